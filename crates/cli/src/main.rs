@@ -1,0 +1,2 @@
+//! The `firstdiff` command.
+fn main() {}
