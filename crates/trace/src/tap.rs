@@ -1,0 +1,278 @@
+//! What is a tap called? The vocabulary: parse, order, display.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A named place in a transformer's forward pass where a tensor can be recorded.
+///
+/// Taps order as a forward pass produces them: `h0`, then layer by layer, then `final_norm` and `logits`.
+///
+/// ```
+/// use firstdiff_trace::{Site, Tap};
+/// let tap: Tap = "layers.3.q_rope".parse()?;
+/// assert_eq!((tap.layer, tap.site), (Some(3), Site::QRope));
+/// assert_eq!(tap.to_string(), "layers.3.q_rope");
+/// assert!("layers.2.h".parse::<Tap>()? < tap);
+/// # Ok::<(), firstdiff_trace::TapError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tap {
+    /// The layer, counted from 0; `None` for `h0`, `final_norm` and `logits`.
+    pub layer: Option<u32>,
+    /// Which tensor.
+    pub site: Site,
+}
+
+/// Row-major axes of a tap, in the alphabet T S D H K d F V.
+pub type Axes = &'static [char];
+
+macro_rules! sites {
+    ($($(#[$doc:meta])* $site:ident $name:literal $in_layer:literal [$($axis:literal),*];)*) => {
+        /// The tensors of the vocabulary, in the order a forward pass produces them.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Site { $($(#[$doc])* $site,)* }
+
+        impl Site {
+            /// Every site, in forward order.
+            pub const ALL: &'static [Site] = &[$(Site::$site),*];
+
+            /// The name as it stands in a tap, without the layer.
+            pub fn name(self) -> &'static str {
+                match self { $(Site::$site => $name,)* }
+            }
+
+            /// Whether the site belongs to a layer.
+            pub fn in_layer(self) -> bool {
+                match self { $(Site::$site => $in_layer,)* }
+            }
+
+            /// The axes of the tensor.
+            pub fn axes(self) -> Axes {
+                match self { $(Site::$site => &[$($axis),*],)* }
+            }
+        }
+    };
+}
+
+sites! {
+    /// Embedding output, after any embedding scale.
+    H0 "h0" false ['T', 'D'];
+    /// Norm before attention.
+    AttnNorm "attn_norm" true ['T', 'D'];
+    /// Queries, after bias.
+    Q "q" true ['T', 'H', 'd'];
+    /// Keys, after bias.
+    K "k" true ['T', 'K', 'd'];
+    /// Values, after bias.
+    V "v" true ['T', 'K', 'd'];
+    /// Queries after QK-norm.
+    QNorm "q_norm" true ['T', 'H', 'd'];
+    /// Keys after QK-norm.
+    KNorm "k_norm" true ['T', 'K', 'd'];
+    /// Queries after RoPE.
+    QRope "q_rope" true ['T', 'H', 'd'];
+    /// Keys after RoPE.
+    KRope "k_rope" true ['T', 'K', 'd'];
+    /// Raw products of queries and keys.
+    Qk "qk" true ['H', 'T', 'S'];
+    /// Products scaled, capped and masked.
+    Scores "scores" true ['H', 'T', 'S'];
+    /// Attention probabilities.
+    Probs "probs" true ['H', 'T', 'S'];
+    /// Probabilities times values, heads merged; the last axis is H*d.
+    Context "context" true ['T', 'C'];
+    /// Attention after the output projection.
+    AttnOut "attn_out" true ['T', 'D'];
+    /// Norm after attention (sandwich norms).
+    AttnPostNorm "attn_post_norm" true ['T', 'D'];
+    /// The residual stream after attention.
+    HAttn "h_attn" true ['T', 'D'];
+    /// Norm before the feed-forward.
+    FfnNorm "ffn_norm" true ['T', 'D'];
+    /// Gate projection.
+    FfnGate "ffn_gate" true ['T', 'F'];
+    /// Up projection.
+    FfnUp "ffn_up" true ['T', 'F'];
+    /// activation(gate) * up: what the down projection reads.
+    FfnAct "ffn_act" true ['T', 'F'];
+    /// Router logits (mixture of experts).
+    RouterLogits "router_logits" true ['T', 'E'];
+    /// Router probabilities (mixture of experts).
+    RouterProbs "router_probs" true ['T', 'E'];
+    /// Down projection.
+    FfnOut "ffn_out" true ['T', 'D'];
+    /// Norm after the feed-forward (sandwich norms).
+    FfnPostNorm "ffn_post_norm" true ['T', 'D'];
+    /// The residual stream after the layer.
+    H "h" true ['T', 'D'];
+    /// Norm before the head.
+    FinalNorm "final_norm" false ['T', 'D'];
+    /// Logits.
+    Logits "logits" false ['T', 'V'];
+}
+
+/// Why a name is not a tap.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not a tap name (h0, layers.N.q, logits ...)")]
+pub struct TapError(pub String);
+
+impl Tap {
+    /// A tap outside the layers.
+    ///
+    /// # Errors
+    /// When `site` belongs to a layer.
+    pub fn outer(site: Site) -> Result<Tap, TapError> {
+        if site.in_layer() { Err(TapError(site.name().into())) } else { Ok(Tap { layer: None, site }) }
+    }
+
+    /// A tap of layer `layer`.
+    pub const fn layer(layer: u32, site: Site) -> Tap {
+        Tap { layer: Some(layer), site }
+    }
+
+    fn key(&self) -> (u32, u64, Site) {
+        match (self.layer, self.site) {
+            (Some(layer), site) => (1, u64::from(layer), site),
+            (None, Site::H0) => (0, 0, Site::H0),
+            (None, site) => (2, 0, site),
+        }
+    }
+
+    /// Whether this tap is one of those that `pattern` names.
+    ///
+    /// `*` stands for any run of characters; several patterns are separated by commas.
+    ///
+    /// ```
+    /// # use firstdiff_trace::Tap;
+    /// let tap: Tap = "layers.3.q_rope".parse()?;
+    /// assert!(tap.matches("layers.*.q*"));
+    /// assert!(tap.matches("h0,layers.3.*"));
+    /// assert!(!tap.matches("logits"));
+    /// # Ok::<(), firstdiff_trace::TapError>(())
+    /// ```
+    pub fn matches(&self, pattern: &str) -> bool {
+        let name = self.to_string();
+        pattern.split(',').any(|p| glob(p.trim().as_bytes(), name.as_bytes()))
+    }
+}
+
+/// `*` matches any run of bytes, everything else itself. Linear in practice: one backtrack point.
+fn glob(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        if p < pattern.len() && pattern[p] == b'*' {
+            star = Some((p, t));
+            p += 1;
+        } else if p < pattern.len() && pattern[p] == text[t] {
+            p += 1;
+            t += 1;
+        } else if let Some((sp, st)) = star {
+            star = Some((sp, st + 1));
+            p = sp + 1;
+            t = st + 1;
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|&b| b == b'*')
+}
+
+impl PartialOrd for Tap {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Tap {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+impl fmt::Display for Tap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.layer {
+            Some(layer) => write!(f, "layers.{layer}.{}", self.site.name()),
+            None => f.write_str(self.site.name()),
+        }
+    }
+}
+
+impl FromStr for Tap {
+    type Err = TapError;
+
+    fn from_str(name: &str) -> Result<Tap, TapError> {
+        let err = || TapError(name.into());
+        let (layer, site_name) = match name.strip_prefix("layers.") {
+            Some(rest) => {
+                let (number, site) = rest.split_once('.').ok_or_else(err)?;
+                let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+                let canonical = number == "0" || !number.starts_with('0');
+                if !plain || !canonical {
+                    return Err(err());
+                }
+                (Some(number.parse().map_err(|_| err())?), site)
+            }
+            None => (None, name),
+        };
+        let site = Site::ALL.iter().copied().find(|s| s.name() == site_name).ok_or_else(err)?;
+        if site.in_layer() != layer.is_some() {
+            return Err(err());
+        }
+        Ok(Tap { layer, site })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_site_survives_display_and_parse() {
+        for &site in Site::ALL {
+            let tap = Tap { layer: site.in_layer().then_some(12), site };
+            assert_eq!(tap.to_string().parse(), Ok(tap));
+        }
+    }
+
+    #[test]
+    fn order_is_the_forward_order() {
+        let names =
+            ["h0", "layers.0.attn_norm", "layers.0.h", "layers.2.q", "layers.10.attn_norm", "final_norm", "logits"];
+        let taps: Vec<Tap> = names.iter().map(|n| n.parse().unwrap()).collect();
+        assert!(taps.is_sorted());
+    }
+
+    #[test]
+    fn other_names_are_refused() {
+        for bad in [
+            "",
+            "q",
+            "layers.q",
+            "layers..q",
+            "layers.-1.q",
+            "layers.01.q",
+            "layers.0.logits",
+            "layers.0.h0",
+            "h1",
+            "layers.99999999999.q",
+            "layers.0.q.",
+            "Layers.0.q",
+            "layers.+1.q",
+        ] {
+            assert!(bad.parse::<Tap>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn patterns() {
+        let tap: Tap = "layers.11.ffn_norm".parse().unwrap();
+        for yes in ["*", "layers.*", "*norm", "layers.11.*", "l*s.*.ffn*", "h0, layers.11.ffn_norm"] {
+            assert!(tap.matches(yes), "{yes}");
+        }
+        for no in ["", "layers.1.*", "*.norm", "layers.11", "h0,logits"] {
+            assert!(!tap.matches(no), "{no}");
+        }
+    }
+}
