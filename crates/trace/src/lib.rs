@@ -2,6 +2,17 @@
 //!
 //! This crate says what was recorded. It knows no tolerance and never says whether a value is right.
 
+mod archive;
+mod dump;
+mod meta;
+mod npy;
+mod recorder;
 mod tap;
+mod tensor;
 
+pub use dump::{Dump, DumpError, Entry};
+pub use meta::{FORMAT, Meta, NamedRows, Producer, QkRows, Rows, TapMeta, stored_name};
+pub use npy::{Element, NpyError};
+pub use recorder::{RecordError, Recorder};
 pub use tap::{Axes, Site, Tap, TapError};
+pub use tensor::{DType, Tensor, Values};

@@ -1,0 +1,187 @@
+//! What do the two archive forms of a dump hold? .npz and .safetensors, opened without unpacking.
+
+use std::collections::BTreeMap;
+use std::io::{self, Cursor, Read};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use memmap2::Mmap;
+use safetensors::{Dtype, SafeTensors};
+use zip::ZipArchive;
+use zip::result::ZipError;
+
+use crate::dump::{DumpError, map_file};
+use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
+use crate::tensor::{Bytes, DType, Layout};
+
+/// One file that holds many tensors.
+#[derive(Debug)]
+pub(crate) struct Archive {
+    path: PathBuf,
+    form: Form,
+}
+
+#[derive(Debug)]
+enum Form {
+    /// A zip of .npy members; reading a member needs the archive's cursor.
+    Npz {
+        zip: Mutex<ZipArchive<Cursor<SharedMap>>>,
+        names: Vec<String>,
+    },
+    Safetensors {
+        map: Arc<Mmap>,
+        tensors: BTreeMap<String, (Dtype, Vec<usize>, Range<usize>)>,
+        json: Option<String>,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct SharedMap(Arc<Mmap>);
+
+impl AsRef<[u8]> for SharedMap {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The member of a .npz, and the key of a .safetensors' metadata, that hold what dump.json says.
+const META_MEMBER: &str = "dump.json";
+const META_KEY: &str = "dump";
+
+impl Archive {
+    pub(crate) fn open_npz(path: &Path) -> Result<Archive, DumpError> {
+        let map = map_archive(path)?;
+        let zip = ZipArchive::new(Cursor::new(SharedMap(map))).map_err(|e| damaged(path, zip_reason(e)))?;
+        let names = zip.file_names().map(|name| Ok(name?.into_owned())).collect::<Result<_, ZipError>>();
+        let names = names.map_err(|e| damaged(path, zip_reason(e)))?;
+        Ok(Archive { path: path.into(), form: Form::Npz { zip: Mutex::new(zip), names } })
+    }
+
+    pub(crate) fn open_safetensors(path: &Path) -> Result<Archive, DumpError> {
+        let map = map_archive(path)?;
+        let err = |e| damaged(path, format!("not a .safetensors: {e}"));
+        let (length, metadata) = SafeTensors::read_metadata(&map).map_err(err)?;
+        SafeTensors::deserialize(&map).map_err(err)?;
+        let start = length + 8;
+        let tensors = metadata
+            .tensors()
+            .into_iter()
+            .map(|(name, t)| {
+                let range = start + t.data_offsets.0..start + t.data_offsets.1;
+                (name, (t.dtype, t.shape.clone(), range))
+            })
+            .collect();
+        let json = metadata.metadata().as_ref().and_then(|m| m.get(META_KEY)).cloned();
+        Ok(Archive { path: path.into(), form: Form::Safetensors { map, tensors, json } })
+    }
+
+    /// Names of the members, `dump.json` left out.
+    pub(crate) fn names(&self) -> Box<dyn Iterator<Item = &str> + '_> {
+        match &self.form {
+            Form::Npz { names, .. } => Box::new(names.iter().map(String::as_str).filter(|n| *n != META_MEMBER)),
+            Form::Safetensors { tensors, .. } => Box::new(tensors.keys().map(String::as_str)),
+        }
+    }
+
+    pub(crate) fn meta_json(&self) -> Result<Option<Vec<u8>>, DumpError> {
+        match &self.form {
+            Form::Npz { names, .. } if names.iter().any(|n| n == META_MEMBER) => {
+                self.unpack(META_MEMBER, usize::MAX).map(|(bytes, _)| Some(bytes))
+            }
+            Form::Npz { .. } => Ok(None),
+            Form::Safetensors { json, .. } => Ok(json.clone().map(String::into_bytes)),
+        }
+    }
+
+    pub(crate) fn header(&self, name: &str, declared: Option<DType>) -> Result<Header, DumpError> {
+        match &self.form {
+            Form::Npz { .. } => {
+                let (start, total) = self.unpack(name, HEADER_LIMIT)?;
+                read_header(&start, total, declared).map_err(|source| self.npy_error(name, source))
+            }
+            Form::Safetensors { tensors, .. } => {
+                let (dtype, shape, range) = tensors.get(name).ok_or_else(|| self.absent(name))?;
+                let dtype = match dtype {
+                    Dtype::F64 => DType::F64,
+                    Dtype::F32 => DType::F32,
+                    Dtype::F16 => DType::F16,
+                    Dtype::BF16 => DType::BF16,
+                    other => return Err(self.npy_error(name, NpyError::DType(format!("{other:?}")))),
+                };
+                if let Some(declared) = declared.filter(|&d| d != dtype) {
+                    return Err(self.npy_error(name, NpyError::OtherDType { header: dtype, declared }));
+                }
+                let layout = Layout { dtype, fortran: false, big_endian: false };
+                Ok(Header { shape: shape.clone(), layout, data: range.start })
+            }
+        }
+    }
+
+    pub(crate) fn bytes(&self, name: &str, header: &Header) -> Result<Bytes, DumpError> {
+        match &self.form {
+            Form::Npz { .. } => {
+                let (bytes, total) = self.unpack(name, usize::MAX)?;
+                let again = read_header(&bytes, total, Some(header.layout.dtype));
+                if again.map_err(|source| self.npy_error(name, source))? != *header {
+                    return Err(damaged(&self.path, format!("{name} changed while it was read")));
+                }
+                let end = bytes.len();
+                Ok(Bytes::Owned(bytes.into(), header.data..end))
+            }
+            Form::Safetensors { map, tensors, .. } => {
+                let (_, _, range) = tensors.get(name).ok_or_else(|| self.absent(name))?;
+                Ok(Bytes::Mapped(Arc::clone(map), range.clone()))
+            }
+        }
+    }
+
+    /// The first `limit` bytes of a .npz member, and its whole size. Reading to the end checks size and CRC.
+    fn unpack(&self, name: &str, limit: usize) -> Result<(Vec<u8>, usize), DumpError> {
+        let Form::Npz { zip, .. } = &self.form else { return Err(self.absent(name)) };
+        let mut zip = zip.lock().unwrap_or_else(PoisonError::into_inner);
+        let member = zip.by_name(name).map_err(|e| self.member_error(name, zip_reason(e)))?;
+        let total = usize::try_from(member.size()).map_err(|_| self.member_error(name, "too large".into()))?;
+        let mut bytes = Vec::new();
+        // One byte more than promised, so that a member that holds more is noticed.
+        let take = (limit as u64).min((total as u64).saturating_add(1));
+        member.take(take).read_to_end(&mut bytes).map_err(|e| self.member_error(name, e.to_string()))?;
+        if limit > total && bytes.len() != total {
+            let reason = format!("{total} bytes promised, {} held", bytes.len());
+            return Err(self.member_error(name, reason));
+        }
+        Ok((bytes, total))
+    }
+
+    fn absent(&self, name: &str) -> DumpError {
+        damaged(&self.path, format!("no member '{}', though dump.json lists it", name.escape_debug()))
+    }
+
+    fn member_error(&self, name: &str, reason: String) -> DumpError {
+        damaged(&self.path, format!("member '{}': {reason}", name.escape_debug()))
+    }
+
+    fn npy_error(&self, name: &str, source: NpyError) -> DumpError {
+        DumpError::Npy { path: self.path.join(name), source }
+    }
+}
+
+fn map_archive(path: &Path) -> Result<Arc<Mmap>, DumpError> {
+    let length = std::fs::metadata(path).map_err(|source| DumpError::Io { path: path.into(), source })?.len();
+    if length == 0 {
+        return Err(damaged(path, "the file is empty".into()));
+    }
+    map_file(path)
+}
+
+fn damaged(path: &Path, reason: String) -> DumpError {
+    DumpError::Archive { path: path.into(), reason }
+}
+
+fn zip_reason(error: ZipError) -> String {
+    match error {
+        ZipError::Io(e) if e.kind() == io::ErrorKind::UnexpectedEof => "truncated: not a whole .npz".into(),
+        ZipError::FileNotFound => "not there, though dump.json lists it".into(),
+        other => format!("not a whole .npz: {other}"),
+    }
+}

@@ -1,0 +1,265 @@
+//! What did a tap hold? A tensor of floats, mapped or owned, whatever its type on disk.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use memmap2::Mmap;
+
+/// The element types a tap can be stored in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DType {
+    /// IEEE 754 double.
+    F64,
+    /// IEEE 754 single.
+    F32,
+    /// IEEE 754 half.
+    F16,
+    /// bfloat16: the upper half of an f32.
+    BF16,
+}
+
+impl DType {
+    /// Bytes an element takes.
+    pub fn size(self) -> usize {
+        match self {
+            DType::F64 => 8,
+            DType::F32 => 4,
+            DType::F16 | DType::BF16 => 2,
+        }
+    }
+
+    /// The name used in dump.json: f64, f32, f16, bf16.
+    pub fn name(self) -> &'static str {
+        match self {
+            DType::F64 => "f64",
+            DType::F32 => "f32",
+            DType::F16 => "f16",
+            DType::BF16 => "bf16",
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for DType {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<DType, String> {
+        [DType::F64, DType::F32, DType::F16, DType::BF16]
+            .into_iter()
+            .find(|d| d.name() == name)
+            .ok_or_else(|| format!("'{name}' is not one of f64, f32, f16, bf16"))
+    }
+}
+
+/// A tensor's elements in row-major order, in their own type: borrowed where the file's bytes serve as they are.
+#[derive(Clone, Debug)]
+pub enum Values<'a> {
+    /// Doubles.
+    F64(Cow<'a, [f64]>),
+    /// Singles.
+    F32(Cow<'a, [f32]>),
+    /// Halves.
+    F16(Cow<'a, [f16]>),
+    /// bfloat16.
+    BF16(Cow<'a, [bf16]>),
+}
+
+impl Values<'_> {
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        match self {
+            Values::F64(v) => v.len(),
+            Values::F32(v) => v.len(),
+            Values::F16(v) => v.len(),
+            Values::BF16(v) => v.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Element `index`, widened; exact for every type.
+    ///
+    /// # Panics
+    /// When `index` is not below [`Values::len`].
+    pub fn get(&self, index: usize) -> f64 {
+        match self {
+            Values::F64(v) => v[index],
+            Values::F32(v) => f64::from(v[index]),
+            Values::F16(v) => v[index].to_f64(),
+            Values::BF16(v) => v[index].to_f64(),
+        }
+    }
+
+    /// Every element, widened to f64; exact for every type.
+    pub fn to_f64(&self) -> Vec<f64> {
+        match self {
+            Values::F64(v) => v.to_vec(),
+            Values::F32(v) => v.iter().map(|&x| f64::from(x)).collect(),
+            Values::F16(v) => v.iter().map(|x| x.to_f64()).collect(),
+            Values::BF16(v) => v.iter().map(|x| x.to_f64()).collect(),
+        }
+    }
+}
+
+/// Where a tensor's bytes are.
+#[derive(Clone, Debug)]
+pub(crate) enum Bytes {
+    Mapped(Arc<Mmap>, Range<usize>),
+    Owned(Arc<[u8]>, Range<usize>),
+}
+
+impl Bytes {
+    fn get(&self) -> &[u8] {
+        match self {
+            Bytes::Mapped(map, range) => &map[range.clone()],
+            Bytes::Owned(bytes, range) => &bytes[range.clone()],
+        }
+    }
+}
+
+/// How the bytes of a tensor are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) dtype: DType,
+    pub(crate) fortran: bool,
+    pub(crate) big_endian: bool,
+}
+
+/// One recorded tensor. The bytes stay in the mapped file until they are read.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    shape: Vec<usize>,
+    layout: Layout,
+    bytes: Bytes,
+}
+
+impl Tensor {
+    /// The caller has checked that `bytes` is exactly as long as `shape` and the type ask.
+    pub(crate) fn new(shape: Vec<usize>, layout: Layout, bytes: Bytes) -> Tensor {
+        debug_assert_eq!(Some(bytes.get().len()), byte_len(&shape, layout.dtype));
+        Tensor { shape, layout, bytes }
+    }
+
+    /// Extent of every axis, slowest first.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Element type on disk.
+    pub fn dtype(&self) -> DType {
+        self.layout.dtype
+    }
+
+    /// The elements in row-major order. Borrows the file unless it is big-endian, column-major or misaligned.
+    pub fn values(&self) -> Values<'_> {
+        match self.layout.dtype {
+            DType::F64 => Values::F64(self.cow(|b: [u8; 8]| f64::from_bits(u64::from_le_bytes(b)))),
+            DType::F32 => Values::F32(self.cow(|b: [u8; 4]| f32::from_bits(u32::from_le_bytes(b)))),
+            DType::F16 => Values::F16(self.cow(|b: [u8; 2]| f16::from_bits(u16::from_le_bytes(b)))),
+            DType::BF16 => Values::BF16(self.cow(|b: [u8; 2]| bf16::from_bits(u16::from_le_bytes(b)))),
+        }
+    }
+
+    fn cow<const N: usize, T: bytemuck::Pod>(&self, from_le: impl Fn([u8; N]) -> T) -> Cow<'_, [T]> {
+        let bytes = self.bytes.get();
+        let row_major = !self.layout.fortran || self.shape.len() < 2;
+        let native = cfg!(target_endian = "little") && !self.layout.big_endian;
+        if row_major
+            && native
+            && let Ok(slice) = bytemuck::try_cast_slice(bytes)
+        {
+            return Cow::Borrowed(slice);
+        }
+        let element = |at: usize| {
+            let mut raw = [0u8; N];
+            raw.copy_from_slice(&bytes[at * N..(at + 1) * N]);
+            if self.layout.big_endian {
+                raw.reverse();
+            }
+            from_le(raw)
+        };
+        let count = bytes.len() / N;
+        if row_major {
+            return Cow::Owned((0..count).map(element).collect());
+        }
+        Cow::Owned(column_major_walk(&self.shape).map(element).collect())
+    }
+}
+
+/// Bytes that `shape` takes, or `None` when the product overflows.
+pub(crate) fn byte_len(shape: &[usize], dtype: DType) -> Option<usize> {
+    let bytes = shape.iter().try_fold(dtype.size(), |n, &d| n.checked_mul(d));
+    bytes.filter(|&n| isize::try_from(n).is_ok())
+}
+
+/// Offsets into column-major storage, in row-major order of the elements.
+fn column_major_walk(shape: &[usize]) -> impl Iterator<Item = usize> {
+    let count: usize = shape.iter().product();
+    (0..count).map(move |mut row_major| {
+        // The slowest axis of row-major order is the fastest of column-major order.
+        let mut stride = count;
+        let mut offset = 0;
+        for &extent in shape.iter().rev() {
+            stride /= extent;
+            offset += (row_major % extent) * stride;
+            row_major /= extent;
+        }
+        offset
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(shape: &[usize], layout: Layout, bytes: Vec<u8>) -> Tensor {
+        let range = 0..bytes.len();
+        Tensor::new(shape.to_vec(), layout, Bytes::Owned(bytes.into(), range))
+    }
+
+    #[test]
+    fn column_major_is_read_in_row_major_order() {
+        // Element (i, j, k) of a 2 x 3 x 4 tensor holds 100 i + 10 j + k; column-major stores i fastest.
+        let mut bytes = Vec::new();
+        for k in 0..4 {
+            for j in 0..3 {
+                for i in 0..2 {
+                    bytes.extend_from_slice(&((100 * i + 10 * j + k) as f32).to_be_bytes());
+                }
+            }
+        }
+        let layout = Layout { dtype: DType::F32, fortran: true, big_endian: true };
+        let values = tensor(&[2, 3, 4], layout, bytes).values().to_f64();
+        assert_eq!(&values[..6], [0.0, 1.0, 2.0, 3.0, 10.0, 11.0]);
+        assert_eq!(values[23], 123.0);
+    }
+
+    #[test]
+    fn half_types_widen_exactly() {
+        let layout = Layout { dtype: DType::BF16, fortran: false, big_endian: false };
+        let tensor = tensor(&[2], layout, vec![0x80, 0x3f, 0x49, 0x40]);
+        let values = tensor.values();
+        assert_eq!((values.get(0), values.get(1)), (1.0, 3.140625));
+    }
+
+    #[test]
+    fn sizes_that_overflow_are_none() {
+        assert_eq!(byte_len(&[usize::MAX, 2], DType::F16), None);
+        assert_eq!(byte_len(&[1 << 62, 2], DType::F32), None);
+        assert_eq!(byte_len(&[0, usize::MAX], DType::F32), Some(0));
+        assert_eq!(byte_len(&[], DType::F64), Some(8));
+    }
+}
