@@ -50,6 +50,8 @@ class Chosen(NamedTuple):
         if id not in MISTAKES:
             raise SystemExit(f"--mistake {id}: not known (--list shows all)")
         m = MISTAKES[id]
+        if at and m.shows:
+            raise SystemExit(f"--mistake {text}: {id} has its own taps")
         default = m.values[0] if m.values else None
         if value and isinstance(default, (int, float)):
             value = float(value)

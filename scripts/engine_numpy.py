@@ -80,6 +80,9 @@ class Engine:
 
     def run(self, tokens, decode_tokens=()):
         """Prefill, then one step for each decode token. Returns {(tap, step): array}."""
+        for id in (*tokens, *decode_tokens):
+            if not 0 <= id < self.config["vocab_size"]:
+                raise SystemExit(f"token {id} is outside the vocabulary of {self.config['vocab_size']}")
         self.taps, self.start, self.cache = {}, 0, [None] * self.L
         for self.step, ids in enumerate([tokens, *([t] for t in decode_tokens)]):
             self.forward(np.array(ids))
@@ -291,8 +294,8 @@ def dump_members(taps, about):
         np.lib.format.write_array(buffer, np.ascontiguousarray(x))
         members[file] = buffer.getvalue()
     lines = ",\n  ".join(json.dumps(e) for e in entries)
-    head = json.dumps({"format": 1, **about}, indent=1)[:-2]
-    return {"dump.json": f'{head},\n "taps": [\n  {lines}\n ]\n}}\n'.encode(), **members}
+    head = ",\n".join(f" {json.dumps(k)}: {json.dumps(v)}" for k, v in {"format": 1, **about}.items())
+    return {"dump.json": f'{{\n{head},\n "taps": [\n  {lines}\n ]\n}}\n'.encode(), **members}
 
 
 def write_dump(out, members):
