@@ -1,1 +1,25 @@
-//! Placeholder.
+//! Where do two runs of one model part? Metrics, tolerance, the first divergence, and the anatomy of an error.
+//!
+//! The crate is handed two dumps and a [`Graph`] that says in what order taps are produced and who reads whom; it returns a
+//! [`Report`]. It prints nothing, and knows neither weights nor operations.
+//!
+//! A tap agrees, differs, or is unchecked. Agreement is stated positively and in one place, [`judge`]; a NaN never passes, and what
+//! was not checked is neither passed nor blamed.
+
+mod anatomy;
+mod first;
+mod graph;
+mod judge;
+pub mod metrics;
+mod pair;
+mod probe;
+mod profile;
+mod report;
+
+pub use anatomy::{Anatomy, Change, Undone, anatomy};
+pub use first::{Options, compare, vocabulary_graph};
+pub use graph::{Graph, Node, Place, op_of};
+pub use judge::{Difference, Judgement, Outcome, judge};
+pub use pair::{Layout, Misfit, Operand, Pair};
+pub use profile::{Profile, allowed_nmse};
+pub use report::{FirstDivergence, Report, Status, TapReport, Verdict};

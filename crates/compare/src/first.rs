@@ -1,0 +1,406 @@
+//! Where do two dumps part? Every tap judged, then read in the order and by the dependencies of the graph.
+
+use std::collections::BTreeMap;
+
+use firstdiff_trace::{Dump, DumpError, Entry, QkRows, Rows, Site, Tap};
+
+use crate::anatomy::{self, Anatomy};
+use crate::graph::{Graph, Place, op_of};
+use crate::judge::{Difference, Judgement, Outcome, judge};
+use crate::pair::{Layout, Operand, Pair};
+use crate::probe::blind_spots;
+use crate::profile::{Profile, allowed_nmse};
+use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict};
+
+/// What a comparison is told beside the two dumps.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// In what arithmetic a right candidate works.
+    pub profile: Profile,
+    /// Token positions to compare; all where `None`.
+    pub rows: Option<Rows>,
+    /// The NMSE allowed at a place where it was measured; elsewhere the profile's table.
+    pub allowed: BTreeMap<Place, f64>,
+}
+
+impl Options {
+    /// All rows, and the table of `profile`.
+    pub fn new(profile: Profile) -> Options {
+        Options { profile, rows: None, allowed: BTreeMap::new() }
+    }
+}
+
+/// What was found at a place of the graph.
+enum Found {
+    /// Neither side recorded it.
+    Nothing,
+    Unchecked(String),
+    /// Both recorded it and they cannot be laid together.
+    Misfit(String),
+    Judged(Box<Judged>),
+}
+
+struct Judged {
+    judgement: Judgement,
+    shape: Vec<usize>,
+    layout: Layout,
+    /// How it stands if nothing confirms the layout; `None` where the layout needs no confirming.
+    plain: Option<Judgement>,
+}
+
+impl Found {
+    fn agrees(&self) -> bool {
+        matches!(self, Found::Judged(judged) if judged.judgement.outcome.agrees())
+    }
+
+    fn is_judged(&self) -> bool {
+        matches!(self, Found::Judged(_))
+    }
+
+    /// Agrees only under a layout that something else has to confirm.
+    fn provisional(&self) -> Option<&Layout> {
+        match self {
+            Found::Judged(judged) if judged.plain.is_some() => Some(&judged.layout),
+            _ => None,
+        }
+    }
+}
+
+/// Compares `candidate` with `reference`. `graph` says in what order taps are produced and who reads whom; without a model,
+/// [`vocabulary_graph`] serves. `progress` is called before each tap with its number and their count.
+///
+/// # Errors
+/// When a file cannot be read. A difference is no error.
+pub fn compare(
+    reference: &Dump,
+    candidate: &Dump,
+    graph: &Graph,
+    options: &Options,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Report, DumpError> {
+    let run = Run { reference, candidate, graph, options, layers: layers(graph) };
+    let total = graph.places().len();
+    let mut found = Vec::with_capacity(total);
+    for (index, &place) in graph.places().iter().enumerate() {
+        progress(index, total);
+        found.push(run.look(place)?);
+    }
+    run.settle_layouts(&mut found);
+    run.report(found)
+}
+
+/// The vocabulary's own graph over the taps and steps of both dumps.
+pub fn vocabulary_graph(reference: &Dump, candidate: &Dump) -> Graph {
+    let entries = reference.entries().iter().chain(candidate.entries());
+    Graph::of_vocabulary(entries.map(|e| Place { step: e.step, tap: e.tap }))
+}
+
+fn layers(graph: &Graph) -> u32 {
+    graph.places().iter().filter_map(|p| p.tap.layer).max().map_or(0, |l| l.saturating_add(1))
+}
+
+struct Run<'a> {
+    reference: &'a Dump,
+    candidate: &'a Dump,
+    graph: &'a Graph,
+    options: &'a Options,
+    layers: u32,
+}
+
+impl Run<'_> {
+    /// Judges one place.
+    fn look(&self, place: Place) -> Result<Found, DumpError> {
+        let Place { step, tap } = place;
+        let (left, right) = match (self.reference.find(tap, step), self.candidate.find(tap, step)) {
+            (Some(left), Some(right)) => (left, right),
+            (Some(_), None) => return Ok(Found::Unchecked("not in the candidate".into())),
+            (None, Some(_)) => return Ok(Found::Unchecked("not in the reference".into())),
+            (None, None) => return Ok(Found::Nothing),
+        };
+        let (reference, candidate) = (self.reference.read(left)?, self.candidate.read(right)?);
+        let (reference, candidate) = (reference.values(), candidate.values());
+        let pair = match self.pair(left, &reference, right, &candidate) {
+            Ok(pair) if pair.is_empty() => return Ok(Found::Misfit("it has no elements".into())),
+            Ok(pair) => pair,
+            Err(misfit) => return Ok(Found::Misfit(misfit)),
+        };
+        let allowed = self.allowed(place, left, right);
+        Ok(self.judge(&pair, allowed))
+    }
+
+    fn pair<'b>(
+        &self,
+        left: &'b Entry,
+        reference: &'b firstdiff_trace::Values<'b>,
+        right: &'b Entry,
+        candidate: &'b firstdiff_trace::Values<'b>,
+    ) -> Result<Pair<'b>, String> {
+        let left_side = Operand { values: reference, shape: &left.shape, rows: left.rows.as_ref() };
+        let right_side = Operand { values: candidate, shape: &right.shape, rows: right.rows.as_ref() };
+        Pair::new(left.tap.site, &left_side, &right_side, self.options.rows.as_ref()).map_err(|misfit| misfit.0)
+    }
+
+    fn allowed(&self, place: Place, left: &Entry, right: &Entry) -> f64 {
+        let stored = [left.dtype, right.dtype];
+        let table = allowed_nmse(self.options.profile, place.tap, self.layers, stored);
+        self.options.allowed.get(&place).copied().unwrap_or(table)
+    }
+
+    fn judge(&self, pair: &Pair<'_>, allowed: f64) -> Found {
+        let profile = self.options.profile;
+        let judgement = judge(pair, profile, allowed);
+        let shape = pair.shape().to_vec();
+        let layout = pair.layout().clone();
+        if let Layout::Permuted(_) = layout {
+            let plain = Outcome::Differs(Difference::Layout { what: layout.to_string() });
+            let plain = judgement.outcome.agrees().then(|| Judgement { outcome: plain, ..judgement.clone() });
+            return Found::Judged(Box::new(Judged { judgement, shape, layout, plain }));
+        }
+        if !judgement.outcome.agrees() {
+            let stride = (pair.len() / 4096).max(1);
+            for reading in pair.other_row_orders() {
+                if reading.sampled_nmse(stride) > 1e3 * allowed {
+                    continue;
+                }
+                let other = judge(&reading, profile, allowed);
+                if other.outcome.agrees() {
+                    let layout = reading.layout().clone();
+                    return Found::Judged(Box::new(Judged { judgement: other, shape, layout, plain: Some(judgement) }));
+                }
+            }
+        }
+        Found::Judged(Box::new(Judged { judgement, shape, layout, plain: None }))
+    }
+
+    /// A layout explains a difference away only if what follows agrees; what nothing confirms is judged as it stands.
+    fn settle_layouts(&self, found: &mut [Found]) {
+        for index in (0..found.len()).rev() {
+            if found[index].provisional().is_some()
+                && !self.confirmed(found, index)
+                && let Found::Judged(judged) = &mut found[index]
+                && let Some(plain) = judged.plain.take()
+            {
+                judged.judgement = plain;
+                judged.layout = Layout::Same;
+            }
+        }
+    }
+
+    fn confirmed(&self, found: &[Found], index: usize) -> bool {
+        let Some(layout) = found[index].provisional() else { return true };
+        let rotated = matches!(layout, Layout::CandidateAdjacent | Layout::CandidateHalf);
+        if rotated && self.declared() == Some(layout.clone()) {
+            return true;
+        }
+        let site = self.graph.places()[index].tap.site;
+        let partner = match site {
+            Site::QRope => Some(Site::KRope),
+            Site::KRope => Some(Site::QRope),
+            _ => None,
+        };
+        if let (true, Some(partner)) = (rotated, partner) {
+            // Rotated Q and K both in the other order have the same products: the order is the dump's own.
+            let place = self.graph.places()[index];
+            let other = Place { tap: Tap { site: partner, ..place.tap }, ..place };
+            let other = self.graph.places().iter().position(|p| *p == other).map(|at| &found[at]);
+            match other {
+                Some(Found::Judged { layout: theirs, judgement, .. }) if judgement.outcome.agrees() => {
+                    return theirs == layout;
+                }
+                Some(Found::Judged(_)) => return false,
+                _ => {}
+            }
+        }
+        let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
+        // Later readers were settled before: what is still provisional among them is confirmed.
+        let follows = |&i: &usize| found[i].agrees() && (!rotated || self.same_order(found, i, layout));
+        !after.is_empty() && after.iter().all(follows)
+    }
+
+    /// Q before RoPE is in the other order only if Q after RoPE is too.
+    fn same_order(&self, found: &[Found], index: usize, layout: &Layout) -> bool {
+        let site = self.graph.places()[index].tap.site;
+        let rotated = matches!(site, Site::QNorm | Site::KNorm | Site::QRope | Site::KRope);
+        !rotated || matches!(&found[index], Found::Judged(theirs) if theirs.layout == *layout)
+    }
+
+    /// The layout of Q and K that the two dumps declare.
+    fn declared(&self) -> Option<Layout> {
+        match (self.reference.meta().qk_rows?, self.candidate.meta().qk_rows?) {
+            (QkRows::Half, QkRows::Adjacent) => Some(Layout::CandidateAdjacent),
+            (QkRows::Adjacent, QkRows::Half) => Some(Layout::CandidateHalf),
+            _ => None,
+        }
+    }
+
+    fn report(&self, found: Vec<Found>) -> Result<Report, DumpError> {
+        let status = self.statuses(&found);
+        let mut warnings = blind_spots(self.reference, self.candidate)?;
+        let first = (0..found.len()).find(|&i| status[i] == Some(Status::Diverged));
+        let places: Vec<usize> = (0..found.len()).filter(|&i| status[i].is_some()).collect();
+        let mut taps: Vec<TapReport> =
+            places.iter().filter_map(|&i| Some(self.tap_report(i, &found[i], status[i]?))).collect();
+        let known: std::collections::BTreeSet<Place> = self.graph.places().iter().copied().collect();
+        taps.extend(self.strangers(&known));
+        let unnamed: Vec<String> = self.reference.unnamed().iter().chain(self.candidate.unnamed()).cloned().collect();
+        let verdict = self.verdict(&found, &taps, first.is_some());
+        if let Some(orders) = undone_orders(&found) {
+            warnings.push(orders);
+        }
+        let first = match first {
+            Some(index) => {
+                let at = places.iter().position(|&i| i == index).unwrap_or_default();
+                Some(self.first_divergence(&found, index, at)?)
+            }
+            None => None,
+        };
+        Ok(Report { verdict, profile: self.options.profile, first, taps, warnings, unnamed })
+    }
+
+    fn statuses(&self, found: &[Found]) -> Vec<Option<Status>> {
+        let mut status: Vec<Option<Status>> = Vec::with_capacity(found.len());
+        for (index, here) in found.iter().enumerate() {
+            status.push(match here {
+                Found::Nothing => None,
+                Found::Unchecked(_) | Found::Misfit(_) => Some(Status::Unchecked),
+                Found::Judged(judged) => Some(match judged.judgement.outcome {
+                    Outcome::Exact => Status::Exact,
+                    Outcome::Rounding => Status::Rounding,
+                    Outcome::Differs(_) => {
+                        let (before, _) = self.graph.nearest_before(index, |i| found[i].is_judged());
+                        let inputs_agree = before.iter().all(|&i| found[i].agrees());
+                        if inputs_agree { Status::Diverged } else { Status::Downstream }
+                    }
+                }),
+            });
+        }
+        status
+    }
+
+    fn tap_report(&self, index: usize, found: &Found, status: Status) -> TapReport {
+        let place = self.graph.places()[index];
+        let op = self.graph.op(index).to_owned();
+        let blank = TapReport { place, op, status, reason: None, metrics: None, allowed: None, shape: Vec::new() };
+        match found {
+            Found::Nothing => blank,
+            Found::Unchecked(reason) | Found::Misfit(reason) => TapReport { reason: Some(reason.clone()), ..blank },
+            Found::Judged(judged) => {
+                let Judged { judgement, shape, layout, .. } = &**judged;
+                let reason = match (&judgement.outcome, layout) {
+                    (Outcome::Differs(difference), _) => Some(difference.to_string()),
+                    (_, Layout::Same) => None,
+                    (_, layout) => Some(format!("{layout}; undone")),
+                };
+                let (metrics, allowed) = (Some(judgement.metrics), Some(judgement.allowed));
+                TapReport { reason, metrics, allowed, shape: shape.clone(), ..blank }
+            }
+        }
+    }
+
+    /// Taps that a dump holds and the graph does not.
+    fn strangers(&self, known: &std::collections::BTreeSet<Place>) -> Vec<TapReport> {
+        let entries = self.reference.entries().iter().chain(self.candidate.entries());
+        let places: std::collections::BTreeSet<Place> =
+            entries.map(|e| Place { step: e.step, tap: e.tap }).filter(|p| !known.contains(p)).collect();
+        let report = |place: Place| TapReport {
+            place,
+            op: op_of(place.tap.site).into(),
+            status: Status::Unchecked,
+            reason: Some("not a tap of this model".into()),
+            metrics: None,
+            allowed: None,
+            shape: Vec::new(),
+        };
+        places.into_iter().map(report).collect()
+    }
+
+    fn verdict(&self, found: &[Found], taps: &[TapReport], diverged: bool) -> Verdict {
+        if diverged {
+            return Verdict::Diverged;
+        }
+        if taps.iter().all(|t| t.metrics.is_none()) {
+            let names = |dump: &Dump| match (dump.entries().first(), dump.unnamed().first()) {
+                (Some(entry), _) => format!("{} ...", entry.tap),
+                (None, Some(name)) => format!("'{name}', which is no tap name", name = name.escape_debug()),
+                (None, None) => "nothing".into(),
+            };
+            let misfit = found.iter().zip(self.graph.places()).find_map(|(f, place)| match f {
+                Found::Misfit(reason) => Some(format!("{place}: {reason}")),
+                _ => None,
+            });
+            let reason = misfit.unwrap_or_else(|| {
+                format!(
+                    "the dumps share no tap: the reference has {}, the candidate {}",
+                    names(self.reference),
+                    names(self.candidate)
+                )
+            });
+            return Verdict::Incomparable(reason);
+        }
+        // Both sides recorded it, nobody could look, and nothing behind it vouches for it.
+        for (index, place) in self.graph.places().iter().enumerate() {
+            if let Found::Misfit(reason) = &found[index] {
+                let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
+                if after.is_empty() {
+                    return Verdict::Incomparable(format!(
+                        "{place} could not be compared, and nothing after it was: {reason}"
+                    ));
+                }
+            }
+        }
+        let tells =
+            |t: &TapReport| t.place.tap.site != Site::H0 && t.metrics.is_some_and(|m| m.correlation().is_some());
+        if !taps.iter().any(tells) {
+            let which: Vec<String> =
+                taps.iter().filter(|t| t.metrics.is_some()).map(|t| t.place.to_string()).take(3).collect();
+            return Verdict::Incomparable(format!(
+                "only {} could be compared: that shows nothing of the model",
+                which.join(", ")
+            ));
+        }
+        Verdict::Parity
+    }
+
+    fn first_divergence(&self, found: &[Found], index: usize, at: usize) -> Result<FirstDivergence, DumpError> {
+        let places = self.graph.places();
+        let (before, between) = self.graph.nearest_before(index, |i| found[i].is_judged());
+        let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
+        let harmless = !after.is_empty() && after.iter().all(|&i| found[i].agrees());
+        Ok(FirstDivergence {
+            index: at,
+            after: before.last().map(|&i| places[i]),
+            unchecked_between: between.iter().map(|&i| places[i]).collect(),
+            harmless_from: after.first().filter(|_| harmless).map(|&i| places[i]),
+            anatomy: self.anatomy(places[index])?,
+        })
+    }
+
+    fn anatomy(&self, place: Place) -> Result<Anatomy, DumpError> {
+        let find = |dump: &Dump| dump.find(place.tap, place.step).cloned();
+        let (Some(left), Some(right)) = (find(self.reference), find(self.candidate)) else {
+            return Ok(Anatomy::default());
+        };
+        let (reference, candidate) = (self.reference.read(&left)?, self.candidate.read(&right)?);
+        let (reference, candidate) = (reference.values(), candidate.values());
+        let Ok(pair) = self.pair(&left, &reference, &right, &candidate) else { return Ok(Anatomy::default()) };
+        let allowed = 4.0 * self.allowed(place, &left, &right);
+        let mut anatomy = anatomy::anatomy(&pair, allowed);
+        let operand = Operand { values: &candidate, shape: &right.shape, rows: right.rows.as_ref() };
+        if let Some(other) = anatomy::other_tap(self.reference, &left, &operand, allowed)? {
+            anatomy.undone_by.insert(0, other);
+        }
+        Ok(anatomy)
+    }
+}
+
+/// One line on the row orders that were undone.
+fn undone_orders(found: &[Found]) -> Option<String> {
+    let mut undone = found.iter().filter_map(Found::provisional);
+    let first = undone.next()?;
+    Some(match first {
+        Layout::CandidateAdjacent | Layout::CandidateHalf => {
+            format!("Q and K: {first}; undone in {} taps", undone.filter(|l| *l == first).count() + 1)
+        }
+        other => format!("{other}; undone, as what follows agrees"),
+    })
+}

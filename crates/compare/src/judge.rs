@@ -1,0 +1,234 @@
+//! Do two tensors agree? The one verdict function: every other part of firstdiff asks here.
+
+use std::fmt;
+
+use crate::metrics::{Metrics, NonFinite};
+use crate::pair::Pair;
+use crate::profile::Profile;
+
+/// What a comparison of two tensors says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// Bit for bit, once widened to one type.
+    Exact,
+    /// Different within what honest rounding does.
+    Rounding,
+    /// Different beyond it, and why that is said.
+    Differs(Difference),
+}
+
+impl Outcome {
+    /// Exact, or no more than rounding.
+    pub fn agrees(&self) -> bool {
+        matches!(self, Outcome::Exact | Outcome::Rounding)
+    }
+}
+
+/// Why two tensors differ.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Difference {
+    /// A NaN, an infinity, or a mask that the other side does not have.
+    NonFinite {
+        /// What was met, where, and how often.
+        what: String,
+    },
+    /// The reference is all zeros and the candidate is not.
+    ZeroReference,
+    /// The NMSE is beyond what is allowed.
+    Nmse {
+        /// NMSE found.
+        nmse: f64,
+        /// NMSE allowed.
+        allowed: f64,
+    },
+    /// As small as rounding, but one constant factor, which rounding never is.
+    Factor {
+        /// The candidate is this many times the reference.
+        factor: f64,
+    },
+    /// Small on the whole, but one position is wrong.
+    Row {
+        /// The worst position.
+        position: usize,
+        /// Its own NMSE.
+        nmse: f64,
+    },
+    /// Small on the whole, but one channel is wrong.
+    Channel {
+        /// The worst channel.
+        channel: usize,
+        /// Its own NMSE.
+        nmse: f64,
+    },
+    /// The same values in other places, and nothing that follows confirms that only the dump's layout differs.
+    Layout {
+        /// In which places.
+        what: String,
+    },
+    /// A measure overflowed: values near the end of the range of f64.
+    Overflow,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Difference::NonFinite { what } => f.write_str(what),
+            Difference::ZeroReference => f.write_str("the reference is all zeros, the candidate is not"),
+            Difference::Nmse { nmse, allowed } => write!(f, "NMSE {nmse:.1e}, allowed {allowed:.1e}"),
+            Difference::Factor { factor } => {
+                write!(f, "{factor:.6} times the reference: a constant factor, though as small as rounding")
+            }
+            Difference::Row { position, nmse } => {
+                write!(f, "position {position} is off by NMSE {nmse:.1e} of its own energy")
+            }
+            Difference::Channel { channel, nmse } => {
+                write!(f, "channel {channel} is off by NMSE {nmse:.1e} of its own energy")
+            }
+            Difference::Layout { what } => write!(f, "the reference's values in other places: {what}"),
+            Difference::Overflow => f.write_str("values too large to be measured"),
+        }
+    }
+}
+
+/// A tap's verdict with the numbers it rests on.
+#[derive(Clone, Debug)]
+pub struct Judgement {
+    /// The verdict.
+    pub outcome: Outcome,
+    /// Over the whole tensor.
+    pub metrics: Metrics,
+    /// The NMSE that was allowed.
+    pub allowed: f64,
+}
+
+/// Row and channel errors are relative to small energies and few values; they scatter this much more than the whole.
+const ROW_ROOM: f64 = 100.0;
+const CHANNEL_ROOM: f64 = 20.0;
+/// A channel this many times worse than the median channel is no chance.
+const CHANNEL_OUTLIER: f64 = 100.0;
+/// A constant factor must explain this share of the error, and stand this many standard errors from 1.
+const FACTOR_SHARE: f64 = 0.2;
+const FACTOR_SIGMAS: f64 = 6.0;
+
+/// Judges a pair against the NMSE that is allowed.
+pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: f64) -> Judgement {
+    let rows = pair.row_metrics();
+    let metrics = rows.iter().fold(Metrics::default(), |whole, &row| whole.merge(row));
+    let outcome = outcome(pair, &rows, &metrics, profile, allowed);
+    Judgement { outcome, metrics, allowed }
+}
+
+fn outcome(pair: &Pair<'_>, rows: &[Metrics], metrics: &Metrics, profile: Profile, allowed: f64) -> Outcome {
+    if metrics.is_identical() {
+        return Outcome::Exact;
+    }
+    if metrics.is_equal() {
+        return Outcome::Rounding;
+    }
+    if !metrics.is_finite() {
+        return Outcome::Differs(Difference::NonFinite { what: describe(metrics.non_finite(), pair) });
+    }
+    let Some(nmse) = metrics.nmse() else {
+        let zero = metrics.reference_rms() == Some(0.0);
+        return Outcome::Differs(if zero { Difference::ZeroReference } else { Difference::Overflow });
+    };
+    // Written so that a NaN cannot pass.
+    let within = nmse <= allowed;
+    if !within {
+        return Outcome::Differs(Difference::Nmse { nmse, allowed });
+    }
+    let structure = constant_factor(metrics, profile)
+        .or_else(|| wrong_row(pair, rows, allowed))
+        .or_else(|| wrong_channel(pair, profile, allowed));
+    structure.map_or(Outcome::Rounding, Outcome::Differs)
+}
+
+fn constant_factor(metrics: &Metrics, profile: Profile) -> Option<Difference> {
+    let (nmse, best) = (metrics.nmse()?, metrics.best_factor()?);
+    let off = (best.factor - 1.0).abs();
+    let share = 1.0 - best.remaining_nmse / nmse;
+    let sigma = (best.remaining_nmse / metrics.compared() as f64).sqrt();
+    let found = off > profile.factor_floor() && share > FACTOR_SHARE && off > FACTOR_SIGMAS * sigma;
+    found.then_some(Difference::Factor { factor: best.factor })
+}
+
+fn wrong_row(pair: &Pair<'_>, rows: &[Metrics], allowed: f64) -> Option<Difference> {
+    let by_position = by_position(pair, rows);
+    let worst = by_position
+        .iter()
+        .enumerate()
+        // A row of zeros has no energy of its own: its error is whole.
+        .map(|(position, row)| (position, row.nmse().unwrap_or(f64::INFINITY)))
+        .max_by(|a, b| a.1.total_cmp(&b.1))?;
+    (worst.1 > ROW_ROOM * allowed).then_some(Difference::Row { position: worst.0, nmse: worst.1 })
+}
+
+/// Metrics of each position, over all heads.
+pub(crate) fn by_position(pair: &Pair<'_>, rows: &[Metrics]) -> Vec<Metrics> {
+    let (positions, _) = pair.rows();
+    let mut merged = vec![Metrics::default(); positions];
+    for (b, &row) in rows.iter().enumerate() {
+        merged[b % positions] = merged[b % positions].merge(row);
+    }
+    merged
+}
+
+/// Only where noise is large enough for a channel to hide in it.
+fn wrong_channel(pair: &Pair<'_>, profile: Profile, allowed: f64) -> Option<Difference> {
+    if profile <= Profile::F32 || crate::pair::position_axis(pair.site()) != 0 {
+        return None;
+    }
+    let (_, channels) = pair.rows();
+    let (mut error, mut energy) = (vec![0.0; channels], vec![0.0; channels]);
+    for i in 0..pair.len() {
+        let (r, c) = (pair.reference(i), pair.candidate(i));
+        error[i % channels] += (c - r) * (c - r);
+        energy[i % channels] += r * r;
+    }
+    let mean = energy.iter().sum::<f64>() / channels as f64;
+    let nmse: Vec<f64> = error.iter().zip(&energy).map(|(e, r)| e / r.max(mean)).collect();
+    let mut sorted = nmse.clone();
+    sorted.sort_by(f64::total_cmp);
+    let median = sorted[channels / 2];
+    let worst = (0..channels).max_by(|&a, &b| nmse[a].total_cmp(&nmse[b]))?;
+    let found = nmse[worst] > CHANNEL_ROOM * allowed && nmse[worst] > CHANNEL_OUTLIER * median;
+    found.then_some(Difference::Channel { channel: worst, nmse: nmse[worst] })
+}
+
+/// What is not finite, how often, and where first.
+fn describe(found: &NonFinite, pair: &Pair<'_>) -> String {
+    let mask = pair.site() == firstdiff_trace::Site::Scores;
+    let kinds = [
+        (&found.nan_candidate, "NaN in the candidate"),
+        (&found.nan_reference, "NaN in the reference"),
+        (
+            &found.inf_candidate,
+            if mask { "masked (or infinite) in the candidate only" } else { "infinite in the candidate only" },
+        ),
+        (
+            &found.inf_reference,
+            if mask { "masked (or infinite) in the reference only" } else { "infinite in the reference only" },
+        ),
+        (&found.inf_sign, "infinite with the other sign"),
+    ];
+    let total = pair.len();
+    let parts: Vec<String> = kinds
+        .iter()
+        .filter(|(tally, _)| tally.count > 0)
+        .map(|(tally, what)| {
+            let at = tally.first.map(|i| format!(", first at {:?}", unravel(i, pair.shape()))).unwrap_or_default();
+            format!("{what}: {} of {total} values{at}", tally.count)
+        })
+        .collect();
+    parts.join("; ")
+}
+
+/// The index along every axis of flat index `at`.
+pub(crate) fn unravel(mut at: usize, shape: &[usize]) -> Vec<usize> {
+    let mut index = vec![0; shape.len()];
+    for (place, &extent) in index.iter_mut().zip(shape).rev() {
+        *place = at % extent.max(1);
+        at /= extent.max(1);
+    }
+    index
+}

@@ -1,0 +1,511 @@
+//! Which element of the candidate stands against which of the reference? Shapes, rows, layouts, masks.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use firstdiff_trace::{NamedRows, Rows, Site, Values as Stored};
+use rayon::prelude::*;
+
+use crate::metrics::{Metrics, Values};
+
+/// How the candidate's memory was read to line it up with the reference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// As it stands.
+    Same,
+    /// Axes merged, split, or of length 1 added: the same memory under another shape.
+    Reshaped,
+    /// Axes in another order, as its own shape shows: axis i of the reference is axis `.0[i]` of the candidate.
+    Permuted(Vec<usize>),
+    /// Q or K rows in the other RoPE order: the candidate's for adjacent pairs, the reference's for halves.
+    CandidateAdjacent,
+    /// Q or K rows in the other RoPE order: the candidate's for halves, the reference's for adjacent pairs.
+    CandidateHalf,
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Layout::Same => f.write_str("same layout"),
+            Layout::Reshaped => f.write_str("same memory under another shape"),
+            Layout::Permuted(order) => write!(f, "its axes are permuted: the reference's are its {order:?}"),
+            Layout::CandidateAdjacent => f.write_str(
+                "rows of each head are in GGUF's order (adjacent RoPE pairs), the reference's in Hugging Face's",
+            ),
+            Layout::CandidateHalf => {
+                f.write_str("rows of each head are in Hugging Face's order (RoPE halves), the reference's in GGUF's")
+            }
+        }
+    }
+}
+
+/// Why two tensors cannot be laid against each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit(pub String);
+
+type IndexMap = Arc<dyn Fn(usize) -> usize + Send + Sync>;
+
+/// One side's elements, with the place of each element of the pair in it.
+#[derive(Clone)]
+struct Side<'a> {
+    values: &'a Stored<'a>,
+    map: Option<IndexMap>,
+}
+
+impl Side<'_> {
+    fn get(&self, index: usize) -> f64 {
+        self.values.get(self.map.as_ref().map_or(index, |map| map(index)))
+    }
+
+    fn after(mut self, outer: IndexMap) -> Self {
+        self.map = Some(match self.map.take() {
+            Some(inner) => Arc::new(move |i| inner(outer(i))),
+            None => outer,
+        });
+        self
+    }
+}
+
+/// Two tensors laid against each other, element by element, in the reference's shape and row-major order.
+#[derive(Clone)]
+pub struct Pair<'a> {
+    site: Site,
+    shape: Vec<usize>,
+    reference: Side<'a>,
+    candidate: Side<'a>,
+    layout: Layout,
+}
+
+/// A tensor as one side of a comparison.
+pub struct Operand<'a> {
+    /// Its elements.
+    pub values: &'a Stored<'a>,
+    /// Its shape.
+    pub shape: &'a [usize],
+    /// The token positions it holds, where fewer than all.
+    pub rows: Option<&'a Rows>,
+}
+
+impl<'a> Pair<'a> {
+    /// Lays `candidate` against `reference`, which are the same `site`. `rows` are the positions to compare.
+    ///
+    /// # Errors
+    /// When the shapes cannot be brought together.
+    pub fn new(
+        site: Site,
+        reference: &Operand<'a>,
+        candidate: &Operand<'a>,
+        rows: Option<&Rows>,
+    ) -> Result<Pair<'a>, Misfit> {
+        let axis = position_axis(site);
+        let (left, right) = (Selected::new(site, reference, axis), Selected::new(site, candidate, axis));
+        let wanted = rows.filter(|r| **r != Rows::Named(NamedRows::All));
+        let (left, right) = select_rows(left, right, wanted)?;
+        let shape = left.shape.clone();
+        let (layout, map) = match_shapes(site, &shape, &right.shape).ok_or_else(|| {
+            Misfit(format!("shape {:?} against the reference's {:?}", candidate.shape, reference.shape))
+        })?;
+        let mut side = right.side;
+        if let Some(map) = map {
+            side = side.after(map);
+        }
+        Ok(Pair { site, shape, reference: left.side, candidate: side, layout })
+    }
+
+    /// The site compared.
+    pub fn site(&self) -> Site {
+        self.site
+    }
+
+    /// The shape both sides are seen in.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// How the candidate was read.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The reference's element `index`.
+    pub fn reference(&self, index: usize) -> f64 {
+        self.reference.get(index)
+    }
+
+    /// The candidate's element `index`.
+    pub fn candidate(&self, index: usize) -> f64 {
+        self.candidate.get(index)
+    }
+
+    /// Number of positions T along the position axis, and the length of what is contiguous behind it.
+    pub fn rows(&self) -> (usize, usize) {
+        let axis = position_axis(self.site).min(self.shape.len().saturating_sub(1));
+        let positions = self.shape.get(axis).copied().unwrap_or(1);
+        (positions, self.shape.iter().skip(axis + 1).product())
+    }
+
+    /// The pair with the candidate's elements at `map` of each element's place.
+    pub fn candidate_at(&self, layout: Layout, map: impl Fn(usize) -> usize + Send + Sync + 'static) -> Pair<'a> {
+        Pair { candidate: self.candidate.clone().after(Arc::new(map)), layout, ..self.clone() }
+    }
+
+    /// The other readings of Q and K that a RoPE in the other pairing would explain.
+    pub fn other_row_orders(&self) -> Vec<Pair<'a>> {
+        let rotated = matches!(self.site, Site::Q | Site::K | Site::QNorm | Site::KNorm | Site::QRope | Site::KRope);
+        let Some(&d) = self.shape.last().filter(|d| rotated && **d >= 4 && **d % 2 == 0) else { return Vec::new() };
+        let half = d / 2;
+        let adjacent = self.candidate_at(Layout::CandidateAdjacent, move |at| {
+            let (head, j) = (at - at % d, at % d);
+            head + 2 * (j % half) + j / half
+        });
+        let halves = self.candidate_at(Layout::CandidateHalf, move |at| {
+            let (head, j) = (at - at % d, at % d);
+            head + (j % 2) * half + j / 2
+        });
+        vec![adjacent, halves]
+    }
+
+    /// Metrics of every run of elements behind the position axis, in order: run b belongs to position b % T.
+    ///
+    /// In `scores`, places that are masked on both sides count as equal zeros, whatever number stands for "masked".
+    pub fn row_metrics(&self) -> Vec<Metrics> {
+        let (_, row) = self.rows();
+        if row == 0 || self.is_empty() {
+            return Vec::new();
+        }
+        (0..self.len() / row).into_par_iter().map(|b| self.block_metrics(b * row, row)).collect()
+    }
+
+    fn block_metrics(&self, start: usize, len: usize) -> Metrics {
+        let range = start..start + len;
+        if self.site == Site::Scores {
+            let gather = |side: &Side<'_>| range.clone().map(|i| side.get(i)).collect::<Vec<f64>>();
+            let (mut reference, mut candidate) = (gather(&self.reference), gather(&self.candidate));
+            settle_masks(&mut reference, &mut candidate);
+            return Metrics::of_f64(&reference, &candidate);
+        }
+        if let (None, None) = (&self.reference.map, &self.candidate.map) {
+            return Metrics::of(
+                borrow(self.reference.values).slice(range.clone()),
+                borrow(self.candidate.values).slice(range),
+            );
+        }
+        const BLOCK: usize = 4096;
+        let mut whole = Metrics::default();
+        for from in range.clone().step_by(BLOCK) {
+            let part = from..(from + BLOCK).min(range.end);
+            let gather = |side: &Side<'_>| part.clone().map(|i| side.get(i)).collect::<Vec<f64>>();
+            whole = whole.merge(Metrics::of_f64(&gather(&self.reference), &gather(&self.candidate)));
+        }
+        whole
+    }
+
+    /// NMSE of this reading over every `stride`-th element; infinite where a value is not finite.
+    pub fn sampled_nmse(&self, stride: usize) -> f64 {
+        let (mut error, mut energy) = (0.0, 0.0);
+        for i in (0..self.len()).step_by(stride.max(1)) {
+            let (r, c) = (self.reference(i), self.candidate(i));
+            if self.site == Site::Scores && r <= MASKED && c <= MASKED {
+                continue;
+            }
+            error += (c - r) * (c - r);
+            energy += r * r;
+        }
+        let nmse = error / energy;
+        if nmse.is_finite() { nmse } else { f64::INFINITY }
+    }
+}
+
+/// The elements of a stored tensor, borrowed for the metrics.
+pub(crate) fn borrow<'a>(values: &'a Stored<'_>) -> Values<'a> {
+    match values {
+        Stored::F64(Cow::Borrowed(v)) => Values::F64(v),
+        Stored::F64(Cow::Owned(v)) => Values::F64(v),
+        Stored::F32(Cow::Borrowed(v)) => Values::F32(v),
+        Stored::F32(Cow::Owned(v)) => Values::F32(v),
+        Stored::F16(Cow::Borrowed(v)) => Values::F16(v),
+        Stored::F16(Cow::Owned(v)) => Values::F16(v),
+        Stored::BF16(Cow::Borrowed(v)) => Values::BF16(v),
+        Stored::BF16(Cow::Owned(v)) => Values::BF16(v),
+    }
+}
+
+/// The axis of a site along which positions run.
+pub(crate) fn position_axis(site: Site) -> usize {
+    usize::from(matches!(site, Site::Qk | Site::Scores | Site::Probs))
+}
+
+/// Below this a score is taken for masked: engines write -inf, the least f32 or f16, -1e9, -1e4 and sums with those.
+/// e^-9000 is 0 in every arithmetic, so two such scores mean the same wherever a row has any score that counts.
+const MASKED: f64 = -9000.0;
+
+/// Replaces what is masked on both sides by equal zeros, and on one side by that side's -inf, which disagrees.
+fn settle_masks(reference: &mut [f64], candidate: &mut [f64]) {
+    let top = |row: &[f64]| row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let masked = |value: f64, top: f64| value <= MASKED && (top <= MASKED || top - value >= -MASKED / 2.0);
+    let (top_r, top_c) = (top(reference), top(candidate));
+    for (r, c) in reference.iter_mut().zip(candidate) {
+        match (masked(*r, top_r), masked(*c, top_c)) {
+            (true, true) => (*r, *c) = (0.0, 0.0),
+            (true, false) => *r = f64::NEG_INFINITY,
+            (false, true) => *c = f64::NEG_INFINITY,
+            (false, false) => {}
+        }
+    }
+}
+
+/// One side with axes of length 1 around it removed where the vocabulary has none.
+struct Selected<'a> {
+    shape: Vec<usize>,
+    side: Side<'a>,
+    axis: usize,
+    rows: Option<Rows>,
+}
+
+impl<'a> Selected<'a> {
+    fn new(site: Site, operand: &Operand<'a>, axis: usize) -> Selected<'a> {
+        let mut shape = operand.shape.to_vec();
+        // A batch axis: [1, T, D].
+        while shape.len() > site.axes().len() && shape[0] == 1 {
+            shape.remove(0);
+        }
+        let side = Side { values: operand.values, map: None };
+        Selected { shape, side, axis, rows: operand.rows.cloned().filter(|r| *r != Rows::Named(NamedRows::All)) }
+    }
+
+    /// Keeps only `positions` of the position axis.
+    fn keep(mut self, positions: &[usize]) -> Result<Selected<'a>, Misfit> {
+        let extent = self.shape[self.axis];
+        if let Some(outside) = positions.iter().find(|&&p| p >= extent) {
+            return Err(Misfit(format!("row {outside} asked for, {extent} rows there")));
+        }
+        let inner: usize = self.shape[self.axis + 1..].iter().product();
+        let positions: Arc<[usize]> = positions.into();
+        self.shape[self.axis] = positions.len();
+        let span = positions.len() * inner;
+        self.side = self.side.after(Arc::new(move |at| {
+            let (outer, within) = (at / span, at % span);
+            outer * extent * inner + positions[within / inner] * inner + within % inner
+        }));
+        self.rows = None;
+        Ok(self)
+    }
+}
+
+/// Brings both sides to the same token positions.
+fn select_rows<'a>(
+    reference: Selected<'a>,
+    candidate: Selected<'a>,
+    wanted: Option<&Rows>,
+) -> Result<(Selected<'a>, Selected<'a>), Misfit> {
+    if reference.rows.is_none() && candidate.rows.is_none() && wanted.is_none() {
+        return Ok((reference, candidate));
+    }
+    let vector = |mut side: Selected<'a>| {
+        // A single row may come without its axis: [D] for [1, D].
+        if side.axis == 0 && side.shape.len() == 1 {
+            side.shape.insert(0, 1);
+        }
+        side
+    };
+    let (reference, candidate) = (vector(reference), vector(candidate));
+    let extent = |side: &Selected<'_>| side.shape.get(side.axis).copied().ok_or_else(|| Misfit("no row axis".into()));
+    let total = extent(&reference)?.max(extent(&candidate)?);
+    let listed = |rows: &Rows| match rows {
+        Rows::List(list) => list.clone(),
+        Rows::Named(NamedRows::Last) => vec![total.saturating_sub(1)],
+        Rows::Named(NamedRows::All) => (0..total).collect(),
+    };
+    // What each side holds: what it says, else all, else (fewer rows than the other) the rows asked for.
+    let holds = |side: &Selected<'_>| -> Result<Vec<usize>, Misfit> {
+        let count = extent(side)?;
+        let held = match (&side.rows, wanted) {
+            (Some(rows), _) => listed(rows),
+            (None, _) if count == total => (0..total).collect(),
+            (None, Some(rows)) => listed(rows),
+            (None, None) => (0..count).collect(),
+        };
+        match held.len() == count {
+            true => Ok(held),
+            false => Err(Misfit(format!("{count} rows in the file, {} rows declared", held.len()))),
+        }
+    };
+    let (left, right) = (holds(&reference)?, holds(&candidate)?);
+    let asked = wanted.map(&listed);
+    let common: Vec<usize> =
+        left.iter().copied().filter(|p| right.contains(p) && asked.as_ref().is_none_or(|a| a.contains(p))).collect();
+    if common.is_empty() {
+        return Err(Misfit("no row in common".into()));
+    }
+    let places =
+        |held: &[usize]| -> Vec<usize> { common.iter().filter_map(|p| held.iter().position(|q| q == p)).collect() };
+    let (left, right) = (places(&left), places(&right));
+    Ok((reference.keep(&left)?, candidate.keep(&right)?))
+}
+
+/// How memory of shape `candidate` is read in shape `reference`, if its shape alone can tell.
+fn match_shapes(site: Site, reference: &[usize], candidate: &[usize]) -> Option<(Layout, Option<IndexMap>)> {
+    if reference == candidate {
+        return Some((Layout::Same, None));
+    }
+    let product = |shape: &[usize]| shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+    if product(reference) != product(candidate) || product(reference) == Some(0) {
+        return None;
+    }
+    if merges(reference, candidate) {
+        return Some((Layout::Reshaped, None));
+    }
+    // Only of the axes the vocabulary names, so that the order is the dump's word and not a guess.
+    let order = (reference.len() == site.axes().len()).then(|| permutation(reference, candidate)).flatten()?;
+    let map = permuted_index(reference, &order);
+    Some((Layout::Permuted(order), Some(map)))
+}
+
+/// Whether one shape is the other with neighbouring axes merged (axes of length 1 do not matter).
+fn merges(one: &[usize], other: &[usize]) -> bool {
+    let ends = |shape: &[usize]| {
+        let mut total = 1usize;
+        shape
+            .iter()
+            .map(|d| {
+                total *= d;
+                total
+            })
+            .collect::<std::collections::BTreeSet<_>>()
+    };
+    let (one, other) = (ends(one), ends(other));
+    let proper = |set: &std::collections::BTreeSet<usize>| {
+        set.iter().copied().filter(|&n| n > 1).collect::<std::collections::BTreeSet<_>>()
+    };
+    let (one, other) = (proper(&one), proper(&other));
+    one.is_subset(&other) || other.is_subset(&one)
+}
+
+/// The order of axes that turns `candidate` into `reference`, where their lengths leave exactly one.
+fn permutation(reference: &[usize], candidate: &[usize]) -> Option<Vec<usize>> {
+    if reference.len() != candidate.len() {
+        return None;
+    }
+    let find = |extent: &usize| {
+        let mut at = candidate.iter().enumerate().filter(|(_, d)| *d == extent).map(|(i, _)| i);
+        at.next().filter(|_| at.next().is_none())
+    };
+    reference.iter().map(find).collect()
+}
+
+/// Where element `at` of `shape` lies in memory whose axis `order[i]` is axis i of `shape`.
+pub(crate) fn permuted_index(shape: &[usize], order: &[usize]) -> IndexMap {
+    let mut extents = vec![0; shape.len()];
+    for (axis, &place) in order.iter().enumerate() {
+        extents[place] = shape[axis];
+    }
+    let strides: Vec<usize> = order.iter().map(|&place| extents[place + 1..].iter().product()).collect();
+    let shape = shape.to_vec();
+    Arc::new(move |mut at| {
+        let mut place = 0;
+        for (&extent, &stride) in shape.iter().zip(&strides).rev() {
+            place += (at % extent) * stride;
+            at /= extent;
+        }
+        place
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(values: &[f64]) -> Stored<'static> {
+        Stored::F64(Cow::Owned(values.to_vec()))
+    }
+
+    fn count(n: usize) -> Vec<f64> {
+        (0..n).map(|i| i as f64 + 1.0).collect()
+    }
+
+    fn fit(site: Site, reference: &[usize], candidate: &[usize]) -> Option<Layout> {
+        match_shapes(site, reference, candidate).map(|(layout, _)| layout)
+    }
+
+    #[test]
+    fn shapes_are_matched_only_where_they_can_be() {
+        assert_eq!(fit(Site::Q, &[11, 6, 16], &[11, 96]), Some(Layout::Reshaped));
+        assert_eq!(fit(Site::Q, &[11, 6, 16], &[1, 11, 6, 16]), Some(Layout::Reshaped));
+        assert_eq!(fit(Site::Q, &[11, 6, 16], &[6, 11, 16]), Some(Layout::Permuted(vec![1, 0, 2])));
+        assert_eq!(fit(Site::H, &[11, 48], &[48, 11]), Some(Layout::Permuted(vec![1, 0])));
+        assert_eq!(fit(Site::Context, &[11, 96], &[6, 11, 16]), None);
+        assert_eq!(fit(Site::H, &[11, 48], &[11, 47]), None);
+        assert_eq!(fit(Site::Probs, &[6, 11, 11], &[11, 6, 11]), None);
+    }
+
+    #[test]
+    fn permuted_axes_are_read_in_the_references_order() {
+        // candidate[h][t] = reference[t][h]
+        let (reference, candidate) = (stored(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), stored(&[1.0, 3.0, 5.0, 2.0, 4.0, 6.0]));
+        let left = Operand { values: &reference, shape: &[3, 2], rows: None };
+        let right = Operand { values: &candidate, shape: &[2, 3], rows: None };
+        let pair = Pair::new(Site::H, &left, &right, None).unwrap();
+        assert!((0..6).all(|i| pair.reference(i) == pair.candidate(i)));
+    }
+
+    #[test]
+    fn rows_are_lined_up() {
+        let (reference, last) = (stored(&count(12)), stored(&[9.0, 10.0, 11.0, 12.0]));
+        let left = Operand { values: &reference, shape: &[3, 4], rows: None };
+        for shape in [&[1usize, 4][..], &[4]] {
+            let rows = Rows::Named(NamedRows::Last);
+            let right = Operand { values: &last, shape, rows: Some(&rows) };
+            let pair = Pair::new(Site::H, &left, &right, None).unwrap();
+            assert_eq!(pair.shape(), [1, 4]);
+            assert!((0..4).all(|i| pair.reference(i) == pair.candidate(i)));
+        }
+        let right = Operand { values: &reference, shape: &[3, 4], rows: None };
+        let pair = Pair::new(Site::H, &left, &right, Some(&Rows::List(vec![2, 0]))).unwrap();
+        assert_eq!((pair.shape(), pair.reference(0)), (&[2usize, 4][..], 1.0));
+        let right = Operand { values: &last, shape: &[1, 4], rows: None };
+        assert!(Pair::new(Site::H, &left, &right, None).is_err());
+        assert!(Pair::new(Site::H, &left, &left, Some(&Rows::List(vec![7]))).is_err());
+    }
+
+    #[test]
+    fn gguf_row_order_is_undone() {
+        // GGUF row 2i+s is Hugging Face row s*d/2+i.
+        let (hf, gguf) = (stored(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]), stored(&[0.0, 3.0, 1.0, 4.0, 2.0, 5.0]));
+        let (left, right) = (
+            Operand { values: &hf, shape: &[1, 1, 6], rows: None },
+            Operand { values: &gguf, shape: &[1, 1, 6], rows: None },
+        );
+        let same = |pair: &Pair<'_>| (0..6).all(|i| pair.reference(i) == pair.candidate(i));
+        let orders = Pair::new(Site::Q, &left, &right, None).unwrap().other_row_orders();
+        assert!(same(&orders[0]) && !same(&orders[1]));
+        let orders = Pair::new(Site::Q, &right, &left, None).unwrap().other_row_orders();
+        assert!(!same(&orders[0]) && same(&orders[1]));
+    }
+
+    #[test]
+    fn masks_agree_by_meaning() {
+        let settle = |r: &[f64], c: &[f64]| {
+            let (mut r, mut c) = (r.to_vec(), c.to_vec());
+            settle_masks(&mut r, &mut c);
+            Metrics::of_f64(&r, &c)
+        };
+        let ninf = f64::NEG_INFINITY;
+        assert!(settle(&[1.0, f64::from(f32::MIN)], &[1.0, ninf]).is_equal());
+        assert!(settle(&[1.0, ninf], &[1.0, -1e9]).is_equal());
+        assert!(!settle(&[1.0, ninf], &[1.0, 0.5]).is_finite());
+        assert!(!settle(&[1.0, 0.5], &[1.0, ninf]).is_finite());
+        assert!(!settle(&[1.0, ninf], &[1.0, f64::NAN]).is_finite());
+        assert!(!settle(&[1.0, ninf], &[1.0, f64::INFINITY]).is_finite());
+    }
+}

@@ -1,0 +1,84 @@
+//! What could this input not have shown? Short prompts and uniform attention hide mistakes; that is said.
+
+use firstdiff_trace::{Dump, DumpError, Site};
+
+/// Attention whose largest probability is, on average, below this many times the uniform one tells little.
+const NEAR_UNIFORM: f64 = 1.3;
+/// Elements of probs looked at, at the most.
+const SAMPLE: usize = 1 << 18;
+
+/// Warnings about the reference run.
+pub(crate) fn blind_spots(reference: &Dump, candidate: &Dump) -> Result<Vec<String>, DumpError> {
+    let mut warnings = Vec::new();
+    let entries = || reference.entries().iter().filter(|e| e.step == 0);
+    let tokens = entries().filter_map(|e| e.shape.get(crate::pair::position_axis(e.tap.site)).copied()).max();
+    let steps = reference.entries().iter().any(|e| e.step > 0);
+    match tokens {
+        Some(1) if !steps => warnings.push(
+            "one token: position 0 hides every mistake in RoPE, attention scale, masks, and most in head layout; use 9 or more"
+                .into(),
+        ),
+        Some(n @ 2..=4) => warnings.push(format!("{n} tokens: small rotations and windows hardly show; use 9 or more")),
+        _ => {}
+    }
+    if let Some(warning) = same_token(reference) {
+        warnings.push(warning);
+    }
+    let mut sharpest: Option<f64> = None;
+    for entry in entries().filter(|e| e.tap.site == Site::Probs && e.shape.len() == 3) {
+        if let Some(peak) = peak_over_uniform(reference.read(entry)?.values(), &entry.shape) {
+            sharpest = Some(sharpest.map_or(peak, |s: f64| s.max(peak)));
+        }
+    }
+    if let Some(sharpest) = sharpest.filter(|s| *s < NEAR_UNIFORM) {
+        warnings.push(format!(
+            "attention is nearly uniform (largest probability {sharpest:.2} times the mean): mistakes in RoPE, scale and masks hardly show"
+        ));
+    }
+    if let (Some(r), Some(c)) = (&reference.meta().tokens, &candidate.meta().tokens)
+        && r != c
+    {
+        let at = r.iter().zip(c).position(|(r, c)| r != c).unwrap_or(r.len().min(c.len()));
+        warnings.insert(
+            0,
+            format!(
+                "the two runs were fed different tokens ({} and {} of them, first different at {at})",
+                r.len(),
+                c.len()
+            ),
+        );
+    }
+    if let (Some(r), Some(c)) = (&reference.meta().decode_tokens, &candidate.meta().decode_tokens)
+        && let Some(at) = r.iter().zip(c).position(|(r, c)| r != c)
+    {
+        warnings.push(format!("the two runs were fed different tokens from decode step {} on", at + 1));
+    }
+    Ok(warnings)
+}
+
+fn same_token(reference: &Dump) -> Option<String> {
+    let tokens = reference.meta().tokens.as_ref()?;
+    let same = tokens.len() > 1 && tokens.iter().all(|t| *t == tokens[0]);
+    same.then(|| "every token is the same: attention and positions hardly show".into())
+}
+
+/// Mean over heads and positions of the largest probability times the number of keys that can be seen.
+fn peak_over_uniform(probs: firstdiff_trace::Values<'_>, shape: &[usize]) -> Option<f64> {
+    let (queries, keys) = (shape[1], shape[2]);
+    if queries < 2 || keys == 0 {
+        return None;
+    }
+    let rows = (probs.len() / keys).min((SAMPLE / keys).max(1));
+    let (mut sum, mut count) = (0.0, 0.0);
+    for row in (0..rows).filter(|row| row % queries > 0) {
+        let values = (0..keys).map(|k| probs.get(row * keys + k));
+        let (mut top, mut seen) = (0.0f64, 0.0);
+        for value in values.filter(|v| *v > 0.0) {
+            top = top.max(value);
+            seen += 1.0;
+        }
+        sum += top * seen;
+        count += 1.0;
+    }
+    (count > 0.0).then(|| sum / count)
+}

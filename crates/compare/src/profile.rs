@@ -1,0 +1,125 @@
+//! How large may honest rounding be? The one table of tolerances, by arithmetic and depth.
+
+use std::fmt;
+use std::str::FromStr;
+
+use firstdiff_trace::{DType, Site, Tap};
+
+/// The arithmetic in which a right implementation works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Profile {
+    /// f64 throughout.
+    Exact,
+    /// f32 throughout.
+    F32,
+    /// f16 weights, activations or cache, sums in f32.
+    F16,
+    /// bf16 weights and activations, sums in f32.
+    Bf16,
+    /// llama.cpp's quantised products: activations to 8 bits in blocks.
+    Ggml,
+}
+
+impl Profile {
+    /// Every profile, finest first.
+    pub const ALL: [Profile; 5] = [Profile::Exact, Profile::F32, Profile::F16, Profile::Bf16, Profile::Ggml];
+
+    /// The name on the command line and in dump.json.
+    pub fn name(self) -> &'static str {
+        match self {
+            Profile::Exact => "exact",
+            Profile::F32 => "f32",
+            Profile::F16 => "f16",
+            Profile::Bf16 => "bf16",
+            Profile::Ggml => "ggml",
+        }
+    }
+
+    /// NMSE of one operation's honest rounding, with room for an unlucky order of summation.
+    ///
+    /// mistakes.md of the design measured, for dot products of 4096: f32 summed in sequence 1.3e-12, f16 in and out 1.3e-7,
+    /// bf16 in and out 8.0e-6, Q8_0 activations 2.6e-5 to 1.4e-4, Q8_K up to 1.1e-3 with outliers.
+    fn base(self) -> f64 {
+        match self {
+            Profile::Exact => 1e-24,
+            Profile::F32 => 1e-11,
+            Profile::F16 => 1e-6,
+            Profile::Bf16 => 4e-5,
+            Profile::Ggml => 1e-3,
+        }
+    }
+
+    /// A constant factor nearer to 1 than this is no finding: rounding of a norm's scale, of a softmax's sum, of a RoPE factor.
+    pub(crate) fn factor_floor(self) -> f64 {
+        match self {
+            Profile::Exact => 1e-12,
+            Profile::F32 => 1e-6,
+            Profile::F16 => 1e-3,
+            Profile::Bf16 => 5e-3,
+            Profile::Ggml => 8e-3,
+        }
+    }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Profile {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Profile, String> {
+        Profile::ALL
+            .into_iter()
+            .find(|p| p.name() == name)
+            .ok_or_else(|| format!("'{name}' is not a profile: exact, f32, f16, bf16, ggml"))
+    }
+}
+
+/// NMSE that storing values in a type costs by itself: relative steps of 2^-11 (f16) and 2^-8 (bf16), rounded to nearest.
+fn storage(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => 0.0,
+        DType::F32 => 4e-15,
+        DType::F16 => 1e-7,
+        DType::BF16 => 6e-6,
+    }
+}
+
+/// The NMSE that `profile` allows a tap, by its depth: errors of the layers before it add up.
+pub fn allowed_nmse(profile: Profile, tap: Tap, layers: u32, stored: [DType; 2]) -> f64 {
+    let depth = match (tap.layer, tap.site) {
+        (Some(layer), _) => f64::from(layer) + 1.0,
+        (None, Site::H0) => 0.0,
+        (None, _) => f64::from(layers) + 1.0,
+    };
+    // Looking a row up in a table rounds once at the most.
+    let share = if tap.site == Site::H0 { 0.1 } else { 1.0 };
+    profile.base() * share * (1.0 + depth) + storage(stored[0]) + storage(stored[1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allowed_grows_with_depth_and_coarseness() {
+        let tap = |name: &str| name.parse().unwrap();
+        let f32s = [DType::F32; 2];
+        for pair in Profile::ALL.windows(2) {
+            assert!(allowed_nmse(pair[0], tap("logits"), 4, f32s) < allowed_nmse(pair[1], tap("logits"), 4, f32s));
+        }
+        let at = |name: &str| allowed_nmse(Profile::F32, tap(name), 4, f32s);
+        assert!(at("h0") < at("layers.0.q") && at("layers.0.q") < at("layers.3.h") && at("layers.3.h") < at("logits"));
+    }
+
+    #[test]
+    fn names_round_trip() {
+        for profile in Profile::ALL {
+            assert_eq!(profile.name().parse(), Ok(profile));
+        }
+        assert!("fp32".parse::<Profile>().is_err());
+    }
+}

@@ -1,0 +1,139 @@
+//! What is said at the end? The report's types; no text is laid out here.
+
+use firstdiff_trace::Tap;
+
+use crate::anatomy::Anatomy;
+use crate::graph::Place;
+use crate::metrics::Metrics;
+use crate::profile::Profile;
+
+/// What a comparison concludes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Everything that was compared agrees, and it was enough to tell.
+    Parity,
+    /// Something differs.
+    Diverged,
+    /// Nothing can be concluded, and why.
+    Incomparable(String),
+}
+
+impl Verdict {
+    /// The word in JSON.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Verdict::Parity => "parity",
+            Verdict::Diverged => "diverged",
+            Verdict::Incomparable(_) => "incomparable",
+        }
+    }
+}
+
+/// What is said of a tap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Bit for bit.
+    Exact,
+    /// Within what the profile allows.
+    Rounding,
+    /// Differs, though its inputs agree.
+    Diverged,
+    /// Differs, but so does something it reads.
+    Downstream,
+    /// Not compared; the reason says why. Neither a pass nor a blame.
+    Unchecked,
+}
+
+impl Status {
+    /// The word in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::Exact => "exact",
+            Status::Rounding => "rounding",
+            Status::Diverged => "diverged",
+            Status::Downstream => "downstream",
+            Status::Unchecked => "unchecked",
+        }
+    }
+
+    /// Exact or rounding.
+    pub fn agrees(self) -> bool {
+        matches!(self, Status::Exact | Status::Rounding)
+    }
+
+    /// Diverged or downstream.
+    pub fn differs(self) -> bool {
+        matches!(self, Status::Diverged | Status::Downstream)
+    }
+}
+
+/// One tap of a comparison.
+#[derive(Clone, Debug)]
+pub struct TapReport {
+    /// Tap and step.
+    pub place: Place,
+    /// The operation that makes it.
+    pub op: String,
+    /// What is said of it.
+    pub status: Status,
+    /// Why it differs, why it is unchecked, or which layout was undone.
+    pub reason: Option<String>,
+    /// The measures, where it was compared.
+    pub metrics: Option<Metrics>,
+    /// The NMSE that was allowed, where it was compared.
+    pub allowed: Option<f64>,
+    /// The shape in which it was compared.
+    pub shape: Vec<usize>,
+}
+
+impl TapReport {
+    /// Index along every axis of the largest difference.
+    pub fn max_at(&self) -> Option<Vec<usize>> {
+        let peak = self.metrics?.max_abs_diff()?;
+        Some(crate::judge::unravel(peak.index, &self.shape))
+    }
+}
+
+/// The first tap that differs though everything it reads agrees.
+#[derive(Clone, Debug)]
+pub struct FirstDivergence {
+    /// Its place in [`Report::taps`].
+    pub index: usize,
+    /// The last tap before it, among those it depends on, that agrees. None: the tokens themselves.
+    pub after: Option<Place>,
+    /// What lies between the two and was not checked: the fault may be in any of their operations.
+    pub unchecked_between: Vec<Place>,
+    /// Taps that depend on it alone of what differs, and agree all the same: the difference does not reach them.
+    pub harmless_from: Option<Place>,
+    /// The error looked at closely.
+    pub anatomy: Anatomy,
+}
+
+/// The outcome of a comparison.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The conclusion.
+    pub verdict: Verdict,
+    /// The arithmetic in whose terms agreement was judged.
+    pub profile: Profile,
+    /// The first divergence, where there is one.
+    pub first: Option<FirstDivergence>,
+    /// Every tap either side recorded, in the order they are produced.
+    pub taps: Vec<TapReport>,
+    /// What this run could not have shown, and what else should be known.
+    pub warnings: Vec<String>,
+    /// Names in either dump that are no taps.
+    pub unnamed: Vec<String>,
+}
+
+impl Report {
+    /// The report of a tap in a step.
+    pub fn tap(&self, tap: Tap, step: u32) -> Option<&TapReport> {
+        self.taps.iter().find(|t| t.place == Place { step, tap })
+    }
+
+    /// How many taps have a status for which `is` holds.
+    pub fn count(&self, is: impl Fn(Status) -> bool) -> usize {
+        self.taps.iter().filter(|t| is(t.status)).count()
+    }
+}
