@@ -204,9 +204,7 @@ impl Run<'_> {
             let other = Place { tap: Tap { site: partner, ..place.tap }, ..place };
             let other = self.graph.places().iter().position(|p| *p == other).map(|at| &found[at]);
             match other {
-                Some(Found::Judged { layout: theirs, judgement, .. }) if judgement.outcome.agrees() => {
-                    return theirs == layout;
-                }
+                Some(Found::Judged(theirs)) if theirs.judgement.outcome.agrees() => return theirs.layout == *layout,
                 Some(Found::Judged(_)) => return false,
                 _ => {}
             }
