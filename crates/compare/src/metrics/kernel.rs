@@ -9,9 +9,22 @@ const LANES: usize = 16;
 const PREFETCH_BYTES: usize = 2048;
 
 /// A float that widens to f64.
-pub(super) trait Real: Copy + Into<f64> {}
-impl Real for f32 {}
-impl Real for f64 {}
+pub(super) trait Real: Copy + Into<f64> {
+    /// Whether both are the same bits.
+    fn is_same(self, other: Self) -> bool;
+}
+
+impl Real for f32 {
+    fn is_same(self, other: Self) -> bool {
+        self.to_bits() == other.to_bits()
+    }
+}
+
+impl Real for f64 {
+    fn is_same(self, other: Self) -> bool {
+        self.to_bits() == other.to_bits()
+    }
+}
 
 /// The sums of a chunk and its largest |c-r|. With a NaN or an infinity in the chunk they are not finite.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
