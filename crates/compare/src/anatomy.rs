@@ -58,7 +58,7 @@ pub enum Change {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Change::Factor(factor) if *factor == -1.0 => f.write_str("the reference with its sign flipped"),
+            Change::Factor(factor) if (factor + 1.0).abs() < 1e-6 => f.write_str("the reference with its sign flipped"),
             Change::Factor(factor) => write!(f, "{factor:.6} times the reference"),
             Change::FactorByPosition => f.write_str("the reference times a factor of its own at each position"),
             Change::FactorByChannel => f.write_str("the reference times a factor of its own in each channel"),
@@ -198,8 +198,7 @@ fn in_place(pair: &Pair<'_>, sums: &Tally, factor: Option<(f64, f64)>) -> Vec<Un
         return found;
     }
     if let Some((factor, remains)) = factor {
-        let rounded = if (factor + 1.0).abs() < 1e-12 { -1.0 } else { factor };
-        add(Change::Factor(rounded), remains);
+        add(Change::Factor(factor), remains);
     }
     // One factor per group is a finding only where a group has several values to agree on.
     let by_group = |groups: &[Sums]| groups.iter().map(Sums::beside_factor).sum::<f64>() / sums.whole.cc;

@@ -1,6 +1,6 @@
 //! Where do two dumps part? Every tap judged, then read in the order and by the dependencies of the graph.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_trace::{Dump, DumpError, Entry, QkRows, Rows, Site, Tap};
 
@@ -21,12 +21,14 @@ pub struct Options {
     pub rows: Option<Rows>,
     /// The NMSE allowed at a place where it was measured; elsewhere the profile's table.
     pub allowed: BTreeMap<Place, f64>,
+    /// The places to look at; all where `None`. The others are as if nobody had recorded them.
+    pub only: Option<BTreeSet<Place>>,
 }
 
 impl Options {
     /// All rows, and the table of `profile`.
     pub fn new(profile: Profile) -> Options {
-        Options { profile, rows: None, allowed: BTreeMap::new() }
+        Options { profile, rows: None, allowed: BTreeMap::new(), only: None }
     }
 }
 
@@ -110,6 +112,9 @@ struct Run<'a> {
 impl Run<'_> {
     /// Judges one place.
     fn look(&self, place: Place) -> Result<Found, DumpError> {
+        if self.options.only.as_ref().is_some_and(|only| !only.contains(&place)) {
+            return Ok(Found::Nothing);
+        }
         let Place { step, tap } = place;
         let (left, right) = match (self.reference.find(tap, step), self.candidate.find(tap, step)) {
             (Some(left), Some(right)) => (left, right),
@@ -238,8 +243,10 @@ impl Run<'_> {
         let places: Vec<usize> = (0..found.len()).filter(|&i| status[i].is_some()).collect();
         let mut taps: Vec<TapReport> =
             places.iter().filter_map(|&i| Some(self.tap_report(i, &found[i], status[i]?))).collect();
-        let known: std::collections::BTreeSet<Place> = self.graph.places().iter().copied().collect();
-        taps.extend(self.strangers(&known));
+        let known: BTreeSet<Place> = self.graph.places().iter().copied().collect();
+        if self.options.only.is_none() {
+            taps.extend(self.strangers(&known));
+        }
         let unnamed: Vec<String> = self.reference.unnamed().iter().chain(self.candidate.unnamed()).cloned().collect();
         let verdict = self.verdict(&found, &taps, first.is_some());
         if let Some(orders) = undone_orders(&found) {
@@ -296,9 +303,9 @@ impl Run<'_> {
     }
 
     /// Taps that a dump holds and the graph does not.
-    fn strangers(&self, known: &std::collections::BTreeSet<Place>) -> Vec<TapReport> {
+    fn strangers(&self, known: &BTreeSet<Place>) -> Vec<TapReport> {
         let entries = self.reference.entries().iter().chain(self.candidate.entries());
-        let places: std::collections::BTreeSet<Place> =
+        let places: BTreeSet<Place> =
             entries.map(|e| Place { step: e.step, tap: e.tap }).filter(|p| !known.contains(p)).collect();
         let report = |place: Place| TapReport {
             place,

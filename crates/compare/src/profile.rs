@@ -95,8 +95,8 @@ pub fn allowed_nmse(profile: Profile, tap: Tap, layers: u32, stored: [DType; 2])
         (None, Site::H0) => 0.0,
         (None, _) => f64::from(layers) + 1.0,
     };
-    // Looking a row up in a table rounds once at the most.
-    let share = if tap.site == Site::H0 { 0.1 } else { 1.0 };
+    // Looking a row up in a table rounds once at the most; in the coarse profiles that is all the error there is.
+    let share = if tap.site == Site::H0 && profile <= Profile::F32 { 0.1 } else { 1.0 };
     profile.base() * share * (1.0 + depth) + storage(stored[0]) + storage(stored[1])
 }
 

@@ -1,0 +1,387 @@
+//! Is the judge to be trusted? Planted faults of every kind, each to be caught at the right tap and at no other.
+//!
+//! The dumps are synthetic: a judge of numbers needs no model. Faults of real engines are in the fixtures.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use firstdiff_compare::{Change, Options, Profile, Report, Status, Verdict, compare, vocabulary_graph};
+use firstdiff_trace::{Dump, Meta, Recorder, Site, Tap};
+
+const T: usize = 11;
+const LAYERS: u32 = 3;
+
+/// Taps by name, each with its shape and values.
+type Run = BTreeMap<Tap, (Vec<usize>, Vec<f32>)>;
+
+/// Numbers in -1 .. 1 that look random, the same everywhere.
+fn noise(seed: u64) -> impl FnMut() -> f64 {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+    }
+}
+
+fn extent(axis: char) -> usize {
+    match axis {
+        'T' | 'S' => T,
+        'D' => 48,
+        'H' => 6,
+        'K' => 2,
+        'd' => 16,
+        'C' => 96,
+        'F' => 80,
+        _ => 151,
+    }
+}
+
+fn taps() -> Vec<Tap> {
+    let optional =
+        [Site::QNorm, Site::KNorm, Site::AttnPostNorm, Site::FfnPostNorm, Site::RouterLogits, Site::RouterProbs];
+    let inner = Site::ALL.iter().filter(|s| s.in_layer() && !optional.contains(s));
+    let layers = (0..LAYERS).flat_map(|layer| inner.clone().map(move |&site| Tap::layer(layer, site)));
+    let outer = [Site::H0, Site::FinalNorm, Site::Logits].map(|site| Tap { layer: None, site });
+    outer.into_iter().chain(layers).collect()
+}
+
+/// A run in which every tap holds other values.
+fn run() -> Run {
+    let mut run = Run::new();
+    for (seed, tap) in taps().into_iter().enumerate() {
+        let shape: Vec<usize> = tap.site.axes().iter().map(|&a| extent(a)).collect();
+        let mut next = noise(seed as u64 + 1);
+        let values = (0..shape.iter().product()).map(|_| next() as f32).collect();
+        run.insert(tap, (shape, values));
+    }
+    run
+}
+
+/// The run with noise of this NMSE at every tap.
+fn noisy(run: &Run, nmse: f64) -> Run {
+    let mut next = noise(77);
+    let mut noisy = run.clone();
+    for (_, values) in noisy.values_mut() {
+        for v in values {
+            *v = (f64::from(*v) * (1.0 + nmse.sqrt() * 1.7 * next())) as f32;
+        }
+    }
+    noisy
+}
+
+fn write(run: &Run, folder: &Path) {
+    let recorder = Recorder::create(folder).unwrap();
+    for (tap, (shape, values)) in run {
+        recorder.record(tap, shape, values).unwrap();
+    }
+    recorder.finish().unwrap();
+}
+
+fn judged_as(profile: Profile, reference: &Run, candidate: &Run) -> Report {
+    let folder = tempfile::tempdir().unwrap();
+    let (left, right) = (folder.path().join("ref"), folder.path().join("cand"));
+    write(reference, &left);
+    write(candidate, &right);
+    let (left, right) = (Dump::open(left).unwrap(), Dump::open(right).unwrap());
+    compare(&left, &right, &vocabulary_graph(&left, &right), &Options::new(profile), &mut |_, _| {}).unwrap()
+}
+
+fn tap(name: &str) -> Tap {
+    name.parse().unwrap()
+}
+
+/// Plants a fault at `at` in a candidate with f32 noise, and asks that it is found there, and all else left in peace.
+#[track_caller]
+fn check(at: &str, plant: impl FnOnce(&mut Vec<usize>, &mut Vec<f32>)) -> Report {
+    check_in(Profile::F32, 1e-13, at, plant)
+}
+
+#[track_caller]
+fn check_in(profile: Profile, nmse: f64, at: &str, plant: impl FnOnce(&mut Vec<usize>, &mut Vec<f32>)) -> Report {
+    let reference = run();
+    let mut candidate = noisy(&reference, nmse);
+    let (shape, values) = candidate.get_mut(&tap(at)).unwrap();
+    plant(shape, values);
+    let report = judged_as(profile, &reference, &candidate);
+    assert_eq!(report.verdict, Verdict::Diverged, "{at}");
+    let first = report.first.as_ref().map(|f| report.taps[f.index].place.tap.to_string());
+    assert_eq!(first.as_deref(), Some(at));
+    for other in report.taps.iter().filter(|t| t.place.tap != tap(at)) {
+        assert!(other.status.agrees(), "{} is {:?}: {:?}", other.place, other.status, other.reason);
+    }
+    report
+}
+
+fn undone(report: &Report) -> Vec<&Change> {
+    report.first.as_ref().unwrap().anatomy.undone_by.iter().map(|u| &u.change).collect()
+}
+
+#[test]
+fn honest_noise_passes_in_every_profile() {
+    for (profile, nmse) in [
+        (Profile::F32, 0.0),
+        (Profile::F32, 1e-12),
+        (Profile::F16, 1.3e-7),
+        (Profile::Bf16, 1e-5),
+        (Profile::Ggml, 3e-4),
+    ] {
+        let report = judged_as(profile, &run(), &noisy(&run(), nmse));
+        assert_eq!(report.verdict, Verdict::Parity, "{profile} {nmse}");
+    }
+}
+
+#[test]
+fn nan_and_infinities() {
+    let report = check("layers.1.q", |_, v| v[100] = f32::NAN);
+    assert!(report.tap(tap("layers.1.q"), 0).unwrap().reason.as_ref().unwrap().contains("NaN in the candidate: 1"));
+    check("layers.1.ffn_act", |_, v| v[7] = f32::INFINITY);
+    check("layers.1.ffn_act", |_, v| v[7] = f32::NEG_INFINITY);
+    check("logits", |_, v| v.fill(f32::NAN));
+    for profile in Profile::ALL {
+        check_in(profile, 0.0, "logits", |_, v| v[3] = f32::NAN);
+    }
+}
+
+#[test]
+fn infinity_of_the_other_sign_and_nan_on_both_sides() {
+    for (there, here) in [(f32::INFINITY, f32::NEG_INFINITY), (f32::NAN, f32::NAN), (f32::NAN, 1.0)] {
+        let (mut reference, mut candidate) = (run(), run());
+        reference.get_mut(&tap("layers.2.q")).unwrap().1[5] = there;
+        candidate.get_mut(&tap("layers.2.q")).unwrap().1[5] = here;
+        let report = judged_as(Profile::F32, &reference, &candidate);
+        assert_eq!(report.verdict, Verdict::Diverged, "{there} {here}");
+        assert_eq!(report.taps[report.first.unwrap().index].place.tap, tap("layers.2.q"));
+    }
+}
+
+#[test]
+fn sign_flip() {
+    let report = check("layers.0.attn_out", |_, v| v.iter_mut().for_each(|x| *x = -*x));
+    assert!(undone(&report)[0].to_string().contains("sign flipped"), "{:?}", undone(&report));
+}
+
+#[test]
+fn zero_reference_and_zero_candidate() {
+    let (mut reference, candidate) = (run(), run());
+    reference.get_mut(&tap("layers.1.v")).unwrap().1.fill(0.0);
+    let report = judged_as(Profile::Ggml, &reference, &candidate);
+    assert_eq!(report.taps[report.first.unwrap().index].place.tap, tap("layers.1.v"));
+    assert_eq!(report.taps.iter().find(|t| t.status == Status::Diverged).unwrap().metrics.unwrap().nmse(), None);
+    let report = check("layers.1.v", |_, v| v.fill(0.0));
+    assert_eq!(undone(&report), [&Change::Zeros]);
+    let report = check("layers.1.ffn_up", |_, v| {
+        v.chunks_mut(80).for_each(|row| row[53..].fill(0.0));
+    });
+    assert!(undone(&report).contains(&&Change::ZeroTail(53)));
+}
+
+#[test]
+fn transposed_axis() {
+    let report = check("layers.1.q", |_, v| {
+        let old = v.clone();
+        for (i, x) in v.iter_mut().enumerate() {
+            // The memory of [H, T, d] under the shape [T, H, d].
+            let (head, position, channel) = (i / (T * 16), i / 16 % T, i % 16);
+            *x = old[position * 96 + head * 16 + channel];
+        }
+    });
+    assert_eq!(undone(&report), [&Change::AxesPermuted(vec![1, 0, 2])]);
+    // The last tap: nothing behind it can vouch for another layout.
+    check("logits", |shape, v| {
+        let old = v.clone();
+        shape.reverse();
+        (0..v.len()).for_each(|i| v[i] = old[(i % T) * 151 + i / T]);
+    });
+}
+
+#[test]
+fn an_axis_order_that_the_shape_shows_is_undone_where_what_follows_agrees() {
+    let reference = run();
+    let mut candidate = noisy(&reference, 1e-13);
+    let (shape, values) = candidate.get_mut(&tap("layers.1.v")).unwrap();
+    let old = values.clone();
+    *shape = vec![2, T, 16];
+    (0..old.len()).for_each(|i| values[i] = old[(i / 16 % T) * 32 + i / (T * 16) * 16 + i % 16]);
+    let report = judged_as(Profile::F32, &reference, &candidate);
+    assert_eq!(report.verdict, Verdict::Parity);
+    assert!(report.warnings.iter().any(|w| w.contains("permuted")), "{:?}", report.warnings);
+    // The same, and what follows is wrong: the layout is the finding.
+    candidate.get_mut(&tap("layers.1.context")).unwrap().1[3] = 9.0;
+    let report = judged_as(Profile::F32, &reference, &candidate);
+    assert_eq!(report.taps[report.first.unwrap().index].place.tap, tap("layers.1.v"));
+}
+
+#[test]
+fn next_layers_tensor() {
+    let other = run()[&tap("layers.2.ffn_gate")].1.clone();
+    let report = check("layers.1.ffn_gate", |_, v| *v = other);
+    assert_eq!(undone(&report), [&Change::OtherTap("layers.2.ffn_gate".into())]);
+}
+
+#[test]
+fn row_shifted_by_one() {
+    let report = check("layers.0.h", |_, v| v.rotate_right(48));
+    assert!(undone(&report).contains(&&Change::ShiftedRows(1)));
+    let report = check("layers.0.h", |_, v| v.rotate_left(48));
+    assert!(undone(&report).contains(&&Change::ShiftedRows(-1)));
+}
+
+#[test]
+fn missing_and_extra_taps_are_unchecked() {
+    let (full, mut less) = (run(), run());
+    less.remove(&tap("layers.1.q"));
+    for (reference, candidate, word) in [(&full, &less, "candidate"), (&less, &full, "reference")] {
+        let report = judged_as(Profile::F32, reference, candidate);
+        assert_eq!(report.verdict, Verdict::Parity);
+        let missing = report.tap(tap("layers.1.q"), 0).unwrap();
+        assert_eq!(missing.status, Status::Unchecked);
+        assert!(missing.reason.as_ref().unwrap().contains(word));
+        assert_eq!(report.count(|s| s == Status::Unchecked), 1);
+    }
+    // A fault behind the missing tap is a range, and what is missing is not blamed.
+    less.get_mut(&tap("layers.1.q_rope")).unwrap().1[4] = 3.0;
+    let report = judged_as(Profile::F32, &full, &less);
+    let first = report.first.as_ref().unwrap();
+    assert_eq!(report.taps[first.index].place.tap, tap("layers.1.q_rope"));
+    assert_eq!(first.after.unwrap().tap, tap("layers.1.attn_norm"));
+    assert_eq!(first.unchecked_between[0].tap, tap("layers.1.q"));
+}
+
+#[test]
+fn a_fault_with_wrong_inputs_is_downstream() {
+    let (reference, mut candidate) = (run(), run());
+    candidate.get_mut(&tap("layers.0.k")).unwrap().1[0] = 2.0;
+    candidate.get_mut(&tap("layers.0.k_rope")).unwrap().1[0] = 2.0;
+    candidate.get_mut(&tap("layers.0.ffn_up")).unwrap().1[0] = 2.0;
+    let report = judged_as(Profile::F32, &reference, &candidate);
+    let status = |name: &str| report.tap(tap(name), 0).unwrap().status;
+    assert_eq!(status("layers.0.k"), Status::Diverged);
+    assert_eq!(status("layers.0.k_rope"), Status::Downstream);
+    assert_eq!(status("layers.0.qk"), Status::Exact);
+    assert_eq!(status("layers.0.ffn_up"), Status::Diverged);
+}
+
+#[test]
+fn structure_below_the_noise() {
+    // A constant factor of 1.01 has NMSE 1e-4: less than bf16 may be off late in a deep model.
+    for at in ["layers.0.q", "layers.2.h", "logits"] {
+        let report = check_in(Profile::Bf16, 8e-6, at, |_, v| v.iter_mut().for_each(|x| *x *= 1.01));
+        let factor = report.first.as_ref().unwrap().anatomy.factor.unwrap().0;
+        assert!((factor - 1.01).abs() < 1e-3, "{factor}");
+    }
+    check("layers.0.attn_norm", |_, v| v.iter_mut().for_each(|x| *x *= 1.000_004));
+    // One channel at 15 %, in f32 and in bf16.
+    for (profile, nmse) in [(Profile::F32, 1e-13), (Profile::Bf16, 8e-6)] {
+        check_in(profile, nmse, "layers.1.ffn_norm", |_, v| v.chunks_mut(48).for_each(|row| row[17] *= 1.15));
+    }
+    // One position wholly wrong beside one of a thousand times its size.
+    let mut reference = run();
+    reference.get_mut(&tap("layers.1.h")).unwrap().1[..48].iter_mut().for_each(|x| *x *= 3e4);
+    let mut candidate = noisy(&reference, 8e-6);
+    candidate.get_mut(&tap("layers.1.h")).unwrap().1[5 * 48..6 * 48].iter_mut().for_each(|x| *x = -*x);
+    let report = judged_as(Profile::Bf16, &reference, &candidate);
+    assert_eq!(report.taps[report.first.unwrap().index].place.tap, tap("layers.1.h"));
+}
+
+#[test]
+fn other_shapes_are_never_a_pass() {
+    let (reference, mut candidate) = (run(), run());
+    let (shape, values) = candidate.get_mut(&tap("logits")).unwrap();
+    shape[1] = 150;
+    values.truncate(T * 150);
+    let report = judged_as(Profile::F32, &reference, &candidate);
+    assert!(matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("logits")), "{:?}", report.verdict);
+    // In the middle of a run whose end agrees it is unchecked, and said.
+    let mut candidate = run();
+    let (shape, values) = candidate.get_mut(&tap("layers.0.q")).unwrap();
+    *shape = vec![5];
+    values.truncate(5);
+    let report = judged_as(Profile::F32, &reference, &candidate);
+    assert_eq!(report.verdict, Verdict::Parity);
+    assert_eq!(report.tap(tap("layers.0.q"), 0).unwrap().status, Status::Unchecked);
+}
+
+#[test]
+fn nothing_in_common_or_only_trifles_is_incomparable() {
+    let only = |names: &[&str]| -> Run {
+        run().into_iter().filter(|(t, _)| names.contains(&t.to_string().as_str())).collect()
+    };
+    for (left, right) in [(&["h0"][..], &["logits"][..]), (&["h0"], &["h0"]), (&["h0", "logits"], &["h0"])] {
+        let report = judged_as(Profile::F32, &only(left), &only(right));
+        assert!(matches!(report.verdict, Verdict::Incomparable(_)), "{left:?} {right:?}");
+    }
+    // The same, but different: that can be told.
+    let mut wrong = only(&["h0"]);
+    wrong.get_mut(&tap("h0")).unwrap().1[9] = 2.0;
+    assert_eq!(judged_as(Profile::F32, &only(&["h0"]), &wrong).verdict, Verdict::Diverged);
+    // Constant tensors agree and tell nothing.
+    let mut flat = only(&["layers.0.probs"]);
+    flat.get_mut(&tap("layers.0.probs")).unwrap().1.fill(1.0);
+    assert!(matches!(judged_as(Profile::F32, &flat, &flat).verdict, Verdict::Incomparable(_)));
+}
+
+#[test]
+fn an_empty_tensor_is_no_agreement() {
+    let mut empty = Run::new();
+    empty.insert(tap("layers.0.h"), (vec![0, 48], Vec::new()));
+    assert!(matches!(judged_as(Profile::F32, &empty, &empty).verdict, Verdict::Incomparable(_)));
+}
+
+/// GGUF row 2i+s of a head is Hugging Face row s*d/2+i.
+fn to_adjacent(values: &mut [f32]) {
+    for head in values.chunks_mut(16) {
+        let old = head.to_vec();
+        for i in 0..8 {
+            (head[2 * i], head[2 * i + 1]) = (old[i], old[i + 8]);
+        }
+    }
+}
+
+#[test]
+fn the_row_order_of_a_gguf_is_undone_where_it_is_consistent() {
+    let reference = run();
+    let mut candidate = noisy(&reference, 1e-13);
+    let all = ["q", "k", "q_rope", "k_rope"];
+    let reorder = |run: &mut Run, sites: &[&str]| {
+        for layer in 0..LAYERS {
+            for site in sites {
+                to_adjacent(&mut run.get_mut(&tap(&format!("layers.{layer}.{site}"))).unwrap().1);
+            }
+        }
+    };
+    reorder(&mut candidate, &all);
+    let report = judged_as(Profile::F32, &reference, &candidate);
+    assert_eq!(report.verdict, Verdict::Parity, "{:?}", report.taps.iter().find(|t| t.status.differs()));
+    assert!(report.warnings.iter().any(|w| w.contains("GGUF") && w.contains("12 taps")), "{:?}", report.warnings);
+    // The other way round.
+    assert_eq!(judged_as(Profile::F32, &candidate, &reference).verdict, Verdict::Parity);
+    // A kernel that is wrong behind it is blamed itself.
+    candidate.get_mut(&tap("layers.1.qk")).unwrap().1[40] = 5.0;
+    let report = judged_as(Profile::F32, &reference, &candidate);
+    assert_eq!(report.taps[report.first.unwrap().index].place.tap, tap("layers.1.qk"));
+    // Rows permuted before RoPE and not after it: not a layout, but qk-row-order.
+    let mut mistaken = noisy(&reference, 1e-13);
+    reorder(&mut mistaken, &["q"]);
+    let report = judged_as(Profile::F32, &reference, &mistaken);
+    assert_eq!(report.taps[report.first.as_ref().unwrap().index].place.tap, tap("layers.0.q"));
+    assert!(matches!(undone(&report)[0], Change::RowOrder(_)));
+}
+
+#[test]
+fn different_tokens_and_short_prompts_are_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let dump = |name: &str, tokens: &[i64]| {
+        let recorder = Recorder::create(folder.path().join(name)).unwrap();
+        recorder.describe(|meta: &mut Meta| meta.tokens = Some(tokens.to_vec()));
+        recorder.record("layers.0.h", &[1, 4], &[1.0f32, 2.0, 3.0, 4.5]).unwrap();
+        recorder.finish().unwrap();
+        Dump::open(folder.path().join(name)).unwrap()
+    };
+    let (left, right) = (dump("a", &[1]), dump("b", &[2]));
+    let graph = vocabulary_graph(&left, &right);
+    let report = compare(&left, &right, &graph, &Options::new(Profile::F32), &mut |_, _| {}).unwrap();
+    assert!(report.warnings[0].contains("different tokens"));
+    assert!(report.warnings.iter().any(|w| w.contains("one token")));
+}
