@@ -1,1 +1,37 @@
-//! Placeholder.
+//! Transformer operations as pure functions over ndarray views, in f32 and f64.
+//!
+//! One file an operation: the formula, its source, the shapes, and in which order sums are taken. Nothing here knows a
+//! model, a name or a file. Each function allocates its result and fails only on shapes.
+//!
+//! Shapes are in one alphabet: T tokens, S keys, D hidden, H heads, K key/value heads, d head dim, F feed-forward, V vocabulary.
+//!
+//! Sums have a fixed order: see [`dot`]. A row of a result depends on its own row of the input alone, bit for bit: neither the
+//! number of rows nor of threads changes it.
+
+mod activation;
+mod attention;
+mod dot;
+mod embedding;
+mod error;
+mod float;
+mod linear;
+mod mask;
+mod norm;
+mod residual;
+mod rope;
+mod scaling;
+mod softmax;
+
+pub use activation::{Activation, gated, gelu_erf, gelu_tanh, relu, silu};
+pub use attention::{context, qk, scores, softcap};
+pub use dot::{dot, sum};
+pub use embedding::embedding;
+pub use error::OpError;
+pub use float::Float;
+pub use linear::{head, linear};
+pub use mask::Mask;
+pub use norm::{layer_norm, rms_norm};
+pub use residual::residual;
+pub use rope::{RopePairing, rope};
+pub use scaling::{RopeScaling, rope_inv_freq};
+pub use softmax::softmax;

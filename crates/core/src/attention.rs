@@ -1,0 +1,80 @@
+//! How do queries find values? Products, scores, and the weighted sum, for grouped and single key/value heads.
+
+use ndarray::{Array2, Array3, ArrayView3};
+
+use crate::dot::dot;
+use crate::error::{OpError, ensure};
+use crate::float::Float;
+use crate::mask::Mask;
+
+/// qk\[h,t,s\] = Σᵢ q\[t,h,i\] · k\[s,⌊h/(H/K)⌋,i\], neither scaled nor masked.
+///
+/// `q` \[T,H,d\], `k` \[S,K,d\] with K a divisor of H (K = H: multi-head, K = 1: multi-query); the result is \[H,T,S\]. Each sum is a [`dot`].
+///
+/// Source: Vaswani et al., Attention Is All You Need, 2017; Ainslie et al., GQA, 2023.
+///
+/// # Errors
+/// When the shapes do not fit.
+pub fn qk<F: Float>(q: ArrayView3<'_, F>, k: ArrayView3<'_, F>) -> Result<Array3<F>, OpError> {
+    let ((tokens, heads, width), (keys, kv_heads, key_width)) = (q.dim(), k.dim());
+    let fits = width == key_width && kv_heads > 0 && heads.is_multiple_of(kv_heads);
+    ensure(fits, "qk", q.shape(), k.shape(), "q is [T,H,d], k [S,K,d], K divides H")?;
+    let group = heads / kv_heads;
+    let (q, k) = (q.as_standard_layout(), k.as_standard_layout());
+    let mut out = Array3::zeros((heads, tokens, keys));
+    for ((h, t, s), product) in out.indexed_iter_mut() {
+        let (query, key) = (q.slice(ndarray::s![t, h, ..]), k.slice(ndarray::s![s, h / group, ..]));
+        *product = dot(query.to_slice().unwrap_or_default(), key.to_slice().unwrap_or_default());
+    }
+    Ok(out)
+}
+
+/// cap · tanh(x / cap): soft-capping, for scores and logits.
+///
+/// Source: Gemma 2 technical report, 2024.
+pub fn softcap<F: Float>(x: F, cap: F) -> F {
+    cap * (x / cap).tanh()
+}
+
+/// scores = mask(softcap(scale · qk)): scaled, then capped, then -inf where the mask hides the key.
+///
+/// `qk` \[H,T,S\]; so is the result. The T queries are the last of the S positions: query t stands at S - T + t.
+///
+/// Source: PyTorch, torch.nn.functional.scaled_dot_product_attention.
+///
+/// # Errors
+/// When there are fewer keys than queries.
+pub fn scores<F: Float>(qk: ArrayView3<'_, F>, scale: F, cap: Option<F>, mask: Mask<'_>) -> Result<Array3<F>, OpError> {
+    let (_, tokens, keys) = qk.dim();
+    ensure(keys >= tokens, "scores", qk.shape(), &[tokens], "qk is [H,T,S], S >= T")?;
+    let mut out = qk.to_owned();
+    for ((_, t, s), x) in out.indexed_iter_mut() {
+        let scaled = *x * scale;
+        let capped = cap.map_or(scaled, |cap| softcap(scaled, cap));
+        *x = if mask.visible(keys - tokens + t, s) { capped } else { F::neg_infinity() };
+    }
+    Ok(out)
+}
+
+/// context\[t, h·d + i\] = Σₛ probs\[h,t,s\] · v\[s,⌊h/(H/K)⌋,i\].
+///
+/// `probs` \[H,T,S\], `v` \[S,K,d\]; the result is \[T,H*d\], heads side by side. Summed over keys in order, each product rounded
+/// before it is added.
+///
+/// Source: as [`qk`].
+///
+/// # Errors
+/// When the shapes do not fit.
+pub fn context<F: Float>(probs: ArrayView3<'_, F>, v: ArrayView3<'_, F>) -> Result<Array2<F>, OpError> {
+    let ((heads, tokens, keys), (values, kv_heads, width)) = (probs.dim(), v.dim());
+    let fits = keys == values && kv_heads > 0 && heads.is_multiple_of(kv_heads);
+    ensure(fits, "context", probs.shape(), v.shape(), "probs is [H,T,S], v [S,K,d], K divides H")?;
+    let group = heads / kv_heads;
+    let mut out = Array2::zeros((tokens, heads * width));
+    for ((h, t, s), &p) in probs.indexed_iter() {
+        let value = v.slice(ndarray::s![s, h / group, ..]);
+        let mut to = out.slice_mut(ndarray::s![t, h * width..(h + 1) * width]);
+        to.zip_mut_with(&value, |sum, &x| *sum += p * x);
+    }
+    Ok(out)
+}

@@ -1,0 +1,30 @@
+//! Which keys may a query see? Causal, sliding-window and padding masks.
+
+/// Which keys a query sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mask<'a> {
+    /// No key after the query.
+    pub causal: bool,
+    /// At most this many keys back, the query's own included.
+    pub window: Option<usize>,
+    /// For each key, 1 where it is a token and 0 where it is padding; a key beyond the slice is a token.
+    pub padding: Option<&'a [u8]>,
+}
+
+impl Mask<'_> {
+    /// Whether the query at position `query` sees the key at position `key`, both counted from the first key.
+    ///
+    /// ```
+    /// use firstdiff_core::Mask;
+    /// let mask = Mask { causal: true, window: Some(3), padding: None };
+    /// let seen: Vec<usize> = (0..9).filter(|&key| mask.visible(5, key)).collect();
+    /// assert_eq!(seen, [3, 4, 5]);
+    /// ```
+    pub fn visible(&self, query: usize, key: usize) -> bool {
+        let past = !self.causal || key <= query;
+        // As transformers' sliding_window_overlay: key > query - window.
+        let near = self.window.is_none_or(|window| key.saturating_add(window) > query);
+        let token = self.padding.is_none_or(|padding| padding.get(key) != Some(&0));
+        past && near && token
+    }
+}

@@ -1,0 +1,58 @@
+//! How does a position enter a head? Rotary embedding: pairs of elements turned by an angle that grows with the position.
+
+use ndarray::{Array3, ArrayView3};
+
+use crate::error::{OpError, ensure};
+use crate::float::Float;
+
+/// Which elements of a head are turned together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopePairing {
+    /// i and i + r/2: Hugging Face, GPT-NeoX.
+    Half,
+    /// 2i and 2i + 1: the RoFormer paper, original Llama, GGUF of NORM-type families.
+    Adjacent,
+}
+
+/// (aᵢ, bᵢ) -> f · (aᵢ cos φ - bᵢ sin φ, bᵢ cos φ + aᵢ sin φ), φ = position · ωᵢ, for each pair i of each head.
+///
+/// `x` \[T,H,d\], `positions` T of any order, `inv_freq` the r/2 angles per position of [`rope_inv_freq`](crate::rope_inv_freq), `factor` f. Elements from r
+/// on are left as they are. Angle, cosine and sine are computed in f64 and rounded once; PyTorch computes the angle in f32, which
+/// differs by up to position · 6e-8 radians.
+///
+/// Source: Su et al., RoFormer, 2021; transformers, apply_rotary_pos_emb.
+///
+/// # Errors
+/// When there are not T positions, or r exceeds d.
+pub fn rope<F: Float>(
+    x: ArrayView3<'_, F>,
+    positions: &[u32],
+    inv_freq: &[f64],
+    factor: f64,
+    pairing: RopePairing,
+) -> Result<Array3<F>, OpError> {
+    let (tokens, _, width) = x.dim();
+    ensure(tokens == positions.len(), "rope", x.shape(), &[positions.len()], "x is [T,H,d], positions [T]")?;
+    let half = inv_freq.len();
+    ensure(2 * half <= width, "rope", x.shape(), &[half], "x is [T,H,d], frequencies at most [d/2]")?;
+    let mut out = x.to_owned();
+    for (&position, mut heads) in positions.iter().zip(out.outer_iter_mut()) {
+        let turn = |w: &f64| {
+            let (sin, cos) = (f64::from(position) * w).sin_cos();
+            (F::of(cos * factor), F::of(sin * factor))
+        };
+        let turns: Vec<(F, F)> = inv_freq.iter().map(turn).collect();
+        for mut head in heads.outer_iter_mut() {
+            for (i, &(cos, sin)) in turns.iter().enumerate() {
+                let (first, second) = match pairing {
+                    RopePairing::Half => (i, i + half),
+                    RopePairing::Adjacent => (2 * i, 2 * i + 1),
+                };
+                let (a, b) = (head[first], head[second]);
+                head[first] = a * cos - b * sin;
+                head[second] = b * cos + a * sin;
+            }
+        }
+    }
+    Ok(out)
+}
