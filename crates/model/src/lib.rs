@@ -1,1 +1,35 @@
-//! Placeholder.
+//! What does a model compute, and what comes out? Model folders to a [`Plan`], and running it in a numeric profile.
+//!
+//! A model is a [`Plan`]: a list of steps as data. [`load`] reads config and weights and checks one against the other;
+//! [`run`] walks the steps, and hands every tap asked for to a sink; [`eval_step`] runs one step on inputs of your own.
+//!
+//! Formats: Hugging Face folders (`config.json`; safetensors of f64, f32, f16 or bf16, single or sharded). Families: llama,
+//! mistral, qwen2, qwen3, minimind.
+//!
+//! The rows of Q and K are those of the checkpoint: pairs are (i, i + d/2).
+//!
+//! # Limits
+//! No mixtures of experts, no frequencies that depend on the length of the prompt (dynamic NTK, LongRoPE), no padding. A
+//! weight file must not be cut short by others while it is mapped.
+
+mod config;
+mod decoder;
+mod error;
+mod eval;
+mod family;
+mod keys;
+mod model;
+mod plan;
+mod run;
+mod safetensors;
+mod storage;
+mod weights;
+
+pub use config::{Config, Window};
+pub use error::ModelError;
+pub use eval::{Chunk, eval_step};
+pub use model::{Model, load};
+pub use plan::{Dims, Op, Plan, Role, Rope, Scores, Step, WeightRef};
+pub use run::{Profile, Prompt, TapValues, run};
+pub use storage::{Real, Storage};
+pub use weights::{WeightView, Weights};

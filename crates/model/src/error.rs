@@ -1,0 +1,89 @@
+//! Why could a model not be loaded or run?
+
+use std::path::PathBuf;
+
+use firstdiff_trace::Tap;
+
+/// Why a model could not be loaded or run.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// A file could not be opened or mapped.
+    #[error("{}: {source}", file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file is not what its name says.
+    #[error("{}: {reason}", file.display())]
+    Format {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A key of config.json has a value that cannot be.
+    #[error("{}: {key}: {reason}", file.display())]
+    Config {
+        /// The config file.
+        file: PathBuf,
+        /// The key.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A tensor of the file cannot be used.
+    #[error("{}: tensor {tensor}: {reason}", file.display())]
+    Tensor {
+        /// The file.
+        file: PathBuf,
+        /// The tensor's name in that file.
+        tensor: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The config asks for a tensor that the weights do not hold.
+    #[error("{}: tensor {tensor} is absent, and the config asks for it with shape {expected:?}", file.display())]
+    Missing {
+        /// The weights.
+        file: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// The shape the config gives it.
+        expected: Vec<usize>,
+    },
+    /// The config and the weights disagree.
+    #[error("{}: tensor {tensor} has shape {actual:?}, and the config asks for {expected:?}", file.display())]
+    Shape {
+        /// The file.
+        file: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// The shape the config gives it.
+        expected: Vec<usize>,
+        /// The shape in the file.
+        actual: Vec<usize>,
+    },
+    /// A token is no row of the embedding.
+    #[error("token {token} (number {index}) is outside the vocabulary of {vocab}")]
+    Token {
+        /// Its place in the prompt, prefill first, from 0.
+        index: usize,
+        /// The id.
+        token: u32,
+        /// Rows of the embedding.
+        vocab: usize,
+    },
+    /// There is nothing to run.
+    #[error("no tokens: a run needs at least one to prefill")]
+    NoTokens,
+    /// A step was handed inputs that it cannot work on.
+    #[error("{tap}: {reason}")]
+    Step {
+        /// What the step produces.
+        tap: Tap,
+        /// What is wrong with the inputs.
+        reason: String,
+    },
+}

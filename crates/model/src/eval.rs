@@ -1,0 +1,185 @@
+//! What does one step make of its inputs? Reads the weights a tile of rows at a time, and calls core.
+
+use firstdiff_core::{self as core, Mask, OpError};
+use ndarray::{Array, Array1, Array2, Array3, ArrayD, ArrayView2, ArrayView3, ArrayViewD, Axis, Dimension, Ix3, s};
+use rayon::prelude::*;
+
+use crate::error::ModelError;
+use crate::plan::{Op, Rope, Scores, Step};
+use crate::storage::Real;
+use crate::weights::{WeightView, Weights};
+
+/// Rows of a matrix that are widened at a time, and the bytes they may take before they are made fewer.
+const TILE_ROWS: usize = 64;
+const TILE_BYTES: usize = 1 << 20;
+
+/// The tokens that a step is evaluated for.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunk<'a> {
+    /// Their ids.
+    pub tokens: &'a [u32],
+    /// The position of the first; how many came before.
+    pub start: usize,
+}
+
+/// Runs one step on `inputs`, one for each of `step.reads`.
+///
+/// The input that [`Step::cached`] names holds all rows so far (S = `chunk.start` + T), the others those of the chunk.
+/// The result depends on nothing else, least of all on the number of threads.
+///
+/// # Errors
+/// When the shapes of inputs and weights do not suit the operation, a weight is absent, or a token has no row.
+pub fn eval_step<E: Real>(
+    step: &Step,
+    inputs: &[ArrayViewD<'_, E>],
+    chunk: Chunk<'_>,
+    weights: &Weights,
+) -> Result<ArrayD<E>, ModelError> {
+    Evaluation { step, inputs, chunk, weights }.run()
+}
+
+struct Evaluation<'a, E> {
+    step: &'a Step,
+    inputs: &'a [ArrayViewD<'a, E>],
+    chunk: Chunk<'a>,
+    weights: &'a Weights,
+}
+
+type Out<T> = Result<T, ModelError>;
+
+impl<E: Real> Evaluation<'_, E> {
+    fn run(&self) -> Out<ArrayD<E>> {
+        match &self.step.op {
+            Op::Embedding { scale } => self.embedding(*scale),
+            Op::RmsNorm { eps } => self.rms_norm(*eps),
+            Op::Linear { heads } => self.linear(*heads),
+            Op::Head => self.linear(None),
+            Op::Rope(rope) => self.rope(rope),
+            Op::Qk => self.done(core::qk(self.cube(0)?, self.cube(1)?)),
+            Op::Scores(scores) => self.scores(scores),
+            Op::Softmax => Ok(core::softmax(self.input(0)?.view())),
+            Op::Context => self.done(core::context(self.cube(0)?, self.cube(1)?)),
+            Op::Gated { activation } => {
+                self.done(core::gated(self.input(0)?.view(), self.input(1)?.view(), *activation))
+            }
+            Op::Residual { multiplier } => {
+                self.done(core::residual(self.input(0)?.view(), self.input(1)?.view(), E::of(*multiplier)))
+            }
+        }
+    }
+
+    /// What core returned, its refusal told with the tap.
+    fn done<D: Dimension>(&self, out: Result<Array<E, D>, OpError>) -> Out<ArrayD<E>> {
+        out.map(Array::into_dyn).map_err(|e| self.error(e))
+    }
+
+    fn rope(&self, rope: &Rope) -> Out<ArrayD<E>> {
+        let position = |t| u32::try_from(self.chunk.start + t).map_err(|_| self.error("a position beyond u32"));
+        let positions = (0..self.chunk.tokens.len()).map(position).collect::<Out<Vec<u32>>>()?;
+        let (inv_freq, factor) = core::rope_inv_freq(rope.rotary_dim, rope.theta, &rope.scaling);
+        self.done(core::rope(self.cube(0)?, &positions, &inv_freq, factor, rope.pairing))
+    }
+
+    fn scores(&self, scores: &Scores) -> Out<ArrayD<E>> {
+        let mask = Mask { causal: scores.causal, window: scores.window, padding: None };
+        self.done(core::scores(self.cube(0)?, E::of(scores.scale), scores.softcap.map(E::of), mask))
+    }
+
+    /// Rows of the matrix, one a token.
+    fn embedding(&self, scale: f64) -> Out<ArrayD<E>> {
+        let (matrix, vocab, columns) = self.weight_matrix()?;
+        let mut out = Array2::zeros((self.chunk.tokens.len(), columns));
+        for (index, (&token, mut row)) in self.chunk.tokens.iter().zip(out.rows_mut()).enumerate() {
+            let at = token as usize;
+            if at >= vocab {
+                return Err(ModelError::Token { index: self.chunk.start + index, token, vocab });
+            }
+            row.assign(&matrix.rows::<E>(at..at + 1).row(0));
+        }
+        if scale != 1.0 {
+            out.mapv_inplace(|x| x * E::of(scale));
+        }
+        Ok(out.into_dyn())
+    }
+
+    fn rms_norm(&self, eps: f64) -> Out<ArrayD<E>> {
+        let x = self.input(0)?;
+        let gain = self.vector(0)?;
+        let width = x.shape().last().copied().unwrap_or(1);
+        let rows = x.len() / width.max(1);
+        let flat = x.view().into_shape_with_order((rows, width)).map_err(|e| self.error(e))?;
+        let out = core::rms_norm(flat, gain.view(), E::of(eps)).map_err(|e| self.error(e))?;
+        out.into_shape_with_order(x.raw_dim()).map_err(|e| self.error(e))
+    }
+
+    /// x Wᵀ + b, a tile of rows of W at a time; the tiles are independent of each other.
+    fn linear(&self, heads: Option<usize>) -> Out<ArrayD<E>> {
+        let x = self.matrix(0)?;
+        let (matrix, rows, columns) = self.weight_matrix()?;
+        let bias = if self.step.weights.len() > 1 { Some(self.vector(1)?) } else { None };
+        if let Some(bias) = &bias
+            && bias.len() != rows
+        {
+            return Err(self.error(format!("the bias has {} elements, the weight {rows} rows", bias.len())));
+        }
+        let mut out = Array2::zeros((x.nrows(), rows));
+        let height = (TILE_BYTES / (columns * size_of::<E>()).max(1)).clamp(1, TILE_ROWS);
+        let tiles: Vec<_> = out.axis_chunks_iter_mut(Axis(1), height).enumerate().collect();
+        tiles.into_par_iter().try_for_each(|(number, mut tile)| {
+            let range = number * height..number * height + tile.ncols();
+            let bias = bias.as_ref().map(|bias| bias.slice(s![range.clone()]));
+            let product = core::linear(x, matrix.rows(range).view(), bias).map_err(|e| self.error(e))?;
+            tile.assign(&product);
+            Ok(())
+        })?;
+        let Some(heads) = heads else { return Ok(out.into_dyn()) };
+        let width = rows / heads.max(1);
+        out.into_shape_with_order((x.nrows(), heads, width)).map(Array3::into_dyn).map_err(|e| self.error(e))
+    }
+
+    fn error(&self, reason: impl ToString) -> ModelError {
+        ModelError::Step { tap: self.step.tap, reason: reason.to_string() }
+    }
+
+    fn input(&self, at: usize) -> Out<&ArrayViewD<'_, E>> {
+        let count = self.inputs.len();
+        self.inputs.get(at).ok_or_else(|| self.error(format!("reads at least {} inputs, {count} were given", at + 1)))
+    }
+
+    /// Input `at`, all axes but the first merged: \[T,·\].
+    fn matrix(&self, at: usize) -> Out<ArrayView2<'_, E>> {
+        let input = self.input(at)?;
+        let rows = input.shape().first().copied().unwrap_or(1);
+        let columns: usize = input.shape().iter().skip(1).product();
+        input.view().into_shape_with_order((rows, columns)).map_err(|e| self.error(e))
+    }
+
+    fn cube(&self, at: usize) -> Out<ArrayView3<'_, E>> {
+        let input = self.input(at)?.view();
+        let shape = input.shape().to_vec();
+        input
+            .into_dimensionality::<Ix3>()
+            .map_err(|_| self.error(format!("input {at} has shape {shape:?}, not 3 axes")))
+    }
+
+    fn weight(&self, at: usize) -> Out<WeightView<'_>> {
+        let weight = self.step.weights.get(at).ok_or_else(|| self.error(format!("has no weight {at}")))?;
+        self.weights.view(*weight)
+    }
+
+    fn vector(&self, at: usize) -> Out<Array1<E>> {
+        let view = self.weight(at)?;
+        match view.shape() {
+            [_] => Ok(view.vector()),
+            other => Err(self.error(format!("weight {at} has shape {other:?}, not 1 axis"))),
+        }
+    }
+
+    fn weight_matrix(&self) -> Out<(WeightView<'_>, usize, usize)> {
+        let view = self.weight(0)?;
+        match *view.shape() {
+            [rows, columns] => Ok((view, rows, columns)),
+            ref other => Err(self.error(format!("the weight has shape {other:?}, not 2 axes"))),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What does a forward pass produce? Walks a Plan over a prompt, and lets go of what no later step reads.
+
+use std::collections::{HashMap, HashSet};
+
+use firstdiff_trace::Tap;
+use ndarray::{ArrayD, ArrayViewD, Axis, Slice};
+
+use crate::error::ModelError;
+use crate::eval::{Chunk, eval_step};
+use crate::plan::{Plan, Step};
+use crate::storage::Real;
+use crate::weights::Weights;
+
+/// In what arithmetic a Plan is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// f64 throughout, weights widened.
+    Exact,
+    /// f32 throughout, weights widened or rounded to it.
+    F32,
+}
+
+/// The tokens of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Prompt<'a> {
+    /// Fed at once: step 0.
+    pub tokens: &'a [u32],
+    /// Fed one by one: steps 1, 2 …
+    pub decode_tokens: &'a [u32],
+}
+
+/// What a tap holds, in the profile's arithmetic.
+#[derive(Clone, Debug)]
+pub enum TapValues<'a> {
+    /// Of the profile `exact`.
+    F64(ArrayViewD<'a, f64>),
+    /// Of the profile `f32`.
+    F32(ArrayViewD<'a, f32>),
+}
+
+/// Runs `plan` over `prompt`: the prefill (step 0), then a step for each decode token.
+///
+/// Every tap that `wanted` names goes to `sink` with its step, as soon as it is there; a decode step's taps hold the new
+/// row only, but `qk`, `scores` and `probs` (\[H,1,S\]) all keys so far. Steps that no wanted tap depends on are not run. The
+/// result does not depend on the number of threads.
+///
+/// # Errors
+/// When a token is outside the vocabulary, there is none, or the plan does not fit the weights; and what `sink` returns.
+pub fn run<X: From<ModelError>>(
+    plan: &Plan,
+    weights: &Weights,
+    prompt: Prompt<'_>,
+    profile: Profile,
+    wanted: impl Fn(Tap) -> bool,
+    mut sink: impl FnMut(Tap, u32, TapValues<'_>) -> Result<(), X>,
+) -> Result<(), X> {
+    match profile {
+        Profile::Exact => forward::<f64, X>(plan, weights, prompt, wanted, |t, s, v| sink(t, s, TapValues::F64(v))),
+        Profile::F32 => forward::<f32, X>(plan, weights, prompt, wanted, |t, s, v| sink(t, s, TapValues::F32(v))),
+    }
+}
+
+fn forward<E: Real, X: From<ModelError>>(
+    plan: &Plan,
+    weights: &Weights,
+    prompt: Prompt<'_>,
+    wanted: impl Fn(Tap) -> bool,
+    mut sink: impl FnMut(Tap, u32, ArrayViewD<'_, E>) -> Result<(), X>,
+) -> Result<(), X> {
+    check_tokens(plan, prompt)?;
+    let schedule = Schedule::new(plan, &wanted)?;
+    let mut live = HashMap::new();
+    let chunks = std::iter::once(prompt.tokens).chain(prompt.decode_tokens.chunks(1));
+    let last = prompt.decode_tokens.len();
+    let mut start = 0;
+    for (number, tokens) in chunks.enumerate() {
+        let chunk = Chunk { tokens, start };
+        for (at, step) in schedule.steps.iter().enumerate() {
+            let out = schedule.eval(step, &live, chunk, weights)?;
+            if wanted(step.tap) {
+                sink(step.tap, number as u32, out.view())?;
+            }
+            schedule.keep(at, out, &mut live)?;
+            schedule.release(at, number == last, &mut live);
+        }
+        start += tokens.len();
+    }
+    Ok(())
+}
+
+fn check_tokens(plan: &Plan, prompt: Prompt<'_>) -> Result<(), ModelError> {
+    if prompt.tokens.is_empty() {
+        return Err(ModelError::NoTokens);
+    }
+    let vocab = plan.dims.vocab;
+    let all = prompt.tokens.iter().chain(prompt.decode_tokens);
+    match all.copied().enumerate().find(|&(_, token)| token as usize >= vocab) {
+        Some((index, token)) => Err(ModelError::Token { index, token, vocab }),
+        None => Ok(()),
+    }
+}
+
+/// The steps to run, and how long each tap is needed.
+struct Schedule<'a> {
+    steps: Vec<&'a Step>,
+    /// The last of `steps` that reads a tap.
+    last_use: HashMap<Tap, usize>,
+    /// Taps whose rows are kept from chunk to chunk: keys and values.
+    cached: HashSet<Tap>,
+}
+
+impl<'a> Schedule<'a> {
+    fn new(plan: &'a Plan, wanted: impl Fn(Tap) -> bool) -> Result<Schedule<'a>, ModelError> {
+        let mut needed = HashSet::new();
+        let mut steps = Vec::new();
+        for step in plan.steps.iter().rev() {
+            if wanted(step.tap) || needed.contains(&step.tap) {
+                needed.extend(step.reads.iter().copied());
+                steps.push(step);
+            }
+        }
+        steps.reverse();
+        let (mut last_use, mut made) = (HashMap::new(), HashSet::new());
+        for (at, step) in steps.iter().enumerate() {
+            for &tap in &step.reads {
+                if !made.contains(&tap) {
+                    let reason = format!("reads {tap}, which no step before it produces");
+                    return Err(ModelError::Step { tap: step.tap, reason });
+                }
+                last_use.insert(tap, at);
+            }
+            made.insert(step.tap);
+        }
+        let cached = steps.iter().filter_map(|step| step.cached()).collect();
+        Ok(Schedule { steps, last_use, cached })
+    }
+
+    fn eval<E: Real>(
+        &self,
+        step: &Step,
+        live: &HashMap<Tap, ArrayD<E>>,
+        chunk: Chunk<'_>,
+        weights: &Weights,
+    ) -> Result<ArrayD<E>, ModelError> {
+        let whole = step.cached();
+        let new_rows = Slice::from(-(chunk.tokens.len() as isize)..);
+        let inputs: Vec<_> = step
+            .reads
+            .iter()
+            .map(|tap| {
+                let mut rows = live[tap].view();
+                if self.cached.contains(tap) && whole != Some(*tap) {
+                    rows.slice_axis_inplace(Axis(0), new_rows);
+                }
+                rows
+            })
+            .collect();
+        eval_step(step, &inputs, chunk, weights)
+    }
+
+    /// Holds on to the output of step `at`, if a later one reads it.
+    fn keep<E: Real>(&self, at: usize, out: ArrayD<E>, live: &mut HashMap<Tap, ArrayD<E>>) -> Result<(), ModelError> {
+        let tap = self.steps[at].tap;
+        if self.cached.contains(&tap)
+            && let Some(rows) = live.get_mut(&tap)
+        {
+            return rows
+                .append(Axis(0), out.view())
+                .map_err(|e| ModelError::Step { tap, reason: format!("cannot join the rows of earlier steps: {e}") });
+        }
+        if self.last_use.get(&tap).is_some_and(|&last| last > at) {
+            live.insert(tap, out);
+        }
+        Ok(())
+    }
+
+    /// Lets go of what step `at` was the last to read; of keys and values only in the last chunk.
+    fn release<E>(&self, at: usize, last_chunk: bool, live: &mut HashMap<Tap, ArrayD<E>>) {
+        for tap in &self.steps[at].reads {
+            if self.last_use[tap] == at && (last_chunk || !self.cached.contains(tap)) {
+                live.remove(tap);
+            }
+        }
+    }
+}
+
+impl Profile {
+    /// The name in dump.json and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Profile::Exact => "exact",
+            Profile::F32 => "f32",
+        }
+    }
+}

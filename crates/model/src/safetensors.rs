@@ -1,0 +1,198 @@
+//! Where are the tensors of a Hugging Face folder? `model.safetensors`, or the shards its index names.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::fs::File;
+use std::path::{Component, Path, PathBuf};
+
+use memmap2::Mmap;
+use safetensors::{Dtype, SafeTensors};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+
+use crate::error::ModelError;
+use crate::plan::{Role, WeightRef};
+use crate::storage::Storage;
+use crate::weights::{Bytes, Entry, Weights};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Maps the weights of `folder`. Every tensor's place is checked; no value is read.
+pub(crate) fn open(folder: &Path) -> Result<Weights, ModelError> {
+    let index = folder.join(INDEX);
+    if !folder.join(SINGLE).exists() && index.exists() { open_sharded(folder, &index) } else { open_single(folder) }
+}
+
+fn open_single(folder: &Path) -> Result<Weights, ModelError> {
+    let path = folder.join(SINGLE);
+    let (bytes, entries) = open_file(&path, 0)?;
+    Ok(Weights::new(vec![(path, bytes)], entries.into_iter().collect(), name))
+}
+
+fn open_sharded(folder: &Path, index: &Path) -> Result<Weights, ModelError> {
+    let weight_map = read_index(index)?;
+    let mut shards: Vec<&str> = weight_map.iter().map(|(_, shard)| shard.as_str()).collect();
+    shards.sort_unstable();
+    shards.dedup();
+    let (mut files, mut table) = (Vec::new(), HashMap::<String, Entry>::new());
+    for shard in shards {
+        let path = folder.join(shard);
+        let (bytes, entries) = open_file(&path, files.len())?;
+        for (tensor, entry) in entries {
+            if let Some(other) = table.get(&tensor) {
+                let (first, _): &(PathBuf, Bytes) = &files[other.file];
+                return Err(ModelError::Tensor { file: path, tensor, reason: format!("also in {}", first.display()) });
+            }
+            table.insert(tensor, entry);
+        }
+        files.push((path, bytes));
+    }
+    for (tensor, shard) in weight_map {
+        let expected = folder.join(&shard);
+        if table.get(&tensor).is_none_or(|entry| files[entry.file].0 != expected) {
+            let reason = format!("{INDEX} places it in {shard}, which does not hold it");
+            return Err(ModelError::Tensor { file: expected, tensor, reason });
+        }
+    }
+    Ok(Weights::new(files, table, name))
+}
+
+/// `weight_map` of the index: (tensor, shard), each shard a plain file name.
+fn read_index(file: &Path) -> Result<Vec<(String, String)>, ModelError> {
+    #[derive(serde::Deserialize)]
+    struct Index {
+        weight_map: Pairs<String>,
+    }
+    let format = |reason: String| ModelError::Format { file: file.into(), reason };
+    let bytes = map(file)?;
+    let index: Index = serde_json::from_slice(bytes.as_ref().as_ref()).map_err(|e| format(e.to_string()))?;
+    let Pairs(weight_map) = index.weight_map;
+    if let Some(twice) = first_duplicate(&weight_map) {
+        return Err(format(format!("tensor {twice} is listed twice")));
+    }
+    for (tensor, shard) in &weight_map {
+        if !is_plain_name(shard) {
+            return Err(format(format!("tensor {tensor} is placed in '{shard}', which is no plain file name")));
+        }
+    }
+    if weight_map.is_empty() { Err(format("weight_map is empty".into())) } else { Ok(weight_map) }
+}
+
+/// Whether `name` stays inside the folder on every system: one component, no separators, no drive.
+fn is_plain_name(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    let one = matches!((components.next(), components.next()), (Some(Component::Normal(_)), None));
+    one && !name.contains(['/', '\\', ':', '\0'])
+}
+
+/// Maps a .safetensors file and reads where its tensors are.
+fn open_file(file: &Path, number: usize) -> Result<(Bytes, Vec<(String, Entry)>), ModelError> {
+    let format = |reason: String| ModelError::Format { file: file.into(), reason };
+    let mapped = map(file)?;
+    let bytes: &[u8] = (*mapped).as_ref();
+    let (header, metadata) = SafeTensors::read_metadata(bytes).map_err(|e| format(e.to_string()))?;
+    let data = 8 + header;
+    let names: Pairs<IgnoredAny> = serde_json::from_slice(&bytes[8..data]).map_err(|e| format(e.to_string()))?;
+    if let Some(twice) = first_duplicate(&names.0) {
+        return Err(format(format!("tensor {twice} is there twice")));
+    }
+    let entries = metadata.tensors().into_iter().map(|(name, info)| {
+        let (start, end) = info.data_offsets;
+        let entry = Entry {
+            file: number,
+            storage: storage(info.dtype),
+            shape: info.shape.clone(),
+            bytes: data + start..data + end,
+        };
+        (name, entry)
+    });
+    let entries = entries.collect();
+    Ok((mapped, entries))
+}
+
+fn map(file: &Path) -> Result<Bytes, ModelError> {
+    let io = |source| ModelError::Io { file: file.into(), source };
+    // Asked before it is opened: opening a pipe would wait for its writer.
+    let meta = std::fs::metadata(file).map_err(io)?;
+    if !meta.is_file() {
+        return Err(ModelError::Format { file: file.into(), reason: "is no regular file".into() });
+    }
+    if meta.len() == 0 {
+        return Err(ModelError::Format { file: file.into(), reason: "is empty".into() });
+    }
+    let opened = File::open(file).map_err(io)?;
+    // SAFETY: the map is read only. As with any mapped file, nobody may cut it short while it is open.
+    let map = unsafe { Mmap::map(&opened) }.map_err(io)?;
+    Ok(Box::new(map))
+}
+
+fn storage(dtype: Dtype) -> Result<Storage, String> {
+    match dtype {
+        Dtype::F64 => Ok(Storage::F64),
+        Dtype::F32 => Ok(Storage::F32),
+        Dtype::F16 => Ok(Storage::F16),
+        Dtype::BF16 => Ok(Storage::BF16),
+        other => Err(format!("{other:?}")),
+    }
+}
+
+/// A JSON object as the pairs it was written in, so that a key given twice shows.
+struct Pairs<V>(Vec<(String, V)>);
+
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for Pairs<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collect<V>(std::marker::PhantomData<V>);
+        impl<'de, V: Deserialize<'de>> Visitor<'de> for Collect<V> {
+            type Value = Pairs<V>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<V>, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(Collect(std::marker::PhantomData))
+    }
+}
+
+fn first_duplicate<V>(pairs: &[(String, V)]) -> Option<&str> {
+    let mut seen = HashSet::new();
+    pairs.iter().map(|(key, _)| key.as_str()).find(|key| !seen.insert(*key))
+}
+
+/// The name transformers gives to a weight of these families.
+fn name(WeightRef { layer, role }: WeightRef) -> String {
+    let stem = match role {
+        Role::Embedding => "model.embed_tokens.weight",
+        Role::AttnNorm => "input_layernorm.weight",
+        Role::Q => "self_attn.q_proj.weight",
+        Role::QBias => "self_attn.q_proj.bias",
+        Role::K => "self_attn.k_proj.weight",
+        Role::KBias => "self_attn.k_proj.bias",
+        Role::V => "self_attn.v_proj.weight",
+        Role::VBias => "self_attn.v_proj.bias",
+        Role::QNorm => "self_attn.q_norm.weight",
+        Role::KNorm => "self_attn.k_norm.weight",
+        Role::AttnOut => "self_attn.o_proj.weight",
+        Role::AttnOutBias => "self_attn.o_proj.bias",
+        Role::FfnNorm => "post_attention_layernorm.weight",
+        Role::Gate => "mlp.gate_proj.weight",
+        Role::GateBias => "mlp.gate_proj.bias",
+        Role::Up => "mlp.up_proj.weight",
+        Role::UpBias => "mlp.up_proj.bias",
+        Role::Down => "mlp.down_proj.weight",
+        Role::DownBias => "mlp.down_proj.bias",
+        Role::FinalNorm => "model.norm.weight",
+        Role::Head => "lm_head.weight",
+    };
+    match layer {
+        Some(layer) => format!("model.layers.{layer}.{stem}"),
+        None => stem.into(),
+    }
+}
