@@ -35,6 +35,10 @@ pub struct Model {
 /// When a file is absent or malformed, when the config is not of a known family or contradicts itself or its weights.
 pub fn load(folder: impl AsRef<Path>) -> Result<Model, ModelError> {
     let folder = folder.as_ref();
+    if folder.is_file() {
+        let reason = "is no folder: a model is a folder of config.json and *.safetensors".into();
+        return Err(ModelError::Format { file: folder.into(), reason });
+    }
     let file = folder.join("config.json");
     let map = read_config(&file)?;
     let keys = Keys::new(&file, &map);

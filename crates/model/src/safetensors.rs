@@ -20,7 +20,13 @@ const INDEX: &str = "model.safetensors.index.json";
 /// Maps the weights of `folder`. Every tensor's place is checked; no value is read.
 pub(crate) fn open(folder: &Path) -> Result<Weights, ModelError> {
     let index = folder.join(INDEX);
-    if !folder.join(SINGLE).exists() && index.exists() { open_sharded(folder, &index) } else { open_single(folder) }
+    match (folder.join(SINGLE).exists(), index.exists()) {
+        (true, _) => open_single(folder),
+        (false, true) => open_sharded(folder, &index),
+        (false, false) => {
+            Err(ModelError::Format { file: folder.into(), reason: format!("holds neither {SINGLE} nor {INDEX}") })
+        }
+    }
 }
 
 fn open_single(folder: &Path) -> Result<Weights, ModelError> {

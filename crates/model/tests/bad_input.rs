@@ -93,7 +93,8 @@ fn files_that_are_absent_or_no_files() {
     let folder = copy("llama");
     assert!(refusal(Path::new("no/such/folder")).contains("config.json"));
     fs::remove_file(folder.path().join("model.safetensors")).unwrap();
-    assert!(refusal(folder.path()).contains("model.safetensors"));
+    assert!(refusal(folder.path()).contains("holds neither model.safetensors nor model.safetensors.index.json"));
+    assert!(refusal(&folder.path().join("config.json")).contains("config.json: is no folder"));
     fs::create_dir(folder.path().join("model.safetensors")).unwrap();
     assert!(refusal(folder.path()).contains("no regular file"));
     fs::remove_dir(folder.path().join("model.safetensors")).unwrap();
