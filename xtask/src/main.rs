@@ -1,2 +1,69 @@
-//! Placeholder.
-fn main() {}
+//! What does the project's own work need? `cargo xtask bisect | gate | fixtures | bench | readme`: thin, calls the crates.
+
+mod bench;
+mod bisect;
+mod fixtures;
+mod gate;
+mod readme;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+/// The project's tasks.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+enum Xtask {
+    /// Bisects two dumps by layer, then within the layer
+    Bisect(firstdiff::command::PairArgs),
+    /// What CI runs: our own forward against every golden dump, no tap worse than its baseline
+    Gate {
+        /// Write the baselines anew
+        #[arg(long)]
+        update: bool,
+    },
+    /// Makes every fixture again from scripts/ and compares; needs Python with scripts/requirements.txt
+    Fixtures {
+        /// Write them into fixtures/ instead of comparing
+        #[arg(long)]
+        update: bool,
+        /// Leave out what needs llama-cpp-python
+        #[arg(long)]
+        skip_llama_cpp: bool,
+    },
+    /// Measures speed against NumPy in the same run; needs Python with NumPy
+    Bench,
+    /// Writes the terminal run in README.md anew, or fails if it is not what the command prints
+    Readme {
+        /// Only compare
+        #[arg(long)]
+        check: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let outcome = match Xtask::parse() {
+        Xtask::Bisect(args) => bisect::run(args),
+        Xtask::Gate { update } => gate::run(update),
+        Xtask::Fixtures { update, skip_llama_cpp } => fixtures::run(update, skip_llama_cpp),
+        Xtask::Bench => bench::run().map(|()| 0),
+        Xtask::Readme { check } => readme::run(check),
+    };
+    ExitCode::from(outcome.unwrap_or_else(|error| {
+        firstdiff::command::report_error(&error);
+        firstdiff::command::UNUSABLE
+    }))
+}
+
+/// The repository's root.
+fn root() -> Result<PathBuf> {
+    let manifest = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().map(PathBuf::from).ok_or_else(|| anyhow::anyhow!("xtask has no parent folder"))
+}
+
+/// The Python to run scripts with: `FIRSTDIFF_PYTHON`, else python3.
+fn python() -> String {
+    std::env::var("FIRSTDIFF_PYTHON").unwrap_or_else(|_| "python3".into())
+}

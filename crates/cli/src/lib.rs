@@ -1,1 +1,44 @@
-//! Placeholder.
+//! firstdiff finds the first tensor where a transformer implementation departs from its reference.
+//!
+//! This crate is the `firstdiff` command, and the same as a library for other people's tests:
+//!
+//! ```no_run
+//! firstdiff::assert_parity!("target/dump", "tests/golden/llama");
+//! firstdiff::assert_parity!("target/dump-bf16", "tests/golden/llama", "bf16");
+//! ```
+//!
+//! Only this crate prints and exits. What it stands on can be used by itself: [`trace`] (taps, dumps, the recorder),
+//! [`model`] (weights, plans, the reference forward) and [`compare`] (metrics, verdicts).
+
+pub mod baseline;
+pub mod bisect;
+pub mod command;
+pub mod json;
+mod parity;
+mod progress;
+pub mod screen;
+mod session;
+
+pub use firstdiff_compare as compare;
+pub use firstdiff_model as model;
+pub use firstdiff_trace as trace;
+pub use parity::{NoParity, check_parity};
+pub use session::{Judged, Session};
+
+/// Panics unless the dump `candidate` is at parity with the dump `golden`; the message is the command's own screen.
+///
+/// A third argument names the profile: "exact", "f32", "f16", "bf16" or "ggml". By default the dumps say it.
+#[macro_export]
+macro_rules! assert_parity {
+    (@ $candidate:expr, $golden:expr, $profile:expr) => {
+        if let ::core::result::Result::Err(failure) = $crate::check_parity($candidate, $golden, $profile) {
+            ::core::panic!("{failure}");
+        }
+    };
+    ($candidate:expr, $golden:expr $(,)?) => {
+        $crate::assert_parity!(@ $candidate, $golden, ::core::option::Option::None)
+    };
+    ($candidate:expr, $golden:expr, $profile:expr $(,)?) => {
+        $crate::assert_parity!(@ $candidate, $golden, ::core::option::Option::Some($profile))
+    };
+}

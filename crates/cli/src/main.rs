@@ -1,2 +1,7 @@
-//! The `firstdiff` command.
-fn main() {}
+//! The `firstdiff` command: everything it does is in the library beside it.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ExitCode::from(firstdiff::command::main())
+}

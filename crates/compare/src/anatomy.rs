@@ -116,9 +116,23 @@ struct Tally {
     whole: Sums,
     positions: Vec<Sums>,
     heads: Vec<Sums>,
+    /// Every element behind the position axis.
     channels: Vec<Sums>,
+    /// Length of the last axis.
+    width: usize,
     /// First channel from which on the candidate is zero at every position.
     zero_from: usize,
+}
+
+impl Tally {
+    /// The share of the whole error at each place of the last axis: within a head, where there are heads.
+    fn shares(&self) -> Vec<f64> {
+        let mut shares = vec![0.0; self.width];
+        for (i, channel) in self.channels.iter().enumerate().filter(|_| self.whole.dd > 0.0) {
+            shares[i % self.width] += channel.dd / self.whole.dd;
+        }
+        shares
+    }
 }
 
 fn tally(pair: &Pair<'_>) -> Tally {
@@ -135,6 +149,7 @@ fn tally(pair: &Pair<'_>) -> Tally {
         positions: vec![Sums::default(); positions],
         heads: vec![Sums::default(); heads],
         channels: vec![Sums::default(); row],
+        width: shape.last().copied().unwrap_or(1),
         zero_from: 0,
     };
     for i in 0..pair.len() {
@@ -173,7 +188,7 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
     Anatomy {
         positions: sums.positions.iter().map(Sums::nmse).collect(),
         heads: sums.heads.iter().map(Sums::nmse).collect(),
-        channels: sums.channels.iter().map(|s| if sums.whole.dd > 0.0 { s.dd / sums.whole.dd } else { 0.0 }).collect(),
+        channels: sums.shares(),
         factor,
         undone_by,
     }

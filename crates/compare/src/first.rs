@@ -374,6 +374,7 @@ impl Run<'_> {
         Ok(FirstDivergence {
             index: at,
             after: before.last().map(|&i| places[i]),
+            reads: self.graph.reads(index).iter().map(|&i| places[i]).collect(),
             unchecked_between: between.iter().map(|&i| places[i]).collect(),
             harmless_from: after.first().filter(|_| harmless).map(|&i| places[i]),
             anatomy: self.anatomy(places[index])?,

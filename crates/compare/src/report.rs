@@ -101,6 +101,8 @@ pub struct FirstDivergence {
     pub index: usize,
     /// The last tap before it, among those it depends on, that agrees. None: the tokens themselves.
     pub after: Option<Place>,
+    /// What its operation reads.
+    pub reads: Vec<Place>,
     /// What lies between the two and was not checked: the fault may be in any of their operations.
     pub unchecked_between: Vec<Place>,
     /// Taps that depend on it alone of what differs, and agree all the same: the difference does not reach them.

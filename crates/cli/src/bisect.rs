@@ -1,0 +1,67 @@
+//! In which layer do two dumps part, read with as few taps as possible? By layer first, then within the layer.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use firstdiff_compare::{Options, Place, Report, Status, compare};
+use firstdiff_trace::{Site, Tap};
+
+use crate::session::Session;
+
+/// One look on the way.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// The residual stream that was compared.
+    pub tap: Tap,
+    /// What came out.
+    pub status: Status,
+}
+
+/// The outcome of a bisection.
+#[derive(Clone, Debug)]
+pub struct Bisection {
+    /// The layer outputs that were looked at, in order.
+    pub probes: Vec<Probe>,
+    /// The comparison of the taps from the last layer output that agrees to the first that does not.
+    pub report: Report,
+}
+
+/// Halves the layers by their outputs `layers.N.h` until two neighbours embrace the first difference, then compares what
+/// lies between them. Where nothing differs in the layer outputs, everything is compared.
+///
+/// It takes for granted that a difference, once there, stays. [`Session::run`] does not.
+///
+/// # Errors
+/// When a file cannot be read.
+pub fn bisect(session: &Session) -> Result<Bisection> {
+    let both = |tap: Tap| session.reference.find(tap, 0).is_some() && session.candidate.find(tap, 0).is_some();
+    let outputs: Vec<Tap> = session
+        .graph
+        .places()
+        .iter()
+        .filter(|p| p.step == 0 && p.tap.site == Site::H && both(p.tap))
+        .map(|p| p.tap)
+        .collect();
+    let mut probes = Vec::new();
+    // Below `low` everything agrees, from `high` on it differs.
+    let (mut low, mut high) = (0, outputs.len());
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let status = look(session, |tap| tap == outputs[middle])?.taps.first().map_or(Status::Unchecked, |t| t.status);
+        probes.push(Probe { tap: outputs[middle], status });
+        if status.differs() { high = middle } else { low = middle + 1 }
+    }
+    let from = low.checked_sub(1).map(|i| outputs[i]);
+    let report = match outputs.get(high) {
+        Some(&wrong) => look(session, |tap| from.is_none_or(|from| tap >= from) && tap <= wrong)?,
+        None => look(session, |_| true)?,
+    };
+    Ok(Bisection { probes, report })
+}
+
+/// Compares the taps for which `wanted` holds; the rest are not read.
+fn look(session: &Session, wanted: impl Fn(Tap) -> bool) -> Result<Report> {
+    let places: BTreeSet<Place> = session.graph.places().iter().copied().filter(|p| wanted(p.tap)).collect();
+    let options = Options { only: Some(places), ..session.options.clone() };
+    Ok(compare(&session.reference, &session.candidate, &session.graph, &options, &mut |_, _| {})?)
+}

@@ -1,0 +1,377 @@
+//! What can be asked on the command line, and what is answered? Arguments, exit codes, and one function a command.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Parser, Subcommand};
+use firstdiff_compare::{Place, Profile, Verdict};
+use firstdiff_model::{Prompt, TapValues};
+use firstdiff_trace::{Producer, QkRows, Recorder, Rows};
+use serde_json::json;
+
+use crate::baseline::{Baseline, Regression};
+use crate::screen::{Detail, render};
+use crate::session::{Judged, Session};
+
+/// Parity: everything compared agrees.
+pub const PARITY: u8 = 0;
+/// Something diverged.
+pub const DIVERGED: u8 = 1;
+/// Bad usage, bad input, or nothing that can be compared.
+pub const UNUSABLE: u8 = 2;
+
+/// Finds the first tensor where a transformer implementation departs from its reference.
+///
+/// A dump is a folder with one .npy a tensor (h0, layers.0.q, ..., logits) with or without a dump.json, a .npz, a .safetensors,
+/// or a quoted pattern with one '*' where the tensor's name stands. See the README for how to make one from PyTorch,
+/// llama.cpp and Rust.
+///
+/// Exit code 0: parity. 1: diverged. 2: bad usage, bad input, or incomparable.
+#[derive(Debug, Parser)]
+#[command(name = "firstdiff", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Where do two runs part? Compares a candidate's dump with a reference's
+    #[command(after_help = COMPARE_HELP)]
+    Compare(CompareArgs),
+    /// Runs a model folder through the reference forward pass and writes a dump
+    #[command(after_help = DUMP_HELP)]
+    Dump(DumpArgs),
+    /// For CI: no tap worse than its baseline
+    #[command(after_help = GATE_HELP)]
+    Gate(GateArgs),
+}
+
+const COMPARE_HELP: &str = "Examples:
+  firstdiff compare golden/llama out/dump
+  firstdiff compare golden/llama 'out/*_cpp.npy' --profile bf16
+  firstdiff compare golden/llama last.npz --rows last     the candidate holds the last token only
+
+A tap is `exact`, within `rounding`, `diverged` (differs though all it reads agrees), `downstream` (differs, and so does something it
+reads) or `unchecked`. What is unchecked is neither passed nor blamed.";
+
+const DUMP_HELP: &str = "Example:
+  firstdiff dump models/TinyLlama -o golden --tokens 1,403,407,261 --taps 'layers.*.h,logits'
+
+Families: llama, mistral, qwen2, qwen3, minimind. Profiles: exact (f64) and f32.";
+
+const GATE_HELP: &str = "Examples:
+  firstdiff gate golden/llama out/dump --baseline parity.baseline --update    once, and when the change is meant
+  firstdiff gate golden/llama out/dump --baseline parity.baseline             in CI
+
+The baseline is a text file with one line a tap. A tap fails when it diverged, is missing, or its NMSE is more than 4 times
+its baseline's (and more than a hundredth of what the profile allows: other processors round otherwise).";
+
+/// Two dumps and how to judge them.
+#[derive(Debug, Args)]
+pub struct PairArgs {
+    /// The reference's dump
+    #[arg(value_name = "REF")]
+    pub reference: PathBuf,
+    /// The candidate's dump
+    #[arg(value_name = "CAND")]
+    pub candidate: PathBuf,
+    /// In what arithmetic a right candidate works: exact, f32, f16, bf16, ggml [default: what the dumps say, else f32]
+    #[arg(long)]
+    pub profile: Option<Profile>,
+    /// Take order, dependencies and tolerances from this model folder
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<PathBuf>,
+    /// Token positions the candidate holds, or to compare: all, last, or 0,3,7
+    #[arg(long)]
+    pub rows: Option<Rows>,
+}
+
+impl PairArgs {
+    /// Opens both dumps.
+    ///
+    /// # Errors
+    /// When something cannot be read.
+    pub fn open(self) -> Result<Session> {
+        let session = Session::open(&self.reference, &self.candidate, self.profile, self.rows)?;
+        match self.model {
+            Some(model) => session.with_model(&model),
+            None => Ok(session),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+struct CompareArgs {
+    #[command(flatten)]
+    pair: PairArgs,
+    /// Compare only these taps: patterns with *, separated by commas
+    #[arg(long, value_name = "PATTERNS")]
+    taps: Option<String>,
+    /// Show every tap on a line of its own
+    #[arg(long, short)]
+    verbose: bool,
+    /// Write the report as JSON to this file (- for standard output, instead of the screen)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// A model folder, and what to dump of a run of it.
+#[derive(Debug, Args)]
+pub struct DumpArgs {
+    /// A Hugging Face folder: config.json and *.safetensors
+    pub model: PathBuf,
+    /// Folder to write the dump to; it must not exist
+    #[arg(long, short)]
+    pub output: PathBuf,
+    /// Token ids of the prompt, separated by commas
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub tokens: Vec<u32>,
+    /// Token ids fed one by one after the prompt
+    #[arg(long, value_delimiter = ',')]
+    pub decode_tokens: Vec<u32>,
+    /// Taps to write: patterns with *, separated by commas
+    #[arg(long, default_value = "*", value_name = "PATTERNS")]
+    pub taps: String,
+    /// Arithmetic of the run: exact (f64) or f32
+    #[arg(long, default_value = "f32")]
+    pub profile: Profile,
+    /// Write what was done as JSON to this file (- for standard output)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct GateArgs {
+    #[command(flatten)]
+    pair: PairArgs,
+    /// The baseline file
+    #[arg(long, value_name = "FILE")]
+    baseline: PathBuf,
+    /// Write the baseline from this comparison, which must be at parity
+    #[arg(long)]
+    update: bool,
+    /// Write the report as JSON to this file (- for standard output, instead of the screen)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Runs the command line and gives the exit code. Errors are one line on standard error.
+pub fn main() -> u8 {
+    let outcome = match Cli::parse().command {
+        Command::Compare(args) => run_compare(args),
+        Command::Dump(args) => run_dump(args),
+        Command::Gate(args) => run_gate(args),
+    };
+    outcome.unwrap_or_else(|error| {
+        report_error(&error);
+        UNUSABLE
+    })
+}
+
+/// Prints an error as one line.
+pub fn report_error(error: &anyhow::Error) {
+    // A closed pipe on the other side is nobody's fault.
+    let text: String = format!("{error:#}").chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let _ = writeln!(anstream::stderr(), "firstdiff: error: {text}");
+}
+
+/// Prints to standard output; a reader that has gone away is no error.
+///
+/// # Errors
+/// When standard output refuses otherwise.
+pub fn print(text: &str) -> Result<()> {
+    match anstream::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("standard output"),
+    }
+}
+
+/// The exit code of a verdict.
+pub fn exit_code(verdict: &Verdict) -> u8 {
+    match verdict {
+        Verdict::Parity => PARITY,
+        Verdict::Diverged => DIVERGED,
+        Verdict::Incomparable(_) => UNUSABLE,
+    }
+}
+
+fn is_stdout(json: Option<&PathBuf>) -> bool {
+    json.is_some_and(|path| path == Path::new("-"))
+}
+
+fn run_compare(args: CompareArgs) -> Result<u8> {
+    let mut session = args.pair.open()?;
+    if let Some(patterns) = &args.taps {
+        let only: std::collections::BTreeSet<Place> =
+            session.graph.places().iter().copied().filter(|p| p.tap.matches(patterns)).collect();
+        if only.is_empty() {
+            bail!("--taps {patterns}: no tap of either dump matches");
+        }
+        session.options.only = Some(only);
+    }
+    let judged = session.run()?;
+    if let Some(path) = &args.json {
+        crate::json::write(path, &crate::json::report("compare", &judged))?;
+    }
+    if !is_stdout(args.json.as_ref()) {
+        let detail = if args.verbose { Detail::Every } else { Detail::Folded };
+        print(render(&judged, detail).as_str())?;
+    }
+    finish(&judged)
+}
+
+/// The exit code, with the one line that an incomparable pair owes on standard error.
+fn finish(judged: &Judged) -> Result<u8> {
+    if let Verdict::Incomparable(reason) = &judged.report.verdict {
+        bail!(
+            "incomparable: {} and {}: {reason}",
+            judged.session.reference.path().display(),
+            judged.session.candidate.path().display()
+        );
+    }
+    Ok(exit_code(&judged.report.verdict))
+}
+
+fn run_gate(args: GateArgs) -> Result<u8> {
+    // A baseline that cannot be read is found before a long comparison.
+    let baseline = if args.update { None } else { Some(Baseline::read(&args.baseline)?) };
+    let judged = args.pair.open()?.run()?;
+    let regressions = baseline.as_ref().map(|b| b.regressions(&judged.report)).unwrap_or_default();
+    if let Some(path) = &args.json {
+        crate::json::write(path, &gate_json(&judged, &regressions))?;
+    }
+    let screen = !is_stdout(args.json.as_ref());
+    let code = finish(&judged)?;
+    if args.update {
+        if code != PARITY {
+            print(render(&judged, Detail::Folded).as_str())?;
+            bail!("{}: not written, as the two are not at parity", args.baseline.display());
+        }
+        let baseline = Baseline::of(&judged.report);
+        crate::json::write_whole(&args.baseline, &baseline.to_text(&judged))?;
+        if screen {
+            print(&format!("gate: baseline of {} taps written to {}\n", baseline.len(), args.baseline.display()))?;
+        }
+        return Ok(PARITY);
+    }
+    if regressions.is_empty() && code == PARITY {
+        if screen {
+            let taps = baseline.map_or(0, |b| b.len());
+            print(&format!("gate: passed, {taps} taps no worse than {}\n", args.baseline.display()))?;
+        }
+        return Ok(PARITY);
+    }
+    if screen {
+        if code != PARITY {
+            print(render(&judged, Detail::Folded).as_str())?;
+        }
+        print(&gate_screen(&regressions))?;
+    }
+    Ok(DIVERGED)
+}
+
+fn gate_screen(regressions: &[Regression]) -> String {
+    let mut text = format!("gate: FAILED, {} taps\n", regressions.len());
+    let number = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.1e}"));
+    for r in regressions.iter().take(10) {
+        text +=
+            &format!("  {:<26} NMSE was {}, is {}: {}\n", r.place.to_string(), number(r.was), number(r.now), r.reason);
+    }
+    if regressions.len() > 10 {
+        text += &format!("  ... and {} more\n", regressions.len() - 10);
+    }
+    text
+}
+
+fn gate_json(judged: &Judged, regressions: &[Regression]) -> serde_json::Value {
+    let mut value = crate::json::report("gate", judged);
+    value["passed"] = (regressions.is_empty() && judged.report.verdict == Verdict::Parity).into();
+    value["regressions"] = regressions
+        .iter()
+        .map(|r| json!({"tap": r.place.tap.to_string(), "step": r.place.step, "was": r.was, "now": r.now, "reason": r.reason}))
+        .collect();
+    value
+}
+
+fn run_dump(args: DumpArgs) -> Result<u8> {
+    let count = dump(&args)?;
+    if let Some(path) = &args.json {
+        let output = args.output.to_string_lossy();
+        crate::json::write(path, &json!({"schema": 1, "command": "dump", "output": output, "taps": count}))?;
+    }
+    if !is_stdout(args.json.as_ref()) {
+        print(&format!("{count} taps written to {}\n", args.output.display()))?;
+    }
+    Ok(PARITY)
+}
+
+/// Runs a model and writes the dump, whole or not at all. Gives the number of taps.
+///
+/// # Errors
+/// When the model cannot be read or run, or the output exists.
+pub fn dump(args: &DumpArgs) -> Result<usize> {
+    let profile = match args.profile {
+        Profile::Exact => firstdiff_model::Profile::Exact,
+        Profile::F32 => firstdiff_model::Profile::F32,
+        other => bail!("--profile {other}: dump runs in exact and f32"),
+    };
+    if args.output.exists() {
+        bail!("{}: already exists; remove it, or write elsewhere", args.output.display());
+    }
+    let model = firstdiff_model::load(&args.model)?;
+    if !model.plan.steps.iter().any(|s| s.tap.matches(&args.taps)) {
+        bail!("--taps {}: no tap of this model matches", args.taps);
+    }
+    // Everything goes to a folder of another name first: a run that fails leaves nothing behind.
+    let mut temporary = args.output.clone().into_os_string();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    let temporary = PathBuf::from(temporary);
+    let written = write_dump(args, &model, profile, &temporary).and_then(|count| {
+        std::fs::rename(&temporary, &args.output).with_context(|| args.output.display().to_string())?;
+        Ok(count)
+    });
+    if written.is_err() {
+        let _ = std::fs::remove_dir_all(&temporary);
+    }
+    written
+}
+
+fn write_dump(
+    args: &DumpArgs,
+    model: &firstdiff_model::Model,
+    profile: firstdiff_model::Profile,
+    folder: &Path,
+) -> Result<usize> {
+    let recorder = Recorder::create(folder)?.only(&args.taps);
+    recorder.tokens(&args.tokens.iter().map(|&t| i64::from(t)).collect::<Vec<_>>());
+    recorder.describe(|meta| {
+        meta.producer = Producer::new("firstdiff", env!("CARGO_PKG_VERSION"));
+        meta.model = name(&args.model);
+        meta.precision = Some(args.profile.name().into());
+        meta.qk_rows = Some(QkRows::Half);
+    });
+    let prompt = Prompt { tokens: &args.tokens, decode_tokens: &args.decode_tokens };
+    let (mut count, mut at) = (0, 0);
+    let wanted = |tap: firstdiff_trace::Tap| tap.matches(&args.taps);
+    firstdiff_model::run(&model.plan, &model.weights, prompt, profile, wanted, |tap, step, values| {
+        while at < step {
+            recorder.next_step(i64::from(args.decode_tokens[at as usize]));
+            at += 1;
+        }
+        count += 1;
+        match values {
+            TapValues::F64(values) => recorder.record_view(tap, values)?,
+            TapValues::F32(values) => recorder.record_view(tap, values)?,
+        }
+        Ok::<(), anyhow::Error>(())
+    })?;
+    recorder.finish()?;
+    Ok(count)
+}
+
+/// The model folder's own name, whatever path it was given by.
+fn name(model: &Path) -> Option<String> {
+    Some(model.canonicalize().ok()?.file_name()?.to_string_lossy().into_owned())
+}

@@ -1,0 +1,122 @@
+//! What does `--json` say? The report in the keys that other programs rely on.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::session::Judged;
+use firstdiff_compare::{Anatomy, Status, TapReport};
+use firstdiff_trace::Dump;
+
+/// The report of `command` as JSON, schema 1. Numbers that are not finite, or were not measured, are null.
+pub fn report(command: &str, judged: &Judged) -> Value {
+    let Judged { session, report } = judged;
+    let first = report.first.as_ref().map(|first| {
+        let tap = &report.taps[first.index];
+        let mut entry = measures(tap);
+        entry["tap"] = tap.place.tap.to_string().into();
+        entry["step"] = tap.place.step.into();
+        entry["layer"] = tap.place.tap.layer.into();
+        entry["op"] = tap.op.clone().into();
+        entry["after"] = first.after.map(|p| p.tap.to_string()).into();
+        entry["unchecked_between"] = first.unchecked_between.iter().map(|p| p.tap.to_string()).collect();
+        entry["harmless_from"] = first.harmless_from.map(|p| p.tap.to_string()).into();
+        entry["reason"] = tap.reason.clone().into();
+        entry["anatomy"] = anatomy(&first.anatomy);
+        entry
+    });
+    let also: Vec<String> =
+        report.taps.iter().filter(|t| t.status == Status::Diverged).map(|t| t.place.tap.to_string()).collect();
+    json!({
+        "schema": 1,
+        "command": command,
+        "verdict": report.verdict.name(),
+        "reason": match &report.verdict { firstdiff_compare::Verdict::Incomparable(why) => Some(why), _ => None },
+        "profile": report.profile.name(),
+        "reference": provenance(&session.reference),
+        "candidate": provenance(&session.candidate),
+        "first_divergence": first,
+        "diverged": also,
+        "taps": report.taps.iter().map(tap).collect::<Vec<_>>(),
+        "unnamed": report.unnamed,
+        "warnings": report.warnings,
+    })
+}
+
+fn measures(tap: &TapReport) -> Value {
+    let metrics = tap.metrics;
+    let peak = metrics.and_then(|m| m.max_abs_diff());
+    json!({
+        "nmse": metrics.and_then(|m| m.nmse()),
+        "rmse": metrics.and_then(|m| m.rmse()),
+        "correlation": metrics.and_then(|m| m.correlation()),
+        "cosine": metrics.and_then(|m| m.cosine()),
+        "mean_abs_diff": metrics.and_then(|m| m.mean_abs_diff()),
+        "max_abs_diff": peak.map(|p| p.abs_diff),
+        "max_at": tap.max_at(),
+        "max_reference": peak.map(|p| p.reference),
+        "max_candidate": peak.map(|p| p.candidate),
+        "allowed_nmse": tap.allowed,
+    })
+}
+
+fn tap(tap: &TapReport) -> Value {
+    let mut entry = measures(tap);
+    entry["tap"] = tap.place.tap.to_string().into();
+    entry["step"] = tap.place.step.into();
+    entry["op"] = tap.op.clone().into();
+    entry["status"] = tap.status.name().into();
+    entry["reason"] = tap.reason.clone().into();
+    entry
+}
+
+fn anatomy(anatomy: &Anatomy) -> Value {
+    json!({
+        "positions": anatomy.positions,
+        "heads": anatomy.heads,
+        "channels": anatomy.channels,
+        "factor": anatomy.factor.map(|(factor, remaining)| json!({"factor": factor, "remaining_nmse": remaining})),
+        "undone_by": anatomy.undone_by.iter().map(|u| json!({
+            "change": u.change.to_string(), "residual_nmse": u.residual_nmse,
+        })).collect::<Vec<_>>(),
+    })
+}
+
+fn provenance(dump: &Dump) -> Value {
+    let meta = dump.meta();
+    json!({
+        "path": dump.path().to_string_lossy(),
+        "producer": meta.producer.name(),
+        "model": meta.model,
+        "precision": meta.precision,
+        "tokens": meta.tokens,
+        "decode_tokens": meta.decode_tokens,
+    })
+}
+
+/// Writes `value` to a file, whole or not at all, or to standard output for `-`.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write(path: &Path, value: &Value) -> Result<()> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    if path == Path::new("-") {
+        std::io::stdout().write_all(text.as_bytes())?;
+        return Ok(());
+    }
+    write_whole(path, &text)
+}
+
+/// Writes a text file under a temporary name and renames it.
+pub(crate) fn write_whole(path: &Path, text: &str) -> Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    written.with_context(|| format!("{}: cannot be written", path.display()))
+}

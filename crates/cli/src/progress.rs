@@ -1,0 +1,38 @@
+//! Is something still happening? A bar on standard error for dumps that take a moment, on a terminal only.
+
+use std::io::IsTerminal;
+
+use firstdiff_trace::Dump;
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Dumps below this are done before a bar would be seen.
+const LARGE: usize = 64 << 20;
+
+/// A bar, or nothing.
+pub(crate) struct Bar(Option<ProgressBar>);
+
+impl Bar {
+    /// A bar for reading `dump`, if it is large and somebody is watching.
+    pub(crate) fn new(dump: &Dump) -> Bar {
+        let bytes: usize = dump.entries().iter().map(|e| e.shape.iter().product::<usize>() * e.dtype.size()).sum();
+        Bar((bytes >= LARGE && std::io::stderr().is_terminal()).then(|| {
+            let style = ProgressStyle::with_template("comparing {wide_bar} {pos}/{len} taps").ok();
+            let bar = ProgressBar::new(0);
+            style.into_iter().for_each(|style| bar.set_style(style));
+            bar
+        }))
+    }
+
+    pub(crate) fn step(&mut self, done: usize, total: usize) {
+        if let Some(bar) = &self.0 {
+            bar.set_length(total as u64);
+            bar.set_position(done as u64);
+        }
+    }
+
+    pub(crate) fn finish(self) {
+        if let Some(bar) = self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! What does a person read? One screen: where, which operation, how far off, where in the tensor, and what was not checked.
+
+use std::fmt::Write;
+
+use anstyle::{AnsiColor, Style};
+use firstdiff_compare::{Anatomy, FirstDivergence, Report, Status, TapReport, Verdict};
+use firstdiff_trace::Dump;
+
+use crate::session::Judged;
+
+/// How much of the taps is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// Layers folded to a line while all is alike; the first wrong layer unfolded.
+    Folded,
+    /// Every tap on a line of its own.
+    Every,
+}
+
+/// Text with colours, which [`Screen::to_plain`] takes out again.
+#[derive(Clone, Debug, Default)]
+pub struct Screen(String);
+
+const GOOD: Style = AnsiColor::Green.on_default();
+const BAD: Style = AnsiColor::Red.on_default().bold();
+const DIM: Style = Style::new().dimmed();
+const WARN: Style = AnsiColor::Yellow.on_default();
+const BOLD: Style = Style::new().bold();
+
+impl Screen {
+    /// The text with its colours; print it through `anstream`, which drops them where there is no terminal.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The text alone.
+    pub fn to_plain(&self) -> String {
+        anstream::adapter::strip_str(&self.0).to_string()
+    }
+
+    fn line(&mut self, text: &str) {
+        self.0.push_str(text.trim_end());
+        self.0.push('\n');
+    }
+}
+
+fn paint(style: Style, text: &str) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+/// Text of foreign origin, without control characters.
+fn safe(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] }).collect()
+}
+
+/// The screen of a comparison.
+pub fn render(judged: &Judged, detail: Detail) -> Screen {
+    let mut screen = Screen::default();
+    let Judged { session, report } = judged;
+    screen.line(&format!("reference  {}", described(&session.reference)));
+    screen.line(&format!("candidate  {}", described(&session.candidate)));
+    screen.line(&paint(DIM, &format!("judged as  {} ({})", report.profile, session.profile_reason)));
+    screen.line("");
+    taps(&mut screen, report, detail);
+    screen.line("");
+    conclusion(&mut screen, report);
+    unchecked(&mut screen, report);
+    for warning in &report.warnings {
+        screen.line(&format!("{} {}", paint(WARN, "note:"), safe(warning)));
+    }
+    screen
+}
+
+fn described(dump: &Dump) -> String {
+    let meta = dump.meta();
+    let mut parts = Vec::new();
+    parts.extend(meta.producer.name().map(safe));
+    parts.extend(meta.model.as_deref().map(safe));
+    parts.extend(meta.precision.as_deref().map(safe));
+    match (&meta.tokens, &meta.decode_tokens) {
+        (Some(tokens), Some(decode)) if !decode.is_empty() => {
+            parts.push(format!("{} tokens + {} decoded", tokens.len(), decode.len()));
+        }
+        (Some(tokens), _) => parts.push(format!("{} tokens", tokens.len())),
+        _ => {}
+    }
+    let path = safe(&dump.path().to_string_lossy());
+    if parts.is_empty() { path } else { format!("{path}  {}", paint(DIM, &format!("({})", parts.join(", ")))) }
+}
+
+/// The taps in order, neighbours of one kind folded.
+fn taps(screen: &mut Screen, report: &Report, detail: Detail) {
+    let first = report.first.as_ref().map(|f| report.taps[f.index].place);
+    let unfold = |tap: &TapReport| {
+        detail == Detail::Every || first.is_some_and(|f| f.step == tap.place.step && f.tap.layer == tap.place.tap.layer)
+    };
+    let mut rest = &report.taps[..];
+    while let Some(tap) = rest.first() {
+        let step = tap.place.step;
+        let absent = rest.iter().take_while(|t| step > 0 && t.status == Status::Unchecked && !unfold(t)).count();
+        if let Some(last) = whole_steps(rest, absent) {
+            let steps = if last == step { format!("step {step}") } else { format!("steps {step}-{last}") };
+            screen.line(&fold_line(&format!("decode {steps}"), &rest[..absent]));
+            rest = &rest[absent..];
+            continue;
+        }
+        let here = rest.iter().take_while(|t| t.place.step == step).count();
+        one_step(screen, &rest[..here], &unfold, detail);
+        rest = &rest[here..];
+    }
+}
+
+/// The last of the steps that the first `count` taps make up, if they are whole ones.
+fn whole_steps(taps: &[TapReport], count: usize) -> Option<u32> {
+    let last = taps.get(count.checked_sub(1)?)?.place.step;
+    let ends = taps.get(count).is_none_or(|next| next.place.step != last);
+    ends.then_some(last)
+}
+
+fn one_step(screen: &mut Screen, taps: &[TapReport], unfold: &impl Fn(&TapReport) -> bool, detail: Detail) {
+    let step = taps.first().map_or(0, |t| t.place.step);
+    let name = |run: &[TapReport]| match run {
+        [one] => one.place.tap.to_string(),
+        [from, .., to] => format!("{} .. {}", from.place.tap, to.place.tap),
+        [] => String::new(),
+    };
+    let quiet = taps.iter().all(|t| !t.status.differs() && !unfold(t));
+    if step > 0 && quiet {
+        screen.line(&fold_line(&format!("decode step {step}"), taps));
+        return;
+    }
+    if step > 0 {
+        screen.line(&paint(BOLD, &format!("decode step {step}")));
+    }
+    let mut rest = taps;
+    while let Some(tap) = rest.first() {
+        let run = if unfold(tap) {
+            let unchecked = |t: &&TapReport| unfold(t) && t.status == Status::Unchecked && detail == Detail::Folded;
+            rest.iter().take_while(unchecked).count().max(1)
+        } else {
+            folded_run(rest, unfold)
+        };
+        let (here, after) = rest.split_at(run);
+        screen.line(&if run == 1 { tap_line(tap) } else { fold_line(&name(here), here) });
+        rest = after;
+    }
+}
+
+/// How many taps from the first on say the same. What is unchecked between them goes with them, and is counted.
+fn folded_run(taps: &[TapReport], unfold: &impl Fn(&TapReport) -> bool) -> usize {
+    let run = taps.iter().take_while(|t| !unfold(t));
+    let Some(said) = run.clone().find(|t| t.status != Status::Unchecked).map(|t| kind(t.status)) else {
+        return run.count();
+    };
+    run.take_while(|t| t.status == Status::Unchecked || kind(t.status) == said).count()
+}
+
+/// What is folded together.
+fn kind(status: Status) -> u8 {
+    match status {
+        Status::Exact | Status::Rounding => 0,
+        Status::Unchecked => 1,
+        Status::Diverged | Status::Downstream => 2,
+    }
+}
+
+fn mark(status: Status) -> String {
+    match status {
+        Status::Exact | Status::Rounding => paint(GOOD, "ok  "),
+        Status::Diverged => paint(BAD, "DIFF"),
+        Status::Downstream => paint(WARN, "off "),
+        Status::Unchecked => paint(DIM, "?   "),
+    }
+}
+
+fn tap_line(tap: &TapReport) -> String {
+    let name = format!("{:<22}", tap.place.tap.to_string());
+    let numbers = match (tap.status, tap.metrics) {
+        (Status::Exact, _) => "exact".to_owned(),
+        (Status::Unchecked, _) => format!("unchecked: {}", safe(tap.reason.as_deref().unwrap_or_default())),
+        (_, Some(metrics)) => {
+            let part = |name: &str, value: Option<f64>| value.map(|v| format!("{name} {}", number(v)));
+            let nmse = part("NMSE", metrics.nmse()).or_else(|| tap.reason.clone());
+            let correlation = metrics.correlation().filter(|_| tap.status.differs());
+            let max = metrics.max_abs_diff().filter(|_| tap.status.differs()).map(|p| p.abs_diff);
+            [nmse, part("corr", correlation), part("max", max)].into_iter().flatten().collect::<Vec<_>>().join("  ")
+        }
+        (_, None) => String::new(),
+    };
+    let undone = match (tap.status.agrees(), &tap.reason) {
+        (true, Some(reason)) => paint(DIM, &format!("  ({reason})")),
+        _ => String::new(),
+    };
+    format!("  {} {name} {} {numbers}{undone}", mark(tap.status), paint(DIM, &format!("{:<9}", tap.op)))
+}
+
+fn fold_line(name: &str, run: &[TapReport]) -> String {
+    let checked: Vec<&TapReport> = run.iter().filter(|t| t.status != Status::Unchecked).collect();
+    let unchecked: Vec<&TapReport> = run.iter().filter(|t| t.status == Status::Unchecked).collect();
+    let missing = if unchecked.is_empty() { String::new() } else { format!("; {} unchecked", unchecked.len()) };
+    let Some(first) = checked.first() else {
+        return format!(
+            "  {} {name:<32} {} taps unchecked: {}",
+            mark(Status::Unchecked),
+            run.len(),
+            reasons(&unchecked)
+        );
+    };
+    let status = if checked.iter().any(|t| t.status == Status::Diverged) { Status::Diverged } else { first.status };
+    let what = if status.agrees() {
+        let worst =
+            checked.iter().filter_map(|t| Some((t.metrics?.nmse()?, t.place.tap))).max_by(|a, b| a.0.total_cmp(&b.0));
+        match worst {
+            Some((nmse, tap)) if nmse > 0.0 => format!("{} agree, worst NMSE {} at {tap}", checked.len(), number(nmse)),
+            _ => format!("{} agree, all exact", checked.len()),
+        }
+    } else {
+        let wrong = checked.iter().filter(|t| t.status == Status::Diverged).count();
+        let more = if wrong > 0 { format!(", {wrong} of them with inputs that agree") } else { String::new() };
+        format!("{} differ{more}", checked.len())
+    };
+    format!("  {} {name:<32} {what}{}", mark(status), paint(DIM, &missing))
+}
+
+fn reasons(run: &[&TapReport]) -> String {
+    let mut reasons: Vec<String> = run.iter().filter_map(|t| t.reason.as_deref().map(safe)).collect();
+    reasons.sort();
+    reasons.dedup();
+    let more = reasons.len().saturating_sub(2);
+    reasons.truncate(2);
+    let more = if more > 0 { format!("; {more} other reasons") } else { String::new() };
+    format!("{}{more}", reasons.join("; "))
+}
+
+fn number(value: f64) -> String {
+    if value == 0.0 {
+        "0".into()
+    } else if (1e-3..1e4).contains(&value.abs()) {
+        format!("{value:.4}")
+    } else {
+        format!("{value:.1e}")
+    }
+}
+
+fn conclusion(screen: &mut Screen, report: &Report) {
+    match (&report.verdict, &report.first) {
+        (Verdict::Incomparable(reason), _) => screen.line(&format!("{} {}", paint(BAD, "incomparable:"), safe(reason))),
+        (Verdict::Diverged, Some(first)) => divergence(screen, report, first),
+        (Verdict::Diverged, None) => screen.line(&paint(BAD, "diverged")),
+        (Verdict::Parity, _) => {
+            let (agree, all) = (report.count(Status::agrees), report.taps.len());
+            let exact = report.count(|s| s == Status::Exact);
+            let of = if agree == all { format!("all {all}") } else { format!("{agree} of {all}") };
+            screen.line(&format!("{} {of} taps agree, {exact} of them bit for bit", paint(GOOD, "parity:")));
+        }
+    }
+}
+
+fn divergence(screen: &mut Screen, report: &Report, first: &FirstDivergence) {
+    let tap = &report.taps[first.index];
+    let place = format!("{} ({})", tap.place, tap.op);
+    let after = first.after.map_or("the tokens".to_owned(), |after| format!("{after}, which agrees"));
+    match first.unchecked_between.is_empty() {
+        true => screen.line(&format!("{} {}, after {after}", paint(BAD, "first divergence:"), paint(BOLD, &place))),
+        false => {
+            let between: Vec<String> = first.unchecked_between.iter().map(|p| p.tap.to_string()).collect();
+            let shown = shorten(&between, 6);
+            screen.line(&format!("{} between {after}, and {}", paint(BAD, "first divergence:"), paint(BOLD, &place)));
+            screen.line(&format!(
+                "  not recorded by both in between: {shown}; the fault is in any of these or in {}",
+                tap.op
+            ));
+        }
+    }
+    if tap.place.step > 0 && report.taps.iter().any(|t| t.place.step == 0 && t.status.agrees()) {
+        let step = tap.place.step;
+        screen.line(&format!(
+            "  {:<10} what was checked of the prefill agrees; decode step {step} is the first wrong one",
+            "when"
+        ));
+    }
+    if let Some(reason) = &tap.reason {
+        screen.line(&format!("  {:<10} {}", "why", safe(reason)));
+    }
+    how_far(screen, tap);
+    where_in_the_tensor(screen, tap, &first.anatomy);
+    let factor = first.anatomy.factor.filter(|(f, r)| f.is_finite() && *r < 0.5 && first.anatomy.undone_by.is_empty());
+    if let Some((factor, remaining)) = factor {
+        let leaves = number(remaining);
+        screen.line(&format!("  {:<10} best constant factor {factor:.5}, which leaves NMSE {leaves}", "scale"));
+    }
+    for undone in first.anatomy.undone_by.iter().take(3) {
+        let leaves = number(undone.residual_nmse);
+        screen.line(&format!("  {:<10} {} (leaves NMSE {leaves})", "it is", paint(BOLD, &undone.change.to_string())));
+    }
+    if let Some(from) = first.harmless_from {
+        screen.line(&format!(
+            "  {:<10} what reads it agrees again, from {from} on: the difference does not reach further",
+            "but"
+        ));
+    }
+    let others: Vec<String> = report
+        .taps
+        .iter()
+        .filter(|t| t.status == Status::Diverged && t.place != tap.place)
+        .map(|t| t.place.to_string())
+        .collect();
+    if !others.is_empty() {
+        screen.line(&format!("  {:<10} {} (their inputs agree too)", "also", shorten(&others, 6)));
+    }
+    screen.line(&format!("  {:<10} {}", "next", next_step(report, first, tap)));
+}
+
+fn how_far(screen: &mut Screen, tap: &TapReport) {
+    let Some(metrics) = tap.metrics else { return };
+    let mut text = String::new();
+    let mut part = |name: &str, value: Option<f64>| {
+        if let Some(value) = value {
+            let _ = write!(text, "{name} {}, ", number(value));
+        }
+    };
+    part("NMSE", metrics.nmse());
+    part("RMSE", metrics.rmse());
+    part("correlation", metrics.correlation());
+    if let Some(peak) = metrics.max_abs_diff() {
+        let at = tap.max_at().unwrap_or_default();
+        let _ = write!(
+            text,
+            "max |d| {} at {}: {} where the reference has {}",
+            number(peak.abs_diff),
+            named_index(tap, &at),
+            number(peak.candidate),
+            number(peak.reference)
+        );
+    }
+    let text = text.trim_end_matches(", ");
+    if !text.is_empty() {
+        screen.line(&format!("  {:<10} {text}", "how far"));
+    }
+}
+
+fn named_index(tap: &TapReport, at: &[usize]) -> String {
+    let axes = tap.place.tap.site.axes();
+    let name = |axis: char| match axis {
+        'T' => "position",
+        'S' => "key",
+        'H' | 'K' => "head",
+        _ => "channel",
+    };
+    if axes.len() != at.len() {
+        return format!("{at:?}");
+    }
+    axes.iter().zip(at).map(|(axis, i)| format!("{} {i}", name(*axis))).collect::<Vec<_>>().join(", ")
+}
+
+fn where_in_the_tensor(screen: &mut Screen, tap: &TapReport, anatomy: &Anatomy) {
+    let allowed = tap.allowed.unwrap_or(0.0);
+    if anatomy.positions.len() > 1 {
+        screen.line(&format!("  {:<10} {}", "positions", group(&anatomy.positions, allowed, "position")));
+    }
+    if anatomy.heads.len() > 1 {
+        screen.line(&format!("  {:<10} {}", "heads", group(&anatomy.heads, allowed, "head")));
+    }
+    if let Some(text) = concentrated(&anatomy.channels) {
+        let name = if matches!(tap.place.tap.site.axes().last(), Some('S')) { "keys" } else { "channels" };
+        screen.line(&format!("  {name:<10} {text}"));
+    }
+}
+
+/// Which of the groups are right, and how far off the others are.
+fn group(nmse: &[f64], allowed: f64, name: &str) -> String {
+    let right: Vec<usize> = (0..nmse.len()).filter(|&i| nmse[i] <= allowed).collect();
+    let wrong: Vec<usize> = (0..nmse.len()).filter(|&i| !right.contains(&i)).collect();
+    let worst = wrong.iter().copied().max_by(|&a, &b| nmse[a].total_cmp(&nmse[b]));
+    let Some(worst) = worst else { return "each by itself within tolerance".into() };
+    let least = wrong.iter().map(|&i| nmse[i]).fold(f64::INFINITY, f64::min);
+    let scale = |value: f64| if value.is_finite() { number(value) } else { "beyond measure".into() };
+    let spread = match nmse[worst] <= 4.0 * least {
+        true => format!("alike (NMSE {} to {})", scale(least), scale(nmse[worst])),
+        false => format!("NMSE {} to {}, worst at {name} {worst}", scale(least), scale(nmse[worst])),
+    };
+    if right.is_empty() {
+        return format!("all {} wrong, {spread}", nmse.len());
+    }
+    format!("{} right, {} wrong: {spread}", ranges(&right), ranges(&wrong))
+}
+
+/// `0, 3-7`, shortened where there are many.
+fn ranges(sorted: &[usize]) -> String {
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    for &i in sorted {
+        match parts.last_mut() {
+            Some(last) if last.1 + 1 == i => last.1 = i,
+            _ => parts.push((i, i)),
+        }
+    }
+    let text = parts.iter().map(|(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") });
+    shorten(&text.collect::<Vec<_>>(), 8)
+}
+
+/// Says where the error sits if few channels hold most of it, or some hold none.
+fn concentrated(share: &[f64]) -> Option<String> {
+    if share.len() < 4 {
+        return None;
+    }
+    let mut order: Vec<usize> = (0..share.len()).collect();
+    order.sort_by(|&a, &b| share[b].total_cmp(&share[a]));
+    let few = share.len().div_ceil(16);
+    let held: f64 = order[..few].iter().map(|&i| share[i]).sum();
+    if held > 0.9 {
+        let mut top = order[..few].to_vec();
+        top.retain(|&i| share[i] > 0.01);
+        top.sort_unstable();
+        return Some(format!("{} hold {:.0} % of the error", ranges(&top), 100.0 * held));
+    }
+    // Those without error, by the least share that rounding leaves.
+    let clean: Vec<usize> = (0..share.len()).filter(|&i| share[i] < 1e-9).collect();
+    let telling = !clean.is_empty() && clean.len() < share.len();
+    telling.then(|| format!("{} are right", ranges(&clean)))
+}
+
+fn shorten(parts: &[String], most: usize) -> String {
+    if parts.len() <= most {
+        return parts.join(", ");
+    }
+    format!("{} ... {} ({} in all)", parts[..most - 1].join(", "), parts[parts.len() - 1], parts.len())
+}
+
+/// What to do next, from what is known and nothing more.
+fn next_step(report: &Report, first: &FirstDivergence, tap: &TapReport) -> String {
+    if let Some(missing) = first.unchecked_between.first() {
+        let last = first.unchecked_between.last().unwrap_or(missing);
+        return format!("record {} to {} in both runs, and compare again", missing.tap, last.tap);
+    }
+    let reads: Vec<String> =
+        first.reads.iter().filter(|p| p.step == tap.place.step).map(|p| p.tap.to_string()).collect();
+    let inputs = if reads.is_empty() { "the token ids".into() } else { reads.join(" and ") };
+    let also = report.count(|s| s == Status::Diverged) > 1;
+    let order = if also { "; mend it first and compare again" } else { "" };
+    format!("look at the operation '{}' that makes {} from {inputs}{order}", tap.op, tap.place.tap)
+}
+
+fn unchecked(screen: &mut Screen, report: &Report) {
+    let run: Vec<&TapReport> = report.taps.iter().filter(|t| t.status == Status::Unchecked).collect();
+    if !run.is_empty() {
+        let names: Vec<String> = run.iter().map(|t| t.place.to_string()).collect();
+        let text = format!("{} of {} taps ({}): {}", run.len(), report.taps.len(), shorten(&names, 4), reasons(&run));
+        screen.line(&format!("{} {text}", paint(WARN, "not checked:")));
+    }
+    if !report.unnamed.is_empty() {
+        let names: Vec<String> = report.unnamed.iter().map(|n| safe(n)).collect();
+        screen.line(&format!("{} names that are no taps: {}", paint(WARN, "not checked:"), shorten(&names, 6)));
+    }
+}

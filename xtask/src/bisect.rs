@@ -1,0 +1,24 @@
+//! In which layer, and which tap in it? Prints what `firstdiff::bisect` finds.
+
+use anyhow::Result;
+use firstdiff::Judged;
+use firstdiff::bisect::bisect;
+use firstdiff::command::{PairArgs, exit_code, print};
+use firstdiff::screen::{Detail, render};
+
+pub(crate) fn run(args: PairArgs) -> Result<u8> {
+    let session = args.open()?;
+    let bisection = bisect(&session)?;
+    for probe in &bisection.probes {
+        print(&format!(
+            "{:<20} {}\n",
+            probe.tap.to_string(),
+            if probe.status.differs() { "differs" } else { "agrees" }
+        ))?;
+    }
+    print("\n")?;
+    let code = exit_code(&bisection.report.verdict);
+    let judged = Judged { session, report: bisection.report };
+    print(render(&judged, Detail::Folded).as_str())?;
+    Ok(code)
+}
