@@ -38,10 +38,12 @@ pub(crate) fn run() -> Result<()> {
     let dumps = Dumps::write()?;
     let files = pool.install(|| dumps.time_metrics())?;
     files.print("metrics of two dumps, mapped");
-    // The whole command, `firstdiff compare` over dumps.reference and dumps.candidate, belongs here.
+    let command = dumps.time_command()?;
+    command.print("firstdiff compare, the whole command");
     match numpy_seconds(&dumps)? {
         Ok(numpy) => {
-            println!("metrics of two dumps against the NumPy script: {:.1} times as fast", numpy.best() / files.best())
+            println!("metrics of two dumps against the NumPy script: {:.1} times as fast", numpy.best() / files.best());
+            println!("firstdiff compare against the NumPy script: {:.1} times as fast", numpy.best() / command.best());
         }
         Err(reason) => println!("NumPy script: not measured: {reason}"),
     }
@@ -51,9 +53,10 @@ pub(crate) fn run() -> Result<()> {
 /// Figures of a debug build mean nothing.
 fn in_release() -> Result<()> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    let status =
-        Command::new(cargo).args(["run", "--quiet", "--release", "--package", "xtask", "--", "bench"]).status()?;
-    ensure!(status.success(), "the release build of the benchmarks failed");
+    for task in [&["build", "--package", "firstdiff"][..], &["run", "--package", "xtask", "--", "bench"]] {
+        let status = Command::new(&cargo).arg(task[0]).args(["--quiet", "--release"]).args(&task[1..]).status()?;
+        ensure!(status.success(), "cargo {} --release failed", task.join(" "));
+    }
     Ok(())
 }
 
@@ -101,6 +104,41 @@ impl Dumps {
         };
         ensure!(all()?.len() == TAPS, "the dumps just written hold other taps");
         Ok(Seconds::of(RUNS, all))
+    }
+}
+
+impl Dumps {
+    /// The command as a user runs it, and what it takes of memory that is no mapped file.
+    fn time_command(&self) -> Result<Seconds> {
+        let command = std::env::current_exe()?.with_file_name("firstdiff");
+        let run = |threads: usize| {
+            let mut child = Command::new(&command);
+            child.arg("compare").args([&self.reference, &self.candidate]).args(["--json", "-"]);
+            child.env("RAYON_NUM_THREADS", threads.to_string()).stdout(std::process::Stdio::piped());
+            child
+        };
+        let output = |threads| run(threads).output().context("target/release/firstdiff: cargo build --release first");
+        let (one, two) = (output(1)?, output(THREADS)?);
+        ensure!(one.status.code() == Some(0), "not at parity: {}", String::from_utf8_lossy(&one.stderr));
+        ensure!(one.stdout == two.stdout, "one thread and two give other reports");
+        let seconds = Seconds::of(RUNS, || output(THREADS));
+        println!("firstdiff compare: the same report byte for byte with 1 and {THREADS} threads");
+        let mut child = run(THREADS).spawn()?;
+        let mut anonymous = 0;
+        // Read aside, so that a full pipe does not stop the child.
+        let reader = child
+            .stdout
+            .take()
+            .map(|mut pipe| std::thread::spawn(move || std::io::copy(&mut pipe, &mut std::io::sink())));
+        while child.try_wait()?.is_none() {
+            let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+            let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:"));
+            let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0);
+            anonymous = anonymous.max(kib);
+        }
+        drop(reader);
+        println!("firstdiff compare: {:.1} MiB of memory at most beside the mapped files", anonymous as f64 / 1024.0);
+        Ok(seconds)
     }
 }
 

@@ -116,6 +116,16 @@ impl Metrics {
         stream::metrics(reference, candidate)
     }
 
+    /// Metrics of each run of `row` values, in order; together they merge to those of the whole. A run's own
+    /// [`Metrics::max_abs_diff`] may be absent where an earlier run has a larger one.
+    ///
+    /// # Panics
+    /// If the lengths differ, or `row` is 0.
+    pub fn of_rows(reference: Values<'_>, candidate: Values<'_>, row: usize) -> Vec<Self> {
+        assert_eq!(reference.len(), candidate.len(), "metrics are of sequences of one length");
+        stream::rows(reference, candidate, row)
+    }
+
     /// The metrics of this sequence followed by the `later` one.
     pub fn merge(self, later: Self) -> Self {
         let later_peak = later.peak.map(|peak| Peak { index: peak.index + self.len, ..peak });

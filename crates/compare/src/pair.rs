@@ -184,6 +184,9 @@ impl<'a> Pair<'a> {
         if row == 0 || self.is_empty() {
             return Vec::new();
         }
+        if self.site != Site::Scores && self.reference.map.is_none() && self.candidate.map.is_none() {
+            return Metrics::of_rows(borrow(self.reference.values), borrow(self.candidate.values), row);
+        }
         (0..self.len() / row).into_par_iter().map(|b| self.block_metrics(b * row, row)).collect()
     }
 
@@ -194,12 +197,6 @@ impl<'a> Pair<'a> {
             let (mut reference, mut candidate) = (gather(&self.reference), gather(&self.candidate));
             settle_masks(&mut reference, &mut candidate);
             return Metrics::of_f64(&reference, &candidate);
-        }
-        if let (None, None) = (&self.reference.map, &self.candidate.map) {
-            return Metrics::of(
-                borrow(self.reference.values).slice(range.clone()),
-                borrow(self.candidate.values).slice(range),
-            );
         }
         const BLOCK: usize = 4096;
         let mut whole = Metrics::default();

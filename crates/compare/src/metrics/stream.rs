@@ -24,11 +24,39 @@ pub(super) fn metrics(reference: Values<'_>, candidate: Values<'_>) -> Metrics {
     spans.into_iter().fold(Metrics::default(), Metrics::merge)
 }
 
+/// Metrics of each run of `row` values. Only a row that beats those before it (in its group) has its maximum's place looked for.
+pub(super) fn rows(reference: Values<'_>, candidate: Values<'_>, row: usize) -> Vec<Metrics> {
+    let len = reference.len();
+    // Groups are of a fixed size, so that what is looked for does not depend on the number of threads.
+    let group = row * (SPAN / 16).div_ceil(row);
+    let of_group = |start: usize| {
+        let mut best = None;
+        let mut rows = Vec::new();
+        for start in (start..len.min(start + group)).step_by(row) {
+            let range = start..len.min(start + row);
+            let seed = Metrics { peak: best, ..Metrics::default() };
+            let mut metrics = continued(seed, reference.slice(range.clone()), candidate.slice(range));
+            if metrics.peak == best {
+                metrics.peak = None
+            } else {
+                best = metrics.peak
+            }
+            rows.push(metrics);
+        }
+        rows
+    };
+    (0..len).into_par_iter().step_by(group).flat_map_iter(of_group).collect()
+}
+
 fn span_metrics(reference: Values<'_>, candidate: Values<'_>) -> Metrics {
+    continued(Metrics::default(), reference, candidate)
+}
+
+/// `total` with these values more.
+fn continued(mut total: Metrics, reference: Values<'_>, candidate: Values<'_>) -> Metrics {
     let len = reference.len();
     let wide = reference.needs_f64() || candidate.needs_f64();
     let (mut f32_buffers, mut f64_buffers) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
-    let mut total = Metrics::default();
     for start in (0..len).step_by(CHUNK) {
         let range = start..len.min(start + CHUNK);
         let (reference, candidate) = (reference.slice(range.clone()), candidate.slice(range));
