@@ -203,7 +203,7 @@ def frequencies(config):
     YaRN (arXiv 2309.00071), Llama 3.1's as published with its weights."""
     import torch
 
-    scaling = config.rope_scaling or {}
+    scaling = getattr(config, "rope_scaling", None) or {}
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     d = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     pairs = torch.arange(d // 2, dtype=torch.float64)

@@ -3,7 +3,7 @@
 A line: model, mistake (as engine_numpy's --mistake), layers that are wrong (- for all), what is recorded, and `decode` where it needs decoded tokens.
     all      every tap
     streams  h0, the residual stream after each layer, final_norm and logits
-    proj, rope, attn, out, ffn  that, and one section of the first wrong layer (SECTIONS)
+    proj, rope, attn, out, ffn  h0, the residual stream after each layer, and one section of the first wrong layer (SECTIONS)
     logits   nothing else
 """
 
@@ -103,6 +103,7 @@ def name(model, mistake, layers, record, *_):
 
 def globs(record, layer):
     """The taps of a record, `layer` the first that is wrong."""
-    streams = ["h0", "layers.*.h", "final_norm", "logits"]
-    section = [f"layers.{layer}.{tap}" for tap in SECTIONS.get(record, "").split()]
-    return {"all": ["*"], "logits": ["logits"]}.get(record, streams + section)
+    stream = ["h0", "layers.*.h"]
+    if record in SECTIONS:
+        return stream + [f"layers.{layer}.{tap}" for tap in SECTIONS[record].split()]
+    return {"all": ["*"], "streams": [*stream, "final_norm", "logits"], "logits": ["logits"]}[record]

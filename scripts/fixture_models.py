@@ -59,12 +59,12 @@ def tensors(seed, c):
     rng = np.random.Generator(np.random.PCG64(seed))
     D, F, H, K, V = (c[k] for k in ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size"))
     d = c.get("head_dim", D // H)
-    t = {"model.embed_tokens.weight": np.ldexp(bell(rng, V, D), -rng.integers(0, 9, (V, 1)))}
+    t = {"model.embed_tokens.weight": np.ldexp(bell(rng, V, D), -rng.integers(0, 8, (V, 1)))}
     for l in range(c["num_hidden_layers"]):
         p = f"model.layers.{l}."
         t[p + "input_layernorm.weight"] = gains(rng, D)
-        t[p + "self_attn.q_proj.weight"] = 0.21 * bell(rng, H * d, D)
-        t[p + "self_attn.k_proj.weight"] = 0.21 * bell(rng, K * d, D)
+        t[p + "self_attn.q_proj.weight"] = 0.16 * bell(rng, H * d, D)
+        t[p + "self_attn.k_proj.weight"] = 0.16 * bell(rng, K * d, D)
         t[p + "self_attn.v_proj.weight"] = 0.14 * bell(rng, K * d, D)
         t[p + "self_attn.o_proj.weight"] = 0.56 / np.sqrt(H * d) * bell(rng, D, H * d)
         if c["model_type"] == "qwen2":
