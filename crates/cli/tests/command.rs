@@ -134,6 +134,22 @@ fn a_dump_of_ours_is_at_parity_with_pytorch() {
 }
 
 #[test]
+fn the_model_gives_no_false_alarm() {
+    for family in ["llama", "mistral", "qwen2", "qwen3", "minimind"] {
+        let found = |name: &str| {
+            ["", ".npz", ".safetensors"].map(|e| format!("{name}{e}")).into_iter().find(|n| fixtures().join(n).exists())
+        };
+        let reference = found(&format!("golden/{family}-torch")).unwrap();
+        let right = ["right/{}-numpy", "right/{}-torch-sdpa", "golden/{}-llama-cpp"]
+            .map(|name| found(&name.replace("{}", family)));
+        for candidate in right.into_iter().flatten() {
+            let report = json(&["compare", &reference, &candidate, "--model", &format!("models/{family}")]);
+            assert_eq!(report["verdict"], "parity", "{candidate}: {}", report["first_divergence"]["reason"]);
+        }
+    }
+}
+
+#[test]
 fn the_model_names_the_tap_of_every_faulty_candidate_as_well() {
     let index: Value = serde_json::from_slice(&fs::read(fixtures().join("faulty/index.json")).unwrap()).unwrap();
     for case in index.as_array().unwrap() {

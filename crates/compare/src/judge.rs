@@ -110,6 +110,8 @@ const CHANNEL_OUTLIER: f64 = 100.0;
 /// A constant factor must explain this share of the error, and stand this many standard errors from 1.
 const FACTOR_SHARE: f64 = 0.2;
 const FACTOR_SIGMAS: f64 = 6.0;
+/// Independent errors in one position, as far as a constant factor is concerned.
+const VALUES_A_POSITION: f64 = 4.0;
 
 /// Judges a pair against the NMSE that is allowed.
 pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: f64) -> Judgement {
@@ -138,17 +140,18 @@ fn outcome(pair: &Pair<'_>, rows: &[Metrics], metrics: &Metrics, profile: Profil
     if !within {
         return Outcome::Differs(Difference::Nmse { nmse, allowed });
     }
-    let structure = constant_factor(metrics, profile)
+    let structure = constant_factor(metrics, pair.rows().0, profile)
         .or_else(|| wrong_row(pair, rows, allowed))
         .or_else(|| wrong_channel(pair, profile, allowed));
     structure.map_or(Outcome::Rounding, Outcome::Differs)
 }
 
-fn constant_factor(metrics: &Metrics, profile: Profile) -> Option<Difference> {
+fn constant_factor(metrics: &Metrics, positions: usize, profile: Profile) -> Option<Difference> {
     let (nmse, best) = (metrics.nmse()?, metrics.best_factor()?);
     let off = (best.factor - 1.0).abs();
     let share = 1.0 - best.remaining_nmse / nmse;
-    let sigma = (best.remaining_nmse / metrics.compared() as f64).sqrt();
+    // The values of one position inherit their errors from few sources, so they count for few.
+    let sigma = (best.remaining_nmse / (VALUES_A_POSITION * positions as f64)).sqrt();
     let found = off > profile.factor_floor() && share > FACTOR_SHARE && off > FACTOR_SIGMAS * sigma;
     found.then_some(Difference::Factor { factor: best.factor })
 }

@@ -54,7 +54,7 @@ impl Profile {
     pub(crate) fn factor_floor(self) -> f64 {
         match self {
             Profile::Exact => 1e-12,
-            Profile::F32 => 1e-6,
+            Profile::F32 => 2e-6,
             Profile::F16 => 1e-3,
             Profile::Bf16 => 5e-3,
             Profile::Ggml => 8e-3,
