@@ -44,7 +44,7 @@ CASES = {
     "llama-yarn": ("Llama", dict(rope_scaling=YARN, max_position_embeddings=256), None, True),
     "mistral": ("Mistral", dict(sliding_window=None), None, True),
     "mistral-window": ("Mistral", dict(sliding_window=5), None, False),
-    "qwen2": ("Qwen2", dict(rope_theta=1e6), None, True),
+    "qwen2": ("Qwen2", dict(rope_theta=1e6, head_dim=None), None, True),
     "qwen2-window": ("Qwen2", dict(use_sliding_window=True, sliding_window=4, max_window_layers=1), None, False),
     "qwen3": ("Qwen3", dict(rope_theta=1e6), None, True),
     "minimind": ("Llama", MINIMIND, "minimind", True),

@@ -7,9 +7,9 @@ use firstdiff_trace::{Dump, DumpError, Entry, QkRows, Rows, Site, Tap};
 use crate::anatomy::{self, Anatomy};
 use crate::graph::{Graph, Place, op_of};
 use crate::judge::{Difference, Judgement, Outcome, judge};
-use crate::pair::{Layout, Operand, Pair};
+use crate::pair::{Layout, Operand, Pair, position_axis};
 use crate::probe::blind_spots;
-use crate::profile::{Profile, allowed_nmse};
+use crate::profile::{Extent, Profile, allowed_nmse};
 use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict};
 
 /// What a comparison is told beside the two dumps.
@@ -80,7 +80,7 @@ pub fn compare(
     options: &Options,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Report, DumpError> {
-    let run = Run { reference, candidate, graph, options, layers: layers(graph) };
+    let run = Run { reference, candidate, graph, options, extent: extent(reference, graph) };
     let total = graph.places().len();
     let mut found = Vec::with_capacity(total);
     for (index, &place) in graph.places().iter().enumerate() {
@@ -97,8 +97,14 @@ pub fn vocabulary_graph(reference: &Dump, candidate: &Dump) -> Graph {
     Graph::of_vocabulary(entries.map(|e| Place { step: e.step, tap: e.tap }))
 }
 
-fn layers(graph: &Graph) -> u32 {
-    graph.places().iter().filter_map(|p| p.tap.layer).max().map_or(0, |l| l.saturating_add(1))
+fn extent(reference: &Dump, graph: &Graph) -> Extent {
+    let layers = graph.places().iter().filter_map(|p| p.tap.layer).max().map_or(0, |l| l.saturating_add(1));
+    let rows = |e: &Entry| e.shape.get(position_axis(e.tap.site)).copied();
+    // The least that any tap shows: a tap of another layout must not loosen what is allowed.
+    let shown = reference.entries().iter().filter(|e| e.step == 0).filter_map(rows).min();
+    let prompt = reference.meta().tokens.as_ref().map(Vec::len).or(shown).unwrap_or(0);
+    let steps = reference.entries().iter().map(|e| e.step).collect::<BTreeSet<_>>().len();
+    Extent { layers, positions: prompt.saturating_add(steps) }
 }
 
 struct Run<'a> {
@@ -106,7 +112,7 @@ struct Run<'a> {
     candidate: &'a Dump,
     graph: &'a Graph,
     options: &'a Options,
-    layers: u32,
+    extent: Extent,
 }
 
 impl Run<'_> {
@@ -147,7 +153,7 @@ impl Run<'_> {
 
     fn allowed(&self, place: Place, left: &Entry, right: &Entry) -> f64 {
         let stored = [left.dtype, right.dtype];
-        let table = allowed_nmse(self.options.profile, place.tap, self.layers, stored);
+        let table = allowed_nmse(self.options.profile, place.tap, self.extent, stored);
         self.options.allowed.get(&place).copied().unwrap_or(table)
     }
 

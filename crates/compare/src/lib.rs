@@ -21,5 +21,5 @@ pub use first::{Options, compare, vocabulary_graph};
 pub use graph::{Graph, Node, Place, op_of};
 pub use judge::{Difference, Judgement, Outcome, judge};
 pub use pair::{Layout, Misfit, Operand, Pair};
-pub use profile::{Profile, allowed_nmse};
+pub use profile::{Extent, Profile, allowed_nmse};
 pub use report::{FirstDivergence, Report, Status, TapReport, Verdict};

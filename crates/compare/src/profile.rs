@@ -89,16 +89,41 @@ fn storage(dtype: DType) -> f64 {
     }
 }
 
+/// How large a run is, as far as rounding grows with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Number of layers.
+    pub layers: u32,
+    /// Number of token positions, decode steps included.
+    pub positions: usize,
+}
+
 /// The NMSE that `profile` allows a tap, by its depth: errors of the layers before it add up.
-pub fn allowed_nmse(profile: Profile, tap: Tap, layers: u32, stored: [DType; 2]) -> f64 {
+pub fn allowed_nmse(profile: Profile, tap: Tap, extent: Extent, stored: [DType; 2]) -> f64 {
     let depth = match (tap.layer, tap.site) {
         (Some(layer), _) => f64::from(layer) + 1.0,
         (None, Site::H0) => 0.0,
-        (None, _) => f64::from(layers) + 1.0,
+        (None, _) => f64::from(extent.layers) + 1.0,
     };
     // Looking a row up in a table rounds once at the most; in the coarse profiles that is all the error there is.
     let share = if tap.site == Site::H0 && profile <= Profile::F32 { 0.1 } else { 1.0 };
-    profile.base() * share * (1.0 + depth) + storage(stored[0]) + storage(stored[1])
+    let rope = if turned(tap) && profile != Profile::Exact { angle_error(extent.positions) } else { 0.0 };
+    (profile.base() * share + rope) * (1.0 + depth) + storage(stored[0]) + storage(stored[1])
+}
+
+/// Whether a tap has been through RoPE.
+fn turned(tap: Tap) -> bool {
+    match tap.layer {
+        Some(0) => tap.site >= Site::QRope,
+        Some(_) => true,
+        None => tap.site != Site::H0,
+    }
+}
+
+/// NMSE that angles in f32 cost at the last position: PyTorch rounds frequency and angle to f32, llama.cpp multiplies its way from pair to
+/// pair, others compute in f64. A frequency is off by some 6e-8 of itself, and the angle by that many times the position.
+fn angle_error(positions: usize) -> f64 {
+    1e-15 * (positions as f64).powi(2)
 }
 
 #[cfg(test)]
@@ -108,11 +133,13 @@ mod tests {
     #[test]
     fn allowed_grows_with_depth_and_coarseness() {
         let tap = |name: &str| name.parse().unwrap();
-        let f32s = [DType::F32; 2];
+        let (f32s, extent) = ([DType::F32; 2], Extent { layers: 4, positions: 11 });
         for pair in Profile::ALL.windows(2) {
-            assert!(allowed_nmse(pair[0], tap("logits"), 4, f32s) < allowed_nmse(pair[1], tap("logits"), 4, f32s));
+            assert!(
+                allowed_nmse(pair[0], tap("logits"), extent, f32s) < allowed_nmse(pair[1], tap("logits"), extent, f32s)
+            );
         }
-        let at = |name: &str| allowed_nmse(Profile::F32, tap(name), 4, f32s);
+        let at = |name: &str| allowed_nmse(Profile::F32, tap(name), extent, f32s);
         assert!(at("h0") < at("layers.0.q") && at("layers.0.q") < at("layers.3.h") && at("layers.3.h") < at("logits"));
     }
 
