@@ -382,11 +382,15 @@ fn group(nmse: &[f64], allowed: f64, name: &str) -> String {
     if right.is_empty() {
         return format!("all {} wrong, {spread}", nmse.len());
     }
-    format!("{} right, {} wrong: {spread}", ranges(&right), ranges(&wrong))
+    let listed = (ranges(&right), ranges(&wrong));
+    match listed {
+        (Some(right), Some(wrong)) => format!("{right} right, {wrong} wrong: {spread}"),
+        _ => format!("{} of {} right, {} wrong: {spread}", right.len(), nmse.len(), wrong.len()),
+    }
 }
 
-/// `0, 3-7`, shortened where there are many.
-fn ranges(sorted: &[usize]) -> String {
+/// `0, 3-7`; `None` where that would be a wall of numbers.
+fn ranges(sorted: &[usize]) -> Option<String> {
     let mut parts: Vec<(usize, usize)> = Vec::new();
     for &i in sorted {
         match parts.last_mut() {
@@ -395,7 +399,7 @@ fn ranges(sorted: &[usize]) -> String {
         }
     }
     let text = parts.iter().map(|(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") });
-    shorten(&text.collect::<Vec<_>>(), 8)
+    (parts.len() <= 8).then(|| text.collect::<Vec<_>>().join(", "))
 }
 
 /// Says where the error sits if few channels hold most of it, or some hold none.
@@ -411,12 +415,14 @@ fn concentrated(share: &[f64]) -> Option<String> {
         let mut top = order[..few].to_vec();
         top.retain(|&i| share[i] > 0.01);
         top.sort_unstable();
-        return Some(format!("{} hold {:.0} % of the error", ranges(&top), 100.0 * held));
+        let which = ranges(&top).unwrap_or_else(|| format!("{} of {}", top.len(), share.len()));
+        return Some(format!("{which} hold {:.0} % of the error", 100.0 * held));
     }
     // Those without error, by the least share that rounding leaves.
     let clean: Vec<usize> = (0..share.len()).filter(|&i| share[i] < 1e-9).collect();
     let telling = !clean.is_empty() && clean.len() < share.len();
-    telling.then(|| format!("{} are right", ranges(&clean)))
+    let which = || ranges(&clean).unwrap_or_else(|| format!("{} of {}", clean.len(), share.len()));
+    telling.then(|| format!("{} right", which()))
 }
 
 fn shorten(parts: &[String], most: usize) -> String {

@@ -76,6 +76,9 @@ impl fmt::Display for Change {
     }
 }
 
+/// A change is named only if it leaves less than this share of the error: it must explain, not just fit.
+const TELLING: f64 = 0.1;
+
 /// Sums of a group of pairs.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
@@ -182,7 +185,7 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
     let mut undone_by: Vec<Undone> = in_place(pair, &sums, factor)
         .into_iter()
         .chain(moved(pair))
-        .filter(|undone| undone.residual_nmse <= allowed)
+        .filter(|undone| undone.residual_nmse <= allowed && undone.residual_nmse <= TELLING * sums.whole.nmse())
         .collect();
     undone_by.sort_by_key(|undone| rank(&undone.change));
     Anatomy {

@@ -110,6 +110,8 @@ pub fn allowed_nmse(profile: Profile, tap: Tap, extent: Extent, stored: [DType; 
         Site::H0 if profile <= Profile::F32 => 0.1,
         // e^x turns an error in x, which is relative to x, into one relative to 1: PyTorch in bf16 is up to 1.5e-3 off after 400 tokens.
         Site::Probs | Site::RouterProbs => 10.0,
+        // What reads the probabilities inherits some of it.
+        Site::Context | Site::AttnOut => 4.0,
         _ => 1.0,
     };
     let rope = if turned(tap) && profile != Profile::Exact { angle_error(extent.positions) } else { 0.0 };
