@@ -321,6 +321,10 @@ pub fn dump(args: &DumpArgs) -> Result<usize> {
         bail!("{}: already exists; remove it, or write elsewhere", args.output.display());
     }
     let model = firstdiff_model::load(&args.model)?;
+    if !model.unread.is_empty() {
+        let (count, some) = (model.unread.len(), model.unread.iter().take(3).cloned().collect::<Vec<_>>().join(", "));
+        let _ = writeln!(anstream::stderr(), "firstdiff: note: {count} tensors of the model are not used: {some} ...");
+    }
     if !model.plan.steps.iter().any(|s| s.tap.matches(&args.taps)) {
         bail!("--taps {}: no tap of this model matches", args.taps);
     }

@@ -449,8 +449,23 @@ fn next_step(report: &Report, first: &FirstDivergence, tap: &TapReport) -> Strin
 fn unchecked(screen: &mut Screen, report: &Report) {
     let run: Vec<&TapReport> = report.taps.iter().filter(|t| t.status == Status::Unchecked).collect();
     if !run.is_empty() {
-        let names: Vec<String> = run.iter().map(|t| t.place.to_string()).collect();
-        let text = format!("{} of {} taps ({}): {}", run.len(), report.taps.len(), shorten(&names, 4), reasons(&run));
+        // Of a step of which nothing was checked, the step says enough.
+        let empty = |step: u32| report.taps.iter().all(|t| t.place.step != step || t.status == Status::Unchecked);
+        let (whole, single): (Vec<&TapReport>, Vec<&TapReport>) =
+            run.iter().copied().partition(|t| t.place.step > 0 && empty(t.place.step));
+        let mut names: Vec<String> = single.iter().map(|t| t.place.to_string()).collect();
+        if names.len() > 4 {
+            names = vec![shorten(&names, 4)];
+        }
+        if let (Some(first), Some(last)) = (whole.first(), whole.last()) {
+            let (first, last) = (first.place.step, last.place.step);
+            names.push(if first == last {
+                format!("decode step {first}")
+            } else {
+                format!("decode steps {first}-{last}")
+            });
+        }
+        let text = format!("{} of {} taps ({}): {}", run.len(), report.taps.len(), names.join(", "), reasons(&run));
         screen.line(&format!("{} {text}", paint(WARN, "not checked:")));
     }
     if !report.unnamed.is_empty() {
