@@ -210,6 +210,7 @@ fn run_compare(args: CompareArgs) -> Result<u8> {
             bail!("--taps {patterns}: no tap of either dump matches");
         }
         session.options.only = Some(only);
+        session.warnings.push(format!("only the taps that match '{patterns}' were looked at"));
     }
     let judged = session.run()?;
     if let Some(path) = &args.json {

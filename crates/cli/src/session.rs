@@ -46,8 +46,10 @@ impl Session {
             None => declared_profile(&reference, &candidate)?,
         };
         let graph = vocabulary_graph(&reference, &candidate);
+        let only_rows = rows.as_ref().filter(|r| !r.is_all());
+        let warnings = only_rows.map(|_| "only the token positions of --rows were compared".to_owned());
         let options = Options { rows, ..Options::new(profile) };
-        Ok(Session { reference, candidate, graph, options, profile_reason, warnings: Vec::new() })
+        Ok(Session { reference, candidate, graph, options, profile_reason, warnings: warnings.into_iter().collect() })
     }
 
     /// Takes order, dependencies and tolerances from a model: each tap may be as far off as the profile's arithmetic puts it from the

@@ -100,7 +100,7 @@ impl<'a> Pair<'a> {
     ) -> Result<Pair<'a>, Misfit> {
         let axis = position_axis(site);
         let (left, right) = (Selected::new(site, reference, axis), Selected::new(site, candidate, axis));
-        let wanted = rows.filter(|r| **r != Rows::Named(NamedRows::All));
+        let wanted = rows.filter(|r| !r.is_all());
         let (left, right) = select_rows(left, right, wanted)?;
         let shape = left.shape.clone();
         let (layout, map) = match_shapes(site, &shape, &right.shape).ok_or_else(|| {
@@ -278,7 +278,7 @@ impl<'a> Selected<'a> {
             shape.remove(0);
         }
         let side = Side { values: operand.values, map: None };
-        Selected { shape, side, axis, rows: operand.rows.cloned().filter(|r| *r != Rows::Named(NamedRows::All)) }
+        Selected { shape, side, axis, rows: operand.rows.cloned().filter(|r| !r.is_all()) }
     }
 
     /// Keeps only `positions` of the position axis.

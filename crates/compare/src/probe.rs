@@ -21,6 +21,14 @@ pub(crate) fn blind_spots(reference: &Dump, candidate: &Dump) -> Result<Vec<Stri
         Some(n @ 2..=4) => warnings.push(format!("{n} tokens: small rotations and windows hardly show; use 9 or more")),
         _ => {}
     }
+    let parts = [reference, candidate]
+        .iter()
+        .flat_map(|d| d.entries())
+        .filter(|e| matches!(&e.rows, Some(r) if !r.is_all()))
+        .count();
+    if parts > 0 {
+        warnings.push(format!("{parts} taps hold some token positions only: the others were not compared"));
+    }
     if let Some(warning) = same_token(reference) {
         warnings.push(warning);
     }

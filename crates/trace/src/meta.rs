@@ -107,6 +107,13 @@ pub enum NamedRows {
     Last,
 }
 
+impl Rows {
+    /// Whether no position is left out.
+    pub fn is_all(&self) -> bool {
+        *self == Rows::Named(NamedRows::All)
+    }
+}
+
 impl std::str::FromStr for Rows {
     type Err = String;
 
