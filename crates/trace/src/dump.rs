@@ -144,6 +144,9 @@ impl Dump {
         if kind.is_dir() {
             return Self::open_folder(path);
         }
+        if !kind.is_file() {
+            return Err(not_a_dump(path, "neither a folder nor a file"));
+        }
         match path.extension().and_then(|e| e.to_str()) {
             Some("npz") => Self::open_archive(path, Archive::open_npz(path)?, ".npy"),
             Some("safetensors") => Self::open_archive(path, Archive::open_safetensors(path)?, ""),
@@ -348,7 +351,8 @@ fn is_plain_name(name: &str) -> bool {
 }
 
 fn read_meta(path: &Path) -> Result<Meta, DumpError> {
-    let text = fs::read(path).map_err(|e| io_error(path, e))?;
+    let mut text = Vec::new();
+    open_file(path)?.read_to_end(&mut text).map_err(|e| io_error(path, e))?;
     parse_meta(path, &text)
 }
 
@@ -362,7 +366,7 @@ fn parse_meta(path: &Path, json: &[u8]) -> Result<Meta, DumpError> {
 }
 
 fn npy_header(path: &Path, declared: Option<DType>) -> Result<Header, DumpError> {
-    let file = File::open(path).map_err(|e| io_error(path, e))?;
+    let file = open_file(path)?;
     let total = file.metadata().map_err(|e| io_error(path, e))?.len();
     let total = usize::try_from(total).map_err(|_| not_a_dump(path, "too large for this machine"))?;
     let mut start = Vec::with_capacity(total.min(1024));
@@ -370,9 +374,18 @@ fn npy_header(path: &Path, declared: Option<DType>) -> Result<Header, DumpError>
     read_header(&start, total, declared).map_err(|source| DumpError::Npy { path: path.into(), source })
 }
 
+/// Opens a regular file: a pipe would never answer, a folder has no bytes.
+fn open_file(path: &Path) -> Result<File, DumpError> {
+    let kind = fs::metadata(path).map_err(|e| io_error(path, e))?;
+    if !kind.is_file() {
+        return Err(not_a_dump(path, "not a file"));
+    }
+    File::open(path).map_err(|e| io_error(path, e))
+}
+
 /// Maps a file; an empty one cannot be mapped and is an error.
 pub(crate) fn map_file(path: &Path) -> Result<Arc<Mmap>, DumpError> {
-    let file = File::open(path).map_err(|e| io_error(path, e))?;
+    let file = open_file(path)?;
     // SAFETY: the mapping is read only. Another process that shortens the file while it is mapped would end this one;
     // the type's documentation asks that dumps are left alone while they are open.
     let map = unsafe { Mmap::map(&file) }.map_err(|e| io_error(path, e))?;

@@ -200,9 +200,11 @@ fn other_things_are_no_dumps() {
     fs::create_dir(at("model")).unwrap();
     fs::write(at("model/config.json"), "{}").unwrap();
     fs::write(at("one.npy"), "x").unwrap();
+    fs::create_dir_all(at("folders/h0.npy")).unwrap();
     fs::write(at("raw.bin"), "x").unwrap();
     for (name, word) in [
         ("nowhere", "No such file"),
+        ("folders", "not a file"),
         ("empty", "no .npy"),
         ("model", "firstdiff dump"),
         ("one.npy", "pattern"),
