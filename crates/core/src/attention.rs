@@ -1,15 +1,16 @@
 //! How do queries find values? Products, scores, and the weighted sum, for grouped and single key/value heads.
 
-use ndarray::{Array2, Array3, ArrayView3};
+use ndarray::{Array2, Array3, ArrayView3, Axis};
 
-use crate::dot::dot;
 use crate::error::{OpError, ensure};
 use crate::float::Float;
+use crate::kernel::{each, product};
 use crate::mask::Mask;
 
 /// qk\[h,t,s\] = Σᵢ q\[t,h,i\] · k\[s,⌊h/(H/K)⌋,i\], neither scaled nor masked.
 ///
-/// `q` \[T,H,d\], `k` \[S,K,d\] with K a divisor of H (K = H: multi-head, K = 1: multi-query); the result is \[H,T,S\]. Each sum is a [`dot`].
+/// `q` \[T,H,d\], `k` \[S,K,d\] with K a divisor of H (K = H: multi-head, K = 1: multi-query); the result is \[H,T,S\]. Each sum is a
+/// [`dot`](crate::dot).
 ///
 /// Source: Vaswani et al., Attention Is All You Need, 2017; Ainslie et al., GQA, 2023.
 ///
@@ -20,12 +21,11 @@ pub fn qk<F: Float>(q: ArrayView3<'_, F>, k: ArrayView3<'_, F>) -> Result<Array3
     let fits = width == key_width && kv_heads > 0 && heads.is_multiple_of(kv_heads);
     ensure(fits, "qk", q.shape(), k.shape(), "q is [T,H,d], k [S,K,d], K divides H")?;
     let group = heads / kv_heads;
-    let (q, k) = (q.as_standard_layout(), k.as_standard_layout());
     let mut out = Array3::zeros((heads, tokens, keys));
-    for ((h, t, s), product) in out.indexed_iter_mut() {
-        let (query, key) = (q.slice(ndarray::s![t, h, ..]), k.slice(ndarray::s![s, h / group, ..]));
-        *product = dot(query.to_slice().unwrap_or_default(), key.to_slice().unwrap_or_default());
-    }
+    let heads = out.axis_iter_mut(Axis(0)).enumerate().collect();
+    each(heads, q.len().saturating_mul(keys), |(h, products)| {
+        product(q.index_axis(Axis(1), h), k.index_axis(Axis(1), h / group), &[], products);
+    });
     Ok(out)
 }
 
@@ -58,8 +58,8 @@ pub fn scores<F: Float>(qk: ArrayView3<'_, F>, scale: F, cap: Option<F>, mask: M
 
 /// context\[t, h·d + i\] = Σₛ probs\[h,t,s\] · v\[s,⌊h/(H/K)⌋,i\].
 ///
-/// `probs` \[H,T,S\], `v` \[S,K,d\]; the result is \[T,H*d\], heads side by side. Summed over keys in order, each product rounded
-/// before it is added.
+/// `probs` \[H,T,S\], `v` \[S,K,d\]; the result is \[T,H*d\], heads side by side. Each sum over the keys is a
+/// [`dot`](crate::dot); a key of probability 0 changes no bit of it (but a zero's sign).
 ///
 /// Source: as [`qk`].
 ///
@@ -71,10 +71,9 @@ pub fn context<F: Float>(probs: ArrayView3<'_, F>, v: ArrayView3<'_, F>) -> Resu
     ensure(fits, "context", probs.shape(), v.shape(), "probs is [H,T,S], v [S,K,d], K divides H")?;
     let group = heads / kv_heads;
     let mut out = Array2::zeros((tokens, heads * width));
-    for ((h, t, s), &p) in probs.indexed_iter() {
-        let value = v.slice(ndarray::s![s, h / group, ..]);
-        let mut to = out.slice_mut(ndarray::s![t, h * width..(h + 1) * width]);
-        to.zip_mut_with(&value, |sum, &x| *sum += p * x);
-    }
+    let heads = out.axis_chunks_iter_mut(Axis(1), width.max(1)).enumerate().collect();
+    each(heads, probs.len().saturating_mul(width), |(h, context)| {
+        product(probs.index_axis(Axis(0), h), v.index_axis(Axis(1), h / group).reversed_axes(), &[], context);
+    });
     Ok(out)
 }

@@ -2,33 +2,47 @@
 
 use crate::float::Float;
 
-const LANES: usize = 16;
+/// Partial sums that a sum is kept in.
+pub(crate) const LANES: usize = 16;
 
 /// Σ aᵢ bᵢ over the shorter of two slices.
 ///
-/// Lane l sums the products at l, l + 16, l + 32, ... in that order, each product rounded before it is added; then the lanes are
-/// added pairwise: l with l + 8, l + 4, l + 2, l + 1. The order depends on the length alone.
+/// Lane l sums the products at l, l + 16, l + 32, ... in that order, by fused multiply-add (one rounding a step); then the lanes
+/// are added pairwise: l with l + 8, l + 4, l + 2, l + 1. The order depends on the length alone, and so does every bit of the
+/// result, whichever instructions the processor has (but for the payload of a NaN).
 ///
 /// ```
 /// assert_eq!(firstdiff_core::dot(&[1.0f32, 2.0], &[3.0, 4.0]), 11.0);
 /// ```
 pub fn dot<F: Float>(a: &[F], b: &[F]) -> F {
+    let mut out = [F::zero()];
+    F::products(&[a], &[b], ndarray::aview_mut1(&mut out).insert_axis(ndarray::Axis(0)));
+    out[0]
+}
+
+/// [`dot`] in plain Rust: what the kernels must equal.
+pub(crate) fn plain<F: Float>(a: &[F], b: &[F]) -> F {
     let mut lanes = [F::zero(); LANES];
     let (a, b) = (&a[..a.len().min(b.len())], &b[..a.len().min(b.len())]);
-    let (blocks_a, rest_a) = a.as_chunks::<LANES>();
-    let (blocks_b, rest_b) = b.as_chunks::<LANES>();
+    let ((blocks_a, rest_a), (blocks_b, rest_b)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
     for (x, y) in blocks_a.iter().zip(blocks_b) {
         for l in 0..LANES {
-            lanes[l] += x[l] * y[l];
+            lanes[l] = x[l].mul_add(y[l], lanes[l]);
         }
     }
+    finish(lanes, rest_a, rest_b)
+}
+
+/// The sum, from the lanes over all whole blocks and the fewer than 16 elements after them.
+#[inline(always)]
+pub(crate) fn finish<F: Float>(mut lanes: [F; LANES], rest_a: &[F], rest_b: &[F]) -> F {
     for ((lane, &x), &y) in lanes.iter_mut().zip(rest_a).zip(rest_b) {
-        *lane += x * y;
+        *lane = x.mul_add(y, *lane);
     }
     tree(lanes)
 }
 
-/// Σ f(aᵢ), in the order of [`dot`].
+/// Σ f(aᵢ), each added to its lane in the order of [`dot`].
 pub fn sum<F: Float>(a: &[F], f: impl Fn(F) -> F) -> F {
     let mut lanes = [F::zero(); LANES];
     let (blocks, rest) = a.as_chunks::<LANES>();
@@ -43,6 +57,7 @@ pub fn sum<F: Float>(a: &[F], f: impl Fn(F) -> F) -> F {
     tree(lanes)
 }
 
+#[inline(always)]
 fn tree<F: Float>(mut lanes: [F; LANES]) -> F {
     let mut half = LANES / 2;
     while half > 0 {

@@ -1,5 +1,9 @@
 //! In which floats can an operation be carried out? f32 and f64.
 
+use ndarray::ArrayViewMut2;
+
+use crate::kernel;
+
 /// f32 or f64.
 pub trait Float:
     num_traits::Float + num_traits::NumAssign + ndarray::ScalarOperand + Send + Sync + std::fmt::Debug + 'static
@@ -7,8 +11,15 @@ pub trait Float:
     /// The nearest value to `x`.
     fn of(x: f64) -> Self;
 
+    /// The same value in f64.
+    fn wide(self) -> f64;
+
     /// The Gauss error function, 2/√π ∫₀ˣ e^(-t²) dt.
     fn erf(self) -> Self;
+
+    /// out\[i,j\] = dot(x\[i\], w\[j\]), `out` \[x.len(), w.len()\], by the fastest instructions there are.
+    #[doc(hidden)]
+    fn products(x: &[&[Self]], w: &[&[Self]], out: ArrayViewMut2<'_, Self>);
 }
 
 impl Float for f32 {
@@ -16,8 +27,16 @@ impl Float for f32 {
         x as f32
     }
 
+    fn wide(self) -> f64 {
+        f64::from(self)
+    }
+
     fn erf(self) -> f32 {
         libm::erff(self)
+    }
+
+    fn products(x: &[&[f32]], w: &[&[f32]], out: ArrayViewMut2<'_, f32>) {
+        kernel::products_f32(x, w, out);
     }
 }
 
@@ -26,7 +45,15 @@ impl Float for f64 {
         x
     }
 
+    fn wide(self) -> f64 {
+        self
+    }
+
     fn erf(self) -> f64 {
         libm::erf(self)
+    }
+
+    fn products(x: &[&[f64]], w: &[&[f64]], out: ArrayViewMut2<'_, f64>) {
+        kernel::products_f64(x, w, out);
     }
 }

@@ -14,6 +14,7 @@ mod dot;
 mod embedding;
 mod error;
 mod float;
+mod kernel;
 mod linear;
 mod mask;
 mod norm;
