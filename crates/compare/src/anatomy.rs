@@ -4,7 +4,7 @@ use std::fmt;
 
 use firstdiff_trace::{Dump, Entry, Site};
 
-use crate::pair::{Layout, Operand, Pair, permuted_index, position_axis};
+use crate::pair::{Layout, MASKED, Operand, Pair, permuted_index, position_axis};
 
 /// The error of one tap, taken apart.
 #[derive(Clone, Debug, Default)]
@@ -119,6 +119,8 @@ struct Tally {
     whole: Sums,
     positions: Vec<Sums>,
     heads: Vec<Sums>,
+    /// Whether every value counted is.
+    finite: bool,
     /// Every element behind the position axis.
     channels: Vec<Sums>,
     /// Length of the last axis.
@@ -141,13 +143,9 @@ impl Tally {
 fn tally(pair: &Pair<'_>) -> Tally {
     let (positions, row) = pair.rows();
     let shape = pair.shape();
-    let scores = position_axis(pair.site()) == 1;
-    let (heads, per_head) = match (shape.len(), scores) {
-        (3, true) => (shape[0], shape[1] * shape[2]),
-        (3, false) => (shape[1], shape[2]),
-        _ => (0, 1),
-    };
+    let heads = pair.heads().unwrap_or(0);
     let mut sums = Tally {
+        finite: true,
         whole: Sums::default(),
         positions: vec![Sums::default(); positions],
         heads: vec![Sums::default(); heads],
@@ -157,14 +155,15 @@ fn tally(pair: &Pair<'_>) -> Tally {
     };
     for i in 0..pair.len() {
         let (r, c) = (pair.reference(i), pair.candidate(i));
-        if pair.site() == Site::Scores && !(r.is_finite() && c.is_finite() && r > -9000.0) {
+        if pair.site() == Site::Scores && r <= MASKED && c <= MASKED {
             continue;
         }
+        sums.finite &= r.is_finite() && c.is_finite();
         sums.whole.add(r, c);
         sums.positions[(i / row) % positions].add(r, c);
         sums.channels[i % row].add(r, c);
         if heads > 0 {
-            sums.heads[(i / per_head) % heads].add(r, c);
+            sums.heads[pair.head_of(i, heads)].add(r, c);
         }
         if c != 0.0 {
             sums.zero_from = sums.zero_from.max(i % row + 1);
@@ -185,7 +184,9 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
     let mut undone_by: Vec<Undone> = in_place(pair, &sums, factor)
         .into_iter()
         .chain(moved(pair))
-        .filter(|undone| undone.residual_nmse <= allowed && undone.residual_nmse <= TELLING * sums.whole.nmse())
+        .filter(|undone| undone.residual_nmse <= allowed && undone.residual_nmse < TELLING * sums.whole.nmse())
+        // What is not finite no change of this kind explains.
+        .filter(|_| sums.finite)
         .collect();
     undone_by.sort_by_key(|undone| rank(&undone.change));
     Anatomy {

@@ -148,7 +148,23 @@ impl Run<'_> {
     ) -> Result<Pair<'b>, String> {
         let left_side = Operand { values: reference, shape: &left.shape, rows: left.rows.as_ref() };
         let right_side = Operand { values: candidate, shape: &right.shape, rows: right.rows.as_ref() };
-        Pair::new(left.tap.site, &left_side, &right_side, self.options.rows.as_ref()).map_err(|misfit| misfit.0)
+        let pair = Pair::new(left.tap.site, &left_side, &right_side, self.options.rows.as_ref());
+        let pair = pair.map_err(|misfit| misfit.0)?;
+        Ok(match self.heads(left) {
+            Some(heads) => pair.with_heads(heads),
+            None => pair,
+        })
+    }
+
+    /// How many heads are merged in a context, by the reference's taps of the same layer.
+    fn heads(&self, context: &Entry) -> Option<usize> {
+        let shape = |site, axis: usize| {
+            let entry = self.reference.find(Tap { site, ..context.tap }, context.step)?;
+            entry.shape.get(axis).copied().filter(|_| entry.shape.len() == 3)
+        };
+        [(Site::Q, 1), (Site::QRope, 1), (Site::Probs, 0), (Site::Qk, 0)]
+            .into_iter()
+            .find_map(|(site, axis)| shape(site, axis))
     }
 
     fn allowed(&self, place: Place, left: &Entry, right: &Entry) -> f64 {

@@ -3,8 +3,9 @@
 use std::fmt;
 
 use crate::metrics::{Metrics, NonFinite};
-use crate::pair::Pair;
+use crate::pair::{MASKED, Pair};
 use crate::profile::Profile;
+use firstdiff_trace::Site;
 
 /// What a comparison of two tensors says.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +47,13 @@ pub enum Difference {
         /// The candidate is this many times the reference.
         factor: f64,
     },
+    /// As small as rounding, but one head is the reference's times a constant.
+    Head {
+        /// The head that is furthest off.
+        head: usize,
+        /// It is this many times the reference's.
+        factor: f64,
+    },
     /// Small on the whole, but one position is wrong.
     Row {
         /// The worst position.
@@ -77,6 +85,12 @@ impl fmt::Display for Difference {
             Difference::Nmse { nmse, allowed } => write!(f, "NMSE {nmse:.1e}, allowed {allowed:.1e}"),
             Difference::Factor { factor } => {
                 write!(f, "{factor:.6} times the reference: a constant factor, though as small as rounding")
+            }
+            Difference::Head { head, factor } => {
+                write!(
+                    f,
+                    "head {head} is {factor:.6} times the reference's: a constant factor, though as small as rounding"
+                )
             }
             Difference::Row { position, nmse } => {
                 write!(f, "position {position} is off by NMSE {nmse:.1e} of its own energy")
@@ -142,18 +156,48 @@ fn outcome(pair: &Pair<'_>, rows: &[Metrics], metrics: &Metrics, profile: Profil
     }
     let structure = constant_factor(metrics, pair.rows().0, profile)
         .or_else(|| wrong_row(pair, rows, allowed))
+        .or_else(|| wrong_head(pair, profile))
         .or_else(|| wrong_channel(pair, profile, allowed));
     structure.map_or(Outcome::Rounding, Outcome::Differs)
 }
 
 fn constant_factor(metrics: &Metrics, positions: usize, profile: Profile) -> Option<Difference> {
     let (nmse, best) = (metrics.nmse()?, metrics.best_factor()?);
-    let off = (best.factor - 1.0).abs();
-    let share = 1.0 - best.remaining_nmse / nmse;
-    // The values of one position inherit their errors from few sources, so they count for few.
-    let sigma = (best.remaining_nmse / (VALUES_A_POSITION * positions as f64)).sqrt();
-    let found = off > profile.factor_floor() && share > FACTOR_SHARE && off > FACTOR_SIGMAS * sigma;
+    let found = is_factor(best.factor, best.remaining_nmse, nmse, positions, profile);
     found.then_some(Difference::Factor { factor: best.factor })
+}
+
+/// Whether a factor that leaves `remaining` of an error of `nmse` is more than chance and rounding.
+fn is_factor(factor: f64, remaining: f64, nmse: f64, positions: usize, profile: Profile) -> bool {
+    let off = (factor - 1.0).abs();
+    // The values of one position inherit their errors from few sources, so they count for few.
+    let sigma = (remaining / (VALUES_A_POSITION * positions as f64)).sqrt();
+    off > profile.factor_floor() && 1.0 - remaining / nmse > FACTOR_SHARE && off > FACTOR_SIGMAS * sigma
+}
+
+/// Only where noise is large enough for a head to hide in it.
+fn wrong_head(pair: &Pair<'_>, profile: Profile) -> Option<Difference> {
+    let heads = pair.heads().filter(|_| profile > Profile::F32)?;
+    let mut sums = vec![(0.0, 0.0, 0.0); heads];
+    for i in 0..pair.len() {
+        let (r, c) = (pair.reference(i), pair.candidate(i));
+        if pair.site() == Site::Scores && !(r > MASKED && c > MASKED) {
+            continue;
+        }
+        let (rr, cr, dd) = &mut sums[pair.head_of(i, heads)];
+        *rr += r * r;
+        *cr += c * r;
+        *dd += (c - r) * (c - r);
+    }
+    let (positions, _) = pair.rows();
+    let factors = sums.iter().enumerate().filter(|(_, (rr, _, _))| *rr > 0.0).map(|(head, (rr, cr, dd))| {
+        let (factor, nmse) = (cr / rr, dd / rr);
+        (head, factor, (nmse - (factor - 1.0).powi(2)).max(0.0), nmse)
+    });
+    factors
+        .filter(|&(_, factor, remaining, nmse)| is_factor(factor, remaining, nmse, positions, profile))
+        .max_by(|a, b| (a.1 - 1.0).abs().total_cmp(&(b.1 - 1.0).abs()))
+        .map(|(head, factor, _, _)| Difference::Head { head, factor })
 }
 
 fn wrong_row(pair: &Pair<'_>, rows: &[Metrics], allowed: f64) -> Option<Difference> {
@@ -201,7 +245,7 @@ fn wrong_channel(pair: &Pair<'_>, profile: Profile, allowed: f64) -> Option<Diff
 
 /// What is not finite, how often, and where first.
 fn describe(found: &NonFinite, pair: &Pair<'_>) -> String {
-    let mask = pair.site() == firstdiff_trace::Site::Scores;
+    let mask = pair.site() == Site::Scores;
     let kinds = [
         (&found.nan_candidate, "NaN in the candidate"),
         (&found.nan_reference, "NaN in the reference"),

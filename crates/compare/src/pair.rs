@@ -75,6 +75,8 @@ pub struct Pair<'a> {
     reference: Side<'a>,
     candidate: Side<'a>,
     layout: Layout,
+    /// Number of heads, where the shape does not show it.
+    merged_heads: Option<usize>,
 }
 
 /// A tensor as one side of a comparison.
@@ -110,7 +112,7 @@ impl<'a> Pair<'a> {
         if let Some(map) = map {
             side = side.after(map);
         }
-        Ok(Pair { site, shape, reference: left.side, candidate: side, layout })
+        Ok(Pair { site, shape, reference: left.side, candidate: side, layout, merged_heads: None })
     }
 
     /// The site compared.
@@ -153,6 +155,31 @@ impl<'a> Pair<'a> {
         let axis = position_axis(self.site).min(self.shape.len().saturating_sub(1));
         let positions = self.shape.get(axis).copied().unwrap_or(1);
         (positions, self.shape.iter().skip(axis + 1).product())
+    }
+
+    /// The pair, told how many heads are merged in its last axis.
+    pub fn with_heads(self, heads: usize) -> Pair<'a> {
+        let fits = heads > 0 && self.shape.last().is_some_and(|width| width.is_multiple_of(heads));
+        Pair { merged_heads: fits.then_some(heads), ..self }
+    }
+
+    /// Number of heads, where there are any.
+    pub fn heads(&self) -> Option<usize> {
+        match (self.shape.len(), position_axis(self.site)) {
+            (3, 1) => Some(self.shape[0]),
+            (3, _) => Some(self.shape[1]),
+            _ if self.site == Site::Context => self.merged_heads,
+            _ => None,
+        }
+    }
+
+    /// The head of element `index`, of `heads` in all.
+    pub fn head_of(&self, index: usize, heads: usize) -> usize {
+        let (_, row) = self.rows();
+        match position_axis(self.site) {
+            1 => index * heads / self.len(),
+            _ => index % row * heads / row,
+        }
     }
 
     /// The pair with the candidate's elements at `map` of each element's place.
@@ -245,7 +272,7 @@ pub(crate) fn position_axis(site: Site) -> usize {
 
 /// Below this a score is taken for masked: engines write -inf, the least f32 or f16, -1e9, -1e4 and sums with those.
 /// e^-9000 is 0 in every arithmetic, so two such scores mean the same wherever a row has any score that counts.
-const MASKED: f64 = -9000.0;
+pub(crate) const MASKED: f64 = -9000.0;
 
 /// Replaces what is masked on both sides by equal zeros, and on one side by that side's -inf, which disagrees.
 fn settle_masks(reference: &mut [f64], candidate: &mut [f64]) {
