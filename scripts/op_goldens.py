@@ -20,7 +20,9 @@ os.environ |= {k: "1" for k in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}  # a fixe
 import argparse
 import sys
 import tempfile
+import zlib
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
@@ -28,7 +30,7 @@ import torch.nn.functional as F
 from transformers import LlamaConfig
 from transformers.masking_utils import sliding_window_overlay
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb, repeat_kv
+from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb, repeat_kv
 
 T, S, D, H, K, d, FF, V = 11, 17, 48, 6, 2, 14, 80, 151
 HERE = Path(__file__).resolve().parent
@@ -56,24 +58,21 @@ def rms_norm(x, weight, eps):
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
-def rope_config(dim, theta, scaling):
-    return LlamaConfig(head_dim=dim, rope_theta=theta, rope_scaling=scaling, hidden_size=D, num_attention_heads=H,
-                       max_position_embeddings=256)
-
-
-def inverse_frequencies(dim, theta, scaling):
-    kind = scaling["rope_type"] if scaling else "default"
-    return ROPE_INIT_FUNCTIONS[kind](rope_config(dim, theta, scaling), torch.device("cpu"))
+def cos_sin(x, positions, dim, theta, scaling):
+    """[T,dim] each: of LlamaRotaryEmbedding in f32; in f64 of transformers' frequencies, computed in f64 instead of f32."""
+    config = LlamaConfig(head_dim=dim, rope_theta=theta, rope_scaling=scaling, max_position_embeddings=256)
+    if x.dtype == torch.float32:
+        return (t[0] for t in LlamaRotaryEmbedding(config)(x, positions[None]))
+    with mock.patch.multiple(torch, float=torch.float64, float32=torch.float64):
+        frequencies, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"] if scaling else "default"](config, torch.device("cpu"))
+    assert frequencies.dtype == torch.float64
+    angle = positions[:, None] * frequencies.repeat(2)
+    return angle.cos() * factor, angle.sin() * factor
 
 
 def rope(x, positions, dim, theta, scaling, adjacent=False):
-    """x [T,H,d]. The angles are computed in f64 for both runs: at a position p an f32 angle is off by up to p * 6e-8."""
-    frequencies, factor = inverse_frequencies(dim, theta, scaling)
-    if scaling is None:  # in f64 where the formula is one line
-        frequencies = 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.float64) / dim)
-    angle = positions.double()[:, None] * frequencies.double()[None]
-    angle = torch.cat([angle, angle], -1)
-    cos, sin = (angle.cos() * factor).to(x.dtype), (angle.sin() * factor).to(x.dtype)
+    """x [T,H,d], of which the first `dim` elements of each head turn."""
+    cos, sin = cos_sin(x, positions, dim, theta, scaling)
     turned, rest = x[..., :dim], x[..., dim:]
     if adjacent:  # the same rotation on elements sorted into halves
         turned = torch.cat([turned[..., 0::2], turned[..., 1::2]], -1)
@@ -112,15 +111,15 @@ LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_fac
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
 YARN_FULL = dict(YARN, beta_fast=16.0, beta_slow=2.0, mscale=0.7, mscale_all_dim=0.4, truncate=False)
 LINEAR = dict(rope_type="linear", factor=4.0)
-POSITIONS = [3, 4, 5, 9, 17, 40, 64, 65, 130, 255, 400]
+POSITIONS = [3, 4, 5, 9, 17, 40, 64, 65, 255, 1000, 4095]  # not from 0, and past the context that is scaled
 
 
 def cases():
     """name -> (inputs, function of the inputs as tensors)"""
-    table, seed = {}, iter(range(1000, 2000))
+    table = {}
 
     def case(name, fill, run):
-        inputs = Inputs(next(seed))
+        inputs = Inputs(zlib.crc32(name.encode()))  # a new case leaves the others as they are
         fill(inputs)
         table[name] = (inputs.arrays, run)
 
@@ -137,6 +136,7 @@ def cases():
          lambda table, tokens: F.embedding(tokens, table))
     case("rms_norm", x_w, lambda x, weight: rms_norm(x, weight, 1e-5))
     case("rms_norm_small", lambda i: (i.normal("x", T, D, scale=1e-3), i.normal("weight", D)), lambda x, weight: rms_norm(x, weight, 1e-6))
+    case("rms_norm_heads", lambda i: (i.normal("x", T, H, d), i.normal("weight", d, offset=1.0, scale=0.3)), lambda x, weight: rms_norm(x, weight, 1e-6))
     case("layer_norm", lambda i: (x_w(i), i.normal("bias", D)), lambda x, weight, bias: F.layer_norm(x, (D,), weight, bias, 1e-5))
     case("layer_norm_no_bias", x_w, lambda x, weight: F.layer_norm(x, (D,), weight, None, 1e-5))
     case("linear", lambda i: (i.normal("x", T, D), i.normal("weight", FF, D)), lambda x, weight: F.linear(x, weight))

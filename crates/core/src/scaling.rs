@@ -1,5 +1,7 @@
 //! By which angle does each pair of a head turn per position? RoPE frequencies and their scalings for long contexts.
 
+use crate::float::Float;
+
 /// How the frequencies are changed so that a model reads beyond the context it was first trained for.
 ///
 /// Source: transformers, modeling_rope_utils; the papers are named at each.
@@ -46,33 +48,25 @@ pub enum RopeScaling {
 
 /// The angle per position of each of the `rotary_dim`/2 pairs, in radians, and the factor on cos and sin.
 ///
-/// Unscaled: ωᵢ = theta^(-2i/rotary_dim). All in f64.
+/// Unscaled: ωᵢ = 1 / theta^(2i/rotary_dim). Computed in F, in the order of transformers: in f32 these are PyTorch's own
+/// frequencies, nearly always to the bit. A power is rounded from f64.
 ///
 /// ```
 /// use firstdiff_core::{RopeScaling, rope_inv_freq};
 /// let (angles, factor) = rope_inv_freq(4, 10_000.0, &RopeScaling::None);
 /// assert_eq!((angles.as_slice(), factor), (&[1.0, 0.01][..], 1.0));
 /// ```
-pub fn rope_inv_freq(rotary_dim: usize, theta: f64, scaling: &RopeScaling) -> (Vec<f64>, f64) {
+pub fn rope_inv_freq<F: Float>(rotary_dim: usize, theta: f64, scaling: &RopeScaling) -> (Vec<F>, f64) {
     let dim = rotary_dim as f64;
-    let plain = (0..rotary_dim / 2).map(|i| theta.powf(-(2.0 * i as f64) / dim));
+    let power = |i: usize| F::of(theta.powf((F::of((2 * i) as f64) / F::of(dim)).wide()));
+    let powers = (0..rotary_dim / 2).map(power);
+    let plain = powers.clone().map(F::recip);
     match *scaling {
         RopeScaling::None => (plain.collect(), 1.0),
-        RopeScaling::Linear { factor } => (plain.map(|w| w / factor).collect(), 1.0),
+        RopeScaling::Linear { factor } => (plain.map(|w| w / F::of(factor)).collect(), 1.0),
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position } => {
-            let scaled = |w: f64| {
-                let wavelength = std::f64::consts::TAU / w;
-                if wavelength < original_max_position / high_freq_factor {
-                    return w;
-                }
-                if wavelength > original_max_position / low_freq_factor {
-                    return w / factor;
-                }
-                let smooth =
-                    (original_max_position / wavelength - low_freq_factor) / (high_freq_factor - low_freq_factor);
-                (1.0 - smooth) * w / factor + smooth * w
-            };
-            (plain.map(scaled).collect(), 1.0)
+            let band = Band { factor, low: low_freq_factor, high: high_freq_factor, context: original_max_position };
+            (plain.map(|w| band.scaled(w)).collect(), 1.0)
         }
         RopeScaling::Yarn {
             factor,
@@ -86,19 +80,58 @@ pub fn rope_inv_freq(rotary_dim: usize, theta: f64, scaling: &RopeScaling) -> (V
         } => {
             let pair_of =
                 |turns: f64| dim * (original_max_position / (turns * std::f64::consts::TAU)).ln() / (2.0 * theta.ln());
-            let (low, high) = (pair_of(beta_fast), pair_of(beta_slow));
-            let (low, high) = if truncate { (low.floor(), high.ceil()) } else { (low, high) };
-            let (low, high) = (low.max(0.0), high.min(dim - 1.0));
-            // The ramp must not be vertical.
-            let high = if low == high { high + 0.001 } else { high };
-            let ramp = |i: usize| ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
-            let scaled = plain.enumerate().map(|(i, w)| w / factor * ramp(i) + w * (1.0 - ramp(i))).collect();
+            let (first, last) = (pair_of(beta_fast), pair_of(beta_slow));
+            let (first, last) = if truncate { (first.floor(), last.ceil()) } else { (first, last) };
+            let ramp = Ramp { first: first.max(0.0), last: last.min(dim - 1.0) };
+            let blend = |(i, power): (usize, F)| {
+                let kept = F::one() - ramp.at(i);
+                (F::of(factor) * power).recip() * (F::one() - kept) + power.recip() * kept
+            };
             let size = |m: f64| if factor <= 1.0 { 1.0 } else { 0.1 * m * factor.ln() + 1.0 };
             let derived = match (mscale, mscale_all_dim) {
                 (Some(m), Some(all)) if m != 0.0 && all != 0.0 => size(m) / size(all),
                 _ => size(1.0),
             };
-            (scaled, attention_factor.unwrap_or(derived))
+            (powers.enumerate().map(blend).collect(), attention_factor.unwrap_or(derived))
         }
+    }
+}
+
+/// Llama 3's bands of wavelengths.
+struct Band {
+    factor: f64,
+    low: f64,
+    high: f64,
+    context: f64,
+}
+
+impl Band {
+    /// w kept where its wavelength is short, divided where it is long, blended between.
+    fn scaled<F: Float>(&self, w: F) -> F {
+        let [factor, low, span, context] = [self.factor, self.low, self.high - self.low, self.context].map(F::of);
+        let wavelength = w.recip() * F::of(std::f64::consts::TAU);
+        if wavelength < F::of(self.context / self.high) {
+            return w;
+        }
+        if wavelength > F::of(self.context / self.low) {
+            return w / factor;
+        }
+        let smooth = (wavelength.recip() * context - low) / span;
+        (F::one() - smooth) * w / factor + smooth * w
+    }
+}
+
+/// YaRN's way from pairs that are kept to pairs that are divided.
+struct Ramp {
+    first: f64,
+    last: f64,
+}
+
+impl Ramp {
+    /// How much pair i is divided, 0 to 1.
+    fn at<F: Float>(&self, i: usize) -> F {
+        // Never vertical.
+        let length = if self.first == self.last { 0.001 } else { self.last - self.first };
+        ((F::of(i as f64) - F::of(self.first)) / F::of(length)).max(F::zero()).min(F::one())
     }
 }

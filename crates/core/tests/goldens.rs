@@ -4,16 +4,15 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
-use approx::assert_relative_eq;
 use firstdiff_core::{self as core, Activation, Float, Mask, OpError, RopePairing, RopeScaling};
 use ndarray::{Array, Array1, Array2, Array3, ArrayD, Dimension};
 use ndarray_npy::{ReadableElement, read_npy};
 
-/// NMSE against PyTorch in the same arithmetic. f64 is a few hundred rounding errors of 1e-16 squared; YaRN and llama3
-/// frequencies, which transformers computes in f32, are held to what an f32 angle can be.
-const F32: f64 = 1e-12;
-const F64: f64 = 1e-29;
-const F32_FREQUENCIES: f64 = 4e-12;
+/// NMSE against PyTorch in the same arithmetic: a few rounding errors of 6e-8, or 1e-16, squared.
+const F32: f64 = 1e-13;
+const F64: f64 = 1e-30;
+/// RoPE in f64: at position 4095 a frequency that is off by 1e-16 of itself turns by 4e-13 more or less.
+const F64_ANGLES: f64 = 1e-26;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/ops")
@@ -23,16 +22,19 @@ fn folder() -> PathBuf {
 trait Golden: Float + ReadableElement + Into<f64> {
     const OUT: &str;
     const BOUND: f64;
+    const ROPE: f64;
 }
 
 impl Golden for f32 {
     const OUT: &str = "out.f32.npy";
     const BOUND: f64 = F32;
+    const ROPE: f64 = F32;
 }
 
 impl Golden for f64 {
     const OUT: &str = "out.f64.npy";
     const BOUND: f64 = F64;
+    const ROPE: f64 = F64_ANGLES;
 }
 
 /// The inputs of a case.
@@ -99,6 +101,13 @@ fn run<F: Golden>(name: &'static str) -> Option<Result<ArrayD<F>, OpError>> {
         "rms_norm" | "rms_norm_small" => {
             let eps = if name == "rms_norm" { 1e-5 } else { 1e-6 };
             core::rms_norm(case.two("x").view(), case.one("weight").view(), F::of(eps)).map(Array::into_dyn)
+        }
+        "rms_norm_heads" => {
+            let x = case.three::<F>("x");
+            let (shape, width) = (x.raw_dim(), x.dim().2);
+            let rows = x.into_shape_with_order((11 * 6, width)).unwrap();
+            let out = core::rms_norm(rows.view(), case.one("weight").view(), F::of(1e-6));
+            out.map(|y| y.into_shape_with_order(shape).unwrap().into_dyn())
         }
         "layer_norm" => {
             let (x, weight, bias) = (case.two("x"), case.one("weight"), case.one("bias"));
@@ -175,8 +184,7 @@ fn cases() -> Vec<&'static str> {
 fn check_all<F: Golden + Debug>() {
     for name in cases() {
         let actual = run::<F>(name).unwrap_or_else(|| panic!("{name}: no operation for this golden")).unwrap();
-        let scaled = ["rope_linear", "rope_llama3", "rope_yarn", "rope_yarn_full"].contains(&name);
-        assert_golden(&Case(name), actual, if scaled { F32_FREQUENCIES } else { F::BOUND });
+        assert_golden(&Case(name), actual, if name.starts_with("rope_") { F::ROPE } else { F::BOUND });
     }
 }
 
@@ -236,28 +244,4 @@ fn softmax_of_rows_without_keys_and_with_nan() {
     let probs = core::softmax(rows.view().into_dyn());
     assert_eq!(probs.as_slice().unwrap()[..6], [0.0, 0.0, 0.0, 0.5, 0.0, 0.5]);
     assert!(probs.as_slice().unwrap()[6..].iter().all(|p| p.is_nan()));
-}
-
-#[test]
-fn a_row_does_not_depend_on_its_neighbours() {
-    let case = Case("linear");
-    let (x, w) = (case.two::<f32>("x"), case.two::<f32>("weight"));
-    let all = core::linear(x.view(), w.view(), None).unwrap();
-    for t in 0..x.nrows() {
-        let one = core::linear(x.slice(ndarray::s![t..t + 1, ..]), w.view(), None).unwrap();
-        assert_eq!(one.row(0), all.row(t));
-    }
-}
-
-#[test]
-fn rope_keeps_the_length_of_each_pair() {
-    let case = Case("rope_half");
-    let x = case.three::<f64>("x");
-    let (angles, factor) = core::rope_inv_freq(14, 1e4, &RopeScaling::None);
-    let turned = core::rope(x.view(), &case.ids("positions"), &angles, factor, RopePairing::Half).unwrap();
-    for (before, after) in x.lanes(ndarray::Axis(2)).into_iter().zip(turned.lanes(ndarray::Axis(2))) {
-        for i in 0..7 {
-            assert_relative_eq!(before[i].hypot(before[i + 7]), after[i].hypot(after[i + 7]), max_relative = 1e-14);
-        }
-    }
 }
