@@ -4,7 +4,8 @@ use std::fmt;
 
 use firstdiff_trace::{Dump, Entry, Site};
 
-use crate::pair::{Layout, MASKED, Operand, Pair, permuted_index, position_axis};
+use crate::pair::{Layout, MASKED, Operand, Pair, position_axis};
+use crate::shapes::permuted_index;
 
 /// The error of one tap, taken apart.
 #[derive(Clone, Debug, Default)]

@@ -15,6 +15,7 @@ mod pair;
 mod probe;
 mod profile;
 mod report;
+mod shapes;
 
 pub use anatomy::{Anatomy, Change, Undone, anatomy};
 pub use first::{Options, compare, vocabulary_graph};
