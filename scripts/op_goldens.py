@@ -8,8 +8,8 @@
     op_goldens.py [--out fixtures/ops]   write the golden inputs and outputs of every operation of crates/core
     op_goldens.py --check                make them again and compare: inputs by the byte, outputs to NMSE 1e-13; exit 1 on a difference
 
-One folder a case: the inputs as f32, `out.f32.npy` of a run in float32, `out.f64.npy` of the same inputs widened to float64. No two dimensions of
-a case are equal, H != K, T >= 9: a layout mistake cannot pass. Where transformers has the operation, it is transformers that is run.
+One folder a case: the inputs as f32 (none for frequencies), `out.f32.npy` of a run in float32, `out.f64.npy` of the same inputs
+widened to float64. No two dimensions of a case are equal, H != K, T >= 9: a layout mistake cannot pass. Where transformers has the operation, it is transformers that is run.
 Requirements: torch==2.9.1 transformers==4.57.1 numpy==2.4.6
 """
 
@@ -27,8 +27,8 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.nn.functional as F
-from transformers import LlamaConfig
-from transformers.masking_utils import sliding_window_overlay
+from transformers import LlamaConfig, logging
+from transformers.masking_utils import causal_mask_function, sdpa_mask, sliding_window_causal_mask_function
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb, repeat_kv
 
@@ -58,16 +58,31 @@ def rms_norm(x, weight, eps):
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
+def rope_config(dim, theta, scaling):
+    return LlamaConfig(head_dim=dim, rope_theta=theta, rope_scaling=scaling, max_position_embeddings=256)
+
+
+def inv_freq(dim, theta, scaling, dtype):
+    """transformers' frequencies [dim/2] and factor, computed in `dtype` where transformers has f32."""
+    with mock.patch.multiple(torch, float=dtype, float32=dtype):
+        kind = scaling["rope_type"] if scaling else "default"
+        frequencies, factor = ROPE_INIT_FUNCTIONS[kind](rope_config(dim, theta, scaling), torch.device("cpu"))
+    assert frequencies.dtype == dtype
+    return frequencies, factor
+
+
 def cos_sin(x, positions, dim, theta, scaling):
-    """[T,dim] each: of LlamaRotaryEmbedding in f32; in f64 of transformers' frequencies, computed in f64 instead of f32."""
-    config = LlamaConfig(head_dim=dim, rope_theta=theta, rope_scaling=scaling, max_position_embeddings=256)
+    """[T,dim] each: of LlamaRotaryEmbedding in f32; in f64 of the frequencies in f64."""
     if x.dtype == torch.float32:
-        return (t[0] for t in LlamaRotaryEmbedding(config)(x, positions[None]))
-    with mock.patch.multiple(torch, float=torch.float64, float32=torch.float64):
-        frequencies, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"] if scaling else "default"](config, torch.device("cpu"))
-    assert frequencies.dtype == torch.float64
+        return (t[0] for t in LlamaRotaryEmbedding(rope_config(dim, theta, scaling))(x, positions[None]))
+    frequencies, factor = inv_freq(dim, theta, scaling, x.dtype)
     angle = positions[:, None] * frequencies.repeat(2)
     return angle.cos() * factor, angle.sin() * factor
+
+
+def frequencies_and_factor(dim, theta, scaling, dtype):
+    frequencies, factor = inv_freq(dim, theta, scaling, dtype)
+    return torch.cat([frequencies, torch.tensor([factor], dtype=dtype)])
 
 
 def rope(x, positions, dim, theta, scaling, adjacent=False):
@@ -92,14 +107,10 @@ def masked(x, scale, cap=None, window=None, padding=None):
     if cap:
         x = torch.tanh(x / cap) * cap
     tokens, keys = x.shape[1:]
-    query, key = torch.arange(keys - tokens, keys)[:, None], torch.arange(keys)[None]
-    seen = key <= query
-    if window:
-        overlay = sliding_window_overlay(window)
-        seen = seen & torch.tensor([[bool(overlay(0, 0, i, j)) for j in range(keys)] for i in range(keys - tokens, keys)])
-    if padding is not None:
-        seen = seen & padding.bool()[None]
-    return x.masked_fill(~seen, float("-inf"))
+    rule = sliding_window_causal_mask_function(window) if window else causal_mask_function
+    seen = sdpa_mask(1, torch.arange(keys - tokens, keys), keys, mask_function=rule, allow_is_causal_skip=False,
+                     attention_mask=None if padding is None else padding.bool()[None])
+    return x.masked_fill(~seen[0], float("-inf"))
 
 
 def context(probs, v):
@@ -110,6 +121,17 @@ def context(probs, v):
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
 YARN_FULL = dict(YARN, beta_fast=16.0, beta_slow=2.0, mscale=0.7, mscale_all_dim=0.4, truncate=False)
+# What the small cases above do not reach: released models' sizes, a factor that is given, and the ramp's corners.
+FREQUENCIES = dict(
+    default=(64, 1e6, None),
+    linear=(64, 1e4, dict(rope_type="linear", factor=8.0)),
+    llama3=(128, 5e5, dict(LLAMA3, original_max_position_embeddings=8192)),
+    yarn=(128, 1e6, dict(YARN, original_max_position_embeddings=32768)),
+    yarn_given=(22, 1e4, dict(YARN, attention_factor=1.37)),
+    yarn_shrunk=(22, 1e4, dict(YARN, factor=0.5)),
+    yarn_clamped=(16, 10.0, dict(YARN, beta_fast=2000.0, original_max_position_embeddings=4096)),
+    yarn_vertical=(22, 1e4, dict(YARN, beta_fast=4.0, beta_slow=4.0, truncate=False, original_max_position_embeddings=640)),
+)
 LINEAR = dict(rope_type="linear", factor=4.0)
 POSITIONS = [3, 4, 5, 9, 17, 40, 64, 65, 255, 1000, 4095]  # not from 0, and past the context that is scaled
 
@@ -161,12 +183,15 @@ def cases():
     for name, run in (("silu", F.silu), ("gelu_erf", F.gelu), ("gelu_tanh", lambda x: F.gelu(x, approximate="tanh")), ("relu", F.relu)):
         case(name, lambda i: i.normal("x", T, FF, scale=3), run)
     case("gated", lambda i: (i.normal("gate", T, FF, scale=2), i.normal("up", T, FF)), lambda gate, up: F.silu(gate) * up)
+    for name, given in FREQUENCIES.items():
+        case(f"rope_inv_freq_{name}", lambda i: None, lambda dtype, given=given: frequencies_and_factor(*given, dtype))
     case("residual", lambda i: (i.normal("x", T, D), i.normal("branch", T, D)), lambda x, branch: x + 0.22 * branch)
     return table
 
 
 def make(out):
     torch.set_num_threads(1)
+    logging.set_verbosity_error()  # of contexts that are shorter, and factors that are smaller, than a released model's
     for name, (inputs, run) in cases().items():
         folder = out / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -175,8 +200,8 @@ def make(out):
             np.save(folder / f"{n}.npy", a)
         wide = {n: t.double() if t.is_floating_point() else t for n, t in tensors.items()}
         with torch.no_grad():
-            np.save(folder / "out.f32.npy", run(*tensors.values()).contiguous().numpy())
-            np.save(folder / "out.f64.npy", run(*wide.values()).contiguous().numpy())
+            np.save(folder / "out.f32.npy", run(*(tensors.values() or [torch.float32])).contiguous().numpy())
+            np.save(folder / "out.f64.npy", run(*(wide.values() or [torch.float64])).contiguous().numpy())
 
 
 def nmse(r, c):
@@ -196,7 +221,8 @@ def check(committed):
         for name in set(names(made)) & set(names(committed)):
             old, new = committed / name, made / name
             if name.split("/")[-1].startswith("out."):
-                distance = nmse(np.load(old), np.load(new))
+                r, c = np.load(old), np.load(new)
+                distance = nmse(r, c) if (r.shape, r.dtype) == (c.shape, c.dtype) else np.inf
                 if not distance <= 1e-13:
                     bad.append(f"{name}: NMSE {distance:.1e}")
             elif old.read_bytes() != new.read_bytes():

@@ -239,7 +239,12 @@ impl Run<'_> {
         let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
         // Later readers were settled before: what is still provisional among them is confirmed.
         let follows = |&i: &usize| found[i].agrees() && (!rotated || self.same_order(found, i, layout));
-        !after.is_empty() && after.iter().all(follows)
+        // A reader that differs speaks against a layout that the shape shows only if all else it reads agrees.
+        let other_cause = |&i: &usize| {
+            let (before, _) = self.graph.nearest_before(i, |b| found[b].is_judged());
+            !rotated && before.iter().any(|&b| b != index && !found[b].agrees())
+        };
+        !after.is_empty() && after.iter().all(|i| follows(i) || other_cause(i))
     }
 
     /// Q before RoPE is in the other order only if Q after RoPE is too.

@@ -207,6 +207,13 @@ fn an_axis_order_that_the_shape_shows_is_undone_where_what_follows_agrees() {
     let report = judged_as(Profile::F32, &reference, &candidate);
     assert_eq!(report.verdict, Verdict::Parity);
     assert!(report.warnings.iter().any(|w| w.contains("permuted")), "{:?}", report.warnings);
+    // What follows is wrong for another reason: that is the finding, and the layout is not.
+    let mut elsewhere = candidate.clone();
+    for at in ["layers.1.probs", "layers.1.context"] {
+        elsewhere.get_mut(&tap(at)).unwrap().1[3] = 9.0;
+    }
+    let report = judged_as(Profile::F32, &reference, &elsewhere);
+    assert_eq!(report.taps[report.first.unwrap().index].place.tap, tap("layers.1.probs"));
     // The same, and what follows is wrong: the layout is the finding.
     candidate.get_mut(&tap("layers.1.context")).unwrap().1[3] = 9.0;
     let report = judged_as(Profile::F32, &reference, &candidate);

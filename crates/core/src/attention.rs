@@ -38,15 +38,19 @@ pub fn softcap<F: Float>(x: F, cap: F) -> F {
 
 /// scores = mask(softcap(scale · qk)): scaled, then capped, then -inf where the mask hides the key.
 ///
-/// `qk` \[H,T,S\]; so is the result. The T queries are the last of the S positions: query t stands at S - T + t.
+/// `qk` \[H,T,S\]; so is the result; the mask's padding, where there is one, \[S\]. The T queries are the last of the S positions:
+/// query t stands at S - T + t.
 ///
 /// Source: PyTorch, torch.nn.functional.scaled_dot_product_attention.
 ///
 /// # Errors
-/// When there are fewer keys than queries.
+/// When there are fewer keys than queries, or the padding is not \[S\].
 pub fn scores<F: Float>(qk: ArrayView3<'_, F>, scale: F, cap: Option<F>, mask: Mask<'_>) -> Result<Array3<F>, OpError> {
     let (_, tokens, keys) = qk.dim();
     ensure(keys >= tokens, "scores", qk.shape(), &[tokens], "qk is [H,T,S], S >= T")?;
+    if let Some(padding) = mask.padding {
+        ensure(keys == padding.len(), "scores", qk.shape(), &[padding.len()], "qk is [H,T,S], padding [S]")?;
+    }
     let mut out = qk.to_owned();
     for ((_, t, s), x) in out.indexed_iter_mut() {
         let scaled = *x * scale;
@@ -59,7 +63,8 @@ pub fn scores<F: Float>(qk: ArrayView3<'_, F>, scale: F, cap: Option<F>, mask: M
 /// context\[t, h·d + i\] = Σₛ probs\[h,t,s\] · v\[s,⌊h/(H/K)⌋,i\].
 ///
 /// `probs` \[H,T,S\], `v` \[S,K,d\]; the result is \[T,H*d\], heads side by side. Each sum over the keys is a
-/// [`dot`](crate::dot); a key of probability 0 changes no bit of it (but a zero's sign).
+/// [`dot`](crate::dot); a key of probability 0 and of finite values changes no bit of it (but a
+/// zero's sign).
 ///
 /// Source: as [`qk`].
 ///

@@ -7,12 +7,14 @@ pub struct Mask<'a> {
     pub causal: bool,
     /// At most this many keys back, the query's own included.
     pub window: Option<usize>,
-    /// For each key, 1 where it is a token and 0 where it is padding; a key beyond the slice is a token.
+    /// For each key, 1 where it is a token and 0 where it is padding; so is a key beyond the slice.
     pub padding: Option<&'a [u8]>,
 }
 
 impl Mask<'_> {
     /// Whether the query at position `query` sees the key at position `key`, both counted from the first key.
+    ///
+    /// Source: transformers 4.57, masking_utils.
     ///
     /// ```
     /// use firstdiff_core::Mask;
@@ -22,9 +24,9 @@ impl Mask<'_> {
     /// ```
     pub fn visible(&self, query: usize, key: usize) -> bool {
         let past = !self.causal || key <= query;
-        // As transformers' sliding_window_overlay: key > query - window.
+        // As transformers' sliding_window_overlay has it: key > query - window.
         let near = self.window.is_none_or(|window| key.saturating_add(window) > query);
-        let token = self.padding.is_none_or(|padding| padding.get(key) != Some(&0));
+        let token = self.padding.is_none_or(|padding| padding.get(key).is_some_and(|&real| real != 0));
         past && near && token
     }
 }

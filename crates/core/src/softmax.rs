@@ -7,8 +7,9 @@ use crate::float::Float;
 
 /// pᵢ = e^(xᵢ - max x) / Σⱼ e^(xⱼ - max x), over the last axis; of any shape.
 ///
-/// The sum is taken in the order of [`sum`]. A row that is -inf throughout (a query that sees no key) becomes zeros; PyTorch gives NaN
-/// there. A NaN or +inf makes its row NaN.
+/// The sum is taken in the order of [`sum`]. A row that is -inf throughout (a query that sees no key, as padding's own) becomes
+/// zeros. PyTorch gives NaN there, and transformers' eager attention, which adds the least finite value for -inf, 1/S each: such rows
+/// cannot be compared. A NaN or +inf makes its row NaN.
 ///
 /// Source: PyTorch, torch.nn.functional.softmax.
 pub fn softmax<F: Float>(x: ArrayViewD<'_, F>) -> ArrayD<F> {

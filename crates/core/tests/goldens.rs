@@ -13,6 +13,8 @@ const F32: f64 = 1e-13;
 const F64: f64 = 1e-30;
 /// RoPE in f64: at position 4095 a frequency that is off by 1e-16 of itself turns by 4e-13 more or less.
 const F64_ANGLES: f64 = 1e-26;
+/// Cases whose values span many sizes, so that each is held to its own.
+const FREQUENCIES: &str = "rope_inv_freq_";
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/ops")
@@ -88,6 +90,17 @@ fn assert_golden<F: Golden>(case: &Case, actual: ArrayD<F>, bound: f64) {
     assert!(nmse <= bound, "{} {}: NMSE {nmse:.1e}", case.0, F::OUT);
 }
 
+/// Every value within a few roundings of its own size.
+#[track_caller]
+fn assert_each<F: Golden>(case: &Case, actual: &ArrayD<F>) {
+    let expected: ArrayD<F> = case.read(F::OUT);
+    assert_eq!(actual.shape(), expected.shape(), "{}", case.0);
+    for (i, (&e, &a)) in expected.iter().zip(actual).enumerate() {
+        let off = (a.wide() / e.wide() - 1.0).abs() / F::epsilon().wide();
+        assert!(off <= 4.0, "{} {} [{i}]: {off:.1} epsilon", case.0, F::OUT);
+    }
+}
+
 /// What the operation of a case makes of its inputs. `None`: no such case.
 fn run<F: Golden>(name: &'static str) -> Option<Result<ArrayD<F>, OpError>> {
     let case = Case(name);
@@ -141,7 +154,7 @@ fn run<F: Golden>(name: &'static str) -> Option<Result<ArrayD<F>, OpError>> {
         "residual" => {
             core::residual(case.two("x").into_dyn().view(), case.two("branch").into_dyn().view(), F::of(0.22))
         }
-        _ => return rope(&case),
+        _ => return rope(&case).or_else(|| frequencies(&case).map(Ok)),
     })
 }
 
@@ -173,6 +186,36 @@ fn rope<F: Golden>(case: &Case) -> Option<Result<ArrayD<F>, OpError>> {
     Some(out.map(Array::into_dyn))
 }
 
+/// Frequencies, then the factor.
+fn frequencies<F: Golden>(case: &Case) -> Option<ArrayD<F>> {
+    let llama3 =
+        RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_max_position: 8192.0 };
+    let yarn = |factor, beta: [f64; 2], original_max_position, attention_factor, truncate| RopeScaling::Yarn {
+        factor,
+        beta_fast: beta[0],
+        beta_slow: beta[1],
+        original_max_position,
+        attention_factor,
+        mscale: None,
+        mscale_all_dim: None,
+        truncate,
+    };
+    let (dim, theta, scaling) = match case.0.strip_prefix(FREQUENCIES)? {
+        "default" => (64, 1e6, RopeScaling::None),
+        "linear" => (64, 1e4, RopeScaling::Linear { factor: 8.0 }),
+        "llama3" => (128, 5e5, llama3),
+        "yarn" => (128, 1e6, yarn(4.0, [32.0, 1.0], 32768.0, None, true)),
+        "yarn_given" => (22, 1e4, yarn(4.0, [32.0, 1.0], 64.0, Some(1.37), true)),
+        "yarn_shrunk" => (22, 1e4, yarn(0.5, [32.0, 1.0], 64.0, None, true)),
+        "yarn_clamped" => (16, 10.0, yarn(4.0, [2000.0, 1.0], 4096.0, None, true)),
+        "yarn_vertical" => (22, 1e4, yarn(4.0, [4.0, 4.0], 640.0, None, false)),
+        _ => return None,
+    };
+    let (mut all, factor) = core::rope_inv_freq(dim, theta, &scaling);
+    all.push(F::of(factor));
+    Some(Array1::from(all).into_dyn())
+}
+
 fn cases() -> Vec<&'static str> {
     let entries = std::fs::read_dir(folder()).unwrap();
     let names = entries.map(|e| e.unwrap().file_name().into_string().unwrap());
@@ -184,7 +227,11 @@ fn cases() -> Vec<&'static str> {
 fn check_all<F: Golden + Debug>() {
     for name in cases() {
         let actual = run::<F>(name).unwrap_or_else(|| panic!("{name}: no operation for this golden")).unwrap();
-        assert_golden(&Case(name), actual, if name.starts_with("rope_") { F::ROPE } else { F::BOUND });
+        if name.starts_with(FREQUENCIES) {
+            assert_each(&Case(name), &actual);
+        } else {
+            assert_golden(&Case(name), actual, if name.starts_with("rope_") { F::ROPE } else { F::BOUND });
+        }
     }
 }
 
@@ -202,7 +249,7 @@ fn every_operation_in_f64() {
 fn every_public_operation_has_a_golden() {
     // Named as lib.rs exports them; what is no operation is left out by name.
     let source = include_str!("../src/lib.rs");
-    let helpers = ["dot", "sum", "rope_inv_freq"];
+    let helpers = ["dot", "sum"];
     let exported = source.lines().filter_map(|l| l.strip_prefix("pub use ")).flat_map(|l| {
         let list = l.split_once("::").map_or(l, |(_, list)| list).trim_matches(['{', '}', ';']);
         list.split(", ").map(|name| name.trim_matches(['{', '}', ';']).to_owned()).collect::<Vec<_>>()
@@ -217,9 +264,10 @@ fn every_public_operation_has_a_golden() {
 
 #[test]
 fn the_mask_is_pytorchs_rule_by_rule() {
-    let mask = Mask { causal: true, window: Some(3), padding: Some(&[0, 1, 1]) };
+    let mask = Mask { causal: true, window: Some(3), padding: Some(&[0, 1, 1, 1, 1]) };
     let seen = |query| (0..9).filter(|&key| mask.visible(query, key)).collect::<Vec<_>>();
-    assert_eq!((seen(0), seen(2), seen(5)), (vec![], vec![1, 2], vec![3, 4, 5]));
+    assert_eq!((seen(0), seen(2), seen(4)), (vec![], vec![1, 2], vec![2, 3, 4]));
+    assert_eq!(seen(5), [3, 4], "transformers' prepare_padding_mask: what a padding mask does not reach is padding");
 }
 
 #[test]
@@ -234,6 +282,10 @@ fn shapes_that_do_not_fit_are_errors() {
     assert!(core::rope(q.view(), &[0; 8], &[1.0], 1.0, RopePairing::Half).is_err());
     assert!(core::rope(q.view(), &[0; 9], &[1.0; 3], 1.0, RopePairing::Half).is_err());
     assert!(core::scores(q.view(), 1.0, None, Mask::default()).is_err(), "6 queries, 4 keys");
+    for padding in [&[1; 8], &[1; 10][..]] {
+        let mask = Mask { padding: Some(padding), ..Mask::default() };
+        assert!(core::scores(Array3::<f32>::zeros((6, 9, 9)).view(), 1.0, None, mask).is_err(), "9 keys");
+    }
     let outside = core::embedding(a.view(), &[0, 9]);
     assert_eq!(outside, Err(OpError::Token { token: 9, position: 1, vocab: 9 }));
 }
