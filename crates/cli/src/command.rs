@@ -13,6 +13,7 @@ use serde_json::json;
 use crate::baseline::{Baseline, Regression};
 use crate::screen::{Detail, render};
 use crate::session::{Judged, Session};
+use crate::words::taps_in_words;
 
 /// Parity: everything compared agrees.
 pub const PARITY: u8 = 0;
@@ -172,9 +173,22 @@ pub fn main() -> u8 {
 
 /// Prints an error as one line.
 pub fn report_error(error: &anyhow::Error) {
+    let text: String = one_line(error).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     // A closed pipe on the other side is nobody's fault.
-    let text: String = format!("{error:#}").chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let _ = writeln!(anstream::stderr(), "firstdiff: error: {text}");
+}
+
+/// The chain of causes, each said once: many errors say their source themselves.
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text += &format!(": {cause}");
+        }
+    }
+    text
 }
 
 /// Prints to standard output; a reader that has gone away is no error.
@@ -253,14 +267,18 @@ fn run_gate(args: GateArgs) -> Result<u8> {
         let baseline = Baseline::of(&judged.report);
         crate::json::write_whole(&args.baseline, &baseline.to_text(&judged))?;
         if screen {
-            print(&format!("gate: baseline of {} taps written to {}\n", baseline.len(), args.baseline.display()))?;
+            print(&format!(
+                "gate: baseline of {} written to {}\n",
+                taps_in_words(baseline.len()),
+                args.baseline.display()
+            ))?;
         }
         return Ok(PARITY);
     }
     if regressions.is_empty() && code == PARITY {
         if screen {
             let taps = baseline.map_or(0, |b| b.len());
-            print(&format!("gate: passed, {taps} taps no worse than {}\n", args.baseline.display()))?;
+            print(&format!("gate: passed, {} no worse than {}\n", taps_in_words(taps), args.baseline.display()))?;
         }
         return Ok(PARITY);
     }
@@ -274,7 +292,7 @@ fn run_gate(args: GateArgs) -> Result<u8> {
 }
 
 fn gate_screen(regressions: &[Regression]) -> String {
-    let mut text = format!("gate: FAILED, {} taps\n", regressions.len());
+    let mut text = format!("gate: FAILED, {}\n", taps_in_words(regressions.len()));
     let number = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.1e}"));
     for r in regressions.iter().take(10) {
         text +=
@@ -303,7 +321,7 @@ fn run_dump(args: DumpArgs) -> Result<u8> {
         crate::json::write(path, &json!({"schema": 1, "command": "dump", "output": output, "taps": count}))?;
     }
     if !is_stdout(args.json.as_ref()) {
-        print(&format!("{count} taps written to {}\n", args.output.display()))?;
+        print(&format!("{} written to {}\n", taps_in_words(count), args.output.display()))?;
     }
     Ok(PARITY)
 }

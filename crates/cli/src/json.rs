@@ -1,6 +1,5 @@
 //! What does `--json` say? The report in the keys that other programs rely on.
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -23,6 +22,7 @@ pub fn report(command: &str, judged: &Judged) -> Value {
         entry["after"] = first.after.map(|p| p.tap.to_string()).into();
         entry["unchecked_between"] = first.unchecked_between.iter().map(|p| p.tap.to_string()).collect();
         entry["harmless_from"] = first.harmless_from.map(|p| p.tap.to_string()).into();
+        entry["unseen_keys"] = first.unseen_keys.into();
         entry["reason"] = tap.reason.clone().into();
         entry["anatomy"] = anatomy(&first.anatomy);
         entry
@@ -104,8 +104,7 @@ pub fn write(path: &Path, value: &Value) -> Result<()> {
     let mut text = serde_json::to_string_pretty(value)?;
     text.push('\n');
     if path == Path::new("-") {
-        std::io::stdout().write_all(text.as_bytes())?;
-        return Ok(());
+        return crate::command::print(&text);
     }
     write_whole(path, &text)
 }

@@ -18,6 +18,7 @@ mod parity;
 mod progress;
 pub mod screen;
 mod session;
+mod words;
 
 pub use firstdiff_compare as compare;
 pub use firstdiff_model as model;

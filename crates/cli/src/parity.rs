@@ -26,7 +26,7 @@ pub fn check_parity(
     golden: impl AsRef<Path>,
     profile: Option<&str>,
 ) -> Result<(), NoParity> {
-    let failed = |error: anyhow::Error| NoParity(format!("firstdiff: {error:#}"));
+    let failed = |error: anyhow::Error| NoParity(format!("firstdiff: {}", crate::command::one_line(&error)));
     let profile = profile.map(str::parse).transpose().map_err(|e: String| NoParity(format!("firstdiff: {e}")))?;
     let judged =
         Session::open(golden.as_ref(), candidate.as_ref(), profile, None).and_then(Session::run).map_err(failed)?;

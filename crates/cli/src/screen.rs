@@ -3,10 +3,11 @@
 use std::fmt::Write;
 
 use anstyle::{AnsiColor, Style};
-use firstdiff_compare::{Anatomy, FirstDivergence, Report, Status, TapReport, Verdict};
-use firstdiff_trace::Dump;
+use firstdiff_compare::{Anatomy, Change, FirstDivergence, Report, Status, TapReport, Verdict, index_in_words, number};
+use firstdiff_trace::{Dump, Site};
 
 use crate::session::Judged;
+use crate::words::{concentrated, group, safe, shorten, taps_in_words};
 
 /// How much of the taps is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,11 +49,6 @@ fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// Text of foreign origin, without control characters.
-fn safe(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] }).collect()
-}
-
 /// The screen of a comparison.
 pub fn render(judged: &Judged, detail: Detail) -> Screen {
     let mut screen = Screen::default();
@@ -63,7 +59,7 @@ pub fn render(judged: &Judged, detail: Detail) -> Screen {
     screen.line("");
     taps(&mut screen, report, detail);
     screen.line("");
-    conclusion(&mut screen, report);
+    conclusion(&mut screen, judged);
     unchecked(&mut screen, report);
     for warning in &report.warnings {
         screen.line(&format!("{} {}", paint(WARN, "note:"), safe(warning)));
@@ -200,9 +196,9 @@ fn fold_line(name: &str, run: &[TapReport]) -> String {
     let missing = if unchecked.is_empty() { String::new() } else { format!("; {} unchecked", unchecked.len()) };
     let Some(first) = checked.first() else {
         return format!(
-            "  {} {name:<32} {} taps unchecked: {}",
+            "  {} {name:<32} {} unchecked: {}",
             mark(Status::Unchecked),
-            run.len(),
+            taps_in_words(run.len()),
             reasons(&unchecked)
         );
     };
@@ -232,45 +228,46 @@ fn reasons(run: &[&TapReport]) -> String {
     format!("{}{more}", reasons.join("; "))
 }
 
-fn number(value: f64) -> String {
-    if value == 0.0 {
-        "0".into()
-    } else if (1e-3..1e4).contains(&value.abs()) {
-        format!("{value:.4}")
-    } else {
-        format!("{value:.1e}")
-    }
-}
-
-fn conclusion(screen: &mut Screen, report: &Report) {
+fn conclusion(screen: &mut Screen, judged: &Judged) {
+    let report = &judged.report;
     match (&report.verdict, &report.first) {
         (Verdict::Incomparable(reason), _) => screen.line(&format!("{} {}", paint(BAD, "incomparable:"), safe(reason))),
-        (Verdict::Diverged, Some(first)) => divergence(screen, report, first),
+        (Verdict::Diverged, Some(first)) => divergence(screen, judged, first),
         (Verdict::Diverged, None) => screen.line(&paint(BAD, "diverged")),
         (Verdict::Parity, _) => {
             let (agree, all) = (report.count(Status::agrees), report.taps.len());
             let exact = report.count(|s| s == Status::Exact);
-            let of = if agree == all { format!("all {all}") } else { format!("{agree} of {all}") };
-            screen.line(&format!("{} {of} taps agree, {exact} of them bit for bit", paint(GOOD, "parity:")));
+            let of = if agree == all {
+                format!("all {}", taps_in_words(all))
+            } else {
+                format!("{agree} of {}", taps_in_words(all))
+            };
+            screen.line(&format!("{} {of} agree, {exact} of them bit for bit", paint(GOOD, "parity:")));
         }
     }
 }
 
-fn divergence(screen: &mut Screen, report: &Report, first: &FirstDivergence) {
+fn divergence(screen: &mut Screen, judged: &Judged, first: &FirstDivergence) {
+    let report = &judged.report;
     let tap = &report.taps[first.index];
     let place = format!("{} ({})", tap.place, tap.op);
-    let after = first.after.map_or("the tokens".to_owned(), |after| format!("{after}, which agrees"));
+    let seen = if first.unseen_keys { " at the positions compared" } else { "" };
+    let after = first.after.map_or("the tokens".to_owned(), |after| format!("{after}, which agrees{seen}"));
     match first.unchecked_between.is_empty() {
         true => screen.line(&format!("{} {}, after {after}", paint(BAD, "first divergence:"), paint(BOLD, &place))),
         false => {
             let between: Vec<String> = first.unchecked_between.iter().map(|p| p.tap.to_string()).collect();
             let shown = shorten(&between, 6);
             screen.line(&format!("{} between {after}, and {}", paint(BAD, "first divergence:"), paint(BOLD, &place)));
-            screen.line(&format!(
-                "  not recorded by both in between: {shown}; the fault is in any of these or in {}",
-                tap.op
-            ));
+            let why =
+                if chosen(judged) { "not recorded by both, or left out by --taps" } else { "not recorded by both" };
+            screen.line(&format!("  {why} in between: {shown}; the fault is in any of these or in {}", tap.op));
         }
+    }
+    if first.unseen_keys {
+        screen.line(
+            "  keys and values of token positions that were not compared are read on the way: the fault may be in theirs, at any tap before",
+        );
     }
     if tap.place.step > 0 && report.taps.iter().any(|t| t.place.step == 0 && t.status.agrees()) {
         let step = tap.place.step;
@@ -282,14 +279,19 @@ fn divergence(screen: &mut Screen, report: &Report, first: &FirstDivergence) {
     if let Some(reason) = &tap.reason {
         screen.line(&format!("  {:<10} {}", "why", safe(reason)));
     }
-    how_far(screen, tap);
-    where_in_the_tensor(screen, tap, &first.anatomy);
-    let factor = first.anatomy.factor.filter(|(f, r)| f.is_finite() && *r < 0.5 && first.anatomy.undone_by.is_empty());
+    how_far(screen, report, tap);
+    where_in_the_tensor(screen, report, tap, &first.anatomy);
+    let nmse = tap.metrics.and_then(|m| m.nmse()).unwrap_or(0.0);
+    let telling = |(f, rest): &(f64, f64)| f.is_finite() && *rest < 0.5 * nmse && first.anatomy.undone_by.is_empty();
+    let factor = first.anatomy.factor.filter(telling);
     if let Some((factor, remaining)) = factor {
         let leaves = number(remaining);
         screen.line(&format!("  {:<10} best constant factor {factor:.5}, which leaves NMSE {leaves}", "scale"));
     }
-    for undone in first.anatomy.undone_by.iter().take(3) {
+    // One factor for all is a factor for each position and channel too: that need not be said again.
+    let one = first.anatomy.undone_by.iter().any(|u| matches!(u.change, Change::Factor(_)));
+    let told = |change: &Change| one && matches!(change, Change::FactorByPosition | Change::FactorByChannel);
+    for undone in first.anatomy.undone_by.iter().filter(|u| !told(&u.change)).take(3) {
         let leaves = number(undone.residual_nmse);
         screen.line(&format!("  {:<10} {} (leaves NMSE {leaves})", "it is", paint(BOLD, &undone.change.to_string())));
     }
@@ -308,10 +310,15 @@ fn divergence(screen: &mut Screen, report: &Report, first: &FirstDivergence) {
     if !others.is_empty() {
         screen.line(&format!("  {:<10} {} (their inputs agree too)", "also", shorten(&others, 6)));
     }
-    screen.line(&format!("  {:<10} {}", "next", next_step(report, first, tap)));
+    screen.line(&format!("  {:<10} {}", "next", next_step(judged, first, tap)));
 }
 
-fn how_far(screen: &mut Screen, tap: &TapReport) {
+/// Whether only some taps were asked for.
+fn chosen(judged: &Judged) -> bool {
+    judged.session.options.only.is_some()
+}
+
+fn how_far(screen: &mut Screen, report: &Report, tap: &TapReport) {
     let Some(metrics) = tap.metrics else { return };
     let mut text = String::new();
     let mut part = |name: &str, value: Option<f64>| {
@@ -319,16 +326,21 @@ fn how_far(screen: &mut Screen, tap: &TapReport) {
             let _ = write!(text, "{name} {}, ", number(value));
         }
     };
-    part("NMSE", metrics.nmse());
+    let said = tap.reason.as_ref().is_some_and(|why| why.starts_with("NMSE"));
+    part("NMSE", metrics.nmse().filter(|_| !said));
     part("RMSE", metrics.rmse());
     part("correlation", metrics.correlation());
     if let Some(peak) = metrics.max_abs_diff() {
-        let at = tap.max_at().unwrap_or_default();
+        let mut at = tap.max_at().unwrap_or_default();
+        let axis = tap.place.tap.site.axes().iter().position(|a| *a == 'T');
+        if let Some(row) = axis.and_then(|axis| at.get_mut(axis)) {
+            *row = token_position(report, tap, *row);
+        }
         let _ = write!(
             text,
             "max |d| {} at {}: {} where the reference has {}",
             number(peak.abs_diff),
-            named_index(tap, &at),
+            index_in_words(tap.place.tap.site, &at),
             number(peak.candidate),
             number(peak.reference)
         );
@@ -339,27 +351,20 @@ fn how_far(screen: &mut Screen, tap: &TapReport) {
     }
 }
 
-fn named_index(tap: &TapReport, at: &[usize]) -> String {
-    let axes = tap.place.tap.site.axes();
-    let name = |axis: char| match axis {
-        'T' => "position",
-        'S' => "key",
-        'H' | 'K' => "head",
-        _ => "channel",
-    };
-    if axes.len() != at.len() {
-        return format!("{at:?}");
-    }
-    axes.iter().zip(at).map(|(axis, i)| format!("{} {i}", name(*axis))).collect::<Vec<_>>().join(", ")
+/// The position in the whole sequence of a position within the tap's step.
+fn token_position(report: &Report, tap: &TapReport, within: usize) -> usize {
+    let before = tap.place.step.checked_sub(1).map_or(0, |decoded| report.prompt + decoded as usize);
+    before + within
 }
 
-fn where_in_the_tensor(screen: &mut Screen, tap: &TapReport, anatomy: &Anatomy) {
+fn where_in_the_tensor(screen: &mut Screen, report: &Report, tap: &TapReport, anatomy: &Anatomy) {
     let allowed = tap.allowed.unwrap_or(0.0);
     if anatomy.positions.len() > 1 {
-        screen.line(&format!("  {:<10} {}", "positions", group(&anatomy.positions, allowed, "position")));
+        let label = |row| token_position(report, tap, tap.position(row));
+        screen.line(&format!("  {:<10} {}", "positions", group(&anatomy.positions, allowed, "position", label)));
     }
     if anatomy.heads.len() > 1 {
-        screen.line(&format!("  {:<10} {}", "heads", group(&anatomy.heads, allowed, "head")));
+        screen.line(&format!("  {:<10} {}", "heads", group(&anatomy.heads, allowed, "head", |head| head)));
     }
     if let Some(text) = concentrated(&anatomy.channels) {
         let name = if matches!(tap.place.tap.site.axes().last(), Some('S')) { "keys" } else { "channels" };
@@ -367,76 +372,19 @@ fn where_in_the_tensor(screen: &mut Screen, tap: &TapReport, anatomy: &Anatomy) 
     }
 }
 
-/// Which of the groups are right, and how far off the others are.
-fn group(nmse: &[f64], allowed: f64, name: &str) -> String {
-    let right: Vec<usize> = (0..nmse.len()).filter(|&i| nmse[i] <= allowed).collect();
-    let wrong: Vec<usize> = (0..nmse.len()).filter(|&i| !right.contains(&i)).collect();
-    let worst = wrong.iter().copied().max_by(|&a, &b| nmse[a].total_cmp(&nmse[b]));
-    let Some(worst) = worst else { return "each by itself within tolerance".into() };
-    let least = wrong.iter().map(|&i| nmse[i]).fold(f64::INFINITY, f64::min);
-    let scale = |value: f64| if value.is_finite() { number(value) } else { "beyond measure".into() };
-    let spread = match nmse[worst] <= 4.0 * least {
-        true => format!("alike (NMSE {} to {})", scale(least), scale(nmse[worst])),
-        false => format!("NMSE {} to {}, worst at {name} {worst}", scale(least), scale(nmse[worst])),
-    };
-    if right.is_empty() {
-        return format!("all {} wrong, {spread}", nmse.len());
-    }
-    let listed = (ranges(&right), ranges(&wrong));
-    match listed {
-        (Some(right), Some(wrong)) => format!("{right} right, {wrong} wrong: {spread}"),
-        _ => format!("{} of {} right, {} wrong: {spread}", right.len(), nmse.len(), wrong.len()),
-    }
-}
-
-/// `0, 3-7`; `None` where that would be a wall of numbers.
-fn ranges(sorted: &[usize]) -> Option<String> {
-    let mut parts: Vec<(usize, usize)> = Vec::new();
-    for &i in sorted {
-        match parts.last_mut() {
-            Some(last) if last.1 + 1 == i => last.1 = i,
-            _ => parts.push((i, i)),
-        }
-    }
-    let text = parts.iter().map(|(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") });
-    (parts.len() <= 8).then(|| text.collect::<Vec<_>>().join(", "))
-}
-
-/// Says where the error sits if few channels hold most of it, or some hold none.
-fn concentrated(share: &[f64]) -> Option<String> {
-    if share.len() < 4 {
-        return None;
-    }
-    let mut order: Vec<usize> = (0..share.len()).collect();
-    order.sort_by(|&a, &b| share[b].total_cmp(&share[a]));
-    let few = share.len().div_ceil(16);
-    let held: f64 = order[..few].iter().map(|&i| share[i]).sum();
-    if held > 0.9 {
-        let mut top = order[..few].to_vec();
-        top.retain(|&i| share[i] > 0.01);
-        top.sort_unstable();
-        let which = ranges(&top).unwrap_or_else(|| format!("{} of {}", top.len(), share.len()));
-        return Some(format!("{which} hold {:.0} % of the error", 100.0 * held));
-    }
-    // Those without error, by the least share that rounding leaves.
-    let clean: Vec<usize> = (0..share.len()).filter(|&i| share[i] < 1e-9).collect();
-    let telling = !clean.is_empty() && clean.len() < share.len();
-    let which = || ranges(&clean).unwrap_or_else(|| format!("{} of {}", clean.len(), share.len()));
-    telling.then(|| format!("{} right", which()))
-}
-
-fn shorten(parts: &[String], most: usize) -> String {
-    if parts.len() <= most {
-        return parts.join(", ");
-    }
-    format!("{} ... {} ({} in all)", parts[..most - 1].join(", "), parts[parts.len() - 1], parts.len())
-}
-
 /// What to do next, from what is known and nothing more.
-fn next_step(report: &Report, first: &FirstDivergence, tap: &TapReport) -> String {
+fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> String {
+    let report = &judged.report;
     if let Some(missing) = first.unchecked_between.first() {
         let last = first.unchecked_between.last().unwrap_or(missing);
-        return format!("record {} to {} in both runs, and compare again", missing.tap, last.tap);
+        let how = if chosen(judged) { "compare without --taps, or record" } else { "record" };
+        return format!("{how} {} to {} in both runs, and compare again", missing.tap, last.tap);
+    }
+    if first.unseen_keys {
+        return format!("record every token position up to {} in both runs, and compare again", tap.place.tap);
+    }
+    if tap.place.tap.site == Site::H0 {
+        return first_embedding(judged, tap.place.step).into();
     }
     let reads: Vec<String> =
         first.reads.iter().filter(|p| p.step == tap.place.step).map(|p| p.tap.to_string()).collect();
@@ -444,6 +392,24 @@ fn next_step(report: &Report, first: &FirstDivergence, tap: &TapReport) -> Strin
     let also = report.count(|s| s == Status::Diverged) > 1;
     let order = if also { "; mend it first and compare again" } else { "" };
     format!("look at the operation '{}' that makes {} from {inputs}{order}", tap.op, tap.place.tap)
+}
+
+/// Before the embedding is suspected, the tokens are.
+fn first_embedding(judged: &Judged, step: u32) -> &'static str {
+    let [reference, candidate] = [&judged.session.reference, &judged.session.candidate].map(Dump::meta);
+    let (ours, theirs) = match step {
+        0 => (&reference.tokens, &candidate.tokens),
+        _ => (&reference.decode_tokens, &candidate.decode_tokens),
+    };
+    match (ours, theirs) {
+        (Some(ours), Some(theirs)) if ours == theirs => {
+            "look at the operation 'embedding': both say they were fed the same tokens"
+        }
+        (Some(_), Some(_)) => "feed both runs the same tokens, and compare again",
+        _ => {
+            "see that both runs were fed the same tokens (not both dumps say which); then look at the operation 'embedding'"
+        }
+    }
 }
 
 fn unchecked(screen: &mut Screen, report: &Report) {
@@ -465,7 +431,8 @@ fn unchecked(screen: &mut Screen, report: &Report) {
                 format!("decode steps {first}-{last}")
             });
         }
-        let text = format!("{} of {} taps ({}): {}", run.len(), report.taps.len(), names.join(", "), reasons(&run));
+        let text =
+            format!("{} of {} ({}): {}", run.len(), taps_in_words(report.taps.len()), names.join(", "), reasons(&run));
         screen.line(&format!("{} {text}", paint(WARN, "not checked:")));
     }
     if !report.unnamed.is_empty() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use firstdiff_compare::{Graph, Node, Options, Place, Profile, Report, compare, vocabulary_graph};
+use firstdiff_compare::{Graph, Node, Options, Place, Profile, Report, compare, number, vocabulary_graph};
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Dump, Rows, Tap};
 
@@ -58,7 +58,10 @@ impl Session {
     /// # Errors
     /// When the model cannot be read or run, or neither dump says which tokens it was fed.
     pub fn with_model(mut self, model: &Path) -> Result<Session> {
+        let path = model;
         let model = firstdiff_model::load(model)?;
+        same_model(&model, &self.reference)
+            .with_context(|| format!("{} is not of the model {}", self.reference.path().display(), path.display()))?;
         let entries = self.reference.entries().iter().chain(self.candidate.entries());
         let steps: std::collections::BTreeSet<u32> = entries.map(|e| e.step).chain([0]).collect();
         self.graph = Graph::new(&nodes(&model), steps);
@@ -67,13 +70,25 @@ impl Session {
             self.warnings.push(format!("profile {}: {note}", self.options.profile));
             return Ok(self);
         }
-        self.options.allowed = self.measured(&model)?;
+        let measured = self.measured(&model)?;
+        self.options.allowed = measured.allowed;
+        if let Some((place, nmse)) = measured.doubt {
+            let said =
+                format!("the reference's {place} is off the exact run of {} by NMSE {}", path.display(), number(nmse));
+            if nmse > OTHER {
+                bail!(
+                    "{said}: it is a run of another model, or the reference is the wrong side; compare without --model"
+                );
+            }
+            self.warnings.push(format!("{said}: it may be the wrong side"));
+        }
         self.warnings.extend(window_warning(&model, &self.reference));
         Ok(self)
     }
 
-    /// The distance between the f32 and the exact run of every tap, with room for other orders of summation.
-    fn measured(&self, model: &Model) -> Result<BTreeMap<Place, f64>> {
+    /// The distance between the f32 and the exact run of every tap, with room for other orders of summation, and how far the reference is
+    /// from the exact run.
+    fn measured(&self, model: &Model) -> Result<Measured> {
         let meta = [self.reference.meta(), self.candidate.meta()];
         let Some(tokens) = meta.iter().find_map(|m| m.tokens.as_ref()) else {
             bail!("--model needs the token ids, and neither dump.json has 'tokens'");
@@ -90,21 +105,32 @@ impl Session {
             }
             Ok::<(), anyhow::Error>(())
         })?;
+        let mut doubt = None;
+        for (place, exact) in &exact {
+            doubt =
+                doubt.or(self.reference_off(*place, exact)?.filter(|nmse| *nmse > DOUBTFUL).map(|nmse| (*place, nmse)));
+        }
         let mut allowed = BTreeMap::new();
         firstdiff_model::run(plan, weights, prompt, firstdiff_model::Profile::F32, recorded, |tap, step, values| {
             let place = Place { step, tap };
             if let (TapValues::F32(values), Some(exact)) = (values, exact.remove(&place)) {
-                let (mut error, mut energy) = (0.0, 0.0);
-                for (r, c) in exact.iter().zip(values.iter()).filter(|(r, _)| r.is_finite()) {
-                    error += (f64::from(*c) - r).powi(2);
-                    energy += r * r;
-                }
-                let nmse = if energy > 0.0 { error / energy } else { 0.0 };
+                let nmse = distance(&exact, values.iter().map(|&c| f64::from(c)));
                 allowed.insert(place, (ROOM * nmse).max(LEAST));
             }
             Ok::<(), anyhow::Error>(())
         })?;
-        Ok(allowed)
+        Ok(Measured { allowed, doubt })
+    }
+
+    /// NMSE between a tap of the reference and the exact run, where the two can be laid together as they stand: not Q and K, whose
+    /// rows have two orders, and not scores, which are masked in many ways.
+    fn reference_off(&self, place: Place, exact: &[f64]) -> Result<Option<f64>> {
+        let laid = matches!(place.tap.site.axes(), ['T', 'D' | 'C' | 'F' | 'V']);
+        let Some(entry) = self.reference.find(place.tap, place.step).filter(|_| laid) else { return Ok(None) };
+        let tensor = self.reference.read(entry)?;
+        let values = tensor.values();
+        let same = values.len() == exact.len();
+        Ok(same.then(|| distance(exact, (0..values.len()).map(|i| values.get(i)))))
     }
 
     /// Compares.
@@ -121,6 +147,58 @@ impl Session {
     }
 }
 
+/// What a model's own runs say of a comparison.
+struct Measured {
+    /// The NMSE each place is allowed.
+    allowed: BTreeMap<Place, f64>,
+    /// The reference's first tap that is further from the exact run than that of any right one, and how far.
+    doubt: Option<(Place, f64)>,
+}
+
+/// NMSE of `candidate` over the finite values of `exact`; infinite where a value is not finite.
+fn distance(exact: &[f64], candidate: impl Iterator<Item = f64>) -> f64 {
+    let (mut error, mut energy) = (0.0, 0.0);
+    for (r, c) in exact.iter().zip(candidate).filter(|(r, _)| r.is_finite()) {
+        error += (c - r).powi(2);
+        energy += r * r;
+    }
+    let nmse = if energy > 0.0 { error / energy } else { error };
+    if nmse.is_nan() { f64::INFINITY } else { nmse }
+}
+
+/// Whether `reference` can be a run of `model` by its taps and their shapes.
+fn same_model(model: &Model, reference: &Dump) -> Result<()> {
+    let dims = &model.plan.dims;
+    let extent = |axis: &char| match axis {
+        'D' => Some(dims.hidden),
+        'F' => Some(dims.ffn),
+        'V' => Some(dims.vocab),
+        'H' => Some(dims.heads),
+        'K' => Some(dims.kv_heads),
+        'd' => Some(dims.head_dim),
+        'C' => Some(dims.heads * dims.head_dim),
+        _ => None,
+    };
+    for entry in reference.entries() {
+        let (tap, axes) = (entry.tap, entry.tap.site.axes());
+        if !model.plan.steps.iter().any(|step| step.tap == tap) {
+            bail!("it holds {tap}, which that model has not");
+        }
+        // A shape with all of the vocabulary's axes is the dump's word on the sizes, in whichever order.
+        let whole = entry.shape.iter().filter(|&&n| n > 1).count() == axes.len();
+        for axis in axes.iter().filter(|_| whole) {
+            if let Some(size) = extent(axis).filter(|size| !entry.shape.contains(size)) {
+                bail!("{tap} has the shape {:?}, and there {axis} is {size}", entry.shape);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A reference this far from the exact run is a run of something else, or wrong.
+const OTHER: f64 = 1e-3;
+/// No right run in f32 is this far from the exact one.
+const DOUBTFUL: f64 = 1e-8;
 /// Room between one right order of summation and another: a plain loop is six times as far off as eight lanes.
 const ROOM: f64 = 64.0;
 /// No tap is held to less than this in f32.

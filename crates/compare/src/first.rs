@@ -11,6 +11,7 @@ use crate::pair::{Layout, Operand, Pair, position_axis};
 use crate::probe::blind_spots;
 use crate::profile::{Extent, Profile, allowed_nmse};
 use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict};
+use crate::steps::misaligned;
 
 /// What a comparison is told beside the two dumps.
 #[derive(Clone, Debug)]
@@ -45,6 +46,7 @@ enum Found {
 struct Judged {
     judgement: Judgement,
     shape: Vec<usize>,
+    positions: Option<Vec<usize>>,
     layout: Layout,
     /// How it stands if nothing confirms the layout; `None` where the layout needs no confirming.
     plain: Option<Judgement>,
@@ -80,7 +82,8 @@ pub fn compare(
     options: &Options,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Report, DumpError> {
-    let run = Run { reference, candidate, graph, options, extent: extent(reference, graph) };
+    let misaligned = misaligned(reference, candidate, options.rows.as_ref());
+    let run = Run { reference, candidate, graph, options, extent: extent(reference, graph), misaligned };
     let total = graph.places().len();
     let mut found = Vec::with_capacity(total);
     for (index, &place) in graph.places().iter().enumerate() {
@@ -99,12 +102,16 @@ pub fn vocabulary_graph(reference: &Dump, candidate: &Dump) -> Graph {
 
 fn extent(reference: &Dump, graph: &Graph) -> Extent {
     let layers = graph.places().iter().filter_map(|p| p.tap.layer).max().map_or(0, |l| l.saturating_add(1));
+    let steps = reference.entries().iter().map(|e| e.step).collect::<BTreeSet<_>>().len();
+    Extent { layers, positions: prompt(reference).saturating_add(steps) }
+}
+
+/// Token positions of the prefill.
+fn prompt(reference: &Dump) -> usize {
     let rows = |e: &Entry| e.shape.get(position_axis(e.tap.site)).copied();
     // The least that any tap shows: a tap of another layout must not loosen what is allowed.
-    let shown = reference.entries().iter().filter(|e| e.step == 0).filter_map(rows).min();
-    let prompt = reference.meta().tokens.as_ref().map(Vec::len).or(shown).unwrap_or(0);
-    let steps = reference.entries().iter().map(|e| e.step).collect::<BTreeSet<_>>().len();
-    Extent { layers, positions: prompt.saturating_add(steps) }
+    let shown = || reference.entries().iter().filter(|e| e.step == 0).filter_map(rows).min();
+    reference.meta().tokens.as_ref().map(Vec::len).or_else(shown).unwrap_or(0)
 }
 
 struct Run<'a> {
@@ -113,6 +120,8 @@ struct Run<'a> {
     graph: &'a Graph,
     options: &'a Options,
     extent: Extent,
+    /// Why the steps do not stand for the same token positions, where they do not.
+    misaligned: Option<String>,
 }
 
 impl Run<'_> {
@@ -128,6 +137,9 @@ impl Run<'_> {
             (None, Some(_)) => return Ok(Found::Unchecked("not in the reference".into())),
             (None, None) => return Ok(Found::Nothing),
         };
+        if self.misaligned.is_some() {
+            return Ok(Found::Misfit("its step stands for other tokens".into()));
+        }
         let (reference, candidate) = (self.reference.read(left)?, self.candidate.read(right)?);
         let (reference, candidate) = (reference.values(), candidate.values());
         let pair = match self.pair(left, &reference, right, &candidate) {
@@ -177,11 +189,12 @@ impl Run<'_> {
         let profile = self.options.profile;
         let judgement = judge(pair, profile, allowed);
         let shape = pair.shape().to_vec();
+        let positions = pair.positions().map(<[usize]>::to_vec);
         let layout = pair.layout().clone();
         if let Layout::Permuted(_) = layout {
             let plain = Outcome::Differs(Difference::Layout { what: layout.to_string() });
             let plain = judgement.outcome.agrees().then(|| Judgement { outcome: plain, ..judgement.clone() });
-            return Found::Judged(Box::new(Judged { judgement, shape, layout, plain }));
+            return Found::Judged(Box::new(Judged { judgement, shape, positions, layout, plain }));
         }
         if !judgement.outcome.agrees() {
             let stride = (pair.len() / 4096).max(1);
@@ -192,11 +205,17 @@ impl Run<'_> {
                 let other = judge(&reading, profile, allowed);
                 if other.outcome.agrees() {
                     let layout = reading.layout().clone();
-                    return Found::Judged(Box::new(Judged { judgement: other, shape, layout, plain: Some(judgement) }));
+                    return Found::Judged(Box::new(Judged {
+                        judgement: other,
+                        shape,
+                        positions,
+                        layout,
+                        plain: Some(judgement),
+                    }));
                 }
             }
         }
-        Found::Judged(Box::new(Judged { judgement, shape, layout, plain: None }))
+        Found::Judged(Box::new(Judged { judgement, shape, positions, layout, plain: None }))
     }
 
     /// A layout explains a difference away only if what follows agrees; what nothing confirms is judged as it stands.
@@ -217,6 +236,9 @@ impl Run<'_> {
         let Some(layout) = found[index].provisional() else { return true };
         let rotated = matches!(layout, Layout::CandidateAdjacent | Layout::CandidateHalf);
         if rotated && self.declared() == Some(layout.clone()) {
+            return true;
+        }
+        if self.customary(found, index, layout) {
             return true;
         }
         let site = self.graph.places()[index].tap.site;
@@ -247,6 +269,16 @@ impl Run<'_> {
         !after.is_empty() && after.iter().all(|i| follows(i) || other_cause(i))
     }
 
+    /// Axes in an order that the shapes show at two sites or more are the dump's custom; at one alone they may be its mistake.
+    fn customary(&self, found: &[Found], index: usize, layout: &Layout) -> bool {
+        let places = self.graph.places();
+        let alike = |(i, other): (usize, &Found)| {
+            let same = matches!(other, Found::Judged(theirs) if theirs.layout == *layout);
+            same && other.agrees() && places[i].tap.site != places[index].tap.site
+        };
+        matches!(layout, Layout::Permuted(_)) && found.iter().enumerate().any(alike)
+    }
+
     /// Q before RoPE is in the other order only if Q after RoPE is too.
     fn same_order(&self, found: &[Found], index: usize, layout: &Layout) -> bool {
         let site = self.graph.places()[index].tap.site;
@@ -265,7 +297,7 @@ impl Run<'_> {
 
     fn report(&self, found: Vec<Found>) -> Result<Report, DumpError> {
         let status = self.statuses(&found);
-        let mut warnings = blind_spots(self.reference, self.candidate)?;
+        let mut warnings = blind_spots(self.reference, self.candidate, self.options.profile)?;
         let first = (0..found.len()).find(|&i| status[i] == Some(Status::Diverged));
         let places: Vec<usize> = (0..found.len()).filter(|&i| status[i].is_some()).collect();
         let mut taps: Vec<TapReport> =
@@ -286,7 +318,8 @@ impl Run<'_> {
             }
             None => None,
         };
-        Ok(Report { verdict, profile: self.options.profile, first, taps, warnings, unnamed })
+        let (profile, prompt) = (self.options.profile, prompt(self.reference));
+        Ok(Report { verdict, profile, prompt, first, taps, warnings, unnamed })
     }
 
     fn statuses(&self, found: &[Found]) -> Vec<Option<Status>> {
@@ -312,19 +345,20 @@ impl Run<'_> {
     fn tap_report(&self, index: usize, found: &Found, status: Status) -> TapReport {
         let place = self.graph.places()[index];
         let op = self.graph.op(index).to_owned();
-        let blank = TapReport { place, op, status, reason: None, metrics: None, allowed: None, shape: Vec::new() };
+        let blank = TapReport::unchecked(place, op);
+        let blank = TapReport { status, ..blank };
         match found {
             Found::Nothing => blank,
             Found::Unchecked(reason) | Found::Misfit(reason) => TapReport { reason: Some(reason.clone()), ..blank },
             Found::Judged(judged) => {
-                let Judged { judgement, shape, layout, .. } = &**judged;
+                let Judged { judgement, shape, positions, layout, .. } = &**judged;
                 let reason = match (&judgement.outcome, layout) {
                     (Outcome::Differs(difference), _) => Some(difference.to_string()),
                     (_, Layout::Same) => None,
                     (_, layout) => Some(format!("{layout}; undone")),
                 };
                 let (metrics, allowed) = (Some(judgement.metrics), Some(judgement.allowed));
-                TapReport { reason, metrics, allowed, shape: shape.clone(), ..blank }
+                TapReport { reason, metrics, allowed, shape: shape.clone(), positions: positions.clone(), ..blank }
             }
         }
     }
@@ -334,14 +368,10 @@ impl Run<'_> {
         let entries = self.reference.entries().iter().chain(self.candidate.entries());
         let places: BTreeSet<Place> =
             entries.map(|e| Place { step: e.step, tap: e.tap }).filter(|p| !known.contains(p)).collect();
+        let reason = Some("not a tap of this model".to_owned());
         let report = |place: Place| TapReport {
-            place,
-            op: op_of(place.tap.site).into(),
-            status: Status::Unchecked,
-            reason: Some("not a tap of this model".into()),
-            metrics: None,
-            allowed: None,
-            shape: Vec::new(),
+            reason: reason.clone(),
+            ..TapReport::unchecked(place, op_of(place.tap.site).into())
         };
         places.into_iter().map(report).collect()
     }
@@ -356,6 +386,9 @@ impl Run<'_> {
                 (None, Some(name)) => format!("'{name}', which is no tap name", name = name.escape_debug()),
                 (None, None) => "nothing".into(),
             };
+            if let Some(reason) = &self.misaligned {
+                return Verdict::Incomparable(reason.clone());
+            }
             let misfit = found.iter().zip(self.graph.places()).find_map(|(f, place)| match f {
                 Found::Misfit(reason) => Some(format!("{place}: {reason}")),
                 _ => None,
@@ -404,8 +437,16 @@ impl Run<'_> {
             reads: self.graph.reads(index).iter().map(|&i| places[i]).collect(),
             unchecked_between: between.iter().map(|&i| places[i]).collect(),
             harmless_from: after.first().filter(|_| harmless).map(|&i| places[i]),
+            unseen_keys: self.unseen_keys(found, index, &before, &between),
             anatomy: self.anatomy(places[index])?,
         })
+    }
+
+    /// Whether keys or values of token positions that were not compared are read on the way from `before` to `index`.
+    fn unseen_keys(&self, found: &[Found], index: usize, before: &[usize], between: &[usize]) -> bool {
+        let partial = |i: &usize| matches!(&found[*i], Found::Judged(judged) if judged.positions.is_some());
+        let attends = |i: &usize| matches!(self.graph.places()[*i].tap.site, Site::Qk | Site::Context);
+        between.iter().chain([&index]).any(attends) && before.iter().any(partial)
     }
 
     fn anatomy(&self, place: Place) -> Result<Anatomy, DumpError> {

@@ -5,6 +5,7 @@ use std::fmt;
 use crate::metrics::{Metrics, NonFinite};
 use crate::pair::{MASKED, Pair};
 use crate::profile::Profile;
+use crate::report::{index_in_words, number};
 use firstdiff_trace::Site;
 
 /// What a comparison of two tensors says.
@@ -82,7 +83,7 @@ impl fmt::Display for Difference {
         match self {
             Difference::NonFinite { what } => f.write_str(what),
             Difference::ZeroReference => f.write_str("the reference is all zeros, the candidate is not"),
-            Difference::Nmse { nmse, allowed } => write!(f, "NMSE {nmse:.1e}, allowed {allowed:.1e}"),
+            Difference::Nmse { nmse, allowed } => write!(f, "NMSE {}, allowed {}", number(*nmse), number(*allowed)),
             Difference::Factor { factor } => {
                 write!(f, "{factor:.6} times the reference: a constant factor, though as small as rounding")
             }
@@ -93,10 +94,10 @@ impl fmt::Display for Difference {
                 )
             }
             Difference::Row { position, nmse } => {
-                write!(f, "position {position} is off by NMSE {nmse:.1e} of its own energy")
+                write!(f, "position {position} is off by NMSE {} of its own energy", number(*nmse))
             }
             Difference::Channel { channel, nmse } => {
-                write!(f, "channel {channel} is off by NMSE {nmse:.1e} of its own energy")
+                write!(f, "channel {channel} is off by NMSE {} of its own energy", number(*nmse))
             }
             Difference::Layout { what } => write!(f, "the reference's values in other places: {what}"),
             Difference::Overflow => f.write_str("values too large to be measured"),
@@ -208,7 +209,7 @@ fn wrong_row(pair: &Pair<'_>, rows: &[Metrics], allowed: f64) -> Option<Differen
         // A row of zeros has no energy of its own: its error is whole.
         .map(|(position, row)| (position, row.nmse().unwrap_or(f64::INFINITY)))
         .max_by(|a, b| a.1.total_cmp(&b.1))?;
-    (worst.1 > ROW_ROOM * allowed).then_some(Difference::Row { position: worst.0, nmse: worst.1 })
+    (worst.1 > ROW_ROOM * allowed).then_some(Difference::Row { position: pair.position(worst.0), nmse: worst.1 })
 }
 
 /// Metrics of each position, over all heads.
@@ -264,11 +265,19 @@ fn describe(found: &NonFinite, pair: &Pair<'_>) -> String {
         .iter()
         .filter(|(tally, _)| tally.count > 0)
         .map(|(tally, what)| {
-            let at = tally.first.map(|i| format!(", first at {:?}", unravel(i, pair.shape()))).unwrap_or_default();
+            let at = tally.first.map(|i| format!(", first at {}", place_of(i, pair))).unwrap_or_default();
             format!("{what}: {} of {total} values{at}", tally.count)
         })
         .collect();
     parts.join("; ")
+}
+
+fn place_of(index: usize, pair: &Pair<'_>) -> String {
+    let mut at = unravel(index, pair.shape());
+    if let Some(row) = at.get_mut(crate::pair::position_axis(pair.site())) {
+        *row = pair.position(*row);
+    }
+    index_in_words(pair.site(), &at)
 }
 
 /// The index along every axis of flat index `at`.

@@ -16,6 +16,7 @@ mod probe;
 mod profile;
 mod report;
 mod shapes;
+mod steps;
 
 pub use anatomy::{Anatomy, Change, Undone, anatomy};
 pub use first::{Options, compare, vocabulary_graph};
@@ -23,4 +24,4 @@ pub use graph::{Graph, Node, Place, op_of};
 pub use judge::{Difference, Judgement, Outcome, judge};
 pub use pair::{Layout, Misfit, Operand, Pair};
 pub use profile::{Extent, Profile, allowed_nmse};
-pub use report::{FirstDivergence, Report, Status, TapReport, Verdict};
+pub use report::{FirstDivergence, Report, Status, TapReport, Verdict, index_in_words, number};

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use firstdiff_trace::{NamedRows, Rows, Site, Values as Stored};
+use firstdiff_trace::{Entry, NamedRows, Rows, Site, Values as Stored};
 use rayon::prelude::*;
 
 use crate::metrics::{Metrics, Values};
@@ -78,6 +78,8 @@ pub struct Pair<'a> {
     layout: Layout,
     /// Number of heads, where the shape does not show it.
     merged_heads: Option<usize>,
+    /// The token positions of the step that are compared, where fewer than all.
+    positions: Option<Arc<[usize]>>,
 }
 
 /// A tensor as one side of a comparison.
@@ -104,16 +106,20 @@ impl<'a> Pair<'a> {
         let axis = position_axis(site);
         let (left, right) = (Selected::new(site, reference, axis), Selected::new(site, candidate, axis));
         let wanted = rows.filter(|r| !r.is_all());
-        let (left, right) = select_rows(left, right, wanted)?;
+        let (left, right, positions) = select_rows(left, right, wanted)?;
         let shape = left.shape.clone();
         let (layout, map) = match_shapes(site, &shape, &right.shape).ok_or_else(|| {
-            Misfit(format!("shape {:?} against the reference's {:?}", candidate.shape, reference.shape))
+            let advice = match positions_apart(axis, &left.shape, &right.shape) {
+                true => "; say which token positions these are: --rows last, or 'rows' in dump.json",
+                false => "",
+            };
+            Misfit(format!("shape {:?} against the reference's {:?}{advice}", candidate.shape, reference.shape))
         })?;
         let mut side = right.side;
         if let Some(map) = map {
             side = side.after(map);
         }
-        Ok(Pair { site, shape, reference: left.side, candidate: side, layout, merged_heads: None })
+        Ok(Pair { site, shape, reference: left.side, candidate: side, layout, merged_heads: None, positions })
     }
 
     /// The site compared.
@@ -149,6 +155,16 @@ impl<'a> Pair<'a> {
     /// The candidate's element `index`.
     pub fn candidate(&self, index: usize) -> f64 {
         self.candidate.get(index)
+    }
+
+    /// The token position, within the step, of row `row` of the position axis.
+    pub fn position(&self, row: usize) -> usize {
+        self.positions.as_ref().map_or(row, |list| list[row])
+    }
+
+    /// The token positions of the step that are compared, where fewer than all.
+    pub fn positions(&self) -> Option<&[usize]> {
+        self.positions.as_deref()
     }
 
     /// Number of positions T along the position axis, and the length of what is contiguous behind it.
@@ -290,6 +306,15 @@ fn settle_masks(reference: &mut [f64], candidate: &mut [f64]) {
     }
 }
 
+/// A shape without its batch axis: [T, D] for [1, T, D].
+fn squeezed(site: Site, shape: &[usize]) -> Vec<usize> {
+    let mut shape = shape.to_vec();
+    while shape.len() > site.axes().len() && shape[0] == 1 {
+        shape.remove(0);
+    }
+    shape
+}
+
 /// One side with axes of length 1 around it removed where the vocabulary has none.
 struct Selected<'a> {
     shape: Vec<usize>,
@@ -300,11 +325,7 @@ struct Selected<'a> {
 
 impl<'a> Selected<'a> {
     fn new(site: Site, operand: &Operand<'a>, axis: usize) -> Selected<'a> {
-        let mut shape = operand.shape.to_vec();
-        // A batch axis: [1, T, D].
-        while shape.len() > site.axes().len() && shape[0] == 1 {
-            shape.remove(0);
-        }
+        let shape = squeezed(site, operand.shape);
         let side = Side { values: operand.values, map: None };
         Selected { shape, side, axis, rows: operand.rows.cloned().filter(|r| !r.is_all()) }
     }
@@ -328,14 +349,30 @@ impl<'a> Selected<'a> {
     }
 }
 
+/// Whether two shapes differ in their number of token positions, and in nothing else.
+fn positions_apart(axis: usize, left: &[usize], right: &[usize]) -> bool {
+    left.len() == right.len() && axis < left.len() && (0..left.len()).all(|i| (left[i] == right[i]) != (i == axis))
+}
+
+/// How many token positions each side holds, where the shapes differ in that and in nothing else, and no rows are declared.
+pub(crate) fn unlike_positions(left: &Entry, right: &Entry) -> Option<(usize, usize)> {
+    let axis = position_axis(left.tap.site);
+    let whole = |entry: &Entry| entry.rows.as_ref().is_none_or(Rows::is_all);
+    let [one, other] = [left, right].map(|entry| squeezed(left.tap.site, &entry.shape));
+    (whole(left) && whole(right) && positions_apart(axis, &one, &other)).then(|| (one[axis], other[axis]))
+}
+
+/// Both sides at the same token positions, and which these are.
+type AtPositions<'a> = (Selected<'a>, Selected<'a>, Option<Arc<[usize]>>);
+
 /// Brings both sides to the same token positions.
 fn select_rows<'a>(
     reference: Selected<'a>,
     candidate: Selected<'a>,
     wanted: Option<&Rows>,
-) -> Result<(Selected<'a>, Selected<'a>), Misfit> {
+) -> Result<AtPositions<'a>, Misfit> {
     if reference.rows.is_none() && candidate.rows.is_none() && wanted.is_none() {
-        return Ok((reference, candidate));
+        return Ok((reference, candidate, None));
     }
     let vector = |mut side: Selected<'a>| {
         // A single row may come without its axis: [D] for [1, D].
@@ -376,7 +413,7 @@ fn select_rows<'a>(
     let places =
         |held: &[usize]| -> Vec<usize> { common.iter().filter_map(|p| held.iter().position(|q| q == p)).collect() };
     let (left, right) = (places(&left), places(&right));
-    Ok((reference.keep(&left)?, candidate.keep(&right)?))
+    Ok((reference.keep(&left)?, candidate.keep(&right)?, Some(common.into())))
 }
 
 #[cfg(test)]

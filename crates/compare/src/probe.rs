@@ -1,6 +1,8 @@
 //! What could this input not have shown? Short prompts and uniform attention hide mistakes; that is said.
 
-use firstdiff_trace::{Dump, DumpError, Site};
+use firstdiff_trace::{DType, Dump, DumpError, Entry, Site};
+
+use crate::profile::Profile;
 
 /// Attention whose largest probability is, on average, below this many times the uniform one tells little.
 const NEAR_UNIFORM: f64 = 1.3;
@@ -8,7 +10,7 @@ const NEAR_UNIFORM: f64 = 1.3;
 const SAMPLE: usize = 1 << 18;
 
 /// Warnings about the reference run.
-pub(crate) fn blind_spots(reference: &Dump, candidate: &Dump) -> Result<Vec<String>, DumpError> {
+pub(crate) fn blind_spots(reference: &Dump, candidate: &Dump, profile: Profile) -> Result<Vec<String>, DumpError> {
     let mut warnings = Vec::new();
     let entries = || reference.entries().iter().filter(|e| e.step == 0);
     let tokens = entries().filter_map(|e| e.shape.get(crate::pair::position_axis(e.tap.site)).copied()).max();
@@ -29,6 +31,20 @@ pub(crate) fn blind_spots(reference: &Dump, candidate: &Dump) -> Result<Vec<Stri
     if parts > 0 {
         warnings.push(format!("{parts} taps hold some token positions only: the others were not compared"));
     }
+    if profile <= Profile::F32 {
+        let coarse = |e: &&Entry| matches!(e.dtype, DType::F16 | DType::BF16);
+        let stored = [reference, candidate].iter().flat_map(|d| d.entries()).filter(coarse).count();
+        if stored > 0 {
+            warnings.push(format!(
+                "{stored} taps are stored in f16 or bf16: they are held to that type's rounding, not to {profile}'s"
+            ));
+        }
+    }
+    if let (Some(r), Some(c)) = (&reference.meta().model, &candidate.meta().model)
+        && !r.eq_ignore_ascii_case(c)
+    {
+        warnings.push(format!("the dumps name different models, '{r}' and '{c}': is it the same checkpoint?"));
+    }
     if let Some(warning) = same_token(reference) {
         warnings.push(warning);
     }
@@ -46,15 +62,10 @@ pub(crate) fn blind_spots(reference: &Dump, candidate: &Dump) -> Result<Vec<Stri
     if let (Some(r), Some(c)) = (&reference.meta().tokens, &candidate.meta().tokens)
         && r != c
     {
-        let at = r.iter().zip(c).position(|(r, c)| r != c).unwrap_or(r.len().min(c.len()));
-        warnings.insert(
-            0,
-            format!(
-                "the two runs were fed different tokens ({} and {} of them, first different at {at})",
-                r.len(),
-                c.len()
-            ),
-        );
+        let at = r.iter().zip(c).position(|(r, c)| r != c);
+        let parted = at.map_or("alike as far as both go".to_owned(), |at| format!("first different at {at}"));
+        let (ours, theirs) = (r.len(), c.len());
+        warnings.insert(0, format!("the two runs were fed different tokens ({ours} and {theirs} of them, {parted})"));
     }
     if let (Some(r), Some(c)) = (&reference.meta().decode_tokens, &candidate.meta().decode_tokens)
         && let Some(at) = r.iter().zip(c).position(|(r, c)| r != c)

@@ -1,6 +1,6 @@
 //! What is said at the end? The report's types; no text is laid out here.
 
-use firstdiff_trace::Tap;
+use firstdiff_trace::{Site, Tap};
 
 use crate::anatomy::Anatomy;
 use crate::graph::Place;
@@ -84,13 +84,31 @@ pub struct TapReport {
     pub allowed: Option<f64>,
     /// The shape in which it was compared.
     pub shape: Vec<usize>,
+    /// The token positions of the step that were compared, where fewer than all.
+    pub positions: Option<Vec<usize>>,
 }
 
 impl TapReport {
-    /// Index along every axis of the largest difference.
+    /// A tap that nobody looked at.
+    pub(crate) fn unchecked(place: Place, op: String) -> TapReport {
+        let (reason, metrics, allowed) = (None, None, None);
+        TapReport { place, op, status: Status::Unchecked, reason, metrics, allowed, shape: Vec::new(), positions: None }
+    }
+
+    /// Index along every axis of the largest difference, in a tensor of all the step's token positions.
     pub fn max_at(&self) -> Option<Vec<usize>> {
         let peak = self.metrics?.max_abs_diff()?;
-        Some(crate::judge::unravel(peak.index, &self.shape))
+        let mut at = crate::judge::unravel(peak.index, &self.shape);
+        let axis = crate::pair::position_axis(self.place.tap.site);
+        if let Some(row) = at.get_mut(axis) {
+            *row = self.position(*row);
+        }
+        Some(at)
+    }
+
+    /// The token position, within the step, of row `row` of what was compared.
+    pub fn position(&self, row: usize) -> usize {
+        self.positions.as_ref().and_then(|list| list.get(row)).copied().unwrap_or(row)
     }
 }
 
@@ -107,6 +125,9 @@ pub struct FirstDivergence {
     pub unchecked_between: Vec<Place>,
     /// Taps that depend on it alone of what differs, and agree all the same: the difference does not reach them.
     pub harmless_from: Option<Place>,
+    /// Attention lies between it and what agrees, and only some token positions were compared: keys or values of the others may have
+    /// been wrong before, so that no operation can be blamed.
+    pub unseen_keys: bool,
     /// The error looked at closely.
     pub anatomy: Anatomy,
 }
@@ -118,6 +139,8 @@ pub struct Report {
     pub verdict: Verdict,
     /// The arithmetic in whose terms agreement was judged.
     pub profile: Profile,
+    /// Token positions of the prefill: that of decode step n is `prompt + n - 1`.
+    pub prompt: usize,
     /// The first divergence, where there is one.
     pub first: Option<FirstDivergence>,
     /// Every tap either side recorded, in the order they are produced.
@@ -137,5 +160,31 @@ impl Report {
     /// How many taps have a status for which `is` holds.
     pub fn count(&self, is: impl Fn(Status) -> bool) -> usize {
         self.taps.iter().filter(|t| is(t.status)).count()
+    }
+}
+
+/// `head 2, position 4, channel 1` for an index along the axes of `site`; the bare numbers where the axes are others.
+pub fn index_in_words(site: Site, at: &[usize]) -> String {
+    let name = |axis: char| match axis {
+        'T' => "position",
+        'S' => "key",
+        'H' | 'K' => "head",
+        'V' => "token id",
+        _ => "channel",
+    };
+    if site.axes().len() != at.len() {
+        return format!("{at:?}");
+    }
+    site.axes().iter().zip(at).map(|(axis, i)| format!("{} {i}", name(*axis))).collect::<Vec<_>>().join(", ")
+}
+
+/// A measure as a person reads it: `0.0135`, `3.2e-12`.
+pub fn number(value: f64) -> String {
+    if value == 0.0 {
+        "0".into()
+    } else if (1e-3..1e4).contains(&value.abs()) {
+        format!("{value:.4}")
+    } else {
+        format!("{value:.1e}")
     }
 }

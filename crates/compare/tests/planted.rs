@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use firstdiff_compare::{Change, Options, Profile, Report, Status, Verdict, compare, vocabulary_graph};
-use firstdiff_trace::{Dump, Meta, Recorder, Site, Tap};
+use firstdiff_trace::{Dump, Meta, NamedRows, Recorder, Rows, Site, Tap};
 
 const T: usize = 11;
 const LAYERS: u32 = 3;
@@ -80,12 +80,16 @@ fn write(run: &Run, folder: &Path) {
 }
 
 fn judged_as(profile: Profile, reference: &Run, candidate: &Run) -> Report {
+    judged_with(&Options::new(profile), reference, candidate)
+}
+
+fn judged_with(options: &Options, reference: &Run, candidate: &Run) -> Report {
     let folder = tempfile::tempdir().unwrap();
     let (left, right) = (folder.path().join("ref"), folder.path().join("cand"));
     write(reference, &left);
     write(candidate, &right);
     let (left, right) = (Dump::open(left).unwrap(), Dump::open(right).unwrap());
-    compare(&left, &right, &vocabulary_graph(&left, &right), &Options::new(profile), &mut |_, _| {}).unwrap()
+    compare(&left, &right, &vocabulary_graph(&left, &right), options, &mut |_, _| {}).unwrap()
 }
 
 fn tap(name: &str) -> Tap {
@@ -218,6 +222,73 @@ fn an_axis_order_that_the_shape_shows_is_undone_where_what_follows_agrees() {
     candidate.get_mut(&tap("layers.1.context")).unwrap().1[3] = 9.0;
     let report = judged_as(Profile::F32, &reference, &candidate);
     assert_eq!(report.taps[report.first.unwrap().index].place.tap, tap("layers.1.v"));
+}
+
+#[test]
+fn an_axis_order_at_several_sites_is_the_dumps_own() {
+    let reference = run();
+    let mut candidate = noisy(&reference, 1e-13);
+    for name in ["layers.0.q_rope", "layers.0.k_rope"] {
+        let (shape, values) = candidate.get_mut(&tap(name)).unwrap();
+        let (old, heads) = (values.clone(), shape[1]);
+        *shape = vec![heads, T, 16];
+        let from = |i: usize| (i / 16 % T) * heads * 16 + i / (T * 16) * 16 + i % 16;
+        (0..old.len()).for_each(|i| values[i] = old[from(i)]);
+    }
+    // Nothing that reads them agrees, and they are right all the same.
+    candidate.remove(&tap("layers.0.qk"));
+    candidate.get_mut(&tap("layers.0.scores")).unwrap().1.iter_mut().for_each(|x| *x *= 2.0);
+    let report = judged_as(Profile::F32, &reference, &candidate);
+    assert_eq!(report.taps[report.first.as_ref().unwrap().index].place.tap, tap("layers.0.scores"));
+    assert!(report.tap(tap("layers.0.q_rope"), 0).unwrap().status.agrees());
+}
+
+#[test]
+fn keys_that_were_not_compared_clear_no_operation_of_attention() {
+    let (reference, mut candidate) = (run(), run());
+    candidate.get_mut(&tap("layers.1.qk")).unwrap().1.iter_mut().for_each(|x| *x *= 2.0);
+    let last = Options { rows: Some(Rows::Named(NamedRows::Last)), ..Options::new(Profile::F32) };
+    let report = judged_with(&last, &reference, &candidate);
+    let first = report.first.as_ref().unwrap();
+    assert_eq!((report.taps[first.index].place.tap, first.unseen_keys), (tap("layers.1.qk"), true));
+    assert_eq!(report.taps[first.index].max_at().unwrap()[1], T - 1);
+    assert!(!judged_as(Profile::F32, &reference, &candidate).first.unwrap().unseen_keys);
+    // An operation that reads its own token position only is blamed as ever.
+    let mut candidate = run();
+    candidate.get_mut(&tap("layers.1.ffn_up")).unwrap().1.iter_mut().for_each(|x| *x *= 2.0);
+    assert!(!judged_with(&last, &reference, &candidate).first.unwrap().unseen_keys);
+}
+
+#[test]
+fn steps_of_other_tokens_are_not_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let dump = |name: &str, steps: &[usize], declared: bool| {
+        let recorder = Recorder::create(folder.path().join(name)).unwrap();
+        let mut next = noise(5);
+        for (step, &tokens) in steps.iter().enumerate() {
+            match (step, declared) {
+                (0, true) => recorder.tokens(&vec![3; tokens]),
+                (0, false) => {}
+                _ => recorder.next_step(4),
+            }
+            for site in [Site::H0, Site::FinalNorm] {
+                let values: Vec<f32> = (0..tokens * 8).map(|_| next() as f32).collect();
+                recorder.record(Tap { layer: None, site }, &[tokens, 8], &values).unwrap();
+            }
+        }
+        recorder.finish().unwrap();
+        Dump::open(folder.path().join(name)).unwrap()
+    };
+    let verdict = |left: &Dump, right: &Dump| {
+        compare(left, right, &vocabulary_graph(left, right), &Options::new(Profile::F32), &mut |_, _| {})
+            .unwrap()
+            .verdict
+    };
+    let (whole, single) = (dump("whole", &[3, 1, 1], false), dump("single", &[1, 1, 1, 1, 1], false));
+    assert!(matches!(verdict(&whole, &single), Verdict::Incomparable(why) if why.contains("prefill has 3")));
+    assert!(matches!(verdict(&single, &whole), Verdict::Incomparable(why) if why.contains("prefill has 1")));
+    assert_eq!(verdict(&whole, &dump("again", &[3, 1, 1], true)), Verdict::Parity);
+    assert!(matches!(verdict(&dump("declared", &[3, 1], true), &single), Verdict::Incomparable(_)));
 }
 
 #[test]

@@ -36,6 +36,9 @@ pub enum RecordError {
     /// The folder already holds a dump.
     #[error("{}: already holds a dump; remove it, or record into another folder", .0.display())]
     Occupied(PathBuf),
+    /// Taps were chosen, and none of those recorded is among them.
+    #[error("no recorded tap matches '{0}' (FIRSTDIFF_TAPS)")]
+    NoneMatched(String),
     /// The file system refused.
     #[error("{}: {source}", path.display())]
     Io {
@@ -189,9 +192,15 @@ impl Recorder {
     /// Writes `dump.json` and ends the recording.
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// When the disk refuses, or when nothing matched the taps asked for: an empty dump would say nothing and look like one.
     pub fn finish(self) -> Result<(), RecordError> {
-        self.on.as_ref().map_or(Ok(()), Recording::write_meta)
+        let Some(on) = &self.on else { return Ok(()) };
+        on.write_meta()?;
+        let empty = on.state().meta.taps.as_ref().is_none_or(Vec::is_empty);
+        match empty && on.taps != "*" {
+            true => Err(RecordError::NoneMatched(on.taps.clone())),
+            false => Ok(()),
+        }
     }
 }
 

@@ -1,0 +1,81 @@
+//! How are many numbers said in few words? Groups, ranges, lists and counts.
+
+use firstdiff_compare::number;
+
+/// `1 tap`, `7 taps`.
+pub(crate) fn taps_in_words(count: usize) -> String {
+    format!("{count} tap{}", if count == 1 { "" } else { "s" })
+}
+
+/// Text of foreign origin, without control characters.
+pub(crate) fn safe(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] }).collect()
+}
+
+/// Which of the groups are right, and how far off the others are. `label` is what a group is called.
+pub(crate) fn group(nmse: &[f64], allowed: f64, name: &str, label: impl Fn(usize) -> usize) -> String {
+    let (right, wrong): (Vec<usize>, Vec<usize>) = (0..nmse.len()).partition(|&i| nmse[i] <= allowed);
+    let worst = wrong.iter().copied().max_by(|&a, &b| nmse[a].total_cmp(&nmse[b]));
+    let Some(worst) = worst else { return "each by itself within tolerance".into() };
+    let least = wrong.iter().map(|&i| nmse[i]).fold(f64::INFINITY, f64::min);
+    let spread = match (least.is_finite(), nmse[worst].is_finite()) {
+        (false, _) => String::new(),
+        (true, false) => format!(": NMSE {} and more, worst at {name} {}", number(least), label(worst)),
+        (true, true) if nmse[worst] <= 4.0 * least => {
+            format!(": alike (NMSE {} to {})", number(least), number(nmse[worst]))
+        }
+        _ => format!(": NMSE {} to {}, worst at {name} {}", number(least), number(nmse[worst]), label(worst)),
+    };
+    if right.is_empty() {
+        return format!("all {} wrong{spread}", nmse.len());
+    }
+    let named = |indices: &[usize]| ranges(&indices.iter().map(|&i| label(i)).collect::<Vec<_>>());
+    match (named(&right), named(&wrong)) {
+        (Some(right), Some(wrong)) => format!("{right} right, {wrong} wrong{spread}"),
+        _ => format!("{} of {} right, {} wrong{spread}", right.len(), nmse.len(), wrong.len()),
+    }
+}
+
+/// `0, 3-7`; `None` where that would be a wall of numbers.
+fn ranges(sorted: &[usize]) -> Option<String> {
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    for &i in sorted {
+        match parts.last_mut() {
+            Some(last) if last.1 + 1 == i => last.1 = i,
+            _ => parts.push((i, i)),
+        }
+    }
+    let text = parts.iter().map(|(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") });
+    (parts.len() <= 8).then(|| text.collect::<Vec<_>>().join(", "))
+}
+
+/// Says where the error sits if few channels hold most of it, or some hold none.
+pub(crate) fn concentrated(share: &[f64]) -> Option<String> {
+    if share.len() < 4 {
+        return None;
+    }
+    let mut order: Vec<usize> = (0..share.len()).collect();
+    order.sort_by(|&a, &b| share[b].total_cmp(&share[a]));
+    let few = share.len().div_ceil(16);
+    let held: f64 = order[..few].iter().map(|&i| share[i]).sum();
+    if held > 0.9 {
+        let mut top = order[..few].to_vec();
+        top.retain(|&i| share[i] > 0.01);
+        top.sort_unstable();
+        let which = ranges(&top).unwrap_or_else(|| format!("{} of {}", top.len(), share.len()));
+        return Some(format!("{which} hold {:.0} % of the error", 100.0 * held));
+    }
+    // Those without error, by the least share that rounding leaves.
+    let clean: Vec<usize> = (0..share.len()).filter(|&i| share[i] < 1e-9).collect();
+    let telling = !clean.is_empty() && clean.len() < share.len();
+    let which = || ranges(&clean).unwrap_or_else(|| format!("{} of {}", clean.len(), share.len()));
+    telling.then(|| format!("{} right", which()))
+}
+
+/// The first few of a list, its last, and how many there are.
+pub(crate) fn shorten(parts: &[String], most: usize) -> String {
+    if parts.len() <= most {
+        return parts.join(", ");
+    }
+    format!("{} ... {} ({} in all)", parts[..most - 1].join(", "), parts[parts.len() - 1], parts.len())
+}
