@@ -2,15 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use firstdiff_trace::{Dump, DumpError, Entry, QkRows, Rows, Site, Tap};
+use firstdiff_trace::{Dump, DumpError, Entry, Rows, Site, Tap};
 
-use crate::anatomy::{self, Anatomy};
+use crate::anatomy::{self, Anatomy, Undone};
 use crate::graph::{Graph, Place, op_of};
-use crate::judge::{Difference, Judgement, Outcome, judge};
+use crate::inherit::{Read, inherited, through_norm};
+use crate::judge::{Allowance, Difference, Judgement, Outcome, judge};
+use crate::metrics::Metrics;
 use crate::pair::{Layout, Operand, Pair, position_axis};
 use crate::probe::blind_spots;
 use crate::profile::{Extent, Profile, allowed_nmse};
 use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict};
+use crate::settle::undone_orders;
 use crate::steps::misaligned;
 
 /// What a comparison is told beside the two dumps.
@@ -34,7 +37,7 @@ impl Options {
 }
 
 /// What was found at a place of the graph.
-enum Found {
+pub(crate) enum Found {
     /// Neither side recorded it.
     Nothing,
     Unchecked(String),
@@ -43,26 +46,26 @@ enum Found {
     Judged(Box<Judged>),
 }
 
-struct Judged {
-    judgement: Judgement,
-    shape: Vec<usize>,
-    positions: Option<Vec<usize>>,
-    layout: Layout,
+pub(crate) struct Judged {
+    pub(crate) judgement: Judgement,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) positions: Option<Vec<usize>>,
+    pub(crate) layout: Layout,
     /// How it stands if nothing confirms the layout; `None` where the layout needs no confirming.
-    plain: Option<Judgement>,
+    pub(crate) plain: Option<Judgement>,
 }
 
 impl Found {
-    fn agrees(&self) -> bool {
+    pub(crate) fn agrees(&self) -> bool {
         matches!(self, Found::Judged(judged) if judged.judgement.outcome.agrees())
     }
 
-    fn is_judged(&self) -> bool {
+    pub(crate) fn is_judged(&self) -> bool {
         matches!(self, Found::Judged(_))
     }
 
     /// Agrees only under a layout that something else has to confirm.
-    fn provisional(&self) -> Option<&Layout> {
+    pub(crate) fn provisional(&self) -> Option<&Layout> {
         match self {
             Found::Judged(judged) if judged.plain.is_some() => Some(&judged.layout),
             _ => None,
@@ -88,7 +91,8 @@ pub fn compare(
     let mut found = Vec::with_capacity(total);
     for (index, &place) in graph.places().iter().enumerate() {
         progress(index, total);
-        found.push(run.look(place)?);
+        let here = run.look(place)?;
+        found.push(run.with_inheritance(&found, index, here)?);
     }
     run.settle_layouts(&mut found);
     run.report(found)
@@ -114,11 +118,11 @@ fn prompt(reference: &Dump) -> usize {
     reference.meta().tokens.as_ref().map(Vec::len).or_else(shown).unwrap_or(0)
 }
 
-struct Run<'a> {
-    reference: &'a Dump,
-    candidate: &'a Dump,
-    graph: &'a Graph,
-    options: &'a Options,
+pub(crate) struct Run<'a> {
+    pub(crate) reference: &'a Dump,
+    pub(crate) candidate: &'a Dump,
+    pub(crate) graph: &'a Graph,
+    pub(crate) options: &'a Options,
     extent: Extent,
     /// Why the steps do not stand for the same token positions, where they do not.
     misaligned: Option<String>,
@@ -147,8 +151,68 @@ impl Run<'_> {
             Ok(pair) => pair,
             Err(misfit) => return Ok(Found::Misfit(misfit)),
         };
-        let allowed = self.allowed(place, left, right);
-        Ok(self.judge(&pair, allowed))
+        Ok(self.judge(&pair, &Allowance::own(self.allowed(place, left, right))))
+    }
+
+    /// What differs is judged once more, against what its operation may have passed on of errors that are none of its own.
+    fn with_inheritance(&self, found: &[Found], index: usize, here: Found) -> Result<Found, DumpError> {
+        let place = self.graph.places()[index];
+        let again = matches!(&here, Found::Judged(judged) if judged.judgement.is_finite_difference());
+        let (before, between) = self.graph.nearest_before(index, |i| found.get(i).is_some_and(Found::is_judged));
+        if !again || before.is_empty() || !before.iter().all(|&i| found[i].agrees()) {
+            return Ok(here);
+        }
+        let reads = self.reads(found, &before)?;
+        let judged = self.with_pair(place, &Layout::Same, |pair, own| {
+            let metrics = Metrics::over(&pair.row_metrics());
+            let mut inherited = inherited(pair, &metrics, &reads, between.is_empty());
+            if let ([x], true, "rms_norm") = (&before[..], between.is_empty(), self.graph.op(index)) {
+                let x = self.graph.places()[*x];
+                let passed =
+                    self.with_pair(x, found_layout(&found[before[0]]), |x, _| through_norm(x, pair))?.flatten();
+                inherited.passed(passed);
+            }
+            Ok(self.judge(pair, &Allowance { own, inherited }))
+        })?;
+        Ok(judged.transpose()?.unwrap_or(here))
+    }
+
+    /// The taps at `places`, of each the step that is furthest off.
+    fn reads(&self, found: &[Found], places: &[usize]) -> Result<Vec<Read>, DumpError> {
+        let mut reads: Vec<Read> = Vec::new();
+        for &i in places {
+            let Found::Judged(judged) = &found[i] else { continue };
+            let (tap, metrics) = (self.graph.places()[i].tap, judged.judgement.metrics);
+            let before = reads.iter().position(|r| r.tap == tap);
+            if before.is_some_and(|at| reads[at].metrics.nmse() >= metrics.nmse()) {
+                continue;
+            }
+            let positions =
+                self.with_pair(self.graph.places()[i], &judged.layout, |pair, _| pair.nmse_by_position())?;
+            let read = Read { tap, metrics, positions: positions.unwrap_or_default() };
+            match before {
+                Some(at) => reads[at] = read,
+                None => reads.push(read),
+            }
+        }
+        Ok(reads)
+    }
+
+    /// Lays the two sides of `place` together, in a layout that was found, and hands them on with what the table allows.
+    fn with_pair<X>(
+        &self,
+        place: Place,
+        layout: &Layout,
+        then: impl FnOnce(&Pair<'_>, f64) -> X,
+    ) -> Result<Option<X>, DumpError> {
+        let find = |dump: &Dump| dump.find(place.tap, place.step).cloned();
+        let (Some(left), Some(right)) = (find(self.reference), find(self.candidate)) else { return Ok(None) };
+        let (reference, candidate) = (self.reference.read(&left)?, self.candidate.read(&right)?);
+        let (reference, candidate) = (reference.values(), candidate.values());
+        let Ok(pair) = self.pair(&left, &reference, &right, &candidate) else { return Ok(None) };
+        let own = self.allowed(place, &left, &right);
+        let other = pair.other_row_orders().into_iter().find(|reading| reading.layout() == layout);
+        Ok(Some(then(other.as_ref().unwrap_or(&pair), own)))
     }
 
     fn pair<'b>(
@@ -185,7 +249,7 @@ impl Run<'_> {
         self.options.allowed.get(&place).copied().unwrap_or(table)
     }
 
-    fn judge(&self, pair: &Pair<'_>, allowed: f64) -> Found {
+    fn judge(&self, pair: &Pair<'_>, allowed: &Allowance) -> Found {
         let profile = self.options.profile;
         let judgement = judge(pair, profile, allowed);
         let shape = pair.shape().to_vec();
@@ -199,7 +263,7 @@ impl Run<'_> {
         if !judgement.outcome.agrees() {
             let stride = (pair.len() / 4096).max(1);
             for reading in pair.other_row_orders() {
-                if reading.sampled_nmse(stride) > 1e3 * allowed {
+                if reading.sampled_nmse(stride) > 1e3 * allowed.whole() {
                     continue;
                 }
                 let other = judge(&reading, profile, allowed);
@@ -216,83 +280,6 @@ impl Run<'_> {
             }
         }
         Found::Judged(Box::new(Judged { judgement, shape, positions, layout, plain: None }))
-    }
-
-    /// A layout explains a difference away only if what follows agrees; what nothing confirms is judged as it stands.
-    fn settle_layouts(&self, found: &mut [Found]) {
-        for index in (0..found.len()).rev() {
-            if found[index].provisional().is_some()
-                && !self.confirmed(found, index)
-                && let Found::Judged(judged) = &mut found[index]
-                && let Some(plain) = judged.plain.take()
-            {
-                judged.judgement = plain;
-                judged.layout = Layout::Same;
-            }
-        }
-    }
-
-    fn confirmed(&self, found: &[Found], index: usize) -> bool {
-        let Some(layout) = found[index].provisional() else { return true };
-        let rotated = matches!(layout, Layout::CandidateAdjacent | Layout::CandidateHalf);
-        if rotated && self.declared() == Some(layout.clone()) {
-            return true;
-        }
-        if self.customary(found, index, layout) {
-            return true;
-        }
-        let site = self.graph.places()[index].tap.site;
-        let partner = match site {
-            Site::QRope => Some(Site::KRope),
-            Site::KRope => Some(Site::QRope),
-            _ => None,
-        };
-        if let (true, Some(partner)) = (rotated, partner) {
-            // Rotated Q and K both in the other order have the same products: the order is the dump's own.
-            let place = self.graph.places()[index];
-            let other = Place { tap: Tap { site: partner, ..place.tap }, ..place };
-            let other = self.graph.places().iter().position(|p| *p == other).map(|at| &found[at]);
-            match other {
-                Some(Found::Judged(theirs)) if theirs.judgement.outcome.agrees() => return theirs.layout == *layout,
-                Some(Found::Judged(_)) => return false,
-                _ => {}
-            }
-        }
-        let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
-        // Later readers were settled before: what is still provisional among them is confirmed.
-        let follows = |&i: &usize| found[i].agrees() && (!rotated || self.same_order(found, i, layout));
-        // A reader that differs speaks against a layout that the shape shows only if all else it reads agrees.
-        let other_cause = |&i: &usize| {
-            let (before, _) = self.graph.nearest_before(i, |b| found[b].is_judged());
-            !rotated && before.iter().any(|&b| b != index && !found[b].agrees())
-        };
-        !after.is_empty() && after.iter().all(|i| follows(i) || other_cause(i))
-    }
-
-    /// Axes in an order that the shapes show at two sites or more are the dump's custom; at one alone they may be its mistake.
-    fn customary(&self, found: &[Found], index: usize, layout: &Layout) -> bool {
-        let places = self.graph.places();
-        let alike = |(i, other): (usize, &Found)| {
-            let same = matches!(other, Found::Judged(theirs) if theirs.layout == *layout);
-            same && other.agrees() && places[i].tap.site != places[index].tap.site
-        };
-        matches!(layout, Layout::Permuted(_)) && found.iter().enumerate().any(alike)
-    }
-
-    /// Q before RoPE is in the other order only if Q after RoPE is too.
-    fn same_order(&self, found: &[Found], index: usize, layout: &Layout) -> bool {
-        let site = self.graph.places()[index].tap.site;
-        let rotated = matches!(site, Site::QNorm | Site::KNorm | Site::QRope | Site::KRope);
-        !rotated || matches!(&found[index], Found::Judged(theirs) if theirs.layout == *layout)
-    }
-
-    /// The layout of Q and K that the two dumps declare.
-    fn declared(&self) -> Option<Layout> {
-        match (self.reference.meta().qk_rows?, self.candidate.meta().qk_rows?) {
-            (QkRows::Half, QkRows::Adjacent) => Some(Layout::CandidateAdjacent),
-            (QkRows::Adjacent, QkRows::Half) => Some(Layout::CandidateHalf),
-            _ => None,
-        }
     }
 
     fn report(&self, found: Vec<Found>) -> Result<Report, DumpError> {
@@ -450,31 +437,28 @@ impl Run<'_> {
     }
 
     fn anatomy(&self, place: Place) -> Result<Anatomy, DumpError> {
-        let find = |dump: &Dump| dump.find(place.tap, place.step).cloned();
-        let (Some(left), Some(right)) = (find(self.reference), find(self.candidate)) else {
-            return Ok(Anatomy::default());
-        };
-        let (reference, candidate) = (self.reference.read(&left)?, self.candidate.read(&right)?);
-        let (reference, candidate) = (reference.values(), candidate.values());
-        let Ok(pair) = self.pair(&left, &reference, &right, &candidate) else { return Ok(Anatomy::default()) };
-        let allowed = 4.0 * self.allowed(place, &left, &right);
-        let mut anatomy = anatomy::anatomy(&pair, allowed);
-        let operand = Operand { values: &candidate, shape: &right.shape, rows: right.rows.as_ref() };
-        if let Some(other) = anatomy::other_tap(self.reference, &left, &operand, allowed)? {
+        let found = self.with_pair(place, &Layout::Same, |pair, own| anatomy::anatomy(pair, 4.0 * own))?;
+        let mut anatomy = found.unwrap_or_default();
+        if let Some(other) = self.other_tap(place)? {
             anatomy.undone_by.insert(0, other);
         }
         Ok(anatomy)
     }
+
+    fn other_tap(&self, place: Place) -> Result<Option<Undone>, DumpError> {
+        let find = |dump: &Dump| dump.find(place.tap, place.step).cloned();
+        let (Some(left), Some(right)) = (find(self.reference), find(self.candidate)) else { return Ok(None) };
+        let candidate = self.candidate.read(&right)?;
+        let values = candidate.values();
+        let operand = Operand { values: &values, shape: &right.shape, rows: right.rows.as_ref() };
+        anatomy::other_tap(self.reference, &left, &operand, 4.0 * self.allowed(place, &left, &right))
+    }
 }
 
-/// One line on the row orders that were undone.
-fn undone_orders(found: &[Found]) -> Option<String> {
-    let mut undone = found.iter().filter_map(Found::provisional);
-    let first = undone.next()?;
-    Some(match first {
-        Layout::CandidateAdjacent | Layout::CandidateHalf => {
-            format!("Q and K: {first}; undone in {} taps", undone.filter(|l| *l == first).count() + 1)
-        }
-        other => format!("{other}; undone, as what follows agrees"),
-    })
+/// The layout in which a place was judged.
+fn found_layout(found: &Found) -> &Layout {
+    match found {
+        Found::Judged(judged) => &judged.layout,
+        _ => &Layout::Same,
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::inherit::Inherited;
 use crate::metrics::{Metrics, NonFinite};
 use crate::pair::{MASKED, Pair};
 use crate::profile::Profile;
@@ -122,21 +123,68 @@ const ROW_ROOM: f64 = 100.0;
 const CHANNEL_ROOM: f64 = 2.0;
 /// A channel this many times worse than the median channel is no chance.
 const CHANNEL_OUTLIER: f64 = 100.0;
+/// A channel of great size has more of the error than others, and of the error that is passed on.
+const CHANNEL_INHERITS: f64 = 100.0;
+/// Of fewer positions a head or a channel is too few values to tell structure from chance.
+const FEW_POSITIONS: usize = 4;
+/// Structure is this many times the error of what is read, or is taken for a part of it.
+const STANDS_OUT: f64 = 4.0;
 /// A constant factor must explain this share of the error, and stand this many standard errors from 1.
 const FACTOR_SHARE: f64 = 0.2;
 const FACTOR_SIGMAS: f64 = 6.0;
 /// Independent errors in one position, as far as a constant factor is concerned.
 const VALUES_A_POSITION: f64 = 4.0;
 
-/// Judges a pair against the NMSE that is allowed.
-pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: f64) -> Judgement {
-    let rows = pair.row_metrics();
-    let metrics = rows.iter().fold(Metrics::default(), |whole, &row| whole.merge(row));
-    let outcome = outcome(pair, &rows, &metrics, profile, allowed);
-    Judgement { outcome, metrics, allowed }
+impl Judgement {
+    /// Whether it differs, though every value is finite and measured.
+    pub(crate) fn is_finite_difference(&self) -> bool {
+        use Difference::{Channel, Factor, Head, Nmse, Row};
+        let measured =
+            |d: &Difference| matches!(d, Nmse { .. } | Factor { .. } | Head { .. } | Row { .. } | Channel { .. });
+        matches!(&self.outcome, Outcome::Differs(difference) if measured(difference))
+    }
 }
 
-fn outcome(pair: &Pair<'_>, rows: &[Metrics], metrics: &Metrics, profile: Profile, allowed: f64) -> Outcome {
+/// How far off a tap may be.
+#[derive(Clone, Debug, Default)]
+pub struct Allowance {
+    /// NMSE of honest rounding in the profile's arithmetic.
+    pub own: f64,
+    /// What the operation may have passed on.
+    pub inherited: Inherited,
+}
+
+impl Allowance {
+    /// Rounding alone.
+    pub fn own(own: f64) -> Allowance {
+        Allowance { own, ..Allowance::default() }
+    }
+
+    /// NMSE of the whole.
+    pub fn whole(&self) -> f64 {
+        self.own + self.inherited.whole
+    }
+
+    /// NMSE of one position: its error is relative to its own energy, which may be small.
+    fn position(&self, position: usize) -> f64 {
+        ROW_ROOM * self.own + self.inherited.positions.get(position).copied().unwrap_or(0.0)
+    }
+
+    /// Whether structure with this share of the energy stands out of what is read: what stands in that is inherited with it.
+    fn stands_out(&self, share: f64) -> bool {
+        share > STANDS_OUT * self.inherited.read
+    }
+}
+
+/// Judges a pair against what is allowed.
+pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Judgement {
+    let rows = pair.row_metrics();
+    let metrics = Metrics::over(&rows);
+    let outcome = outcome(pair, &rows, &metrics, profile, allowed);
+    Judgement { outcome, metrics, allowed: allowed.whole() }
+}
+
+fn outcome(pair: &Pair<'_>, rows: &[Metrics], metrics: &Metrics, profile: Profile, allowed: &Allowance) -> Outcome {
     if metrics.is_identical() {
         return Outcome::Exact;
     }
@@ -151,20 +199,21 @@ fn outcome(pair: &Pair<'_>, rows: &[Metrics], metrics: &Metrics, profile: Profil
         return Outcome::Differs(if zero { Difference::ZeroReference } else { Difference::Overflow });
     };
     // Written so that a NaN cannot pass.
-    let within = nmse <= allowed;
+    let within = nmse <= allowed.whole();
     if !within {
-        return Outcome::Differs(Difference::Nmse { nmse, allowed });
+        return Outcome::Differs(Difference::Nmse { nmse, allowed: allowed.whole() });
     }
-    let structure = constant_factor(metrics, pair.rows().0, profile)
+    let structure = constant_factor(metrics, pair.rows().0, profile, allowed)
         .or_else(|| wrong_row(pair, rows, allowed))
-        .or_else(|| wrong_head(pair, profile))
+        .or_else(|| wrong_head(pair, profile, allowed))
         .or_else(|| wrong_channel(pair, profile, allowed));
     structure.map_or(Outcome::Rounding, Outcome::Differs)
 }
 
-fn constant_factor(metrics: &Metrics, positions: usize, profile: Profile) -> Option<Difference> {
+fn constant_factor(metrics: &Metrics, positions: usize, profile: Profile, allowed: &Allowance) -> Option<Difference> {
     let (nmse, best) = (metrics.nmse()?, metrics.best_factor()?);
     let found = is_factor(best.factor, best.remaining_nmse, nmse, positions, profile);
+    let found = found && allowed.stands_out((best.factor - 1.0).powi(2));
     found.then_some(Difference::Factor { factor: best.factor })
 }
 
@@ -177,8 +226,9 @@ fn is_factor(factor: f64, remaining: f64, nmse: f64, positions: usize, profile: 
 }
 
 /// Only where noise is large enough for a head to hide in it.
-fn wrong_head(pair: &Pair<'_>, profile: Profile) -> Option<Difference> {
-    let heads = pair.heads().filter(|_| profile > Profile::F32)?;
+fn wrong_head(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Option<Difference> {
+    let (positions, _) = pair.rows();
+    let heads = pair.heads().filter(|_| profile > Profile::F32 && positions >= FEW_POSITIONS)?;
     let mut sums = vec![(0.0, 0.0, 0.0); heads];
     for i in 0..pair.len() {
         let (r, c) = (pair.reference(i), pair.candidate(i));
@@ -190,26 +240,27 @@ fn wrong_head(pair: &Pair<'_>, profile: Profile) -> Option<Difference> {
         *cr += c * r;
         *dd += (c - r) * (c - r);
     }
-    let (positions, _) = pair.rows();
     let factors = sums.iter().enumerate().filter(|(_, (rr, _, _))| *rr > 0.0).map(|(head, (rr, cr, dd))| {
         let (factor, nmse) = (cr / rr, dd / rr);
         (head, factor, (nmse - (factor - 1.0).powi(2)).max(0.0), nmse)
     });
     factors
+        .filter(|&(_, factor, _, _)| allowed.stands_out((factor - 1.0).powi(2)))
         .filter(|&(_, factor, remaining, nmse)| is_factor(factor, remaining, nmse, positions, profile))
         .max_by(|a, b| (a.1 - 1.0).abs().total_cmp(&(b.1 - 1.0).abs()))
         .map(|(head, factor, _, _)| Difference::Head { head, factor })
 }
 
-fn wrong_row(pair: &Pair<'_>, rows: &[Metrics], allowed: f64) -> Option<Difference> {
+fn wrong_row(pair: &Pair<'_>, rows: &[Metrics], allowed: &Allowance) -> Option<Difference> {
     let by_position = by_position(pair, rows);
     let worst = by_position
         .iter()
         .enumerate()
         // A row of zeros has no energy of its own: its error is whole.
         .map(|(position, row)| (position, row.nmse().unwrap_or(f64::INFINITY)))
+        .filter(|&(position, nmse)| nmse > allowed.position(position))
         .max_by(|a, b| a.1.total_cmp(&b.1))?;
-    (worst.1 > ROW_ROOM * allowed).then_some(Difference::Row { position: pair.position(worst.0), nmse: worst.1 })
+    Some(Difference::Row { position: pair.position(worst.0), nmse: worst.1 })
 }
 
 /// Metrics of each position, over all heads.
@@ -223,11 +274,11 @@ pub(crate) fn by_position(pair: &Pair<'_>, rows: &[Metrics]) -> Vec<Metrics> {
 }
 
 /// Only where noise is large enough for a channel to hide in it.
-fn wrong_channel(pair: &Pair<'_>, profile: Profile, allowed: f64) -> Option<Difference> {
-    if profile <= Profile::F32 || crate::pair::position_axis(pair.site()) != 0 {
+fn wrong_channel(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Option<Difference> {
+    let (positions, channels) = pair.rows();
+    if profile <= Profile::F32 || positions < FEW_POSITIONS || crate::pair::position_axis(pair.site()) != 0 {
         return None;
     }
-    let (_, channels) = pair.rows();
     let (mut error, mut energy) = (vec![0.0; channels], vec![0.0; channels]);
     for i in 0..pair.len() {
         let (r, c) = (pair.reference(i), pair.candidate(i));
@@ -240,7 +291,8 @@ fn wrong_channel(pair: &Pair<'_>, profile: Profile, allowed: f64) -> Option<Diff
     sorted.sort_by(f64::total_cmp);
     let median = sorted[channels / 2];
     let worst = (0..channels).max_by(|&a, &b| nmse[a].total_cmp(&nmse[b]))?;
-    let found = nmse[worst] > CHANNEL_ROOM * allowed && nmse[worst] > CHANNEL_OUTLIER * median;
+    let limit = CHANNEL_ROOM * allowed.own.max(CHANNEL_INHERITS * allowed.inherited.read);
+    let found = nmse[worst] > limit && nmse[worst] > CHANNEL_OUTLIER * median;
     found.then_some(Difference::Channel { channel: worst, nmse: nmse[worst] })
 }
 

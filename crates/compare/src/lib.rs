@@ -9,19 +9,22 @@
 mod anatomy;
 mod first;
 mod graph;
+mod inherit;
 mod judge;
 pub mod metrics;
 mod pair;
 mod probe;
 mod profile;
 mod report;
+mod settle;
 mod shapes;
 mod steps;
 
 pub use anatomy::{Anatomy, Change, Undone, anatomy};
 pub use first::{Options, compare, vocabulary_graph};
 pub use graph::{Graph, Node, Place, op_of};
-pub use judge::{Difference, Judgement, Outcome, judge};
+pub use inherit::Inherited;
+pub use judge::{Allowance, Difference, Judgement, Outcome, judge};
 pub use pair::{Layout, Misfit, Operand, Pair};
 pub use profile::{Extent, Profile, allowed_nmse};
 pub use report::{FirstDivergence, Report, Status, TapReport, Verdict, index_in_words, number};

@@ -126,6 +126,11 @@ impl Metrics {
         stream::rows(reference, candidate, row)
     }
 
+    /// Of several parts, in order.
+    pub fn over(parts: &[Self]) -> Self {
+        parts.iter().fold(Self::default(), |whole, &part| whole.merge(part))
+    }
+
     /// The metrics of this sequence followed by the `later` one.
     pub fn merge(self, later: Self) -> Self {
         let later_peak = later.peak.map(|peak| Peak { index: peak.index + self.len, ..peak });

@@ -234,6 +234,12 @@ impl<'a> Pair<'a> {
         (0..self.len() / row).into_par_iter().map(|b| self.block_metrics(b * row, row)).collect()
     }
 
+    /// NMSE of each position, of its own energy.
+    pub fn nmse_by_position(&self) -> Vec<f64> {
+        let nmse = |metrics: Metrics| metrics.nmse().unwrap_or(0.0);
+        crate::judge::by_position(self, &self.row_metrics()).into_iter().map(nmse).collect()
+    }
+
     fn block_metrics(&self, start: usize, len: usize) -> Metrics {
         let range = start..start + len;
         if self.site == Site::Scores {
