@@ -12,7 +12,7 @@ use crate::metrics::Metrics;
 use crate::pair::{Layout, Operand, Pair, position_axis};
 use crate::probe::blind_spots;
 use crate::profile::{Extent, Profile, allowed_nmse};
-use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict};
+use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict, number};
 use crate::settle::undone_orders;
 use crate::steps::misaligned;
 
@@ -177,22 +177,22 @@ impl Run<'_> {
         Ok(judged.transpose()?.unwrap_or(here))
     }
 
-    /// The taps at `places`, of each the step that is furthest off.
+    /// The taps at `places`, of each the metrics of the step that is furthest off.
     fn reads(&self, found: &[Found], places: &[usize]) -> Result<Vec<Read>, DumpError> {
         let mut reads: Vec<Read> = Vec::new();
         for &i in places {
             let Found::Judged(judged) = &found[i] else { continue };
-            let (tap, metrics) = (self.graph.places()[i].tap, judged.judgement.metrics);
-            let before = reads.iter().position(|r| r.tap == tap);
-            if before.is_some_and(|at| reads[at].metrics.nmse() >= metrics.nmse()) {
-                continue;
-            }
-            let positions =
-                self.with_pair(self.graph.places()[i], &judged.layout, |pair, _| pair.nmse_by_position())?;
-            let read = Read { tap, metrics, positions: positions.unwrap_or_default() };
-            match before {
-                Some(at) => reads[at] = read,
-                None => reads.push(read),
+            let (place, metrics) = (self.graph.places()[i], judged.judgement.metrics);
+            let positions = self.with_pair(place, &judged.layout, |pair, _| pair.nmse_by_position())?;
+            let positions = positions.unwrap_or_default();
+            match reads.iter_mut().find(|r| r.tap == place.tap) {
+                None => reads.push(Read { tap: place.tap, metrics, positions }),
+                Some(read) => {
+                    read.positions.extend(positions);
+                    if metrics.nmse() > read.metrics.nmse() {
+                        read.metrics = metrics;
+                    }
+                }
             }
         }
         Ok(reads)
@@ -295,6 +295,7 @@ impl Run<'_> {
         }
         let unnamed: Vec<String> = self.reference.unnamed().iter().chain(self.candidate.unnamed()).cloned().collect();
         let verdict = self.verdict(&found, &taps, first.is_some());
+        warnings.extend(self.amplified(&found));
         if let Some(orders) = undone_orders(&found) {
             warnings.push(orders);
         }
@@ -307,6 +308,22 @@ impl Run<'_> {
         };
         let (profile, prompt) = (self.options.profile, prompt(self.reference));
         Ok(Report { verdict, profile, prompt, first, taps, warnings, unnamed })
+    }
+
+    /// Says where rounding has grown beyond the profile's own: a fault as small as that cannot show there.
+    fn amplified(&self, found: &[Found]) -> Option<String> {
+        let inherited = |(i, here): (usize, &Found)| match here {
+            Found::Judged(judged) if judged.judgement.is_inherited() => Some((judged.judgement.metrics.nmse()?, i)),
+            _ => None,
+        };
+        let grown: Vec<(f64, usize)> = found.iter().enumerate().filter_map(inherited).collect();
+        let (nmse, worst) = grown.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0))?;
+        let (count, profile, place) = (grown.len(), self.options.profile, self.graph.places()[worst]);
+        Some(format!(
+            "{count} of the taps that agree are further off than {profile} by itself, as what they read already is (worst NMSE {} at \
+             {place}): this model amplifies rounding, and a mistake as small as that cannot show there",
+            number(nmse)
+        ))
     }
 
     fn statuses(&self, found: &[Found]) -> Vec<Option<Status>> {

@@ -3,8 +3,8 @@
 //! Rounding grows through a model at the model's own pace: some spread it hardly at all over 28 layers, in others (sharp attention, a few
 //! channels of great size) right runs in f32 are 1e-8 apart after 12. No table knows that pace, but the taps that an operation reads show it.
 //! The bounds here are from 180 pairs of right runs (PyTorch in f64, f32, f16, bf16, eager and SDPA, llama.cpp with f32 and f16 weights, and
-//! our own forward; five models of 5 to 28 layers, 11 to 200 tokens): the most that was seen is given beside each, and the bound is some four
-//! times that.
+//! our own forward; five models of 5 to 28 layers, 11 to 200 tokens): the most that was seen is given beside each, and the bound is some two
+//! and a half times that.
 
 use firstdiff_trace::{Site, Tap};
 
@@ -16,7 +16,7 @@ use crate::pair::{Pair, position_axis};
 pub(crate) struct Read {
     pub(crate) tap: Tap,
     pub(crate) metrics: Metrics,
-    /// NMSE of each position.
+    /// NMSE of each position; of keys and values in all steps, one after the other.
     pub(crate) positions: Vec<f64>,
 }
 
@@ -29,19 +29,23 @@ pub struct Inherited {
     pub whole: f64,
     /// The same for each position; empty where nothing is inherited.
     pub positions: Vec<f64>,
+    /// The same for each key, where keys are read themselves.
+    pub keys: Vec<f64>,
 }
 
 impl Inherited {
-    /// Adds what a norm passes on, whole and by position, with room for what this leaves out.
+    /// Takes what a norm passes on, whole and by position, for what was only estimated.
     pub(crate) fn passed(&mut self, passed: Option<(f64, Vec<f64>)>) {
         let Some((whole, positions)) = passed else { return };
-        self.whole = self.whole.max(4.0 * whole);
-        for (allowed, passed) in self.positions.iter_mut().zip(positions) {
-            *allowed = allowed.max(4.0 * passed);
-        }
+        // What is read is as far off as it looks once the norm has weighed its channels.
+        self.read = whole;
+        self.whole = NORM_ROOM * whole;
+        self.positions = positions.into_iter().map(|nmse| NORM_ROOM * POSITION_ROOM * nmse).collect();
     }
 }
 
+/// What a norm passes on is computed, but for how the error shares out.
+const NORM_ROOM: f64 = 4.0;
 /// A position's error scatters this much more than the whole's.
 const POSITION_ROOM: f64 = 8.0;
 
@@ -64,15 +68,31 @@ pub(crate) fn inherited(out: &Pair<'_>, metrics: &Metrics, reads: &[Read], direc
     };
     let (whole, positions) = match site {
         // e^x makes of an error in x one relative to 1: up to 4.1 times the mean square.
-        Site::Probs | Site::RouterProbs => (16.0 * squares, vec![POSITION_ROOM * 16.0 * squares; rows]),
+        Site::Probs | Site::RouterProbs => (10.0 * squares, vec![POSITION_ROOM * 10.0 * squares; rows]),
         // Errors add, and the sum may be smaller than its parts: up to 1.1 times the squares.
-        Site::H | Site::HAttn if direct && energy > 0.0 => (4.0 * squares / energy, by_position(4.0)),
+        Site::H | Site::HAttn if direct && energy > 0.0 => (3.0 * squares / energy, by_position(3.0)),
         _ => {
             let growth = if direct { growth(site) } else { INDIRECT };
             (growth * total, by_position(growth))
         }
     };
-    Inherited { read: total, whole, positions }
+    let keys = match site {
+        Site::Qk | Site::Scores => by_key(reads, growth(Site::Qk) * POSITION_ROOM),
+        _ => Vec::new(),
+    };
+    Inherited { read: total, whole, positions, keys }
+}
+
+/// What each key's own error, and the worst of the queries, may become in the products with it.
+fn by_key(reads: &[Read], growth: f64) -> Vec<f64> {
+    let Some(keys) = reads.iter().find(|r| attended(r.tap.site)) else { return Vec::new() };
+    let others = reads.iter().filter(|r| !attended(r.tap.site));
+    let worst: f64 = others.map(|r| r.positions.iter().copied().fold(0.0, f64::max)).sum();
+    keys.positions.iter().map(|key| growth * (key + worst)).collect()
+}
+
+fn attended(site: Site) -> bool {
+    matches!(site, Site::K | Site::KNorm | Site::KRope | Site::V)
 }
 
 /// Several operations on the way.
@@ -83,21 +103,20 @@ fn growth(site: Site) -> f64 {
     match site {
         Site::AttnNorm | Site::FfnNorm | Site::FinalNorm | Site::QNorm | Site::KNorm => 100.0, // 35
         Site::AttnPostNorm | Site::FfnPostNorm => 100.0,
-        Site::Q | Site::K | Site::V | Site::AttnOut | Site::FfnGate | Site::FfnUp | Site::FfnOut => 32.0, // 7.6
-        Site::Logits | Site::RouterLogits => 32.0,                                                        // 1.2
-        Site::QRope | Site::KRope => 8.0, // 2.8, beside the angles' own
-        Site::Qk => 64.0,                 // 15
-        Site::Scores => 6.0,              // 1.5
-        Site::Context => 20.0,            // 5.4
-        Site::FfnAct => 12.0,             // 3.0
+        Site::Q | Site::K | Site::V | Site::AttnOut | Site::FfnGate | Site::FfnUp | Site::FfnOut => 20.0, // 7.6
+        Site::Logits | Site::RouterLogits => 20.0,                                                        // 1.2
+        Site::QRope | Site::KRope => 7.0, // 2.8, beside the angles' own
+        Site::Qk => 40.0,                 // 15
+        Site::Scores => 4.0,              // 1.5
+        Site::Context => 14.0,            // 5.4
+        Site::FfnAct => 8.0,              // 3.0
         Site::H0 | Site::H | Site::HAttn | Site::Probs | Site::RouterProbs => 4.0, // 1.1
     }
 }
 
 /// The NMSE at which a read tap enters row `row`: its own there, or its worst, where all positions are read.
 fn at(read: &Read, site: Site, rows: usize, row: usize) -> f64 {
-    let attended = matches!(read.tap.site, Site::K | Site::KNorm | Site::KRope | Site::V);
-    let crosses = attended && matches!(site, Site::Qk | Site::Scores | Site::Probs | Site::Context);
+    let crosses = attended(read.tap.site) && matches!(site, Site::Qk | Site::Scores | Site::Probs | Site::Context);
     let here = read.positions.get(row).copied().filter(|_| read.positions.len() == rows && !crosses);
     here.unwrap_or_else(|| read.positions.iter().copied().fold(0.0, f64::max))
 }

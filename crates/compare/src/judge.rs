@@ -70,6 +70,13 @@ pub enum Difference {
         /// Its own NMSE.
         nmse: f64,
     },
+    /// Small on the whole, but the products with one key are wrong.
+    Key {
+        /// The worst key.
+        key: usize,
+        /// Their own NMSE.
+        nmse: f64,
+    },
     /// The same values in other places, and nothing that follows confirms that only the dump's layout differs.
     Layout {
         /// In which places.
@@ -100,6 +107,9 @@ impl fmt::Display for Difference {
             Difference::Channel { channel, nmse } => {
                 write!(f, "channel {channel} is off by NMSE {} of its own energy", number(*nmse))
             }
+            Difference::Key { key, nmse } => {
+                write!(f, "key {key} is off by NMSE {} of its own energy", number(*nmse))
+            }
             Difference::Layout { what } => write!(f, "the reference's values in other places: {what}"),
             Difference::Overflow => f.write_str("values too large to be measured"),
         }
@@ -115,6 +125,8 @@ pub struct Judgement {
     pub metrics: Metrics,
     /// The NMSE that was allowed.
     pub allowed: f64,
+    /// How much of it for rounding alone, without what is inherited.
+    pub own: f64,
 }
 
 /// A row's error is relative to its own energy, which may be small: it scatters this much more than the whole. A channel's is relative
@@ -136,11 +148,17 @@ const FACTOR_SIGMAS: f64 = 6.0;
 const VALUES_A_POSITION: f64 = 4.0;
 
 impl Judgement {
+    /// Whether it agrees only because what it reads is off too.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.outcome.agrees() && self.metrics.nmse().is_some_and(|nmse| nmse > self.own)
+    }
+
     /// Whether it differs, though every value is finite and measured.
     pub(crate) fn is_finite_difference(&self) -> bool {
-        use Difference::{Channel, Factor, Head, Nmse, Row};
-        let measured =
-            |d: &Difference| matches!(d, Nmse { .. } | Factor { .. } | Head { .. } | Row { .. } | Channel { .. });
+        use Difference::{Channel, Factor, Head, Key, Nmse, Row};
+        let measured = |d: &Difference| {
+            matches!(d, Nmse { .. } | Factor { .. } | Head { .. } | Row { .. } | Channel { .. } | Key { .. })
+        };
         matches!(&self.outcome, Outcome::Differs(difference) if measured(difference))
     }
 }
@@ -181,7 +199,7 @@ pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Judgemen
     let rows = pair.row_metrics();
     let metrics = Metrics::over(&rows);
     let outcome = outcome(pair, &rows, &metrics, profile, allowed);
-    Judgement { outcome, metrics, allowed: allowed.whole() }
+    Judgement { outcome, metrics, allowed: allowed.whole(), own: allowed.own }
 }
 
 fn outcome(pair: &Pair<'_>, rows: &[Metrics], metrics: &Metrics, profile: Profile, allowed: &Allowance) -> Outcome {
@@ -206,7 +224,8 @@ fn outcome(pair: &Pair<'_>, rows: &[Metrics], metrics: &Metrics, profile: Profil
     let structure = constant_factor(metrics, pair.rows().0, profile, allowed)
         .or_else(|| wrong_row(pair, rows, allowed))
         .or_else(|| wrong_head(pair, profile, allowed))
-        .or_else(|| wrong_channel(pair, profile, allowed));
+        .or_else(|| wrong_channel(pair, profile, allowed))
+        .or_else(|| wrong_key(pair, profile, allowed));
     structure.map_or(Outcome::Rounding, Outcome::Differs)
 }
 
@@ -275,25 +294,48 @@ pub(crate) fn by_position(pair: &Pair<'_>, rows: &[Metrics]) -> Vec<Metrics> {
 
 /// Only where noise is large enough for a channel to hide in it.
 fn wrong_channel(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Option<Difference> {
-    let (positions, channels) = pair.rows();
+    let (positions, _) = pair.rows();
     if profile <= Profile::F32 || positions < FEW_POSITIONS || crate::pair::position_axis(pair.site()) != 0 {
         return None;
     }
-    let (mut error, mut energy) = (vec![0.0; channels], vec![0.0; channels]);
+    let inherited = CHANNEL_INHERITS * allowed.inherited.read;
+    let (channel, nmse) = outlier(pair, |_| CHANNEL_ROOM * allowed.own.max(inherited))?;
+    Some(Difference::Channel { channel, nmse })
+}
+
+/// Only where noise is large enough for a key to hide in it, and what is inherited is known key by key.
+fn wrong_key(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Option<Difference> {
+    let (_, keys) = pair.rows();
+    let products = matches!(pair.site(), Site::Qk | Site::Scores) && pair.len() / keys.max(1) >= FEW_POSITIONS;
+    let by_key = &allowed.inherited.keys;
+    if profile <= Profile::F32 || !products || (allowed.inherited.read > 0.0 && by_key.len() != keys) {
+        return None;
+    }
+    let inherited = |key| by_key.get(key).copied().unwrap_or(0.0);
+    let (key, nmse) = outlier(pair, |key| CHANNEL_ROOM * allowed.own.max(inherited(key)))?;
+    Some(Difference::Key { key, nmse })
+}
+
+/// The place behind the position axis that is furthest off, if it is further than its `limit`, and stands out.
+fn outlier(pair: &Pair<'_>, limit: impl Fn(usize) -> f64) -> Option<(usize, f64)> {
+    let (_, places) = pair.rows();
+    let (mut error, mut energy) = (vec![0.0; places], vec![0.0; places]);
     for i in 0..pair.len() {
         let (r, c) = (pair.reference(i), pair.candidate(i));
-        error[i % channels] += (c - r) * (c - r);
-        energy[i % channels] += r * r;
+        if pair.site() == Site::Scores && !(r > MASKED && c > MASKED) {
+            continue;
+        }
+        error[i % places] += (c - r) * (c - r);
+        energy[i % places] += r * r;
     }
-    let mean = energy.iter().sum::<f64>() / channels as f64;
+    let mean = energy.iter().sum::<f64>() / places as f64;
     let nmse: Vec<f64> = error.iter().zip(&energy).map(|(e, r)| e / r.max(mean)).collect();
     let mut sorted = nmse.clone();
     sorted.sort_by(f64::total_cmp);
-    let median = sorted[channels / 2];
-    let worst = (0..channels).max_by(|&a, &b| nmse[a].total_cmp(&nmse[b]))?;
-    let limit = CHANNEL_ROOM * allowed.own.max(CHANNEL_INHERITS * allowed.inherited.read);
-    let found = nmse[worst] > limit && nmse[worst] > CHANNEL_OUTLIER * median;
-    found.then_some(Difference::Channel { channel: worst, nmse: nmse[worst] })
+    let median = sorted[places / 2];
+    let far = |&place: &usize| nmse[place] > limit(place) && nmse[place] > CHANNEL_OUTLIER * median;
+    let worst = (0..places).filter(far).max_by(|&a, &b| nmse[a].total_cmp(&nmse[b]))?;
+    Some((worst, nmse[worst]))
 }
 
 /// What is not finite, how often, and where first.

@@ -260,6 +260,47 @@ fn keys_that_were_not_compared_clear_no_operation_of_attention() {
 }
 
 #[test]
+fn an_error_that_is_passed_on_blames_nobody() {
+    // Rounding that grows from layer to layer, until it is ten times what the table allows.
+    let reference = run();
+    let grown = |nmse: f64| noisy(&reference, nmse);
+    let mut candidate = Run::new();
+    for (&at, tensor) in &reference {
+        let depth = at.layer.map_or(if at.site == Site::H0 { 0 } else { 3 }, |layer| layer + 1);
+        let nmse = 5e-12 * 3f64.powi(depth as i32);
+        candidate.insert(at, if depth == 0 { tensor.clone() } else { grown(nmse)[&at].clone() });
+    }
+    let report = judged_as(Profile::F32, &reference, &candidate);
+    assert_eq!(report.verdict, Verdict::Parity, "{:?}", report.taps.iter().find(|t| t.status.differs()));
+    assert!(report.warnings.iter().any(|w| w.contains("amplifies rounding")), "{:?}", report.warnings);
+    // A leap is a fault, there as anywhere; and what is wrong passes nothing on.
+    for (at, next) in [("layers.2.v", "layers.2.context"), ("layers.2.ffn_gate", "layers.2.ffn_act")] {
+        let mut faulty = candidate.clone();
+        for (name, nmse) in [(at, 1e-6), (next, 1e-6)] {
+            let noise = grown(nmse)[&tap(name)].clone();
+            faulty.insert(tap(name), noise);
+        }
+        let report = judged_as(Profile::F32, &reference, &faulty);
+        assert_eq!(report.taps[report.first.as_ref().unwrap().index].place.tap, tap(at));
+        assert_eq!(report.tap(tap(next), 0).unwrap().status, Status::Downstream);
+    }
+}
+
+#[test]
+fn one_key_is_not_lost_in_the_noise() {
+    // The products of one query with 60 keys, one of which is wrong: 1 % of the error there could be.
+    let shape = vec![6, 1, 60];
+    let mut next = noise(9);
+    let values: Vec<f32> = (0..360).map(|_| next() as f32).collect();
+    let reference: Run = [(tap("layers.0.qk"), (shape, values))].into();
+    let mut candidate = noisy(&reference, 8e-6);
+    candidate.get_mut(&tap("layers.0.qk")).unwrap().1.chunks_mut(60).for_each(|keys| keys[41] *= 0.9);
+    let report = judged_as(Profile::Bf16, &reference, &candidate);
+    let found = report.tap(tap("layers.0.qk"), 0).unwrap();
+    assert!(found.reason.as_ref().is_some_and(|why| why.contains("key 41")), "{:?}", found.reason);
+}
+
+#[test]
 fn steps_of_other_tokens_are_not_compared() {
     let folder = tempfile::tempdir().unwrap();
     let dump = |name: &str, steps: &[usize], declared: bool| {
