@@ -6,9 +6,7 @@ use firstdiff_trace::{Dump, DumpError, Entry, Rows, Site, Tap};
 
 use crate::anatomy::{self, Anatomy, Undone};
 use crate::graph::{Graph, Place, op_of};
-use crate::inherit::{Read, inherited, through_norm};
 use crate::judge::{Allowance, Difference, Judgement, Outcome, judge};
-use crate::metrics::Metrics;
 use crate::pair::{Layout, Operand, Pair, position_axis};
 use crate::probe::blind_spots;
 use crate::profile::{Extent, Profile, allowed_nmse};
@@ -43,6 +41,8 @@ pub(crate) enum Found {
     Unchecked(String),
     /// Both recorded it and they cannot be laid together.
     Misfit(String),
+    /// Both recorded it, and rounding passed on from what it reads has grown to this NMSE.
+    Drowned(f64),
     Judged(Box<Judged>),
 }
 
@@ -56,6 +56,18 @@ pub(crate) struct Judged {
 }
 
 impl Found {
+    /// Why nothing is said of it.
+    fn unchecked(&self) -> Option<String> {
+        match self {
+            Found::Unchecked(reason) | Found::Misfit(reason) => Some(reason.clone()),
+            Found::Drowned(nmse) => {
+                let nmse = number(*nmse);
+                Some(format!("rounding passed on from what it reads has drowned it (NMSE {nmse})"))
+            }
+            Found::Nothing | Found::Judged(_) => None,
+        }
+    }
+
     pub(crate) fn agrees(&self) -> bool {
         matches!(self, Found::Judged(judged) if judged.judgement.outcome.agrees())
     }
@@ -154,52 +166,8 @@ impl Run<'_> {
         Ok(self.judge(&pair, &Allowance::own(self.allowed(place, left, right))))
     }
 
-    /// What differs is judged once more, against what its operation may have passed on of errors that are none of its own.
-    fn with_inheritance(&self, found: &[Found], index: usize, here: Found) -> Result<Found, DumpError> {
-        let place = self.graph.places()[index];
-        let again = matches!(&here, Found::Judged(judged) if judged.judgement.is_finite_difference());
-        let (before, between) = self.graph.nearest_before(index, |i| found.get(i).is_some_and(Found::is_judged));
-        if !again || before.is_empty() || !before.iter().all(|&i| found[i].agrees()) {
-            return Ok(here);
-        }
-        let reads = self.reads(found, &before)?;
-        let judged = self.with_pair(place, &Layout::Same, |pair, own| {
-            let metrics = Metrics::over(&pair.row_metrics());
-            let mut inherited = inherited(pair, &metrics, &reads, between.is_empty());
-            if let ([x], true, "rms_norm") = (&before[..], between.is_empty(), self.graph.op(index)) {
-                let x = self.graph.places()[*x];
-                let passed =
-                    self.with_pair(x, found_layout(&found[before[0]]), |x, _| through_norm(x, pair))?.flatten();
-                inherited.passed(passed);
-            }
-            Ok(self.judge(pair, &Allowance { own, inherited }))
-        })?;
-        Ok(judged.transpose()?.unwrap_or(here))
-    }
-
-    /// The taps at `places`, of each the metrics of the step that is furthest off.
-    fn reads(&self, found: &[Found], places: &[usize]) -> Result<Vec<Read>, DumpError> {
-        let mut reads: Vec<Read> = Vec::new();
-        for &i in places {
-            let Found::Judged(judged) = &found[i] else { continue };
-            let (place, metrics) = (self.graph.places()[i], judged.judgement.metrics);
-            let positions = self.with_pair(place, &judged.layout, |pair, _| pair.nmse_by_position())?;
-            let positions = positions.unwrap_or_default();
-            match reads.iter_mut().find(|r| r.tap == place.tap) {
-                None => reads.push(Read { tap: place.tap, metrics, positions }),
-                Some(read) => {
-                    read.positions.extend(positions);
-                    if metrics.nmse() > read.metrics.nmse() {
-                        read.metrics = metrics;
-                    }
-                }
-            }
-        }
-        Ok(reads)
-    }
-
     /// Lays the two sides of `place` together, in a layout that was found, and hands them on with what the table allows.
-    fn with_pair<X>(
+    pub(crate) fn with_pair<X>(
         &self,
         place: Place,
         layout: &Layout,
@@ -249,7 +217,7 @@ impl Run<'_> {
         self.options.allowed.get(&place).copied().unwrap_or(table)
     }
 
-    fn judge(&self, pair: &Pair<'_>, allowed: &Allowance) -> Found {
+    pub(crate) fn judge(&self, pair: &Pair<'_>, allowed: &Allowance) -> Found {
         let profile = self.options.profile;
         let judgement = judge(pair, profile, allowed);
         let shape = pair.shape().to_vec();
@@ -310,28 +278,12 @@ impl Run<'_> {
         Ok(Report { verdict, profile, prompt, first, taps, warnings, unnamed })
     }
 
-    /// Says where rounding has grown beyond the profile's own: a fault as small as that cannot show there.
-    fn amplified(&self, found: &[Found]) -> Option<String> {
-        let inherited = |(i, here): (usize, &Found)| match here {
-            Found::Judged(judged) if judged.judgement.is_inherited() => Some((judged.judgement.metrics.nmse()?, i)),
-            _ => None,
-        };
-        let grown: Vec<(f64, usize)> = found.iter().enumerate().filter_map(inherited).collect();
-        let (nmse, worst) = grown.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0))?;
-        let (count, profile, place) = (grown.len(), self.options.profile, self.graph.places()[worst]);
-        Some(format!(
-            "{count} of the taps that agree are further off than {profile} by itself, as what they read already is (worst NMSE {} at \
-             {place}): this model amplifies rounding, and a mistake as small as that cannot show there",
-            number(nmse)
-        ))
-    }
-
     fn statuses(&self, found: &[Found]) -> Vec<Option<Status>> {
         let mut status: Vec<Option<Status>> = Vec::with_capacity(found.len());
         for (index, here) in found.iter().enumerate() {
             status.push(match here {
                 Found::Nothing => None,
-                Found::Unchecked(_) | Found::Misfit(_) => Some(Status::Unchecked),
+                Found::Unchecked(_) | Found::Misfit(_) | Found::Drowned(_) => Some(Status::Unchecked),
                 Found::Judged(judged) => Some(match judged.judgement.outcome {
                     Outcome::Exact => Status::Exact,
                     Outcome::Rounding => Status::Rounding,
@@ -353,7 +305,9 @@ impl Run<'_> {
         let blank = TapReport { status, ..blank };
         match found {
             Found::Nothing => blank,
-            Found::Unchecked(reason) | Found::Misfit(reason) => TapReport { reason: Some(reason.clone()), ..blank },
+            Found::Unchecked(_) | Found::Misfit(_) | Found::Drowned(_) => {
+                TapReport { reason: found.unchecked(), ..blank }
+            }
             Found::Judged(judged) => {
                 let Judged { judgement, shape, positions, layout, .. } = &**judged;
                 let reason = match (&judgement.outcome, layout) {
@@ -408,7 +362,7 @@ impl Run<'_> {
         }
         // Both sides recorded it, nobody could look, and nothing behind it vouches for it.
         for (index, place) in self.graph.places().iter().enumerate() {
-            if let Found::Misfit(reason) = &found[index] {
+            if let (Found::Misfit(_) | Found::Drowned(_), Some(reason)) = (&found[index], found[index].unchecked()) {
                 let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
                 if after.is_empty() {
                     return Verdict::Incomparable(format!(
@@ -469,13 +423,5 @@ impl Run<'_> {
         let values = candidate.values();
         let operand = Operand { values: &values, shape: &right.shape, rows: right.rows.as_ref() };
         anatomy::other_tap(self.reference, &left, &operand, 4.0 * self.allowed(place, &left, &right))
-    }
-}
-
-/// The layout in which a place was judged.
-fn found_layout(found: &Found) -> &Layout {
-    match found {
-        Found::Judged(judged) => &judged.layout,
-        _ => &Layout::Same,
     }
 }

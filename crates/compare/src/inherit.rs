@@ -2,22 +2,25 @@
 //!
 //! Rounding grows through a model at the model's own pace: some spread it hardly at all over 28 layers, in others (sharp attention, a few
 //! channels of great size) right runs in f32 are 1e-8 apart after 12. No table knows that pace, but the taps that an operation reads show it.
-//! The bounds here are from 180 pairs of right runs (PyTorch in f64, f32, f16, bf16, eager and SDPA, llama.cpp with f32 and f16 weights, and
+//! The bounds here are from 105 pairs of right runs (PyTorch in f64, f32, f16, bf16, eager and SDPA, llama.cpp with f32 and f16 weights, and
 //! our own forward; five models of 5 to 28 layers, 11 to 200 tokens): the most that was seen is given beside each, and the bound is some two
-//! and a half times that.
+//! and a half times that. `scripts/test_rounding.py` measures them again.
 
-use firstdiff_trace::{Site, Tap};
+use firstdiff_trace::{DumpError, Site, Tap};
 
+use crate::first::{Found, Run};
+use crate::judge::Allowance;
 use crate::metrics::Metrics;
-use crate::pair::{Pair, position_axis};
+use crate::pair::{Layout, Pair, position_axis};
+use crate::report::number;
 
 /// A tap that an operation reads, judged and found to agree; of keys and values the worst of all steps.
 #[derive(Clone, Debug)]
-pub(crate) struct Read {
-    pub(crate) tap: Tap,
-    pub(crate) metrics: Metrics,
+struct Read {
+    tap: Tap,
+    metrics: Metrics,
     /// NMSE of each position; of keys and values in all steps, one after the other.
-    pub(crate) positions: Vec<f64>,
+    positions: Vec<f64>,
 }
 
 /// What an operation may have passed on.
@@ -33,9 +36,79 @@ pub struct Inherited {
     pub keys: Vec<f64>,
 }
 
+impl Run<'_> {
+    /// What differs is judged once more, against what its operation may have passed on of errors that are none of its own.
+    pub(crate) fn with_inheritance(&self, found: &[Found], index: usize, here: Found) -> Result<Found, DumpError> {
+        let place = self.graph.places()[index];
+        let again = matches!(&here, Found::Judged(judged) if judged.judgement.is_finite_difference());
+        let (before, between) = self.graph.nearest_before(index, |i| found.get(i).is_some_and(Found::is_judged));
+        let drowned = between.iter().any(|&i| matches!(found.get(i), Some(Found::Drowned(_))));
+        if !again || before.is_empty() || !before.iter().all(|&i| found[i].agrees()) {
+            return Ok(here);
+        }
+        let reads = self.reads(found, &before)?;
+        let judged = self.with_pair(place, &Layout::Same, |pair, own| {
+            let metrics = Metrics::over(&pair.row_metrics());
+            let mut inherited = inherited(pair, &metrics, &reads, between.is_empty());
+            if let ([x], true, "rms_norm") = (&before[..], between.is_empty(), self.graph.op(index)) {
+                let x = self.graph.places()[*x];
+                let passed =
+                    self.with_pair(x, found_layout(&found[before[0]]), |x, _| through_norm(x, pair))?.flatten();
+                inherited.passed(passed);
+            }
+            Ok(self.judge(pair, &Allowance { own, inherited }))
+        })?;
+        Ok(match judged.transpose()?.unwrap_or(here) {
+            Found::Judged(judged)
+                if judged.judgement.is_drowned() || (drowned && !judged.judgement.outcome.agrees()) =>
+            {
+                Found::Drowned(judged.judgement.metrics.nmse().unwrap_or(f64::INFINITY))
+            }
+            other => other,
+        })
+    }
+
+    /// The taps at `places`, of each the metrics of the step that is furthest off.
+    fn reads(&self, found: &[Found], places: &[usize]) -> Result<Vec<Read>, DumpError> {
+        let mut reads: Vec<Read> = Vec::new();
+        for &i in places {
+            let Found::Judged(judged) = &found[i] else { continue };
+            let (place, metrics) = (self.graph.places()[i], judged.judgement.metrics);
+            let positions = self.with_pair(place, &judged.layout, |pair, _| pair.nmse_by_position())?;
+            let positions = positions.unwrap_or_default();
+            match reads.iter_mut().find(|r| r.tap == place.tap) {
+                None => reads.push(Read { tap: place.tap, metrics, positions }),
+                Some(read) => {
+                    read.positions.extend(positions);
+                    if metrics.nmse() > read.metrics.nmse() {
+                        read.metrics = metrics;
+                    }
+                }
+            }
+        }
+        Ok(reads)
+    }
+
+    /// Says where rounding has grown beyond the profile's own: a fault as small as that cannot show there.
+    pub(crate) fn amplified(&self, found: &[Found]) -> Option<String> {
+        let inherited = |(i, here): (usize, &Found)| match here {
+            Found::Judged(judged) if judged.judgement.is_inherited() => Some((judged.judgement.metrics.nmse()?, i)),
+            _ => None,
+        };
+        let grown: Vec<(f64, usize)> = found.iter().enumerate().filter_map(inherited).collect();
+        let (nmse, worst) = grown.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0))?;
+        let (count, profile, place) = (grown.len(), self.options.profile, self.graph.places()[worst]);
+        Some(format!(
+            "{count} of the taps that agree are further off than {profile} by itself, as what they read already is (worst NMSE {} at \
+             {place}): this model amplifies rounding, and a mistake as small as that cannot show there",
+            number(nmse)
+        ))
+    }
+}
+
 impl Inherited {
     /// Takes what a norm passes on, whole and by position, for what was only estimated.
-    pub(crate) fn passed(&mut self, passed: Option<(f64, Vec<f64>)>) {
+    fn passed(&mut self, passed: Option<(f64, Vec<f64>)>) {
         let Some((whole, positions)) = passed else { return };
         // What is read is as far off as it looks once the norm has weighed its channels.
         self.read = whole;
@@ -50,7 +123,7 @@ const NORM_ROOM: f64 = 4.0;
 const POSITION_ROOM: f64 = 8.0;
 
 /// What the operation that makes `out` may pass on of its `reads`. `direct`: nothing unchecked lies between.
-pub(crate) fn inherited(out: &Pair<'_>, metrics: &Metrics, reads: &[Read], direct: bool) -> Inherited {
+fn inherited(out: &Pair<'_>, metrics: &Metrics, reads: &[Read], direct: bool) -> Inherited {
     let nmse = |read: &Read| read.metrics.nmse().unwrap_or(f64::INFINITY);
     let total: f64 = reads.iter().map(nmse).sum();
     if reads.is_empty() || !total.is_finite() {
@@ -123,7 +196,7 @@ fn at(read: &Read, site: Site, rows: usize, row: usize) -> f64 {
 
 /// The NMSE of a norm's output, whole and by position, if it only passes on the error of `x`: channel by channel the output's
 /// gain is that of the reference. A norm that shrinks a channel of great size lays bare the error of all others.
-pub(crate) fn through_norm(x: &Pair<'_>, y: &Pair<'_>) -> Option<(f64, Vec<f64>)> {
+fn through_norm(x: &Pair<'_>, y: &Pair<'_>) -> Option<(f64, Vec<f64>)> {
     let (rows, row) = y.rows();
     if x.shape() != y.shape() || position_axis(y.site()) != 0 || row == 0 {
         return None;
@@ -146,4 +219,12 @@ pub(crate) fn through_norm(x: &Pair<'_>, y: &Pair<'_>) -> Option<(f64, Vec<f64>)
     let nmse = |(error, energy): (f64, f64)| if energy > 0.0 { error / energy } else { 0.0 };
     let (whole, positions) = (nmse(whole), parts.into_iter().map(nmse).collect::<Vec<f64>>());
     whole.is_finite().then_some((whole, positions))
+}
+
+/// The layout in which a place was judged.
+fn found_layout(found: &Found) -> &Layout {
+    match found {
+        Found::Judged(judged) => &judged.layout,
+        _ => &Layout::Same,
+    }
 }

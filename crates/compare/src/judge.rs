@@ -141,6 +141,8 @@ const CHANNEL_INHERITS: f64 = 100.0;
 const FEW_POSITIONS: usize = 4;
 /// Structure is this many times the error of what is read, or is taken for a part of it.
 const STANDS_OUT: f64 = 4.0;
+/// With an NMSE beyond this (a correlation below some 0.95) nothing is left to agree.
+const DROWNED: f64 = 0.1;
 /// A constant factor must explain this share of the error, and stand this many standard errors from 1.
 const FACTOR_SHARE: f64 = 0.2;
 const FACTOR_SIGMAS: f64 = 6.0;
@@ -151,6 +153,11 @@ impl Judgement {
     /// Whether it agrees only because what it reads is off too.
     pub(crate) fn is_inherited(&self) -> bool {
         self.outcome.agrees() && self.metrics.nmse().is_some_and(|nmse| nmse > self.own)
+    }
+
+    /// Whether so much is inherited that agreement says nothing.
+    pub(crate) fn is_drowned(&self) -> bool {
+        self.is_inherited() && self.metrics.nmse().is_some_and(|nmse| nmse > DROWNED)
     }
 
     /// Whether it differs, though every value is finite and measured.
