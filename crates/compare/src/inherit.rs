@@ -142,8 +142,8 @@ fn inherited(out: &Pair<'_>, metrics: &Metrics, reads: &[Read], direct: bool) ->
     let (whole, positions) = match site {
         // e^x makes of an error in x one relative to 1: up to 4.1 times the mean square.
         Site::Probs | Site::RouterProbs => (10.0 * squares, vec![POSITION_ROOM * 10.0 * squares; rows]),
-        // Errors add, and the sum may be smaller than its parts: up to 1.1 times the squares.
-        Site::H | Site::HAttn if direct && energy > 0.0 => (3.0 * squares / energy, by_position(3.0)),
+        // Errors add, though the sum may be smaller than its parts: (a + b)² is at most 2 (a² + b²).
+        Site::H | Site::HAttn if direct && energy > 0.0 => (2.0 * squares / energy, by_position(2.0)),
         _ => {
             let growth = if direct { growth(site) } else { INDIRECT };
             (growth * total, by_position(growth))
@@ -173,17 +173,19 @@ const INDIRECT: f64 = 100.0;
 
 /// How many times the NMSE of what it reads an operation may write. The most that was seen stands beside it.
 fn growth(site: Site) -> f64 {
+    use Site::*;
     match site {
-        Site::AttnNorm | Site::FfnNorm | Site::FinalNorm | Site::QNorm | Site::KNorm => 100.0, // 35
-        Site::AttnPostNorm | Site::FfnPostNorm => 100.0,
-        Site::Q | Site::K | Site::V | Site::AttnOut | Site::FfnGate | Site::FfnUp | Site::FfnOut => 20.0, // 7.6
-        Site::Logits | Site::RouterLogits => 20.0,                                                        // 1.2
-        Site::QRope | Site::KRope => 7.0, // 2.8, beside the angles' own
-        Site::Qk => 40.0,                 // 15
-        Site::Scores => 4.0,              // 1.5
-        Site::Context => 14.0,            // 5.4
-        Site::FfnAct => 8.0,              // 3.0
-        Site::H0 | Site::H | Site::HAttn | Site::Probs | Site::RouterProbs => 4.0, // 1.1
+        AttnNorm | FfnNorm | FinalNorm | QNorm | KNorm | AttnPostNorm | FfnPostNorm => 100.0, // 35
+        Q | K => 8.0,                                                                         // 3.2
+        V | AttnOut | FfnOut => 20.0,                                                         // 7.6
+        FfnGate | FfnUp | RouterLogits => 7.0,                                                // 2.7
+        Logits => 3.0,                                                                        // 1.2
+        QRope | KRope => 7.0,                        // 2.8, beside the angles' own
+        Qk => 40.0,                                  // 15
+        Scores => 4.0,                               // 1.5
+        Context => 14.0,                             // 5.4
+        FfnAct => 8.0,                               // 3.0
+        H0 | H | HAttn | Probs | RouterProbs => 2.0, // where the squares are not known
     }
 }
 
