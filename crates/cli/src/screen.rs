@@ -366,7 +366,7 @@ fn where_in_the_tensor(screen: &mut Screen, report: &Report, tap: &TapReport, an
     if anatomy.heads.len() > 1 {
         screen.line(&format!("  {:<10} {}", "heads", group(&anatomy.heads, allowed, "head", |head| head)));
     }
-    if let Some(text) = concentrated(&anatomy.channels) {
+    if let Some(text) = concentrated(&anatomy.channels, &anatomy.channel_nmse, allowed) {
         let name = if matches!(tap.place.tap.site.axes().last(), Some('S')) { "keys" } else { "channels" };
         screen.line(&format!("  {name:<10} {text}"));
     }
@@ -378,13 +378,24 @@ fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> Strin
     if let Some(missing) = first.unchecked_between.first() {
         let last = first.unchecked_between.last().unwrap_or(missing);
         let how = if chosen(judged) { "compare without --taps, or record" } else { "record" };
-        return format!("{how} {} to {} in both runs, and compare again", missing.tap, last.tap);
+        let which = match missing.tap == last.tap {
+            true => missing.tap.to_string(),
+            false => format!("{} to {}", missing.tap, last.tap),
+        };
+        return format!("{how} {which} in both runs, and compare again");
     }
     if first.unseen_keys {
         return format!("record every token position up to {} in both runs, and compare again", tap.place.tap);
     }
     if tap.place.tap.site == Site::H0 {
         return first_embedding(judged, tap.place.step).into();
+    }
+    if first.anatomy.undone_by.iter().any(|u| matches!(u.change, Change::RowOrder(_))) {
+        let layer = tap.place.tap.layer.unwrap_or_default();
+        return format!(
+            "if that order is the dump's own, say so ('qk_rows' in dump.json) or record layers.{layer}.q_rope and k_rope; else mend '{}'",
+            tap.op
+        );
     }
     let reads: Vec<String> =
         first.reads.iter().filter(|p| p.step == tap.place.step).map(|p| p.tap.to_string()).collect();

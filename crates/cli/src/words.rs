@@ -50,7 +50,7 @@ fn ranges(sorted: &[usize]) -> Option<String> {
 }
 
 /// Says where the error sits if few channels hold most of it, or some hold none.
-pub(crate) fn concentrated(share: &[f64]) -> Option<String> {
+pub(crate) fn concentrated(share: &[f64], nmse: &[f64], allowed: f64) -> Option<String> {
     if share.len() < 4 {
         return None;
     }
@@ -65,8 +65,7 @@ pub(crate) fn concentrated(share: &[f64]) -> Option<String> {
         let which = ranges(&top).unwrap_or_else(|| format!("{} of {}", top.len(), share.len()));
         return Some(format!("{which} hold {:.0} % of the error", 100.0 * held));
     }
-    // Those without error, by the least share that rounding leaves.
-    let clean: Vec<usize> = (0..share.len()).filter(|&i| share[i] < 1e-9).collect();
+    let clean: Vec<usize> = (0..nmse.len()).filter(|&i| nmse[i] <= allowed).collect();
     let telling = !clean.is_empty() && clean.len() < share.len();
     let which = || ranges(&clean).unwrap_or_else(|| format!("{} of {}", clean.len(), share.len()));
     telling.then(|| format!("{} right", which()))

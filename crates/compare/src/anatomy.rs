@@ -16,6 +16,8 @@ pub struct Anatomy {
     pub heads: Vec<f64>,
     /// Share of the whole error in each channel (each key, for scores).
     pub channels: Vec<f64>,
+    /// NMSE of each channel (each key), of its own energy.
+    pub channel_nmse: Vec<f64>,
     /// The best constant factor, and the NMSE that remains once it is divided out.
     pub factor: Option<(f64, f64)>,
     /// Simple changes that leave no more than rounding, the least first.
@@ -131,6 +133,16 @@ struct Tally {
 }
 
 impl Tally {
+    /// NMSE at each place of the last axis: within a head, where there are heads.
+    fn by_channel(&self) -> Vec<f64> {
+        let mut sums = vec![Sums::default(); self.width];
+        for (i, channel) in self.channels.iter().enumerate() {
+            let sum = &mut sums[i % self.width];
+            (sum.dd, sum.rr) = (sum.dd + channel.dd, sum.rr + channel.rr);
+        }
+        sums.iter().map(Sums::nmse).collect()
+    }
+
     /// The share of the whole error at each place of the last axis: within a head, where there are heads.
     fn shares(&self) -> Vec<f64> {
         let mut shares = vec![0.0; self.width];
@@ -194,6 +206,7 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
         positions: sums.positions.iter().map(Sums::nmse).collect(),
         heads: sums.heads.iter().map(Sums::nmse).collect(),
         channels: sums.shares(),
+        channel_nmse: sums.by_channel(),
         factor,
         undone_by,
     }
@@ -291,12 +304,13 @@ fn shifted(pair: &Pair<'_>, shift: i64) -> Option<Undone> {
     close.then(|| Undone { change: Change::ShiftedRows(shift), residual_nmse: residual(1) })
 }
 
-/// Which other tap of the reference the candidate holds, if any: the input, a sibling, another layer's.
+/// Which other tap of the reference the candidate holds, if any: the input, a sibling, another layer's. `nmse` is what it is off from its own.
 pub(crate) fn other_tap(
     reference: &Dump,
     entry: &Entry,
     candidate: &Operand<'_>,
     allowed: f64,
+    nmse: f64,
 ) -> Result<Option<Undone>, firstdiff_trace::DumpError> {
     let here = entry.tap;
     let near = |other: &Entry| {
@@ -309,17 +323,24 @@ pub(crate) fn other_tap(
             && other.shape == entry.shape
             && (neighbour || other.tap.site == here.site)
     };
+    let mut best: Option<Undone> = None;
     for other in reference.entries().iter().filter(|e| near(e)) {
         let tensor = reference.read(other)?;
         let values = tensor.values();
         let left = Operand { values: &values, shape: &other.shape, rows: other.rows.as_ref() };
         let Ok(pair) = Pair::new(here.site, &left, candidate, None) else { continue };
-        if pair.sampled_nmse((pair.len() / SAMPLE).max(1)) < 1e-2 {
-            let residual_nmse = pair.sampled_nmse(1);
-            if residual_nmse <= allowed {
-                return Ok(Some(Undone { change: Change::OtherTap(other.tap.to_string()), residual_nmse }));
-            }
+        if pair.sampled_nmse((pair.len() / SAMPLE).max(1)) >= 1e-2 {
+            continue;
+        }
+        let residual_nmse = pair.sampled_nmse(1);
+        let better = best.as_ref().is_none_or(|best| residual_nmse < best.residual_nmse);
+        // One position of great size must not speak for the others.
+        let mut positions = pair.nmse_by_position();
+        positions.sort_by(f64::total_cmp);
+        let most = positions.get(positions.len() * 9 / 10).copied().unwrap_or(0.0);
+        if better && residual_nmse <= allowed.min(TELLING * nmse) && most <= 100.0 * allowed {
+            best = Some(Undone { change: Change::OtherTap(other.tap.to_string()), residual_nmse });
         }
     }
-    Ok(None)
+    Ok(best)
 }

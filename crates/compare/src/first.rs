@@ -7,10 +7,10 @@ use firstdiff_trace::{Dump, DumpError, Entry, Rows, Site, Tap};
 use crate::anatomy::{self, Anatomy, Undone};
 use crate::graph::{Graph, Place, op_of};
 use crate::judge::{Allowance, Difference, Judgement, Outcome, judge};
-use crate::pair::{Layout, Operand, Pair, position_axis};
+use crate::pair::{Layout, Misfit, Operand, Pair, position_axis};
 use crate::probe::blind_spots;
-use crate::profile::{Extent, Profile, allowed_nmse};
-use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict, number};
+use crate::profile::{Extent, Profile, allowed_nmse, storage};
+use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict};
 use crate::settle::undone_orders;
 use crate::steps::misaligned;
 
@@ -41,8 +41,8 @@ pub(crate) enum Found {
     Unchecked(String),
     /// Both recorded it and they cannot be laid together.
     Misfit(String),
-    /// Both recorded it, and rounding passed on from what it reads has grown to this NMSE.
-    Drowned(f64),
+    /// Both recorded it, and its error may be what its operation passed on, or not.
+    Unclear,
     Judged(Box<Judged>),
 }
 
@@ -60,10 +60,7 @@ impl Found {
     fn unchecked(&self) -> Option<String> {
         match self {
             Found::Unchecked(reason) | Found::Misfit(reason) => Some(reason.clone()),
-            Found::Drowned(nmse) => {
-                let nmse = number(*nmse);
-                Some(format!("rounding passed on from what it reads has drowned it (NMSE {nmse})"))
-            }
+            Found::Unclear => Some("more than rounding, and what it reads may explain it, or not: unclear".into()),
             Found::Nothing | Found::Judged(_) => None,
         }
     }
@@ -161,7 +158,10 @@ impl Run<'_> {
         let pair = match self.pair(left, &reference, right, &candidate) {
             Ok(pair) if pair.is_empty() => return Ok(Found::Misfit("it has no elements".into())),
             Ok(pair) => pair,
-            Err(misfit) => return Ok(Found::Misfit(misfit)),
+            Err(Misfit::NoRows) => {
+                return Ok(Found::Unchecked("it holds none of the token positions asked for".into()));
+            }
+            Err(Misfit::Shapes(reason)) => return Ok(Found::Misfit(reason)),
         };
         Ok(self.judge(&pair, &Allowance::own(self.allowed(place, left, right))))
     }
@@ -189,11 +189,11 @@ impl Run<'_> {
         reference: &'b firstdiff_trace::Values<'b>,
         right: &'b Entry,
         candidate: &'b firstdiff_trace::Values<'b>,
-    ) -> Result<Pair<'b>, String> {
+    ) -> Result<Pair<'b>, Misfit> {
         let left_side = Operand { values: reference, shape: &left.shape, rows: left.rows.as_ref() };
         let right_side = Operand { values: candidate, shape: &right.shape, rows: right.rows.as_ref() };
         let pair = Pair::new(left.tap.site, &left_side, &right_side, self.options.rows.as_ref());
-        let pair = pair.map_err(|misfit| misfit.0)?;
+        let pair = pair?;
         Ok(match self.heads(left) {
             Some(heads) => pair.with_heads(heads),
             None => pair,
@@ -213,8 +213,10 @@ impl Run<'_> {
 
     fn allowed(&self, place: Place, left: &Entry, right: &Entry) -> f64 {
         let stored = [left.dtype, right.dtype];
-        let table = allowed_nmse(self.options.profile, place.tap, self.extent, stored);
-        self.options.allowed.get(&place).copied().unwrap_or(table)
+        match self.options.allowed.get(&place) {
+            Some(measured) => measured + stored.map(storage).iter().sum::<f64>(),
+            None => allowed_nmse(self.options.profile, place.tap, self.extent, stored),
+        }
     }
 
     pub(crate) fn judge(&self, pair: &Pair<'_>, allowed: &Allowance) -> Found {
@@ -228,13 +230,24 @@ impl Run<'_> {
             let plain = judgement.outcome.agrees().then(|| Judgement { outcome: plain, ..judgement.clone() });
             return Found::Judged(Box::new(Judged { judgement, shape, positions, layout, plain }));
         }
+        if let Some(swapped) = pair.heads_first().filter(|_| !judgement.outcome.agrees()) {
+            let other = judge(&swapped, profile, allowed);
+            if other.outcome.agrees() {
+                let (layout, plain) = (swapped.layout().clone(), Some(judgement));
+                return Found::Judged(Box::new(Judged { judgement: other, shape, positions, layout, plain }));
+            }
+        }
         if !judgement.outcome.agrees() {
             let stride = (pair.len() / 4096).max(1);
             for reading in pair.other_row_orders() {
-                if reading.sampled_nmse(stride) > 1e3 * allowed.whole() {
+                if reading.sampled_nmse(stride) > 1e3 * allowed.whole(profile) {
                     continue;
                 }
                 let other = judge(&reading, profile, allowed);
+                let differs = matches!(judgement.outcome, Outcome::Differs(_));
+                if differs && other.outcome == Outcome::Unclear {
+                    return Found::Judged(Box::new(Judged { judgement: other, shape, positions, layout, plain: None }));
+                }
                 if other.outcome.agrees() {
                     let layout = reading.layout().clone();
                     return Found::Judged(Box::new(Judged {
@@ -283,10 +296,11 @@ impl Run<'_> {
         for (index, here) in found.iter().enumerate() {
             status.push(match here {
                 Found::Nothing => None,
-                Found::Unchecked(_) | Found::Misfit(_) | Found::Drowned(_) => Some(Status::Unchecked),
+                Found::Unchecked(_) | Found::Misfit(_) | Found::Unclear => Some(Status::Unchecked),
                 Found::Judged(judged) => Some(match judged.judgement.outcome {
                     Outcome::Exact => Status::Exact,
                     Outcome::Rounding => Status::Rounding,
+                    Outcome::Unclear => Status::Unchecked,
                     Outcome::Differs(_) => {
                         let (before, _) = self.graph.nearest_before(index, |i| found[i].is_judged());
                         let inputs_agree = before.iter().all(|&i| found[i].agrees());
@@ -305,9 +319,7 @@ impl Run<'_> {
         let blank = TapReport { status, ..blank };
         match found {
             Found::Nothing => blank,
-            Found::Unchecked(_) | Found::Misfit(_) | Found::Drowned(_) => {
-                TapReport { reason: found.unchecked(), ..blank }
-            }
+            Found::Unchecked(_) | Found::Misfit(_) | Found::Unclear => TapReport { reason: found.unchecked(), ..blank },
             Found::Judged(judged) => {
                 let Judged { judgement, shape, positions, layout, .. } = &**judged;
                 let reason = match (&judgement.outcome, layout) {
@@ -362,7 +374,7 @@ impl Run<'_> {
         }
         // Both sides recorded it, nobody could look, and nothing behind it vouches for it.
         for (index, place) in self.graph.places().iter().enumerate() {
-            if let (Found::Misfit(_) | Found::Drowned(_), Some(reason)) = (&found[index], found[index].unchecked()) {
+            if let (Found::Misfit(_) | Found::Unclear, Some(reason)) = (&found[index], found[index].unchecked()) {
                 let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
                 if after.is_empty() {
                     return Verdict::Incomparable(format!(
@@ -388,6 +400,10 @@ impl Run<'_> {
         let places = self.graph.places();
         let (before, between) = self.graph.nearest_before(index, |i| found[i].is_judged());
         let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
+        let nmse = match &found[index] {
+            Found::Judged(judged) => judged.judgement.metrics.nmse().unwrap_or(f64::INFINITY),
+            _ => f64::INFINITY,
+        };
         let harmless = !after.is_empty() && after.iter().all(|&i| found[i].agrees());
         Ok(FirstDivergence {
             index: at,
@@ -396,32 +412,33 @@ impl Run<'_> {
             unchecked_between: between.iter().map(|&i| places[i]).collect(),
             harmless_from: after.first().filter(|_| harmless).map(|&i| places[i]),
             unseen_keys: self.unseen_keys(found, index, &before, &between),
-            anatomy: self.anatomy(places[index])?,
+            anatomy: self.anatomy(places[index], nmse)?,
         })
     }
 
     /// Whether keys or values of token positions that were not compared are read on the way from `before` to `index`.
-    fn unseen_keys(&self, found: &[Found], index: usize, before: &[usize], between: &[usize]) -> bool {
+    pub(crate) fn unseen_keys(&self, found: &[Found], index: usize, before: &[usize], between: &[usize]) -> bool {
         let partial = |i: &usize| matches!(&found[*i], Found::Judged(judged) if judged.positions.is_some());
         let attends = |i: &usize| matches!(self.graph.places()[*i].tap.site, Site::Qk | Site::Context);
         between.iter().chain([&index]).any(attends) && before.iter().any(partial)
     }
 
-    fn anatomy(&self, place: Place) -> Result<Anatomy, DumpError> {
+    fn anatomy(&self, place: Place, nmse: f64) -> Result<Anatomy, DumpError> {
         let found = self.with_pair(place, &Layout::Same, |pair, own| anatomy::anatomy(pair, 4.0 * own))?;
         let mut anatomy = found.unwrap_or_default();
-        if let Some(other) = self.other_tap(place)? {
+        if let Some(other) = self.other_tap(place, nmse)? {
             anatomy.undone_by.insert(0, other);
         }
         Ok(anatomy)
     }
 
-    fn other_tap(&self, place: Place) -> Result<Option<Undone>, DumpError> {
+    fn other_tap(&self, place: Place, nmse: f64) -> Result<Option<Undone>, DumpError> {
         let find = |dump: &Dump| dump.find(place.tap, place.step).cloned();
         let (Some(left), Some(right)) = (find(self.reference), find(self.candidate)) else { return Ok(None) };
         let candidate = self.candidate.read(&right)?;
         let values = candidate.values();
         let operand = Operand { values: &values, shape: &right.shape, rows: right.rows.as_ref() };
-        anatomy::other_tap(self.reference, &left, &operand, 4.0 * self.allowed(place, &left, &right))
+        let own = self.allowed(place, &left, &right);
+        anatomy::other_tap(self.reference, &left, &operand, 4.0 * own, nmse)
     }
 }

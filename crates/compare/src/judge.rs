@@ -18,6 +18,8 @@ pub enum Outcome {
     Rounding,
     /// Different beyond it, and why that is said.
     Differs(Difference),
+    /// More than rounding by itself, and what is read is off enough to explain it, or not: neither a pass nor a blame.
+    Unclear,
 }
 
 impl Outcome {
@@ -48,6 +50,8 @@ pub enum Difference {
     Factor {
         /// The candidate is this many times the reference.
         factor: f64,
+        /// Whether that is nearly all of the error.
+        alone: bool,
     },
     /// As small as rounding, but one head is the reference's times a constant.
     Head {
@@ -92,8 +96,11 @@ impl fmt::Display for Difference {
             Difference::NonFinite { what } => f.write_str(what),
             Difference::ZeroReference => f.write_str("the reference is all zeros, the candidate is not"),
             Difference::Nmse { nmse, allowed } => write!(f, "NMSE {}, allowed {}", number(*nmse), number(*allowed)),
-            Difference::Factor { factor } => {
+            Difference::Factor { factor, alone: true } => {
                 write!(f, "{factor:.6} times the reference: a constant factor, though as small as rounding")
+            }
+            Difference::Factor { factor, alone: false } => {
+                write!(f, "{factor:.6} times the reference on the whole, though as small as rounding")
             }
             Difference::Head { head, factor } => {
                 write!(
@@ -145,8 +152,19 @@ const WHOLE_STANDS_OUT: f64 = 1.5;
 const FEW_STAND_OUT: f64 = 16.0;
 const PRODUCTS_STAND_OUT: f64 = 12.0;
 const HEAD_STANDS_OUT: f64 = 4.0;
-/// With an NMSE beyond this (a correlation below some 0.95) nothing is left to agree.
-const DROWNED: f64 = 0.1;
+/// With an NMSE beyond this (a correlation below some 0.97) too little is left to agree.
+const DROWNED: f64 = 0.05;
+/// Inherited errors pass up to this many times what the profile allows by itself: in f32 that is still 1e-6 at the most.
+fn inherits_most(profile: Profile) -> f64 {
+    match profile {
+        Profile::Exact | Profile::F32 => 1e4,
+        Profile::F16 => 1e3,
+        Profile::Bf16 | Profile::Ggml => 30.0,
+    }
+}
+
+/// One operation's own rounding scatters by this.
+pub(crate) const BEYOND_FRESH: f64 = 6.0;
 /// A constant factor must explain this share of the error, and stand this many standard errors from 1.
 const FACTOR_SHARE: f64 = 0.2;
 const FACTOR_SIGMAS: f64 = 6.0;
@@ -154,14 +172,14 @@ const FACTOR_SIGMAS: f64 = 6.0;
 const VALUES_A_POSITION: f64 = 4.0;
 
 impl Judgement {
+    /// Whether nobody can tell; what differs behind what was `unclear` is no clearer.
+    pub(crate) fn is_unclear(&self, unclear: bool) -> bool {
+        self.outcome == Outcome::Unclear || (unclear && self.is_finite_difference())
+    }
+
     /// Whether it agrees only because what it reads is off too.
     pub(crate) fn is_inherited(&self) -> bool {
         self.outcome.agrees() && self.metrics.nmse().is_some_and(|nmse| nmse > self.own)
-    }
-
-    /// Whether so much is inherited that agreement says nothing.
-    pub(crate) fn is_drowned(&self) -> bool {
-        self.is_inherited() && self.metrics.nmse().is_some_and(|nmse| nmse > DROWNED)
     }
 
     /// Whether it differs, though every value is finite and measured.
@@ -177,8 +195,10 @@ impl Judgement {
 /// How far off a tap may be.
 #[derive(Clone, Debug, Default)]
 pub struct Allowance {
-    /// NMSE of honest rounding in the profile's arithmetic.
+    /// NMSE of honest rounding in the profile's arithmetic, that of the operations before included.
     pub own: f64,
+    /// NMSE of the one operation's own rounding, where all that it reads was compared.
+    pub fresh: Option<f64>,
     /// What the operation may have passed on.
     pub inherited: Inherited,
 }
@@ -189,9 +209,19 @@ impl Allowance {
         Allowance { own, ..Allowance::default() }
     }
 
-    /// NMSE of the whole.
-    pub fn whole(&self) -> f64 {
-        self.own + self.inherited.whole
+    /// NMSE up to which the whole agrees: inherited errors pass while they are small beside the signal, and not too many times the
+    /// profile's own.
+    pub fn whole(&self, profile: Profile) -> f64 {
+        let most = (DROWNED - self.own).max(0.0).min(inherits_most(profile) * self.own);
+        (self.own + self.inherited.usual.min(most)).min(self.beyond())
+    }
+
+    /// NMSE from which on the whole differs, whatever was inherited.
+    pub fn beyond(&self) -> f64 {
+        match self.fresh {
+            Some(fresh) => BEYOND_FRESH * fresh + self.inherited.most,
+            None => self.own + self.inherited.most,
+        }
     }
 
     /// NMSE of one position: its error is relative to its own energy, which may be small.
@@ -210,7 +240,7 @@ pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Judgemen
     let rows = pair.row_metrics();
     let metrics = Metrics::over(&rows);
     let outcome = outcome(pair, &rows, &metrics, profile, allowed);
-    Judgement { outcome, metrics, allowed: allowed.whole(), own: allowed.own }
+    Judgement { outcome, metrics, allowed: allowed.whole(profile), own: allowed.own }
 }
 
 fn outcome(pair: &Pair<'_>, rows: &[Metrics], metrics: &Metrics, profile: Profile, allowed: &Allowance) -> Outcome {
@@ -228,9 +258,12 @@ fn outcome(pair: &Pair<'_>, rows: &[Metrics], metrics: &Metrics, profile: Profil
         return Outcome::Differs(if zero { Difference::ZeroReference } else { Difference::Overflow });
     };
     // Written so that a NaN cannot pass.
-    let within = nmse <= allowed.whole();
+    let (within, without) = (nmse <= allowed.whole(profile), nmse <= allowed.beyond());
+    if !without {
+        return Outcome::Differs(Difference::Nmse { nmse, allowed: allowed.beyond() });
+    }
     if !within {
-        return Outcome::Differs(Difference::Nmse { nmse, allowed: allowed.whole() });
+        return Outcome::Unclear;
     }
     let structure = constant_factor(metrics, pair.rows().0, profile, allowed)
         .or_else(|| wrong_row(pair, rows, allowed))
@@ -245,7 +278,7 @@ fn constant_factor(metrics: &Metrics, positions: usize, profile: Profile, allowe
     let found = is_factor(best.factor, best.remaining_nmse, nmse, positions, profile);
     let times = if positions < FEW_POSITIONS { FEW_STAND_OUT } else { WHOLE_STANDS_OUT };
     let found = found && allowed.stands_out(best.factor, times);
-    found.then_some(Difference::Factor { factor: best.factor })
+    found.then_some(Difference::Factor { factor: best.factor, alone: best.remaining_nmse < 0.1 * nmse })
 }
 
 /// Whether a factor that leaves `remaining` of an error of `nmse` is more than chance and rounding.

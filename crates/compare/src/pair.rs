@@ -8,7 +8,7 @@ use firstdiff_trace::{Entry, NamedRows, Rows, Site, Values as Stored};
 use rayon::prelude::*;
 
 use crate::metrics::{Metrics, Values};
-use crate::shapes::match_shapes;
+use crate::shapes::{match_shapes, permuted_index};
 
 /// How the candidate's memory was read to line it up with the reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,12 @@ impl fmt::Display for Layout {
 
 /// Why two tensors cannot be laid against each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misfit(pub String);
+pub enum Misfit {
+    /// Their shapes, or the rows they say they hold, do not fit.
+    Shapes(String),
+    /// None of the token positions asked for is in both.
+    NoRows,
+}
 
 pub(crate) type IndexMap = Arc<dyn Fn(usize) -> usize + Send + Sync>;
 
@@ -113,7 +118,7 @@ impl<'a> Pair<'a> {
                 true => "; say which token positions these are: --rows last, or 'rows' in dump.json",
                 false => "",
             };
-            Misfit(format!("shape {:?} against the reference's {:?}{advice}", candidate.shape, reference.shape))
+            Misfit::Shapes(format!("shape {:?} against the reference's {:?}{advice}", candidate.shape, reference.shape))
         })?;
         let mut side = right.side;
         if let Some(map) = map {
@@ -202,6 +207,16 @@ impl<'a> Pair<'a> {
     /// The pair with the candidate's elements at `map` of each element's place.
     pub fn candidate_at(&self, layout: Layout, map: impl Fn(usize) -> usize + Send + Sync + 'static) -> Pair<'a> {
         Pair { candidate: self.candidate.clone().after(Arc::new(map)), layout, ..self.clone() }
+    }
+
+    /// \[H,T,d\] under the shape \[T,H,d\], where T = H and the shape cannot tell.
+    pub fn heads_first(&self) -> Option<Pair<'a>> {
+        let square = self.shape.len() == 3 && self.shape[0] == self.shape[1] && position_axis(self.site) == 0;
+        (square && self.layout == Layout::Same).then(|| {
+            let order = vec![1, 0, 2];
+            let map = permuted_index(&self.shape, &order);
+            self.candidate_at(Layout::Permuted(order), move |at| map(at))
+        })
     }
 
     /// The other readings of Q and K that a RoPE in the other pairing would explain.
@@ -297,13 +312,18 @@ pub(crate) fn position_axis(site: Site) -> usize {
 /// e^-9000 is 0 in every arithmetic, so two such scores mean the same wherever a row has any score that counts.
 pub(crate) const MASKED: f64 = -9000.0;
 
+/// e to the minus this is 0 in f64.
+const VANISHES: f64 = 746.0;
+
 /// Replaces what is masked on both sides by equal zeros, and on one side by that side's -inf, which disagrees.
 fn settle_masks(reference: &mut [f64], candidate: &mut [f64]) {
     let top = |row: &[f64]| row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let masked = |value: f64, top: f64| value <= MASKED && (top <= MASKED || top - value >= -MASKED / 2.0);
     let (top_r, top_c) = (top(reference), top(candidate));
     for (r, c) in reference.iter_mut().zip(candidate) {
-        match (masked(*r, top_r), masked(*c, top_c)) {
+        let (by_r, by_c) = (masked(*r, top_r), masked(*c, top_c));
+        // Where the other side is masked, what e^x makes 0 of is too: some engines add their fill before they scale.
+        match (by_r || (by_c && top_r - *r >= VANISHES), by_c || (by_r && top_c - *c >= VANISHES)) {
             (true, true) => (*r, *c) = (0.0, 0.0),
             (true, false) => *r = f64::NEG_INFINITY,
             (false, true) => *c = f64::NEG_INFINITY,
@@ -340,7 +360,7 @@ impl<'a> Selected<'a> {
     fn keep(mut self, positions: &[usize]) -> Result<Selected<'a>, Misfit> {
         let extent = self.shape[self.axis];
         if let Some(outside) = positions.iter().find(|&&p| p >= extent) {
-            return Err(Misfit(format!("row {outside} asked for, {extent} rows there")));
+            return Err(Misfit::Shapes(format!("row {outside} asked for, {extent} rows there")));
         }
         let inner: usize = self.shape[self.axis + 1..].iter().product();
         let positions: Arc<[usize]> = positions.into();
@@ -388,7 +408,8 @@ fn select_rows<'a>(
         side
     };
     let (reference, candidate) = (vector(reference), vector(candidate));
-    let extent = |side: &Selected<'_>| side.shape.get(side.axis).copied().ok_or_else(|| Misfit("no row axis".into()));
+    let extent =
+        |side: &Selected<'_>| side.shape.get(side.axis).copied().ok_or_else(|| Misfit::Shapes("no row axis".into()));
     let total = extent(&reference)?.max(extent(&candidate)?);
     let listed = |rows: &Rows| match rows {
         Rows::List(list) => list.clone(),
@@ -406,7 +427,7 @@ fn select_rows<'a>(
         };
         match held.len() == count {
             true => Ok(held),
-            false => Err(Misfit(format!("{count} rows in the file, {} rows declared", held.len()))),
+            false => Err(Misfit::Shapes(format!("{count} rows in the file, {} rows declared", held.len()))),
         }
     };
     let (left, right) = (holds(&reference)?, holds(&candidate)?);
@@ -414,7 +435,7 @@ fn select_rows<'a>(
     let common: Vec<usize> =
         left.iter().copied().filter(|p| right.contains(p) && asked.as_ref().is_none_or(|a| a.contains(p))).collect();
     if common.is_empty() {
-        return Err(Misfit("no row in common".into()));
+        return Err(Misfit::NoRows);
     }
     let places =
         |held: &[usize]| -> Vec<usize> { common.iter().filter_map(|p| held.iter().position(|q| q == p)).collect() };
@@ -488,6 +509,8 @@ mod tests {
         let ninf = f64::NEG_INFINITY;
         assert!(settle(&[1.0, f64::from(f32::MIN)], &[1.0, ninf]).is_equal());
         assert!(settle(&[1.0, ninf], &[1.0, -1e9]).is_equal());
+        assert!(settle(&[1.0, ninf], &[1.0, -1000.0]).is_equal());
+        assert!(!settle(&[1.0, ninf], &[1.0, -700.0]).is_finite());
         assert!(!settle(&[1.0, ninf], &[1.0, 0.5]).is_finite());
         assert!(!settle(&[1.0, 0.5], &[1.0, ninf]).is_finite());
         assert!(!settle(&[1.0, ninf], &[1.0, f64::NAN]).is_finite());

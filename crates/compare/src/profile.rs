@@ -80,7 +80,7 @@ impl FromStr for Profile {
 }
 
 /// NMSE that storing values in a type costs by itself: relative steps of 2^-11 (f16) and 2^-8 (bf16), rounded to nearest.
-fn storage(dtype: DType) -> f64 {
+pub(crate) fn storage(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 0.0,
         DType::F32 => 4e-15,

@@ -7,14 +7,17 @@ use crate::pair::unlike_positions;
 /// Why they do not, where they do not: a token-by-token run has no step in common with a run that takes the prompt in one pass.
 pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>) -> Option<String> {
     let steps = |dump: &Dump| dump.entries().iter().map(|e| e.step).max().unwrap_or(0);
-    if steps(reference).max(steps(candidate)) == 0 {
+    let declared = [reference, candidate].map(|dump| dump.meta().tokens.as_ref());
+    let same = declared[0].is_some() && declared[0] == declared[1];
+    if same || steps(reference).max(steps(candidate)) == 0 {
         return None;
     }
     let (ours, theirs) = prefills(reference, candidate, rows)?;
     (ours != theirs).then(|| {
         format!(
-            "the reference's prefill has {ours} token positions and the candidate's {theirs}: their steps stand for other tokens; run \
-             both alike (the dump scripts feed a reference one by one with --tokens FIRST --decode-tokens REST)"
+            "the reference's prefill has {ours} token positions and the candidate's {theirs}. If these are the last of the same prompt, say \
+             --rows last; if the candidate was run token by token, its steps stand for other tokens: run both alike (the dump scripts feed \
+             a reference one by one with --tokens FIRST --decode-tokens REST)"
         )
     })
 }
