@@ -10,7 +10,7 @@
 Makes models of 16 to 28 layers, some of which amplify rounding as much as any (sharp attention; a few channels of great size), and holds
 against PyTorch f32: PyTorch in f64, f16, bf16 and with SDPA, llama.cpp with f32 and with f16 weights and cache, and firstdiff's own forward. Every
 pair must be at parity; in f16 and bf16, where rounding may drown the signal, at parity or incomparable for that reason. Then the NumPy engine makes every mistake it knows in one late layer, in f32: the first tap must be the one the mistake
-declares; against the references in f16 and bf16 it must be that one, or none. Exit 1 on a failure.
+declares; against the references in f16 and bf16 it must be one the mistake is in, or none. Exit 1 on a failure.
 """
 
 import argparse
@@ -162,8 +162,8 @@ def right_runs(firstdiff, name, folder, tokens):
         print(f"{name:10} {other:14} {report['verdict']:9} {len(measured):5} taps, worst NMSE {nmse:.1e} at {tap} step {step}")
         grown(report, profile)
         first = report.get("first_divergence") or {}
-        drowned = profile != "f32" and "drowned" in (report.get("reason") or "")
-        check(report["verdict"] == "parity" or drowned, f"{name} {other}: {first_of(report)}: {first.get('reason')}")
+        unclear = profile != "f32" and "unclear" in (report.get("reason") or "")
+        check(report["verdict"] == "parity" or unclear, f"{name} {other}: {first_of(report)}: {first.get('reason')}")
     return decoded
 
 
@@ -202,7 +202,8 @@ def zoo(firstdiff, name, folder, tokens, decoded):
                     check(got == expected, f"{name} {label}: first tap {got}, not {expected}")
                 else:
                     silent += got is None
-                    check(got is None or got[0] == expected[0], f"{name} {label} against {reference}: first tap {got}, not {expected} or none")
+                    wrong_taps = {engine_numpy.full_name(layer if tap in engine_numpy.LAYER_TAPS else None, tap) for tap in mistake.at}
+                    check(got is None or got[0] in wrong_taps | {expected[0]}, f"{name} {label} against {reference}: first tap {got}, not {expected} or none")
     print(f"{name:10} mistakes in layer {layer}: {found} found in f32; {weak} change nothing; against f16 and bf16 {silent} are lost in the noise")
 
 
