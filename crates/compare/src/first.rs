@@ -41,8 +41,8 @@ pub(crate) enum Found {
     Unchecked(String),
     /// Both recorded it and they cannot be laid together.
     Misfit(String),
-    /// Both recorded it, and its error may be what its operation passed on, or not.
-    Unclear,
+    /// Both recorded it, and this NMSE may be what its operation passed on, or not.
+    Unclear(f64),
     Judged(Box<Judged>),
 }
 
@@ -60,7 +60,7 @@ impl Found {
     fn unchecked(&self) -> Option<String> {
         match self {
             Found::Unchecked(reason) | Found::Misfit(reason) => Some(reason.clone()),
-            Found::Unclear => Some("more than rounding, and what it reads may explain it, or not: unclear".into()),
+            Found::Unclear(_) => Some("more than rounding, and what it reads may explain it, or not: unclear".into()),
             Found::Nothing | Found::Judged(_) => None,
         }
     }
@@ -296,7 +296,7 @@ impl Run<'_> {
         for (index, here) in found.iter().enumerate() {
             status.push(match here {
                 Found::Nothing => None,
-                Found::Unchecked(_) | Found::Misfit(_) | Found::Unclear => Some(Status::Unchecked),
+                Found::Unchecked(_) | Found::Misfit(_) | Found::Unclear(_) => Some(Status::Unchecked),
                 Found::Judged(judged) => Some(match judged.judgement.outcome {
                     Outcome::Exact => Status::Exact,
                     Outcome::Rounding => Status::Rounding,
@@ -319,7 +319,9 @@ impl Run<'_> {
         let blank = TapReport { status, ..blank };
         match found {
             Found::Nothing => blank,
-            Found::Unchecked(_) | Found::Misfit(_) | Found::Unclear => TapReport { reason: found.unchecked(), ..blank },
+            Found::Unchecked(_) | Found::Misfit(_) | Found::Unclear(_) => {
+                TapReport { reason: found.unchecked(), ..blank }
+            }
             Found::Judged(judged) => {
                 let Judged { judgement, shape, positions, layout, .. } = &**judged;
                 let reason = match (&judgement.outcome, layout) {
@@ -374,7 +376,7 @@ impl Run<'_> {
         }
         // Both sides recorded it, nobody could look, and nothing behind it vouches for it.
         for (index, place) in self.graph.places().iter().enumerate() {
-            if let (Found::Misfit(_) | Found::Unclear, Some(reason)) = (&found[index], found[index].unchecked()) {
+            if let (Found::Misfit(_) | Found::Unclear(_), Some(reason)) = (&found[index], found[index].unchecked()) {
                 let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
                 if after.is_empty() {
                     return Verdict::Incomparable(format!(

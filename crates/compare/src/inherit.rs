@@ -69,9 +69,13 @@ impl Run<'_> {
             }
             Ok(self.judge(pair, &Allowance { own, fresh, inherited }))
         })?;
-        let unclear = between.iter().any(|&i| matches!(found.get(i), Some(Found::Unclear)));
+        // What differs behind what is unclear is no clearer, unless it is far more than that would explain.
+        let unclear = |&i: &usize| if let Some(Found::Unclear(nmse)) = found.get(i) { *nmse } else { 0.0 };
+        let explained = range_growth(profile) * between.iter().map(unclear).fold(0.0, f64::max);
         Ok(match judged.transpose()?.unwrap_or(here) {
-            Found::Judged(judged) if judged.judgement.is_unclear(unclear) => Found::Unclear,
+            Found::Judged(judged) if judged.judgement.is_unclear(explained) => {
+                Found::Unclear(judged.judgement.metrics.nmse().unwrap_or(f64::INFINITY))
+            }
             other => other,
         })
     }

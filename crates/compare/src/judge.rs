@@ -172,9 +172,10 @@ const FACTOR_SIGMAS: f64 = 6.0;
 const VALUES_A_POSITION: f64 = 4.0;
 
 impl Judgement {
-    /// Whether nobody can tell; what differs behind what was `unclear` is no clearer.
-    pub(crate) fn is_unclear(&self, unclear: bool) -> bool {
-        self.outcome == Outcome::Unclear || (unclear && self.is_finite_difference())
+    /// Whether nobody can tell, where an NMSE of `explained` may come from what is unclear itself.
+    pub(crate) fn is_unclear(&self, explained: f64) -> bool {
+        let little = self.metrics.nmse().is_some_and(|nmse| nmse <= explained);
+        self.outcome == Outcome::Unclear || (little && self.is_finite_difference())
     }
 
     /// Whether it agrees only because what it reads is off too.
