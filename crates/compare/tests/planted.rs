@@ -1,100 +1,12 @@
 //! Is the judge to be trusted? Planted faults of every kind, each to be caught at the right tap and at no other.
 //!
-//! The dumps are synthetic: a judge of numbers needs no model. Faults of real engines are in the fixtures.
+//! The dumps are synthetic; faults of real engines are in the fixtures.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+mod synthetic;
 
 use firstdiff_compare::{Change, Options, Profile, Report, Status, Verdict, compare, vocabulary_graph};
 use firstdiff_trace::{Dump, Meta, NamedRows, Recorder, Rows, Site, Tap};
-
-const T: usize = 11;
-const LAYERS: u32 = 3;
-
-/// Taps by name, each with its shape and values.
-type Run = BTreeMap<Tap, (Vec<usize>, Vec<f32>)>;
-
-/// Numbers in -1 .. 1 that look random, the same everywhere.
-fn noise(seed: u64) -> impl FnMut() -> f64 {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
-    }
-}
-
-fn extent(axis: char) -> usize {
-    match axis {
-        'T' | 'S' => T,
-        'D' => 48,
-        'H' => 6,
-        'K' => 2,
-        'd' => 16,
-        'C' => 96,
-        'F' => 80,
-        _ => 151,
-    }
-}
-
-fn taps() -> Vec<Tap> {
-    let optional =
-        [Site::QNorm, Site::KNorm, Site::AttnPostNorm, Site::FfnPostNorm, Site::RouterLogits, Site::RouterProbs];
-    let inner = Site::ALL.iter().filter(|s| s.in_layer() && !optional.contains(s));
-    let layers = (0..LAYERS).flat_map(|layer| inner.clone().map(move |&site| Tap::layer(layer, site)));
-    let outer = [Site::H0, Site::FinalNorm, Site::Logits].map(|site| Tap { layer: None, site });
-    outer.into_iter().chain(layers).collect()
-}
-
-/// A run in which every tap holds other values.
-fn run() -> Run {
-    let mut run = Run::new();
-    for (seed, tap) in taps().into_iter().enumerate() {
-        let shape: Vec<usize> = tap.site.axes().iter().map(|&a| extent(a)).collect();
-        let mut next = noise(seed as u64 + 1);
-        let values = (0..shape.iter().product()).map(|_| next() as f32).collect();
-        run.insert(tap, (shape, values));
-    }
-    run
-}
-
-/// The run with noise of this NMSE at every tap.
-fn noisy(run: &Run, nmse: f64) -> Run {
-    let mut next = noise(77);
-    let mut noisy = run.clone();
-    for (_, values) in noisy.values_mut() {
-        for v in values {
-            *v = (f64::from(*v) * (1.0 + nmse.sqrt() * 1.7 * next())) as f32;
-        }
-    }
-    noisy
-}
-
-fn write(run: &Run, folder: &Path) {
-    let recorder = Recorder::create(folder).unwrap();
-    for (tap, (shape, values)) in run {
-        recorder.record(tap, shape, values).unwrap();
-    }
-    recorder.finish().unwrap();
-}
-
-fn judged_as(profile: Profile, reference: &Run, candidate: &Run) -> Report {
-    judged_with(&Options::new(profile), reference, candidate)
-}
-
-fn judged_with(options: &Options, reference: &Run, candidate: &Run) -> Report {
-    let folder = tempfile::tempdir().unwrap();
-    let (left, right) = (folder.path().join("ref"), folder.path().join("cand"));
-    write(reference, &left);
-    write(candidate, &right);
-    let (left, right) = (Dump::open(left).unwrap(), Dump::open(right).unwrap());
-    compare(&left, &right, &vocabulary_graph(&left, &right), options, &mut |_, _| {}).unwrap()
-}
-
-fn tap(name: &str) -> Tap {
-    name.parse().unwrap()
-}
+use synthetic::{LAYERS, Run, T, judged_as, judged_with, noise, noisy, run, tap};
 
 /// Plants a fault at `at` in a candidate with f32 noise, and asks that it is found there, and all else left in peace.
 #[track_caller]
@@ -257,47 +169,6 @@ fn keys_that_were_not_compared_clear_no_operation_of_attention() {
     let mut candidate = run();
     candidate.get_mut(&tap("layers.1.ffn_up")).unwrap().1.iter_mut().for_each(|x| *x *= 2.0);
     assert!(!judged_with(&last, &reference, &candidate).first.unwrap().unseen_keys);
-}
-
-#[test]
-fn an_error_that_is_passed_on_blames_nobody() {
-    // Rounding that grows from layer to layer, until it is ten times what the table allows.
-    let reference = run();
-    let grown = |nmse: f64| noisy(&reference, nmse);
-    let mut candidate = Run::new();
-    for (&at, tensor) in &reference {
-        let depth = at.layer.map_or(if at.site == Site::H0 { 0 } else { 3 }, |layer| layer + 1);
-        let nmse = 5e-12 * 3f64.powi(depth as i32);
-        candidate.insert(at, if depth == 0 { tensor.clone() } else { grown(nmse)[&at].clone() });
-    }
-    let report = judged_as(Profile::F32, &reference, &candidate);
-    assert_eq!(report.verdict, Verdict::Parity, "{:?}", report.taps.iter().find(|t| t.status.differs()));
-    assert!(report.warnings.iter().any(|w| w.contains("amplifies rounding")), "{:?}", report.warnings);
-    // A leap is a fault, there as anywhere; and what is wrong passes nothing on.
-    for (at, next) in [("layers.2.v", "layers.2.context"), ("layers.2.ffn_gate", "layers.2.ffn_act")] {
-        let mut faulty = candidate.clone();
-        for (name, nmse) in [(at, 1e-6), (next, 1e-6)] {
-            let noise = grown(nmse)[&tap(name)].clone();
-            faulty.insert(tap(name), noise);
-        }
-        let report = judged_as(Profile::F32, &reference, &faulty);
-        assert_eq!(report.taps[report.first.as_ref().unwrap().index].place.tap, tap(at));
-        assert_eq!(report.tap(tap(next), 0).unwrap().status, Status::Downstream);
-    }
-}
-
-#[test]
-fn one_key_is_not_lost_in_the_noise() {
-    // The products of one query with 60 keys, one of which is wrong: 1 % of the error there could be.
-    let shape = vec![6, 1, 60];
-    let mut next = noise(9);
-    let values: Vec<f32> = (0..360).map(|_| next() as f32).collect();
-    let reference: Run = [(tap("layers.0.qk"), (shape, values))].into();
-    let mut candidate = noisy(&reference, 8e-6);
-    candidate.get_mut(&tap("layers.0.qk")).unwrap().1.chunks_mut(60).for_each(|keys| keys[41] *= 0.9);
-    let report = judged_as(Profile::Bf16, &reference, &candidate);
-    let found = report.tap(tap("layers.0.qk"), 0).unwrap();
-    assert!(found.reason.as_ref().is_some_and(|why| why.contains("key 41")), "{:?}", found.reason);
 }
 
 #[test]
