@@ -16,6 +16,7 @@ mod pair;
 mod probe;
 mod profile;
 mod report;
+mod rows;
 mod settle;
 mod shapes;
 mod steps;

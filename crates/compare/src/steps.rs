@@ -2,7 +2,7 @@
 
 use firstdiff_trace::{Dump, Rows};
 
-use crate::pair::unlike_positions;
+use crate::rows::unlike_positions;
 
 /// Why they do not, where they do not: a token-by-token run has no step in common with a run that takes the prompt in one pass.
 pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>) -> Option<String> {
