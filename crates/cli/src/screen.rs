@@ -7,7 +7,7 @@ use firstdiff_compare::{Anatomy, Change, FirstDivergence, Report, Status, TapRep
 use firstdiff_trace::{Dump, Site};
 
 use crate::session::Judged;
-use crate::words::{concentrated, group, safe, shorten, taps_in_words};
+use crate::words::{concentrated, group, safe, shorten, taps_in_words, with_suggestion};
 
 /// How much of the taps is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -445,7 +445,7 @@ fn unchecked(screen: &mut Screen, report: &Report) {
         screen.line(&format!("{} {text}", paint(WARN, "not checked:")));
     }
     if !report.unnamed.is_empty() {
-        let names: Vec<String> = report.unnamed.iter().map(|n| safe(n)).collect();
+        let names: Vec<String> = report.unnamed.iter().map(|n| with_suggestion(n)).collect();
         screen.line(&format!("{} names that are no taps: {}", paint(WARN, "not checked:"), shorten(&names, 6)));
     }
 }

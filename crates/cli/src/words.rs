@@ -1,6 +1,7 @@
 //! How are many numbers said in few words? Groups, ranges, lists and counts.
 
 use firstdiff_compare::number;
+use firstdiff_trace::{Site, Tap};
 
 /// `1 tap`, `7 taps`.
 pub(crate) fn taps_in_words(count: usize) -> String {
@@ -77,4 +78,31 @@ pub(crate) fn shorten(parts: &[String], most: usize) -> String {
         return parts.join(", ");
     }
     format!("{} ... {} ({} in all)", parts[..most - 1].join(", "), parts[parts.len() - 1], parts.len())
+}
+
+/// A name that is no tap, and the tap that was probably meant: `layers.0.qrope (layers.0.q_rope?)`.
+pub(crate) fn with_suggestion(name: &str) -> String {
+    let (before, last) = name.rsplit_once('.').map_or((None, name), |(before, last)| (Some(before), last));
+    let near = |site: &&Site| strsim::damerau_levenshtein(site.name(), last) <= last.len() / 4;
+    let closest = Site::ALL.iter().filter(near).min_by_key(|site| strsim::damerau_levenshtein(site.name(), last));
+    let meant = closest.map(|site| before.map_or(site.name().to_owned(), |before| format!("{before}.{}", site.name())));
+    match meant.filter(|meant| meant.parse::<Tap>().is_ok()) {
+        Some(meant) => format!("{} ({meant}?)", safe(name)),
+        None => safe(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_of_the_pen_is_recognised() {
+        assert_eq!(with_suggestion("layers.3.qrope"), "layers.3.qrope (layers.3.q_rope?)");
+        assert_eq!(with_suggestion("layers.3.attn_nrom"), "layers.3.attn_nrom (layers.3.attn_norm?)");
+        assert_eq!(with_suggestion("logit"), "logit (logits?)");
+        for other in ["blk.3.attn_q", "layers.3.x", "layers.x.qrope", "layers.3.logit"] {
+            assert_eq!(with_suggestion(other), other);
+        }
+    }
 }
