@@ -361,8 +361,8 @@ impl Run<'_> {
             if let Some(reason) = &self.misaligned {
                 return Verdict::Incomparable(reason.clone());
             }
-            let misfit = found.iter().zip(self.graph.places()).find_map(|(f, place)| match f {
-                Found::Misfit(reason) => Some(format!("{place}: {reason}")),
+            let misfit = found.iter().zip(self.graph.places()).find_map(|(here, place)| match here {
+                Found::Misfit(_) | Found::Unclear(_) => Some(format!("{place}: {}", here.unchecked()?)),
                 _ => None,
             });
             let reason = misfit.unwrap_or_else(|| {
