@@ -9,7 +9,7 @@
 use firstdiff_trace::{DumpError, Site, Tap};
 
 use crate::first::{Found, Judged, Run};
-use crate::judge::{Allowance, BEYOND_FRESH};
+use crate::judge::Allowance;
 use crate::metrics::Metrics;
 use crate::pair::{Layout, Pair, position_axis};
 use crate::profile::Profile;
@@ -33,6 +33,8 @@ pub struct Inherited {
     pub usual: f64,
     /// NMSE that it explains at the very most.
     pub most: f64,
+    /// NMSE beyond which it is unclear, though the profile allows more at such a depth.
+    pub within: Option<f64>,
     /// The most for each position; empty where nothing is inherited.
     pub positions: Vec<f64>,
     /// The most for each key, where keys are read themselves.
@@ -52,8 +54,9 @@ impl Run<'_> {
         let (place, profile) = (self.graph.places()[index], self.options.profile);
         let direct = between.is_empty() && !self.unseen_keys(found, index, &before, &between);
         let fresh = fresh(profile, place.tap.site).filter(|_| direct);
+        let least = if direct { fresh } else { range_fresh(profile) };
         if !first.judgement.is_finite_difference()
-            && !fresh.is_some_and(|fresh| self.leaps(found, &before, first, fresh))
+            && !least.is_some_and(|least| self.leaps(found, &before, first, least))
         {
             return Ok(here);
         }
@@ -81,10 +84,10 @@ impl Run<'_> {
     }
 
     /// Whether a tap that the table lets pass is far from what it reads.
-    fn leaps(&self, found: &[Found], before: &[usize], judged: &Judged, fresh: f64) -> bool {
+    fn leaps(&self, found: &[Found], before: &[usize], judged: &Judged, least: f64) -> bool {
         let nmse = |here: &Judged| here.judgement.metrics.nmse().unwrap_or(0.0);
         let read = before.iter().map(|&i| if let Found::Judged(read) = &found[i] { nmse(read) } else { 0.0 });
-        nmse(judged) > BEYOND_FRESH * fresh + read.fold(0.0, f64::max)
+        !before.is_empty() && nmse(judged) > least + read.fold(0.0, f64::max)
     }
 
     /// The taps at `places`, of each the metrics of the step that is furthest off.
@@ -128,7 +131,7 @@ impl Run<'_> {
 impl Inherited {
     /// From the NMSE that `seen` runs would have written at the most.
     fn of(read: f64, seen: f64, positions: Vec<f64>) -> Inherited {
-        Inherited { read, usual: USUAL * seen, most: MOST * seen, positions, keys: Vec::new() }
+        Inherited { read, usual: USUAL * seen, most: MOST * seen, positions, ..Inherited::default() }
     }
 
     /// Takes what a norm passes on, whole and by position, for what was only estimated.
@@ -200,13 +203,26 @@ fn over_a_range(out: &Pair<'_>, own: f64, reads: &[Read], profile: Profile) -> I
     let most = RANGE_OWN * own + range_growth(profile) * read;
     let positions = vec![most + range_growth(profile) * worst; out.rows().0];
     // Structure could come from any of the operations on the way: of what they may pass on, none stands out.
-    Inherited { read: range_growth(profile) * read, usual: own + RANGE_USUAL * read, most, positions, keys: Vec::new() }
+    let usual = RANGE_USUAL * read;
+    // A leap below the table's limit is no pass either.
+    let within = range_fresh(profile).filter(|_| !reads.is_empty()).map(|fresh| fresh + usual);
+    Inherited { read: range_growth(profile) * read, usual: own + usual, most, within, positions, keys: Vec::new() }
 }
 
 /// Several operations round several times.
 const RANGE_OWN: f64 = 3.0;
 /// How many times the NMSE of what it reads a layer writes as a rule.
 const RANGE_USUAL: f64 = 10.0;
+
+/// NMSE of the rounding of a layer's operations together, in the coarse profiles.
+fn range_fresh(profile: Profile) -> Option<f64> {
+    match profile {
+        Profile::Exact | Profile::F32 => None,
+        Profile::F16 => Some(4e-6),
+        Profile::Bf16 => Some(1e-4),
+        Profile::Ggml => Some(1e-3),
+    }
+}
 
 /// How many times the NMSE of what it reads a layer may write at the very most. Models that amplify rounding do so by as much as this; in the
 /// coarse profiles more would leave nothing to find.

@@ -164,7 +164,7 @@ fn inherits_most(profile: Profile) -> f64 {
 }
 
 /// One operation's own rounding scatters by this.
-pub(crate) const BEYOND_FRESH: f64 = 6.0;
+const BEYOND_FRESH: f64 = 6.0;
 /// A constant factor must explain this share of the error, and stand this many standard errors from 1.
 const FACTOR_SHARE: f64 = 0.2;
 const FACTOR_SIGMAS: f64 = 6.0;
@@ -214,7 +214,8 @@ impl Allowance {
     /// profile's own.
     pub fn whole(&self, profile: Profile) -> f64 {
         let most = (DROWNED - self.own).max(0.0).min(inherits_most(profile) * self.own);
-        (self.own + self.inherited.usual.min(most)).min(self.beyond())
+        let whole = (self.own + self.inherited.usual.min(most)).min(self.beyond());
+        self.inherited.within.map_or(whole, |within| whole.min(within))
     }
 
     /// NMSE from which on the whole differs, whatever was inherited.
