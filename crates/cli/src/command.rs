@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use firstdiff_compare::{Place, Profile, Verdict};
 use firstdiff_model::{Prompt, TapValues};
-use firstdiff_trace::{Producer, QkRows, Recorder, Rows};
+use firstdiff_trace::{Producer, Recorder, Rows};
 use serde_json::json;
 
 use crate::baseline::{Baseline, Regression};
@@ -373,7 +373,7 @@ fn write_dump(
         meta.producer = Producer::new("firstdiff", env!("CARGO_PKG_VERSION"));
         meta.model = name(&args.model);
         meta.precision = Some(args.profile.name().into());
-        meta.qk_rows = Some(QkRows::Half);
+        meta.qk_rows = Some(model.qk_rows);
     });
     let prompt = Prompt { tokens: &args.tokens, decode_tokens: &args.decode_tokens };
     let (mut count, mut at) = (0, 0);

@@ -14,6 +14,11 @@ pub enum RopeScaling {
         /// The factor.
         factor: f64,
     },
+    /// Every frequency divided by a divisor of its own: `rope_freqs.weight` of a GGUF.
+    Divided {
+        /// One for each pair.
+        divisors: Vec<f64>,
+    },
     /// Low frequencies divided by `factor`, high ones kept, those between blended (Llama 3.1).
     Llama3 {
         /// The factor of low frequencies.
@@ -62,6 +67,10 @@ pub fn rope_inv_freq<F: Float>(rotary_dim: usize, theta: f64, scaling: &RopeScal
     let powers = (0..rotary_dim / 2).map(power);
     let plain = powers.clone().map(F::recip);
     match *scaling {
+        RopeScaling::Divided { ref divisors } => {
+            let divided = plain.zip(divisors).map(|(w, &by)| w / F::of(by));
+            (divided.collect(), 1.0)
+        }
         RopeScaling::None => (plain.collect(), 1.0),
         RopeScaling::Linear { factor } => (plain.map(|w| w / F::of(factor)).collect(), 1.0),
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position } => {

@@ -1,6 +1,7 @@
 //! What does config.json say? The sizes and choices of a model, with the defaults of transformers 4.57.
 
 use firstdiff_core::{Activation, RopeScaling};
+use firstdiff_trace::QkRows;
 
 use crate::error::ModelError;
 use crate::keys::Keys;
@@ -35,6 +36,8 @@ pub struct Config {
     pub tied: bool,
     /// `torch_dtype`, as it stands there.
     pub torch_dtype: Option<String>,
+    /// For which RoPE pairing the rows of Q and K are ordered in the weights.
+    pub qk_rows: QkRows,
 }
 
 /// Which layers see how many keys at most.
@@ -124,6 +127,7 @@ pub(crate) fn read(family: &'static str, keys: &Keys<'_>, defaults: &Defaults) -
             Some(dtype) => Some(dtype.into()),
             None => keys.text("dtype")?.map(Into::into),
         },
+        qk_rows: QkRows::Half,
     })
 }
 
@@ -162,15 +166,30 @@ fn dims(keys: &Keys<'_>, defaults: &Defaults) -> Result<Dims, ModelError> {
         ffn: keys.count("intermediate_size")?.unwrap_or(defaults.ffn),
         layers,
     };
-    let product = |key: &str, x: usize, y: usize| {
-        let fits = x.checked_mul(y).is_some_and(|n| n <= isize::MAX as usize / 8);
-        if fits { Ok(x * y) } else { Err(keys.error(key, format!("{x} times {y} is more than memory can hold"))) }
-    };
-    let queries = product("head_dim", heads, head_dim)?;
-    product("hidden_size", queries, hidden)?;
-    product("intermediate_size", dims.ffn, hidden)?;
-    product("vocab_size", dims.vocab, hidden)?;
+    check_dims(&dims).map_err(|reason| keys.error("hidden_size", reason))?;
     Ok(dims)
+}
+
+/// Whether sizes from a file can be those of a model: heads that divide, pairs to rotate, and no matrix beyond all memory.
+pub(crate) fn check_dims(dims: &Dims) -> Result<(), String> {
+    let Dims { vocab, hidden, heads, kv_heads, head_dim, ffn, layers } = *dims;
+    if [vocab, hidden, heads, kv_heads, head_dim, ffn, layers as usize].contains(&0) {
+        return Err(format!("a size of 0 among {dims:?}"));
+    }
+    if !heads.is_multiple_of(kv_heads) {
+        return Err(format!("{kv_heads} key/value heads do not divide {heads} heads"));
+    }
+    if !head_dim.is_multiple_of(2) {
+        return Err(format!("heads of {head_dim} elements cannot be rotated in pairs"));
+    }
+    let fits = |x: usize, y: usize| x.checked_mul(y).filter(|&n| n <= isize::MAX as usize / 8);
+    let queries = fits(heads, head_dim).and_then(|queries| fits(queries, hidden));
+    match queries.and(fits(ffn, hidden)).and(fits(vocab, hidden)) {
+        Some(_) => Ok(()),
+        None => Err(format!(
+            "{hidden} wide with {heads} heads of {head_dim}, {ffn} and {vocab} is more than memory can hold"
+        )),
+    }
 }
 
 fn activation(keys: &Keys<'_>) -> Result<Activation, ModelError> {

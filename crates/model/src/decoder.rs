@@ -1,7 +1,7 @@
 //! What does a decoder of the Llama kind compute? The steps of llama, mistral, qwen2, qwen3 and minimind.
 
 use firstdiff_core::RopePairing;
-use firstdiff_trace::{Site, Tap};
+use firstdiff_trace::{QkRows, Site, Tap};
 
 use crate::config::Config;
 use crate::plan::{Op, Plan, Role, Rope, Scores, Step, WeightRef};
@@ -39,7 +39,10 @@ fn block(config: &Config, layer: u32, h: Tap, steps: &mut Vec<Step>) -> Tap {
     let residual = || Op::Residual { multiplier: 1.0 };
     let rope = || {
         Op::Rope(Rope {
-            pairing: RopePairing::Half,
+            pairing: match config.qk_rows {
+                QkRows::Half => RopePairing::Half,
+                QkRows::Adjacent => RopePairing::Adjacent,
+            },
             rotary_dim: dims.head_dim,
             theta: config.rope_theta,
             scaling: config.rope_scaling.clone(),

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use crate::error::ModelError;
 use crate::plan::{Op, Rope, Scores, Step};
-use crate::storage::Real;
+use crate::storage::{Half, Real};
 use crate::weights::{WeightView, Weights};
 
 /// Rows of a matrix that are widened at a time, and the bytes they may take before they are made fewer.
@@ -35,25 +35,27 @@ pub fn eval_step<E: Real>(
     chunk: Chunk<'_>,
     weights: &Weights,
 ) -> Result<ArrayD<E>, ModelError> {
-    Evaluation { step, inputs, chunk, weights }.run()
+    Evaluation { step, inputs, chunk, weights, half: None }.run()
 }
 
-struct Evaluation<'a, E> {
-    step: &'a Step,
-    inputs: &'a [ArrayViewD<'a, E>],
-    chunk: Chunk<'a>,
-    weights: &'a Weights,
+pub(crate) struct Evaluation<'a, E> {
+    pub(crate) step: &'a Step,
+    pub(crate) inputs: &'a [ArrayViewD<'a, E>],
+    pub(crate) chunk: Chunk<'a>,
+    pub(crate) weights: &'a Weights,
+    /// What weights are rounded to before they are used.
+    pub(crate) half: Option<Half>,
 }
 
-type Out<T> = Result<T, ModelError>;
+pub(crate) type Out<T> = Result<T, ModelError>;
 
 impl<E: Real> Evaluation<'_, E> {
-    fn run(&self) -> Out<ArrayD<E>> {
+    pub(crate) fn run(&self) -> Out<ArrayD<E>> {
         match &self.step.op {
             Op::Embedding { scale } => self.embedding(*scale),
             Op::RmsNorm { eps } => self.rms_norm(*eps),
-            Op::Linear { heads } => self.linear(*heads),
-            Op::Head => self.linear(None),
+            Op::Linear { heads } => self.linear(self.matrix(0)?, *heads),
+            Op::Head => self.linear(self.matrix(0)?, None),
             Op::Rope(rope) => self.rope(rope),
             Op::Qk => self.done(core::qk(self.cube(0)?, self.cube(1)?)),
             Op::Scores(scores) => self.scores(scores),
@@ -69,13 +71,18 @@ impl<E: Real> Evaluation<'_, E> {
     }
 
     /// What core returned, its refusal told with the tap.
-    fn done<D: Dimension>(&self, out: Result<Array<E, D>, OpError>) -> Out<ArrayD<E>> {
+    pub(crate) fn done<D: Dimension>(&self, out: Result<Array<E, D>, OpError>) -> Out<ArrayD<E>> {
         out.map(Array::into_dyn).map_err(|e| self.error(e))
     }
 
-    fn rope(&self, rope: &Rope) -> Out<ArrayD<E>> {
+    /// The position of every token of the chunk.
+    pub(crate) fn positions(&self) -> Out<Vec<u32>> {
         let position = |t| u32::try_from(self.chunk.start + t).map_err(|_| self.error("a position beyond u32"));
-        let positions = (0..self.chunk.tokens.len()).map(position).collect::<Out<Vec<u32>>>()?;
+        (0..self.chunk.tokens.len()).map(position).collect()
+    }
+
+    fn rope(&self, rope: &Rope) -> Out<ArrayD<E>> {
+        let positions = self.positions()?;
         let (inv_freq, factor) = core::rope_inv_freq(rope.rotary_dim, rope.theta, &rope.scaling);
         self.done(core::rope(self.cube(0)?, &positions, &inv_freq, factor, rope.pairing))
     }
@@ -113,8 +120,7 @@ impl<E: Real> Evaluation<'_, E> {
     }
 
     /// x Wᵀ + b, a tile of rows of W at a time; the tiles are independent of each other.
-    fn linear(&self, heads: Option<usize>) -> Out<ArrayD<E>> {
-        let x = self.matrix(0)?;
+    pub(crate) fn linear(&self, x: ArrayView2<'_, E>, heads: Option<usize>) -> Out<ArrayD<E>> {
         let (matrix, rows, columns) = self.weight_matrix()?;
         let bias = if self.step.weights.len() > 1 { Some(self.vector(1)?) } else { None };
         if let Some(bias) = &bias
@@ -132,29 +138,34 @@ impl<E: Real> Evaluation<'_, E> {
             tile.assign(&product);
             Ok(())
         })?;
-        let Some(heads) = heads else { return Ok(out.into_dyn()) };
-        let width = rows / heads.max(1);
-        out.into_shape_with_order((x.nrows(), heads, width)).map(Array3::into_dyn).map_err(|e| self.error(e))
+        self.split(out, heads)
     }
 
-    fn error(&self, reason: impl ToString) -> ModelError {
+    /// \[T,H·d\] as \[T,H,d\], where the step says so.
+    fn split(&self, out: Array2<E>, heads: Option<usize>) -> Out<ArrayD<E>> {
+        let Some(heads) = heads else { return Ok(out.into_dyn()) };
+        let (tokens, width) = (out.nrows(), out.ncols() / heads.max(1));
+        out.into_shape_with_order((tokens, heads, width)).map(Array3::into_dyn).map_err(|e| self.error(e))
+    }
+
+    pub(crate) fn error(&self, reason: impl ToString) -> ModelError {
         ModelError::Step { tap: self.step.tap, reason: reason.to_string() }
     }
 
-    fn input(&self, at: usize) -> Out<&ArrayViewD<'_, E>> {
+    pub(crate) fn input(&self, at: usize) -> Out<&ArrayViewD<'_, E>> {
         let count = self.inputs.len();
         self.inputs.get(at).ok_or_else(|| self.error(format!("reads at least {} inputs, {count} were given", at + 1)))
     }
 
     /// Input `at`, all axes but the first merged: \[T,·\].
-    fn matrix(&self, at: usize) -> Out<ArrayView2<'_, E>> {
+    pub(crate) fn matrix(&self, at: usize) -> Out<ArrayView2<'_, E>> {
         let input = self.input(at)?;
         let rows = input.shape().first().copied().unwrap_or(1);
         let columns: usize = input.shape().iter().skip(1).product();
         input.view().into_shape_with_order((rows, columns)).map_err(|e| self.error(e))
     }
 
-    fn cube(&self, at: usize) -> Out<ArrayView3<'_, E>> {
+    pub(crate) fn cube(&self, at: usize) -> Out<ArrayView3<'_, E>> {
         let input = self.input(at)?.view();
         let shape = input.shape().to_vec();
         input
@@ -162,12 +173,12 @@ impl<E: Real> Evaluation<'_, E> {
             .map_err(|_| self.error(format!("input {at} has shape {shape:?}, not 3 axes")))
     }
 
-    fn weight(&self, at: usize) -> Out<WeightView<'_>> {
+    pub(crate) fn weight(&self, at: usize) -> Out<WeightView<'_>> {
         let weight = self.step.weights.get(at).ok_or_else(|| self.error(format!("has no weight {at}")))?;
-        self.weights.view(*weight)
+        Ok(self.weights.view(*weight)?.rounded(self.half))
     }
 
-    fn vector(&self, at: usize) -> Out<Array1<E>> {
+    pub(crate) fn vector(&self, at: usize) -> Out<Array1<E>> {
         let view = self.weight(at)?;
         match view.shape() {
             [_] => Ok(view.vector()),
@@ -175,7 +186,7 @@ impl<E: Real> Evaluation<'_, E> {
         }
     }
 
-    fn weight_matrix(&self) -> Out<(WeightView<'_>, usize, usize)> {
+    pub(crate) fn weight_matrix(&self) -> Out<(WeightView<'_>, usize, usize)> {
         let view = self.weight(0)?;
         match *view.shape() {
             [rows, columns] => Ok((view, rows, columns)),

@@ -1,30 +1,28 @@
-//! Which families are known? Each is a config reader and a list of steps.
+//! Which families are known? Each is a reader of its config.
 
 use firstdiff_core::RopeScaling;
 
 use crate::config::{self, Config, Defaults, Window};
 use crate::error::ModelError;
 use crate::keys::Keys;
-use crate::plan::{Plan, Role, WeightRef};
+use crate::plan::{Role, WeightRef};
 use crate::weights::Weights;
 
-/// A family: what its config means, and what it computes.
+/// A family: what its config means.
 pub(crate) struct Family {
     /// `model_type` in config.json.
     pub(crate) name: &'static str,
     /// Reads the config. The weights tell what the config leaves open.
     pub(crate) read: fn(&Keys<'_>, &Weights) -> Result<Config, ModelError>,
-    /// The steps.
-    pub(crate) plan: fn(&Config) -> Plan,
 }
 
 /// Every family, by `model_type`.
 pub(crate) const FAMILIES: &[Family] = &[
-    Family { name: "llama", read: llama, plan: crate::decoder::plan },
-    Family { name: "mistral", read: mistral, plan: crate::decoder::plan },
-    Family { name: "qwen2", read: qwen2, plan: crate::decoder::plan },
-    Family { name: "qwen3", read: qwen3, plan: crate::decoder::plan },
-    Family { name: "minimind", read: minimind, plan: crate::decoder::plan },
+    Family { name: "llama", read: llama },
+    Family { name: "mistral", read: mistral },
+    Family { name: "qwen2", read: qwen2 },
+    Family { name: "qwen3", read: qwen3 },
+    Family { name: "minimind", read: minimind },
 ];
 
 /// The defaults of LlamaConfig; the others are told by what differs.

@@ -12,24 +12,33 @@
 //! No mixtures of experts, no frequencies that depend on the length of the prompt (dynamic NTK, LongRoPE), no padding. A
 //! weight file must not be cut short by others while it is mapped.
 
+mod arithmetic;
 mod config;
 mod decoder;
 mod error;
 mod eval;
 mod family;
+mod file;
+mod formats;
+pub mod ggml;
 mod keys;
 mod model;
+mod names;
 mod plan;
 mod run;
-mod safetensors;
 mod storage;
 mod weights;
 
+pub use arithmetic::{Cache, Profile, eval_step_in};
 pub use config::{Config, Window};
 pub use error::ModelError;
 pub use eval::{Chunk, eval_step};
+pub use formats::{Opened, open as open_weights};
+#[doc(hidden)]
+pub use formats::{check_gguf, check_llama2c, check_minimind};
 pub use model::{Model, load};
+pub use names::{gguf as gguf_name, hugging_face as hugging_face_name, meaning};
 pub use plan::{Dims, Op, Plan, Role, Rope, Scores, Step, WeightRef};
-pub use run::{Profile, Prompt, TapValues, run};
-pub use storage::{Real, Storage};
+pub use run::{Prompt, TapValues, run};
+pub use storage::{Half, Real, Storage};
 pub use weights::{WeightView, Weights};

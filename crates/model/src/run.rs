@@ -5,20 +5,12 @@ use std::collections::{HashMap, HashSet};
 use firstdiff_trace::Tap;
 use ndarray::{ArrayD, ArrayViewD, Axis, Slice};
 
+use crate::arithmetic::{Profile, eval_step_in};
 use crate::error::ModelError;
 use crate::eval::{Chunk, eval_step};
 use crate::plan::{Plan, Step};
 use crate::storage::Real;
 use crate::weights::Weights;
-
-/// In what arithmetic a Plan is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Profile {
-    /// f64 throughout, weights widened.
-    Exact,
-    /// f32 throughout, weights widened or rounded to it.
-    F32,
-}
 
 /// The tokens of a run.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +26,7 @@ pub struct Prompt<'a> {
 pub enum TapValues<'a> {
     /// Of the profile `exact`.
     F64(ArrayViewD<'a, f64>),
-    /// Of the profile `f32`.
+    /// Of every other profile.
     F32(ArrayViewD<'a, f32>),
 }
 
@@ -54,10 +46,13 @@ pub fn run<X: From<ModelError>>(
     wanted: impl Fn(Tap) -> bool,
     mut sink: impl FnMut(Tap, u32, TapValues<'_>) -> Result<(), X>,
 ) -> Result<(), X> {
-    match profile {
-        Profile::Exact => forward::<f64, X>(plan, weights, prompt, wanted, |t, s, v| sink(t, s, TapValues::F64(v))),
-        Profile::F32 => forward::<f32, X>(plan, weights, prompt, wanted, |t, s, v| sink(t, s, TapValues::F32(v))),
+    if profile == Profile::Exact {
+        return forward::<f64, X>(plan, weights, prompt, wanted, eval_step, |t, s, v| sink(t, s, TapValues::F64(v)));
     }
+    let eval = |step: &Step, inputs: &[ArrayViewD<'_, f32>], chunk: Chunk<'_>, weights: &Weights| {
+        eval_step_in(profile, step, inputs, chunk, weights)
+    };
+    forward::<f32, X>(plan, weights, prompt, wanted, eval, |t, s, v| sink(t, s, TapValues::F32(v)))
 }
 
 fn forward<E: Real, X: From<ModelError>>(
@@ -65,6 +60,7 @@ fn forward<E: Real, X: From<ModelError>>(
     weights: &Weights,
     prompt: Prompt<'_>,
     wanted: impl Fn(Tap) -> bool,
+    eval: impl Fn(&Step, &[ArrayViewD<'_, E>], Chunk<'_>, &Weights) -> Result<ArrayD<E>, ModelError>,
     mut sink: impl FnMut(Tap, u32, ArrayViewD<'_, E>) -> Result<(), X>,
 ) -> Result<(), X> {
     check_tokens(plan, prompt)?;
@@ -76,7 +72,7 @@ fn forward<E: Real, X: From<ModelError>>(
     for (number, tokens) in chunks.enumerate() {
         let chunk = Chunk { tokens, start };
         for (at, step) in schedule.steps.iter().enumerate() {
-            let out = schedule.eval(step, &live, chunk, weights)?;
+            let out = eval(step, &schedule.inputs(step, &live, chunk), chunk, weights)?;
             if wanted(step.tap) {
                 sink(step.tap, number as u32, out.view())?;
             }
@@ -135,17 +131,16 @@ impl<'a> Schedule<'a> {
         Ok(Schedule { steps, last_use, cached })
     }
 
-    fn eval<E: Real>(
+    /// What `step` reads: all rows so far of keys and values, the chunk's own of everything else.
+    fn inputs<'l, E: Real>(
         &self,
         step: &Step,
-        live: &HashMap<Tap, ArrayD<E>>,
+        live: &'l HashMap<Tap, ArrayD<E>>,
         chunk: Chunk<'_>,
-        weights: &Weights,
-    ) -> Result<ArrayD<E>, ModelError> {
+    ) -> Vec<ArrayViewD<'l, E>> {
         let whole = step.cached();
         let new_rows = Slice::from(-(chunk.tokens.len() as isize)..);
-        let inputs: Vec<_> = step
-            .reads
+        step.reads
             .iter()
             .map(|tap| {
                 let mut rows = live[tap].view();
@@ -154,8 +149,7 @@ impl<'a> Schedule<'a> {
                 }
                 rows
             })
-            .collect();
-        eval_step(step, &inputs, chunk, weights)
+            .collect()
     }
 
     /// Holds on to the output of step `at`, if a later one reads it.
@@ -180,16 +174,6 @@ impl<'a> Schedule<'a> {
             if self.last_use[tap] == at && (last_chunk || !self.cached.contains(tap)) {
                 live.remove(tap);
             }
-        }
-    }
-}
-
-impl Profile {
-    /// The name in dump.json and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Profile::Exact => "exact",
-            Profile::F32 => "f32",
         }
     }
 }

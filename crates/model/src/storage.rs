@@ -3,6 +3,8 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
+use crate::ggml;
+
 /// The element types a weight can be stored in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
@@ -14,25 +16,105 @@ pub enum Storage {
     F16,
     /// bfloat16: the upper half of an f32.
     BF16,
+    /// A whole number of 8 bits.
+    I8,
+    /// A whole number of 16 bits.
+    I16,
+    /// A whole number of 32 bits.
+    I32,
+    /// A whole number of 64 bits.
+    I64,
+    /// Blocks of one of ggml's types.
+    Block(ggml::Type),
+    /// llama2.c's own: all whole numbers of 8 bits, then an f32 scale for each group of so many.
+    Groups(usize),
 }
 
 impl Storage {
-    /// Bytes of a row of `n` elements; `None` when that overflows.
+    /// Bytes of `n` elements that begin a block; `None` when that overflows, or `n` is no whole number of blocks.
     pub fn row_bytes(self, n: usize) -> Option<usize> {
-        n.checked_mul(match self {
-            Storage::F64 => 8,
-            Storage::F32 => 4,
-            Storage::F16 | Storage::BF16 => 2,
-        })
+        let (len, bytes) = self.block();
+        match self {
+            Storage::Groups(group) if group > 0 && n.is_multiple_of(group) => {
+                (n / group).checked_mul(4)?.checked_add(n)
+            }
+            Storage::Groups(_) => None,
+            _ if n.is_multiple_of(len) => (n / len).checked_mul(bytes),
+            _ => None,
+        }
     }
 
-    /// The name in messages: f64, f32, f16, bf16.
+    /// Elements and bytes of the smallest part that can be read by itself.
+    fn block(self) -> (usize, usize) {
+        match self {
+            Storage::F64 | Storage::I64 => (1, 8),
+            Storage::F32 | Storage::I32 => (1, 4),
+            Storage::F16 | Storage::BF16 | Storage::I16 => (1, 2),
+            Storage::I8 => (1, 1),
+            Storage::Block(kind) => (kind.block_len(), kind.block_bytes()),
+            Storage::Groups(group) => (group, group + 4),
+        }
+    }
+
+    /// The name in messages: f32, bf16, Q4_K ...
     pub fn name(self) -> &'static str {
         match self {
             Storage::F64 => "f64",
             Storage::F32 => "f32",
             Storage::F16 => "f16",
             Storage::BF16 => "bf16",
+            Storage::I8 => "i8",
+            Storage::I16 => "i16",
+            Storage::I32 => "i32",
+            Storage::I64 => "i64",
+            Storage::Block(kind) => kind.name(),
+            Storage::Groups(_) => "Q8_0 of llama2.c",
+        }
+    }
+
+    /// Elements that share a scale: 1 for plain numbers.
+    pub fn block_len(self) -> usize {
+        self.block().0
+    }
+
+    /// Whether values were rounded to few levels.
+    pub fn is_quantised(self) -> bool {
+        matches!(self, Storage::Block(_) | Storage::Groups(_))
+    }
+
+    /// Turns the bytes of whole blocks from big-endian to little-endian, or back.
+    pub(crate) fn swap(self, bytes: &mut [u8]) {
+        let (_, size) = self.block();
+        for block in bytes.chunks_exact_mut(size.max(1)) {
+            match self {
+                Storage::Block(kind) => {
+                    for &(offset, width, count) in kind.words() {
+                        block[offset..offset + width * count].chunks_exact_mut(width).for_each(<[u8]>::reverse);
+                    }
+                }
+                // llama2.c knows one byte order; its reader never asks.
+                Storage::Groups(_) => {}
+                _ => block.reverse(),
+            }
+        }
+    }
+}
+
+/// A 16-bit float that values can be rounded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// IEEE 754 half.
+    F16,
+    /// bfloat16.
+    BF16,
+}
+
+impl Half {
+    /// The nearest value, ties to even; beyond the range infinity.
+    pub fn round(self, x: f32) -> f32 {
+        match self {
+            Half::F16 => f16::from_f32(x).to_f32(),
+            Half::BF16 => bf16::from_f32(x).to_f32(),
         }
     }
 }
@@ -41,12 +123,15 @@ impl Storage {
 pub trait Real: firstdiff_core::Float {
     /// Widens (f64 to f32: rounds) the stored elements of `bytes` into `out`.
     ///
-    /// The bytes are little-endian and need no alignment.
+    /// The bytes are little-endian, need no alignment, and are whole blocks.
+    ///
+    /// # Panics
+    /// For [`Storage::Groups`], whose scales stand apart: see [`WeightView`](crate::WeightView).
     fn widen(storage: Storage, bytes: &[u8], out: &mut [Self]);
 }
 
 macro_rules! real {
-    ($float:ty, $from_f64:expr, $from_f32:expr, $halves:ident) => {
+    ($float:ty, $from_f64:expr, $from_f32:expr, $halves:ident, $blocks:expr) => {
         impl Real for $float {
             fn widen(storage: Storage, bytes: &[u8], out: &mut [$float]) {
                 match storage {
@@ -58,14 +143,29 @@ macro_rules! real {
                     Storage::BF16 => {
                         blocks(bytes, out, bf16::from_le_bytes, |half, out| half.$halves(out));
                     }
+                    Storage::I8 => each(bytes, out, |b| i8::from_le_bytes(b) as $float),
+                    Storage::I16 => each(bytes, out, |b| i16::from_le_bytes(b) as $float),
+                    Storage::I32 => each(bytes, out, |b| i32::from_le_bytes(b) as $float),
+                    Storage::I64 => each(bytes, out, |b| i64::from_le_bytes(b) as $float),
+                    Storage::Block(kind) => $blocks(kind, bytes, out),
+                    Storage::Groups(_) => unreachable!("groups are read by their view"),
                 }
             }
         }
     };
 }
 
-real!(f32, |x: f64| x as f32, |x: f32| x, convert_to_f32_slice);
-real!(f64, |x: f64| x, f64::from, convert_to_f64_slice);
+real!(f32, |x: f64| x as f32, |x: f32| x, convert_to_f32_slice, ggml::Type::dequantise);
+real!(f64, |x: f64| x, f64::from, convert_to_f64_slice, dequantise_wide);
+
+/// The f32 values that ggml defines, widened.
+fn dequantise_wide(kind: ggml::Type, bytes: &[u8], out: &mut [f64]) {
+    let mut block = vec![0f32; kind.block_len()];
+    for (bytes, out) in bytes.chunks_exact(kind.block_bytes()).zip(out.chunks_exact_mut(kind.block_len())) {
+        kind.dequantise(bytes, &mut block);
+        out.iter_mut().zip(&block).for_each(|(o, &x)| *o = f64::from(x));
+    }
+}
 
 /// One element after the other.
 fn each<const N: usize, E>(bytes: &[u8], out: &mut [E], read: impl Fn([u8; N]) -> E) {

@@ -8,7 +8,7 @@ use ndarray::{Array1, Array2};
 
 use crate::error::ModelError;
 use crate::plan::WeightRef;
-use crate::storage::{Real, Storage};
+use crate::storage::{Half, Real, Storage};
 
 /// The bytes of a file: mapped, or decoded into memory.
 pub(crate) type Bytes = Box<dyn AsRef<[u8]> + Send + Sync>;
@@ -24,6 +24,17 @@ pub(crate) struct Entry {
     pub(crate) shape: Vec<usize>,
     /// The tensor's bytes in the file. The reader of the format has checked that they suit storage and shape.
     pub(crate) bytes: Range<usize>,
+    /// How they are laid out.
+    pub(crate) order: Order,
+}
+
+/// How the bytes of a tensor are laid out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Order {
+    /// Numbers of more than one byte begin with the high one.
+    pub(crate) big_endian: bool,
+    /// A matrix \[out,in\] that is stored as \[in,out\].
+    pub(crate) transposed: bool,
 }
 
 /// The weights of a model. Bytes stay in the mapped files; what is read is widened a tile of rows at a time.
@@ -44,6 +55,8 @@ pub struct WeightView<'a> {
     storage: Storage,
     shape: &'a [usize],
     bytes: &'a [u8],
+    order: Order,
+    half: Option<Half>,
 }
 
 impl Weights {
@@ -58,6 +71,21 @@ impl Weights {
     /// Serves `weight` from the tensor of `other` (tied embeddings).
     pub(crate) fn tie(&mut self, weight: WeightRef, other: WeightRef) {
         self.stand_ins.insert((self.naming)(weight), (self.naming)(other));
+    }
+
+    /// Takes the matrices that `expected` gives a shape for as stored \[in,out\], if one that is not square has that shape reversed.
+    pub(crate) fn transpose_if_reversed(&mut self, expected: impl Fn(&str) -> Option<Vec<usize>>) {
+        let reversed = |shape: &[usize]| shape.iter().rev().copied().collect::<Vec<_>>();
+        let is = |(name, entry): (&String, &Entry)| {
+            expected(name).is_some_and(|shape| shape != entry.shape && reversed(&shape) == entry.shape)
+        };
+        if !self.table.iter().any(is) {
+            return;
+        }
+        for (_, entry) in self.table.iter_mut().filter(|(name, _)| expected(name).is_some()) {
+            entry.shape.reverse();
+            entry.order.transposed = true;
+        }
     }
 
     /// The name this format gives to `weight`.
@@ -84,6 +112,11 @@ impl Weights {
     /// Whether the weights hold a tensor for `weight`.
     pub fn holds(&self, weight: WeightRef) -> bool {
         self.table.contains_key(&self.name(weight))
+    }
+
+    /// The shape of the tensor that serves as `weight`, where there is one.
+    pub fn shape(&self, weight: WeightRef) -> Option<&[usize]> {
+        self.table.get(&self.name(weight)).map(|entry| entry.shape.as_slice())
     }
 
     /// Whether the tensor that serves as `weight` is there, of shape `expected`, and can be read.
@@ -127,10 +160,10 @@ impl Weights {
         let storage = entry.storage.as_ref().map_err(|dtype| ModelError::Tensor {
             file: file.clone(),
             tensor: name.into(),
-            reason: format!("dtype {dtype} is not one of F64, F32, F16, BF16"),
+            reason: format!("{dtype} is no element type that is read"),
         })?;
         let bytes = &bytes.as_ref().as_ref()[entry.bytes.clone()];
-        Ok(WeightView { storage: *storage, shape: &entry.shape, bytes })
+        Ok(WeightView { storage: *storage, shape: &entry.shape, bytes, order: entry.order, half: None })
     }
 
     /// The only file, or the folder of several.
@@ -161,9 +194,29 @@ impl<'a> WeightView<'a> {
         self.shape
     }
 
-    /// The stored bytes, little-endian, of any alignment.
+    /// The stored bytes, of any alignment.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
+    }
+
+    /// The same, its values rounded to `half` as they are read.
+    pub(crate) fn rounded(self, half: Option<Half>) -> WeightView<'a> {
+        WeightView { half, ..self }
+    }
+
+    /// Whether the bytes are little-endian and in the order of the shape, and each row by itself: then row i is the i-th part of them.
+    pub fn is_plain(&self) -> bool {
+        self.order == Order::default() && self.half.is_none() && !matches!(self.storage, Storage::Groups(_))
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Rows `range` of a matrix (\[rows, columns\]), widened.
@@ -173,16 +226,52 @@ impl<'a> WeightView<'a> {
     pub fn rows<E: Real>(&self, range: Range<usize>) -> Array2<E> {
         let &[rows, columns] = self.shape else { panic!("rows of a tensor of shape {:?}", self.shape) };
         assert!(range.start <= range.end && range.end <= rows, "rows {range:?} of {rows}");
-        let stride = self.storage.row_bytes(columns).expect("the reader of the format has checked the size");
-        let mut out = vec![E::zero(); range.len() * columns];
-        E::widen(self.storage, &self.bytes[range.start * stride..range.end * stride], &mut out);
-        Array2::from_shape_vec((range.len(), columns), out).expect("as many as the shape asks")
+        let mut out = Array2::zeros((range.len(), columns));
+        if !self.order.transposed {
+            let target = out.as_slice_mut().expect("just made");
+            self.read(range.start * columns..range.end * columns, target);
+            return out;
+        }
+        let mut column = vec![E::zero(); rows];
+        for (i, mut to) in out.columns_mut().into_iter().enumerate() {
+            self.read(i * rows..(i + 1) * rows, &mut column);
+            to.iter_mut().zip(&column[range.clone()]).for_each(|(to, &x)| *to = x);
+        }
+        out
     }
 
     /// All of a vector, widened.
     pub fn vector<E: Real>(&self) -> Array1<E> {
-        let mut out = vec![E::zero(); self.shape.iter().product()];
-        E::widen(self.storage, self.bytes, &mut out);
+        let mut out = vec![E::zero(); self.len()];
+        self.read(0..out.len(), &mut out);
         Array1::from_vec(out)
+    }
+
+    /// Elements `range` in the order they are stored in, widened. The range is of whole blocks.
+    fn read<E: Real>(&self, range: Range<usize>, out: &mut [E]) {
+        self.decode(range, out);
+        if let Some(half) = self.half {
+            out.iter_mut().for_each(|x| *x = E::of(half.round(x.wide() as f32).into()));
+        }
+    }
+
+    fn decode<E: Real>(&self, range: Range<usize>, out: &mut [E]) {
+        const BLOCKS: &str = "a row is whole blocks: the reader of the format has checked it";
+        if let Storage::Groups(group) = self.storage {
+            let (levels, scales) = self.bytes.split_at(self.len());
+            let scale = |at: usize| f32::from_le_bytes(scales.as_chunks::<4>().0[at / group]);
+            for (at, out) in range.zip(out) {
+                *out = E::of(f64::from(f32::from(levels[at] as i8) * scale(at)));
+            }
+            return;
+        }
+        let [start, end] = [range.start, range.end].map(|n| self.storage.row_bytes(n).expect(BLOCKS));
+        let bytes = &self.bytes[start..end];
+        if self.order.big_endian {
+            let mut swapped = bytes.to_vec();
+            self.storage.swap(&mut swapped);
+            return E::widen(self.storage, &swapped, out);
+        }
+        E::widen(self.storage, bytes, out);
     }
 }

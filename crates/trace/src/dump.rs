@@ -94,6 +94,7 @@ enum Place {
 }
 
 /// A tensor under the name it was found by, before name and bytes are looked at.
+#[derive(Debug)]
 struct Found {
     name: String,
     step: u32,
@@ -127,7 +128,23 @@ pub struct Dump {
     meta: Meta,
     entries: Vec<Entry>,
     unnamed: Vec<String>,
+    loose: Vec<Found>,
     archive: Option<Archive>,
+}
+
+impl Tensor {
+    /// Maps one .npy file.
+    ///
+    /// # Errors
+    /// When it is none, or damaged.
+    pub fn open_npy(path: impl AsRef<Path>) -> Result<Tensor, DumpError> {
+        let path = path.as_ref();
+        let map = map_file(path)?;
+        let header = read_header(&map[..map.len().min(HEADER_LIMIT)], map.len(), None);
+        let Header { shape, layout, data } = header.map_err(|source| DumpError::Npy { path: path.into(), source })?;
+        let end = map.len();
+        Ok(Tensor::new(shape, layout, Bytes::Mapped(map, data..end)))
+    }
 }
 
 impl Dump {
@@ -212,11 +229,13 @@ impl Dump {
     }
 
     fn from_found(path: &Path, meta: Meta, found: Vec<Found>, archive: Option<Archive>) -> Result<Dump, DumpError> {
-        let mut dump = Dump { path: path.into(), meta, entries: Vec::new(), unnamed: Vec::new(), archive };
+        let mut dump =
+            Dump { path: path.into(), meta, entries: Vec::new(), unnamed: Vec::new(), loose: Vec::new(), archive };
         let mut seen = HashSet::new();
         for entry in found {
             let Ok(tap) = entry.name.parse::<Tap>() else {
                 dump.unnamed.push(stored_name(&entry.name, entry.step));
+                dump.loose.push(entry);
                 continue;
             };
             if !seen.insert((tap, entry.step)) {
@@ -249,21 +268,38 @@ impl Dump {
     /// # Errors
     /// When the file has changed since the dump was opened, or a .npz member is damaged.
     pub fn read(&self, entry: &Entry) -> Result<Tensor, DumpError> {
-        let Header { shape, layout, data } = entry.header.clone();
-        let bytes = match (&entry.place, &self.archive) {
+        self.tensor(&entry.place, &entry.header)
+    }
+
+    fn tensor(&self, place: &Place, known: &Header) -> Result<Tensor, DumpError> {
+        let Header { shape, layout, data } = known.clone();
+        let bytes = match (place, &self.archive) {
             (Place::File(path), _) => {
                 let map = map_file(path)?;
                 let header = read_header(&map[..map.len().min(HEADER_LIMIT)], map.len(), Some(layout.dtype));
-                if header.map_err(|source| DumpError::Npy { path: path.clone(), source })? != entry.header {
+                if header.map_err(|source| DumpError::Npy { path: path.clone(), source })? != *known {
                     return Err(changed(path));
                 }
                 let end = map.len();
                 Bytes::Mapped(map, data..end)
             }
-            (Place::Member(name), Some(archive)) => archive.bytes(name, &entry.header)?,
+            (Place::Member(name), Some(archive)) => archive.bytes(name, known)?,
             (Place::Member(_), None) => return Err(changed(&self.path)),
         };
         Ok(Tensor::new(shape, layout, bytes))
+    }
+
+    /// Reads a tensor whose name is no tap: a weight, say. `name` is one of [`Dump::unnamed`].
+    ///
+    /// # Errors
+    /// When there is none of that name, or it is damaged.
+    pub fn read_unnamed(&self, name: &str) -> Result<Tensor, DumpError> {
+        let mut all = self.loose.iter();
+        let Some(found) = all.find(|f| stored_name(&f.name, f.step) == name) else {
+            return Err(not_a_dump(&self.path, &format!("it holds no tensor '{}'", name.escape_debug())));
+        };
+        let header = self.header(found)?;
+        self.tensor(&found.place, &header)
     }
 
     /// The tensor of `tap` in `step`, where there is one.

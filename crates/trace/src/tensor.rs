@@ -163,6 +163,23 @@ impl Tensor {
         self.layout.dtype
     }
 
+    /// The elements' bytes, row-major and little-endian. Borrows the file unless it is big-endian or column-major.
+    pub fn bytes(&self) -> Cow<'_, [u8]> {
+        let row_major = !self.layout.fortran || self.shape.len() < 2;
+        if row_major && (!self.layout.big_endian || self.layout.dtype.size() == 1) {
+            return Cow::Borrowed(self.bytes.get());
+        }
+        fn le<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+            values.iter().flat_map(|&x| bytes(x)).collect()
+        }
+        Cow::Owned(match self.values() {
+            Values::F64(v) => le(&v, f64::to_le_bytes),
+            Values::F32(v) => le(&v, f32::to_le_bytes),
+            Values::F16(v) => le(&v, f16::to_le_bytes),
+            Values::BF16(v) => le(&v, bf16::to_le_bytes),
+        })
+    }
+
     /// The elements in row-major order. Borrows the file unless it is big-endian, column-major or misaligned.
     pub fn values(&self) -> Values<'_> {
         match self.layout.dtype {

@@ -7,9 +7,14 @@ use std::path::{Path, PathBuf};
 use firstdiff_model::{Model, ModelError, Profile, Prompt, load, run};
 use tempfile::TempDir;
 
+/// The folder of all fixtures.
+pub(crate) fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
+}
+
 /// The folder of the fixture model `name`.
 pub(crate) fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/models").join(name)
+    fixtures().join("models").join(name)
 }
 
 /// A copy of the fixture model `name`.

@@ -2,23 +2,22 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::fs::File;
 use std::path::{Component, Path, PathBuf};
 
-use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use crate::error::ModelError;
-use crate::plan::{Role, WeightRef};
+use crate::file::map;
+use crate::names;
 use crate::storage::Storage;
-use crate::weights::{Bytes, Entry, Weights};
+use crate::weights::{Bytes, Entry, Order, Weights};
 
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+pub(super) const SINGLE: &str = "model.safetensors";
+pub(super) const INDEX: &str = "model.safetensors.index.json";
 
 /// Maps the weights of `folder`. Every tensor's place is checked; no value is read.
-pub(crate) fn open(folder: &Path) -> Result<Weights, ModelError> {
+pub(super) fn open(folder: &Path) -> Result<Weights, ModelError> {
     let index = folder.join(INDEX);
     match (folder.join(SINGLE).exists(), index.exists()) {
         (true, _) => open_single(folder),
@@ -30,9 +29,14 @@ pub(crate) fn open(folder: &Path) -> Result<Weights, ModelError> {
 }
 
 fn open_single(folder: &Path) -> Result<Weights, ModelError> {
-    let path = folder.join(SINGLE);
+    open_one(&folder.join(SINGLE))
+}
+
+/// Maps one .safetensors file.
+pub(super) fn open_one(path: &Path) -> Result<Weights, ModelError> {
+    let path = path.to_path_buf();
     let (bytes, entries) = open_file(&path, 0)?;
-    Ok(Weights::new(vec![(path, bytes)], entries.into_iter().collect(), name))
+    Ok(Weights::new(vec![(path, bytes)], entries.into_iter().collect(), names::hugging_face))
 }
 
 fn open_sharded(folder: &Path, index: &Path) -> Result<Weights, ModelError> {
@@ -60,7 +64,7 @@ fn open_sharded(folder: &Path, index: &Path) -> Result<Weights, ModelError> {
             return Err(ModelError::Tensor { file: expected, tensor, reason });
         }
     }
-    Ok(Weights::new(files, table, name))
+    Ok(Weights::new(files, table, names::hugging_face))
 }
 
 /// `weight_map` of the index: (tensor, shard), each shard a plain file name.
@@ -109,27 +113,12 @@ fn open_file(file: &Path, number: usize) -> Result<(Bytes, Vec<(String, Entry)>)
             storage: storage(info.dtype),
             shape: info.shape.clone(),
             bytes: data + start..data + end,
+            order: Order::default(),
         };
         (name, entry)
     });
     let entries = entries.collect();
     Ok((mapped, entries))
-}
-
-fn map(file: &Path) -> Result<Bytes, ModelError> {
-    let io = |source| ModelError::Io { file: file.into(), source };
-    // Asked before it is opened: opening a pipe would wait for its writer.
-    let meta = std::fs::metadata(file).map_err(io)?;
-    if !meta.is_file() {
-        return Err(ModelError::Format { file: file.into(), reason: "is no regular file".into() });
-    }
-    if meta.len() == 0 {
-        return Err(ModelError::Format { file: file.into(), reason: "is empty".into() });
-    }
-    let opened = File::open(file).map_err(io)?;
-    // SAFETY: the map is read only. As with any mapped file, nobody may cut it short while it is open.
-    let map = unsafe { Mmap::map(&opened) }.map_err(io)?;
-    Ok(Box::new(map))
 }
 
 fn storage(dtype: Dtype) -> Result<Storage, String> {
@@ -138,6 +127,10 @@ fn storage(dtype: Dtype) -> Result<Storage, String> {
         Dtype::F32 => Ok(Storage::F32),
         Dtype::F16 => Ok(Storage::F16),
         Dtype::BF16 => Ok(Storage::BF16),
+        Dtype::I8 => Ok(Storage::I8),
+        Dtype::I16 => Ok(Storage::I16),
+        Dtype::I32 => Ok(Storage::I32),
+        Dtype::I64 => Ok(Storage::I64),
         other => Err(format!("{other:?}")),
     }
 }
@@ -170,35 +163,4 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for Pairs<V> {
 fn first_duplicate<V>(pairs: &[(String, V)]) -> Option<&str> {
     let mut seen = HashSet::new();
     pairs.iter().map(|(key, _)| key.as_str()).find(|key| !seen.insert(*key))
-}
-
-/// The name transformers gives to a weight of these families.
-fn name(WeightRef { layer, role }: WeightRef) -> String {
-    let stem = match role {
-        Role::Embedding => "model.embed_tokens.weight",
-        Role::AttnNorm => "input_layernorm.weight",
-        Role::Q => "self_attn.q_proj.weight",
-        Role::QBias => "self_attn.q_proj.bias",
-        Role::K => "self_attn.k_proj.weight",
-        Role::KBias => "self_attn.k_proj.bias",
-        Role::V => "self_attn.v_proj.weight",
-        Role::VBias => "self_attn.v_proj.bias",
-        Role::QNorm => "self_attn.q_norm.weight",
-        Role::KNorm => "self_attn.k_norm.weight",
-        Role::AttnOut => "self_attn.o_proj.weight",
-        Role::AttnOutBias => "self_attn.o_proj.bias",
-        Role::FfnNorm => "post_attention_layernorm.weight",
-        Role::Gate => "mlp.gate_proj.weight",
-        Role::GateBias => "mlp.gate_proj.bias",
-        Role::Up => "mlp.up_proj.weight",
-        Role::UpBias => "mlp.up_proj.bias",
-        Role::Down => "mlp.down_proj.weight",
-        Role::DownBias => "mlp.down_proj.bias",
-        Role::FinalNorm => "model.norm.weight",
-        Role::Head => "lm_head.weight",
-    };
-    match layer {
-        Some(layer) => format!("model.layers.{layer}.{stem}"),
-        None => stem.into(),
-    }
 }

@@ -1,0 +1,130 @@
+//! How are activations rounded before a quantised product? To 8 bits in blocks, as llama.cpp's CPU backend does, or to 16-bit floats.
+
+use half::{bf16, f16};
+use ndarray::{Array2, ArrayView2};
+
+use crate::error::{OpError, ensure};
+
+/// What activations are stored as for a matrix product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activations {
+    /// Blocks of 32 with a scale in f16: for Q4_0, Q5_0, Q8_0, IQ4_NL, MXFP4.
+    Q8_0,
+    /// As Q8_0, and the block's sum in f16: for Q4_1, Q5_1, whose blocks have a minimum.
+    Q8_1,
+    /// Blocks of 256 with a scale in f32: for the K, IQ and TQ types.
+    Q8K,
+    /// IEEE half.
+    F16,
+    /// bfloat16.
+    BF16,
+}
+
+impl Activations {
+    /// Elements that share a scale.
+    pub fn block_len(self) -> usize {
+        match self {
+            Activations::Q8_0 | Activations::Q8_1 => 32,
+            Activations::Q8K => 256,
+            Activations::F16 | Activations::BF16 => 1,
+        }
+    }
+}
+
+/// Activations after rounding.
+#[derive(Clone, Debug)]
+pub struct Quantised {
+    /// The values that are multiplied, \[T,n\].
+    pub values: Array2<f32>,
+    /// Of [`Activations::Q8_1`]: by how much the sum that a block's minimum is multiplied by exceeds the sum of its values, \[T,n/32\].
+    pub excess: Option<Array2<f32>>,
+}
+
+/// Rounds every row of `x` \[T,n\], n a multiple of the block.
+///
+/// Q8_0, Q8_1: d = max|x| / 127 over 32 elements; q = round(x · 127/max|x|), ties to even; the value is q · f16(d). Q8_1's sum is f16(d · Σq),
+/// with d before it is rounded. Q8_K: i = -127/m over 256 elements, m the element of the largest magnitude, the first of equals; q = min(127,
+/// round(i · x)); the value is q · (1/i). F16, BF16: rounded to nearest, ties to even.
+///
+/// Source: llama.cpp, ggml-quants and ggml-cpu (x86), quantize_row_q8_0, quantize_row_q8_1, quantize_row_q8_K. Other processors' code takes
+/// 1/d for 127/max and rounds halves away from zero: one step of a value now and then.
+///
+/// # Errors
+/// When n is no multiple of the block.
+///
+/// ```
+/// use firstdiff_core::{Activations, quantise};
+/// let x = ndarray::Array2::from_shape_fn((1, 32), |(_, i)| i as f32);
+/// let rounded = quantise(x.view(), Activations::Q8_0)?.values;
+/// assert_eq!(rounded[[0, 31]], 127.0 * half::f16::from_f32(31.0 / 127.0).to_f32());
+/// # Ok::<(), firstdiff_core::OpError>(())
+/// ```
+pub fn quantise(x: ArrayView2<'_, f32>, kind: Activations) -> Result<Quantised, OpError> {
+    let block = kind.block_len();
+    ensure(x.ncols().is_multiple_of(block), "quantise", x.shape(), &[block], "x is [T,n], n a multiple of the block")?;
+    let mut values = x.as_standard_layout().into_owned();
+    let mut excess = (kind == Activations::Q8_1).then(|| Array2::zeros((x.nrows(), x.ncols() / block)));
+    for (t, mut row) in values.rows_mut().into_iter().enumerate() {
+        let Some(row) = row.as_slice_mut() else { continue };
+        match kind {
+            Activations::F16 => row.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32()),
+            Activations::BF16 => row.iter_mut().for_each(|x| *x = bf16::from_f32(*x).to_f32()),
+            Activations::Q8K => row.chunks_exact_mut(block).for_each(q8_k),
+            Activations::Q8_0 | Activations::Q8_1 => {
+                for (b, block) in row.chunks_exact_mut(block).enumerate() {
+                    let beyond = q8(block);
+                    if let Some(excess) = &mut excess {
+                        excess[[t, b]] = beyond;
+                    }
+                }
+            }
+        }
+    }
+    Ok(Quantised { values, excess })
+}
+
+/// One block of Q8_0 or Q8_1; gives f16(d · Σq) - Σ q · f16(d).
+fn q8(block: &mut [f32]) -> f32 {
+    let top = block.iter().fold(0f32, |top, x| top.max(x.abs()));
+    let (d, inverse) = (top / 127.0, if top == 0.0 { 0.0 } else { 127.0 / top });
+    let stored = f16::from_f32(d).to_f32();
+    let mut sum = 0f32;
+    for x in block {
+        let q = (*x * inverse).round_ties_even();
+        sum += q;
+        *x = q * stored;
+    }
+    f16::from_f32(d * sum).to_f32() - stored * sum
+}
+
+/// One block of Q8_K.
+fn q8_k(block: &mut [f32]) {
+    let top = block.iter().copied().fold(0f32, |top, x| if x.abs() > top.abs() { x } else { top });
+    if top == 0.0 {
+        return block.fill(0.0);
+    }
+    let inverse = -127.0 / top;
+    let d = 1.0 / inverse;
+    for x in block {
+        *x = (*x * inverse).round_ties_even().min(127.0) * d;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_whole_steps_and_zeros_stay() {
+        let x = Array2::from_shape_fn((3, 256), |(t, i)| if t == 1 { 0.0 } else { ((i * 37 + t) % 101) as f32 - 50.0 });
+        for kind in [Activations::Q8_0, Activations::Q8_1, Activations::Q8K, Activations::F16, Activations::BF16] {
+            let rounded = quantise(x.view(), kind).unwrap();
+            assert!(rounded.values.row(1).iter().all(|&y| y == 0.0));
+            assert_eq!(rounded.excess.is_some(), kind == Activations::Q8_1);
+            for (a, b) in x.iter().zip(&rounded.values) {
+                assert!((a - b).abs() <= 50.0 / 127.0, "{kind:?}: {a} became {b}");
+            }
+        }
+        assert!(quantise(x.view().slice_move(ndarray::s![.., ..33]), Activations::Q8_0).is_err());
+    }
+}

@@ -1,0 +1,235 @@
+//! In what arithmetic is a step carried out? f64, f32, f16 or bf16 as PyTorch, or llama.cpp's own.
+
+use firstdiff_core::{self as core, Activations, RopePairing, quantise};
+use ndarray::{Array2, Array3, ArrayD, ArrayViewD, Axis, Zip};
+
+use crate::error::ModelError;
+use crate::eval::{Chunk, Evaluation, Out};
+use crate::ggml;
+use crate::plan::{Op, Rope, Step};
+use crate::storage::{Half, Storage};
+use crate::weights::Weights;
+
+/// In what arithmetic a Plan is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// f64 throughout, weights widened.
+    Exact,
+    /// f32 throughout, weights widened or rounded to it.
+    F32,
+    /// As PyTorch runs a model of `torch_dtype` float16: weights and every result rounded to f16, sums in f32.
+    F16,
+    /// As PyTorch runs a model of `torch_dtype` bfloat16.
+    Bf16,
+    /// As llama.cpp's CPU backend: activations rounded to what the product with each weight type asks.
+    Ggml {
+        /// The type keys and values are kept in.
+        cache: Cache,
+    },
+}
+
+/// The type keys and values are kept in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cache {
+    /// As they are.
+    #[default]
+    F32,
+    /// Rounded to f16, and so is what is multiplied with them: llama.cpp's default.
+    F16,
+}
+
+impl Profile {
+    /// The name in dump.json and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Profile::Exact => "exact",
+            Profile::F32 => "f32",
+            Profile::F16 => "f16",
+            Profile::Bf16 => "bf16",
+            Profile::Ggml { .. } => "ggml",
+        }
+    }
+}
+
+/// Runs one step on f32 inputs as [`eval_step`](crate::eval_step) does, in the rounding of `profile`. `Exact` is f32 here.
+///
+/// # Errors
+/// As `eval_step`.
+pub fn eval_step_in(
+    profile: Profile,
+    step: &Step,
+    inputs: &[ArrayViewD<'_, f32>],
+    chunk: Chunk<'_>,
+    weights: &Weights,
+) -> Result<ArrayD<f32>, ModelError> {
+    let half = match profile {
+        Profile::F16 => Some(Half::F16),
+        Profile::Bf16 => Some(Half::BF16),
+        _ => None,
+    };
+    let evaluation = Evaluation { step, inputs, chunk, weights, half };
+    match (half, profile) {
+        (Some(half), _) => in_half(&evaluation, half),
+        (None, Profile::Ggml { cache }) => in_ggml(&evaluation, cache),
+        _ => evaluation.run(),
+    }
+}
+
+/// One step as PyTorch's: every operation of it rounds its result.
+///
+/// Source: transformers, modeling_llama (the norm is carried out in f32 and rounded before it is weighted, softmax in f32).
+fn in_half(step: &Evaluation<'_, f32>, half: Half) -> Out<ArrayD<f32>> {
+    let mut out = match &step.step.op {
+        Op::RmsNorm { eps } => {
+            let gain = step.vector(0)?;
+            let mut x = norm(step, *eps)?;
+            for mut row in rows(&mut x) {
+                row.iter_mut().zip(&gain).for_each(|(x, w)| *x = half.round(*x) * w);
+            }
+            x
+        }
+        Op::Rope(rope) => {
+            let turns = turns(rope, &step.positions()?).mapv(|(cos, sin)| (half.round(cos), half.round(sin)));
+            turned(step, rope, &turns, |x| half.round(x))?
+        }
+        Op::Gated { activation } => {
+            let mut out = step.input(0)?.mapv(|x| half.round(activation.of(x)));
+            Zip::from(&mut out).and(step.input(1)?).for_each(|x, &up| *x *= up);
+            out
+        }
+        _ => step.run()?,
+    };
+    out.mapv_inplace(|x| half.round(x));
+    Ok(out)
+}
+
+/// One step as llama.cpp's CPU backend does it.
+///
+/// Source: llama.cpp, ggml-cpu: type_traits_cpu (what each weight type's product asks of the activations), ggml_compute_forward_rms_norm_f32 (the
+/// squares are summed in f64), ggml_rope_cache_init (each angle is the one before times a factor).
+fn in_ggml(step: &Evaluation<'_, f32>, cache: Cache) -> Out<ArrayD<f32>> {
+    match &step.step.op {
+        Op::Linear { heads } => ggml_linear(step, *heads),
+        Op::Head => ggml_linear(step, None),
+        Op::RmsNorm { eps } => {
+            let gain = step.vector(0)?;
+            let mut x = norm(step, *eps)?;
+            for mut row in rows(&mut x) {
+                row.iter_mut().zip(&gain).for_each(|(x, w)| *x *= w);
+            }
+            Ok(x)
+        }
+        Op::Rope(rope) => turned(step, rope, &ggml_turns(rope, &step.positions()?), |x| x),
+        Op::Qk | Op::Context if cache == Cache::F16 => {
+            let rounded = [step.input(0)?, step.input(1)?].map(|x| x.mapv(|x| Half::F16.round(x)));
+            Evaluation { inputs: &rounded.each_ref().map(|x| x.view()), ..*step }.run()
+        }
+        _ => step.run(),
+    }
+}
+
+/// What the product with a weight of this type asks of the activations; `None`: they stay f32.
+fn asked(storage: Storage) -> Option<Activations> {
+    use ggml::Type;
+    match storage {
+        Storage::F16 => Some(Activations::F16),
+        Storage::BF16 => Some(Activations::BF16),
+        Storage::Block(kind) => Some(match kind {
+            Type::Q4_1 | Type::Q5_1 | Type::Q8_1 => Activations::Q8_1,
+            _ if kind.block_len() == 256 => Activations::Q8K,
+            _ => Activations::Q8_0,
+        }),
+        _ => None,
+    }
+}
+
+fn ggml_linear(step: &Evaluation<'_, f32>, heads: Option<usize>) -> Out<ArrayD<f32>> {
+    let x = step.matrix(0)?;
+    let (matrix, rows, columns) = step.weight_matrix()?;
+    let Some(kind) = asked(matrix.storage()) else { return step.linear(x, heads) };
+    let rounded = quantise(x, kind).map_err(|e| step.error(e))?;
+    let mut out = step.linear(rounded.values.view(), heads)?;
+    if let (Some(excess), Storage::Block(kind)) = (rounded.excess, matrix.storage()) {
+        let minima = minima(kind, matrix.bytes(), rows, columns);
+        let beyond = core::linear(excess.view(), minima.view(), None).map_err(|e| step.error(e))?;
+        out += &beyond.into_shape_with_order(out.raw_dim()).map_err(|e| step.error(e))?;
+    }
+    Ok(out)
+}
+
+/// The minimum of every block of Q4_1, Q5_1: an f16 behind the scale.
+fn minima(kind: ggml::Type, bytes: &[u8], rows: usize, columns: usize) -> Array2<f32> {
+    let blocks = bytes.chunks_exact(kind.block_bytes()).map(|b| half::f16::from_le_bytes([b[2], b[3]]).to_f32());
+    Array2::from_shape_vec((rows, columns / kind.block_len()), blocks.collect()).unwrap_or_default()
+}
+
+/// x / √(mean(x²) + eps) over the last axis, the squares summed in f64; not weighted yet.
+fn norm(step: &Evaluation<'_, f32>, eps: f64) -> Out<ArrayD<f32>> {
+    let mut x = step.input(0)?.to_owned();
+    let width = x.shape().last().copied().unwrap_or(1) as f64;
+    for mut row in rows(&mut x) {
+        let squares: f64 = row.iter().map(|&x| f64::from(x * x)).sum();
+        let scale = 1.0 / ((squares / width) as f32 + eps as f32).sqrt();
+        row.mapv_inplace(|x| x * scale);
+    }
+    Ok(x)
+}
+
+fn rows(x: &mut ArrayD<f32>) -> ndarray::iter::LanesMut<'_, f32, ndarray::IxDyn> {
+    let last = x.ndim().saturating_sub(1);
+    x.lanes_mut(Axis(last))
+}
+
+/// Cosine and sine of every position and pair, \[T,r/2\]: of an angle in f32.
+fn turns(rope: &Rope, positions: &[u32]) -> Array2<(f32, f32)> {
+    let (inv_freq, factor) = core::rope_inv_freq::<f32>(rope.rotary_dim, rope.theta, &rope.scaling);
+    Array2::from_shape_fn((positions.len(), inv_freq.len()), |(t, i)| {
+        let (sin, cos) = f64::from(positions[t] as f32 * inv_freq[i]).sin_cos();
+        (cos as f32 * factor as f32, sin as f32 * factor as f32)
+    })
+}
+
+/// As `turns`, with angles multiplied from pair to pair in f32.
+fn ggml_turns(rope: &Rope, positions: &[u32]) -> Array2<(f32, f32)> {
+    let plain = core::rope_inv_freq::<f64>(rope.rotary_dim, rope.theta, &core::RopeScaling::None).0;
+    let (scaled, factor) = core::rope_inv_freq::<f64>(rope.rotary_dim, rope.theta, &rope.scaling);
+    let step = (rope.theta as f32).powf(-2.0 / rope.rotary_dim as f32);
+    let mut out = Array2::default((positions.len(), plain.len()));
+    for (&position, mut row) in positions.iter().zip(out.rows_mut()) {
+        let mut angle = position as f32;
+        for (i, turn) in row.iter_mut().enumerate() {
+            let (sin, cos) = (angle * (scaled[i] / plain[i]) as f32).sin_cos();
+            *turn = (cos * factor as f32, sin * factor as f32);
+            angle *= step;
+        }
+    }
+    out
+}
+
+/// Input 0 with every pair turned, each product and each sum put through `round`.
+fn turned(
+    step: &Evaluation<'_, f32>,
+    rope: &Rope,
+    turns: &Array2<(f32, f32)>,
+    round: impl Fn(f32) -> f32,
+) -> Out<ArrayD<f32>> {
+    let mut out: Array3<f32> = step.cube(0)?.to_owned();
+    let half = rope.rotary_dim / 2;
+    if out.shape()[2] < rope.rotary_dim || out.shape()[0] != turns.nrows() {
+        return Err(step.error(format!("cannot rotate {} elements of {:?}", rope.rotary_dim, out.shape())));
+    }
+    for (turns, mut heads) in turns.rows().into_iter().zip(out.outer_iter_mut()) {
+        for mut head in heads.outer_iter_mut() {
+            for (i, &(cos, sin)) in turns.iter().enumerate() {
+                let (first, second) = match rope.pairing {
+                    RopePairing::Half => (i, i + half),
+                    RopePairing::Adjacent => (2 * i, 2 * i + 1),
+                };
+                let (a, b) = (head[first], head[second]);
+                head[first] = round(round(a * cos) - round(b * sin));
+                head[second] = round(round(b * cos) + round(a * sin));
+            }
+        }
+    }
+    Ok(out.into_dyn())
+}

@@ -1,0 +1,68 @@
+//! How is a weight file held? Mapped, after a look at what it is.
+
+use std::fs::File;
+use std::path::Path;
+
+use memmap2::Mmap;
+
+use crate::error::ModelError;
+use crate::weights::Bytes;
+
+/// Maps the regular file `file`, which must hold something.
+pub(crate) fn map(file: &Path) -> Result<Bytes, ModelError> {
+    let io = |source| ModelError::Io { file: file.into(), source };
+    // Asked before it is opened: opening a pipe would wait for its writer.
+    let meta = std::fs::metadata(file).map_err(io)?;
+    if !meta.is_file() {
+        return Err(ModelError::Format { file: file.into(), reason: "is no regular file".into() });
+    }
+    if meta.len() == 0 {
+        return Err(ModelError::Format { file: file.into(), reason: "is empty".into() });
+    }
+    let opened = File::open(file).map_err(io)?;
+    // SAFETY: the map is read only. As with any mapped file, nobody may cut it short while it is open.
+    let map = unsafe { Mmap::map(&opened) }.map_err(io)?;
+    Ok(Box::new(map))
+}
+
+/// A little-endian file read from the front, every length checked against what is left.
+#[derive(Clone, Copy)]
+pub(crate) struct Cursor<'a> {
+    bytes: &'a [u8],
+    /// Where the next byte is read.
+    pub(crate) at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Cursor<'a> {
+        Cursor { bytes, at: 0 }
+    }
+
+    /// Bytes not read yet.
+    pub(crate) fn left(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
+    /// The next `count` bytes.
+    pub(crate) fn take(&mut self, count: u64) -> Result<&'a [u8], String> {
+        match usize::try_from(count) {
+            Ok(count) if count <= self.left() => {
+                self.at += count;
+                Ok(&self.bytes[self.at - count..self.at])
+            }
+            _ => Err(format!("{count} bytes are announced at byte {}, where {} are left", self.at, self.left())),
+        }
+    }
+
+    /// The next N bytes.
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        let mut out = [0; N];
+        out.copy_from_slice(self.take(N as u64)?);
+        Ok(out)
+    }
+
+    /// Skips `count` bytes.
+    pub(crate) fn skip(&mut self, count: u64) -> Result<(), String> {
+        self.take(count).map(drop)
+    }
+}

@@ -1,0 +1,164 @@
+//! Which weights did an engine write out after loading them? A folder, a .npz or a text of tensors under names of its own.
+//!
+//! Nothing here says what the model is: such weights are compared, not run.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use firstdiff_trace::{DType, Dump, Tap, Tensor};
+
+use super::Opened;
+use crate::error::ModelError;
+use crate::file::map;
+use crate::names;
+use crate::storage::Storage;
+use crate::weights::{Bytes, Entry, Order, Weights};
+
+/// Files of these endings hold numbers and nothing else.
+const RAW: &[(&str, Storage)] = &[
+    ("f32", Storage::F32),
+    ("fp32", Storage::F32),
+    ("f16", Storage::F16),
+    ("bf16", Storage::BF16),
+    ("f64", Storage::F64),
+    ("raw", Storage::F32),
+];
+
+/// Every tensor of a folder that is no tap: .npy (also one without a header), raw numbers, text.
+pub(crate) fn open_folder(folder: &Path) -> Result<Opened, ModelError> {
+    let io = |source| ModelError::Io { file: folder.into(), source };
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(io)? {
+        if let Ok(name) = entry.map_err(io)?.file_name().into_string() {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    let mut found = Found::default();
+    for name in names {
+        let Some((stem, ending)) = name.rsplit_once('.') else { continue };
+        let path = folder.join(&name);
+        if !path.is_file() || stem.parse::<Tap>().is_ok() {
+            continue;
+        }
+        match RAW.iter().find(|(raw, _)| *raw == ending) {
+            Some((_, storage)) => found.raw(&path, stem, *storage)?,
+            None if ending == "npy" => found.npy(&path, stem)?,
+            None if ending == "txt" => found.text(&path, stem)?,
+            None => {}
+        }
+    }
+    found.finish(folder, "dumped tensors")
+}
+
+/// Every tensor of a .npz that is no tap.
+pub(crate) fn open_archive(path: &Path) -> Result<Opened, ModelError> {
+    let error = |e: firstdiff_trace::DumpError| ModelError::Format { file: path.into(), reason: bare(&e, path) };
+    let dump = Dump::open(path).map_err(error)?;
+    let mut found = Found::default();
+    for name in dump.unnamed() {
+        found.tensor(path, name, &dump.read_unnamed(name).map_err(error)?);
+    }
+    found.finish(path, "npz")
+}
+
+/// One tensor, or the beginning of one, as text: a value a line, its number before it where one likes.
+pub(crate) fn open_text(path: &Path) -> Result<Opened, ModelError> {
+    let mut found = Found::default();
+    let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+    found.text(path, &stem)?;
+    found.finish(path, "text")
+}
+
+/// The error's own words, without the file that is said anyway.
+fn bare(error: &firstdiff_trace::DumpError, path: &Path) -> String {
+    let text = error.to_string();
+    text.strip_prefix(&format!("{}: ", path.display())).map_or(text.clone(), str::to_owned)
+}
+
+#[derive(Default)]
+struct Found {
+    files: Vec<(std::path::PathBuf, Bytes)>,
+    table: HashMap<String, Entry>,
+}
+
+impl Found {
+    fn add(&mut self, path: &Path, name: &str, storage: Storage, shape: Vec<usize>, bytes: Bytes) {
+        let range = 0..(*bytes).as_ref().len();
+        let entry =
+            Entry { file: self.files.len(), storage: Ok(storage), shape, bytes: range, order: Order::default() };
+        self.files.push((path.into(), bytes));
+        self.table.insert(name.into(), entry);
+    }
+
+    fn tensor(&mut self, path: &Path, name: &str, tensor: &Tensor) {
+        let storage = match tensor.dtype() {
+            DType::F64 => Storage::F64,
+            DType::F32 => Storage::F32,
+            DType::F16 => Storage::F16,
+            DType::BF16 => Storage::BF16,
+        };
+        let bytes: Bytes = match tensor.bytes() {
+            std::borrow::Cow::Borrowed(_) => Box::new(Held(tensor.clone())),
+            std::borrow::Cow::Owned(bytes) => Box::new(bytes),
+        };
+        self.add(path, name, storage, tensor.shape().to_vec(), bytes);
+    }
+
+    fn npy(&mut self, path: &Path, stem: &str) -> Result<(), ModelError> {
+        let start = super::first_bytes(path)?;
+        if !start.starts_with(b"\x93NUMPY") {
+            return self.raw(path, stem, Storage::F32);
+        }
+        let error = |e: firstdiff_trace::DumpError| ModelError::Format { file: path.into(), reason: bare(&e, path) };
+        let tensor = Tensor::open_npy(path).map_err(error)?;
+        self.tensor(path, stem, &tensor);
+        Ok(())
+    }
+
+    /// Numbers without a header: as one row, to be shaped by what they are compared with.
+    fn raw(&mut self, path: &Path, stem: &str, storage: Storage) -> Result<(), ModelError> {
+        let bytes = map(path)?;
+        let (length, width) = ((*bytes).as_ref().len(), storage.row_bytes(1).unwrap_or(1));
+        if !length.is_multiple_of(width) {
+            let reason = format!("{length} bytes are no whole number of {} values", storage.name());
+            return Err(ModelError::Format { file: path.into(), reason });
+        }
+        self.add(path, stem, storage, vec![length / width], bytes);
+        Ok(())
+    }
+
+    /// `v`, `i v`, `i: v`, `[i] = v`, a line each.
+    fn text(&mut self, path: &Path, stem: &str) -> Result<(), ModelError> {
+        let bytes = map(path)?;
+        let Ok(text) = std::str::from_utf8((*bytes).as_ref()) else { return Ok(()) };
+        let value =
+            |line: &str| line.split([' ', '\t', '=', ':', ',']).rfind(|s| !s.is_empty()).and_then(|v| v.parse().ok());
+        let lines = text.lines().filter(|line| !line.trim().is_empty());
+        let Some(values) = lines.map(value).collect::<Option<Vec<f64>>>() else { return Ok(()) };
+        let bytes: Vec<u8> = values.iter().flat_map(|v| (*v as f32).to_le_bytes()).collect();
+        self.add(path, stem, Storage::F32, vec![values.len()], Box::new(bytes));
+        Ok(())
+    }
+
+    fn finish(self, path: &Path, format: &'static str) -> Result<Opened, ModelError> {
+        let refuse = |reason: &str| ModelError::Format { file: path.into(), reason: reason.into() };
+        if self.table.is_empty() {
+            return Err(refuse("holds no weights: neither a model's files nor tensors under other names than taps"));
+        }
+        let config = Err(refuse("holds tensors, but nothing that says what the model is"));
+        Ok(Opened::new(format, Weights::new(self.files, self.table, names::hugging_face), config))
+    }
+}
+
+/// A tensor whose bytes stand as they should.
+struct Held(Tensor);
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        match self.0.bytes() {
+            std::borrow::Cow::Borrowed(bytes) => bytes,
+            std::borrow::Cow::Owned(_) => &[],
+        }
+    }
+}

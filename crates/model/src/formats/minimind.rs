@@ -1,0 +1,129 @@
+//! What does a MiniMind JSON hold? `config`, and `weights` as base64 with a shape; linear layers as \[out,in\] or all as \[in,out\].
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::{Opened, family};
+use crate::error::ModelError;
+use crate::file::map;
+use crate::keys::Keys;
+use crate::names;
+use crate::plan::{Role, WeightRef};
+use crate::storage::Storage;
+use crate::weights::{Bytes, Entry, Order, Weights};
+
+#[derive(Deserialize)]
+struct File<'a> {
+    #[serde(default)]
+    config: Map<String, Value>,
+    #[serde(borrow)]
+    weights: BTreeMap<String, Node<'a>>,
+}
+
+/// A tensor, or what each layer has.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Node<'a> {
+    #[serde(borrow)]
+    Tensor(Tensor<'a>),
+    #[serde(borrow)]
+    Layers(Vec<BTreeMap<String, Tensor<'a>>>),
+}
+
+#[derive(Deserialize)]
+struct Tensor<'a> {
+    shape: Vec<usize>,
+    #[serde(borrow)]
+    dtype: Cow<'a, str>,
+    #[serde(borrow)]
+    encoding: Cow<'a, str>,
+    #[serde(borrow)]
+    data: Cow<'a, str>,
+}
+
+pub(crate) fn open(path: &Path) -> Result<Opened, ModelError> {
+    let bytes = map(path)?;
+    let parsed = parse((*bytes).as_ref());
+    let (config, files, table) = parsed.map_err(|reason| ModelError::Format { file: path.into(), reason })?;
+    let files = files.into_iter().map(|bytes| (path.to_path_buf(), Box::new(bytes) as Bytes)).collect();
+    let mut weights = Weights::new(files, table, names::hugging_face);
+    let keys = Keys::new(path, &config);
+    let config = family(&keys, "minimind", &weights).map(|mut config| {
+        // The file holds its head even where it is the embedding's own.
+        config.tied = !weights.holds(WeightRef { layer: None, role: Role::Head });
+        config
+    });
+    if let Ok(config) = &config {
+        let linear = |name: &str| names::meaning(name).filter(|weight| is_linear(weight.role));
+        weights.transpose_if_reversed(|name| linear(name).map(|weight| config.dims.shape(weight.role)));
+    }
+    Ok(Opened::new("MiniMind JSON", weights, config))
+}
+
+/// Reads all of a file: what a fuzzer calls.
+#[doc(hidden)]
+pub fn check_minimind(bytes: &[u8]) -> Result<usize, String> {
+    parse(bytes).map(|(_, _, table)| table.len())
+}
+
+type Parsed = (Map<String, Value>, Vec<Vec<u8>>, HashMap<String, Entry>);
+
+fn parse(bytes: &[u8]) -> Result<Parsed, String> {
+    let file: File<'_> = serde_json::from_slice(bytes).map_err(|e| format!("is no MiniMind JSON: {e}"))?;
+    let (mut files, mut table) = (Vec::new(), HashMap::new());
+    let mut add = |name: String, tensor: &Tensor<'_>| -> Result<(), String> {
+        let (storage, bytes) = decode(tensor).map_err(|reason| format!("tensor {name:.80}: {reason}"))?;
+        let weight = names::meaning(&name);
+        let (shape, range) = (tensor.shape.clone(), 0..bytes.len());
+        let entry = Entry { file: files.len(), storage: Ok(storage), shape, bytes: range, order: Order::default() };
+        files.push(bytes);
+        match table.insert(weight.map_or(name.clone(), names::hugging_face), entry) {
+            None => Ok(()),
+            Some(_) => Err(format!("tensor {name:.80} is there twice")),
+        }
+    };
+    for (name, node) in &file.weights {
+        match node {
+            Node::Tensor(tensor) => add(name.clone(), tensor)?,
+            Node::Layers(layers) => {
+                for (layer, tensors) in layers.iter().enumerate() {
+                    for (stem, tensor) in tensors {
+                        add(format!("{name}.{layer}.{stem}"), tensor)?;
+                    }
+                }
+            }
+        }
+    }
+    Ok((file.config, files, table))
+}
+
+fn is_linear(role: Role) -> bool {
+    matches!(role, Role::Q | Role::K | Role::V | Role::AttnOut | Role::Gate | Role::Up | Role::Down)
+}
+
+/// The bytes of a tensor, as many as its shape asks.
+fn decode(tensor: &Tensor<'_>) -> Result<(Storage, Vec<u8>), String> {
+    let storage = match &*tensor.dtype {
+        "float64" => Storage::F64,
+        "float32" => Storage::F32,
+        "float16" => Storage::F16,
+        "bfloat16" => Storage::BF16,
+        other => return Err(format!("dtype '{other:.40}' is not one of float64, float32, float16, bfloat16")),
+    };
+    if tensor.encoding != "base64" {
+        return Err(format!("encoding '{:.40}' is not base64", tensor.encoding));
+    }
+    let count = tensor.shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+    let wanted = count.and_then(|count| storage.row_bytes(count));
+    let bytes = STANDARD.decode(tensor.data.as_bytes()).map_err(|e| format!("its data is no base64: {e}"))?;
+    if wanted != Some(bytes.len()) {
+        return Err(format!("{} bytes of data for the shape {:?} of {}", bytes.len(), tensor.shape, tensor.dtype));
+    }
+    Ok((storage, bytes))
+}

@@ -1,0 +1,187 @@
+//! In which format are the weights at a path? The list of formats; each is a file that ends in the same [`Opened`].
+
+mod dumped;
+pub(crate) mod gguf;
+mod gguf_config;
+mod llama2c;
+mod minimind;
+mod safetensors;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use firstdiff_trace::QkRows;
+use serde_json::{Map, Value};
+
+use crate::config::Config;
+use crate::error::ModelError;
+use crate::family::FAMILIES;
+use crate::keys::Keys;
+use crate::plan::{Role, WeightRef};
+use crate::weights::Weights;
+
+#[doc(hidden)]
+pub use gguf::check_gguf;
+#[doc(hidden)]
+pub use llama2c::check_llama2c;
+#[doc(hidden)]
+pub use minimind::check_minimind;
+
+/// Weights in any format, and what their file says of the model.
+#[derive(Debug)]
+pub struct Opened {
+    /// What the format is called in messages.
+    pub format: &'static str,
+    /// The tensors.
+    pub weights: Weights,
+    /// What the file says of the model, or why that is not enough to run it.
+    pub config: Result<Config, ModelError>,
+    /// For which RoPE pairing the rows of Q and K are ordered, where the format says.
+    pub qk_rows: Option<QkRows>,
+    /// Query heads and key heads, where the file says.
+    pub heads: Option<(usize, usize)>,
+}
+
+impl Opened {
+    fn new(format: &'static str, weights: Weights, config: Result<Config, ModelError>) -> Opened {
+        let known = config.as_ref().ok();
+        let (qk_rows, heads) = (known.map(|c| c.qk_rows), known.map(|c| (c.dims.heads, c.dims.kv_heads)));
+        Opened { format, weights, config, qk_rows, heads }
+    }
+}
+
+/// A weight format.
+struct Format {
+    /// Whether `path`, whose first bytes are given (none of a folder), is of this format.
+    is: fn(path: &Path, start: &[u8]) -> bool,
+    open: fn(&Path) -> Result<Opened, ModelError>,
+}
+
+/// Every format; the first that fits is taken.
+const FORMATS: &[Format] = &[
+    Format { is: |path, _| path.is_dir() && is_hugging_face(path), open: hugging_face },
+    Format { is: |path, _| path.is_dir(), open: dumped::open_folder },
+    Format { is: |_, start| start.starts_with(b"GGUF"), open: open_gguf },
+    Format { is: |path, _| has_ending(path, "safetensors"), open: open_safetensors },
+    Format { is: is_torch, open: refuse_torch },
+    Format { is: |path, _| has_ending(path, "npz"), open: dumped::open_archive },
+    Format {
+        is: |path, start| has_ending(path, "json") || start.trim_ascii_start().starts_with(b"{"),
+        open: minimind::open,
+    },
+    Format { is: |path, _| has_ending(path, "txt"), open: dumped::open_text },
+    Format { is: |path, start| has_ending(path, "bin") || llama2c::has_magic(start), open: llama2c::open },
+];
+
+/// Opens the weights at `path`, whichever format they are in: also those that cannot be run, for want of a config or a known family.
+///
+/// # Errors
+/// When they are in no format that is known, or damaged.
+pub fn open(path: &Path) -> Result<Opened, ModelError> {
+    let start = first_bytes(path)?;
+    match FORMATS.iter().find(|format| (format.is)(path, &start)) {
+        Some(format) => (format.open)(path),
+        None => {
+            let known = "a Hugging Face folder, .gguf, .safetensors, .npz, llama2.c .bin, MiniMind .json, or a folder of dumped tensors";
+            let reason = format!("is no format that is known: {known}");
+            Err(ModelError::Format { file: path.into(), reason })
+        }
+    }
+}
+
+fn first_bytes(path: &Path) -> Result<Vec<u8>, ModelError> {
+    let io = |source| ModelError::Io { file: path.into(), source };
+    let meta = std::fs::metadata(path).map_err(io)?;
+    let mut start = Vec::new();
+    if meta.is_file() {
+        File::open(path).map_err(io)?.take(64).read_to_end(&mut start).map_err(io)?;
+        if start.is_empty() {
+            return Err(ModelError::Format { file: path.into(), reason: "is empty".into() });
+        }
+    } else if !meta.is_dir() {
+        return Err(ModelError::Format { file: path.into(), reason: "is no regular file".into() });
+    }
+    Ok(start)
+}
+
+fn has_ending(path: &Path, ending: &str) -> bool {
+    path.extension().is_some_and(|e| e.eq_ignore_ascii_case(ending))
+}
+
+fn is_hugging_face(folder: &Path) -> bool {
+    ["config.json", safetensors::SINGLE, safetensors::INDEX].iter().any(|name| folder.join(name).exists())
+}
+
+fn hugging_face(folder: &Path) -> Result<Opened, ModelError> {
+    let file = folder.join("config.json");
+    if !file.exists() {
+        let weights = safetensors::open(folder)?;
+        let config = Err(ModelError::Format { file: folder.into(), reason: "holds no config.json".into() });
+        return Ok(Opened::new("Hugging Face", weights, config));
+    }
+    let map = read_config(&file)?;
+    let keys = Keys::new(&file, &map);
+    let name = keys.text("model_type").and_then(|name| keys.required("model_type", name))?;
+    let weights = safetensors::open(folder)?;
+    let config = family(&keys, name, &weights);
+    let mut opened = Opened::new("Hugging Face", weights, config);
+    opened.qk_rows = Some(QkRows::Half);
+    Ok(opened)
+}
+
+/// What the family `name` makes of the config.
+fn family(keys: &Keys<'_>, name: &str, weights: &Weights) -> Result<Config, ModelError> {
+    let Some(family) = FAMILIES.iter().find(|family| family.name == name) else {
+        let known: Vec<_> = FAMILIES.iter().map(|family| family.name).collect();
+        return Err(keys.error("model_type", format!("'{name:.40}' is not one of {}", known.join(", "))));
+    };
+    (family.read)(keys, weights)
+}
+
+fn read_config(file: &Path) -> Result<Map<String, Value>, ModelError> {
+    let io = |source| ModelError::Io { file: file.into(), source };
+    if !std::fs::metadata(file).map_err(io)?.is_file() {
+        return Err(ModelError::Format { file: file.into(), reason: "is no regular file".into() });
+    }
+    let bytes = std::fs::read(file).map_err(io)?;
+    serde_json::from_slice(&bytes).map_err(|e| ModelError::Format { file: file.into(), reason: e.to_string() })
+}
+
+fn open_gguf(path: &Path) -> Result<Opened, ModelError> {
+    let gguf = gguf::open(path)?;
+    let config = gguf_config::config(path, &gguf);
+    let (qk_rows, heads) = (gguf_config::qk_rows(&gguf.metadata), gguf_config::heads(path, &gguf.metadata));
+    let mut opened = Opened::new("GGUF", gguf.weights, config);
+    opened.qk_rows = qk_rows;
+    opened.heads = heads;
+    Ok(opened)
+}
+
+/// One file of tensors, without a config.
+fn open_safetensors(path: &Path) -> Result<Opened, ModelError> {
+    let weights = safetensors::open_one(path)?;
+    let reason = "is weights alone; name the folder that holds config.json too".into();
+    Ok(Opened::new("safetensors", weights, Err(ModelError::Format { file: path.into(), reason })))
+}
+
+/// A zip that is no .npz, or a pickle.
+fn is_torch(path: &Path, start: &[u8]) -> bool {
+    let zip = start.starts_with(b"PK") && !has_ending(path, "npz");
+    let pickle =
+        start.first() == Some(&0x80) && (has_ending(path, "bin") || has_ending(path, "pt") || has_ending(path, "pth"));
+    zip || pickle || has_ending(path, "pt") || has_ending(path, "pth")
+}
+
+fn refuse_torch(path: &Path) -> Result<Opened, ModelError> {
+    let reason = "is a PyTorch checkpoint, which is a program; make tensors of it first: \
+                  python scripts/torch_to_safetensors.py FILE OUT.safetensors";
+    Err(ModelError::Format { file: path.into(), reason: reason.into() })
+}
+
+/// One matrix serves as embedding and head; files hold it under either name.
+pub(crate) fn tie(weights: &mut Weights) {
+    let embedding = WeightRef { layer: None, role: Role::Embedding };
+    let head = WeightRef { layer: None, role: Role::Head };
+    if weights.holds(embedding) { weights.tie(head, embedding) } else { weights.tie(embedding, head) }
+}

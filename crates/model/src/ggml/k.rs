@@ -1,0 +1,120 @@
+//! Which values do blocks of 256 with scales for parts of them stand for? Q2_K to Q6_K, Q8_K, IQ4_XS.
+
+use super::legacy::LEVELS;
+use super::{f16_at, u16_at, u32_at};
+
+/// Parts of 16: four bits of scale and four of minimum each; two bits an element.
+pub(super) fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
+    let (d, m) = (f16_at(block, 80), f16_at(block, 82));
+    for (part, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let (half, shift, side) = (part / 8, part % 8 / 2 * 2, part % 2);
+        let (scale, minimum) = (d * f32::from(block[part] & 15), m * f32::from(block[part] >> 4));
+        for (l, y) in out.iter_mut().enumerate() {
+            let q = block[16 + 32 * half + 16 * side + l] >> shift & 3;
+            *y = scale * f32::from(q) - minimum;
+        }
+    }
+}
+
+/// Parts of 16: six bits of scale about 32; two bits an element and a third in a mask.
+pub(super) fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
+    let d = f16_at(block, 108);
+    let packed: &[u8; 12] = block[96..108].try_into().expect("12 bytes");
+    for (part, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let low = if part < 8 { packed[part] & 15 } else { packed[part - 8] >> 4 };
+        let high = packed[8 + part % 4] >> (2 * (part / 4)) & 3;
+        let scale = d * f32::from((low | high << 4) as i8 - 32);
+        let (half, step, side) = (part / 8, part % 8 / 2, part % 2);
+        for (l, y) in out.iter_mut().enumerate() {
+            let low = block[32 + 32 * half + 16 * side + l] >> (2 * step) & 3;
+            let third = block[16 * side + l] >> (4 * half + step) & 1;
+            *y = scale * f32::from((low | third << 2) as i8 - 4);
+        }
+    }
+}
+
+/// Six bits of scale and six of minimum of each of the 8 parts of Q4_K and Q5_K.
+pub(super) fn scale_and_minimum(packed: &[u8], part: usize) -> (u8, u8) {
+    if part < 4 {
+        (packed[part] & 63, packed[part + 4] & 63)
+    } else {
+        let low = packed[part + 4];
+        (low & 15 | packed[part - 4] >> 6 << 4, low >> 4 | packed[part] >> 6 << 4)
+    }
+}
+
+/// Parts of 32, two of which share their bytes: the first has the low four bits.
+pub(super) fn q4_k(block: &[u8; 144], out: &mut [f32; 256]) {
+    let (d, m) = (f16_at(block, 0), f16_at(block, 2));
+    for (pair, (out, quants)) in out.as_chunks_mut::<64>().0.iter_mut().zip(block[16..].as_chunks::<32>().0).enumerate()
+    {
+        let [low, high] = [2 * pair, 2 * pair + 1].map(|part| {
+            let (scale, minimum) = scale_and_minimum(&block[4..16], part);
+            (d * f32::from(scale), m * f32::from(minimum))
+        });
+        let (first, second) = out.split_at_mut(32);
+        for l in 0..32 {
+            first[l] = low.0 * f32::from(quants[l] & 15) - low.1;
+            second[l] = high.0 * f32::from(quants[l] >> 4) - high.1;
+        }
+    }
+}
+
+/// As Q4_K, with a fifth bit an element.
+pub(super) fn q5_k(block: &[u8; 176], out: &mut [f32; 256]) {
+    let (d, m) = (f16_at(block, 0), f16_at(block, 2));
+    let fifth: &[u8; 32] = block[16..48].try_into().expect("32 bytes");
+    for (pair, (out, quants)) in out.as_chunks_mut::<64>().0.iter_mut().zip(block[48..].as_chunks::<32>().0).enumerate()
+    {
+        let [low, high] = [2 * pair, 2 * pair + 1].map(|part| {
+            let (scale, minimum) = scale_and_minimum(&block[4..16], part);
+            (d * f32::from(scale), m * f32::from(minimum))
+        });
+        let (first, second) = out.split_at_mut(32);
+        for l in 0..32 {
+            first[l] = low.0 * f32::from(quants[l] & 15 | (fifth[l] >> (2 * pair) & 1) << 4) - low.1;
+            second[l] = high.0 * f32::from(quants[l] >> 4 | (fifth[l] >> (2 * pair + 1) & 1) << 4) - high.1;
+        }
+    }
+}
+
+/// Parts of 16 with a scale of 8 bits; four low bits and two high ones an element, about 32.
+pub(super) fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
+    let d = f16_at(block, 208);
+    for half in 0..2 {
+        let low: &[u8; 64] = block[64 * half..][..64].try_into().expect("64 bytes");
+        let high: &[u8; 32] = block[128 + 32 * half..][..32].try_into().expect("32 bytes");
+        for quarter in 0..4 {
+            let out = &mut out[128 * half + 32 * quarter..][..32];
+            let scale = |side: usize| d * f32::from(block[192 + 8 * half + 2 * quarter + side] as i8);
+            let scales = [scale(0), scale(1)];
+            let (from, nibble) = (32 * (quarter % 2), 4 * (quarter / 2));
+            for l in 0..32 {
+                let q = low[from + l] >> nibble & 15 | (high[l] >> (2 * quarter) & 3) << 4;
+                out[l] = scales[l / 16] * f32::from(q as i8 - 32);
+            }
+        }
+    }
+}
+
+/// One scale in f32; behind the elements stand sums of 16, which say nothing new.
+pub(super) fn q8_k(block: &[u8; 292], out: &mut [f32; 256]) {
+    let d = f32::from_bits(u32_at(block, 0));
+    for l in 0..256 {
+        out[l] = d * f32::from(block[4 + l] as i8);
+    }
+}
+
+/// Parts of 32 with six bits of scale about 32; the levels of IQ4_NL.
+pub(super) fn iq4_xs(block: &[u8; 136], out: &mut [f32; 256]) {
+    let (d, high) = (f16_at(block, 0), u16_at(block, 2));
+    for (part, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let low = block[4 + part / 2] >> (4 * (part % 2)) & 15;
+        let scale = d * f32::from((low | ((high >> (2 * part) & 3) << 4) as u8) as i8 - 32);
+        for j in 0..16 {
+            let q = usize::from(block[8 + 16 * part + j]);
+            out[j] = scale * f32::from(LEVELS[q & 15]);
+            out[j + 16] = scale * f32::from(LEVELS[q >> 4]);
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! How does ggml store numbers in blocks? Every block type: its sizes, its scales, and the f32 values it stands for.
+//!
+//! Source: ggml, ggml-common.h (the blocks) and ggml-quants.c (what they stand for). Values are bit for bit those of PyPI `gguf` and of
+//! ggml's own `to_float`: see docs/QUANTS.md.
+
+mod codebook;
+mod fp4;
+mod k;
+mod legacy;
+mod ternary;
+
+/// One of ggml's block types.
+#[allow(missing_docs, reason = "the names are ggml's own")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Type {
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q8_1,
+    Q2K,
+    Q3K,
+    Q4K,
+    Q5K,
+    Q6K,
+    Q8K,
+    IQ1S,
+    IQ1M,
+    IQ2XXS,
+    IQ2XS,
+    IQ2S,
+    IQ3XXS,
+    IQ3S,
+    IQ4NL,
+    IQ4XS,
+    TQ1_0,
+    TQ2_0,
+    MXFP4,
+    NVFP4,
+    Q1_0,
+}
+
+/// What a block type is.
+struct Facts {
+    kind: Type,
+    /// Its number in files.
+    id: u32,
+    name: &'static str,
+    /// Elements and bytes of a block.
+    size: (usize, usize),
+    /// (offset, width, count) of the block's numbers of more than one byte.
+    words: &'static [(usize, usize, usize)],
+    scales: Option<Scales>,
+    dequantise: fn(&[u8], &mut [f32]),
+}
+
+/// How finely a type steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scales {
+    /// Elements that share a scale.
+    pub group: usize,
+    /// Values that an element can take under one scale.
+    pub levels: u32,
+    /// Whether the group has a minimum of its own; else the values lie about 0.
+    pub minimum: bool,
+}
+
+const fn scales(group: usize, levels: u32, minimum: bool) -> Option<Scales> {
+    Some(Scales { group, levels, minimum })
+}
+
+macro_rules! types {
+    ($($kind:ident $id:literal $name:literal $size:tt $words:tt $scales:expr, $dequantise:expr;)*) => {
+        const TYPES: &[Facts] = &[$(Facts {
+            kind: Type::$kind, id: $id, name: $name, size: $size, words: &$words, scales: $scales, dequantise: $dequantise,
+        }),*];
+
+        impl Type {
+            /// Every type.
+            pub const ALL: &'static [Type] = &[$(Type::$kind),*];
+        }
+    };
+}
+
+types! {
+    Q4_0 2 "Q4_0" (32, 18) [(0, 2, 1)] scales(32, 16, false), |b, y| blocks(b, y, legacy::q4_0);
+    Q4_1 3 "Q4_1" (32, 20) [(0, 2, 2)] scales(32, 16, true), |b, y| blocks(b, y, legacy::q4_1);
+    Q5_0 6 "Q5_0" (32, 22) [(0, 2, 1), (2, 4, 1)] scales(32, 32, false), |b, y| blocks(b, y, legacy::q5_0);
+    Q5_1 7 "Q5_1" (32, 24) [(0, 2, 2), (4, 4, 1)] scales(32, 32, true), |b, y| blocks(b, y, legacy::q5_1);
+    Q8_0 8 "Q8_0" (32, 34) [(0, 2, 1)] scales(32, 255, false), |b, y| blocks(b, y, legacy::q8_0);
+    Q8_1 9 "Q8_1" (32, 36) [(0, 2, 2)] scales(32, 255, false), |b, y| blocks(b, y, legacy::q8_1);
+    Q2K 10 "Q2_K" (256, 84) [(80, 2, 2)] scales(16, 4, true), |b, y| blocks(b, y, k::q2_k);
+    Q3K 11 "Q3_K" (256, 110) [(108, 2, 1)] scales(16, 8, false), |b, y| blocks(b, y, k::q3_k);
+    Q4K 12 "Q4_K" (256, 144) [(0, 2, 2)] scales(32, 16, true), |b, y| blocks(b, y, k::q4_k);
+    Q5K 13 "Q5_K" (256, 176) [(0, 2, 2)] scales(32, 32, true), |b, y| blocks(b, y, k::q5_k);
+    Q6K 14 "Q6_K" (256, 210) [(208, 2, 1)] scales(16, 64, false), |b, y| blocks(b, y, k::q6_k);
+    Q8K 15 "Q8_K" (256, 292) [(0, 4, 1), (260, 2, 16)] scales(256, 255, false), |b, y| blocks(b, y, k::q8_k);
+    IQ2XXS 16 "IQ2_XXS" (256, 66) [(0, 2, 33)] None, |b, y| blocks(b, y, codebook::iq2_xxs);
+    IQ2XS 17 "IQ2_XS" (256, 74) [(0, 2, 33)] None, |b, y| blocks(b, y, codebook::iq2_xs);
+    IQ3XXS 18 "IQ3_XXS" (256, 98) [(0, 2, 1)] None, |b, y| blocks(b, y, codebook::iq3_xxs);
+    IQ1S 19 "IQ1_S" (256, 50) [(0, 2, 1), (34, 2, 8)] None, |b, y| blocks(b, y, codebook::iq1_s);
+    IQ4NL 20 "IQ4_NL" (32, 18) [(0, 2, 1)] scales(32, 16, false), |b, y| blocks(b, y, legacy::iq4_nl);
+    IQ3S 21 "IQ3_S" (256, 110) [(0, 2, 1)] None, |b, y| blocks(b, y, codebook::iq3_s);
+    IQ2S 22 "IQ2_S" (256, 82) [(0, 2, 1)] None, |b, y| blocks(b, y, codebook::iq2_s);
+    IQ4XS 23 "IQ4_XS" (256, 136) [(0, 2, 2)] scales(32, 16, false), |b, y| blocks(b, y, k::iq4_xs);
+    IQ1M 29 "IQ1_M" (256, 56) [] None, |b, y| blocks(b, y, codebook::iq1_m);
+    TQ1_0 34 "TQ1_0" (256, 54) [(52, 2, 1)] scales(256, 3, false), |b, y| blocks(b, y, ternary::tq1_0);
+    TQ2_0 35 "TQ2_0" (256, 66) [(64, 2, 1)] scales(256, 3, false), |b, y| blocks(b, y, ternary::tq2_0);
+    MXFP4 39 "MXFP4" (32, 17) [] scales(32, 8, false), |b, y| blocks(b, y, fp4::mxfp4);
+    NVFP4 40 "NVFP4" (64, 36) [] scales(16, 8, false), |b, y| blocks(b, y, fp4::nvfp4);
+    Q1_0 41 "Q1_0" (128, 18) [(0, 2, 1)] scales(128, 2, false), |b, y| blocks(b, y, ternary::q1_0);
+}
+
+impl Type {
+    fn facts(self) -> &'static Facts {
+        TYPES.iter().find(|facts| facts.kind == self).expect("every type is in the table")
+    }
+
+    /// The type of that number in files.
+    pub fn from_id(id: u32) -> Option<Type> {
+        TYPES.iter().find(|facts| facts.id == id).map(|facts| facts.kind)
+    }
+
+    /// Its number in files.
+    pub fn id(self) -> u32 {
+        self.facts().id
+    }
+
+    /// ggml's name: `Q4_K`.
+    pub fn name(self) -> &'static str {
+        self.facts().name
+    }
+
+    /// Elements of a block.
+    pub fn block_len(self) -> usize {
+        self.facts().size.0
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(self) -> usize {
+        self.facts().size.1
+    }
+
+    /// (offset, width, count) of the block's numbers of more than one byte, which a big-endian file holds the other way round.
+    pub fn words(self) -> &'static [(usize, usize, usize)] {
+        self.facts().words
+    }
+
+    /// How finely the type steps; `None` where elements are looked up together in a codebook.
+    pub fn scales(self) -> Option<Scales> {
+        self.facts().scales
+    }
+
+    /// The values that whole blocks stand for.
+    ///
+    /// # Panics
+    /// When `bytes` is not as many blocks as `out`.
+    pub fn dequantise(self, bytes: &[u8], out: &mut [f32]) {
+        let Facts { size: (len, size), dequantise, .. } = self.facts();
+        assert!(
+            bytes.len().is_multiple_of(*size) && bytes.len() / size * len == out.len(),
+            "{} bytes of {} for {} elements",
+            bytes.len(),
+            self.name(),
+            out.len()
+        );
+        dequantise(bytes, out);
+    }
+}
+
+/// One block after the other, their sizes known to the compiler.
+#[inline(always)]
+fn blocks<const SIZE: usize, const LEN: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    block: impl Fn(&[u8; SIZE], &mut [f32; LEN]),
+) {
+    for (bytes, out) in bytes.as_chunks::<SIZE>().0.iter().zip(out.as_chunks_mut::<LEN>().0) {
+        block(bytes, out);
+    }
+}
+
+/// The f16 at `at`.
+#[inline(always)]
+fn f16_at(block: &[u8], at: usize) -> f32 {
+    half::f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// Whole numbers, unsigned and little-endian, at `at`.
+#[inline(always)]
+fn u16_at(block: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([block[at], block[at + 1]])
+}
+
+#[inline(always)]
+fn u32_at(block: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
+}
