@@ -42,18 +42,24 @@ class Traits(ctypes.Structure):
                 ("type_size", ctypes.c_size_t), ("is_quantized", ctypes.c_bool), ("to_float", ctypes.c_void_p)]
 
 
-def llama_cpp():
-    """ggml's traits by type id, or None where llama-cpp-python is absent."""
+class CpuTraits(ctypes.Structure):
+    """ggml_type_traits_cpu, up to from_float."""
+
+    _fields_ = [("from_float", ctypes.c_void_p)]
+
+
+def llama_cpp(stem, function, result):
+    """A library of llama-cpp-python, or None where it is absent."""
     try:
         import llama_cpp as package
     except ModuleNotFoundError:
         return None
     folder = Path(package.__file__).parent / "lib"
-    for name in ("libggml-base.so", "libggml-base.dylib", "ggml-base.dll"):
+    for name in (f"lib{stem}.so", f"lib{stem}.dylib", f"{stem}.dll"):
         if (folder / name).exists():
             library = ctypes.CDLL(str(folder / name))
-            library.ggml_get_type_traits.restype = ctypes.POINTER(Traits)
-            library.ggml_get_type_traits.argtypes = [ctypes.c_int]
+            getattr(library, function).restype = ctypes.POINTER(result)
+            getattr(library, function).argtypes = [ctypes.c_int]
             return library
     return None
 
@@ -123,6 +129,57 @@ def gguf_values(kind, data, size):
         return dequantize(data.reshape(-1, size[1]), kind).astype(np.float32).reshape(-1)
 
 
+def activations(rows):
+    """Rows rounded as llama.cpp's CPU backend rounds them before a product: type -> (values, for Q8_1 what its sum exceeds theirs by)."""
+    library = llama_cpp("ggml-cpu", "ggml_get_type_traits_cpu", CpuTraits)
+    if library is None:
+        return {}
+    library.ggml_cpu_init()
+    out = {}
+    for name, number, length, width in [("Q8_0", 8, 32, 34), ("Q8_1", 9, 32, 36), ("Q8_K", 15, 256, 292), ("F16", 1, 1, 2), ("BF16", 30, 1, 2)]:
+        pointer = library.ggml_get_type_traits_cpu(number).contents.from_float
+        blocks = np.empty((rows.size // length, width), np.uint8)
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(pointer)(rows.ctypes.data, blocks.ctypes.data, rows.size)
+        half = lambda at: blocks[:, at:at + 2].copy().view("<f2").astype(np.float32)
+        if name in ("F16", "BF16"):
+            bits = blocks.view("<u2").reshape(-1)
+            values = bits.view("<f2").astype(np.float32) if name == "F16" else (bits.astype(np.uint32) << 16).view(np.float32)
+            out[name] = values, None
+            continue
+        scale = blocks[:, :4].copy().view("<f4") if name == "Q8_K" else half(0)
+        start = 2 if name == "Q8_0" else 4
+        q = blocks[:, start:start + length].view(np.int8).astype(np.float32)
+        excess = half(2)[:, 0] - scale[:, 0] * q.sum(1) if name == "Q8_1" else None
+        out[name] = (q * scale).reshape(-1), excess
+    return out
+
+
+def check_activations(binary, folder, update):
+    """Our rounding of activations against llama.cpp's, bit for bit; one row a type."""
+    def rows(count, seed):
+        rng = np.random.default_rng(seed)
+        x = rng.standard_t(4, (count, 256)) * np.exp(rng.normal(0, 2, (count, 1)))
+        x[0] = 0  # a row of nothing
+        x[1, :32] = np.arange(32) / 2  # ties
+        return x.astype(np.float32)
+
+    if update:
+        few = rows(8, 7)
+        few.tofile(FIXTURES / "activations.x.f32")
+        for name, (values, excess) in activations(few).items():
+            values.astype("<f4").tofile(FIXTURES / f"activations.{name}.f32")
+            if excess is not None:
+                excess.astype("<f4").tofile(FIXTURES / f"activations.{name}.excess.f32")
+    x, table = rows(BLOCKS, 8), []
+    (folder / "x.f32").write_bytes(x.tobytes())
+    for name, (values, excess) in activations(x).items():
+        subprocess.run([binary, f"activations:{name}", folder / "x.f32", folder / "out.f32"], check=True)
+        ours = np.fromfile(folder / "out.f32", "<f4")
+        theirs = values if excess is None else np.concatenate([values, excess])
+        table.append({"type": f"activations {name}", "blocks": BLOCKS, "gguf": None, "llama.cpp": same(ours, theirs.astype(np.float32))})
+    return table
+
+
 def build():
     target = subprocess.run(["cargo", "metadata", "--format-version", "1", "--no-deps"], cwd=ROOT, check=True, capture_output=True)
     subprocess.run(["cargo", "build", "--release", "--locked", "-q", "-p", "firstdiff-model", "--example", "dequantise"], cwd=ROOT, check=True)
@@ -134,7 +191,7 @@ def main():
     parser.add_argument("--json", type=Path)
     parser.add_argument("--update-fixtures", action="store_true")
     args = parser.parse_args()
-    binary, library, rows = build(), llama_cpp(), []
+    binary, library, rows = build(), llama_cpp("ggml-base", "ggml_get_type_traits", Traits), []
     with tempfile.TemporaryDirectory() as folder:
         for number, (kind, size) in enumerate(gguf.GGML_QUANT_SIZES.items()):
             if kind.name not in SCALES:
@@ -149,14 +206,15 @@ def main():
                 count = max(4, 512 // size[0])
                 (FIXTURES / f"{kind.name}.bin").write_bytes(data[:count * size[1]].tobytes())
                 (theirs if theirs is not None else own)[:count * size[0]].astype("<f4").tofile(FIXTURES / f"{kind.name}.f32")
+        rows += check_activations(binary, Path(folder), args.update_fixtures)
     word = {True: "equal", False: "DIFFERENT", None: "cannot say"}
-    print(f"{'type':<9} {'blocks':>7}  gguf {gguf.__name__ and '0.19':<6}  llama.cpp")
+    print(f"{'type':<16} {'blocks':>7}  gguf 0.19    llama.cpp")
     for row in rows:
-        print(f"{row['type']:<9} {row['blocks']:>7}  {word[row['gguf']]:<11}  {word[row['llama.cpp']]}")
+        print(f"{row['type']:<16} {row['blocks']:>7}  {word[row['gguf']]:<11}  {word[row['llama.cpp']]}")
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
     missing = [row["type"] for row in rows if row["gguf"] is None and row["llama.cpp"] is None]
-    print(f"{len(rows)} types; neither side knows {', '.join(missing) or 'none'}")
+    print(f"{len(rows)} rows; neither side knows {', '.join(missing) or 'none'}")
     return 1 if any(row[side] is False for row in rows for side in ("gguf", "llama.cpp")) else 0
 
 

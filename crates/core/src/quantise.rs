@@ -90,7 +90,8 @@ fn q8(block: &mut [f32]) -> f32 {
     let stored = f16::from_f32(d).to_f32();
     let mut sum = 0f32;
     for x in block {
-        let q = (*x * inverse).round_ties_even();
+        // A whole number has no -0.
+        let q = (*x * inverse).round_ties_even() + 0.0;
         sum += q;
         *x = q * stored;
     }
@@ -106,7 +107,7 @@ fn q8_k(block: &mut [f32]) {
     let inverse = -127.0 / top;
     let d = 1.0 / inverse;
     for x in block {
-        *x = (*x * inverse).round_ties_even().min(127.0) * d;
+        *x = ((*x * inverse).round_ties_even().min(127.0) + 0.0) * d;
     }
 }
 

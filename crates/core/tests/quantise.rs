@@ -1,0 +1,34 @@
+//! Are activations rounded as llama.cpp's CPU backend rounds them? Its own values in fixtures/quants, bit for bit.
+//!
+//! scripts/test_quants.py wrote them on x86-64 and compares 10,000 blocks.
+
+use std::path::Path;
+
+use firstdiff_core::{Activations, quantise};
+use ndarray::Array2;
+
+fn fixture(name: &str) -> Vec<f32> {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/quants").join(format!("activations.{name}.f32"));
+    std::fs::read(path).unwrap().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+#[test]
+fn every_kind_to_the_bit() {
+    let x = fixture("x");
+    let x = Array2::from_shape_vec((x.len() / 256, 256), x).unwrap();
+    let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    for (name, kind) in [
+        ("Q8_0", Activations::Q8_0),
+        ("Q8_1", Activations::Q8_1),
+        ("Q8_K", Activations::Q8K),
+        ("F16", Activations::F16),
+        ("BF16", Activations::BF16),
+    ] {
+        let rounded = quantise(x.view(), kind).unwrap();
+        assert!(bits(rounded.values.into_raw_vec_and_offset().0) == bits(fixture(name)), "{name}");
+        if let Some(excess) = rounded.excess {
+            assert!(bits(excess.into_raw_vec_and_offset().0) == bits(fixture("Q8_1.excess")), "the sums of Q8_1");
+        }
+    }
+}
