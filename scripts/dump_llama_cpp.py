@@ -28,7 +28,7 @@ How llama.cpp is read:
 dump.json's `precision` is f32 when weights and cache are; f16 or bf16 when a matrix or the cache is; ggml when a matrix is
 quantised (llama.cpp then quantises activations too). `qk_rows` is `adjacent` for files of NORM-type RoPE (llama, mistral …),
 whose Q and K rows are permuted against Hugging Face's, and `half` for NEOX-type (qwen2, qwen3 …). firstdiff undoes it.
-Weights run on the CPU. None of the archs llama, qwen2, qwen3 knows a sliding window: with T beyond it, they show another model.
+Weights run on the CPU, as they are stored: AMX and repacked weights are switched off (use_extra_bufts). None of the archs llama, qwen2, qwen3 knows a sliding window: with T beyond it, they show another model.
 """
 
 import argparse
@@ -392,6 +392,8 @@ def dump(args):
         api.llama_backend_init()
         params = api.llama_model_default_params()
         params.n_gpu_layers = 0
+        # Neither AMX nor repacked weights: their kernels differ from machine to machine, and AMX's crash where a sandbox forbids its tiles.
+        params.use_extra_bufts = False
         say(f"loading {args.model}")
         model = api.llama_model_load_from_file(str(args.model).encode(), params)
         if not model:

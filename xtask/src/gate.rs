@@ -48,6 +48,7 @@ fn judge(model: &Path, golden: &Path, profile: Profile) -> Result<Judged> {
         decode_tokens,
         taps: "*".into(),
         profile,
+        cache: Default::default(),
         json: None,
     })?;
     // Judged as f32 whatever we ran in: the golden run is f32.

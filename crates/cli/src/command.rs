@@ -11,6 +11,7 @@ use firstdiff_trace::{Producer, Recorder, Rows};
 use serde_json::json;
 
 use crate::baseline::{Baseline, Regression};
+use crate::replay::ReplayArgs;
 use crate::screen::{Detail, render};
 use crate::session::{Judged, Session};
 use crate::words::taps_in_words;
@@ -41,9 +42,12 @@ enum Command {
     /// Where do two runs part? Compares a candidate's dump with a reference's
     #[command(after_help = COMPARE_HELP)]
     Compare(CompareArgs),
-    /// Runs a model folder through the reference forward pass and writes a dump
+    /// Runs a model through the reference forward pass and writes a dump
     #[command(after_help = DUMP_HELP)]
     Dump(DumpArgs),
+    /// Which operations are wrong in themselves? Runs each on the candidate's own recorded inputs
+    #[command(after_help = crate::replay::HELP)]
+    Replay(ReplayArgs),
     /// For CI: no tap worse than its baseline
     #[command(after_help = GATE_HELP)]
     Gate(GateArgs),
@@ -60,7 +64,8 @@ reads) or `unchecked`. What is unchecked is neither passed nor blamed.";
 const DUMP_HELP: &str = "Example:
   firstdiff dump models/TinyLlama -o golden --tokens 1,403,407,261 --taps 'layers.*.h,logits'
 
-Families: llama, mistral, qwen2, qwen3, minimind. Profiles: exact (f64) and f32.";
+Families: llama, mistral, qwen2, qwen3, minimind. Profiles: exact (f64), f32, f16 and bf16 as PyTorch rounds, ggml as llama.cpp's
+CPU backend does (activations rounded to what each weight type asks).";
 
 const GATE_HELP: &str = "Examples:
   firstdiff gate golden/llama out/dump --baseline parity.baseline --update    once, and when the change is meant
@@ -121,7 +126,7 @@ struct CompareArgs {
 /// A model folder, and what to dump of a run of it.
 #[derive(Debug, Args)]
 pub struct DumpArgs {
-    /// A Hugging Face folder: config.json and *.safetensors
+    /// A Hugging Face folder, a .gguf, a llama2.c .bin or a MiniMind .json
     pub model: PathBuf,
     /// Folder to write the dump to; it must not exist
     #[arg(long, short)]
@@ -135,9 +140,12 @@ pub struct DumpArgs {
     /// Taps to write: patterns with *, separated by commas
     #[arg(long, default_value = "*", value_name = "PATTERNS")]
     pub taps: String,
-    /// Arithmetic of the run: exact (f64) or f32
+    /// Arithmetic of the run: exact (f64), f32, f16 and bf16 (as PyTorch), ggml (as llama.cpp)
     #[arg(long, default_value = "f32")]
     pub profile: Profile,
+    /// The type keys and values are kept in, for --profile ggml: f32 or f16
+    #[arg(long, default_value = "f32", value_parser = crate::replay::cache)]
+    pub cache: firstdiff_model::Cache,
     /// Write what was done as JSON to this file (- for standard output)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -163,6 +171,7 @@ pub fn main() -> u8 {
     let outcome = match Cli::parse().command {
         Command::Compare(args) => run_compare(args),
         Command::Dump(args) => run_dump(args),
+        Command::Replay(args) => crate::replay::run(args),
         Command::Gate(args) => run_gate(args),
     };
     outcome.unwrap_or_else(|error| {
@@ -331,11 +340,7 @@ fn run_dump(args: DumpArgs) -> Result<u8> {
 /// # Errors
 /// When the model cannot be read or run, or the output exists.
 pub fn dump(args: &DumpArgs) -> Result<usize> {
-    let profile = match args.profile {
-        Profile::Exact => firstdiff_model::Profile::Exact,
-        Profile::F32 => firstdiff_model::Profile::F32,
-        other => bail!("--profile {other}: dump runs in exact and f32"),
-    };
+    let profile = crate::replay::arithmetic(args.profile, args.cache);
     if args.output.exists() {
         bail!("{}: already exists; remove it, or write elsewhere", args.output.display());
     }
@@ -373,6 +378,8 @@ fn write_dump(
         meta.producer = Producer::new("firstdiff", env!("CARGO_PKG_VERSION"));
         meta.model = name(&args.model);
         meta.precision = Some(args.profile.name().into());
+        let f16 = args.profile == Profile::Ggml && args.cache == firstdiff_model::Cache::F16;
+        meta.cache = f16.then(|| "f16".into());
         meta.qk_rows = Some(model.qk_rows);
     });
     let prompt = Prompt { tokens: &args.tokens, decode_tokens: &args.decode_tokens };

@@ -62,7 +62,7 @@ fn measures(tap: &TapReport) -> Value {
     })
 }
 
-fn tap(tap: &TapReport) -> Value {
+pub(crate) fn tap(tap: &TapReport) -> Value {
     let mut entry = measures(tap);
     entry["tap"] = tap.place.tap.to_string().into();
     entry["step"] = tap.place.step.into();
@@ -84,7 +84,7 @@ fn anatomy(anatomy: &Anatomy) -> Value {
     })
 }
 
-fn provenance(dump: &Dump) -> Value {
+pub(crate) fn provenance(dump: &Dump) -> Value {
     let meta = dump.meta();
     json!({
         "path": dump.path().to_string_lossy(),

@@ -16,6 +16,7 @@ pub mod command;
 pub mod json;
 mod parity;
 mod progress;
+mod replay;
 pub mod screen;
 mod session;
 mod words;

@@ -22,11 +22,11 @@ pub enum Detail {
 #[derive(Clone, Debug, Default)]
 pub struct Screen(String);
 
-const GOOD: Style = AnsiColor::Green.on_default();
-const BAD: Style = AnsiColor::Red.on_default().bold();
-const DIM: Style = Style::new().dimmed();
-const WARN: Style = AnsiColor::Yellow.on_default();
-const BOLD: Style = Style::new().bold();
+pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
+pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
+pub(crate) const DIM: Style = Style::new().dimmed();
+pub(crate) const WARN: Style = AnsiColor::Yellow.on_default();
+pub(crate) const BOLD: Style = Style::new().bold();
 
 impl Screen {
     /// The text with its colours; print it through `anstream`, which drops them where there is no terminal.
@@ -39,13 +39,13 @@ impl Screen {
         anstream::adapter::strip_str(&self.0).to_string()
     }
 
-    fn line(&mut self, text: &str) {
+    pub(crate) fn line(&mut self, text: &str) {
         self.0.push_str(text.trim_end());
         self.0.push('\n');
     }
 }
 
-fn paint(style: Style, text: &str) -> String {
+pub(crate) fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
@@ -67,7 +67,7 @@ pub fn render(judged: &Judged, detail: Detail) -> Screen {
     screen
 }
 
-fn described(dump: &Dump) -> String {
+pub(crate) fn described(dump: &Dump) -> String {
     let meta = dump.meta();
     let mut parts = Vec::new();
     parts.extend(meta.producer.name().map(safe));
@@ -85,7 +85,7 @@ fn described(dump: &Dump) -> String {
 }
 
 /// The taps in order, neighbours of one kind folded.
-fn taps(screen: &mut Screen, report: &Report, detail: Detail) {
+pub(crate) fn taps(screen: &mut Screen, report: &Report, detail: Detail) {
     let first = report.first.as_ref().map(|f| report.taps[f.index].place);
     let unfold = |tap: &TapReport| {
         detail == Detail::Every || first.is_some_and(|f| f.step == tap.place.step && f.tap.layer == tap.place.tap.layer)
@@ -421,7 +421,7 @@ fn first_embedding(judged: &Judged, step: u32) -> &'static str {
     }
 }
 
-fn unchecked(screen: &mut Screen, report: &Report) {
+pub(crate) fn unchecked(screen: &mut Screen, report: &Report) {
     let run: Vec<&TapReport> = report.taps.iter().filter(|t| t.status == Status::Unchecked).collect();
     if !run.is_empty() {
         // Of a step of which nothing was checked, the step says enough.

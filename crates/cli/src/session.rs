@@ -204,7 +204,7 @@ const ROOM: f64 = 64.0;
 /// No tap is held to less than this in f32.
 const LEAST: f64 = 1e-12;
 
-fn ids(tokens: &[i64]) -> Result<Vec<u32>> {
+pub(crate) fn ids(tokens: &[i64]) -> Result<Vec<u32>> {
     tokens.iter().map(|&t| u32::try_from(t).with_context(|| format!("token id {t} is none"))).collect()
 }
 
@@ -221,27 +221,29 @@ fn window_warning(model: &Model, reference: &Dump) -> Option<String> {
         .then(|| format!("{tokens} tokens fit the sliding window of {window}: a wrong window cannot show"))
 }
 
+/// What `dump` says of its arithmetic.
+pub(crate) fn precision(dump: &Dump) -> Result<Option<Profile>> {
+    let Some(precision) = &dump.meta().precision else { return Ok(None) };
+    let profile = match precision.to_ascii_lowercase().as_str() {
+        "float64" | "fp64" | "f64" => Profile::Exact,
+        "float32" | "fp32" => Profile::F32,
+        "float16" | "fp16" => Profile::F16,
+        "bfloat16" => Profile::Bf16,
+        name => name.parse().map_err(|_| {
+            let known = "exact, f32, f16, bf16 and ggml";
+            anyhow::anyhow!(
+                "{}: precision '{}' is not one of {known}; say --profile",
+                dump.path().display(),
+                precision.escape_debug()
+            )
+        })?,
+    };
+    Ok(Some(profile))
+}
+
 /// The coarser of what the two dumps declare.
 fn declared_profile(reference: &Dump, candidate: &Dump) -> Result<(Profile, String)> {
-    let declared = |dump: &Dump| -> Result<Option<Profile>> {
-        let Some(precision) = &dump.meta().precision else { return Ok(None) };
-        let profile = match precision.to_ascii_lowercase().as_str() {
-            "float64" | "fp64" | "f64" => Profile::Exact,
-            "float32" | "fp32" => Profile::F32,
-            "float16" | "fp16" => Profile::F16,
-            "bfloat16" => Profile::Bf16,
-            name => name.parse().map_err(|_| {
-                let known = "exact, f32, f16, bf16 and ggml";
-                anyhow::anyhow!(
-                    "{}: precision '{}' is not one of {known}; say --profile",
-                    dump.path().display(),
-                    precision.escape_debug()
-                )
-            })?,
-        };
-        Ok(Some(profile))
-    };
-    Ok(match (declared(reference)?, declared(candidate)?) {
+    Ok(match (precision(reference)?, precision(candidate)?) {
         (None, None) => (Profile::F32, "the default; no dump.json says".into()),
         // An exact reference does not make an undeclared candidate exact.
         (Some(r), None) => (r.max(Profile::F32), "the reference's dump.json".into()),

@@ -14,6 +14,8 @@ use crate::weights::Weights;
 /// A model that can be run: its Plan, and weights that were found to suit it.
 #[derive(Debug)]
 pub struct Model {
+    /// What the format of its files is called.
+    pub format: &'static str,
     /// What the config says.
     pub config: Config,
     /// What the model computes.
@@ -47,7 +49,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<Model, ModelError> {
     }
     let plan = crate::decoder::plan(&config);
     let unread = check(&plan, &weights)?;
-    Ok(Model { qk_rows: config.qk_rows, config, plan, weights, unread })
+    Ok(Model { format: opened.format, qk_rows: config.qk_rows, config, plan, weights, unread })
 }
 
 /// Whether the weights hold all that the Plan reads, as it reads it; the tensors it does not read.

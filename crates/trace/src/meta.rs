@@ -30,6 +30,9 @@ pub struct Meta {
     /// The arithmetic of the run: exact, f32, f16, bf16 or ggml.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<String>,
+    /// The type keys and values were kept in, where it is not that of the run: f32 or f16.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<String>,
     /// For which RoPE pairing the rows of Q and K are ordered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qk_rows: Option<QkRows>,

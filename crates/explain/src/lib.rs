@@ -1,0 +1,13 @@
+//! What is wrong, and where does it come from? Each operation of a recorded run judged by itself ([`replay`](mod@replay)), and weights
+//! against weights ([`weights`]).
+//!
+//! [`replay`](mod@replay) runs every step of a model's Plan on the candidate's own recorded inputs: an error upstream cannot hide one here, so one
+//! run names every wrong operation. [`weights`] lays the tensors of two files against each other, in whatever format they are.
+
+pub mod replay;
+pub mod weights;
+
+mod recorded;
+mod residual;
+
+pub use residual::Fit;

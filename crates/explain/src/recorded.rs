@@ -1,0 +1,146 @@
+//! What did the candidate hold at a tap, in the model's own layout? Its recorded tensors, whatever their axes and row order.
+
+use std::borrow::Cow;
+
+use firstdiff_compare::{Misfit, Operand, Pair, Place};
+use firstdiff_model::Model;
+use firstdiff_trace::{Dump, DumpError, QkRows, Rows, Site, Values};
+use ndarray::ArrayD;
+
+/// A candidate's dump, read as the model would have written it.
+pub(crate) struct Recorded<'a> {
+    pub(crate) dump: &'a Dump,
+    pub(crate) model: &'a Model,
+    /// Tokens of every step.
+    pub(crate) tokens: Vec<Vec<u32>>,
+    /// Which positions taps with fewer than all hold, where the dump does not say.
+    pub(crate) rows: Option<Rows>,
+    /// The order of the rows of Q and K in the dump.
+    pub(crate) qk_rows: QkRows,
+}
+
+/// Why a tensor cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unusable {
+    /// It was not recorded.
+    #[error("was not recorded")]
+    Absent,
+    /// It holds some positions only.
+    #[error("holds some positions only")]
+    Partial,
+    /// Its shape is not the model's.
+    #[error("{0}")]
+    Misfit(String),
+    /// Its file cannot be read.
+    #[error(transparent)]
+    Dump(#[from] DumpError),
+}
+
+impl Recorded<'_> {
+    /// How many positions came before `step`.
+    pub(crate) fn start(&self, step: u32) -> usize {
+        self.tokens.iter().take(step as usize).map(Vec::len).sum()
+    }
+
+    pub(crate) fn holds(&self, place: Place) -> bool {
+        self.dump.find(place.tap, place.step).is_some()
+    }
+
+    /// The shape the model gives to a tap in a step.
+    pub(crate) fn shape(&self, place: Place) -> Vec<usize> {
+        let dims = &self.model.plan.dims;
+        let tokens = self.tokens.get(place.step as usize).map_or(1, Vec::len);
+        let extent = |axis: &char| match axis {
+            'T' => tokens,
+            'S' => self.start(place.step) + tokens,
+            'H' => dims.heads,
+            'K' => dims.kv_heads,
+            'd' => dims.head_dim,
+            'C' => dims.heads * dims.head_dim,
+            'F' => dims.ffn,
+            'V' => dims.vocab,
+            _ => dims.hidden,
+        };
+        place.tap.site.axes().iter().map(extent).collect()
+    }
+
+    /// The positions a tap holds, where fewer than all.
+    pub(crate) fn positions(&self, place: Place) -> Option<Rows> {
+        let entry = self.dump.find(place.tap, place.step)?;
+        if let Some(rows) = entry.rows.clone().filter(|rows| !rows.is_all()) {
+            return Some(rows);
+        }
+        let whole: usize = self.shape(place).iter().product();
+        let fewer = entry.shape.iter().product::<usize>() < whole;
+        self.rows.clone().filter(|rows| !rows.is_all() && fewer)
+    }
+
+    /// The whole tensor of a tap.
+    pub(crate) fn read(&self, place: Place) -> Result<ArrayD<f64>, Unusable> {
+        if self.positions(place).is_some() {
+            return Err(Unusable::Partial);
+        }
+        let shape = self.shape(place);
+        let mut values = self.laid_out(place, &shape, None)?;
+        if turned(place.tap.site) && self.qk_rows != self.model.qk_rows {
+            values = reordered(&values, self.model.qk_rows, self.model.plan.dims.head_dim);
+        }
+        ArrayD::from_shape_vec(shape, values).map_err(|_| Unusable::Absent)
+    }
+
+    /// The rows `positions` of a tap that holds no others; a row is all of its tensor but the first axis.
+    pub(crate) fn read_rows(&self, place: Place, positions: &[usize]) -> Result<ArrayD<f64>, Unusable> {
+        let mut shape = self.shape(place);
+        let rows = Rows::List(positions.to_vec());
+        let mut values = match self.positions(place) {
+            None => self.laid_out(place, &shape, Some(&rows))?,
+            Some(_) => {
+                shape[0] = positions.len();
+                self.laid_out(place, &shape, None)?
+            }
+        };
+        shape[0] = positions.len();
+        if turned(place.tap.site) && self.qk_rows != self.model.qk_rows {
+            values = reordered(&values, self.model.qk_rows, self.model.plan.dims.head_dim);
+        }
+        ArrayD::from_shape_vec(shape, values).map_err(|_| Unusable::Partial)
+    }
+
+    /// The elements in the order of `shape`, or of its rows `rows`.
+    fn laid_out(&self, place: Place, shape: &[usize], rows: Option<&Rows>) -> Result<Vec<f64>, Unusable> {
+        let entry = self.dump.find(place.tap, place.step).ok_or(Unusable::Absent)?;
+        let tensor = self.dump.read(entry)?;
+        let values = tensor.values();
+        // Compare's own eye for layouts: a reference of that shape, of which nothing but the shape is looked at.
+        let blank = Values::F64(Cow::Owned(vec![0.0; shape.iter().product()]));
+        let reference = Operand { values: &blank, shape, rows: None };
+        let candidate = Operand { values: &values, shape: &entry.shape, rows: None };
+        let pair = Pair::new(place.tap.site, &reference, &candidate, rows).map_err(|misfit| match misfit {
+            Misfit::Shapes(reason) => Unusable::Misfit(reason.replace("the reference's", "the model's")),
+            Misfit::NoRows => Unusable::Partial,
+        })?;
+        Ok((0..pair.len()).map(|i| pair.candidate(i)).collect())
+    }
+}
+
+/// Whether the elements of a tap's heads come in the order of the checkpoint's rows.
+pub(crate) fn turned(site: Site) -> bool {
+    matches!(site, Site::Q | Site::K | Site::QNorm | Site::KNorm | Site::QRope | Site::KRope)
+}
+
+/// Heads of `width` elements brought into the order `to` from the other one.
+fn reordered(values: &[f64], to: QkRows, width: usize) -> Vec<f64> {
+    let mut out = vec![0.0; values.len()];
+    for (from, out) in values.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+        for i in 0..width / 2 {
+            let (half, adjacent) = ([i, i + width / 2], [2 * i, 2 * i + 1]);
+            let (source, target) = match to {
+                QkRows::Adjacent => (half, adjacent),
+                QkRows::Half => (adjacent, half),
+            };
+            out[target[0]] = from[source[0]];
+            out[target[1]] = from[source[1]];
+        }
+    }
+    out
+}

@@ -1,0 +1,526 @@
+//! Which operations are wrong in themselves? Each step of the Plan is run on the candidate's own recorded inputs.
+//!
+//! Where an input was not recorded it is computed from the nearest recorded ones, and the finding names the whole stretch.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use firstdiff_compare::{Allowance, Difference, Operand, Outcome, Pair, Place, Status, TapReport, judge, number};
+use firstdiff_compare::{Profile as Judged, metrics::Metrics};
+use firstdiff_model::{Chunk, Model, ModelError, Op, Profile, Step, WeightRef, eval_step, eval_step_in};
+use firstdiff_trace::{Dump, DumpError, QkRows, Rows, Site, Tap, Values};
+use ndarray::{ArrayD, Axis, concatenate};
+
+use crate::recorded::{Recorded, Unusable, turned};
+use crate::residual::{Fit, fit};
+
+/// How to judge.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// In what arithmetic a right candidate works.
+    pub profile: Profile,
+    /// Tokens of the prefill; where they are not known, any others, as many.
+    pub tokens: Vec<u32>,
+    /// Whether they are known: the embedding is judged only then.
+    pub tokens_are_known: bool,
+    /// Tokens of the decode steps.
+    pub decode_tokens: Vec<u32>,
+    /// Which positions taps with fewer than all hold, where the dump does not say.
+    pub rows: Option<Rows>,
+}
+
+/// Why a replay could not be carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The model cannot be run.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The dump cannot be read.
+    #[error(transparent)]
+    Dump(#[from] DumpError),
+}
+
+/// One operation, judged on the candidate's own inputs.
+#[derive(Clone, Debug)]
+pub struct Replayed {
+    /// Status, measures against the right value, tolerance.
+    pub report: TapReport,
+    /// NMSE against the value in f64.
+    pub exact_nmse: Option<f64>,
+    /// Taps between the recorded inputs and this one that were computed: the fault may be in any of them.
+    pub through: Vec<Tap>,
+    /// The recorded taps it was computed from.
+    pub from: Vec<Tap>,
+    /// Of a wrong residual add, what was added.
+    pub fit: Option<Fit>,
+}
+
+/// All operations of a candidate, judged.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    /// Every tap the candidate recorded, and every one of the Plan it did not, in the order of the Plan.
+    pub taps: Vec<Replayed>,
+    /// What else should be known.
+    pub warnings: Vec<String>,
+}
+
+impl Replay {
+    /// How many taps have a status for which `is` holds.
+    pub fn count(&self, is: impl Fn(Status) -> bool) -> usize {
+        self.taps.iter().filter(|t| is(t.report.status)).count()
+    }
+
+    /// Wrong operations, the same one of several layers together, in the order of the Plan.
+    pub fn wrong(&self) -> Vec<Vec<&Replayed>> {
+        let mut groups: Vec<Vec<&Replayed>> = Vec::new();
+        for tap in self.taps.iter().filter(|t| t.report.status == Status::Diverged) {
+            let key = |t: &Replayed| (t.report.place.tap.site, t.through.iter().map(|t| t.site).collect::<Vec<_>>());
+            match groups.iter_mut().find(|group| key(group[0]) == key(tap)) {
+                Some(group) => group.push(tap),
+                None => groups.push(vec![tap]),
+            }
+        }
+        groups
+    }
+}
+
+/// Runs every step of `model` on what `dump` recorded. `progress` is told how many of how many taps are done.
+///
+/// # Errors
+/// When a file cannot be read, or the model's weights do not suit it.
+pub fn replay(
+    model: &Model,
+    dump: &Dump,
+    options: &Options,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Replay, ReplayError> {
+    let tokens =
+        std::iter::once(options.tokens.clone()).chain(options.decode_tokens.iter().map(|&t| vec![t])).collect();
+    let declared = dump.meta().qk_rows;
+    let recorded =
+        Recorded { dump, model, tokens, rows: options.rows.clone(), qk_rows: declared.unwrap_or(model.qk_rows) };
+    let known = options.tokens_are_known;
+    let mut run = Run { recorded, profile: options.profile, known, memo: HashMap::new(), wide: HashMap::new() };
+    let mut warnings = Vec::new();
+    if declared.is_none() {
+        warnings.extend(run.settle_row_order()?);
+    }
+    let steps: BTreeSet<u32> = dump.entries().iter().map(|e| e.step).collect();
+    let total = steps.len() * model.plan.steps.len();
+    let (mut taps, mut done) = (Vec::new(), 0);
+    for &number in &steps {
+        let mut layer = None;
+        for step in &model.plan.steps {
+            if step.tap.layer != layer {
+                layer = step.tap.layer;
+                run.memo.clear();
+                run.wide.clear();
+            }
+            taps.push(run.judge(step, number)?);
+            done += 1;
+            progress(done, total);
+        }
+    }
+    warnings.extend(outside_the_plan(model, dump));
+    Ok(Replay { taps, warnings })
+}
+
+/// Taps that the model has not.
+fn outside_the_plan(model: &Model, dump: &Dump) -> Option<String> {
+    let foreign: Vec<String> =
+        dump.entries().iter().filter(|e| model.plan.step(e.tap).is_none()).map(|e| e.tap.to_string()).collect();
+    let some = foreign.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
+    (!foreign.is_empty())
+        .then(|| format!("{} taps are none of this model's and were not looked at: {some}", foreign.len()))
+}
+
+struct Run<'a> {
+    recorded: Recorded<'a>,
+    profile: Profile,
+    /// Whether the tokens are known.
+    known: bool,
+    /// What was computed for want of a recorded tap: in the profile's arithmetic, and in f64.
+    memo: HashMap<Place, ArrayD<f32>>,
+    wide: HashMap<Place, ArrayD<f64>>,
+}
+
+type Done<T> = Result<T, ReplayError>;
+/// A value, or the reason why there is none.
+type Found<T> = Done<Result<T, String>>;
+
+impl Run<'_> {
+    fn judge(&mut self, step: &Step, number: u32) -> Done<Replayed> {
+        let place = Place { step: number, tap: step.tap };
+        let unchecked = |reason: String| Replayed {
+            report: TapReport {
+                place,
+                op: step.op.name().into(),
+                status: Status::Unchecked,
+                reason: Some(reason),
+                metrics: None,
+                allowed: None,
+                shape: Vec::new(),
+                positions: None,
+            },
+            exact_nmse: None,
+            through: Vec::new(),
+            from: Vec::new(),
+            fit: None,
+        };
+        if !self.recorded.holds(place) {
+            return Ok(unchecked("not recorded".into()));
+        }
+        let positions = match self.recorded.positions(place) {
+            None => None,
+            Some(rows) => match self.listed(&rows, place) {
+                Some(list) if rowwise(&step.op) => Some(list),
+                Some(_) => return Ok(unchecked("holds some positions only, and attention needs all".into())),
+                None => return Ok(unchecked("holds positions that the run does not have".into())),
+            },
+        };
+        let own = match &positions {
+            None => self.recorded.read(place),
+            Some(list) => self.recorded.read_rows(place, list),
+        };
+        let own = match own {
+            Ok(own) => own,
+            Err(Unusable::Dump(e)) => return Err(e.into()),
+            Err(reason) => return Ok(unchecked(reason.to_string())),
+        };
+        let computed = match &positions {
+            None => self.computed(step, number)?,
+            Some(list) => self.computed_rows(step, number, list)?,
+        };
+        let (right, exact) = match computed {
+            Ok(both) => both,
+            Err(reason) => return Ok(unchecked(reason)),
+        };
+        let (from, through) = self.stretch(step, number);
+        let mut replayed = self.verdict(step, place, &own, &right, &exact, !through.is_empty());
+        replayed.report.positions = positions;
+        (replayed.from, replayed.through) = (from, through);
+        if replayed.report.status == Status::Diverged && matches!(step.op, Op::Residual { .. }) {
+            replayed.fit = self.residual(step, number, &own)?;
+        }
+        Ok(replayed)
+    }
+
+    /// The step's value in the profile's arithmetic and in f64, from what was recorded.
+    fn computed(&mut self, step: &Step, number: u32) -> Found<(ArrayD<f32>, ArrayD<f64>)> {
+        let (mut narrow, mut wide) = (Vec::new(), Vec::new());
+        for &tap in &step.reads {
+            let found = if step.cached() == Some(tap) { self.whole(tap, number)? } else { self.value(tap, number)? };
+            match found {
+                Ok((n, w)) => {
+                    narrow.push(n);
+                    wide.push(w);
+                }
+                Err(reason) => return Ok(Err(reason)),
+            }
+        }
+        let tokens = self.recorded.tokens.get(number as usize).cloned().unwrap_or_default();
+        if tokens.is_empty() || !self.known && matches!(step.op, Op::Embedding { .. }) {
+            return Ok(Err(format!("no token is known for step {number}")));
+        }
+        let chunk = Chunk { tokens: &tokens, start: self.recorded.start(number) };
+        self.evaluated(step, &narrow, &wide, chunk).map(Ok)
+    }
+
+    fn evaluated(
+        &self,
+        step: &Step,
+        narrow: &[ArrayD<f32>],
+        wide: &[ArrayD<f64>],
+        chunk: Chunk<'_>,
+    ) -> Done<(ArrayD<f32>, ArrayD<f64>)> {
+        let weights = &self.recorded.model.weights;
+        let views: Vec<_> = wide.iter().map(|x| x.view()).collect();
+        let exact = eval_step(step, &views, chunk, weights)?;
+        if self.profile == Profile::Exact {
+            return Ok((exact.mapv(|x| x as f32), exact));
+        }
+        let views: Vec<_> = narrow.iter().map(|x| x.view()).collect();
+        Ok((eval_step_in(self.profile, step, &views, chunk, weights)?, exact))
+    }
+
+    /// A step that looks at each position by itself, at some positions.
+    fn computed_rows(&mut self, step: &Step, number: u32, positions: &[usize]) -> Found<(ArrayD<f32>, ArrayD<f64>)> {
+        let tokens = self.recorded.tokens.get(number as usize).cloned().unwrap_or_default();
+        let mut inputs = Vec::new();
+        for &tap in &step.reads {
+            match self.recorded.read_rows(Place { step: number, tap }, positions) {
+                Ok(rows) => inputs.push(rows),
+                Err(Unusable::Dump(e)) => return Err(e.into()),
+                Err(reason) => return Ok(Err(format!("{tap}, which it reads, {reason}"))),
+            }
+        }
+        let (mut narrow, mut wide) = (Vec::new(), Vec::new());
+        for (row, &position) in positions.iter().enumerate() {
+            let row: Vec<ArrayD<f64>> =
+                inputs.iter().map(|x| x.slice_axis(Axis(0), (row..row + 1).into()).to_owned()).collect();
+            let rounded: Vec<ArrayD<f32>> = row.iter().map(|x| x.mapv(|x| x as f32)).collect();
+            let Some(token) = tokens.get(position..position + 1) else {
+                return Ok(Err(format!("no token is known at position {position}")));
+            };
+            let chunk = Chunk { tokens: token, start: self.recorded.start(number) + position };
+            let (n, w) = self.evaluated(step, &rounded, &row, chunk)?;
+            narrow.push(n);
+            wide.push(w);
+        }
+        Ok(joined(&narrow).and_then(|n| Ok((n, joined(&wide)?))))
+    }
+
+    /// A tap's own rows in a step: as recorded, or else computed from what it reads.
+    fn value(&mut self, tap: Tap, number: u32) -> Found<(ArrayD<f32>, ArrayD<f64>)> {
+        let place = Place { step: number, tap };
+        if self.recorded.holds(place) {
+            return match self.recorded.read(place) {
+                Ok(wide) => Ok(Ok((wide.mapv(|x| x as f32), wide))),
+                Err(Unusable::Dump(e)) => Err(e.into()),
+                Err(reason) => Ok(Err(format!("{tap}, which it reads, {reason}"))),
+            };
+        }
+        if let (Some(narrow), Some(wide)) = (self.memo.get(&place), self.wide.get(&place)) {
+            return Ok(Ok((narrow.clone(), wide.clone())));
+        }
+        let Some(step) = self.recorded.model.plan.step(tap) else {
+            return Ok(Err(format!("{tap} is not of the model")));
+        };
+        let computed = self.computed(step, number)?;
+        if let Ok((narrow, wide)) = &computed {
+            self.memo.insert(place, narrow.clone());
+            self.wide.insert(place, wide.clone());
+        }
+        Ok(computed)
+    }
+
+    /// All rows of keys or values up to a step.
+    fn whole(&mut self, tap: Tap, number: u32) -> Found<(ArrayD<f32>, ArrayD<f64>)> {
+        let (mut narrow, mut wide) = (Vec::new(), Vec::new());
+        for step in 0..=number {
+            match self.value(tap, step)? {
+                Ok((n, w)) => {
+                    narrow.push(n);
+                    wide.push(w);
+                }
+                Err(reason) => return Ok(Err(reason)),
+            }
+        }
+        Ok(joined(&narrow).and_then(|n| Ok((n, joined(&wide)?))))
+    }
+
+    /// The positions of a tap's rows within the step.
+    fn listed(&self, rows: &Rows, place: Place) -> Option<Vec<usize>> {
+        let tokens = self.recorded.tokens.get(place.step as usize)?.len();
+        let list = match rows {
+            Rows::List(list) => list.clone(),
+            Rows::Named(firstdiff_trace::NamedRows::All) => (0..tokens).collect(),
+            Rows::Named(firstdiff_trace::NamedRows::Last) => vec![tokens.checked_sub(1)?],
+        };
+        list.iter().all(|&p| p < tokens).then_some(list)
+    }
+
+    /// The recorded taps a step is computed from, and those between that were computed.
+    fn stretch(&self, step: &Step, number: u32) -> (Vec<Tap>, Vec<Tap>) {
+        let (mut from, mut through) = (BTreeSet::new(), BTreeSet::new());
+        let mut open = step.reads.clone();
+        while let Some(tap) = open.pop() {
+            if self.recorded.holds(Place { step: number, tap }) {
+                from.insert(tap);
+            } else if through.insert(tap)
+                && let Some(step) = self.recorded.model.plan.step(tap)
+            {
+                open.extend(&step.reads);
+            }
+        }
+        (from.into_iter().collect(), through.into_iter().collect())
+    }
+
+    fn verdict(
+        &self,
+        step: &Step,
+        place: Place,
+        own: &ArrayD<f64>,
+        right: &ArrayD<f32>,
+        exact: &ArrayD<f64>,
+        stretch: bool,
+    ) -> Replayed {
+        let right = right.mapv(f64::from);
+        let noise = distance(exact, &right);
+        let stored = self.recorded.dump.find(place.tap, place.step).map_or(0.0, |e| storage(e.dtype));
+        let allowed = tolerance(self.profile, noise, stretch) + stored;
+        let judged = |reference: &ArrayD<f64>| compared(step.tap.site, reference, own, self.judged_as(), allowed);
+        let (mut outcome, mut metrics, shape) = judged(&right);
+        let exact_nmse = judged(exact).1.nmse();
+        if !outcome.agrees() && self.profile != Profile::Exact {
+            // An engine that rounds less than the profile does is right as well.
+            let other = judged(exact);
+            if other.0.agrees() {
+                (outcome, metrics) = (other.0, other.1);
+            }
+        }
+        let nmse = metrics.nmse().unwrap_or(f64::INFINITY);
+        let (status, reason) = match outcome {
+            Outcome::Exact => (Status::Exact, None),
+            Outcome::Rounding => (Status::Rounding, None),
+            Outcome::Differs(Difference::Nmse { .. }) if nmse <= OWN_ROUNDING * noise && self.is_coarse() => {
+                let reason = format!(
+                    "off by {}, as much as {} rounding, but otherwise rounded",
+                    number(nmse),
+                    self.profile.name()
+                );
+                (Status::Unchecked, Some(reason))
+            }
+            Outcome::Unclear => (Status::Unchecked, Some("as small as rounding".into())),
+            Outcome::Differs(difference) => (Status::Diverged, Some(difference.to_string())),
+        };
+        let report = TapReport {
+            place,
+            op: step.op.name().into(),
+            status,
+            reason,
+            metrics: Some(metrics),
+            allowed: Some(allowed),
+            shape,
+            positions: None,
+        };
+        Replayed { report, exact_nmse, through: Vec::new(), from: Vec::new(), fit: None }
+    }
+
+    /// Whether one operation's rounding is larger than its order of summation.
+    fn is_coarse(&self) -> bool {
+        !matches!(self.profile, Profile::Exact | Profile::F32)
+    }
+
+    /// What compare's judge is told: single operations are held to f32's structure rules whatever the profile.
+    fn judged_as(&self) -> Judged {
+        match self.profile {
+            Profile::Exact => Judged::Exact,
+            Profile::F16 => Judged::F16,
+            Profile::Bf16 => Judged::Bf16,
+            Profile::F32 | Profile::Ggml { .. } => Judged::F32,
+        }
+    }
+
+    /// The sum of a residual step fitted over the stream, the branch, and the normed stream where it is at hand.
+    fn residual(&mut self, step: &Step, number: u32, sum: &ArrayD<f64>) -> Done<Option<Fit>> {
+        let [stream, branch] = step.reads[..] else { return Ok(None) };
+        let norm = if step.tap.site == Site::HAttn { Site::AttnNorm } else { Site::FfnNorm };
+        let norm = step.tap.layer.map(|layer| Tap::layer(layer, norm));
+        let mut terms = Vec::new();
+        for tap in [Some(stream), Some(branch), norm].into_iter().flatten() {
+            match self.value(tap, number)? {
+                Ok((_, wide)) if wide.shape() == sum.shape() => terms.push(wide),
+                _ => break,
+            }
+        }
+        let views: Vec<_> = terms.iter().map(|t| t.view()).collect();
+        Ok(match views.len() {
+            3 => fit(sum.view(), &views).or_else(|| fit(sum.view(), &views[..2])),
+            2 => fit(sum.view(), &views),
+            _ => None,
+        })
+    }
+
+    /// Finds the order of the rows of Q and K where the dump does not say: the one in which more of the first layers' taps come out.
+    fn settle_row_order(&mut self) -> Done<Option<String>> {
+        let plan = &self.recorded.model.plan;
+        let steps: Vec<&Step> = plan.steps.iter().filter(|s| turned(s.tap.site)).take(4).collect();
+        let mut off = BTreeMap::new();
+        for order in [QkRows::Half, QkRows::Adjacent] {
+            self.recorded.qk_rows = order;
+            let mut right = 0;
+            for step in &steps {
+                let judged = self.judge(step, 0)?;
+                right += usize::from(judged.report.status.agrees());
+            }
+            off.insert(format!("{order:?}"), right);
+        }
+        let (half, adjacent) = (off["Half"], off["Adjacent"]);
+        let own = self.recorded.model.qk_rows;
+        self.recorded.qk_rows = match half.cmp(&adjacent) {
+            std::cmp::Ordering::Greater => QkRows::Half,
+            std::cmp::Ordering::Less => QkRows::Adjacent,
+            std::cmp::Ordering::Equal => own,
+        };
+        self.memo.clear();
+        self.wide.clear();
+        Ok((self.recorded.qk_rows != own).then(|| {
+            "the rows of Q and K come in the other RoPE order than in the weights: it was undone; say 'qk_rows' in dump.json".into()
+        }))
+    }
+}
+
+/// Rounding of one operation, another order of summation included: a plain loop is six times as far off as sixteen lanes.
+const ROOM: f64 = 64.0;
+/// No operation is held to less than this in f32.
+const LEAST: f64 = 1e-12;
+/// In coarser profiles, by how much two right ways to round one operation differ, in units of what rounding costs.
+const HALF_ROOM: f64 = 4.0;
+/// Values on the edge of a step of quantised activations: this share of what quantising costs.
+const EDGES: f64 = 0.01;
+/// Up to this many times what rounding costs, nobody can tell another rounding from a fault.
+const OWN_ROUNDING: f64 = 4.0;
+
+/// NMSE up to which a step agrees, when its rounding costs `noise`. Over several steps rounded values reach edges of rounding themselves.
+fn tolerance(profile: Profile, noise: f64, stretch: bool) -> f64 {
+    match profile {
+        Profile::Exact => 1e-24,
+        Profile::F32 => (ROOM * noise).max(LEAST),
+        Profile::F16 | Profile::Bf16 => (HALF_ROOM * noise).max(LEAST),
+        Profile::Ggml { .. } if stretch => (HALF_ROOM * noise).max(10.0 * LEAST),
+        Profile::Ggml { .. } => (EDGES * noise).max(10.0 * LEAST),
+    }
+}
+
+/// NMSE that storing a tap costs by itself.
+fn storage(dtype: firstdiff_trace::DType) -> f64 {
+    match dtype {
+        firstdiff_trace::DType::F64 => 0.0,
+        firstdiff_trace::DType::F32 => 4e-15,
+        firstdiff_trace::DType::F16 => 1e-7,
+        firstdiff_trace::DType::BF16 => 6e-6,
+    }
+}
+
+/// Whether a position of the result depends on that position of the inputs alone.
+fn rowwise(op: &Op) -> bool {
+    !matches!(op, Op::Qk | Op::Scores(_) | Op::Softmax | Op::Context)
+}
+
+fn joined<E: Clone>(parts: &[ArrayD<E>]) -> Result<ArrayD<E>, String> {
+    let views: Vec<_> = parts.iter().map(|x| x.view()).collect();
+    concatenate(Axis(0), &views).map_err(|e| format!("the rows of earlier steps do not fit: {e}"))
+}
+
+/// NMSE over what is finite in both.
+fn distance(reference: &ArrayD<f64>, other: &ArrayD<f64>) -> f64 {
+    let finite = reference.iter().zip(other).filter(|(r, o)| r.is_finite() && o.is_finite());
+    let (error, energy) = finite.fold((0.0, 0.0), |(e, n), (r, o)| (e + (o - r).powi(2), n + r * r));
+    if energy > 0.0 { error / energy } else { error }
+}
+
+fn compared(
+    site: Site,
+    reference: &ArrayD<f64>,
+    candidate: &ArrayD<f64>,
+    profile: Judged,
+    allowed: f64,
+) -> (Outcome, Metrics, Vec<usize>) {
+    let values = |x: &ArrayD<f64>| Values::F64(Cow::Owned(x.iter().copied().collect()));
+    let (left, right) = (values(reference), values(candidate));
+    let operand = |values| Operand { values, shape: reference.shape(), rows: None };
+    match Pair::new(site, &operand(&left), &operand(&right), None) {
+        Ok(pair) => {
+            let judgement = judge(&pair, profile, &Allowance::own(allowed));
+            (judgement.outcome, judgement.metrics, pair.shape().to_vec())
+        }
+        Err(_) => (Outcome::Unclear, Metrics::of_f64(&[], &[]), Vec::new()),
+    }
+}
+
+/// The weights a step reads, for messages.
+pub fn weights_of(model: &Model, tap: Tap) -> Vec<String> {
+    let refs: &[WeightRef] = model.plan.step(tap).map_or(&[], |step| &step.weights);
+    refs.iter().map(|&weight| model.weights.name(weight)).collect()
+}

@@ -1,0 +1,110 @@
+//! What was added to the residual stream? The candidate's sum fitted as a·x + b·branch + c·norm(x).
+
+use ndarray::ArrayViewD;
+
+/// A residual add, fitted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fit {
+    /// How often the stream before it is in the sum: 1 where all is well.
+    pub stream: f64,
+    /// How often the branch is: 1 where all is well.
+    pub branch: f64,
+    /// How often the normed stream is: 0 where all is well. `None` where it was not at hand.
+    pub norm: Option<f64>,
+    /// NMSE of what the fit leaves.
+    pub residual_nmse: f64,
+}
+
+impl Fit {
+    /// The fit in the names of its taps: `2*h0 + 0*layers.0.attn_out`.
+    pub fn in_words(&self, stream: &str, branch: &str, norm: &str) -> String {
+        let mut text = format!("{}*{stream} + {}*{branch}", coefficient(self.stream), coefficient(self.branch));
+        if let Some(c) = self.norm {
+            text += &format!(" + {}*{norm}", coefficient(c));
+        }
+        text
+    }
+}
+
+/// Five digits, less where they are zeros.
+fn coefficient(value: f64) -> String {
+    let rounded = (value * 1e5).round() / 1e5;
+    format!("{}", if rounded == 0.0 { 0.0 } else { rounded })
+}
+
+/// Least squares of `sum` over the two or three others, which have its shape.
+///
+/// `None` where the others are too alike to be told apart, or not finite.
+pub(crate) fn fit(sum: ArrayViewD<'_, f64>, terms: &[ArrayViewD<'_, f64>]) -> Option<Fit> {
+    let inner = |a: &ArrayViewD<'_, f64>, b: &ArrayViewD<'_, f64>| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
+    let n = terms.len();
+    // Each term brought to length 1, so that a small one counts as much as a large one.
+    let norms: Vec<f64> = terms.iter().map(|t| inner(t, t).sqrt()).collect();
+    if norms.iter().any(|n| !(n.is_finite() && *n > 0.0)) {
+        return None;
+    }
+    let mut system: Vec<Vec<f64>> = (0..n)
+        .map(|i| {
+            let mut row: Vec<f64> = (0..n).map(|j| inner(&terms[i], &terms[j]) / norms[i] / norms[j]).collect();
+            row.push(inner(&terms[i], &sum) / norms[i]);
+            row
+        })
+        .collect();
+    let solution = solve(&mut system)?;
+    let factors: Vec<f64> = solution.iter().zip(&norms).map(|(x, n)| x / n).collect();
+    let (mut left, mut energy) = (0.0, 0.0);
+    let mut iters: Vec<_> = terms.iter().map(|t| t.iter()).collect();
+    for y in &sum {
+        let fitted: f64 = iters.iter_mut().zip(&factors).map(|(t, f)| t.next().map_or(0.0, |x| x * f)).sum();
+        left += (y - fitted) * (y - fitted);
+        energy += y * y;
+    }
+    let residual_nmse = if energy > 0.0 { left / energy } else { left };
+    Some(Fit { stream: factors[0], branch: factors[1], norm: factors.get(2).copied(), residual_nmse })
+}
+
+/// Gauss with pivots; `None` when the equations do not tell the unknowns apart.
+fn solve(system: &mut [Vec<f64>]) -> Option<Vec<f64>> {
+    let n = system.len();
+    for at in 0..n {
+        let pivot = (at..n).max_by(|&a, &b| system[a][at].abs().total_cmp(&system[b][at].abs()))?;
+        system.swap(at, pivot);
+        if system[at][at].abs() < 1e-9 {
+            return None;
+        }
+        for row in 0..n {
+            if row != at {
+                let factor = system[row][at] / system[at][at];
+                let pivot = system[at].clone();
+                system[row].iter_mut().zip(pivot).skip(at).for_each(|(x, p)| *x -= factor * p);
+            }
+        }
+    }
+    let solution: Vec<f64> = (0..n).map(|i| system[i][n] / system[i][i]).collect();
+    solution.iter().all(|x| x.is_finite()).then_some(solution)
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::{Array, IxDyn};
+
+    use super::*;
+
+    #[test]
+    fn coefficients_come_out() {
+        let noise = |seed: u64| {
+            let mut state = seed;
+            Array::from_shape_simple_fn(IxDyn(&[5, 8]), move || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 33) as f64 / (1u64 << 30) as f64 - 1.0
+            })
+        };
+        let (x, branch, norm) = (noise(1), noise(2) * 1e-6, noise(3));
+        let sum = &x * 2.0 + &branch * 3.0 - &norm;
+        let fit = fit(sum.view(), &[x.view(), branch.view(), norm.view()]).unwrap();
+        assert!((fit.stream - 2.0).abs() < 1e-9 && (fit.branch - 3.0).abs() < 1e-6);
+        assert!((fit.norm.unwrap() + 1.0).abs() < 1e-9 && fit.residual_nmse < 1e-24);
+        assert_eq!(fit.in_words("h0", "o", "n"), "2*h0 + 3*o + -1*n");
+        assert_eq!(super::fit(sum.view(), &[x.view(), x.view()]), None);
+    }
+}
