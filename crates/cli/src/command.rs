@@ -14,6 +14,7 @@ use crate::baseline::{Baseline, Regression};
 use crate::replay::ReplayArgs;
 use crate::screen::{Detail, render};
 use crate::session::{Judged, Session};
+use crate::weights::WeightsArgs;
 use crate::words::taps_in_words;
 
 /// Parity: everything compared agrees.
@@ -48,6 +49,9 @@ enum Command {
     /// Which operations are wrong in themselves? Runs each on the candidate's own recorded inputs
     #[command(after_help = crate::replay::HELP)]
     Replay(ReplayArgs),
+    /// Did the weights load right? Compares two weight files of any formats, or a file with what an engine dumped
+    #[command(after_help = crate::weights::HELP)]
+    Weights(WeightsArgs),
     /// For CI: no tap worse than its baseline
     #[command(after_help = GATE_HELP)]
     Gate(GateArgs),
@@ -172,6 +176,7 @@ pub fn main() -> u8 {
         Command::Compare(args) => run_compare(args),
         Command::Dump(args) => run_dump(args),
         Command::Replay(args) => crate::replay::run(args),
+        Command::Weights(args) => crate::weights::run(args),
         Command::Gate(args) => run_gate(args),
     };
     outcome.unwrap_or_else(|error| {

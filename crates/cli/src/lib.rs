@@ -19,6 +19,7 @@ mod progress;
 mod replay;
 pub mod screen;
 mod session;
+mod weights;
 mod words;
 
 pub use firstdiff_compare as compare;

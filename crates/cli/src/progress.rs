@@ -23,6 +23,16 @@ impl Bar {
         }))
     }
 
+    /// A bar over tensors, if somebody is watching.
+    pub(crate) fn of_tensors() -> Bar {
+        Bar(std::io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template("comparing {wide_bar} {pos}/{len} tensors").ok();
+            let bar = ProgressBar::new(0);
+            style.into_iter().for_each(|style| bar.set_style(style));
+            bar
+        }))
+    }
+
     pub(crate) fn step(&mut self, done: usize, total: usize) {
         if let Some(bar) = &self.0 {
             bar.set_length(total as u64);

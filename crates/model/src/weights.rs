@@ -240,6 +240,21 @@ impl<'a> WeightView<'a> {
         out
     }
 
+    /// Elements `range` of the whole tensor in the order of its shape, in f32; the range is of whole rows.
+    ///
+    /// # Panics
+    /// When `range` is outside the tensor, or begins or ends within a row.
+    pub fn elements(&self, range: Range<usize>) -> Vec<f32> {
+        assert!(range.start <= range.end && range.end <= self.len(), "elements {range:?} of {}", self.len());
+        let width = self.shape.last().copied().unwrap_or(1).max(1);
+        if self.order.transposed {
+            return self.rows::<f32>(range.start / width..range.end / width).into_raw_vec_and_offset().0;
+        }
+        let mut out = vec![0.0; range.len()];
+        self.read(range, &mut out);
+        out
+    }
+
     /// All of a vector, widened.
     pub fn vector<E: Real>(&self) -> Array1<E> {
         let mut out = vec![E::zero(); self.len()];

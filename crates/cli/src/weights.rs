@@ -1,0 +1,305 @@
+//! `firstdiff weights A B`: are these the same weights? Arguments, screen and JSON.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use firstdiff_compare::{Verdict, number};
+use firstdiff_explain::weights::{Compared, Comparison, Finding, Options, Side, State, compare};
+use firstdiff_model::meaning;
+use serde_json::{Value, json};
+
+use crate::progress::Bar;
+use crate::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
+use crate::words::{safe, shorten};
+
+pub(crate) const HELP: &str = "Examples:
+  firstdiff weights models/TinyLlama TinyLlama-Q4_K_M.gguf
+  firstdiff weights model.gguf out/            what an engine dumped after loading: weights.blk.0.attn_q.npy, w_wq0.f32 ...
+  firstdiff weights stories.bin stories.gguf --sample
+
+Formats: Hugging Face folders, .safetensors, .gguf (split or whole), llama2.c .bin, MiniMind .json, .npz, and folders of .npy, raw .f32 or text.
+A is taken for right. Names are mapped, Q and K rows brought into one RoPE order, and each tensor's error held against what its element type
+must cost. Exit code 0: the same weights. 1: something is wrong. 2: nothing to compare, or bad input.";
+
+/// Two weight files.
+#[derive(Debug, Args)]
+pub(crate) struct WeightsArgs {
+    /// The right weights
+    #[arg(value_name = "A")]
+    pub(crate) a: PathBuf,
+    /// The weights in question, or what an engine dumped of them
+    #[arg(value_name = "B")]
+    pub(crate) b: PathBuf,
+    /// Look at one tile of rows in 16
+    #[arg(long)]
+    pub(crate) sample: bool,
+    /// Show every tensor on a line of its own
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+    /// Write the result as JSON to this file (- for standard output, instead of the screen)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Compares, prints, and gives the exit code.
+///
+/// # Errors
+/// When something cannot be read, or nothing can be compared.
+pub(crate) fn run(args: WeightsArgs) -> Result<u8> {
+    let sides = [Side::open(&args.a)?, Side::open(&args.b)?];
+    let mut bar = Bar::of_tensors();
+    let comparison =
+        compare(&sides[0], &sides[1], Options { sample: args.sample }, &mut |done, total| bar.step(done, total))?;
+    bar.finish();
+    let verdict = verdict(&comparison);
+    if let Some(path) = &args.json {
+        crate::json::write(path, &report(&sides, &comparison, &verdict))?;
+    }
+    if args.json.as_deref() != Some(Path::new("-")) {
+        crate::command::print(screen(&args, &sides, &comparison, &verdict).as_str())?;
+    }
+    if let Verdict::Incomparable(reason) = &verdict {
+        bail!("incomparable: {} and {}: {reason}", args.a.display(), args.b.display());
+    }
+    Ok(crate::command::exit_code(&verdict))
+}
+
+fn verdict(comparison: &Comparison) -> Verdict {
+    let checked = comparison.count(|s| !matches!(s, State::Unchecked(_)));
+    match (comparison.findings.is_empty(), checked) {
+        (true, 0) => Verdict::Incomparable("they share no weight that could be compared".into()),
+        (true, _) => Verdict::Parity,
+        (false, _) => Verdict::Diverged,
+    }
+}
+
+fn screen(args: &WeightsArgs, sides: &[Side; 2], comparison: &Comparison, verdict: &Verdict) -> Screen {
+    let mut screen = Screen::default();
+    for (letter, side) in ["A", "B"].iter().zip(sides) {
+        let what = paint(DIM, &format!("({}, {})", side.format(), tensors(side.len())));
+        screen.line(&format!("weights {letter}  {}  {what}", safe(&side.path().to_string_lossy())));
+    }
+    screen.line("");
+    if args.verbose {
+        comparison.tensors.iter().for_each(|tensor| screen.line(&tensor_line(tensor)));
+        screen.line("");
+    }
+    screen.line(&summary(comparison, verdict));
+    for finding in &comparison.findings {
+        let cause = finding.cause.map_or_else(|| paint(WARN, "cause unknown"), |cause| paint(BAD, cause));
+        screen.line(&format!("  {}  {cause}", paint(BOLD, &folded(&finding.tensors))));
+        let left = finding.residual_nmse.map(|r| format!(" (leaves NMSE {})", number(r))).unwrap_or_default();
+        screen.line(&format!("    {}{left}", safe(&finding.note)));
+    }
+    if let Some(advice) = comparison.findings.iter().find_map(|f| advice(f.cause)) {
+        screen.line(&format!("next: {advice}"));
+    }
+    for (reason, names) in unchecked(comparison) {
+        screen.line(&format!(
+            "{} {} ({}): {}",
+            paint(WARN, "not checked:"),
+            tensors(names.len()),
+            shorten(&names, 3),
+            safe(&reason)
+        ));
+    }
+    for side in sides.iter().filter(|side| !side.doubles().is_empty()) {
+        let names: Vec<String> = side.doubles().iter().map(|n| safe(n)).collect();
+        screen.line(&format!(
+            "{} {}: names of weights that are there already",
+            paint(WARN, "not checked:"),
+            shorten(&names, 3)
+        ));
+    }
+    for warning in notes(&comparison.warnings) {
+        screen.line(&format!("{} {}", paint(WARN, "note:"), safe(&warning)));
+    }
+    screen
+}
+
+/// `parity: 291 tensors: 290 identical, 1 tied`.
+fn summary(comparison: &Comparison, verdict: &Verdict) -> String {
+    let (identical, tied) = (comparison.count(|s| *s == State::Identical), comparison.count(|s| *s == State::Tied));
+    let rounded: Vec<&Compared> = comparison.tensors.iter().filter(|t| t.state == State::Rounded).collect();
+    let worst = rounded.iter().filter_map(|t| t.nmse).fold(0.0, f64::max);
+    let mut kinds: Vec<&str> =
+        rounded.iter().flat_map(|t| t.types.into_iter().flatten()).filter(|k| *k != "f32").collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let mut parts = Vec::new();
+    if identical > 0 {
+        parts.push(format!("{identical} identical"));
+    }
+    if !rounded.is_empty() {
+        let of = if kinds.is_empty() { "rounding".to_owned() } else { kinds.join(" and ") };
+        parts.push(format!("{} as near as {of} allows (worst NMSE {})", rounded.len(), number(worst)));
+    }
+    if tied > 0 {
+        parts.push(format!("{tied} tied"));
+    }
+    let wrong = comparison.count(|s| *s == State::Wrong);
+    if wrong > 0 {
+        parts.push(format!("{wrong} wrong"));
+    }
+    let checked = comparison.count(|s| !matches!(s, State::Unchecked(_)));
+    let text = format!("{}: {}", tensors(checked), parts.join(", "));
+    match verdict {
+        Verdict::Parity => format!("{} {text}", paint(GOOD, "parity:")),
+        Verdict::Diverged => format!("{} {text}", paint(BAD, "diverged:")),
+        Verdict::Incomparable(reason) => format!("{} {reason}", paint(WARN, "incomparable:")),
+    }
+}
+
+fn tensor_line(tensor: &Compared) -> String {
+    let (mark, text) = match &tensor.state {
+        State::Identical => (paint(GOOD, "ok  "), "identical".to_owned()),
+        State::Rounded => (paint(GOOD, "ok  "), measured(tensor)),
+        State::Tied => (paint(GOOD, "ok  "), "tied".into()),
+        State::Wrong => (paint(BAD, "DIFF"), measured(tensor)),
+        State::Unchecked(reason) => (paint(DIM, "?   "), format!("unchecked: {}", safe(reason))),
+    };
+    let types = tensor.types.map(|t| t.unwrap_or("-")).join(" / ");
+    format!("  {mark} {:<48} {} {text}", safe(&tensor.name), paint(DIM, &format!("{types:<13} {:?}", tensor.shape)))
+}
+
+fn measured(tensor: &Compared) -> String {
+    let part = |name: &str, value: Option<f64>| value.map(|v| format!("{name} {}", number(v)));
+    let parts = [part("NMSE", tensor.nmse), part("allowed", tensor.allowed)];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn tensors(count: usize) -> String {
+    format!("{count} tensor{}", if count == 1 { "" } else { "s" })
+}
+
+/// `model.layers.0-2.self_attn.q_proj.weight, ...`: names of one role folded over their layers.
+fn folded(names: &[String]) -> String {
+    let mut roles: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    let mut rest = Vec::new();
+    for name in names {
+        match meaning(name).and_then(|w| w.layer) {
+            Some(layer) => roles.entry(name.replacen(&format!(".{layer}."), ".{}.", 1)).or_default().push(layer),
+            None => rest.push(safe(name)),
+        }
+    }
+    let range = |layers: &[u32]| match layers {
+        [first, .., last] if (last - first) as usize + 1 == layers.len() => format!("{first}-{last}"),
+        some => some.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+    };
+    rest.extend(roles.into_iter().map(|(name, mut layers)| {
+        layers.sort_unstable();
+        name.replace("{}", &range(&layers))
+    }));
+    shorten(&rest, 4)
+}
+
+/// Reasons, and the names they hold for.
+fn unchecked(comparison: &Comparison) -> BTreeMap<String, Vec<String>> {
+    let mut reasons: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for tensor in &comparison.tensors {
+        if let State::Unchecked(reason) = &tensor.state {
+            reasons.entry(reason.clone()).or_default().push(safe(&tensor.name));
+        }
+    }
+    reasons
+}
+
+/// Notes that are one and the same for several tensors become one.
+fn notes(warnings: &[String]) -> Vec<String> {
+    let mut seen: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+    for warning in warnings {
+        let (name, text) = warning.split_once(": ").unwrap_or(("", warning));
+        seen.entry(text).or_insert((0, name)).0 += 1;
+    }
+    let words = |(text, (count, name)): (&str, (usize, &str))| match (count, name) {
+        (1, "") => text.to_owned(),
+        (1, name) => format!("{name}: {text}"),
+        (count, _) => format!("{}: {text}", tensors(count)),
+    };
+    seen.into_iter().map(words).collect()
+}
+
+fn advice(cause: Option<&str>) -> Option<&'static str> {
+    Some(match cause? {
+        "qk-row-order" => {
+            "permute the rows of Q and K once, head by head with each one's own number of heads, or rotate the other pairs"
+        }
+        "weight-transposed" => {
+            "a linear layer is x · Wᵀ with W stored [out,in] row by row; GGUF names the fastest axis first, so its [in,out] is that memory"
+        }
+        "dequant-truncated" => {
+            "count a tensor's bytes by its type: blocks times bytes a block, not elements times a fraction"
+        }
+        "dequant-scale" => "look at how the block's scales and minima are unpacked",
+        "dequant-nibbles" => "look at which element each nibble and each high bit belongs to",
+        "storage-type" => "look at the element type the file gives for it, and at the byte order",
+        "storage-shape" => "look at the tensor's offset, the alignment, and the order of its axes",
+        "weight-swapped" | "weight-wrong-layer" | "norm-wrong-weight" => "look at the name under which it is looked up",
+        "weight-unset" => "it was never filled: look at whether its name was found",
+        "head-tied" => "load the head's own matrix, output.weight or lm_head.weight",
+        "head-untied" => "take the embedding for the head",
+        "bias-omitted" => "load the biases too",
+        "norm-plus-one" => "add 1 to the gains once: in the file or in the engine",
+        _ => return None,
+    })
+}
+
+fn report(sides: &[Side; 2], comparison: &Comparison, verdict: &Verdict) -> Value {
+    let side =
+        |side: &Side| json!({"path": side.path().to_string_lossy(), "format": side.format(), "tensors": side.len()});
+    json!({
+        "schema": 1,
+        "command": "weights",
+        "verdict": verdict.name(),
+        "reason": match verdict { Verdict::Incomparable(why) => Some(why), _ => None },
+        "a": side(&sides[0]),
+        "b": side(&sides[1]),
+        "counts": {
+            "identical": comparison.count(|s| *s == State::Identical),
+            "rounded": comparison.count(|s| *s == State::Rounded),
+            "tied": comparison.count(|s| *s == State::Tied),
+            "wrong": comparison.count(|s| *s == State::Wrong),
+            "unchecked": comparison.count(|s| matches!(s, State::Unchecked(_))),
+        },
+        "findings": comparison.findings.iter().map(finding).collect::<Vec<_>>(),
+        "tensors": comparison.tensors.iter().map(tensor).collect::<Vec<_>>(),
+        "warnings": comparison.warnings,
+    })
+}
+
+fn finding(finding: &Finding) -> Value {
+    json!({
+        "cause": finding.cause,
+        "match": match (finding.cause, finding.residual_nmse) {
+            (Some(_), Some(_)) => "reproduced",
+            (Some(_), None) => "seen",
+            _ => "unknown",
+        },
+        "tensors": finding.tensors,
+        "note": finding.note,
+        "residual_nmse": finding.residual_nmse,
+    })
+}
+
+fn tensor(tensor: &Compared) -> Value {
+    let (status, reason) = match &tensor.state {
+        State::Identical => ("exact", None),
+        State::Rounded => ("rounding", None),
+        State::Tied => ("tied", None),
+        State::Wrong => ("diverged", None),
+        State::Unchecked(reason) => ("unchecked", Some(reason)),
+    };
+    json!({
+        "tensor": tensor.name,
+        "a": tensor.names[0],
+        "b": tensor.names[1],
+        "types": tensor.types,
+        "shape": tensor.shape,
+        "status": status,
+        "reason": reason,
+        "nmse": tensor.nmse,
+        "allowed_nmse": tensor.allowed,
+    })
+}

@@ -1,0 +1,151 @@
+//! Where in its blocks is a dequantisation wrong? Scales of some parts, bits of the wrong element, elements in another order.
+
+use firstdiff_model::Storage;
+
+use super::diagnose::near;
+
+/// NMSE below which a part comes out.
+const RIGHT: f64 = 1e-9;
+
+/// What explains `b`, whose right values `a` are of blocks in `storage`: cause, words, and what is left.
+pub(crate) fn diagnose(a: &[f32], b: &[f32], storage: Storage) -> Option<(&'static str, String, f64)> {
+    let block = storage.block_len();
+    let group = match storage {
+        Storage::Block(kind) => kind.scales().map_or(16, |s| s.group),
+        Storage::Groups(group) => group,
+        _ => return None,
+    };
+    if a.len() != b.len() || !a.len().is_multiple_of(block) {
+        return None;
+    }
+    reordered(a, b, block).or_else(|| scaled(a, b, group, block)).or_else(|| high_bits(a, b, group))
+}
+
+/// The elements of each block in one other order, the same for all.
+fn reordered(a: &[f32], b: &[f32], block: usize) -> Option<(&'static str, String, f64)> {
+    for width in [32, 64, 128, 256].into_iter().filter(|width| block.is_multiple_of(*width) || *width == block) {
+        let half = width / 2;
+        type Order = (&'static str, fn(usize, usize) -> usize);
+        let orders: [Order; 3] = [
+            ("nibbles taken one by one instead of in halves", |i, half| i % half * 2 + i / half),
+            ("nibbles taken in halves instead of one by one", |i, half| i % 2 * half + i / 2),
+            ("low and high nibbles exchanged", |i, half| (i + half) % (2 * half)),
+        ];
+        for (what, order) in orders {
+            let other: Vec<f32> = a.chunks(width).flat_map(|c| (0..c.len()).map(move |i| c[order(i, half)])).collect();
+            let residual = near(&other, b);
+            if residual < RIGHT {
+                return Some(("dequant-nibbles", format!("{what}, in every {width} elements"), residual));
+            }
+        }
+        // Any other order, if it is the same in every block.
+        if let Some(order) = order_of(&a[..width], &b[..width]) {
+            let other: Vec<f32> = a.chunks(width).flat_map(|c| order.iter().map(move |&i| c[i])).collect();
+            let residual = near(&other, b);
+            if residual < RIGHT {
+                return Some(("dequant-nibbles", format!("the elements of every {width} in another order"), residual));
+            }
+        }
+    }
+    sorted_alike(a, b, block)
+}
+
+/// For each element of `b` its place in `a`, where the values are all different.
+fn order_of(a: &[f32], b: &[f32]) -> Option<Vec<usize>> {
+    let order: Option<Vec<usize>> = b.iter().map(|y| a.iter().position(|x| x == y)).collect();
+    let order = order?;
+    let mut seen = order.clone();
+    seen.sort_unstable();
+    seen.dedup();
+    (seen.len() == a.len() && order.iter().enumerate().any(|(i, &at)| i != at)).then_some(order)
+}
+
+/// The same values in every block, in an order that repeated values hide.
+fn sorted_alike(a: &[f32], b: &[f32], block: usize) -> Option<(&'static str, String, f64)> {
+    let sorted = |values: &[f32]| -> Vec<f32> {
+        let mut values = values.to_vec();
+        values.sort_by(f32::total_cmp);
+        values
+    };
+    for width in [32, 64, 256].into_iter().filter(|width| block.is_multiple_of(*width)) {
+        let left: Vec<f32> = a.chunks(width).flat_map(sorted).collect();
+        let right: Vec<f32> = b.chunks(width).flat_map(sorted).collect();
+        let residual = near(&left, &right);
+        if residual < RIGHT {
+            return Some(("dequant-nibbles", format!("the elements of every {width} in another order"), residual));
+        }
+    }
+    None
+}
+
+/// Parts that share a scale: each comes out times a factor plus a number of its own.
+fn scaled(a: &[f32], b: &[f32], group: usize, block: usize) -> Option<(&'static str, String, f64)> {
+    let parts = (block / group).max(1);
+    let (mut wrong, mut left, mut energy) = (vec![0usize; parts], 0.0, 0.0);
+    let (mut only_offset, mut groups) = (true, 0);
+    for (number, (x, y)) in a.chunks(group).zip(b.chunks(group)).enumerate() {
+        let (slope, offset, error) = line(x, y);
+        left += error;
+        energy += x.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
+        groups += 1;
+        if near(x, y) > RIGHT {
+            wrong[number % parts] += 1;
+            only_offset &= (slope - 1.0).abs() < 1e-4 && offset != 0.0;
+        }
+    }
+    let residual = if energy > 0.0 { left / energy } else { f64::INFINITY };
+    // Few levels fit a line too easily where few elements share it.
+    if residual >= RIGHT || group < 8 || wrong.iter().sum::<usize>() == 0 {
+        return None;
+    }
+    let which: Vec<usize> = (0..parts).filter(|&i| wrong[i] * parts * 8 > groups).collect();
+    let places = match which.as_slice() {
+        all if all.len() == parts => format!("every part of {group}"),
+        [first, .., last] if last - first + 1 == which.len() => {
+            format!("parts {first}-{last} of {parts} in every {block} elements")
+        }
+        some => format!("parts {some:?} of {parts} in every {block} elements"),
+    };
+    let what = if only_offset { "the minimum is wrong" } else { "the scale is wrong" };
+    Some(("dequant-scale", format!("{what} in {places}"), residual))
+}
+
+/// y = slope · x + offset: slope, offset and Σ error².
+fn line(x: &[f32], y: &[f32]) -> (f64, f64, f64) {
+    let n = x.len() as f64;
+    let mean = |v: &[f32]| v.iter().map(|x| f64::from(*x)).sum::<f64>() / n;
+    let (mx, my) = (mean(x), mean(y));
+    let (mut xx, mut xy) = (0.0, 0.0);
+    for (x, y) in x.iter().zip(y) {
+        xx += (f64::from(*x) - mx).powi(2);
+        xy += (f64::from(*x) - mx) * (f64::from(*y) - my);
+    }
+    let slope = if xx > 0.0 { xy / xx } else { 1.0 };
+    let offset = my - slope * mx;
+    let error = x.iter().zip(y).map(|(x, y)| (f64::from(*y) - slope * f64::from(*x) - offset).powi(2)).sum();
+    (slope, if offset.abs() < 1e-9 { 0.0 } else { offset }, error)
+}
+
+/// Elements off by one and the same step of their scale: a high bit that belongs to another element.
+fn high_bits(a: &[f32], b: &[f32], group: usize) -> Option<(&'static str, String, f64)> {
+    let (mut steps, mut off) = (0, 0);
+    for (x, y) in a.chunks(group).zip(b.chunks(group)) {
+        let differences: Vec<f32> = x.iter().zip(y).map(|(x, y)| (x - y).abs()).collect();
+        let top = differences.iter().copied().fold(0.0, f32::max);
+        if !top.is_finite() {
+            return None;
+        }
+        if top == 0.0 {
+            continue;
+        }
+        let whole = |d: &f32| *d <= 1e-4 * top || (d - top).abs() <= 1e-4 * top;
+        if !differences.iter().all(whole) {
+            return None;
+        }
+        steps += 1;
+        off += differences.iter().filter(|d| **d > 0.5 * top).count();
+    }
+    // A group with one wrong element says nothing.
+    (steps > 0 && off > 2 * steps)
+        .then(|| ("dequant-nibbles", "high bits of the wrong element: values off by one step of a bit".into(), 0.0))
+}

@@ -1,0 +1,40 @@
+//! What error must storing values in a type cost? Computed from the values and the type's steps, not looked up.
+
+use firstdiff_model::{Half, Storage};
+
+/// Σ error² that storing `values` in `storage` costs. For 16-bit floats: of rounding each. For block types: a step's square over
+/// 12 an element, the step following from the values that share a scale and from the levels under it.
+pub(crate) fn expected(values: &[f32], storage: Option<Storage>) -> f64 {
+    match storage {
+        Some(Storage::F16) => rounding(values, Half::F16),
+        Some(Storage::BF16) => rounding(values, Half::BF16),
+        Some(Storage::Groups(group)) => steps(values, group, 255, false),
+        Some(Storage::Block(kind)) => match kind.scales() {
+            Some(scales) => steps(values, scales.group, scales.levels, scales.minimum),
+            // A codebook: what so many bits an element leave of the energy at best, and some.
+            None => {
+                let bits = 8.0 * kind.block_bytes() as f64 / kind.block_len() as f64;
+                let energy: f64 = values.iter().map(|x| f64::from(*x).powi(2)).sum();
+                CODEBOOK * energy * (-2.0 * bits * std::f64::consts::LN_2).exp()
+            }
+        },
+        _ => 0.0,
+    }
+}
+
+/// Codebooks come this near to the best that their bits allow.
+const CODEBOOK: f64 = 2.0;
+
+fn rounding(values: &[f32], half: Half) -> f64 {
+    values.iter().map(|&x| f64::from(half.round(x) - x).powi(2)).filter(|e| e.is_finite()).sum()
+}
+
+fn steps(values: &[f32], group: usize, levels: u32, minimum: bool) -> f64 {
+    let square = |group: &[f32]| {
+        let (low, high) = group.iter().fold((0f32, 0f32), |(l, h), &x| (l.min(x), h.max(x)));
+        let range = if minimum { high - low } else { 2.0 * high.max(-low) };
+        let step = f64::from(range) / f64::from(if minimum { levels - 1 } else { levels });
+        step * step / 12.0 * group.len() as f64
+    };
+    values.chunks(group.max(1)).map(square).filter(|s| s.is_finite()).sum()
+}
