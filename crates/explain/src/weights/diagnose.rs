@@ -72,10 +72,6 @@ impl Pair<'_> {
     fn expected_order(&self) -> Option<RowOrder> {
         self.row_orders().into_iter().next().flatten()
     }
-
-    fn kind(&self) -> String {
-        self.right.storage().map_or("-", |s| s.name()).into()
-    }
 }
 
 /// Why B's tensor is not A's. `nmse` and `allowed` are those of the two as they stand.
@@ -299,7 +295,10 @@ fn values(pair: &Pair<'_>) -> Option<Diagnosis> {
         .or_else(|| offset(pair, &a, &b))
         .or_else(|| {
             let storage = [pair.left, pair.right].into_iter().filter_map(Tensor::storage).find(|s| s.is_quantised())?;
-            blocks::diagnose(&a, &b, storage).and_then(|(cause, note, residual)| found(cause, note, residual))
+            let nibbles = pair.left.blocks().and_then(|(kind, bytes)| blocks::nibbles(kind, bytes, &b));
+            nibbles
+                .or_else(|| blocks::diagnose(&a, &b, storage))
+                .and_then(|(cause, note, residual)| found(cause, note, residual))
         })
 }
 
@@ -328,14 +327,7 @@ fn zeros(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
     let start = b[..first].iter().rposition(|y| *y != 0.0).map_or(0, |at| at + 1);
     let end = a.len();
     if b[start..].iter().all(|y| *y == 0.0) {
-        let read = pair.left.bytes_of(start / pair.left.storage()?.block_len() * pair.left.storage()?.block_len());
-        let need = pair.left.bytes_of(end);
-        let bytes = match (read, need, pair.left.storage().filter(|s| s.is_quantised())) {
-            (Some(read), Some(need), Some(storage)) => {
-                format!("; {read} bytes were read where {} elements of {} take {need}", end, storage.name())
-            }
-            _ => String::new(),
-        };
+        let bytes = bytes_read(pair, start, end).unwrap_or_default();
         return found("dequant-truncated", format!("zero from element {start} of {end} on{bytes}"), residual);
     }
     let period = [32, 64, 128, 256, pair.left.row_len()].into_iter().find(|&period| {
@@ -357,6 +349,22 @@ fn zeros(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
         None => format!("{count} of {} elements are zero, and right where they are not", a.len()),
     };
     found("dequant-truncated", note, residual)
+}
+
+/// How many bytes were read of how many, where A is in blocks.
+fn bytes_read(pair: &Pair<'_>, elements: usize, all: usize) -> Option<String> {
+    let storage = pair.left.storage().filter(|s| s.is_quantised())?;
+    let blocks = elements / storage.block_len();
+    let (block, read, need) = (
+        storage.row_bytes(storage.block_len())?,
+        blocks * storage.row_bytes(storage.block_len())?,
+        storage.row_bytes(all)?,
+    );
+    // How a size was counted, if so many bytes hold that many whole blocks.
+    let counted = [("half a byte", all / 2), ("a byte", all), ("a quarter of a byte", all / 4)];
+    let guess = counted.iter().find(|(_, bytes)| bytes / block == blocks && *bytes < need);
+    let guess = guess.map_or(String::new(), |(what, bytes)| format!(", as if an element took {what} ({bytes} bytes)"));
+    Some(format!("; {blocks} blocks of {}, {read} bytes, were read where {need} are needed{guess}", storage.name()))
 }
 
 /// The bytes of one type read as another.
@@ -452,12 +460,7 @@ pub(crate) fn near(a: &[f32], b: &[f32]) -> f64 {
 fn close(a: &[f32], b: &[f32], pair: &Pair<'_>) -> Option<f64> {
     let nmse = near(a, b);
     let energy: f64 = a.iter().map(|x| f64::from(*x).powi(2)).sum();
-    let kinds = [pair.left.storage(), pair.right.storage()];
-    let due: f64 = match kinds[0] == kinds[1] {
-        true => super::noise::expected(a, kinds[0]),
-        false => kinds.into_iter().map(|kind| super::noise::expected(a, kind)).sum(),
-    };
+    let due = super::noise::between([a, b], [pair.left.storage(), pair.right.storage()]);
     let allowed = 1e-12 + if energy > 0.0 { super::ROOM * due / energy } else { 0.0 };
-    let _ = pair.kind();
     (nmse <= allowed && allowed < 0.3).then_some(nmse)
 }

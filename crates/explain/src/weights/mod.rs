@@ -415,9 +415,7 @@ pub(crate) fn measure(left: &Tensor<'_>, right: &Tensor<'_>, options: Options) -
         if metrics.is_equal() {
             return Tile { equal: metrics.len(), metrics, expected: 0.0, empty_tail: false };
         }
-        let same = left.storage() == right.storage();
-        let types = [right.storage(), left.storage().filter(|_| !same)];
-        let expected = types.into_iter().map(|storage| noise::expected(&a, storage)).sum();
+        let expected = noise::between([&a, &b], [left.storage(), right.storage()]);
         let equal = a.iter().zip(&b).filter(|(x, y)| x == y && **x != 0.0).count();
         Tile { metrics, expected, empty_tail: empty_tail(&a, &b), equal }
     });

@@ -22,6 +22,16 @@ pub(crate) fn expected(values: &[f32], storage: Option<Storage>) -> f64 {
     }
 }
 
+/// Σ error² that two storages of the same values may differ by. What A's own rounding cost shows in no value of A, so that of B's is taken for it.
+pub(crate) fn between([a, b]: [&[f32]; 2], [left, right]: [Option<Storage>; 2]) -> f64 {
+    let halves = [Some(Storage::F16), Some(Storage::BF16)];
+    match left == right {
+        true => expected(a, right),
+        false if halves.contains(&left) => expected(a, right) + expected(b, left),
+        false => expected(a, right) + expected(a, left),
+    }
+}
+
 /// Codebooks come this near to the best that their bits allow.
 const CODEBOOK: f64 = 2.0;
 

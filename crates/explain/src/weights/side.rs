@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use firstdiff_model::{ModelError, Opened, Storage, WeightView, open_weights};
+use firstdiff_model::{ModelError, Opened, Storage, WeightView, ggml, open_weights};
 use firstdiff_trace::QkRows;
 
 use super::Key;
@@ -264,6 +264,15 @@ impl<'a> Tensor<'a> {
             .step_by(step)
             .flat_map(|row| pick(row).into_iter().step_by((width / 32).max(1)).collect::<Vec<_>>())
             .collect()
+    }
+
+    /// The blocks as they are stored, in the order of the elements.
+    pub(crate) fn blocks(&self) -> Option<(ggml::Type, &'a [u8])> {
+        let view = self.view.as_ref().ok().filter(|view| view.is_plain() && self.order.is_none())?;
+        match view.storage() {
+            Storage::Block(kind) => Some((kind, view.bytes())),
+            _ => None,
+        }
     }
 
     /// Bytes of `count` elements, where that is a whole number.
