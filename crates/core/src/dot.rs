@@ -1,6 +1,7 @@
 //! In which order is a long sum taken? Sixteen lanes, then a fixed tree.
 
 use crate::float::Float;
+use crate::packed::Packed;
 
 /// Partial sums that a sum is kept in.
 pub(crate) const LANES: usize = 16;
@@ -16,7 +17,12 @@ pub(crate) const LANES: usize = 16;
 /// ```
 pub fn dot<F: Float>(a: &[F], b: &[F]) -> F {
     let mut out = [F::zero()];
-    F::products(&[a], &[b], ndarray::aview_mut1(&mut out).insert_axis(ndarray::Axis(0)));
+    let len = a.len().min(b.len());
+    F::products(
+        &Packed::new(vec![&a[..len]]),
+        &[&b[..len]],
+        ndarray::aview_mut1(&mut out).insert_axis(ndarray::Axis(0)),
+    );
     out[0]
 }
 
@@ -57,8 +63,9 @@ pub fn sum<F: Float>(a: &[F], f: impl Fn(F) -> F) -> F {
     tree(lanes)
 }
 
+/// The lanes added pairwise: l with l + 8, l + 4, l + 2, l + 1.
 #[inline(always)]
-fn tree<F: Float>(mut lanes: [F; LANES]) -> F {
+pub(crate) fn tree<F: Float>(mut lanes: [F; LANES]) -> F {
     let mut half = LANES / 2;
     while half > 0 {
         for l in 0..half {

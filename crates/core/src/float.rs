@@ -1,8 +1,10 @@
 //! In which floats can an operation be carried out? f32 and f64.
 
+use half::{bf16, f16};
 use ndarray::ArrayViewMut2;
 
 use crate::kernel;
+use crate::packed::Packed;
 
 /// f32 or f64.
 pub trait Float:
@@ -19,7 +21,21 @@ pub trait Float:
 
     /// out\[i,j\] = dot(x\[i\], w\[j\]), `out` \[x.len(), w.len()\], by the fastest instructions there are.
     #[doc(hidden)]
-    fn products(x: &[&[Self]], w: &[&[Self]], out: ArrayViewMut2<'_, Self>);
+    fn products(x: &Packed<'_, Self>, w: &[&[Self]], out: ArrayViewMut2<'_, Self>)
+    where
+        Self: Sized;
+
+    /// The same with rows of w in f16, as if they were widened first.
+    #[doc(hidden)]
+    fn products_f16(x: &Packed<'_, Self>, w: &[&[f16]], out: ArrayViewMut2<'_, Self>)
+    where
+        Self: Sized;
+
+    /// The same with rows of w in bf16.
+    #[doc(hidden)]
+    fn products_bf16(x: &Packed<'_, Self>, w: &[&[bf16]], out: ArrayViewMut2<'_, Self>)
+    where
+        Self: Sized;
 }
 
 impl Float for f32 {
@@ -35,8 +51,16 @@ impl Float for f32 {
         libm::erff(self)
     }
 
-    fn products(x: &[&[f32]], w: &[&[f32]], out: ArrayViewMut2<'_, f32>) {
+    fn products(x: &Packed<'_, f32>, w: &[&[f32]], out: ArrayViewMut2<'_, f32>) {
         kernel::products_f32(x, w, out);
+    }
+
+    fn products_f16(x: &Packed<'_, f32>, w: &[&[f16]], out: ArrayViewMut2<'_, f32>) {
+        kernel::products_f16(x, w, out);
+    }
+
+    fn products_bf16(x: &Packed<'_, f32>, w: &[&[bf16]], out: ArrayViewMut2<'_, f32>) {
+        kernel::products_bf16(x, w, out);
     }
 }
 
@@ -53,7 +77,15 @@ impl Float for f64 {
         libm::erf(self)
     }
 
-    fn products(x: &[&[f64]], w: &[&[f64]], out: ArrayViewMut2<'_, f64>) {
+    fn products(x: &Packed<'_, f64>, w: &[&[f64]], out: ArrayViewMut2<'_, f64>) {
         kernel::products_f64(x, w, out);
+    }
+
+    fn products_f16(x: &Packed<'_, f64>, w: &[&[f16]], out: ArrayViewMut2<'_, f64>) {
+        kernel::widened(x, w, f16::to_f64, out);
+    }
+
+    fn products_bf16(x: &Packed<'_, f64>, w: &[&[bf16]], out: ArrayViewMut2<'_, f64>) {
+        kernel::widened(x, w, bf16::to_f64, out);
     }
 }

@@ -8,9 +8,10 @@ use rayon::prelude::*;
 
 use crate::dot;
 use crate::float::Float;
+use crate::packed::Packed;
 
 /// Rows of w that a thread takes at a time; with x's block they stay in the second-level cache.
-const TILE: usize = 16;
+const TILE: usize = 64;
 /// Multiply-adds below which other threads are not worth waking.
 const ALONE: usize = 1 << 18;
 
@@ -18,7 +19,7 @@ const ALONE: usize = 1 << 18;
 pub(crate) fn product<F: Float>(x: ArrayView2<'_, F>, w: ArrayView2<'_, F>, bias: &[F], mut out: ArrayViewMut2<'_, F>) {
     let (x, w) = (x.as_standard_layout(), w.as_standard_layout());
     let work = x.nrows().saturating_mul(w.len());
-    let (x, w) = (rows(x.view()), rows(w.view()));
+    let (x, w) = (Packed::new(rows(x.view())), rows(w.view()));
     let tiles: Vec<_> = out.axis_chunks_iter_mut(Axis(1), TILE).zip(w.chunks(TILE)).enumerate().collect();
     each(tiles, work, |(number, (mut tile, w))| {
         F::products(&x, w, tile.view_mut());
@@ -38,106 +39,240 @@ fn rows<F>(x: ArrayView2<'_, F>) -> Vec<&[F]> {
 }
 
 /// out\[i,j\] = dot(x\[i\], w\[j\]), one after the other.
-pub(crate) fn plain<F: Float>(x: &[&[F]], w: &[&[F]], mut out: ArrayViewMut2<'_, F>) {
+pub(crate) fn plain<F: Float>(x: &Packed<'_, F>, w: &[&[F]], mut out: ArrayViewMut2<'_, F>) {
     for ((i, j), y) in out.indexed_iter_mut() {
-        *y = dot::plain(x[i], w[j]);
+        *y = dot::plain(x.rows()[i], w[j]);
     }
 }
 
-/// `products` of one float type with one set of instructions.
+/// Multiply-adds per row after which the lanes are put aside, so that the rows of x at hand stay in the first-level cache.
+#[cfg(target_arch = "x86_64")]
+const CHUNK: usize = 512;
+
+/// `products` of one float type, one type of weights, and one set of instructions.
 #[cfg(target_arch = "x86_64")]
 macro_rules! kernel {
-    ($name:ident: $float:ty, $features:literal, $rows:literal x $columns:literal,
-     $width:literal lanes, $zero:ident, $load:ident, $fma:ident, $store:ident) => {
+    ($name:ident: $float:ty, $weight:ty, $features:literal, $rows:literal x $columns:literal,
+     $width:literal lanes, $zero:ident, $load:ident, $fma:ident, $store:ident, $widen_all:expr, $widen:expr, $trees:path) => {
         mod $name {
             use std::arch::x86_64::*;
 
-            use ndarray::{ArrayViewMut2, s};
+            use half::{bf16, f16};
+            use ndarray::iter::AxisIterMut;
+            use ndarray::{ArrayViewMut2, Axis, Ix1};
 
+            use super::CHUNK;
             use crate::dot::{LANES, finish};
+            use crate::packed::{Line, Packed, STRIP};
 
             const VECTORS: usize = LANES / $width;
+            type Sums<const R: usize, const C: usize> = [[[$float; LANES]; C]; R];
 
             /// out\[i,j\] = dot(x\[i\], w\[j\]).
             #[target_feature(enable = $features)]
-            pub(super) fn products(x: &[&[$float]], w: &[&[$float]], mut out: ArrayViewMut2<'_, $float>) {
-                let ((many, rest), (twos, last)) = (x.as_chunks::<$rows>(), x.as_chunks::<$rows>().1.as_chunks::<2>());
-                for (i, x) in many.iter().enumerate() {
-                    strip(x, w, out.slice_mut(s![i * $rows.., ..]));
-                }
-                let from = x.len() - rest.len();
-                for (i, x) in twos.iter().enumerate() {
-                    strip(x, w, out.slice_mut(s![from + 2 * i.., ..]));
-                }
-                for (i, x) in last.iter().enumerate() {
-                    strip(&[*x], w, out.slice_mut(s![from + 2 * twos.len() + i.., ..]));
+            pub(super) fn products(x: &Packed<'_, $float>, w: &[&[$weight]], mut out: ArrayViewMut2<'_, $float>) {
+                assert!(w.iter().all(|row| row.len() >= x.width()), "rows of w are as long as those of x");
+                let mut rows = out.axis_iter_mut(Axis(0));
+                for (lines, x) in x.strips() {
+                    let mut at = 0;
+                    while at < x.len() {
+                        match x.len() - at {
+                            $rows.. => strip::<$rows>(lines, x, at, w, &mut rows),
+                            2.. => strip::<2>(lines, x, at, w, &mut rows),
+                            _ => strip::<1>(lines, x, at, w, &mut rows),
+                        }
+                        at += match x.len() - at {
+                            $rows.. => $rows,
+                            2.. => 2,
+                            _ => 1,
+                        };
+                    }
                 }
             }
 
-            /// R rows of x with all of w.
+            /// R rows of a strip from row `at` on with all of w.
             #[target_feature(enable = $features)]
-            fn strip<const R: usize>(x: &[&[$float]; R], w: &[&[$float]], mut out: ArrayViewMut2<'_, $float>) {
+            fn strip<const R: usize>(
+                lines: &[Line<$float>],
+                x: &[&[$float]],
+                at: usize,
+                w: &[&[$weight]],
+                rows: &mut AxisIterMut<'_, $float, Ix1>,
+            ) {
                 let (many, rest) = w.as_chunks::<$columns>();
-                for (j, w) in many.iter().enumerate() {
-                    block(x, w, out.slice_mut(s![.., j * $columns..]));
+                let whole = lines.len() * LANES;
+                let mut out: [Vec<$float>; R] = std::array::from_fn(|_| Vec::with_capacity(w.len()));
+                let mut all: Vec<Sums<R, $columns>> = vec![[[[0.0; LANES]; $columns]; R]; many.len()];
+                // With few rows of x all of them fit the cache, and w is read from front to back.
+                let chunk = if R < $rows { whole.max(1) } else { CHUNK };
+                for start in (0..whole).step_by(chunk) {
+                    for (w, sums) in many.iter().zip(&mut all) {
+                        block(lines, at, w, start, (start + chunk).min(whole), sums);
+                    }
                 }
-                for (j, w) in rest.iter().enumerate() {
-                    block(x, &[*w], out.slice_mut(s![.., $columns * many.len() + j..]));
+                for (w, sums) in many.iter().zip(&all) {
+                    done(&x[at..], w, whole, sums, &mut out);
+                }
+                for w in rest {
+                    let mut sums: Sums<R, 1> = [[[0.0; LANES]; 1]; R];
+                    block(lines, at, &[*w], 0, whole, &mut sums);
+                    done(&x[at..], &[*w], whole, &sums, &mut out);
+                }
+                for (row, values) in rows.by_ref().take(R).zip(out) {
+                    row.into_iter().zip(values).for_each(|(to, value)| *to = value);
                 }
             }
 
-            /// R rows of x with C rows of w, all lanes in registers.
+            /// Elements `start..end` of R rows of x, from row `from` of the strip on, with C rows of w; all lanes in registers.
             #[target_feature(enable = $features)]
             fn block<const R: usize, const C: usize>(
-                x: &[&[$float]; R],
-                w: &[&[$float]; C],
-                mut out: ArrayViewMut2<'_, $float>,
+                x: &[Line<$float>],
+                from: usize,
+                w: &[&[$weight]; C],
+                start: usize,
+                end: usize,
+                sums: &mut Sums<R, C>,
             ) {
-                let len = x.iter().chain(w).map(|row| row.len()).min().unwrap_or(0);
-                let whole = len - len % LANES;
-                let mut sums = [[[$zero(); VECTORS]; C]; R];
-                for k in (0..whole).step_by(LANES) {
+                assert!(from + R <= STRIP && w.iter().all(|row| row.len() >= end));
+                let mut lanes = [[[$zero(); VECTORS]; C]; R];
+                for r in 0..R {
+                    for c in 0..C {
+                        for (v, part) in sums[r][c].as_chunks::<$width>().0.iter().enumerate() {
+                            // SAFETY: the chunk has the $width elements that are loaded; no alignment is needed.
+                            lanes[r][c][v] = unsafe { $load(part.as_ptr()) };
+                        }
+                    }
+                }
+                let pointers: [_; C] = std::array::from_fn(|c| w[c].as_ptr());
+                for (k, x) in (start..end).step_by(LANES).zip(&x[start / LANES..]) {
+                    if R > 2 {
+                        for c in 0..C {
+                            // The same elements of the rows that come next, if rows follow each other; a wrong address is no harm.
+                            _mm_prefetch::<_MM_HINT_T0>(pointers[c].wrapping_add(k + C * w[c].len()).cast());
+                        }
+                    }
                     for v in 0..VECTORS {
                         let at = k + v * $width;
-                        // SAFETY: at + $width <= whole, which no row is shorter than; loads need no alignment.
-                        let ws: [_; C] = std::array::from_fn(|c| unsafe { $load(w[c].as_ptr().add(at)) });
+                        // SAFETY: at + $width <= end, which no row is shorter than; loads need no alignment.
+                        let ws: [_; C] = std::array::from_fn(|c| unsafe { $widen_all(pointers[c].add(at)) });
                         for r in 0..R {
-                            // SAFETY: as above.
-                            let xs = unsafe { $load(x[r].as_ptr().add(at)) };
+                            // SAFETY: the LANES elements of x hold VECTORS of $width.
+                            let xs = unsafe { $load(x.0[from + r].as_ptr().add(v * $width)) };
                             for c in 0..C {
-                                sums[r][c][v] = $fma(xs, ws[c], sums[r][c][v]);
+                                lanes[r][c][v] = $fma(xs, ws[c], lanes[r][c][v]);
                             }
                         }
                     }
                 }
                 for r in 0..R {
                     for c in 0..C {
-                        let mut lanes = [0.0; LANES];
-                        for (v, part) in lanes.as_chunks_mut::<$width>().0.iter_mut().enumerate() {
+                        for (v, part) in sums[r][c].as_chunks_mut::<$width>().0.iter_mut().enumerate() {
                             // SAFETY: the chunk has the $width elements that are stored; no alignment is needed.
-                            unsafe { $store(part.as_mut_ptr(), sums[r][c][v]) };
+                            unsafe { $store(part.as_mut_ptr(), lanes[r][c][v]) };
                         }
-                        out[[r, c]] = finish(lanes, &x[r][whole..len], &w[c][whole..len]);
                     }
                 }
             }
+
+            /// The sums, with the elements from `whole` on, behind those that `out` has of each row.
+            #[target_feature(enable = $features)]
+            fn done<const R: usize, const C: usize>(
+                x: &[&[$float]],
+                w: &[&[$weight]; C],
+                whole: usize,
+                sums: &Sums<R, C>,
+                out: &mut [Vec<$float>; R],
+            ) {
+                let len = x.first().map_or(whole, |row| row.len());
+                for ((sums, x), out) in sums.iter().zip(x).zip(out) {
+                    if len == whole {
+                        out.extend_from_slice(&$trees(sums));
+                        continue;
+                    }
+                    for (lanes, w) in sums.iter().zip(w) {
+                        let mut rest = [0.0; LANES];
+                        rest.iter_mut().zip(&w[whole..len]).for_each(|(to, &from)| *to = $widen(from));
+                        out.push(finish(*lanes, &x[whole..], &rest[..len - whole]));
+                    }
+                }
+            }
+
+            // Every kernel names both, and uses the one its weights are of.
+            #[allow(dead_code)]
+            type Halves = (f16, bf16);
         }
     };
 }
 
+/// The sums of some lanes each.
 #[cfg(target_arch = "x86_64")]
-kernel!(f32_avx512: f32, "avx512f,avx2,fma", 6 x 4, 16 lanes, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_fmadd_ps, _mm512_storeu_ps);
+fn trees<F: Float, const C: usize>(sums: &[[F; dot::LANES]; C]) -> [F; C] {
+    sums.map(dot::tree)
+}
+
+/// The same for f32, four at a time in the same order of additions.
 #[cfg(target_arch = "x86_64")]
-kernel!(f32_avx2: f32, "avx2,fma", 3 x 2, 8 lanes, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_fmadd_ps, _mm256_storeu_ps);
+#[target_feature(enable = "avx512f,avx2")]
+fn trees_avx512<const C: usize>(sums: &[[f32; dot::LANES]; C]) -> [f32; C] {
+    use std::arch::x86_64::*;
+    let (fours, rest) = sums.as_chunks::<4>();
+    let mut out = [0.0; C];
+    for (four, out) in fours.iter().zip(out.as_chunks_mut::<4>().0) {
+        let [a, b, c, d] = std::array::from_fn(|i| {
+            // SAFETY: a row has the 16 elements that are loaded; no alignment is needed.
+            let lanes = unsafe { _mm512_loadu_ps(four[i].as_ptr()) };
+            let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(lanes)));
+            let eight = _mm256_add_ps(_mm512_castps512_ps256(lanes), upper);
+            _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight))
+        });
+        let ab = _mm_add_ps(_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
+        let cd = _mm_add_ps(_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
+        let sums = _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab));
+        // SAFETY: the four elements that are stored are there.
+        unsafe { _mm_storeu_ps(out.as_mut_ptr(), sums) };
+    }
+    let from = C - rest.len();
+    out[from..].iter_mut().zip(rest).for_each(|(out, lanes)| *out = dot::tree(*lanes));
+    out
+}
+
+/// 16 f16 as f32.
 #[cfg(target_arch = "x86_64")]
-kernel!(f64_avx512: f64, "avx512f,avx2,fma", 3 x 4, 8 lanes, _mm512_setzero_pd, _mm512_loadu_pd, _mm512_fmadd_pd, _mm512_storeu_pd);
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn load_f16(at: *const half::f16) -> std::arch::x86_64::__m512 {
+    use std::arch::x86_64::{_mm256_loadu_si256, _mm512_cvtph_ps};
+    // SAFETY: the caller has 16 elements there.
+    _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(at.cast()) })
+}
+
+/// 16 bf16 as f32: their bits are the upper half.
 #[cfg(target_arch = "x86_64")]
-kernel!(f64_avx2: f64, "avx2,fma", 3 x 1, 4 lanes, _mm256_setzero_pd, _mm256_loadu_pd, _mm256_fmadd_pd, _mm256_storeu_pd);
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn load_bf16(at: *const half::bf16) -> std::arch::x86_64::__m512 {
+    use std::arch::x86_64::{_mm256_loadu_si256, _mm512_castsi512_ps, _mm512_cvtepu16_epi32, _mm512_slli_epi32};
+    // SAFETY: the caller has 16 elements there.
+    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(unsafe { _mm256_loadu_si256(at.cast()) })))
+}
+
+#[cfg(target_arch = "x86_64")]
+kernel!(f32_avx512: f32, f32, "avx512f,avx2,fma", 6 x 4, 16 lanes, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_fmadd_ps, _mm512_storeu_ps, _mm512_loadu_ps, |x: f32| x, super::trees_avx512);
+#[cfg(target_arch = "x86_64")]
+kernel!(f16_avx512: f32, f16, "avx512f,avx2,fma", 6 x 4, 16 lanes, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_fmadd_ps, _mm512_storeu_ps, super::load_f16, f16::to_f32, super::trees_avx512);
+#[cfg(target_arch = "x86_64")]
+kernel!(bf16_avx512: f32, bf16, "avx512f,avx2,fma", 6 x 4, 16 lanes, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_fmadd_ps, _mm512_storeu_ps, super::load_bf16, bf16::to_f32, super::trees_avx512);
+#[cfg(target_arch = "x86_64")]
+kernel!(f32_avx2: f32, f32, "avx2,fma", 3 x 2, 8 lanes, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_fmadd_ps, _mm256_storeu_ps, _mm256_loadu_ps, |x: f32| x, super::trees);
+#[cfg(target_arch = "x86_64")]
+kernel!(f64_avx512: f64, f64, "avx512f,avx2,fma", 3 x 4, 8 lanes, _mm512_setzero_pd, _mm512_loadu_pd, _mm512_fmadd_pd, _mm512_storeu_pd, _mm512_loadu_pd, |x: f64| x, super::trees);
+#[cfg(target_arch = "x86_64")]
+kernel!(f64_avx2: f64, f64, "avx2,fma", 3 x 1, 4 lanes, _mm256_setzero_pd, _mm256_loadu_pd, _mm256_fmadd_pd, _mm256_storeu_pd, _mm256_loadu_pd, |x: f64| x, super::trees);
 
 /// Chooses the kernel when it is run: AVX-512, AVX2 with FMA, or plain Rust.
 macro_rules! choose {
     ($name:ident, $float:ty, $avx512:ident, $avx2:ident) => {
-        pub(crate) fn $name(x: &[&[$float]], w: &[&[$float]], out: ArrayViewMut2<'_, $float>) {
+        pub(crate) fn $name(x: &Packed<'_, $float>, w: &[&[$float]], out: ArrayViewMut2<'_, $float>) {
             #[cfg(target_arch = "x86_64")]
             if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
                 if is_x86_feature_detected!("avx512f") {
@@ -154,6 +289,33 @@ macro_rules! choose {
 
 choose!(products_f32, f32, f32_avx512, f32_avx2);
 choose!(products_f64, f64, f64_avx512, f64_avx2);
+
+/// Chooses for weights of 16 bits: widened in registers where AVX-512 is, else row by row beforehand.
+macro_rules! choose_half {
+    ($name:ident, $half:ty, $avx512:ident) => {
+        pub(crate) fn $name(x: &Packed<'_, f32>, w: &[&[$half]], out: ArrayViewMut2<'_, f32>) {
+            #[cfg(target_arch = "x86_64")]
+            if is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+            {
+                // SAFETY: the processor has the instructions.
+                return unsafe { $avx512::products(x, w, out) };
+            }
+            widened(x, w, <$half>::to_f32, out);
+        }
+    };
+}
+
+choose_half!(products_f16, half::f16, f16_avx512);
+choose_half!(products_bf16, half::bf16, bf16_avx512);
+
+/// The products with rows that are widened first.
+pub(crate) fn widened<F: Float, W: Copy>(x: &Packed<'_, F>, w: &[&[W]], widen: fn(W) -> F, out: ArrayViewMut2<'_, F>) {
+    let rows: Vec<Vec<F>> = w.iter().map(|row| row.iter().map(|&w| widen(w)).collect()).collect();
+    let rows: Vec<&[F]> = rows.iter().map(Vec::as_slice).collect();
+    F::products(x, &rows, out);
+}
 
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
@@ -175,8 +337,8 @@ mod tests {
     }
 
     /// `kernel` against plain Rust, to the bit: every remainder of rows, columns and length.
-    fn check<F: Float + Debug>(kernel: impl Fn(&[&[F]], &[&[F]], ArrayViewMut2<'_, F>), bits: fn(F) -> u64) {
-        for len in (0..50).chain([255, 1024]) {
+    fn check<F: Float + Debug>(kernel: impl Fn(&Packed<'_, F>, &[&[F]], ArrayViewMut2<'_, F>), bits: fn(F) -> u64) {
+        for len in (0..50).chain([255, 1024, 1040, 1600, 2049]) {
             for (height, width) in [(1, 1), (2, 3), (6, 4), (7, 9), (11, 5), (14, 8)] {
                 let make = |n, seed| -> Vec<F> { values(n, seed).into_iter().map(F::of).collect() };
                 let (x, w) = (make(height * len, 1 + len as u64), make(width * len, 77 + len as u64));
@@ -185,6 +347,7 @@ mod tests {
                     ((0..height).map(|i| cut(&x, i)).collect(), (0..width).map(|j| cut(&w, j)).collect());
                 let (x, w): (Vec<_>, Vec<_>) =
                     (x.iter().map(Vec::as_slice).collect(), w.iter().map(Vec::as_slice).collect());
+                let x = Packed::new(x);
                 let (mut expected, mut actual) =
                     (Array2::zeros((height, width)), Array2::from_elem((height, width), F::nan()));
                 plain(&x, &w, expected.view_mut());
@@ -211,6 +374,26 @@ mod tests {
             check(|x, w, out| unsafe { f32_avx512::products(x, w, out) }, |x: f32| x.to_bits().into());
             // SAFETY: the processor has the instructions.
             check(|x, w, out| unsafe { f64_avx512::products(x, w, out) }, |x: f64| x.to_bits());
+        }
+    }
+
+    #[test]
+    fn halves_in_place_are_halves_widened_to_the_bit() {
+        let bits = |out: Array2<f32>| out.mapv(f32::to_bits);
+        for len in [0, 7, 16, 50, 1024, 1536, 2050] {
+            let x: Vec<f32> = values(9 * len, 3).into_iter().map(|x| x as f32).collect();
+            let w: Vec<half::f16> = values(7 * len, 4).into_iter().map(half::f16::from_f64).collect();
+            let b: Vec<half::bf16> = values(7 * len, 5).into_iter().map(half::bf16::from_f64).collect();
+            let x = Packed::new((0..9).map(|i| &x[i * len..(i + 1) * len]).collect());
+            let w: Vec<&[half::f16]> = (0..7).map(|i| &w[i * len..(i + 1) * len]).collect();
+            let b: Vec<&[half::bf16]> = (0..7).map(|i| &b[i * len..(i + 1) * len]).collect();
+            let mut out = [(); 4].map(|()| Array2::zeros((9, 7)));
+            products_f16(&x, &w, out[0].view_mut());
+            widened(&x, &w, half::f16::to_f32, out[1].view_mut());
+            products_bf16(&x, &b, out[2].view_mut());
+            widened(&x, &b, half::bf16::to_f32, out[3].view_mut());
+            let [f, g, h, i] = out.map(bits);
+            assert!(f == g && h == i, "{len} long");
         }
     }
 

@@ -1,10 +1,12 @@
 //! How is a row mapped by a matrix? Linear layers and the head.
 
-use ndarray::{Array2, ArrayView1, ArrayView2};
+use half::{bf16, f16};
+use ndarray::{Array2, ArrayView1, ArrayView2, ArrayViewMut2};
 
 use crate::error::{OpError, ensure};
 use crate::float::Float;
 use crate::kernel::product;
+use crate::packed::Packed;
 
 /// y\[t,o\] = Σᵢ x\[t,i\] · w\[o,i\] + b\[o\].
 ///
@@ -35,6 +37,49 @@ pub fn linear<F: Float>(
     let mut out = Array2::zeros((x.nrows(), weight.nrows()));
     product(x, weight, &bias, out.view_mut());
     Ok(out)
+}
+
+/// Rows of a matrix as they are stored, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub enum Rows<'a, F> {
+    /// In the type of the product.
+    Own(&'a [F]),
+    /// IEEE half.
+    F16(&'a [f16]),
+    /// bfloat16.
+    BF16(&'a [bf16]),
+}
+
+/// out\[t,o\] = Σᵢ x\[t,i\] · w\[o,i\] for some rows of a matrix, in place; one thread.
+///
+/// `x` T rows of n elements, `w` as many rows of n as `out` \[T,·\] has columns. Each sum is a [`dot`](crate::dot) in F, the weights widened.
+///
+/// # Errors
+/// When the shapes do not fit.
+pub fn linear_rows<F: Float>(x: &Packed<'_, F>, w: Rows<'_, F>, out: ArrayViewMut2<'_, F>) -> Result<(), OpError> {
+    let (width, count) = (x.width(), out.ncols());
+    let stored = match w {
+        Rows::Own(w) => w.len(),
+        Rows::F16(w) => w.len(),
+        Rows::BF16(w) => w.len(),
+    };
+    let fits = x.rows().len() == out.nrows() && stored == width * count;
+    ensure(
+        fits,
+        "linear_rows",
+        &[x.rows().len(), width],
+        &[stored],
+        "x is T rows of n, w as many rows of n as out has columns",
+    )?;
+    if width == 0 || count == 0 {
+        return Ok(());
+    }
+    match w {
+        Rows::Own(w) => F::products(x, &w.chunks_exact(width).collect::<Vec<_>>(), out),
+        Rows::F16(w) => F::products_f16(x, &w.chunks_exact(width).collect::<Vec<_>>(), out),
+        Rows::BF16(w) => F::products_bf16(x, &w.chunks_exact(width).collect::<Vec<_>>(), out),
+    }
+    Ok(())
 }
 
 /// Logits: y\[t,v\] = Σᵢ x\[t,i\] · w\[v,i\]. `x` \[T,D\], `weight` \[V,D\] (the embedding's own where the head is tied); the result is \[T,V\].

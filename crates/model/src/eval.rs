@@ -1,17 +1,13 @@
 //! What does one step make of its inputs? Reads the weights a tile of rows at a time, and calls core.
 
 use firstdiff_core::{self as core, Mask, OpError};
-use ndarray::{Array, Array1, Array2, Array3, ArrayD, ArrayView2, ArrayView3, ArrayViewD, Axis, Dimension, Ix3, s};
-use rayon::prelude::*;
+use ndarray::{Array, Array1, Array2, Array3, ArrayD, ArrayView2, ArrayView3, ArrayViewD, Dimension, Ix3};
 
 use crate::error::ModelError;
+use crate::matmul::product;
 use crate::plan::{Op, Rope, Scores, Step};
 use crate::storage::{Half, Real};
 use crate::weights::{WeightView, Weights};
-
-/// Rows of a matrix that are widened at a time, and the bytes they may take before they are made fewer.
-const TILE_ROWS: usize = 64;
-const TILE_BYTES: usize = 1 << 20;
 
 /// The tokens that a step is evaluated for.
 #[derive(Clone, Copy, Debug)]
@@ -129,15 +125,10 @@ impl<E: Real> Evaluation<'_, E> {
             return Err(self.error(format!("the bias has {} elements, the weight {rows} rows", bias.len())));
         }
         let mut out = Array2::zeros((x.nrows(), rows));
-        let height = (TILE_BYTES / (columns * size_of::<E>()).max(1)).clamp(1, TILE_ROWS);
-        let tiles: Vec<_> = out.axis_chunks_iter_mut(Axis(1), height).enumerate().collect();
-        tiles.into_par_iter().try_for_each(|(number, mut tile)| {
-            let range = number * height..number * height + tile.ncols();
-            let bias = bias.as_ref().map(|bias| bias.slice(s![range.clone()]));
-            let product = core::linear(x, matrix.rows(range).view(), bias).map_err(|e| self.error(e))?;
-            tile.assign(&product);
-            Ok(())
-        })?;
+        product(x, &matrix, columns, out.view_mut()).map_err(|e| self.error(e))?;
+        if let Some(bias) = &bias {
+            out += bias;
+        }
         self.split(out, heads)
     }
 

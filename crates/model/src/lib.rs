@@ -22,6 +22,7 @@ mod file;
 mod formats;
 pub mod ggml;
 mod keys;
+mod matmul;
 mod model;
 mod names;
 mod plan;

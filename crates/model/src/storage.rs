@@ -120,7 +120,10 @@ impl Half {
 }
 
 /// A float that a forward pass can be computed in.
-pub trait Real: firstdiff_core::Float {
+pub trait Real: firstdiff_core::Float + bytemuck::Pod {
+    /// How it is stored as it is.
+    const STORAGE: Storage;
+
     /// Widens (f64 to f32: rounds) the stored elements of `bytes` into `out`.
     ///
     /// The bytes are little-endian, need no alignment, and are whole blocks.
@@ -131,8 +134,10 @@ pub trait Real: firstdiff_core::Float {
 }
 
 macro_rules! real {
-    ($float:ty, $from_f64:expr, $from_f32:expr, $halves:ident, $blocks:expr) => {
+    ($float:ty, $own:expr, $from_f64:expr, $from_f32:expr, $halves:ident, $blocks:expr) => {
         impl Real for $float {
+            const STORAGE: Storage = $own;
+
             fn widen(storage: Storage, bytes: &[u8], out: &mut [$float]) {
                 match storage {
                     Storage::F64 => each(bytes, out, |b| $from_f64(f64::from_le_bytes(b))),
@@ -155,8 +160,8 @@ macro_rules! real {
     };
 }
 
-real!(f32, |x: f64| x as f32, |x: f32| x, convert_to_f32_slice, ggml::Type::dequantise);
-real!(f64, |x: f64| x, f64::from, convert_to_f64_slice, dequantise_wide);
+real!(f32, Storage::F32, |x: f64| x as f32, |x: f32| x, convert_to_f32_slice, ggml::Type::dequantise);
+real!(f64, Storage::F64, |x: f64| x, f64::from, convert_to_f64_slice, dequantise_wide);
 
 /// The f32 values that ggml defines, widened.
 fn dequantise_wide(kind: ggml::Type, bytes: &[u8], out: &mut [f64]) {

@@ -227,17 +227,21 @@ impl<'a> WeightView<'a> {
         let &[rows, columns] = self.shape else { panic!("rows of a tensor of shape {:?}", self.shape) };
         assert!(range.start <= range.end && range.end <= rows, "rows {range:?} of {rows}");
         let mut out = Array2::zeros((range.len(), columns));
+        self.read_rows(range, out.as_slice_mut().expect("just made"));
+        out
+    }
+
+    /// Rows `range` of a matrix, widened into `out`.
+    pub(crate) fn read_rows<E: Real>(&self, range: Range<usize>, out: &mut [E]) {
+        let &[rows, columns] = self.shape else { panic!("rows of a tensor of shape {:?}", self.shape) };
         if !self.order.transposed {
-            let target = out.as_slice_mut().expect("just made");
-            self.read(range.start * columns..range.end * columns, target);
-            return out;
+            return self.read(range.start * columns..range.end * columns, out);
         }
         let mut column = vec![E::zero(); rows];
-        for (i, mut to) in out.columns_mut().into_iter().enumerate() {
+        for i in 0..columns {
             self.read(i * rows..(i + 1) * rows, &mut column);
-            to.iter_mut().zip(&column[range.clone()]).for_each(|(to, &x)| *to = x);
+            column[range.clone()].iter().enumerate().for_each(|(row, &x)| out[row * columns + i] = x);
         }
-        out
     }
 
     /// Elements `range` of the whole tensor in the order of its shape, in f32; the range is of whole rows.

@@ -1,0 +1,63 @@
+//! How is a large stored matrix multiplied with? A tile of its rows at a time: in place where the bytes are floats, else widened into a buffer
+//! that stays in the second-level cache.
+
+use std::ops::Range;
+
+use bytemuck::try_cast_slice;
+use firstdiff_core::{OpError, Packed, Rows, linear_rows};
+use ndarray::{ArrayView2, ArrayViewMut2, Axis};
+use rayon::prelude::*;
+
+use crate::storage::{Real, Storage};
+use crate::weights::WeightView;
+
+/// Rows of a tile, and the bytes they may take in the product's type before they are made fewer.
+const TILE_ROWS: usize = 64;
+const TILE_BYTES: usize = 1 << 20;
+
+/// out\[t,o\] = Σᵢ x\[t,i\] · w\[o,i\]. `x` \[T,n\], `w` \[N,n\], `out` \[T,N\]; on several threads, which changes no bit.
+pub(crate) fn product<E: Real>(
+    x: ArrayView2<'_, E>,
+    w: &WeightView<'_>,
+    columns: usize,
+    mut out: ArrayViewMut2<'_, E>,
+) -> Result<(), OpError> {
+    let x = x.as_standard_layout();
+    let x = Packed::new(x.outer_iter().map(|row| row.to_slice().unwrap_or_default()).collect());
+    let height = (TILE_BYTES / (columns * size_of::<E>()).max(1)).clamp(1, TILE_ROWS);
+    let tiles: Vec<_> = out.axis_chunks_iter_mut(Axis(1), height).enumerate().collect();
+    tiles.into_par_iter().try_for_each_init(Vec::new, |buffer, (number, tile)| {
+        let range = number * height..number * height + tile.ncols();
+        linear_rows(&x, stored(w, range, columns, buffer), tile)
+    })
+}
+
+/// Rows `range` of `w`: where they are, or widened into `buffer`.
+fn stored<'a, E: Real>(w: &WeightView<'a>, range: Range<usize>, columns: usize, buffer: &'a mut Vec<E>) -> Rows<'a, E> {
+    if w.is_plain() && cfg!(target_endian = "little") {
+        let stride = w.storage().row_bytes(columns).unwrap_or(0);
+        let bytes = &w.bytes()[range.start * stride..range.end * stride];
+        let own = E::STORAGE == w.storage();
+        match w.storage() {
+            _ if own => {
+                if let Ok(values) = try_cast_slice(bytes) {
+                    return Rows::Own(values);
+                }
+            }
+            Storage::F16 => {
+                if let Ok(values) = try_cast_slice(bytes) {
+                    return Rows::F16(values);
+                }
+            }
+            Storage::BF16 => {
+                if let Ok(values) = try_cast_slice(bytes) {
+                    return Rows::BF16(values);
+                }
+            }
+            _ => {}
+        }
+    }
+    buffer.resize(range.len() * columns, E::zero());
+    w.read_rows(range, buffer);
+    Rows::Own(buffer)
+}

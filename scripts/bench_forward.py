@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""How long do PyTorch and llama.cpp take for a forward pass of a TinyLlama shape? What `cargo xtask bench-forward` compares ours with.
+
+    python scripts/bench_forward.py make FOLDER                 random weights of 1.1 B parameters as f32, f16 and Q4_K_M GGUF (7.3 GB)
+    python scripts/bench_forward.py torch T [T ..]              seconds of each T, as JSON: f32, all logits, 2 threads, best of some
+    python scripts/bench_forward.py llama.cpp FILE T [T ..]
+    python scripts/bench_forward.py weights A B                 seconds of a NumPy script that compares two .gguf of f16 tensor by tensor
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+THREADS = 2
+D, F, V, H, K, LAYERS = 2048, 5632, 32000, 32, 4, 22
+
+
+def make(folder):
+    import gguf
+    import numpy as np
+
+    from test_quantised import quantise
+
+    folder.mkdir(parents=True, exist_ok=True)
+    source = folder / "f32.gguf"
+    if not source.exists():
+        rng = np.random.default_rng(1)
+        partial = folder / "f32.gguf.partial"
+        writer = gguf.GGUFWriter(partial, "llama", use_temp_file=False)
+        writer.add_context_length(2048)
+        writer.add_embedding_length(D)
+        writer.add_block_count(LAYERS)
+        writer.add_feed_forward_length(F)
+        writer.add_head_count(H)
+        writer.add_head_count_kv(K)
+        writer.add_rope_dimension_count(D // H)
+        writer.add_rope_freq_base(10000.0)
+        writer.add_layer_norm_rms_eps(1e-5)
+        writer.add_vocab_size(V)
+        writer.add_tokenizer_model("no_vocab")
+        shapes = {"token_embd": (V, D), "output": (V, D), "output_norm": (D,)}
+        for n in range(LAYERS):
+            shapes |= {f"blk.{n}.attn_q": (D, D), f"blk.{n}.attn_k": (D // H * K, D), f"blk.{n}.attn_v": (D // H * K, D),
+                       f"blk.{n}.attn_output": (D, D), f"blk.{n}.ffn_gate": (F, D), f"blk.{n}.ffn_up": (F, D), f"blk.{n}.ffn_down": (D, F),
+                       f"blk.{n}.attn_norm": (D,), f"blk.{n}.ffn_norm": (D,)}
+        for name, shape in shapes.items():
+            writer.add_tensor_info(f"{name}.weight", shape, np.dtype(np.float32), int(np.prod(shape)) * 4)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        for shape in shapes.values():  # one at a time: the whole does not fit beside itself
+            values = rng.standard_normal(shape, np.float32)
+            values *= np.float32(1 / np.sqrt(shape[-1]))
+            writer.write_tensor_data(values + np.float32(1) if len(shape) == 1 else values)
+        writer.close()
+        os.replace(partial, source)
+    for name, kind in (("f16", "F16"), ("q4_k_m", "Q4_K_M")):
+        target = folder / f"{name}.gguf"
+        if not target.exists():
+            quantise(source, folder / "partial", kind)
+            os.replace(folder / "partial", target)
+
+
+def best(work, few):
+    """The best of some runs: whatever else the machine does can only slow one down."""
+    work()
+    seconds = []
+    begun = time.perf_counter()
+    while len(seconds) < 3 or (time.perf_counter() - begun < 2 and not few):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def torch_seconds(sizes):
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.set_num_threads(THREADS)
+    config = LlamaConfig(hidden_size=D, intermediate_size=F, num_hidden_layers=LAYERS, num_attention_heads=H, num_key_value_heads=K, vocab_size=V,
+                         torch_dtype="float32")
+    torch.set_default_dtype(torch.float32)
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config)
+    model = model.to_empty(device="cpu").eval()
+    out = {}
+    with torch.inference_mode():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.02)
+        model.model.rotary_emb.inv_freq.copy_(1 / 10000 ** (torch.arange(0, D // H, 2) / (D // H)))
+        for size in sizes:
+            tokens = torch.arange(1, size + 1)[None]
+            out[size] = best(lambda: model(tokens, use_cache=False), size > 100)
+    return out
+
+
+def llama_seconds(file, sizes):
+    from llama_cpp import llama_cpp as api
+
+    api.llama_backend_init()
+    quiet = api.llama_log_callback(lambda *_: None)
+    api.llama_log_set(quiet, None)
+    params = api.llama_model_default_params()
+    params.use_extra_bufts = os.environ.get("FIRSTDIFF_EXTRA_BUFTS", "1") == "1"
+    model = api.llama_model_load_from_file(str(file).encode(), params)
+    out = {}
+    for size in sizes:
+        params = api.llama_context_default_params()
+        params.n_ctx = params.n_batch = params.n_ubatch = max(size, 16)
+        params.n_threads = params.n_threads_batch = THREADS
+        context = api.llama_init_from_model(model, params)
+        batch = api.llama_batch_init(size, 0, 1)
+        batch.n_tokens = size
+        for i in range(size):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = i + 1, i, 1, 1
+            batch.seq_id[i][0] = 0
+
+        def once():
+            api.llama_memory_clear(api.llama_get_memory(context), True)
+            if api.llama_decode(context, batch):
+                sys.exit("llama_decode failed")
+
+        out[size] = best(once, size > 100)
+        api.llama_free(context)
+    return out
+
+
+def numpy_weights(a, b):
+    """What people write: load both, subtract, print."""
+    import gguf
+    import numpy as np
+
+    start = time.perf_counter()
+    left, right = gguf.GGUFReader(a), gguf.GGUFReader(b)
+    other = {t.name: t for t in right.tensors}
+    for tensor in left.tensors:
+        x, y = (gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32) for t in (tensor, other[tensor.name]))
+        difference = x - y
+        np.sqrt((difference ** 2).mean()), np.corrcoef(x.reshape(-1), y.reshape(-1))[0, 1], np.abs(difference).max()
+    return time.perf_counter() - start
+
+
+def main():
+    match sys.argv[1:]:
+        case ["make", folder]:
+            make(Path(folder))
+        case ["torch", *sizes] if sizes:
+            print(json.dumps(torch_seconds([int(s) for s in sizes])))
+        case ["llama.cpp", file, *sizes] if sizes:
+            print(json.dumps(llama_seconds(file, [int(s) for s in sizes])))
+        case ["weights", a, b]:
+            print(json.dumps(numpy_weights(a, b)))
+        case _:
+            sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main()
