@@ -4,6 +4,7 @@ use half::{bf16, f16};
 use ndarray::{Array2, ArrayView2};
 
 use crate::error::{OpError, ensure};
+use crate::kernel::each;
 
 /// What activations are stored as for a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,34 +65,57 @@ pub fn quantise(x: ArrayView2<'_, f32>, kind: Activations) -> Result<Quantised, 
     ensure(x.ncols().is_multiple_of(block), "quantise", x.shape(), &[block], "x is [T,n], n a multiple of the block")?;
     let mut values = x.as_standard_layout().into_owned();
     let mut excess = (kind == Activations::Q8_1).then(|| Array2::zeros((x.nrows(), x.ncols() / block)));
-    for (t, mut row) in values.rows_mut().into_iter().enumerate() {
-        let Some(row) = row.as_slice_mut() else { continue };
+    let mut beyond: Vec<_> = excess.iter_mut().flat_map(|e| e.rows_mut()).collect();
+    beyond.resize_with(x.nrows(), || ndarray::ArrayViewMut1::from(&mut []));
+    let rows: Vec<_> = values.rows_mut().into_iter().zip(beyond).collect();
+    each(rows, x.len() * WORK, |(mut row, mut beyond)| {
+        let Some(row) = row.as_slice_mut() else { return };
         match kind {
             Activations::F16 => row.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32()),
             Activations::BF16 => row.iter_mut().for_each(|x| *x = bf16::from_f32(*x).to_f32()),
-            Activations::Q8K => row.chunks_exact_mut(block).for_each(q8_k),
-            Activations::Q8_0 | Activations::Q8_1 => {
-                for (b, block) in row.chunks_exact_mut(block).enumerate() {
-                    let beyond = q8(block);
-                    if let Some(excess) = &mut excess {
-                        excess[[t, b]] = beyond;
-                    }
-                }
+            Activations::Q8K => row.as_chunks_mut::<256>().0.iter_mut().for_each(q8_k),
+            Activations::Q8_0 => row.as_chunks_mut::<32>().0.iter_mut().for_each(|block| {
+                q8(block);
+            }),
+            Activations::Q8_1 => {
+                let sums = row.as_chunks_mut::<32>().0.iter_mut().map(q8);
+                beyond.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum);
             }
         }
-    }
+    });
     Ok(Quantised { values, excess })
 }
 
+/// Multiply-adds that rounding an element is worth.
+const WORK: usize = 8;
+
+/// The nearest whole number, ties to even, of a number below 2^22: what is behind the point falls off the end of the sum. Zero is +0.
+#[inline(always)]
+fn nearest(x: f32) -> f32 {
+    const SHIFT: f32 = (3 << 22) as f32;
+    (x + SHIFT) - SHIFT
+}
+
+/// The largest magnitude.
+#[inline(always)]
+fn top(block: &[f32]) -> f32 {
+    let mut lanes = [0f32; 16];
+    for part in block.as_chunks::<16>().0 {
+        for (lane, x) in lanes.iter_mut().zip(part) {
+            *lane = if x.abs() > *lane { x.abs() } else { *lane };
+        }
+    }
+    lanes.into_iter().fold(0.0, f32::max)
+}
+
 /// One block of Q8_0 or Q8_1; gives f16(d · Σq) - Σ q · f16(d).
-fn q8(block: &mut [f32]) -> f32 {
-    let top = block.iter().fold(0f32, |top, x| top.max(x.abs()));
+fn q8(block: &mut [f32; 32]) -> f32 {
+    let top = top(block);
     let (d, inverse) = (top / 127.0, if top == 0.0 { 0.0 } else { 127.0 / top });
     let stored = f16::from_f32(d).to_f32();
     let mut sum = 0f32;
     for x in block {
-        // A whole number has no -0.
-        let q = (*x * inverse).round_ties_even() + 0.0;
+        let q = nearest(*x * inverse);
         sum += q;
         *x = q * stored;
     }
@@ -99,15 +123,13 @@ fn q8(block: &mut [f32]) -> f32 {
 }
 
 /// One block of Q8_K.
-fn q8_k(block: &mut [f32]) {
-    let top = block.iter().copied().fold(0f32, |top, x| if x.abs() > top.abs() { x } else { top });
-    if top == 0.0 {
-        return block.fill(0.0);
-    }
+fn q8_k(block: &mut [f32; 256]) {
+    let size = top(block);
+    let Some(&top) = block.iter().find(|x| x.abs() == size && size > 0.0) else { return block.fill(0.0) };
     let inverse = -127.0 / top;
     let d = 1.0 / inverse;
     for x in block {
-        *x = ((*x * inverse).round_ties_even().min(127.0) + 0.0) * d;
+        *x = nearest(*x * inverse).min(127.0) * d;
     }
 }
 

@@ -1,9 +1,10 @@
 //! How is a large stored matrix multiplied with? A tile of its rows at a time: in place where the bytes are floats, else widened into a buffer
 //! that stays in the second-level cache.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
-use bytemuck::try_cast_slice;
+use bytemuck::{cast_slice_mut, try_cast_slice};
 use firstdiff_core::{OpError, Packed, Rows, linear_rows};
 use ndarray::{ArrayView2, ArrayViewMut2, Axis};
 use rayon::prelude::*;
@@ -26,14 +27,24 @@ pub(crate) fn product<E: Real>(
     let x = Packed::new(x.outer_iter().map(|row| row.to_slice().unwrap_or_default()).collect());
     let height = (TILE_BYTES / (columns * size_of::<E>()).max(1)).clamp(1, TILE_ROWS);
     let tiles: Vec<_> = out.axis_chunks_iter_mut(Axis(1), height).enumerate().collect();
-    tiles.into_par_iter().try_for_each_init(Vec::new, |buffer, (number, tile)| {
+    tiles.into_par_iter().try_for_each(|(number, tile)| {
         let range = number * height..number * height + tile.ncols();
-        linear_rows(&x, stored(w, range, columns, buffer), tile)
+        BUFFER.with_borrow_mut(|buffer| linear_rows(&x, stored(w, range, columns, buffer), tile))
     })
 }
 
+thread_local! {
+    /// One tile of a thread, in whichever float.
+    static BUFFER: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Rows `range` of `w`: where they are, or widened into `buffer`.
-fn stored<'a, E: Real>(w: &WeightView<'a>, range: Range<usize>, columns: usize, buffer: &'a mut Vec<E>) -> Rows<'a, E> {
+fn stored<'a, E: Real>(
+    w: &WeightView<'a>,
+    range: Range<usize>,
+    columns: usize,
+    buffer: &'a mut Vec<u64>,
+) -> Rows<'a, E> {
     if w.is_plain() && cfg!(target_endian = "little") {
         let stride = w.storage().row_bytes(columns).unwrap_or(0);
         let bytes = &w.bytes()[range.start * stride..range.end * stride];
@@ -57,7 +68,12 @@ fn stored<'a, E: Real>(w: &WeightView<'a>, range: Range<usize>, columns: usize, 
             _ => {}
         }
     }
-    buffer.resize(range.len() * columns, E::zero());
+    let count = range.len() * columns;
+    let words = (count * size_of::<E>()).div_ceil(size_of::<u64>());
+    if buffer.len() < words {
+        buffer.resize(words, 0);
+    }
+    let buffer = &mut cast_slice_mut(&mut buffer[..words])[..count];
     w.read_rows(range, buffer);
     Rows::Own(buffer)
 }

@@ -27,8 +27,8 @@ fn absurd_configs() {
     }
     config_refused("llama", "num_hidden_layers", json!(1_000_000_000), "num_hidden_layers");
     config_refused("llama", "num_hidden_layers", json!(u64::MAX), "num_hidden_layers");
-    config_refused("llama", "num_attention_heads", json!(1u64 << 62), "head");
-    config_refused("llama", "vocab_size", json!(u64::MAX), "vocab_size");
+    config_refused("llama", "num_attention_heads", json!(1u64 << 62), "hidden_size: ");
+    config_refused("llama", "vocab_size", json!(u64::MAX), "more than memory can hold");
     config_refused("llama", "head_dim", json!(15), "head_dim: 15 is odd");
     config_refused("llama", "num_key_value_heads", json!(4), "4 key/value heads do not divide 6 heads");
     config_refused("qwen2", "hidden_size", json!(47), "do not divide hidden_size 47");

@@ -34,6 +34,7 @@ fn signed<const N: usize>(out: &mut [f32], scale: f32, elements: &[u8; N], signs
     }
 }
 
+#[inline(always)]
 pub(super) fn iq2_xxs(block: &[u8; 66], out: &mut [f32; 256]) {
     let d = f16_at(block, 0);
     for (part, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
@@ -45,6 +46,7 @@ pub(super) fn iq2_xxs(block: &[u8; 66], out: &mut [f32; 256]) {
     }
 }
 
+#[inline(always)]
 pub(super) fn iq2_xs(block: &[u8; 74], out: &mut [f32; 256]) {
     let d = f16_at(block, 0);
     for (part, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
@@ -61,6 +63,7 @@ pub(super) fn iq2_xs(block: &[u8; 74], out: &mut [f32; 256]) {
     }
 }
 
+#[inline(always)]
 pub(super) fn iq2_s(block: &[u8; 82], out: &mut [f32; 256]) {
     let d = f16_at(block, 0);
     for (part, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
@@ -72,10 +75,12 @@ pub(super) fn iq2_s(block: &[u8; 82], out: &mut [f32; 256]) {
     }
 }
 
+#[inline(always)]
 fn two_scales(d: f32, packed: u8) -> [f32; 2] {
     [packed & 15, packed >> 4].map(|scale| d * (0.5 + f32::from(scale)) * 0.25)
 }
 
+#[inline(always)]
 pub(super) fn iq3_xxs(block: &[u8; 98], out: &mut [f32; 256]) {
     let d = f16_at(block, 0);
     for (part, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
@@ -89,6 +94,7 @@ pub(super) fn iq3_xxs(block: &[u8; 98], out: &mut [f32; 256]) {
     }
 }
 
+#[inline(always)]
 pub(super) fn iq3_s(block: &[u8; 110], out: &mut [f32; 256]) {
     let d = f16_at(block, 0);
     for (part, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
@@ -112,6 +118,7 @@ fn shifted(out: &mut [f32], scale: f32, index: usize, delta: f32) {
     }
 }
 
+#[inline(always)]
 pub(super) fn iq1_s(block: &[u8; 50], out: &mut [f32; 256]) {
     let d = f16_at(block, 0);
     for (part, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
@@ -126,6 +133,7 @@ pub(super) fn iq1_s(block: &[u8; 50], out: &mut [f32; 256]) {
 }
 
 /// The f16 scale is the top four bits of each of four words; under them lie three bits of scale for every 16 elements.
+#[inline(always)]
 pub(super) fn iq1_m(block: &[u8; 56], out: &mut [f32; 256]) {
     let words: [u16; 4] = std::array::from_fn(|i| u16_at(block, 48 + 2 * i));
     let bits = words.iter().enumerate().fold(0, |bits, (i, word)| bits | (word >> 12) << (4 * i));

@@ -4,6 +4,7 @@
 const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// The scale is a power of two by its exponent alone, halved for the doubled values.
+#[inline(always)]
 pub(super) fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
     let exponent = u32::from(block[0]);
     let d = f32::from_bits(if exponent < 2 { 0x0020_0000 << exponent } else { (exponent - 1) << 23 });
@@ -15,6 +16,7 @@ pub(super) fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
 }
 
 /// Parts of 16 with a scale of four bits of exponent and three of mantissa, without a sign.
+#[inline(always)]
 pub(super) fn nvfp4(block: &[u8; 36], out: &mut [f32; 64]) {
     for (part, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let d = e4m3(block[part]);
@@ -27,6 +29,7 @@ pub(super) fn nvfp4(block: &[u8; 36], out: &mut [f32; 64]) {
 }
 
 /// Half of an unsigned E4M3 with bias 7; 127 stands for 0.
+#[inline(always)]
 fn e4m3(x: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(x >> 3 & 15), f32::from(x & 7));
     match (x, exponent) {

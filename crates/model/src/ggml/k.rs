@@ -4,6 +4,7 @@ use super::legacy::LEVELS;
 use super::{f16_at, u16_at, u32_at};
 
 /// Parts of 16: four bits of scale and four of minimum each; two bits an element.
+#[inline(always)]
 pub(super) fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
     let (d, m) = (f16_at(block, 80), f16_at(block, 82));
     for (part, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
@@ -17,6 +18,7 @@ pub(super) fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
 }
 
 /// Parts of 16: six bits of scale about 32; two bits an element and a third in a mask.
+#[inline(always)]
 pub(super) fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
     let d = f16_at(block, 108);
     let packed: &[u8; 12] = block[96..108].try_into().expect("12 bytes");
@@ -34,6 +36,7 @@ pub(super) fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
 }
 
 /// Six bits of scale and six of minimum of each of the 8 parts of Q4_K and Q5_K.
+#[inline(always)]
 pub(super) fn scale_and_minimum(packed: &[u8], part: usize) -> (u8, u8) {
     if part < 4 {
         (packed[part] & 63, packed[part + 4] & 63)
@@ -43,15 +46,20 @@ pub(super) fn scale_and_minimum(packed: &[u8], part: usize) -> (u8, u8) {
     }
 }
 
+/// Scale and minimum of a part of Q4_K or Q5_K.
+#[inline(always)]
+fn part_of(block: &[u8], d: f32, m: f32, part: usize) -> (f32, f32) {
+    let (scale, minimum) = scale_and_minimum(&block[4..16], part);
+    (d * f32::from(scale), m * f32::from(minimum))
+}
+
 /// Parts of 32, two of which share their bytes: the first has the low four bits.
+#[inline(always)]
 pub(super) fn q4_k(block: &[u8; 144], out: &mut [f32; 256]) {
     let (d, m) = (f16_at(block, 0), f16_at(block, 2));
     for (pair, (out, quants)) in out.as_chunks_mut::<64>().0.iter_mut().zip(block[16..].as_chunks::<32>().0).enumerate()
     {
-        let [low, high] = [2 * pair, 2 * pair + 1].map(|part| {
-            let (scale, minimum) = scale_and_minimum(&block[4..16], part);
-            (d * f32::from(scale), m * f32::from(minimum))
-        });
+        let (low, high) = (part_of(block, d, m, 2 * pair), part_of(block, d, m, 2 * pair + 1));
         let (first, second) = out.split_at_mut(32);
         for l in 0..32 {
             first[l] = low.0 * f32::from(quants[l] & 15) - low.1;
@@ -61,15 +69,13 @@ pub(super) fn q4_k(block: &[u8; 144], out: &mut [f32; 256]) {
 }
 
 /// As Q4_K, with a fifth bit an element.
+#[inline(always)]
 pub(super) fn q5_k(block: &[u8; 176], out: &mut [f32; 256]) {
     let (d, m) = (f16_at(block, 0), f16_at(block, 2));
     let fifth: &[u8; 32] = block[16..48].try_into().expect("32 bytes");
     for (pair, (out, quants)) in out.as_chunks_mut::<64>().0.iter_mut().zip(block[48..].as_chunks::<32>().0).enumerate()
     {
-        let [low, high] = [2 * pair, 2 * pair + 1].map(|part| {
-            let (scale, minimum) = scale_and_minimum(&block[4..16], part);
-            (d * f32::from(scale), m * f32::from(minimum))
-        });
+        let (low, high) = (part_of(block, d, m, 2 * pair), part_of(block, d, m, 2 * pair + 1));
         let (first, second) = out.split_at_mut(32);
         for l in 0..32 {
             first[l] = low.0 * f32::from(quants[l] & 15 | (fifth[l] >> (2 * pair) & 1) << 4) - low.1;
@@ -79,6 +85,7 @@ pub(super) fn q5_k(block: &[u8; 176], out: &mut [f32; 256]) {
 }
 
 /// Parts of 16 with a scale of 8 bits; four low bits and two high ones an element, about 32.
+#[inline(always)]
 pub(super) fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
     let d = f16_at(block, 208);
     for half in 0..2 {
@@ -98,6 +105,7 @@ pub(super) fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
 }
 
 /// One scale in f32; behind the elements stand sums of 16, which say nothing new.
+#[inline(always)]
 pub(super) fn q8_k(block: &[u8; 292], out: &mut [f32; 256]) {
     let d = f32::from_bits(u32_at(block, 0));
     for l in 0..256 {
@@ -106,6 +114,7 @@ pub(super) fn q8_k(block: &[u8; 292], out: &mut [f32; 256]) {
 }
 
 /// Parts of 32 with six bits of scale about 32; the levels of IQ4_NL.
+#[inline(always)]
 pub(super) fn iq4_xs(block: &[u8; 136], out: &mut [f32; 256]) {
     let (d, high) = (f16_at(block, 0), u16_at(block, 2));
     for (part, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {

@@ -5,6 +5,7 @@ use super::{f16_at, u32_at};
 /// The 16 levels of IQ4_NL and IQ4_XS.
 pub(super) const LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
+#[inline(always)]
 pub(super) fn q4_0(block: &[u8; 18], out: &mut [f32; 32]) {
     let d = f16_at(block, 0);
     for j in 0..16 {
@@ -14,6 +15,7 @@ pub(super) fn q4_0(block: &[u8; 18], out: &mut [f32; 32]) {
     }
 }
 
+#[inline(always)]
 pub(super) fn q4_1(block: &[u8; 20], out: &mut [f32; 32]) {
     let (d, m) = (f16_at(block, 0), f16_at(block, 2));
     for j in 0..16 {
@@ -23,6 +25,7 @@ pub(super) fn q4_1(block: &[u8; 20], out: &mut [f32; 32]) {
     }
 }
 
+#[inline(always)]
 pub(super) fn q5_0(block: &[u8; 22], out: &mut [f32; 32]) {
     let (d, high) = (f16_at(block, 0), u32_at(block, 2));
     for j in 0..16 {
@@ -32,6 +35,7 @@ pub(super) fn q5_0(block: &[u8; 22], out: &mut [f32; 32]) {
     }
 }
 
+#[inline(always)]
 pub(super) fn q5_1(block: &[u8; 24], out: &mut [f32; 32]) {
     let (d, m, high) = (f16_at(block, 0), f16_at(block, 2), u32_at(block, 4));
     for j in 0..16 {
@@ -42,11 +46,13 @@ pub(super) fn q5_1(block: &[u8; 24], out: &mut [f32; 32]) {
 }
 
 /// Elements j and j + 16: four bits of `q` each, and bits j and j + 16 of `high`.
+#[inline(always)]
 fn fifth_bit(q: u8, high: u32, j: usize) -> (u8, u8) {
     let bit = |j: usize| ((high >> j & 1) << 4) as u8;
     (q & 15 | bit(j), q >> 4 | bit(j + 16))
 }
 
+#[inline(always)]
 pub(super) fn q8_0(block: &[u8; 34], out: &mut [f32; 32]) {
     let d = f16_at(block, 0);
     for j in 0..32 {
@@ -55,6 +61,7 @@ pub(super) fn q8_0(block: &[u8; 34], out: &mut [f32; 32]) {
 }
 
 /// Behind the scale stands the block's sum, which says nothing new.
+#[inline(always)]
 pub(super) fn q8_1(block: &[u8; 36], out: &mut [f32; 32]) {
     let d = f16_at(block, 0);
     for j in 0..32 {
@@ -62,6 +69,7 @@ pub(super) fn q8_1(block: &[u8; 36], out: &mut [f32; 32]) {
     }
 }
 
+#[inline(always)]
 pub(super) fn iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
     let d = f16_at(block, 0);
     for j in 0..16 {

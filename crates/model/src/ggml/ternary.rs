@@ -3,6 +3,7 @@
 use super::f16_at;
 
 /// Five elements a byte, as digits to base 3 of a fraction of 256.
+#[inline(always)]
 pub(super) fn tq1_0(block: &[u8; 54], out: &mut [f32; 256]) {
     let d = f16_at(block, 52);
     let mut out = out.iter_mut();
@@ -17,6 +18,7 @@ pub(super) fn tq1_0(block: &[u8; 54], out: &mut [f32; 256]) {
 }
 
 /// Two bits an element.
+#[inline(always)]
 pub(super) fn tq2_0(block: &[u8; 66], out: &mut [f32; 256]) {
     let d = f16_at(block, 64);
     for (part, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
@@ -28,6 +30,7 @@ pub(super) fn tq2_0(block: &[u8; 66], out: &mut [f32; 256]) {
 }
 
 /// One bit an element.
+#[inline(always)]
 pub(super) fn q1_0(block: &[u8; 18], out: &mut [f32; 128]) {
     let d = f16_at(block, 0);
     for (j, y) in out.iter_mut().enumerate() {
