@@ -52,11 +52,14 @@ pub fn scores<F: Float>(qk: ArrayView3<'_, F>, scale: F, cap: Option<F>, mask: M
         ensure(keys == padding.len(), "scores", qk.shape(), &[padding.len()], "qk is [H,T,S], padding [S]")?;
     }
     let mut out = qk.to_owned();
-    for ((_, t, s), x) in out.indexed_iter_mut() {
-        let scaled = *x * scale;
-        let capped = cap.map_or(scaled, |cap| softcap(scaled, cap));
-        *x = if mask.visible(keys - tokens + t, s) { capped } else { F::neg_infinity() };
-    }
+    let heads: Vec<_> = out.outer_iter_mut().collect();
+    each(heads, qk.len(), |mut head| {
+        for ((t, s), x) in head.indexed_iter_mut() {
+            let scaled = *x * scale;
+            let capped = cap.map_or(scaled, |cap| softcap(scaled, cap));
+            *x = if mask.visible(keys - tokens + t, s) { capped } else { F::neg_infinity() };
+        }
+    });
     Ok(out)
 }
 

@@ -5,6 +5,7 @@ use ndarray::{Array1, Array2, ArrayView1, ArrayView2};
 use crate::dot::{dot, sum};
 use crate::error::{OpError, ensure};
 use crate::float::Float;
+use crate::kernel::each;
 
 /// yᵢ = wᵢ · xᵢ / √(mean(x²) + eps), for each row.
 ///
@@ -19,11 +20,12 @@ pub fn rms_norm<F: Float>(x: ArrayView2<'_, F>, weight: ArrayView1<'_, F>, eps: 
     ensure(x.ncols() == weight.len(), "rms_norm", x.shape(), weight.shape(), "x is [T,D], weight [D]")?;
     let (x, weight) = (x.as_standard_layout(), weight.to_vec());
     let mut out = Array2::zeros(x.dim());
-    for (row, mut to) in x.rows().into_iter().zip(out.rows_mut()) {
-        let Some(row) = row.to_slice() else { continue };
+    let rows: Vec<_> = x.rows().into_iter().zip(out.rows_mut()).collect();
+    each(rows, x.len(), |(row, mut to)| {
+        let Some(row) = row.to_slice() else { return };
         let scale = (dot(row, row) / F::of(row.len() as f64) + eps).sqrt().recip();
         to.iter_mut().zip(row).zip(&weight).for_each(|((y, &x), &w)| *y = w * (x * scale));
-    }
+    });
     Ok(out)
 }
 

@@ -4,6 +4,7 @@ use ndarray::{ArrayD, ArrayViewD};
 
 use crate::dot::sum;
 use crate::float::Float;
+use crate::kernel::each;
 
 /// pᵢ = e^(xᵢ - max x) / Σⱼ e^(xⱼ - max x), over the last axis; of any shape.
 ///
@@ -14,15 +15,19 @@ use crate::float::Float;
 /// Source: PyTorch, torch.nn.functional.softmax.
 pub fn softmax<F: Float>(x: ArrayViewD<'_, F>) -> ArrayD<F> {
     let mut out = x.as_standard_layout().into_owned();
-    for mut row in out.rows_mut() {
+    let width = out.shape().last().copied().unwrap_or(1).max(1);
+    let rows = out.as_slice_mut().map(|all| all.chunks_mut(width).collect::<Vec<_>>()).unwrap_or_default();
+    each(rows, x.len().saturating_mul(EXPONENTIAL), |row| {
         let top = row.iter().copied().fold(F::neg_infinity(), F::max);
         if top == F::neg_infinity() && row.iter().all(|x| *x == top) {
-            row.fill(F::zero());
-            continue;
+            return row.fill(F::zero());
         }
-        row.mapv_inplace(|x| (x - top).exp());
-        let total = sum(row.as_slice().unwrap_or_default(), |x| x);
-        row.mapv_inplace(|x| x / total);
-    }
+        row.iter_mut().for_each(|x| *x = (*x - top).exp());
+        let total = sum(row, |x| x);
+        row.iter_mut().for_each(|x| *x /= total);
+    });
     out
 }
+
+/// Multiply-adds that a power of e takes the time of.
+pub(crate) const EXPONENTIAL: usize = 32;
