@@ -224,15 +224,19 @@ impl Session {
     }
 
     fn finding(&self, screen: &mut Screen, group: &[&Replayed]) {
-        let worst = group.iter().filter_map(|t| t.report.metrics?.nmse()).fold(0.0, f64::max);
+        let worst = group.iter().filter_map(|t| t.report.metrics?.nmse()).reduce(f64::max);
         let one = group[0];
         let reads = one.from.iter().map(ToString::to_string).collect::<Vec<_>>();
         let inputs = if reads.is_empty() { "the tokens".into() } else { shorten(&reads, 4) };
         let of = if group.len() > 1 { " and so on" } else { "" };
         screen.line(&format!("  {}  {}", paint(BOLD, &where_of(group)), one.report.op));
+        let off = match worst {
+            Some(nmse) => format!("NMSE {}", number(nmse)),
+            None => one.report.reason.clone().unwrap_or_default(),
+        };
         screen.line(&format!(
-            "    NMSE {} against what comes out of the candidate's own {inputs}{of} ({} allowed)",
-            number(worst),
+            "    {} against what comes out of the candidate's own {inputs}{of} ({} allowed)",
+            safe(&off),
             one.report.allowed.map_or("-".into(), number)
         ));
         if !one.through.is_empty() {
@@ -244,7 +248,9 @@ impl Session {
             let norm = if one.report.place.tap.site == Site::HAttn { Site::AttnNorm } else { Site::FfnNorm };
             let norm = Tap { site: norm, ..one.report.place.tap }.to_string();
             let text = fit.in_words(&stream.to_string(), &branch.to_string(), &norm);
-            screen.line(&format!("    it is {text} (leaves NMSE {})", number(fit.residual_nmse)));
+            let word =
+                if fit.residual_nmse < EXPLAINS * worst.unwrap_or(f64::INFINITY) { "it is" } else { "at best it is" };
+            screen.line(&format!("    {word} {text} (leaves NMSE {})", number(fit.residual_nmse)));
         }
     }
 
@@ -276,6 +282,9 @@ impl Session {
         })
     }
 }
+
+/// A fit that leaves less than this share of the error explains it.
+const EXPLAINS: f64 = 0.01;
 
 /// `layers.0.h_attn`, or `layers.0-2.h_attn` for a group.
 fn where_of(group: &[&Replayed]) -> String {

@@ -197,9 +197,11 @@ impl Run<'_> {
         };
         let (from, through) = self.stretch(step, number);
         let mut replayed = self.verdict(step, place, &own, &right, &exact, !through.is_empty());
+        let positions_are_all = positions.is_none();
         replayed.report.positions = positions;
         (replayed.from, replayed.through) = (from, through);
-        if replayed.report.status == Status::Diverged && matches!(step.op, Op::Residual { .. }) {
+        let add = matches!(step.op, Op::Residual { .. }) && replayed.through.is_empty() && positions_are_all;
+        if replayed.report.status == Status::Diverged && add {
             replayed.fit = self.residual(step, number, &own)?;
         }
         Ok(replayed)
@@ -211,6 +213,9 @@ impl Run<'_> {
         for &tap in &step.reads {
             let found = if step.cached() == Some(tap) { self.whole(tap, number)? } else { self.value(tap, number)? };
             match found {
+                Ok((_, w)) if !can_be_read(tap.site, &w) => {
+                    return Ok(Err(format!("{tap}, which it reads, holds NaN, infinities, or rows without a key")));
+                }
                 Ok((n, w)) => {
                     narrow.push(n);
                     wide.push(w);
@@ -425,7 +430,9 @@ impl Run<'_> {
     /// Finds the order of the rows of Q and K where the dump does not say: the one in which more of the first layers' taps come out.
     fn settle_row_order(&mut self) -> Done<Option<String>> {
         let plan = &self.recorded.model.plan;
-        let steps: Vec<&Step> = plan.steps.iter().filter(|s| turned(s.tap.site)).take(4).collect();
+        // A rotation alone cannot tell: the other pairing looks like the other order. What is made by a matrix can.
+        let by_matrix = |s: &&Step| turned(s.tap.site) && !self.stretch(s, 0).0.iter().any(|tap| turned(tap.site));
+        let steps: Vec<&Step> = plan.steps.iter().filter(by_matrix).take(4).collect();
         let mut off = BTreeMap::new();
         for order in [QkRows::Half, QkRows::Adjacent] {
             self.recorded.qk_rows = order;
@@ -480,6 +487,18 @@ fn storage(dtype: firstdiff_trace::DType) -> f64 {
         firstdiff_trace::DType::F32 => 4e-15,
         firstdiff_trace::DType::F16 => 1e-7,
         firstdiff_trace::DType::BF16 => 6e-6,
+    }
+}
+
+/// Whether a recorded input has one right outcome: finite, and in scores at least one key a row that is not masked.
+fn can_be_read(site: Site, values: &ArrayD<f64>) -> bool {
+    const MASKED: f64 = -9000.0;
+    match site {
+        Site::Scores => values.rows().into_iter().all(|row| {
+            row.iter().any(|x| x.is_finite() && *x > MASKED)
+                && row.iter().all(|x| x.is_finite() || *x == f64::NEG_INFINITY)
+        }),
+        _ => values.iter().all(|x| x.is_finite()),
     }
 }
 
