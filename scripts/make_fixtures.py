@@ -121,8 +121,10 @@ class Maker:
     def make(self):
         for name in MODELS:
             fixture_models.write_model(name, self.out / "models" / name)
-        for part in ("golden", "right", "faulty"):
+        for part in ("golden", "right", "faulty", "gguf"):
             (self.out / part).mkdir(exist_ok=True)
+        for model, dtype in (("llama", "f16"), ("qwen2", "f32"), ("qwen3", "f16")):
+            self.script("hf_to_gguf.py", f"models/{model}", f"gguf/{model}-{dtype}.gguf", "--dtype", dtype)
         self.goldens()
         self.rights()
         self.faults()
@@ -339,7 +341,7 @@ def verify_faulty(out):
 
 def check(new, old, llama_cpp):
     """Differences between fixtures made again and the committed ones."""
-    files = {p.relative_to(root) for root in (new, old) for part in ("models", "golden", "right", "faulty")
+    files = {p.relative_to(root) for root in (new, old) for part in ("models", "golden", "right", "faulty", "gguf")
              for p in (root / part).rglob("*") if p.is_file()}
     units = sorted({f.parent if f.name == "dump.json" or (old / f.parent / "dump.json").exists() else f for f in files}, key=str)
     problems, table = [], {}

@@ -227,7 +227,8 @@ impl Session {
         let worst = group.iter().filter_map(|t| t.report.metrics?.nmse()).reduce(f64::max);
         let one = group[0];
         let reads = one.from.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let inputs = if reads.is_empty() { "the tokens".into() } else { shorten(&reads, 4) };
+        let inputs =
+            if reads.is_empty() { "the tokens".into() } else { format!("the candidate's own {}", shorten(&reads, 4)) };
         let of = if group.len() > 1 { " and so on" } else { "" };
         screen.line(&format!("  {}  {}", paint(BOLD, &where_of(group)), one.report.op));
         let off = match worst {
@@ -235,7 +236,7 @@ impl Session {
             None => one.report.reason.clone().unwrap_or_default(),
         };
         screen.line(&format!(
-            "    {} against what comes out of the candidate's own {inputs}{of} ({} allowed)",
+            "    {} against what comes out of {inputs}{of} ({} allowed)",
             safe(&off),
             one.report.allowed.map_or("-".into(), number)
         ));

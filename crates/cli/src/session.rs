@@ -66,7 +66,7 @@ impl Session {
         let steps: std::collections::BTreeSet<u32> = entries.map(|e| e.step).chain([0]).collect();
         self.graph = Graph::new(&nodes(&model), steps);
         if !matches!(self.options.profile, Profile::F32) {
-            let note = "tolerances are the table's: the model runs in exact and f32 so far";
+            let note = "tolerances are the table's; those of f32 alone are measured by running the model";
             self.warnings.push(format!("profile {}: {note}", self.options.profile));
             return Ok(self);
         }
