@@ -1,8 +1,10 @@
-//! What does the project's own work need? `cargo xtask bisect | gate | fixtures | bench | readme`: thin, calls the crates.
+//! What does the project's own work need? `cargo xtask bisect | gate | fixtures | bench | bench-forward | docs | readme`: thin, calls the crates.
 
 mod bench;
 mod bisect;
+mod docs;
 mod fixtures;
+mod forward_bench;
 mod gate;
 mod readme;
 
@@ -35,6 +37,14 @@ enum Xtask {
     },
     /// Measures speed against NumPy in the same run; needs Python with NumPy
     Bench,
+    /// Measures a forward pass of 1.1 B parameters against PyTorch and llama.cpp, and writes docs/SPEED.md; makes 7.3 GB of models first
+    BenchForward {
+        /// Where the models are, or are made [default: firstdiff-bench in the temporary folder]
+        #[arg(long)]
+        folder: Option<PathBuf>,
+    },
+    /// Writes the tables of docs/ from what the scripts measure; needs Python with scripts/requirements.txt
+    Docs,
     /// Writes the terminal run in README.md anew, or fails if it is not what the command prints
     Readme {
         /// Only compare
@@ -49,6 +59,8 @@ fn main() -> ExitCode {
         Xtask::Gate { update } => gate::run(update),
         Xtask::Fixtures { update, skip_llama_cpp } => fixtures::run(update, skip_llama_cpp),
         Xtask::Bench => bench::run().map(|()| 0),
+        Xtask::BenchForward { folder } => forward_bench::run(folder),
+        Xtask::Docs => docs::run(),
         Xtask::Readme { check } => readme::run(check),
     };
     ExitCode::from(outcome.unwrap_or_else(|error| {

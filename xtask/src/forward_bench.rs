@@ -1,0 +1,129 @@
+//! `cargo xtask bench-forward`: how long does a forward pass take, against PyTorch and llama.cpp in the same run? Writes docs/SPEED.md.
+//!
+//! A TinyLlama shape with random weights, all logits, 2 threads, best of some runs each. Also `weights` on two files of that size against NumPy, and
+//! the memory a run from Q4_K_M takes beside the mapped file.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+const SIZES: [&str; 4] = ["1", "14", "128", "512"];
+
+type Seconds = BTreeMap<String, f64>;
+
+/// Makes the models in `folder` where they are not there, measures, and writes the table.
+pub(crate) fn run(folder: Option<PathBuf>) -> Result<u8> {
+    let folder = folder.unwrap_or_else(|| std::env::temp_dir().join("firstdiff-bench"));
+    script(&["make".as_ref(), folder.as_os_str()])?;
+    build()?;
+    let torch = seconds(&script(&with_sizes(&["torch"]))?)?;
+    let mut text = "# A forward pass of 1.1 billion parameters\n\nSeconds for all logits at T tokens, 2 threads, best of some runs, all in one run of `cargo xtask \
+                    bench-forward`, which writes this page.\nThe ratio is ours to the faster of the others. llama.cpp with weights as they are stored \
+                    (neither AMX nor repacked).\n\n| weights | arithmetic | T | ours | PyTorch f32 | llama.cpp | ratio |\n|---|---|---|---|---|---|---|\n"
+        .to_owned();
+    for (file, profiles) in [("f32", &["f32"][..]), ("f16", &["f32"]), ("q4_k_m", &["f32", "ggml"])] {
+        let path = folder.join(format!("{file}.gguf"));
+        let theirs = seconds(&script(&with_sizes(&["llama.cpp", &path.to_string_lossy()]))?)?;
+        for profile in profiles {
+            let ours = seconds(&forward(&path, profile)?)?;
+            for size in SIZES {
+                let torch = torch.get(size).copied().filter(|_| file == "f32");
+                let (ours, theirs) = (ours[size], theirs[size]);
+                let fastest = torch.map_or(theirs, |torch| torch.min(theirs));
+                let torch = torch.map_or("-".into(), |s| format!("{s:.3}"));
+                text += &format!(
+                    "| {file} | {profile} | {size} | {ours:.3} | {torch} | {theirs:.3} | {:.2} |\n",
+                    ours / fastest
+                );
+            }
+        }
+    }
+    text += &weights(&folder)?;
+    text += &memory(&folder)?;
+    crate::docs::write(&crate::root()?.join("docs/SPEED.md"), &text)?;
+    Ok(0)
+}
+
+/// `weights` on two files of the shape, against what people write in NumPy.
+fn weights(folder: &Path) -> Result<String> {
+    let (a, b) = (folder.join("f16.gguf"), folder.join("f32.gguf"));
+    let once = || -> Result<f64> {
+        let start = Instant::now();
+        let output = Command::new(binary("firstdiff")?).arg("weights").args([&b, &a]).output()?;
+        ensure!(output.status.code() == Some(0), "weights: {}", String::from_utf8_lossy(&output.stdout));
+        Ok(start.elapsed().as_secs_f64())
+    };
+    let best = (0..3).map(|_| once()).collect::<Result<Vec<_>>>()?.into_iter().fold(f64::INFINITY, f64::min);
+    let numpy: f64 = script(&["weights".as_ref(), b.as_os_str(), a.as_os_str()])?.trim().parse()?;
+    let bytes = (a.metadata()?.len() + b.metadata()?.len()) as f64 / 1e9;
+    Ok(format!(
+        "\n`firstdiff weights f32.gguf f16.gguf` ({bytes:.1} GB): {best:.2} s, {:.1} GB/s; the NumPy script {numpy:.1} s, {:.1} GB/s: {:.0} times as fast.\n",
+        bytes / best,
+        bytes / numpy,
+        numpy / best
+    ))
+}
+
+/// The most memory that is no mapped file, of `weights` and of a forward pass.
+fn memory(folder: &Path) -> Result<String> {
+    let (small, large) = (folder.join("q4_k_m.gguf"), folder.join("f32.gguf"));
+    let weights = anonymous(Command::new(binary("firstdiff")?).arg("weights").args([&large, &small]))?;
+    let run = anonymous(Command::new(binary("examples/forward")?).arg(&small).args(["ggml", "14"]))?;
+    Ok(format!(
+        "\nMemory beside the mapped files: {weights:.0} MiB for `weights f32.gguf q4_k_m.gguf`; {run:.0} MiB for a forward of 14 tokens from q4_k_m.gguf.\n"
+    ))
+}
+
+fn anonymous(command: &mut Command) -> Result<f64> {
+    let mut child = command.stdout(std::process::Stdio::null()).spawn()?;
+    let mut most = 0.0f64;
+    while child.try_wait()?.is_none() {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:"));
+        most = most.max(line.and_then(|l| l.split_whitespace().next()?.parse::<f64>().ok()).unwrap_or(0.0));
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    Ok(most / 1024.0)
+}
+
+fn build() -> Result<()> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    for what in [&["-p", "firstdiff"][..], &["-p", "firstdiff-model", "--example", "forward"]] {
+        let status = Command::new(&cargo).args(["build", "--release", "--quiet"]).args(what).status()?;
+        ensure!(status.success(), "cargo build --release {} failed", what.join(" "));
+    }
+    Ok(())
+}
+
+/// A file under target/release, whichever profile this task itself was built in.
+fn binary(name: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let target = own.parent().and_then(Path::parent).context("xtask stands in no target folder")?;
+    Ok(target.join("release").join(name))
+}
+
+fn forward(model: &Path, profile: &str) -> Result<String> {
+    let output = Command::new(binary("examples/forward")?).arg(model).arg(profile).args(SIZES).output()?;
+    ensure!(output.status.success(), "forward: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn with_sizes<'a>(first: &[&'a str]) -> Vec<&'a std::ffi::OsStr> {
+    first.iter().copied().chain(SIZES).map(std::ffi::OsStr::new).collect()
+}
+
+/// Runs scripts/bench_forward.py; its last line is what it found.
+fn script(args: &[&std::ffi::OsStr]) -> Result<String> {
+    let path = crate::root()?.join("scripts/bench_forward.py");
+    let output = Command::new(crate::python()).arg(path).args(args).env("FIRSTDIFF_EXTRA_BUFTS", "0").output()?;
+    ensure!(output.status.success(), "bench_forward.py: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout)?;
+    Ok(text.lines().last().unwrap_or_default().to_owned())
+}
+
+fn seconds(json: &str) -> Result<Seconds> {
+    Ok(serde_json::from_str(json)?)
+}
