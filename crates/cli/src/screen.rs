@@ -212,8 +212,13 @@ fn fold_line(name: &str, run: &[TapReport]) -> String {
         }
     } else {
         let wrong = checked.iter().filter(|t| t.status == Status::Diverged).count();
-        let more = if wrong > 0 { format!(", {wrong} of them with inputs that agree") } else { String::new() };
-        format!("{} differ{more}", checked.len())
+        let more = if wrong > 0 && wrong < checked.len() {
+            format!(", {wrong} of them with inputs that agree")
+        } else {
+            String::new()
+        };
+        let word = if wrong == checked.len() { "diverged" } else { "differ" };
+        format!("{} {word}{more}", checked.len())
     };
     format!("  {} {name:<32} {what}{}", mark(status), paint(DIM, &missing))
 }

@@ -44,6 +44,9 @@ fn the_screens() {
         "range",
         screen(&["compare", "golden/minimind-torch.npz", "faulty/minimind-layer-skipped-layer1.npz"])
     );
+    insta::assert_snapshot!("replay", screen(&["replay", "models/llama", FAULTY]));
+    insta::assert_snapshot!("weights", screen(&["weights", "models/llama", "gguf/llama-f16.gguf"]));
+    insta::assert_snapshot!("weights_wrong", screen(&["weights", "models/llama", "models/mistral"]));
     insta::assert_snapshot!("decode", screen(&["compare", GOLDEN, "faulty/llama-kv-cache-shift.npz"]));
 }
 
@@ -54,6 +57,10 @@ fn exit_codes() {
     assert_eq!(firstdiff(&["compare", GOLDEN, FAULTY]).status.code(), Some(1));
     assert_eq!(firstdiff(&["compare", GOLDEN]).status.code(), Some(2));
     assert_eq!(firstdiff(&["compare", GOLDEN, FAULTY, "--profile", "f8"]).status.code(), Some(2));
+    assert_eq!(firstdiff(&["replay", "models/llama", GOLDEN]).status.code(), Some(0));
+    assert_eq!(firstdiff(&["replay", "models/llama", FAULTY]).status.code(), Some(1));
+    assert_eq!(firstdiff(&["weights", "models/qwen2", "gguf/qwen2-f32.gguf"]).status.code(), Some(0));
+    assert_eq!(firstdiff(&["weights", "models/llama", "models/mistral"]).status.code(), Some(1));
     assert_eq!(firstdiff(&["--help"]).status.code(), Some(0));
 }
 
@@ -76,7 +83,14 @@ fn bad_input_is_one_line_and_exit_code_2() {
     refuses(&["dump", "golden/llama-torch", "-o", &at("out"), "--tokens", "1"], &["config.json"]);
     refuses(&["dump", "models/llama", "-o", &at("out"), "--tokens", "1,9999"], &["9999"]);
     refuses(&["dump", "models/llama", "-o", &at("out"), "--tokens", "1", "--taps", "layers.9.*"], &["layers.9"]);
-    refuses(&["dump", "models/llama", "-o", &at("out"), "--tokens", "1", "--profile", "bf16"], &["bf16"]);
+    refuses(&["replay", "golden/llama-torch", GOLDEN], &["config.json"]);
+    refuses(&["replay", "models/llama", "models/llama"], &["models/llama", "not a dump"]);
+    refuses(&["weights", "models/llama", GOLDEN], &["llama-torch", "holds no weights"]);
+    refuses(&["weights", "models/llama", "nowhere.gguf"], &["nowhere.gguf"]);
+    fs::write(at("cut.gguf"), &fs::read(fixtures().join("gguf/llama-f16.gguf")).unwrap()[..5000]).unwrap();
+    refuses(&["weights", "models/llama", &at("cut.gguf")], &["cut.gguf", "are not in the file"]);
+    fs::write(at("x.pt"), b"PK\x03\x04").unwrap();
+    refuses(&["weights", "models/llama", &at("x.pt")], &["x.pt", "torch_to_safetensors.py"]);
     assert!(!Path::new(&at("out")).exists(), "nothing half-written");
     assert_eq!(
         fs::read_dir(folder.path())
@@ -88,6 +102,26 @@ fn bad_input_is_one_line_and_exit_code_2() {
     refuses(&["gate", GOLDEN, GOLDEN, "--baseline", &at("none")], &["none", "--update"]);
     fs::write(at("bad"), "h0 nonsense\n").unwrap();
     refuses(&["gate", GOLDEN, GOLDEN, "--baseline", &at("bad")], &["bad", "line 1"]);
+}
+
+#[test]
+fn json_of_replay_and_weights() {
+    let report = json(&["replay", "models/llama", FAULTY]);
+    assert_eq!((&report["command"], &report["verdict"]), (&"replay".into(), &"diverged".into()));
+    let finding = &report["findings"][0];
+    assert_eq!((&finding["tap"], &finding["op"]), (&"layers.0.q_rope".into(), &"rope".into()));
+    for key in ["layers", "cause", "params", "match", "residual_nmse", "alternatives", "note"] {
+        assert!(finding.get(key).is_some(), "{key}");
+    }
+    for tap in report["taps"].as_array().unwrap() {
+        for key in ["tap", "status", "reason", "nmse", "rmse", "correlation", "max_abs_diff", "max_at", "allowed_nmse"]
+        {
+            assert!(tap.get(key).is_some(), "{key}");
+        }
+    }
+    let report = json(&["weights", "models/llama", "gguf/llama-f16.gguf"]);
+    assert_eq!((&report["command"], &report["verdict"]), (&"weights".into(), &"parity".into()));
+    assert_eq!(report["findings"].as_array().map(Vec::len), Some(0));
 }
 
 #[test]

@@ -38,7 +38,9 @@ pub(crate) fn open_folder(folder: &Path) -> Result<Opened, ModelError> {
     for name in names {
         let Some((stem, ending)) = name.rsplit_once('.') else { continue };
         let path = folder.join(&name);
-        if !path.is_file() || stem.parse::<Tap>().is_ok() {
+        // Taps, of decode steps too, are no weights.
+        let tap = stem.rsplit_once(".step").map_or(stem, |(tap, _)| tap);
+        if !path.is_file() || tap.parse::<Tap>().is_ok() {
             continue;
         }
         match RAW.iter().find(|(raw, _)| *raw == ending) {
@@ -144,9 +146,11 @@ impl Found {
     fn finish(self, path: &Path, format: &'static str) -> Result<Opened, ModelError> {
         let refuse = |reason: &str| ModelError::Format { file: path.into(), reason: reason.into() };
         if self.table.is_empty() {
-            return Err(refuse("holds no weights: neither a model's files nor tensors under other names than taps"));
+            return Err(refuse(
+                "holds no weights: no config.json, no model.safetensors, and no tensors under other names than taps",
+            ));
         }
-        let config = Err(refuse("holds tensors, but nothing that says what the model is"));
+        let config = Err(refuse("holds tensors, but no config.json and nothing else that says what the model is"));
         Ok(Opened::new(format, Weights::new(self.files, self.table, names::hugging_face), config))
     }
 }
