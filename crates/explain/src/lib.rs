@@ -9,5 +9,6 @@ pub mod weights;
 
 mod recorded;
 mod residual;
+mod right;
 
 pub use residual::Fit;

@@ -2,17 +2,17 @@
 //!
 //! Where an input was not recorded it is computed from the nearest recorded ones, and the finding names the whole stretch.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use firstdiff_compare::{Allowance, Difference, Operand, Outcome, Pair, Place, Status, TapReport, judge, number};
-use firstdiff_compare::{Profile as Judged, metrics::Metrics};
-use firstdiff_model::{Chunk, Model, ModelError, Op, Profile, Step, WeightRef, eval_step, eval_step_in};
-use firstdiff_trace::{Dump, DumpError, QkRows, Rows, Site, Tap, Values};
+use firstdiff_compare::{Difference, Outcome, Place, Profile as Judged, Status, TapReport, number};
+
+use firstdiff_model::{Chunk, Model, ModelError, Op, Profile, Step, eval_step, eval_step_in};
+use firstdiff_trace::{Dump, DumpError, QkRows, Rows, Site, Tap};
 use ndarray::{ArrayD, Axis, concatenate};
 
 use crate::recorded::{Recorded, Unusable, turned};
 use crate::residual::{Fit, fit};
+use crate::right::{OWN_ROUNDING, compared, distance, storage, tolerance};
 
 /// How to judge.
 #[derive(Clone, Debug)]
@@ -458,38 +458,6 @@ impl Run<'_> {
     }
 }
 
-/// Rounding of one operation, another order of summation included: a plain loop is six times as far off as sixteen lanes.
-const ROOM: f64 = 64.0;
-/// No operation is held to less than this in f32.
-const LEAST: f64 = 1e-12;
-/// In coarser profiles, by how much two right ways to round one operation differ, in units of what rounding costs.
-const HALF_ROOM: f64 = 4.0;
-/// Values on the edge of a step of quantised activations: this share of what quantising costs.
-const EDGES: f64 = 0.01;
-/// Up to this many times what rounding costs, nobody can tell another rounding from a fault.
-const OWN_ROUNDING: f64 = 4.0;
-
-/// NMSE up to which a step agrees, when its rounding costs `noise`. Over several steps rounded values reach edges of rounding themselves.
-fn tolerance(profile: Profile, noise: f64, stretch: bool) -> f64 {
-    match profile {
-        Profile::Exact => 1e-24,
-        Profile::F32 => (ROOM * noise).max(LEAST),
-        Profile::F16 | Profile::Bf16 => (HALF_ROOM * noise).max(LEAST),
-        Profile::Ggml { .. } if stretch => (HALF_ROOM * noise).max(10.0 * LEAST),
-        Profile::Ggml { .. } => (EDGES * noise).max(10.0 * LEAST),
-    }
-}
-
-/// NMSE that storing a tap costs by itself.
-fn storage(dtype: firstdiff_trace::DType) -> f64 {
-    match dtype {
-        firstdiff_trace::DType::F64 => 0.0,
-        firstdiff_trace::DType::F32 => 4e-15,
-        firstdiff_trace::DType::F16 => 1e-7,
-        firstdiff_trace::DType::BF16 => 6e-6,
-    }
-}
-
 /// Whether a recorded input has one right outcome: finite, and in scores at least one key a row that is not masked.
 fn can_be_read(site: Site, values: &ArrayD<f64>) -> bool {
     const MASKED: f64 = -9000.0;
@@ -510,36 +478,4 @@ fn rowwise(op: &Op) -> bool {
 fn joined<E: Clone>(parts: &[ArrayD<E>]) -> Result<ArrayD<E>, String> {
     let views: Vec<_> = parts.iter().map(|x| x.view()).collect();
     concatenate(Axis(0), &views).map_err(|e| format!("the rows of earlier steps do not fit: {e}"))
-}
-
-/// NMSE over what is finite in both.
-fn distance(reference: &ArrayD<f64>, other: &ArrayD<f64>) -> f64 {
-    let finite = reference.iter().zip(other).filter(|(r, o)| r.is_finite() && o.is_finite());
-    let (error, energy) = finite.fold((0.0, 0.0), |(e, n), (r, o)| (e + (o - r).powi(2), n + r * r));
-    if energy > 0.0 { error / energy } else { error }
-}
-
-fn compared(
-    site: Site,
-    reference: &ArrayD<f64>,
-    candidate: &ArrayD<f64>,
-    profile: Judged,
-    allowed: f64,
-) -> (Outcome, Metrics, Vec<usize>) {
-    let values = |x: &ArrayD<f64>| Values::F64(Cow::Owned(x.iter().copied().collect()));
-    let (left, right) = (values(reference), values(candidate));
-    let operand = |values| Operand { values, shape: reference.shape(), rows: None };
-    match Pair::new(site, &operand(&left), &operand(&right), None) {
-        Ok(pair) => {
-            let judgement = judge(&pair, profile, &Allowance::own(allowed));
-            (judgement.outcome, judgement.metrics, pair.shape().to_vec())
-        }
-        Err(_) => (Outcome::Unclear, Metrics::of_f64(&[], &[]), Vec::new()),
-    }
-}
-
-/// The weights a step reads, for messages.
-pub fn weights_of(model: &Model, tap: Tap) -> Vec<String> {
-    let refs: &[WeightRef] = model.plan.step(tap).map_or(&[], |step| &step.weights);
-    refs.iter().map(|&weight| model.weights.name(weight)).collect()
 }

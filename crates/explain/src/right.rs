@@ -1,0 +1,68 @@
+//! When is an operation right by itself? How far from its right value rounding may leave it, and how that is judged.
+
+use std::borrow::Cow;
+
+use firstdiff_compare::{Allowance, Operand, Outcome, Pair, Profile as Judged, judge, metrics::Metrics};
+use firstdiff_model::Profile;
+use firstdiff_trace::{DType, Site, Values};
+use ndarray::ArrayD;
+
+/// Rounding of one operation, another order of summation included: a plain loop is six times as far off as sixteen lanes.
+const ROOM: f64 = 64.0;
+/// No operation is held to less than this in f32.
+const LEAST: f64 = 1e-12;
+/// In coarser profiles, by how much two right ways to round one operation differ, in units of what rounding costs.
+const HALF_ROOM: f64 = 4.0;
+/// Values on the edge of a step of quantised activations: this share of what quantising costs.
+const EDGES: f64 = 0.01;
+/// Over a stretch of several products.
+const FEW_EDGES: f64 = 0.1;
+/// Up to this many times what rounding costs, nobody can tell another rounding from a fault.
+pub(crate) const OWN_ROUNDING: f64 = 4.0;
+
+/// NMSE up to which a step agrees, when its rounding costs `noise`. Over several steps rounded values reach edges of rounding themselves.
+pub(crate) fn tolerance(profile: Profile, noise: f64, stretch: bool) -> f64 {
+    match profile {
+        Profile::Exact => 1e-24,
+        Profile::F32 => (ROOM * noise).max(LEAST),
+        Profile::F16 | Profile::Bf16 => (HALF_ROOM * noise).max(LEAST),
+        Profile::Ggml { .. } if stretch => (FEW_EDGES * noise).max(10.0 * LEAST),
+        Profile::Ggml { .. } => (EDGES * noise).max(10.0 * LEAST),
+    }
+}
+
+/// NMSE that storing a tap costs by itself.
+pub(crate) fn storage(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => 0.0,
+        DType::F32 => 4e-15,
+        DType::F16 => 1e-7,
+        DType::BF16 => 6e-6,
+    }
+}
+
+/// NMSE over what is finite in both.
+pub(crate) fn distance(reference: &ArrayD<f64>, other: &ArrayD<f64>) -> f64 {
+    let finite = reference.iter().zip(other).filter(|(r, o)| r.is_finite() && o.is_finite());
+    let (error, energy) = finite.fold((0.0, 0.0), |(e, n), (r, o)| (e + (o - r).powi(2), n + r * r));
+    if energy > 0.0 { error / energy } else { error }
+}
+
+pub(crate) fn compared(
+    site: Site,
+    reference: &ArrayD<f64>,
+    candidate: &ArrayD<f64>,
+    profile: Judged,
+    allowed: f64,
+) -> (Outcome, Metrics, Vec<usize>) {
+    let values = |x: &ArrayD<f64>| Values::F64(Cow::Owned(x.iter().copied().collect()));
+    let (left, right) = (values(reference), values(candidate));
+    let operand = |values| Operand { values, shape: reference.shape(), rows: None };
+    match Pair::new(site, &operand(&left), &operand(&right), None) {
+        Ok(pair) => {
+            let judgement = judge(&pair, profile, &Allowance::own(allowed));
+            (judgement.outcome, judgement.metrics, pair.shape().to_vec())
+        }
+        Err(_) => (Outcome::Unclear, Metrics::of_f64(&[], &[]), Vec::new()),
+    }
+}
