@@ -1,6 +1,8 @@
 //! What error must storing values in a type cost? Computed from the values and the type's steps, not looked up.
 
 use firstdiff_model::{Half, Storage};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 
 /// Σ error² that storing `values` in `storage` costs. For 16-bit floats: of rounding each. For block types: a step's square over
 /// 12 an element, the step following from the values that share a scale and from the levels under it.
@@ -35,8 +37,27 @@ pub(crate) fn between([a, b]: [&[f32]; 2], [left, right]: [Option<Storage>; 2]) 
 /// Codebooks come this near to the best that their bits allow.
 const CODEBOOK: f64 = 2.0;
 
+/// A block at a time, so that the processor's own conversion is used.
 fn rounding(values: &[f32], half: Half) -> f64 {
-    values.iter().map(|&x| f64::from(half.round(x) - x).powi(2)).filter(|e| e.is_finite()).sum()
+    const BLOCK: usize = 1024;
+    let (mut rounded, mut sum) = ([0f32; BLOCK], 0.0);
+    let (mut f16s, mut bf16s) = ([f16::ZERO; BLOCK], [bf16::ZERO; BLOCK]);
+    for values in values.chunks(BLOCK) {
+        let rounded = &mut rounded[..values.len()];
+        match half {
+            Half::F16 => {
+                f16s[..values.len()].convert_from_f32_slice(values);
+                f16s[..values.len()].convert_to_f32_slice(rounded);
+            }
+            Half::BF16 => {
+                bf16s[..values.len()].convert_from_f32_slice(values);
+                bf16s[..values.len()].convert_to_f32_slice(rounded);
+            }
+        }
+        let squares = values.iter().zip(rounded.iter()).map(|(x, y)| f64::from(y - x).powi(2));
+        sum += squares.filter(|e| e.is_finite()).sum::<f64>();
+    }
+    sum
 }
 
 fn steps(values: &[f32], group: usize, levels: u32, minimum: bool) -> f64 {
