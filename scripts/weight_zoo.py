@@ -70,11 +70,14 @@ def model(family, layers):
 class Family:
     """One model, its Hugging Face folder, and the files made of it by name."""
 
-    def __init__(self, base, family, layers, name):
-        self.name, self.arch = name, family
-        self.weights, self.config = model(family, layers)
-        self.hf = form.write_hf_parts(base / name, self.weights, self.config)
-        self.made = {}
+    def __init__(self, base, name, weights, config, like=None):
+        self.name, self.weights, self.config, self.made = name, weights, config, {}
+        self.hf = form.write_hf_parts(base / name, weights, config, like and (like.hf, like.weights))
+
+    def first_layer(self, base, name):
+        """The same model cut off behind its first layer."""
+        weights = {n: w for n, w in self.weights.items() if not n.startswith("model.layers.") or n.startswith("model.layers.0.")}
+        return Family(base, name, weights, self.config | {"num_hidden_layers": 1}, self)
 
     def but(self, changes):
         """The weights with some exchanged; None takes one out."""
@@ -128,16 +131,19 @@ def right_conversions(zoo, family):
         quantise(made["f32"], made[kind], kind)
         form.check_by_hand(made[kind])
         zoo.right(f"{name}: GGUF {kind}", family.hf, made[kind])
-    for kind in ("F16", "BF16"):
-        made[f"hf-{kind}"] = form.write_hf(base / f"{name}-hf-{kind}", family.weights, family.config, kind)
-        zoo.right(f"{name}: Hugging Face {kind}", family.hf, made[f"hf-{kind}"])
     zoo.right(f"{name}: GGUF Q8_0 against Q4_K_M", made["Q8_0"], made["Q4_K_M"])
     zoo.right(f"{name}: the other way round", made["Q6_K"], family.hf)
-    zoo.right(f"{name}: bf16 against f16 GGUF", made["hf-BF16"], made["f16"])
-    for kind, only in {"Q8_0": "", "Q4_K_M": "", "Q4_0": "blk.0.", "Q5_0": "blk.0.", "Q5_K_M": "blk.0.", "Q6_K": "blk.0.", "IQ4_XS": "blk.0."}.items():
-        if name == "llama" or kind == "Q4_K_M":
-            made[f"dump-{kind}"] = form.write_dump(base / f"{name}-dump-{kind}", made[kind], only)
-            zoo.right(f"{name}: dump of {kind}", made[kind], made[f"dump-{kind}"], "one layer only" if only else "")
+    few = {"Q8_0": ("token_embd", "output", "blk.0."), "Q4_K_M": ("token_embd", "output", "blk.1.")}
+    few |= dict.fromkeys(("Q4_0", "Q5_0", "Q5_K_M", "Q6_K", "IQ4_XS"), "blk.1.attn_")
+    for kind, only in few.items() if name == "llama" else [("Q5_K_M", "")]:
+        what = f"{name}: dump of {'a few of ' * bool(only)}{kind}"
+        zoo.right(what, made[kind], form.write_dump(base / f"{name}-dump-{kind}", made[kind], only))
+
+
+def right_folders(zoo, family, *kinds):
+    for kind in kinds:
+        family.made[f"hf-{kind}"] = form.write_hf(zoo.base / f"{family.name}-hf-{kind}", family.weights, family.config, kind)
+        zoo.right(f"{family.name}: Hugging Face {kind}", family.hf, family.made[f"hf-{kind}"])
 
 
 def right_bulky(zoo, llama, small):
@@ -147,7 +153,7 @@ def right_bulky(zoo, llama, small):
     for version in (0, 1):
         zoo.right(f"llama2.c version {version}", small.hf, form.write_llama2c(base / f"v{version}.bin", small.weights, version))
     zoo.right("llama2.c version 2", llama.hf, form.write_llama2c(base / "v2.bin", llama.weights, 2))
-    zoo.right("llama2.c version 2, groups of 32", llama.hf, form.write_llama2c(base / "v2-32.bin", llama.weights, 2, 32))
+    zoo.right("llama2.c version 2, groups of 32", small.hf, form.write_llama2c(base / "v2-32.bin", small.weights, 2, 32))
     zoo.right("llama2.c version 2 against Q4_K_M", base / "v2.bin", llama.made["Q4_K_M"])
     zoo.right("llama2.c version 0 against npz", base / "v0.bin", base / "small.npz")
     for reverse, axes in ((False, "[out,in]"), (True, "[in,out]")):
@@ -165,17 +171,17 @@ def rows_of_q_and_k(zoo, llama, small, qwen2):
     h_heads = lambda name, w: adjacent(w, H) if "q_proj" in name or "k_proj" in name else w
     but_one = lambda name, w: w if name == layer(1, Q) else permuted(name, w)
     cause, both = "qk-row-order", everywhere(Q, KEY)
-    zoo.wrong("Q and K not permuted, Q8_0", hf, zoo.gguf(weights, "Q8_0", permute=plain), cause, both)
+    zoo.wrong("Q and K not permuted, f16", small.hf, zoo.gguf(small.weights, "F16", permute=plain), cause, everywhere(Q, KEY, layers=1))
     zoo.wrong("Q and K not permuted, Q4_K_M", hf, zoo.gguf(weights, "Q4_K_M", permute=plain), cause, both)
     zoo.wrong("permuted twice, Q6_K", hf, zoo.gguf(weights, "Q6_K", permute=twice), cause, both)
     zoo.wrong("K permuted with H heads, Q5_K_M", hf, zoo.gguf(weights, "Q5_K_M", permute=h_heads), cause, everywhere(KEY))
-    zoo.wrong("Q of one layer not permuted, Q8_0", hf, zoo.gguf(weights, "Q8_0", permute=but_one), cause, [layer(1, Q)])
+    zoo.wrong("Q of one layer not permuted, Q5_1", hf, zoo.gguf(weights, "Q5_1", permute=but_one), cause, [layer(1, Q)])
     zoo.wrong("a Hugging Face folder with GGUF's order", hf, zoo.hf(llama, {layer(0, Q): adjacent(weights[layer(0, Q)], H)}), cause, [layer(0, Q)])
-    zoo.wrong("llama2.c version 0, not permuted", small.hf, form.write_llama2c(zoo.path(".bin"), small.weights, 0, permute=plain), cause,
+    zoo.wrong("llama2.c version 2, not permuted", small.hf, form.write_llama2c(zoo.path(".bin"), small.weights, 2, permute=plain), cause,
               everywhere(Q, KEY, layers=1))
     backwards = small.but({layer(0, KEY): form.unpermuted(KEY, small.weights[layer(0, KEY)])})
-    np.savez(out := zoo.path(".npz"), **backwards)
-    zoo.wrong("npz, K permuted back though it was right", small.hf, out, cause, [layer(0, KEY)])
+    np.savez(out := zoo.path(".npz"), **{name: w.astype(np.float16) for name, w in backwards.items()})
+    zoo.wrong("npz in f16, K permuted back though it was right", small.hf, out, cause, [layer(0, KEY)])
     zoo.wrong("Qwen2 permuted as a llama is, Q8_0", qwen2.hf, zoo.gguf(qwen2.weights, "Q8_0", arch="qwen2"), cause,
               everywhere(Q, KEY, BIASES[0], BIASES[1], layers=1), "its biases too, as a converter that goes by the name would")
 
@@ -189,10 +195,10 @@ def orientation(zoo, llama, small):
     zoo.wrong("square q transposed", hf, zoo.hf(llama, {layer(2, Q): w[layer(2, Q)].T}), cause, [layer(2, Q)])
     edit = lambda n, key, x: x.T if key == "w_up" else x
     zoo.wrong("MiniMind: the memory of up turned", small.hf, form.write_minimind(zoo.path(".json"), small.weights, edit=edit), cause, [layer(0, UP)])
-    down = llama.but({layer(1, DOWN): turned(layer(1, DOWN))})
-    zoo.wrong("llama2.c version 2: the memory of down turned", hf, form.write_llama2c(zoo.path(".bin"), down, 2), cause, [layer(1, DOWN)])
+    down = small.but({layer(0, DOWN): turned(layer(0, DOWN))})
+    zoo.wrong("llama2.c version 2: the memory of down turned", small.hf, form.write_llama2c(zoo.path(".bin"), down, 2), cause, [layer(0, DOWN)])
     engine = lambda values, tensor: np.ascontiguousarray(values.reshape(values.shape[::-1]).T)
-    dump = form.write_dump(zoo.path(), llama.made["Q8_0"], "blk.0.", {"blk.0.ffn_up.weight": engine})
+    dump = form.write_dump(zoo.path(), llama.made["Q8_0"], "blk.0.ffn_", {"blk.0.ffn_up.weight": engine})
     zoo.wrong("dump: engine read [in,out]", llama.made["Q8_0"], dump, cause, [layer(0, UP)])
 
 
@@ -200,8 +206,9 @@ def other_tensors(zoo, llama, small, qwen2):
     hf, w = llama.hf, llama.weights
     gate_up = {layer(n, a): w[layer(n, b)] for n in range(LAYERS) for a, b in ((GATE, UP), (UP, GATE))}
     zoo.wrong("gate and up exchanged, Q4_K_M", hf, zoo.gguf(llama.but(gate_up), "Q4_K_M"), "weight-swapped", everywhere(GATE, UP))
-    zoo.wrong("llama2.c version 2: w1 and w3 exchanged", hf, form.write_llama2c(zoo.path(".bin"), llama.but(gate_up), 2), "weight-swapped",
-              everywhere(GATE, UP))
+    one = small.but({layer(0, GATE): w[layer(0, UP)], layer(0, UP): w[layer(0, GATE)]})
+    zoo.wrong("llama2.c version 2: w1 and w3 exchanged", small.hf, form.write_llama2c(zoo.path(".bin"), one, 2), "weight-swapped",
+              everywhere(GATE, UP, layers=1))
     k_v = {layer(0, KEY): w[layer(0, VALUE)].copy(), layer(0, VALUE): w[layer(0, KEY)].copy()}
     zoo.wrong("k and v exchanged", hf, zoo.hf(llama, k_v), "weight-swapped", [layer(0, KEY), layer(0, VALUE)])
     down, out = {layer(0, DOWN): w[layer(1, DOWN)]}, {layer(2, OUT): w[layer(1, OUT)]}
@@ -210,12 +217,12 @@ def other_tensors(zoo, llama, small, qwen2):
     zoo.wrong("o of the layer before, Q4_0", hf, zoo.gguf(llama.but(out), "Q4_0"), "weight-wrong-layer", [layer(2, OUT)])
     zoo.wrong("another norm's gains", hf, zoo.hf(llama, {layer(2, NORM): w[layer(2, NORM2)].copy()}), "norm-wrong-weight", [layer(2, NORM)])
     zoo.wrong("the head is the embedding", hf, zoo.hf(llama, {HEAD: w[EMBEDDING].copy()}), "head-tied", [HEAD])
-    zoo.wrong("no head in the file, Q8_0", hf, zoo.gguf(llama.but({HEAD: None}), "Q8_0"), "head-tied", [HEAD])
-    zoo.wrong("llama2.c version 0: the vocabulary's sign lost, no head", small.hf, form.write_llama2c(zoo.path(".bin"), small.weights, 0, shared=True),
-              "head-tied", [HEAD])
+    zoo.wrong("no head in the file, bf16", small.hf, zoo.gguf(small.but({HEAD: None}), "BF16"), "head-tied", [HEAD])
+    no_head = form.write_llama2c(zoo.path(".bin"), small.weights, 0, shared=True)
+    zoo.wrong("llama2.c version 0: the vocabulary's sign lost, no head", small.hf, no_head, "head-tied", [HEAD])
     own_head = np.random.default_rng(8).standard_normal((V, D)).astype(np.float32) / 14
-    zoo.wrong("a head of its own though tied", qwen2.hf, zoo.hf(qwen2, {HEAD: own_head}, qwen2.config | {"tie_word_embeddings": False}), "head-untied",
-              [HEAD])
+    untied = zoo.hf(qwen2, {HEAD: own_head}, qwen2.config | {"tie_word_embeddings": False})
+    zoo.wrong("a head of its own though tied", qwen2.hf, untied, "head-untied", [HEAD])
     zoo.wrong("q's bias left out", qwen2.hf, zoo.hf(qwen2, {layer(0, BIASES[0]): None}), "bias-omitted", [layer(0, BIASES[0])])
     biases = everywhere(*BIASES, layers=1)
     zoo.wrong("all biases left out, Q6_K", qwen2.hf, zoo.gguf(qwen2.but(dict.fromkeys(biases)), "Q6_K", arch="qwen2", permute=lambda n, x: x),
@@ -223,28 +230,30 @@ def other_tensors(zoo, llama, small, qwen2):
     zoo.wrong("up of a layer is missing", hf, zoo.hf(llama, {layer(1, UP): None}), None, [layer(1, UP)])
 
 
-def not_set(zoo, llama):
+def not_set(zoo, llama, small):
     hf, w, rng = llama.hf, llama.weights, np.random.default_rng(3)
-    zeros = llama.but({layer(1, VALUE): 0 * w[layer(1, VALUE)]})
-    zoo.wrong("zeros, Q8_0", hf, zoo.gguf(zeros, "Q8_0"), "weight-unset", [layer(1, VALUE)])
+    zeros = small.but({layer(0, VALUE): 0 * w[layer(0, VALUE)]})
+    zoo.wrong("zeros, Q8_0", small.hf, zoo.gguf(zeros, "Q8_0"), "weight-unset", [layer(0, VALUE)])
     zoo.wrong("a norm of ones", hf, zoo.hf(llama, {LAST: np.ones(D, np.float32)}), "weight-unset", [LAST])
     zoo.wrong("a matrix of one value", hf, zoo.hf(llama, {layer(2, OUT): np.full((D, D), 0.02, np.float32)}), "weight-unset", [layer(2, OUT)])
-    dump = form.write_dump(zoo.path(), llama.made["Q4_K_M"], "blk.0.", {"blk.0.attn_v.weight": lambda values, _: 0 * values})
+    dump = form.write_dump(zoo.path(), llama.made["Q4_K_M"], "blk.0.attn_", {"blk.0.attn_v.weight": lambda values, _: 0 * values})
     zoo.wrong("dump: never filled", llama.made["Q4_K_M"], dump, "weight-unset", [layer(0, VALUE)])
     noise = rng.standard_normal((D, F)).astype(np.float32) / 20
-    zoo.wrong("random", hf, zoo.hf(llama, {layer(2, DOWN): noise}), None, [layer(2, DOWN)], "unset, but nothing in the values tells it from another model's")
+    zoo.wrong("random", hf, zoo.hf(llama, {layer(2, DOWN): noise}), None, [layer(2, DOWN)],
+              "unset, but nothing in the values tells it from another model's")
     zoo.wrong("one added to the gains", hf, zoo.hf(llama, {n: w[n] + 1 for n in everywhere(NORM)}), "norm-plus-one", everywhere(NORM))
     norms = [*everywhere(NORM, NORM2), LAST]
-    zoo.wrong("one added to all gains, Q8_0", hf, zoo.gguf(llama.but({n: w[n] + 1 for n in norms}), "Q8_0"), "norm-plus-one", norms)
+    zoo.wrong("one added to all gains, Q4_1", hf, zoo.gguf(llama.but({n: w[n] + 1 for n in norms}), "Q4_1"), "norm-plus-one", norms)
 
 
 def dequantised(zoo, llama):
     made = llama.made
 
     def dump(what, kind, tensor, change, cause, named):
-        """A dump of the layer that has one tensor wrong."""
-        edits = {f"blk.{tensor}.weight": change}
-        zoo.wrong(what, made[kind], form.write_dump(zoo.path(), made[kind], f"blk.{tensor.split('.')[0]}.", edits), cause, [layer(*named)])
+        """A dump of two tensors: a right one, and the wrong one."""
+        only = (f"blk.{named[0]}.attn_v", f"blk.{tensor}.")
+        dumped = form.write_dump(zoo.path(), made[kind], only, {f"blk.{tensor}.weight": change})
+        zoo.wrong(what, made[kind], dumped, cause, [layer(*named)])
 
     def by_half(values, tensor):
         """Bytes counted as elements / 2: Q8_0 needs 34 for 32 elements, so the rest stays 0."""
@@ -266,8 +275,9 @@ def dequantised(zoo, llama):
         flat[flat.size // 2 // 144 * 256:] = 0
         return values
 
-    truncated = form.write_dump(zoo.path(), made["Q8_0"], "", {"": by_half})
-    zoo.wrong("Q8_0, bytes counted as elements / 2", made["Q8_0"], truncated, "dequant-truncated", [n for n, w in llama.weights.items() if w.ndim == 2])
+    truncated = form.write_dump(zoo.path(), made["Q8_0"], ("token_embd", "blk.0.attn_"), {"": by_half})
+    matrices = [EMBEDDING, *everywhere(Q, KEY, VALUE, OUT, layers=1)]
+    zoo.wrong("Q8_0, bytes counted as elements / 2", made["Q8_0"], truncated, "dequant-truncated", matrices)
     dump("Q4_K, bytes counted as elements / 2", "Q4_K_M", "0.ffn_gate", half_k, "dequant-truncated", (0, GATE))
     dump("Q4_K, 192 of 256", "Q4_K_M", "1.ffn_gate", first_192, "dequant-truncated", (1, GATE))
     dump("Q6_K, the first block of each row", "Q6_K", "1.ffn_down", first_block, "dequant-truncated", (1, DOWN))
@@ -284,33 +294,34 @@ def dequantised(zoo, llama):
     dump("Q5_K, high bits of the wrong lane", "Q5_K_M", "2.ffn_gate", form.q5_k("lanes"), "dequant-nibbles", (2, GATE))
 
 
-def bytes_and_types(zoo, llama, small):
+def bytes_and_types(zoo, llama, small, qwen2):
     hf, w, made = llama.hf, llama.weights, llama.made
-    matrices = [name for name in w if w[name].ndim == 2]
-    misread = form.write_hf(zoo.path(), w, llama.config, "BF16", called="F16")
-    zoo.wrong("bf16 read as f16", made["hf-BF16"], misread, "storage-type", list(w))
-    zoo.wrong("GGUF: f16 under the id of bf16", hf, zoo.gguf(w, "F16", called=Type.BF16), "storage-type", matrices)
+    misread = form.write_hf(zoo.path(), qwen2.weights, qwen2.config, "BF16", called="F16")
+    zoo.wrong("bf16 read as f16", qwen2.made["hf-BF16"], misread, "storage-type", list(qwen2.weights))
+    matrices = [name for name, x in small.weights.items() if x.ndim == 2]
+    zoo.wrong("GGUF: f16 under the id of bf16", small.hf, zoo.gguf(small.weights, "F16", called=Type.BF16), "storage-type", matrices)
     as_bf16 = form.from_bf16(w[layer(1, UP)].astype("<f2").view("<u2"))
     zoo.wrong("f16 read as bf16", hf, zoo.hf(llama, {layer(1, UP): as_bf16}), "storage-type", [layer(1, UP)])
     zoo.wrong("f32 with its bytes swapped", hf, zoo.hf(llama, {layer(0, UP): w[layer(0, UP)].byteswap()}), "storage-type", [layer(0, UP)])
-    edit = lambda n, key, x: x.byteswap() if key == "wo" else x
-    zoo.wrong("MiniMind: big-endian base64", small.hf, form.write_minimind(zoo.path(".json"), small.weights, edit=edit), "storage-type", [layer(0, OUT)])
-    zoo.wrong("GGUF with dims reversed, Q8_0", hf, zoo.gguf(w, "Q8_0", shapes={layer(0, UP): (D, F)}), "storage-shape", [layer(0, UP)])
+    swapped = form.write_dump(zoo.path(), made["f32"], "blk.1.attn_", {"blk.1.attn_output.weight": lambda values, _: values.byteswap()})
+    zoo.wrong("dump: bytes swapped", made["f32"], swapped, "storage-type", [layer(1, OUT)])
+    zoo.wrong("GGUF with dims reversed, Q8_0", small.hf, zoo.gguf(small.weights, "Q8_0", shapes={layer(0, UP): (D, F)}), "storage-shape", [layer(0, UP)])
     zoo.wrong("one tensor 32 bytes off", hf, zoo.hf(llama, {layer(0, DOWN): np.roll(w[layer(0, DOWN)].reshape(-1), -8).reshape(D, F)}),
               "storage-shape", [layer(0, DOWN)])
-    shifted = zoo.gguf(w, "F16")
-    behind = form.shift_behind(shifted, "blk.2.attn_q.weight")
-    names = {form.gguf_name(name)[0]: name for name in w}
-    zoo.wrong("GGUF: all behind one 32 bytes off", hf, shifted, "storage-shape", [names[name] for name in behind])
+    names = {form.gguf_name(name)[0]: name for name in small.weights}
+    for first in ("attn_q", "ffn_gate"):
+        shifted = zoo.gguf(small.weights, "F16")
+        behind = form.shift_behind(shifted, f"blk.0.{first}.weight")
+        zoo.wrong(f"GGUF: all from {first} on 32 bytes off", small.hf, shifted, "storage-shape", [names[name] for name in behind])
     early = lambda values, _: np.roll(values.reshape(-1), 16).reshape(values.shape)
-    dump = form.write_dump(zoo.path(), made["f16"], "blk.2.ffn", {"": lambda v, t: early(v, t) if v.ndim == 2 else v})
-    zoo.wrong("dump: matrices read 32 bytes early", made["f16"], dump, "storage-shape", [layer(2, x) for x in (GATE, UP, DOWN)])
+    dump = form.write_dump(zoo.path(), made["f16"], ("blk.2.ffn_up", "blk.2.ffn_down", "blk.2.attn_k"), {"": early})
+    zoo.wrong("dump: matrices read 32 bytes early", made["f16"], dump, "storage-shape", [layer(2, x) for x in (UP, DOWN, KEY)])
 
 
-def unexplained(zoo, llama):
+def unexplained(zoo, llama, small):
     hf, w = llama.hf, llama.weights
-    coarse = dequantize(quantize(w[layer(1, GATE)], Type.Q4_0), Type.Q4_0)
-    zoo.wrong("Q8_0 with Q4_0's error", hf, zoo.gguf(llama.but({layer(1, GATE): coarse}), "Q8_0"), None, [layer(1, GATE)])
+    coarse = dequantize(quantize(w[layer(0, GATE)], Type.Q4_0), Type.Q4_0)
+    zoo.wrong("Q8_0 with Q4_0's error", small.hf, zoo.gguf(small.but({layer(0, GATE): coarse}), "Q8_0"), None, [layer(0, GATE)])
     zoo.wrong("a factor of 1 %", hf, zoo.hf(llama, {layer(2, GATE): w[layer(2, GATE)] * np.float32(1.01)}), None, [layer(2, GATE)])
     flipped = w[layer(0, VALUE)].copy()
     flipped[77] *= -1
@@ -319,17 +330,22 @@ def unexplained(zoo, llama):
 
 def make(base):
     zoo = Zoo(base)
-    llama, small, qwen2 = Family(base, "llama", LAYERS, "llama"), Family(base, "llama", 1, "small"), Family(base, "qwen2", 1, "qwen2")
+    llama, qwen2 = Family(base, "llama", *model("llama", LAYERS)), Family(base, "qwen2", *model("qwen2", 1))
+    small = llama.first_layer(base, "small")
     right_conversions(zoo, llama)
     right_conversions(zoo, qwen2)
+    right_folders(zoo, small, "BF16")
+    right_folders(zoo, qwen2, "F16", "BF16")
+    zoo.right("qwen2: Hugging Face F16 against BF16", qwen2.made["hf-F16"], qwen2.made["hf-BF16"])
+    zoo.right("qwen2: Hugging Face BF16 against f16 GGUF", qwen2.made["hf-BF16"], qwen2.made["f16"])
     right_bulky(zoo, llama, small)
     rows_of_q_and_k(zoo, llama, small, qwen2)
     orientation(zoo, llama, small)
     other_tensors(zoo, llama, small, qwen2)
-    not_set(zoo, llama)
+    not_set(zoo, llama, small)
     dequantised(zoo, llama)
-    bytes_and_types(zoo, llama, small)
-    unexplained(zoo, llama)
+    bytes_and_types(zoo, llama, small, qwen2)
+    unexplained(zoo, llama, small)
     return zoo.cases
 
 
