@@ -1,8 +1,8 @@
 """How do weights lie in each format people have, rightly and with an engine's mistakes?
 
-Hugging Face safetensors (one file a tensor, so that a folder that differs in one tensor shares the other files), GGUF, llama2.c, MiniMind JSON and
-folders of .npy as an engine dumps them; and the blocks of some quantised types unpacked by hand, with the mistakes made in unpacking them.
-Needs numpy, and the PyPI package gguf for GGUF's envelope. For weight_zoo.py.
+Hugging Face safetensors (one file a tensor, so that a folder that differs in one tensor shares the other files), GGUF,
+llama2.c, MiniMind JSON and folders of .npy as an engine dumps them; and the blocks of some quantised types unpacked by
+hand, with the mistakes made in unpacking them. Needs numpy, and PyPI gguf for GGUF's envelope. For weight_zoo.py.
 """
 
 import base64
@@ -19,10 +19,12 @@ from gguf.quants import dequantize, quantize
 from hf_to_gguf import adjacent, gguf_name
 
 D, F, V, H, K, d = 256, 512, 512, 4, 2, 64
-FLOATS = {"F32": lambda w: np.ascontiguousarray(w, "<f4"), "F16": lambda w: np.ascontiguousarray(w, "<f2"), "BF16": lambda w: bf16_bits(w)}
 
 
-def bf16_bits(w):
+def stored(w, kind):
+    """F32, F16 or BF16 as it lies in a file. BF16: rounded to the nearest, ties to even; NumPy knows no such type."""
+    if kind != "BF16":
+        return np.ascontiguousarray(w, {"F32": "<f4", "F16": "<f2"}[kind])
     bits = np.ascontiguousarray(w, np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
 
@@ -63,23 +65,23 @@ def write_safetensors(path, tensors):
 def write_hf(folder, weights, config, kind="F32", called=None):
     """One file. `called` is what its header says the type is, where that is a lie."""
     folder.mkdir()
-    tensors = {name: (called or kind, w.shape, FLOATS[kind](w).tobytes()) for name, w in weights.items()}
+    tensors = {name: (called or kind, w.shape, stored(w, kind).tobytes()) for name, w in weights.items()}
     write_safetensors(folder / "model.safetensors", tensors)
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
 
 def write_hf_parts(folder, weights, config, like=None):
-    """One file a tensor. `like`: (folder, weights) of the same kind, whose files are shared where the tensor is the very same array."""
+    """One file a tensor. `like`: (folder, weights) whose files are shared where the tensor is the very same array."""
     folder.mkdir()
     names = {name: f"part-{name}.safetensors" for name in weights}
     for name, w in weights.items():
         if like and like[1].get(name) is w:
             link(like[0] / names[name], folder / names[name])
         else:
-            write_safetensors(folder / names[name], {name: ("F32", w.shape, FLOATS["F32"](w).tobytes())})
-    total = sum(w.size * 4 for w in weights.values())
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": names}))
+            write_safetensors(folder / names[name], {name: ("F32", w.shape, stored(w, "F32").tobytes())})
+    index = {"metadata": {"total_size": sum(w.size * 4 for w in weights.values())}, "weight_map": names}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
@@ -95,12 +97,13 @@ def link(old, new):
 
 
 def write_gguf(path, weights, kind=Type.F32, permute=permuted, shapes=None, called=None, arch="llama"):
-    """`permute` orders the rows of Q and K; `shapes` claims another shape over the same memory; `called` claims another type for the matrices."""
+    """`permute` orders the rows of Q and K; `shapes` states others over the same memory, `called` another type."""
     writer = gguf.GGUFWriter(path, arch)
-    for add, value in ((writer.add_block_count, layer_count(weights)), (writer.add_embedding_length, D), (writer.add_feed_forward_length, F),
-                       (writer.add_head_count, H), (writer.add_head_count_kv, K), (writer.add_layer_norm_rms_eps, 1e-5), (writer.add_vocab_size, V),
-                       (writer.add_context_length, 256), (writer.add_rope_dimension_count, d), (writer.add_tokenizer_model, "no_vocab")):
-        add(value)
+    config = {"block_count": layer_count(weights), "embedding_length": D, "feed_forward_length": F, "head_count": H,
+              "head_count_kv": K, "layer_norm_rms_eps": 1e-5, "vocab_size": V, "context_length": 256,
+              "rope_dimension_count": d, "tokenizer_model": "no_vocab"}
+    for key, value in config.items():
+        getattr(writer, f"add_{key}")(value)
     for name, w in weights.items():
         w = np.ascontiguousarray(permute(name, w), np.float32)
         if shapes and name in shapes:
@@ -118,7 +121,7 @@ def write_gguf(path, weights, kind=Type.F32, permute=permuted, shapes=None, call
 
 
 def shift_behind(path, first, bytes_off=32):
-    """Moves the offset of every tensor from `first` on, leaving the data where it lies. Returns their names in the file."""
+    """Moves the offset of every tensor from `first` on, leaving the data where it lies. Returns their names."""
     with open(path, "ab") as file:
         file.write(bytes(bytes_off))
     tensors = gguf.GGUFReader(path, "r+").tensors
@@ -133,7 +136,8 @@ def shift_behind(path, first, bytes_off=32):
 
 
 def write_llama2c(path, weights, version, group=64, permute=permuted, shared=False):
-    """karpathy/llama2.c, export.py. Version 0: seven ints, a negative vocabulary for a head of its own; 1: 256 bytes; 2: in Q8_0 groups."""
+    """karpathy/llama2.c, export.py. Version 0: seven ints, the vocabulary negative where the head is its own; 1: 256
+    bytes of header; 2: int8 in groups, each tensor's scales behind its values (an early export.py: all behind all)."""
     get = lambda stem: [permute(stem, weights[f"model.layers.{n}.{stem}.weight"]) for n in range(layer_count(weights))]
     one = lambda name: [weights[name]]
     norms = [get("input_layernorm"), get("post_attention_layernorm"), one("model.norm.weight")]
@@ -146,7 +150,9 @@ def write_llama2c(path, weights, version, group=64, permute=permuted, shared=Fal
         tables = bytes(256 * d * 4)
         path.write_bytes(sizes + f32([embedding, norms[0], *attention, norms[1], *feed, norms[2]]) + tables + f32(head))
         return path
-    header = b"24ka" + struct.pack("<i", version) + sizes + struct.pack("<B", shared) + (struct.pack("<i", group) if version == 2 else b"")
+    header = struct.pack("<Ii", 0x616B3432, version) + sizes + struct.pack("<B", shared)
+    if version == 2:
+        header += struct.pack("<i", group)
     matrices = [embedding, *attention, *feed, *head]
     body = f32(matrices) if version == 1 else b"".join(in_groups(w, group) for ws in matrices for w in ws)
     path.write_bytes(header.ljust(256, b"\0") + f32(norms) + body)
@@ -162,23 +168,26 @@ def in_groups(w, group):
 
 # ---- MiniMind ----
 
-MINIMIND = {"rms_attn": "input_layernorm", "rms_ffn": "post_attention_layernorm", "wq": "self_attn.q_proj", "wk": "self_attn.k_proj",
-            "wv": "self_attn.v_proj", "wo": "self_attn.o_proj", "w_gate": "mlp.gate_proj", "w_up": "mlp.up_proj", "w_down": "mlp.down_proj"}
+MINIMIND = {"rms_attn": "input_layernorm", "rms_ffn": "post_attention_layernorm", "wq": "self_attn.q_proj",
+            "wk": "self_attn.k_proj", "wv": "self_attn.v_proj", "wo": "self_attn.o_proj", "w_gate": "mlp.gate_proj",
+            "w_up": "mlp.up_proj", "w_down": "mlp.down_proj"}
 
 
 def write_minimind(path, weights, reverse=False, edit=lambda layer, key, w: w):
-    """Linear layers as [out,in], or all of them as [in,out]. `edit` may change an array's bytes, not the shape that is stated."""
+    """Linear layers as [out,in], or all of them as [in,out]. `edit` may change the bytes, not the shape stated."""
     def tensor(name, w, layer=None):
         w = np.ascontiguousarray(w.T if reverse and name[:2] in ("wq", "wk", "wv", "wo", "w_") else w, "<f4")
         raw = np.ascontiguousarray(edit(layer, name, w)).tobytes()
-        return {"name": name, "shape": list(w.shape), "dtype": "float32", "encoding": "base64", "data": base64.b64encode(raw).decode()}
+        data = base64.b64encode(raw).decode()
+        return {"name": name, "shape": list(w.shape), "dtype": "float32", "encoding": "base64", "data": data}
     layers = [{key: tensor(key, weights[f"model.layers.{n}.{stem}.weight"], n) for key, stem in MINIMIND.items()}
               for n in range(layer_count(weights))]
-    outer = {"tok_embedding": "model.embed_tokens.weight", "final_rms": "model.norm.weight", "lm_head": "lm_head.weight"}
-    config = {"hidden_size": D, "num_hidden_layers": layer_count(weights), "num_attention_heads": H, "num_key_value_heads": K, "vocab_size": V,
-              "intermediate_size": F, "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
-    tree = {"config": config, "weights": {key: tensor(key, weights[name]) for key, name in outer.items()} | {"layers": layers}}
-    path.write_text(json.dumps(tree))
+    outer = {"tok_embedding": "model.embed_tokens", "final_rms": "model.norm", "lm_head": "lm_head"}
+    config = {"hidden_size": D, "num_hidden_layers": layer_count(weights), "num_attention_heads": H,
+              "num_key_value_heads": K, "vocab_size": V, "intermediate_size": F, "rms_norm_eps": 1e-5,
+              "rope_theta": 10000.0}
+    tensors = {key: tensor(key, weights[f"{stem}.weight"]) for key, stem in outer.items()}
+    path.write_text(json.dumps({"config": config, "weights": tensors | {"layers": layers}}))
     return path
 
 
@@ -215,7 +224,7 @@ def half(bytes_):
 
 
 def k_scales(s, wrong):
-    """The eight 6-bit scales and minima of Q4_K and Q5_K from 12 bytes. Wrong: the last four unpacked as the first four are."""
+    """The eight 6-bit scales and minima of Q4_K and Q5_K from 12 bytes. Wrong: the last four read as the first four."""
     scales, minima = [], []
     for j in range(8):
         if j < 4 or wrong == "scales":
@@ -248,12 +257,13 @@ def q5_k(wrong=None):
         q = np.stack([qs & 15, qs >> 4], 2).reshape(-1, 8, 32)
         lanes = (np.arange(8) ^ (wrong == "lanes")).astype(np.uint8)
         high = (b[:, None, 16:48] >> lanes[None, :, None]) & 1
-        return (half(b[:, :2])[:, :, None] * scale * (q + 16 * high) - half(b[:, 2:4])[:, :, None] * minimum).astype(np.float32).reshape(values.shape)
+        low = half(b[:, 2:4])[:, :, None] * minimum
+        return (half(b[:, :2])[:, :, None] * scale * (q + 16 * high).astype(np.float32) - low).reshape(values.shape)
     return change
 
 
 def q6_k(wrong=None):
-    """wrong: pairs (the second 16 of each 32 with the first's scale), before (the scale of the 16 before), unsigned (scales without sign)."""
+    """wrong: pairs (the second 16 of each 32 with the first's scale), before (the scale of the 16 before), unsigned."""
     def change(values, tensor):
         b = blocks(tensor, 210)
         ql, qh = b[:, :128].reshape(-1, 2, 2, 32), b[:, 128:192].reshape(-1, 2, 1, 32)
@@ -294,4 +304,5 @@ def check_by_hand(path):
     """Without a mistake, unpacking by hand gives what PyPI gguf gives."""
     for name, tensor, values in loaded(path):
         if tensor.tensor_type in BY_HAND:
-            np.testing.assert_allclose(BY_HAND[tensor.tensor_type]()(values, tensor), values, rtol=1e-6, atol=1e-9, err_msg=f"{path} {name}")
+            ours = BY_HAND[tensor.tensor_type]()(values, tensor)
+            np.testing.assert_array_equal(ours, values, err_msg=f"{path} {name}")

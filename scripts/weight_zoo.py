@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Does `firstdiff weights` name every planted mistake, and call no right conversion wrong? A zoo of weight files, made without firstdiff's own code.
+"""Does `firstdiff weights` name every planted mistake, and call no right conversion wrong? A zoo of weight files.
 
     python scripts/weight_zoo.py make DIR
     python scripts/weight_zoo.py judge DIR --command target/release/firstdiff [--only GLOB] [--json FILE]
 
-One random Llama (256 wide, 3 layers, 4 heads over 2, untied head), its first layer alone for the bulky formats, and one Qwen2 (biases, tied head);
-right conversions of them into every format and into llama.cpp's quantised types; and planted mistakes in each format, most of them found in the
-field. DIR/cases.json lists the pairs with what must be said of them. `judge` holds the command to it by exit code, verdict, cause and tensors, and
-exits 1 unless every mistake is named, none wrongly, and nothing right is blamed. What cannot be told from the values has the cause null: it must be
-called diverged, and no cause be made up. Needs scripts/requirements.txt.
+One random Llama (256 wide, 3 layers, 4 heads over 2, untied head), its first layer alone for the bulky formats, and one
+Qwen2 (biases, tied head); right conversions of them into every format and into llama.cpp's quantised types; and planted
+mistakes in each format, most of them found in the field. All of it is made without firstdiff's own code. DIR/cases.json
+lists the pairs with what must be said of them. `judge` holds the command to it by exit code, verdict, cause and
+tensors, and exits 1 unless every mistake is named, none wrongly, and nothing right is blamed. What cannot be told from
+the values has the cause null: it must be called diverged, and no cause be made up. Needs scripts/requirements.txt.
 """
 
 import argparse
@@ -47,22 +48,25 @@ def everywhere(*stems, layers=LAYERS):
 
 
 def model(family, layers):
-    """Random weights of a real model's sizes: gains that are not 1, biases that matter. Qwen2 takes its embedding for its head."""
+    """Random weights: gains that are not 1, biases that matter. Qwen2 takes its embedding for its head."""
     rng = np.random.default_rng(5)
     normal = lambda *shape: (rng.standard_normal(shape) * 1.2 / np.sqrt(shape[-1])).astype(np.float32)
     gain = lambda: (1 + 0.2 * rng.standard_normal(D)).astype(np.float32)
     weights = {EMBEDDING: normal(V, D) * 8, LAST: gain()}
     if family == "llama":
         weights[HEAD] = normal(V, D)
-    shapes = {Q: (H * d, D), KEY: (K * d, D), VALUE: (K * d, D), OUT: (D, H * d), GATE: (F, D), UP: (F, D), DOWN: (D, F)}
+    shapes = {Q: (H * d, D), KEY: (K * d, D), VALUE: (K * d, D), OUT: (D, H * d)}
+    shapes |= {GATE: (F, D), UP: (F, D), DOWN: (D, F)}
     for n in range(layers):
         weights |= {layer(n, stem): normal(*shape) for stem, shape in shapes.items()}
         weights |= {layer(n, NORM): gain(), layer(n, NORM2): gain()}
         if family == "qwen2":
-            weights |= {layer(n, bias): rng.standard_normal(rows * d).astype(np.float32) for bias, rows in zip(BIASES, (H, K, K))}
-    config = {"architectures": [{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}[family]], "model_type": family, "hidden_size": D,
-              "intermediate_size": F, "num_hidden_layers": layers, "num_attention_heads": H, "num_key_value_heads": K, "vocab_size": V,
-              "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+            for bias, heads in zip(BIASES, (H, K, K)):
+                weights[layer(n, bias)] = rng.standard_normal(heads * d).astype(np.float32)
+    config = {"architectures": [f"{family.capitalize()}ForCausalLM"], "model_type": family, "hidden_size": D,
+              "intermediate_size": F, "num_hidden_layers": layers, "num_attention_heads": H, "num_key_value_heads": K,
+              "vocab_size": V, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+              "hidden_act": "silu",
               "tie_word_embeddings": family == "qwen2", "torch_dtype": "float32"}
     return weights, config
 
@@ -76,7 +80,8 @@ class Family:
 
     def first_layer(self, base, name):
         """The same model cut off behind its first layer."""
-        weights = {n: w for n, w in self.weights.items() if not n.startswith("model.layers.") or n.startswith("model.layers.0.")}
+        later = tuple(f"model.layers.{n}." for n in range(1, LAYERS))
+        weights = {n: w for n, w in self.weights.items() if not n.startswith(later)}
         return Family(base, name, weights, self.config | {"num_hidden_layers": 1}, self)
 
     def but(self, changes):
@@ -94,7 +99,8 @@ class Zoo:
 
     def add(self, name, a, b, right, cause, tensors, note):
         a, b = (str(path.relative_to(self.base)) for path in (a, b))
-        self.cases.append({"id": name, "a": a, "b": b, "right": right, "cause": cause, "tensors": sorted(tensors), "note": note})
+        case = {"id": name, "a": a, "b": b, "right": right, "cause": cause, "tensors": sorted(tensors), "note": note}
+        self.cases.append(case)
 
     def right(self, name, a, b, note=""):
         self.add(name, a, b, True, None, [], note)
@@ -104,7 +110,8 @@ class Zoo:
 
     def hf(self, family, changes, config=None):
         """A Hugging Face folder that shares with the family's the files that are the same."""
-        return form.write_hf_parts(self.path(), family.but(changes), config or family.config, (family.hf, family.weights))
+        like = (family.hf, family.weights)
+        return form.write_hf_parts(self.path(), family.but(changes), config or family.config, like)
 
     def gguf(self, weights, kind, **how):
         """A GGUF; types that PyPI gguf cannot write are made by llama.cpp from f32."""
@@ -133,17 +140,18 @@ def right_conversions(zoo, family):
         zoo.right(f"{name}: GGUF {kind}", family.hf, made[kind])
     zoo.right(f"{name}: GGUF Q8_0 against Q4_K_M", made["Q8_0"], made["Q4_K_M"])
     zoo.right(f"{name}: the other way round", made["Q6_K"], family.hf)
-    few = {"Q8_0": ("token_embd", "output", "blk.0."), "Q4_K_M": ("token_embd", "output", "blk.1.")}
+    few = {"Q8_0": ("token_embd", "output_norm", "blk.0."), "Q4_K_M": ("output_norm", "blk.1.")}
     few |= dict.fromkeys(("Q4_0", "Q5_0", "Q5_K_M", "Q6_K", "IQ4_XS"), "blk.1.attn_")
-    for kind, only in few.items() if name == "llama" else [("Q5_K_M", "")]:
-        what = f"{name}: dump of {'a few of ' * bool(only)}{kind}"
-        zoo.right(what, made[kind], form.write_dump(base / f"{name}-dump-{kind}", made[kind], only))
+    for kind, only in few.items() if name == "llama" else [("Q5_K_M", "blk.")]:
+        dump = form.write_dump(base / f"{name}-dump-{kind}", made[kind], only)
+        zoo.right(f"{name}: dump of {'a few of ' * bool(only)}{kind}", made[kind], dump)
 
 
 def right_folders(zoo, family, *kinds):
     for kind in kinds:
-        family.made[f"hf-{kind}"] = form.write_hf(zoo.base / f"{family.name}-hf-{kind}", family.weights, family.config, kind)
-        zoo.right(f"{family.name}: Hugging Face {kind}", family.hf, family.made[f"hf-{kind}"])
+        folder = zoo.base / f"{family.name}-hf-{kind}"
+        family.made[f"hf-{kind}"] = form.write_hf(folder, family.weights, family.config, kind)
+        zoo.right(f"{family.name}: Hugging Face {kind}", family.hf, folder)
 
 
 def right_bulky(zoo, llama, small):
@@ -151,13 +159,16 @@ def right_bulky(zoo, llama, small):
     np.savez(base / "small.npz", **small.weights)
     zoo.right("npz", small.hf, base / "small.npz")
     for version in (0, 1):
-        zoo.right(f"llama2.c version {version}", small.hf, form.write_llama2c(base / f"v{version}.bin", small.weights, version))
+        zoo.right(f"llama2.c version {version}", small.hf,
+                  form.write_llama2c(base / f"v{version}.bin", small.weights, version))
     zoo.right("llama2.c version 2", llama.hf, form.write_llama2c(base / "v2.bin", llama.weights, 2))
-    zoo.right("llama2.c version 2, groups of 32", small.hf, form.write_llama2c(base / "v2-32.bin", small.weights, 2, 32))
+    zoo.right("llama2.c version 2, groups of 32", small.hf,
+              form.write_llama2c(base / "v2-32.bin", small.weights, 2, 32))
     zoo.right("llama2.c version 2 against Q4_K_M", base / "v2.bin", llama.made["Q4_K_M"])
     zoo.right("llama2.c version 0 against npz", base / "v0.bin", base / "small.npz")
     for reverse, axes in ((False, "[out,in]"), (True, "[in,out]")):
-        zoo.right(f"MiniMind, {axes}", small.hf, form.write_minimind(base / f"minimind{reverse:d}.json", small.weights, reverse))
+        zoo.right(f"MiniMind, {axes}", small.hf,
+                  form.write_minimind(base / f"minimind{reverse:d}.json", small.weights, reverse))
     zoo.right("MiniMind against llama2.c", base / "minimind0.json", base / "v1.bin")
 
 
@@ -171,62 +182,76 @@ def rows_of_q_and_k(zoo, llama, small, qwen2):
     h_heads = lambda name, w: adjacent(w, H) if "q_proj" in name or "k_proj" in name else w
     but_one = lambda name, w: w if name == layer(1, Q) else permuted(name, w)
     cause, both = "qk-row-order", everywhere(Q, KEY)
-    zoo.wrong("Q and K not permuted, f16", small.hf, zoo.gguf(small.weights, "F16", permute=plain), cause, everywhere(Q, KEY, layers=1))
+    zoo.wrong("Q and K not permuted, Q8_0", small.hf, zoo.gguf(small.weights, "Q8_0", permute=plain), cause,
+              everywhere(Q, KEY, layers=1))
     zoo.wrong("Q and K not permuted, Q4_K_M", hf, zoo.gguf(weights, "Q4_K_M", permute=plain), cause, both)
     zoo.wrong("permuted twice, Q6_K", hf, zoo.gguf(weights, "Q6_K", permute=twice), cause, both)
-    zoo.wrong("K permuted with H heads, Q5_K_M", hf, zoo.gguf(weights, "Q5_K_M", permute=h_heads), cause, everywhere(KEY))
+    zoo.wrong("K permuted with H heads, Q5_K_M", hf, zoo.gguf(weights, "Q5_K_M", permute=h_heads), cause,
+              everywhere(KEY))
     zoo.wrong("Q of one layer not permuted, Q5_1", hf, zoo.gguf(weights, "Q5_1", permute=but_one), cause, [layer(1, Q)])
-    zoo.wrong("a Hugging Face folder with GGUF's order", hf, zoo.hf(llama, {layer(0, Q): adjacent(weights[layer(0, Q)], H)}), cause, [layer(0, Q)])
-    zoo.wrong("llama2.c version 2, not permuted", small.hf, form.write_llama2c(zoo.path(".bin"), small.weights, 2, permute=plain), cause,
+    zoo.wrong("a Hugging Face folder with GGUF's order", hf,
+              zoo.hf(llama, {layer(0, Q): adjacent(weights[layer(0, Q)], H)}), cause, [layer(0, Q)])
+    zoo.wrong("llama2.c version 2, not permuted", small.hf,
+              form.write_llama2c(zoo.path(".bin"), small.weights, 2, permute=plain), cause,
               everywhere(Q, KEY, layers=1))
     backwards = small.but({layer(0, KEY): form.unpermuted(KEY, small.weights[layer(0, KEY)])})
     np.savez(out := zoo.path(".npz"), **{name: w.astype(np.float16) for name, w in backwards.items()})
     zoo.wrong("npz in f16, K permuted back though it was right", small.hf, out, cause, [layer(0, KEY)])
     zoo.wrong("Qwen2 permuted as a llama is, Q8_0", qwen2.hf, zoo.gguf(qwen2.weights, "Q8_0", arch="qwen2"), cause,
-              everywhere(Q, KEY, BIASES[0], BIASES[1], layers=1), "its biases too, as a converter that goes by the name would")
+              everywhere(Q, KEY, *BIASES[:2], layers=1), "its biases too, as a converter that goes by the name would")
 
 
 def orientation(zoo, llama, small):
     hf, w, cause = llama.hf, llama.weights, "weight-transposed"
     turned = lambda name: np.ascontiguousarray(w[name].T).reshape(w[name].shape)
     zoo.wrong("up stored as [in,out]", hf, zoo.hf(llama, {layer(1, UP): w[layer(1, UP)].T}), cause, [layer(1, UP)])
-    zoo.wrong("memory of [in,out] as [out,in]", hf, zoo.hf(llama, {layer(2, UP): turned(layer(2, UP))}), cause, [layer(2, UP)])
+    zoo.wrong("memory of [in,out] as [out,in]", hf, zoo.hf(llama, {layer(2, UP): turned(layer(2, UP))}), cause,
+              [layer(2, UP)])
     zoo.wrong("square o transposed", hf, zoo.hf(llama, {layer(0, OUT): w[layer(0, OUT)].T}), cause, [layer(0, OUT)])
     zoo.wrong("square q transposed", hf, zoo.hf(llama, {layer(2, Q): w[layer(2, Q)].T}), cause, [layer(2, Q)])
     edit = lambda n, key, x: x.T if key == "w_up" else x
-    zoo.wrong("MiniMind: the memory of up turned", small.hf, form.write_minimind(zoo.path(".json"), small.weights, edit=edit), cause, [layer(0, UP)])
+    zoo.wrong("MiniMind: the memory of up turned", small.hf,
+              form.write_minimind(zoo.path(".json"), small.weights, edit=edit), cause, [layer(0, UP)])
     down = small.but({layer(0, DOWN): turned(layer(0, DOWN))})
-    zoo.wrong("llama2.c version 2: the memory of down turned", small.hf, form.write_llama2c(zoo.path(".bin"), down, 2), cause, [layer(0, DOWN)])
+    zoo.wrong("llama2.c version 2: the memory of down turned", small.hf, form.write_llama2c(zoo.path(".bin"), down, 2),
+              cause, [layer(0, DOWN)])
     engine = lambda values, tensor: np.ascontiguousarray(values.reshape(values.shape[::-1]).T)
-    dump = form.write_dump(zoo.path(), llama.made["Q8_0"], "blk.0.ffn_", {"blk.0.ffn_up.weight": engine})
+    engine_up = {"blk.0.ffn_up.weight": engine}
+    dump = form.write_dump(zoo.path(), llama.made["Q8_0"], ("blk.0.ffn_up", "blk.0.attn_k"), engine_up)
     zoo.wrong("dump: engine read [in,out]", llama.made["Q8_0"], dump, cause, [layer(0, UP)])
 
 
 def other_tensors(zoo, llama, small, qwen2):
     hf, w = llama.hf, llama.weights
     gate_up = {layer(n, a): w[layer(n, b)] for n in range(LAYERS) for a, b in ((GATE, UP), (UP, GATE))}
-    zoo.wrong("gate and up exchanged, Q4_K_M", hf, zoo.gguf(llama.but(gate_up), "Q4_K_M"), "weight-swapped", everywhere(GATE, UP))
+    zoo.wrong("gate and up exchanged, Q4_K_M", hf, zoo.gguf(llama.but(gate_up), "Q4_K_M"), "weight-swapped",
+              everywhere(GATE, UP))
     one = small.but({layer(0, GATE): w[layer(0, UP)], layer(0, UP): w[layer(0, GATE)]})
-    zoo.wrong("llama2.c version 2: w1 and w3 exchanged", small.hf, form.write_llama2c(zoo.path(".bin"), one, 2), "weight-swapped",
+    zoo.wrong("llama2.c version 2: w1 and w3 exchanged", small.hf, form.write_llama2c(zoo.path(".bin"), one, 2),
+              "weight-swapped",
               everywhere(GATE, UP, layers=1))
     k_v = {layer(0, KEY): w[layer(0, VALUE)].copy(), layer(0, VALUE): w[layer(0, KEY)].copy()}
     zoo.wrong("k and v exchanged", hf, zoo.hf(llama, k_v), "weight-swapped", [layer(0, KEY), layer(0, VALUE)])
     down, out = {layer(0, DOWN): w[layer(1, DOWN)]}, {layer(2, OUT): w[layer(1, OUT)]}
-    zoo.wrong("llama2.c version 2: down of the next layer", hf, form.write_llama2c(zoo.path(".bin"), llama.but(down), 2), "weight-wrong-layer",
+    zoo.wrong("llama2.c version 2: down of the next layer", hf,
+              form.write_llama2c(zoo.path(".bin"), llama.but(down), 2), "weight-wrong-layer",
               [layer(0, DOWN)])
-    zoo.wrong("o of the layer before, Q4_0", hf, zoo.gguf(llama.but(out), "Q4_0"), "weight-wrong-layer", [layer(2, OUT)])
-    zoo.wrong("another norm's gains", hf, zoo.hf(llama, {layer(2, NORM): w[layer(2, NORM2)].copy()}), "norm-wrong-weight", [layer(2, NORM)])
+    zoo.wrong("o of the layer before, Q4_0", hf, zoo.gguf(llama.but(out), "Q4_0"), "weight-wrong-layer",
+              [layer(2, OUT)])
+    zoo.wrong("another norm's gains", hf, zoo.hf(llama, {layer(2, NORM): w[layer(2, NORM2)].copy()}),
+              "norm-wrong-weight", [layer(2, NORM)])
     zoo.wrong("the head is the embedding", hf, zoo.hf(llama, {HEAD: w[EMBEDDING].copy()}), "head-tied", [HEAD])
-    zoo.wrong("no head in the file, bf16", small.hf, zoo.gguf(small.but({HEAD: None}), "BF16"), "head-tied", [HEAD])
+    zoo.wrong("no head in the file, Q5_0", small.hf, zoo.gguf(small.but({HEAD: None}), "Q5_0"), "head-tied", [HEAD])
     no_head = form.write_llama2c(zoo.path(".bin"), small.weights, 0, shared=True)
     zoo.wrong("llama2.c version 0: the vocabulary's sign lost, no head", small.hf, no_head, "head-tied", [HEAD])
     own_head = np.random.default_rng(8).standard_normal((V, D)).astype(np.float32) / 14
     untied = zoo.hf(qwen2, {HEAD: own_head}, qwen2.config | {"tie_word_embeddings": False})
     zoo.wrong("a head of its own though tied", qwen2.hf, untied, "head-untied", [HEAD])
-    zoo.wrong("q's bias left out", qwen2.hf, zoo.hf(qwen2, {layer(0, BIASES[0]): None}), "bias-omitted", [layer(0, BIASES[0])])
+    zoo.wrong("q's bias left out", qwen2.hf, zoo.hf(qwen2, {layer(0, BIASES[0]): None}), "bias-omitted",
+              [layer(0, BIASES[0])])
     biases = everywhere(*BIASES, layers=1)
-    zoo.wrong("all biases left out, Q6_K", qwen2.hf, zoo.gguf(qwen2.but(dict.fromkeys(biases)), "Q6_K", arch="qwen2", permute=lambda n, x: x),
-              "bias-omitted", biases)
+    without = zoo.gguf(qwen2.but(dict.fromkeys(biases)), "Q6_K", arch="qwen2", permute=lambda n, x: x)
+    zoo.wrong("all biases left out, Q6_K", qwen2.hf, without, "bias-omitted", biases)
     zoo.wrong("up of a layer is missing", hf, zoo.hf(llama, {layer(1, UP): None}), None, [layer(1, UP)])
 
 
@@ -235,15 +260,19 @@ def not_set(zoo, llama, small):
     zeros = small.but({layer(0, VALUE): 0 * w[layer(0, VALUE)]})
     zoo.wrong("zeros, Q8_0", small.hf, zoo.gguf(zeros, "Q8_0"), "weight-unset", [layer(0, VALUE)])
     zoo.wrong("a norm of ones", hf, zoo.hf(llama, {LAST: np.ones(D, np.float32)}), "weight-unset", [LAST])
-    zoo.wrong("a matrix of one value", hf, zoo.hf(llama, {layer(2, OUT): np.full((D, D), 0.02, np.float32)}), "weight-unset", [layer(2, OUT)])
-    dump = form.write_dump(zoo.path(), llama.made["Q4_K_M"], "blk.0.attn_", {"blk.0.attn_v.weight": lambda values, _: 0 * values})
+    zoo.wrong("a matrix of one value", hf, zoo.hf(llama, {layer(2, OUT): np.full((D, D), 0.02, np.float32)}),
+              "weight-unset", [layer(2, OUT)])
+    unfilled = {"blk.0.attn_v.weight": lambda values, _: 0 * values}
+    dump = form.write_dump(zoo.path(), llama.made["Q4_K_M"], "blk.0.attn_", unfilled)
     zoo.wrong("dump: never filled", llama.made["Q4_K_M"], dump, "weight-unset", [layer(0, VALUE)])
     noise = rng.standard_normal((D, F)).astype(np.float32) / 20
     zoo.wrong("random", hf, zoo.hf(llama, {layer(2, DOWN): noise}), None, [layer(2, DOWN)],
               "unset, but nothing in the values tells it from another model's")
-    zoo.wrong("one added to the gains", hf, zoo.hf(llama, {n: w[n] + 1 for n in everywhere(NORM)}), "norm-plus-one", everywhere(NORM))
+    zoo.wrong("one added to the gains", hf, zoo.hf(llama, {n: w[n] + 1 for n in everywhere(NORM)}), "norm-plus-one",
+              everywhere(NORM))
     norms = [*everywhere(NORM, NORM2), LAST]
-    zoo.wrong("one added to all gains, Q4_1", hf, zoo.gguf(llama.but({n: w[n] + 1 for n in norms}), "Q4_1"), "norm-plus-one", norms)
+    zoo.wrong("one added to all gains, Q4_1", hf, zoo.gguf(llama.but({n: w[n] + 1 for n in norms}), "Q4_1"),
+              "norm-plus-one", norms)
 
 
 def dequantised(zoo, llama):
@@ -299,30 +328,38 @@ def bytes_and_types(zoo, llama, small, qwen2):
     misread = form.write_hf(zoo.path(), qwen2.weights, qwen2.config, "BF16", called="F16")
     zoo.wrong("bf16 read as f16", qwen2.made["hf-BF16"], misread, "storage-type", list(qwen2.weights))
     matrices = [name for name, x in small.weights.items() if x.ndim == 2]
-    zoo.wrong("GGUF: f16 under the id of bf16", small.hf, zoo.gguf(small.weights, "F16", called=Type.BF16), "storage-type", matrices)
+    zoo.wrong("GGUF: f16 under the id of bf16", small.hf, zoo.gguf(small.weights, "F16", called=Type.BF16),
+              "storage-type", matrices)
     as_bf16 = form.from_bf16(w[layer(1, UP)].astype("<f2").view("<u2"))
     zoo.wrong("f16 read as bf16", hf, zoo.hf(llama, {layer(1, UP): as_bf16}), "storage-type", [layer(1, UP)])
-    zoo.wrong("f32 with its bytes swapped", hf, zoo.hf(llama, {layer(0, UP): w[layer(0, UP)].byteswap()}), "storage-type", [layer(0, UP)])
-    swapped = form.write_dump(zoo.path(), made["f32"], "blk.1.attn_", {"blk.1.attn_output.weight": lambda values, _: values.byteswap()})
+    zoo.wrong("f32 with its bytes swapped", hf, zoo.hf(llama, {layer(0, UP): w[layer(0, UP)].byteswap()}),
+              "storage-type", [layer(0, UP)])
+    swap = {"blk.1.attn_output.weight": lambda values, _: values.byteswap()}
+    swapped = form.write_dump(zoo.path(), made["f32"], "blk.1.attn_", swap)
     zoo.wrong("dump: bytes swapped", made["f32"], swapped, "storage-type", [layer(1, OUT)])
-    zoo.wrong("GGUF with dims reversed, Q8_0", small.hf, zoo.gguf(small.weights, "Q8_0", shapes={layer(0, UP): (D, F)}), "storage-shape", [layer(0, UP)])
-    zoo.wrong("one tensor 32 bytes off", hf, zoo.hf(llama, {layer(0, DOWN): np.roll(w[layer(0, DOWN)].reshape(-1), -8).reshape(D, F)}),
-              "storage-shape", [layer(0, DOWN)])
+    zoo.wrong("GGUF with dims reversed, Q8_0", small.hf,
+              zoo.gguf(small.weights, "Q8_0", shapes={layer(0, UP): (D, F)}), "storage-shape", [layer(0, UP)])
+    rolled = np.roll(w[layer(0, DOWN)].reshape(-1), -8).reshape(D, F)
+    zoo.wrong("one tensor 32 bytes off", hf, zoo.hf(llama, {layer(0, DOWN): rolled}), "storage-shape", [layer(0, DOWN)])
     names = {form.gguf_name(name)[0]: name for name in small.weights}
     for first in ("attn_q", "ffn_gate"):
         shifted = zoo.gguf(small.weights, "F16")
         behind = form.shift_behind(shifted, f"blk.0.{first}.weight")
-        zoo.wrong(f"GGUF: all from {first} on 32 bytes off", small.hf, shifted, "storage-shape", [names[name] for name in behind])
+        zoo.wrong(f"GGUF: all from {first} on 32 bytes off", small.hf, shifted, "storage-shape",
+                  [names[name] for name in behind])
     early = lambda values, _: np.roll(values.reshape(-1), 16).reshape(values.shape)
     dump = form.write_dump(zoo.path(), made["f16"], ("blk.2.ffn_up", "blk.2.ffn_down", "blk.2.attn_k"), {"": early})
-    zoo.wrong("dump: matrices read 32 bytes early", made["f16"], dump, "storage-shape", [layer(2, x) for x in (UP, DOWN, KEY)])
+    zoo.wrong("dump: matrices read 32 bytes early", made["f16"], dump, "storage-shape",
+              [layer(2, x) for x in (UP, DOWN, KEY)])
 
 
 def unexplained(zoo, llama, small):
     hf, w = llama.hf, llama.weights
     coarse = dequantize(quantize(w[layer(0, GATE)], Type.Q4_0), Type.Q4_0)
-    zoo.wrong("Q8_0 with Q4_0's error", small.hf, zoo.gguf(small.but({layer(0, GATE): coarse}), "Q8_0"), None, [layer(0, GATE)])
-    zoo.wrong("a factor of 1 %", hf, zoo.hf(llama, {layer(2, GATE): w[layer(2, GATE)] * np.float32(1.01)}), None, [layer(2, GATE)])
+    zoo.wrong("Q8_0 with Q4_0's error", small.hf, zoo.gguf(small.but({layer(0, GATE): coarse}), "Q8_0"), None,
+              [layer(0, GATE)])
+    zoo.wrong("a factor of 1 %", hf, zoo.hf(llama, {layer(2, GATE): w[layer(2, GATE)] * np.float32(1.01)}), None,
+              [layer(2, GATE)])
     flipped = w[layer(0, VALUE)].copy()
     flipped[77] *= -1
     zoo.wrong("the sign of one row", hf, zoo.hf(llama, {layer(0, VALUE): flipped}), None, [layer(0, VALUE)])
@@ -351,12 +388,20 @@ def make(base):
 
 # ---- judging ----
 
-GOOD = ("right", "named")
+GOOD, BAD = ("right", "named"), ("unknown", "missed", "wrong", "broken", "false alarm")
+
+
+def census(cases):
+    right = sum(case["right"] for case in cases)
+    return f"{right} right pairs, {len(cases) - right} planted mistakes"
 
 
 def ask(command, a, b):
     """(exit code, verdict, findings, complaint)."""
-    done = subprocess.run([command, "weights", a, b, "--json", "-"], capture_output=True, text=True)
+    try:
+        done = subprocess.run([command, "weights", a, b, "--json", "-"], capture_output=True, text=True, timeout=120)
+    except subprocess.TimeoutExpired:
+        return None, None, [], "no answer within 120 s"
     try:
         report = json.loads(done.stdout)
         return done.returncode, report["verdict"], report["findings"], ""
@@ -365,7 +410,8 @@ def ask(command, a, b):
 
 
 def judge(command, base, case):
-    """right or false alarm; named, unknown, missed or wrong; broken where the exit code and the verdict do not belong together. And what was said."""
+    """(outcome, what was said): right or false alarm; named, unknown, missed or wrong; broken where exit code, verdict
+    and findings do not belong together."""
     code, verdict, findings, complaint = ask(command, base / case["a"], base / case["b"])
     said = "; ".join(f"{f['cause']} {f['tensors'][:2]}: {f['note']}" for f in findings) or complaint or str(verdict)
     if (code, verdict) not in ((0, "parity"), (1, "diverged")) or (code == 1) != bool(findings):
@@ -381,17 +427,19 @@ def judge(command, base, case):
 
 
 def judge_all(args):
-    cases = [case for case in json.loads((args.dir / "cases.json").read_text()) if fnmatch.fnmatch(case["id"], args.only)]
+    if not shutil.which(args.command):
+        sys.exit(f"weight_zoo.py: {args.command} cannot be run")
+    cases = json.loads((args.dir / "cases.json").read_text())
+    cases = [case for case in cases if fnmatch.fnmatch(case["id"], args.only)]
     if not cases:
         sys.exit(f"weight_zoo.py: no case is called {args.only}")
     rows = []
     for case in cases:
         outcome, said = judge(args.command, args.dir, case)
-        rows.append({key: case[key] for key in ("id", "right", "cause", "tensors")} | {"outcome": outcome, "said": said})
-        print(f"{outcome:<12}{case['id']:<52}{case['cause'] or '-':<19}{'' if outcome in GOOD else said[:300]}")
-    tally = {word: sum(row["outcome"] == word for row in rows) for word in (*GOOD, "unknown", "missed", "wrong", "broken", "false alarm")}
-    planted = sum(not row["right"] for row in rows)
-    print(f"{len(rows) - planted} right pairs, {planted} planted mistakes: " + ", ".join(f"{count} {word}" for word, count in tally.items()))
+        rows.append(case | {"outcome": outcome, "said": said})
+        print(f"{outcome:<12}{case['id']:<60}{case['cause'] or '-':<19}{'' if outcome in GOOD else said[:300]}")
+    tally = {word: sum(row["outcome"] == word for row in rows) for word in (*GOOD, *BAD)}
+    print(f"{census(rows)}: " + ", ".join(f"{count} {word}" for word, count in tally.items()))
     if args.json:
         args.json.write_text(json.dumps({"tally": tally, "cases": rows}, indent=1) + "\n")
     return 0 if all(row["outcome"] in GOOD for row in rows) else 1
@@ -404,7 +452,7 @@ def make_all(args):
     args.dir.mkdir(parents=True)
     cases = make(args.dir)
     (args.dir / "cases.json").write_text(json.dumps(cases, indent=1) + "\n")
-    print(f"{sum(case['right'] for case in cases)} right pairs, {sum(not case['right'] for case in cases)} planted mistakes in {args.dir}")
+    print(f"{census(cases)} in {args.dir}")
     return 0
 
 
