@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Does `firstdiff weights` name every planted mistake, and call no right conversion wrong? A zoo of weight files.
 
+    python scripts/weight_zoo.py [--only GLOB] [--json FILE]            both of these, with the command built from here
     python scripts/weight_zoo.py make DIR
     python scripts/weight_zoo.py judge DIR --command target/release/firstdiff [--only GLOB] [--json FILE]
 
@@ -18,6 +19,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +32,7 @@ from test_quantised import quantise, run
 from weight_formats import D, F, H, K, V, d, permuted
 
 SCRIPTS = Path(__file__).resolve().parent
+ROOT = SCRIPTS.parent
 LAYERS = 3
 QUANTISED = ["Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K_M", "IQ4_NL", "IQ4_XS"]
 Q, KEY, VALUE, OUT = (f"self_attn.{x}_proj.weight" for x in "qkvo")
@@ -413,7 +416,7 @@ def judge(command, base, case):
     """(outcome, what was said): right or false alarm; named, unknown, missed or wrong; broken where exit code, verdict
     and findings do not belong together."""
     code, verdict, findings, complaint = ask(command, base / case["a"], base / case["b"])
-    said = "; ".join(f"{f['cause']} {f['tensors'][:2]}: {f['note']}" for f in findings) or complaint or str(verdict)
+    said = "; ".join(f"{f['cause']}: {f['note']}" for f in findings) or complaint or str(verdict)
     if (code, verdict) not in ((0, "parity"), (1, "diverged")) or (code == 1) != bool(findings):
         return "broken", f"exit {code}: {said}"
     if case["right"]:
@@ -441,7 +444,7 @@ def judge_all(args):
     tally = {word: sum(row["outcome"] == word for row in rows) for word in (*GOOD, *BAD)}
     print(f"{census(rows)}: " + ", ".join(f"{count} {word}" for word, count in tally.items()))
     if args.json:
-        args.json.write_text(json.dumps({"tally": tally, "cases": rows}, indent=1) + "\n")
+        args.json.write_text(json.dumps(rows, indent=1) + "\n")
     return 0 if all(row["outcome"] in GOOD for row in rows) else 1
 
 
@@ -456,18 +459,35 @@ def make_all(args):
     return 0
 
 
+def build():
+    """The release build of firstdiff in this tree."""
+    cargo = lambda *words: subprocess.run(["cargo", *words], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+    cargo("build", "--release", "--locked", "-q", "-p", "firstdiff")
+    target = json.loads(cargo("metadata", "--format-version", "1", "--no-deps"))["target_directory"]
+    return str(Path(target) / "release/firstdiff")
+
+
+def trial(args):
+    args.command = build()
+    with tempfile.TemporaryDirectory() as scratch:
+        args.dir = Path(scratch) / "zoo"
+        return make_all(args) or judge_all(args)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
+    parser.set_defaults(run=trial)
+    commands = parser.add_subparsers()
     making = commands.add_parser("make", help="write the zoo and its cases.json")
     making.add_argument("dir", type=Path, help="an empty folder, or an earlier zoo, which is replaced")
     making.set_defaults(run=make_all)
     judging = commands.add_parser("judge", help="hold a command to the zoo")
     judging.add_argument("dir", type=Path)
     judging.add_argument("--command", required=True, help="the firstdiff to run")
-    judging.add_argument("--only", default="*", help="only the cases whose id matches")
-    judging.add_argument("--json", type=Path)
     judging.set_defaults(run=judge_all)
+    for whole in (parser, judging):
+        whole.add_argument("--only", default="*", help="judge only the cases whose id matches")
+        whole.add_argument("--json", type=Path, help="write a row a case to this file")
     args = parser.parse_args()
     return args.run(args)
 
