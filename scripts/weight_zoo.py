@@ -1,182 +1,95 @@
 #!/usr/bin/env python3
-"""Does `firstdiff weights` name every planted mistake, and call no right conversion wrong? A zoo of weight files, made without firstdiff's own code.
+"""Does `firstdiff weights` name every planted mistake, and call no right conversion wrong? A zoo of weight files.
 
-    python scripts/weight_zoo.py [--keep DIR] [--only GLOB] [--json FILE]
+    python scripts/weight_zoo.py [--only GLOB] [--json FILE]            both of these, with the command built from here
+    python scripts/weight_zoo.py make DIR
+    python scripts/weight_zoo.py judge DIR --command target/release/firstdiff [--only GLOB] [--json FILE]
 
-One random Llama (256 wide, 3 layers, 4 heads over 2, untied head) and one Qwen2 (biases, tied head) as Hugging Face folders; right conversions of
-them into every format and into llama.cpp's quantised types; and planted mistakes in each format, most of them found in the field (mistakes.md of
-the design). Judged by verdict, cause and tensors: exit 1 unless every mistake is named, none wrongly, and nothing right is blamed.
-Needs scripts/requirements.txt. Writers of llama2.c and MiniMind files are from their formats' definitions.
+One random Llama (256 wide, 3 layers, 4 heads over 2, untied head), its first layer alone for the bulky formats, and one
+Qwen2 (biases, tied head); right conversions of them into every format and into llama.cpp's quantised types; and planted
+mistakes in each format, most of them found in the field. All of it is made without firstdiff's own code. DIR/cases.json
+lists the pairs with what must be said of them. `judge` holds the command to it by exit code, verdict, cause and
+tensors, and exits 1 unless every mistake is named, none wrongly, and nothing right is blamed. What cannot be told from
+the values has the cause null: it must be called diverged, and no cause be made up. Needs scripts/requirements.txt.
 """
 
 import argparse
-import base64
 import fnmatch
 import json
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Type
 from gguf.quants import dequantize, quantize
-from safetensors.numpy import load_file, save_file
 
+import weight_formats as form
 from hf_to_gguf import adjacent
-from test_quantised import quantise, run, write_model
+from test_quantised import quantise, run
+from weight_formats import D, F, H, K, V, d, permuted
 
-ROOT = Path(__file__).resolve().parent.parent
-SCRIPTS = ROOT / "scripts"
-D, F, V, H, K, d, LAYERS = 256, 512, 512, 4, 2, 64, 3
+SCRIPTS = Path(__file__).resolve().parent
+ROOT = SCRIPTS.parent
+LAYERS = 3
 QUANTISED = ["Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K_M", "IQ4_NL", "IQ4_XS"]
-Q, KEY, UP = "self_attn.q_proj.weight", "self_attn.k_proj.weight", "mlp.up_proj.weight"
-BLOCK = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-         "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
-         "post_attention_layernorm": "ffn_norm"}
+Q, KEY, VALUE, OUT = (f"self_attn.{x}_proj.weight" for x in "qkvo")
+GATE, UP, DOWN = (f"mlp.{x}_proj.weight" for x in ("gate", "up", "down"))
+NORM, NORM2 = "input_layernorm.weight", "post_attention_layernorm.weight"
+HEAD, EMBEDDING, LAST = "lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"
+BIASES = [f"self_attn.{x}_proj.bias" for x in "qkv"]
 
 
 def layer(n, stem):
     return f"model.layers.{n}.{stem}"
 
 
-def everywhere(stem):
-    return [layer(n, stem) for n in range(LAYERS)]
+def everywhere(*stems, layers=LAYERS):
+    return [layer(n, stem) for stem in stems for n in range(layers)]
 
 
-# ---- writers ----
+def model(family, layers):
+    """Random weights: gains that are not 1, biases that matter. Qwen2 takes its embedding for its head."""
+    rng = np.random.default_rng(5)
+    normal = lambda *shape: (rng.standard_normal(shape) * 1.2 / np.sqrt(shape[-1])).astype(np.float32)
+    gain = lambda: (1 + 0.2 * rng.standard_normal(D)).astype(np.float32)
+    weights = {EMBEDDING: normal(V, D) * 8, LAST: gain()}
+    if family == "llama":
+        weights[HEAD] = normal(V, D)
+    shapes = {Q: (H * d, D), KEY: (K * d, D), VALUE: (K * d, D), OUT: (D, H * d)}
+    shapes |= {GATE: (F, D), UP: (F, D), DOWN: (D, F)}
+    for n in range(layers):
+        weights |= {layer(n, stem): normal(*shape) for stem, shape in shapes.items()}
+        weights |= {layer(n, NORM): gain(), layer(n, NORM2): gain()}
+        if family == "qwen2":
+            for bias, heads in zip(BIASES, (H, K, K)):
+                weights[layer(n, bias)] = rng.standard_normal(heads * d).astype(np.float32)
+    config = {"architectures": [f"{family.capitalize()}ForCausalLM"], "model_type": family, "hidden_size": D,
+              "intermediate_size": F, "num_hidden_layers": layers, "num_attention_heads": H, "num_key_value_heads": K,
+              "vocab_size": V, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+              "hidden_act": "silu",
+              "tie_word_embeddings": family == "qwen2", "torch_dtype": "float32"}
+    return weights, config
 
 
-def write_hf(folder, weights, config, dtype=np.float32):
-    folder.mkdir(parents=True)
-    save_file({name: np.ascontiguousarray(w, dtype) for name, w in weights.items()}, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+class Family:
+    """One model, its Hugging Face folder, and the files made of it by name."""
 
+    def __init__(self, base, name, weights, config, like=None):
+        self.name, self.weights, self.config, self.made = name, weights, config, {}
+        self.hf = form.write_hf_parts(base / name, weights, config, like and (like.hf, like.weights))
 
-def write_bf16(folder, weights, config, name="BF16"):
-    """A safetensors file by hand: NumPy knows no bf16. `name` is what the header calls the type."""
-    folder.mkdir(parents=True)
-    header, data = {}, b""
-    for key, w in weights.items():
-        raw = bf16_bits(w).tobytes()
-        header[key] = {"dtype": name, "shape": list(w.shape), "data_offsets": [len(data), len(data) + len(raw)]}
-        data += raw
-    text = json.dumps(header).encode()
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    def first_layer(self, base, name):
+        """The same model cut off behind its first layer."""
+        later = tuple(f"model.layers.{n}." for n in range(1, LAYERS))
+        weights = {n: w for n, w in self.weights.items() if not n.startswith(later)}
+        return Family(base, name, weights, self.config | {"num_hidden_layers": 1}, self)
 
-
-def bf16_bits(w):
-    bits = np.ascontiguousarray(w, np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
-
-
-def gguf_name(name):
-    stem, kind = name.rsplit(".", 1)
-    outer = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-    if stem in outer:
-        return f"{outer[stem]}.{kind}"
-    parts = stem.split(".", 3)
-    return f"blk.{parts[2]}.{BLOCK[parts[3]]}.{kind}"
-
-
-def write_gguf(path, weights, kind=Type.F32, permute=lambda name, w: w, raw=None, shapes=None):
-    """`permute` orders the rows of Q and K; `raw` gives other bytes for a tensor; `shapes` another shape."""
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(LAYERS)
-    writer.add_embedding_length(D)
-    writer.add_feed_forward_length(F)
-    writer.add_head_count(H)
-    writer.add_head_count_kv(K)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(V)
-    writer.add_context_length(256)
-    for name, w in weights.items():
-        w = np.ascontiguousarray(permute(name, w), np.float32)
-        if shapes and name in shapes:
-            w = w.reshape(shapes[name])
-        if raw and name in raw:
-            writer.add_tensor(gguf_name(name), raw[name], raw_dtype=kind)
-            continue
-        own = kind if w.ndim == 2 else Type.F32
-        writer.add_tensor(gguf_name(name), quantize(w, own), raw_dtype=own)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
-def permuted(name, w):
-    return adjacent(w, H) if "q_proj" in name else adjacent(w, K) if "k_proj" in name else w
-
-
-def write_llama2c(path, weights, version, group=64, tied=False):
-    """karpathy/llama2.c, export.py: rows of Q and K for adjacent pairs."""
-    get = lambda stem: [permuted(stem, weights[layer(n, stem + ".weight")]) for n in range(LAYERS)]
-    one = lambda name: [weights[name]]
-    norms = [get("input_layernorm"), get("post_attention_layernorm"), one("model.norm.weight")]
-    attention = [get(f"self_attn.{x}_proj") for x in "qkvo"]
-    feed = [get("mlp.gate_proj"), get("mlp.down_proj"), get("mlp.up_proj")]
-    head = [] if tied else [one("lm_head.weight")]
-    f32 = lambda groups: b"".join(np.ascontiguousarray(w, "<f4").tobytes() for group in groups for w in group)
-    sizes = struct.pack("<7i", D, F, LAYERS, H, K, V if tied or version else -V, 256)
-    if version == 0:
-        tables = np.zeros(256 * d, "<f4").tobytes()
-        data = sizes + f32([one("model.embed_tokens.weight"), norms[0], *attention, norms[1], *feed, norms[2]]) + tables + f32(head)
-    else:
-        header = struct.pack("<Ii", 0x616B3432, version) + sizes + struct.pack("<B", int(tied))
-        matrices = [one("model.embed_tokens.weight"), *attention, *feed, *head]
-        if version == 2:
-            header += struct.pack("<i", group)
-            body = b"".join(grouped(w, group) for part in matrices for w in part)
-        else:
-            body = f32(matrices)
-        data = header.ljust(256, b"\0") + f32(norms) + body
-    path.write_bytes(data)
-    return path
-
-
-def grouped(w, group):
-    x = np.ascontiguousarray(w, np.float32).reshape(-1, group)
-    scale = np.abs(x).max(1) / 127
-    return np.round(x / np.maximum(scale, 1e-30)[:, None]).astype(np.int8).tobytes() + scale.astype("<f4").tobytes()
-
-
-def write_minimind(path, weights, reverse, edit=lambda tree: tree):
-    """Linear layers as [out,in], or all of them reversed."""
-    def tensor(name, w, linear):
-        w = np.ascontiguousarray(w.T if reverse and linear else w, "<f4")
-        return {"name": name, "shape": list(w.shape), "dtype": "float32", "encoding": "base64", "data": base64.b64encode(w.tobytes()).decode()}
-    short = {"rms_attn": "input_layernorm", "rms_ffn": "post_attention_layernorm", "wq": "self_attn.q_proj", "wk": "self_attn.k_proj",
-             "wv": "self_attn.v_proj", "wo": "self_attn.o_proj", "w_gate": "mlp.gate_proj", "w_up": "mlp.up_proj", "w_down": "mlp.down_proj"}
-    layers = [{key: tensor(key, weights[layer(n, stem + ".weight")], key[0] == "w") for key, stem in short.items()} for n in range(LAYERS)]
-    tree = {"config": {"hidden_size": D, "num_hidden_layers": LAYERS, "num_attention_heads": H, "num_key_value_heads": K, "vocab_size": V,
-                       "intermediate_size": F, "rms_norm_eps": 1e-5, "rope_theta": 10000.0},
-            "weights": {"tok_embedding": tensor("tok_embedding", weights["model.embed_tokens.weight"], False),
-                        "final_rms": tensor("final_rms", weights["model.norm.weight"], False),
-                        "lm_head": tensor("lm_head", weights["lm_head.weight"], False), "layers": layers}}
-    path.write_text(json.dumps(edit(tree)))
-    return path
-
-
-def write_dump(folder, path, edit=lambda name, values, tensor: values):
-    """What an engine dumps after loading a GGUF: its dequantised values under GGUF's names, in the file's own order of rows."""
-    folder.mkdir()
-    for tensor in gguf.GGUFReader(path).tensors:
-        values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32).reshape(tensor.shape[::-1])
-        out = edit(tensor.name, values, tensor)
-        if out is not None:
-            np.save(folder / f"weights.{tensor.name.removesuffix('.weight')}.npy", out)
-    return folder
-
-
-# ---- the zoo ----
+    def but(self, changes):
+        """The weights with some exchanged; None takes one out."""
+        return {name: w for name, w in (self.weights | changes).items() if w is not None}
 
 
 class Zoo:
@@ -185,271 +98,398 @@ class Zoo:
 
     def path(self, ending=""):
         self.number += 1
-        return self.base / f"case{self.number:02}{ending}"
+        return self.base / f"wrong{self.number:02}{ending}"
 
-    def right(self, name, a, b):
-        self.cases.append({"id": name, "a": str(a), "b": str(b), "right": True, "cause": None, "tensors": []})
+    def add(self, name, a, b, right, cause, tensors, note):
+        a, b = (str(path.relative_to(self.base)) for path in (a, b))
+        case = {"id": name, "a": a, "b": b, "right": right, "cause": cause, "tensors": sorted(tensors), "note": note}
+        self.cases.append(case)
 
-    def wrong(self, name, a, b, cause, tensors):
-        self.cases.append({"id": name, "a": str(a), "b": str(b), "right": False, "cause": cause, "tensors": sorted(tensors)})
+    def right(self, name, a, b, note=""):
+        self.add(name, a, b, True, None, [], note)
 
+    def wrong(self, name, a, b, cause, tensors, note=""):
+        self.add(name, a, b, False, cause, tensors, note)
 
-def right_ones(zoo, hf, weights, config, family):
-    base, made = zoo.base, {}
-    for dtype in ("f32", "f16", "bf16"):
-        made[dtype] = base / f"{family}-{dtype}.gguf"
-        run(sys.executable, SCRIPTS / "hf_to_gguf.py", hf, made[dtype], "--dtype", dtype)
-        zoo.right(f"{family}: GGUF {dtype}", hf, made[dtype])
-    for kind in QUANTISED:
-        made[kind] = base / f"{family}-{kind}.gguf"
-        quantise(made["f32"], made[kind], kind)
-        zoo.right(f"{family}: GGUF {kind}", hf, made[kind])
-    zoo.right(f"{family}: GGUF Q8_0 against Q4_K_M", made["Q8_0"], made["Q4_K_M"])
-    zoo.right(f"{family}: the other way round", made["Q6_K"], hf)
-    zoo.right(f"{family}: Hugging Face f16", hf, write_hf(base / f"{family}-hf16", weights, config, np.float16))
-    zoo.right(f"{family}: Hugging Face bf16", hf, write_bf16(base / f"{family}-hfbf16", weights, config))
-    zoo.right(f"{family}: bf16 against f16 GGUF", base / f"{family}-hfbf16", made["f16"])
-    np.savez(base / f"{family}.npz", **weights)
-    zoo.right(f"{family}: npz", hf, base / f"{family}.npz")
-    for kind in ("Q8_0", "Q4_K_M", "Q4_0", "IQ4_XS"):
-        zoo.right(f"{family}: dump of {kind}", made[kind], write_dump(base / f"{family}-dump-{kind}", made[kind]))
-    return made
+    def hf(self, family, changes, config=None):
+        """A Hugging Face folder that shares with the family's the files that are the same."""
+        like = (family.hf, family.weights)
+        return form.write_hf_parts(self.path(), family.but(changes), config or family.config, like)
 
-
-def planted(zoo, hf, weights, config, made):
-    def changed(edit):
-        out = dict(weights)
-        edit(out)
+    def gguf(self, weights, kind, **how):
+        """A GGUF; types that PyPI gguf cannot write are made by llama.cpp from f32."""
+        out = self.path(".gguf")
+        if kind in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"):
+            return form.write_gguf(out, weights, Type[kind], **how)
+        f32 = form.write_gguf(out.with_suffix(".f32"), weights, **how)
+        quantise(f32, out, kind)
+        f32.unlink()
         return out
 
-    def hf_with(edit):
-        return write_hf(zoo.path(), changed(edit), config)
 
-    # Q and K rows.
-    zoo.wrong("Q and K not permuted", hf, write_gguf(zoo.path(".gguf"), weights), "qk-row-order", everywhere(Q) + everywhere(KEY))
-    zoo.wrong("permuted twice", hf, write_gguf(zoo.path(".gguf"), weights, permute=lambda n, w: permuted(n, permuted(n, w))), "qk-row-order",
-              everywhere(Q) + everywhere(KEY))
-    as_if = lambda n, w: adjacent(w, H) if "q_proj" in n or "k_proj" in n else w
-    zoo.wrong("K permuted with H heads", hf, write_gguf(zoo.path(".gguf"), weights, permute=as_if), "qk-row-order", everywhere(KEY))
-    only = lambda n, w: w if n == layer(1, Q) else permuted(n, w)
-    zoo.wrong("Q of one layer not permuted, Q8_0", hf, write_gguf(zoo.path(".gguf"), weights, Type.Q8_0, only), "qk-row-order", [layer(1, Q)])
-    zoo.wrong("a Hugging Face folder with GGUF's order", hf, hf_with(lambda w: w.update({layer(0, Q): adjacent(w[layer(0, Q)], H)})), "qk-row-order",
-              [layer(0, Q)])
-    # Orientation.
-    zoo.wrong("up stored as [in,out]", hf, hf_with(lambda w: w.update({layer(1, UP): w[layer(1, UP)].T})), "weight-transposed", [layer(1, UP)])
-    zoo.wrong("memory of [in,out] as [out,in]", hf, hf_with(lambda w: w.update({layer(2, UP): w[layer(2, UP)].T.reshape(F, D)})),
-              "weight-transposed", [layer(2, UP)])
-    square = layer(0, "self_attn.o_proj.weight")
-    zoo.wrong("a square matrix transposed", hf, hf_with(lambda w: w.update({square: w[square].T})), "weight-transposed", [square])
-    def turn(tree):
-        entry = tree["weights"]["layers"][1]["w_up"]
-        w = np.frombuffer(base64.b64decode(entry["data"]), "<f4").reshape(entry["shape"])
-        entry["data"] = base64.b64encode(np.ascontiguousarray(w.T).tobytes()).decode()
-        return tree
-    zoo.wrong("MiniMind: one layer's memory turned", hf, write_minimind(zoo.path(".json"), weights, False, turn), "weight-transposed", [layer(1, UP)])
-    zoo.wrong("GGUF with dims reversed", hf, write_gguf(zoo.path(".gguf"), weights, permute=permuted, shapes={layer(0, UP): (D, F)}), "storage-shape",
-              [layer(0, UP)])
-    def engine(name, values, tensor):
-        return values.reshape(values.shape[::-1]).T if name == "blk.0.ffn_up.weight" else values
-    zoo.wrong("engine read [in,out]", made["Q8_0"], write_dump(zoo.path(), made["Q8_0"], engine), "weight-transposed", [layer(0, UP)])
-    # Other tensors.
-    gate = "mlp.gate_proj.weight"
-    def swap(w):
-        for n in range(LAYERS):
-            w[layer(n, gate)], w[layer(n, UP)] = w[layer(n, UP)], w[layer(n, gate)]
-    zoo.wrong("gate and up exchanged, Q8_0", hf, write_gguf(zoo.path(".gguf"), changed(swap), Type.Q8_0, permuted), "weight-swapped",
-              everywhere(gate) + everywhere(UP))
-    value = "self_attn.v_proj.weight"
-    def swap_kv(w):
-        w[layer(0, KEY)], w[layer(0, value)] = w[layer(0, value)], w[layer(0, KEY)]
-    zoo.wrong("k and v exchanged", hf, hf_with(swap_kv), "weight-swapped", [layer(0, KEY), layer(0, value)])
-    down = "mlp.down_proj.weight"
-    zoo.wrong("down of the next layer", hf, write_llama2c(zoo.path(".bin"), changed(lambda w: w.update({layer(0, down): w[layer(1, down)]})), 1),
-              "weight-wrong-layer", [layer(0, down)])
-    norm = "input_layernorm.weight"
-    zoo.wrong("another norm's gains", hf, hf_with(lambda w: w.update({layer(2, norm): w[layer(2, "post_attention_layernorm.weight")]})),
-              "norm-wrong-weight", [layer(2, norm)])
-    zoo.wrong("the head is the embedding", hf, hf_with(lambda w: w.update({"lm_head.weight": w["model.embed_tokens.weight"].copy()})), "head-tied",
-              ["lm_head.weight"])
-    zoo.wrong("no head in the file", hf, write_gguf(zoo.path(".gguf"), changed(lambda w: w.pop("lm_head.weight")), permute=permuted), "head-tied",
-              ["lm_head.weight"])
-    # Not set.
-    zoo.wrong("zeros", hf, write_gguf(zoo.path(".gguf"), changed(lambda w: w.update({layer(1, value): 0 * w[layer(1, value)]})), Type.F16, permuted),
-              "weight-unset", [layer(1, value)])
-    zoo.wrong("a norm of ones", hf, hf_with(lambda w: w.update({"model.norm.weight": np.ones(D, np.float32)})), "weight-unset", ["model.norm.weight"])
-    noise = np.random.default_rng(3).standard_normal((D, F)).astype(np.float32) / 20
-    zoo.wrong("random", hf, hf_with(lambda w: w.update({layer(2, down): noise})), None, [layer(2, down)])
-    zoo.wrong("one added to the gains", hf, hf_with(lambda w: [w.update({n: w[n] + 1}) for n in everywhere(norm)]), "norm-plus-one", everywhere(norm))
-    # Dequantisation.
-    def truncated(name, values, tensor):
-        flat = values.copy().reshape(-1)
+# ---- right ----
+
+
+def right_conversions(zoo, family):
+    base, name, made = zoo.base, family.name, family.made
+    for dtype in ("f32", "f16", "bf16"):
+        made[dtype] = base / f"{name}-{dtype}.gguf"
+        run(sys.executable, SCRIPTS / "hf_to_gguf.py", family.hf, made[dtype], "--dtype", dtype)
+        zoo.right(f"{name}: GGUF {dtype}", family.hf, made[dtype])
+    for kind in QUANTISED:
+        made[kind] = base / f"{name}-{kind}.gguf"
+        quantise(made["f32"], made[kind], kind)
+        form.check_by_hand(made[kind])
+        zoo.right(f"{name}: GGUF {kind}", family.hf, made[kind])
+    zoo.right(f"{name}: GGUF Q8_0 against Q4_K_M", made["Q8_0"], made["Q4_K_M"])
+    zoo.right(f"{name}: the other way round", made["Q6_K"], family.hf)
+    few = {"Q8_0": ("token_embd", "output_norm", "blk.0."), "Q4_K_M": ("output_norm", "blk.1.")}
+    few |= dict.fromkeys(("Q4_0", "Q5_0", "Q5_K_M", "Q6_K", "IQ4_XS"), "blk.1.attn_")
+    for kind, only in few.items() if name == "llama" else [("Q5_K_M", "blk.")]:
+        dump = form.write_dump(base / f"{name}-dump-{kind}", made[kind], only)
+        zoo.right(f"{name}: dump of {'a few of ' * bool(only)}{kind}", made[kind], dump)
+
+
+def right_folders(zoo, family, *kinds):
+    for kind in kinds:
+        folder = zoo.base / f"{family.name}-hf-{kind}"
+        family.made[f"hf-{kind}"] = form.write_hf(folder, family.weights, family.config, kind)
+        zoo.right(f"{family.name}: Hugging Face {kind}", family.hf, folder)
+
+
+def right_bulky(zoo, llama, small):
+    base = zoo.base
+    np.savez(base / "small.npz", **small.weights)
+    zoo.right("npz", small.hf, base / "small.npz")
+    for version in (0, 1):
+        zoo.right(f"llama2.c version {version}", small.hf,
+                  form.write_llama2c(base / f"v{version}.bin", small.weights, version))
+    zoo.right("llama2.c version 2", llama.hf, form.write_llama2c(base / "v2.bin", llama.weights, 2))
+    zoo.right("llama2.c version 2, groups of 32", small.hf,
+              form.write_llama2c(base / "v2-32.bin", small.weights, 2, 32))
+    zoo.right("llama2.c version 2 against Q4_K_M", base / "v2.bin", llama.made["Q4_K_M"])
+    zoo.right("llama2.c version 0 against npz", base / "v0.bin", base / "small.npz")
+    for reverse, axes in ((False, "[out,in]"), (True, "[in,out]")):
+        zoo.right(f"MiniMind, {axes}", small.hf,
+                  form.write_minimind(base / f"minimind{reverse:d}.json", small.weights, reverse))
+    zoo.right("MiniMind against llama2.c", base / "minimind0.json", base / "v1.bin")
+
+
+# ---- planted ----
+
+
+def rows_of_q_and_k(zoo, llama, small, qwen2):
+    hf, weights = llama.hf, llama.weights
+    plain = lambda name, w: w
+    twice = lambda name, w: permuted(name, permuted(name, w))
+    h_heads = lambda name, w: adjacent(w, H) if "q_proj" in name or "k_proj" in name else w
+    but_one = lambda name, w: w if name == layer(1, Q) else permuted(name, w)
+    cause, both = "qk-row-order", everywhere(Q, KEY)
+    zoo.wrong("Q and K not permuted, Q8_0", small.hf, zoo.gguf(small.weights, "Q8_0", permute=plain), cause,
+              everywhere(Q, KEY, layers=1))
+    zoo.wrong("Q and K not permuted, Q4_K_M", hf, zoo.gguf(weights, "Q4_K_M", permute=plain), cause, both)
+    zoo.wrong("permuted twice, Q6_K", hf, zoo.gguf(weights, "Q6_K", permute=twice), cause, both)
+    zoo.wrong("K permuted with H heads, Q5_K_M", hf, zoo.gguf(weights, "Q5_K_M", permute=h_heads), cause,
+              everywhere(KEY))
+    zoo.wrong("Q of one layer not permuted, Q5_1", hf, zoo.gguf(weights, "Q5_1", permute=but_one), cause, [layer(1, Q)])
+    zoo.wrong("a Hugging Face folder with GGUF's order", hf,
+              zoo.hf(llama, {layer(0, Q): adjacent(weights[layer(0, Q)], H)}), cause, [layer(0, Q)])
+    zoo.wrong("llama2.c version 2, not permuted", small.hf,
+              form.write_llama2c(zoo.path(".bin"), small.weights, 2, permute=plain), cause,
+              everywhere(Q, KEY, layers=1))
+    backwards = small.but({layer(0, KEY): form.unpermuted(KEY, small.weights[layer(0, KEY)])})
+    np.savez(out := zoo.path(".npz"), **{name: w.astype(np.float16) for name, w in backwards.items()})
+    zoo.wrong("npz in f16, K permuted back though it was right", small.hf, out, cause, [layer(0, KEY)])
+    zoo.wrong("Qwen2 permuted as a llama is, Q8_0", qwen2.hf, zoo.gguf(qwen2.weights, "Q8_0", arch="qwen2"), cause,
+              everywhere(Q, KEY, *BIASES[:2], layers=1), "its biases too, as a converter that goes by the name would")
+
+
+def orientation(zoo, llama, small):
+    hf, w, cause = llama.hf, llama.weights, "weight-transposed"
+    turned = lambda name: np.ascontiguousarray(w[name].T).reshape(w[name].shape)
+    zoo.wrong("up stored as [in,out]", hf, zoo.hf(llama, {layer(1, UP): w[layer(1, UP)].T}), cause, [layer(1, UP)])
+    zoo.wrong("memory of [in,out] as [out,in]", hf, zoo.hf(llama, {layer(2, UP): turned(layer(2, UP))}), cause,
+              [layer(2, UP)])
+    zoo.wrong("square o transposed", hf, zoo.hf(llama, {layer(0, OUT): w[layer(0, OUT)].T}), cause, [layer(0, OUT)])
+    zoo.wrong("square q transposed", hf, zoo.hf(llama, {layer(2, Q): w[layer(2, Q)].T}), cause, [layer(2, Q)])
+    edit = lambda n, key, x: x.T if key == "w_up" else x
+    zoo.wrong("MiniMind: the memory of up turned", small.hf,
+              form.write_minimind(zoo.path(".json"), small.weights, edit=edit), cause, [layer(0, UP)])
+    down = small.but({layer(0, DOWN): turned(layer(0, DOWN))})
+    zoo.wrong("llama2.c version 2: the memory of down turned", small.hf, form.write_llama2c(zoo.path(".bin"), down, 2),
+              cause, [layer(0, DOWN)])
+    engine = lambda values, tensor: np.ascontiguousarray(values.reshape(values.shape[::-1]).T)
+    engine_up = {"blk.0.ffn_up.weight": engine}
+    dump = form.write_dump(zoo.path(), llama.made["Q8_0"], ("blk.0.ffn_up", "blk.0.attn_k"), engine_up)
+    zoo.wrong("dump: engine read [in,out]", llama.made["Q8_0"], dump, cause, [layer(0, UP)])
+
+
+def other_tensors(zoo, llama, small, qwen2):
+    hf, w = llama.hf, llama.weights
+    gate_up = {layer(n, a): w[layer(n, b)] for n in range(LAYERS) for a, b in ((GATE, UP), (UP, GATE))}
+    zoo.wrong("gate and up exchanged, Q4_K_M", hf, zoo.gguf(llama.but(gate_up), "Q4_K_M"), "weight-swapped",
+              everywhere(GATE, UP))
+    one = small.but({layer(0, GATE): w[layer(0, UP)], layer(0, UP): w[layer(0, GATE)]})
+    zoo.wrong("llama2.c version 2: w1 and w3 exchanged", small.hf, form.write_llama2c(zoo.path(".bin"), one, 2),
+              "weight-swapped",
+              everywhere(GATE, UP, layers=1))
+    k_v = {layer(0, KEY): w[layer(0, VALUE)].copy(), layer(0, VALUE): w[layer(0, KEY)].copy()}
+    zoo.wrong("k and v exchanged", hf, zoo.hf(llama, k_v), "weight-swapped", [layer(0, KEY), layer(0, VALUE)])
+    down, out = {layer(0, DOWN): w[layer(1, DOWN)]}, {layer(2, OUT): w[layer(1, OUT)]}
+    zoo.wrong("llama2.c version 2: down of the next layer", hf,
+              form.write_llama2c(zoo.path(".bin"), llama.but(down), 2), "weight-wrong-layer",
+              [layer(0, DOWN)])
+    zoo.wrong("o of the layer before, Q4_0", hf, zoo.gguf(llama.but(out), "Q4_0"), "weight-wrong-layer",
+              [layer(2, OUT)])
+    zoo.wrong("another norm's gains", hf, zoo.hf(llama, {layer(2, NORM): w[layer(2, NORM2)].copy()}),
+              "norm-wrong-weight", [layer(2, NORM)])
+    zoo.wrong("the head is the embedding", hf, zoo.hf(llama, {HEAD: w[EMBEDDING].copy()}), "head-tied", [HEAD])
+    zoo.wrong("no head in the file, Q5_0", small.hf, zoo.gguf(small.but({HEAD: None}), "Q5_0"), "head-tied", [HEAD])
+    no_head = form.write_llama2c(zoo.path(".bin"), small.weights, 0, shared=True)
+    zoo.wrong("llama2.c version 0: the vocabulary's sign lost, no head", small.hf, no_head, "head-tied", [HEAD])
+    own_head = np.random.default_rng(8).standard_normal((V, D)).astype(np.float32) / 14
+    untied = zoo.hf(qwen2, {HEAD: own_head}, qwen2.config | {"tie_word_embeddings": False})
+    zoo.wrong("a head of its own though tied", qwen2.hf, untied, "head-untied", [HEAD])
+    zoo.wrong("q's bias left out", qwen2.hf, zoo.hf(qwen2, {layer(0, BIASES[0]): None}), "bias-omitted",
+              [layer(0, BIASES[0])])
+    biases = everywhere(*BIASES, layers=1)
+    without = zoo.gguf(qwen2.but(dict.fromkeys(biases)), "Q6_K", arch="qwen2", permute=lambda n, x: x)
+    zoo.wrong("all biases left out, Q6_K", qwen2.hf, without, "bias-omitted", biases)
+    zoo.wrong("up of a layer is missing", hf, zoo.hf(llama, {layer(1, UP): None}), None, [layer(1, UP)])
+
+
+def not_set(zoo, llama, small):
+    hf, w, rng = llama.hf, llama.weights, np.random.default_rng(3)
+    zeros = small.but({layer(0, VALUE): 0 * w[layer(0, VALUE)]})
+    zoo.wrong("zeros, Q8_0", small.hf, zoo.gguf(zeros, "Q8_0"), "weight-unset", [layer(0, VALUE)])
+    zoo.wrong("a norm of ones", hf, zoo.hf(llama, {LAST: np.ones(D, np.float32)}), "weight-unset", [LAST])
+    zoo.wrong("a matrix of one value", hf, zoo.hf(llama, {layer(2, OUT): np.full((D, D), 0.02, np.float32)}),
+              "weight-unset", [layer(2, OUT)])
+    unfilled = {"blk.0.attn_v.weight": lambda values, _: 0 * values}
+    dump = form.write_dump(zoo.path(), llama.made["Q4_K_M"], "blk.0.attn_", unfilled)
+    zoo.wrong("dump: never filled", llama.made["Q4_K_M"], dump, "weight-unset", [layer(0, VALUE)])
+    noise = rng.standard_normal((D, F)).astype(np.float32) / 20
+    zoo.wrong("random", hf, zoo.hf(llama, {layer(2, DOWN): noise}), None, [layer(2, DOWN)],
+              "unset, but nothing in the values tells it from another model's")
+    zoo.wrong("one added to the gains", hf, zoo.hf(llama, {n: w[n] + 1 for n in everywhere(NORM)}), "norm-plus-one",
+              everywhere(NORM))
+    norms = [*everywhere(NORM, NORM2), LAST]
+    zoo.wrong("one added to all gains, Q4_1", hf, zoo.gguf(llama.but({n: w[n] + 1 for n in norms}), "Q4_1"),
+              "norm-plus-one", norms)
+
+
+def dequantised(zoo, llama):
+    made = llama.made
+
+    def dump(what, kind, tensor, change, cause, named):
+        """A dump of two tensors: a right one, and the wrong one."""
+        only = (f"blk.{named[0]}.attn_v", f"blk.{tensor}.")
+        dumped = form.write_dump(zoo.path(), made[kind], only, {f"blk.{tensor}.weight": change})
+        zoo.wrong(what, made[kind], dumped, cause, [layer(*named)])
+
+    def by_half(values, tensor):
+        """Bytes counted as elements / 2: Q8_0 needs 34 for 32 elements, so the rest stays 0."""
+        flat = values.reshape(-1)
         if tensor.tensor_type == Type.Q8_0:
             flat[flat.size // 2 // 34 * 32:] = 0
-        return flat.reshape(values.shape)
-    matrices = [n for n in weights if weights[n].ndim == 2]
-    zoo.wrong("bytes counted as elements / 2", made["Q8_0"], write_dump(zoo.path(), made["Q8_0"], truncated), "dequant-truncated", matrices)
-    one = {"blk.1.ffn_gate.weight": [layer(1, gate)]}
-    def at(name, change):
-        return lambda n, values, tensor: change(values.copy(), tensor) if n == name else values
+        return values
+
     def first_192(values, _):
-        flat = values.reshape(-1, 256)
-        flat[:, 192:] = 0
-        return flat.reshape(values.shape)
-    zoo.wrong("192 of 256", made["Q4_K_M"], write_dump(zoo.path(), made["Q4_K_M"], at("blk.1.ffn_gate.weight", first_192)), "dequant-truncated",
-              one["blk.1.ffn_gate.weight"])
-    wide = layer(1, down)
+        values.reshape(-1, 256)[:, 192:] = 0
+        return values
+
     def first_block(values, _):
         values[:, 256:] = 0
         return values
-    zoo.wrong("the first block of each row", made["Q6_K"], write_dump(zoo.path(), made["Q6_K"], at("blk.1.ffn_down.weight", first_block)),
-              "dequant-truncated", [wide])
 
-    def blocks_of(tensor, size):
-        return np.ascontiguousarray(tensor.data).reshape(-1, size)
+    def half_k(values, _):
+        flat = values.reshape(-1)
+        flat[flat.size // 2 // 144 * 256:] = 0
+        return values
 
-    def q4k(values, tensor, wrong):
-        """Q4_K by hand, with a mistake in how the scales are unpacked."""
-        b = blocks_of(tensor, 144)
-        dd, dm = (b[:, i:i + 2].copy().view("<f2").astype(np.float32) for i in (0, 2))
-        s, qs, out = b[:, 4:16].astype(int), b[:, 16:].reshape(-1, 4, 32), []
-        for j in range(8):
-            if j < 4 or wrong == "scales":
-                sc, m = s[:, j % 4] & 63, s[:, j % 4 + 4] & 63
-            else:
-                sc, m = (s[:, j + 4] & 15) | (s[:, j - 4] >> 6 << 4), (s[:, j + 4] >> 4) | (s[:, j] >> 6 << 4)
-            q = (qs[:, j // 2] >> (4 * (j % 2))) & 15
-            minimum = 0 if wrong == "minimum" else dm * m[:, None]
-            out.append(dd * sc[:, None] * q - minimum)
-        return np.stack(out, 1).astype(np.float32).reshape(values.shape)
+    truncated = form.write_dump(zoo.path(), made["Q8_0"], ("token_embd", "blk.0.attn_"), {"": by_half})
+    matrices = [EMBEDDING, *everywhere(Q, KEY, VALUE, OUT, layers=1)]
+    zoo.wrong("Q8_0, bytes counted as elements / 2", made["Q8_0"], truncated, "dequant-truncated", matrices)
+    dump("Q4_K, bytes counted as elements / 2", "Q4_K_M", "0.ffn_gate", half_k, "dequant-truncated", (0, GATE))
+    dump("Q4_K, 192 of 256", "Q4_K_M", "1.ffn_gate", first_192, "dequant-truncated", (1, GATE))
+    dump("Q6_K, the first block of each row", "Q6_K", "1.ffn_down", first_block, "dequant-truncated", (1, DOWN))
+    dump("Q4_K, scales of sub-blocks 4 to 7", "Q4_K_M", "1.ffn_gate", form.q4_k("scales"), "dequant-scale", (1, GATE))
+    dump("Q4_K, minimum ignored", "Q4_K_M", "1.ffn_gate", form.q4_k("minimum"), "dequant-scale", (1, GATE))
+    dump("Q5_K, scales of sub-blocks 4 to 7", "Q5_K_M", "1.ffn_up", form.q5_k("scales"), "dequant-scale", (1, UP))
+    dump("Q6_K, the first scale of each pair", "Q6_K", "0.attn_q", form.q6_k("pairs"), "dequant-scale", (0, Q))
+    dump("Q6_K, the scale of the part before", "Q6_K", "1.ffn_gate", form.q6_k("before"), "dequant-scale", (1, GATE))
+    dump("Q6_K, scales without their sign", "Q6_K", "2.attn_k", form.q6_k("unsigned"), "dequant-scale", (2, KEY))
+    dump("Q4_0, nibbles one by one", "Q4_0", "0.ffn_gate", form.q4_0("nibbles"), "dequant-nibbles", (0, GATE))
+    dump("Q4_K, nibbles one by one", "Q4_K_M", "1.ffn_gate", form.q4_k("nibbles"), "dequant-nibbles", (1, GATE))
+    dump("Q5_0, high bits of the wrong lane", "Q5_0", "2.ffn_up", form.q5_0("lanes"), "dequant-nibbles", (2, UP))
+    dump("Q5_0, high bit j for j+16", "Q5_0", "0.attn_output", form.q5_0("half"), "dequant-nibbles", (0, OUT))
+    dump("Q5_K, high bits of the wrong lane", "Q5_K_M", "2.ffn_gate", form.q5_k("lanes"), "dequant-nibbles", (2, GATE))
 
-    for what in ("scales", "minimum"):
-        edit = at("blk.1.ffn_gate.weight", lambda v, t, what=what: q4k(v, t, what))
-        zoo.wrong(f"Q4_K {what}", made["Q4_K_M"], write_dump(zoo.path(), made["Q4_K_M"], edit), "dequant-scale", one["blk.1.ffn_gate.weight"])
 
-    def q6k_scales(values, tensor):
-        scales = blocks_of(tensor, 210)[:, 192:208].view(np.int8).astype(np.float32)
-        x = values.reshape(-1, 16, 16) / np.where(scales == 0, 1, scales)[:, :, None]
-        return (x * np.roll(scales, 1, 1)[:, :, None]).astype(np.float32).reshape(values.shape)
-    zoo.wrong("Q6_K's scale of the part before", made["Q6_K"], write_dump(zoo.path(), made["Q6_K"], at("blk.1.ffn_gate.weight", q6k_scales)),
-              "dequant-scale", one["blk.1.ffn_gate.weight"])
-    def interleaved(width):
-        return lambda values, _: values.reshape(-1, 2, width // 2).swapaxes(1, 2).reshape(values.shape)
-    zoo.wrong("Q4_0's nibbles one by one", made["Q4_0"], write_dump(zoo.path(), made["Q4_0"], at("blk.0.ffn_gate.weight", interleaved(32))),
-              "dequant-nibbles", [layer(0, gate)])
+def bytes_and_types(zoo, llama, small, qwen2):
+    hf, w, made = llama.hf, llama.weights, llama.made
+    misread = form.write_hf(zoo.path(), qwen2.weights, qwen2.config, "BF16", called="F16")
+    zoo.wrong("bf16 read as f16", qwen2.made["hf-BF16"], misread, "storage-type", list(qwen2.weights))
+    matrices = [name for name, x in small.weights.items() if x.ndim == 2]
+    zoo.wrong("GGUF: f16 under the id of bf16", small.hf, zoo.gguf(small.weights, "F16", called=Type.BF16),
+              "storage-type", matrices)
+    as_bf16 = form.from_bf16(w[layer(1, UP)].astype("<f2").view("<u2"))
+    zoo.wrong("f16 read as bf16", hf, zoo.hf(llama, {layer(1, UP): as_bf16}), "storage-type", [layer(1, UP)])
+    zoo.wrong("f32 with its bytes swapped", hf, zoo.hf(llama, {layer(0, UP): w[layer(0, UP)].byteswap()}),
+              "storage-type", [layer(0, UP)])
+    swap = {"blk.1.attn_output.weight": lambda values, _: values.byteswap()}
+    swapped = form.write_dump(zoo.path(), made["f32"], "blk.1.attn_", swap)
+    zoo.wrong("dump: bytes swapped", made["f32"], swapped, "storage-type", [layer(1, OUT)])
+    zoo.wrong("GGUF with dims reversed, Q8_0", small.hf,
+              zoo.gguf(small.weights, "Q8_0", shapes={layer(0, UP): (D, F)}), "storage-shape", [layer(0, UP)])
+    rolled = np.roll(w[layer(0, DOWN)].reshape(-1), -8).reshape(D, F)
+    zoo.wrong("one tensor 32 bytes off", hf, zoo.hf(llama, {layer(0, DOWN): rolled}), "storage-shape", [layer(0, DOWN)])
+    names = {form.gguf_name(name)[0]: name for name in small.weights}
+    for first in ("attn_q", "ffn_gate"):
+        shifted = zoo.gguf(small.weights, "F16")
+        behind = form.shift_behind(shifted, f"blk.0.{first}.weight")
+        zoo.wrong(f"GGUF: all from {first} on 32 bytes off", small.hf, shifted, "storage-shape",
+                  [names[name] for name in behind])
+    early = lambda values, _: np.roll(values.reshape(-1), 16).reshape(values.shape)
+    dump = form.write_dump(zoo.path(), made["f16"], ("blk.2.ffn_up", "blk.2.ffn_down", "blk.2.attn_k"), {"": early})
+    zoo.wrong("dump: matrices read 32 bytes early", made["f16"], dump, "storage-shape",
+              [layer(2, x) for x in (UP, DOWN, KEY)])
 
-    def q4k_nibbles(values, tensor):
-        b = blocks_of(tensor, 144)
-        q = b[:, 16:].reshape(-1, 4, 32)
-        inter = np.stack([q & 15, q >> 4], -1).reshape(-1, 4, 2, 32).astype(np.float32)
-        right = np.stack([q & 15, q >> 4], 2).astype(np.float32)
-        x = values.reshape(-1, 4, 2, 32)
-        span = right.max(-1, keepdims=True) - right.min(-1, keepdims=True)
-        scale = np.where(span == 0, 0, (x.max(-1, keepdims=True) - x.min(-1, keepdims=True)) / np.maximum(span, 1))
-        low = x.min(-1, keepdims=True) - scale * right.min(-1, keepdims=True)
-        return (scale * inter + low).astype(np.float32).reshape(values.shape)
-    zoo.wrong("Q4_K's nibbles one by one", made["Q4_K_M"], write_dump(zoo.path(), made["Q4_K_M"], at("blk.1.ffn_gate.weight", q4k_nibbles)),
-              "dequant-nibbles", one["blk.1.ffn_gate.weight"])
 
-    def q5_0_lanes(values, tensor):
-        b = blocks_of(tensor, 22)
-        dd, high, qs = b[:, :2].copy().view("<f2").astype(np.float32), b[:, 2:6].copy().view("<u4"), b[:, 6:]
-        bit = lambda j: ((high >> j) & 1).astype(int)[:, 0]
-        low = np.stack([(qs[:, j] & 15) | bit(2 * j) << 4 for j in range(16)], 1) - 16
-        top = np.stack([(qs[:, j] >> 4) | bit(2 * j + 1) << 4 for j in range(16)], 1) - 16
-        return (dd * np.concatenate([low, top], 1)).astype(np.float32).reshape(values.shape)
-    zoo.wrong("Q5_0's high bits of the wrong lane", made["Q5_0"], write_dump(zoo.path(), made["Q5_0"], at("blk.2.ffn_up.weight", q5_0_lanes)),
-              "dequant-nibbles", [layer(2, UP)])
-    # Types and bytes.
-    half = write_bf16(zoo.path(), weights, config)
-    misread = write_bf16(zoo.path(), weights, config, "F16")
-    zoo.wrong("bf16 read as f16", half, misread, "storage-type", list(weights))
-    f16 = {n: np.ascontiguousarray(w, "<f2") for n, w in weights.items()}
-    as_bf16 = {layer(1, UP): (f16[layer(1, UP)].view("<u2").astype(np.uint32) << 16).view("<f4")}
-    zoo.wrong("f16 read as bf16", hf, hf_with(lambda w: w.update(as_bf16)), "storage-type", [layer(1, UP)])
-    zoo.wrong("f32 with its bytes swapped", hf, hf_with(lambda w: w.update({layer(0, UP): w[layer(0, UP)].byteswap()})), "storage-type", [layer(0, UP)])
-    zoo.wrong("32 bytes off", hf, hf_with(lambda w: w.update({layer(0, down): np.roll(w[layer(0, down)].reshape(-1), -8).reshape(D, F)})),
-              "storage-shape", [layer(0, down)])
-    coarse = {n: dequantize(quantize(w, Type.Q4_0), Type.Q4_0) if n == layer(1, gate) else w for n, w in weights.items()}
-    zoo.wrong("Q8_0 with Q4_0's error", hf, write_gguf(zoo.path(".gguf"), coarse, Type.Q8_0, permuted), None, [layer(1, gate)])
-    scaled = dict(weights)
-    scaled[layer(2, gate)] = weights[layer(2, gate)] * np.float32(1.01)
-    zoo.wrong("a factor of 1 %", hf, hf_with(lambda w: w.update(scaled)), None, [layer(2, gate)])
+def unexplained(zoo, llama, small):
+    hf, w = llama.hf, llama.weights
+    coarse = dequantize(quantize(w[layer(0, GATE)], Type.Q4_0), Type.Q4_0)
+    zoo.wrong("Q8_0 with Q4_0's error", small.hf, zoo.gguf(small.but({layer(0, GATE): coarse}), "Q8_0"), None,
+              [layer(0, GATE)])
+    zoo.wrong("a factor of 1 %", hf, zoo.hf(llama, {layer(2, GATE): w[layer(2, GATE)] * np.float32(1.01)}), None,
+              [layer(2, GATE)])
+    flipped = w[layer(0, VALUE)].copy()
+    flipped[77] *= -1
+    zoo.wrong("the sign of one row", hf, zoo.hf(llama, {layer(0, VALUE): flipped}), None, [layer(0, VALUE)])
 
 
 def make(base):
     zoo = Zoo(base)
-    for family in ("llama", "qwen2"):
-        source = base / f"{family}-source"
-        write_model(source, family)
-        weights, config = load_file(source / "model.safetensors"), json.loads((source / "config.json").read_text())
-        if family == "qwen2":
-            del weights["lm_head.weight"]
-            config["tie_word_embeddings"] = True
-        hf = write_hf(base / family, weights, config)
-        made = right_ones(zoo, hf, weights, config, family)
-        if family == "llama":
-            for version in (0, 1, 2):
-                zoo.right(f"llama2.c version {version}", hf, write_llama2c(base / f"v{version}.bin", weights, version))
-            for reverse in (False, True):
-                zoo.right(f"MiniMind, [in,out]: {reverse}", hf, write_minimind(base / f"minimind{int(reverse)}.json", weights, reverse))
-            zoo.right("llama2.c against Q8_0 GGUF", base / "v0.bin", made["Q8_0"])
-            planted(zoo, hf, weights, config, made)
-        else:
-            bias = "self_attn.q_proj.bias"
-            less = {n: w for n, w in weights.items() if not n.endswith(bias)}
-            zoo.wrong("q's bias left out", hf, write_hf(zoo.path(), less, config), "bias-omitted", everywhere(bias))
+    llama, qwen2 = Family(base, "llama", *model("llama", LAYERS)), Family(base, "qwen2", *model("qwen2", 1))
+    small = llama.first_layer(base, "small")
+    right_conversions(zoo, llama)
+    right_conversions(zoo, qwen2)
+    right_folders(zoo, small, "BF16")
+    right_folders(zoo, qwen2, "F16", "BF16")
+    zoo.right("qwen2: Hugging Face F16 against BF16", qwen2.made["hf-F16"], qwen2.made["hf-BF16"])
+    zoo.right("qwen2: Hugging Face BF16 against f16 GGUF", qwen2.made["hf-BF16"], qwen2.made["f16"])
+    right_bulky(zoo, llama, small)
+    rows_of_q_and_k(zoo, llama, small, qwen2)
+    orientation(zoo, llama, small)
+    other_tensors(zoo, llama, small, qwen2)
+    not_set(zoo, llama, small)
+    dequantised(zoo, llama)
+    bytes_and_types(zoo, llama, small, qwen2)
+    unexplained(zoo, llama, small)
     return zoo.cases
 
 
-def judge(binary, case):
-    """right, unknown, wrong, false alarm or missed, with what was said."""
-    done = run_json(binary, case["a"], case["b"])
-    findings = done["findings"]
+# ---- judging ----
+
+GOOD, BAD = ("right", "named"), ("unknown", "missed", "wrong", "broken", "false alarm")
+
+
+def census(cases):
+    right = sum(case["right"] for case in cases)
+    return f"{right} right pairs, {len(cases) - right} planted mistakes"
+
+
+def ask(command, a, b):
+    """(exit code, verdict, findings, complaint)."""
+    try:
+        done = subprocess.run([command, "weights", a, b, "--json", "-"], capture_output=True, text=True, timeout=120)
+    except subprocess.TimeoutExpired:
+        return None, None, [], "no answer within 120 s"
+    try:
+        report = json.loads(done.stdout)
+        return done.returncode, report["verdict"], report["findings"], ""
+    except (ValueError, KeyError, TypeError):
+        return done.returncode, None, [], done.stderr.strip()[-300:] or "no JSON"
+
+
+def judge(command, base, case):
+    """(outcome, what was said): right or false alarm; named, unknown, missed or wrong; broken where exit code, verdict
+    and findings do not belong together."""
+    code, verdict, findings, complaint = ask(command, base / case["a"], base / case["b"])
+    said = "; ".join(f"{f['cause']}: {f['note']}" for f in findings) or complaint or str(verdict)
+    if (code, verdict) not in ((0, "parity"), (1, "diverged")) or (code == 1) != bool(findings):
+        return "broken", f"exit {code}: {said}"
     if case["right"]:
-        return ("right", "") if done["verdict"] == "parity" else ("FALSE ALARM", str([(f["cause"], f["tensors"][:2], f["note"]) for f in findings] or done))
-    named = sorted(t for f in findings for t in f["tensors"] if f["cause"] == case["cause"])
-    others = [f for f in findings if f["cause"] not in (None, case["cause"]) or not set(f["tensors"]) <= set(case["tensors"])]
-    said = "; ".join(f"{f['cause']}: {f['note']}" for f in findings)
-    if done["verdict"] != "diverged":
-        return "MISSED", done["verdict"]
-    if others:
-        return "WRONG", said
-    return ("named" if named == case["tensors"] else "unknown"), said
+        return ("right" if code == 0 else "false alarm"), said
+    if code == 0:
+        return "missed", said
+    if any(f["cause"] not in (None, case["cause"]) or not set(f["tensors"]) <= set(case["tensors"]) for f in findings):
+        return "wrong", said
+    named = {tensor for f in findings if f["cause"] == case["cause"] for tensor in f["tensors"]}
+    return ("named" if named == set(case["tensors"]) else "unknown"), said
 
 
-def run_json(binary, a, b):
-    done = subprocess.run([binary, "weights", a, b, "--json", "-"], capture_output=True, text=True)
-    if done.returncode not in (0, 1):
-        return {"verdict": f"exit {done.returncode}", "findings": [], "error": done.stderr.strip()}
-    return json.loads(done.stdout)
+def judge_all(args):
+    if not shutil.which(args.command):
+        sys.exit(f"weight_zoo.py: {args.command} cannot be run")
+    cases = json.loads((args.dir / "cases.json").read_text())
+    cases = [case for case in cases if fnmatch.fnmatch(case["id"], args.only)]
+    if not cases:
+        sys.exit(f"weight_zoo.py: no case is called {args.only}")
+    rows = []
+    for case in cases:
+        outcome, said = judge(args.command, args.dir, case)
+        rows.append(case | {"outcome": outcome, "said": said})
+        print(f"{outcome:<12}{case['id']:<60}{case['cause'] or '-':<19}{'' if outcome in GOOD else said[:300]}")
+    tally = {word: sum(row["outcome"] == word for row in rows) for word in (*GOOD, *BAD)}
+    print(f"{census(rows)}: " + ", ".join(f"{count} {word}" for word, count in tally.items()))
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+    return 0 if all(row["outcome"] in GOOD for row in rows) else 1
+
+
+def make_all(args):
+    if args.dir.exists() and any(args.dir.iterdir()) and not (args.dir / "cases.json").exists():
+        sys.exit(f"weight_zoo.py: {args.dir} is not empty and no zoo")
+    shutil.rmtree(args.dir, ignore_errors=True)
+    args.dir.mkdir(parents=True)
+    cases = make(args.dir)
+    (args.dir / "cases.json").write_text(json.dumps(cases, indent=1) + "\n")
+    print(f"{census(cases)} in {args.dir}")
+    return 0
+
+
+def build():
+    """The release build of firstdiff in this tree."""
+    cargo = lambda *words: subprocess.run(["cargo", *words], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+    cargo("build", "--release", "--locked", "-q", "-p", "firstdiff")
+    target = json.loads(cargo("metadata", "--format-version", "1", "--no-deps"))["target_directory"]
+    return str(Path(target) / "release/firstdiff")
+
+
+def trial(args):
+    args.command = build()
+    with tempfile.TemporaryDirectory() as scratch:
+        args.dir = Path(scratch) / "zoo"
+        return make_all(args) or judge_all(args)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keep", type=Path, help="make the zoo in this folder, which is emptied, and leave it")
-    parser.add_argument("--only", help="judge only the cases whose name matches")
-    parser.add_argument("--json", type=Path)
+    parser.set_defaults(run=trial)
+    commands = parser.add_subparsers()
+    making = commands.add_parser("make", help="write the zoo and its cases.json")
+    making.add_argument("dir", type=Path, help="an empty folder, or an earlier zoo, which is replaced")
+    making.set_defaults(run=make_all)
+    judging = commands.add_parser("judge", help="hold a command to the zoo")
+    judging.add_argument("dir", type=Path)
+    judging.add_argument("--command", required=True, help="the firstdiff to run")
+    judging.set_defaults(run=judge_all)
+    for whole in (parser, judging):
+        whole.add_argument("--only", default="*", help="judge only the cases whose id matches")
+        whole.add_argument("--json", type=Path, help="write a row a case to this file")
     args = parser.parse_args()
-    target = subprocess.run(["cargo", "metadata", "--format-version", "1", "--no-deps"], cwd=ROOT, check=True, capture_output=True)
-    subprocess.run(["cargo", "build", "--release", "--locked", "-q", "-p", "firstdiff"], cwd=ROOT, check=True)
-    binary = Path(json.loads(target.stdout)["target_directory"]) / "release/firstdiff"
-    with tempfile.TemporaryDirectory() as scratch:
-        base = args.keep or Path(scratch)
-        shutil.rmtree(base, ignore_errors=True)
-        base.mkdir(parents=True)
-        cases = [case for case in make(base) if not args.only or fnmatch.fnmatch(case["id"], args.only)]
-        rows = []
-        for case in cases:
-            outcome, said = judge(binary, case)
-            rows.append({"id": case["id"], "right": case["right"], "cause": case["cause"], "outcome": outcome, "said": said})
-            if outcome not in ("right", "named") or args.only:
-                print(f"{outcome:<12} {case['id']:<40} {said[:400]}")
-        tally = {word: sum(r["outcome"] == word for r in rows) for word in ("right", "named", "unknown", "WRONG", "MISSED", "FALSE ALARM")}
-        wrong = sum(not r["right"] for r in rows)
-        print(f"{len(rows) - wrong} right pairs, {wrong} planted mistakes: " + ", ".join(f"{n} {word}" for word, n in tally.items()))
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n")
-    return 0 if tally["right"] + tally["named"] == len(rows) else 1
+    return args.run(args)
 
 
 if __name__ == "__main__":
