@@ -291,7 +291,7 @@ fn values(pair: &Pair<'_>) -> Option<Diagnosis> {
     constant(&b)
         .or_else(|| zeros(pair, &a, &b))
         .or_else(|| misread(&a, &b))
-        .or_else(|| shifted(pair, &a, &b))
+        .or_else(|| shifted(pair))
         .or_else(|| offset(pair, &a, &b))
         .or_else(|| {
             let storage = [pair.left, pair.right].into_iter().filter_map(Tensor::storage).find(|s| s.is_quantised())?;
@@ -396,13 +396,17 @@ fn misread(a: &[f32], b: &[f32]) -> Option<Diagnosis> {
     None
 }
 
-/// Values that come some elements early or late.
-fn shifted(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
+/// Values that come some elements early or late in B's file.
+fn shifted(pair: &Pair<'_>) -> Option<Diagnosis> {
     const FURTHEST: usize = 128;
-    if a.len() < 4 * FURTHEST {
+    // In the order of the file: there the offset is wrong.
+    let other = |to| if to == QkRows::Half { QkRows::Adjacent } else { QkRows::Half };
+    let order = pair.expected_order().map(|order| RowOrder { to: other(order.to), ..order });
+    let (a, b) = (pair.left.in_order(order).values(), pair.right.in_order(None).values());
+    if a.len() < 128 {
         return None;
     }
-    for by in 1..=FURTHEST {
+    for by in 1..=FURTHEST.min(a.len() - 64) {
         for (x, y, word) in [(&a[by..], &b[..b.len() - by], "early"), (&a[..a.len() - by], &b[by..], "late")] {
             if near(&x[..64], &y[..64]) < 1e-3
                 && let Some(residual) = close(x, y, pair)
