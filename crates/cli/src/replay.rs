@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use firstdiff_compare::{Profile as Named, Report, Status, Verdict, number};
-use firstdiff_explain::replay::{Options, Replay, Replayed, replay};
+use firstdiff_explain::replay::{Options, Replay, Replayed, UNCLEAR, replay};
 use firstdiff_model::{Cache, Model, Profile};
 use firstdiff_trace::{Dump, Rows, Site, Tap};
 use serde_json::{Value, json};
@@ -138,7 +138,15 @@ impl Session {
         // That the embedding is a table says nothing of an engine.
         let only_table = right == 1
             && self.replay.taps.iter().any(|t| t.report.place.tap.site == Site::H0 && t.report.status.agrees());
+        let said = |t: &&Replayed| t.report.reason.as_deref().is_some_and(|r| r.starts_with(UNCLEAR));
+        let unclear: Vec<&Replayed> = self.replay.taps.iter().filter(said).collect();
         match (wrong, right) {
+            (0, _) if !unclear.is_empty() => Verdict::Incomparable(format!(
+                "{} are off by no more than {} rounding costs, but are not its numbers (first {}): nobody can tell; {right} are right",
+                taps_in_words(unclear.len()),
+                self.named,
+                unclear[0].report.place
+            )),
             (0, 0) => Verdict::Incomparable("no operation could be judged: what each reads was not recorded".into()),
             (0, _) if only_table => Verdict::Incomparable("nothing but the embedding could be judged".into()),
             (0, _) => Verdict::Parity,
