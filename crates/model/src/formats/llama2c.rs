@@ -29,7 +29,11 @@ pub(crate) fn has_magic(start: &[u8]) -> bool {
 pub(crate) fn open(path: &Path) -> Result<Opened, ModelError> {
     let bytes = map(path)?;
     let parsed = parse((*bytes).as_ref());
-    let (config, table) = parsed.map_err(|reason| ModelError::Format { file: path.into(), reason })?;
+    let (config, table) = parsed.map_err(|reason| {
+        let said = reason.contains("llama2.c");
+        let reason = if said { reason } else { format!("is no llama2.c checkpoint: {reason}") };
+        ModelError::Format { file: path.into(), reason }
+    })?;
     let weights = Weights::new(vec![(path.into(), bytes)], table, names::hugging_face);
     Ok(Opened::new("llama2.c", weights, Ok(config)))
 }
