@@ -449,8 +449,13 @@ pub(crate) fn unchecked(screen: &mut Screen, report: &Report) {
             format!("{} of {} ({}): {}", run.len(), taps_in_words(report.taps.len()), names.join(", "), reasons(&run));
         screen.line(&format!("{} {text}", paint(WARN, "not checked:")));
     }
-    if !report.unnamed.is_empty() {
-        let names: Vec<String> = report.unnamed.iter().map(|n| with_suggestion(n)).collect();
+    let (weights, names): (Vec<&String>, Vec<&String>) = report.unnamed.iter().partition(|n| n.starts_with("weights."));
+    if !weights.is_empty() {
+        let text = format!("{} dumped weights; see `firstdiff weights MODEL DUMP`", weights.len());
+        screen.line(&format!("{} {text}", paint(WARN, "not checked:")));
+    }
+    if !names.is_empty() {
+        let names: Vec<String> = names.into_iter().map(|n| with_suggestion(n)).collect();
         screen.line(&format!("{} names that are no taps: {}", paint(WARN, "not checked:"), shorten(&names, 6)));
     }
 }

@@ -134,7 +134,11 @@ impl Key {
     pub(crate) fn of(name: &str) -> Key {
         match meaning(name) {
             Some(weight) => Key::Weight(weight.layer, weight.role as usize, hugging_face_name(weight)),
-            None => Key::Other(name.into()),
+            // A dump leaves `.weight` out and sets `weights.` before.
+            None => {
+                let name = name.strip_prefix("weights.").unwrap_or(name);
+                Key::Other(name.strip_suffix(".weight").unwrap_or(name).into())
+            }
         }
     }
 
