@@ -51,13 +51,23 @@ pub fn scores<F: Float>(qk: ArrayView3<'_, F>, scale: F, cap: Option<F>, mask: M
     if let Some(padding) = mask.padding {
         ensure(keys == padding.len(), "scores", qk.shape(), &[padding.len()], "qk is [H,T,S], padding [S]")?;
     }
-    let mut out = qk.to_owned();
+    let mut out = qk.as_standard_layout().into_owned();
     let heads: Vec<_> = out.outer_iter_mut().collect();
     each(heads, qk.len(), |mut head| {
-        for ((t, s), x) in head.indexed_iter_mut() {
-            let scaled = *x * scale;
-            let capped = cap.map_or(scaled, |cap| softcap(scaled, cap));
-            *x = if mask.visible(keys - tokens + t, s) { capped } else { F::neg_infinity() };
+        for (t, mut row) in head.rows_mut().into_iter().enumerate() {
+            let Some(row) = row.as_slice_mut() else { continue };
+            let reach = mask.reach(keys - tokens + t);
+            let (first, last) = (reach.start.min(keys), reach.end.min(keys));
+            row[..first].fill(F::neg_infinity());
+            row[last..].fill(F::neg_infinity());
+            let seen = &mut row[first..last];
+            seen.iter_mut().for_each(|x| *x *= scale);
+            if let Some(cap) = cap {
+                seen.iter_mut().for_each(|x| *x = softcap(*x, cap));
+            }
+            for (x, _) in row.iter_mut().zip(mask.padding.unwrap_or_default()).filter(|(_, real)| **real == 0) {
+                *x = F::neg_infinity();
+            }
         }
     });
     Ok(out)

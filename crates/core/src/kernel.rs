@@ -9,6 +9,8 @@ use rayon::prelude::*;
 use crate::dot;
 use crate::float::Float;
 use crate::packed::Packed;
+#[cfg(target_arch = "x86_64")]
+use crate::panel;
 
 /// Rows of w that a thread takes at a time; with x's block they stay in the second-level cache.
 const TILE: usize = 64;
@@ -45,9 +47,9 @@ pub(crate) fn plain<F: Float>(x: &Packed<'_, F>, w: &[&[F]], mut out: ArrayViewM
     }
 }
 
-/// Multiply-adds per row after which the lanes are put aside, so that the rows of x at hand stay in the first-level cache.
+/// Lines of 16 elements after which the lanes are put aside, so that the rows of x at hand stay in the first-level cache.
 #[cfg(target_arch = "x86_64")]
-const CHUNK: usize = 512;
+const CHUNK: usize = 64;
 
 /// `products` of one float type, one type of weights, and one set of instructions.
 #[cfg(target_arch = "x86_64")]
@@ -57,83 +59,84 @@ macro_rules! kernel {
         mod $name {
             use std::arch::x86_64::*;
 
-            use half::{bf16, f16};
-            use ndarray::iter::AxisIterMut;
-            use ndarray::{ArrayViewMut2, Axis, Ix1};
-
             use super::CHUNK;
             use crate::dot::{LANES, finish};
-            use crate::packed::{Line, Packed, STRIP};
+            use crate::packed::{Line, Packed, STRIP, Strip};
+            use half::{bf16, f16};
 
             const VECTORS: usize = LANES / $width;
             type Sums<const R: usize, const C: usize> = [[[$float; LANES]; C]; R];
 
-            /// out\[i,j\] = dot(x\[i\], w\[j\]).
+            /// out\[i,j\] = dot(x\[i\], w\[j\]); `out` \[x, w\].
             #[target_feature(enable = $features)]
-            pub(super) fn products(x: &Packed<'_, $float>, w: &[&[$weight]], mut out: ArrayViewMut2<'_, $float>) {
+            pub(super) fn products(x: &Packed<'_, $float>, w: &[&[$weight]], out: &mut [&mut [$float]]) {
                 assert!(w.iter().all(|row| row.len() >= x.width()), "rows of w are as long as those of x");
-                let mut rows = out.axis_iter_mut(Axis(0));
-                for (lines, x) in x.strips() {
+                let mut first = 0;
+                for strip in x.strips() {
                     let mut at = 0;
-                    while at < x.len() {
-                        match x.len() - at {
-                            $rows.. => strip::<$rows>(lines, x, at, w, &mut rows),
-                            2.. => strip::<2>(lines, x, at, w, &mut rows),
-                            _ => strip::<1>(lines, x, at, w, &mut rows),
-                        }
-                        at += match x.len() - at {
-                            $rows.. => $rows,
-                            2.. => 2,
-                            _ => 1,
+                    while at < strip.1.len() {
+                        let out = &mut out[first + at..];
+                        at += match strip.1.len() - at {
+                            $rows.. => rows::<$rows>(strip, at, w, out),
+                            2.. => rows::<2>(strip, at, w, out),
+                            _ => rows::<1>(strip, at, w, out),
                         };
                     }
+                    first += at;
                 }
             }
 
-            /// R rows of a strip from row `at` on with all of w.
+            /// R rows of a strip from row `at` on with all of w; gives R.
             #[target_feature(enable = $features)]
-            fn strip<const R: usize>(
-                lines: &[Line<$float>],
-                x: &[&[$float]],
+            fn rows<const R: usize>(
+                strip: Strip<'_, '_, $float>,
                 at: usize,
                 w: &[&[$weight]],
-                rows: &mut AxisIterMut<'_, $float, Ix1>,
-            ) {
+                out: &mut [&mut [$float]],
+            ) -> usize {
                 let (many, rest) = w.as_chunks::<$columns>();
-                let whole = lines.len() * LANES;
-                let mut out: [Vec<$float>; R] = std::array::from_fn(|_| Vec::with_capacity(w.len()));
-                let mut all: Vec<Sums<R, $columns>> = vec![[[[0.0; LANES]; $columns]; R]; many.len()];
+                let (lines, x) = strip;
                 // With few rows of x all of them fit the cache, and w is read from front to back.
-                let chunk = if R < $rows { whole.max(1) } else { CHUNK };
-                for start in (0..whole).step_by(chunk) {
-                    for (w, sums) in many.iter().zip(&mut all) {
-                        block(lines, at, w, start, (start + chunk).min(whole), sums);
+                let chunk = if R < $rows { lines.len().max(1) } else { CHUNK };
+                let whole = lines.len() * LANES;
+                let mut all: Vec<Sums<R, $columns>> = vec![[[[0.0; LANES]; $columns]; R]; many.len()];
+                for start in (0..lines.len().max(1)).step_by(chunk) {
+                    let end = (start + chunk).min(lines.len());
+                    for (j, (w, sums)) in many.iter().zip(&mut all).enumerate() {
+                        let pointers = w.map(|row| row.as_ptr());
+                        let ahead = if R > 2 { $columns * w[0].len() } else { 0 };
+                        // SAFETY: rows of w are as long as those of x (products), which have `whole` elements and more.
+                        unsafe { block(&lines[start..end], at, pointers, start * LANES, ahead, sums) };
+                        if end == lines.len() {
+                            done(&x[at..], w, whole, sums, j * $columns, out);
+                        }
                     }
                 }
-                for (w, sums) in many.iter().zip(&all) {
-                    done(&x[at..], w, whole, sums, &mut out);
-                }
-                for w in rest {
+                for (j, w) in rest.iter().enumerate() {
                     let mut sums: Sums<R, 1> = [[[0.0; LANES]; 1]; R];
-                    block(lines, at, &[*w], 0, whole, &mut sums);
-                    done(&x[at..], &[*w], whole, &sums, &mut out);
+                    // SAFETY: as above.
+                    unsafe { block(lines, at, [w.as_ptr()], 0, 0, &mut sums) };
+                    done(&x[at..], &[*w], whole, &sums, many.len() * $columns + j, out);
                 }
-                for (row, values) in rows.by_ref().take(R).zip(out) {
-                    row.into_iter().zip(values).for_each(|(to, value)| *to = value);
-                }
+                R
             }
 
-            /// Elements `start..end` of R rows of x, from row `from` of the strip on, with C rows of w; all lanes in registers.
+            /// Lines of R rows of x, from row `from` of the strip on, with C rows of w from element `start` on, added to `sums`; all lanes in
+            /// registers meanwhile.
+            ///
+            /// # Safety
+            /// Each of `w` has LANES elements from `start` on for every line of x.
             #[target_feature(enable = $features)]
-            fn block<const R: usize, const C: usize>(
+            #[allow(clippy::needless_range_loop)] // an array that is iterated over does not stay in registers
+            unsafe fn block<const R: usize, const C: usize>(
                 x: &[Line<$float>],
                 from: usize,
-                w: &[&[$weight]; C],
+                w: [*const $weight; C],
                 start: usize,
-                end: usize,
+                ahead: usize,
                 sums: &mut Sums<R, C>,
             ) {
-                assert!(from + R <= STRIP && w.iter().all(|row| row.len() >= end));
+                assert!(from + R <= STRIP);
                 let mut lanes = [[[$zero(); VECTORS]; C]; R];
                 for r in 0..R {
                     for c in 0..C {
@@ -143,18 +146,17 @@ macro_rules! kernel {
                         }
                     }
                 }
-                let pointers: [_; C] = std::array::from_fn(|c| w[c].as_ptr());
-                for (k, x) in (start..end).step_by(LANES).zip(&x[start / LANES..]) {
-                    if R > 2 {
+                for (k, x) in x.iter().enumerate() {
+                    let k = start + k * LANES;
+                    if ahead > 0 {
                         for c in 0..C {
                             // The same elements of the rows that come next, if rows follow each other; a wrong address is no harm.
-                            _mm_prefetch::<_MM_HINT_T0>(pointers[c].wrapping_add(k + C * w[c].len()).cast());
+                            _mm_prefetch::<_MM_HINT_T0>(w[c].wrapping_add(k + ahead).cast());
                         }
                     }
                     for v in 0..VECTORS {
-                        let at = k + v * $width;
-                        // SAFETY: at + $width <= end, which no row is shorter than; loads need no alignment.
-                        let ws: [_; C] = std::array::from_fn(|c| unsafe { $widen_all(pointers[c].add(at)) });
+                        // SAFETY: the caller has these elements; loads need no alignment.
+                        let ws: [_; C] = std::array::from_fn(|c| unsafe { $widen_all(w[c].add(k + v * $width)) });
                         for r in 0..R {
                             // SAFETY: the LANES elements of x hold VECTORS of $width.
                             let xs = unsafe { $load(x.0[from + r].as_ptr().add(v * $width)) };
@@ -174,25 +176,27 @@ macro_rules! kernel {
                 }
             }
 
-            /// The sums, with the elements from `whole` on, behind those that `out` has of each row.
+            /// The sums, with the elements from `whole` on, to columns `at..` of `out`.
             #[target_feature(enable = $features)]
+            #[inline]
             fn done<const R: usize, const C: usize>(
                 x: &[&[$float]],
                 w: &[&[$weight]; C],
                 whole: usize,
                 sums: &Sums<R, C>,
-                out: &mut [Vec<$float>; R],
+                at: usize,
+                out: &mut [&mut [$float]],
             ) {
-                let len = x.first().map_or(whole, |row| row.len());
                 for ((sums, x), out) in sums.iter().zip(x).zip(out) {
-                    if len == whole {
-                        out.extend_from_slice(&$trees(sums));
+                    let out = &mut out[at..at + C];
+                    if x.len() == whole {
+                        out.copy_from_slice(&$trees(sums));
                         continue;
                     }
-                    for (lanes, w) in sums.iter().zip(w) {
+                    for ((lanes, w), out) in sums.iter().zip(w).zip(out) {
                         let mut rest = [0.0; LANES];
-                        rest.iter_mut().zip(&w[whole..len]).for_each(|(to, &from)| *to = $widen(from));
-                        out.push(finish(*lanes, &x[whole..], &rest[..len - whole]));
+                        rest.iter_mut().zip(&w[whole..x.len()]).for_each(|(to, &from)| *to = $widen(from));
+                        *out = finish(*lanes, &x[whole..], &rest[..x.len() - whole]);
                     }
                 }
             }
@@ -213,7 +217,8 @@ fn trees<F: Float, const C: usize>(sums: &[[F; dot::LANES]; C]) -> [F; C] {
 /// The same for f32, four at a time in the same order of additions.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx2")]
-fn trees_avx512<const C: usize>(sums: &[[f32; dot::LANES]; C]) -> [f32; C] {
+#[inline]
+pub(crate) fn trees_avx512<const C: usize>(sums: &[[f32; dot::LANES]; C]) -> [f32; C] {
     use std::arch::x86_64::*;
     let (fours, rest) = sums.as_chunks::<4>();
     let mut out = [0.0; C];
@@ -240,7 +245,7 @@ fn trees_avx512<const C: usize>(sums: &[[f32; dot::LANES]; C]) -> [f32; C] {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 #[inline]
-unsafe fn load_f16(at: *const half::f16) -> std::arch::x86_64::__m512 {
+pub(crate) unsafe fn load_f16(at: *const half::f16) -> std::arch::x86_64::__m512 {
     use std::arch::x86_64::{_mm256_loadu_si256, _mm512_cvtph_ps};
     // SAFETY: the caller has 16 elements there.
     _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(at.cast()) })
@@ -250,7 +255,7 @@ unsafe fn load_f16(at: *const half::f16) -> std::arch::x86_64::__m512 {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 #[inline]
-unsafe fn load_bf16(at: *const half::bf16) -> std::arch::x86_64::__m512 {
+pub(crate) unsafe fn load_bf16(at: *const half::bf16) -> std::arch::x86_64::__m512 {
     use std::arch::x86_64::{_mm256_loadu_si256, _mm512_castsi512_ps, _mm512_cvtepu16_epi32, _mm512_slli_epi32};
     // SAFETY: the caller has 16 elements there.
     _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(unsafe { _mm256_loadu_si256(at.cast()) })))
@@ -269,46 +274,67 @@ kernel!(f64_avx512: f64, f64, "avx512f,avx2,fma", 3 x 4, 8 lanes, _mm512_setzero
 #[cfg(target_arch = "x86_64")]
 kernel!(f64_avx2: f64, f64, "avx2,fma", 3 x 1, 4 lanes, _mm256_setzero_pd, _mm256_loadu_pd, _mm256_fmadd_pd, _mm256_storeu_pd, _mm256_loadu_pd, |x: f64| x, super::trees);
 
+/// Whether the processor has AVX2 and FMA, and whether AVX-512 as well.
+#[cfg(target_arch = "x86_64")]
+fn features() -> (bool, bool) {
+    let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+    (avx2, avx2 && is_x86_feature_detected!("avx512f"))
+}
+
+/// Rows of `out`, if each lies in one piece.
+#[cfg(target_arch = "x86_64")]
+fn slices<'a, F>(out: &'a mut ArrayViewMut2<'_, F>) -> Option<Vec<&'a mut [F]>> {
+    out.rows_mut().into_iter().map(|row| row.into_slice()).collect()
+}
+
 /// Chooses the kernel when it is run: AVX-512, AVX2 with FMA, or plain Rust.
 macro_rules! choose {
-    ($name:ident, $float:ty, $avx512:ident, $avx2:ident) => {
-        pub(crate) fn $name(x: &Packed<'_, $float>, w: &[&[$float]], out: ArrayViewMut2<'_, $float>) {
+    ($name:ident, $float:ty, $avx512:expr, $avx2:ident) => {
+        pub(crate) fn $name(x: &Packed<'_, $float>, w: &[&[$float]], mut out: ArrayViewMut2<'_, $float>) {
             #[cfg(target_arch = "x86_64")]
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                if is_x86_feature_detected!("avx512f") {
-                    // SAFETY: the processor has the instructions.
-                    return unsafe { $avx512::products(x, w, out) };
-                }
+            if let ((true, avx512), Some(mut out)) = (features(), slices(&mut out)) {
                 // SAFETY: the processor has the instructions.
-                return unsafe { $avx2::products(x, w, out) };
+                return unsafe { if avx512 { $avx512(x, w, &mut out) } else { $avx2::products(x, w, &mut out) } };
             }
             plain(x, w, out);
         }
     };
 }
 
-choose!(products_f32, f32, f32_avx512, f32_avx2);
-choose!(products_f64, f64, f64_avx512, f64_avx2);
+choose!(products_f32, f32, f32_avx512_or_panel, f32_avx2);
+choose!(products_f64, f64, f64_avx512::products, f64_avx2);
 
 /// Chooses for weights of 16 bits: widened in registers where AVX-512 is, else row by row beforehand.
 macro_rules! choose_half {
-    ($name:ident, $half:ty, $avx512:ident) => {
-        pub(crate) fn $name(x: &Packed<'_, f32>, w: &[&[$half]], out: ArrayViewMut2<'_, f32>) {
+    ($name:ident, $half:ty, $avx512:path) => {
+        pub(crate) fn $name(x: &Packed<'_, f32>, w: &[&[$half]], mut out: ArrayViewMut2<'_, f32>) {
             #[cfg(target_arch = "x86_64")]
-            if is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("fma")
-            {
+            if let ((_, true), Some(mut out)) = (features(), slices(&mut out)) {
                 // SAFETY: the processor has the instructions.
-                return unsafe { $avx512::products(x, w, out) };
+                return unsafe { $avx512(x, w, &mut out) };
             }
             widened(x, w, <$half>::to_f32, out);
         }
     };
 }
 
-choose_half!(products_f16, half::f16, f16_avx512);
-choose_half!(products_bf16, half::bf16, bf16_avx512);
+choose_half!(products_f16, half::f16, f16_avx512_or_panel);
+choose_half!(products_bf16, half::bf16, bf16_avx512_or_panel);
+
+/// Many rows of x are worth packing those of w for.
+macro_rules! or_panel {
+    ($name:ident, $weight:ty, $kernel:ident) => {
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f,avx2,fma")]
+        fn $name(x: &Packed<'_, f32>, w: &[&[$weight]], out: &mut [&mut [f32]]) {
+            if panel::suits(x) { panel::products(x, w, out) } else { $kernel::products(x, w, out) }
+        }
+    };
+}
+
+or_panel!(f32_avx512_or_panel, f32, f32_avx512);
+or_panel!(f16_avx512_or_panel, half::f16, f16_avx512);
+or_panel!(bf16_avx512_or_panel, half::bf16, bf16_avx512);
 
 /// The products with rows that are widened first.
 pub(crate) fn widened<F: Float, W: Copy>(x: &Packed<'_, F>, w: &[&[W]], widen: fn(W) -> F, out: ArrayViewMut2<'_, F>) {
@@ -339,7 +365,7 @@ mod tests {
     /// `kernel` against plain Rust, to the bit: every remainder of rows, columns and length.
     fn check<F: Float + Debug>(kernel: impl Fn(&Packed<'_, F>, &[&[F]], ArrayViewMut2<'_, F>), bits: fn(F) -> u64) {
         for len in (0..50).chain([255, 1024, 1040, 1600, 2049]) {
-            for (height, width) in [(1, 1), (2, 3), (6, 4), (7, 9), (11, 5), (14, 8)] {
+            for (height, width) in [(1, 1), (2, 3), (6, 4), (7, 9), (11, 5), (14, 8), (25, 6)] {
                 let make = |n, seed| -> Vec<F> { values(n, seed).into_iter().map(F::of).collect() };
                 let (x, w) = (make(height * len, 1 + len as u64), make(width * len, 77 + len as u64));
                 let cut = |all: &[F], i| all[i * len..(i + 1) * len].to_vec();
@@ -361,9 +387,15 @@ mod tests {
     fn avx2_is_plain_rust_to_the_bit() {
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
             // SAFETY: the processor has the instructions.
-            check(|x, w, out| unsafe { f32_avx2::products(x, w, out) }, |x: f32| x.to_bits().into());
+            check(
+                |x, w, mut out| unsafe { f32_avx2::products(x, w, &mut slices(&mut out).unwrap()) },
+                |x: f32| x.to_bits().into(),
+            );
             // SAFETY: the processor has the instructions.
-            check(|x, w, out| unsafe { f64_avx2::products(x, w, out) }, |x: f64| x.to_bits());
+            check(
+                |x, w, mut out| unsafe { f64_avx2::products(x, w, &mut slices(&mut out).unwrap()) },
+                |x: f64| x.to_bits(),
+            );
         }
     }
 
@@ -371,29 +403,35 @@ mod tests {
     fn avx512_is_plain_rust_to_the_bit() {
         if is_x86_feature_detected!("avx512f") {
             // SAFETY: the processor has the instructions.
-            check(|x, w, out| unsafe { f32_avx512::products(x, w, out) }, |x: f32| x.to_bits().into());
+            check(
+                |x, w, mut out| unsafe { f32_avx512::products(x, w, &mut slices(&mut out).unwrap()) },
+                |x: f32| x.to_bits().into(),
+            );
             // SAFETY: the processor has the instructions.
-            check(|x, w, out| unsafe { f64_avx512::products(x, w, out) }, |x: f64| x.to_bits());
+            check(
+                |x, w, mut out| unsafe { f64_avx512::products(x, w, &mut slices(&mut out).unwrap()) },
+                |x: f64| x.to_bits(),
+            );
         }
     }
 
     #[test]
     fn halves_in_place_are_halves_widened_to_the_bit() {
         let bits = |out: Array2<f32>| out.mapv(f32::to_bits);
-        for len in [0, 7, 16, 50, 1024, 1536, 2050] {
-            let x: Vec<f32> = values(9 * len, 3).into_iter().map(|x| x as f32).collect();
+        for (height, len) in [0, 7, 16, 50, 1024, 1536, 2050].into_iter().flat_map(|len| [(9, len), (31, len)]) {
+            let x: Vec<f32> = values(height * len, 3).into_iter().map(|x| x as f32).collect();
             let w: Vec<half::f16> = values(7 * len, 4).into_iter().map(half::f16::from_f64).collect();
             let b: Vec<half::bf16> = values(7 * len, 5).into_iter().map(half::bf16::from_f64).collect();
-            let x = Packed::new((0..9).map(|i| &x[i * len..(i + 1) * len]).collect());
+            let x = Packed::new((0..height).map(|i| &x[i * len..(i + 1) * len]).collect());
             let w: Vec<&[half::f16]> = (0..7).map(|i| &w[i * len..(i + 1) * len]).collect();
             let b: Vec<&[half::bf16]> = (0..7).map(|i| &b[i * len..(i + 1) * len]).collect();
-            let mut out = [(); 4].map(|()| Array2::zeros((9, 7)));
+            let mut out = [(); 4].map(|()| Array2::zeros((height, 7)));
             products_f16(&x, &w, out[0].view_mut());
             widened(&x, &w, half::f16::to_f32, out[1].view_mut());
             products_bf16(&x, &b, out[2].view_mut());
             widened(&x, &b, half::bf16::to_f32, out[3].view_mut());
             let [f, g, h, i] = out.map(bits);
-            assert!(f == g && h == i, "{len} long");
+            assert!(f == g && h == i, "{height} rows, {len} long");
         }
     }
 

@@ -19,6 +19,8 @@ mod linear;
 mod mask;
 mod norm;
 mod packed;
+#[cfg(target_arch = "x86_64")]
+mod panel;
 mod quantise;
 mod residual;
 mod rope;

@@ -1,5 +1,7 @@
 //! Which keys may a query see? Causal, sliding-window and padding masks.
 
+use std::ops::Range;
+
 /// Which keys a query sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mask<'a> {
@@ -23,10 +25,14 @@ impl Mask<'_> {
     /// assert_eq!(seen, [3, 4, 5]);
     /// ```
     pub fn visible(&self, query: usize, key: usize) -> bool {
-        let past = !self.causal || key <= query;
-        // As transformers' sliding_window_overlay has it: key > query - window.
-        let near = self.window.is_none_or(|window| key.saturating_add(window) > query);
         let token = self.padding.is_none_or(|padding| padding.get(key).is_some_and(|&real| real != 0));
-        past && near && token
+        token && self.reach(query).contains(&key)
+    }
+
+    /// The keys that the query at position `query` sees where nothing is padding.
+    pub(crate) fn reach(&self, query: usize) -> Range<usize> {
+        // As transformers' sliding_window_overlay has it: key > query - window.
+        let first = self.window.map_or(0, |window| (query + 1).saturating_sub(window));
+        first..if self.causal { query + 1 } else { usize::MAX }
     }
 }

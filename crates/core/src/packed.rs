@@ -13,6 +13,9 @@ pub(crate) const STRIP: usize = 6;
 #[repr(align(64))]
 pub(crate) struct Line<F>(pub(crate) [[F; LANES]; STRIP]);
 
+/// The lines of a strip, and its rows.
+pub(crate) type Strip<'s, 'a, F> = (&'s [Line<F>], &'s [&'a [F]]);
+
 /// Rows of one length, as they are and packed.
 pub struct Packed<'a, F> {
     rows: Vec<&'a [F]>,
@@ -49,7 +52,7 @@ impl<'a, F: Float> Packed<'a, F> {
     }
 
     /// The strips: their lines and their rows.
-    pub(crate) fn strips(&self) -> impl Iterator<Item = (&[Line<F>], &[&'a [F]])> {
+    pub(crate) fn strips(&self) -> impl Iterator<Item = Strip<'_, 'a, F>> {
         let lines = self.len / LANES;
         self.rows.chunks(STRIP).enumerate().map(move |(i, rows)| (&self.lines[i * lines..(i + 1) * lines], rows))
     }

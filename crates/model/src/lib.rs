@@ -13,6 +13,7 @@
 //! weight file must not be cut short by others while it is mapped.
 
 mod arithmetic;
+mod attention;
 mod config;
 mod decoder;
 mod error;

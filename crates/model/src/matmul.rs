@@ -12,9 +12,11 @@ use rayon::prelude::*;
 use crate::storage::{Real, Storage};
 use crate::weights::WeightView;
 
-/// Rows of a tile, and the bytes they may take in the product's type before they are made fewer.
+/// Rows of a tile, and the bytes they may take in the product's type before they are made fewer: of the second-level cache, or of the first
+/// where a tile is used for one row of x only.
 const TILE_ROWS: usize = 64;
 const TILE_BYTES: usize = 1 << 20;
+const SMALL_TILE_BYTES: usize = 1 << 15;
 
 /// out\[t,o\] = Σᵢ x\[t,i\] · w\[o,i\]. `x` \[T,n\], `w` \[N,n\], `out` \[T,N\]; on several threads, which changes no bit.
 pub(crate) fn product<E: Real>(
@@ -25,7 +27,8 @@ pub(crate) fn product<E: Real>(
 ) -> Result<(), OpError> {
     let x = x.as_standard_layout();
     let x = Packed::new(x.outer_iter().map(|row| row.to_slice().unwrap_or_default()).collect());
-    let height = (TILE_BYTES / (columns * size_of::<E>()).max(1)).clamp(1, TILE_ROWS);
+    let bytes = if x.rows().len() == 1 { SMALL_TILE_BYTES } else { TILE_BYTES };
+    let height = (bytes / (columns * size_of::<E>()).max(1)).clamp(4, TILE_ROWS);
     let tiles: Vec<_> = out.axis_chunks_iter_mut(Axis(1), height).enumerate().collect();
     tiles.into_par_iter().try_for_each(|(number, tile)| {
         let range = number * height..number * height + tile.ncols();

@@ -6,6 +6,7 @@ use firstdiff_trace::Tap;
 use ndarray::{ArrayD, ArrayViewD, Axis, Slice};
 
 use crate::arithmetic::{Profile, eval_step_in};
+use crate::attention;
 use crate::error::ModelError;
 use crate::eval::{Chunk, eval_step};
 use crate::plan::{Plan, Step};
@@ -60,7 +61,7 @@ fn forward<E: Real, X: From<ModelError>>(
     weights: &Weights,
     prompt: Prompt<'_>,
     wanted: impl Fn(Tap) -> bool,
-    eval: impl Fn(&Step, &[ArrayViewD<'_, E>], Chunk<'_>, &Weights) -> Result<ArrayD<E>, ModelError>,
+    eval: impl Fn(&Step, &[ArrayViewD<'_, E>], Chunk<'_>, &Weights) -> Result<ArrayD<E>, ModelError> + Sync,
     mut sink: impl FnMut(Tap, u32, ArrayViewD<'_, E>) -> Result<(), X>,
 ) -> Result<(), X> {
     check_tokens(plan, prompt)?;
@@ -71,13 +72,24 @@ fn forward<E: Real, X: From<ModelError>>(
     let mut start = 0;
     for (number, tokens) in chunks.enumerate() {
         let chunk = Chunk { tokens, start };
-        for (at, step) in schedule.steps.iter().enumerate() {
-            let out = eval(step, &schedule.inputs(step, &live, chunk), chunk, weights)?;
-            if wanted(step.tap) {
-                sink(step.tap, number as u32, out.view())?;
+        let eval = |step: &Step, inputs: &[ArrayViewD<'_, E>]| eval(step, inputs, chunk, weights);
+        let mut at = 0;
+        while at < schedule.steps.len() {
+            let (steps, out) = match schedule.attention(at, &wanted) {
+                Some(inside) => {
+                    let read = attention::reads(inside).map(|(step, tap)| schedule.rows(step, tap, &live, chunk));
+                    (inside.len(), attention::context(inside, read, eval)?)
+                }
+                None => (1, eval(schedule.steps[at], &schedule.inputs(schedule.steps[at], &live, chunk))?),
+            };
+            let done = at + steps - 1;
+            let tap = schedule.steps[done].tap;
+            if wanted(tap) {
+                sink(tap, number as u32, out.view())?;
             }
-            schedule.keep(at, out, &mut live)?;
-            schedule.release(at, number == last, &mut live);
+            schedule.keep(done, out, &mut live)?;
+            (at..=done).for_each(|at| schedule.release(at, number == last, &mut live));
+            at = done + 1;
         }
         start += tokens.len();
     }
@@ -131,25 +143,37 @@ impl<'a> Schedule<'a> {
         Ok(Schedule { steps, last_use, cached })
     }
 
-    /// What `step` reads: all rows so far of keys and values, the chunk's own of everything else.
+    /// The attention that begins at step `at`, if nothing inside it is wanted or read from outside.
+    fn attention(&self, at: usize, wanted: impl Fn(Tap) -> bool) -> Option<&attention::Inside<'a>> {
+        let four = attention::inside(&self.steps[at..])?;
+        let hidden =
+            |(n, step): (usize, &&Step)| !wanted(step.tap) && self.last_use.get(&step.tap) == Some(&(at + n + 1));
+        four[..3].iter().enumerate().all(hidden).then_some(four)
+    }
+
+    /// What `step` reads.
     fn inputs<'l, E: Real>(
         &self,
         step: &Step,
         live: &'l HashMap<Tap, ArrayD<E>>,
         chunk: Chunk<'_>,
     ) -> Vec<ArrayViewD<'l, E>> {
-        let whole = step.cached();
-        let new_rows = Slice::from(-(chunk.tokens.len() as isize)..);
-        step.reads
-            .iter()
-            .map(|tap| {
-                let mut rows = live[tap].view();
-                if self.cached.contains(tap) && whole != Some(*tap) {
-                    rows.slice_axis_inplace(Axis(0), new_rows);
-                }
-                rows
-            })
-            .collect()
+        step.reads.iter().map(|&tap| self.rows(step, tap, live, chunk)).collect()
+    }
+
+    /// What `step` reads of `tap`: all rows so far of keys and values, the chunk's own of everything else.
+    fn rows<'l, E: Real>(
+        &self,
+        step: &Step,
+        tap: Tap,
+        live: &'l HashMap<Tap, ArrayD<E>>,
+        chunk: Chunk<'_>,
+    ) -> ArrayViewD<'l, E> {
+        let mut rows = live[&tap].view();
+        if self.cached.contains(&tap) && step.cached() != Some(tap) {
+            rows.slice_axis_inplace(Axis(0), Slice::from(-(chunk.tokens.len() as isize)..));
+        }
+        rows
     }
 
     /// Holds on to the output of step `at`, if a later one reads it.

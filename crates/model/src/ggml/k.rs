@@ -35,31 +35,30 @@ pub(super) fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
     }
 }
 
-/// Six bits of scale and six of minimum of each of the 8 parts of Q4_K and Q5_K.
+/// Six bits of scale and six of minimum of each of the 8 parts of Q4_K and Q5_K, four parts at a time.
 #[inline(always)]
-pub(super) fn scale_and_minimum(packed: &[u8], part: usize) -> (u8, u8) {
-    if part < 4 {
-        (packed[part] & 63, packed[part + 4] & 63)
-    } else {
-        let low = packed[part + 4];
-        (low & 15 | packed[part - 4] >> 6 << 4, low >> 4 | packed[part] >> 6 << 4)
-    }
+pub(super) fn scales_and_minima(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
+    let (a, b, c) = (u32_at(packed, 0), u32_at(packed, 4), u32_at(packed, 8));
+    let six = |x: u32| u64::from(x & 0x3f3f_3f3f);
+    let joined = |low: u32, high: u32| u64::from(low & 0x0f0f_0f0f | (high >> 6 & 0x0303_0303) << 4);
+    ((six(a) | joined(c, a) << 32).to_le_bytes(), (six(b) | joined(c >> 4, b) << 32).to_le_bytes())
 }
 
-/// Scale and minimum of a part of Q4_K or Q5_K.
+/// Scale and minimum of each part of Q4_K or Q5_K.
 #[inline(always)]
-fn part_of(block: &[u8], d: f32, m: f32, part: usize) -> (f32, f32) {
-    let (scale, minimum) = scale_and_minimum(&block[4..16], part);
-    (d * f32::from(scale), m * f32::from(minimum))
+fn parts(block: &[u8]) -> ([f32; 8], [f32; 8]) {
+    let (d, m) = (f16_at(block, 0), f16_at(block, 2));
+    let (scales, minima) = scales_and_minima(block[4..16].try_into().expect("12 bytes"));
+    (scales.map(|x| d * f32::from(x)), minima.map(|x| m * f32::from(x)))
 }
 
 /// Parts of 32, two of which share their bytes: the first has the low four bits.
 #[inline(always)]
 pub(super) fn q4_k(block: &[u8; 144], out: &mut [f32; 256]) {
-    let (d, m) = (f16_at(block, 0), f16_at(block, 2));
+    let (scales, minima) = parts(block);
     for (pair, (out, quants)) in out.as_chunks_mut::<64>().0.iter_mut().zip(block[16..].as_chunks::<32>().0).enumerate()
     {
-        let (low, high) = (part_of(block, d, m, 2 * pair), part_of(block, d, m, 2 * pair + 1));
+        let [low, high] = [2 * pair, 2 * pair + 1].map(|part| (scales[part], minima[part]));
         let (first, second) = out.split_at_mut(32);
         for l in 0..32 {
             first[l] = low.0 * f32::from(quants[l] & 15) - low.1;
@@ -71,11 +70,11 @@ pub(super) fn q4_k(block: &[u8; 144], out: &mut [f32; 256]) {
 /// As Q4_K, with a fifth bit an element.
 #[inline(always)]
 pub(super) fn q5_k(block: &[u8; 176], out: &mut [f32; 256]) {
-    let (d, m) = (f16_at(block, 0), f16_at(block, 2));
+    let (scales, minima) = parts(block);
     let fifth: &[u8; 32] = block[16..48].try_into().expect("32 bytes");
     for (pair, (out, quants)) in out.as_chunks_mut::<64>().0.iter_mut().zip(block[48..].as_chunks::<32>().0).enumerate()
     {
-        let (low, high) = (part_of(block, d, m, 2 * pair), part_of(block, d, m, 2 * pair + 1));
+        let [low, high] = [2 * pair, 2 * pair + 1].map(|part| (scales[part], minima[part]));
         let (first, second) = out.split_at_mut(32);
         for l in 0..32 {
             first[l] = low.0 * f32::from(quants[l] & 15 | (fifth[l] >> (2 * pair) & 1) << 4) - low.1;

@@ -87,6 +87,7 @@ macro_rules! types {
                     const SIZE: (usize, usize) = $size;
                     let blocks = bytes.as_chunks::<{ SIZE.1 }>().0.iter();
                     for (block, out) in blocks.zip(out.as_chunks_mut::<{ SIZE.0 }>().0) {
+                        ahead(block);
                         $dequantise(block, out);
                     }
                 })*
@@ -188,6 +189,20 @@ impl Type {
         }
         dequantise(self, bytes, out);
     }
+}
+
+/// Asks memory for the bytes a page behind this block: the processor's own prefetching stops at the end of a page, and half the time of
+/// dequantising was spent waiting there.
+#[inline(always)]
+fn ahead(block: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..block.len()).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint, which no address makes wrong.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().cast::<i8>().wrapping_add(line + 4096)) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = block;
 }
 
 /// The same code, compiled for wider registers: no operation is fused, so no bit changes.
