@@ -368,6 +368,69 @@ def unexplained(zoo, llama, small):
     zoo.wrong("the sign of one row", hf, zoo.hf(llama, {layer(0, VALUE): flipped}), None, [layer(0, VALUE)])
 
 
+def below_the_noise(zoo, llama, small):
+    """What is less than the type's own error, and has a pattern that no quantiser makes."""
+    hf, w = small.hf, small.weights
+
+    def spoilt(name, change):
+        values = w[name].copy()
+        change(values)
+        return small.but({name: values})
+
+    def zero_row(values):
+        values[77] = 0
+
+    def exchange(values):
+        values[[10, 11]] = values[[11, 10]]
+
+    def zero_column(values):
+        values[:, 3] = 0
+
+    for kind, factor in (("Q8_0", 1.005), ("Q6_K", 1.01), ("Q4_K_M", 1.05), ("Q4_0", 1.06)):
+        gate = layer(0, GATE)
+        scaled = zoo.gguf(small.but({gate: w[gate] * np.float32(factor)}), kind)
+        zoo.wrong(f"a factor of {factor}, {kind}", hf, scaled, None, [gate])
+    for kind in ("Q4_K_M", "Q4_0"):
+        zoo.wrong(f"a row of zeros, {kind}", hf, zoo.gguf(spoilt(layer(0, UP), zero_row), kind), None, [layer(0, UP)])
+        zoo.wrong(f"two rows exchanged, {kind}", hf, zoo.gguf(spoilt(EMBEDDING, exchange), kind), None, [EMBEDDING])
+        zoo.wrong(f"a column of zeros, {kind}", hf, zoo.gguf(spoilt(layer(0, DOWN), zero_column), kind), None, [layer(0, DOWN)])
+
+    def dump(what, kind, change, cause):
+        only = ("blk.0.ffn_up.",)
+        dumped = form.write_dump(zoo.path(), llama.made[kind], only, {"blk.0.ffn_up.weight": change})
+        zoo.wrong(f"dump: {what}", llama.made[kind], dumped, cause, [layer(0, UP)])
+
+    def zero_point(at):
+        def change(values, tensor):
+            blocks = form.blocks(tensor, 18)
+            quants = np.concatenate([blocks[:, 2:] & 15, blocks[:, 2:] >> 4], 1).astype(np.float32)
+            return (form.half(blocks[:, :2]) * (quants - np.float32(at))).reshape(values.shape)
+
+        return change
+
+    dump("Q4_0 about 7.5", "Q4_0", zero_point(7.5), "dequant-scale")
+    dump("Q4_0 times 16/15", "Q4_0", lambda values, _: values * np.float32(16 / 15), None)
+    dump("Q8_0 times 1.005", "Q8_0", lambda values, _: values * np.float32(1.005), None)
+
+
+def right_but_odd(zoo, llama, small):
+    """Values that quantisers treat with a pattern of their own, and engines that keep dequantised values in 16 bits."""
+    rng = np.random.default_rng(9)
+    for what, draw in (("ternary", lambda shape: rng.integers(-1, 2, shape) * 0.02), ("about 1", lambda shape: 1 + 0.02 * rng.standard_normal(shape)),
+                       ("uniform", lambda shape: rng.uniform(-0.05, 0.05, shape)), ("cauchy", lambda shape: 0.01 * rng.standard_cauchy(shape))):
+        changed = {layer(0, stem): draw(small.weights[layer(0, stem)].shape).astype(np.float32) for stem in (GATE, UP, DOWN)}
+        folder = zoo.hf(small, changed)
+        for kind in ("Q8_0", "Q6_K", "Q4_K_M", "Q4_0", "Q5_0", "Q2_K"):
+            zoo.right(f"{what}: Hugging Face against {kind}", folder, zoo.gguf(small.but(changed), kind))
+    tail = small.weights[EMBEDDING].copy()
+    tail[-40:] *= np.float32(1e-8)
+    for kind in ("F16", "Q8_0", "Q4_K_M", "Q4_0"):
+        zoo.right(f"rows of 1e-8: Hugging Face against {kind}", zoo.hf(small, {EMBEDDING: tail}), zoo.gguf(small.but({EMBEDDING: tail}), kind))
+    for kind in ("Q8_0", "Q6_K", "Q4_K_M", "Q4_0"):
+        in_f16 = form.write_dump(zoo.path(), llama.made[kind], ("blk.0.",), {"": lambda values, _: values.astype(np.float16)})
+        zoo.right(f"dump of {kind} in f16", llama.made[kind], in_f16)
+
+
 def make(base):
     zoo = Zoo(base)
     llama, qwen2 = Family(base, "llama", *model("llama", LAYERS)), Family(base, "qwen2", *model("qwen2", 1))
@@ -386,6 +449,8 @@ def make(base):
     dequantised(zoo, llama)
     bytes_and_types(zoo, llama, small, qwen2)
     unexplained(zoo, llama, small)
+    below_the_noise(zoo, llama, small)
+    right_but_odd(zoo, llama, small)
     return zoo.cases
 
 

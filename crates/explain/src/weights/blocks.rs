@@ -18,7 +18,15 @@ pub(crate) fn diagnose(a: &[f32], b: &[f32], storage: Storage) -> Option<(&'stat
     if a.len() != b.len() || !a.len().is_multiple_of(block) {
         return None;
     }
-    reordered(a, b, block).or_else(|| scaled(a, b, group, block)).or_else(|| high_bits(a, b, group))
+    // Bytes hold one value each: no nibbles, and no bits apart.
+    let bytes =
+        matches!(storage, Storage::Groups(_) | Storage::Block(ggml::Type::Q8_0 | ggml::Type::Q8_1 | ggml::Type::Q8K));
+    let split = matches!(
+        storage,
+        Storage::Block(ggml::Type::Q5_0 | ggml::Type::Q5_1 | ggml::Type::Q3K | ggml::Type::Q5K | ggml::Type::Q6K)
+    );
+    let order = if bytes { None } else { reordered(a, b, block) };
+    order.or_else(|| scaled(a, b, group, block)).or_else(|| if split { high_bits(a, b, group) } else { None })
 }
 
 /// A's blocks read with the two nibbles of a byte as neighbours: where they lie, and whether B comes out.
@@ -127,7 +135,11 @@ fn scaled(a: &[f32], b: &[f32], group: usize, block: usize) -> Option<(&'static 
     if residual >= RIGHT || group < 8 || wrong.iter().sum::<usize>() == 0 {
         return None;
     }
-    let which: Vec<usize> = (0..parts).filter(|&i| wrong[i] * parts * 8 > groups).collect();
+    // Parts that are wrong in a third of the blocks, and no others: a mistake of unpacking is made in every block.
+    let which: Vec<usize> = (0..parts).filter(|&i| wrong[i] * parts * 3 > groups).collect();
+    if which.is_empty() || (0..parts).any(|i| !which.contains(&i) && wrong[i] * parts * 20 > groups) {
+        return None;
+    }
     let places = match which.as_slice() {
         all if all.len() == parts => format!("every part of {group}"),
         [first, .., last] if last - first + 1 == which.len() => {
@@ -157,7 +169,7 @@ fn line(x: &[f32], y: &[f32]) -> (f64, f64, f64) {
 
 /// Elements off by one and the same step of their scale: a high bit that belongs to another element.
 fn high_bits(a: &[f32], b: &[f32], group: usize) -> Option<(&'static str, String, f64)> {
-    let (mut steps, mut off) = (0, 0);
+    let (mut steps, mut off, mut up) = (0, 0, 0);
     for (x, y) in a.chunks(group).zip(b.chunks(group)) {
         let differences: Vec<f32> = x.iter().zip(y).map(|(x, y)| (x - y).abs()).collect();
         let top = differences.iter().copied().fold(0.0, f32::max);
@@ -173,8 +185,9 @@ fn high_bits(a: &[f32], b: &[f32], group: usize) -> Option<(&'static str, String
         }
         steps += 1;
         off += differences.iter().filter(|d| **d > 0.5 * top).count();
+        up += x.iter().zip(y).filter(|(x, y)| *y - *x > 0.5 * top).count();
     }
-    // A group with one wrong element says nothing.
-    (steps > 0 && off > 2 * steps)
+    // A group with one wrong element says nothing; and a bit that is not the element's own is as often set as not.
+    (steps > 0 && off > 2 * steps && up * 5 > off && (off - up) * 5 > off)
         .then(|| ("dequant-nibbles", "high bits of the wrong element: values off by one step of a bit".into(), 0.0))
 }

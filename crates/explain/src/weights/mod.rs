@@ -3,18 +3,19 @@
 
 mod blocks;
 mod diagnose;
+mod measure;
 mod noise;
 mod side;
+mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use firstdiff_compare::metrics::Metrics;
 use firstdiff_model::{ModelError, Role, Storage, WeightRef, hugging_face_name, meaning};
-use rayon::prelude::*;
 
 pub use side::Side;
 
 use diagnose::{Diagnosis, Pair};
+use measure::{Same, measure};
 use side::Tensor;
 
 /// What is said of one tensor.
@@ -104,21 +105,97 @@ pub fn compare(
     let mut out = Comparison::default();
     let keys: BTreeSet<Key> = a.keys().chain(b.keys()).collect();
     let total = keys.len();
+    let mut judged = Vec::new();
     for (done, key) in keys.into_iter().enumerate() {
         progress(done, total);
         match (a.tensor(&key), b.tensor(&key)) {
-            (Some(left), Some(right)) => both(&key, [a, b], [left, right], options, &mut out)?,
+            (Some(left), Some(right)) => judged.extend(both(key, [a, b], [left, right], options, &mut out)),
             (Some(left), None) => missing(&key, [a, b], left, &mut out)?,
             (None, Some(right)) => extra(&key, [a, b], right, &mut out)?,
             (None, None) => {}
         }
     }
+    // A loader that copies one quantised tensor copies all: in none of them is anything to be lost.
+    let copies = judged.iter().any(|j| j.copy);
+    for judged in &mut judged {
+        if copies && judged.dequantised && judged.same == Some(Same::Noise) {
+            judged.same = None;
+        }
+    }
+    one_row_order(&mut judged, [a, b], &mut out);
+    for judged in judged.iter().filter(|j| j.same.is_none()) {
+        blame(judged, [a, b], copies, &mut out);
+    }
     progress(total, total);
     fold(&mut out);
+    notes(&judged, [a, b], options, &mut out);
+    Ok(out)
+}
+
+/// What else should be known.
+fn notes(judged: &[Judged], sides: [&Side; 2], options: Options, out: &mut Comparison) {
     if options.sample {
         out.warnings.push("--sample: one tile of rows in 16 was looked at".into());
     }
-    Ok(out)
+    for side in sides {
+        out.warnings.extend(side.notes().iter().cloned());
+    }
+    if let (Some(a), Some(b)) = (sides[0].heads(), sides[1].heads())
+        && a != b
+    {
+        let words = |(queries, keys): (usize, usize)| format!("{queries} heads of queries and {keys} of keys");
+        let [left, right] = sides.map(Side::label);
+        out.warnings.push(format!("{left} says it has {}, {right} that it has {}", words(a), words(b)));
+    }
+    let cut: Vec<&Judged> = judged.iter().filter(|j| j.same == Some(Same::Rounded { cut: true })).collect();
+    out.warnings.extend(cut.iter().map(|j| format!("{}: its values were cut to bf16, not rounded", j.key.name())));
+    let noisy = |t: &&Compared| t.state == State::Wrong && t.nmse.is_some_and(|nmse| (1e-9..0.1).contains(&nmse));
+    let (unknown, wrong) = (out.tensors.iter().filter(noisy).count(), out.count(|s| *s == State::Wrong));
+    if unknown >= 4 && unknown * 4 > wrong * 3 {
+        out.warnings.push(format!(
+            "{unknown} tensors are off by little, as if {} came from another file than {}, a quantised or a rounded one",
+            sides[1].label(),
+            sides[0].label()
+        ));
+    }
+}
+
+/// A pair of tensors that was measured.
+struct Judged {
+    key: Key,
+    /// Where it stands in the comparison's tensors.
+    index: usize,
+    same: Option<Same>,
+    /// Which of the orders its rows may stand in was the right one, where no other is.
+    order: Option<usize>,
+    copy: bool,
+    dequantised: bool,
+}
+
+/// Q and K in orders of rows that no RoPE pairing makes right together: those that are in the other order than most are wrong; of as many,
+/// those that are not in A's.
+fn one_row_order(judged: &mut [Judged], [a, b]: [&Side; 2], out: &mut Comparison) {
+    let count = |order| judged.iter().filter(|j| j.same.is_some() && j.order == Some(order)).count();
+    let (as_a, other) = (count(0), count(1));
+    let wrong = match (as_a, other) {
+        (_, 0) => return,
+        (0, _) => None,
+        _ if other > as_a => Some(0),
+        _ => Some(1),
+    };
+    for judged in judged.iter_mut().filter(|j| j.same.is_some() && j.order.is_some()) {
+        if judged.order == wrong {
+            judged.same = None;
+            out.tensors[judged.index].state = State::Wrong;
+        } else if judged.order == Some(1) {
+            out.warnings.push(format!(
+                "{}: rows in the other RoPE order than {}'s, which {} does not say; right if it rotates the other pairs",
+                judged.key.name(),
+                a.label(),
+                b.label()
+            ));
+        }
+    }
 }
 
 /// What tensors are paired by.
@@ -156,62 +233,57 @@ impl Key {
     }
 }
 
-/// A tensor that both sides hold.
+/// A tensor that both sides hold, measured; `None` where it cannot be.
 fn both(
-    key: &Key,
+    key: Key,
     sides: [&Side; 2],
-    tensors: [Tensor<'_>; 2],
+    [left, right]: [Tensor<'_>; 2],
     options: Options,
     out: &mut Comparison,
-) -> Result<(), ModelError> {
-    let [a, b] = sides;
-    let [left, right] = tensors.clone();
-    let mut compared = entry(key, [Some(&left), Some(&right)]);
-    if let Some(reason) = left.unreadable().or(right.unreadable()) {
+) -> Option<Judged> {
+    let mut compared = entry(&key, [Some(&left), Some(&right)]);
+    let guess = right.is_guess() && right.len() != left.len();
+    let size = || format!("{} holds {} values where the weight has {}", right.name(), right.len(), left.len());
+    if let Some(reason) = left.unreadable().or(right.unreadable()).or_else(|| guess.then(size)) {
         compared.state = State::Unchecked(reason);
         out.tensors.push(compared);
-        return Ok(());
-    }
-    if right.is_guess() && right.len() != left.len() {
-        compared.state = State::Unchecked(format!(
-            "{} holds {} values where the weight has {}",
-            right.name(),
-            right.len(),
-            left.len()
-        ));
-        out.tensors.push(compared);
-        return Ok(());
+        return None;
     }
     let right = right.shaped_like(&left);
-    let pair = Pair { key, sides, left: &left, right: &right };
+    let pair = Pair { key: &key, sides, left: &left, right: &right, copy: false };
+    let (mut same, mut order, mut copy, mut dequantised) = (None, None, false, false);
     if left.shape() == right.shape() {
         let orders = pair.row_orders();
-        for (number, &order) in orders.iter().enumerate() {
-            let measured = measure(&left, &right.in_order(order), options);
-            if number == 0 {
-                (compared.nmse, compared.allowed) = (measured.nmse(), Some(measured.allowed()));
-            }
-            if let Some(state) = measured.state() {
-                (compared.nmse, compared.allowed) = (measured.nmse(), Some(measured.allowed()));
-                if number > 0 {
-                    out.warnings.push(format!(
-                        "{}: rows in the other RoPE order than {}'s, which {} does not say",
-                        key.name(),
-                        a.label(),
-                        b.label()
-                    ));
-                }
-                compared.state = state;
-                out.tensors.push(compared);
-                return Ok(());
-            }
-        }
+        let measured: Vec<_> = orders.iter().map(|&order| measure(&left, &right.in_order(order), options)).collect();
+        let right_orders: Vec<usize> = (0..orders.len()).filter(|&i| measured[i].same().is_some()).collect();
+        let best = &measured[right_orders.first().copied().unwrap_or(0)];
+        (compared.nmse, compared.allowed) = (best.nmse(), Some(best.allowed()));
+        (same, copy, dequantised) = (best.same(), best.is_copy(), best.is_dequantised());
+        order = match right_orders.as_slice() {
+            [one] if orders.len() > 1 => Some(*one),
+            _ => None,
+        };
     }
-    compared.state = State::Wrong;
-    let Diagnosis { cause, note, residual } = diagnose::diagnose(&pair, compared.nmse, compared.allowed);
-    out.findings.push(Finding { cause, tensors: vec![key.name().into()], note, residual_nmse: residual });
+    compared.state = same.map_or(State::Wrong, Same::state);
     out.tensors.push(compared);
-    Ok(())
+    Some(Judged { key, index: out.tensors.len() - 1, same, order, copy, dequantised })
+}
+
+/// Says why a pair is not the same. `copies`: B's are copies of A's blocks, in which no error is due.
+fn blame(judged: &Judged, sides: [&Side; 2], copies: bool, out: &mut Comparison) {
+    let [Some(left), Some(right)] = sides.map(|side| side.tensor(&judged.key)) else { return };
+    let right = right.shaped_like(&left);
+    let pair = Pair { key: &judged.key, sides, left: &left, right: &right, copy: copies && judged.dequantised };
+    let compared = &mut out.tensors[judged.index];
+    compared.state = State::Wrong;
+    if pair.copy {
+        compared.allowed = Some(measure::FLOAT);
+    }
+    let Diagnosis { cause, note, residual } = match judged.order {
+        Some(order) => diagnose::mixed_order(&pair, order),
+        None => diagnose::diagnose(&pair, compared.nmse, compared.allowed),
+    };
+    out.findings.push(Finding { cause, tensors: vec![judged.key.name().into()], note, residual_nmse: residual });
 }
 
 /// A tensor that B does not hold.
@@ -225,7 +297,7 @@ fn missing(key: &Key, [a, b]: [&Side; 2], left: Tensor<'_>, out: &mut Comparison
         // B takes its embedding for its head, or the reverse: right where A's two are the same.
         let same = a
             .tensor(&other)
-            .is_some_and(|other| measure(&left, &other.shaped_like(&left), Options::default()).state().is_some());
+            .is_some_and(|other| measure(&left, &other.shaped_like(&left), Options::default()).same().is_some());
         if same {
             compared.state = State::Tied;
         } else {
@@ -243,20 +315,8 @@ fn missing(key: &Key, [a, b]: [&Side; 2], left: Tensor<'_>, out: &mut Comparison
     } else if is_derived(key.name()) {
         compared.state = State::Unchecked("a table that is computed, not learnt".into());
     } else {
-        let bias = matches!(
-            role,
-            Some(
-                Role::QBias
-                    | Role::KBias
-                    | Role::VBias
-                    | Role::AttnOutBias
-                    | Role::GateBias
-                    | Role::UpBias
-                    | Role::DownBias
-            )
-        );
         compared.state = State::Wrong;
-        out.findings.push(finding(bias.then_some("bias-omitted"), format!("{} does not hold it", b.label())));
+        out.findings.push(finding(is_bias(role).then_some("bias-omitted"), format!("{} does not hold it", b.label())));
     }
     out.tensors.push(compared);
     Ok(())
@@ -272,7 +332,7 @@ fn extra(key: &Key, [a, b]: [&Side; 2], right: Tensor<'_>, out: &mut Comparison)
     } else if let Some(other) = tied_with(role) {
         let same = b
             .tensor(&other)
-            .is_some_and(|other| measure(&other, &right.shaped_like(&other), Options::default()).state().is_some());
+            .is_some_and(|other| measure(&other, &right.shaped_like(&other), Options::default()).same().is_some());
         match (a.tensor(&other).is_some(), same) {
             (true, true) => compared.state = State::Tied,
             (true, false) => {
@@ -290,6 +350,8 @@ fn extra(key: &Key, [a, b]: [&Side; 2], right: Tensor<'_>, out: &mut Comparison)
         }
     } else if is_derived(key.name()) || b.is_dump() || role.is_none() {
         compared.state = State::Unchecked(format!("{} does not hold it", a.label()));
+    } else if is_bias(role) && right.values().iter().all(|x| *x == 0.0) {
+        compared.state = State::Unchecked(format!("{} does not hold it, and it is zero", a.label()));
     } else {
         compared.state = State::Wrong;
         let note = format!("{} does not hold it", a.label());
@@ -307,6 +369,11 @@ fn tied_with(role: Option<Role>) -> Option<Key> {
         _ => return None,
     };
     Some(Key::of(&hugging_face_name(WeightRef { layer: None, role: other })))
+}
+
+fn is_bias(role: Option<Role>) -> bool {
+    use Role::{AttnOutBias, DownBias, GateBias, KBias, QBias, UpBias, VBias};
+    matches!(role, Some(QBias | KBias | VBias | AttnOutBias | GateBias | UpBias | DownBias))
 }
 
 /// Tables that some files carry and no engine has to read.
@@ -342,95 +409,6 @@ fn entry(key: &Key, tensors: [Option<&Tensor<'_>>; 2]) -> Compared {
         nmse: None,
         allowed: None,
     }
-}
-
-/// A tensor measured tile by tile.
-pub(crate) struct Measured {
-    tiles: Vec<Tile>,
-    identical: bool,
-    /// Whether one side, and one alone, is in blocks of few levels.
-    quantised: bool,
-}
-
-struct Tile {
-    metrics: Metrics,
-    /// Sum of the squares of the error that the element types must cost.
-    expected: f64,
-    /// Elements at its end that are zero in B, and not all in A.
-    empty_tail: bool,
-    /// Elements that are equal and not zero.
-    equal: usize,
-}
-
-/// Other ways to quantise than to nearest cost up to this many times the error of the nearest level.
-const ROOM: f64 = 3.0;
-/// NMSE of f32 arithmetic: a product taken in another order.
-const FLOAT: f64 = 1e-13;
-/// One element in so many is equal by chance.
-const COPY: usize = 20;
-
-impl Measured {
-    fn nmse(&self) -> Option<f64> {
-        if self.identical {
-            return Some(0.0);
-        }
-        Metrics::over(&self.tiles.iter().map(|t| t.metrics).collect::<Vec<_>>()).nmse()
-    }
-
-    fn allowed(&self) -> f64 {
-        let energy: f64 = self.tiles.iter().map(|t| energy(&t.metrics)).sum();
-        let expected: f64 = self.tiles.iter().map(|t| t.expected).sum();
-        FLOAT + if energy > 0.0 { ROOM * expected / energy } else { 0.0 }
-    }
-
-    /// Identical or rounded; `None` where it is neither.
-    pub(crate) fn state(&self) -> Option<State> {
-        if self.identical || self.tiles.iter().all(|t| t.metrics.is_equal()) {
-            return Some(State::Identical);
-        }
-        // What is partly the same bit for bit is a copy of quantised values, in which no error is due, and not what they were made of.
-        let sum = |part: fn(&Tile) -> usize| self.tiles.iter().map(part).sum::<usize>();
-        let copy = self.quantised && sum(|t| t.equal) > sum(|t| t.metrics.len()) / COPY;
-        let fine = |tile: &Tile| {
-            let metrics = &tile.metrics;
-            let error = metrics.nmse().map_or(f64::INFINITY, |nmse| nmse * energy(metrics));
-            let due = if copy { 0.0 } else { ROOM * tile.expected };
-            metrics.is_equal() || metrics.is_finite() && !tile.empty_tail && error <= due + FLOAT * energy(metrics)
-        };
-        self.tiles.iter().all(fine).then_some(State::Rounded)
-    }
-}
-
-fn energy(metrics: &Metrics) -> f64 {
-    metrics.reference_rms().map_or(0.0, |rms| rms * rms * metrics.compared() as f64)
-}
-
-/// Measures two tensors of one shape.
-pub(crate) fn measure(left: &Tensor<'_>, right: &Tensor<'_>, options: Options) -> Measured {
-    if !options.sample && left.same_bytes(right) {
-        return Measured { tiles: Vec::new(), identical: true, quantised: false };
-    }
-    let tiles = left.tiles(right);
-    let count = tiles.len();
-    let chosen = tiles.into_par_iter().enumerate().filter(|(i, _)| !options.sample || i % 16 == 0 || i + 1 == count);
-    let tiles = chosen.map(|(_, range)| {
-        let (a, b) = (left.read(range.clone()), right.read(range));
-        let metrics = Metrics::of_f32(&a, &b);
-        if metrics.is_equal() {
-            return Tile { equal: metrics.len(), metrics, expected: 0.0, empty_tail: false };
-        }
-        let expected = noise::between([&a, &b], [left.storage(), right.storage()]);
-        let equal = a.iter().zip(&b).filter(|(x, y)| x == y && **x != 0.0).count();
-        Tile { metrics, expected, empty_tail: empty_tail(&a, &b), equal }
-    });
-    let few = |t: &Tensor<'_>| t.storage().is_some_and(Storage::is_quantised);
-    Measured { tiles: tiles.collect(), identical: false, quantised: few(left) != few(right) }
-}
-
-/// Whether B ends in zeros that A has not: 32 at least.
-fn empty_tail(a: &[f32], b: &[f32]) -> bool {
-    let zeros = b.iter().rev().take_while(|x| **x == 0.0).count();
-    zeros >= 32 && a[a.len() - zeros..].iter().filter(|x| **x != 0.0).count() > zeros / 2
 }
 
 /// Findings of the same kind in several layers become one.

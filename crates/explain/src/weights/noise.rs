@@ -1,71 +1,116 @@
-//! What error must storing values in a type cost? Computed from the values and the type's steps, not looked up.
+//! What error must storing values in a type cost? A variance for each element, computed from the values and the type's steps, not looked up.
 
-use firstdiff_model::{Half, Storage};
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
+use firstdiff_model::{Half, Storage, ggml};
 
-/// Σ error² that storing `values` in `storage` costs. For 16-bit floats: of rounding each. For block types: a step's square over
-/// 12 an element, the step following from the values that share a scale and from the levels under it.
-pub(crate) fn expected(values: &[f32], storage: Option<Storage>) -> f64 {
+/// Adds to `add` the variance of the error that storing `values` in `storage` costs, element by element. Of 16-bit floats: a step's
+/// square over 12. Of block types: the same, the step following from the values that share a scale and from the levels under it; and
+/// what it costs that the scales are themselves stored in few bits.
+pub(crate) fn variance(values: &[f32], storage: Option<Storage>, add: &mut [f32]) {
     match storage {
-        Some(Storage::F16) => rounding(values, Half::F16),
-        Some(Storage::BF16) => rounding(values, Half::BF16),
-        Some(Storage::Groups(group)) => steps(values, group, 255, false),
+        Some(Storage::F16) => rounding(values, Half::F16, add),
+        Some(Storage::BF16) => rounding(values, Half::BF16, add),
+        Some(Storage::Groups(group)) => {
+            steps(values, ggml::Scales { group, levels: 255, minimum: false }, group, None, add)
+        }
         Some(Storage::Block(kind)) => match kind.scales() {
-            Some(scales) => steps(values, scales.group, scales.levels, scales.minimum),
-            // A codebook: what so many bits an element leave of the energy at best, and some.
-            None => {
-                let bits = 8.0 * kind.block_bytes() as f64 / kind.block_len() as f64;
-                let energy: f64 = values.iter().map(|x| f64::from(*x).powi(2)).sum();
-                CODEBOOK * energy * (-2.0 * bits * std::f64::consts::LN_2).exp()
-            }
+            Some(scales) => steps(values, scales, kind.block_len(), scale_levels(kind), add),
+            None => codebook(values, kind, add),
         },
-        _ => 0.0,
+        _ => {}
     }
 }
 
-/// Σ error² that two storages of the same values may differ by. What A's own rounding cost shows in no value of A, so that of B's is taken for it.
-pub(crate) fn between([a, b]: [&[f32]; 2], [left, right]: [Option<Storage>; 2]) -> f64 {
-    let halves = [Some(Storage::F16), Some(Storage::BF16)];
-    match left == right {
-        true => expected(a, right),
-        false if halves.contains(&left) => expected(a, right) + expected(b, left),
-        false => expected(a, right) + expected(a, left),
+/// Variances by which two storages of the same values may differ. What A's own rounding cost shows in no value of A, so that of B's is taken
+/// for it.
+pub(crate) fn between([a, b]: [&[f32]; 2], [left, right]: [Option<Storage>; 2]) -> Vec<f32> {
+    let mut out = vec![0.0; a.len()];
+    variance(a, right, &mut out);
+    if left != right {
+        let half = matches!(left, Some(Storage::F16 | Storage::BF16));
+        variance(if half { b } else { a }, left, &mut out);
     }
+    out
+}
+
+/// What the nearest level costs at the rim, signed: of an even number of levels about 0 the outermost has no counterpart, and a value there
+/// is clipped. 0 elsewhere.
+pub(crate) fn clipping(values: &[f32], storage: Option<Storage>) -> Option<Vec<f32>> {
+    let Some(Storage::Block(kind)) = storage else { return None };
+    let scales = kind.scales().filter(|s| !s.minimum && s.levels.is_multiple_of(2))?;
+    let mut out = vec![0.0; values.len()];
+    for (values, out) in values.chunks(scales.group).zip(out.chunks_mut(scales.group)) {
+        let extreme = values.iter().copied().fold(0f32, |e, x| if x.abs() > e.abs() { x } else { e });
+        let step = extreme / (-0.5 * scales.levels as f32);
+        let last = 0.5 * scales.levels as f32 - 1.0;
+        for (x, out) in values.iter().zip(out).filter(|(x, _)| step != 0.0 && **x / step > last + 0.5) {
+            *out = last * step - x;
+        }
+    }
+    Some(out)
 }
 
 /// Codebooks come this near to the best that their bits allow.
-const CODEBOOK: f64 = 2.0;
+const CODEBOOK: f32 = 2.0;
 
-/// A block at a time, so that the processor's own conversion is used.
-fn rounding(values: &[f32], half: Half) -> f64 {
-    const BLOCK: usize = 1024;
-    let (mut rounded, mut sum) = ([0f32; BLOCK], 0.0);
-    let (mut f16s, mut bf16s) = ([f16::ZERO; BLOCK], [bf16::ZERO; BLOCK]);
-    for values in values.chunks(BLOCK) {
-        let rounded = &mut rounded[..values.len()];
-        match half {
-            Half::F16 => {
-                f16s[..values.len()].convert_from_f32_slice(values);
-                f16s[..values.len()].convert_to_f32_slice(rounded);
-            }
-            Half::BF16 => {
-                bf16s[..values.len()].convert_from_f32_slice(values);
-                bf16s[..values.len()].convert_to_f32_slice(rounded);
-            }
-        }
-        let squares = values.iter().zip(rounded.iter()).map(|(x, y)| f64::from(y - x).powi(2));
-        sum += squares.filter(|e| e.is_finite()).sum::<f64>();
+/// What so many bits an element leave of a block's energy at best, and some.
+fn codebook(values: &[f32], kind: ggml::Type, add: &mut [f32]) {
+    let bits = 8.0 * kind.block_bytes() as f32 / kind.block_len() as f32;
+    let left = CODEBOOK * (-2.0 * bits * std::f32::consts::LN_2).exp();
+    for (values, add) in values.chunks(kind.block_len()).zip(add.chunks_mut(kind.block_len())) {
+        let mean = values.iter().map(|x| x * x).sum::<f32>() / values.len() as f32;
+        add.iter_mut().for_each(|v| *v += left * mean);
     }
-    sum
 }
 
-fn steps(values: &[f32], group: usize, levels: u32, minimum: bool) -> f64 {
-    let square = |group: &[f32]| {
-        let (low, high) = group.iter().fold((0f32, 0f32), |(l, h), &x| (l.min(x), h.max(x)));
-        let range = if minimum { high - low } else { 2.0 * high.max(-low) };
-        let step = f64::from(range) / f64::from(if minimum { levels - 1 } else { levels });
-        step * step / 12.0 * group.len() as f64
+/// In how many steps a block's scale of f16 is divided for the scales of its parts, if it is.
+fn scale_levels(kind: ggml::Type) -> Option<f32> {
+    match kind {
+        ggml::Type::Q2K => Some(15.0),
+        ggml::Type::Q3K | ggml::Type::IQ4XS => Some(31.0),
+        ggml::Type::Q4K | ggml::Type::Q5K => Some(63.0),
+        ggml::Type::Q6K => Some(127.0),
+        _ => None,
+    }
+}
+
+fn rounding(values: &[f32], half: Half, add: &mut [f32]) {
+    // The exponent of the smallest normal number, and bits behind the leading one.
+    let (least, bits) = match half {
+        Half::F16 => (-14, 10),
+        Half::BF16 => (-126, 7),
     };
-    values.chunks(group.max(1)).map(square).filter(|s| s.is_finite()).sum()
+    for (x, add) in values.iter().zip(add) {
+        let exponent = ((x.to_bits() >> 23 & 255) as i32 - 127).max(least);
+        let step = f32::from_bits(((exponent - bits + 127).max(0) as u32) << 23);
+        *add += (step * step / 12.0).min(x * x);
+    }
+}
+
+/// The smallest step of f16, about 0.
+const F16_STEP: f32 = 5.960_464_5e-8;
+
+fn steps(values: &[f32], scales: ggml::Scales, block: usize, scale_levels: Option<f32>, add: &mut [f32]) {
+    let levels = scales.levels as f32;
+    let step = |group: &[f32]| {
+        let (low, high) = group.iter().fold((0f32, 0f32), |(l, h), &x| (l.min(x), h.max(x)));
+        let range = if scales.minimum { high - low } else { 2.0 * high.max(-low) };
+        range / if scales.minimum { levels - 1.0 } else { levels }
+    };
+    let (block, group) = (block.max(1), scales.group.max(1));
+    for (values, add) in values.chunks(block).zip(add.chunks_mut(block)) {
+        let top = values.chunks(group).map(step).fold(0.0, f32::max);
+        // By how much a scale itself may be off: half a step of its own, and half of f16's.
+        let off_by = 0.5 * (scale_levels.map_or(0.0, |n| top / n) + F16_STEP * scale_levels.unwrap_or(1.0));
+        // A minimum is stored as a scale is, and its error is every element's.
+        let of_f16 = 0.5 * F16_STEP * scale_levels.unwrap_or(1.0);
+        let minimum = if scales.minimum { of_f16 * of_f16 } else { 0.0 };
+        for (values, add) in values.chunks(group).zip(add.chunks_mut(group)) {
+            let step = step(values);
+            let off = if step > 0.0 { off_by / step } else { 0.0 };
+            for (x, add) in values.iter().zip(add) {
+                let (rounded, scaled) = (step * step / 12.0, (x * off) * (x * off) / 3.0);
+                *add += if step.is_finite() { rounded.max(scaled.min(x * x)).max(minimum) } else { 0.0 };
+            }
+        }
+    }
 }

@@ -1,11 +1,12 @@
 //! What does one side of a comparison hold? Its tensors by what their names mean, read in a common order.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use firstdiff_model::{ModelError, Opened, Storage, WeightView, ggml, open_weights};
+use firstdiff_model::{
+    ModelError, Opened, Role, Storage, WeightRef, WeightView, ggml, hugging_face_name, open_weights,
+};
 use firstdiff_trace::QkRows;
 
 use super::Key;
@@ -18,6 +19,7 @@ pub struct Side {
     names: BTreeMap<Key, String>,
     /// Names that mean a weight that another tensor is already.
     doubles: Vec<String>,
+    notes: Vec<String>,
 }
 
 impl Side {
@@ -39,7 +41,28 @@ impl Side {
                 std::collections::btree_map::Entry::Occupied(_) => doubles.push(name.to_owned()),
             }
         }
-        Ok(Side { path: path.into(), opened, names, doubles })
+        let mut side = Side { path: path.into(), opened, names, doubles, notes: Vec::new() };
+        side.leave_out_tied_head();
+        Ok(side)
+    }
+
+    /// A head beside a config that ties it is not read: transformers takes the embedding.
+    fn leave_out_tied_head(&mut self) {
+        let tied = self.opened.format == "Hugging Face" && self.opened.config.as_ref().is_ok_and(|config| config.tied);
+        let [embedding, head] =
+            [Role::Embedding, Role::Head].map(|role| Key::of(&hugging_face_name(WeightRef { layer: None, role })));
+        if tied
+            && self.names.contains_key(&embedding)
+            && let Some(name) = self.names.remove(&head)
+        {
+            let label = self.label();
+            self.notes.push(format!("{label}: its config ties the head to the embedding, so {name} is not read"));
+        }
+    }
+
+    /// What should be known of it.
+    pub(crate) fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// The path's last part.
@@ -182,6 +205,11 @@ impl<'a> Tensor<'a> {
             || name.ends_with(".bias")
     }
 
+    /// Whether an engine wrote it.
+    pub(crate) fn is_dumped(&self) -> bool {
+        self.dump
+    }
+
     /// Whether it is only taken for the weight its name might mean.
     pub(crate) fn is_guess(&self) -> bool {
         !self.is_named()
@@ -252,16 +280,19 @@ impl<'a> Tensor<'a> {
         values
     }
 
-    /// Some elements spread over the whole, the same places for every tensor of that size.
+    /// Some elements spread over the whole, the same places for every tensor of that size, whatever the order its rows are read in.
     pub(crate) fn sample(&self) -> Vec<f32> {
-        let (rows, width) = (self.rows(), self.row_len());
-        let step = (rows / 8).max(1);
-        let pick = |row: usize| self.read(row * width..(row + 1) * width);
-        if self.order.is_some() || self.shape.len() < 2 {
-            return Cow::<[f32]>::from(self.values()).iter().step_by((self.len() / 256).max(1)).copied().collect();
+        let (rows, width) = (self.rows(), self.row_len().max(1));
+        if self.shape.len() < 2 {
+            return self.values().into_iter().step_by((self.len() / 256).max(1)).collect();
         }
+        let all = self.order.is_some().then(|| self.values());
+        let pick = |row: usize| match &all {
+            Some(all) => all[row * width..(row + 1) * width].to_vec(),
+            None => self.read(row * width..(row + 1) * width),
+        };
         (0..rows)
-            .step_by(step)
+            .step_by((rows / 8).max(1))
             .flat_map(|row| pick(row).into_iter().step_by((width / 32).max(1)).collect::<Vec<_>>())
             .collect()
     }

@@ -50,7 +50,11 @@ pub(crate) fn open_folder(folder: &Path) -> Result<Opened, ModelError> {
             None => {}
         }
     }
-    found.finish(folder, "dumped tensors")
+    let mut opened = found.finish(folder, "dumped tensors")?;
+    if folder.join("dump.json").exists() {
+        opened.qk_rows = Dump::open(folder).ok().and_then(|dump| dump.meta().qk_rows);
+    }
+    Ok(opened)
 }
 
 /// Every tensor of a .npz that is no tap.

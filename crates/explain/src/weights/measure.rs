@@ -1,0 +1,351 @@
+//! Are two tensors the same but for what their element types cost? By what the values are, then by how much they are off and where.
+
+use firstdiff_compare::metrics::Metrics;
+use firstdiff_model::Storage;
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use rayon::prelude::*;
+
+use super::noise;
+use super::side::Tensor;
+use super::{Options, State};
+
+/// Other ways to quantise than to nearest cost up to this many times the error of the nearest level; a single row or column three times that.
+pub(super) const ROOM: f64 = 2.0;
+const ROW: f64 = 3.0 * ROOM;
+/// NMSE of f32 arithmetic: a product taken in another order.
+pub(super) const FLOAT: f64 = 1e-13;
+/// One element in so many is equal by chance.
+const COPY: usize = 20;
+/// Standard deviations that chance does not reach.
+const SURE: f64 = 8.0;
+/// A line for each group of values takes this much of an error that a wrong scale or minimum makes.
+const LINED: f64 = 0.9;
+/// Part of a row's mean noise below which a row is not looked at by itself.
+const FAINT: f64 = 1e-3;
+/// Part of what is due below which an error may have a pattern.
+const LITTLE: f64 = 0.5;
+/// Values of so few sizes, as ternary ones, are quantised with a pattern; and so are values that so few levels stand for.
+const SIZES: usize = 8;
+const LEVELS: usize = 4;
+
+/// How B's values can follow from A's, or A's from B's, without anything being lost but by rounding: each a bit.
+mod follows {
+    /// B is A but for f32 arithmetic.
+    pub(super) const ARITHMETIC: u8 = 1;
+    /// B is A rounded to f16.
+    pub(super) const F16: u8 = 2;
+    /// B is A rounded to bf16.
+    pub(super) const BF16: u8 = 4;
+    /// A is B rounded to f16.
+    pub(super) const TO_F16: u8 = 8;
+    /// A is B rounded to bf16.
+    pub(super) const TO_BF16: u8 = 16;
+    /// B is A cut to bf16.
+    pub(super) const CUT: u8 = 32;
+    /// Those by which B may be what A was made of.
+    pub(super) const BACK: u8 = TO_F16 | TO_BF16;
+    pub(super) const ALL: u8 = 63;
+}
+
+/// What was measured of a tile.
+struct Tile {
+    metrics: Metrics,
+    follows: u8,
+    /// Elements that are equal and not zero.
+    equal: usize,
+    /// Of a pair that a type with few levels stands between.
+    noise: Option<Noise>,
+}
+
+/// An error against what the types must cost.
+struct Noise {
+    /// Σ error², and Σ of the variances that are due.
+    error: f64,
+    due: f64,
+    /// The worst row: its error over what is due.
+    worst_row: f64,
+    /// The same sums for each column.
+    columns: Vec<(f64, f64)>,
+    /// Σ x², Σ x·y of the coarser side's values x and the other's y; what of the error a line takes in each group of values.
+    xx: f64,
+    xy: f64,
+    lined: f64,
+    /// Whether the values are of few sizes, or few levels stand for them.
+    few_sizes: bool,
+}
+
+/// What was measured of two tensors.
+pub(crate) struct Measured {
+    tiles: Vec<Tile>,
+    identical: bool,
+    /// A is quantised, and B is not.
+    dequantised: bool,
+    /// And B is what an engine wrote.
+    dumped: bool,
+    /// Either is quantised.
+    quantised: bool,
+}
+
+/// Why two tensors are taken for the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Same {
+    /// Every value is.
+    Values,
+    /// Each is the other rounded; `cut`: the bits behind were dropped.
+    Rounded { cut: bool },
+    /// One was quantised, and the other not, or otherwise.
+    Noise,
+}
+
+impl Same {
+    pub(crate) fn state(self) -> State {
+        if self == Same::Values { State::Identical } else { State::Rounded }
+    }
+}
+
+impl Measured {
+    pub(crate) fn nmse(&self) -> Option<f64> {
+        if self.identical {
+            return Some(0.0);
+        }
+        Metrics::over(&self.tiles.iter().map(|t| t.metrics).collect::<Vec<_>>()).nmse()
+    }
+
+    pub(crate) fn allowed(&self) -> f64 {
+        let energy: f64 = self.tiles.iter().map(|t| energy(&t.metrics)).sum();
+        let due: f64 = self.tiles.iter().filter_map(|t| t.noise.as_ref()).map(|n| n.due).sum();
+        FLOAT + if energy > 0.0 { ROOM * due / energy } else { 0.0 }
+    }
+
+    /// Whether B is what a loader makes of A's blocks: the same, or some of it the same bit for bit.
+    pub(crate) fn is_copy(&self) -> bool {
+        let sum = |part: fn(&Tile) -> usize| self.tiles.iter().map(part).sum::<usize>();
+        self.dequantised
+            && (matches!(self.same(), Some(Same::Values | Same::Rounded { .. }))
+                || sum(|t| t.equal) > sum(|t| t.metrics.len()) / COPY)
+    }
+
+    /// Whether A is quantised, and B is not.
+    pub(crate) fn is_dequantised(&self) -> bool {
+        self.dequantised
+    }
+
+    /// Why they are the same; `None` where they are not.
+    pub(crate) fn same(&self) -> Option<Same> {
+        let differing: Vec<&Tile> = self.tiles.iter().filter(|t| !t.metrics.is_equal()).collect();
+        if self.identical || differing.is_empty() {
+            return Some(Same::Values);
+        }
+        if !differing.iter().all(|t| t.metrics.is_finite()) {
+            return None;
+        }
+        let noise: Option<Vec<&Noise>> = differing.iter().map(|t| t.noise.as_ref()).collect();
+        let follows = differing.iter().fold(follows::ALL, |all, tile| all & tile.follows);
+        if follows & !follows::BACK != 0 {
+            return Some(Same::Rounded { cut: follows == follows::CUT });
+        }
+        if follows != 0 {
+            // Any values between two steps are rounded to the same one: a factor on all of them shows in their mean alone.
+            return noise.filter(|n| self.is_even(n, 0.0)).map(|_| Same::Rounded { cut: false });
+        }
+        let sum = |part: fn(&Tile) -> usize| self.tiles.iter().map(part).sum::<usize>();
+        let copied = self.dequantised && sum(|t| t.equal) > sum(|t| t.metrics.len()) / COPY;
+        noise.filter(|n| !copied && self.is_noise(n)).map(|_| Same::Noise)
+    }
+
+    /// Whether no more is off than quantising costs: in all, in any row or column, and without a pattern.
+    fn is_noise(&self, noises: &[&Noise]) -> bool {
+        let mut columns = vec![(0.0, 0.0); noises.first().map_or(0, |n| n.columns.len())];
+        for noise in noises {
+            columns.iter_mut().zip(&noise.columns).for_each(|(to, from)| *to = (to.0 + from.0, to.1 + from.1));
+        }
+        let sum = |part: fn(&Noise) -> f64| noises.iter().map(|n| part(n)).sum::<f64>();
+        noises.iter().all(|n| n.error <= ROOM * n.due && n.worst_row <= ROW)
+            && columns.iter().all(|(e, d)| *e <= ROW * d)
+            && !(self.dumped && sum(|n| n.lined) > LINED * sum(|n| n.error))
+            && self.is_even(noises, if self.quantised { LITTLE } else { 0.0 })
+    }
+
+    /// Whether the slope of one side against the other is 1, but for chance and some part of what is lost. An error of less than `little` of
+    /// what is due says nothing: where values lie on the levels, what is lost has a pattern.
+    fn is_even(&self, noises: &[&Noise], little: f64) -> bool {
+        let sum = |part: fn(&Noise) -> f64| noises.iter().map(|n| part(n)).sum::<f64>();
+        let (error, due, xx) = (sum(|n| n.error), sum(|n| n.due), sum(|n| n.xx));
+        if xx == 0.0 || error < little * due || noises.iter().all(|n| n.few_sizes) {
+            return true;
+        }
+        let slope = (sum(|n| n.xy) / xx - 1.0).abs();
+        slope <= SURE * (due / xx / self.count() as f64).sqrt() + 2.0 * error / xx
+    }
+
+    fn count(&self) -> usize {
+        self.tiles.iter().map(|t| t.metrics.len()).sum()
+    }
+}
+
+fn energy(metrics: &Metrics) -> f64 {
+    metrics.reference_rms().map_or(0.0, |rms| rms * rms * metrics.compared() as f64)
+}
+
+/// Measures two tensors of one shape.
+pub(crate) fn measure(left: &Tensor<'_>, right: &Tensor<'_>, options: Options) -> Measured {
+    let few = |t: &Tensor<'_>| t.storage().is_some_and(Storage::is_quantised);
+    let (a, b) = (few(left), few(right));
+    let dequantised = a && !b;
+    let of = |tiles, identical| Measured {
+        tiles,
+        identical,
+        dequantised,
+        dumped: dequantised && right.is_dumped(),
+        quantised: a || b,
+    };
+    if !options.sample && left.same_bytes(right) {
+        return of(Vec::new(), true);
+    }
+    let tiles = left.tiles(right);
+    let count = tiles.len();
+    let chosen = tiles.into_par_iter().enumerate().filter(|(i, _)| !options.sample || i % 16 == 0 || i + 1 == count);
+    let width = left.row_len().max(1);
+    let storages = [left.storage(), right.storage()];
+    of(chosen.map(|(_, range)| tile(&left.read(range.clone()), &right.read(range), storages, width)).collect(), false)
+}
+
+fn tile(a: &[f32], b: &[f32], storages: [Option<Storage>; 2], width: usize) -> Tile {
+    let metrics = Metrics::of_f32(a, b);
+    if metrics.is_equal() {
+        return Tile { equal: metrics.len(), metrics, follows: follows::ALL, noise: None };
+    }
+    let mut found = rounded(a, b);
+    if metrics.nmse().is_some_and(|nmse| nmse <= FLOAT) && arithmetic(a, b) {
+        found |= follows::ARITHMETIC;
+    }
+    let equal = a.iter().zip(b).filter(|(x, y)| x == y && **x != 0.0).count();
+    // Two types that both lose something; or one, and not by what its rounding gives.
+    let lossy = storages.iter().flatten().any(|s| s.is_quantised())
+        || matches!(storages, [Some(Storage::F16), Some(Storage::BF16)] | [Some(Storage::BF16), Some(Storage::F16)]);
+    let noise = (found & !follows::BACK == 0 && (lossy || found != 0)).then(|| noise_of(a, b, storages, width));
+    Tile { metrics, follows: found, equal, noise }
+}
+
+/// Whether every value is as near as a product and a sum of the size of its neighbours come.
+fn arithmetic(a: &[f32], b: &[f32]) -> bool {
+    const NEIGHBOURS: usize = 32;
+    const ULPS: f32 = 8.0 * f32::EPSILON;
+    a.chunks(NEIGHBOURS).zip(b.chunks(NEIGHBOURS)).all(|(a, b)| {
+        let top = a.iter().fold(0f32, |top, x| top.max(x.abs()));
+        a.iter().zip(b).all(|(x, y)| (x - y).abs() <= ULPS * top)
+    })
+}
+
+/// Which of the two is the other rounded, and to what.
+fn rounded(a: &[f32], b: &[f32]) -> u8 {
+    const BLOCK: usize = 1024;
+    let mut left = follows::ALL & !follows::ARITHMETIC;
+    let (mut f16s, mut bf16s, mut wide) = ([f16::ZERO; BLOCK], [bf16::ZERO; BLOCK], [0f32; BLOCK]);
+    for (a, b) in a.chunks(BLOCK).zip(b.chunks(BLOCK)) {
+        let len = a.len();
+        for (from, to, [in_f16, in_bf16]) in
+            [(a, b, [follows::F16, follows::BF16]), (b, a, [follows::TO_F16, follows::TO_BF16])]
+        {
+            if left & in_f16 != 0 {
+                f16s[..len].convert_from_f32_slice(from);
+                f16s[..len].convert_to_f32_slice(&mut wide[..len]);
+                left &= if wide[..len] == *to { left } else { !in_f16 };
+            }
+            if left & in_bf16 != 0 {
+                bf16s[..len].convert_from_f32_slice(from);
+                bf16s[..len].convert_to_f32_slice(&mut wide[..len]);
+                left &= if wide[..len] == *to { left } else { !in_bf16 };
+            }
+        }
+        let cut = |x: &f32| f32::from_bits(x.to_bits() & 0xffff_0000);
+        if left & follows::CUT != 0 && !a.iter().map(cut).eq(b.iter().copied()) {
+            left &= !follows::CUT;
+        }
+        if left == 0 {
+            break;
+        }
+    }
+    left
+}
+
+fn noise_of(a: &[f32], b: &[f32], storages: [Option<Storage>; 2], width: usize) -> Noise {
+    let due = noise::between([a, b], storages);
+    // x is the coarser side: against it, the error of the other has no slope.
+    let few = |s: Option<Storage>| s.is_some_and(Storage::is_quantised);
+    let b_is_coarse =
+        few(storages[1]) || !few(storages[0]) && matches!(storages[1], Some(Storage::F16 | Storage::BF16));
+    let (x, y) = if b_is_coarse { (b, a) } else { (a, b) };
+    let coarse = storages[usize::from(b_is_coarse)];
+    let group = match coarse {
+        Some(Storage::Block(kind)) => kind.scales().map_or(32, |s| s.group),
+        Some(Storage::Groups(group)) => group,
+        _ => 32,
+    }
+    .max(16);
+    let clipped = noise::clipping(y, coarse);
+    let error: Vec<f32> = (0..x.len())
+        .map(|i| {
+            let plain = x[i] - y[i];
+            let relieved = plain - clipped.as_ref().map_or(0.0, |c| c[i]);
+            if relieved.abs() < plain.abs() { relieved } else { plain }
+        })
+        .collect();
+    let mut out = Noise {
+        error: 0.0,
+        due: 0.0,
+        worst_row: 0.0,
+        columns: vec![(0.0, 0.0); if x.len() >= 32 * width { width } else { 0 }],
+        xx: 0.0,
+        xy: 0.0,
+        lined: 0.0,
+        few_sizes: different(y.iter().take(256).map(|y| y.abs())) <= SIZES
+            || x.chunks(group).take(16).all(|x| different(x.iter().copied()) <= LEVELS),
+    };
+    // A row too small for the tensor's noise to be seen in it is not judged by its own.
+    let least = FAINT * due.iter().map(|d| f64::from(*d)).sum::<f64>() / (due.len() / width).max(1) as f64;
+    for (errors, dues) in error.chunks(width).zip(due.chunks(width)) {
+        let (mut e, mut d) = (0.0, 0.0);
+        for (i, (error, due)) in errors.iter().zip(dues).enumerate() {
+            let (square, due) = (f64::from(error * error), f64::from(*due));
+            (e, d) = (e + square, d + due);
+            if let Some(column) = out.columns.get_mut(i) {
+                *column = (column.0 + square, column.1 + due);
+            }
+        }
+        (out.error, out.due) = (out.error + e, out.due + d);
+        // A row of few elements says nothing by itself.
+        if errors.len() >= 32 && e > 0.0 {
+            let due = d.max(least);
+            out.worst_row = out.worst_row.max(if due > 0.0 { e / due } else { f64::INFINITY });
+        }
+    }
+    for (x, e) in x.chunks(group).zip(error.chunks(group)) {
+        let (xx, xe, lined) = line(x, e);
+        out.xx += xx;
+        out.xy += xx - xe;
+        out.lined += lined;
+    }
+    out
+}
+
+/// How many different values there are.
+fn different(values: impl Iterator<Item = f32>) -> usize {
+    let mut bits: Vec<u32> = values.map(f32::to_bits).collect();
+    bits.sort_unstable();
+    bits.dedup();
+    bits.len()
+}
+
+/// Σ x², Σ x·e, and what of Σ e² a line in x takes away.
+fn line(x: &[f32], e: &[f32]) -> (f64, f64, f64) {
+    let (n, mut sx, mut se, mut xx, mut xe) = (x.len() as f64, 0.0, 0.0, 0.0, 0.0);
+    for (x, e) in x.iter().zip(e) {
+        let (x, e) = (f64::from(*x), f64::from(*e));
+        (sx, se, xx, xe) = (sx + x, se + e, xx + x * x, xe + x * e);
+    }
+    let (within_xx, within_xe) = (xx - sx * sx / n, xe - sx * se / n);
+    let sloped = if within_xx > 1e-12 * xx { within_xe * within_xe / within_xx } else { 0.0 };
+    (xx, xe, se * se / n + sloped)
+}

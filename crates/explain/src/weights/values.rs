@@ -1,0 +1,193 @@
+//! What is wrong with a tensor's values one by one? Constants, zeros, bytes read as another type, an offset, a factor, blocks unpacked wrongly.
+
+use firstdiff_trace::QkRows;
+use half::{bf16, f16};
+
+use super::diagnose::{Diagnosis, Pair, close, found, near, place, slope};
+use super::measure::ROOM;
+use super::side::{RowOrder, Tensor};
+use super::{blocks, noise};
+
+/// What can be seen element by element.
+pub(super) fn values(pair: &Pair<'_>) -> Option<Diagnosis> {
+    if pair.left.shape() != pair.right.shape() {
+        return None;
+    }
+    let (a, b) = (pair.left.values(), pair.right.in_order(pair.expected_order()).values());
+    // Gains that are all alike in A say nothing by being alike in B.
+    let alike = a.iter().all(|x| *x == a[0]);
+    let gain = if alike { offset(pair, &a, &b) } else { None };
+    gain.or_else(|| constant(&b))
+        .or_else(|| zeros(pair, &a, &b))
+        .or_else(|| misread(&a, &b))
+        .or_else(|| shifted(pair))
+        .or_else(|| offset(pair, &a, &b))
+        .or_else(|| {
+            let storage = [pair.left, pair.right].into_iter().filter_map(Tensor::storage).find(|s| s.is_quantised())?;
+            let nibbles = pair.left.blocks().and_then(|(kind, bytes)| blocks::nibbles(kind, bytes, &b));
+            nibbles
+                .or_else(|| blocks::diagnose(&a, &b, storage))
+                .and_then(|(cause, note, residual)| found(cause, note, residual))
+        })
+}
+
+fn constant(b: &[f32]) -> Option<Diagnosis> {
+    let first = *b.first()?;
+    let same = b.len() > 1 && b.iter().all(|x| *x == first);
+    match (same, first == 0.0) {
+        (true, true) => found("weight-unset", "zeros throughout", 0.0),
+        (true, false) => found("weight-unset", format!("{first} throughout"), 0.0),
+        _ => None,
+    }
+}
+
+/// Right where it is not zero: a load that stopped too early.
+fn zeros(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
+    let empty: Vec<bool> = a.iter().zip(b).map(|(x, y)| *y == 0.0 && *x != 0.0).collect();
+    let count = empty.iter().filter(|e| **e).count();
+    let (kept_a, kept_b): (Vec<f32>, Vec<f32>) =
+        a.iter().zip(b).filter(|(_, y)| **y != 0.0).map(|(x, y)| (*x, *y)).unzip();
+    if count < 16 || count * 200 < a.len() && count < 32 {
+        return None;
+    }
+    let residual = close(&kept_a, &kept_b, pair)?;
+    let first = empty.iter().position(|e| *e)?;
+    // Zeros of A's own may lie about the place where B's begin.
+    let start = b[..first].iter().rposition(|y| *y != 0.0).map_or(0, |at| at + 1);
+    let end = a.len();
+    // An error of its own that the type costs: a tail too small for it.
+    let lost: f64 = a[start..].iter().map(|x| f64::from(*x).powi(2)).sum();
+    let due = noise::between([&a[start..], &b[start..]], [pair.left.storage(), pair.right.storage()]);
+    if lost <= 2.0 * ROOM * due.iter().map(|v| f64::from(*v)).sum::<f64>() {
+        return None;
+    }
+    if b[start..].iter().all(|y| *y == 0.0) {
+        let bytes = bytes_read(pair, start, end).unwrap_or_default();
+        return found("dequant-truncated", format!("zero from element {start} of {end} on{bytes}"), residual);
+    }
+    let filled = |period: usize| {
+        let from = |chunk: &[f32]| chunk.iter().rposition(|y| *y != 0.0).map_or(0, |at| at + 1);
+        let longest = b.chunks(period).map(from).max().unwrap_or(0);
+        let same = b.chunks(period).all(|c| c.iter().skip(longest).all(|y| *y == 0.0));
+        (longest < period && longest > 0 && same).then_some(longest)
+    };
+    let blocks = [pair.left, pair.right].iter().filter_map(|t| t.storage()).any(|s| s.is_quantised());
+    let periods = [32, 64, 128, 256].into_iter().filter(|_| blocks).chain([pair.left.row_len()]);
+    let Some((period, longest)) = periods.filter_map(|period| Some((period, filled(period)?))).next() else {
+        // Rows, heads or single elements: nothing that a size counted wrongly would leave.
+        let place = place(pair, a, b).unwrap_or_default();
+        let note = format!("{count} of {end} elements are zero, and the others right{place}");
+        return Some(Diagnosis { cause: None, note, residual: Some(residual) });
+    };
+    let of = if blocks && [32, 64, 128, 256].contains(&period) {
+        format!("every {period} elements")
+    } else {
+        "each row".into()
+    };
+    found("dequant-truncated", format!("only the first {longest} of {of} are set"), residual)
+}
+
+/// How many bytes were read of how many, where A is in blocks.
+fn bytes_read(pair: &Pair<'_>, elements: usize, all: usize) -> Option<String> {
+    let storage = pair.left.storage().filter(|s| s.is_quantised())?;
+    let blocks = elements / storage.block_len();
+    let (block, read, need) = (
+        storage.row_bytes(storage.block_len())?,
+        blocks * storage.row_bytes(storage.block_len())?,
+        storage.row_bytes(all)?,
+    );
+    // How a size was counted, if so many bytes hold that many whole blocks.
+    let counted = [("half a byte", all / 2), ("a byte", all), ("a quarter of a byte", all / 4)];
+    let guess = counted.iter().find(|(_, bytes)| bytes / block == blocks && *bytes < need);
+    let guess = guess.map_or(String::new(), |(what, bytes)| format!(", as if an element took {what} ({bytes} bytes)"));
+    Some(format!("; {blocks} blocks of {}, {read} bytes, were read where {need} are needed{guess}", storage.name()))
+}
+
+/// The bytes of one type read as another.
+fn misread(a: &[f32], b: &[f32]) -> Option<Diagnosis> {
+    type Reading = (&'static str, fn(f32) -> f32);
+    const READINGS: &[Reading] = &[
+        ("bf16 read as f16", |x| f16::from_bits(bf16::from_f32(x).to_bits()).to_f32()),
+        ("f16 read as bf16", |x| bf16::from_bits(f16::from_f32(x).to_bits()).to_f32()),
+        ("f32 with its bytes in the other order", |x| f32::from_bits(x.to_bits().swap_bytes())),
+        ("f16 with its bytes in the other order", |x| f16::from_bits(f16::from_f32(x).to_bits().swap_bytes()).to_f32()),
+        ("bf16 with its bytes in the other order", |x| {
+            bf16::from_bits(bf16::from_f32(x).to_bits().swap_bytes()).to_f32()
+        }),
+    ];
+    for (what, read) in READINGS {
+        let step = (a.len() / 4096).max(1);
+        let as_read = |(x, y): &(&f32, &f32)| {
+            let misread = read(**x);
+            misread.to_bits() == y.to_bits()
+                || misread.is_nan() && y.is_nan()
+                || (misread - **y).abs() <= 1e-5 * misread.abs()
+        };
+        // What any reading gives, as 0, proves none.
+        let telling = |(x, _): &(&f32, &f32)| {
+            let off = (read(**x) - **x).abs();
+            off.is_nan() || off > 0.01 * x.abs()
+        };
+        let pairs = || a.iter().zip(b).step_by(step);
+        let (all, right) = (pairs().count(), pairs().filter(as_read).count());
+        let (told, told_right) = (pairs().filter(telling).count(), pairs().filter(telling).filter(as_read).count());
+        // A value on the edge of rounding may have gone the other way.
+        if right * 100 >= all * 98 && told_right * 100 >= told * 98 && told_right >= FEWEST_TOLD {
+            return found("storage-type", *what, 0.0);
+        }
+    }
+    None
+}
+
+/// Elements that must prove a reading.
+const FEWEST_TOLD: usize = 16;
+
+/// Values that come some elements early or late in B's file.
+fn shifted(pair: &Pair<'_>) -> Option<Diagnosis> {
+    const FURTHEST: usize = 128;
+    // In the order of the file: there the offset is wrong.
+    let other = |to| if to == QkRows::Half { QkRows::Adjacent } else { QkRows::Half };
+    let order = pair.expected_order().map(|order| RowOrder { to: other(order.to), ..order });
+    let (a, b) = (pair.left.in_order(order).values(), pair.right.in_order(None).values());
+    if a.len() < 128 {
+        return None;
+    }
+    for by in 1..=FURTHEST.min(a.len() - 64) {
+        for (x, y, word) in [(&a[by..], &b[..b.len() - by], "early"), (&a[..a.len() - by], &b[by..], "late")] {
+            if near(&x[..64], &y[..64]) < 1e-3
+                && let Some(residual) = close(x, y, pair)
+            {
+                let bytes = pair.right.bytes_of(by).map_or(String::new(), |n| format!(" ({n} bytes)"));
+                return found(
+                    "storage-shape",
+                    format!("every value comes {by} elements{bytes} {word}: an offset or the alignment"),
+                    residual,
+                );
+            }
+        }
+    }
+    None
+}
+
+/// One number added to every element, or one factor.
+fn offset(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
+    let plus = |by: f32| a.iter().map(|x| x + by).collect::<Vec<_>>();
+    for (by, note) in [(1.0, "1 is added to every element"), (-1.0, "1 is taken from every element")] {
+        if pair.left.shape().len() == 1
+            && let Some(residual) = close(&plus(by), b, pair)
+        {
+            return found("norm-plus-one", note, residual);
+        }
+    }
+    let factor = slope(a, b);
+    if !(factor.is_finite() && (factor - 1.0).abs() > 1e-3) {
+        return None;
+    }
+    let scaled: Vec<f32> = a.iter().map(|x| (f64::from(*x) * factor) as f32).collect();
+    let residual = close(&scaled, b, pair)?;
+    Some(Diagnosis {
+        cause: None,
+        note: format!("{factor:.6} times the right values throughout"),
+        residual: Some(residual),
+    })
+}
