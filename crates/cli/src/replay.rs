@@ -7,7 +7,7 @@ use clap::Args;
 use firstdiff_compare::{Profile as Named, Report, Status, Verdict, number};
 use firstdiff_explain::replay::{Options, Replay, Replayed, UNCLEAR, replay};
 use firstdiff_model::{Cache, Model, Profile};
-use firstdiff_trace::{Dump, Rows, Site, Tap};
+use firstdiff_trace::{Dump, Rows, Site};
 use serde_json::{Value, json};
 
 use crate::progress::Bar;
@@ -39,6 +39,9 @@ pub(crate) struct ReplayArgs {
     /// Token ids the candidate was fed, where dump.json does not say
     #[arg(long, value_delimiter = ',')]
     pub(crate) tokens: Option<Vec<u32>>,
+    /// Token ids of the candidate's decode steps, where dump.json does not say
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) decode_tokens: Option<Vec<u32>>,
     /// Token positions the candidate holds: all, last, or 0,3,7
     #[arg(long)]
     pub(crate) rows: Option<Rows>,
@@ -113,17 +116,20 @@ impl Session {
             (None, Some(told)) => self::cache(told).unwrap_or_default(),
             (None, None) => Cache::default(),
         };
-        let told = args
-            .tokens
-            .clone()
-            .map(Ok)
-            .or_else(|| dump.meta().tokens.as_deref().map(crate::session::ids))
-            .transpose()?;
+        let told = given(&args.tokens, dump.meta().tokens.as_deref(), "tokens")?;
         let (tokens, tokens_are_known) = match told {
             Some(tokens) => (tokens, true),
             None => (vec![0; positions(&dump, &model)?], false),
         };
-        let decode_tokens = crate::session::ids(dump.meta().decode_tokens.as_deref().unwrap_or_default())?;
+        let decode_tokens =
+            given(&args.decode_tokens, dump.meta().decode_tokens.as_deref(), "decode-tokens")?.unwrap_or_default();
+        let steps = dump.entries().iter().map(|e| e.step as usize).max().unwrap_or(0);
+        if decode_tokens.len() < steps {
+            bail!(
+                "the dump holds {steps} decode steps, and {} of their tokens are known: name them in dump.json ('decode_tokens') or by --decode-tokens",
+                decode_tokens.len()
+            );
+        }
         let profile = arithmetic(named, cache);
         let rows = args.rows.clone();
         let options = Options { profile, tokens, tokens_are_known, decode_tokens, rows };
@@ -147,11 +153,26 @@ impl Session {
                 self.named,
                 unclear[0].report.place
             )),
-            (0, 0) => Verdict::Incomparable("no operation could be judged: what each reads was not recorded".into()),
+            (0, 0) => Verdict::Incomparable(self.nothing()),
             (0, _) if only_table => Verdict::Incomparable("nothing but the embedding could be judged".into()),
             (0, _) => Verdict::Parity,
             _ => Verdict::Diverged,
         }
+    }
+
+    /// Why nothing could be judged: the reason that most taps have.
+    fn nothing(&self) -> String {
+        let mut reasons: Vec<(usize, &str)> = Vec::new();
+        for reason in
+            self.replay.taps.iter().filter_map(|t| t.report.reason.as_deref()).filter(|r| *r != "not recorded")
+        {
+            match reasons.iter_mut().find(|(_, known)| *known == reason) {
+                Some((count, _)) => *count += 1,
+                None => reasons.push((1, reason)),
+            }
+        }
+        let most = reasons.iter().max_by_key(|(count, _)| *count).map_or("nothing of the model was recorded", |r| r.1);
+        format!("no operation could be judged: {most}")
     }
 
     /// In the form that compare's own screen takes.
@@ -200,8 +221,9 @@ impl Session {
         let right = report.count(Status::agrees);
         match verdict {
             Verdict::Parity => {
-                let text =
-                    format!("{right} of {} come out right from what they read", taps_in_words(report.taps.len()));
+                let all = report.taps.len();
+                let rest = if right < all { format!("; {} not checked", all - right) } else { String::new() };
+                let text = format!("{right} of {} come out right from what they read{rest}", taps_in_words(all));
                 screen.line(&format!("{} {text}", paint(GOOD, "parity:")));
             }
             Verdict::Incomparable(reason) => screen.line(&format!("{} {reason}", paint(WARN, "incomparable:"))),
@@ -219,14 +241,9 @@ impl Session {
                 for group in &groups {
                     self.finding(screen, group);
                 }
-                screen.line(&format!(
-                    "next: mend {} first, and replay again",
-                    groups.first().map_or(String::new(), |g| format!(
-                        "the operation '{}' that makes {}",
-                        g[0].report.op,
-                        where_of(g)
-                    ))
-                ));
+                if let Some(group) = groups.first() {
+                    screen.line(&format!("next: {}", next(group)));
+                }
             }
         }
     }
@@ -239,32 +256,36 @@ impl Session {
             if reads.is_empty() { "the tokens".into() } else { format!("the candidate's own {}", shorten(&reads, 4)) };
         let of = if group.len() > 1 { " and so on" } else { "" };
         screen.line(&format!("  {}  {}", paint(BOLD, &where_of(group)), one.report.op));
-        let off = match worst {
-            Some(nmse) => format!("NMSE {}", number(nmse)),
-            None => one.report.reason.clone().unwrap_or_default(),
+        let reason = one.report.reason.clone().unwrap_or_default();
+        let limit = one.report.allowed.unwrap_or(f64::INFINITY);
+        let text = match worst {
+            Some(nmse) if nmse > limit => {
+                format!("NMSE {} against what comes out of {inputs}{of} ({} allowed)", number(nmse), number(limit))
+            }
+            // Too small for that measure, or none at all.
+            Some(nmse) => format!("{reason}, against what comes out of {inputs}{of} (NMSE {})", number(nmse)),
+            None => format!(
+                "{}, against what comes out of {inputs}{of}",
+                reason.replace("the reference", "the right value")
+            ),
         };
-        screen.line(&format!(
-            "    {} against what comes out of {inputs}{of} ({} allowed)",
-            safe(&off),
-            one.report.allowed.map_or("-".into(), number)
-        ));
+        screen.line(&format!("    {}", safe(&text)));
         if !one.through.is_empty() {
             let names = one.through.iter().map(ToString::to_string).collect::<Vec<_>>();
             let text = format!("not recorded between: {}; the fault may be in any of them", shorten(&names, 5));
             screen.line(&format!("    {text}"));
         }
-        if let (Some(fit), [stream, branch]) = (&one.fit, &self.reads(one.report.place.tap)[..]) {
-            let norm = if one.report.place.tap.site == Site::HAttn { Site::AttnNorm } else { Site::FfnNorm };
-            let norm = Tap { site: norm, ..one.report.place.tap }.to_string();
-            let text = fit.in_words(&stream.to_string(), &branch.to_string(), &norm);
-            let word =
-                if fit.residual_nmse < EXPLAINS * worst.unwrap_or(f64::INFINITY) { "it is" } else { "at best it is" };
-            screen.line(&format!("    {word} {text} (leaves NMSE {})", number(fit.residual_nmse)));
+        if let Some(fit) = &one.fit {
+            let left = format!("(leaves NMSE {})", number(fit.residual_nmse));
+            screen.line(&if fit.residual_nmse < EXPLAINS * worst.unwrap_or(f64::INFINITY) {
+                format!("    it is {} {left}", fit.in_words())
+            } else {
+                format!(
+                    "    no sum of {} and others of the stream gives it",
+                    one.from.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+                )
+            });
         }
-    }
-
-    fn reads(&self, tap: Tap) -> Vec<Tap> {
-        self.model.plan.step(tap).map(|step| step.reads.clone()).unwrap_or_default()
     }
 
     fn json(&self, verdict: &Verdict) -> Value {
@@ -320,10 +341,25 @@ fn where_of(group: &[&Replayed]) -> String {
     }
 }
 
+/// What to do about the first finding.
+fn next(group: &[&Replayed]) -> String {
+    let one = group[0];
+    match one.through.as_slice() {
+        [] => format!("mend the operation '{}' that makes {} first, and replay again", one.report.op, where_of(group)),
+        through => {
+            let names: Vec<String> = through.iter().map(ToString::to_string).collect();
+            format!("record {} as well, and replay again: that tells which operation it is", shorten(&names, 4))
+        }
+    }
+}
+
 fn fit_json(t: &Replayed) -> Value {
     t.fit.as_ref().map_or(
         Value::Null,
-        |fit| json!({"x": fit.stream, "branch": fit.branch, "norm": fit.norm, "residual_nmse": fit.residual_nmse}),
+        |fit| {
+            let terms: serde_json::Map<_, _> = fit.terms.iter().map(|(tap, n)| (tap.to_string(), json!(n))).collect();
+            json!({"x": fit.stream, "branch": fit.branch, "norm": fit.norm, "terms": terms, "residual_nmse": fit.residual_nmse})
+        },
     )
 }
 
@@ -344,6 +380,22 @@ fn finding_json(group: &[&Replayed]) -> Value {
         "fit": fit_json(one),
         "note": one.report.reason,
     })
+}
+
+/// Token ids as asked, or as the dump says; which may not differ.
+fn given(asked: &Option<Vec<u32>>, told: Option<&[i64]>, what: &str) -> Result<Option<Vec<u32>>> {
+    let told = told.map(crate::session::ids).transpose()?;
+    match (asked, told) {
+        (Some(asked), Some(told)) if *asked != told => {
+            let place = asked.iter().zip(&told).position(|(a, t)| a != t).unwrap_or(asked.len().min(told.len()));
+            bail!(
+                "--{what} names {} token ids and the dump's own dump.json {}, which differ at index {place}: leave --{what} out, or correct one",
+                asked.len(),
+                told.len()
+            )
+        }
+        (asked, told) => Ok(asked.clone().or(told)),
+    }
 }
 
 /// How many positions the prefill has, by the tap that holds most.

@@ -7,6 +7,7 @@
 pub mod replay;
 pub mod weights;
 
+mod local;
 mod recorded;
 mod residual;
 mod right;

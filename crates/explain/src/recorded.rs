@@ -17,6 +17,8 @@ pub(crate) struct Recorded<'a> {
     pub(crate) rows: Option<Rows>,
     /// The order of the rows of Q and K in the dump.
     pub(crate) qk_rows: QkRows,
+    /// Whether tensors of heads hold them first, \[H,T,d\], where the shape leaves that open.
+    pub(crate) heads_first: bool,
 }
 
 /// Why a tensor cannot be used.
@@ -109,6 +111,14 @@ impl Recorded<'_> {
     /// The elements in the order of `shape`, or of its rows `rows`.
     fn laid_out(&self, place: Place, shape: &[usize], rows: Option<&Rows>) -> Result<Vec<f64>, Unusable> {
         let entry = self.dump.find(place.tap, place.step).ok_or(Unusable::Absent)?;
+        if self.heads_first
+            && rows.is_none()
+            && has_heads(place.tap.site)
+            && entry.shape == shape
+            && shape[0] == shape[1]
+        {
+            return Ok(heads_second(&self.dump.read(entry)?.values(), shape));
+        }
         let tensor = self.dump.read(entry)?;
         let values = tensor.values();
         // Compare's own eye for layouts: a reference of that shape, of which nothing but the shape is looked at.
@@ -121,6 +131,19 @@ impl Recorded<'_> {
         })?;
         Ok((0..pair.len()).map(|i| pair.candidate(i)).collect())
     }
+}
+
+/// Whether a tap is of positions, heads, and elements of a head.
+fn has_heads(site: Site) -> bool {
+    matches!(site.axes(), ['T', 'H' | 'K', 'd'])
+}
+
+/// \[H,T,d\] as \[T,H,d\], both of the same shape.
+fn heads_second(values: &Values<'_>, shape: &[usize]) -> Vec<f64> {
+    let [tokens, heads, width] = *shape else { return Vec::new() };
+    let at = |t: usize, h: usize| (h * tokens + t) * width;
+    let all = (0..tokens).flat_map(|t| (0..heads).map(move |h| (t, h)));
+    all.flat_map(|(t, h)| (0..width).map(move |i| at(t, h) + i)).map(|i| values.get(i)).collect()
 }
 
 /// Whether the elements of a tap's heads come in the order of the checkpoint's rows.

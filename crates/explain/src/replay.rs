@@ -2,17 +2,18 @@
 //!
 //! Where an input was not recorded it is computed from the nearest recorded ones, and the finding names the whole stretch.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use firstdiff_compare::{Difference, Outcome, Place, Profile as Judged, Status, TapReport, number};
 
 use firstdiff_model::{Chunk, Model, ModelError, Op, Profile, Step, eval_step, eval_step_in};
-use firstdiff_trace::{Dump, DumpError, QkRows, Rows, Site, Tap};
+use firstdiff_trace::{DType, Dump, DumpError, QkRows, Rows, Site, Tap};
 use ndarray::{ArrayD, Axis, concatenate};
 
+use crate::local::misplaced;
 use crate::recorded::{Recorded, Unusable, turned};
-use crate::residual::{Fit, fit};
-use crate::right::{OWN_ROUNDING, compared, distance, storage, tolerance};
+use crate::residual::{Fit, best_fit};
+use crate::right::{INPUTS, OWN_ROUNDING, compared, distance, jittered, storage, tolerance};
 
 /// How to judge.
 #[derive(Clone, Debug)]
@@ -97,14 +98,19 @@ pub fn replay(
     let tokens =
         std::iter::once(options.tokens.clone()).chain(options.decode_tokens.iter().map(|&t| vec![t])).collect();
     let declared = dump.meta().qk_rows;
-    let recorded =
-        Recorded { dump, model, tokens, rows: options.rows.clone(), qk_rows: declared.unwrap_or(model.qk_rows) };
+    let recorded = Recorded {
+        dump,
+        model,
+        tokens,
+        rows: options.rows.clone(),
+        qk_rows: declared.unwrap_or(model.qk_rows),
+        heads_first: false,
+    };
     let known = options.tokens_are_known;
-    let mut run = Run { recorded, profile: options.profile, known, memo: HashMap::new(), wide: HashMap::new() };
+    let mut run =
+        Run { recorded, profile: options.profile, known, memo: HashMap::new(), wide: HashMap::new(), of_inputs: 0.0 };
     let mut warnings = Vec::new();
-    if declared.is_none() {
-        warnings.extend(run.settle_row_order()?);
-    }
+    warnings.extend(run.settle_layout(declared)?);
     let steps: BTreeSet<u32> = dump.entries().iter().map(|e| e.step).collect();
     let total = steps.len() * model.plan.steps.len();
     let (mut taps, mut done) = (Vec::new(), 0);
@@ -145,6 +151,8 @@ struct Run<'a> {
     /// What was computed for want of a recorded tap: in the profile's arithmetic, and in f64.
     memo: HashMap<Place, ArrayD<f32>>,
     wide: HashMap<Place, ArrayD<f64>>,
+    /// NMSE that the recording's rounding of the inputs costs the step at hand.
+    of_inputs: f64,
 }
 
 type Done<T> = Result<T, ReplayError>;
@@ -231,7 +239,33 @@ impl Run<'_> {
             return Ok(Err(format!("no token is known for step {number}")));
         }
         let chunk = Chunk { tokens: &tokens, start: self.recorded.start(number) };
-        self.evaluated(step, &narrow, &wide, chunk).map(Ok)
+        let (right, exact) = self.evaluated(step, &narrow, &wide, chunk)?;
+        // What the recording rounded of what is read.
+        self.of_inputs = 0.0;
+        if let Some(unit) = self.rounded_inputs(step, number) {
+            let moved: Vec<ArrayD<f64>> = wide.iter().map(|x| jittered(x, unit)).collect();
+            let views: Vec<_> = moved.iter().map(|x| x.view()).collect();
+            self.of_inputs = INPUTS * distance(&exact, &eval_step(step, &views, chunk, &self.recorded.model.weights)?);
+        }
+        Ok(Ok((right, exact)))
+    }
+
+    /// The unit of rounding in which inputs were recorded, where that is coarser than the profile's own values.
+    fn rounded_inputs(&self, step: &Step, number: u32) -> Option<f64> {
+        let kinds = self.stretch(step, number).0.into_iter().filter_map(|tap| self.recorded.dump.find(tap, number));
+        kinds
+            .filter(|e| self.loses(e.dtype))
+            .map(|e| if e.dtype == DType::F16 { 2f64.powi(-11) } else { 2f64.powi(-8) })
+            .reduce(f64::max)
+    }
+
+    /// Whether recording in this type rounds what the profile's arithmetic gives.
+    fn loses(&self, dtype: DType) -> bool {
+        match dtype {
+            DType::F16 => self.profile != Profile::F16,
+            DType::BF16 => self.profile != Profile::Bf16,
+            DType::F32 | DType::F64 => false,
+        }
     }
 
     fn evaluated(
@@ -355,7 +389,9 @@ impl Run<'_> {
     ) -> Replayed {
         let right = if self.profile == Profile::Exact { exact.clone() } else { right.mapv(f64::from) };
         let noise = distance(exact, &right);
-        let stored = self.recorded.dump.find(place.tap, place.step).map_or(0.0, |e| storage(e.dtype));
+        let dtype = self.recorded.dump.find(place.tap, place.step).map_or(DType::F64, |e| e.dtype);
+        let lost = if self.loses(dtype) || dtype == DType::F32 { storage(dtype) } else { 0.0 };
+        let stored = lost + self.of_inputs;
         let allowed = tolerance(self.profile, noise, stretch) + stored;
         let judged = |reference: &ArrayD<f64>| compared(step.tap.site, reference, own, self.judged_as(), allowed);
         let (mut outcome, mut metrics, shape) = judged(&right);
@@ -376,7 +412,12 @@ impl Run<'_> {
             let by_structure = compared(step.tap.site, &right, own, self.judged_as(), OWN_ROUNDING * noise + stored).0;
             outcome = if by_structure.agrees() { Outcome::Unclear } else { by_structure };
         }
+        let local =
+            matches!(outcome, Outcome::Rounding | Outcome::Unclear) && !stretch && stored <= storage(DType::F32);
+        let probs = matches!(step.op, Op::Softmax);
+        let misplaced = if local { misplaced(self.profile, probs, own, &right, exact) } else { None };
         let (status, reason) = match outcome {
+            _ if misplaced.is_some() => (Status::Diverged, misplaced),
             Outcome::Exact => (Status::Exact, None),
             Outcome::Rounding => (Status::Rounding, None),
             Outcome::Unclear => {
@@ -418,54 +459,64 @@ impl Run<'_> {
         }
     }
 
-    /// The sum of a residual step fitted over the stream, the branch, and the normed stream where it is at hand.
+    /// The sum of a residual step fitted over the stream, the branch, and the normed stream where it is at hand; where that is not it, over any
+    /// two of those and of the other taps of the stream.
     fn residual(&mut self, step: &Step, number: u32, sum: &ArrayD<f64>) -> Done<Option<Fit>> {
         let [stream, branch] = step.reads[..] else { return Ok(None) };
         let norm = if step.tap.site == Site::HAttn { Site::AttnNorm } else { Site::FfnNorm };
-        let norm = step.tap.layer.map(|layer| Tap::layer(layer, norm));
-        let mut terms = Vec::new();
-        for tap in [Some(stream), Some(branch), norm].into_iter().flatten() {
+        let of_layer = |site: Site| step.tap.layer.map(|layer| Tap::layer(layer, site));
+        let before = match step.tap.layer {
+            Some(layer) if layer > 0 => Some(Tap::layer(layer - 1, Site::H)),
+            _ => None,
+        };
+        let others =
+            [Some(Tap { layer: None, site: Site::H0 }), before, of_layer(Site::AttnOut), of_layer(Site::HAttn)];
+        let mut terms: Vec<(Tap, ArrayD<f64>)> = Vec::new();
+        for tap in [Some(stream), Some(branch), of_layer(norm)].into_iter().chain(others).flatten() {
+            if terms.iter().any(|(known, _)| *known == tap) || tap == step.tap {
+                continue;
+            }
             match self.value(tap, number)? {
-                Ok((_, wide)) if wide.shape() == sum.shape() => terms.push(wide),
-                _ => break,
+                Ok((_, wide)) if wide.shape() == sum.shape() => terms.push((tap, wide)),
+                _ if tap == stream || tap == branch => return Ok(None),
+                _ => {}
             }
         }
-        let views: Vec<_> = terms.iter().map(|t| t.view()).collect();
-        Ok(match views.len() {
-            3 => fit(sum.view(), &views).or_else(|| fit(sum.view(), &views[..2])),
-            2 => fit(sum.view(), &views),
-            _ => None,
-        })
+        Ok(best_fit(sum.view(), &terms, of_layer(norm)))
     }
 
-    /// Finds the order of the rows of Q and K where the dump does not say: the one in which more of the first layers' taps come out.
-    fn settle_row_order(&mut self) -> Done<Option<String>> {
-        let plan = &self.recorded.model.plan;
+    /// Finds the order of the rows of Q and K where the dump does not say, and the order of axes where the shape does not: those in which
+    /// more of the first layers' taps come out. Gives what was not as the model has it.
+    fn settle_layout(&mut self, declared: Option<QkRows>) -> Done<Vec<String>> {
+        let (own, dims) = (self.recorded.model.qk_rows, self.recorded.model.plan.dims);
+        let other = if own == QkRows::Half { QkRows::Adjacent } else { QkRows::Half };
+        let tokens = self.recorded.tokens.first().map_or(0, Vec::len);
+        let square = tokens > 1 && (tokens == dims.heads || tokens == dims.kv_heads);
+        let orders = declared.map_or(vec![own, other], |order| vec![order]);
+        let ways = orders.iter().flat_map(|&order| [(order, false), (order, true)]).filter(|way| square || !way.1);
         // A rotation alone cannot tell: the other pairing looks like the other order. What is made by a matrix can.
-        let by_matrix = |s: &&Step| turned(s.tap.site) && !self.stretch(s, 0).0.iter().any(|tap| turned(tap.site));
-        let steps: Vec<&Step> = plan.steps.iter().filter(by_matrix).take(4).collect();
-        let mut off = BTreeMap::new();
-        for order in [QkRows::Half, QkRows::Adjacent] {
-            self.recorded.qk_rows = order;
+        let made = |s: &&Step| turned(s.tap.site) || s.tap.site == Site::V;
+        let by_matrix = |s: &&Step| made(s) && !self.stretch(s, 0).0.iter().any(|tap| turned(tap.site));
+        let steps: Vec<&Step> = self.recorded.model.plan.steps.iter().filter(by_matrix).take(6).collect();
+        let mut best = (None, (orders[0], false));
+        for way in ways {
+            (self.recorded.qk_rows, self.recorded.heads_first) = way;
             let mut right = 0;
             for step in &steps {
-                let judged = self.judge(step, 0)?;
-                right += usize::from(judged.report.status.agrees());
+                right += usize::from(self.judge(step, 0)?.report.status.agrees());
             }
-            off.insert(format!("{order:?}"), right);
+            if best.0.is_none_or(|most| right > most) {
+                best = (Some(right), way);
+            }
         }
-        let (half, adjacent) = (off["Half"], off["Adjacent"]);
-        let own = self.recorded.model.qk_rows;
-        self.recorded.qk_rows = match half.cmp(&adjacent) {
-            std::cmp::Ordering::Greater => QkRows::Half,
-            std::cmp::Ordering::Less => QkRows::Adjacent,
-            std::cmp::Ordering::Equal => own,
-        };
+        (self.recorded.qk_rows, self.recorded.heads_first) = best.1;
         self.memo.clear();
         self.wide.clear();
-        Ok((self.recorded.qk_rows != own).then(|| {
-            "the rows of Q and K come in the other RoPE order than in the weights: it was undone; say 'qk_rows' in dump.json".into()
-        }))
+        let order = (declared.is_none() && best.1.0 != own).then_some(
+            "the rows of Q and K come in the other RoPE order than in the weights: it was undone; say 'qk_rows' in dump.json",
+        );
+        let axes = best.1.1.then_some("q, k and v come heads first, as [H,T,d]: read so");
+        Ok(order.into_iter().chain(axes).map(str::to_owned).collect())
     }
 }
 

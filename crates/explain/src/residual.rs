@@ -1,6 +1,7 @@
 //! What was added to the residual stream? The candidate's sum fitted as a·x + b·branch + c·norm(x).
 
-use ndarray::ArrayViewD;
+use firstdiff_trace::Tap;
+use ndarray::{ArrayD, ArrayViewD};
 
 /// A residual add, fitted.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,19 +12,45 @@ pub struct Fit {
     pub branch: f64,
     /// How often the normed stream is: 0 where all is well. `None` where it was not at hand.
     pub norm: Option<f64>,
+    /// The taps that were added, and how often.
+    pub terms: Vec<(Tap, f64)>,
     /// NMSE of what the fit leaves.
     pub residual_nmse: f64,
 }
 
 impl Fit {
     /// The fit in the names of its taps: `2*h0 + 0*layers.0.attn_out`.
-    pub fn in_words(&self, stream: &str, branch: &str, norm: &str) -> String {
-        let mut text = format!("{}*{stream} + {}*{branch}", coefficient(self.stream), coefficient(self.branch));
-        if let Some(c) = self.norm {
-            text += &format!(" + {}*{norm}", coefficient(c));
-        }
-        text
+    pub fn in_words(&self) -> String {
+        let term = |(tap, factor): &(Tap, f64)| format!("{}*{tap}", coefficient(*factor));
+        self.terms.iter().map(term).collect::<Vec<_>>().join(" + ")
     }
+}
+
+/// NMSE below which a sum is what the fit says.
+const IS: f64 = 1e-6;
+
+/// Least squares of `sum` over the first of `terms`, stream, branch and `norm`; or, where that is not it, over the two of all that are.
+pub(crate) fn best_fit(sum: ArrayViewD<'_, f64>, terms: &[(Tap, ArrayD<f64>)], norm: Option<Tap>) -> Option<Fit> {
+    let (stream, branch) = (terms.first()?.0, terms.get(1)?.0);
+    let over = |chosen: &[&(Tap, ArrayD<f64>)]| {
+        let views: Vec<_> = chosen.iter().map(|(_, values)| values.view()).collect();
+        let (factors, residual_nmse) = fit(sum.view(), &views)?;
+        let terms: Vec<(Tap, f64)> = chosen.iter().map(|(tap, _)| *tap).zip(factors).collect();
+        let of = |tap: Tap| terms.iter().find(|(known, _)| *known == tap).map(|(_, factor)| *factor);
+        let (x, y, z) = (of(stream), of(branch), norm.and_then(of));
+        Some(Fit { stream: x.unwrap_or(0.0), branch: y.unwrap_or(0.0), norm: z, terms, residual_nmse })
+    };
+    let known: Vec<_> =
+        terms.iter().filter(|(tap, _)| [Some(stream), Some(branch), norm].contains(&Some(*tap))).collect();
+    let first = over(&known).or_else(|| over(&known[..2]));
+    if first.as_ref().is_some_and(|fit| fit.residual_nmse < IS) {
+        return first;
+    }
+    let pairs = (0..terms.len()).flat_map(|i| (i + 1..terms.len()).map(move |j| (i, j)));
+    let best = pairs
+        .filter_map(|(i, j)| over(&[&terms[i], &terms[j]]))
+        .min_by(|a, b| a.residual_nmse.total_cmp(&b.residual_nmse));
+    best.filter(|fit| fit.residual_nmse < IS).or(first)
 }
 
 /// Five digits, less where they are zeros.
@@ -32,10 +59,10 @@ fn coefficient(value: f64) -> String {
     format!("{}", if rounded == 0.0 { 0.0 } else { rounded })
 }
 
-/// Least squares of `sum` over the two or three others, which have its shape.
+/// Least squares of `sum` over the others, which have its shape: their factors, and the NMSE that is left.
 ///
 /// `None` where the others are too alike to be told apart, or not finite.
-pub(crate) fn fit(sum: ArrayViewD<'_, f64>, terms: &[ArrayViewD<'_, f64>]) -> Option<Fit> {
+fn fit(sum: ArrayViewD<'_, f64>, terms: &[ArrayViewD<'_, f64>]) -> Option<(Vec<f64>, f64)> {
     let inner = |a: &ArrayViewD<'_, f64>, b: &ArrayViewD<'_, f64>| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
     let n = terms.len();
     // Each term brought to length 1, so that a small one counts as much as a large one.
@@ -60,7 +87,7 @@ pub(crate) fn fit(sum: ArrayViewD<'_, f64>, terms: &[ArrayViewD<'_, f64>]) -> Op
         energy += y * y;
     }
     let residual_nmse = if energy > 0.0 { left / energy } else { left };
-    Some(Fit { stream: factors[0], branch: factors[1], norm: factors.get(2).copied(), residual_nmse })
+    Some((factors, residual_nmse))
 }
 
 /// Gauss with pivots; `None` when the equations do not tell the unknowns apart.
@@ -86,6 +113,7 @@ fn solve(system: &mut [Vec<f64>]) -> Option<Vec<f64>> {
 
 #[cfg(test)]
 mod tests {
+    use firstdiff_trace::Site;
     use ndarray::{Array, IxDyn};
 
     use super::*;
@@ -101,10 +129,19 @@ mod tests {
         };
         let (x, branch, norm) = (noise(1), noise(2) * 1e-6, noise(3));
         let sum = &x * 2.0 + &branch * 3.0 - &norm;
-        let fit = fit(sum.view(), &[x.view(), branch.view(), norm.view()]).unwrap();
+        let (h0, out, norm_tap) =
+            (Tap { layer: None, site: Site::H0 }, Tap::layer(0, Site::AttnOut), Tap::layer(0, Site::AttnNorm));
+        let terms = [(h0, x.clone()), (out, branch.clone()), (norm_tap, norm)];
+        let fit = best_fit(sum.view(), &terms, Some(norm_tap)).unwrap();
         assert!((fit.stream - 2.0).abs() < 1e-9 && (fit.branch - 3.0).abs() < 1e-6);
         assert!((fit.norm.unwrap() + 1.0).abs() < 1e-9 && fit.residual_nmse < 1e-24);
-        assert_eq!(fit.in_words("h0", "o", "n"), "2*h0 + 3*o + -1*n");
+        assert_eq!(fit.in_words(), "2*h0 + 3*layers.0.attn_out + -1*layers.0.attn_norm");
+        // A sum that leaves the stream out, and takes another tap for it.
+        let other = Tap::layer(0, Site::HAttn);
+        let terms = [(h0, x.clone()), (out, branch.clone()), (other, noise(5))];
+        let sum = &branch + &terms[2].1;
+        let fit = best_fit(sum.view(), &terms, None).unwrap();
+        assert_eq!(fit.in_words(), "1*layers.0.attn_out + 1*layers.0.h_attn");
         assert_eq!(super::fit(sum.view(), &[x.view(), x.view()]), None);
     }
 }

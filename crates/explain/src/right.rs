@@ -41,6 +41,18 @@ pub(crate) fn storage(dtype: DType) -> f64 {
     }
 }
 
+/// How much more than the error of inputs moved by chance the rounding of inputs may cost.
+pub(crate) const INPUTS: f64 = 4.0;
+
+/// Values moved by half a unit of rounding, up or down as chance has it; the same each time.
+pub(crate) fn jittered(values: &ArrayD<f64>, unit: f64) -> ArrayD<f64> {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    values.mapv(|x| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        x * if state >> 63 == 0 { 1.0 + 0.5 * unit } else { 1.0 - 0.5 * unit }
+    })
+}
+
 /// NMSE over what is finite in both.
 pub(crate) fn distance(reference: &ArrayD<f64>, other: &ArrayD<f64>) -> f64 {
     let finite = reference.iter().zip(other).filter(|(r, o)| r.is_finite() && o.is_finite());

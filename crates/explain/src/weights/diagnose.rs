@@ -259,19 +259,24 @@ fn row_order(pair: &Pair<'_>) -> Option<Diagnosis> {
             };
             return say(text, residual);
         }
-        let rows = head * heads;
-        let wrong_head = rows / others.max(1);
-        if wrong_head != head && wrong_head >= 2 && wrong_head.is_multiple_of(2) && rows.is_multiple_of(wrong_head) {
-            let order = RowOrder { to, head: wrong_head };
+        for count in wrong_heads(head * heads, heads, others) {
+            let order = RowOrder { to, head: head * heads / count };
             if let Some(residual) = pair.explained(left, &right.in_order(Some(order))) {
                 return say(
-                    &format!("its rows are permuted as if there were {others} heads, and there are {heads}"),
+                    &format!("its rows are permuted as if there were {count} heads, and there are {heads}"),
                     residual,
                 );
             }
         }
     }
     twice(pair, head)
+}
+
+/// Numbers of heads that `rows` may have been permuted by instead of `heads`: first of all the other kind's.
+fn wrong_heads(rows: usize, heads: usize, others: usize) -> impl Iterator<Item = usize> {
+    const MOST: usize = 128;
+    let fits = move |count: usize| count != heads && count > 0 && rows.is_multiple_of(2 * count) && rows / count > 2;
+    std::iter::once(others).chain((1..=MOST).filter(move |&count| count != others)).filter(move |&count| fits(count))
 }
 
 /// The permutation applied twice is one of its own where a head has more than two pairs.

@@ -179,6 +179,16 @@ fn offset(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
             return found("norm-plus-one", note, residual);
         }
     }
+    let by = a.iter().zip(b).map(|(x, y)| f64::from(y - x)).sum::<f64>() / a.len() as f64;
+    if a.len() > 1
+        && let Some(residual) = close(&plus(by as f32), b, pair)
+    {
+        return Some(Diagnosis {
+            cause: None,
+            note: format!("{by:.4e} is added to every element"),
+            residual: Some(residual),
+        });
+    }
     let factor = slope(a, b);
     if !(factor.is_finite() && (factor - 1.0).abs() > 1e-3) {
         return None;

@@ -1,0 +1,119 @@
+//! Is an error in one place only? Rounding is everywhere: an element, or a row, that is off by far more than the rest is no rounding.
+
+use firstdiff_model::Profile;
+use ndarray::{ArrayD, ArrayView1};
+
+/// Standard deviations of rounding that one element may be off by, and one row's mean factor.
+const ELEMENT: f64 = 12.0;
+const ROW: f64 = 8.0;
+/// Elements a row needs, by the spread of its energy, for a factor to be no element's own rounding.
+const SPREAD: f64 = 8.0;
+/// In ggml, a factor that values on the edge of a step do not make.
+const FLIPS: f64 = 1e-5;
+/// In ggml, the NMSE of a row from which on one element may not hold most of the error; and how many elements a row needs for that.
+const SEEN: f64 = 1e-11;
+const WIDE: usize = 32;
+
+/// What is wrong in one place of `own`, against the value in the profile's arithmetic and in f64; `None` where the error is spread as rounding is.
+///
+/// Rows of probabilities (`probs`) add up to 1.
+pub(crate) fn misplaced(
+    profile: Profile,
+    probs: bool,
+    own: &ArrayD<f64>,
+    right: &ArrayD<f64>,
+    exact: &ArrayD<f64>,
+) -> Option<String> {
+    let unit = match profile {
+        Profile::F16 => 2f64.powi(-12),
+        Profile::Bf16 => 2f64.powi(-9),
+        Profile::Ggml { .. } => {
+            return rows(own, right, exact)
+                .find_map(|(at, [o, r, _])| alone(&at, o, r).or_else(|| scaled(&at, FLIPS, o, r)));
+        }
+        Profile::Exact | Profile::F32 => return None,
+    };
+    let rms = if probs {
+        0.0
+    } else {
+        (exact.iter().filter(|x| x.is_finite()).map(|x| x * x).sum::<f64>() / exact.len() as f64).sqrt()
+    };
+    let factor = if probs { unnormalised } else { scaled };
+    rows(own, right, exact)
+        .find_map(|(at, [o, r, e])| far_off(&at, unit, rms, [o, r, e]).or_else(|| factor(&at, 2.2 * unit, o, r)))
+}
+
+type Row<'a> = ArrayView1<'a, f64>;
+
+/// Rows along the last axis, numbered, where all is finite.
+fn rows<'a>(
+    own: &'a ArrayD<f64>,
+    right: &'a ArrayD<f64>,
+    exact: &'a ArrayD<f64>,
+) -> impl Iterator<Item = (Vec<usize>, [Row<'a>; 3])> {
+    let shape = own.shape()[..own.ndim().saturating_sub(1)].to_vec();
+    let index = move |mut row: usize| {
+        let mut index = vec![0; shape.len()];
+        for (at, &size) in index.iter_mut().zip(&shape).rev() {
+            (*at, row) = (row % size.max(1), row / size.max(1));
+        }
+        index
+    };
+    let triples = own.rows().into_iter().zip(right.rows()).zip(exact.rows()).enumerate();
+    triples.map(move |(row, ((o, r), e))| (index(row), [o, r, e]))
+}
+
+/// One element beyond what rounding costs in its row, or costs a number of its size, or of the size of all: sums cancel.
+fn far_off(at: &[usize], unit: f64, rms: f64, [own, right, exact]: [Row<'_>; 3]) -> Option<String> {
+    let finite = |x: f64| x.is_finite();
+    let seen: Vec<usize> = (0..own.len()).filter(|&i| finite(own[i]) && finite(right[i]) && finite(exact[i])).collect();
+    let square: f64 = seen.iter().map(|&i| (right[i] - exact[i]).powi(2)).sum();
+    let sigma = (square / seen.len().max(1) as f64).sqrt();
+    seen.into_iter().find_map(|i| {
+        let off = (own[i] - right[i]).abs().min((own[i] - exact[i]).abs());
+        let due = sigma.max(unit * exact[i].abs()).max(unit * rms);
+        (due > 0.0 && off > ELEMENT * due)
+            .then(|| format!("element {:?} is off by {:.0} times what rounding costs there", place(at, i), off / due))
+    })
+}
+
+/// A row whose values are all too large, or too small, by more than `least`.
+fn scaled(at: &[usize], least: f64, own: Row<'_>, right: Row<'_>) -> Option<String> {
+    let pairs = || own.iter().zip(&right).filter(|(o, r)| o.is_finite() && r.is_finite());
+    let (mut xx, mut xy, mut fourth) = (0.0, 0.0, 0.0);
+    for (o, r) in pairs() {
+        (xx, xy, fourth) = (xx + r * r, xy + r * o, fourth + r.powi(4));
+    }
+    if xx == 0.0 || xx * xx < SPREAD * fourth {
+        return None;
+    }
+    let factor = xy / xx;
+    let left: f64 = pairs().map(|(o, r)| (o - factor * r).powi(2)).sum();
+    let sigma = (left / xx / (xx * xx / fourth)).sqrt();
+    let off = (factor - 1.0).abs();
+    (off > least && off > ROW * sigma).then(|| format!("row {at:?} is {factor:.4} times what it should be"))
+}
+
+/// A row of probabilities that does not add up to 1, by more than `least`.
+fn unnormalised(at: &[usize], least: f64, own: Row<'_>, right: Row<'_>) -> Option<String> {
+    let (sum, due) = (own.sum(), right.sum());
+    ((sum - due).abs() > least * due).then(|| format!("row {at:?} adds up to {sum:.4}"))
+}
+
+/// One element that holds most of a row's error. A value on the edge of a step of quantised activations shows in all of a row's products.
+fn alone(at: &[usize], own: Row<'_>, right: Row<'_>) -> Option<String> {
+    let (mut error, mut energy, mut worst) = (0.0, 0.0, (0, 0.0));
+    for (i, (o, r)) in own.iter().zip(&right).enumerate().filter(|(_, (o, r))| o.is_finite() && r.is_finite()) {
+        let square = (o - r).powi(2);
+        (error, energy) = (error + square, energy + r * r);
+        if square > worst.1 {
+            worst = (i, square);
+        }
+    }
+    (own.len() >= WIDE && error > SEEN * energy && worst.1 > 0.5 * error)
+        .then(|| format!("element {:?} holds most of its row's error", place(at, worst.0)))
+}
+
+fn place(row: &[usize], element: usize) -> Vec<usize> {
+    row.iter().copied().chain([element]).collect()
+}
