@@ -14,21 +14,21 @@ const FLIPS: f64 = 1e-5;
 const SEEN: f64 = 1e-11;
 const WIDE: usize = 32;
 
-/// What is wrong in one place of `own`, against the value in the profile's arithmetic and in f64; `None` where the error is spread as rounding is.
+/// What is wrong in one place of `own`, against the value in the profile's arithmetic and in f64, and the nearer of the two; `None` where the error is spread as rounding is.
 ///
 /// Rows of probabilities (`probs`) add up to 1.
 pub(crate) fn misplaced(
     profile: Profile,
     probs: bool,
     own: &ArrayD<f64>,
-    right: &ArrayD<f64>,
-    exact: &ArrayD<f64>,
+    [right, exact]: [&ArrayD<f64>; 2],
+    nearer: &ArrayD<f64>,
 ) -> Option<String> {
     let unit = match profile {
         Profile::F16 => 2f64.powi(-12),
         Profile::Bf16 => 2f64.powi(-9),
         Profile::Ggml { .. } => {
-            return rows(own, right, exact)
+            return rows(own, nearer, exact)
                 .find_map(|(at, [o, r, _])| alone(&at, o, r).or_else(|| scaled(&at, FLIPS, o, r)));
         }
         Profile::Exact | Profile::F32 => return None,

@@ -403,6 +403,7 @@ impl Run<'_> {
                 (outcome, metrics) = (other.0, other.1);
             }
         }
+        let nearer = if exact_nmse <= metrics.nmse() { exact } else { &right };
         let nmse = metrics.nmse().unwrap_or(f64::INFINITY);
         if self.is_coarse()
             && nmse <= OWN_ROUNDING * noise
@@ -415,7 +416,7 @@ impl Run<'_> {
         let local =
             matches!(outcome, Outcome::Rounding | Outcome::Unclear) && !stretch && stored <= storage(DType::F32);
         let probs = matches!(step.op, Op::Softmax);
-        let misplaced = if local { misplaced(self.profile, probs, own, &right, exact) } else { None };
+        let misplaced = if local { misplaced(self.profile, probs, own, [&right, exact], nearer) } else { None };
         let (status, reason) = match outcome {
             _ if misplaced.is_some() => (Status::Diverged, misplaced),
             Outcome::Exact => (Status::Exact, None),
