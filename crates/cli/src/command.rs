@@ -15,7 +15,7 @@ use crate::replay::ReplayArgs;
 use crate::screen::{Detail, render};
 use crate::session::{Judged, Session};
 use crate::weights::WeightsArgs;
-use crate::words::taps_in_words;
+use crate::words::{safe, shorten, taps_in_words};
 
 /// Parity: everything compared agrees.
 pub const PARITY: u8 = 0;
@@ -351,8 +351,9 @@ pub fn dump(args: &DumpArgs) -> Result<usize> {
     }
     let model = firstdiff_model::load(&args.model)?;
     if !model.unread.is_empty() {
-        let (count, some) = (model.unread.len(), model.unread.iter().take(3).cloned().collect::<Vec<_>>().join(", "));
-        let _ = writeln!(anstream::stderr(), "firstdiff: note: {count} tensors of the model are not used: {some} ...");
+        let (count, some) = (model.unread.len(), shorten(&model.unread, 3));
+        let word = if count == 1 { "tensor of the model is" } else { "tensors of the model are" };
+        let _ = writeln!(anstream::stderr(), "firstdiff: note: {count} {word} not used: {}", safe(&some));
     }
     if !model.plan.steps.iter().any(|s| s.tap.matches(&args.taps)) {
         bail!("--taps {}: no tap of this model matches", args.taps);

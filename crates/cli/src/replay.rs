@@ -146,7 +146,17 @@ impl Session {
             && self.replay.taps.iter().any(|t| t.report.place.tap.site == Site::H0 && t.report.status.agrees());
         let said = |t: &&Replayed| t.report.reason.as_deref().is_some_and(|r| r.starts_with(UNCLEAR));
         let unclear: Vec<&Replayed> = self.replay.taps.iter().filter(said).collect();
+        let misfits = |t: &&Replayed| t.report.reason.as_deref().is_some_and(|r| r.contains("against the model's"));
+        let (misfit, held) = (
+            self.replay.taps.iter().filter(misfits).count(),
+            self.replay.taps.iter().filter(|t| t.report.reason.as_deref() != Some("not recorded")).count(),
+        );
         match (wrong, right) {
+            _ if misfit * 4 > held => Verdict::Incomparable(format!(
+                "{} of {} have shapes that are not this model's: is it another model's dump?",
+                misfit,
+                taps_in_words(held)
+            )),
             (0, _) if !unclear.is_empty() => Verdict::Incomparable(format!(
                 "{} are off by no more than {} rounding costs, but are not its numbers (first {}): nobody can tell; {right} are right",
                 taps_in_words(unclear.len()),
@@ -205,7 +215,7 @@ impl Session {
         taps(&mut screen, &report, if self.args.verbose { Detail::Every } else { Detail::Folded });
         screen.line("");
         self.conclusion(&mut screen, verdict, &report);
-        unchecked(&mut screen, &report);
+        unchecked(&mut screen, &report, &self.dump.path().to_string_lossy());
         let absent = self.replay.taps.len() - report.taps.len();
         if absent > 0 {
             let text = format!("{} of the model were not recorded", taps_in_words(absent));

@@ -60,7 +60,7 @@ pub fn render(judged: &Judged, detail: Detail) -> Screen {
     taps(&mut screen, report, detail);
     screen.line("");
     conclusion(&mut screen, judged);
-    unchecked(&mut screen, report);
+    unchecked(&mut screen, report, &judged.session.candidate.path().to_string_lossy());
     for warning in &report.warnings {
         screen.line(&format!("{} {}", paint(WARN, "note:"), safe(warning)));
     }
@@ -391,7 +391,8 @@ fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> Strin
         return format!("record every token position up to {} in both runs, and compare again", tap.place.tap);
     }
     if tap.place.tap.site == Site::H0 {
-        return first_embedding(judged, tap.place.step).into();
+        let nmse = tap.metrics.and_then(|m| m.nmse());
+        return rounded_table(nmse).unwrap_or_else(|| first_embedding(judged, tap.place.step)).into();
     }
     if first.anatomy.undone_by.iter().any(|u| matches!(u.change, Change::RowOrder(_))) {
         let layer = tap.place.tap.layer.unwrap_or_default();
@@ -406,6 +407,19 @@ fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> Strin
     let also = report.count(|s| s == Status::Diverged) > 1;
     let order = if also { "; mend it first and compare again" } else { "" };
     format!("look at the operation '{}' that makes {} from {inputs}{order}", tap.op, tap.place.tap)
+}
+
+/// Rows of a table off by what rounding to 16 bits costs: another file, not another operation.
+fn rounded_table(nmse: Option<f64>) -> Option<&'static str> {
+    match nmse? {
+        n if (2e-8..2e-7).contains(&n) => Some(
+            "h0 is off as values rounded to f16 are: if the candidate's weights are f16, judge with --profile f16, and look at them with `firstdiff weights`",
+        ),
+        n if (1e-6..1e-5).contains(&n) => Some(
+            "h0 is off as values rounded to bf16 are: if the candidate's weights are bf16, judge with --profile bf16, and look at them with `firstdiff weights`",
+        ),
+        _ => None,
+    }
 }
 
 /// Before the embedding is suspected, the tokens are.
@@ -426,7 +440,8 @@ fn first_embedding(judged: &Judged, step: u32) -> &'static str {
     }
 }
 
-pub(crate) fn unchecked(screen: &mut Screen, report: &Report) {
+/// What was not checked of a report, and of what `candidate` holds beside it.
+pub(crate) fn unchecked(screen: &mut Screen, report: &Report, candidate: &str) {
     let run: Vec<&TapReport> = report.taps.iter().filter(|t| t.status == Status::Unchecked).collect();
     if !run.is_empty() {
         // Of a step of which nothing was checked, the step says enough.
@@ -451,7 +466,8 @@ pub(crate) fn unchecked(screen: &mut Screen, report: &Report) {
     }
     let (weights, names): (Vec<&String>, Vec<&String>) = report.unnamed.iter().partition(|n| n.starts_with("weights."));
     if !weights.is_empty() {
-        let text = format!("{} dumped weights; see `firstdiff weights MODEL DUMP`", weights.len());
+        let text =
+            format!("{} dumped weights; `firstdiff weights MODEL {}` looks at them", weights.len(), safe(candidate));
         screen.line(&format!("{} {text}", paint(WARN, "not checked:")));
     }
     if !names.is_empty() {

@@ -59,7 +59,9 @@ fn check(plan: &Plan, weights: &Weights) -> Result<Vec<String>, ModelError> {
         weights.check(weight, &plan.dims.shape(weight.role))?;
         read.insert(weights.name(weight));
     }
-    let mut unread: Vec<String> = weights.names().filter(|name| !read.contains(*name)).map(String::from).collect();
+    // Divisors of the rotation's frequencies are in the Plan itself.
+    let unread = weights.names().filter(|name| !read.contains(*name) && *name != crate::names::ROPE_FREQS);
+    let mut unread: Vec<String> = unread.map(String::from).collect();
     unread.sort_unstable();
     Ok(unread)
 }

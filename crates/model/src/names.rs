@@ -2,6 +2,9 @@
 
 use crate::plan::{Role, WeightRef};
 
+/// Divisors of the rotation's frequencies, which some GGUF hold as a tensor.
+pub(crate) const ROPE_FREQS: &str = "rope_freqs.weight";
+
 /// A role, what it is called in a Hugging Face file and in a GGUF, and every other name seen for it, its parts joined by `_`.
 type Names = (Role, &'static str, &'static str, &'static [&'static str]);
 
@@ -208,7 +211,7 @@ mod tests {
             ("h0", None),
             ("logits", None),
             ("layers.0.q", None),
-            ("rope_freqs.weight", None),
+            (ROPE_FREQS, None),
             ("blk.99999999999.attn_q.weight", None),
             ("blk.attn_q.weight", None),
             ("", None),

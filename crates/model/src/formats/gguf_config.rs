@@ -11,6 +11,7 @@ use firstdiff_trace::QkRows;
 use super::gguf::{Gguf, Value};
 use crate::config::{Config, Window, check_dims};
 use crate::error::ModelError;
+use crate::names::ROPE_FREQS;
 use crate::plan::{Dims, Role, WeightRef};
 use crate::weights::Weights;
 
@@ -92,16 +93,16 @@ fn dims(keys: &Metadata<'_>, weights: &Weights) -> Read<Dims> {
 
 /// None, linear or YaRN as the metadata says, or the divisors of `rope_freqs.weight`.
 fn scaling(keys: &Metadata<'_>, weights: &Weights, head_dim: usize) -> Read<RopeScaling> {
-    let divisors = match weights.tensor("rope_freqs.weight")? {
+    let divisors = match weights.tensor(ROPE_FREQS)? {
         Some(view) if view.shape() == [head_dim / 2] => Some(view.vector::<f64>().to_vec()),
         Some(view) => {
             let reason = format!("has the shape {:?}, and a head {} pairs", view.shape(), head_dim / 2);
-            return Err(keys.tensor("rope_freqs.weight", reason));
+            return Err(keys.tensor(ROPE_FREQS, reason));
         }
         None => None,
     };
     if divisors.iter().flatten().any(|x| !x.is_finite() || *x <= 0.0) {
-        return Err(keys.tensor("rope_freqs.weight", "holds a value that is no divisor".into()));
+        return Err(keys.tensor(ROPE_FREQS, "holds a value that is no divisor".into()));
     }
     let factor = match keys.number("rope.scaling.factor")? {
         // What older files have in its stead.
