@@ -117,3 +117,66 @@ fn alone(at: &[usize], own: Row<'_>, right: Row<'_>) -> Option<String> {
 fn place(row: &[usize], element: usize) -> Vec<usize> {
     row.iter().copied().chain([element]).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+    use ndarray::{Array2, s};
+
+    use super::*;
+
+    fn noise(seed: u64) -> ArrayD<f64> {
+        let mut state = seed;
+        let draw = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as f64 / (1u64 << 30) as f64 - 1.0
+        };
+        Array2::from_shape_simple_fn((16, 64), draw).into_dyn()
+    }
+
+    fn rounded(x: &ArrayD<f64>) -> ArrayD<f64> {
+        x.mapv(|x| bf16::from_f64(x).to_f64())
+    }
+
+    #[test]
+    fn rounding_is_everywhere_and_a_fault_is_not() {
+        let exact = noise(1);
+        let right = rounded(&exact);
+        // Rounded once more after a product that was off by less than half a step.
+        let other = rounded(&exact.mapv(|x| x * 1.001));
+        let found = |own: &ArrayD<f64>| misplaced(Profile::Bf16, false, own, [&right, &exact], &right);
+        assert_eq!(found(&other), None);
+        let mut element = other.clone();
+        element[[3, 5]] += 0.05;
+        assert!(found(&element).unwrap().starts_with("element [3, 5]"));
+        let mut row = right.clone();
+        row.slice_mut(s![7..8, ..]).mapv_inplace(|x| x * 1.01);
+        assert!(found(&row).unwrap().starts_with("row [7]"));
+    }
+
+    #[test]
+    fn in_ggml_one_value_alone_is_no_edge() {
+        let exact = noise(2);
+        let profile = Profile::Ggml { cache: firstdiff_model::Cache::F32 };
+        let found = |own: &ArrayD<f64>| misplaced(profile, false, own, [&exact, &exact], &exact);
+        let mut edge = exact.clone();
+        let moved = noise(3);
+        edge.slice_mut(s![4..5, ..]).zip_mut_with(&moved.slice(s![4..5, ..]), |x, y| *x += 1e-4 * y);
+        assert_eq!(found(&edge), None);
+        let mut element = exact.clone();
+        element[[4, 9]] += 1e-3;
+        assert!(found(&element).unwrap().starts_with("element [4, 9]"));
+    }
+
+    #[test]
+    fn probabilities_add_up() {
+        let exact = noise(4).mapv(f64::exp);
+        let exact = &exact / &exact.sum_axis(ndarray::Axis(1)).insert_axis(ndarray::Axis(1));
+        let right = rounded(&exact);
+        let found = |own: &ArrayD<f64>| misplaced(Profile::Bf16, true, own, [&right, &exact], &right);
+        assert_eq!(found(&exact), None);
+        let mut row = right.clone();
+        row.slice_mut(s![2..3, ..]).mapv_inplace(|x| x * 1.01);
+        assert_eq!(found(&row).unwrap(), "row [2] adds up to 1.0100");
+    }
+}

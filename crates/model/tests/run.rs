@@ -87,6 +87,17 @@ fn only_what_is_asked_for_comes() {
 }
 
 #[test]
+fn attention_that_nobody_looks_into_gives_the_same_bits() {
+    for family in ["llama", "mistral", "qwen2", "qwen3", "minimind"] {
+        let model = load(common::fixture(family)).unwrap();
+        let all = record(&model, |_| true);
+        for (key, actual) in &record(&model, |tap| matches!(tap.site, Site::Context | Site::Logits)) {
+            same_bits(&all[key], actual, key.1);
+        }
+    }
+}
+
+#[test]
 fn a_sink_that_fails_ends_the_run() {
     #[derive(Debug)]
     struct Full;
