@@ -200,6 +200,10 @@ def rows_of_q_and_k(zoo, llama, small, qwen2):
     backwards = small.but({layer(0, KEY): form.unpermuted(KEY, small.weights[layer(0, KEY)])})
     np.savez(out := zoo.path(".npz"), **{name: w.astype(np.float16) for name, w in backwards.items()})
     zoo.wrong("npz in f16, K permuted back though it was right", small.hf, out, cause, [layer(0, KEY)])
+    one_key = {"blk.1.attn_k.weight": lambda values, _: form.unpermuted(KEY, values)}
+    both_layers = tuple(f"blk.{n}.attn_{x}." for n in (0, 1) for x in "qk")
+    zoo.wrong("dump: K of one layer in another order than the rest", llama.made["f32"],
+              form.write_dump(zoo.path(), llama.made["f32"], both_layers, one_key), cause, [layer(1, KEY)])
     zoo.wrong("Qwen2 permuted as a llama is, Q8_0", qwen2.hf, zoo.gguf(qwen2.weights, "Q8_0", arch="qwen2"), cause,
               everywhere(Q, KEY, *BIASES[:2], layers=1), "its biases too, as a converter that goes by the name would")
 
@@ -250,6 +254,9 @@ def other_tensors(zoo, llama, small, qwen2):
     own_head = np.random.default_rng(8).standard_normal((V, D)).astype(np.float32) / 14
     untied = zoo.hf(qwen2, {HEAD: own_head}, qwen2.config | {"tie_word_embeddings": False})
     zoo.wrong("a head of its own though tied", qwen2.hf, untied, "head-untied", [HEAD])
+    ties = zoo.hf(small, {}, small.config | {"tie_word_embeddings": True})
+    zoo.wrong("a head that the config says is not read", ties, zoo.gguf(small.weights, "F32"), "head-untied", [HEAD])
+    zoo.right("the same, converted as transformers reads it", ties, zoo.gguf(small.but({HEAD: None}), "F16"))
     zoo.wrong("q's bias left out", qwen2.hf, zoo.hf(qwen2, {layer(0, BIASES[0]): None}), "bias-omitted",
               [layer(0, BIASES[0])])
     biases = everywhere(*BIASES, layers=1)
