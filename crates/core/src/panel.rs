@@ -21,6 +21,9 @@ const CHUNK: usize = 64;
 /// Bytes that are asked of memory ahead of time: the processor's own prefetching stops at the end of a page.
 const AHEAD: usize = 4096;
 
+/// Bytes of the tile that are asked of the second-level cache ahead of time.
+const NEXT: usize = 1024;
+
 /// 16 elements of each row of a block of w.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
@@ -146,6 +149,9 @@ fn block(x: &[Line<f32>], w: &[Columns], more: bool, sums: &mut Sums) {
         }
     }
     for (x, w) in x.iter().zip(w) {
+        for c in 0..COLUMNS {
+            _mm_prefetch::<_MM_HINT_T0>(w.0[c].as_ptr().cast::<i8>().wrapping_add(NEXT));
+        }
         // SAFETY: 16 elements each; `Columns` and `Line` begin where a line of the cache does.
         let ws: [_; COLUMNS] = std::array::from_fn(|c| unsafe { _mm512_load_ps(w.0[c].as_ptr()) });
         for r in 0..STRIP {
