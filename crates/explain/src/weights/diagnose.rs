@@ -395,7 +395,7 @@ pub(crate) fn near(a: &[f32], b: &[f32]) -> f64 {
         error += (f64::from(*y) - f64::from(*x)).powi(2);
         energy += f64::from(*x).powi(2);
     }
-    let nmse = if energy > 0.0 { error / energy } else { error };
+    let nmse = if error == 0.0 { 0.0 } else { error / energy };
     if nmse.is_nan() { f64::INFINITY } else { nmse }
 }
 

@@ -23,6 +23,8 @@ const SURE: f64 = 8.0;
 const LINED: f64 = 0.9;
 /// Part of a row's mean noise below which a row is not looked at by itself.
 const FAINT: f64 = 1e-3;
+/// Part of a step of 16-bit floats that the mean of trained values is rounded by.
+const BIAS: f64 = 0.08;
 /// Part of what is due below which an error may have a pattern.
 const LITTLE: f64 = 0.5;
 /// Values of so few sizes, as ternary ones, are quantised with a pattern; and so are values that so few levels stand for.
@@ -48,6 +50,11 @@ mod follows {
     pub(super) const ALL: u8 = 63;
 }
 
+/// A step of the coarser of the 16-bit floats by which A may follow from B, relative to the number.
+fn unit(follows: u8) -> f64 {
+    if follows & follows::TO_BF16 != 0 { 2f64.powi(-8) } else { 2f64.powi(-11) }
+}
+
 /// What was measured of a tile.
 struct Tile {
     metrics: Metrics,
@@ -67,9 +74,11 @@ struct Noise {
     worst_row: f64,
     /// The same sums for each column.
     columns: Vec<(f64, f64)>,
-    /// Σ x², Σ x·y of the coarser side's values x and the other's y; what of the error a line takes in each group of values.
+    /// Σ x², Σ x·y of the coarser side's values x and the other's y, and Σ x² times the variance due; what of the error a line takes in each
+    /// group of values.
     xx: f64,
     xy: f64,
+    spread: f64,
     lined: f64,
     /// Whether the values are of few sizes, or few levels stand for them.
     few_sizes: bool,
@@ -147,7 +156,7 @@ impl Measured {
         }
         if follows != 0 {
             // Any values between two steps are rounded to the same one: a factor on all of them shows in their mean alone.
-            return noise.filter(|n| self.is_even(n, 0.0)).map(|_| Same::Rounded { cut: false });
+            return noise.filter(|n| self.is_even(n, 0.0, BIAS * unit(follows))).map(|_| Same::Rounded { cut: false });
         }
         let sum = |part: fn(&Tile) -> usize| self.tiles.iter().map(part).sum::<usize>();
         let copied = self.dequantised && sum(|t| t.equal) > sum(|t| t.metrics.len()) / COPY;
@@ -164,23 +173,19 @@ impl Measured {
         noises.iter().all(|n| n.error <= ROOM * n.due && n.worst_row <= ROW)
             && columns.iter().all(|(e, d)| *e <= ROW * d)
             && !(self.dumped && sum(|n| n.lined) > LINED * sum(|n| n.error))
-            && self.is_even(noises, if self.quantised { LITTLE } else { 0.0 })
+            && self.is_even(noises, if self.quantised { LITTLE } else { 0.0 }, 0.0)
     }
 
     /// Whether the slope of one side against the other is 1, but for chance and some part of what is lost. An error of less than `little` of
-    /// what is due says nothing: where values lie on the levels, what is lost has a pattern.
-    fn is_even(&self, noises: &[&Noise], little: f64) -> bool {
+    /// what is due says nothing: where values lie on the levels, what is lost has a pattern. A slope of `least` says nothing either.
+    fn is_even(&self, noises: &[&Noise], little: f64, least: f64) -> bool {
         let sum = |part: fn(&Noise) -> f64| noises.iter().map(|n| part(n)).sum::<f64>();
         let (error, due, xx) = (sum(|n| n.error), sum(|n| n.due), sum(|n| n.xx));
         if xx == 0.0 || error < little * due || noises.iter().all(|n| n.few_sizes) {
             return true;
         }
         let slope = (sum(|n| n.xy) / xx - 1.0).abs();
-        slope <= SURE * (due / xx / self.count() as f64).sqrt() + 2.0 * error / xx
-    }
-
-    fn count(&self) -> usize {
-        self.tiles.iter().map(|t| t.metrics.len()).sum()
+        slope <= (SURE * sum(|n| n.spread).sqrt() / xx).max(least) + 2.0 * error / xx
     }
 }
 
@@ -299,6 +304,7 @@ fn noise_of(a: &[f32], b: &[f32], storages: [Option<Storage>; 2], width: usize) 
         columns: vec![(0.0, 0.0); if x.len() >= 32 * width { width } else { 0 }],
         xx: 0.0,
         xy: 0.0,
+        spread: x.iter().zip(&due).map(|(x, due)| f64::from(x * x) * f64::from(*due)).sum(),
         lined: 0.0,
         few_sizes: different(y.iter().take(256).map(|y| y.abs())) <= SIZES
             || x.chunks(group).take(16).all(|x| different(x.iter().copied()) <= LEVELS),

@@ -13,21 +13,20 @@ pub(crate) fn variance(values: &[f32], storage: Option<Storage>, add: &mut [f32]
             steps(values, ggml::Scales { group, levels: 255, minimum: false }, group, None, add)
         }
         Some(Storage::Block(kind)) => match kind.scales() {
-            Some(scales) => steps(values, scales, kind.block_len(), scale_levels(kind), add),
+            Some(scales) => steps(values, scales, kind.block_len(), Some(kind), add),
             None => codebook(values, kind, add),
         },
         _ => {}
     }
 }
 
-/// Variances by which two storages of the same values may differ. What A's own rounding cost shows in no value of A, so that of B's is taken
-/// for it.
+/// Variances by which two storages of the same values may differ. What A's own storage cost shows in no value of A, so it is computed from B's.
 pub(crate) fn between([a, b]: [&[f32]; 2], [left, right]: [Option<Storage>; 2]) -> Vec<f32> {
     let mut out = vec![0.0; a.len()];
     variance(a, right, &mut out);
     if left != right {
-        let half = matches!(left, Some(Storage::F16 | Storage::BF16));
-        variance(if half { b } else { a }, left, &mut out);
+        let coarse = matches!(left, Some(Storage::F16 | Storage::BF16)) || left.is_some_and(Storage::is_quantised);
+        variance(if coarse { b } else { a }, left, &mut out);
     }
     out
 }
@@ -89,28 +88,35 @@ fn rounding(values: &[f32], half: Half, add: &mut [f32]) {
 /// The smallest step of f16, about 0.
 const F16_STEP: f32 = 5.960_464_5e-8;
 
-fn steps(values: &[f32], scales: ggml::Scales, block: usize, scale_levels: Option<f32>, add: &mut [f32]) {
+fn steps(values: &[f32], scales: ggml::Scales, block: usize, kind: Option<ggml::Type>, add: &mut [f32]) {
     let levels = scales.levels as f32;
     let step = |group: &[f32]| {
         let (low, high) = group.iter().fold((0f32, 0f32), |(l, h), &x| (l.min(x), h.max(x)));
         let range = if scales.minimum { high - low } else { 2.0 * high.max(-low) };
         range / if scales.minimum { levels - 1.0 } else { levels }
     };
+    let lowest = |group: &[f32]| group.iter().fold(0f32, |l, &x| l.max(-x));
     let (block, group) = (block.max(1), scales.group.max(1));
+    let divided = kind.and_then(scale_levels);
+    // Half a step of f16, in which the block's scale is stored: of so many units of it a step consists.
+    let of_f16 = 0.5 * F16_STEP * divided.unwrap_or(1.0) * kind.map_or(1.0, units);
     for (values, add) in values.chunks(block).zip(add.chunks_mut(block)) {
-        let top = values.chunks(group).map(step).fold(0.0, f32::max);
-        // By how much a scale itself may be off: half a step of its own, and half of f16's.
-        let off_by = 0.5 * (scale_levels.map_or(0.0, |n| top / n) + F16_STEP * scale_levels.unwrap_or(1.0));
-        // A minimum is stored as a scale is, and its error is every element's.
-        let of_f16 = 0.5 * F16_STEP * scale_levels.unwrap_or(1.0);
-        let minimum = if scales.minimum { of_f16 * of_f16 } else { 0.0 };
+        let top = |of: &dyn Fn(&[f32]) -> f32| values.chunks(group).map(of).fold(0.0, f32::max);
+        // By how much a scale itself may be off, and a minimum: half a step of their own.
+        let off_by = divided.map_or(0.0, |n| 0.5 * top(&step) / n) + of_f16;
+        let minimum = if scales.minimum { divided.map_or(0.0, |n| 0.5 * top(&lowest) / n) + of_f16 } else { 0.0 };
         for (values, add) in values.chunks(group).zip(add.chunks_mut(group)) {
             let step = step(values);
             let off = if step > 0.0 { off_by / step } else { 0.0 };
             for (x, add) in values.iter().zip(add) {
-                let (rounded, scaled) = (step * step / 12.0, (x * off) * (x * off) / 3.0);
-                *add += if step.is_finite() { rounded.max(scaled.min(x * x)).max(minimum) } else { 0.0 };
+                let (rounded, scaled) = ((step + off_by).powi(2) / 12.0, (x * off).powi(2) / 3.0);
+                *add += if step.is_finite() { rounded.max(scaled.min(x * x)) + minimum * minimum / 3.0 } else { 0.0 };
             }
         }
     }
+}
+
+/// Units of the block's scale that a step of the type is: IQ4's levels are whole numbers up to 127.
+fn units(kind: ggml::Type) -> f32 {
+    if matches!(kind, ggml::Type::IQ4NL | ggml::Type::IQ4XS) { 16.0 } else { 1.0 }
 }

@@ -1,11 +1,12 @@
 //! What is wrong with a tensor's values one by one? Constants, zeros, bytes read as another type, an offset, a factor, blocks unpacked wrongly.
 
+use firstdiff_model::Storage;
 use firstdiff_trace::QkRows;
 use half::{bf16, f16};
 
 use super::diagnose::{Diagnosis, Pair, close, found, near, place, slope};
 use super::measure::ROOM;
-use super::side::{RowOrder, Tensor};
+use super::side::RowOrder;
 use super::{blocks, noise};
 
 /// What can be seen element by element.
@@ -23,7 +24,11 @@ pub(super) fn values(pair: &Pair<'_>) -> Option<Diagnosis> {
         .or_else(|| shifted(pair))
         .or_else(|| offset(pair, &a, &b))
         .or_else(|| {
-            let storage = [pair.left, pair.right].into_iter().filter_map(Tensor::storage).find(|s| s.is_quantised())?;
+            // Unpacked wrongly: A's blocks, and floats in B.
+            let storage = pair.left.storage().filter(|s| s.is_quantised())?;
+            if pair.right.storage().is_some_and(Storage::is_quantised) {
+                return None;
+            }
             let nibbles = pair.left.blocks().and_then(|(kind, bytes)| blocks::nibbles(kind, bytes, &b));
             nibbles
                 .or_else(|| blocks::diagnose(&a, &b, storage))
@@ -69,7 +74,8 @@ fn zeros(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
         let from = |chunk: &[f32]| chunk.iter().rposition(|y| *y != 0.0).map_or(0, |at| at + 1);
         let longest = b.chunks(period).map(from).max().unwrap_or(0);
         let same = b.chunks(period).all(|c| c.iter().skip(longest).all(|y| *y == 0.0));
-        (longest < period && longest > 0 && same).then_some(longest)
+        // One element of a block may be too small for its scale throughout.
+        (longest * 8 <= period * 7 && longest > 0 && same).then_some(longest)
     };
     let blocks = [pair.left, pair.right].iter().filter_map(|t| t.storage()).any(|s| s.is_quantised());
     let periods = [32, 64, 128, 256].into_iter().filter(|_| blocks).chain([pair.left.row_len()]);
