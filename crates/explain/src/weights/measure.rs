@@ -29,6 +29,8 @@ const BIAS: f64 = 0.08;
 const LITTLE: f64 = 0.5;
 /// Values of so few sizes, as ternary ones, are quantised with a pattern; and so are values that so few levels stand for.
 const SIZES: usize = 8;
+/// So many different values among 32 are of a grid that the model was trained on.
+const GRID: usize = 20;
 const LEVELS: usize = 4;
 
 /// How B's values can follow from A's, or A's from B's, without anything being lost but by rounding: each a bit.
@@ -88,10 +90,10 @@ struct Noise {
 pub(crate) struct Measured {
     tiles: Vec<Tile>,
     identical: bool,
-    /// A is quantised, and B is not.
+    /// A is quantised, and B is what an engine wrote of it, which is not.
     dequantised: bool,
-    /// And B is what an engine wrote.
-    dumped: bool,
+    /// Both are quantised.
+    both: bool,
     /// Either is quantised.
     quantised: bool,
 }
@@ -172,8 +174,8 @@ impl Measured {
         let sum = |part: fn(&Noise) -> f64| noises.iter().map(|n| part(n)).sum::<f64>();
         noises.iter().all(|n| n.error <= ROOM * n.due && n.worst_row <= ROW)
             && columns.iter().all(|(e, d)| *e <= ROW * d)
-            && !(self.dumped && sum(|n| n.lined) > LINED * sum(|n| n.error))
-            && self.is_even(noises, if self.quantised { LITTLE } else { 0.0 }, 0.0)
+            && !(self.dequantised && sum(|n| n.lined) > LINED * sum(|n| n.error))
+            && (self.both || self.is_even(noises, if self.quantised { LITTLE } else { 0.0 }, 0.0))
     }
 
     /// Whether the slope of one side against the other is 1, but for chance and some part of what is lost. An error of less than `little` of
@@ -197,14 +199,9 @@ fn energy(metrics: &Metrics) -> f64 {
 pub(crate) fn measure(left: &Tensor<'_>, right: &Tensor<'_>, options: Options) -> Measured {
     let few = |t: &Tensor<'_>| t.storage().is_some_and(Storage::is_quantised);
     let (a, b) = (few(left), few(right));
-    let dequantised = a && !b;
-    let of = |tiles, identical| Measured {
-        tiles,
-        identical,
-        dequantised,
-        dumped: dequantised && right.is_dumped(),
-        quantised: a || b,
-    };
+    // A file may be what A was made of; what an engine wrote is what it made of A.
+    let dequantised = a && !b && right.is_dumped();
+    let of = |tiles, identical| Measured { tiles, identical, dequantised, both: a && b, quantised: a || b };
     if !options.sample && left.same_bytes(right) {
         return of(Vec::new(), true);
     }
@@ -307,6 +304,7 @@ fn noise_of(a: &[f32], b: &[f32], storages: [Option<Storage>; 2], width: usize) 
         spread: x.iter().zip(&due).map(|(x, due)| f64::from(x * x) * f64::from(*due)).sum(),
         lined: 0.0,
         few_sizes: different(y.iter().take(256).map(|y| y.abs())) <= SIZES
+            || y.chunks(32).take(16).all(|y| different(y.iter().copied()) <= GRID)
             || x.chunks(group).take(16).all(|x| different(x.iter().copied()) <= LEVELS),
     };
     // A row too small for the tensor's noise to be seen in it is not judged by its own.

@@ -95,6 +95,8 @@ fn steps(values: &[f32], scales: ggml::Scales, block: usize, kind: Option<ggml::
         let range = if scales.minimum { high - low } else { 2.0 * high.max(-low) };
         range / if scales.minimum { levels - 1.0 } else { levels }
     };
+    // IQ4's levels lie further apart at the rim.
+    let uneven = if kind.map_or(1.0, units) > 1.0 { 2.0 } else { 1.0 };
     let lowest = |group: &[f32]| group.iter().fold(0f32, |l, &x| l.max(-x));
     let (block, group) = (block.max(1), scales.group.max(1));
     let divided = kind.and_then(scale_levels);
@@ -109,7 +111,7 @@ fn steps(values: &[f32], scales: ggml::Scales, block: usize, kind: Option<ggml::
             let step = step(values);
             let off = if step > 0.0 { off_by / step } else { 0.0 };
             for (x, add) in values.iter().zip(add) {
-                let (rounded, scaled) = ((step + off_by).powi(2) / 12.0, (x * off).powi(2) / 3.0);
+                let (rounded, scaled) = (uneven * (step + off_by).powi(2) / 12.0, (x * off).powi(2) / 3.0);
                 *add += if step.is_finite() { rounded.max(scaled.min(x * x)) + minimum * minimum / 3.0 } else { 0.0 };
             }
         }
