@@ -11,5 +11,6 @@ mod local;
 mod recorded;
 mod residual;
 mod right;
+mod settle;
 
 pub use residual::Fit;

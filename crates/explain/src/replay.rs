@@ -7,11 +7,11 @@ use std::collections::{BTreeSet, HashMap};
 use firstdiff_compare::{Difference, Outcome, Place, Profile as Judged, Status, TapReport, number};
 
 use firstdiff_model::{Chunk, Model, ModelError, Op, Profile, Step, eval_step, eval_step_in};
-use firstdiff_trace::{DType, Dump, DumpError, QkRows, Rows, Site, Tap};
+use firstdiff_trace::{DType, Dump, DumpError, Rows, Site, Tap};
 use ndarray::{ArrayD, Axis, concatenate};
 
 use crate::local::misplaced;
-use crate::recorded::{Recorded, Unusable, turned};
+use crate::recorded::{Recorded, Unusable};
 use crate::residual::{Fit, best_fit};
 use crate::right::{INPUTS, OWN_ROUNDING, compared, distance, jittered, storage, tolerance};
 
@@ -143,24 +143,24 @@ fn outside_the_plan(model: &Model, dump: &Dump) -> Option<String> {
 /// How the reason begins where nobody can tell rounding from a fault.
 pub const UNCLEAR: &str = "unclear";
 
-struct Run<'a> {
-    recorded: Recorded<'a>,
+pub(crate) struct Run<'a> {
+    pub(crate) recorded: Recorded<'a>,
     profile: Profile,
     /// Whether the tokens are known.
     known: bool,
     /// What was computed for want of a recorded tap: in the profile's arithmetic, and in f64.
-    memo: HashMap<Place, ArrayD<f32>>,
-    wide: HashMap<Place, ArrayD<f64>>,
+    pub(crate) memo: HashMap<Place, ArrayD<f32>>,
+    pub(crate) wide: HashMap<Place, ArrayD<f64>>,
     /// NMSE that the recording's rounding of the inputs costs the step at hand.
     of_inputs: f64,
 }
 
-type Done<T> = Result<T, ReplayError>;
+pub(crate) type Done<T> = Result<T, ReplayError>;
 /// A value, or the reason why there is none.
 type Found<T> = Done<Result<T, String>>;
 
 impl Run<'_> {
-    fn judge(&mut self, step: &Step, number: u32) -> Done<Replayed> {
+    pub(crate) fn judge(&mut self, step: &Step, number: u32) -> Done<Replayed> {
         let place = Place { step: number, tap: step.tap };
         let unchecked = |reason: String| Replayed {
             report: TapReport {
@@ -363,7 +363,7 @@ impl Run<'_> {
     }
 
     /// The recorded taps a step is computed from, and those between that were computed.
-    fn stretch(&self, step: &Step, number: u32) -> (Vec<Tap>, Vec<Tap>) {
+    pub(crate) fn stretch(&self, step: &Step, number: u32) -> (Vec<Tap>, Vec<Tap>) {
         let (mut from, mut through) = (BTreeSet::new(), BTreeSet::new());
         let mut open = step.reads.clone();
         while let Some(tap) = open.pop() {
@@ -484,40 +484,6 @@ impl Run<'_> {
             }
         }
         Ok(best_fit(sum.view(), &terms, of_layer(norm)))
-    }
-
-    /// Finds the order of the rows of Q and K where the dump does not say, and the order of axes where the shape does not: those in which
-    /// more of the first layers' taps come out. Gives what was not as the model has it.
-    fn settle_layout(&mut self, declared: Option<QkRows>) -> Done<Vec<String>> {
-        let (own, dims) = (self.recorded.model.qk_rows, self.recorded.model.plan.dims);
-        let other = if own == QkRows::Half { QkRows::Adjacent } else { QkRows::Half };
-        let tokens = self.recorded.tokens.first().map_or(0, Vec::len);
-        let square = tokens > 1 && (tokens == dims.heads || tokens == dims.kv_heads);
-        let orders = declared.map_or(vec![own, other], |order| vec![order]);
-        let ways = orders.iter().flat_map(|&order| [(order, false), (order, true)]).filter(|way| square || !way.1);
-        // A rotation alone cannot tell: the other pairing looks like the other order. What is made by a matrix can.
-        let made = |s: &&Step| turned(s.tap.site) || s.tap.site == Site::V;
-        let by_matrix = |s: &&Step| made(s) && !self.stretch(s, 0).0.iter().any(|tap| turned(tap.site));
-        let steps: Vec<&Step> = self.recorded.model.plan.steps.iter().filter(by_matrix).take(6).collect();
-        let mut best = (None, (orders[0], false));
-        for way in ways {
-            (self.recorded.qk_rows, self.recorded.heads_first) = way;
-            let mut right = 0;
-            for step in &steps {
-                right += usize::from(self.judge(step, 0)?.report.status.agrees());
-            }
-            if best.0.is_none_or(|most| right > most) {
-                best = (Some(right), way);
-            }
-        }
-        (self.recorded.qk_rows, self.recorded.heads_first) = best.1;
-        self.memo.clear();
-        self.wide.clear();
-        let order = (declared.is_none() && best.1.0 != own).then_some(
-            "the rows of Q and K come in the other RoPE order than in the weights: it was undone; say 'qk_rows' in dump.json",
-        );
-        let axes = best.1.1.then_some("q, k and v come heads first, as [H,T,d]: read so");
-        Ok(order.into_iter().chain(axes).map(str::to_owned).collect())
     }
 }
 

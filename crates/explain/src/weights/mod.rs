@@ -149,6 +149,15 @@ fn notes(judged: &[Judged], sides: [&Side; 2], options: Options, out: &mut Compa
     }
     let cut: Vec<&Judged> = judged.iter().filter(|j| j.same == Some(Same::Rounded { cut: true })).collect();
     out.warnings.extend(cut.iter().map(|j| format!("{}: its values were cut to bf16, not rounded", j.key.name())));
+    let turned: usize =
+        out.findings.iter().filter(|f| f.cause == Some("weight-transposed")).map(|f| f.tensors.len()).sum();
+    let matrices = out.tensors.iter().filter(|t| t.shape.len() == 2 && !matches!(t.state, State::Unchecked(_))).count();
+    // The embedding is a table, whichever way the matrices lie.
+    if turned >= 4 && turned + 2 >= matrices {
+        let label = sides[1].label();
+        out.warnings
+            .push(format!("all matrices of {label} lie as [in,out]: no mistake if it multiplies x·W with them"));
+    }
     let noisy = |t: &&Compared| t.state == State::Wrong && t.nmse.is_some_and(|nmse| (1e-9..0.1).contains(&nmse));
     let (unknown, wrong) = (out.tensors.iter().filter(noisy).count(), out.count(|s| *s == State::Wrong));
     if unknown >= 4 && unknown * 4 > wrong * 3 {
