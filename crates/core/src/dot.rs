@@ -63,9 +63,9 @@ pub fn sum<F: Float>(a: &[F], f: impl Fn(F) -> F) -> F {
     tree(lanes)
 }
 
-/// The lanes added pairwise: l with l + 8, l + 4, l + 2, l + 1.
+/// The lanes of a [`dot`] added pairwise: l with l + 8, l + 4, l + 2, l + 1.
 #[inline(always)]
-pub(crate) fn tree<F: Float>(mut lanes: [F; LANES]) -> F {
+pub fn tree<F: Float>(mut lanes: [F; LANES]) -> F {
     let mut half = LANES / 2;
     while half > 0 {
         for l in 0..half {

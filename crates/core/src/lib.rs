@@ -29,7 +29,7 @@ mod softmax;
 
 pub use activation::{Activation, gated, gelu_erf, gelu_tanh, relu, silu};
 pub use attention::{context, qk, scores, softcap};
-pub use dot::{dot, sum};
+pub use dot::{dot, sum, tree};
 pub use embedding::embedding;
 pub use error::OpError;
 pub use float::Float;

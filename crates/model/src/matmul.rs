@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use bytemuck::{cast_slice_mut, try_cast_slice};
+use bytemuck::{cast_slice_mut, try_cast_slice, try_cast_slice_mut};
 use firstdiff_core::{OpError, Packed, Rows, linear_rows};
 use ndarray::{ArrayView2, ArrayViewMut2, Axis};
 use rayon::prelude::*;
@@ -30,8 +30,11 @@ pub(crate) fn product<E: Real>(
     let bytes = if x.rows().len() == 1 { SMALL_TILE_BYTES } else { TILE_BYTES };
     let height = (bytes / (columns * size_of::<E>()).max(1)).clamp(4, TILE_ROWS);
     let tiles: Vec<_> = out.axis_chunks_iter_mut(Axis(1), height).enumerate().collect();
-    tiles.into_par_iter().try_for_each(|(number, tile)| {
+    tiles.into_par_iter().try_for_each(|(number, mut tile)| {
         let range = number * height..number * height + tile.ncols();
+        if in_registers(x.rows(), w, range.clone(), columns, &mut tile) {
+            return Ok(());
+        }
         BUFFER.with_borrow_mut(|buffer| linear_rows(&x, stored(w, range, columns, buffer), tile))
     })
 }
@@ -39,6 +42,29 @@ pub(crate) fn product<E: Real>(
 thread_local! {
     /// One tile of a thread, in whichever float.
     static BUFFER: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// One row of x with rows `range` of blocks that need no buffer; whether these are such.
+fn in_registers<E: Real>(
+    x: &[&[E]],
+    w: &WeightView<'_>,
+    range: Range<usize>,
+    columns: usize,
+    out: &mut ArrayViewMut2<'_, E>,
+) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if let ([x], Storage::Block(kind), true) = (x, w.storage(), E::STORAGE == Storage::F32 && w.is_plain())
+        && crate::ggml::fused::suits(kind)
+        && let Some(out) = out.as_slice_mut()
+        && let (Ok(x), Ok(out)) = (try_cast_slice(x), try_cast_slice_mut(out))
+        && let Some(stride) = w.storage().row_bytes(columns)
+    {
+        crate::ggml::fused::products(kind, &w.bytes()[range.start * stride..range.end * stride], x, out);
+        return true;
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (x, w, range, columns, out);
+    false
 }
 
 /// Rows `range` of `w`: where they are, or widened into `buffer`.
