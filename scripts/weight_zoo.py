@@ -417,6 +417,10 @@ def below_the_noise(zoo, llama, small):
 
     dump("Q4_0 about 7.5", "Q4_0", zero_point(7.5), "dequant-scale")
     dump("Q4_0 times 16/15", "Q4_0", lambda values, _: values * np.float32(16 / 15), None)
+    noisy = np.random.default_rng(4).standard_normal(w[layer(0, Q)].shape).astype(np.float32) * 0.03 * w[layer(0, Q)].std()
+    noise_on_q = {"blk.0.attn_q.weight": lambda values, _: values + noisy}
+    beside_copies = form.write_dump(zoo.path(), llama.made["Q4_0"], ("blk.0.",), noise_on_q)
+    zoo.wrong("dump: noise on Q beside right copies", llama.made["Q4_0"], beside_copies, None, [layer(0, Q)])
     dump("Q8_0 times 1.005", "Q8_0", lambda values, _: values * np.float32(1.005), None)
 
 

@@ -119,7 +119,8 @@ pub fn compare(
     let copies = judged.iter().any(|j| j.copy);
     for judged in &mut judged {
         if copies && judged.dequantised && judged.same == Some(Same::Noise) {
-            judged.same = None;
+            // No order of rows is the right one where the values are not.
+            (judged.same, judged.order) = (None, None);
         }
     }
     one_row_order(&mut judged, [a, b], &mut out);
