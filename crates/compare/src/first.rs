@@ -9,7 +9,7 @@ use crate::graph::{Graph, Place, op_of};
 use crate::judge::{Allowance, Difference, Judgement, Outcome, judge};
 use crate::pair::{Layout, Misfit, Operand, Pair, position_axis};
 use crate::probe::blind_spots;
-use crate::profile::{Extent, Profile, allowed_nmse, storage};
+use crate::profile::{Extent, Profile, allowed_nmse, storage_nmse};
 use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict};
 use crate::settle::undone_orders;
 use crate::steps::misaligned;
@@ -214,7 +214,7 @@ impl Run<'_> {
     fn allowed(&self, place: Place, left: &Entry, right: &Entry) -> f64 {
         let stored = [left.dtype, right.dtype];
         match self.options.allowed.get(&place) {
-            Some(measured) => measured + stored.map(storage).iter().sum::<f64>(),
+            Some(measured) => measured + stored.map(storage_nmse).iter().sum::<f64>(),
             None => allowed_nmse(self.options.profile, place.tap, self.extent, stored),
         }
     }

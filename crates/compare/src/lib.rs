@@ -27,5 +27,5 @@ pub use graph::{Graph, Node, Place, op_of};
 pub use inherit::Inherited;
 pub use judge::{Allowance, Difference, Judgement, Outcome, judge};
 pub use pair::{Layout, Misfit, Operand, Pair};
-pub use profile::{Extent, Profile, allowed_nmse};
+pub use profile::{Extent, Profile, allowed_nmse, storage_nmse};
 pub use report::{FirstDivergence, Report, Status, TapReport, Verdict, index_in_words, number};

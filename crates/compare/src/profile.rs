@@ -80,7 +80,7 @@ impl FromStr for Profile {
 }
 
 /// NMSE that storing values in a type costs by itself: relative steps of 2^-11 (f16) and 2^-8 (bf16), rounded to nearest.
-pub(crate) fn storage(dtype: DType) -> f64 {
+pub fn storage_nmse(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 0.0,
         DType::F32 => 4e-15,
@@ -115,7 +115,7 @@ pub fn allowed_nmse(profile: Profile, tap: Tap, extent: Extent, stored: [DType; 
         _ => 1.0,
     };
     let rope = if turned(tap) && profile != Profile::Exact { angle_error(extent.positions) } else { 0.0 };
-    (profile.base() * share + rope) * (1.0 + depth) + storage(stored[0]) + storage(stored[1])
+    (profile.base() * share + rope) * (1.0 + depth) + storage_nmse(stored[0]) + storage_nmse(stored[1])
 }
 
 /// Whether a tap has been through RoPE.

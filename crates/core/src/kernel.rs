@@ -241,32 +241,56 @@ pub(crate) fn trees_avx512<const C: usize>(sums: &[[f32; dot::LANES]; C]) -> [f3
     out
 }
 
-/// 16 f16 as f32.
+/// A type of weights that is widened to f32 in a register.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(crate) unsafe fn load_f16(at: *const half::f16) -> std::arch::x86_64::__m512 {
-    use std::arch::x86_64::{_mm256_loadu_si256, _mm512_cvtph_ps};
-    // SAFETY: the caller has 16 elements there.
-    _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(at.cast()) })
+pub(crate) trait Weight: Copy {
+    /// 16 elements.
+    ///
+    /// # Safety
+    /// They are there, and the processor has AVX-512.
+    unsafe fn load(at: *const Self) -> std::arch::x86_64::__m512;
 }
 
-/// 16 bf16 as f32: their bits are the upper half.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(crate) unsafe fn load_bf16(at: *const half::bf16) -> std::arch::x86_64::__m512 {
-    use std::arch::x86_64::{_mm256_loadu_si256, _mm512_castsi512_ps, _mm512_cvtepu16_epi32, _mm512_slli_epi32};
-    // SAFETY: the caller has 16 elements there.
-    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(unsafe { _mm256_loadu_si256(at.cast()) })))
+impl Weight for f32 {
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    unsafe fn load(at: *const f32) -> std::arch::x86_64::__m512 {
+        // SAFETY: the caller has 16 elements there.
+        unsafe { std::arch::x86_64::_mm512_loadu_ps(at) }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Weight for half::f16 {
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    unsafe fn load(at: *const half::f16) -> std::arch::x86_64::__m512 {
+        use std::arch::x86_64::{_mm256_loadu_si256, _mm512_cvtph_ps};
+        // SAFETY: the caller has 16 elements there.
+        _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(at.cast()) })
+    }
+}
+
+/// The bits of a bf16 are the upper half of an f32's.
+#[cfg(target_arch = "x86_64")]
+impl Weight for half::bf16 {
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    unsafe fn load(at: *const half::bf16) -> std::arch::x86_64::__m512 {
+        use std::arch::x86_64::{_mm256_loadu_si256, _mm512_castsi512_ps, _mm512_cvtepu16_epi32, _mm512_slli_epi32};
+        // SAFETY: the caller has 16 elements there.
+        let bits = unsafe { _mm256_loadu_si256(at.cast()) };
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
 kernel!(f32_avx512: f32, f32, "avx512f,avx2,fma", 6 x 4, 16 lanes, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_fmadd_ps, _mm512_storeu_ps, _mm512_loadu_ps, |x: f32| x, super::trees_avx512);
 #[cfg(target_arch = "x86_64")]
-kernel!(f16_avx512: f32, f16, "avx512f,avx2,fma", 6 x 4, 16 lanes, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_fmadd_ps, _mm512_storeu_ps, super::load_f16, f16::to_f32, super::trees_avx512);
+kernel!(f16_avx512: f32, f16, "avx512f,avx2,fma", 6 x 4, 16 lanes, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_fmadd_ps, _mm512_storeu_ps, <f16 as super::Weight>::load, f16::to_f32, super::trees_avx512);
 #[cfg(target_arch = "x86_64")]
-kernel!(bf16_avx512: f32, bf16, "avx512f,avx2,fma", 6 x 4, 16 lanes, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_fmadd_ps, _mm512_storeu_ps, super::load_bf16, bf16::to_f32, super::trees_avx512);
+kernel!(bf16_avx512: f32, bf16, "avx512f,avx2,fma", 6 x 4, 16 lanes, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_fmadd_ps, _mm512_storeu_ps, <bf16 as super::Weight>::load, bf16::to_f32, super::trees_avx512);
 #[cfg(target_arch = "x86_64")]
 kernel!(f32_avx2: f32, f32, "avx2,fma", 3 x 2, 8 lanes, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_fmadd_ps, _mm256_storeu_ps, _mm256_loadu_ps, |x: f32| x, super::trees);
 #[cfg(target_arch = "x86_64")]

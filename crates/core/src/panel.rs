@@ -5,10 +5,8 @@
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 
-use half::{bf16, f16};
-
 use crate::dot::LANES;
-use crate::kernel::{load_bf16, load_f16, trees_avx512};
+use crate::kernel::{Weight, trees_avx512};
 use crate::packed::{Line, Packed, STRIP};
 
 /// Rows of x from which on packing w takes less time than it saves.
@@ -39,42 +37,6 @@ thread_local! {
 /// Whether [`products`] is for these rows.
 pub(crate) fn suits(x: &Packed<'_, f32>) -> bool {
     x.rows().len() >= MANY && x.width() >= LANES && x.width().is_multiple_of(LANES)
-}
-
-/// A type that is widened to f32.
-pub(crate) trait Weight: Copy {
-    /// 16 elements.
-    ///
-    /// # Safety
-    /// They are there, and the processor has AVX-512.
-    unsafe fn load(at: *const Self) -> __m512;
-}
-
-impl Weight for f32 {
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    unsafe fn load(at: *const f32) -> __m512 {
-        // SAFETY: the caller has 16 elements there.
-        unsafe { _mm512_loadu_ps(at) }
-    }
-}
-
-impl Weight for f16 {
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    unsafe fn load(at: *const f16) -> __m512 {
-        // SAFETY: the caller has 16 elements there.
-        unsafe { load_f16(at) }
-    }
-}
-
-impl Weight for bf16 {
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    unsafe fn load(at: *const bf16) -> __m512 {
-        // SAFETY: the caller has 16 elements there.
-        unsafe { load_bf16(at) }
-    }
 }
 
 /// out\[i,j\] = dot(x\[i\], w\[j\]); `out` \[x, w\], rows of a whole number of lines.

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use firstdiff_compare::{Difference, Outcome, Place, Profile as Judged, Status, TapReport, number};
+use firstdiff_compare::{Difference, Outcome, Place, Profile as Judged, Status, TapReport, number, storage_nmse};
 
 use firstdiff_model::{Chunk, Model, ModelError, Op, Profile, Step, eval_step, eval_step_in};
 use firstdiff_trace::{DType, Dump, DumpError, Rows, Site, Tap};
@@ -12,8 +12,8 @@ use ndarray::{ArrayD, Axis, concatenate};
 
 use crate::local::misplaced;
 use crate::recorded::{Recorded, Unusable};
-use crate::residual::{Fit, best_fit};
-use crate::right::{INPUTS, OWN_ROUNDING, compared, distance, jittered, storage, tolerance};
+use crate::residual::Fit;
+use crate::right::{INPUTS, OWN_ROUNDING, compared, distance, jittered, tolerance};
 
 /// How to judge.
 #[derive(Clone, Debug)]
@@ -313,7 +313,7 @@ impl Run<'_> {
     }
 
     /// A tap's own rows in a step: as recorded, or else computed from what it reads.
-    fn value(&mut self, tap: Tap, number: u32) -> Found<(ArrayD<f32>, ArrayD<f64>)> {
+    pub(crate) fn value(&mut self, tap: Tap, number: u32) -> Found<(ArrayD<f32>, ArrayD<f64>)> {
         let place = Place { step: number, tap };
         if self.recorded.holds(place) {
             return match self.recorded.read(place) {
@@ -390,18 +390,16 @@ impl Run<'_> {
         let right = if self.profile == Profile::Exact { exact.clone() } else { right.mapv(f64::from) };
         let noise = distance(exact, &right);
         let dtype = self.recorded.dump.find(place.tap, place.step).map_or(DType::F64, |e| e.dtype);
-        let lost = if self.loses(dtype) || dtype == DType::F32 { storage(dtype) } else { 0.0 };
+        let lost = if self.loses(dtype) || dtype == DType::F32 { storage_nmse(dtype) } else { 0.0 };
         let stored = lost + self.of_inputs;
         let allowed = tolerance(self.profile, noise, stretch) + stored;
         let judged = |reference: &ArrayD<f64>| compared(step.tap.site, reference, own, self.judged_as(), allowed);
         let (mut outcome, mut metrics, shape) = judged(&right);
-        let exact_nmse = judged(exact).1.nmse();
-        if !outcome.agrees() && self.profile != Profile::Exact {
-            // An engine that rounds less than the profile does is right as well.
-            let other = judged(exact);
-            if other.0.agrees() {
-                (outcome, metrics) = (other.0, other.1);
-            }
+        let against_exact = judged(exact);
+        let exact_nmse = against_exact.1.nmse();
+        // An engine that rounds less than the profile does is right as well.
+        if !outcome.agrees() && against_exact.0.agrees() {
+            (outcome, metrics) = (against_exact.0, against_exact.1);
         }
         let nearer = if exact_nmse <= metrics.nmse() { exact } else { &right };
         let nmse = metrics.nmse().unwrap_or(f64::INFINITY);
@@ -414,7 +412,7 @@ impl Run<'_> {
             outcome = if by_structure.agrees() { Outcome::Unclear } else { by_structure };
         }
         let local =
-            matches!(outcome, Outcome::Rounding | Outcome::Unclear) && !stretch && stored <= storage(DType::F32);
+            matches!(outcome, Outcome::Rounding | Outcome::Unclear) && !stretch && stored <= storage_nmse(DType::F32);
         let probs = matches!(step.op, Op::Softmax);
         let misplaced = if local { misplaced(self.profile, probs, own, [&right, exact], nearer) } else { None };
         let (status, reason) = match outcome {
@@ -458,32 +456,6 @@ impl Run<'_> {
             Profile::Bf16 => Judged::Bf16,
             Profile::F32 | Profile::Ggml { .. } => Judged::F32,
         }
-    }
-
-    /// The sum of a residual step fitted over the stream, the branch, and the normed stream where it is at hand; where that is not it, over any
-    /// two of those and of the other taps of the stream.
-    fn residual(&mut self, step: &Step, number: u32, sum: &ArrayD<f64>) -> Done<Option<Fit>> {
-        let [stream, branch] = step.reads[..] else { return Ok(None) };
-        let norm = if step.tap.site == Site::HAttn { Site::AttnNorm } else { Site::FfnNorm };
-        let of_layer = |site: Site| step.tap.layer.map(|layer| Tap::layer(layer, site));
-        let before = match step.tap.layer {
-            Some(layer) if layer > 0 => Some(Tap::layer(layer - 1, Site::H)),
-            _ => None,
-        };
-        let others =
-            [Some(Tap { layer: None, site: Site::H0 }), before, of_layer(Site::AttnOut), of_layer(Site::HAttn)];
-        let mut terms: Vec<(Tap, ArrayD<f64>)> = Vec::new();
-        for tap in [Some(stream), Some(branch), of_layer(norm)].into_iter().chain(others).flatten() {
-            if terms.iter().any(|(known, _)| *known == tap) || tap == step.tap {
-                continue;
-            }
-            match self.value(tap, number)? {
-                Ok((_, wide)) if wide.shape() == sum.shape() => terms.push((tap, wide)),
-                _ if tap == stream || tap == branch => return Ok(None),
-                _ => {}
-            }
-        }
-        Ok(best_fit(sum.view(), &terms, of_layer(norm)))
     }
 }
 

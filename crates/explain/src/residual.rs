@@ -1,7 +1,10 @@
 //! What was added to the residual stream? The candidate's sum fitted as a·x + b·branch + c·norm(x).
 
-use firstdiff_trace::Tap;
+use firstdiff_model::Step;
+use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, ArrayViewD};
+
+use crate::replay::{Done, Run};
 
 /// A residual add, fitted.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,11 +29,39 @@ impl Fit {
     }
 }
 
+impl Run<'_> {
+    /// The sum of a residual step fitted over the stream, the branch, and the normed stream where it is at hand; where that is not it, over any
+    /// two of those and of the other taps of the stream.
+    pub(crate) fn residual(&mut self, step: &Step, number: u32, sum: &ArrayD<f64>) -> Done<Option<Fit>> {
+        let [stream, branch] = step.reads[..] else { return Ok(None) };
+        let norm = if step.tap.site == Site::HAttn { Site::AttnNorm } else { Site::FfnNorm };
+        let of_layer = |site: Site| step.tap.layer.map(|layer| Tap::layer(layer, site));
+        let before = match step.tap.layer {
+            Some(layer) if layer > 0 => Some(Tap::layer(layer - 1, Site::H)),
+            _ => None,
+        };
+        let others =
+            [Some(Tap { layer: None, site: Site::H0 }), before, of_layer(Site::AttnOut), of_layer(Site::HAttn)];
+        let mut terms: Vec<(Tap, ArrayD<f64>)> = Vec::new();
+        for tap in [Some(stream), Some(branch), of_layer(norm)].into_iter().chain(others).flatten() {
+            if terms.iter().any(|(known, _)| *known == tap) || tap == step.tap {
+                continue;
+            }
+            match self.value(tap, number)? {
+                Ok((_, wide)) if wide.shape() == sum.shape() => terms.push((tap, wide)),
+                _ if tap == stream || tap == branch => return Ok(None),
+                _ => {}
+            }
+        }
+        Ok(best_fit(sum.view(), &terms, of_layer(norm)))
+    }
+}
+
 /// NMSE below which a sum is what the fit says.
 const IS: f64 = 1e-6;
 
 /// Least squares of `sum` over the first of `terms`, stream, branch and `norm`; or, where that is not it, over the two of all that are.
-pub(crate) fn best_fit(sum: ArrayViewD<'_, f64>, terms: &[(Tap, ArrayD<f64>)], norm: Option<Tap>) -> Option<Fit> {
+fn best_fit(sum: ArrayViewD<'_, f64>, terms: &[(Tap, ArrayD<f64>)], norm: Option<Tap>) -> Option<Fit> {
     let (stream, branch) = (terms.first()?.0, terms.get(1)?.0);
     let over = |chosen: &[&(Tap, ArrayD<f64>)]| {
         let views: Vec<_> = chosen.iter().map(|(_, values)| values.view()).collect();
@@ -113,7 +144,6 @@ fn solve(system: &mut [Vec<f64>]) -> Option<Vec<f64>> {
 
 #[cfg(test)]
 mod tests {
-    use firstdiff_trace::Site;
     use ndarray::{Array, IxDyn};
 
     use super::*;

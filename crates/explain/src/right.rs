@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use firstdiff_compare::{Allowance, Operand, Outcome, Pair, Profile as Judged, judge, metrics::Metrics};
 use firstdiff_model::Profile;
-use firstdiff_trace::{DType, Site, Values};
+use firstdiff_trace::{Site, Values};
 use ndarray::ArrayD;
 
 /// Rounding of one operation, another order of summation included: a plain loop is six times as far off as sixteen lanes.
@@ -28,16 +28,6 @@ pub(crate) fn tolerance(profile: Profile, noise: f64, stretch: bool) -> f64 {
         Profile::F16 | Profile::Bf16 => (HALF_ROOM * noise).max(LEAST),
         Profile::Ggml { .. } if stretch => (FEW_EDGES * noise).max(10.0 * LEAST),
         Profile::Ggml { .. } => (EDGES * noise).max(10.0 * LEAST),
-    }
-}
-
-/// NMSE that storing a tap costs by itself.
-pub(crate) fn storage(dtype: DType) -> f64 {
-    match dtype {
-        DType::F64 => 0.0,
-        DType::F32 => 4e-15,
-        DType::F16 => 1e-7,
-        DType::BF16 => 6e-6,
     }
 }
 

@@ -11,10 +11,9 @@ impl Run<'_> {
     /// more of the first layers' taps come out. Gives what was not as the model has it.
     pub(crate) fn settle_layout(&mut self, declared: Option<QkRows>) -> Done<Vec<String>> {
         let (own, dims) = (self.recorded.model.qk_rows, self.recorded.model.plan.dims);
-        let other = if own == QkRows::Half { QkRows::Adjacent } else { QkRows::Half };
         let tokens = self.recorded.tokens.first().map_or(0, Vec::len);
         let square = tokens > 1 && (tokens == dims.heads || tokens == dims.kv_heads);
-        let orders = declared.map_or(vec![own, other], |order| vec![order]);
+        let orders = declared.map_or(vec![own, own.other()], |order| vec![order]);
         let ways = orders.iter().flat_map(|&order| [(order, false), (order, true)]).filter(|way| square || !way.1);
         // A rotation alone cannot tell: the other pairing looks like the other order. What is made by a matrix can.
         let made = |s: &&Step| turned(s.tap.site) || s.tap.site == Site::V;

@@ -90,6 +90,16 @@ pub enum QkRows {
     Adjacent,
 }
 
+impl QkRows {
+    /// The one that it is not.
+    pub fn other(self) -> QkRows {
+        match self {
+            QkRows::Half => QkRows::Adjacent,
+            QkRows::Adjacent => QkRows::Half,
+        }
+    }
+}
+
 /// Which token positions a tap holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]

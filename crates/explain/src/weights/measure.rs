@@ -1,7 +1,7 @@
 //! Are two tensors the same but for what their element types cost? By what the values are, then by how much they are off and where.
 
 use firstdiff_compare::metrics::Metrics;
-use firstdiff_model::Storage;
+use firstdiff_model::{Half, Storage};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use rayon::prelude::*;
@@ -131,10 +131,12 @@ impl Measured {
 
     /// Whether B is what a loader makes of A's blocks: the same, or some of it the same bit for bit.
     pub(crate) fn is_copy(&self) -> bool {
+        self.dequantised && (self.is_partly_equal() || matches!(self.same(), Some(Same::Values | Same::Rounded { .. })))
+    }
+
+    fn is_partly_equal(&self) -> bool {
         let sum = |part: fn(&Tile) -> usize| self.tiles.iter().map(part).sum::<usize>();
-        self.dequantised
-            && (matches!(self.same(), Some(Same::Values | Same::Rounded { .. }))
-                || sum(|t| t.equal) > sum(|t| t.metrics.len()) / COPY)
+        sum(|t| t.equal) > sum(|t| t.metrics.len()) / COPY
     }
 
     /// Whether A is quantised, and B is not.
@@ -160,8 +162,7 @@ impl Measured {
             // Any values between two steps are rounded to the same one: a factor on all of them shows in their mean alone.
             return noise.filter(|n| self.is_even(n, 0.0, BIAS * unit(follows))).map(|_| Same::Rounded { cut: false });
         }
-        let sum = |part: fn(&Tile) -> usize| self.tiles.iter().map(part).sum::<usize>();
-        let copied = self.dequantised && sum(|t| t.equal) > sum(|t| t.metrics.len()) / COPY;
+        let copied = self.dequantised && self.is_partly_equal();
         noise.filter(|n| !copied && self.is_noise(n)).map(|_| Same::Noise)
     }
 
@@ -242,34 +243,35 @@ fn arithmetic(a: &[f32], b: &[f32]) -> bool {
 
 /// Which of the two is the other rounded, and to what.
 fn rounded(a: &[f32], b: &[f32]) -> u8 {
+    let cut = |x: &f32| f32::from_bits(x.to_bits() & 0xffff_0000);
+    let ways = [
+        (follows::F16, is_rounded(a, b, Half::F16)),
+        (follows::BF16, is_rounded(a, b, Half::BF16)),
+        (follows::TO_F16, is_rounded(b, a, Half::F16)),
+        (follows::TO_BF16, is_rounded(b, a, Half::BF16)),
+        (follows::CUT, a.iter().map(cut).eq(b.iter().copied())),
+    ];
+    ways.iter().filter(|(_, holds)| *holds).fold(0, |all, (way, _)| all | way)
+}
+
+/// Whether `to` is `from` rounded. A block at a time, so that the processor's own conversion is used.
+fn is_rounded(from: &[f32], to: &[f32], half: Half) -> bool {
     const BLOCK: usize = 1024;
-    let mut left = follows::ALL & !follows::ARITHMETIC;
     let (mut f16s, mut bf16s, mut wide) = ([f16::ZERO; BLOCK], [bf16::ZERO; BLOCK], [0f32; BLOCK]);
-    for (a, b) in a.chunks(BLOCK).zip(b.chunks(BLOCK)) {
-        let len = a.len();
-        for (from, to, [in_f16, in_bf16]) in
-            [(a, b, [follows::F16, follows::BF16]), (b, a, [follows::TO_F16, follows::TO_BF16])]
-        {
-            if left & in_f16 != 0 {
-                f16s[..len].convert_from_f32_slice(from);
-                f16s[..len].convert_to_f32_slice(&mut wide[..len]);
-                left &= if wide[..len] == *to { left } else { !in_f16 };
+    from.chunks(BLOCK).zip(to.chunks(BLOCK)).all(|(from, to)| {
+        let wide = &mut wide[..from.len()];
+        match half {
+            Half::F16 => {
+                f16s[..from.len()].convert_from_f32_slice(from);
+                f16s[..from.len()].convert_to_f32_slice(wide);
             }
-            if left & in_bf16 != 0 {
-                bf16s[..len].convert_from_f32_slice(from);
-                bf16s[..len].convert_to_f32_slice(&mut wide[..len]);
-                left &= if wide[..len] == *to { left } else { !in_bf16 };
+            Half::BF16 => {
+                bf16s[..from.len()].convert_from_f32_slice(from);
+                bf16s[..from.len()].convert_to_f32_slice(wide);
             }
         }
-        let cut = |x: &f32| f32::from_bits(x.to_bits() & 0xffff_0000);
-        if left & follows::CUT != 0 && !a.iter().map(cut).eq(b.iter().copied()) {
-            left &= !follows::CUT;
-        }
-        if left == 0 {
-            break;
-        }
-    }
-    left
+        wide == to
+    })
 }
 
 fn noise_of(a: &[f32], b: &[f32], storages: [Option<Storage>; 2], width: usize) -> Noise {

@@ -1,7 +1,6 @@
 //! What is wrong with a tensor's values one by one? Constants, zeros, bytes read as another type, an offset, a factor, blocks unpacked wrongly.
 
 use firstdiff_model::Storage;
-use firstdiff_trace::QkRows;
 use half::{bf16, f16};
 
 use super::diagnose::{Diagnosis, Pair, close, found, near, place, slope};
@@ -152,8 +151,7 @@ const FEWEST_TOLD: usize = 16;
 fn shifted(pair: &Pair<'_>) -> Option<Diagnosis> {
     const FURTHEST: usize = 128;
     // In the order of the file: there the offset is wrong.
-    let other = |to| if to == QkRows::Half { QkRows::Adjacent } else { QkRows::Half };
-    let order = pair.expected_order().map(|order| RowOrder { to: other(order.to), ..order });
+    let order = pair.expected_order().map(|order| RowOrder { to: order.to.other(), ..order });
     let (a, b) = (pair.left.in_order(order).values(), pair.right.in_order(None).values());
     if a.len() < 128 {
         return None;

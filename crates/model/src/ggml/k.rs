@@ -46,7 +46,7 @@ pub(super) fn scales_and_minima(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
 
 /// Scale and minimum of each part of Q4_K or Q5_K.
 #[inline(always)]
-pub(super) fn parts(block: &[u8]) -> ([f32; 8], [f32; 8]) {
+fn parts(block: &[u8]) -> ([f32; 8], [f32; 8]) {
     let (d, m) = (f16_at(block, 0), f16_at(block, 2));
     let (scales, minima) = scales_and_minima(block[4..16].try_into().expect("12 bytes"));
     (scales.map(|x| d * f32::from(x)), minima.map(|x| m * f32::from(x)))
