@@ -11,6 +11,7 @@ use firstdiff_trace::{Producer, Recorder, Rows};
 use serde_json::json;
 
 use crate::baseline::{Baseline, Regression};
+use crate::explain::ExplainArgs;
 use crate::replay::ReplayArgs;
 use crate::screen::{Detail, render};
 use crate::session::{Judged, Session};
@@ -49,6 +50,9 @@ enum Command {
     /// Which operations are wrong in themselves? Runs each on the candidate's own recorded inputs
     #[command(after_help = crate::replay::HELP)]
     Replay(ReplayArgs),
+    /// Why? Which known mistake reproduces the candidate's own numbers
+    #[command(after_help = crate::explain::HELP)]
+    Explain(ExplainArgs),
     /// Did the weights load right? Compares two weight files of any formats, or a file with what an engine dumped
     #[command(after_help = crate::weights::HELP)]
     Weights(WeightsArgs),
@@ -176,6 +180,7 @@ pub fn main() -> u8 {
         Command::Compare(args) => run_compare(args),
         Command::Dump(args) => run_dump(args),
         Command::Replay(args) => crate::replay::run(args),
+        Command::Explain(args) => crate::explain::run(args),
         Command::Weights(args) => crate::weights::run(args),
         Command::Gate(args) => run_gate(args),
     };

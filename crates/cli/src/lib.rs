@@ -13,6 +13,7 @@
 pub mod baseline;
 pub mod bisect;
 pub mod command;
+mod explain;
 pub mod json;
 mod parity;
 mod progress;

@@ -33,6 +33,25 @@ impl Bar {
         }))
     }
 
+    /// A bar with words, if somebody is watching.
+    pub(crate) fn told() -> Bar {
+        Bar(std::io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len}").ok();
+            let bar = ProgressBar::new(0);
+            style.into_iter().for_each(|style| bar.set_style(style));
+            bar
+        }))
+    }
+
+    /// Says what is done now, and how far it is.
+    pub(crate) fn tell(&self, what: &str, done: usize, total: usize) {
+        if let Some(bar) = &self.0 {
+            bar.set_message(what.to_owned());
+            bar.set_length(total as u64);
+            bar.set_position(done as u64);
+        }
+    }
+
     pub(crate) fn step(&mut self, done: usize, total: usize) {
         if let Some(bar) = &self.0 {
             bar.set_length(total as u64);

@@ -24,7 +24,7 @@ recorded is computed from the nearest recorded taps before it; the fault then li
 
 /// A model, a candidate, and how to judge it.
 #[derive(Debug, Args)]
-pub(crate) struct ReplayArgs {
+pub(crate) struct CandidateArgs {
     /// A Hugging Face folder, a .gguf, a llama2.c .bin or a MiniMind .json
     pub(crate) model: PathBuf,
     /// The candidate's dump
@@ -45,6 +45,13 @@ pub(crate) struct ReplayArgs {
     /// Token positions the candidate holds: all, last, or 0,3,7
     #[arg(long)]
     pub(crate) rows: Option<Rows>,
+}
+
+/// What `replay` is asked.
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArgs {
+    #[command(flatten)]
+    pub(crate) of: CandidateArgs,
     /// Show every tap on a line of its own
     #[arg(long, short)]
     pub(crate) verbose: bool,
@@ -73,14 +80,21 @@ pub(crate) fn arithmetic(named: Named, cache: Cache) -> Profile {
     }
 }
 
+/// A model and a candidate's dump, ready to be judged.
+pub(crate) struct Given {
+    pub(crate) path: PathBuf,
+    pub(crate) model: Model,
+    pub(crate) dump: Dump,
+    pub(crate) named: Named,
+    pub(crate) why: String,
+    pub(crate) options: Options,
+}
+
 /// A replay and what it was of.
-struct Session {
-    args: ReplayArgs,
-    model: Model,
-    dump: Dump,
-    named: Named,
-    why: String,
-    replay: Replay,
+pub(crate) struct Session {
+    pub(crate) given: Given,
+    pub(crate) verbose: bool,
+    pub(crate) replay: Replay,
 }
 
 /// Replays, prints, and gives the exit code.
@@ -88,9 +102,13 @@ struct Session {
 /// # Errors
 /// When something cannot be read, or nothing can be judged.
 pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
-    let session = Session::new(args)?;
+    let (verbose, json) = (args.verbose, args.json.clone());
+    let given = args.of.open()?;
+    let mut bar = Bar::new(&given.dump);
+    let replay = replay(&given.model, &given.dump, &given.options, &mut |done, total| bar.step(done, total))?;
+    bar.finish();
+    let session = Session { given, verbose, replay };
     let verdict = session.verdict();
-    let json = session.args.json.clone();
     if let Some(path) = &json {
         crate::json::write(path, &session.json(&verdict))?;
     }
@@ -98,13 +116,18 @@ pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
         crate::command::print(session.screen(&verdict).as_str())?;
     }
     if let Verdict::Incomparable(reason) = &verdict {
-        bail!("incomparable: {}: {reason}", session.dump.path().display());
+        bail!("incomparable: {}: {reason}", session.given.dump.path().display());
     }
     Ok(crate::command::exit_code(&verdict))
 }
 
-impl Session {
-    fn new(args: ReplayArgs) -> Result<Session> {
+impl CandidateArgs {
+    /// Opens both, and settles what neither says.
+    ///
+    /// # Errors
+    /// When something cannot be read, or the tokens of a step are not known.
+    pub(crate) fn open(self) -> Result<Given> {
+        let args = self;
         let model = firstdiff_model::load(&args.model)?;
         let dump = Dump::open(&args.candidate)?;
         let (named, why) = match args.profile {
@@ -133,13 +156,12 @@ impl Session {
         let profile = arithmetic(named, cache);
         let rows = args.rows.clone();
         let options = Options { profile, tokens, tokens_are_known, decode_tokens, rows };
-        let mut bar = Bar::new(&dump);
-        let replay = replay(&model, &dump, &options, &mut |done, total| bar.step(done, total))?;
-        bar.finish();
-        Ok(Session { args, model, dump, named, why, replay })
+        Ok(Given { path: args.model, model, dump, named, why, options })
     }
+}
 
-    fn verdict(&self) -> Verdict {
+impl Session {
+    pub(crate) fn verdict(&self) -> Verdict {
         let (wrong, right) = (self.replay.count(|s| s == Status::Diverged), self.replay.count(Status::agrees));
         // That the embedding is a table says nothing of an engine.
         let only_table = right == 1
@@ -160,7 +182,7 @@ impl Session {
             (0, _) if !unclear.is_empty() => Verdict::Incomparable(format!(
                 "{} are off by no more than {} rounding costs, but are not its numbers (first {}): nobody can tell; {right} are right",
                 taps_in_words(unclear.len()),
-                self.named,
+                self.given.named,
                 unclear[0].report.place
             )),
             (0, 0) => Verdict::Incomparable(self.nothing()),
@@ -186,36 +208,50 @@ impl Session {
     }
 
     /// In the form that compare's own screen takes.
-    fn report(&self, verdict: &Verdict) -> Report {
+    pub(crate) fn report(&self, verdict: &Verdict) -> Report {
         let recorded = |t: &&Replayed| t.report.reason.as_deref() != Some("not recorded");
         Report {
             verdict: verdict.clone(),
-            profile: self.named,
+            profile: self.given.named,
             prompt: 0,
             first: None,
             taps: self.replay.taps.iter().filter(recorded).map(|t| t.report.clone()).collect(),
             warnings: self.replay.warnings.clone(),
-            unnamed: self.dump.unnamed().to_vec(),
+            unnamed: self.given.dump.unnamed().to_vec(),
         }
     }
 
     fn screen(&self, verdict: &Verdict) -> Screen {
         let mut screen = Screen::default();
-        let dims = &self.model.plan.dims;
-        let path = safe(&self.args.model.to_string_lossy());
-        let what = format!("({}, {} layers, {} wide)", self.model.plan.family, dims.layers, dims.hidden);
-        screen.line(&format!("model      {path}  {}", paint(DIM, &what)));
-        screen.line(&format!("candidate  {}", described(&self.dump)));
-        screen.line(&paint(
-            DIM,
-            &format!("judged as  {} ({}), each operation on the candidate's own inputs", self.named, self.why),
-        ));
+        self.heading(&mut screen);
         screen.line("");
         let report = self.report(verdict);
-        taps(&mut screen, &report, if self.args.verbose { Detail::Every } else { Detail::Folded });
+        taps(&mut screen, &report, if self.verbose { Detail::Every } else { Detail::Folded });
         screen.line("");
         self.conclusion(&mut screen, verdict, &report);
-        unchecked(&mut screen, &report, &self.dump.path().to_string_lossy());
+        self.rest(&mut screen, &report);
+        screen
+    }
+
+    /// What is judged, and as what.
+    pub(crate) fn heading(&self, screen: &mut Screen) {
+        let dims = &self.given.model.plan.dims;
+        let path = safe(&self.given.path.to_string_lossy());
+        let what = format!("({}, {} layers, {} wide)", self.given.model.plan.family, dims.layers, dims.hidden);
+        screen.line(&format!("model      {path}  {}", paint(DIM, &what)));
+        screen.line(&format!("candidate  {}", described(&self.given.dump)));
+        screen.line(&paint(
+            DIM,
+            &format!(
+                "judged as  {} ({}), each operation on the candidate's own inputs",
+                self.given.named, self.given.why
+            ),
+        ));
+    }
+
+    /// What was not checked, and what else is to be known.
+    pub(crate) fn rest(&self, screen: &mut Screen, report: &Report) {
+        unchecked(screen, report, &self.given.dump.path().to_string_lossy());
         let absent = self.replay.taps.len() - report.taps.len();
         if absent > 0 {
             let text = format!("{} of the model were not recorded", taps_in_words(absent));
@@ -224,7 +260,6 @@ impl Session {
         for warning in &self.replay.warnings {
             screen.line(&format!("{} {}", paint(WARN, "note:"), safe(warning)));
         }
-        screen
     }
 
     fn conclusion(&self, screen: &mut Screen, verdict: &Verdict, report: &Report) {
@@ -298,26 +333,32 @@ impl Session {
         }
     }
 
-    fn json(&self, verdict: &Verdict) -> Value {
-        let taps = self.replay.taps.iter().map(|t| {
+    /// Every tap, as JSON.
+    pub(crate) fn taps_json(&self) -> Vec<Value> {
+        let entry = |t: &Replayed| {
             let mut entry = crate::json::tap(&t.report);
             entry["exact_nmse"] = t.exact_nmse.into();
             entry["from"] = t.from.iter().map(ToString::to_string).collect();
             entry["through"] = t.through.iter().map(ToString::to_string).collect();
             entry["fit"] = fit_json(t);
             entry
-        });
+        };
+        self.replay.taps.iter().map(entry).collect()
+    }
+
+    fn json(&self, verdict: &Verdict) -> Value {
+        let taps = self.taps_json();
         json!({
             "schema": 1,
             "command": "replay",
             "verdict": verdict.name(),
             "reason": match verdict { Verdict::Incomparable(why) => Some(why), _ => None },
-            "profile": self.named.name(),
-            "model": self.args.model.to_string_lossy(),
-            "candidate": crate::json::provenance(&self.dump),
+            "profile": self.given.named.name(),
+            "model": self.given.path.to_string_lossy(),
+            "candidate": crate::json::provenance(&self.given.dump),
             "findings": self.replay.wrong().iter().map(|g| finding_json(g)).collect::<Vec<_>>(),
-            "taps": taps.collect::<Vec<_>>(),
-            "unnamed": self.dump.unnamed(),
+            "taps": taps,
+            "unnamed": self.given.dump.unnamed(),
             "warnings": self.replay.warnings,
         })
     }

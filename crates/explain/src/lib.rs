@@ -4,13 +4,17 @@
 //! [`replay`](mod@replay) runs every step of a model's Plan on the candidate's own recorded inputs: an error upstream cannot hide one here, so one
 //! run names every wrong operation. [`weights`] lays the tensors of two files against each other, in whatever format they are.
 
+pub mod explain;
+pub mod mistakes;
 pub mod replay;
 pub mod weights;
 
+mod imitate;
 mod local;
 mod recorded;
 mod residual;
 mod right;
+mod search;
 mod settle;
 
 pub use residual::Fit;

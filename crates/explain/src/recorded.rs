@@ -48,6 +48,11 @@ impl Recorded<'_> {
         self.dump.find(place.tap, place.step).is_some()
     }
 
+    /// Whether all of a tap was recorded in a step.
+    pub(crate) fn is_whole(&self, place: Place) -> bool {
+        self.holds(place) && self.positions(place).is_none()
+    }
+
     /// The shape the model gives to a tap in a step.
     pub(crate) fn shape(&self, place: Place) -> Vec<usize> {
         let dims = &self.model.plan.dims;
@@ -152,7 +157,7 @@ pub(crate) fn turned(site: Site) -> bool {
 }
 
 /// Heads of `width` elements brought into the order `to` from the other one.
-fn reordered(values: &[f64], to: QkRows, width: usize) -> Vec<f64> {
+pub(crate) fn reordered(values: &[f64], to: QkRows, width: usize) -> Vec<f64> {
     let mut out = vec![0.0; values.len()];
     for (from, out) in values.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
         for i in 0..width / 2 {

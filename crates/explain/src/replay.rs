@@ -95,40 +95,10 @@ pub fn replay(
     options: &Options,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Replay, ReplayError> {
-    let tokens =
-        std::iter::once(options.tokens.clone()).chain(options.decode_tokens.iter().map(|&t| vec![t])).collect();
-    let declared = dump.meta().qk_rows;
-    let recorded = Recorded {
-        dump,
-        model,
-        tokens,
-        rows: options.rows.clone(),
-        qk_rows: declared.unwrap_or(model.qk_rows),
-        heads_first: false,
-    };
-    let known = options.tokens_are_known;
-    let mut run =
-        Run { recorded, profile: options.profile, known, memo: HashMap::new(), wide: HashMap::new(), of_inputs: 0.0 };
+    let mut run = Run::new(model, dump, options);
     let mut warnings = Vec::new();
-    warnings.extend(run.settle_layout(declared)?);
-    let steps: BTreeSet<u32> = dump.entries().iter().map(|e| e.step).collect();
-    let total = steps.len() * model.plan.steps.len();
-    let (mut taps, mut done) = (Vec::new(), 0);
-    for &number in &steps {
-        let mut layer = None;
-        for step in &model.plan.steps {
-            if step.tap.layer != layer {
-                layer = step.tap.layer;
-                run.memo.clear();
-                run.wide.clear();
-            }
-            taps.push(run.judge(step, number)?);
-            done += 1;
-            progress(done, total);
-        }
-    }
-    warnings.extend(outside_the_plan(model, dump));
-    Ok(Replay { taps, warnings })
+    warnings.extend(run.settle_layout(dump.meta().qk_rows)?);
+    run.all(warnings, progress)
 }
 
 /// Taps that the model has not.
@@ -145,19 +115,62 @@ pub const UNCLEAR: &str = "unclear";
 
 pub(crate) struct Run<'a> {
     pub(crate) recorded: Recorded<'a>,
-    profile: Profile,
+    pub(crate) profile: Profile,
     /// Whether the tokens are known.
-    known: bool,
+    pub(crate) known: bool,
     /// What was computed for want of a recorded tap: in the profile's arithmetic, and in f64.
     pub(crate) memo: HashMap<Place, ArrayD<f32>>,
     pub(crate) wide: HashMap<Place, ArrayD<f64>>,
     /// NMSE that the recording's rounding of the inputs costs the step at hand.
-    of_inputs: f64,
+    pub(crate) of_inputs: f64,
 }
 
 pub(crate) type Done<T> = Result<T, ReplayError>;
 /// A value, or the reason why there is none.
-type Found<T> = Done<Result<T, String>>;
+pub(crate) type Found<T> = Done<Result<T, String>>;
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(model: &'a Model, dump: &'a Dump, options: &Options) -> Run<'a> {
+        let decoded = options.decode_tokens.iter().map(|&t| vec![t]);
+        let recorded = Recorded {
+            dump,
+            model,
+            tokens: std::iter::once(options.tokens.clone()).chain(decoded).collect(),
+            rows: options.rows.clone(),
+            qk_rows: dump.meta().qk_rows.unwrap_or(model.qk_rows),
+            heads_first: false,
+        };
+        let (memo, wide) = (HashMap::new(), HashMap::new());
+        Run { recorded, profile: options.profile, known: options.tokens_are_known, memo, wide, of_inputs: 0.0 }
+    }
+
+    /// Judges every step. `progress` is told how many of how many are done.
+    pub(crate) fn all(
+        &mut self,
+        mut warnings: Vec<String>,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Replay, ReplayError> {
+        let model = self.recorded.model;
+        let steps: BTreeSet<u32> = self.recorded.dump.entries().iter().map(|e| e.step).collect();
+        let total = steps.len() * model.plan.steps.len();
+        let (mut taps, mut done) = (Vec::new(), 0);
+        for &number in &steps {
+            let mut layer = None;
+            for step in &model.plan.steps {
+                if step.tap.layer != layer {
+                    layer = step.tap.layer;
+                    self.memo.clear();
+                    self.wide.clear();
+                }
+                taps.push(self.judge(step, number)?);
+                done += 1;
+                progress(done, total);
+            }
+        }
+        warnings.extend(outside_the_plan(model, self.recorded.dump));
+        Ok(Replay { taps, warnings })
+    }
+}
 
 impl Run<'_> {
     pub(crate) fn judge(&mut self, step: &Step, number: u32) -> Done<Replayed> {
@@ -352,7 +365,7 @@ impl Run<'_> {
     }
 
     /// The positions of a tap's rows within the step.
-    fn listed(&self, rows: &Rows, place: Place) -> Option<Vec<usize>> {
+    pub(crate) fn listed(&self, rows: &Rows, place: Place) -> Option<Vec<usize>> {
         let tokens = self.recorded.tokens.get(place.step as usize)?.len();
         let list = match rows {
             Rows::List(list) => list.clone(),
@@ -378,7 +391,7 @@ impl Run<'_> {
         (from.into_iter().collect(), through.into_iter().collect())
     }
 
-    fn verdict(
+    pub(crate) fn verdict(
         &self,
         step: &Step,
         place: Place,
@@ -460,7 +473,7 @@ impl Run<'_> {
 }
 
 /// Whether a recorded input has one right outcome: finite, and in scores at least one key a row that is not masked.
-fn can_be_read(site: Site, values: &ArrayD<f64>) -> bool {
+pub(crate) fn can_be_read(site: Site, values: &ArrayD<f64>) -> bool {
     const MASKED: f64 = -9000.0;
     match site {
         Site::Scores => values.rows().into_iter().all(|row| {
@@ -476,7 +489,7 @@ fn rowwise(op: &Op) -> bool {
     !matches!(op, Op::Qk | Op::Scores(_) | Op::Softmax | Op::Context)
 }
 
-fn joined<E: Clone>(parts: &[ArrayD<E>]) -> Result<ArrayD<E>, String> {
+pub(crate) fn joined<E: Clone>(parts: &[ArrayD<E>]) -> Result<ArrayD<E>, String> {
     let views: Vec<_> = parts.iter().map(|x| x.view()).collect();
     concatenate(Axis(0), &views).map_err(|e| format!("the rows of earlier steps do not fit: {e}"))
 }

@@ -1,0 +1,337 @@
+//! `firstdiff explain MODEL CAND`: why is it wrong? Arguments, screen and JSON.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use firstdiff_compare::{Status, Verdict, number};
+use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match, explain};
+use firstdiff_explain::mistakes::{advice, what};
+use firstdiff_trace::{Site, Tap};
+use serde_json::{Value, json};
+
+use crate::progress::Bar;
+use crate::replay::{CandidateArgs, Session};
+use crate::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
+use crate::words::{safe, shorten, taps_in_words};
+
+pub(crate) const HELP: &str = "Examples:
+  firstdiff explain models/TinyLlama out/dump
+  firstdiff explain model.gguf logits.npz --tokens 1,403,407         the logits alone: the whole model is run under each mistake
+  firstdiff explain model.gguf last.npz --rows last --faults 2
+
+Every operation that replay finds wrong is done again with each known mistake, and a cause is named only when the candidate's own numbers
+come out, to rounding. Several mistakes at once are tried where one is not it. Where little was recorded the stretch from the nearest
+recorded taps, or from the tokens, is run under each mistake.";
+
+/// What `explain` is asked.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    #[command(flatten)]
+    of: CandidateArgs,
+    /// How many mistakes at once to try between two recorded taps
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=5))]
+    faults: u8,
+    /// Seconds for the combinations of each stretch
+    #[arg(long, default_value_t = 60.0)]
+    seconds: f64,
+    /// Try these ids of the catalogue only
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    only: Vec<String>,
+    /// A reference's dump: whether it is right itself is judged as well
+    #[arg(long = "ref", value_name = "REF")]
+    reference: Option<PathBuf>,
+    /// List all that was tried, with the best residual of each
+    #[arg(long, short)]
+    verbose: bool,
+    /// Write the result as JSON to this file (- for standard output, instead of the screen)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Explains, prints, and gives the exit code.
+///
+/// # Errors
+/// When something cannot be read, or nothing can be judged.
+pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
+    let effort = Effort { only: args.only.clone(), faults: usize::from(args.faults), seconds: args.seconds };
+    let reference = args.reference.as_ref().map(|path| of_reference(&args.of, path, &effort)).transpose()?;
+    let explained = explained(args.of, &effort)?;
+    let verdict = explained.session.verdict();
+    if let Some(path) = &args.json {
+        crate::json::write(path, &explained.json(&verdict, reference.as_ref()))?;
+    }
+    if args.json.as_deref() != Some(Path::new("-")) {
+        let mut screen = Screen::default();
+        explained.screen(&mut screen, &verdict, args.verbose);
+        if let Some(reference) = &reference {
+            reference.beside(&mut screen);
+        }
+        crate::command::print(screen.as_str())?;
+    }
+    if let Verdict::Incomparable(reason) = &verdict {
+        bail!("incomparable: {}: {reason}", explained.session.given.dump.path().display());
+    }
+    Ok(crate::command::exit_code(&verdict))
+}
+
+/// A dump that was explained.
+struct Explained {
+    session: Session,
+    findings: Vec<Finding>,
+    invisible: Vec<String>,
+}
+
+fn explained(of: CandidateArgs, effort: &Effort) -> Result<Explained> {
+    let given = of.open()?;
+    let bar = Mutex::new(Bar::told());
+    let tell = |what: &str, done: usize, total: usize| {
+        if let Ok(bar) = bar.lock() {
+            bar.tell(what, done, total);
+        }
+    };
+    let Explanation { replay, findings, invisible } =
+        explain(&given.model, &given.dump, &given.options, effort, &tell)?;
+    if let Ok(bar) = bar.into_inner() {
+        bar.finish();
+    }
+    Ok(Explained { session: Session { given, verbose: false, replay }, findings, invisible })
+}
+
+/// The reference, explained in its own right.
+fn of_reference(of: &CandidateArgs, path: &Path, effort: &Effort) -> Result<Explained> {
+    let args = CandidateArgs {
+        model: of.model.clone(),
+        candidate: path.to_owned(),
+        profile: None,
+        cache: None,
+        tokens: of.tokens.clone(),
+        decode_tokens: of.decode_tokens.clone(),
+        rows: None,
+    };
+    explained(args, effort)
+}
+
+impl Explained {
+    fn screen(&self, screen: &mut Screen, verdict: &Verdict, verbose: bool) {
+        self.session.heading(screen);
+        screen.line("");
+        let report = self.session.report(verdict);
+        let right = report.count(Status::agrees);
+        match verdict {
+            Verdict::Parity => {
+                let (all, unchecked) = (report.taps.len(), report.taps.len() - right);
+                let rest = if unchecked > 0 { format!("; {unchecked} not checked") } else { String::new() };
+                let text = format!("{right} of {} come out right from what they read{rest}", taps_in_words(all));
+                screen.line(&format!("{} {text}; there is nothing to explain", paint(GOOD, "parity:")));
+            }
+            Verdict::Incomparable(reason) => screen.line(&format!("{} {reason}", paint(WARN, "incomparable:"))),
+            Verdict::Diverged => {
+                let proved = self.findings.iter().filter(|f| f.matched == Match::Reproduced).count();
+                let open = self.findings.len() - proved;
+                let causes = |n: usize| format!("{n} cause{}", if n == 1 { "" } else { "s" });
+                let rest = match open {
+                    0 => String::new(),
+                    1 => ", and a fault without a known one".into(),
+                    n => format!(", and {n} faults without a known one"),
+                };
+                screen.line(&format!(
+                    "{} {} proved{rest}; {} right",
+                    paint(BAD, "diverged:"),
+                    causes(proved),
+                    taps_in_words(right)
+                ));
+                for finding in &self.findings {
+                    self.finding(screen, finding, verbose);
+                }
+            }
+        }
+        self.session.rest(screen, &report);
+        if !self.invisible.is_empty() {
+            let list = self.invisible.join(", ");
+            screen.line(&format!("{} what was recorded could not have shown: {list}", paint(WARN, "not shown:")));
+        }
+    }
+
+    /// What, the proof, what to change.
+    fn finding(&self, screen: &mut Screen, finding: &Finding, verbose: bool) {
+        let place = where_of(&finding.taps);
+        match (&finding.cause, finding.matched) {
+            (Some(cause), Match::Reproduced) => {
+                screen.line(&format!("  {}: {} ({})", paint(BOLD, &place), what(cause.id), in_words(cause)));
+                let mut proof = format!(
+                    "imitating it leaves NMSE {} of {}",
+                    number(finding.residual_nmse),
+                    number(finding.base_nmse)
+                );
+                if !finding.alternatives.is_empty() {
+                    let others: Vec<String> = finding.alternatives.iter().map(in_words).collect();
+                    proof.push_str(&format!("; so does {}", shorten(&others, 4)));
+                }
+                screen.line(&format!("    {proof}"));
+                screen.line(&format!("    {} {}", paint(DIM, "mend:"), advice(cause.id)));
+            }
+            _ => self.open_finding(screen, finding, &place, verbose),
+        }
+        if let Some(note) = &finding.note {
+            screen.line(&format!("    {} {}", paint(WARN, "note:"), safe(note)));
+        }
+    }
+
+    /// A fault without a cause: what came nearest, and what it is not.
+    fn open_finding(&self, screen: &mut Screen, finding: &Finding, place: &str, verbose: bool) {
+        screen.line(&format!(
+            "  {}: {}, no known mistake reproduces it (NMSE {})",
+            paint(BOLD, place),
+            finding.op,
+            number(finding.base_nmse)
+        ));
+        if finding.matched == Match::Closest {
+            let near: Vec<String> = finding.alternatives.iter().map(in_words).collect();
+            let text =
+                format!("nearest, but not it: {} leaves NMSE {}", near.join(" with "), number(finding.residual_nmse));
+            screen.line(&format!("    {text}"));
+        }
+        let mut tried: Vec<(&str, f64)> = finding.tried.iter().map(|(id, r)| (*id, *r)).collect();
+        tried.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let words: Vec<String> = tried
+            .iter()
+            .map(|(id, r)| if verbose { format!("{id} ({})", number(*r)) } else { (*id).to_owned() })
+            .collect();
+        if !words.is_empty() {
+            let text = if verbose { words.join(", ") } else { shorten(&words, 8) };
+            screen.line(&format!("    ruled out: {text}"));
+        }
+        if finding.through.is_empty() {
+            if let Some(fit) = self
+                .session
+                .replay
+                .taps
+                .iter()
+                .find(|t| Some(t.report.place.tap) == finding.taps.first().copied())
+                .and_then(|t| t.fit.as_ref())
+            {
+                screen.line(&format!("    as a sum: {} (leaves NMSE {})", fit.in_words(), number(fit.residual_nmse)));
+            }
+            screen.line(&format!(
+                "    {} look at the code of this operation alone: all it reads is right",
+                paint(DIM, "next:")
+            ));
+        } else {
+            let names: Vec<String> = finding.through.iter().map(ToString::to_string).collect();
+            screen.line(&format!(
+                "    {} record {} as well: that tells which operation it is",
+                paint(DIM, "next:"),
+                shorten(&names, 4)
+            ));
+        }
+    }
+
+    /// What is said of a reference.
+    fn beside(&self, screen: &mut Screen) {
+        let path = safe(&self.session.given.dump.path().to_string_lossy());
+        let text = match self.session.verdict() {
+            Verdict::Parity => format!("{path} is right by itself"),
+            Verdict::Incomparable(reason) => format!("{path}: {reason}"),
+            Verdict::Diverged => format!("{path} is wrong itself"),
+        };
+        screen.line("");
+        screen.line(&format!("reference  {text}"));
+        for finding in &self.findings {
+            self.finding(screen, finding, false);
+        }
+    }
+
+    fn json(&self, verdict: &Verdict, reference: Option<&Explained>) -> Value {
+        let mut out = json!({
+            "schema": 1,
+            "command": "explain",
+            "verdict": verdict.name(),
+            "reason": match verdict { Verdict::Incomparable(why) => Some(why), _ => None },
+            "profile": self.session.given.named.name(),
+            "model": self.session.given.path.to_string_lossy(),
+            "candidate": crate::json::provenance(&self.session.given.dump),
+            "findings": self.findings.iter().map(finding_json).collect::<Vec<_>>(),
+            "invisible": self.invisible,
+            "taps": self.session.taps_json(),
+            "unnamed": self.session.given.dump.unnamed(),
+            "warnings": self.session.replay.warnings,
+        });
+        if let Some(reference) = reference {
+            out["reference"] = json!({
+                "verdict": reference.session.verdict().name(),
+                "candidate": crate::json::provenance(&reference.session.given.dump),
+                "findings": reference.findings.iter().map(finding_json).collect::<Vec<_>>(),
+            });
+        }
+        out
+    }
+}
+
+/// `rope-theta, theta 10000`.
+fn in_words(cause: &Cause) -> String {
+    let params = cause
+        .params
+        .iter()
+        .map(|(name, value)| format!(", {name} {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned)));
+    format!("{}{}", cause.id, params.collect::<String>())
+}
+
+/// `layers 0-2, q_rope and k_rope`.
+fn where_of(taps: &[Tap]) -> String {
+    let mut sites: Vec<Site> = Vec::new();
+    for tap in taps {
+        if !sites.contains(&tap.site) {
+            sites.push(tap.site);
+        }
+    }
+    let names: Vec<&str> = sites.iter().map(|s| s.name()).collect();
+    let names = match names.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => names.join(""),
+    };
+    let layers: std::collections::BTreeSet<u32> = taps.iter().filter_map(|t| t.layer).collect();
+    let (Some(first), Some(last)) = (layers.first(), layers.last()) else { return names };
+    let all = (*last - *first) as usize + 1 == layers.len();
+    let list = if all {
+        format!("{first}-{last}")
+    } else {
+        layers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    };
+    if layers.len() == 1 { format!("layer {first}, {names}") } else { format!("layers {list}, {names}") }
+}
+
+fn cause_json(cause: &Cause) -> Value {
+    let params: serde_json::Map<_, _> =
+        cause.params.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+    json!({"cause": cause.id, "params": params})
+}
+
+fn finding_json(finding: &Finding) -> Value {
+    let proved = finding.cause.as_ref().filter(|_| finding.matched == Match::Reproduced);
+    let layers: std::collections::BTreeSet<u32> = finding.taps.iter().filter_map(|t| t.layer).collect();
+    let mut ids: Vec<&str> = Vec::new();
+    for other in &finding.alternatives {
+        if !ids.contains(&other.id) && proved.is_none_or(|p| p.id != other.id) {
+            ids.push(other.id);
+        }
+    }
+    json!({
+        "tap": finding.taps.first().map(ToString::to_string),
+        "taps": finding.taps.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "shown_at": finding.shown_at.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "op": finding.op,
+        "layers": layers,
+        "cause": proved.map(|cause| cause.id),
+        "params": proved.map_or(json!({}), |cause| cause_json(cause)["params"].clone()),
+        "match": finding.matched.name(),
+        "residual_nmse": finding.residual_nmse,
+        "base_nmse": finding.base_nmse,
+        "alternatives": if proved.is_some() { ids } else { Vec::new() },
+        "also": finding.alternatives.iter().map(cause_json).collect::<Vec<_>>(),
+        "through": finding.through.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "tried": finding.tried.iter().map(|(id, residual)| json!({"cause": id, "residual_nmse": residual})).collect::<Vec<_>>(),
+        "note": finding.note,
+    })
+}

@@ -1,0 +1,172 @@
+//! What would come out if a mistake were made? Steps run as a set of edits says, on what the candidate recorded, or from the tokens.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+
+use firstdiff_compare::Place;
+use firstdiff_model::{Chunk, Op, Profile, Step};
+use firstdiff_trace::{Site, Tap};
+use ndarray::ArrayD;
+
+use crate::mistakes::{At, Edit};
+use crate::recorded::Recorded;
+use crate::replay::{can_be_read, joined};
+
+/// A value, shared.
+type Value = Arc<ArrayD<f64>>;
+
+/// Values that no edit touches, in each arithmetic: whether in f64.
+pub(crate) type Shared = Mutex<HashMap<(Place, bool), Option<Value>>>;
+
+/// The run under a set of edits.
+pub(crate) struct Imitation<'r, 'a> {
+    recorded: &'r Recorded<'a>,
+    profile: Profile,
+    shared: &'r Shared,
+    edits: HashMap<Tap, Vec<&'r Edit>>,
+    /// What is never read as recorded, though it was.
+    target: Place,
+    memo: HashMap<Place, Option<Value>>,
+    touched: HashMap<Place, bool>,
+}
+
+impl<'r, 'a> Imitation<'r, 'a> {
+    pub(crate) fn new(
+        recorded: &'r Recorded<'a>,
+        profile: Profile,
+        shared: &'r Shared,
+        edits: impl IntoIterator<Item = &'r Edit>,
+        target: Place,
+    ) -> Imitation<'r, 'a> {
+        let mut by_tap: HashMap<Tap, Vec<&Edit>> = HashMap::new();
+        for edit in edits {
+            by_tap.entry(edit.tap).or_default().push(edit);
+        }
+        Imitation { recorded, profile, shared, edits: by_tap, target, memo: HashMap::new(), touched: HashMap::new() }
+    }
+
+    /// The target's value; `None` where it cannot be computed.
+    pub(crate) fn run(mut self) -> Option<ArrayD<f64>> {
+        self.value(self.target).map(Arc::unwrap_or_clone)
+    }
+
+    /// What a step of the target's reads, as the candidate recorded it or as computed.
+    pub(crate) fn inputs(&mut self, step: &Step, number: u32) -> Option<Vec<ArrayD<f64>>> {
+        self.read(step, &step.reads, number)
+    }
+
+    fn read(&mut self, step: &Step, reads: &[Tap], number: u32) -> Option<Vec<ArrayD<f64>>> {
+        let cached = matches!(step.op, Op::Qk | Op::Context);
+        let mut inputs = Vec::new();
+        for (at, &tap) in reads.iter().enumerate() {
+            if cached && at == 1 {
+                let parts: Option<Vec<ArrayD<f64>>> =
+                    (0..=number).map(|step| self.value(Place { step, tap }).map(Arc::unwrap_or_clone)).collect();
+                inputs.push(joined(&parts?).ok()?);
+            } else {
+                inputs.push(self.value(Place { step: number, tap }).map(Arc::unwrap_or_clone)?);
+            }
+        }
+        Some(inputs)
+    }
+
+    fn value(&mut self, place: Place) -> Option<Value> {
+        if let Some(known) = self.memo.get(&place) {
+            return known.clone();
+        }
+        let touched = self.is_touched(place);
+        let exact = self.profile == Profile::Exact;
+        if !touched
+            && place != self.target
+            && let Some(known) = self.shared.lock().ok()?.get(&(place, exact))
+        {
+            return known.clone();
+        }
+        let value = if place != self.target && self.recorded.is_whole(place) {
+            self.recorded.read(place).ok().filter(|x| can_be_read(place.tap.site, x)).map(Arc::new)
+        } else {
+            self.computed(place).map(Arc::new)
+        };
+        if touched || place == self.target {
+            self.memo.insert(place, value.clone());
+        } else {
+            self.shared.lock().ok()?.insert((place, exact), value.clone());
+        }
+        if matches!(place.tap.site, Site::Context) {
+            // Squares of the number of tokens, for each head: read by nobody else.
+            self.memo.retain(|p, _| !matches!(p.tap.site, Site::Qk | Site::Scores | Site::Probs));
+        }
+        value
+    }
+
+    fn computed(&mut self, place: Place) -> Option<ArrayD<f64>> {
+        let recorded = self.recorded;
+        let step = recorded.model.plan.step(place.tap)?;
+        let chain = self.edits.get(&place.tap).cloned().unwrap_or_default();
+        let reads = chain.iter().map(|e| &e.reads).find(|reads| **reads != step.reads).unwrap_or(&step.reads).clone();
+        let inputs = self.read(step, &reads, place.step)?;
+        let tokens = recorded.tokens.get(place.step as usize)?;
+        if tokens.is_empty() {
+            return None;
+        }
+        let at = At {
+            step,
+            inputs: &inputs,
+            chunk: Chunk { tokens, start: recorded.start(place.step) },
+            prefill: recorded.tokens.first().map_or(0, Vec::len),
+            model: recorded.model,
+            profile: self.profile,
+            inner: &[],
+            unread_from: None,
+        };
+        match chain.split_first() {
+            None => at.right(),
+            Some((first, inner)) => first.value(&At { inner, ..at }),
+        }
+    }
+
+    /// Whether an edit can change a value.
+    fn is_touched(&mut self, place: Place) -> bool {
+        if let Some(&known) = self.touched.get(&place) {
+            return known;
+        }
+        let touched = self.touches(place);
+        self.touched.insert(place, touched);
+        touched
+    }
+
+    fn touches(&mut self, place: Place) -> bool {
+        if self.edits.is_empty() {
+            return false;
+        }
+        if place != self.target && self.recorded.is_whole(place) {
+            return false;
+        }
+        if self.edits.contains_key(&place.tap) {
+            return true;
+        }
+        let Some(step) = self.recorded.model.plan.step(place.tap) else { return false };
+        let cached = step.cached();
+        step.reads.iter().any(|&tap| {
+            let first = if cached == Some(tap) { 0 } else { place.step };
+            (first..=place.step).any(|step| self.is_touched(Place { step, tap }))
+        })
+    }
+}
+
+/// The steps that a target is computed by, from the nearest taps that were recorded whole: the target's own last.
+pub(crate) fn segment<'a>(recorded: &Recorded<'a>, target: Place) -> Vec<&'a Step> {
+    let plan = &recorded.model.plan;
+    let mut needed = HashSet::from([target.tap]);
+    let mut steps = Vec::new();
+    for step in plan.steps.iter().rev() {
+        if !needed.contains(&step.tap) {
+            continue;
+        }
+        steps.push(step);
+        let whole = |tap: Tap| recorded.is_whole(Place { step: target.step, tap });
+        needed.extend(step.reads.iter().filter(|&&tap| !whole(tap)));
+    }
+    steps.reverse();
+    steps
+}

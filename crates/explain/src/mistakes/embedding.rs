@@ -1,0 +1,88 @@
+//! What is done wrong with tokens and their embedding? Right: row `token` of the matrix, times the family's factor.
+
+use firstdiff_model::{Chunk, eval_step};
+use serde_json::json;
+
+use super::{At, List, Out, Seen, factor, snapped};
+
+pub(super) fn listed(list: &mut List<'_>, tokens: &[Vec<u32>]) {
+    let prompt = tokens.first().cloned().unwrap_or_default();
+    // One more BOS in front, the last token lost; the first token lost.
+    for (kind, shifted) in others(&prompt) {
+        list.add("tokens-differ", vec![("kind", json!(kind))], move |at| of_tokens(at, &shifted));
+    }
+    list.add("tokens-differ", vec![("kind", json!("ids-one-too-high"))], |at| moved(at, 1));
+    list.add("tokens-differ", vec![("kind", json!("ids-one-too-low"))], |at| moved(at, -1));
+    let root = (list.model.plan.dims.hidden as f64).sqrt();
+    // √D · row, where this family has no such factor.
+    list.add("embed-scale", vec![("factor", json!("sqrt(D)"))], move |at| times(at, root));
+    list.add("embed-scale", vec![("factor", json!("1/sqrt(D)"))], move |at| times(at, 1.0 / root));
+    super::linear::misread(list);
+}
+
+/// Prompts of the same length that a tokenizer gives instead.
+fn others(prompt: &[u32]) -> Vec<(&'static str, Vec<u32>)> {
+    let Some((&first, rest)) = prompt.split_first() else { return Vec::new() };
+    let front = |id: u32| std::iter::once(id).chain(prompt[..prompt.len() - 1].iter().copied()).collect();
+    let mut all = vec![("first-doubled", front(first))];
+    if first != 1 {
+        all.push(("bos-added", front(1)));
+    }
+    all.push(("bos-0-added", front(0)));
+    let mut lost = rest.to_vec();
+    lost.extend(rest.last());
+    all.push(("first-lost", lost));
+    all
+}
+
+fn of_tokens(at: &At<'_>, tokens: &[u32]) -> Out {
+    if at.chunk.start > 0 || tokens.len() != at.chunk.tokens.len() {
+        return at.right();
+    }
+    At { chunk: Chunk { tokens, start: 0 }, step: at.step, ..*at }.right()
+}
+
+fn moved(at: &At<'_>, by: i64) -> Out {
+    let vocab = at.model.plan.dims.vocab as i64;
+    let tokens: Vec<u32> = at.chunk.tokens.iter().map(|&t| (i64::from(t) + by).rem_euclid(vocab) as u32).collect();
+    At { chunk: Chunk { tokens: &tokens, start: at.chunk.start }, step: at.step, ..*at }.right()
+}
+
+fn times(at: &At<'_>, c: f64) -> Out {
+    Some(at.kept(at.right()?.mapv(|x| x * c)))
+}
+
+/// The ids whose rows these are, and the factor on them.
+pub(super) fn fitted(list: &mut List<'_>, seen: &Seen<'_>) {
+    if let Some(c) = factor(seen.own, seen.right).map(|c| snapped(c, 1e-6)).filter(|c| (c - 1.0).abs() > 1e-9) {
+        list.add("embed-multiplier", vec![("factor", json!(c))], move |at| times(at, c));
+    }
+    if let Some(tokens) = ids(list, seen).filter(|ids| ids != seen.chunk.tokens) {
+        list.add("tokens-differ", vec![("tokens", json!(tokens))], move |at| {
+            At { chunk: Chunk { tokens: &tokens, start: at.chunk.start }, step: at.step, ..*at }.right()
+        });
+    }
+}
+
+/// Which row of the table each of the candidate's rows is.
+fn ids(list: &List<'_>, seen: &Seen<'_>) -> Option<Vec<u32>> {
+    let view = list.model.weights.view(*list.step.weights.first()?).ok()?;
+    let [vocab, width] = *view.shape() else { return None };
+    let own = super::flat(seen.own)?;
+    let mut found = vec![None; own.nrows()];
+    const TILE: usize = 256;
+    for first in (0..vocab).step_by(TILE) {
+        let tile = view.rows::<f32>(first..(first + TILE).min(vocab));
+        for (row, found) in own.rows().into_iter().zip(&mut found).filter(|(_, found)| found.is_none()) {
+            let near =
+                |id: usize| (0..width).all(|i| (f64::from(tile[[id, i]]) - row[i]).abs() <= 1e-2 * row[i].abs() + 1e-9);
+            *found = (0..tile.nrows()).find(|&id| near(id)).map(|id| (first + id) as u32);
+        }
+    }
+    let ids: Option<Vec<u32>> = found.into_iter().collect();
+    let ids = ids?;
+    // Only if they are those rows, and not just like them.
+    let chunk = Chunk { tokens: &ids, start: 0 };
+    eval_step::<f64>(list.step, &[], chunk, &list.model.weights).ok()?;
+    Some(ids)
+}

@@ -1,0 +1,270 @@
+//! What is done wrong in a norm? Right: w · x / √(mean(x²) + eps) over the last axis.
+
+use firstdiff_model::{Op, Profile, Role, WeightRef};
+use firstdiff_trace::Site;
+use ndarray::ArrayD;
+use serde_json::json;
+
+use super::{At, List, Out, Params, Seen, by_row, factor, snapped};
+
+/// Every site of a norm.
+const SITES: [(Site, Role); 5] = [
+    (Site::AttnNorm, Role::AttnNorm),
+    (Site::FfnNorm, Role::FfnNorm),
+    (Site::QNorm, Role::QNorm),
+    (Site::KNorm, Role::KNorm),
+    (Site::FinalNorm, Role::FinalNorm),
+];
+
+pub(super) fn listed(list: &mut List<'_>, eps: f64) {
+    // w · x / √(mean(x²) + e)
+    for other in [1e-6, 1e-5, 1e-8, 1e-12, 0.0, 1e-7, 1e-4, 1e-3] {
+        if (other - eps).abs() > 0.01 * eps {
+            list.op("norm-eps", vec![("eps", json!(other))], Op::RmsNorm { eps: other });
+        }
+    }
+    // w · x / (√mean(x²) + eps)
+    list.add("norm-eps-outside", vec![], move |at| scaled(at, |mean| 1.0 / (mean.sqrt() + eps)));
+    // w² · x / √…
+    list.add("norm-weight-twice", vec![], |at| weighed(at, |w| w));
+    // x / √…
+    list.add("norm-weight-omitted", vec![], |at| normed(at, |_| 1.0));
+    // (1 + w) · x / √…
+    list.add("norm-plus-one", vec![], |at| normed(at, |w| 1.0 + w));
+    list.add("norm-plus-one", vec![("kind", json!("missing"))], |at| normed(at, |w| w - 1.0));
+    // w · (x - mean(x)) / √(var(x) + eps)
+    list.add("norm-centered", vec![], |at| {
+        at.on(&[by_row(at.input(0)?, |row| {
+            let mean = row.iter().sum::<f64>() / row.len() as f64;
+            row.iter_mut().for_each(|x| *x -= mean);
+        })])
+    });
+    // w · x / √(Σx² + eps)
+    list.add("norm-sum", vec![], move |at| {
+        let n = width(at)?;
+        widened(at, eps, 1.0, n)
+    });
+    // One mean over all rows
+    list.add("norm-axis", vec![("kind", json!("whole-tensor"))], move |at| over_all(at, eps));
+    list.add("norm-axis", vec![("kind", json!("over-positions"))], move |at| over_positions(at, eps));
+    if matches!(list.site(), Site::QNorm | Site::KNorm) {
+        list.add("norm-width", vec![("kind", json!("all-heads"))], move |at| over_heads(at, eps));
+    }
+    widths(list, eps);
+    gains(list);
+    omitted(list);
+    if list.site() == Site::QNorm || list.site() == Site::KNorm {
+        order(list);
+    }
+    // The feed-forward reads the layer's input, as attention does.
+    if let (Site::FfnNorm, Some(stream)) = (list.site(), list.stream()) {
+        list.read("residual-parallel", vec![], &[stream]);
+    }
+}
+
+/// The sum divided by another width than the row's.
+fn widths(list: &mut List<'_>, eps: f64) {
+    let n = list.model.plan.dims.shape(list.step.weights[0].role)[0];
+    let dims = &list.model.plan.dims;
+    let mut others =
+        vec![n.next_power_of_two(), n.next_multiple_of(32), n.next_multiple_of(64), n.next_multiple_of(128)];
+    others.extend([
+        n.next_multiple_of(256),
+        n / 2,
+        2 * n,
+        dims.ffn,
+        dims.heads * dims.head_dim,
+        dims.hidden,
+        dims.head_dim,
+    ]);
+    others.sort_unstable();
+    others.dedup();
+    for other in others.into_iter().filter(|&m| m != n && m > 0) {
+        width_edit(list, eps, other);
+    }
+}
+
+fn width_edit(list: &mut List<'_>, eps: f64, other: usize) {
+    list.add("norm-width", vec![("width", json!(other))], move |at| {
+        let n = width(at)?;
+        widened(at, eps, other as f64, n)
+    });
+}
+
+/// Another norm's gain, or another layer's.
+fn gains(list: &mut List<'_>) {
+    let own = list.step.weights[0];
+    let mut others: Vec<WeightRef> = SITES
+        .iter()
+        .map(|&(_, role)| WeightRef { layer: if role == Role::FinalNorm { None } else { own.layer.or(Some(0)) }, role })
+        .collect();
+    for layer in 0..list.model.plan.dims.layers {
+        others.push(WeightRef { layer: own.layer.map(|_| layer), role: own.role });
+    }
+    let mut seen = vec![own];
+    for other in others {
+        if !seen.contains(&other) && list.model.weights.shape(other) == list.model.weights.shape(own) {
+            seen.push(other);
+            let name = list.model.weights.name(other);
+            let params: Params = match (other.layer, own.layer) {
+                (Some(l), Some(o)) if l != o => vec![("layer", json!(i64::from(l) - i64::from(o)))],
+                _ if counterpart(own.role) == Some(other.role) => vec![("weight", json!("the layer's other norm"))],
+                _ => vec![("weight", json!(short(&name)))],
+            };
+            list.weights("norm-wrong-weight", params, vec![other]);
+        }
+    }
+}
+
+fn counterpart(role: Role) -> Option<Role> {
+    match role {
+        Role::AttnNorm => Some(Role::FfnNorm),
+        Role::FfnNorm => Some(Role::AttnNorm),
+        Role::QNorm => Some(Role::KNorm),
+        Role::KNorm => Some(Role::QNorm),
+        _ => None,
+    }
+}
+
+/// A weight's name without its layer.
+fn short(name: &str) -> String {
+    name.split('.').filter(|part| part.parse::<u32>().is_err()).collect::<Vec<_>>().join(".")
+}
+
+fn omitted(list: &mut List<'_>) {
+    let last = list.site() == Site::FinalNorm;
+    if last {
+        list.add("final-norm-omitted", vec![("kind", json!("omitted"))], |at| at.input(0).cloned());
+        list.add("final-norm-omitted", vec![("kind", json!("twice"))], |at| at.on(&[at.right()?]));
+    } else {
+        list.add("norm-omitted", vec![], |at| at.input(0).cloned());
+        list.add("norm-omitted", vec![("kind", json!("twice"))], |at| at.on(&[at.right()?]));
+    }
+    let id = if last { "final-norm-omitted" } else { "norm-omitted" };
+    list.add(id, vec![("kind", json!("gain-only"))], |at| {
+        let w = at.vector(0)?;
+        Some(at.kept(by_row(at.input(0)?, |row| row.iter_mut().zip(&w).for_each(|(x, w)| *x *= w))))
+    });
+}
+
+/// QK-norm after the rotation.
+fn order(list: &mut List<'_>) {
+    let from = if list.site() == Site::QNorm { Site::QRope } else { Site::KRope };
+    if let Some(rotated) = list.sibling(from) {
+        list.read("qk-norm-order", vec![], &[rotated]);
+        let last = list.edits.len() - 1;
+        list.edits[last].with = &[Site::QNorm, Site::KNorm, Site::QRope, Site::KRope, Site::Qk];
+    }
+}
+
+fn width(at: &At<'_>) -> Option<f64> {
+    at.input(0)?.shape().last().map(|&n| n as f64)
+}
+
+/// w · x · scale(mean(x²)).
+fn scaled(at: &At<'_>, scale: impl Fn(f64) -> f64) -> Out {
+    let w = at.vector(0)?;
+    let square = squares(at.profile);
+    Some(at.kept(by_row(at.input(0)?, |row| {
+        let factor = scale(square(row));
+        row.iter_mut().zip(&w).for_each(|(x, w)| *x *= factor * w);
+    })))
+}
+
+/// The mean square; of an engine in f32, infinite where f32's squares are.
+fn squares(profile: Profile) -> fn(&[f64]) -> f64 {
+    match profile {
+        Profile::Exact => mean_square,
+        _ => |row| row.iter().map(|&x| f64::from(x as f32 * x as f32)).sum::<f64>() / row.len() as f64,
+    }
+}
+
+fn mean_square(row: &[f64]) -> f64 {
+    row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64
+}
+
+/// The norm times a function of the gain.
+fn weighed(at: &At<'_>, of: impl Fn(f64) -> f64) -> Out {
+    let w = at.vector(0)?;
+    Some(at.kept(by_row(&at.right()?, |row| row.iter_mut().zip(&w).for_each(|(x, &w)| *x *= of(w)))))
+}
+
+/// The norm with another gain.
+pub(super) fn normed(at: &At<'_>, gain: impl Fn(f64) -> f64) -> Out {
+    let Op::RmsNorm { eps } = at.step.op else { return None };
+    let (w, square) = (at.vector(0)?, squares(at.profile));
+    Some(at.kept(by_row(at.input(0)?, |row| {
+        let scale = 1.0 / (square(row) + eps).sqrt();
+        row.iter_mut().zip(&w).for_each(|(x, &w)| *x *= scale * gain(w));
+    })))
+}
+
+/// w · x / √(Σx² / m + eps), from the norm itself: √(m/n) · w · x / √(mean(x²) + eps · m/n).
+fn widened(at: &At<'_>, eps: f64, m: f64, n: f64) -> Out {
+    let ratio = m / n;
+    let out = at.doing(Op::RmsNorm { eps: eps * ratio })?;
+    Some(at.kept(out.mapv(|x| x * ratio.sqrt())))
+}
+
+fn over_all(at: &At<'_>, eps: f64) -> Out {
+    let x = at.input(0)?;
+    let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+    let scale = 1.0 / (mean + eps).sqrt();
+    scaled(at, |_| scale)
+}
+
+/// The mean over the rows, a column at a time.
+fn over_positions(at: &At<'_>, eps: f64) -> Out {
+    let x = super::flat(at.input(0)?)?;
+    let means: Vec<f64> =
+        x.columns().into_iter().map(|c| c.iter().map(|x| x * x).sum::<f64>() / c.len() as f64).collect();
+    let w = at.vector(0)?;
+    let mut out = x.to_owned();
+    for mut row in out.rows_mut() {
+        row.iter_mut().enumerate().for_each(|(i, x)| *x *= w[i % w.len()] / (means[i] + eps).sqrt());
+    }
+    out.into_dyn().into_shape_with_order(at.input(0)?.raw_dim()).ok().map(|x| at.kept(x))
+}
+
+/// The mean over all heads of a position.
+fn over_heads(at: &At<'_>, eps: f64) -> Out {
+    let x = super::flat(at.input(0)?)?;
+    let w = at.vector(0)?;
+    let mut out = x.to_owned();
+    for mut row in out.rows_mut() {
+        let scale = 1.0 / (row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64 + eps).sqrt();
+        row.iter_mut().enumerate().for_each(|(i, x)| *x *= scale * w[i % w.len()]);
+    }
+    out.into_dyn().into_shape_with_order(at.input(0)?.raw_dim()).ok().map(|x| at.kept(x))
+}
+
+/// The epsilon of the row of least energy, and the width of a constant factor.
+pub(super) fn fitted(list: &mut List<'_>, eps: f64, seen: &Seen<'_>) {
+    if let Some(other) = fitted_eps(eps, seen) {
+        list.op("norm-eps", vec![("eps", json!(other))], Op::RmsNorm { eps: other });
+    }
+    if let (Some(c), Some(&n)) = (factor(seen.own, seen.right), seen.own.shape().last()) {
+        let used = (n as f64 * c * c).round();
+        if used > 0.0 && used < 1e6 && used as usize != n && !list.edits.iter().any(|e| e.id == "norm-width") {
+            width_edit(list, eps, used as usize);
+        }
+    }
+}
+
+fn fitted_eps(eps: f64, seen: &Seen<'_>) -> Option<f64> {
+    let mut best: Option<(f64, f64)> = None;
+    let rows = |x: &ArrayD<f64>| -> Vec<Vec<f64>> { x.rows().into_iter().map(|r| r.to_vec()).collect() };
+    let (xs, owns, rights) = (rows(seen.inputs.first()?), rows(seen.own), rows(seen.right));
+    for ((x, own), right) in xs.iter().zip(&owns).zip(&rights) {
+        let energy: f64 = right.iter().map(|r| r * r).sum();
+        let c = own.iter().zip(right).map(|(o, r)| o * r).sum::<f64>() / energy;
+        let mean = mean_square(x);
+        // own = w x / √(mean + e), right = w x / √(mean + eps)
+        let fitted = (mean + eps) / (c * c) - mean;
+        if fitted.is_finite() && best.is_none_or(|(least, _)| mean < least) {
+            best = Some((mean, fitted));
+        }
+    }
+    let (_, fitted) = best?;
+    (fitted > 0.0 && fitted < 1.0).then(|| snapped(fitted, 0.05)).filter(|e| (e - eps).abs() > 0.01 * eps)
+}

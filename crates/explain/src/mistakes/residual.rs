@@ -1,0 +1,74 @@
+//! What is done wrong in a residual add? Right: the stream before it plus the branch.
+
+use firstdiff_trace::Site;
+use ndarray::Zip;
+use serde_json::json;
+
+use super::{At, List, Out, Seen, snapped};
+
+pub(super) fn listed(list: &mut List<'_>) {
+    let [stream, branch] = list.step.reads[..] else { return };
+    let after_attention = list.site() == Site::HAttn;
+    // h + h: the branch was written over
+    list.add("residual-source", formula("2*stream"), |at| sum(at, |h, _| h + h));
+    // norm(h) + branch: the norm was written over its input
+    let norm = list.sibling(if after_attention { Site::AttnNorm } else { Site::FfnNorm });
+    if let Some(norm) = norm {
+        list.read("residual-source", formula("normed + branch"), &[norm, branch]);
+    }
+    if let Some(input) = list.stream().filter(|&input| input != stream) {
+        // The layer's input + branch
+        list.read("residual-source", formula("layer input + branch"), &[input, branch]);
+        // The layer's input alone
+        list.add("layer-skipped", vec![], |at| at.input(0).cloned());
+        let last = list.edits.len() - 1;
+        list.edits[last].reads = vec![input];
+    }
+    list.add("residual-omitted", vec![], |at| at.input(1).cloned());
+    list.add("residual-source", formula("stream"), |at| at.input(0).cloned());
+    list.add("residual-source", formula("2*branch"), |at| sum(at, |_, b| b + b));
+    let layers = f64::from(list.model.plan.dims.layers);
+    for c in [0.5, 2.0, std::f64::consts::FRAC_1_SQRT_2, 1.0 / (2.0 * layers).sqrt(), 0.1, -1.0] {
+        scale(list, c);
+    }
+    if !after_attention {
+        // Both branches read and were added to the layer's input: the attention's output is lost, or counted twice.
+        if let (Some(attention), Some(input)) = (list.sibling(Site::AttnOut), list.stream()) {
+            list.read("residual-source", formula("stream + attn_out"), &[stream, attention]);
+            list.read("residual-source", formula("layer input + attn_out"), &[input, attention]);
+        }
+    }
+}
+
+fn formula(text: &'static str) -> super::Params {
+    vec![("sum", json!(text))]
+}
+
+fn scale(list: &mut List<'_>, c: f64) {
+    list.add("residual-scale", vec![("factor", json!(c))], move |at| sum(at, |h, b| h + c * b));
+}
+
+fn sum(at: &At<'_>, f: impl Fn(f64, f64) -> f64) -> Out {
+    let mut out = at.input(0)?.clone();
+    Zip::from(&mut out).and(at.input(1)?).for_each(|h, &b| *h = f(*h, b));
+    Some(at.kept(out))
+}
+
+/// a · stream + b · branch, where one of them is 1 and the other a factor.
+pub(super) fn fitted(list: &mut List<'_>, seen: &Seen<'_>) {
+    let [stream, branch] = seen.inputs else { return };
+    let dot = |a: &ndarray::ArrayD<f64>, b: &ndarray::ArrayD<f64>| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
+    let (ss, bb, sb) = (dot(stream, stream), dot(branch, branch), dot(stream, branch));
+    let (so, bo) = (dot(stream, seen.own), dot(branch, seen.own));
+    let determinant = ss * bb - sb * sb;
+    if determinant <= 1e-9 * ss * bb || !determinant.is_finite() {
+        return;
+    }
+    let (a, b) = ((so * bb - bo * sb) / determinant, (bo * ss - so * sb) / determinant);
+    let (a, b) = (snapped(a, 1e-5), snapped(b, 1e-5));
+    if a == 1.0 && b != 0.0 && b != 1.0 {
+        scale(list, b);
+    } else if b == 1.0 && a != 0.0 && a != 1.0 {
+        list.add("residual-scale", vec![("stream_factor", json!(a))], move |at| sum(at, |h, b| a * h + b));
+    }
+}

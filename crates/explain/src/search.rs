@@ -1,0 +1,638 @@
+//! Which mistakes reproduce what the candidate recorded? Tried singly, then in pairs and more, grown by how much of the error they take away.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use firstdiff_compare::{Place, Status};
+use firstdiff_model::{Chunk, Profile, Step};
+use firstdiff_trace::{Site, Tap};
+use ndarray::{ArrayD, Axis};
+use rayon::prelude::*;
+
+use crate::imitate::{Imitation, Shared, segment};
+use crate::mistakes::{At, Edit, Seen, fitted, listed};
+use crate::recorded::Recorded;
+use crate::replay::{Run, joined};
+use crate::right::distance;
+
+/// How far to look.
+#[derive(Clone, Debug)]
+pub struct Effort {
+    /// The ids to try; all of the catalogue where empty.
+    pub only: Vec<String>,
+    /// Mistakes at once between two recorded taps, at most.
+    pub faults: usize,
+    /// Seconds for each stretch after which no further combination is begun.
+    pub seconds: f64,
+}
+
+impl Default for Effort {
+    fn default() -> Effort {
+        Effort { only: Vec::new(), faults: 4, seconds: 60.0 }
+    }
+}
+
+/// A recorded tap that is not what it should be, and what the search knows of it.
+pub(crate) struct Target<'a> {
+    pub(crate) step: &'a Step,
+    pub(crate) place: Place,
+    /// What the candidate recorded.
+    pub(crate) own: ArrayD<f64>,
+    /// The positions it holds, where not all.
+    pub(crate) positions: Option<Vec<usize>>,
+    /// What the step reads at those positions, where that was recorded.
+    pub(crate) row_inputs: Option<Vec<ArrayD<f64>>>,
+    /// The steps from the nearest recorded taps to it.
+    pub(crate) steps: Vec<&'a Step>,
+}
+
+impl<'a> Target<'a> {
+    pub(crate) fn is_stretch(&self) -> bool {
+        self.steps.len() > 1
+    }
+
+    pub(crate) fn new(
+        run: &Run<'a>,
+        step: &'a Step,
+        place: Place,
+        own: ArrayD<f64>,
+        positions: Option<Vec<usize>>,
+        row_inputs: Option<Vec<ArrayD<f64>>>,
+    ) -> Target<'a> {
+        let steps = if row_inputs.is_some() { vec![step] } else { segment(&run.recorded, place) };
+        Target { step, place, own, positions, row_inputs, steps }
+    }
+}
+
+/// A mistake, wherever it is made.
+#[derive(Clone)]
+pub(crate) struct Candidate {
+    pub(crate) key: String,
+    pub(crate) edits: Vec<Edit>,
+    /// Whether it is made in one layer, and a candidate of its own makes it in all.
+    pub(crate) one_of_several: bool,
+}
+
+impl Candidate {
+    pub(crate) fn id(&self) -> &'static str {
+        self.edits[0].id
+    }
+}
+
+/// One way to reproduce a target.
+#[derive(Clone)]
+pub(crate) struct Reproduction {
+    pub(crate) mistakes: Vec<Candidate>,
+    /// NMSE that it leaves.
+    pub(crate) residual: f64,
+}
+
+/// What a search found.
+#[derive(Default)]
+pub(crate) struct Result {
+    /// Error before any edit.
+    pub(crate) base: f64,
+    /// All that leave no more than rounding, none of more mistakes than another.
+    pub(crate) reproduced: Vec<Reproduction>,
+    /// What came nearest, if anything takes away a part of the error.
+    pub(crate) closest: Option<Reproduction>,
+    /// The best residual of every id that was tried.
+    pub(crate) tried: BTreeMap<&'static str, f64>,
+}
+
+/// Sites that share one piece of an engine's code.
+const SCOPES: &[&[Site]] = &[
+    &[Site::QRope, Site::KRope],
+    &[Site::AttnNorm, Site::FfnNorm, Site::FinalNorm],
+    &[Site::AttnNorm, Site::FfnNorm, Site::FinalNorm, Site::QNorm, Site::KNorm],
+    &[Site::AttnNorm, Site::FfnNorm],
+    &[Site::QNorm, Site::KNorm],
+    &[Site::Q, Site::K, Site::V],
+    &[Site::Q, Site::K],
+    &[Site::K, Site::V],
+    &[Site::Q, Site::K, Site::V, Site::AttnOut],
+    &[Site::FfnGate, Site::FfnUp],
+    &[Site::FfnGate, Site::FfnUp, Site::FfnOut],
+    &[Site::Q, Site::K, Site::V, Site::AttnOut, Site::FfnGate, Site::FfnUp, Site::FfnOut],
+    &[Site::Q, Site::K, Site::V, Site::AttnOut, Site::FfnGate, Site::FfnUp, Site::FfnOut, Site::Logits],
+    &[Site::H0, Site::Q, Site::K, Site::V, Site::AttnOut, Site::FfnGate, Site::FfnUp, Site::FfnOut],
+    &[Site::H0, Site::Q, Site::K, Site::V, Site::AttnOut, Site::FfnGate, Site::FfnUp, Site::FfnOut, Site::Logits],
+    &ALL,
+    &IN_LAYERS,
+    &[Site::Qk, Site::Context],
+    &[Site::HAttn, Site::H],
+    &[Site::Scores, Site::Probs],
+    &[Site::QNorm, Site::KNorm, Site::QRope, Site::KRope, Site::Qk],
+];
+
+/// Every site with weights.
+const ALL: [Site; 14] = [
+    Site::H0,
+    Site::AttnNorm,
+    Site::Q,
+    Site::K,
+    Site::V,
+    Site::QNorm,
+    Site::KNorm,
+    Site::AttnOut,
+    Site::FfnNorm,
+    Site::FfnGate,
+    Site::FfnUp,
+    Site::FfnOut,
+    Site::FinalNorm,
+    Site::Logits,
+];
+
+/// Those in layers.
+const IN_LAYERS: [Site; 11] = [
+    Site::AttnNorm,
+    Site::Q,
+    Site::K,
+    Site::V,
+    Site::QNorm,
+    Site::KNorm,
+    Site::AttnOut,
+    Site::FfnNorm,
+    Site::FfnGate,
+    Site::FfnUp,
+    Site::FfnOut,
+];
+
+/// Projections that are taken for each other.
+const EXCHANGED: &[(Site, Site)] =
+    &[(Site::K, Site::V), (Site::FfnGate, Site::FfnUp), (Site::Q, Site::K), (Site::Q, Site::V)];
+
+pub(crate) struct Search<'r, 'a> {
+    pub(crate) run: &'r Run<'a>,
+    pub(crate) shared: &'r Shared,
+    pub(crate) effort: &'r Effort,
+    /// What was found before, in steps that are computed now.
+    pub(crate) accepted: &'r [Edit],
+}
+
+impl<'a> Search<'_, 'a> {
+    fn recorded(&self) -> &Recorded<'a> {
+        &self.run.recorded
+    }
+
+    /// The target's value with these mistakes made beside those accepted.
+    pub(crate) fn value(&self, target: &Target<'_>, edits: &[&Edit], profile: Profile) -> Option<ArrayD<f64>> {
+        if let Some(inputs) = &target.row_inputs {
+            return self.by_position(target, inputs, edits, profile);
+        }
+        let before = self.accepted.iter().filter(|old| !edits.iter().any(|e| e.tap == old.tap && e.key() == old.key()));
+        let all = edits.iter().copied().chain(before);
+        let whole = Imitation::new(self.recorded(), profile, self.shared, all, target.place).run()?;
+        match &target.positions {
+            None => Some(whole),
+            Some(list) => Some(whole.select(Axis(0), list)),
+        }
+    }
+
+    /// A step that looks at each position by itself, at those recorded.
+    fn by_position(
+        &self,
+        target: &Target<'_>,
+        inputs: &[ArrayD<f64>],
+        edits: &[&Edit],
+        profile: Profile,
+    ) -> Option<ArrayD<f64>> {
+        if edits.iter().any(|e| e.reads != target.step.reads) {
+            return None;
+        }
+        let tokens = self.recorded().tokens.get(target.place.step as usize)?;
+        let start = self.recorded().start(target.place.step);
+        let rows = target.positions.as_ref()?.iter().enumerate().map(|(row, &position)| {
+            let inputs: Vec<ArrayD<f64>> = inputs.iter().map(|x| x.select(Axis(0), &[row])).collect();
+            let chunk = Chunk { tokens: tokens.get(position..=position)?, start: start + position };
+            let prefill = self.recorded().tokens.first().map_or(0, Vec::len);
+            let at = At {
+                step: target.step,
+                inputs: &inputs,
+                chunk,
+                prefill,
+                model: self.recorded().model,
+                profile,
+                inner: &[],
+                unread_from: None,
+            };
+            match edits.split_first() {
+                None => at.right(),
+                Some((first, inner)) => first.value(&At { inner, ..at }),
+            }
+        });
+        joined(&rows.collect::<Option<Vec<_>>>()?).ok()
+    }
+
+    /// What is left of the candidate's numbers by these mistakes.
+    fn residual(&self, target: &Target<'_>, edits: &[&Edit]) -> Left {
+        let value = self.value(target, edits, self.run.profile);
+        let value = value.filter(|x| x.shape() == target.own.shape());
+        value.map_or(Left { nmse: f64::INFINITY, angle: 1.0 }, |value| Left {
+            nmse: misfit(&target.own, &value),
+            angle: angle(&target.own, &value),
+        })
+    }
+
+    /// Whether no more than rounding is left, as replay judges it; and how much.
+    fn proved(&self, target: &Target<'_>, edits: &[&Edit], base: f64) -> Option<f64> {
+        let narrow = self.value(target, edits, self.run.profile)?;
+        let exact = self.value(target, edits, Profile::Exact)?;
+        if narrow.shape() != target.own.shape() || exact.shape() != target.own.shape() {
+            return None;
+        }
+        let residual = misfit(&target.own, &narrow).min(misfit(&target.own, &exact));
+        if edits.iter().any(|e| e.id == "precision") {
+            // Another rounding is proved by its own numbers, not by being as large.
+            let noise = distance(&exact, &narrow);
+            return (misfit(&target.own, &narrow) <= 0.1 * noise).then_some(residual);
+        }
+        let stretch = target.is_stretch();
+        let verdict =
+            self.run.verdict(target.step, target.place, &target.own, &narrow.mapv(|x| x as f32), &exact, stretch);
+        let proved = matches!(verdict.report.status, Status::Exact | Status::Rounding);
+        // In a coarse arithmetic rounding is wide: what explains must take nearly all of the error away.
+        (proved && residual <= EXPLAINS * base).then_some(residual)
+    }
+
+    /// Whether what was accepted before explains the target as well, and how.
+    pub(crate) fn already(&self, target: &Target<'_>) -> Option<Reproduction> {
+        let taps: HashSet<Tap> = target.steps.iter().map(|s| s.tap).collect();
+        let mut mistakes: Vec<Candidate> = Vec::new();
+        for edit in self.accepted.iter().filter(|e| taps.contains(&e.tap)) {
+            let key = edit.key();
+            match mistakes.iter_mut().find(|m| m.key == key) {
+                Some(known) => known.edits.push(edit.clone()),
+                None => mistakes.push(Candidate { key, edits: vec![edit.clone()], one_of_several: false }),
+            }
+        }
+        if mistakes.is_empty() {
+            return None;
+        }
+        let residual = self.proved(target, &[], f64::INFINITY)?;
+        Some(Reproduction { mistakes, residual })
+    }
+
+    /// Every mistake that can be made in the steps of the target.
+    pub(crate) fn candidates(&self, target: &Target<'_>) -> Vec<Candidate> {
+        let recorded = self.recorded();
+        let mut all: Vec<Edit> = Vec::new();
+        for step in &target.steps {
+            if matches!(step.op, firstdiff_model::Op::Embedding { .. }) && !self.run.known {
+                continue;
+            }
+            all.extend(listed(recorded.model, step, &recorded.tokens));
+        }
+        if !target.is_stretch() {
+            all.extend(self.fitted(target));
+        }
+        let has = |edit: &Edit| self.accepted.iter().any(|old| old.tap == edit.tap && old.key() == edit.key());
+        let only = &self.effort.only;
+        all.retain(|edit| !has(edit) && (only.is_empty() || only.iter().any(|id| id == edit.id)));
+        if target.is_stretch() { grouped(all, target) } else { all.into_iter().map(single).collect() }
+    }
+
+    fn fitted(&self, target: &Target<'_>) -> Vec<Edit> {
+        let recorded = self.recorded();
+        let number = target.place.step;
+        let inputs = match &target.row_inputs {
+            Some(inputs) => Some(inputs.clone()),
+            None => Imitation::new(recorded, Profile::Exact, self.shared, [], target.place).inputs(target.step, number),
+        };
+        let (Some(inputs), Some(right)) = (inputs, self.value(target, &[], Profile::Exact)) else { return Vec::new() };
+        let Some(tokens) = recorded.tokens.get(number as usize) else { return Vec::new() };
+        let mut start = recorded.start(number);
+        let mut tokens = tokens.as_slice();
+        if let (Some(_), Some(list)) = (&target.row_inputs, &target.positions) {
+            // One run of positions, or none.
+            let [first, ..] = list[..] else { return Vec::new() };
+            if list.windows(2).any(|pair| pair[1] != pair[0] + 1) {
+                return Vec::new();
+            }
+            start += first;
+            tokens = &tokens[first..first + list.len()];
+        } else if target.positions.is_some() {
+            return Vec::new();
+        }
+        let seen = Seen { inputs: &inputs, own: &target.own, right: &right, chunk: Chunk { tokens, start } };
+        fitted(recorded.model, target.step, &seen)
+    }
+
+    /// Tries `candidates` one by one, and, if none is it, several at once. `progress` is told what is tried and how many of how many.
+    ///
+    /// Over several layers a mistake in all of them is what sets grow by first: an engine's layers share their code.
+    pub(crate) fn run(
+        &self,
+        target: &Target<'_>,
+        candidates: &[Candidate],
+        progress: &(dyn Fn(&str, usize, usize) + Sync),
+    ) -> Result {
+        let base = self.residual(target, &[]);
+        let mut result = Result { base: base.nmse, ..Result::default() };
+        let all: Vec<usize> = (0..candidates.len()).collect();
+        let shared: Vec<usize> = all.iter().copied().filter(|&at| !candidates[at].one_of_several).collect();
+        let first = self.measure(
+            target,
+            candidates,
+            extended(&[Vec::new()], &all, candidates),
+            4.0,
+            "single mistakes",
+            progress,
+        );
+        for (set, left) in &first {
+            let best = result.tried.entry(candidates[set[0]].id()).or_insert(f64::INFINITY);
+            *best = best.min(left.nmse);
+        }
+        let mut beam = grown(&first, base, WIDE);
+        self.settle(target, candidates, first, &mut result);
+        for faults in 2..=self.effort.faults {
+            if !result.reproduced.is_empty() {
+                break;
+            }
+            let sets = extended(
+                &beam,
+                if faults == 2 && shared.len() < 400 || shared.len() == all.len() { &all[..] } else { &shared },
+                candidates,
+            );
+            let tried = self.measure(target, candidates, sets, 1.0, &format!("{faults} mistakes at once"), progress);
+            beam = grown(&tried, base, NARROW);
+            self.settle(target, candidates, tried, &mut result);
+        }
+        result
+    }
+
+    /// What each set leaves; sets whose turn did not come before `share` of the time ran out are missing.
+    fn measure(
+        &self,
+        target: &Target<'_>,
+        candidates: &[Candidate],
+        sets: Vec<Vec<usize>>,
+        share: f64,
+        what: &str,
+        progress: &(dyn Fn(&str, usize, usize) + Sync),
+    ) -> Vec<(Vec<usize>, Left)> {
+        let (begun, done, total) = (Instant::now(), AtomicUsize::new(0), sets.len());
+        let measure = |set: Vec<usize>| {
+            if begun.elapsed().as_secs_f64() > self.effort.seconds * share {
+                return None;
+            }
+            let left = self.residual(target, &edits_of(&set, candidates));
+            progress(what, done.fetch_add(1, Ordering::Relaxed) + 1, total);
+            Some((set, left))
+        };
+        // A large model's steps keep all threads busy by themselves, and two at once would need twice the memory.
+        if self.recorded().model.plan.dims.hidden <= 1024 {
+            sets.into_par_iter().filter_map(measure).collect()
+        } else {
+            sets.into_iter().filter_map(measure).collect()
+        }
+    }
+
+    /// Takes over what is proved, or came nearest.
+    fn settle(
+        &self,
+        target: &Target<'_>,
+        candidates: &[Candidate],
+        mut tried: Vec<(Vec<usize>, Left)>,
+        result: &mut Result,
+    ) {
+        tried.sort_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse));
+        self.confirm(target, candidates, &tried, result);
+        if let Some((set, left)) = tried.first().filter(|(_, left)| left.nmse < 0.5 * result.base)
+            && result.closest.as_ref().is_none_or(|closest| left.nmse < closest.residual)
+        {
+            let mistakes = set.iter().map(|&at| candidates[at].clone()).collect();
+            result.closest = Some(Reproduction { mistakes, residual: left.nmse });
+        }
+    }
+
+    /// Which of the best are proved.
+    fn confirm(
+        &self,
+        target: &Target<'_>,
+        candidates: &[Candidate],
+        tried: &[(Vec<usize>, Left)],
+        result: &mut Result,
+    ) {
+        let mut missed = 0;
+        for (set, _) in tried.iter().take_while(|(_, left)| left.nmse <= 0.5 * result.base) {
+            let edits = edits_of(set, candidates);
+            match self.proved(target, &edits, result.base) {
+                Some(residual) => {
+                    let mistakes = set.iter().map(|&at| candidates[at].clone()).collect();
+                    result.reproduced.push(Reproduction { mistakes, residual });
+                }
+                None => missed += 1,
+            }
+            if missed > MISSES || result.reproduced.len() > MOST {
+                break;
+            }
+        }
+        // One place before several, and then in the order of the catalogue: the most evidenced first.
+        let place = |r: &Reproduction| {
+            let sites: usize = r.mistakes.iter().map(|m| order_of(&m.edits).len()).sum();
+            let at = |m: &Candidate| candidates.iter().position(|c| c.key == m.key).unwrap_or(0);
+            (sites, r.mistakes.iter().map(at).sum::<usize>())
+        };
+        result.reproduced.sort_by_key(place);
+    }
+}
+
+/// What a cause leaves of the error at most.
+const EXPLAINS: f64 = 0.05;
+/// Unproved ones in the order of their residuals, after which no more are looked at.
+const MISSES: usize = 12;
+/// Ways to reproduce a target that are kept.
+const MOST: usize = 24;
+/// Sets that are grown by one more mistake.
+const WIDE: usize = 24;
+const NARROW: usize = 8;
+
+/// How far an imitation is from the candidate's numbers.
+#[derive(Clone, Copy)]
+struct Left {
+    /// Σ(imitated - own)² / Σ own².
+    nmse: f64,
+    /// What grows a set of mistakes: how near in direction, row by row.
+    angle: f64,
+}
+
+/// The geometric mean, over the rows of the first axis, of 1 - correlation². One row that comes out exactly (position 0, which no rotation and no
+/// mask can harm) tells more than all others a little nearer.
+fn angle(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
+    const LEAST: f64 = 1e-12;
+    let logs = own.outer_iter().zip(imitated.outer_iter()).map(|(own, imitated)| {
+        let finite = own.iter().zip(&imitated).filter(|(o, i)| o.is_finite() && i.is_finite());
+        let (dot, own, other) = finite.fold((0.0, 0.0, 0.0), |(d, o, e), (x, y)| (d + x * y, o + x * x, e + y * y));
+        let share = if own > 0.0 && other > 0.0 && dot > 0.0 { 1.0 - dot * dot / (own * other) } else { 1.0 };
+        share.max(LEAST).ln()
+    });
+    let logs: Vec<f64> = logs.collect();
+    (logs.iter().sum::<f64>() / logs.len().max(1) as f64).exp()
+}
+
+/// Σ(imitated - own)² / Σ own²; what is finite on one side alone counts as all wrong.
+pub(crate) fn misfit(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
+    const MASKED: f64 = -9000.0;
+    let (mut error, mut energy, mut foreign, mut count) = (0.0, 0.0, 0usize, 0usize);
+    for (o, i) in own.iter().zip(imitated) {
+        count += 1;
+        let hidden = |x: &f64| !x.is_finite() || *x < MASKED;
+        match (hidden(o), hidden(i)) {
+            (false, false) => {
+                error += (i - o) * (i - o);
+                energy += o * o;
+            }
+            (true, true) if o.is_nan() == i.is_nan() => {}
+            _ => foreign += 1,
+        }
+    }
+    let share = foreign as f64 / count.max(1) as f64;
+    (if energy > 0.0 { error / energy } else { error }) + share
+}
+
+/// The sets of a beam, each with one more candidate.
+fn extended(beam: &[Vec<usize>], by: &[usize], candidates: &[Candidate]) -> Vec<Vec<usize>> {
+    let mut known = HashSet::new();
+    let mut sets = Vec::new();
+    for set in beam {
+        for &at in by {
+            if set.contains(&at)
+                || set.iter().any(|&other| {
+                    candidates[other].id() == candidates[at].id() && overlap(&candidates[other], &candidates[at])
+                })
+            {
+                continue;
+            }
+            let shares = set.iter().any(|&other| overlap(&candidates[other], &candidates[at]));
+            let mut unordered: Vec<usize> = set.iter().copied().chain([at]).collect();
+            let grown = unordered.clone();
+            unordered.sort_unstable();
+            if known.insert(unordered) {
+                if shares {
+                    let mut turned = grown.clone();
+                    turned.reverse();
+                    sets.push(turned);
+                }
+                sets.push(grown);
+            }
+        }
+    }
+    sets
+}
+
+fn overlap(a: &Candidate, b: &Candidate) -> bool {
+    a.edits.iter().any(|x| b.edits.iter().any(|y| x.tap == y.tap))
+}
+
+fn edits_of<'c>(set: &[usize], candidates: &'c [Candidate]) -> Vec<&'c Edit> {
+    set.iter().flat_map(|&at| &candidates[at].edits).collect()
+}
+
+/// The sets to grow: those nearest in kind, no two of them alike.
+fn grown(tried: &[(Vec<usize>, Left)], base: Left, most: usize) -> Vec<Vec<usize>> {
+    let mut order: Vec<&(Vec<usize>, Left)> = tried.iter().filter(|(_, left)| left.nmse.is_finite()).collect();
+    order.sort_by(|a, b| a.1.angle.total_cmp(&b.1.angle));
+    let mut beam: Vec<(&Vec<usize>, f64)> = Vec::new();
+    for (set, left) in order {
+        if beam.len() >= most {
+            break;
+        }
+        // Numbers that are the same to six digits are the same value by other words; one that changes nothing leads nowhere.
+        let same = |other: f64| (left.nmse - other).abs() <= 1e-6 * other;
+        if !same(base.nmse) && !beam.iter().any(|(_, other)| same(*other)) {
+            beam.push((set, left.nmse));
+        }
+    }
+    beam.into_iter().map(|(set, _)| set.clone()).collect()
+}
+
+fn single(edit: Edit) -> Candidate {
+    Candidate { key: edit.key(), edits: vec![edit], one_of_several: false }
+}
+
+/// The same mistake at one site in all layers of a stretch, at the sites of a scope, and, over several layers, in each alone.
+fn grouped(all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate> {
+    let mut order: Vec<String> = Vec::new();
+    let mut by_key: BTreeMap<String, Vec<Edit>> = BTreeMap::new();
+    let mut taken: HashSet<(String, Tap)> = HashSet::new();
+    for edit in all {
+        let mut key = edit.key();
+        // A second way of the same name in the same place.
+        while !taken.insert((key.clone(), edit.tap)) {
+            key.push('\'');
+        }
+        if !by_key.contains_key(&key) {
+            order.push(key.clone());
+        }
+        by_key.entry(key).or_default().push(edit);
+    }
+    let sites: HashSet<Site> = target.steps.iter().map(|s| s.tap.site).collect();
+    let mut out = Vec::new();
+    for key in &order {
+        let edits = &by_key[key];
+        let of =
+            |wanted: &[Site]| -> Vec<Edit> { edits.iter().filter(|e| wanted.contains(&e.tap.site)).cloned().collect() };
+        let mut seen: HashSet<Vec<Site>> = HashSet::new();
+        let own: HashSet<Site> = edits.iter().map(|e| e.tap.site).collect();
+        let singles: Vec<[Site; 1]> = order_of(edits).into_iter().map(|site| [site]).collect();
+        let scopes = SCOPES.iter().copied().chain(singles.iter().map(|s| s.as_slice()));
+        for scope in scopes {
+            let mut there: Vec<Site> = scope.iter().copied().filter(|site| own.contains(site)).collect();
+            there.sort_unstable();
+            let complete = edits.iter().find(|e| there.contains(&e.tap.site)).is_none_or(|e| {
+                e.with.is_empty() || e.with.iter().all(|site| !sites.contains(site) || there.contains(site))
+            });
+            if there.is_empty() || !complete || !seen.insert(there.clone()) {
+                continue;
+            }
+            out.push(Candidate { key: key.clone(), edits: of(&there), one_of_several: false });
+        }
+    }
+    for &(a, b) in EXCHANGED {
+        let one = |site: Site, with: Site| {
+            let with = serde_json::json!(with.name());
+            let is = move |e: &&Edit| {
+                e.id == "weight-swapped" && e.tap.site == site && e.params.iter().any(|(_, v)| *v == with)
+            };
+            // Where there are biases, both ways are listed: the first of each tap.
+            let mut taps = HashSet::new();
+            by_key.values().flatten().filter(is).filter(|e| taps.insert(e.tap)).cloned().collect::<Vec<Edit>>()
+        };
+        let (left, right) = (one(a, b), one(b, a));
+        if !left.is_empty() && !right.is_empty() {
+            out.push(Candidate {
+                key: "weight-swapped exchanged".into(),
+                edits: [left, right].concat(),
+                one_of_several: false,
+            });
+        }
+    }
+    let layers: HashSet<u32> = target.steps.iter().filter_map(|s| s.tap.layer).collect();
+    if layers.len() > 1 {
+        let mut layers: Vec<u32> = layers.into_iter().collect();
+        layers.sort_unstable();
+        let whole = out.clone();
+        for layer in layers {
+            for candidate in &whole {
+                let edits: Vec<Edit> = candidate.edits.iter().filter(|e| e.tap.layer == Some(layer)).cloned().collect();
+                if !edits.is_empty() && edits.len() < candidate.edits.len() {
+                    out.push(Candidate { key: candidate.key.clone(), edits, one_of_several: true });
+                }
+            }
+        }
+    }
+    out
+}
+
+/// The sites of edits, each once, in their order.
+fn order_of(edits: &[Edit]) -> Vec<Site> {
+    let mut sites = Vec::new();
+    for edit in edits {
+        if !sites.contains(&edit.tap.site) {
+            sites.push(edit.tap.site);
+        }
+    }
+    sites
+}
