@@ -109,6 +109,10 @@ def _(e, right, value, l, tap, ids):
 def _(e, right, value, l, tap, ids):
     return right(l, tap, ids) * np.float32(e.D ** (0.5 if value == "sqrt" else -0.5))
 
+@mistake("embed-multiplier", "embed", "h0", "the embedding times a factor this config does not have", values=(12.0,), key="factor")
+def _(e, right, value, l, tap, ids):
+    return right(l, tap, ids) * np.float32(value)
+
 @mistake("storage-type", "tensor", "*", "bf16 bits read as f16, or f16 bits as bf16", shows="h0",
          needs=lambda e: e.tensors["model.embed_tokens.weight"][0] != "F32")
 def _(e, right, value, l, tap, name):
@@ -287,6 +291,11 @@ def _(e, right, value, l, tap):
 def _(e, right, value, l, tap):
     return {"absent": 1, "per-d": 1 / e.d, "per-model": 1 / math.sqrt(e.D)}[value]
 
+@mistake("score-softcap", "scores", "scores", "scores capped, cap * tanh(x / cap), where this family has no cap", values=(50.0,), key="cap")
+def _(e, right, value, l, tap, qk):
+    x = right(l, tap, qk)
+    return np.where(np.isinf(x), x, np.float32(value) * np.tanh(x / np.float32(value)))
+
 @mistake("mask-omitted", "allowed", "scores", "the future attended")
 def _(e, right, value, l, tap, T, S):
     return np.ones((T, S), bool)
@@ -327,6 +336,10 @@ def _(e, right, value, l, tap, x):
 def _(e, right, value, l, tap, x):
     return right(l, tap, x * np.float32(math.log(2)))
 
+@mistake("sink-omitted", "softmax", "probs", "a sink of score 0 in the denominator, where this family has none")
+def _(e, right, value, l, tap, x):
+    return right(l, tap, np.concatenate([x, np.zeros_like(x[..., :1])], axis=-1))[..., :-1]
+
 @mistake("kv-head-map", "kv_heads", "qk context", "mod: h % K for h / (H/K); zero: head 0 for all", values=("mod", "zero"))
 def _(e, right, value, l, tap):
     return np.arange(e.H) % e.K if value == "mod" else np.zeros(e.H, int)
@@ -365,6 +378,10 @@ ACTIVATIONS = {
 @mistake("activation", "activation", "ffn_act", "another for SiLU", values=tuple(ACTIVATIONS))
 def _(e, right, value, l, tap, x):
     return ACTIVATIONS[value](x)
+
+@mistake("activation-clamp", "gated", "ffn_act", "clamped: gate and up at 7 (VALUE), as gpt-oss; plus-one: up + 1", values=("plus-one", "clamped"))
+def _(e, right, value, l, tap, gate, up):
+    return right(l, tap, gate, up + 1) if value == "plus-one" else right(l, tap, np.minimum(gate, 7), np.clip(up, -7, 7))
 
 @mistake("gate-product", "gated", "ffn_act", "added: activation(gate) + up; ungated: activation(up)", values=("added", "ungated"))
 def _(e, right, value, l, tap, gate, up):
@@ -409,6 +426,10 @@ def _(e, right, value, l, tap):
 @mistake("logit-scale", "linear", "logits", "the logits times a factor", values=(0.5,), key="factor")
 def _(e, right, value, l, tap, x):
     return right(l, tap, x) * np.float32(value)
+
+@mistake("logit-softcap", "linear", "logits", "logits capped, where this family has no cap", values=(30.0,), key="cap")
+def _(e, right, value, l, tap, x):
+    return np.float32(value) * np.tanh(right(l, tap, x) / np.float32(value))
 
 @mistake("logit-row", "linear", "logits", "the logits of the position before")
 def _(e, right, value, l, tap, x):

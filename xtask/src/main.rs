@@ -1,4 +1,4 @@
-//! What does the project's own work need? `cargo xtask bisect | gate | fixtures | bench | bench-forward | docs | readme`: thin, calls the crates.
+//! What does the project's own work need? `cargo xtask bisect | gate | fixtures | bench | bench-forward | docs | readme | zoo`: thin, calls the crates.
 
 mod bench;
 mod bisect;
@@ -7,6 +7,7 @@ mod fixtures;
 mod forward_bench;
 mod gate;
 mod readme;
+mod zoo;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -45,6 +46,18 @@ enum Xtask {
     },
     /// Writes the tables of docs/ from what the scripts measure; needs Python with scripts/requirements.txt
     Docs,
+    /// Plants mistakes of every kind, has `explain` name them, and writes docs/ZOO.md; needs Python with NumPy. Exit code 1: a wrong cause
+    Zoo {
+        /// Where the candidates are, or are made [default: a temporary folder]
+        #[arg(long)]
+        folder: Option<PathBuf>,
+        /// Plant only every Nth mistake; the table is then printed, not written
+        #[arg(long, default_value_t = 1)]
+        every: usize,
+        /// Print the table, write nothing
+        #[arg(long)]
+        check: bool,
+    },
     /// Writes the terminal run in README.md anew, or fails if it is not what the command prints
     Readme {
         /// Only compare
@@ -61,6 +74,7 @@ fn main() -> ExitCode {
         Xtask::Bench => bench::run().map(|()| 0),
         Xtask::BenchForward { folder } => forward_bench::run(folder),
         Xtask::Docs => docs::run(),
+        Xtask::Zoo { folder, every, check } => zoo::run(folder, every.max(1), check),
         Xtask::Readme { check } => readme::run(check),
     };
     ExitCode::from(outcome.unwrap_or_else(|error| {

@@ -177,7 +177,16 @@ impl Walk<'_> {
                 return Ok(());
             }
         }
-        let found = self.search(&search, &target);
+        let mut found = self.search(&search, &target);
+        if let Some(earlier) = self.right_before(run, step, place)? {
+            // What would have shown in the prefill, where all is right, is no cause of what shows behind it.
+            let stands = |r: &Reproduction| {
+                let edits: Vec<&Edit> = r.mistakes.iter().flat_map(|m| &m.edits).collect();
+                search.proved(&earlier, &edits, f64::INFINITY).is_some()
+            };
+            let (stand, fall): (Vec<_>, Vec<_>) = found.reproduced.into_iter().partition(stands);
+            found.reproduced = if stand.is_empty() { fall } else { stand };
+        }
         match found.reproduced.first() {
             Some(best) => {
                 for edit in best.mistakes.iter().flat_map(|m| &m.edits) {
@@ -191,6 +200,16 @@ impl Walk<'_> {
         }
         self.places.push(Explained { place, steps, found });
         Ok(())
+    }
+
+    /// The same tap of the prefill, if this one is of a later step and that one was found right.
+    fn right_before<'a>(&self, run: &Run<'a>, step: &'a Step, place: Place) -> Result<Option<Target<'a>>, ReplayError> {
+        let prefill = Place { step: 0, ..place };
+        let wrong = self.places.iter().any(|p| p.place == prefill);
+        if place.step == 0 || wrong || !run.recorded.is_whole(prefill) {
+            return Ok(None);
+        }
+        Ok(own(run, prefill)?.map(|(own, _)| Target::new(run, step, prefill, own, None, None)))
     }
 
     /// What was found elsewhere first, then all.

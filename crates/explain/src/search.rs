@@ -236,7 +236,7 @@ impl<'a> Search<'_, 'a> {
     }
 
     /// Whether no more than rounding is left, as replay judges it; and how much.
-    fn proved(&self, target: &Target<'_>, edits: &[&Edit], base: f64) -> Option<f64> {
+    pub(crate) fn proved(&self, target: &Target<'_>, edits: &[&Edit], base: f64) -> Option<f64> {
         let narrow = self.value(target, edits, self.run.profile)?;
         let exact = self.value(target, edits, Profile::Exact)?;
         if narrow.shape() != target.own.shape() || exact.shape() != target.own.shape() {

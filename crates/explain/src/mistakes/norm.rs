@@ -18,7 +18,7 @@ const SITES: [(Site, Role); 5] = [
 
 pub(super) fn listed(list: &mut List<'_>, eps: f64) {
     // w · x / √(mean(x²) + e)
-    for other in [1e-6, 1e-5, 1e-8, 1e-12, 0.0, 1e-7, 1e-4, 1e-3] {
+    for other in [1e-6, 1e-5, 0.0, 1e-8, 1e-12, 1e-7, 1e-4, 1e-3] {
         if (other - eps).abs() > 0.01 * eps {
             list.op("norm-eps", vec![("eps", json!(other))], Op::RmsNorm { eps: other });
         }

@@ -34,7 +34,7 @@ pub(super) fn listed(list: &mut List<'_>, right: &Rope) {
         list.add("rope-exponent", vec![("kind", json!("before-scaling"))], |at| {
             let Op::Rope(rope) = &at.step.op else { return None };
             let plain: Vec<f64> = rope_inv_freq(rope.rotary_dim, rope.theta, &RopeScaling::None).0;
-            with(at, |i, w| w / plain[i] * plain[i].sqrt(), 1.0, rope.rotary_dim)
+            with(at, |i, w| w / plain[i] * plain[i].sqrt(), rope.rotary_dim)
         });
     }
     for part in [d / 2, d / 4, 3 * d / 4, d].into_iter().filter(|&n| n != r && n > 0 && n.is_multiple_of(2)) {
@@ -45,7 +45,7 @@ pub(super) fn listed(list: &mut List<'_>, right: &Rope) {
             Op::Rope(Rope { rotary_dim: part, ..right.clone() }),
         );
         list.add("rope-partial", vec![("rotary_dim", json!(part)), ("exponent", json!("2i/head_dim"))], move |at| {
-            with(at, |_, w| w, 1.0, part)
+            with(at, |_, w| w, part)
         });
     }
     precisions(list);
@@ -91,8 +91,7 @@ fn scalings(list: &mut List<'_>, right: &Rope) {
         list.add("rope-scaling", vec![("kind", json!("inverse"))], |at| {
             let Op::Rope(rope) = &at.step.op else { return None };
             let plain: Vec<f64> = rope_inv_freq(rope.rotary_dim, rope.theta, &RopeScaling::None).0;
-            let factor = rope_inv_freq::<f64>(rope.rotary_dim, rope.theta, &rope.scaling).1;
-            with(at, |i, w| plain[i] * plain[i] / w, factor, rope.rotary_dim)
+            with(at, |i, w| plain[i] * plain[i] / w, rope.rotary_dim)
         });
     }
 }
@@ -141,20 +140,19 @@ fn precisions(list: &mut List<'_>) {
     for (name, half) in [("bf16", Half::BF16), ("f16", Half::F16)] {
         let round = move |x: f64| f64::from(half.round(x as f32));
         list.add("rope-precision", vec![("tables", json!(name))], move |at| {
-            explicit(at, |w, p| {
+            explicit(at, |w, p, factor| {
                 let angle = p * w;
-                (round(angle.cos()), round(angle.sin()))
+                (round(angle.cos() * factor), round(angle.sin() * factor))
             })
         });
         list.add("rope-precision", vec![("frequencies", json!(name))], move |at| {
             let Op::Rope(rope) = &at.step.op else { return None };
-            let factor = rope_inv_freq::<f64>(rope.rotary_dim, rope.theta, &rope.scaling).1;
-            with(at, |_, w| round(w), factor, rope.rotary_dim)
+            with(at, |_, w| round(w), rope.rotary_dim)
         });
         list.add("rope-precision", vec![("angles", json!(name))], move |at| {
-            explicit(at, |w, p| {
+            explicit(at, |w, p, factor| {
                 let angle = round(p * round(w));
-                (angle.cos(), angle.sin())
+                (angle.cos() * factor, angle.sin() * factor)
             })
         });
     }
@@ -171,9 +169,9 @@ fn turned(at: &At<'_>, frequency: impl Fn(f64) -> f64, position: impl Fn(i64) ->
 }
 
 /// The rotation of the first `part` elements, each frequency changed by its place.
-fn with(at: &At<'_>, frequency: impl Fn(usize, f64) -> f64, factor: f64, part: usize) -> Out {
+fn with(at: &At<'_>, frequency: impl Fn(usize, f64) -> f64, part: usize) -> Out {
     let Op::Rope(rope) = &at.step.op else { return None };
-    let frequencies = rope_inv_freq::<f64>(rope.rotary_dim, rope.theta, &rope.scaling).0;
+    let (frequencies, factor) = rope_inv_freq::<f64>(rope.rotary_dim, rope.theta, &rope.scaling);
     let frequencies: Vec<f64> =
         frequencies.into_iter().enumerate().take(part / 2).map(|(i, w)| frequency(i, w)).collect();
     let positions: Vec<i64> = (0..at.chunk.tokens.len()).map(|t| (at.chunk.start + t) as i64).collect();
@@ -200,8 +198,8 @@ fn rotate(at: &At<'_>, positions: &[i64], frequencies: &[f64], factor: f64, pair
     Some(at.kept(out.into_dyn()))
 }
 
-/// The rotation by given cosines and sines of (frequency, position).
-fn explicit(at: &At<'_>, turn: impl Fn(f64, f64) -> (f64, f64)) -> Out {
+/// The rotation by given cosines and sines of (frequency, position, factor).
+fn explicit(at: &At<'_>, turn: impl Fn(f64, f64, f64) -> (f64, f64)) -> Out {
     let Op::Rope(rope) = &at.step.op else { return None };
     let (frequencies, factor) = rope_inv_freq::<f64>(rope.rotary_dim, rope.theta, &rope.scaling);
     let narrow: Vec<f64> = if at.profile == firstdiff_model::Profile::Exact {
@@ -213,13 +211,13 @@ fn explicit(at: &At<'_>, turn: impl Fn(f64, f64) -> (f64, f64)) -> Out {
     let half = narrow.len();
     for (t, mut heads) in out.outer_iter_mut().enumerate() {
         let position = (at.chunk.start + t) as f64;
-        let turns: Vec<(f64, f64)> = narrow.iter().map(|&w| turn(w, position)).collect();
+        let turns: Vec<(f64, f64)> = narrow.iter().map(|&w| turn(w, position, factor)).collect();
         for mut head in heads.outer_iter_mut() {
             for (i, &(cos, sin)) in turns.iter().enumerate() {
                 let (first, second) = pair(rope.pairing, i, half);
                 let (a, b) = (head[first], head[second]);
-                head[first] = (a * cos - b * sin) * factor;
-                head[second] = (b * cos + a * sin) * factor;
+                head[first] = a * cos - b * sin;
+                head[second] = b * cos + a * sin;
             }
         }
     }
@@ -270,42 +268,44 @@ fn angle(right: &Rope, before: &ArrayView3<'_, f64>, after: &ArrayView3<'_, f64>
     cross.atan2(dot)
 }
 
-/// The base that the angles of a row with a small position follow: ln ωᵢ = -2i/d · ln theta, followed from pair to pair.
+/// The base whose frequencies, scaled as the config says, give the angles seen: first by the rows that no pair has gone around, then by all.
 fn base(right: &Rope, before: &ArrayView3<'_, f64>, after: &ArrayView3<'_, f64>, start: usize) -> Option<f64> {
-    if right.scaling != RopeScaling::None {
-        return None;
-    }
+    const ROWS: usize = 24;
+    let rows: Vec<usize> = (0..before.dim().0).filter(|t| start + t > 0).take(ROWS).collect();
+    let first = rows.iter().copied().take(3).collect::<Vec<_>>();
     let pairs = right.rotary_dim / 2;
-    let rows = before.dim().0;
-    let first = (0..rows).find(|t| start + t > 0)?;
-    let p = (start + first) as f64;
-    if p > 3.0 || pairs < 3 {
-        return None;
-    }
-    // At position 1 every angle is below 1, and needs no unwinding. Later rows make it finer.
-    let logs: Vec<f64> = (1..pairs)
-        .filter_map(|i| {
-            let w = angle(right, before, after, first, i) / p;
-            (w > 1e-6).then(|| -w.ln() * right.rotary_dim as f64 / (2.0 * i as f64))
-        })
-        .collect();
-    let mut sorted = logs.clone();
-    sorted.sort_by(f64::total_cmp);
-    let rough = *sorted.get(sorted.len() / 2)?;
-    let mut best = rough;
-    for t in first + 1..rows {
-        let p = (start + t) as f64;
-        // The pair whose angle here is the largest that is still known to less than half a turn.
-        let i = 1;
-        let expected = p * (-2.0 * i as f64 / right.rotary_dim as f64 * best).exp();
-        let seen = angle(right, before, after, t, i);
-        let unwound = seen + ((expected - seen) / std::f64::consts::TAU).round() * std::f64::consts::TAU;
-        if unwound > 0.0 {
-            best = -(unwound / p).ln() * right.rotary_dim as f64 / 2.0;
+    let seen = |t: usize| -> Vec<f64> { (0..pairs).map(|i| angle(right, before, after, t, i)).collect() };
+    let angles: Vec<(f64, Vec<f64>)> = rows.iter().map(|&t| ((start + t) as f64, seen(t))).collect();
+    let off = |log: f64, rows: usize| -> f64 {
+        let (frequencies, _) = rope_inv_freq::<f64>(right.rotary_dim, log.exp(), &right.scaling);
+        let row = |(p, angles): &(f64, Vec<f64>)| -> f64 {
+            angles.iter().zip(&frequencies).map(|(a, w)| (0.5 * (a - p * w)).sin().powi(2)).sum()
+        };
+        angles.iter().take(rows).map(row).sum()
+    };
+    const STEPS: u32 = 600;
+    let log = |step: u32| f64::from(step) / f64::from(STEPS) * 1e9f64.ln() + 2f64.ln();
+    let rough = (0..=STEPS).map(log).min_by(|a, b| off(*a, first.len()).total_cmp(&off(*b, first.len())))?;
+    let fine = least(|x| off(x, first.len()), rough - 0.05, rough + 0.05);
+    let finer = least(|x| off(x, rows.len()), fine - 1e-4, fine + 1e-4);
+    let theta = finer.exp();
+    // Angles in f32 tell a base to five digits or so.
+    let theta = snapped(format!("{theta:.5e}").parse().unwrap_or(theta), 1e-5);
+    ((theta - right.theta).abs() > 1e-6 * theta && off(theta.ln(), rows.len()) < 1e-6 * (rows.len() * pairs) as f64).then_some(theta)
+}
+
+/// Where a function of one valley is least, by golden sections.
+fn least(f: impl Fn(f64) -> f64, mut low: f64, mut high: f64) -> f64 {
+    const GOLDEN: f64 = 0.618_033_988_749_894_9;
+    while high - low > 1e-10 {
+        let (a, b) = (high - GOLDEN * (high - low), low + GOLDEN * (high - low));
+        if f(a) < f(b) {
+            high = b;
+        } else {
+            low = a;
         }
     }
-    let theta = snapped(best.exp(), 1e-3);
-    (theta > 1.0 && theta < 1e12 && (theta - right.theta).abs() > 1e-6 * theta).then_some(theta)
+    0.5 * (low + high)
 }
 
 /// By how many positions all rows are off, by the angles of two pairs.

@@ -1,0 +1,236 @@
+//! `cargo xtask zoo`: does `explain` name the mistakes that were planted? Candidates of scripts/zoo.py, and the table docs/ZOO.md.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use firstdiff_compare::Status;
+use firstdiff_explain::explain::{Effort, Explanation, Finding, Match, Options, explain};
+use firstdiff_model::{Profile, load};
+use firstdiff_trace::Dump;
+use rayon::prelude::*;
+use serde_json::{Value, json};
+
+/// Seconds for the combinations of a stretch: half of what the command takes at least, for there are thousands.
+const SECONDS: f64 = 20.0;
+
+/// What became of one planted mistake.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Fate {
+    /// Named.
+    Named,
+    /// Another id is named, and this one among those that reproduce it as well.
+    Among,
+    /// No cause is stated.
+    Unknown,
+    /// Nothing recorded shows it.
+    Invisible,
+    /// It is not named, and something else is.
+    Missed,
+}
+
+/// What became of one candidate.
+struct Judged {
+    row: Value,
+    fates: Vec<Fate>,
+    /// Causes stated though nothing of the kind was planted.
+    wrong: Vec<String>,
+    /// Whether the first tap that is wrong is the first that is said to be.
+    first: bool,
+    seconds: f64,
+}
+
+/// Makes the zoo in `folder`, or in a temporary one, unless it is there; judges it; writes docs/ZOO.md unless only a sample was made.
+///
+/// # Errors
+/// When Python cannot make it, or a candidate cannot be read.
+pub(crate) fn run(folder: Option<PathBuf>, every: usize, check: bool) -> Result<u8> {
+    let temporary = tempfile::tempdir()?;
+    let folder = folder.unwrap_or_else(|| temporary.path().join("zoo"));
+    if !folder.join("index.json").exists() {
+        let script = crate::root()?.join("scripts/zoo.py");
+        let (pairs, triples) = (150 / every, 100 / every);
+        let status = Command::new(crate::python())
+            .arg(script)
+            .arg(&folder)
+            .args(["--every", &every.to_string(), "--pairs", &pairs.to_string(), "--triples", &triples.to_string()])
+            .status()?;
+        ensure!(status.success(), "scripts/zoo.py failed");
+    }
+    let index: Vec<Value> = serde_json::from_str(&fs::read_to_string(folder.join("index.json"))?)?;
+    let models = crate::root()?.join("fixtures/models");
+    let (done, total) = (AtomicUsize::new(0), index.len());
+    let judged: Vec<Judged> = index
+        .into_par_iter()
+        .map(|row| {
+            let judged = judge(&folder, &models, row);
+            let at = done.fetch_add(1, Ordering::Relaxed) + 1;
+            if at.is_multiple_of(200) {
+                eprintln!("{at} of {total}");
+            }
+            judged
+        })
+        .collect::<Result<_>>()?;
+    for case in judged.iter().filter(|case| !case.wrong.is_empty() || !case.first) {
+        println!("WRONG {} {:?} first {}", case.row["file"], case.wrong, case.first);
+    }
+    if let Ok(path) = std::env::var("FIRSTDIFF_ZOO_LOG") {
+        let lines = judged.iter().map(|j| json!({"file": j.row["file"], "kind": j.row["kind"], "group": j.row["group"], "planted": j.row["planted"],
+            "fates": j.fates.iter().map(|f| format!("{f:?}")).collect::<Vec<_>>(), "wrong": j.wrong, "first": j.first, "seconds": j.seconds}).to_string());
+        fs::write(path, lines.collect::<Vec<_>>().join("\n"))?;
+    }
+    let text = table(&judged);
+    if check || every > 1 {
+        println!("{text}");
+    } else {
+        crate::docs::write(&crate::root()?.join("docs/ZOO.md"), &text)?;
+    }
+    Ok(u8::from(judged.iter().any(|case| !case.wrong.is_empty())))
+}
+
+fn judge(folder: &Path, models: &Path, row: Value) -> Result<Judged> {
+    let word = |key: &str| row[key].as_str().context("index.json").map(str::to_owned);
+    let model = load(models.join(word("model")?))?;
+    let dump = Dump::open(folder.join(word("file")?))?;
+    let ids = |list: Option<&Vec<i64>>| list.cloned().unwrap_or_default().into_iter().map(|id| id as u32).collect();
+    let meta = dump.meta();
+    let options = Options {
+        profile: Profile::F32,
+        tokens: ids(meta.tokens.as_ref()),
+        tokens_are_known: true,
+        decode_tokens: ids(meta.decode_tokens.as_ref()),
+        rows: None,
+    };
+    let effort = Effort { seconds: SECONDS, ..Effort::default() };
+    let begun = Instant::now();
+    let explanation = explain(&model, &dump, &options, &effort, &|_, _, _| {})?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let shows = row["shows"].as_bool().unwrap_or(true);
+    let planted: Vec<&Value> = row["planted"].as_array().context("planted")?.iter().collect();
+    let proved: Vec<&Finding> = explanation.findings.iter().filter(|f| f.matched == Match::Reproduced).collect();
+    let open = explanation.findings.len() > proved.len();
+    let fates = planted.iter().map(|planted| fate(planted, &proved, shows, open)).collect();
+    let fits = |f: &&Finding| planted.iter().any(|planted| names(f, planted) || among(f, planted));
+    let wrong: Vec<String> = proved
+        .iter()
+        .filter(|f| !fits(f))
+        .map(|f| f.cause.as_ref().map_or(String::new(), |c| format!("{} {:?}", c.id, c.params)))
+        .collect();
+    let first = word("kind")? != "full" || first_is(&explanation, &word("first")?);
+    drop(proved);
+    Ok(Judged { fates, wrong, first, seconds, row })
+}
+
+/// Whether replay's first wrong operation is `tap`.
+fn first_is(explanation: &Explanation, tap: &str) -> bool {
+    let wrong = explanation.replay.taps.iter().find(|t| t.report.status == Status::Diverged);
+    wrong.is_some_and(|t| t.report.place.tap.to_string() == tap)
+}
+
+fn fate(planted: &Value, proved: &[&Finding], shows: bool, open: bool) -> Fate {
+    if proved.iter().any(|f| names(f, planted)) {
+        Fate::Named
+    } else if proved.iter().any(|f| among(f, planted)) {
+        Fate::Among
+    } else if !shows {
+        Fate::Invisible
+    } else if open || proved.is_empty() {
+        Fate::Unknown
+    } else {
+        Fate::Missed
+    }
+}
+
+fn names(finding: &Finding, planted: &Value) -> bool {
+    finding.cause.as_ref().is_some_and(|cause| is(cause, planted))
+}
+
+fn among(finding: &Finding, planted: &Value) -> bool {
+    finding.alternatives.iter().any(|cause| is(cause, planted))
+}
+
+/// The same id, and the same number where both give one by the same name.
+fn is(cause: &firstdiff_explain::explain::Cause, planted: &Value) -> bool {
+    let number = |name: &str| planted["params"][name].as_f64();
+    let agrees = |(name, value): &(&str, Value)| match (number(name), value.as_f64()) {
+        (Some(due), Some(found)) => (due - found).abs() <= 1e-3 * due.abs().max(1e-9),
+        _ => true,
+    };
+    planted["id"] == cause.id && cause.params.iter().all(agrees)
+}
+
+fn table(judged: &[Judged]) -> String {
+    let mut text = "# The zoo\n\nPlanted mistakes and what `firstdiff explain` makes of them. The candidates are made by scripts/zoo.py, a NumPy engine that \
+                    shares no code with firstdiff: every mistake of scripts/engine_mistakes.py at several parameters and sites, in all layers and in one, \
+                    on llama, mistral, qwen2, qwen3, minimind and 16-bit checkpoints; then pairs and triples. Recorded: everything (full), h0, \
+                    layer outputs, final norm and logits (streams), the same of the last token (last), all logits, the last token's logits.\n\n\
+                    Named: the cause stated is the one planted, with its parameter. Among: another is stated, and the planted one beside it as reproducing \
+                    the numbers as well. Unknown: no cause is stated. Invisible: nothing that was recorded shows the mistake. Wrong: a cause is stated \
+                    that was not planted, nor is one of those beside it.\n\nWritten by `cargo xtask zoo`.\n\n\
+                    | planted | recorded | candidates | first tap | mistakes | named | among | unknown | missed | invisible | wrong | median s | worst s |\n\
+                    |---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
+        .to_owned();
+    let word = |j: &Judged, key: &str| j.row[key].as_str().unwrap_or_default().to_owned();
+    let mut groups: BTreeMap<(String, usize), Vec<&Judged>> = BTreeMap::new();
+    const KINDS: [&str; 5] = ["full", "streams", "last", "logits", "last-logits"];
+    for case in judged {
+        let kind = KINDS.iter().position(|k| *k == word(case, "kind")).unwrap_or(0);
+        groups.entry((word(case, "group"), kind)).or_default().push(case);
+    }
+    for group in ["single", "pair", "triple"] {
+        for (kind, name) in KINDS.iter().enumerate() {
+            if let Some(cases) = groups.get(&(group.to_owned(), kind)) {
+                text += &line(group, name, cases);
+            }
+        }
+    }
+    text += "\n## By mistake\n\nNamed or among, of those that show, in single candidates.\n\n| mistake | full | streams | last | logits | last-logits |\n|---|---|---|---|---|---|\n";
+    let ids: BTreeSet<String> = judged
+        .iter()
+        .flat_map(|j| j.row["planted"].as_array().into_iter().flatten())
+        .filter_map(|p| p["id"].as_str().map(str::to_owned))
+        .collect();
+    for id in ids {
+        text += &format!("| {id} |");
+        for kind in KINDS {
+            let of = judged.iter().filter(|j| {
+                word(j, "group") == "single" && word(j, "kind") == kind && j.row["planted"][0]["id"] == id.as_str() && j.fates[0] != Fate::Invisible
+            });
+            let fates: Vec<Fate> = of.map(|j| j.fates[0]).collect();
+            let hit = fates.iter().filter(|f| matches!(f, Fate::Named | Fate::Among)).count();
+            text += &if fates.is_empty() { " - |".to_owned() } else { format!(" {hit}/{} |", fates.len()) };
+        }
+        text += "\n";
+    }
+    text
+}
+
+fn line(group: &str, kind: &str, cases: &[&Judged]) -> String {
+    let fates: Vec<Fate> = cases.iter().flat_map(|j| j.fates.iter().copied()).collect();
+    let count = |fate: Fate| fates.iter().filter(|f| **f == fate).count();
+    let mut seconds: Vec<f64> = cases.iter().map(|j| j.seconds).collect();
+    seconds.sort_by(f64::total_cmp);
+    let first = if kind == "full" { format!("{} %", percent(cases.iter().filter(|j| j.first).count(), cases.len())) } else { "-".into() };
+    let visible = fates.len() - count(Fate::Invisible);
+    format!(
+        "| {group} | {kind} | {} | {first} | {} | {} % | {} % | {} | {} | {} | {} | {:.2} | {:.1} |\n",
+        cases.len(),
+        fates.len(),
+        percent(count(Fate::Named), visible),
+        percent(count(Fate::Among), visible),
+        count(Fate::Unknown),
+        count(Fate::Missed),
+        count(Fate::Invisible),
+        cases.iter().filter(|j| !j.wrong.is_empty()).count(),
+        seconds[seconds.len() / 2],
+        seconds.last().copied().unwrap_or(0.0),
+    )
+}
+
+fn percent(part: usize, whole: usize) -> String {
+    format!("{:.1}", 100.0 * part as f64 / whole.max(1) as f64)
+}
