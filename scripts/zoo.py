@@ -137,6 +137,12 @@ class Zoo:
                 return False
         return True
 
+    def matters(self, folder, chosen, one, mine, kind, decode):
+        """Whether what is recorded would be otherwise without one of several mistakes."""
+        rest = [c for c in chosen if c is not one]
+        without = keep(run(folder, rest, decode)[0], kind) if rest else keep(self.right[folder.name, decode], kind)
+        return any(key not in without or nmse(x, without[key]) > SHOWS for key, x in mine.items())
+
     def add(self, group, model, texts, layers, kinds):
         """One candidate for each kind: `texts` planted at once, in `layers` or in all."""
         folder = self.models / model
@@ -157,6 +163,7 @@ class Zoo:
             if kind == "full" and not (shown and self.each_shows(folder, chosen, taps, decode)):
                 return False
             name = f"{len(self.index):05}-{model}-{'+'.join(texts)}-{kind}".replace("=", "-").replace("@", "-").replace(",", "+") + ".npz"
+            alone = [self.matters(folder, chosen, c, mine, kind, decode) for c in chosen]
             write(self.out / name, mine, about, kind)
             firsts = [c.first_tap(engine) for c in chosen]
             order = ["h0", *(full_name(l, t) for l in range(engine.L) for t in LAYER_TAPS), "final_norm", "logits"]
@@ -164,7 +171,7 @@ class Zoo:
             self.index.append({
                 "file": name, "model": model, "group": group, "kind": kind, "shows": bool(shown), "first": first[0],
                 "layers": "all" if layers is None else "one",
-                "planted": [{"id": c.id, "params": c.params(), "at": list(c.at)} for c in chosen]})
+                "planted": [{"id": c.id, "params": c.params(), "at": list(c.at), "shows": s} for c, s in zip(chosen, alone)]})
         return True
 
 

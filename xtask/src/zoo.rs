@@ -109,11 +109,10 @@ fn judge(folder: &Path, models: &Path, row: Value) -> Result<Judged> {
     let begun = Instant::now();
     let explanation = explain(&model, &dump, &options, &effort, &|_, _, _| {})?;
     let seconds = begun.elapsed().as_secs_f64();
-    let shows = row["shows"].as_bool().unwrap_or(true);
     let planted: Vec<&Value> = row["planted"].as_array().context("planted")?.iter().collect();
     let proved: Vec<&Finding> = explanation.findings.iter().filter(|f| f.matched == Match::Reproduced).collect();
     let open = explanation.findings.len() > proved.len();
-    let fates = planted.iter().map(|planted| fate(planted, &proved, shows, open)).collect();
+    let fates = planted.iter().map(|planted| fate(planted, &proved, open)).collect();
     let fits = |f: &&Finding| planted.iter().any(|planted| names(f, planted) || among(f, planted));
     let wrong: Vec<String> = proved
         .iter()
@@ -131,12 +130,12 @@ fn first_is(explanation: &Explanation, tap: &str) -> bool {
     wrong.is_some_and(|t| t.report.place.tap.to_string() == tap)
 }
 
-fn fate(planted: &Value, proved: &[&Finding], shows: bool, open: bool) -> Fate {
+fn fate(planted: &Value, proved: &[&Finding], open: bool) -> Fate {
     if proved.iter().any(|f| names(f, planted)) {
         Fate::Named
     } else if proved.iter().any(|f| among(f, planted)) {
         Fate::Among
-    } else if !shows {
+    } else if planted["shows"] == false {
         Fate::Invisible
     } else if open || proved.is_empty() {
         Fate::Unknown

@@ -230,12 +230,12 @@ impl Walk<'_> {
         let again: Vec<Candidate> = all.iter().filter(|c| known.contains(c.key.as_str())).cloned().collect();
         if !again.is_empty() {
             let effort = Effort { faults: 2.min(search.effort.faults), ..search.effort.clone() };
-            let quick = Search { effort: &effort, ..*search }.run(target, &again, &tell);
+            let quick = Search { effort: &effort, ..*search }.run(target, again, &tell);
             if !quick.reproduced.is_empty() {
                 return quick;
             }
         }
-        search.run(target, &all, &tell)
+        search.run(target, all, &tell)
     }
 }
 
@@ -314,10 +314,16 @@ fn findings(model: &Model, places: Vec<Explained>) -> Vec<Finding> {
             finding.shown_at.push(explained.place);
             finding.residual_nmse = finding.residual_nmse.max(best.residual);
             finding.base_nmse = finding.base_nmse.max(explained.found.base);
-            for other in explained.found.reproduced.iter().filter(|r| r.mistakes.len() == 1 && best.mistakes.len() == 1)
-            {
-                let other = cause(&other.mistakes[0]);
-                if Some(&other) != finding.cause.as_ref() && !finding.alternatives.contains(&other) {
+            // What can stand in its place beside the same others.
+            let rest = |r: &Reproduction, without: &str| -> BTreeSet<String> {
+                r.mistakes.iter().map(|m| m.key.clone()).filter(|key| key != without).collect()
+            };
+            let beside = rest(&best, &mistake.key);
+            for other in explained.found.reproduced.iter().filter(|r| r.mistakes.len() == best.mistakes.len()) {
+                let stands_in = other.mistakes.iter().find(|m| rest(other, &m.key) == beside);
+                if let Some(other) = stands_in.filter(|m| m.key != mistake.key).map(cause)
+                    && !finding.alternatives.contains(&other)
+                {
                     finding.alternatives.push(other);
                 }
             }

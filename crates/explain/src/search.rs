@@ -11,7 +11,7 @@ use ndarray::{ArrayD, Axis};
 use rayon::prelude::*;
 
 use crate::imitate::{Imitation, Shared, segment};
-use crate::mistakes::{At, Edit, Seen, fitted, listed};
+use crate::mistakes::{At, Edit, Seen, fitted, listed, snapped};
 use crate::recorded::Recorded;
 use crate::replay::{Run, joined};
 use crate::right::distance;
@@ -75,6 +75,12 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
+    /// The same mistake with another value of the parameter that may have any.
+    fn tuned(&self, value: f64) -> Candidate {
+        let edits: Vec<Edit> = self.edits.iter().map(|e| e.tuned(value)).collect();
+        Candidate { key: edits[0].key(), edits, one_of_several: self.one_of_several }
+    }
+
     pub(crate) fn id(&self) -> &'static str {
         self.edits[0].id
     }
@@ -243,15 +249,18 @@ impl<'a> Search<'_, 'a> {
             return None;
         }
         let residual = misfit(&target.own, &narrow).min(misfit(&target.own, &exact));
+        let [own, narrow, exact] = without_shared_nan(&target.own, narrow, exact);
         if edits.iter().any(|e| e.id == "precision") {
             // Another rounding is proved by its own numbers, not by being as large.
             let noise = distance(&exact, &narrow);
-            return (misfit(&target.own, &narrow) <= 0.1 * noise).then_some(residual);
+            return (misfit(&own, &narrow) <= 0.1 * noise).then_some(residual);
         }
         let stretch = target.is_stretch();
         let verdict =
-            self.run.verdict(target.step, target.place, &target.own, &narrow.mapv(|x| x as f32), &exact, stretch);
-        let proved = matches!(verdict.report.status, Status::Exact | Status::Rounding);
+            self.run.verdict(target.step, target.place, &own, &narrow.mapv(|x| x as f32), &exact, stretch);
+        // Over several operations another engine's rounding adds up beyond what is allowed to one.
+        let adds_up = stretch && residual <= ADDS_UP * verdict.report.allowed.unwrap_or(0.0);
+        let proved = matches!(verdict.report.status, Status::Exact | Status::Rounding) || adds_up;
         // In a coarse arithmetic rounding is wide: what explains must take nearly all of the error away.
         (proved && residual <= EXPLAINS * base).then_some(residual)
     }
@@ -325,41 +334,111 @@ impl<'a> Search<'_, 'a> {
     pub(crate) fn run(
         &self,
         target: &Target<'_>,
-        candidates: &[Candidate],
+        mut candidates: Vec<Candidate>,
         progress: &(dyn Fn(&str, usize, usize) + Sync),
     ) -> Result {
         let base = self.residual(target, &[]);
         let mut result = Result { base: base.nmse, ..Result::default() };
         let all: Vec<usize> = (0..candidates.len()).collect();
         let shared: Vec<usize> = all.iter().copied().filter(|&at| !candidates[at].one_of_several).collect();
-        let first = self.measure(
-            target,
-            candidates,
-            extended(&[Vec::new()], &all, candidates),
-            4.0,
-            "single mistakes",
-            progress,
-        );
-        for (set, left) in &first {
+        let sets = extended(&[Vec::new()], &all, &candidates);
+        let mut tried = self.measure(target, &candidates, sets, 4.0, "single mistakes", progress);
+        for (set, left) in &tried {
             let best = result.tried.entry(candidates[set[0]].id()).or_insert(f64::INFINITY);
             *best = best.min(left.nmse);
         }
-        let mut beam = grown(&first, base, WIDE);
-        self.settle(target, candidates, first, &mut result);
-        for faults in 2..=self.effort.faults {
+        self.settle(target, &candidates, &mut tried, &mut result);
+        let singles = tried.clone();
+        for faults in 2..=self.effort.faults + 1 {
             if !result.reproduced.is_empty() {
                 break;
             }
-            let sets = extended(
-                &beam,
-                if faults == 2 && shared.len() < 400 || shared.len() == all.len() { &all[..] } else { &shared },
-                candidates,
-            );
-            let tried = self.measure(target, candidates, sets, 1.0, &format!("{faults} mistakes at once"), progress);
-            beam = grown(&tried, base, NARROW);
-            self.settle(target, candidates, tried, &mut result);
+            let mut tuned = self.tuned(target, &mut candidates, &tried, base, if faults == 2 { 3 * TUNED } else { TUNED });
+            self.settle(target, &candidates, &mut tuned, &mut result);
+            if !result.reproduced.is_empty() || faults > self.effort.faults {
+                break;
+            }
+            tried.extend(tuned);
+            let beam = grown(&tried, base, if faults == 2 { WIDE } else { NARROW });
+            let by = if faults == 2 && all.len() < FEW { &all } else { &shared };
+            let sets = extended(&beam, by, &candidates);
+            tried = self.measure(target, &candidates, sets, 1.0, &format!("{faults} mistakes at once"), progress);
+            self.settle(target, &candidates, &mut tried, &mut result);
         }
+        self.stand_ins(target, &candidates, &singles, &mut result);
         result
+    }
+
+    /// The nearest sets that hold a parameter that may have any value, that value fitted. New candidates go to the end of `candidates`.
+    fn tuned(
+        &self,
+        target: &Target<'_>,
+        candidates: &mut Vec<Candidate>,
+        tried: &[(Vec<usize>, Left)],
+        base: Left,
+        most: usize,
+    ) -> Vec<(Vec<usize>, Left)> {
+        let tunable = |at: usize| candidates[at].edits[0].tunable().is_some();
+        let mut order: Vec<&(Vec<usize>, Left)> = tried.iter().filter(|(set, _)| set.iter().any(|&at| tunable(at))).collect();
+        order.sort_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse));
+        // One beginning for each set of ids and sites.
+        let kind = |set: &[usize]| -> Vec<(&'static str, Vec<Tap>)> {
+            let of = |&at: &usize| (candidates[at].id(), candidates[at].edits.iter().map(|e| e.tap).collect());
+            set.iter().map(of).collect()
+        };
+        let mut kinds = HashSet::new();
+        let seeds: Vec<Vec<usize>> = order
+            .into_iter()
+            .filter(|(set, left)| left.nmse.is_finite() && kinds.insert(kind(set)))
+            .map(|(set, _)| set.clone())
+            .take(most)
+            .collect();
+        let fitted: Vec<(Vec<Candidate>, Left)> = seeds
+            .into_par_iter()
+            .filter_map(|set| {
+                let mut mistakes: Vec<Candidate> = set.iter().map(|&at| candidates[at].clone()).collect();
+                let left = self.tune(target, &mut mistakes)?;
+                (left.nmse < base.nmse).then_some((mistakes, left))
+            })
+            .collect();
+        let mut out = Vec::new();
+        for (mistakes, left) in fitted {
+            let first = candidates.len();
+            let count = mistakes.len();
+            candidates.extend(mistakes);
+            out.push(((first..first + count).collect(), left));
+        }
+        out
+    }
+
+    /// Fits each free parameter of a set in turn: a scan over a factor of 8 either way, then golden sections.
+    fn tune(&self, target: &Target<'_>, mistakes: &mut [Candidate]) -> Option<Left> {
+        for at in 0..mistakes.len() {
+            let Some((begin, whole)) = mistakes[at].edits[0].tunable().filter(|(x, _)| *x > 0.0) else { continue };
+            let with = |x: f64, mistakes: &[Candidate]| -> Left {
+                let tuned = mistakes[at].tuned(x);
+                let others = mistakes.iter().enumerate();
+                let edits: Vec<&Edit> = others.flat_map(|(i, m)| if i == at { &tuned.edits } else { &m.edits }).collect();
+                self.residual(target, &edits)
+            };
+            let f = |log: f64| with(log.exp(), mistakes).nmse;
+            let scan = (-12..=12).map(|i| begin.ln() + f64::from(i) * 8f64.ln() / 12.0);
+            let rough = scan.min_by(|a, b| f(*a).total_cmp(&f(*b)))?;
+            let step = 8f64.ln() / 12.0;
+            let fine = golden(f, rough - step, rough + step).exp();
+            let near = if whole {
+                vec![fine.round()]
+            } else {
+                vec![snapped(fine, 1e-3), snapped(fine, 1e-5), format!("{fine:.5e}").parse().unwrap_or(fine), fine]
+            };
+            // The plainest number that leaves as little as the best, to rounding.
+            let left: Vec<f64> = near.iter().map(|&x| with(x, mistakes).nmse).collect();
+            let least = left.iter().copied().fold(f64::INFINITY, f64::min);
+            let best = left.iter().position(|&l| l <= 2.0 * least + 1e-14)?;
+            mistakes[at] = mistakes[at].tuned(near[best]);
+        }
+        let edits: Vec<&Edit> = mistakes.iter().flat_map(|m| &m.edits).collect();
+        Some(self.residual(target, &edits))
     }
 
     /// What each set leaves; sets whose turn did not come before `share` of the time ran out are missing.
@@ -394,16 +473,52 @@ impl<'a> Search<'_, 'a> {
         &self,
         target: &Target<'_>,
         candidates: &[Candidate],
-        mut tried: Vec<(Vec<usize>, Left)>,
+        tried: &mut [(Vec<usize>, Left)],
         result: &mut Result,
     ) {
         tried.sort_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse));
-        self.confirm(target, candidates, &tried, result);
+        self.confirm(target, candidates, tried, result);
         if let Some((set, left)) = tried.first().filter(|(_, left)| left.nmse < 0.5 * result.base)
             && result.closest.as_ref().is_none_or(|closest| left.nmse < closest.residual)
         {
             let mistakes = set.iter().map(|&at| candidates[at].clone()).collect();
             result.closest = Some(Reproduction { mistakes, residual: left.nmse });
+        }
+    }
+
+    /// Whether none of several mistakes could be left out: a small one more can be fitted to rounding.
+    fn all_matter(&self, target: &Target<'_>, candidates: &[Candidate], set: &[usize], residual: f64) -> bool {
+        set.len() == 1
+            || (0..set.len()).all(|out| {
+                let rest: Vec<usize> = set.iter().enumerate().filter(|(i, _)| *i != out).map(|(_, &at)| at).collect();
+                self.residual(target, &edits_of(&rest, candidates)).nmse >= MATTERS * residual
+            })
+    }
+
+    /// What can stand in for one of the mistakes of a proved set: what leaves the same by itself.
+    fn stand_ins(
+        &self,
+        target: &Target<'_>,
+        candidates: &[Candidate],
+        singles: &[(Vec<usize>, Left)],
+        result: &mut Result,
+    ) {
+        let Some(best) = result.reproduced.first().filter(|best| best.mistakes.len() > 1).cloned() else { return };
+        for at in 0..best.mistakes.len() {
+            let own = self.residual(target, &best.mistakes[at].edits.iter().collect::<Vec<_>>()).nmse;
+            let same = |left: &Left| (left.nmse - own).abs() <= 1e-6 * own;
+            for (set, _) in singles.iter().filter(|(_, left)| same(left)) {
+                let other = &candidates[set[0]];
+                if other.key == best.mistakes[at].key || result.reproduced.len() > MOST {
+                    continue;
+                }
+                let mut mistakes = best.mistakes.clone();
+                mistakes[at] = other.clone();
+                let edits: Vec<&Edit> = mistakes.iter().flat_map(|m| &m.edits).collect();
+                if let Some(residual) = self.proved(target, &edits, result.base) {
+                    result.reproduced.push(Reproduction { mistakes, residual });
+                }
+            }
         }
     }
 
@@ -418,7 +533,7 @@ impl<'a> Search<'_, 'a> {
         let mut missed = 0;
         for (set, _) in tried.iter().take_while(|(_, left)| left.nmse <= 0.5 * result.base) {
             let edits = edits_of(set, candidates);
-            match self.proved(target, &edits, result.base) {
+            match self.proved(target, &edits, result.base).filter(|&r| self.all_matter(target, candidates, set, r)) {
                 Some(residual) => {
                     let mistakes = set.iter().map(|&at| candidates[at].clone()).collect();
                     result.reproduced.push(Reproduction { mistakes, residual });
@@ -439,15 +554,34 @@ impl<'a> Search<'_, 'a> {
     }
 }
 
+/// By how much the rounding of a stretch may exceed what one operation is allowed, where a cause takes all else away.
+const ADDS_UP: f64 = 10.0;
+/// By how much each of several mistakes must lower what the others leave.
+const MATTERS: f64 = 100.0;
 /// What a cause leaves of the error at most.
 const EXPLAINS: f64 = 0.05;
 /// Unproved ones in the order of their residuals, after which no more are looked at.
 const MISSES: usize = 12;
 /// Ways to reproduce a target that are kept.
 const MOST: usize = 24;
+/// Candidates below which every layer by itself is tried in combinations too.
+const FEW: usize = 400;
+/// Sets whose free parameters are fitted.
+const TUNED: usize = 16;
 /// Sets that are grown by one more mistake.
 const WIDE: usize = 24;
 const NARROW: usize = 8;
+
+/// What is NaN in all three is reproduced as well as it can be: 0 in all.
+fn without_shared_nan(own: &ArrayD<f64>, mut narrow: ArrayD<f64>, mut exact: ArrayD<f64>) -> [ArrayD<f64>; 3] {
+    let mut own = own.clone();
+    ndarray::Zip::from(&mut own).and(&mut narrow).and(&mut exact).for_each(|o, n, e| {
+        if o.is_nan() && n.is_nan() && e.is_nan() {
+            (*o, *n, *e) = (0.0, 0.0, 0.0);
+        }
+    });
+    [own, narrow, exact]
+}
 
 /// How far an imitation is from the candidate's numbers.
 #[derive(Clone, Copy)]
@@ -490,6 +624,25 @@ pub(crate) fn misfit(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
     }
     let share = foreign as f64 / count.max(1) as f64;
     (if energy > 0.0 { error / energy } else { error }) + share
+}
+
+/// Where a function of one valley is least.
+fn golden(f: impl Fn(f64) -> f64, mut low: f64, mut high: f64) -> f64 {
+    const RATIO: f64 = 0.618_033_988_749_894_9;
+    let (mut a, mut b) = (high - RATIO * (high - low), low + RATIO * (high - low));
+    let (mut fa, mut fb) = (f(a), f(b));
+    while high - low > 1e-8 {
+        if fa < fb {
+            (high, b, fb) = (b, a, fa);
+            a = high - RATIO * (high - low);
+            fa = f(a);
+        } else {
+            (low, a, fa) = (a, b, fb);
+            b = low + RATIO * (high - low);
+            fb = f(b);
+        }
+    }
+    0.5 * (low + high)
 }
 
 /// The sets of a beam, each with one more candidate.

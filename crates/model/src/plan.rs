@@ -85,7 +85,7 @@ pub struct Rope {
 }
 
 /// What is done to raw attention products before the softmax.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scores {
     /// Factor on the products: 1/√d.
     pub scale: f64,

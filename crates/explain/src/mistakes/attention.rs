@@ -99,6 +99,11 @@ pub(super) fn scores(list: &mut List<'_>, right: &Scores) {
     for (name, scale) in scales.into_iter().filter(|(_, s)| (s / right.scale - 1.0).abs() > 1e-9) {
         list.op("score-scale", vec![("scale", json!(name))], Op::Scores(Scores { scale, ..*right }));
     }
+    // Any other factor, to begin a fit from.
+    for scale in [1.3 * right.scale, 0.7 * right.scale] {
+        let right = *right;
+        list.op_with("score-scale", "scale", scale, move |scale| Op::Scores(Scores { scale, ..right }));
+    }
     list.op("mask-omitted", vec![], Op::Scores(Scores { causal: false, window: None, ..*right }));
     // One key of the future seen; the token itself not
     masked(list, "mask-shifted", "future", |t, s, seen| seen || s == t + 1, f64::NEG_INFINITY);
@@ -116,7 +121,8 @@ pub(super) fn scores(list: &mut List<'_>, right: &Scores) {
     });
     windows(list, right);
     for cap in [50.0, 30.0, 20.0] {
-        list.op("score-softcap", vec![("cap", json!(cap))], Op::Scores(Scores { softcap: Some(cap), ..*right }));
+        let right = *right;
+        list.op_with("score-softcap", "cap", cap, move |cap| Op::Scores(Scores { softcap: Some(cap), ..right }));
     }
     // The mask is multiplied in after the softmax.
     list.op("mask-after-softmax", vec![], Op::Scores(Scores { causal: false, window: None, ..*right }));

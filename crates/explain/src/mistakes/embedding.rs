@@ -17,6 +17,9 @@ pub(super) fn listed(list: &mut List<'_>, tokens: &[Vec<u32>]) {
     // √D · row, where this family has no such factor.
     list.add("embed-scale", vec![("factor", json!("sqrt(D)"))], move |at| times(at, root));
     list.add("embed-scale", vec![("factor", json!("1/sqrt(D)"))], move |at| times(at, 1.0 / root));
+    for c in [12.0, 0.5, 2.0] {
+        list.tunable("embed-multiplier", "factor", c, |c, at| times(at, c));
+    }
     super::linear::misread(list);
 }
 
@@ -55,7 +58,7 @@ fn times(at: &At<'_>, c: f64) -> Out {
 /// The ids whose rows these are, and the factor on them.
 pub(super) fn fitted(list: &mut List<'_>, seen: &Seen<'_>) {
     if let Some(c) = factor(seen.own, seen.right).map(|c| snapped(c, 1e-6)).filter(|c| (c - 1.0).abs() > 1e-9) {
-        list.add("embed-multiplier", vec![("factor", json!(c))], move |at| times(at, c));
+        list.tunable("embed-multiplier", "factor", c, |c, at| times(at, c));
     }
     if let Some(tokens) = ids(list, seen).filter(|ids| ids != seen.chunk.tokens) {
         list.add("tokens-differ", vec![("tokens", json!(tokens))], move |at| {

@@ -176,9 +176,7 @@ fn head(list: &mut List<'_>) {
         });
     }
     for cap in [30.0, 50.0, 15.0] {
-        list.add("logit-softcap", vec![("cap", json!(cap))], move |at| {
-            Some(at.kept(at.right()?.mapv(|x| softcap(x, cap))))
-        });
+        list.tunable("logit-softcap", "cap", cap, |cap, at| Some(at.kept(at.right()?.mapv(|x| softcap(x, cap)))));
     }
     for c in [0.5, 2.0] {
         scale(list, c);
@@ -189,7 +187,7 @@ fn head(list: &mut List<'_>) {
 }
 
 fn scale(list: &mut List<'_>, c: f64) {
-    list.add("logit-scale", vec![("factor", json!(c))], move |at| Some(at.kept(at.right()?.mapv(|x| x * c))));
+    list.tunable("logit-scale", "factor", c, |c, at| Some(at.kept(at.right()?.mapv(|x| x * c))));
 }
 
 /// The factor on the logits.

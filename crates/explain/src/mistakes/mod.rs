@@ -44,9 +44,42 @@ pub(crate) struct Edit {
     /// Other taps of the layer that carry the same mistake, or it is another.
     pub(crate) with: &'static [Site],
     wrong: Arc<dyn Fn(&At<'_>) -> Out + Send + Sync>,
+    /// The parameter that may have any value, where there is one.
+    tune: Option<Tune>,
+}
+
+/// A parameter of an edit that may have any value.
+#[derive(Clone)]
+struct Tune {
+    name: &'static str,
+    value: f64,
+    /// Whether it counts something.
+    whole: bool,
+    wrong: Arc<dyn Fn(f64, &At<'_>) -> Out + Send + Sync>,
 }
 
 impl Edit {
+    /// The value of the parameter that may have any, and whether that is a whole number.
+    pub(crate) fn tunable(&self) -> Option<(f64, bool)> {
+        self.tune.as_ref().map(|tune| (tune.value, tune.whole))
+    }
+
+    /// The same mistake with another value of that parameter.
+    pub(crate) fn tuned(&self, value: f64) -> Edit {
+        let Some(tune) = self.tune.clone() else { return self.clone() };
+        let params = self.params.iter().map(|(name, old)| {
+            let new = if tune.whole { serde_json::json!(value as i64) } else { serde_json::json!(value) };
+            (*name, if *name == tune.name { new } else { old.clone() })
+        });
+        let wrong = tune.wrong.clone();
+        Edit {
+            params: params.collect(),
+            wrong: Arc::new(move |at| wrong(value, at)),
+            tune: Some(Tune { value, ..tune }),
+            ..self.clone()
+        }
+    }
+
     /// The step's value on `at.inputs`, one for each of `reads`.
     pub(crate) fn value(&self, at: &At<'_>) -> Out {
         (self.wrong)(at)
@@ -93,6 +126,11 @@ impl At<'_> {
         if let Some((edit, inner)) = self.inner.split_first().filter(|_| step.tap == self.step.tap) {
             return edit.value(&At { step, inputs, profile, inner, ..*self });
         }
+        if let (Op::Softmax, [scores]) = (&step.op, inputs)
+            && scores.rows().into_iter().any(|row| row.iter().all(|x| *x == f64::NEG_INFINITY))
+        {
+            return self.keyless(profile, step, scores);
+        }
         let weights = &self.model.weights;
         if profile == Profile::Exact {
             let views: Vec<_> = inputs.iter().map(|x| x.view()).collect();
@@ -101,6 +139,17 @@ impl At<'_> {
         let narrow: Vec<ArrayD<f32>> = inputs.iter().map(|x| x.mapv(|x| x as f32)).collect();
         let views: Vec<_> = narrow.iter().map(|x| x.view()).collect();
         Some(eval_step_in(profile, step, &views, self.chunk, weights).ok()?.mapv(f64::from))
+    }
+
+    /// A softmax that has rows without a key: NaN, as 0/0 gives.
+    fn keyless(&self, profile: Profile, step: &Step, scores: &ArrayD<f64>) -> Out {
+        let mut open = scores.clone();
+        let hidden = |row: ndarray::ArrayView1<'_, f64>| row.iter().all(|x| *x == f64::NEG_INFINITY);
+        open.rows_mut().into_iter().filter(|row| hidden(row.view())).for_each(|mut row| row.fill(0.0));
+        let mut out = self.run_as(profile, step, &[open])?;
+        let rows = out.rows_mut().into_iter().zip(scores.rows());
+        rows.filter(|(_, row)| hidden(row.view())).for_each(|(mut to, _)| to.fill(f64::NAN));
+        Some(out)
     }
 
     /// The step on other inputs.
@@ -247,8 +296,29 @@ impl List<'_> {
         wrong: impl Fn(&At<'_>) -> Out + Send + Sync + 'static,
     ) -> &mut Edit {
         let (tap, reads) = (self.step.tap, self.step.reads.clone());
-        self.edits.push(Edit { id, params, tap, reads, with: &[], wrong: Arc::new(wrong) });
+        self.edits.push(Edit { id, params, tap, reads, with: &[], wrong: Arc::new(wrong), tune: None });
         self.edits.last_mut().expect("just pushed")
+    }
+
+    /// A mistake with a parameter `name` that may have any value.
+    fn tunable(
+        &mut self,
+        id: &'static str,
+        name: &'static str,
+        value: f64,
+        wrong: impl Fn(f64, &At<'_>) -> Out + Send + Sync + 'static,
+    ) -> &mut Edit {
+        let wrong = Arc::new(wrong);
+        let of = wrong.clone();
+        let edit = self.add(id, vec![(name, serde_json::json!(value))], move |at| of(value, at));
+        edit.tune = Some(Tune { name, value, whole: false, wrong });
+        edit
+    }
+
+    /// Another operation in the step's place, with a parameter `name` that may have any value.
+    fn op_with(&mut self, id: &'static str, name: &'static str, value: f64, op: impl Fn(f64) -> Op + Send + Sync + 'static) {
+        let right = self.step.op.clone();
+        self.tunable(id, name, value, move |x, at| at.doing(changed(&right, &op(x), &at.step.op)));
     }
 
     /// Another operation in the step's place.
@@ -367,7 +437,7 @@ fn factor(own: &ArrayD<f64>, right: &ArrayD<f64>) -> Option<f64> {
 }
 
 /// A number as few digits as it has to be known by: the nearest of one, two or three digits if it is within `slack` of it.
-fn snapped(x: f64, slack: f64) -> f64 {
+pub(crate) fn snapped(x: f64, slack: f64) -> f64 {
     for digits in 1..=4 {
         let near: f64 = format!("{x:.*e}", digits - 1).parse().unwrap_or(x);
         if (near - x).abs() <= slack * x.abs() {

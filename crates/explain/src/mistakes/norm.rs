@@ -20,7 +20,7 @@ pub(super) fn listed(list: &mut List<'_>, eps: f64) {
     // w · x / √(mean(x²) + e)
     for other in [1e-6, 1e-5, 0.0, 1e-8, 1e-12, 1e-7, 1e-4, 1e-3] {
         if (other - eps).abs() > 0.01 * eps {
-            list.op("norm-eps", vec![("eps", json!(other))], Op::RmsNorm { eps: other });
+            list.op_with("norm-eps", "eps", other, |eps| Op::RmsNorm { eps });
         }
     }
     // w · x / (√mean(x²) + eps)
@@ -85,10 +85,9 @@ fn widths(list: &mut List<'_>, eps: f64) {
 }
 
 fn width_edit(list: &mut List<'_>, eps: f64, other: usize) {
-    list.add("norm-width", vec![("width", json!(other))], move |at| {
-        let n = width(at)?;
-        widened(at, eps, other as f64, n)
-    });
+    let edit = list.tunable("norm-width", "width", other as f64, move |m, at| widened(at, eps, m, width(at)?));
+    edit.params = vec![("width", json!(other))];
+    edit.tune.iter_mut().for_each(|tune| tune.whole = true);
 }
 
 /// Another norm's gain, or another layer's.
@@ -241,7 +240,7 @@ fn over_heads(at: &At<'_>, eps: f64) -> Out {
 /// The epsilon of the row of least energy, and the width of a constant factor.
 pub(super) fn fitted(list: &mut List<'_>, eps: f64, seen: &Seen<'_>) {
     if let Some(other) = fitted_eps(eps, seen) {
-        list.op("norm-eps", vec![("eps", json!(other))], Op::RmsNorm { eps: other });
+        list.op_with("norm-eps", "eps", other, |eps| Op::RmsNorm { eps });
     }
     if let (Some(c), Some(&n)) = (factor(seen.own, seen.right), seen.own.shape().last()) {
         let used = (n as f64 * c * c).round();

@@ -45,7 +45,7 @@ fn formula(text: &'static str) -> super::Params {
 }
 
 fn scale(list: &mut List<'_>, c: f64) {
-    list.add("residual-scale", vec![("factor", json!(c))], move |at| sum(at, |h, b| h + c * b));
+    list.tunable("residual-scale", "factor", c, |c, at| sum(at, |h, b| h + c * b));
 }
 
 fn sum(at: &At<'_>, f: impl Fn(f64, f64) -> f64) -> Out {

@@ -23,6 +23,9 @@ pub(super) fn listed(list: &mut List<'_>, right: &Rope) {
     // theta^(-i/d) for theta^(-2i/d)
     list.op("rope-exponent", vec![], Op::Rope(Rope { theta: right.theta.sqrt(), ..right.clone() }));
     bases(list, right, &BASES[3..]);
+    if !BASES.contains(&right.theta.sqrt()) {
+        theta_edit(list, right, right.theta.sqrt());
+    }
     scalings(list, right);
     attention_factors(list, right);
     // Not turned; turned twice; turned the other way
@@ -64,8 +67,13 @@ pub(super) fn listed(list: &mut List<'_>, right: &Rope) {
 
 fn bases(list: &mut List<'_>, right: &Rope, bases: &[f64]) {
     for &theta in bases.iter().filter(|&theta| (theta - right.theta).abs() > 1e-6 * theta) {
-        list.op("rope-theta", vec![("theta", json!(theta))], Op::Rope(Rope { theta, ..right.clone() }));
+        theta_edit(list, right, theta);
     }
+}
+
+fn theta_edit(list: &mut List<'_>, right: &Rope, theta: f64) {
+    let right = right.clone();
+    list.op_with("rope-theta", "theta", theta, move |theta| Op::Rope(Rope { theta, ..right.clone() }));
 }
 
 /// Frequencies changed for long contexts, otherwise than the config says.
@@ -243,7 +251,7 @@ pub(super) fn fitted(list: &mut List<'_>, right: &Rope, seen: &Seen<'_>) {
         }
     }
     if let Some(theta) = base(right, &before.view(), &after.view(), seen.chunk.start) {
-        list.op("rope-theta", vec![("theta", json!(theta))], Op::Rope(Rope { theta, ..right.clone() }));
+        theta_edit(list, right, theta);
     }
     if let Some(shift) = shift(right, &before.view(), &after.view(), seen.chunk.start).filter(|s| s.abs() > 2) {
         shifted(list, shift);
