@@ -310,6 +310,14 @@ fn findings(model: &Model, places: Vec<Explained>) -> Vec<Finding> {
                 out.len() - 1
             });
             let finding = &mut out[at];
+            if let Some(known) = &mut finding.cause {
+                // What follows from the shape of a matrix differs from place to place.
+                let other = |name: &str, value: &serde_json::Value| {
+                    let differs = |e: &Edit| e.params.iter().any(|(n, v)| *n == name && v != value);
+                    mistake.edits.iter().any(differs)
+                };
+                known.params.retain(|(name, value)| !other(name, value));
+            }
             finding.taps.extend(mistake.edits.iter().map(|e| e.tap));
             finding.shown_at.push(explained.place);
             finding.residual_nmse = finding.residual_nmse.max(best.residual);
@@ -321,7 +329,8 @@ fn findings(model: &Model, places: Vec<Explained>) -> Vec<Finding> {
             let beside = rest(&best, &mistake.key);
             for other in explained.found.reproduced.iter().filter(|r| r.mistakes.len() == best.mistakes.len()) {
                 let stands_in = other.mistakes.iter().find(|m| rest(other, &m.key) == beside);
-                if let Some(other) = stands_in.filter(|m| m.key != mistake.key).map(cause)
+                let same = |m: &&Candidate| m.key.trim_end_matches('\'') == mistake.key.trim_end_matches('\'');
+                if let Some(other) = stands_in.filter(|m| !same(m)).map(cause)
                     && !finding.alternatives.contains(&other)
                 {
                     finding.alternatives.push(other);
@@ -334,10 +343,22 @@ fn findings(model: &Model, places: Vec<Explained>) -> Vec<Finding> {
         finding.taps.sort_by_key(|&tap| order(tap));
         finding.taps.dedup();
         let first = finding.taps.first().copied();
+        finding.note = finding.cause.as_ref().and_then(|cause| note(cause.id)).map(str::to_owned);
         finding.op = first.and_then(|tap| model.plan.step(tap)).map(|s| s.op.name().to_owned()).unwrap_or_default();
     }
     out.sort_by_key(|f| f.taps.first().map_or(usize::MAX, |&tap| order(tap)));
     out
+}
+
+/// What a probe of this mistake must hold, to show it.
+fn note(id: &str) -> Option<&'static str> {
+    match id {
+        "rope-position" => Some("only differences of positions reach the scores: a shift of all of them does no harm behind q_rope and k_rope"),
+        _ if id.starts_with("rope-") && id != "rope-attention-factor" => {
+            Some("at position 0 every rotation is right: a probe of the first token alone cannot show this")
+        }
+        _ => None,
+    }
 }
 
 fn cause(mistake: &Candidate) -> Cause {

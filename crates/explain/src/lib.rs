@@ -16,5 +16,6 @@ mod residual;
 mod right;
 mod search;
 mod settle;
+mod unmasked;
 
 pub use residual::Fit;

@@ -167,6 +167,7 @@ impl<'a> Run<'a> {
                 progress(done, total);
             }
         }
+        warnings.extend(self.forgive_unmasked(&mut taps)?);
         warnings.extend(outside_the_plan(model, self.recorded.dump));
         Ok(Replay { taps, warnings })
     }
@@ -281,7 +282,7 @@ impl Run<'_> {
         }
     }
 
-    fn evaluated(
+    pub(crate) fn evaluated(
         &self,
         step: &Step,
         narrow: &[ArrayD<f32>],

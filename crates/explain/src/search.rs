@@ -243,6 +243,10 @@ impl<'a> Search<'_, 'a> {
 
     /// Whether no more than rounding is left, as replay judges it; and how much.
     pub(crate) fn proved(&self, target: &Target<'_>, edits: &[&Edit], base: f64) -> Option<f64> {
+        // NaN agrees with any other NaN, and tells nothing.
+        if 2 * target.own.iter().filter(|x| x.is_finite() || **x == f64::NEG_INFINITY).count() < target.own.len() {
+            return None;
+        }
         let narrow = self.value(target, edits, self.run.profile)?;
         let exact = self.value(target, edits, Profile::Exact)?;
         if narrow.shape() != target.own.shape() || exact.shape() != target.own.shape() {
@@ -353,7 +357,7 @@ impl<'a> Search<'_, 'a> {
             if !result.reproduced.is_empty() {
                 break;
             }
-            let mut tuned = self.tuned(target, &mut candidates, &tried, base, if faults == 2 { 3 * TUNED } else { TUNED });
+            let mut tuned = self.tuned(target, &mut candidates, &tried, base, if faults == 2 { 8 * TUNED } else { TUNED });
             self.settle(target, &candidates, &mut tuned, &mut result);
             if !result.reproduced.is_empty() || faults > self.effort.faults {
                 break;
@@ -380,7 +384,11 @@ impl<'a> Search<'_, 'a> {
     ) -> Vec<(Vec<usize>, Left)> {
         let tunable = |at: usize| candidates[at].edits[0].tunable().is_some();
         let mut order: Vec<&(Vec<usize>, Left)> = tried.iter().filter(|(set, _)| set.iter().any(|&at| tunable(at))).collect();
+        // The nearest in direction and the nearest in all, in turn.
+        let mut by_angle = order.clone();
         order.sort_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse));
+        by_angle.sort_by(|a, b| a.1.angle.total_cmp(&b.1.angle));
+        let order: Vec<_> = by_angle.into_iter().zip(order).flat_map(|(a, b)| [a, b]).collect();
         // One beginning for each set of ids and sites.
         let kind = |set: &[usize]| -> Vec<(&'static str, Vec<Tap>)> {
             let of = |&at: &usize| (candidates[at].id(), candidates[at].edits.iter().map(|e| e.tap).collect());
@@ -422,10 +430,15 @@ impl<'a> Search<'_, 'a> {
                 self.residual(target, &edits)
             };
             let f = |log: f64| with(log.exp(), mistakes).nmse;
-            let scan = (-12..=12).map(|i| begin.ln() + f64::from(i) * 8f64.ln() / 12.0);
-            let rough = scan.min_by(|a, b| f(*a).total_cmp(&f(*b)))?;
-            let step = 8f64.ln() / 12.0;
-            let fine = golden(f, rough - step, rough + step).exp();
+            let step = 8f64.ln() / 6.0;
+            let scan = (-6..=6).map(|i| begin.ln() + f64::from(i) * step);
+            let (rough, _) = scan.map(|log| (log, f(log))).min_by(|a, b| a.1.total_cmp(&b.1))?;
+            let near = golden(f, rough - step, rough + step, 1e-2);
+            // What a percent more or less does not nearly settle, no digit will.
+            if f(near) > 0.5 * f(begin.ln()) {
+                continue;
+            }
+            let fine = golden(f, near - 2e-2, near + 2e-2, 1e-8).exp();
             let near = if whole {
                 vec![fine.round()]
             } else {
@@ -627,11 +640,11 @@ pub(crate) fn misfit(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
 }
 
 /// Where a function of one valley is least.
-fn golden(f: impl Fn(f64) -> f64, mut low: f64, mut high: f64) -> f64 {
+fn golden(f: impl Fn(f64) -> f64, mut low: f64, mut high: f64, width: f64) -> f64 {
     const RATIO: f64 = 0.618_033_988_749_894_9;
     let (mut a, mut b) = (high - RATIO * (high - low), low + RATIO * (high - low));
     let (mut fa, mut fb) = (f(a), f(b));
-    while high - low > 1e-8 {
+    while high - low > width {
         if fa < fb {
             (high, b, fb) = (b, a, fa);
             a = high - RATIO * (high - low);
@@ -651,6 +664,10 @@ fn extended(beam: &[Vec<usize>], by: &[usize], candidates: &[Candidate]) -> Vec<
     let mut sets = Vec::new();
     for set in beam {
         for &at in by {
+            let rounding = |at: usize| candidates[at].id() == "precision";
+            if !set.is_empty() && (rounding(at) || set.iter().any(|&other| rounding(other))) {
+                continue;
+            }
             if set.contains(&at)
                 || set.iter().any(|&other| {
                     candidates[other].id() == candidates[at].id() && overlap(&candidates[other], &candidates[at])

@@ -1,0 +1,71 @@
+//! Were the scores recorded before they were masked? Then neither they nor the probabilities made of them are wrong.
+
+use firstdiff_compare::{Place, Status};
+use firstdiff_model::{Chunk, Op, Scores, Step, eval_step};
+use firstdiff_trace::{Site, Tap};
+use ndarray::ArrayD;
+
+use crate::replay::{Done, Replayed, Run};
+
+impl Run<'_> {
+    /// Takes the blame from scores that are right but for the mask, where the probabilities are those of the masked ones.
+    pub(crate) fn forgive_unmasked(&mut self, taps: &mut [Replayed]) -> Done<Option<String>> {
+        let wrong = |t: &Replayed, site| t.report.place.tap.site == site && t.report.status == Status::Diverged;
+        let scores: Vec<usize> = (0..taps.len()).filter(|&at| wrong(&taps[at], Site::Scores)).collect();
+        let mut forgiven = 0;
+        for at in scores {
+            let place = taps[at].report.place;
+            let probs = Place { tap: Tap { site: Site::Probs, ..place.tap }, ..place };
+            let Some(behind) = taps.iter().position(|t| t.report.place == probs && t.report.status == Status::Diverged)
+            else {
+                continue;
+            };
+            if let Some(judged) = self.unmasked(place, probs)? {
+                for (at, mut judged) in [at, behind].into_iter().zip(judged) {
+                    judged.report.reason = None;
+                    (judged.from, judged.through) = (taps[at].from.clone(), taps[at].through.clone());
+                    taps[at] = judged;
+                }
+                forgiven += 1;
+            }
+        }
+        let text = "scores were recorded before they were masked: read so, and the probabilities are those of the masked ones";
+        Ok((forgiven > 0).then(|| text.to_owned()))
+    }
+
+    /// Both judged as scores without a mask, and probabilities of what they are when masked.
+    fn unmasked(&mut self, scores: Place, probs: Place) -> Done<Option<[Replayed; 2]>> {
+        let plan = &self.recorded.model.plan;
+        let (Some(masking), Some(softmax)) = (plan.step(scores.tap), plan.step(probs.tap)) else { return Ok(None) };
+        let (masking, softmax) = (masking.clone(), softmax.clone());
+        let Op::Scores(right) = masking.op else { return Ok(None) };
+        let open = Step { op: Op::Scores(Scores { causal: false, window: None, ..right }), ..masking.clone() };
+        let (Ok(own_scores), Ok(own_probs)) = (self.recorded.read(scores), self.recorded.read(probs)) else {
+            return Ok(None);
+        };
+        let Some(tokens) = self.recorded.tokens.get(scores.step as usize).cloned() else { return Ok(None) };
+        let chunk = Chunk { tokens: &tokens, start: self.recorded.start(scores.step) };
+        let Ok((narrow, wide)) = self.value(masking.reads[0], scores.step)? else { return Ok(None) };
+        let (narrow, wide) = self.evaluated(&open, &[narrow], &[wide], chunk)?;
+        let first = self.verdict(&masking, scores, &own_scores, &narrow, &wide, false);
+        // Where a right mask would stand.
+        let zeros = ArrayD::<f64>::zeros(own_scores.raw_dim());
+        let mask = eval_step(&masking, &[zeros.view()], chunk, &self.recorded.model.weights)?;
+        let masked = hidden(own_scores, &mask);
+        let (narrow, wide) = self.evaluated(&softmax, &[masked.mapv(|x| x as f32)], &[masked], chunk)?;
+        let second = self.verdict(&softmax, probs, &own_probs, &narrow, &wide, false);
+        let both = [first, second];
+        Ok(both.iter().all(|judged| judged.report.status.agrees()).then_some(both))
+    }
+}
+
+/// -inf wherever the mask has it.
+fn hidden(scores: ArrayD<f64>, mask: &ArrayD<f64>) -> ArrayD<f64> {
+    let mut out = scores;
+    out.zip_mut_with(mask, |x, m| {
+        if *m == f64::NEG_INFINITY {
+            *x = f64::NEG_INFINITY;
+        }
+    });
+    out
+}
