@@ -197,7 +197,10 @@ fn table(judged: &[Judged]) -> String {
         text += &format!("| {id} |");
         for kind in KINDS {
             let of = judged.iter().filter(|j| {
-                word(j, "group") == "single" && word(j, "kind") == kind && j.row["planted"][0]["id"] == id.as_str() && j.fates[0] != Fate::Invisible
+                word(j, "group") == "single"
+                    && word(j, "kind") == kind
+                    && j.row["planted"][0]["id"] == id.as_str()
+                    && j.fates[0] != Fate::Invisible
             });
             let fates: Vec<Fate> = of.map(|j| j.fates[0]).collect();
             let hit = fates.iter().filter(|f| matches!(f, Fate::Named | Fate::Among)).count();
@@ -213,7 +216,11 @@ fn line(group: &str, kind: &str, cases: &[&Judged]) -> String {
     let count = |fate: Fate| fates.iter().filter(|f| **f == fate).count();
     let mut seconds: Vec<f64> = cases.iter().map(|j| j.seconds).collect();
     seconds.sort_by(f64::total_cmp);
-    let first = if kind == "full" { format!("{} %", percent(cases.iter().filter(|j| j.first).count(), cases.len())) } else { "-".into() };
+    let first = if kind == "full" {
+        format!("{} %", percent(cases.iter().filter(|j| j.first).count(), cases.len()))
+    } else {
+        "-".into()
+    };
     let visible = fates.len() - count(Fate::Invisible);
     format!(
         "| {group} | {kind} | {} | {first} | {} | {} % | {} % | {} | {} | {} | {} | {:.2} | {:.1} |\n",

@@ -111,8 +111,44 @@ pub fn explain(
         }
     }
     let findings = findings(model, walk.places);
-    Ok(Explanation { replay, findings, invisible: Vec::new() })
+    let invisible = invisible(&run, &shared, &replay, effort)?;
+    Ok(Explanation { replay, findings, invisible })
 }
+
+/// Ids that would have changed nothing, or no more than rounding, wherever they could have been made in what was judged right: looked for in the
+/// first layer, in the prefill and in the last step.
+fn invisible(run: &Run<'_>, shared: &Shared, replay: &Replay, effort: &Effort) -> Result<Vec<String>, ReplayError> {
+    let steps = replay.taps.iter().filter(|t| t.report.status != Status::Unchecked).map(|t| t.report.place.step);
+    let last = steps.max().unwrap_or(0);
+    let mut seen: BTreeMap<&'static str, bool> = BTreeMap::new();
+    let search = Search { run, shared, effort, accepted: &[] };
+    for tap in &replay.taps {
+        let place = tap.report.place;
+        let probed = place.tap.layer.unwrap_or(0) == 0 && (place.step == 0 || place.step == last);
+        let Some(step) = run.recorded.model.plan.step(place.tap).filter(|_| probed && tap.report.status.agrees())
+        else {
+            continue;
+        };
+        let elements =
+            step.weights.first().and_then(|&w| run.recorded.model.weights.shape(w)).map_or(0, |s| s.iter().product());
+        if elements > LARGE || !tap.through.is_empty() || !run.recorded.is_whole(place) {
+            continue;
+        }
+        let Some((own, _)) = own(run, place)? else { continue };
+        let target = Target::new(run, step, place, own, None, None);
+        for candidate in search.candidates(&target).iter().filter(|c| c.id() != "precision") {
+            let edits: Vec<&Edit> = candidate.edits.iter().collect();
+            let known = seen.entry(candidate.id()).or_insert(false);
+            *known = *known
+                || search.value(&target, &edits, run.profile).is_some()
+                    && search.proved(&target, &edits, f64::INFINITY).is_none();
+        }
+    }
+    Ok(seen.into_iter().filter(|(_, shows)| !shows).map(|(id, _)| id.to_owned()).collect())
+}
+
+/// Matrices above this are not multiplied once more only to say what would not have shown.
+const LARGE: usize = 1 << 22;
 
 /// One recorded tap that is wrong, and what was found.
 struct Explained {
@@ -353,7 +389,9 @@ fn findings(model: &Model, places: Vec<Explained>) -> Vec<Finding> {
 /// What a probe of this mistake must hold, to show it.
 fn note(id: &str) -> Option<&'static str> {
     match id {
-        "rope-position" => Some("only differences of positions reach the scores: a shift of all of them does no harm behind q_rope and k_rope"),
+        "rope-position" => Some(
+            "only differences of positions reach the scores: a shift of all of them does no harm behind q_rope and k_rope",
+        ),
         _ if id.starts_with("rope-") && id != "rope-attention-factor" => {
             Some("at position 0 every rotation is right: a probe of the first token alone cannot show this")
         }

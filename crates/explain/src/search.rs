@@ -260,8 +260,7 @@ impl<'a> Search<'_, 'a> {
             return (misfit(&own, &narrow) <= 0.1 * noise).then_some(residual);
         }
         let stretch = target.is_stretch();
-        let verdict =
-            self.run.verdict(target.step, target.place, &own, &narrow.mapv(|x| x as f32), &exact, stretch);
+        let verdict = self.run.verdict(target.step, target.place, &own, &narrow.mapv(|x| x as f32), &exact, stretch);
         // Over several operations another engine's rounding adds up beyond what is allowed to one.
         let adds_up = stretch && residual <= ADDS_UP * verdict.report.allowed.unwrap_or(0.0);
         let proved = matches!(verdict.report.status, Status::Exact | Status::Rounding) || adds_up;
@@ -357,7 +356,8 @@ impl<'a> Search<'_, 'a> {
             if !result.reproduced.is_empty() {
                 break;
             }
-            let mut tuned = self.tuned(target, &mut candidates, &tried, base, if faults == 2 { 8 * TUNED } else { TUNED });
+            let mut tuned =
+                self.tuned(target, &mut candidates, &tried, base, if faults == 2 { 8 * TUNED } else { TUNED });
             self.settle(target, &candidates, &mut tuned, &mut result);
             if !result.reproduced.is_empty() || faults > self.effort.faults {
                 break;
@@ -383,7 +383,8 @@ impl<'a> Search<'_, 'a> {
         most: usize,
     ) -> Vec<(Vec<usize>, Left)> {
         let tunable = |at: usize| candidates[at].edits[0].tunable().is_some();
-        let mut order: Vec<&(Vec<usize>, Left)> = tried.iter().filter(|(set, _)| set.iter().any(|&at| tunable(at))).collect();
+        let mut order: Vec<&(Vec<usize>, Left)> =
+            tried.iter().filter(|(set, _)| set.iter().any(|&at| tunable(at))).collect();
         // The nearest in direction and the nearest in all, in turn.
         let mut by_angle = order.clone();
         order.sort_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse));
@@ -426,7 +427,8 @@ impl<'a> Search<'_, 'a> {
             let with = |x: f64, mistakes: &[Candidate]| -> Left {
                 let tuned = mistakes[at].tuned(x);
                 let others = mistakes.iter().enumerate();
-                let edits: Vec<&Edit> = others.flat_map(|(i, m)| if i == at { &tuned.edits } else { &m.edits }).collect();
+                let edits: Vec<&Edit> =
+                    others.flat_map(|(i, m)| if i == at { &tuned.edits } else { &m.edits }).collect();
                 self.residual(target, &edits)
             };
             let f = |log: f64| with(log.exp(), mistakes).nmse;

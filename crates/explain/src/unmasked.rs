@@ -29,7 +29,8 @@ impl Run<'_> {
                 forgiven += 1;
             }
         }
-        let text = "scores were recorded before they were masked: read so, and the probabilities are those of the masked ones";
+        let text =
+            "scores were recorded before they were masked: read so, and the probabilities are those of the masked ones";
         Ok((forgiven > 0).then(|| text.to_owned()))
     }
 

@@ -316,7 +316,13 @@ impl List<'_> {
     }
 
     /// Another operation in the step's place, with a parameter `name` that may have any value.
-    fn op_with(&mut self, id: &'static str, name: &'static str, value: f64, op: impl Fn(f64) -> Op + Send + Sync + 'static) {
+    fn op_with(
+        &mut self,
+        id: &'static str,
+        name: &'static str,
+        value: f64,
+        op: impl Fn(f64) -> Op + Send + Sync + 'static,
+    ) {
         let right = self.step.op.clone();
         self.tunable(id, name, value, move |x, at| at.doing(changed(&right, &op(x), &at.step.op)));
     }

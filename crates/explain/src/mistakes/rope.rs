@@ -299,7 +299,8 @@ fn base(right: &Rope, before: &ArrayView3<'_, f64>, after: &ArrayView3<'_, f64>,
     let theta = finer.exp();
     // Angles in f32 tell a base to five digits or so.
     let theta = snapped(format!("{theta:.5e}").parse().unwrap_or(theta), 1e-5);
-    ((theta - right.theta).abs() > 1e-6 * theta && off(theta.ln(), rows.len()) < 1e-6 * (rows.len() * pairs) as f64).then_some(theta)
+    ((theta - right.theta).abs() > 1e-6 * theta && off(theta.ln(), rows.len()) < 1e-6 * (rows.len() * pairs) as f64)
+        .then_some(theta)
 }
 
 /// Where a function of one valley is least, by golden sections.
