@@ -1,4 +1,4 @@
-//! Does README.md show what the command prints? Writes the terminal run between its marks, or compares.
+//! Does README.md show what the command prints? Writes the terminal runs between their marks anew, or compares.
 
 use std::process::Command;
 
@@ -6,26 +6,22 @@ use anyhow::{Context, Result, bail};
 
 const BEGIN: &str = "<!-- terminal run: written by `cargo xtask readme` -->\n";
 const END: &str = "<!-- end of terminal run -->";
+const PROMPT: &str = "```console\n$ firstdiff ";
 
-/// The run that is shown: the first thing a newcomer does.
-const ARGS: [&str; 3] = ["compare", "fixtures/golden/llama-torch", "fixtures/faulty/llama-rope-pairing"];
-
+/// Runs what stands behind the prompt of every terminal run; all of them find a fault and end with exit code 1.
 pub(crate) fn run(check: bool) -> Result<u8> {
-    let root = crate::root()?;
-    let path = root.join("README.md");
+    let path = crate::root()?.join("README.md");
     let text = std::fs::read_to_string(&path).context("README.md")?;
-    let (before, rest) = text.split_once(BEGIN).context("README.md has no mark where the run begins")?;
-    let (_, after) = rest.split_once(END).context("README.md has no mark where the run ends")?;
-    let output = Command::new(env!("CARGO"))
-        .args(["run", "--quiet", "--package", "firstdiff", "--"])
-        .args(ARGS)
-        .current_dir(&root)
-        .output()?;
-    if output.status.code() != Some(1) {
-        bail!("the run ended with {:?}: {}", output.status.code(), String::from_utf8_lossy(&output.stderr));
+    let mut shown = String::new();
+    let mut rest = text.as_str();
+    while let Some((before, behind)) = rest.split_once(BEGIN) {
+        let (old, after) = behind.split_once(END).context("README.md has no mark where a run ends")?;
+        let command = old.strip_prefix(PROMPT).and_then(|run| run.lines().next());
+        let command = command.context("a terminal run in README.md does not begin with its command")?;
+        shown += &format!("{before}{BEGIN}{PROMPT}{command}\n{}```\n{END}", screen(command)?);
+        rest = after;
     }
-    let screen = String::from_utf8(output.stdout)?;
-    let shown = format!("{before}{BEGIN}```console\n$ firstdiff {}\n{screen}```\n{END}{after}", ARGS.join(" "));
+    shown += rest;
     if shown == text {
         return Ok(0);
     }
@@ -34,4 +30,17 @@ pub(crate) fn run(check: bool) -> Result<u8> {
     }
     std::fs::write(&path, shown)?;
     Ok(0)
+}
+
+/// What the command prints.
+fn screen(arguments: &str) -> Result<String> {
+    let output = Command::new(env!("CARGO"))
+        .args(["run", "--quiet", "--package", "firstdiff", "--"])
+        .args(arguments.split_whitespace())
+        .current_dir(crate::root()?)
+        .output()?;
+    if output.status.code() != Some(1) {
+        bail!("firstdiff {arguments} ended with {:?}: {}", output.status.code(), String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8(output.stdout)?)
 }
