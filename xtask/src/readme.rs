@@ -40,7 +40,11 @@ fn screen(arguments: &str) -> Result<String> {
         .current_dir(crate::root()?)
         .output()?;
     if output.status.code() != Some(1) {
-        bail!("firstdiff {arguments} ended with {:?}: {}", output.status.code(), String::from_utf8_lossy(&output.stderr));
+        bail!(
+            "firstdiff {arguments} ended with {:?}: {}",
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
     Ok(String::from_utf8(output.stdout)?)
 }

@@ -7,7 +7,9 @@ use anyhow::{Result, bail};
 use clap::Args;
 use firstdiff_compare::{Status, Verdict, number};
 use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match, explain};
-use firstdiff_explain::mistakes::{advice, what};
+use firstdiff_explain::mistakes::{advice, ids, what};
+use firstdiff_explain::replay::Replayed;
+use firstdiff_model::Op;
 use firstdiff_trace::{Site, Tap};
 use serde_json::{Value, json};
 
@@ -55,6 +57,11 @@ pub(crate) struct ExplainArgs {
 /// # Errors
 /// When something cannot be read, or nothing can be judged.
 pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
+    for id in &args.only {
+        if what(id).is_empty() {
+            bail!("--only {id}: no such id; they are {}", ids().join(", "));
+        }
+    }
     let effort = Effort { only: args.only.clone(), faults: usize::from(args.faults), seconds: args.seconds };
     let reference = args.reference.as_ref().map(|path| of_reference(&args.of, path, &effort)).transpose()?;
     let explained = explained(args.of, &effort)?;
@@ -156,7 +163,9 @@ impl Explained {
 
     /// What, the proof, what to change.
     fn finding(&self, screen: &mut Screen, finding: &Finding, verbose: bool) {
-        let place = where_of(&finding.taps);
+        let step = finding.shown_at.iter().map(|place| place.step).min().filter(|&step| step > 0);
+        let place =
+            where_of(&finding.taps) + &step.map_or(String::new(), |step| format!(", from decode step {step} on"));
         match (&finding.cause, finding.matched) {
             (Some(cause), Match::Reproduced) => {
                 screen.line(&format!("  {}: {} ({})", paint(BOLD, &place), what(cause.id), in_words(cause)));
@@ -170,7 +179,12 @@ impl Explained {
                     proof.push_str(&format!("; so does {}", shorten(&others, 4)));
                 }
                 screen.line(&format!("    {proof}"));
-                screen.line(&format!("    {} {}", paint(DIM, "mend:"), advice(cause.id)));
+                screen.line(&format!(
+                    "    {} {}{}",
+                    paint(DIM, "mend:"),
+                    advice(cause.id),
+                    self.due(cause.id, &finding.taps)
+                ));
             }
             _ => self.open_finding(screen, finding, &place, verbose),
         }
@@ -179,14 +193,39 @@ impl Explained {
         }
     }
 
+    /// What the model says is right, in numbers.
+    fn due(&self, id: &str, taps: &[Tap]) -> String {
+        let step = taps.first().and_then(|&tap| self.session.given.model.plan.step(tap));
+        let Some(step) = step else { return String::new() };
+        match (&step.op, id) {
+            (Op::Rope(rope), "rope-theta") => format!(": {}", rope.theta),
+            (Op::RmsNorm { eps }, "norm-eps") => format!(": {eps:e}"),
+            (Op::Scores(scores), "window-size") => {
+                scores.window.map_or(": none here".into(), |window| format!(": {window} here"))
+            }
+            (Op::Scores(scores), "score-scale") => format!(": {}", scores.scale),
+            (Op::Gated { activation }, "activation") => format!(": {activation:?}").to_lowercase(),
+            (Op::Linear { .. }, "bias-omitted" | "bias-twice") => step
+                .weights
+                .get(1)
+                .map_or(String::new(), |&w| format!(": {} and its like", self.session.given.model.weights.name(w))),
+            _ => String::new(),
+        }
+    }
+
     /// A fault without a cause: what came nearest, and what it is not.
     fn open_finding(&self, screen: &mut Screen, finding: &Finding, place: &str, verbose: bool) {
+        let shown = |t: &&Replayed| finding.shown_at.contains(&t.report.place);
+        let reason = self.session.replay.taps.iter().find(shown).and_then(|t| t.report.reason.clone());
         screen.line(&format!(
             "  {}: {}, no known mistake reproduces it (NMSE {})",
             paint(BOLD, place),
             finding.op,
             number(finding.base_nmse)
         ));
+        if let Some(reason) = reason.filter(|reason| !reason.starts_with("NMSE")) {
+            screen.line(&format!("    {}", safe(&reason)));
+        }
         if finding.matched == Match::Closest {
             let near: Vec<String> = finding.alternatives.iter().map(in_words).collect();
             let text =

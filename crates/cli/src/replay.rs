@@ -7,7 +7,8 @@ use clap::Args;
 use firstdiff_compare::{Profile as Named, Report, Status, Verdict, number};
 use firstdiff_explain::replay::{Options, Replay, Replayed, UNCLEAR, replay};
 use firstdiff_model::{Cache, Model, Profile};
-use firstdiff_trace::{Dump, Rows, Site};
+use firstdiff_trace::{DType, Dump, Rows, Site};
+use half::{bf16, f16};
 use serde_json::{Value, json};
 
 use crate::progress::Bar;
@@ -186,6 +187,12 @@ impl Session {
                 unclear[0].report.place
             )),
             (0, 0) => Verdict::Incomparable(self.nothing()),
+            (0, _) if misfit > 0 => Verdict::Incomparable(format!(
+                "{} of {} have another shape than the model gives them (first {}); what could be judged is right",
+                misfit,
+                taps_in_words(held),
+                self.replay.taps.iter().find(misfits).map_or(String::new(), |t| t.report.place.to_string())
+            )),
             (0, _) if only_table => Verdict::Incomparable("nothing but the embedding could be judged".into()),
             (0, _) => Verdict::Parity,
             _ => Verdict::Diverged,
@@ -483,6 +490,31 @@ fn declared(model: &Model, dump: &Dump) -> Result<(Named, String)> {
     }
     Ok(match said {
         Some(profile) => (profile, "the candidate's dump.json".into()),
-        None => (Named::F32, "the default; no dump.json says".into()),
+        None => match sixteen_bits(dump) {
+            Some(profile) => (profile, "no dump.json says, but all values are such numbers".into()),
+            None => (Named::F32, "the default; no dump.json says".into()),
+        },
     })
+}
+
+/// The 16-bit type that every value is a number of, in the taps that an f32 engine would not leave so.
+fn sixteen_bits(dump: &Dump) -> Option<Named> {
+    const ENOUGH: usize = 6;
+    let computed =
+        dump.entries().iter().filter(|e| e.tap.site != Site::H0 && matches!(e.dtype, DType::F32 | DType::F64));
+    let (mut bf16s, mut f16s, mut taps) = (true, true, 0);
+    for entry in computed.take(ENOUGH) {
+        let tensor = dump.read(entry).ok()?;
+        let values = tensor.values();
+        for x in (0..values.len()).map(|i| values.get(i)).filter(|x| x.is_finite()) {
+            bf16s &= bf16::from_f64(x).to_f64() == x;
+            f16s &= f16::from_f64(x).to_f64() == x;
+        }
+        taps += 1;
+    }
+    match (taps > 0, bf16s, f16s) {
+        (true, true, _) => Some(Named::Bf16),
+        (true, _, true) => Some(Named::F16),
+        _ => None,
+    }
 }

@@ -111,7 +111,8 @@ pub fn explain(
         }
     }
     let findings = findings(model, walk.places);
-    let invisible = invisible(&run, &shared, &replay, effort)?;
+    let mut invisible = invisible(&run, &shared, &replay, effort)?;
+    invisible.retain(|id| !findings.iter().any(|f| f.cause.as_ref().is_some_and(|c| c.id == id)));
     Ok(Explanation { replay, findings, invisible })
 }
 
@@ -374,16 +375,38 @@ fn findings(model: &Model, places: Vec<Explained>) -> Vec<Finding> {
             }
         }
     }
+    one_value(&mut out);
     let order = |tap: Tap| model.plan.steps.iter().position(|s| s.tap == tap).unwrap_or(usize::MAX);
     for finding in &mut out {
         finding.taps.sort_by_key(|&tap| order(tap));
         finding.taps.dedup();
         let first = finding.taps.first().copied();
-        finding.note = finding.cause.as_ref().and_then(|cause| note(cause.id)).map(str::to_owned);
+        let probe = finding.cause.as_ref().and_then(|cause| note(cause.id)).map(str::to_owned);
+        finding.note = finding.note.take().or(probe);
         finding.op = first.and_then(|tap| model.plan.step(tap)).map(|s| s.op.name().to_owned()).unwrap_or_default();
     }
     out.sort_by_key(|f| f.taps.first().map_or(usize::MAX, |&tap| order(tap)));
     out
+}
+
+/// A parameter is one number of an engine. Where each place would need another, the mistake is not the one it looks like.
+fn one_value(findings: &mut [Finding]) {
+    let number = |f: &Finding| -> Option<(&'static str, &'static str, f64)> {
+        let cause = f.cause.as_ref()?;
+        const FREE: [&str; 7] = ["eps", "theta", "factor", "scale", "cap", "width", "stream_factor"];
+        let (name, value) = cause.params.iter().find(|(name, v)| FREE.contains(name) && v.is_number())?;
+        Some((cause.id, name, value.as_f64()?))
+    };
+    let all: Vec<_> = findings.iter().map(number).collect();
+    for (finding, own) in findings.iter_mut().zip(&all) {
+        let Some((id, name, value)) = own else { continue };
+        let others = all.iter().flatten().filter(|(i, n, v)| i == id && n == name && v != value);
+        if others.count() > 0 {
+            finding.matched = Match::Closest;
+            finding.alternatives = finding.cause.take().into_iter().collect();
+            finding.note = Some(format!("each place would need another {name}: it is something like {id}, but not it"));
+        }
+    }
 }
 
 /// What a probe of this mistake must hold, to show it.

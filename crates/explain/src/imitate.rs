@@ -26,6 +26,8 @@ pub(crate) struct Imitation<'r, 'a> {
     edits: HashMap<Tap, Vec<&'r Edit>>,
     /// What is never read as recorded, though it was.
     target: Place,
+    /// How many of the tokens are run.
+    cut: Option<usize>,
     memo: HashMap<Place, Option<Value>>,
     touched: HashMap<Place, bool>,
 }
@@ -37,12 +39,22 @@ impl<'r, 'a> Imitation<'r, 'a> {
         shared: &'r Shared,
         edits: impl IntoIterator<Item = &'r Edit>,
         target: Place,
+        cut: Option<usize>,
     ) -> Imitation<'r, 'a> {
         let mut by_tap: HashMap<Tap, Vec<&Edit>> = HashMap::new();
         for edit in edits {
             by_tap.entry(edit.tap).or_default().push(edit);
         }
-        Imitation { recorded, profile, shared, edits: by_tap, target, memo: HashMap::new(), touched: HashMap::new() }
+        Imitation {
+            recorded,
+            profile,
+            shared,
+            edits: by_tap,
+            target,
+            cut,
+            memo: HashMap::new(),
+            touched: HashMap::new(),
+        }
     }
 
     /// The target's value; `None` where it cannot be computed.
@@ -106,6 +118,7 @@ impl<'r, 'a> Imitation<'r, 'a> {
         let reads = chain.iter().map(|e| &e.reads).find(|reads| **reads != step.reads).unwrap_or(&step.reads).clone();
         let inputs = self.read(step, &reads, place.step)?;
         let tokens = recorded.tokens.get(place.step as usize)?;
+        let tokens = &tokens[..self.cut.unwrap_or(tokens.len()).min(tokens.len())];
         if tokens.is_empty() {
             return None;
         }

@@ -96,9 +96,16 @@ pub(super) fn scores(list: &mut List<'_>, right: &Scores) {
         ("1/sqrt(K*d)", 1.0 / ((dims.kv_heads * dims.head_dim) as f64).sqrt()),
         ("1/sqrt(d/2)", (2.0 / d).sqrt()),
     ];
-    for (name, scale) in scales.into_iter().filter(|(_, s)| (s / right.scale - 1.0).abs() > 1e-9) {
+    let mut known = vec![right.scale];
+    for (name, scale) in scales {
+        // Some of these are the same number in a small model.
+        if known.iter().any(|other| (scale / other - 1.0).abs() < 1e-9) {
+            continue;
+        }
+        known.push(scale);
         list.op("score-scale", vec![("scale", json!(name))], Op::Scores(Scores { scale, ..*right }));
     }
+    windows(list, right);
     // Any other factor, to begin a fit from.
     for scale in [1.3 * right.scale, 0.7 * right.scale] {
         let right = *right;
@@ -119,7 +126,6 @@ pub(super) fn scores(list: &mut List<'_>, right: &Scores) {
         let start = at.chunk.start;
         mask(at, move |t, s, seen| if start == 0 { seen } else { s + start <= t }, f64::NEG_INFINITY)
     });
-    windows(list, right);
     for cap in [50.0, 30.0, 20.0] {
         let right = *right;
         list.op_with("score-softcap", "cap", cap, move |cap| Op::Scores(Scores { softcap: Some(cap), ..right }));

@@ -1,7 +1,7 @@
 //! What is done wrong in a projection, or the head? Right: x Wᵀ + b, W \[out,in\].
 
 use firstdiff_core::softcap;
-use firstdiff_model::{Role, Step, WeightRef};
+use firstdiff_model::{Op, Role, Step, WeightRef};
 use firstdiff_trace::{QkRows, Site, Tap};
 use ndarray::{ArrayD, Axis, concatenate};
 use serde_json::json;
@@ -14,7 +14,10 @@ pub(super) fn listed(list: &mut List<'_>) {
     biases(list);
     others(list);
     // A matrix that was never loaded.
-    list.add("weight-unset", vec![], |at| at.remapped(|_, _| None));
+    list.add("weight-unset", vec![], |at| {
+        let zeros = ndarray::Array2::zeros((at.chunk.tokens.len(), at.matrix_shape()?[0])) + merged_bias(at);
+        at.split(at.kept(zeros.into_dyn()))
+    });
     if list.site() == Site::Logits {
         head(list);
     }
@@ -37,7 +40,14 @@ pub(super) fn listed(list: &mut List<'_>) {
 pub(super) fn misread(list: &mut List<'_>) {
     let Some([out, inner]) = matrix_shape(list.model, list.step) else { return };
     // The bytes of [out,in] read as [in,out]: x · W.reshape(in, out)
-    list.add("weight-transposed", vec![("form", json!("reshape"))], move |at| at.remapped(|o, i| Some(i * out + o)));
+    // Large ones are read once and never made into another matrix.
+    let streamed = out * inner > 1 << 20 && !matches!(list.step.op, Op::Embedding { .. });
+    list.add("weight-transposed", vec![("form", json!("reshape"))], move |at| {
+        if streamed && at.unread_from.is_none() && super::half(at.profile).is_none() {
+            return at.reversed();
+        }
+        at.remapped(|o, i| Some(i * out + o))
+    });
     if out == inner && out > 1 {
         // The same thing where the matrix is square: x · W
         list.edits.last_mut().expect("just added").params = vec![("form", json!("transpose"))];
@@ -141,6 +151,11 @@ fn others(list: &mut List<'_>) {
             list.weights("weight-wrong-layer", vec![("layer", name), ("bias", json!(true))], vec![weight, bias]);
         }
     }
+}
+
+/// The step's bias, or nothing.
+fn merged_bias(at: &At<'_>) -> ndarray::Array1<f64> {
+    at.vector(1).map_or_else(|| ndarray::Array1::zeros(1), ndarray::Array1::from_vec)
 }
 
 fn word(role: Role) -> &'static str {

@@ -23,7 +23,7 @@ use ndarray::{Array2, ArrayD, ArrayView2, Axis, Ix2};
 use rayon::prelude::*;
 use serde_json::Value;
 
-pub use words::{advice, what};
+pub use words::{advice, ids, what};
 
 /// What a mistake gives for a step; `None` where it does not apply.
 pub(crate) type Out = Option<ArrayD<f64>>;
@@ -207,6 +207,42 @@ impl At<'_> {
             },
             shape,
         )
+    }
+
+    /// x · W where the stored elements are taken as \[in,out\]; the matrix is read once, in a fixed number of parts.
+    fn reversed(&self) -> Out {
+        const PARTS: usize = 16;
+        let [out, inner] = self.matrix_shape()?;
+        let view = self.model.weights.view(*self.step.weights.first()?).ok()?;
+        let x = flat(self.input(0)?)?;
+        let rows = out.div_ceil(PARTS);
+        let part = |part: usize| -> Array2<f64> {
+            let mut y = Array2::<f64>::zeros((x.nrows(), out));
+            let mut first = part * rows;
+            while first < ((part + 1) * rows).min(out) {
+                let last = (first + 16).min((part + 1) * rows).min(out);
+                let tile = view.rows::<f32>(first..last);
+                let Some(mut tile) = tile.as_slice() else { return y };
+                let mut at = first * inner;
+                while !tile.is_empty() {
+                    let (i, j) = (at / out, at % out);
+                    let (run, rest) = tile.split_at(tile.len().min(out - j));
+                    for (mut y, x) in y.rows_mut().into_iter().zip(x.column(i)) {
+                        let Some(y) = y.as_slice_mut() else { continue };
+                        y[j..j + run.len()].iter_mut().zip(run).for_each(|(y, &w)| *y += x * f64::from(w));
+                    }
+                    (at, tile) = (at + run.len(), rest);
+                }
+                first = last;
+            }
+            y
+        };
+        let parts: Vec<Array2<f64>> = (0..PARTS).into_par_iter().map(part).collect();
+        let mut y = parts.into_iter().reduce(|a, b| a + b)?;
+        if let Some(bias) = self.vector(1) {
+            y += &ndarray::Array1::from_vec(bias);
+        }
+        self.split(self.kept(y.into_dyn()))
     }
 
     /// The product with a matrix \[out,in\] whose rows are made from all stored elements, and the bias; of an embedding, its rows.

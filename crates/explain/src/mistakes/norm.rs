@@ -243,8 +243,13 @@ pub(super) fn fitted(list: &mut List<'_>, eps: f64, seen: &Seen<'_>) {
         list.op_with("norm-eps", "eps", other, |eps| Op::RmsNorm { eps });
     }
     if let (Some(c), Some(&n)) = (factor(seen.own, seen.right), seen.own.shape().last()) {
-        let used = (n as f64 * c * c).round();
-        if used > 0.0 && used < 1e6 && used as usize != n && !list.edits.iter().any(|e| e.id == "norm-width") {
+        let (whole, used) = (n as f64 * c * c, (n as f64 * c * c).round());
+        if (whole - used).abs() < 1e-5 * used
+            && used > 0.0
+            && used < 1e6
+            && used as usize != n
+            && !list.edits.iter().any(|e| e.id == "norm-width")
+        {
             width_edit(list, eps, used as usize);
         }
     }

@@ -32,6 +32,8 @@ pub(super) fn listed(list: &mut List<'_>, right: &Rope) {
     list.add("rope-omitted", vec![], |at| at.input(0).cloned());
     list.add("rope-twice", vec![], |at| at.on(&[at.right()?]));
     list.add("rope-direction", vec![], |at| turned(at, |w| -w, |p| p));
+    // The first half is written before the second has read it.
+    list.add("aliasing", vec![("kind", json!("rotated in place"))], in_place);
     positions(list);
     if right.scaling != RopeScaling::None {
         list.add("rope-exponent", vec![("kind", json!("before-scaling"))], |at| {
@@ -226,6 +228,24 @@ fn explicit(at: &At<'_>, turn: impl Fn(f64, f64, f64) -> (f64, f64)) -> Out {
                 let (a, b) = (head[first], head[second]);
                 head[first] = a * cos - b * sin;
                 head[second] = b * cos + a * sin;
+            }
+        }
+    }
+    Some(at.kept(out.into_dyn()))
+}
+
+/// aᵢ' = aᵢ cos φ - bᵢ sin φ, and then bᵢ' = bᵢ cos φ + aᵢ' sin φ.
+fn in_place(at: &At<'_>) -> Out {
+    let Op::Rope(rope) = &at.step.op else { return None };
+    let (frequencies, factor) = rope_inv_freq::<f64>(rope.rotary_dim, rope.theta, &rope.scaling);
+    let mut out = at.input(0)?.view().into_dimensionality::<Ix3>().ok()?.to_owned();
+    for (t, mut heads) in out.outer_iter_mut().enumerate() {
+        for mut head in heads.outer_iter_mut() {
+            for (i, w) in frequencies.iter().enumerate() {
+                let (sin, cos) = ((at.chunk.start + t) as f64 * w).sin_cos();
+                let (first, second) = pair(rope.pairing, i, frequencies.len());
+                head[first] = (head[first] * cos - head[second] * sin) * factor;
+                head[second] = head[second] * cos * factor + head[first] * sin * factor;
             }
         }
     }
