@@ -277,6 +277,12 @@ def _(e, right, value, l, tap, x, cos, sin):
 def _(e, right, value, l, tap, x, cos, sin):
     return right(l, tap, right(l, tap, x, cos, sin), cos, sin)
 
+@mistake("aliasing", "rotate", "q_rope k_rope", "rotated in place: the first half of each pair is written before the second has read it")
+def _(e, right, value, l, tap, x, cos, sin):
+    a, b = np.split(x, 2, axis=-1)
+    a = a * cos - b * sin
+    return np.concatenate([a, b * cos + a * sin], axis=-1)
+
 @mistake("rope-on-v", "remember", "qk", "v rotated too", shows="context")
 def _(e, right, value, l, tap, k, v):
     return right(l, tap, k, e.rotate(l, tap, v, *e.angles(l, "q_rope")))

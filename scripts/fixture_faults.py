@@ -69,6 +69,15 @@ FAULTS = [line.split() for line in """
     qwen3      weight-unset                           1    out
     qwen3      residual-omitted                       0    out
     qwen3      final-norm-omitted=omitted             -    streams
+    qwen2      embed-multiplier                       -    streams
+    qwen2      aliasing                               -    rope
+    llama      score-softcap                          -    attn
+    mistral    sink-omitted                           -    attn
+    qwen3      activation-clamp                       -    ffn
+    mistral    logit-softcap                          -    streams
+    llama      norm-width@final_norm                  -    streams
+    llama      logit-scale                            -    streams
+    minimind   mask-inverted                          -    attn
     minimind   norm-eps-outside                       -    proj
     minimind   norm-wrong-weight                      2    proj
     minimind   norm-sum                               -    proj

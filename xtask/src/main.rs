@@ -51,7 +51,7 @@ enum Xtask {
         /// Where the candidates are, or are made [default: a temporary folder]
         #[arg(long)]
         folder: Option<PathBuf>,
-        /// Plant only every Nth mistake; the table is then printed, not written
+        /// Plant only every Nth mistake
         #[arg(long, default_value_t = 1)]
         every: usize,
         /// Print the table, write nothing

@@ -44,7 +44,7 @@ struct Judged {
     seconds: f64,
 }
 
-/// Makes the zoo in `folder`, or in a temporary one, unless it is there; judges it; writes docs/ZOO.md unless only a sample was made.
+/// Makes the zoo in `folder`, or in a temporary one, unless it is there; judges it; writes docs/ZOO.md, or prints it.
 ///
 /// # Errors
 /// When Python cannot make it, or a candidate cannot be read.
@@ -83,8 +83,8 @@ pub(crate) fn run(folder: Option<PathBuf>, every: usize, check: bool) -> Result<
             "fates": j.fates.iter().map(|f| format!("{f:?}")).collect::<Vec<_>>(), "wrong": j.wrong, "first": j.first, "seconds": j.seconds}).to_string());
         fs::write(path, lines.collect::<Vec<_>>().join("\n"))?;
     }
-    let text = table(&judged);
-    if check || every > 1 {
+    let text = table(&judged, every);
+    if check {
         println!("{text}");
     } else {
         crate::docs::write(&crate::root()?.join("docs/ZOO.md"), &text)?;
@@ -162,17 +162,18 @@ fn is(cause: &firstdiff_explain::explain::Cause, planted: &Value) -> bool {
     planted["id"] == cause.id && cause.params.iter().all(agrees)
 }
 
-fn table(judged: &[Judged]) -> String {
+fn table(judged: &[Judged], every: usize) -> String {
     let mut text = "# The zoo\n\nPlanted mistakes and what `firstdiff explain` makes of them. The candidates are made by scripts/zoo.py, a NumPy engine that \
                     shares no code with firstdiff: every mistake of scripts/engine_mistakes.py at several parameters and sites, in all layers and in one, \
                     on llama, mistral, qwen2, qwen3, minimind and 16-bit checkpoints; then pairs and triples. Recorded: everything (full), h0, \
                     layer outputs, final norm and logits (streams), the same of the last token (last), all logits, the last token's logits.\n\n\
                     Named: the cause stated is the one planted, with its parameter. Among: another is stated, and the planted one beside it as reproducing \
                     the numbers as well. Unknown: no cause is stated. Invisible: nothing that was recorded shows the mistake. Wrong: a cause is stated \
-                    that was not planted, nor is one of those beside it.\n\nWritten by `cargo xtask zoo`.\n\n\
+                    that was not planted, nor is one of those beside it.\n\nWritten by `cargo xtask zoo EVERY`.\n\n\
                     | planted | recorded | candidates | first tap | mistakes | named | among | unknown | missed | invisible | wrong | median s | worst s |\n\
                     |---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
-        .to_owned();
+        .replace("EVERY", &if every > 1 { format!("--every {every}` (every {every}th mistake at every family)`") } else { String::new() })
+        .replace(" `.", "`.");
     let word = |j: &Judged, key: &str| j.row[key].as_str().unwrap_or_default().to_owned();
     let mut groups: BTreeMap<(String, usize), Vec<&Judged>> = BTreeMap::new();
     const KINDS: [&str; 5] = ["full", "streams", "last", "logits", "last-logits"];
