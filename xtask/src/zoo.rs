@@ -169,11 +169,10 @@ fn table(judged: &[Judged], every: usize) -> String {
                     layer outputs, final norm and logits (streams), the same of the last token (last), all logits, the last token's logits.\n\n\
                     Named: the cause stated is the one planted, with its parameter. Among: another is stated, and the planted one beside it as reproducing \
                     the numbers as well. Unknown: no cause is stated. Invisible: nothing that was recorded shows the mistake. Wrong: a cause is stated \
-                    that was not planted, nor is one of those beside it.\n\nWritten by `cargo xtask zoo EVERY`.\n\n\
+                    that was not planted, nor is one of those beside it.\n\nWritten by `cargo xtask zooEVERY`.\n\n\
                     | planted | recorded | candidates | first tap | mistakes | named | among | unknown | missed | invisible | wrong | median s | worst s |\n\
                     |---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
-        .replace("EVERY", &if every > 1 { format!("--every {every}` (every {every}th mistake at every family)`") } else { String::new() })
-        .replace(" `.", "`.");
+        .replace("EVERY", &if every > 1 { format!(" --every {every}") } else { String::new() });
     let word = |j: &Judged, key: &str| j.row[key].as_str().unwrap_or_default().to_owned();
     let mut groups: BTreeMap<(String, usize), Vec<&Judged>> = BTreeMap::new();
     const KINDS: [&str; 5] = ["full", "streams", "last", "logits", "last-logits"];

@@ -403,10 +403,17 @@ fn where_of(group: &[&Replayed]) -> String {
 fn next(group: &[&Replayed]) -> String {
     let one = group[0];
     match one.through.as_slice() {
-        [] => format!("mend the operation '{}' that makes {} first, and replay again", one.report.op, where_of(group)),
+        [] => format!(
+            "`firstdiff explain` with the same arguments says why; mend the operation '{}' that makes {} first, and replay again",
+            one.report.op,
+            where_of(group)
+        ),
         through => {
             let names: Vec<String> = through.iter().map(ToString::to_string).collect();
-            format!("record {} as well, and replay again: that tells which operation it is", shorten(&names, 4))
+            format!(
+                "`firstdiff explain` with the same arguments tries known mistakes in that stretch; or record {} as well, and replay again",
+                shorten(&names, 4)
+            )
         }
     }
 }

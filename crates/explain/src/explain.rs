@@ -8,13 +8,15 @@ use firstdiff_model::{Model, Step};
 use firstdiff_trace::{Dump, Tap};
 use ndarray::ArrayD;
 
+use crate::candidates::Candidate;
 use crate::imitate::Shared;
 use crate::mistakes::{Edit, Params};
+use crate::proof::Target;
 use crate::recorded::Unusable;
 pub use crate::replay::Options;
 use crate::replay::{Replay, ReplayError, Replayed, Run};
 pub use crate::search::Effort;
-use crate::search::{Candidate, Reproduction, Result as Found, Search, Target};
+use crate::search::{Reproduction, Result as Found, Search};
 
 /// How sure a cause is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,13 +9,16 @@ pub mod mistakes;
 pub mod replay;
 pub mod weights;
 
+mod candidates;
 mod imitate;
 mod local;
+mod proof;
 mod recorded;
 mod residual;
 mod right;
 mod search;
 mod settle;
+mod tune;
 mod unmasked;
 
 pub use residual::Fit;

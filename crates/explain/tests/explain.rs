@@ -121,7 +121,7 @@ fn another_arithmetic_is_no_mistake() {
 fn one_token_shows_little_and_that_is_said() {
     let model = load(fixtures().join("models/llama")).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let recorder = firstdiff_trace::Recorder::create(&folder.path().join("d")).unwrap();
+    let recorder = firstdiff_trace::Recorder::create(folder.path().join("d")).unwrap();
     recorder.tokens(&[5]);
     let prompt = firstdiff_model::Prompt { tokens: &[5], decode_tokens: &[] };
     firstdiff_model::run::<firstdiff_model::ModelError>(
@@ -173,7 +173,7 @@ fn field_case_4_four_mistakes_at_once_from_the_logits() {
     let folder = tempfile::tempdir().unwrap();
     let bytes = std::fs::read(field.join("wasm-chord/out/logits.f32")).unwrap();
     let logits: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-    let recorder = firstdiff_trace::Recorder::create(&folder.path().join("d")).unwrap();
+    let recorder = firstdiff_trace::Recorder::create(folder.path().join("d")).unwrap();
     recorder.record("logits", &[5, 512], &logits).unwrap();
     recorder.finish().unwrap();
     let tokens = vec![1, 403, 407, 261, 378];

@@ -1,6 +1,6 @@
 //! Which mistakes do people make? Each is another way to carry out one step of the Plan, under the id it has in the catalogue.
 //!
-//! A group of operations is a file. [`listed`] gives the mistakes that are known without looking at any number; [`fitted`] those whose
+//! A group of operations is a file. `listed` gives the mistakes that are known without looking at any number; `fitted` those whose
 //! parameter is read off what the candidate recorded.
 
 mod attention;
@@ -55,8 +55,11 @@ struct Tune {
     value: f64,
     /// Whether it counts something.
     whole: bool,
-    wrong: Arc<dyn Fn(f64, &At<'_>) -> Out + Send + Sync>,
+    wrong: Tunable,
 }
+
+/// The wrong way to carry out a step, by the value of a parameter.
+type Tunable = Arc<dyn Fn(f64, &At<'_>) -> Out + Send + Sync>;
 
 impl Edit {
     /// The value of the parameter that may have any, and whether that is a whole number.

@@ -1,0 +1,279 @@
+//! Which mistakes can be made in a stretch of steps, and in which places at once? Engines share code: between layers, and between sites.
+
+use std::collections::{BTreeMap, HashSet};
+
+use firstdiff_model::{Chunk, Op, Profile};
+use firstdiff_trace::{Site, Tap};
+
+use crate::imitate::Imitation;
+use crate::mistakes::{Edit, Seen, fitted, listed};
+use crate::proof::Target;
+use crate::search::Search;
+
+/// A mistake, wherever it is made.
+#[derive(Clone)]
+pub(crate) struct Candidate {
+    pub(crate) key: String,
+    pub(crate) edits: Vec<Edit>,
+    /// Whether it is made in one layer, and a candidate of its own makes it in all.
+    pub(crate) one_of_several: bool,
+}
+
+impl Candidate {
+    /// The same mistake with another value of the parameter that may have any.
+    pub(crate) fn tuned(&self, value: f64) -> Candidate {
+        let edits: Vec<Edit> = self.edits.iter().map(|e| e.tuned(value)).collect();
+        Candidate { key: edits[0].key(), edits, one_of_several: self.one_of_several }
+    }
+
+    pub(crate) fn id(&self) -> &'static str {
+        self.edits[0].id
+    }
+}
+
+/// Sites that share one piece of an engine's code.
+const SCOPES: &[&[Site]] = &[
+    &[Site::QRope, Site::KRope],
+    &[Site::AttnNorm, Site::FfnNorm, Site::FinalNorm],
+    &[Site::AttnNorm, Site::FfnNorm, Site::FinalNorm, Site::QNorm, Site::KNorm],
+    &[Site::AttnNorm, Site::FfnNorm],
+    &[Site::QNorm, Site::KNorm],
+    &[Site::Q, Site::K, Site::V],
+    &[Site::Q, Site::K],
+    &[Site::K, Site::V],
+    &[Site::Q, Site::K, Site::V, Site::AttnOut],
+    &[Site::FfnGate, Site::FfnUp],
+    &[Site::FfnGate, Site::FfnUp, Site::FfnOut],
+    &[Site::Q, Site::K, Site::V, Site::AttnOut, Site::FfnGate, Site::FfnUp, Site::FfnOut],
+    &[Site::Q, Site::K, Site::V, Site::AttnOut, Site::FfnGate, Site::FfnUp, Site::FfnOut, Site::Logits],
+    &[Site::H0, Site::Q, Site::K, Site::V, Site::AttnOut, Site::FfnGate, Site::FfnUp, Site::FfnOut],
+    &[Site::H0, Site::Q, Site::K, Site::V, Site::AttnOut, Site::FfnGate, Site::FfnUp, Site::FfnOut, Site::Logits],
+    &ALL,
+    &IN_LAYERS,
+    &[Site::Qk, Site::Context],
+    &[Site::HAttn, Site::H],
+    &[Site::Scores, Site::Probs],
+    &[Site::QNorm, Site::KNorm, Site::QRope, Site::KRope, Site::Qk],
+];
+
+/// Every site with weights.
+const ALL: [Site; 14] = [
+    Site::H0,
+    Site::AttnNorm,
+    Site::Q,
+    Site::K,
+    Site::V,
+    Site::QNorm,
+    Site::KNorm,
+    Site::AttnOut,
+    Site::FfnNorm,
+    Site::FfnGate,
+    Site::FfnUp,
+    Site::FfnOut,
+    Site::FinalNorm,
+    Site::Logits,
+];
+
+/// Those in layers.
+const IN_LAYERS: [Site; 11] = [
+    Site::AttnNorm,
+    Site::Q,
+    Site::K,
+    Site::V,
+    Site::QNorm,
+    Site::KNorm,
+    Site::AttnOut,
+    Site::FfnNorm,
+    Site::FfnGate,
+    Site::FfnUp,
+    Site::FfnOut,
+];
+
+/// Projections that are taken for each other.
+const EXCHANGED: &[(Site, Site)] =
+    &[(Site::K, Site::V), (Site::FfnGate, Site::FfnUp), (Site::Q, Site::K), (Site::Q, Site::V)];
+
+impl Search<'_, '_> {
+    /// Every mistake that can be made in the steps of the target.
+    pub(crate) fn candidates(&self, target: &Target<'_>) -> Vec<Candidate> {
+        let recorded = self.recorded();
+        let mut all: Vec<Edit> = Vec::new();
+        for step in &target.steps {
+            if matches!(step.op, Op::Embedding { .. }) && !self.run.known {
+                continue;
+            }
+            all.extend(listed(recorded.model, step, &recorded.tokens));
+        }
+        if !target.is_stretch() {
+            all.extend(self.fitted(target));
+        }
+        let has = |edit: &Edit| self.accepted.iter().any(|old| old.tap == edit.tap && old.key() == edit.key());
+        let only = &self.effort.only;
+        all.retain(|edit| !has(edit) && (only.is_empty() || only.iter().any(|id| id == edit.id)));
+        if target.is_stretch() { grouped(all, target) } else { all.into_iter().map(single).collect() }
+    }
+
+    pub(crate) fn fitted(&self, target: &Target<'_>) -> Vec<Edit> {
+        let recorded = self.recorded();
+        let number = target.place.step;
+        let inputs = match &target.row_inputs {
+            Some(inputs) => Some(inputs.clone()),
+            None => Imitation::new(recorded, Profile::Exact, self.shared, [], target.place, None)
+                .inputs(target.step, number),
+        };
+        let (Some(inputs), Some(right)) = (inputs, self.value(target, &[], Profile::Exact)) else { return Vec::new() };
+        let Some(tokens) = recorded.tokens.get(number as usize) else { return Vec::new() };
+        let mut start = recorded.start(number);
+        let mut tokens = tokens.as_slice();
+        if let (Some(_), Some(list)) = (&target.row_inputs, &target.positions) {
+            // One run of positions, or none.
+            let [first, ..] = list[..] else { return Vec::new() };
+            if list.windows(2).any(|pair| pair[1] != pair[0] + 1) {
+                return Vec::new();
+            }
+            start += first;
+            tokens = &tokens[first..first + list.len()];
+        } else if target.positions.is_some() {
+            return Vec::new();
+        }
+        let seen = Seen { inputs: &inputs, own: &target.own, right: &right, chunk: Chunk { tokens, start } };
+        fitted(recorded.model, target.step, &seen)
+    }
+}
+
+/// The sets of a beam, each with one more candidate.
+pub(crate) fn extended(beam: &[Vec<usize>], by: &[usize], candidates: &[Candidate]) -> Vec<Vec<usize>> {
+    let mut known = HashSet::new();
+    let mut sets = Vec::new();
+    for set in beam {
+        for &at in by {
+            let rounding = |at: usize| candidates[at].id() == "precision";
+            if !set.is_empty() && (rounding(at) || set.iter().any(|&other| rounding(other))) {
+                continue;
+            }
+            if set.contains(&at)
+                || set.iter().any(|&other| {
+                    candidates[other].id() == candidates[at].id() && overlap(&candidates[other], &candidates[at])
+                })
+            {
+                continue;
+            }
+            let shares = set.iter().any(|&other| overlap(&candidates[other], &candidates[at]));
+            let mut unordered: Vec<usize> = set.iter().copied().chain([at]).collect();
+            let grown = unordered.clone();
+            unordered.sort_unstable();
+            if known.insert(unordered) {
+                if shares {
+                    let mut turned = grown.clone();
+                    turned.reverse();
+                    sets.push(turned);
+                }
+                sets.push(grown);
+            }
+        }
+    }
+    sets
+}
+
+pub(crate) fn overlap(a: &Candidate, b: &Candidate) -> bool {
+    a.edits.iter().any(|x| b.edits.iter().any(|y| x.tap == y.tap))
+}
+
+pub(crate) fn edits_of<'c>(set: &[usize], candidates: &'c [Candidate]) -> Vec<&'c Edit> {
+    set.iter().flat_map(|&at| &candidates[at].edits).collect()
+}
+
+pub(crate) fn single(edit: Edit) -> Candidate {
+    Candidate { key: edit.key(), edits: vec![edit], one_of_several: false }
+}
+
+/// The same mistake at one site in all layers of a stretch, at the sites of a scope, and, over several layers, in each alone.
+pub(crate) fn grouped(all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate> {
+    let mut order: Vec<String> = Vec::new();
+    let mut by_key: BTreeMap<String, Vec<Edit>> = BTreeMap::new();
+    let mut taken: HashSet<(String, Tap)> = HashSet::new();
+    for edit in all {
+        let mut key = edit.key();
+        // A second way of the same name in the same place.
+        while !taken.insert((key.clone(), edit.tap)) {
+            key.push('\'');
+        }
+        if !by_key.contains_key(&key) {
+            order.push(key.clone());
+        }
+        by_key.entry(key).or_default().push(edit);
+    }
+    let sites: HashSet<Site> = target.steps.iter().map(|s| s.tap.site).collect();
+    let mut out = Vec::new();
+    let layered = target.steps.iter().filter_map(|s| s.tap.layer).collect::<HashSet<_>>().len() > 1;
+    for key in &order {
+        let edits = &by_key[key];
+        let of =
+            |wanted: &[Site]| -> Vec<Edit> { edits.iter().filter(|e| wanted.contains(&e.tap.site)).cloned().collect() };
+        let mut seen: HashSet<Vec<Site>> = HashSet::new();
+        let own: HashSet<Site> = edits.iter().map(|e| e.tap.site).collect();
+        let singles: Vec<[Site; 1]> = order_of(edits).into_iter().map(|site| [site]).collect();
+        let scopes = SCOPES.iter().copied().chain(singles.iter().map(|s| s.as_slice()));
+        for scope in scopes {
+            let mut there: Vec<Site> = scope.iter().copied().filter(|site| own.contains(site)).collect();
+            there.sort_unstable();
+            let complete = edits.iter().find(|e| there.contains(&e.tap.site)).is_none_or(|e| {
+                e.with.is_empty() || e.with.iter().all(|site| !sites.contains(site) || there.contains(site))
+            });
+            // What is one piece of code, or one reader of files, for all matrices.
+            let everywhere = ["precision", "weight-stride", "storage-type", "dequant-truncated"]
+                .iter()
+                .any(|id| key.starts_with(id));
+            if there.is_empty() || everywhere && layered && scope.len() < 7 || !complete || !seen.insert(there.clone())
+            {
+                continue;
+            }
+            out.push(Candidate { key: key.clone(), edits: of(&there), one_of_several: false });
+        }
+    }
+    for &(a, b) in EXCHANGED {
+        let one = |site: Site, with: Site| {
+            let with = serde_json::json!(with.name());
+            let is = move |e: &&Edit| {
+                e.id == "weight-swapped" && e.tap.site == site && e.params.iter().any(|(_, v)| *v == with)
+            };
+            // Where there are biases, both ways are listed: the first of each tap.
+            let mut taps = HashSet::new();
+            by_key.values().flatten().filter(is).filter(|e| taps.insert(e.tap)).cloned().collect::<Vec<Edit>>()
+        };
+        let (left, right) = (one(a, b), one(b, a));
+        if !left.is_empty() && !right.is_empty() {
+            out.push(Candidate {
+                key: "weight-swapped exchanged".into(),
+                edits: [left, right].concat(),
+                one_of_several: false,
+            });
+        }
+    }
+    let layers: HashSet<u32> = target.steps.iter().filter_map(|s| s.tap.layer).collect();
+    if layers.len() > 1 {
+        let mut layers: Vec<u32> = layers.into_iter().collect();
+        layers.sort_unstable();
+        let whole = out.clone();
+        for layer in layers {
+            for candidate in &whole {
+                let edits: Vec<Edit> = candidate.edits.iter().filter(|e| e.tap.layer == Some(layer)).cloned().collect();
+                if !edits.is_empty() && edits.len() < candidate.edits.len() {
+                    out.push(Candidate { key: candidate.key.clone(), edits, one_of_several: true });
+                }
+            }
+        }
+    }
+    out
+}
+
+/// The sites of edits, each once, in their order.
+pub(crate) fn order_of(edits: &[Edit]) -> Vec<Site> {
+    let mut sites = Vec::new();
+    for edit in edits {
+        if !sites.contains(&edit.tap.site) {
+            sites.push(edit.tap.site);
+        }
+    }
+    sites
+}

@@ -1,0 +1,244 @@
+//! How much of the candidate's numbers is left when some mistakes are imitated, and is that no more than rounding?
+
+use std::collections::HashSet;
+
+use firstdiff_compare::{Place, Status};
+use firstdiff_model::{Chunk, Op, Profile, Step};
+use firstdiff_trace::Tap;
+use ndarray::{ArrayD, Axis};
+
+use crate::candidates::Candidate;
+use crate::imitate::{Imitation, segment};
+use crate::mistakes::{At, Edit};
+use crate::replay::{Run, joined};
+use crate::right::distance;
+use crate::search::{Reproduction, Search};
+
+/// A recorded tap that is not what it should be, and what the search knows of it.
+pub(crate) struct Target<'a> {
+    pub(crate) step: &'a Step,
+    pub(crate) place: Place,
+    /// What the candidate recorded.
+    pub(crate) own: ArrayD<f64>,
+    /// The positions it holds, where not all.
+    pub(crate) positions: Option<Vec<usize>>,
+    /// What the step reads at those positions, where that was recorded.
+    pub(crate) row_inputs: Option<Vec<ArrayD<f64>>>,
+    /// The steps from the nearest recorded taps to it.
+    pub(crate) steps: Vec<&'a Step>,
+    /// How many of the first tokens are run, where not all.
+    cut: Option<usize>,
+}
+
+impl<'a> Target<'a> {
+    pub(crate) fn is_stretch(&self) -> bool {
+        self.steps.len() > 1
+    }
+
+    pub(crate) fn new(
+        run: &Run<'a>,
+        step: &'a Step,
+        place: Place,
+        own: ArrayD<f64>,
+        positions: Option<Vec<usize>>,
+        row_inputs: Option<Vec<ArrayD<f64>>>,
+    ) -> Target<'a> {
+        let steps = if row_inputs.is_some() { vec![step] } else { segment(&run.recorded, place) };
+        Target { step, place, own, positions, row_inputs, steps, cut: None }
+    }
+
+    /// The same with its first tokens alone, where it is computed from the tokens: what comes later cannot change them.
+    pub(crate) fn first_rows(&self, rows: usize) -> Option<Target<'a>> {
+        let from_tokens = self.steps.first().is_some_and(|s| matches!(s.op, Op::Embedding { .. }));
+        let by_token =
+            self.place.tap.site.axes().first() == Some(&'T') && self.positions.is_none() && self.place.step == 0;
+        let cut = from_tokens && by_token && self.own.shape()[0] >= 2 * rows;
+        cut.then(|| Target {
+            own: self.own.slice_axis(Axis(0), (0..rows).into()).to_owned(),
+            positions: None,
+            row_inputs: None,
+            steps: self.steps.clone(),
+            cut: Some(rows),
+            ..*self
+        })
+    }
+}
+
+impl Search<'_, '_> {
+    /// The target's value with these mistakes made beside those accepted.
+    pub(crate) fn value(&self, target: &Target<'_>, edits: &[&Edit], profile: Profile) -> Option<ArrayD<f64>> {
+        if let Some(inputs) = &target.row_inputs {
+            return self.by_position(target, inputs, edits, profile);
+        }
+        let before = self.accepted.iter().filter(|old| !edits.iter().any(|e| e.tap == old.tap && e.key() == old.key()));
+        let all = edits.iter().copied().chain(before);
+        let whole = Imitation::new(self.recorded(), profile, self.shared, all, target.place, target.cut).run()?;
+        match &target.positions {
+            None => Some(whole),
+            Some(list) => Some(whole.select(Axis(0), list)),
+        }
+    }
+
+    /// A step that looks at each position by itself, at those recorded.
+    pub(crate) fn by_position(
+        &self,
+        target: &Target<'_>,
+        inputs: &[ArrayD<f64>],
+        edits: &[&Edit],
+        profile: Profile,
+    ) -> Option<ArrayD<f64>> {
+        if edits.iter().any(|e| e.reads != target.step.reads) {
+            return None;
+        }
+        let tokens = self.recorded().tokens.get(target.place.step as usize)?;
+        let start = self.recorded().start(target.place.step);
+        let rows = target.positions.as_ref()?.iter().enumerate().map(|(row, &position)| {
+            let inputs: Vec<ArrayD<f64>> = inputs.iter().map(|x| x.select(Axis(0), &[row])).collect();
+            let chunk = Chunk { tokens: tokens.get(position..=position)?, start: start + position };
+            let prefill = self.recorded().tokens.first().map_or(0, Vec::len);
+            let at = At {
+                step: target.step,
+                inputs: &inputs,
+                chunk,
+                prefill,
+                model: self.recorded().model,
+                profile,
+                inner: &[],
+                unread_from: None,
+            };
+            match edits.split_first() {
+                None => at.right(),
+                Some((first, inner)) => first.value(&At { inner, ..at }),
+            }
+        });
+        joined(&rows.collect::<Option<Vec<_>>>()?).ok()
+    }
+
+    /// What is left of the candidate's numbers by these mistakes.
+    pub(crate) fn residual(&self, target: &Target<'_>, edits: &[&Edit]) -> Left {
+        let value = self.value(target, edits, self.run.profile);
+        let value = value.filter(|x| x.shape() == target.own.shape());
+        value.map_or(Left { nmse: f64::INFINITY, angle: 1.0 }, |value| Left {
+            nmse: misfit(&target.own, &value),
+            angle: angle(&target.own, &value),
+        })
+    }
+
+    /// Whether no more than rounding is left, as replay judges it; and how much.
+    pub(crate) fn proved(&self, target: &Target<'_>, edits: &[&Edit], base: f64) -> Option<f64> {
+        // NaN agrees with any other NaN, and tells nothing.
+        if 2 * target.own.iter().filter(|x| x.is_finite() || **x == f64::NEG_INFINITY).count() < target.own.len() {
+            return None;
+        }
+        let narrow = self.value(target, edits, self.run.profile)?;
+        let exact = self.value(target, edits, Profile::Exact)?;
+        if narrow.shape() != target.own.shape() || exact.shape() != target.own.shape() {
+            return None;
+        }
+        let residual = misfit(&target.own, &narrow).min(misfit(&target.own, &exact));
+        let [own, narrow, exact] = without_shared_nan(&target.own, narrow, exact);
+        if edits.iter().any(|e| e.id == "precision") {
+            // Another rounding is proved by its own numbers, not by being as large.
+            let noise = distance(&exact, &narrow);
+            return (misfit(&own, &narrow) <= 0.1 * noise).then_some(residual);
+        }
+        let (stretch, fine) = (target.is_stretch(), matches!(self.run.profile, Profile::Exact | Profile::F32));
+        let verdict = self.run.verdict(target.step, target.place, &own, &narrow.mapv(|x| x as f32), &exact, stretch);
+        // Over several operations another engine's rounding adds up beyond what is allowed to one.
+        let adds_up = stretch && fine && residual <= ADDS_UP * verdict.report.allowed.unwrap_or(0.0);
+        let proved = matches!(verdict.report.status, Status::Exact | Status::Rounding) || adds_up;
+        // Within what rounding may do is not enough: another mistake of the same size would be, too. A cause takes nearly all of the error away.
+        let share = if fine { EXPLAINS } else { EXPLAINS_ROUNDED };
+        let nothing = fine && residual <= LITTLE * distance(&exact, &narrow);
+        (proved && (residual <= share * base || nothing)).then_some(residual)
+    }
+
+    /// Whether what was accepted before explains the target as well, and how.
+    pub(crate) fn already(&self, target: &Target<'_>) -> Option<Reproduction> {
+        let taps: HashSet<Tap> = target.steps.iter().map(|s| s.tap).collect();
+        let mut mistakes: Vec<Candidate> = Vec::new();
+        for edit in self.accepted.iter().filter(|e| taps.contains(&e.tap)) {
+            let key = edit.key();
+            match mistakes.iter_mut().find(|m| m.key == key) {
+                Some(known) => known.edits.push(edit.clone()),
+                None => mistakes.push(Candidate { key, edits: vec![edit.clone()], one_of_several: false }),
+            }
+        }
+        if mistakes.is_empty() {
+            return None;
+        }
+        let base = Search { accepted: &[], ..*self }.residual(target, &[]).nmse;
+        let residual = self.proved(target, &[], base)?;
+        Some(Reproduction { mistakes, residual })
+    }
+}
+
+/// By how much the rounding of a stretch may exceed what one operation is allowed, where a cause takes all else away.
+pub(crate) const ADDS_UP: f64 = 3.0;
+
+/// What a cause leaves of the error at most.
+pub(crate) const EXPLAINS: f64 = 1e-3;
+
+/// As much as this many times our own rounding is as good as nothing.
+pub(crate) const LITTLE: f64 = 8.0;
+
+/// The same where values are rounded to 16 or 8 bits.
+pub(crate) const EXPLAINS_ROUNDED: f64 = 1e-2;
+
+/// What is NaN in all three is reproduced as well as it can be: 0 in all.
+pub(crate) fn without_shared_nan(
+    own: &ArrayD<f64>,
+    mut narrow: ArrayD<f64>,
+    mut exact: ArrayD<f64>,
+) -> [ArrayD<f64>; 3] {
+    let mut own = own.clone();
+    ndarray::Zip::from(&mut own).and(&mut narrow).and(&mut exact).for_each(|o, n, e| {
+        if o.is_nan() && n.is_nan() && e.is_nan() {
+            (*o, *n, *e) = (0.0, 0.0, 0.0);
+        }
+    });
+    [own, narrow, exact]
+}
+
+/// How far an imitation is from the candidate's numbers.
+#[derive(Clone, Copy)]
+pub(crate) struct Left {
+    /// Σ(imitated - own)² / Σ own².
+    pub(crate) nmse: f64,
+    /// What grows a set of mistakes: how near in direction, row by row.
+    pub(crate) angle: f64,
+}
+
+/// The geometric mean, over the rows of the first axis, of 1 - correlation². One row that comes out exactly (position 0, which no rotation and no
+/// mask can harm) tells more than all others a little nearer.
+pub(crate) fn angle(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
+    const LEAST: f64 = 1e-12;
+    let logs = own.outer_iter().zip(imitated.outer_iter()).map(|(own, imitated)| {
+        let finite = own.iter().zip(&imitated).filter(|(o, i)| o.is_finite() && i.is_finite());
+        let (dot, own, other) = finite.fold((0.0, 0.0, 0.0), |(d, o, e), (x, y)| (d + x * y, o + x * x, e + y * y));
+        let share = if own > 0.0 && other > 0.0 && dot > 0.0 { 1.0 - dot * dot / (own * other) } else { 1.0 };
+        share.max(LEAST).ln()
+    });
+    let logs: Vec<f64> = logs.collect();
+    (logs.iter().sum::<f64>() / logs.len().max(1) as f64).exp()
+}
+
+/// Σ(imitated - own)² / Σ own²; what is finite on one side alone counts as all wrong.
+pub(crate) fn misfit(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
+    const MASKED: f64 = -9000.0;
+    let (mut error, mut energy, mut foreign, mut count) = (0.0, 0.0, 0usize, 0usize);
+    for (o, i) in own.iter().zip(imitated) {
+        count += 1;
+        let hidden = |x: &f64| !x.is_finite() || *x < MASKED;
+        match (hidden(o), hidden(i)) {
+            (false, false) => {
+                error += (i - o) * (i - o);
+                energy += o * o;
+            }
+            (true, true) if o.is_nan() == i.is_nan() => {}
+            _ => foreign += 1,
+        }
+    }
+    let share = foreign as f64 / count.max(1) as f64;
+    (if energy > 0.0 { error / energy } else { error }) + share
+}
