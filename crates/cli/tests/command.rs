@@ -45,6 +45,7 @@ fn the_screens() {
         screen(&["compare", "golden/minimind-torch.npz", "faulty/minimind-layer-skipped-layer1.npz"])
     );
     insta::assert_snapshot!("replay", screen(&["replay", "models/llama", FAULTY]));
+    insta::assert_snapshot!("explain", screen(&["explain", "models/qwen2", "faulty/qwen2-bias-omitted.npz"]));
     insta::assert_snapshot!("weights", screen(&["weights", "models/llama", "gguf/llama-f16.gguf"]));
     insta::assert_snapshot!("weights_wrong", screen(&["weights", "models/llama", "models/mistral"]));
     insta::assert_snapshot!("decode", screen(&["compare", GOLDEN, "faulty/llama-kv-cache-shift.npz"]));
@@ -59,6 +60,8 @@ fn exit_codes() {
     assert_eq!(firstdiff(&["compare", GOLDEN, FAULTY, "--profile", "f8"]).status.code(), Some(2));
     assert_eq!(firstdiff(&["replay", "models/llama", GOLDEN]).status.code(), Some(0));
     assert_eq!(firstdiff(&["replay", "models/llama", FAULTY]).status.code(), Some(1));
+    assert_eq!(firstdiff(&["explain", "models/llama", GOLDEN]).status.code(), Some(0));
+    assert_eq!(firstdiff(&["explain", "models/llama", FAULTY]).status.code(), Some(1));
     assert_eq!(firstdiff(&["weights", "models/qwen2", "gguf/qwen2-f32.gguf"]).status.code(), Some(0));
     assert_eq!(firstdiff(&["weights", "models/llama", "models/mistral"]).status.code(), Some(1));
     assert_eq!(firstdiff(&["--help"]).status.code(), Some(0));
@@ -84,6 +87,7 @@ fn bad_input_is_one_line_and_exit_code_2() {
     refuses(&["dump", "models/llama", "-o", &at("out"), "--tokens", "1,9999"], &["9999"]);
     refuses(&["dump", "models/llama", "-o", &at("out"), "--tokens", "1", "--taps", "layers.9.*"], &["layers.9"]);
     refuses(&["replay", "golden/llama-torch", GOLDEN], &["config.json"]);
+    refuses(&["explain", "models/llama", FAULTY, "--only", "gremlins"], &["--only gremlins", "rope-pairing"]);
     refuses(&["replay", "models/llama", "models/llama"], &["models/llama", "not a dump"]);
     refuses(&["weights", "models/llama", GOLDEN], &["llama-torch", "holds no weights"]);
     refuses(&["weights", "models/llama", "nowhere.gguf"], &["nowhere.gguf"]);
@@ -122,6 +126,22 @@ fn json_of_replay_and_weights() {
     let report = json(&["weights", "models/llama", "gguf/llama-f16.gguf"]);
     assert_eq!((&report["command"], &report["verdict"]), (&"weights".into(), &"parity".into()));
     assert_eq!(report["findings"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn json_of_explain() {
+    let report = json(&["explain", "models/llama", FAULTY]);
+    assert_eq!((&report["command"], &report["verdict"]), (&"explain".into(), &"diverged".into()));
+    let finding = &report["findings"][0];
+    assert_eq!(
+        (&finding["tap"], &finding["op"], &finding["cause"], &finding["match"]),
+        (&"layers.0.q_rope".into(), &"rope".into(), &"rope-pairing".into(), &"reproduced".into())
+    );
+    assert_eq!(finding["layers"], serde_json::json!([0, 1]));
+    for key in ["params", "residual_nmse", "alternatives", "note"] {
+        assert!(finding.get(key).is_some(), "{key}");
+    }
+    assert!(report["taps"].as_array().is_some_and(|taps| !taps.is_empty()));
 }
 
 #[test]
