@@ -188,7 +188,11 @@ pub(crate) fn single(edit: Edit) -> Candidate {
 }
 
 /// The same mistake at one site in all layers of a stretch, at the sites of a scope, and, over several layers, in each alone.
-pub(crate) fn grouped(all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate> {
+pub(crate) fn grouped(mut all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate> {
+    let layered = target.steps.iter().filter_map(|s| s.tap.layer).collect::<HashSet<_>>().len() > 1;
+    // No engine has one layer's weights in all; and before the first decoded token no cache is read.
+    let one_layers = |e: &Edit| e.params.iter().any(|(name, value)| *name == "layer" && value.is_number());
+    all.retain(|e| !(layered && one_layers(e)) && !(target.place.step == 0 && e.id.starts_with("kv-cache")));
     let mut order: Vec<String> = Vec::new();
     let mut by_key: BTreeMap<String, Vec<Edit>> = BTreeMap::new();
     let mut taken: HashSet<(String, Tap)> = HashSet::new();
@@ -205,7 +209,6 @@ pub(crate) fn grouped(all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate> {
     }
     let sites: HashSet<Site> = target.steps.iter().map(|s| s.tap.site).collect();
     let mut out = Vec::new();
-    let layered = target.steps.iter().filter_map(|s| s.tap.layer).collect::<HashSet<_>>().len() > 1;
     for key in &order {
         let edits = &by_key[key];
         let of =

@@ -131,6 +131,9 @@ impl Search<'_, '_> {
             return None;
         }
         let narrow = self.value(target, edits, self.run.profile)?;
+        if misfit(&target.own, &narrow) > 0.3 * base {
+            return None;
+        }
         let exact = self.value(target, edits, Profile::Exact)?;
         if narrow.shape() != target.own.shape() || exact.shape() != target.own.shape() {
             return None;

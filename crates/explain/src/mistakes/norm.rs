@@ -97,7 +97,8 @@ fn gains(list: &mut List<'_>) {
         .iter()
         .map(|&(_, role)| WeightRef { layer: if role == Role::FinalNorm { None } else { own.layer.or(Some(0)) }, role })
         .collect();
-    for layer in 0..list.model.plan.dims.layers {
+    let layers = list.model.plan.dims.layers;
+    for layer in 0..layers {
         others.push(WeightRef { layer: own.layer.map(|_| layer), role: own.role });
     }
     let mut seen = vec![own];
@@ -106,7 +107,9 @@ fn gains(list: &mut List<'_>) {
             seen.push(other);
             let name = list.model.weights.name(other);
             let params: Params = match (other.layer, own.layer) {
-                (Some(l), Some(o)) if l != o => vec![("layer", json!(i64::from(l) - i64::from(o)))],
+                (Some(l), Some(o)) if l == (o + 1) % layers && l != o => vec![("layer", json!("next"))],
+                (Some(l), Some(o)) if l == (o + layers - 1) % layers && l != o => vec![("layer", json!("previous"))],
+                (Some(l), Some(o)) if l != o => vec![("layer", json!(l))],
                 _ if counterpart(own.role) == Some(other.role) => vec![("weight", json!("the layer's other norm"))],
                 _ => vec![("weight", json!(short(&name)))],
             };
