@@ -192,7 +192,8 @@ pub(crate) fn grouped(mut all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate>
     let layered = target.steps.iter().filter_map(|s| s.tap.layer).collect::<HashSet<_>>().len() > 1;
     // No engine has one layer's weights in all; and before the first decoded token no cache is read.
     let one_layers = |e: &Edit| e.params.iter().any(|(name, value)| *name == "layer" && value.is_number());
-    all.retain(|e| !(layered && one_layers(e)) && !(target.place.step == 0 && e.id.starts_with("kv-cache")));
+    let too_early = |e: &Edit| target.place.step == 0 && e.id.starts_with("kv-cache");
+    all.retain(|e| !(layered && one_layers(e) || too_early(e)));
     let mut order: Vec<String> = Vec::new();
     let mut by_key: BTreeMap<String, Vec<Edit>> = BTreeMap::new();
     let mut taken: HashSet<(String, Tap)> = HashSet::new();
