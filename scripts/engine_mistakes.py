@@ -385,9 +385,9 @@ ACTIVATIONS = {
 def _(e, right, value, l, tap, x):
     return ACTIVATIONS[value](x)
 
-@mistake("activation-clamp", "gated", "ffn_act", "clamped: gate and up at 7 (VALUE), as gpt-oss; plus-one: up + 1", values=("plus-one", "clamped"))
+@mistake("activation-clamp", "gated", "ffn_act", "up + 1, as gpt-oss's (its clamp at 7 would show on none of the small models)", values=("plus-one",))
 def _(e, right, value, l, tap, gate, up):
-    return right(l, tap, gate, up + 1) if value == "plus-one" else right(l, tap, np.minimum(gate, 7), np.clip(up, -7, 7))
+    return right(l, tap, gate, up + 1)
 
 @mistake("gate-product", "gated", "ffn_act", "added: activation(gate) + up; ungated: activation(up)", values=("added", "ungated"))
 def _(e, right, value, l, tap, gate, up):
