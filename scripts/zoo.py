@@ -175,6 +175,13 @@ class Zoo:
         return True
 
 
+def one_factor(texts):
+    """Whether two of several mistakes are factors on the logits: to whoever sees the product alone they are one."""
+    chosen = [Chosen.parse(t) for t in texts]
+    factors = [c for c in chosen if c.id in ("norm-width", "norm-sum", "logit-scale") and set(c.at) <= {"final_norm", "logits"}]
+    return len(factors) > 1
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("out", type=Path)
@@ -206,7 +213,10 @@ def main():
             apart = all(not (x & y) for x, y in itertools.combinations(sites, 2)) and not any("*" in s for s in sites)
             steps = all(not isinstance(MISTAKES[Chosen.parse(t).id].step, int) or MISTAKES[Chosen.parse(t).id].step == 0 for t in chosen)
             if len(ids) == count and apart and steps:
-                made += zoo.add(group, dice.choice(FAMILIES[:5]), chosen, None, [k for k in kinds if k in ("full", "streams") or made % 2 == 0 and k == "logits"])
+                wanted_kinds = [k for k in kinds if k in ("full", "streams") or made % 2 == 0 and k == "logits"]
+                if one_factor(chosen):
+                    wanted_kinds = [k for k in wanted_kinds if k == "full"]
+                made += zoo.add(group, dice.choice(FAMILIES[:5]), chosen, None, wanted_kinds)
     (a.out / "index.json").write_text("[\n " + ",\n ".join(json.dumps(r) for r in zoo.index) + "\n]\n")
     print(f"{len(zoo.index)} candidates in {a.out}")
 
