@@ -96,15 +96,7 @@ fn judge(folder: &Path, models: &Path, row: Value) -> Result<Judged> {
     let word = |key: &str| row[key].as_str().context("index.json").map(str::to_owned);
     let model = load(models.join(word("model")?))?;
     let dump = Dump::open(folder.join(word("file")?))?;
-    let ids = |list: Option<&Vec<i64>>| list.cloned().unwrap_or_default().into_iter().map(|id| id as u32).collect();
-    let meta = dump.meta();
-    let options = Options {
-        profile: Profile::F32,
-        tokens: ids(meta.tokens.as_ref()),
-        tokens_are_known: true,
-        decode_tokens: ids(meta.decode_tokens.as_ref()),
-        rows: None,
-    };
+    let options = Options::declared(&dump, Profile::F32).context("token ids")?;
     let effort = Effort { seconds: SECONDS, ..Effort::default() };
     let begun = Instant::now();
     let explanation = explain(&model, &dump, &options, &effort, &|_, _, _| {})?;

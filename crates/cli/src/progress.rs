@@ -15,30 +15,23 @@ impl Bar {
     /// A bar for reading `dump`, if it is large and somebody is watching.
     pub(crate) fn new(dump: &Dump) -> Bar {
         let bytes: usize = dump.entries().iter().map(|e| e.shape.iter().product::<usize>() * e.dtype.size()).sum();
-        Bar((bytes >= LARGE && std::io::stderr().is_terminal()).then(|| {
-            let style = ProgressStyle::with_template("comparing {wide_bar} {pos}/{len} taps").ok();
-            let bar = ProgressBar::new(0);
-            style.into_iter().for_each(|style| bar.set_style(style));
-            bar
-        }))
+        if bytes < LARGE { Bar(None) } else { Bar::of("comparing {wide_bar} {pos}/{len} taps") }
     }
 
     /// A bar over tensors, if somebody is watching.
     pub(crate) fn of_tensors() -> Bar {
-        Bar(std::io::stderr().is_terminal().then(|| {
-            let style = ProgressStyle::with_template("comparing {wide_bar} {pos}/{len} tensors").ok();
-            let bar = ProgressBar::new(0);
-            style.into_iter().for_each(|style| bar.set_style(style));
-            bar
-        }))
+        Bar::of("comparing {wide_bar} {pos}/{len} tensors")
     }
 
     /// A bar with words, if somebody is watching.
     pub(crate) fn told() -> Bar {
+        Bar::of("{msg} {wide_bar} {pos}/{len}")
+    }
+
+    fn of(template: &str) -> Bar {
         Bar(std::io::stderr().is_terminal().then(|| {
-            let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len}").ok();
             let bar = ProgressBar::new(0);
-            style.into_iter().for_each(|style| bar.set_style(style));
+            ProgressStyle::with_template(template).into_iter().for_each(|style| bar.set_style(style));
             bar
         }))
     }
@@ -47,12 +40,11 @@ impl Bar {
     pub(crate) fn tell(&self, what: &str, done: usize, total: usize) {
         if let Some(bar) = &self.0 {
             bar.set_message(what.to_owned());
-            bar.set_length(total as u64);
-            bar.set_position(done as u64);
         }
+        self.step(done, total);
     }
 
-    pub(crate) fn step(&mut self, done: usize, total: usize) {
+    pub(crate) fn step(&self, done: usize, total: usize) {
         if let Some(bar) = &self.0 {
             bar.set_length(total as u64);
             bar.set_position(done as u64);

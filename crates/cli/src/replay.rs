@@ -105,7 +105,7 @@ pub(crate) struct Session {
 pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
     let (verbose, json) = (args.verbose, args.json.clone());
     let given = args.of.open()?;
-    let mut bar = Bar::new(&given.dump);
+    let bar = Bar::new(&given.dump);
     let replay = replay(&given.model, &given.dump, &given.options, &mut |done, total| bar.step(done, total))?;
     bar.finish();
     let session = Session { given, verbose, replay };
@@ -465,24 +465,8 @@ fn given(asked: &Option<Vec<u32>>, told: Option<&[i64]>, what: &str) -> Result<O
 
 /// How many positions the prefill has, by the tap that holds most.
 fn positions(dump: &Dump, model: &Model) -> Result<usize> {
-    let dims = &model.plan.dims;
-    let width = |site: Site| {
-        site.axes()
-            .iter()
-            .map(|axis| match axis {
-                'D' => dims.hidden,
-                'H' => dims.heads,
-                'K' => dims.kv_heads,
-                'd' => dims.head_dim,
-                'C' => dims.heads * dims.head_dim,
-                'F' => dims.ffn,
-                'V' => dims.vocab,
-                _ => 1,
-            })
-            .product::<usize>()
-    };
     let flat = dump.entries().iter().filter(|e| e.step == 0 && !e.tap.site.axes().contains(&'S'));
-    let most = flat.map(|e| e.shape.iter().product::<usize>() / width(e.tap.site).max(1)).max();
+    let most = flat.map(|e| e.shape.iter().product::<usize>() / model.plan.dims.width(e.tap.site).max(1)).max();
     most.filter(|&n| n > 0).context("it cannot be said how many tokens the dump is of: say --tokens")
 }
 

@@ -138,7 +138,7 @@ impl Session {
     /// # Errors
     /// When a file cannot be read.
     pub fn run(self) -> Result<Judged> {
-        let mut bar = crate::progress::Bar::new(&self.reference);
+        let bar = crate::progress::Bar::new(&self.reference);
         let step = &mut |done, total| bar.step(done, total);
         let mut report = compare(&self.reference, &self.candidate, &self.graph, &self.options, step)?;
         bar.finish();
@@ -168,17 +168,6 @@ fn distance(exact: &[f64], candidate: impl Iterator<Item = f64>) -> f64 {
 
 /// Whether `reference` can be a run of `model` by its taps and their shapes.
 fn same_model(model: &Model, reference: &Dump) -> Result<()> {
-    let dims = &model.plan.dims;
-    let extent = |axis: &char| match axis {
-        'D' => Some(dims.hidden),
-        'F' => Some(dims.ffn),
-        'V' => Some(dims.vocab),
-        'H' => Some(dims.heads),
-        'K' => Some(dims.kv_heads),
-        'd' => Some(dims.head_dim),
-        'C' => Some(dims.heads * dims.head_dim),
-        _ => None,
-    };
     for entry in reference.entries() {
         let (tap, axes) = (entry.tap, entry.tap.site.axes());
         if !model.plan.steps.iter().any(|step| step.tap == tap) {
@@ -187,7 +176,7 @@ fn same_model(model: &Model, reference: &Dump) -> Result<()> {
         // A shape with all of the vocabulary's axes is the dump's word on the sizes, in whichever order.
         let whole = entry.shape.iter().filter(|&&n| n > 1).count() == axes.len();
         for axis in axes.iter().filter(|_| whole) {
-            if let Some(size) = extent(axis).filter(|size| !entry.shape.contains(size)) {
+            if let Some(size) = model.plan.dims.extent(*axis).filter(|size| !entry.shape.contains(size)) {
                 bail!("{tap} has the shape {:?}, and there {axis} is {size}", entry.shape);
             }
         }

@@ -49,7 +49,7 @@ pub(crate) struct WeightsArgs {
 /// When something cannot be read, or nothing can be compared.
 pub(crate) fn run(args: WeightsArgs) -> Result<u8> {
     let sides = [Side::open(&args.a)?, Side::open(&args.b)?];
-    let mut bar = Bar::of_tensors();
+    let bar = Bar::of_tensors();
     let comparison =
         compare(&sides[0], &sides[1], Options { sample: args.sample }, &mut |done, total| bar.step(done, total))?;
     bar.finish();

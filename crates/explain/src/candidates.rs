@@ -1,6 +1,6 @@
 //! Which mistakes can be made in a stretch of steps, and in which places at once? Engines share code: between layers, and between sites.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use firstdiff_model::{Chunk, Op, Profile};
 use firstdiff_trace::{Site, Tap};
@@ -48,34 +48,19 @@ const SCOPES: &[&[Site]] = &[
     &[Site::Q, Site::K, Site::V, Site::AttnOut, Site::FfnGate, Site::FfnUp, Site::FfnOut, Site::Logits],
     &[Site::H0, Site::Q, Site::K, Site::V, Site::AttnOut, Site::FfnGate, Site::FfnUp, Site::FfnOut],
     &[Site::H0, Site::Q, Site::K, Site::V, Site::AttnOut, Site::FfnGate, Site::FfnUp, Site::FfnOut, Site::Logits],
-    &ALL,
-    &IN_LAYERS,
+    ALL,
+    ALL.split_at(3).1,
     &[Site::Qk, Site::Context],
     &[Site::HAttn, Site::H],
     &[Site::Scores, Site::Probs],
     &[Site::QNorm, Site::KNorm, Site::QRope, Site::KRope, Site::Qk],
 ];
 
-/// Every site with weights.
-const ALL: [Site; 14] = [
+/// Every site with weights: first those outside the layers.
+const ALL: &[Site] = &[
     Site::H0,
-    Site::AttnNorm,
-    Site::Q,
-    Site::K,
-    Site::V,
-    Site::QNorm,
-    Site::KNorm,
-    Site::AttnOut,
-    Site::FfnNorm,
-    Site::FfnGate,
-    Site::FfnUp,
-    Site::FfnOut,
     Site::FinalNorm,
     Site::Logits,
-];
-
-/// Those in layers.
-const IN_LAYERS: [Site; 11] = [
     Site::AttnNorm,
     Site::Q,
     Site::K,
@@ -113,7 +98,8 @@ impl Search<'_, '_> {
         if target.is_stretch() { grouped(all, target) } else { all.into_iter().map(single).collect() }
     }
 
-    pub(crate) fn fitted(&self, target: &Target<'_>) -> Vec<Edit> {
+    /// Those whose parameter the numbers give.
+    fn fitted(&self, target: &Target<'_>) -> Vec<Edit> {
         let recorded = self.recorded();
         let number = target.place.step;
         let inputs = match &target.row_inputs {
@@ -175,7 +161,7 @@ pub(crate) fn extended(beam: &[Vec<usize>], by: &[usize], candidates: &[Candidat
     sets
 }
 
-pub(crate) fn overlap(a: &Candidate, b: &Candidate) -> bool {
+fn overlap(a: &Candidate, b: &Candidate) -> bool {
     a.edits.iter().any(|x| b.edits.iter().any(|y| x.tap == y.tap))
 }
 
@@ -183,13 +169,14 @@ pub(crate) fn edits_of<'c>(set: &[usize], candidates: &'c [Candidate]) -> Vec<&'
     set.iter().flat_map(|&at| &candidates[at].edits).collect()
 }
 
-pub(crate) fn single(edit: Edit) -> Candidate {
+fn single(edit: Edit) -> Candidate {
     Candidate { key: edit.key(), edits: vec![edit], one_of_several: false }
 }
 
 /// The same mistake at one site in all layers of a stretch, at the sites of a scope, and, over several layers, in each alone.
-pub(crate) fn grouped(mut all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate> {
-    let layered = target.steps.iter().filter_map(|s| s.tap.layer).collect::<HashSet<_>>().len() > 1;
+fn grouped(mut all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate> {
+    let layers: BTreeSet<u32> = target.steps.iter().filter_map(|s| s.tap.layer).collect();
+    let layered = layers.len() > 1;
     // No engine has one layer's weights in all; and before the first decoded token no cache is read.
     let one_layers = |e: &Edit| e.params.iter().any(|(name, value)| *name == "layer" && value.is_number());
     let too_early = |e: &Edit| target.place.step == 0 && e.id.starts_with("kv-cache");
@@ -254,10 +241,7 @@ pub(crate) fn grouped(mut all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate>
             });
         }
     }
-    let layers: HashSet<u32> = target.steps.iter().filter_map(|s| s.tap.layer).collect();
-    if layers.len() > 1 {
-        let mut layers: Vec<u32> = layers.into_iter().collect();
-        layers.sort_unstable();
+    if layered {
         let whole = out.clone();
         for layer in layers {
             for candidate in &whole {

@@ -132,10 +132,7 @@ impl<'r, 'a> Imitation<'r, 'a> {
             inner: &[],
             unread_from: None,
         };
-        match chain.split_first() {
-            None => at.right(),
-            Some((first, inner)) => first.value(&At { inner, ..at }),
-        }
+        at.with(&chain)
     }
 
     /// Whether an edit can change a value.

@@ -80,7 +80,7 @@ impl Search<'_, '_> {
     }
 
     /// A step that looks at each position by itself, at those recorded.
-    pub(crate) fn by_position(
+    fn by_position(
         &self,
         target: &Target<'_>,
         inputs: &[ArrayD<f64>],
@@ -106,10 +106,7 @@ impl Search<'_, '_> {
                 inner: &[],
                 unread_from: None,
             };
-            match edits.split_first() {
-                None => at.right(),
-                Some((first, inner)) => first.value(&At { inner, ..at }),
-            }
+            at.with(edits)
         });
         joined(&rows.collect::<Option<Vec<_>>>()?).ok()
     }
@@ -145,7 +142,7 @@ impl Search<'_, '_> {
             let noise = distance(&exact, &narrow);
             return (misfit(&own, &narrow) <= 0.1 * noise).then_some(residual);
         }
-        let (stretch, fine) = (target.is_stretch(), matches!(self.run.profile, Profile::Exact | Profile::F32));
+        let (stretch, fine) = (target.is_stretch(), !self.run.is_coarse());
         let verdict = self.run.verdict(target.step, target.place, &own, &narrow.mapv(|x| x as f32), &exact, stretch);
         // Over several operations another engine's rounding adds up beyond what is allowed to one.
         let adds_up = stretch && fine && residual <= ADDS_UP * verdict.report.allowed.unwrap_or(0.0);
@@ -177,23 +174,19 @@ impl Search<'_, '_> {
 }
 
 /// By how much the rounding of a stretch may exceed what one operation is allowed, where a cause takes all else away.
-pub(crate) const ADDS_UP: f64 = 3.0;
+const ADDS_UP: f64 = 3.0;
 
 /// What a cause leaves of the error at most.
-pub(crate) const EXPLAINS: f64 = 1e-3;
+const EXPLAINS: f64 = 1e-3;
 
 /// As much as this many times our own rounding is as good as nothing.
-pub(crate) const LITTLE: f64 = 8.0;
+const LITTLE: f64 = 8.0;
 
 /// The same where values are rounded to 16 or 8 bits.
-pub(crate) const EXPLAINS_ROUNDED: f64 = 1e-2;
+const EXPLAINS_ROUNDED: f64 = 1e-2;
 
 /// What is NaN in all three is reproduced as well as it can be: 0 in all.
-pub(crate) fn without_shared_nan(
-    own: &ArrayD<f64>,
-    mut narrow: ArrayD<f64>,
-    mut exact: ArrayD<f64>,
-) -> [ArrayD<f64>; 3] {
+fn without_shared_nan(own: &ArrayD<f64>, mut narrow: ArrayD<f64>, mut exact: ArrayD<f64>) -> [ArrayD<f64>; 3] {
     let mut own = own.clone();
     ndarray::Zip::from(&mut own).and(&mut narrow).and(&mut exact).for_each(|o, n, e| {
         if o.is_nan() && n.is_nan() && e.is_nan() {
@@ -214,7 +207,7 @@ pub(crate) struct Left {
 
 /// The geometric mean, over the rows of the first axis, of 1 - correlation². One row that comes out exactly (position 0, which no rotation and no
 /// mask can harm) tells more than all others a little nearer.
-pub(crate) fn angle(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
+fn angle(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
     const LEAST: f64 = 1e-12;
     let logs = own.outer_iter().zip(imitated.outer_iter()).map(|(own, imitated)| {
         let finite = own.iter().zip(&imitated).filter(|(o, i)| o.is_finite() && i.is_finite());
@@ -227,7 +220,7 @@ pub(crate) fn angle(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
 }
 
 /// Σ(imitated - own)² / Σ own²; what is finite on one side alone counts as all wrong.
-pub(crate) fn misfit(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
+fn misfit(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
     const MASKED: f64 = -9000.0;
     let (mut error, mut energy, mut foreign, mut count) = (0.0, 0.0, 0usize, 0usize);
     for (o, i) in own.iter().zip(imitated) {

@@ -57,16 +57,10 @@ impl Recorded<'_> {
     pub(crate) fn shape(&self, place: Place) -> Vec<usize> {
         let dims = &self.model.plan.dims;
         let tokens = self.tokens.get(place.step as usize).map_or(1, Vec::len);
-        let extent = |axis: &char| match axis {
+        let extent = |&axis: &char| match axis {
             'T' => tokens,
             'S' => self.start(place.step) + tokens,
-            'H' => dims.heads,
-            'K' => dims.kv_heads,
-            'd' => dims.head_dim,
-            'C' => dims.heads * dims.head_dim,
-            'F' => dims.ffn,
-            'V' => dims.vocab,
-            _ => dims.hidden,
+            _ => dims.extent(axis).unwrap_or(dims.hidden),
         };
         place.tap.site.axes().iter().map(extent).collect()
     }

@@ -30,6 +30,23 @@ pub struct Options {
     pub rows: Option<Rows>,
 }
 
+impl Options {
+    /// As dump.json says; `None` where an id in it is none.
+    pub fn declared(dump: &Dump, profile: Profile) -> Option<Options> {
+        let meta = dump.meta();
+        let ids = |list: Option<&Vec<i64>>| -> Option<Vec<u32>> {
+            list.into_iter().flatten().map(|&id| u32::try_from(id).ok()).collect()
+        };
+        Some(Options {
+            profile,
+            tokens: ids(meta.tokens.as_ref())?,
+            tokens_are_known: meta.tokens.is_some(),
+            decode_tokens: ids(meta.decode_tokens.as_ref())?,
+            rows: None,
+        })
+    }
+}
+
 /// Why a replay could not be carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
@@ -484,7 +501,7 @@ impl Run<'_> {
     }
 
     /// Whether one operation's rounding is larger than its order of summation.
-    fn is_coarse(&self) -> bool {
+    pub(crate) fn is_coarse(&self) -> bool {
         !matches!(self.profile, Profile::Exact | Profile::F32)
     }
 

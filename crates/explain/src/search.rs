@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use firstdiff_model::Profile;
 use rayon::prelude::*;
 
 use crate::candidates::{Candidate, edits_of, extended, order_of};
@@ -123,11 +122,7 @@ impl<'a> Search<'_, 'a> {
         }
     }
 
-    /// Whether a whole number cannot be told from its neighbours.
-    pub(crate) fn is_coarse(&self) -> bool {
-        !matches!(self.run.profile, Profile::Exact | Profile::F32)
-    }
-
+    /// Whether one evaluation keeps all threads busy.
     pub(crate) fn is_large(&self) -> bool {
         self.recorded().model.plan.dims.hidden > 1024
     }

@@ -38,9 +38,8 @@ impl Search<'_, '_> {
             .into_iter()
             .filter(|(set, left)| left.nmse.is_finite() && kinds.insert(kind(set)))
             .map(|(set, _)| set.clone())
-            .take(most)
+            .take(if self.is_large() { 2 } else { most })
             .collect();
-        let seeds = if self.is_large() { seeds.into_iter().take(2).collect() } else { seeds };
         let fitted: Vec<(Vec<Candidate>, Left)> = seeds
             .into_par_iter()
             .filter_map(|set| {
@@ -60,10 +59,10 @@ impl Search<'_, '_> {
     }
 
     /// Fits each free parameter of a set in turn: a scan over a factor of 8 either way, then golden sections.
-    pub(crate) fn tune(&self, target: &Target<'_>, mistakes: &mut [Candidate]) -> Option<Left> {
+    fn tune(&self, target: &Target<'_>, mistakes: &mut [Candidate]) -> Option<Left> {
         for at in 0..mistakes.len() {
             let Some((begin, whole)) =
-                mistakes[at].edits[0].tunable().filter(|(x, whole)| *x > 0.0 && !(*whole && self.is_coarse()))
+                mistakes[at].edits[0].tunable().filter(|(x, whole)| *x > 0.0 && !(*whole && self.run.is_coarse()))
             else {
                 continue;
             };

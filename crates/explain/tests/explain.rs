@@ -3,6 +3,8 @@
 //! `cargo xtask zoo` asks the same of some thousands of candidates.
 
 use std::collections::BTreeSet;
+mod common;
+
 use std::path::{Path, PathBuf};
 
 use firstdiff_explain::explain::{Effort, Explanation, Match, Options, explain};
@@ -11,9 +13,7 @@ use firstdiff_model::{Profile, load};
 use firstdiff_trace::{Dump, Rows};
 use serde_json::Value;
 
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
-}
+use common::{fixtures, precision};
 
 /// The real engines' artefacts that are not in this repository, where they are at hand.
 fn shared() -> Option<PathBuf> {
@@ -32,21 +32,11 @@ fn run(
     rows: Option<Rows>,
 ) -> Explanation {
     let dump = Dump::open(dump).unwrap();
-    let meta = dump.meta();
-    let ids =
-        |list: Option<&Vec<i64>>| list.into_iter().flatten().map(|&t| u32::try_from(t).unwrap()).collect::<Vec<_>>();
-    let said = match meta.precision.as_deref() {
-        Some("f16") => Profile::F16,
-        Some("bf16") => Profile::Bf16,
-        _ => Profile::F32,
-    };
-    let options = Options {
-        profile: profile.unwrap_or(said),
-        tokens: tokens.unwrap_or_else(|| ids(meta.tokens.as_ref())),
-        tokens_are_known: true,
-        decode_tokens: ids(meta.decode_tokens.as_ref()),
-        rows,
-    };
+    let mut options = Options::declared(&dump, profile.unwrap_or_else(|| precision(&dump))).unwrap();
+    if let Some(tokens) = tokens {
+        (options.tokens, options.tokens_are_known) = (tokens, true);
+    }
+    options.rows = rows;
     explain(&load(model).unwrap(), &dump, &options, &Effort::default(), &|_, _, _| {}).unwrap()
 }
 

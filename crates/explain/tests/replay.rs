@@ -2,6 +2,8 @@
 //!
 //! None of them shares code with the crates; scripts/make_fixtures.py says in index.json where each planted mistake must show.
 
+mod common;
+
 use std::path::{Path, PathBuf};
 
 use firstdiff_compare::Status;
@@ -9,30 +11,12 @@ use firstdiff_explain::replay::{Options, Replay, replay};
 use firstdiff_model::{Cache, Profile, load};
 use firstdiff_trace::Dump;
 
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
-}
-
-fn ids(tokens: Option<&Vec<i64>>) -> Vec<u32> {
-    tokens.into_iter().flatten().map(|&t| u32::try_from(t).unwrap()).collect()
-}
+use common::{fixtures, precision};
 
 fn run(model: &Path, dump: &Path, profile: Option<Profile>) -> Replay {
     let forms = ["", ".npz", ".safetensors"].map(|ending| PathBuf::from(format!("{}{ending}", dump.display())));
     let dump = Dump::open(forms.iter().find(|p| p.exists()).unwrap()).unwrap();
-    let meta = dump.meta();
-    let said = match meta.precision.as_deref() {
-        Some("f16") => Profile::F16,
-        Some("bf16") => Profile::Bf16,
-        _ => Profile::F32,
-    };
-    let options = Options {
-        profile: profile.unwrap_or(said),
-        tokens: ids(meta.tokens.as_ref()),
-        tokens_are_known: true,
-        decode_tokens: ids(meta.decode_tokens.as_ref()),
-        rows: None,
-    };
+    let options = Options::declared(&dump, profile.unwrap_or_else(|| precision(&dump))).unwrap();
     replay(&load(model).unwrap(), &dump, &options, &mut |_, _| {}).unwrap()
 }
 

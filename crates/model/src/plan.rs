@@ -3,7 +3,7 @@
 use std::fmt;
 
 use firstdiff_core::{Activation, RopePairing, RopeScaling};
-use firstdiff_trace::Tap;
+use firstdiff_trace::{Site, Tap};
 
 /// A model's forward pass: its steps in the order they run.
 #[derive(Clone, Debug, PartialEq)]
@@ -215,6 +215,25 @@ impl fmt::Display for Op {
 }
 
 impl Dims {
+    /// The extent of a tap's axis, by its letter; `None` for tokens, keys and experts, which no model has a number of.
+    pub fn extent(&self, axis: char) -> Option<usize> {
+        match axis {
+            'D' => Some(self.hidden),
+            'H' => Some(self.heads),
+            'K' => Some(self.kv_heads),
+            'd' => Some(self.head_dim),
+            'C' => Some(self.heads * self.head_dim),
+            'F' => Some(self.ffn),
+            'V' => Some(self.vocab),
+            _ => None,
+        }
+    }
+
+    /// Elements that a tap holds of each token; what depends on the number of tokens or keys counts once.
+    pub fn width(&self, site: Site) -> usize {
+        site.axes().iter().filter_map(|&axis| self.extent(axis)).product()
+    }
+
     /// The shape of a weight, \[out,in\] for a matrix.
     pub fn shape(&self, role: Role) -> Vec<usize> {
         let (queries, keys) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);

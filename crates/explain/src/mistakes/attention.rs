@@ -5,7 +5,7 @@ use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis, Ix3};
 use serde_json::json;
 
-use super::{At, List, Out, Seen, factor, rows, snapped};
+use super::{At, List, Out, QK_NORM_ORDER, Seen, factor, rows, snapped};
 
 /// Right: q · k of the head that h / (H/K) names, over all keys so far.
 pub(super) fn products(list: &mut List<'_>) {
@@ -22,9 +22,7 @@ pub(super) fn products(list: &mut List<'_>) {
         list.read("rope-omitted", vec![("reads", json!("k"))], &[q, plain_k]);
     }
     if let (Some(q_norm), Some(k_norm)) = (list.sibling(Site::QNorm), list.sibling(Site::KNorm)) {
-        list.read("qk-norm-order", vec![], &[q_norm, k_norm]);
-        list.edits.last_mut().expect("just added").with =
-            &[Site::QNorm, Site::KNorm, Site::QRope, Site::KRope, Site::Qk];
+        list.read("qk-norm-order", vec![], &[q_norm, k_norm]).with = QK_NORM_ORDER;
     }
 }
 
@@ -65,7 +63,7 @@ fn caches(list: &mut List<'_>) {
         }),
     ];
     for (id, kind, order) in kinds {
-        list.add(id, vec![("kind", json!(kind))], move |at| {
+        let edit = list.add(id, vec![("kind", json!(kind))], move |at| {
             let keys = at.input(1)?.shape()[0];
             if at.chunk.start < at.prefill || keys < 2 {
                 return at.right();
@@ -77,7 +75,7 @@ fn caches(list: &mut List<'_>) {
             }
             at.on(&[at.input(0)?.clone(), held])
         });
-        list.edits.last_mut().expect("just added").with = &[Site::Qk, Site::Context];
+        edit.with = &[Site::Qk, Site::Context];
     }
 }
 
@@ -131,8 +129,8 @@ pub(super) fn scores(list: &mut List<'_>, right: &Scores) {
         list.op_with("score-softcap", "cap", cap, move |cap| Op::Scores(Scores { softcap: Some(cap), ..right }));
     }
     // The mask is multiplied in after the softmax.
-    list.op("mask-after-softmax", vec![], Op::Scores(Scores { causal: false, window: None, ..*right }));
-    list.edits.last_mut().expect("just added").with = &[Site::Scores, Site::Probs];
+    let open = Op::Scores(Scores { causal: false, window: None, ..*right });
+    list.op("mask-after-softmax", vec![], open).with = &[Site::Scores, Site::Probs];
 }
 
 fn windows(list: &mut List<'_>, right: &Scores) {
@@ -220,7 +218,7 @@ pub(super) fn softmax(list: &mut List<'_>) {
     });
     // 2^x for e^x
     list.add("softmax-base", vec![], |at| at.on(&[at.input(0)?.mapv(|x| x * std::f64::consts::LN_2)]));
-    list.add("mask-after-softmax", vec![], |at| {
+    let edit = list.add("mask-after-softmax", vec![], |at| {
         let scores = at.model.plan.step(Tap::layer(at.step.tap.layer?, Site::Scores))?;
         let Op::Scores(right) = &scores.op else { return None };
         let mut out = at.right()?.into_dimensionality::<Ix3>().ok()?;
@@ -232,7 +230,7 @@ pub(super) fn softmax(list: &mut List<'_>) {
         }
         Some(out.into_dyn())
     });
-    list.edits.last_mut().expect("just added").with = &[Site::Scores, Site::Probs];
+    edit.with = &[Site::Scores, Site::Probs];
     // A sink of score 0 in the denominator
     list.add("sink-omitted", vec![("kind", json!("extra zero"))], |at| {
         let x = at.input(0)?;

@@ -42,7 +42,7 @@ pub(super) fn misread(list: &mut List<'_>) {
     // The bytes of [out,in] read as [in,out]: x · W.reshape(in, out)
     // Large ones are read once and never made into another matrix.
     let streamed = out * inner > 1 << 20 && !matches!(list.step.op, Op::Embedding { .. });
-    list.add("weight-transposed", vec![("form", json!("reshape"))], move |at| {
+    let edit = list.add("weight-transposed", vec![("form", json!("reshape"))], move |at| {
         if streamed && at.unread_from.is_none() && super::half(at.profile).is_none() {
             return at.reversed();
         }
@@ -50,7 +50,7 @@ pub(super) fn misread(list: &mut List<'_>) {
     });
     if out == inner && out > 1 {
         // The same thing where the matrix is square: x · W
-        list.edits.last_mut().expect("just added").params = vec![("form", json!("transpose"))];
+        edit.params = vec![("form", json!("transpose"))];
     }
     for (lda, what) in [(inner - 1, "in-1"), (inner + 1, "in+1")] {
         list.add("weight-stride", vec![("leading_dimension", json!(what))], move |at| {
@@ -72,7 +72,7 @@ fn inputs(list: &mut List<'_>) {
         Site::AttnOut => vec![layer(Site::AttnNorm)],
         _ => vec![],
     };
-    let wide = |tap: Tap| width(list, tap);
+    let wide = |tap: Tap| list.model.plan.dims.width(tap.site);
     let due = list.step.reads.first().map(|&tap| wide(tap));
     let fitting: Vec<Tap> = others.into_iter().flatten().filter(|&tap| Some(wide(tap)) == due).collect();
     for tap in fitting {
@@ -82,22 +82,6 @@ fn inputs(list: &mut List<'_>) {
     if list.site() == Site::Logits {
         list.read("final-norm-omitted", vec![("kind", json!("omitted"))], &[last]);
     }
-}
-
-/// Elements of a row of a tap.
-fn width(list: &List<'_>, tap: Tap) -> usize {
-    let dims = &list.model.plan.dims;
-    let extent = |axis: &char| match axis {
-        'H' => dims.heads,
-        'K' => dims.kv_heads,
-        'd' => dims.head_dim,
-        'C' => dims.heads * dims.head_dim,
-        'F' => dims.ffn,
-        'V' => dims.vocab,
-        'D' => dims.hidden,
-        _ => 1,
-    };
-    tap.site.axes().iter().map(extent).product()
 }
 
 fn biases(list: &mut List<'_>) {
@@ -135,11 +119,7 @@ fn others(list: &mut List<'_>) {
         }
         list.weights("weight-swapped", params(), std::iter::once(weight).chain(bias).collect());
     }
-    let layers = list.model.plan.dims.layers;
-    let (next, previous) = ((layer + 1) % layers, (layer + layers - 1) % layers);
-    let named = [(next, json!("next")), (previous, json!("previous"))];
-    let rest = (0..layers).filter(|l| ![layer, next, previous].contains(l)).map(|l| (l, json!(l)));
-    for (other, name) in named.into_iter().chain(rest).filter(|(l, _)| *l != layer) {
+    for (other, name) in list.other_layers(layer) {
         let weight = WeightRef { layer: Some(other), role: own.role };
         list.weights(
             "weight-wrong-layer",

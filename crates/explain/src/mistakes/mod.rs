@@ -25,6 +25,9 @@ use serde_json::Value;
 
 pub use words::{advice, ids, what};
 
+/// The taps of a layer that all show it when QK-norm comes behind the rotation.
+const QK_NORM_ORDER: &[Site] = &[Site::QNorm, Site::KNorm, Site::QRope, Site::KRope, Site::Qk];
+
 /// What a mistake gives for a step; `None` where it does not apply.
 pub(crate) type Out = Option<ArrayD<f64>>;
 
@@ -115,6 +118,14 @@ pub(crate) struct At<'a> {
 }
 
 impl At<'_> {
+    /// The step with mistakes made in it, the first around the others.
+    pub(crate) fn with(&self, edits: &[&Edit]) -> Out {
+        match edits.split_first() {
+            None => self.right(),
+            Some((first, inner)) => first.value(&At { inner, ..*self }),
+        }
+    }
+
     /// The step as it should be.
     pub(crate) fn right(&self) -> Out {
         self.run(self.step, self.inputs)
@@ -241,11 +252,7 @@ impl At<'_> {
             y
         };
         let parts: Vec<Array2<f64>> = (0..PARTS).into_par_iter().map(part).collect();
-        let mut y = parts.into_iter().reduce(|a, b| a + b)?;
-        if let Some(bias) = self.vector(1) {
-            y += &ndarray::Array1::from_vec(bias);
-        }
-        self.split(self.kept(y.into_dyn()))
+        self.biased(parts.into_iter().reduce(|a, b| a + b)?)
     }
 
     /// The product with a matrix \[out,in\] whose rows are made from all stored elements, and the bias; of an embedding, its rows.
@@ -275,11 +282,15 @@ impl At<'_> {
     /// The step's input times a matrix \[out,in\], and the step's own bias.
     fn times(&self, matrix: ArrayView2<'_, f32>) -> Out {
         let x = flat(self.input(0)?)?;
-        let mut out = if self.profile == Profile::Exact {
+        self.biased(if self.profile == Profile::Exact {
             core::linear(x, matrix.mapv(f64::from).view(), None).ok()?
         } else {
             core::linear(x.mapv(|x| x as f32).view(), matrix, None).ok()?.mapv(f64::from)
-        };
+        })
+    }
+
+    /// A product \[T,out\] as the step leaves it: the bias added, rounded, split into heads.
+    fn biased(&self, mut out: Array2<f64>) -> Out {
         if let Some(bias) = self.vector(1) {
             out += &ndarray::Array1::from_vec(bias);
         }
@@ -320,7 +331,7 @@ fn flat(x: &ArrayD<f64>) -> Option<ArrayView2<'_, f64>> {
     x.view().into_shape_with_order((rows, x.len() / rows.max(1))).ok()
 }
 
-/// What `collect` gathers the mistakes of a step in.
+/// What the mistakes of a step are gathered in.
 pub(crate) struct List<'a> {
     pub(crate) model: &'a Model,
     pub(crate) step: &'a Step,
@@ -367,14 +378,16 @@ impl List<'_> {
     }
 
     /// Another operation in the step's place.
-    fn op(&mut self, id: &'static str, params: Params, op: Op) {
+    fn op(&mut self, id: &'static str, params: Params, op: Op) -> &mut Edit {
         let right = self.step.op.clone();
-        self.add(id, params, move |at| at.doing(changed(&right, &op, &at.step.op)));
+        self.add(id, params, move |at| at.doing(changed(&right, &op, &at.step.op)))
     }
 
     /// The same operation on another tap.
-    fn read(&mut self, id: &'static str, params: Params, reads: &[Tap]) {
-        self.add(id, params, |at| at.right()).reads = reads.to_vec();
+    fn read(&mut self, id: &'static str, params: Params, reads: &[Tap]) -> &mut Edit {
+        let edit = self.add(id, params, |at| at.right());
+        edit.reads = reads.to_vec();
+        edit
     }
 
     /// The same operation with other weights.
@@ -398,6 +411,18 @@ impl List<'_> {
             0 => Some(Tap { layer: None, site: Site::H0 }),
             layer => Some(Tap::layer(layer - 1, Site::H)),
         }
+    }
+
+    /// The layers but `own`, and what each is called from there: the next and the previous, around the ends, then the rest by number.
+    fn other_layers(&self, own: u32) -> Vec<(u32, Value)> {
+        let layers = self.model.plan.dims.layers;
+        let (next, previous) = ((own + 1) % layers, (own + layers - 1) % layers);
+        let rest = (0..layers).filter(|l| ![own, next, previous].contains(l)).map(|l| (l, l.into()));
+        [(next, "next".into()), (previous, "previous".into())]
+            .into_iter()
+            .chain(rest)
+            .filter(|(l, _)| *l != own)
+            .collect()
     }
 
     /// A weight of the same layer.

@@ -5,7 +5,7 @@ use firstdiff_trace::Site;
 use ndarray::ArrayD;
 use serde_json::json;
 
-use super::{At, List, Out, Params, Seen, by_row, factor, snapped};
+use super::{At, List, Out, Params, QK_NORM_ORDER, Seen, by_row, factor, snapped};
 
 /// Every site of a norm.
 const SITES: [(Site, Role); 5] = [
@@ -24,7 +24,7 @@ pub(super) fn listed(list: &mut List<'_>, eps: f64) {
         }
     }
     // w · x / (√mean(x²) + eps)
-    list.add("norm-eps-outside", vec![], move |at| scaled(at, |mean| 1.0 / (mean.sqrt() + eps)));
+    list.add("norm-eps-outside", vec![], move |at| scaled(at, |mean| 1.0 / (mean.sqrt() + eps), |w| w));
     // w² · x / √…
     list.add("norm-weight-twice", vec![], |at| weighed(at, |w| w));
     // x / √…
@@ -93,26 +93,26 @@ fn width_edit(list: &mut List<'_>, eps: f64, other: usize) {
 /// Another norm's gain, or another layer's.
 fn gains(list: &mut List<'_>) {
     let own = list.step.weights[0];
-    let mut others: Vec<WeightRef> = SITES
+    let others: Vec<WeightRef> = SITES
         .iter()
         .map(|&(_, role)| WeightRef { layer: if role == Role::FinalNorm { None } else { own.layer.or(Some(0)) }, role })
         .collect();
-    let layers = list.model.plan.dims.layers;
-    for layer in 0..layers {
-        others.push(WeightRef { layer: own.layer.map(|_| layer), role: own.role });
+    let name = |other: WeightRef| {
+        let plain = short(&list.model.weights.name(other));
+        if counterpart(own.role) == Some(other.role) { "the layer's other norm".to_owned() } else { plain }
+    };
+    let mut named: Vec<(WeightRef, Params)> = others
+        .into_iter()
+        .filter(|&other| other != own)
+        .map(|other| (other, vec![("weight", json!(name(other)))]))
+        .collect();
+    for (layer, name) in own.layer.map(|layer| list.other_layers(layer)).unwrap_or_default() {
+        named.push((WeightRef { layer: Some(layer), role: own.role }, vec![("layer", name)]));
     }
-    let mut seen = vec![own];
-    for other in others {
-        if !seen.contains(&other) && list.model.weights.shape(other) == list.model.weights.shape(own) {
-            seen.push(other);
-            let name = list.model.weights.name(other);
-            let params: Params = match (other.layer, own.layer) {
-                (Some(l), Some(o)) if l == (o + 1) % layers && l != o => vec![("layer", json!("next"))],
-                (Some(l), Some(o)) if l == (o + layers - 1) % layers && l != o => vec![("layer", json!("previous"))],
-                (Some(l), Some(o)) if l != o => vec![("layer", json!(l))],
-                _ if counterpart(own.role) == Some(other.role) => vec![("weight", json!("the layer's other norm"))],
-                _ => vec![("weight", json!(short(&name)))],
-            };
+    // Of two layers, the next is the previous.
+    named.dedup_by_key(|(other, _)| *other);
+    for (other, params) in named {
+        if list.model.weights.shape(other) == list.model.weights.shape(own) {
             list.weights("norm-wrong-weight", params, vec![other]);
         }
     }
@@ -153,9 +153,7 @@ fn omitted(list: &mut List<'_>) {
 fn order(list: &mut List<'_>) {
     let from = if list.site() == Site::QNorm { Site::QRope } else { Site::KRope };
     if let Some(rotated) = list.sibling(from) {
-        list.read("qk-norm-order", vec![], &[rotated]);
-        let last = list.edits.len() - 1;
-        list.edits[last].with = &[Site::QNorm, Site::KNorm, Site::QRope, Site::KRope, Site::Qk];
+        list.read("qk-norm-order", vec![], &[rotated]).with = QK_NORM_ORDER;
     }
 }
 
@@ -163,13 +161,12 @@ fn width(at: &At<'_>) -> Option<f64> {
     at.input(0)?.shape().last().map(|&n| n as f64)
 }
 
-/// w · x · scale(mean(x²)).
-fn scaled(at: &At<'_>, scale: impl Fn(f64) -> f64) -> Out {
-    let w = at.vector(0)?;
-    let square = squares(at.profile);
+/// gain(w) · x · scale(mean(x²)).
+fn scaled(at: &At<'_>, scale: impl Fn(f64) -> f64, gain: impl Fn(f64) -> f64) -> Out {
+    let (w, square) = (at.vector(0)?, squares(at.profile));
     Some(at.kept(by_row(at.input(0)?, |row| {
         let factor = scale(square(row));
-        row.iter_mut().zip(&w).for_each(|(x, w)| *x *= factor * w);
+        row.iter_mut().zip(&w).for_each(|(x, &w)| *x *= factor * gain(w));
     })))
 }
 
@@ -194,11 +191,7 @@ fn weighed(at: &At<'_>, of: impl Fn(f64) -> f64) -> Out {
 /// The norm with another gain.
 pub(super) fn normed(at: &At<'_>, gain: impl Fn(f64) -> f64) -> Out {
     let Op::RmsNorm { eps } = at.step.op else { return None };
-    let (w, square) = (at.vector(0)?, squares(at.profile));
-    Some(at.kept(by_row(at.input(0)?, |row| {
-        let scale = 1.0 / (square(row) + eps).sqrt();
-        row.iter_mut().zip(&w).for_each(|(x, &w)| *x *= scale * gain(w));
-    })))
+    scaled(at, |mean| 1.0 / (mean + eps).sqrt(), gain)
 }
 
 /// w · x / √(Σx² / m + eps), from the norm itself: √(m/n) · w · x / √(mean(x²) + eps · m/n).
@@ -212,7 +205,7 @@ fn over_all(at: &At<'_>, eps: f64) -> Out {
     let x = at.input(0)?;
     let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
     let scale = 1.0 / (mean + eps).sqrt();
-    scaled(at, |_| scale)
+    scaled(at, |_| scale, |w| w)
 }
 
 /// The mean over the rows, a column at a time.

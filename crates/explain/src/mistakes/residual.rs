@@ -20,9 +20,7 @@ pub(super) fn listed(list: &mut List<'_>) {
         // The layer's input + branch
         list.read("residual-source", formula("layer input + branch"), &[input, branch]);
         // The layer's input alone
-        list.add("layer-skipped", vec![], |at| at.input(0).cloned());
-        let last = list.edits.len() - 1;
-        list.edits[last].reads = vec![input];
+        list.add("layer-skipped", vec![], |at| at.input(0).cloned()).reads = vec![input];
     }
     list.add("residual-omitted", vec![], |at| at.input(1).cloned());
     list.add("residual-source", formula("stream"), |at| at.input(0).cloned());

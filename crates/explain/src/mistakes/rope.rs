@@ -6,7 +6,8 @@ use firstdiff_trace::Site;
 use ndarray::{ArrayD, ArrayView3, Ix3};
 use serde_json::json;
 
-use super::{At, List, Out, Seen, snapped};
+use super::{At, List, Out, QK_NORM_ORDER, Seen, snapped};
+use crate::tune::golden;
 
 /// Bases in use.
 const BASES: [f64; 12] = [1e4, 5e5, 1e6, 1e5, 1e7, 2e5, 5e6, 8e6, 1e3, 1e8, 1.6e5, 4e4];
@@ -58,9 +59,7 @@ pub(super) fn listed(list: &mut List<'_>, right: &Rope) {
         let before = if list.site() == Site::QRope { (Site::Q, Site::QNorm) } else { (Site::K, Site::KNorm) };
         if let (Some(from), Some(_)) = (list.sibling(before.0), list.sibling(before.1)) {
             // The norm comes behind the rotation.
-            list.read("qk-norm-order", vec![], &[from]);
-            list.edits.last_mut().expect("just added").with =
-                &[Site::QNorm, Site::KNorm, Site::QRope, Site::KRope, Site::Qk];
+            list.read("qk-norm-order", vec![], &[from]).with = QK_NORM_ORDER;
             // The norm's result is not what is rotated.
             list.read("norm-omitted", vec![("kind", json!("not-read"))], &[from]);
         }
@@ -314,27 +313,13 @@ fn base(right: &Rope, before: &ArrayView3<'_, f64>, after: &ArrayView3<'_, f64>,
     const STEPS: u32 = 600;
     let log = |step: u32| f64::from(step) / f64::from(STEPS) * 1e9f64.ln() + 2f64.ln();
     let rough = (0..=STEPS).map(log).min_by(|a, b| off(*a, first.len()).total_cmp(&off(*b, first.len())))?;
-    let fine = least(|x| off(x, first.len()), rough - 0.05, rough + 0.05);
-    let finer = least(|x| off(x, rows.len()), fine - 1e-4, fine + 1e-4);
+    let fine = golden(|x| off(x, first.len()), rough - 0.05, rough + 0.05, 1e-10);
+    let finer = golden(|x| off(x, rows.len()), fine - 1e-4, fine + 1e-4, 1e-10);
     let theta = finer.exp();
     // Angles in f32 tell a base to five digits or so.
     let theta = snapped(format!("{theta:.5e}").parse().unwrap_or(theta), 1e-5);
     ((theta - right.theta).abs() > 1e-6 * theta && off(theta.ln(), rows.len()) < 1e-6 * (rows.len() * pairs) as f64)
         .then_some(theta)
-}
-
-/// Where a function of one valley is least, by golden sections.
-fn least(f: impl Fn(f64) -> f64, mut low: f64, mut high: f64) -> f64 {
-    const GOLDEN: f64 = 0.618_033_988_749_894_9;
-    while high - low > 1e-10 {
-        let (a, b) = (high - GOLDEN * (high - low), low + GOLDEN * (high - low));
-        if f(a) < f(b) {
-            high = b;
-        } else {
-            low = a;
-        }
-    }
-    0.5 * (low + high)
 }
 
 /// By how many positions all rows are off, by the angles of two pairs.
