@@ -183,7 +183,6 @@ impl Walk<'_> {
             return Ok(());
         }
         let Some((own, positions)) = own(run, place)? else { return Ok(()) };
-        run.judge(step, place.step)?;
         let rows = match &positions {
             Some(list) => row_inputs(run, step, place.step, list)?,
             None => None,

@@ -62,9 +62,10 @@ impl<'r, 'a> Imitation<'r, 'a> {
         self.value(self.target).map(Arc::unwrap_or_clone)
     }
 
-    /// What a step of the target's reads, as the candidate recorded it or as computed.
+    /// What a step reads here, as the candidate recorded it or as computed.
     pub(crate) fn inputs(&mut self, step: &Step, number: u32) -> Option<Vec<ArrayD<f64>>> {
-        self.read(step, &step.reads, number)
+        let reads = self.reads(step);
+        self.read(step, &reads, number)
     }
 
     fn read(&mut self, step: &Step, reads: &[Tap], number: u32) -> Option<Vec<ArrayD<f64>>> {
@@ -82,7 +83,8 @@ impl<'r, 'a> Imitation<'r, 'a> {
         Some(inputs)
     }
 
-    fn value(&mut self, place: Place) -> Option<Value> {
+    /// A value, as the candidate recorded it or as computed; the target's is always computed.
+    pub(crate) fn value(&mut self, place: Place) -> Option<Value> {
         if let Some(known) = self.memo.get(&place) {
             return known.clone();
         }
@@ -114,25 +116,64 @@ impl<'r, 'a> Imitation<'r, 'a> {
     fn computed(&mut self, place: Place) -> Option<ArrayD<f64>> {
         let recorded = self.recorded;
         let step = recorded.model.plan.step(place.tap)?;
-        let chain = self.edits.get(&place.tap).cloned().unwrap_or_default();
-        let reads = chain.iter().map(|e| &e.reads).find(|reads| **reads != step.reads).unwrap_or(&step.reads).clone();
-        let inputs = self.read(step, &reads, place.step)?;
-        let tokens = recorded.tokens.get(place.step as usize)?;
+        let inputs = self.inputs(step, place.step)?;
+        self.carried_out(step, &inputs, place.step, self.chain(place.tap), 1)
+    }
+
+    /// What a step gives on these inputs with these mistakes made in it; the inputs may hold the rows of several runs.
+    pub(crate) fn carried_out(
+        &self,
+        step: &Step,
+        inputs: &[ArrayD<f64>],
+        number: u32,
+        chain: &[&Edit],
+        runs: usize,
+    ) -> Option<ArrayD<f64>> {
+        let recorded = self.recorded;
+        let tokens = recorded.tokens.get(number as usize)?;
         let tokens = &tokens[..self.cut.unwrap_or(tokens.len()).min(tokens.len())];
         if tokens.is_empty() {
             return None;
         }
         let at = At {
             step,
-            inputs: &inputs,
-            chunk: Chunk { tokens, start: recorded.start(place.step) },
+            inputs,
+            chunk: Chunk { tokens: &tokens.repeat(runs), start: recorded.start(number) },
             prefill: recorded.tokens.first().map_or(0, Vec::len),
             model: recorded.model,
             profile: self.profile,
             inner: &[],
             unread_from: None,
         };
-        at.with(&chain)
+        at.with(chain)
+    }
+
+    /// What a step reads here: a mistake may read other taps.
+    fn reads(&self, step: &Step) -> Vec<Tap> {
+        let chain = self.chain(step.tap).iter();
+        chain.map(|e| &e.reads).find(|reads| **reads != step.reads).unwrap_or(&step.reads).clone()
+    }
+
+    /// The mistakes made in a step.
+    pub(crate) fn chain(&self, tap: Tap) -> &[&'r Edit] {
+        self.edits.get(&tap).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a value is to be computed, and is not as in the run without mistakes.
+    pub(crate) fn is_computed(&mut self, place: Place) -> bool {
+        (place == self.target || !self.recorded.is_whole(place)) && self.is_touched(place)
+    }
+
+    /// Takes over a value that was computed elsewhere.
+    pub(crate) fn put(&mut self, place: Place, value: ArrayD<f64>) {
+        self.memo.insert(place, Some(Arc::new(value)));
+    }
+
+    /// Drops what none of the steps to come reads.
+    pub(crate) fn forget(&mut self, to_come: &[&Step]) {
+        let read: HashSet<Tap> = to_come.iter().flat_map(|step| self.reads(step)).collect();
+        let target = self.target;
+        self.memo.retain(|place, _| *place == target || place.step != target.step || read.contains(&place.tap));
     }
 
     /// Whether an edit can change a value.

@@ -18,6 +18,7 @@ mod residual;
 mod right;
 mod search;
 mod settle;
+mod together;
 mod tune;
 mod unmasked;
 

@@ -10,6 +10,7 @@ use ndarray::{ArrayD, Axis};
 use crate::candidates::Candidate;
 use crate::imitate::{Imitation, segment};
 use crate::mistakes::{At, Edit};
+use crate::recorded::Recorded;
 use crate::replay::{Run, joined};
 use crate::right::distance;
 use crate::search::{Reproduction, Search};
@@ -47,6 +48,20 @@ impl<'a> Target<'a> {
         Target { step, place, own, positions, row_inputs, steps, cut: None }
     }
 
+    /// Of the tap's whole value what the candidate recorded.
+    pub(crate) fn listed(&self, whole: ArrayD<f64>) -> ArrayD<f64> {
+        match &self.positions {
+            None => whole,
+            Some(list) => whole.select(Axis(0), list),
+        }
+    }
+
+    /// How many tokens are run for it.
+    pub(crate) fn tokens(&self, recorded: &Recorded<'_>) -> usize {
+        let all = recorded.tokens.get(self.place.step as usize).map_or(0, Vec::len);
+        self.cut.map_or(all, |cut| cut.min(all))
+    }
+
     /// The same with its first tokens alone, where it is computed from the tokens: what comes later cannot change them.
     pub(crate) fn first_rows(&self, rows: usize) -> Option<Target<'a>> {
         let from_tokens = self.steps.first().is_some_and(|s| matches!(s.op, Op::Embedding { .. }));
@@ -70,13 +85,19 @@ impl Search<'_, '_> {
         if let Some(inputs) = &target.row_inputs {
             return self.by_position(target, inputs, edits, profile);
         }
+        Some(target.listed(self.imitation(target, edits, profile).run()?))
+    }
+
+    /// The run with these mistakes made beside those accepted.
+    pub(crate) fn imitation<'s>(
+        &'s self,
+        target: &Target<'_>,
+        edits: &[&'s Edit],
+        profile: Profile,
+    ) -> Imitation<'s, 's> {
         let before = self.accepted.iter().filter(|old| !edits.iter().any(|e| e.tap == old.tap && e.key() == old.key()));
         let all = edits.iter().copied().chain(before);
-        let whole = Imitation::new(self.recorded(), profile, self.shared, all, target.place, target.cut).run()?;
-        match &target.positions {
-            None => Some(whole),
-            Some(list) => Some(whole.select(Axis(0), list)),
-        }
+        Imitation::new(self.recorded(), profile, self.shared, all, target.place, target.cut)
     }
 
     /// A step that looks at each position by itself, at those recorded.
@@ -113,12 +134,12 @@ impl Search<'_, '_> {
 
     /// What is left of the candidate's numbers by these mistakes.
     pub(crate) fn residual(&self, target: &Target<'_>, edits: &[&Edit]) -> Left {
-        let value = self.value(target, edits, self.run.profile);
-        let value = value.filter(|x| x.shape() == target.own.shape());
-        value.map_or(Left { nmse: f64::INFINITY, angle: 1.0 }, |value| Left {
-            nmse: misfit(&target.own, &value),
-            angle: angle(&target.own, &value),
-        })
+        Left::of(target, self.value(target, edits, self.run.profile))
+    }
+
+    /// The same of many sets of mistakes.
+    pub(crate) fn residuals(&self, target: &Target<'_>, sets: &[Vec<&Edit>]) -> Vec<Left> {
+        self.values(target, sets, self.run.profile).into_iter().map(|value| Left::of(target, value)).collect()
     }
 
     /// Whether no more than rounding is left, as replay judges it; and how much.
@@ -128,7 +149,9 @@ impl Search<'_, '_> {
             return None;
         }
         let narrow = self.value(target, edits, self.run.profile)?;
-        if misfit(&target.own, &narrow) > 0.3 * base {
+        // Where the error is far above rounding, what is no cause is seen before anything is computed once more, in f64.
+        let share = if base > FAR && !self.run.is_coarse() { 10.0 * EXPLAINS } else { 0.3 };
+        if misfit(&target.own, &narrow) > share * base {
             return None;
         }
         let exact = self.value(target, edits, Profile::Exact)?;
@@ -179,6 +202,9 @@ const ADDS_UP: f64 = 3.0;
 /// What a cause leaves of the error at most.
 const EXPLAINS: f64 = 1e-3;
 
+/// An error no rounding in f32 makes, over however many layers.
+const FAR: f64 = 1e-6;
+
 /// As much as this many times our own rounding is as good as nothing.
 const LITTLE: f64 = 8.0;
 
@@ -203,6 +229,16 @@ pub(crate) struct Left {
     pub(crate) nmse: f64,
     /// What grows a set of mistakes: how near in direction, row by row.
     pub(crate) angle: f64,
+}
+
+impl Left {
+    fn of(target: &Target<'_>, value: Option<ArrayD<f64>>) -> Left {
+        let value = value.filter(|x| x.shape() == target.own.shape());
+        value.map_or(Left { nmse: f64::INFINITY, angle: 1.0 }, |value| Left {
+            nmse: misfit(&target.own, &value),
+            angle: angle(&target.own, &value),
+        })
+    }
 }
 
 /// The geometric mean, over the rows of the first axis, of 1 - correlation². One row that comes out exactly (position 0, which no rotation and no

@@ -141,8 +141,8 @@ pub(crate) struct Run<'a> {
     /// What was computed for want of a recorded tap: in the profile's arithmetic, and in f64.
     pub(crate) memo: HashMap<Place, ArrayD<f32>>,
     pub(crate) wide: HashMap<Place, ArrayD<f64>>,
-    /// NMSE that the recording's rounding of the inputs costs the step at hand.
-    pub(crate) of_inputs: f64,
+    /// NMSE that the recording's rounding of the inputs costs a step.
+    pub(crate) of_inputs: HashMap<Place, f64>,
     /// What rounding cost a tap in the steps before, at most.
     noise: HashMap<Tap, f64>,
 }
@@ -169,7 +169,7 @@ impl<'a> Run<'a> {
             known: options.tokens_are_known,
             memo,
             wide,
-            of_inputs: 0.0,
+            of_inputs: HashMap::new(),
             noise: HashMap::new(),
         }
     }
@@ -288,11 +288,11 @@ impl Run<'_> {
         let chunk = Chunk { tokens: &tokens, start: self.recorded.start(number) };
         let (right, exact) = self.evaluated(step, &narrow, &wide, chunk)?;
         // What the recording rounded of what is read.
-        self.of_inputs = 0.0;
         if let Some(unit) = self.rounded_inputs(step, number) {
             let moved: Vec<ArrayD<f64>> = wide.iter().map(|x| jittered(x, unit)).collect();
             let views: Vec<_> = moved.iter().map(|x| x.view()).collect();
-            self.of_inputs = INPUTS * distance(&exact, &eval_step(step, &views, chunk, &self.recorded.model.weights)?);
+            let moved = eval_step(step, &views, chunk, &self.recorded.model.weights)?;
+            self.of_inputs.insert(Place { step: number, tap: step.tap }, INPUTS * distance(&exact, &moved));
         }
         Ok(Ok((right, exact)))
     }
@@ -440,7 +440,7 @@ impl Run<'_> {
             distance(exact, &right).max(if stretch { self.noise.get(&step.tap).copied().unwrap_or(0.0) } else { 0.0 });
         let dtype = self.recorded.dump.find(place.tap, place.step).map_or(DType::F64, |e| e.dtype);
         let lost = if self.loses(dtype) || dtype == DType::F32 { storage_nmse(dtype) } else { 0.0 };
-        let stored = lost + self.of_inputs;
+        let stored = lost + self.of_inputs.get(&place).copied().unwrap_or(0.0);
         let allowed = tolerance(self.profile, noise, stretch) + stored;
         let judged = |reference: &ArrayD<f64>| compared(step.tap.site, reference, own, self.judged_as(), allowed);
         let (mut outcome, mut metrics, shape) = judged(&right);

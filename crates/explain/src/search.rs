@@ -50,6 +50,8 @@ pub(crate) struct Result {
     pub(crate) closest: Option<Reproduction>,
     /// The best residual of every id that was tried.
     pub(crate) tried: BTreeMap<&'static str, f64>,
+    /// Sets whose turn did not come before time ran out.
+    pub(crate) untried: usize,
 }
 
 /// What is looked for, and in what.
@@ -66,208 +68,206 @@ impl<'a> Search<'_, 'a> {
         &self.run.recorded
     }
 
-    /// Tries `candidates` one by one, and, if none is it, several at once. `progress` is told what is tried and how many of how many.
-    ///
-    /// Over several layers a mistake in all of them is what sets grow by first: an engine's layers share their code.
-    pub(crate) fn run(
-        &self,
-        target: &Target<'_>,
-        mut candidates: Vec<Candidate>,
-        progress: &(dyn Fn(&str, usize, usize) + Sync),
-    ) -> Result {
-        let base = self.residual(target, &[]);
-        let mut result = Result { base: base.nmse, ..Result::default() };
-        let all: Vec<usize> = (0..candidates.len()).collect();
-        let shared: Vec<usize> = all.iter().copied().filter(|&at| !candidates[at].one_of_several).collect();
-        let one = |set: &[usize]| -> Vec<Vec<usize>> { set.iter().map(|&at| vec![at]).collect() };
-        let mut tried = match target.first_rows(SCREEN).filter(|_| self.is_large()) {
-            Some(screen) => self.screened(target, &screen, &candidates, one(&shared), &mut result, progress),
-            None => self.measure(target, &candidates, one(&shared), 4.0, "single mistakes", progress),
-        };
-        self.remember(&candidates, &tried, &mut result);
-        self.settle(target, &candidates, &mut tried, &mut result);
-        if result.reproduced.is_empty() {
-            let alone: Vec<usize> = all.iter().copied().filter(|&at| candidates[at].one_of_several).collect();
-            let mut alone = self.measure(target, &candidates, one(&alone), 1.0, "mistakes in one layer", progress);
-            self.settle(target, &candidates, &mut alone, &mut result);
-            tried.extend(alone);
-        }
-        let singles = tried.clone();
-        for faults in 2..=self.effort.faults + 1 {
-            if !result.reproduced.is_empty() {
-                break;
-            }
-            let mut tuned =
-                self.tuned(target, &mut candidates, &tried, base, if faults == 2 { 8 * TUNED } else { TUNED });
-            self.settle(target, &candidates, &mut tuned, &mut result);
-            if !result.reproduced.is_empty() || faults > self.effort.faults {
-                break;
-            }
-            tried.extend(tuned);
-            let beam = grown(&tried, base, if faults == 2 { WIDE } else { NARROW });
-            let by = if faults == 2 && all.len() < FEW { &all } else { &shared };
-            let sets = extended(&beam, by, &candidates);
-            tried = self.measure(target, &candidates, sets, 1.0, &format!("{faults} mistakes at once"), progress);
-            self.settle(target, &candidates, &mut tried, &mut result);
-        }
-        self.stand_ins(target, &candidates, &singles, &mut result);
-        result
-    }
-
-    /// The best residual of each id.
-    fn remember(&self, candidates: &[Candidate], tried: &[(Vec<usize>, Left)], result: &mut Result) {
-        for (set, left) in tried {
-            let best = result.tried.entry(candidates[set[0]].id()).or_insert(f64::INFINITY);
-            *best = best.min(left.nmse);
-        }
-    }
-
     /// Whether one evaluation keeps all threads busy.
     pub(crate) fn is_large(&self) -> bool {
         self.recorded().model.plan.dims.hidden > 1024
     }
 
-    /// What each mistake leaves, of those that are not far off on the first rows already.
-    fn screened(
-        &self,
-        target: &Target<'_>,
-        screen: &Target<'_>,
-        candidates: &[Candidate],
-        sets: Vec<Vec<usize>>,
-        result: &mut Result,
-        progress: &(dyn Fn(&str, usize, usize) + Sync),
-    ) -> Vec<(Vec<usize>, Left)> {
-        // What looks at all tokens cannot be cut.
-        let whole = |set: &[usize]| {
-            let id = candidates[set[0]].id();
-            const WHOLE: [&str; 9] = [
-                "mask-",
-                "softmax-axis",
-                "norm-axis",
-                "head-layout",
-                "context-layout",
-                "logit-row",
-                "window-",
-                "kv-cache",
-                "tokens-",
-            ];
-            WHOLE.iter().any(|start| id.starts_with(start))
+    /// Tries `candidates` one by one, and, if none is it, several at once. `progress` is told what is tried and how many of how many.
+    pub(crate) fn run(&self, target: &Target<'a>, candidates: Vec<Candidate>, progress: Tell<'_>) -> Result {
+        let base = self.residual(target, &[]);
+        let result = Result { base: base.nmse, ..Result::default() };
+        let mut hunt = Hunt { search: self, target, candidates, base, result, progress };
+        hunt.run();
+        hunt.result
+    }
+}
+
+/// Told what is tried, and how many of how many.
+pub(crate) type Tell<'p> = &'p (dyn Fn(&str, usize, usize) + Sync);
+
+/// Sets of candidates by their numbers, and what each leaves.
+type Tried = Vec<(Vec<usize>, Left)>;
+
+/// One search on its way.
+struct Hunt<'h, 'r, 'a> {
+    search: &'h Search<'r, 'a>,
+    target: &'h Target<'a>,
+    candidates: Vec<Candidate>,
+    /// What is left without any mistake.
+    base: Left,
+    result: Result,
+    progress: Tell<'h>,
+}
+
+impl Hunt<'_, '_, '_> {
+    /// Over several layers a mistake in all of them is what sets grow by first: an engine's layers share their code.
+    fn run(&mut self) {
+        let all: Vec<usize> = (0..self.candidates.len()).collect();
+        let (alone, shared): (Vec<usize>, Vec<usize>) = all.iter().partition(|&&at| self.candidates[at].one_of_several);
+        let one = |set: &[usize]| -> Vec<Vec<usize>> { set.iter().map(|&at| vec![at]).collect() };
+        let mut tried = match self.target.first_rows(SCREEN).filter(|_| self.search.is_large()) {
+            Some(screen) => self.screened(&screen, one(&shared)),
+            None => self.measure(one(&shared), 4.0, "single mistakes"),
         };
-        let (all, cut): (Vec<_>, Vec<_>) = sets.into_iter().partition(|set| whole(set));
+        self.remember(&tried);
+        self.settle(&mut tried);
+        self.fit(&mut tried, 8 * TUNED);
+        if !self.is_found() && !alone.is_empty() {
+            let mut alone = self.measure(one(&alone), 1.0, "mistakes in one layer");
+            self.settle(&mut alone);
+            self.fit(&mut alone, 4 * TUNED);
+            tried.extend(alone);
+        }
+        let singles = tried.clone();
+        for faults in 2..=self.search.effort.faults {
+            if self.is_found() {
+                break;
+            }
+            let beam = grown(&tried, self.base, if faults == 2 { WIDE } else { NARROW });
+            let by = if faults == 2 && all.len() < FEW { &all } else { &shared };
+            tried = self.measure(extended(&beam, by, &self.candidates), 1.0, &format!("{faults} mistakes at once"));
+            self.settle(&mut tried);
+            self.fit(&mut tried, TUNED);
+        }
+        self.stand_ins(&singles);
+    }
+
+    fn is_found(&self) -> bool {
+        !self.result.reproduced.is_empty()
+    }
+
+    /// The best residual of each id.
+    fn remember(&mut self, tried: &Tried) {
+        for (set, left) in tried {
+            let best = self.result.tried.entry(self.candidates[set[0]].id()).or_insert(f64::INFINITY);
+            *best = best.min(left.nmse);
+        }
+    }
+
+    /// What each mistake leaves, of those that are not far off on the first rows already.
+    fn screened(&mut self, screen: &Target<'_>, sets: Vec<Vec<usize>>) -> Tried {
+        // What looks at all tokens cannot be cut.
+        let whole = |set: &Vec<usize>| self.candidates[set[0]].edits.iter().any(Edit::mixes_tokens);
+        let (all, cut): (Vec<_>, Vec<_>) = sets.into_iter().partition(whole);
         let shared = Shared::default();
-        let search = Search { shared: &shared, ..*self };
-        let mut first = search.measure(screen, candidates, cut, 4.0, "single mistakes, on the first tokens", progress);
-        self.remember(candidates, &first, result);
+        let search = Search { shared: &shared, ..*self.search };
+        let mut first = self.measure_in(&search, screen, cut, 4.0, "single mistakes, on the first tokens");
+        self.remember(&first);
         first.sort_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse));
         let best = first.iter().take(KEPT).map(|(set, _)| set.clone()).chain(all).collect();
-        self.measure(target, candidates, best, 4.0, "single mistakes", progress)
+        self.measure(best, 4.0, "single mistakes")
     }
 
     /// What each set leaves; sets whose turn did not come before `share` of the time ran out are missing.
-    fn measure(
-        &self,
+    fn measure(&mut self, sets: Vec<Vec<usize>>, share: f64, what: &str) -> Tried {
+        self.measure_in(self.search, self.target, sets, share, what)
+    }
+
+    fn measure_in(
+        &mut self,
+        search: &Search<'_, '_>,
         target: &Target<'_>,
-        candidates: &[Candidate],
         sets: Vec<Vec<usize>>,
         share: f64,
         what: &str,
-        progress: &(dyn Fn(&str, usize, usize) + Sync),
-    ) -> Vec<(Vec<usize>, Left)> {
+    ) -> Tried {
         let (begun, done, total) = (Instant::now(), AtomicUsize::new(0), sets.len());
-        let measure = |set: Vec<usize>| {
-            if begun.elapsed().as_secs_f64() > self.effort.seconds * share {
-                return None;
-            }
-            let left = self.residual(target, &edits_of(&set, candidates));
-            progress(what, done.fetch_add(1, Ordering::Relaxed) + 1, total);
-            Some((set, left))
+        let late = || begun.elapsed().as_secs_f64() > search.effort.seconds * share;
+        let measured = |sets: &[Vec<usize>]| {
+            let edits: Vec<Vec<&Edit>> = sets.iter().map(|set| edits_of(set, &self.candidates)).collect();
+            let left = search.residuals(target, &edits);
+            (self.progress)(what, done.fetch_add(sets.len(), Ordering::Relaxed) + sets.len(), total);
+            sets.iter().cloned().zip(left).collect::<Vec<_>>()
         };
-        // A large model's steps keep all threads busy by themselves, and two at once would need twice the memory.
-        if !self.is_large() {
-            sets.into_par_iter().filter_map(measure).collect()
+        // A large model's steps keep all threads busy by themselves: there many mistakes go through each matrix at once.
+        let tried: Tried = if search.is_large() {
+            let tokens = target.tokens(search.recorded()).max(1);
+            sets.chunks((TOGETHER / tokens).max(1)).filter(|_| !late()).flat_map(measured).collect()
         } else {
-            sets.into_iter().filter_map(measure).collect()
-        }
+            sets.par_chunks(1).filter(|_| !late()).flat_map_iter(measured).collect()
+        };
+        self.result.untried += total - tried.len();
+        tried
     }
 
     /// Takes over what is proved, or came nearest.
-    fn settle(
-        &self,
-        target: &Target<'_>,
-        candidates: &[Candidate],
-        tried: &mut [(Vec<usize>, Left)],
-        result: &mut Result,
-    ) {
+    fn settle(&mut self, tried: &mut Tried) {
         tried.sort_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse));
-        self.confirm(target, candidates, tried, result);
-        if let Some((set, left)) = tried.first().filter(|(set, left)| left.nmse < 0.2 * result.base && set.len() <= 2)
-            && result.closest.as_ref().is_none_or(|closest| left.nmse < 0.1 * closest.residual)
+        self.confirm(tried);
+        let base = self.result.base;
+        if let Some((set, left)) = tried.first().filter(|(set, left)| left.nmse < 0.2 * base && set.len() <= 2)
+            && self.result.closest.as_ref().is_none_or(|closest| left.nmse < 0.1 * closest.residual)
         {
-            let mistakes = set.iter().map(|&at| candidates[at].clone()).collect();
-            result.closest = Some(Reproduction { mistakes, residual: left.nmse });
+            let mistakes = self.mistakes(set);
+            self.result.closest = Some(Reproduction { mistakes, residual: left.nmse });
         }
     }
 
+    /// Fits the free parameters of the nearest sets, where none is proved yet.
+    fn fit(&mut self, tried: &mut Tried, most: usize) {
+        if self.is_found() {
+            return;
+        }
+        let mut tuned = self.search.tuned(self.target, &mut self.candidates, tried, self.base, most, self.progress);
+        self.settle(&mut tuned);
+        tried.extend(tuned);
+    }
+
+    fn mistakes(&self, set: &[usize]) -> Vec<Candidate> {
+        set.iter().map(|&at| self.candidates[at].clone()).collect()
+    }
+
     /// Whether none of several mistakes could be left out: a small one more can be fitted to rounding.
-    fn all_matter(&self, target: &Target<'_>, candidates: &[Candidate], set: &[usize], residual: f64) -> bool {
-        set.len() == 1
-            || (0..set.len()).all(|out| {
-                let rest: Vec<usize> = set.iter().enumerate().filter(|(i, _)| *i != out).map(|(_, &at)| at).collect();
-                self.residual(target, &edits_of(&rest, candidates)).nmse >= MATTERS * residual
-            })
+    fn all_matter(&self, set: &[usize], residual: f64) -> bool {
+        let without = |out: usize| {
+            let rest: Vec<usize> = set.iter().enumerate().filter(|(i, _)| *i != out).map(|(_, &at)| at).collect();
+            self.search.residual(self.target, &edits_of(&rest, &self.candidates)).nmse
+        };
+        set.len() == 1 || (0..set.len()).all(|out| without(out) >= MATTERS * residual)
     }
 
     /// What can stand in for one of the mistakes of a proved set: what leaves the same by itself.
-    fn stand_ins(
-        &self,
-        target: &Target<'_>,
-        candidates: &[Candidate],
-        singles: &[(Vec<usize>, Left)],
-        result: &mut Result,
-    ) {
-        let Some(best) = result.reproduced.first().filter(|best| best.mistakes.len() > 1).cloned() else { return };
+    fn stand_ins(&mut self, singles: &Tried) {
+        let Some(best) = self.result.reproduced.first().filter(|best| best.mistakes.len() > 1).cloned() else { return };
         for at in 0..best.mistakes.len() {
-            let own = self.residual(target, &best.mistakes[at].edits.iter().collect::<Vec<_>>()).nmse;
+            let edits: Vec<&Edit> = best.mistakes[at].edits.iter().collect();
+            let own = self.search.residual(self.target, &edits).nmse;
             let same = |left: &Left| (left.nmse - own).abs() <= 1e-6 * own;
             for (set, _) in singles.iter().filter(|(_, left)| same(left)) {
-                let other = &candidates[set[0]];
-                if other.key == best.mistakes[at].key || result.reproduced.len() > MOST {
+                let other = &self.candidates[set[0]];
+                if other.key == best.mistakes[at].key || self.result.reproduced.len() > MOST {
                     continue;
                 }
                 let mut mistakes = best.mistakes.clone();
                 mistakes[at] = other.clone();
                 let edits: Vec<&Edit> = mistakes.iter().flat_map(|m| &m.edits).collect();
-                if let Some(residual) = self.proved(target, &edits, result.base) {
-                    result.reproduced.push(Reproduction { mistakes, residual });
+                if let Some(residual) = self.search.proved(self.target, &edits, self.result.base) {
+                    self.result.reproduced.push(Reproduction { mistakes, residual });
                 }
             }
         }
     }
 
     /// Which of the best are proved.
-    fn confirm(
-        &self,
-        target: &Target<'_>,
-        candidates: &[Candidate],
-        tried: &[(Vec<usize>, Left)],
-        result: &mut Result,
-    ) {
-        let mut missed = 0;
-        for (set, _) in tried.iter().take_while(|(_, left)| left.nmse <= 0.5 * result.base) {
-            let edits = edits_of(set, candidates);
-            match self.proved(target, &edits, result.base).filter(|&r| self.all_matter(target, candidates, set, r)) {
+    fn confirm(&mut self, tried: &Tried) {
+        let (mut missed, base) = (0, self.result.base);
+        for (set, _) in tried.iter().take_while(|(_, left)| left.nmse <= 0.5 * base) {
+            let residual = self.search.proved(self.target, &edits_of(set, &self.candidates), base);
+            match residual.filter(|&r| self.all_matter(set, r)) {
                 Some(residual) => {
-                    let mistakes = set.iter().map(|&at| candidates[at].clone()).collect();
-                    result.reproduced.push(Reproduction { mistakes, residual });
+                    let mistakes = self.mistakes(set);
+                    self.result.reproduced.push(Reproduction { mistakes, residual });
                 }
                 None => missed += 1,
             }
-            if missed > MISSES || result.reproduced.len() > MOST {
+            if missed > MISSES || self.result.reproduced.len() > MOST {
                 break;
             }
         }
         // One place before several, and then in the order of the catalogue: the most evidenced first.
-        let least = result.reproduced.iter().map(|r| r.residual).fold(f64::INFINITY, f64::min);
+        let least = self.result.reproduced.iter().map(|r| r.residual).fold(f64::INFINITY, f64::min);
+        let candidates = &self.candidates;
         let place = |r: &Reproduction| {
             // What leaves ten times as much as another is not as good.
             let worse = r.residual > 10.0 * least + 1e-15;
@@ -275,7 +275,7 @@ impl<'a> Search<'_, 'a> {
             let at = |m: &Candidate| candidates.iter().position(|c| c.key == m.key).unwrap_or(0);
             (worse, sites, r.mistakes.iter().map(at).sum::<usize>())
         };
-        result.reproduced.sort_by_key(place);
+        self.result.reproduced.sort_by_key(place);
     }
 }
 
@@ -285,6 +285,8 @@ const MATTERS: f64 = 100.0;
 const MISSES: usize = 12;
 /// Ways to reproduce a target that are kept.
 const MOST: usize = 24;
+/// Rows that go through a large model's matrices at once.
+const TOGETHER: usize = 128;
 /// Tokens that a large model is run on at first.
 const SCREEN: usize = 4;
 /// Mistakes that are tried on all tokens then.

@@ -1,6 +1,7 @@
 //! Which value has a parameter that may have any? Fitted to the candidate's numbers, and brought to a plain number where one is as good.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use firstdiff_trace::Tap;
 use rayon::prelude::*;
@@ -8,7 +9,7 @@ use rayon::prelude::*;
 use crate::candidates::Candidate;
 use crate::mistakes::{Edit, snapped};
 use crate::proof::{Left, Target};
-use crate::search::Search;
+use crate::search::{Search, Tell};
 
 impl Search<'_, '_> {
     /// The nearest sets that hold a parameter that may have any value, that value fitted. New candidates go to the end of `candidates`.
@@ -19,6 +20,7 @@ impl Search<'_, '_> {
         tried: &[(Vec<usize>, Left)],
         base: Left,
         most: usize,
+        progress: Tell<'_>,
     ) -> Vec<(Vec<usize>, Left)> {
         let tunable = |at: usize| candidates[at].edits[0].tunable().is_some();
         let mut order: Vec<&(Vec<usize>, Left)> =
@@ -40,9 +42,11 @@ impl Search<'_, '_> {
             .map(|(set, _)| set.clone())
             .take(if self.is_large() { 2 } else { most })
             .collect();
+        let (done, total) = (AtomicUsize::new(0), seeds.len());
         let fitted: Vec<(Vec<Candidate>, Left)> = seeds
             .into_par_iter()
             .filter_map(|set| {
+                progress("fitting parameters", done.fetch_add(1, Ordering::Relaxed), total);
                 let mut mistakes: Vec<Candidate> = set.iter().map(|&at| candidates[at].clone()).collect();
                 let left = self.tune(target, &mut mistakes)?;
                 (left.nmse < base.nmse).then_some((mistakes, left))
@@ -58,7 +62,7 @@ impl Search<'_, '_> {
         out
     }
 
-    /// Fits each free parameter of a set in turn: a scan over a factor of 8 either way, then golden sections.
+    /// Fits each free parameter of a set in turn: a scan over a factor of 8 either way, then Brent's search.
     fn tune(&self, target: &Target<'_>, mistakes: &mut [Candidate]) -> Option<Left> {
         for at in 0..mistakes.len() {
             let Some((begin, whole)) =
@@ -67,22 +71,20 @@ impl Search<'_, '_> {
                 continue;
             };
             let with = |x: f64, mistakes: &[Candidate]| -> Left {
-                let tuned = mistakes[at].tuned(x);
-                let others = mistakes.iter().enumerate();
-                let edits: Vec<&Edit> =
-                    others.flat_map(|(i, m)| if i == at { &tuned.edits } else { &m.edits }).collect();
-                self.residual(target, &edits)
+                self.residual(target, &beside(at, &mistakes[at].tuned(x), mistakes))
             };
             let f = |log: f64| with(log.exp(), mistakes).nmse;
             let step = 8f64.ln() / 6.0;
-            let scan = (-6..=6).map(|i| begin.ln() + f64::from(i) * step);
-            let (rough, _) = scan.map(|log| (log, f(log))).min_by(|a, b| a.1.total_cmp(&b.1))?;
-            let near = golden(f, rough - step, rough + step, 1e-2);
+            let scan: Vec<f64> = (-6..=6).map(|i| begin.ln() + f64::from(i) * step).collect();
+            let tuned: Vec<Candidate> = scan.iter().map(|log| mistakes[at].tuned(log.exp())).collect();
+            let left = self.residuals(target, &tuned.iter().map(|t| beside(at, t, mistakes)).collect::<Vec<_>>());
+            let (rough, _) = scan.into_iter().zip(left).min_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse))?;
+            let near = least(f, rough - step, rough + step, 1e-2);
             // What a percent more or less does not nearly settle, no digit will.
             if f(near) > 0.5 * f(begin.ln()) {
                 continue;
             }
-            let fine = golden(f, near - 2e-2, near + 2e-2, 1e-8).exp();
+            let fine = least(f, near - 2e-2, near + 2e-2, 1e-8).exp();
             let near = if whole {
                 vec![fine.round()]
             } else {
@@ -102,21 +104,76 @@ impl Search<'_, '_> {
 /// Sets whose free parameters are fitted.
 pub(crate) const TUNED: usize = 16;
 
-/// Where a function of one valley is least.
-pub(crate) fn golden(f: impl Fn(f64) -> f64, mut low: f64, mut high: f64, width: f64) -> f64 {
-    const RATIO: f64 = 0.618_033_988_749_894_9;
-    let (mut a, mut b) = (high - RATIO * (high - low), low + RATIO * (high - low));
-    let (mut fa, mut fb) = (f(a), f(b));
-    while high - low > width {
-        if fa < fb {
-            (high, b, fb) = (b, a, fa);
-            a = high - RATIO * (high - low);
-            fa = f(a);
+/// The edits of a set with `tuned` in the place of its mistake `at`.
+fn beside<'m>(at: usize, tuned: &'m Candidate, mistakes: &'m [Candidate]) -> Vec<&'m Edit> {
+    let others = mistakes.iter().enumerate();
+    others.flat_map(|(i, m)| if i == at { &tuned.edits } else { &m.edits }).collect()
+}
+
+/// Where a function of one valley is least, to `width`: parabolas through the three best points, golden sections where they lead nowhere (Brent,
+/// Algorithms for Minimization without Derivatives, 1973, chapter 5).
+pub(crate) fn least(f: impl Fn(f64) -> f64, mut low: f64, mut high: f64, width: f64) -> f64 {
+    const GOLDEN: f64 = 0.381_966_011_250_105;
+    // The best, the second, the one before; and how far the last two steps went.
+    let mut x = low + GOLDEN * (high - low);
+    let mut fx = f(x);
+    let (mut w, mut fw, mut v, mut fv) = (x, fx, x, fx);
+    let (mut step, mut before) = (0.0f64, 0.0f64);
+    let tolerance = 0.25 * width;
+    for _ in 0..MOST_STEPS {
+        let middle = 0.5 * (low + high);
+        if (x - middle).abs() <= 2.0 * tolerance - 0.5 * (high - low) {
+            break;
+        }
+        let (r, q) = ((x - w) * (fx - fv), (x - v) * (fx - fw));
+        let (over, under) = ((x - v) * q - (x - w) * r, 2.0 * (q - r));
+        let parabola = -over / under;
+        let inside = x + parabola > low && x + parabola < high;
+        if before.abs() > tolerance && inside && parabola.abs() < 0.5 * before.abs() {
+            (before, step) = (step, parabola);
+            let near_an_end = (x + step - low).min(high - x - step) < 2.0 * tolerance;
+            step = if near_an_end { tolerance.copysign(middle - x) } else { step };
         } else {
-            (low, a, fa) = (a, b, fb);
-            b = low + RATIO * (high - low);
-            fb = f(b);
+            before = if x < middle { high - x } else { low - x };
+            step = GOLDEN * before;
+        }
+        let u = x + if step.abs() >= tolerance { step } else { tolerance.copysign(step) };
+        let fu = f(u);
+        if fu <= fx {
+            (low, high) = if u < x { (low, x) } else { (x, high) };
+            (v, fv, w, fw, x, fx) = (w, fw, x, fx, u, fu);
+        } else {
+            (low, high) = if u < x { (u, high) } else { (low, u) };
+            if fu <= fw || w == x {
+                (v, fv, w, fw) = (w, fw, u, fu);
+            } else if fu <= fv || v == x || v == w {
+                (v, fv) = (u, fu);
+            }
         }
     }
-    0.5 * (low + high)
+    x
+}
+
+/// Evaluations after which a search for the least value ends in any case.
+const MOST_STEPS: usize = 60;
+
+#[cfg(test)]
+mod tests {
+    use super::least;
+
+    #[test]
+    fn the_least_value_is_found_in_few_steps() {
+        for centre in [0.3, -0.999, 0.71] {
+            let calls = std::cell::Cell::new(0);
+            let f = |x: f64| {
+                calls.set(calls.get() + 1);
+                (x - centre).powi(2) * (1.0 + 0.3 * x) + 1e-13
+            };
+            let found = least(f, -1.0, 1.0, 1e-6);
+            assert!((found - centre).abs() < 1e-6, "{found} for {centre}");
+            assert!(calls.get() < 30, "{}", calls.get());
+        }
+        let kink = least(|x: f64| (x - 0.2).abs(), -1.0, 1.0, 1e-8);
+        assert!((kink - 0.2).abs() < 1e-8, "{kink}");
+    }
 }

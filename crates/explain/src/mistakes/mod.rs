@@ -91,6 +91,27 @@ impl Edit {
         (self.wrong)(at)
     }
 
+    /// Whether it is the same way to carry out a step, and not only one of the same name.
+    pub(crate) fn is(&self, other: &Edit) -> bool {
+        Arc::ptr_eq(&self.wrong, &other.wrong)
+    }
+
+    /// Whether what a token gets may depend on how many there are, or on those behind it.
+    pub(crate) fn mixes_tokens(&self) -> bool {
+        const MIXING: &[&str] = &[
+            "mask-",
+            "softmax-axis",
+            "norm-axis",
+            "head-layout",
+            "context-layout",
+            "logit-row",
+            "window-",
+            "kv-cache",
+            "tokens-",
+        ];
+        MIXING.iter().any(|start| self.id.starts_with(start))
+    }
+
     /// What tells this mistake from others, wherever it is made. Two parameters follow from the shape of a matrix.
     pub(crate) fn key(&self) -> String {
         let params = self.params.iter().filter(|(name, _)| !["form", "zero_from"].contains(name));

@@ -7,7 +7,7 @@ use ndarray::{ArrayD, ArrayView3, Ix3};
 use serde_json::json;
 
 use super::{At, List, Out, QK_NORM_ORDER, Seen, snapped};
-use crate::tune::golden;
+use crate::tune::least;
 
 /// Bases in use.
 const BASES: [f64; 12] = [1e4, 5e5, 1e6, 1e5, 1e7, 2e5, 5e6, 8e6, 1e3, 1e8, 1.6e5, 4e4];
@@ -270,7 +270,14 @@ pub(super) fn fitted(list: &mut List<'_>, right: &Rope, seen: &Seen<'_>) {
         }
     }
     if let Some(theta) = base(right, &before.view(), &after.view(), seen.chunk.start) {
-        theta_edit(list, right, theta);
+        // The plainest first: where cosines have 16 bits, a base is not known to more than two or three digits.
+        let mut known = vec![right.theta];
+        for near in [snapped(theta, 2e-2), snapped(theta, 2e-3), theta] {
+            if !known.contains(&near) {
+                known.push(near);
+                theta_edit(list, right, near);
+            }
+        }
     }
     if let Some(shift) = shift(right, &before.view(), &after.view(), seen.chunk.start).filter(|s| s.abs() > 2) {
         shifted(list, shift);
@@ -313,8 +320,8 @@ fn base(right: &Rope, before: &ArrayView3<'_, f64>, after: &ArrayView3<'_, f64>,
     const STEPS: u32 = 600;
     let log = |step: u32| f64::from(step) / f64::from(STEPS) * 1e9f64.ln() + 2f64.ln();
     let rough = (0..=STEPS).map(log).min_by(|a, b| off(*a, first.len()).total_cmp(&off(*b, first.len())))?;
-    let fine = golden(|x| off(x, first.len()), rough - 0.05, rough + 0.05, 1e-10);
-    let finer = golden(|x| off(x, rows.len()), fine - 1e-4, fine + 1e-4, 1e-10);
+    let fine = least(|x| off(x, first.len()), rough - 0.05, rough + 0.05, 1e-10);
+    let finer = least(|x| off(x, rows.len()), fine - 1e-4, fine + 1e-4, 1e-10);
     let theta = finer.exp();
     // Angles in f32 tell a base to five digits or so.
     let theta = snapped(format!("{theta:.5e}").parse().unwrap_or(theta), 1e-5);
