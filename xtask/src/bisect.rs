@@ -18,7 +18,7 @@ pub(crate) fn run(args: PairArgs) -> Result<u8> {
     }
     print("\n")?;
     let code = exit_code(&bisection.report.verdict);
-    let judged = Judged { session, report: bisection.report };
+    let judged = Judged { session, report: bisection.report, why: None };
     print(render(&judged, Detail::Folded).as_str())?;
     Ok(code)
 }

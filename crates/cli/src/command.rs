@@ -152,7 +152,7 @@ pub struct DumpArgs {
     #[arg(long, default_value = "f32")]
     pub profile: Profile,
     /// The type keys and values are kept in, for --profile ggml: f32 or f16
-    #[arg(long, default_value = "f32", value_parser = crate::replay::cache)]
+    #[arg(long, default_value = "f32", value_parser = crate::given::cache)]
     pub cache: firstdiff_model::Cache,
     /// Write what was done as JSON to this file (- for standard output)
     #[arg(long, value_name = "FILE")]
@@ -350,7 +350,7 @@ fn run_dump(args: DumpArgs) -> Result<u8> {
 /// # Errors
 /// When the model cannot be read or run, or the output exists.
 pub fn dump(args: &DumpArgs) -> Result<usize> {
-    let profile = crate::replay::arithmetic(args.profile, args.cache);
+    let profile = crate::given::arithmetic(args.profile, args.cache);
     if args.output.exists() {
         bail!("{}: already exists; remove it, or write elsewhere", args.output.display());
     }

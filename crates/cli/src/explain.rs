@@ -6,15 +6,17 @@ use std::sync::Mutex;
 use anyhow::{Result, bail};
 use clap::Args;
 use firstdiff_compare::{Status, Verdict, number};
-use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match, explain};
-use firstdiff_explain::mistakes::{advice, ids, what};
+use firstdiff_explain::explain::{Effort, Explanation, Finding, Match, explain};
+use firstdiff_explain::mistakes::{ids, what};
 use firstdiff_explain::replay::Replayed;
-use firstdiff_model::Op;
+use firstdiff_model::Model;
 use firstdiff_trace::{Site, Tap};
 use serde_json::{Value, json};
 
+use crate::cause;
+use crate::given::CandidateArgs;
 use crate::progress::Bar;
-use crate::replay::{CandidateArgs, Session};
+use crate::replay::Session;
 use crate::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
 use crate::words::{safe, shorten, taps_in_words};
 
@@ -62,7 +64,8 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
             bail!("--only {id}: no such id; they are {}", ids().join(", "));
         }
     }
-    let effort = Effort { only: args.only.clone(), faults: usize::from(args.faults), seconds: args.seconds };
+    let effort =
+        Effort { only: args.only.clone(), faults: usize::from(args.faults), seconds: args.seconds, quick: false };
     let reference = args.reference.as_ref().map(|path| of_reference(&args.of, path, &effort)).transpose()?;
     let explained = explained(args.of, &effort)?;
     let verdict = explained.session.verdict();
@@ -86,7 +89,6 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
 /// A dump that was explained.
 struct Explained {
     session: Session,
-    findings: Vec<Finding>,
     invisible: Vec<String>,
 }
 
@@ -103,7 +105,7 @@ fn explained(of: CandidateArgs, effort: &Effort) -> Result<Explained> {
     if let Ok(bar) = bar.into_inner() {
         bar.finish();
     }
-    Ok(Explained { session: Session { given, verbose: false, replay }, findings, invisible })
+    Ok(Explained { session: Session { given, verbose: false, replay, findings }, invisible })
 }
 
 /// The reference, explained in its own right.
@@ -135,8 +137,8 @@ impl Explained {
             }
             Verdict::Incomparable(reason) => screen.line(&format!("{} {reason}", paint(WARN, "incomparable:"))),
             Verdict::Diverged => {
-                let proved = self.findings.iter().filter(|f| f.matched == Match::Reproduced).count();
-                let open = self.findings.len() - proved;
+                let proved = self.session.findings.iter().filter(|f| f.matched == Match::Reproduced).count();
+                let open = self.session.findings.len() - proved;
                 let causes = |n: usize| format!("{n} cause{}", if n == 1 { "" } else { "s" });
                 let rest = match open {
                     0 => String::new(),
@@ -149,7 +151,7 @@ impl Explained {
                     causes(proved),
                     taps_in_words(right)
                 ));
-                for finding in &self.findings {
+                for finding in &self.session.findings {
                     self.finding(screen, finding, verbose);
                 }
             }
@@ -168,48 +170,15 @@ impl Explained {
             where_of(&finding.taps) + &step.map_or(String::new(), |step| format!(", from decode step {step} on"));
         match (&finding.cause, finding.matched) {
             (Some(cause), Match::Reproduced) => {
-                screen.line(&format!("  {}: {} ({})", paint(BOLD, &place), what(cause.id), in_words(cause)));
-                let mut proof = format!(
-                    "imitating it leaves NMSE {} of {}",
-                    number(finding.residual_nmse),
-                    number(finding.base_nmse)
-                );
-                if !finding.alternatives.is_empty() {
-                    let others: Vec<String> = finding.alternatives.iter().map(in_words).collect();
-                    proof.push_str(&format!("; so does {}", shorten(&others, 4)));
-                }
-                screen.line(&format!("    {proof}"));
-                screen.line(&format!(
-                    "    {} {}{}",
-                    paint(DIM, "mend:"),
-                    advice(cause.id),
-                    self.due(cause.id, &finding.taps)
-                ));
+                screen.line(&format!("  {}: {}", paint(BOLD, &place), cause::said(cause)));
+                screen.line(&format!("    {}", cause::proof(finding)));
+                let mend = cause::mend(&self.session.given.model, cause.id, finding);
+                screen.line(&format!("    {} {mend}", paint(DIM, "mend:")));
             }
             _ => self.open_finding(screen, finding, &place, verbose),
         }
         if let Some(note) = &finding.note {
             screen.line(&format!("    {} {}", paint(WARN, "note:"), safe(note)));
-        }
-    }
-
-    /// What the model says is right, in numbers.
-    fn due(&self, id: &str, taps: &[Tap]) -> String {
-        let step = taps.first().and_then(|&tap| self.session.given.model.plan.step(tap));
-        let Some(step) = step else { return String::new() };
-        match (&step.op, id) {
-            (Op::Rope(rope), "rope-theta") => format!(": {}", rope.theta),
-            (Op::RmsNorm { eps }, "norm-eps") => format!(": {eps:e}"),
-            (Op::Scores(scores), "window-size") => {
-                scores.window.map_or(": none here".into(), |window| format!(": {window} here"))
-            }
-            (Op::Scores(scores), "score-scale") => format!(": {}", scores.scale),
-            (Op::Gated { activation }, "activation") => format!(": {activation:?}").to_lowercase(),
-            (Op::Linear { .. }, "bias-omitted" | "bias-twice") => step
-                .weights
-                .get(1)
-                .map_or(String::new(), |&w| format!(": {} and its like", self.session.given.model.weights.name(w))),
-            _ => String::new(),
         }
     }
 
@@ -227,7 +196,7 @@ impl Explained {
             screen.line(&format!("    {}", safe(&reason)));
         }
         if finding.matched == Match::Closest {
-            let near: Vec<String> = finding.alternatives.iter().map(in_words).collect();
+            let near: Vec<String> = finding.alternatives.iter().map(cause::in_words).collect();
             let text =
                 format!("nearest, but not it: {} leaves NMSE {}", near.join(" with "), number(finding.residual_nmse));
             screen.line(&format!("    {text}"));
@@ -241,6 +210,11 @@ impl Explained {
         if !words.is_empty() {
             let text = if verbose { words.join(", ") } else { shorten(&words, 8) };
             screen.line(&format!("    ruled out: {text}"));
+        }
+        if finding.untried > 0 {
+            let text =
+                format!("{} mistakes and sets of them were not tried for want of time (--seconds)", finding.untried);
+            screen.line(&format!("    {} {text}", paint(WARN, "not tried:")));
         }
         if finding.through.is_empty() {
             if let Some(fit) = self
@@ -277,7 +251,7 @@ impl Explained {
         };
         screen.line("");
         screen.line(&format!("reference  {text}"));
-        for finding in &self.findings {
+        for finding in &self.session.findings {
             self.finding(screen, finding, false);
         }
     }
@@ -291,7 +265,7 @@ impl Explained {
             "profile": self.session.given.named.name(),
             "model": self.session.given.path.to_string_lossy(),
             "candidate": crate::json::provenance(&self.session.given.dump),
-            "findings": self.findings.iter().map(finding_json).collect::<Vec<_>>(),
+            "findings": self.session.findings.iter().map(|f| finding_json(&self.session.given.model, f)).collect::<Vec<_>>(),
             "invisible": self.invisible,
             "taps": self.session.taps_json(),
             "unnamed": self.session.given.dump.unnamed(),
@@ -301,20 +275,11 @@ impl Explained {
             out["reference"] = json!({
                 "verdict": reference.session.verdict().name(),
                 "candidate": crate::json::provenance(&reference.session.given.dump),
-                "findings": reference.findings.iter().map(finding_json).collect::<Vec<_>>(),
+                "findings": reference.session.findings.iter().map(|f| finding_json(&reference.session.given.model, f)).collect::<Vec<_>>(),
             });
         }
         out
     }
-}
-
-/// `rope-theta, theta 10000`.
-fn in_words(cause: &Cause) -> String {
-    let params = cause
-        .params
-        .iter()
-        .map(|(name, value)| format!(", {name} {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned)));
-    format!("{}{}", cause.id, params.collect::<String>())
 }
 
 /// `layers 0-2, q_rope and k_rope`.
@@ -341,36 +306,20 @@ fn where_of(taps: &[Tap]) -> String {
     if layers.len() == 1 { format!("layer {first}, {names}") } else { format!("layers {list}, {names}") }
 }
 
-fn cause_json(cause: &Cause) -> Value {
-    let params: serde_json::Map<_, _> =
-        cause.params.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-    json!({"cause": cause.id, "params": params})
-}
-
-fn finding_json(finding: &Finding) -> Value {
-    let proved = finding.cause.as_ref().filter(|_| finding.matched == Match::Reproduced);
+fn finding_json(model: &Model, finding: &Finding) -> Value {
     let layers: std::collections::BTreeSet<u32> = finding.taps.iter().filter_map(|t| t.layer).collect();
-    let mut ids: Vec<&str> = Vec::new();
-    for other in &finding.alternatives {
-        if !ids.contains(&other.id) && proved.is_none_or(|p| p.id != other.id) {
-            ids.push(other.id);
-        }
-    }
-    json!({
-        "tap": finding.taps.first().map(ToString::to_string),
-        "taps": finding.taps.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "shown_at": finding.shown_at.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "op": finding.op,
-        "layers": layers,
-        "cause": proved.map(|cause| cause.id),
-        "params": proved.map_or(json!({}), |cause| cause_json(cause)["params"].clone()),
-        "match": finding.matched.name(),
-        "residual_nmse": finding.residual_nmse,
-        "base_nmse": finding.base_nmse,
-        "alternatives": if proved.is_some() { ids } else { Vec::new() },
-        "also": finding.alternatives.iter().map(cause_json).collect::<Vec<_>>(),
-        "through": finding.through.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "tried": finding.tried.iter().map(|(id, residual)| json!({"cause": id, "residual_nmse": residual})).collect::<Vec<_>>(),
-        "note": finding.note,
-    })
+    let names = |taps: &[Tap]| taps.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let mut value = cause::json(model, finding);
+    value["tap"] = finding.taps.first().map(ToString::to_string).into();
+    value["taps"] = names(&finding.taps).into();
+    value["shown_at"] = finding.shown_at.iter().map(ToString::to_string).collect();
+    value["op"] = finding.op.clone().into();
+    value["layers"] = json!(layers);
+    value["base_nmse"] = finding.base_nmse.into();
+    value["through"] = names(&finding.through).into();
+    value["tried"] =
+        finding.tried.iter().map(|(id, residual)| json!({"cause": id, "residual_nmse": residual})).collect();
+    value["untried"] = finding.untried.into();
+    value["note"] = finding.note.clone().into();
+    value
 }

@@ -5,13 +5,14 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use crate::cause::Why;
 use crate::session::Judged;
 use firstdiff_compare::{Anatomy, Status, TapReport};
 use firstdiff_trace::Dump;
 
 /// The report of `command` as JSON, schema 1. Numbers that are not finite, or were not measured, are null.
 pub fn report(command: &str, judged: &Judged) -> Value {
-    let Judged { session, report } = judged;
+    let Judged { session, report, .. } = judged;
     let first = report.first.as_ref().map(|first| {
         let tap = &report.taps[first.index];
         let mut entry = measures(tap);
@@ -25,6 +26,9 @@ pub fn report(command: &str, judged: &Judged) -> Value {
         entry["unseen_keys"] = first.unseen_keys.into();
         entry["reason"] = tap.reason.clone().into();
         entry["anatomy"] = anatomy(&first.anatomy);
+        if let Some(Why::Cause { json, .. }) = &judged.why {
+            entry["why"] = json.clone();
+        }
         entry
     });
     let also: Vec<String> =

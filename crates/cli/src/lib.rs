@@ -12,8 +12,10 @@
 
 pub mod baseline;
 pub mod bisect;
+mod cause;
 pub mod command;
 mod explain;
+mod given;
 pub mod json;
 mod parity;
 mod progress;

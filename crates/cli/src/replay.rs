@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
-use firstdiff_compare::{Profile as Named, Report, Status, Verdict, number};
-use firstdiff_explain::replay::{Options, Replay, Replayed, UNCLEAR, replay};
-use firstdiff_model::{Cache, Model, Profile};
-use firstdiff_trace::{DType, Dump, Rows, Site};
-use half::{bf16, f16};
+use firstdiff_compare::{Report, Status, Verdict, number};
+use firstdiff_explain::explain::{Explanation, Finding};
+use firstdiff_explain::replay::{Replay, Replayed, UNCLEAR};
+use firstdiff_trace::Site;
 use serde_json::{Value, json};
 
-use crate::progress::Bar;
+use crate::cause;
+use crate::given::{CandidateArgs, Given};
 use crate::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, described, paint, taps, unchecked};
 use crate::words::{safe, shorten, taps_in_words};
 
@@ -22,31 +22,6 @@ pub(crate) const HELP: &str = "Examples:
 
 Every operation is run on the candidate's own recorded inputs, so one run names every wrong one, whatever came before it. What was not
 recorded is computed from the nearest recorded taps before it; the fault then lies in that stretch. No reference run is needed.";
-
-/// A model, a candidate, and how to judge it.
-#[derive(Debug, Args)]
-pub(crate) struct CandidateArgs {
-    /// A Hugging Face folder, a .gguf, a llama2.c .bin or a MiniMind .json
-    pub(crate) model: PathBuf,
-    /// The candidate's dump
-    #[arg(value_name = "CAND")]
-    pub(crate) candidate: PathBuf,
-    /// In what arithmetic a right candidate works: exact, f32, f16, bf16, ggml [default: what the dump says, else f32]
-    #[arg(long)]
-    pub(crate) profile: Option<Named>,
-    /// The type the candidate keeps keys and values in, for --profile ggml: f32 or f16 [default: what the dump says, else f32]
-    #[arg(long, value_parser = cache)]
-    pub(crate) cache: Option<Cache>,
-    /// Token ids the candidate was fed, where dump.json does not say
-    #[arg(long, value_delimiter = ',')]
-    pub(crate) tokens: Option<Vec<u32>>,
-    /// Token ids of the candidate's decode steps, where dump.json does not say
-    #[arg(long, value_delimiter = ',')]
-    pub(crate) decode_tokens: Option<Vec<u32>>,
-    /// Token positions the candidate holds: all, last, or 0,3,7
-    #[arg(long)]
-    pub(crate) rows: Option<Rows>,
-}
 
 /// What `replay` is asked.
 #[derive(Debug, Args)]
@@ -61,41 +36,13 @@ pub(crate) struct ReplayArgs {
     pub(crate) json: Option<PathBuf>,
 }
 
-/// `f32` or `f16`.
-pub(crate) fn cache(text: &str) -> Result<Cache, String> {
-    match text {
-        "f32" => Ok(Cache::F32),
-        "f16" => Ok(Cache::F16),
-        other => Err(format!("'{other}' is not one of f32, f16")),
-    }
-}
-
-/// The model's profile of that name.
-pub(crate) fn arithmetic(named: Named, cache: Cache) -> Profile {
-    match named {
-        Named::Exact => Profile::Exact,
-        Named::F32 => Profile::F32,
-        Named::F16 => Profile::F16,
-        Named::Bf16 => Profile::Bf16,
-        Named::Ggml => Profile::Ggml { cache },
-    }
-}
-
-/// A model and a candidate's dump, ready to be judged.
-pub(crate) struct Given {
-    pub(crate) path: PathBuf,
-    pub(crate) model: Model,
-    pub(crate) dump: Dump,
-    pub(crate) named: Named,
-    pub(crate) why: String,
-    pub(crate) options: Options,
-}
-
 /// A replay and what it was of.
 pub(crate) struct Session {
     pub(crate) given: Given,
     pub(crate) verbose: bool,
     pub(crate) replay: Replay,
+    /// Why, as far as that was asked.
+    pub(crate) findings: Vec<Finding>,
 }
 
 /// Replays, prints, and gives the exit code.
@@ -105,10 +52,8 @@ pub(crate) struct Session {
 pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
     let (verbose, json) = (args.verbose, args.json.clone());
     let given = args.of.open()?;
-    let bar = Bar::new(&given.dump);
-    let replay = replay(&given.model, &given.dump, &given.options, &mut |done, total| bar.step(done, total))?;
-    bar.finish();
-    let session = Session { given, verbose, replay };
+    let Explanation { replay, findings, .. } = cause::quickly(&given)?;
+    let session = Session { given, verbose, replay, findings };
     let verdict = session.verdict();
     if let Some(path) = &json {
         crate::json::write(path, &session.json(&verdict))?;
@@ -120,45 +65,6 @@ pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
         bail!("incomparable: {}: {reason}", session.given.dump.path().display());
     }
     Ok(crate::command::exit_code(&verdict))
-}
-
-impl CandidateArgs {
-    /// Opens both, and settles what neither says.
-    ///
-    /// # Errors
-    /// When something cannot be read, or the tokens of a step are not known.
-    pub(crate) fn open(self) -> Result<Given> {
-        let args = self;
-        let model = firstdiff_model::load(&args.model)?;
-        let dump = Dump::open(&args.candidate)?;
-        let (named, why) = match args.profile {
-            Some(profile) => (profile, "as asked".to_owned()),
-            None => declared(&model, &dump)?,
-        };
-        let cache = match (args.cache, &dump.meta().cache) {
-            (Some(cache), _) => cache,
-            (None, Some(told)) => self::cache(told).unwrap_or_default(),
-            (None, None) => Cache::default(),
-        };
-        let told = given(&args.tokens, dump.meta().tokens.as_deref(), "tokens")?;
-        let (tokens, tokens_are_known) = match told {
-            Some(tokens) => (tokens, true),
-            None => (vec![0; positions(&dump, &model)?], false),
-        };
-        let decode_tokens =
-            given(&args.decode_tokens, dump.meta().decode_tokens.as_deref(), "decode-tokens")?.unwrap_or_default();
-        let steps = dump.entries().iter().map(|e| e.step as usize).max().unwrap_or(0);
-        if decode_tokens.len() < steps {
-            bail!(
-                "the dump holds {steps} decode steps, and {} of their tokens are known: name them in dump.json ('decode_tokens') or by --decode-tokens",
-                decode_tokens.len()
-            );
-        }
-        let profile = arithmetic(named, cache);
-        let rows = args.rows.clone();
-        let options = Options { profile, tokens, tokens_are_known, decode_tokens, rows };
-        Ok(Given { path: args.model, model, dump, named, why, options })
-    }
 }
 
 impl Session {
@@ -294,7 +200,7 @@ impl Session {
                     self.finding(screen, group);
                 }
                 if let Some(group) = groups.first() {
-                    screen.line(&format!("next: {}", next(group)));
+                    screen.line(&format!("next: {}", self.next(group)));
                 }
             }
         }
@@ -322,12 +228,17 @@ impl Session {
             ),
         };
         screen.line(&format!("    {}", safe(&text)));
+        let why = cause::of(&self.findings, one.report.place);
+        if let Some((finding, cause)) = why.and_then(|f| Some((f, f.cause.as_ref()?))) {
+            screen.line(&format!("    {} {}", paint(BOLD, "why:"), cause::said(cause)));
+            screen.line(&format!("    {}", cause::proof(finding)));
+        }
         if !one.through.is_empty() {
             let names = one.through.iter().map(ToString::to_string).collect::<Vec<_>>();
             let text = format!("not recorded between: {}; the fault may be in any of them", shorten(&names, 5));
             screen.line(&format!("    {text}"));
         }
-        if let Some(fit) = &one.fit {
+        if let Some(fit) = one.fit.as_ref().filter(|_| why.is_none()) {
             let left = format!("(leaves NMSE {})", number(fit.residual_nmse));
             screen.line(&if fit.residual_nmse < EXPLAINS * worst.unwrap_or(f64::INFINITY) {
                 format!("    it is {} {left}", fit.in_words())
@@ -337,6 +248,49 @@ impl Session {
                     one.from.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
                 )
             });
+        }
+    }
+
+    fn finding_json(&self, group: &[&Replayed]) -> Value {
+        let one = group[0];
+        let layers: std::collections::BTreeSet<u32> = group.iter().filter_map(|t| t.report.place.tap.layer).collect();
+        let why = cause::of(&self.findings, one.report.place);
+        let nmse = one.report.metrics.and_then(|m| m.nmse());
+        let unknown =
+            || json!({"cause": null, "params": {}, "match": "unknown", "residual_nmse": nmse, "alternatives": []});
+        let mut value = why.map_or_else(unknown, |finding| cause::json(&self.given.model, finding));
+        value["tap"] = one.report.place.tap.to_string().into();
+        value["op"] = one.report.op.clone().into();
+        value["layers"] = json!(layers);
+        value["base_nmse"] = nmse.into();
+        value["from"] = one.from.iter().map(ToString::to_string).collect();
+        value["through"] = one.through.iter().map(ToString::to_string).collect();
+        value["fit"] = fit_json(one);
+        value["note"] = one.report.reason.clone().into();
+        value
+    }
+
+    /// What to do about the first finding.
+    fn next(&self, group: &[&Replayed]) -> String {
+        let one = group[0];
+        if let Some(finding) = cause::of(&self.findings, one.report.place)
+            && let Some(cause) = &finding.cause
+        {
+            return format!("{}, and replay again", cause::mend(&self.given.model, cause.id, finding));
+        }
+        match one.through.as_slice() {
+            [] => format!(
+                "`firstdiff explain` with the same arguments tries more; mend the operation '{}' that makes {} first, and replay again",
+                one.report.op,
+                where_of(group)
+            ),
+            through => {
+                let names: Vec<String> = through.iter().map(ToString::to_string).collect();
+                format!(
+                    "`firstdiff explain` with the same arguments tries known mistakes in that stretch; or record {} as well, and replay again",
+                    shorten(&names, 4)
+                )
+            }
         }
     }
 
@@ -363,7 +317,7 @@ impl Session {
             "profile": self.given.named.name(),
             "model": self.given.path.to_string_lossy(),
             "candidate": crate::json::provenance(&self.given.dump),
-            "findings": self.replay.wrong().iter().map(|g| finding_json(g)).collect::<Vec<_>>(),
+            "findings": self.replay.wrong().iter().map(|g| self.finding_json(g)).collect::<Vec<_>>(),
             "taps": taps,
             "unnamed": self.given.dump.unnamed(),
             "warnings": self.replay.warnings,
@@ -399,25 +353,6 @@ fn where_of(group: &[&Replayed]) -> String {
     }
 }
 
-/// What to do about the first finding.
-fn next(group: &[&Replayed]) -> String {
-    let one = group[0];
-    match one.through.as_slice() {
-        [] => format!(
-            "`firstdiff explain` with the same arguments says why; mend the operation '{}' that makes {} first, and replay again",
-            one.report.op,
-            where_of(group)
-        ),
-        through => {
-            let names: Vec<String> = through.iter().map(ToString::to_string).collect();
-            format!(
-                "`firstdiff explain` with the same arguments tries known mistakes in that stretch; or record {} as well, and replay again",
-                shorten(&names, 4)
-            )
-        }
-    }
-}
-
 fn fit_json(t: &Replayed) -> Value {
     t.fit.as_ref().map_or(
         Value::Null,
@@ -426,86 +361,4 @@ fn fit_json(t: &Replayed) -> Value {
             json!({"x": fit.stream, "branch": fit.branch, "norm": fit.norm, "terms": terms, "residual_nmse": fit.residual_nmse})
         },
     )
-}
-
-fn finding_json(group: &[&Replayed]) -> Value {
-    let one = group[0];
-    let layers: std::collections::BTreeSet<u32> = group.iter().filter_map(|t| t.report.place.tap.layer).collect();
-    json!({
-        "tap": one.report.place.tap.to_string(),
-        "op": one.report.op,
-        "layers": layers,
-        "cause": null,
-        "params": {},
-        "match": "unknown",
-        "residual_nmse": one.report.metrics.and_then(|m| m.nmse()),
-        "alternatives": [],
-        "from": one.from.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "through": one.through.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "fit": fit_json(one),
-        "note": one.report.reason,
-    })
-}
-
-/// Token ids as asked, or as the dump says; which may not differ.
-fn given(asked: &Option<Vec<u32>>, told: Option<&[i64]>, what: &str) -> Result<Option<Vec<u32>>> {
-    let told = told.map(crate::session::ids).transpose()?;
-    match (asked, told) {
-        (Some(asked), Some(told)) if *asked != told => {
-            let place = asked.iter().zip(&told).position(|(a, t)| a != t).unwrap_or(asked.len().min(told.len()));
-            bail!(
-                "--{what} names {} token ids and the dump's own dump.json {}, which differ at index {place}: leave --{what} out, or correct one",
-                asked.len(),
-                told.len()
-            )
-        }
-        (asked, told) => Ok(asked.clone().or(told)),
-    }
-}
-
-/// How many positions the prefill has, by the tap that holds most.
-fn positions(dump: &Dump, model: &Model) -> Result<usize> {
-    let flat = dump.entries().iter().filter(|e| e.step == 0 && !e.tap.site.axes().contains(&'S'));
-    let most = flat.map(|e| e.shape.iter().product::<usize>() / model.plan.dims.width(e.tap.site).max(1)).max();
-    most.filter(|&n| n > 0).context("it cannot be said how many tokens the dump is of: say --tokens")
-}
-
-/// What the dump says, else f32. Whatever ran a GGUF through llama.cpp rounded activations as each weight type asks.
-fn declared(model: &Model, dump: &Dump) -> Result<(Named, String)> {
-    let said = crate::session::precision(dump)?;
-    let llama_cpp =
-        dump.meta().producer.name().is_some_and(|name| name.contains("llama_cpp") || name.contains("llama.cpp"));
-    let coarse = matches!(said, Some(Named::F16 | Named::Bf16 | Named::Ggml));
-    if llama_cpp && coarse && model.format == "GGUF" {
-        return Ok((Named::Ggml, "llama.cpp's own arithmetic".into()));
-    }
-    Ok(match said {
-        Some(profile) => (profile, "the candidate's dump.json".into()),
-        None => match sixteen_bits(dump) {
-            Some(profile) => (profile, "no dump.json says, but all values are such numbers".into()),
-            None => (Named::F32, "the default; no dump.json says".into()),
-        },
-    })
-}
-
-/// The 16-bit type that every value is a number of, in the taps that an f32 engine would not leave so.
-fn sixteen_bits(dump: &Dump) -> Option<Named> {
-    const ENOUGH: usize = 6;
-    let computed =
-        dump.entries().iter().filter(|e| e.tap.site != Site::H0 && matches!(e.dtype, DType::F32 | DType::F64));
-    let (mut bf16s, mut f16s, mut taps) = (true, true, 0);
-    for entry in computed.take(ENOUGH) {
-        let tensor = dump.read(entry).ok()?;
-        let values = tensor.values();
-        for x in (0..values.len()).map(|i| values.get(i)).filter(|x| x.is_finite()) {
-            bf16s &= bf16::from_f64(x).to_f64() == x;
-            f16s &= f16::from_f64(x).to_f64() == x;
-        }
-        taps += 1;
-    }
-    match (taps > 0, bf16s, f16s) {
-        (true, true, _) => Some(Named::Bf16),
-        (true, _, true) => Some(Named::F16),
-        _ => None,
-    }
 }

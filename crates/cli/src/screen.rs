@@ -6,6 +6,7 @@ use anstyle::{AnsiColor, Style};
 use firstdiff_compare::{Anatomy, Change, FirstDivergence, Report, Status, TapReport, Verdict, index_in_words, number};
 use firstdiff_trace::{Dump, Site};
 
+use crate::cause::Why;
 use crate::session::Judged;
 use crate::words::{concentrated, group, safe, shorten, taps_in_words, with_suggestion};
 
@@ -52,7 +53,7 @@ pub(crate) fn paint(style: Style, text: &str) -> String {
 /// The screen of a comparison.
 pub fn render(judged: &Judged, detail: Detail) -> Screen {
     let mut screen = Screen::default();
-    let Judged { session, report } = judged;
+    let Judged { session, report, .. } = judged;
     screen.line(&format!("reference  {}", described(&session.reference)));
     screen.line(&format!("candidate  {}", described(&session.candidate)));
     screen.line(&paint(DIM, &format!("judged as  {} ({})", report.profile, session.profile_reason)));
@@ -304,6 +305,18 @@ fn divergence(screen: &mut Screen, judged: &Judged, first: &FirstDivergence) {
             "but"
         ));
     }
+    match &judged.why {
+        Some(Why::Cause { what, proof, .. }) => {
+            screen.line(&format!("  {:<10} {}", "cause", paint(BOLD, what)));
+            screen.line(&format!("  {:<10} {proof}", ""));
+        }
+        Some(Why::Right) => screen.line(&format!(
+            "  {:<10} {}",
+            "but",
+            "by the model, the candidate's is what comes out of what it read: the reference may be the wrong side"
+        )),
+        None => {}
+    }
     let others: Vec<String> = report
         .taps
         .iter()
@@ -378,6 +391,9 @@ fn where_in_the_tensor(screen: &mut Screen, report: &Report, tap: &TapReport, an
 /// What to do next, from what is known and nothing more.
 fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> String {
     let report = &judged.report;
+    if let Some(Why::Cause { mend, .. }) = &judged.why {
+        return format!("{mend}, and compare again");
+    }
     if let Some(missing) = first.unchecked_between.first() {
         let last = first.unchecked_between.last().unwrap_or(missing);
         let how = if chosen(judged) { "compare without --taps, or record" } else { "record" };
@@ -406,7 +422,8 @@ fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> Strin
     let inputs = if reads.is_empty() { "the token ids".into() } else { reads.join(" and ") };
     let also = report.count(|s| s == Status::Diverged) > 1;
     let order = if also { "; mend it first and compare again" } else { "" };
-    format!("look at the operation '{}' that makes {} from {inputs}{order}", tap.op, tap.place.tap)
+    let model = if judged.session.model.is_none() { "; with --model, known mistakes are tried" } else { "" };
+    format!("look at the operation '{}' that makes {} from {inputs}{order}{model}", tap.op, tap.place.tap)
 }
 
 /// Rows of a table off by what rounding to 16 bits costs: another file, not another operation.

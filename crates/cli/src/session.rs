@@ -1,12 +1,14 @@
 //! What is compared with what, and in whose arithmetic? Opens both dumps, and a model where one is given.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use firstdiff_compare::{Graph, Node, Options, Place, Profile, Report, compare, number, vocabulary_graph};
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Dump, Rows, Tap};
+
+use crate::cause::Why;
 
 /// Two dumps, opened and ready to be compared.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub struct Session {
     pub profile_reason: String,
     /// What should be said beside the report's own warnings.
     pub warnings: Vec<String>,
+    /// The model of both, where one is given.
+    pub model: Option<PathBuf>,
 }
 
 /// A report and the session it comes from.
@@ -32,6 +36,8 @@ pub struct Judged {
     pub session: Session,
     /// What came out.
     pub report: Report,
+    /// What the model says of the first difference.
+    pub why: Option<Why>,
 }
 
 impl Session {
@@ -49,7 +55,8 @@ impl Session {
         let only_rows = rows.as_ref().filter(|r| !r.is_all());
         let warnings = only_rows.map(|_| "only the token positions of --rows were compared".to_owned());
         let options = Options { rows, ..Options::new(profile) };
-        Ok(Session { reference, candidate, graph, options, profile_reason, warnings: warnings.into_iter().collect() })
+        let warnings = warnings.into_iter().collect();
+        Ok(Session { reference, candidate, graph, options, profile_reason, warnings, model: None })
     }
 
     /// Takes order, dependencies and tolerances from a model: each tap may be as far off as the profile's arithmetic puts it from the
@@ -59,6 +66,7 @@ impl Session {
     /// When the model cannot be read or run, or neither dump says which tokens it was fed.
     pub fn with_model(mut self, model: &Path) -> Result<Session> {
         let path = model;
+        self.model = Some(path.to_owned());
         let model = firstdiff_model::load(model)?;
         same_model(&model, &self.reference)
             .with_context(|| format!("{} is not of the model {}", self.reference.path().display(), path.display()))?;
@@ -143,7 +151,9 @@ impl Session {
         let mut report = compare(&self.reference, &self.candidate, &self.graph, &self.options, step)?;
         bar.finish();
         report.warnings.extend(self.warnings.iter().cloned());
-        Ok(Judged { session: self, report })
+        let first = report.first.as_ref().map(|first| report.taps[first.index].place);
+        let why = self.model.as_ref().zip(first).and_then(|(model, first)| crate::cause::beside(model, &self, first));
+        Ok(Judged { session: self, report, why })
     }
 }
 

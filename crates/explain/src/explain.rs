@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use firstdiff_compare::{Place, Status};
 use firstdiff_model::{Model, Step};
@@ -72,6 +73,8 @@ pub struct Finding {
     pub through: Vec<Tap>,
     /// The best residual of every id that was tried, where none is it.
     pub tried: BTreeMap<&'static str, f64>,
+    /// Mistakes and sets of them whose turn did not come in the time given.
+    pub untried: usize,
     /// What else is to be known.
     pub note: Option<String>,
 }
@@ -105,18 +108,25 @@ pub fn explain(
     let warnings = run.settle_layout(dump.meta().qk_rows)?;
     let mut replay = run.all(warnings, &mut |done, total| progress("replay", done, total))?;
     let shared: Shared = Mutex::default();
+    let begun = Instant::now();
     let mut walk = Walk { effort, accepted: Vec::new(), places: Vec::new(), dark: HashSet::new(), progress };
     for at in 0..replay.taps.len() {
         let place = replay.taps[at].report.place;
+        if effort.quick && begun.elapsed() > A_MOMENT {
+            break;
+        }
         if let Some(step) = model.plan.step(place.tap) {
             walk.visit(&mut run, &shared, step, &mut replay.taps[at])?;
         }
     }
     let findings = findings(model, walk.places);
-    let mut invisible = invisible(&run, &shared, &replay, effort)?;
+    let mut invisible = if effort.quick { Vec::new() } else { invisible(&run, &shared, &replay, effort)? };
     invisible.retain(|id| !findings.iter().any(|f| f.cause.as_ref().is_some_and(|c| c.id == id)));
     Ok(Explanation { replay, findings, invisible })
 }
+
+/// What a quick search may take in all, once replayed.
+const A_MOMENT: Duration = Duration::from_secs(5);
 
 /// Ids that would have changed nothing, or no more than rounding, wherever they could have been made in what was judged right: looked for in the
 /// first layer, in the prefill and in the last step.
@@ -132,9 +142,7 @@ fn invisible(run: &Run<'_>, shared: &Shared, replay: &Replay, effort: &Effort) -
         else {
             continue;
         };
-        let elements =
-            step.weights.first().and_then(|&w| run.recorded.model.weights.shape(w)).map_or(0, |s| s.iter().product());
-        if elements > LARGE || !tap.through.is_empty() || !run.recorded.is_whole(place) {
+        if elements(run.recorded.model, step) > LARGE || !tap.through.is_empty() || !run.recorded.is_whole(place) {
             continue;
         }
         let Some((own, _)) = own(run, place)? else { continue };
@@ -150,8 +158,16 @@ fn invisible(run: &Run<'_>, shared: &Shared, replay: &Replay, effort: &Effort) -
     Ok(seen.into_iter().filter(|(_, shows)| !shows).map(|(id, _)| id.to_owned()).collect())
 }
 
+/// Elements of a step's matrix.
+fn elements(model: &Model, step: &Step) -> usize {
+    step.weights.first().and_then(|&w| model.weights.shape(w)).map_or(0, |shape| shape.iter().product())
+}
+
 /// Matrices above this are not multiplied once more only to say what would not have shown.
 const LARGE: usize = 1 << 22;
+
+/// Nor above this in a quick search.
+const HUGE: usize = 1 << 24;
 
 /// One recorded tap that is wrong, and what was found.
 struct Explained {
@@ -179,6 +195,10 @@ impl Walk<'_> {
     ) -> Result<(), ReplayError> {
         let place = replayed.report.place;
         let partial = run.recorded.holds(place) && replayed.report.status == Status::Unchecked;
+        let long = partial || !replayed.through.is_empty() || elements(run.recorded.model, step) > HUGE;
+        if self.effort.quick && long {
+            return Ok(());
+        }
         if replayed.report.status != Status::Diverged && !partial {
             return Ok(());
         }
@@ -343,6 +363,7 @@ fn findings(model: &Model, places: Vec<Explained>) -> Vec<Finding> {
                     alternatives: Vec::new(),
                     through: Vec::new(),
                     tried: BTreeMap::new(),
+                    untried: 0,
                     note: None,
                 });
                 out.len() - 1
@@ -477,6 +498,7 @@ fn unexplained(model: &Model, explained: &Explained, out: &mut Vec<Finding>, gro
             alternatives: nearest.map(|n| n.mistakes.iter().map(cause).collect()).unwrap_or_default(),
             through: explained.steps.iter().copied().filter(|&tap| tap != place.tap).collect(),
             tried: explained.found.tried.clone(),
+            untried: explained.found.untried,
             note: None,
         });
         out.len() - 1

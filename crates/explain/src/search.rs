@@ -23,11 +23,20 @@ pub struct Effort {
     pub faults: usize,
     /// Seconds for each stretch after which no further combination is begun.
     pub seconds: f64,
+    /// Only what takes a moment: operations that are wrong by themselves, and single mistakes; no stretch, no very large matrix.
+    pub quick: bool,
+}
+
+impl Effort {
+    /// What takes a moment.
+    pub fn quick() -> Effort {
+        Effort { faults: 1, seconds: 1.0, quick: true, ..Effort::default() }
+    }
 }
 
 impl Default for Effort {
     fn default() -> Effort {
-        Effort { only: Vec::new(), faults: 4, seconds: 60.0 }
+        Effort { only: Vec::new(), faults: 4, seconds: 60.0, quick: false }
     }
 }
 

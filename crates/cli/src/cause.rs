@@ -1,0 +1,163 @@
+//! How is a proved cause said? What, the proof, what to change: the same words on the screens of explain, replay and compare.
+
+use std::path::Path;
+
+use firstdiff_compare::{Place, number};
+use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match, explain};
+use firstdiff_explain::mistakes::{advice, what};
+use firstdiff_model::{Model, Op};
+use serde_json::{Value, json};
+
+use crate::given::{CandidateArgs, Given};
+use crate::progress::Bar;
+use crate::session::Session;
+use crate::words::shorten;
+
+/// Replays, and names the causes that take a moment to find.
+///
+/// # Errors
+/// When a file cannot be read.
+pub(crate) fn quickly(given: &Given) -> anyhow::Result<Explanation> {
+    let bar = Bar::new(&given.dump);
+    let tell = |what: &str, done: usize, total: usize| {
+        if what == "replay" {
+            bar.step(done, total);
+        }
+    };
+    let explanation = explain(&given.model, &given.dump, &given.options, &Effort::quick(), &tell)?;
+    bar.finish();
+    Ok(explanation)
+}
+
+/// What a model says of the first difference between two dumps.
+#[derive(Debug)]
+pub enum Why {
+    /// The candidate's operation is wrong in itself, and this is the cause.
+    Cause {
+        /// What is done otherwise.
+        what: String,
+        /// What is left once that is imitated.
+        proof: String,
+        /// What to change.
+        mend: String,
+        /// The finding.
+        json: Value,
+    },
+    /// The candidate's operation gives what it should from what it read.
+    Right,
+}
+
+/// Why a candidate parts from its reference at `place`; nothing where a moment does not tell.
+pub(crate) fn beside(model: &Path, session: &Session, place: Place) -> Option<Why> {
+    let meta = session.reference.meta();
+    let tokens = |own: &Option<Vec<i64>>, other: &Option<Vec<i64>>| {
+        own.as_ref().or(other.as_ref()).and_then(|tokens| crate::session::ids(tokens).ok())
+    };
+    let own = session.candidate.meta();
+    let args = CandidateArgs {
+        model: model.to_owned(),
+        candidate: session.candidate.path().to_owned(),
+        profile: Some(session.options.profile),
+        cache: None,
+        tokens: tokens(&own.tokens, &meta.tokens),
+        decode_tokens: tokens(&own.decode_tokens, &meta.decode_tokens),
+        rows: session.options.rows.clone(),
+    };
+    let given = args.open().ok()?;
+    let explanation = quickly(&given).ok()?;
+    if let Some((finding, cause)) = of(&explanation.findings, place).and_then(|f| Some((f, f.cause.as_ref()?))) {
+        return Some(Why::Cause {
+            what: said(cause),
+            proof: proof(finding),
+            mend: mend(&given.model, cause.id, finding),
+            json: json(&given.model, finding),
+        });
+    }
+    let judged = explanation.replay.taps.iter().find(|t| t.report.place == place)?;
+    (judged.report.status.agrees() && judged.through.is_empty() && judged.report.positions.is_none())
+        .then_some(Why::Right)
+}
+
+/// The proved cause of what one recorded tap shows.
+pub(crate) fn of(findings: &[Finding], place: Place) -> Option<&Finding> {
+    findings.iter().find(|f| f.matched == Match::Reproduced && f.shown_at.contains(&place))
+}
+
+/// `the rotation has another base (rope-theta, theta 10000)`.
+pub(crate) fn said(cause: &Cause) -> String {
+    format!("{} ({})", what(cause.id), in_words(cause))
+}
+
+/// `imitating it leaves NMSE 3e-14 of 0.74; so does ..`.
+pub(crate) fn proof(finding: &Finding) -> String {
+    let mut proof =
+        format!("imitating it leaves NMSE {} of {}", number(finding.residual_nmse), number(finding.base_nmse));
+    if !finding.alternatives.is_empty() {
+        let others: Vec<String> = finding.alternatives.iter().map(in_words).collect();
+        proof.push_str(&format!("; so does {}", shorten(&others, 4)));
+    }
+    proof
+}
+
+/// What to change, with the number that is due.
+pub(crate) fn mend(model: &Model, id: &str, finding: &Finding) -> String {
+    format!("{}{}", advice(id), due(model, id, finding))
+}
+
+/// What the model says is right, in numbers.
+fn due(model: &Model, id: &str, finding: &Finding) -> String {
+    let step = finding.taps.first().and_then(|&tap| model.plan.step(tap));
+    let Some(step) = step else { return String::new() };
+    match (&step.op, id) {
+        (Op::Rope(rope), "rope-theta") => format!(": {}", rope.theta),
+        (Op::RmsNorm { eps }, "norm-eps") => format!(": {eps:e}"),
+        (Op::Scores(scores), "window-size") => {
+            scores.window.map_or(": none here".into(), |window| format!(": {window} here"))
+        }
+        (Op::Scores(scores), "score-scale") => format!(": {}", scores.scale),
+        (Op::Gated { activation }, "activation") => format!(": {activation:?}").to_lowercase(),
+        (Op::Linear { .. }, "bias-omitted" | "bias-twice") => {
+            step.weights.get(1).map_or(String::new(), |&w| format!(": {} and its like", model.weights.name(w)))
+        }
+        _ => String::new(),
+    }
+}
+
+/// `rope-theta, theta 10000`.
+pub(crate) fn in_words(cause: &Cause) -> String {
+    let params = cause
+        .params
+        .iter()
+        .map(|(name, value)| format!(", {name} {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned)));
+    format!("{}{}", cause.id, params.collect::<String>())
+}
+
+/// What JSON says of a finding's cause, wherever it is named.
+pub(crate) fn json(model: &Model, finding: &Finding) -> Value {
+    let proved = finding.cause.as_ref().filter(|_| finding.matched == Match::Reproduced);
+    let mut ids: Vec<&str> = Vec::new();
+    for other in finding.alternatives.iter().filter(|other| proved.is_some_and(|p| p.id != other.id)) {
+        if !ids.contains(&other.id) {
+            ids.push(other.id);
+        }
+    }
+    json!({
+        "cause": proved.map(|cause| cause.id),
+        "params": proved.map_or(json!({}), params),
+        "match": finding.matched.name(),
+        "residual_nmse": finding.residual_nmse,
+        "alternatives": ids,
+        "also": finding.alternatives.iter().map(|other| json!({"cause": other.id, "params": params(other)})).collect::<Vec<_>>(),
+        "what": proved.map(|cause| what(cause.id)),
+        "mend": proved.map(|cause| mend(model, cause.id, finding)),
+    })
+}
+
+fn params(cause: &Cause) -> Value {
+    cause
+        .params
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), value.clone()))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}

@@ -1,0 +1,168 @@
+//! What is judged, and as what? A model, a candidate's dump, the arithmetic it works in, and the tokens it was fed.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use firstdiff_compare::Profile as Named;
+use firstdiff_explain::replay::Options;
+use firstdiff_model::{Cache, Model, Profile};
+use firstdiff_trace::{DType, Dump, Rows, Site};
+use half::{bf16, f16};
+
+/// A model, a candidate, and how to judge it.
+#[derive(Debug, Args)]
+pub(crate) struct CandidateArgs {
+    /// A Hugging Face folder, a .gguf, a llama2.c .bin or a MiniMind .json
+    pub(crate) model: PathBuf,
+    /// The candidate's dump
+    #[arg(value_name = "CAND")]
+    pub(crate) candidate: PathBuf,
+    /// In what arithmetic a right candidate works: exact, f32, f16, bf16, ggml [default: what the dump says, else f32]
+    #[arg(long)]
+    pub(crate) profile: Option<Named>,
+    /// The type the candidate keeps keys and values in, for --profile ggml: f32 or f16 [default: what the dump says, else f32]
+    #[arg(long, value_parser = cache)]
+    pub(crate) cache: Option<Cache>,
+    /// Token ids the candidate was fed, where dump.json does not say
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) tokens: Option<Vec<u32>>,
+    /// Token ids of the candidate's decode steps, where dump.json does not say
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) decode_tokens: Option<Vec<u32>>,
+    /// Token positions the candidate holds: all, last, or 0,3,7
+    #[arg(long)]
+    pub(crate) rows: Option<Rows>,
+}
+
+/// `f32` or `f16`.
+pub(crate) fn cache(text: &str) -> Result<Cache, String> {
+    match text {
+        "f32" => Ok(Cache::F32),
+        "f16" => Ok(Cache::F16),
+        other => Err(format!("'{other}' is not one of f32, f16")),
+    }
+}
+
+/// The model's profile of that name.
+pub(crate) fn arithmetic(named: Named, cache: Cache) -> Profile {
+    match named {
+        Named::Exact => Profile::Exact,
+        Named::F32 => Profile::F32,
+        Named::F16 => Profile::F16,
+        Named::Bf16 => Profile::Bf16,
+        Named::Ggml => Profile::Ggml { cache },
+    }
+}
+
+/// A model and a candidate's dump, ready to be judged.
+pub(crate) struct Given {
+    pub(crate) path: PathBuf,
+    pub(crate) model: Model,
+    pub(crate) dump: Dump,
+    pub(crate) named: Named,
+    pub(crate) why: String,
+    pub(crate) options: Options,
+}
+
+impl CandidateArgs {
+    /// Opens both, and settles what neither says.
+    ///
+    /// # Errors
+    /// When something cannot be read, or the tokens of a step are not known.
+    pub(crate) fn open(self) -> Result<Given> {
+        let args = self;
+        let model = firstdiff_model::load(&args.model)?;
+        let dump = Dump::open(&args.candidate)?;
+        let (named, why) = match args.profile {
+            Some(profile) => (profile, "as asked".to_owned()),
+            None => declared(&model, &dump)?,
+        };
+        let cache = match (args.cache, &dump.meta().cache) {
+            (Some(cache), _) => cache,
+            (None, Some(told)) => self::cache(told).unwrap_or_default(),
+            (None, None) => Cache::default(),
+        };
+        let told = given(&args.tokens, dump.meta().tokens.as_deref(), "tokens")?;
+        let (tokens, tokens_are_known) = match told {
+            Some(tokens) => (tokens, true),
+            None => (vec![0; positions(&dump, &model)?], false),
+        };
+        let decode_tokens =
+            given(&args.decode_tokens, dump.meta().decode_tokens.as_deref(), "decode-tokens")?.unwrap_or_default();
+        let steps = dump.entries().iter().map(|e| e.step as usize).max().unwrap_or(0);
+        if decode_tokens.len() < steps {
+            bail!(
+                "the dump holds {steps} decode steps, and {} of their tokens are known: name them in dump.json ('decode_tokens') or by --decode-tokens",
+                decode_tokens.len()
+            );
+        }
+        let profile = arithmetic(named, cache);
+        let rows = args.rows.clone();
+        let options = Options { profile, tokens, tokens_are_known, decode_tokens, rows };
+        Ok(Given { path: args.model, model, dump, named, why, options })
+    }
+}
+
+/// Token ids as asked, or as the dump says; which may not differ.
+fn given(asked: &Option<Vec<u32>>, told: Option<&[i64]>, what: &str) -> Result<Option<Vec<u32>>> {
+    let told = told.map(crate::session::ids).transpose()?;
+    match (asked, told) {
+        (Some(asked), Some(told)) if *asked != told => {
+            let place = asked.iter().zip(&told).position(|(a, t)| a != t).unwrap_or(asked.len().min(told.len()));
+            bail!(
+                "--{what} names {} token ids and the dump's own dump.json {}, which differ at index {place}: leave --{what} out, or correct one",
+                asked.len(),
+                told.len()
+            )
+        }
+        (asked, told) => Ok(asked.clone().or(told)),
+    }
+}
+
+/// How many positions the prefill has, by the tap that holds most.
+fn positions(dump: &Dump, model: &Model) -> Result<usize> {
+    let flat = dump.entries().iter().filter(|e| e.step == 0 && !e.tap.site.axes().contains(&'S'));
+    let most = flat.map(|e| e.shape.iter().product::<usize>() / model.plan.dims.width(e.tap.site).max(1)).max();
+    most.filter(|&n| n > 0).context("it cannot be said how many tokens the dump is of: say --tokens")
+}
+
+/// What the dump says, else f32. Whatever ran a GGUF through llama.cpp rounded activations as each weight type asks.
+fn declared(model: &Model, dump: &Dump) -> Result<(Named, String)> {
+    let said = crate::session::precision(dump)?;
+    let llama_cpp =
+        dump.meta().producer.name().is_some_and(|name| name.contains("llama_cpp") || name.contains("llama.cpp"));
+    let coarse = matches!(said, Some(Named::F16 | Named::Bf16 | Named::Ggml));
+    if llama_cpp && coarse && model.format == "GGUF" {
+        return Ok((Named::Ggml, "llama.cpp's own arithmetic".into()));
+    }
+    Ok(match said {
+        Some(profile) => (profile, "the candidate's dump.json".into()),
+        None => match sixteen_bits(dump) {
+            Some(profile) => (profile, "no dump.json says, but all values are such numbers".into()),
+            None => (Named::F32, "the default; no dump.json says".into()),
+        },
+    })
+}
+
+/// The 16-bit type that every value is a number of, in the taps that an f32 engine would not leave so.
+fn sixteen_bits(dump: &Dump) -> Option<Named> {
+    const ENOUGH: usize = 6;
+    let computed =
+        dump.entries().iter().filter(|e| e.tap.site != Site::H0 && matches!(e.dtype, DType::F32 | DType::F64));
+    let (mut bf16s, mut f16s, mut taps) = (true, true, 0);
+    for entry in computed.take(ENOUGH) {
+        let tensor = dump.read(entry).ok()?;
+        let values = tensor.values();
+        for x in (0..values.len()).map(|i| values.get(i)).filter(|x| x.is_finite()) {
+            bf16s &= bf16::from_f64(x).to_f64() == x;
+            f16s &= f16::from_f64(x).to_f64() == x;
+        }
+        taps += 1;
+    }
+    match (taps > 0, bf16s, f16s) {
+        (true, true, _) => Some(Named::Bf16),
+        (true, _, true) => Some(Named::F16),
+        _ => None,
+    }
+}
