@@ -47,9 +47,14 @@ def write_model(folder, family):
             if family == "qwen2" and name[-6:] in ("q_proj", "k_proj", "v_proj"):
                 weights[f"{prefix}{name}.bias"] = rng.standard_normal(shape[0]).astype(np.float32)
         weights[f"{prefix}input_layernorm.weight"], weights[f"{prefix}post_attention_layernorm.weight"] = gain(), gain()
+        if family == "qwen3":
+            for name in ("q_norm", "k_norm"):
+                weights[f"{prefix}self_attn.{name}.weight"] = (1 + 0.3 * rng.standard_normal(d)).astype(np.float32)
     config = {"model_type": family, "hidden_size": D, "intermediate_size": F, "num_hidden_layers": layers, "num_attention_heads": H,
               "num_key_value_heads": K, "vocab_size": V, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-              "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "float32"}
+              "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "float32", "head_dim": d}
+    # A window, where the family has one, that 15 tokens do not fill: llama.cpp knows none for these.
+    config |= {"mistral": {"sliding_window": 64}, "minimind": {"use_moe": False, "flash_attn": False, "dropout": 0.0}}.get(family, {})
     folder.mkdir(parents=True, exist_ok=True)
     save_file(weights, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use firstdiff_compare::{Place, Status};
-use firstdiff_model::{Model, Step};
+use firstdiff_model::{Model, Profile, Step};
 use firstdiff_trace::{Dump, Tap};
 use ndarray::ArrayD;
 
@@ -218,23 +218,16 @@ impl Walk<'_> {
             }
             return Ok(());
         }
-        let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
-        if partial {
-            // Not replay's to judge: attention needs all positions. From the nearest whole taps it can be.
-            let values = [run.profile, firstdiff_model::Profile::Exact].map(|p| search.value(&target, &[], p));
-            let [Some(narrow), Some(exact)] = values else { return Ok(()) };
-            if narrow.shape() != target.own.shape() {
-                return Ok(());
-            }
-            let judged = run.verdict(step, place, &target.own, &narrow.mapv(|x| x as f32), &exact, true);
-            let (report, positions) = (judged.report, target.positions.clone());
-            replayed.report = report;
-            replayed.report.positions = positions;
-            replayed.through = steps.iter().copied().filter(|&tap| tap != place.tap).collect();
-            if replayed.report.status != Status::Diverged {
-                return Ok(());
+        if partial && !self.is_wrong(run, shared, &target, replayed) {
+            return Ok(());
+        }
+        if target.is_stretch() && run.is_coarse() {
+            let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
+            if let Some(right) = search.value(&target, &[], run.profile) {
+                run.know_edges(place, &right, target.positions.as_deref());
             }
         }
+        let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
         let mut found = self.search(&search, &target);
         if let Some(earlier) = self.right_before(run, step, place)? {
             // What would have shown in the prefill, where all is right, is no cause of what shows behind it.
@@ -258,6 +251,21 @@ impl Walk<'_> {
         }
         self.places.push(Explained { place, steps, found });
         Ok(())
+    }
+
+    /// Judges what replay cannot: some positions of a tap, where attention needs all. From the nearest whole taps it can be.
+    fn is_wrong(&self, run: &mut Run<'_>, shared: &Shared, target: &Target<'_>, replayed: &mut Replayed) -> bool {
+        let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
+        let values = [search.run.profile, Profile::Exact].map(|p| search.value(target, &[], p));
+        let [Some(right), Some(exact)] = values else { return false };
+        if right.shape() != target.own.shape() {
+            return false;
+        }
+        let (place, positions) = (target.place, target.positions.as_deref());
+        replayed.report = run.judge_stretch(target.step, place, &target.own, &right, &exact, positions).report;
+        replayed.report.positions = target.positions.clone();
+        replayed.through = target.steps.iter().map(|s| s.tap).filter(|&tap| tap != place.tap).collect();
+        replayed.report.status == Status::Diverged
     }
 
     /// The same tap of the prefill, if this one is of a later step and that one was found right.

@@ -13,7 +13,7 @@ use ndarray::{ArrayD, Axis, concatenate};
 use crate::local::misplaced;
 use crate::recorded::{Recorded, Unusable};
 use crate::residual::Fit;
-use crate::right::{INPUTS, OWN_ROUNDING, compared, distance, jittered, tolerance};
+use crate::right::{HALF_ROOM, INPUTS, OWN_ROUNDING, compared, distance, jittered, tolerance};
 
 /// How to judge.
 #[derive(Clone, Debug)]
@@ -145,6 +145,8 @@ pub(crate) struct Run<'a> {
     pub(crate) of_inputs: HashMap<Place, f64>,
     /// What rounding cost a tap in the steps before, at most.
     noise: HashMap<Tap, f64>,
+    /// NMSE by which right runs of a stretch differ from each other.
+    edges: HashMap<Place, f64>,
 }
 
 pub(crate) type Done<T> = Result<T, ReplayError>;
@@ -171,6 +173,7 @@ impl<'a> Run<'a> {
             wide,
             of_inputs: HashMap::new(),
             noise: HashMap::new(),
+            edges: HashMap::new(),
         }
     }
 
@@ -254,7 +257,10 @@ impl Run<'_> {
         let cost = if self.profile == Profile::Exact { 0.0 } else { distance(&exact, &right.mapv(f64::from)) };
         let known = self.noise.entry(step.tap).or_insert(0.0);
         *known = known.max(cost);
-        let mut replayed = self.verdict(step, place, &own, &right, &exact, !through.is_empty());
+        let mut replayed = match through.is_empty() {
+            true => self.verdict(step, place, &own, &right, &exact, false),
+            false => self.judge_stretch(step, place, &own, &right.mapv(f64::from), &exact, positions.as_deref()),
+        };
         let positions_are_all = positions.is_none();
         replayed.report.positions = positions;
         (replayed.from, replayed.through) = (from, through);
@@ -425,6 +431,32 @@ impl Run<'_> {
         (from.into_iter().collect(), through.into_iter().collect())
     }
 
+    /// Judges what came out of several steps; where rounding might be all, it is measured how far right runs part from each other.
+    pub(crate) fn judge_stretch(
+        &mut self,
+        step: &Step,
+        place: Place,
+        own: &ArrayD<f64>,
+        right: &ArrayD<f64>,
+        exact: &ArrayD<f64>,
+        positions: Option<&[usize]>,
+    ) -> Replayed {
+        let narrow = right.mapv(|x| x as f32);
+        let first = self.verdict(step, place, own, &narrow, exact, true);
+        if !first.report.reason.as_deref().is_some_and(|reason| reason.starts_with(UNCLEAR)) {
+            return first;
+        }
+        self.know_edges(place, right, positions);
+        self.verdict(step, place, own, &narrow, exact, true)
+    }
+
+    /// Measures, once, how far right runs part from each other at a place.
+    pub(crate) fn know_edges(&mut self, place: Place, right: &ArrayD<f64>, positions: Option<&[usize]>) {
+        if !self.edges.contains_key(&place) {
+            self.edges.insert(place, self.edges_of(place, right, positions));
+        }
+    }
+
     pub(crate) fn verdict(
         &self,
         step: &Step,
@@ -441,7 +473,8 @@ impl Run<'_> {
         let dtype = self.recorded.dump.find(place.tap, place.step).map_or(DType::F64, |e| e.dtype);
         let lost = if self.loses(dtype) || dtype == DType::F32 { storage_nmse(dtype) } else { 0.0 };
         let stored = lost + self.of_inputs.get(&place).copied().unwrap_or(0.0);
-        let allowed = tolerance(self.profile, noise, stretch) + stored;
+        let edges = HALF_ROOM * self.edges.get(&place).copied().unwrap_or(0.0);
+        let allowed = tolerance(self.profile, noise, stretch).max(edges) + stored;
         let judged = |reference: &ArrayD<f64>| compared(step.tap.site, reference, own, self.judged_as(), allowed);
         let (mut outcome, mut metrics, shape) = judged(&right);
         let against_exact = judged(exact);

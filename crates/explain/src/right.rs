@@ -12,7 +12,7 @@ const ROOM: f64 = 64.0;
 /// No operation is held to less than this in f32.
 const LEAST: f64 = 1e-12;
 /// In coarser profiles, by how much two right ways to round one operation differ, in units of what rounding costs.
-const HALF_ROOM: f64 = 4.0;
+pub(crate) const HALF_ROOM: f64 = 4.0;
 /// Values on the edge of a step of quantised activations: this share of what quantising costs.
 const EDGES: f64 = 0.01;
 /// Over a stretch of several products.
