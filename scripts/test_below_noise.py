@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """test_below_noise.py: which is the smallest fault of a kind that `firstdiff explain` still names, in each arithmetic?
 
-    python scripts/test_below_noise.py [--json FILE] [--command PATH]
+    python scripts/test_below_noise.py [--json FILE] [--docs] [--command PATH] [--only KIND,..]
 
-llama.cpp is the faulty engine of f32, Q8_0 and Q4_K_M: it runs a copy of the file whose metadata says another epsilon or RoPE base. PyTorch is that
-of f32, bf16 and f16: it runs the same weights under a config that says another. Every tap is recorded. A row a kind and arithmetic: the faults
-tried, from large to small, and what was said of each. Exit code 1 if a cause is stated that is not the one planted.
-Requirements: requirements.txt
+The faulty engine is PyTorch (f32, bf16, f16) with one number or function of the model changed, or llama.cpp (F32, F16, Q8_0, Q4_K_M) running a copy of
+the file whose metadata says another number. Faults go from large to small until two in a row are not named; with every tap recorded, and with
+the logits alone. Exit code 1 if a cause is stated that is not the one planted. --docs writes docs/SMALLEST.md. Requirements: requirements.txt
 """
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -20,82 +20,159 @@ from pathlib import Path
 import gguf
 
 from test_quantised import quantise, write_model
+from test_right import cut
 
 HERE = Path(__file__).resolve().parent
 TOKENS = "1,17,42,99,3,150,77,17,128,64,5,9,33"
-FACTORS = {"norm-eps": (1000, 100, 10, 3, 1.3, 1.05), "rope-theta": (50, 2, 1.1, 1.01, 1.001, 1.0001, 1.00001)}
-GGUF_KEYS = {"norm-eps": "llama.attention.layer_norm_rms_epsilon", "rope-theta": "llama.rope.freq_base"}
-CONFIG_KEYS = {"norm-eps": "rms_norm_eps", "rope-theta": "rope_theta"}
+# Kind: what is multiplied, its factors; in PyTorch a statement before the model is built, or a key of config.json; in llama.cpp a key of the metadata.
+INIT = ("import transformers.models.llama.modeling_llama as m\nC = m.{cls}\nold = C.__init__\n"
+        "def init(self, *a, **k):\n    old(self, *a, **k)\n    {change}\nC.__init__ = init\n")
+KINDS = {
+    "norm-eps": {"of": "epsilon", "factors": (1000, 100, 10, 3, 1.3, 1.05), "config": "rms_norm_eps",
+                 "metadata": "llama.attention.layer_norm_rms_epsilon"},
+    "rope-theta": {"of": "RoPE base", "factors": (50, 2, 1.1, 1.01, 1.001, 1.0001, 1.00001), "config": "rope_theta", "metadata": "llama.rope.freq_base"},
+    "rope-attention-factor": {"of": "attention factor of q_rope and k_rope", "factors": (1.1, 1.03, 1.01, 1.003, 1.001, 1.0001),
+                              "torch": INIT.format(cls="LlamaRotaryEmbedding", change="self.attention_scaling *= {factor}"),
+                              "metadata": "llama.rope.scaling.attn_factor"},
+    "score-scale": {"of": "factor on the scores", "factors": (1.1, 1.03, 1.01, 1.003, 1.001, 1.0001),
+                    "torch": INIT.format(cls="LlamaAttention", change="self.scaling *= {factor}")},
+    "activation": {"of": "GELU by tanh for GELU by erf", "factors": (1,), "config": "hidden_act", "value": "gelu_pytorch_tanh"},
+}
+# What is the same to whoever sees no scores: q times 1.01 and scores times 1.01.
+SAME = {"rope-attention-factor": {"score-scale"}, "score-scale": {"rope-attention-factor"}}
+TORCH, LLAMA_CPP = ("f32", "bf16", "f16"), ("F32", "F16", "Q8_0", "Q4_K_M")
 
 
-def script(name, *arguments):
-    done = subprocess.run([sys.executable, HERE / name, *arguments], capture_output=True, text=True)
+def run(*command):
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(HERE)})
     if done.returncode:
-        sys.exit(f"{name} failed: {done.stderr[-400:]}")
+        sys.exit(f"{command[:3]} failed: {done.stderr[-400:]}")
 
 
-def explained(command, model, dump, profile=None):
-    extra = ["--profile", profile] if profile else []
-    done = subprocess.run([command, "explain", model, dump, "--json", "-", *extra], capture_output=True, text=True)
+def explained(command, model, dump):
+    done = subprocess.run([command, "explain", model, dump, "--json", "-"], capture_output=True, text=True)
     if done.returncode == 2:
         return "incomparable", []
     report = json.loads(done.stdout)
-    return report["verdict"], [f["cause"] for f in report["findings"]]
+    return report["verdict"], [[f["cause"], *(a["cause"] for a in f["also"])] for f in report["findings"] if f["cause"]]
 
 
-def of_llama_cpp(folder, kind, key, factor):
+def of_llama_cpp(folder, arithmetic, kind, factor):
     """A dump of llama.cpp running the file with one number of its metadata multiplied."""
     faulty, dump = folder / "faulty.gguf", folder / "dump"
-    shutil.copyfile(folder / f"{kind}.gguf", faulty)
+    shutil.copyfile(folder / f"{arithmetic}.gguf", faulty)
     reader = gguf.GGUFReader(faulty, "r+")
-    field = reader.fields[GGUF_KEYS[key]]
+    field = reader.fields[KINDS[kind]["metadata"]]
     field.parts[field.data[0]][0] *= factor
     del reader
     shutil.rmtree(dump, ignore_errors=True)
-    script("dump_llama_cpp.py", faulty, "-o", dump, "--tokens", TOKENS)
-    return folder / f"{kind}.gguf", dump
+    run(sys.executable, HERE / "dump_llama_cpp.py", faulty, "-o", dump, "--tokens", TOKENS)
+    return folder / f"{arithmetic}.gguf", dump
 
 
-def of_torch(folder, dtype, key, factor):
-    """A dump of PyTorch running the same weights under a config with one number multiplied."""
-    right, faulty, dump = folder / "llama", folder / "faulty", folder / "dump"
-    shutil.rmtree(faulty, ignore_errors=True)
-    shutil.rmtree(dump, ignore_errors=True)
+def of_torch(folder, arithmetic, kind, factor):
+    """A dump of PyTorch running the same weights with one thing changed."""
+    how, right, faulty, dump = KINDS[kind], folder / f"right-{kind}", folder / "faulty", folder / "dump"
+    for old in (faulty, dump):
+        shutil.rmtree(old, ignore_errors=True)
+    if not right.exists():
+        shutil.copytree(folder / "llama", right)
+        config = json.loads((right / "config.json").read_text())
+        (right / "config.json").write_text(json.dumps(config | ({"hidden_act": "gelu"} if kind == "activation" else {})))
     shutil.copytree(right, faulty)
     config = json.loads((right / "config.json").read_text())
-    config[CONFIG_KEYS[key]] = config.get(CONFIG_KEYS[key], 10000.0) * factor
+    if "config" in how:
+        config[how["config"]] = how.get("value") or config.get(how["config"]) * factor
     (faulty / "config.json").write_text(json.dumps(config))
-    script("dump_torch.py", faulty, "-o", dump, "--tokens", TOKENS, "--dtype", dtype)
+    code = how.get("torch", "").format(factor=factor) + "\nimport sys, dump_torch\nsys.exit(dump_torch.main())"
+    run(sys.executable, "-c", code, faulty, "-o", dump, "--tokens", TOKENS, "--dtype", arithmetic)
     return right, dump
+
+
+def with_key(source, target, key, value):
+    """A copy of a file with one more number in its metadata."""
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(target, reader.fields["general.architecture"].contents())
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture":
+            kind = field.types[0]
+            sub = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(name, field.contents(), kind, sub_type=sub)
+    writer.add_float32(key, value)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def smallest(command, make, folder, arithmetic, kind, kept):
+    """The smallest factor at which the kind is named, all that was said, and how often another was."""
+    said, wrong = [], 0
+    for factor in KINDS[kind]["factors"]:
+        model, dump = make(folder, arithmetic, kind, factor)
+        if kept == "logits":
+            cut(dump, folder / "cut", kept)
+        verdict, causes = explained(command, model, folder / "cut" if kept == "logits" else dump)
+        right = {kind} | (SAME.get(kind, set()) if kept == "logits" else set())
+        wrong += any(not right & set(cause) for cause in causes)
+        named = any(right & set(cause) for cause in causes)
+        said.append({"factor": factor, "said": "named" if named else verdict, "causes": causes})
+        if [s["said"] == "named" for s in said[-2:]] == [False, False]:
+            break
+    return min((s["factor"] for s in said if s["said"] == "named"), default=None), said, wrong
+
+
+def page(rows):
+    """The tables of docs/SMALLEST.md."""
+    text = ["# The smallest fault that is named", "", " ".join(__doc__.split("\n\n")[2].split()), "",
+            "A cell is the smallest factor tried at which `explain` names the mistake; `-`: none of those tried; empty: the engine cannot be made to do it.",
+            "Written by `python scripts/test_below_noise.py --docs`."]
+    columns = [("PyTorch", a) for a in TORCH] + [("llama.cpp", a) for a in LLAMA_CPP]
+    for kept in ("all taps", "logits"):
+        text += ["", f"## {'Every tap recorded' if kept == 'all taps' else 'The logits alone'}", "",
+                 "| mistake | what is multiplied | " + " | ".join(f"{e} {a}" for e, a in columns) + " |", "|---|---|" + "---|" * len(columns)]
+        for kind, how in KINDS.items():
+            cells = []
+            for engine, arithmetic in columns:
+                row = next((r for r in rows if (r["engine"], r["arithmetic"], r["mistake"], r["kept"]) == (engine, arithmetic, kind, kept)), None)
+                named = "named" if row and kind == "activation" and row["smallest"] else None
+                cells.append("" if row is None else named or (f"x {row['smallest']}" if row["smallest"] else "-"))
+            text.append(f"| {kind} | {how['of']} (tried: {', '.join(map(str, how['factors'])) if kind != 'activation' else 'once'}) | " + " | ".join(cells) + " |")
+    return "\n".join(text) + "\n"
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--json", type=Path)
+    p.add_argument("--docs", action="store_true")
+    p.add_argument("--only", type=lambda text: text.split(","), default=list(KINDS))
     p.add_argument("--command", default=str(HERE.parent / "target" / "release" / "firstdiff"))
     a = p.parse_args()
     rows, wrong = [], 0
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         write_model(folder / "llama", "llama")
-        script("hf_to_gguf.py", folder / "llama", folder / "F32.gguf")
-        for kind in ("Q8_0", "Q4_K_M"):
+        run(sys.executable, HERE / "hf_to_gguf.py", folder / "llama", folder / "plain.gguf")
+        with_key(folder / "plain.gguf", folder / "F32.gguf", "llama.rope.scaling.attn_factor", 1.0)
+        for kind in LLAMA_CPP[1:]:
             quantise(str(folder / "F32.gguf"), str(folder / f"{kind}.gguf"), kind)
-        engines = [("llama.cpp", kind, of_llama_cpp) for kind in ("F32", "Q8_0", "Q4_K_M")]
-        engines += [("PyTorch", dtype, of_torch) for dtype in ("f32", "bf16", "f16")]
-        for engine, kind, make in engines:
-            for key, factors in FACTORS.items():
-                said = []
-                for factor in factors:
-                    verdict, causes = explained(a.command, *make(folder, kind, key, factor))
-                    named = [cause for cause in causes if cause]
-                    wrong += any(cause != key for cause in named)
-                    said.append({"factor": factor, "said": key if key in named else verdict, "causes": causes})
-                smallest = min((s["factor"] for s in said if s["said"] == key), default=None)
-                rows.append({"engine": engine, "kind": kind, "mistake": key, "smallest": smallest, "tried": said})
-                print(f"{engine:9} {kind:7} {key:10} smallest named: x {smallest}   " + ", ".join(f"{s['factor']}: {s['said']}" for s in said), flush=True)
+        for engine, make, arithmetics in (("PyTorch", of_torch, TORCH), ("llama.cpp", of_llama_cpp, LLAMA_CPP)):
+            for kind in a.only:
+                if engine == "llama.cpp" and "metadata" not in KINDS[kind]:
+                    continue
+                for arithmetic in arithmetics:
+                    for kept in ("all taps", "logits"):
+                        factor, said, lies = smallest(a.command, make, folder, arithmetic, kind, kept)
+                        wrong += lies
+                        rows.append({"engine": engine, "arithmetic": arithmetic, "mistake": kind, "kept": kept, "smallest": factor, "tried": said})
+                        tried = ", ".join(f"{s['factor']}: {s['said']}" for s in said)
+                        print(f"{engine:9} {arithmetic:6} {kind:21} {kept:8} smallest named: x {factor}   {tried}{'   WRONG' if lies else ''}", flush=True)
     if a.json:
         a.json.write_text(json.dumps(rows, indent=1))
+    if a.docs:
+        (HERE.parent / "docs" / "SMALLEST.md").write_text(page(rows))
     sys.exit(1 if wrong else 0)
 
 

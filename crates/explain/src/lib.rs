@@ -22,5 +22,6 @@ mod settle;
 mod together;
 mod tune;
 mod unmasked;
+mod unpack;
 
 pub use residual::Fit;

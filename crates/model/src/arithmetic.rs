@@ -1,7 +1,7 @@
 //! In what arithmetic is a step carried out? f64, f32, f16 or bf16 as PyTorch, or llama.cpp's own.
 
 use firstdiff_core::{self as core, Activations, RopePairing, quantise};
-use ndarray::{Array2, Array3, ArrayD, ArrayViewD, Axis, Zip};
+use ndarray::{Array2, Array3, ArrayD, ArrayView2, ArrayViewD, Axis, Zip};
 
 use crate::error::ModelError;
 use crate::eval::{Chunk, Evaluation, Out};
@@ -141,6 +141,14 @@ fn asked(storage: Storage) -> Option<Activations> {
         }),
         _ => None,
     }
+}
+
+/// The rows x \[T,in\] as ggml multiplies them with a weight stored in `storage`: rounded as that type asks, or as they are.
+///
+/// # Errors
+/// When the rows do not divide into the type's blocks.
+pub fn ggml_activations(x: ArrayView2<'_, f32>, storage: Storage) -> Result<Array2<f32>, core::OpError> {
+    asked(storage).map_or_else(|| Ok(x.to_owned()), |kind| Ok(quantise(x, kind)?.values))
 }
 
 fn ggml_linear(step: &Evaluation<'_, f32>, heads: Option<usize>) -> Out<ArrayD<f32>> {

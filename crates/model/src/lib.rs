@@ -31,7 +31,7 @@ mod run;
 mod storage;
 mod weights;
 
-pub use arithmetic::{Cache, Profile, eval_step_in};
+pub use arithmetic::{Cache, Profile, eval_step_in, ggml_activations};
 pub use config::{Config, Window};
 pub use error::ModelError;
 pub use eval::{Chunk, eval_step};

@@ -199,6 +199,11 @@ impl<'a> WeightView<'a> {
         self.bytes
     }
 
+    /// The same tensor with other bytes in the place of its own; `None` where there are not as many.
+    pub fn with_bytes(self, bytes: &'a [u8]) -> Option<WeightView<'a>> {
+        (bytes.len() == self.bytes.len()).then_some(WeightView { bytes, ..self })
+    }
+
     /// The same, its values rounded to `half` as they are read.
     pub(crate) fn rounded(self, half: Option<Half>) -> WeightView<'a> {
         WeightView { half, ..self }

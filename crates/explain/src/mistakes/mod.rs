@@ -17,7 +17,10 @@ mod words;
 use std::sync::Arc;
 
 use firstdiff_core as core;
-use firstdiff_model::{Chunk, Half, Model, Op, Profile, Role, Rope, Scores, Step, WeightRef, eval_step, eval_step_in};
+use firstdiff_model::{
+    Chunk, Half, Model, Op, Profile, Role, Rope, Scores, Step, WeightRef, WeightView, eval_step, eval_step_in, ggml,
+    ggml_activations,
+};
 use firstdiff_trace::{Site, Tap};
 use ndarray::{Array2, ArrayD, ArrayView2, Axis, Ix2};
 use rayon::prelude::*;
@@ -255,7 +258,7 @@ impl At<'_> {
         const PARTS: usize = 16;
         let [out, inner] = self.matrix_shape()?;
         let view = self.model.weights.view(*self.step.weights.first()?).ok()?;
-        let x = flat(self.input(0)?)?;
+        let x = self.multiplied()?;
         let rows = out.div_ceil(PARTS);
         let part = |part: usize| -> Array2<f64> {
             let mut y = Array2::<f64>::zeros((x.nrows(), out));
@@ -282,6 +285,17 @@ impl At<'_> {
         self.biased(parts.into_iter().reduce(|a, b| a + b)?)
     }
 
+    /// The product with the step's matrix after each of its blocks was rewritten.
+    fn unpacked(&self, kind: ggml::Type, rewrite: fn(ggml::Type, &mut [u8])) -> Out {
+        let view = self.model.weights.view(*self.step.weights.first()?).ok()?;
+        let mut bytes = view.bytes().to_vec();
+        bytes.chunks_exact_mut(kind.block_bytes()).for_each(|block| rewrite(kind, block));
+        let view = view.with_bytes(&bytes).filter(WeightView::is_plain)?;
+        let read =
+            |row: &mut [f32], o: usize| row.iter_mut().zip(&view.rows::<f32>(o..o + 1)).for_each(|(to, &x)| *to = x);
+        self.product_by(read, self.matrix_shape()?)
+    }
+
     /// The product with a matrix \[out,in\] whose rows are made from all stored elements, and the bias; of an embedding, its rows.
     fn product(&self, row: impl Fn(&[f32], &mut [f32], usize) + Sync, shape: [usize; 2]) -> Out {
         let view = self.model.weights.view(*self.step.weights.first()?).ok()?;
@@ -290,16 +304,21 @@ impl At<'_> {
             flat.as_slice_mut()?.get_mut(unread..)?.fill(0.0);
         }
         let flat = flat.as_slice()?;
+        self.product_by(|out, o| row(flat, out, o), shape)
+    }
+
+    /// The same, each row made by itself.
+    fn product_by(&self, row: impl Fn(&mut [f32], usize) + Sync, shape: [usize; 2]) -> Out {
         if let Op::Embedding { scale } = self.step.op {
             let mut out = Array2::<f32>::zeros((self.chunk.tokens.len(), shape[1]));
             for (&token, mut out) in self.chunk.tokens.iter().zip(out.rows_mut()) {
-                row(flat, out.as_slice_mut()?, token as usize);
+                row(out.as_slice_mut()?, token as usize);
             }
             return Some(self.kept(out.into_dyn().mapv(|x| f64::from(x) * scale)));
         }
         let mut matrix = Array2::<f32>::zeros((shape[0], shape[1]));
         let rows: Vec<_> = matrix.as_slice_mut()?.chunks_mut(shape[1].max(1)).enumerate().collect();
-        rows.into_par_iter().for_each(|(o, out)| row(flat, out, o));
+        rows.into_par_iter().for_each(|(o, out)| row(out, o));
         if let Some(half) = half(self.profile) {
             matrix.mapv_inplace(|x| half.round(x));
         }
@@ -308,12 +327,20 @@ impl At<'_> {
 
     /// The step's input times a matrix \[out,in\], and the step's own bias.
     fn times(&self, matrix: ArrayView2<'_, f32>) -> Out {
-        let x = flat(self.input(0)?)?;
+        let x = self.multiplied()?;
         self.biased(if self.profile == Profile::Exact {
-            core::linear(x, matrix.mapv(f64::from).view(), None).ok()?
+            core::linear(x.view(), matrix.mapv(f64::from).view(), None).ok()?
         } else {
             core::linear(x.mapv(|x| x as f32).view(), matrix, None).ok()?.mapv(f64::from)
         })
+    }
+
+    /// The step's input as the profile multiplies it with the step's matrix.
+    fn multiplied(&self) -> Option<Array2<f64>> {
+        let x = flat(self.input(0)?)?;
+        let Profile::Ggml { .. } = self.profile else { return Some(x.to_owned()) };
+        let storage = self.model.weights.view(*self.step.weights.first()?).ok()?.storage();
+        Some(ggml_activations(x.mapv(|x| x as f32).view(), storage).ok()?.mapv(f64::from))
     }
 
     /// A product \[T,out\] as the step leaves it: the bias added, rounded, split into heads.

@@ -5,6 +5,7 @@ use half::{bf16, f16};
 use serde_json::json;
 
 use super::{List, matrix_shape};
+use crate::unpack::misreadings;
 
 pub(super) fn listed(list: &mut List<'_>) {
     let Some(&weight) = list.step.weights.first() else { return };
@@ -27,6 +28,9 @@ pub(super) fn listed(list: &mut List<'_>) {
         }
         Storage::Block(kind) => {
             let block = kind.block_len();
+            for way in misreadings(kind) {
+                list.add(way.id, vec![("kind", json!(way.kind))], move |at| at.unpacked(kind, way.rewrite));
+            }
             // So many bytes are read, the rest of the elements stays 0.
             for (name, read) in [("numel/2", count / 2), ("numel", count), ("numel/4", count / 4)] {
                 let whole = read / kind.block_bytes() * block;

@@ -3,6 +3,7 @@
 use firstdiff_model::{Storage, ggml};
 
 use super::diagnose::near;
+use crate::unpack::misreadings;
 
 /// NMSE below which a part comes out.
 const RIGHT: f64 = 1e-9;
@@ -29,33 +30,16 @@ pub(crate) fn diagnose(a: &[f32], b: &[f32], storage: Storage) -> Option<(&'stat
     order.or_else(|| scaled(a, b, group, block)).or_else(|| if split { high_bits(a, b, group) } else { None })
 }
 
-/// A's blocks read with the two nibbles of a byte as neighbours: where they lie, and whether B comes out.
-pub(crate) fn nibbles(kind: ggml::Type, bytes: &[u8], b: &[f32]) -> Option<(&'static str, String, f64)> {
-    // Where the bytes of nibbles begin, and how many belong together.
-    let (start, run, runs) = match kind {
-        ggml::Type::Q4_0 | ggml::Type::IQ4NL => (2, 16, 1),
-        ggml::Type::Q4_1 => (4, 16, 1),
-        ggml::Type::Q5_0 => (6, 16, 1),
-        ggml::Type::Q5_1 => (8, 16, 1),
-        ggml::Type::Q4K => (16, 32, 4),
-        ggml::Type::Q5K => (48, 32, 4),
-        ggml::Type::IQ4XS => (8, 16, 8),
-        _ => return None,
-    };
-    let mut read = bytes.to_vec();
-    for block in read.chunks_exact_mut(kind.block_bytes()) {
-        for run in block[start..start + run * runs].chunks_exact_mut(run) {
-            let stored = run.to_vec();
-            let nibble = |element: usize| stored[element / 2] >> (4 * (element % 2)) & 15;
-            let count = run.len();
-            run.iter_mut().enumerate().for_each(|(l, byte)| *byte = nibble(l) | nibble(count + l) << 4);
-        }
-    }
-    let mut values = vec![0.0; b.len()];
-    kind.dequantise(&read, &mut values);
-    let residual = near(&values, b);
-    let note = format!("the two nibbles of a byte taken for neighbours; they are {run} elements apart");
-    (residual < RIGHT).then_some(("dequant-nibbles", note, residual))
+/// A's blocks unpacked in each of the wrong ways that are known: which gives B.
+pub(crate) fn misread(kind: ggml::Type, bytes: &[u8], b: &[f32]) -> Option<(&'static str, String, f64)> {
+    misreadings(kind).into_iter().find_map(|way| {
+        let mut read = bytes.to_vec();
+        read.chunks_exact_mut(kind.block_bytes()).for_each(|block| (way.rewrite)(kind, block));
+        let mut values = vec![0.0; b.len()];
+        kind.dequantise(&read, &mut values);
+        let residual = near(&values, b);
+        (residual < RIGHT).then(|| (way.id, way.kind.to_owned(), residual))
+    })
 }
 
 /// The elements of each block in one other order, the same for all.

@@ -28,7 +28,7 @@ pub(super) fn values(pair: &Pair<'_>) -> Option<Diagnosis> {
             if pair.right.storage().is_some_and(Storage::is_quantised) {
                 return None;
             }
-            let nibbles = pair.left.blocks().and_then(|(kind, bytes)| blocks::nibbles(kind, bytes, &b));
+            let nibbles = pair.left.blocks().and_then(|(kind, bytes)| blocks::misread(kind, bytes, &b));
             nibbles
                 .or_else(|| blocks::diagnose(&a, &b, storage))
                 .and_then(|(cause, note, residual)| found(cause, note, residual))
