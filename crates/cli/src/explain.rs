@@ -174,6 +174,9 @@ impl Explained {
                 screen.line(&format!("    {}", cause::proof(finding)));
                 let mend = cause::mend(&self.session.given.model, cause.id, finding);
                 screen.line(&format!("    {} {mend}", paint(DIM, "mend:")));
+                if verbose && !finding.tried.is_empty() {
+                    screen.line(&format!("    tried, and what each leaves: {}", tried(finding, true).join(", ")));
+                }
             }
             _ => self.open_finding(screen, finding, &place, verbose),
         }
@@ -201,12 +204,7 @@ impl Explained {
                 format!("nearest, but not it: {} leaves NMSE {}", near.join(" with "), number(finding.residual_nmse));
             screen.line(&format!("    {text}"));
         }
-        let mut tried: Vec<(&str, f64)> = finding.tried.iter().map(|(id, r)| (*id, *r)).collect();
-        tried.sort_by(|a, b| a.1.total_cmp(&b.1));
-        let words: Vec<String> = tried
-            .iter()
-            .map(|(id, r)| if verbose { format!("{id} ({})", number(*r)) } else { (*id).to_owned() })
-            .collect();
+        let words = tried(finding, verbose);
         if !words.is_empty() {
             let text = if verbose { words.join(", ") } else { shorten(&words, 8) };
             screen.line(&format!("    ruled out: {text}"));
@@ -280,6 +278,14 @@ impl Explained {
         }
         out
     }
+}
+
+/// The ids that were tried, the nearest first, and what each leaves where that is asked.
+fn tried(finding: &Finding, verbose: bool) -> Vec<String> {
+    let mut tried: Vec<(&str, f64)> = finding.tried.iter().map(|(id, r)| (*id, *r)).collect();
+    tried.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let word = |(id, r): &(&str, f64)| if verbose { format!("{id} ({})", number(*r)) } else { (*id).to_owned() };
+    tried.iter().map(word).collect()
 }
 
 /// `layers 0-2, q_rope and k_rope`.

@@ -97,6 +97,11 @@ impl CandidateArgs {
                 decode_tokens.len()
             );
         }
+        if let Some(Rows::List(list)) = &args.rows
+            && let Some(row) = list.iter().find(|&&row| row >= tokens.len())
+        {
+            bail!("--rows {row}: the run has {} tokens, the last at position {}", tokens.len(), tokens.len() - 1);
+        }
         let profile = arithmetic(named, cache);
         let rows = args.rows.clone();
         let options = Options { profile, tokens, tokens_are_known, decode_tokens, rows };

@@ -212,9 +212,8 @@ fn grouped(mut all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate> {
                 e.with.is_empty() || e.with.iter().all(|site| !sites.contains(site) || there.contains(site))
             });
             // What is one piece of code, or one reader of files, for all matrices.
-            let everywhere = ["precision", "weight-stride", "storage-type", "dequant-"]
-                .iter()
-                .any(|id| key.starts_with(id));
+            let everywhere =
+                ["precision", "weight-stride", "storage-type", "dequant-"].iter().any(|id| key.starts_with(id));
             if there.is_empty() || everywhere && layered && scope.len() < 7 || !complete || !seen.insert(there.clone())
             {
                 continue;

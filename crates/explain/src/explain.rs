@@ -71,7 +71,7 @@ pub struct Finding {
     pub alternatives: Vec<Cause>,
     /// Taps between the recorded ones: the fault may be in any of them. Only where there is no cause.
     pub through: Vec<Tap>,
-    /// The best residual of every id that was tried, where none is it.
+    /// The best residual of every id that was tried.
     pub tried: BTreeMap<&'static str, f64>,
     /// Mistakes and sets of them whose turn did not come in the time given.
     pub untried: usize,
@@ -387,6 +387,10 @@ fn findings(model: &Model, places: Vec<Explained>) -> Vec<Finding> {
             }
             finding.taps.extend(mistake.edits.iter().map(|e| e.tap));
             finding.shown_at.push(explained.place);
+            for (id, left) in &explained.found.tried {
+                let best = finding.tried.entry(id).or_insert(*left);
+                *best = best.min(*left);
+            }
             finding.residual_nmse = finding.residual_nmse.max(best.residual);
             finding.base_nmse = finding.base_nmse.max(explained.found.base);
             // What can stand in its place beside the same others.
