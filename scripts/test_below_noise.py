@@ -10,6 +10,7 @@ the logits alone. Exit code 1 if a cause is stated that is not the one planted. 
 
 import argparse
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -40,6 +41,7 @@ KINDS = {
 }
 # What is the same to whoever sees no scores: q times 1.01 and scores times 1.01.
 SAME = {"rope-attention-factor": {"score-scale"}, "score-scale": {"rope-attention-factor"}}
+KEPT = ("all taps", "logits")
 TORCH, LLAMA_CPP = ("f32", "bf16", "f16"), ("F32", "F16", "Q8_0", "Q4_K_M")
 
 
@@ -50,7 +52,7 @@ def run(*command):
 
 
 def explained(command, model, dump):
-    done = subprocess.run([command, "explain", model, dump, "--json", "-"], capture_output=True, text=True)
+    done = subprocess.run([command, "explain", model, dump, "--json", "-", "--faults", "1", "--seconds", "10"], capture_output=True, text=True)
     if done.returncode == 2:
         return "incomparable", []
     report = json.loads(done.stdout)
@@ -84,9 +86,27 @@ def of_torch(folder, arithmetic, kind, factor):
     if "config" in how:
         config[how["config"]] = how.get("value") or config.get(how["config"]) * factor
     (faulty / "config.json").write_text(json.dumps(config))
-    code = how.get("torch", "").format(factor=factor) + "\nimport sys, dump_torch\nsys.exit(dump_torch.main())"
-    run(sys.executable, "-c", code, faulty, "-o", dump, "--tokens", TOKENS, "--dtype", arithmetic)
+    in_a_fork(how.get("torch", "").format(factor=factor), [faulty, "-o", dump, "--tokens", TOKENS, "--dtype", arithmetic])
     return right, dump
+
+
+def in_a_fork(change, arguments):
+    """dump_torch.py after `change`, in a copy of this process: the import of PyTorch takes longer than the run."""
+    import dump_torch
+    import transformers.models.llama.modeling_llama  # noqa: F401
+
+    def child():
+        exec(change, {})
+        sys.stderr = open(os.devnull, "w")
+        sys.argv = ["dump_torch.py", *map(str, arguments)]
+        sys.exit(dump_torch.main())
+
+    sys.stdout.flush()
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    if process.exitcode:
+        sys.exit(f"dump_torch.py {arguments} failed")
 
 
 def with_key(source, target, key, value):
@@ -107,21 +127,25 @@ def with_key(source, target, key, value):
     writer.close()
 
 
-def smallest(command, make, folder, arithmetic, kind, kept):
-    """The smallest factor at which the kind is named, all that was said, and how often another was."""
-    said, wrong = [], 0
+def smallest(command, make, folder, arithmetic, kind):
+    """For all taps and for the logits: the smallest factor at which the kind is named, all that was said, and how often another was."""
+    out = {kept: {"smallest": None, "tried": [], "wrong": 0} for kept in KEPT}
     for factor in KINDS[kind]["factors"]:
-        model, dump = make(folder, arithmetic, kind, factor)
-        if kept == "logits":
-            cut(dump, folder / "cut", kept)
-        verdict, causes = explained(command, model, folder / "cut" if kept == "logits" else dump)
-        right = {kind} | (SAME.get(kind, set()) if kept == "logits" else set())
-        wrong += any(not right & set(cause) for cause in causes)
-        named = any(right & set(cause) for cause in causes)
-        said.append({"factor": factor, "said": "named" if named else verdict, "causes": causes})
-        if [s["said"] == "named" for s in said[-2:]] == [False, False]:
+        # Two in a row that are not named: smaller ones are not tried.
+        open_ = [kept for kept in KEPT if [t["said"] == "named" for t in out[kept]["tried"][-2:]] != [False, False]]
+        if not open_:
             break
-    return min((s["factor"] for s in said if s["said"] == "named"), default=None), said, wrong
+        model, dump = make(folder, arithmetic, kind, factor)
+        for kept in open_:
+            cut(dump, folder / "cut", kept)
+            verdict, causes = explained(command, model, folder / "cut")
+            right = {kind} | (SAME.get(kind, set()) if kept == "logits" else set())
+            named = any(right & set(cause) for cause in causes)
+            of = out[kept]
+            of["wrong"] += any(not right & set(cause) for cause in causes)
+            of["tried"].append({"factor": factor, "said": "named" if named else verdict, "causes": causes})
+            of["smallest"] = factor if named else of["smallest"]
+    return out
 
 
 def page(rows):
@@ -130,7 +154,7 @@ def page(rows):
             "A cell is the smallest factor tried at which `explain` names the mistake; `-`: none of those tried; empty: the engine cannot be made to do it.",
             "Written by `python scripts/test_below_noise.py --docs`."]
     columns = [("PyTorch", a) for a in TORCH] + [("llama.cpp", a) for a in LLAMA_CPP]
-    for kept in ("all taps", "logits"):
+    for kept in KEPT:
         text += ["", f"## {'Every tap recorded' if kept == 'all taps' else 'The logits alone'}", "",
                  "| mistake | what is multiplied | " + " | ".join(f"{e} {a}" for e, a in columns) + " |", "|---|---|" + "---|" * len(columns)]
         for kind, how in KINDS.items():
@@ -163,12 +187,12 @@ def main():
                 if engine == "llama.cpp" and "metadata" not in KINDS[kind]:
                     continue
                 for arithmetic in arithmetics:
-                    for kept in ("all taps", "logits"):
-                        factor, said, lies = smallest(a.command, make, folder, arithmetic, kind, kept)
-                        wrong += lies
-                        rows.append({"engine": engine, "arithmetic": arithmetic, "mistake": kind, "kept": kept, "smallest": factor, "tried": said})
-                        tried = ", ".join(f"{s['factor']}: {s['said']}" for s in said)
-                        print(f"{engine:9} {arithmetic:6} {kind:21} {kept:8} smallest named: x {factor}   {tried}{'   WRONG' if lies else ''}", flush=True)
+                    for kept, found in smallest(a.command, make, folder, arithmetic, kind).items():
+                        wrong += found["wrong"]
+                        rows.append({"engine": engine, "arithmetic": arithmetic, "mistake": kind, "kept": kept, **found})
+                        tried = ", ".join(f"{t['factor']}: {t['said']}" for t in found["tried"])
+                        print(f"{engine:9} {arithmetic:6} {kind:21} {kept:8} smallest named: x {found['smallest']}   {tried}"
+                              f"{'   WRONG' if found['wrong'] else ''}", flush=True)
     if a.json:
         a.json.write_text(json.dumps(rows, indent=1))
     if a.docs:

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use firstdiff_compare::{Place, number};
+use firstdiff_compare::{Place, Status, number};
 use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match, explain};
 use firstdiff_explain::mistakes::{advice, what};
 use firstdiff_model::{Model, Op};
@@ -47,8 +47,8 @@ pub enum Why {
     Right,
 }
 
-/// Why a candidate parts from its reference at `place`; nothing where a moment does not tell.
-pub(crate) fn beside(model: &Path, session: &Session, place: Place) -> Option<Why> {
+/// Why a candidate parts from its reference at `place`, where all it reads was compared or not; nothing where a moment does not tell.
+pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree: bool) -> Option<Why> {
     let meta = session.reference.meta();
     let tokens = |own: &Option<Vec<i64>>, other: &Option<Vec<i64>>| {
         own.as_ref().or(other.as_ref()).and_then(|tokens| crate::session::ids(tokens).ok())
@@ -73,9 +73,15 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place) -> Option<Wh
             json: json(&given.model, finding),
         });
     }
-    let judged = explanation.replay.taps.iter().find(|t| t.report.place == place)?;
-    (judged.report.status.agrees() && judged.through.is_empty() && judged.report.positions.is_none())
-        .then_some(Why::Right)
+    let taps = &explanation.replay.taps;
+    let judged = taps.iter().find(|t| t.report.place == place)?;
+    let blameless = inputs_agree && taps.iter().all(|t| t.report.status != Status::Diverged);
+    (blameless
+        && explanation.replay.warnings.is_empty()
+        && judged.report.status.agrees()
+        && judged.through.is_empty()
+        && judged.report.positions.is_none())
+    .then_some(Why::Right)
 }
 
 /// The proved cause of what one recorded tap shows.

@@ -37,7 +37,7 @@ pub(crate) struct ExplainArgs {
     /// How many mistakes at once to try between two recorded taps
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=5))]
     faults: u8,
-    /// Seconds for the combinations of each stretch
+    /// Seconds for each kind of search in each stretch (single mistakes take four times as long at most); not a limit for the whole
     #[arg(long, default_value_t = 60.0)]
     seconds: f64,
     /// Try these ids of the catalogue only
@@ -61,7 +61,10 @@ pub(crate) struct ExplainArgs {
 pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
     for id in &args.only {
         if what(id).is_empty() {
-            bail!("--only {id}: no such id; they are {}", ids().join(", "));
+            let stem = id.split('-').next().unwrap_or_default();
+            let near: Vec<&str> = ids().into_iter().filter(|known| known.starts_with(stem)).collect();
+            let near = if near.is_empty() { ids() } else { near };
+            bail!("--only {id}: no such id; there is {}", near.join(", "));
         }
     }
     let effort =
@@ -189,12 +192,12 @@ impl Explained {
     fn open_finding(&self, screen: &mut Screen, finding: &Finding, place: &str, verbose: bool) {
         let shown = |t: &&Replayed| finding.shown_at.contains(&t.report.place);
         let reason = self.session.replay.taps.iter().find(shown).and_then(|t| t.report.reason.clone());
-        screen.line(&format!(
-            "  {}: {}, no known mistake reproduces it (NMSE {})",
-            paint(BOLD, place),
-            finding.op,
-            number(finding.base_nmse)
-        ));
+        let what = match finding.through.len() {
+            0 => finding.op.clone(),
+            n => format!("wrong from one of {} operations up to here", n + 1),
+        };
+        let nmse = number(finding.base_nmse);
+        screen.line(&format!("  {}: {what}, no known mistake reproduces it (NMSE {nmse})", paint(BOLD, place)));
         if let Some(reason) = reason.filter(|reason| !reason.starts_with("NMSE")) {
             screen.line(&format!("    {}", safe(&reason)));
         }

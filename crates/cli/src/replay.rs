@@ -80,11 +80,18 @@ impl Session {
             self.replay.taps.iter().filter(misfits).count(),
             self.replay.taps.iter().filter(|t| t.report.reason.as_deref() != Some("not recorded")).count(),
         );
+        let first_misfit = || {
+            let first = self.replay.taps.iter().find(misfits);
+            first.map_or(String::new(), |t| {
+                format!("{}: {}", t.report.place, t.report.reason.as_deref().unwrap_or_default())
+            })
+        };
         match (wrong, right) {
             _ if misfit * 4 > held => Verdict::Incomparable(format!(
-                "{} of {} have shapes that are not this model's: is it another model's dump?",
+                "{} of {} have shapes that are not this model's ({}): is it another model's dump, or of other tokens?",
                 misfit,
-                taps_in_words(held)
+                taps_in_words(held),
+                first_misfit()
             )),
             (0, _) if !unclear.is_empty() => Verdict::Incomparable(format!(
                 "{} are off by no more than {} rounding costs, but are not its numbers (first {}): nobody can tell; {right} are right",
@@ -94,10 +101,10 @@ impl Session {
             )),
             (0, 0) => Verdict::Incomparable(self.nothing()),
             (0, _) if misfit > 0 => Verdict::Incomparable(format!(
-                "{} of {} have another shape than the model gives them (first {}); what could be judged is right",
+                "{} of {} have another shape than the model gives them ({}); what could be judged is right",
                 misfit,
                 taps_in_words(held),
-                self.replay.taps.iter().find(misfits).map_or(String::new(), |t| t.report.place.to_string())
+                first_misfit()
             )),
             (0, _) if only_table => Verdict::Incomparable("nothing but the embedding could be judged".into()),
             (0, _) => Verdict::Parity,

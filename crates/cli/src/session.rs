@@ -151,8 +151,10 @@ impl Session {
         let mut report = compare(&self.reference, &self.candidate, &self.graph, &self.options, step)?;
         bar.finish();
         report.warnings.extend(self.warnings.iter().cloned());
-        let first = report.first.as_ref().map(|first| report.taps[first.index].place);
-        let why = self.model.as_ref().zip(first).and_then(|(model, first)| crate::cause::beside(model, &self, first));
+        let why = self.model.as_ref().zip(report.first.as_ref()).and_then(|(model, first)| {
+            let inputs_agree = first.unchecked_between.is_empty() && !first.unseen_keys;
+            crate::cause::beside(model, &self, report.taps[first.index].place, inputs_agree)
+        });
         Ok(Judged { session: self, report, why })
     }
 }

@@ -127,6 +127,12 @@ impl Search<'_, '_> {
     }
 }
 
+/// Mistakes of which one step has one at most: a bias is added once less or once more, and a norm divides by one thing.
+const EITHER_OR: &[&[&str]] = &[
+    &["bias-omitted", "bias-twice"],
+    &["norm-width", "norm-sum", "norm-eps", "norm-eps-outside", "norm-axis", "norm-omitted", "final-norm-omitted"],
+];
+
 /// The sets of a beam, each with one more candidate.
 pub(crate) fn extended(beam: &[Vec<usize>], by: &[usize], candidates: &[Candidate]) -> Vec<Vec<usize>> {
     let mut known = HashSet::new();
@@ -135,6 +141,17 @@ pub(crate) fn extended(beam: &[Vec<usize>], by: &[usize], candidates: &[Candidat
         for &at in by {
             let rounding = |at: usize| candidates[at].id() == "precision";
             if !set.is_empty() && (rounding(at) || set.iter().any(|&other| rounding(other))) {
+                continue;
+            }
+            // Two mistakes in one step are as many as its numbers tell apart.
+            let crowded = |tap: Tap| {
+                set.iter().filter(|&&other| candidates[other].edits.iter().any(|e| e.tap == tap)).count() > 1
+            };
+            let contradicts = |&other: &usize| {
+                let alike = |ids: &[&str]| [at, other].iter().all(|&at| ids.contains(&candidates[at].id()));
+                overlap(&candidates[other], &candidates[at]) && EITHER_OR.iter().any(|ids| alike(ids))
+            };
+            if set.iter().any(contradicts) || candidates[at].edits.iter().any(|e| crowded(e.tap)) {
                 continue;
             }
             if set.contains(&at)

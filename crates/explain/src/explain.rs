@@ -1,6 +1,6 @@
 //! Why is it wrong? For every operation that replay finds wrong, the mistakes that reproduce it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -109,7 +109,8 @@ pub fn explain(
     let mut replay = run.all(warnings, &mut |done, total| progress("replay", done, total))?;
     let shared: Shared = Mutex::default();
     let begun = Instant::now();
-    let mut walk = Walk { effort, accepted: Vec::new(), places: Vec::new(), dark: HashSet::new(), progress };
+    let right = replay.taps.iter().filter(|t| t.report.status.agrees()).map(|t| t.report.place).collect();
+    let mut walk = Walk { effort, accepted: Vec::new(), places: Vec::new(), dark: HashSet::new(), right, progress };
     for at in 0..replay.taps.len() {
         let place = replay.taps[at].report.place;
         if effort.quick && begun.elapsed() > A_MOMENT {
@@ -119,8 +120,9 @@ pub fn explain(
             walk.visit(&mut run, &shared, step, &mut replay.taps[at])?;
         }
     }
-    let findings = findings(model, walk.places);
-    let mut invisible = if effort.quick { Vec::new() } else { invisible(&run, &shared, &replay, effort)? };
+    let findings = crate::findings::of(model, walk.places);
+    let mut invisible =
+        if effort.quick { Vec::new() } else { crate::invisible::in_what_is_right(&run, &shared, &replay, effort)? };
     invisible.retain(|id| !findings.iter().any(|f| f.cause.as_ref().is_some_and(|c| c.id == id)));
     Ok(Explanation { replay, findings, invisible })
 }
@@ -128,52 +130,19 @@ pub fn explain(
 /// What a quick search may take in all, once replayed.
 const A_MOMENT: Duration = Duration::from_secs(5);
 
-/// Ids that would have changed nothing, or no more than rounding, wherever they could have been made in what was judged right: looked for in the
-/// first layer, in the prefill and in the last step.
-fn invisible(run: &Run<'_>, shared: &Shared, replay: &Replay, effort: &Effort) -> Result<Vec<String>, ReplayError> {
-    let steps = replay.taps.iter().filter(|t| t.report.status != Status::Unchecked).map(|t| t.report.place.step);
-    let last = steps.max().unwrap_or(0);
-    let mut seen: BTreeMap<&'static str, bool> = BTreeMap::new();
-    let search = Search { run, shared, effort, accepted: &[] };
-    for tap in &replay.taps {
-        let place = tap.report.place;
-        let probed = place.tap.layer.unwrap_or(0) == 0 && (place.step == 0 || place.step == last);
-        let Some(step) = run.recorded.model.plan.step(place.tap).filter(|_| probed && tap.report.status.agrees())
-        else {
-            continue;
-        };
-        if elements(run.recorded.model, step) > LARGE || !tap.through.is_empty() || !run.recorded.is_whole(place) {
-            continue;
-        }
-        let Some((own, _)) = own(run, place)? else { continue };
-        let target = Target::new(run, step, place, own, None, None);
-        for candidate in search.candidates(&target).iter().filter(|c| c.id() != "precision") {
-            let edits: Vec<&Edit> = candidate.edits.iter().collect();
-            let known = seen.entry(candidate.id()).or_insert(false);
-            *known = *known
-                || search.value(&target, &edits, run.profile).is_some()
-                    && search.proved(&target, &edits, f64::INFINITY).is_none();
-        }
-    }
-    Ok(seen.into_iter().filter(|(_, shows)| !shows).map(|(id, _)| id.to_owned()).collect())
-}
-
 /// Elements of a step's matrix.
-fn elements(model: &Model, step: &Step) -> usize {
+pub(crate) fn elements(model: &Model, step: &Step) -> usize {
     step.weights.first().and_then(|&w| model.weights.shape(w)).map_or(0, |shape| shape.iter().product())
 }
 
-/// Matrices above this are not multiplied once more only to say what would not have shown.
-const LARGE: usize = 1 << 22;
-
-/// Nor above this in a quick search.
+/// Matrices above this are left alone in a quick search.
 const HUGE: usize = 1 << 24;
 
 /// One recorded tap that is wrong, and what was found.
-struct Explained {
-    place: Place,
-    steps: Vec<Tap>,
-    found: Found,
+pub(crate) struct Explained {
+    pub(crate) place: Place,
+    pub(crate) steps: Vec<Tap>,
+    pub(crate) found: Found,
 }
 
 struct Walk<'p> {
@@ -182,6 +151,8 @@ struct Walk<'p> {
     places: Vec<Explained>,
     /// Steps in which a fault was seen that nothing explains.
     dark: HashSet<Tap>,
+    /// What replay found right.
+    right: HashSet<Place>,
     progress: Progress<'p>,
 }
 
@@ -210,7 +181,9 @@ impl Walk<'_> {
         if partial && (positions.is_none() || rows.is_some()) {
             return Ok(());
         }
-        let target = Target::new(run, step, place, own, positions, rows);
+        let mut target = Target::new(run, step, place, own, positions, rows);
+        let earlier = self.right_before(run, step, place)?;
+        target.from_step = u32::from(earlier.is_some());
         let steps: Vec<Tap> = target.steps.iter().map(|s| s.tap).collect();
         if target.is_stretch() && steps.iter().any(|tap| self.dark.contains(tap)) {
             if partial {
@@ -229,14 +202,8 @@ impl Walk<'_> {
         }
         let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
         let mut found = self.search(&search, &target);
-        if let Some(earlier) = self.right_before(run, step, place)? {
-            // What would have shown in the prefill, where all is right, is no cause of what shows behind it.
-            let stands = |r: &Reproduction| {
-                let edits: Vec<&Edit> = r.mistakes.iter().flat_map(|m| &m.edits).collect();
-                search.proved(&earlier, &edits, f64::INFINITY).is_some()
-            };
-            let (stand, fall): (Vec<_>, Vec<_>) = found.reproduced.into_iter().partition(stands);
-            found.reproduced = if stand.is_empty() { fall } else { stand };
+        if let Some(earlier) = earlier {
+            found.reproduced = self.standing(&search, &earlier, &target, found.reproduced)?;
         }
         match found.reproduced.first() {
             Some(best) => {
@@ -251,6 +218,34 @@ impl Walk<'_> {
         }
         self.places.push(Explained { place, steps, found });
         Ok(())
+    }
+
+    /// Of what reproduces a decode step behind a right prefill, what no right step speaks against: mistakes that would not have shown in the prefill
+    /// either, or else those that are made in decoding only.
+    fn standing<'a>(
+        &self,
+        search: &Search<'_, 'a>,
+        earlier: &Target<'a>,
+        target: &Target<'a>,
+        reproduced: Vec<Reproduction>,
+    ) -> Result<Vec<Reproduction>, ReplayError> {
+        let mut right = Vec::new();
+        let mut places: Vec<Place> = self.right.iter().copied().filter(|p| p.tap == target.place.tap).collect();
+        places.sort_by_key(|p| p.step);
+        for place in places.into_iter().filter(|p| p.step > 0 && search.recorded().is_whole(*p)) {
+            if let Some((own, None)) = own(search.run, place)? {
+                let mut other = Target::new(search.run, target.step, place, own, None, None);
+                other.from_step = target.from_step;
+                right.push(other);
+            }
+        }
+        let holds = |r: &Reproduction, at: &Target<'a>| {
+            let edits: Vec<&Edit> = r.mistakes.iter().flat_map(|m| &m.edits).collect();
+            search.proved(at, &edits, f64::INFINITY).is_some()
+        };
+        let kept = reproduced.into_iter().filter(|r| right.iter().all(|at| holds(r, at)));
+        let (stand, fall): (Vec<_>, Vec<_>) = kept.partition(|r| holds(r, earlier));
+        Ok(if stand.is_empty() { fall } else { stand })
     }
 
     /// Judges what replay cannot: some positions of a tap, where attention needs all. From the nearest whole taps it can be.
@@ -293,7 +288,13 @@ impl Walk<'_> {
             .flat_map(|r| &r.mistakes)
             .map(|m| m.key.as_str())
             .collect();
-        let again: Vec<Candidate> = all.iter().filter(|c| known.contains(c.key.as_str())).cloned().collect();
+        let again = all.iter().filter(|c| known.contains(c.key.as_str())).cloned();
+        // A number that was fitted elsewhere is one number of the engine.
+        let mut numbers = HashSet::new();
+        let new = |old: &&Edit| old.tunable().is_some_and(|(value, _)| numbers.insert((old.id, value.to_bits())));
+        let fitted: Vec<Candidate> = self.accepted.iter().filter(new).flat_map(|old| as_fitted(old, &all)).collect();
+        let mut keys = HashSet::new();
+        let again: Vec<Candidate> = again.chain(fitted).filter(|c| keys.insert((c.key.clone(), taps_of(c)))).collect();
         if !again.is_empty() {
             let effort = Effort { faults: 2.min(search.effort.faults), ..search.effort.clone() };
             let quick = Search { effort: &effort, ..*search }.run(target, again, &tell);
@@ -305,9 +306,20 @@ impl Walk<'_> {
     }
 }
 
+/// The candidates of the same kind as a mistake that was found, with its number.
+fn as_fitted<'c>(found: &Edit, all: &'c [Candidate]) -> impl Iterator<Item = Candidate> + use<'c> {
+    let (id, value) = (found.id, found.tunable().map(|(value, _)| value));
+    let kinds = all.iter().filter(move |c| c.id() == id && c.edits[0].tunable().is_some());
+    kinds.filter_map(move |c| Some(c.tuned(value?)))
+}
+
+fn taps_of(candidate: &Candidate) -> Vec<Tap> {
+    candidate.edits.iter().map(|e| e.tap).collect()
+}
+
 /// What the candidate recorded, and at which positions where not at all.
 #[allow(clippy::type_complexity)]
-fn own(run: &Run<'_>, place: Place) -> Result<Option<(ArrayD<f64>, Option<Vec<usize>>)>, ReplayError> {
+pub(crate) fn own(run: &Run<'_>, place: Place) -> Result<Option<(ArrayD<f64>, Option<Vec<usize>>)>, ReplayError> {
     let positions = match run.recorded.positions(place) {
         None => None,
         Some(rows) => match run.listed(&rows, place) {
@@ -346,176 +358,4 @@ fn row_inputs(
         }
     }
     Ok(Some(inputs))
-}
-
-/// The findings of all places: each cause once.
-fn findings(model: &Model, places: Vec<Explained>) -> Vec<Finding> {
-    let chosen = choose(&places);
-    let mut out: Vec<Finding> = Vec::new();
-    let mut groups: HashMap<String, usize> = HashMap::new();
-    for (explained, chosen) in places.iter().zip(chosen) {
-        let Some(best) = chosen else {
-            unexplained(model, explained, &mut out, &mut groups);
-            continue;
-        };
-        for mistake in &best.mistakes {
-            let at = *groups.entry(mistake.key.clone()).or_insert_with(|| {
-                out.push(Finding {
-                    taps: Vec::new(),
-                    shown_at: Vec::new(),
-                    op: String::new(),
-                    cause: Some(cause(mistake)),
-                    matched: Match::Reproduced,
-                    residual_nmse: 0.0,
-                    base_nmse: 0.0,
-                    alternatives: Vec::new(),
-                    through: Vec::new(),
-                    tried: BTreeMap::new(),
-                    untried: 0,
-                    note: None,
-                });
-                out.len() - 1
-            });
-            let finding = &mut out[at];
-            if let Some(known) = &mut finding.cause {
-                // What follows from the shape of a matrix differs from place to place.
-                let other = |name: &str, value: &serde_json::Value| {
-                    let differs = |e: &Edit| e.params.iter().any(|(n, v)| *n == name && v != value);
-                    mistake.edits.iter().any(differs)
-                };
-                known.params.retain(|(name, value)| !other(name, value));
-            }
-            finding.taps.extend(mistake.edits.iter().map(|e| e.tap));
-            finding.shown_at.push(explained.place);
-            for (id, left) in &explained.found.tried {
-                let best = finding.tried.entry(id).or_insert(*left);
-                *best = best.min(*left);
-            }
-            finding.residual_nmse = finding.residual_nmse.max(best.residual);
-            finding.base_nmse = finding.base_nmse.max(explained.found.base);
-            // What can stand in its place beside the same others.
-            let rest = |r: &Reproduction, without: &str| -> BTreeSet<String> {
-                r.mistakes.iter().map(|m| m.key.clone()).filter(|key| key != without).collect()
-            };
-            let beside = rest(&best, &mistake.key);
-            for other in explained.found.reproduced.iter().filter(|r| r.mistakes.len() == best.mistakes.len()) {
-                let stands_in = other.mistakes.iter().find(|m| rest(other, &m.key) == beside);
-                let same = |m: &&Candidate| m.key.trim_end_matches('\'') == mistake.key.trim_end_matches('\'');
-                if let Some(other) = stands_in.filter(|m| !same(m)).map(cause)
-                    && !finding.alternatives.contains(&other)
-                {
-                    finding.alternatives.push(other);
-                }
-            }
-        }
-    }
-    one_value(&mut out);
-    let order = |tap: Tap| model.plan.steps.iter().position(|s| s.tap == tap).unwrap_or(usize::MAX);
-    for finding in &mut out {
-        finding.taps.sort_by_key(|&tap| order(tap));
-        finding.taps.dedup();
-        let first = finding.taps.first().copied();
-        let probe = finding.cause.as_ref().and_then(|cause| note(cause.id)).map(str::to_owned);
-        finding.note = finding.note.take().or(probe);
-        finding.op = first.and_then(|tap| model.plan.step(tap)).map(|s| s.op.name().to_owned()).unwrap_or_default();
-    }
-    out.sort_by_key(|f| f.taps.first().map_or(usize::MAX, |&tap| order(tap)));
-    out
-}
-
-/// A parameter is one number of an engine. Where each place would need another, the mistake is not the one it looks like.
-fn one_value(findings: &mut [Finding]) {
-    let number = |f: &Finding| -> Option<(&'static str, &'static str, f64)> {
-        let cause = f.cause.as_ref()?;
-        const FREE: [&str; 7] = ["eps", "theta", "factor", "scale", "cap", "width", "stream_factor"];
-        let (name, value) = cause.params.iter().find(|(name, v)| FREE.contains(name) && v.is_number())?;
-        Some((cause.id, name, value.as_f64()?))
-    };
-    let all: Vec<_> = findings.iter().map(number).collect();
-    for (finding, own) in findings.iter_mut().zip(&all) {
-        let Some((id, name, value)) = own else { continue };
-        let others = all.iter().flatten().filter(|(i, n, v)| i == id && n == name && v != value);
-        if others.count() > 0 {
-            finding.matched = Match::Closest;
-            finding.alternatives = finding.cause.take().into_iter().collect();
-            finding.note = Some(format!("each place would need another {name}: it is something like {id}, but not it"));
-        }
-    }
-}
-
-/// What a probe of this mistake must hold, to show it.
-fn note(id: &str) -> Option<&'static str> {
-    match id {
-        "rope-position" => Some(
-            "only differences of positions reach the scores: a shift of all of them does no harm behind q_rope and k_rope",
-        ),
-        _ if id.starts_with("rope-") && id != "rope-attention-factor" => {
-            Some("at position 0 every rotation is right: a probe of the first token alone cannot show this")
-        }
-        _ => None,
-    }
-}
-
-fn cause(mistake: &Candidate) -> Cause {
-    let edit = &mistake.edits[0];
-    let params = if mistake.key == "weight-swapped exchanged" {
-        vec![("kind", "exchanged".into())]
-    } else {
-        edit.params.clone()
-    };
-    Cause { id: edit.id, params }
-}
-
-/// Of each place the way that explains most other places too; a mistake that must show elsewhere, and does not, comes last.
-fn choose(places: &[Explained]) -> Vec<Option<Reproduction>> {
-    let mut shown: HashMap<&str, BTreeSet<Place>> = HashMap::new();
-    for explained in places {
-        for mistake in explained.found.reproduced.iter().flat_map(|r| &r.mistakes) {
-            shown.entry(&mistake.key).or_default().insert(explained.place);
-        }
-    }
-    let lacking = |mistake: &Candidate, place: Place| {
-        let edit = &mistake.edits[0];
-        let needed = edit.with.iter().filter(|site| !mistake.edits.iter().any(|e| e.tap.site == **site));
-        needed
-            .filter(|&&site| {
-                !shown[mistake.key.as_str()]
-                    .iter()
-                    .any(|p| p.step == place.step && p.tap.layer == edit.tap.layer && p.tap.site == site)
-            })
-            .count()
-    };
-    let rank = |r: &Reproduction, place: Place| {
-        let lacking: usize = r.mistakes.iter().map(|m| lacking(m, place)).sum();
-        let places: usize = r.mistakes.iter().map(|m| shown[m.key.as_str()].len()).min().unwrap_or(0);
-        (lacking, std::cmp::Reverse(places))
-    };
-    places.iter().map(|e| e.found.reproduced.iter().min_by_key(|r| rank(r, e.place)).cloned()).collect()
-}
-
-fn unexplained(model: &Model, explained: &Explained, out: &mut Vec<Finding>, groups: &mut HashMap<String, usize>) {
-    let place = explained.place;
-    let matched = if explained.found.closest.is_some() { Match::Closest } else { Match::Unknown };
-    let key = format!("{matched:?} {} {}", place.tap.site.name(), explained.steps.len());
-    let at = *groups.entry(key).or_insert_with(|| {
-        let nearest = explained.found.closest.as_ref();
-        out.push(Finding {
-            taps: Vec::new(),
-            shown_at: Vec::new(),
-            op: model.plan.step(place.tap).map(|s| s.op.name().to_owned()).unwrap_or_default(),
-            cause: None,
-            matched,
-            residual_nmse: nearest.map_or(explained.found.base, |n| n.residual),
-            base_nmse: explained.found.base,
-            alternatives: nearest.map(|n| n.mistakes.iter().map(cause).collect()).unwrap_or_default(),
-            through: explained.steps.iter().copied().filter(|&tap| tap != place.tap).collect(),
-            tried: explained.found.tried.clone(),
-            untried: explained.found.untried,
-            note: None,
-        });
-        out.len() - 1
-    });
-    out[at].taps.push(place.tap);
-    out[at].shown_at.push(place);
-    out[at].base_nmse = out[at].base_nmse.max(explained.found.base);
 }

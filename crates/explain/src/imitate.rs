@@ -28,6 +28,8 @@ pub(crate) struct Imitation<'r, 'a> {
     target: Place,
     /// How many of the tokens are run.
     cut: Option<usize>,
+    /// The first step in which mistakes are made.
+    from: u32,
     memo: HashMap<Place, Option<Value>>,
     touched: HashMap<Place, bool>,
 }
@@ -52,9 +54,15 @@ impl<'r, 'a> Imitation<'r, 'a> {
             edits: by_tap,
             target,
             cut,
+            from: 0,
             memo: HashMap::new(),
             touched: HashMap::new(),
         }
+    }
+
+    /// The same with its mistakes made from a decode step on.
+    pub(crate) fn beginning(self, from: u32) -> Imitation<'r, 'a> {
+        Imitation { from, ..self }
     }
 
     /// The target's value; `None` where it cannot be computed.
@@ -64,7 +72,7 @@ impl<'r, 'a> Imitation<'r, 'a> {
 
     /// What a step reads here, as the candidate recorded it or as computed.
     pub(crate) fn inputs(&mut self, step: &Step, number: u32) -> Option<Vec<ArrayD<f64>>> {
-        let reads = self.reads(step);
+        let reads = self.reads(step, number);
         self.read(step, &reads, number)
     }
 
@@ -117,7 +125,7 @@ impl<'r, 'a> Imitation<'r, 'a> {
         let recorded = self.recorded;
         let step = recorded.model.plan.step(place.tap)?;
         let inputs = self.inputs(step, place.step)?;
-        self.carried_out(step, &inputs, place.step, self.chain(place.tap), 1)
+        self.carried_out(step, &inputs, place.step, self.chain(place), 1)
     }
 
     /// What a step gives on these inputs with these mistakes made in it; the inputs may hold the rows of several runs.
@@ -149,14 +157,15 @@ impl<'r, 'a> Imitation<'r, 'a> {
     }
 
     /// What a step reads here: a mistake may read other taps.
-    fn reads(&self, step: &Step) -> Vec<Tap> {
-        let chain = self.chain(step.tap).iter();
+    fn reads(&self, step: &Step, number: u32) -> Vec<Tap> {
+        let chain = self.chain(Place { tap: step.tap, step: number }).iter();
         chain.map(|e| &e.reads).find(|reads| **reads != step.reads).unwrap_or(&step.reads).clone()
     }
 
     /// The mistakes made in a step.
-    pub(crate) fn chain(&self, tap: Tap) -> &[&'r Edit] {
-        self.edits.get(&tap).map_or(&[], Vec::as_slice)
+    pub(crate) fn chain(&self, place: Place) -> &[&'r Edit] {
+        let made = place.step >= self.from;
+        self.edits.get(&place.tap).filter(|_| made).map_or(&[], Vec::as_slice)
     }
 
     /// Whether a value is to be computed, and is not as in the run without mistakes.
@@ -171,7 +180,7 @@ impl<'r, 'a> Imitation<'r, 'a> {
 
     /// Drops what none of the steps to come reads.
     pub(crate) fn forget(&mut self, to_come: &[&Step]) {
-        let read: HashSet<Tap> = to_come.iter().flat_map(|step| self.reads(step)).collect();
+        let read: HashSet<Tap> = to_come.iter().flat_map(|step| self.reads(step, self.target.step)).collect();
         let target = self.target;
         self.memo.retain(|place, _| *place == target || place.step != target.step || read.contains(&place.tap));
     }
@@ -193,7 +202,7 @@ impl<'r, 'a> Imitation<'r, 'a> {
         if place != self.target && self.recorded.is_whole(place) {
             return false;
         }
-        if self.edits.contains_key(&place.tap) {
+        if !self.chain(place).is_empty() {
             return true;
         }
         let Some(step) = self.recorded.model.plan.step(place.tap) else { return false };

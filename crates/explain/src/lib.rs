@@ -4,6 +4,7 @@
 //! [`replay`](mod@replay) runs every step of a model's Plan on the candidate's own recorded inputs: an error upstream cannot hide one here, so one
 //! run names every wrong operation. [`weights`] lays the tensors of two files against each other, in whatever format they are.
 
+mod doubts;
 mod edges;
 pub mod explain;
 pub mod mistakes;
@@ -11,7 +12,9 @@ pub mod replay;
 pub mod weights;
 
 mod candidates;
+mod findings;
 mod imitate;
+mod invisible;
 mod local;
 mod proof;
 mod recorded;

@@ -12,7 +12,7 @@ use crate::imitate::{Imitation, segment};
 use crate::mistakes::{At, Edit};
 use crate::recorded::Recorded;
 use crate::replay::{Run, joined};
-use crate::right::distance;
+use crate::right::{ROOM, distance};
 use crate::search::{Reproduction, Search};
 
 /// A recorded tap that is not what it should be, and what the search knows of it.
@@ -29,9 +29,17 @@ pub(crate) struct Target<'a> {
     pub(crate) steps: Vec<&'a Step>,
     /// How many of the first tokens are run, where not all.
     cut: Option<usize>,
+    /// The first step in which mistakes are made: what comes before was found right.
+    pub(crate) from_step: u32,
 }
 
 impl<'a> Target<'a> {
+    /// Whether it is one row of a norm, so that any factor on it can be had by many mistakes.
+    pub(crate) fn is_one_factor(&self) -> bool {
+        let rows = self.own.len() / self.own.shape().last().copied().unwrap_or(1).max(1);
+        !self.is_stretch() && rows == 1 && matches!(self.step.op, Op::RmsNorm { .. })
+    }
+
     pub(crate) fn is_stretch(&self) -> bool {
         self.steps.len() > 1
     }
@@ -45,7 +53,7 @@ impl<'a> Target<'a> {
         row_inputs: Option<Vec<ArrayD<f64>>>,
     ) -> Target<'a> {
         let steps = if row_inputs.is_some() { vec![step] } else { segment(&run.recorded, place) };
-        Target { step, place, own, positions, row_inputs, steps, cut: None }
+        Target { step, place, own, positions, row_inputs, steps, cut: None, from_step: 0 }
     }
 
     /// Of the tap's whole value what the candidate recorded.
@@ -97,7 +105,7 @@ impl Search<'_, '_> {
     ) -> Imitation<'s, 's> {
         let before = self.accepted.iter().filter(|old| !edits.iter().any(|e| e.tap == old.tap && e.key() == old.key()));
         let all = edits.iter().copied().chain(before);
-        Imitation::new(self.recorded(), profile, self.shared, all, target.place, target.cut)
+        Imitation::new(self.recorded(), profile, self.shared, all, target.place, target.cut).beginning(target.from_step)
     }
 
     /// A step that looks at each position by itself, at those recorded.
@@ -160,6 +168,13 @@ impl Search<'_, '_> {
         }
         let residual = misfit(&target.own, &narrow).min(misfit(&target.own, &exact));
         let [own, narrow, exact] = without_shared_nan(&target.own, narrow, exact);
+        if self.run.is_coarse()
+            && !target.is_stretch()
+            && matches!(target.step.op, Op::Gated { .. })
+            && !is_near(&own, &narrow)
+        {
+            return None;
+        }
         if edits.iter().any(|e| e.id == "precision") {
             // Another rounding is proved by its own numbers, not by being as large.
             let noise = distance(&exact, &narrow);
@@ -172,7 +187,9 @@ impl Search<'_, '_> {
         let proved = matches!(verdict.report.status, Status::Exact | Status::Rounding) || adds_up;
         // Within what rounding may do is not enough: another mistake of the same size would be, too. A cause takes nearly all of the error away.
         let share = if fine { EXPLAINS } else { EXPLAINS_ROUNDED };
-        let nothing = fine && residual <= LITTLE * distance(&exact, &narrow);
+        let noise = distance(&exact, &narrow);
+        let nothing =
+            fine && (residual <= LITTLE * noise || residual <= ROOM * noise && residual <= EXPLAINS_ROUNDED * base);
         (proved && (residual <= share * base || nothing)).then_some(residual)
     }
 
@@ -220,6 +237,16 @@ fn without_shared_nan(own: &ArrayD<f64>, mut narrow: ArrayD<f64>, mut exact: Arr
         }
     });
     [own, narrow, exact]
+}
+
+/// Whether each value is its counterpart, rounded: of an operation that adds nothing up. 0 is never rounded to anything else.
+fn is_near(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> bool {
+    const ROUNDED: f64 = 1.0 / 64.0;
+    let (energy, count) = imitated.iter().filter(|x| x.is_finite()).fold((0.0, 1.0), |(e, n), x| (e + x * x, n + 1.0));
+    let least = 1e-6 * (energy / count).sqrt();
+    own.iter()
+        .zip(imitated)
+        .all(|(o, i)| !o.is_finite() || !i.is_finite() || (o - i).abs() <= ROUNDED * i.abs() + least)
 }
 
 /// How far an imitation is from the candidate's numbers.

@@ -13,7 +13,7 @@ use ndarray::{ArrayD, Axis, concatenate};
 use crate::local::misplaced;
 use crate::recorded::{Recorded, Unusable};
 use crate::residual::Fit;
-use crate::right::{HALF_ROOM, INPUTS, OWN_ROUNDING, compared, distance, jittered, tolerance};
+use crate::right::{EDGE_ROOM, INPUTS, OWN_ROUNDING, compared, distance, jittered, tolerance};
 
 /// How to judge.
 #[derive(Clone, Debug)]
@@ -118,15 +118,6 @@ pub fn replay(
     run.all(warnings, progress)
 }
 
-/// Taps that the model has not.
-fn outside_the_plan(model: &Model, dump: &Dump) -> Option<String> {
-    let foreign: Vec<String> =
-        dump.entries().iter().filter(|e| model.plan.step(e.tap).is_none()).map(|e| e.tap.to_string()).collect();
-    let some = foreign.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
-    (!foreign.is_empty())
-        .then(|| format!("{} taps are none of this model's and were not looked at: {some}", foreign.len()))
-}
-
 /// Rows below which no channel is looked at by itself over a stretch in a coarse arithmetic.
 const FEW_ROWS: usize = 4;
 
@@ -201,7 +192,7 @@ impl<'a> Run<'a> {
             }
         }
         warnings.extend(self.forgive_unmasked(&mut taps)?);
-        warnings.extend(outside_the_plan(model, self.recorded.dump));
+        warnings.extend(crate::doubts::of(&self.recorded, &taps));
         Ok(Replay { taps, warnings })
     }
 }
@@ -473,8 +464,8 @@ impl Run<'_> {
         let dtype = self.recorded.dump.find(place.tap, place.step).map_or(DType::F64, |e| e.dtype);
         let lost = if self.loses(dtype) || dtype == DType::F32 { storage_nmse(dtype) } else { 0.0 };
         let stored = lost + self.of_inputs.get(&place).copied().unwrap_or(0.0);
-        let edges = HALF_ROOM * self.edges.get(&place).copied().unwrap_or(0.0);
-        let allowed = tolerance(self.profile, noise, stretch).max(edges) + stored;
+        let edges = EDGE_ROOM * self.edges.get(&place).copied().unwrap_or(0.0);
+        let allowed = tolerance(self.profile, noise).max(edges) + stored;
         let judged = |reference: &ArrayD<f64>| compared(step.tap.site, reference, own, self.judged_as(), allowed);
         let (mut outcome, mut metrics, shape) = judged(&right);
         let against_exact = judged(exact);

@@ -121,7 +121,11 @@ impl Hunt<'_, '_, '_> {
         };
         self.remember(&tried);
         self.settle(&mut tried);
+        if self.target.is_one_factor() {
+            return;
+        }
         self.fit(&mut tried, 8 * TUNED);
+        self.factors(&tried);
         if !self.is_found() && !alone.is_empty() {
             let mut alone = self.measure(one(&alone), 1.0, "mistakes in one layer");
             self.settle(&mut alone);
@@ -129,7 +133,9 @@ impl Hunt<'_, '_, '_> {
             tried.extend(alone);
         }
         let singles = tried.clone();
-        for faults in 2..=self.search.effort.faults {
+        // Few tokens have too few numbers to tell several mistakes from others.
+        let few = self.search.recorded().tokens.iter().map(Vec::len).sum::<usize>() < FEW_TOKENS;
+        for faults in 2..=if few { 1 } else { self.search.effort.faults } {
             if self.is_found() {
                 break;
             }
@@ -219,8 +225,22 @@ impl Hunt<'_, '_, '_> {
             return;
         }
         let mut tuned = self.search.tuned(self.target, &mut self.candidates, tried, self.base, most, self.progress);
+        self.remember(&tuned);
         self.settle(&mut tuned);
         tried.extend(tuned);
+    }
+
+    /// Where a factor is the cause, other factors that may have any value give the same: they are to stand beside it.
+    fn factors(&mut self, tried: &Tried) {
+        let named = self.result.reproduced.first().map(|best| &best.mistakes[..]);
+        let Some([named]) = named.filter(|_| self.target.is_stretch()) else { return };
+        if !FACTORS.contains(&named.id()) {
+            return;
+        }
+        let factor = |(set, _): &&(Vec<usize>, Left)| FACTORS.contains(&self.candidates[set[0]].id());
+        let free: Tried = tried.iter().filter(factor).cloned().collect();
+        let mut tuned = self.search.tuned(self.target, &mut self.candidates, &free, self.base, TUNED, self.progress);
+        self.settle(&mut tuned);
     }
 
     fn mistakes(&self, set: &[usize]) -> Vec<Candidate> {
@@ -288,6 +308,17 @@ impl Hunt<'_, '_, '_> {
     }
 }
 
+/// Mistakes that are, or nearly are, a factor on all values.
+const FACTORS: [&str; 7] = [
+    "norm-width",
+    "norm-sum",
+    "score-scale",
+    "residual-scale",
+    "rope-attention-factor",
+    "embed-multiplier",
+    "logit-scale",
+];
+
 /// By how much each of several mistakes must lower what the others leave.
 const MATTERS: f64 = 100.0;
 /// Unproved ones in the order of their residuals, after which no more are looked at.
@@ -302,6 +333,8 @@ const SCREEN: usize = 4;
 const KEPT: usize = 40;
 /// Candidates below which every layer by itself is tried in combinations too.
 const FEW: usize = 400;
+/// Tokens below which mistakes are tried singly only.
+const FEW_TOKENS: usize = 4;
 /// Sets that are grown by one more mistake.
 const WIDE: usize = 24;
 const NARROW: usize = 8;

@@ -42,10 +42,10 @@ impl Search<'_, '_> {
 fn product(runs: &mut [Imitation<'_, '_>], step: &Step, place: Place) {
     let mut alike: Vec<(Vec<&Edit>, Vec<&mut Imitation<'_, '_>>)> = Vec::new();
     for run in runs {
-        if !run.is_computed(place) || run.chain(place.tap).iter().any(|edit| edit.mixes_tokens()) {
+        if !run.is_computed(place) || run.chain(place).iter().any(|edit| edit.mixes_tokens()) {
             continue;
         }
-        let chain = run.chain(place.tap).to_vec();
+        let chain = run.chain(place).to_vec();
         let same = |other: &[&Edit]| chain.len() == other.len() && chain.iter().zip(other).all(|(a, b)| a.is(b));
         match alike.iter_mut().find(|(other, _)| same(other)) {
             Some((_, runs)) => runs.push(run),

@@ -62,7 +62,7 @@ impl Search<'_, '_> {
         out
     }
 
-    /// Fits each free parameter of a set in turn: a scan over a factor of 8 either way, then Brent's search.
+    /// Fits each free parameter of a set in turn: a scan over a factor of 64 either way, then Brent's search.
     fn tune(&self, target: &Target<'_>, mistakes: &mut [Candidate]) -> Option<Left> {
         for at in 0..mistakes.len() {
             let Some((begin, whole)) =
@@ -75,7 +75,7 @@ impl Search<'_, '_> {
             };
             let f = |log: f64| with(log.exp(), mistakes).nmse;
             let step = 8f64.ln() / 6.0;
-            let scan: Vec<f64> = (-6..=6).map(|i| begin.ln() + f64::from(i) * step).collect();
+            let scan: Vec<f64> = (-12..=12).map(|i| begin.ln() + f64::from(i) * step).collect();
             let tuned: Vec<Candidate> = scan.iter().map(|log| mistakes[at].tuned(log.exp())).collect();
             let left = self.residuals(target, &tuned.iter().map(|t| beside(at, t, mistakes)).collect::<Vec<_>>());
             let (rough, _) = scan.into_iter().zip(left).min_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse))?;
@@ -88,7 +88,7 @@ impl Search<'_, '_> {
             let near = if whole {
                 vec![fine.round()]
             } else {
-                vec![snapped(fine, 1e-3), format!("{fine:.5e}").parse().unwrap_or(fine), fine]
+                vec![snapped(fine, 1e-3), snapped(fine, 1e-5), format!("{fine:.5e}").parse().unwrap_or(fine), fine]
             };
             // The plainest number that leaves as little as the best, to rounding.
             let left: Vec<f64> = near.iter().map(|&x| with(x, mistakes).nmse).collect();

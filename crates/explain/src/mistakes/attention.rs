@@ -172,7 +172,7 @@ fn mask(at: &At<'_>, seen: impl Fn(usize, usize, bool) -> bool, fill: f64) -> Ou
     let mut out = open.into_dimensionality::<Ix3>().ok()?;
     let (_, tokens, keys) = out.dim();
     for ((_, t, s), x) in out.indexed_iter_mut() {
-        let query = (keys - tokens) + t;
+        let query = (keys + t).saturating_sub(tokens);
         if !seen(query, s, visible(right, query, s)) {
             *x = fill;
         }
@@ -224,7 +224,7 @@ pub(super) fn softmax(list: &mut List<'_>) {
         let mut out = at.right()?.into_dimensionality::<Ix3>().ok()?;
         let (_, tokens, keys) = out.dim();
         for ((_, t, s), x) in out.indexed_iter_mut() {
-            if !visible(right, keys - tokens + t, s) {
+            if !visible(right, (keys + t).saturating_sub(tokens), s) {
                 *x = 0.0;
             }
         }

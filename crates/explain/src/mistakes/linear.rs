@@ -118,6 +118,10 @@ fn others(list: &mut List<'_>) {
             list.weights("weight-swapped", params(), vec![weight, list.weight(other_bias)]);
         }
         list.weights("weight-swapped", params(), std::iter::once(weight).chain(bias).collect());
+        if bias.is_some() && list.model.weights.holds(list.weight(other_bias)) {
+            let part = [params(), vec![("part", json!("bias"))]].concat();
+            list.weights("weight-swapped", part, vec![own, list.weight(other_bias)]);
+        }
     }
     for (other, name) in list.other_layers(layer) {
         let weight = WeightRef { layer: Some(other), role: own.role };
@@ -220,7 +224,8 @@ fn row_order(list: &mut List<'_>) {
     }
 }
 
-fn permuted(x: ArrayD<f64>, to: QkRows, width: usize) -> Out {
+/// Rows of each head in the order of the other rotation.
+pub(super) fn permuted(x: ArrayD<f64>, to: QkRows, width: usize) -> Out {
     let shape = x.raw_dim();
     let values: Vec<f64> = x.iter().copied().collect();
     ArrayD::from_shape_vec(shape, crate::recorded::reordered(&values, to, width)).ok()

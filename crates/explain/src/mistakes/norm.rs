@@ -85,7 +85,11 @@ fn widths(list: &mut List<'_>, eps: f64) {
 }
 
 fn width_edit(list: &mut List<'_>, eps: f64, other: usize) {
-    let edit = list.tunable("norm-width", "width", other as f64, move |m, at| widened(at, eps, m, width(at)?));
+    let edit = list.tunable("norm-width", "width", other as f64, move |m, at| {
+        let n = width(at)?;
+        // No buffer is that much longer or shorter than its row.
+        (m / n <= 16.0 && n / m <= 16.0).then(|| widened(at, eps, m, n))?
+    });
     edit.params = vec![("width", json!(other))];
     edit.tune.iter_mut().for_each(|tune| tune.whole = true);
 }
@@ -235,14 +239,17 @@ fn over_heads(at: &At<'_>, eps: f64) -> Out {
 
 /// The epsilon of the row of least energy, and the width of a constant factor.
 pub(super) fn fitted(list: &mut List<'_>, eps: f64, seen: &Seen<'_>) {
-    if let Some(other) = fitted_eps(eps, seen) {
+    // The factor of one row can be had by any epsilon, and nearly by some width.
+    let one_row = seen.own.shape().last().is_some_and(|&n| seen.own.len() == n);
+    if let Some(other) = fitted_eps(eps, seen).filter(|_| !one_row) {
         list.op_with("norm-eps", "eps", other, |eps| Op::RmsNorm { eps });
     }
     if let (Some(c), Some(&n)) = (factor(seen.own, seen.right), seen.own.shape().last()) {
         let (whole, used) = (n as f64 * c * c, (n as f64 * c * c).round());
-        if (whole - used).abs() < 1e-5 * used
+        if (whole - used).abs() < if one_row { 1e-6 } else { 1e-5 } * used
+            && (!one_row || used % 8.0 == 0.0)
             && used > 0.0
-            && used < 1e6
+            && used < 16.0 * n as f64
             && used as usize != n
             && !list.edits.iter().any(|e| e.id == "norm-width")
         {

@@ -2,10 +2,11 @@
 
 use firstdiff_core::{self as core, RopePairing, RopeScaling, rope_inv_freq};
 use firstdiff_model::{Half, Op, Rope};
-use firstdiff_trace::Site;
+use firstdiff_trace::{QkRows, Site};
 use ndarray::{ArrayD, ArrayView3, Ix3};
 use serde_json::json;
 
+use super::linear::permuted;
 use super::{At, List, Out, QK_NORM_ORDER, Seen, snapped};
 use crate::tune::least;
 
@@ -55,6 +56,16 @@ pub(super) fn listed(list: &mut List<'_>, right: &Rope) {
         });
     }
     precisions(list);
+    // Rows in the order of the other pairing, rotated by this one
+    let to = if right.pairing == RopePairing::Half { QkRows::Adjacent } else { QkRows::Half };
+    list.add(
+        "qk-row-order",
+        vec![("kind", json!("rows of the other pairing rotated as if they were of this"))],
+        move |at| {
+            let turned = at.on(&[permuted(at.input(0)?.clone(), to, d)?])?;
+            permuted(turned, to.other(), d)
+        },
+    );
     if matches!(list.site(), Site::QRope | Site::KRope) {
         let before = if list.site() == Site::QRope { (Site::Q, Site::QNorm) } else { (Site::K, Site::KNorm) };
         if let (Some(from), Some(_)) = (list.sibling(before.0), list.sibling(before.1)) {

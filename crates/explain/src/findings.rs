@@ -1,0 +1,231 @@
+//! What is said of what was found? Each cause once, with all its places; and what holds in one place only is taken back.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use firstdiff_compare::Place;
+use firstdiff_model::Model;
+use firstdiff_trace::Tap;
+
+use crate::candidates::Candidate;
+use crate::explain::{Cause, Explained, Finding, Match};
+use crate::mistakes::Edit;
+use crate::search::Reproduction;
+
+/// The findings of all places: each cause once.
+pub(crate) fn of(model: &Model, places: Vec<Explained>) -> Vec<Finding> {
+    let chosen = choose(&places);
+    let mut out: Vec<Finding> = Vec::new();
+    let mut groups: HashMap<String, usize> = HashMap::new();
+    let mut together: Vec<BTreeSet<usize>> = Vec::new();
+    for (explained, chosen) in places.iter().zip(chosen) {
+        let Some(best) = chosen else {
+            unexplained(model, explained, &mut out, &mut groups);
+            continue;
+        };
+        let mut set = BTreeSet::new();
+        for mistake in &best.mistakes {
+            let near = out.iter().position(|f| is_near(f, mistake));
+            let at = *groups.entry(mistake.key.clone()).or_insert_with(|| {
+                if let Some(near) = near {
+                    return near;
+                }
+                out.push(Finding {
+                    taps: Vec::new(),
+                    shown_at: Vec::new(),
+                    op: String::new(),
+                    cause: Some(cause(mistake)),
+                    matched: Match::Reproduced,
+                    residual_nmse: 0.0,
+                    base_nmse: 0.0,
+                    alternatives: Vec::new(),
+                    through: Vec::new(),
+                    tried: BTreeMap::new(),
+                    untried: 0,
+                    note: None,
+                });
+                out.len() - 1
+            });
+            set.insert(at);
+            let finding = &mut out[at];
+            if let Some(known) = &mut finding.cause {
+                // What follows from the shape of a matrix differs from place to place.
+                let other = |name: &str, value: &serde_json::Value| {
+                    let number = |v: &serde_json::Value| v.is_number() && mistake.edits[0].tunable().is_some();
+                    let differs = |e: &Edit| e.params.iter().any(|(n, v)| *n == name && v != value && !number(v));
+                    mistake.edits.iter().any(differs)
+                };
+                known.params.retain(|(name, value)| !other(name, value));
+            }
+            finding.taps.extend(mistake.edits.iter().map(|e| e.tap));
+            finding.shown_at.push(explained.place);
+            for (id, left) in &explained.found.tried {
+                let best = finding.tried.entry(id).or_insert(*left);
+                *best = best.min(*left);
+            }
+            finding.residual_nmse = finding.residual_nmse.max(best.residual);
+            finding.base_nmse = finding.base_nmse.max(explained.found.base);
+            // What can stand in its place beside the same others.
+            let rest = |r: &Reproduction, without: &str| -> BTreeSet<String> {
+                r.mistakes.iter().map(|m| m.key.clone()).filter(|key| key != without).collect()
+            };
+            let beside = rest(&best, &mistake.key);
+            for other in explained.found.reproduced.iter().filter(|r| r.mistakes.len() == best.mistakes.len()) {
+                let stands_in = other.mistakes.iter().find(|m| rest(other, &m.key) == beside);
+                let same = |m: &&Candidate| m.key.trim_end_matches('\'') == mistake.key.trim_end_matches('\'');
+                if let Some(other) = stands_in.filter(|m| !same(m)).map(cause)
+                    && !finding.alternatives.iter().any(|known| is_same(known, &other))
+                    && !is_same(&cause(mistake), &other)
+                {
+                    finding.alternatives.push(other);
+                }
+            }
+        }
+        together.push(set);
+    }
+    one_value(&mut out);
+    withdrawn(&mut out, &together);
+    let order = |tap: Tap| model.plan.steps.iter().position(|s| s.tap == tap).unwrap_or(usize::MAX);
+    for finding in &mut out {
+        finding.taps.sort_by_key(|&tap| order(tap));
+        finding.taps.dedup();
+        let first = finding.taps.first().copied();
+        let probe = finding.cause.as_ref().and_then(|cause| note(cause.id)).map(str::to_owned);
+        finding.note = finding.note.take().or(probe);
+        finding.op = first.and_then(|tap| model.plan.step(tap)).map(|s| s.op.name().to_owned()).unwrap_or_default();
+    }
+    out.sort_by_key(|f| f.taps.first().map_or(usize::MAX, |&tap| order(tap)));
+    out
+}
+
+/// A parameter is one number of an engine. Where each place would need another, the mistake is not the one it looks like.
+fn one_value(findings: &mut [Finding]) {
+    let number = |f: &Finding| -> Option<(&'static str, &'static str, f64)> {
+        let cause = f.cause.as_ref()?;
+        const FREE: [&str; 7] = ["eps", "theta", "factor", "scale", "cap", "width", "stream_factor"];
+        let (name, value) = cause.params.iter().find(|(name, v)| FREE.contains(name) && v.is_number())?;
+        Some((cause.id, name, value.as_f64()?))
+    };
+    let all: Vec<_> = findings.iter().map(number).collect();
+    for (finding, own) in findings.iter_mut().zip(&all) {
+        let Some((id, name, value)) = own else { continue };
+        let others = all.iter().flatten().filter(|(i, n, v)| i == id && n == name && v != value);
+        if others.count() > 0 {
+            finding.matched = Match::Closest;
+            finding.alternatives = finding.cause.take().into_iter().collect();
+            finding.note = Some(format!("each place would need another {name}: it is something like {id}, but not it"));
+        }
+    }
+}
+
+/// What held only together with a mistake that is none is none either.
+fn withdrawn(findings: &mut [Finding], together: &[BTreeSet<usize>]) {
+    let gone: Vec<bool> = findings.iter().map(|f| f.matched == Match::Closest && f.cause.is_none()).collect();
+    for at in (0..findings.len()).filter(|&at| !gone[at]) {
+        let mut sets = together.iter().filter(|set| set.contains(&at)).peekable();
+        if sets.peek().is_some() && sets.all(|set| set.iter().any(|&other| gone[other])) {
+            let finding = &mut findings[at];
+            finding.matched = Match::Closest;
+            finding.alternatives = finding.cause.take().into_iter().collect();
+            finding.note = Some("it gives these numbers only together with one that does not hold everywhere".into());
+        }
+    }
+}
+
+/// Whether a mistake that was found elsewhere is this one, its number fitted to other values.
+fn is_near(finding: &Finding, mistake: &Candidate) -> bool {
+    let Some(known) = finding.cause.as_ref().filter(|_| mistake.edits[0].tunable().is_some()) else { return false };
+    let other = cause(mistake);
+    let near = |x: &serde_json::Value, y: &serde_json::Value| {
+        x == y || x.as_f64().zip(y.as_f64()).is_some_and(|(x, y)| (x - y).abs() <= 1e-3 * x.abs())
+    };
+    known.id == other.id
+        && known.params.len() == other.params.len()
+        && known.params.iter().zip(&other.params).all(|(x, y)| x.0 == y.0 && near(&x.1, &y.1))
+}
+
+/// What a probe of this mistake must hold, to show it.
+fn note(id: &str) -> Option<&'static str> {
+    match id {
+        "rope-position" => Some(
+            "only differences of positions reach the scores: a shift of all of them does no harm behind q_rope and k_rope",
+        ),
+        _ if id.starts_with("rope-") && id != "rope-attention-factor" => {
+            Some("at position 0 every rotation is right: a probe of the first token alone cannot show this")
+        }
+        _ => None,
+    }
+}
+
+/// Whether two causes are one, 1 and 1.0 being the same number.
+fn is_same(a: &Cause, b: &Cause) -> bool {
+    let equal = |x: &serde_json::Value, y: &serde_json::Value| {
+        x == y || x.as_f64().zip(y.as_f64()).is_some_and(|(x, y)| (x - y).abs() <= 1e-12 * x.abs())
+    };
+    a.id == b.id
+        && a.params.len() == b.params.len()
+        && a.params.iter().zip(&b.params).all(|(x, y)| x.0 == y.0 && equal(&x.1, &y.1))
+}
+
+fn cause(mistake: &Candidate) -> Cause {
+    let edit = &mistake.edits[0];
+    let params = if mistake.key == "weight-swapped exchanged" {
+        vec![("kind", "exchanged".into())]
+    } else {
+        edit.params.clone()
+    };
+    Cause { id: edit.id, params }
+}
+
+/// Of each place the way that explains most other places too; a mistake that must show elsewhere, and does not, comes last.
+fn choose(places: &[Explained]) -> Vec<Option<Reproduction>> {
+    let mut shown: HashMap<&str, BTreeSet<Place>> = HashMap::new();
+    for explained in places {
+        for mistake in explained.found.reproduced.iter().flat_map(|r| &r.mistakes) {
+            shown.entry(&mistake.key).or_default().insert(explained.place);
+        }
+    }
+    let lacking = |mistake: &Candidate, place: Place| {
+        let edit = &mistake.edits[0];
+        let needed = edit.with.iter().filter(|site| !mistake.edits.iter().any(|e| e.tap.site == **site));
+        needed
+            .filter(|&&site| {
+                !shown[mistake.key.as_str()]
+                    .iter()
+                    .any(|p| p.step == place.step && p.tap.layer == edit.tap.layer && p.tap.site == site)
+            })
+            .count()
+    };
+    let rank = |r: &Reproduction, place: Place| {
+        let lacking: usize = r.mistakes.iter().map(|m| lacking(m, place)).sum();
+        let places: usize = r.mistakes.iter().map(|m| shown[m.key.as_str()].len()).min().unwrap_or(0);
+        (lacking, std::cmp::Reverse(places))
+    };
+    places.iter().map(|e| e.found.reproduced.iter().min_by_key(|r| rank(r, e.place)).cloned()).collect()
+}
+
+fn unexplained(model: &Model, explained: &Explained, out: &mut Vec<Finding>, groups: &mut HashMap<String, usize>) {
+    let place = explained.place;
+    let matched = if explained.found.closest.is_some() { Match::Closest } else { Match::Unknown };
+    let key = format!("{matched:?} {} {}", place.tap.site.name(), explained.steps.len());
+    let at = *groups.entry(key).or_insert_with(|| {
+        let nearest = explained.found.closest.as_ref();
+        out.push(Finding {
+            taps: Vec::new(),
+            shown_at: Vec::new(),
+            op: model.plan.step(place.tap).map(|s| s.op.name().to_owned()).unwrap_or_default(),
+            cause: None,
+            matched,
+            residual_nmse: nearest.map_or(explained.found.base, |n| n.residual),
+            base_nmse: explained.found.base,
+            alternatives: nearest.map(|n| n.mistakes.iter().map(cause).collect()).unwrap_or_default(),
+            through: explained.steps.iter().copied().filter(|&tap| tap != place.tap).collect(),
+            tried: explained.found.tried.clone(),
+            untried: explained.found.untried,
+            note: None,
+        });
+        out.len() - 1
+    });
+    out[at].taps.push(place.tap);
+    out[at].shown_at.push(place);
+    out[at].base_nmse = out[at].base_nmse.max(explained.found.base);
+}
