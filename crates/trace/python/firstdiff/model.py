@@ -1,0 +1,148 @@
+"""Which modules of a PyTorch model give which tap? Hooks by Hugging Face's names, for the time of a `with`."""
+
+import sys
+from contextlib import ExitStack
+
+import firstdiff
+from firstdiff import RecordError, Recording, tap_patterns
+
+# Below a decoder layer: module -> the tap that is its output. Heads are split where the tap has them.
+OUTPUTS = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "q", "self_attn.k_proj": "k", "self_attn.v_proj": "v",
+    "self_attn.q_norm": "q_norm", "self_attn.k_norm": "k_norm",
+    "self_attn.o_proj": "attn_out",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_out",
+}
+INPUTS = {"self_attn.o_proj": "context", "post_attention_layernorm": "h_attn", "mlp.down_proj": "ffn_act"}
+# Norms on both sides of attention and feed-forward (Gemma 2 and 3); OLMo 2 has those behind alone.
+SANDWICH_OUTPUTS = {"post_attention_layernorm": "attn_post_norm", "pre_feedforward_layernorm": "ffn_norm",
+                    "post_feedforward_layernorm": "ffn_post_norm"}
+SANDWICH_INPUTS = {"pre_feedforward_layernorm": "h_attn"}
+HEADED = {"q", "k", "v", "q_norm", "k_norm"}
+ENDS = {"norm": "final_norm", "lm_head": "logits"}
+
+
+class Watching:
+    """A `with`: every forward call of `model` is one step of a dump."""
+
+    def __init__(self, model, folder, modules):
+        self.model, self.folder, self.modules = model, folder, modules
+
+    def __enter__(self):
+        self.outer = firstdiff._recording if self.folder is not None else firstdiff._current()
+        self.recording = Recording(self.folder) if self.folder is not None else self.outer
+        self.stack, self.calls, self.length = ExitStack(), 0, 0
+        if self.recording:
+            firstdiff._recording = self.recording
+            self.describe()
+            self.watch()
+        return self.recording
+
+    def __exit__(self, kind, *_):
+        self.stack.close()
+        firstdiff._recording = self.outer
+        if self.folder is not None:
+            try:
+                self.recording.finish()
+            except RecordError:
+                if kind is None:  # else the engine's own error is the one to show
+                    raise
+
+    def describe(self):
+        torch = sys.modules["torch"]
+        precisions = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "exact"}
+        producer = {"name": "firstdiff (Python)", "version": firstdiff.__version__, "torch": torch.__version__}
+        if "transformers" in sys.modules:
+            producer["transformers"] = sys.modules["transformers"].__version__
+        found = {"producer": producer, "model": getattr(self.config, "model_type", type(self.model).__name__), "qk_rows": "half",
+                 "precision": precisions.get(next((p.dtype for p in self.model.parameters()), None))}
+        for key, value in found.items():
+            if value:
+                self.recording.meta.setdefault(key, value)
+
+    @property
+    def config(self):
+        return getattr(self.model, "config", None)
+
+    # -- hooks --
+
+    def watch(self):
+        self.hook(self.model.register_forward_pre_hook(self.begin, with_kwargs=True))
+        others, named = tap_patterns(self.modules), dict(self.model.named_modules())
+        for name, module in named.items():
+            inputs, output = self.taps_of(name, named)
+            for tap in inputs:
+                self.hook(module.register_forward_pre_hook(self.source(tap), with_kwargs=True))
+            if output or (self.modules and others.fullmatch(name)):
+                self.hook(module.register_forward_hook(self.result(output or name, output is not None)))
+
+    def hook(self, handle):
+        self.stack.callback(handle.remove)
+
+    def taps_of(self, name, named):
+        """The taps that are a module's input, and the one that is its output, or None."""
+        parts = name.split(".")
+        layers = [i for i, part in enumerate(parts) if part == "layers" and parts[i + 1:i + 2] and parts[i + 1].isdigit()]
+        if not layers:
+            return [], ENDS.get(parts[-1]) if len(parts) <= 2 or parts[-2:] == ["language_model", "norm"] else None
+        at = layers[0]
+        layer, below = parts[at + 1], ".".join(parts[at + 2:])
+        if not below:
+            return ["h0"] if layer == "0" else [], f"layers.{layer}.h"
+        inputs, outputs = INPUTS, OUTPUTS
+        if ".".join([*parts[:at + 2], "post_feedforward_layernorm"]) in named:
+            inputs = {k: v for k, v in INPUTS.items() if k != "post_attention_layernorm"} | SANDWICH_INPUTS
+            outputs = OUTPUTS | SANDWICH_OUTPUTS
+        full = lambda tap: tap and f"layers.{layer}.{tap}"
+        return [full(inputs[below])] if below in inputs else [], full(outputs.get(below))
+
+    def begin(self, _, args, kwargs):
+        """One forward call begins: the first is the prompt, each later one a decode step."""
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        shown = ids is not None and not ids.is_floating_point()
+        embeds = kwargs.get("inputs_embeds")
+        shape = ids.shape if ids is not None else embeds.shape if embeds is not None else (1, 0)
+        if len(shape) > 1 and shape[0] != 1:
+            raise RecordError(f"a batch of {shape[0]}: firstdiff records one sequence at a time")
+        fed = [int(id) for id in ids.reshape(-1)] if shown else []
+        self.length = shape[1] if len(shape) > 1 else shape[0]
+        if self.calls == 0 and fed:
+            firstdiff.tokens(fed)
+        if self.calls > 0:
+            if self.length != 1:
+                raise RecordError(f"forward call {self.calls + 1} has {self.length} tokens: after the prompt, one a call is a decode step")
+            firstdiff.next_step(fed[0] if fed else -1)
+        self.calls += 1
+
+    def source(self, tap):
+        def take(_, args, kwargs):
+            self.write(tap, args[0] if args else kwargs["hidden_states"])
+
+        return take
+
+    def result(self, tap, known):
+        def take(_, __, output):
+            self.write(tap, output[0] if isinstance(output, (tuple, list)) else output, known)
+
+        return take
+
+    def write(self, tap, tensor, known=True):
+        """Without its batch axis; with its heads apart where the tap has them."""
+        if not self.recording.wants(tap):
+            return
+        if not known:
+            return self.recording.write(tap, tensor, known=False)
+        site = tap.rsplit(".", 1)[-1]
+        tensor = tensor[0] if tensor.dim() > 2 and tensor.shape[0] == 1 else tensor
+        if site in HEADED and tensor.dim() == 2 and (d := self.head_dim()):
+            tensor = tensor.reshape(tensor.shape[0], -1, d)
+        last = tensor.shape[0] == 1 and self.length > 1  # `generate` asks for the last position's logits alone
+        self.recording.write(tap, tensor, rows="last" if last else None)
+
+    def head_dim(self):
+        c = getattr(self.config, "text_config", self.config)
+        given = getattr(c, "head_dim", None)
+        heads = getattr(c, "num_attention_heads", None)
+        return given or (c.hidden_size // heads if heads else None)
