@@ -61,6 +61,29 @@ int main(int argc, char **argv) {
 }
 """
 
+THREADS = """
+#include <pthread.h>
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+#define FIRSTDIFF_LOCK() pthread_mutex_lock(&lock)
+#define FIRSTDIFF_UNLOCK() pthread_mutex_unlock(&lock)
+#define FIRSTDIFF_IMPLEMENTATION
+#include "firstdiff.h"
+static void *work(void *first) {
+    float x[4] = {1, 2, 3, 4};
+    int n;
+    for (n = *(int *)first; n < 400; n += 4) firstdiff_f32(x, 4, 0, 0, "layers.%d.h", n);
+    return NULL;
+}
+int main(void) {
+    pthread_t threads[4];
+    int first[4], t;
+    if (!firstdiff_is_on()) return 3;
+    for (t = 0; t < 4; t++) first[t] = t, pthread_create(&threads[t], NULL, work, &first[t]);
+    for (t = 0; t < 4; t++) pthread_join(threads[t], NULL);
+    return 0;
+}
+"""
+
 # One call a turn to the recorder, of 1 MiB each when on.
 COST = """
 #define FIRSTDIFF_IMPLEMENTATION
@@ -182,6 +205,12 @@ def test_header(work):
         out = work / f"bad{bad}"
         lines = run([program, bad], 1, FIRSTDIFF_DIR=str(out)).splitlines()
         check(says in lines[0] and len(lines) <= 2 and len(files(out)) == 5, f"told, and the rest recorded: {lines[0]}")
+    source = work / "threads.c"
+    source.write_text(THREADS)
+    out = work / "threads.dump"
+    run([build(work, source, "threads", "-pthread")], FIRSTDIFF_DIR=str(out))
+    listed = len(json.loads((out / "dump.json").read_text())["taps"])
+    check(listed == 400 and len(files(out)) == 401, "four threads under a lock, 400 taps; dump.json by itself at exit")
     out = work / "full"
     lines = run(["sh", "-c", f"trap '' XFSZ; ulimit -f 0; exec '{program}'"], 1, FIRSTDIFF_DIR=str(out)).splitlines()
     check(len(lines) == 2 and "h0.npy: File too large" in lines[0] and not files(out), f"a disk that takes nothing: {lines}, no file")
@@ -243,7 +272,7 @@ TORCH = """
 import firstdiff, sys, torch, transformers
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
-model = transformers.AutoModelForCausalLM.from_pretrained({model!r}, dtype=torch.{dtype}, attn_implementation="eager").eval()
+model = transformers.AutoModelForCausalLM.from_pretrained({model!r}, dtype=torch.{dtype}, attn_implementation={attn!r}).eval()
 if {mistake}:
     with torch.no_grad():
         model.model.layers[1].mlp.up_proj.weight.mul_(1.5)
@@ -280,17 +309,28 @@ def test_python(work, judge):
 
 def test_torch(work, judge):
     print("Python, with record(model, folder)")
-    for name, dtype, golden in (("llama", "float32", "llama-torch"), ("llama-bf16", "bfloat16", "llama-bf16-torch.npz"), ("qwen2", "float32", "qwen2-torch.npz"),
-                                ("qwen3", "float32", "qwen3-torch.safetensors")):
-        out = work / f"torch-{name}"
-        fill = dict(model=str(MODELS / name), dtype=dtype, tokens=TOKENS, decoded=DECODED, modules="", mistake=False)
+    for name, dtype in (("llama", "f32"), ("llama", "bf16"), ("qwen2", "f32"), ("qwen3", "f32"), ("mistral", "f32")):
+        out, reference = work / f"torch-{name}-{dtype}", work / f"dump_torch-{name}-{dtype}"
+        long = {"f32": "float32", "bf16": "bfloat16"}[dtype]
+        fill = dict(model=str(MODELS / name), dtype=long, attn="eager", tokens=TOKENS, decoded=DECODED, modules="", mistake=False)
         python(TORCH.format(out=str(out), **fill))
-        report = judge.report("compare", GOLDEN / golden, out)
+        run([sys.executable, ROOT / "scripts/dump_torch.py", MODELS / name, "-o", reference, "--dtype", dtype, "--tokens", ids(TOKENS),
+             "--decode-tokens", ids(DECODED)])
+        report = judge.report("compare", reference, out)
         exact = sum(t["status"] == "exact" for t in report["taps"])
-        seen = len(json.loads((out / "dump.json").read_text())["taps"])
-        check(report["verdict"] == "parity" and exact == seen, f"{name}: {report['verdict']}, {exact} of {seen} recorded taps exact")
+        check(report["verdict"] == "parity" and exact == len(report["taps"]), f"{name} {dtype}: {exact} of {len(report['taps'])} taps as dump_torch.py's, to the bit")
         judge.replay(f"{name} {dtype}", MODELS / name, out)
+    judge.parity("llama f32", GOLDEN / "llama-torch", work / "torch-llama-f32")
+    out = work / "torch-sdpa"
+    python(TORCH.format(out=str(out), **fill | dict(model=str(MODELS / "llama"), attn="sdpa")))
+    judge.parity("llama f32, fused attention", GOLDEN / "llama-torch", out, unchecked=24)
     fill |= dict(model=str(MODELS / "llama"))
+    out = work / "torch-generate"
+    text = TORCH[:TORCH.index("    for feed")] + "    model.generate(torch.tensor([{tokens}]), max_new_tokens=4, do_sample=False)\n"
+    python(text.format(out=str(out), **fill))
+    entries = json.loads((out / "dump.json").read_text())
+    check(entries["decode_tokens"] == DECODED, f"model.generate: tokens and decoded tokens noted, {entries['decode_tokens']}")
+    judge.parity("llama f32, model.generate", GOLDEN / "llama-torch", out)
     out = work / "torch-env"
     environment = dict(FIRSTDIFF_DIR=str(out), FIRSTDIFF_TAPS="logits,*.q,*rotary_emb", FIRSTDIFF_STEPS="0,3")
     python(TORCH.replace("{out!r}", "None").format(**fill | {"modules": "model.rotary_emb"}), **environment)
@@ -338,15 +378,25 @@ def measure(work):
         check(off <= 3, f"off: {off:.2f} instructions a call (a loop with it, less the same loop without)")
     seconds = [min(timed([p, 100_000_000]) for _ in range(3)) for p in (with_call, without)]
     print(f"       off: {(seconds[0] - seconds[1]) * 10:.2f} ns a call, by 1e8 calls")
-    out, count = work / "cost.dump", 200
-    spent = timed([with_call, count], FIRSTDIFF_DIR=str(out))
-    size = sum(f.stat().st_size for f in out.iterdir())
-    began = time.perf_counter()
-    with open(work / "plain", "wb") as file:
-        for _ in range(count):
-            file.write(bytes(1 << 20))
-    plain = time.perf_counter() - began
-    print(f"       on: {size / spent / 1e6:.0f} MB/s, {count} taps of 1 MiB (one plain file of that size: {size / plain / 1e6:.0f} MB/s)")
+    speed(with_call, work)
+    if Path("/dev/shm").is_dir():
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+            speed(with_call, Path(memory))
+
+
+def speed(program, folder, count=200, rounds=3):
+    """MB/s of the recorder, beside those of one plain file of the same size; the best of some rounds."""
+    out, block, taps, plain = folder / "cost.dump", bytes(1 << 20), [], []
+    for _ in range(rounds):
+        shutil.rmtree(out, ignore_errors=True)
+        taps.append(timed([program, count], FIRSTDIFF_DIR=str(out)))
+        began = time.perf_counter()
+        with open(folder / "plain", "wb", buffering=0) as file:
+            for _ in range(count):
+                file.write(block)
+        plain.append(time.perf_counter() - began)
+    size = sum(f.stat().st_size for f in out.iterdir()) / 1e6
+    print(f"       on: {size / min(taps):.0f} MB/s into /{folder.parts[1]}, {count} taps of 1 MiB (one plain file: {size / min(plain):.0f} MB/s)")
 
 
 def timed(command, **environment):

@@ -15,9 +15,10 @@
    What goes wrong is told on stderr, each kind once; the engine runs on, and firstdiff_finish() returns 1.
 
    Values on a device: set firstdiff_copy, e.g. to a function that calls cudaMemcpy(host, device, bytes, cudaMemcpyDefault).
-   Threads: define FIRSTDIFF_LOCK() and FIRSTDIFF_UNLOCK() where the implementation is. Off, arguments are not evaluated.
+   Threads: define FIRSTDIFF_LOCK() and FIRSTDIFF_UNLOCK() where the implementation is, and ask firstdiff_is_on() before they start.
+   Off, arguments are not evaluated.
 
-   C99 and C++; the C standard library, mkdir, getpid and a look into a folder (POSIX or Windows). MIT or Apache-2.0. */
+   C99 and C++; the C standard library, mkdir, getpid and a look into a folder (POSIX, Windows, WASI). MIT or Apache-2.0. */
 
 #ifndef FIRSTDIFF_H
 #define FIRSTDIFF_H
@@ -93,7 +94,11 @@ int firstdiff_ask(void);
 #include <sys/stat.h>
 #include <unistd.h>
 #define firstdiff_mkdir(path) mkdir(path, 0777)
+#ifdef __wasi__ /* has no processes */
+#define firstdiff_pid() 1L
+#else
 #define firstdiff_pid() ((long)getpid())
+#endif
 #endif
 
 #ifndef FIRSTDIFF_LOCK

@@ -57,7 +57,7 @@ class Recording:
             raise RecordError(f"{self.folder}: already holds a dump; remove it, or record into another folder")
 
     def wants(self, tap):
-        return bool(self.wanted_tap.fullmatch(tap)) and self.wanted_step(self.step)
+        return self.open and bool(self.wanted_tap.fullmatch(tap)) and self.wanted_step(self.step)
 
     def write(self, tap, array, rows=None, known=True):
         """Records one tap. `rows`: "last" where it holds the last position only; `known`: must be of the vocabulary."""

@@ -33,7 +33,7 @@ class Watching:
     def __enter__(self):
         self.outer = firstdiff._recording if self.folder is not None else firstdiff._current()
         self.recording = Recording(self.folder) if self.folder is not None else self.outer
-        self.stack, self.calls, self.length = ExitStack(), 0, 0
+        self.stack, self.calls, self.length = ExitStack(), 0, 0  # length: tokens of the forward call under way
         if self.recording:
             firstdiff._recording = self.recording
             self.describe()
@@ -77,6 +77,7 @@ class Watching:
                 self.hook(module.register_forward_pre_hook(self.source(tap), with_kwargs=True))
             if output or (self.modules and others.fullmatch(name)):
                 self.hook(module.register_forward_hook(self.result(output or name, output is not None)))
+        self.watch_attention(named)
 
     def hook(self, handle):
         self.stack.callback(handle.remove)
@@ -128,6 +129,53 @@ class Watching:
 
         return take
 
+    # -- attention: what happens inside a function, not between modules --
+
+    def watch_attention(self, named):
+        """Wraps the attention function where transformers' models look it up, eager or not."""
+        attentions = [m for m in named.values() if hasattr(m, "layer_idx") and hasattr(m, "q_proj")]
+        for file in {type(m).__module__ for m in attentions}:
+            modeling = sys.modules[file]
+            if own := getattr(modeling, "eager_attention_forward", None):
+                self.stack.callback(setattr, modeling, "eager_attention_forward", own)
+                modeling.eager_attention_forward = self.attention(own, attentions)
+        kind = getattr(self.config, "_attn_implementation", None)
+        if attentions and (functions := fused_functions()) is not None and kind in functions:
+            own = functions[kind]
+            self.stack.callback(functions.__setitem__, kind, own)
+            functions[kind] = self.attention(own, attentions)
+
+    def attention(self, own, attentions):
+        def attend(module, query, key, value, mask, *args, **options):
+            """query [1,H,T,d] and key [1,K,S,d] after RoPE, mask [1,1,T,>=S] or None."""
+            out = own(module, query, key, value, mask, *args, **options)
+            if any(module is m for m in attentions):
+                at, T = f"layers.{module.layer_idx}", query.shape[2]
+                self.write(f"{at}.q_rope", query[0].transpose(0, 1))
+                self.write(f"{at}.k_rope", key[0, :, -T:].transpose(0, 1))
+                if out[1] is not None:  # a fused function keeps its probabilities to itself
+                    self.write_scores(at, query, key, mask, options.get("scaling"), out[1])
+            return out
+
+        return attend
+
+    def write_scores(self, at, query, key, mask, scale, probs):
+        """probs as the model has them; qk and scores computed once more, and kept only if the model's probs follow from them."""
+        torch = sys.modules["torch"]
+        qk = query @ key.repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(2, 3)
+        self.write(f"{at}.qk", qk[0])
+        self.write(f"{at}.probs", probs[0])
+        if scale is None:
+            return
+        scores = qk * scale
+        if mask is not None:
+            hidden = ~mask if mask.dtype == torch.bool else mask != 0
+            scores = scores.masked_fill(hidden[..., :key.shape[2]], float("-inf"))
+        if torch.allclose(torch.softmax(scores.float(), -1).to(probs.dtype), probs, atol=1e-6):
+            self.write(f"{at}.scores", scores[0])
+
+    # -- one tap --
+
     def write(self, tap, tensor, known=True):
         """Without its batch axis; with its heads apart where the tap has them."""
         if not self.recording.wants(tap):
@@ -138,7 +186,7 @@ class Watching:
         tensor = tensor[0] if tensor.dim() > 2 and tensor.shape[0] == 1 else tensor
         if site in HEADED and tensor.dim() == 2 and (d := self.head_dim()):
             tensor = tensor.reshape(tensor.shape[0], -1, d)
-        last = tensor.shape[0] == 1 and self.length > 1  # `generate` asks for the last position's logits alone
+        last = tap == "logits" and tensor.shape[0] == 1 and self.length > 1  # all that `generate` asks for
         self.recording.write(tap, tensor, rows="last" if last else None)
 
     def head_dim(self):
@@ -146,3 +194,8 @@ class Watching:
         given = getattr(c, "head_dim", None)
         heads = getattr(c, "num_attention_heads", None)
         return given or (c.hidden_size // heads if heads else None)
+
+
+def fused_functions():
+    """transformers' table of attention functions, or None."""
+    return getattr(sys.modules.get("transformers.modeling_utils"), "ALL_ATTENTION_FUNCTIONS", None)
