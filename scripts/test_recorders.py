@@ -112,8 +112,8 @@ def run(command, status=0, **environment):
     """Runs a command in an environment without FIRSTDIFF_* but these; its output. Another exit status is a failure."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("FIRSTDIFF_", "ENGINE_"))}
     done = subprocess.run([str(c) for c in command], env=kept | environment, capture_output=True, text=True)
-    if done.returncode != status:
-        check(False, f"exit {done.returncode} where {status} was due: {' '.join(map(str, command))}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+    if status is not None and done.returncode != status:
+        check(False, f"exit {done.returncode} where {status} was due: {' '.join(map(str, command))}\n{done.stdout[-600:]}{done.stderr[-600:]}")
     return done.stdout + done.stderr
 
 
@@ -133,7 +133,8 @@ class Judge:
     def parity(self, what, reference, candidate, *options, unchecked=0):
         report = self.report("compare", reference, candidate, *options)
         left = [t["tap"] for t in report["taps"] if t["status"] == "unchecked"]
-        check(report["verdict"] == "parity" and len(left) == unchecked, f"{what}: {report['verdict']}, {len(report['taps'])} taps, {len(left)} unchecked")
+        check(report["verdict"] == "parity" and len(left) == unchecked,
+              f"{what}: {report['verdict']}, {len(report['taps'])} taps, {len(left)} unchecked")
 
     def replay(self, what, model, candidate):
         report = self.report("replay", model, candidate)
@@ -189,7 +190,8 @@ def test_header(work):
         program, out = build(work, source, f"use-{language}", language=language), work / f"use-{language}.dump"
         run([program], FIRSTDIFF_DIR=str(out))
         meta = json.loads((out / "dump.json").read_text())
-        check(meta["producer"] == 'a "quoted"\n\\ name' and meta["tokens"] == [7, 8], f"{language}: warning-free; dump.json is JSON, escapes included")
+        check(meta["producer"] == 'a "quoted"\n\\ name' and meta["tokens"] == [7, 8],
+              f"{language}: warning-free; dump.json is JSON, escapes included")
         read = [np.load(out / f"{n}.npy") for n in ("h0", "layers.0.h", "layers.1.h")]
         check([(a.dtype.str, a.ravel().tolist()[:2]) for a in read] == [("<f4", [1, 2]), ("<f8", [0.5, 0.25]), ("<f2", [1, 2])],
               f"{language}: NumPy reads f32, f64 and f16")
@@ -201,7 +203,8 @@ def test_header(work):
     for says, environment in told.items():
         lines = run([program], 1 if says else 0, **environment).splitlines()
         check(len(lines) == bool(says) and all(says in line for line in lines), f"one line: {lines}")
-    for bad, says in enumerate(["'h1' is not a tap name", "h0: recorded before", "logits: no shape", "logits: no shape", "none that dump.json knows"], 1):
+    mistakes = ["'h1' is not a tap name", "h0: recorded before", "logits: no shape", "logits: no shape", "none that dump.json knows"]
+    for bad, says in enumerate(mistakes, 1):
         out = work / f"bad{bad}"
         lines = run([program, bad], 1, FIRSTDIFF_DIR=str(out)).splitlines()
         check(says in lines[0] and len(lines) <= 2 and len(files(out)) == 5, f"told, and the rest recorded: {lines[0]}")
@@ -230,7 +233,8 @@ def test_engine(work, judge, language):
         else:
             command = [engine, model, ids(TOKENS)]
             reference = work / f"{name}-one-by-one"
-            run([sys.executable, ROOT / "scripts/engine_numpy.py", MODELS / name, "-o", reference, "--tokens", TOKENS[0], "--decode-tokens", ids(TOKENS[1:])])
+            run([sys.executable, ROOT / "scripts/engine_numpy.py", MODELS / name, "-o", reference, "--tokens", TOKENS[0],
+                 "--decode-tokens", ids(TOKENS[1:])])
             mistakes = {"scale": "layers.0.scores", "position": "layers.0.q_rope"}
         run(command, FIRSTDIFF_DIR=str(out))
         judge.parity(f"{name} {language}", reference, out)
@@ -296,13 +300,17 @@ def test_python(work, judge):
     judge.parity("llama, NumPy", GOLDEN / "llama-torch", out)
     few = work / "python-few"
     python(script, FIRSTDIFF_DIR=str(few), FIRSTDIFF_TAPS="*.h_attn,h0", FIRSTDIFF_STEPS="1")
-    check(files(few) == {"dump.json", "h0.step1.npy", "layers.0.h_attn.step1.npy", "layers.1.h_attn.step1.npy"}, "FIRSTDIFF_TAPS and FIRSTDIFF_STEPS: these files alone")
+    check(files(few) == {"dump.json", "h0.step1.npy", "layers.0.h_attn.step1.npy", "layers.1.h_attn.step1.npy"},
+          "FIRSTDIFF_TAPS and FIRSTDIFF_STEPS: 3 files, none more")
     before = files(work)
     python(script)
     check(files(work) == before, "off: no file")
-    for says, line in {"not a tap name": "firstdiff.record('q', np.ones((1, 2)))", "recorded before": "[firstdiff.record('h0', np.ones((1, 2))) for _ in '12']",
-                       "elements of type int64": "firstdiff.record('h0', np.ones((1, 2), int))", "no shape": "firstdiff.record('h0', np.float32(1))",
-                       "none that dump.json": "firstdiff.note(precision='q4')"}.items():
+    refused = {"not a tap name": "firstdiff.record('q', np.ones((1, 2)))",
+               "recorded before": "[firstdiff.record('h0', np.ones((1, 2))) for _ in '12']",
+               "elements of type int64": "firstdiff.record('h0', np.ones((1, 2), int))",
+               "no shape": "firstdiff.record('h0', np.float32(1))",
+               "none that dump.json": "firstdiff.note(precision='q4')"}
+    for says, line in refused.items():
         told = python(f"import firstdiff, numpy as np\n{line}", 1, FIRSTDIFF_DIR=str(work / f"python-{says[:8]}")).splitlines()[-1]
         check(says in told, told)
 
@@ -318,7 +326,8 @@ def test_torch(work, judge):
              "--decode-tokens", ids(DECODED)])
         report = judge.report("compare", reference, out)
         exact = sum(t["status"] == "exact" for t in report["taps"])
-        check(report["verdict"] == "parity" and exact == len(report["taps"]), f"{name} {dtype}: {exact} of {len(report['taps'])} taps as dump_torch.py's, to the bit")
+        check(report["verdict"] == "parity" and exact == len(report["taps"]),
+              f"{name} {dtype}: {exact} of {len(report['taps'])} taps as dump_torch.py's, to the bit")
         judge.replay(f"{name} {dtype}", MODELS / name, out)
     judge.parity("llama f32", GOLDEN / "llama-torch", work / "torch-llama-f32")
     out = work / "torch-sdpa"
@@ -328,9 +337,11 @@ def test_torch(work, judge):
     out = work / "torch-generate"
     text = TORCH[:TORCH.index("    for feed")] + "    model.generate(torch.tensor([{tokens}]), max_new_tokens=4, do_sample=False)\n"
     python(text.format(out=str(out), **fill))
-    entries = json.loads((out / "dump.json").read_text())
-    check(entries["decode_tokens"] == DECODED, f"model.generate: tokens and decoded tokens noted, {entries['decode_tokens']}")
-    judge.parity("llama f32, model.generate", GOLDEN / "llama-torch", out)
+    reference = work / "dump_torch-greedy"
+    run([sys.executable, ROOT / "scripts/dump_torch.py", MODELS / "llama", "-o", reference, "--tokens", ids(TOKENS), "--decode", 3])
+    noted, due = (json.loads((folder / "dump.json").read_text())["decode_tokens"] for folder in (out, reference))
+    check(noted == due, f"model.generate: the decoded tokens are noted, {noted}")
+    judge.parity("llama f32, model.generate", reference, out)
     out = work / "torch-env"
     environment = dict(FIRSTDIFF_DIR=str(out), FIRSTDIFF_TAPS="logits,*.q,*rotary_emb", FIRSTDIFF_STEPS="0,3")
     python(TORCH.replace("{out!r}", "None").format(**fill | {"modules": "model.rotary_emb"}), **environment)
@@ -349,21 +360,12 @@ def test_torch(work, judge):
 
 def instructions(command):
     """Instructions of a whole run, by perf or by valgrind; None without either."""
-    if shutil.which("perf"):
-        found = re.search(r"^(\d+),[^\n]*instructions", run_any(["perf", "stat", "-x,", "-e", "instructions:u", *command]), re.M)
-        if found:
-            return int(found[1])
-    if shutil.which("valgrind"):
-        found = re.search(r"Collected : (\d+)", run_any(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *command]))
-        if found:
+    tools = {"perf": (["perf", "stat", "-x,", "-e", "instructions:u"], r"^(\d+),[^\n]*instructions"),
+             "valgrind": (["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"], r"Collected : (\d+)")}
+    for tool, (prefix, pattern) in tools.items():
+        if shutil.which(tool) and (found := re.search(pattern, run([*prefix, *command], None), re.M)):
             return int(found[1])
     return None
-
-
-def run_any(command):
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("FIRSTDIFF_")}
-    done = subprocess.run([str(c) for c in command], env=kept, capture_output=True, text=True)
-    return done.stdout + done.stderr
 
 
 def measure(work):

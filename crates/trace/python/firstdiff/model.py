@@ -21,7 +21,8 @@ SANDWICH_OUTPUTS = {"post_attention_layernorm": "attn_post_norm", "pre_feedforwa
                     "post_feedforward_layernorm": "ffn_post_norm"}
 SANDWICH_INPUTS = {"pre_feedforward_layernorm": "h_attn"}
 HEADED = {"q", "k", "v", "q_norm", "k_norm"}
-ENDS = {"norm": "final_norm", "lm_head": "logits"}
+# What may stand before `layers` and `norm`: not the encoder of images or sounds.
+STEM = {"model", "language_model", "decoder"}
 
 
 class Watching:
@@ -33,7 +34,8 @@ class Watching:
     def __enter__(self):
         self.outer = firstdiff._recording if self.folder is not None else firstdiff._current()
         self.recording = Recording(self.folder) if self.folder is not None else self.outer
-        self.stack, self.calls, self.length = ExitStack(), 0, 0  # length: tokens of the forward call under way
+        self.stack, self.calls = ExitStack(), 0
+        self.length, self.head = 0, None  # of the forward call under way: its tokens, what lm_head gave
         if self.recording:
             firstdiff._recording = self.recording
             self.describe()
@@ -52,7 +54,7 @@ class Watching:
 
     def describe(self):
         torch = sys.modules["torch"]
-        precisions = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "exact"}
+        precisions = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
         producer = {"name": "firstdiff (Python)", "version": firstdiff.__version__, "torch": torch.__version__}
         if "transformers" in sys.modules:
             producer["transformers"] = sys.modules["transformers"].__version__
@@ -75,8 +77,11 @@ class Watching:
             inputs, output = self.taps_of(name, named)
             for tap in inputs:
                 self.hook(module.register_forward_pre_hook(self.source(tap), with_kwargs=True))
-            if output or (self.modules and others.fullmatch(name)):
+            if name == "lm_head":
+                self.hook(module.register_forward_hook(lambda _, __, output: setattr(self, "head", output)))
+            elif output or (name and self.modules and others.fullmatch(name)):
                 self.hook(module.register_forward_hook(self.result(output or name, output is not None)))
+        self.hook(self.model.register_forward_hook(self.end))
         self.watch_attention(named)
 
     def hook(self, handle):
@@ -85,10 +90,11 @@ class Watching:
     def taps_of(self, name, named):
         """The taps that are a module's input, and the one that is its output, or None."""
         parts = name.split(".")
-        layers = [i for i, part in enumerate(parts) if part == "layers" and parts[i + 1:i + 2] and parts[i + 1].isdigit()]
-        if not layers:
-            return [], ENDS.get(parts[-1]) if len(parts) <= 2 or parts[-2:] == ["language_model", "norm"] else None
-        at = layers[0]
+        at = next((i for i, part in enumerate(parts) if part not in STEM), None)
+        if at is None or parts[at:] == ["layers"]:
+            return [], None
+        if parts[at] != "layers":
+            return [], "final_norm" if parts[at:] == ["norm"] else None
         layer, below = parts[at + 1], ".".join(parts[at + 2:])
         if not below:
             return ["h0"] if layer == "0" else [], f"layers.{layer}.h"
@@ -116,6 +122,12 @@ class Watching:
                 raise RecordError(f"forward call {self.calls + 1} has {self.length} tokens: after the prompt, one a call is a decode step")
             firstdiff.next_step(fed[0] if fed else -1)
         self.calls += 1
+
+    def end(self, _, __, output):
+        """The logits are the model's own, capped and scaled where it does that, else what lm_head gave."""
+        logits, self.head = getattr(output, "logits", self.head), None
+        if logits is not None:
+            self.write("logits", logits)
 
     def source(self, tap):
         def take(_, args, kwargs):
@@ -186,8 +198,15 @@ class Watching:
         tensor = tensor[0] if tensor.dim() > 2 and tensor.shape[0] == 1 else tensor
         if site in HEADED and tensor.dim() == 2 and (d := self.head_dim()):
             tensor = tensor.reshape(tensor.shape[0], -1, d)
+        elif site in HEADED and tensor.dim() == 3 and self.heads_first(tensor):
+            tensor = tensor.transpose(0, 1)
         last = tap == "logits" and tensor.shape[0] == 1 and self.length > 1  # all that `generate` asks for
         self.recording.write(tap, tensor, rows="last" if last else None)
+
+    def heads_first(self, tensor):
+        """Whether it is [H,T,d], as of a QK-norm after the transposition; where H is T the memory's order tells."""
+        H, T, _ = tensor.shape
+        return H != self.length or (H == T and tensor.stride(0) < tensor.stride(1))
 
     def head_dim(self):
         c = getattr(self.config, "text_config", self.config)
