@@ -1,0 +1,227 @@
+"""How does Python code write a dump? One line a tap, or one line a PyTorch model; off, one `if`.
+
+    import firstdiff
+
+    firstdiff.note(producer="my engine 1.2", precision="f32")   # also model, cache, qk_rows, rows
+    firstdiff.tokens([1, 17, 42])                                # the prompt: step 0
+    firstdiff.record(f"layers.{n}.q", q)                         # a NumPy array or a torch tensor, bf16 too; [T,H,d]
+    firstdiff.next_step(23)                                      # before each decode step, with the token it is fed
+    firstdiff.finish()                                           # writes dump.json; runs at exit too
+
+    with firstdiff.record(model, "out"):                         # a PyTorch model of Hugging Face's names: each forward
+        model.generate(ids, max_new_tokens=4)                    # call is a step; record() and note() work inside too
+
+FIRSTDIFF_DIR=out records into the folder out. Without it, and without a folder in the call, everything is off.
+FIRSTDIFF_TAPS='layers.*.h,logits' records these taps only, FIRSTDIFF_STEPS=0,2-5 these steps only (0: the prompt).
+What cannot be recorded raises RecordError, a ValueError. Any thread may record.
+"""
+
+import atexit
+import json
+import os
+import re
+import sys
+import threading
+from pathlib import Path
+
+__version__ = "0.1.0"
+__all__ = ["RecordError", "finish", "is_on", "next_step", "note", "record", "tokens"]
+
+OUTER = "h0 final_norm logits".split()
+INNER = ("attn_norm q k v q_norm k_norm q_rope k_rope qk scores probs context attn_out attn_post_norm h_attn ffn_norm ffn_gate "
+         "ffn_up ffn_act router_logits router_probs ffn_out ffn_post_norm h").split()
+TAP = re.compile(rf"(?:{'|'.join(OUTER)}|layers\.(?:0|[1-9][0-9]{{0,8}})\.(?:{'|'.join(INNER)}))")
+# What a note may be: keys and values that every reader of dump.json takes; None: any text.
+NOTES = {"producer": None, "model": None, "precision": {"exact", "f32", "f16", "bf16", "ggml"},
+         "cache": {"f32", "f16"}, "qk_rows": {"half", "adjacent"}, "rows": {"all", "last"}}
+DTYPES = {"float64": ("f64", "<f8"), "float32": ("f32", "<f4"), "float16": ("f16", "<f2"), "bfloat16": ("bf16", "<V2")}
+
+
+class RecordError(ValueError):
+    """Why a tap could not be recorded, in one line."""
+
+
+class Recording:
+    """A dump in the making. Every tap is whole under its final name, or not there."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.taps = os.environ.get("FIRSTDIFF_TAPS", "*")
+        self.steps = os.environ.get("FIRSTDIFF_STEPS", "")
+        self.wanted_step = step_list(self.steps)
+        self.wanted_tap = tap_patterns(self.taps)
+        self.step, self.entries, self.meta = 0, {}, {}
+        self.lock, self.pid, self.open = threading.RLock(), os.getpid(), True
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if any(f.name == "dump.json" or f.suffix == ".npy" for f in self.folder.iterdir()):
+            raise RecordError(f"{self.folder}: already holds a dump; remove it, or record into another folder")
+
+    def wants(self, tap):
+        return self.open and bool(self.wanted_tap.fullmatch(tap)) and self.wanted_step(self.step)
+
+    def write(self, tap, array, rows=None, known=True):
+        """Records one tap. `rows`: "last" where it holds the last position only; `known`: must be of the vocabulary."""
+        if known and not TAP.fullmatch(tap):
+            raise RecordError(f"'{tap}' is not a tap name (h0, layers.N.q, logits ...)")
+        with self.lock:
+            if not self.wants(tap):
+                return
+            key = tap, self.step
+            file = f"{tap}.step{self.step}.npy" if self.step else f"{tap}.npy"
+            if key in self.entries:
+                raise RecordError(f"{tap}: recorded before in step {self.step}; call next_step between decode steps")
+            shape, dtype, descr, data = plain(tap, array)
+            self.replace(file, npy_header(shape, descr), data)
+            entry = {"tap": tap, "step": self.step, "file": file, "shape": shape, "dtype": dtype}
+            self.entries[key] = {**entry, "rows": rows} if rows else entry
+
+    def replace(self, file, *parts):
+        """Writes a file under a temporary name and renames it."""
+        temporary = self.folder / f"{file}.{self.pid}.tmp"
+        try:
+            with open(temporary, "wb") as out:
+                out.writelines(parts)
+            os.replace(temporary, self.folder / file)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def finish(self):
+        with self.lock:
+            if not self.open or self.pid != os.getpid():  # done, or a forked child
+                return
+            self.open = False
+            lines = ",\n    ".join(json.dumps(entry) for entry in self.entries.values())
+            head = "".join(f"  {json.dumps(k)}: {json.dumps(v)},\n" for k, v in {"format": 1, **self.meta}.items())
+            self.replace("dump.json", f'{{\n{head}  "taps": [\n    {lines}\n  ]\n}}\n'.encode())
+        if not self.entries and (self.taps != "*" or self.steps):
+            raise RecordError(f"nothing recorded matches FIRSTDIFF_TAPS='{self.taps}' FIRSTDIFF_STEPS='{self.steps}'")
+
+
+# ---- what the environment asks for ----
+
+
+def tap_patterns(text):
+    """Patterns separated by commas; `*` matches any run of characters, everything else itself."""
+    globs = (".*".join(map(re.escape, pattern.strip().split("*"))) for pattern in text.split(","))
+    return re.compile("|".join(f"(?:{glob})" for glob in globs), re.DOTALL)
+
+
+def step_list(text):
+    """`0,2-5` as a function of a step; no text: every step."""
+    ranges = []
+    for part in text.split(",") if text else ():
+        found = re.fullmatch(r" *([0-9]+)(?:-([0-9]+))?", part)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if first > last:
+            raise RecordError(f"FIRSTDIFF_STEPS='{text}' is no list of steps such as 0,2-5")
+        ranges.append(range(first, last + 1))
+    return lambda step: not ranges or any(step in r for r in ranges)
+
+
+# ---- arrays ----
+
+
+def is_torch(value):
+    return "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor)
+
+
+def plain(tap, array):
+    """(shape, type in dump.json, type in the .npy, little-endian bytes) of a NumPy array or a torch tensor."""
+    import numpy as np
+
+    if is_torch(array):
+        torch, array = sys.modules["torch"], array.detach().cpu().contiguous()
+        name = str(array.dtype).removeprefix("torch.")
+        array = (array.view(torch.int16) if name == "bfloat16" else array).numpy()
+    else:
+        array = np.ascontiguousarray(array) if np.ndim(array) else np.asarray(array)
+        name = array.dtype.name
+    if name not in DTYPES:
+        raise RecordError(f"{tap}: elements of type {name}; float64, float32, float16 and bfloat16 can be recorded")
+    if array.size == 0 or array.ndim == 0:
+        raise RecordError(f"{tap}: {list(array.shape)} is no shape of a tensor")
+    dtype, descr = DTYPES[name]
+    little = array.view(np.int16) if dtype == "bf16" else array
+    return list(array.shape), dtype, descr, little.astype(little.dtype.newbyteorder("<"), copy=False).data
+
+
+def npy_header(shape, descr):
+    from io import BytesIO
+    from numpy.lib import format as npy
+
+    out = BytesIO()
+    npy.write_array_header_1_0(out, {"descr": descr, "fortran_order": False, "shape": tuple(shape)})
+    return out.getvalue()
+
+
+# ---- the recording of this process ----
+
+_recording = None  # of the innermost `with`, else of FIRSTDIFF_DIR
+_asked = False
+
+
+def _current():
+    """The recording under way, or None; looks at the environment the first time."""
+    global _recording, _asked
+    if _recording is None and not _asked:
+        _asked = True
+        if folder := os.environ.get("FIRSTDIFF_DIR"):
+            _recording = Recording(folder)
+            atexit.register(_at_exit, _recording)
+    return _recording
+
+
+def _at_exit(recording):
+    try:
+        recording.finish()
+    except (OSError, RecordError) as error:
+        print(f"firstdiff: {error}", file=sys.stderr)
+
+
+def is_on():
+    """Whether anything is recorded: for code that would have to compute a tensor first."""
+    return _current() is not None
+
+
+def tokens(ids):
+    """Notes the token ids of the prompt."""
+    if on := _current():
+        on.meta["tokens"] = [int(id) for id in ids]
+
+
+def next_step(token):
+    """Begins the next decode step, which is fed `token`."""
+    if on := _current():
+        with on.lock:
+            on.step += 1
+            on.meta.setdefault("decode_tokens", []).append(int(token))
+
+
+def note(**notes):
+    """Notes what dump.json can hold: producer, model, precision, cache, qk_rows, rows."""
+    if on := _current():
+        for key, value in notes.items():
+            if key not in NOTES or (NOTES[key] and value not in NOTES[key]):
+                raise RecordError(f"note {key}={value!r} is none that dump.json knows")
+            on.meta[key] = value
+
+
+def record(what, value=None, *, modules=""):
+    """record(name, array): one tap. record(model, folder=FIRSTDIFF_DIR): for a `with`, every tap of a PyTorch model.
+
+    `modules`: patterns of names of other modules whose outputs are recorded too, each under its module's name.
+    """
+    if not isinstance(what, str):
+        from .model import Watching
+
+        return Watching(what, value, modules)
+    if on := _current():
+        on.write(what, value)
+
+
+def finish():
+    """Writes dump.json and ends the recording; after it nothing is recorded."""
+    global _recording
+    on, _recording = _current(), None
+    if on:
+        on.finish()

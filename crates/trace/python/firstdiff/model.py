@@ -1,0 +1,220 @@
+"""Which modules of a PyTorch model give which tap? Hooks by Hugging Face's names, for the time of a `with`."""
+
+import sys
+from contextlib import ExitStack
+
+import firstdiff
+from firstdiff import RecordError, Recording, tap_patterns
+
+# Below a decoder layer: module -> the tap that is its output. Heads are split where the tap has them.
+OUTPUTS = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "q", "self_attn.k_proj": "k", "self_attn.v_proj": "v",
+    "self_attn.q_norm": "q_norm", "self_attn.k_norm": "k_norm",
+    "self_attn.o_proj": "attn_out",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_out",
+}
+INPUTS = {"self_attn.o_proj": "context", "post_attention_layernorm": "h_attn", "mlp.down_proj": "ffn_act"}
+# Norms on both sides of attention and feed-forward (Gemma 2 and 3); OLMo 2 has those behind alone.
+SANDWICH_OUTPUTS = {"post_attention_layernorm": "attn_post_norm", "pre_feedforward_layernorm": "ffn_norm",
+                    "post_feedforward_layernorm": "ffn_post_norm"}
+SANDWICH_INPUTS = {"pre_feedforward_layernorm": "h_attn"}
+HEADED = {"q", "k", "v", "q_norm", "k_norm"}
+# What may stand before `layers` and `norm`: not the encoder of images or sounds.
+STEM = {"model", "language_model", "decoder"}
+
+
+class Watching:
+    """A `with`: every forward call of `model` is one step of a dump."""
+
+    def __init__(self, model, folder, modules):
+        self.model, self.folder, self.modules = model, folder, modules
+
+    def __enter__(self):
+        self.outer = firstdiff._recording if self.folder is not None else firstdiff._current()
+        self.recording = Recording(self.folder) if self.folder is not None else self.outer
+        self.stack, self.calls = ExitStack(), 0
+        self.length, self.head = 0, None  # of the forward call under way: its tokens, what lm_head gave
+        if self.recording:
+            firstdiff._recording = self.recording
+            self.describe()
+            self.watch()
+        return self.recording
+
+    def __exit__(self, kind, *_):
+        self.stack.close()
+        firstdiff._recording = self.outer
+        if self.folder is not None:
+            try:
+                self.recording.finish()
+            except RecordError:
+                if kind is None:  # else the engine's own error is the one to show
+                    raise
+
+    def describe(self):
+        torch = sys.modules["torch"]
+        precisions = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+        producer = {"name": "firstdiff (Python)", "version": firstdiff.__version__, "torch": torch.__version__}
+        if "transformers" in sys.modules:
+            producer["transformers"] = sys.modules["transformers"].__version__
+        found = {"producer": producer, "model": getattr(self.config, "model_type", type(self.model).__name__), "qk_rows": "half",
+                 "precision": precisions.get(next((p.dtype for p in self.model.parameters()), None))}
+        for key, value in found.items():
+            if value:
+                self.recording.meta.setdefault(key, value)
+
+    @property
+    def config(self):
+        return getattr(self.model, "config", None)
+
+    # -- hooks --
+
+    def watch(self):
+        self.hook(self.model.register_forward_pre_hook(self.begin, with_kwargs=True))
+        others, named = tap_patterns(self.modules), dict(self.model.named_modules())
+        for name, module in named.items():
+            inputs, output = self.taps_of(name, named)
+            for tap in inputs:
+                self.hook(module.register_forward_pre_hook(self.source(tap), with_kwargs=True))
+            if name == "lm_head":
+                self.hook(module.register_forward_hook(lambda _, __, output: setattr(self, "head", output)))
+            elif output or (name and self.modules and others.fullmatch(name)):
+                self.hook(module.register_forward_hook(self.result(output or name, output is not None)))
+        self.hook(self.model.register_forward_hook(self.end))
+        self.watch_attention(named)
+
+    def hook(self, handle):
+        self.stack.callback(handle.remove)
+
+    def taps_of(self, name, named):
+        """The taps that are a module's input, and the one that is its output, or None."""
+        parts = name.split(".")
+        at = next((i for i, part in enumerate(parts) if part not in STEM), None)
+        if at is None or parts[at:] == ["layers"]:
+            return [], None
+        if parts[at] != "layers":
+            return [], "final_norm" if parts[at:] == ["norm"] else None
+        layer, below = parts[at + 1], ".".join(parts[at + 2:])
+        if not below:
+            return ["h0"] if layer == "0" else [], f"layers.{layer}.h"
+        inputs, outputs = INPUTS, OUTPUTS
+        if ".".join([*parts[:at + 2], "post_feedforward_layernorm"]) in named:
+            inputs = {k: v for k, v in INPUTS.items() if k != "post_attention_layernorm"} | SANDWICH_INPUTS
+            outputs = OUTPUTS | SANDWICH_OUTPUTS
+        full = lambda tap: tap and f"layers.{layer}.{tap}"
+        return [full(inputs[below])] if below in inputs else [], full(outputs.get(below))
+
+    def begin(self, _, args, kwargs):
+        """One forward call begins: the first is the prompt, each later one a decode step."""
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        shown = ids is not None and not ids.is_floating_point()
+        embeds = kwargs.get("inputs_embeds")
+        shape = ids.shape if ids is not None else embeds.shape if embeds is not None else (1, 0)
+        if len(shape) > 1 and shape[0] != 1:
+            raise RecordError(f"a batch of {shape[0]}: firstdiff records one sequence at a time")
+        fed = [int(id) for id in ids.reshape(-1)] if shown else []
+        self.length = shape[1] if len(shape) > 1 else shape[0]
+        if self.calls == 0 and fed:
+            firstdiff.tokens(fed)
+        if self.calls > 0:
+            if self.length != 1:
+                raise RecordError(f"forward call {self.calls + 1} has {self.length} tokens: after the prompt, one a call is a decode step")
+            firstdiff.next_step(fed[0] if fed else -1)
+        self.calls += 1
+
+    def end(self, _, __, output):
+        """The logits are the model's own, capped and scaled where it does that, else what lm_head gave."""
+        logits, self.head = getattr(output, "logits", self.head), None
+        if logits is not None:
+            self.write("logits", logits)
+
+    def source(self, tap):
+        def take(_, args, kwargs):
+            self.write(tap, args[0] if args else kwargs["hidden_states"])
+
+        return take
+
+    def result(self, tap, known):
+        def take(_, __, output):
+            self.write(tap, output[0] if isinstance(output, (tuple, list)) else output, known)
+
+        return take
+
+    # -- attention: what happens inside a function, not between modules --
+
+    def watch_attention(self, named):
+        """Wraps the attention function where transformers' models look it up, eager or not."""
+        attentions = [m for m in named.values() if hasattr(m, "layer_idx") and hasattr(m, "q_proj")]
+        for file in {type(m).__module__ for m in attentions}:
+            modeling = sys.modules[file]
+            if own := getattr(modeling, "eager_attention_forward", None):
+                self.stack.callback(setattr, modeling, "eager_attention_forward", own)
+                modeling.eager_attention_forward = self.attention(own, attentions)
+        kind = getattr(self.config, "_attn_implementation", None)
+        if attentions and (functions := fused_functions()) is not None and kind in functions:
+            own = functions[kind]
+            self.stack.callback(functions.__setitem__, kind, own)
+            functions[kind] = self.attention(own, attentions)
+
+    def attention(self, own, attentions):
+        def attend(module, query, key, value, mask, *args, **options):
+            """query [1,H,T,d] and key [1,K,S,d] after RoPE, mask [1,1,T,>=S] or None."""
+            out = own(module, query, key, value, mask, *args, **options)
+            if any(module is m for m in attentions):
+                at, T = f"layers.{module.layer_idx}", query.shape[2]
+                self.write(f"{at}.q_rope", query[0].transpose(0, 1))
+                self.write(f"{at}.k_rope", key[0, :, -T:].transpose(0, 1))
+                if out[1] is not None:  # a fused function keeps its probabilities to itself
+                    self.write_scores(at, query, key, mask, options.get("scaling"), out[1])
+            return out
+
+        return attend
+
+    def write_scores(self, at, query, key, mask, scale, probs):
+        """probs as the model has them; qk and scores computed once more, and kept only if the model's probs follow from them."""
+        torch = sys.modules["torch"]
+        qk = query @ key.repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(2, 3)
+        self.write(f"{at}.qk", qk[0])
+        self.write(f"{at}.probs", probs[0])
+        if scale is None:
+            return
+        scores = qk * scale
+        if mask is not None:
+            hidden = ~mask if mask.dtype == torch.bool else mask != 0
+            scores = scores.masked_fill(hidden[..., :key.shape[2]], float("-inf"))
+        if torch.allclose(torch.softmax(scores.float(), -1).to(probs.dtype), probs, atol=1e-6):
+            self.write(f"{at}.scores", scores[0])
+
+    # -- one tap --
+
+    def write(self, tap, tensor, known=True):
+        """Without its batch axis; with its heads apart where the tap has them."""
+        if not self.recording.wants(tap):
+            return
+        if not known:
+            return self.recording.write(tap, tensor, known=False)
+        site = tap.rsplit(".", 1)[-1]
+        tensor = tensor[0] if tensor.dim() > 2 and tensor.shape[0] == 1 else tensor
+        if site in HEADED and tensor.dim() == 2 and (d := self.head_dim()):
+            tensor = tensor.reshape(tensor.shape[0], -1, d)
+        elif site in HEADED and tensor.dim() == 3 and self.heads_first(tensor):
+            tensor = tensor.transpose(0, 1)
+        last = tap == "logits" and tensor.shape[0] == 1 and self.length > 1  # all that `generate` asks for
+        self.recording.write(tap, tensor, rows="last" if last else None)
+
+    def heads_first(self, tensor):
+        """Whether it is [H,T,d], as of a QK-norm after the transposition; where H is T the memory's order tells."""
+        H, T, _ = tensor.shape
+        return H != self.length or (H == T and tensor.stride(0) < tensor.stride(1))
+
+    def head_dim(self):
+        c = getattr(self.config, "text_config", self.config)
+        given = getattr(c, "head_dim", None)
+        heads = getattr(c, "num_attention_heads", None)
+        return given or (c.hidden_size // heads if heads else None)
+
+
+def fused_functions():
+    """transformers' table of attention functions, or None."""
+    return getattr(sys.modules.get("transformers.modeling_utils"), "ALL_ATTENTION_FUNCTIONS", None)

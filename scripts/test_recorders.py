@@ -1,0 +1,432 @@
+#!/usr/bin/env python3
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch==2.9.1", "transformers==4.57.1", "numpy>=1.26"]
+# ///
+"""Do the C and the Python recorder write dumps that firstdiff holds to be right, and what do they cost?
+
+    python scripts/test_recorders.py [--firstdiff BINARY] [--without-torch] [--keep DIR]
+
+Compiles the C and the C++ engine of crates/trace/c/example without a warning, runs them on this repository's fixture models, and asks:
+parity with PyTorch's golden dump and in a replay, every tap compared; exactly the files that FIRSTDIFF_TAPS and FIRSTDIFF_STEPS name; a
+planted mistake found at its tap; failures told in one line; no file when off. Then the same of the Python package, on transformers'
+models. Last, what the C recorder costs: instructions a call when off, MB/s when on. Exit 1 on a failure.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from engine_numpy import read_safetensors, widen
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS, GOLDEN, TRACE = ROOT / "fixtures/models", ROOT / "fixtures/golden", ROOT / "crates/trace"
+TOKENS, DECODED = [1, 17, 42, 99, 3, 150, 77, 17, 128, 64, 5], [23, 108, 61]
+WARNINGS = ["-Wall", "-Wextra", "-pedantic", "-Werror", "-Wshadow", "-Wconversion"]
+FAILED = []
+
+HEADER_USE = """
+#define FIRSTDIFF_IMPLEMENTATION
+#include "firstdiff.h"
+static void copy(void *host, const void *device, size_t bytes) { memcpy(host, device, bytes); }
+int main(int argc, char **argv) {
+    float x[6] = {1, 2, 3, 4, 5, 6};
+    double y[2] = {0.5, 0.25};
+    uint16_t half[2] = {0x3c00, 0x4000}, brain[2] = {0x3f80, 0x4000};
+    int64_t ids[2] = {7, 8};
+    int bad = argc > 1 ? atoi(argv[1]) : 0;
+    firstdiff_copy = copy;
+    firstdiff_note("producer", "a \\"quoted\\"\\n\\\\ name");
+    firstdiff_tokens(ids, 2);
+    firstdiff_f32(x, 2, 3, 0, "h0");
+    firstdiff_f64(y, 2, 1, 0, "layers.%d.h", 0);
+    firstdiff_f16(half, 2, 1, 0, "layers.%d.%s", 1, "h");
+    firstdiff_bf16(brain, 2, 1, 0, "final_norm");
+    if (bad == 1) firstdiff_f32(x, 2, 3, 0, "h1"), firstdiff_f32(x, 2, 3, 0, "layers.01.q");
+    if (bad == 2) firstdiff_f32(x, 2, 3, 0, "h0");
+    if (bad == 3) firstdiff_f32(x, 1LL << 40, 1LL << 40, 9, "logits");
+    if (bad == 4) firstdiff_f32(x, 2, -3, 0, "logits");
+    if (bad == 5) firstdiff_note("qk_rows", "mixed");
+    return firstdiff_finish();
+}
+"""
+
+THREADS = """
+#include <pthread.h>
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+#define FIRSTDIFF_LOCK() pthread_mutex_lock(&lock)
+#define FIRSTDIFF_UNLOCK() pthread_mutex_unlock(&lock)
+#define FIRSTDIFF_IMPLEMENTATION
+#include "firstdiff.h"
+static void *work(void *first) {
+    float x[4] = {1, 2, 3, 4};
+    int n;
+    for (n = *(int *)first; n < 400; n += 4) firstdiff_f32(x, 4, 0, 0, "layers.%d.h", n);
+    return NULL;
+}
+int main(void) {
+    pthread_t threads[4];
+    int first[4], t;
+    if (!firstdiff_is_on()) return 3;
+    for (t = 0; t < 4; t++) first[t] = t, pthread_create(&threads[t], NULL, work, &first[t]);
+    for (t = 0; t < 4; t++) pthread_join(threads[t], NULL);
+    return 0;
+}
+"""
+
+# One call a turn to the recorder, of 1 MiB each when on.
+COST = """
+#define FIRSTDIFF_IMPLEMENTATION
+#include "firstdiff.h"
+int main(int argc, char **argv) {
+    static float x[1 << 18];
+    long n, turns = argc > 1 ? atol(argv[1]) : 0;
+    for (n = 0; n < turns; n++) {
+#ifdef CALL
+        firstdiff_f32(x, 1 << 9, 1 << 9, 0, "layers.%ld.h", n);
+#endif
+        __asm__ volatile("" : : "r"(x) : "memory");
+    }
+    return firstdiff_finish();
+}
+"""
+
+
+def check(good, what):
+    print(f"  {'ok  ' if good else 'FAIL'} {what}", flush=True)
+    if not good:
+        FAILED.append(what)
+
+
+def run(command, status=0, **environment):
+    """Runs a command in an environment without FIRSTDIFF_* but these; its output. Another exit status is a failure."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("FIRSTDIFF_", "ENGINE_"))}
+    done = subprocess.run([str(c) for c in command], env=kept | environment, capture_output=True, text=True)
+    if status is not None and done.returncode != status:
+        check(False, f"exit {done.returncode} where {status} was due: {' '.join(map(str, command))}\n{done.stdout[-600:]}{done.stderr[-600:]}")
+    return done.stdout + done.stderr
+
+
+def files(folder):
+    return {f.name for f in Path(folder).iterdir()} if Path(folder).exists() else set()
+
+
+class Judge:
+    """The firstdiff command."""
+
+    def __init__(self, binary):
+        self.binary = binary
+
+    def report(self, *arguments, status=0):
+        return json.loads(run([self.binary, *arguments, "--json", "-"], status))
+
+    def parity(self, what, reference, candidate, *options, unchecked=0):
+        report = self.report("compare", reference, candidate, *options)
+        left = [t["tap"] for t in report["taps"] if t["status"] == "unchecked"]
+        check(report["verdict"] == "parity" and len(left) == unchecked,
+              f"{what}: {report['verdict']}, {len(report['taps'])} taps, {len(left)} unchecked")
+
+    def replay(self, what, model, candidate):
+        report = self.report("replay", model, candidate)
+        check(report["verdict"] == "parity", f"{what}: replay, {report['verdict']}, {len(report['taps'])} taps")
+
+    def fault(self, what, reference, candidate, tap):
+        report = self.report("compare", reference, candidate, status=1)
+        found = (report["first_divergence"] or {}).get("tap")
+        step = (report["first_divergence"] or {}).get("step")
+        check(found == tap, f"{what}: first divergence {found}" + (f", step {step}" if step else ""))
+
+
+# ---- C and C++ ----
+
+
+def flat_model(folder, out):
+    """A Hugging Face folder as the flat file of the example engines: 15 doubles, then f32 matrices."""
+    c = json.loads((folder / "config.json").read_text())
+    tensors = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        tensors |= read_safetensors(file)
+    heads, scaling = c["num_attention_heads"], c.get("rope_scaling") or {}
+    biased, tied = "model.layers.0.self_attn.q_proj.bias" in tensors, "lm_head.weight" not in tensors
+    rope = [scaling.get(k, 1) for k in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")]
+    sizes = [c["hidden_size"], c["intermediate_size"], c["num_hidden_layers"], heads, c["num_key_value_heads"],
+             c.get("head_dim") or c["hidden_size"] // heads, c["vocab_size"]]
+    layer = ["input_layernorm.weight", *(f"self_attn.{p}_proj.weight" for p in "qkv"),
+             *(f"self_attn.{p}_proj.bias" for p in "qkv" if biased), "self_attn.o_proj.weight", "post_attention_layernorm.weight",
+             *(f"mlp.{p}_proj.weight" for p in ("gate", "up", "down"))]
+    names = ["model.embed_tokens.weight", *(f"model.layers.{n}.{w}" for n in range(sizes[2]) for w in layer), "model.norm.weight"]
+    with open(out, "wb") as file:
+        file.write(struct.pack("15d", *sizes, biased, tied, c["rms_norm_eps"], c["rope_theta"], *rope))
+        for name in names if tied else [*names, "lm_head.weight"]:
+            file.write(widen(tensors[name][0], tensors[name][2]).tobytes())
+    return out
+
+
+def build(work, source, output, *options, language="c"):
+    compiler, standard = ("cc", "c99") if language == "c" else ("c++", "c++17")
+    run([compiler, "-O2", f"-std={standard}", *WARNINGS, *options, "-x", language, "-I", TRACE / "c", source, "-o", work / output, "-lm"])
+    return work / output
+
+
+def ids(tokens):
+    return ",".join(map(str, tokens))
+
+
+def test_header(work):
+    print("firstdiff.h")
+    source = work / "use.c"
+    source.write_text(HEADER_USE)
+    for language in ("c", "c++"):
+        program, out = build(work, source, f"use-{language}", language=language), work / f"use-{language}.dump"
+        run([program], FIRSTDIFF_DIR=str(out))
+        meta = json.loads((out / "dump.json").read_text())
+        check(meta["producer"] == 'a "quoted"\n\\ name' and meta["tokens"] == [7, 8],
+              f"{language}: warning-free; dump.json is JSON, escapes included")
+        read = [np.load(out / f"{n}.npy") for n in ("h0", "layers.0.h", "layers.1.h")]
+        check([(a.dtype.str, a.ravel().tolist()[:2]) for a in read] == [("<f4", [1, 2]), ("<f8", [0.5, 0.25]), ("<f2", [1, 2])],
+              f"{language}: NumPy reads f32, f64 and f16")
+        check(np.load(out / "final_norm.npy").tobytes() == b"\x80\x3f\x00\x40" and meta["taps"][3]["dtype"] == "bf16", f"{language}: bf16")
+    out = work / "use-c.dump"
+    told = {"already holds a dump": dict(FIRSTDIFF_DIR=str(out)), "no list of steps": dict(FIRSTDIFF_STEPS="3-", FIRSTDIFF_DIR=str(work / "f0")),
+            "nothing recorded matches": dict(FIRSTDIFF_TAPS="layers.7.*", FIRSTDIFF_DIR=str(work / "f1")),
+            "nothing is recorded": dict(FIRSTDIFF_DIR=str(source / "below")), "": dict(FIRSTDIFF_DIR="")}
+    for says, environment in told.items():
+        lines = run([program], 1 if says else 0, **environment).splitlines()
+        check(len(lines) == bool(says) and all(says in line for line in lines), f"one line: {lines}")
+    mistakes = ["'h1' is not a tap name", "h0: recorded before", "logits: no shape", "logits: no shape", "none that dump.json knows"]
+    for bad, says in enumerate(mistakes, 1):
+        out = work / f"bad{bad}"
+        lines = run([program, bad], 1, FIRSTDIFF_DIR=str(out)).splitlines()
+        check(says in lines[0] and len(lines) <= 2 and len(files(out)) == 5, f"told, and the rest recorded: {lines[0]}")
+    source = work / "threads.c"
+    source.write_text(THREADS)
+    out = work / "threads.dump"
+    run([build(work, source, "threads", "-pthread")], FIRSTDIFF_DIR=str(out))
+    listed = len(json.loads((out / "dump.json").read_text())["taps"])
+    check(listed == 400 and len(files(out)) == 401, "four threads under a lock, 400 taps; dump.json by itself at exit")
+    out = work / "full"
+    lines = run(["sh", "-c", f"trap '' XFSZ; ulimit -f 0; exec '{program}'"], 1, FIRSTDIFF_DIR=str(out)).splitlines()
+    check(len(lines) == 2 and "h0.npy: File too large" in lines[0] and not files(out), f"a disk that takes nothing: {lines}, no file")
+
+
+def test_engine(work, judge, language):
+    """The C engine runs the prompt in one pass, the C++ one token by token: its reference is that too."""
+    print({"c": "a C engine", "c++": "a C++ engine"}[language])
+    source = TRACE / "c/example" / {"c": "engine.c", "c++": "engine.cpp"}[language]
+    engine = build(work, source, f"engine-{language}", language=language)
+    for name in ("llama", "qwen2"):
+        model, out = flat_model(MODELS / name, work / f"{name}.flat"), work / f"{name}-{language}"
+        if language == "c":
+            command = [engine, model, ids(TOKENS), ids(DECODED)]
+            reference = GOLDEN / ("llama-torch" if name == "llama" else "qwen2-torch.npz")
+            mistakes = {"pairs": "layers.0.q_rope", "cache": "layers.0.qk"}
+        else:
+            command = [engine, model, ids(TOKENS)]
+            reference = work / f"{name}-one-by-one"
+            run([sys.executable, ROOT / "scripts/engine_numpy.py", MODELS / name, "-o", reference, "--tokens", TOKENS[0],
+                 "--decode-tokens", ids(TOKENS[1:])])
+            mistakes = {"scale": "layers.0.scores", "position": "layers.0.q_rope"}
+        run(command, FIRSTDIFF_DIR=str(out))
+        judge.parity(f"{name} {language}", reference, out)
+        judge.replay(f"{name} {language}", MODELS / name, out)
+        for mistake, tap in mistakes.items():
+            wrong = work / f"{name}-{language}-{mistake}"
+            run(command, FIRSTDIFF_DIR=str(wrong), ENGINE_MISTAKE=mistake)
+            judge.fault(f"{name} {language}, mistake {mistake}", reference, wrong, tap)
+    few = work / f"few-{language}"
+    run(command, FIRSTDIFF_DIR=str(few), FIRSTDIFF_TAPS="layers.*.h, logits", FIRSTDIFF_STEPS="0,2-3")
+    wanted = {f"{tap}{step}.npy" for tap in ("layers.0.h", "layers.1.h", "logits") for step in ("", ".step2", ".step3")}
+    check(files(few) == wanted | {"dump.json"}, f"FIRSTDIFF_TAPS and FIRSTDIFF_STEPS: {len(wanted)} files, none more")
+    report = judge.report("compare", reference, few)
+    check(report["verdict"] == "parity", f"few taps: {report['verdict']}")
+    before = files(work)
+    run(command)
+    check(files(work) == before, "off: no file")
+
+
+# ---- Python ----
+
+PLAIN = """
+import firstdiff, sys
+import numpy as np
+sys.path.insert(0, {scripts!r})
+from engine_numpy import Engine
+engine = Engine({model!r})
+firstdiff.note(producer="engine_numpy", precision="f32", qk_rows="half")
+firstdiff.tokens({tokens})
+for (tap, step), x in engine.run({tokens}, {decoded}).items():
+    if step != (firstdiff._recording.step if firstdiff._recording else step):
+        firstdiff.next_step({decoded}[step - 1])
+    firstdiff.record(tap, x)
+assert "torch" not in sys.modules
+firstdiff.finish()
+"""
+
+TORCH = """
+import firstdiff, sys, torch, transformers
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+model = transformers.AutoModelForCausalLM.from_pretrained({model!r}, dtype=torch.{dtype}, attn_implementation={attn!r}).eval()
+if {mistake}:
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight.mul_(1.5)
+cache = transformers.DynamicCache()
+with torch.no_grad(), firstdiff.record(model, {out!r}, modules={modules!r}):
+    for feed in [{tokens}, *([t] for t in {decoded})]:
+        model(input_ids=torch.tensor([feed]), past_key_values=cache, use_cache=True)
+assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+"""
+
+
+def python(text, status=0, **environment):
+    return run([sys.executable, "-c", text], status, PYTHONPATH=str(TRACE / "python"), HF_HUB_OFFLINE="1", **environment)
+
+
+def test_python(work, judge):
+    print("Python, record(name, array)")
+    out = work / "python"
+    script = PLAIN.format(scripts=str(ROOT / "scripts"), model=str(MODELS / "llama"), tokens=TOKENS, decoded=DECODED)
+    python(script, FIRSTDIFF_DIR=str(out))
+    judge.parity("llama, NumPy", GOLDEN / "llama-torch", out)
+    few = work / "python-few"
+    python(script, FIRSTDIFF_DIR=str(few), FIRSTDIFF_TAPS="*.h_attn,h0", FIRSTDIFF_STEPS="1")
+    check(files(few) == {"dump.json", "h0.step1.npy", "layers.0.h_attn.step1.npy", "layers.1.h_attn.step1.npy"},
+          "FIRSTDIFF_TAPS and FIRSTDIFF_STEPS: 3 files, none more")
+    before = files(work)
+    python(script)
+    check(files(work) == before, "off: no file")
+    refused = {"not a tap name": "firstdiff.record('q', np.ones((1, 2)))",
+               "recorded before": "[firstdiff.record('h0', np.ones((1, 2))) for _ in '12']",
+               "elements of type int64": "firstdiff.record('h0', np.ones((1, 2), int))",
+               "no shape": "firstdiff.record('h0', np.float32(1))",
+               "none that dump.json": "firstdiff.note(precision='q4')"}
+    for says, line in refused.items():
+        told = python(f"import firstdiff, numpy as np\n{line}", 1, FIRSTDIFF_DIR=str(work / f"python-{says[:8]}")).splitlines()[-1]
+        check(says in told, told)
+
+
+def test_torch(work, judge):
+    print("Python, with record(model, folder)")
+    for name, dtype in (("llama", "f32"), ("llama", "bf16"), ("qwen2", "f32"), ("qwen3", "f32"), ("mistral", "f32")):
+        out, reference = work / f"torch-{name}-{dtype}", work / f"dump_torch-{name}-{dtype}"
+        long = {"f32": "float32", "bf16": "bfloat16"}[dtype]
+        fill = dict(model=str(MODELS / name), dtype=long, attn="eager", tokens=TOKENS, decoded=DECODED, modules="", mistake=False)
+        python(TORCH.format(out=str(out), **fill))
+        run([sys.executable, ROOT / "scripts/dump_torch.py", MODELS / name, "-o", reference, "--dtype", dtype, "--tokens", ids(TOKENS),
+             "--decode-tokens", ids(DECODED)])
+        report = judge.report("compare", reference, out)
+        exact = sum(t["status"] == "exact" for t in report["taps"])
+        check(report["verdict"] == "parity" and exact == len(report["taps"]),
+              f"{name} {dtype}: {exact} of {len(report['taps'])} taps as dump_torch.py's, to the bit")
+        judge.replay(f"{name} {dtype}", MODELS / name, out)
+    judge.parity("llama f32", GOLDEN / "llama-torch", work / "torch-llama-f32")
+    out = work / "torch-sdpa"
+    python(TORCH.format(out=str(out), **fill | dict(model=str(MODELS / "llama"), attn="sdpa")))
+    judge.parity("llama f32, fused attention", GOLDEN / "llama-torch", out, unchecked=24)
+    fill |= dict(model=str(MODELS / "llama"))
+    out = work / "torch-generate"
+    text = TORCH[:TORCH.index("    for feed")] + "    model.generate(torch.tensor([{tokens}]), max_new_tokens=4, do_sample=False)\n"
+    python(text.format(out=str(out), **fill))
+    reference = work / "dump_torch-greedy"
+    run([sys.executable, ROOT / "scripts/dump_torch.py", MODELS / "llama", "-o", reference, "--tokens", ids(TOKENS), "--decode", 3])
+    noted, due = (json.loads((folder / "dump.json").read_text())["decode_tokens"] for folder in (out, reference))
+    check(noted == due, f"model.generate: the decoded tokens are noted, {noted}")
+    judge.parity("llama f32, model.generate", reference, out)
+    out = work / "torch-env"
+    environment = dict(FIRSTDIFF_DIR=str(out), FIRSTDIFF_TAPS="logits,*.q,*rotary_emb", FIRSTDIFF_STEPS="0,3")
+    python(TORCH.replace("{out!r}", "None").format(**fill | {"modules": "model.rotary_emb"}), **environment)
+    wanted = {f"{t}{s}.npy" for t in ("logits", "layers.0.q", "layers.1.q", "model.rotary_emb") for s in ("", ".step3")}
+    check(files(out) == wanted | {"dump.json"}, f"FIRSTDIFF_DIR, TAPS, STEPS and another module: {len(wanted)} files, none more")
+    out = work / "torch-wrong"
+    python(TORCH.format(out=str(out), **fill | {"mistake": True}))
+    judge.fault("up_proj of layer 1 times 1.5", GOLDEN / "llama-torch", out, "layers.1.ffn_up")
+    before = files(work)
+    python(TORCH.replace("{out!r}", "None").format(**fill))
+    check(files(work) == before, "off: no file")
+
+
+# ---- what it costs ----
+
+
+def instructions(command):
+    """Instructions of a whole run, by perf or by valgrind; None without either."""
+    tools = {"perf": (["perf", "stat", "-x,", "-e", "instructions:u"], r"^(\d+),[^\n]*instructions"),
+             "valgrind": (["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"], r"Collected : (\d+)")}
+    for tool, (prefix, pattern) in tools.items():
+        if shutil.which(tool) and (found := re.search(pattern, run([*prefix, *command], None), re.M)):
+            return int(found[1])
+    return None
+
+
+def measure(work):
+    print("what the C recorder costs")
+    source = work / "cost.c"
+    source.write_text(COST)
+    with_call, without = build(work, source, "cost", "-DCALL"), build(work, source, "cost-none")
+    turns = 1_000_000
+    counts = [instructions([p, n]) for p in (with_call, without) for n in (turns, 2 * turns)]
+    if None not in counts:
+        off = ((counts[1] - counts[0]) - (counts[3] - counts[2])) / turns
+        check(off <= 3, f"off: {off:.2f} instructions a call (a loop with it, less the same loop without)")
+    seconds = [min(timed([p, 100_000_000]) for _ in range(3)) for p in (with_call, without)]
+    print(f"       off: {(seconds[0] - seconds[1]) * 10:.2f} ns a call, by 1e8 calls")
+    speed(with_call, work)
+    if Path("/dev/shm").is_dir():
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+            speed(with_call, Path(memory))
+
+
+def speed(program, folder, count=200, rounds=3):
+    """MB/s of the recorder, beside those of one plain file of the same size; the best of some rounds."""
+    out, block, taps, plain = folder / "cost.dump", bytes(1 << 20), [], []
+    for _ in range(rounds):
+        shutil.rmtree(out, ignore_errors=True)
+        taps.append(timed([program, count], FIRSTDIFF_DIR=str(out)))
+        began = time.perf_counter()
+        with open(folder / "plain", "wb", buffering=0) as file:
+            for _ in range(count):
+                file.write(block)
+        plain.append(time.perf_counter() - began)
+    size = sum(f.stat().st_size for f in out.iterdir()) / 1e6
+    print(f"       on: {size / min(taps):.0f} MB/s into /{folder.parts[1]}, {count} taps of 1 MiB (one plain file: {size / min(plain):.0f} MB/s)")
+
+
+def timed(command, **environment):
+    began = time.perf_counter()
+    run(command, **environment)
+    return time.perf_counter() - began
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--firstdiff", type=Path, default=ROOT / "target/release/firstdiff", metavar="BINARY")
+    p.add_argument("--without-torch", action="store_true", help="leave out what needs torch and transformers")
+    p.add_argument("--keep", type=Path, metavar="DIR", help="work in this folder and leave it")
+    a = p.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        work = (a.keep or Path(temporary)).resolve()
+        work.mkdir(parents=True, exist_ok=True)
+        judge = Judge(a.firstdiff.resolve())
+        test_header(work)
+        test_engine(work, judge, "c")
+        test_engine(work, judge, "c++")
+        test_python(work, judge)
+        if not a.without_torch:
+            test_torch(work, judge)
+        measure(work)
+    print(f"{len(FAILED)} failed" if FAILED else "all good")
+    return 1 if FAILED else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
