@@ -13,7 +13,8 @@ use crate::search::Reproduction;
 
 /// The findings of all places: each cause once.
 pub(crate) fn of(model: &Model, places: Vec<Explained>) -> Vec<Finding> {
-    let chosen = choose(&places);
+    let mut chosen = choose(&places);
+    in_some_steps(&places, &mut chosen);
     let mut out: Vec<Finding> = Vec::new();
     let mut groups: HashMap<String, usize> = HashMap::new();
     let mut together: Vec<BTreeSet<usize>> = Vec::new();
@@ -113,6 +114,21 @@ fn one_value(findings: &mut [Finding]) {
             finding.matched = Match::Closest;
             finding.alternatives = finding.cause.take().into_iter().collect();
             finding.note = Some(format!("each place would need another {name}: it is something like {id}, but not it"));
+        }
+    }
+}
+
+/// A cause of one decode step that leaves another step of the same tap unexplained is none.
+fn in_some_steps(places: &[Explained], chosen: &mut [Option<Reproduction>]) {
+    let open: BTreeSet<Tap> = places
+        .iter()
+        .zip(&*chosen)
+        .filter(|(e, c)| e.place.step > 0 && c.is_none())
+        .map(|(e, _)| e.place.tap)
+        .collect();
+    for (explained, chosen) in places.iter().zip(chosen) {
+        if explained.place.step > 0 && open.contains(&explained.place.tap) {
+            *chosen = None;
         }
     }
 }

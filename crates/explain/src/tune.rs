@@ -25,6 +25,8 @@ impl Search<'_, '_> {
         let tunable = |at: usize| candidates[at].edits[0].tunable().is_some();
         let mut order: Vec<&(Vec<usize>, Left)> =
             tried.iter().filter(|(set, _)| set.iter().any(|&at| tunable(at))).collect();
+        // Rounded to 16 bits, one step's numbers are too few for a free number beside another mistake.
+        order.retain(|(set, _)| set.len() == 1 || target.is_stretch() || !self.run.is_coarse());
         // The nearest in direction and the nearest in all, in turn.
         let mut by_angle = order.clone();
         order.sort_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse));
