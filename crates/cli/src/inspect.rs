@@ -1,12 +1,13 @@
 //! `firstdiff inspect CAND`: what is wrong with a dump by itself? Arguments, screen and JSON.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anstyle::Style;
 use anyhow::{Result, bail};
 use clap::Args;
 use firstdiff_compare::{Finding, Inspection, Sureness, inspect};
-use firstdiff_trace::{Dump, Rows};
+use firstdiff_trace::{Dump, Rows, Site, Tap};
 use serde_json::{Value, json};
 
 use crate::command::{DIVERGED, PARITY};
@@ -137,9 +138,8 @@ fn finding(screen: &mut Screen, group: &[&Finding]) {
 
 /// `layers 0-21, q_rope`; the first few names where sites are several.
 fn places(group: &[&Finding]) -> String {
-    let (first, last) = (group[0].place, group[group.len() - 1].place);
     if group.len() == 1 {
-        return first.to_string();
+        return group[0].place.to_string();
     }
     let (low, high) = (group.iter().map(|f| f.place.step).min(), group.iter().map(|f| f.place.step).max());
     let steps = match (low, high) {
@@ -148,21 +148,19 @@ fn places(group: &[&Finding]) -> String {
         (Some(low), Some(high)) => format!(" (steps {low}-{high})"),
         _ => String::new(),
     };
-    let mut layers: Vec<u32> = group.iter().filter_map(|f| f.place.tap.layer).collect();
-    layers.sort_unstable();
-    layers.dedup();
-    let one_site = group.iter().all(|f| f.place.tap.site == first.tap.site);
-    match layers.as_slice() {
-        [low, .., high] if one_site && (high - low) as usize + 1 == layers.len() => {
-            format!("layers {low}-{high}, {}{steps}", first.tap.site.name())
-        }
-        _ if first.tap == last.tap => format!("{}{steps}", first.tap),
-        _ => {
-            let mut names: Vec<String> = group.iter().map(|f| f.place.tap.to_string()).collect();
-            names.dedup();
-            format!("{}{steps}", shorten(&names, 3))
-        }
+    let taps: BTreeSet<Tap> = group.iter().map(|f| f.place.tap).collect();
+    let layers: BTreeSet<u32> = taps.iter().filter_map(|t| t.layer).collect();
+    let sites: BTreeSet<Site> = taps.iter().map(|t| t.site).collect();
+    if let (Some(low), Some(high)) = (layers.first(), layers.last())
+        && low < high
+        && (high - low) as usize + 1 == layers.len()
+        && layers.len() * sites.len() == taps.len()
+    {
+        let sites: Vec<String> = sites.iter().map(|s| s.name().to_owned()).collect();
+        return format!("layers {low}-{high}, {}{steps}", shorten(&sites, 4));
     }
+    let names: Vec<String> = taps.iter().map(ToString::to_string).collect();
+    format!("{}{steps}", shorten(&names, 4))
 }
 
 /// What to do about the gravest finding.

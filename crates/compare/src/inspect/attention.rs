@@ -21,7 +21,7 @@ pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Result<Vec
     if !tally.finite() || tally.all_zero() || seen.heads.is_none() {
         return Ok(Vec::new());
     }
-    let mut found: Vec<Finding> = [negative(seen), sums(seen)].into_iter().flatten().collect();
+    let mut found: Vec<Finding> = [negative(seen), sums(run, seen)?].into_iter().flatten().collect();
     if !seen.keys_are_positions() {
         return Ok(found);
     }
@@ -42,17 +42,17 @@ fn negative(seen: &Seen<'_>) -> Option<Finding> {
     })
 }
 
-fn sums(seen: &Seen<'_>) -> Option<Finding> {
+fn sums(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> {
     let sums: Vec<f64> = (0..seen.rows).map(|row| seen.row(row).sum()).collect();
     // A row of padding sees no key, and sums to 0.
     let filled: Vec<f64> = sums.iter().copied().filter(|s| *s != 0.0).collect();
-    let off = filled.iter().filter(|s| !((**s - 1.0).abs() <= SUM)).count();
+    let off = filled.iter().filter(|s| (**s - 1.0).abs() > SUM).count();
     if off == 0 {
-        return None;
+        return Ok(None);
     }
     let (least, most) =
         filled.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), s| (least.min(*s), most.max(*s)));
-    let (sure, points) = match (most > 1.0 + SUM, last_rows_alone(seen, &sums)) {
+    let (sure, points) = match (most > 1.0 + SUM, masked_late(run, seen, &sums)?) {
         (true, _) => (Sureness::Certain, "softmax over another axis, no softmax, or a lost division (softmax-axis)"),
         (_, true) => (Sureness::Certain, "the mask multiplied in after the softmax (mask-after-softmax)"),
         _ if most - least < SUM => (Sureness::Certain, "a sum over more keys than were written, or dropout's factor"),
@@ -61,47 +61,68 @@ fn sums(seen: &Seen<'_>) -> Option<Finding> {
     let text =
         format!("{off} of {} rows do not sum to 1 (they sum to {} to {})", filled.len(), number(least), number(most));
     let finding = Finding::new(sure, "probs-sum", seen.place, text).to(points);
-    Some(finding.number("rows", off as f64).number("least", least).number("most", most))
+    Ok(Some(finding.number("rows", off as f64).number("least", least).number("most", most)))
 }
 
-/// Whether in every head the last row alone sums to 1, of which nothing is masked.
-fn last_rows_alone(seen: &Seen<'_>, sums: &[f64]) -> bool {
+/// Whether the mask came after the softmax: the recorded scores show it, or in every head the last row alone sums to 1, of
+/// which nothing is masked.
+fn masked_late(run: &Run<'_>, seen: &Seen<'_>, sums: &[f64]) -> Result<bool, DumpError> {
+    if seen.keys_are_positions() && behind(run, seen)?.is_some_and(|b| b.softmaxed && b.masked == 0) {
+        return Ok(true);
+    }
     let queries = seen.rows / seen.heads.unwrap_or(1).max(1);
     let whole = |s: f64| (s - 1.0).abs() <= SUM;
-    queries >= 3
-        && sums.chunks(queries).all(|head| whole(head[queries - 1]) && head[..queries / 2].iter().all(|s| !whole(*s)))
+    let alone = |head: &[f64]| whole(head[queries - 1]) && head[..queries / 2].iter().all(|s| !whole(*s));
+    Ok(queries >= 3 && sums.chunks(queries).all(alone))
 }
 
-/// How the keys behind the query were left, as the recorded scores show it.
-fn fill(run: &Run<'_>, seen: &Seen<'_>) -> Result<&'static str, DumpError> {
-    let unknown = "no causal mask, or one that is shifted or inverted (mask-omitted, mask-shifted, mask-inverted)";
-    let Some(entry) = run.find(Site::Scores, seen.place) else { return Ok(unknown) };
+/// What the recorded scores say of the keys behind the query.
+#[derive(Default)]
+struct Behind {
+    all: usize,
+    zero: usize,
+    masked: usize,
+    /// Probs are the softmax of all scores of the row, those behind the query too.
+    softmaxed: bool,
+}
+
+fn behind(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Behind>, DumpError> {
+    let Some(entry) = run.find(Site::Scores, seen.place) else { return Ok(None) };
     let tensor = run.dump.read(entry)?;
     let values = tensor.values();
     let scores = Seen::new(run, entry, &values);
     if scores.shape != seen.shape {
-        return Ok(unknown);
+        return Ok(None);
     }
-    let (mut all, mut zero, mut masked) = (0, 0, 0);
+    let mut behind = Behind { softmaxed: true, ..Behind::default() };
     for row in 0..scores.rows {
-        let behind = scores.position(row).unwrap_or(usize::MAX).saturating_add(1);
-        for x in scores.row(row).skip(behind) {
-            all += 1;
-            zero += usize::from(x == 0.0);
-            masked += usize::from(x <= MASKED);
+        for x in scores.row(row).skip(after(&scores, row)) {
+            behind.all += 1;
+            behind.zero += usize::from(x == 0.0);
+            behind.masked += usize::from(x <= MASKED);
         }
+        let top = scores.row(row).fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = scores.row(row).map(|x| (x - top).exp()).sum();
+        let right = |(p, x): (f64, f64)| p == 0.0 || (p - (x - top).exp() / sum).abs() <= SUM * p;
+        behind.softmaxed &= seen.row(row).zip(scores.row(row)).all(right);
     }
-    Ok(match (zero, masked) {
-        (n, _) if n == all => "masked scores were filled with 0 for -inf (mask-fill)",
-        (_, 0) => "the scores were never masked (mask-omitted)",
-        (_, n) if n == all => "the scores are masked, but probs were not made of them (aliasing)",
-        _ => "some of the keys behind are masked, others are not: shifted or inverted (mask-shifted, mask-inverted)",
-    })
+    Ok(Some(behind).filter(|b| b.all > 0))
+}
+
+/// The first key behind the query of a row.
+fn after(seen: &Seen<'_>, row: usize) -> usize {
+    seen.position(row).map_or(usize::MAX, |position| position + 1)
 }
 
 fn future(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> {
-    let behind = |row: usize| seen.row(row).skip(seen.position(row).map_or(usize::MAX, |p| p + 1)).sum::<f64>();
-    let mass: Vec<f64> = (0..seen.rows).map(behind).collect();
+    // A row of padding that sees no key may come out uniform over all of them.
+    let even = |row: usize| seen.row(row).all(|p| p == seen.values.get(row * seen.width));
+    let padding = !(0..seen.rows).all(even);
+    let mass = |row: usize| match padding && even(row) {
+        true => 0.0,
+        false => seen.row(row).skip(after(seen, row)).sum::<f64>(),
+    };
+    let mass: Vec<f64> = (0..seen.rows).map(mass).collect();
     let Some(worst) = (0..mass.len()).max_by(|&a, &b| mass[a].total_cmp(&mass[b])).filter(|&r| mass[r] > SOME) else {
         return Ok(None);
     };
@@ -112,7 +133,14 @@ fn future(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> 
         number(mass[worst]),
         seen.position(worst).unwrap_or(0)
     );
-    let finding = Finding::new(Sureness::Certain, "future-attended", seen.place, text).to(fill(run, seen)?);
+    let points = match behind(run, seen)? {
+        None => "no causal mask, or one that is shifted or inverted (mask-omitted, mask-shifted, mask-inverted)",
+        Some(b) if b.zero == b.all => "masked scores were filled with 0 for -inf (mask-fill)",
+        Some(b) if b.masked == 0 => "the scores were never masked (mask-omitted)",
+        Some(b) if b.masked == b.all => "the scores are masked, but probs were not made of them (aliasing)",
+        Some(_) => "some keys behind are masked, others are not: shifted or inverted (mask-shifted, mask-inverted)",
+    };
+    let finding = Finding::new(Sureness::Certain, "future-attended", seen.place, text).to(points);
     Ok(Some(finding.number("rows", rows as f64).number("mass", mass[worst])))
 }
 
@@ -178,8 +206,8 @@ pub(super) fn unmasked_scores(run: &Run<'_>, seen: &Seen<'_>) -> Option<Finding>
     if !seen.keys_are_positions() || run.find(Site::Probs, seen.place).is_some() {
         return None;
     }
-    let behind = |row: usize| seen.row(row).skip(seen.position(row).map_or(usize::MAX, |p| p + 1));
-    let open: usize = (0..seen.rows).map(|row| behind(row).filter(|x| *x > MASKED).count()).sum();
+    let open: usize =
+        (0..seen.rows).map(|row| seen.row(row).skip(after(seen, row)).filter(|x| *x > MASKED).count()).sum();
     (open > 0).then(|| {
         let text = format!("{open} scores of keys behind the query are not masked");
         let finding = Finding::new(Sureness::Note, "unmasked-scores", seen.place, text);

@@ -15,7 +15,7 @@ const ENOUGH: usize = 16;
 const SHARED: &str = "same-buffer";
 
 pub(super) fn shared(run: &Run<'_>, known: &[Summary]) -> Vec<Finding> {
-    let telling = |s: &&Summary| s.count >= ENOUGH && !s.constant;
+    let telling = |s: &&Summary| s.count >= ENOUGH && !s.constant && s.finite;
     let mut alike: BTreeMap<(u32, u64, usize), Vec<&Summary>> = BTreeMap::new();
     for tap in known.iter().filter(telling) {
         alike.entry((tap.place.step, tap.hash, tap.count)).or_default().push(tap);
@@ -87,7 +87,7 @@ fn unchanged(run: &Run<'_>, tap: &Summary) -> Option<(Sureness, &'static str)> {
 /// Taps of a decode step that are still those of the step before it.
 fn repeated(known: &[Summary]) -> Vec<Finding> {
     let mut found = Vec::new();
-    for tap in known.iter().filter(|s| s.place.step > 0 && s.count >= ENOUGH && !s.constant) {
+    for tap in known.iter().filter(|s| s.place.step > 0 && s.count >= ENOUGH && !s.constant && s.finite) {
         // The first layer's may repeat with a token.
         let later = tap.place.tap.layer.is_none_or(|layer| layer > 0) && tap.place.tap.site != Site::H0;
         let is_before = |s: &&Summary| s.place.tap == tap.place.tap && s.place.step + 1 == tap.place.step;

@@ -13,14 +13,15 @@ pub(super) fn few_tokens(run: &Run<'_>) -> Vec<Finding> {
     let last = run.dump.entries().last().map_or(0, |e| e.step);
     let count = run.start(last + 1).unwrap_or(0);
     let (text, points) = match count {
-        1 => {
-            ("one token", "position 0 cannot show a mistake in RoPE, scale, mask, cache or head layout: use 9 or more")
-        }
-        2..=4 => ("few tokens", "rotations, masks and windows hardly show: use 9 or more"),
+        1 => (
+            "the run is of one token",
+            "position 0 cannot show a mistake in RoPE, scale, mask, cache or head layout: use 9 or more",
+        ),
+        2..=4 => ("the run is of few tokens", "rotations, masks and windows hardly show: use 9 or more"),
         _ => ("", ""),
     };
     let few = (!text.is_empty()).then(|| {
-        let finding = Finding::new(Sureness::Note, "few-tokens", first, format!("{text}: {count} in the run"));
+        let finding = Finding::new(Sureness::Note, "few-tokens", first, format!("{text} ({count})"));
         finding.to(points).number("tokens", count as f64)
     });
     let same = same_token(run.dump)

@@ -35,7 +35,7 @@ pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>) -> Result<Vec<Finding>, Dump
     }
     // A rotation is of what it keeps the length of: some models norm before it, some after.
     if let Some((source, turn)) = turns.iter().find(|(_, t)| t.beyond > 0 && !t.turned) {
-        let text = format!("equals {} at all {} positions beyond 0", source.name(), turn.beyond);
+        let text = format!("equals {} beyond position 0", source.name());
         let finding = Finding::new(Sureness::Likely, NOT_ROTATED, seen.place, text);
         found.push(finding.to("rotation missing (rope-omitted)").number("positions", turn.beyond as f64));
     } else if !turns.is_empty() && seen.heads.is_some() {
@@ -73,7 +73,7 @@ fn turn(seen: &Seen<'_>, source: &Values<'_>) -> Turn {
         let share = if moved == 0.0 { 0.0 } else { moved / whole };
         match seen.position(row) {
             Some(0) => turn.at_zero = share,
-            _ => (turn.beyond, turn.turned) = (turn.beyond + 1, turn.turned || !(share <= NONE)),
+            _ => (turn.beyond, turn.turned) = (turn.beyond + 1, turn.turned || share.is_nan() || share > NONE),
         }
     }
     turn
@@ -104,8 +104,13 @@ fn stretched(seen: &Seen<'_>, turns: &[(Site, Turn)]) -> Finding {
         number(turn.most),
         source.name()
     );
-    let finding = Finding::new(sure, "rotation-stretches", seen.place, text);
-    let finding = finding.to("cos and sin of different angles; or a QK-norm in between that was not recorded");
+    // Too little for a norm in between.
+    let slight = turn.least > 0.99 && turn.most < 1.01;
+    let (sure, points) = match slight {
+        true => (Sureness::Note, "cos and sin rounded to 16 bits (rope-precision)"),
+        false => (sure, "cos and sin of different angles; or a QK-norm in between that was not recorded"),
+    };
+    let finding = Finding::new(sure, "rotation-stretches", seen.place, text).to(points);
     finding.number("least", turn.least).number("most", turn.most)
 }
 

@@ -129,6 +129,7 @@ pub(super) struct Summary {
     pub(super) count: usize,
     pub(super) level: f64,
     pub(super) typical: f64,
+    /// No NaN and no inf but the -inf of what is masked.
     pub(super) finite: bool,
     /// All elements are one number.
     pub(super) constant: bool,
@@ -149,7 +150,7 @@ impl Summary {
             count: tally.count,
             level: tally.level(),
             typical: tally.typical(),
-            finite: tally.finite(),
+            finite: tally.nan + tally.positive_inf == 0,
             constant: tally.constant,
             alike: seen.rows > 1 && tally.spread < super::values::ALIKE,
             zero_rows: (0..tally.filled.len()).filter(|&r| tally.filled[r] == 0).collect(),

@@ -210,24 +210,23 @@ fn alike(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Op
     let embedded = known.iter().find(|s| s.place.tap.site == Site::H0 && s.place.step == seen.place.step);
     let attended = matches!(seen.site(), Site::Context | Site::AttnOut | Site::AttnPostNorm);
     let sure = match (one_token(run, seen), embedded.map(|h0| h0.alike)) {
-        (Some(true), _) => Sureness::Note,
+        (Some(true), _) => return None,
         _ if attended => Sureness::Likely,
         (Some(false), _) | (None, Some(false)) => Sureness::Certain,
         (None, _) => Sureness::Likely,
     };
     let text = format!("all {} rows are the same row", seen.rows);
     let finding = Finding::new(sure, "positions-alike", seen.place, text).number("spread", tally.spread);
-    Some(finding.to(match (sure, seen.site()) {
-        (Sureness::Note, _) => "the tokens are all the same",
-        (_, Site::H0) => "one token looked up for all positions (tokens-differ)",
-        (_, Site::Logits) => "the logits of one position taken for all (logit-row)",
+    Some(finding.to(match seen.site() {
+        Site::H0 => "one token looked up for all positions (tokens-differ)",
+        Site::Logits => "the logits of one position taken for all (logit-row)",
         _ => "one row computed or copied for all, or a batch stride of 0",
     }))
 }
 
 fn one_winner(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
     let winner = *tally.winners.first()?;
-    let same = tally.winners.len() >= 4 && tally.winners.iter().all(|w| *w == winner);
+    let same = tally.winners.len() >= 4 && tally.constant_rows.is_empty() && tally.winners.iter().all(|w| *w == winner);
     (seen.site() == Site::Logits && same && tally.spread >= ALIKE && one_token(run, seen) != Some(true)).then(|| {
         let text = format!("token {winner} wins at all {} positions", seen.rows);
         let finding = Finding::new(Sureness::Note, "one-winner", seen.place, text).number("token", winner as f64);
