@@ -290,6 +290,10 @@ fn one_buffer_under_two_names() {
     check(Certain, "same-buffer", "layers.1.q", |r| r.copy("layers.0.q", "layers.1.q"));
     check(Likely, "same-buffer", "layers.1.k", |r| r.copy("layers.0.k", "layers.1.k"));
     check(Likely, "same-as-last-step", "logits", |r| *r.at_step(2, "logits") = r.at_step(1, "logits").clone());
+    let mut run = Run::right();
+    *run.at_step(2, "logits") = run.at_step(1, "logits").clone();
+    run.meta.decode_tokens = Some(vec![3; 3]);
+    assert_eq!(grave(&run.inspect(true, None).findings), [""; 0], "a token that fills a window changes nothing");
 }
 
 #[test]

@@ -10,6 +10,8 @@ use crate::report::number;
 
 /// Sums of probabilities rounded to bf16 lie within this of 1.
 const SUM: f64 = 0.02;
+/// Sums no further apart than this are one number.
+const EVEN: f64 = 2e-3;
 /// Probability that is more than rounding.
 const SOME: f64 = 1e-6;
 /// A row that gives one key more than this looks at nothing else.
@@ -55,7 +57,9 @@ fn sums(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> {
     let (sure, points) = match (most > 1.0 + SUM, masked_late(run, seen, &sums)?) {
         (true, _) => (Sureness::Certain, "softmax over another axis, no softmax, or a lost division (softmax-axis)"),
         (_, true) => (Sureness::Certain, "the mask multiplied in after the softmax (mask-after-softmax)"),
-        _ if most - least < SUM => (Sureness::Certain, "a sum over more keys than were written, or dropout's factor"),
+        _ if most - least < EVEN && filled.len() >= ROWS => {
+            (Sureness::Certain, "a sum over more keys than were written, or dropout's factor")
+        }
         _ => (Sureness::Note, "attention sinks in the denominator if the model has them (gpt-oss), else a wrong sum"),
     };
     let text =

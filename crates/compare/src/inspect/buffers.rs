@@ -24,7 +24,7 @@ pub(super) fn shared(run: &Run<'_>, known: &[Summary]) -> Vec<Finding> {
     let skipped = alike.values().any(|group| group.iter().filter(|s| still(s)).count() > 1);
     let pairs = alike.values().flat_map(|group| group.windows(2));
     let mut found: Vec<Finding> = pairs.filter_map(|pair| judged(run, pair[0], pair[1], skipped)).collect();
-    found.extend(repeated(known));
+    found.extend(repeated(run, known));
     found
 }
 
@@ -84,15 +84,12 @@ fn unchanged(run: &Run<'_>, tap: &Summary) -> Option<(Sureness, &'static str)> {
     (!summed(run, tap)).then_some((Sureness::Likely, "a layer or a branch that adds nothing (layer-skipped)"))
 }
 
-/// Taps of a decode step that are still those of the step before it.
-fn repeated(known: &[Summary]) -> Vec<Finding> {
+/// Taps of a decode step that are still those of the step before it, though it was fed another token.
+fn repeated(run: &Run<'_>, known: &[Summary]) -> Vec<Finding> {
     let mut found = Vec::new();
     for tap in known.iter().filter(|s| s.place.step > 0 && s.count >= ENOUGH && !s.constant && s.finite) {
-        // The first layer's may repeat with a token.
-        let later = tap.place.tap.layer.is_none_or(|layer| layer > 0) && tap.place.tap.site != Site::H0;
-        let is_before = |s: &&Summary| s.place.tap == tap.place.tap && s.place.step + 1 == tap.place.step;
-        let before = known.iter().find(is_before).filter(|s| s.hash == tap.hash && s.count == tap.count);
-        if let Some(before) = before.filter(|_| later) {
+        let before = last_step(known, tap).filter(|s| s.hash == tap.hash && s.count == tap.count);
+        if let Some(before) = before.filter(|_| other_token(run, known, tap.place.step)) {
             let text = format!("equals that of step {} bit for bit", before.place.step);
             let finding = Finding::new(Sureness::Likely, "same-as-last-step", tap.place, text);
             found
@@ -100,4 +97,17 @@ fn repeated(known: &[Summary]) -> Vec<Finding> {
         }
     }
     found
+}
+
+fn last_step<'a>(known: &'a [Summary], tap: &Summary) -> Option<&'a Summary> {
+    known.iter().find(|s| s.place.tap == tap.place.tap && s.place.step + 1 == tap.place.step)
+}
+
+/// Whether a step was fed another token than the one before it. A token that fills a window may leave everything as it was.
+fn other_token(run: &Run<'_>, known: &[Summary], step: u32) -> bool {
+    if let (Some(now), Some(before)) = (run.tokens(step), run.tokens(step - 1)) {
+        return now.last() != before.last();
+    }
+    let embedded = known.iter().find(|s| s.place.tap.site == Site::H0 && s.place.step == step);
+    embedded.is_some_and(|now| last_step(known, now).is_some_and(|before| before.hash != now.hash))
 }

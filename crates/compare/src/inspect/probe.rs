@@ -69,5 +69,15 @@ pub(super) fn unseen(run: &Run<'_>) -> Vec<String> {
             first.tap
         ));
     }
+    let padded = |e: &&Entry| e.tap.site == Site::Probs && !run.keys_are_positions(e);
+    let padded: Vec<&Entry> = entries.iter().filter(padded).collect();
+    if let Some(first) = padded.first() {
+        unseen.push(format!(
+            "which keys {} probs look at: padded, or positions unknown (first {}, {:?})",
+            padded.len(),
+            first.tap,
+            first.shape
+        ));
+    }
     unseen
 }

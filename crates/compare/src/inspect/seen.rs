@@ -55,6 +55,12 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Whether the columns of an entry are the keys of the text up to its last query.
+    pub(super) fn keys_are_positions(&self, entry: &Entry) -> bool {
+        let positions = extent(entry).and_then(|held| self.positions(entry, held));
+        entry.shape.last().is_some_and(|&keys| ends_at(positions.as_deref(), keys))
+    }
+
     /// The positions in the text of an entry's rows, where they can be told.
     pub(super) fn positions(&self, entry: &Entry, held: usize) -> Option<Vec<usize>> {
         let (start, count) = (self.start(entry.step)?, self.count(entry.step)?);
@@ -89,6 +95,11 @@ pub(super) fn squeezed(entry: &Entry) -> Vec<usize> {
         shape.insert(0, 1);
     }
     shape
+}
+
+/// Whether the last of the positions is the last of the keys.
+fn ends_at(positions: Option<&[usize]>, keys: usize) -> bool {
+    positions.and_then(|p| p.last()).is_some_and(|&last| last + 1 == keys)
 }
 
 /// A tensor as rows of the last axis (of heads and their channels, for queries, keys and values).
@@ -161,7 +172,6 @@ impl<'a> Seen<'a> {
 
     /// Whether the columns are the keys of the text from its first position on, none cut and none padded.
     pub(super) fn keys_are_positions(&self) -> bool {
-        self.heads.is_some()
-            && self.positions.as_ref().and_then(|p| p.last()).is_some_and(|&last| last + 1 == self.width)
+        self.heads.is_some() && ends_at(self.positions.as_deref(), self.width)
     }
 }

@@ -218,7 +218,7 @@ fn alike(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Op
     let text = format!("all {} rows are the same row", seen.rows);
     let finding = Finding::new(sure, "positions-alike", seen.place, text).number("spread", tally.spread);
     Some(finding.to(match seen.site() {
-        Site::H0 => "one token looked up for all positions (tokens-differ)",
+        Site::H0 => "one token looked up for all positions (tokens-differ), unless all tokens are the same",
         Site::Logits => "the logits of one position taken for all (logit-row)",
         _ => "one row computed or copied for all, or a batch stride of 0",
     }))
