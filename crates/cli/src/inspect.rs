@@ -88,7 +88,7 @@ fn screen(dump: &Dump, inspection: &Inspection, verbose: bool) -> Screen {
         .map(|sure| groups.iter().filter(|g| g[0].sure == sure).count());
     let said = format!("{certain} certain, {likely} likely, {notes} to note");
     match certain + likely {
-        0 => screen.line(&format!("{} nothing that right engines do not do", paint(GOOD, "found:"))),
+        0 => screen.line(&format!("{} nothing that right engines do not do, {notes} to note", paint(GOOD, "found:"))),
         _ => screen.line(&format!("{} {said}", paint(if certain > 0 { BAD } else { WARN }, "found:"))),
     }
     for text in &inspection.unseen {

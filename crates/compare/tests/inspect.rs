@@ -269,6 +269,11 @@ fn streams_and_positions() {
     };
     check(Certain, "positions-alike", "layers.1.h", |r| alike(r, "layers.1.h"));
     check(Certain, "positions-alike", "logits", |r| alike(r, "logits"));
+    check(Certain, "positions-alike", "h0", |r| alike(r, "h0"));
+    check(Note, "positions-alike", "h0", |r| {
+        r.meta.tokens = None;
+        alike(r, "h0");
+    });
     check(Note, "positions-nearly-alike", "logits", |r| r.at("logits").iter_mut().for_each(|x| *x = 1.0 + 1e-3 * *x));
     check(Note, "one-winner", "logits", |r| r.at("logits").chunks_mut(151).for_each(|row| row[7] += 1e3));
     check(Likely, "stream-level", "layers.1.h", |r| r.at("layers.1.h").iter_mut().for_each(|x| *x *= 1e6));

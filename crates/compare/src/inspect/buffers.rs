@@ -88,8 +88,10 @@ fn unchanged(run: &Run<'_>, tap: &Summary) -> Option<(Sureness, &'static str)> {
 fn repeated(run: &Run<'_>, known: &[Summary]) -> Vec<Finding> {
     let mut found = Vec::new();
     for tap in known.iter().filter(|s| s.place.step > 0 && s.count >= ENOUGH && !s.constant && s.finite) {
+        // Rare tokens may share an embedding, and all that is made of it before any attention.
+        let later = tap.place.tap.layer.is_none_or(|layer| layer > 0) && tap.place.tap.site != Site::H0;
         let before = last_step(known, tap).filter(|s| s.hash == tap.hash && s.count == tap.count);
-        if let Some(before) = before.filter(|_| other_token(run, known, tap.place.step)) {
+        if let Some(before) = before.filter(|_| later && other_token(run, known, tap.place.step)) {
             let text = format!("equals that of step {} bit for bit", before.place.step);
             let finding = Finding::new(Sureness::Likely, "same-as-last-step", tap.place, text);
             found

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use firstdiff_trace::{DType, Dump, Entry, NamedRows, Rows, Site, Tap, Values};
+use half::{bf16, f16};
 
 use super::{extent, place_of};
 use crate::graph::Place;
@@ -28,7 +29,8 @@ impl<'a> Run<'a> {
         }
         let precision = dump.meta().precision.as_deref();
         let coarse = matches!(precision, Some("f16" | "bf16" | "ggml"))
-            || dump.entries().iter().any(|e| matches!(e.dtype, DType::F16 | DType::BF16));
+            || dump.entries().iter().any(|e| matches!(e.dtype, DType::F16 | DType::BF16))
+            || sixteen_bits(dump);
         Run { dump, rows, counts, coarse }
     }
 
@@ -73,6 +75,16 @@ impl<'a> Run<'a> {
         };
         (within.len() == held).then(|| within.into_iter().map(|p| start + p).collect())
     }
+}
+
+/// Whether wider types hold numbers of a 16-bit type alone, in taps that an f32 engine would not leave so.
+fn sixteen_bits(dump: &Dump) -> bool {
+    const ENOUGH: usize = 3;
+    let computed = dump.entries().iter().filter(|e| e.tap.site != Site::H0 && position_axis(e.tap.site) == 0);
+    let some: Vec<Vec<f64>> =
+        computed.take(ENOUGH).filter_map(|e| Some(dump.read(e).ok()?.values().to_f64())).collect();
+    let all = |is: fn(f64) -> bool| some.iter().flatten().filter(|x| x.is_finite() && **x != 0.0).all(|x| is(*x));
+    !some.is_empty() && (all(|x| bf16::from_f64(x).to_f64() == x) || all(|x| f16::from_f64(x).to_f64() == x))
 }
 
 /// The number of positions that most taps of a step have.

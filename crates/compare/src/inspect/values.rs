@@ -210,7 +210,9 @@ fn alike(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Op
     let embedded = known.iter().find(|s| s.place.tap.site == Site::H0 && s.place.step == seen.place.step);
     let attended = matches!(seen.site(), Site::Context | Site::AttnOut | Site::AttnPostNorm);
     let sure = match (one_token(run, seen), embedded.map(|h0| h0.alike)) {
-        (Some(true), _) => return None,
+        // All else follows where the tokens may be one and the same.
+        (Some(true), _) | (None, Some(true)) => return None,
+        (None, _) if seen.site() == Site::H0 => Sureness::Note,
         _ if attended => Sureness::Likely,
         (Some(false), _) | (None, Some(false)) => Sureness::Certain,
         (None, _) => Sureness::Likely,
