@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::baseline::{Baseline, Regression};
 use crate::explain::ExplainArgs;
+use crate::inspect::InspectArgs;
 use crate::replay::ReplayArgs;
 use crate::screen::{Detail, render};
 use crate::session::{Judged, Session};
@@ -56,6 +57,9 @@ enum Command {
     /// Did the weights load right? Compares two weight files of any formats, or a file with what an engine dumped
     #[command(after_help = crate::weights::HELP)]
     Weights(WeightsArgs),
+    /// What is wrong with a dump by itself? With no reference and no weights; no verdict
+    #[command(after_help = crate::inspect::HELP)]
+    Inspect(InspectArgs),
     /// For CI: no tap worse than its baseline
     #[command(after_help = GATE_HELP)]
     Gate(GateArgs),
@@ -182,6 +186,7 @@ pub fn main() -> u8 {
         Command::Replay(args) => crate::replay::run(args),
         Command::Explain(args) => crate::explain::run(args),
         Command::Weights(args) => crate::weights::run(args),
+        Command::Inspect(args) => crate::inspect::run(args),
         Command::Gate(args) => run_gate(args),
     };
     outcome.unwrap_or_else(|error| {

@@ -16,6 +16,7 @@ mod cause;
 pub mod command;
 mod explain;
 mod given;
+mod inspect;
 pub mod json;
 mod parity;
 mod progress;

@@ -75,7 +75,7 @@ pub(crate) fn blind_spots(reference: &Dump, candidate: &Dump, profile: Profile) 
     Ok(warnings)
 }
 
-fn same_token(reference: &Dump) -> Option<String> {
+pub(crate) fn same_token(reference: &Dump) -> Option<String> {
     let tokens = reference.meta().tokens.as_ref()?;
     let same = tokens.len() > 1 && tokens.iter().all(|t| *t == tokens[0]);
     same.then(|| "every token is the same: attention and positions hardly show".into())

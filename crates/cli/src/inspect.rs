@@ -1,0 +1,211 @@
+//! `firstdiff inspect CAND`: what is wrong with a dump by itself? Arguments, screen and JSON.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anstyle::Style;
+use anyhow::{Result, bail};
+use clap::Args;
+use firstdiff_compare::{Finding, Inspection, Sureness, inspect};
+use firstdiff_trace::{Dump, Rows, Site, Tap};
+use serde_json::{Value, json};
+
+use crate::command::{DIVERGED, PARITY};
+use crate::progress::Bar;
+use crate::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, described, paint};
+use crate::words::{safe, shorten, taps_in_words, with_suggestion};
+
+pub(crate) const HELP: &str = "Examples:
+  firstdiff inspect out/dump                            before there is a reference, or weights to hand
+  firstdiff inspect 'out/*_cpp.npy' --json -
+  firstdiff inspect last.npz --rows last                the dump holds the last token only
+
+Looks for what no right engine does: NaN, tensors or tails of exact zeros, uninitialised memory, constant rows, probabilities that do not
+sum to 1 or lie behind the query, q_rope that equals q, rows that do not change with position, a residual stream that does not add up, one
+buffer under two names. Each line says how sure it is: `certain` (no right engine does this), `likely`, or `note`. None is a verdict: a dump
+without findings may still be wrong everywhere. Exit code 0: nothing certain. 1: something certain. 2: bad input.";
+
+/// Lines of findings on the screen, unless all are asked for.
+const LINES: usize = 12;
+
+/// What `inspect` is asked.
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// The dump to look at
+    #[arg(value_name = "CAND")]
+    pub(crate) candidate: PathBuf,
+    /// Token positions the dump holds: all, last, or 0,3,7
+    #[arg(long)]
+    pub(crate) rows: Option<Rows>,
+    /// Show every finding on a line of its own
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+    /// Write the result as JSON to this file (- for standard output, instead of the screen)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Inspects, prints, and gives the exit code.
+///
+/// # Errors
+/// When something cannot be read, or the dump holds no tap.
+pub(crate) fn run(args: InspectArgs) -> Result<u8> {
+    let dump = Dump::open(&args.candidate)?;
+    if dump.entries().is_empty() {
+        let names: Vec<String> = dump.unnamed().iter().map(|n| with_suggestion(n)).collect();
+        bail!("{}: no tensor in it is named as a tap: {}", args.candidate.display(), shorten(&names, 4));
+    }
+    let bar = Bar::new(&dump);
+    let inspection = inspect(&dump, args.rows.as_ref(), &mut |done, total| bar.step(done, total))?;
+    bar.finish();
+    if let Some(path) = &args.json {
+        crate::json::write(path, &report(&dump, &inspection))?;
+    }
+    if args.json.as_deref() != Some(Path::new("-")) {
+        crate::command::print(screen(&dump, &inspection, args.verbose).as_str())?;
+    }
+    Ok(if inspection.count(Sureness::Certain) > 0 { DIVERGED } else { PARITY })
+}
+
+fn screen(dump: &Dump, inspection: &Inspection, verbose: bool) -> Screen {
+    let mut screen = Screen::default();
+    screen.line(&format!("candidate  {}", described(dump)));
+    let read = format!(
+        "looked at  {}, with no reference and no weights: nothing here is a verdict",
+        taps_in_words(inspection.taps)
+    );
+    screen.line(&paint(DIM, &read));
+    screen.line("");
+    let groups = folded(inspection, verbose);
+    let most = if verbose { usize::MAX } else { LINES };
+    for group in groups.iter().take(most) {
+        finding(&mut screen, group);
+    }
+    if groups.len() > most {
+        screen.line(&format!("  ... and {} more (-v shows all)", groups.len() - most));
+    }
+    let [certain, likely, notes] = [Sureness::Certain, Sureness::Likely, Sureness::Note]
+        .map(|sure| groups.iter().filter(|g| g[0].sure == sure).count());
+    let said = format!("{certain} certain, {likely} likely, {notes} to note");
+    match certain + likely {
+        0 => screen.line(&format!("{} nothing that right engines do not do, {notes} to note", paint(GOOD, "found:"))),
+        _ => screen.line(&format!("{} {said}", paint(if certain > 0 { BAD } else { WARN }, "found:"))),
+    }
+    for text in &inspection.unseen {
+        screen.line(&format!("{} {}", paint(WARN, "not looked at:"), safe(text)));
+    }
+    if !dump.unnamed().is_empty() {
+        let names: Vec<String> = dump.unnamed().iter().map(|n| with_suggestion(n)).collect();
+        screen.line(&format!("{} names that are no taps: {}", paint(WARN, "not looked at:"), shorten(&names, 6)));
+    }
+    screen.line(&format!("next: {}", next(dump, &groups)));
+    screen
+}
+
+/// Findings of one kind together, the gravest first, else in the order they were made in.
+fn folded(inspection: &Inspection, verbose: bool) -> Vec<Vec<&Finding>> {
+    let mut groups: Vec<Vec<&Finding>> = Vec::new();
+    for finding in &inspection.findings {
+        let same = |g: &&mut Vec<&Finding>| {
+            (g[0].sure, g[0].what, g[0].points_to) == (finding.sure, finding.what, finding.points_to)
+        };
+        match groups.iter_mut().find(same).filter(|_| !verbose) {
+            Some(group) => group.push(finding),
+            None => groups.push(vec![finding]),
+        }
+    }
+    groups.sort_by_key(|g| g[0].sure);
+    groups
+}
+
+fn style(sure: Sureness) -> Style {
+    match sure {
+        Sureness::Certain => BAD,
+        Sureness::Likely => WARN,
+        Sureness::Note => DIM,
+    }
+}
+
+fn finding(screen: &mut Screen, group: &[&Finding]) {
+    let first = group[0];
+    let sure = paint(style(first.sure), &format!("{:<7}", first.sure.name()));
+    let more = if group.len() > 1 { " (the first)" } else { "" };
+    screen.line(&format!("  {sure}  {}: {}{more}", paint(BOLD, &places(group)), safe(&first.detail)));
+    if !first.points_to.is_empty() {
+        screen.line(&paint(DIM, &format!("           {}", first.points_to)));
+    }
+}
+
+/// `layers 0-21, q_rope`; the first few names where sites are several.
+fn places(group: &[&Finding]) -> String {
+    if group.len() == 1 {
+        return group[0].place.to_string();
+    }
+    let (low, high) = (group.iter().map(|f| f.place.step).min(), group.iter().map(|f| f.place.step).max());
+    let steps = match (low, high) {
+        (Some(0), Some(0)) => String::new(),
+        (Some(low), Some(high)) if low == high => format!(" (decode step {low})"),
+        (Some(low), Some(high)) => format!(" (steps {low}-{high})"),
+        _ => String::new(),
+    };
+    let taps: BTreeSet<Tap> = group.iter().map(|f| f.place.tap).collect();
+    let layers: BTreeSet<u32> = taps.iter().filter_map(|t| t.layer).collect();
+    let sites: BTreeSet<Site> = taps.iter().map(|t| t.site).collect();
+    if let (Some(low), Some(high)) = (layers.first(), layers.last())
+        && low < high
+        && (high - low) as usize + 1 == layers.len()
+        && layers.len() * sites.len() == taps.len()
+    {
+        let sites: Vec<String> = sites.iter().map(|s| s.name().to_owned()).collect();
+        return format!("layers {low}-{high}, {}{steps}", shorten(&sites, 4));
+    }
+    let names: Vec<String> = taps.iter().map(ToString::to_string).collect();
+    format!("{}{steps}", shorten(&names, 4))
+}
+
+/// What to do about the gravest finding.
+fn next(dump: &Dump, groups: &[Vec<&Finding>]) -> String {
+    let grave = groups.first().filter(|g| g[0].sure != Sureness::Note);
+    match grave.map(|g| g[0]) {
+        Some(first) => format!(
+            "look at what makes {} first, and inspect again; `firstdiff replay MODEL {}` judges every operation by itself",
+            first.place,
+            safe(&dump.path().to_string_lossy())
+        ),
+        None => format!(
+            "`firstdiff compare REF {0}` with a reference's dump, or `firstdiff replay MODEL {0}` with the weights",
+            safe(&dump.path().to_string_lossy())
+        ),
+    }
+}
+
+fn report(dump: &Dump, inspection: &Inspection) -> Value {
+    json!({
+        "schema": 1,
+        "command": "inspect",
+        "verdict": null,
+        "candidate": crate::json::provenance(dump),
+        "findings": inspection.findings.iter().map(finding_json).collect::<Vec<_>>(),
+        "unseen": inspection.unseen,
+        "unnamed": dump.unnamed(),
+        "warnings": [],
+    })
+}
+
+fn finding_json(finding: &Finding) -> Value {
+    let mut taps = vec![finding.place.tap.to_string()];
+    taps.extend(finding.others.iter().map(ToString::to_string));
+    let mut value = json!({
+        "tap": taps[0],
+        "taps": taps,
+        "step": finding.place.step,
+        "sure": finding.sure.name(),
+        "what": finding.what,
+        "detail": finding.detail,
+        "points_to": finding.points_to,
+    });
+    for (name, number) in &finding.numbers {
+        value[*name] = json!(number);
+    }
+    value
+}

@@ -1,0 +1,220 @@
+//! Is this attention? Rows of probs sum to 1, nothing behind the query is seen, and more than one key is looked at.
+
+use firstdiff_trace::{DumpError, Site};
+
+use super::finding::{Finding, Sureness};
+use super::seen::{Run, Seen};
+use super::tally::Tally;
+use crate::pair::MASKED;
+use crate::report::number;
+
+/// Sums of probabilities rounded to bf16 lie within this of 1.
+const SUM: f64 = 0.02;
+/// Sums no further apart than this are one number.
+const EVEN: f64 = 2e-3;
+/// Probability that is more than rounding.
+const SOME: f64 = 1e-6;
+/// A row that gives one key more than this looks at nothing else.
+const ALL: f64 = 0.999;
+/// Of fewer rows nothing can be said.
+const ROWS: usize = 8;
+
+pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Result<Vec<Finding>, DumpError> {
+    if !tally.finite() || tally.all_zero() || seen.heads.is_none() {
+        return Ok(Vec::new());
+    }
+    let mut found: Vec<Finding> = [negative(seen), sums(run, seen)?].into_iter().flatten().collect();
+    if !seen.keys_are_positions() {
+        return Ok(found);
+    }
+    match future(run, seen)? {
+        Some(finding) => found.push(finding),
+        None => found.extend([own_key(seen), one_key(seen), uniform(run, seen)].into_iter().flatten()),
+    }
+    Ok(found)
+}
+
+fn negative(seen: &Seen<'_>) -> Option<Finding> {
+    let below = |row: usize| seen.row(row).filter(|p| *p < -SOME).count();
+    let count: usize = (0..seen.rows).map(below).sum();
+    (count > 0).then(|| {
+        let text = format!("{count} probabilities are negative");
+        let finding = Finding::new(Sureness::Certain, "negative-probs", seen.place, text);
+        finding.to("no softmax was taken, or it was taken of something else").number("count", count as f64)
+    })
+}
+
+fn sums(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> {
+    let sums: Vec<f64> = (0..seen.rows).map(|row| seen.row(row).sum()).collect();
+    // A row of padding sees no key, and sums to 0.
+    let filled: Vec<f64> = sums.iter().copied().filter(|s| *s != 0.0).collect();
+    let off = filled.iter().filter(|s| (**s - 1.0).abs() > SUM).count();
+    if off == 0 {
+        return Ok(None);
+    }
+    let (least, most) =
+        filled.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), s| (least.min(*s), most.max(*s)));
+    let (sure, points) = match (most > 1.0 + SUM, masked_late(run, seen, &sums)?) {
+        (true, _) => (Sureness::Certain, "softmax over another axis, no softmax, or a lost division (softmax-axis)"),
+        (_, true) => (Sureness::Certain, "the mask multiplied in after the softmax (mask-after-softmax)"),
+        _ if most - least < EVEN && filled.len() >= ROWS => {
+            (Sureness::Certain, "a sum over more keys than were written, or dropout's factor")
+        }
+        _ => (Sureness::Note, "attention sinks in the denominator if the model has them (gpt-oss), else a wrong sum"),
+    };
+    let text =
+        format!("{off} of {} rows do not sum to 1 (they sum to {} to {})", filled.len(), number(least), number(most));
+    let finding = Finding::new(sure, "probs-sum", seen.place, text).to(points);
+    Ok(Some(finding.number("rows", off as f64).number("least", least).number("most", most)))
+}
+
+/// Whether the mask came after the softmax: the recorded scores show it, or in every head the last row alone sums to 1, of
+/// which nothing is masked.
+fn masked_late(run: &Run<'_>, seen: &Seen<'_>, sums: &[f64]) -> Result<bool, DumpError> {
+    if seen.keys_are_positions() && behind(run, seen)?.is_some_and(|b| b.softmaxed && b.masked == 0) {
+        return Ok(true);
+    }
+    let queries = seen.rows / seen.heads.unwrap_or(1).max(1);
+    let whole = |s: f64| (s - 1.0).abs() <= SUM;
+    let alone = |head: &[f64]| whole(head[queries - 1]) && head[..queries / 2].iter().all(|s| !whole(*s));
+    Ok(queries >= 3 && sums.chunks(queries).all(alone))
+}
+
+/// What the recorded scores say of the keys behind the query.
+#[derive(Default)]
+struct Behind {
+    all: usize,
+    zero: usize,
+    masked: usize,
+    /// Probs are the softmax of all scores of the row, those behind the query too.
+    softmaxed: bool,
+}
+
+fn behind(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Behind>, DumpError> {
+    let Some(entry) = run.find(Site::Scores, seen.place) else { return Ok(None) };
+    let tensor = run.dump.read(entry)?;
+    let values = tensor.values();
+    let scores = Seen::new(run, entry, &values);
+    if scores.shape != seen.shape {
+        return Ok(None);
+    }
+    let mut behind = Behind { softmaxed: true, ..Behind::default() };
+    for row in 0..scores.rows {
+        for x in scores.row(row).skip(after(&scores, row)) {
+            behind.all += 1;
+            behind.zero += usize::from(x == 0.0);
+            behind.masked += usize::from(x <= MASKED);
+        }
+        let top = scores.row(row).fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = scores.row(row).map(|x| (x - top).exp()).sum();
+        let right = |(p, x): (f64, f64)| p == 0.0 || (p - (x - top).exp() / sum).abs() <= SUM * p;
+        behind.softmaxed &= seen.row(row).zip(scores.row(row)).all(right);
+    }
+    Ok(Some(behind).filter(|b| b.all > 0))
+}
+
+/// The first key behind the query of a row.
+fn after(seen: &Seen<'_>, row: usize) -> usize {
+    seen.position(row).map_or(usize::MAX, |position| position + 1)
+}
+
+fn future(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> {
+    // A row of padding that sees no key may come out uniform over all of them.
+    let even = |row: usize| seen.row(row).all(|p| p == seen.values.get(row * seen.width));
+    let padding = !(0..seen.rows).all(even);
+    let mass = |row: usize| match padding && even(row) {
+        true => 0.0,
+        false => seen.row(row).skip(after(seen, row)).sum::<f64>(),
+    };
+    let mass: Vec<f64> = (0..seen.rows).map(mass).collect();
+    let Some(worst) = (0..mass.len()).max_by(|&a, &b| mass[a].total_cmp(&mass[b])).filter(|&r| mass[r] > SOME) else {
+        return Ok(None);
+    };
+    let rows = mass.iter().filter(|m| **m > SOME).count();
+    let text = format!(
+        "{rows} of {} rows attend to keys behind the query (up to {} of a row, at position {})",
+        seen.rows,
+        number(mass[worst]),
+        seen.position(worst).unwrap_or(0)
+    );
+    let points = match behind(run, seen)? {
+        None => "no causal mask, or one that is shifted or inverted (mask-omitted, mask-shifted, mask-inverted)",
+        Some(b) if b.zero == b.all => "masked scores were filled with 0 for -inf (mask-fill)",
+        Some(b) if b.masked == 0 => "the scores were never masked (mask-omitted)",
+        Some(b) if b.masked == b.all => "the scores are masked, but probs were not made of them (aliasing)",
+        Some(_) => "some keys behind are masked, others are not: shifted or inverted (mask-shifted, mask-inverted)",
+    };
+    let finding = Finding::new(Sureness::Certain, "future-attended", seen.place, text).to(points);
+    Ok(Some(finding.number("rows", rows as f64).number("mass", mass[worst])))
+}
+
+/// Rows that can see at least two keys and see any.
+fn choosing<'a>(seen: &'a Seen<'_>) -> impl Iterator<Item = (usize, usize)> + 'a {
+    let choice = |row| Some((row, seen.position(row)?));
+    (0..seen.rows).filter_map(choice).filter(|&(row, at)| at > 0 && seen.row(row).any(|p| p != 0.0))
+}
+
+fn own_key(seen: &Seen<'_>) -> Option<Finding> {
+    let (mut rows, mut own) = (0, 0.0);
+    for (row, at) in choosing(seen) {
+        rows += 1;
+        own += seen.values.get(row * seen.width + at);
+    }
+    (rows >= ROWS && own == 0.0).then(|| {
+        let text = format!("none of {rows} rows attends to the query's own key");
+        let finding = Finding::new(Sureness::Certain, "own-key-unseen", seen.place, text);
+        finding.to("a mask one off, or the newest key missing from the cache (mask-shifted, kv-cache-stale)")
+    })
+}
+
+fn one_key(seen: &Seen<'_>) -> Option<Finding> {
+    let (mut rows, mut diagonal, mut least) = (0, 0, 1.0f64);
+    for (row, at) in choosing(seen) {
+        let top = seen.row(row).fold(0.0, f64::max);
+        if top < ALL {
+            return None;
+        }
+        (rows, least) = (rows + 1, least.min(top));
+        diagonal += usize::from(seen.values.get(row * seen.width + at) == top);
+    }
+    (rows >= 2).then(|| {
+        let sure = if rows >= ROWS { Sureness::Likely } else { Sureness::Note };
+        let which = if diagonal == rows { "its own key" } else { "one key" };
+        let text = format!("each of {rows} rows in all heads looks at {which} alone (at least {})", number(least));
+        let finding = Finding::new(sure, "one-key", seen.place, text).number("rows", rows as f64);
+        finding.to("scores too large: no 1/sqrt(d), or q and k far too large (score-scale); or a wrong mask")
+    })
+}
+
+fn uniform(run: &Run<'_>, seen: &Seen<'_>) -> Option<Finding> {
+    let mut rows = 0;
+    for (row, _) in choosing(seen) {
+        let top = seen.row(row).fold(0.0, f64::max);
+        // Within a window only the keys in it count.
+        if seen.row(row).any(|p| p != 0.0 && (p - top).abs() > 1e-5 * top) {
+            return None;
+        }
+        rows += usize::from(top < ALL);
+    }
+    (rows >= ROWS).then(|| {
+        // In 16 bits the small differences of an untrained model round away.
+        let sure = if run.coarse { Sureness::Note } else { Sureness::Likely };
+        let text = format!("each of {rows} rows gives all its keys the same");
+        let finding = Finding::new(sure, "uniform-attention", seen.place, text).number("rows", rows as f64);
+        finding.to("q or k is 0 or constant, or the scores were scaled away (weight-unset, score-scale)")
+    })
+}
+
+/// Scores that carry no mask, where there are no probs to tell more.
+pub(super) fn unmasked_scores(run: &Run<'_>, seen: &Seen<'_>) -> Option<Finding> {
+    if !seen.keys_are_positions() || run.find(Site::Probs, seen.place).is_some() {
+        return None;
+    }
+    let open: usize =
+        (0..seen.rows).map(|row| seen.row(row).skip(after(seen, row)).filter(|x| *x > MASKED).count()).sum();
+    (open > 0).then(|| {
+        let text = format!("{open} scores of keys behind the query are not masked");
+        let finding = Finding::new(Sureness::Note, "unmasked-scores", seen.place, text);
+        finding.to("no mask, or scores recorded before it: record probs").number("count", open as f64)
+    })
+}

@@ -1,0 +1,115 @@
+//! Is one buffer recorded under two names? Taps of a step, or of two steps, that are equal bit for bit.
+
+use std::collections::BTreeMap;
+
+use firstdiff_trace::Site;
+
+use super::finding::{Finding, Sureness};
+use super::seen::Run;
+use super::stream::{branch, input};
+use super::tally::Summary;
+
+/// Fewer elements may be equal by chance.
+const ENOUGH: usize = 16;
+
+const SHARED: &str = "same-buffer";
+
+pub(super) fn shared(run: &Run<'_>, known: &[Summary]) -> Vec<Finding> {
+    let telling = |s: &&Summary| s.count >= ENOUGH && !s.constant && s.finite;
+    let mut alike: BTreeMap<(u32, u64, usize), Vec<&Summary>> = BTreeMap::new();
+    for tap in known.iter().filter(telling) {
+        alike.entry((tap.place.step, tap.hash, tap.count)).or_default().push(tap);
+    }
+    let still = |s: &Summary| matches!(s.place.tap.site, Site::H0 | Site::HAttn | Site::H);
+    let skipped = alike.values().any(|group| group.iter().filter(|s| still(s)).count() > 1);
+    let pairs = alike.values().flat_map(|group| group.windows(2));
+    let mut found: Vec<Finding> = pairs.filter_map(|pair| judged(run, pair[0], pair[1], skipped)).collect();
+    found.extend(repeated(run, known));
+    found
+}
+
+fn judged(run: &Run<'_>, one: &Summary, other: &Summary, skipped: bool) -> Option<Finding> {
+    let (sure, points) = meaning(run, one, other, skipped)?;
+    let text = format!("equals {} bit for bit", one.place.tap);
+    Some(Finding::new(sure, SHARED, other.place, text).to(points).with([one.place.tap]))
+}
+
+/// What it means that `other` equals `one`, which stands before it; nothing where right runs do so.
+fn meaning(run: &Run<'_>, one: &Summary, other: &Summary, skipped: bool) -> Option<(Sureness, &'static str)> {
+    use Site::*;
+    use Sureness::{Certain, Likely, Note};
+    let sites = (one.place.tap.site, other.place.tap.site);
+    let layers = one.place.tap.layer == other.place.tap.layer;
+    Some(match sites {
+        // rope.rs looks at these.
+        (Q | QNorm, QRope) | (K | KNorm, KRope) => return None,
+        // Of one token, attention gives its value.
+        (V, Context) if one.rows == 1 => return None,
+        (Qk, Scores) => (Note, "scores without scale and mask (score-scale), or recorded before them"),
+        (H0 | HAttn | H, HAttn | H) => return unchanged(run, other),
+        (AttnOut | AttnPostNorm, HAttn) | (FfnOut | FfnPostNorm, H) if summed(run, other) => return None,
+        (AttnOut | AttnPostNorm, HAttn) | (FfnOut | FfnPostNorm, H) => {
+            (Certain, "the residual left out (residual-omitted)")
+        }
+        (H, FinalNorm) => {
+            (Likely, "final norm left out, or Hugging Face's hidden_states[-1] taken for h, which is already normed")
+        }
+        (H0 | H | HAttn, AttnNorm | FfnNorm) | (Q, QNorm) | (K, KNorm) => (Likely, "the norm left out (norm-omitted)"),
+        (AttnOut, AttnPostNorm) | (FfnOut, FfnPostNorm) => (Likely, "the norm left out (norm-omitted)"),
+        (FfnGate, FfnUp) => (Certain, "one weight used for both (weight-swapped)"),
+        (FfnGate | FfnUp, FfnAct) => (Likely, "no activation, or no product (activation, gate-product)"),
+        (K, V) if layers => (Likely, "one weight used for both (weight-swapped)"),
+        (K | KNorm | KRope | V, K | KNorm | KRope | V) if !layers => {
+            (Likely, "one layer's cache or weights for all (weight-wrong-layer), unless layers share keys and values")
+        }
+        (a, b) if a == b && (skipped || one.place.tap.site.axes().contains(&'S')) => {
+            (Likely, "one layer run for another, or its buffer recorded twice")
+        }
+        (RouterLogits, RouterProbs) => (Likely, "no softmax (router-norm)"),
+        _ => (Certain, "one buffer for both: overwritten before it was read or recorded (aliasing)"),
+    })
+}
+
+/// Whether stream.rs has looked at how `tap` was summed.
+fn summed(run: &Run<'_>, tap: &Summary) -> bool {
+    let stream = match tap.place.tap.site {
+        Site::HAttn => input(run, tap.place).is_some(),
+        _ => run.find(Site::HAttn, tap.place).is_some(),
+    };
+    stream && branch(run, tap.place).is_some()
+}
+
+/// A stream that does not change: stream.rs has looked at it where the branch was recorded.
+fn unchanged(run: &Run<'_>, tap: &Summary) -> Option<(Sureness, &'static str)> {
+    (!summed(run, tap)).then_some((Sureness::Likely, "a layer or a branch that adds nothing (layer-skipped)"))
+}
+
+/// Taps of a decode step that are still those of the step before it, though it was fed another token.
+fn repeated(run: &Run<'_>, known: &[Summary]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for tap in known.iter().filter(|s| s.place.step > 0 && s.count >= ENOUGH && !s.constant && s.finite) {
+        // Rare tokens may share an embedding, and all that is made of it before any attention.
+        let later = tap.place.tap.layer.is_none_or(|layer| layer > 0) && tap.place.tap.site != Site::H0;
+        let before = last_step(known, tap).filter(|s| s.hash == tap.hash && s.count == tap.count);
+        if let Some(before) = before.filter(|_| later && other_token(run, known, tap.place.step)) {
+            let text = format!("equals that of step {} bit for bit", before.place.step);
+            let finding = Finding::new(Sureness::Likely, "same-as-last-step", tap.place, text);
+            found
+                .push(finding.to("a buffer that was not written in this step, or recorded too early (kv-cache-stale)"));
+        }
+    }
+    found
+}
+
+fn last_step<'a>(known: &'a [Summary], tap: &Summary) -> Option<&'a Summary> {
+    known.iter().find(|s| s.place.tap == tap.place.tap && s.place.step + 1 == tap.place.step)
+}
+
+/// Whether a step was fed another token than the one before it. A token that fills a window may leave everything as it was.
+fn other_token(run: &Run<'_>, known: &[Summary], step: u32) -> bool {
+    if let (Some(now), Some(before)) = (run.tokens(step), run.tokens(step - 1)) {
+        return now.last() != before.last();
+    }
+    let embedded = known.iter().find(|s| s.place.tap.site == Site::H0 && s.place.step == step);
+    embedded.is_some_and(|now| last_step(known, now).is_some_and(|before| before.hash != now.hash))
+}

@@ -1,0 +1,68 @@
+//! What does a check say? A finding: where, what, how sure, in words and in numbers.
+
+use firstdiff_trace::Tap;
+
+use crate::graph::Place;
+
+/// How sure a finding is; the gravest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sureness {
+    /// No right engine does this.
+    Certain,
+    /// Most right engines do not.
+    Likely,
+    /// Good to know.
+    Note,
+}
+
+impl Sureness {
+    /// `certain`, `likely` or `note`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Sureness::Certain => "certain",
+            Sureness::Likely => "likely",
+            Sureness::Note => "note",
+        }
+    }
+}
+
+/// Something that is seen in a dump by itself.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// How sure it is.
+    pub sure: Sureness,
+    /// A short name of the kind of finding: `not-finite`, `future-attended` ...
+    pub what: &'static str,
+    /// The tap it was seen in; for a whole run, its first tap.
+    pub place: Place,
+    /// Other taps it is about.
+    pub others: Vec<Tap>,
+    /// What was seen, in words and numbers.
+    pub detail: String,
+    /// The kind of mistake that does this.
+    pub points_to: &'static str,
+    /// The numbers by name.
+    pub numbers: Vec<(&'static str, f64)>,
+}
+
+impl Finding {
+    pub(super) fn new(sure: Sureness, what: &'static str, place: Place, detail: impl Into<String>) -> Finding {
+        let detail = detail.into();
+        Finding { sure, what, place, others: Vec::new(), detail, points_to: "", numbers: Vec::new() }
+    }
+
+    pub(super) fn to(mut self, points_to: &'static str) -> Finding {
+        self.points_to = points_to;
+        self
+    }
+
+    pub(super) fn with(mut self, others: impl IntoIterator<Item = Tap>) -> Finding {
+        self.others.extend(others);
+        self
+    }
+
+    pub(super) fn number(mut self, name: &'static str, value: f64) -> Finding {
+        self.numbers.push((name, value));
+        self
+    }
+}

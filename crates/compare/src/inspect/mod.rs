@@ -1,0 +1,90 @@
+//! What can be seen to be wrong in one dump by itself, with no reference and no weights?
+//!
+//! Every check is a short function that returns findings, and none of them is a verdict: a dump without findings may be wrong everywhere.
+//! Tensors are read one at a time, or the two or three that a check needs.
+
+mod attention;
+mod buffers;
+mod finding;
+mod probe;
+mod rope;
+mod seen;
+mod stream;
+mod tally;
+mod values;
+
+use firstdiff_trace::{Dump, DumpError, Entry, Rows, Site};
+
+pub use finding::{Finding, Sureness};
+
+use crate::graph::Place;
+use crate::pair::position_axis;
+use seen::{Run, Seen};
+use tally::{Summary, Tally};
+
+/// What was found in a dump, and what could not be looked at.
+#[derive(Clone, Debug, Default)]
+pub struct Inspection {
+    /// In the order of the vocabulary, step by step.
+    pub findings: Vec<Finding>,
+    /// What was not recorded, and therefore not looked at.
+    pub unseen: Vec<String>,
+    /// How many tensors were read.
+    pub taps: usize,
+}
+
+impl Inspection {
+    /// How many findings are this sure.
+    pub fn count(&self, sure: Sureness) -> usize {
+        self.findings.iter().filter(|f| f.sure == sure).count()
+    }
+}
+
+/// Looks at every tap of `dump`. `rows` are the token positions it holds, where its dump.json does not say; `progress` is told how many of
+/// how many taps are done.
+///
+/// # Errors
+/// When a tensor cannot be read.
+pub fn inspect(
+    dump: &Dump,
+    rows: Option<&Rows>,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Inspection, DumpError> {
+    let run = Run::new(dump, rows);
+    let (mut findings, mut known) = (probe::few_tokens(&run), Vec::<Summary>::new());
+    let all = dump.entries().len();
+    for (at, entry) in dump.entries().iter().enumerate() {
+        progress(at, all);
+        let tensor = dump.read(entry)?;
+        let values = tensor.values();
+        let seen = Seen::new(&run, entry, &values);
+        let tally = Tally::of(&seen);
+        findings.extend(values::check(&run, &seen, &tally, &known));
+        match entry.tap.site {
+            Site::Probs => findings.extend(attention::check(&run, &seen, &tally)?),
+            Site::Scores => findings.extend(attention::unmasked_scores(&run, &seen)),
+            Site::QRope | Site::KRope => findings.extend(rope::check(&run, &seen)?),
+            Site::HAttn | Site::H => findings.extend(stream::sum(&run, &seen)?),
+            _ => {}
+        }
+        known.push(Summary::new(entry, &seen, &tally, &tensor.bytes()));
+    }
+    progress(all, all);
+    findings.extend(stream::levels(&known));
+    findings.extend(buffers::shared(&run, &known));
+    rope::settle(&mut findings, &run);
+    values::only_first_not_finite(&mut findings);
+    findings.sort_by_key(|f| f.place);
+    Ok(Inspection { findings, unseen: probe::unseen(&run), taps: all })
+}
+
+/// Where an entry stands.
+fn place_of(entry: &Entry) -> Place {
+    Place { step: entry.step, tap: entry.tap }
+}
+
+/// How many token positions an entry holds, where its shape is the vocabulary's or has a batch axis of 1 before it.
+fn extent(entry: &Entry) -> Option<usize> {
+    let shape = seen::squeezed(entry);
+    (shape.len() == entry.tap.site.axes().len()).then(|| shape[position_axis(entry.tap.site)])
+}

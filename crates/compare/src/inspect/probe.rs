@@ -1,0 +1,83 @@
+//! What could this dump not have shown? Few tokens, and taps that were not recorded.
+
+use firstdiff_trace::{Entry, Site};
+
+use super::finding::{Finding, Sureness};
+use super::seen::{Run, squeezed};
+use super::{extent, place_of};
+use crate::probe::same_token;
+
+/// Notes on the tokens of the run.
+pub(super) fn few_tokens(run: &Run<'_>) -> Vec<Finding> {
+    let Some(first) = run.dump.entries().first().map(place_of) else { return Vec::new() };
+    let last = run.dump.entries().last().map_or(0, |e| e.step);
+    let count = run.start(last + 1).unwrap_or(0);
+    let (text, points) = match count {
+        1 => (
+            "the run is of one token",
+            "position 0 cannot show a mistake in RoPE, scale, mask, cache or head layout: use 9 or more",
+        ),
+        2..=4 => ("the run is of few tokens", "rotations, masks and windows hardly show: use 9 or more"),
+        _ => ("", ""),
+    };
+    let few = (!text.is_empty()).then(|| {
+        let finding = Finding::new(Sureness::Note, "few-tokens", first, format!("{text} ({count})"));
+        finding.to(points).number("tokens", count as f64)
+    });
+    let same = same_token(run.dump)
+        .map(|text| Finding::new(Sureness::Note, "tokens-alike", first, text).to("use tokens that differ"));
+    few.into_iter().chain(same).collect()
+}
+
+/// What was not recorded, and so not looked at.
+pub(super) fn unseen(run: &Run<'_>) -> Vec<String> {
+    let entries = run.dump.entries();
+    let has = |site: Site| entries.iter().any(|e| e.tap.site == site);
+    let mut unseen = Vec::new();
+    let mut absent = |recorded: bool, text: &str| {
+        if !recorded {
+            unseen.push(text.to_owned());
+        }
+    };
+    absent(has(Site::Probs), "attention (no probs)");
+    let pair = |rope: Site, from: [Site; 2]| {
+        entries.iter().any(|e| e.tap.site == rope && from.iter().any(|f| run.find(*f, place_of(e)).is_some()))
+    };
+    let (q, k) = (pair(Site::QRope, [Site::Q, Site::QNorm]), pair(Site::KRope, [Site::K, Site::KNorm]));
+    absent(q || k, "rotation (no q with q_rope, no k with k_rope)");
+    absent(has(Site::H), "the stream over layers (no h)");
+    absent(
+        has(Site::HAttn) && (has(Site::AttnOut) || has(Site::AttnPostNorm)),
+        "residual adds (no h_attn with attn_out)",
+    );
+    absent(has(Site::Logits), "logits");
+    let shapes: Vec<&Entry> = entries.iter().filter(|e| extent(e).is_none() && squeezed(e).len() != 2).collect();
+    if let Some(first) = shapes.first() {
+        unseen.push(format!(
+            "rows of {} taps whose axes are not the vocabulary's (first {}, {:?})",
+            shapes.len(),
+            first.tap,
+            first.shape
+        ));
+    }
+    let elsewhere = |e: &&Entry| extent(e).is_some_and(|held| run.positions(e, held).is_none());
+    let lost: Vec<&Entry> = entries.iter().filter(elsewhere).collect();
+    if let Some(first) = lost.first() {
+        unseen.push(format!(
+            "positions of {} taps (first {}): say --rows, or the tokens in dump.json",
+            lost.len(),
+            first.tap
+        ));
+    }
+    let padded = |e: &&Entry| e.tap.site == Site::Probs && !run.keys_are_positions(e);
+    let padded: Vec<&Entry> = entries.iter().filter(padded).collect();
+    if let Some(first) = padded.first() {
+        unseen.push(format!(
+            "which keys {} probs look at: padded, or positions unknown (first {}, {:?})",
+            padded.len(),
+            first.tap,
+            first.shape
+        ));
+    }
+    unseen
+}

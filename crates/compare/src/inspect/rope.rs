@@ -1,0 +1,147 @@
+//! Were queries and keys rotated? Position 0 stays as it is, every other one turns, and no head changes its length.
+
+use firstdiff_trace::{DumpError, Site, Values};
+
+use super::finding::{Finding, Sureness};
+use super::seen::{Run, Seen};
+use crate::report::number;
+
+const NOT_ROTATED: &str = "not-rotated";
+/// A difference of less than this share of the energy is none.
+const NONE: f64 = 1e-10;
+
+/// What a rotation did to its input.
+struct Turn {
+    /// Rows beyond position 0, and whether any of them changed.
+    beyond: usize,
+    turned: bool,
+    /// By which factors heads became longer.
+    least: f64,
+    most: f64,
+    /// How far position 0 moved, as a share of its energy.
+    at_zero: f64,
+}
+
+pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>) -> Result<Vec<Finding>, DumpError> {
+    let sources = sources(seen.site());
+    let mut found = Vec::new();
+    let mut turns = Vec::new();
+    for source in sources {
+        let Some(entry) = run.find(source, seen.place) else { continue };
+        let tensor = run.dump.read(entry)?;
+        if tensor.values().len() == seen.values.len() && seen.positions.is_some() {
+            turns.push((source, turn(seen, &tensor.values())));
+        }
+    }
+    // A rotation is of what it keeps the length of: some models norm before it, some after.
+    if let Some((source, turn)) = turns.iter().find(|(_, t)| t.beyond > 0 && !t.turned) {
+        let text = format!("equals {} beyond position 0", source.name());
+        let finding = Finding::new(Sureness::Likely, NOT_ROTATED, seen.place, text);
+        found.push(finding.to("rotation missing (rope-omitted)").number("positions", turn.beyond as f64));
+    } else if !turns.is_empty() && seen.heads.is_some() {
+        let tolerance = if run.coarse { 0.03 } else { 1e-3 };
+        match turns.iter().find(|(_, t)| t.most - t.least <= tolerance * t.most) {
+            Some((source, turn)) => found.extend(kept(seen, *source, turn, tolerance)),
+            None => found.push(stretched(seen, &turns)),
+        }
+    }
+    Ok(found)
+}
+
+/// What a rotation may have read.
+fn sources(site: Site) -> [Site; 2] {
+    if site == Site::QRope { [Site::QNorm, Site::Q] } else { [Site::KNorm, Site::K] }
+}
+
+fn turn(seen: &Seen<'_>, source: &Values<'_>) -> Turn {
+    let mut turn = Turn { beyond: 0, turned: false, least: f64::INFINITY, most: 0.0, at_zero: 0.0 };
+    let span = (seen.width / seen.heads.unwrap_or(1).max(1)).max(1);
+    for row in 0..seen.rows {
+        let (mut moved, mut whole) = (0.0, 0.0);
+        for head in 0..seen.width / span {
+            let (mut before, mut after) = (0.0, 0.0);
+            for at in (row * seen.width + head * span..).take(span) {
+                let (x, y) = (source.get(at), seen.values.get(at));
+                (before, after, moved) = (before + x * x, after + y * y, moved + (x - y) * (x - y));
+            }
+            whole += before;
+            if before > 0.0 {
+                let factor = (after / before).sqrt();
+                (turn.least, turn.most) = (turn.least.min(factor), turn.most.max(factor));
+            }
+        }
+        let share = if moved == 0.0 { 0.0 } else { moved / whole };
+        match seen.position(row) {
+            Some(0) => turn.at_zero = share,
+            _ => (turn.beyond, turn.turned) = (turn.beyond + 1, turn.turned || share.is_nan() || share > NONE),
+        }
+    }
+    turn
+}
+
+/// The length was kept, or changed by one factor for all.
+fn kept(seen: &Seen<'_>, source: Site, turn: &Turn, tolerance: f64) -> Option<Finding> {
+    let factor = turn.most;
+    if (factor - 1.0).abs() > tolerance {
+        let text = format!("is {} times as long as {} everywhere", number(factor), source.name());
+        let finding = Finding::new(Sureness::Note, "rotation-scales", seen.place, text).number("factor", factor);
+        return Some(finding.to("YaRN's attention factor, if the model has one (rope-attention-factor)"));
+    }
+    (turn.at_zero > 1e-3).then(|| {
+        let text = format!("differs from {} at position 0, where nothing turns", source.name());
+        let finding = Finding::new(Sureness::Note, "position-0-turned", seen.place, text);
+        finding.to("positions that start elsewhere (rope-position), or channels reordered with the rotation")
+    })
+}
+
+fn stretched(seen: &Seen<'_>, turns: &[(Site, Turn)]) -> Finding {
+    let (source, turn) = &turns[0];
+    // Without the norm's own tap nobody knows whether the model has one in between.
+    let sure = if turns.len() > 1 { Sureness::Likely } else { Sureness::Note };
+    let text = format!(
+        "heads are {} to {} times as long as in {}: a rotation keeps lengths",
+        number(turn.least),
+        number(turn.most),
+        source.name()
+    );
+    // Too little for a norm in between.
+    let slight = turn.least > 0.99 && turn.most < 1.01;
+    let (sure, points) = match slight {
+        true => (Sureness::Note, "cos and sin rounded to 16 bits (rope-precision)"),
+        false => (sure, "cos and sin of different angles; or a QK-norm in between that was not recorded"),
+    };
+    let finding = Finding::new(sure, "rotation-stretches", seen.place, text).to(points);
+    finding.number("least", turn.least).number("most", turn.most)
+}
+
+/// How sure a missing rotation is: some models leave it out in some layers, none in all, none in k alone, none while decoding.
+pub(super) fn settle(findings: &mut [Finding], run: &Run<'_>) {
+    let still: Vec<_> = findings.iter().filter(|f| f.what == NOT_ROTATED).map(|f| f.place).collect();
+    let has = |place: crate::graph::Place, site: Site| {
+        sources(site).iter().any(|s| run.find(*s, place).is_some()) && run.find(site, place).is_some()
+    };
+    for finding in findings.iter_mut().filter(|f| f.what == NOT_ROTATED) {
+        let (place, site) = (finding.place, finding.place.tap.site);
+        let of_step = |site: Site| still.iter().filter(|p| p.step == place.step && p.tap.site == site).count();
+        let all = run.dump.entries().iter().filter(|e| e.step == place.step && e.tap.site == site);
+        let layers = all.filter(|e| has(super::place_of(e), site)).count();
+        let other = if site == Site::QRope { Site::KRope } else { Site::QRope };
+        let other_turns = has(place, other)
+            && !still.iter().any(|p| (p.step, p.tap.layer, p.tap.site) == (place.step, place.tap.layer, other));
+        let prefill_turns = place.step > 0
+            && run.count(0).is_some_and(|n| n > 1)
+            && run.dump.find(place.tap, 0).is_some_and(|e| has(super::place_of(e), site))
+            && !still.iter().any(|p| p.step == 0 && p.tap == place.tap);
+        finding.sure = match of_step(site) == layers {
+            _ if other_turns || prefill_turns => Sureness::Certain,
+            true if layers > 1 => Sureness::Certain,
+            true => Sureness::Likely,
+            false => Sureness::Note,
+        };
+        if prefill_turns {
+            finding.points_to = "every decoded token at position 0 (rope-position)";
+        } else if finding.sure == Sureness::Note {
+            finding.points_to = "rotation missing (rope-omitted), or a layer without one (NoPE) if the model has such";
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What does a check look at? One tensor of a dump, row by row, and which position of the text each row is.
+
+use std::collections::BTreeMap;
+
+use firstdiff_trace::{DType, Dump, Entry, NamedRows, Rows, Site, Tap, Values};
+use half::{bf16, f16};
+
+use super::{extent, place_of};
+use crate::graph::Place;
+use crate::pair::position_axis;
+
+/// A dump, and how many token positions each of its steps has.
+pub(super) struct Run<'a> {
+    pub(super) dump: &'a Dump,
+    rows: Option<&'a Rows>,
+    counts: BTreeMap<u32, usize>,
+    /// Whether values are rounded to 16 bits somewhere.
+    pub(super) coarse: bool,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(dump: &'a Dump, rows: Option<&'a Rows>) -> Run<'a> {
+        let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+        for step in dump.entries().iter().map(|e| e.step) {
+            counts.entry(step).or_insert_with(|| usual(dump, step).unwrap_or(1));
+        }
+        if let Some(tokens) = &dump.meta().tokens {
+            counts.insert(0, tokens.len());
+        }
+        let precision = dump.meta().precision.as_deref();
+        let coarse = matches!(precision, Some("f16" | "bf16" | "ggml"))
+            || dump.entries().iter().any(|e| matches!(e.dtype, DType::F16 | DType::BF16))
+            || sixteen_bits(dump);
+        Run { dump, rows, counts, coarse }
+    }
+
+    pub(super) fn find(&self, site: Site, beside: Place) -> Option<&'a Entry> {
+        self.dump.find(Tap { layer: beside.tap.layer, site }, beside.step)
+    }
+
+    /// Token positions of a step.
+    pub(super) fn count(&self, step: u32) -> Option<usize> {
+        self.counts.get(&step).copied()
+    }
+
+    /// The position in the text at which a step begins, where every step before it is known.
+    pub(super) fn start(&self, step: u32) -> Option<usize> {
+        (0..step).map(|earlier| self.count(earlier)).sum()
+    }
+
+    /// The ids of a step's tokens, where the dump says.
+    pub(super) fn tokens(&self, step: u32) -> Option<&'a [i64]> {
+        let meta = self.dump.meta();
+        match step {
+            0 => meta.tokens.as_deref(),
+            n => meta.decode_tokens.as_deref()?.get(n as usize - 1..n as usize),
+        }
+    }
+
+    /// Whether the columns of an entry are the keys of the text up to its last query.
+    pub(super) fn keys_are_positions(&self, entry: &Entry) -> bool {
+        let positions = extent(entry).and_then(|held| self.positions(entry, held));
+        entry.shape.last().is_some_and(|&keys| ends_at(positions.as_deref(), keys))
+    }
+
+    /// The positions in the text of an entry's rows, where they can be told.
+    pub(super) fn positions(&self, entry: &Entry, held: usize) -> Option<Vec<usize>> {
+        let (start, count) = (self.start(entry.step)?, self.count(entry.step)?);
+        let rows = entry.rows.as_ref().or(self.rows.filter(|_| held != count));
+        let within = match rows {
+            None | Some(Rows::Named(NamedRows::All)) => (0..count).collect(),
+            // Of a prompt of unknown length, nobody knows which position is the last.
+            Some(Rows::Named(NamedRows::Last)) => vec![count.checked_sub(1)?],
+            Some(Rows::List(list)) => list.clone(),
+        };
+        (within.len() == held).then(|| within.into_iter().map(|p| start + p).collect())
+    }
+}
+
+/// Whether wider types hold numbers of a 16-bit type alone, in taps that an f32 engine would not leave so.
+fn sixteen_bits(dump: &Dump) -> bool {
+    const ENOUGH: usize = 3;
+    let computed = dump.entries().iter().filter(|e| e.tap.site != Site::H0 && position_axis(e.tap.site) == 0);
+    let some: Vec<Vec<f64>> =
+        computed.take(ENOUGH).filter_map(|e| Some(dump.read(e).ok()?.values().to_f64())).collect();
+    let all = |is: fn(f64) -> bool| some.iter().flatten().filter(|x| x.is_finite() && **x != 0.0).all(|x| is(*x));
+    !some.is_empty() && (all(|x| bf16::from_f64(x).to_f64() == x) || all(|x| f16::from_f64(x).to_f64() == x))
+}
+
+/// The number of positions that most taps of a step have.
+fn usual(dump: &Dump, step: u32) -> Option<usize> {
+    let mut votes: BTreeMap<usize, usize> = BTreeMap::new();
+    for held in dump.entries().iter().filter(|e| e.step == step).filter_map(extent) {
+        *votes.entry(held).or_default() += 1;
+    }
+    votes.into_iter().max_by_key(|(held, votes)| (*votes, *held)).map(|(held, _)| held)
+}
+
+/// A shape without axes of length 1 before those of the vocabulary; a single row with the axis it came without.
+pub(super) fn squeezed(entry: &Entry) -> Vec<usize> {
+    let axes = entry.tap.site.axes().len();
+    let mut shape = entry.shape.clone();
+    while shape.len() > axes && shape[0] == 1 {
+        shape.remove(0);
+    }
+    if axes == 2 && shape.len() == 1 {
+        shape.insert(0, 1);
+    }
+    shape
+}
+
+/// Whether the last of the positions is the last of the keys.
+fn ends_at(positions: Option<&[usize]>, keys: usize) -> bool {
+    positions.and_then(|p| p.last()).is_some_and(|&last| last + 1 == keys)
+}
+
+/// A tensor as rows of the last axis (of heads and their channels, for queries, keys and values).
+pub(super) struct Seen<'a> {
+    pub(super) place: Place,
+    pub(super) rows: usize,
+    pub(super) width: usize,
+    /// Heads, where the shape has such an axis.
+    pub(super) heads: Option<usize>,
+    /// The position in the text of every row along the axis of positions.
+    pub(super) positions: Option<Vec<usize>>,
+    pub(super) shape: Vec<usize>,
+    pub(super) values: &'a Values<'a>,
+}
+
+impl<'a> Seen<'a> {
+    pub(super) fn new(run: &Run<'_>, entry: &Entry, values: &'a Values<'a>) -> Seen<'a> {
+        let (shape, site) = (squeezed(entry), entry.tap.site);
+        let fits = shape.len() == site.axes().len();
+        let merged = site.axes().len() == 3 && position_axis(site) == 0 && shape.len() == 2;
+        let held = if fits || merged { shape.get(position_axis(site)).copied() } else { None };
+        let positions = held.and_then(|held| run.positions(entry, held));
+        let all: usize = shape.iter().product();
+        let rows = match (position_axis(site), held) {
+            (0, Some(held)) => held,
+            (_, Some(held)) => shape[0] * held,
+            (_, None) => all / shape.last().copied().unwrap_or(1).max(1),
+        };
+        let heads = (fits && shape.len() == 3).then(|| shape[1 - position_axis(site)]);
+        Seen {
+            place: place_of(entry),
+            rows,
+            width: all.checked_div(rows).unwrap_or(0),
+            heads,
+            positions,
+            shape,
+            values,
+        }
+    }
+
+    pub(super) fn site(&self) -> Site {
+        self.place.tap.site
+    }
+
+    /// Whether rows are keys: qk, scores, probs.
+    pub(super) fn over_keys(&self) -> bool {
+        position_axis(self.site()) == 1
+    }
+
+    /// The position in the text of a row.
+    pub(super) fn position(&self, row: usize) -> Option<usize> {
+        let positions = self.positions.as_ref().filter(|p| !p.is_empty())?;
+        positions.get(row % positions.len()).copied()
+    }
+
+    /// The row's values, widened.
+    pub(super) fn row(&self, row: usize) -> impl Iterator<Item = f64> + use<'_, 'a> {
+        (row * self.width..(row + 1) * self.width).map(|i| self.values.get(i))
+    }
+
+    /// `head 2, position 4, channel 1`.
+    pub(super) fn index_in_words(&self, mut index: usize) -> String {
+        let mut at = vec![0; self.shape.len()];
+        for (place, &extent) in at.iter_mut().zip(&self.shape).rev() {
+            *place = index % extent.max(1);
+            index /= extent.max(1);
+        }
+        crate::report::index_in_words(self.site(), &at)
+    }
+
+    /// Whether the columns are the keys of the text from its first position on, none cut and none padded.
+    pub(super) fn keys_are_positions(&self) -> bool {
+        self.heads.is_some() && ends_at(self.positions.as_deref(), self.width)
+    }
+}

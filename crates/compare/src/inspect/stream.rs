@@ -1,0 +1,156 @@
+//! Does the residual stream add up and stay in bounds? Branches that add nothing, sums of something else, growth over layers.
+
+use firstdiff_trace::{DumpError, Entry, Site, Tap};
+
+use super::finding::{Finding, Sureness};
+use super::seen::{Run, Seen};
+use super::tally::Summary;
+use crate::graph::Place;
+use crate::report::number;
+
+/// Growth or shrinkage over one layer beyond this is no model's; the first layer may lift a small embedding.
+const GROWTH: f64 = 1e3;
+const FIRST_GROWTH: f64 = 1e5;
+/// A signal this much smaller than those beside it.
+const TINY: f64 = 1e-6;
+
+/// The stream that a layer reads.
+pub(super) fn input<'a>(run: &Run<'a>, place: Place) -> Option<(Tap, &'a Entry)> {
+    let tap = match place.tap.layer?.checked_sub(1) {
+        Some(before) => Tap::layer(before, Site::H),
+        None => Tap { layer: None, site: Site::H0 },
+    };
+    Some((tap, run.dump.find(tap, place.step)?))
+}
+
+/// The branch that ends in a residual add: its last recorded tap.
+pub(super) fn branch<'a>(run: &Run<'a>, place: Place) -> Option<(Tap, &'a Entry)> {
+    let sites = match place.tap.site {
+        Site::HAttn => [Site::AttnPostNorm, Site::AttnOut],
+        _ => [Site::FfnPostNorm, Site::FfnOut],
+    };
+    sites.into_iter().find_map(|site| Some((Tap { site, ..place.tap }, run.find(site, place)?)))
+}
+
+type Signal = Option<(Tap, Vec<f64>)>;
+
+fn read(run: &Run<'_>, of: Option<(Tap, &Entry)>, len: usize) -> Result<Signal, DumpError> {
+    let Some((tap, entry)) = of else { return Ok(None) };
+    let values = run.dump.read(entry)?.values().to_f64();
+    Ok((values.len() == len && values.iter().all(|x| x.is_finite())).then_some((tap, values)))
+}
+
+/// Where the stream is not its input plus its branch, whether it is something else that is known.
+pub(super) fn sum(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> {
+    let (place, len) = (seen.place, seen.values.len());
+    let attention = place.tap.site == Site::HAttn;
+    let beside = |site: Site| Some((Tap { site, ..place.tap }, run.find(site, place)?));
+    let stream = if attention { input(run, place) } else { beside(Site::HAttn) };
+    let Some((stream, x)) = read(run, stream, len)? else { return Ok(None) };
+    let Some((added, b)) = read(run, branch(run, place), len)? else { return Ok(None) };
+    let y = seen.values.to_f64();
+    if y.iter().any(|y| !y.is_finite()) {
+        return Ok(None);
+    }
+    let tolerance = if run.coarse { 1e-4 } else { 1e-9 };
+    let whole = left(&y, &x, &b);
+    let fits = |left: f64| left <= tolerance && left * 100.0 < whole;
+    if whole <= tolerance {
+        return Ok(None);
+    }
+    let certain = |text: String, points| {
+        Some(Finding::new(Sureness::Certain, "residual-sum", place, text).to(points).with([stream, added]))
+    };
+    let (factor, rest) = multiple(&y, &x);
+    if fits(rest) {
+        let text = format!("is {} times {stream}: {added} is not in it", number(factor));
+        return Ok(certain(text, "a buffer overwritten before it was added, or a branch that is not added (aliasing)"));
+    }
+    let (factor, rest) = multiple(&y, &b);
+    if fits(rest) {
+        let text = format!("is {} times {added}: the stream {stream} is not in it", number(factor));
+        return Ok(certain(text, "the residual left out (residual-omitted)"));
+    }
+    if !attention
+        && let Some((first, s)) = read(run, input(run, place), len)?
+        && fits(left(&y, &s, &b))
+    {
+        return Ok(certain(format!("is {first} + {added}: {stream} is not in it"), "residual-source"));
+    }
+    let norm = beside(if attention { Site::AttnNorm } else { Site::FfnNorm });
+    if let Some((normed, n)) = read(run, norm, len)?
+        && fits(left(&y, &n, &b))
+    {
+        let finding = certain(format!("is {normed} + {added}: {stream} is not in it"), "residual-source or aliasing");
+        // BLOOM and ChatGLM can be configured to do so.
+        return Ok(finding.map(|f| Finding { sure: Sureness::Likely, ..f }));
+    }
+    Ok(None)
+}
+
+/// What is left of y when a + b is taken from it, as a share of its energy.
+fn left(y: &[f64], a: &[f64], b: &[f64]) -> f64 {
+    let (mut rest, mut all) = (0.0, 0.0);
+    for ((y, a), b) in y.iter().zip(a).zip(b) {
+        rest += (y - a - b) * (y - a - b);
+        all += y * y;
+    }
+    if rest == 0.0 { 0.0 } else { rest / all }
+}
+
+/// The factor that brings x nearest to y, and what is left.
+fn multiple(y: &[f64], x: &[f64]) -> (f64, f64) {
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let factor = dot(x, y) / dot(x, x);
+    let rest: f64 = y.iter().zip(x).map(|(y, x)| (y - factor * x) * (y - factor * x)).sum();
+    let share = rest / dot(y, y);
+    (factor, if share.is_finite() { share } else { f64::INFINITY })
+}
+
+/// How the sizes of signals go on from tap to tap.
+pub(super) fn levels(known: &[Summary]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut steps: Vec<u32> = known.iter().map(|s| s.place.step).collect();
+    steps.dedup();
+    for step in steps {
+        let here = || known.iter().filter(|s| s.place.step == step && s.finite);
+        let stream: Vec<&Summary> = here().filter(|s| matches!(s.place.tap.site, Site::H0 | Site::H)).collect();
+        found.extend(stream.windows(2).filter_map(|pair| growth(pair[0], pair[1])));
+        let comparable = |s: &&Summary| {
+            let site = s.place.tap.site;
+            s.level > 0.0 && !site.axes().contains(&'S') && !matches!(site, Site::RouterLogits | Site::RouterProbs)
+        };
+        let signals: Vec<&Summary> = here().filter(comparable).collect();
+        found.extend(signals.windows(3).filter_map(|beside| tiny(beside[0], beside[1], beside[2])));
+    }
+    found
+}
+
+fn growth(before: &Summary, after: &Summary) -> Option<Finding> {
+    let ratio = after.typical / before.typical;
+    let bound = if before.place.tap.site == Site::H0 { FIRST_GROWTH } else { GROWTH };
+    let what = if ratio > bound { "explodes" } else { "vanishes" };
+    (before.typical > 0.0 && after.typical > 0.0 && !(1.0 / bound..=bound).contains(&ratio)).then(|| {
+        // The first positions of trained models have massive activations.
+        let sure = if after.rows >= 4 { Sureness::Likely } else { Sureness::Note };
+        let text = format!(
+            "the stream {what}: RMS {} after {} in {}",
+            number(after.typical),
+            number(before.typical),
+            before.place.tap
+        );
+        let finding = Finding::new(sure, "stream-level", after.place, text).number("ratio", ratio);
+        finding
+            .to("a norm left out, a scale, or weights read in the wrong type (norm-omitted, dequant-scale)")
+            .with([before.place.tap])
+    })
+}
+
+fn tiny(before: &Summary, signal: &Summary, after: &Summary) -> Option<Finding> {
+    let beside = before.level.min(after.level);
+    (signal.level < TINY * beside).then(|| {
+        let text = format!("RMS {} between {} and {}", number(signal.level), number(before.level), number(after.level));
+        let finding = Finding::new(Sureness::Note, "tiny-signal", signal.place, text).number("rms", signal.level);
+        finding.to("too small for a tolerance: agreement after it says little of this tap")
+    })
+}

@@ -1,0 +1,160 @@
+//! What is counted in one pass over a tensor, and what is remembered of it when it is gone?
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::Hasher;
+
+use firstdiff_trace::Entry;
+
+use super::place_of;
+use super::seen::Seen;
+use crate::graph::Place;
+
+/// Beyond this no activation of a right engine lies.
+pub(super) const ABSURD: f64 = 1e20;
+/// Below this a number is one only because integers, or nothing at all, were read as floats.
+const VANISHING: f64 = 1e-36;
+
+/// Counts of one tensor.
+#[derive(Default)]
+pub(super) struct Tally {
+    pub(super) nan: usize,
+    pub(super) positive_inf: usize,
+    pub(super) negative_inf: usize,
+    pub(super) first_nan: Option<usize>,
+    pub(super) first_inf: Option<usize>,
+    pub(super) zeros: usize,
+    pub(super) positive_absurd: usize,
+    pub(super) negative_absurd: usize,
+    pub(super) first_absurd: Option<usize>,
+    pub(super) vanishing: usize,
+    pub(super) count: usize,
+    /// RMS of every row's finite values.
+    pub(super) rms: Vec<f64>,
+    pub(super) constant_rows: Vec<usize>,
+    /// Values of every row but the zeros it ends with.
+    pub(super) filled: Vec<usize>,
+    /// The largest distance of a row to the first, as a share of the first's energy.
+    pub(super) spread: f64,
+    pub(super) winners: Vec<usize>,
+    pub(super) first: f64,
+    pub(super) constant: bool,
+}
+
+impl Tally {
+    pub(super) fn of(seen: &Seen<'_>) -> Tally {
+        let mut tally = Tally { constant: true, first: f64::NAN, ..Tally::default() };
+        let first: Vec<f64> = if seen.rows > 0 { seen.row(0).collect() } else { Vec::new() };
+        tally.first = first.first().copied().unwrap_or(f64::NAN);
+        for row in 0..seen.rows {
+            tally.add_row(seen, row, &first);
+        }
+        tally
+    }
+
+    fn add_row(&mut self, seen: &Seen<'_>, row: usize, first: &[f64]) {
+        let (mut energy, mut apart, mut base, mut filled, mut top) = (0.0, 0.0, 0.0, 0, 0);
+        let (mut peak, mut constant, mut head) = (f64::NEG_INFINITY, true, f64::NAN);
+        for (at, x) in seen.row(row).enumerate() {
+            self.add(row * seen.width + at, x);
+            if at == 0 {
+                head = x;
+            }
+            constant &= x == head;
+            self.constant &= x == self.first;
+            if x > peak {
+                (peak, top) = (x, at);
+            }
+            if x != 0.0 {
+                filled = at + 1;
+            }
+            if x.is_finite() {
+                energy += x * x;
+                apart += (x - first[at]) * (x - first[at]);
+                base += first[at] * first[at];
+            }
+        }
+        self.rms.push((energy / seen.width.max(1) as f64).sqrt());
+        self.filled.push(filled);
+        self.winners.push(top);
+        if constant && seen.width > 1 {
+            self.constant_rows.push(row);
+        }
+        let share = if apart == 0.0 { 0.0 } else { apart / base };
+        self.spread = self.spread.max(if share.is_nan() { f64::INFINITY } else { share });
+    }
+
+    fn add(&mut self, at: usize, x: f64) {
+        self.count += 1;
+        if x.is_nan() {
+            self.nan += 1;
+            self.first_nan.get_or_insert(at);
+        } else if x.is_infinite() {
+            *(if x > 0.0 { &mut self.positive_inf } else { &mut self.negative_inf }) += 1;
+            self.first_inf.get_or_insert(at);
+        } else if x.abs() > ABSURD {
+            *(if x > 0.0 { &mut self.positive_absurd } else { &mut self.negative_absurd }) += 1;
+            self.first_absurd.get_or_insert(at);
+        } else if x == 0.0 {
+            self.zeros += 1;
+        } else if x.abs() < VANISHING {
+            self.vanishing += 1;
+        }
+    }
+
+    pub(super) fn finite(&self) -> bool {
+        self.nan + self.positive_inf + self.negative_inf == 0
+    }
+
+    pub(super) fn all_zero(&self) -> bool {
+        self.count > 0 && self.zeros == self.count
+    }
+
+    /// Root mean square of all finite values.
+    pub(super) fn level(&self) -> f64 {
+        (self.rms.iter().map(|r| r * r).sum::<f64>() / self.rms.len().max(1) as f64).sqrt()
+    }
+
+    /// The middle one of the rows' RMS: a few rows with massive activations do not move it.
+    pub(super) fn typical(&self) -> f64 {
+        let mut rms = self.rms.clone();
+        rms.sort_by(f64::total_cmp);
+        rms.get(rms.len() / 2).copied().unwrap_or(0.0)
+    }
+}
+
+/// What is remembered of a tensor.
+pub(super) struct Summary {
+    pub(super) place: Place,
+    pub(super) rows: usize,
+    pub(super) count: usize,
+    pub(super) level: f64,
+    pub(super) typical: f64,
+    /// No NaN and no inf but the -inf of what is masked.
+    pub(super) finite: bool,
+    /// All elements are one number.
+    pub(super) constant: bool,
+    /// All rows are one row.
+    pub(super) alike: bool,
+    pub(super) zero_rows: Vec<usize>,
+    /// Of the bytes, with shape and type left out: a buffer written under two names.
+    pub(super) hash: u64,
+}
+
+impl Summary {
+    pub(super) fn new(entry: &Entry, seen: &Seen<'_>, tally: &Tally, bytes: &[u8]) -> Summary {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(bytes);
+        Summary {
+            place: place_of(entry),
+            rows: seen.rows,
+            count: tally.count,
+            level: tally.level(),
+            typical: tally.typical(),
+            finite: tally.nan + tally.positive_inf == 0,
+            constant: tally.constant,
+            alike: seen.rows > 1 && tally.spread < super::values::ALIKE,
+            zero_rows: (0..tally.filled.len()).filter(|&r| tally.filled[r] == 0).collect(),
+            hash: hasher.finish(),
+        }
+    }
+}

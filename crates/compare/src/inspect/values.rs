@@ -1,0 +1,237 @@
+//! Are the numbers of one tensor those of a computation? NaN, zeros, absurd sizes, constants, rows that never change.
+
+use firstdiff_trace::Site;
+
+use super::finding::{Finding, Sureness};
+use super::seen::{Run, Seen};
+use super::tally::{ABSURD, Summary, Tally};
+use crate::report::number;
+
+/// Rows no further apart than this share of their energy are one row.
+pub(super) const ALIKE: f64 = 1e-10;
+/// Logits of two positions that are closer than this hardly depend on the text.
+const NEARLY_ALIKE: f64 = 1e-3;
+/// Fewer elements than this are constant, or zero, by chance.
+const FEW: usize = 16;
+
+const NOT_FINITE: &str = "not-finite";
+
+pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Vec<Finding> {
+    if tally.count == 0 {
+        return vec![Finding::new(Sureness::Likely, "empty", seen.place, "holds no element")];
+    }
+    if tally.all_zero() {
+        return all_zero(seen, tally).into_iter().collect();
+    }
+    let of_values = [not_finite(seen, tally), absurd(seen, tally), vanishing(seen, tally)];
+    let of_rows =
+        [zero_rows(run, seen, tally, known), zero_tail(seen, tally), stopped(seen, tally), constant(seen, tally)];
+    let of_positions = [alike(run, seen, tally, known), one_winner(run, seen, tally)];
+    of_values.into_iter().chain(of_rows).chain(of_positions).flatten().collect()
+}
+
+/// Keeps the first tap that is not finite, and counts what it has spoilt after it.
+pub(super) fn only_first_not_finite(findings: &mut Vec<Finding>) {
+    let is = |f: &Finding| f.what == NOT_FINITE && f.sure == Sureness::Certain;
+    let after: Vec<_> = findings.iter().filter(|f| is(f)).skip(1).map(|f| f.place).collect();
+    findings.retain(|f| !is(f) || !after.contains(&f.place));
+    if let Some(first) = findings.iter_mut().find(|f| is(f)).filter(|_| !after.is_empty()) {
+        first.detail += &format!("; so do {} after it", after.len());
+        first.others = after.iter().map(|p| p.tap).collect();
+    }
+}
+
+/// Sites whose rows are often zero or constant, in right runs too.
+fn is_sparse(seen: &Seen<'_>) -> bool {
+    seen.over_keys() || matches!(seen.site(), Site::RouterLogits | Site::RouterProbs | Site::FfnAct)
+}
+
+fn not_finite(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
+    // -inf is what a masked score is, and a token that may not be chosen.
+    let masked = matches!(seen.site(), Site::Scores | Site::Qk | Site::Logits);
+    let wrong = tally.nan + tally.positive_inf + if masked { 0 } else { tally.negative_inf };
+    if wrong == 0 {
+        return (tally.negative_inf > 0 && seen.site() != Site::Scores).then(|| {
+            let text = format!("{} of {} are -inf", tally.negative_inf, tally.count);
+            Finding::new(Sureness::Note, NOT_FINITE, seen.place, text).to("masked, or tokens that may not be chosen")
+        });
+    }
+    let at = tally.first_nan.or(tally.first_inf).unwrap_or(0);
+    let infinite = tally.positive_inf + tally.negative_inf;
+    let text =
+        format!("holds {} NaN and {infinite} inf of {} (first at {})", tally.nan, tally.count, seen.index_in_words(at));
+    let points = match tally.nan {
+        0 => "overflow (f16 ends at 65504), a division by zero, or memory that nobody wrote (overflow, storage-type)",
+        _ => {
+            "0/0 or inf-inf here, a weight read in the wrong type, or memory that nobody wrote (storage-type, mask-fill)"
+        }
+    };
+    let finding = Finding::new(Sureness::Certain, NOT_FINITE, seen.place, text).to(points);
+    Some(finding.number("nan", tally.nan as f64).number("inf", infinite as f64))
+}
+
+fn absurd(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
+    let masked = matches!(seen.site(), Site::Scores | Site::Qk | Site::Logits);
+    let count = tally.positive_absurd + if masked { 0 } else { tally.negative_absurd };
+    let at = tally.first_absurd.filter(|_| count > 0)?;
+    let text = format!(
+        "{count} of {} are beyond {}, the first {} at {}",
+        tally.count,
+        number(ABSURD),
+        number(seen.values.get(at)),
+        seen.index_in_words(at)
+    );
+    let finding = Finding::new(Sureness::Certain, "absurd-values", seen.place, text).number("count", count as f64);
+    Some(finding.to("memory that nobody wrote, or bytes read in the wrong type or byte order (storage-type)"))
+}
+
+fn vanishing(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
+    // Probabilities and gated activations may be as small as they like.
+    let small = matches!(seen.site(), Site::Probs | Site::RouterProbs | Site::FfnAct);
+    let share = tally.vanishing as f64 / (tally.count - tally.zeros).max(1) as f64;
+    (!small && tally.vanishing >= FEW / 2 && share > 0.1).then(|| {
+        let text = format!("{:.0} % of what is not 0 is smaller than 1e-36", 100.0 * share);
+        let finding = Finding::new(Sureness::Certain, "denormals", seen.place, text).number("share", share);
+        finding.to("integers or uninitialised memory read as floats (storage-type)")
+    })
+}
+
+fn all_zero(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
+    // A projection whose weights are 0 in the checkpoint leaves a branch at 0: some are trained from there.
+    let branch = matches!(
+        seen.site(),
+        Site::AttnOut
+            | Site::AttnPostNorm
+            | Site::FfnOut
+            | Site::FfnPostNorm
+            | Site::FfnAct
+            | Site::Logits
+            | Site::RouterLogits
+    );
+    // One token has one key, and nothing need be said of it.
+    let sure = if branch || seen.over_keys() { Sureness::Likely } else { Sureness::Certain };
+    (tally.count > 1).then(|| {
+        Finding::new(sure, "all-zero", seen.place, format!("all {} elements are exactly 0", tally.count))
+            .to("a weight that was never loaded, or a kernel that never ran (weight-unset)")
+    })
+}
+
+fn zero_rows(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Option<Finding> {
+    let rows: Vec<usize> = (0..seen.rows).filter(|&r| tally.filled[r] == 0).collect();
+    if rows.is_empty() || is_sparse(seen) || seen.width < 2 {
+        return None;
+    }
+    let embedded = known.iter().find(|s| s.place.tap.site == Site::H0 && s.place.step == seen.place.step);
+    let padding = |row: &usize| embedded.is_some_and(|h0| h0.zero_rows.contains(row));
+    if seen.site() != Site::H0 && rows.iter().all(padding) {
+        return None;
+    }
+    let ids = run.tokens(seen.place.step).filter(|t| t.len() == seen.rows);
+    let several = ids.is_some_and(|ids| rows.iter().any(|&r| ids[r] != ids[rows[0]]));
+    // The row of a padding token is often 0, and padding stands at either end.
+    let at_an_end = rows[0] == 0 || rows[rows.len() - 1] + 1 == seen.rows;
+    let sure = match seen.site() {
+        Site::H0 if several => Sureness::Certain,
+        Site::H0 if ids.is_some() => Sureness::Note,
+        _ if embedded.is_none() && at_an_end => Sureness::Note,
+        _ => Sureness::Likely,
+    };
+    let text = format!("{} of {} rows are exactly 0, the first at position {}", rows.len(), seen.rows, rows[0]);
+    let finding = Finding::new(sure, "zero-rows", seen.place, text).number("rows", rows.len() as f64);
+    Some(finding.to("a kernel or a copy that stopped early, or a truncated weight (dequant-truncated); padding else"))
+}
+
+fn zero_tail(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
+    let tail = seen.width - tally.filled.iter().copied().max()?;
+    let elsewhere = tally.zeros.saturating_sub(tail * seen.rows);
+    let dense = elsewhere * 100 <= (seen.width - tail) * seen.rows;
+    if is_sparse(seen) && seen.site() != Site::FfnAct || !dense || seen.width < FEW || tail < (seen.width / 32).max(4) {
+        return None;
+    }
+    let large = 4 * tail >= seen.width;
+    // Vocabularies and feed-forward widths are padded in some files.
+    let padded = matches!(seen.site(), Site::Logits | Site::FfnGate | Site::FfnUp | Site::FfnAct);
+    let sure = match (padded, large) {
+        (true, false) => Sureness::Note,
+        (false, true) if seen.rows > 1 => Sureness::Certain,
+        _ => Sureness::Likely,
+    };
+    let text = format!("the last {tail} of {} of every row are exactly 0", seen.width);
+    let finding = Finding::new(sure, "zero-tail", seen.place, text).number("tail", tail as f64);
+    Some(finding.to("a weight of which only the first part was read, or a kernel that stopped (dequant-truncated)"))
+}
+
+/// The last row with anything in it breaks off.
+fn stopped(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
+    let last = (0..seen.rows).rev().find(|&r| tally.filled[r] > 0)?;
+    let tail = seen.width - tally.filled[last];
+    let whole = last > 0 && tally.filled[..last].iter().all(|&n| n + 1 >= seen.width);
+    (!is_sparse(seen) && whole && tail >= (seen.width / 8).max(4)).then(|| {
+        let text = format!("row {last} is exactly 0 from element {} of {} on", tally.filled[last], seen.width);
+        let finding = Finding::new(Sureness::Likely, "zero-tail", seen.place, text).number("tail", tail as f64);
+        finding.to("a kernel or a copy that stopped in the middle of a row")
+    })
+}
+
+fn constant(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
+    if is_sparse(seen) || seen.width < FEW / 2 {
+        return None;
+    }
+    let points = "a placeholder, a broadcast, or a reduction along the wrong axis";
+    if tally.constant && tally.count >= FEW {
+        let text = format!("all {} elements are {}", tally.count, number(tally.first));
+        return Some(Finding::new(Sureness::Certain, "constant", seen.place, text).to(points));
+    }
+    let rows: Vec<usize> = tally.constant_rows.iter().copied().filter(|&r| tally.filled[r] > 0).collect();
+    let first = *rows.first()?;
+    let text = format!("{} of {} rows hold one number alone, the first at position {first}", rows.len(), seen.rows);
+    let finding = Finding::new(Sureness::Likely, "constant-rows", seen.place, text).to(points);
+    Some(finding.number("rows", rows.len() as f64))
+}
+
+/// Whether all tokens of the tensor's step are known to be one and the same.
+fn one_token(run: &Run<'_>, seen: &Seen<'_>) -> Option<bool> {
+    let ids = run.tokens(seen.place.step).filter(|ids| ids.len() == seen.rows)?;
+    Some(ids.iter().all(|id| *id == ids[0]))
+}
+
+fn alike(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Option<Finding> {
+    if is_sparse(seen) || seen.rows < 2 || tally.constant || !tally.finite() || seen.positions.is_none() {
+        return None;
+    }
+    let logits = seen.site() == Site::Logits;
+    if tally.spread >= ALIKE {
+        return (logits && tally.spread < NEARLY_ALIKE && one_token(run, seen) != Some(true)).then(|| {
+            let text = format!("hardly change with position (at most {} of their energy)", number(tally.spread));
+            let finding = Finding::new(Sureness::Note, "positions-nearly-alike", seen.place, text);
+            finding.to("a stream in which the tokens drown").number("spread", tally.spread)
+        });
+    }
+    let embedded = known.iter().find(|s| s.place.tap.site == Site::H0 && s.place.step == seen.place.step);
+    let attended = matches!(seen.site(), Site::Context | Site::AttnOut | Site::AttnPostNorm);
+    let sure = match (one_token(run, seen), embedded.map(|h0| h0.alike)) {
+        // All else follows where the tokens may be one and the same.
+        (Some(true), _) | (None, Some(true)) => return None,
+        (None, _) if seen.site() == Site::H0 => Sureness::Note,
+        _ if attended => Sureness::Likely,
+        (Some(false), _) | (None, Some(false)) => Sureness::Certain,
+        (None, _) => Sureness::Likely,
+    };
+    let text = format!("all {} rows are the same row", seen.rows);
+    let finding = Finding::new(sure, "positions-alike", seen.place, text).number("spread", tally.spread);
+    Some(finding.to(match seen.site() {
+        Site::H0 => "one token looked up for all positions (tokens-differ), unless all tokens are the same",
+        Site::Logits => "the logits of one position taken for all (logit-row)",
+        _ => "one row computed or copied for all, or a batch stride of 0",
+    }))
+}
+
+fn one_winner(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
+    let winner = *tally.winners.first()?;
+    let same = tally.winners.len() >= 4 && tally.constant_rows.is_empty() && tally.winners.iter().all(|w| *w == winner);
+    (seen.site() == Site::Logits && same && tally.spread >= ALIKE && one_token(run, seen) != Some(true)).then(|| {
+        let text = format!("token {winner} wins at all {} positions", seen.rows);
+        let finding = Finding::new(Sureness::Note, "one-winner", seen.place, text).number("token", winner as f64);
+        finding.to("greedy decoding that loops; a stream in which the tokens drown")
+    })
+}
