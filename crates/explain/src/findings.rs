@@ -51,7 +51,7 @@ pub(crate) fn of(model: &Model, places: Vec<Explained>) -> Vec<Finding> {
             if let Some(known) = &mut finding.cause {
                 // What follows from the shape of a matrix differs from place to place.
                 let other = |name: &str, value: &serde_json::Value| {
-                    let number = |v: &serde_json::Value| v.is_number() && mistake.edits[0].tunable().is_some();
+                    let number = |v: &serde_json::Value| v.is_f64();
                     let differs = |e: &Edit| e.params.iter().any(|(n, v)| *n == name && v != value && !number(v));
                     mistake.edits.iter().any(differs)
                 };
@@ -147,12 +147,15 @@ fn withdrawn(findings: &mut [Finding], together: &[BTreeSet<usize>]) {
     }
 }
 
+/// By how much a number that was fitted in two places may differ, as a share of it.
+const NEAR: f64 = 3e-3;
+
 /// Whether a mistake that was found elsewhere is this one, its number fitted to other values.
 fn is_near(finding: &Finding, mistake: &Candidate) -> bool {
-    let Some(known) = finding.cause.as_ref().filter(|_| mistake.edits[0].tunable().is_some()) else { return false };
+    let Some(known) = &finding.cause else { return false };
     let other = cause(mistake);
     let near = |x: &serde_json::Value, y: &serde_json::Value| {
-        x == y || x.as_f64().zip(y.as_f64()).is_some_and(|(x, y)| (x - y).abs() <= 1e-3 * x.abs())
+        x == y || x.as_f64().zip(y.as_f64()).is_some_and(|(x, y)| (x - y).abs() <= NEAR * x.abs())
     };
     known.id == other.id
         && known.params.len() == other.params.len()

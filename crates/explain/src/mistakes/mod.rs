@@ -562,7 +562,7 @@ fn factor(own: &ArrayD<f64>, right: &ArrayD<f64>) -> Option<f64> {
 
 /// A number as few digits as it has to be known by: the nearest of one, two or three digits if it is within `slack` of it.
 pub(crate) fn snapped(x: f64, slack: f64) -> f64 {
-    for digits in 1..=4 {
+    for digits in 1..=6 {
         let near: f64 = format!("{x:.*e}", digits - 1).parse().unwrap_or(x);
         if (near - x).abs() <= slack * x.abs() {
             return near;
