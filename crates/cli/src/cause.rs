@@ -65,7 +65,7 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree
     };
     let given = args.open().ok()?;
     let explanation = quickly(&given).ok()?;
-    if let Some((finding, cause)) = of(&explanation.findings, place).and_then(|f| Some((f, f.cause.as_ref()?))) {
+    if let Some((finding, cause)) = of(&explanation.findings, place) {
         return Some(Why::Cause {
             what: said(cause),
             proof: proof(finding),
@@ -84,9 +84,10 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree
     .then_some(Why::Right)
 }
 
-/// The proved cause of what one recorded tap shows.
-pub(crate) fn of(findings: &[Finding], place: Place) -> Option<&Finding> {
-    findings.iter().find(|f| f.matched == Match::Reproduced && f.shown_at.contains(&place))
+/// The proved cause of what one recorded tap shows, and its finding.
+pub(crate) fn of(findings: &[Finding], place: Place) -> Option<(&Finding, &Cause)> {
+    let finding = findings.iter().find(|f| f.matched == Match::Reproduced && f.shown_at.contains(&place))?;
+    Some((finding, finding.cause.as_ref()?))
 }
 
 /// `the rotation has another base (rope-theta, theta 10000)`.

@@ -236,7 +236,7 @@ impl Session {
         };
         screen.line(&format!("    {}", safe(&text)));
         let why = cause::of(&self.findings, one.report.place);
-        if let Some((finding, cause)) = why.and_then(|f| Some((f, f.cause.as_ref()?))) {
+        if let Some((finding, cause)) = why {
             screen.line(&format!("    {} {}", paint(BOLD, "why:"), cause::said(cause)));
             screen.line(&format!("    {}", cause::proof(finding)));
         }
@@ -265,7 +265,7 @@ impl Session {
         let nmse = one.report.metrics.and_then(|m| m.nmse());
         let unknown =
             || json!({"cause": null, "params": {}, "match": "unknown", "residual_nmse": nmse, "alternatives": []});
-        let mut value = why.map_or_else(unknown, |finding| cause::json(&self.given.model, finding));
+        let mut value = why.map_or_else(unknown, |(finding, _)| cause::json(&self.given.model, finding));
         value["tap"] = one.report.place.tap.to_string().into();
         value["op"] = one.report.op.clone().into();
         value["layers"] = json!(layers);
@@ -280,9 +280,7 @@ impl Session {
     /// What to do about the first finding.
     fn next(&self, group: &[&Replayed]) -> String {
         let one = group[0];
-        if let Some(finding) = cause::of(&self.findings, one.report.place)
-            && let Some(cause) = &finding.cause
-        {
+        if let Some((finding, cause)) = cause::of(&self.findings, one.report.place) {
             return format!("{}, and replay again", cause::mend(&self.given.model, cause.id, finding));
         }
         match one.through.as_slice() {
