@@ -1,6 +1,7 @@
 //! Which taps does a dump hold, and where are their bytes? Opening checks everything; reading maps.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
@@ -12,7 +13,7 @@ use crate::archive::Archive;
 use crate::meta::{FORMAT, Meta, Rows, TapMeta, split_stored_name, stored_name};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
 use crate::tap::Tap;
-use crate::tensor::{Bytes, DType, Tensor};
+use crate::tensor::{Bytes, DType, Layout, Tensor};
 
 /// Why a dump cannot be read. Every variant names the file.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +92,35 @@ enum Place {
     File(PathBuf),
     /// A member of the dump's archive.
     Member(String),
+    /// Nowhere yet: made of other tensors when it is read.
+    Made(Maker),
+}
+
+/// How a tensor that lies in no file is made.
+#[derive(Clone)]
+struct Maker(Arc<dyn Fn() -> Result<Tensor, DumpError> + Send + Sync>);
+
+impl fmt::Debug for Maker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Maker")
+    }
+}
+
+impl Entry {
+    /// A tensor that is made when it is read: cut out of another, joined from several, or held in memory. What `make` returns must
+    /// have this shape and type.
+    pub fn made(
+        tap: Tap,
+        step: u32,
+        shape: Vec<usize>,
+        dtype: DType,
+        rows: Option<Rows>,
+        make: impl Fn() -> Result<Tensor, DumpError> + Send + Sync + 'static,
+    ) -> Entry {
+        let layout = Layout { dtype, fortran: false, big_endian: false };
+        let header = Header { shape: shape.clone(), layout, data: 0 };
+        Entry { tap, step, shape, dtype, rows, place: Place::Made(Maker(Arc::new(make))), header }
+    }
 }
 
 /// A tensor under the name it was found by, before name and bytes are looked at.
@@ -171,6 +201,22 @@ impl Dump {
             Some("gguf") => Err(not_a_dump(path, "a .gguf holds weights, not taps; dump a run of it first")),
             _ => Err(not_a_dump(path, "neither a folder, a .npz, a .safetensors, nor a pattern with one '*'")),
         }
+    }
+
+    /// A dump of entries that were made of other dumps' tensors. `path` is where those lie, for people.
+    ///
+    /// # Errors
+    /// When two entries claim one tap of one step.
+    pub fn assembled(path: &Path, meta: Meta, mut entries: Vec<Entry>) -> Result<Dump, DumpError> {
+        entries.sort_by_key(|e| (e.step, e.tap));
+        if let Some(twice) = entries.windows(2).find(|pair| (pair[0].step, pair[0].tap) == (pair[1].step, pair[1].tap))
+        {
+            return Err(DumpError::Twice {
+                path: path.into(),
+                tap: stored_name(&twice[0].tap.to_string(), twice[0].step),
+            });
+        }
+        Ok(Dump { path: path.into(), meta, entries, unnamed: Vec::new(), loose: Vec::new(), archive: None })
     }
 
     fn open_folder(path: &Path) -> Result<Dump, DumpError> {
@@ -260,6 +306,7 @@ impl Dump {
             (Place::File(path), _) => npy_header(path, entry.dtype),
             (Place::Member(name), Some(archive)) => archive.header(name, entry.dtype),
             (Place::Member(name), None) => Err(not_a_dump(&self.path, &format!("no archive holds {name}"))),
+            (Place::Made(_), _) => Err(changed(&self.path)),
         }
     }
 
@@ -274,6 +321,11 @@ impl Dump {
     fn tensor(&self, place: &Place, known: &Header) -> Result<Tensor, DumpError> {
         let Header { shape, layout, data } = known.clone();
         let bytes = match (place, &self.archive) {
+            (Place::Made(Maker(make)), _) => {
+                let tensor = make()?;
+                let as_promised = *tensor.shape() == shape && tensor.dtype() == layout.dtype;
+                return if as_promised { Ok(tensor) } else { Err(changed(&self.path)) };
+            }
             (Place::File(path), _) => {
                 let map = map_file(path)?;
                 let header = read_header(&map[..map.len().min(HEADER_LIMIT)], map.len(), Some(layout.dtype));
