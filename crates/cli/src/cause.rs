@@ -62,6 +62,7 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree
         tokens: tokens(&own.tokens, &meta.tokens),
         decode_tokens: tokens(&own.decode_tokens, &meta.decode_tokens),
         rows: session.options.rows.clone(),
+        reading: session.reading.clone(),
     };
     let given = args.open().ok()?;
     let explanation = quickly(&given).ok()?;

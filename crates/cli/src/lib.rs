@@ -20,6 +20,7 @@ mod inspect;
 pub mod json;
 mod parity;
 mod progress;
+mod reading;
 mod replay;
 pub mod screen;
 mod session;

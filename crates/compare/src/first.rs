@@ -1,6 +1,7 @@
 //! Where do two dumps part? Every tap judged, then read in the order and by the dependencies of the graph.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use firstdiff_trace::{Dump, DumpError, Entry, Rows, Site, Tap};
 
@@ -53,6 +54,17 @@ pub(crate) struct Judged {
     pub(crate) layout: Layout,
     /// How it stands if nothing confirms the layout; `None` where the layout needs no confirming.
     pub(crate) plain: Option<Judgement>,
+    /// What was compared of it, where not all.
+    pub(crate) part: Option<Seen>,
+}
+
+/// What was compared of a tap that is known in part.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    /// How much, and how exactly it was printed.
+    pub(crate) words: String,
+    /// The places of the elements.
+    pub(crate) elements: Arc<[usize]>,
 }
 
 impl Found {
@@ -109,8 +121,9 @@ pub fn compare(
 
 /// The vocabulary's own graph over the taps and steps of both dumps.
 pub fn vocabulary_graph(reference: &Dump, candidate: &Dump) -> Graph {
-    let entries = reference.entries().iter().chain(candidate.entries());
-    Graph::of_vocabulary(entries.map(|e| Place { step: e.step, tap: e.tap }))
+    let entries = reference.entries().iter().chain(candidate.entries()).map(|e| Place { step: e.step, tap: e.tap });
+    let parts = reference.parts().iter().chain(candidate.parts()).map(|p| Place { step: p.step, tap: p.tap });
+    Graph::of_vocabulary(entries.chain(parts))
 }
 
 fn extent(reference: &Dump, graph: &Graph) -> Extent {
@@ -127,12 +140,23 @@ fn prompt(reference: &Dump) -> usize {
     reference.meta().tokens.as_ref().map(Vec::len).or_else(shown).unwrap_or(0)
 }
 
+/// One line on the taps that agree as far as they are known.
+fn in_part(taps: &[TapReport]) -> Option<String> {
+    let known = taps.iter().filter(|tap| tap.elements.is_some() && tap.status.agrees());
+    let (count, first) = (known.clone().count(), known.clone().next()?);
+    let which = first.reason.as_deref().unwrap_or_default();
+    Some(format!(
+        "{count} of the taps that agree were compared in part ({}: {which}); the rest of them is unchecked",
+        first.place
+    ))
+}
+
 pub(crate) struct Run<'a> {
     pub(crate) reference: &'a Dump,
     pub(crate) candidate: &'a Dump,
     pub(crate) graph: &'a Graph,
     pub(crate) options: &'a Options,
-    extent: Extent,
+    pub(crate) extent: Extent,
     /// Why the steps do not stand for the same token positions, where they do not.
     misaligned: Option<String>,
 }
@@ -144,8 +168,19 @@ impl Run<'_> {
             return Ok(Found::Nothing);
         }
         let Place { step, tap } = place;
+        let parts = [self.reference, self.candidate].map(|dump| dump.find_part(tap, step));
         let (left, right) = match (self.reference.find(tap, step), self.candidate.find(tap, step)) {
             (Some(left), Some(right)) => (left, right),
+            _ if self.misaligned.is_some() => return Ok(Found::Misfit("its step stands for other tokens".into())),
+            (left, right) if parts.iter().any(Option::is_some) => {
+                return match (left, right, parts) {
+                    (Some(left), None, [_, Some(part)]) => self.look_at_part(place, left, part, true),
+                    (None, Some(right), [Some(part), _]) => self.look_at_part(place, right, part, false),
+                    (_, _, [Some(left), Some(right)]) => Ok(self.look_at_parts(place, left, right)),
+                    (_, _, [None, _]) => Ok(Found::Unchecked("not in the reference".into())),
+                    _ => Ok(Found::Unchecked("not in the candidate".into())),
+                };
+            }
             (Some(_), None) => return Ok(Found::Unchecked("not in the candidate".into())),
             (None, Some(_)) => return Ok(Found::Unchecked("not in the reference".into())),
             (None, None) => return Ok(Found::Nothing),
@@ -211,7 +246,7 @@ impl Run<'_> {
             .find_map(|(site, axis)| shape(site, axis))
     }
 
-    fn allowed(&self, place: Place, left: &Entry, right: &Entry) -> f64 {
+    pub(crate) fn allowed(&self, place: Place, left: &Entry, right: &Entry) -> f64 {
         let stored = [left.dtype, right.dtype];
         match self.options.allowed.get(&place) {
             Some(measured) => measured + stored.map(storage_nmse).iter().sum::<f64>(),
@@ -228,13 +263,20 @@ impl Run<'_> {
         if let Layout::Permuted(_) = layout {
             let plain = Outcome::Differs(Difference::Layout { what: layout.to_string() });
             let plain = judgement.outcome.agrees().then(|| Judgement { outcome: plain, ..judgement.clone() });
-            return Found::Judged(Box::new(Judged { judgement, shape, positions, layout, plain }));
+            return Found::Judged(Box::new(Judged { judgement, shape, positions, layout, plain, part: None }));
         }
         if let Some(swapped) = pair.heads_first().filter(|_| !judgement.outcome.agrees()) {
             let other = judge(&swapped, profile, allowed);
             if other.outcome.agrees() {
                 let (layout, plain) = (swapped.layout().clone(), Some(judgement));
-                return Found::Judged(Box::new(Judged { judgement: other, shape, positions, layout, plain }));
+                return Found::Judged(Box::new(Judged {
+                    judgement: other,
+                    shape,
+                    positions,
+                    layout,
+                    plain,
+                    part: None,
+                }));
             }
         }
         if !judgement.outcome.agrees() {
@@ -246,7 +288,14 @@ impl Run<'_> {
                 let other = judge(&reading, profile, allowed);
                 let differs = matches!(judgement.outcome, Outcome::Differs(_));
                 if differs && other.outcome == Outcome::Unclear {
-                    return Found::Judged(Box::new(Judged { judgement: other, shape, positions, layout, plain: None }));
+                    return Found::Judged(Box::new(Judged {
+                        judgement: other,
+                        shape,
+                        positions,
+                        layout,
+                        plain: None,
+                        part: None,
+                    }));
                 }
                 if other.outcome.agrees() {
                     let layout = reading.layout().clone();
@@ -256,11 +305,12 @@ impl Run<'_> {
                         positions,
                         layout,
                         plain: Some(judgement),
+                        part: None,
                     }));
                 }
             }
         }
-        Found::Judged(Box::new(Judged { judgement, shape, positions, layout, plain: None }))
+        Found::Judged(Box::new(Judged { judgement, shape, positions, layout, plain: None, part: None }))
     }
 
     fn report(&self, found: Vec<Found>) -> Result<Report, DumpError> {
@@ -280,6 +330,7 @@ impl Run<'_> {
         if let Some(orders) = undone_orders(&found) {
             warnings.push(orders);
         }
+        warnings.extend(in_part(&taps));
         let first = match first {
             Some(index) => {
                 let at = places.iter().position(|&i| i == index).unwrap_or_default();
@@ -323,14 +374,25 @@ impl Run<'_> {
                 TapReport { reason: found.unchecked(), ..blank }
             }
             Found::Judged(judged) => {
-                let Judged { judgement, shape, positions, layout, .. } = &**judged;
+                let Judged { judgement, shape, positions, layout, part, .. } = &**judged;
                 let reason = match (&judgement.outcome, layout) {
                     (Outcome::Differs(difference), _) => Some(difference.to_string()),
                     (_, Layout::Same) => None,
                     (_, layout) => Some(format!("{layout}; undone")),
                 };
+                let partly = part.as_ref().map(|part| part.words.clone());
+                let reason = [partly, reason].into_iter().flatten().reduce(|part, reason| format!("{part}; {reason}"));
+                let elements = part.as_ref().map(|part| part.elements.clone());
                 let (metrics, allowed) = (Some(judgement.metrics), Some(judgement.allowed));
-                TapReport { reason, metrics, allowed, shape: shape.clone(), positions: positions.clone(), ..blank }
+                TapReport {
+                    reason,
+                    metrics,
+                    allowed,
+                    shape: shape.clone(),
+                    positions: positions.clone(),
+                    elements,
+                    ..blank
+                }
             }
         }
     }

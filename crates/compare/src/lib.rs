@@ -14,6 +14,7 @@ mod inspect;
 mod judge;
 pub mod metrics;
 mod pair;
+mod parts;
 mod probe;
 mod profile;
 mod report;

@@ -90,6 +90,19 @@ impl Values<'_> {
         self.len() == 0
     }
 
+    /// The elements of `range`, on their own.
+    ///
+    /// # Panics
+    /// When it reaches beyond [`Values::len`].
+    pub fn slice(&self, range: Range<usize>) -> Values<'static> {
+        match self {
+            Values::F64(v) => Values::F64(v[range].to_vec().into()),
+            Values::F32(v) => Values::F32(v[range].to_vec().into()),
+            Values::F16(v) => Values::F16(v[range].to_vec().into()),
+            Values::BF16(v) => Values::BF16(v[range].to_vec().into()),
+        }
+    }
+
     /// The type of the elements.
     pub fn dtype(&self) -> DType {
         match self {
