@@ -10,8 +10,10 @@ use firstdiff_model::{Prompt, TapValues};
 use firstdiff_trace::{Producer, Recorder, Rows};
 use serde_json::json;
 
+use crate::align::AlignArgs;
 use crate::baseline::{Baseline, Regression};
 use crate::explain::ExplainArgs;
+use crate::import::ImportArgs;
 use crate::inspect::InspectArgs;
 use crate::reading::ReadingArgs;
 use crate::replay::ReplayArgs;
@@ -61,6 +63,12 @@ enum Command {
     /// What is wrong with a dump by itself? With no reference and no weights; no verdict
     #[command(after_help = crate::inspect::HELP)]
     Inspect(InspectArgs),
+    /// Turns other programs' files (raw floats, text, JSON, logs, .pt) into a dump
+    #[command(after_help = crate::import::HELP)]
+    Import(ImportArgs),
+    /// Proposes taps for tensors whose names are not known, by their content
+    #[command(after_help = crate::align::HELP)]
+    Align(AlignArgs),
     /// For CI: no tap worse than its baseline
     #[command(after_help = GATE_HELP)]
     Gate(GateArgs),
@@ -229,6 +237,8 @@ pub fn main() -> u8 {
         Command::Explain(args) => crate::explain::run(args),
         Command::Weights(args) => crate::weights::run(args),
         Command::Inspect(args) => crate::inspect::run(args),
+        Command::Import(args) => crate::import::run(args),
+        Command::Align(args) => crate::align::run(args),
         Command::Gate(args) => run_gate(args),
     };
     outcome.unwrap_or_else(|error| {
