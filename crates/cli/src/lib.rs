@@ -18,6 +18,7 @@ mod explain;
 mod given;
 mod inspect;
 pub mod json;
+mod laid;
 mod parity;
 mod progress;
 mod replay;
