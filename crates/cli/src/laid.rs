@@ -1,6 +1,9 @@
 //! How is a comparison said of two runs that took the tokens in other chunks? By token position, prefill and decode apart.
 
-use firstdiff_compare::{Laid, Report, Status, TapReport};
+use std::ops::Range;
+
+use firstdiff_compare::{Laid, Place, Report, Status, TapReport};
+use firstdiff_trace::Tap;
 use serde_json::{Value, json};
 
 use crate::screen::{BAD, BOLD, DIM, Detail, Screen, WARN, fold_line, kind, paint, step_lines};
@@ -24,7 +27,7 @@ pub(crate) fn heading(laid: &Laid) -> String {
 
 /// Neighbouring cells of which one line tells enough: of one phase, and of one kind.
 struct Group<'a> {
-    cells: std::ops::Range<u32>,
+    cells: Range<u32>,
     taps: &'a [TapReport],
 }
 
@@ -101,7 +104,7 @@ pub(crate) fn when(laid: &Laid, report: &Report, cell: u32) -> String {
     let prefill = laid.phased().map(|run| run.lengths[0]);
     let first_step = [&laid.candidate, &laid.reference].into_iter().find(|run| run.lengths.len() > 1);
     let cached = first_step.is_some_and(|run| run.lengths[0] == start);
-    let cached = if cached { ", the first that reads keys and values of an earlier step," } else { "" };
+    let cached = if cached { ", the first that reads the K/V cache," } else { "" };
     let what = match prefill {
         Some(prefill) if start >= prefill => match (start - prefill, laid.phase(0..cell)) {
             (0, phase) => format!("the {} is right", phase.unwrap_or_default().trim_start_matches("the ")),
@@ -111,6 +114,29 @@ pub(crate) fn when(laid: &Laid, report: &Report, cell: u32) -> String {
         _ => format!("{} {} right", laid.positions(0..cell), if start == 1 { "is" } else { "are" }),
     };
     format!("{what} {right}; {here}{cached} is the first wrong one")
+}
+
+/// `layers.0.qk at positions 2-13`: places by tap, neighbouring positions together.
+pub(crate) fn places(laid: &Laid, places: &[Place]) -> Vec<String> {
+    let mut runs: Vec<(Tap, Range<u32>)> = Vec::new();
+    for place in places {
+        match runs.iter_mut().find(|(tap, cells)| *tap == place.tap && cells.end == place.step) {
+            Some((_, cells)) => cells.end += 1,
+            None => runs.push((place.tap, place.step..place.step + 1)),
+        }
+    }
+    runs.into_iter().map(|(tap, cells)| format!("{tap} at {}", laid.positions(cells))).collect()
+}
+
+/// What can be done without a reference, where what a step finds in the cache is in doubt.
+pub(crate) fn without_reference(laid: &Laid, report: &Report, cell: u32) -> Option<&'static str> {
+    let start = laid.cells.get(cell as usize)?.start;
+    let one_pass = laid.candidate.lengths.len() == 1;
+    let before_agrees = cell > 0 && report.taps.iter().all(|t| t.place.step >= cell || !t.status.differs());
+    let in_steps = laid.candidate.lengths[0] <= start;
+    (before_agrees && in_steps && !one_pass).then_some(
+        "without a reference: `firstdiff compare ONEPASS STEPS`, the candidate's own run in one pass against the one in steps",
+    )
 }
 
 /// What JSON says of it.

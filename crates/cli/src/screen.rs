@@ -3,10 +3,13 @@
 use std::fmt::Write;
 
 use anstyle::{AnsiColor, Style};
-use firstdiff_compare::{Anatomy, Change, FirstDivergence, Report, Status, TapReport, Verdict, index_in_words, number};
+use firstdiff_compare::{
+    Anatomy, Change, FirstDivergence, Place, Report, Status, TapReport, Verdict, index_in_words, number,
+};
 use firstdiff_trace::{Dump, Site};
 
 use crate::cause::Why;
+use crate::embedding::{first_embedding, rounded_table};
 use crate::session::Judged;
 use crate::words::{concentrated, group, safe, shorten, taps_in_words, with_suggestion};
 
@@ -342,16 +345,21 @@ fn divergence(screen: &mut Screen, judged: &Judged, first: &FirstDivergence) {
         )),
         None => {}
     }
-    let others: Vec<String> = report
-        .taps
-        .iter()
-        .filter(|t| t.status == Status::Diverged && t.place != tap.place)
-        .map(|t| report.name(t.place))
-        .collect();
+    let others = report.taps.iter().filter(|t| t.status == Status::Diverged && t.place != tap.place);
+    let others: Vec<Place> = others.map(|t| t.place).collect();
+    let others: Vec<String> = match &report.laid {
+        Some(laid) => crate::laid::places(laid, &others),
+        None => others.iter().map(ToString::to_string).collect(),
+    };
     if !others.is_empty() {
         screen.line(&format!("  {:<10} {} (their inputs agree too)", "also", shorten(&others, 6)));
     }
     screen.line(&format!("  {:<10} {}", "next", next_step(judged, first, tap)));
+    if let Some(alone) =
+        report.laid.as_ref().and_then(|laid| crate::laid::without_reference(laid, report, tap.place.step))
+    {
+        screen.line(&format!("  {:<10} {alone}", ""));
+    }
 }
 
 /// Whether only some taps were asked for.
@@ -443,39 +451,6 @@ fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> Strin
     let order = if also { "; mend it first and compare again" } else { "" };
     let model = if judged.session.model.is_none() { "; with --model, known mistakes are tried" } else { "" };
     format!("look at the operation '{}' that makes {} from {inputs}{order}{model}", tap.op, tap.place.tap)
-}
-
-/// Rows of a table off by what rounding to 16 bits costs: another file, not another operation.
-fn rounded_table(nmse: Option<f64>) -> Option<&'static str> {
-    match nmse? {
-        n if (2e-8..2e-7).contains(&n) => Some(
-            "h0 is off as values rounded to f16 are: if the candidate's weights are f16, judge with --profile f16, and look at them with `firstdiff weights`",
-        ),
-        n if (1e-6..1e-5).contains(&n) => Some(
-            "h0 is off as values rounded to bf16 are: if the candidate's weights are bf16, judge with --profile bf16, and look at them with `firstdiff weights`",
-        ),
-        _ => None,
-    }
-}
-
-/// Before the embedding is suspected, the tokens are.
-fn first_embedding(judged: &Judged, step: u32) -> &'static str {
-    let [reference, candidate] = [&judged.session.reference, &judged.session.candidate].map(Dump::meta);
-    let (ours, theirs) = match (judged.session.laid(), step) {
-        (Some(laid), _) => (&laid.reference.ids, &laid.candidate.ids),
-        (None, 0) => (&reference.tokens, &candidate.tokens),
-        _ => (&reference.decode_tokens, &candidate.decode_tokens),
-    };
-    // Laid together, what both were fed is the same, as far as both go.
-    match (ours, theirs) {
-        (Some(ours), Some(theirs)) if ours == theirs || judged.session.laid().is_some() => {
-            "look at the operation 'embedding': both say they were fed the same tokens"
-        }
-        (Some(_), Some(_)) => "feed both runs the same tokens, and compare again",
-        _ => {
-            "see that both runs were fed the same tokens (not both dumps say which); then look at the operation 'embedding'"
-        }
-    }
 }
 
 /// What was not checked of a report, and of what `candidate` holds beside it.

@@ -14,6 +14,7 @@ use crate::probe::blind_spots;
 use crate::profile::{Extent, Profile, allowed_nmse, storage_nmse};
 use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict};
 use crate::settle::undone_orders;
+use crate::slots;
 use crate::steps::misaligned;
 
 /// What a comparison is told beside the two dumps.
@@ -460,16 +461,26 @@ impl Run<'_> {
         if let Some(other) = self.other_tap(place, nmse)? {
             anatomy.undone_by.insert(0, other);
         }
+        if self.laid().is_some() {
+            let moved = self.with_pair(place, &Layout::Same, |pair, own| slots::moved_keys(pair, 4.0 * own))?;
+            anatomy.undone_by.extend(moved.flatten());
+        }
         Ok(anatomy)
     }
 
+    /// Another tap of the reference that the candidate holds here, or another position's row.
     fn other_tap(&self, place: Place, nmse: f64) -> Result<Option<Undone>, DumpError> {
         let find = |dump: &Dump| dump.find(place.tap, place.step).cloned();
         let (Some(left), Some(right)) = (find(self.reference), find(self.candidate)) else { return Ok(None) };
         let candidate = self.candidate.read(&right)?;
         let values = candidate.values();
         let operand = Operand { values: &values, shape: &right.shape, rows: right.rows.as_ref() };
-        let own = self.allowed(place, &left, &right);
-        anatomy::other_tap(self.reference, &left, &operand, 4.0 * own, nmse)
+        let own = 4.0 * self.allowed(place, &left, &right);
+        if let Some(laid) = self.laid()
+            && let Some(row) = slots::other_position(self.reference, laid, place, &operand, own, nmse)?
+        {
+            return Ok(Some(row));
+        }
+        anatomy::other_tap(self.reference, &left, &operand, own, nmse)
     }
 }

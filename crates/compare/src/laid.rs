@@ -44,7 +44,7 @@ pub struct Aligned {
 }
 
 /// Lays two dumps together by token position, where their steps stand for other positions; else they stay as they are. `rows` are the
-/// positions, within each step, that are asked for.
+/// positions, within each of the candidate's steps, that are asked for.
 ///
 /// # Errors
 /// When a tap would be there twice.
@@ -64,8 +64,8 @@ pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Al
     let mut unchecked = BTreeMap::new();
     let [left, right] = {
         let sides = [Side::new(&runs[0], &ours), Side::new(&runs[1], &theirs)];
-        let cut = |at: usize, unchecked: &mut _| sides[at].cells(&cells, &sides[1 - at], wanted, unchecked);
-        [cut(0, &mut unchecked)?, cut(1, &mut unchecked)?]
+        let [ours, theirs] = &sides;
+        [ours.cells(&cells, theirs, None, &mut unchecked)?, theirs.cells(&cells, ours, wanted, &mut unchecked)?]
     };
     if let Some(at) = parted {
         let beyond = left.entries().iter().chain(right.entries()).filter(|e| cells[e.step as usize].start >= at);

@@ -22,6 +22,7 @@ mod report;
 mod rows;
 mod settle;
 mod shapes;
+mod slots;
 mod steps;
 
 pub use anatomy::{Anatomy, Change, Undone, anatomy};
