@@ -6,6 +6,7 @@ use firstdiff_compare::{Place, Status, number};
 use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match, explain};
 use firstdiff_explain::mistakes::{advice, what};
 use firstdiff_model::{Model, Op};
+use firstdiff_trace::Dump;
 use serde_json::{Value, json};
 
 use crate::given::{CandidateArgs, Given};
@@ -49,18 +50,29 @@ pub enum Why {
 
 /// Why a candidate parts from its reference at `place`, where all it reads was compared or not; nothing where a moment does not tell.
 pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree: bool) -> Option<Why> {
-    let meta = session.reference.meta();
+    let [reference, candidate] = session.recorded().map(Dump::meta);
     let tokens = |own: &Option<Vec<i64>>, other: &Option<Vec<i64>>| {
         own.as_ref().or(other.as_ref()).and_then(|tokens| crate::session::ids(tokens).ok())
     };
-    let own = session.candidate.meta();
+    // Laid together by position, each side shares the tokens out among steps of its own.
+    let (tokens, decode_tokens, place) = match session.laid() {
+        Some(laid) => {
+            let step = laid.candidate.step_of(laid.cells.get(place.step as usize)?.start)?;
+            (tokens(&laid.candidate.ids, &laid.reference.ids), None, Place { step, ..place })
+        }
+        None => (
+            tokens(&candidate.tokens, &reference.tokens),
+            tokens(&candidate.decode_tokens, &reference.decode_tokens),
+            place,
+        ),
+    };
     let args = CandidateArgs {
         model: model.to_owned(),
         candidate: session.candidate.path().to_owned(),
         profile: Some(session.options.profile),
         cache: None,
-        tokens: tokens(&own.tokens, &meta.tokens),
-        decode_tokens: tokens(&own.decode_tokens, &meta.decode_tokens),
+        tokens,
+        decode_tokens,
         rows: session.options.rows.clone(),
         reading: session.reading.clone(),
     };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use firstdiff_compare::Profile as Named;
-use firstdiff_explain::replay::Options;
+use firstdiff_explain::replay::{Options, shared_out};
 use firstdiff_model::{Cache, Model, Profile};
 use firstdiff_trace::{DType, Dump, Rows, Site};
 use half::{bf16, f16};
@@ -94,18 +94,25 @@ impl CandidateArgs {
             (None, Some(told)) => self::cache(told).unwrap_or_default(),
             (None, None) => Cache::default(),
         };
-        let told = given(&args.tokens, dump.meta().tokens.as_deref(), "tokens")?;
-        let own = model.prompts.get(args.reading.sequence.unwrap_or(0)).filter(|_| fits(&dump, &model));
-        let (tokens, tokens_are_known) = match told.or_else(|| own.cloned()) {
-            Some(tokens) => (tokens, true),
-            None => (vec![0; positions(&dump, &model)?], false),
-        };
-        let decode_tokens =
+        let own = model.prompts.get(args.reading.sequence.unwrap_or(0)).filter(|_| fits(&dump, &model)).cloned();
+        let told = given(&args.tokens, told_tokens(&args.tokens, &dump).as_deref(), "tokens")?.or(own);
+        let decoded =
             given(&args.decode_tokens, dump.meta().decode_tokens.as_deref(), "decode-tokens")?.unwrap_or_default();
+        let (tokens, tokens_are_known, decode_tokens) = match told {
+            Some(tokens) => {
+                // --tokens may name those of all steps.
+                let prompt = dump.meta().tokens.as_ref().map_or(tokens.len(), Vec::len);
+                let decoded = if tokens.len() > prompt { &[] } else { &decoded[..] };
+                let (tokens, decode_tokens) = shared_out(&dump, &tokens, decoded);
+                (tokens, true, decode_tokens)
+            }
+            None => (vec![0; positions(&dump, &model)?], false, decoded.iter().map(|&id| vec![id]).collect()),
+        };
         let steps = dump.entries().iter().map(|e| e.step as usize).max().unwrap_or(0);
         if decode_tokens.len() < steps {
             bail!(
-                "the dump holds {steps} decode steps, and {} of their tokens are known: name them in dump.json ('decode_tokens') or by --decode-tokens",
+                "the dump holds {steps} decode steps, and {} of their tokens are known: name them in dump.json ('decode_tokens'), by --decode-tokens, \
+                 or all tokens by --tokens",
                 decode_tokens.len()
             );
         }
@@ -137,6 +144,16 @@ impl Given {
         }
         notes
     }
+}
+
+/// The ids in the dump's own dump.json that --tokens must not contradict: those of the prefill, or of all steps where all are asked for.
+fn told_tokens(asked: &Option<Vec<u32>>, dump: &Dump) -> Option<Vec<i64>> {
+    let told = dump.meta().tokens.clone()?;
+    let later = dump.entries().last().is_some_and(|e| e.step > 0);
+    let Some(asked) = asked.as_ref().filter(|asked| later && asked.len() > told.len()) else { return Some(told) };
+    let all: Vec<i64> = told.iter().chain(dump.meta().decode_tokens.iter().flatten()).copied().collect();
+    let rest = asked.iter().skip(all.len()).map(|&id| i64::from(id));
+    Some(all.iter().copied().chain(rest).collect())
 }
 
 /// Token ids as asked, or as the dump says; which may not differ.

@@ -139,6 +139,7 @@ impl Session {
             taps: self.replay.taps.iter().filter(recorded).map(|t| t.report.clone()).collect(),
             warnings: self.replay.warnings.clone(),
             unnamed: self.given.dump.unnamed().to_vec(),
+            laid: None,
         }
     }
 

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use firstdiff_compare::{Graph, Node, Options, Place, Profile, Report, compare, number, vocabulary_graph};
+use firstdiff_compare::{
+    Aligned, Graph, Laid, Node, Options, Place, Profile, Report, align, compare, number, vocabulary_graph,
+};
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Dump, Rows, Tap};
 
@@ -14,9 +16,9 @@ use crate::reading::{ReadingArgs, one_of};
 /// Two dumps, opened and ready to be compared.
 #[derive(Debug)]
 pub struct Session {
-    /// The reference.
+    /// The reference; its cells, where the two were laid together by token position.
     pub reference: Dump,
-    /// The candidate.
+    /// The candidate, or its cells.
     pub candidate: Dump,
     /// Who reads whom.
     pub graph: Graph,
@@ -67,6 +69,9 @@ impl Session {
     ) -> Result<Session> {
         let (reference, candidate) = (reading.open(reference)?, reading.open(candidate)?);
         let (reference, candidate, batch) = one_sequence(reference, candidate, reading.sequence)?;
+        let mut notes = notes(&[&reference, &candidate]);
+        let in_part = reference.parts().len() + candidate.parts().len();
+        let Aligned { reference, candidate, laid } = align(reference, candidate, rows.as_ref())?;
         let (profile, profile_reason) = match profile {
             Some(profile) => (profile, "as asked".to_owned()),
             None => declared_profile(&reference, &candidate)?,
@@ -75,8 +80,13 @@ impl Session {
         let only_rows = rows.as_ref().filter(|r| !r.is_all());
         let mut warnings: Vec<String> =
             only_rows.map(|_| "only the token positions of --rows were compared".to_owned()).into_iter().collect();
-        warnings.extend(notes(&[&reference, &candidate]));
-        let options = Options { rows, ..Options::new(profile) };
+        if laid.is_some() && in_part > 0 {
+            notes.push(format!("not checked: {in_part} taps known in part: the two runs took the tokens in other chunks"));
+        }
+        warnings.extend(notes);
+        // Laid together, they hold no other rows than those asked for.
+        let rows = rows.filter(|_| laid.is_none());
+        let options = Options { rows, laid, ..Options::new(profile) };
         Ok(Session {
             reference,
             candidate,
@@ -88,6 +98,19 @@ impl Session {
             batch,
             reading: reading.clone(),
         })
+    }
+
+    /// How the two were laid together by token position, where they took the tokens in other chunks.
+    pub fn laid(&self) -> Option<&Laid> {
+        self.options.laid.as_deref()
+    }
+
+    /// The two dumps as they were recorded.
+    pub fn recorded(&self) -> [&Dump; 2] {
+        match self.laid() {
+            Some(laid) => laid.runs.each_ref().map(|run| &**run),
+            None => [&self.reference, &self.candidate],
+        }
     }
 
     /// Takes order, dependencies and tolerances from a model: each tap may be as far off as the profile's arithmetic puts it from the
@@ -107,6 +130,12 @@ impl Session {
         if !matches!(self.options.profile, Profile::F32) {
             let note = "tolerances are the table's; those of f32 alone are measured by running the model";
             self.warnings.push(format!("profile {}: {note}", self.options.profile));
+            return Ok(self);
+        }
+        // Measured by running a prefill and then one token at a time.
+        let together = |laid: &&Laid| laid.cells.iter().skip(1).any(|c| c.len() > 1 && c.start < laid.together());
+        if self.laid().filter(together).is_some() {
+            self.warnings.push("the two meet in chunks of several tokens: tolerances are the table's".into());
             return Ok(self);
         }
         let measured = self.measured(&model)?;

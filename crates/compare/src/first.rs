@@ -8,11 +8,13 @@ use firstdiff_trace::{Dump, DumpError, Entry, Rows, Site, Tap};
 use crate::anatomy::{self, Anatomy, Undone};
 use crate::graph::{Graph, Place, op_of};
 use crate::judge::{Allowance, Difference, Judgement, Outcome, judge};
+use crate::laid::{Laid, name_of};
 use crate::pair::{Layout, Misfit, Operand, Pair, position_axis};
 use crate::probe::blind_spots;
 use crate::profile::{Extent, Profile, allowed_nmse, storage_nmse};
 use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict};
 use crate::settle::undone_orders;
+use crate::slots;
 use crate::steps::misaligned;
 
 /// What a comparison is told beside the two dumps.
@@ -26,12 +28,14 @@ pub struct Options {
     pub allowed: BTreeMap<Place, f64>,
     /// The places to look at; all where `None`. The others are as if nobody had recorded them.
     pub only: Option<BTreeSet<Place>>,
+    /// How the two were laid together by token position, where they took the tokens in other chunks.
+    pub laid: Option<Arc<Laid>>,
 }
 
 impl Options {
     /// All rows, and the table of `profile`.
     pub fn new(profile: Profile) -> Options {
-        Options { profile, rows: None, allowed: BTreeMap::new(), only: None }
+        Options { profile, rows: None, allowed: BTreeMap::new(), only: None, laid: None }
     }
 }
 
@@ -106,8 +110,15 @@ pub fn compare(
     options: &Options,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Report, DumpError> {
-    let misaligned = misaligned(reference, candidate, options.rows.as_ref());
-    let run = Run { reference, candidate, graph, options, extent: extent(reference, graph), misaligned };
+    let misaligned = match options.laid {
+        Some(_) => None,
+        None => misaligned(reference, candidate, options.rows.as_ref()),
+    };
+    let mut extent = extent(reference, graph);
+    if let Some(laid) = &options.laid {
+        extent.positions = laid.together();
+    }
+    let run = Run { reference, candidate, graph, options, extent, misaligned };
     let total = graph.places().len();
     let mut found = Vec::with_capacity(total);
     for (index, &place) in graph.places().iter().enumerate() {
@@ -185,6 +196,9 @@ impl Run<'_> {
             (None, Some(_)) => return Ok(Found::Unchecked("not in the reference".into())),
             (None, None) => return Ok(Found::Nothing),
         };
+        if let Some(reason) = self.options.laid.as_ref().and_then(|laid| laid.unchecked.get(&place)) {
+            return Ok(Found::Misfit(reason.clone()));
+        }
         if self.misaligned.is_some() {
             return Ok(Found::Misfit("its step stands for other tokens".into()));
         }
@@ -315,7 +329,7 @@ impl Run<'_> {
 
     fn report(&self, found: Vec<Found>) -> Result<Report, DumpError> {
         let status = self.statuses(&found);
-        let mut warnings = blind_spots(self.reference, self.candidate, self.options.profile)?;
+        let mut warnings = blind_spots(self.reference, self.candidate, self.options.profile, self.laid())?;
         let first = (0..found.len()).find(|&i| status[i] == Some(Status::Diverged));
         let places: Vec<usize> = (0..found.len()).filter(|&i| status[i].is_some()).collect();
         let mut taps: Vec<TapReport> =
@@ -339,7 +353,12 @@ impl Run<'_> {
             None => None,
         };
         let (profile, prompt) = (self.options.profile, prompt(self.reference));
-        Ok(Report { verdict, profile, prompt, first, taps, warnings, unnamed })
+        let laid = self.options.laid.clone();
+        Ok(Report { verdict, profile, prompt, first, taps, warnings, unnamed, laid })
+    }
+
+    pub(crate) fn laid(&self) -> Option<&Laid> {
+        self.options.laid.as_deref()
     }
 
     fn statuses(&self, found: &[Found]) -> Vec<Option<Status>> {
@@ -414,6 +433,13 @@ impl Run<'_> {
         if diverged {
             return Verdict::Diverged;
         }
+        if let Some(at) = self.laid().and_then(|laid| laid.parted) {
+            let agree = taps.iter().filter(|t| t.status.agrees()).count();
+            let before = if at > 0 { format!("; up to there {agree} taps agree") } else { String::new() };
+            return Verdict::Incomparable(format!(
+                "the two runs were fed different tokens from position {at} on{before}"
+            ));
+        }
         if taps.iter().all(|t| t.metrics.is_none()) {
             let names = |dump: &Dump| match (dump.entries().first(), dump.unnamed().first()) {
                 (Some(entry), _) => format!("{} ...", entry.tap),
@@ -424,7 +450,9 @@ impl Run<'_> {
                 return Verdict::Incomparable(reason.clone());
             }
             let misfit = found.iter().zip(self.graph.places()).find_map(|(here, place)| match here {
-                Found::Misfit(_) | Found::Unclear(_) => Some(format!("{place}: {}", here.unchecked()?)),
+                Found::Misfit(_) | Found::Unclear(_) => {
+                    Some(format!("{}: {}", name_of(self.laid(), *place), here.unchecked()?))
+                }
                 _ => None,
             });
             let reason = misfit.unwrap_or_else(|| {
@@ -442,7 +470,8 @@ impl Run<'_> {
                 let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
                 if after.is_empty() {
                     return Verdict::Incomparable(format!(
-                        "{place} could not be compared, and nothing after it was: {reason}"
+                        "{} could not be compared, and nothing after it was: {reason}",
+                        name_of(self.laid(), *place)
                     ));
                 }
             }
@@ -451,7 +480,7 @@ impl Run<'_> {
             |t: &TapReport| t.place.tap.site != Site::H0 && t.metrics.is_some_and(|m| m.correlation().is_some());
         if !taps.iter().any(tells) {
             let which: Vec<String> =
-                taps.iter().filter(|t| t.metrics.is_some()).map(|t| t.place.to_string()).take(3).collect();
+                taps.iter().filter(|t| t.metrics.is_some()).map(|t| name_of(self.laid(), t.place)).take(3).collect();
             return Verdict::Incomparable(format!(
                 "only {} could be compared: that shows nothing of the model",
                 which.join(", ")
@@ -493,16 +522,26 @@ impl Run<'_> {
         if let Some(other) = self.other_tap(place, nmse)? {
             anatomy.undone_by.insert(0, other);
         }
+        if self.laid().is_some() {
+            let moved = self.with_pair(place, &Layout::Same, |pair, own| slots::moved_keys(pair, 4.0 * own))?;
+            anatomy.undone_by.extend(moved.flatten());
+        }
         Ok(anatomy)
     }
 
+    /// Another tap of the reference that the candidate holds here, or another position's row.
     fn other_tap(&self, place: Place, nmse: f64) -> Result<Option<Undone>, DumpError> {
         let find = |dump: &Dump| dump.find(place.tap, place.step).cloned();
         let (Some(left), Some(right)) = (find(self.reference), find(self.candidate)) else { return Ok(None) };
         let candidate = self.candidate.read(&right)?;
         let values = candidate.values();
         let operand = Operand { values: &values, shape: &right.shape, rows: right.rows.as_ref() };
-        let own = self.allowed(place, &left, &right);
-        anatomy::other_tap(self.reference, &left, &operand, 4.0 * own, nmse)
+        let own = 4.0 * self.allowed(place, &left, &right);
+        if let Some(laid) = self.laid()
+            && let Some(row) = slots::other_position(self.reference, laid, place, &operand, own, nmse)?
+        {
+            return Ok(Some(row));
+        }
+        anatomy::other_tap(self.reference, &left, &operand, own, nmse)
     }
 }
