@@ -10,6 +10,7 @@ use std::sync::Arc;
 use memmap2::Mmap;
 
 use crate::archive::Archive;
+use crate::join::{Ranks, open_ranks};
 use crate::meta::{FORMAT, Meta, Rows, TapMeta, split_stored_name, stored_name};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
 use crate::tap::Tap;
@@ -160,6 +161,7 @@ pub struct Dump {
     unnamed: Vec<String>,
     loose: Vec<Found>,
     archive: Option<Archive>,
+    ranks: Option<Ranks>,
 }
 
 impl Tensor {
@@ -216,10 +218,35 @@ impl Dump {
                 tap: stored_name(&twice[0].tap.to_string(), twice[0].step),
             });
         }
-        Ok(Dump { path: path.into(), meta, entries, unnamed: Vec::new(), loose: Vec::new(), archive: None })
+        Ok(Dump {
+            path: path.into(),
+            meta,
+            entries,
+            unnamed: Vec::new(),
+            loose: Vec::new(),
+            archive: None,
+            ranks: None,
+        })
+    }
+
+    /// The dump, and of which ranks' it was joined.
+    pub(crate) fn with_ranks(self, ranks: Ranks) -> Dump {
+        Dump { ranks: Some(ranks), ..self }
+    }
+
+    /// The ranks' dumps of which this one was joined, where it was.
+    pub fn ranks(&self) -> Option<&Ranks> {
+        self.ranks.as_ref()
     }
 
     fn open_folder(path: &Path) -> Result<Dump, DumpError> {
+        match open_ranks(path, Self::open_plain)? {
+            Some(joined) => Ok(joined),
+            None => Self::open_plain(path),
+        }
+    }
+
+    fn open_plain(path: &Path) -> Result<Dump, DumpError> {
         let json = path.join("dump.json");
         let meta = if json.exists() { read_meta(&json)? } else { Meta::default() };
         let names = file_names(path)?;
@@ -275,8 +302,15 @@ impl Dump {
     }
 
     fn from_found(path: &Path, meta: Meta, found: Vec<Found>, archive: Option<Archive>) -> Result<Dump, DumpError> {
-        let mut dump =
-            Dump { path: path.into(), meta, entries: Vec::new(), unnamed: Vec::new(), loose: Vec::new(), archive };
+        let mut dump = Dump {
+            path: path.into(),
+            meta,
+            entries: Vec::new(),
+            unnamed: Vec::new(),
+            loose: Vec::new(),
+            archive,
+            ranks: None,
+        };
         let mut seen = HashSet::new();
         for entry in found {
             let Ok(tap) = entry.name.parse::<Tap>() else {
@@ -438,7 +472,7 @@ fn is_plain_name(name: &str) -> bool {
     single && !name.contains(['/', '\\', '\0', ':'])
 }
 
-fn read_meta(path: &Path) -> Result<Meta, DumpError> {
+pub(crate) fn read_meta(path: &Path) -> Result<Meta, DumpError> {
     let mut text = Vec::new();
     open_file(path)?.read_to_end(&mut text).map_err(|e| io_error(path, e))?;
     parse_meta(path, &text)

@@ -3,14 +3,18 @@
 //! This crate says what was recorded. It knows no tolerance and never says whether a value is right.
 
 mod archive;
+mod dims;
 mod dump;
+mod join;
 mod meta;
 mod npy;
 mod recorder;
 mod tap;
 mod tensor;
 
+pub use dims::{Dims, DimsError, Share};
 pub use dump::{Dump, DumpError, Entry};
+pub use join::{Joined, Ranks, join};
 pub use meta::{FORMAT, Meta, NamedRows, Producer, QkRows, Rows, TapMeta, stored_name};
 pub use npy::{Element, NpyError};
 pub use recorder::{RecordError, Recorder};
