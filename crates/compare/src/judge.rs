@@ -86,6 +86,11 @@ pub enum Difference {
         /// In which places.
         what: String,
     },
+    /// Right where the reference has values, and wrong in what the candidate holds beside them.
+    Padding {
+        /// What is wrong.
+        what: String,
+    },
     /// A measure overflowed: values near the end of the range of f64.
     Overflow,
 }
@@ -118,6 +123,7 @@ impl fmt::Display for Difference {
                 write!(f, "key {key} is off by NMSE {} of its own energy", number(*nmse))
             }
             Difference::Layout { what } => write!(f, "the reference's values in other places: {what}"),
+            Difference::Padding { what } => write!(f, "right where the reference has values, but {what}"),
             Difference::Overflow => f.write_str("values too large to be measured"),
         }
     }
