@@ -111,7 +111,10 @@ pub fn compare(
         found.push(run.with_inheritance(&found, index, here)?);
     }
     run.settle_layouts(&mut found)?;
-    run.report(found)
+    let replicas = run.check_replicas(&mut found)?;
+    let mut report = run.report(found)?;
+    report.warnings.splice(0..0, replicas);
+    Ok(report)
 }
 
 /// The vocabulary's own graph over the taps and steps of both dumps.
@@ -150,9 +153,11 @@ impl Run<'_> {
         if self.options.only.as_ref().is_some_and(|only| !only.contains(&place)) {
             return Ok(Found::Nothing);
         }
-        let Place { step, tap } = place;
-        let (left, right) = match (self.reference.find(tap, step), self.candidate.find(tap, step)) {
+        let (left, right) = match self.both(place) {
             (Some(left), Some(right)) => (left, right),
+            (Some(_), None) | (None, Some(_)) if let Some(reason) = self.apart(place) => {
+                return Ok(Found::Misfit(reason));
+            }
             (Some(_), None) => return Ok(Found::Unchecked("not in the candidate".into())),
             (None, Some(_)) => return Ok(Found::Unchecked("not in the reference".into())),
             (None, None) => return Ok(Found::Nothing),
@@ -160,9 +165,9 @@ impl Run<'_> {
         if self.misaligned.is_some() {
             return Ok(Found::Misfit("its step stands for other tokens".into()));
         }
-        let (reference, candidate) = (self.reference.read(left)?, self.candidate.read(right)?);
+        let (reference, candidate) = (self.reference.read(&left)?, self.candidate.read(&right)?);
         let (reference, candidate) = (reference.values(), candidate.values());
-        Ok(self.lay(left, &reference, right, &candidate).judge(&Allowance::own(self.allowed(place, left, right))))
+        Ok(self.lay(&left, &reference, &right, &candidate).judge(&Allowance::own(self.allowed(place, &left, &right))))
     }
 
     pub(crate) fn allowed(&self, place: Place, left: &Entry, right: &Entry) -> f64 {
@@ -339,6 +344,7 @@ impl Run<'_> {
     fn anatomy(&self, place: Place, layout: &Layout, nmse: f64) -> Result<Anatomy, DumpError> {
         let found = self.with_pair(place, layout, |pair, own| anatomy::anatomy(pair, 4.0 * own))?;
         let mut anatomy = found.unwrap_or_default();
+        anatomy.ranks = self.by_rank(place, layout)?;
         if let Some(other) = self.other_tap(place, nmse)? {
             anatomy.undone_by.insert(0, other);
         }

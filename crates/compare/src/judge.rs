@@ -91,6 +91,11 @@ pub enum Difference {
         /// What is wrong.
         what: String,
     },
+    /// One rank's replica differs.
+    Replica {
+        /// Which, and how far.
+        what: String,
+    },
     /// A measure overflowed: values near the end of the range of f64.
     Overflow,
 }
@@ -124,6 +129,7 @@ impl fmt::Display for Difference {
             }
             Difference::Layout { what } => write!(f, "the reference's values in other places: {what}"),
             Difference::Padding { what } => write!(f, "right where the reference has values, but {what}"),
+            Difference::Replica { what } => write!(f, "replicas differ: {what}"),
             Difference::Overflow => f.write_str("values too large to be measured"),
         }
     }

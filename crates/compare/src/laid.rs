@@ -1,6 +1,6 @@
 //! How do the two sides of a place lie together, and how do they stand then? As the shapes say, else as the content says.
 
-use firstdiff_trace::{Dump, DumpError, Entry, Site, Tap, Values};
+use firstdiff_trace::{DumpError, Entry, Rows, Site, Tap, Values};
 
 use crate::first::{Found, Judged, Plain, Run};
 use crate::graph::Place;
@@ -27,12 +27,38 @@ pub(crate) struct Laid<'a> {
 }
 
 impl<'a> Laid<'a> {
+    fn new(
+        site: Site,
+        reference: Operand<'a>,
+        candidate: Operand<'a>,
+        heads: Option<usize>,
+        profile: Profile,
+        rows: Option<&Rows>,
+    ) -> Laid<'a> {
+        let base = Pair::new(site, &reference, &candidate, rows);
+        let base = match heads {
+            Some(heads) => base.map(|pair| pair.with_heads(heads)),
+            None => base,
+        };
+        Laid { site, reference, candidate, heads, profile, base }
+    }
+
     /// The pair under `layout`, where there is one.
     pub(crate) fn under(&self, layout: &Layout) -> Option<Pair<'a>> {
         match layout {
             Layout::Same | Layout::Reshaped | Layout::Permuted(_) => self.base.as_ref().ok().cloned(),
             _ => self.others().into_iter().find(|reading| reading.layout() == layout),
         }
+    }
+
+    /// The same with another candidate's elements under the same shape.
+    pub(crate) fn with_candidate<'b>(&self, values: &'b Values<'b>) -> Laid<'b>
+    where
+        'a: 'b,
+    {
+        let candidate = Operand { values, ..self.candidate };
+        let reference: Operand<'b> = self.reference;
+        Laid::new(self.site, reference, candidate, self.heads, self.profile, None)
     }
 
     /// Every other reading.
@@ -163,12 +189,7 @@ impl Run<'_> {
         let reference = Operand { values: reference, shape: &left.shape, rows: left.rows.as_ref() };
         let candidate = Operand { values: candidate, shape: &right.shape, rows: right.rows.as_ref() };
         let (site, heads) = (left.tap.site, self.heads(left));
-        let base = Pair::new(site, &reference, &candidate, self.options.rows.as_ref());
-        let base = match heads {
-            Some(heads) => base.map(|pair| pair.with_heads(heads)),
-            None => base,
-        };
-        Laid { site, reference, candidate, heads, profile: self.options.profile, base }
+        Laid::new(site, reference, candidate, heads, self.options.profile, self.options.rows.as_ref())
     }
 
     /// Reads both sides of `place` and hands them on with what the table allows.
@@ -177,8 +198,8 @@ impl Run<'_> {
         place: Place,
         then: impl FnOnce(&Laid<'_>, f64) -> X,
     ) -> Result<Option<X>, DumpError> {
-        let find = |dump: &Dump| dump.find(place.tap, place.step).cloned();
-        let (Some(left), Some(right)) = (find(self.reference), find(self.candidate)) else { return Ok(None) };
+        let (left, right) = self.both(place);
+        let (Some(left), Some(right)) = (left, right) else { return Ok(None) };
         let (reference, candidate) = (self.reference.read(&left)?, self.candidate.read(&right)?);
         let (reference, candidate) = (reference.values(), candidate.values());
         let laid = self.lay(&left, &reference, &right, &candidate);

@@ -22,6 +22,7 @@ mod report;
 mod rows;
 mod settle;
 mod shapes;
+mod shards;
 mod steps;
 
 pub use anatomy::{Anatomy, Change, Undone, anatomy};
@@ -34,3 +35,4 @@ pub use pair::{Layout, Misfit, Operand, Pair};
 pub use profile::{Extent, Profile, allowed_nmse, storage_nmse};
 pub use readings::Stored;
 pub use report::{FirstDivergence, Report, Status, TapReport, Verdict, index_in_words, number};
+pub use shards::RankError;

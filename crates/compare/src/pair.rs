@@ -105,6 +105,7 @@ pub struct Pair<'a> {
 }
 
 /// A tensor as one side of a comparison.
+#[derive(Clone, Copy)]
 pub struct Operand<'a> {
     /// Its elements.
     pub values: &'a Held<'a>,
@@ -188,6 +189,11 @@ impl<'a> Pair<'a> {
     /// The candidate's element `index`.
     pub fn candidate(&self, index: usize) -> f64 {
         self.candidate.get(index)
+    }
+
+    /// Where the candidate holds element `index`.
+    pub(crate) fn place(&self, index: usize) -> usize {
+        self.candidate.map.as_ref().map_or(index, |map| map(index))
     }
 
     /// The token position, within the step, of row `row` of the position axis.

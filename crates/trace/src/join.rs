@@ -29,6 +29,10 @@ pub struct Joined {
     pub bounds: Vec<usize>,
     /// The axis of the joined tensor that is cut.
     pub axis: usize,
+    /// The joined tensor's shape.
+    pub shape: Vec<usize>,
+    /// For each axis of the joined tensor the one of the ranks', where they differ in order.
+    order: Option<Vec<usize>>,
 }
 
 impl Ranks {
@@ -45,6 +49,29 @@ impl Ranks {
     /// How the tap of a step was joined.
     pub fn joined(&self, tap: Tap, step: u32) -> Option<&Joined> {
         self.joined.get(&(step, tap))
+    }
+
+    /// The tensors of ranks with their axes in the order of the joined one.
+    pub fn in_order(&self, tap: Tap, step: u32, tensors: Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {
+        let order = self.joined.get(&(step, tap)).and_then(|j| j.order.clone()).filter(|o| !o.is_sorted());
+        let Some(order) = order else { return tensors };
+        tensors.into_iter().filter_map(|(name, tensor)| Some((name, permuted(&tensor, &order)?))).collect()
+    }
+
+    /// The tap of a step of which nothing says how its pieces join, joined to `shape` where shapes leave exactly one way: one axis that is cut.
+    pub fn by_shape(&self, tap: Tap, step: u32, shape: &[usize]) -> Option<(Entry, Joined)> {
+        self.apart.get(&(step, tap))?;
+        let parts: Vec<&Entry> = self.dumps.iter().map(|d| d.find(tap, step)).collect::<Option<_>>()?;
+        let alike = |e: &&&Entry| e.dtype == parts[0].dtype && e.rows == parts[0].rows && e.shape.len() == shape.len();
+        if parts.iter().filter(alike).count() < parts.len() {
+            return None;
+        }
+        let sum = |axis: usize| parts.iter().try_fold(0usize, |n, e| n.checked_add(e.shape[axis]));
+        let kept = |axis: usize| parts.iter().all(|e| e.shape[axis] == shape[axis]);
+        let cut = |&axis: &usize| sum(axis) == Some(shape[axis]) && (0..shape.len()).all(|a| a == axis || kept(a));
+        let mut axes = (0..shape.len()).filter(cut);
+        let (Some(axis), None) = (axes.next(), axes.next()) else { return None };
+        entry(&self.dumps, tap, step, &parts, Share::Cut(axis), None).ok()
     }
 
     /// Why the tap of a step could not be joined.
@@ -175,31 +202,28 @@ fn joined_entry(
     if dims.is_none() && !all_equal(dumps, &parts)? {
         return Ok(Err(UNTOLD.into()));
     }
-    Ok(plan(dims, tap, &parts).map(|(shape, how)| {
-        let (dumps, order) = (Arc::clone(dumps), dims.and_then(|d| d.order(tap.site)));
-        let share = how.share;
-        let make = move || make(&dumps, tap, step, share, order.as_deref());
-        (Entry::made(tap, step, shape, first.dtype, first.rows.clone(), make), how)
-    }))
+    if let Some(dims) = dims.filter(|d| d.axes().len() != first.shape.len()) {
+        let axes = dims.axes().len();
+        return Ok(Err(format!("dims '{dims}' is of {axes} axes, its ranks' shape is {:?}", first.shape)));
+    }
+    let share = dims.map_or(Share::Replicated, Dims::share);
+    Ok(entry(dumps, tap, step, &parts, share, dims.and_then(|d| d.order(tap.site))))
 }
 
 const UNTOLD: &str = "its ranks hold different values, and nothing says how they join: say so ('dims' in dump.json: 'T D[tp]' cut, 'T D partial' summed)";
 
-/// The joined shape, in the vocabulary's order of axes where the notation names them, and how it comes about.
-fn plan(dims: Option<&Dims>, tap: Tap, parts: &[&Entry]) -> Result<(Vec<usize>, Joined), String> {
-    let first = &parts[0].shape;
-    if let Some(dims) = dims.filter(|d| d.axes().len() != first.len()) {
-        return Err(format!("dims '{dims}' is of {} axes, its ranks' shape is {first:?}", dims.axes().len()));
-    }
-    let share = dims.map_or(Share::Replicated, Dims::share);
+/// The tensor that the ranks' `parts` make, with its axes in `order`.
+fn entry(dumps: &Arc<[Dump]>, tap: Tap, step: u32, parts: &[&Entry], share: Share, order: Option<Vec<usize>>) -> Made {
+    let first = parts[0];
     let cut = if let Share::Cut(axis) = share { Some(axis) } else { None };
-    let alike = |shape: &[usize]| {
-        shape.len() == first.len() && (0..shape.len()).all(|i| shape[i] == first[i] || cut == Some(i))
+    let mut shape = first.shape.clone();
+    let alike = |other: &[usize]| {
+        other.len() == shape.len() && (0..other.len()).all(|i| other[i] == shape[i] || cut == Some(i))
     };
     if let Some(other) = parts.iter().find(|e| !alike(&e.shape)) {
-        return Err(format!("its ranks' shapes, {first:?} and {:?}, do not join as '{}'", other.shape, words(dims)));
+        let how = cut.map_or("in one".to_owned(), |axis| format!("along axis {axis}"));
+        return Err(format!("its ranks' shapes, {shape:?} and {:?}, do not join {how}", other.shape));
     }
-    let mut shape = first.clone();
     let mut bounds = Vec::new();
     if let Some(axis) = cut {
         bounds.push(0usize);
@@ -209,14 +233,15 @@ fn plan(dims: Option<&Dims>, tap: Tap, parts: &[&Entry]) -> Result<(Vec<usize>, 
         }
         shape[axis] = bounds.last().copied().unwrap_or(0);
     }
-    let order = dims.and_then(|d| d.order(tap.site));
-    let axis = cut.map_or(0, |cut| order.as_ref().and_then(|o| o.iter().position(|&a| a == cut)).unwrap_or(cut));
-    let shape = order.map_or(shape.clone(), |order| order.iter().map(|&a| shape[a]).collect());
-    Ok((shape, Joined { share, bounds, axis }))
-}
-
-fn words(dims: Option<&Dims>) -> String {
-    dims.map_or("replicas".into(), Dims::to_string)
+    let place = |cut: usize| order.as_ref().and_then(|o| o.iter().position(|&a| a == cut)).unwrap_or(cut);
+    let axis = cut.map_or(0, place);
+    if let Some(order) = &order {
+        shape = order.iter().map(|&a| shape[a]).collect();
+    }
+    let (dumps, moved) = (Arc::clone(dumps), order.clone());
+    let make = move || make(&dumps, tap, step, share, moved.as_deref());
+    let made = Entry::made(tap, step, shape.clone(), first.dtype, first.rows.clone(), make);
+    Ok((made, Joined { share, bounds, axis, shape, order }))
 }
 
 /// Whether every rank holds the same bits.
