@@ -81,7 +81,9 @@ impl Session {
         let mut warnings: Vec<String> =
             only_rows.map(|_| "only the token positions of --rows were compared".to_owned()).into_iter().collect();
         if laid.is_some() && in_part > 0 {
-            notes.push(format!("not checked: {in_part} taps known in part: the two runs took the tokens in other chunks"));
+            notes.push(format!(
+                "not checked: {in_part} taps known in part: the two runs took the tokens in other chunks"
+            ));
         }
         warnings.extend(notes);
         // Laid together, they hold no other rows than those asked for.

@@ -93,6 +93,16 @@ pub enum Difference {
         /// The candidate's sum.
         candidate: f64,
     },
+    /// Right where the reference has values, and wrong in what the candidate holds beside them.
+    Padding {
+        /// What is wrong.
+        what: String,
+    },
+    /// One rank's replica differs.
+    Replica {
+        /// Which, and how far.
+        what: String,
+    },
     /// A measure overflowed: values near the end of the range of f64.
     Overflow,
 }
@@ -129,6 +139,8 @@ impl fmt::Display for Difference {
                 f,
                 "the values that are known agree, but the sum of all is {candidate:.6} where the reference's is {reference:.6}"
             ),
+            Difference::Padding { what } => write!(f, "right where the reference has values, but {what}"),
+            Difference::Replica { what } => write!(f, "replicas differ: {what}"),
             Difference::Overflow => f.write_str("values too large to be measured"),
         }
     }

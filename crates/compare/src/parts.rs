@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Values};
 
-use crate::first::{Found, Judged, Run, Seen};
+use crate::first::{Found, Judged, Plain, Run, Seen};
 use crate::graph::Place;
 use crate::judge::{Allowance, Difference, Judgement, Outcome, judge};
 use crate::pair::{Layout, Misfit, Operand, Pair, position_axis};
@@ -52,7 +52,7 @@ impl Run<'_> {
                 None if agrees => return Ok(Found::Judged(Box::new(found))),
                 None => judged = Some(found),
                 Some(plain) if agrees => {
-                    let plain = Some(plain.judgement.clone());
+                    let plain = Some(Plain::Judged(Box::new(plain.judgement.clone())));
                     return Ok(Found::Judged(Box::new(Judged { plain, ..found })));
                 }
                 Some(_) => {}

@@ -10,6 +10,7 @@ use memmap2::Mmap;
 
 use crate::archive::Archive;
 use crate::import::Partial;
+use crate::join::Ranks;
 use crate::meta::{Meta, Rows, stored_name};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
 use crate::open::{Found, npy_header};
@@ -144,6 +145,7 @@ pub struct Dump {
     pub(crate) loose: Vec<Found>,
     pub(crate) archive: Option<Archive>,
     pub(crate) notes: Vec<String>,
+    pub(crate) ranks: Option<Ranks>,
 }
 
 impl Tensor {
@@ -188,7 +190,18 @@ impl Dump {
             loose: Vec::new(),
             archive: None,
             notes: Vec::new(),
+            ranks: None,
         }
+    }
+
+    /// The dump, and of which ranks' it was joined.
+    pub(crate) fn with_ranks(self, ranks: Ranks) -> Dump {
+        Dump { ranks: Some(ranks), ..self }
+    }
+
+    /// The ranks' dumps of which this one was joined, where it was.
+    pub fn ranks(&self) -> Option<&Ranks> {
+        self.ranks.as_ref()
     }
 
     pub(crate) fn header(&self, entry: &Found) -> Result<Header, DumpError> {

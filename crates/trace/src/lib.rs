@@ -4,8 +4,10 @@
 
 mod archive;
 mod batch;
+mod dims;
 mod dump;
 mod import;
+mod join;
 mod meta;
 mod names;
 mod npy;
@@ -14,8 +16,10 @@ mod recorder;
 mod tap;
 mod tensor;
 
+pub use dims::{Dims, DimsError, Share};
 pub use dump::{Dump, DumpError, Entry};
 pub use import::{Part, Partial};
+pub use join::{Joined, Ranks, join};
 pub use meta::{FORMAT, Meta, NamedRows, Producer, QkRows, Rows, TapMeta, stored_name};
 pub use names::{Names, NamesError};
 pub use npy::{Element, NpyError};

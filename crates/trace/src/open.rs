@@ -8,6 +8,7 @@ use std::path::{Component, Path};
 use crate::archive::Archive;
 use crate::dump::{Dump, DumpError, Entry, Maker, Place, io_error, not_a_dump, open_file};
 use crate::import::{self, Item, Part, Partial, Printed};
+use crate::join::open_ranks;
 use crate::meta::{FORMAT, Meta, Rows, TapMeta, split_stored_name, stored_name};
 use crate::names::{self, Names};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
@@ -92,7 +93,11 @@ impl Dump {
         }
         let kind = fs::metadata(path).map_err(|e| io_error(path, e))?;
         if kind.is_dir() {
-            return open_folder(path, reading);
+            let dims = folder_names(path, reading)?.map(|names| names.dims().clone()).unwrap_or_default();
+            return match open_ranks(path, &dims, |rank| open_folder(rank, reading))? {
+                Some(joined) => Ok(joined),
+                None => open_folder(path, reading),
+            };
         }
         if !kind.is_file() {
             return Err(not_a_dump(path, "neither a folder nor a file"));
@@ -139,13 +144,18 @@ fn open_folder(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
         };
         return Err(not_a_dump(path, &reason));
     }
+    let own = folder_names(path, reading)?;
+    assemble(path, meta, all, None, own.as_ref())
+}
+
+/// The table of names that counts in a folder: the one given, else its own.
+fn folder_names(path: &Path, reading: &Reading) -> Result<Option<Names>, DumpError> {
     let own = path.join("firstdiff.toml");
-    let own = if reading.names.is_none() && own.exists() {
-        Some(Names::open(&own).map_err(|e| DumpError::Names(Box::new(e)))?)
-    } else {
-        None
-    };
-    assemble(path, meta, all, None, reading.names.as_ref().or(own.as_ref()))
+    match &reading.names {
+        Some(names) => Ok(Some(names.clone())),
+        None if own.exists() => Ok(Some(Names::open(&own).map_err(|e| DumpError::Names(Box::new(e)))?)),
+        None => Ok(None),
+    }
 }
 
 /// A .npy, or raw floats that are called one.
@@ -387,7 +397,7 @@ fn is_plain_name(name: &str) -> bool {
     single && !name.contains(['/', '\\', '\0', ':'])
 }
 
-fn read_meta(path: &Path) -> Result<Meta, DumpError> {
+pub(crate) fn read_meta(path: &Path) -> Result<Meta, DumpError> {
     let mut text = Vec::new();
     open_file(path)?.read_to_end(&mut text).map_err(|e| io_error(path, e))?;
     parse_meta(path, &text)

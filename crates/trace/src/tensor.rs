@@ -203,6 +203,14 @@ impl Tensor {
         Ok(Tensor::new(shape, layout, Bytes::Owned(bytes.into(), range)))
     }
 
+    /// A tensor of row-major, little-endian bytes, where they are as many as `shape` asks for.
+    pub(crate) fn of_bytes(shape: Vec<usize>, dtype: DType, bytes: Vec<u8>) -> Option<Tensor> {
+        let layout = Layout { dtype, fortran: false, big_endian: false };
+        let range = 0..bytes.len();
+        let fits = byte_len(&shape, dtype) == Some(bytes.len());
+        fits.then(|| Tensor::new(shape, layout, Bytes::Owned(bytes.into(), range)))
+    }
+
     /// Extent of every axis, slowest first.
     pub fn shape(&self) -> &[usize] {
         &self.shape
