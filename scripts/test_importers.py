@@ -109,7 +109,7 @@ def json_lines(x, out):
         for tap, a in x.items():
             if tap.endswith(("scores", "qk")):
                 continue
-            values = [float(np.clip(v, -1e308, 1e308)) for v in a.ravel()[:8]]
+            values = [min(max(float(v), -1e308), 1e308) for v in a.ravel()[:8]]
             f.write(json.dumps({"name": tap, "shape": list(a.shape), "values": values}) + "\n")
     return path
 
@@ -193,8 +193,7 @@ def compare(binary, candidate, profile, *more):
     report = json.loads(done.stdout) if done.stdout else {}
     first = report.get("first_divergence") or {}
     compared = sum(t["status"] != "unchecked" for t in report.get("taps", []))
-    wrong = [t["tap"] for t in report.get("taps", []) if t["status"] in ("diverged", "downstream")]
-    return done.returncode, first.get("tap"), compared, wrong, done.stderr.strip()
+    return done.returncode, first.get("tap"), compared, report.get("warnings", []), done.stderr.strip()
 
 
 def debug_tree(out, use_repr):
@@ -232,13 +231,14 @@ def main():
                 out = base / f"{number}-{kind}"
                 out.mkdir(parents=True)
                 more = ["--rows", "last"] if "last token" in name else []
-                code, first, compared, differ, error = compare(a.firstdiff, write(x, out), profile, *more)
+                code, first, compared, told, error = compare(a.firstdiff, write(x, out), profile, *more)
                 if kind == "right":
                     check(f"{name}: right", code == 0 and compared >= 10, f"exit {code}, {compared} taps {error}")
                 else:
-                    # A form that has no rotated taps shows it later; one position alone cannot be blamed on one operation.
-                    check(f"{name}: wrong", code == 1 and FIRST in differ or (code == 1 and first is not None and not any(FIRST in t for t in x)),
-                          f"exit {code}, first {first} {error}")
+                    # The first values are those of position 0, where every rotation is right: that must be said.
+                    blind = "first 8 values" in name
+                    ok = code == 0 and any("only position 0" in w for w in told) if blind else code == 1 and first == FIRST
+                    check(f"{name}: wrong", ok, f"exit {code}, first {first} {error}")
         for use_repr in (True, False):
             out = base / f"tree-{use_repr}"
             out.mkdir()
@@ -251,14 +251,14 @@ def main():
         report = json.loads(subprocess.run(args, capture_output=True, text=True).stdout)
         first = (report["first_divergence"] or {}).get("tap")
         check("the log as reference, a wrong engine", first == FIRST, f"first {first}")
-        # A log in which one value is changed in the third decimal.
+        # A log in which one value is changed in the first decimal.
         text = log.read_text()
         at = text.index("l_out-0 = ")
-        digit = text.index(".", text.index("[", text.index("[", text.index("[", at) + 1) + 1)) + 3
+        digit = text.index(".", text.index("[", text.index("[", text.index("[", at) + 1) + 1)) + 1
         spoiled = base / "spoiled.log"
         spoiled.write_text(text[:digit] + str((int(text[digit]) + 5) % 10) + text[digit + 1:])
         code, first, *_ = compare(a.firstdiff, spoiled, "f16")
-        check("one value of the log in its third decimal", first == "layers.0.h", f"exit {code}, first {first}")
+        check("one value of the log in its first decimal", first == "layers.0.h", f"exit {code}, first {first}")
     print(f"{failed} failed" if failed else "all ok")
     return 1 if failed else 0
 

@@ -161,6 +161,26 @@ fn prompt(reference: &Dump) -> usize {
     reference.meta().tokens.as_ref().map(Vec::len).or_else(shown).unwrap_or(0)
 }
 
+/// A word where nothing but position 0 is known: every rotation is right there, and every mask.
+fn first_position_alone(found: &[Found], graph: &Graph) -> Option<String> {
+    let parts: Vec<(Place, &Seen, &[usize])> = found
+        .iter()
+        .zip(graph.places())
+        .filter_map(|(here, place)| match here {
+            Found::Judged(judged) => judged.part.as_ref().map(|part| (*place, part, judged.shape.as_slice())),
+            _ => None,
+        })
+        .collect();
+    let judged = found.iter().filter(|here| here.is_judged()).count();
+    let at_first = |(place, part, shape): &(Place, &Seen, &[usize])| {
+        let axis = position_axis(place.tap.site);
+        part.elements.iter().all(|&at| crate::judge::unravel(at, shape).get(axis) == Some(&0))
+    };
+    (!parts.is_empty() && parts.len() == judged && parts.iter().all(at_first)).then(|| {
+        "only position 0 is known of any tap: no mistake in rotations, masks, attention scale or heads can show there".to_owned()
+    })
+}
+
 /// One line on the taps that agree as far as they are known.
 fn in_part(taps: &[TapReport]) -> Option<String> {
     let known = taps.iter().filter(|tap| tap.elements.is_some() && tap.status.agrees());
@@ -179,7 +199,7 @@ pub(crate) struct Run<'a> {
     pub(crate) options: &'a Options,
     pub(crate) extent: Extent,
     /// Why the steps do not stand for the same token positions, where they do not.
-    misaligned: Option<String>,
+    pub(crate) misaligned: Option<String>,
 }
 
 impl Run<'_> {
@@ -188,19 +208,11 @@ impl Run<'_> {
         if self.options.only.as_ref().is_some_and(|only| !only.contains(&place)) {
             return Ok(Found::Nothing);
         }
-        let parts = [self.reference, self.candidate].map(|dump| dump.find_part(place.tap, place.step));
+        if let Some(found) = self.look_in_part(place)? {
+            return Ok(found);
+        }
         let (left, right) = match self.both(place) {
             (Some(left), Some(right)) => (left, right),
-            _ if self.misaligned.is_some() => return Ok(Found::Misfit("its step stands for other tokens".into())),
-            (left, right) if parts.iter().any(Option::is_some) => {
-                return match (left, right, parts) {
-                    (Some(left), None, [_, Some(part)]) => self.look_at_part(place, &left, part, true),
-                    (None, Some(right), [Some(part), _]) => self.look_at_part(place, &right, part, false),
-                    (_, _, [Some(left), Some(right)]) => Ok(self.look_at_parts(place, left, right)),
-                    (_, _, [None, _]) => Ok(Found::Unchecked("not in the reference".into())),
-                    _ => Ok(Found::Unchecked("not in the candidate".into())),
-                };
-            }
             (Some(_), None) | (None, Some(_)) if self.apart(place).is_some() => {
                 return Ok(Found::Misfit(self.apart(place).unwrap_or_default()));
             }
@@ -244,6 +256,7 @@ impl Run<'_> {
         warnings.extend(self.amplified(&found));
         warnings.extend(undone_orders(&found));
         warnings.extend(in_part(&taps));
+        warnings.extend(first_position_alone(&found, self.graph));
         let first = match first {
             Some(index) => {
                 let at = places.iter().position(|&i| i == index).unwrap_or_default();

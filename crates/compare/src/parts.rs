@@ -21,8 +21,29 @@ struct Reading {
 }
 
 impl Run<'_> {
+    /// Judges a place of which a side is known in part; nothing where both are whole.
+    pub(crate) fn look_in_part(&self, place: Place) -> Result<Option<Found>, DumpError> {
+        let parts = [self.reference, self.candidate].map(|dump| dump.find_part(place.tap, place.step));
+        if parts.iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        let absent = |side: &str| Ok(Found::Unchecked(format!("not in the {side}")));
+        let (left, right) = self.both(place);
+        let found = match (left, right, parts) {
+            (Some(_), Some(_), _) | (_, _, [Some(_), Some(_)]) if self.misaligned.is_some() => {
+                Ok(Found::Misfit("its step stands for other tokens".into()))
+            }
+            (Some(left), _, [None, Some(part)]) => self.look_at_part(place, &left, part, true),
+            (_, Some(right), [Some(part), None]) => self.look_at_part(place, &right, part, false),
+            (_, _, [Some(left), Some(right)]) => Ok(self.look_at_parts(place, left, right)),
+            (None, _, [None, _]) => absent("reference"),
+            _ => absent("candidate"),
+        };
+        found.map(Some)
+    }
+
     /// Judges a place of which one side is known in part. `part_is_candidate` says which.
-    pub(crate) fn look_at_part(
+    fn look_at_part(
         &self,
         place: Place,
         whole: &Entry,
@@ -63,7 +84,7 @@ impl Run<'_> {
     }
 
     /// Judges both sides where they are known in part: the elements that both have.
-    pub(crate) fn look_at_parts(&self, place: Place, left: &Partial, right: &Partial) -> Found {
+    fn look_at_parts(&self, place: Place, left: &Partial, right: &Partial) -> Found {
         if left.part.shape != right.part.shape || left.part.elements != right.part.elements {
             return Found::Unchecked("known in part on both sides, and not the same part".into());
         }

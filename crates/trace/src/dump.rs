@@ -287,7 +287,8 @@ impl Dump {
         &self.unnamed
     }
 
-    /// Taps of which some elements only are known, or only so many digits: they are none of [`Dump::entries`].
+    /// Taps of which some elements only are known, or only so many digits. Where the digits will do to compute with, a tap is one of
+    /// [`Dump::entries`] too.
     pub fn parts(&self) -> &[Partial] {
         &self.parts
     }

@@ -9,7 +9,7 @@ use crate::archive::Archive;
 use crate::dump::{Dump, DumpError, Entry, Maker, Place, io_error, not_a_dump, open_file};
 use crate::import::{self, Item, Part, Partial, Printed};
 use crate::join::open_ranks;
-use crate::meta::{FORMAT, Meta, Rows, TapMeta, split_stored_name, stored_name};
+use crate::meta::{FORMAT, Meta, QkRows, Rows, TapMeta, split_stored_name, stored_name};
 use crate::names::{self, Names};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
 use crate::tap::Tap;
@@ -63,6 +63,7 @@ struct Findings {
     notes: Vec<String>,
     /// The token ids of each sequence, where a file tells them.
     tokens: Option<Vec<Vec<i64>>>,
+    qk_rows: Option<QkRows>,
 }
 
 impl Findings {
@@ -70,6 +71,7 @@ impl Findings {
         self.found.extend(read.items.into_iter().map(Found::foreign));
         self.notes.extend(read.notes);
         self.tokens = self.tokens.take().or(read.tokens);
+        self.qk_rows = self.qk_rows.or(read.qk_rows);
     }
 }
 
@@ -262,6 +264,7 @@ fn assemble(
     own: Option<&Names>,
 ) -> Result<Dump, DumpError> {
     let mut dump = Dump { meta, archive, notes: folded(all.notes), ..Dump::empty(path) };
+    dump.meta.qk_rows = dump.meta.qk_rows.or(all.qk_rows);
     if let (None, Some([one])) = (&dump.meta.tokens, all.tokens.as_deref()) {
         dump.meta.tokens = Some(one.clone());
     }
@@ -276,7 +279,7 @@ fn assemble(
         if let Some(table) = table {
             *whose.entry(table).or_default() += 1;
         }
-        let claim = Claim { in_part: found.part.is_some() || found.printed.is_some(), rank };
+        let claim = Claim { in_part: found.part.is_some(), rank };
         claims.entry((step, tap)).or_default().push((claim, found));
     }
     for ((step, tap), mut claims) in claims {
@@ -321,9 +324,14 @@ impl Dump {
         if found.part.is_some() || found.printed.is_some() {
             let Place::Made(Maker(make)) = &found.place else { return Ok(()) };
             let (name, part, printed) = (found.name.clone(), found.part.clone(), found.printed);
-            let item = Item { name, step, rows, part, printed, tensor: make()? };
-            self.parts.push(Partial::of(item, tap));
-            return Ok(());
+            let whole = part.is_none();
+            let item = Item { name, step, rows: rows.clone(), part, printed, tensor: make()? };
+            let part = Partial::of(item, tap);
+            let will_do = whole && printed.is_some_and(|printed| printed.will_do(&part.values));
+            self.parts.push(part);
+            if !will_do {
+                return Ok(());
+            }
         }
         let header = self.header(&found)?;
         if let Some(shape) = found.shape.filter(|shape| *shape != header.shape) {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::{Item, Part, Read, bracket, json};
+use crate::meta::QkRows;
 
 /// The words before a node's name, in old and new versions.
 const MARKS: [&str; 2] = ["ggml_debug:", "common_debug_cb_eval:"];
@@ -66,10 +67,27 @@ pub(super) fn read(text: &str) -> Read {
             None => spoiled += 1,
         }
     }
+    read.qk_rows = qk_rows(&lines);
     if spoiled > 0 {
         read.notes.push(format!("{spoiled} nodes of the log were printed without values, or not as one tensor"));
     }
     read
+}
+
+/// The order of the rows of Q and K, where the log says for which architecture they are: those of NORM-type rotations have them permuted.
+fn qk_rows(lines: &[&str]) -> Option<QkRows> {
+    let told = lines.iter().find_map(|line| {
+        let (key, value) = line.split_once(" = ")?;
+        let key = key.trim_end();
+        (key.ends_with(" arch") || key.ends_with("general.architecture str")).then(|| value.trim())
+    })?;
+    match told {
+        "llama" | "llama4" | "baichuan" | "internlm2" | "minicpm" | "xverse" | "command-r" | "deci" | "arctic"
+        | "granite" | "mistral3" => Some(QkRows::Adjacent),
+        "qwen2" | "qwen3" | "qwen2moe" | "qwen3moe" | "gemma" | "gemma2" | "gemma3" | "phi2" | "phi3" | "stablelm"
+        | "olmo2" => Some(QkRows::Half),
+        _ => None,
+    }
 }
 
 /// The product with the output matrix has no name in most graphs.

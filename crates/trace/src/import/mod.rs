@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::dump::{DumpError, io_error, not_a_dump};
-use crate::meta::Rows;
+use crate::meta::{QkRows, Rows};
 use crate::tap::Tap;
 use crate::tensor::{DType, Tensor, Values};
 
@@ -82,7 +82,9 @@ fn narrowed(values: Vec<f64>) -> Values<'static> {
 pub(crate) struct Read {
     pub(crate) items: Vec<Item>,
     pub(crate) notes: Vec<String>,
+    /// The token ids of each sequence.
     pub(crate) tokens: Option<Vec<Vec<i64>>>,
+    pub(crate) qk_rows: Option<QkRows>,
 }
 
 /// The forms a file can have, by its name.

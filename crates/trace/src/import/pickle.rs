@@ -43,7 +43,7 @@ pub(super) fn read(path: &Path) -> Result<Read, DumpError> {
     let items = if label.rank == 0 { items } else { Vec::new() };
     let notes = (label.rank > 0)
         .then(|| format!("rank {} is not joined: put each rank's files into a folder rank{0}", label.rank));
-    Ok(Read { items, notes: notes.into_iter().collect(), tokens: None })
+    Ok(Read { items, notes: notes.into_iter().collect(), ..Read::default() })
 }
 
 /// What a file's name says.

@@ -24,7 +24,7 @@ pub(crate) fn open(path: &Path, dtype: Option<DType>) -> Result<Read, DumpError>
     let tensor = Tensor::new(vec![size / dtype.size()], layout, Bytes::Mapped(map, 0..size));
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let notes = guessed.then(|| format!("{name}: no header; read as {} raw {dtype}", size / dtype.size()));
-    Ok(Read { items: vec![plain(&stem(path), tensor)], notes: notes.into_iter().collect(), tokens: None })
+    Ok(Read { items: vec![plain(&stem(path), tensor)], notes: notes.into_iter().collect(), ..Read::default() })
 }
 
 /// Elements looked at.
