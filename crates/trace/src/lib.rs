@@ -9,6 +9,7 @@ mod npy;
 mod recorder;
 mod tap;
 mod tensor;
+mod wanted;
 
 pub use dump::{Dump, DumpError, Entry};
 pub use meta::{FORMAT, Meta, NamedRows, Producer, QkRows, Rows, TapMeta, stored_name};
