@@ -392,7 +392,7 @@ def test_torch(work, judge):
     judge.fault("up_proj of layer 1 times 1.5", GOLDEN / "llama-torch", out, "layers.1.ffn_up")
     cut = work / "torch-rows"
     python(TORCH.replace("{out!r}", "None").format(**fill), FIRSTDIFF_DIR=str(cut), FIRSTDIFF_ROWS="2,10")
-    check_rows("FIRSTDIFF_ROWS=2,10", work / "torch-sdpa", cut, [2, 10])
+    check_rows("FIRSTDIFF_ROWS=2,10", work / "torch-llama-f32", cut, [2, 10])
     before = files(work)
     python(TORCH.replace("{out!r}", "None").format(**fill))
     check(files(work) == before, "off: no file")

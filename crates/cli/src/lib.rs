@@ -14,6 +14,7 @@ pub mod baseline;
 pub mod bisect;
 mod cause;
 pub mod command;
+mod drive;
 mod explain;
 mod given;
 mod inspect;
