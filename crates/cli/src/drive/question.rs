@@ -14,9 +14,11 @@ pub(crate) fn most_runs(layers: u32) -> usize {
     (layers.max(1).next_power_of_two().ilog2() as usize + 3).max(6)
 }
 
-/// Of a full dump's bytes, what one run of a search and all of them together should stay below.
+/// Of a full dump's bytes, what one run of a search and all of them together should stay below, in a model of 22 layers or more. A run
+/// costs as much in a model of few layers, of which a full dump is small.
 const ONE_RUN: f64 = 0.0035;
 const ALL_RUNS: f64 = 0.0095;
+const MANY_LAYERS: f64 = 22.0;
 
 /// What is known, and what can be asked.
 pub(crate) struct Known<'a> {
@@ -177,6 +179,11 @@ impl Known<'_> {
         self.graph.places().iter().position(|p| *p == Place { tap: stream, ..last })
     }
 
+    /// The bytes of which shares are taken.
+    fn measure(&self) -> f64 {
+        self.full * (MANY_LAYERS / f64::from(self.layers.max(1))).max(1.0)
+    }
+
     fn cost(&self, place: Place, rows: &Rows) -> f64 {
         let bytes = (self.reference.elements(place, self.tokens) * self.evidence.dtype().size()) as f64;
         match (rows, place.step) {
@@ -196,7 +203,7 @@ impl Known<'_> {
         let values: Vec<Place> = streams.iter().filter_map(stand_in).collect();
         let from = if values.is_empty() { streams } else { &values[..] };
         let dearest = from.iter().map(|p| self.cost(*p, rows)).fold(1.0, f64::max);
-        let cheap = (ONE_RUN * self.full / dearest) as usize;
+        let cheap = (ONE_RUN * self.measure() / dearest) as usize;
         let even = (f64::from(self.layers).sqrt().ceil() as usize).saturating_sub(1).max(1);
         let left = self.runs_left.saturating_sub(3).max(1) as f64;
         let due = ((streams.len() as f64 + 1.0).powf(1.0 / left).ceil() as usize).saturating_sub(1);
@@ -208,7 +215,7 @@ impl Known<'_> {
     fn inside(&self, open: &[Place], rows: &Rows) -> Vec<Tap> {
         let width = |p: &Place| self.reference.elements(*p, self.tokens);
         let stream = Place { tap: Tap::layer(0, Site::H), ..open[0] };
-        let narrow: Vec<Place> = open.iter().copied().filter(|p| width(p) <= width(&stream)).collect();
+        let narrow: Vec<Place> = open.iter().copied().filter(|p| width(p) <= 2 * width(&stream)).collect();
         let mut from = if narrow.is_empty() { open.to_vec() } else { narrow };
         if !self.evidence.rows_ignored {
             return from.iter().map(|p| p.tap).collect();
@@ -218,7 +225,7 @@ impl Known<'_> {
         let (mut taps, mut bytes) = (Vec::new(), 0.0);
         for place in from {
             bytes += self.cost(place, rows);
-            if !taps.is_empty() && bytes > ONE_RUN * self.full && self.runs_left > 2 {
+            if !taps.is_empty() && bytes > ONE_RUN * self.measure() && self.runs_left > 2 {
                 break;
             }
             taps.push(place.tap);
@@ -249,7 +256,7 @@ impl Known<'_> {
                 continue;
             }
             let cost: f64 = steps.clone().map(|step| self.cost(Place { step, tap: p.tap }, &ALL)).sum();
-            if at < vital || bytes + cost <= ALL_RUNS * self.full {
+            if at < vital || bytes + cost <= ALL_RUNS * self.measure() {
                 bytes += cost;
                 taps.push(p.tap);
             }

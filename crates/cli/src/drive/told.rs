@@ -1,6 +1,9 @@
 //! What is said of a bisection? Each run on a line, the answer as `compare` words it, and what it cost.
 
+use std::collections::BTreeSet;
+
 use firstdiff_compare::{FirstDivergence, Place, Report, Status, TapReport, Verdict, number};
+use firstdiff_trace::Tap;
 use serde_json::{Value, json};
 
 use crate::drive::evidence::Wavering;
@@ -50,9 +53,9 @@ pub(crate) fn says(run: &Told, report: &Report) -> String {
         report.taps.iter().filter(came).map(|t| t.place).collect()
     };
     let (right, wrong, open) = (of(Status::agrees), of(Status::differs), of(|s| s == Status::Unchecked));
-    let names = |places: &[Place]| shorten(&places.iter().map(ToString::to_string).collect::<Vec<_>>(), 5);
-    let verb =
-        |places: &[Place], one: &str, many: &str| if places.len() == 1 { one.to_owned() } else { many.to_owned() };
+    let names = |places: &[Place]| shorten(&by_tap(places, run), 5);
+    let one_tap = |places: &[Place]| places.windows(2).all(|pair| pair[0].tap == pair[1].tap);
+    let verb = |places: &[Place], one: &'static str, many: &'static str| if one_tap(places) { one } else { many };
     let mut parts = Vec::new();
     if !right.is_empty() {
         parts.push(format!("{} {}", names(&right), verb(&right, "agrees", "agree")));
@@ -74,6 +77,23 @@ pub(crate) fn says(run: &Told, report: &Report) -> String {
         parts.push(paint(DIM, &format!("not written: {}", shorten(&missing, 5))));
     }
     parts.join("; ")
+}
+
+/// Each tap once, with the steps where these are not all that came.
+fn by_tap(places: &[Place], run: &Told) -> Vec<String> {
+    let mut taps: Vec<Tap> = places.iter().map(|p| p.tap).collect();
+    taps.sort();
+    taps.dedup();
+    let named = |tap: Tap| {
+        let steps = |list: &[Place]| list.iter().filter(|p| p.tap == tap).map(|p| p.step).collect::<Vec<u32>>();
+        let here = steps(places);
+        if here == steps(&run.came) {
+            return tap.to_string();
+        }
+        let steps: Vec<String> = here.iter().map(ToString::to_string).collect();
+        format!("{tap} (step {})", shorten(&steps, 5))
+    };
+    taps.into_iter().map(named).collect()
 }
 
 /// Whether something is neither right nor wrong.
@@ -130,19 +150,20 @@ pub(crate) fn answer(bisection: &Bisection, outcome: &Outcome) -> Screen {
     screen
 }
 
-/// Which taps around the answer were seen at all positions, and which at some.
+/// Which taps up to the answer were seen at all positions, and which at some; the last of them, which tell most.
 fn looked_at(bisection: &Bisection, report: &Report) -> Vec<String> {
-    let last = report.first.as_ref().map_or(report.taps.len(), |first| first.index + 1);
-    let near = |t: &&TapReport| t.metrics.is_some();
-    let (whole, part): (Vec<&TapReport>, Vec<&TapReport>) =
-        report.taps[..last].iter().filter(near).partition(|t| t.place.step > 0 || t.positions.is_none());
-    let list = |taps: &[&TapReport]| {
-        shorten(&taps.iter().rev().take(6).rev().map(|t| t.place.to_string()).collect::<Vec<_>>(), 6)
+    const MOST: usize = 6;
+    let end = report.first.as_ref().map_or(report.taps.len(), |first| first.index + 1);
+    let seen = || report.taps[..end].iter().filter(|t| t.metrics.is_some());
+    let part: BTreeSet<Tap> = seen().filter(|t| t.positions.is_some()).map(|t| t.place.tap).collect();
+    let whole: BTreeSet<Tap> = seen().map(|t| t.place.tap).filter(|tap| !part.contains(tap)).collect();
+    let list = |taps: &BTreeSet<Tap>| {
+        let names: Vec<String> = taps.iter().skip(taps.len().saturating_sub(MOST)).map(ToString::to_string).collect();
+        names.join(", ")
     };
     let mut parts = Vec::new();
     if !whole.is_empty() {
-        let every = if bisection.tokens > 1 { "at all positions " } else { "" };
-        parts.push(format!("{every}{}", list(&whole)));
+        parts.push(format!("{}{}", if bisection.tokens > 1 { "at all positions " } else { "" }, list(&whole)));
     }
     if !part.is_empty() {
         parts.push(format!("at some positions {}", list(&part)));
