@@ -51,6 +51,7 @@ pub(crate) fn first(reference: &Reference, layers: u32, last_step: Option<u32>) 
     if taps.is_empty() {
         taps.push(Tap { layer: None, site: Site::Logits });
     }
+    taps.sort();
     // Of a model nobody knows yet how many steps the engine makes.
     Question { taps, steps: (0, last_step.unwrap_or(ANY_STEP)), rows: LAST }
 }
@@ -106,13 +107,15 @@ impl Known<'_> {
         let place = self.graph.places()[suspect];
         let status: HashMap<Place, Status> = self.report.taps.iter().map(|t| (t.place, t.status)).collect();
         let judged = |i: usize| status.get(&self.graph.places()[i]).is_some_and(|s| s.agrees() || s.differs());
-        let rows = self.rows(place);
-        let missing = |place: Place| !self.covers(place, &rows);
         let askable = |p: &Place| p.step == place.step && self.reference.has(*p) && !self.absent.contains(&p.tap);
         let (before, passed) = self.graph.nearest_before(suspect, judged);
         let low = self.mark(&before, place);
         let within = |i: &usize| low.is_none_or(|low| *i >= low);
         let at = |i: usize| self.graph.places()[i];
+        let layers_lie_between =
+            passed.iter().filter(|i| within(i)).any(|&i| at(i).tap.site == Site::H && askable(&at(i)));
+        let rows = self.rows(place, layers_lie_between);
+        let missing = |place: Place| !self.covers(place, &rows);
         let open: Vec<Place> =
             passed.iter().filter(|i| within(i)).map(|&i| at(i)).filter(|p| askable(p) && missing(*p)).collect();
         // What agrees in other rows says nothing of these.
@@ -137,8 +140,8 @@ impl Known<'_> {
         Some((Question { taps, steps: (place.step, place.step), rows }, why))
     }
 
-    /// The rows in which the difference is followed: one that differs; at first the middle one and the last.
-    fn rows(&self, place: Place) -> Rows {
+    /// The rows in which the difference is followed: one that differs; where layers are searched, at first the middle one and the last.
+    fn rows(&self, place: Place, search: bool) -> Rows {
         if place.step > 0 || self.tokens < 3 || self.evidence.rows_ignored {
             return ALL;
         }
@@ -150,10 +153,10 @@ impl Known<'_> {
         let nmse = &first.anatomy.positions;
         let wrong: Vec<usize> =
             (0..nmse.len()).filter(|&row| !(nmse[row] <= allowed)).map(|row| tap.position(row)).collect();
-        if !self.seen_in_the_middle(middle) || wrong.is_empty() {
+        if (search && !self.seen_in_the_middle(middle)) || wrong.is_empty() {
             return Rows::List(vec![middle, last]);
         }
-        Rows::List(vec![wrong[wrong.len() / 2]])
+        Rows::List(vec![wrong[(wrong.len() - 1) / 2]])
     }
 
     /// Whether anything was looked at in the middle yet: the last position alone hides what only earlier ones show.
