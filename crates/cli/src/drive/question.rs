@@ -151,8 +151,10 @@ impl Known<'_> {
         let tap = &self.report.taps[first.index];
         let allowed = tap.allowed.unwrap_or(0.0);
         let nmse = &first.anatomy.positions;
-        let wrong: Vec<usize> =
-            (0..nmse.len()).filter(|&row| !(nmse[row] <= allowed)).map(|row| tap.position(row)).collect();
+        let wrong: Vec<usize> = (0..nmse.len())
+            .filter(|&row| nmse[row] > allowed || nmse[row].is_nan())
+            .map(|row| tap.position(row))
+            .collect();
         if (search && !self.seen_in_the_middle(middle)) || wrong.is_empty() {
             return Rows::List(vec![middle, last]);
         }

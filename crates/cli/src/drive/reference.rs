@@ -13,7 +13,7 @@ use crate::command::DumpArgs;
 /// The reference of a bisection.
 pub(crate) enum Reference {
     /// A recorded run.
-    Recorded(Dump),
+    Recorded(Box<Dump>),
     /// A model.
     Computed(Box<Computed>),
 }
@@ -38,7 +38,7 @@ impl Reference {
     /// When it is neither.
     pub(crate) fn open(path: &Path, folder: PathBuf) -> Result<Reference> {
         let dump = match Dump::open(path) {
-            Ok(dump) => return Ok(Reference::Recorded(dump)),
+            Ok(dump) => return Ok(Reference::Recorded(Box::new(dump))),
             Err(error) => error,
         };
         let model = match firstdiff_model::load(path) {
