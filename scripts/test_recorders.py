@@ -8,9 +8,10 @@
     python scripts/test_recorders.py [--firstdiff BINARY] [--without-torch] [--keep DIR]
 
 Compiles the C and the C++ engine of crates/trace/c/example without a warning, runs them on this repository's fixture models, and asks:
-parity with PyTorch's golden dump and in a replay, every tap compared; exactly the files that FIRSTDIFF_TAPS and FIRSTDIFF_STEPS name; a
-planted mistake found at its tap; failures told in one line; no file when off. Then the same of the Python package, on transformers'
-models. Last, what the C recorder costs: instructions a call when off, MB/s when on. Exit 1 on a failure.
+parity with PyTorch's golden dump and in a replay, every tap compared; exactly the files that FIRSTDIFF_TAPS and FIRSTDIFF_STEPS name, and
+of each the positions that FIRSTDIFF_ROWS names; a planted mistake found at its tap; failures told in one line; no file when off. Then the
+same of the Python package, on transformers' models. Last, what the C and the Rust recorder cost: instructions a call when off, MB/s when on.
+Exit 1 on a failure.
 """
 
 import argparse
@@ -121,6 +122,28 @@ def files(folder):
     return {f.name for f in Path(folder).iterdir()} if Path(folder).exists() else set()
 
 
+SCORES = ("qk", "scores", "probs")
+
+
+def check_rows(what, whole, cut, rows):
+    """Whether the dump `cut` holds exactly the positions `rows` of every tap of the dump `whole`, and says so. None: the last."""
+    entries = {(t["tap"], t["step"]): t for t in json.loads((cut / "dump.json").read_text())["taps"]}
+    wrong, parts, absent = [], 0, 0
+    for tap in json.loads((whole / "dump.json").read_text())["taps"]:
+        entry, axis = entries.pop((tap["tap"], tap["step"]), None), int(tap["tap"].endswith(SCORES))
+        positions = tap["shape"][axis]
+        due = [row for row in ([positions - 1] if rows is None else rows) if row < positions]
+        if not due or entry is None:
+            absent += 1
+            wrong += [tap["tap"]] if due or entry else []
+            continue
+        left, right = (np.load(folder / f) for folder, f in ((whole, tap["file"]), (cut, entry["file"])))
+        parts += len(due) < positions
+        if entry.get("rows") != (due if len(due) < positions else None) or not np.array_equal(left.take(due, axis), right):
+            wrong.append(tap["tap"])
+    check(not wrong and not entries and parts, f"{what}: {parts} taps cut to the rows asked for, {absent} without any{wrong or ''}")
+
+
 class Judge:
     """The firstdiff command."""
 
@@ -199,6 +222,7 @@ def test_header(work):
     out = work / "use-c.dump"
     told = {"already holds a dump": dict(FIRSTDIFF_DIR=str(out)), "no list of steps": dict(FIRSTDIFF_STEPS="3-", FIRSTDIFF_DIR=str(work / "f0")),
             "nothing recorded matches": dict(FIRSTDIFF_TAPS="layers.7.*", FIRSTDIFF_DIR=str(work / "f1")),
+            "neither last nor a list": dict(FIRSTDIFF_ROWS="0-3", FIRSTDIFF_DIR=str(work / "f2")),
             "nothing is recorded": dict(FIRSTDIFF_DIR=str(source / "below")), "": dict(FIRSTDIFF_DIR="")}
     for says, environment in told.items():
         lines = run([program], 1 if says else 0, **environment).splitlines()
@@ -249,6 +273,16 @@ def test_engine(work, judge, language):
     check(files(few) == wanted | {"dump.json"}, f"FIRSTDIFF_TAPS and FIRSTDIFF_STEPS: {len(wanted)} files, none more")
     report = judge.report("compare", reference, few)
     check(report["verdict"] == "parity", f"few taps: {report['verdict']}")
+    whole = work / f"whole-{language}"
+    run(command, FIRSTDIFF_DIR=str(whole))
+    for rows in ("last", "0, 3,7", "7"):
+        cut = work / f"rows-{language}-{rows}"
+        run(command, None, FIRSTDIFF_DIR=str(cut), FIRSTDIFF_ROWS=rows)
+        if language == "c":
+            check_rows(f"FIRSTDIFF_ROWS={rows}", whole, cut, None if rows == "last" else [int(row) for row in rows.split(",")])
+    if language == "c":
+        report = judge.report("compare", reference, work / "rows-c-last")
+        check(report["verdict"] == "parity", f"the last rows: {report['verdict']}")
     before = files(work)
     run(command)
     check(files(work) == before, "off: no file")
@@ -302,6 +336,12 @@ def test_python(work, judge):
     python(script, FIRSTDIFF_DIR=str(few), FIRSTDIFF_TAPS="*.h_attn,h0", FIRSTDIFF_STEPS="1")
     check(files(few) == {"dump.json", "h0.step1.npy", "layers.0.h_attn.step1.npy", "layers.1.h_attn.step1.npy"},
           "FIRSTDIFF_TAPS and FIRSTDIFF_STEPS: 3 files, none more")
+    for rows in ("last", "0, 3,7", "7"):
+        cut = work / f"python-rows-{rows}"
+        python(script, FIRSTDIFF_DIR=str(cut), FIRSTDIFF_ROWS=rows)
+        check_rows(f"FIRSTDIFF_ROWS={rows}", out, cut, None if rows == "last" else [int(row) for row in rows.split(",")])
+    told = python(script, 1, FIRSTDIFF_DIR=str(work / "python-rows-bad"), FIRSTDIFF_ROWS="0-3").splitlines()[-1]
+    check("neither last nor a list" in told, told)
     before = files(work)
     python(script)
     check(files(work) == before, "off: no file")
@@ -350,6 +390,9 @@ def test_torch(work, judge):
     out = work / "torch-wrong"
     python(TORCH.format(out=str(out), **fill | {"mistake": True}))
     judge.fault("up_proj of layer 1 times 1.5", GOLDEN / "llama-torch", out, "layers.1.ffn_up")
+    cut = work / "torch-rows"
+    python(TORCH.replace("{out!r}", "None").format(**fill), FIRSTDIFF_DIR=str(cut), FIRSTDIFF_ROWS="2,10")
+    check_rows("FIRSTDIFF_ROWS=2,10", work / "torch-llama-f32", cut, [2, 10])
     before = files(work)
     python(TORCH.replace("{out!r}", "None").format(**fill))
     check(files(work) == before, "off: no file")
@@ -357,11 +400,37 @@ def test_torch(work, judge):
 
 # ---- what it costs ----
 
+# Counts the instructions of a program by stepping through it: slow, exact, and there wherever ptrace is.
+STEPPER = """
+#include <stdio.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    long count = 0;
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        if (argc < 2 || ptrace(PTRACE_TRACEME, 0, 0, 0) < 0) return 1;
+        execv(argv[1], argv + 1);
+        return 1;
+    }
+    waitpid(child, &status, 0);
+    for (; WIFSTOPPED(status); count++) {
+        if (ptrace(PTRACE_SINGLESTEP, child, 0, 0) < 0) return 1;
+        waitpid(child, &status, 0);
+    }
+    printf("%ld instructions\\n", count);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+"""
 
-def instructions(command):
-    """Instructions of a whole run, by perf or by valgrind; None without either."""
+
+def instructions(work, command):
+    """Instructions of a whole run, by perf, by valgrind, or step by step; None where none of these can."""
     tools = {"perf": (["perf", "stat", "-x,", "-e", "instructions:u"], r"^(\d+),[^\n]*instructions"),
-             "valgrind": (["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"], r"Collected : (\d+)")}
+             "valgrind": (["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"], r"Collected : (\d+)"),
+             "cc": ([work / "stepper"], r"^(\d+) instructions")}
     for tool, (prefix, pattern) in tools.items():
         if shutil.which(tool) and (found := re.search(pattern, run([*prefix, *command], None), re.M)):
             return int(found[1])
@@ -369,17 +438,32 @@ def instructions(command):
 
 
 def measure(work):
-    print("what the C recorder costs")
     source = work / "cost.c"
     source.write_text(COST)
-    with_call, without = build(work, source, "cost", "-DCALL"), build(work, source, "cost-none")
-    turns = 1_000_000
-    counts = [instructions([p, n]) for p in (with_call, without) for n in (turns, 2 * turns)]
+    (work / "stepper.c").write_text(STEPPER)
+    run(["cc", "-O2", "-o", work / "stepper", work / "stepper.c"], None)
+    print("what the C recorder costs")
+    cost(work, build(work, source, "cost", "-DCALL"), build(work, source, "cost-none"))
+    for features in (["--no-default-features"], []):
+        print(f"what the Rust recorder costs{', compiled out' if features else ''}")
+        run(["cargo", "build", "--release", "--locked", "--quiet", "--manifest-path", ROOT / "Cargo.toml", "-p", "firstdiff-trace",
+             "--example", "cost", *features])
+        program = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release/examples/cost"
+        cost(work, [program, "call"], [program, "none"], 0 if features else 8, on=not features)
+
+
+def cost(work, with_call, without, most=3, on=True):
+    """Two commands that take a number of turns, one with a call to the recorder in each."""
+    with_call, without = ([p] if isinstance(p, Path) else p for p in (with_call, without))
+    turns = 10_000
+    counts = [instructions(work, [*p, n]) for p in (with_call, without) for n in (turns, 2 * turns)]
     if None not in counts:
         off = ((counts[1] - counts[0]) - (counts[3] - counts[2])) / turns
-        check(off <= 3, f"off: {off:.2f} instructions a call (a loop with it, less the same loop without)")
-    seconds = [min(timed([p, 100_000_000]) for _ in range(3)) for p in (with_call, without)]
+        check(off <= most, f"off: {off:.2f} instructions a call (a loop with it, less the same loop without)")
+    seconds = [min(timed([*p, 100_000_000]) for _ in range(3)) for p in (with_call, without)]
     print(f"       off: {(seconds[0] - seconds[1]) * 10:.2f} ns a call, by 1e8 calls")
+    if not on:
+        return
     speed(with_call, work)
     if Path("/dev/shm").is_dir():
         with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
@@ -391,7 +475,7 @@ def speed(program, folder, count=200, rounds=3):
     out, block, taps, plain = folder / "cost.dump", bytes(1 << 20), [], []
     for _ in range(rounds):
         shutil.rmtree(out, ignore_errors=True)
-        taps.append(timed([program, count], FIRSTDIFF_DIR=str(out)))
+        taps.append(timed([*program, count], FIRSTDIFF_DIR=str(out)))
         began = time.perf_counter()
         with open(folder / "plain", "wb", buffering=0) as file:
             for _ in range(count):

@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::align::AlignArgs;
 use crate::baseline::{Baseline, Regression};
+use crate::drive::BisectArgs;
 use crate::explain::ExplainArgs;
 use crate::import::ImportArgs;
 use crate::inspect::InspectArgs;
@@ -60,6 +61,9 @@ enum Command {
     /// Did the weights load right? Compares two weight files of any formats, or a file with what an engine dumped
     #[command(after_help = crate::weights::HELP)]
     Weights(WeightsArgs),
+    /// Where does an engine part, without a full dump? Runs it again and again, for a few taps each time
+    #[command(after_help = crate::drive::HELP)]
+    Bisect(BisectArgs),
     /// What is wrong with a dump by itself? With no reference and no weights; no verdict
     #[command(after_help = crate::inspect::HELP)]
     Inspect(InspectArgs),
@@ -236,6 +240,7 @@ pub fn main() -> u8 {
         Command::Replay(args) => crate::replay::run(args),
         Command::Explain(args) => crate::explain::run(args),
         Command::Weights(args) => crate::weights::run(args),
+        Command::Bisect(args) => crate::drive::run(args),
         Command::Inspect(args) => crate::inspect::run(args),
         Command::Import(args) => crate::import::run(args),
         Command::Align(args) => crate::align::run(args),
@@ -439,7 +444,7 @@ pub fn dump(args: &DumpArgs) -> Result<usize> {
     written
 }
 
-fn write_dump(
+pub(crate) fn write_dump(
     args: &DumpArgs,
     model: &firstdiff_model::Model,
     profile: firstdiff_model::Profile,

@@ -192,7 +192,7 @@ fn positions(dump: &Dump, model: &Model) -> Result<usize> {
 }
 
 /// What the dump says, else f32. Whatever ran a GGUF through llama.cpp rounded activations as each weight type asks.
-fn declared(model: &Model, dump: &Dump) -> Result<(Named, String)> {
+pub(crate) fn declared(model: &Model, dump: &Dump) -> Result<(Named, String)> {
     let said = crate::session::precision(dump)?;
     let llama_cpp =
         dump.meta().producer.name().is_some_and(|name| name.contains("llama_cpp") || name.contains("llama.cpp"));

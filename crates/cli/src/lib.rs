@@ -15,6 +15,7 @@ pub mod baseline;
 pub mod bisect;
 mod cause;
 pub mod command;
+mod drive;
 mod embedding;
 mod explain;
 mod given;

@@ -258,7 +258,7 @@ fn conclusion(screen: &mut Screen, judged: &Judged) {
     let report = &judged.report;
     match (&report.verdict, &report.first) {
         (Verdict::Incomparable(reason), _) => screen.line(&format!("{} {}", paint(BAD, "incomparable:"), safe(reason))),
-        (Verdict::Diverged, Some(first)) => divergence(screen, judged, first),
+        (Verdict::Diverged, Some(first)) => divergence(screen, judged, first, &next_step),
         (Verdict::Diverged, None) => screen.line(&paint(BAD, "diverged")),
         (Verdict::Parity, _) => {
             let (agree, all) = (report.count(Status::agrees), report.taps.len());
@@ -273,7 +273,13 @@ fn conclusion(screen: &mut Screen, judged: &Judged) {
     }
 }
 
-fn divergence(screen: &mut Screen, judged: &Judged, first: &FirstDivergence) {
+/// The first divergence, and what `next` says is to be done about it.
+pub(crate) fn divergence(
+    screen: &mut Screen,
+    judged: &Judged,
+    first: &FirstDivergence,
+    next: &dyn Fn(&Judged, &FirstDivergence, &TapReport) -> String,
+) {
     let report = &judged.report;
     let tap = &report.taps[first.index];
     let place = match &report.laid {
@@ -354,7 +360,7 @@ fn divergence(screen: &mut Screen, judged: &Judged, first: &FirstDivergence) {
     if !others.is_empty() {
         screen.line(&format!("  {:<10} {} (their inputs agree too)", "also", shorten(&others, 6)));
     }
-    screen.line(&format!("  {:<10} {}", "next", next_step(judged, first, tap)));
+    screen.line(&format!("  {:<10} {}", "next", next(judged, first, tap)));
     if let Some(alone) =
         report.laid.as_ref().and_then(|laid| crate::laid::without_reference(laid, report, tap.place.step))
     {
@@ -419,7 +425,7 @@ fn where_in_the_tensor(screen: &mut Screen, report: &Report, tap: &TapReport, an
 }
 
 /// What to do next, from what is known and nothing more.
-fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> String {
+pub(crate) fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> String {
     let report = &judged.report;
     if let Some(Why::Cause { mend, .. }) = &judged.why {
         return format!("{mend}, and compare again");

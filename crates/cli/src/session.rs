@@ -301,7 +301,7 @@ pub(crate) fn ids(tokens: &[i64]) -> Result<Vec<u32>> {
     tokens.iter().map(|&t| u32::try_from(t).with_context(|| format!("token id {t} is none"))).collect()
 }
 
-fn nodes(model: &Model) -> Vec<Node> {
+pub(crate) fn nodes(model: &Model) -> Vec<Node> {
     let node = |s: &firstdiff_model::Step| Node { tap: s.tap, op: s.op.name().into(), reads: s.reads.clone() };
     model.plan.steps.iter().map(node).collect()
 }
@@ -335,7 +335,7 @@ pub(crate) fn precision(dump: &Dump) -> Result<Option<Profile>> {
 }
 
 /// The coarser of what the two dumps declare.
-fn declared_profile(reference: &Dump, candidate: &Dump) -> Result<(Profile, String)> {
+pub(crate) fn declared_profile(reference: &Dump, candidate: &Dump) -> Result<(Profile, String)> {
     Ok(match (precision(reference)?, precision(candidate)?) {
         (None, None) => (Profile::F32, "the default; no dump.json says".into()),
         // An exact reference does not make an undeclared candidate exact.

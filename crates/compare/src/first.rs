@@ -426,7 +426,12 @@ impl Run<'_> {
 
     /// Whether keys or values of token positions that were not compared are read on the way from `before` to `index`.
     pub(crate) fn unseen_keys(&self, found: &[Found], index: usize, before: &[usize], between: &[usize]) -> bool {
-        let partial = |i: &usize| matches!(&found[*i], Found::Judged(judged) if judged.positions.is_some());
+        // A query, a product or a probability of a position stands for that position alone.
+        let own = |site| matches!(site, Site::Q | Site::QNorm | Site::QRope | Site::Qk | Site::Scores | Site::Probs);
+        let partial = |i: &usize| {
+            let some = matches!(&found[*i], Found::Judged(judged) if judged.positions.is_some());
+            some && !own(self.graph.places()[*i].tap.site)
+        };
         let attends = |i: &usize| matches!(self.graph.places()[*i].tap.site, Site::Qk | Site::Context);
         between.iter().chain([&index]).any(attends) && before.iter().any(partial)
     }

@@ -12,6 +12,7 @@
 
    FIRSTDIFF_DIR=out ./engine       records into the folder out; without it everything is off
    FIRSTDIFF_TAPS='layers.*.h,logits'   these taps only          FIRSTDIFF_STEPS=0,2-5   these steps only (0: the prompt)
+   FIRSTDIFF_ROWS=last, or 0,3,7        these token positions of every step only (taps in the vocabulary's shapes; others whole)
    What goes wrong is told on stderr, each kind once; the engine runs on, and firstdiff_finish() returns 1.
 
    Values on a device: set firstdiff_copy, e.g. to a function that calls cudaMemcpy(host, device, bytes, cudaMemcpyDefault).
@@ -118,6 +119,7 @@ typedef struct {
     unsigned long step;
     enum firstdiff_type type;
     long long shape[3];
+    long long positions; /* of which FIRSTDIFF_ROWS left those of the shape; 0: all of them */
 } firstdiff_entry;
 
 typedef struct {
@@ -137,7 +139,7 @@ enum { FIRSTDIFF_BAD_SETUP = 1, FIRSTDIFF_BAD_NAME = 2, FIRSTDIFF_BAD_SHAPE = 4,
        FIRSTDIFF_MEMORY = 32, FIRSTDIFF_BAD_NOTE = 64, FIRSTDIFF_NO_MATCH = 128 };
 
 static struct {
-    char *folder, *taps, *steps;
+    char *folder, *taps, *steps, *rows;
     char *path, *temporary; /* of the file in the making */
     long pid;
     unsigned long step;
@@ -254,6 +256,13 @@ static int firstdiff_in_steps(const char *list, unsigned long step) {
     }
 }
 
+/* `all`, `last` or numbers, `0,3,7`, of a tensor of so many positions: 1 in it, 0 not, -1 no such list. */
+static int firstdiff_in_rows(const char *list, long long row, long long positions) {
+    if (!*list || strcmp(list, "all") == 0) return 1;
+    if (strcmp(list, "last") == 0) return row == positions - 1;
+    return strchr(list, '-') ? -1 : firstdiff_in_steps(list, (unsigned long)row);
+}
+
 static int firstdiff_listed(const char *list, const char *word) {
     size_t length = strlen(word);
     const char *at = list;
@@ -347,17 +356,22 @@ static void firstdiff_at_exit(void) {
     if (firstdiff_state == 2 && firstdiff_run.pid == firstdiff_pid()) firstdiff_finish(); /* not in a forked child */
 }
 
-static int firstdiff_prepare(const char *folder, const char *taps, const char *steps) {
+static int firstdiff_prepare(const char *folder, const char *taps, const char *steps, const char *rows) {
     int occupied;
     firstdiff_run.folder = firstdiff_text(folder);
     firstdiff_run.taps = firstdiff_text(taps);
     firstdiff_run.steps = firstdiff_text(steps);
+    firstdiff_run.rows = firstdiff_text(rows);
     firstdiff_run.path = (char *)firstdiff_resize(NULL, strlen(folder) + 128);
     firstdiff_run.temporary = (char *)firstdiff_resize(NULL, strlen(folder) + 160);
     firstdiff_run.pid = firstdiff_pid();
     if (firstdiff_run.failures) return 0;
     if (*steps && firstdiff_in_steps(steps, 0) < 0) {
         firstdiff_fail(FIRSTDIFF_BAD_SETUP, "FIRSTDIFF_STEPS='%s' is no list of steps such as 0,2-5; nothing is recorded", steps);
+        return 0;
+    }
+    if (firstdiff_in_rows(rows, 0, 1) < 0) {
+        firstdiff_fail(FIRSTDIFF_BAD_SETUP, "FIRSTDIFF_ROWS='%s' is neither last nor a list of positions such as 0,3,7; nothing is recorded", rows);
         return 0;
     }
     firstdiff_make_folder(firstdiff_run.folder);
@@ -369,13 +383,14 @@ static int firstdiff_prepare(const char *folder, const char *taps, const char *s
 
 /* Whether recording is on; looks at the environment the first time. */
 static int firstdiff_begun(void) {
-    const char *folder, *taps, *steps;
+    const char *folder, *taps, *steps, *rows;
     if (firstdiff_state != 1) return firstdiff_state == 2;
     firstdiff_state = 0;
     folder = getenv("FIRSTDIFF_DIR");
     taps = getenv("FIRSTDIFF_TAPS");
     steps = getenv("FIRSTDIFF_STEPS");
-    if (!folder || !*folder || !firstdiff_prepare(folder, taps ? taps : "*", steps ? steps : "")) return 0;
+    rows = getenv("FIRSTDIFF_ROWS");
+    if (!folder || !*folder || !firstdiff_prepare(folder, taps ? taps : "*", steps ? steps : "", rows ? rows : "")) return 0;
     firstdiff_state = 2;
     atexit(firstdiff_at_exit);
     return 1;
@@ -455,13 +470,50 @@ static int firstdiff_wanted(const char *tap) {
     return firstdiff_in_taps(firstdiff_run.taps, tap) && (!*steps || firstdiff_in_steps(steps, firstdiff_run.step) == 1);
 }
 
-static int firstdiff_write(const firstdiff_entry *entry, const void *values, size_t bytes) {
+/* ---- which token positions ---- */
+
+/* The axis along which positions run; -1 where that cannot be told: in another shape than the vocabulary's, with other than the prompt's
+   or a decode step's one position, or with two leading axes of one length. */
+static int firstdiff_position_axis(const firstdiff_entry *entry) {
+    const char *dot = strrchr(entry->tap, '.'), *site = dot ? dot + 1 : entry->tap;
+    int axis = firstdiff_listed(",qk,scores,probs,", site);
+    int three = axis || firstdiff_listed(",q,k,v,q_norm,k_norm,q_rope,k_rope,", site);
+    size_t tokens = entry->step ? 1 : firstdiff_run.tokens.count;
+    if (firstdiff_axes(entry->shape) != 2 + three || entry->shape[0] == entry->shape[1]) return -1;
+    return tokens && (unsigned long long)entry->shape[axis] != tokens ? -1 : axis;
+}
+
+/* What FIRSTDIFF_ROWS leaves of a tap: the axis that is cut, or -1: the whole of it. */
+static int firstdiff_keep_rows(firstdiff_entry *entry) {
+    int axis = firstdiff_position_axis(entry);
+    long long row, kept = 0, positions = axis < 0 ? 0 : entry->shape[axis];
+    for (row = 0; row < positions; row++) kept += firstdiff_in_rows(firstdiff_run.rows, row, positions);
+    if (kept == positions) return -1;
+    entry->shape[axis] = kept;
+    entry->positions = positions;
+    return axis;
+}
+
+static void firstdiff_write_rows(FILE *out, const firstdiff_entry *entry, int axis, const char *values) {
+    size_t run = firstdiff_sizes[entry->type];
+    long long outer, row, blocks = axis ? entry->shape[0] : 1;
+    int inner;
+    for (inner = axis + 1; inner < firstdiff_axes(entry->shape); inner++) run *= (size_t)entry->shape[inner];
+    for (outer = 0; outer < blocks; outer++) {
+        for (row = 0; row < entry->positions; row++, values += run) {
+            if (firstdiff_in_rows(firstdiff_run.rows, row, entry->positions) == 1) fwrite(values, 1, run, out);
+        }
+    }
+}
+
+static int firstdiff_write(const firstdiff_entry *entry, int axis, const void *values, size_t bytes) {
     char file[96];
     FILE *out;
     firstdiff_stored_name(file, entry->tap, entry->step);
     if (!(out = firstdiff_open(file))) return 0;
     firstdiff_write_header(out, entry->type, entry->shape);
-    fwrite(values, 1, bytes, out);
+    if (axis < 0) fwrite(values, 1, bytes, out);
+    else firstdiff_write_rows(out, entry, axis, (const char *)values);
     return firstdiff_close(out);
 }
 
@@ -480,9 +532,12 @@ static void firstdiff_record(const firstdiff_entry *entry, const void *values) {
         firstdiff_fail(FIRSTDIFF_TWICE, "%s: recorded before in step %lu; call firstdiff_next_step between decode steps; not recorded",
                        entry->tap, entry->step);
     } else if (firstdiff_grow(&entries, &firstdiff_run.room, firstdiff_run.count, sizeof *entry)) {
+        firstdiff_entry kept = *entry;
+        int axis = firstdiff_keep_rows(&kept);
         firstdiff_run.entries = (firstdiff_entry *)entries;
+        if (axis >= 0 && !kept.shape[axis]) return; /* none of the positions asked for is in this step */
         values = firstdiff_to_host(values, bytes);
-        if (values && firstdiff_write(entry, values, bytes)) firstdiff_run.entries[firstdiff_run.count++] = *entry;
+        if (values && firstdiff_write(&kept, axis, values, bytes)) firstdiff_run.entries[firstdiff_run.count++] = kept;
     }
 }
 
@@ -493,6 +548,7 @@ void firstdiff_put(enum firstdiff_type type, const void *values, long long exten
     if (firstdiff_begun()) {
         firstdiff_entry entry;
         entry.type = type;
+        entry.positions = 0;
         entry.step = firstdiff_run.step;
         entry.shape[0] = extent0;
         entry.shape[1] = extent1;
@@ -569,10 +625,16 @@ static void firstdiff_write_ids(FILE *out, const char *key, const firstdiff_ids 
 
 static void firstdiff_write_entry(FILE *out, const firstdiff_entry *entry) {
     char file[96];
+    long long row, written = 0;
     firstdiff_stored_name(file, entry->tap, entry->step);
     fprintf(out, "{\"tap\": \"%s\", \"step\": %lu, \"file\": \"%s\", \"shape\": ", entry->tap, entry->step, file);
     firstdiff_write_shape(out, entry->shape, "[", "]");
-    fprintf(out, ", \"dtype\": \"%s\"}", firstdiff_type_names[entry->type]);
+    fprintf(out, ", \"dtype\": \"%s\"", firstdiff_type_names[entry->type]);
+    for (row = 0; row < entry->positions; row++) {
+        if (firstdiff_in_rows(firstdiff_run.rows, row, entry->positions) != 1) continue;
+        fprintf(out, written++ ? ", %lld" : ", \"rows\": [%lld", row);
+    }
+    fputs(written ? "]}" : "}", out);
 }
 
 static void firstdiff_write_json(void) {
@@ -599,9 +661,9 @@ static void firstdiff_write_json(void) {
 static void firstdiff_end(void) {
     size_t n;
     firstdiff_write_json();
-    if (!firstdiff_run.count && (strcmp(firstdiff_run.taps, "*") != 0 || *firstdiff_run.steps)) {
-        firstdiff_fail(FIRSTDIFF_NO_MATCH, "nothing recorded matches FIRSTDIFF_TAPS='%s' FIRSTDIFF_STEPS='%s'",
-                       firstdiff_run.taps, firstdiff_run.steps);
+    if (!firstdiff_run.count && (strcmp(firstdiff_run.taps, "*") != 0 || *firstdiff_run.steps || *firstdiff_run.rows)) {
+        firstdiff_fail(FIRSTDIFF_NO_MATCH, "nothing recorded matches FIRSTDIFF_TAPS='%s' FIRSTDIFF_STEPS='%s' FIRSTDIFF_ROWS='%s'",
+                       firstdiff_run.taps, firstdiff_run.steps, firstdiff_run.rows);
     }
     if (firstdiff_run.failures > 1) fprintf(stderr, "firstdiff: %u failures in all\n", firstdiff_run.failures);
     for (n = 0; n < FIRSTDIFF_NOTES; n++) free(firstdiff_run.notes[n]);
@@ -612,6 +674,7 @@ static void firstdiff_end(void) {
     free(firstdiff_run.folder);
     free(firstdiff_run.taps);
     free(firstdiff_run.steps);
+    free(firstdiff_run.rows);
     free(firstdiff_run.path);
     free(firstdiff_run.temporary);
 }

@@ -15,6 +15,7 @@ mod open;
 mod recorder;
 mod tap;
 mod tensor;
+mod wanted;
 
 pub use dims::{Dims, DimsError, Share};
 pub use dump::{Dump, DumpError, Entry};

@@ -1,4 +1,4 @@
-//! How does an engine write a dump? A recorder of a few lines; off, it costs one branch a tap.
+//! How does an engine write a dump? A recorder of a few lines; off, it costs a branch a tap, compiled out nothing.
 
 use std::fmt::Display;
 use std::fs::{self, File};
@@ -6,12 +6,13 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use ndarray::{ArrayView, ArrayViewD, Dimension, IxDyn};
+use ndarray::{ArrayView, ArrayViewD, Axis, Dimension, IxDyn};
 use ndarray_npy::WriteNpyError;
 
-use crate::meta::{FORMAT, Meta, TapMeta, stored_name};
+use crate::meta::{FORMAT, Meta, Rows, TapMeta, stored_name};
 use crate::npy::Element;
 use crate::tap::{Tap, TapError};
+use crate::wanted::Wanted;
 
 /// Why a tap could not be recorded.
 #[derive(Debug, thiserror::Error)]
@@ -36,9 +37,20 @@ pub enum RecordError {
     /// The folder already holds a dump.
     #[error("{}: already holds a dump; remove it, or record into another folder", .0.display())]
     Occupied(PathBuf),
-    /// Taps were chosen, and none of those recorded is among them.
-    #[error("no recorded tap matches '{0}' (FIRSTDIFF_TAPS)")]
+    /// Taps, steps or rows were chosen, and nothing that was recorded is among them.
+    #[error("nothing recorded matches {0}")]
     NoneMatched(String),
+    /// A variable of the environment is not what it should be.
+    #[error("{name}: {reason}")]
+    Variable {
+        /// The variable.
+        name: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The crate was compiled without its feature `record`.
+    #[error("recording is compiled out: firstdiff-trace is built without its feature `record`")]
+    CompiledOut,
     /// The file system refused.
     #[error("{}: {source}", path.display())]
     Io {
@@ -53,6 +65,9 @@ pub enum RecordError {
 ///
 /// Every tap is written to a temporary name and renamed, so a crash leaves whole files only; `dump.json` follows at
 /// [`Recorder::finish`], or when the recorder is dropped. Any thread may record.
+///
+/// Off, a line costs a branch and the few stores of `format_args!`: the name is not formatted, the values are not looked at. Without the crate's feature
+/// `record` (on by default) it costs nothing: nothing is left of it in the program.
 ///
 /// ```
 /// use firstdiff_trace::{Dump, Recorder};
@@ -76,7 +91,7 @@ pub struct Recorder {
 #[derive(Debug)]
 struct Recording {
     folder: PathBuf,
-    taps: String,
+    wanted: Wanted,
     state: Mutex<State>,
 }
 
@@ -98,6 +113,9 @@ impl Recorder {
     /// # Errors
     /// When the folder cannot be made, or already holds a dump.
     pub fn create(folder: impl AsRef<Path>) -> Result<Recorder, RecordError> {
+        if !cfg!(feature = "record") {
+            return Err(RecordError::CompiledOut);
+        }
         let folder = folder.as_ref().to_owned();
         let io_error = |source| RecordError::Io { path: folder.clone(), source };
         fs::create_dir_all(&folder).map_err(io_error)?;
@@ -109,35 +127,55 @@ impl Recorder {
         }
         let meta = Meta { format: Some(FORMAT), taps: Some(Vec::new()), ..Meta::default() };
         let state = Mutex::new(State { meta, ..State::default() });
-        Ok(Recorder { on: Some(Recording { folder, taps: "*".into(), state }) })
+        Ok(Recorder { on: Some(Recording { folder, wanted: Wanted::default(), state }) })
     }
 
-    /// A recorder into the folder `FIRSTDIFF_DIR`, of the taps `FIRSTDIFF_TAPS` (patterns; default all); off where
-    /// `FIRSTDIFF_DIR` is not set.
+    /// A recorder into the folder `FIRSTDIFF_DIR`; off where that is not set, or empty.
+    ///
+    /// It records the taps `FIRSTDIFF_TAPS` (patterns, `layers.*.h,logits`), in the steps `FIRSTDIFF_STEPS` (`0,2-5`), and of each the
+    /// token positions `FIRSTDIFF_ROWS` (`last`, or `0,3,7` within the step); by default all of them. A tap in another shape than the
+    /// vocabulary's is recorded whole.
     ///
     /// # Errors
-    /// As [`Recorder::create`].
+    /// As [`Recorder::create`], and when a variable is no such list.
     pub fn from_env() -> Result<Recorder, RecordError> {
-        let Some(folder) = std::env::var_os("FIRSTDIFF_DIR") else { return Ok(Recorder::off()) };
-        let recorder = Recorder::create(folder)?;
-        Ok(match std::env::var("FIRSTDIFF_TAPS") {
-            Ok(taps) => recorder.only(&taps),
-            Err(_) => recorder,
-        })
+        let Some(folder) = std::env::var_os("FIRSTDIFF_DIR").filter(|folder| !folder.is_empty()) else {
+            return Ok(Recorder::off());
+        };
+        let set = |name| std::env::var(name).ok();
+        let mut wanted = Wanted::default();
+        if let Some(taps) = set("FIRSTDIFF_TAPS") {
+            wanted.taps = taps;
+        }
+        let bad = |name| move |reason| RecordError::Variable { name, reason };
+        wanted.only_steps(&set("FIRSTDIFF_STEPS").unwrap_or_default()).map_err(bad("FIRSTDIFF_STEPS"))?;
+        wanted.only_rows(&set("FIRSTDIFF_ROWS").unwrap_or_default()).map_err(bad("FIRSTDIFF_ROWS"))?;
+        let mut recorder = Recorder::create(folder)?;
+        if let Some(on) = &mut recorder.on {
+            on.wanted = wanted;
+        }
+        Ok(recorder)
     }
 
     /// Records only the taps that `patterns` name, e.g. `layers.*.h,logits`.
     #[must_use]
     pub fn only(mut self, patterns: &str) -> Recorder {
         if let Some(on) = &mut self.on {
-            on.taps = patterns.to_owned();
+            on.wanted.taps = patterns.to_owned();
         }
         self
     }
 
     /// Whether anything is recorded: for engines that would have to copy a tensor first.
+    #[inline(always)]
     pub fn is_on(&self) -> bool {
-        self.on.is_some()
+        self.on().is_some()
+    }
+
+    /// The recording, if there is one. Compiled out there is none, and the compiler knows.
+    #[inline(always)]
+    fn on(&self) -> Option<&Recording> {
+        if cfg!(feature = "record") { self.on.as_ref() } else { None }
     }
 
     /// Notes the token ids of the prefill.
@@ -147,14 +185,14 @@ impl Recorder {
 
     /// Notes anything else `dump.json` can hold: producer, model, precision, row order.
     pub fn describe(&self, edit: impl FnOnce(&mut Meta)) {
-        if let Some(on) = &self.on {
+        if let Some(on) = self.on() {
             edit(&mut on.state().meta);
         }
     }
 
     /// Begins the next decode step, which is fed `token`.
     pub fn next_step(&self, token: i64) {
-        if let Some(on) = &self.on {
+        if let Some(on) = self.on() {
             let mut state = on.state();
             state.step += 1;
             state.meta.decode_tokens.get_or_insert_default().push(token);
@@ -165,28 +203,46 @@ impl Recorder {
     ///
     /// # Errors
     /// When the name is no tap, the lengths differ, the tap was recorded before, or the disk refuses.
+    #[inline(always)]
     pub fn record<T: Element>(&self, name: impl Display, shape: &[usize], values: &[T]) -> Result<(), RecordError> {
-        let Some(on) = &self.on else { return Ok(()) };
-        let tap: Tap = name.to_string().parse()?;
-        let err = || RecordError::Shape { tap, shape: shape.to_vec(), len: values.len() };
-        let view = ArrayViewD::from_shape(IxDyn(shape), values).map_err(|_| err())?;
-        if view.len() != values.len() {
-            return Err(err());
+        match self.on() {
+            Some(on) => on.record(name, shape, values, None),
+            None => Ok(()),
         }
-        on.write(tap, view)
+    }
+
+    /// Records a tap that holds only the token positions `rows` of the step, as logits often do: `shape` and `values` are of those.
+    ///
+    /// # Errors
+    /// As [`Recorder::record`].
+    #[inline(always)]
+    pub fn record_rows<T: Element>(
+        &self,
+        name: impl Display,
+        rows: Rows,
+        shape: &[usize],
+        values: &[T],
+    ) -> Result<(), RecordError> {
+        match self.on() {
+            Some(on) => on.record(name, shape, values, Some(rows)),
+            None => Ok(()),
+        }
     }
 
     /// Records an ndarray view of any layout as the tap `name`.
     ///
     /// # Errors
     /// As [`Recorder::record`].
+    #[inline(always)]
     pub fn record_view<T: Element, D: Dimension>(
         &self,
         name: impl Display,
         view: ArrayView<'_, T, D>,
     ) -> Result<(), RecordError> {
-        let Some(on) = &self.on else { return Ok(()) };
-        on.write(name.to_string().parse()?, view)
+        match self.on() {
+            Some(on) => on.record_view(name, view, None),
+            None => Ok(()),
+        }
     }
 
     /// Writes `dump.json` and ends the recording.
@@ -194,12 +250,12 @@ impl Recorder {
     /// # Errors
     /// When the disk refuses, or when nothing matched the taps asked for: an empty dump would say nothing and look like one.
     pub fn finish(self) -> Result<(), RecordError> {
-        let Some(on) = &self.on else { return Ok(()) };
+        let Some(on) = self.on() else { return Ok(()) };
         on.write_meta()?;
         let empty = on.state().meta.taps.as_ref().is_none_or(Vec::is_empty);
-        match empty && on.taps != "*" {
-            true => Err(RecordError::NoneMatched(on.taps.clone())),
-            false => Ok(()),
+        match on.wanted.in_words().filter(|_| empty) {
+            Some(asked) => Err(RecordError::NoneMatched(asked)),
+            None => Ok(()),
         }
     }
 }
@@ -209,12 +265,66 @@ impl Recording {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write<T: Element, D: Dimension>(&self, tap: Tap, view: ArrayView<'_, T, D>) -> Result<(), RecordError> {
-        if !tap.matches(&self.taps) {
-            return Ok(());
+    // Out of the way of the engine's own code, which as a rule does not come here.
+    #[cold]
+    #[inline(never)]
+    fn record<T: Element>(
+        &self,
+        name: impl Display,
+        shape: &[usize],
+        values: &[T],
+        held: Option<Rows>,
+    ) -> Result<(), RecordError> {
+        let tap: Tap = name.to_string().parse()?;
+        let err = || RecordError::Shape { tap, shape: shape.to_vec(), len: values.len() };
+        let view = ArrayViewD::from_shape(IxDyn(shape), values).map_err(|_| err())?;
+        match view.len() == values.len() {
+            true => self.write(tap, view, held),
+            false => Err(err()),
         }
-        let (name, shape) = (tap.to_string(), view.shape().to_vec());
-        let step = self.claim(&name, shape, T::DTYPE)?;
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn record_view<T: Element, D: Dimension>(
+        &self,
+        name: impl Display,
+        view: ArrayView<'_, T, D>,
+        held: Option<Rows>,
+    ) -> Result<(), RecordError> {
+        self.write(name.to_string().parse()?, view.into_dyn(), held)
+    }
+
+    /// Writes one tap; `held` are the positions it holds already, where fewer than all.
+    fn write<T: Element>(&self, tap: Tap, view: ArrayViewD<'_, T>, held: Option<Rows>) -> Result<(), RecordError> {
+        let cut = {
+            let state = self.state();
+            let prompt = state.meta.tokens.as_ref().map(Vec::len).filter(|_| state.step == 0);
+            let tokens = if state.step == 0 { prompt } else { Some(1) };
+            self.wanted.positions(tap.site, view.shape(), tokens).filter(|_| held.is_none())
+        };
+        match cut {
+            Some((_, rows)) if rows.is_empty() => Ok(()),
+            Some((axis, rows)) => {
+                let kept = view.select(Axis(axis), &rows);
+                self.write_rows(tap, kept.view(), Some(Rows::List(rows)))
+            }
+            None => self.write_rows(tap, view, held),
+        }
+    }
+
+    fn write_rows<T: Element>(&self, tap: Tap, view: ArrayViewD<'_, T>, rows: Option<Rows>) -> Result<(), RecordError> {
+        let name = tap.to_string();
+        let entry = TapMeta {
+            tap: name.clone(),
+            step: 0,
+            file: None,
+            shape: Some(view.shape().to_vec()),
+            dtype: Some(T::DTYPE),
+            rows,
+            dims: None,
+        };
+        let Some(step) = self.claim(tap, entry)? else { return Ok(()) };
         let file = format!("{}.npy", stored_name(&name, step));
         write_whole(&self.folder.join(file), |out| {
             T::write_npy(view, out).map_err(|e| match e {
@@ -224,25 +334,20 @@ impl Recording {
         })
     }
 
-    /// Enters the tap into the list of the current step, once.
-    fn claim(&self, name: &str, shape: Vec<usize>, dtype: crate::DType) -> Result<u32, RecordError> {
+    /// Enters the tap into the list of the current step, once. None: it is not wanted.
+    fn claim(&self, tap: Tap, entry: TapMeta) -> Result<Option<u32>, RecordError> {
         let mut state = self.state();
         let step = state.step;
-        let taps = state.meta.taps.get_or_insert_default();
-        if taps.iter().rev().take_while(|t| t.step == step).any(|t| t.tap == name) {
-            return Err(RecordError::Twice(stored_name(name, step)));
+        if !self.wanted.has(tap, step) {
+            return Ok(None);
         }
-        let file = Some(format!("{}.npy", stored_name(name, step)));
-        taps.push(TapMeta {
-            tap: name.into(),
-            step,
-            file,
-            shape: Some(shape),
-            dtype: Some(dtype),
-            rows: None,
-            dims: None,
-        });
-        Ok(step)
+        let taps = state.meta.taps.get_or_insert_default();
+        if taps.iter().rev().take_while(|t| t.step == step).any(|t| t.tap == entry.tap) {
+            return Err(RecordError::Twice(stored_name(&entry.tap, step)));
+        }
+        let file = Some(format!("{}.npy", stored_name(&entry.tap, step)));
+        taps.push(TapMeta { step, file, ..entry });
+        Ok(Some(step))
     }
 
     fn write_meta(&self) -> Result<(), RecordError> {

@@ -50,6 +50,11 @@ macro_rules! sites {
             pub fn axes(self) -> Axes {
                 match self { $(Site::$site => &[$($axis),*],)* }
             }
+
+            /// The axis along which token positions run.
+            pub fn position_axis(self) -> usize {
+                self.axes().iter().position(|axis| *axis == 'T').unwrap_or(0)
+            }
         }
     };
 }

@@ -12,7 +12,8 @@
         model.generate(ids, max_new_tokens=4)                    # call is a step; record() and note() work inside too
 
 FIRSTDIFF_DIR=out records into the folder out. Without it, and without a folder in the call, everything is off.
-FIRSTDIFF_TAPS='layers.*.h,logits' records these taps only, FIRSTDIFF_STEPS=0,2-5 these steps only (0: the prompt).
+FIRSTDIFF_TAPS='layers.*.h,logits' records these taps only, FIRSTDIFF_STEPS=0,2-5 these steps only (0: the prompt), and
+FIRSTDIFF_ROWS=last, or 0,3,7, these token positions of every step only (of taps in the vocabulary's shapes; others whole).
 What cannot be recorded raises RecordError, a ValueError. Any thread may record.
 """
 
@@ -30,6 +31,7 @@ __all__ = ["RecordError", "finish", "is_on", "next_step", "note", "record", "tok
 OUTER = "h0 final_norm logits".split()
 INNER = ("attn_norm q k v q_norm k_norm q_rope k_rope qk scores probs context attn_out attn_post_norm h_attn ffn_norm ffn_gate "
          "ffn_up ffn_act router_logits router_probs ffn_out ffn_post_norm h").split()
+SCORES, HEADED = {"qk", "scores", "probs"}, {"q", "k", "v", "q_norm", "k_norm", "q_rope", "k_rope"}  # [H,T,S] and [T,H,d]; else [T,D]
 TAP = re.compile(rf"(?:{'|'.join(OUTER)}|layers\.(?:0|[1-9][0-9]{{0,8}})\.(?:{'|'.join(INNER)}))")
 # What a note may be: keys and values that every reader of dump.json takes; None: any text.
 NOTES = {"producer": None, "model": None, "precision": {"exact", "f32", "f16", "bf16", "ggml"},
@@ -50,6 +52,8 @@ class Recording:
         self.steps = os.environ.get("FIRSTDIFF_STEPS", "")
         self.wanted_step = step_list(self.steps)
         self.wanted_tap = tap_patterns(self.taps)
+        self.rows = os.environ.get("FIRSTDIFF_ROWS", "")
+        self.wanted_rows = row_list(self.rows)
         self.step, self.entries, self.meta = 0, {}, {}
         self.lock, self.pid, self.open = threading.RLock(), os.getpid(), True
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -70,10 +74,26 @@ class Recording:
             file = f"{tap}.step{self.step}.npy" if self.step else f"{tap}.npy"
             if key in self.entries:
                 raise RecordError(f"{tap}: recorded before in step {self.step}; call next_step between decode steps")
+            if known and rows is None:
+                array, rows = self.cut(tap, array)
+                if rows == []:  # none of the positions asked for is in this step
+                    return
             shape, dtype, descr, data = plain(tap, array)
             self.replace(file, npy_header(shape, descr), data)
             entry = {"tap": tap, "step": self.step, "file": file, "shape": shape, "dtype": dtype}
             self.entries[key] = {**entry, "rows": rows} if rows else entry
+
+    def cut(self, tap, array):
+        """The token positions that are asked for, and their list; the whole array and None where these are all, or cannot be told."""
+        site, shape = tap.rsplit(".", 1)[-1], tuple(getattr(array, "shape", ()))
+        axis = 1 if site in SCORES else 0
+        tokens = 1 if self.step else len(self.meta.get("tokens", ()))
+        if len(shape) != (3 if site in SCORES | HEADED else 2) or shape[0] == shape[1] or (tokens and shape[axis] != tokens):
+            return array, None
+        kept = self.wanted_rows(shape[axis])
+        if len(kept) == shape[axis]:
+            return array, None
+        return array[:, kept] if axis else array[kept], kept
 
     def replace(self, file, *parts):
         """Writes a file under a temporary name and renames it."""
@@ -93,8 +113,9 @@ class Recording:
             lines = ",\n    ".join(json.dumps(entry) for entry in self.entries.values())
             head = "".join(f"  {json.dumps(k)}: {json.dumps(v)},\n" for k, v in {"format": 1, **self.meta}.items())
             self.replace("dump.json", f'{{\n{head}  "taps": [\n    {lines}\n  ]\n}}\n'.encode())
-        if not self.entries and (self.taps != "*" or self.steps):
-            raise RecordError(f"nothing recorded matches FIRSTDIFF_TAPS='{self.taps}' FIRSTDIFF_STEPS='{self.steps}'")
+        if not self.entries and (self.taps != "*" or self.steps or self.rows):
+            raise RecordError(f"nothing recorded matches FIRSTDIFF_TAPS='{self.taps}' FIRSTDIFF_STEPS='{self.steps}' "
+                              f"FIRSTDIFF_ROWS='{self.rows}'")
 
 
 # ---- what the environment asks for ----
@@ -116,6 +137,18 @@ def step_list(text):
             raise RecordError(f"FIRSTDIFF_STEPS='{text}' is no list of steps such as 0,2-5")
         ranges.append(range(first, last + 1))
     return lambda step: not ranges or any(step in r for r in ranges)
+
+
+def row_list(text):
+    """`last` or `0,3,7` as a function of a step's number of positions; no text, or `all`: every position."""
+    if text in ("", "all"):
+        return lambda positions: list(range(positions))
+    if text == "last":
+        return lambda positions: [positions - 1]
+    if not re.fullmatch(r" *[0-9]+(?:, *[0-9]+)*", text):
+        raise RecordError(f"FIRSTDIFF_ROWS='{text}' is neither last nor a list of positions such as 0,3,7")
+    rows = sorted({int(row) for row in text.split(",")})
+    return lambda positions: [row for row in rows if row < positions]
 
 
 # ---- arrays ----

@@ -1,0 +1,289 @@
+//! What does the engine say when it is asked for a few taps? One run through the shell, watched, and kept once it is whole.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use firstdiff_trace::{Dump, NamedRows, Rows, Tap};
+use serde_json::json;
+
+use crate::progress::Bar;
+use crate::words::{safe, shorten};
+
+/// More steps than any engine makes.
+pub(crate) const ANY_STEP: u32 = u32::MAX;
+
+/// What a run is asked to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Question {
+    pub(crate) taps: Vec<Tap>,
+    /// The first and the last step.
+    pub(crate) steps: (u32, u32),
+    pub(crate) rows: Rows,
+}
+
+impl Question {
+    pub(crate) fn taps_text(&self) -> String {
+        self.taps.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    }
+
+    pub(crate) fn steps_text(&self) -> String {
+        let (first, last) = self.steps;
+        if last == ANY_STEP {
+            return "all".into();
+        }
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    }
+
+    pub(crate) fn rows_text(&self) -> String {
+        match &self.rows {
+            Rows::Named(NamedRows::All) => "all".into(),
+            Rows::Named(NamedRows::Last) => "last".into(),
+            Rows::List(list) => list.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+        }
+    }
+}
+
+/// Why a run says nothing.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It ended with this status, and these were its last lines.
+    Status(String, Vec<String>),
+    /// It did not end within so many seconds.
+    Hung(f64, Vec<String>),
+    /// It wrote no dump, and why.
+    Silent(String, Vec<String>),
+    /// It wrote these names, none of them asked for.
+    Others(String, Vec<String>),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, said) = match self {
+            Failure::Status(status, said) => (format!("the engine failed: {status}"), said),
+            Failure::Hung(seconds, said) => {
+                (format!("the engine did not end within {seconds} s and was stopped (--timeout)"), said)
+            }
+            Failure::Silent(why, said) => (
+                format!(
+                    "the engine ended well and wrote nothing that can be read into FIRSTDIFF_DIR ({why}): does it have a recorder, \
+                     and is it compiled in?"
+                ),
+                said,
+            ),
+            Failure::Others(asked, wrote) => {
+                let wrote: Vec<String> = wrote.iter().map(|name| safe(name)).collect();
+                return write!(f, "the engine wrote none of the taps asked for ({asked}), but {}", shorten(&wrote, 6));
+            }
+        };
+        match said.is_empty() {
+            true => f.write_str(&what),
+            false => {
+                write!(f, "{what}; its last words: {}", said.iter().map(|l| safe(l)).collect::<Vec<_>>().join(" | "))
+            }
+        }
+    }
+}
+
+/// A run that ended well.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) question: Question,
+    pub(crate) dump: Dump,
+    /// Whether an earlier start made it.
+    pub(crate) kept: bool,
+    pub(crate) seconds: f64,
+}
+
+/// The engine's command, and where its runs are kept.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) command: String,
+    pub(crate) timeout: Duration,
+    /// Holds a folder a run.
+    pub(crate) runs: PathBuf,
+}
+
+impl Engine {
+    /// Runs the engine, or takes the run that an earlier start made. `turn` tells repetitions of one question apart.
+    ///
+    /// # Errors
+    /// When the folder cannot be written, or there is no shell.
+    pub(crate) fn ask(&self, question: &Question, turn: usize) -> Result<Result<Run, Failure>> {
+        let asked = self.asked(question, turn);
+        let folder = self.runs.join(format!("{:016x}", fnv(asked.as_bytes())));
+        if fs::read_to_string(folder.join("asked.json")).is_ok_and(|text| text == asked)
+            && let Ok(dump) = Dump::open(folder.join("dump"))
+        {
+            return Ok(Ok(Run { question: question.clone(), dump, kept: true, seconds: 0.0 }));
+        }
+        let making = self.runs.join(format!("{:016x}.{}.tmp", fnv(asked.as_bytes()), std::process::id()));
+        fs::create_dir_all(making.join("dump")).with_context(|| making.display().to_string())?;
+        let began = Instant::now();
+        let outcome = self.run(question, &making)?;
+        let seconds = began.elapsed().as_secs_f64();
+        let checked = outcome.and_then(|()| written(question, &making));
+        if let Err(failure) = checked {
+            let _ = fs::remove_dir_all(&making);
+            return Ok(Err(failure));
+        }
+        fs::write(making.join("asked.json"), asked)?;
+        let _ = fs::remove_dir_all(&folder);
+        fs::rename(&making, &folder).with_context(|| folder.display().to_string())?;
+        let dump = Dump::open(folder.join("dump"))?;
+        Ok(Ok(Run { question: question.clone(), dump, kept: false, seconds }))
+    }
+
+    /// What makes a run what it is. The files that the command names are part of it: an engine that was built anew is another.
+    fn asked(&self, question: &Question, turn: usize) -> String {
+        let files: Vec<_> = self.command.split_whitespace().filter_map(stamp).collect();
+        json!({
+            "command": self.command, "files": files, "taps": question.taps_text(), "steps": question.steps_text(),
+            "rows": question.rows_text(), "turn": turn,
+        })
+        .to_string()
+    }
+
+    fn run(&self, question: &Question, folder: &Path) -> Result<Result<(), Failure>> {
+        let log = |name: &str| File::create(folder.join(name)).with_context(|| folder.display().to_string());
+        let absolute = std::path::absolute(folder.join("dump"))?;
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(&self.command).stdin(Stdio::null()).stdout(log("stdout")?).stderr(log("stderr")?);
+        command.env("FIRSTDIFF_DIR", absolute).env("FIRSTDIFF_TAPS", question.taps_text());
+        for (name, text, all) in
+            [("FIRSTDIFF_STEPS", question.steps_text(), "all"), ("FIRSTDIFF_ROWS", question.rows_text(), "all")]
+        {
+            // What is not narrowed down need not be understood.
+            if text == all {
+                command.env_remove(name)
+            } else {
+                command.env(name, text)
+            };
+        }
+        let mut child = in_a_group(&mut command).spawn().context("sh cannot be started")?;
+        let keeper = Keeper::of(&child);
+        let (began, bar) = (Instant::now(), Bar::told());
+        let what = format!("the engine runs for {}, seconds", shorten(&names(question), 3));
+        let ended = loop {
+            if let Some(status) = child.try_wait()? {
+                break Some(status);
+            }
+            if began.elapsed() >= self.timeout {
+                break None;
+            }
+            bar.tell(&what, began.elapsed().as_secs() as usize, self.timeout.as_secs() as usize);
+            // Fast engines are asked often, slow ones rarely.
+            std::thread::sleep((began.elapsed() / 20).clamp(Duration::from_millis(2), Duration::from_millis(100)));
+        };
+        drop(keeper);
+        bar.finish();
+        if ended.is_none() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let said = last_lines(&folder.join("stderr"));
+        Ok(match ended {
+            None => Err(Failure::Hung(self.timeout.as_secs_f64(), said)),
+            Some(status) if !status.success() => Err(Failure::Status(status.to_string(), said)),
+            Some(_) => Ok(()),
+        })
+    }
+}
+
+fn names(question: &Question) -> Vec<String> {
+    question.taps.iter().map(ToString::to_string).collect()
+}
+
+/// Whether a dump was written, with something in it that was asked for.
+fn written(question: &Question, folder: &Path) -> Result<(), Failure> {
+    let dump = folder.join("dump");
+    let said = || last_lines(&folder.join("stderr"));
+    if fs::read_dir(&dump).map_or(true, |mut entries| entries.next().is_none()) {
+        return Err(Failure::Silent("it is empty".into(), said()));
+    }
+    let opened = match Dump::open(&dump) {
+        Ok(opened) => opened,
+        Err(error) => {
+            let error = error.to_string().replace(&*dump.to_string_lossy(), "FIRSTDIFF_DIR");
+            return Err(Failure::Silent(error, said()));
+        }
+    };
+    if opened.entries().iter().any(|e| question.taps.contains(&e.tap)) {
+        return Ok(());
+    }
+    let mut wrote: Vec<String> = opened.entries().iter().map(|e| e.tap.to_string()).collect();
+    wrote.extend(opened.unnamed().iter().cloned());
+    wrote.dedup();
+    match wrote.is_empty() {
+        true => Err(Failure::Silent("it holds no tensor".into(), said())),
+        false => Err(Failure::Others(question.taps_text(), wrote)),
+    }
+}
+
+/// The last few lines that a file holds.
+fn last_lines(path: &Path) -> Vec<String> {
+    const MOST: usize = 5;
+    const LONG: usize = 300;
+    let bytes = fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(1 << 14)..]).into_owned();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(MOST)..].iter().map(|line| line.chars().take(LONG).collect()).collect()
+}
+
+/// Name, size and time of a file that a word of the command names.
+fn stamp(word: &str) -> Option<(String, u64, u128)> {
+    let word = word.trim_matches(['\'', '"']);
+    let meta = fs::metadata(word).ok().filter(fs::Metadata::is_file)?;
+    let time = meta.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some((word.to_owned(), meta.len(), time.as_nanos()))
+}
+
+/// FNV-1a: a name that stays the same from one version of Rust to the next.
+fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Ends all that an engine started, when let go of, and when this program dies.
+///
+/// A shell that reads a pipe which nobody writes: it wakes when the pipe's other end is gone, however that came about.
+struct Keeper(Option<Child>);
+
+impl Keeper {
+    #[cfg(unix)]
+    fn of(child: &Child) -> Keeper {
+        let script = "read _; kill -s KILL -- -\"$0\" 2>/dev/null";
+        let mut command = Command::new("sh");
+        command.args([OsStr::new("-c"), OsStr::new(script), OsStr::new(&child.id().to_string())]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        Keeper(in_a_group(&mut command).spawn().ok())
+    }
+
+    #[cfg(not(unix))]
+    fn of(_: &Child) -> Keeper {
+        let _ = OsStr::new("");
+        Keeper(None)
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if let Some(mut keeper) = self.0.take() {
+            if let Some(mut pipe) = keeper.stdin.take() {
+                let _ = pipe.flush();
+            }
+            let _ = keeper.wait();
+        }
+    }
+}
+
+/// A process group of its own, so that it can be ended with all its children, and is not when someone presses Ctrl-C elsewhere.
+fn in_a_group(command: &mut Command) -> &mut Command {
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(command, 0);
+    command
+}

@@ -1,0 +1,252 @@
+//! What is known of the candidate after some runs? Every tap with all rows that any run wrote, and whether runs agree bit for bit.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Result;
+use firstdiff_compare::Place;
+use firstdiff_trace::{DType, Dump, Entry, Meta, NamedRows, Recorder, Rows, Site};
+use half::{bf16, f16};
+
+use crate::drive::engine::Run;
+
+/// One tap of one step: the rows seen so far.
+#[derive(Clone, Debug)]
+struct Seen {
+    dtype: DType,
+    shape: Vec<usize>,
+    /// The positions of the rows, rising; None: all there are, or in a shape that does not show them.
+    rows: Option<Vec<usize>>,
+    values: Vec<f64>,
+}
+
+/// The same tap in two runs, and not the same bits.
+#[derive(Clone, Debug)]
+pub(crate) struct Wavering {
+    pub(crate) place: Place,
+    pub(crate) nmse: f64,
+    pub(crate) max_abs_diff: f64,
+}
+
+/// All that the runs wrote.
+#[derive(Debug, Default)]
+pub(crate) struct Evidence {
+    seen: BTreeMap<Place, Seen>,
+    meta: Option<Meta>,
+    /// Whether something was seen twice.
+    pub(crate) repeated: bool,
+    /// Whether a run wrote positions it was not asked for.
+    pub(crate) rows_ignored: bool,
+    /// Whether a run wrote taps it was not asked for.
+    pub(crate) taps_ignored: bool,
+    /// Bytes of values in all runs.
+    pub(crate) bytes: u64,
+}
+
+impl Evidence {
+    /// Takes in what a run wrote of a prompt of `tokens` tokens; the first place where it is not what an earlier run wrote.
+    ///
+    /// # Errors
+    /// When a tensor cannot be read.
+    pub(crate) fn absorb(&mut self, run: &Run, tokens: usize, last_step: u32) -> Result<Option<Wavering>> {
+        let mut wavering = None;
+        self.meta.get_or_insert_with(|| run.dump.meta().clone());
+        for entry in run.dump.entries() {
+            self.bytes += size(entry);
+            if entry.step > last_step {
+                continue;
+            }
+            self.taps_ignored |= !run.question.taps.contains(&entry.tap);
+            let place = Place { step: entry.step, tap: entry.tap };
+            let positions = if entry.step == 0 { tokens } else { 1 };
+            let rows = held(entry, &run.question.rows, positions);
+            self.rows_ignored |= rows.is_none() && positions > 1 && run.question.rows != Rows::Named(NamedRows::All);
+            let values = run.dump.read(entry)?.values().to_f64();
+            let new = Seen { dtype: entry.dtype, shape: entry.shape.clone(), rows, values };
+            let Some(old) = self.seen.get(&place) else {
+                self.seen.insert(place, new);
+                continue;
+            };
+            let axis = place.tap.site.position_axis();
+            let common: Vec<usize> =
+                old.positions(axis).into_iter().filter(|p| new.positions(axis).contains(p)).collect();
+            if !common.is_empty() {
+                self.repeated = true;
+                let (one, other) = (old.cut(axis, &common), new.cut(axis, &common));
+                if wavering.is_none() && !same_bits(&one, &other) {
+                    wavering = Some(apart(place, &one, &other));
+                }
+            }
+            let joined = old.joined(new, axis);
+            self.seen.insert(place, joined);
+        }
+        Ok(wavering)
+    }
+
+    /// Whether row `row` of a tap was seen; all rows where `None`.
+    pub(crate) fn holds(&self, place: Place, row: Option<usize>) -> bool {
+        self.seen.get(&place).is_some_and(|seen| match (&seen.rows, row) {
+            (None, _) => true,
+            (Some(rows), Some(row)) => rows.contains(&row),
+            (Some(_), None) => false,
+        })
+    }
+
+    /// The type of the values.
+    pub(crate) fn dtype(&self) -> DType {
+        self.seen.values().next().map_or(DType::F32, |seen| seen.dtype)
+    }
+
+    /// Writes all of it as one dump, in place of what was there.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub(crate) fn write(&self, folder: &Path) -> Result<Dump> {
+        let _ = std::fs::remove_dir_all(folder);
+        let recorder = Recorder::create(folder)?;
+        if let Some(meta) = &self.meta {
+            recorder
+                .describe(|own| *own = Meta { taps: Some(Vec::new()), rows: None, format: own.format, ..meta.clone() });
+        }
+        let decoded = self.meta.as_ref().and_then(|meta| meta.decode_tokens.clone());
+        let mut step = 0;
+        for (place, seen) in &self.seen {
+            while step < place.step {
+                let known = decoded.as_ref().and_then(|ids| ids.get(step as usize)).copied();
+                recorder.next_step(known.unwrap_or(0));
+                step += 1;
+            }
+            let rows = seen.rows.clone().map_or(Rows::Named(NamedRows::All), Rows::List);
+            let (tap, shape, values) = (place.tap, &seen.shape, &seen.values);
+            match seen.dtype {
+                DType::F64 => recorder.record_rows(tap, rows, shape, values)?,
+                DType::F32 => recorder.record_rows(tap, rows, shape, &as_type(values, |x| x as f32))?,
+                DType::F16 => recorder.record_rows(tap, rows, shape, &as_type(values, f16::from_f64))?,
+                DType::BF16 => recorder.record_rows(tap, rows, shape, &as_type(values, bf16::from_f64))?,
+            }
+        }
+        recorder.describe(|own| own.decode_tokens = decoded);
+        recorder.finish()?;
+        Ok(Dump::open(folder)?)
+    }
+}
+
+fn as_type<T>(values: &[f64], narrow: impl Fn(f64) -> T) -> Vec<T> {
+    values.iter().map(|&x| narrow(x)).collect()
+}
+
+/// Bytes of an entry's values.
+pub(crate) fn size(entry: &Entry) -> u64 {
+    (entry.shape.iter().product::<usize>() * entry.dtype.size()) as u64
+}
+
+/// The positions an entry holds of `positions`, where fewer than all: those it says, else those asked for if it has as many rows.
+fn held(entry: &Entry, asked: &Rows, positions: usize) -> Option<Vec<usize>> {
+    let axis = entry.tap.site.position_axis();
+    let count = *entry.shape.get(axis).filter(|_| entry.shape.len() == entry.tap.site.axes().len())?;
+    let listed = |rows: &Rows| match rows {
+        Rows::Named(NamedRows::All) => None,
+        Rows::Named(NamedRows::Last) => Some(vec![positions.saturating_sub(1)]),
+        Rows::List(list) => Some(list.iter().copied().filter(|&row| row < positions).collect::<Vec<_>>()),
+    };
+    let said = entry.rows.as_ref().and_then(listed);
+    said.or_else(|| listed(asked).filter(|_| count < positions)).filter(|rows| rows.len() == count && count < positions)
+}
+
+impl Seen {
+    fn positions(&self, axis: usize) -> Vec<usize> {
+        let all = || (0..self.shape.get(axis).copied().unwrap_or(1)).collect();
+        self.rows.clone().unwrap_or_else(all)
+    }
+
+    /// The values at these positions, which it holds.
+    fn cut(&self, axis: usize, positions: &[usize]) -> Vec<f64> {
+        let own = self.positions(axis);
+        if own == positions || self.shape.len() <= axis {
+            return self.values.clone();
+        }
+        let inner: usize = self.shape[axis + 1..].iter().product();
+        let outer: usize = self.shape[..axis].iter().product();
+        let places: Vec<usize> = positions.iter().filter_map(|p| own.iter().position(|q| q == p)).collect();
+        let row = |block: usize, place: &usize| {
+            let start = (block * own.len() + place) * inner;
+            &self.values[start..start + inner]
+        };
+        (0..outer).flat_map(|block| places.iter().flat_map(move |place| row(block, place))).copied().collect()
+    }
+
+    /// Both of them: all rows where one has all, else the rows of either.
+    fn joined(&self, new: Seen, axis: usize) -> Seen {
+        let (Some(ours), Some(theirs)) = (&self.rows, &new.rows) else {
+            return if self.rows.is_none() { self.clone() } else { new };
+        };
+        let fits = self.shape.len() == new.shape.len()
+            && self.shape.iter().zip(&new.shape).enumerate().all(|(at, (a, b))| at == axis || a == b);
+        if !fits {
+            return new;
+        }
+        let mut rows: Vec<usize> = ours.iter().chain(theirs).copied().collect();
+        rows.sort_unstable();
+        rows.dedup();
+        let inner: usize = self.shape[axis + 1..].iter().product();
+        let outer: usize = self.shape[..axis].iter().product();
+        let mut values = Vec::with_capacity(outer * rows.len() * inner);
+        for block in 0..outer {
+            for row in &rows {
+                let from = if ours.contains(row) { self } else { &new };
+                let own = from.rows.as_deref().unwrap_or_default();
+                let place = own.iter().position(|q| q == row).unwrap_or_default();
+                let start = (block * own.len() + place) * inner;
+                values.extend_from_slice(&from.values[start..start + inner]);
+            }
+        }
+        let mut shape = self.shape.clone();
+        shape[axis] = rows.len();
+        Seen { dtype: self.dtype, shape, rows: Some(rows), values }
+    }
+}
+
+fn same_bits(one: &[f64], other: &[f64]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+fn apart(place: Place, one: &[f64], other: &[f64]) -> Wavering {
+    let (mut error, mut energy, mut most) = (0.0, 0.0, 0.0f64);
+    for (a, b) in one.iter().zip(other) {
+        let finite = a.is_finite() && b.is_finite();
+        let d = if a.to_bits() == b.to_bits() {
+            0.0
+        } else if finite {
+            (a - b).abs()
+        } else {
+            f64::INFINITY
+        };
+        (error, most) = (error + d * d, most.max(d));
+        energy += if a.is_finite() { a * a } else { 0.0 };
+    }
+    Wavering { place, nmse: if energy > 0.0 { error / energy } else { error }, max_abs_diff: most }
+}
+
+/// Whether a tap is one whose every row later positions may read.
+pub(crate) fn is_attended(site: Site) -> bool {
+    matches!(site, Site::K | Site::KNorm | Site::KRope | Site::V)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_two_runs_are_joined() {
+        let seen = |rows: Vec<usize>, values: &[f64]| Seen {
+            dtype: DType::F32,
+            shape: vec![2, rows.len(), 1],
+            rows: Some(rows),
+            values: values.to_vec(),
+        };
+        let joined = seen(vec![1, 4], &[1., 4., 11., 14.]).joined(seen(vec![2, 4], &[2., 4., 12., 14.]), 1);
+        assert_eq!((joined.rows.clone(), joined.shape.clone()), (Some(vec![1, 2, 4]), vec![2, 3, 1]));
+        assert_eq!(joined.values, [1., 2., 4., 11., 12., 14.]);
+        assert_eq!(joined.cut(1, &[2, 4]), [2., 4., 12., 14.]);
+    }
+}

@@ -1,0 +1,438 @@
+//! `firstdiff bisect REF --run 'ENGINE'`: where does an engine part, asked for a few taps at a time? Arguments, and the runs one by one.
+
+mod engine;
+mod evidence;
+mod question;
+mod reference;
+mod told;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use firstdiff_compare::{Graph, Options, Place, Profile, Report, Verdict, compare};
+use firstdiff_model::Cache;
+use firstdiff_trace::{Dump, Tap};
+
+use crate::cause::Why;
+use crate::drive::engine::{ANY_STEP, Engine, Failure, Question, Run};
+use crate::drive::evidence::{Evidence, Wavering, size};
+use crate::drive::question::Known;
+use crate::drive::reference::Reference;
+use crate::session::{Judged, Session, ids};
+
+pub(crate) const HELP: &str = "Examples:
+  firstdiff bisect models/TinyLlama --run './engine tinyllama.gguf --prompt-ids 1,403,407'
+  firstdiff bisect golden/llama --run 'python my_engine.py' --timeout 60
+
+The engine is run through the shell, a handful of times. Each time it is told by the environment where to write and what:
+  FIRSTDIFF_DIR    a fresh folder; one .npy a tap, and dump.json, as firstdiff's recorders for Rust, C and Python write them
+  FIRSTDIFF_TAPS   the taps to write: layers.4.h,layers.9.h,final_norm
+  FIRSTDIFF_STEPS  0 is the prompt, n the n-th decode step: 0-3
+  FIRSTDIFF_ROWS   token positions within a step: last, or 5,10
+It should feed the same tokens every time, sample greedily or not at all, and exit with 0. What it writes beside what was asked costs bytes
+and nothing else. The first two runs overlap: where they are not the same bit for bit, that is said, and nothing is blamed.
+
+With a MODEL our own forward is the reference, run for the tokens that the engine's dump.json names (or --tokens); with a REF that dump is.
+Runs are kept in the work folder until there is an answer, so that an interrupted bisection goes on where it was.
+
+Exit code 0: parity. 1: diverged. 2: the engine failed, hung, wrote nothing or wavers; or nothing could be compared.";
+
+/// What `bisect` is asked.
+#[derive(Debug, Args)]
+pub(crate) struct BisectArgs {
+    /// A reference's dump, or a model: a Hugging Face folder, a .gguf, a llama2.c .bin or a MiniMind .json
+    #[arg(value_name = "MODEL|REF")]
+    reference: PathBuf,
+    /// The engine's command line, for the shell
+    #[arg(long, value_name = "COMMAND")]
+    run: String,
+    /// Seconds after which a run that has not ended is stopped, with all it started
+    #[arg(long, default_value_t = 600.0, value_name = "SECONDS")]
+    timeout: f64,
+    /// Folder for the runs; made where it is not there
+    #[arg(long, default_value = "firstdiff-bisect", value_name = "DIR")]
+    work: PathBuf,
+    /// Do not take up an interrupted bisection: run everything again
+    #[arg(long)]
+    fresh: bool,
+    /// In what arithmetic a right engine works: exact, f32, f16, bf16, ggml [default: what its dump.json says, else f32]
+    #[arg(long)]
+    profile: Option<Profile>,
+    /// The type the engine keeps keys and values in, for --profile ggml: f32 or f16 [default: what its dump.json says, else f32]
+    #[arg(long, value_parser = crate::given::cache)]
+    cache: Option<Cache>,
+    /// Token ids the engine is fed, where its dump.json does not say
+    #[arg(long, value_delimiter = ',')]
+    tokens: Option<Vec<u32>>,
+    /// Token ids of its decode steps, where its dump.json does not say
+    #[arg(long, value_delimiter = ',')]
+    decode_tokens: Option<Vec<u32>>,
+    /// Write the result as JSON to this file (- for standard output, instead of the screen)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// A run as it is told of.
+pub(crate) struct Told {
+    question: Question,
+    why: &'static str,
+    kept: bool,
+    seconds: f64,
+    bytes: u64,
+    came: Vec<Place>,
+    /// What it shows.
+    says: String,
+}
+
+/// How a bisection ended.
+pub(crate) enum Outcome {
+    /// With a report on all that was seen.
+    Answer(Box<Judged>),
+    /// Two runs were not the same.
+    Wavers(Wavering),
+    /// A run failed.
+    Failed(Failure),
+}
+
+/// Bisects, prints, and gives the exit code.
+///
+/// # Errors
+/// When something cannot be read, the engine does not do its part, or nothing can be compared.
+pub(crate) fn run(args: BisectArgs) -> Result<u8> {
+    if !(args.timeout > 0.0 && args.timeout < 1e9) {
+        bail!("--timeout {}: a number of seconds above 0 is asked", args.timeout);
+    }
+    let json = args.json.clone();
+    let quiet = json.as_deref() == Some(Path::new("-"));
+    let reference = Reference::open(&args.reference, args.work.join("reference"))?;
+    open_work(&args.work, args.fresh)?;
+    let mut bisection = Bisection::new(args, reference, quiet);
+    bisection.say(&told::heading(&bisection))?;
+    let outcome = bisection.drive()?;
+    if !matches!(outcome, Outcome::Failed(_)) {
+        // What has an answer is not interrupted: the next start begins anew.
+        std::fs::write(bisection.args.work.join(FINISHED), "")?;
+    }
+    if let Some(path) = &json {
+        crate::json::write(path, &told::json(&bisection, &outcome))?;
+    }
+    bisection.say(&told::answer(&bisection, &outcome))?;
+    match &outcome {
+        Outcome::Answer(judged) => match &judged.report.verdict {
+            Verdict::Incomparable(reason) => bail!("incomparable: {reason}"),
+            verdict => Ok(crate::command::exit_code(verdict)),
+        },
+        Outcome::Wavers(wavering) => bail!("{}", told::wavers(wavering)),
+        Outcome::Failed(failure) => bail!("{failure}"),
+    }
+}
+
+const MARK: &str = "firstdiff-bisect.txt";
+const FINISHED: &str = "finished";
+
+/// Makes the work folder, or empties it of what an earlier bisection left, but for the runs of one that was interrupted.
+fn open_work(work: &Path, fresh: bool) -> Result<()> {
+    let strange = work.exists() && !work.join(MARK).exists();
+    if strange && std::fs::read_dir(work).map_or(true, |mut entries| entries.next().is_some()) {
+        bail!("--work {}: holds something else; name a folder that is new or empty", work.display());
+    }
+    let runs = work.join("runs");
+    std::fs::create_dir_all(work).with_context(|| work.display().to_string())?;
+    std::fs::write(work.join(MARK), "Runs of `firstdiff bisect`; may be removed.\n")?;
+    if fresh || work.join(FINISHED).exists() {
+        let _ = std::fs::remove_dir_all(&runs);
+        let _ = std::fs::remove_file(work.join(FINISHED));
+    }
+    for folder in ["evidence", "reference"] {
+        let _ = std::fs::remove_dir_all(work.join(folder));
+    }
+    std::fs::create_dir_all(&runs).with_context(|| runs.display().to_string())
+}
+
+/// An engine, its reference, and what is known so far.
+pub(crate) struct Bisection {
+    args: BisectArgs,
+    engine: Engine,
+    reference: Reference,
+    evidence: Evidence,
+    runs: Vec<Told>,
+    layers: u32,
+    tokens: usize,
+    last_step: u32,
+    /// Bytes of a full dump of the same run.
+    full: f64,
+    profile: Profile,
+    profile_reason: String,
+    confirmed: BTreeSet<Place>,
+    warnings: Vec<String>,
+    quiet: bool,
+}
+
+impl Bisection {
+    fn new(args: BisectArgs, reference: Reference, quiet: bool) -> Bisection {
+        let timeout = Duration::from_secs_f64(args.timeout);
+        let engine = Engine { command: args.run.clone(), timeout, runs: args.work.join("runs") };
+        let layers = reference.extent().0;
+        Bisection {
+            engine,
+            reference,
+            evidence: Evidence::default(),
+            runs: Vec::new(),
+            layers,
+            tokens: 0,
+            last_step: 0,
+            full: 0.0,
+            profile: args.profile.unwrap_or(Profile::F32),
+            profile_reason: String::new(),
+            confirmed: BTreeSet::new(),
+            warnings: Vec::new(),
+            quiet,
+            args,
+        }
+    }
+
+    fn say(&self, text: &crate::screen::Screen) -> Result<()> {
+        if self.quiet { Ok(()) } else { crate::command::print(text.as_str()) }
+    }
+
+    fn drive(&mut self) -> Result<Outcome> {
+        let first = question::first(&self.reference, self.layers, self.reference.extent().1);
+        let (mut question, mut why) = (first.clone(), "whether anything is wrong at the end");
+        let (mut asked, mut absent) = (Vec::new(), BTreeSet::<Tap>::new());
+        let most = question::most_runs(self.layers);
+        loop {
+            let turn = asked.iter().filter(|q| **q == question).count();
+            let run = match self.engine.ask(&question, turn)? {
+                Ok(run) => run,
+                // What else the engine has it may not know how to write: its other runs still tell something.
+                Err(Failure::Others(..)) if asked.len() > 1 => {
+                    absent.extend(&question.taps);
+                    asked.push(question.clone());
+                    match self.next(&mut asked, &mut absent, most, &first)? {
+                        Next::Ask(next) => (question, why) = next,
+                        Next::Done(judged) => return Ok(Outcome::Answer(judged)),
+                    }
+                    continue;
+                }
+                Err(failure) => return Ok(Outcome::Failed(failure)),
+            };
+            asked.push(question.clone());
+            if self.runs.is_empty() {
+                self.settle(&run)?;
+            }
+            let came: BTreeSet<Place> = run
+                .dump
+                .entries()
+                .iter()
+                .map(|e| Place { step: e.step, tap: e.tap })
+                .filter(|p| p.step <= self.last_step)
+                .collect();
+            absent.extend(question.taps.iter().filter(|tap| !came.iter().any(|p| p.tap == **tap)));
+            let bytes = run.dump.entries().iter().map(size).sum();
+            let wavering = self.evidence.absorb(&run, self.tokens, self.last_step)?;
+            let (kept, seconds, came) = (run.kept, run.seconds, came.into_iter().collect());
+            self.runs.push(Told { question: question.clone(), why, kept, seconds, bytes, came, says: String::new() });
+            if let Some(wavering) = wavering {
+                return Ok(Outcome::Wavers(self.earliest(&question, &run, wavering, turn)?));
+            }
+            match self.next(&mut asked, &mut absent, most, &first)? {
+                Next::Ask(next) => (question, why) = next,
+                Next::Done(judged) => return Ok(Outcome::Answer(judged)),
+            }
+        }
+    }
+
+    /// Judges all that was seen, tells of the last run, and decides what to ask.
+    fn next(
+        &mut self,
+        asked: &mut [Question],
+        absent: &mut BTreeSet<Tap>,
+        most: usize,
+        first: &Question,
+    ) -> Result<Next> {
+        let (session, report) = self.judged()?;
+        let says = self.runs.last().map(|run| told::says(run, &report)).unwrap_or_default();
+        let count = self.runs.len();
+        if let Some(last) = self.runs.last_mut().filter(|last| last.says.is_empty()) {
+            last.says = says;
+            let line = told::run_line(count, last);
+            self.say(&line)?;
+        }
+        let mut confirmed = std::mem::take(&mut self.confirmed);
+        let hopeless = matches!(report.verdict, Verdict::Incomparable(_))
+            && report.taps.iter().all(|t| t.metrics.is_none())
+            && !told::unclear(&report);
+        let next = if hopeless {
+            None
+        } else {
+            Known {
+                reference: &self.reference,
+                evidence: &self.evidence,
+                graph: &session.graph,
+                report: &report,
+                absent,
+                confirmed: &mut confirmed,
+                layers: self.layers,
+                tokens: self.tokens,
+                last_step: self.last_step,
+                full: self.full,
+                runs_left: most.saturating_sub(asked.len()),
+            }
+            .next()
+        };
+        self.confirmed = confirmed;
+        let next = next.filter(|(question, _)| !asked.contains(question));
+        if asked.len() < most && !hopeless {
+            if let Some(next) = next {
+                return Ok(Next::Ask(next));
+            }
+            if !self.evidence.repeated {
+                return Ok(Next::Ask((first.clone(), "whether a second run is the same")));
+            }
+        } else if next.is_some() {
+            self.warnings.push(format!("stopped after {most} runs: what is not told apart here a full dump can tell"));
+        }
+        Ok(Next::Done(Box::new(self.conclude(session, report))))
+    }
+
+    /// Compares what was seen with the reference.
+    fn judged(&mut self) -> Result<(Session, Report)> {
+        let candidate = self.evidence.write(&self.args.work.join("evidence"))?;
+        let taps: Vec<Tap> = candidate.entries().iter().map(|e| e.tap).collect();
+        let reference = self.reference.with(&taps)?;
+        let graph: Graph = self.reference.graph(&candidate, self.last_step);
+        let only = candidate.entries().iter().map(|e| Place { step: e.step, tap: e.tap }).collect();
+        let options = Options { only: Some(only), allowed: BTreeMap::new(), ..Options::new(self.profile) };
+        let report = compare(&reference, &candidate, &graph, &options, &mut |_, _| {})?;
+        let profile_reason = self.profile_reason.clone();
+        let session =
+            Session { reference, candidate, graph, options, profile_reason, warnings: Vec::new(), model: None };
+        Ok((session, report))
+    }
+
+    fn conclude(&mut self, mut session: Session, mut report: Report) -> Judged {
+        report.warnings.retain(|warning| !warning.contains("hold some token positions only"));
+        let mut why = None;
+        if let (Some(model), Some(first)) = (self.reference.model(), &report.first) {
+            let inputs_agree = first.unchecked_between.is_empty() && !first.unseen_keys;
+            let cause = crate::cause::beside(model, &session, report.taps[first.index].place, inputs_agree);
+            // That the model is right about what it gave itself says nothing.
+            why = cause.filter(|cause| matches!(cause, Why::Cause { .. }));
+            session.model = Some(model.to_owned());
+        }
+        if self.evidence.rows_ignored {
+            self.warnings
+                .push("the engine writes all token positions whatever FIRSTDIFF_ROWS says: that costs bytes".into());
+        }
+        if self.evidence.taps_ignored {
+            self.warnings.push("the engine writes taps that FIRSTDIFF_TAPS does not name: that costs bytes".into());
+        }
+        report.warnings.extend(self.warnings.iter().cloned());
+        Judged { session, report, why }
+    }
+
+    /// Takes from the first run what the engine is fed and how it counts.
+    fn settle(&mut self, run: &Run) -> Result<()> {
+        let own = run.dump.meta();
+        let due = self.reference.meta().cloned().unwrap_or_default();
+        let fed = |list: &Option<Vec<i64>>| list.as_deref().map(ids).transpose();
+        let asked = self.args.tokens.clone();
+        let told = fed(&own.tokens)?;
+        let reference = fed(&due.tokens)?;
+        for (what, others) in [("--tokens", &asked), ("the reference", &reference)] {
+            if let (Some(told), Some(others)) = (&told, others)
+                && told != others
+            {
+                bail!(
+                    "the engine was fed other tokens ({} of them, by its dump.json) than {what} says ({}): feed both the same",
+                    told.len(),
+                    others.len()
+                );
+            }
+        }
+        let tokens = asked.or(told).or(reference);
+        let decoded = self
+            .args
+            .decode_tokens
+            .clone()
+            .map_or_else(|| fed(&own.decode_tokens), |asked| Ok(Some(asked)))?
+            .unwrap_or_default();
+        let made = run.dump.entries().iter().map(|e| e.step).max().unwrap_or(0);
+        self.last_step = self.reference.extent().1.unwrap_or(ANY_STEP).min(made);
+        if let Some(due) = fed(&due.decode_tokens)?
+            && let Some(at) = due.iter().zip(&decoded).position(|(a, b)| a != b)
+        {
+            self.last_step = self.last_step.min(at as u32);
+            self.warnings.push(format!(
+                "the engine decoded another token than the reference at step {}: only the steps before it are compared",
+                at + 1
+            ));
+        }
+        if self.reference.model().is_some() {
+            let Some(tokens) = tokens.clone() else {
+                bail!("the engine's dump.json does not say which tokens it was fed: say --tokens");
+            };
+            if decoded.len() < self.last_step as usize {
+                bail!(
+                    "the engine made {} decode steps, and {} of their tokens are known: say --decode-tokens",
+                    self.last_step,
+                    decoded.len()
+                );
+            }
+            self.tokens = tokens.len();
+            let Reference::Computed(computed) = &self.reference else { return Ok(()) };
+            let (profile, why) = crate::given::declared(&computed.model, &run.dump)?;
+            (self.profile, self.profile_reason) =
+                self.args.profile.map_or((profile, why), |asked| (asked, "as asked".into()));
+            let cache = own.cache.as_deref().and_then(|told| crate::given::cache(told).ok());
+            let decoded = decoded[..self.last_step as usize].to_vec();
+            self.reference.feed(tokens, decoded, self.profile, self.args.cache.or(cache).unwrap_or_default());
+        } else {
+            self.tokens = self.reference.positions().or(tokens.map(|t| t.len())).unwrap_or(0);
+            let reference = self.reference.with(&[])?;
+            (self.profile, self.profile_reason) = match self.args.profile {
+                Some(asked) => (asked, "as asked".into()),
+                None => crate::session::declared_profile(&reference, &run.dump)?,
+            };
+        }
+        let bytes = run.dump.entries().first().map_or(4, |e| e.dtype.size());
+        self.full = (self.full_elements(&run.dump) * bytes) as f64;
+        Ok(())
+    }
+
+    /// Elements of all taps of the reference, in the steps that are compared.
+    fn full_elements(&self, candidate: &Dump) -> usize {
+        let graph = self.reference.graph(candidate, self.last_step);
+        let places = graph.places().iter().filter(|p| p.step <= self.last_step && self.reference.has(**p));
+        places.map(|p| self.reference.elements(*p, self.tokens)).sum()
+    }
+
+    /// The same question once more: where two runs begin to be different.
+    fn earliest(&mut self, question: &Question, run: &Run, found: Wavering, turn: usize) -> Result<Wavering> {
+        let Ok(again) = self.engine.ask(question, turn + 1)? else { return Ok(found) };
+        let mut two = Evidence::default();
+        two.absorb(run, self.tokens, self.last_step)?;
+        let earlier = two.absorb(&again, self.tokens, self.last_step)?;
+        let (bytes, came) = (again.dump.entries().iter().map(size).sum(), Vec::new());
+        self.evidence.bytes += two.bytes - run.dump.entries().iter().map(size).sum::<u64>();
+        let (kept, seconds, says) = (again.kept, again.seconds, "the same question once more".to_owned());
+        self.runs.push(Told {
+            question: question.clone(),
+            why: "where two runs part",
+            kept,
+            seconds,
+            bytes,
+            came,
+            says,
+        });
+        Ok(earlier.filter(|earlier| earlier.place < found.place).unwrap_or(found))
+    }
+}
+
+enum Next {
+    Ask((Question, &'static str)),
+    Done(Box<Judged>),
+}

@@ -1,0 +1,284 @@
+//! What should the engine be asked next? The fewest taps and rows that tell more, from what is known.
+
+use std::collections::{BTreeSet, HashMap};
+
+use firstdiff_compare::{Graph, Place, Report, Status};
+use firstdiff_trace::{NamedRows, Rows, Site, Tap};
+
+use crate::drive::engine::{ANY_STEP, Question};
+use crate::drive::evidence::{Evidence, is_attended};
+use crate::drive::reference::Reference;
+
+/// Runs that are asked for at most: halving the layers takes its logarithm, and three are for the ends.
+pub(crate) fn most_runs(layers: u32) -> usize {
+    (layers.max(1).next_power_of_two().ilog2() as usize + 3).max(6)
+}
+
+/// Of a full dump's bytes, what one run of a search and all of them together should stay below, in a model of 22 layers or more. A run
+/// costs as much in a model of few layers, of which a full dump is small.
+const ONE_RUN: f64 = 0.0035;
+const ALL_RUNS: f64 = 0.0095;
+const MANY_LAYERS: f64 = 22.0;
+
+/// What is known, and what can be asked.
+pub(crate) struct Known<'a> {
+    pub(crate) reference: &'a Reference,
+    pub(crate) evidence: &'a Evidence,
+    pub(crate) graph: &'a Graph,
+    pub(crate) report: &'a Report,
+    /// Taps that were asked for and did not come.
+    pub(crate) absent: &'a BTreeSet<Tap>,
+    /// Taps whose surroundings were looked at in all rows.
+    pub(crate) confirmed: &'a mut BTreeSet<Place>,
+    pub(crate) layers: u32,
+    pub(crate) tokens: usize,
+    pub(crate) last_step: u32,
+    /// Bytes of a full dump.
+    pub(crate) full: f64,
+    pub(crate) runs_left: usize,
+}
+
+/// How compare begins the reason of what is neither right nor wrong.
+const UNCLEAR: &str = "more than rounding";
+
+const ALL: Rows = Rows::Named(NamedRows::All);
+const LAST: Rows = Rows::Named(NamedRows::Last);
+
+/// The first question: whether anything is wrong at the end, in any step.
+pub(crate) fn first(reference: &Reference, layers: u32, last_step: Option<u32>) -> Question {
+    let ends = [Tap { layer: None, site: Site::FinalNorm }, Tap::layer(layers.saturating_sub(1), Site::H)];
+    let mut taps: Vec<Tap> = ends.into_iter().filter(|&tap| reference.has(Place { step: 0, tap })).collect();
+    if taps.is_empty() {
+        taps.push(Tap { layer: None, site: Site::Logits });
+    }
+    taps.sort();
+    // Of a model nobody knows yet how many steps the engine makes.
+    Question { taps, steps: (0, last_step.unwrap_or(ANY_STEP)), rows: LAST }
+}
+
+impl Known<'_> {
+    /// The next question, and what it is for; nothing where all is said.
+    pub(crate) fn next(&mut self) -> Option<(Question, &'static str)> {
+        match self.suspect() {
+            Some(suspect) => self.toward(suspect),
+            None => self.toward_parity(),
+        }
+    }
+
+    /// The first place that differs, else the first of which nobody can tell.
+    fn suspect(&self) -> Option<usize> {
+        let index = |place: Place| self.graph.places().iter().position(|p| *p == place);
+        if let Some(first) = &self.report.first {
+            return index(self.report.taps[first.index].place);
+        }
+        let unclear = |t: &&firstdiff_compare::TapReport| {
+            t.status == Status::Unchecked && t.reason.as_deref().is_some_and(|reason| reason.starts_with(UNCLEAR))
+        };
+        self.report.taps.iter().find(unclear).and_then(|t| index(t.place))
+    }
+
+    fn any_row(&self, place: Place) -> Option<usize> {
+        (place.step == 0).then(|| self.tokens.saturating_sub(1))
+    }
+
+    fn toward_parity(&self) -> Option<(Question, &'static str)> {
+        let steps = (0, self.last_step);
+        let can = |tap: Tap| self.reference.has(Place { step: 0, tap }) && !self.absent.contains(&tap);
+        let outer = |site| Tap { layer: None, site };
+        let end = [outer(Site::FinalNorm), Tap::layer(self.layers.saturating_sub(1), Site::H)]
+            .into_iter()
+            .find(|&tap| can(tap));
+        let logits = outer(Site::Logits);
+        if can(logits)
+            && !self.evidence.holds(Place { step: 0, tap: logits }, self.any_row(Place { step: 0, tap: logits }))
+        {
+            let taps = end.into_iter().chain([logits]).collect();
+            return Some((Question { taps, steps, rows: LAST }, "whether the head agrees too"));
+        }
+        let end = end.unwrap_or(logits);
+        if !self.evidence.holds(Place { step: 0, tap: end }, None) {
+            return Some((Question { taps: vec![end], steps, rows: ALL }, "whether all positions agree"));
+        }
+        None
+    }
+
+    /// Closes in on the place that differs.
+    fn toward(&mut self, suspect: usize) -> Option<(Question, &'static str)> {
+        let place = self.graph.places()[suspect];
+        let status: HashMap<Place, Status> = self.report.taps.iter().map(|t| (t.place, t.status)).collect();
+        let judged = |i: usize| status.get(&self.graph.places()[i]).is_some_and(|s| s.agrees() || s.differs());
+        let askable = |p: &Place| p.step == place.step && self.reference.has(*p) && !self.absent.contains(&p.tap);
+        let (before, passed) = self.graph.nearest_before(suspect, judged);
+        let low = self.mark(&before, place);
+        let within = |i: &usize| low.is_none_or(|low| *i >= low);
+        let at = |i: usize| self.graph.places()[i];
+        let layers_lie_between =
+            passed.iter().filter(|i| within(i)).any(|&i| at(i).tap.site == Site::H && askable(&at(i)));
+        let rows = self.rows(place, layers_lie_between);
+        let missing = |place: Place| !self.covers(place, &rows);
+        let open: Vec<Place> =
+            passed.iter().filter(|i| within(i)).map(|&i| at(i)).filter(|p| askable(p) && missing(*p)).collect();
+        // What agrees in other rows says nothing of these.
+        let elsewhere: Vec<Place> = before.iter().map(|&i| at(i)).filter(|p| askable(p) && missing(*p)).collect();
+        let streams: Vec<Place> = open.iter().copied().filter(|p| p.tap.site == Site::H).collect();
+        let (mut taps, why) = if !streams.is_empty() {
+            (self.probes(&streams, place, &rows), "between which layers")
+        } else if !open.is_empty() {
+            (self.inside(&open, &rows), "where in between")
+        } else if !elsewhere.is_empty() {
+            (Vec::new(), "whether what it reads agrees there")
+        } else {
+            return self.confirmation(suspect);
+        };
+        taps.extend(elsewhere.iter().map(|p| p.tap));
+        // The same once more, in the rows of the search: an engine that wavers must not be bisected.
+        if !self.evidence.repeated || missing(place) {
+            taps.push(place.tap);
+        }
+        taps.sort();
+        taps.dedup();
+        Some((Question { taps, steps: (place.step, place.step), rows }, why))
+    }
+
+    /// The rows in which the difference is followed: one that differs; where layers are searched, at first the middle one and the last.
+    fn rows(&self, place: Place, search: bool) -> Rows {
+        if place.step > 0 || self.tokens < 3 || self.evidence.rows_ignored {
+            return ALL;
+        }
+        let (middle, last) = (self.tokens / 2, self.tokens - 1);
+        let first = self.report.first.as_ref().filter(|first| self.report.taps[first.index].place == place);
+        let Some(first) = first else { return Rows::List(vec![middle, last]) };
+        let tap = &self.report.taps[first.index];
+        let allowed = tap.allowed.unwrap_or(0.0);
+        let nmse = &first.anatomy.positions;
+        let wrong: Vec<usize> = (0..nmse.len())
+            .filter(|&row| nmse[row] > allowed || nmse[row].is_nan())
+            .map(|row| tap.position(row))
+            .collect();
+        if (search && !self.seen_in_the_middle(middle)) || wrong.is_empty() {
+            return Rows::List(vec![middle, last]);
+        }
+        Rows::List(vec![wrong[(wrong.len() - 1) / 2]])
+    }
+
+    /// Whether anything was looked at in the middle yet: the last position alone hides what only earlier ones show.
+    fn seen_in_the_middle(&self, middle: usize) -> bool {
+        self.graph.places().iter().any(|&place| place.step == 0 && self.evidence.holds(place, Some(middle)))
+    }
+
+    fn covers(&self, place: Place, rows: &Rows) -> bool {
+        match (rows, place.step) {
+            (Rows::List(list), 0) => list.iter().all(|&row| self.evidence.holds(place, Some(row))),
+            _ => self.evidence.holds(place, None),
+        }
+    }
+
+    /// With an engine that writes all rows, values stand for the stream they are made of: nothing before the last that agree is looked at.
+    fn mark(&self, before: &[usize], place: Place) -> Option<usize> {
+        let at = |i: usize| self.graph.places()[i];
+        let last = before.iter().rev().map(|&i| at(i)).find(|p| p.step == place.step && p.tap.site == Site::V)?;
+        let stream = match last.tap.layer?.checked_sub(1) {
+            Some(layer) => Tap::layer(layer, Site::H),
+            None => Tap { layer: None, site: Site::H0 },
+        };
+        self.graph.places().iter().position(|p| *p == Place { tap: stream, ..last })
+    }
+
+    /// The bytes of which shares are taken.
+    fn measure(&self) -> f64 {
+        self.full * (MANY_LAYERS / f64::from(self.layers.max(1))).max(1.0)
+    }
+
+    fn cost(&self, place: Place, rows: &Rows) -> f64 {
+        let bytes = (self.reference.elements(place, self.tokens) * self.evidence.dtype().size()) as f64;
+        match (rows, place.step) {
+            (Rows::List(list), 0) => bytes * list.len() as f64 / self.tokens.max(1) as f64,
+            _ => bytes,
+        }
+    }
+
+    /// Some of the streams, evenly spread; as many as few bytes allow, and as the runs that are left demand.
+    fn probes(&self, streams: &[Place], suspect: Place, rows: &Rows) -> Vec<Tap> {
+        let stand_in = |stream: &Place| {
+            let values = Place { tap: Tap::layer(stream.tap.layer.unwrap_or(0) + 1, Site::V), ..*stream };
+            let narrow = 2.0 * self.cost(values, rows) <= self.cost(*stream, rows);
+            let usable = self.reference.has(values) && !self.absent.contains(&values.tap) && values.tap < suspect.tap;
+            (self.evidence.rows_ignored && narrow && usable && !self.covers(values, rows)).then_some(values)
+        };
+        let values: Vec<Place> = streams.iter().filter_map(stand_in).collect();
+        let from = if values.is_empty() { streams } else { &values[..] };
+        let dearest = from.iter().map(|p| self.cost(*p, rows)).fold(1.0, f64::max);
+        let cheap = (ONE_RUN * self.measure() / dearest) as usize;
+        let even = (f64::from(self.layers).sqrt().ceil() as usize).saturating_sub(1).max(1);
+        let left = self.runs_left.saturating_sub(3).max(1) as f64;
+        let due = ((streams.len() as f64 + 1.0).powf(1.0 / left).ceil() as usize).saturating_sub(1);
+        let count = cheap.clamp(1, even).max(due).min(from.len());
+        (1..=count).map(|n| from[(n * (from.len() + 1) / (count + 1)).clamp(1, from.len()) - 1].tap).collect()
+    }
+
+    /// The taps of a layer: the narrow ones first, the wide ones where only they are left.
+    fn inside(&self, open: &[Place], rows: &Rows) -> Vec<Tap> {
+        let width = |p: &Place| self.reference.elements(*p, self.tokens);
+        let stream = Place { tap: Tap::layer(0, Site::H), ..open[0] };
+        let narrow: Vec<Place> = open.iter().copied().filter(|p| width(p) <= 2 * width(&stream)).collect();
+        let mut from = if narrow.is_empty() { open.to_vec() } else { narrow };
+        if !self.evidence.rows_ignored {
+            return from.iter().map(|p| p.tap).collect();
+        }
+        // The stream after attention parts the layer in two; then what costs least.
+        from.sort_by_key(|p| (p.tap.site != Site::HAttn, width(p)));
+        let (mut taps, mut bytes) = (Vec::new(), 0.0);
+        for place in from {
+            bytes += self.cost(place, rows);
+            if !taps.is_empty() && bytes > ONE_RUN * self.measure() && self.runs_left > 2 {
+                break;
+            }
+            taps.push(place.tap);
+        }
+        taps
+    }
+
+    /// All rows of what lies around the first wrong tap: one row agreeing is not all of them.
+    fn confirmation(&mut self, suspect: usize) -> Option<(Question, &'static str)> {
+        let place = self.graph.places()[suspect];
+        if !self.confirmed.insert(place) {
+            return None;
+        }
+        let at = |i: usize| self.graph.places()[i];
+        let mut list = Vec::new();
+        let reads: Vec<Place> = self.graph.reads(suspect).iter().map(|&i| at(i)).collect();
+        list.extend(reads.iter().copied().filter(|p| is_attended(p.tap.site) && p.tap != place.tap));
+        list.extend(self.stream_before(place));
+        let vital = list.len();
+        list.extend(reads.iter().copied().filter(|p| !is_attended(p.tap.site)));
+        list.push(place);
+        let first = if self.last_step > 0 && place.step > 0 { 0 } else { place.step };
+        let steps = first..=place.step;
+        let open = |tap: Tap| steps.clone().any(|step| !self.evidence.holds(Place { step, tap }, None));
+        let (mut taps, mut bytes) = (Vec::new(), self.evidence.bytes as f64);
+        for (at, p) in list.into_iter().enumerate() {
+            if taps.contains(&p.tap) || self.absent.contains(&p.tap) || !self.reference.has(p) || !open(p.tap) {
+                continue;
+            }
+            let cost: f64 = steps.clone().map(|step| self.cost(Place { step, tap: p.tap }, &ALL)).sum();
+            if at < vital || bytes + cost <= ALL_RUNS * self.measure() {
+                bytes += cost;
+                taps.push(p.tap);
+            }
+        }
+        taps.sort();
+        (!taps.is_empty()).then_some((
+            Question { taps, steps: (first, place.step), rows: ALL },
+            "whether that holds in all positions",
+        ))
+    }
+
+    /// The residual stream that all before `place` has gone into.
+    fn stream_before(&self, place: Place) -> Option<Place> {
+        let before = |p: &&Place| {
+            p.step == place.step && p.tap < place.tap && matches!(p.tap.site, Site::H0 | Site::H | Site::HAttn)
+        };
+        let known = |p: &&Place| self.reference.has(**p) && !self.absent.contains(&p.tap);
+        self.graph.places().iter().filter(before).filter(known).max_by_key(|p| p.tap).copied()
+    }
+}

@@ -1,0 +1,180 @@
+//! What should the engine have written? A dump that is there, or our own forward of a model, run for the taps that are asked for.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use firstdiff_compare::{Graph, Place, Profile, vocabulary_graph};
+use firstdiff_model::{Cache, Model};
+use firstdiff_trace::{Dump, Meta, Site, Tap};
+
+use crate::command::DumpArgs;
+
+/// The reference of a bisection.
+pub(crate) enum Reference {
+    /// A recorded run.
+    Recorded(Box<Dump>),
+    /// A model.
+    Computed(Box<Computed>),
+}
+
+/// A model, and what was computed of it so far.
+pub(crate) struct Computed {
+    path: PathBuf,
+    pub(crate) model: Model,
+    /// Where the dump of the reference is written.
+    folder: PathBuf,
+    taps: BTreeSet<Tap>,
+    tokens: Vec<u32>,
+    decode_tokens: Vec<u32>,
+    profile: Profile,
+    cache: Cache,
+}
+
+impl Reference {
+    /// A dump where there is one at `path`, else the model there.
+    ///
+    /// # Errors
+    /// When it is neither.
+    pub(crate) fn open(path: &Path, folder: PathBuf) -> Result<Reference> {
+        let dump = match Dump::open(path) {
+            Ok(dump) => return Ok(Reference::Recorded(Box::new(dump))),
+            Err(error) => error,
+        };
+        let model = match firstdiff_model::load(path) {
+            Ok(model) => model,
+            // A folder with neither config.json nor weights was meant for a dump.
+            Err(_) if path.is_dir() && !path.join("config.json").exists() => return Err(dump.into()),
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Reference::Computed(Box::new(Computed {
+            path: path.to_owned(),
+            model,
+            folder,
+            taps: BTreeSet::new(),
+            tokens: Vec::new(),
+            decode_tokens: Vec::new(),
+            profile: Profile::F32,
+            cache: Cache::F32,
+        })))
+    }
+
+    /// Settles what the model is fed and in which arithmetic.
+    pub(crate) fn feed(&mut self, tokens: Vec<u32>, decode_tokens: Vec<u32>, profile: Profile, cache: Cache) {
+        if let Reference::Computed(computed) = self {
+            (computed.tokens, computed.decode_tokens) = (tokens, decode_tokens);
+            (computed.profile, computed.cache) = (profile, cache);
+        }
+    }
+
+    /// The reference with at least these taps in it.
+    ///
+    /// # Errors
+    /// When the model cannot be run, or the dump has gone.
+    pub(crate) fn with(&mut self, taps: &[Tap]) -> Result<Dump> {
+        match self {
+            Reference::Recorded(dump) => Ok(Dump::open(dump.path())?),
+            Reference::Computed(computed) => computed.with(taps),
+        }
+    }
+
+    pub(crate) fn meta(&self) -> Option<&Meta> {
+        match self {
+            Reference::Recorded(dump) => Some(dump.meta()),
+            Reference::Computed(_) => None,
+        }
+    }
+
+    pub(crate) fn model(&self) -> Option<&Path> {
+        match self {
+            Reference::Recorded(_) => None,
+            Reference::Computed(computed) => Some(&computed.path),
+        }
+    }
+
+    /// Who reads whom, in steps 0 to `last_step`.
+    pub(crate) fn graph(&self, candidate: &Dump, last_step: u32) -> Graph {
+        match self {
+            Reference::Recorded(dump) => vocabulary_graph(dump, candidate),
+            Reference::Computed(computed) => Graph::new(&crate::session::nodes(&computed.model), 0..=last_step),
+        }
+    }
+
+    /// Whether it has this tap.
+    pub(crate) fn has(&self, place: Place) -> bool {
+        match self {
+            Reference::Recorded(dump) => dump.find(place.tap, place.step).is_some(),
+            Reference::Computed(computed) => computed.model.plan.step(place.tap).is_some(),
+        }
+    }
+
+    /// Layers, and the last step that a dump holds.
+    pub(crate) fn extent(&self) -> (u32, Option<u32>) {
+        match self {
+            Reference::Computed(computed) => (computed.model.plan.dims.layers, None),
+            Reference::Recorded(dump) => {
+                let layers = dump.entries().iter().filter_map(|e| e.tap.layer).max().map_or(0, |layer| layer + 1);
+                (layers, dump.entries().iter().map(|e| e.step).max())
+            }
+        }
+    }
+
+    /// Token positions of the prompt, where a dump shows or says them.
+    pub(crate) fn positions(&self) -> Option<usize> {
+        let Reference::Recorded(dump) = self else { return None };
+        let rows = |site: Site| {
+            move |e: &&firstdiff_trace::Entry| e.step == 0 && e.tap.site == site && e.shape.len() == site.axes().len()
+        };
+        let shown = || {
+            let entry =
+                [Site::H, Site::FinalNorm, Site::H0].iter().find_map(|&site| dump.entries().iter().find(rows(site)))?;
+            entry.shape.first().copied()
+        };
+        dump.meta().tokens.as_ref().map(Vec::len).or_else(shown)
+    }
+
+    /// Elements of a tap, for a prompt of `tokens` tokens.
+    pub(crate) fn elements(&self, place: Place, tokens: usize) -> usize {
+        match self {
+            Reference::Recorded(dump) => dump.find(place.tap, place.step).map_or(0, |e| e.shape.iter().product()),
+            Reference::Computed(computed) => {
+                let (new, keys) = if place.step == 0 { (tokens, tokens) } else { (1, tokens + place.step as usize) };
+                let extent = |axis: &char| match axis {
+                    'T' => new,
+                    'S' => keys,
+                    'C' => computed.model.plan.dims.heads * computed.model.plan.dims.head_dim,
+                    axis => computed.model.plan.dims.extent(*axis).unwrap_or(1),
+                };
+                place.tap.site.axes().iter().map(extent).product()
+            }
+        }
+    }
+}
+
+impl Computed {
+    fn with(&mut self, taps: &[Tap]) -> Result<Dump> {
+        let had = self.taps.len();
+        self.taps.extend(taps.iter().filter(|tap| self.model.plan.step(**tap).is_some()));
+        if self.taps.len() > had || !self.folder.join("dump.json").exists() {
+            let _ = std::fs::remove_dir_all(&self.folder);
+            let names: Vec<String> = self.taps.iter().map(ToString::to_string).collect();
+            let args = DumpArgs {
+                model: self.path.clone(),
+                output: self.folder.clone(),
+                tokens: self.tokens.clone(),
+                decode_tokens: self.decode_tokens.clone(),
+                taps: names.join(","),
+                profile: self.profile,
+                cache: self.cache,
+                json: None,
+            };
+            let profile = crate::given::arithmetic(self.profile, self.cache);
+            if self.taps.is_empty() {
+                bail!("{}: no tap to compute", self.path.display());
+            }
+            crate::command::write_dump(&args, &self.model, profile, &self.folder)
+                .with_context(|| self.path.display().to_string())?;
+        }
+        Ok(Dump::open(&self.folder)?)
+    }
+}

@@ -1,0 +1,266 @@
+//! What is said of a bisection? Each run on a line, the answer as `compare` words it, and what it cost.
+
+use std::collections::BTreeSet;
+
+use firstdiff_compare::{FirstDivergence, Place, Report, Status, TapReport, Verdict, number};
+use firstdiff_trace::Tap;
+use serde_json::{Value, json};
+
+use crate::drive::evidence::Wavering;
+use crate::drive::{Bisection, Outcome, Told};
+use crate::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, divergence, next_step, paint};
+use crate::session::Judged;
+use crate::words::{safe, shorten, taps_in_words};
+
+/// What is bisected, before the first run.
+pub(crate) fn heading(bisection: &Bisection) -> Screen {
+    let mut screen = Screen::default();
+    let args = &bisection.args;
+    screen.line(&format!("reference  {}", safe(&args.reference.to_string_lossy())));
+    screen.line(&format!("engine     {}", safe(&args.run)));
+    screen.line(&paint(DIM, &format!("runs kept  in {} until there is an answer", safe(&args.work.to_string_lossy()))));
+    screen.line("");
+    screen
+}
+
+/// What was asked, what came, and what it shows.
+pub(crate) fn run_line(number: usize, run: &Told) -> Screen {
+    let mut screen = Screen::default();
+    let taps: Vec<String> = run.question.taps.iter().map(ToString::to_string).collect();
+    let rows = match run.question.rows_text().as_str() {
+        "all" => "all positions".to_owned(),
+        "last" => "last position".to_owned(),
+        list if list.contains(',') => format!("positions {}", list.replace(',', ", ")),
+        one => format!("position {one}"),
+    };
+    let steps = match run.question.steps {
+        (0, 0) => String::new(),
+        (first, last) if first == last => format!(", decode step {last}"),
+        (0, _) => ", all steps".to_owned(),
+        (first, last) => format!(", decode steps {first}-{last}"),
+    };
+    let kept = if run.kept { ", kept from before" } else { "" };
+    let cost = paint(DIM, &format!("({}{kept})", in_bytes(run.bytes)));
+    screen.line(&format!("  run {number}  {}; {rows}{steps}  {cost}", shorten(&taps, 6)));
+    screen.line(&format!("         {}", run.says));
+    screen
+}
+
+/// What a run shows, of what it brought.
+pub(crate) fn says(run: &Told, report: &Report) -> String {
+    let of = |wanted: fn(Status) -> bool| -> Vec<Place> {
+        let came = |t: &&TapReport| run.came.contains(&t.place) && wanted(t.status);
+        report.taps.iter().filter(came).map(|t| t.place).collect()
+    };
+    let (right, wrong, open) = (of(Status::agrees), of(Status::differs), of(|s| s == Status::Unchecked));
+    let names = |places: &[Place]| shorten(&by_tap(places, run), 5);
+    let one_tap = |places: &[Place]| places.windows(2).all(|pair| pair[0].tap == pair[1].tap);
+    let verb = |places: &[Place], one: &'static str, many: &'static str| if one_tap(places) { one } else { many };
+    let mut parts = Vec::new();
+    if !right.is_empty() {
+        parts.push(format!("{} {}", names(&right), verb(&right, "agrees", "agree")));
+    }
+    if !wrong.is_empty() {
+        parts.push(paint(BAD, &format!("{} {}", names(&wrong), verb(&wrong, "differs", "differ"))));
+    }
+    if !open.is_empty() {
+        parts.push(paint(WARN, &format!("{} unchecked", names(&open))));
+    }
+    let missing: Vec<String> = run
+        .question
+        .taps
+        .iter()
+        .filter(|tap| !run.came.iter().any(|p| p.tap == **tap))
+        .map(ToString::to_string)
+        .collect();
+    if !missing.is_empty() {
+        parts.push(paint(DIM, &format!("not written: {}", shorten(&missing, 5))));
+    }
+    parts.join("; ")
+}
+
+/// Each tap once, with the steps where these are not all that came.
+fn by_tap(places: &[Place], run: &Told) -> Vec<String> {
+    let mut taps: Vec<Tap> = places.iter().map(|p| p.tap).collect();
+    taps.sort();
+    taps.dedup();
+    let named = |tap: Tap| {
+        let steps = |list: &[Place]| list.iter().filter(|p| p.tap == tap).map(|p| p.step).collect::<Vec<u32>>();
+        let here = steps(places);
+        if here == steps(&run.came) {
+            return tap.to_string();
+        }
+        let steps: Vec<String> = here.iter().map(ToString::to_string).collect();
+        format!("{tap} (step {})", shorten(&steps, 5))
+    };
+    taps.into_iter().map(named).collect()
+}
+
+/// Whether something is neither right nor wrong.
+pub(crate) fn unclear(report: &Report) -> bool {
+    report.taps.iter().any(|t| t.reason.as_deref().is_some_and(|reason| reason.starts_with("more than rounding")))
+}
+
+/// That two runs are not the same.
+pub(crate) fn wavers(wavering: &Wavering) -> String {
+    format!(
+        "the engine is not deterministic: two runs of one command differ at {} (NMSE {}, max |d| {}); nothing is blamed before that is \
+         mended (memory that is not set, a race, sampling; or it was built anew in between: --fresh)",
+        wavering.place,
+        number(wavering.nmse),
+        number(wavering.max_abs_diff)
+    )
+}
+
+/// The answer, and what it cost.
+pub(crate) fn answer(bisection: &Bisection, outcome: &Outcome) -> Screen {
+    let mut screen = Screen::default();
+    let Outcome::Answer(judged) = outcome else {
+        if let Outcome::Wavers(wavering) = outcome {
+            screen.line("");
+            let at = paint(BOLD, &wavering.place.to_string());
+            screen.line(&format!("{} two runs of one command differ at {at}", paint(WARN, "not deterministic:")));
+        }
+        cost(&mut screen, bisection);
+        return screen;
+    };
+    screen.line("");
+    screen.line(&paint(DIM, &format!("judged as  {} ({})", judged.report.profile, bisection.profile_reason)));
+    let report = &judged.report;
+    match (&report.verdict, &report.first) {
+        (Verdict::Incomparable(reason), _) => screen.line(&format!("{} {}", paint(BAD, "incomparable:"), safe(reason))),
+        (Verdict::Diverged, Some(first)) => {
+            divergence(&mut screen, judged, first, &|judged, first, tap| next(bisection, judged, first, tap));
+        }
+        (Verdict::Diverged, None) => screen.line(&paint(BAD, "diverged")),
+        (Verdict::Parity, _) => {
+            let count = report.count(Status::agrees);
+            let text = format!("{} looked at agree: {}", taps_in_words(count), looked_at(bisection, report).join("; "));
+            screen.line(&format!("{} {text}", paint(GOOD, "parity:")));
+            screen.line("  what was not looked at is not known: a full dump and `compare` look at every tap");
+        }
+    }
+    if report.verdict == Verdict::Diverged {
+        screen.line(&format!("  {:<10} {}", "checked", looked_at(bisection, report).join("; ")));
+    }
+    cost(&mut screen, bisection);
+    for warning in &report.warnings {
+        screen.line(&format!("{} {}", paint(WARN, "note:"), safe(warning)));
+    }
+    screen
+}
+
+/// Which taps up to the answer were seen at all positions, and which at some; the last of them, which tell most.
+fn looked_at(bisection: &Bisection, report: &Report) -> Vec<String> {
+    const MOST: usize = 6;
+    let end = report.first.as_ref().map_or(report.taps.len(), |first| first.index + 1);
+    let seen = || report.taps[..end].iter().filter(|t| t.metrics.is_some());
+    let part: BTreeSet<Tap> = seen().filter(|t| t.positions.is_some()).map(|t| t.place.tap).collect();
+    let whole: BTreeSet<Tap> = seen().map(|t| t.place.tap).filter(|tap| !part.contains(tap)).collect();
+    let list = |taps: &BTreeSet<Tap>| {
+        let names: Vec<String> = taps.iter().skip(taps.len().saturating_sub(MOST)).map(ToString::to_string).collect();
+        names.join(", ")
+    };
+    let mut parts = Vec::new();
+    if !whole.is_empty() {
+        parts.push(format!("{}{}", if bisection.tokens > 1 { "at all positions " } else { "" }, list(&whole)));
+    }
+    if !part.is_empty() {
+        parts.push(format!("at some positions {}", list(&part)));
+    }
+    parts
+}
+
+fn next(bisection: &Bisection, judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> String {
+    let evidence = bisection.args.work.join("evidence");
+    let evidence = safe(&evidence.to_string_lossy());
+    if judged.why.is_some() || (first.unchecked_between.is_empty() && bisection.reference.model().is_none()) {
+        return next_step(judged, first, tap);
+    }
+    if let Some(model) = bisection.reference.model() {
+        return format!(
+            "firstdiff explain {} {evidence} says why, where a known mistake gives these numbers",
+            safe(&model.to_string_lossy())
+        );
+    }
+    let names: Vec<String> = first.unchecked_between.iter().map(|p| p.tap.to_string()).collect();
+    format!("have the engine record {}, which it did not write, and bisect again", shorten(&names, 6))
+}
+
+fn cost(screen: &mut Screen, bisection: &Bisection) {
+    if bisection.runs.is_empty() {
+        return;
+    }
+    let count = bisection.runs.len();
+    let runs = if count == 1 { "1 run".to_owned() } else { format!("{count} runs") };
+    let share = match bisection.full > 0.0 {
+        true => format!(": {:.2} % of a full dump ({})", 100.0 * share(bisection), in_bytes(bisection.full as u64)),
+        false => String::new(),
+    };
+    screen.line(&paint(DIM, &format!("{runs}, {}{share}", in_bytes(bisection.evidence.bytes))));
+}
+
+fn share(bisection: &Bisection) -> f64 {
+    bisection.evidence.bytes as f64 / bisection.full
+}
+
+fn in_bytes(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}
+
+/// The result for programs.
+pub(crate) fn json(bisection: &Bisection, outcome: &Outcome) -> Value {
+    let mut value = match outcome {
+        Outcome::Answer(judged) => crate::json::report("bisect", judged),
+        Outcome::Wavers(wavering) => without(&wavers(wavering)),
+        Outcome::Failed(failure) => without(&failure.to_string()),
+    };
+    if let Outcome::Wavers(wavering) = outcome {
+        value["nondeterministic"] = json!({
+            "tap": wavering.place.tap.to_string(), "step": wavering.place.step, "nmse": wavering.nmse,
+            "max_abs_diff": wavering.max_abs_diff,
+        });
+    }
+    value["engine"] = bisection.args.run.clone().into();
+    value["work"] = bisection.args.work.to_string_lossy().into();
+    value["runs"] = bisection.runs.iter().map(run_json).collect();
+    value["bytes"] = bisection.evidence.bytes.into();
+    value["full_bytes"] = (bisection.full as u64).into();
+    if let Outcome::Answer(judged) = outcome {
+        let whole = |t: &&TapReport| t.metrics.is_some() && (t.place.step > 0 || t.positions.is_none());
+        let names = judged
+            .report
+            .taps
+            .iter()
+            .filter(whole)
+            .map(|t| json!({"tap": t.place.tap.to_string(), "step": t.place.step}));
+        value["all_positions"] = names.collect();
+    }
+    value
+}
+
+fn without(reason: &str) -> Value {
+    json!({
+        "schema": 1, "command": "bisect", "verdict": "incomparable", "reason": reason, "first_divergence": null, "taps": [], "warnings": [],
+    })
+}
+
+fn run_json(run: &Told) -> Value {
+    let plain = anstream::adapter::strip_str(&run.says).to_string();
+    json!({
+        "taps": run.question.taps_text(),
+        "steps": run.question.steps_text(),
+        "rows": run.question.rows_text(),
+        "for": run.why,
+        "kept": run.kept,
+        "seconds": run.seconds,
+        "bytes": run.bytes,
+        "written": run.came.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "says": plain,
+    })
+}

@@ -1,0 +1,393 @@
+//! Does `firstdiff bisect --run` find what an engine does wrong, and say what an engine does not do? The engine is this test's own binary:
+//! it copies what it is asked for out of a folder, and shares no code with the recorder.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use firstdiff::trace::Dump;
+use serde_json::Value;
+
+// ---- the engine ----
+
+/// Run by the tests below through the shell: copies taps of the folder ENGINE_FROM as FIRSTDIFF_* asks.
+#[test]
+fn engine() {
+    let Ok(from) = std::env::var("ENGINE_FROM") else { return };
+    let mode = std::env::var("ENGINE_MODE").unwrap_or_default();
+    let count = format!("{from}.count");
+    let runs = fs::read_to_string(&count).map_or(0, |text| text.len());
+    fs::write(&count, "x".repeat(runs + 1)).unwrap();
+    match mode.as_str() {
+        "fails" => {
+            eprintln!("loading\nCUDA error: out of memory");
+            std::process::exit(3);
+        }
+        "fails-late" if runs == 2 => std::process::exit(4),
+        "hangs" => {
+            let _ = Command::new("sleep").arg("60").spawn();
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        "silent" => return,
+        _ => {}
+    }
+    let var = |name: &str| std::env::var(name).unwrap_or_default();
+    let out = PathBuf::from(var("FIRSTDIFF_DIR"));
+    let (taps, steps) = (var("FIRSTDIFF_TAPS"), var("FIRSTDIFF_STEPS"));
+    let rows = if mode == "ignores-rows" { String::new() } else { var("FIRSTDIFF_ROWS") };
+    let (first, last) = match steps.split_once('-') {
+        Some((first, last)) => (first.parse().unwrap(), last.parse().unwrap()),
+        None => steps.parse().map_or((0, u32::MAX), |step| (step, step)),
+    };
+    let mut entries = Vec::new();
+    for file in fs::read_dir(&from).unwrap() {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        let Some(stem) = name.strip_suffix(".npy") else { continue };
+        let (tap, step) = stem.split_once(".step").map_or((stem, 0), |(tap, step)| (tap, step.parse().unwrap()));
+        let wanted = mode == "others" && tap == "h0" || mode != "others" && taps.split(',').any(|wanted| wanted == tap);
+        if !wanted || step < first || step > last {
+            continue;
+        }
+        let raw = fs::read(Path::new(&from).join(&name)).unwrap();
+        let (shape, mut values) = read(&raw);
+        if mode == "wavers" && tap.ends_with(".h") {
+            values.iter_mut().step_by(4).for_each(|byte| *byte ^= runs as u8);
+        }
+        let (shape, values, rows) = cut(tap, shape, values, &rows);
+        fs::write(out.join(&name), npy(&shape, &values)).unwrap();
+        let rows = rows.map_or(String::new(), |rows| format!(", \"rows\": {rows:?}"));
+        entries.push(format!("{{\"tap\": \"{tap}\", \"step\": {step}, \"file\": \"{name}\"{rows}}}"));
+    }
+    let tokens = fs::read_to_string(Path::new(&from).join("tokens.json")).unwrap();
+    fs::write(
+        out.join("dump.json"),
+        format!("{{{tokens}, \"precision\": \"f32\", \"taps\": [{}]}}", entries.join(",")),
+    )
+    .unwrap();
+}
+
+/// Shape and bytes of a .npy of f32, version 1.
+fn read(raw: &[u8]) -> (Vec<usize>, Vec<u8>) {
+    let length = 10 + usize::from(u16::from_le_bytes([raw[8], raw[9]]));
+    let header = String::from_utf8_lossy(&raw[10..length]).into_owned();
+    let shape = header.split_once('(').unwrap().1.split_once(')').unwrap().0;
+    (shape.split(',').filter_map(|n| n.trim().parse().ok()).collect(), raw[length..].to_vec())
+}
+
+fn npy(shape: &[usize], values: &[u8]) -> Vec<u8> {
+    let shape: String = shape.iter().map(|n| format!("{n}, ")).collect();
+    let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}");
+    header += &" ".repeat(64 - (11 + header.len()) % 64);
+    header += "\n";
+    let mut out = b"\x93NUMPY\x01\x00".to_vec();
+    out.extend((header.len() as u16).to_le_bytes());
+    out.extend(header.as_bytes());
+    out.extend(values);
+    out
+}
+
+type Cut = (Vec<usize>, Vec<u8>, Option<Vec<usize>>);
+
+fn cut(tap: &str, mut shape: Vec<usize>, values: Vec<u8>, rows: &str) -> Cut {
+    let axis = usize::from(["qk", "scores", "probs"].iter().any(|site| tap.ends_with(&format!(".{site}"))));
+    let extent = shape[axis];
+    let kept: Vec<usize> = match rows {
+        "" => (0..extent).collect(),
+        "last" => vec![extent - 1],
+        list => list.split(',').filter_map(|row| row.parse().ok()).filter(|row| *row < extent).collect(),
+    };
+    let inner: usize = 4 * shape[axis + 1..].iter().product::<usize>();
+    let blocks = values.chunks(extent * inner);
+    let values =
+        blocks.flat_map(|block| kept.iter().flat_map(move |row| block[row * inner..][..inner].to_vec())).collect();
+    shape[axis] = kept.len();
+    let said = (kept.len() < extent).then_some(kept);
+    (shape, values, said)
+}
+
+// ---- what the engine copies ----
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
+}
+
+/// A fixture as a folder of .npy files, with the tokens of its run.
+fn unpack(fixture: &str, folder: &Path) -> PathBuf {
+    let dump = Dump::open(fixtures().join(fixture)).unwrap();
+    let out = folder.join(Path::new(fixture).file_name().unwrap());
+    fs::create_dir_all(&out).unwrap();
+    for entry in dump.entries() {
+        let values: Vec<u8> =
+            dump.read(entry).unwrap().values().to_f64().iter().flat_map(|x| (*x as f32).to_le_bytes()).collect();
+        let step = if entry.step == 0 { String::new() } else { format!(".step{}", entry.step) };
+        fs::write(out.join(format!("{}{step}.npy", entry.tap)), npy(&entry.shape, &values)).unwrap();
+    }
+    let ids = |ids: &Option<Vec<i64>>| format!("{:?}", ids.clone().unwrap_or_default());
+    let tokens =
+        format!("\"tokens\": {}, \"decode_tokens\": {}", ids(&dump.meta().tokens), ids(&dump.meta().decode_tokens));
+    fs::write(out.join("tokens.json"), tokens).unwrap();
+    out
+}
+
+const LAYERS: usize = 22;
+const T: usize = 14;
+const D: usize = 64;
+
+/// 22 layers of noise: what a model computes does not matter to a search, only who reads whom. From `wrong` on, every tap of the residual
+/// stream and what it feeds is other noise; within its layer only what stands behind it.
+fn noise(folder: &Path, wrong: Option<&str>) -> PathBuf {
+    let name = wrong.map_or("noise".to_owned(), |tap| format!("noise-{tap}"));
+    let out = folder.join(name);
+    fs::create_dir_all(&out).unwrap();
+    let sites = [
+        ("attn_norm", D),
+        ("q", D),
+        ("k", D / 8),
+        ("v", D / 8),
+        ("q_rope", D),
+        ("k_rope", D / 8),
+        ("qk", 0),
+        ("scores", 0),
+        ("probs", 0),
+        ("context", D),
+        ("attn_out", D),
+        ("h_attn", D),
+        ("ffn_norm", D),
+        ("ffn_gate", 5 * D / 2),
+        ("ffn_up", 5 * D / 2),
+        ("ffn_act", 5 * D / 2),
+        ("ffn_out", D),
+        ("h", D),
+    ];
+    // What `v`, `ffn_up` and their like do not read.
+    let beside = |site: &str, wrong: &str| match wrong {
+        "q" | "q_rope" => matches!(site, "k" | "v" | "k_rope"),
+        "k" | "k_rope" => matches!(site, "q" | "v" | "q_rope"),
+        "v" => matches!(site, "q_rope" | "k_rope" | "qk" | "scores" | "probs"),
+        "ffn_gate" => site == "ffn_up",
+        _ => false,
+    };
+    let mut broken = false;
+    let mut seed = 1u64;
+    let mut put = |tap: String, width: usize, broken: bool| {
+        let (heads, width) = if width == 0 { (4, T) } else { (1, width) };
+        let shape = match tap.rsplit('.').next().unwrap() {
+            "q" | "q_rope" => vec![T, 8, width / 8],
+            "k" | "v" | "k_rope" => vec![T, 1, width],
+            _ if heads == 4 => vec![4, T, T],
+            _ => vec![T, width],
+        };
+        seed += 1;
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / 16_777_216.0 - 0.5
+        };
+        let values: Vec<u8> = (0..heads * T * width)
+            .flat_map(|_| (next() * if broken { 1.0 + next() } else { 1.0 }).to_le_bytes())
+            .collect();
+        let values = if broken { values } else { plain(seed, heads * T * width) };
+        fs::write(out.join(format!("{tap}.npy")), npy(&shape, &values)).unwrap();
+    };
+    broken |= wrong == Some("h0");
+    put("h0".into(), D, broken);
+    for layer in 0..LAYERS {
+        for (site, width) in sites {
+            let tap = format!("layers.{layer}.{site}");
+            broken |= wrong == Some(&tap);
+            let spared = wrong
+                .and_then(|wrong| wrong.strip_prefix(&format!("layers.{layer}.")))
+                .is_some_and(|wrong| beside(site, wrong));
+            put(tap, width, broken && !spared);
+        }
+    }
+    broken |= wrong == Some("final_norm");
+    put("final_norm".into(), D, broken);
+    put("logits".into(), 16 * D, broken || wrong == Some("logits"));
+    fs::write(out.join("tokens.json"), format!("\"tokens\": {:?}", (1..=T).collect::<Vec<_>>())).unwrap();
+    out
+}
+
+fn plain(seed: u64, count: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / 16_777_216.0 - 0.5
+    };
+    (0..count).flat_map(|_| next().to_le_bytes()).collect()
+}
+
+// ---- the command ----
+
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn run(&self, reference: &Path, from: &Path, mode: &str, more: &[&str]) -> Output {
+        let _ = fs::remove_file(format!("{}.count", from.display()));
+        self.again(reference, from, mode, more)
+    }
+
+    fn again(&self, reference: &Path, from: &Path, mode: &str, more: &[&str]) -> Output {
+        let engine = format!("'{}' --exact engine --nocapture", std::env::current_exe().unwrap().display());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_firstdiff"));
+        command
+            .arg("bisect")
+            .arg(reference)
+            .args(["--run", &engine])
+            .arg("--work")
+            .arg(self.path().join("work"))
+            .args(more);
+        command.env("ENGINE_FROM", from).env("ENGINE_MODE", mode).output().unwrap()
+    }
+
+    fn json(&self, reference: &Path, from: &Path, mode: &str) -> Value {
+        let output = self.run(reference, from, mode, &["--json", "-"]);
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+    }
+
+    /// Exit code 2, and one line with every word.
+    #[track_caller]
+    fn refuses(&self, output: &Output, words: &[&str]) {
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert_eq!(error.trim_end().lines().count(), 1, "{error}");
+        for word in words {
+            assert!(error.contains(word), "'{word}' is not in: {error}");
+        }
+    }
+}
+
+#[track_caller]
+fn found(report: &Value, tap: &str, step: u64) {
+    let first = &report["first_divergence"];
+    assert_eq!(
+        (&report["verdict"], &first["tap"], &first["step"]),
+        (&"diverged".into(), &tap.into(), &step.into()),
+        "{report:#}"
+    );
+    assert_eq!(first["unchecked_between"], Value::Array(Vec::new()), "{tap}");
+}
+
+#[test]
+fn faults_of_small_models_are_found() {
+    let bench = Bench::new();
+    for (model, fixture, tap, step) in [
+        ("models/llama", "faulty/llama-rope-pairing", "layers.0.q_rope", 0),
+        ("golden/llama-torch", "faulty/llama-rope-pairing", "layers.0.q_rope", 0),
+        ("models/minimind", "faulty/minimind-mask-omitted.npz", "layers.0.scores", 0),
+        ("models/qwen3", "faulty/qwen3-kv-head-map-zero-layer1.npz", "layers.1.qk", 0),
+        ("models/qwen2", "faulty/qwen2-bias-omitted.npz", "layers.0.q", 0),
+        ("models/llama", "faulty/llama-kv-cache-shift.npz", "layers.0.qk", 1),
+    ] {
+        let from = unpack(fixture, bench.path());
+        let report = bench.json(&fixtures().join(model), &from, "");
+        found(&report, tap, step);
+    }
+}
+
+#[test]
+fn parity_is_said_with_what_was_looked_at() {
+    let bench = Bench::new();
+    let from = unpack("golden/llama-torch", bench.path());
+    let output = bench.run(&fixtures().join("models/llama"), &from, "", &[]);
+    let screen = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{screen}");
+    for words in ["parity:", "at all positions", "final_norm", "3 runs", "what was not looked at is not known"] {
+        assert!(screen.contains(words), "'{words}' is not in: {screen}");
+    }
+}
+
+#[test]
+fn twenty_two_layers_take_few_runs_and_bytes() {
+    let bench = Bench::new();
+    let reference = noise(bench.path(), None);
+    for tap in [
+        "h0",
+        "layers.0.q",
+        "layers.4.h_attn",
+        "layers.10.scores",
+        "layers.13.k_rope",
+        "layers.20.ffn_act",
+        "layers.21.h",
+        "logits",
+    ] {
+        let from = noise(bench.path(), Some(tap));
+        let report = bench.json(&reference, &from, "");
+        found(&report, tap, 0);
+        let (runs, bytes, full) = (report["runs"].as_array().unwrap().len(), &report["bytes"], &report["full_bytes"]);
+        let share = bytes.as_f64().unwrap() / full.as_f64().unwrap();
+        assert!(runs <= 8 && share < 0.01, "{tap}: {runs} runs, {share}");
+        let report = bench.json(&reference, &from, "ignores-rows");
+        let runs = report["runs"].as_array().unwrap().len();
+        let share = report["bytes"].as_f64().unwrap() / full.as_f64().unwrap();
+        assert!(runs <= 8 && share < 0.05, "{tap}, rows ignored: {runs} runs, {share}");
+        assert_eq!(report["verdict"], "diverged");
+    }
+}
+
+#[test]
+fn an_engine_that_wavers_is_not_blamed() {
+    let bench = Bench::new();
+    let from = unpack("faulty/llama-rope-pairing", bench.path());
+    let model = fixtures().join("models/llama");
+    bench.refuses(&bench.run(&model, &from, "wavers", &[]), &["not deterministic", "layers.0.h", "max |d|"]);
+    let report = bench.json(&model, &from, "wavers");
+    assert_eq!((&report["verdict"], &report["first_divergence"]), (&"incomparable".into(), &Value::Null));
+    assert_eq!(report["nondeterministic"]["tap"], "layers.0.h");
+}
+
+#[test]
+fn what_an_engine_does_not_do_is_said_as_that() {
+    let bench = Bench::new();
+    let from = unpack("golden/llama-torch", bench.path());
+    let model = fixtures().join("models/llama");
+    bench.refuses(&bench.run(&model, &from, "fails", &[]), &["the engine failed", "3", "CUDA error: out of memory"]);
+    bench.refuses(&bench.run(&model, &from, "silent", &[]), &["wrote nothing", "FIRSTDIFF_DIR"]);
+    bench.refuses(
+        &bench.run(&model, &from, "others", &[]),
+        &["none of the taps asked for (layers.1.h,final_norm)", "but h0"],
+    );
+    let began = Instant::now();
+    bench.refuses(&bench.run(&model, &from, "hangs", &["--timeout", "0.5"]), &["did not end within 0.5 s"]);
+    assert!(began.elapsed() < Duration::from_secs(20), "what it started is stopped too");
+    let report = bench.json(&model, &from, "fails");
+    assert_eq!((&report["command"], &report["verdict"]), (&"bisect".into(), &"incomparable".into()));
+    fs::create_dir(bench.path().join("mine")).unwrap();
+    fs::write(bench.path().join("mine/thesis.txt"), "").unwrap();
+    let other = bench.path().join("mine");
+    let output = bench.run(&model, &from, "", &["--work", other.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(other.join("thesis.txt").exists());
+}
+
+#[test]
+fn an_interrupted_bisection_goes_on() {
+    let bench = Bench::new();
+    let from = unpack("faulty/llama-rope-pairing", bench.path());
+    let model = fixtures().join("models/llama");
+    // Its third run fails; the second start takes the first two from where they are kept.
+    bench.refuses(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
+    let output = bench.again(&model, &from, "", &["--json", "-"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    found(&report, "layers.0.q_rope", 0);
+    let kept: Vec<bool> = report["runs"].as_array().unwrap().iter().map(|run| run["kept"] == true).collect();
+    assert_eq!(kept[..3], [true, true, false]);
+    // It has an answer now: the next one begins anew. So does --fresh.
+    let report: Value = serde_json::from_slice(&bench.again(&model, &from, "", &["--json", "-"]).stdout).unwrap();
+    assert!(report["runs"].as_array().unwrap().iter().all(|run| run["kept"] == false));
+    bench.refuses(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
+    let report: Value =
+        serde_json::from_slice(&bench.again(&model, &from, "", &["--fresh", "--json", "-"]).stdout).unwrap();
+    assert!(report["runs"].as_array().unwrap().iter().all(|run| run["kept"] == false));
+}

@@ -1,0 +1,128 @@
+//! What of a run is recorded? The taps, steps and token positions asked for, as `FIRSTDIFF_TAPS`, `_STEPS` and `_ROWS` name them.
+
+use std::ops::RangeInclusive;
+
+use crate::meta::{NamedRows, Rows};
+use crate::tap::{Site, Tap};
+
+/// What is asked for; by default everything.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) taps: String,
+    steps: Vec<RangeInclusive<u64>>,
+    rows: Rows,
+    /// The lists as they were given, for the one who asks why nothing was recorded.
+    told: String,
+}
+
+impl Default for Wanted {
+    fn default() -> Wanted {
+        Wanted { taps: "*".into(), steps: Vec::new(), rows: Rows::Named(NamedRows::All), told: String::new() }
+    }
+}
+
+impl Wanted {
+    /// These steps only: numbers and ranges, `0,2-5`; no text is every step.
+    pub(crate) fn only_steps(&mut self, text: &str) -> Result<(), String> {
+        self.steps = if text.is_empty() { Vec::new() } else { steps(text)? };
+        self.note("FIRSTDIFF_STEPS", text);
+        Ok(())
+    }
+
+    /// These token positions of every step only: `all`, `last`, or a list; no text is all.
+    pub(crate) fn only_rows(&mut self, text: &str) -> Result<(), String> {
+        self.rows = if text.is_empty() { Rows::Named(NamedRows::All) } else { text.parse()? };
+        self.note("FIRSTDIFF_ROWS", text);
+        Ok(())
+    }
+
+    fn note(&mut self, name: &str, text: &str) {
+        if !text.is_empty() {
+            self.told += &format!(" {name}='{text}'");
+        }
+    }
+
+    pub(crate) fn has(&self, tap: Tap, step: u32) -> bool {
+        (self.steps.is_empty() || self.steps.iter().any(|range| range.contains(&u64::from(step))))
+            && tap.matches(&self.taps)
+    }
+
+    /// The positions to keep of a tensor of `tokens` positions, where fewer than all. None: the whole tensor, also where the position
+    /// axis cannot be told, in a shape that is not the vocabulary's or whose first two axes are of one length.
+    pub(crate) fn positions(&self, site: Site, shape: &[usize], tokens: Option<usize>) -> Option<(usize, Vec<usize>)> {
+        let axis = site.position_axis();
+        let extent = *shape.get(axis).filter(|_| shape.len() == site.axes().len() && shape[0] != shape[1])?;
+        let mut kept = match &self.rows {
+            Rows::Named(NamedRows::All) => return None,
+            Rows::Named(NamedRows::Last) => vec![extent.checked_sub(1)?],
+            Rows::List(list) => list.iter().copied().filter(|&row| row < extent).collect(),
+        };
+        kept.sort_unstable();
+        kept.dedup();
+        (tokens.is_none_or(|tokens| tokens == extent) && kept.len() < extent).then_some((axis, kept))
+    }
+
+    /// What was asked for, where that is not everything.
+    pub(crate) fn in_words(&self) -> Option<String> {
+        let less = self.taps != "*" || !self.told.is_empty();
+        less.then(|| format!("FIRSTDIFF_TAPS='{}'{}", self.taps, self.told))
+    }
+}
+
+fn steps(text: &str) -> Result<Vec<RangeInclusive<u64>>, String> {
+    let number = |digits: &str| {
+        let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+        // A number too large for any step names none.
+        plain.then(|| digits.parse().unwrap_or(u64::MAX))
+    };
+    let range = |part: &str| {
+        let part = part.trim_start_matches(' ');
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (number(first)?, number(last)?);
+        (first <= last).then_some(first..=last)
+    };
+    let all: Option<Vec<_>> = text.split(',').map(range).collect();
+    all.ok_or_else(|| format!("'{text}' is no list of steps such as 0,2-5"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_steps() {
+        let mut wanted = Wanted::default();
+        let has =
+            |wanted: &Wanted| (0..8).filter(|&step| wanted.has("h0".parse().unwrap(), step)).collect::<Vec<u32>>();
+        assert_eq!(has(&wanted).len(), 8);
+        for (text, due) in
+            [("0", &[0][..]), ("0,2-3", &[0, 2, 3]), (" 1, 6-99999999999999999999", &[1, 6, 7]), ("007", &[7])]
+        {
+            wanted.only_steps(text).unwrap();
+            assert_eq!(has(&wanted), due, "{text}");
+        }
+        for bad in ["3-", "-1", "x", "0,", ",0", "3-2", "0 ", "0;1", "1-2-3", "+1", " "] {
+            assert!(wanted.only_steps(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn positions_are_cut_only_where_their_axis_is_known() {
+        let mut wanted = Wanted::default();
+        assert_eq!(wanted.positions(Site::H, &[5, 8], None), None);
+        wanted.only_rows("last").unwrap();
+        assert_eq!(wanted.positions(Site::H, &[5, 8], None), Some((0, vec![4])));
+        assert_eq!(wanted.positions(Site::Probs, &[2, 5, 5], Some(5)), Some((1, vec![4])));
+        for (site, shape) in
+            [(Site::H, &[1, 5, 8][..]), (Site::Q, &[5, 16]), (Site::Q, &[5, 5, 8]), (Site::H, &[8]), (Site::H, &[1, 8])]
+        {
+            assert_eq!(wanted.positions(site, shape, None), None, "{shape:?}");
+        }
+        assert_eq!(wanted.positions(Site::Q, &[2, 5, 8], Some(5)), None, "two tokens are not the prompt");
+        wanted.only_rows("4,0,9").unwrap();
+        assert_eq!(wanted.positions(Site::H, &[5, 8], Some(5)), Some((0, vec![0, 4])));
+        wanted.only_rows("9").unwrap();
+        assert_eq!(wanted.positions(Site::H, &[5, 8], Some(5)), Some((0, vec![])));
+        assert!(wanted.only_rows("first").is_err() && wanted.only_rows("1,").is_err());
+    }
+}
