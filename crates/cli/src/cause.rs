@@ -74,6 +74,7 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree
         tokens,
         decode_tokens,
         rows: session.options.rows.clone(),
+        reading: session.reading.clone(),
     };
     let given = args.open().ok()?;
     let explanation = quickly(&given).ok()?;

@@ -10,6 +10,8 @@ use firstdiff_model::{Cache, Model, Profile};
 use firstdiff_trace::{DType, Dump, Rows, Site};
 use half::{bf16, f16};
 
+use crate::reading::{ReadingArgs, one_of};
+
 /// A model, a candidate, and how to judge it.
 #[derive(Debug, Args)]
 pub(crate) struct CandidateArgs {
@@ -33,6 +35,8 @@ pub(crate) struct CandidateArgs {
     /// Token positions the candidate holds: all, last, or 0,3,7
     #[arg(long)]
     pub(crate) rows: Option<Rows>,
+    #[command(flatten)]
+    pub(crate) reading: ReadingArgs,
 }
 
 /// `f32` or `f16`.
@@ -63,6 +67,8 @@ pub(crate) struct Given {
     pub(crate) named: Named,
     pub(crate) why: String,
     pub(crate) options: Options,
+    /// What should be said beside the judge's own warnings.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl CandidateArgs {
@@ -73,7 +79,12 @@ impl CandidateArgs {
     pub(crate) fn open(self) -> Result<Given> {
         let args = self;
         let model = firstdiff_model::load(&args.model)?;
-        let dump = Dump::open(&args.candidate)?;
+        let dump = args.reading.open(&args.candidate)?;
+        let count = if model.prompts.len() > 1 { Some(model.prompts.len()) } else { dump.batch() };
+        let (dump, warnings) = match count.or(args.reading.sequence.map(|_| 1)) {
+            Some(count) if needs_cutting(&dump, &model, count) => one_of(dump, args.reading.sequence, count)?,
+            _ => (dump, Vec::new()),
+        };
         let (named, why) = match args.profile {
             Some(profile) => (profile, "as asked".to_owned()),
             None => declared(&model, &dump)?,
@@ -83,7 +94,8 @@ impl CandidateArgs {
             (None, Some(told)) => self::cache(told).unwrap_or_default(),
             (None, None) => Cache::default(),
         };
-        let told = given(&args.tokens, told_tokens(&args.tokens, &dump).as_deref(), "tokens")?;
+        let own = model.prompts.get(args.reading.sequence.unwrap_or(0)).filter(|_| fits(&dump, &model)).cloned();
+        let told = given(&args.tokens, told_tokens(&args.tokens, &dump).as_deref(), "tokens")?.or(own);
         let decoded =
             given(&args.decode_tokens, dump.meta().decode_tokens.as_deref(), "decode-tokens")?.unwrap_or_default();
         let (tokens, tokens_are_known, decode_tokens) = match told {
@@ -112,7 +124,25 @@ impl CandidateArgs {
         let profile = arithmetic(named, cache);
         let rows = args.rows.clone();
         let options = Options { profile, tokens, tokens_are_known, decode_tokens, rows };
-        Ok(Given { path: args.model, model, dump, named, why, options })
+        Ok(Given { path: args.model, model, dump, named, why, options, warnings })
+    }
+}
+
+impl Given {
+    /// What had to be assumed to read the candidate, and what of it is not used.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let mut notes = crate::session::notes(&[&self.dump]);
+        notes.extend(self.warnings.iter().cloned());
+        if let Some(first) = self.dump.parts().first() {
+            let precision = first.precision().map_or("in part".to_owned(), |p| format!("with {p}"));
+            let count = self.dump.parts().len();
+            let word = if count == 1 { "tap is" } else { "taps are" };
+            notes.push(format!(
+                "{count} {word} known {precision} only ({} ...): `compare` uses them, this command does not",
+                first.tap
+            ));
+        }
+        notes
     }
 }
 
@@ -140,6 +170,18 @@ fn given(asked: &Option<Vec<u32>>, told: Option<&[i64]>, what: &str) -> Result<O
         }
         (asked, told) => Ok(asked.clone().or(told)),
     }
+}
+
+/// Whether the dump is one of `count` sequences: where its shapes show a batch, or its flat tensors hold as many as the model's own prompts.
+fn needs_cutting(dump: &Dump, model: &Model, count: usize) -> bool {
+    dump.batch().is_some()
+        || (positions(dump, model).ok() == Some(model.prompts.iter().map(Vec::len).sum()) && count > 1)
+}
+
+/// Whether the dump holds as many positions as the model's own prompt has, so that it may be a run of that.
+fn fits(dump: &Dump, model: &Model) -> bool {
+    let length = model.prompts.first().map(Vec::len);
+    length.is_some() && positions(dump, model).ok() == length && dump.meta().tokens.is_none()
 }
 
 /// How many positions the prefill has, by the tap that holds most.

@@ -92,6 +92,7 @@ fn anatomy(anatomy: &Anatomy) -> Value {
         "heads": anatomy.heads,
         "channels": anatomy.channels,
         "factor": anatomy.factor.map(|(factor, remaining)| json!({"factor": factor, "remaining_nmse": remaining})),
+        "ranks": anatomy.ranks.iter().map(|r| json!({"rank": r.name, "part": r.part, "nmse": r.nmse, "right": r.right})).collect::<Vec<_>>(),
         "undone_by": anatomy.undone_by.iter().map(|u| json!({
             "change": u.change.to_string(), "residual_nmse": u.residual_nmse,
         })).collect::<Vec<_>>(),

@@ -52,7 +52,8 @@ pub(crate) struct Session {
 pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
     let (verbose, json) = (args.verbose, args.json.clone());
     let given = args.of.open()?;
-    let Explanation { replay, findings, .. } = cause::quickly(&given)?;
+    let Explanation { mut replay, findings, .. } = cause::quickly(&given)?;
+    replay.warnings.extend(given.notes());
     let session = Session { given, verbose, replay, findings };
     let verdict = session.verdict();
     if let Some(path) = &json {

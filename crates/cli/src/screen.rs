@@ -409,6 +409,9 @@ fn where_in_the_tensor(screen: &mut Screen, report: &Report, tap: &TapReport, an
     if anatomy.heads.len() > 1 {
         screen.line(&format!("  {:<10} {}", "heads", group(&anatomy.heads, allowed, "head", |head| head)));
     }
+    if let Some(text) = anatomy.ranks_in_words() {
+        screen.line(&format!("  {:<10} {}", "ranks", safe(&text)));
+    }
     if let Some(text) = concentrated(&anatomy.channels, &anatomy.channel_nmse, allowed) {
         let name = if matches!(tap.place.tap.site.axes().last(), Some('S')) { "keys" } else { "channels" };
         screen.line(&format!("  {name:<10} {text}"));

@@ -6,6 +6,7 @@ use firstdiff_trace::{Dump, Entry, Site};
 
 use crate::pair::{Layout, MASKED, Operand, Pair, position_axis};
 use crate::shapes::permuted_index;
+use crate::shards::{RankError, in_words};
 
 /// The error of one tap, taken apart.
 #[derive(Clone, Debug, Default)]
@@ -20,8 +21,17 @@ pub struct Anatomy {
     pub channel_nmse: Vec<f64>,
     /// The best constant factor, and the NMSE that remains once it is divided out.
     pub factor: Option<(f64, f64)>,
+    /// The error of each rank's part, where the candidate was joined of ranks.
+    pub ranks: Vec<RankError>,
     /// Simple changes that leave no more than rounding, the least first.
     pub undone_by: Vec<Undone>,
+}
+
+impl Anatomy {
+    /// Which rank is wrong, in words: `rank1 (heads 4-7) wrong (NMSE 0.7); rank0 (heads 0-3) right`.
+    pub fn ranks_in_words(&self) -> Option<String> {
+        in_words(&self.ranks)
+    }
 }
 
 /// A simple change that turns the reference into the candidate, to rounding.
@@ -226,6 +236,7 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
         channels: sums.shares(),
         channel_nmse: sums.by_channel(),
         factor,
+        ranks: Vec::new(),
         undone_by,
     }
 }

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use firstdiff_trace::{Dump, DumpError, Entry, Rows, Site, Tap};
+use firstdiff_trace::{Dump, DumpError, Entry, Rows, Site};
 
 use crate::anatomy::{self, Anatomy, Undone};
 use crate::graph::{Graph, Place, op_of};
-use crate::judge::{Allowance, Difference, Judgement, Outcome, judge};
+use crate::judge::{Allowance, Judgement, Outcome};
 use crate::laid::{Laid, name_of};
-use crate::pair::{Layout, Misfit, Operand, Pair, position_axis};
+use crate::pair::{Layout, Operand, position_axis};
 use crate::probe::blind_spots;
 use crate::profile::{Extent, Profile, allowed_nmse, storage_nmse};
 use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict};
@@ -57,7 +57,25 @@ pub(crate) struct Judged {
     pub(crate) positions: Option<Vec<usize>>,
     pub(crate) layout: Layout,
     /// How it stands if nothing confirms the layout; `None` where the layout needs no confirming.
-    pub(crate) plain: Option<Judgement>,
+    pub(crate) plain: Option<Plain>,
+    /// What was compared of it, where not all.
+    pub(crate) part: Option<Seen>,
+}
+
+/// What was compared of a tap that is known in part.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    /// How much, and how exactly it was printed.
+    pub(crate) words: String,
+    /// The places of the elements.
+    pub(crate) elements: Arc<[usize]>,
+}
+
+/// How a tap stands as it is.
+pub(crate) enum Plain {
+    Judged(Box<Judgement>),
+    /// It cannot be laid against the reference.
+    Misfit(String),
 }
 
 impl Found {
@@ -115,14 +133,18 @@ pub fn compare(
         let here = run.look(place)?;
         found.push(run.with_inheritance(&found, index, here)?);
     }
-    run.settle_layouts(&mut found);
-    run.report(found)
+    run.settle_layouts(&mut found)?;
+    let replicas = run.check_replicas(&mut found)?;
+    let mut report = run.report(found)?;
+    report.warnings.splice(0..0, replicas);
+    Ok(report)
 }
 
 /// The vocabulary's own graph over the taps and steps of both dumps.
 pub fn vocabulary_graph(reference: &Dump, candidate: &Dump) -> Graph {
-    let entries = reference.entries().iter().chain(candidate.entries());
-    Graph::of_vocabulary(entries.map(|e| Place { step: e.step, tap: e.tap }))
+    let entries = reference.entries().iter().chain(candidate.entries()).map(|e| Place { step: e.step, tap: e.tap });
+    let parts = reference.parts().iter().chain(candidate.parts()).map(|p| Place { step: p.step, tap: p.tap });
+    Graph::of_vocabulary(entries.chain(parts))
 }
 
 fn extent(reference: &Dump, graph: &Graph) -> Extent {
@@ -139,12 +161,23 @@ fn prompt(reference: &Dump) -> usize {
     reference.meta().tokens.as_ref().map(Vec::len).or_else(shown).unwrap_or(0)
 }
 
+/// One line on the taps that agree as far as they are known.
+fn in_part(taps: &[TapReport]) -> Option<String> {
+    let known = taps.iter().filter(|tap| tap.elements.is_some() && tap.status.agrees());
+    let (count, first) = (known.clone().count(), known.clone().next()?);
+    let which = first.reason.as_deref().unwrap_or_default();
+    Some(format!(
+        "{count} of the taps that agree were compared in part ({}: {which}); the rest of them is unchecked",
+        first.place
+    ))
+}
+
 pub(crate) struct Run<'a> {
     pub(crate) reference: &'a Dump,
     pub(crate) candidate: &'a Dump,
     pub(crate) graph: &'a Graph,
     pub(crate) options: &'a Options,
-    extent: Extent,
+    pub(crate) extent: Extent,
     /// Why the steps do not stand for the same token positions, where they do not.
     misaligned: Option<String>,
 }
@@ -155,9 +188,22 @@ impl Run<'_> {
         if self.options.only.as_ref().is_some_and(|only| !only.contains(&place)) {
             return Ok(Found::Nothing);
         }
-        let Place { step, tap } = place;
-        let (left, right) = match (self.reference.find(tap, step), self.candidate.find(tap, step)) {
+        let parts = [self.reference, self.candidate].map(|dump| dump.find_part(place.tap, place.step));
+        let (left, right) = match self.both(place) {
             (Some(left), Some(right)) => (left, right),
+            _ if self.misaligned.is_some() => return Ok(Found::Misfit("its step stands for other tokens".into())),
+            (left, right) if parts.iter().any(Option::is_some) => {
+                return match (left, right, parts) {
+                    (Some(left), None, [_, Some(part)]) => self.look_at_part(place, &left, part, true),
+                    (None, Some(right), [Some(part), _]) => self.look_at_part(place, &right, part, false),
+                    (_, _, [Some(left), Some(right)]) => Ok(self.look_at_parts(place, left, right)),
+                    (_, _, [None, _]) => Ok(Found::Unchecked("not in the reference".into())),
+                    _ => Ok(Found::Unchecked("not in the candidate".into())),
+                };
+            }
+            (Some(_), None) | (None, Some(_)) if self.apart(place).is_some() => {
+                return Ok(Found::Misfit(self.apart(place).unwrap_or_default()));
+            }
             (Some(_), None) => return Ok(Found::Unchecked("not in the candidate".into())),
             (None, Some(_)) => return Ok(Found::Unchecked("not in the reference".into())),
             (None, None) => return Ok(Found::Nothing),
@@ -168,114 +214,17 @@ impl Run<'_> {
         if self.misaligned.is_some() {
             return Ok(Found::Misfit("its step stands for other tokens".into()));
         }
-        let (reference, candidate) = (self.reference.read(left)?, self.candidate.read(right)?);
-        let (reference, candidate) = (reference.values(), candidate.values());
-        let pair = match self.pair(left, &reference, right, &candidate) {
-            Ok(pair) if pair.is_empty() => return Ok(Found::Misfit("it has no elements".into())),
-            Ok(pair) => pair,
-            Err(Misfit::NoRows) => {
-                return Ok(Found::Unchecked("it holds none of the token positions asked for".into()));
-            }
-            Err(Misfit::Shapes(reason)) => return Ok(Found::Misfit(reason)),
-        };
-        Ok(self.judge(&pair, &Allowance::own(self.allowed(place, left, right))))
-    }
-
-    /// Lays the two sides of `place` together, in a layout that was found, and hands them on with what the table allows.
-    pub(crate) fn with_pair<X>(
-        &self,
-        place: Place,
-        layout: &Layout,
-        then: impl FnOnce(&Pair<'_>, f64) -> X,
-    ) -> Result<Option<X>, DumpError> {
-        let find = |dump: &Dump| dump.find(place.tap, place.step).cloned();
-        let (Some(left), Some(right)) = (find(self.reference), find(self.candidate)) else { return Ok(None) };
         let (reference, candidate) = (self.reference.read(&left)?, self.candidate.read(&right)?);
         let (reference, candidate) = (reference.values(), candidate.values());
-        let Ok(pair) = self.pair(&left, &reference, &right, &candidate) else { return Ok(None) };
-        let own = self.allowed(place, &left, &right);
-        let other = pair.other_row_orders().into_iter().find(|reading| reading.layout() == layout);
-        Ok(Some(then(other.as_ref().unwrap_or(&pair), own)))
+        Ok(self.lay(&left, &reference, &right, &candidate).judge(&Allowance::own(self.allowed(place, &left, &right))))
     }
 
-    fn pair<'b>(
-        &self,
-        left: &'b Entry,
-        reference: &'b firstdiff_trace::Values<'b>,
-        right: &'b Entry,
-        candidate: &'b firstdiff_trace::Values<'b>,
-    ) -> Result<Pair<'b>, Misfit> {
-        let left_side = Operand { values: reference, shape: &left.shape, rows: left.rows.as_ref() };
-        let right_side = Operand { values: candidate, shape: &right.shape, rows: right.rows.as_ref() };
-        let pair = Pair::new(left.tap.site, &left_side, &right_side, self.options.rows.as_ref());
-        let pair = pair?;
-        Ok(match self.heads(left) {
-            Some(heads) => pair.with_heads(heads),
-            None => pair,
-        })
-    }
-
-    /// How many heads are merged in a context, by the reference's taps of the same layer.
-    fn heads(&self, context: &Entry) -> Option<usize> {
-        let shape = |site, axis: usize| {
-            let entry = self.reference.find(Tap { site, ..context.tap }, context.step)?;
-            entry.shape.get(axis).copied().filter(|_| entry.shape.len() == 3)
-        };
-        [(Site::Q, 1), (Site::QRope, 1), (Site::Probs, 0), (Site::Qk, 0)]
-            .into_iter()
-            .find_map(|(site, axis)| shape(site, axis))
-    }
-
-    fn allowed(&self, place: Place, left: &Entry, right: &Entry) -> f64 {
+    pub(crate) fn allowed(&self, place: Place, left: &Entry, right: &Entry) -> f64 {
         let stored = [left.dtype, right.dtype];
         match self.options.allowed.get(&place) {
             Some(measured) => measured + stored.map(storage_nmse).iter().sum::<f64>(),
             None => allowed_nmse(self.options.profile, place.tap, self.extent, stored),
         }
-    }
-
-    pub(crate) fn judge(&self, pair: &Pair<'_>, allowed: &Allowance) -> Found {
-        let profile = self.options.profile;
-        let judgement = judge(pair, profile, allowed);
-        let shape = pair.shape().to_vec();
-        let positions = pair.positions().map(<[usize]>::to_vec);
-        let layout = pair.layout().clone();
-        if let Layout::Permuted(_) = layout {
-            let plain = Outcome::Differs(Difference::Layout { what: layout.to_string() });
-            let plain = judgement.outcome.agrees().then(|| Judgement { outcome: plain, ..judgement.clone() });
-            return Found::Judged(Box::new(Judged { judgement, shape, positions, layout, plain }));
-        }
-        if let Some(swapped) = pair.heads_first().filter(|_| !judgement.outcome.agrees()) {
-            let other = judge(&swapped, profile, allowed);
-            if other.outcome.agrees() {
-                let (layout, plain) = (swapped.layout().clone(), Some(judgement));
-                return Found::Judged(Box::new(Judged { judgement: other, shape, positions, layout, plain }));
-            }
-        }
-        if !judgement.outcome.agrees() {
-            let stride = (pair.len() / 4096).max(1);
-            for reading in pair.other_row_orders() {
-                if reading.sampled_nmse(stride) > 1e3 * allowed.whole(profile) {
-                    continue;
-                }
-                let other = judge(&reading, profile, allowed);
-                let differs = matches!(judgement.outcome, Outcome::Differs(_));
-                if differs && other.outcome == Outcome::Unclear {
-                    return Found::Judged(Box::new(Judged { judgement: other, shape, positions, layout, plain: None }));
-                }
-                if other.outcome.agrees() {
-                    let layout = reading.layout().clone();
-                    return Found::Judged(Box::new(Judged {
-                        judgement: other,
-                        shape,
-                        positions,
-                        layout,
-                        plain: Some(judgement),
-                    }));
-                }
-            }
-        }
-        Found::Judged(Box::new(Judged { judgement, shape, positions, layout, plain: None }))
     }
 
     fn report(&self, found: Vec<Found>) -> Result<Report, DumpError> {
@@ -289,12 +238,12 @@ impl Run<'_> {
         if self.options.only.is_none() {
             taps.extend(self.strangers(&known));
         }
-        let unnamed: Vec<String> = self.reference.unnamed().iter().chain(self.candidate.unnamed()).cloned().collect();
+        let runs = self.laid().map_or([self.reference, self.candidate], |laid| laid.runs.each_ref().map(|run| &**run));
+        let unnamed: Vec<String> = runs.iter().flat_map(|run| run.unnamed()).cloned().collect();
         let verdict = self.verdict(&found, &taps, first.is_some());
         warnings.extend(self.amplified(&found));
-        if let Some(orders) = undone_orders(&found) {
-            warnings.push(orders);
-        }
+        warnings.extend(undone_orders(&found));
+        warnings.extend(in_part(&taps));
         let first = match first {
             Some(index) => {
                 let at = places.iter().position(|&i| i == index).unwrap_or_default();
@@ -343,14 +292,28 @@ impl Run<'_> {
                 TapReport { reason: found.unchecked(), ..blank }
             }
             Found::Judged(judged) => {
-                let Judged { judgement, shape, positions, layout, .. } = &**judged;
+                let Judged { judgement, shape, positions, layout, part, .. } = &**judged;
                 let reason = match (&judgement.outcome, layout) {
+                    (Outcome::Differs(difference), Layout::Stored(stored)) => {
+                        Some(format!("{difference} (read so: {stored})"))
+                    }
                     (Outcome::Differs(difference), _) => Some(difference.to_string()),
                     (_, Layout::Same) => None,
                     (_, layout) => Some(format!("{layout}; undone")),
                 };
+                let partly = part.as_ref().map(|part| part.words.clone());
+                let reason = [partly, reason].into_iter().flatten().reduce(|part, reason| format!("{part}; {reason}"));
+                let elements = part.as_ref().map(|part| part.elements.clone());
                 let (metrics, allowed) = (Some(judgement.metrics), Some(judgement.allowed));
-                TapReport { reason, metrics, allowed, shape: shape.clone(), positions: positions.clone(), ..blank }
+                TapReport {
+                    reason,
+                    metrics,
+                    allowed,
+                    shape: shape.clone(),
+                    positions: positions.clone(),
+                    elements,
+                    ..blank
+                }
             }
         }
     }
@@ -432,9 +395,9 @@ impl Run<'_> {
         let places = self.graph.places();
         let (before, between) = self.graph.nearest_before(index, |i| found[i].is_judged());
         let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
-        let nmse = match &found[index] {
-            Found::Judged(judged) => judged.judgement.metrics.nmse().unwrap_or(f64::INFINITY),
-            _ => f64::INFINITY,
+        let (nmse, layout) = match &found[index] {
+            Found::Judged(judged) => (judged.judgement.metrics.nmse().unwrap_or(f64::INFINITY), &judged.layout),
+            _ => (f64::INFINITY, &Layout::Same),
         };
         let harmless = !after.is_empty() && after.iter().all(|&i| found[i].agrees());
         Ok(FirstDivergence {
@@ -444,7 +407,7 @@ impl Run<'_> {
             unchecked_between: between.iter().map(|&i| places[i]).collect(),
             harmless_from: after.first().filter(|_| harmless).map(|&i| places[i]),
             unseen_keys: self.unseen_keys(found, index, &before, &between),
-            anatomy: self.anatomy(places[index], nmse)?,
+            anatomy: self.anatomy(places[index], layout, nmse)?,
         })
     }
 
@@ -455,9 +418,10 @@ impl Run<'_> {
         between.iter().chain([&index]).any(attends) && before.iter().any(partial)
     }
 
-    fn anatomy(&self, place: Place, nmse: f64) -> Result<Anatomy, DumpError> {
-        let found = self.with_pair(place, &Layout::Same, |pair, own| anatomy::anatomy(pair, 4.0 * own))?;
+    fn anatomy(&self, place: Place, layout: &Layout, nmse: f64) -> Result<Anatomy, DumpError> {
+        let found = self.with_pair(place, layout, |pair, own| anatomy::anatomy(pair, 4.0 * own))?;
         let mut anatomy = found.unwrap_or_default();
+        anatomy.ranks = self.by_rank(place, layout)?;
         if let Some(other) = self.other_tap(place, nmse)? {
             anatomy.undone_by.insert(0, other);
         }

@@ -62,7 +62,9 @@ impl Run<'_> {
             return Ok(here);
         }
         let reads = self.reads(found, &before)?;
-        let judged = self.with_pair(place, &Layout::Same, |pair, own| {
+        let judged = self.with_overlay(place, |laid, own| {
+            let as_it_stands = laid.under(&Layout::Same).or_else(|| laid.under(&first.layout));
+            let Some(pair) = &as_it_stands else { return Ok(None) };
             let mut inherited = match direct {
                 true => inherited(pair, &Metrics::over(&pair.row_metrics()), &reads),
                 false => over_a_range(pair, own, &reads, profile),
@@ -71,12 +73,12 @@ impl Run<'_> {
                 let (x, layout) = (self.graph.places()[*x], found_layout(&found[before[0]]));
                 inherited.passed(self.with_pair(x, layout, |x, _| through_norm(x, pair))?.flatten());
             }
-            Ok(self.judge(pair, &Allowance { own, fresh, inherited }))
+            Ok(Some(laid.judge(&Allowance { own, fresh, inherited })))
         })?;
         // What differs behind what is unclear is no clearer, unless it is far more than that would explain.
         let unclear = |&i: &usize| if let Some(Found::Unclear(nmse)) = found.get(i) { *nmse } else { 0.0 };
         let explained = range_growth(profile) * between.iter().map(unclear).fold(0.0, f64::max);
-        Ok(match judged.transpose()?.unwrap_or(here) {
+        Ok(match judged.transpose()?.flatten().unwrap_or(here) {
             Found::Judged(judged) if judged.judgement.is_unclear(explained) => {
                 Found::Unclear(judged.judgement.metrics.nmse().unwrap_or(f64::INFINITY))
             }

@@ -238,8 +238,11 @@ impl<'a> Side<'a> {
 /// Reads tensors of a dump, and keeps some: a step of many positions is read once for each of its cells.
 struct Reader {
     dump: Arc<Dump>,
-    kept: Mutex<(usize, HashMap<(Tap, u32), Tensor>)>,
+    kept: Mutex<Kept>,
 }
+
+/// Tensors that are kept, and their bytes.
+type Kept = (usize, HashMap<(Tap, u32), Tensor>);
 
 /// Bytes of tensors that are kept at the most.
 const KEPT: usize = 256 << 20;

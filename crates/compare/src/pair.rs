@@ -4,12 +4,13 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use firstdiff_trace::{Rows, Site, Values as Stored};
+use firstdiff_trace::{QkRows, Rows, Site, Values as Held};
 use rayon::prelude::*;
 
 use crate::metrics::{Metrics, Values};
+use crate::readings::Stored;
 use crate::rows::{Selected, positions_apart, select_rows};
-use crate::shapes::{match_shapes, permuted_index};
+use crate::shapes::match_shapes;
 
 /// How the candidate's memory was read to line it up with the reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,10 +21,24 @@ pub enum Layout {
     Reshaped,
     /// Axes in another order, as its own shape shows: axis i of the reference is axis `.0[i]` of the candidate.
     Permuted(Vec<usize>),
+    /// In another order, or padded, as its content shows.
+    Stored(Stored),
     /// Q or K rows in the other RoPE order: the candidate's for adjacent pairs, the reference's for halves.
     CandidateAdjacent,
     /// Q or K rows in the other RoPE order: the candidate's for halves, the reference's for adjacent pairs.
     CandidateHalf,
+}
+
+impl Layout {
+    /// The RoPE order of the candidate's rows of Q and K, where it is not the reference's.
+    pub(crate) fn rows(&self) -> Option<QkRows> {
+        match self {
+            Layout::CandidateAdjacent => Some(QkRows::Adjacent),
+            Layout::CandidateHalf => Some(QkRows::Half),
+            Layout::Stored(stored) => stored.rows(),
+            Layout::Same | Layout::Reshaped | Layout::Permuted(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for Layout {
@@ -32,6 +47,7 @@ impl fmt::Display for Layout {
             Layout::Same => f.write_str("same layout"),
             Layout::Reshaped => f.write_str("same memory under another shape"),
             Layout::Permuted(order) => write!(f, "its axes are permuted: the reference's are its {order:?}"),
+            Layout::Stored(stored) => stored.fmt(f),
             Layout::CandidateAdjacent => f.write_str(
                 "rows of each head are in GGUF's order (adjacent RoPE pairs), the reference's in Hugging Face's",
             ),
@@ -56,7 +72,7 @@ pub(crate) type IndexMap = Arc<dyn Fn(usize) -> usize + Send + Sync>;
 /// One side's elements, with the place of each element of the pair in it.
 #[derive(Clone)]
 pub(crate) struct Side<'a> {
-    pub(crate) values: &'a Stored<'a>,
+    pub(crate) values: &'a Held<'a>,
     pub(crate) map: Option<IndexMap>,
 }
 
@@ -89,9 +105,10 @@ pub struct Pair<'a> {
 }
 
 /// A tensor as one side of a comparison.
+#[derive(Clone, Copy)]
 pub struct Operand<'a> {
     /// Its elements.
-    pub values: &'a Stored<'a>,
+    pub values: &'a Held<'a>,
     /// Its shape.
     pub shape: &'a [usize],
     /// The token positions it holds, where fewer than all.
@@ -128,6 +145,17 @@ impl<'a> Pair<'a> {
         Ok(Pair { site, shape, reference: left.side, candidate: side, layout, merged_heads: None, positions })
     }
 
+    /// Two sides that are seen in `shape`, the reference's.
+    pub(crate) fn laid(
+        site: Site,
+        shape: Vec<usize>,
+        reference: Side<'a>,
+        candidate: Side<'a>,
+        layout: Layout,
+    ) -> Pair<'a> {
+        Pair { site, shape, reference, candidate, layout, merged_heads: None, positions: None }
+    }
+
     /// The site compared.
     pub fn site(&self) -> Site {
         self.site
@@ -161,6 +189,11 @@ impl<'a> Pair<'a> {
     /// The candidate's element `index`.
     pub fn candidate(&self, index: usize) -> f64 {
         self.candidate.get(index)
+    }
+
+    /// Where the candidate holds element `index`.
+    pub(crate) fn place(&self, index: usize) -> usize {
+        self.candidate.map.as_ref().map_or(index, |map| map(index))
     }
 
     /// The token position, within the step, of row `row` of the position axis.
@@ -208,16 +241,6 @@ impl<'a> Pair<'a> {
     /// The pair with the candidate's elements at `map` of each element's place.
     pub fn candidate_at(&self, layout: Layout, map: impl Fn(usize) -> usize + Send + Sync + 'static) -> Pair<'a> {
         Pair { candidate: self.candidate.clone().after(Arc::new(map)), layout, ..self.clone() }
-    }
-
-    /// \[H,T,d\] under the shape \[T,H,d\], where T = H and the shape cannot tell.
-    pub fn heads_first(&self) -> Option<Pair<'a>> {
-        let square = self.shape.len() == 3 && self.shape[0] == self.shape[1] && position_axis(self.site) == 0;
-        (square && self.layout == Layout::Same).then(|| {
-            let order = vec![1, 0, 2];
-            let map = permuted_index(&self.shape, &order);
-            self.candidate_at(Layout::Permuted(order), move |at| map(at))
-        })
     }
 
     /// The other readings of Q and K that a RoPE in the other pairing would explain.
@@ -291,16 +314,16 @@ impl<'a> Pair<'a> {
 }
 
 /// The elements of a stored tensor, borrowed for the metrics.
-pub(crate) fn borrow<'a>(values: &'a Stored<'_>) -> Values<'a> {
+pub(crate) fn borrow<'a>(values: &'a Held<'_>) -> Values<'a> {
     match values {
-        Stored::F64(Cow::Borrowed(v)) => Values::F64(v),
-        Stored::F64(Cow::Owned(v)) => Values::F64(v),
-        Stored::F32(Cow::Borrowed(v)) => Values::F32(v),
-        Stored::F32(Cow::Owned(v)) => Values::F32(v),
-        Stored::F16(Cow::Borrowed(v)) => Values::F16(v),
-        Stored::F16(Cow::Owned(v)) => Values::F16(v),
-        Stored::BF16(Cow::Borrowed(v)) => Values::BF16(v),
-        Stored::BF16(Cow::Owned(v)) => Values::BF16(v),
+        Held::F64(Cow::Borrowed(v)) => Values::F64(v),
+        Held::F64(Cow::Owned(v)) => Values::F64(v),
+        Held::F32(Cow::Borrowed(v)) => Values::F32(v),
+        Held::F32(Cow::Owned(v)) => Values::F32(v),
+        Held::F16(Cow::Borrowed(v)) => Values::F16(v),
+        Held::F16(Cow::Owned(v)) => Values::F16(v),
+        Held::BF16(Cow::Borrowed(v)) => Values::BF16(v),
+        Held::BF16(Cow::Owned(v)) => Values::BF16(v),
     }
 }
 
@@ -339,8 +362,8 @@ mod tests {
 
     use super::*;
 
-    fn stored(values: &[f64]) -> Stored<'static> {
-        Stored::F64(Cow::Owned(values.to_vec()))
+    fn stored(values: &[f64]) -> Held<'static> {
+        Held::F64(Cow::Owned(values.to_vec()))
     }
 
     fn count(n: usize) -> Vec<f64> {

@@ -89,19 +89,32 @@ pub struct TapReport {
     pub shape: Vec<usize>,
     /// The token positions of the step that were compared, where fewer than all.
     pub positions: Option<Vec<usize>>,
+    /// The places of the elements that were compared, where it is known in part.
+    pub elements: Option<std::sync::Arc<[usize]>>,
 }
 
 impl TapReport {
     /// A tap that nobody looked at.
     pub(crate) fn unchecked(place: Place, op: String) -> TapReport {
-        let (reason, metrics, allowed) = (None, None, None);
-        TapReport { place, op, status: Status::Unchecked, reason, metrics, allowed, shape: Vec::new(), positions: None }
+        let (reason, metrics, allowed, positions, elements) = (None, None, None, None, None);
+        TapReport {
+            place,
+            op,
+            status: Status::Unchecked,
+            reason,
+            metrics,
+            allowed,
+            shape: Vec::new(),
+            positions,
+            elements,
+        }
     }
 
     /// Index along every axis of the largest difference, in a tensor of all the step's token positions.
     pub fn max_at(&self) -> Option<Vec<usize>> {
         let peak = self.metrics?.max_abs_diff()?;
-        let mut at = crate::judge::unravel(peak.index, &self.shape);
+        let index = self.elements.as_ref().map_or(Some(peak.index), |elements| elements.get(peak.index).copied())?;
+        let mut at = crate::judge::unravel(index, &self.shape);
         let axis = crate::pair::position_axis(self.place.tap.site);
         if let Some(row) = at.get_mut(axis) {
             *row = self.position(*row);

@@ -1,30 +1,123 @@
 //! Is another layout the dump's own, or the mistake? Settled by what follows, once every tap is judged.
 
-use firstdiff_trace::{QkRows, Site, Tap};
+use firstdiff_trace::{DumpError, QkRows, Site, Tap};
 
-use crate::first::{Found, Run};
+use crate::first::{Found, Judged, Plain, Run};
 use crate::graph::Place;
-use crate::pair::Layout;
+use crate::judge::Allowance;
+use crate::overlay::Overlay;
+use crate::pair::{Layout, Pair};
+use crate::readings::Stored;
 
 impl Run<'_> {
     /// A layout explains a difference away only if what follows agrees; what nothing confirms is judged as it stands.
-    pub(crate) fn settle_layouts(&self, found: &mut [Found]) {
+    pub(crate) fn settle_layouts(&self, found: &mut [Found]) -> Result<(), DumpError> {
+        let before: Vec<Option<Layout>> = found.iter().map(|here| agreeing_layout(here).cloned()).collect();
+        let (mut unsettled, mut customs) = (Vec::new(), Vec::new());
         for index in (0..found.len()).rev() {
-            if found[index].provisional().is_some()
-                && !self.confirmed(found, index)
-                && let Found::Judged(judged) = &mut found[index]
-                && let Some(plain) = judged.plain.take()
-            {
-                judged.judgement = plain;
-                judged.layout = Layout::Same;
+            let Some(layout) = found[index].provisional().cloned() else { continue };
+            let site = self.graph.places()[index].tap.site;
+            match layout {
+                Layout::Stored(stored) if self.followed(found, &before, index, &stored)? => {
+                    customs.push((site, stored))
+                }
+                Layout::Stored(stored) => {
+                    let plain = as_it_stands(&found[index]);
+                    unsettled.push((index, stored, std::mem::replace(&mut found[index], plain)));
+                }
+                _ if self.confirmed(found, index) => {}
+                _ => found[index] = as_it_stands(&found[index]),
             }
         }
+        for (index, stored, otherwise) in unsettled {
+            let site = self.graph.places()[index].tap.site;
+            if customs.iter().any(|(at, custom)| same_custom((site, &stored), (*at, custom))) {
+                found[index] = otherwise;
+            }
+        }
+        self.measure_in_custom(found, &customs)
+    }
+
+    /// Whether an operation that cannot have made its output of misplaced values reads the tap and agrees.
+    fn followed(
+        &self,
+        found: &[Found],
+        before: &[Option<Layout>],
+        index: usize,
+        stored: &Stored,
+    ) -> Result<bool, DumpError> {
+        if stored.rows().is_some() && !self.confirmed(found, index) {
+            return Ok(false);
+        }
+        let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
+        for i in after {
+            let site = self.graph.places()[i].tap.site;
+            let along = matches!(&before[i], Some(Layout::Stored(theirs)) if theirs.order() == stored.order());
+            let says = match &before[i] {
+                // Misplaced alike on both sides of an operation that takes each value by itself: what reads that one says.
+                Some(_) if along && keeps_places(site) => found[i].agrees() && found[i].provisional().is_some(),
+                Some(_) => true,
+                None => self.starts_right(i, stored, found)?,
+            };
+            if says {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether a rotation that differs is right in this order at position 0, where every rotation is none: of misplaced values it would not be.
+    fn starts_right(&self, index: usize, stored: &Stored, found: &[Found]) -> Result<bool, DumpError> {
+        let place = self.graph.places()[index];
+        if !matches!(place.tap.site, Site::QRope | Site::KRope) || place.step > 0 || !found[index].is_judged() {
+            return Ok(false);
+        }
+        let right = |laid: &Overlay<'_>, own: f64| {
+            let same =
+                |pair: &Pair<'_>| matches!(pair.layout(), Layout::Stored(theirs) if theirs.order() == stored.order());
+            laid.others().into_iter().filter(same).any(|pair| {
+                let rows = pair.nmse_by_position();
+                rows.len() > 1 && pair.heads().is_some_and(|heads| heads > 1) && rows[0] <= 100.0 * own
+            })
+        };
+        Ok(self.with_overlay(place, right)?.unwrap_or(false))
+    }
+
+    /// What differs is measured in the order that the dump has there, where others show it: else the error could not be read.
+    fn measure_in_custom(&self, found: &mut [Found], customs: &[(Site, Stored)]) -> Result<(), DumpError> {
+        let padded: Vec<Stored> = found.iter().filter_map(agreeing_layout).filter_map(padded).cloned().collect();
+        if customs.is_empty() && padded.is_empty() {
+            return Ok(());
+        }
+        for (index, here) in found.iter_mut().enumerate() {
+            let place = self.graph.places()[index];
+            let off = match here {
+                Found::Judged(judged) if judged.judgement.outcome.agrees() || judged.plain.is_some() => continue,
+                Found::Judged(judged) if judged.layout == Layout::Same || judged.layout == Layout::Reshaped => {
+                    judged.judgement.metrics.nmse()
+                }
+                Found::Misfit(_) => None,
+                _ => continue,
+            };
+            let custom = |stored: &Stored| {
+                let ordered = customs.iter().any(|(at, custom)| same_custom((place.tap.site, stored), (*at, custom)));
+                let pads = stored.pads_positions();
+                (pads || stored.moves())
+                    && (!stored.moves() || ordered)
+                    && (!pads || padded.iter().any(|other| other.same_positions(stored)))
+            };
+            let in_custom = |laid: &Overlay<'_>, own: f64| laid.in_custom(off, &Allowance::own(own), custom);
+            if let Some(other) = self.with_overlay(place, in_custom)?.flatten() {
+                *here = other;
+            }
+        }
+        Ok(())
     }
 
     fn confirmed(&self, found: &[Found], index: usize) -> bool {
         let Some(layout) = found[index].provisional() else { return true };
-        let rotated = matches!(layout, Layout::CandidateAdjacent | Layout::CandidateHalf);
-        if rotated && self.declared() == Some(layout.clone()) {
+        let rotated = layout.rows().is_some();
+        if rotated && self.declared() == layout.rows() {
             return true;
         }
         if self.customary(found, index, layout) {
@@ -42,7 +135,9 @@ impl Run<'_> {
             let other = Place { tap: Tap { site: partner, ..place.tap }, ..place };
             let other = self.graph.places().iter().position(|p| *p == other).map(|at| &found[at]);
             match other {
-                Some(Found::Judged(theirs)) if theirs.judgement.outcome.agrees() => return theirs.layout == *layout,
+                Some(Found::Judged(theirs)) if theirs.judgement.outcome.agrees() => {
+                    return theirs.layout.rows() == layout.rows();
+                }
                 Some(Found::Judged(_)) => return false,
                 _ => {}
             }
@@ -72,27 +167,88 @@ impl Run<'_> {
     fn same_order(&self, found: &[Found], index: usize, layout: &Layout) -> bool {
         let site = self.graph.places()[index].tap.site;
         let rotated = matches!(site, Site::QNorm | Site::KNorm | Site::QRope | Site::KRope);
-        !rotated || matches!(&found[index], Found::Judged(theirs) if theirs.layout == *layout)
+        !rotated || matches!(&found[index], Found::Judged(theirs) if theirs.layout.rows() == layout.rows())
     }
 
-    /// The layout of Q and K that the two dumps declare.
-    fn declared(&self) -> Option<Layout> {
-        match (self.reference.meta().qk_rows?, self.candidate.meta().qk_rows?) {
-            (QkRows::Half, QkRows::Adjacent) => Some(Layout::CandidateAdjacent),
-            (QkRows::Adjacent, QkRows::Half) => Some(Layout::CandidateHalf),
-            _ => None,
-        }
+    /// The candidate's order of the rows of Q and K, where the two dumps declare different ones.
+    fn declared(&self) -> Option<QkRows> {
+        let (ours, theirs) = (self.reference.meta().qk_rows?, self.candidate.meta().qk_rows?);
+        (ours != theirs).then_some(theirs)
     }
 }
 
-/// One line on the row orders that were undone.
-pub(crate) fn undone_orders(found: &[Found]) -> Option<String> {
-    let mut undone = found.iter().filter_map(Found::provisional);
-    let first = undone.next()?;
-    Some(match first {
-        Layout::CandidateAdjacent | Layout::CandidateHalf => {
-            format!("Q and K: {first}; undone in {} taps", undone.filter(|l| *l == first).count() + 1)
+/// The layout in which a tap agrees.
+fn agreeing_layout(found: &Found) -> Option<&Layout> {
+    match found {
+        Found::Judged(judged) if judged.judgement.outcome.agrees() => Some(&judged.layout),
+        _ => None,
+    }
+}
+
+/// A tap as it is without the layout that nothing confirmed.
+fn as_it_stands(found: &Found) -> Found {
+    let Found::Judged(judged) = found else { return Found::Nothing };
+    match &judged.plain {
+        Some(Plain::Misfit(reason)) => Found::Misfit(reason.clone()),
+        Some(Plain::Judged(plain)) => {
+            let (shape, positions) = (judged.shape.clone(), judged.positions.clone());
+            let judgement = (**plain).clone();
+            Found::Judged(Box::new(Judged {
+                judgement,
+                shape,
+                positions,
+                layout: Layout::Same,
+                plain: None,
+                part: judged.part.clone(),
+            }))
         }
-        other => format!("{other}; undone, as what follows agrees"),
-    })
+        None => Found::Nothing,
+    }
+}
+
+/// A layout with more token positions than the reference has.
+fn padded(layout: &Layout) -> Option<&Stored> {
+    match layout {
+        Layout::Stored(stored) if stored.pads_positions() => Some(stored),
+        _ => None,
+    }
+}
+
+/// Whether an operation takes each value, or each head of a position, by itself: of misplaced values it makes misplaced ones.
+fn keeps_places(site: Site) -> bool {
+    use Site::{FfnAct, H, HAttn, KNorm, Probs, QNorm, RouterProbs, Scores};
+    matches!(site, QNorm | KNorm | Scores | Probs | RouterProbs | FfnAct | HAttn | H)
+}
+
+/// Whether a dump that stores one site so is likely to store the other so.
+fn same_custom((site, stored): (Site, &Stored), (at, custom): (Site, &Stored)) -> bool {
+    let heads = |site: Site| matches!(site.axes(), ['T', 'H' | 'K', 'd']);
+    // A context is where heads are merged: in their order it is the mistake, unless others of its kind show that it is not.
+    let kind = site == at
+        || (heads(site) && heads(at))
+        || (site.axes().len() == 2 && at.axes().len() == 2 && site != Site::Context);
+    let rows = stored.rows().is_none() || stored.rows() == custom.rows();
+    rows && ((kind && stored.order() == custom.order()) || (stored.reversed(site) && custom.reversed(at)))
+}
+
+/// What was undone, a line for each layout.
+pub(crate) fn undone_orders(found: &[Found]) -> Vec<String> {
+    let mut counts: Vec<(&Layout, usize)> = Vec::new();
+    let said = |layout: &&Layout| !matches!(layout, Layout::Same | Layout::Reshaped);
+    for layout in found.iter().filter_map(agreeing_layout).filter(said) {
+        match counts.iter_mut().find(|(known, _)| *known == layout) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((layout, 1)),
+        }
+    }
+    let taps = |count: usize| if count == 1 { "1 tap".to_owned() } else { format!("{count} taps") };
+    let line = |(layout, count): &(&Layout, usize)| match layout {
+        Layout::CandidateAdjacent | Layout::CandidateHalf => format!("Q and K: {layout}; undone in {}", taps(*count)),
+        Layout::Stored(stored) if !stored.moves() => format!("{layout}: so read in {}", taps(*count)),
+        _ => format!("{layout}; undone in {}, as what follows agrees", taps(*count)),
+    };
+    const MOST: usize = 4;
+    let more = counts.len().saturating_sub(MOST);
+    let lines = counts.iter().take(MOST).map(line);
+    lines.chain((more > 0).then(|| format!("{more} other layouts were undone too"))).collect()
 }

@@ -57,7 +57,9 @@ pub(crate) fn moved_keys(pair: &Pair<'_>, allowed: f64) -> Option<Undone> {
         }
         if error == 0.0 { 0.0 } else { error / energy }
     };
-    let first = (0..keys).find(|&key| !(off(key, key) <= allowed))?;
+    // A NaN is off too.
+    let agrees = |key: usize| off(key, key) <= allowed;
+    let first = (0..keys).find(|&key| !agrees(key))?;
     let seen = (first..keys).filter(|&key| column(key).any(|at| pair.reference(at) > MASKED)).max()?;
     let empty = |key: usize| column(key).all(|at| pair.candidate(at) == 0.0 || pair.candidate(at) <= MASKED);
     for by in [-1i64, 1, -2, 2] {

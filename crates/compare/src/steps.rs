@@ -124,10 +124,13 @@ fn leading(entry: &Entry) -> Option<usize> {
     }
 }
 
+/// Step and elements of every flat tensor of a tap.
+type Sizes = BTreeMap<(Option<u32>, Site), Vec<(u32, usize)>>;
+
 /// Flat tensors: a step has as many times the elements of the smallest step as it has positions, if that one has a single position.
 fn of_vectors(dump: &Dump, last: usize) -> Vec<Option<usize>> {
     let flat = |entry: &&Entry| entry.shape.len() == 1 && position_axis(entry.tap.site) == 0 && last > 0;
-    let mut sizes: BTreeMap<(Option<u32>, Site), Vec<(u32, usize)>> = BTreeMap::new();
+    let mut sizes: Sizes = BTreeMap::new();
     for entry in dump.entries().iter().filter(flat) {
         let Tap { layer, site } = entry.tap;
         sizes.entry((layer, site)).or_default().push((entry.step, entry.shape[0]));

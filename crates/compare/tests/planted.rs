@@ -93,16 +93,28 @@ fn zero_reference_and_zero_candidate() {
     assert!(undone(&report).contains(&&Change::ZeroTail(53)));
 }
 
+/// The memory of \[H,T,d\] under the shape \[T,H,d\].
+fn heads_first(values: &mut [f32]) {
+    let old = values.to_vec();
+    for (i, x) in values.iter_mut().enumerate() {
+        let (head, position, channel) = (i / (T * 16), i / 16 % T, i % 16);
+        *x = old[position * 96 + head * 16 + channel];
+    }
+}
+
 #[test]
 fn transposed_axis() {
-    let report = check("layers.1.q", |_, v| {
-        let old = v.clone();
-        for (i, x) in v.iter_mut().enumerate() {
-            // The memory of [H, T, d] under the shape [T, H, d].
-            let (head, position, channel) = (i / (T * 16), i / 16 % T, i % 16);
-            *x = old[position * 96 + head * 16 + channel];
-        }
-    });
+    let reference = run();
+    let mut candidate = noisy(&reference, 1e-13);
+    heads_first(&mut candidate.get_mut(&tap("layers.1.q")).unwrap().1);
+    // What reads it is right: only the dump's layout differs, and that is said.
+    let report = judged_as(Profile::F32, &reference, &candidate);
+    assert_eq!(report.verdict, Verdict::Parity);
+    assert!(report.warnings.iter().any(|w| w.contains("[H,T,d]")), "{:?}", report.warnings);
+    // What reads it is wrong: it is the mistake.
+    candidate.get_mut(&tap("layers.1.q_rope")).unwrap().1[3] = 9.0;
+    let report = judged_as(Profile::F32, &reference, &candidate);
+    assert_eq!(report.taps[report.first.as_ref().unwrap().index].place.tap, tap("layers.1.q"));
     assert_eq!(undone(&report), [&Change::AxesPermuted(vec![1, 0, 2])]);
     // The last tap: nothing behind it can vouch for another layout.
     check("logits", |shape, v| {

@@ -221,6 +221,7 @@ impl Run<'_> {
                 allowed: None,
                 shape: Vec::new(),
                 positions: None,
+                elements: None,
             },
             exact_nmse: None,
             through: Vec::new(),
@@ -531,6 +532,7 @@ impl Run<'_> {
             allowed: Some(allowed),
             shape,
             positions: None,
+            elements: None,
         };
         Replayed { report, exact_nmse, through: Vec::new(), from: Vec::new(), fit: None }
     }

@@ -3,16 +3,27 @@
 //! This crate says what was recorded. It knows no tolerance and never says whether a value is right.
 
 mod archive;
+mod batch;
+mod dims;
 mod dump;
+mod import;
+mod join;
 mod meta;
+mod names;
 mod npy;
+mod open;
 mod recorder;
 mod tap;
 mod tensor;
 
+pub use dims::{Dims, DimsError, Share};
 pub use dump::{Dump, DumpError, Entry};
+pub use import::{Part, Partial};
+pub use join::{Joined, Ranks, join};
 pub use meta::{FORMAT, Meta, NamedRows, Producer, QkRows, Rows, TapMeta, stored_name};
+pub use names::{Names, NamesError};
 pub use npy::{Element, NpyError};
+pub use open::Reading;
 pub use recorder::{RecordError, Recorder};
 pub use tap::{Axes, Site, Tap, TapError};
 pub use tensor::{DType, Tensor, Values};

@@ -39,6 +39,10 @@ pub struct Meta {
     /// Token positions recorded in every tap, where fewer than all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Rows>,
+    /// Where this is the dump of one rank of several: what each tap's axes are, and which is cut over ranks. From taps, or patterns of
+    /// taps, to notations (see [`Dims`](crate::Dims)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dims: Option<BTreeMap<String, String>>,
     /// The taps, where listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taps: Option<Vec<TapMeta>>,
@@ -164,6 +168,9 @@ pub struct TapMeta {
     /// Token positions recorded, where fewer than all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Rows>,
+    /// Its axes, and which is cut over ranks, where this is the dump of one rank of several (see [`Dims`](crate::Dims)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dims: Option<String>,
 }
 
 /// The name under which a tap of a step is stored, without an ending: `layers.0.q`, `layers.0.q.step3`.

@@ -233,7 +233,15 @@ impl Recording {
             return Err(RecordError::Twice(stored_name(name, step)));
         }
         let file = Some(format!("{}.npy", stored_name(name, step)));
-        taps.push(TapMeta { tap: name.into(), step, file, shape: Some(shape), dtype: Some(dtype), rows: None });
+        taps.push(TapMeta {
+            tap: name.into(),
+            step,
+            file,
+            shape: Some(shape),
+            dtype: Some(dtype),
+            rows: None,
+            dims: None,
+        });
         Ok(step)
     }
 

@@ -90,6 +90,19 @@ impl Values<'_> {
         self.len() == 0
     }
 
+    /// The elements of `range`, on their own.
+    ///
+    /// # Panics
+    /// When it reaches beyond [`Values::len`].
+    pub fn slice(&self, range: Range<usize>) -> Values<'static> {
+        match self {
+            Values::F64(v) => Values::F64(v[range].to_vec().into()),
+            Values::F32(v) => Values::F32(v[range].to_vec().into()),
+            Values::F16(v) => Values::F16(v[range].to_vec().into()),
+            Values::BF16(v) => Values::BF16(v[range].to_vec().into()),
+        }
+    }
+
     /// The type of the elements.
     pub fn dtype(&self) -> DType {
         match self {
@@ -188,6 +201,14 @@ impl Tensor {
         let bytes = values.to_le_bytes();
         let range = 0..bytes.len();
         Ok(Tensor::new(shape, layout, Bytes::Owned(bytes.into(), range)))
+    }
+
+    /// A tensor of row-major, little-endian bytes, where they are as many as `shape` asks for.
+    pub(crate) fn of_bytes(shape: Vec<usize>, dtype: DType, bytes: Vec<u8>) -> Option<Tensor> {
+        let layout = Layout { dtype, fortran: false, big_endian: false };
+        let range = 0..bytes.len();
+        let fits = byte_len(&shape, dtype) == Some(bytes.len());
+        fits.then(|| Tensor::new(shape, layout, Bytes::Owned(bytes.into(), range)))
     }
 
     /// Extent of every axis, slowest first.

@@ -1,0 +1,236 @@
+//! How do the two sides of a place lie together, and how do they stand then? As the shapes say, else as the content says.
+
+use firstdiff_trace::{DumpError, Entry, Rows, Site, Tap, Values};
+
+use crate::first::{Found, Judged, Plain, Run};
+use crate::graph::Place;
+use crate::judge::{Allowance, Difference, Judgement, Outcome, judge};
+use crate::pair::{Layout, Misfit, Operand, Pair};
+use crate::profile::Profile;
+use crate::readings::{Stored, readings};
+
+/// A reading agrees only if it leaves less than this share of the error: it must explain, not just fit.
+const TELLING: f64 = 0.1;
+/// Elements that are looked at before a reading is judged, and how far they may be off.
+const SAMPLE: usize = 512;
+const SAMPLE_ROOM: f64 = 1e3;
+
+/// Both sides of a place, read.
+pub(crate) struct Overlay<'a> {
+    site: Site,
+    reference: Operand<'a>,
+    candidate: Operand<'a>,
+    heads: Option<usize>,
+    profile: Profile,
+    /// As the shapes lay them.
+    base: Result<Pair<'a>, Misfit>,
+}
+
+impl<'a> Overlay<'a> {
+    fn new(
+        site: Site,
+        reference: Operand<'a>,
+        candidate: Operand<'a>,
+        heads: Option<usize>,
+        profile: Profile,
+        rows: Option<&Rows>,
+    ) -> Overlay<'a> {
+        let base = Pair::new(site, &reference, &candidate, rows);
+        let base = match heads {
+            Some(heads) => base.map(|pair| pair.with_heads(heads)),
+            None => base,
+        };
+        Overlay { site, reference, candidate, heads, profile, base }
+    }
+
+    /// The pair under `layout`, where there is one.
+    pub(crate) fn under(&self, layout: &Layout) -> Option<Pair<'a>> {
+        match layout {
+            Layout::Same | Layout::Reshaped | Layout::Permuted(_) => self.base.as_ref().ok().cloned(),
+            _ => self.others().into_iter().find(|reading| reading.layout() == layout),
+        }
+    }
+
+    /// The same with another candidate's elements under the same shape.
+    pub(crate) fn with_candidate<'b>(&self, values: &'b Values<'b>) -> Overlay<'b>
+    where
+        'a: 'b,
+    {
+        let candidate = Operand { values, ..self.candidate };
+        let reference: Operand<'b> = self.reference;
+        Overlay::new(self.site, reference, candidate, self.heads, self.profile, None)
+    }
+
+    /// Every other reading.
+    pub(crate) fn others(&self) -> Vec<Pair<'a>> {
+        let rows = self.base.as_ref().map(Pair::other_row_orders).unwrap_or_default();
+        // What the base, and the row orders of it, already are.
+        let in_place = self.base.as_ref().is_ok_and(|base| !matches!(base.layout(), Layout::Permuted(_)));
+        let other = |pair: &Pair<'_>| !matches!(pair.layout(), Layout::Stored(stored) if in_place && stored.in_order());
+        let stored = readings(self.site, &self.reference, &self.candidate, self.heads).into_iter().filter(other);
+        let with_heads = |pair: Pair<'a>| match self.heads {
+            Some(heads) => pair.with_heads(heads),
+            None => pair,
+        };
+        rows.into_iter().chain(stored.map(with_heads)).collect()
+    }
+
+    /// Judges the two sides as they stand and, where they differ so, in every other reading.
+    pub(crate) fn judge(&self, allowed: &Allowance) -> Found {
+        let plain = match &self.base {
+            Ok(pair) if pair.is_empty() => return Found::Misfit("it has no elements".into()),
+            Err(Misfit::NoRows) => return Found::Unchecked("it holds none of the token positions asked for".into()),
+            Err(Misfit::Shapes(reason)) => Plain::Misfit(reason.clone()),
+            Ok(pair) => {
+                let judgement = judge(pair, self.profile, allowed);
+                if judgement.outcome.agrees() {
+                    return self.found(pair, judgement.clone(), as_shown(pair, judgement));
+                }
+                Plain::Judged(Box::new(judgement))
+            }
+        };
+        let mut nearest: Option<(f64, Pair<'_>)> = None;
+        for reading in self.others() {
+            let stride = (reading.len() / SAMPLE).max(1) | 1;
+            let off = reading.sampled_nmse(stride);
+            if is_shown(&reading) && nearest.as_ref().is_none_or(|(least, _)| off < *least) {
+                nearest = Some((off, reading.clone()));
+            }
+            // Written so that a NaN is no agreement.
+            let near = off <= SAMPLE_ROOM * allowed.whole(self.profile);
+            if near && let Some(found) = self.agreeing(&reading, allowed, &plain) {
+                return found;
+            }
+        }
+        match (plain, &self.base, nearest) {
+            (Plain::Judged(judgement), Ok(pair), _) => self.found(pair, *judgement, None),
+            // The shape leaves this one reading, and the values are others.
+            (Plain::Misfit(_), _, Some((_, pair))) => self.found(&pair, judge(&pair, self.profile, allowed), None),
+            (Plain::Misfit(reason), ..) => Found::Misfit(reason),
+            (Plain::Judged(_), Err(_), _) => Found::Misfit("it was not laid against the reference".into()),
+        }
+    }
+
+    /// How it stands under a reading, if it agrees there, or may.
+    fn agreeing(&self, reading: &Pair<'_>, allowed: &Allowance, plain: &Plain) -> Option<Found> {
+        let mut other = judge(reading, self.profile, allowed);
+        let nmse = other.metrics.nmse()?;
+        let was = match plain {
+            Plain::Judged(judgement) => judgement.metrics.nmse(),
+            Plain::Misfit(_) => None,
+        };
+        // A constant tensor is the same in any order.
+        if was.is_some_and(|was| nmse > TELLING * was) || other.metrics.correlation().is_none() {
+            return None;
+        }
+        let differs = matches!(plain, Plain::Judged(judgement) if matches!(judgement.outcome, Outcome::Differs(_)));
+        if differs && other.outcome == Outcome::Unclear {
+            return Some(self.found(reading, other, None));
+        }
+        if !other.outcome.agrees() {
+            return None;
+        }
+        let mut needs = true;
+        if let Layout::Stored(stored) = reading.layout() {
+            needs = stored.moves();
+            if let Some(what) = stored.amiss(reading, &self.candidate) {
+                other.outcome = Outcome::Differs(Difference::Padding { what });
+                return Some(self.found(reading, other, None));
+            }
+        }
+        let plain = match plain {
+            Plain::Judged(judgement) => Plain::Judged(judgement.clone()),
+            Plain::Misfit(reason) => Plain::Misfit(reason.clone()),
+        };
+        Some(self.found(reading, other, needs.then_some(plain)))
+    }
+
+    /// How it stands in the nearest reading for which `custom` holds, where that is nearer than `off`.
+    pub(crate) fn in_custom(
+        &self,
+        off: Option<f64>,
+        allowed: &Allowance,
+        custom: impl Fn(&Stored) -> bool,
+    ) -> Option<Found> {
+        let of = |pair: &Pair<'_>| matches!(pair.layout(), Layout::Stored(stored) if custom(stored));
+        let judged = self.others().into_iter().filter(of).map(|pair| (judge(&pair, self.profile, allowed), pair));
+        let size = |judgement: &Judgement| judgement.metrics.nmse().unwrap_or(f64::INFINITY);
+        let (judgement, pair) = judged.min_by(|a, b| size(&a.0).total_cmp(&size(&b.0)))?;
+        off.is_none_or(|off| size(&judgement) < off).then(|| self.found(&pair, judgement, None))
+    }
+
+    pub(crate) fn found(&self, pair: &Pair<'_>, judgement: Judgement, plain: Option<Plain>) -> Found {
+        let (shape, positions) = (pair.shape().to_vec(), pair.positions().map(<[usize]>::to_vec));
+        Found::Judged(Box::new(Judged {
+            judgement,
+            shape,
+            positions,
+            layout: pair.layout().clone(),
+            plain,
+            part: None,
+        }))
+    }
+}
+
+/// Axes in the order that the shape alone shows: if nothing confirms it, that is the finding.
+fn as_shown(pair: &Pair<'_>, judgement: Judgement) -> Option<Plain> {
+    let Layout::Permuted(_) = pair.layout() else { return None };
+    let outcome = Outcome::Differs(Difference::Layout { what: pair.layout().to_string() });
+    Some(Plain::Judged(Box::new(Judgement { outcome, ..judgement })))
+}
+
+/// Whether the shape says that this is the reading.
+fn is_shown(pair: &Pair<'_>) -> bool {
+    matches!(pair.layout(), Layout::Stored(stored) if stored.shown() && stored.rows().is_none() && !stored.pads_positions())
+}
+
+impl Run<'_> {
+    /// Lays two tensors of one place together.
+    pub(crate) fn lay<'b>(
+        &self,
+        left: &'b Entry,
+        reference: &'b Values<'b>,
+        right: &'b Entry,
+        candidate: &'b Values<'b>,
+    ) -> Overlay<'b> {
+        let reference = Operand { values: reference, shape: &left.shape, rows: left.rows.as_ref() };
+        let candidate = Operand { values: candidate, shape: &right.shape, rows: right.rows.as_ref() };
+        let (site, heads) = (left.tap.site, self.heads(left));
+        Overlay::new(site, reference, candidate, heads, self.options.profile, self.options.rows.as_ref())
+    }
+
+    /// Reads both sides of `place` and hands them on with what the table allows.
+    pub(crate) fn with_overlay<X>(
+        &self,
+        place: Place,
+        then: impl FnOnce(&Overlay<'_>, f64) -> X,
+    ) -> Result<Option<X>, DumpError> {
+        let (left, right) = self.both(place);
+        let (Some(left), Some(right)) = (left, right) else { return Ok(None) };
+        let (reference, candidate) = (self.reference.read(&left)?, self.candidate.read(&right)?);
+        let (reference, candidate) = (reference.values(), candidate.values());
+        let overlay = self.lay(&left, &reference, &right, &candidate);
+        Ok(Some(then(&overlay, self.allowed(place, &left, &right))))
+    }
+
+    /// The same under a layout that was found.
+    pub(crate) fn with_pair<X>(
+        &self,
+        place: Place,
+        layout: &Layout,
+        then: impl FnOnce(&Pair<'_>, f64) -> X,
+    ) -> Result<Option<X>, DumpError> {
+        self.with_overlay(place, |overlay, own| overlay.under(layout).map(|pair| then(&pair, own))).map(Option::flatten)
+    }
+
+    /// How many heads are merged in a context, by the reference's taps of the same layer.
+    fn heads(&self, context: &Entry) -> Option<usize> {
+        let shape = |site, axis: usize| {
+            let entry = self.reference.find(Tap { site, ..context.tap }, context.step)?;
+            entry.shape.get(axis).copied().filter(|_| entry.shape.len() == 3)
+        };
+        [(Site::Q, 1), (Site::QRope, 1), (Site::Probs, 0), (Site::Qk, 0)]
+            .into_iter()
+            .find_map(|(site, axis)| shape(site, axis))
+    }
+}

@@ -1,0 +1,319 @@
+//! In which other orders may the candidate's memory hold the same tensor? Tried by content where it differs as it stands.
+//!
+//! A reading is a strided view of the candidate: the vocabulary's axes in another order, some of them longer than the reference's (padding; key/value
+//! heads repeated), the elements of a head in the other RoPE order. That one agrees proves nothing by itself where it moves values:
+//! `settle.rs` asks what follows.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use firstdiff_trace::{QkRows, Site};
+
+use crate::pair::{IndexMap, Layout, MASKED, Operand, Pair, Side};
+use crate::rows::squeezed;
+
+/// Memory in an order that its content shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// The axes, the slowest first.
+    axes: Vec<Axis>,
+    /// Whether that is the vocabulary's order.
+    in_order: bool,
+    /// Whether its shape shows these axes.
+    shown: bool,
+    /// The RoPE order of its rows of Q and K, where it is not the reference's.
+    rows: Option<QkRows>,
+}
+
+/// One axis of the candidate's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Axis {
+    name: char,
+    /// Its extent in the candidate.
+    held: usize,
+    /// Its extent in the reference.
+    wanted: usize,
+    /// Where the reference's part of it begins.
+    from: usize,
+}
+
+impl Stored {
+    /// Whether values stand in other places than the vocabulary's order gives them: that needs confirming.
+    pub(crate) fn moves(&self) -> bool {
+        !self.in_order || self.rows.is_some()
+    }
+
+    /// Whether the axes are in the vocabulary's order.
+    pub(crate) fn in_order(&self) -> bool {
+        self.in_order
+    }
+
+    /// Whether the shape leaves no other reading.
+    pub(crate) fn shown(&self) -> bool {
+        self.shown
+    }
+
+    pub(crate) fn rows(&self) -> Option<QkRows> {
+        self.rows
+    }
+
+    /// Whether there are more token positions than in the reference.
+    pub(crate) fn pads_positions(&self) -> bool {
+        self.axis('T').is_some_and(|t| t.held > t.wanted)
+    }
+
+    /// Whether the token positions stand where they do in the other.
+    pub(crate) fn same_positions(&self, other: &Stored) -> bool {
+        let at = |stored: &Stored| stored.axis('T').map(|t| (t.held, t.wanted, t.from));
+        at(self) == at(other)
+    }
+
+    /// The order of the axes by name, with query and key/value heads alike: what taps of one custom share.
+    pub(crate) fn order(&self) -> String {
+        self.axes.iter().map(|a| if a.name == 'K' { 'H' } else { a.name }).collect()
+    }
+
+    /// Whether all axes stand in reverse, fastest first.
+    pub(crate) fn reversed(&self, site: Site) -> bool {
+        let own = fine_names(site, self.axes.len());
+        self.axes.iter().rev().map(|a| a.name).eq(own)
+    }
+
+    fn axis(&self, name: char) -> Option<&Axis> {
+        self.axes.iter().find(|a| a.name == name)
+    }
+
+    /// Where element `at` of the reference stands, as extents and strides of the reference's axes, and an offset.
+    fn view(&self, fine: &[(char, usize)]) -> (Vec<(usize, usize)>, usize) {
+        let stride = |name: char| -> usize {
+            let at = self.axes.iter().position(|a| a.name == name).unwrap_or(0);
+            self.axes[at + 1..].iter().map(|a| a.held).product()
+        };
+        let mut view = Vec::new();
+        let mut offset = 0;
+        for &(name, extent) in fine {
+            let Some(axis) = self.axis(name) else { continue };
+            let step = if name == 'K' { axis.held / axis.wanted } else { 1 };
+            offset += axis.from * stride(name);
+            match self.rows.filter(|_| name == 'd') {
+                // The reference's element s*d/2 + i is the candidate's 2i + s, or the reverse.
+                Some(QkRows::Adjacent) => view.extend([(2, stride(name)), (extent / 2, 2 * stride(name))]),
+                Some(QkRows::Half) => view.extend([(extent / 2, stride(name)), (2, extent / 2 * stride(name))]),
+                None => view.push((extent, step * stride(name))),
+            }
+        }
+        (view, offset)
+    }
+
+    /// What in the candidate lies beyond the reference's part and must not be what it is.
+    pub(crate) fn amiss(&self, pair: &Pair<'_>, candidate: &Operand<'_>) -> Option<String> {
+        let value = |index: &[usize]| {
+            let at = self.axes.iter().zip(index).fold(0, |at, (axis, i)| at * axis.held + i);
+            candidate.values.get(at)
+        };
+        let keys = self.axis('S').filter(|s| s.held > s.wanted && matches!(pair.site(), Site::Scores | Site::Probs));
+        if let Some(keys) = keys {
+            let empty = |x: f64| if pair.site() == Site::Probs { x == 0.0 } else { x <= MASKED };
+            for index in self.everywhere('S', keys.held) {
+                let s = index[self.place('S')];
+                let x = value(&index);
+                if !(keys.from..keys.from + keys.wanted).contains(&s) && !empty(x) {
+                    let what = if pair.site() == Site::Probs { "not 0" } else { "not masked" };
+                    return Some(format!(
+                        "of {} keys {} are padding, and key {s} is {what}: {x}",
+                        keys.held,
+                        keys.held - keys.wanted
+                    ));
+                }
+            }
+        }
+        let repeated = self.axis('K').filter(|k| k.held > k.wanted)?;
+        let copies = repeated.held / repeated.wanted;
+        for index in self.everywhere('K', repeated.held) {
+            let mut first = index.clone();
+            let k = &mut first[self.place('K')];
+            *k -= *k % copies;
+            let head = *k / copies;
+            if value(&index).to_bits() != value(&first).to_bits() {
+                return Some(format!("the {copies} copies of key/value head {head} are not equal"));
+            }
+        }
+        None
+    }
+
+    fn place(&self, name: char) -> usize {
+        self.axes.iter().position(|a| a.name == name).unwrap_or(0)
+    }
+
+    /// Every index in the candidate: over all of `whole`, and the reference's part of the other axes.
+    fn everywhere(&self, whole: char, extent: usize) -> impl Iterator<Item = Vec<usize>> + use<'_> {
+        let range = move |a: &Axis| if a.name == whole { (0, extent) } else { (a.from, a.wanted) };
+        let count: usize = self.axes.iter().map(|a| range(a).1).product();
+        (0..count).map(move |mut i| {
+            let mut index = vec![0; self.axes.len()];
+            for (at, axis) in index.iter_mut().zip(&self.axes).rev() {
+                let (from, extent) = range(axis);
+                *at = from + i % extent;
+                i /= extent;
+            }
+            index
+        })
+    }
+}
+
+impl fmt::Display for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        if !self.in_order {
+            let names: Vec<String> = self.axes.iter().map(|a| a.name.to_string()).collect();
+            parts.push(format!("its memory is [{}]", names.join(",")));
+        }
+        for Axis { name, held, wanted, from } in self.axes.iter().copied().filter(|a| a.held > a.wanted) {
+            let side = if from > 0 { " before them" } else { "" };
+            parts.push(match name {
+                'K' => format!("each of {wanted} key/value heads stands there {} times", held / wanted),
+                'S' => format!("{held} keys, of which {} are padding{side}", held - wanted),
+                'V' => format!("{held} token ids for {wanted}, the rest not compared"),
+                _ => format!("{held} token positions, of which {} are padding{side}, not compared", held - wanted),
+            });
+        }
+        match self.rows {
+            Some(QkRows::Adjacent) => parts.push(Layout::CandidateAdjacent.to_string()),
+            Some(QkRows::Half) => parts.push(Layout::CandidateHalf.to_string()),
+            None => {}
+        }
+        if parts.is_empty() {
+            parts.push("its shape lists the axes in another order than its memory holds them".into());
+        }
+        f.write_str(&parts.join("; "))
+    }
+}
+
+/// Every other reading of `candidate` as the tensor `reference` is. `heads` are those merged in a context.
+pub(crate) fn readings<'a>(
+    site: Site,
+    reference: &Operand<'a>,
+    candidate: &Operand<'a>,
+    heads: Option<usize>,
+) -> Vec<Pair<'a>> {
+    let partial = |o: &Operand<'_>| o.rows.is_some_and(|r| !r.is_all());
+    let shape = squeezed(site, reference.shape);
+    let count = candidate.values.len();
+    if shape.len() != site.axes().len() || shape.contains(&0) || count == 0 || partial(reference) || partial(candidate)
+    {
+        return Vec::new();
+    }
+    let fine = fine(site, &shape, heads);
+    let turned = matches!(site, Site::Q | Site::K | Site::QNorm | Site::KNorm | Site::QRope | Site::KRope);
+    let turned = turned && fine.last().is_some_and(|(_, d)| *d >= 4 && d % 2 == 0);
+    let rows = if turned { &[None, Some(QkRows::Adjacent), Some(QkRows::Half)][..] } else { &[None][..] };
+    let mut seen = BTreeSet::new();
+    let mut found = Vec::new();
+    for order in orders(fine.len()) {
+        for (axes, shown) in extents(&fine, &order, candidate.shape, count) {
+            for (axes, rows) in
+                sides(&axes).into_iter().flat_map(|axes| rows.iter().map(move |&rows| (axes.clone(), rows)))
+            {
+                let in_order = ordered(&axes, &fine);
+                let stored = Stored { axes, in_order, shown, rows };
+                let (view, offset) = stored.view(&fine);
+                if seen.insert((view.iter().copied().filter(|v| v.0 > 1).collect::<Vec<_>>(), offset)) {
+                    let side = Side { values: candidate.values, map: Some(strided(view, offset)) };
+                    let reference = Side { values: reference.values, map: None };
+                    found.push(Pair::laid(site, shape.clone(), reference, side, Layout::Stored(stored)));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The axes of a site one by one, with their extents: a context's heads apart.
+fn fine(site: Site, shape: &[usize], heads: Option<usize>) -> Vec<(char, usize)> {
+    match (site, heads) {
+        (Site::Context, Some(h)) if h > 0 && shape[1].is_multiple_of(h) => {
+            vec![('T', shape[0]), ('H', h), ('d', shape[1] / h)]
+        }
+        _ => site.axes().iter().copied().zip(shape.iter().copied()).collect(),
+    }
+}
+
+fn fine_names(site: Site, count: usize) -> Vec<char> {
+    if site == Site::Context && count == 3 { vec!['T', 'H', 'd'] } else { site.axes().to_vec() }
+}
+
+/// All orders of two or three axes, the vocabulary's own first.
+fn orders(axes: usize) -> Vec<Vec<usize>> {
+    match axes {
+        2 => vec![vec![0, 1], vec![1, 0]],
+        3 => vec![vec![0, 1, 2], vec![1, 0, 2], vec![2, 1, 0], vec![0, 2, 1], vec![1, 2, 0], vec![2, 0, 1]],
+        _ => Vec::new(),
+    }
+}
+
+/// Whether the axes that have any extent stand in the vocabulary's order.
+fn ordered(axes: &[Axis], fine: &[(char, usize)]) -> bool {
+    let names = axes.iter().filter(|a| a.wanted > 1).map(|a| a.name);
+    names.eq(fine.iter().filter(|(_, n)| *n > 1).map(|(name, _)| *name))
+}
+
+/// The extents that memory of `count` elements may have, with the axes in `order`; and whether `shape` shows them.
+fn extents(fine: &[(char, usize)], order: &[usize], shape: &[usize], count: usize) -> Vec<(Vec<Axis>, bool)> {
+    let axes: Vec<Axis> =
+        order.iter().map(|&a| Axis { name: fine[a].0, held: fine[a].1, wanted: fine[a].1, from: 0 }).collect();
+    let held =
+        |extents: &[usize]| -> Vec<Axis> { axes.iter().zip(extents).map(|(a, &held)| Axis { held, ..*a }).collect() };
+    let own: Vec<usize> = axes.iter().map(|a| a.wanted).collect();
+    let mut shape = shape.to_vec();
+    while let Some(one) = shape.iter().position(|d| *d == 1).filter(|_| shape.len() > own.len()) {
+        shape.remove(one);
+    }
+    let backwards: Vec<usize> = shape.iter().rev().copied().collect();
+    let mut options: Vec<(Vec<usize>, bool)> =
+        vec![(own.clone(), shape == own), (shape.clone(), true), (backwards, false)];
+    let total: usize = own.iter().product();
+    for (i, extent) in own.iter().enumerate() {
+        let mut longer = own.clone();
+        longer[i] = count / (total / extent);
+        options.push((longer, false));
+    }
+    if let [Some(t), Some(s)] = ['T', 'S'].map(|name| axes.iter().position(|a| a.name == name)) {
+        let mut square = own.clone();
+        let both = (count / (total / (own[t] * own[s]))).isqrt();
+        (square[t], square[s]) = (both, both);
+        options.push((square, false));
+    }
+    let fits = |axis: &Axis| {
+        axis.held == axis.wanted
+            || (axis.held > axis.wanted && matches!(axis.name, 'T' | 'S' | 'V'))
+            || (axis.held > axis.wanted && axis.name == 'K' && axis.held.is_multiple_of(axis.wanted))
+    };
+    let product = |axes: &[Axis]| axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.held));
+    let same_length = |(extents, _): &(Vec<usize>, bool)| extents.len() == own.len();
+    let laid = options.into_iter().filter(same_length).map(|(extents, shown)| (held(&extents), shown));
+    laid.filter(|(axes, _)| axes.iter().all(fits) && product(axes) == Some(count)).collect()
+}
+
+/// Padding behind the positions and keys, and before them.
+fn sides(axes: &[Axis]) -> Vec<Vec<Axis>> {
+    let moves = |a: &Axis| matches!(a.name, 'T' | 'S') && a.held > a.wanted;
+    let before = |a: &Axis| Axis { from: if moves(a) { a.held - a.wanted } else { 0 }, ..*a };
+    let mut sides = vec![axes.to_vec()];
+    if axes.iter().any(moves) {
+        sides.push(axes.iter().map(before).collect());
+    }
+    sides
+}
+
+/// Where element `at` of row-major axes lies in memory with these strides.
+fn strided(view: Vec<(usize, usize)>, offset: usize) -> IndexMap {
+    Arc::new(move |mut at| {
+        let mut place = offset;
+        for &(extent, stride) in view.iter().rev() {
+            place += (at % extent) * stride;
+            at /= extent;
+        }
+        place
+    })
+}

@@ -1,0 +1,237 @@
+//! Which rank is off, where a dump was joined of several ranks' dumps?
+
+use std::fmt;
+
+use firstdiff_trace::{Dump, DumpError, Entry, Joined, Ranks, Share, Tensor};
+
+use crate::first::{Found, Run};
+use crate::graph::Place;
+use crate::judge::{Allowance, Difference, Outcome, judge};
+use crate::metrics::Metrics;
+use crate::overlay::Overlay;
+use crate::pair::{Layout, Pair, borrow};
+use crate::report::number;
+
+/// How far one rank's part of a tap is from the reference's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RankError {
+    /// The rank's folder.
+    pub name: String,
+    /// What of the tap it holds: `heads 4-7`.
+    pub part: String,
+    /// NMSE of its part, of that part's own energy; infinite where that is zero or a value is not finite.
+    pub nmse: f64,
+    /// Whether that is within what is allowed.
+    pub right: bool,
+}
+
+impl fmt::Display for RankError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = if self.right { "right".into() } else { format!("wrong (NMSE {})", number(self.nmse)) };
+        write!(f, "{} ({}) {how}", self.name, self.part)
+    }
+}
+
+/// A summand that leaves less than this share of the error explains it.
+const EXPLAINS: f64 = 1e-3;
+
+impl Run<'_> {
+    /// What both dumps hold at a place: recorded, or joined of ranks where the other side's shape leaves one way to.
+    pub(crate) fn both(&self, place: Place) -> (Option<Entry>, Option<Entry>) {
+        let Place { step, tap } = place;
+        let held = |dump: &Dump, other: &Dump| {
+            let joined = || dump.ranks()?.by_shape(tap, step, &other.find(tap, step)?.shape);
+            dump.find(tap, step).cloned().or_else(|| joined().map(|(entry, _)| entry))
+        };
+        (held(self.reference, self.candidate), held(self.candidate, self.reference))
+    }
+
+    /// Why ranks' tensors of a place were not joined.
+    pub(crate) fn apart(&self, place: Place) -> Option<String> {
+        let apart = |dump: &Dump| dump.ranks().and_then(|r| r.apart(place.tap, place.step)).map(str::to_owned);
+        apart(self.candidate).or_else(|| apart(self.reference))
+    }
+
+    /// Judges every replica that is not the one that was compared. Gives what is to be said of those that differ.
+    pub(crate) fn check_replicas(&self, found: &mut [Found]) -> Result<Vec<String>, DumpError> {
+        let Some(ranks) = self.candidate.ranks() else { return Ok(Vec::new()) };
+        let mut unequal: Vec<String> = Vec::new();
+        for (index, here) in found.iter_mut().enumerate() {
+            let place = self.graph.places()[index];
+            let replicated = ranks.joined(place.tap, place.step).is_some_and(|j| j.share == Share::Replicated);
+            let Found::Judged(judged) = here else { continue };
+            if !replicated {
+                continue;
+            }
+            let others = others(ranks, self.candidate, place)?;
+            let Some((first, _, off)) = others.first() else { continue };
+            let many = if ranks.names().len() == 2 {
+                "the other".to_owned()
+            } else {
+                format!("the other {}", ranks.names().len() - others.len())
+            };
+            unequal.push(format!("{place}: {first} differs from {many} by NMSE {}", number(*off)));
+            if !judged.judgement.outcome.agrees() {
+                continue;
+            }
+            let (layout, allowed) = (judged.layout.clone(), Allowance::own(judged.judgement.allowed));
+            for (name, tensor, _) in &others {
+                let values = tensor.values();
+                let judge = |laid: &Overlay<'_>, _| {
+                    Some(judge(&laid.with_candidate(&values).under(&layout)?, self.options.profile, &allowed))
+                };
+                let own = self.with_overlay(place, judge)?.flatten();
+                if let Some(own) = own.filter(|own| !own.outcome.agrees()) {
+                    let nmse =
+                        own.metrics.nmse().map_or("not finite".to_owned(), |nmse| format!("NMSE {}", number(nmse)));
+                    judged.judgement = own;
+                    judged.judgement.outcome = Outcome::Differs(Difference::Replica {
+                        what: format!("{name}'s is off ({nmse}), {many}'s agrees"),
+                    });
+                    judged.plain = None;
+                    break;
+                }
+            }
+        }
+        let count = unequal.len();
+        Ok(unequal
+            .into_iter()
+            .next()
+            .map(|first| match count {
+                1 => format!("replicas that should be equal bit for bit are not: {first}"),
+                _ => format!("replicas that should be equal bit for bit are not, in {count} taps; first {first}"),
+            })
+            .into_iter()
+            .collect())
+    }
+
+    /// The error of a place by rank, where it was joined of ranks.
+    pub(crate) fn by_rank(&self, place: Place, layout: &Layout) -> Result<Vec<RankError>, DumpError> {
+        let Some(ranks) = self.candidate.ranks() else { return Ok(Vec::new()) };
+        let shape = self.reference.find(place.tap, place.step).map(|e| e.shape.clone()).unwrap_or_default();
+        let by_shape = || ranks.by_shape(place.tap, place.step, &shape).map(|(_, joined)| joined);
+        let Some(joined) = ranks.joined(place.tap, place.step).cloned().or_else(by_shape) else {
+            return Ok(Vec::new());
+        };
+        match joined.share {
+            Share::Cut(_) => {
+                let cut = |pair: &Pair<'_>, own: f64| pieces(pair, ranks, &joined, 100.0 * own);
+                Ok(self.with_pair(place, layout, cut)?.unwrap_or_default())
+            }
+            Share::Replicated => self.replicas(place, layout, ranks),
+            Share::Partial => self.summands(place, layout, ranks),
+        }
+    }
+
+    fn replicas(&self, place: Place, layout: &Layout, ranks: &Ranks) -> Result<Vec<RankError>, DumpError> {
+        let mut errors = Vec::new();
+        for (name, tensor) in tensors(ranks, place)? {
+            let values = tensor.values();
+            let off = |laid: &Overlay<'_>, own: f64| {
+                let metrics = Metrics::over(&laid.with_candidate(&values).under(layout)?.row_metrics());
+                let nmse = metrics.nmse().unwrap_or(f64::INFINITY);
+                Some(RankError { name: name.clone(), part: "replica".into(), nmse, right: nmse <= own })
+            };
+            errors.extend(self.with_overlay(place, off)?.flatten());
+        }
+        Ok(errors)
+    }
+
+    /// The summand, if any, that is the error but for a factor.
+    fn summands(&self, place: Place, layout: &Layout, ranks: &Ranks) -> Result<Vec<RankError>, DumpError> {
+        for (name, tensor) in tensors(ranks, place)? {
+            let values = tensor.values();
+            let fit = |laid: &Overlay<'_>, _| {
+                let (pair, part) = (laid.under(layout)?, laid.with_candidate(&values).under(layout)?);
+                let (mut pp, mut ep, mut ee) = (0.0, 0.0, 0.0);
+                for i in 0..pair.len() {
+                    let (error, part) = (pair.candidate(i) - pair.reference(i), part.candidate(i));
+                    pp += part * part;
+                    ep += error * part;
+                    ee += error * error;
+                }
+                let (factor, left) = (ep / pp, 1.0 - ep * ep / (pp * ee));
+                let part = format!("the error is its summand times {factor:.4}");
+                (left < EXPLAINS).then(|| RankError { name: name.clone(), part, nmse: left.max(0.0), right: false })
+            };
+            if let Some(error) = self.with_overlay(place, fit)?.flatten() {
+                return Ok(vec![error]);
+            }
+        }
+        Ok(Vec::new())
+    }
+}
+
+/// The tensors of all ranks that hold a place.
+fn tensors(ranks: &Ranks, place: Place) -> Result<Vec<(String, Tensor)>, DumpError> {
+    let held = ranks
+        .names()
+        .iter()
+        .zip(ranks.dumps())
+        .filter_map(|(name, dump)| Some((name, dump, dump.find(place.tap, place.step)?)));
+    let read = held.map(|(name, dump, entry)| Ok((name.clone(), dump.read(entry)?)));
+    Ok(ranks.in_order(place.tap, place.step, read.collect::<Result<_, DumpError>>()?))
+}
+
+/// The replicas that are not what was compared, bit for bit, and their NMSE from it.
+fn others(ranks: &Ranks, joined: &Dump, place: Place) -> Result<Vec<(String, Tensor, f64)>, DumpError> {
+    let Some(entry) = joined.find(place.tap, place.step) else { return Ok(Vec::new()) };
+    let chosen = joined.read(entry)?;
+    let all = tensors(ranks, place)?;
+    let differs = all.into_iter().filter(|(_, tensor)| tensor.bytes() != chosen.bytes());
+    Ok(differs
+        .map(|(name, tensor)| {
+            let same = tensor.shape() == chosen.shape();
+            let off = |tensor: &Tensor| Metrics::of(borrow(&chosen.values()), borrow(&tensor.values())).nmse();
+            let nmse = if same { off(&tensor).unwrap_or(f64::INFINITY) } else { f64::INFINITY };
+            (name, tensor, nmse)
+        })
+        .collect())
+}
+
+/// The error of each rank's piece of a tap that was cut.
+fn pieces(pair: &Pair<'_>, ranks: &Ranks, joined: &Joined, allowed: f64) -> Vec<RankError> {
+    let shape = &joined.shape;
+    let (inner, extent) = (shape[joined.axis + 1..].iter().product::<usize>(), shape[joined.axis]);
+    let mut sums = vec![(0.0, 0.0); ranks.names().len()];
+    for i in 0..pair.len() {
+        let along = pair.place(i) / inner % extent;
+        let rank = joined.bounds.iter().rposition(|&from| from <= along).unwrap_or(0).min(sums.len() - 1);
+        let (r, c) = (pair.reference(i), pair.candidate(i));
+        // Equal infinities are masks.
+        if r != c {
+            sums[rank].0 += (c - r) * (c - r);
+        }
+        sums[rank].1 += if r.is_finite() { r * r } else { 0.0 };
+    }
+    let named = shape.len() == pair.site().axes().len();
+    let what = match pair.site().axes().get(joined.axis).filter(|_| named) {
+        Some('H' | 'K') => "heads",
+        Some('T') => "positions",
+        Some('S') => "keys",
+        Some('V') => "token ids",
+        _ => "channels",
+    };
+    let error = |(rank, (error, energy)): (usize, (f64, f64))| {
+        let (from, to) = (joined.bounds[rank], joined.bounds[rank + 1]);
+        let part = if to == from + 1 {
+            format!("{} {from}", what.trim_end_matches('s'))
+        } else {
+            format!("{what} {from}-{}", to.saturating_sub(1))
+        };
+        let nmse = if error == 0.0 { 0.0 } else { error / energy };
+        let nmse = if nmse.is_nan() { f64::INFINITY } else { nmse };
+        RankError { name: ranks.names()[rank].clone(), part, nmse, right: nmse <= allowed }
+    };
+    sums.into_iter().enumerate().map(error).collect()
+}
+
+/// `rank1 (heads 4-7) wrong (NMSE 0.7); rank0 (heads 0-3) right`: those that are wrong first; nothing where no rank stands out.
+pub(crate) fn in_words(errors: &[RankError]) -> Option<String> {
+    let (right, wrong): (Vec<&RankError>, Vec<&RankError>) = errors.iter().partition(|e| e.right);
+    if wrong.is_empty() {
+        return None;
+    }
+    let said: Vec<String> = wrong.into_iter().chain(right).map(RankError::to_string).collect();
+    Some(said.join("; "))
+}

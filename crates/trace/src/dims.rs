@@ -1,0 +1,162 @@
+//! How do the tensors of several ranks make one? A notation of axes: `T D[tp]`, `H[tp] T S`, `T D partial`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::tap::{Site, Tap};
+
+/// What a tap's axes are, in a rank's own order, and how the ranks share it.
+///
+/// ```
+/// use firstdiff_trace::{Dims, Share};
+/// let dims: Dims = "H[tp] T S".parse()?;
+/// assert_eq!((dims.axes(), dims.share()), (&['H', 'T', 'S'][..], Share::Cut(0)));
+/// assert_eq!("T D".parse::<Dims>()?.share(), Share::Replicated);
+/// assert_eq!("T D partial".parse::<Dims>()?.share(), Share::Partial);
+/// # Ok::<(), firstdiff_trace::DimsError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dims {
+    axes: Vec<char>,
+    share: Share,
+}
+
+/// What each rank holds of a tap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// All of it: every rank the same.
+    Replicated,
+    /// A piece of this axis: in the order of the ranks they make the whole.
+    Cut(usize),
+    /// A summand: the ranks' tensors add up to the whole.
+    Partial,
+}
+
+/// Why a text is no notation of axes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "dims '{text}': {reason} (write 'T D[tp]' for an axis cut over ranks, 'T D' for replicas, 'T D partial' for sums)"
+)]
+pub struct DimsError {
+    text: String,
+    reason: String,
+}
+
+impl Dims {
+    /// The axes in the order of a rank's own shape, in the alphabet of the vocabulary. An axis that is the vocabulary's C (heads merged)
+    /// may be written `C` or `D`.
+    pub fn axes(&self) -> &[char] {
+        &self.axes
+    }
+
+    /// What each rank holds.
+    pub fn share(&self) -> Share {
+        self.share
+    }
+
+    /// For each axis of `site` the one of this notation, where they are the same axes. `H` may stand for K, and `D` for C.
+    pub(crate) fn order(&self, site: Site) -> Option<Vec<usize>> {
+        let same = |ours: char, theirs: char| {
+            ours == theirs || matches!((ours, theirs), ('K', 'H') | ('H', 'K') | ('C', 'D') | ('E', 'D'))
+        };
+        let find = |&axis: &char| self.axes.iter().position(|&a| same(axis, a));
+        let order: Vec<usize> = site.axes().iter().map(find).collect::<Option<_>>()?;
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        (sorted.iter().copied().eq(0..self.axes.len())).then_some(order)
+    }
+}
+
+impl FromStr for Dims {
+    type Err = DimsError;
+
+    fn from_str(text: &str) -> Result<Dims, DimsError> {
+        let err = |reason: String| DimsError { text: text.escape_debug().to_string(), reason };
+        let (mut axes, mut share) = (Vec::new(), Share::Replicated);
+        for word in text.split_whitespace() {
+            if word == "partial" {
+                if share != Share::Replicated {
+                    return Err(err("cut and partial at once".into()));
+                }
+                share = Share::Partial;
+                continue;
+            }
+            let (name, group) = match word.split_once('[') {
+                Some((name, rest)) => (name, rest.strip_suffix(']').filter(|g| !g.is_empty() && !g.contains('['))),
+                None => (word, None),
+            };
+            let mut letters = name.chars();
+            let (Some(axis), None, true) = (letters.next(), letters.next(), word.contains('[') == group.is_some())
+            else {
+                return Err(err(format!("'{}' is no axis", word.escape_debug())));
+            };
+            if !"TSDHKdCFVE".contains(axis) {
+                return Err(err(format!("'{axis}' is none of T S D H K d C F V E")));
+            }
+            if axes.contains(&axis) {
+                return Err(err(format!("axis {axis} twice")));
+            }
+            if group.is_some() {
+                if share != Share::Replicated {
+                    return Err(err("more than one axis cut, or cut and partial at once".into()));
+                }
+                share = Share::Cut(axes.len());
+            }
+            axes.push(axis);
+        }
+        if axes.is_empty() { Err(err("no axes".into())) } else { Ok(Dims { axes, share }) }
+    }
+}
+
+impl fmt::Display for Dims {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, axis) in self.axes.iter().enumerate() {
+            let (gap, cut) = (if i == 0 { "" } else { " " }, if self.share == Share::Cut(i) { "[tp]" } else { "" });
+            write!(f, "{gap}{axis}{cut}")?;
+        }
+        if self.share == Share::Partial { f.write_str(" partial") } else { Ok(()) }
+    }
+}
+
+/// The notation of `tap` in a table from taps, or patterns of taps, to notations: its own name first, then the longest pattern.
+pub(crate) fn notation_of(table: &BTreeMap<String, String>, tap: Tap) -> Option<&str> {
+    let own = table.get(&tap.to_string());
+    let by_pattern =
+        || table.iter().filter(|(pattern, _)| tap.matches(pattern)).max_by_key(|(pattern, _)| pattern.len());
+    own.or_else(|| by_pattern().map(|(_, notation)| notation)).map(String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notations_survive_display_and_parse() {
+        for text in ["T D", "T D[tp]", "H[tp] T S", "T H[tp] d", "T D partial"] {
+            assert_eq!(text.parse::<Dims>().unwrap().to_string(), text);
+        }
+        for bad in
+            ["", "partial", "T X", "TD", "T D[", "T D[]", "T[a] D[b]", "T D[tp] partial", "T T", "T D]", "T [tp]"]
+        {
+            assert!(bad.parse::<Dims>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn axes_are_matched_with_the_vocabulary() {
+        let order = |text: &str, site| text.parse::<Dims>().unwrap().order(site);
+        assert_eq!(order("H[tp] T d", Site::Q), Some(vec![1, 0, 2]));
+        assert_eq!(order("H[tp] T d", Site::K), Some(vec![1, 0, 2]));
+        assert_eq!(order("T D[tp]", Site::Context), Some(vec![0, 1]));
+        assert_eq!(order("T D", Site::Q), None);
+    }
+
+    #[test]
+    fn the_longest_pattern_wins() {
+        let table = [("*", "T D"), ("layers.*.q", "T H[tp] d"), ("layers.1.q", "H[tp] T d")];
+        let table = table.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+        let of = |tap: &str| notation_of(&table, tap.parse().unwrap());
+        assert_eq!((of("layers.1.q"), of("layers.0.q"), of("h0")), (Some("H[tp] T d"), Some("T H[tp] d"), Some("T D")));
+    }
+}

@@ -1,0 +1,339 @@
+//! What did all ranks of a sharded run compute together? A folder of rank dumps, read as one dump.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use half::{bf16, f16};
+
+use crate::dims::{Dims, Share, notation_of};
+use crate::dump::{Dump, DumpError, Entry};
+use crate::open::read_meta;
+use crate::tap::Tap;
+use crate::tensor::{DType, Tensor, Values};
+
+/// The rank dumps that a joined dump was made of, and how.
+#[derive(Debug)]
+pub struct Ranks {
+    names: Vec<String>,
+    dumps: Arc<[Dump]>,
+    joined: BTreeMap<(u32, Tap), Joined>,
+    apart: BTreeMap<(u32, Tap), String>,
+}
+
+/// How one tap was joined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// What each rank held.
+    pub share: Share,
+    /// Where a rank's piece begins along the axis that is cut, in the joined tensor; and last, where all end. Empty for other shares.
+    pub bounds: Vec<usize>,
+    /// The axis of the joined tensor that is cut.
+    pub axis: usize,
+    /// The joined tensor's shape.
+    pub shape: Vec<usize>,
+    /// For each axis of the joined tensor the one of the ranks', where they differ in order.
+    order: Option<Vec<usize>>,
+}
+
+impl Ranks {
+    /// The names of the ranks' folders, in order.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The ranks' own dumps, in order.
+    pub fn dumps(&self) -> &[Dump] {
+        &self.dumps
+    }
+
+    /// How the tap of a step was joined.
+    pub fn joined(&self, tap: Tap, step: u32) -> Option<&Joined> {
+        self.joined.get(&(step, tap))
+    }
+
+    /// The tensors of ranks with their axes in the order of the joined one.
+    pub fn in_order(&self, tap: Tap, step: u32, tensors: Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {
+        let order = self.joined.get(&(step, tap)).and_then(|j| j.order.clone()).filter(|o| !o.is_sorted());
+        let Some(order) = order else { return tensors };
+        tensors.into_iter().filter_map(|(name, tensor)| Some((name, permuted(&tensor, &order)?))).collect()
+    }
+
+    /// The tap of a step of which nothing says how its pieces join, joined to `shape` where shapes leave exactly one way: one axis that is cut.
+    pub fn by_shape(&self, tap: Tap, step: u32, shape: &[usize]) -> Option<(Entry, Joined)> {
+        self.apart.get(&(step, tap))?;
+        let parts: Vec<&Entry> = self.dumps.iter().map(|d| d.find(tap, step)).collect::<Option<_>>()?;
+        let alike = |e: &&&Entry| e.dtype == parts[0].dtype && e.rows == parts[0].rows && e.shape.len() == shape.len();
+        if parts.iter().filter(alike).count() < parts.len() {
+            return None;
+        }
+        let sum = |axis: usize| parts.iter().try_fold(0usize, |n, e| n.checked_add(e.shape[axis]));
+        let kept = |axis: usize| parts.iter().all(|e| e.shape[axis] == shape[axis]);
+        let cut = |&axis: &usize| sum(axis) == Some(shape[axis]) && (0..shape.len()).all(|a| a == axis || kept(a));
+        let mut axes = (0..shape.len()).filter(cut);
+        let (Some(axis), None) = (axes.next(), axes.next()) else { return None };
+        entry(&self.dumps, tap, step, &parts, Share::Cut(axis), None).ok()
+    }
+
+    /// Why the tap of a step could not be joined.
+    pub fn apart(&self, tap: Tap, step: u32) -> Option<&str> {
+        self.apart.get(&(step, tap)).map(String::as_str)
+    }
+}
+
+/// The dump of a folder that holds rank dumps: `rank0`, `rank1`, .. (or `rank_0`, `tp0`, `tp-0`), each a dump of its own; `None` where it holds none.
+/// `open` opens one of them. A `dump.json` beside the folders may hold their `dims`; `told` are those of a table of names, which go before.
+pub(crate) fn open_ranks(
+    path: &Path,
+    told: &BTreeMap<String, String>,
+    open: impl Fn(&Path) -> Result<Dump, DumpError>,
+) -> Result<Option<Dump>, DumpError> {
+    let Some(folders) = rank_folders(path)? else { return Ok(None) };
+    let json = path.join("dump.json");
+    let mut dims = if json.exists() { read_meta(&json)?.dims.unwrap_or_default() } else { BTreeMap::new() };
+    dims.extend(told.clone());
+    let ranks =
+        folders.iter().map(|(name, folder)| Ok((name.clone(), open(folder)?))).collect::<Result<_, DumpError>>()?;
+    join(path, ranks, &dims).map(Some)
+}
+
+/// The rank folders in `path` by their number, where there are any, and it is no dump itself.
+fn rank_folders(path: &Path) -> Result<Option<Vec<(String, PathBuf)>>, DumpError> {
+    let io = |source| DumpError::Io { path: path.into(), source };
+    let mut found: BTreeMap<usize, (String, PathBuf)> = BTreeMap::new();
+    for entry in std::fs::read_dir(path).map_err(io)? {
+        let entry = entry.map_err(io)?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        if name.ends_with(".npy") {
+            return Ok(None);
+        }
+        if let Some(rank) = rank_number(&name).filter(|_| entry.path().is_dir())
+            && let Some((other, _)) = found.insert(rank, (name.clone(), entry.path()))
+        {
+            return Err(refused(path, format!("{other} and {name} are both rank {rank}")));
+        }
+    }
+    if let Some(missing) = (0..found.len()).find(|n| !found.contains_key(n)) {
+        return Err(refused(path, format!("it holds rank dumps, and that of rank {missing} is not among them")));
+    }
+    Ok((!found.is_empty()).then(|| found.into_values().collect()))
+}
+
+/// 3 for `rank3`, `rank_3`, `rank-3`, `tp3` ...
+fn rank_number(name: &str) -> Option<usize> {
+    let lower = name.to_ascii_lowercase();
+    let rest = lower.strip_prefix("rank").or_else(|| lower.strip_prefix("tp"))?;
+    let digits = rest.strip_prefix(['_', '-']).unwrap_or(rest);
+    let plain = !digits.is_empty() && digits.len() < 6 && digits.bytes().all(|b| b.is_ascii_digit());
+    digits.parse().ok().filter(|_| plain)
+}
+
+/// Joins the dumps of all ranks of one run, in order. A tap's notation is what the ranks' own `dump.json` say of it, else `dims`: a table from taps, or
+/// patterns of taps, to notations (see [`Dims`]). Tensors are joined when they are read. A tap without a notation is taken for a replica where all ranks
+/// are equal bit for bit; what cannot be joined is told by [`Ranks::apart`].
+///
+/// # Errors
+/// When a notation is none, or the ranks were fed different tokens.
+pub fn join(path: &Path, ranks: Vec<(String, Dump)>, dims: &BTreeMap<String, String>) -> Result<Dump, DumpError> {
+    let (names, dumps): (Vec<String>, Vec<Dump>) = ranks.into_iter().unzip();
+    let Some(first) = dumps.first() else { return Err(refused(path, "no ranks".into())) };
+    let mut meta = first.meta().clone();
+    meta.taps = None;
+    if let Some(other) =
+        dumps.iter().position(|d| (&d.meta().tokens, &d.meta().decode_tokens) != (&meta.tokens, &meta.decode_tokens))
+    {
+        return Err(refused(path, format!("{} and {} were fed different tokens", names[0], names[other])));
+    }
+    let dumps: Arc<[Dump]> = dumps.into();
+    let places: BTreeSet<(u32, Tap)> = dumps.iter().flat_map(|d| d.entries()).map(|e| (e.step, e.tap)).collect();
+    let (mut entries, mut joined, mut apart) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+    for (step, tap) in places {
+        let notation = notation(path, &dumps, dims, tap, step)?;
+        match joined_entry(&names, &dumps, tap, step, notation.as_ref())? {
+            Ok((entry, how)) => {
+                entries.push(entry);
+                joined.insert((step, tap), how);
+            }
+            Err(reason) => {
+                apart.insert((step, tap), reason);
+            }
+        }
+    }
+    let ranks = Ranks { names, dumps, joined, apart };
+    Ok(Dump::assembled(path, meta, entries)?.with_ranks(ranks))
+}
+
+/// What is said of how a tap's pieces join: by the tap's own entry, by a rank's table, by `dims`.
+fn notation(
+    path: &Path,
+    dumps: &[Dump],
+    dims: &BTreeMap<String, String>,
+    tap: Tap,
+    step: u32,
+) -> Result<Option<Dims>, DumpError> {
+    let name = tap.to_string();
+    let own = dumps.iter().flat_map(|d| d.meta().taps.iter().flatten());
+    let own = own.filter(|t| t.tap == name && t.step == step).find_map(|t| t.dims.as_deref());
+    let told = || dumps.iter().filter_map(|d| d.meta().dims.as_ref()).find_map(|table| notation_of(table, tap));
+    let text = own.or_else(told).or_else(|| notation_of(dims, tap));
+    text.map(|text| text.parse().map_err(|e| refused(path, format!("{tap}: {e}")))).transpose()
+}
+
+type Made = Result<(Entry, Joined), String>;
+
+/// One tap of all ranks, as it is made when it is read; or why it cannot be.
+fn joined_entry(
+    names: &[String],
+    dumps: &Arc<[Dump]>,
+    tap: Tap,
+    step: u32,
+    dims: Option<&Dims>,
+) -> Result<Made, DumpError> {
+    let mut parts: Vec<&Entry> = Vec::new();
+    for (name, dump) in names.iter().zip(dumps.iter()) {
+        match dump.find(tap, step) {
+            Some(entry) => parts.push(entry),
+            // One replica is as good as all; of a cut or a sum every piece is needed.
+            None if dims.is_some_and(|d| d.share() == Share::Replicated) => {}
+            None => return Ok(Err(format!("not in {name}"))),
+        }
+    }
+    let first = parts[0];
+    if let Some(other) = parts.iter().find(|e| e.dtype != first.dtype || e.rows != first.rows) {
+        return Ok(Err(format!("the ranks hold it in different types or rows ({} and {})", first.dtype, other.dtype)));
+    }
+    if dims.is_none() && !all_equal(dumps, &parts)? {
+        return Ok(Err(UNTOLD.into()));
+    }
+    if let Some(dims) = dims.filter(|d| d.axes().len() != first.shape.len()) {
+        let axes = dims.axes().len();
+        return Ok(Err(format!("dims '{dims}' is of {axes} axes, its ranks' shape is {:?}", first.shape)));
+    }
+    let share = dims.map_or(Share::Replicated, Dims::share);
+    Ok(entry(dumps, tap, step, &parts, share, dims.and_then(|d| d.order(tap.site))))
+}
+
+const UNTOLD: &str = "its ranks hold different values, and nothing says how they join: say so ('dims' in dump.json: 'T D[tp]' cut, 'T D partial' summed)";
+
+/// The tensor that the ranks' `parts` make, with its axes in `order`.
+fn entry(dumps: &Arc<[Dump]>, tap: Tap, step: u32, parts: &[&Entry], share: Share, order: Option<Vec<usize>>) -> Made {
+    let first = parts[0];
+    let cut = if let Share::Cut(axis) = share { Some(axis) } else { None };
+    let mut shape = first.shape.clone();
+    let alike = |other: &[usize]| {
+        other.len() == shape.len() && (0..other.len()).all(|i| other[i] == shape[i] || cut == Some(i))
+    };
+    if let Some(other) = parts.iter().find(|e| !alike(&e.shape)) {
+        let how = cut.map_or("in one".to_owned(), |axis| format!("along axis {axis}"));
+        return Err(format!("its ranks' shapes, {shape:?} and {:?}, do not join {how}", other.shape));
+    }
+    let mut bounds = Vec::new();
+    if let Some(axis) = cut {
+        bounds.push(0usize);
+        for part in parts {
+            let end = bounds.last().copied().unwrap_or(0).checked_add(part.shape[axis]);
+            bounds.push(end.ok_or("its ranks' shapes overflow")?);
+        }
+        shape[axis] = bounds.last().copied().unwrap_or(0);
+    }
+    let place = |cut: usize| order.as_ref().and_then(|o| o.iter().position(|&a| a == cut)).unwrap_or(cut);
+    let axis = cut.map_or(0, place);
+    if let Some(order) = &order {
+        shape = order.iter().map(|&a| shape[a]).collect();
+    }
+    let (dumps, moved) = (Arc::clone(dumps), order.clone());
+    let make = move || make(&dumps, tap, step, share, moved.as_deref());
+    let made = Entry::made(tap, step, shape.clone(), first.dtype, first.rows.clone(), make);
+    Ok((made, Joined { share, bounds, axis, shape, order }))
+}
+
+/// Whether every rank holds the same bits.
+fn all_equal(dumps: &[Dump], parts: &[&Entry]) -> Result<bool, DumpError> {
+    if parts.iter().any(|e| e.shape != parts[0].shape) {
+        return Ok(false);
+    }
+    let first = dumps[0].read(parts[0])?;
+    for (dump, part) in dumps.iter().zip(parts).skip(1) {
+        if dump.read(part)?.bytes() != first.bytes() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Joins the tensors of all ranks, or sums them, or takes the one most ranks hold.
+fn make(dumps: &[Dump], tap: Tap, step: u32, share: Share, order: Option<&[usize]>) -> Result<Tensor, DumpError> {
+    let mut parts = Vec::new();
+    for dump in dumps {
+        if let Some(entry) = dump.find(tap, step) {
+            parts.push(dump.read(entry)?);
+        }
+    }
+    let whole = match share {
+        Share::Replicated => {
+            let votes = |one: &Tensor| parts.iter().filter(|other| other.bytes() == one.bytes()).count();
+            // Of equally many the lowest rank's: `max_by_key` would give the last.
+            (0..parts.len()).rev().max_by_key(|&i| votes(&parts[i])).map(|i| parts.swap_remove(i))
+        }
+        Share::Cut(axis) => concatenated(&parts, axis),
+        Share::Partial => summed(&parts),
+    };
+    let path = dumps.first().map_or(Path::new(""), Dump::path);
+    let changed = || refused(path, format!("{tap} has changed since it was opened"));
+    let whole = whole.ok_or_else(changed)?;
+    match order {
+        Some(order) if !order.is_sorted() => permuted(&whole, order).ok_or_else(changed),
+        _ => Ok(whole),
+    }
+}
+
+fn concatenated(parts: &[Tensor], axis: usize) -> Option<Tensor> {
+    let first = parts.first()?;
+    let mut shape = first.shape().to_vec();
+    shape[axis] = parts.iter().map(|p| p.shape()[axis]).sum();
+    let outer: usize = shape[..axis].iter().product();
+    let inner: usize = shape[axis + 1..].iter().product();
+    let bytes: Vec<_> = parts.iter().map(|p| (p.bytes(), p.shape()[axis] * inner * first.dtype().size())).collect();
+    let all: Vec<u8> = (0..outer)
+        .flat_map(|o| bytes.iter().flat_map(move |(b, run)| b[o * run..(o + 1) * run].iter().copied()))
+        .collect();
+    Tensor::of_bytes(shape, first.dtype(), all)
+}
+
+/// The sum in f64, rounded to the type of the parts.
+fn summed(parts: &[Tensor]) -> Option<Tensor> {
+    let first = parts.first()?;
+    let mut sum = first.values().to_f64();
+    for part in &parts[1..] {
+        let values = part.values();
+        sum.iter_mut().enumerate().for_each(|(i, s)| *s += values.get(i));
+    }
+    let values = match first.dtype() {
+        DType::F64 => Values::F64(sum.into()),
+        DType::F32 => Values::F32(sum.iter().map(|&x| x as f32).collect::<Vec<_>>().into()),
+        DType::F16 => Values::F16(sum.iter().map(|&x| f16::from_f64(x)).collect::<Vec<_>>().into()),
+        DType::BF16 => Values::BF16(sum.iter().map(|&x| bf16::from_f64(x)).collect::<Vec<_>>().into()),
+    };
+    Tensor::held(first.shape().to_vec(), values).ok()
+}
+
+/// The tensor with axis `order[i]` as its axis i.
+fn permuted(tensor: &Tensor, order: &[usize]) -> Option<Tensor> {
+    let (from, size, bytes) = (tensor.shape(), tensor.dtype().size(), tensor.bytes());
+    let shape: Vec<usize> = order.iter().map(|&a| from[a]).collect();
+    let strides: Vec<usize> = order.iter().map(|&a| from[a + 1..].iter().product()).collect();
+    let mut all = Vec::with_capacity(bytes.len());
+    for i in 0..shape.iter().product::<usize>() {
+        let (mut rest, mut place) = (i, 0);
+        for (&extent, &stride) in shape.iter().zip(&strides).rev() {
+            place += rest % extent * stride;
+            rest /= extent;
+        }
+        all.extend_from_slice(&bytes[place * size..(place + 1) * size]);
+    }
+    Tensor::of_bytes(shape, tensor.dtype(), all)
+}
+
+fn refused(path: &Path, reason: String) -> DumpError {
+    DumpError::NotADump { path: path.into(), reason }
+}
