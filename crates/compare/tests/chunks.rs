@@ -153,7 +153,8 @@ fn a_missing_mask_is_not_cut_away() {
     for (left_out, first) in [("", "layers.0.scores"), ("layers.0.scores", "layers.0.probs")] {
         let (mut right, mut wrong) = (right.clone(), wrong.clone());
         if !left_out.is_empty() {
-            [&mut right, &mut wrong].map(|run| run.remove(&tap(left_out)));
+            right.remove(&tap(left_out));
+            wrong.remove(&tap(left_out));
         }
         let steps = dump(&right, CHUNKS[1], Form::Plain, true);
         let report = judged(steps, dump(&wrong, CHUNKS[0], Form::Plain, true));
