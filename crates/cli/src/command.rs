@@ -82,9 +82,11 @@ const COMPARE_HELP: &str = "Examples:
   firstdiff compare golden/llama out/dump
   firstdiff compare golden/llama 'out/*_cpp.npy' --profile bf16
   firstdiff compare golden/llama last.npz --rows last     the candidate holds the last token only
+  firstdiff compare out/one-pass out/token-by-token       an engine against itself: its decode path, without a reference
 
 A tap is `exact`, within `rounding`, `diverged` (differs though all it reads agrees), `downstream` (differs, and so does something it
-reads) or `unchecked`. What is unchecked is neither passed nor blamed.";
+reads) or `unchecked`. What is unchecked is neither passed nor blamed. Runs that took the same tokens in other chunks (in one pass,
+prefill and steps, token by token) are laid together by token position.";
 
 const DUMP_HELP: &str = "Example:
   firstdiff dump models/TinyLlama -o golden --tokens 1,403,407,261 --taps 'layers.*.h,logits'

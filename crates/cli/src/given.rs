@@ -26,7 +26,7 @@ pub(crate) struct CandidateArgs {
     /// The type the candidate keeps keys and values in, for --profile ggml: f32 or f16 [default: what the dump says, else f32]
     #[arg(long, value_parser = cache)]
     pub(crate) cache: Option<Cache>,
-    /// Token ids the candidate was fed, where dump.json does not say
+    /// Token ids the candidate was fed, where dump.json does not say: those of the prefill, or of all steps
     #[arg(long, value_delimiter = ',')]
     pub(crate) tokens: Option<Vec<u32>>,
     /// Token ids of the candidate's decode steps, where dump.json does not say

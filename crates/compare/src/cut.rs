@@ -127,7 +127,7 @@ fn position(site: Site, shape: &[usize], count: usize, custom: Custom) -> Result
     let with_heads = matches!(site.axes(), ['T', 'H' | 'K', 'd']) || (site == Site::Context && shape.len() == 3);
     match (shape.len(), &along[..]) {
         // A row without its axis.
-        (_, []) if count == 1 => Ok((0, [&[1], shape].concat())),
+        (axes, []) if count == 1 && (axes == 1 || axes + 1 == site.axes().len()) => Ok((0, [&[1], shape].concat())),
         (_, [0, ..]) if count == 1 => at(0),
         // Of positions and what is of a position, the positions are the slower axis; with heads nobody can tell.
         (1, _) if count > 0 && shape[0].is_multiple_of(count) && !with_heads => Ok((0, vec![count, shape[0] / count])),

@@ -84,11 +84,16 @@ fn other_chunks(reference: &Dump, candidate: &Dump) -> Option<(Chunks, Chunks)> 
     if ours.lengths.iter().zip(&theirs.lengths).all(|(ours, theirs)| ours == theirs) {
         return None;
     }
-    // Fewer positions in one step may be the last of the same tokens as well as the first: only the ids can tell.
-    let (shorter, longer) = if ours.total() < theirs.total() { (&ours, &theirs) } else { (&theirs, &ours) };
-    let told = shorter.ids.is_some() && longer.ids.is_some();
-    let begins = shorter.lengths.len() > 1 || shorter.total() == longer.total();
+    // Fewer positions may be the last of the same tokens, or of each step, as well as the first: the ids can tell, or that they see no other keys.
+    let (shorter, dump) = if ours.total() < theirs.total() { (&ours, reference) } else { (&theirs, candidate) };
+    let told = ours.ids.is_some() && theirs.ids.is_some();
+    let begins = ours.total() == theirs.total() || sees_itself(dump, shorter.lengths[0]);
     (told || begins).then_some((ours, theirs))
+}
+
+/// Whether attention of the first step, of so many positions, has no more keys than these.
+fn sees_itself(dump: &Dump, positions: usize) -> bool {
+    dump.entries().iter().any(|entry| entry.step == 0 && keys(entry) == Some(positions))
 }
 
 /// The first position at which the two were fed different tokens, as far as both say.

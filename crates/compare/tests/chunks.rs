@@ -182,8 +182,16 @@ fn what_is_not_in_both_is_unchecked() {
             assert_eq!(tap.status.agrees(), inside, "{ours:?} {theirs:?} {}", tap.place);
         }
     }
+    // No ids, but attention of the first step sees its own keys alone.
+    let report = judged(dump(&right, &[T], Form::Plain, true), dump(&right, &[1; 7], Form::Plain, false));
+    assert_eq!((report.verdict, report.laid.unwrap().together()), (Verdict::Parity, 7));
+    // The logits of each step's last token, and nobody says so.
+    let mut logits = right.clone();
+    logits.retain(|tap, _| tap.layer.is_none());
+    let report = judged(dump(&right, &[8, 1, 1, 1], Form::Plain, true), dump(&logits, &[1; 4], Form::Plain, false));
+    assert!(matches!(report.verdict, Verdict::Incomparable(_)), "{:?}", report.verdict);
     // Nobody says whether seven rows are the first or the last of eleven.
-    let report = judged(dump(&right, &[T], Form::Plain, true), dump(&right, &[7], Form::Plain, false));
+    let report = judged(dump(&right, &[T], Form::Plain, true), dump(&logits, &[7], Form::Plain, false));
     assert!(matches!(report.verdict, Verdict::Incomparable(_)));
 }
 

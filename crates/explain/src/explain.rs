@@ -201,7 +201,15 @@ impl Walk<'_> {
             }
         }
         let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
-        let mut found = self.search(&search, &target);
+        let mut found = match self.narrowed(&search, &target) {
+            Some(reproduced) => {
+                // One of several that an earlier step cannot tell apart was taken up; it may be another.
+                self.accepted.retain(|e| !steps.contains(&e.tap));
+                Found { base: f64::NAN, reproduced, ..Found::default() }
+            }
+            None => self.search(&search, &target),
+        };
+        let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
         if let Some(earlier) = earlier {
             found.reproduced = self.standing(&search, &earlier, &target, found.reproduced)?;
         }
@@ -218,6 +226,24 @@ impl Walk<'_> {
         }
         self.places.push(Explained { place, steps, found });
         Ok(())
+    }
+
+    /// Of what reproduced an earlier decode step of the same tap, what reproduces this one as well.
+    fn narrowed<'a>(&self, search: &Search<'_, 'a>, target: &Target<'a>) -> Option<Vec<Reproduction>> {
+        let place = target.place;
+        let before = |p: &&Explained| p.place.tap == place.tap && (1..place.step).contains(&p.place.step);
+        let known = &self.places.iter().rev().find(before)?.found.reproduced;
+        let taps: HashSet<Tap> = target.steps.iter().map(|s| s.tap).collect();
+        let others: Vec<Edit> = self.accepted.iter().filter(|e| !taps.contains(&e.tap)).cloned().collect();
+        let search = Search { accepted: &others, ..*search };
+        let base = search.residual(target, &[]).nmse;
+        let again = |known: &Reproduction| {
+            let edits: Vec<&Edit> = known.mistakes.iter().flat_map(|m| &m.edits).collect();
+            let residual = search.proved(target, &edits, base)?;
+            Some(Reproduction { mistakes: known.mistakes.clone(), residual })
+        };
+        let reproduced: Vec<Reproduction> = known.iter().filter_map(again).collect();
+        (!reproduced.is_empty()).then_some(reproduced)
     }
 
     /// Of what reproduces a decode step behind a right prefill, what no right step speaks against: mistakes that would not have shown in the prefill

@@ -18,6 +18,12 @@ pub(crate) fn of(model: &Model, places: Vec<Explained>) -> Vec<Finding> {
     let mut out: Vec<Finding> = Vec::new();
     let mut groups: HashMap<String, usize> = HashMap::new();
     let mut together: Vec<BTreeSet<usize>> = Vec::new();
+    // What a later decode step of the same tap speaks against is as good in one step only.
+    let later = |here: Place, key: &str| {
+        let behind = |e: &&Explained| e.place.tap == here.tap && here.step > 0 && e.place.step > here.step;
+        let has = |e: &Explained| e.found.reproduced.iter().flat_map(|r| &r.mistakes).any(|m| m.key == key);
+        places.iter().filter(behind).all(has)
+    };
     for (explained, chosen) in places.iter().zip(chosen) {
         let Some(best) = chosen else {
             unexplained(model, explained, &mut out, &mut groups);
@@ -74,7 +80,7 @@ pub(crate) fn of(model: &Model, places: Vec<Explained>) -> Vec<Finding> {
             for other in explained.found.reproduced.iter().filter(|r| r.mistakes.len() == best.mistakes.len()) {
                 let stands_in = other.mistakes.iter().find(|m| rest(other, &m.key) == beside);
                 let same = |m: &&Candidate| m.key.trim_end_matches('\'') == mistake.key.trim_end_matches('\'');
-                if let Some(other) = stands_in.filter(|m| !same(m)).map(cause)
+                if let Some(other) = stands_in.filter(|m| !same(m) && later(explained.place, &m.key)).map(cause)
                     && !finding.alternatives.iter().any(|known| is_same(known, &other, EQUAL))
                     && !is_same(&cause(mistake), &other, EQUAL)
                 {

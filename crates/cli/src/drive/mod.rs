@@ -21,6 +21,7 @@ use crate::drive::engine::{ANY_STEP, Engine, Failure, Question, Run};
 use crate::drive::evidence::{Evidence, Wavering, size};
 use crate::drive::question::Known;
 use crate::drive::reference::Reference;
+use crate::reading::ReadingArgs;
 use crate::session::{Judged, Session, ids};
 
 pub(crate) const HELP: &str = "Examples:
@@ -308,8 +309,9 @@ impl Bisection {
         let options = Options { only: Some(only), allowed: BTreeMap::new(), ..Options::new(self.profile) };
         let report = compare(&reference, &candidate, &graph, &options, &mut |_, _| {})?;
         let profile_reason = self.profile_reason.clone();
+        let (warnings, reading) = (Vec::new(), ReadingArgs::default());
         let session =
-            Session { reference, candidate, graph, options, profile_reason, warnings: Vec::new(), model: None };
+            Session { reference, candidate, graph, options, profile_reason, warnings, model: None, batch: 1, reading };
         Ok((session, report))
     }
 
