@@ -455,7 +455,8 @@ def planted(command, folder):
                 right += 1
             else:
                 row = f"{case['file']}, {name}: {first.get('tap') or report['verdict']}.{first.get('step')}, {due['tap']}.{due['step']} is due"
-                (vague if report["verdict"] == "incomparable" or first.get("unchecked_between") else wrong).append(row)
+                honest = report["verdict"] == "incomparable" or due["tap"] in first.get("unchecked_between", [])
+                (vague if honest else wrong).append(row)
     return right, wrong, vague
 
 

@@ -93,7 +93,10 @@ impl Run<'_> {
         let says = |laid: &Laid<'_>, own: f64| {
             let same =
                 |pair: &Pair<'_>| matches!(pair.layout(), Layout::Stored(theirs) if theirs.order() == stored.order());
-            let alike = |pair: &Pair<'_>| Metrics::over(&pair.row_metrics()).correlation().unwrap_or(0.0);
+            let alike = |pair: &Pair<'_>| {
+                let rows = by_position(pair, &pair.row_metrics());
+                rows.iter().filter_map(Metrics::correlation).sum::<f64>() / rows.len() as f64
+            };
             let plain = laid.under(&Layout::Same).map_or(0.0, |pair| alike(&pair));
             let heads = |pair: &Pair<'_>| pair.heads().is_some_and(|heads| heads > 1) && pair.rows().0 > 1;
             let right = |pair: &Pair<'_>| heads(pair) && right_but_for_a_factor(pair, 100.0 * own);
@@ -214,8 +217,8 @@ enum Says {
     Right,
 }
 
-/// A correlation of what is nearly right.
-const ALIKE: f64 = 0.6;
+/// A correlation, position by position, that misplaced values do not have.
+const ALIKE: f64 = 0.4;
 
 /// Whether the first position is the reference's times one factor, over all heads.
 fn right_but_for_a_factor(pair: &Pair<'_>, allowed: f64) -> bool {
