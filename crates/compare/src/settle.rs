@@ -114,26 +114,34 @@ impl Run<'_> {
 
     /// What differs is measured in the order that the dump has there, where others show it: else the error could not be read.
     fn measure_in_custom(&self, found: &mut [Found], customs: &[(Site, Stored)]) -> Result<(), DumpError> {
-        let padded: Vec<Stored> = found.iter().filter_map(agreeing_layout).filter_map(padded).cloned().collect();
-        if customs.is_empty() && padded.is_empty() {
+        let agreeing: Vec<Layout> = found.iter().filter_map(agreeing_layout).cloned().collect();
+        let seen =
+            |is: &dyn Fn(&Stored) -> bool| agreeing.iter().any(|l| matches!(l, Layout::Stored(stored) if is(stored)));
+        if customs.is_empty() && agreeing.iter().all(|l| l.rows().is_none() && !matches!(l, Layout::Stored(_))) {
             return Ok(());
         }
         for (index, here) in found.iter_mut().enumerate() {
             let place = self.graph.places()[index];
-            let off = match here {
+            let (off, permuted) = match here {
                 Found::Judged(judged) if judged.judgement.outcome.agrees() || judged.plain.is_some() => continue,
-                Found::Judged(judged) if judged.layout == Layout::Same || judged.layout == Layout::Reshaped => {
-                    judged.judgement.metrics.nmse()
+                Found::Judged(judged)
+                    if matches!(judged.layout, Layout::Same | Layout::Reshaped | Layout::Permuted(_)) =>
+                {
+                    (judged.judgement.metrics.nmse(), matches!(judged.layout, Layout::Permuted(_)))
                 }
-                Found::Misfit(_) => None,
+                Found::Misfit(_) => (None, false),
                 _ => continue,
             };
-            let custom = |stored: &Stored| {
-                let ordered = customs.iter().any(|(at, custom)| same_custom((place.tap.site, stored), (*at, custom)));
-                let pads = stored.pads_positions();
-                (pads || stored.moves())
-                    && (!stored.moves() || ordered)
-                    && (!pads || padded.iter().any(|other| other.same_positions(stored)))
+            let custom = |layout: &Layout| {
+                let rows = layout.rows().is_none() || agreeing.iter().any(|other| other.rows() == layout.rows());
+                let Layout::Stored(stored) = layout else { return rows };
+                let ordered = match stored.in_order() {
+                    // Extents listed otherwise than memory holds them; or padding, which needs no order.
+                    true => !permuted || seen(&|other| other.in_order()),
+                    false => customs.iter().any(|(at, custom)| same_custom((place.tap.site, stored), (*at, custom))),
+                };
+                let padded = !stored.pads_positions() || seen(&|other| other.same_positions(stored));
+                rows && ordered && padded && (permuted || stored.pads_positions() || stored.moves())
             };
             let in_custom = |laid: &Laid<'_>, own: f64| laid.in_custom(off, &Allowance::own(own), custom);
             if let Some(other) = self.with_laid(place, in_custom)?.flatten() {
@@ -248,14 +256,6 @@ fn as_it_stands(found: &Found) -> Found {
     }
 }
 
-/// A layout with more token positions than the reference has.
-fn padded(layout: &Layout) -> Option<&Stored> {
-    match layout {
-        Layout::Stored(stored) if stored.pads_positions() => Some(stored),
-        _ => None,
-    }
-}
-
 /// Whether an operation takes each value, or each head of a position, by itself: of misplaced values it makes misplaced ones.
 fn keeps_places(site: Site) -> bool {
     use Site::{FfnAct, H, HAttn, KNorm, Probs, QNorm, RouterProbs, Scores};
@@ -275,20 +275,20 @@ fn same_custom((site, stored): (Site, &Stored), (at, custom): (Site, &Stored)) -
 
 /// What was undone, a line for each layout.
 pub(crate) fn undone_orders(found: &[Found]) -> Vec<String> {
-    let mut counts: Vec<(&Layout, usize)> = Vec::new();
-    let said = |layout: &&Layout| !matches!(layout, Layout::Same | Layout::Reshaped);
-    for layout in found.iter().filter_map(agreeing_layout).filter(said) {
-        match counts.iter_mut().find(|(known, _)| *known == layout) {
+    let mut counts: Vec<(String, usize)> = Vec::new();
+    for layout in found.iter().filter_map(agreeing_layout) {
+        let line = match layout {
+            Layout::Same | Layout::Reshaped => continue,
+            Layout::CandidateAdjacent | Layout::CandidateHalf => format!("Q and K: {layout}; undone in"),
+            Layout::Stored(stored) if !stored.moves() => format!("{layout}; read so in"),
+            _ => format!("{layout}; undone, as what follows agrees, in"),
+        };
+        match counts.iter_mut().find(|(known, _)| *known == line) {
             Some((_, count)) => *count += 1,
-            None => counts.push((layout, 1)),
+            None => counts.push((line, 1)),
         }
     }
-    let taps = |count: usize| if count == 1 { "1 tap".to_owned() } else { format!("{count} taps") };
-    let line = |(layout, count): &(&Layout, usize)| match layout {
-        Layout::CandidateAdjacent | Layout::CandidateHalf => format!("Q and K: {layout}; undone in {}", taps(*count)),
-        Layout::Stored(stored) if !stored.moves() => format!("{layout}: so read in {}", taps(*count)),
-        _ => format!("{layout}; undone in {}, as what follows agrees", taps(*count)),
-    };
+    let line = |(line, count): &(String, usize)| format!("{line} {count} tap{}", if *count == 1 { "" } else { "s" });
     const MOST: usize = 4;
     let more = counts.len().saturating_sub(MOST);
     let lines = counts.iter().take(MOST).map(line);

@@ -134,7 +134,7 @@ fn padding_is_left_out_and_looked_at() {
         shape[2] = T + 5;
     }
     let report = judged_as(Profile::F32, &reference, &candidate);
-    assert_eq!((report.verdict, report.count(Status::agrees)), (Verdict::Parity, report.taps.len()));
+    assert_eq!((&report.verdict, report.count(Status::agrees)), (&Verdict::Parity, report.taps.len()));
     assert!(report.warnings.iter().any(|w| w.contains("16 keys, of which 5 are padding")), "{:?}", report.warnings);
     // A probability, or a score, of a key that is padding is no rounding.
     for site in ["scores", "probs"] {
@@ -159,7 +159,7 @@ fn repeated_heads_are_equal_or_a_finding() {
     *values = values.chunks(16).flat_map(|head| [head, head, head].concat()).collect();
     *shape = vec![T, 6, 16];
     let report = judged_as(Profile::F32, &reference, &candidate);
-    assert_eq!((report.verdict, report.count(Status::agrees)), (Verdict::Parity, report.taps.len()));
+    assert_eq!((&report.verdict, report.count(Status::agrees)), (&Verdict::Parity, report.taps.len()));
     candidate.get_mut(&tap("layers.1.v")).unwrap().1[3 * 96 + 20] += 0.5;
     let report = judged_as(Profile::F32, &reference, &candidate);
     let first = &report.taps[report.first.unwrap().index];
