@@ -56,6 +56,7 @@ pub(crate) struct Judged {
 }
 
 /// How a tap stands as it is.
+#[expect(clippy::large_enum_variant, reason = "one for a tap at the most")]
 pub(crate) enum Plain {
     Judged(Judgement),
     /// It cannot be laid against the reference.

@@ -286,7 +286,7 @@ fn extents(fine: &[(char, usize)], order: &[usize], shape: &[usize], count: usiz
     let fits = |axis: &Axis| {
         axis.held == axis.wanted
             || (axis.held > axis.wanted && matches!(axis.name, 'T' | 'S' | 'V'))
-            || (axis.held > axis.wanted && axis.name == 'K' && axis.held % axis.wanted == 0)
+            || (axis.held > axis.wanted && axis.name == 'K' && axis.held.is_multiple_of(axis.wanted))
     };
     let product = |axes: &[Axis]| axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.held));
     let same_length = |(extents, _): &(Vec<usize>, bool)| extents.len() == own.len();
