@@ -126,7 +126,8 @@ def llama_cpp_run(folder, model, rope_factor=1.0):
 def read(folder):
     meta = json.loads((folder / "dump.json").read_text())
     taps = {(t["tap"], t["step"]): np.load(folder / t["file"]) for t in meta.pop("taps")}
-    return taps, {"tokens": meta["tokens"], "decode_tokens": meta["decode_tokens"], "producer": "test_puzzles.py", "precision": "f32"}
+    kept = {key: meta[key] for key in ("tokens", "decode_tokens", "qk_rows") if key in meta}
+    return taps, {**kept, "producer": "test_puzzles.py", "precision": "f32"}
 
 
 def write(folder, taps, meta, rename=None):
@@ -424,6 +425,41 @@ def solve(command, folder, runs, puzzle):
     return right, honest, wrong, found
 
 
+def planted(command, folder):
+    """Every mistake of fixtures/faulty, laid otherwise: how many are found at their own tap, and which are not."""
+    fixtures, layouts = HERE.parent / "fixtures", {
+        "flat": each(flat),
+        "heads first, flat": chain(each(moved(1, 0, 2), HEADS), each(flat)),
+        "column-major": each(column_major),
+        "256 keys, ggml extents": chain(pad_keys(256), each(backwards)),
+        "repeated, batch axes": chain(each(repeat_heads, KV), each(batch)),
+    }
+    right, wrong, vague = 0, [], []
+    for case in json.loads((fixtures / "faulty" / "index.json").read_text()):
+        source = fixtures / case["file"]
+        if not source.is_dir():
+            unpacked = folder / "unpacked"
+            shutil.rmtree(unpacked, ignore_errors=True)
+            shutil.unpack_archive(source, unpacked, "zip")
+            source = unpacked
+        taps, meta = read(source)
+        reference = next(path for ending in ("", ".npz", ".safetensors") if (path := fixtures / (case["reference"] + ending)).exists())
+        for name, layout in layouts.items():
+            at = folder / "planted"
+            shutil.rmtree(at, ignore_errors=True)
+            write(at, layout(taps), meta)
+            report, _ = compare(command, reference, at)
+            first = report.get("first_divergence") or {}
+            due = case["first_recorded"]
+            if report["verdict"] == "diverged" and (first["tap"], first["step"]) == (due["tap"], due["step"]):
+                right += 1
+            else:
+                row = f"{case['file']}, {name}: {first.get('tap') or report['verdict']}.{first.get('step')}, {due['tap']}.{due['step']} is due"
+                honest = report["verdict"] == "incomparable" or due["tap"] in first.get("unchecked_between", [])
+                (vague if honest else wrong).append(row)
+    return right, wrong, vague
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--command", default=str(HERE.parent / "target" / "release" / "firstdiff"))
@@ -443,6 +479,11 @@ def main():
             print(f"{puzzle.name:<46} | {right:<32} | {wrong}", flush=True)
             bad += (not honest) + (not found)
             solved += right.startswith("parity")
+        if not a.only:
+            right, wrong, vague = planted(a.command, folder)
+            print("\n".join([*wrong, *vague]))
+            print(f"fixtures/faulty laid otherwise: {right} at their own tap, {len(vague)} unchecked or a range, {len(wrong)} wrong")
+            bad += len(wrong)
     print(f"{len(todo)} puzzles: {solved} at parity where right, {len(todo) - solved} unchecked; {bad} wrong outcomes")
     sys.exit(1 if bad else 0)
 

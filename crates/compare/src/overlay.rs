@@ -7,7 +7,7 @@ use crate::graph::Place;
 use crate::judge::{Allowance, Difference, Judgement, Outcome, judge};
 use crate::pair::{Layout, Misfit, Operand, Pair};
 use crate::profile::Profile;
-use crate::readings::{Stored, readings};
+use crate::readings::readings;
 
 /// A reading agrees only if it leaves less than this share of the error: it must explain, not just fit.
 const TELLING: f64 = 0.1;
@@ -150,9 +150,9 @@ impl<'a> Overlay<'a> {
         &self,
         off: Option<f64>,
         allowed: &Allowance,
-        custom: impl Fn(&Stored) -> bool,
+        custom: impl Fn(&Layout) -> bool,
     ) -> Option<Found> {
-        let of = |pair: &Pair<'_>| matches!(pair.layout(), Layout::Stored(stored) if custom(stored));
+        let of = |pair: &Pair<'_>| custom(pair.layout());
         let judged = self.others().into_iter().filter(of).map(|pair| (judge(&pair, self.profile, allowed), pair));
         let size = |judgement: &Judgement| judgement.metrics.nmse().unwrap_or(f64::INFINITY);
         let (judgement, pair) = judged.min_by(|a, b| size(&a.0).total_cmp(&size(&b.0)))?;

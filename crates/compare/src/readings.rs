@@ -74,10 +74,13 @@ impl Stored {
         self.axes.iter().map(|a| if a.name == 'K' { 'H' } else { a.name }).collect()
     }
 
-    /// Whether all axes stand in reverse, fastest first.
+    /// Whether all axes stand in reverse, fastest first; the heads of a context as one axis or as two.
     pub(crate) fn reversed(&self, site: Site) -> bool {
-        let own = fine_names(site, self.axes.len());
-        self.axes.iter().rev().map(|a| a.name).eq(own)
+        let order = self.order();
+        match site {
+            Site::Context => order == "HdT" || order == "dHT" || order == "CT",
+            _ => order.chars().rev().eq(site.axes().iter().map(|&a| if a == 'K' { 'H' } else { a })),
+        }
     }
 
     fn axis(&self, name: char) -> Option<&Axis> {
@@ -237,10 +240,6 @@ fn fine(site: Site, shape: &[usize], heads: Option<usize>) -> Vec<(char, usize)>
         }
         _ => site.axes().iter().copied().zip(shape.iter().copied()).collect(),
     }
-}
-
-fn fine_names(site: Site, count: usize) -> Vec<char> {
-    if site == Site::Context && count == 3 { vec!['T', 'H', 'd'] } else { site.axes().to_vec() }
 }
 
 /// All orders of two or three axes, the vocabulary's own first.

@@ -4,7 +4,8 @@ use firstdiff_trace::{DumpError, QkRows, Site, Tap};
 
 use crate::first::{Found, Judged, Plain, Run};
 use crate::graph::Place;
-use crate::judge::Allowance;
+use crate::judge::{Allowance, by_position};
+use crate::metrics::Metrics;
 use crate::overlay::Overlay;
 use crate::pair::{Layout, Pair};
 use crate::readings::Stored;
@@ -18,93 +19,131 @@ impl Run<'_> {
             let Some(layout) = found[index].provisional().cloned() else { continue };
             let site = self.graph.places()[index].tap.site;
             match layout {
-                Layout::Stored(stored) if self.followed(found, &before, index, &stored)? => {
-                    customs.push((site, stored))
-                }
-                Layout::Stored(stored) => {
-                    let plain = as_it_stands(&found[index]);
-                    unsettled.push((index, stored, std::mem::replace(&mut found[index], plain)));
-                }
+                Layout::Stored(stored) => match self.followed(found, &before, index, &stored)? {
+                    Says::Right => customs.push((site, stored)),
+                    says => {
+                        let plain = match says {
+                            Says::Wrong => as_it_stands(&found[index]),
+                            _ => Found::Unchecked(format!(
+                                "it agrees if {stored}, and nothing that follows can confirm it"
+                            )),
+                        };
+                        unsettled.push((index, stored, std::mem::replace(&mut found[index], plain)));
+                    }
+                },
                 _ if self.confirmed(found, index) => {}
                 _ => found[index] = as_it_stands(&found[index]),
             }
         }
+        let known = customs.len();
         for (index, stored, otherwise) in unsettled {
             let site = self.graph.places()[index].tap.site;
-            if customs.iter().any(|(at, custom)| same_custom((site, &stored), (*at, custom))) {
+            if customs[..known].iter().any(|(at, custom)| same_custom((site, &stored), (*at, custom))) {
                 found[index] = otherwise;
+            } else if let Found::Unchecked(_) = found[index] {
+                customs.push((site, stored));
             }
         }
         self.measure_in_custom(found, &customs)
     }
 
-    /// Whether an operation that cannot have made its output of misplaced values reads the tap and agrees.
+    /// What the operations that read a tap say of its layout: one that cannot have made its output of misplaced values and agrees, confirms it.
     fn followed(
         &self,
         found: &[Found],
         before: &[Option<Layout>],
         index: usize,
         stored: &Stored,
-    ) -> Result<bool, DumpError> {
+    ) -> Result<Says, DumpError> {
         if stored.rows().is_some() && !self.confirmed(found, index) {
-            return Ok(false);
+            return Ok(Says::Wrong);
         }
-        let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
-        for i in after {
-            let site = self.graph.places()[i].tap.site;
+        let (after, _) = self.graph.nearest_after(index, |i| before[i].is_some() || found[i].is_judged());
+        let mut says = if after.is_empty() { Says::Wrong } else { Says::Nothing };
+        for &i in &after {
             let along = matches!(&before[i], Some(Layout::Stored(theirs)) if theirs.order() == stored.order());
-            let says = match &before[i] {
+            let by_itself = keeps_places(self.graph.places()[i].tap.site) && self.graph.reads(i).contains(&index);
+            let here = match &before[i] {
                 // Misplaced alike on both sides of an operation that takes each value by itself: what reads that one says.
-                Some(_) if along && keeps_places(site) => found[i].agrees() && found[i].provisional().is_some(),
-                Some(_) => true,
-                None => self.starts_right(i, stored, found)?,
+                Some(_) if along && by_itself => match &found[i] {
+                    Found::Unchecked(_) => Says::Nothing,
+                    other if other.agrees() => Says::Right,
+                    _ => Says::Wrong,
+                },
+                Some(_) => Says::Right,
+                None if self.otherwise_wrong(before, found, i, index) => Says::Nothing,
+                None => self.off_but_nearer(i, stored)?,
             };
-            if says {
-                return Ok(true);
-            }
+            says = says.max(here);
         }
-        Ok(false)
+        // Rows are looked up whole: no mistake makes another order of axes of an embedding.
+        let looked_up = self.graph.places()[index].tap.site == Site::H0 && !after.is_empty();
+        Ok(if looked_up && says == Says::Wrong { Says::Nothing } else { says })
     }
 
-    /// Whether a rotation that differs is right in this order at position 0, where every rotation is none: of misplaced values it would not be.
-    fn starts_right(&self, index: usize, stored: &Stored, found: &[Found]) -> Result<bool, DumpError> {
+    /// Whether something else that an operation reads agrees in no layout: then that it differs says nothing.
+    fn otherwise_wrong(&self, before: &[Option<Layout>], found: &[Found], reader: usize, index: usize) -> bool {
+        let (read, _) = self.graph.nearest_before(reader, |i| before[i].is_some() || found[i].is_judged());
+        read.iter().any(|&i| i != index && before[i].is_none())
+    }
+
+    /// What a reader that differs says: a rotation that is right at position 0, where it is none, cannot have read misplaced values; and what is
+    /// nearly right in this order, and far off as it stands, may have its own mistake.
+    fn off_but_nearer(&self, index: usize, stored: &Stored) -> Result<Says, DumpError> {
         let place = self.graph.places()[index];
-        if !matches!(place.tap.site, Site::QRope | Site::KRope) || place.step > 0 || !found[index].is_judged() {
-            return Ok(false);
-        }
-        let right = |laid: &Overlay<'_>, own: f64| {
+        let rotated = matches!(place.tap.site, Site::QRope | Site::KRope);
+        let says = |laid: &Overlay<'_>, own: f64| {
             let same =
                 |pair: &Pair<'_>| matches!(pair.layout(), Layout::Stored(theirs) if theirs.order() == stored.order());
-            laid.others().into_iter().filter(same).any(|pair| {
-                let rows = pair.nmse_by_position();
-                rows.len() > 1 && pair.heads().is_some_and(|heads| heads > 1) && rows[0] <= 100.0 * own
-            })
+            let alike = |pair: &Pair<'_>| {
+                let rows = by_position(pair, &pair.row_metrics());
+                rows.iter().filter_map(Metrics::correlation).sum::<f64>() / rows.len() as f64
+            };
+            let plain = laid.under(&Layout::Same).map_or(0.0, |pair| alike(&pair));
+            let heads = |pair: &Pair<'_>| pair.heads().is_some_and(|heads| heads > 1) && pair.rows().0 > 1;
+            let right = |pair: &Pair<'_>| heads(pair) && right_but_for_a_factor(pair, 100.0 * own);
+            let mut readings = laid.others().into_iter().filter(same);
+            match rotated {
+                true if place.step == 0 && readings.any(|pair| right(&pair)) => Says::Right,
+                false if readings.any(|pair| alike(&pair) > ALIKE && alike(&pair) > plain.abs() + ALIKE / 2.0) => {
+                    Says::Nothing
+                }
+                _ => Says::Wrong,
+            }
         };
-        Ok(self.with_overlay(place, right)?.unwrap_or(false))
+        Ok(self.with_overlay(place, says)?.unwrap_or(Says::Wrong))
     }
 
     /// What differs is measured in the order that the dump has there, where others show it: else the error could not be read.
     fn measure_in_custom(&self, found: &mut [Found], customs: &[(Site, Stored)]) -> Result<(), DumpError> {
-        let padded: Vec<Stored> = found.iter().filter_map(agreeing_layout).filter_map(padded).cloned().collect();
-        if customs.is_empty() && padded.is_empty() {
+        let agreeing: Vec<Layout> = found.iter().filter_map(agreeing_layout).cloned().collect();
+        let seen =
+            |is: &dyn Fn(&Stored) -> bool| agreeing.iter().any(|l| matches!(l, Layout::Stored(stored) if is(stored)));
+        if customs.is_empty() && agreeing.iter().all(|l| l.rows().is_none() && !matches!(l, Layout::Stored(_))) {
             return Ok(());
         }
         for (index, here) in found.iter_mut().enumerate() {
             let place = self.graph.places()[index];
-            let off = match here {
+            let (off, permuted) = match here {
                 Found::Judged(judged) if judged.judgement.outcome.agrees() || judged.plain.is_some() => continue,
-                Found::Judged(judged) if judged.layout == Layout::Same || judged.layout == Layout::Reshaped => {
-                    judged.judgement.metrics.nmse()
+                Found::Judged(judged)
+                    if matches!(judged.layout, Layout::Same | Layout::Reshaped | Layout::Permuted(_)) =>
+                {
+                    (judged.judgement.metrics.nmse(), matches!(judged.layout, Layout::Permuted(_)))
                 }
-                Found::Misfit(_) => None,
+                Found::Misfit(_) => (None, false),
                 _ => continue,
             };
-            let custom = |stored: &Stored| {
-                let ordered = customs.iter().any(|(at, custom)| same_custom((place.tap.site, stored), (*at, custom)));
-                let pads = stored.pads_positions();
-                (pads || stored.moves())
-                    && (!stored.moves() || ordered)
-                    && (!pads || padded.iter().any(|other| other.same_positions(stored)))
+            let custom = |layout: &Layout| {
+                let rows = layout.rows().is_none() || agreeing.iter().any(|other| other.rows() == layout.rows());
+                let Layout::Stored(stored) = layout else { return rows };
+                let ordered = match stored.in_order() {
+                    // Extents listed otherwise than memory holds them; or padding, which needs no order.
+                    true => !permuted || seen(&|other| other.in_order()),
+                    false => customs.iter().any(|(at, custom)| same_custom((place.tap.site, stored), (*at, custom))),
+                };
+                let padded = !stored.pads_positions() || seen(&|other| other.same_positions(stored));
+                rows && ordered && padded && (permuted || stored.pads_positions() || stored.moves())
             };
             let in_custom = |laid: &Overlay<'_>, own: f64| laid.in_custom(off, &Allowance::own(own), custom);
             if let Some(other) = self.with_overlay(place, in_custom)?.flatten() {
@@ -177,6 +216,26 @@ impl Run<'_> {
     }
 }
 
+/// What the readers of a tap say of the layout in which it agrees; the greatest counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Says {
+    /// Neither for nor against it.
+    Nothing,
+    /// Against it.
+    Wrong,
+    /// For it.
+    Right,
+}
+
+/// A correlation, position by position, that misplaced values do not have.
+const ALIKE: f64 = 0.4;
+
+/// Whether the first position is the reference's times one factor, over all heads.
+fn right_but_for_a_factor(pair: &Pair<'_>, allowed: f64) -> bool {
+    let first = by_position(pair, &pair.row_metrics()).into_iter().next();
+    first.and_then(|row| row.best_factor()).is_some_and(|best| best.remaining_nmse <= allowed)
+}
+
 /// The layout in which a tap agrees.
 fn agreeing_layout(found: &Found) -> Option<&Layout> {
     match found {
@@ -206,14 +265,6 @@ fn as_it_stands(found: &Found) -> Found {
     }
 }
 
-/// A layout with more token positions than the reference has.
-fn padded(layout: &Layout) -> Option<&Stored> {
-    match layout {
-        Layout::Stored(stored) if stored.pads_positions() => Some(stored),
-        _ => None,
-    }
-}
-
 /// Whether an operation takes each value, or each head of a position, by itself: of misplaced values it makes misplaced ones.
 fn keeps_places(site: Site) -> bool {
     use Site::{FfnAct, H, HAttn, KNorm, Probs, QNorm, RouterProbs, Scores};
@@ -233,20 +284,20 @@ fn same_custom((site, stored): (Site, &Stored), (at, custom): (Site, &Stored)) -
 
 /// What was undone, a line for each layout.
 pub(crate) fn undone_orders(found: &[Found]) -> Vec<String> {
-    let mut counts: Vec<(&Layout, usize)> = Vec::new();
-    let said = |layout: &&Layout| !matches!(layout, Layout::Same | Layout::Reshaped);
-    for layout in found.iter().filter_map(agreeing_layout).filter(said) {
-        match counts.iter_mut().find(|(known, _)| *known == layout) {
+    let mut counts: Vec<(String, usize)> = Vec::new();
+    for layout in found.iter().filter_map(agreeing_layout) {
+        let line = match layout {
+            Layout::Same | Layout::Reshaped => continue,
+            Layout::CandidateAdjacent | Layout::CandidateHalf => format!("Q and K: {layout}; undone in"),
+            Layout::Stored(stored) if !stored.moves() => format!("{layout}; read so in"),
+            _ => format!("{layout}; undone, as what follows agrees, in"),
+        };
+        match counts.iter_mut().find(|(known, _)| *known == line) {
             Some((_, count)) => *count += 1,
-            None => counts.push((layout, 1)),
+            None => counts.push((line, 1)),
         }
     }
-    let taps = |count: usize| if count == 1 { "1 tap".to_owned() } else { format!("{count} taps") };
-    let line = |(layout, count): &(&Layout, usize)| match layout {
-        Layout::CandidateAdjacent | Layout::CandidateHalf => format!("Q and K: {layout}; undone in {}", taps(*count)),
-        Layout::Stored(stored) if !stored.moves() => format!("{layout}: so read in {}", taps(*count)),
-        _ => format!("{layout}; undone in {}, as what follows agrees", taps(*count)),
-    };
+    let line = |(line, count): &(String, usize)| format!("{line} {count} tap{}", if *count == 1 { "" } else { "s" });
     const MOST: usize = 4;
     let more = counts.len().saturating_sub(MOST);
     let lines = counts.iter().take(MOST).map(line);

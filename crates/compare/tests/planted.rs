@@ -125,6 +125,60 @@ fn transposed_axis() {
 }
 
 #[test]
+fn padding_is_left_out_and_looked_at() {
+    let reference = run();
+    let mut candidate = noisy(&reference, 1e-13);
+    for (site, fill) in [("qk", 0.3f32), ("scores", f32::NEG_INFINITY), ("probs", 0.0)] {
+        let (shape, values) = candidate.get_mut(&tap(&format!("layers.1.{site}"))).unwrap();
+        *values = values.chunks(T).flat_map(|row| row.iter().copied().chain([fill; 5])).collect();
+        shape[2] = T + 5;
+    }
+    let report = judged_as(Profile::F32, &reference, &candidate);
+    assert_eq!((&report.verdict, report.count(Status::agrees)), (&Verdict::Parity, report.taps.len()));
+    assert!(report.warnings.iter().any(|w| w.contains("16 keys, of which 5 are padding")), "{:?}", report.warnings);
+    // A probability, or a score, of a key that is padding is no rounding.
+    for site in ["scores", "probs"] {
+        let mut mistaken = candidate.clone();
+        mistaken.get_mut(&tap(&format!("layers.1.{site}"))).unwrap().1[2 * 16 + 13] = 0.01;
+        let report = judged_as(Profile::F32, &reference, &mistaken);
+        let first = &report.taps[report.first.unwrap().index];
+        assert_eq!(first.place.tap, tap(&format!("layers.1.{site}")));
+        assert!(first.reason.as_ref().unwrap().contains("key 13"), "{:?}", first.reason);
+    }
+    // What is wrong where the reference has values is found as ever.
+    candidate.get_mut(&tap("layers.1.probs")).unwrap().1[3] = 9.0;
+    let report = judged_as(Profile::F32, &reference, &candidate);
+    assert_eq!(report.taps[report.first.unwrap().index].place.tap, tap("layers.1.probs"));
+}
+
+#[test]
+fn repeated_heads_are_equal_or_a_finding() {
+    let reference = run();
+    let mut candidate = noisy(&reference, 1e-13);
+    let (shape, values) = candidate.get_mut(&tap("layers.1.v")).unwrap();
+    *values = values.chunks(16).flat_map(|head| [head, head, head].concat()).collect();
+    *shape = vec![T, 6, 16];
+    let report = judged_as(Profile::F32, &reference, &candidate);
+    assert_eq!((&report.verdict, report.count(Status::agrees)), (&Verdict::Parity, report.taps.len()));
+    candidate.get_mut(&tap("layers.1.v")).unwrap().1[3 * 96 + 20] += 0.5;
+    let report = judged_as(Profile::F32, &reference, &candidate);
+    let first = &report.taps[report.first.unwrap().index];
+    assert_eq!(first.place.tap, tap("layers.1.v"));
+    assert!(first.reason.as_ref().unwrap().contains("copies"), "{:?}", first.reason);
+}
+
+#[test]
+fn a_constant_tensor_proves_no_layout() {
+    let (mut reference, mut candidate) = (run(), run());
+    reference.get_mut(&tap("layers.1.v")).unwrap().1.fill(0.5);
+    let (shape, values) = candidate.get_mut(&tap("layers.1.v")).unwrap();
+    *values = vec![0.5; 16 * 2 * 16];
+    shape[0] = 16;
+    let report = judged_as(Profile::F32, &reference, &candidate);
+    assert_eq!(report.tap(tap("layers.1.v"), 0).unwrap().status, Status::Unchecked);
+}
+
+#[test]
 fn an_axis_order_that_the_shape_shows_is_undone_where_what_follows_agrees() {
     let reference = run();
     let mut candidate = noisy(&reference, 1e-13);
