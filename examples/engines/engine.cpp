@@ -234,14 +234,10 @@ private:
         }
     }
 
-    // The cache takes keys and values of the new tokens; the mistake repeats the slot before for a decoded one.
-    void remember(Layer &l, const Matrix &k, const Matrix &v) const {
-        const bool stale = mistake == "kv-cache-stale" && position > 0;
-        const auto append = [&](std::vector<float> &cache, const std::vector<float> &x) {
-            const auto newest = stale ? std::vector<float>(cache.end() - static_cast<std::ptrdiff_t>(K * d), cache.end()) : x;
-            cache.insert(cache.end(), newest.begin(), newest.end());
-        };
-        append(l.keys, k.values), append(l.values, v.values);
+    // Keys and values of the new tokens into the cache's last slots.
+    static void remember(Layer &l, const Matrix &k, const Matrix &v) {
+        std::copy(k.values.begin(), k.values.end(), l.keys.end() - static_cast<std::ptrdiff_t>(k.values.size()));
+        std::copy(v.values.begin(), v.values.end(), l.values.end() - static_cast<std::ptrdiff_t>(v.values.size()));
     }
 
     Matrix attend(int n, const Layer &l, const Matrix &q) const {
@@ -291,8 +287,11 @@ private:
         record_heads(q, n, "q"), record_heads(k, n, "k"), record_heads(v, n, "v");
         rotate(q), rotate(k);
         record_heads(q, n, "q_rope"), record_heads(k, n, "k_rope");
-        remember(l, k, v);
+        l.keys.resize(l.keys.size() + k.values.size()), l.values.resize(l.values.size() + v.values.size());
+        const bool late = mistake == "kv-cache-stale" && position > 0;
+        if (!late) remember(l, k, v);
         const Matrix context = attend(n, l, q);
+        if (late) remember(l, k, v);
         record(context, n, "context");
         x = linear(context, l.wo, transposed);
         record(x, n, "attn_out");
