@@ -6,6 +6,7 @@ use firstdiff_compare::{Place, Status, number};
 use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match, explain};
 use firstdiff_explain::mistakes::{advice, what};
 use firstdiff_model::{Model, Op};
+use firstdiff_trace::Dump;
 use serde_json::{Value, json};
 
 use crate::given::{CandidateArgs, Given};
@@ -49,23 +50,35 @@ pub enum Why {
 
 /// Why a candidate parts from its reference at `place`, where all it reads was compared or not; nothing where a moment does not tell.
 pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree: bool) -> Option<Why> {
-    let meta = session.reference.meta();
+    let [reference, candidate] = session.recorded().map(Dump::meta);
     let tokens = |own: &Option<Vec<i64>>, other: &Option<Vec<i64>>| {
         own.as_ref().or(other.as_ref()).and_then(|tokens| crate::session::ids(tokens).ok())
     };
-    let own = session.candidate.meta();
+    // Laid together by position, each side shares the tokens out among steps of its own.
+    let (tokens, decode_tokens, place) = match session.laid() {
+        Some(laid) => {
+            let step = laid.candidate.step_of(laid.cells.get(place.step as usize)?.start)?;
+            (tokens(&laid.candidate.ids, &laid.reference.ids), None, Place { step, ..place })
+        }
+        None => (
+            tokens(&candidate.tokens, &reference.tokens),
+            tokens(&candidate.decode_tokens, &reference.decode_tokens),
+            place,
+        ),
+    };
     let args = CandidateArgs {
         model: model.to_owned(),
         candidate: session.candidate.path().to_owned(),
         profile: Some(session.options.profile),
         cache: None,
-        tokens: tokens(&own.tokens, &meta.tokens),
-        decode_tokens: tokens(&own.decode_tokens, &meta.decode_tokens),
+        tokens,
+        decode_tokens,
         rows: session.options.rows.clone(),
+        reading: session.reading.clone(),
     };
     let given = args.open().ok()?;
     let explanation = quickly(&given).ok()?;
-    if let Some((finding, cause)) = of(&explanation.findings, place).and_then(|f| Some((f, f.cause.as_ref()?))) {
+    if let Some((finding, cause)) = of(&explanation.findings, place) {
         return Some(Why::Cause {
             what: said(cause),
             proof: proof(finding),
@@ -84,9 +97,10 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree
     .then_some(Why::Right)
 }
 
-/// The proved cause of what one recorded tap shows.
-pub(crate) fn of(findings: &[Finding], place: Place) -> Option<&Finding> {
-    findings.iter().find(|f| f.matched == Match::Reproduced && f.shown_at.contains(&place))
+/// The proved cause of what one recorded tap shows, and its finding.
+pub(crate) fn of(findings: &[Finding], place: Place) -> Option<(&Finding, &Cause)> {
+    let finding = findings.iter().find(|f| f.matched == Match::Reproduced && f.shown_at.contains(&place))?;
+    Some((finding, finding.cause.as_ref()?))
 }
 
 /// `the rotation has another base (rope-theta, theta 10000)`.

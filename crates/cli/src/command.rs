@@ -10,9 +10,12 @@ use firstdiff_model::{Prompt, TapValues};
 use firstdiff_trace::{Producer, Recorder, Rows};
 use serde_json::json;
 
+use crate::align::AlignArgs;
 use crate::baseline::{Baseline, Regression};
 use crate::explain::ExplainArgs;
+use crate::import::ImportArgs;
 use crate::inspect::InspectArgs;
+use crate::reading::ReadingArgs;
 use crate::replay::ReplayArgs;
 use crate::screen::{Detail, render};
 use crate::session::{Judged, Session};
@@ -60,6 +63,12 @@ enum Command {
     /// What is wrong with a dump by itself? With no reference and no weights; no verdict
     #[command(after_help = crate::inspect::HELP)]
     Inspect(InspectArgs),
+    /// Turns other programs' files (raw floats, text, JSON, logs, .pt) into a dump
+    #[command(after_help = crate::import::HELP)]
+    Import(ImportArgs),
+    /// Proposes taps for tensors whose names are not known, by their content
+    #[command(after_help = crate::align::HELP)]
+    Align(AlignArgs),
     /// For CI: no tap worse than its baseline
     #[command(after_help = GATE_HELP)]
     Gate(GateArgs),
@@ -104,6 +113,9 @@ pub struct PairArgs {
     /// Token positions the candidate holds, or to compare: all, last, or 0,3,7
     #[arg(long)]
     pub rows: Option<Rows>,
+    /// How files are read that do not say everything themselves.
+    #[command(flatten)]
+    pub reading: ReadingArgs,
 }
 
 impl PairArgs {
@@ -111,12 +123,50 @@ impl PairArgs {
     ///
     /// # Errors
     /// When something cannot be read.
-    pub fn open(self) -> Result<Session> {
-        let session = Session::open(&self.reference, &self.candidate, self.profile, self.rows)?;
-        match self.model {
-            Some(model) => session.with_model(&model),
+    pub fn open(&self) -> Result<Session> {
+        self.open_sequence(&self.reading)
+    }
+
+    fn open_sequence(&self, reading: &ReadingArgs) -> Result<Session> {
+        let session = Session::open_with(&self.reference, &self.candidate, self.profile, self.rows.clone(), reading)?;
+        match &self.model {
+            Some(model) => session.with_model(model),
             None => Ok(session),
         }
+    }
+
+    /// Opens both dumps and compares them; of a batch every sequence, and the first that is not at parity is the answer.
+    ///
+    /// # Errors
+    /// When something cannot be read.
+    pub fn judged(&self, prepare: impl Fn(&mut Session) -> Result<()>) -> Result<Judged> {
+        let run = |mut session: Session| {
+            prepare(&mut session)?;
+            session.run()
+        };
+        let session = self.open()?;
+        let batch = session.batch;
+        let mut judged = run(session)?;
+        if batch == 1 || self.reading.sequence.is_some() {
+            return Ok(judged);
+        }
+        let mut shown = 0;
+        for index in 1..batch {
+            if judged.report.verdict != Verdict::Parity {
+                break;
+            }
+            judged = run(self.open_sequence(&ReadingArgs { sequence: Some(index), ..self.reading.clone() })?)?;
+            shown = index;
+        }
+        let rest = match judged.report.verdict {
+            Verdict::Parity => "each was compared by itself; all are at parity, the last is shown".to_owned(),
+            _ if shown == 0 => "the first is shown; the others were not looked at".to_owned(),
+            _ => {
+                format!("sequence {shown} is shown; those before it are at parity, those behind it were not looked at")
+            }
+        };
+        judged.report.warnings.push(format!("a batch of {batch} sequences: {rest}"));
+        Ok(judged)
     }
 }
 
@@ -187,6 +237,8 @@ pub fn main() -> u8 {
         Command::Explain(args) => crate::explain::run(args),
         Command::Weights(args) => crate::weights::run(args),
         Command::Inspect(args) => crate::inspect::run(args),
+        Command::Import(args) => crate::import::run(args),
+        Command::Align(args) => crate::align::run(args),
         Command::Gate(args) => run_gate(args),
     };
     outcome.unwrap_or_else(|error| {
@@ -240,17 +292,10 @@ fn is_stdout(json: Option<&PathBuf>) -> bool {
 }
 
 fn run_compare(args: CompareArgs) -> Result<u8> {
-    let mut session = args.pair.open()?;
-    if let Some(patterns) = &args.taps {
-        let only: std::collections::BTreeSet<Place> =
-            session.graph.places().iter().copied().filter(|p| p.tap.matches(patterns)).collect();
-        if only.is_empty() {
-            bail!("--taps {patterns}: no tap of either dump matches");
-        }
-        session.options.only = Some(only);
-        session.warnings.push(format!("only the taps that match '{patterns}' were looked at"));
-    }
-    let judged = session.run()?;
+    let judged = args.pair.judged(|session| match &args.taps {
+        Some(patterns) => narrow(session, patterns),
+        None => Ok(()),
+    })?;
     if let Some(path) = &args.json {
         crate::json::write(path, &crate::json::report("compare", &judged))?;
     }
@@ -259,6 +304,18 @@ fn run_compare(args: CompareArgs) -> Result<u8> {
         print(render(&judged, detail).as_str())?;
     }
     finish(&judged)
+}
+
+/// Leaves only the taps that `patterns` name to be looked at.
+fn narrow(session: &mut Session, patterns: &str) -> Result<()> {
+    let only: std::collections::BTreeSet<Place> =
+        session.graph.places().iter().copied().filter(|p| p.tap.matches(patterns)).collect();
+    if only.is_empty() {
+        bail!("--taps {patterns}: no tap of either dump matches");
+    }
+    session.options.only = Some(only);
+    session.warnings.push(format!("only the taps that match '{patterns}' were looked at"));
+    Ok(())
 }
 
 /// The exit code, with the one line that an incomparable pair owes on standard error.
@@ -276,7 +333,7 @@ fn finish(judged: &Judged) -> Result<u8> {
 fn run_gate(args: GateArgs) -> Result<u8> {
     // A baseline that cannot be read is found before a long comparison.
     let baseline = if args.update { None } else { Some(Baseline::read(&args.baseline)?) };
-    let judged = args.pair.open()?.run()?;
+    let judged = args.pair.judged(|_| Ok(()))?;
     let regressions = baseline.as_ref().map(|b| b.regressions(&judged.report)).unwrap_or_default();
     if let Some(path) = &args.json {
         crate::json::write(path, &gate_json(&judged, &regressions))?;

@@ -103,11 +103,12 @@ fn explained(of: CandidateArgs, effort: &Effort) -> Result<Explained> {
             bar.tell(what, done, total);
         }
     };
-    let Explanation { replay, findings, invisible } =
+    let Explanation { mut replay, findings, invisible } =
         explain(&given.model, &given.dump, &given.options, effort, &tell)?;
     if let Ok(bar) = bar.into_inner() {
         bar.finish();
     }
+    replay.warnings.extend(given.notes());
     Ok(Explained { session: Session { given, verbose: false, replay, findings }, invisible })
 }
 
@@ -121,6 +122,7 @@ fn of_reference(of: &CandidateArgs, path: &Path, effort: &Effort) -> Result<Expl
         tokens: of.tokens.clone(),
         decode_tokens: of.decode_tokens.clone(),
         rows: None,
+        reading: of.reading.clone(),
     };
     explained(args, effort)
 }

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use firstdiff_compare::Profile as Named;
-use firstdiff_explain::replay::Options;
+use firstdiff_explain::replay::{Options, shared_out};
 use firstdiff_model::{Cache, Model, Profile};
 use firstdiff_trace::{DType, Dump, Rows, Site};
 use half::{bf16, f16};
+
+use crate::reading::{ReadingArgs, one_of};
 
 /// A model, a candidate, and how to judge it.
 #[derive(Debug, Args)]
@@ -33,6 +35,8 @@ pub(crate) struct CandidateArgs {
     /// Token positions the candidate holds: all, last, or 0,3,7
     #[arg(long)]
     pub(crate) rows: Option<Rows>,
+    #[command(flatten)]
+    pub(crate) reading: ReadingArgs,
 }
 
 /// `f32` or `f16`.
@@ -63,6 +67,8 @@ pub(crate) struct Given {
     pub(crate) named: Named,
     pub(crate) why: String,
     pub(crate) options: Options,
+    /// What should be said beside the judge's own warnings.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl CandidateArgs {
@@ -73,7 +79,12 @@ impl CandidateArgs {
     pub(crate) fn open(self) -> Result<Given> {
         let args = self;
         let model = firstdiff_model::load(&args.model)?;
-        let dump = Dump::open(&args.candidate)?;
+        let dump = args.reading.open(&args.candidate)?;
+        let count = if model.prompts.len() > 1 { Some(model.prompts.len()) } else { dump.batch() };
+        let (dump, warnings) = match count.or(args.reading.sequence.map(|_| 1)) {
+            Some(count) if needs_cutting(&dump, &model, count) => one_of(dump, args.reading.sequence, count)?,
+            _ => (dump, Vec::new()),
+        };
         let (named, why) = match args.profile {
             Some(profile) => (profile, "as asked".to_owned()),
             None => declared(&model, &dump)?,
@@ -83,17 +94,25 @@ impl CandidateArgs {
             (None, Some(told)) => self::cache(told).unwrap_or_default(),
             (None, None) => Cache::default(),
         };
-        let told = given(&args.tokens, dump.meta().tokens.as_deref(), "tokens")?;
-        let (tokens, tokens_are_known) = match told {
-            Some(tokens) => (tokens, true),
-            None => (vec![0; positions(&dump, &model)?], false),
-        };
-        let decode_tokens =
+        let own = model.prompts.get(args.reading.sequence.unwrap_or(0)).filter(|_| fits(&dump, &model)).cloned();
+        let told = given(&args.tokens, told_tokens(&args.tokens, &dump).as_deref(), "tokens")?.or(own);
+        let decoded =
             given(&args.decode_tokens, dump.meta().decode_tokens.as_deref(), "decode-tokens")?.unwrap_or_default();
+        let (tokens, tokens_are_known, decode_tokens) = match told {
+            Some(tokens) => {
+                // --tokens may name those of all steps.
+                let prompt = dump.meta().tokens.as_ref().map_or(tokens.len(), Vec::len);
+                let decoded = if tokens.len() > prompt { &[] } else { &decoded[..] };
+                let (tokens, decode_tokens) = shared_out(&dump, &tokens, decoded);
+                (tokens, true, decode_tokens)
+            }
+            None => (vec![0; positions(&dump, &model)?], false, decoded.iter().map(|&id| vec![id]).collect()),
+        };
         let steps = dump.entries().iter().map(|e| e.step as usize).max().unwrap_or(0);
         if decode_tokens.len() < steps {
             bail!(
-                "the dump holds {steps} decode steps, and {} of their tokens are known: name them in dump.json ('decode_tokens') or by --decode-tokens",
+                "the dump holds {steps} decode steps, and {} of their tokens are known: name them in dump.json ('decode_tokens'), by --decode-tokens, \
+                 or all tokens by --tokens",
                 decode_tokens.len()
             );
         }
@@ -105,8 +124,36 @@ impl CandidateArgs {
         let profile = arithmetic(named, cache);
         let rows = args.rows.clone();
         let options = Options { profile, tokens, tokens_are_known, decode_tokens, rows };
-        Ok(Given { path: args.model, model, dump, named, why, options })
+        Ok(Given { path: args.model, model, dump, named, why, options, warnings })
     }
+}
+
+impl Given {
+    /// What had to be assumed to read the candidate, and what of it is not used.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let mut notes = crate::session::notes(&[&self.dump]);
+        notes.extend(self.warnings.iter().cloned());
+        if let Some(first) = self.dump.parts().first() {
+            let precision = first.precision().map_or("in part".to_owned(), |p| format!("with {p}"));
+            let count = self.dump.parts().len();
+            let word = if count == 1 { "tap is" } else { "taps are" };
+            notes.push(format!(
+                "{count} {word} known {precision} only ({} ...): `compare` uses them, this command does not",
+                first.tap
+            ));
+        }
+        notes
+    }
+}
+
+/// The ids in the dump's own dump.json that --tokens must not contradict: those of the prefill, or of all steps where all are asked for.
+fn told_tokens(asked: &Option<Vec<u32>>, dump: &Dump) -> Option<Vec<i64>> {
+    let told = dump.meta().tokens.clone()?;
+    let later = dump.entries().last().is_some_and(|e| e.step > 0);
+    let Some(asked) = asked.as_ref().filter(|asked| later && asked.len() > told.len()) else { return Some(told) };
+    let all: Vec<i64> = told.iter().chain(dump.meta().decode_tokens.iter().flatten()).copied().collect();
+    let rest = asked.iter().skip(all.len()).map(|&id| i64::from(id));
+    Some(all.iter().copied().chain(rest).collect())
 }
 
 /// Token ids as asked, or as the dump says; which may not differ.
@@ -123,6 +170,18 @@ fn given(asked: &Option<Vec<u32>>, told: Option<&[i64]>, what: &str) -> Result<O
         }
         (asked, told) => Ok(asked.clone().or(told)),
     }
+}
+
+/// Whether the dump is one of `count` sequences: where its shapes show a batch, or its flat tensors hold as many as the model's own prompts.
+fn needs_cutting(dump: &Dump, model: &Model, count: usize) -> bool {
+    dump.batch().is_some()
+        || (positions(dump, model).ok() == Some(model.prompts.iter().map(Vec::len).sum()) && count > 1)
+}
+
+/// Whether the dump holds as many positions as the model's own prompt has, so that it may be a run of that.
+fn fits(dump: &Dump, model: &Model) -> bool {
+    let length = model.prompts.first().map(Vec::len);
+    length.is_some() && positions(dump, model).ok() == length && dump.meta().tokens.is_none()
 }
 
 /// How many positions the prefill has, by the tap that holds most.

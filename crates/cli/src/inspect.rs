@@ -37,6 +37,8 @@ pub(crate) struct InspectArgs {
     /// Token positions the dump holds: all, last, or 0,3,7
     #[arg(long)]
     pub(crate) rows: Option<Rows>,
+    #[command(flatten)]
+    pub(crate) reading: crate::reading::ReadingArgs,
     /// Show every finding on a line of its own
     #[arg(long, short)]
     pub(crate) verbose: bool,
@@ -50,7 +52,7 @@ pub(crate) struct InspectArgs {
 /// # Errors
 /// When something cannot be read, or the dump holds no tap.
 pub(crate) fn run(args: InspectArgs) -> Result<u8> {
-    let dump = Dump::open(&args.candidate)?;
+    let dump = args.reading.open(&args.candidate)?;
     if dump.entries().is_empty() {
         let names: Vec<String> = dump.unnamed().iter().map(|n| with_suggestion(n)).collect();
         bail!("{}: no tensor in it is named as a tap: {}", args.candidate.display(), shorten(&names, 4));

@@ -18,6 +18,11 @@ pub fn report(command: &str, judged: &Judged) -> Value {
         let mut entry = measures(tap);
         entry["tap"] = tap.place.tap.to_string().into();
         entry["step"] = tap.place.step.into();
+        if let Some(laid) = &report.laid {
+            entry["position"] = laid.cells.get(tap.place.step as usize).map(|cell| cell.start).into();
+            entry["place"] = report.name(tap.place).into();
+            entry["when"] = crate::laid::when(laid, report, tap.place.step).into();
+        }
         entry["layer"] = tap.place.tap.layer.into();
         entry["op"] = tap.op.clone().into();
         entry["after"] = first.after.map(|p| p.tap.to_string()).into();
@@ -33,20 +38,25 @@ pub fn report(command: &str, judged: &Judged) -> Value {
     });
     let also: Vec<String> =
         report.taps.iter().filter(|t| t.status == Status::Diverged).map(|t| t.place.tap.to_string()).collect();
-    json!({
+    let [reference, candidate] = session.recorded();
+    let mut value = json!({
         "schema": 1,
         "command": command,
         "verdict": report.verdict.name(),
         "reason": match &report.verdict { firstdiff_compare::Verdict::Incomparable(why) => Some(why), _ => None },
         "profile": report.profile.name(),
-        "reference": provenance(&session.reference),
-        "candidate": provenance(&session.candidate),
+        "reference": provenance(reference),
+        "candidate": provenance(candidate),
         "first_divergence": first,
         "diverged": also,
         "taps": report.taps.iter().map(tap).collect::<Vec<_>>(),
         "unnamed": report.unnamed,
         "warnings": report.warnings,
-    })
+    });
+    if let Some(laid) = &report.laid {
+        value["laid"] = crate::laid::json(laid, report);
+    }
+    value
 }
 
 fn measures(tap: &TapReport) -> Value {

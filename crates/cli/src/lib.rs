@@ -10,16 +10,21 @@
 //! Only this crate prints and exits. What it stands on can be used by itself: [`trace`] (taps, dumps, the recorder),
 //! [`model`] (weights, plans, the reference forward) and [`compare`] (metrics, verdicts).
 
+mod align;
 pub mod baseline;
 pub mod bisect;
 mod cause;
 pub mod command;
+mod embedding;
 mod explain;
 mod given;
+mod import;
 mod inspect;
 pub mod json;
+mod laid;
 mod parity;
 mod progress;
+mod reading;
 mod replay;
 pub mod screen;
 mod session;

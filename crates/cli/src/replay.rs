@@ -52,7 +52,8 @@ pub(crate) struct Session {
 pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
     let (verbose, json) = (args.verbose, args.json.clone());
     let given = args.of.open()?;
-    let Explanation { replay, findings, .. } = cause::quickly(&given)?;
+    let Explanation { mut replay, findings, .. } = cause::quickly(&given)?;
+    replay.warnings.extend(given.notes());
     let session = Session { given, verbose, replay, findings };
     let verdict = session.verdict();
     if let Some(path) = &json {
@@ -138,6 +139,7 @@ impl Session {
             taps: self.replay.taps.iter().filter(recorded).map(|t| t.report.clone()).collect(),
             warnings: self.replay.warnings.clone(),
             unnamed: self.given.dump.unnamed().to_vec(),
+            laid: None,
         }
     }
 
@@ -236,7 +238,7 @@ impl Session {
         };
         screen.line(&format!("    {}", safe(&text)));
         let why = cause::of(&self.findings, one.report.place);
-        if let Some((finding, cause)) = why.and_then(|f| Some((f, f.cause.as_ref()?))) {
+        if let Some((finding, cause)) = why {
             screen.line(&format!("    {} {}", paint(BOLD, "why:"), cause::said(cause)));
             screen.line(&format!("    {}", cause::proof(finding)));
         }
@@ -265,7 +267,7 @@ impl Session {
         let nmse = one.report.metrics.and_then(|m| m.nmse());
         let unknown =
             || json!({"cause": null, "params": {}, "match": "unknown", "residual_nmse": nmse, "alternatives": []});
-        let mut value = why.map_or_else(unknown, |finding| cause::json(&self.given.model, finding));
+        let mut value = why.map_or_else(unknown, |(finding, _)| cause::json(&self.given.model, finding));
         value["tap"] = one.report.place.tap.to_string().into();
         value["op"] = one.report.op.clone().into();
         value["layers"] = json!(layers);
@@ -280,9 +282,7 @@ impl Session {
     /// What to do about the first finding.
     fn next(&self, group: &[&Replayed]) -> String {
         let one = group[0];
-        if let Some(finding) = cause::of(&self.findings, one.report.place)
-            && let Some(cause) = &finding.cause
-        {
+        if let Some((finding, cause)) = cause::of(&self.findings, one.report.place) {
             return format!("{}, and replay again", cause::mend(&self.given.model, cause.id, finding));
         }
         match one.through.as_slice() {

@@ -3,10 +3,13 @@
 use std::fmt::Write;
 
 use anstyle::{AnsiColor, Style};
-use firstdiff_compare::{Anatomy, Change, FirstDivergence, Report, Status, TapReport, Verdict, index_in_words, number};
+use firstdiff_compare::{
+    Anatomy, Change, FirstDivergence, Place, Report, Status, TapReport, Verdict, index_in_words, number,
+};
 use firstdiff_trace::{Dump, Site};
 
 use crate::cause::Why;
+use crate::embedding::{first_embedding, rounded_table};
 use crate::session::Judged;
 use crate::words::{concentrated, group, safe, shorten, taps_in_words, with_suggestion};
 
@@ -54,9 +57,13 @@ pub(crate) fn paint(style: Style, text: &str) -> String {
 pub fn render(judged: &Judged, detail: Detail) -> Screen {
     let mut screen = Screen::default();
     let Judged { session, report, .. } = judged;
-    screen.line(&format!("reference  {}", described(&session.reference)));
-    screen.line(&format!("candidate  {}", described(&session.candidate)));
+    let [reference, candidate] = session.recorded();
+    screen.line(&format!("reference  {}", described(reference)));
+    screen.line(&format!("candidate  {}", described(candidate)));
     screen.line(&paint(DIM, &format!("judged as  {} ({})", report.profile, session.profile_reason)));
+    if let Some(laid) = &report.laid {
+        screen.line(&crate::laid::heading(laid));
+    }
     screen.line("");
     taps(&mut screen, report, detail);
     screen.line("");
@@ -91,6 +98,9 @@ pub(crate) fn taps(screen: &mut Screen, report: &Report, detail: Detail) {
     let unfold = |tap: &TapReport| {
         detail == Detail::Every || first.is_some_and(|f| f.step == tap.place.step && f.tap.layer == tap.place.tap.layer)
     };
+    if let Some(laid) = &report.laid {
+        return crate::laid::taps(screen, report, laid, detail, &unfold);
+    }
     let mut rest = &report.taps[..];
     while let Some(tap) = rest.first() {
         let step = tap.place.step;
@@ -116,11 +126,6 @@ fn whole_steps(taps: &[TapReport], count: usize) -> Option<u32> {
 
 fn one_step(screen: &mut Screen, taps: &[TapReport], unfold: &impl Fn(&TapReport) -> bool, detail: Detail) {
     let step = taps.first().map_or(0, |t| t.place.step);
-    let name = |run: &[TapReport]| match run {
-        [one] => one.place.tap.to_string(),
-        [from, .., to] => format!("{} .. {}", from.place.tap, to.place.tap),
-        [] => String::new(),
-    };
     let quiet = taps.iter().all(|t| !t.status.differs() && !unfold(t));
     if step > 0 && quiet {
         screen.line(&fold_line(&format!("decode step {step}"), taps));
@@ -129,6 +134,21 @@ fn one_step(screen: &mut Screen, taps: &[TapReport], unfold: &impl Fn(&TapReport
     if step > 0 {
         screen.line(&paint(BOLD, &format!("decode step {step}")));
     }
+    step_lines(screen, taps, unfold, detail);
+}
+
+/// The lines of one step.
+pub(crate) fn step_lines(
+    screen: &mut Screen,
+    taps: &[TapReport],
+    unfold: &impl Fn(&TapReport) -> bool,
+    detail: Detail,
+) {
+    let name = |run: &[TapReport]| match run {
+        [one] => one.place.tap.to_string(),
+        [from, .., to] => format!("{} .. {}", from.place.tap, to.place.tap),
+        [] => String::new(),
+    };
     let mut rest = taps;
     while let Some(tap) = rest.first() {
         let run = if unfold(tap) {
@@ -153,7 +173,7 @@ fn folded_run(taps: &[TapReport], unfold: &impl Fn(&TapReport) -> bool) -> usize
 }
 
 /// What is folded together.
-fn kind(status: Status) -> u8 {
+pub(crate) fn kind(status: Status) -> u8 {
     match status {
         Status::Exact | Status::Rounding => 0,
         Status::Unchecked => 1,
@@ -191,7 +211,7 @@ fn tap_line(tap: &TapReport) -> String {
     format!("  {} {name} {} {numbers}{undone}", mark(tap.status), paint(DIM, &format!("{:<9}", tap.op)))
 }
 
-fn fold_line(name: &str, run: &[TapReport]) -> String {
+pub(crate) fn fold_line(name: &str, run: &[TapReport]) -> String {
     let checked: Vec<&TapReport> = run.iter().filter(|t| t.status != Status::Unchecked).collect();
     let unchecked: Vec<&TapReport> = run.iter().filter(|t| t.status == Status::Unchecked).collect();
     let missing = if unchecked.is_empty() { String::new() } else { format!("; {} unchecked", unchecked.len()) };
@@ -256,9 +276,15 @@ fn conclusion(screen: &mut Screen, judged: &Judged) {
 fn divergence(screen: &mut Screen, judged: &Judged, first: &FirstDivergence) {
     let report = &judged.report;
     let tap = &report.taps[first.index];
-    let place = format!("{} ({})", tap.place, tap.op);
+    let place = match &report.laid {
+        Some(laid) => format!("{} ({}) at {}", tap.place.tap, tap.op, laid.label(tap.place.step..tap.place.step + 1)),
+        None => format!("{} ({})", tap.place, tap.op),
+    };
     let seen = if first.unseen_keys { " at the positions compared" } else { "" };
-    let after = first.after.map_or("the tokens".to_owned(), |after| format!("{after}, which agrees{seen}"));
+    let after = first.after.map_or("the tokens".to_owned(), |after| {
+        let named = if after.step == tap.place.step { after.tap.to_string() } else { report.name(after) };
+        format!("{}, which agrees{seen}", if report.laid.is_some() { named } else { after.to_string() })
+    });
     match first.unchecked_between.is_empty() {
         true => screen.line(&format!("{} {}, after {after}", paint(BAD, "first divergence:"), paint(BOLD, &place))),
         false => {
@@ -273,7 +299,9 @@ fn divergence(screen: &mut Screen, judged: &Judged, first: &FirstDivergence) {
             "  keys and values of token positions that were not compared are read on the way: the fault may be in theirs, at any tap before",
         );
     }
-    if tap.place.step > 0 && report.taps.iter().any(|t| t.place.step == 0 && t.status.agrees()) {
+    if let Some(laid) = &report.laid {
+        screen.line(&format!("  {:<10} {}", "when", crate::laid::when(laid, report, tap.place.step)));
+    } else if tap.place.step > 0 && report.taps.iter().any(|t| t.place.step == 0 && t.status.agrees()) {
         let step = tap.place.step;
         screen.line(&format!(
             "  {:<10} what was checked of the prefill agrees; decode step {step} is the first wrong one",
@@ -317,16 +345,21 @@ fn divergence(screen: &mut Screen, judged: &Judged, first: &FirstDivergence) {
         )),
         None => {}
     }
-    let others: Vec<String> = report
-        .taps
-        .iter()
-        .filter(|t| t.status == Status::Diverged && t.place != tap.place)
-        .map(|t| t.place.to_string())
-        .collect();
+    let others = report.taps.iter().filter(|t| t.status == Status::Diverged && t.place != tap.place);
+    let others: Vec<Place> = others.map(|t| t.place).collect();
+    let others: Vec<String> = match &report.laid {
+        Some(laid) => crate::laid::places(laid, &others),
+        None => others.iter().map(ToString::to_string).collect(),
+    };
     if !others.is_empty() {
         screen.line(&format!("  {:<10} {} (their inputs agree too)", "also", shorten(&others, 6)));
     }
     screen.line(&format!("  {:<10} {}", "next", next_step(judged, first, tap)));
+    if let Some(alone) =
+        report.laid.as_ref().and_then(|laid| crate::laid::without_reference(laid, report, tap.place.step))
+    {
+        screen.line(&format!("  {:<10} {alone}", ""));
+    }
 }
 
 /// Whether only some taps were asked for.
@@ -350,7 +383,7 @@ fn how_far(screen: &mut Screen, report: &Report, tap: &TapReport) {
         let mut at = tap.max_at().unwrap_or_default();
         let axis = tap.place.tap.site.axes().iter().position(|a| *a == 'T');
         if let Some(row) = axis.and_then(|axis| at.get_mut(axis)) {
-            *row = token_position(report, tap, *row);
+            *row = report.token_position(tap.place.step, *row);
         }
         let _ = write!(
             text,
@@ -367,16 +400,10 @@ fn how_far(screen: &mut Screen, report: &Report, tap: &TapReport) {
     }
 }
 
-/// The position in the whole sequence of a position within the tap's step.
-fn token_position(report: &Report, tap: &TapReport, within: usize) -> usize {
-    let before = tap.place.step.checked_sub(1).map_or(0, |decoded| report.prompt + decoded as usize);
-    before + within
-}
-
 fn where_in_the_tensor(screen: &mut Screen, report: &Report, tap: &TapReport, anatomy: &Anatomy) {
     let allowed = tap.allowed.unwrap_or(0.0);
     if anatomy.positions.len() > 1 {
-        let label = |row| token_position(report, tap, tap.position(row));
+        let label = |row| report.token_position(tap.place.step, tap.position(row));
         screen.line(&format!("  {:<10} {}", "positions", group(&anatomy.positions, allowed, "position", label)));
     }
     if anatomy.heads.len() > 1 {
@@ -426,37 +453,6 @@ fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> Strin
     format!("look at the operation '{}' that makes {} from {inputs}{order}{model}", tap.op, tap.place.tap)
 }
 
-/// Rows of a table off by what rounding to 16 bits costs: another file, not another operation.
-fn rounded_table(nmse: Option<f64>) -> Option<&'static str> {
-    match nmse? {
-        n if (2e-8..2e-7).contains(&n) => Some(
-            "h0 is off as values rounded to f16 are: if the candidate's weights are f16, judge with --profile f16, and look at them with `firstdiff weights`",
-        ),
-        n if (1e-6..1e-5).contains(&n) => Some(
-            "h0 is off as values rounded to bf16 are: if the candidate's weights are bf16, judge with --profile bf16, and look at them with `firstdiff weights`",
-        ),
-        _ => None,
-    }
-}
-
-/// Before the embedding is suspected, the tokens are.
-fn first_embedding(judged: &Judged, step: u32) -> &'static str {
-    let [reference, candidate] = [&judged.session.reference, &judged.session.candidate].map(Dump::meta);
-    let (ours, theirs) = match step {
-        0 => (&reference.tokens, &candidate.tokens),
-        _ => (&reference.decode_tokens, &candidate.decode_tokens),
-    };
-    match (ours, theirs) {
-        (Some(ours), Some(theirs)) if ours == theirs => {
-            "look at the operation 'embedding': both say they were fed the same tokens"
-        }
-        (Some(_), Some(_)) => "feed both runs the same tokens, and compare again",
-        _ => {
-            "see that both runs were fed the same tokens (not both dumps say which); then look at the operation 'embedding'"
-        }
-    }
-}
-
 /// What was not checked of a report, and of what `candidate` holds beside it.
 pub(crate) fn unchecked(screen: &mut Screen, report: &Report, candidate: &str) {
     let run: Vec<&TapReport> = report.taps.iter().filter(|t| t.status == Status::Unchecked).collect();
@@ -465,16 +461,16 @@ pub(crate) fn unchecked(screen: &mut Screen, report: &Report, candidate: &str) {
         let empty = |step: u32| report.taps.iter().all(|t| t.place.step != step || t.status == Status::Unchecked);
         let (whole, single): (Vec<&TapReport>, Vec<&TapReport>) =
             run.iter().copied().partition(|t| t.place.step > 0 && empty(t.place.step));
-        let mut names: Vec<String> = single.iter().map(|t| t.place.to_string()).collect();
+        let mut names: Vec<String> = single.iter().map(|t| report.name(t.place)).collect();
         if names.len() > 4 {
             names = vec![shorten(&names, 4)];
         }
         if let (Some(first), Some(last)) = (whole.first(), whole.last()) {
             let (first, last) = (first.place.step, last.place.step);
-            names.push(if first == last {
-                format!("decode step {first}")
-            } else {
-                format!("decode steps {first}-{last}")
+            names.push(match &report.laid {
+                Some(laid) => laid.positions(first..last + 1),
+                None if first == last => format!("decode step {first}"),
+                None => format!("decode steps {first}-{last}"),
             });
         }
         let text =

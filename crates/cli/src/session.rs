@@ -4,18 +4,21 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use firstdiff_compare::{Graph, Node, Options, Place, Profile, Report, compare, number, vocabulary_graph};
+use firstdiff_compare::{
+    Aligned, Graph, Laid, Node, Options, Place, Profile, Report, align, compare, number, vocabulary_graph,
+};
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Dump, Rows, Tap};
 
 use crate::cause::Why;
+use crate::reading::{ReadingArgs, one_of};
 
 /// Two dumps, opened and ready to be compared.
 #[derive(Debug)]
 pub struct Session {
-    /// The reference.
+    /// The reference; its cells, where the two were laid together by token position.
     pub reference: Dump,
-    /// The candidate.
+    /// The candidate, or its cells.
     pub candidate: Dump,
     /// Who reads whom.
     pub graph: Graph,
@@ -27,6 +30,10 @@ pub struct Session {
     pub warnings: Vec<String>,
     /// The model of both, where one is given.
     pub model: Option<PathBuf>,
+    /// How many sequences were run at once, of which this is one.
+    pub batch: usize,
+    /// How both were read.
+    pub(crate) reading: ReadingArgs,
 }
 
 /// A report and the session it comes from.
@@ -46,17 +53,64 @@ impl Session {
     /// # Errors
     /// When a dump cannot be read, or names a precision that is none.
     pub fn open(reference: &Path, candidate: &Path, profile: Option<Profile>, rows: Option<Rows>) -> Result<Session> {
-        let (reference, candidate) = (Dump::open(reference)?, Dump::open(candidate)?);
+        Session::open_with(reference, candidate, profile, rows, &ReadingArgs::default())
+    }
+
+    /// The same, told what the files do not say. Of a batch one sequence is compared: the one asked for, else the first.
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    pub fn open_with(
+        reference: &Path,
+        candidate: &Path,
+        profile: Option<Profile>,
+        rows: Option<Rows>,
+        reading: &ReadingArgs,
+    ) -> Result<Session> {
+        let (reference, candidate) = (reading.open(reference)?, reading.open(candidate)?);
+        let (reference, candidate, batch) = one_sequence(reference, candidate, reading.sequence)?;
+        let mut notes = notes(&[&reference, &candidate]);
+        let in_part = reference.parts().len() + candidate.parts().len();
+        let Aligned { reference, candidate, laid } = align(reference, candidate, rows.as_ref())?;
         let (profile, profile_reason) = match profile {
             Some(profile) => (profile, "as asked".to_owned()),
             None => declared_profile(&reference, &candidate)?,
         };
         let graph = vocabulary_graph(&reference, &candidate);
         let only_rows = rows.as_ref().filter(|r| !r.is_all());
-        let warnings = only_rows.map(|_| "only the token positions of --rows were compared".to_owned());
-        let options = Options { rows, ..Options::new(profile) };
-        let warnings = warnings.into_iter().collect();
-        Ok(Session { reference, candidate, graph, options, profile_reason, warnings, model: None })
+        let mut warnings: Vec<String> =
+            only_rows.map(|_| "only the token positions of --rows were compared".to_owned()).into_iter().collect();
+        if laid.is_some() && in_part > 0 {
+            notes.push(format!("not checked: {in_part} taps known in part: the two runs took the tokens in other chunks"));
+        }
+        warnings.extend(notes);
+        // Laid together, they hold no other rows than those asked for.
+        let rows = rows.filter(|_| laid.is_none());
+        let options = Options { rows, laid, ..Options::new(profile) };
+        Ok(Session {
+            reference,
+            candidate,
+            graph,
+            options,
+            profile_reason,
+            warnings,
+            model: None,
+            batch,
+            reading: reading.clone(),
+        })
+    }
+
+    /// How the two were laid together by token position, where they took the tokens in other chunks.
+    pub fn laid(&self) -> Option<&Laid> {
+        self.options.laid.as_deref()
+    }
+
+    /// The two dumps as they were recorded.
+    pub fn recorded(&self) -> [&Dump; 2] {
+        match self.laid() {
+            Some(laid) => laid.runs.each_ref().map(|run| &**run),
+            None => [&self.reference, &self.candidate],
+        }
     }
 
     /// Takes order, dependencies and tolerances from a model: each tap may be as far off as the profile's arithmetic puts it from the
@@ -76,6 +130,12 @@ impl Session {
         if !matches!(self.options.profile, Profile::F32) {
             let note = "tolerances are the table's; those of f32 alone are measured by running the model";
             self.warnings.push(format!("profile {}: {note}", self.options.profile));
+            return Ok(self);
+        }
+        // Measured by running a prefill and then one token at a time.
+        let together = |laid: &&Laid| laid.cells.iter().skip(1).any(|c| c.len() > 1 && c.start < laid.together());
+        if self.laid().filter(together).is_some() {
+            self.warnings.push("the two meet in chunks of several tokens: tolerances are the table's".into());
             return Ok(self);
         }
         let measured = self.measured(&model)?;
@@ -157,6 +217,36 @@ impl Session {
         });
         Ok(Judged { session: self, report, why })
     }
+}
+
+/// What had to be assumed to read dumps, each thing once.
+pub(crate) fn notes(dumps: &[&Dump]) -> Vec<String> {
+    let mut said: Vec<String> = Vec::new();
+    for note in dumps.iter().flat_map(|dump| dump.notes()) {
+        if !said.contains(note) {
+            said.push(note.clone());
+        }
+    }
+    said
+}
+
+/// Both runs of one sequence, where either is a batch; and of how many.
+fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Result<(Dump, Dump, usize)> {
+    let Some(count) = reference.batch().or(candidate.batch()) else {
+        if let Some(index) = asked.filter(|&index| index > 0) {
+            bail!("--sequence {index}: neither dump is of a batch");
+        }
+        return Ok((reference, candidate, 1));
+    };
+    let elements = |dump: &Dump, tap: Tap| dump.find(tap, 0).map(|e| e.shape.iter().product::<usize>());
+    // A side without the axis holds all sequences too where it has as many elements.
+    let as_many =
+        reference.entries().iter().any(|e| e.step == 0 && elements(&reference, e.tap) == elements(&candidate, e.tap));
+    let cut = |dump: Dump| match dump.batch().is_some() || as_many {
+        true => one_of(dump, asked, count).map(|(one, _)| one),
+        false => Ok(dump),
+    };
+    Ok((cut(reference)?, cut(candidate)?, count))
 }
 
 /// What a model's own runs say of a comparison.

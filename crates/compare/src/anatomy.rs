@@ -52,6 +52,15 @@ pub enum Change {
     RowOrder(Layout),
     /// The candidate holds another tap of the reference.
     OtherTap(String),
+    /// The candidate's row is the reference's of this token position.
+    OtherPosition(usize),
+    /// The products from a key on are those with the reference's keys as many slots away, or zeros.
+    MovedKeys {
+        /// The first key that is wrong.
+        from: usize,
+        /// How many slots further than they should the reference's keys lie.
+        by: i64,
+    },
     /// The candidate is all zeros.
     Zeros,
     /// The candidate is zero from this channel on and right before it.
@@ -73,6 +82,15 @@ impl fmt::Display for Change {
             }
             Change::RowOrder(layout) => write!(f, "the reference once row order is undone: {layout}"),
             Change::OtherTap(tap) => write!(f, "the reference's {tap}"),
+            Change::OtherPosition(position) => write!(f, "the reference's of position {position}"),
+            Change::MovedKeys { from, by } => {
+                let (slots, way) = (by.unsigned_abs(), if *by < 0 { "early" } else { "late" });
+                let slots = if slots == 1 { "one slot".to_owned() } else { format!("{slots} slots") };
+                match from {
+                    0 => write!(f, "the reference's keys, {slots} {way}"),
+                    from => write!(f, "the reference's before key {from}, and from there on its keys {slots} {way}"),
+                }
+            }
             Change::Zeros => f.write_str("zeros throughout"),
             Change::ZeroTail(at) => write!(f, "right up to channel {at}, and zeros from there on"),
         }
@@ -80,7 +98,7 @@ impl fmt::Display for Change {
 }
 
 /// A change is named only if it leaves less than this share of the error: it must explain, not just fit.
-const TELLING: f64 = 0.1;
+pub(crate) const TELLING: f64 = 0.1;
 
 /// Sums of a group of pairs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -215,8 +233,9 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
 /// The fewer numbers a change has to choose, the more it says.
 fn rank(change: &Change) -> usize {
     match change {
-        Change::Zeros | Change::RowOrder(_) | Change::OtherTap(_) => 0,
+        Change::Zeros | Change::RowOrder(_) | Change::OtherTap(_) | Change::OtherPosition(_) => 0,
         Change::Factor(_) | Change::ShiftedRows(_) | Change::AxesPermuted(_) | Change::ZeroTail(_) => 1,
+        Change::MovedKeys { .. } => 1,
         Change::FactorByPosition | Change::FactorByChannel | Change::OffsetByChannel => 2,
     }
 }

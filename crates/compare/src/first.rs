@@ -1,17 +1,20 @@
 //! Where do two dumps part? Every tap judged, then read in the order and by the dependencies of the graph.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use firstdiff_trace::{Dump, DumpError, Entry, Rows, Site, Tap};
 
 use crate::anatomy::{self, Anatomy, Undone};
 use crate::graph::{Graph, Place, op_of};
 use crate::judge::{Allowance, Difference, Judgement, Outcome, judge};
+use crate::laid::{Laid, name_of};
 use crate::pair::{Layout, Misfit, Operand, Pair, position_axis};
 use crate::probe::blind_spots;
 use crate::profile::{Extent, Profile, allowed_nmse, storage_nmse};
 use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict};
 use crate::settle::undone_orders;
+use crate::slots;
 use crate::steps::misaligned;
 
 /// What a comparison is told beside the two dumps.
@@ -25,12 +28,14 @@ pub struct Options {
     pub allowed: BTreeMap<Place, f64>,
     /// The places to look at; all where `None`. The others are as if nobody had recorded them.
     pub only: Option<BTreeSet<Place>>,
+    /// How the two were laid together by token position, where they took the tokens in other chunks.
+    pub laid: Option<Arc<Laid>>,
 }
 
 impl Options {
     /// All rows, and the table of `profile`.
     pub fn new(profile: Profile) -> Options {
-        Options { profile, rows: None, allowed: BTreeMap::new(), only: None }
+        Options { profile, rows: None, allowed: BTreeMap::new(), only: None, laid: None }
     }
 }
 
@@ -53,6 +58,17 @@ pub(crate) struct Judged {
     pub(crate) layout: Layout,
     /// How it stands if nothing confirms the layout; `None` where the layout needs no confirming.
     pub(crate) plain: Option<Judgement>,
+    /// What was compared of it, where not all.
+    pub(crate) part: Option<Seen>,
+}
+
+/// What was compared of a tap that is known in part.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    /// How much, and how exactly it was printed.
+    pub(crate) words: String,
+    /// The places of the elements.
+    pub(crate) elements: Arc<[usize]>,
 }
 
 impl Found {
@@ -94,8 +110,15 @@ pub fn compare(
     options: &Options,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Report, DumpError> {
-    let misaligned = misaligned(reference, candidate, options.rows.as_ref());
-    let run = Run { reference, candidate, graph, options, extent: extent(reference, graph), misaligned };
+    let misaligned = match options.laid {
+        Some(_) => None,
+        None => misaligned(reference, candidate, options.rows.as_ref()),
+    };
+    let mut extent = extent(reference, graph);
+    if let Some(laid) = &options.laid {
+        extent.positions = laid.together();
+    }
+    let run = Run { reference, candidate, graph, options, extent, misaligned };
     let total = graph.places().len();
     let mut found = Vec::with_capacity(total);
     for (index, &place) in graph.places().iter().enumerate() {
@@ -109,8 +132,9 @@ pub fn compare(
 
 /// The vocabulary's own graph over the taps and steps of both dumps.
 pub fn vocabulary_graph(reference: &Dump, candidate: &Dump) -> Graph {
-    let entries = reference.entries().iter().chain(candidate.entries());
-    Graph::of_vocabulary(entries.map(|e| Place { step: e.step, tap: e.tap }))
+    let entries = reference.entries().iter().chain(candidate.entries()).map(|e| Place { step: e.step, tap: e.tap });
+    let parts = reference.parts().iter().chain(candidate.parts()).map(|p| Place { step: p.step, tap: p.tap });
+    Graph::of_vocabulary(entries.chain(parts))
 }
 
 fn extent(reference: &Dump, graph: &Graph) -> Extent {
@@ -127,12 +151,23 @@ fn prompt(reference: &Dump) -> usize {
     reference.meta().tokens.as_ref().map(Vec::len).or_else(shown).unwrap_or(0)
 }
 
+/// One line on the taps that agree as far as they are known.
+fn in_part(taps: &[TapReport]) -> Option<String> {
+    let known = taps.iter().filter(|tap| tap.elements.is_some() && tap.status.agrees());
+    let (count, first) = (known.clone().count(), known.clone().next()?);
+    let which = first.reason.as_deref().unwrap_or_default();
+    Some(format!(
+        "{count} of the taps that agree were compared in part ({}: {which}); the rest of them is unchecked",
+        first.place
+    ))
+}
+
 pub(crate) struct Run<'a> {
     pub(crate) reference: &'a Dump,
     pub(crate) candidate: &'a Dump,
     pub(crate) graph: &'a Graph,
     pub(crate) options: &'a Options,
-    extent: Extent,
+    pub(crate) extent: Extent,
     /// Why the steps do not stand for the same token positions, where they do not.
     misaligned: Option<String>,
 }
@@ -144,12 +179,26 @@ impl Run<'_> {
             return Ok(Found::Nothing);
         }
         let Place { step, tap } = place;
+        let parts = [self.reference, self.candidate].map(|dump| dump.find_part(tap, step));
         let (left, right) = match (self.reference.find(tap, step), self.candidate.find(tap, step)) {
             (Some(left), Some(right)) => (left, right),
+            _ if self.misaligned.is_some() => return Ok(Found::Misfit("its step stands for other tokens".into())),
+            (left, right) if parts.iter().any(Option::is_some) => {
+                return match (left, right, parts) {
+                    (Some(left), None, [_, Some(part)]) => self.look_at_part(place, left, part, true),
+                    (None, Some(right), [Some(part), _]) => self.look_at_part(place, right, part, false),
+                    (_, _, [Some(left), Some(right)]) => Ok(self.look_at_parts(place, left, right)),
+                    (_, _, [None, _]) => Ok(Found::Unchecked("not in the reference".into())),
+                    _ => Ok(Found::Unchecked("not in the candidate".into())),
+                };
+            }
             (Some(_), None) => return Ok(Found::Unchecked("not in the candidate".into())),
             (None, Some(_)) => return Ok(Found::Unchecked("not in the reference".into())),
             (None, None) => return Ok(Found::Nothing),
         };
+        if let Some(reason) = self.options.laid.as_ref().and_then(|laid| laid.unchecked.get(&place)) {
+            return Ok(Found::Misfit(reason.clone()));
+        }
         if self.misaligned.is_some() {
             return Ok(Found::Misfit("its step stands for other tokens".into()));
         }
@@ -211,7 +260,7 @@ impl Run<'_> {
             .find_map(|(site, axis)| shape(site, axis))
     }
 
-    fn allowed(&self, place: Place, left: &Entry, right: &Entry) -> f64 {
+    pub(crate) fn allowed(&self, place: Place, left: &Entry, right: &Entry) -> f64 {
         let stored = [left.dtype, right.dtype];
         match self.options.allowed.get(&place) {
             Some(measured) => measured + stored.map(storage_nmse).iter().sum::<f64>(),
@@ -228,13 +277,20 @@ impl Run<'_> {
         if let Layout::Permuted(_) = layout {
             let plain = Outcome::Differs(Difference::Layout { what: layout.to_string() });
             let plain = judgement.outcome.agrees().then(|| Judgement { outcome: plain, ..judgement.clone() });
-            return Found::Judged(Box::new(Judged { judgement, shape, positions, layout, plain }));
+            return Found::Judged(Box::new(Judged { judgement, shape, positions, layout, plain, part: None }));
         }
         if let Some(swapped) = pair.heads_first().filter(|_| !judgement.outcome.agrees()) {
             let other = judge(&swapped, profile, allowed);
             if other.outcome.agrees() {
                 let (layout, plain) = (swapped.layout().clone(), Some(judgement));
-                return Found::Judged(Box::new(Judged { judgement: other, shape, positions, layout, plain }));
+                return Found::Judged(Box::new(Judged {
+                    judgement: other,
+                    shape,
+                    positions,
+                    layout,
+                    plain,
+                    part: None,
+                }));
             }
         }
         if !judgement.outcome.agrees() {
@@ -246,7 +302,14 @@ impl Run<'_> {
                 let other = judge(&reading, profile, allowed);
                 let differs = matches!(judgement.outcome, Outcome::Differs(_));
                 if differs && other.outcome == Outcome::Unclear {
-                    return Found::Judged(Box::new(Judged { judgement: other, shape, positions, layout, plain: None }));
+                    return Found::Judged(Box::new(Judged {
+                        judgement: other,
+                        shape,
+                        positions,
+                        layout,
+                        plain: None,
+                        part: None,
+                    }));
                 }
                 if other.outcome.agrees() {
                     let layout = reading.layout().clone();
@@ -256,16 +319,17 @@ impl Run<'_> {
                         positions,
                         layout,
                         plain: Some(judgement),
+                        part: None,
                     }));
                 }
             }
         }
-        Found::Judged(Box::new(Judged { judgement, shape, positions, layout, plain: None }))
+        Found::Judged(Box::new(Judged { judgement, shape, positions, layout, plain: None, part: None }))
     }
 
     fn report(&self, found: Vec<Found>) -> Result<Report, DumpError> {
         let status = self.statuses(&found);
-        let mut warnings = blind_spots(self.reference, self.candidate, self.options.profile)?;
+        let mut warnings = blind_spots(self.reference, self.candidate, self.options.profile, self.laid())?;
         let first = (0..found.len()).find(|&i| status[i] == Some(Status::Diverged));
         let places: Vec<usize> = (0..found.len()).filter(|&i| status[i].is_some()).collect();
         let mut taps: Vec<TapReport> =
@@ -280,6 +344,7 @@ impl Run<'_> {
         if let Some(orders) = undone_orders(&found) {
             warnings.push(orders);
         }
+        warnings.extend(in_part(&taps));
         let first = match first {
             Some(index) => {
                 let at = places.iter().position(|&i| i == index).unwrap_or_default();
@@ -288,7 +353,12 @@ impl Run<'_> {
             None => None,
         };
         let (profile, prompt) = (self.options.profile, prompt(self.reference));
-        Ok(Report { verdict, profile, prompt, first, taps, warnings, unnamed })
+        let laid = self.options.laid.clone();
+        Ok(Report { verdict, profile, prompt, first, taps, warnings, unnamed, laid })
+    }
+
+    pub(crate) fn laid(&self) -> Option<&Laid> {
+        self.options.laid.as_deref()
     }
 
     fn statuses(&self, found: &[Found]) -> Vec<Option<Status>> {
@@ -323,14 +393,25 @@ impl Run<'_> {
                 TapReport { reason: found.unchecked(), ..blank }
             }
             Found::Judged(judged) => {
-                let Judged { judgement, shape, positions, layout, .. } = &**judged;
+                let Judged { judgement, shape, positions, layout, part, .. } = &**judged;
                 let reason = match (&judgement.outcome, layout) {
                     (Outcome::Differs(difference), _) => Some(difference.to_string()),
                     (_, Layout::Same) => None,
                     (_, layout) => Some(format!("{layout}; undone")),
                 };
+                let partly = part.as_ref().map(|part| part.words.clone());
+                let reason = [partly, reason].into_iter().flatten().reduce(|part, reason| format!("{part}; {reason}"));
+                let elements = part.as_ref().map(|part| part.elements.clone());
                 let (metrics, allowed) = (Some(judgement.metrics), Some(judgement.allowed));
-                TapReport { reason, metrics, allowed, shape: shape.clone(), positions: positions.clone(), ..blank }
+                TapReport {
+                    reason,
+                    metrics,
+                    allowed,
+                    shape: shape.clone(),
+                    positions: positions.clone(),
+                    elements,
+                    ..blank
+                }
             }
         }
     }
@@ -352,6 +433,13 @@ impl Run<'_> {
         if diverged {
             return Verdict::Diverged;
         }
+        if let Some(at) = self.laid().and_then(|laid| laid.parted) {
+            let agree = taps.iter().filter(|t| t.status.agrees()).count();
+            let before = if at > 0 { format!("; up to there {agree} taps agree") } else { String::new() };
+            return Verdict::Incomparable(format!(
+                "the two runs were fed different tokens from position {at} on{before}"
+            ));
+        }
         if taps.iter().all(|t| t.metrics.is_none()) {
             let names = |dump: &Dump| match (dump.entries().first(), dump.unnamed().first()) {
                 (Some(entry), _) => format!("{} ...", entry.tap),
@@ -362,7 +450,9 @@ impl Run<'_> {
                 return Verdict::Incomparable(reason.clone());
             }
             let misfit = found.iter().zip(self.graph.places()).find_map(|(here, place)| match here {
-                Found::Misfit(_) | Found::Unclear(_) => Some(format!("{place}: {}", here.unchecked()?)),
+                Found::Misfit(_) | Found::Unclear(_) => {
+                    Some(format!("{}: {}", name_of(self.laid(), *place), here.unchecked()?))
+                }
                 _ => None,
             });
             let reason = misfit.unwrap_or_else(|| {
@@ -380,7 +470,8 @@ impl Run<'_> {
                 let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
                 if after.is_empty() {
                     return Verdict::Incomparable(format!(
-                        "{place} could not be compared, and nothing after it was: {reason}"
+                        "{} could not be compared, and nothing after it was: {reason}",
+                        name_of(self.laid(), *place)
                     ));
                 }
             }
@@ -389,7 +480,7 @@ impl Run<'_> {
             |t: &TapReport| t.place.tap.site != Site::H0 && t.metrics.is_some_and(|m| m.correlation().is_some());
         if !taps.iter().any(tells) {
             let which: Vec<String> =
-                taps.iter().filter(|t| t.metrics.is_some()).map(|t| t.place.to_string()).take(3).collect();
+                taps.iter().filter(|t| t.metrics.is_some()).map(|t| name_of(self.laid(), t.place)).take(3).collect();
             return Verdict::Incomparable(format!(
                 "only {} could be compared: that shows nothing of the model",
                 which.join(", ")
@@ -431,16 +522,26 @@ impl Run<'_> {
         if let Some(other) = self.other_tap(place, nmse)? {
             anatomy.undone_by.insert(0, other);
         }
+        if self.laid().is_some() {
+            let moved = self.with_pair(place, &Layout::Same, |pair, own| slots::moved_keys(pair, 4.0 * own))?;
+            anatomy.undone_by.extend(moved.flatten());
+        }
         Ok(anatomy)
     }
 
+    /// Another tap of the reference that the candidate holds here, or another position's row.
     fn other_tap(&self, place: Place, nmse: f64) -> Result<Option<Undone>, DumpError> {
         let find = |dump: &Dump| dump.find(place.tap, place.step).cloned();
         let (Some(left), Some(right)) = (find(self.reference), find(self.candidate)) else { return Ok(None) };
         let candidate = self.candidate.read(&right)?;
         let values = candidate.values();
         let operand = Operand { values: &values, shape: &right.shape, rows: right.rows.as_ref() };
-        let own = self.allowed(place, &left, &right);
-        anatomy::other_tap(self.reference, &left, &operand, 4.0 * own, nmse)
+        let own = 4.0 * self.allowed(place, &left, &right);
+        if let Some(laid) = self.laid()
+            && let Some(row) = slots::other_position(self.reference, laid, place, &operand, own, nmse)?
+        {
+            return Ok(Some(row));
+        }
+        anatomy::other_tap(self.reference, &left, &operand, own, nmse)
     }
 }

@@ -10,6 +10,7 @@ use firstdiff_trace::{DumpError, Site, Tap};
 
 use crate::first::{Found, Judged, Run};
 use crate::judge::Allowance;
+use crate::laid::name_of;
 use crate::metrics::Metrics;
 use crate::pair::{Layout, Pair, position_axis};
 use crate::profile::Profile;
@@ -120,6 +121,7 @@ impl Run<'_> {
         let grown: Vec<(f64, usize)> = found.iter().enumerate().filter_map(inherited).collect();
         let (nmse, worst) = grown.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0))?;
         let (count, profile, place) = (grown.len(), self.options.profile, self.graph.places()[worst]);
+        let place = name_of(self.laid(), place);
         Some(format!(
             "{count} of the taps that agree are further off than {profile} by itself, as what they read already is (worst NMSE {} at \
              {place}): this model amplifies rounding, and a mistake as small as that cannot show there",

@@ -86,6 +86,13 @@ pub enum Difference {
         /// In which places.
         what: String,
     },
+    /// What is known of both agrees, but the sums over all elements do not.
+    Sum {
+        /// The reference's sum.
+        reference: f64,
+        /// The candidate's sum.
+        candidate: f64,
+    },
     /// A measure overflowed: values near the end of the range of f64.
     Overflow,
 }
@@ -118,6 +125,10 @@ impl fmt::Display for Difference {
                 write!(f, "key {key} is off by NMSE {} of its own energy", number(*nmse))
             }
             Difference::Layout { what } => write!(f, "the reference's values in other places: {what}"),
+            Difference::Sum { reference, candidate } => write!(
+                f,
+                "the values that are known agree, but the sum of all is {candidate:.6} where the reference's is {reference:.6}"
+            ),
             Difference::Overflow => f.write_str("values too large to be measured"),
         }
     }

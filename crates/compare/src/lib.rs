@@ -7,19 +7,24 @@
 //! was not checked is neither passed nor blamed.
 
 mod anatomy;
+mod cut;
 mod first;
 mod graph;
 mod inherit;
 mod inspect;
 mod judge;
+mod laid;
 pub mod metrics;
+mod naming;
 mod pair;
+mod parts;
 mod probe;
 mod profile;
 mod report;
 mod rows;
 mod settle;
 mod shapes;
+mod slots;
 mod steps;
 
 pub use anatomy::{Anatomy, Change, Undone, anatomy};
@@ -28,6 +33,9 @@ pub use graph::{Graph, Node, Place, op_of};
 pub use inherit::Inherited;
 pub use inspect::{Finding, Inspection, Sureness, inspect};
 pub use judge::{Allowance, Difference, Judgement, Outcome, judge};
+pub use laid::{Aligned, Laid, align};
+pub use naming::{Evidence, Naming, Proposal, propose};
 pub use pair::{Layout, Misfit, Operand, Pair};
 pub use profile::{Extent, Profile, allowed_nmse, storage_nmse};
 pub use report::{FirstDivergence, Report, Status, TapReport, Verdict, index_in_words, number};
+pub use steps::Chunks;

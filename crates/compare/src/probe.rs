@@ -2,6 +2,7 @@
 
 use firstdiff_trace::{DType, Dump, DumpError, Entry, Site};
 
+use crate::laid::Laid;
 use crate::profile::Profile;
 
 /// Attention whose largest probability is, on average, below this many times the uniform one tells little.
@@ -10,13 +11,20 @@ const NEAR_UNIFORM: f64 = 1.3;
 const SAMPLE: usize = 1 << 18;
 
 /// Warnings about the reference run.
-pub(crate) fn blind_spots(reference: &Dump, candidate: &Dump, profile: Profile) -> Result<Vec<String>, DumpError> {
+pub(crate) fn blind_spots(
+    reference: &Dump,
+    candidate: &Dump,
+    profile: Profile,
+    laid: Option<&Laid>,
+) -> Result<Vec<String>, DumpError> {
     let mut warnings = Vec::new();
+    // How sharp attention is shows where many positions were taken at once.
+    let [reference, candidate] = laid.map_or([reference, candidate], |laid| laid.runs.each_ref().map(|run| &**run));
     let entries = || reference.entries().iter().filter(|e| e.step == 0);
     let tokens = entries().filter_map(|e| e.shape.get(crate::pair::position_axis(e.tap.site)).copied()).max();
     let steps = reference.entries().iter().any(|e| e.step > 0);
-    match tokens {
-        Some(1) if !steps => warnings.push(
+    match laid.map(Laid::together).or(tokens) {
+        Some(1) if !steps || laid.is_some() => warnings.push(
             "one token: position 0 hides every mistake in RoPE, attention scale, masks, and most in head layout; use 9 or more"
                 .into(),
         ),
@@ -59,6 +67,10 @@ pub(crate) fn blind_spots(reference: &Dump, candidate: &Dump, profile: Profile) 
             "attention is nearly uniform (largest probability {sharpest:.2} times the mean): mistakes in RoPE, scale and masks hardly show"
         ));
     }
+    if let Some(laid) = laid {
+        warnings.extend(of_tokens(laid));
+        return Ok(warnings);
+    }
     if let (Some(r), Some(c)) = (&reference.meta().tokens, &candidate.meta().tokens)
         && r != c
     {
@@ -73,6 +85,20 @@ pub(crate) fn blind_spots(reference: &Dump, candidate: &Dump, profile: Profile) 
         warnings.push(format!("the two runs were fed different tokens from decode step {} on", at + 1));
     }
     Ok(warnings)
+}
+
+/// What two runs that were laid together by position say of their tokens.
+fn of_tokens(laid: &Laid) -> Option<String> {
+    let ids = [&laid.reference, &laid.candidate].map(|chunks| chunks.ids.as_ref().map_or(0, Vec::len));
+    match laid.parted {
+        Some(at) => {
+            Some(format!("the two runs were fed different tokens from position {at} on: what follows was not compared"))
+        }
+        None if ids[0].min(ids[1]) < laid.together() => Some(
+            "not both dumps say which tokens they were fed: they are taken for the same, position by position".into(),
+        ),
+        None => None,
+    }
 }
 
 pub(crate) fn same_token(reference: &Dump) -> Option<String> {

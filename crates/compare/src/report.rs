@@ -1,9 +1,12 @@
 //! What is said at the end? The report's types; no text is laid out here.
 
+use std::sync::Arc;
+
 use firstdiff_trace::{Site, Tap};
 
 use crate::anatomy::Anatomy;
 use crate::graph::Place;
+use crate::laid::{Laid, name_of};
 use crate::metrics::Metrics;
 use crate::profile::Profile;
 
@@ -86,19 +89,32 @@ pub struct TapReport {
     pub shape: Vec<usize>,
     /// The token positions of the step that were compared, where fewer than all.
     pub positions: Option<Vec<usize>>,
+    /// The places of the elements that were compared, where it is known in part.
+    pub elements: Option<std::sync::Arc<[usize]>>,
 }
 
 impl TapReport {
     /// A tap that nobody looked at.
     pub(crate) fn unchecked(place: Place, op: String) -> TapReport {
-        let (reason, metrics, allowed) = (None, None, None);
-        TapReport { place, op, status: Status::Unchecked, reason, metrics, allowed, shape: Vec::new(), positions: None }
+        let (reason, metrics, allowed, positions, elements) = (None, None, None, None, None);
+        TapReport {
+            place,
+            op,
+            status: Status::Unchecked,
+            reason,
+            metrics,
+            allowed,
+            shape: Vec::new(),
+            positions,
+            elements,
+        }
     }
 
     /// Index along every axis of the largest difference, in a tensor of all the step's token positions.
     pub fn max_at(&self) -> Option<Vec<usize>> {
         let peak = self.metrics?.max_abs_diff()?;
-        let mut at = crate::judge::unravel(peak.index, &self.shape);
+        let index = self.elements.as_ref().map_or(Some(peak.index), |elements| elements.get(peak.index).copied())?;
+        let mut at = crate::judge::unravel(index, &self.shape);
         let axis = crate::pair::position_axis(self.place.tap.site);
         if let Some(row) = at.get_mut(axis) {
             *row = self.position(*row);
@@ -149,12 +165,25 @@ pub struct Report {
     pub warnings: Vec<String>,
     /// Names in either dump that are no taps.
     pub unnamed: Vec<String>,
+    /// How the two runs were laid together, where they took the tokens in other chunks: a place's step is then the number of its cell.
+    pub laid: Option<Arc<Laid>>,
 }
 
 impl Report {
     /// The report of a tap in a step.
     pub fn tap(&self, tap: Tap, step: u32) -> Option<&TapReport> {
         self.taps.iter().find(|t| t.place == Place { step, tap })
+    }
+
+    /// What a place is called: its tap, and where in the run it is.
+    pub fn name(&self, place: Place) -> String {
+        name_of(self.laid.as_deref(), place)
+    }
+
+    /// The token position, in the whole sequence, of position `within` of a step.
+    pub fn token_position(&self, step: u32, within: usize) -> usize {
+        let cell = self.laid.as_ref().map(|laid| laid.cells.get(step as usize).map_or(0, |cell| cell.start));
+        within + cell.unwrap_or_else(|| step.checked_sub(1).map_or(0, |decoded| self.prompt + decoded as usize))
     }
 
     /// How many taps have a status for which `is` holds.

@@ -7,7 +7,7 @@ use firstdiff_trace::{Entry, NamedRows, Rows, Site};
 use crate::pair::{Misfit, Operand, Side, position_axis};
 
 /// A shape without its batch axis: [T, D] for [1, T, D].
-fn squeezed(site: Site, shape: &[usize]) -> Vec<usize> {
+pub(crate) fn squeezed(site: Site, shape: &[usize]) -> Vec<usize> {
     let mut shape = shape.to_vec();
     while shape.len() > site.axes().len() && shape[0] == 1 {
         shape.remove(0);

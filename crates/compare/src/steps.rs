@@ -1,10 +1,150 @@
-//! Do the steps of two dumps stand for the same token positions?
+//! Which token positions does each step of a run stand for? By its token ids where they fit what was recorded, else by the shapes.
 
-use firstdiff_trace::{Dump, Rows};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::Range;
 
-use crate::rows::unlike_positions;
+use firstdiff_trace::{Dump, Entry, Rows, Site, Tap};
 
-/// Why they do not, where they do not: a token-by-token run has no step in common with a run that takes the prompt in one pass.
+use crate::pair::position_axis;
+use crate::rows::{squeezed, unlike_positions};
+
+/// How a run took its tokens: in one pass, a prefill and then one by one, or in other chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunks {
+    /// Token positions of each step.
+    pub lengths: Vec<usize>,
+    /// Ids of the tokens from the first on, as far as they are known.
+    pub ids: Option<Vec<i64>>,
+}
+
+impl Chunks {
+    /// The chunks of a dump, where what it declares and what it holds leave one answer.
+    pub fn of(dump: &Dump) -> Option<Chunks> {
+        let steps: BTreeSet<u32> = dump.entries().iter().map(|e| e.step).chain([0]).collect();
+        let decoded = dump.meta().decode_tokens.as_deref().unwrap_or_default();
+        let last = steps.last().map_or(0, |&last| last as usize);
+        // A step's number is foreign text, and must not cost what nobody recorded.
+        if last > decoded.len() && last + 1 != steps.len() {
+            return None;
+        }
+        let ids: Option<Vec<i64>> =
+            dump.meta().tokens.as_ref().map(|tokens| tokens.iter().chain(decoded).copied().collect());
+        let shown = shown(dump, last);
+        let whole: Option<Vec<usize>> = shown.iter().copied().collect();
+        let lengths = match (&ids, whole) {
+            // All ids, however dump.json shares them out between `tokens` and `decode_tokens`.
+            (Some(ids), Some(whole)) if ids.len() == whole.iter().sum::<usize>() => whole,
+            // Nobody named the decoded tokens.
+            (Some(ids), Some(whole)) if decoded.is_empty() && whole[0] == ids.len() => whole,
+            (Some(ids), _) => {
+                let prompt = ids.len() - decoded.len();
+                let fits = shown.first().copied().flatten().is_none_or(|rows| rows <= prompt)
+                    && shown.iter().skip(1).flatten().all(|&rows| rows == 1)
+                    && decoded.len() >= last;
+                fits.then(|| std::iter::once(prompt).chain(decoded.iter().map(|_| 1)).collect::<Vec<usize>>())?
+            }
+            (None, whole) => whole?,
+        };
+        lengths.iter().all(|&length| length > 0).then_some(Chunks { lengths, ids })
+    }
+
+    /// Number of token positions.
+    pub fn total(&self) -> usize {
+        self.lengths.iter().sum()
+    }
+
+    /// The positions of each step, one after the other.
+    pub fn ranges(&self) -> Vec<Range<usize>> {
+        let mut end = 0;
+        let range = |&length: &usize| {
+            end += length;
+            end - length..end
+        };
+        self.lengths.iter().map(range).collect()
+    }
+
+    /// The step that a position is in.
+    pub fn step_of(&self, position: usize) -> Option<u32> {
+        let at = self.ranges().iter().position(|range| range.contains(&position))?;
+        u32::try_from(at).ok()
+    }
+
+    /// Whether there is a prefill of several tokens, and steps after it.
+    pub fn has_prefill(&self) -> bool {
+        self.lengths.len() > 1 && self.lengths[0] > 1
+    }
+
+    /// The ids of some positions, as far as they are known.
+    pub(crate) fn ids_of(&self, positions: Range<usize>) -> Option<Vec<i64>> {
+        let ids = self.ids.as_ref()?;
+        Some(ids.get(positions.start..positions.end.min(ids.len())).unwrap_or_default().to_vec())
+    }
+}
+
+impl fmt::Display for Chunks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.lengths[..] {
+            [_] => f.write_str("in one pass"),
+            all if all.iter().all(|&length| length == 1) => f.write_str("token by token"),
+            [first, rest @ ..] if rest.iter().all(|&length| length == 1) => {
+                write!(f, "{first} tokens at once and {} one by one", rest.len())
+            }
+            all => write!(f, "in {} chunks", all.len()),
+        }
+    }
+}
+
+/// How many positions each step up to `last` has, as most of its taps show.
+fn shown(dump: &Dump, last: usize) -> Vec<Option<usize>> {
+    let whole = |entry: &&Entry| entry.rows.as_ref().is_none_or(Rows::is_all);
+    let mut votes: Vec<BTreeMap<usize, usize>> = vec![BTreeMap::new(); last + 1];
+    for entry in dump.entries().iter().filter(whole) {
+        if let (Some(rows), Some(votes)) = (leading(entry), votes.get_mut(entry.step as usize)) {
+            *votes.entry(rows).or_insert(0) += 1;
+        }
+    }
+    let vectors = of_vectors(dump, last);
+    let most = |votes: &BTreeMap<usize, usize>| {
+        let all: usize = votes.values().sum();
+        let (&rows, &count) = votes.iter().max_by_key(|(_, count)| **count)?;
+        (2 * count > all).then_some(rows)
+    };
+    votes.iter().zip(vectors).map(|(votes, vector)| most(votes).or(vector)).collect()
+}
+
+/// The position axis as the vocabulary has it, where the shape has at least two axes.
+fn leading(entry: &Entry) -> Option<usize> {
+    let site = entry.tap.site;
+    let shape = squeezed(site, &entry.shape);
+    match position_axis(site) {
+        0 => shape.first().copied().filter(|_| shape.len() > 1),
+        // Of queries and keys, there are at least as many keys.
+        _ => shape.get(1).copied().filter(|rows| shape.len() == 3 && shape[2] >= *rows),
+    }
+}
+
+/// Flat tensors: a step has as many times the elements of the smallest step as it has positions, if that one has a single position.
+fn of_vectors(dump: &Dump, last: usize) -> Vec<Option<usize>> {
+    let flat = |entry: &&Entry| entry.shape.len() == 1 && position_axis(entry.tap.site) == 0 && last > 0;
+    let mut sizes: BTreeMap<(Option<u32>, Site), Vec<(u32, usize)>> = BTreeMap::new();
+    for entry in dump.entries().iter().filter(flat) {
+        let Tap { layer, site } = entry.tap;
+        sizes.entry((layer, site)).or_default().push((entry.step, entry.shape[0]));
+    }
+    let mut shown = vec![None; last + 1];
+    for steps in sizes.values().filter(|steps| steps.len() > 1) {
+        let least = steps.iter().map(|(_, size)| *size).min().unwrap_or(0);
+        for &(step, size) in steps.iter().filter(|(_, size)| least > 0 && size.is_multiple_of(least)) {
+            if let Some(here) = shown.get_mut(step as usize) {
+                *here = Some(size / least);
+            }
+        }
+    }
+    shown
+}
+
+/// Why the steps of two dumps do not stand for the same token positions, where they do not and could not be laid together.
 pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>) -> Option<String> {
     let steps = |dump: &Dump| dump.entries().iter().map(|e| e.step).max().unwrap_or(0);
     let declared = [reference, candidate].map(|dump| dump.meta().tokens.as_ref());
@@ -15,9 +155,9 @@ pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>
     let (ours, theirs) = prefills(reference, candidate, rows)?;
     (ours != theirs).then(|| {
         format!(
-            "the reference's prefill has {ours} token positions and the candidate's {theirs}. If these are the last of the same prompt, say \
-             --rows last; if the candidate was run token by token, its steps stand for other tokens: run both alike (the dump scripts feed \
-             a reference one by one with --tokens FIRST --decode-tokens REST)"
+            "the reference's prefill has {ours} token positions and the candidate's {theirs}, and it cannot be said which positions each \
+             step stands for. Name the tokens of both runs ('tokens' and 'decode_tokens' in dump.json); if these are the last of the same \
+             prompt, say --rows last"
         )
     })
 }

@@ -13,7 +13,7 @@ use ndarray::ArrayD;
 use crate::imitate::{Imitation, Shared, segment};
 use crate::mistakes::Edit;
 use crate::replay::Run;
-use crate::right::distance;
+use crate::right::{Coin, distance};
 
 /// Runs that are tried.
 const RUNS: u64 = 4;
@@ -44,15 +44,12 @@ impl Run<'_> {
 fn moved(values: ArrayD<f64>, seed: u64) -> ArrayD<f64> {
     let width = values.shape().last().copied().unwrap_or(1).max(1);
     let mut out = values.as_standard_layout().into_owned();
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut coin = Coin::new(seed);
     for row in out.as_slice_mut().into_iter().flat_map(|all| all.chunks_mut(width)) {
         let finite = row.iter().filter(|x| x.is_finite());
         let (energy, count) = finite.fold((0.0, 0usize), |(e, n), x| (e + x * x, n + 1));
         let unit = MOVED * (energy / count.max(1) as f64).sqrt();
-        for x in row {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            *x += if state >> 63 == 0 { unit } else { -unit };
-        }
+        row.iter_mut().for_each(|x| *x += unit * coin.sign());
     }
     out
 }

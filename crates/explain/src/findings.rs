@@ -25,7 +25,8 @@ pub(crate) fn of(model: &Model, places: Vec<Explained>) -> Vec<Finding> {
         };
         let mut set = BTreeSet::new();
         for mistake in &best.mistakes {
-            let near = out.iter().position(|f| is_near(f, mistake));
+            let near =
+                out.iter().position(|f| f.cause.as_ref().is_some_and(|known| is_same(known, &cause(mistake), NEAR)));
             let at = *groups.entry(mistake.key.clone()).or_insert_with(|| {
                 if let Some(near) = near {
                     return near;
@@ -74,8 +75,8 @@ pub(crate) fn of(model: &Model, places: Vec<Explained>) -> Vec<Finding> {
                 let stands_in = other.mistakes.iter().find(|m| rest(other, &m.key) == beside);
                 let same = |m: &&Candidate| m.key.trim_end_matches('\'') == mistake.key.trim_end_matches('\'');
                 if let Some(other) = stands_in.filter(|m| !same(m)).map(cause)
-                    && !finding.alternatives.iter().any(|known| is_same(known, &other))
-                    && !is_same(&cause(mistake), &other)
+                    && !finding.alternatives.iter().any(|known| is_same(known, &other, EQUAL))
+                    && !is_same(&cause(mistake), &other, EQUAL)
                 {
                     finding.alternatives.push(other);
                 }
@@ -111,11 +112,16 @@ fn one_value(findings: &mut [Finding]) {
         let Some((id, name, value)) = own else { continue };
         let others = all.iter().flatten().filter(|(i, n, v)| i == id && n == name && v != value);
         if others.count() > 0 {
-            finding.matched = Match::Closest;
-            finding.alternatives = finding.cause.take().into_iter().collect();
-            finding.note = Some(format!("each place would need another {name}: it is something like {id}, but not it"));
+            take_back(finding, format!("each place would need another {name}: it is something like {id}, but not it"));
         }
     }
+}
+
+/// What looked like a cause is none, for this reason.
+fn take_back(finding: &mut Finding, why: String) {
+    finding.matched = Match::Closest;
+    finding.alternatives = finding.cause.take().into_iter().collect();
+    finding.note = Some(why);
 }
 
 /// A cause of one decode step that leaves another step of the same tap unexplained is none.
@@ -139,28 +145,18 @@ fn withdrawn(findings: &mut [Finding], together: &[BTreeSet<usize>]) {
     for at in (0..findings.len()).filter(|&at| !gone[at]) {
         let mut sets = together.iter().filter(|set| set.contains(&at)).peekable();
         if sets.peek().is_some() && sets.all(|set| set.iter().any(|&other| gone[other])) {
-            let finding = &mut findings[at];
-            finding.matched = Match::Closest;
-            finding.alternatives = finding.cause.take().into_iter().collect();
-            finding.note = Some("it gives these numbers only together with one that does not hold everywhere".into());
+            take_back(
+                &mut findings[at],
+                "it gives these numbers only together with one that does not hold everywhere".into(),
+            );
         }
     }
 }
 
 /// By how much a number that was fitted in two places may differ, as a share of it.
 const NEAR: f64 = 3e-3;
-
-/// Whether a mistake that was found elsewhere is this one, its number fitted to other values.
-fn is_near(finding: &Finding, mistake: &Candidate) -> bool {
-    let Some(known) = &finding.cause else { return false };
-    let other = cause(mistake);
-    let near = |x: &serde_json::Value, y: &serde_json::Value| {
-        x == y || x.as_f64().zip(y.as_f64()).is_some_and(|(x, y)| (x - y).abs() <= NEAR * x.abs())
-    };
-    known.id == other.id
-        && known.params.len() == other.params.len()
-        && known.params.iter().zip(&other.params).all(|(x, y)| x.0 == y.0 && near(&x.1, &y.1))
-}
+/// 1 and 1.0 are the same number.
+const EQUAL: f64 = 1e-12;
 
 /// What a probe of this mistake must hold, to show it.
 fn note(id: &str) -> Option<&'static str> {
@@ -175,10 +171,10 @@ fn note(id: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether two causes are one, 1 and 1.0 being the same number.
-fn is_same(a: &Cause, b: &Cause) -> bool {
+/// Whether two causes are one, their numbers differing by no more than a share.
+fn is_same(a: &Cause, b: &Cause, share: f64) -> bool {
     let equal = |x: &serde_json::Value, y: &serde_json::Value| {
-        x == y || x.as_f64().zip(y.as_f64()).is_some_and(|(x, y)| (x - y).abs() <= 1e-12 * x.abs())
+        x == y || x.as_f64().zip(y.as_f64()).is_some_and(|(x, y)| (x - y).abs() <= share * x.abs())
     };
     a.id == b.id
         && a.params.len() == b.params.len()

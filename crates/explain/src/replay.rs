@@ -4,7 +4,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use firstdiff_compare::{Difference, Outcome, Place, Profile as Judged, Status, TapReport, number, storage_nmse};
+use firstdiff_compare::{
+    Chunks, Difference, Outcome, Place, Profile as Judged, Status, TapReport, number, storage_nmse,
+};
 
 use firstdiff_model::{Chunk, Model, ModelError, Op, Profile, Step, eval_step, eval_step_in};
 use firstdiff_trace::{DType, Dump, DumpError, Rows, Site, Tap};
@@ -24,8 +26,8 @@ pub struct Options {
     pub tokens: Vec<u32>,
     /// Whether they are known: the embedding is judged only then.
     pub tokens_are_known: bool,
-    /// Tokens of the decode steps.
-    pub decode_tokens: Vec<u32>,
+    /// Tokens of the steps after it: one each, or the chunks of a prompt that was taken in several.
+    pub decode_tokens: Vec<Vec<u32>>,
     /// Which positions taps with fewer than all hold, where the dump does not say.
     pub rows: Option<Rows>,
 }
@@ -37,13 +39,22 @@ impl Options {
         let ids = |list: Option<&Vec<i64>>| -> Option<Vec<u32>> {
             list.into_iter().flatten().map(|&id| u32::try_from(id).ok()).collect()
         };
-        Some(Options {
-            profile,
-            tokens: ids(meta.tokens.as_ref())?,
-            tokens_are_known: meta.tokens.is_some(),
-            decode_tokens: ids(meta.decode_tokens.as_ref())?,
-            rows: None,
-        })
+        let (tokens, decoded) = (ids(meta.tokens.as_ref())?, ids(meta.decode_tokens.as_ref())?);
+        let (tokens, decode_tokens) = shared_out(dump, &tokens, &decoded);
+        Some(Options { profile, tokens, tokens_are_known: meta.tokens.is_some(), decode_tokens, rows: None })
+    }
+}
+
+/// The tokens of the prefill and of each step after it: as the dump's own steps have them where `tokens` and `decoded` are all of theirs,
+/// else one a step.
+pub fn shared_out(dump: &Dump, tokens: &[u32], decoded: &[u32]) -> (Vec<u32>, Vec<Vec<u32>>) {
+    let all = [tokens, decoded].concat();
+    match Chunks::of(dump).filter(|chunks| chunks.lengths.len() > 1 && chunks.total() == all.len()) {
+        Some(chunks) => {
+            let mut steps = chunks.ranges().into_iter().map(|range| all[range].to_vec());
+            (steps.next().unwrap_or_default(), steps.collect())
+        }
+        None => (tokens.to_vec(), decoded.iter().map(|&id| vec![id]).collect()),
     }
 }
 
@@ -146,7 +157,7 @@ pub(crate) type Found<T> = Done<Result<T, String>>;
 
 impl<'a> Run<'a> {
     pub(crate) fn new(model: &'a Model, dump: &'a Dump, options: &Options) -> Run<'a> {
-        let decoded = options.decode_tokens.iter().map(|&t| vec![t]);
+        let decoded = options.decode_tokens.iter().cloned();
         let recorded = Recorded {
             dump,
             model,
@@ -210,6 +221,7 @@ impl Run<'_> {
                 allowed: None,
                 shape: Vec::new(),
                 positions: None,
+                elements: None,
             },
             exact_nmse: None,
             through: Vec::new(),
@@ -520,6 +532,7 @@ impl Run<'_> {
             allowed: Some(allowed),
             shape,
             positions: None,
+            elements: None,
         };
         Replayed { report, exact_nmse, through: Vec::new(), from: Vec::new(), fit: None }
     }

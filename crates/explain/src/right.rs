@@ -35,11 +35,22 @@ pub(crate) const INPUTS: f64 = 4.0;
 
 /// Values moved by half a unit of rounding, up or down as chance has it; the same each time.
 pub(crate) fn jittered(values: &ArrayD<f64>, unit: f64) -> ArrayD<f64> {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    values.mapv(|x| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        x * if state >> 63 == 0 { 1.0 + 0.5 * unit } else { 1.0 - 0.5 * unit }
-    })
+    let mut coin = Coin::new(1);
+    values.mapv(|x| x * (1.0 + 0.5 * unit * coin.sign()))
+}
+
+/// 1 or -1 as chance has it; the same for the same seed.
+pub(crate) struct Coin(u64);
+
+impl Coin {
+    pub(crate) fn new(seed: u64) -> Coin {
+        Coin(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    pub(crate) fn sign(&mut self) -> f64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        if self.0 >> 63 == 0 { 1.0 } else { -1.0 }
+    }
 }
 
 /// NMSE over what is finite in both.

@@ -5,7 +5,7 @@ use firstdiff_model::{Op, Profile, Step};
 use ndarray::{ArrayD, Axis, concatenate};
 use rayon::prelude::*;
 
-use crate::imitate::{Imitation, segment};
+use crate::imitate::Imitation;
 use crate::mistakes::Edit;
 use crate::proof::Target;
 use crate::search::Search;
@@ -23,15 +23,14 @@ impl Search<'_, '_> {
         }
         let mut runs: Vec<Imitation<'_, '_>> =
             sets.iter().map(|edits| self.imitation(target, edits, profile)).collect();
-        let steps = segment(self.recorded(), target.place);
-        for (at, &step) in steps.iter().enumerate() {
+        for (at, &step) in target.steps.iter().enumerate() {
             let place = Place { tap: step.tap, ..target.place };
             if matches!(step.op, Op::Linear { .. } | Op::Head) {
                 product(&mut runs, step, place);
             }
             runs.par_iter_mut().for_each(|run| {
                 run.value(place);
-                run.forget(&steps[at + 1..]);
+                run.forget(&target.steps[at + 1..]);
             });
         }
         runs.into_par_iter().map(|run| Some(target.listed(run.run()?))).collect()

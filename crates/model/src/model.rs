@@ -26,6 +26,8 @@ pub struct Model {
     pub qk_rows: QkRows,
     /// Tensors of the files that the Plan does not read, sorted. A bias among them means that the config left it out.
     pub unread: Vec<String>,
+    /// The prompts that its file was made with, where it holds them: a MiniMind .json does.
+    pub prompts: Vec<Vec<u32>>,
 }
 
 /// Loads the model at `path`: a Hugging Face folder, a .gguf, a llama2.c .bin or a MiniMind .json. No weight is read yet; every
@@ -36,7 +38,7 @@ pub struct Model {
 pub fn load(path: impl AsRef<Path>) -> Result<Model, ModelError> {
     let path = path.as_ref();
     let opened = formats::open(path)?;
-    let (config, mut weights) = (opened.config?, opened.weights);
+    let (config, mut weights, prompts) = (opened.config?, opened.weights, opened.prompts);
     // Before a Plan of that length is made.
     if config.dims.layers as usize > weights.len() {
         let (layers, held) = (config.dims.layers, weights.len());
@@ -49,7 +51,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<Model, ModelError> {
     }
     let plan = crate::decoder::plan(&config);
     let unread = check(&plan, &weights)?;
-    Ok(Model { format: opened.format, qk_rows: config.qk_rows, config, plan, weights, unread })
+    Ok(Model { format: opened.format, qk_rows: config.qk_rows, config, plan, weights, unread, prompts })
 }
 
 /// Whether the weights hold all that the Plan reads, as it reads it; the tensors it does not read.

@@ -3,16 +3,23 @@
 //! This crate says what was recorded. It knows no tolerance and never says whether a value is right.
 
 mod archive;
+mod batch;
 mod dump;
+mod import;
 mod meta;
+mod names;
 mod npy;
+mod open;
 mod recorder;
 mod tap;
 mod tensor;
 
 pub use dump::{Dump, DumpError, Entry};
+pub use import::{Part, Partial};
 pub use meta::{FORMAT, Meta, NamedRows, Producer, QkRows, Rows, TapMeta, stored_name};
+pub use names::{Names, NamesError};
 pub use npy::{Element, NpyError};
+pub use open::Reading;
 pub use recorder::{RecordError, Recorder};
 pub use tap::{Axes, Site, Tap, TapError};
 pub use tensor::{DType, Tensor, Values};

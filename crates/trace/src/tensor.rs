@@ -90,6 +90,42 @@ impl Values<'_> {
         self.len() == 0
     }
 
+    /// The elements of `range`, on their own.
+    ///
+    /// # Panics
+    /// When it reaches beyond [`Values::len`].
+    pub fn slice(&self, range: Range<usize>) -> Values<'static> {
+        match self {
+            Values::F64(v) => Values::F64(v[range].to_vec().into()),
+            Values::F32(v) => Values::F32(v[range].to_vec().into()),
+            Values::F16(v) => Values::F16(v[range].to_vec().into()),
+            Values::BF16(v) => Values::BF16(v[range].to_vec().into()),
+        }
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Values::F64(_) => DType::F64,
+            Values::F32(_) => DType::F32,
+            Values::F16(_) => DType::F16,
+            Values::BF16(_) => DType::BF16,
+        }
+    }
+
+    /// The elements' bytes, little-endian.
+    pub fn to_le_bytes(&self) -> Vec<u8> {
+        fn le<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+            values.iter().flat_map(|&x| bytes(x)).collect()
+        }
+        match self {
+            Values::F64(v) => le(v, f64::to_le_bytes),
+            Values::F32(v) => le(v, f32::to_le_bytes),
+            Values::F16(v) => le(v, f16::to_le_bytes),
+            Values::BF16(v) => le(v, bf16::to_le_bytes),
+        }
+    }
+
     /// Element `index`, widened; exact for every type.
     ///
     /// # Panics
@@ -153,6 +189,20 @@ impl Tensor {
         Tensor { shape, layout, bytes }
     }
 
+    /// A tensor that is held in memory, of values in row-major order.
+    ///
+    /// # Errors
+    /// The values, where `shape` asks for more or fewer.
+    pub fn held(shape: Vec<usize>, values: Values<'_>) -> Result<Tensor, Values<'_>> {
+        if byte_len(&shape, values.dtype()) != values.len().checked_mul(values.dtype().size()) {
+            return Err(values);
+        }
+        let layout = Layout { dtype: values.dtype(), fortran: false, big_endian: false };
+        let bytes = values.to_le_bytes();
+        let range = 0..bytes.len();
+        Ok(Tensor::new(shape, layout, Bytes::Owned(bytes.into(), range)))
+    }
+
     /// Extent of every axis, slowest first.
     pub fn shape(&self) -> &[usize] {
         &self.shape
@@ -169,15 +219,7 @@ impl Tensor {
         if row_major && (!self.layout.big_endian || self.layout.dtype.size() == 1) {
             return Cow::Borrowed(self.bytes.get());
         }
-        fn le<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> [u8; N]) -> Vec<u8> {
-            values.iter().flat_map(|&x| bytes(x)).collect()
-        }
-        Cow::Owned(match self.values() {
-            Values::F64(v) => le(&v, f64::to_le_bytes),
-            Values::F32(v) => le(&v, f32::to_le_bytes),
-            Values::F16(v) => le(&v, f16::to_le_bytes),
-            Values::BF16(v) => le(&v, bf16::to_le_bytes),
-        })
+        Cow::Owned(self.values().to_le_bytes())
     }
 
     /// The elements in row-major order. Borrows the file unless it is big-endian, column-major or misaligned.

@@ -202,13 +202,15 @@ fn other_things_are_no_dumps() {
     fs::write(at("one.npy"), "x").unwrap();
     fs::create_dir_all(at("folders/h0.npy")).unwrap();
     fs::write(at("raw.bin"), "x").unwrap();
+    fs::write(at("note.md"), "x").unwrap();
     for (name, word) in [
         ("nowhere", "No such file"),
         ("folders", "not a file"),
         ("empty", "no .npy"),
         ("model", "firstdiff dump"),
-        ("one.npy", "pattern"),
-        ("raw.bin", "neither"),
+        ("one.npy", "whole number"),
+        ("raw.bin", "whole number"),
+        ("note.md", "neither"),
         ("empty/*.npy", "no file matches"),
         ("empty/*_*.npy", "one '*'"),
     ] {

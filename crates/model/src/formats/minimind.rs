@@ -24,6 +24,15 @@ struct File<'a> {
     config: Map<String, Value>,
     #[serde(borrow)]
     weights: BTreeMap<String, Node<'a>>,
+    #[serde(borrow, default)]
+    inputs: Option<Inputs<'a>>,
+}
+
+/// The prompts that the file's own run was made with.
+#[derive(Deserialize)]
+struct Inputs<'a> {
+    #[serde(borrow)]
+    input_ids: Tensor<'a>,
 }
 
 /// A tensor, or what each layer has.
@@ -50,7 +59,8 @@ struct Tensor<'a> {
 pub(crate) fn open(path: &Path) -> Result<Opened, ModelError> {
     let bytes = map(path)?;
     let parsed = parse((*bytes).as_ref());
-    let (config, files, table) = parsed.map_err(|reason| ModelError::Format { file: path.into(), reason })?;
+    let Parsed { config, files, table, prompts } =
+        parsed.map_err(|reason| ModelError::Format { file: path.into(), reason })?;
     let files = files.into_iter().map(|bytes| (path.to_path_buf(), Box::new(bytes) as Bytes)).collect();
     let mut weights = Weights::new(files, table, names::hugging_face);
     let keys = Keys::new(path, &config);
@@ -63,16 +73,21 @@ pub(crate) fn open(path: &Path) -> Result<Opened, ModelError> {
         let linear = |name: &str| names::meaning(name).filter(|weight| is_linear(weight.role));
         weights.transpose_if_reversed(|name| linear(name).map(|weight| config.dims.shape(weight.role)));
     }
-    Ok(Opened::new("MiniMind JSON", weights, config))
+    Ok(Opened { prompts, ..Opened::new("MiniMind JSON", weights, config) })
 }
 
 /// Reads all of a file: what a fuzzer calls.
 #[doc(hidden)]
 pub fn check_minimind(bytes: &[u8]) -> Result<usize, String> {
-    parse(bytes).map(|(_, _, table)| table.len())
+    parse(bytes).map(|parsed| parsed.table.len())
 }
 
-type Parsed = (Map<String, Value>, Vec<Vec<u8>>, HashMap<String, Entry>);
+struct Parsed {
+    config: Map<String, Value>,
+    files: Vec<Vec<u8>>,
+    table: HashMap<String, Entry>,
+    prompts: Vec<Vec<u32>>,
+}
 
 fn parse(bytes: &[u8]) -> Result<Parsed, String> {
     let file: File<'_> = serde_json::from_slice(bytes).map_err(|e| format!("is no MiniMind JSON: {e}"))?;
@@ -100,7 +115,21 @@ fn parse(bytes: &[u8]) -> Result<Parsed, String> {
             }
         }
     }
-    Ok((file.config, files, table))
+    let prompts = file.inputs.as_ref().and_then(|inputs| token_ids(&inputs.input_ids)).unwrap_or_default();
+    Ok(Parsed { config: file.config, files, table, prompts })
+}
+
+/// The ids of each prompt of a batch; none where they are not what they should be, as nothing but a default hangs on them.
+fn token_ids(ids: &Tensor<'_>) -> Option<Vec<Vec<u32>>> {
+    let bytes = STANDARD.decode(ids.data.as_bytes()).ok().filter(|_| ids.encoding == "base64")?;
+    let ints: Vec<i64> = match &*ids.dtype {
+        "int32" => bytes.as_chunks().0.iter().map(|b| i64::from(i32::from_le_bytes(*b))).collect(),
+        "int64" => bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect(),
+        _ => return None,
+    };
+    let width = ids.shape.last().copied().filter(|&width| width > 0)?;
+    let ints: Vec<u32> = ints.into_iter().map(u32::try_from).collect::<Result<_, _>>().ok()?;
+    Some(ints.chunks(width).map(<[u32]>::to_vec).collect())
 }
 
 fn is_linear(role: Role) -> bool {

@@ -41,13 +41,15 @@ pub struct Opened {
     pub qk_rows: Option<QkRows>,
     /// Query heads and key heads, where the file says.
     pub heads: Option<(usize, usize)>,
+    /// The prompts that the file was made with, where it holds them.
+    pub prompts: Vec<Vec<u32>>,
 }
 
 impl Opened {
     fn new(format: &'static str, weights: Weights, config: Result<Config, ModelError>) -> Opened {
         let known = config.as_ref().ok();
         let (qk_rows, heads) = (known.map(|c| c.qk_rows), known.map(|c| (c.dims.heads, c.dims.kv_heads)));
-        Opened { format, weights, config, qk_rows, heads }
+        Opened { format, weights, config, qk_rows, heads, prompts: Vec::new() }
     }
 }
 

@@ -1,0 +1,138 @@
+//! `firstdiff align REF CAND`: which taps are the tensors whose names nobody knows? A table of names, with its evidence, to look at and keep.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use firstdiff_compare::{Evidence, Naming, Profile, Proposal, number, propose};
+use serde_json::{Value, json};
+
+use crate::command::{PARITY, print};
+use crate::progress::Bar;
+use crate::reading::ReadingArgs;
+use crate::words::{safe, shorten};
+
+pub(crate) const HELP: &str = "Example:
+  firstdiff align golden out -o firstdiff.toml          propose, look at it, then
+  firstdiff compare golden out                          compares by it (or --map FILE)
+
+A name is proposed for a tap where the tensor holds the reference's values, in whatever order and layout, and no other tap's values come near;
+then for all layers whose names differ in the number alone. What only its size speaks for is written down as a comment. Nothing here is
+a verdict: compare uses a table only where you give it one.";
+
+/// What `align` is asked.
+#[derive(Debug, Args)]
+pub(crate) struct AlignArgs {
+    /// The reference's dump, whose names are known
+    #[arg(value_name = "REF")]
+    reference: PathBuf,
+    /// The candidate's dump
+    #[arg(value_name = "CAND")]
+    candidate: PathBuf,
+    /// Write the table to this file; it must not exist [default: standard output]
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// In what arithmetic a right candidate works: exact, f32, f16, bf16, ggml
+    #[arg(long, default_value = "f32")]
+    profile: Profile,
+    #[command(flatten)]
+    reading: ReadingArgs,
+    /// Write the proposals as JSON to this file (- for standard output)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Proposes, writes the table, and gives the exit code: 0 where every name found its tap or there was none to find, 2 where nothing could be proposed.
+///
+/// # Errors
+/// When something cannot be read or written, or nothing can be proposed.
+pub(crate) fn run(args: AlignArgs) -> Result<u8> {
+    if let Some(output) = args.output.as_ref().filter(|path| path.exists()) {
+        bail!("{}: already exists; remove it, or write elsewhere", output.display());
+    }
+    let (reference, candidate) = (args.reading.open(&args.reference)?, args.reading.open(&args.candidate)?);
+    if candidate.unnamed().is_empty() {
+        print(&format!("every tensor of {} has a name that is known: nothing to align\n", candidate.path().display()))?;
+        return Ok(PARITY);
+    }
+    let bar = Bar::new(&candidate);
+    let naming = propose(&reference, &candidate, args.profile, &mut |done, total| bar.step(done, total))?;
+    bar.finish();
+    if let Some(path) = &args.json {
+        crate::json::write(path, &report(&naming))?;
+    }
+    if naming.proposals.is_empty() {
+        bail!(
+            "{}: none of its {} unknown names could be given a tap by content (first {}): are both runs of the same tokens, and is the \
+             reference's dump whole?",
+            candidate.path().display(),
+            naming.unknown.len(),
+            safe(&shorten(&naming.unknown, 3))
+        );
+    }
+    let text = table(&naming, &args);
+    match &args.output {
+        Some(path) => {
+            crate::json::write_whole(path, &text)?;
+            let sure = naming.proposals.iter().filter(|p| matches!(p.evidence, Evidence::Content { .. })).count();
+            let lines = [
+                format!("{sure} names found by content, written to {}", path.display()),
+                format!("{} known by size alone (comments there), {} unknown", naming.proposals.len() - sure, naming.unknown.len()),
+                "next: read it, then compare with --map, or leave it as firstdiff.toml in the dump's folder or in this one".to_owned(),
+            ];
+            print(&(lines.join("\n") + "\n"))?;
+        }
+        None if args.json.as_deref() != Some(Path::new("-")) => print(&text)?,
+        None => {}
+    }
+    Ok(PARITY)
+}
+
+/// The table as TOML, each line with its evidence.
+fn table(naming: &Naming, args: &AlignArgs) -> String {
+    let mut text = format!(
+        "# Names of {} by the content of {}, proposed by `firstdiff align`: look at them before you keep them.\n",
+        args.candidate.display().to_string().escape_debug(),
+        args.reference.display().to_string().escape_debug()
+    );
+    let key = |name: &str| toml_string(name);
+    for Proposal { name, tap, evidence } in &naming.proposals {
+        let line = format!("{} = \"{tap}\"", key(name));
+        text += &match evidence {
+            Evidence::Content { nmse, next, matched: (matched, all) } => {
+                let next = next.map_or(String::new(), |(tap, nmse)| format!(", next {tap} {}", number(nmse)));
+                format!("{line}  # the same values: NMSE {}{next}; {matched} of {all} of this name\n", number(*nmse))
+            }
+            Evidence::Size { elements } => {
+                format!("# {line}  # by size alone ({elements} elements); the values differ\n")
+            }
+        };
+    }
+    for name in &naming.unknown {
+        text += &format!("# {} = \"?\"\n", key(name));
+    }
+    text
+}
+
+/// Text as a TOML key.
+fn toml_string(text: &str) -> String {
+    let plain = text.chars().map(|c| match c {
+        '"' | '\\' => format!("\\{c}"),
+        c if c.is_control() => format!("\\u{:04X}", u32::from(c)),
+        c => c.to_string(),
+    });
+    format!("\"{}\"", plain.collect::<String>())
+}
+
+fn report(naming: &Naming) -> Value {
+    let proposals: Vec<Value> = naming
+        .proposals
+        .iter()
+        .map(|p| match &p.evidence {
+            Evidence::Content { nmse, next, matched } => json!({"name": p.name, "tap": p.tap, "by": "content", "nmse": nmse,
+                "next": next.map(|(tap, nmse)| json!({"tap": tap.to_string(), "nmse": nmse})), "matched": matched.0, "of": matched.1}),
+            Evidence::Size { elements } => json!({"name": p.name, "tap": p.tap, "by": "size", "elements": elements}),
+        })
+        .collect();
+    json!({"schema": 1, "command": "align", "names": proposals, "unknown": naming.unknown})
+}

@@ -1,0 +1,186 @@
+//! `firstdiff import SOURCE -o DIR`: other people's files as a dump of format 1.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use firstdiff_trace::{Dump, Entry, Names, Reading, Recorder, Rows, Values};
+use ndarray::{ArrayViewD, IxDyn};
+use serde_json::json;
+
+use crate::command::{PARITY, print};
+use crate::reading::ReadingArgs;
+use crate::words::{safe, shorten, taps_in_words, with_suggestion};
+
+pub(crate) const HELP: &str = "Examples:
+  firstdiff import 'out/*_cpp.npy' -o dump --tokens 1,403,407          raw floats that are called .npy
+  firstdiff import logits.f32 -o dump --shape 5,512                    one tensor
+  firstdiff import hidden.bin -o dump --name layers.3.h --dtype f16 --rows last
+  firstdiff import out -o dump --map firstdiff.toml --like golden      names by a table, shapes from a reference
+
+Every command reads such files directly: import is for keeping them. Known: .npy (also raw floats of that name), .npz, .safetensors, raw floats
+(.f32 .f16 .bf16 .f64 .bin .raw), text (`v`, `i v`, `i: v`, `[i] = v`), JSON (arrays, base64 tensors, manifests of binaries, transformers'
+debug trees), JSON lines, logs of llama.cpp's eval callback, torch.save's .pt (SGLang's dumper). Names: the vocabulary's, those of Hugging
+Face modules, llama.cpp, TransformerLens, llm.c, candle, celer_infer and RusTorch, and your own table.";
+
+/// What `import` is asked.
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// A file, a folder, or a quoted pattern with one '*'
+    source: PathBuf,
+    /// Folder to write the dump to; it must not exist
+    #[arg(long, short)]
+    output: PathBuf,
+    /// The tap that a single file holds
+    #[arg(long, value_name = "TAP")]
+    name: Option<String>,
+    /// The shape of a single file's tensor: 5,512
+    #[arg(long, value_delimiter = ',')]
+    shape: Option<Vec<usize>>,
+    /// Take the shapes of flat tensors from this dump, where the sizes are the same
+    #[arg(long, value_name = "REF")]
+    like: Option<PathBuf>,
+    /// Token ids of the prompt
+    #[arg(long, value_delimiter = ',')]
+    tokens: Option<Vec<i64>>,
+    /// Token ids fed one by one after the prompt
+    #[arg(long, value_delimiter = ',')]
+    decode_tokens: Option<Vec<i64>>,
+    /// Token positions that every tap holds: all, last, or 0,3,7
+    #[arg(long)]
+    rows: Option<Rows>,
+    #[command(flatten)]
+    reading: ReadingArgs,
+    /// Write what was done as JSON to this file (- for standard output)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Imports, says what was read and what not, and gives the exit code.
+///
+/// # Errors
+/// When something cannot be read or written, or nothing in it is a tap.
+pub(crate) fn run(args: ImportArgs) -> Result<u8> {
+    if args.output.exists() {
+        bail!("{}: already exists; remove it, or write elsewhere", args.output.display());
+    }
+    let dump = open(&args)?;
+    if dump.entries().is_empty() {
+        let names: Vec<String> = dump.unnamed().iter().map(|n| with_suggestion(n)).collect();
+        let parts =
+            dump.parts().first().map(|part| format!("{} is known in part only: compare the file itself", part.tap));
+        let none = format!("no tensor in it is named as a tap: {}", shorten(&names, 4));
+        bail!("{}: {}", args.source.display(), parts.unwrap_or(none));
+    }
+    let like = args.like.as_ref().map(Dump::open).transpose()?;
+    let mut temporary = args.output.clone().into_os_string();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    let temporary = PathBuf::from(temporary);
+    let written = write(&args, &dump, like.as_ref(), &temporary)
+        .and_then(|()| std::fs::rename(&temporary, &args.output).with_context(|| args.output.display().to_string()));
+    if written.is_err() {
+        let _ = std::fs::remove_dir_all(&temporary);
+    }
+    written?;
+    let parts: Vec<String> = dump.parts().iter().map(|part| part.tap.to_string()).collect();
+    if let Some(path) = &args.json {
+        let taps: Vec<String> = dump.entries().iter().map(|e| e.tap.to_string()).collect();
+        let value = json!({"schema": 1, "command": "import", "output": args.output.to_string_lossy(), "taps": taps, "in_part": parts,
+            "unnamed": dump.unnamed(), "warnings": dump.notes()});
+        crate::json::write(path, &value)?;
+    }
+    if args.json.as_deref() != Some(std::path::Path::new("-")) {
+        print(&said(&args, &dump, &parts))?;
+    }
+    Ok(PARITY)
+}
+
+fn open(args: &ImportArgs) -> Result<Dump> {
+    match &args.name {
+        None => args.reading.open(&args.source),
+        Some(name) => {
+            let names = args.reading.map.as_deref().map(Names::open).transpose()?;
+            let reading = Reading { names, dtype: args.reading.dtype, name: Some(name.clone()) };
+            Ok(Dump::open_with(&args.source, &reading)?)
+        }
+    }
+}
+
+fn write(args: &ImportArgs, dump: &Dump, like: Option<&Dump>, folder: &std::path::Path) -> Result<()> {
+    let recorder = Recorder::create(folder)?;
+    let mut step = 0;
+    for entry in dump.entries() {
+        while step < entry.step {
+            recorder.next_step(0);
+            step += 1;
+        }
+        let shape = shape(args, dump, like, entry)?;
+        let tensor = dump.read(entry)?;
+        record(&recorder, entry, &shape, &tensor.values())?;
+    }
+    recorder.describe(|meta| {
+        let taps = meta.taps.take();
+        *meta = firstdiff_trace::Meta { taps, format: meta.format, ..dump.meta().clone() };
+        meta.tokens = args.tokens.clone().or(meta.tokens.take());
+        meta.decode_tokens = args.decode_tokens.clone().or(meta.decode_tokens.take());
+        meta.rows = args.rows.clone().or(meta.rows.take());
+        for (tap, entry) in meta.taps.iter_mut().flatten().zip(dump.entries()) {
+            tap.rows = entry.rows.clone().or(args.rows.clone());
+        }
+    });
+    recorder.finish()?;
+    Ok(())
+}
+
+/// The shape as told, as in the reference, or as it is.
+fn shape(args: &ImportArgs, dump: &Dump, like: Option<&Dump>, entry: &Entry) -> Result<Vec<usize>> {
+    let count = |shape: &[usize]| shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+    if let Some(shape) = &args.shape {
+        if dump.entries().len() > 1 {
+            bail!(
+                "--shape is for a single tensor, and {} holds {}",
+                args.source.display(),
+                taps_in_words(dump.entries().len())
+            );
+        }
+        if count(shape) != count(&entry.shape) {
+            bail!(
+                "--shape {shape:?} asks for other than the {:?} elements of {}",
+                count(&entry.shape).unwrap_or(0),
+                entry.tap
+            );
+        }
+        return Ok(shape.clone());
+    }
+    let told = like.and_then(|dump| dump.find(entry.tap, entry.step)).filter(|_| entry.shape.len() == 1);
+    Ok(told.filter(|e| count(&e.shape) == count(&entry.shape)).map_or(entry.shape.clone(), |e| e.shape.clone()))
+}
+
+fn record(recorder: &Recorder, entry: &Entry, shape: &[usize], values: &Values<'_>) -> Result<()> {
+    match values {
+        Values::F64(v) => recorder.record_view(entry.tap, ArrayViewD::from_shape(IxDyn(shape), v)?)?,
+        Values::F32(v) => recorder.record_view(entry.tap, ArrayViewD::from_shape(IxDyn(shape), v)?)?,
+        Values::F16(v) => recorder.record_view(entry.tap, ArrayViewD::from_shape(IxDyn(shape), v)?)?,
+        Values::BF16(v) => recorder.record_view(entry.tap, ArrayViewD::from_shape(IxDyn(shape), v)?)?,
+    }
+    Ok(())
+}
+
+fn said(args: &ImportArgs, dump: &Dump, parts: &[String]) -> String {
+    let steps: BTreeSet<u32> = dump.entries().iter().map(|e| e.step).collect();
+    let of = if steps.len() > 1 { format!(" of {} steps", steps.len()) } else { String::new() };
+    let mut text = format!("{}{of} written to {}\n", taps_in_words(dump.entries().len()), args.output.display());
+    for note in dump.notes() {
+        text += &format!("note: {}\n", safe(note));
+    }
+    if !parts.is_empty() {
+        text += &format!("left out, as known in part only: {}; compare the source itself\n", shorten(parts, 4));
+    }
+    if !dump.unnamed().is_empty() {
+        let names: Vec<String> = dump.unnamed().iter().map(|n| with_suggestion(n)).collect();
+        text += &format!("left out, names that are no taps: {}\n", safe(&shorten(&names, 6)));
+        text += "next: name them in a firstdiff.toml (--map), or let `firstdiff align REF SOURCE` propose names by content\n";
+    }
+    text
+}

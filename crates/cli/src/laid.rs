@@ -1,0 +1,172 @@
+//! How is a comparison said of two runs that took the tokens in other chunks? By token position, prefill and decode apart.
+
+use std::ops::Range;
+
+use firstdiff_compare::{Laid, Place, Report, Status, TapReport};
+use firstdiff_trace::Tap;
+use serde_json::{Value, json};
+
+use crate::screen::{BAD, BOLD, DIM, Detail, Screen, WARN, fold_line, kind, paint, step_lines};
+use crate::words::taps_in_words;
+
+/// What was laid against what.
+pub(crate) fn heading(laid: &Laid) -> String {
+    let (ours, theirs, both) = (laid.reference.total(), laid.candidate.total(), laid.together());
+    let beyond = match (ours > both, theirs > both) {
+        _ if laid.parted.is_some() => String::new(),
+        (true, _) => format!(" (the reference has {ours})"),
+        (_, true) => format!(" (the candidate has {theirs})"),
+        _ => String::new(),
+    };
+    let text = format!(
+        "laid out   the candidate ran {}, the reference {}: {both} positions laid together{beyond}",
+        laid.candidate, laid.reference
+    );
+    paint(DIM, &text)
+}
+
+/// Neighbouring cells of which one line tells enough: of one phase, and of one kind.
+struct Group<'a> {
+    cells: Range<u32>,
+    taps: &'a [TapReport],
+}
+
+/// The taps by position, neighbouring positions of one kind folded.
+pub(crate) fn taps(
+    screen: &mut Screen,
+    report: &Report,
+    laid: &Laid,
+    detail: Detail,
+    unfold: &impl Fn(&TapReport) -> bool,
+) {
+    let mut rest = &report.taps[..];
+    while let Some(group) = next_group(rest, laid, unfold) {
+        rest = &rest[group.taps.len()..];
+        let label = laid.label(group.cells.clone());
+        if group.taps.iter().any(unfold) {
+            screen.line(&paint(BOLD, &label));
+            step_lines(screen, group.taps, unfold, detail);
+        } else if group.taps.iter().any(|t| t.status.differs()) {
+            screen.line(&mixed(&label, group.taps));
+        } else {
+            screen.line(&fold_line(&label, group.taps));
+        }
+    }
+}
+
+/// The cells from the first on that go together.
+fn next_group<'a>(taps: &'a [TapReport], laid: &Laid, unfold: &impl Fn(&TapReport) -> bool) -> Option<Group<'a>> {
+    let first = taps.first()?.place.step;
+    let (mut cells, mut count) = (first..first, 0);
+    let mut like = None;
+    while let Some(tap) = taps.get(count) {
+        let step = tap.place.step;
+        let here = taps[count..].iter().take_while(|t| t.place.step == step).count();
+        let cell = &taps[count..count + here];
+        let in_prefill =
+            laid.phased().map(|run| run.step_of(laid.cells.get(step as usize).map_or(0, |c| c.start)) == Some(0));
+        let what = (in_prefill, cell.iter().map(|t| kind(t.status)).filter(|k| *k != 1).max(), cell.iter().any(unfold));
+        if step < cells.end || *like.get_or_insert(what) != what || (what.2 && count > 0) {
+            break;
+        }
+        (cells.end, count) = (step + 1, count + here);
+    }
+    Some(Group { cells, taps: &taps[..count] })
+}
+
+/// A line of cells in which something differs.
+fn mixed(name: &str, taps: &[TapReport]) -> String {
+    let count = |is: fn(Status) -> bool| taps.iter().filter(|t| is(t.status)).count();
+    let (agree, differ, own) = (count(Status::agrees), count(Status::differs), count(|s| s == Status::Diverged));
+    let mark = if own > 0 { paint(BAD, "DIFF") } else { paint(WARN, "off ") };
+    let own = if own > 0 { format!(", {own} of them with inputs that agree") } else { String::new() };
+    let unchecked = match count(|s| s == Status::Unchecked) {
+        0 => String::new(),
+        n => paint(DIM, &format!("; {n} unchecked")),
+    };
+    format!("  {mark} {name:<32} {differ} differ{own}; {agree} agree{unchecked}")
+}
+
+/// Which positions are right, and which is the first wrong one: in words of prefill and decode where there are both.
+pub(crate) fn when(laid: &Laid, report: &Report, cell: u32) -> String {
+    let here = laid.label(cell..cell + 1);
+    let start = laid.cells.get(cell as usize).map_or(0, |cell| cell.start);
+    if start == 0 {
+        return format!("from the first position on: {here}");
+    }
+    let before: Vec<&TapReport> = report.taps.iter().filter(|t| t.place.step < cell).collect();
+    let agree = before.iter().filter(|t| t.status.agrees()).count();
+    let unchecked = match before.len() - agree {
+        0 => String::new(),
+        n => format!(", {n} unchecked"),
+    };
+    let right = format!("({start} position{}, {}{unchecked})", if start == 1 { "" } else { "s" }, taps_in_words(agree));
+    let prefill = laid.phased().map(|run| run.lengths[0]);
+    let first_step = [&laid.candidate, &laid.reference].into_iter().find(|run| run.lengths.len() > 1);
+    let cached = first_step.is_some_and(|run| run.lengths[0] == start);
+    let cached = if cached { ", the first that reads the K/V cache," } else { "" };
+    let what = match prefill {
+        Some(prefill) if start >= prefill => match (start - prefill, laid.phase(0..cell)) {
+            (0, phase) => format!("the {} is right", phase.unwrap_or_default().trim_start_matches("the ")),
+            (1, _) => "prefill and the first decode step are right".into(),
+            (n, _) => format!("prefill and the first {n} decode steps are right"),
+        },
+        _ => format!("{} {} right", laid.positions(0..cell), if start == 1 { "is" } else { "are" }),
+    };
+    format!("{what} {right}; {here}{cached} is the first wrong one")
+}
+
+/// `layers.0.qk at positions 2-13`: places by tap, neighbouring positions together.
+pub(crate) fn places(laid: &Laid, places: &[Place]) -> Vec<String> {
+    let mut runs: Vec<(Tap, Range<u32>)> = Vec::new();
+    for place in places {
+        match runs.iter_mut().find(|(tap, cells)| *tap == place.tap && cells.end == place.step) {
+            Some((_, cells)) => cells.end += 1,
+            None => runs.push((place.tap, place.step..place.step + 1)),
+        }
+    }
+    runs.into_iter().map(|(tap, cells)| format!("{tap} at {}", laid.positions(cells))).collect()
+}
+
+/// What can be done without a reference, where what a step finds in the cache is in doubt.
+pub(crate) fn without_reference(laid: &Laid, report: &Report, cell: u32) -> Option<&'static str> {
+    let start = laid.cells.get(cell as usize)?.start;
+    let one_pass = laid.candidate.lengths.len() == 1;
+    let before_agrees = cell > 0 && report.taps.iter().all(|t| t.place.step >= cell || !t.status.differs());
+    let in_steps = laid.candidate.lengths[0] <= start;
+    (before_agrees && in_steps && !one_pass).then_some(
+        "without a reference: `firstdiff compare ONEPASS STEPS`, the candidate's own run in one pass against the one in steps",
+    )
+}
+
+/// What JSON says of it.
+pub(crate) fn json(laid: &Laid, report: &Report) -> Value {
+    let cells = laid.cells.iter().map(|cell| {
+        json!({
+            "positions": [cell.start, cell.end],
+            "reference_step": laid.reference.step_of(cell.start),
+            "candidate_step": laid.candidate.step_of(cell.start),
+        })
+    });
+    let counts = |prefill: bool| {
+        let of = |tap: &&TapReport| {
+            let start = laid.cells.get(tap.place.step as usize).map_or(0, |cell| cell.start);
+            laid.phased().is_some_and(|run| (run.step_of(start) == Some(0)) == prefill)
+        };
+        let taps = || report.taps.iter().filter(of);
+        json!({
+            "agree": taps().filter(|t| t.status.agrees()).count(),
+            "differ": taps().filter(|t| t.status.differs()).count(),
+            "unchecked": taps().filter(|t| t.status == Status::Unchecked).count(),
+        })
+    };
+    let phases = laid.phased().map(|_| json!({"prefill": counts(true), "decode": counts(false)}));
+    json!({
+        "reference": {"how": laid.reference.to_string(), "steps": laid.reference.lengths},
+        "candidate": {"how": laid.candidate.to_string(), "steps": laid.candidate.lengths},
+        "together": laid.together(),
+        "tokens_differ_at": laid.parted,
+        "cells": cells.collect::<Vec<_>>(),
+        "phases": phases,
+    })
+}

@@ -1,0 +1,230 @@
+//! How far do two runs agree where one of them is known in part: the corners of a log, the first values, a few decimals?
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Values};
+
+use crate::first::{Found, Judged, Run, Seen};
+use crate::graph::Place;
+use crate::judge::{Allowance, Difference, Judgement, Outcome, judge};
+use crate::pair::{Layout, Misfit, Operand, Pair, position_axis};
+use crate::profile::allowed_nmse;
+
+/// Values whose energy is below this many times that of half a unit of their last digit show nothing.
+const SHOWS: f64 = 100.0;
+
+/// Elements of which both sides' values are known: the whole side's place and value, and the number of the other's.
+struct Reading {
+    layout: Layout,
+    picks: Vec<(usize, f64, usize)>,
+}
+
+impl Run<'_> {
+    /// Judges a place of which one side is known in part. `part_is_candidate` says which.
+    pub(crate) fn look_at_part(
+        &self,
+        place: Place,
+        whole: &Entry,
+        part: &Partial,
+        part_is_candidate: bool,
+    ) -> Result<Found, DumpError> {
+        let dump = if part_is_candidate { self.reference } else { self.candidate };
+        let tensor = dump.read(whole)?;
+        let values = tensor.values();
+        let readings = match readings(whole, &values, part, self.options.rows.as_ref()) {
+            Ok(readings) => readings,
+            Err(Misfit::NoRows) => {
+                return Ok(Found::Unchecked("it holds none of the token positions asked for".into()));
+            }
+            Err(Misfit::Shapes(reason)) => return Ok(Found::Misfit(reason)),
+        };
+        let own = self.allowed(place, whole, whole);
+        let side = Side { place, whole, values: &values, part, part_is_candidate, own };
+        let mut judged = None;
+        for reading in readings {
+            let found = match self.judge_part(&side, &reading) {
+                Ok(found) => found,
+                Err(reason) => return Ok(Found::Unchecked(reason)),
+            };
+            let agrees = found.judgement.outcome.agrees();
+            match &judged {
+                None if agrees => return Ok(Found::Judged(Box::new(found))),
+                None => judged = Some(found),
+                Some(plain) if agrees => {
+                    let plain = Some(plain.judgement.clone());
+                    return Ok(Found::Judged(Box::new(Judged { plain, ..found })));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(judged
+            .map_or(Found::Misfit("none of its elements is known".into()), |judged| Found::Judged(Box::new(judged))))
+    }
+
+    /// Judges both sides where they are known in part: the elements that both have.
+    pub(crate) fn look_at_parts(&self, place: Place, left: &Partial, right: &Partial) -> Found {
+        if left.part.shape != right.part.shape || left.part.elements != right.part.elements {
+            return Found::Unchecked("known in part on both sides, and not the same part".into());
+        }
+        let pairs = left.values.iter().zip(right.values.iter());
+        let (mut r, mut c, mut blur) = (Vec::new(), Vec::new(), 0.0);
+        for (&a, &b) in pairs {
+            let half = left.half_unit(a) + right.half_unit(b);
+            blur += half * half;
+            r.push(a);
+            c.push(towards(b, a, half));
+        }
+        let energy: f64 = r.iter().filter(|x| x.is_finite()).map(|x| x * x).sum();
+        if energy < SHOWS * blur {
+            return Found::Unchecked(too_coarse(right));
+        }
+        let own = allowed_nmse(self.options.profile, place.tap, self.extent, [DType::F32; 2]);
+        let judgement = self.judge_values(place, &r, &c, own);
+        let shape = left.part.shape.clone().unwrap_or_default();
+        let total: usize = shape.iter().product();
+        let words = in_words(left.part.elements.len(), total, right);
+        let part = Some(Seen { words, elements: left.part.elements.clone().into() });
+        Found::Judged(Box::new(Judged { judgement, shape, positions: None, layout: Layout::Same, plain: None, part }))
+    }
+
+    fn judge_part(&self, side: &Side<'_>, reading: &Reading) -> Result<Judged, String> {
+        let (mut reference, mut candidate, mut blur, mut energy) = (Vec::new(), Vec::new(), 0.0, 0.0);
+        for &(_, known, number) in &reading.picks {
+            let printed = side.part.values[number];
+            let half = side.part.half_unit(printed);
+            let printed = towards(printed, known, half);
+            let (r, c) = if side.part_is_candidate { (known, printed) } else { (printed, known) };
+            (blur, energy) = (blur + half * half, if known.is_finite() { energy + known * known } else { energy });
+            reference.push(r);
+            candidate.push(c);
+        }
+        if energy < SHOWS * blur {
+            return Err(too_coarse(side.part));
+        }
+        let mut judgement = self.judge_values(side.place, &reference, &candidate, side.own);
+        let total = side.values.len();
+        if judgement.outcome.agrees()
+            && side.part.part.elements.len() < side.part.part.shape.as_ref().map_or(0, |s| s.iter().product())
+            && let Some(difference) = side.sums_differ()
+        {
+            judgement.outcome = Outcome::Differs(difference);
+        }
+        let words = in_words(reading.picks.len(), total, side.part);
+        let part = Some(Seen { words, elements: reading.picks.iter().map(|(at, ..)| *at).collect() });
+        let (shape, layout) = (side.whole.shape.clone(), reading.layout.clone());
+        Ok(Judged { judgement, shape, positions: None, layout, plain: None, part })
+    }
+
+    /// The verdict over lists of values, in which no rows, heads or channels can be seen.
+    fn judge_values(&self, place: Place, reference: &[f64], candidate: &[f64], own: f64) -> Judgement {
+        let site = place.tap.site;
+        let mut shape = vec![1; site.axes().len()];
+        if let Some(last) = shape.last_mut() {
+            *last = reference.len();
+        }
+        let (reference, candidate) = (Values::F64(Cow::Borrowed(reference)), Values::F64(Cow::Borrowed(candidate)));
+        let left = Operand { values: &reference, shape: &shape, rows: None };
+        let right = Operand { values: &candidate, shape: &shape, rows: None };
+        let mut judgement = match Pair::new(site, &left, &right, None) {
+            Ok(pair) => judge(&pair, self.options.profile, &Allowance::own(own)),
+            // Two lists of one length always fit.
+            Err(_) => unreachable!("equal shapes"),
+        };
+        if judgement.outcome == Outcome::Exact {
+            judgement.outcome = Outcome::Rounding;
+        }
+        judgement
+    }
+}
+
+/// One side whole, the other in part.
+struct Side<'a> {
+    place: Place,
+    whole: &'a Entry,
+    values: &'a Values<'a>,
+    part: &'a Partial,
+    part_is_candidate: bool,
+    own: f64,
+}
+
+impl Side<'_> {
+    /// The sums over all elements, where one was printed and the other is another. Sums are taken in f32 by those who print them.
+    fn sums_differ(&self) -> Option<Difference> {
+        let (Some(printed), Some(shape)) = (self.part.part.sum.filter(|s| s.is_finite()), &self.part.part.shape) else {
+            return None;
+        };
+        let whole =
+            self.part.rows.as_ref().is_none_or(Rows::is_all) && self.whole.rows.as_ref().is_none_or(Rows::is_all);
+        if !whole || shape.iter().product::<usize>() != self.values.len() {
+            return None;
+        }
+        let (mut sum, mut size, mut energy) = (0.0, 0.0, 0.0);
+        for value in (0..self.values.len()).map(|i| self.values.get(i)) {
+            (sum, size, energy) = (sum + value, size + value.abs(), energy + value * value);
+        }
+        let count = self.values.len() as f64;
+        let in_f32 = 2.0 * f64::from(f32::EPSILON) * count.sqrt() * size;
+        let rounding = 8.0 * (self.own * energy * count).sqrt();
+        let off = (printed - sum).abs();
+        (off > 1e-6 + in_f32 + rounding).then_some(match self.part_is_candidate {
+            true => Difference::Sum { reference: sum, candidate: printed },
+            false => Difference::Sum { reference: printed, candidate: sum },
+        })
+    }
+}
+
+/// The ways to lay the part's elements into the whole: as they stand, and with rows of Q and K in the other order.
+fn readings(whole: &Entry, values: &Values<'_>, part: &Partial, rows: Option<&Rows>) -> Result<Vec<Reading>, Misfit> {
+    let site = whole.tap.site;
+    let shape = part.part.shape.clone().unwrap_or_else(|| {
+        let mut shape = whole.shape.clone();
+        if let (Some(Rows::List(list)), Some(extent)) = (&part.rows, shape.get_mut(position_axis(site))) {
+            *extent = list.len();
+        }
+        shape
+    });
+    let total = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).filter(|&n| n <= 2 * values.len().max(1) * 256);
+    let Some(total) = total else {
+        return Err(Misfit::Shapes(format!("shape {shape:?} against the reference's {:?}", whole.shape)));
+    };
+    if part.part.elements.iter().any(|&at| at >= total) {
+        return Err(Misfit::Shapes(format!("{} values of a tensor of {total}", part.part.elements.len())));
+    }
+    // Each element of the part's tensor is its own number: what stands where in the pair is then known for every layout.
+    let numbers = Values::F64((0..total).map(|i| i as f64).collect::<Vec<_>>().into());
+    let left = Operand { values, shape: &whole.shape, rows: whole.rows.as_ref() };
+    let right = Operand { values: &numbers, shape: &shape, rows: part.rows.as_ref() };
+    let pair = Pair::new(site, &left, &right, rows)?;
+    let known: HashMap<usize, usize> =
+        part.part.elements.iter().enumerate().map(|(number, &at)| (at, number)).collect();
+    let pick = |pair: &Pair<'_>| {
+        let here = |i: usize| Some((i, pair.reference(i), *known.get(&(pair.candidate(i) as usize))?));
+        Reading { layout: pair.layout().clone(), picks: (0..pair.len()).filter_map(here).collect() }
+    };
+    let mut all = vec![pick(&pair)];
+    all.extend(pair.other_row_orders().iter().map(pick));
+    all.retain(|reading| !reading.picks.is_empty());
+    Ok(all)
+}
+
+/// `printed` moved by half a unit of its last digit towards `known`: what cannot be told apart is equal.
+fn towards(printed: f64, known: f64, half: f64) -> f64 {
+    match (printed - known).abs() {
+        off if off <= half => known,
+        off if off.is_finite() => printed + half * (known - printed).signum(),
+        _ => printed,
+    }
+}
+
+fn too_coarse(part: &Partial) -> String {
+    let precision = part.precision().unwrap_or_default();
+    format!("printed with {precision}, and its values are hardly larger: they show nothing")
+}
+
+fn in_words(known: usize, total: usize, part: &Partial) -> String {
+    match part.precision() {
+        Some(precision) => format!("{known} of {total} values, {precision}"),
+        None => format!("{known} of {total} values"),
+    }
+}

@@ -1,0 +1,104 @@
+//! Which elements stand in nested brackets with `...` between? What ggml's debug prints and PyTorch's repr leave of a tensor.
+
+use super::text::number;
+
+/// The elements of a printed tensor of `shape`: place in row-major order, and value. `None` where the text does not fit the shape.
+pub(super) fn elements(text: &str, shape: &[usize]) -> Option<Vec<(usize, f64)>> {
+    let mut tokens = Tokens(text);
+    let mut out = Vec::new();
+    if shape.is_empty() {
+        return Some(vec![(0, number(text.trim())?)]);
+    }
+    tokens.list(shape, 0, &mut out)?;
+    Some(out)
+}
+
+/// What is left of the text.
+struct Tokens<'a>(&'a str);
+
+enum Child {
+    Value(f64),
+    List(Vec<(usize, f64)>),
+}
+
+impl<'a> Tokens<'a> {
+    fn next(&mut self) -> Option<&'a str> {
+        let text = self.0.trim_start_matches(|c: char| c.is_whitespace() || c == ',');
+        let first = text.chars().next()?;
+        let length = match first {
+            '[' | ']' => 1,
+            _ if text.starts_with("...") => 3,
+            _ => text.find(|c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']')).unwrap_or(text.len()),
+        };
+        let (token, rest) = text.split_at(length);
+        self.0 = rest;
+        Some(token)
+    }
+
+    /// One list of `shape[0]` children, of which those in the middle may be left out.
+    fn list(&mut self, shape: &[usize], base: usize, out: &mut Vec<(usize, f64)>) -> Option<()> {
+        if self.next()? != "[" {
+            return None;
+        }
+        self.rest(shape, base, out)
+    }
+
+    fn rest(&mut self, shape: &[usize], base: usize, out: &mut Vec<(usize, f64)>) -> Option<()> {
+        let (&extent, inner) = shape.split_first()?;
+        let stride = inner.iter().try_fold(1usize, |n, &d| n.checked_mul(d))?;
+        let (mut children, mut gap) = (Vec::new(), None);
+        loop {
+            match self.next()? {
+                "]" => break,
+                "..." if gap.is_none() => gap = Some(children.len()),
+                "[" if !inner.is_empty() => {
+                    let mut below = Vec::new();
+                    self.rest(inner, 0, &mut below)?;
+                    children.push(Child::List(below));
+                }
+                token if inner.is_empty() => children.push(Child::Value(number(token)?)),
+                _ => return None,
+            }
+        }
+        let (count, fits) = (children.len(), gap.is_some() || children.len() == extent);
+        if !fits || count > extent {
+            return None;
+        }
+        for (i, child) in children.into_iter().enumerate() {
+            let index = if gap.is_none_or(|gap| i < gap) { i } else { extent - count + i };
+            let at = base.checked_add(index.checked_mul(stride)?)?;
+            match child {
+                Child::Value(value) => out.push((at, value)),
+                Child::List(below) => out.extend(below.into_iter().map(|(place, value)| (at + place, value))),
+            }
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_out_is_known() {
+        let text = "[ [ 1.0, 2.0, ..., 8.0 ],\n ...,\n [ 3.0, 4.0, ..., 9.0 ], ]";
+        let found = elements(text, &[5, 8]).unwrap();
+        assert_eq!(found, [(0, 1.0), (1, 2.0), (7, 8.0), (32, 3.0), (33, 4.0), (39, 9.0)]);
+        assert_eq!(elements("[1, 2, ...]", &[9]).unwrap(), [(0, 1.0), (1, 2.0)]);
+    }
+
+    #[test]
+    fn other_shapes_are_refused() {
+        for (text, shape) in [
+            ("[1, 2]", vec![3]),
+            ("[[1], [2]]", vec![2]),
+            ("[1, 2, ..., 3]", vec![2]),
+            ("[1, 2", vec![2]),
+            ("", vec![1]),
+        ] {
+            assert_eq!(elements(text, &shape), None, "{text}");
+        }
+        assert_eq!(elements(&"[".repeat(100_000), &[1, 1]), None);
+    }
+}

@@ -1,0 +1,194 @@
+//! What do other people's files hold? Raw floats, text, JSON, logs, PyTorch's pickles: each a list of tensors with the names they came with.
+
+mod bracket;
+mod json;
+mod lines;
+mod log;
+mod pickle;
+mod printed;
+mod raw;
+mod text;
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::dump::{DumpError, io_error, not_a_dump};
+use crate::meta::Rows;
+use crate::tap::Tap;
+use crate::tensor::{DType, Tensor, Values};
+
+pub(crate) use printed::Printed;
+pub(crate) use raw::open as open_raw;
+
+/// A tensor of a foreign file, under the name it has there.
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    pub(crate) name: String,
+    /// 0 for the prefill, n for the n-th decode step.
+    pub(crate) step: u32,
+    pub(crate) rows: Option<Rows>,
+    /// Which elements of the whole it holds, where not all.
+    pub(crate) part: Option<Part>,
+    /// How its numbers were printed, where they were.
+    pub(crate) printed: Option<Printed>,
+    pub(crate) tensor: Tensor,
+}
+
+/// Some elements of a tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// The place of each value in the row-major order of the whole.
+    pub elements: Vec<usize>,
+    /// The whole's extents, where they are known.
+    pub shape: Option<Vec<usize>>,
+    /// The sum of all elements, where it was written down, and the sum of those that are here.
+    pub sum: Option<f64>,
+}
+
+impl Item {
+    /// A whole tensor of numbers that were printed.
+    fn printed(name: &str, shape: Vec<usize>, values: Vec<f64>) -> Option<Item> {
+        let printed = Printed::of(&values);
+        Some(Item { printed, ..Item::whole(name, shape, values)? })
+    }
+
+    fn whole(name: &str, shape: Vec<usize>, values: Vec<f64>) -> Option<Item> {
+        let tensor = Tensor::held(shape, narrowed(values)).ok()?;
+        Some(Item { name: name.into(), step: 0, rows: None, part: None, printed: None, tensor })
+    }
+
+    fn part(name: &str, part: Part, values: Vec<f64>) -> Option<Item> {
+        let shape = vec![values.len()];
+        Some(Item { part: Some(part), ..Item::printed(name, shape, values)? })
+    }
+
+    fn stepped(self, step: u32) -> Item {
+        Item { step, ..self }
+    }
+}
+
+/// Values as f32 where every one is an f32, as what an engine printed is.
+fn narrowed(values: Vec<f64>) -> Values<'static> {
+    let exact = values.iter().all(|&x| x.is_nan() || f64::from(x as f32) == x);
+    match exact {
+        true => Values::F32(values.iter().map(|&x| x as f32).collect::<Vec<_>>().into()),
+        false => Values::F64(values.into()),
+    }
+}
+
+/// A foreign file, read: its tensors, and what had to be assumed.
+#[derive(Debug, Default)]
+pub(crate) struct Read {
+    pub(crate) items: Vec<Item>,
+    pub(crate) notes: Vec<String>,
+    pub(crate) tokens: Option<Vec<Vec<i64>>>,
+}
+
+/// The forms a file can have, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Raw(Option<DType>),
+    Text,
+    Json,
+    Lines,
+    Pickle,
+}
+
+fn form(path: &Path) -> Option<Form> {
+    let ending = path.extension()?.to_str()?.to_ascii_lowercase();
+    Some(match ending.as_str() {
+        "f32" | "fp32" | "float32" => Form::Raw(Some(DType::F32)),
+        "f64" | "fp64" | "float64" => Form::Raw(Some(DType::F64)),
+        "f16" | "fp16" | "float16" => Form::Raw(Some(DType::F16)),
+        "bf16" | "bfloat16" => Form::Raw(Some(DType::BF16)),
+        "bin" | "raw" | "dat" => Form::Raw(None),
+        "txt" | "log" | "out" | "csv" => Form::Text,
+        "json" => Form::Json,
+        "jsonl" | "ndjson" => Form::Lines,
+        "pt" | "pth" => Form::Pickle,
+        _ => return None,
+    })
+}
+
+/// Whether a file's name is that of a foreign form.
+pub(crate) fn is_foreign(path: &Path) -> bool {
+    form(path).is_some()
+}
+
+/// Reads a file of a foreign form; `dtype` is the type of raw floats, where a person says it. One that holds no tensors at all gives none, and a note.
+///
+/// # Errors
+/// When the file cannot be read, or begins as one of the forms and goes on otherwise.
+pub(crate) fn read(path: &Path, dtype: Option<DType>) -> Result<Read, DumpError> {
+    let name = stem(path);
+    match form(path) {
+        Some(Form::Raw(told)) => raw::open(path, dtype.or(told)),
+        Some(Form::Text) => text_or_log(path, &name),
+        Some(Form::Json) => json::read(path, &name),
+        Some(Form::Lines) => lines::read(path),
+        Some(Form::Pickle) => pickle::read(path),
+        None => Err(not_a_dump(path, "not a form of tensors that firstdiff knows")),
+    }
+}
+
+fn text_or_log(path: &Path, name: &str) -> Result<Read, DumpError> {
+    let text = read_text(path)?;
+    match log::is_one(&text) {
+        true => Ok(log::read(&text)),
+        false => Ok(text::read(&text, name, path)),
+    }
+}
+
+/// A file's name without its last ending.
+pub(crate) fn stem(path: &Path) -> String {
+    path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Text that need not be UTF-8 everywhere: a log has terminal escapes and other people's prompts in it.
+fn read_text(path: &Path) -> Result<String, DumpError> {
+    let bytes = fs::read(path).map_err(|e| io_error(path, e))?;
+    Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
+}
+
+/// One .npy under its file's name.
+pub(crate) fn plain(name: &str, tensor: Tensor) -> Item {
+    Item { name: name.into(), step: 0, rows: None, part: None, printed: None, tensor }
+}
+
+/// Some elements of a tap, as a log or a list of the first values has them.
+#[derive(Clone, Debug)]
+pub struct Partial {
+    /// The tap.
+    pub tap: Tap,
+    /// 0 for the prefill, n for the n-th decode step.
+    pub step: u32,
+    /// The token positions the whole holds, where fewer than all.
+    pub rows: Option<Rows>,
+    /// The elements, in the order of [`Part::elements`], or all of them.
+    pub values: Arc<[f64]>,
+    /// Which they are.
+    pub part: Part,
+    /// How they were printed.
+    pub(crate) printed: Option<Printed>,
+}
+
+impl Partial {
+    /// How far from the printed number `value` the number may be that was printed: half a unit of the last digit.
+    pub fn half_unit(&self, value: f64) -> f64 {
+        self.printed.map_or(0.0, |printed| printed.half_unit(value))
+    }
+
+    /// How the numbers were printed, in words; `None` where nothing was lost.
+    pub fn precision(&self) -> Option<String> {
+        self.printed.map(|printed| printed.to_string())
+    }
+
+    pub(crate) fn of(item: Item, tap: Tap) -> Partial {
+        let values = item.tensor.values().to_f64();
+        let whole =
+            || Part { elements: (0..values.len()).collect(), shape: Some(item.tensor.shape().to_vec()), sum: None };
+        let part = item.part.unwrap_or_else(whole);
+        Partial { tap, step: item.step, rows: item.rows, values: values.into(), part, printed: item.printed }
+    }
+}

@@ -1,0 +1,402 @@
+//! Which tensors does a .pt hold? What `torch.save` wrote: a zip with a pickle, of which only tensors, numbers, text and containers are understood.
+//!
+//! Nothing is executed: a call of anything but PyTorch's own tensor builders leaves a value that is no tensor.
+
+use std::collections::HashMap;
+use std::io::{Cursor, Read as _};
+use std::path::Path;
+
+use zip::ZipArchive;
+
+use super::{Item, Read, plain, stem};
+use crate::dump::{DumpError, map_file, not_a_dump};
+use crate::tensor::{Bytes, DType, Layout, Tensor, byte_len};
+
+/// Reads a .pt: a tensor, or containers of tensors, named by their keys. SGLang's dumper puts name, layer, step and rank into the
+/// file's name: `name=q___layer_id=0___step=1.pt`.
+///
+/// # Errors
+/// When it is no file of `torch.save`, or a tensor lies outside of its storage.
+pub(super) fn read(path: &Path) -> Result<Read, DumpError> {
+    let bad = |reason: String| not_a_dump(path, &reason);
+    let map = map_file(path)?;
+    let mut zip =
+        ZipArchive::new(Cursor::new(&map[..])).map_err(|_| bad("not a .pt of PyTorch 1.6 or later (no zip)".into()))?;
+    let names: Vec<String> = zip.file_names().filter_map(|name| Some(name.ok()?.into_owned())).collect();
+    let main = names.iter().find(|name| name.ends_with("data.pkl")).ok_or_else(|| bad("no data.pkl in it".into()))?;
+    let root = main.trim_end_matches("data.pkl").to_owned();
+    let pickle = member(&mut zip, main).map_err(bad)?;
+    let value = Machine::run(&pickle)
+        .ok_or_else(|| bad("its pickle is damaged, or of a kind that torch.save does not write".into()))?;
+    let mut items = Vec::new();
+    let mut load = |key: &str| member(&mut zip, &format!("{root}data/{key}"));
+    collect(&value, "", &mut load, &mut items).map_err(bad)?;
+    let label = Label::of(&stem(path));
+    let value_alone = items.len() == 1 && matches!(items[0].name.as_str(), "" | "value");
+    for item in &mut items {
+        item.name = match value_alone {
+            true => label.name.clone(),
+            false => item.name.trim_start_matches("value.").to_owned(),
+        };
+        item.step = label.step;
+    }
+    let items = if label.rank == 0 { items } else { Vec::new() };
+    let notes = (label.rank > 0)
+        .then(|| format!("rank {} is not joined: put each rank's files into a folder rank{0}", label.rank));
+    Ok(Read { items, notes: notes.into_iter().collect(), tokens: None })
+}
+
+/// What a file's name says.
+struct Label {
+    name: String,
+    step: u32,
+    rank: u32,
+}
+
+impl Label {
+    fn of(stem: &str) -> Label {
+        let fields: HashMap<&str, &str> = stem.split("___").filter_map(|field| field.split_once('=')).collect();
+        let number = |keys: &[&str]| keys.iter().find_map(|key| fields.get(key)?.parse::<u32>().ok());
+        let Some(name) = fields.get("name") else { return Label { name: stem.into(), step: 0, rank: 0 } };
+        let name = match number(&["layer_id", "layer"]) {
+            Some(layer) => format!("layers.{layer}.{name}"),
+            None => (*name).to_owned(),
+        };
+        Label { name, step: number(&["step", "forward_pass_id"]).unwrap_or(0), rank: number(&["rank"]).unwrap_or(0) }
+    }
+}
+
+fn member(zip: &mut ZipArchive<Cursor<&[u8]>>, name: &str) -> Result<Vec<u8>, String> {
+    let mut member = zip.by_name(name).map_err(|_| format!("no member '{}'", name.escape_debug()))?;
+    let mut bytes = Vec::new();
+    // Members are stored as they are, so that none can be larger than the file.
+    let size = member.compressed_size();
+    member.by_ref().take(size).read_to_end(&mut bytes).map_err(|e| format!("member '{}': {e}", name.escape_debug()))?;
+    Ok(bytes)
+}
+
+/// A value of a pickle. What is not understood is `Other`.
+#[derive(Clone, Debug)]
+enum Pickled {
+    Mark,
+    Int(i64),
+    Text(String),
+    Global(String),
+    Sequence(Vec<Pickled>),
+    Pairs(Vec<(Pickled, Pickled)>),
+    Storage { dtype: Option<DType>, key: String },
+    Tensor(Box<Built>),
+    Other,
+}
+
+/// A view of a storage.
+#[derive(Clone, Debug)]
+struct Built {
+    dtype: Option<DType>,
+    key: String,
+    offset: usize,
+    shape: Vec<usize>,
+    strides: Vec<usize>,
+}
+
+/// A pickle machine of the opcodes that torch.save writes.
+struct Machine<'a> {
+    code: &'a [u8],
+    at: usize,
+    stack: Vec<Pickled>,
+    memo: HashMap<u32, Pickled>,
+    /// Values copied out of the memo; a pickle of a few bytes must not grow without end.
+    copied: usize,
+}
+
+const MOST_COPIED: usize = 1 << 20;
+
+impl Machine<'_> {
+    fn run(code: &[u8]) -> Option<Pickled> {
+        let mut machine = Machine { code, at: 0, stack: Vec::new(), memo: HashMap::new(), copied: 0 };
+        loop {
+            let op = machine.byte()?;
+            if op == b'.' {
+                return machine.stack.pop();
+            }
+            machine.step(op)?;
+        }
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take(1).map(|b| b[0])
+    }
+
+    fn take(&mut self, count: usize) -> Option<&[u8]> {
+        let end = self.at.checked_add(count)?;
+        let bytes = self.code.get(self.at..end)?;
+        self.at = end;
+        Some(bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+    }
+
+    fn line(&mut self) -> Option<String> {
+        let rest = self.code.get(self.at..)?;
+        let length = rest.iter().position(|&b| b == b'\n')?;
+        self.at += length + 1;
+        Some(String::from_utf8_lossy(&rest[..length]).into_owned())
+    }
+
+    fn text(&mut self, length: usize) -> Option<Pickled> {
+        self.take(length).map(|bytes| Pickled::Text(String::from_utf8_lossy(bytes).into_owned()))
+    }
+
+    /// What was pushed since the last mark.
+    fn since_mark(&mut self) -> Option<Vec<Pickled>> {
+        let mark = self.stack.iter().rposition(|value| matches!(value, Pickled::Mark))?;
+        let values = self.stack.split_off(mark + 1);
+        self.stack.pop();
+        Some(values)
+    }
+
+    fn memoize(&mut self, key: u32) -> Option<()> {
+        let top = self.stack.last()?;
+        self.copied += size(top);
+        self.memo.insert(key, top.clone());
+        (self.copied < MOST_COPIED).then_some(())
+    }
+
+    fn recall(&mut self, key: u32) -> Option<Pickled> {
+        let value = self.memo.get(&key)?.clone();
+        self.copied += size(&value);
+        (self.copied < MOST_COPIED).then_some(value)
+    }
+
+    /// One opcode, named as in CPython's pickletools.
+    fn step(&mut self, op: u8) -> Option<()> {
+        let value = match op {
+            0x80 => return self.byte().map(|_| ()),
+            0x95 => return self.take(8).map(|_| ()),
+            b'(' => Pickled::Mark,
+            b'}' => Pickled::Pairs(Vec::new()),
+            b']' | b')' | 0x8f => Pickled::Sequence(Vec::new()),
+            b'N' => Pickled::Other,
+            0x88 => Pickled::Int(1),
+            0x89 => Pickled::Int(0),
+            b'K' => Pickled::Int(self.byte()?.into()),
+            b'M' => Pickled::Int(self.take(2).map(|b| i64::from(u16::from_le_bytes([b[0], b[1]])))?),
+            b'J' => Pickled::Int(i64::from(self.u32()? as i32)),
+            0x8a => {
+                let length = usize::from(self.byte()?);
+                Pickled::Int(long(self.take(length)?)?)
+            }
+            b'G' => self.take(8).map(|_| Pickled::Other)?,
+            b'X' | b'T' | b'B' => {
+                let length = self.u32()? as usize;
+                self.text(length)?
+            }
+            0x8c | b'U' | b'C' => {
+                let length = usize::from(self.byte()?);
+                self.text(length)?
+            }
+            b'c' => Pickled::Global(format!("{}.{}", self.line()?, self.line()?)),
+            0x93 => {
+                let (Pickled::Text(name), Pickled::Text(module)) = (self.stack.pop()?, self.stack.pop()?) else {
+                    return None;
+                };
+                Pickled::Global(format!("{module}.{name}"))
+            }
+            b'q' => {
+                let key = self.byte()?.into();
+                return self.memoize(key);
+            }
+            b'r' => {
+                let key = self.u32()?;
+                return self.memoize(key);
+            }
+            0x94 => return self.memoize(u32::try_from(self.memo.len()).ok()?),
+            b'h' => {
+                let key = self.byte()?.into();
+                self.recall(key)?
+            }
+            b'j' => {
+                let key = self.u32()?;
+                self.recall(key)?
+            }
+            b't' | b'l' => Pickled::Sequence(self.since_mark()?),
+            b'd' => Pickled::Pairs(pairs(self.since_mark()?)),
+            0x85..=0x87 => {
+                let at = self.stack.len().checked_sub(usize::from(op - 0x84))?;
+                Pickled::Sequence(self.stack.split_off(at))
+            }
+            b'a' | b'e' | 0x90 => {
+                let more = if op == b'a' { vec![self.stack.pop()?] } else { self.since_mark()? };
+                if let Pickled::Sequence(list) = self.stack.last_mut()? {
+                    list.extend(more);
+                }
+                return Some(());
+            }
+            b's' | b'u' => {
+                let more = match op {
+                    b's' => {
+                        let value = self.stack.pop()?;
+                        vec![self.stack.pop()?, value]
+                    }
+                    _ => self.since_mark()?,
+                };
+                if let Pickled::Pairs(list) = self.stack.last_mut()? {
+                    list.extend(pairs(more));
+                }
+                return Some(());
+            }
+            b'Q' => storage(self.stack.pop()?),
+            b'R' | 0x81 => {
+                let (arguments, callee) = (self.stack.pop()?, self.stack.pop()?);
+                call(&callee, arguments)
+            }
+            b'b' => return self.stack.pop().map(|_| ()),
+            b'0' => return self.stack.pop().map(|_| ()),
+            _ => return None,
+        };
+        self.stack.push(value);
+        Some(())
+    }
+}
+
+fn size(value: &Pickled) -> usize {
+    match value {
+        Pickled::Sequence(list) => 1 + list.iter().map(size).sum::<usize>(),
+        Pickled::Pairs(list) => 1 + list.iter().map(|(k, v)| size(k) + size(v)).sum::<usize>(),
+        Pickled::Text(text) => 1 + text.len() / 16,
+        _ => 1,
+    }
+}
+
+fn pairs(values: Vec<Pickled>) -> Vec<(Pickled, Pickled)> {
+    let mut values = values.into_iter();
+    std::iter::from_fn(|| Some((values.next()?, values.next()?))).collect()
+}
+
+/// A little-endian integer of any length, of which eight bytes are enough here.
+fn long(bytes: &[u8]) -> Option<i64> {
+    let negative = bytes.last().is_some_and(|b| b & 0x80 != 0);
+    let mut raw = if negative { [0xff; 8] } else { [0; 8] };
+    raw.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    Some(i64::from_le_bytes(raw))
+}
+
+/// `('storage', torch.FloatStorage, key, place, count)`.
+fn storage(id: Pickled) -> Pickled {
+    let Pickled::Sequence(fields) = id else { return Pickled::Other };
+    let [_, Pickled::Global(kind), Pickled::Text(key), ..] = fields.as_slice() else { return Pickled::Other };
+    let dtype = match kind.as_str() {
+        "torch.DoubleStorage" => Some(DType::F64),
+        "torch.FloatStorage" => Some(DType::F32),
+        "torch.HalfStorage" => Some(DType::F16),
+        "torch.BFloat16Storage" => Some(DType::BF16),
+        _ => None,
+    };
+    Pickled::Storage { dtype, key: key.clone() }
+}
+
+fn call(callee: &Pickled, arguments: Pickled) -> Pickled {
+    let (Pickled::Global(name), Pickled::Sequence(arguments)) = (callee, arguments) else { return Pickled::Other };
+    match name.as_str() {
+        "torch._utils._rebuild_tensor_v2" | "torch._utils._rebuild_tensor" => {
+            built(&arguments).unwrap_or(Pickled::Other)
+        }
+        "torch._utils._rebuild_parameter" => arguments.into_iter().next().unwrap_or(Pickled::Other),
+        "collections.OrderedDict" => Pickled::Pairs(Vec::new()),
+        _ => Pickled::Other,
+    }
+}
+
+fn built(arguments: &[Pickled]) -> Option<Pickled> {
+    let sizes = |value: &Pickled| match value {
+        Pickled::Sequence(list) => {
+            list.iter().map(|n| if let Pickled::Int(n) = n { usize::try_from(*n).ok() } else { None }).collect()
+        }
+        _ => None,
+    };
+    let [Pickled::Storage { dtype, key }, Pickled::Int(offset), shape, strides, ..] = arguments else { return None };
+    let (shape, strides): (Vec<usize>, Vec<usize>) = (sizes(shape)?, sizes(strides)?);
+    let offset = usize::try_from(*offset).ok()?;
+    (shape.len() == strides.len())
+        .then(|| Pickled::Tensor(Box::new(Built { dtype: *dtype, key: key.clone(), offset, shape, strides })))
+}
+
+type Load<'a> = dyn FnMut(&str) -> Result<Vec<u8>, String> + 'a;
+
+fn collect(value: &Pickled, name: &str, load: &mut Load<'_>, items: &mut Vec<Item>) -> Result<(), String> {
+    let below = |key: &str| if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
+    match value {
+        Pickled::Tensor(tensor) => {
+            // Token ids and masks are no floats.
+            if let Some(dtype) = tensor.dtype {
+                items.push(plain(name, gathered(tensor, dtype, &load(&tensor.key)?)?));
+            }
+            Ok(())
+        }
+        Pickled::Sequence(list) => {
+            list.iter().enumerate().try_for_each(|(i, v)| collect(v, &below(&i.to_string()), load, items))
+        }
+        Pickled::Pairs(list) => list.iter().try_for_each(|(key, v)| match key {
+            Pickled::Text(key) => collect(v, &below(key), load, items),
+            Pickled::Int(key) => collect(v, &below(&key.to_string()), load, items),
+            _ => Ok(()),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The elements of a view, row-major.
+fn gathered(tensor: &Built, dtype: DType, storage: &[u8]) -> Result<Tensor, String> {
+    let outside =
+        || format!("a tensor of shape {:?} lies outside of its storage of {} bytes", tensor.shape, storage.len());
+    let total = byte_len(&tensor.shape, dtype).ok_or_else(outside)?;
+    let size = dtype.size();
+    // An expanded tensor is larger than its storage; one that is larger than a thousand times that is no activation.
+    if total > storage.len().saturating_mul(1000) {
+        return Err(outside());
+    }
+    let mut bytes = Vec::with_capacity(total);
+    for index in 0..total / size {
+        let mut rest = index;
+        let mut at = tensor.offset;
+        for (extent, stride) in tensor.shape.iter().zip(&tensor.strides).rev() {
+            at = stride.checked_mul(rest % extent).and_then(|step| at.checked_add(step)).ok_or_else(outside)?;
+            rest /= extent;
+        }
+        let from = at.checked_mul(size).ok_or_else(outside)?;
+        bytes.extend_from_slice(storage.get(from..from.saturating_add(size)).ok_or_else(outside)?);
+    }
+    let range = 0..bytes.len();
+    let layout = Layout { dtype, fortran: false, big_endian: false };
+    Ok(Tensor::new(tensor.shape.clone(), layout, Bytes::Owned(bytes.into(), range)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_truncation_is_refused_and_nothing_grows() {
+        let code = b"\x80\x02}q\x00(X\x01\x00\x00\x00aK\x01X\x01\x00\x00\x00bK\x02u.";
+        assert!(matches!(Machine::run(code), Some(Pickled::Pairs(pairs)) if pairs.len() == 2));
+        for end in 0..code.len() {
+            assert!(Machine::run(&code[..end]).is_none(), "{end}");
+        }
+        // Each line doubles what the one before left in the memo.
+        let mut bomb = b"\x80\x02]q\x00".to_vec();
+        for _ in 0..64 {
+            bomb.extend_from_slice(b"h\x00h\x00\x86q\x00");
+        }
+        bomb.push(b'.');
+        assert!(Machine::run(&bomb).is_none());
+    }
+
+    #[test]
+    fn names_of_sglang() {
+        let label = Label::of("step=1___rank=0___dump_index=7___name=q_rope___layer_id=3");
+        assert_eq!((label.name.as_str(), label.step), ("layers.3.q_rope", 1));
+        assert_eq!(Label::of("layers.0.q").name, "layers.0.q");
+    }
+}

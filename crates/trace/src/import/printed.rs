@@ -1,0 +1,87 @@
+//! How exactly was a number written down? Decimals behind the point, significant digits, and half a unit of the last.
+
+use std::fmt;
+
+/// With how many digits a list of numbers was printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Printed {
+    /// The most digits behind the point of any number.
+    decimals: u32,
+    /// The most significant digits of any number.
+    digits: u32,
+}
+
+/// An f32 needs nine digits, and what is printed with seven is within 6e-8 of it.
+const ENOUGH_DIGITS: u32 = 8;
+const ENOUGH_DECIMALS: u32 = 9;
+/// Rounding of this NMSE is lost in that of f32 itself.
+const LOST_IN_F32: f64 = 1e-12;
+
+impl Printed {
+    /// How `values` were printed, where that lost more than rounding to f32 does.
+    pub(crate) fn of(values: &[f64]) -> Option<Printed> {
+        let finite = values.iter().filter(|x| x.is_finite() && **x != 0.0);
+        let (decimals, digits) = finite.map(|&x| places(x)).fold((0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1)));
+        let printed = Printed { decimals, digits };
+        (digits < ENOUGH_DIGITS || decimals < ENOUGH_DECIMALS)
+            .then_some(printed)
+            .filter(|p| p.noise(values) > LOST_IN_F32)
+    }
+
+    /// Half a unit of the last digit of `value`.
+    pub(crate) fn half_unit(self, value: f64) -> f64 {
+        let fixed = 0.5 * 10f64.powi(-(self.decimals as i32));
+        if self.digits >= ENOUGH_DIGITS || value == 0.0 {
+            return fixed;
+        }
+        let exponent = value.abs().log10().floor() as i32;
+        fixed.max(0.5 * 10f64.powi(exponent + 1 - self.digits as i32))
+    }
+
+    /// NMSE of numbers that were cut off behind their last digit, somewhere.
+    fn noise(self, values: &[f64]) -> f64 {
+        let finite = || values.iter().filter(|x| x.is_finite());
+        let energy: f64 = finite().map(|x| x * x).sum();
+        finite().map(|&x| self.half_unit(x).powi(2) / 3.0).sum::<f64>() / energy.max(f64::MIN_POSITIVE)
+    }
+}
+
+impl fmt::Display for Printed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.decimals < ENOUGH_DECIMALS {
+            true => write!(f, "{} decimals", self.decimals),
+            false => write!(f, "{} digits", self.digits),
+        }
+    }
+}
+
+/// Decimals and significant digits of the shortest text that is `x`.
+fn places(x: f64) -> (u32, u32) {
+    let text = format!("{x:e}");
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let digits = mantissa.bytes().filter(u8::is_ascii_digit).count() as i32;
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    ((digits - 1 - exponent).max(0) as u32, digits as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_decimals_and_five_digits() {
+        let fixed = Printed::of(&[-0.0181, 0.0272, 12.3456]).unwrap();
+        assert_eq!((fixed.half_unit(0.0181), fixed.half_unit(12.0)), (0.5e-4, 0.5e-4));
+        assert_eq!(fixed.to_string(), "4 decimals");
+        let scientific = Printed::of(&[1.2345e-1, 6.789e-5, -3.2e2]).unwrap();
+        assert!((scientific.half_unit(0.12) - 0.5e-5).abs() < 1e-12);
+        assert!((scientific.half_unit(320.0) - 0.5e-2).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_is_printed_to_the_last_digit_loses_nothing() {
+        assert_eq!(Printed::of(&[0.011788607, -0.017492771, 1.3f32.into()]), None);
+        assert_eq!(Printed::of(&[0.449029, -0.607521, 0.397101, -0.839955]), None);
+        assert!(Printed::of(&[0.4490, -0.6075]).is_some());
+    }
+}

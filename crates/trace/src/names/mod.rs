@@ -1,0 +1,325 @@
+//! Which tap does an engine mean by a name of its own? Tables of known producers, and a person's own firstdiff.toml.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::meta::split_stored_name;
+use crate::tap::{Tap, TapError};
+
+/// A table of names: what stands in a file, and the tap it is.
+///
+/// ```
+/// use firstdiff_trace::Names;
+/// let names = Names::parse(r#"
+///     "h1_attn_l{N}" = "layers.{N}.h_attn"
+///     "layer{N+1}_out_t{S}" = "layers.{N}.h"      # layers counted from 1, one file a decode step
+/// "#, "firstdiff.toml")?;
+/// let (tap, step) = names.find("h1_attn_l7").unwrap();
+/// assert_eq!((tap.to_string().as_str(), step), ("layers.7.h_attn", 0));
+/// let (tap, step) = names.find("layer1_out_t3").unwrap();
+/// assert_eq!((tap.to_string().as_str(), step), ("layers.0.h", 3));
+/// # Ok::<(), firstdiff_trace::NamesError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    origin: PathBuf,
+    rules: Vec<Rule>,
+    /// How taps that several ranks hold are joined: tap pattern, and notation (`T D[tp]`).
+    dims: BTreeMap<String, String>,
+}
+
+/// Why a table of names cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NamesError {
+    /// Not TOML.
+    #[error("{}: {reason}", path.display())]
+    Toml {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        reason: String,
+    },
+    /// A name whose tap is none.
+    #[error("{}: \"{name}\" = \"{tap}\": {source}", path.display())]
+    Tap {
+        /// The file.
+        path: PathBuf,
+        /// The name.
+        name: String,
+        /// The tap, as it stands there.
+        tap: String,
+        /// Why it is none.
+        source: TapError,
+    },
+    /// A pattern that says what cannot be matched.
+    #[error("{}: \"{name}\": {reason}", path.display())]
+    Pattern {
+        /// The file.
+        path: PathBuf,
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The file cannot be read.
+    #[error("{}: {reason}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Rule {
+    pattern: Vec<Piece>,
+    tap: String,
+}
+
+/// A piece of a pattern.
+#[derive(Clone, Debug, PartialEq)]
+enum Piece {
+    Text(String),
+    /// The layer, and what has to be subtracted from the number that stands there.
+    Layer(u32),
+    /// The decode step.
+    Step,
+}
+
+impl Names {
+    /// Reads a table: `"name" = "tap"`, with `{N}` for the layer, `{N+1}` where layers are counted from 1, and `{S}` for the decode step. A
+    /// table `[dims]` says how the taps of several ranks are joined.
+    ///
+    /// # Errors
+    /// When it is no TOML, or a tap is none.
+    pub fn parse(text: &str, origin: impl Into<PathBuf>) -> Result<Names, NamesError> {
+        let origin = origin.into();
+        let bad = |reason: String| NamesError::Toml { path: origin.clone(), reason };
+        let table: toml::Table = text.parse().map_err(|e: toml::de::Error| bad(e.to_string().replace('\n', " ")))?;
+        let (mut rules, mut dims) = (Vec::new(), BTreeMap::new());
+        for (name, value) in &table {
+            match value {
+                toml::Value::String(tap) => rules.push(rule(&origin, name, tap)?),
+                toml::Value::Table(inner) if name == "dims" => {
+                    for (tap, notation) in inner {
+                        let notation = notation.as_str().ok_or_else(|| bad(format!("[dims] \"{tap}\": not text")))?;
+                        dims.insert(tap.clone(), notation.to_owned());
+                    }
+                }
+                toml::Value::Table(inner) if name == "names" => {
+                    for (name, tap) in inner {
+                        let tap = tap.as_str().ok_or_else(|| bad(format!("\"{name}\": not the name of a tap")))?;
+                        rules.push(rule(&origin, name, tap)?);
+                    }
+                }
+                _ => return Err(bad(format!("\"{name}\": neither the name of a tap, nor [names] or [dims]"))),
+            }
+        }
+        Ok(Names { origin, rules, dims })
+    }
+
+    /// Reads a firstdiff.toml.
+    ///
+    /// # Errors
+    /// When it cannot be read, or as [`Names::parse`].
+    pub fn open(path: &Path) -> Result<Names, NamesError> {
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|e| NamesError::Io { path: path.into(), reason: e.to_string() })?;
+        Names::parse(&text, path)
+    }
+
+    /// Where the table comes from.
+    pub fn origin(&self) -> &Path {
+        &self.origin
+    }
+
+    /// How the taps of several ranks are joined, by tap pattern.
+    pub fn dims(&self) -> &BTreeMap<String, String> {
+        &self.dims
+    }
+
+    /// The tap and the decode step that `name` means.
+    pub fn find(&self, name: &str) -> Option<(Tap, u32)> {
+        self.rules.iter().find_map(|rule| rule.find(name, false))
+    }
+
+    /// The same, where separators (`.`, `/`, `-`, `_`) are one; and the place of the rule that says so.
+    fn find_loosely(&self, name: &str) -> Option<(Tap, u32, usize)> {
+        let all = self.rules.iter().enumerate();
+        all.clone()
+            .find_map(|(i, rule)| rule.find(name, false).map(|(tap, step)| (tap, step, i)))
+            .or_else(|| all.into_iter().find_map(|(i, rule)| rule.find(name, true).map(|(tap, step)| (tap, step, i))))
+    }
+}
+
+fn rule(origin: &Path, name: &str, tap: &str) -> Result<Rule, NamesError> {
+    let wrong = |reason| NamesError::Pattern { path: origin.into(), name: name.into(), reason };
+    let pattern = pieces(name).map_err(wrong)?;
+    let filled = tap.replace("{N}", "0");
+    let parsed: Tap = filled.parse().map_err(|source| NamesError::Tap {
+        path: origin.into(),
+        name: name.into(),
+        tap: tap.into(),
+        source,
+    })?;
+    let layers = pattern.iter().filter(|p| matches!(p, Piece::Layer(_))).count();
+    match (tap.contains("{N}"), layers) {
+        (true, 0) => Err(wrong("its tap has {N}, and the name has none")),
+        (false, n) if n > 0 && parsed.layer.is_none() => Err(wrong("the name has {N}, and its tap is of no layer")),
+        (_, n) if n > 1 => Err(wrong("{N} stands there twice")),
+        _ => Ok(Rule { pattern, tap: tap.to_owned() }),
+    }
+}
+
+fn pieces(name: &str) -> Result<Vec<Piece>, &'static str> {
+    let mut pieces = Vec::new();
+    let mut rest = name;
+    while let Some((before, after)) = rest.split_once('{') {
+        let (inside, after) = after.split_once('}').ok_or("a { without }")?;
+        if !before.is_empty() {
+            pieces.push(Piece::Text(before.into()));
+        }
+        pieces.push(match inside {
+            "N" => Piece::Layer(0),
+            "S" => Piece::Step,
+            _ => Piece::Layer(
+                inside.strip_prefix("N+").and_then(|n| n.parse().ok()).ok_or("{N}, {N+1} and {S} are known")?,
+            ),
+        });
+        rest = after;
+    }
+    if !rest.is_empty() {
+        pieces.push(Piece::Text(rest.into()));
+    }
+    let numbers = |pair: &[Piece]| pair.iter().all(|p| !matches!(p, Piece::Text(_)));
+    if pieces.windows(2).any(numbers) {
+        return Err("two numbers with nothing between them");
+    }
+    Ok(pieces)
+}
+
+impl Rule {
+    fn find(&self, name: &str, loosely: bool) -> Option<(Tap, u32)> {
+        let (name, stored_step) = split_stored_name(name);
+        let (mut rest, mut layer, mut step) = (name, None, stored_step);
+        for piece in &self.pattern {
+            match piece {
+                Piece::Text(text) => rest = strip(rest, text, loosely)?,
+                number => {
+                    let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+                    let value: u32 = rest[..digits].parse().ok()?;
+                    rest = &rest[digits..];
+                    match number {
+                        Piece::Layer(base) => layer = Some(value.checked_sub(*base)?),
+                        _ => step = value,
+                    }
+                }
+            }
+        }
+        let tap = self.tap.replace("{N}", &layer.map_or(String::new(), |n| n.to_string()));
+        rest.is_empty().then(|| Some((tap.parse().ok()?, step))).flatten()
+    }
+}
+
+/// `text` taken from the front of `name`.
+fn strip<'a>(name: &'a str, text: &str, loosely: bool) -> Option<&'a str> {
+    if !loosely {
+        return name.strip_prefix(text);
+    }
+    let one = |b: u8| if matches!(b, b'.' | b'/' | b'-' | b'_' | b' ') { b'_' } else { b.to_ascii_lowercase() };
+    let (head, tail) = name.split_at_checked(text.len())?;
+    head.bytes().map(one).eq(text.bytes().map(one)).then_some(tail)
+}
+
+/// Whose names the vocabulary's own are.
+pub(crate) const OWN: &str = "firstdiff";
+
+/// The tables that come with firstdiff, and who uses such names.
+const BUILT_IN: [(&str, &str); 8] = [
+    (OWN, include_str!("own.toml")),
+    ("Hugging Face", include_str!("huggingface.toml")),
+    ("llama.cpp", include_str!("llama_cpp.toml")),
+    ("TransformerLens", include_str!("transformer_lens.toml")),
+    ("celer_infer", include_str!("celer_infer.toml")),
+    ("RusTorch", include_str!("rustorch.toml")),
+    ("llm.c", include_str!("llm_c.toml")),
+    ("candle", include_str!("candle.toml")),
+];
+
+/// What a built-in table says of a name: tap, step, whose table, and how early it says so.
+pub(crate) struct Known {
+    pub(crate) tap: Tap,
+    pub(crate) step: u32,
+    pub(crate) whose: &'static str,
+    pub(crate) rank: usize,
+}
+
+/// The tap that one of the built-in tables gives to `name`. An ending that says which side wrote it (`_cpp`, `_torch`) does not count.
+pub(crate) fn built_in(name: &str) -> Option<Known> {
+    static TABLES: std::sync::LazyLock<Vec<(&'static str, Names)>> = std::sync::LazyLock::new(|| {
+        BUILT_IN.iter().map(|(whose, text)| (*whose, Names::parse(text, *whose).unwrap_or_default())).collect()
+    });
+    const SIDES: [&str; 12] =
+        ["_cpp", "_torch", "_pytorch", "_rust", "_ref", "_hf", "_py", "_c", "_cuda", "_candle", "_ours", "_output"];
+    let bare = SIDES.iter().find_map(|side| name.strip_suffix(side));
+    let found = |name: &str| {
+        TABLES.iter().enumerate().find_map(|(table, (whose, names))| {
+            let (tap, step, rule) = names.find_loosely(name)?;
+            Some(Known { tap, step, whose, rank: table * 1000 + rule })
+        })
+    };
+    found(name).or_else(|| bare.and_then(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_built_in_table_can_be_read() {
+        for (whose, text) in BUILT_IN {
+            assert!(
+                Names::parse(text, whose).is_ok_and(|names| !names.rules.is_empty()),
+                "{whose}: {:?}",
+                Names::parse(text, whose)
+            );
+        }
+    }
+
+    #[test]
+    fn names_of_many_engines() {
+        for (name, tap) in [
+            ("model.layers.3.self_attn.q_proj", "layers.3.q"),
+            ("model_layers_3_self_attn_q_proj", "layers.3.q"),
+            ("model.layers.3", "layers.3.h"),
+            ("model.layers.3:in", "layers.2.h"),
+            ("Qcur-2 ROPE", "layers.2.q_rope"),
+            ("l_out-11", "layers.11.h"),
+            ("result_output MUL_MAT", "logits"),
+            ("blocks.4.attn.hook_rot_q", "layers.4.q_rope"),
+            ("h1_attn_l0_cpp", "layers.0.h_attn"),
+            ("h0_torch", "h0"),
+            ("rustorch_layer_1", "layers.1.h"),
+            ("layers_5_q_rope", "layers.5.q_rope"),
+        ] {
+            assert_eq!(built_in(name).map(|k| k.tap.to_string()).as_deref(), Some(tap), "{name}");
+        }
+        for name in ["weight", "q", "rustorch_weights", "tok_embedding_cpp", "model.layers.x", "layers.0.q_rope.extra"]
+        {
+            assert!(built_in(name).is_none(), "{name}");
+        }
+    }
+
+    #[test]
+    fn bad_tables_say_why() {
+        let error = |text: &str| Names::parse(text, "t").unwrap_err().to_string();
+        assert!(error("\"a\" = \"layers.0.x\"").contains("not a tap"));
+        assert!(error("\"a\" = \"layers.{N}.h\"").contains("{N}"));
+        assert!(error("\"a{N}{S}\" = \"layers.{N}.h\"").contains("nothing between"));
+        assert!(error("\"a{Q}\" = \"h0\"").contains("known"));
+        assert!(error("= 3").contains("t:"));
+        assert!(error("a = 3").contains("neither"));
+    }
+}

@@ -1,0 +1,267 @@
+#!/usr/bin/env python3
+"""test_importers.py: does firstdiff read what other programs write, and does it still tell right from wrong there?
+
+    test_importers.py [--firstdiff target/release/firstdiff] [--keep DIR]
+
+A golden run of PyTorch (fixtures/golden/llama-torch) and an engine with a wrong rotation (fixtures/faulty/llama-rope-pairing) are written in every
+form that people have: each must be at parity with the golden run, and each fault be found at layers.0.q_rope. What a form cannot hold (a few
+values, four decimals) is compared as far as it goes. transformers' debug tree is made by transformers itself, .pt files by torch, and the
+log of llama.cpp's eval callback (fixtures/foreign) by llama.cpp.
+Requirements: numpy, torch, transformers, safetensors (scripts/requirements.txt)
+"""
+
+import argparse
+import base64
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN, FAULTY = ROOT / "fixtures/golden/llama-torch", ROOT / "fixtures/faulty/llama-rope-pairing"
+FIRST = "layers.0.q_rope"
+
+
+def taps(folder):
+    """The prefill of a dump: tap to array."""
+    return {p.stem: np.load(p) for p in sorted(folder.glob("*.npy")) if ".step" not in p.stem}
+
+
+def celer(tap):
+    """A name as MiniMind's C++ engine has it."""
+    part = tap.split(".")
+    table = {"attn_norm": "h_norm_l", "q": "q_flat_l", "k": "k_flat_l", "v": "v_flat_l", "q_rope": "q_rope_l", "k_rope": "k_rope_l",
+             "probs": "probs_l", "context": "attn_out_flat_l", "attn_out": "attn_proj_l", "h_attn": "h1_attn_l", "ffn_norm": "ffn_norm_l",
+             "ffn_gate": "ffn_gate_l", "ffn_up": "ffn_up_l", "ffn_out": "ffn_out_l", "h": "h0_ffn_l"}
+    if len(part) == 1:
+        return tap if tap != "final_norm" else None
+    return f"{table[part[2]]}{part[1]}" if part[2] in table else None
+
+
+def lens(tap):
+    part = tap.split(".")
+    table = {"q": "attn.hook_q", "k": "attn.hook_k", "v": "attn.hook_v", "q_rope": "attn.hook_rot_q", "k_rope": "attn.hook_rot_k",
+             "scores": "attn.hook_attn_scores", "probs": "attn.hook_pattern", "attn_out": "hook_attn_out", "h_attn": "hook_resid_mid",
+             "h": "hook_resid_post", "context": "attn.hook_z"}
+    if tap == "h0":
+        return "hook_embed"
+    if len(part) == 1:
+        return tap
+    return f"blocks.{part[1]}.{table[part[2]]}" if part[2] in table else None
+
+
+# ---- writers, each of its own form; all are given {tap: array} and an empty folder, and give what is to be compared ----
+
+
+def raw(suffix, dtype):
+    def write(x, out):
+        for tap, a in x.items():
+            a.astype(dtype).tofile(out / f"{tap}{suffix}")
+        return out
+
+    return write
+
+
+def raw_bf16(x, out):
+    for tap, a in x.items():
+        bits = np.ascontiguousarray(a, "<f4").view("<u4")
+        ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tofile(out / f"{tap}.bf16")
+    return out
+
+
+def headless(x, out):
+    for tap, a in x.items():
+        if celer(tap):
+            a.astype("<f4").tofile(out / f"{celer(tap)}_cpp.npy")
+    return f"{out}/*_cpp.npy"
+
+
+def text(line):
+    def write(x, out):
+        for tap, a in x.items():
+            (out / f"{tap}.txt").write_text("".join(line(i, v) for i, v in enumerate(a.ravel())))
+        return out
+
+    return write
+
+
+def json_arrays(x, out):
+    path = out / "taps.json"
+    path.write_text(json.dumps({"tokens": TOKENS, **{tap: a.astype(float).tolist() for tap, a in x.items()}}))
+    return path
+
+
+def json_base64(x, out):
+    path = out / "taps.json"
+    tensors = [{"name": tap, "shape": list(a.shape), "dtype": "float32", "encoding": "base64",
+                "data": base64.b64encode(a.astype("<f4").tobytes()).decode()} for tap, a in x.items()]
+    path.write_text(json.dumps({"meta": {"engine": "x"}, "taps": tensors}))
+    return path
+
+
+def json_lines(x, out):
+    """The first eight values, inf as 1e308."""
+    path = out / "trace.jsonl"
+    with path.open("w") as f:
+        for tap, a in x.items():
+            if tap.endswith(("scores", "qk")):
+                continue
+            values = [float(np.clip(v, -1e308, 1e308)) for v in a.ravel()[:8]]
+            f.write(json.dumps({"name": tap, "shape": list(a.shape), "values": values}) + "\n")
+    return path
+
+
+def manifest(x, out):
+    """One token after the other, as llama-orch has it: a row a file."""
+    points = []
+    for tap, a in x.items():
+        if a.ndim == 3 and tap.rsplit(".", 1)[-1] in ("qk", "scores", "probs"):
+            continue
+        row = a[-1].ravel().astype("<f4")
+        row.tofile(out / f"{tap}.bin")
+        points.append({"name": tap, "token_idx": len(a) - 1, "count": row.size, "dtype": "f32", "file": f"{tap}.bin"})
+    path = out / "run.manifest.json"
+    path.write_text(json.dumps({"checkpoints": points}))
+    return path
+
+
+def npz(x, out):
+    np.savez(out / "x.npz", **x)
+    return out / "x.npz"
+
+
+def safetensors(x, out):
+    from safetensors.numpy import save_file
+
+    save_file({(lens(tap) or tap): np.ascontiguousarray(a) for tap, a in x.items()}, out / "x.safetensors")
+    return out / "x.safetensors"
+
+
+def pt(x, out):
+    import torch
+
+    for tap, a in x.items():
+        t = torch.from_numpy(np.array(a))
+        # Views, as hooks give them: a transposed storage, a batch axis.
+        t = t.transpose(0, 1).contiguous().transpose(0, 1) if t.ndim > 1 else t
+        torch.save(t[None] if tap == "h0" else t, out / f"{tap}.pt")
+    return out
+
+
+def sglang(x, out):
+    import torch
+
+    for index, (tap, a) in enumerate(x.items()):
+        part = tap.split(".")
+        layer = f"___layer_id={part[1]}" if len(part) == 3 else ""
+        name = f"step=0___rank=0___dump_index={index}___name={part[-1]}{layer}.pt"
+        torch.save({"value": torch.from_numpy(np.array(a)), "meta": {"rank": 0, "name": part[-1]}}, out / name)
+    return out
+
+
+FORMS = [
+    ("raw .f32", raw(".f32", "<f4"), None),
+    ("raw .bin, type guessed", raw(".bin", "<f4"), None),
+    ("raw .f16", raw(".f16", "<f2"), "f16"),
+    ("raw .bin of f16, type guessed", raw(".bin", "<f2"), "f16"),
+    ("raw .bf16", raw_bf16, "bf16"),
+    (".npy without header, celer_infer's names", headless, None),
+    ("text, v", text(lambda i, v: f"{v!s}\n"), None),
+    ("text, i v", text(lambda i, v: f"{i} {v:.9g}\n"), None),
+    ("text, i: v, six decimals", text(lambda i, v: f"{i}: {v:.6f}\n"), None),
+    ("text, [i] = v, three decimals", text(lambda i, v: f"[{i}] = {v:.3f}\n"), None),
+    ("text, %.4e", text(lambda i, v: f"{v:.4e}\n"), None),
+    ("JSON arrays", json_arrays, None),
+    ("JSON base64", json_base64, None),
+    ("JSON lines, first 8 values", json_lines, None),
+    ("manifest and binaries, the last token", manifest, None),
+    (".npz", npz, None),
+    (".safetensors, TransformerLens' names", safetensors, None),
+    (".pt of torch.save", pt, None),
+    (".pt as SGLang's dumper writes them", sglang, None),
+]
+
+
+def compare(binary, candidate, profile, *more):
+    args = [str(binary), "compare", str(GOLDEN), str(candidate), "--json", "-", *more]
+    if profile:
+        args += ["--profile", profile]
+    done = subprocess.run(args, capture_output=True, text=True)
+    report = json.loads(done.stdout) if done.stdout else {}
+    first = report.get("first_divergence") or {}
+    compared = sum(t["status"] != "unchecked" for t in report.get("taps", []))
+    wrong = [t["tap"] for t in report.get("taps", []) if t["status"] in ("diverged", "downstream")]
+    return done.returncode, first.get("tap"), compared, wrong, done.stderr.strip()
+
+
+def debug_tree(out, use_repr):
+    """transformers' own debugger on the golden model."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.model_debugging_utils import model_addition_debugger_context
+
+    torch.set_num_threads(1)
+    model = AutoModelForCausalLM.from_pretrained(ROOT / "fixtures/models/llama", torch_dtype=torch.float32, attn_implementation="eager")
+    with model_addition_debugger_context(model, debug_path=str(out), do_prune_layers=False, use_repr=use_repr):
+        model(torch.tensor([TOKENS]))
+    return out / "LlamaForCausalLM_debug_tree_FULL_TENSORS.json"
+
+
+def main():
+    global TOKENS
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--firstdiff", type=Path, default=ROOT / "target/release/firstdiff")
+    p.add_argument("--keep", type=Path)
+    a = p.parse_args()
+    TOKENS = json.loads((GOLDEN / "dump.json").read_text())["tokens"]
+    right, wrong = taps(GOLDEN), taps(FAULTY)
+    failed = 0
+
+    def check(what, ok, told):
+        nonlocal failed
+        failed += not ok
+        print(f"{'ok  ' if ok else 'FAIL'} {what:<46} {told}")
+
+    with tempfile.TemporaryDirectory() as temporary:
+        base = a.keep or Path(temporary)
+        for number, (name, write, profile) in enumerate(FORMS):
+            for kind, x in (("right", right), ("wrong", wrong)):
+                out = base / f"{number}-{kind}"
+                out.mkdir(parents=True)
+                more = ["--rows", "last"] if "last token" in name else []
+                code, first, compared, differ, error = compare(a.firstdiff, write(x, out), profile, *more)
+                if kind == "right":
+                    check(f"{name}: right", code == 0 and compared >= 10, f"exit {code}, {compared} taps {error}")
+                else:
+                    # A form that has no rotated taps shows it later; one position alone cannot be blamed on one operation.
+                    check(f"{name}: wrong", code == 1 and FIRST in differ or (code == 1 and first is not None and not any(FIRST in t for t in x)),
+                          f"exit {code}, first {first} {error}")
+        for use_repr in (True, False):
+            out = base / f"tree-{use_repr}"
+            out.mkdir()
+            code, first, compared, _, error = compare(a.firstdiff, debug_tree(out, use_repr), None)
+            check(f"transformers' debug tree, use_repr={use_repr}", code == 0 and compared >= 20, f"exit {code}, {compared} taps, {first} {error}")
+        log = ROOT / "fixtures/foreign/llama-eval-callback.log"
+        code, first, compared, _, error = compare(a.firstdiff, log, "f16")
+        check("llama.cpp's eval callback (f16 weights)", code == 0 and compared >= 30, f"exit {code}, {compared} taps, {first} {error}")
+        args = [str(a.firstdiff), "compare", str(log), str(FAULTY), "--json", "-", "--profile", "f16"]
+        report = json.loads(subprocess.run(args, capture_output=True, text=True).stdout)
+        first = (report["first_divergence"] or {}).get("tap")
+        check("the log as reference, a wrong engine", first == FIRST, f"first {first}")
+        # A log in which one value is changed in the third decimal.
+        text = log.read_text()
+        at = text.index("l_out-0 = ")
+        digit = text.index(".", text.index("[", text.index("[", text.index("[", at) + 1) + 1)) + 3
+        spoiled = base / "spoiled.log"
+        spoiled.write_text(text[:digit] + str((int(text[digit]) + 5) % 10) + text[digit + 1:])
+        code, first, *_ = compare(a.firstdiff, spoiled, "f16")
+        check("one value of the log in its third decimal", first == "layers.0.h", f"exit {code}, first {first}")
+    print(f"{failed} failed" if failed else "all ok")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
