@@ -127,7 +127,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("pages", nargs="*", type=Path, help="default: all of docs/engines")
     p.add_argument("--firstdiff", type=Path, default=ROOT / "target/release/firstdiff", metavar="BINARY")
-    p.add_argument("--candle", type=Path, default=Path(os.environ.get("FIRSTDIFF_CANDLE_TARGET") or ROOT / "examples/candle/target"), metavar="TARGET_DIR")
+    p.add_argument("--candle", type=Path, default=Path(os.environ.get("FIRSTDIFF_CANDLE_TARGET") or ROOT / "target/candle"), metavar="TARGET_DIR")
     p.add_argument("--without-candle", action="store_true", help="leave out what needs examples/candle")
     a = p.parse_args()
     candle = None if a.without_candle or not build_candle(a.candle.resolve()) else a.candle.resolve()

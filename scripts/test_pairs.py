@@ -5,16 +5,16 @@
 # ///
 """Do five engines agree on one trained model, and is a mistake planted in any of them found?
 
-    python scripts/test_pairs.py [--data FOLDER] [--candle TARGET_DIR | --without-candle] [--mixed] [--docs] [--keep DIR]
+    python scripts/test_pairs.py [--data FOLDER] [--candle TARGET_DIR | --without-candle] [--docs] [--keep DIR]
 
 PyTorch, llama.cpp, candle-transformers as published (llama, and its llama2_c beside it), a C engine in the manner of llama2.c
 (examples/engines/run.c) and a C++ engine (engine.cpp) run stories260K: 11 tokens and 8 decode steps in f32, and, for the C engine, which takes
-one token at a time, all 19 one by one. Every pair must be at parity. Then mistakes are planted in each: compared with PyTorch the first divergence
-must be at the tap where it is made, and `explain` must name it, from the model and the wrong dump alone.
+one token at a time, all 19 one by one; last, one pass against one by one. Every pair must be at parity. Then mistakes are planted in each engine:
+compared with PyTorch the first divergence must be at the tap where it is made, and `explain` must name it, from the model and the wrong dump alone.
 
 The model is stories260K.bin in --data, else in $FIRSTDIFF_DATA, else in ../shared/data; where it is not, a random model of the same
-format stands in, and a line says so. --mixed also compares one pass with one token at a time, directly. Candle is built by cargo into the folder
---candle, else $FIRSTDIFF_CANDLE_TARGET, else examples/candle/target. Exit 1 on a failure.
+format stands in, and a line says so. Candle is built by cargo into the folder --candle, else $FIRSTDIFF_CANDLE_TARGET, else target/candle.
+Exit 1 on a failure.
 """
 
 import argparse
@@ -57,6 +57,8 @@ PLANTED = [
 ]
 # The same mistake under two names: which of rows and rotation is meant depends on which is held to be right.
 SAME = {"rope-pairing": {"rope-pairing", "qk-row-order"}, "qk-row-order": {"rope-pairing", "qk-row-order"}}
+# What firstdiff is known to say wrong, counted as that and not as found. One that no longer happens is a failure: take it out.
+DEFECTS = {(BESIDE, "rope-position"): "rope-omitted is stated too, of q_rope that was not recorded: at position 0 neither rotates"}
 FAILED = []
 
 
@@ -199,12 +201,14 @@ class Judge:
         findings = self.report("explain", model, candidate)["findings"]
         causes = [f["cause"] for f in findings if f["cause"]]
         unnamed = sum(f["cause"] is None for f in findings)
-        right = set(causes) <= SAME.get(mistake, {mistake}) and causes
         said = ", ".join(dict.fromkeys(causes)) or "none"
-        at = f"{tap}, step {step}"
-        check(where == at and right, f"{engine}, {mistake}: first divergence {where}" + (f" (due: {at})" if where != at else "")
-              + f"; explained as {said}" + (f", {unnamed} unknown" if unnamed else ""))
-        return [engine, mistake, where.replace("layers.0.", "layers.0."), said + (f" ({unnamed} stretch{'es' * (unnamed > 1)} left unknown)" if unnamed else "")]
+        at, defect = f"{tap}, step {step}", DEFECTS.get((engine, mistake))
+        named = bool(causes) and set(causes) <= SAME.get(mistake, {mistake})
+        check(where == at and named == (not defect), f"{engine}, {mistake}: first divergence {where}" + (f" (due: {at})" if where != at else "")
+              + f"; explained as {said}" + (f", {unnamed} unknown" if unnamed else "")
+              + (f" (DEFECT: {defect})" if defect and not named else " (a defect that is none any more)" if defect else ""))
+        left = f" ({unnamed} stretch{'es' * (unnamed > 1)} left unknown)" if unnamed else ""
+        return [engine, mistake, where, said + left + (f" (a defect: {defect})" if defect else "")]
 
 
 # ---- the page ----
@@ -228,9 +232,8 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--firstdiff", type=Path, default=ROOT / "target/release/firstdiff", metavar="BINARY")
     p.add_argument("--data", type=Path, default=Path(os.environ.get("FIRSTDIFF_DATA") or ROOT.parent / "shared/data"), metavar="FOLDER")
-    p.add_argument("--candle", type=Path, default=Path(os.environ.get("FIRSTDIFF_CANDLE_TARGET") or ROOT / "examples/candle/target"), metavar="TARGET_DIR")
+    p.add_argument("--candle", type=Path, default=Path(os.environ.get("FIRSTDIFF_CANDLE_TARGET") or ROOT / "target/candle"), metavar="TARGET_DIR")
     p.add_argument("--without-candle", action="store_true", help="neither build nor run candle")
-    p.add_argument("--mixed", action="store_true", help="also one pass against one token at a time")
     p.add_argument("--docs", action="store_true", help="write docs/PAIRS.md")
     p.add_argument("--keep", type=Path, metavar="DIR", help="work in this new folder and leave it")
     a = p.parse_args()
@@ -257,9 +260,8 @@ def main():
             one_by_one = bool(ONE_BY_ONE & {first, second})
             way = "one token at a time" if one_by_one else "one pass"
             pairs.append(judge.pair(f"{first} / {second} / {way}", engines.dump(first, one_by_one), engines.dump(second, one_by_one)))
-        if a.mixed:
-            for first, second in [*((e, "C") for e in names if e != "C"), ("PyTorch", "C++")]:
-                pairs.append(judge.pair(f"{first} / {second} / one pass, one token at a time", engines.dump(first), engines.dump(second, True)))
+        for first, second in [*((e, "C") for e in names if e != "C"), ("PyTorch", "C++")]:
+            pairs.append(judge.pair(f"{first} / {second} / one pass, one token at a time", engines.dump(first), engines.dump(second, True)))
 
         print("planted mistakes")
         for engine, mistake, tap, step in PLANTED:
