@@ -133,7 +133,13 @@ impl Run<'_> {
         }
         let words = in_words(reading.picks.len(), total, side.part);
         let part = Some(Seen { words, elements: reading.picks.iter().map(|(at, ..)| *at).collect() });
-        let (shape, layout) = (side.whole.shape.clone(), reading.layout.clone());
+        // The readings take the whole side for the reference.
+        let layout = match (&reading.layout, side.part_is_candidate) {
+            (Layout::CandidateAdjacent, false) => Layout::CandidateHalf,
+            (Layout::CandidateHalf, false) => Layout::CandidateAdjacent,
+            (layout, _) => layout.clone(),
+        };
+        let shape = side.whole.shape.clone();
         Ok(Judged { judgement, shape, positions: None, layout, plain: None, part })
     }
 

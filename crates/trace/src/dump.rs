@@ -74,6 +74,14 @@ pub enum DumpError {
     },
 }
 
+impl DumpError {
+    /// The error's own words, without the file where that is said anyway.
+    pub(crate) fn bare(&self, path: &Path) -> String {
+        let text = self.to_string();
+        text.strip_prefix(&format!("{}: ", path.display())).map_or(text.clone(), str::to_owned)
+    }
+}
+
 /// One tensor of a dump.
 #[derive(Clone, Debug)]
 pub struct Entry {

@@ -135,7 +135,11 @@ fn open_folder(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
         if let Some(stem) = name.strip_suffix(".npy") {
             npy(&file, stem, reading, &mut all)?;
         } else if !has_json && !is_model && import::is_foreign(&file) && file.is_file() {
-            all.extend(foreign(&file, reading)?);
+            // Beside tensors lie other things; what of them cannot be read is said.
+            match foreign(&file, reading) {
+                Ok(read) => all.extend(read),
+                Err(error) => all.notes.push(format!("{name}: not read: {}", error.bare(&file))),
+            }
         }
     }
     if all.found.is_empty() {
