@@ -120,6 +120,7 @@ pub fn explain(
             walk.visit(&mut run, &shared, step, &mut replay.taps[at])?;
         }
     }
+    walk.settle_steps(&run, &shared, model)?;
     let findings = crate::findings::of(model, walk.places);
     let mut invisible =
         if effort.quick { Vec::new() } else { crate::invisible::in_what_is_right(&run, &shared, &replay, effort)? };
@@ -215,6 +216,7 @@ impl Walk<'_> {
         }
         match found.reproduced.first() {
             Some(best) => {
+                self.accepted = self.uncontradicted(&search, &target, best);
                 for edit in best.mistakes.iter().flat_map(|m| &m.edits) {
                     if !self.accepted.iter().any(|old| old.tap == edit.tap && old.key() == edit.key()) {
                         self.accepted.push(edit.clone());
@@ -225,6 +227,45 @@ impl Walk<'_> {
             None => {}
         }
         self.places.push(Explained { place, steps, found });
+        Ok(())
+    }
+
+    /// What was accepted before, without other mistakes at the same steps that `best` does not need: an earlier place could not tell it from them.
+    fn uncontradicted(&self, search: &Search<'_, '_>, target: &Target<'_>, best: &Reproduction) -> Vec<Edit> {
+        let edits: Vec<&Edit> = best.mistakes.iter().flat_map(|m| &m.edits).collect();
+        let other = |old: &Edit| {
+            edits.iter().any(|e| e.tap == old.tap) && !edits.iter().any(|e| e.tap == old.tap && e.key() == old.key())
+        };
+        let rest: Vec<Edit> = self.accepted.iter().filter(|old| !other(old)).cloned().collect();
+        if rest.len() == self.accepted.len() {
+            return rest;
+        }
+        let alone = Search { accepted: &rest, ..*search };
+        let base = Search { accepted: &[], ..*search }.residual(target, &[]).nmse;
+        match alone.proved(target, &edits, base) {
+            Some(_) => rest,
+            None => self.accepted.clone(),
+        }
+    }
+
+    /// Decode steps that were explained by what later ones spoke against are explained again, by what stands in the end.
+    fn settle_steps(&mut self, run: &Run<'_>, shared: &Shared, model: &Model) -> Result<(), ReplayError> {
+        let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
+        let stands = |edit: &Edit| self.accepted.iter().any(|known| known.tap == edit.tap && known.key() == edit.key());
+        for explained in self.places.iter_mut().filter(|e| e.place.step > 0) {
+            let Some(best) = explained.found.reproduced.first() else { continue };
+            let Some(step) = model.plan.step(explained.place.tap) else { continue };
+            if best.mistakes.iter().flat_map(|m| &m.edits).all(stands) {
+                continue;
+            }
+            if let Some((values, positions)) = own(run, explained.place)? {
+                let mut target = Target::new(run, step, explained.place, values, positions, None);
+                target.from_step = 1;
+                if let Some(again) = search.already(&target) {
+                    explained.found.reproduced = vec![again];
+                }
+            }
+        }
         Ok(())
     }
 
@@ -321,6 +362,9 @@ impl Walk<'_> {
         let fitted: Vec<Candidate> = self.accepted.iter().filter(new).flat_map(|old| as_fitted(old, &all)).collect();
         let mut keys = HashSet::new();
         let again: Vec<Candidate> = again.chain(fitted).filter(|c| keys.insert((c.key.clone(), taps_of(c)))).collect();
+        if let Some(found) = self.once_more(search, target, &again) {
+            return found;
+        }
         if !again.is_empty() {
             let effort = Effort { faults: 2.min(search.effort.faults), ..search.effort.clone() };
             let quick = Search { effort: &effort, ..*search }.run(target, again, &tell);
@@ -329,6 +373,23 @@ impl Walk<'_> {
             }
         }
         search.run(target, all, &tell)
+    }
+}
+
+impl Walk<'_> {
+    /// A mistake that was proved elsewhere, made here too, where that leaves nothing that replay would call wrong.
+    fn once_more(&self, search: &Search<'_, '_>, target: &Target<'_>, again: &[Candidate]) -> Option<Found> {
+        const MOST: usize = 16;
+        let known = again.iter().filter(|c| self.accepted.iter().any(|old| old.key() == c.key)).take(MOST);
+        for candidate in known {
+            let new =
+                candidate.edits.iter().filter(|e| !self.accepted.iter().any(|o| o.tap == e.tap && o.key() == e.key()));
+            let more: Vec<Edit> = self.accepted.iter().chain(new).cloned().collect();
+            if let Some(reproduction) = (Search { accepted: &more, ..*search }).already(target) {
+                return Some(Found { base: f64::NAN, reproduced: vec![reproduction], ..Found::default() });
+            }
+        }
+        None
     }
 }
 
