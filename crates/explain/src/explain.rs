@@ -205,8 +205,9 @@ impl Walk<'_> {
         let mut found = match self.narrowed(&search, &target) {
             Some(reproduced) => {
                 // One of several that an earlier step cannot tell apart was taken up; it may be another.
+                let base = search.bare(&target);
                 self.accepted.retain(|e| !steps.contains(&e.tap));
-                Found { base: f64::NAN, reproduced, ..Found::default() }
+                Found { base, reproduced, ..Found::default() }
             }
             None => self.search(&search, &target),
         };
@@ -241,8 +242,7 @@ impl Walk<'_> {
             return rest;
         }
         let alone = Search { accepted: &rest, ..*search };
-        let base = Search { accepted: &[], ..*search }.residual(target, &[]).nmse;
-        match alone.proved(target, &edits, base) {
+        match alone.proved(target, &edits, search.bare(target)) {
             Some(_) => rest,
             None => self.accepted.clone(),
         }
@@ -343,7 +343,7 @@ impl Walk<'_> {
     /// What was found elsewhere first, then all.
     fn search(&self, search: &Search<'_, '_>, target: &Target<'_>) -> Found {
         if let Some(again) = search.already(target) {
-            return Found { base: f64::NAN, reproduced: vec![again], ..Found::default() };
+            return Found { base: search.bare(target), reproduced: vec![again], ..Found::default() };
         }
         let all = search.candidates(target);
         let name = target.place.to_string();
@@ -386,7 +386,7 @@ impl Walk<'_> {
                 candidate.edits.iter().filter(|e| !self.accepted.iter().any(|o| o.tap == e.tap && o.key() == e.key()));
             let more: Vec<Edit> = self.accepted.iter().chain(new).cloned().collect();
             if let Some(reproduction) = (Search { accepted: &more, ..*search }).already(target) {
-                return Some(Found { base: f64::NAN, reproduced: vec![reproduction], ..Found::default() });
+                return Some(Found { base: search.bare(target), reproduced: vec![reproduction], ..Found::default() });
             }
         }
         None

@@ -193,6 +193,11 @@ impl Search<'_, '_> {
         (proved && (residual <= share * base || nothing)).then_some(residual)
     }
 
+    /// How far the target is off with no mistake imitated.
+    pub(crate) fn bare(&self, target: &Target<'_>) -> f64 {
+        Search { accepted: &[], ..*self }.residual(target, &[]).nmse
+    }
+
     /// Whether what was accepted before explains the target as well, and how.
     pub(crate) fn already(&self, target: &Target<'_>) -> Option<Reproduction> {
         let taps: HashSet<Tap> = target.steps.iter().map(|s| s.tap).collect();
@@ -207,7 +212,7 @@ impl Search<'_, '_> {
         if mistakes.is_empty() {
             return None;
         }
-        let base = Search { accepted: &[], ..*self }.residual(target, &[]).nmse;
+        let base = self.bare(target);
         let residual = self.proved(target, &[], base).or_else(|| self.comes_out_right(target, base))?;
         Some(Reproduction { mistakes, residual })
     }
