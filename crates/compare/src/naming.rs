@@ -4,8 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use firstdiff_trace::{Dump, DumpError, Entry, Tap, Tensor, Values};
+use firstdiff_trace::{Dump, DumpError, Entry, Tap, Tensor, Values, stored_name};
 
+use crate::graph::Place;
 use crate::profile::{Extent, Profile, allowed_nmse};
 
 /// What a name is proposed to mean.
@@ -27,7 +28,7 @@ pub enum Evidence {
         /// NMSE between the sorted values, the worst of those matched.
         nmse: f64,
         /// The same for the tap that comes next, and its name.
-        next: Option<(Tap, f64)>,
+        next: Option<(Place, f64)>,
         /// How many tensors of this name were matched so, of how many.
         matched: (usize, usize),
     },
@@ -85,9 +86,9 @@ impl Print {
 /// A name's best tap.
 struct Match {
     name: String,
-    tap: Tap,
+    place: Place,
     nmse: f64,
-    next: Option<(Tap, f64)>,
+    next: Next,
 }
 
 /// Proposes taps of `reference` for the names in `candidate` that are none. `progress` is told how many of how many were looked at.
@@ -100,15 +101,16 @@ pub fn propose(
     profile: Profile,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Naming, DumpError> {
-    let named: BTreeSet<Tap> = candidate.entries().iter().map(|e| e.tap).collect();
-    let free: Vec<&Entry> = reference.entries().iter().filter(|e| e.step == 0 && !named.contains(&e.tap)).collect();
+    let place = |e: &Entry| Place { step: e.step, tap: e.tap };
+    let named: BTreeSet<Place> = candidate.entries().iter().map(place).collect();
+    let free: Vec<&Entry> = reference.entries().iter().filter(|e| !named.contains(&place(e))).collect();
     let layers = free.iter().filter_map(|e| e.tap.layer).max().map_or(0, |l| l + 1);
     let positions = reference.meta().tokens.as_ref().map_or(0, Vec::len);
-    let mut prints: BTreeMap<usize, Vec<(Tap, Print)>> = BTreeMap::new();
+    let mut prints: BTreeMap<usize, Vec<(Place, Print)>> = BTreeMap::new();
     for entry in &free {
         let tensor = reference.read(entry)?;
         if let Some(print) = Print::of(&tensor.values()) {
-            prints.entry(print.sorted.len()).or_default().push((entry.tap, print));
+            prints.entry(print.sorted.len()).or_default().push((place(entry), print));
         }
     }
     let (mut matches, mut rest) = (Vec::new(), Vec::new());
@@ -119,19 +121,19 @@ pub fn propose(
         let Ok(tensor) = candidate.read_unnamed(name) else { continue };
         let allowed = |tap: Tap| ROOM * allowed_nmse(profile, tap, Extent { layers, positions }, [tensor.dtype(); 2]);
         match best(&tensor, &prints, allowed) {
-            Some((tap, nmse, next)) => matches.push(Match { name: name.clone(), tap, nmse, next }),
+            Some((place, nmse, next)) => matches.push(Match { name: name.clone(), place, nmse, next }),
             None => rest.push((name.clone(), tensor.shape().iter().product::<usize>())),
         }
     }
     // Two tensors of the same values: nobody can say which is the tap.
-    let mut claims: BTreeMap<Tap, usize> = BTreeMap::new();
-    matches.iter().for_each(|m| *claims.entry(m.tap).or_default() += 1);
-    let (matches, twice): (Vec<Match>, Vec<Match>) = matches.into_iter().partition(|m| claims[&m.tap] == 1);
+    let mut claims: BTreeMap<Place, usize> = BTreeMap::new();
+    matches.iter().for_each(|m: &Match| *claims.entry(m.place).or_default() += 1);
+    let (matches, twice): (Vec<Match>, Vec<Match>) = matches.into_iter().partition(|m| claims[&m.place] == 1);
     let mut naming = Naming { proposals: rules(&matches, candidate.unnamed()), unknown: Vec::new() };
     let covered = |name: &str| naming.proposals.iter().any(|p| layer_in(&p.name, name).is_some());
     let rest: Vec<(String, usize)> = rest.into_iter().filter(|(name, _)| !covered(name)).collect();
-    let taken: BTreeSet<Tap> = matches.iter().map(|m| m.tap).collect();
-    let open: Vec<&Entry> = free.into_iter().filter(|e| !taken.contains(&e.tap)).collect();
+    let taken: BTreeSet<Place> = matches.iter().map(|m| m.place).collect();
+    let open: Vec<&Entry> = free.into_iter().filter(|e| !taken.contains(&place(e))).collect();
     let (by_size, unknown) = by_size(&rest, &open);
     naming.proposals.extend(by_size);
     naming.unknown = unknown.into_iter().chain(twice.into_iter().map(|m| m.name)).collect();
@@ -140,43 +142,46 @@ pub fn propose(
 }
 
 /// The tap that comes next, and how near it comes.
-type Next = Option<(Tap, f64)>;
+type Next = Option<(Place, f64)>;
 
 /// The tap whose sorted values are the tensor's, and the next best.
 fn best(
     tensor: &Tensor,
-    prints: &BTreeMap<usize, Vec<(Tap, Print)>>,
+    prints: &BTreeMap<usize, Vec<(Place, Print)>>,
     allowed: impl Fn(Tap) -> f64,
-) -> Option<(Tap, f64, Next)> {
+) -> Option<(Place, f64, Next)> {
     let own = Print::of(&tensor.values())?;
     let others = prints.get(&own.sorted.len())?;
-    let mut near: Vec<(Tap, f64)> = others.iter().filter_map(|(tap, print)| Some((*tap, print.nmse(&own)?))).collect();
+    let mut near: Vec<(Place, f64)> = others.iter().filter_map(|(at, print)| Some((*at, print.nmse(&own)?))).collect();
     near.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let (tap, nmse) = *near.first()?;
+    let (place, nmse) = *near.first()?;
     let next = near.get(1).copied();
     let clear = next.is_none_or(|(_, second)| second > CLEARER * nmse.max(1e-15));
-    (nmse <= allowed(tap) && clear).then_some((tap, nmse, next))
+    (nmse <= allowed(place.tap) && clear).then_some((place, nmse, next))
 }
 
 /// One rule for all layers where the matched names differ in the layer's number alone; else one for each.
 fn rules(matches: &[Match], all: &[String]) -> Vec<Proposal> {
     let mut sites: BTreeMap<_, Vec<&Match>> = BTreeMap::new();
     for m in matches {
-        sites.entry(m.tap.site).or_default().push(m);
+        sites.entry((m.place.step, m.place.tap.site)).or_default().push(m);
     }
     let mut proposals = Vec::new();
-    for of_site in sites.values() {
+    for ((step, site), of_site) in &sites {
         let template = of_site.iter().find_map(|m| {
-            let templates = templates(&m.name, m.tap.layer?);
-            templates.into_iter().find(|t| of_site.iter().all(|o| layer_in(t, &o.name) == o.tap.layer))
+            let templates = templates(&m.name, m.place.tap.layer?);
+            templates.into_iter().find(|t| of_site.iter().all(|o| layer_in(t, &o.name) == o.place.tap.layer))
         });
         match template {
             Some(name) => {
                 let bearers = all.iter().filter(|other| layer_in(&name, other).is_some()).count();
-                let tap = format!("layers.{{N}}.{}", of_site[0].tap.site.name());
+                let tap = stored_name(&format!("layers.{{N}}.{}", site.name()), *step);
                 proposals.push(proposal(name, tap, of_site, bearers));
             }
-            None => proposals.extend(of_site.iter().map(|m| proposal(m.name.clone(), m.tap.to_string(), &[m], 1))),
+            None => proposals.extend(of_site.iter().map(|m| {
+                let tap = stored_name(&m.place.tap.to_string(), *step);
+                proposal(m.name.clone(), tap, &[m], 1)
+            })),
         }
     }
     proposals
@@ -230,7 +235,7 @@ fn by_size(names: &[(String, usize)], taps: &[&Entry]) -> (Vec<Proposal>, Vec<St
         match (fitting.next(), fitting.next()) {
             (Some(one), None) if alone => proposals.push(Proposal {
                 name: name.clone(),
-                tap: one.tap.to_string(),
+                tap: stored_name(&one.tap.to_string(), one.step),
                 evidence: Evidence::Size { elements: *elements },
             }),
             _ => unknown.push(name.clone()),

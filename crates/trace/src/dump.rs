@@ -269,6 +269,13 @@ impl Dump {
         self.tensor(&found.place, &header)
     }
 
+    /// Number of elements of a tensor whose name is no tap; nothing where it cannot be read as floats.
+    pub fn unnamed_size(&self, name: &str) -> Option<usize> {
+        let found = self.loose.iter().find(|f| stored_name(&f.name, f.step) == name)?;
+        let shape = self.header(found).ok()?.shape;
+        shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
+    }
+
     /// The tensor of `tap` in `step`, where there is one.
     pub fn find(&self, tap: Tap, step: u32) -> Option<&Entry> {
         let at = self.entries.binary_search_by_key(&(step, tap), |e| (e.step, e.tap)).ok()?;

@@ -13,6 +13,7 @@ use crate::tap::{Tap, TapError};
 /// let names = Names::parse(r#"
 ///     "h1_attn_l{N}" = "layers.{N}.h_attn"
 ///     "layer{N+1}_out_t{S}" = "layers.{N}.h"      # layers counted from 1, one file a decode step
+///     "last_q" = "layers.0.q.step2"               # a step of its own
 /// "#, "firstdiff.toml")?;
 /// let (tap, step) = names.find("h1_attn_l7").unwrap();
 /// assert_eq!((tap.to_string().as_str(), step), ("layers.7.h_attn", 0));
@@ -76,6 +77,8 @@ pub enum NamesError {
 struct Rule {
     pattern: Vec<Piece>,
     tap: String,
+    /// The step that the tap's own ending names.
+    step: u32,
 }
 
 /// A piece of a pattern.
@@ -157,6 +160,7 @@ impl Names {
 fn rule(origin: &Path, name: &str, tap: &str) -> Result<Rule, NamesError> {
     let wrong = |reason| NamesError::Pattern { path: origin.into(), name: name.into(), reason };
     let pattern = pieces(name).map_err(wrong)?;
+    let (tap, step) = split_stored_name(tap);
     let filled = tap.replace("{N}", "0");
     let parsed: Tap = filled.parse().map_err(|source| NamesError::Tap {
         path: origin.into(),
@@ -169,7 +173,7 @@ fn rule(origin: &Path, name: &str, tap: &str) -> Result<Rule, NamesError> {
         (true, 0) => Err(wrong("its tap has {N}, and the name has none")),
         (false, n) if n > 0 && parsed.layer.is_none() => Err(wrong("the name has {N}, and its tap is of no layer")),
         (_, n) if n > 1 => Err(wrong("{N} stands there twice")),
-        _ => Ok(Rule { pattern, tap: tap.to_owned() }),
+        _ => Ok(Rule { pattern, tap: tap.to_owned(), step }),
     }
 }
 
@@ -219,7 +223,7 @@ impl Rule {
             }
         }
         let tap = self.tap.replace("{N}", &layer.map_or(String::new(), |n| n.to_string()));
-        rest.is_empty().then(|| Some((tap.parse().ok()?, step))).flatten()
+        rest.is_empty().then(|| Some((tap.parse().ok()?, step.checked_add(self.step)?))).flatten()
     }
 }
 
