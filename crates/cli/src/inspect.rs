@@ -53,6 +53,14 @@ pub(crate) struct InspectArgs {
 /// When something cannot be read, or the dump holds no tap.
 pub(crate) fn run(args: InspectArgs) -> Result<u8> {
     let dump = args.reading.open(&args.candidate)?;
+    if let (true, Some(part)) = (dump.entries().is_empty(), dump.parts().first()) {
+        let how = part.precision().map_or("in part".to_owned(), |p| format!("with {p}"));
+        bail!(
+            "{}: its taps are known {how} only ({} ..): `compare` uses such, inspect needs whole tensors",
+            args.candidate.display(),
+            part.tap
+        );
+    }
     if dump.entries().is_empty() {
         let names: Vec<String> = dump.unnamed().iter().map(|n| with_suggestion(n)).collect();
         bail!("{}: no tensor in it is named as a tap: {}", args.candidate.display(), shorten(&names, 4));

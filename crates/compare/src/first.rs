@@ -134,9 +134,10 @@ pub fn compare(
         found.push(run.with_inheritance(&found, index, here)?);
     }
     run.settle_layouts(&mut found)?;
+    let hidden = run.forgive_hidden(&mut found)?;
     let replicas = run.check_replicas(&mut found)?;
     let mut report = run.report(found)?;
-    report.warnings.splice(0..0, replicas);
+    report.warnings.splice(0..0, hidden.into_iter().chain(replicas));
     Ok(report)
 }
 
@@ -186,6 +187,14 @@ fn in_part(taps: &[TapReport]) -> Option<String> {
     let known = taps.iter().filter(|tap| tap.elements.is_some() && tap.status.agrees());
     let (count, first) = (known.clone().count(), known.clone().next()?);
     let which = first.reason.as_deref().unwrap_or_default();
+    let all =
+        known.clone().all(|tap| tap.elements.as_ref().is_some_and(|e| e.len() == tap.shape.iter().product::<usize>()));
+    if all {
+        return Some(format!(
+            "{count} of the taps that agree do so as far as they were printed ({}: {which})",
+            first.place
+        ));
+    }
     Some(format!(
         "{count} of the taps that agree were compared in part ({}: {which}); the rest of them is unchecked",
         first.place
@@ -372,9 +381,14 @@ impl Run<'_> {
             });
             let reason = misfit.unwrap_or_else(|| {
                 format!(
-                    "the dumps share no tap: the reference has {}, the candidate {}",
+                    "the dumps share no tap: the reference has {}, the candidate {}{}",
                     names(self.reference),
-                    names(self.candidate)
+                    names(self.candidate),
+                    match self.candidate.unnamed().is_empty() {
+                        true => "",
+                        false =>
+                            "; name its tensors in a firstdiff.toml, or let `firstdiff align` propose names by content",
+                    }
                 )
             });
             return Verdict::Incomparable(reason);

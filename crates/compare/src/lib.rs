@@ -10,6 +10,7 @@ mod anatomy;
 mod cut;
 mod first;
 mod graph;
+mod hidden;
 mod inherit;
 mod inspect;
 mod judge;

@@ -178,9 +178,7 @@ struct Side<'a> {
 impl Side<'_> {
     /// The sums over all elements, where one was printed and the other is another. Sums are taken in f32 by those who print them.
     fn sums_differ(&self) -> Option<Difference> {
-        let (Some(printed), Some(shape)) = (self.part.part.sum.filter(|s| s.is_finite()), &self.part.part.shape) else {
-            return None;
-        };
+        let (Some(printed), Some(shape)) = (self.part.part.sum, &self.part.part.shape) else { return None };
         let whole =
             self.part.rows.as_ref().is_none_or(Rows::is_all) && self.whole.rows.as_ref().is_none_or(Rows::is_all);
         if !whole || shape.iter().product::<usize>() != self.values.len() {
@@ -190,11 +188,15 @@ impl Side<'_> {
         for value in (0..self.values.len()).map(|i| self.values.get(i)) {
             (sum, size, energy) = (sum + value, size + value.abs(), energy + value * value);
         }
+        if !sum.is_finite() {
+            return None;
+        }
         let count = self.values.len() as f64;
         let in_f32 = 2.0 * f64::from(f32::EPSILON) * count.sqrt() * size;
         let rounding = 8.0 * (self.own * energy * count).sqrt();
         let off = (printed - sum).abs();
-        (off > 1e-6 + in_f32 + rounding).then_some(match self.part_is_candidate {
+        let agrees = off <= 1e-6 + in_f32 + rounding;
+        (!agrees).then_some(match self.part_is_candidate {
             true => Difference::Sum { reference: sum, candidate: printed },
             false => Difference::Sum { reference: printed, candidate: sum },
         })

@@ -32,6 +32,8 @@ pub(crate) struct Imitation<'r, 'a> {
     from: u32,
     memo: HashMap<Place, Option<Value>>,
     touched: HashMap<Place, bool>,
+    /// What is being computed.
+    busy: HashSet<Place>,
 }
 
 impl<'r, 'a> Imitation<'r, 'a> {
@@ -57,6 +59,7 @@ impl<'r, 'a> Imitation<'r, 'a> {
             from: 0,
             memo: HashMap::new(),
             touched: HashMap::new(),
+            busy: HashSet::new(),
         }
     }
 
@@ -104,11 +107,16 @@ impl<'r, 'a> Imitation<'r, 'a> {
         {
             return known.clone();
         }
+        // A mistake may read a tap that is made of its own output: that cannot be computed.
+        if !self.busy.insert(place) {
+            return None;
+        }
         let value = if place != self.target && self.recorded.is_whole(place) {
             self.recorded.read(place).ok().filter(|x| can_be_read(place.tap.site, x)).map(Arc::new)
         } else {
             self.computed(place).map(Arc::new)
         };
+        self.busy.remove(&place);
         if touched || place == self.target {
             self.memo.insert(place, value.clone());
         } else {

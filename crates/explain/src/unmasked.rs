@@ -20,7 +20,11 @@ impl Run<'_> {
             else {
                 continue;
             };
-            if let Some(judged) = self.unmasked(place, probs)? {
+            let judged = match self.unmasked(place, probs, true)? {
+                Some(judged) => Some(judged),
+                None => self.unmasked(place, probs, false)?,
+            };
+            if let Some(judged) = judged {
                 for (at, mut judged) in [at, behind].into_iter().zip(judged) {
                     judged.report.reason = None;
                     (judged.from, judged.through) = (taps[at].from.clone(), taps[at].through.clone());
@@ -29,13 +33,13 @@ impl Run<'_> {
                 forgiven += 1;
             }
         }
-        let text =
-            "scores were recorded before they were masked: read so, and the probabilities are those of the masked ones";
+        let text = "scores were recorded before they were masked, or hold the buffer's own numbers there: read so, and the probabilities are those of \
+             the masked ones";
         Ok((forgiven > 0).then(|| text.to_owned()))
     }
 
-    /// Both judged as scores without a mask, and probabilities of what they are when masked.
-    fn unmasked(&mut self, scores: Place, probs: Place) -> Done<Option<[Replayed; 2]>> {
+    /// Both judged as scores without a mask, or with anything in its place, and probabilities of what they are when masked.
+    fn unmasked(&mut self, scores: Place, probs: Place, computed: bool) -> Done<Option<[Replayed; 2]>> {
         let plan = &self.recorded.model.plan;
         let (Some(masking), Some(softmax)) = (plan.step(scores.tap), plan.step(probs.tap)) else { return Ok(None) };
         let (masking, softmax) = (masking.clone(), softmax.clone());
@@ -47,12 +51,13 @@ impl Run<'_> {
         let Some(tokens) = self.recorded.tokens.get(scores.step as usize).cloned() else { return Ok(None) };
         let chunk = Chunk { tokens: &tokens, start: self.recorded.start(scores.step) };
         let Ok((narrow, wide)) = self.value(masking.reads[0], scores.step)? else { return Ok(None) };
-        let (narrow, wide) = self.evaluated(&open, &[narrow], &[wide], chunk)?;
-        let first = self.verdict(&masking, scores, &own_scores, &narrow, &wide, false);
         // Where a right mask would stand.
         let zeros = ArrayD::<f64>::zeros(own_scores.raw_dim());
         let mask = eval_step(&masking, &[zeros.view()], chunk, &self.recorded.model.weights)?;
-        let masked = hidden(own_scores, &mask);
+        let masked = hidden(own_scores.clone(), &mask);
+        let (as_judged, compared) = if computed { (&open, &own_scores) } else { (&masking, &masked) };
+        let (narrow, wide) = self.evaluated(as_judged, &[narrow], &[wide], chunk)?;
+        let first = self.verdict(&masking, scores, compared, &narrow, &wide, false);
         let (narrow, wide) = self.evaluated(&softmax, &[masked.mapv(|x| x as f32)], &[masked], chunk)?;
         let second = self.verdict(&softmax, probs, &own_probs, &narrow, &wide, false);
         let both = [first, second];

@@ -1,25 +1,33 @@
 //! Which part of a batch belongs to one sequence? A run of several prompts at once, taken apart.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::dump::{Dump, DumpError, Entry, not_a_dump};
+use crate::tap::Site;
 use crate::tensor::Tensor;
 
 impl Dump {
-    /// How many sequences were run at once, where the shapes show it: by an axis longer than 1 in front of those of the vocabulary.
+    /// How many sequences were run at once, where the shapes show it: every tap has an axis of that length in front of those of the
+    /// vocabulary, or is flat. A context whose heads are split has one more axis too, so that at least two other kinds of taps must show it.
     pub fn batch(&self) -> Option<usize> {
-        let in_front = |e: &Entry| match e.shape.len() == e.tap.site.axes().len() + 1 {
-            true => e.shape.first().copied(),
-            false => None,
-        };
-        // Heads that are split, [T, H, d] of a context, look like a batch too: every tap with one more axis must tell the same.
-        let mut told = self.entries().iter().filter_map(in_front);
-        let first = told.next().filter(|&n| n > 1)?;
-        told.all(|n| n == first).then_some(first)
+        let mut sites = BTreeSet::new();
+        let mut batch = None;
+        for entry in self.entries().iter().filter(|e| e.shape.len() > 1) {
+            let axes = entry.tap.site.axes().len();
+            match entry.shape.len().checked_sub(axes + 1) {
+                Some(0) if batch.is_none_or(|n| n == entry.shape[0]) => batch = Some(entry.shape[0]),
+                _ => return None,
+            }
+            if entry.tap.site != Site::Context {
+                sites.insert(entry.tap.site);
+            }
+        }
+        batch.filter(|&n| n > 1 && (sites.len() > 1 || self.entries().len() == 1))
     }
 
-    /// The run of sequence `index` of `count`: of every tap the part that is its own. Taps that cannot be cut into `count` are left out, and
+    /// The run of sequence `index` of `count`: of every tap the part that is its own. Taps that cannot be cut into `count` stay as they are, and are
     /// said in the notes.
     ///
     /// # Errors
@@ -33,7 +41,10 @@ impl Dump {
         for entry in whole.entries() {
             match shape_of_one(&entry.shape, count) {
                 Some(shape) => entries.push(cut(whole, entry, shape, index)),
-                None => left_out.push(entry.tap.to_string()),
+                None => {
+                    left_out.push(entry.tap.to_string());
+                    entries.push(uncut(whole, entry));
+                }
             }
         }
         let mut dump = Dump::assembled(Path::new(whole.path()), whole.meta().clone(), entries)?;
@@ -54,6 +65,12 @@ fn shape_of_one(shape: &[usize], count: usize) -> Option<Vec<usize>> {
         // Positions of all sequences one after the other, or a flat tensor.
         _ => first.is_multiple_of(count).then(|| [&[first / count], rest].concat()),
     }
+}
+
+fn uncut(whole: &Arc<Dump>, entry: &Entry) -> Entry {
+    let (dump, source) = (Arc::clone(whole), entry.clone());
+    let make = move || dump.read(&source);
+    Entry::made(entry.tap, entry.step, entry.shape.clone(), entry.dtype, entry.rows.clone(), make)
 }
 
 fn cut(whole: &Arc<Dump>, entry: &Entry, shape: Vec<usize>, index: usize) -> Entry {

@@ -233,7 +233,7 @@ impl Dump {
         self.tensor(&entry.place, &entry.header)
     }
 
-    fn tensor(&self, place: &Place, known: &Header) -> Result<Tensor, DumpError> {
+    pub(crate) fn tensor(&self, place: &Place, known: &Header) -> Result<Tensor, DumpError> {
         let Header { shape, layout, data } = known.clone();
         let bytes = match (place, &self.archive) {
             (Place::Made(Maker(make)), _) => {

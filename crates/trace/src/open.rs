@@ -124,17 +124,22 @@ fn is_tensor_file(path: &Path) -> bool {
 
 fn open_folder(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
     let json = path.join("dump.json");
-    let has_json = json.exists();
-    let meta = if has_json { read_meta(&json)? } else { Meta::default() };
+    let meta = if json.exists() { read_meta(&json)? } else { Meta::default() };
+    let lists_taps = meta.taps.is_some();
     let names = file_names(path)?;
     let (found, listed) = declared(&json, &meta, ".npy", |name| Place::File(path.join(name)))?;
     let mut all = Findings { found, ..Findings::default() };
     let is_model = path.join("config.json").exists();
+    // One engine writes one type: what most files look like is what all are.
+    let reading = &Reading { dtype: reading.dtype.or(usual_dtype(path, &names)), ..reading.clone() };
     for name in names.iter().filter(|&name| !listed.contains(name)) {
         let file = path.join(name);
+        if name == "dump.json" {
+            continue;
+        }
         if let Some(stem) = name.strip_suffix(".npy") {
             npy(&file, stem, reading, &mut all)?;
-        } else if !has_json && !is_model && import::is_foreign(&file) && file.is_file() {
+        } else if !lists_taps && !is_model && import::is_foreign(&file) && file.is_file() {
             // Beside tensors lie other things; what of them cannot be read is said.
             match foreign(&file, reading) {
                 Ok(read) => all.extend(read),
@@ -172,6 +177,20 @@ fn npy(file: &Path, stem: &str, reading: &Reading, all: &mut Findings) -> Result
         false => all.found.push(Found::stored(stem, Place::File(file.into()))),
     }
     Ok(())
+}
+
+/// The type that most files without a header look like, where they look like several.
+fn usual_dtype(folder: &Path, names: &[String]) -> Option<DType> {
+    let mut counts: BTreeMap<DType, usize> = BTreeMap::new();
+    for name in names {
+        if let Some(dtype) = import::guessed_dtype(&folder.join(name)) {
+            *counts.entry(dtype).or_default() += 1;
+        }
+    }
+    if counts.len() < 2 {
+        return None;
+    }
+    counts.into_iter().max_by_key(|(_, count)| *count).map(|(dtype, _)| dtype)
 }
 
 fn foreign(file: &Path, reading: &Reading) -> Result<import::Read, DumpError> {
@@ -293,6 +312,7 @@ fn assemble(
         {
             return Err(DumpError::Twice { path: path.into(), tap: stored_name(&tap.to_string(), step) });
         }
+        dump.unlike(tap, step, &claims)?;
         let Some((_, found)) = claims.into_iter().next() else { continue };
         dump.take(tap, step, found)?;
     }
@@ -322,6 +342,34 @@ fn meaning(found: &Found, own: Option<&Names>) -> Option<(Tap, u32, usize, Optio
 }
 
 impl Dump {
+    /// An error where two whole tensors claim one tap by different names and differ: nobody can say which is meant. llama.cpp's table alone knows
+    /// that one of two is made of the other.
+    fn unlike(&self, tap: Tap, step: u32, claims: &[(Claim, Found)]) -> Result<(), DumpError> {
+        let mut whole = claims.iter().filter(|(claim, _)| !claim.in_part).map(|(_, found)| found);
+        let (Some(first), others) = (whole.next(), whole) else { return Ok(()) };
+        for other in others {
+            let alike = match (self.values(first), self.values(other)) {
+                (Ok(a), Ok(b)) => a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| a.to_bits() == b.to_bits()),
+                _ => false,
+            };
+            if !alike && !names::is_made_of(&first.name, &other.name) {
+                let reason = format!(
+                    "'{}' and '{}' both are {} by their names, and differ: take one away, or name them in a firstdiff.toml",
+                    first.name.escape_debug(),
+                    other.name.escape_debug(),
+                    stored_name(&tap.to_string(), step)
+                );
+                return Err(not_a_dump(&self.path, &reason));
+            }
+        }
+        Ok(())
+    }
+
+    fn values(&self, found: &Found) -> Result<Vec<f64>, DumpError> {
+        let header = self.header(found)?;
+        Ok(self.tensor(&found.place, &header)?.values().to_f64())
+    }
+
     /// Takes a tensor in under its tap.
     fn take(&mut self, tap: Tap, step: u32, found: Found) -> Result<(), DumpError> {
         let rows = found.rows.clone().or_else(|| self.meta.rows.clone());

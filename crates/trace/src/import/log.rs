@@ -109,9 +109,9 @@ fn item(name: &str, node: &Node<'_>, lines: &[&str]) -> Option<Item> {
     let (elements, values): (Vec<usize>, Vec<f64>) = found.into_iter().unzip();
     // Older versions add up what they print.
     let shown: f64 = values.iter().sum();
-    let sum = sum.filter(|sum| {
-        (sum - shown).abs() > 1e-4 * values.len() as f64 || elements.len() == shape.iter().product::<usize>()
-    });
+    let as_shown = |sum: f64| (sum - shown).abs() <= 1e-4 * values.len() as f64;
+    let is_whole = elements.len() == shape.iter().product::<usize>();
+    let sum = sum.filter(|&sum| is_whole || !as_shown(sum));
     let squeezed: Vec<usize> = if shape[0] == 1 { shape[1..].to_vec() } else { shape.to_vec() };
     Item::part(name, Part { elements, shape: Some(squeezed), sum }, values)
 }

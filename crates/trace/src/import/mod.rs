@@ -113,6 +113,16 @@ fn form(path: &Path) -> Option<Form> {
     })
 }
 
+/// The type that a file without a header looks like, where its name does not tell it.
+pub(crate) fn guessed_dtype(path: &Path) -> Option<DType> {
+    let headless = path.extension().is_some_and(|e| e == "npy");
+    if !(headless || form(path) == Some(Form::Raw(None))) || !path.is_file() {
+        return None;
+    }
+    let map = crate::dump::map_file(path).ok()?;
+    (!headless || !map.starts_with(b"\x93NUMPY")).then(|| raw::guess(&map))
+}
+
 /// Whether a file's name is that of a foreign form.
 pub(crate) fn is_foreign(path: &Path) -> bool {
     form(path).is_some()
@@ -125,7 +135,7 @@ pub(crate) fn is_foreign(path: &Path) -> bool {
 pub(crate) fn read(path: &Path, dtype: Option<DType>) -> Result<Read, DumpError> {
     let name = stem(path);
     match form(path) {
-        Some(Form::Raw(told)) => raw::open(path, dtype.or(told)),
+        Some(Form::Raw(told)) => raw::open(path, told.or(dtype)),
         Some(Form::Text) => text_or_log(path, &name),
         Some(Form::Json) => json::read(path, &name),
         Some(Form::Lines) => lines::read(path),

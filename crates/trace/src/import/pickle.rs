@@ -229,10 +229,11 @@ impl Machine<'_> {
             }
             b'a' | b'e' | 0x90 => {
                 let more = if op == b'a' { vec![self.stack.pop()?] } else { self.since_mark()? };
+                let deepest = more.iter().map(depth).max().unwrap_or(0);
                 if let Pickled::Sequence(list) = self.stack.last_mut()? {
                     list.extend(more);
                 }
-                return Some(());
+                return (deepest < DEEPEST).then_some(());
             }
             b's' | b'u' => {
                 let more = match op {
@@ -242,10 +243,11 @@ impl Machine<'_> {
                     }
                     _ => self.since_mark()?,
                 };
+                let deepest = more.iter().map(depth).max().unwrap_or(0);
                 if let Pickled::Pairs(list) = self.stack.last_mut()? {
                     list.extend(pairs(more));
                 }
-                return Some(());
+                return (deepest < DEEPEST).then_some(());
             }
             b'Q' => storage(self.stack.pop()?),
             b'R' | 0x81 => {
@@ -256,8 +258,23 @@ impl Machine<'_> {
             b'0' => return self.stack.pop().map(|_| ()),
             _ => return None,
         };
+        if depth(&value) > DEEPEST {
+            return None;
+        }
         self.stack.push(value);
         Some(())
+    }
+}
+
+/// Containers within containers; what people save is not nested deeper.
+const DEEPEST: usize = 32;
+
+/// How deep a value is nested. No value on the stack is deeper than [`DEEPEST`], so that this ends.
+fn depth(value: &Pickled) -> usize {
+    match value {
+        Pickled::Sequence(list) => 1 + list.iter().map(depth).max().unwrap_or(0),
+        Pickled::Pairs(list) => 1 + list.iter().map(|(k, v)| depth(k).max(depth(v))).max().unwrap_or(0),
+        _ => 0,
     }
 }
 
@@ -353,9 +370,14 @@ fn gathered(tensor: &Built, dtype: DType, storage: &[u8]) -> Result<Tensor, Stri
         || format!("a tensor of shape {:?} lies outside of its storage of {} bytes", tensor.shape, storage.len());
     let total = byte_len(&tensor.shape, dtype).ok_or_else(outside)?;
     let size = dtype.size();
-    // An expanded tensor is larger than its storage; one that is larger than a thousand times that is no activation.
-    if total > storage.len().saturating_mul(1000) {
-        return Err(outside());
+    // An expanded tensor is larger than its storage: key/value heads are repeated some eight times.
+    const EXPANDED: usize = 64;
+    if total > storage.len().saturating_mul(EXPANDED) {
+        return Err(format!(
+            "a tensor of shape {:?} is an expanded view of {} bytes: save it contiguous",
+            tensor.shape,
+            storage.len()
+        ));
     }
     let mut bytes = Vec::with_capacity(total);
     for index in 0..total / size {

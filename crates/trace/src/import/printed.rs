@@ -15,7 +15,7 @@ pub(crate) struct Printed {
 const ENOUGH_DIGITS: u32 = 8;
 const ENOUGH_DECIMALS: u32 = 9;
 /// Rounding of this NMSE is lost in that of f32's operations, and below that of f32 itself.
-const LOST_IN_F32: f64 = 1e-12;
+const LOST_IN_F32: f64 = 2e-14;
 const LOST: f64 = 1e-16;
 
 impl Printed {
@@ -35,6 +35,9 @@ impl Printed {
     /// Half a unit of the last digit of `value`.
     pub(crate) fn half_unit(self, value: f64) -> f64 {
         let fixed = 0.5 * 10f64.powi(-(self.decimals as i32));
+        if !value.is_finite() {
+            return 0.0;
+        }
         if self.digits >= ENOUGH_DIGITS || value == 0.0 {
             return fixed;
         }
@@ -82,11 +85,16 @@ mod tests {
         assert!((scientific.half_unit(320.0) - 0.5e-2).abs() < 1e-9);
     }
 
+    fn four_and_inf() -> [f64; 3] {
+        [0.4490, -0.6075, f64::INFINITY]
+    }
+
     #[test]
     fn what_is_printed_to_the_last_digit_loses_nothing() {
         assert_eq!(Printed::of(&[0.011788607, -0.017492771, 1.3f32.into()]), None);
-        let six = [0.449029, -0.607521, 0.397101, -0.839955];
-        assert!(Printed::of(&six).is_some_and(|printed| printed.will_do(&six)));
+        let seven = [0.4490291, -0.6075214, 0.3971013, -0.8399555];
+        assert!(Printed::of(&seven).is_some_and(|printed| printed.will_do(&seven)));
+        assert_eq!(Printed::of(&four_and_inf()).map(|printed| printed.half_unit(f64::INFINITY)), Some(0.0));
         let four = [0.4490, -0.6075];
         assert!(Printed::of(&four).is_some_and(|printed| !printed.will_do(&four)));
     }

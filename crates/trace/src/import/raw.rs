@@ -31,7 +31,7 @@ pub(crate) fn open(path: &Path, dtype: Option<DType>) -> Result<Read, DumpError>
 const SAMPLE: usize = 4096;
 
 /// The type of which `bytes` look like activations.
-fn guess(bytes: &[u8]) -> DType {
+pub(super) fn guess(bytes: &[u8]) -> DType {
     if !bytes.len().is_multiple_of(4) {
         return sixteen_bits(bytes);
     }

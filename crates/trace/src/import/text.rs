@@ -96,6 +96,21 @@ fn item(name: &str, lines: Vec<Line>) -> Option<Item> {
 
 fn from_indexed(name: &str, pairs: Vec<(usize, f64)>) -> Option<Item> {
     let counts = pairs.iter().enumerate().all(|(i, (index, _))| i == *index);
+    // An index that begins again in every row.
+    let width = pairs.iter().skip(1).position(|(index, _)| *index == 0).map_or(pairs.len(), |at| at + 1);
+    let in_rows =
+        pairs.iter().enumerate().all(|(i, (index, _))| i % width == *index) && pairs.len().is_multiple_of(width);
+    if in_rows && !counts {
+        return Item::printed(
+            name,
+            vec![pairs.len() / width, width],
+            pairs.into_iter().map(|(_, value)| value).collect(),
+        );
+    }
+    let distinct: std::collections::HashSet<usize> = pairs.iter().map(|(index, _)| *index).collect();
+    if distinct.len() < pairs.len() {
+        return None;
+    }
     let (elements, values): (Vec<usize>, Vec<f64>) = pairs.into_iter().unzip();
     match counts {
         true => Item::printed(name, vec![values.len()], values),
@@ -132,6 +147,8 @@ mod tests {
 
     #[test]
     fn indices_with_gaps_are_a_part() {
+        assert_eq!(one("[0] = 1\n[1] = 2\n[0] = 3\n[1] = 4").tensor.shape(), [2, 2]);
+        assert!(read("[0] = 1\n[0] = 3\n[1] = 4", "x", Path::new("x.txt")).items.is_empty());
         assert_eq!(one("[3] = 1.5\n[7] = 2.5").part.unwrap().elements, [3, 7]);
     }
 

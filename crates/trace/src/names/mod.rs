@@ -277,6 +277,12 @@ pub(crate) fn built_in(name: &str) -> Option<Known> {
     found(name).or_else(|| bare.and_then(found))
 }
 
+/// Whether two nodes of llama.cpp's graph share a name because one is made of the other: a product, and its sum with a bias.
+pub(crate) fn is_made_of(one: &str, other: &str) -> bool {
+    let node = |name: &str| name.split_once(' ').map(|(node, _)| node.to_owned());
+    node(one).is_some() && node(one) == node(other)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
