@@ -136,10 +136,14 @@ fn padding_is_left_out_and_looked_at() {
     let report = judged_as(Profile::F32, &reference, &candidate);
     assert_eq!((&report.verdict, report.count(Status::agrees)), (&Verdict::Parity, report.taps.len()));
     assert!(report.warnings.iter().any(|w| w.contains("16 keys, of which 5 are padding")), "{:?}", report.warnings);
-    // A probability, or a score, of a key that is padding is no rounding.
-    for site in ["scores", "probs"] {
+    // A probability, or a score, of a key that is padding is no rounding, unless what reads it shows that nobody did.
+    for (site, reader) in [("scores", "probs"), ("probs", "context")] {
         let mut mistaken = candidate.clone();
         mistaken.get_mut(&tap(&format!("layers.1.{site}"))).unwrap().1[2 * 16 + 13] = 0.01;
+        let report = judged_as(Profile::F32, &reference, &mistaken);
+        assert_eq!(report.verdict, Verdict::Parity, "{site}");
+        assert!(report.warnings.iter().any(|w| w.contains("the buffer's own")), "{:?}", report.warnings);
+        mistaken.remove(&tap(&format!("layers.1.{reader}")));
         let report = judged_as(Profile::F32, &reference, &mistaken);
         let first = &report.taps[report.first.unwrap().index];
         assert_eq!(first.place.tap, tap(&format!("layers.1.{site}")));

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use firstdiff_compare::{Misfit, Operand, Pair, Place};
 use firstdiff_model::Model;
-use firstdiff_trace::{Dump, DumpError, QkRows, Rows, Site, Values};
+use firstdiff_trace::{Dump, DumpError, Entry, QkRows, Rows, Site, Values};
 use ndarray::ArrayD;
 
 /// A candidate's dump, read as the model would have written it.
@@ -19,6 +19,10 @@ pub(crate) struct Recorded<'a> {
     pub(crate) qk_rows: QkRows,
     /// Whether tensors of heads hold them first, \[H,T,d\], where the shape leaves that open.
     pub(crate) heads_first: bool,
+    /// Whether shapes list the axes in the other direction, as ggml does: fastest first.
+    pub(crate) backwards: bool,
+    /// Whether contexts, whose heads are split or flat, hold them first.
+    pub(crate) context_first: bool,
 }
 
 /// Why a tensor cannot be used.
@@ -110,26 +114,59 @@ impl Recorded<'_> {
     /// The elements in the order of `shape`, or of its rows `rows`.
     fn laid_out(&self, place: Place, shape: &[usize], rows: Option<&Rows>) -> Result<Vec<f64>, Unusable> {
         let entry = self.dump.find(place.tap, place.step).ok_or(Unusable::Absent)?;
-        if self.heads_first
-            && rows.is_none()
-            && has_heads(place.tap.site)
-            && entry.shape == shape
-            && shape[0] == shape[1]
-        {
-            return Ok(heads_second(&self.dump.read(entry)?.values(), shape));
-        }
         let tensor = self.dump.read(entry)?;
         let values = tensor.values();
+        if self.heads_first && rows.is_none() && leaves_heads_open(entry, shape) {
+            return Ok(heads_second(&values, shape));
+        }
+        let dims = &self.model.plan.dims;
+        if self.context_first && rows.is_none() && leaves_context_open(entry, dims.heads) {
+            return Ok(heads_second(&values, &[shape[0], dims.heads, dims.head_dim]));
+        }
+        if let Some(cut) = without_padding(place.tap.site, &values, &entry.shape, shape).filter(|_| rows.is_none()) {
+            return Ok(cut);
+        }
         // Compare's own eye for layouts: a reference of that shape, of which nothing but the shape is looked at.
         let blank = Values::F64(Cow::Owned(vec![0.0; shape.iter().product()]));
         let reference = Operand { values: &blank, shape, rows: None };
-        let candidate = Operand { values: &values, shape: &entry.shape, rows: None };
+        let held = if self.backwards && is_backwards(entry, shape) { shape } else { &entry.shape };
+        let candidate = Operand { values: &values, shape: held, rows: None };
         let pair = Pair::new(place.tap.site, &reference, &candidate, rows).map_err(|misfit| match misfit {
             Misfit::Shapes(reason) => Unusable::Misfit(reason.replace("the reference's", "the model's")),
             Misfit::NoRows => Unusable::Partial,
         })?;
         Ok((0..pair.len()).map(|i| pair.candidate(i)).collect())
     }
+}
+
+/// Whether a tensor of heads may hold them first or second, by its shape.
+pub(crate) fn leaves_heads_open(entry: &Entry, shape: &[usize]) -> bool {
+    let flat = entry.shape.len() == 1 && entry.shape[0] == shape.iter().product::<usize>();
+    has_heads(entry.tap.site) && shape.len() == 3 && (flat || (entry.shape == shape && shape[0] == shape[1]))
+}
+
+/// Whether a context may hold its heads first: flat, or as \[H,T,d\].
+pub(crate) fn leaves_context_open(entry: &Entry, heads: usize) -> bool {
+    entry.tap.site == Site::Context && (entry.shape.len() == 1 || (entry.shape.len() == 3 && entry.shape[0] == heads))
+}
+
+/// Whether a shape is the model's, listed from the other end, and not the same so.
+pub(crate) fn is_backwards(entry: &Entry, shape: &[usize]) -> bool {
+    entry.shape != shape && entry.shape.iter().rev().eq(shape)
+}
+
+/// The elements of the keys there are, of a tensor with a longer axis of them.
+fn without_padding(site: Site, values: &Values<'_>, held: &[usize], shape: &[usize]) -> Option<Vec<f64>> {
+    let ([heads, rows, keys], [h, t, longer]) = (shape, held) else { return None };
+    if site.axes().last() != Some(&'S') || (heads, rows) != (h, t) || longer <= keys {
+        return None;
+    }
+    Some(
+        (0..heads * rows)
+            .flat_map(|row| (0..*keys).map(move |key| row * longer + key))
+            .map(|i| values.get(i))
+            .collect(),
+    )
 }
 
 /// Whether a tap is of positions, heads, and elements of a head.

@@ -165,6 +165,8 @@ impl<'a> Run<'a> {
             rows: options.rows.clone(),
             qk_rows: dump.meta().qk_rows.unwrap_or(model.qk_rows),
             heads_first: false,
+            backwards: false,
+            context_first: false,
         };
         let (memo, wide) = (HashMap::new(), HashMap::new());
         Run {

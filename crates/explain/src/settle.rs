@@ -1,27 +1,39 @@
 //! In which layout did the candidate record? The order of Q's and K's rows, and of axes, where neither the dump nor a shape says.
 
+use firstdiff_compare::Place;
 use firstdiff_model::Step;
-use firstdiff_trace::{QkRows, Site};
+use firstdiff_trace::{Entry, QkRows, Site};
 
-use crate::recorded::turned;
+use crate::recorded::{is_backwards, leaves_context_open, leaves_heads_open, turned};
 use crate::replay::{Done, Run};
 
 impl Run<'_> {
     /// Finds the order of the rows of Q and K where the dump does not say, and the order of axes where the shape does not: those in which
     /// more of the first layers' taps come out. Gives what was not as the model has it.
     pub(crate) fn settle_layout(&mut self, declared: Option<QkRows>) -> Done<Vec<String>> {
-        let (own, dims) = (self.recorded.model.qk_rows, self.recorded.model.plan.dims);
-        let tokens = self.recorded.tokens.first().map_or(0, Vec::len);
-        let square = tokens > 1 && (tokens == dims.heads || tokens == dims.kv_heads);
+        let own = self.recorded.model.qk_rows;
+        let shape = |e: &&Entry| self.recorded.shape(Place { tap: e.tap, step: 0 });
+        let prefill = || self.recorded.dump.entries().iter().filter(|e| e.step == 0);
+        let open = prefill().any(|e| leaves_heads_open(e, &shape(&e)));
+        let listed_backwards = prefill().any(|e| is_backwards(e, &shape(&e)));
         let orders = declared.map_or(vec![own, own.other()], |order| vec![order]);
-        let ways = orders.iter().flat_map(|&order| [(order, false), (order, true)]).filter(|way| square || !way.1);
+        let firsts = if open { vec![false, true] } else { vec![false] };
+        let directions = if listed_backwards { vec![false, true] } else { vec![false] };
+        let ways = directions.iter().flat_map(|&backwards| {
+            let firsts = firsts.clone();
+            orders.iter().flat_map(move |&order| firsts.clone().into_iter().map(move |first| (order, first, backwards)))
+        });
         // A rotation alone cannot tell: the other pairing looks like the other order. What is made by a matrix can.
-        let made = |s: &&Step| turned(s.tap.site) || s.tap.site == Site::V;
+        let made = |s: &&Step| {
+            turned(s.tap.site) || s.tap.site == Site::V || (listed_backwards && s.tap.site.axes().len() == 2)
+        };
         let by_matrix = |s: &&Step| made(s) && !self.stretch(s, 0).0.iter().any(|tap| turned(tap.site));
         let steps: Vec<&Step> = self.recorded.model.plan.steps.iter().filter(by_matrix).take(6).collect();
-        let mut best = (None, (orders[0], false));
+        let mut best = (None, (orders[0], false, false));
         for way in ways {
-            (self.recorded.qk_rows, self.recorded.heads_first) = way;
+            (self.recorded.qk_rows, self.recorded.heads_first, self.recorded.backwards) = way;
+            self.memo.clear();
+            self.wide.clear();
             let mut right = 0;
             for step in &steps {
                 right += usize::from(self.judge(step, 0)?.report.status.agrees());
@@ -30,13 +42,38 @@ impl Run<'_> {
                 best = (Some(right), way);
             }
         }
-        (self.recorded.qk_rows, self.recorded.heads_first) = best.1;
+        (self.recorded.qk_rows, self.recorded.heads_first, self.recorded.backwards) = best.1;
         self.memo.clear();
         self.wide.clear();
+        let context = self.settle_context()?;
         let order = (declared.is_none() && best.1.0 != own).then_some(
             "the rows of Q and K come in the other RoPE order than in the weights: it was undone; say 'qk_rows' in dump.json",
         );
         let axes = best.1.1.then_some("q, k and v come heads first, as [H,T,d]: read so");
-        Ok(order.into_iter().chain(axes).map(str::to_owned).collect())
+        let listed = best.1.2.then_some("shapes list the axes fastest first, as ggml does: read so");
+        Ok(order.into_iter().chain(axes).chain(listed).chain(context).map(str::to_owned).collect())
+    }
+
+    /// Whether contexts hold their heads first: where more of them, and of what is made of them, comes out so.
+    fn settle_context(&mut self) -> Done<Option<&'static str>> {
+        let heads = self.recorded.model.plan.dims.heads;
+        if !self.recorded.dump.entries().iter().any(|e| leaves_context_open(e, heads)) {
+            return Ok(None);
+        }
+        let around = |s: &&Step| matches!(s.tap.site, Site::Context | Site::AttnOut);
+        let steps: Vec<&Step> = self.recorded.model.plan.steps.iter().filter(around).take(4).collect();
+        let mut right = [0, 0];
+        for first in [false, true] {
+            self.recorded.context_first = first;
+            self.memo.clear();
+            self.wide.clear();
+            for step in &steps {
+                right[usize::from(first)] += usize::from(self.judge(step, 0)?.report.status.agrees());
+            }
+        }
+        self.recorded.context_first = right[1] > right[0];
+        self.memo.clear();
+        self.wide.clear();
+        Ok(self.recorded.context_first.then_some("contexts come heads first, as [H,T,d]: read so"))
     }
 }
