@@ -95,9 +95,10 @@ impl Known<'_> {
             let taps = end.into_iter().chain([logits]).collect();
             return Some((Question { taps, steps, rows: LAST }, "whether the head agrees too"));
         }
-        let end = end.unwrap_or(logits);
-        if !self.evidence.holds(Place { step: 0, tap: end }, None) {
-            return Some((Question { taps: vec![end], steps, rows: ALL }, "whether all positions agree"));
+        // Parity is claimed of what was seen: the head reads every position by itself, so that all of its output is looked at.
+        let whole: Vec<Tap> = end.into_iter().chain([logits].into_iter().filter(|&tap| can(tap))).collect();
+        if whole.iter().any(|&tap| !self.evidence.holds(Place { step: 0, tap }, None)) {
+            return Some((Question { taps: whole, steps, rows: ALL }, "whether all positions agree"));
         }
         None
     }
