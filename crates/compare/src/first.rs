@@ -426,6 +426,9 @@ impl Run<'_> {
     fn nameless(&self) -> Option<String> {
         let [reference, candidate] =
             self.laid().map_or([self.reference, self.candidate], |l| l.runs.each_ref().map(|r| &**r));
+        if candidate.is_of_known_names() {
+            return None;
+        }
         let missing: BTreeSet<usize> = reference
             .entries()
             .iter()

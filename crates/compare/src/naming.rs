@@ -121,7 +121,7 @@ pub fn propose(
         let Ok(tensor) = candidate.read_unnamed(name) else { continue };
         let allowed = |tap: Tap| ROOM * allowed_nmse(profile, tap, Extent { layers, positions }, [tensor.dtype(); 2]);
         match best(&tensor, &prints, allowed) {
-            Some((place, nmse, next)) => matches.push(Match { name: name.clone(), place, nmse, next }),
+            Some((place, nmse, next)) => matches.push(Match { name: plain(name, place.step), place, nmse, next }),
             None => rest.push((name.clone(), tensor.shape().iter().product::<usize>())),
         }
     }
@@ -130,7 +130,8 @@ pub fn propose(
     matches.iter().for_each(|m: &Match| *claims.entry(m.place).or_default() += 1);
     let (matches, twice): (Vec<Match>, Vec<Match>) = matches.into_iter().partition(|m| claims[&m.place] == 1);
     let mut naming = Naming { proposals: rules(&matches, candidate.unnamed()), unknown: Vec::new() };
-    let covered = |name: &str| naming.proposals.iter().any(|p| layer_in(&p.name, name).is_some());
+    let bare = |name: &str| name.rsplit_once(".step").map_or(name, |(bare, _)| bare).to_owned();
+    let covered = |name: &str| naming.proposals.iter().any(|p| layer_in(&p.name, &bare(name)).is_some());
     let rest: Vec<(String, usize)> = rest.into_iter().filter(|(name, _)| !covered(name)).collect();
     let taken: BTreeSet<Place> = matches.iter().map(|m| m.place).collect();
     let open: Vec<&Entry> = free.into_iter().filter(|e| !taken.contains(&place(e))).collect();
@@ -139,6 +140,12 @@ pub fn propose(
     naming.unknown = unknown.into_iter().chain(twice.into_iter().map(|m| m.name)).collect();
     naming.unknown.sort();
     Ok(naming)
+}
+
+/// A name without the ending that says its step, where it says the right one.
+fn plain(name: &str, step: u32) -> String {
+    let ending = format!(".step{step}");
+    name.strip_suffix(&ending).filter(|_| step > 0).unwrap_or(name).to_owned()
 }
 
 /// The tap that comes next, and how near it comes.
@@ -172,16 +179,18 @@ fn rules(matches: &[Match], all: &[String]) -> Vec<Proposal> {
             let templates = templates(&m.name, m.place.tap.layer?);
             templates.into_iter().find(|t| of_site.iter().all(|o| layer_in(t, &o.name) == o.place.tap.layer))
         });
+        // A name that had its step at its end gives it to its tap.
+        let told = |name: &str| all.iter().any(|full| *full == format!("{name}.step{step}"));
+        let place = |name: &str, tap: &str| stored_name(tap, if told(name) { 0 } else { *step });
         match template {
             Some(name) => {
-                let bearers = all.iter().filter(|other| layer_in(&name, other).is_some()).count();
-                let tap = stored_name(&format!("layers.{{N}}.{}", site.name()), *step);
+                let bearers = all.iter().filter(|other| layer_in(&name, &plain(other, *step)).is_some()).count();
+                let tap = place(&of_site[0].name, &format!("layers.{{N}}.{}", site.name()));
                 proposals.push(proposal(name, tap, of_site, bearers));
             }
-            None => proposals.extend(of_site.iter().map(|m| {
-                let tap = stored_name(&m.place.tap.to_string(), *step);
-                proposal(m.name.clone(), tap, &[m], 1)
-            })),
+            None => proposals.extend(
+                of_site.iter().map(|m| proposal(m.name.clone(), place(&m.name, &m.place.tap.to_string()), &[m], 1)),
+            ),
         }
     }
     proposals

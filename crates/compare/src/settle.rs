@@ -24,14 +24,15 @@ impl Run<'_> {
                     says => {
                         let plain = match says {
                             Says::Wrong => as_it_stands(&found[index]),
-                            _ => Found::Unchecked(format!(
-                                "it agrees if {stored}, and nothing that follows can confirm it"
-                            )),
+                            _ => cannot_tell(&stored),
                         };
                         unsettled.push((index, stored, std::mem::replace(&mut found[index], plain)));
                     }
                 },
                 _ if self.confirmed(found, index) => {}
+                _ if self.is_read_from_afar(found, index) && !self.orders_are_told() => {
+                    found[index] = cannot_tell(&layout);
+                }
                 _ => found[index] = as_it_stands(&found[index]),
             }
         }
@@ -56,7 +57,8 @@ impl Run<'_> {
         stored: &Stored,
     ) -> Result<Says, DumpError> {
         if stored.rows().is_some() && !self.confirmed(found, index) {
-            return Ok(Says::Wrong);
+            let open = self.is_read_from_afar(found, index) && !self.orders_are_told();
+            return Ok(if open { Says::Nothing } else { Says::Wrong });
         }
         let (after, _) = self.graph.nearest_after(index, |i| before[i].is_some() || found[i].is_judged());
         let mut says = if after.is_empty() { Says::Wrong } else { Says::Nothing };
@@ -72,6 +74,7 @@ impl Run<'_> {
                 },
                 Some(_) => Says::Right,
                 None if self.otherwise_wrong(before, found, i, index) => Says::Nothing,
+                None if !self.graph.reads(i).contains(&index) && !self.says_its_shape(index) => Says::Nothing,
                 None => self.off_but_nearer(i, stored)?,
             };
             says = says.max(here);
@@ -79,6 +82,12 @@ impl Run<'_> {
         // Rows are looked up whole: no mistake makes another order of axes of an embedding.
         let looked_up = self.graph.places()[index].tap.site == Site::H0 && !after.is_empty();
         Ok(if looked_up && says == Says::Wrong { Says::Nothing } else { says })
+    }
+
+    /// Whether nothing that reads a tap at once was compared: what differs further on may have a cause of its own.
+    fn is_read_from_afar(&self, found: &[Found], index: usize) -> bool {
+        let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
+        !after.is_empty() && !after.iter().any(|&i| self.graph.reads(i).contains(&index))
     }
 
     /// Whether something else that an operation reads agrees in no layout: then that it differs says nothing.
@@ -209,6 +218,17 @@ impl Run<'_> {
         !rotated || matches!(&found[index], Found::Judged(theirs) if theirs.layout.rows() == layout.rows())
     }
 
+    /// Whether the candidate's tensor has the very shape of the reference's: then it says itself in which order its values are.
+    fn says_its_shape(&self, index: usize) -> bool {
+        let (left, right) = self.both(self.graph.places()[index]);
+        left.zip(right).is_some_and(|(left, right)| left.shape == right.shape)
+    }
+
+    /// Whether both dumps say in which order the rows of Q and K are: then another one is a mistake.
+    fn orders_are_told(&self) -> bool {
+        [self.reference, self.candidate].iter().all(|dump| dump.meta().qk_rows.is_some())
+    }
+
     /// The candidate's order of the rows of Q and K, where the two dumps declare different ones.
     fn declared(&self) -> Option<QkRows> {
         let (ours, theirs) = (self.reference.meta().qk_rows?, self.candidate.meta().qk_rows?);
@@ -242,6 +262,11 @@ fn agreeing_layout(found: &Found) -> Option<&Layout> {
         Found::Judged(judged) if judged.judgement.outcome.agrees() => Some(&judged.layout),
         _ => None,
     }
+}
+
+/// A tap that agrees in a layout of which nobody can say whether it is the dump's.
+fn cannot_tell(layout: &impl std::fmt::Display) -> Found {
+    Found::Unchecked(format!("it agrees if {layout}, and nothing that follows can confirm it"))
 }
 
 /// A tap as it is without the layout that nothing confirmed.

@@ -153,6 +153,7 @@ pub struct Dump {
     pub(crate) loose: Vec<Found>,
     pub(crate) archive: Option<Archive>,
     pub(crate) notes: Vec<String>,
+    pub(crate) of_known_names: bool,
     pub(crate) ranks: Option<Ranks>,
 }
 
@@ -198,6 +199,7 @@ impl Dump {
             loose: Vec::new(),
             archive: None,
             notes: Vec::new(),
+            of_known_names: false,
             ranks: None,
         }
     }
@@ -311,6 +313,11 @@ impl Dump {
     /// What was known of `tap` in `step` in part, where it was.
     pub fn find_part(&self, tap: Tap, step: u32) -> Option<&Partial> {
         self.parts.iter().find(|part| (part.tap, part.step) == (tap, step))
+    }
+
+    /// Whether names were read as a known producer has them, who names much that is no tap.
+    pub fn is_of_known_names(&self) -> bool {
+        self.of_known_names
     }
 
     /// What had to be assumed to read the files: element types, names.

@@ -316,6 +316,7 @@ fn assemble(
         let Some((_, found)) = claims.into_iter().next() else { continue };
         dump.take(tap, step, found)?;
     }
+    dump.of_known_names = whose.keys().any(|table| *table != names::OWN);
     dump.notes.extend(whose.into_iter().filter(|(table, _)| *table != names::OWN).map(|(table, count)| {
         let word = if count == 1 { "name is" } else { "names are" };
         format!("{count} {word} read as {table} has them")
