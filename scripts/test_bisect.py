@@ -54,11 +54,11 @@ FAULTS = {
     "decode-position every": ("layers.0.q_rope", 1),
     "second-step 4": ("layers.4.ffn_out", 2),
 }
-# Wrong in early positions alone: the search goes by later ones, and has to step back one layer.
-DEAR = {"first-rows 8": 1.5}
+# What takes more than the 1 % of a full dump: parity, which is claimed of the whole of the logits; and what is wrong in early positions
+# alone, as the search goes by later ones and has to step back one layer.
+DEAR = {"none": 5.0, "first-rows 8": 1.5}
 # CI runs these.
-USUAL = ["none", "embedding", "rope-pairs every", "bias-k 17", "mask 6", "scale 11", "gelu 3", "first-rows 8", "residual 21", "final-norm",
-         "head", "cache 15", "second-step 4"]
+USUAL = ["none", "rope-pairs every", "bias-k 17", "mask 6", "gelu 3", "first-rows 8", "head", "cache 15", "second-step 4"]
 FAILED = []
 
 
