@@ -382,11 +382,21 @@ impl Walk<'_> {
         const MOST: usize = 16;
         let known = again.iter().filter(|c| self.accepted.iter().any(|old| old.key() == c.key)).take(MOST);
         for candidate in known {
-            let new =
-                candidate.edits.iter().filter(|e| !self.accepted.iter().any(|o| o.tap == e.tap && o.key() == e.key()));
-            let more: Vec<Edit> = self.accepted.iter().chain(new).cloned().collect();
-            if let Some(reproduction) = (Search { accepted: &more, ..*search }).already(target) {
-                return Some(Found { base: search.bare(target), reproduced: vec![reproduction], ..Found::default() });
+            let made = |old: &Edit| candidate.edits.iter().any(|e| e.tap == old.tap && e.key() == old.key());
+            let elsewhere = |old: &Edit| !candidate.edits.iter().any(|e| e.tap == old.tap);
+            let known = |e: &Edit| self.accepted.iter().any(|old| old.tap == e.tap && old.key() == e.key());
+            let new: Vec<&Edit> = candidate.edits.iter().filter(|e| !known(e)).collect();
+            // In the place of what was accepted at the same steps, else beside it.
+            let instead: Vec<&Edit> = self.accepted.iter().filter(|old| made(old) || elsewhere(old)).collect();
+            for before in [instead, self.accepted.iter().collect()] {
+                let more: Vec<Edit> = before.into_iter().chain(new.iter().copied()).cloned().collect();
+                if let Some(reproduction) = (Search { accepted: &more, ..*search }).already(target) {
+                    return Some(Found {
+                        base: search.bare(target),
+                        reproduced: vec![reproduction],
+                        ..Found::default()
+                    });
+                }
             }
         }
         None
