@@ -432,18 +432,7 @@ pub fn dump(args: &DumpArgs) -> Result<usize> {
     if !model.plan.steps.iter().any(|s| s.tap.matches(&args.taps)) {
         bail!("--taps {}: no tap of this model matches", args.taps);
     }
-    // Everything goes to a folder of another name first: a run that fails leaves nothing behind.
-    let mut temporary = args.output.clone().into_os_string();
-    temporary.push(format!(".{}.tmp", std::process::id()));
-    let temporary = PathBuf::from(temporary);
-    let written = write_dump(args, &model, profile, &temporary).and_then(|count| {
-        std::fs::rename(&temporary, &args.output).with_context(|| args.output.display().to_string())?;
-        Ok(count)
-    });
-    if written.is_err() {
-        let _ = std::fs::remove_dir_all(&temporary);
-    }
-    written
+    crate::json::write_whole_folder(&args.output, |folder| write_dump(args, &model, profile, folder))
 }
 
 pub(crate) fn write_dump(

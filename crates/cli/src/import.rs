@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use firstdiff_trace::{Dump, Entry, Names, Reading, Recorder, Rows, Values};
 use ndarray::{ArrayViewD, IxDyn};
@@ -74,15 +74,7 @@ pub(crate) fn run(args: ImportArgs) -> Result<u8> {
         bail!("{}: {}", args.source.display(), parts.unwrap_or(none));
     }
     let like = args.like.as_ref().map(Dump::open).transpose()?;
-    let mut temporary = args.output.clone().into_os_string();
-    temporary.push(format!(".{}.tmp", std::process::id()));
-    let temporary = PathBuf::from(temporary);
-    let written = write(&args, &dump, like.as_ref(), &temporary)
-        .and_then(|()| std::fs::rename(&temporary, &args.output).with_context(|| args.output.display().to_string()));
-    if written.is_err() {
-        let _ = std::fs::remove_dir_all(&temporary);
-    }
-    written?;
+    crate::json::write_whole_folder(&args.output, |folder| write(&args, &dump, like.as_ref(), folder))?;
     let parts: Vec<String> = dump.parts().iter().map(|part| part.tap.to_string()).collect();
     if let Some(path) = &args.json {
         let taps: Vec<String> = dump.entries().iter().map(|e| e.tap.to_string()).collect();

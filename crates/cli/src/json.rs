@@ -124,6 +124,21 @@ pub fn write(path: &Path, value: &Value) -> Result<()> {
     write_whole(path, &text)
 }
 
+/// Has a folder written under another name, and renames it: what fails leaves nothing behind.
+pub(crate) fn write_whole_folder<T>(path: &Path, write: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    let temporary = std::path::PathBuf::from(temporary);
+    let written = write(&temporary).and_then(|written| {
+        std::fs::rename(&temporary, path).with_context(|| path.display().to_string())?;
+        Ok(written)
+    });
+    if written.is_err() {
+        let _ = std::fs::remove_dir_all(&temporary);
+    }
+    written
+}
+
 /// Writes a text file under a temporary name and renames it.
 pub(crate) fn write_whole(path: &Path, text: &str) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();

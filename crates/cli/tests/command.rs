@@ -1,26 +1,13 @@
 //! Does the command answer as its contract says? Exit codes, one-line errors, JSON keys, and the screens a person reads.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
-}
-
-fn firstdiff(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_firstdiff")).args(args).current_dir(fixtures()).output().unwrap()
-}
-
-fn screen(args: &[&str]) -> String {
-    String::from_utf8(firstdiff(args).stdout).unwrap()
-}
-
-fn json(args: &[&str]) -> Value {
-    serde_json::from_slice(&firstdiff(&[args, &["--json", "-"]].concat()).stdout).unwrap()
-}
+mod common;
+use common::{firstdiff, fixtures, json, screen};
 
 /// Exit code 2, nothing on standard output, and one line that holds every word.
 #[track_caller]

@@ -1,31 +1,15 @@
 //! Are runs that took the tokens in other chunks laid together on the command line, and said in terms of positions, prefill and decode?
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
 
-use serde_json::Value;
+mod common;
+use common::{firstdiff, json, screen};
 
 const GOLDEN: &str = "golden/llama-torch";
 const MODEL: &str = "models/llama";
 /// The golden dump's own: eleven at once, three one by one.
 const TOKENS: &str = "1,17,42,99,3,150,77,17,128,64,5,23,108,61";
-
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
-}
-
-fn firstdiff(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_firstdiff")).args(args).current_dir(fixtures()).output().unwrap()
-}
-
-fn screen(args: &[&str]) -> String {
-    String::from_utf8(firstdiff(args).stdout).unwrap()
-}
-
-fn json(args: &[&str]) -> Value {
-    serde_json::from_slice(&firstdiff(&[args, &["--json", "-"]].concat()).stdout).unwrap()
-}
 
 /// Our own run of the golden tokens, the first `prefill` of them at once.
 fn dump(folder: &Path, prefill: usize) -> String {

@@ -259,8 +259,7 @@ impl Run<'_> {
         if self.options.only.is_none() {
             taps.extend(self.strangers(&known));
         }
-        let runs = self.laid().map_or([self.reference, self.candidate], |laid| laid.runs.each_ref().map(|run| &**run));
-        let unnamed: Vec<String> = runs.iter().flat_map(|run| run.unnamed()).cloned().collect();
+        let unnamed: Vec<String> = self.recorded().iter().flat_map(|run| run.unnamed()).cloned().collect();
         let verdict = self.verdict(&found, &taps, first.is_some());
         warnings.extend(self.amplified(&found));
         warnings.extend(undone_orders(&found));
@@ -280,6 +279,11 @@ impl Run<'_> {
 
     pub(crate) fn laid(&self) -> Option<&Laid> {
         self.options.laid.as_deref()
+    }
+
+    /// The two dumps as they were recorded.
+    fn recorded(&self) -> [&Dump; 2] {
+        self.laid().map_or([self.reference, self.candidate], |laid| laid.runs.each_ref().map(|run| &**run))
     }
 
     fn statuses(&self, found: &[Found]) -> Vec<Option<Status>> {
@@ -424,8 +428,7 @@ impl Run<'_> {
     /// Tensors of the candidate whose names nobody knows, and which by their size may be taps that were not compared: an engine that is wrong
     /// from one of these on would pass.
     fn nameless(&self) -> Option<String> {
-        let [reference, candidate] =
-            self.laid().map_or([self.reference, self.candidate], |l| l.runs.each_ref().map(|r| &**r));
+        let [reference, candidate] = self.recorded();
         if candidate.is_of_known_names() {
             return None;
         }

@@ -92,7 +92,7 @@ impl Search<'_, '_> {
         if !target.is_stretch() {
             all.extend(self.fitted(target));
         }
-        let has = |edit: &Edit| self.accepted.iter().any(|old| old.tap == edit.tap && old.key() == edit.key());
+        let has = |edit: &Edit| self.accepted.iter().any(|old| old.is_made_as(edit));
         let only = &self.effort.only;
         all.retain(|edit| !has(edit) && (only.is_empty() || only.iter().any(|id| id == edit.id)));
         if target.is_stretch() { grouped(all, target) } else { all.into_iter().map(single).collect() }

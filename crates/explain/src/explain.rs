@@ -219,7 +219,7 @@ impl Walk<'_> {
             Some(best) => {
                 self.accepted = self.uncontradicted(&search, &target, best);
                 for edit in best.mistakes.iter().flat_map(|m| &m.edits) {
-                    if !self.accepted.iter().any(|old| old.tap == edit.tap && old.key() == edit.key()) {
+                    if !self.accepted.iter().any(|old| old.is_made_as(edit)) {
                         self.accepted.push(edit.clone());
                     }
                 }
@@ -234,9 +234,7 @@ impl Walk<'_> {
     /// What was accepted before, without other mistakes at the same steps that `best` does not need: an earlier place could not tell it from them.
     fn uncontradicted(&self, search: &Search<'_, '_>, target: &Target<'_>, best: &Reproduction) -> Vec<Edit> {
         let edits: Vec<&Edit> = best.mistakes.iter().flat_map(|m| &m.edits).collect();
-        let other = |old: &Edit| {
-            edits.iter().any(|e| e.tap == old.tap) && !edits.iter().any(|e| e.tap == old.tap && e.key() == old.key())
-        };
+        let other = |old: &Edit| edits.iter().any(|e| e.tap == old.tap) && !edits.iter().any(|e| e.is_made_as(old));
         let rest: Vec<Edit> = self.accepted.iter().filter(|old| !other(old)).cloned().collect();
         if rest.len() == self.accepted.len() {
             return rest;
@@ -251,7 +249,7 @@ impl Walk<'_> {
     /// Decode steps that were explained by what later ones spoke against are explained again, by what stands in the end.
     fn settle_steps(&mut self, run: &Run<'_>, shared: &Shared, model: &Model) -> Result<(), ReplayError> {
         let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
-        let stands = |edit: &Edit| self.accepted.iter().any(|known| known.tap == edit.tap && known.key() == edit.key());
+        let stands = |edit: &Edit| self.accepted.iter().any(|known| known.is_made_as(edit));
         for explained in self.places.iter_mut().filter(|e| e.place.step > 0) {
             let Some(best) = explained.found.reproduced.first() else { continue };
             let Some(step) = model.plan.step(explained.place.tap) else { continue };
@@ -374,17 +372,15 @@ impl Walk<'_> {
         }
         search.run(target, all, &tell)
     }
-}
 
-impl Walk<'_> {
     /// A mistake that was proved elsewhere, made here too, where that leaves nothing that replay would call wrong.
     fn once_more(&self, search: &Search<'_, '_>, target: &Target<'_>, again: &[Candidate]) -> Option<Found> {
         const MOST: usize = 16;
         let known = again.iter().filter(|c| self.accepted.iter().any(|old| old.key() == c.key)).take(MOST);
         for candidate in known {
-            let made = |old: &Edit| candidate.edits.iter().any(|e| e.tap == old.tap && e.key() == old.key());
+            let made = |old: &Edit| candidate.edits.iter().any(|e| e.is_made_as(old));
             let elsewhere = |old: &Edit| !candidate.edits.iter().any(|e| e.tap == old.tap);
-            let known = |e: &Edit| self.accepted.iter().any(|old| old.tap == e.tap && old.key() == e.key());
+            let known = |e: &Edit| self.accepted.iter().any(|old| old.is_made_as(e));
             let new: Vec<&Edit> = candidate.edits.iter().filter(|e| !known(e)).collect();
             // In the place of what was accepted at the same steps, else beside it.
             let instead: Vec<&Edit> = self.accepted.iter().filter(|old| made(old) || elsewhere(old)).collect();

@@ -103,7 +103,7 @@ impl Search<'_, '_> {
         edits: &[&'s Edit],
         profile: Profile,
     ) -> Imitation<'s, 's> {
-        let before = self.accepted.iter().filter(|old| !edits.iter().any(|e| e.tap == old.tap && e.key() == old.key()));
+        let before = self.accepted.iter().filter(|old| !edits.iter().any(|e| e.is_made_as(old)));
         let all = edits.iter().copied().chain(before);
         Imitation::new(self.recorded(), profile, self.shared, all, target.place, target.cut).beginning(target.from_step)
     }

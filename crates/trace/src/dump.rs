@@ -324,13 +324,6 @@ impl Dump {
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
-
-    /// The dump with `edit` made to what it says of itself.
-    #[must_use]
-    pub fn described(mut self, edit: impl FnOnce(&mut Meta)) -> Dump {
-        edit(&mut self.meta);
-        self
-    }
 }
 
 pub(crate) fn io_error(path: &Path, source: io::Error) -> DumpError {

@@ -127,6 +127,11 @@ impl Edit {
         let params: Vec<String> = params.map(|(name, value)| format!("{name}={value}")).collect();
         format!("{} {}", self.id, params.join(","))
     }
+
+    /// Whether it is the same mistake, made in the same step.
+    pub(crate) fn is_made_as(&self, other: &Edit) -> bool {
+        self.tap == other.tap && self.key() == other.key()
+    }
 }
 
 /// A step at the time it is carried out.
