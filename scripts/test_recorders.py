@@ -368,6 +368,8 @@ def test_torch(work, judge):
         exact = sum(t["status"] == "exact" for t in report["taps"])
         check(report["verdict"] == "parity" and exact == len(report["taps"]),
               f"{name} {dtype}: {exact} of {len(report['taps'])} taps as dump_torch.py's, to the bit")
+        ours, due = ({(t["tap"], t["step"]): t["shape"] for t in json.loads((d / "dump.json").read_text())["taps"]} for d in (out, reference))
+        check(ours == due, f"{name} {dtype}: in its shapes{[key for key in due if ours.get(key) != due[key]] or ''}")
         judge.replay(f"{name} {dtype}", MODELS / name, out)
     judge.parity("llama f32", GOLDEN / "llama-torch", work / "torch-llama-f32")
     out = work / "torch-sdpa"

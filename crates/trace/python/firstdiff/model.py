@@ -162,9 +162,9 @@ class Watching:
             """query [1,H,T,d] and key [1,K,S,d] after RoPE, mask [1,1,T,>=S] or None."""
             out = own(module, query, key, value, mask, *args, **options)
             if any(module is m for m in attentions):
-                at, T = f"layers.{module.layer_idx}", query.shape[2]
-                self.write(f"{at}.q_rope", query[0].transpose(0, 1))
-                self.write(f"{at}.k_rope", key[0, :, -T:].transpose(0, 1))
+                at, T, write = f"layers.{module.layer_idx}", query.shape[2], self.recording.write  # shapes are known here
+                write(f"{at}.q_rope", query[0].transpose(0, 1))
+                write(f"{at}.k_rope", key[0, :, -T:].transpose(0, 1))
                 if out[1] is not None:  # a fused function keeps its probabilities to itself
                     self.write_scores(at, query, key, mask, options.get("scaling"), out[1])
             return out
@@ -174,9 +174,10 @@ class Watching:
     def write_scores(self, at, query, key, mask, scale, probs):
         """probs as the model has them; qk and scores computed once more, and kept only if the model's probs follow from them."""
         torch = sys.modules["torch"]
+        write = self.recording.write
         qk = query @ key.repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(2, 3)
-        self.write(f"{at}.qk", qk[0])
-        self.write(f"{at}.probs", probs[0])
+        write(f"{at}.qk", qk[0])
+        write(f"{at}.probs", probs[0])
         if scale is None:
             return
         scores = qk * scale
@@ -184,7 +185,7 @@ class Watching:
             hidden = ~mask if mask.dtype == torch.bool else mask != 0
             scores = scores.masked_fill(hidden[..., :key.shape[2]], float("-inf"))
         if torch.allclose(torch.softmax(scores.float(), -1).to(probs.dtype), probs, atol=1e-6):
-            self.write(f"{at}.scores", scores[0])
+            write(f"{at}.scores", scores[0])
 
     # -- one tap --
 
