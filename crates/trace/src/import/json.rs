@@ -29,6 +29,14 @@ pub(super) fn read(path: &Path, name: &str) -> Result<Read, DumpError> {
     Ok(read)
 }
 
+/// The arrays in `text`, where that is JSON under another name.
+pub(super) fn within(text: &str, name: &str) -> Option<Read> {
+    let value = parse(text).ok()?;
+    let mut read = Read { tokens: token_ids(&value), ..Read::default() };
+    collect(&value, name, true, &mut read.items);
+    (!read.items.is_empty()).then_some(read)
+}
+
 /// JSON as Python writes it: with NaN and Infinity, which the standard does not know.
 pub(super) fn parse(text: &str) -> Result<Value, serde_json::Error> {
     serde_json::from_str(text).or_else(|error| {
