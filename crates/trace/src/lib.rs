@@ -6,6 +6,7 @@ mod archive;
 mod batch;
 mod dims;
 mod dump;
+mod folder;
 mod import;
 mod join;
 mod meta;
