@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::dump::{Dump, DumpError, Entry, Maker, Place, io_error, not_a_dump};
+use crate::element::DType;
 use crate::import;
 use crate::join::open_ranks;
 use crate::meta::{Meta, stored_name};
@@ -13,7 +14,6 @@ use crate::names::Names;
 use crate::open::{
     Findings, Found, Reading, assemble, declared, file_names, folded, foreign, npy, open_archive, read_meta,
 };
-use crate::tensor::DType;
 
 /// Opens the dump that a folder is.
 ///

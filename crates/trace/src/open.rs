@@ -7,13 +7,13 @@ use std::path::{Component, Path};
 
 use crate::archive::Archive;
 use crate::dump::{Dump, DumpError, Entry, Maker, Place, io_error, not_a_dump, open_file};
+use crate::element::DType;
 use crate::folder;
 use crate::import::{self, Item, Part, Partial, Printed};
 use crate::meta::{FORMAT, Meta, QkRows, Rows, TapMeta, split_stored_name, stored_name};
 use crate::names::{self, Names};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
 use crate::tap::Tap;
-use crate::tensor::DType;
 
 /// What a person tells about files that do not say it themselves.
 #[derive(Clone, Debug, Default)]
@@ -235,10 +235,11 @@ pub(crate) fn assemble(
     if let (None, Some([one])) = (&dump.meta.tokens, all.tokens.as_deref()) {
         dump.meta.tokens = Some(one.clone());
     }
+    let from_zero = all.found.iter().any(|found| names::of_layer(&found.name).is_some_and(|(layer, _)| layer == 0));
     let mut claims: BTreeMap<(u32, Tap), Vec<(Claim, Found)>> = BTreeMap::new();
     let mut whose: BTreeMap<&str, usize> = BTreeMap::new();
     for found in all.found {
-        let Some((tap, step, rank, table)) = meaning(&found, own) else {
+        let Some((tap, step, rank, table)) = meaning(&found, own, from_zero) else {
             dump.unnamed.push(stored_name(&found.name, found.step));
             dump.loose.push(found);
             continue;
@@ -273,8 +274,9 @@ pub(crate) fn assemble(
     Ok(dump)
 }
 
-/// The tap that a name means, its step, how sure the meaning is, and whose table says so.
-fn meaning(found: &Found, own: Option<&Names>) -> Option<(Tap, u32, usize, Option<&'static str>)> {
+/// The tap that a name means, its step, how sure the meaning is, and whose table says so. `layer 1 q` is of the second layer only where another name is
+/// of layer 0.
+fn meaning(found: &Found, own: Option<&Names>, from_zero: bool) -> Option<(Tap, u32, usize, Option<&'static str>)> {
     if let Some((tap, step)) = own.and_then(|names| names.find(&found.name)) {
         return Some((tap, step + found.step, 0, None));
     }
@@ -282,7 +284,9 @@ fn meaning(found: &Found, own: Option<&Names>) -> Option<(Tap, u32, usize, Optio
     if let Ok(tap) = name.parse::<Tap>() {
         return Some((tap, step + found.step, 1, None));
     }
-    let known = names::built_in(&found.name)?;
+    let of_layer =
+        || names::of_layer(&found.name).filter(|_| from_zero).map(|(n, inner)| format!("layers.{n}.{inner}"));
+    let known = names::built_in(&found.name).or_else(|| names::built_in(&of_layer()?))?;
     Some((known.tap, known.step + found.step, 2 + known.rank, Some(known.whose)))
 }
 

@@ -52,7 +52,8 @@ impl Wanted {
     /// first) where nobody said how many tokens there are.
     pub(crate) fn positions(&self, site: Site, shape: &[usize], tokens: Option<usize>) -> Option<(usize, Vec<usize>)> {
         let axis = site.position_axis();
-        let in_order = shape.len() == site.axes().len() && shape[0] != shape[1] && (shape.len() < 3 || tokens.is_some());
+        let in_order =
+            shape.len() == site.axes().len() && shape[0] != shape[1] && (shape.len() < 3 || tokens.is_some());
         let extent = *shape.get(axis).filter(|_| in_order)?;
         let mut kept = match &self.rows {
             Rows::Named(NamedRows::All) => return None,

@@ -9,8 +9,9 @@ use serde_json::{Map, Value};
 
 use super::{Item, Part, Read, bracket, raw, read_text};
 use crate::dump::{Dump, DumpError, not_a_dump};
+use crate::element::DType;
 use crate::meta::{NamedRows, Rows};
-use crate::tensor::{Bytes, DType, Layout, Tensor, byte_len};
+use crate::tensor::{Bytes, Layout, Tensor, byte_len};
 
 /// Reads a .json.
 ///

@@ -15,9 +15,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::dump::{DumpError, io_error, not_a_dump};
+use crate::element::DType;
 use crate::meta::{QkRows, Rows};
 use crate::tap::Tap;
-use crate::tensor::{DType, Tensor, Values};
+use crate::tensor::{Tensor, Values};
 
 pub(crate) use printed::Printed;
 pub(crate) use raw::open as open_raw;
