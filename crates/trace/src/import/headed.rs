@@ -5,6 +5,9 @@ use std::collections::HashMap;
 use super::{Item, Part, Read, text};
 use crate::names;
 
+/// Bytes: beyond this nothing is a name, and looking for one in lines of megabytes would take hours.
+const LONGEST: usize = 200;
+
 /// A heading and what stands under it.
 #[derive(Debug, Default)]
 struct Section {
@@ -101,7 +104,7 @@ fn cut(text: &str) -> (&str, bool) {
 
 /// The words that name what follows, and the numbers behind them on the same line.
 fn heading(line: &str) -> Option<(&str, &str)> {
-    let marks = line.match_indices([':', '=']).map(|(at, _)| line.split_at(at));
+    let marks = line.match_indices([':', '=']).take_while(|(at, _)| *at < LONGEST).map(|(at, _)| line.split_at(at));
     for (label, rest) in marks {
         let rest = rest[1..].trim();
         if has_a_word(label) && (rest.is_empty() || opens_brackets(rest) || several(rest)) {
