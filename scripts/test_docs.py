@@ -7,6 +7,7 @@ Each page runs in a copy of this repository of its own, in a temporary folder. A
 
     <!-- run -->           its commands run, and end with exit code 0
     <!-- run: exit 1 -->   its one command ends with this exit code
+    <!-- run: exit 1, says rope-theta -->   and prints this
     <!-- run: candle -->   needs examples/candle built; left out, and said, where that cannot be
     <!-- file NAME -->     is written to NAME, for blocks that follow
     <!-- from PATH -->     stands in PATH of the repository as it is shown; lines of ... leave out what is between
@@ -71,17 +72,21 @@ class Clone:
     def run(self, block):
         """What is wrong with a block that is to run; nothing if it is right."""
         due, environment = 0, self.environment
-        if block.argument.startswith("exit "):
-            due = int(block.argument[5:])
+        argument, _, said = block.argument.partition(", says ")
+        if argument.startswith("exit "):
+            due = int(argument[5:])
             if len(block.text.replace("\\\n", "").strip().splitlines()) != 1:
                 return "more than one command, so that nobody knows whose exit code it is"
-        elif block.argument == "candle":
+        elif argument == "candle":
             environment = environment | {"CARGO_TARGET_DIR": str(self.candle)}
-        elif block.argument:
-            return f"'{block.argument}' is not known"
+        elif argument:
+            return f"'{argument}' is not known"
         done = subprocess.run(["bash", "-euo", "pipefail", "-c", block.text], cwd=self.root, env=environment, capture_output=True,
                               text=True, timeout=SECONDS)
-        return f"exit {done.returncode} where {due} is due\n{done.stdout[-1500:]}{done.stderr[-1500:]}" if done.returncode != due else ""
+        shown = f"\n{done.stdout[-1500:]}{done.stderr[-1500:]}"
+        if done.returncode != due:
+            return f"exit {done.returncode} where {due} is due{shown}"
+        return "" if said in done.stdout else f"does not say '{said}'{shown}"
 
     def write(self, block):
         path = (self.root / block.argument).resolve()

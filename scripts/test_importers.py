@@ -88,6 +88,54 @@ def text(line):
     return write
 
 
+def headed(x, out):
+    """A heading, then a value a line."""
+    for tap, a in x.items():
+        (out / f"{tap}.txt").write_text(f"output of {tap}:\n" + "".join(f"{v!s}\n" for v in a.ravel()))
+    return out
+
+
+def one_text(x, out):
+    """All in one file, `layer 0 q [11, 6, 16]: 0.1 0.2 ..` a line."""
+    named = ((f"layer {tap.split('.')[1]} {tap.split('.')[2]}" if "." in tap else tap, a) for tap, a in x.items())
+    (out / "run.log").write_text("loading the model\n" + "".join(
+        f"{name} {list(a.shape)}: {' '.join(map(str, a.ravel()))}\n" for name, a in named))
+    return out / "run.log"
+
+
+def numpy_print(x, out):
+    with np.printoptions(threshold=sys.maxsize, precision=9):
+        for tap, a in x.items():
+            (out / f"{tap}.txt").write_text(str(a))
+    return out
+
+
+def torch_print(x, out):
+    """As PyTorch prints them, the large ones in part, under their extents."""
+    import torch
+
+    (out / "run.txt").write_text("".join(f"{tap} {tuple(a.shape)} = {torch.from_numpy(np.array(a))}\n" for tap, a in x.items()))
+    return out / "run.txt"
+
+
+def json_text(x, out):
+    for tap, a in x.items():
+        (out / f"{tap}.txt").write_text(json.dumps(a.astype(float).tolist()))
+    return out
+
+
+def one_archive(x, out):
+    np.savez(out / "acts.npz", **x)
+    return out
+
+
+def step_folders(x, out):
+    (out / "step_0").mkdir()
+    for tap, a in x.items():
+        np.save(out / "step_0" / f"{tap}.npy", a)
+    return out
+
+
 def json_arrays(x, out):
     path = out / "taps.json"
     path.write_text(json.dumps({"tokens": TOKENS, **{tap: a.astype(float).tolist() for tap, a in x.items()}}))
@@ -174,6 +222,13 @@ FORMS = [
     ("text, i: v, six decimals", text(lambda i, v: f"{i}: {v:.6f}\n"), None),
     ("text, [i] = v, three decimals", text(lambda i, v: f"[{i}] = {v:.3f}\n"), None),
     ("text, %.4e", text(lambda i, v: f"{v:.4e}\n"), None),
+    ("text, a heading first", headed, None),
+    ("text, all in one, layer N", one_text, None),
+    ("text, as NumPy prints", numpy_print, None),
+    ("text, as PyTorch prints, some in part", torch_print, None),
+    ("JSON arrays in .txt", json_text, None),
+    ("a folder of one .npz", one_archive, None),
+    ("a folder for each step", step_folders, None),
     ("JSON arrays", json_arrays, None),
     ("JSON base64", json_base64, None),
     ("JSON lines, first 8 values", json_lines, None),

@@ -340,6 +340,11 @@ def test_python(work, judge):
         cut = work / f"python-rows-{rows}"
         python(script, FIRSTDIFF_DIR=str(cut), FIRSTDIFF_ROWS=rows)
         check_rows(f"FIRSTDIFF_ROWS={rows}", out, cut, None if rows == "last" else [int(row) for row in rows.split(",")])
+    untold = work / "python-rows-untold"
+    python("import firstdiff, numpy as np\nfirstdiff.record('layers.0.q', np.ones((4, 5, 2)))\nfirstdiff.record('h0', np.ones((5, 8)))",
+           FIRSTDIFF_DIR=str(untold), FIRSTDIFF_ROWS="last")
+    shapes = [t["shape"] for t in json.loads((untold / "dump.json").read_text())["taps"]]
+    check(shapes == [[4, 5, 2], [1, 8]], f"FIRSTDIFF_ROWS without a prompt: of three axes nobody knows which is the positions', {shapes}")
     told = python(script, 1, FIRSTDIFF_DIR=str(work / "python-rows-bad"), FIRSTDIFF_ROWS="0-3").splitlines()[-1]
     check("neither last nor a list" in told, told)
     before = files(work)
@@ -398,6 +403,12 @@ def test_torch(work, judge):
     before = files(work)
     python(TORCH.replace("{out!r}", "None").format(**fill))
     check(files(work) == before, "off: no file")
+    unknown = "import firstdiff, torch\nm = torch.nn.Sequential(torch.nn.Linear(2, 2))\nwith firstdiff.record(m, {out!r}{more}):\n    m(torch.ones(1, 2))"
+    for more, says in (("", "no layer of this model"), (", modules='x*'", "names no module")):
+        told = python(unknown.format(out=str(work / "torch-unknown"), more=more), 1).splitlines()[-1]
+        check(says in told and not (work / "torch-unknown").exists(), told)
+    python(unknown.format(out=str(work / "torch-unknown"), more=", modules='0'"))
+    check("0.npy" in files(work / "torch-unknown"), "modules of other names, where they are named")
 
 
 # ---- what it costs ----

@@ -56,7 +56,10 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
         return Ok(PARITY);
     }
     let bar = Bar::new(&candidate);
-    let naming = propose(&reference, &candidate, args.profile, &mut |done, total| bar.step(done, total))?;
+    let naming =
+        propose(&reference, &candidate, args.profile, args.reading.sequence.unwrap_or(0), &mut |done, total| {
+            bar.step(done, total)
+        })?;
     bar.finish();
     if let Some(path) = &args.json {
         crate::json::write(path, &report(&naming))?;
@@ -75,17 +78,35 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
         Some(path) => {
             crate::json::write_whole(path, &text)?;
             let sure = naming.proposals.iter().filter(|p| matches!(p.evidence, Evidence::Content { .. })).count();
-            let lines = [
+            let seen_once = naming.proposals.iter().filter(|p| departs(p)).count();
+            let mut lines = vec![
                 format!("{sure} names found by content, written to {}", path.display()),
-                format!("{} known by size alone (comments there), {} unknown", naming.proposals.len() - sure, naming.unknown.len()),
-                "next: read it, then compare with --map, or leave it as firstdiff.toml in the dump's folder or in this one".to_owned(),
+                format!(
+                    "{} known by size alone (comments there), {} unknown",
+                    naming.proposals.len() - sure,
+                    naming.unknown.len()
+                ),
             ];
+            lines.extend(naming.notes.iter().map(|note| format!("note: {note}")));
+            if seen_once > 0 {
+                lines.push(format!(
+                    "note: {seen_once} of them hold the reference's values in some layers only: where the candidate departs, the name alone speaks for them"
+                ));
+            }
+            lines.push(
+                "next: read it, then compare with --map, or leave it as firstdiff.toml in the dump's folder or in this one".to_owned(),
+            );
             print(&(lines.join("\n") + "\n"))?;
         }
         None if args.json.as_deref() != Some(Path::new("-")) => print(&text)?,
         None => {}
     }
     Ok(PARITY)
+}
+
+/// Whether tensors of a proposed name hold other values than its taps'.
+fn departs(proposal: &Proposal) -> bool {
+    matches!(proposal.evidence, Evidence::Content { matched: (matched, all), .. } if matched < all && !proposal.name.contains("{S}"))
 }
 
 /// The table as TOML, each line with its evidence.
@@ -95,6 +116,7 @@ fn table(naming: &Naming, args: &AlignArgs) -> String {
         args.candidate.display().to_string().escape_debug(),
         args.reference.display().to_string().escape_debug()
     );
+    text += &naming.notes.iter().map(|note| format!("# {note}\n")).collect::<String>();
     let key = |name: &str| toml_string(name);
     for Proposal { name, tap, evidence } in &naming.proposals {
         let line = format!("{} = \"{tap}\"", key(name));
@@ -134,5 +156,5 @@ fn report(naming: &Naming) -> Value {
             Evidence::Size { elements } => json!({"name": p.name, "tap": p.tap, "by": "size", "elements": elements}),
         })
         .collect();
-    json!({"schema": 1, "command": "align", "names": proposals, "unknown": naming.unknown})
+    json!({"schema": 1, "command": "align", "names": proposals, "unknown": naming.unknown, "notes": naming.notes})
 }

@@ -20,7 +20,7 @@ pub(crate) const HELP: &str = "Examples:
   firstdiff import out -o dump --map firstdiff.toml --like golden      names by a table, shapes from a reference
 
 Every command reads such files directly: import is for keeping them. Known: .npy (also raw floats of that name), .npz, .safetensors, raw floats
-(.f32 .f16 .bf16 .f64 .bin .raw), text (`v`, `i v`, `i: v`, `[i] = v`), JSON (arrays, base64 tensors, manifests of binaries, transformers'
+(.f32 .f16 .bf16 .f64 .bin .raw), text (`v`, `i v`, `i: v`, `[i] = v`, as NumPy and PyTorch print, under headings), JSON (arrays, base64 tensors, manifests of binaries, transformers'
 debug trees), JSON lines, logs of llama.cpp's eval callback, torch.save's .pt (SGLang's dumper). Names: the vocabulary's, those of Hugging
 Face modules, llama.cpp, TransformerLens, llm.c, candle, celer_infer and RusTorch, and your own table.";
 

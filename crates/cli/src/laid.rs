@@ -128,14 +128,14 @@ pub(crate) fn places(laid: &Laid, places: &[Place]) -> Vec<String> {
     runs.into_iter().map(|(tap, cells)| format!("{tap} at {}", laid.positions(cells))).collect()
 }
 
-/// What can be done without a reference, where what a step finds in the cache is in doubt.
+/// What the candidate alone can tell, where what a step finds in the cache is in doubt.
 pub(crate) fn without_reference(laid: &Laid, report: &Report, cell: u32) -> Option<&'static str> {
     let start = laid.cells.get(cell as usize)?.start;
     let one_pass = laid.candidate.lengths.len() == 1;
     let before_agrees = cell > 0 && report.taps.iter().all(|t| t.place.step >= cell || !t.status.differs());
     let in_steps = laid.candidate.lengths[0] <= start;
     (before_agrees && in_steps && !one_pass).then_some(
-        "without a reference: `firstdiff compare ONEPASS STEPS`, the candidate's own run in one pass against the one in steps",
+        "whether the steps alone are wrong: `firstdiff compare ONEPASS STEPS`, the candidate's own run in one pass against this one",
     )
 }
 

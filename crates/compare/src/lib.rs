@@ -20,6 +20,7 @@ mod naming;
 mod overlay;
 mod pair;
 mod parts;
+mod prints;
 mod probe;
 mod profile;
 mod readings;

@@ -4,9 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use firstdiff_trace::{Dump, DumpError, Entry, Tap, Tensor, Values, stored_name};
+use firstdiff_trace::{Dump, DumpError, Entry, Names, Tap, Tensor, stored_name};
 
 use crate::graph::Place;
+use crate::prints::{Form, Prints};
 use crate::profile::{Extent, Profile, allowed_nmse};
 
 /// What a name is proposed to mean.
@@ -46,52 +47,26 @@ pub struct Naming {
     pub proposals: Vec<Proposal>,
     /// Names of which nothing can be said.
     pub unknown: Vec<String>,
+    /// In which form tensors hold the taps, where not as they are: one sequence of several, keys padded, a row each.
+    pub notes: Vec<String>,
 }
 
 /// A tensor counts as another's if its sorted values are this many times nearer than those of the next.
 const CLEARER: f64 = 100.0;
 /// Room beyond what the profile allows a tap: sorting compares values of other places.
 const ROOM: f64 = 10.0;
-/// Too few values, or values that are all alike, show nothing.
-const FEW: usize = 16;
-
-/// A tensor's values in rising order, which no layout changes.
-struct Print {
-    sorted: Vec<f64>,
-    energy: f64,
-}
-
-impl Print {
-    fn of(values: &Values<'_>) -> Option<Print> {
-        let mut sorted = values.to_f64();
-        if sorted.len() < FEW || sorted.iter().any(|x| x.is_nan()) {
-            return None;
-        }
-        // Masks are written in many ways.
-        sorted.iter_mut().filter(|x| **x <= crate::pair::MASKED).for_each(|x| *x = 0.0);
-        sorted.sort_unstable_by(f64::total_cmp);
-        let energy: f64 = sorted.iter().map(|x| x * x).sum();
-        (energy > 0.0 && sorted.first() != sorted.last()).then_some(Print { sorted, energy })
-    }
-
-    fn nmse(&self, other: &Print) -> Option<f64> {
-        if self.sorted.len() != other.sorted.len() {
-            return None;
-        }
-        let error: f64 = self.sorted.iter().zip(&other.sorted).map(|(a, b)| (a - b) * (a - b)).sum();
-        Some(error / self.energy)
-    }
-}
 
 /// A name's best tap.
 struct Match {
     name: String,
     place: Place,
+    form: Form,
     nmse: f64,
     next: Next,
 }
 
-/// Proposes taps of `reference` for the names in `candidate` that are none. `progress` is told how many of how many were looked at.
+/// Proposes taps of `reference` for the names in `candidate` that are none. Of a batch, `sequence` is the one that the reference ran; a candidate that ran
+/// token by token is laid against the rows of one pass. `progress` is told how many of how many were looked at.
 ///
 /// # Errors
 /// When a file cannot be read.
@@ -99,6 +74,7 @@ pub fn propose(
     reference: &Dump,
     candidate: &Dump,
     profile: Profile,
+    sequence: usize,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Naming, DumpError> {
     let place = |e: &Entry| Place { step: e.step, tap: e.tap };
@@ -106,13 +82,7 @@ pub fn propose(
     let free: Vec<&Entry> = reference.entries().iter().filter(|e| !named.contains(&place(e))).collect();
     let layers = free.iter().filter_map(|e| e.tap.layer).max().map_or(0, |l| l + 1);
     let positions = reference.meta().tokens.as_ref().map_or(0, Vec::len);
-    let mut prints: BTreeMap<usize, Vec<(Place, Print)>> = BTreeMap::new();
-    for entry in &free {
-        let tensor = reference.read(entry)?;
-        if let Some(print) = Print::of(&tensor.values()) {
-            prints.entry(print.sorted.len()).or_default().push((place(entry), print));
-        }
-    }
+    let prints = Prints::of(reference, &free, sequence)?;
     let (mut matches, mut rest) = (Vec::new(), Vec::new());
     let total = candidate.unnamed().len();
     for (number, name) in candidate.unnamed().iter().enumerate() {
@@ -121,7 +91,9 @@ pub fn propose(
         let Ok(tensor) = candidate.read_unnamed(name) else { continue };
         let allowed = |tap: Tap| ROOM * allowed_nmse(profile, tap, Extent { layers, positions }, [tensor.dtype(); 2]);
         match best(&tensor, &prints, allowed) {
-            Some((place, nmse, next)) => matches.push(Match { name: plain(name, place.step), place, nmse, next }),
+            Some((place, form, nmse, next)) => {
+                matches.push(Match { name: plain(name, place.step), place, form, nmse, next });
+            }
             None => rest.push((name.clone(), tensor.shape().iter().product::<usize>())),
         }
     }
@@ -129,9 +101,10 @@ pub fn propose(
     let mut claims: BTreeMap<Place, usize> = BTreeMap::new();
     matches.iter().for_each(|m: &Match| *claims.entry(m.place).or_default() += 1);
     let (matches, twice): (Vec<Match>, Vec<Match>) = matches.into_iter().partition(|m| claims[&m.place] == 1);
-    let mut naming = Naming { proposals: rules(&matches, candidate.unnamed()), unknown: Vec::new() };
-    let bare = |name: &str| name.rsplit_once(".step").map_or(name, |(bare, _)| bare).to_owned();
-    let covered = |name: &str| naming.proposals.iter().any(|p| layer_in(&p.name, &bare(name)).is_some());
+    let mut naming =
+        Naming { proposals: rules(&matches, candidate.unnamed()), notes: notes(&matches), ..Naming::default() };
+    let table: Vec<Names> = naming.proposals.iter().filter_map(|p| rule(&p.name, &p.tap)).collect();
+    let covered = |name: &str| table.iter().any(|names| names.find(name).is_some());
     let rest: Vec<(String, usize)> = rest.into_iter().filter(|(name, _)| !covered(name)).collect();
     let taken: BTreeSet<Place> = matches.iter().map(|m| m.place).collect();
     let open: Vec<&Entry> = free.into_iter().filter(|e| !taken.contains(&place(e))).collect();
@@ -151,30 +124,48 @@ fn plain(name: &str, step: u32) -> String {
 /// The tap that comes next, and how near it comes.
 type Next = Option<(Place, f64)>;
 
-/// The tap whose sorted values are the tensor's, and the next best.
-fn best(
-    tensor: &Tensor,
-    prints: &BTreeMap<usize, Vec<(Place, Print)>>,
-    allowed: impl Fn(Tap) -> f64,
-) -> Option<(Place, f64, Next)> {
-    let own = Print::of(&tensor.values())?;
-    let others = prints.get(&own.sorted.len())?;
-    let mut near: Vec<(Place, f64)> = others.iter().filter_map(|(at, print)| Some((*at, print.nmse(&own)?))).collect();
-    near.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let (place, nmse) = *near.first()?;
-    let next = near.get(1).copied();
+/// The tap whose sorted values are the tensor's in one of the forms, and the next best.
+fn best(tensor: &Tensor, prints: &Prints, allowed: impl Fn(Tap) -> f64) -> Option<(Place, Form, f64, Next)> {
+    let mut near = prints.near(tensor);
+    near.sort_by(|a, b| a.2.total_cmp(&b.2));
+    let (place, form, nmse) = *near.first()?;
+    let next = near.iter().find(|(other, ..)| *other != place).map(|(place, _, nmse)| (*place, *nmse));
     let clear = next.is_none_or(|(_, second)| second > CLEARER * nmse.max(1e-15));
-    (nmse <= allowed(place.tap) && clear).then_some((place, nmse, next))
+    (nmse <= allowed(place.tap) && clear).then_some((place, form, nmse, next))
+}
+
+/// What was read otherwise than it stands there.
+fn notes(matches: &[Match]) -> Vec<String> {
+    let forms: BTreeSet<Form> = matches.iter().map(|m| m.form).collect();
+    let told = forms.into_iter().filter_map(|form| match form {
+        Form::Sequence { index, count } => {
+            Some(format!("a batch of {count} sequences: the names are those of sequence {index} (--sequence)"))
+        }
+        Form::Padded { to } => Some(format!("keys are padded to {to}")),
+        Form::Row => Some("a tensor for each token: {S} is its number, counted from 0".to_owned()),
+        Form::Whole => None,
+    });
+    told.collect()
+}
+
+/// One rule as a table of names.
+fn rule(name: &str, tap: &str) -> Option<Names> {
+    Names::parse(&format!("{name:?} = \"{tap}\""), "").ok()
 }
 
 /// One rule for all layers where the matched names differ in the layer's number alone; else one for each.
 fn rules(matches: &[Match], all: &[String]) -> Vec<Proposal> {
     let mut sites: BTreeMap<_, Vec<&Match>> = BTreeMap::new();
     for m in matches {
-        sites.entry((m.place.step, m.place.tap.site)).or_default().push(m);
+        let step = if m.form == Form::Row { None } else { Some(m.place.step) };
+        sites.entry((step, m.place.tap.site)).or_default().push(m);
     }
     let mut proposals = Vec::new();
     for ((step, site), of_site) in &sites {
+        let Some(step) = step else {
+            proposals.extend(of_rows(of_site, all));
+            continue;
+        };
         let template = of_site.iter().find_map(|m| {
             let templates = templates(&m.name, m.place.tap.layer?);
             templates.into_iter().find(|t| of_site.iter().all(|o| layer_in(t, &o.name) == o.place.tap.layer))
@@ -194,6 +185,39 @@ fn rules(matches: &[Match], all: &[String]) -> Vec<Proposal> {
         }
     }
     proposals
+}
+
+/// The rule of a tap whose rows are tensors of their own, each with the token's number in its name, or behind it.
+fn of_rows(matches: &[&Match], all: &[String]) -> Option<Proposal> {
+    let first = matches.first()?;
+    let tap = match first.place.tap.layer {
+        Some(_) => format!("layers.{{N}}.{}", first.place.tap.site.name()),
+        None => first.place.tap.to_string(),
+    };
+    let told = |m: &Match| {
+        all.iter().any(|full| *full == stored_name(&m.name, m.place.step)).then_some(0).unwrap_or(m.place.step)
+    };
+    let fits = |name: &&String| {
+        let fitting = |names: &Names| matches.iter().all(|m| names.find(&m.name) == Some((m.place.tap, told(m))));
+        rule(name, &tap).is_some_and(|names| fitting(&names))
+    };
+    let steps = with_step(&first.name, told(first));
+    let templates: Vec<String> = match first.place.tap.layer {
+        Some(layer) => steps.iter().flat_map(|name| templates(name, layer)).collect(),
+        None => steps,
+    };
+    let name = templates.iter().find(fits)?.clone();
+    let names = rule(&name, &tap)?;
+    let bearers = all.iter().filter(|other| names.find(other).is_some()).count();
+    Some(proposal(name, tap, matches, bearers))
+}
+
+/// The name with one of its numbers for the step's; as it is, where no step is due.
+fn with_step(name: &str, step: u32) -> Vec<String> {
+    match step {
+        0 => vec![name.to_owned()],
+        _ => templates(name, step).into_iter().filter(|t| t.contains("{N}")).map(|t| t.replace("{N}", "{S}")).collect(),
+    }
 }
 
 fn proposal(name: String, tap: String, matches: &[&Match], bearers: usize) -> Proposal {

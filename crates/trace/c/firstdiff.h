@@ -473,13 +473,13 @@ static int firstdiff_wanted(const char *tap) {
 /* ---- which token positions ---- */
 
 /* The axis along which positions run; -1 where that cannot be told: in another shape than the vocabulary's, with other than the prompt's
-   or a decode step's one position, or with two leading axes of one length. */
+   or a decode step's one position, with two leading axes of one length, or with three axes and no prompt (heads may stand first). */
 static int firstdiff_position_axis(const firstdiff_entry *entry) {
     const char *dot = strrchr(entry->tap, '.'), *site = dot ? dot + 1 : entry->tap;
     int axis = firstdiff_listed(",qk,scores,probs,", site);
     int three = axis || firstdiff_listed(",q,k,v,q_norm,k_norm,q_rope,k_rope,", site);
     size_t tokens = entry->step ? 1 : firstdiff_run.tokens.count;
-    if (firstdiff_axes(entry->shape) != 2 + three || entry->shape[0] == entry->shape[1]) return -1;
+    if (firstdiff_axes(entry->shape) != 2 + three || entry->shape[0] == entry->shape[1] || (three && !tokens)) return -1;
     return tokens && (unsigned long long)entry->shape[axis] != tokens ? -1 : axis;
 }
 

@@ -12,8 +12,9 @@ use zip::ZipArchive;
 use zip::result::ZipError;
 
 use crate::dump::{DumpError, map_file};
+use crate::element::DType;
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
-use crate::tensor::{Bytes, DType, Layout};
+use crate::tensor::{Bytes, Layout};
 
 /// One file that holds many tensors.
 #[derive(Debug)]

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use memmap2::Mmap;
 
 use crate::archive::Archive;
+use crate::element::DType;
 use crate::import::Partial;
 use crate::join::Ranks;
 use crate::meta::{Meta, Rows, stored_name};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
 use crate::open::{Found, npy_header};
 use crate::tap::Tap;
-use crate::tensor::{Bytes, DType, Layout, Tensor};
+use crate::tensor::{Bytes, Layout, Tensor};
 
 /// Why a dump cannot be read. Every variant names the file.
 #[derive(Debug, thiserror::Error)]

@@ -8,9 +8,10 @@ use half::{bf16, f16};
 
 use crate::dims::{Dims, Share, notation_of};
 use crate::dump::{Dump, DumpError, Entry};
+use crate::element::DType;
 use crate::open::read_meta;
 use crate::tap::Tap;
-use crate::tensor::{DType, Tensor, Values};
+use crate::tensor::{Tensor, Values};
 
 /// The rank dumps that a joined dump was made of, and how.
 #[derive(Debug)]

@@ -1,30 +1,51 @@
 //! Named taps of a transformer's forward pass: the vocabulary, a recorder for engines, and dumps on disk.
 //!
 //! This crate says what was recorded. It knows no tolerance and never says whether a value is right.
+//!
+//! An engine that records and reads nothing takes `default-features = false, features = ["record"]`, and none of what reading needs.
 
-mod archive;
-mod batch;
-mod dims;
-mod dump;
-mod import;
-mod join;
+mod element;
 mod meta;
-mod names;
-mod npy;
-mod open;
 mod recorder;
 mod tap;
-mod tensor;
 mod wanted;
 
-pub use dims::{Dims, DimsError, Share};
-pub use dump::{Dump, DumpError, Entry};
-pub use import::{Part, Partial};
-pub use join::{Joined, Ranks, join};
+#[cfg(feature = "read")]
+mod archive;
+#[cfg(feature = "read")]
+mod batch;
+#[cfg(feature = "read")]
+mod dims;
+#[cfg(feature = "read")]
+mod dump;
+#[cfg(feature = "read")]
+mod folder;
+#[cfg(feature = "read")]
+mod import;
+#[cfg(feature = "read")]
+mod join;
+#[cfg(feature = "read")]
+mod names;
+#[cfg(feature = "read")]
+mod npy;
+#[cfg(feature = "read")]
+mod open;
+#[cfg(feature = "read")]
+mod tensor;
+
+pub use element::{DType, Element};
 pub use meta::{FORMAT, Meta, NamedRows, Producer, QkRows, Rows, TapMeta, stored_name};
-pub use names::{Names, NamesError};
-pub use npy::{Element, NpyError};
-pub use open::Reading;
 pub use recorder::{RecordError, Recorder};
 pub use tap::{Axes, Site, Tap, TapError};
-pub use tensor::{DType, Tensor, Values};
+
+#[cfg(feature = "read")]
+pub use {
+    dims::{Dims, DimsError, Share},
+    dump::{Dump, DumpError, Entry},
+    import::{Part, Partial},
+    join::{Joined, Ranks, join},
+    names::{Names, NamesError},
+    npy::NpyError,
+    open::Reading,
+    tensor::{Tensor, Values},
+};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::tensor::DType;
+use crate::element::DType;
 
 /// The version of the dump format this crate writes, and the highest it reads.
 pub const FORMAT: u32 = 1;
@@ -40,7 +40,7 @@ pub struct Meta {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Rows>,
     /// Where this is the dump of one rank of several: what each tap's axes are, and which is cut over ranks. From taps, or patterns of
-    /// taps, to notations (see [`Dims`](crate::Dims)).
+    /// taps, to notations (see `Dims`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dims: Option<BTreeMap<String, String>>,
     /// The taps, where listed.
@@ -168,7 +168,7 @@ pub struct TapMeta {
     /// Token positions recorded, where fewer than all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Rows>,
-    /// Its axes, and which is cut over ranks, where this is the dump of one rank of several (see [`Dims`](crate::Dims)).
+    /// Its axes, and which is cut over ranks, where this is the dump of one rank of several (see `Dims`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dims: Option<String>,
 }
@@ -179,6 +179,7 @@ pub fn stored_name(tap: &str, step: u32) -> String {
 }
 
 /// The tap's name and step in a stored name; the reverse of [`stored_name`].
+#[cfg(feature = "read")]
 pub(crate) fn split_stored_name(name: &str) -> (&str, u32) {
     let parts = name.rsplit_once(".step").and_then(|(tap, step)| {
         let canonical = step.bytes().all(|b| b.is_ascii_digit()) && !step.starts_with('0');
@@ -192,6 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg(feature = "read")]
     fn stored_names_round_trip() {
         for (tap, step) in [("layers.0.q", 0), ("layers.0.q", 12), ("h0", 1)] {
             assert_eq!(split_stored_name(&stored_name(tap, step)), (tap, step));

@@ -1,14 +1,7 @@
-//! What does a .npy header promise, and does the file keep it? Reading checks, writing through ndarray-npy.
+//! What does a .npy header promise, and does the file keep it?
 
-use std::io::Write;
-
-use half::{bf16, f16};
-use ndarray::ArrayView;
-use ndarray::Dimension;
-use ndarray_npy::{WritableElement, WriteDataError, WriteNpyError, WriteNpyExt};
-use py_literal::Value;
-
-use crate::tensor::{DType, Layout, byte_len};
+use crate::element::DType;
+use crate::tensor::{Layout, byte_len};
 
 /// Why bytes are not a .npy of floats.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -215,60 +208,11 @@ fn tuple(text: &str) -> Result<(Vec<usize>, &str), NpyError> {
     Ok((inside.split(',').map(number).collect::<Result<_, _>>()?, rest))
 }
 
-/// An element that can be recorded: f64, f32, [`half::f16`] or [`half::bf16`].
-pub trait Element: Copy {
-    /// Its type in a dump.
-    const DTYPE: DType;
-
-    /// Writes `view` as a .npy, in row-major order.
-    ///
-    /// # Errors
-    /// When `writer` fails.
-    fn write_npy<D: Dimension>(view: ArrayView<'_, Self, D>, writer: &mut dyn Write) -> Result<(), WriteNpyError>;
-}
-
-/// Two bytes of a type that ndarray-npy does not know: f16, or bf16 when `BRAIN`.
-#[derive(Clone, Copy)]
-struct TwoBytes<const BRAIN: bool>([u8; 2]);
-
-impl<const BRAIN: bool> WritableElement for TwoBytes<BRAIN> {
-    fn type_descriptor() -> Value {
-        Value::String(if BRAIN { "<V2" } else { "<f2" }.into())
-    }
-
-    fn write<W: Write>(&self, mut writer: W) -> Result<(), WriteDataError> {
-        Ok(writer.write_all(&self.0)?)
-    }
-
-    fn write_slice<W: Write>(slice: &[Self], mut writer: W) -> Result<(), WriteDataError> {
-        let bytes: Vec<u8> = slice.iter().flat_map(|x| x.0).collect();
-        Ok(writer.write_all(&bytes)?)
-    }
-}
-
-macro_rules! elements {
-    ($($t:ty, $dtype:ident, $view:ident => $writable:expr;)*) => {$(
-        impl Element for $t {
-            const DTYPE: DType = DType::$dtype;
-
-            fn write_npy<D: Dimension>($view: ArrayView<'_, $t, D>, writer: &mut dyn Write) -> Result<(), WriteNpyError> {
-                // Row-major always: ndarray-npy would write a transposed view as column-major.
-                $writable.as_standard_layout().write_npy(writer)
-            }
-        }
-    )*};
-}
-
-elements! {
-    f64, F64, view => view;
-    f32, F32, view => view;
-    f16, F16, view => view.mapv(|x| TwoBytes::<false>(x.to_le_bytes()));
-    bf16, BF16, view => view.mapv(|x| TwoBytes::<true>(x.to_le_bytes()));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::element::Element;
+    use half::bf16;
     use ndarray::arr2;
 
     fn bytes_of<T: Element>(values: &ndarray::Array2<T>) -> Vec<u8> {

@@ -7,13 +7,13 @@ use std::path::{Component, Path};
 
 use crate::archive::Archive;
 use crate::dump::{Dump, DumpError, Entry, Maker, Place, io_error, not_a_dump, open_file};
+use crate::element::DType;
+use crate::folder;
 use crate::import::{self, Item, Part, Partial, Printed};
-use crate::join::open_ranks;
 use crate::meta::{FORMAT, Meta, QkRows, Rows, TapMeta, split_stored_name, stored_name};
 use crate::names::{self, Names};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
 use crate::tap::Tap;
-use crate::tensor::DType;
 
 /// What a person tells about files that do not say it themselves.
 #[derive(Clone, Debug, Default)]
@@ -40,8 +40,13 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    fn stored(name: &str, place: Place) -> Found {
+    pub(crate) fn stored(name: &str, place: Place) -> Found {
         Found { name: name.to_owned(), step: 0, dtype: None, shape: None, rows: None, place, part: None, printed: None }
+    }
+
+    /// The same in a later step.
+    pub(crate) fn at_step(self, step: u32) -> Found {
+        Found { step, ..self }
     }
 
     fn declared(tap: &TapMeta, place: Place) -> Found {
@@ -58,16 +63,16 @@ impl Found {
 
 /// What was found at a path, and what had to be assumed.
 #[derive(Default)]
-struct Findings {
-    found: Vec<Found>,
-    notes: Vec<String>,
+pub(crate) struct Findings {
+    pub(crate) found: Vec<Found>,
+    pub(crate) notes: Vec<String>,
     /// The token ids of each sequence, where a file tells them.
-    tokens: Option<Vec<Vec<i64>>>,
-    qk_rows: Option<QkRows>,
+    pub(crate) tokens: Option<Vec<Vec<i64>>>,
+    pub(crate) qk_rows: Option<QkRows>,
 }
 
 impl Findings {
-    fn extend(&mut self, read: import::Read) {
+    pub(crate) fn extend(&mut self, read: import::Read) {
         self.found.extend(read.items.into_iter().map(Found::foreign));
         self.notes.extend(read.notes);
         self.tokens = self.tokens.take().or(read.tokens);
@@ -95,18 +100,13 @@ impl Dump {
         }
         let kind = fs::metadata(path).map_err(|e| io_error(path, e))?;
         if kind.is_dir() {
-            let dims = folder_names(path, reading)?.map(|names| names.dims().clone()).unwrap_or_default();
-            return match open_ranks(path, &dims, |rank| open_folder(rank, reading))? {
-                Some(joined) => Ok(joined),
-                None => open_folder(path, reading),
-            };
+            return folder::open(path, reading);
         }
         if !kind.is_file() {
             return Err(not_a_dump(path, "neither a folder nor a file"));
         }
         match path.extension().and_then(|e| e.to_str()) {
-            Some("npz") => open_archive(path, Archive::open_npz(path)?, ".npy", reading),
-            Some("safetensors") => open_archive(path, Archive::open_safetensors(path)?, "", reading),
+            Some("npz" | "safetensors") => open_archive(path, Meta::default(), reading),
             Some("gguf") => Err(not_a_dump(path, "a .gguf holds weights, not taps; dump a run of it first")),
             Some(_) if is_tensor_file(path) => open_file_alone(path, reading),
             _ => Err(not_a_dump(
@@ -122,55 +122,8 @@ fn is_tensor_file(path: &Path) -> bool {
     path.extension().is_some_and(|e| e == "npy") || import::is_foreign(path)
 }
 
-fn open_folder(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
-    let json = path.join("dump.json");
-    let meta = if json.exists() { read_meta(&json)? } else { Meta::default() };
-    let lists_taps = meta.taps.is_some();
-    let names = file_names(path)?;
-    let (found, listed) = declared(&json, &meta, ".npy", |name| Place::File(path.join(name)))?;
-    let mut all = Findings { found, ..Findings::default() };
-    let is_model = path.join("config.json").exists();
-    // One engine writes one type: what most files look like is what all are.
-    let reading = &Reading { dtype: reading.dtype.or(usual_dtype(path, &names)), ..reading.clone() };
-    for name in names.iter().filter(|&name| !listed.contains(name)) {
-        let file = path.join(name);
-        if name == "dump.json" {
-            continue;
-        }
-        if let Some(stem) = name.strip_suffix(".npy") {
-            npy(&file, stem, reading, &mut all)?;
-        } else if !lists_taps && !is_model && import::is_foreign(&file) && file.is_file() {
-            // Beside tensors lie other things; what of them cannot be read is said.
-            match foreign(&file, reading) {
-                Ok(read) => all.extend(read),
-                Err(error) => all.notes.push(format!("{name}: not read: {}", error.bare(&file))),
-            }
-        }
-    }
-    if all.found.is_empty() {
-        let reason = match (is_model, all.notes.first()) {
-            (true, _) => "a model's folder (config.json), not a dump; make one with `firstdiff dump`".to_owned(),
-            (false, Some(note)) => format!("no tensors in it ({note})"),
-            (false, None) => "no .npy files or files of another form, and no dump.json that lists taps".to_owned(),
-        };
-        return Err(not_a_dump(path, &reason));
-    }
-    let own = folder_names(path, reading)?;
-    assemble(path, meta, all, None, own.as_ref())
-}
-
-/// The table of names that counts in a folder: the one given, else its own.
-fn folder_names(path: &Path, reading: &Reading) -> Result<Option<Names>, DumpError> {
-    let own = path.join("firstdiff.toml");
-    match &reading.names {
-        Some(names) => Ok(Some(names.clone())),
-        None if own.exists() => Ok(Some(Names::open(&own).map_err(|e| DumpError::Names(Box::new(e)))?)),
-        None => Ok(None),
-    }
-}
-
 /// A .npy, or raw floats that are called one.
-fn npy(file: &Path, stem: &str, reading: &Reading, all: &mut Findings) -> Result<(), DumpError> {
+pub(crate) fn npy(file: &Path, stem: &str, reading: &Reading, all: &mut Findings) -> Result<(), DumpError> {
     let headless = matches!(npy_header(file, None), Err(DumpError::Npy { source: NpyError::Magic, .. }));
     match headless && fs::metadata(file).is_ok_and(|m| m.len() > 0) {
         true => all.extend(import::open_raw(file, reading.dtype)?),
@@ -179,21 +132,7 @@ fn npy(file: &Path, stem: &str, reading: &Reading, all: &mut Findings) -> Result
     Ok(())
 }
 
-/// The type that most files without a header look like, where they look like several.
-fn usual_dtype(folder: &Path, names: &[String]) -> Option<DType> {
-    let mut counts: BTreeMap<DType, usize> = BTreeMap::new();
-    for name in names {
-        if let Some(dtype) = import::guessed_dtype(&folder.join(name)) {
-            *counts.entry(dtype).or_default() += 1;
-        }
-    }
-    if counts.len() < 2 {
-        return None;
-    }
-    counts.into_iter().max_by_key(|(_, count)| *count).map(|(dtype, _)| dtype)
-}
-
-fn foreign(file: &Path, reading: &Reading) -> Result<import::Read, DumpError> {
+pub(crate) fn foreign(file: &Path, reading: &Reading) -> Result<import::Read, DumpError> {
     import::read(file, reading.dtype)
 }
 
@@ -251,10 +190,15 @@ fn open_file_alone(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
     }
 }
 
-fn open_archive(path: &Path, archive: Archive, ending: &str, reading: &Reading) -> Result<Dump, DumpError> {
+/// A .npz or a .safetensors; `meta` is what is known of one that says nothing itself.
+pub(crate) fn open_archive(path: &Path, meta: Meta, reading: &Reading) -> Result<Dump, DumpError> {
+    let (archive, ending) = match path.extension().is_some_and(|e| e == "npz") {
+        true => (Archive::open_npz(path)?, ".npy"),
+        false => (Archive::open_safetensors(path)?, ""),
+    };
     let meta = match archive.meta_json()? {
         Some(json) => parse_meta(path, &json)?,
-        None => Meta::default(),
+        None => meta,
     };
     let (found, listed) = declared(path, &meta, ending, |name| Place::Member(name.to_owned()))?;
     let mut all = Findings { found, ..Findings::default() };
@@ -279,7 +223,7 @@ struct Claim {
 }
 
 /// Gives every tensor its tap, and opens the headers of those that have one.
-fn assemble(
+pub(crate) fn assemble(
     path: &Path,
     meta: Meta,
     all: Findings,
@@ -291,10 +235,11 @@ fn assemble(
     if let (None, Some([one])) = (&dump.meta.tokens, all.tokens.as_deref()) {
         dump.meta.tokens = Some(one.clone());
     }
+    let from_zero = all.found.iter().any(|found| names::of_layer(&found.name).is_some_and(|(layer, _)| layer == 0));
     let mut claims: BTreeMap<(u32, Tap), Vec<(Claim, Found)>> = BTreeMap::new();
     let mut whose: BTreeMap<&str, usize> = BTreeMap::new();
     for found in all.found {
-        let Some((tap, step, rank, table)) = meaning(&found, own) else {
+        let Some((tap, step, rank, table)) = meaning(&found, own, from_zero) else {
             dump.unnamed.push(stored_name(&found.name, found.step));
             dump.loose.push(found);
             continue;
@@ -329,8 +274,9 @@ fn assemble(
     Ok(dump)
 }
 
-/// The tap that a name means, its step, how sure the meaning is, and whose table says so.
-fn meaning(found: &Found, own: Option<&Names>) -> Option<(Tap, u32, usize, Option<&'static str>)> {
+/// The tap that a name means, its step, how sure the meaning is, and whose table says so. `layer 1 q` is of the second layer only where another name is
+/// of layer 0.
+fn meaning(found: &Found, own: Option<&Names>, from_zero: bool) -> Option<(Tap, u32, usize, Option<&'static str>)> {
     if let Some((tap, step)) = own.and_then(|names| names.find(&found.name)) {
         return Some((tap, step + found.step, 0, None));
     }
@@ -338,7 +284,9 @@ fn meaning(found: &Found, own: Option<&Names>) -> Option<(Tap, u32, usize, Optio
     if let Ok(tap) = name.parse::<Tap>() {
         return Some((tap, step + found.step, 1, None));
     }
-    let known = names::built_in(&found.name)?;
+    let of_layer =
+        || names::of_layer(&found.name).filter(|_| from_zero).map(|(n, inner)| format!("layers.{n}.{inner}"));
+    let known = names::built_in(&found.name).or_else(|| names::built_in(&of_layer()?))?;
     Some((known.tap, known.step + found.step, 2 + known.rank, Some(known.whose)))
 }
 
@@ -398,7 +346,7 @@ impl Dump {
 }
 
 /// Notes that differ in a file's name alone, said once.
-fn folded(notes: Vec<String>) -> Vec<String> {
+pub(crate) fn folded(notes: Vec<String>) -> Vec<String> {
     let mut kinds: BTreeMap<String, (usize, String)> = BTreeMap::new();
     for note in notes {
         let (file, rest) = note.split_once(": ").unwrap_or((&note, ""));
@@ -414,7 +362,7 @@ fn folded(notes: Vec<String>) -> Vec<String> {
 }
 
 /// Names of the files in a folder, sorted; names that are not UTF-8 cannot be taps, and are refused where they end in .npy.
-fn file_names(folder: &Path) -> Result<Vec<String>, DumpError> {
+pub(crate) fn file_names(folder: &Path) -> Result<Vec<String>, DumpError> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).map_err(|e| io_error(folder, e))? {
         let name = entry.map_err(|e| io_error(folder, e))?.file_name();
@@ -431,7 +379,7 @@ fn file_names(folder: &Path) -> Result<Vec<String>, DumpError> {
 }
 
 /// The taps that dump.json lists, and the files it names for them.
-fn declared(
+pub(crate) fn declared(
     json: &Path,
     meta: &Meta,
     ending: &str,

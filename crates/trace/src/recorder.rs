@@ -9,8 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use ndarray::{ArrayView, ArrayViewD, Axis, Dimension, IxDyn};
 use ndarray_npy::WriteNpyError;
 
+use crate::element::Element;
 use crate::meta::{FORMAT, Meta, Rows, TapMeta, stored_name};
-use crate::npy::Element;
 use crate::tap::{Tap, TapError};
 use crate::wanted::Wanted;
 

@@ -1,65 +1,13 @@
 //! What did a tap hold? A tensor of floats, mapped or owned, whatever its type on disk.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::ops::Range;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use half::{bf16, f16};
 use memmap2::Mmap;
 
-/// The element types a tap can be stored in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DType {
-    /// IEEE 754 double.
-    F64,
-    /// IEEE 754 single.
-    F32,
-    /// IEEE 754 half.
-    F16,
-    /// bfloat16: the upper half of an f32.
-    BF16,
-}
-
-impl DType {
-    /// Bytes an element takes.
-    pub fn size(self) -> usize {
-        match self {
-            DType::F64 => 8,
-            DType::F32 => 4,
-            DType::F16 | DType::BF16 => 2,
-        }
-    }
-
-    /// The name used in dump.json: f64, f32, f16, bf16.
-    pub fn name(self) -> &'static str {
-        match self {
-            DType::F64 => "f64",
-            DType::F32 => "f32",
-            DType::F16 => "f16",
-            DType::BF16 => "bf16",
-        }
-    }
-}
-
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for DType {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<DType, String> {
-        [DType::F64, DType::F32, DType::F16, DType::BF16]
-            .into_iter()
-            .find(|d| d.name() == name)
-            .ok_or_else(|| format!("'{name}' is not one of f64, f32, f16, bf16"))
-    }
-}
+use crate::element::DType;
 
 /// A tensor's elements in row-major order, in their own type: borrowed where the file's bytes serve as they are.
 #[derive(Clone, Debug)]

@@ -48,10 +48,13 @@ impl Wanted {
     }
 
     /// The positions to keep of a tensor of `tokens` positions, where fewer than all. None: the whole tensor, also where the position
-    /// axis cannot be told, in a shape that is not the vocabulary's or whose first two axes are of one length.
+    /// axis cannot be told: in a shape that is not the vocabulary's or whose first two axes are of one length, and of three axes (heads may stand
+    /// first) where nobody said how many tokens there are.
     pub(crate) fn positions(&self, site: Site, shape: &[usize], tokens: Option<usize>) -> Option<(usize, Vec<usize>)> {
         let axis = site.position_axis();
-        let extent = *shape.get(axis).filter(|_| shape.len() == site.axes().len() && shape[0] != shape[1])?;
+        let in_order =
+            shape.len() == site.axes().len() && shape[0] != shape[1] && (shape.len() < 3 || tokens.is_some());
+        let extent = *shape.get(axis).filter(|_| in_order)?;
         let mut kept = match &self.rows {
             Rows::Named(NamedRows::All) => return None,
             Rows::Named(NamedRows::Last) => vec![extent.checked_sub(1)?],
@@ -119,6 +122,8 @@ mod tests {
             assert_eq!(wanted.positions(site, shape, None), None, "{shape:?}");
         }
         assert_eq!(wanted.positions(Site::Q, &[2, 5, 8], Some(5)), None, "two tokens are not the prompt");
+        assert_eq!(wanted.positions(Site::Q, &[5, 2, 8], None), None, "heads may stand first");
+        assert_eq!(wanted.positions(Site::Q, &[5, 2, 8], Some(5)), Some((0, vec![4])));
         wanted.only_rows("4,0,9").unwrap();
         assert_eq!(wanted.positions(Site::H, &[5, 8], Some(5)), Some((0, vec![0, 4])));
         wanted.only_rows("9").unwrap();

@@ -60,6 +60,7 @@ fn forms() -> Vec<(&'static str, Vec<u8>)> {
         ("run.log", LOG.into()),
         ("x.json", br#"{"tokens": [1, 2], "h0": [[0.5, NaN], [1e3, -2]], "q": {"name": "layers.0.q", "shape": [2], "dtype": "float32", "encoding": "base64", "data": "AACAPwAAAEA="}}"#.into()),
         ("x.jsonl", br#"{"name": "h0", "shape": [4, 9], "values": [1.5, 2.5, 1e308]}"#.into()),
+        ("run.txt", b"begin\nlayer 0 q [2, 2]: 1 2 3 4\nlogits (2, 9) = tensor([[1.5, ..., 2.5],\n [3, ..., 4]])\n".into()),
         ("x.pt", pickle()),
     ]
 }
@@ -97,7 +98,7 @@ fn whole_files_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let elements: Vec<Option<usize>> = forms().iter().map(|(name, bytes)| read(folder.path(), name, bytes)).collect();
     // x.pt holds a tensor that is no tap by its name.
-    assert_eq!(elements, [Some(64), Some(64), Some(40), Some(12), Some(6), Some(3), None]);
+    assert_eq!(elements, [Some(64), Some(64), Some(40), Some(12), Some(6), Some(3), Some(8), None]);
     let pt = Dump::open(folder.path().join("x.pt")).unwrap_err().to_string();
     assert!(pt.contains("'x'"), "{pt}");
     fs::write(folder.path().join("logits.pt"), pickle()).unwrap();

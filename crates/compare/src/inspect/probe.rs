@@ -40,6 +40,7 @@ pub(super) fn unseen(run: &Run<'_>) -> Vec<String> {
         }
     };
     absent(has(Site::Probs), "attention (no probs)");
+    absent(run.count(0).is_some(), "what depends on positions: flat tensors, and no 'tokens' in a dump.json");
     let pair = |rope: Site, from: [Site; 2]| {
         entries.iter().any(|e| e.tap.site == rope && from.iter().any(|f| run.find(*f, place_of(e)).is_some()))
     };

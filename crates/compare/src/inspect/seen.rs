@@ -22,7 +22,9 @@ impl<'a> Run<'a> {
     pub(super) fn new(dump: &'a Dump, rows: Option<&'a Rows>) -> Run<'a> {
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
         for step in dump.entries().iter().map(|e| e.step) {
-            counts.entry(step).or_insert_with(|| usual(dump, step).unwrap_or(1));
+            if let Some(count) = usual(dump, step).or_else(|| flat(dump, step)) {
+                counts.insert(step, count);
+            }
         }
         if let Some(tokens) = &dump.meta().tokens {
             counts.insert(0, tokens.len());
@@ -90,10 +92,20 @@ fn sixteen_bits(dump: &Dump) -> bool {
 /// The number of positions that most taps of a step have.
 fn usual(dump: &Dump, step: u32) -> Option<usize> {
     let mut votes: BTreeMap<usize, usize> = BTreeMap::new();
-    for held in dump.entries().iter().filter(|e| e.step == step).filter_map(extent) {
+    let in_shape = |e: &&Entry| e.step == step && e.shape.len() >= e.tap.site.axes().len();
+    for held in dump.entries().iter().filter(in_shape).filter_map(extent) {
         *votes.entry(held).or_default() += 1;
     }
     votes.into_iter().max_by_key(|(held, votes)| (*votes, *held)).map(|(held, _)| held)
+}
+
+/// One position, where flat tensors are of one size in two steps, or a prefill of known shape came before; else nobody can tell how many a flat tensor
+/// holds.
+fn flat(dump: &Dump, step: u32) -> Option<usize> {
+    let flat = dump.entries().iter().filter(|e| e.step == step && e.shape.len() == 1 && position_axis(e.tap.site) == 0);
+    let mut pairs = flat.filter_map(|e| Some((e, dump.find(e.tap, u32::from(step == 0))?))).peekable();
+    let alike = pairs.peek().is_some() && pairs.all(|(one, other)| one.shape == other.shape);
+    (alike || (step > 0 && usual(dump, 0).is_some())).then_some(1)
 }
 
 /// A shape without axes of length 1 before those of the vocabulary; a single row with the axis it came without.

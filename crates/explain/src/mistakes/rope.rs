@@ -28,6 +28,10 @@ pub(super) fn listed(list: &mut List<'_>, right: &Rope) {
     if !BASES.contains(&right.theta.sqrt()) {
         theta_edit(list, right, right.theta.sqrt());
     }
+    // A GGUF's divisors were computed from the base: an engine or a converter with another base has others.
+    if let Some(computed) = computed(right) {
+        bases(list, &computed, &BASES);
+    }
     scalings(list, right);
     attention_factors(list, right);
     // Not turned; turned twice; turned the other way
@@ -86,6 +90,25 @@ fn bases(list: &mut List<'_>, right: &Rope, bases: &[f64]) {
 fn theta_edit(list: &mut List<'_>, right: &Rope, theta: f64) {
     let right = right.clone();
     list.op_with("rope-theta", "theta", theta, move |theta| Op::Rope(Rope { theta, ..right.clone() }));
+}
+
+/// The rotation with the scaling of Llama 3 in place of the divisors that are kept in a file, where they are that for the right base.
+fn computed(right: &Rope) -> Option<Rope> {
+    let RopeScaling::Divided { divisors } = &right.scaling else { return None };
+    // As every model has them that was published.
+    let (low_freq_factor, high_freq_factor) = (1.0, 4.0);
+    let factor = divisors.iter().copied().fold(1.0, f64::max);
+    let plain: Vec<f64> = rope_inv_freq(right.rotary_dim, right.theta, &RopeScaling::None).0;
+    let blended = divisors.iter().zip(&plain).find(|(d, _)| **d > 1.0 + 1e-4 && **d < factor * (1.0 - 1e-4));
+    let (divisor, frequency) = blended?;
+    let smooth = (1.0 / divisor - 1.0 / factor) / (1.0 - 1.0 / factor);
+    let wavelength = 2.0 * std::f64::consts::PI / frequency;
+    let context = wavelength * (smooth * (high_freq_factor - low_freq_factor) + low_freq_factor);
+    let scaling =
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position: context.round() };
+    let scaled: Vec<f64> = rope_inv_freq(right.rotary_dim, right.theta, &scaling).0;
+    let same = scaled.iter().zip(&plain).zip(divisors).all(|((s, p), d)| (p / s - d).abs() <= 1e-4 * d);
+    same.then(|| Rope { scaling, ..right.clone() })
 }
 
 /// Frequencies changed for long contexts, otherwise than the config says.
@@ -280,13 +303,14 @@ pub(super) fn fitted(list: &mut List<'_>, right: &Rope, seen: &Seen<'_>) {
             times(list, json!(extra), extra);
         }
     }
-    if let Some(theta) = base(right, &before.view(), &after.view(), seen.chunk.start) {
+    for right in [Some(right.clone()), computed(right)].into_iter().flatten() {
+        let Some(theta) = base(&right, &before.view(), &after.view(), seen.chunk.start) else { continue };
         // The plainest first: where cosines have 16 bits, a base is not known to more than two or three digits.
         let mut known = vec![right.theta];
         for near in [snapped(theta, 2e-2), snapped(theta, 2e-3), theta] {
             if !known.contains(&near) {
                 known.push(near);
-                theta_edit(list, right, near);
+                theta_edit(list, &right, near);
             }
         }
     }

@@ -90,6 +90,8 @@ class Recording:
         tokens = 1 if self.step else len(self.meta.get("tokens", ()))
         if len(shape) != (3 if site in SCORES | HEADED else 2) or shape[0] == shape[1] or (tokens and shape[axis] != tokens):
             return array, None
+        if len(shape) == 3 and not tokens:  # heads may stand first
+            return array, None
         kept = self.wanted_rows(shape[axis])
         if len(kept) == shape[axis]:
             return array, None
@@ -242,7 +244,8 @@ def note(**notes):
 def record(what, value=None, *, modules=""):
     """record(name, array): one tap. record(model, folder=FIRSTDIFF_DIR): for a `with`, every tap of a PyTorch model.
 
-    `modules`: patterns of names of other modules whose outputs are recorded too, each under its module's name.
+    `modules`: patterns of names of other modules whose outputs are recorded too, each under its module's name. A model of other names than
+    Hugging Face's is a RecordError without.
     """
     if not isinstance(what, str):
         from .model import Watching

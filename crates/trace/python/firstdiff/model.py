@@ -32,6 +32,8 @@ class Watching:
         self.model, self.folder, self.modules = model, folder, modules
 
     def __enter__(self):
+        if self.folder is not None or firstdiff.is_on():
+            self.check_names()
         self.outer = firstdiff._recording if self.folder is not None else firstdiff._current()
         self.recording = Recording(self.folder) if self.folder is not None else self.outer
         self.stack, self.calls = ExitStack(), 0
@@ -51,6 +53,16 @@ class Watching:
             except RecordError:
                 if kind is None:  # else the engine's own error is the one to show
                     raise
+
+    def check_names(self):
+        """A model in which no layer is known would leave a dump that says nothing."""
+        named = dict(self.model.named_modules())
+        others = tap_patterns(self.modules)
+        if self.modules and not any(name and others.fullmatch(name) for name in named):
+            raise RecordError(f"modules='{self.modules}' names no module of this model (it has {some(named)})")
+        if not self.modules and not any(tap and tap.startswith("layers.") for name in named for tap in [self.taps_of(name, named)[1]]):
+            raise RecordError(f"no layer of this model has a name of Hugging Face's ('model.layers.0', 'model.layers.0.self_attn.q_proj'; it has "
+                              f"{some(named)}): say modules='PATTERNS' to record modules under their own names, and name the taps in a firstdiff.toml")
 
     def describe(self):
         torch = sys.modules["torch"]
@@ -214,6 +226,12 @@ class Watching:
         given = getattr(c, "head_dim", None)
         heads = getattr(c, "num_attention_heads", None)
         return given or (c.hidden_size // heads if heads else None)
+
+
+def some(named):
+    """The first names of modules and the last, for people."""
+    names = [name for name in named if name]
+    return ", ".join(f"'{name}'" for name in names[:3]) + (f" ... '{names[-1]}'" if len(names) > 3 else "")
 
 
 def fused_functions():

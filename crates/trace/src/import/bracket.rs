@@ -1,6 +1,73 @@
 //! Which elements stand in nested brackets with `...` between? What ggml's debug prints and PyTorch's repr leave of a tensor.
 
 use super::text::number;
+use super::{Item, Part};
+
+/// The tensor that `text` is as NumPy or PyTorch print one: `[[..] ..]`, `tensor([..], dtype=..)`, `array([..])`. Where dots leave values out and nobody
+/// told the extents, what is known are the first values.
+pub(super) fn printed(text: &str, name: &str, told: Option<&[usize]>) -> Option<Item> {
+    let text = text.trim();
+    let inside = ["tensor(", "array("].into_iter().find_map(|word| text.strip_prefix(word));
+    let (own, gap, rest) = extents(inside.unwrap_or(text))?;
+    let behind = rest.trim();
+    if (inside.is_none() && !behind.is_empty()) || (inside.is_some() && !behind.starts_with([',', ')'])) {
+        return None;
+    }
+    let body = inside.unwrap_or(text);
+    let body = &body[..body.len() - rest.len()];
+    let count = |shape: &[usize]| shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+    if !gap {
+        let values = elements(body, &own)?.into_iter().map(|(_, value)| value).collect();
+        return Item::printed(
+            name,
+            told.filter(|told| count(told) == count(&own)).map_or(own.clone(), <[usize]>::to_vec),
+            values,
+        );
+    }
+    let found = told.and_then(|told| elements(body, told)).or_else(|| {
+        let mut tokens = Tokens(body.trim_start_matches(|c: char| c == '[' || c.is_whitespace()));
+        let first: Vec<f64> = std::iter::from_fn(|| tokens.next().and_then(number)).collect();
+        (!first.is_empty()).then(|| first.into_iter().enumerate().collect())
+    })?;
+    let (elements, values): (Vec<usize>, Vec<f64>) = found.into_iter().unzip();
+    Item::part(name, Part { elements, shape: told.map(<[usize]>::to_vec), sum: None }, values)
+}
+
+/// More axes than any tensor has.
+const DEEP: usize = 8;
+
+/// The extents of the brackets at the beginning of `text`, by the first list of each depth; whether something is left out; and what stands behind.
+fn extents(text: &str) -> Option<(Vec<usize>, bool, &str)> {
+    let mut tokens = Tokens(text);
+    let (mut shape, mut closed, mut depth, mut gap) = (Vec::new(), Vec::new(), 0usize, false);
+    loop {
+        let token = tokens.next()?;
+        if token == "]" {
+            depth = depth.checked_sub(1)?;
+            closed[depth] = true;
+            if depth == 0 {
+                return Some((shape, gap, tokens.0));
+            }
+            continue;
+        }
+        gap |= token == "...";
+        if token != "..." && depth > 0 && !closed[depth - 1] {
+            shape[depth - 1] += 1;
+        }
+        match token {
+            "[" => depth += 1,
+            _ if depth == 0 => return None,
+            _ => {}
+        }
+        if depth > shape.len() {
+            if depth > DEEP {
+                return None;
+            }
+            shape.push(0);
+            closed.push(false);
+        }
+    }
+}
 
 /// The elements of a printed tensor of `shape`: place in row-major order, and value. `None` where the text does not fit the shape.
 pub(super) fn elements(text: &str, shape: &[usize]) -> Option<Vec<(usize, f64)>> {

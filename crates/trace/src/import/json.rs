@@ -9,8 +9,9 @@ use serde_json::{Map, Value};
 
 use super::{Item, Part, Read, bracket, raw, read_text};
 use crate::dump::{Dump, DumpError, not_a_dump};
+use crate::element::DType;
 use crate::meta::{NamedRows, Rows};
-use crate::tensor::{Bytes, DType, Layout, Tensor, byte_len};
+use crate::tensor::{Bytes, Layout, Tensor, byte_len};
 
 /// Reads a .json.
 ///
@@ -27,6 +28,14 @@ pub(super) fn read(path: &Path, name: &str) -> Result<Read, DumpError> {
         false => collect(&value, name, true, &mut read.items),
     }
     Ok(read)
+}
+
+/// The arrays in `text`, where that is JSON under another name.
+pub(super) fn within(text: &str, name: &str) -> Option<Read> {
+    let value = parse(text).ok()?;
+    let mut read = Read { tokens: token_ids(&value), ..Read::default() };
+    collect(&value, name, true, &mut read.items);
+    (!read.items.is_empty()).then_some(read)
 }
 
 /// JSON as Python writes it: with NaN and Infinity, which the standard does not know.

@@ -1,6 +1,7 @@
 //! What do other people's files hold? Raw floats, text, JSON, logs, PyTorch's pickles: each a list of tensors with the names they came with.
 
 mod bracket;
+mod headed;
 mod json;
 mod lines;
 mod log;
@@ -14,9 +15,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::dump::{DumpError, io_error, not_a_dump};
+use crate::element::DType;
 use crate::meta::{QkRows, Rows};
 use crate::tap::Tap;
-use crate::tensor::{DType, Tensor, Values};
+use crate::tensor::{Tensor, Values};
 
 pub(crate) use printed::Printed;
 pub(crate) use raw::open as open_raw;
@@ -146,10 +148,11 @@ pub(crate) fn read(path: &Path, dtype: Option<DType>) -> Result<Read, DumpError>
 
 fn text_or_log(path: &Path, name: &str) -> Result<Read, DumpError> {
     let text = read_text(path)?;
-    match log::is_one(&text) {
-        true => Ok(log::read(&text)),
-        false => Ok(text::read(&text, name, path)),
+    if log::is_one(&text) {
+        return Ok(log::read(&text));
     }
+    let json = text.trim_start().starts_with(['[', '{']).then(|| json::within(&text, name)).flatten();
+    Ok(json.unwrap_or_else(|| text::read(&text, name, path)))
 }
 
 /// A file's name without its last ending.

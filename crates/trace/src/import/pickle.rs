@@ -10,7 +10,8 @@ use zip::ZipArchive;
 
 use super::{Item, Read, plain, stem};
 use crate::dump::{DumpError, map_file, not_a_dump};
-use crate::tensor::{Bytes, DType, Layout, Tensor, byte_len};
+use crate::element::DType;
+use crate::tensor::{Bytes, Layout, Tensor, byte_len};
 
 /// Reads a .pt: a tensor, or containers of tensors, named by their keys. SGLang's dumper puts name, layer, step and rank into the
 /// file's name: `name=q___layer_id=0___step=1.pt`.

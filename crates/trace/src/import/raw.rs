@@ -6,7 +6,8 @@ use half::{bf16, f16};
 
 use super::{Read, plain, stem};
 use crate::dump::{DumpError, map_file, not_a_dump};
-use crate::tensor::{Bytes, DType, Layout, Tensor};
+use crate::element::DType;
+use crate::tensor::{Bytes, Layout, Tensor};
 
 /// Opens raw floats, little-endian, as one flat tensor. `dtype` is what is known of their type.
 ///

@@ -2,28 +2,46 @@
 
 use std::path::Path;
 
-use super::{Item, Part, Read};
+use super::{Item, Part, Read, bracket, headed};
 
 /// One line's meaning.
-enum Line {
+pub(super) enum Line {
     Indexed(usize, f64),
     Values(Vec<f64>),
 }
 
-/// Reads the numbers of `text` as one tensor. Text that is none gives no tensor, and a note that says which line is no number.
+/// Reads `text`: one tensor, or several under headings. Text that is neither gives no tensor, and a note that says which line is no number.
 pub(super) fn read(text: &str, name: &str, path: &Path) -> Read {
-    let lines = text.lines().map(str::trim).enumerate();
-    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#') && !line.starts_with("//"));
-    let mut parsed = Vec::new();
-    for (number, line) in lines {
-        match parse(line) {
-            Some(line) => parsed.push(line),
-            None => return nothing(path, &format!("line {} is not a number", number + 1)),
-        }
+    match tensor(text, name, None) {
+        Ok(item) => Read { items: vec![item], ..Read::default() },
+        Err(why) => headed::read(text, name).unwrap_or_else(|| nothing(path, &why)),
     }
-    match item(name, parsed) {
-        Some(item) => Read { items: vec![item], ..Read::default() },
-        None => nothing(path, "no numbers in it, or lines of different kinds"),
+}
+
+/// The lines that say something, and where they stand.
+pub(super) fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = text.lines().map(str::trim).enumerate();
+    lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#') && !line.starts_with("//"))
+}
+
+/// The one tensor that `text` is, of extents that are known from elsewhere.
+///
+/// # Errors
+/// Says what is no number.
+pub(super) fn tensor(text: &str, name: &str, shape: Option<&[usize]>) -> Result<Item, String> {
+    if let Some(item) = bracket::printed(text, name, shape) {
+        return Ok(item);
+    }
+    let mut parsed = Vec::new();
+    for (number, line) in lines(text) {
+        parsed.push(parse(line).ok_or_else(|| format!("line {} is not a number", number + 1))?);
+    }
+    let item = item(name, parsed).ok_or("no numbers in it, or lines of different kinds")?;
+    match shape.filter(|shape| item.part.is_none() && shape.iter().product::<usize>() == item.tensor.values().len()) {
+        Some(shape) => {
+            Item::printed(name, shape.to_vec(), item.tensor.values().to_f64()).ok_or_else(|| "not of its shape".into())
+        }
+        None => Ok(item),
     }
 }
 
@@ -32,7 +50,7 @@ fn nothing(path: &Path, why: &str) -> Read {
     Read { notes: vec![format!("{file}: not read: {why}")], ..Read::default() }
 }
 
-fn parse(line: &str) -> Option<Line> {
+pub(super) fn parse(line: &str) -> Option<Line> {
     if let Some((index, value)) = line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         let value = value.trim().trim_start_matches(['=', ':']).trim();
         if let (Ok(index), Some(value)) = (index.trim().parse(), number(value)) {
@@ -78,6 +96,9 @@ fn item(name: &str, lines: Vec<Line>) -> Option<Item> {
     if !indexed.is_empty() {
         return None;
     }
+    if let Some(shape) = extents(&rows) {
+        return Item::printed(name, shape, rows[1..].concat());
+    }
     // Two columns of which the first counts: `i v`.
     if rows.len() > 1 && rows.iter().enumerate().all(|(i, row)| row.len() == 2 && row[0] == (i as f64) + rows[0][0]) {
         let pairs = rows.iter().map(|row| (row[0] >= 0.0).then_some((row[0] as usize, row[1])));
@@ -92,6 +113,16 @@ fn item(name: &str, lines: Vec<Line>) -> Option<Item> {
         (false, ..) => vec![rows.iter().map(Vec::len).sum()],
     };
     Item::printed(name, shape, rows.concat())
+}
+
+/// The extents that stand in the first line, where what follows holds that many values.
+fn extents(rows: &[Vec<f64>]) -> Option<Vec<usize>> {
+    let (first, rest) = rows.split_first()?;
+    let shape: Option<Vec<usize>> =
+        first.iter().map(|&x| (x >= 1.0 && x.fract() == 0.0 && x < 1e9).then_some(x as usize)).collect();
+    let held: usize = rest.iter().map(Vec::len).sum();
+    let product = |shape: &Vec<usize>| shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+    shape.filter(|shape| held >= 16 && product(shape) == Some(held))
 }
 
 fn from_indexed(name: &str, pairs: Vec<(usize, f64)>) -> Option<Item> {
@@ -153,8 +184,18 @@ mod tests {
     }
 
     #[test]
+    fn extents_may_stand_first() {
+        let values: String = (0..18).map(|i| format!("{i}.5\n")).collect();
+        assert_eq!(one(&format!("2 3 3\n{values}")).tensor.shape(), [2, 3, 3]);
+        assert_eq!(one(&format!("2 3 4\n{values}")).tensor.shape(), [21]);
+        assert_eq!(one("[[1 2]\n [3 4]]").tensor.shape(), [2, 2]);
+        assert_eq!(one("[[1, 2, ..., 9],\n ...,\n [3, 4, ..., 9]]").part.unwrap().elements, [0, 1]);
+        assert_eq!(one("[1, 2]\n[3, 4]").tensor.shape(), [2, 2]);
+    }
+
+    #[test]
     fn prose_is_no_tensor() {
-        let read = read("loading model\n1.5\n", "x", Path::new("x.txt"));
-        assert!(read.items.is_empty() && read.notes[0].contains("line 1"));
+        let read = read("1.5\nloading model\n1.5\n", "x", Path::new("x.txt"));
+        assert!(read.items.is_empty() && read.notes[0].contains("line 2"));
     }
 }

@@ -277,6 +277,18 @@ pub(crate) fn built_in(name: &str) -> Option<Known> {
     found(name).or_else(|| bare.and_then(found))
 }
 
+/// The layer and the rest of `layer 3 q`, `Layer3.q`, `layer_3_q`: names in which nobody can tell whether layers are counted from 0.
+pub(crate) fn of_layer(name: &str) -> Option<(u32, &str)> {
+    const BETWEEN: [char; 6] = [' ', '.', '_', '-', '/', ':'];
+    let rest = name
+        .get(..5)
+        .filter(|word| word.eq_ignore_ascii_case("layer"))
+        .map(|_| name[5..].trim_start_matches(BETWEEN))?;
+    let (digits, inner) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()));
+    let bare = inner.trim_start_matches(BETWEEN);
+    (bare.len() < inner.len()).then(|| Some((digits.parse().ok()?, bare))).flatten()
+}
+
 /// Whether two nodes of llama.cpp's graph share a name because one is made of the other: a product, and its sum with a bias.
 pub(crate) fn is_made_of(one: &str, other: &str) -> bool {
     let node = |name: &str| name.split_once(' ').map(|(node, _)| node.to_owned());
@@ -320,6 +332,17 @@ mod tests {
         {
             assert!(built_in(name).is_none(), "{name}");
         }
+    }
+
+    #[test]
+    fn layers_in_words() {
+        assert_eq!(of_layer("layer 3 q_rope"), Some((3, "q_rope")));
+        assert_eq!(of_layer("Layer12.h"), Some((12, "h")));
+        assert!(
+            ["layers.0.q", "layer q", "layer 3", "my layer 3 q", "l\u{e4}yer 0 q"]
+                .iter()
+                .all(|name| of_layer(name).is_none())
+        );
     }
 
     #[test]

@@ -1,0 +1,126 @@
+//! Does a proposal find its tap in a batch, behind padded keys and in a tensor for each token, and never another?
+
+use std::fs;
+use std::path::Path;
+
+use firstdiff_compare::{Evidence, Naming, Profile, propose};
+use firstdiff_trace::{Dump, Recorder};
+
+const TOKENS: usize = 8;
+const LAYERS: usize = 3;
+/// Name of the engine's own, tap, extents behind the positions', and whether heads stand first.
+const TAPS: [(&str, &str, [usize; 2], bool); 4] = [
+    ("x", "h", [1, 24], false),
+    ("qr", "q_rope", [4, 6], false),
+    ("aw", "scores", [4, 1], true),
+    ("mid", "h_attn", [1, 24], false),
+];
+
+/// A linear congruential generator: numbers that no two taps share.
+fn numbers(seed: u64, count: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 40) as f32 / 4096.0 - 2048.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+fn values(layer: usize, which: usize) -> Vec<f32> {
+    let (_, _, [a, b], scores) = TAPS[which];
+    let mut all = numbers((layer * 10 + which + 1) as u64, a * b * TOKENS * if scores { TOKENS } else { 1 });
+    if scores {
+        for (i, x) in all.iter_mut().enumerate().filter(|(i, _)| i % TOKENS > i / TOKENS % TOKENS) {
+            *x = if i % 2 == 0 { f32::NEG_INFINITY } else { -1e30 };
+        }
+    }
+    all
+}
+
+fn reference(folder: &Path) -> Dump {
+    let rec = Recorder::create(folder).unwrap();
+    rec.tokens(&[1; TOKENS]);
+    for layer in 0..LAYERS {
+        for (which, (_, tap, [a, b], scores)) in TAPS.into_iter().enumerate() {
+            let shape = match (scores, a) {
+                (true, heads) => vec![heads, TOKENS, TOKENS],
+                (false, 1) => vec![TOKENS, b],
+                (false, heads) => vec![TOKENS, heads, b],
+            };
+            rec.record(format_args!("layers.{layer}.{tap}"), &shape, &values(layer, which)).unwrap();
+        }
+    }
+    rec.finish().unwrap();
+    Dump::open(folder).unwrap()
+}
+
+/// The names proposed for taps, of what `held` makes of each tap's values: the endings of names, and what is under them.
+fn proposed(
+    sequence: usize,
+    held: impl Fn(usize, Vec<f32>) -> Vec<(String, Vec<f32>)>,
+) -> (Vec<(String, String)>, Naming) {
+    let folder = tempfile::tempdir().unwrap();
+    let golden = reference(&folder.path().join("golden"));
+    let out = folder.path().join("out");
+    fs::create_dir(&out).unwrap();
+    for layer in 0..LAYERS {
+        for (which, (name, ..)) in TAPS.into_iter().enumerate() {
+            for (before, values) in held(which, values(layer, which)) {
+                let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+                fs::write(out.join(format!("{before}{name}_{layer}.f32")), bytes).unwrap();
+            }
+        }
+    }
+    let naming = propose(&golden, &Dump::open(&out).unwrap(), Profile::F32, sequence, &mut |_, _| {}).unwrap();
+    let sure = naming.proposals.iter().filter(|p| matches!(p.evidence, Evidence::Content { .. }));
+    (sure.map(|p| (p.name.clone(), p.tap.clone())).collect(), naming)
+}
+
+fn due(before: &str) -> Vec<(String, String)> {
+    let mut due: Vec<(String, String)> =
+        TAPS.iter().map(|(name, tap, ..)| (format!("{before}{name}_{{N}}"), format!("layers.{{N}}.{tap}"))).collect();
+    due.sort();
+    due
+}
+
+fn sorted(mut names: Vec<(String, String)>) -> Vec<(String, String)> {
+    names.sort();
+    names
+}
+
+#[test]
+fn one_sequence_of_a_batch() {
+    for sequence in 0..2 {
+        let (names, naming) = proposed(sequence, |which, x| {
+            let other = numbers(99 + which as u64, x.len());
+            vec![(String::new(), if sequence == 0 { [x, other].concat() } else { [other, x].concat() })]
+        });
+        assert_eq!(sorted(names), due(""));
+        assert!(naming.notes[0].contains("a batch of 2") && naming.unknown.is_empty());
+    }
+}
+
+#[test]
+fn a_tensor_for_each_token() {
+    let (names, naming) = proposed(0, |which, x| {
+        let (_, _, [heads, width], scores) = TAPS[which];
+        let row = |t: usize| match scores {
+            true => (0..heads).flat_map(|h| x[(h * TOKENS + t) * TOKENS..][..=t].to_vec()).collect(),
+            false => x[t * heads * width..][..heads * width].to_vec(),
+        };
+        (0..TOKENS).map(|t| (format!("tok{t:02}_"), row(t))).collect()
+    });
+    // Scores of four heads are too few numbers in the first rows.
+    let all: Vec<_> = due("tok{S}_")
+        .into_iter()
+        .filter(|(name, _)| !name.contains("aw") || names.iter().any(|(n, _)| n == name))
+        .collect();
+    assert_eq!(sorted(names), all);
+    assert!(all.len() >= 3 && naming.notes.iter().any(|note| note.contains("{S}")));
+}
+
+#[test]
+fn values_of_another_run_are_no_names() {
+    let (names, naming) = proposed(0, |which, x| vec![(String::new(), numbers(500 + which as u64, 2 * x.len()))]);
+    assert!(names.is_empty() && naming.unknown.len() + naming.proposals.len() == LAYERS * TAPS.len());
+}

@@ -1,0 +1,266 @@
+//! What does a folder hold? Tensors, one archive, a folder for each rank, or one for each step.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::dump::{Dump, DumpError, Entry, Maker, Place, io_error, not_a_dump};
+use crate::element::DType;
+use crate::import;
+use crate::join::open_ranks;
+use crate::meta::{Meta, stored_name};
+use crate::names::Names;
+use crate::open::{
+    Findings, Found, Reading, assemble, declared, file_names, folded, foreign, npy, open_archive, read_meta,
+};
+
+/// Opens the dump that a folder is.
+///
+/// # Errors
+/// As [`Dump::open_with`].
+pub(crate) fn open(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
+    let names = folder_names(path, reading)?;
+    let dims = names.as_ref().map(|names| names.dims().clone()).unwrap_or_default();
+    if let Some(joined) = open_ranks(path, &dims, |rank| open_folder(rank, reading))? {
+        return Ok(joined);
+    }
+    match step_folders(path)? {
+        Some(steps) => {
+            let inner = Reading { names, ..reading.clone() };
+            let steps = steps.into_iter().map(|(step, folder)| Ok((step, open_folder(&folder, &inner)?)));
+            Ok(of_steps(path, steps.collect::<Result<_, DumpError>>()?))
+        }
+        None => open_folder(path, reading),
+    }
+}
+
+fn open_folder(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
+    let json = path.join("dump.json");
+    let meta = if json.exists() { read_meta(&json)? } else { Meta::default() };
+    let lists_taps = meta.taps.is_some();
+    let names = file_names(path)?;
+    let (found, listed) = declared(&json, &meta, ".npy", |name| Place::File(path.join(name)))?;
+    let mut all = Findings { found, ..Findings::default() };
+    let is_model = path.join("config.json").exists();
+    // One engine writes one type: what most files look like is what all are.
+    let reading = &Reading { dtype: reading.dtype.or(usual_dtype(path, &names)), ..reading.clone() };
+    for name in names.iter().filter(|&name| !listed.contains(name)) {
+        let file = path.join(name);
+        if name == "dump.json" {
+            continue;
+        }
+        if let Some(stem) = name.strip_suffix(".npy") {
+            npy(&file, stem, reading, &mut all)?;
+        } else if !lists_taps && !is_model && import::is_foreign(&file) && file.is_file() {
+            // Beside tensors lie other things; what of them cannot be read is said.
+            match foreign(&file, reading) {
+                Ok(read) => all.extend(read),
+                Err(error) => all.notes.push(format!("{name}: not read: {}", error.bare(&file))),
+            }
+        }
+    }
+    let archives: Vec<&String> = names.iter().filter(|name| is_archive(name)).collect();
+    if all.found.is_empty() && !is_model && !lists_taps {
+        if let [one] = archives.as_slice() {
+            let reading = Reading { names: folder_names(path, reading)?, ..reading.clone() };
+            return open_archive(&path.join(one), meta, &reading);
+        }
+    }
+    if all.found.is_empty() {
+        let reason = match (is_model, all.notes.first()) {
+            _ if archives.len() > 1 => {
+                format!("it holds {} archives, {} ...: name one of them", archives.len(), archives[0])
+            }
+            (true, _) => "a model's folder (config.json), not a dump; make one with `firstdiff dump`".to_owned(),
+            (false, Some(note)) => format!("no tensors in it ({note})"),
+            (false, None) => nothing_in(path),
+        };
+        return Err(not_a_dump(path, &reason));
+    }
+    if !lists_taps {
+        all.notes.extend(
+            archives.iter().map(|name| format!("{name}: not read: an archive beside tensors; name it by itself")),
+        );
+    }
+    let own = folder_names(path, reading)?;
+    assemble(path, meta, all, None, own.as_ref())
+}
+
+/// The table of names that counts in a folder: the one given, else its own.
+fn folder_names(path: &Path, reading: &Reading) -> Result<Option<Names>, DumpError> {
+    let own = path.join("firstdiff.toml");
+    match &reading.names {
+        Some(names) => Ok(Some(names.clone())),
+        None if own.exists() => Ok(Some(Names::open(&own).map_err(|e| DumpError::Names(Box::new(e)))?)),
+        None => Ok(None),
+    }
+}
+
+/// The type that most files without a header look like, where they look like several.
+fn usual_dtype(folder: &Path, names: &[String]) -> Option<DType> {
+    let mut counts: BTreeMap<DType, usize> = BTreeMap::new();
+    for name in names {
+        if let Some(dtype) = import::guessed_dtype(&folder.join(name)) {
+            *counts.entry(dtype).or_default() += 1;
+        }
+    }
+    if counts.len() < 2 {
+        return None;
+    }
+    counts.into_iter().max_by_key(|(_, count)| *count).map(|(dtype, _)| dtype)
+}
+
+fn is_archive(name: &str) -> bool {
+    name.ends_with(".npz") || name.ends_with(".safetensors")
+}
+
+/// Why a folder without tensors is no dump, with the folders in it, one of which may be meant.
+fn nothing_in(path: &Path) -> String {
+    let nothing = "no .npy files or files of another form, and no dump.json that lists taps";
+    let folders = fs::read_dir(path).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir());
+    let mut names: Vec<String> = folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    match names.as_slice() {
+        [] => nothing.to_owned(),
+        [one] => format!("{nothing}; it holds a folder '{one}': name that"),
+        [first, .., last] => format!(
+            "{nothing}; it holds folders, '{first}' to '{last}': name one, or call them step0, step1 ... if each is a step, rank0, rank1 ... if each is a rank"
+        ),
+    }
+}
+
+/// The folders of steps in `path` by their step, where there are any, and it holds no tensors itself.
+fn step_folders(path: &Path) -> Result<Option<Vec<(u32, PathBuf)>>, DumpError> {
+    let mut found: BTreeMap<u32, (String, PathBuf)> = BTreeMap::new();
+    let mut words = Vec::new();
+    for entry in fs::read_dir(path).map_err(|e| io_error(path, e))? {
+        let entry = entry.map_err(|e| io_error(path, e))?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        if name.ends_with(".npy") || is_archive(&name) || (name != "dump.json" && import::is_foreign(&entry.path())) {
+            return Ok(None);
+        }
+        let Some((word, step)) = step_number(&name).filter(|_| entry.path().is_dir()) else { continue };
+        words.push(word);
+        if let Some((other, _)) = found.insert(step, (name.clone(), entry.path())) {
+            return Err(not_a_dump(path, &format!("'{other}' and '{name}' are both step {step}")));
+        }
+    }
+    let Some((&first, (name, _))) = found.first_key_value() else { return Ok(None) };
+    let whole = found.keys().zip(first..).all(|(step, due)| *step == due);
+    if words.iter().any(|word| *word != words[0]) || !whole || first > 1 {
+        return Err(not_a_dump(
+            path,
+            &format!(
+                "a folder for each step, of which some are missing or named otherwise (the first is '{name}'): call them step0, step1 ..."
+            ),
+        ));
+    }
+    Ok(Some(found.into_iter().map(|(step, (_, folder))| (step - first, folder)).collect()))
+}
+
+/// 3 for `step3`, `step_3`, `token-3`, `pos3` ...
+fn step_number(name: &str) -> Option<(&'static str, u32)> {
+    let lower = name.to_ascii_lowercase();
+    let words = ["step", "token", "tok", "position", "pos"];
+    let (word, rest) = words.into_iter().find_map(|word| Some((word, lower.strip_prefix(word)?)))?;
+    let digits = rest.strip_prefix(['_', '-', '.']).unwrap_or(rest);
+    let plain = !digits.is_empty() && digits.len() < 8 && digits.bytes().all(|b| b.is_ascii_digit());
+    digits.parse().ok().filter(|_| plain).map(|step| (word, step))
+}
+
+/// The dumps of the steps of one run as one dump.
+fn of_steps(path: &Path, steps: Vec<(u32, Dump)>) -> Dump {
+    let mut dump = Dump { meta: meta_of(path, &steps), ..Dump::empty(path) };
+    let mut notes = Vec::new();
+    for (step, of_step) in steps {
+        let of_step = Arc::new(of_step);
+        dump.of_known_names |= of_step.of_known_names;
+        dump.parts.extend(of_step.parts.iter().cloned().map(|part| import::Partial { step: part.step + step, ..part }));
+        for entry in of_step.entries() {
+            let (whole, source) = (Arc::clone(&of_step), entry.clone());
+            let Entry { tap, shape, dtype, rows, .. } = entry.clone();
+            dump.entries.push(Entry::made(tap, entry.step + step, shape, dtype, rows, move || whole.read(&source)));
+        }
+        for found in &of_step.loose {
+            let (whole, name) = (Arc::clone(&of_step), stored_name(&found.name, found.step));
+            let place = Place::Made(Maker(Arc::new(move || whole.read_unnamed(&name))));
+            dump.unnamed.push(stored_name(&found.name, found.step + step));
+            dump.loose.push(Found::stored(&found.name, place).at_step(found.step + step));
+        }
+        notes.extend(of_step.notes().iter().cloned());
+    }
+    dump.notes = folded(notes);
+    dump.notes.push("a folder for each step, read as the steps of one run".to_owned());
+    dump.entries.sort_by_key(|e| (e.step, e.tap));
+    dump.unnamed.sort();
+    dump
+}
+
+/// What the folder says of the run, else its first step; the tokens of the later ones behind.
+fn meta_of(path: &Path, steps: &[(u32, Dump)]) -> Meta {
+    let own = read_meta(&path.join("dump.json")).ok();
+    let mut meta = own.unwrap_or_else(|| steps.first().map_or(Meta::default(), |(_, dump)| dump.meta().clone()));
+    meta.taps = None;
+    let later: Option<Vec<Vec<i64>>> = steps.iter().skip(1).map(|(_, dump)| dump.meta().tokens.clone()).collect();
+    if meta.tokens.is_some() && meta.decode_tokens.is_none() {
+        meta.decode_tokens = later.filter(|later| !later.is_empty()).map(|later| later.concat());
+    }
+    meta
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recorder::Recorder;
+
+    fn h0(folder: &Path, token: i64) {
+        let rec = Recorder::create(folder).unwrap();
+        rec.tokens(&[token]);
+        rec.record("h0", &[1, 2], &[token as f32, 0.5]).unwrap();
+        rec.finish().unwrap();
+        fs::write(folder.join("other.f32"), 1.5f32.to_le_bytes()).unwrap();
+    }
+
+    #[test]
+    fn a_folder_for_each_step() {
+        for (word, first) in [("step", 0), ("token_", 1), ("Pos-", 0)] {
+            let folder = tempfile::tempdir().unwrap();
+            (0..12).for_each(|n| h0(&folder.path().join(format!("{word}{}", n + first)), n + 5));
+            let dump = Dump::open(folder.path()).unwrap();
+            let last = &dump.entries()[11];
+            assert_eq!((dump.entries().len(), last.step), (12, 11), "{word}");
+            assert_eq!(dump.read(last).unwrap().values().to_f64(), [16.0, 0.5]);
+            assert_eq!(dump.meta().tokens, Some(vec![5]));
+            assert_eq!(dump.meta().decode_tokens.as_ref().map(Vec::len), Some(11));
+        }
+    }
+
+    #[test]
+    fn missing_steps_are_refused_and_other_folders_named() {
+        let folder = tempfile::tempdir().unwrap();
+        h0(&folder.path().join("step0"), 1);
+        h0(&folder.path().join("step2"), 2);
+        assert!(Dump::open(folder.path()).unwrap_err().to_string().contains("step0, step1"));
+        let folder = tempfile::tempdir().unwrap();
+        h0(&folder.path().join("mine"), 1);
+        assert!(Dump::open(folder.path()).unwrap_err().to_string().contains("'mine': name that"));
+    }
+
+    #[test]
+    fn a_folder_of_one_archive() {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = |name: &str| {
+            let tensor =
+                safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![1], &[0, 0, 128, 63]).unwrap();
+            safetensors::serialize_to_file([("h0", tensor)], None, &folder.path().join(name)).unwrap();
+        };
+        archive("a.safetensors");
+        assert_eq!(Dump::open(folder.path()).unwrap().entries().len(), 1);
+        archive("b.safetensors");
+        assert!(Dump::open(folder.path()).unwrap_err().to_string().contains("name one of them"));
+        h0(&folder.path().join("x"), 1);
+        fs::rename(folder.path().join("x/h0.npy"), folder.path().join("h0.npy")).unwrap();
+        assert!(Dump::open(folder.path()).unwrap().notes().iter().any(|note| note.contains("beside tensors")));
+    }
+}
