@@ -10,12 +10,13 @@ use crate::graph::{Graph, Place, op_of};
 use crate::judge::{Allowance, Judgement, Outcome};
 use crate::laid::{Laid, name_of};
 use crate::pair::{Layout, Operand, position_axis};
+use crate::positions::told_chunks;
 use crate::probe::blind_spots;
 use crate::profile::{Extent, Profile, allowed_nmse, storage_nmse};
 use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict};
 use crate::settle::undone_orders;
 use crate::slots;
-use crate::steps::misaligned;
+use crate::steps::{Chunks, misaligned};
 
 /// What a comparison is told beside the two dumps.
 #[derive(Clone, Debug)]
@@ -125,7 +126,8 @@ pub fn compare(
     if let Some(laid) = &options.laid {
         extent.positions = laid.together();
     }
-    let run = Run { reference, candidate, graph, options, extent, misaligned };
+    let run =
+        Run { reference, candidate, graph, options, extent, misaligned, chunks: told_chunks(reference, candidate) };
     let total = graph.places().len();
     let mut found = Vec::with_capacity(total);
     for (index, &place) in graph.places().iter().enumerate() {
@@ -135,6 +137,7 @@ pub fn compare(
     }
     run.settle_layouts(&mut found)?;
     let hidden = run.forgive_hidden(&mut found)?;
+    run.doubt_rotations(&mut found);
     let replicas = run.check_replicas(&mut found)?;
     let mut report = run.report(found)?;
     report.warnings.splice(0..0, hidden.into_iter().chain(replicas));
@@ -209,6 +212,8 @@ pub(crate) struct Run<'a> {
     pub(crate) extent: Extent,
     /// Why the steps do not stand for the same token positions, where they do not.
     pub(crate) misaligned: Option<String>,
+    /// How the tokens were taken, as either side says or shows.
+    pub(crate) chunks: Option<Chunks>,
 }
 
 impl Run<'_> {
@@ -219,6 +224,9 @@ impl Run<'_> {
         }
         if let Some(found) = self.look_in_part(place)? {
             return Ok(found);
+        }
+        if let Some(reason) = self.lacks_a_rank(place) {
+            return Ok(Found::Misfit(reason));
         }
         let (left, right) = match self.both(place) {
             (Some(left), Some(right)) => (left, right),
@@ -234,6 +242,9 @@ impl Run<'_> {
         }
         if self.misaligned.is_some() {
             return Ok(Found::Misfit("its step stands for other tokens".into()));
+        }
+        if let Some(found) = self.flat(&left, &right)? {
+            return Ok(found);
         }
         let (reference, candidate) = (self.reference.read(&left)?, self.candidate.read(&right)?);
         let (reference, candidate) = (reference.values(), candidate.values());
@@ -361,12 +372,10 @@ impl Run<'_> {
         if diverged {
             return Verdict::Diverged;
         }
-        if let Some(at) = self.laid().and_then(|laid| laid.parted) {
+        if let Some(reason) = self.laid().and_then(Laid::parting) {
             let agree = taps.iter().filter(|t| t.status.agrees()).count();
-            let before = if at > 0 { format!("; up to there {agree} taps agree") } else { String::new() };
-            return Verdict::Incomparable(format!(
-                "the two runs were fed different tokens from position {at} on{before}"
-            ));
+            let before = if agree > 0 { format!("; up to there {agree} taps agree") } else { String::new() };
+            return Verdict::Incomparable(reason + &before);
         }
         if taps.iter().all(|t| t.metrics.is_none()) {
             let names = |dump: &Dump| match (dump.entries().first(), dump.unnamed().first()) {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Values};
+use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Site, Values};
 
 use crate::first::{Found, Judged, Plain, Run, Seen};
 use crate::graph::Place;
@@ -33,6 +33,10 @@ impl Run<'_> {
             (Some(_), Some(_), _) | (_, _, [Some(_), Some(_)]) if self.misaligned.is_some() => {
                 Ok(Found::Misfit("its step stands for other tokens".into()))
             }
+            _ if self.laid().is_some_and(|laid| laid.unchecked.contains_key(&place)) => {
+                let reason = self.laid().and_then(|laid| laid.unchecked.get(&place)).cloned();
+                Ok(Found::Misfit(reason.unwrap_or_default()))
+            }
             (Some(left), _, [None, Some(part)]) => self.look_at_part(place, &left, part, true),
             (_, Some(right), [Some(part), None]) => self.look_at_part(place, &right, part, false),
             (_, _, [Some(left), Some(right)]) => Ok(self.look_at_parts(place, left, right)),
@@ -40,6 +44,27 @@ impl Run<'_> {
             _ => absent("candidate"),
         };
         found.map(Some)
+    }
+
+    /// Rotations of which nothing but position 0 is known: every one is right there, so that to agree shows nothing of the operation.
+    pub(crate) fn doubt_rotations(&self, found: &mut [Found]) {
+        for (here, place) in found.iter_mut().zip(self.graph.places()) {
+            let Found::Judged(judged) = &*here else { continue };
+            let turned = place.step == 0 && matches!(place.tap.site, Site::QRope | Site::KRope);
+            if !turned || !judged.judgement.outcome.agrees() {
+                continue;
+            }
+            let at_first = |at: &usize| crate::judge::unravel(*at, &judged.shape).first() == Some(&0);
+            let first_alone = match (&judged.part, &judged.positions) {
+                (Some(part), _) => judged.shape.first().is_some_and(|&t| t > 1) && part.elements.iter().all(at_first),
+                (None, Some(positions)) => positions == &[0],
+                (None, None) => false,
+            };
+            if first_alone {
+                let reason = "agrees at position 0, where every rotation is right, and no other is known";
+                *here = Found::Unchecked(reason.into());
+            }
+        }
     }
 
     /// Judges a place of which one side is known in part. `part_is_candidate` says which.

@@ -19,7 +19,7 @@ use crate::tensor::{Bytes, DType, Layout, Tensor, byte_len};
 pub(super) fn read(path: &Path, name: &str) -> Result<Read, DumpError> {
     let value = parse(&read_text(path)?).map_err(|e| not_a_dump(path, &format!("not JSON: {e}")))?;
     if let Some(list) = value.get("checkpoints").and_then(Value::as_array) {
-        return manifest(path, list);
+        return Ok(Read { tokens: token_ids(&value), ..manifest(path, list)? });
     }
     let mut read = Read { tokens: token_ids(&value), ..Read::default() };
     match value.get("module_path").is_some() && value.get("children").is_some() {
