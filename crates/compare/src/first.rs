@@ -10,6 +10,7 @@ use crate::graph::{Graph, Place, op_of};
 use crate::judge::{Allowance, Judgement, Outcome};
 use crate::laid::{Laid, name_of};
 use crate::pair::{Layout, Operand, position_axis};
+use crate::parts::{first_position_alone, in_part};
 use crate::positions::told_chunks;
 use crate::probe::blind_spots;
 use crate::profile::{Extent, Profile, allowed_nmse, storage_nmse};
@@ -93,6 +94,10 @@ impl Found {
         matches!(self, Found::Judged(judged) if judged.judgement.outcome.agrees())
     }
 
+    fn is_in_part(&self) -> bool {
+        matches!(self, Found::Judged(judged) if judged.part.is_some())
+    }
+
     pub(crate) fn is_judged(&self) -> bool {
         matches!(self, Found::Judged(_))
     }
@@ -163,45 +168,6 @@ fn prompt(reference: &Dump) -> usize {
     // The least that any tap shows: a tap of another layout must not loosen what is allowed.
     let shown = || reference.entries().iter().filter(|e| e.step == 0).filter_map(rows).min();
     reference.meta().tokens.as_ref().map(Vec::len).or_else(shown).unwrap_or(0)
-}
-
-/// A word where nothing but position 0 is known: every rotation is right there, and every mask.
-fn first_position_alone(found: &[Found], graph: &Graph) -> Option<String> {
-    let parts: Vec<(Place, &Seen, &[usize])> = found
-        .iter()
-        .zip(graph.places())
-        .filter_map(|(here, place)| match here {
-            Found::Judged(judged) => judged.part.as_ref().map(|part| (*place, part, judged.shape.as_slice())),
-            _ => None,
-        })
-        .collect();
-    let judged = found.iter().filter(|here| here.is_judged()).count();
-    let at_first = |(place, part, shape): &(Place, &Seen, &[usize])| {
-        let axis = position_axis(place.tap.site);
-        part.elements.iter().all(|&at| crate::judge::unravel(at, shape).get(axis) == Some(&0))
-    };
-    (!parts.is_empty() && parts.len() == judged && parts.iter().all(at_first)).then(|| {
-        "only position 0 is known of any tap: no mistake in rotations, masks, attention scale or heads can show there".to_owned()
-    })
-}
-
-/// One line on the taps that agree as far as they are known.
-fn in_part(taps: &[TapReport]) -> Option<String> {
-    let known = taps.iter().filter(|tap| tap.elements.is_some() && tap.status.agrees());
-    let (count, first) = (known.clone().count(), known.clone().next()?);
-    let which = first.reason.as_deref().unwrap_or_default();
-    let all =
-        known.clone().all(|tap| tap.elements.as_ref().is_some_and(|e| e.len() == tap.shape.iter().product::<usize>()));
-    if all {
-        return Some(format!(
-            "{count} of the taps that agree do so as far as they were printed ({}: {which})",
-            first.place
-        ));
-    }
-    Some(format!(
-        "{count} of the taps that agree were compared in part ({}: {which}); the rest of them is unchecked",
-        first.place
-    ))
 }
 
 pub(crate) struct Run<'a> {
@@ -466,7 +432,7 @@ impl Run<'_> {
             Found::Judged(judged) => (judged.judgement.metrics.nmse().unwrap_or(f64::INFINITY), &judged.layout),
             _ => (f64::INFINITY, &Layout::Same),
         };
-        let harmless = !after.is_empty() && after.iter().all(|&i| found[i].agrees());
+        let harmless = !after.is_empty() && after.iter().all(|&i| found[i].agrees() && !found[i].is_in_part());
         Ok(FirstDivergence {
             index: at,
             after: before.last().map(|&i| places[i]),

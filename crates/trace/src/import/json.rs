@@ -193,6 +193,7 @@ fn manifest(path: &Path, list: &[Value]) -> Result<Read, DumpError> {
             item.step = point.get("token_idx").and_then(Value::as_u64).and_then(|t| u32::try_from(t).ok()).unwrap_or(0);
             read.items.push(item);
         }
+        read.files.push(file.to_owned());
     }
     one_position(&mut read.items);
     Ok(read)
