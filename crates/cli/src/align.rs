@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::command::{PARITY, print};
 use crate::progress::Bar;
-use crate::reading::ReadingArgs;
+use crate::reading::{ReadingArgs, TokenArgs};
 use crate::words::{safe, shorten};
 
 pub(crate) const HELP: &str = "Example:
@@ -37,6 +37,8 @@ pub(crate) struct AlignArgs {
     profile: Profile,
     #[command(flatten)]
     reading: ReadingArgs,
+    #[command(flatten)]
+    told: TokenArgs,
     /// Write the proposals as JSON to this file (- for standard output)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -50,7 +52,8 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
     if let Some(output) = args.output.as_ref().filter(|path| path.exists()) {
         bail!("{}: already exists; remove it, or write elsewhere", output.display());
     }
-    let (reference, candidate) = (args.reading.open(&args.reference)?, args.reading.open(&args.candidate)?);
+    let (reference, candidate) =
+        (args.told.tell(args.reading.open(&args.reference)?)?, args.told.tell(args.reading.open(&args.candidate)?)?);
     if candidate.unnamed().is_empty() {
         print(&format!("every tensor of {} has a name that is known: nothing to align\n", candidate.path().display()))?;
         return Ok(PARITY);

@@ -16,7 +16,7 @@ use crate::drive::BisectArgs;
 use crate::explain::ExplainArgs;
 use crate::import::ImportArgs;
 use crate::inspect::InspectArgs;
-use crate::reading::ReadingArgs;
+use crate::reading::{ReadingArgs, TokenArgs};
 use crate::replay::ReplayArgs;
 use crate::screen::{Detail, render};
 use crate::session::{Judged, Session};
@@ -122,6 +122,9 @@ pub struct PairArgs {
     /// How files are read that do not say everything themselves.
     #[command(flatten)]
     pub reading: ReadingArgs,
+    /// The tokens that were fed.
+    #[command(flatten)]
+    pub told: TokenArgs,
 }
 
 impl PairArgs {
@@ -134,7 +137,8 @@ impl PairArgs {
     }
 
     fn open_sequence(&self, reading: &ReadingArgs) -> Result<Session> {
-        let session = Session::open_with(&self.reference, &self.candidate, self.profile, self.rows.clone(), reading)?;
+        let session =
+            Session::open_with(&self.reference, &self.candidate, self.profile, self.rows.clone(), reading, &self.told)?;
         match &self.model {
             Some(model) => session.with_model(model),
             None => Ok(session),
@@ -151,10 +155,15 @@ impl PairArgs {
             session.run()
         };
         let session = self.open()?;
-        let batch = session.batch;
+        let (batch, one_reference) = (session.batch, session.one_reference);
         let mut judged = run(session)?;
         if batch == 1 || self.reading.sequence.is_some() {
             return Ok(judged);
+        }
+        if one_reference {
+            let another =
+                |index| run(self.open_sequence(&ReadingArgs { sequence: Some(index), ..self.reading.clone() })?);
+            return crate::batch::of_one_prompt(judged, batch, another);
         }
         let mut shown = 0;
         for index in 1..batch {

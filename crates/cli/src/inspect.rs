@@ -39,6 +39,8 @@ pub(crate) struct InspectArgs {
     pub(crate) rows: Option<Rows>,
     #[command(flatten)]
     pub(crate) reading: crate::reading::ReadingArgs,
+    #[command(flatten)]
+    pub(crate) told: crate::reading::TokenArgs,
     /// Show every finding on a line of its own
     #[arg(long, short)]
     pub(crate) verbose: bool,
@@ -52,7 +54,7 @@ pub(crate) struct InspectArgs {
 /// # Errors
 /// When something cannot be read, or the dump holds no tap.
 pub(crate) fn run(args: InspectArgs) -> Result<u8> {
-    let dump = args.reading.open(&args.candidate)?;
+    let dump = firstdiff_compare::with_positions(args.told.tell(args.reading.open(&args.candidate)?)?);
     if let (true, Some(part)) = (dump.entries().is_empty(), dump.parts().first()) {
         let how = part.precision().map_or("in part".to_owned(), |p| format!("with {p}"));
         bail!(

@@ -12,6 +12,7 @@
 
 mod align;
 pub mod baseline;
+mod batch;
 pub mod bisect;
 mod cause;
 pub mod command;

@@ -37,6 +37,31 @@ impl ReadingArgs {
     }
 }
 
+/// The tokens that a dump does not name itself.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TokenArgs {
+    /// Token ids that were fed, where a dump does not say: those of the prefill, or of all steps
+    #[arg(long, value_delimiter = ',')]
+    pub tokens: Option<Vec<i64>>,
+    /// Token ids of the decode steps, where a dump does not say
+    #[arg(long, value_delimiter = ',', requires = "tokens")]
+    pub decode_tokens: Option<Vec<i64>>,
+}
+
+impl TokenArgs {
+    /// The dump, told which tokens it was fed if it does not say so itself.
+    ///
+    /// # Errors
+    /// When it says others.
+    pub fn tell(&self, dump: Dump) -> Result<Dump> {
+        let Some(tokens) = &self.tokens else { return Ok(dump) };
+        let path = dump.path().display().to_string();
+        dump.told_tokens(tokens, self.decode_tokens.as_deref().unwrap_or_default()).map_err(|at| {
+            anyhow::anyhow!("{path}: its own token ids are others than those of --tokens, from index {at} on: leave --tokens out, or correct one")
+        })
+    }
+}
+
 /// The table of names that is read unasked.
 const FILE: &str = "firstdiff.toml";
 

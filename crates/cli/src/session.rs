@@ -11,7 +11,7 @@ use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Dump, Rows, Tap};
 
 use crate::cause::Why;
-use crate::reading::{ReadingArgs, one_of};
+use crate::reading::{ReadingArgs, TokenArgs, one_of};
 
 /// Two dumps, opened and ready to be compared.
 #[derive(Debug)]
@@ -32,6 +32,8 @@ pub struct Session {
     pub model: Option<PathBuf>,
     /// How many sequences were run at once, of which this is one.
     pub batch: usize,
+    /// Whether the reference is of one sequence, whatever the candidate is of.
+    pub(crate) one_reference: bool,
     /// How both were read.
     pub(crate) reading: ReadingArgs,
 }
@@ -53,7 +55,7 @@ impl Session {
     /// # Errors
     /// When a dump cannot be read, or names a precision that is none.
     pub fn open(reference: &Path, candidate: &Path, profile: Option<Profile>, rows: Option<Rows>) -> Result<Session> {
-        Session::open_with(reference, candidate, profile, rows, &ReadingArgs::default())
+        Session::open_with(reference, candidate, profile, rows, &ReadingArgs::default(), &TokenArgs::default())
     }
 
     /// The same, told what the files do not say. Of a batch one sequence is compared: the one asked for, else the first.
@@ -66,9 +68,10 @@ impl Session {
         profile: Option<Profile>,
         rows: Option<Rows>,
         reading: &ReadingArgs,
+        told: &TokenArgs,
     ) -> Result<Session> {
-        let (reference, candidate) = (reading.open(reference)?, reading.open(candidate)?);
-        let (reference, candidate, batch) = one_sequence(reference, candidate, reading.sequence)?;
+        let (reference, candidate) = (told.tell(reading.open(reference)?)?, told.tell(reading.open(candidate)?)?);
+        let (reference, candidate, batch, one_reference) = one_sequence(reference, candidate, reading.sequence)?;
         let mut notes = notes(&[&reference, &candidate]);
         let in_part = reference.parts().len() + candidate.parts().len();
         let Aligned { reference, candidate, laid } = align(reference, candidate, rows.as_ref())?;
@@ -80,9 +83,10 @@ impl Session {
         let only_rows = rows.as_ref().filter(|r| !r.is_all());
         let mut warnings: Vec<String> =
             only_rows.map(|_| "only the token positions of --rows were compared".to_owned()).into_iter().collect();
-        if laid.is_some() && in_part > 0 {
+        let left_out = in_part.saturating_sub(reference.parts().len() + candidate.parts().len());
+        if laid.is_some() && left_out > 0 {
             notes.push(format!(
-                "not checked: {in_part} taps known in part: the two runs took the tokens in other chunks"
+                "not checked: {left_out} taps known in part: the two runs took the tokens in other chunks"
             ));
         }
         warnings.extend(notes);
@@ -98,6 +102,7 @@ impl Session {
             warnings,
             model: None,
             batch,
+            one_reference,
             reading: reading.clone(),
         })
     }
@@ -232,13 +237,13 @@ pub(crate) fn notes(dumps: &[&Dump]) -> Vec<String> {
     said
 }
 
-/// Both runs of one sequence, where either is a batch; and of how many.
-fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Result<(Dump, Dump, usize)> {
+/// Both runs of one sequence, where either is a batch; of how many; and whether the reference was one sequence before.
+fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Result<(Dump, Dump, usize, bool)> {
     let Some(count) = reference.batch().or(candidate.batch()) else {
         if let Some(index) = asked.filter(|&index| index > 0) {
             bail!("--sequence {index}: neither dump is of a batch");
         }
-        return Ok((reference, candidate, 1));
+        return Ok((reference, candidate, 1, true));
     };
     let elements = |dump: &Dump, tap: Tap| dump.find(tap, 0).map(|e| e.shape.iter().product::<usize>());
     // A side without the axis holds all sequences too where it has as many elements.
@@ -248,7 +253,8 @@ fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Resul
         true => one_of(dump, asked, count).map(|(one, _)| one),
         false => Ok(dump),
     };
-    Ok((cut(reference)?, cut(candidate)?, count))
+    let one_reference = reference.batch().is_none() && !as_many;
+    Ok((cut(reference)?, cut(candidate)?, count, one_reference))
 }
 
 /// What a model's own runs say of a comparison.

@@ -10,12 +10,14 @@ use crate::graph::{Graph, Place, op_of};
 use crate::judge::{Allowance, Judgement, Outcome};
 use crate::laid::{Laid, name_of};
 use crate::pair::{Layout, Operand, position_axis};
+use crate::parts::{first_position_alone, in_part};
+use crate::positions::told_chunks;
 use crate::probe::blind_spots;
 use crate::profile::{Extent, Profile, allowed_nmse, storage_nmse};
 use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict};
 use crate::settle::undone_orders;
 use crate::slots;
-use crate::steps::misaligned;
+use crate::steps::{Chunks, misaligned};
 
 /// What a comparison is told beside the two dumps.
 #[derive(Clone, Debug)]
@@ -92,6 +94,10 @@ impl Found {
         matches!(self, Found::Judged(judged) if judged.judgement.outcome.agrees())
     }
 
+    fn is_in_part(&self) -> bool {
+        matches!(self, Found::Judged(judged) if judged.part.is_some())
+    }
+
     pub(crate) fn is_judged(&self) -> bool {
         matches!(self, Found::Judged(_))
     }
@@ -125,7 +131,8 @@ pub fn compare(
     if let Some(laid) = &options.laid {
         extent.positions = laid.together();
     }
-    let run = Run { reference, candidate, graph, options, extent, misaligned };
+    let run =
+        Run { reference, candidate, graph, options, extent, misaligned, chunks: told_chunks(reference, candidate) };
     let total = graph.places().len();
     let mut found = Vec::with_capacity(total);
     for (index, &place) in graph.places().iter().enumerate() {
@@ -135,6 +142,7 @@ pub fn compare(
     }
     run.settle_layouts(&mut found)?;
     let hidden = run.forgive_hidden(&mut found)?;
+    run.doubt_rotations(&mut found);
     let replicas = run.check_replicas(&mut found)?;
     let mut report = run.report(found)?;
     report.warnings.splice(0..0, hidden.into_iter().chain(replicas));
@@ -162,45 +170,6 @@ fn prompt(reference: &Dump) -> usize {
     reference.meta().tokens.as_ref().map(Vec::len).or_else(shown).unwrap_or(0)
 }
 
-/// A word where nothing but position 0 is known: every rotation is right there, and every mask.
-fn first_position_alone(found: &[Found], graph: &Graph) -> Option<String> {
-    let parts: Vec<(Place, &Seen, &[usize])> = found
-        .iter()
-        .zip(graph.places())
-        .filter_map(|(here, place)| match here {
-            Found::Judged(judged) => judged.part.as_ref().map(|part| (*place, part, judged.shape.as_slice())),
-            _ => None,
-        })
-        .collect();
-    let judged = found.iter().filter(|here| here.is_judged()).count();
-    let at_first = |(place, part, shape): &(Place, &Seen, &[usize])| {
-        let axis = position_axis(place.tap.site);
-        part.elements.iter().all(|&at| crate::judge::unravel(at, shape).get(axis) == Some(&0))
-    };
-    (!parts.is_empty() && parts.len() == judged && parts.iter().all(at_first)).then(|| {
-        "only position 0 is known of any tap: no mistake in rotations, masks, attention scale or heads can show there".to_owned()
-    })
-}
-
-/// One line on the taps that agree as far as they are known.
-fn in_part(taps: &[TapReport]) -> Option<String> {
-    let known = taps.iter().filter(|tap| tap.elements.is_some() && tap.status.agrees());
-    let (count, first) = (known.clone().count(), known.clone().next()?);
-    let which = first.reason.as_deref().unwrap_or_default();
-    let all =
-        known.clone().all(|tap| tap.elements.as_ref().is_some_and(|e| e.len() == tap.shape.iter().product::<usize>()));
-    if all {
-        return Some(format!(
-            "{count} of the taps that agree do so as far as they were printed ({}: {which})",
-            first.place
-        ));
-    }
-    Some(format!(
-        "{count} of the taps that agree were compared in part ({}: {which}); the rest of them is unchecked",
-        first.place
-    ))
-}
-
 pub(crate) struct Run<'a> {
     pub(crate) reference: &'a Dump,
     pub(crate) candidate: &'a Dump,
@@ -209,6 +178,8 @@ pub(crate) struct Run<'a> {
     pub(crate) extent: Extent,
     /// Why the steps do not stand for the same token positions, where they do not.
     pub(crate) misaligned: Option<String>,
+    /// How the tokens were taken, as either side says or shows.
+    pub(crate) chunks: Option<Chunks>,
 }
 
 impl Run<'_> {
@@ -219,6 +190,9 @@ impl Run<'_> {
         }
         if let Some(found) = self.look_in_part(place)? {
             return Ok(found);
+        }
+        if let Some(reason) = self.lacks_a_rank(place) {
+            return Ok(Found::Misfit(reason));
         }
         let (left, right) = match self.both(place) {
             (Some(left), Some(right)) => (left, right),
@@ -234,6 +208,9 @@ impl Run<'_> {
         }
         if self.misaligned.is_some() {
             return Ok(Found::Misfit("its step stands for other tokens".into()));
+        }
+        if let Some(found) = self.flat(&left, &right)? {
+            return Ok(found);
         }
         let (reference, candidate) = (self.reference.read(&left)?, self.candidate.read(&right)?);
         let (reference, candidate) = (reference.values(), candidate.values());
@@ -361,12 +338,10 @@ impl Run<'_> {
         if diverged {
             return Verdict::Diverged;
         }
-        if let Some(at) = self.laid().and_then(|laid| laid.parted) {
+        if let Some(reason) = self.laid().and_then(Laid::parting) {
             let agree = taps.iter().filter(|t| t.status.agrees()).count();
-            let before = if at > 0 { format!("; up to there {agree} taps agree") } else { String::new() };
-            return Verdict::Incomparable(format!(
-                "the two runs were fed different tokens from position {at} on{before}"
-            ));
+            let before = if agree > 0 { format!("; up to there {agree} taps agree") } else { String::new() };
+            return Verdict::Incomparable(reason + &before);
         }
         if taps.iter().all(|t| t.metrics.is_none()) {
             let names = |dump: &Dump| match (dump.entries().first(), dump.unnamed().first()) {
@@ -457,7 +432,7 @@ impl Run<'_> {
             Found::Judged(judged) => (judged.judgement.metrics.nmse().unwrap_or(f64::INFINITY), &judged.layout),
             _ => (f64::INFINITY, &Layout::Same),
         };
-        let harmless = !after.is_empty() && after.iter().all(|&i| found[i].agrees());
+        let harmless = !after.is_empty() && after.iter().all(|&i| found[i].agrees() && !found[i].is_in_part());
         Ok(FirstDivergence {
             index: at,
             after: before.last().map(|&i| places[i]),

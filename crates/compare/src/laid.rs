@@ -9,10 +9,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use firstdiff_trace::{Dump, DumpError, Entry, Meta, Rows, Site, Tap, Tensor};
+use firstdiff_trace::{Dump, DumpError, Entry, Meta, Partial, Rows, Site, Tap, Tensor};
 
 use crate::cut::{Custom, custom, cut, heads, keys};
 use crate::graph::Place;
+use crate::pair::borrow;
+use crate::positions::with_positions;
 use crate::steps::Chunks;
 
 /// Two runs laid together by token position.
@@ -49,6 +51,7 @@ pub struct Aligned {
 /// # Errors
 /// When a tap would be there twice.
 pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Aligned, DumpError> {
+    let (reference, candidate) = (with_positions(reference), with_positions(candidate));
     let Some((ours, theirs)) = other_chunks(&reference, &candidate) else {
         return Ok(Aligned { reference, candidate, laid: None });
     };
@@ -67,14 +70,17 @@ pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Al
         let [ours, theirs] = &sides;
         [ours.cells(&cells, theirs, None, &mut unchecked)?, theirs.cells(&cells, ours, wanted, &mut unchecked)?]
     };
-    if let Some(at) = parted {
-        let beyond = left.entries().iter().chain(right.entries()).filter(|e| cells[e.step as usize].start >= at);
-        for entry in beyond {
-            let reason = format!("the two runs were fed different tokens from position {at} on");
-            unchecked.insert(Place { step: entry.step, tap: entry.tap }, reason);
-        }
-    }
-    let laid = Laid { cells, reference: ours, candidate: theirs, runs, parted, unchecked };
+    let told = ours.ids.is_some() && theirs.ids.is_some();
+    let seen = if told { None } else { other_embeddings(&left, &right, &cells)? };
+    let laid = Laid { cells, reference: ours, candidate: theirs, runs, parted: parted.or(seen), unchecked };
+    let (at, reason) = (laid.parted.unwrap_or(usize::MAX), laid.parting().unwrap_or_default());
+    let places = [&left, &right].into_iter().flat_map(|dump| {
+        let entries = dump.entries().iter().map(|e| Place { step: e.step, tap: e.tap });
+        entries.chain(dump.parts().iter().map(|p| Place { step: p.step, tap: p.tap }))
+    });
+    let beyond = places.filter(|place| laid.cells[place.step as usize].start >= at);
+    let unchecked = laid.unchecked.clone().into_iter().chain(beyond.map(|place| (place, reason.clone()))).collect();
+    let laid = Laid { unchecked, ..laid };
     Ok(Aligned { reference: left, candidate: right, laid: Some(Arc::new(laid)) })
 }
 
@@ -102,7 +108,44 @@ fn parted(ours: &Chunks, theirs: &Chunks) -> Option<usize> {
     ours.iter().zip(theirs).position(|(ours, theirs)| ours != theirs)
 }
 
+/// Embeddings further apart than this are of different tokens, or of none; nearer than a hundredth of it, of the same.
+const OTHER_TOKEN: f64 = 0.1;
+
+/// The first position from which on the embeddings are those of other tokens, where all before are of the same: an engine that pads its prompt, or went
+/// on with another text. An embedding that is wrong is so from the first position on.
+fn other_embeddings(left: &Dump, right: &Dump, cells: &[Range<usize>]) -> Result<Option<usize>, DumpError> {
+    let h0 = Tap { layer: None, site: Site::H0 };
+    for (number, cell) in (0u32..).zip(cells) {
+        let (Some(ours), Some(theirs)) = (left.find(h0, number), right.find(h0, number)) else { continue };
+        let (ours, theirs) = (left.read(ours)?, right.read(theirs)?);
+        let (ours, theirs) = (ours.values(), theirs.values());
+        let nmse = match ours.len() == theirs.len() {
+            true => crate::metrics::Metrics::of(borrow(&ours), borrow(&theirs)).nmse(),
+            false => None,
+        };
+        match nmse {
+            Some(nmse) if nmse > OTHER_TOKEN && cell.start > 0 => return Ok(Some(cell.start)),
+            Some(nmse) if nmse < OTHER_TOKEN / 100.0 => {}
+            _ => return Ok(None),
+        }
+    }
+    Ok(None)
+}
+
 impl Laid {
+    /// Why nothing is said of the positions from [`Laid::parted`] on.
+    pub(crate) fn parting(&self) -> Option<String> {
+        let at = self.parted?;
+        let told = self.reference.ids.is_some() && self.candidate.ids.is_some();
+        Some(match told {
+            true => format!("the two runs were fed different tokens from position {at} on"),
+            false => format!(
+                "the embeddings are those of the same tokens before position {at}, and of other tokens or of padding from there on, and not both \
+                 dumps say which tokens they were fed (--tokens, --decode-tokens)"
+            ),
+        })
+    }
+
     /// How many token positions are in both.
     pub fn together(&self) -> usize {
         let both = self.reference.total().min(self.candidate.total());
@@ -200,9 +243,17 @@ impl<'a> Side<'a> {
         wanted: Option<&Rows>,
         unchecked: &mut BTreeMap<Place, String>,
     ) -> Result<Dump, DumpError> {
-        let mut made = Vec::new();
+        let (mut made, mut parts) = (Vec::new(), Vec::new());
         for (number, cell) in (0u32..).zip(cells) {
             let Some((at, step)) = self.step(cell) else { continue };
+            // What is known in part is not cut, but may be all of a cell.
+            if step == cell && wanted.is_none() {
+                let here = self.dump.parts().iter().filter(|part| part.step == at);
+                parts.extend(here.cloned().map(|mut part: Partial| {
+                    part.step = number;
+                    part
+                }));
+            }
             for entry in self.entries(at) {
                 let width = self.width(other, cell, entry);
                 let (shape, rows, part) = match cut(entry, step, cell, width, wanted, self.custom) {
@@ -223,7 +274,7 @@ impl<'a> Side<'a> {
                 }));
             }
         }
-        Dump::assembled(self.dump.path(), self.meta(cells), made)
+        Ok(Dump::assembled(self.dump.path(), self.meta(cells), made)?.with_parts(parts))
     }
 
     /// What the run says of itself, its tokens shared out among the cells.

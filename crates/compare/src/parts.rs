@@ -3,16 +3,56 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Values};
+use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Site, Values};
 
 use crate::first::{Found, Judged, Plain, Run, Seen};
-use crate::graph::Place;
+use crate::graph::{Graph, Place};
 use crate::judge::{Allowance, Difference, Judgement, Outcome, judge};
 use crate::pair::{Layout, Misfit, Operand, Pair, position_axis};
 use crate::profile::allowed_nmse;
+use crate::report::TapReport;
 
 /// Values whose energy is below this many times that of half a unit of their last digit show nothing.
 const SHOWS: f64 = 100.0;
+
+/// A word where nothing but position 0 is known: every rotation is right there, and every mask.
+pub(crate) fn first_position_alone(found: &[Found], graph: &Graph) -> Option<String> {
+    let parts: Vec<(Place, &Seen, &[usize])> = found
+        .iter()
+        .zip(graph.places())
+        .filter_map(|(here, place)| match here {
+            Found::Judged(judged) => judged.part.as_ref().map(|part| (*place, part, judged.shape.as_slice())),
+            _ => None,
+        })
+        .collect();
+    let judged = found.iter().filter(|here| here.is_judged()).count();
+    let at_first = |(place, part, shape): &(Place, &Seen, &[usize])| {
+        let axis = position_axis(place.tap.site);
+        place.step == 0 && part.elements.iter().all(|&at| crate::judge::unravel(at, shape).get(axis) == Some(&0))
+    };
+    (!parts.is_empty() && parts.len() == judged && parts.iter().all(at_first)).then(|| {
+        "only position 0 is known of any tap: no mistake in rotations, masks, attention scale or heads can show there".to_owned()
+    })
+}
+
+/// One line on the taps that agree as far as they are known.
+pub(crate) fn in_part(taps: &[TapReport]) -> Option<String> {
+    let known = taps.iter().filter(|tap| tap.elements.is_some() && tap.status.agrees());
+    let (count, first) = (known.clone().count(), known.clone().next()?);
+    let which = first.reason.as_deref().unwrap_or_default();
+    let all =
+        known.clone().all(|tap| tap.elements.as_ref().is_some_and(|e| e.len() == tap.shape.iter().product::<usize>()));
+    if all {
+        return Some(format!(
+            "{count} of the taps that agree do so as far as they were printed ({}: {which})",
+            first.place
+        ));
+    }
+    Some(format!(
+        "{count} of the taps that agree were compared in part ({}: {which}); the rest of them is unchecked",
+        first.place
+    ))
+}
 
 /// Elements of which both sides' values are known: the whole side's place and value, and the number of the other's.
 struct Reading {
@@ -33,6 +73,10 @@ impl Run<'_> {
             (Some(_), Some(_), _) | (_, _, [Some(_), Some(_)]) if self.misaligned.is_some() => {
                 Ok(Found::Misfit("its step stands for other tokens".into()))
             }
+            _ if self.laid().is_some_and(|laid| laid.unchecked.contains_key(&place)) => {
+                let reason = self.laid().and_then(|laid| laid.unchecked.get(&place)).cloned();
+                Ok(Found::Misfit(reason.unwrap_or_default()))
+            }
             (Some(left), _, [None, Some(part)]) => self.look_at_part(place, &left, part, true),
             (_, Some(right), [Some(part), None]) => self.look_at_part(place, &right, part, false),
             (_, _, [Some(left), Some(right)]) => Ok(self.look_at_parts(place, left, right)),
@@ -40,6 +84,27 @@ impl Run<'_> {
             _ => absent("candidate"),
         };
         found.map(Some)
+    }
+
+    /// Rotations of which nothing but position 0 is known: every one is right there, so that to agree shows nothing of the operation.
+    pub(crate) fn doubt_rotations(&self, found: &mut [Found]) {
+        for (here, place) in found.iter_mut().zip(self.graph.places()) {
+            let Found::Judged(judged) = &*here else { continue };
+            let turned = place.step == 0 && matches!(place.tap.site, Site::QRope | Site::KRope);
+            if !turned || !judged.judgement.outcome.agrees() {
+                continue;
+            }
+            let at_first = |at: &usize| crate::judge::unravel(*at, &judged.shape).first() == Some(&0);
+            let first_alone = match (&judged.part, &judged.positions) {
+                (Some(part), _) => judged.shape.first().is_some_and(|&t| t > 1) && part.elements.iter().all(at_first),
+                (None, Some(positions)) => positions == &[0],
+                (None, None) => false,
+            };
+            if first_alone {
+                let reason = "agrees at position 0, where every rotation is right, and no other is known";
+                *here = Found::Unchecked(reason.into());
+            }
+        }
     }
 
     /// Judges a place of which one side is known in part. `part_is_candidate` says which.

@@ -90,10 +90,8 @@ pub(crate) fn blind_spots(
 /// What two runs that were laid together by position say of their tokens.
 fn of_tokens(laid: &Laid) -> Option<String> {
     let ids = [&laid.reference, &laid.candidate].map(|chunks| chunks.ids.as_ref().map_or(0, Vec::len));
-    match laid.parted {
-        Some(at) => {
-            Some(format!("the two runs were fed different tokens from position {at} on: what follows was not compared"))
-        }
+    match laid.parting() {
+        Some(reason) => Some(reason + ": what follows was not compared"),
         None if ids[0].min(ids[1]) < laid.together() => Some(
             "not both dumps say which tokens they were fed: they are taken for the same, position by position".into(),
         ),

@@ -43,7 +43,29 @@ impl Run<'_> {
             let joined = || dump.ranks()?.by_shape(tap, step, &other.find(tap, step)?.shape);
             dump.find(tap, step).cloned().or_else(|| joined().map(|(entry, _)| entry))
         };
-        (held(self.reference, self.candidate), held(self.candidate, self.reference))
+        self.with_axes(held(self.reference, self.candidate), held(self.candidate, self.reference))
+    }
+
+    /// Why a place cannot be judged for want of a rank's dump: its pieces fall short of the reference's extent, or it is a sum and others' pieces do.
+    pub(crate) fn lacks_a_rank(&self, place: Place) -> Option<String> {
+        let ranks = self.candidate.ranks()?;
+        let short = |place: Place| {
+            let reference = self.reference.find(place.tap, place.step)?;
+            let (axis, held) = ranks.short_of(place.tap, place.step, &reference.shape)?;
+            Some((axis, held, reference.shape[axis]))
+        };
+        let joined = match ranks.names() {
+            [one] => format!("the dump of one rank ({one}) was read"),
+            names => format!("the dumps of {} ranks were joined", names.len()),
+        };
+        if let Some((axis, held, due)) = short(place) {
+            return Some(format!(
+                "{joined}, which hold {held} of the {due} along axis {axis}: is a rank's dump missing?"
+            ));
+        }
+        let summed = ranks.joined(place.tap, place.step).is_some_and(|j| j.share == Share::Partial);
+        let by = summed.then(|| self.graph.places().iter().copied().find(|&other| short(other).is_some())).flatten()?;
+        Some(format!("a sum over ranks: {joined}, and by {by} a rank's dump is missing"))
     }
 
     /// Why ranks' tensors of a place were not joined.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 
-use firstdiff_trace::{Dump, Entry, Rows, Site, Tap};
+use firstdiff_trace::{Dump, Partial, Rows, Site, Tap};
 
 use crate::pair::position_axis;
 use crate::rows::{squeezed, unlike_positions};
@@ -21,7 +21,7 @@ pub struct Chunks {
 impl Chunks {
     /// The chunks of a dump, where what it declares and what it holds leave one answer.
     pub fn of(dump: &Dump) -> Option<Chunks> {
-        let steps: BTreeSet<u32> = dump.entries().iter().map(|e| e.step).chain([0]).collect();
+        let steps: BTreeSet<u32> = held(dump).map(|held| held.step).chain([0]).collect();
         let decoded = dump.meta().decode_tokens.as_deref().unwrap_or_default();
         let last = steps.last().map_or(0, |&last| last as usize);
         // A step's number is foreign text, and must not cost what nobody recorded.
@@ -95,28 +95,55 @@ impl fmt::Display for Chunks {
     }
 }
 
-/// How many positions each step up to `last` has, as most of its taps show.
+/// A tensor that may show how many positions its step has.
+struct Held<'a> {
+    tap: Tap,
+    step: u32,
+    shape: &'a [usize],
+    /// Whether it holds all positions.
+    whole: bool,
+}
+
+/// All tensors of a dump, those that are known in part too, where their shapes are.
+fn held(dump: &Dump) -> impl Iterator<Item = Held<'_>> {
+    let whole = |rows: &Option<Rows>| rows.as_ref().is_none_or(Rows::is_all);
+    let entries =
+        dump.entries().iter().map(move |e| Held { tap: e.tap, step: e.step, shape: &e.shape, whole: whole(&e.rows) });
+    let alone = |p: &&Partial| dump.find(p.tap, p.step).is_none();
+    let parts = dump.parts().iter().filter(alone).filter_map(move |p| {
+        let shape = p.part.shape.as_deref()?;
+        Some(Held { tap: p.tap, step: p.step, shape, whole: whole(&p.rows) })
+    });
+    entries.chain(parts)
+}
+
+/// Positions and how many tensors show them, for each step.
+type Votes = Vec<BTreeMap<usize, usize>>;
+
+/// How many positions each step up to `last` has, as most of its taps show: those with all axes of the vocabulary, else the flat ones, else
+/// those whose heads are merged, which might as well be heads of one position.
 fn shown(dump: &Dump, last: usize) -> Vec<Option<usize>> {
-    let whole = |entry: &&Entry| entry.rows.as_ref().is_none_or(Rows::is_all);
-    let mut votes: Vec<BTreeMap<usize, usize>> = vec![BTreeMap::new(); last + 1];
-    for entry in dump.entries().iter().filter(whole) {
-        if let (Some(rows), Some(votes)) = (leading(entry), votes.get_mut(entry.step as usize)) {
+    let empty: Votes = vec![BTreeMap::new(); last + 1];
+    let (mut full, mut merged) = (empty.clone(), empty);
+    for held in held(dump).filter(|held| held.whole) {
+        let all_axes = squeezed(held.tap.site, held.shape).len() == held.tap.site.axes().len();
+        let votes = if all_axes { &mut full } else { &mut merged };
+        if let (Some(rows), Some(votes)) = (leading(held.tap.site, held.shape), votes.get_mut(held.step as usize)) {
             *votes.entry(rows).or_insert(0) += 1;
         }
     }
-    let vectors = of_vectors(dump, last);
     let most = |votes: &BTreeMap<usize, usize>| {
         let all: usize = votes.values().sum();
         let (&rows, &count) = votes.iter().max_by_key(|(_, count)| **count)?;
         (2 * count > all).then_some(rows)
     };
-    votes.iter().zip(vectors).map(|(votes, vector)| most(votes).or(vector)).collect()
+    let others = of_vectors(dump, last).into_iter().zip(&merged);
+    full.iter().zip(others).map(|(full, (vector, merged))| most(full).or(vector).or_else(|| most(merged))).collect()
 }
 
 /// The position axis as the vocabulary has it, where the shape has at least two axes.
-fn leading(entry: &Entry) -> Option<usize> {
-    let site = entry.tap.site;
-    let shape = squeezed(site, &entry.shape);
+fn leading(site: Site, shape: &[usize]) -> Option<usize> {
+    let shape = squeezed(site, shape);
     match position_axis(site) {
         0 => shape.first().copied().filter(|_| shape.len() > 1),
         // Of queries and keys, there are at least as many keys.
@@ -129,11 +156,11 @@ type Sizes = BTreeMap<(Option<u32>, Site), Vec<(u32, usize)>>;
 
 /// Flat tensors: a step has as many times the elements of the smallest step as it has positions, if that one has a single position.
 fn of_vectors(dump: &Dump, last: usize) -> Vec<Option<usize>> {
-    let flat = |entry: &&Entry| entry.shape.len() == 1 && position_axis(entry.tap.site) == 0 && last > 0;
+    let flat = |held: &Held<'_>| held.shape.len() == 1 && position_axis(held.tap.site) == 0 && last > 0;
     let mut sizes: Sizes = BTreeMap::new();
-    for entry in dump.entries().iter().filter(flat) {
-        let Tap { layer, site } = entry.tap;
-        sizes.entry((layer, site)).or_default().push((entry.step, entry.shape[0]));
+    for held in held(dump).filter(flat) {
+        let Tap { layer, site } = held.tap;
+        sizes.entry((layer, site)).or_default().push((held.step, held.shape[0]));
     }
     let mut shown = vec![None; last + 1];
     for steps in sizes.values().filter(|steps| steps.len() > 1) {
@@ -149,18 +176,23 @@ fn of_vectors(dump: &Dump, last: usize) -> Vec<Option<usize>> {
 
 /// Why the steps of two dumps do not stand for the same token positions, where they do not and could not be laid together.
 pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>) -> Option<String> {
-    let steps = |dump: &Dump| dump.entries().iter().map(|e| e.step).max().unwrap_or(0);
+    let steps = |dump: &Dump| held(dump).map(|held| held.step).max().unwrap_or(0);
     let declared = [reference, candidate].map(|dump| dump.meta().tokens.as_ref());
     let same = declared[0].is_some() && declared[0] == declared[1];
     if same || steps(reference).max(steps(candidate)) == 0 {
         return None;
     }
-    let (ours, theirs) = prefills(reference, candidate, rows)?;
+    let (ours, theirs) = match prefills(reference, candidate, rows) {
+        Some(prefills) => prefills,
+        // Nothing but flat tensors.
+        None if rows.is_none_or(Rows::is_all) => (Chunks::of(reference)?.lengths[0], Chunks::of(candidate)?.lengths[0]),
+        None => return None,
+    };
     (ours != theirs).then(|| {
         format!(
             "the reference's prefill has {ours} token positions and the candidate's {theirs}, and it cannot be said which positions each \
-             step stands for. Name the tokens of both runs ('tokens' and 'decode_tokens' in dump.json); if these are the last of the same \
-             prompt, say --rows last"
+             step stands for. Name the tokens of both runs (--tokens and --decode-tokens, or 'tokens' and 'decode_tokens' in dump.json); if \
+             these are the last of the same prompt, say --rows last"
         )
     })
 }

@@ -233,7 +233,57 @@ impl Dump {
     /// # Errors
     /// When the file has changed since the dump was opened, or a .npz member is damaged.
     pub fn read(&self, entry: &Entry) -> Result<Tensor, DumpError> {
-        self.tensor(&entry.place, &entry.header)
+        let tensor = self.tensor(&entry.place, &entry.header)?;
+        if entry.shape == entry.header.shape {
+            return Ok(tensor);
+        }
+        tensor.reshaped(entry.shape.clone()).ok_or_else(|| changed(&self.path))
+    }
+
+    /// The dump, each of whose tensors has the shape that `shape` gives it for the one it has, of as many elements; the memory stays as it is.
+    pub fn reshaped(mut self, shape: impl Fn(Tap, u32, &[usize]) -> Option<Vec<usize>>) -> Dump {
+        let given = |tap, step, own: &[usize]| {
+            let count = |shape: &[usize]| shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+            shape(tap, step, own).filter(|new| count(new) == count(own))
+        };
+        for entry in &mut self.entries {
+            if let Some(shape) = given(entry.tap, entry.step, &entry.shape) {
+                entry.shape = shape;
+            }
+        }
+        for part in &mut self.parts {
+            if let Some(shape) = part.part.shape.as_deref().and_then(|own| given(part.tap, part.step, own)) {
+                part.part.shape = Some(shape);
+            }
+        }
+        self
+    }
+
+    /// The dump, told which tokens it was fed, where it does not say so itself: those of the prefill, or of all steps, and of the steps after it.
+    /// What it says itself stays; `Err` has the index from which on that is something else.
+    ///
+    /// # Errors
+    /// When the dump's own ids are others.
+    pub fn told_tokens(mut self, tokens: &[i64], decode_tokens: &[i64]) -> Result<Dump, usize> {
+        match &self.meta.tokens {
+            Some(own) => {
+                let own = own.iter().chain(self.meta.decode_tokens.iter().flatten());
+                let other = own.zip(tokens.iter().chain(decode_tokens)).position(|(own, told)| own != told);
+                other.map_or(Ok(self), Err)
+            }
+            None => {
+                self.meta.tokens = Some(tokens.to_vec());
+                let own = self.meta.decode_tokens.take();
+                self.meta.decode_tokens = if decode_tokens.is_empty() { own } else { Some(decode_tokens.to_vec()) };
+                Ok(self)
+            }
+        }
+    }
+
+    /// The dump, with these tensors that are known in part beside its own.
+    pub fn with_parts(mut self, parts: impl IntoIterator<Item = Partial>) -> Dump {
+        self.parts.extend(parts);
+        self
     }
 
     pub(crate) fn tensor(&self, place: &Place, known: &Header) -> Result<Tensor, DumpError> {

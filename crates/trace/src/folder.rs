@@ -1,6 +1,6 @@
 //! What does a folder hold? Tensors, one archive, a folder for each rank, or one for each step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,9 +45,12 @@ fn open_folder(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
     let is_model = path.join("config.json").exists();
     // One engine writes one type: what most files look like is what all are.
     let reading = &Reading { dtype: reading.dtype.or(usual_dtype(path, &names)), ..reading.clone() };
-    for name in names.iter().filter(|&name| !listed.contains(name)) {
+    // What a manifest names has its name there.
+    let mut in_manifest = HashSet::new();
+    let (manifests, others): (Vec<&String>, Vec<&String>) = names.iter().partition(|name| name.ends_with(".json"));
+    for name in manifests.into_iter().chain(others).filter(|&name| !listed.contains(name)) {
         let file = path.join(name);
-        if name == "dump.json" {
+        if name == "dump.json" || in_manifest.contains(name) {
             continue;
         }
         if let Some(stem) = name.strip_suffix(".npy") {
@@ -55,7 +58,10 @@ fn open_folder(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
         } else if !lists_taps && !is_model && import::is_foreign(&file) && file.is_file() {
             // Beside tensors lie other things; what of them cannot be read is said.
             match foreign(&file, reading) {
-                Ok(read) => all.extend(read),
+                Ok(mut read) => {
+                    in_manifest.extend(std::mem::take(&mut read.files));
+                    all.extend(read);
+                }
                 Err(error) => all.notes.push(format!("{name}: not read: {}", error.bare(&file))),
             }
         }

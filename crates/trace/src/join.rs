@@ -76,6 +76,27 @@ impl Ranks {
         entry(&self.dumps, tap, step, &parts, Share::Cut(axis), None).ok()
     }
 
+    /// Along which axis the ranks' pieces of a tap fall short of `shape`, and how much of it they hold, where they differ from it in nothing else:
+    /// the mark of a rank whose dump is not there.
+    pub fn short_of(&self, tap: Tap, step: u32, shape: &[usize]) -> Option<(usize, usize)> {
+        let alike = |own: &[usize], axis: usize| {
+            own.len() == shape.len() && (0..shape.len()).all(|a| a == axis || own[a] == shape[a])
+        };
+        if let Some(joined) = self.joined(tap, step) {
+            let held = *joined.shape.get(joined.axis)?;
+            let cut = matches!(joined.share, Share::Cut(_)) && alike(&joined.shape, joined.axis);
+            return (cut && held < shape[joined.axis]).then_some((joined.axis, held));
+        }
+        self.apart(tap, step)?;
+        let parts: Vec<&Entry> = self.dumps.iter().map(|d| d.find(tap, step)).collect::<Option<_>>()?;
+        let short = |axis: usize| {
+            let held = parts.iter().try_fold(0usize, |n, e| n.checked_add(*e.shape.get(axis)?))?;
+            (held < shape[axis] && parts.iter().all(|e| alike(&e.shape, axis))).then_some((axis, held))
+        };
+        let mut all = (0..shape.len()).filter_map(short);
+        all.next().filter(|_| all.next().is_none())
+    }
+
     /// Why the tap of a step could not be joined.
     pub fn apart(&self, tap: Tap, step: u32) -> Option<&str> {
         self.apart.get(&(step, tap)).map(String::as_str)
@@ -211,6 +232,11 @@ fn joined_entry(
         return Ok(Err(format!("dims '{dims}' is of {axes} axes, its ranks' shape is {:?}", first.shape)));
     }
     let share = dims.map_or(Share::Replicated, Dims::share);
+    if let (Share::Partial, [alone]) = (share, names) {
+        return Ok(Err(format!(
+            "a sum over ranks, and the only rank's dump is {alone}: those of the others are missing"
+        )));
+    }
     Ok(entry(dumps, tap, step, &parts, share, dims.and_then(|d| d.order(tap.site))))
 }
 

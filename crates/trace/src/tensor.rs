@@ -159,6 +159,17 @@ impl Tensor {
         fits.then(|| Tensor::new(shape, layout, Bytes::Owned(bytes.into(), range)))
     }
 
+    /// The same elements in row-major order under another shape, where it has as many.
+    pub(crate) fn reshaped(self, shape: Vec<usize>) -> Option<Tensor> {
+        if byte_len(&shape, self.layout.dtype) != byte_len(&self.shape, self.layout.dtype) {
+            return None;
+        }
+        match self.layout.fortran {
+            true => Tensor::held(shape, self.values()).ok(),
+            false => Some(Tensor { shape, ..self }),
+        }
+    }
+
     /// Extent of every axis, slowest first.
     pub fn shape(&self) -> &[usize] {
         &self.shape

@@ -310,8 +310,19 @@ impl Bisection {
         let report = compare(&reference, &candidate, &graph, &options, &mut |_, _| {})?;
         let profile_reason = self.profile_reason.clone();
         let (warnings, reading) = (Vec::new(), ReadingArgs::default());
-        let session =
-            Session { reference, candidate, graph, options, profile_reason, warnings, model: None, batch: 1, reading };
+        let (model, batch, one_reference) = (None, 1, true);
+        let session = Session {
+            reference,
+            candidate,
+            graph,
+            options,
+            profile_reason,
+            warnings,
+            model,
+            batch,
+            one_reference,
+            reading,
+        };
         Ok((session, report))
     }
 

@@ -20,7 +20,7 @@ use crate::tensor::{Bytes, Layout, Tensor, byte_len};
 pub(super) fn read(path: &Path, name: &str) -> Result<Read, DumpError> {
     let value = parse(&read_text(path)?).map_err(|e| not_a_dump(path, &format!("not JSON: {e}")))?;
     if let Some(list) = value.get("checkpoints").and_then(Value::as_array) {
-        return manifest(path, list);
+        return Ok(Read { tokens: token_ids(&value), ..manifest(path, list)? });
     }
     let mut read = Read { tokens: token_ids(&value), ..Read::default() };
     match value.get("module_path").is_some() && value.get("children").is_some() {
@@ -202,6 +202,7 @@ fn manifest(path: &Path, list: &[Value]) -> Result<Read, DumpError> {
             item.step = point.get("token_idx").and_then(Value::as_u64).and_then(|t| u32::try_from(t).ok()).unwrap_or(0);
             read.items.push(item);
         }
+        read.files.push(file.to_owned());
     }
     one_position(&mut read.items);
     Ok(read)

@@ -87,6 +87,8 @@ pub(crate) struct Read {
     /// The token ids of each sequence.
     pub(crate) tokens: Option<Vec<Vec<i64>>>,
     pub(crate) qk_rows: Option<QkRows>,
+    /// The files beside it that it names, and that were read with it.
+    pub(crate) files: Vec<String>,
 }
 
 /// The forms a file can have, by its name.

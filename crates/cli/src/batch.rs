@@ -1,0 +1,81 @@
+//! Which sequences of a candidate's batch are of the prompt of a reference that has one? Their embeddings tell.
+
+use anyhow::Result;
+use firstdiff_compare::Verdict;
+use firstdiff_trace::{Site, Tap};
+
+use crate::session::Judged;
+
+/// Embeddings further apart than this are of other tokens.
+const OTHER_TOKENS: f64 = 0.1;
+
+/// Judges every sequence of a batch of `count` against the one prompt of the reference: `first` is the first, `judge` gives another. The first that is of
+/// that prompt and diverged is the answer, else one at parity. Where no embedding tells the prompts apart, one that differs may be of another prompt.
+pub(crate) fn of_one_prompt(first: Judged, count: usize, judge: impl Fn(usize) -> Result<Judged>) -> Result<Judged> {
+    let (mut parity, mut differs, mut others): (Option<(usize, Judged)>, Option<(usize, Judged)>, Vec<usize>) =
+        (None, None, Vec::new());
+    let mut fallback = None;
+    let mut first = Some(first);
+    for index in 0..count {
+        let judged = match first.take() {
+            Some(judged) => judged,
+            None => judge(index)?,
+        };
+        let of_prompt = same_prompt(&judged);
+        match (judged.report.verdict == Verdict::Parity, of_prompt) {
+            (true, _) => parity = Some((index, judged)),
+            (false, Some(true)) => {
+                let said = format!(
+                    "a batch of {count} sequences: sequence {index} is shown; those behind it were not looked at"
+                );
+                return Ok(with_note(judged, said));
+            }
+            (false, Some(false)) => {
+                others.push(index);
+                fallback = fallback.or(Some(judged));
+            }
+            (false, None) => differs = differs.or(Some((index, judged))),
+        }
+    }
+    let list = others.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    let apart = match others.is_empty() {
+        true => String::new(),
+        false => format!("; sequence {list}: another prompt than the reference's by its h0, not compared"),
+    };
+    match (parity, differs, fallback) {
+        (Some((index, mut judged)), Some((other, _)), _) => {
+            judged.report.verdict = Verdict::Incomparable(format!(
+                "a batch of {count} sequences against a reference of one: sequence {index} agrees, sequence {other} differs, and no h0 tells whether it is of \
+                 the same prompt; say --sequence N"
+            ));
+            Ok(judged)
+        }
+        (Some((index, judged)), None, _) => {
+            let said = match others.is_empty() {
+                true => "each was compared by itself; all are at parity, the last is shown".to_owned(),
+                false => format!("sequence {index} is shown{apart}; --sequence N compares one"),
+            };
+            Ok(with_note(judged, format!("a batch of {count} sequences: {said}")))
+        }
+        (None, Some((index, judged)), _) => {
+            Ok(with_note(judged, format!("a batch of {count} sequences: sequence {index} is shown{apart}")))
+        }
+        (None, None, Some(judged)) => {
+            let said = "is any of the reference's prompt? By their embeddings none is; the first is shown";
+            Ok(with_note(judged, format!("a batch of {count} sequences: {said}")))
+        }
+        (None, None, None) => judge(0),
+    }
+}
+
+/// Whether the sequence is of the reference's prompt, as far as an embedding tells.
+fn same_prompt(judged: &Judged) -> Option<bool> {
+    let h0 = judged.report.tap(Tap { layer: None, site: Site::H0 }, 0)?;
+    let nmse = h0.metrics.as_ref()?.nmse();
+    Some(h0.status.agrees() || nmse.is_some_and(|nmse| nmse <= OTHER_TOKENS))
+}
+
+fn with_note(mut judged: Judged, said: String) -> Judged {
+    judged.report.warnings.push(said);
+    judged
+}

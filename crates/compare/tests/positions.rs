@@ -1,0 +1,194 @@
+//! Is a verdict only given where it is known which values are of which token position, and is it then the right one?
+//!
+//! Synthetic runs in the forms that engines write: flat, one position without its axis, padded, first values only, a rank that is missing.
+
+mod synthetic;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use firstdiff_compare::{Aligned, Options, Profile, Report, Status, Verdict, align, compare, vocabulary_graph};
+use firstdiff_trace::{DType, Dump, Entry, Meta, Site, Tap, Tensor, Values, join};
+use synthetic::{Run, T, noisy, run, tap};
+
+fn held(tap: Tap, step: u32, shape: Vec<usize>, values: Vec<f32>) -> Entry {
+    let (extents, values) = (shape.clone(), Arc::new(values));
+    Entry::made(tap, step, shape, DType::F32, None, move || {
+        Ok(Tensor::held(extents.clone(), Values::F32(values.to_vec().into())).unwrap())
+    })
+}
+
+fn dump(entries: Vec<Entry>, ids: Option<usize>) -> Dump {
+    let tokens = ids.map(|count| (0..count as i64).collect());
+    Dump::assembled(Path::new("held"), Meta { tokens, ..Meta::default() }, entries).unwrap()
+}
+
+fn judged(reference: Dump, candidate: Dump) -> Report {
+    let Aligned { reference, candidate, laid } = align(reference, candidate, None).unwrap();
+    let graph = vocabulary_graph(&reference, &candidate);
+    let options = Options { laid, ..Options::new(Profile::F32) };
+    compare(&reference, &candidate, &graph, &options, &mut |_, _| {}).unwrap()
+}
+
+/// The taps that have no axis of keys.
+fn without_keys(mut run: Run) -> Run {
+    run.retain(|tap, _| !matches!(tap.site, Site::Qk | Site::Scores | Site::Probs));
+    run
+}
+
+fn whole(run: &Run, ids: Option<usize>) -> Dump {
+    dump(run.iter().map(|(&tap, (shape, values))| held(tap, 0, shape.clone(), values.clone())).collect(), ids)
+}
+
+fn flat(run: &Run, ids: Option<usize>) -> Dump {
+    dump(run.iter().map(|(&tap, (_, values))| held(tap, 0, vec![values.len()], values.clone())).collect(), ids)
+}
+
+/// Token by token, each tensor without the axis of its one position.
+fn squeezed(run: &Run) -> Dump {
+    let entry = |(&tap, (shape, values)): (&Tap, &(Vec<usize>, Vec<f32>)), t: usize| {
+        let width: usize = shape[1..].iter().product();
+        held(tap, t as u32, shape[1..].to_vec(), values[t * width..(t + 1) * width].to_vec())
+    };
+    dump((0..T).flat_map(|t| run.iter().map(move |tap| entry(tap, t))).collect(), None)
+}
+
+/// The run with one value of one position of a tap off.
+fn with_fault(run: &Run, name: &str, position: usize) -> Run {
+    let mut run = run.clone();
+    let (shape, values) = run.get_mut(&tap(name)).unwrap();
+    let width: usize = shape[1..].iter().product();
+    values[position * width + 2] += 0.1;
+    run
+}
+
+#[test]
+fn flat_tensors_are_judged_by_position_or_not_at_all() {
+    let right = without_keys(run());
+    let candidate = noisy(&right, 1e-13);
+    let report = judged(flat(&right, None), flat(&candidate, None));
+    assert!(matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("--tokens")), "{:?}", report.verdict);
+    assert!(report.taps.iter().all(|t| t.status == Status::Unchecked));
+    let wrong = judged(flat(&right, None), flat(&with_fault(&candidate, "layers.1.ffn_up", 4), None));
+    assert!(matches!(wrong.verdict, Verdict::Incomparable(_)));
+    assert_eq!(judged(flat(&right, None), flat(&right, None)).verdict, Verdict::Parity, "the same bits are the same");
+    for (ours, theirs) in [(Some(T), None), (None, Some(T)), (Some(T), Some(T))] {
+        let report = judged(flat(&right, ours), flat(&candidate, theirs));
+        assert_eq!((report.verdict, report.first.is_none()), (Verdict::Parity, true));
+        let report = judged(flat(&right, ours), flat(&with_fault(&candidate, "layers.1.ffn_up", 4), theirs));
+        let first = report.first.as_ref().unwrap();
+        assert_eq!(report.taps[first.index].place.tap, tap("layers.1.ffn_up"));
+        assert_eq!(report.taps[first.index].max_at(), Some(vec![4, 2]));
+    }
+}
+
+#[test]
+fn a_flat_reference_takes_the_candidates_axes() {
+    let right = without_keys(run());
+    assert_eq!(judged(flat(&right, None), whole(&noisy(&right, 1e-13), None)).verdict, Verdict::Parity);
+    let report = judged(flat(&right, None), whole(&with_fault(&right, "layers.0.h", 7), None));
+    let first = report.first.as_ref().unwrap();
+    assert_eq!(report.taps[first.index].max_at(), Some(vec![7, 2]));
+}
+
+#[test]
+fn one_position_without_its_axis() {
+    let right = without_keys(run());
+    let candidate = noisy(&right, 1e-13);
+    for (reference, steps) in [(whole(&right, Some(T)), "one pass"), (squeezed(&right), "steps")] {
+        let report = judged(reference, squeezed(&candidate));
+        assert_eq!(report.verdict, Verdict::Parity, "{steps}: {:?}", report.warnings);
+        assert_eq!(report.count(|s| s == Status::Unchecked), 0, "{steps}");
+    }
+    let report = judged(whole(&right, Some(T)), squeezed(&with_fault(&candidate, "layers.1.k", 6)));
+    let first = &report.taps[report.first.as_ref().unwrap().index];
+    assert_eq!((first.place.tap, first.place.step), (tap("layers.1.k"), 6));
+}
+
+/// A prompt of 8 that was padded to all positions, against one of 8 and steps: padding is no decode step.
+#[test]
+fn padding_is_not_taken_for_decode_steps() {
+    let right = without_keys(run());
+    let cut = |(&tap, (shape, values)): (&Tap, &(Vec<usize>, Vec<f32>)), from: usize, to: usize, step: u32| {
+        let width: usize = shape[1..].iter().product();
+        held(tap, step, [&[to - from], &shape[1..]].concat(), values[from * width..to * width].to_vec())
+    };
+    let prefill = right.iter().map(|tap| cut(tap, 0, 8, 0));
+    let steps = (8..T).flat_map(|t| right.iter().map(move |tap| cut(tap, t, t + 1, (t - 7) as u32)));
+    let reference = || dump(prefill.clone().chain(steps.clone()).collect(), None);
+    let mut padded = right.clone();
+    for (shape, values) in padded.values_mut() {
+        let width: usize = shape[1..].iter().product();
+        values[8 * width..].fill(0.0);
+    }
+    let report = judged(reference(), whole(&padded, None));
+    assert!(
+        matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("position 8")),
+        "{:?}",
+        report.verdict
+    );
+    assert!(report.first.is_none());
+    let wrong = with_fault(&padded, "layers.0.h", 3);
+    let report = judged(reference(), whole(&wrong, None));
+    assert_eq!(report.taps[report.first.as_ref().unwrap().index].place.tap, tap("layers.0.h"));
+}
+
+#[test]
+fn what_is_right_at_position_0_alone_does_not_clear_a_rotation() {
+    let right = run();
+    let folder = tempfile::tempdir().unwrap();
+    let mut lines = String::new();
+    for name in ["h0", "layers.0.q", "layers.0.q_rope", "layers.0.k_rope", "layers.0.scores"] {
+        let (shape, values) = &right[&tap(name)];
+        let mut first = values[..16].to_vec();
+        if name == "layers.0.scores" {
+            // Of the second position, whose query was turned otherwise.
+            first[T] += 0.05;
+        }
+        writeln!(lines, r#"{{"name": "{name}", "shape": {shape:?}, "values": {first:?}}}"#).unwrap();
+    }
+    let file = folder.path().join("first.jsonl");
+    std::fs::write(&file, lines).unwrap();
+    let report = judged(whole(&right, None), Dump::open(&file).unwrap());
+    let first = report.first.as_ref().unwrap();
+    assert_eq!(report.taps[first.index].place.tap, tap("layers.0.scores"));
+    let between: Vec<Tap> = first.unchecked_between.iter().map(|p| p.tap).collect();
+    assert!(between.contains(&tap("layers.0.q_rope")) && between.contains(&tap("layers.0.k_rope")), "{between:?}");
+}
+
+/// Tensor parallel over three ranks, of which only some dumps are there.
+#[test]
+fn a_rank_that_is_missing_is_no_fault() {
+    let right = without_keys(run());
+    let rank = |number: usize| {
+        let (shape, up) = &right[&tap("layers.0.ffn_act")];
+        let width = shape[1] / 4;
+        let pieces = if number == 2 { 2 } else { 1 };
+        let from = number * width;
+        let cut = (0..T).flat_map(|t| up[t * shape[1] + from..][..pieces * width].to_vec()).collect();
+        let (sum_shape, sum) = &right[&tap("layers.0.ffn_out")];
+        let part = sum.iter().map(|x| x * [0.5, 0.25, 0.25][number]).collect();
+        let entries = vec![
+            held(tap("layers.0.ffn_act"), 0, vec![T, pieces * width], cut),
+            held(tap("layers.0.ffn_out"), 0, sum_shape.clone(), part),
+            held(tap("layers.0.h"), 0, right[&tap("layers.0.h")].0.clone(), right[&tap("layers.0.h")].1.clone()),
+        ];
+        (format!("rank{number}"), dump(entries, None))
+    };
+    let dims: BTreeMap<String, String> = [("*.ffn_act", "T F[tp]"), ("*.ffn_out", "T D partial"), ("*", "T D")]
+        .map(|(a, b)| (a.into(), b.into()))
+        .into();
+    let of = |ranks: usize| join(Path::new("ranks"), (0..ranks).map(rank).collect(), &dims).unwrap();
+    assert_eq!(judged(whole(&right, None), of(3)).verdict, Verdict::Parity);
+    for ranks in [1, 2] {
+        let report = judged(whole(&right, None), of(ranks));
+        assert_ne!(report.verdict, Verdict::Diverged, "{ranks}");
+        for name in ["layers.0.ffn_act", "layers.0.ffn_out"] {
+            let here = report.tap(tap(name), 0).unwrap();
+            let reason = here.reason.clone().unwrap_or_default();
+            assert!(here.status == Status::Unchecked && reason.contains("missing"), "{ranks} {name}: {reason}");
+        }
+    }
+}
