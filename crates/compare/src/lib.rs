@@ -7,6 +7,7 @@
 //! was not checked is neither passed nor blamed.
 
 mod anatomy;
+mod custom;
 mod cut;
 mod first;
 mod graph;
@@ -24,6 +25,7 @@ mod probe;
 mod profile;
 mod readings;
 mod report;
+mod rotation;
 mod rows;
 mod settle;
 mod shapes;
