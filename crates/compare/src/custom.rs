@@ -90,13 +90,13 @@ impl Custom {
 
     /// Whether both are of heads, both of keys, or both of two axes.
     fn is_of_a_kind(&self, other: &Custom) -> bool {
-        let kind = |site: Site| match site.axes() {
-            ['T', 'H' | 'K', 'd'] => 'd',
-            [_, _, 'S'] => 'S',
-            axes if axes.len() == 2 => 'D',
-            _ => ' ',
-        };
-        kind(self.site) == kind(other.site)
+        let axes = |custom: &Custom| custom.site.axes().len();
+        axes(self) == axes(other) && self.is_of_heads() == other.is_of_heads()
+    }
+
+    /// Whether it is of positions, heads, and elements of a head.
+    pub(crate) fn is_of_heads(&self) -> bool {
+        matches!(self.site.axes(), ['T', 'H' | 'K', 'd'])
     }
 
     /// Whether all axes stand in reverse, fastest first; the heads of a context as one axis or as two.

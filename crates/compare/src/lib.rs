@@ -17,6 +17,7 @@ mod inspect;
 mod judge;
 mod laid;
 pub mod metrics;
+mod nameless;
 mod naming;
 mod overlay;
 mod pair;

@@ -67,10 +67,11 @@ impl Run<'_> {
         if customary {
             return Ok(Says::Right);
         }
-        // Memory that is the reference's needs no confirming, unless something speaks against it.
-        let nothing = if custom.is_of_the_shape_alone() && !contradicted { Says::Right } else { Says::Nothing };
         let (after, _) = self.graph.nearest_after(index, |i| before[i].is_some() || found[i].is_judged());
         let declared = self.says_its_shape(index);
+        // Memory that is the reference's needs no confirming, unless something speaks against it; of heads, a reader's own.
+        let plain = custom.is_of_the_shape_alone() && !contradicted && (after.is_empty() || !custom.is_of_heads());
+        let nothing = if plain { Says::Right } else { Says::Nothing };
         if after.is_empty() {
             return Ok(if contradicted || declared { Says::Wrong } else { nothing });
         }
@@ -181,7 +182,9 @@ impl Run<'_> {
         };
         let from = self.with_overlay(places[index], |laid, _| both(laid, laid.under(layout)))?;
         let to = self.with_overlay(places[reader], |laid, own| {
-            let in_layout = laid.under(&Layout::Same).into_iter().chain(laid.others()).find(like);
+            // The very same reading, where there is one: the same order by the shape, and by content, is two readings.
+            let exactly = laid.under(layout).filter(|pair| pair.layout() == layout);
+            let in_layout = exactly.or_else(|| laid.under(&Layout::Same).into_iter().chain(laid.others()).find(like));
             (both(laid, in_layout), own)
         })?;
         let (Some((from, from_plain)), Some(((to, to_plain), own))) = (from, to) else { return Ok((false, false)) };
