@@ -27,4 +27,4 @@ pub use npy::{Element, NpyError};
 pub use open::Reading;
 pub use recorder::{RecordError, Recorder};
 pub use tap::{Axes, Site, Tap, TapError};
-pub use tensor::{DType, Tensor, Values};
+pub use tensor::{DType, Tensor, Values, element_count};
