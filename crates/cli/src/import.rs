@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use firstdiff_trace::{Dump, Entry, Names, Reading, Recorder, Rows, Values};
+use firstdiff_trace::{Dump, Entry, Names, Reading, Recorder, Rows, Values, element_count};
 use ndarray::{ArrayViewD, IxDyn};
 use serde_json::json;
 
@@ -127,7 +127,6 @@ fn write(args: &ImportArgs, dump: &Dump, like: Option<&Dump>, folder: &std::path
 
 /// The shape as told, as in the reference, or as it is.
 fn shape(args: &ImportArgs, dump: &Dump, like: Option<&Dump>, entry: &Entry) -> Result<Vec<usize>> {
-    let count = |shape: &[usize]| shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
     if let Some(shape) = &args.shape {
         if dump.entries().len() > 1 {
             bail!(
@@ -136,17 +135,19 @@ fn shape(args: &ImportArgs, dump: &Dump, like: Option<&Dump>, entry: &Entry) -> 
                 taps_in_words(dump.entries().len())
             );
         }
-        if count(shape) != count(&entry.shape) {
+        if element_count(shape) != element_count(&entry.shape) {
             bail!(
                 "--shape {shape:?} asks for other than the {:?} elements of {}",
-                count(&entry.shape).unwrap_or(0),
+                element_count(&entry.shape).unwrap_or(0),
                 entry.tap
             );
         }
         return Ok(shape.clone());
     }
     let told = like.and_then(|dump| dump.find(entry.tap, entry.step)).filter(|_| entry.shape.len() == 1);
-    Ok(told.filter(|e| count(&e.shape) == count(&entry.shape)).map_or(entry.shape.clone(), |e| e.shape.clone()))
+    Ok(told
+        .filter(|e| element_count(&e.shape) == element_count(&entry.shape))
+        .map_or(entry.shape.clone(), |e| e.shape.clone()))
 }
 
 fn record(recorder: &Recorder, entry: &Entry, shape: &[usize], values: &Values<'_>) -> Result<()> {

@@ -7,6 +7,7 @@
 //! was not checked is neither passed nor blamed.
 
 mod anatomy;
+mod custom;
 mod cut;
 mod first;
 mod graph;
@@ -16,6 +17,7 @@ mod inspect;
 mod judge;
 mod laid;
 pub mod metrics;
+mod nameless;
 mod naming;
 mod overlay;
 mod pair;
@@ -26,6 +28,7 @@ mod probe;
 mod profile;
 mod readings;
 mod report;
+mod rotation;
 mod rows;
 mod settle;
 mod shapes;

@@ -132,7 +132,7 @@ impl<'a> Overlay<'a> {
         }
         let mut needs = true;
         if let Layout::Stored(stored) = reading.layout() {
-            needs = stored.moves();
+            needs = stored.moves() || stored.against_shape();
             if let Some(what) = stored.amiss(reading, &self.candidate) {
                 other.outcome = Outcome::Differs(Difference::Padding { what });
                 return Some(self.found(reading, other, None));

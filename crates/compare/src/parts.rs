@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Site, Values};
+use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Site, Values, element_count};
 
 use crate::first::{Found, Judged, Plain, Run, Seen};
 use crate::graph::{Graph, Place};
@@ -52,6 +52,25 @@ pub(crate) fn in_part(taps: &[TapReport]) -> Option<String> {
         "{count} of the taps that agree were compared in part ({}: {which}); the rest of them is unchecked",
         first.place
     ))
+}
+
+/// The energy of values, and that of half a unit of their last digits.
+#[derive(Default)]
+struct Sharpness {
+    energy: f64,
+    blur: f64,
+}
+
+impl Sharpness {
+    fn add(&mut self, known: f64, half_unit: f64) {
+        self.energy += if known.is_finite() { known * known } else { 0.0 };
+        self.blur += half_unit * half_unit;
+    }
+
+    /// Whether the values are hardly larger than what was not printed of them.
+    fn is_lost(&self) -> bool {
+        self.energy < SHOWS * self.blur
+    }
 }
 
 /// Elements of which both sides' values are known: the whole side's place and value, and the number of the other's.
@@ -153,16 +172,14 @@ impl Run<'_> {
         if left.part.shape != right.part.shape || left.part.elements != right.part.elements {
             return Found::Unchecked("known in part on both sides, and not the same part".into());
         }
-        let pairs = left.values.iter().zip(right.values.iter());
-        let (mut r, mut c, mut blur) = (Vec::new(), Vec::new(), 0.0);
-        for (&a, &b) in pairs {
+        let (mut r, mut c, mut sharpness) = (Vec::new(), Vec::new(), Sharpness::default());
+        for (&a, &b) in left.values.iter().zip(right.values.iter()) {
             let half = left.half_unit(a) + right.half_unit(b);
-            blur += half * half;
+            sharpness.add(a, half);
             r.push(a);
             c.push(towards(b, a, half));
         }
-        let energy: f64 = r.iter().filter(|x| x.is_finite()).map(|x| x * x).sum();
-        if energy < SHOWS * blur {
+        if sharpness.is_lost() {
             return Found::Unchecked(too_coarse(right));
         }
         let own = allowed_nmse(self.options.profile, place.tap, self.extent, [DType::F32; 2]);
@@ -175,17 +192,17 @@ impl Run<'_> {
     }
 
     fn judge_part(&self, side: &Side<'_>, reading: &Reading) -> Result<Judged, String> {
-        let (mut reference, mut candidate, mut blur, mut energy) = (Vec::new(), Vec::new(), 0.0, 0.0);
+        let (mut reference, mut candidate, mut sharpness) = (Vec::new(), Vec::new(), Sharpness::default());
         for &(_, known, number) in &reading.picks {
             let printed = side.part.values[number];
             let half = side.part.half_unit(printed);
             let printed = towards(printed, known, half);
             let (r, c) = if side.part_is_candidate { (known, printed) } else { (printed, known) };
-            (blur, energy) = (blur + half * half, if known.is_finite() { energy + known * known } else { energy });
+            sharpness.add(known, half);
             reference.push(r);
             candidate.push(c);
         }
-        if energy < SHOWS * blur {
+        if sharpness.is_lost() {
             return Err(too_coarse(side.part));
         }
         let mut judgement = self.judge_values(side.place, &reference, &candidate, side.own);
@@ -278,7 +295,7 @@ fn readings(whole: &Entry, values: &Values<'_>, part: &Partial, rows: Option<&Ro
         }
         shape
     });
-    let total = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).filter(|&n| n <= 2 * values.len().max(1) * 256);
+    let total = element_count(&shape).filter(|&n| n <= 2 * values.len().max(1) * 256);
     let Some(total) = total else {
         return Err(Misfit::Shapes(format!("shape {shape:?} against the reference's {:?}", whole.shape)));
     };

@@ -20,8 +20,10 @@ pub struct Stored {
     axes: Vec<Axis>,
     /// Whether that is the vocabulary's order.
     in_order: bool,
-    /// Whether its shape shows these axes.
+    /// Whether its shape shows these axes, and no other order of them.
     shown: bool,
+    /// Whether its shape lists as many axes in another order.
+    against_shape: bool,
     /// The RoPE order of its rows of Q and K, where it is not the reference's.
     rows: Option<QkRows>,
 }
@@ -39,9 +41,14 @@ struct Axis {
 }
 
 impl Stored {
-    /// Whether values stand in other places than the vocabulary's order gives them: that needs confirming.
+    /// Whether values stand in other places than the vocabulary's order gives them.
     pub(crate) fn moves(&self) -> bool {
         !self.in_order || self.rows.is_some()
+    }
+
+    /// Whether the shape lists the axes in another order than memory holds them.
+    pub(crate) fn against_shape(&self) -> bool {
+        self.against_shape
     }
 
     /// Whether the axes are in the vocabulary's order.
@@ -72,15 +79,6 @@ impl Stored {
     /// The order of the axes by name, with query and key/value heads alike: what taps of one custom share.
     pub(crate) fn order(&self) -> String {
         self.axes.iter().map(|a| if a.name == 'K' { 'H' } else { a.name }).collect()
-    }
-
-    /// Whether all axes stand in reverse, fastest first; the heads of a context as one axis or as two.
-    pub(crate) fn reversed(&self, site: Site) -> bool {
-        let order = self.order();
-        match site {
-            Site::Context => order == "HdT" || order == "dHT" || order == "CT",
-            _ => order.chars().rev().eq(site.axes().iter().map(|&a| if a == 'K' { 'H' } else { a })),
-        }
     }
 
     fn axis(&self, name: char) -> Option<&Axis> {
@@ -219,7 +217,13 @@ pub(crate) fn readings<'a>(
                 sides(&axes).into_iter().flat_map(|axes| rows.iter().map(move |&rows| (axes.clone(), rows)))
             {
                 let in_order = ordered(&axes, &fine);
-                let stored = Stored { axes, in_order, shown, rows };
+                let held: Vec<usize> = axes.iter().map(|a| a.held).collect();
+                let listed = without_ones(candidate.shape, held.len());
+                let against_shape = listed.len() == held.len() && listed != held;
+                // Axes of one length can be exchanged without a trace in the shape.
+                let own = fine.iter().filter_map(|(name, _)| axes.iter().find(|a| a.name == *name)).map(|a| a.held);
+                let shown = shown && (in_order || !own.eq(listed.iter().copied()));
+                let stored = Stored { axes, in_order, shown, against_shape, rows };
                 let (view, offset) = stored.view(&fine);
                 if seen.insert((view.iter().copied().filter(|v| v.0 > 1).collect::<Vec<_>>(), offset)) {
                     let side = Side { values: candidate.values, map: Some(strided(view, offset)) };
@@ -264,10 +268,7 @@ fn extents(fine: &[(char, usize)], order: &[usize], shape: &[usize], count: usiz
     let held =
         |extents: &[usize]| -> Vec<Axis> { axes.iter().zip(extents).map(|(a, &held)| Axis { held, ..*a }).collect() };
     let own: Vec<usize> = axes.iter().map(|a| a.wanted).collect();
-    let mut shape = shape.to_vec();
-    while let Some(one) = shape.iter().position(|d| *d == 1).filter(|_| shape.len() > own.len()) {
-        shape.remove(one);
-    }
+    let shape = without_ones(shape, own.len());
     let backwards: Vec<usize> = shape.iter().rev().copied().collect();
     let mut options: Vec<(Vec<usize>, bool)> =
         vec![(own.clone(), shape == own), (shape.clone(), true), (backwards, false)];
@@ -292,6 +293,15 @@ fn extents(fine: &[(char, usize)], order: &[usize], shape: &[usize], count: usiz
     let same_length = |(extents, _): &(Vec<usize>, bool)| extents.len() == own.len();
     let laid = options.into_iter().filter(same_length).map(|(extents, shown)| (held(&extents), shown));
     laid.filter(|(axes, _)| axes.iter().all(fits) && product(axes) == Some(count)).collect()
+}
+
+/// A shape without axes of length 1, as long as it has more than `axes`.
+fn without_ones(shape: &[usize], axes: usize) -> Vec<usize> {
+    let mut shape = shape.to_vec();
+    while let Some(one) = shape.iter().position(|d| *d == 1).filter(|_| shape.len() > axes) {
+        shape.remove(one);
+    }
+    shape
 }
 
 /// Padding behind the positions and keys, and before them.

@@ -2,6 +2,7 @@
 
 use firstdiff_trace::{DumpError, QkRows, Site, Tap};
 
+use crate::custom::Custom;
 use crate::first::{Found, Judged, Plain, Run};
 use crate::graph::Place;
 use crate::judge::{Allowance, by_position};
@@ -9,85 +10,193 @@ use crate::metrics::Metrics;
 use crate::overlay::Overlay;
 use crate::pair::{Layout, Pair};
 use crate::readings::Stored;
+use crate::rotation::Heads;
 
 impl Run<'_> {
     /// A layout explains a difference away only if what follows agrees; what nothing confirms is judged as it stands.
     pub(crate) fn settle_layouts(&self, found: &mut [Found]) -> Result<(), DumpError> {
         let before: Vec<Option<Layout>> = found.iter().map(|here| agreeing_layout(here).cloned()).collect();
-        let (mut unsettled, mut customs) = (Vec::new(), Vec::new());
+        let (mut open, mut customs) = (Vec::new(), Vec::new());
         for index in (0..found.len()).rev() {
             let Some(layout) = found[index].provisional().cloned() else { continue };
-            let site = self.graph.places()[index].tap.site;
-            match layout {
-                Layout::Stored(stored) => match self.followed(found, &before, index, &stored)? {
-                    Says::Right => customs.push((site, stored)),
-                    says => {
-                        let plain = match says {
-                            Says::Wrong => as_it_stands(&found[index]),
-                            _ => cannot_tell(&stored),
-                        };
-                        unsettled.push((index, stored, std::mem::replace(&mut found[index], plain)));
-                    }
-                },
-                _ if self.confirmed(found, index) => {}
-                _ if self.is_read_from_afar(found, index) && !self.orders_are_told() => {
-                    found[index] = cannot_tell(&layout);
+            let custom = Custom::of(self.site(index), &layout);
+            let plain = match self.says(found, &before, index, &layout)? {
+                Says::Right => {
+                    customs.push(custom);
+                    continue;
                 }
-                _ => found[index] = as_it_stands(&found[index]),
-            }
+                Says::Wrong => as_it_stands(&found[index]),
+                Says::Nothing => cannot_tell(&layout),
+            };
+            open.push((index, custom, std::mem::replace(&mut found[index], plain)));
         }
-        let known = customs.len();
-        for (index, stored, otherwise) in unsettled {
-            let site = self.graph.places()[index].tap.site;
-            if customs[..known].iter().any(|(at, custom)| same_custom((site, &stored), (*at, custom))) {
+        let mut seen = customs.clone();
+        for (index, custom, otherwise) in open {
+            if customs.iter().any(|known| custom.follows_from(known)) {
                 found[index] = otherwise;
             } else if let Found::Unchecked(_) = found[index] {
-                customs.push((site, stored));
+                seen.push(custom);
             }
         }
-        self.measure_in_custom(found, &customs)
+        self.measure_in_custom(found, &seen)
     }
 
-    /// What the operations that read a tap say of its layout: one that cannot have made its output of misplaced values and agrees, confirms it.
-    fn followed(
+    fn site(&self, index: usize) -> Site {
+        self.graph.places()[index].tap.site
+    }
+
+    /// Whether the layout in which a tap agrees is the dump's own, or what is wrong there.
+    fn says(
         &self,
         found: &[Found],
         before: &[Option<Layout>],
         index: usize,
-        stored: &Stored,
+        layout: &Layout,
     ) -> Result<Says, DumpError> {
-        if stored.rows().is_some() && !self.confirmed(found, index) {
-            let open = self.is_read_from_afar(found, index) && !self.orders_are_told();
-            return Ok(if open { Says::Nothing } else { Says::Wrong });
+        let custom = Custom::of(self.site(index), layout);
+        if layout.rows().is_some() {
+            let rows = self.rows_say(found, before, index, layout)?;
+            if rows != Says::Right || custom.is_of_rows_alone() {
+                return Ok(rows);
+            }
+        }
+        let others = |(i, other): (usize, &Option<Layout>)| Some((i, Custom::of(self.site(i), other.as_ref()?)));
+        let mut others = before.iter().enumerate().filter(|(i, _)| *i != index).filter_map(others);
+        let contradicted = others.clone().any(|(_, other)| other.speaks_against(&custom));
+        let customary = others.any(|(i, other)| found[i].agrees() && other.shows_the_same(&custom));
+        if customary {
+            return Ok(Says::Right);
         }
         let (after, _) = self.graph.nearest_after(index, |i| before[i].is_some() || found[i].is_judged());
-        let mut says = if after.is_empty() { Says::Wrong } else { Says::Nothing };
-        for &i in &after {
-            let along = matches!(&before[i], Some(Layout::Stored(theirs)) if theirs.order() == stored.order());
-            let by_itself = keeps_places(self.graph.places()[i].tap.site) && self.graph.reads(i).contains(&index);
-            let here = match &before[i] {
-                // Misplaced alike on both sides of an operation that takes each value by itself: what reads that one says.
-                Some(_) if along && by_itself => match &found[i] {
-                    Found::Unchecked(_) => Says::Nothing,
-                    other if other.agrees() => Says::Right,
-                    _ => Says::Wrong,
-                },
-                Some(_) => Says::Right,
-                None if self.otherwise_wrong(before, found, i, index) => Says::Nothing,
-                None if !self.graph.reads(i).contains(&index) && !self.says_its_shape(index) => Says::Nothing,
-                None => self.off_but_nearer(i, stored)?,
-            };
-            says = says.max(here);
+        let declared = self.says_its_shape(index);
+        // Memory that is the reference's needs no confirming, unless something speaks against it; of heads, a reader's own.
+        let plain = custom.is_of_the_shape_alone() && !contradicted && (after.is_empty() || !custom.is_of_heads());
+        let nothing = if plain { Says::Right } else { Says::Nothing };
+        if after.is_empty() {
+            return Ok(if contradicted || declared { Says::Wrong } else { nothing });
         }
+        let (mut says, mut works_as_it_stands) = (Says::Nothing, false);
+        for &i in &after {
+            says = says.max(match &before[i] {
+                Some(theirs) => self.agreeing_says(found, (i, theirs), index, &custom),
+                // The shape's own word stands.
+                None if self.otherwise_wrong(before, found, i, index) && custom.is_shown() => Says::Right,
+                None if self.otherwise_wrong(before, found, i, index) => Says::Nothing,
+                None if !self.graph.reads(i).contains(&index) && !declared => Says::Nothing,
+                None if matches!(self.site(i), Site::QRope | Site::KRope) => {
+                    let (in_layout, as_it_stands) = self.turned(index, i, layout)?;
+                    works_as_it_stands |= as_it_stands;
+                    // What is turned in neither order, or in both, has a mistake of its own; but no custom of the dump's is against it.
+                    if in_layout && !(as_it_stands && contradicted) { Says::Right } else { Says::Wrong }
+                }
+                None => self.off_but_nearer(i, &custom)?,
+            });
+        }
+        // Misplaced is what stands otherwise than its shape and its like say, or is read by the engine itself as it stands.
+        let witnesses = [declared || custom.is_against_its_shape(), contradicted, works_as_it_stands];
+        let misplaced = !custom.is_shown() && witnesses.iter().filter(|witness| **witness).count() > 1;
         // Rows are looked up whole: no mistake makes another order of axes of an embedding.
-        let looked_up = self.graph.places()[index].tap.site == Site::H0 && !after.is_empty();
-        Ok(if looked_up && says == Says::Wrong { Says::Nothing } else { says })
+        let looked_up = self.site(index) == Site::H0;
+        Ok(match says {
+            Says::Right => Says::Right,
+            Says::Wrong if misplaced && !looked_up => Says::Wrong,
+            _ => nothing,
+        })
     }
 
-    /// Whether nothing that reads a tap at once was compared: what differs further on may have a cause of its own.
-    fn is_read_from_afar(&self, found: &[Found], index: usize) -> bool {
-        let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
-        !after.is_empty() && !after.iter().any(|&i| self.graph.reads(i).contains(&index))
+    /// What a reader that agrees says: it cannot have made that of misplaced values, unless it takes each value by itself and is misplaced alike.
+    fn agreeing_says(&self, found: &[Found], (i, theirs): (usize, &Layout), index: usize, custom: &Custom) -> Says {
+        let by_itself = keeps_places(self.site(i)) && self.graph.reads(i).contains(&index);
+        if !by_itself || !Custom::of(self.site(i), theirs).same(custom) {
+            return Says::Right;
+        }
+        match &found[i] {
+            Found::Unchecked(_) => Says::Nothing,
+            other if other.agrees() => Says::Right,
+            _ => Says::Wrong,
+        }
+    }
+
+    /// What there is for and against the rows of Q or K being in the dump's own RoPE order.
+    fn rows_say(
+        &self,
+        found: &[Found],
+        before: &[Option<Layout>],
+        index: usize,
+        layout: &Layout,
+    ) -> Result<Says, DumpError> {
+        let rows = layout.rows();
+        if self.declared() == rows {
+            return Ok(Says::Right);
+        }
+        let told = self.orders_are_told();
+        let same = |i: usize| before[i].as_ref().is_some_and(|theirs| theirs.rows() == rows);
+        let partner = self.partner(index).filter(|&i| before[i].is_some() && found[i].is_judged());
+        let rotated = matches!(self.site(index), Site::QRope | Site::KRope);
+        if let (true, Some(partner)) = (rotated, partner) {
+            // Rotated Q and K both in the other order have the same products: the order is the dump's own.
+            return Ok(if same(partner) { Says::Right } else { Says::Wrong });
+        }
+        // What was in that order before the rotation and is after it, was turned in it.
+        let was_so = rotated && !told && self.graph.reads(index).iter().any(|&i| same(i));
+        let mut says = if was_so { Says::Right } else { Says::Nothing };
+        let (after, _) = self.graph.nearest_after(index, |i| before[i].is_some() || found[i].is_judged());
+        for i in after {
+            let of_rows = matches!(self.site(i), Site::QNorm | Site::KNorm | Site::QRope | Site::KRope);
+            let turns = matches!(self.site(i), Site::QRope | Site::KRope) && self.graph.reads(i).contains(&index);
+            says = says.max(match &before[i] {
+                Some(_) if !of_rows || same(i) => Says::Right,
+                Some(_) => Says::Wrong,
+                // Turned in the pairs of the reference's order it may be the mistake, or the next one's.
+                None if turns && self.turned(index, i, layout)? == (true, false) => Says::Right,
+                None => Says::Nothing,
+            });
+        }
+        let alone = told || partner.is_some_and(|i| !same(i));
+        Ok(if says == Says::Nothing && alone { Says::Wrong } else { says })
+    }
+
+    /// The tap of K where this is Q's, and the reverse.
+    fn partner(&self, index: usize) -> Option<usize> {
+        let place = self.graph.places()[index];
+        let site = match place.tap.site {
+            Site::Q => Site::K,
+            Site::K => Site::Q,
+            Site::QNorm => Site::KNorm,
+            Site::KNorm => Site::QNorm,
+            Site::QRope => Site::KRope,
+            Site::KRope => Site::QRope,
+            _ => return None,
+        };
+        let partner = Place { tap: Tap { site, ..place.tap }, ..place };
+        self.graph.places().iter().position(|p| *p == partner)
+    }
+
+    /// Whether what the rotation `reader` makes of `index` is a rotation of it: in this layout, and as both stand.
+    fn turned(&self, index: usize, reader: usize, layout: &Layout) -> Result<(bool, bool), DumpError> {
+        let places = self.graph.places();
+        let custom = Custom::of(self.site(index), layout);
+        let like = |pair: &Pair<'_>| Custom::of(pair.site(), pair.layout()).same(&custom);
+        let both = |laid: &Overlay<'_>, in_layout: Option<Pair<'_>>| {
+            (in_layout.map(|pair| Heads::of(&pair)), laid.under(&Layout::Same).map(|pair| Heads::of(&pair)))
+        };
+        let from = self.with_overlay(places[index], |laid, _| both(laid, laid.under(layout)))?;
+        let to = self.with_overlay(places[reader], |laid, own| {
+            // The very same reading, where there is one: the same order by the shape, and by content, is two readings.
+            let exactly = laid.under(layout).filter(|pair| pair.layout() == layout);
+            let in_layout = exactly.or_else(|| laid.under(&Layout::Same).into_iter().chain(laid.others()).find(like));
+            (both(laid, in_layout), own)
+        })?;
+        let (Some((from, from_plain)), Some(((to, to_plain), own))) = (from, to) else { return Ok((false, false)) };
+        let pairs = match layout.rows() {
+            Some(rows) => rows.other(),
+            None => self.reference.meta().qk_rows.unwrap_or(QkRows::Half),
+        };
+        let turned = |from: Option<Heads>, to: Option<Heads>| {
+            let from_start = places[index].step == 0;
+            from.zip(to).is_some_and(|(from, to)| from.turn_into(&to, pairs, from_start, ROTATED * own))
+        };
+        Ok((turned(from, to), turned(from_plain, to_plain)))
     }
 
     /// Whether something else that an operation reads agrees in no layout: then that it differs says nothing.
@@ -96,35 +205,26 @@ impl Run<'_> {
         read.iter().any(|&i| i != index && before[i].is_none())
     }
 
-    /// What a reader that differs says: a rotation that is right at position 0, where it is none, cannot have read misplaced values; and what is
-    /// nearly right in this order, and far off as it stands, may have its own mistake.
-    fn off_but_nearer(&self, index: usize, stored: &Stored) -> Result<Says, DumpError> {
-        let place = self.graph.places()[index];
-        let rotated = matches!(place.tap.site, Site::QRope | Site::KRope);
-        let says = |laid: &Overlay<'_>, own: f64| {
-            let same =
-                |pair: &Pair<'_>| matches!(pair.layout(), Layout::Stored(theirs) if theirs.order() == stored.order());
+    /// What a reader that differs says: what is nearly right in this order, and far off as it stands, may have its own mistake.
+    fn off_but_nearer(&self, index: usize, custom: &Custom) -> Result<Says, DumpError> {
+        let says = |laid: &Overlay<'_>, _| {
+            let same = |pair: &Pair<'_>| Custom::of(pair.site(), pair.layout()).same(custom);
             let alike = |pair: &Pair<'_>| {
                 let rows = by_position(pair, &pair.row_metrics());
                 rows.iter().filter_map(Metrics::correlation).sum::<f64>() / rows.len() as f64
             };
             let plain = laid.under(&Layout::Same).map_or(0.0, |pair| alike(&pair));
-            let heads = |pair: &Pair<'_>| pair.heads().is_some_and(|heads| heads > 1) && pair.rows().0 > 1;
-            let right = |pair: &Pair<'_>| heads(pair) && right_but_for_a_factor(pair, 100.0 * own);
             let mut readings = laid.others().into_iter().filter(same);
-            match rotated {
-                true if place.step == 0 && readings.any(|pair| right(&pair)) => Says::Right,
-                false if readings.any(|pair| alike(&pair) > ALIKE && alike(&pair) > plain.abs() + ALIKE / 2.0) => {
-                    Says::Nothing
-                }
-                _ => Says::Wrong,
+            match readings.any(|pair| alike(&pair) > ALIKE && alike(&pair) > plain.abs() + ALIKE / 2.0) {
+                true => Says::Nothing,
+                false => Says::Wrong,
             }
         };
-        Ok(self.with_overlay(place, says)?.unwrap_or(Says::Wrong))
+        Ok(self.with_overlay(self.graph.places()[index], says)?.unwrap_or(Says::Wrong))
     }
 
     /// What differs is measured in the order that the dump has there, where others show it: else the error could not be read.
-    fn measure_in_custom(&self, found: &mut [Found], customs: &[(Site, Stored)]) -> Result<(), DumpError> {
+    fn measure_in_custom(&self, found: &mut [Found], customs: &[Custom]) -> Result<(), DumpError> {
         let agreeing: Vec<Layout> = found.iter().filter_map(agreeing_layout).cloned().collect();
         let seen =
             |is: &dyn Fn(&Stored) -> bool| agreeing.iter().any(|l| matches!(l, Layout::Stored(stored) if is(stored)));
@@ -149,7 +249,7 @@ impl Run<'_> {
                 let ordered = match stored.in_order() {
                     // Extents listed otherwise than memory holds them; or padding, which needs no order.
                     true => !permuted || seen(&|other| other.in_order()),
-                    false => customs.iter().any(|(at, custom)| same_custom((place.tap.site, stored), (*at, custom))),
+                    false => customs.iter().any(|custom| Custom::of(place.tap.site, layout).follows_from(custom)),
                 };
                 let padded = !stored.pads_positions() || seen(&|other| other.same_positions(stored));
                 rows && ordered && padded && (permuted || stored.pads_positions() || stored.moves())
@@ -160,62 +260,6 @@ impl Run<'_> {
             }
         }
         Ok(())
-    }
-
-    fn confirmed(&self, found: &[Found], index: usize) -> bool {
-        let Some(layout) = found[index].provisional() else { return true };
-        let rotated = layout.rows().is_some();
-        if rotated && self.declared() == layout.rows() {
-            return true;
-        }
-        if self.customary(found, index, layout) {
-            return true;
-        }
-        let site = self.graph.places()[index].tap.site;
-        let partner = match site {
-            Site::QRope => Some(Site::KRope),
-            Site::KRope => Some(Site::QRope),
-            _ => None,
-        };
-        if let (true, Some(partner)) = (rotated, partner) {
-            // Rotated Q and K both in the other order have the same products: the order is the dump's own.
-            let place = self.graph.places()[index];
-            let other = Place { tap: Tap { site: partner, ..place.tap }, ..place };
-            let other = self.graph.places().iter().position(|p| *p == other).map(|at| &found[at]);
-            match other {
-                Some(Found::Judged(theirs)) if theirs.judgement.outcome.agrees() => {
-                    return theirs.layout.rows() == layout.rows();
-                }
-                Some(Found::Judged(_)) => return false,
-                _ => {}
-            }
-        }
-        let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
-        // Later readers were settled before: what is still provisional among them is confirmed.
-        let follows = |&i: &usize| found[i].agrees() && (!rotated || self.same_order(found, i, layout));
-        // A reader that differs speaks against a layout that the shape shows only if all else it reads agrees.
-        let other_cause = |&i: &usize| {
-            let (before, _) = self.graph.nearest_before(i, |b| found[b].is_judged());
-            !rotated && before.iter().any(|&b| b != index && !found[b].agrees())
-        };
-        !after.is_empty() && after.iter().all(|i| follows(i) || other_cause(i))
-    }
-
-    /// Axes in an order that the shapes show at two sites or more are the dump's custom; at one alone they may be its mistake.
-    fn customary(&self, found: &[Found], index: usize, layout: &Layout) -> bool {
-        let places = self.graph.places();
-        let alike = |(i, other): (usize, &Found)| {
-            let same = matches!(other, Found::Judged(theirs) if theirs.layout == *layout);
-            same && other.agrees() && places[i].tap.site != places[index].tap.site
-        };
-        matches!(layout, Layout::Permuted(_)) && found.iter().enumerate().any(alike)
-    }
-
-    /// Q before RoPE is in the other order only if Q after RoPE is too.
-    fn same_order(&self, found: &[Found], index: usize, layout: &Layout) -> bool {
-        let site = self.graph.places()[index].tap.site;
-        let rotated = matches!(site, Site::QNorm | Site::KNorm | Site::QRope | Site::KRope);
-        !rotated || matches!(&found[index], Found::Judged(theirs) if theirs.layout.rows() == layout.rows())
     }
 
     /// Whether the candidate's tensor has the very shape of the reference's: then it says itself in which order its values are.
@@ -250,11 +294,8 @@ enum Says {
 /// A correlation, position by position, that misplaced values do not have.
 const ALIKE: f64 = 0.4;
 
-/// Whether the first position is the reference's times one factor, over all heads.
-fn right_but_for_a_factor(pair: &Pair<'_>, allowed: f64) -> bool {
-    let first = by_position(pair, &pair.row_metrics()).into_iter().next();
-    first.and_then(|row| row.best_factor()).is_some_and(|best| best.remaining_nmse <= allowed)
-}
+/// Times what is allowed of rounding, the lengths and the first position of what was turned may be off.
+const ROTATED: f64 = 100.0;
 
 /// The layout in which a tap agrees.
 fn agreeing_layout(found: &Found) -> Option<&Layout> {
@@ -294,17 +335,6 @@ fn as_it_stands(found: &Found) -> Found {
 fn keeps_places(site: Site) -> bool {
     use Site::{FfnAct, H, HAttn, KNorm, Probs, QNorm, RouterProbs, Scores};
     matches!(site, QNorm | KNorm | Scores | Probs | RouterProbs | FfnAct | HAttn | H)
-}
-
-/// Whether a dump that stores one site so is likely to store the other so.
-fn same_custom((site, stored): (Site, &Stored), (at, custom): (Site, &Stored)) -> bool {
-    let heads = |site: Site| matches!(site.axes(), ['T', 'H' | 'K', 'd']);
-    // A context is where heads are merged: in their order it is the mistake, unless others of its kind show that it is not.
-    let kind = site == at
-        || (heads(site) && heads(at))
-        || (site.axes().len() == 2 && at.axes().len() == 2 && site != Site::Context);
-    let rows = stored.rows().is_none() || stored.rows() == custom.rows();
-    rows && ((kind && stored.order() == custom.order()) || (stored.reversed(site) && custom.reversed(at)))
 }
 
 /// What was undone, a line for each layout.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use firstdiff_trace::Site;
+use firstdiff_trace::{Site, element_count};
 
 use crate::pair::{IndexMap, Layout};
 
@@ -11,8 +11,7 @@ pub(crate) fn match_shapes(site: Site, reference: &[usize], candidate: &[usize])
     if reference == candidate {
         return Some((Layout::Same, None));
     }
-    let product = |shape: &[usize]| shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-    if product(reference) != product(candidate) || product(reference) == Some(0) {
+    if element_count(reference) != element_count(candidate) || element_count(reference) == Some(0) {
         return None;
     }
     if merges(reference, candidate) {

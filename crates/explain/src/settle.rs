@@ -4,7 +4,7 @@ use firstdiff_compare::Place;
 use firstdiff_model::Step;
 use firstdiff_trace::{Entry, QkRows, Site};
 
-use crate::recorded::{is_backwards, leaves_context_open, leaves_heads_open, turned};
+use crate::recorded::{Recorded, is_backwards, leaves_context_open, leaves_heads_open, turned};
 use crate::replay::{Done, Run};
 
 impl Run<'_> {
@@ -29,29 +29,17 @@ impl Run<'_> {
         };
         let by_matrix = |s: &&Step| made(s) && !self.stretch(s, 0).0.iter().any(|tap| turned(tap.site));
         let steps: Vec<&Step> = self.recorded.model.plan.steps.iter().filter(by_matrix).take(6).collect();
-        let mut best = (None, (orders[0], false, false));
-        for way in ways {
-            (self.recorded.qk_rows, self.recorded.heads_first, self.recorded.backwards) = way;
-            self.memo.clear();
-            self.wide.clear();
-            let mut right = 0;
-            for step in &steps {
-                right += usize::from(self.judge(step, 0)?.report.status.agrees());
-            }
-            if best.0.is_none_or(|most| right > most) {
-                best = (Some(right), way);
-            }
-        }
-        (self.recorded.qk_rows, self.recorded.heads_first, self.recorded.backwards) = best.1;
-        self.memo.clear();
-        self.wide.clear();
+        let ways: Vec<(QkRows, bool, bool)> = ways.collect();
+        let (order, first, backwards) = self.best_of(&ways, &steps, |recorded, way| {
+            (recorded.qk_rows, recorded.heads_first, recorded.backwards) = way;
+        })?;
         let context = self.settle_context()?;
-        let order = (declared.is_none() && best.1.0 != own).then_some(
+        let other_order = (declared.is_none() && order != own).then_some(
             "the rows of Q and K come in the other RoPE order than in the weights: it was undone; say 'qk_rows' in dump.json",
         );
-        let axes = best.1.1.then_some("q, k and v come heads first, as [H,T,d]: read so");
-        let listed = best.1.2.then_some("shapes list the axes fastest first, as ggml does: read so");
-        Ok(order.into_iter().chain(axes).chain(listed).chain(context).map(str::to_owned).collect())
+        let axes = first.then_some("q, k and v come heads first, as [H,T,d]: read so");
+        let listed = backwards.then_some("shapes list the axes fastest first, as ggml does: read so");
+        Ok(other_order.into_iter().chain(axes).chain(listed).chain(context).map(str::to_owned).collect())
     }
 
     /// Whether contexts hold their heads first: where more of them, and of what is made of them, comes out so.
@@ -62,18 +50,31 @@ impl Run<'_> {
         }
         let around = |s: &&Step| matches!(s.tap.site, Site::Context | Site::AttnOut);
         let steps: Vec<&Step> = self.recorded.model.plan.steps.iter().filter(around).take(4).collect();
-        let mut right = [0, 0];
-        for first in [false, true] {
-            self.recorded.context_first = first;
-            self.memo.clear();
-            self.wide.clear();
-            for step in &steps {
-                right[usize::from(first)] += usize::from(self.judge(step, 0)?.report.status.agrees());
+        let first = self.best_of(&[false, true], &steps, |recorded, first| recorded.context_first = first)?;
+        Ok(first.then_some("contexts come heads first, as [H,T,d]: read so"))
+    }
+
+    /// Takes the way to read in which most of `steps` come out; of several the first.
+    fn best_of<W: Copy>(&mut self, ways: &[W], steps: &[&Step], take: impl Fn(&mut Recorded<'_>, W)) -> Done<W> {
+        let mut best = (0, ways[0]);
+        for &way in ways {
+            self.read_as(&take, way);
+            let mut right = 0;
+            for step in steps {
+                right += usize::from(self.judge(step, 0)?.report.status.agrees());
+            }
+            if right > best.0 {
+                best = (right, way);
             }
         }
-        self.recorded.context_first = right[1] > right[0];
+        self.read_as(&take, best.1);
+        Ok(best.1)
+    }
+
+    /// What was computed of another reading is forgotten.
+    fn read_as<W>(&mut self, take: impl Fn(&mut Recorded<'_>, W), way: W) {
+        take(&mut self.recorded, way);
         self.memo.clear();
         self.wide.clear();
-        Ok(self.recorded.context_first.then_some("contexts come heads first, as [H,T,d]: read so"))
     }
 }

@@ -16,7 +16,7 @@ use crate::meta::{Meta, Rows, stored_name};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
 use crate::open::{Found, npy_header};
 use crate::tap::Tap;
-use crate::tensor::{Bytes, Layout, Tensor};
+use crate::tensor::{Bytes, Layout, Tensor, element_count};
 
 /// Why a dump cannot be read. Every variant names the file.
 #[derive(Debug, thiserror::Error)]
@@ -325,8 +325,7 @@ impl Dump {
     /// Number of elements of a tensor whose name is no tap; nothing where it cannot be read as floats.
     pub fn unnamed_size(&self, name: &str) -> Option<usize> {
         let found = self.loose.iter().find(|f| stored_name(&f.name, f.step) == name)?;
-        let shape = self.header(found).ok()?.shape;
-        shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
+        element_count(&self.header(found).ok()?.shape)
     }
 
     /// The tensor of `tap` in `step`, where there is one.

@@ -47,5 +47,5 @@ pub use {
     names::{Names, NamesError},
     npy::NpyError,
     open::Reading,
-    tensor::{Tensor, Values},
+    tensor::{Tensor, Values, element_count},
 };

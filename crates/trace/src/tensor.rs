@@ -225,6 +225,11 @@ impl Tensor {
     }
 }
 
+/// Elements of a tensor of this shape, or `None` when the product overflows.
+pub fn element_count(shape: &[usize]) -> Option<usize> {
+    shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
+}
+
 /// Bytes that `shape` takes, or `None` when the product overflows.
 pub(crate) fn byte_len(shape: &[usize], dtype: DType) -> Option<usize> {
     let bytes = shape.iter().try_fold(dtype.size(), |n, &d| n.checked_mul(d));

@@ -13,6 +13,7 @@ pub(crate) fn firstdiff(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_firstdiff")).args(args).current_dir(fixtures()).output().unwrap()
 }
 
+#[allow(dead_code, reason = "not every test reads the screen")]
 pub(crate) fn screen(args: &[&str]) -> String {
     String::from_utf8(firstdiff(args).stdout).unwrap()
 }

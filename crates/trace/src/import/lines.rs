@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{Item, Part, Read, json, read_text};
 use crate::dump::{DumpError, not_a_dump};
+use crate::tensor::element_count;
 
 /// Beyond this a number stands for an infinity, which JSON cannot write.
 const STANDS_FOR_INFINITY: f64 = 1e300;
@@ -47,8 +48,8 @@ fn item(fields: &Map<String, Value>, infinities: &mut usize) -> Option<Item> {
         *infinities += 1;
     }
     let shape = of(&["shape", "dims"]).and_then(json::extents);
-    let product = |shape: &[usize]| shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-    let total = shape.as_deref().and_then(product).or_else(|| count(&["count", "numel", "n", "len", "size", "total"]));
+    let total =
+        shape.as_deref().and_then(element_count).or_else(|| count(&["count", "numel", "n", "len", "size", "total"]));
     let step =
         count(&["token_idx", "token_index", "token", "position", "pos", "step"]).and_then(|n| u32::try_from(n).ok());
     let item = match total {

@@ -1,0 +1,155 @@
+//! Is a right operation blamed for the layout its dump has, or a mistake in the layout taken for the dump's own?
+//!
+//! Synthetic runs in which Q and K are really rotated; every layout of fixtures/faulty is in scripts/test_puzzles.py.
+
+mod synthetic;
+
+use firstdiff_compare::{Profile, Report, Status};
+use synthetic::{LAYERS, Run, T, judged_as, noisy, run, tap};
+
+const HEADS: usize = 6;
+const WIDTH: usize = 16;
+
+/// \[T,H,d\] with the halves of each head turned.
+fn turned(values: &[f32], heads: usize, base: f64) -> Vec<f32> {
+    let mut out = values.to_vec();
+    for (row, head) in out.chunks_mut(WIDTH).enumerate() {
+        for i in 0..WIDTH / 2 {
+            let angle = (row / heads) as f64 / base.powf(i as f64 * 2.0 / WIDTH as f64);
+            let (x, y) = (f64::from(head[i]), f64::from(head[i + WIDTH / 2]));
+            head[i] = (x * angle.cos() - y * angle.sin()) as f32;
+            head[i + WIDTH / 2] = (x * angle.sin() + y * angle.cos()) as f32;
+        }
+    }
+    out
+}
+
+/// A run whose Q and K after RoPE are what RoPE makes of them.
+fn rotated() -> Run {
+    let mut run = run();
+    for layer in 0..LAYERS {
+        for (from, to, heads) in [("q", "q_rope", HEADS), ("k", "k_rope", 2)] {
+            let values = turned(&run[&tap(&format!("layers.{layer}.{from}"))].1, heads, 1e4);
+            run.get_mut(&tap(&format!("layers.{layer}.{to}"))).unwrap().1 = values;
+        }
+    }
+    run
+}
+
+fn set(run: &mut Run, at: &str, shape: &[usize], values: Vec<f32>) {
+    *run.get_mut(&tap(at)).unwrap() = (shape.to_vec(), values);
+}
+
+fn get(run: &Run, at: &str) -> Vec<f32> {
+    run[&tap(at)].1.clone()
+}
+
+/// \[T,H,d\] as \[H,T,d\].
+fn heads_first(values: &[f32], heads: usize) -> Vec<f32> {
+    (0..heads)
+        .flat_map(|h| (0..T).map(move |t| (t * heads + h) * WIDTH))
+        .flat_map(|at| values[at..at + WIDTH].to_vec())
+        .collect()
+}
+
+/// \[H,T,d\] as \[T,H,d\].
+fn heads_second(values: &[f32], heads: usize) -> Vec<f32> {
+    (0..T)
+        .flat_map(|t| (0..heads).map(move |h| (h * T + t) * WIDTH))
+        .flat_map(|at| values[at..at + WIDTH].to_vec())
+        .collect()
+}
+
+/// Rows of each head as a GGUF has them.
+fn adjacent(values: &[f32]) -> Vec<f32> {
+    values.chunks(WIDTH).flat_map(|head| (0..WIDTH).map(|j| head[j % 2 * (WIDTH / 2) + j / 2])).collect()
+}
+
+#[track_caller]
+fn blamed(report: &Report, at: &str) {
+    let first = report.first.as_ref().map(|first| report.taps[first.index].place.tap.to_string());
+    assert_eq!(first.as_deref(), Some(at), "{:?}", report.warnings);
+}
+
+#[test]
+fn a_wrong_rotation_in_a_ggufs_rows_is_the_rotations_fault() {
+    let reference = rotated();
+    let mut candidate = noisy(&reference, 1e-14);
+    for layer in 0..LAYERS {
+        for (from, to, heads) in [("q", "q_rope", HEADS), ("k", "k_rope", 2)] {
+            let (from, to) = (format!("layers.{layer}.{from}"), format!("layers.{layer}.{to}"));
+            let values = get(&candidate, &from);
+            set(&mut candidate, &to, &[T, heads, WIDTH], adjacent(&turned(&values, heads, 3e4)));
+            set(&mut candidate, &from, &[T, heads, WIDTH], adjacent(&values));
+        }
+    }
+    let report = judged_as(Profile::F32, &reference, &candidate);
+    blamed(&report, "layers.0.q_rope");
+    assert!(report.tap(tap("layers.0.q"), 0).unwrap().status.agrees());
+    // Turned in the reference's pairs, either may be the mistake.
+    for (from, to, heads) in [("q", "q_rope", HEADS), ("k", "k_rope", 2)] {
+        let values = turned(&get(&candidate, &format!("layers.0.{from}")), heads, 1e4);
+        set(&mut candidate, &format!("layers.0.{to}"), &[T, heads, WIDTH], values);
+        for layer in 1..LAYERS {
+            for site in [from, to] {
+                candidate.remove(&tap(&format!("layers.{layer}.{site}")));
+            }
+        }
+    }
+    let report = judged_as(Profile::F32, &reference, &candidate);
+    assert_eq!(report.tap(tap("layers.0.q"), 0).unwrap().status, Status::Unchecked);
+    blamed(&report, "layers.0.q_rope");
+}
+
+#[test]
+fn heads_that_are_split_wrong_are_no_layout_where_the_rotation_takes_them_as_they_stand() {
+    let reference = rotated();
+    let mut candidate = noisy(&reference, 1e-14);
+    let q = get(&candidate, "layers.0.q");
+    let split: Vec<f32> = (0..q.len()).map(|i| q[i / 96 * 96 + i % HEADS * WIDTH + i % 96 / HEADS]).collect();
+    set(&mut candidate, "layers.0.q_rope", &[T, HEADS, WIDTH], turned(&split, HEADS, 1e4));
+    set(&mut candidate, "layers.0.q", &[T, HEADS, WIDTH], split);
+    blamed(&judged_as(Profile::F32, &reference, &candidate), "layers.0.q");
+}
+
+#[test]
+fn memory_that_is_not_what_its_shape_says_is_the_mistake_where_the_rotation_takes_the_shape_at_its_word() {
+    let reference = rotated();
+    let mut candidate = noisy(&reference, 1e-14);
+    for (from, to, heads) in [("q", "q_rope", HEADS), ("k", "k_rope", 2)] {
+        let values = get(&candidate, &format!("layers.0.{from}"));
+        let wrong = heads_first(&turned(&heads_second(&values, heads), heads, 1e4), heads);
+        set(&mut candidate, &format!("layers.0.{from}"), &[heads, T, WIDTH], values);
+        set(&mut candidate, &format!("layers.0.{to}"), &[heads, T, WIDTH], wrong);
+    }
+    blamed(&judged_as(Profile::F32, &reference, &candidate), "layers.0.q");
+}
+
+#[test]
+fn an_order_that_shapes_show_is_the_dumps_own_with_repeated_heads_and_rows_too() {
+    let reference = rotated();
+    let mut candidate = noisy(&reference, 1e-14);
+    for (site, heads) in [("q_rope", HEADS), ("k_rope", 2)] {
+        let at = format!("layers.0.{site}");
+        let heads_apart = heads_first(&get(&candidate, &at), heads);
+        let copies = HEADS / heads;
+        let repeated = heads_apart.chunks(T * WIDTH).flat_map(|head| head.repeat(copies)).collect();
+        set(&mut candidate, &at, &[HEADS, T, WIDTH], repeated);
+    }
+    candidate.get_mut(&tap("layers.0.qk")).unwrap().1.iter_mut().for_each(|x| *x *= 2.0);
+    blamed(&judged_as(Profile::F32, &reference, &candidate), "layers.0.qk");
+}
+
+#[test]
+fn an_embedding_that_its_shape_shows_transposed_is_not_blamed_for_the_norm() {
+    let reference = run();
+    let mut candidate = noisy(&reference, 1e-13);
+    let h0 = get(&candidate, "h0");
+    set(&mut candidate, "h0", &[48, T], (0..h0.len()).map(|i| h0[i % T * 48 + i / T]).collect());
+    for (at, (_, values)) in &mut candidate {
+        if *at != tap("h0") {
+            values.iter_mut().enumerate().for_each(|(i, x)| *x *= 1.0 + (i % 7) as f32);
+        }
+    }
+    blamed(&judged_as(Profile::F32, &reference, &candidate), "layers.0.attn_norm");
+}
