@@ -56,7 +56,8 @@ impl Cells {
         } else {
             Rows::Named(NamedRows::All)
         };
-        let all = matches!(&rows, Rows::List(list) if list.len() == length(*first)) && (from.start, to.end) == (0, length(*first));
+        let all = matches!(&rows, Rows::List(list) if list.len() == length(*first))
+            && (from.start, to.end) == (0, length(*first));
         let rows = if all { Rows::Named(NamedRows::All) } else { rows };
         Question { taps: asked.taps.clone(), steps: (*first, *last), rows }
     }

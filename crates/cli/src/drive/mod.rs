@@ -38,6 +38,8 @@ The engine is run through the shell, a handful of times. Each time it is told by
   FIRSTDIFF_TAPS   the taps to write: layers.4.h,layers.9.h,final_norm
   FIRSTDIFF_STEPS  0 is the prompt, n the n-th decode step: 0-3
   FIRSTDIFF_ROWS   token positions within a step: last, or 5,10
+  FIRSTDIFF_TOKENS, FIRSTDIFF_DECODE_TOKENS   ids to feed, 1,403,407: --tokens and --decode-tokens, else what REF was fed; for the command to
+                   use, as in --run './engine --ids $FIRSTDIFF_TOKENS'
 It should feed the same tokens every time, sample greedily or not at all, and exit with 0. What it writes beside what was asked costs bytes
 and nothing else. The first two runs overlap: where they differ by more than noise far below the tolerance, nothing is blamed, and noise is said.
 
@@ -70,10 +72,10 @@ pub(crate) struct BisectArgs {
     /// The type the engine keeps keys and values in, for --profile ggml: f32 or f16 [default: what its dump.json says, else f32]
     #[arg(long, value_parser = crate::given::cache)]
     cache: Option<Cache>,
-    /// Token ids the engine is fed, where its dump.json does not say
+    /// Token ids the engine is fed, where its dump.json does not say; passed to it as FIRSTDIFF_TOKENS
     #[arg(long, value_delimiter = ',')]
     tokens: Option<Vec<u32>>,
-    /// Token ids of its decode steps, where its dump.json does not say
+    /// Token ids of its decode steps, where its dump.json does not say; passed to it as FIRSTDIFF_DECODE_TOKENS
     #[arg(long, value_delimiter = ',')]
     decode_tokens: Option<Vec<u32>>,
     /// Write the result as JSON to this file (- for standard output, instead of the screen)
@@ -187,7 +189,12 @@ pub(crate) struct Bisection {
 impl Bisection {
     fn new(args: BisectArgs, reference: Reference, quiet: bool) -> Bisection {
         let timeout = Duration::from_secs_f64(args.timeout);
-        let engine = Engine { command: args.run.clone(), timeout, runs: args.work.join("runs") };
+        let engine = Engine {
+            command: args.run.clone(),
+            timeout,
+            runs: args.work.join("runs"),
+            feed: settle::feed(&args, &reference),
+        };
         let layers = reference.extent().0;
         Bisection {
             engine,
@@ -341,7 +348,7 @@ impl Bisection {
         let mut why = None;
         if let (Some(model), Some(first)) = (self.reference.model(), &report.first) {
             let inputs_agree = first.unchecked_between.is_empty() && !first.unseen_keys;
-            let cause = crate::cause::beside(model, &session, report.taps[first.index].place, inputs_agree);
+            let cause = crate::cause::beside(model, &session, report.taps[first.index].place, inputs_agree, true);
             // That the model is right about what it gave itself says nothing.
             why = cause.filter(|cause| matches!(cause, Why::Cause { .. }));
             session.model = Some(model.to_owned());

@@ -99,9 +99,7 @@ impl Known<'_> {
             .into_iter()
             .find(|&tap| can(tap));
         let logits = outer(Site::Logits);
-        if can(logits)
-            && !self.holds(Place { step: 0, tap: logits }, self.any_row(Place { step: 0, tap: logits }))
-        {
+        if can(logits) && !self.holds(Place { step: 0, tap: logits }, self.any_row(Place { step: 0, tap: logits })) {
             let taps = end.into_iter().chain([logits]).collect();
             return Some((Question { taps, steps, rows: LAST }, "whether the head agrees too"));
         }
@@ -257,14 +255,18 @@ impl Known<'_> {
         }
         let at = |i: usize| self.graph.places()[i];
         let mut list = Vec::new();
-        let reads: Vec<Place> = self.graph.reads(suspect).iter().map(|&i| at(i)).collect();
+        // Where it reads what the engine does not write, what that is made of.
+        let written = |i: usize| self.reference.has(at(i)) && !self.absent.contains(&at(i).tap);
+        let reads: Vec<Place> = self.graph.nearest_before(suspect, written).0.into_iter().map(at).collect();
         list.extend(reads.iter().copied().filter(|p| is_attended(p.tap.site) && p.tap != place.tap));
         list.extend(self.stream_before(place));
-        let vital = list.len();
+        // Of other chunks the first question saw no more than the last position of each.
+        let few = self.cells.is_some() && place.step > 0;
+        let vital = if few { usize::MAX } else { list.len() };
         list.extend(reads.iter().copied().filter(|p| !is_attended(p.tap.site)));
         list.push(place);
-        let first = if self.last_step > 0 && place.step > 0 { 0 } else { place.step };
-        let steps = first..=place.step;
+        // The steps before must agree; one more tells causes apart that give the same in the first.
+        let steps = if place.step > 0 { 0..=(place.step + 1).min(self.last_step) } else { 0..=0 };
         let open = |tap: Tap| steps.clone().any(|step| !self.holds(Place { step, tap }, None));
         let (mut taps, mut bytes) = (Vec::new(), self.evidence.bytes as f64);
         for (at, p) in list.into_iter().enumerate() {
@@ -279,7 +281,7 @@ impl Known<'_> {
         }
         taps.sort();
         (!taps.is_empty()).then_some((
-            Question { taps, steps: (first, place.step), rows: ALL },
+            Question { taps, steps: (*steps.start(), *steps.end()), rows: ALL },
             "whether that holds in all positions",
         ))
     }

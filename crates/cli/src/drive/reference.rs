@@ -103,9 +103,7 @@ impl Reference {
     /// Whether it has this tap.
     pub(crate) fn has(&self, place: Place) -> bool {
         match self {
-            Reference::Recorded(dump, cells) => {
-                cells.as_ref().unwrap_or(dump).find(place.tap, place.step).is_some()
-            }
+            Reference::Recorded(dump, cells) => cells.as_ref().unwrap_or(dump).find(place.tap, place.step).is_some(),
             Reference::Computed(computed) => computed.model.plan.step(place.tap).is_some(),
         }
     }

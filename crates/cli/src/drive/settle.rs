@@ -4,11 +4,11 @@ use anyhow::{Result, bail};
 use firstdiff_compare::{Aligned, align};
 use firstdiff_trace::Dump;
 
-use crate::drive::Bisection;
 use crate::drive::cells::Cells;
 use crate::drive::engine::{ANY_STEP, Run};
 use crate::drive::evidence::Evidence;
 use crate::drive::reference::Reference;
+use crate::drive::{BisectArgs, Bisection};
 use crate::session::ids;
 
 impl Bisection {
@@ -111,7 +111,9 @@ impl Bisection {
         let Some(laid) = laid else { return Ok(false) };
         let cells = Cells::new(laid);
         // Nothing in common is said as other tokens.
-        let Some((last, step)) = cells.last().and_then(|last| Some((last, cells.step(last)?))) else { return Ok(false) };
+        let Some((last, step)) = cells.last().and_then(|last| Some((last, cells.step(last)?))) else {
+            return Ok(false);
+        };
         if let Some(at) = cells.laid.parted {
             self.warnings.push(format!(
                 "the engine was fed other tokens than the reference from position {at} on: only the positions before it are compared"
@@ -130,6 +132,22 @@ impl Bisection {
         let places = graph.places().iter().filter(|p| p.step <= self.last_step && self.reference.has(**p));
         places.map(|p| self.reference.elements(*p, self.tokens)).sum()
     }
+}
+
+/// What an engine may be told to feed, by the environment: what was asked for, else what the reference was fed.
+pub(super) fn feed(args: &BisectArgs, reference: &Reference) -> Vec<(&'static str, String)> {
+    let meta = reference.meta();
+    let list = |asked: &Option<Vec<u32>>, recorded: Option<&Vec<i64>>| {
+        let text = |ids: &[String]| ids.join(",");
+        let asked = asked.as_ref().map(|ids| text(&ids.iter().map(ToString::to_string).collect::<Vec<_>>()));
+        asked.or_else(|| recorded.map(|ids| text(&ids.iter().map(ToString::to_string).collect::<Vec<_>>())))
+    };
+    let tokens = list(&args.tokens, meta.and_then(|meta| meta.tokens.as_ref()));
+    let decoded = list(&args.decode_tokens, meta.and_then(|meta| meta.decode_tokens.as_ref()));
+    [("FIRSTDIFF_TOKENS", tokens), ("FIRSTDIFF_DECODE_TOKENS", decoded)]
+        .into_iter()
+        .filter_map(|(name, ids)| Some((name, ids?)))
+        .collect()
 }
 
 fn other_tokens(engine: &[u32], others: &[u32], who: &str) -> Result<()> {
