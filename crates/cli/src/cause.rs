@@ -31,20 +31,23 @@ pub(crate) fn quickly(given: &Given) -> anyhow::Result<Explanation> {
     Ok(explanation)
 }
 
-/// Replays, and explains; where several causes give the same at `place`, as thoroughly as `explain` does, which asks all else that was recorded.
+/// Replays, and explains; where several causes give the same at `place`, these again as `explain` weighs them,
+/// by all else that was recorded.
 fn settled(given: &Given, place: Place) -> anyhow::Result<Explanation> {
     const SECONDS: f64 = 20.0;
     let quick = quickly(given)?;
-    if of(&quick.findings, place).is_none_or(|(finding, _)| finding.alternatives.is_empty()) {
+    let Some((finding, cause)) = of(&quick.findings, place).filter(|(finding, _)| !finding.alternatives.is_empty())
+    else {
         return Ok(quick);
-    }
+    };
+    let only = std::iter::once(cause).chain(&finding.alternatives).map(|cause| cause.id.to_owned()).collect();
     let bar = Mutex::new(Bar::told());
     let tell = |what: &str, done: usize, total: usize| {
         if let Ok(bar) = bar.lock() {
             bar.tell(what, done, total);
         }
     };
-    let effort = Effort { faults: 1, seconds: SECONDS, ..Effort::default() };
+    let effort = Effort { only, faults: 1, seconds: SECONDS, quick: false };
     let explanation = explain(&given.model, &given.dump, &given.options, &effort, &tell)?;
     if let Ok(bar) = bar.into_inner() {
         bar.finish();

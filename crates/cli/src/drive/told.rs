@@ -192,6 +192,17 @@ fn looked_at(bisection: &Bisection, report: &Report) -> Vec<String> {
     parts
 }
 
+/// What stands before the answer in its layer and was not looked at: it does not lie on the way to it, and may be wrong as well.
+fn beside(bisection: &Bisection, judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> Option<String> {
+    let place = tap.place;
+    let seen = |p: &Place| judged.report.taps.iter().any(|t| t.place == *p && t.metrics.is_some());
+    let before = |p: &&Place| p.step == place.step && p.tap.layer == place.tap.layer && p.tap < place.tap;
+    let open = |p: &&Place| bisection.reference.has(**p) && !seen(p) && !first.unchecked_between.contains(p);
+    let places = judged.session.graph.places().iter().filter(before).filter(open);
+    let names: Vec<String> = places.map(|p| p.tap.to_string()).collect();
+    (!names.is_empty()).then(|| shorten(&names, 6))
+}
+
 fn next(bisection: &Bisection, judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> String {
     let evidence = bisection.args.work.join("evidence");
     let evidence = safe(&evidence.to_string_lossy());
