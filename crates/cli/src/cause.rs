@@ -1,6 +1,7 @@
 //! How is a proved cause said? What, the proof, what to change: the same words on the screens of explain, replay and compare.
 
 use std::path::Path;
+use std::sync::Mutex;
 
 use firstdiff_compare::{Place, Status, number};
 use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match, explain};
@@ -30,6 +31,30 @@ pub(crate) fn quickly(given: &Given) -> anyhow::Result<Explanation> {
     Ok(explanation)
 }
 
+/// Replays, and explains; where several causes give the same at `place`, these again as `explain` weighs them,
+/// by all else that was recorded.
+fn settled(given: &Given, place: Place) -> anyhow::Result<Explanation> {
+    const SECONDS: f64 = 20.0;
+    let quick = quickly(given)?;
+    let Some((finding, cause)) = of(&quick.findings, place).filter(|(finding, _)| !finding.alternatives.is_empty())
+    else {
+        return Ok(quick);
+    };
+    let only = std::iter::once(cause).chain(&finding.alternatives).map(|cause| cause.id.to_owned()).collect();
+    let bar = Mutex::new(Bar::told());
+    let tell = |what: &str, done: usize, total: usize| {
+        if let Ok(bar) = bar.lock() {
+            bar.tell(what, done, total);
+        }
+    };
+    let effort = Effort { only, faults: 1, seconds: SECONDS, quick: false };
+    let explanation = explain(&given.model, &given.dump, &given.options, &effort, &tell)?;
+    if let Ok(bar) = bar.into_inner() {
+        bar.finish();
+    }
+    Ok(explanation)
+}
+
 /// What a model says of the first difference between two dumps.
 #[derive(Debug)]
 pub enum Why {
@@ -49,7 +74,8 @@ pub enum Why {
 }
 
 /// Why a candidate parts from its reference at `place`, where all it reads was compared or not; nothing where a moment does not tell.
-pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree: bool) -> Option<Why> {
+/// Of a `sparse` dump, in which a moment is enough for all, no cause is taken that the rest of it speaks against.
+pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree: bool, sparse: bool) -> Option<Why> {
     let [reference, candidate] = session.recorded().map(Dump::meta);
     let tokens = |own: &Option<Vec<i64>>, other: &Option<Vec<i64>>| {
         own.as_ref().or(other.as_ref()).and_then(|tokens| crate::session::ids(tokens).ok())
@@ -77,7 +103,7 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree
         reading: session.reading.clone(),
     };
     let given = args.open().ok()?;
-    let explanation = quickly(&given).ok()?;
+    let explanation = if sparse { settled(&given, place) } else { quickly(&given) }.ok()?;
     if let Some((finding, cause)) = of(&explanation.findings, place) {
         return Some(Why::Cause {
             what: said(cause),

@@ -21,7 +21,8 @@ pub fn report(command: &str, judged: &Judged) -> Value {
         if let Some(laid) = &report.laid {
             entry["position"] = laid.cells.get(tap.place.step as usize).map(|cell| cell.start).into();
             entry["place"] = report.name(tap.place).into();
-            entry["when"] = crate::laid::when(laid, report, tap.place.step).into();
+            entry["when"] =
+                crate::laid::when(laid, report, tap.place.step, judged.session.options.only.is_some()).into();
         }
         entry["layer"] = tap.place.tap.layer.into();
         entry["op"] = tap.op.clone().into();

@@ -88,7 +88,8 @@ fn mixed(name: &str, taps: &[TapReport]) -> String {
 }
 
 /// Which positions are right, and which is the first wrong one: in words of prefill and decode where there are both.
-pub(crate) fn when(laid: &Laid, report: &Report, cell: u32) -> String {
+/// `chosen`: of taps that were chosen, which tell of no others.
+pub(crate) fn when(laid: &Laid, report: &Report, cell: u32, chosen: bool) -> String {
     let here = laid.label(cell..cell + 1);
     let start = laid.cells.get(cell as usize).map_or(0, |cell| cell.start);
     if start == 0 {
@@ -100,6 +101,13 @@ pub(crate) fn when(laid: &Laid, report: &Report, cell: u32) -> String {
         0 => String::new(),
         n => format!(", {n} unchecked"),
     };
+    if chosen {
+        let before = laid.label(0..cell);
+        return format!(
+            "what was checked of {before} agrees ({}{unchecked}); {here} is the first wrong one",
+            taps_in_words(agree)
+        );
+    }
     let right = format!("({start} position{}, {}{unchecked})", if start == 1 { "" } else { "s" }, taps_in_words(agree));
     let prefill = laid.phased().map(|run| run.lengths[0]);
     let first_step = [&laid.candidate, &laid.reference].into_iter().find(|run| run.lengths.len() > 1);

@@ -33,7 +33,9 @@ impl ReadingArgs {
             None if Path::new(FILE).exists() => Some(Names::open(Path::new(FILE))?),
             None => None,
         };
-        Ok(Dump::open_with(path, &Reading { names, dtype: self.dtype, name: None })?)
+        let mut dump = Dump::open_with(path, &Reading { names, dtype: self.dtype, name: None })?;
+        firstdiff_compare::own_rows(&mut dump)?;
+        Ok(dump)
     }
 }
 

@@ -11,7 +11,7 @@ use firstdiff_trace::{Dump, Site};
 use crate::cause::Why;
 use crate::embedding::{first_embedding, rounded_table};
 use crate::session::Judged;
-use crate::words::{concentrated, group, safe, shorten, taps_in_words, with_suggestion};
+use crate::words::{between, concentrated, group, safe, shorten, taps_in_words, with_suggestion};
 
 /// How much of the taps is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,7 +258,9 @@ fn conclusion(screen: &mut Screen, judged: &Judged) {
     let report = &judged.report;
     match (&report.verdict, &report.first) {
         (Verdict::Incomparable(reason), _) => screen.line(&format!("{} {}", paint(BAD, "incomparable:"), safe(reason))),
-        (Verdict::Diverged, Some(first)) => divergence(screen, judged, first, &next_step),
+        (Verdict::Diverged, Some(first)) => {
+            divergence(screen, judged, first, &|tap| vec![("next", next_step(judged, first, tap))])
+        }
         (Verdict::Diverged, None) => screen.line(&paint(BAD, "diverged")),
         (Verdict::Parity, _) => {
             let (agree, all) = (report.count(Status::agrees), report.taps.len());
@@ -273,12 +275,12 @@ fn conclusion(screen: &mut Screen, judged: &Judged) {
     }
 }
 
-/// The first divergence, and what `next` says is to be done about it.
+/// The first divergence, and what `ending` says: what was looked at, and what is to be done about it.
 pub(crate) fn divergence(
     screen: &mut Screen,
     judged: &Judged,
     first: &FirstDivergence,
-    next: &dyn Fn(&Judged, &FirstDivergence, &TapReport) -> String,
+    ending: &dyn Fn(&TapReport) -> Vec<(&'static str, String)>,
 ) {
     let report = &judged.report;
     let tap = &report.taps[first.index];
@@ -294,10 +296,10 @@ pub(crate) fn divergence(
     match first.unchecked_between.is_empty() {
         true => screen.line(&format!("{} {}, after {after}", paint(BAD, "first divergence:"), paint(BOLD, &place))),
         false => {
-            let between: Vec<String> = first.unchecked_between.iter().map(|p| p.tap.to_string()).collect();
-            let shown = shorten(&between, 6);
+            let between = between(first, tap.place.step);
+            let (shown, any) = (shorten(&between, 6), if between.len() == 1 { "it" } else { "any of these" });
             screen.line(&format!("{} between {after}, and {}", paint(BAD, "first divergence:"), paint(BOLD, &place)));
-            screen.line(&format!("  not checked in between: {shown}; the fault is in any of these or in {}", tap.op));
+            screen.line(&format!("  not checked in between: {shown}; the fault is in {any} or in {}", tap.op));
         }
     }
     if first.unseen_keys {
@@ -306,7 +308,11 @@ pub(crate) fn divergence(
         );
     }
     if let Some(laid) = &report.laid {
-        screen.line(&format!("  {:<10} {}", "when", crate::laid::when(laid, report, tap.place.step)));
+        screen.line(&format!(
+            "  {:<10} {}",
+            "when",
+            crate::laid::when(laid, report, tap.place.step, judged.session.options.only.is_some())
+        ));
     } else if tap.place.step > 0 && report.taps.iter().any(|t| t.place.step == 0 && t.status.agrees()) {
         let step = tap.place.step;
         screen.line(&format!(
@@ -360,17 +366,14 @@ pub(crate) fn divergence(
     if !others.is_empty() {
         screen.line(&format!("  {:<10} {} (their inputs agree too)", "also", shorten(&others, 6)));
     }
-    screen.line(&format!("  {:<10} {}", "next", next(judged, first, tap)));
+    for (name, text) in ending(tap) {
+        screen.line(&format!("  {name:<10} {text}"));
+    }
     if let Some(alone) =
         report.laid.as_ref().and_then(|laid| crate::laid::without_reference(laid, report, tap.place.step))
     {
         screen.line(&format!("  {:<10} {alone}", ""));
     }
-}
-
-/// Whether only some taps were asked for.
-fn chosen(judged: &Judged) -> bool {
-    judged.session.options.only.is_some()
 }
 
 fn how_far(screen: &mut Screen, report: &Report, tap: &TapReport) {
@@ -432,7 +435,7 @@ pub(crate) fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapRepor
     }
     if let Some(missing) = first.unchecked_between.first() {
         let last = first.unchecked_between.last().unwrap_or(missing);
-        let how = if chosen(judged) { "compare without --taps, or record" } else { "record" };
+        let how = if judged.session.options.only.is_some() { "compare without --taps, or record" } else { "record" };
         let which = match missing.tap == last.tap {
             true => missing.tap.to_string(),
             false => format!("{} to {}", missing.tap, last.tap),

@@ -220,7 +220,7 @@ impl Session {
         report.warnings.extend(self.warnings.iter().cloned());
         let why = self.model.as_ref().zip(report.first.as_ref()).and_then(|(model, first)| {
             let inputs_agree = first.unchecked_between.is_empty() && !first.unseen_keys;
-            crate::cause::beside(model, &self, report.taps[first.index].place, inputs_agree)
+            crate::cause::beside(model, &self, report.taps[first.index].place, inputs_agree, false)
         });
         Ok(Judged { session: self, report, why })
     }

@@ -1,11 +1,23 @@
 //! How are many numbers said in few words? Groups, ranges, lists and counts.
 
-use firstdiff_compare::number;
+use firstdiff_compare::{FirstDivergence, number};
 use firstdiff_trace::{Site, Tap};
 
 /// `1 tap`, `7 taps`.
 pub(crate) fn taps_in_words(count: usize) -> String {
     format!("{count} tap{}", if count == 1 { "" } else { "s" })
+}
+
+/// What was not checked on the way to a divergence at `step`: each tap once.
+pub(crate) fn between(first: &FirstDivergence, step: u32) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for place in &first.unchecked_between {
+        let name = if place.step == step { place.tap.to_string() } else { format!("{} of earlier steps", place.tap) };
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
 }
 
 /// Text of foreign origin, without control characters.

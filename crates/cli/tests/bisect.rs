@@ -44,7 +44,7 @@ fn engine() {
     for file in fs::read_dir(&from).unwrap() {
         let name = file.unwrap().file_name().into_string().unwrap();
         let Some(stem) = name.strip_suffix(".npy") else { continue };
-        let (tap, step) = stem.split_once(".step").map_or((stem, 0), |(tap, step)| (tap, step.parse().unwrap()));
+        let (tap, step) = stem.split_once(".step").map_or((stem, 0), |(tap, step)| (tap, step.parse::<u32>().unwrap()));
         let wanted = mode == "others" && tap == "h0" || mode != "others" && taps.split(',').any(|wanted| wanted == tap);
         if !wanted || step < first || step > last {
             continue;
@@ -52,14 +52,29 @@ fn engine() {
         let raw = fs::read(Path::new(&from).join(&name)).unwrap();
         let (shape, mut values) = read(&raw);
         if mode == "wavers" && tap.ends_with(".h") {
-            values.iter_mut().step_by(4).for_each(|byte| *byte ^= runs as u8);
+            // A high byte of the mantissa.
+            values.iter_mut().skip(2).step_by(4).for_each(|byte| *byte ^= runs as u8);
+        }
+        if mode == "trembles" && tap.ends_with(".h") {
+            values.iter_mut().step_by(4).for_each(|byte| *byte ^= (runs & 1) as u8);
+        }
+        if mode == "breaks" && ["layers.1.ffn_out", "layers.1.h", "final_norm", "logits"].contains(&tap) && step >= 4 {
+            let twice = |x: &[u8]| (2.0 * f32::from_le_bytes(x.try_into().unwrap())).to_le_bytes();
+            values = values.chunks(4).flat_map(twice).collect();
         }
         let (shape, values, rows) = cut(tap, shape, values, &rows);
         fs::write(out.join(&name), npy(&shape, &values)).unwrap();
         let rows = rows.map_or(String::new(), |rows| format!(", \"rows\": {rows:?}"));
         entries.push(format!("{{\"tap\": \"{tap}\", \"step\": {step}, \"file\": \"{name}\"{rows}}}"));
     }
-    let tokens = fs::read_to_string(Path::new(&from).join("tokens.json")).unwrap();
+    let mut tokens = fs::read_to_string(Path::new(&from).join("tokens.json")).unwrap();
+    if mode == "told" {
+        tokens = format!(
+            "\"tokens\": [{}], \"decode_tokens\": [{}]",
+            var("FIRSTDIFF_TOKENS"),
+            var("FIRSTDIFF_DECODE_TOKENS")
+        );
+    }
     fs::write(
         out.join("dump.json"),
         format!("{{{tokens}, \"precision\": \"f32\", \"taps\": [{}]}}", entries.join(",")),
@@ -127,6 +142,17 @@ fn unpack(fixture: &str, folder: &Path) -> PathBuf {
     let tokens =
         format!("\"tokens\": {}, \"decode_tokens\": {}", ids(&dump.meta().tokens), ids(&dump.meta().decode_tokens));
     fs::write(out.join("tokens.json"), tokens).unwrap();
+    out
+}
+
+/// The run of a model, the first tokens at once and the others one by one.
+fn in_steps(model: &str, first: usize, folder: &Path) -> PathBuf {
+    let out = folder.join(format!("steps-{first}"));
+    let ids = Dump::open(fixtures().join("golden/llama-torch")).unwrap().meta().tokens.clone().unwrap();
+    let list = |ids: &[i64]| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let mut dump = Command::new(env!("CARGO_BIN_EXE_firstdiff"));
+    dump.arg("dump").arg(fixtures().join(model)).arg("-o").arg(&out).args(["--tokens", &list(&ids[..first])]);
+    assert!(dump.args(["--decode-tokens", &list(&ids[first..])]).status().unwrap().success());
     out
 }
 
@@ -345,6 +371,62 @@ fn an_engine_that_wavers_is_not_blamed() {
     let report = bench.json(&model, &from, "wavers");
     assert_eq!((&report["verdict"], &report["first_divergence"]), (&"incomparable".into(), &Value::Null));
     assert_eq!(report["nondeterministic"]["tap"], "layers.0.h");
+}
+
+#[test]
+fn noise_far_below_the_tolerance_is_said_and_bisected() {
+    let bench = Bench::new();
+    let from = unpack("faulty/llama-rope-pairing", bench.path());
+    let report = bench.json(&fixtures().join("models/llama"), &from, "trembles");
+    found(&report, "layers.0.q_rope", 0);
+    assert!(report.to_string().contains("differ by noise: NMSE"), "{report:#}");
+    // Nothing is said of an engine that is the same bit for bit.
+    let report = bench.json(&fixtures().join("models/llama"), &from, "");
+    assert!(!report.to_string().contains("noise"), "{report:#}");
+}
+
+#[test]
+fn an_engine_that_takes_other_chunks_is_laid_against_the_reference_by_position() {
+    let bench = Bench::new();
+    let positions = |report: &Value| report["first_divergence"]["when"].as_str().unwrap_or_default().to_owned();
+    // A reference in one pass and steps, an engine token by token, wrong from its fifth token on.
+    let golden = fixtures().join("golden/llama-torch");
+    let steps = in_steps("models/llama", 1, bench.path());
+    let from = unpack(steps.to_str().unwrap(), &bench.path().join("engine"));
+    let report = bench.json(&golden, &from, "");
+    assert_eq!(report["verdict"], "parity", "{report:#}");
+    let report = bench.json(&golden, &from, "breaks");
+    found(&report, "layers.1.ffn_out", 4);
+    assert!(positions(&report).contains("position 4"), "{report:#}");
+    // A reference token by token, or in a prefill and steps, and an engine in one pass. Position 0 hides every rotation.
+    let from = unpack("faulty/llama-rope-pairing", bench.path());
+    let report = bench.json(&steps, &from, "");
+    found(&report, "layers.0.q_rope", 1);
+    let report = bench.json(&in_steps("models/llama", 4, bench.path()), &from, "");
+    found(&report, "layers.0.q_rope", 0);
+    assert!(positions(&report).contains("positions 0-3"), "{report:#}");
+    // Other tokens are other tokens, in whichever chunks.
+    let other = from.join("tokens.json");
+    fs::write(&other, "\"tokens\": [9, 8, 7]").unwrap();
+    bench.refuses(&bench.run(&golden, &from, "", &[]), &["was fed other tokens"]);
+}
+
+#[test]
+fn the_tokens_are_told_to_the_engine() {
+    let bench = Bench::new();
+    let from = unpack("golden/llama-torch", bench.path());
+    let golden = fixtures().join("golden/llama-torch");
+    assert_eq!(bench.json(&golden, &from, "told")["verdict"], "parity");
+    let meta = Dump::open(&golden).unwrap().meta().clone();
+    let list = |ids: Option<Vec<i64>>| ids.unwrap().iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let (tokens, decoded) = (list(meta.tokens), list(meta.decode_tokens));
+    let asked = ["--tokens", &tokens, "--decode-tokens", &decoded, "--json", "-"];
+    let output = bench.run(&fixtures().join("models/llama"), &from, "told", &asked);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["verdict"], "parity", "{report:#}");
+    // They are in what is left for `explain`.
+    let evidence = Dump::open(bench.path().join("work/evidence")).unwrap();
+    assert_eq!(list(evidence.meta().decode_tokens.clone()), decoded);
 }
 
 #[test]

@@ -99,3 +99,60 @@ fn other_tokens_are_no_fault_of_the_engine() {
     assert_eq!(done.status.code(), Some(2), "{error}");
     assert!(error.contains("fed different tokens from position 11 on; up to there 39 taps agree"), "{error}");
 }
+
+/// Turns every step's `k_rope` and `v` into the whole cache so far, in 32 slots; slot `wrong` of the last step is another's.
+fn whole_caches(folder: &Path, wrong: Option<usize>) {
+    for layer in 0..2 {
+        for site in ["k_rope", "v"] {
+            let mut cache: Vec<u8> = Vec::new();
+            let mut width = 0;
+            for step in 0..14 {
+                let name = if step == 0 { String::new() } else { format!(".step{step}") };
+                let path = folder.join(format!("layers.{layer}.{site}{name}.npy"));
+                let raw = fs::read(&path).unwrap();
+                let data = 10 + usize::from(u16::from_le_bytes([raw[8], raw[9]]));
+                let header = String::from_utf8_lossy(&raw[10..data]).into_owned();
+                (width, cache) = (raw.len() - data, [cache, raw[data..].to_vec()].concat());
+                if let (Some(slot), 13, "v", 1) = (wrong, step, site, layer) {
+                    cache.copy_within(0..width, slot * width);
+                }
+                let mut header = header.trim_end().replacen("(1,", "(32,", 1);
+                header += &" ".repeat(64 - (11 + header.len()) % 64);
+                header += "\n";
+                let length = (header.len() as u16).to_le_bytes();
+                let mut out = [&b"\x93NUMPY\x01\x00"[..], &length, header.as_bytes(), &cache].concat();
+                out.resize(10 + header.len() + 32 * width, 0);
+                fs::write(&path, out).unwrap();
+            }
+            assert!(width > 0);
+        }
+    }
+    // The shapes are those of the files.
+    let meta = fs::read_to_string(folder.join("dump.json")).unwrap();
+    let mut meta: serde_json::Value = serde_json::from_str(&meta).unwrap();
+    for tap in meta["taps"].as_array_mut().unwrap() {
+        let name = tap["tap"].as_str().unwrap().to_owned();
+        if name.ends_with(".k_rope") || name.ends_with(".v") {
+            tap["shape"][0] = 32.into();
+        }
+    }
+    fs::write(folder.join("dump.json"), meta.to_string()).unwrap();
+}
+
+#[test]
+fn of_a_cache_written_whole_each_steps_own_rows_are_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = dump(folder.path(), 1);
+    whole_caches(Path::new(&out), None);
+    for command in [vec!["compare", GOLDEN, &out], vec!["explain", MODEL, &out]] {
+        let report = json(&command);
+        assert_eq!(report["verdict"], "parity", "{command:?}: {}", report["first_divergence"]);
+        assert!(report["warnings"].to_string().contains("a K/V cache of 32 slots"), "{}", report["warnings"]);
+    }
+    // Its newest slot holds the first token's values.
+    let out = dump(&folder.path().join("wrong"), 1);
+    whole_caches(Path::new(&out), Some(13));
+    let report = json(&["compare", GOLDEN, &out]);
+    let first = &report["first_divergence"];
+    assert_eq!((&first["tap"], &first["step"]), (&"layers.1.v".into(), &13.into()), "{first}");
+}

@@ -159,6 +159,15 @@ fn keys_of(site: Site, shape: &[usize], cell: &Range<usize>, width: Option<usize
 }
 
 impl Cut {
+    /// The rows `range` along an axis of a tensor of this shape.
+    pub(crate) fn along(shape: &[usize], axis: usize, range: Range<usize>) -> Cut {
+        let mut out = shape.to_vec();
+        out[axis] = range.len();
+        let product = |part: &[usize]| part.iter().product();
+        let (outer, inner) = (product(&shape[..axis]), product(&shape[axis + 1..]));
+        Cut { shape: out, rows: None, outer, extent: shape[axis], inner, picks: range.collect(), keys: None }
+    }
+
     /// All of a tap, as it stands.
     fn whole(entry: &Entry) -> Cut {
         let rows = entry.rows.clone();

@@ -7,6 +7,7 @@
 //! was not checked is neither passed nor blamed.
 
 mod anatomy;
+mod cache;
 mod custom;
 mod cut;
 mod first;
@@ -37,6 +38,7 @@ mod slots;
 mod steps;
 
 pub use anatomy::{Anatomy, Change, Undone, anatomy};
+pub use cache::own_rows;
 pub use first::{Options, compare, vocabulary_graph};
 pub use graph::{Graph, Node, Place, op_of};
 pub use inherit::Inherited;

@@ -107,6 +107,8 @@ pub(crate) struct Engine {
     pub(crate) timeout: Duration,
     /// Holds a folder a run.
     pub(crate) runs: PathBuf,
+    /// FIRSTDIFF_TOKENS and FIRSTDIFF_DECODE_TOKENS, as far as it is known what the engine is to be fed.
+    pub(crate) feed: Vec<(&'static str, String)>,
 }
 
 impl Engine {
@@ -144,7 +146,7 @@ impl Engine {
         let files: Vec<_> = self.command.split_whitespace().filter_map(stamp).collect();
         json!({
             "command": self.command, "files": files, "taps": question.taps_text(), "steps": question.steps_text(),
-            "rows": question.rows_text(), "turn": turn,
+            "rows": question.rows_text(), "turn": turn, "feed": self.feed,
         })
         .to_string()
     }
@@ -155,6 +157,7 @@ impl Engine {
         let mut command = Command::new("sh");
         command.arg("-c").arg(&self.command).stdin(Stdio::null()).stdout(log("stdout")?).stderr(log("stderr")?);
         command.env("FIRSTDIFF_DIR", absolute).env("FIRSTDIFF_TAPS", question.taps_text());
+        command.envs(self.feed.iter().map(|(name, ids)| (name, ids)));
         for (name, text, all) in
             [("FIRSTDIFF_STEPS", question.steps_text(), "all"), ("FIRSTDIFF_ROWS", question.rows_text(), "all")]
         {

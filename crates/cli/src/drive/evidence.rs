@@ -1,11 +1,11 @@
-//! What is known of the candidate after some runs? Every tap with all rows that any run wrote, and whether runs agree bit for bit.
+//! What is known of the candidate after some runs? Every tap with all rows that any run wrote, and whether runs agree, bit for bit or but for noise.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Result;
 use firstdiff_compare::Place;
-use firstdiff_trace::{DType, Dump, Entry, Meta, NamedRows, Recorder, Rows, Site};
+use firstdiff_trace::{DType, Dump, Entry, Meta, NamedRows, Recorder, Rows, Site, Tap};
 use half::{bf16, f16};
 
 use crate::drive::engine::Run;
@@ -32,9 +32,12 @@ pub(crate) struct Wavering {
 #[derive(Debug, Default)]
 pub(crate) struct Evidence {
     seen: BTreeMap<Place, Seen>,
-    meta: Option<Meta>,
+    /// What the engine says of itself.
+    pub(crate) meta: Option<Meta>,
     /// Whether something was seen twice.
     pub(crate) repeated: bool,
+    /// Where two runs were furthest apart by no more than noise.
+    pub(crate) noise: Option<Wavering>,
     /// Whether a run wrote positions it was not asked for.
     pub(crate) rows_ignored: bool,
     /// Whether a run wrote taps it was not asked for.
@@ -44,11 +47,22 @@ pub(crate) struct Evidence {
 }
 
 impl Evidence {
-    /// Takes in what a run wrote of a prompt of `tokens` tokens; the first place where it is not what an earlier run wrote.
+    /// Nothing yet, of an engine that says this of itself.
+    pub(crate) fn of(meta: Option<Meta>) -> Evidence {
+        Evidence { meta, ..Evidence::default() }
+    }
+
+    /// Takes in what a run wrote of a prompt of `tokens` tokens; the first place where it is not what an earlier run wrote, by more than
+    /// `noise` allows.
     ///
     /// # Errors
     /// When a tensor cannot be read.
-    pub(crate) fn absorb(&mut self, run: &Run, tokens: usize, last_step: u32) -> Result<Option<Wavering>> {
+    pub(crate) fn absorb(
+        &mut self,
+        run: &Run,
+        (tokens, last_step): (usize, u32),
+        noise: impl Fn(Tap, DType) -> f64,
+    ) -> Result<Option<Wavering>> {
         let mut wavering = None;
         self.meta.get_or_insert_with(|| run.dump.meta().clone());
         for entry in run.dump.entries() {
@@ -73,14 +87,31 @@ impl Evidence {
             if !common.is_empty() {
                 self.repeated = true;
                 let (one, other) = (old.cut(axis, &common), new.cut(axis, &common));
-                if wavering.is_none() && !same_bits(&one, &other) {
-                    wavering = Some(apart(place, &one, &other));
+                if !same_bits(&one, &other) {
+                    let found = apart(place, &one, &other);
+                    if found.nmse <= noise(place.tap, old.dtype) {
+                        let larger = |old: &Wavering| old.nmse >= found.nmse;
+                        self.noise = self.noise.take().filter(larger).or(Some(found));
+                    } else {
+                        wavering.get_or_insert(found);
+                    }
                 }
             }
             let joined = old.joined(new, axis);
             self.seen.insert(place, joined);
         }
         Ok(wavering)
+    }
+
+    /// Takes over what the first run says of itself, and the tokens it was fed where they are known otherwise.
+    pub(crate) fn describe(&mut self, run: &Run, tokens: Option<&[u32]>, decoded: &[u32]) {
+        let list = |ids: &[u32]| Some(ids.iter().map(|&id| i64::from(id)).collect());
+        let mut meta = run.dump.meta().clone();
+        meta.tokens = tokens.map_or(meta.tokens, list);
+        if !decoded.is_empty() {
+            meta.decode_tokens = list(decoded);
+        }
+        self.meta = Some(meta);
     }
 
     /// Whether row `row` of a tap was seen; all rows where `None`.

@@ -1,9 +1,11 @@
 //! `firstdiff bisect REF --run 'ENGINE'`: where does an engine part, asked for a few taps at a time? Arguments, and the runs one by one.
 
+mod cells;
 mod engine;
 mod evidence;
 mod question;
 mod reference;
+mod settle;
 mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,17 +14,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use firstdiff_compare::{Graph, Options, Place, Profile, Report, Verdict, compare};
+use firstdiff_compare::{
+    Aligned, Extent, Graph, Options, Place, Profile, Report, Verdict, align, allowed_nmse, compare, number,
+};
 use firstdiff_model::Cache;
-use firstdiff_trace::{Dump, Tap};
+use firstdiff_trace::{Entry, Tap};
 
 use crate::cause::Why;
-use crate::drive::engine::{ANY_STEP, Engine, Failure, Question, Run};
+use crate::drive::cells::Cells;
+use crate::drive::engine::{Engine, Failure, Question, Run};
 use crate::drive::evidence::{Evidence, Wavering, size};
 use crate::drive::question::Known;
 use crate::drive::reference::Reference;
 use crate::reading::ReadingArgs;
-use crate::session::{Judged, Session, ids};
+use crate::session::{Judged, Session};
 
 pub(crate) const HELP: &str = "Examples:
   firstdiff bisect models/TinyLlama --run './engine tinyllama.gguf --prompt-ids 1,403,407'
@@ -33,8 +38,10 @@ The engine is run through the shell, a handful of times. Each time it is told by
   FIRSTDIFF_TAPS   the taps to write: layers.4.h,layers.9.h,final_norm
   FIRSTDIFF_STEPS  0 is the prompt, n the n-th decode step: 0-3
   FIRSTDIFF_ROWS   token positions within a step: last, or 5,10
+  FIRSTDIFF_TOKENS, FIRSTDIFF_DECODE_TOKENS   ids to feed, 1,403,407: --tokens and --decode-tokens, else what REF was fed; for the command to
+                   use, as in --run './engine --ids $FIRSTDIFF_TOKENS'
 It should feed the same tokens every time, sample greedily or not at all, and exit with 0. What it writes beside what was asked costs bytes
-and nothing else. The first two runs overlap: where they are not the same bit for bit, that is said, and nothing is blamed.
+and nothing else. The first two runs overlap: where they differ by more than noise far below the tolerance, nothing is blamed, and noise is said.
 
 With a MODEL our own forward is the reference, run for the tokens that the engine's dump.json names (or --tokens); with a REF that dump is.
 Runs are kept in the work folder until there is an answer, so that an interrupted bisection goes on where it was.
@@ -65,10 +72,10 @@ pub(crate) struct BisectArgs {
     /// The type the engine keeps keys and values in, for --profile ggml: f32 or f16 [default: what its dump.json says, else f32]
     #[arg(long, value_parser = crate::given::cache)]
     cache: Option<Cache>,
-    /// Token ids the engine is fed, where its dump.json does not say
+    /// Token ids the engine is fed, where its dump.json does not say; passed to it as FIRSTDIFF_TOKENS
     #[arg(long, value_delimiter = ',')]
     tokens: Option<Vec<u32>>,
-    /// Token ids of its decode steps, where its dump.json does not say
+    /// Token ids of its decode steps, where its dump.json does not say; passed to it as FIRSTDIFF_DECODE_TOKENS
     #[arg(long, value_delimiter = ',')]
     decode_tokens: Option<Vec<u32>>,
     /// Write the result as JSON to this file (- for standard output, instead of the screen)
@@ -134,6 +141,9 @@ pub(crate) fn run(args: BisectArgs) -> Result<u8> {
 const MARK: &str = "firstdiff-bisect.txt";
 const FINISHED: &str = "finished";
 
+/// Of what a tap is allowed to be off, how much two runs of one engine may differ and still be judged.
+const NOISE: f64 = 0.1;
+
 /// Makes the work folder, or empties it of what an earlier bisection left, but for the runs of one that was interrupted.
 fn open_work(work: &Path, fresh: bool) -> Result<()> {
     let strange = work.exists() && !work.join(MARK).exists();
@@ -161,8 +171,12 @@ pub(crate) struct Bisection {
     evidence: Evidence,
     runs: Vec<Told>,
     layers: u32,
+    /// Token positions of the first step, and the last step that is compared.
     tokens: usize,
     last_step: u32,
+    /// The same of the engine's own steps, where it takes the tokens in other chunks than the reference.
+    own: (usize, u32),
+    cells: Option<Cells>,
     /// Bytes of a full dump of the same run.
     full: f64,
     profile: Profile,
@@ -175,7 +189,12 @@ pub(crate) struct Bisection {
 impl Bisection {
     fn new(args: BisectArgs, reference: Reference, quiet: bool) -> Bisection {
         let timeout = Duration::from_secs_f64(args.timeout);
-        let engine = Engine { command: args.run.clone(), timeout, runs: args.work.join("runs") };
+        let engine = Engine {
+            command: args.run.clone(),
+            timeout,
+            runs: args.work.join("runs"),
+            feed: settle::feed(&args, &reference),
+        };
         let layers = reference.extent().0;
         Bisection {
             engine,
@@ -185,6 +204,8 @@ impl Bisection {
             layers,
             tokens: 0,
             last_step: 0,
+            own: (0, 0),
+            cells: None,
             full: 0.0,
             profile: args.profile.unwrap_or(Profile::F32),
             profile_reason: String::new(),
@@ -200,13 +221,14 @@ impl Bisection {
     }
 
     fn drive(&mut self) -> Result<Outcome> {
-        let first = question::first(&self.reference, self.layers, self.reference.extent().1);
+        let first = question::first(&self.reference, self.layers, self.reference.farthest());
         let (mut question, mut why) = (first.clone(), "whether anything is wrong at the end");
         let (mut asked, mut absent) = (Vec::new(), BTreeSet::<Tap>::new());
         let most = question::most_runs(self.layers);
         loop {
             let turn = asked.iter().filter(|q| **q == question).count();
-            let run = match self.engine.ask(&question, turn)? {
+            let put = self.cells.as_ref().map_or_else(|| question.clone(), |cells| cells.question(&question));
+            let run = match self.engine.ask(&put, turn)? {
                 Ok(run) => run,
                 // What else the engine has it may not know how to write: its other runs still tell something.
                 Err(Failure::Others(..)) if asked.len() > 1 => {
@@ -224,20 +246,16 @@ impl Bisection {
             if self.runs.is_empty() {
                 self.settle(&run)?;
             }
-            let came: BTreeSet<Place> = run
-                .dump
-                .entries()
-                .iter()
-                .map(|e| Place { step: e.step, tap: e.tap })
-                .filter(|p| p.step <= self.last_step)
-                .collect();
+            let came = self.came(&run);
             absent.extend(question.taps.iter().filter(|tap| !came.iter().any(|p| p.tap == **tap)));
             let bytes = run.dump.entries().iter().map(size).sum();
-            let wavering = self.evidence.absorb(&run, self.tokens, self.last_step)?;
+            let (profile, extent) = (self.profile, self.size());
+            let noise = |tap, dtype| NOISE * allowed_nmse(profile, tap, extent, [dtype; 2]);
+            let wavering = self.evidence.absorb(&run, self.own, noise)?;
             let (kept, seconds, came) = (run.kept, run.seconds, came.into_iter().collect());
-            self.runs.push(Told { question: question.clone(), why, kept, seconds, bytes, came, says: String::new() });
+            self.runs.push(Told { question: put.clone(), why, kept, seconds, bytes, came, says: String::new() });
             if let Some(wavering) = wavering {
-                return Ok(Outcome::Wavers(self.earliest(&question, &run, wavering, turn)?));
+                return Ok(Outcome::Wavers(self.earliest(&put, &run, wavering, turn)?));
             }
             match self.next(&mut asked, &mut absent, most, &first)? {
                 Next::Ask(next) => (question, why) = next,
@@ -278,6 +296,7 @@ impl Bisection {
                 confirmed: &mut confirmed,
                 layers: self.layers,
                 tokens: self.tokens,
+                cells: self.cells.as_ref(),
                 last_step: self.last_step,
                 full: self.full,
                 runs_left: most.saturating_sub(asked.len()),
@@ -304,9 +323,18 @@ impl Bisection {
         let candidate = self.evidence.write(&self.args.work.join("evidence"))?;
         let taps: Vec<Tap> = candidate.entries().iter().map(|e| e.tap).collect();
         let reference = self.reference.with(&taps)?;
+        let Aligned { reference, candidate, laid } = match &self.cells {
+            Some(_) => align(reference, candidate, None)?,
+            None => Aligned { reference, candidate, laid: None },
+        };
+        if let Some(cells) = &self.cells
+            && laid.as_ref().is_none_or(|laid| laid.cells != cells.laid.cells || laid.candidate != cells.laid.candidate)
+        {
+            bail!("the engine took the tokens in other chunks than in its first run");
+        }
         let graph: Graph = self.reference.graph(&candidate, self.last_step);
         let only = candidate.entries().iter().map(|e| Place { step: e.step, tap: e.tap }).collect();
-        let options = Options { only: Some(only), allowed: BTreeMap::new(), ..Options::new(self.profile) };
+        let options = Options { only: Some(only), allowed: BTreeMap::new(), laid, ..Options::new(self.profile) };
         let report = compare(&reference, &candidate, &graph, &options, &mut |_, _| {})?;
         let profile_reason = self.profile_reason.clone();
         let (warnings, reading) = (Vec::new(), ReadingArgs::default());
@@ -331,7 +359,7 @@ impl Bisection {
         let mut why = None;
         if let (Some(model), Some(first)) = (self.reference.model(), &report.first) {
             let inputs_agree = first.unchecked_between.is_empty() && !first.unseen_keys;
-            let cause = crate::cause::beside(model, &session, report.taps[first.index].place, inputs_agree);
+            let cause = crate::cause::beside(model, &session, report.taps[first.index].place, inputs_agree, true);
             // That the model is right about what it gave itself says nothing.
             why = cause.filter(|cause| matches!(cause, Why::Cause { .. }));
             session.model = Some(model.to_owned());
@@ -343,92 +371,38 @@ impl Bisection {
         if self.evidence.taps_ignored {
             self.warnings.push("the engine writes taps that FIRSTDIFF_TAPS does not name: that costs bytes".into());
         }
+        if let Some(noise) = &self.evidence.noise {
+            self.warnings.push(format!(
+                "runs of one command differ by noise: NMSE {} at most, at {}, far below what is allowed (sums in another order, as atomics make them)",
+                number(noise.nmse),
+                noise.place
+            ));
+        }
         report.warnings.extend(self.warnings.iter().cloned());
         Judged { session, report, why }
     }
 
-    /// Takes from the first run what the engine is fed and how it counts.
-    fn settle(&mut self, run: &Run) -> Result<()> {
-        let own = run.dump.meta();
-        let due = self.reference.meta().cloned().unwrap_or_default();
-        let fed = |list: &Option<Vec<i64>>| list.as_deref().map(ids).transpose();
-        let asked = self.args.tokens.clone();
-        let told = fed(&own.tokens)?;
-        let reference = fed(&due.tokens)?;
-        for (what, others) in [("--tokens", &asked), ("the reference", &reference)] {
-            if let (Some(told), Some(others)) = (&told, others)
-                && told != others
-            {
-                bail!(
-                    "the engine was fed other tokens ({} of them, by its dump.json) than {what} says ({}): feed both the same",
-                    told.len(),
-                    others.len()
-                );
-            }
-        }
-        let tokens = asked.or(told).or(reference);
-        let decoded = self
-            .args
-            .decode_tokens
-            .clone()
-            .map_or_else(|| fed(&own.decode_tokens), |asked| Ok(Some(asked)))?
-            .unwrap_or_default();
-        let made = run.dump.entries().iter().map(|e| e.step).max().unwrap_or(0);
-        self.last_step = self.reference.extent().1.unwrap_or(ANY_STEP).min(made);
-        if let Some(due) = fed(&due.decode_tokens)?
-            && let Some(at) = due.iter().zip(&decoded).position(|(a, b)| a != b)
-        {
-            self.last_step = self.last_step.min(at as u32);
-            self.warnings.push(format!(
-                "the engine decoded another token than the reference at step {}: only the steps before it are compared",
-                at + 1
-            ));
-        }
-        if self.reference.model().is_some() {
-            let Some(tokens) = tokens.clone() else {
-                bail!("the engine's dump.json does not say which tokens it was fed: say --tokens");
-            };
-            if decoded.len() < self.last_step as usize {
-                bail!(
-                    "the engine made {} decode steps, and {} of their tokens are known: say --decode-tokens",
-                    self.last_step,
-                    decoded.len()
-                );
-            }
-            self.tokens = tokens.len();
-            let Reference::Computed(computed) = &self.reference else { return Ok(()) };
-            let (profile, why) = crate::given::declared(&computed.model, &run.dump)?;
-            (self.profile, self.profile_reason) =
-                self.args.profile.map_or((profile, why), |asked| (asked, "as asked".into()));
-            let cache = own.cache.as_deref().and_then(|told| crate::given::cache(told).ok());
-            let decoded = decoded[..self.last_step as usize].to_vec();
-            self.reference.feed(tokens, decoded, self.profile, self.args.cache.or(cache).unwrap_or_default());
-        } else {
-            self.tokens = self.reference.positions().or(tokens.map(|t| t.len())).unwrap_or(0);
-            let reference = self.reference.with(&[])?;
-            (self.profile, self.profile_reason) = match self.args.profile {
-                Some(asked) => (asked, "as asked".into()),
-                None => crate::session::declared_profile(&reference, &run.dump)?,
-            };
-        }
-        let bytes = run.dump.entries().first().map_or(4, |e| e.dtype.size());
-        self.full = (self.full_elements(&run.dump) * bytes) as f64;
-        Ok(())
+    fn size(&self) -> Extent {
+        Extent { layers: self.layers, positions: self.tokens + self.last_step as usize }
     }
 
-    /// Elements of all taps of the reference, in the steps that are compared.
-    fn full_elements(&self, candidate: &Dump) -> usize {
-        let graph = self.reference.graph(candidate, self.last_step);
-        let places = graph.places().iter().filter(|p| p.step <= self.last_step && self.reference.has(**p));
-        places.map(|p| self.reference.elements(*p, self.tokens)).sum()
+    /// What a run brought, of what is compared.
+    fn came(&self, run: &Run) -> BTreeSet<Place> {
+        let places = |entry: &Entry| match &self.cells {
+            Some(cells) => cells.came(entry),
+            None => vec![Place { step: entry.step, tap: entry.tap }],
+        };
+        run.dump.entries().iter().flat_map(places).filter(|p| p.step <= self.last_step).collect()
     }
 
     /// The same question once more: where two runs begin to be different.
     fn earliest(&mut self, question: &Question, run: &Run, found: Wavering, turn: usize) -> Result<Wavering> {
+        let (profile, extent) = (self.profile, self.size());
+        let noise = |tap, dtype| NOISE * allowed_nmse(profile, tap, extent, [dtype; 2]);
         let Ok(again) = self.engine.ask(question, turn + 1)? else { return Ok(found) };
         let mut two = Evidence::default();
-        two.absorb(run, self.tokens, self.last_step)?;
-        let earlier = two.absorb(&again, self.tokens, self.last_step)?;
+        two.absorb(run, self.own, noise)?;
+        let earlier = two.absorb(&again, self.own, noise)?;
         let (bytes, came) = (again.dump.entries().iter().map(size).sum(), Vec::new());
         self.evidence.bytes += two.bytes - run.dump.entries().iter().map(size).sum::<u64>();
         let (kept, seconds, says) = (again.kept, again.seconds, "the same question once more".to_owned());

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use firstdiff_compare::{Graph, Place, Report, Status};
 use firstdiff_trace::{NamedRows, Rows, Site, Tap};
 
+use crate::drive::cells::Cells;
 use crate::drive::engine::{ANY_STEP, Question};
 use crate::drive::evidence::{Evidence, is_attended};
 use crate::drive::reference::Reference;
@@ -32,6 +33,8 @@ pub(crate) struct Known<'a> {
     pub(crate) confirmed: &'a mut BTreeSet<Place>,
     pub(crate) layers: u32,
     pub(crate) tokens: usize,
+    /// What a step is, where the engine takes the tokens in other chunks than the reference.
+    pub(crate) cells: Option<&'a Cells>,
     pub(crate) last_step: u32,
     /// Bytes of a full dump.
     pub(crate) full: f64,
@@ -77,6 +80,13 @@ impl Known<'_> {
         self.report.taps.iter().find(unclear).and_then(|t| index(t.place))
     }
 
+    fn holds(&self, place: Place, row: Option<usize>) -> bool {
+        match self.cells {
+            Some(cells) => cells.seen(self.evidence, place.step, place.tap, row),
+            None => self.evidence.holds(place, row),
+        }
+    }
+
     fn any_row(&self, place: Place) -> Option<usize> {
         (place.step == 0).then(|| self.tokens.saturating_sub(1))
     }
@@ -89,15 +99,13 @@ impl Known<'_> {
             .into_iter()
             .find(|&tap| can(tap));
         let logits = outer(Site::Logits);
-        if can(logits)
-            && !self.evidence.holds(Place { step: 0, tap: logits }, self.any_row(Place { step: 0, tap: logits }))
-        {
+        if can(logits) && !self.holds(Place { step: 0, tap: logits }, self.any_row(Place { step: 0, tap: logits })) {
             let taps = end.into_iter().chain([logits]).collect();
             return Some((Question { taps, steps, rows: LAST }, "whether the head agrees too"));
         }
         // Parity is claimed of what was seen: the head reads every position by itself, so that all of its output is looked at.
         let whole: Vec<Tap> = end.into_iter().chain([logits].into_iter().filter(|&tap| can(tap))).collect();
-        if whole.iter().any(|&tap| !self.evidence.holds(Place { step: 0, tap }, None)) {
+        if whole.iter().any(|&tap| !self.holds(Place { step: 0, tap }, None)) {
             return Some((Question { taps: whole, steps, rows: ALL }, "whether all positions agree"));
         }
         None
@@ -164,13 +172,13 @@ impl Known<'_> {
 
     /// Whether anything was looked at in the middle yet: the last position alone hides what only earlier ones show.
     fn seen_in_the_middle(&self, middle: usize) -> bool {
-        self.graph.places().iter().any(|&place| place.step == 0 && self.evidence.holds(place, Some(middle)))
+        self.graph.places().iter().any(|&place| place.step == 0 && self.holds(place, Some(middle)))
     }
 
     fn covers(&self, place: Place, rows: &Rows) -> bool {
         match (rows, place.step) {
-            (Rows::List(list), 0) => list.iter().all(|&row| self.evidence.holds(place, Some(row))),
-            _ => self.evidence.holds(place, None),
+            (Rows::List(list), 0) => list.iter().all(|&row| self.holds(place, Some(row))),
+            _ => self.holds(place, None),
         }
     }
 
@@ -247,15 +255,19 @@ impl Known<'_> {
         }
         let at = |i: usize| self.graph.places()[i];
         let mut list = Vec::new();
-        let reads: Vec<Place> = self.graph.reads(suspect).iter().map(|&i| at(i)).collect();
+        // Where it reads what the engine does not write, what that is made of.
+        let written = |i: usize| self.reference.has(at(i)) && !self.absent.contains(&at(i).tap);
+        let reads: Vec<Place> = self.graph.nearest_before(suspect, written).0.into_iter().map(at).collect();
         list.extend(reads.iter().copied().filter(|p| is_attended(p.tap.site) && p.tap != place.tap));
         list.extend(self.stream_before(place));
-        let vital = list.len();
+        // Of other chunks the first question saw no more than the last position of each.
+        let few = self.cells.is_some() && place.step > 0;
+        let vital = if few { usize::MAX } else { list.len() };
         list.extend(reads.iter().copied().filter(|p| !is_attended(p.tap.site)));
         list.push(place);
-        let first = if self.last_step > 0 && place.step > 0 { 0 } else { place.step };
-        let steps = first..=place.step;
-        let open = |tap: Tap| steps.clone().any(|step| !self.evidence.holds(Place { step, tap }, None));
+        // The steps before must agree; one more tells causes apart that give the same in the first.
+        let steps = if place.step > 0 { 0..=(place.step + 1).min(self.last_step) } else { 0..=0 };
+        let open = |tap: Tap| steps.clone().any(|step| !self.holds(Place { step, tap }, None));
         let (mut taps, mut bytes) = (Vec::new(), self.evidence.bytes as f64);
         for (at, p) in list.into_iter().enumerate() {
             if taps.contains(&p.tap) || self.absent.contains(&p.tap) || !self.reference.has(p) || !open(p.tap) {
@@ -269,7 +281,7 @@ impl Known<'_> {
         }
         taps.sort();
         (!taps.is_empty()).then_some((
-            Question { taps, steps: (first, place.step), rows: ALL },
+            Question { taps, steps: (*steps.start(), *steps.end()), rows: ALL },
             "whether that holds in all positions",
         ))
     }

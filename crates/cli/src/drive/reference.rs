@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use firstdiff_compare::{Graph, Place, Profile, vocabulary_graph};
+use firstdiff_compare::{Chunks, Graph, Place, Profile, vocabulary_graph};
 use firstdiff_model::{Cache, Model};
 use firstdiff_trace::{Dump, Meta, Site, Tap};
 
@@ -12,8 +12,8 @@ use crate::command::DumpArgs;
 
 /// The reference of a bisection.
 pub(crate) enum Reference {
-    /// A recorded run.
-    Recorded(Box<Dump>),
+    /// A recorded run; and the same cut into cells, where the engine takes the tokens in other chunks.
+    Recorded(Box<Dump>, Option<Box<Dump>>),
     /// A model.
     Computed(Box<Computed>),
 }
@@ -38,7 +38,7 @@ impl Reference {
     /// When it is neither.
     pub(crate) fn open(path: &Path, folder: PathBuf) -> Result<Reference> {
         let dump = match Dump::open(path) {
-            Ok(dump) => return Ok(Reference::Recorded(Box::new(dump))),
+            Ok(dump) => return Ok(Reference::Recorded(Box::new(dump), None)),
             Err(error) => error,
         };
         let model = match firstdiff_model::load(path) {
@@ -73,21 +73,21 @@ impl Reference {
     /// When the model cannot be run, or the dump has gone.
     pub(crate) fn with(&mut self, taps: &[Tap]) -> Result<Dump> {
         match self {
-            Reference::Recorded(dump) => Ok(Dump::open(dump.path())?),
+            Reference::Recorded(dump, _) => Ok(Dump::open(dump.path())?),
             Reference::Computed(computed) => computed.with(taps),
         }
     }
 
     pub(crate) fn meta(&self) -> Option<&Meta> {
         match self {
-            Reference::Recorded(dump) => Some(dump.meta()),
+            Reference::Recorded(dump, _) => Some(dump.meta()),
             Reference::Computed(_) => None,
         }
     }
 
     pub(crate) fn model(&self) -> Option<&Path> {
         match self {
-            Reference::Recorded(_) => None,
+            Reference::Recorded(..) => None,
             Reference::Computed(computed) => Some(&computed.path),
         }
     }
@@ -95,7 +95,7 @@ impl Reference {
     /// Who reads whom, in steps 0 to `last_step`.
     pub(crate) fn graph(&self, candidate: &Dump, last_step: u32) -> Graph {
         match self {
-            Reference::Recorded(dump) => vocabulary_graph(dump, candidate),
+            Reference::Recorded(dump, cells) => vocabulary_graph(cells.as_ref().unwrap_or(dump), candidate),
             Reference::Computed(computed) => Graph::new(&crate::session::nodes(&computed.model), 0..=last_step),
         }
     }
@@ -103,7 +103,7 @@ impl Reference {
     /// Whether it has this tap.
     pub(crate) fn has(&self, place: Place) -> bool {
         match self {
-            Reference::Recorded(dump) => dump.find(place.tap, place.step).is_some(),
+            Reference::Recorded(dump, cells) => cells.as_ref().unwrap_or(dump).find(place.tap, place.step).is_some(),
             Reference::Computed(computed) => computed.model.plan.step(place.tap).is_some(),
         }
     }
@@ -112,16 +112,30 @@ impl Reference {
     pub(crate) fn extent(&self) -> (u32, Option<u32>) {
         match self {
             Reference::Computed(computed) => (computed.model.plan.dims.layers, None),
-            Reference::Recorded(dump) => {
+            Reference::Recorded(dump, _) => {
                 let layers = dump.entries().iter().filter_map(|e| e.tap.layer).max().map_or(0, |layer| layer + 1);
                 (layers, dump.entries().iter().map(|e| e.step).max())
             }
         }
     }
 
+    /// The last step that can be compared, however the engine takes the tokens: as a dump shows that holds so many positions.
+    pub(crate) fn farthest(&self) -> Option<u32> {
+        let Reference::Recorded(dump, _) = self else { return None };
+        let positions = Chunks::of(dump).and_then(|chunks| u32::try_from(chunks.total().saturating_sub(1)).ok());
+        positions.or(self.extent().1)
+    }
+
+    /// From here on a dump is taken as cut into cells.
+    pub(crate) fn lay(&mut self, cut: Dump) {
+        if let Reference::Recorded(_, cells) = self {
+            *cells = Some(Box::new(cut));
+        }
+    }
+
     /// Token positions of the prompt, where a dump shows or says them.
     pub(crate) fn positions(&self) -> Option<usize> {
-        let Reference::Recorded(dump) = self else { return None };
+        let Reference::Recorded(dump, _) = self else { return None };
         let rows = |site: Site| {
             move |e: &&firstdiff_trace::Entry| e.step == 0 && e.tap.site == site && e.shape.len() == site.axes().len()
         };
@@ -136,7 +150,10 @@ impl Reference {
     /// Elements of a tap, for a prompt of `tokens` tokens.
     pub(crate) fn elements(&self, place: Place, tokens: usize) -> usize {
         match self {
-            Reference::Recorded(dump) => dump.find(place.tap, place.step).map_or(0, |e| e.shape.iter().product()),
+            Reference::Recorded(dump, cells) => {
+                let entry = cells.as_ref().unwrap_or(dump).find(place.tap, place.step);
+                entry.map_or(0, |e| e.shape.iter().product())
+            }
             Reference::Computed(computed) => {
                 let (new, keys) = if place.step == 0 { (tokens, tokens) } else { (1, tokens + place.step as usize) };
                 let extent = |axis: &char| match axis {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use firstdiff_compare::{FirstDivergence, Place, Report, Status, TapReport, Verdict, number};
+use firstdiff_compare::{FirstDivergence, Laid, Place, Report, Status, TapReport, Verdict, number};
 use firstdiff_trace::Tap;
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::drive::evidence::Wavering;
 use crate::drive::{Bisection, Outcome, Told};
 use crate::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, divergence, next_step, paint};
 use crate::session::Judged;
-use crate::words::{safe, shorten, taps_in_words};
+use crate::words::{between, safe, shorten, taps_in_words};
 
 /// What is bisected, before the first run.
 pub(crate) fn heading(bisection: &Bisection) -> Screen {
@@ -23,26 +23,25 @@ pub(crate) fn heading(bisection: &Bisection) -> Screen {
     screen
 }
 
-/// What was asked, what came, and what it shows.
+/// Where was looked, and what it shows.
 pub(crate) fn run_line(number: usize, run: &Told) -> Screen {
     let mut screen = Screen::default();
-    let taps: Vec<String> = run.question.taps.iter().map(ToString::to_string).collect();
     let rows = match run.question.rows_text().as_str() {
         "all" => "all positions".to_owned(),
-        "last" => "last position".to_owned(),
+        "last" => "the last position".to_owned(),
         list if list.contains(',') => format!("positions {}", list.replace(',', ", ")),
         one => format!("position {one}"),
     };
-    let steps = match run.question.steps {
-        (0, 0) => String::new(),
-        (first, last) if first == last => format!(", decode step {last}"),
-        (0, _) => ", all steps".to_owned(),
-        (first, last) => format!(", decode steps {first}-{last}"),
+    let place = match run.question.steps {
+        (0, 0) => rows,
+        // A decode step has one.
+        (first, last) if first == last => format!("decode step {last}"),
+        (0, _) => format!("{rows}, all steps"),
+        (first, last) => format!("decode steps {first}-{last}"),
     };
     let kept = if run.kept { ", kept from before" } else { "" };
     let cost = paint(DIM, &format!("({}{kept})", in_bytes(run.bytes)));
-    screen.line(&format!("  run {number}  {}; {rows}{steps}  {cost}", shorten(&taps, 6)));
-    screen.line(&format!("         {}", run.says));
+    screen.line(&format!("  run {number}  {place}: {}  {cost}", run.says));
     screen
 }
 
@@ -53,7 +52,7 @@ pub(crate) fn says(run: &Told, report: &Report) -> String {
         report.taps.iter().filter(came).map(|t| t.place).collect()
     };
     let (right, wrong, open) = (of(Status::agrees), of(Status::differs), of(|s| s == Status::Unchecked));
-    let names = |places: &[Place]| shorten(&by_tap(places, run), 5);
+    let names = |places: &[Place]| shorten(&by_tap(places, run, report.laid.as_deref()), 5);
     let one_tap = |places: &[Place]| places.windows(2).all(|pair| pair[0].tap == pair[1].tap);
     let verb = |places: &[Place], one: &'static str, many: &'static str| if one_tap(places) { one } else { many };
     let mut parts = Vec::new();
@@ -80,7 +79,7 @@ pub(crate) fn says(run: &Told, report: &Report) -> String {
 }
 
 /// Each tap once, with the steps where these are not all that came.
-fn by_tap(places: &[Place], run: &Told) -> Vec<String> {
+fn by_tap(places: &[Place], run: &Told, laid: Option<&Laid>) -> Vec<String> {
     let mut taps: Vec<Tap> = places.iter().map(|p| p.tap).collect();
     taps.sort();
     taps.dedup();
@@ -90,10 +89,32 @@ fn by_tap(places: &[Place], run: &Told) -> Vec<String> {
         if here == steps(&run.came) {
             return tap.to_string();
         }
-        let steps: Vec<String> = here.iter().map(ToString::to_string).collect();
-        format!("{tap} (step {})", shorten(&steps, 5))
+        match laid {
+            Some(laid) => format!("{tap} at {}", positions(laid, &here)),
+            None => format!("{tap} (step{} {})", if here.len() == 1 { "" } else { "s" }, numbers(&here)),
+        }
     };
     taps.into_iter().map(named).collect()
+}
+
+/// `0-3, 7`.
+fn numbers(sorted: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for &n in sorted {
+        match runs.last_mut() {
+            Some(run) if run.1 + 1 == n => run.1 = n,
+            _ => runs.push((n, n)),
+        }
+    }
+    let text = |(a, b): &(u32, u32)| if a == b { a.to_string() } else { format!("{a}-{b}") };
+    shorten(&runs.iter().map(text).collect::<Vec<_>>(), 5)
+}
+
+/// `positions 0-3, 7`: where some cells are.
+fn positions(laid: &Laid, cells: &[u32]) -> String {
+    let of = |cell: &u32| laid.cells.get(*cell as usize).cloned().unwrap_or_default();
+    let all: Vec<u32> = cells.iter().flat_map(of).filter_map(|at| u32::try_from(at).ok()).collect();
+    format!("position{} {}", if all.len() == 1 { "" } else { "s" }, numbers(&all))
 }
 
 /// Whether something is neither right nor wrong.
@@ -130,7 +151,10 @@ pub(crate) fn answer(bisection: &Bisection, outcome: &Outcome) -> Screen {
     match (&report.verdict, &report.first) {
         (Verdict::Incomparable(reason), _) => screen.line(&format!("{} {}", paint(BAD, "incomparable:"), safe(reason))),
         (Verdict::Diverged, Some(first)) => {
-            divergence(&mut screen, judged, first, &|judged, first, tap| next(bisection, judged, first, tap));
+            let checked = looked_at(bisection, report).join("; ");
+            let ending =
+                |tap: &TapReport| vec![("checked", checked.clone()), ("next", next(bisection, judged, first, tap))];
+            divergence(&mut screen, judged, first, &ending);
         }
         (Verdict::Diverged, None) => screen.line(&paint(BAD, "diverged")),
         (Verdict::Parity, _) => {
@@ -139,9 +163,6 @@ pub(crate) fn answer(bisection: &Bisection, outcome: &Outcome) -> Screen {
             screen.line(&format!("{} {text}", paint(GOOD, "parity:")));
             screen.line("  what was not looked at is not known: a full dump and `compare` look at every tap");
         }
-    }
-    if report.verdict == Verdict::Diverged {
-        screen.line(&format!("  {:<10} {}", "checked", looked_at(bisection, report).join("; ")));
     }
     cost(&mut screen, bisection);
     for warning in &report.warnings {
@@ -171,6 +192,17 @@ fn looked_at(bisection: &Bisection, report: &Report) -> Vec<String> {
     parts
 }
 
+/// What stands before the answer in its layer and was not looked at: it does not lie on the way to it, and may be wrong as well.
+fn beside(bisection: &Bisection, judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> Option<String> {
+    let place = tap.place;
+    let seen = |p: &Place| judged.report.taps.iter().any(|t| t.place == *p && t.metrics.is_some());
+    let before = |p: &&Place| p.step == place.step && p.tap.layer == place.tap.layer && p.tap < place.tap;
+    let open = |p: &&Place| bisection.reference.has(**p) && !seen(p) && !first.unchecked_between.contains(p);
+    let places = judged.session.graph.places().iter().filter(before).filter(open);
+    let names: Vec<String> = places.map(|p| p.tap.to_string()).collect();
+    (!names.is_empty()).then(|| shorten(&names, 6))
+}
+
 fn next(bisection: &Bisection, judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> String {
     let evidence = bisection.args.work.join("evidence");
     let evidence = safe(&evidence.to_string_lossy());
@@ -183,8 +215,12 @@ fn next(bisection: &Bisection, judged: &Judged, first: &FirstDivergence, tap: &T
             safe(&model.to_string_lossy())
         );
     }
-    let names: Vec<String> = first.unchecked_between.iter().map(|p| p.tap.to_string()).collect();
-    format!("have the engine record {}, which it did not write, and bisect again", shorten(&names, 6))
+    let step = judged.report.taps[first.index].place.step;
+    let asked = |place: &Place| bisection.runs.iter().any(|run| run.question.taps.contains(&place.tap));
+    if !first.unchecked_between.iter().any(asked) {
+        return format!("compare full dumps, with {}: the runs did not suffice", shorten(&between(first, step), 6));
+    }
+    format!("have the engine record {}, which it did not write, and bisect again", shorten(&between(first, step), 6))
 }
 
 fn cost(screen: &mut Screen, bisection: &Bisection) {

@@ -1,0 +1,93 @@
+//! What is to be asked of an engine that takes the tokens in other chunks than the reference? Cells of token positions, each within one step
+//! of either, and the steps and rows of the engine that they are.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use firstdiff_compare::{Laid, Place};
+use firstdiff_trace::{Entry, NamedRows, Rows, Tap};
+
+use crate::drive::engine::Question;
+use crate::drive::evidence::Evidence;
+
+/// How an engine's steps lie against the reference's.
+pub(crate) struct Cells {
+    pub(crate) laid: Arc<Laid>,
+    /// The engine's step of each cell, and the rows of that step.
+    list: Vec<(u32, Range<usize>)>,
+}
+
+impl Cells {
+    pub(crate) fn new(laid: Arc<Laid>) -> Cells {
+        let steps = laid.candidate.ranges();
+        let of = |cell: &Range<usize>| {
+            let step = laid.candidate.step_of(cell.start)?;
+            let start = steps.get(step as usize)?.start;
+            Some((step, cell.start - start..cell.end - start))
+        };
+        let list = laid.cells.iter().map_while(of).collect();
+        Cells { laid, list }
+    }
+
+    /// The last cell that both sides have and were fed the same for, if there is one.
+    pub(crate) fn last(&self) -> Option<u32> {
+        let together = self.laid.together();
+        let count = self.laid.cells.iter().take(self.list.len()).take_while(|cell| cell.end <= together).count();
+        u32::try_from(count.checked_sub(1)?).ok()
+    }
+
+    /// The engine's step that a cell is in.
+    pub(crate) fn step(&self, cell: u32) -> Option<u32> {
+        self.list.get(cell as usize).map(|(step, _)| *step)
+    }
+
+    /// A question about cells, in the engine's own steps and rows.
+    pub(crate) fn question(&self, asked: &Question) -> Question {
+        let end = (asked.steps.1 as usize + 1).min(self.list.len());
+        let cells = self.list.get(asked.steps.0 as usize..end).unwrap_or_default();
+        let (Some((first, from)), Some((last, to))) = (cells.first(), cells.last()) else { return asked.clone() };
+        let length = |step: u32| self.laid.candidate.lengths.get(step as usize).copied().unwrap_or(0);
+        let whole = |(step, rows): &(u32, Range<usize>)| rows.len() == length(*step);
+        let rows = if cells.iter().all(whole) {
+            asked.rows.clone()
+        } else if first == last {
+            let of_cell = |(_, rows): &(u32, Range<usize>)| within(&asked.rows, rows.clone());
+            Rows::List(cells.iter().flat_map(of_cell).collect())
+        } else {
+            Rows::Named(NamedRows::All)
+        };
+        let all = matches!(&rows, Rows::List(list) if list.len() == length(*first))
+            && (from.start, to.end) == (0, length(*first));
+        let rows = if all { Rows::Named(NamedRows::All) } else { rows };
+        Question { taps: asked.taps.clone(), steps: (*first, *last), rows }
+    }
+
+    /// The cells of which the engine wrote something.
+    pub(crate) fn came(&self, entry: &Entry) -> Vec<Place> {
+        let has = |rows: &Range<usize>| match &entry.rows {
+            Some(Rows::List(list)) => list.iter().any(|row| rows.contains(row)),
+            Some(Rows::Named(NamedRows::Last)) => {
+                self.laid.candidate.lengths.get(entry.step as usize).is_some_and(|&length| rows.end == length)
+            }
+            _ => true,
+        };
+        let here = |(_, (step, rows)): &(u32, &(u32, Range<usize>))| *step == entry.step && has(rows);
+        (0..).zip(&self.list).filter(here).map(|(cell, _)| Place { step: cell, tap: entry.tap }).collect()
+    }
+
+    /// Whether row `row` of a cell was seen; all of it where `None`.
+    pub(crate) fn seen(&self, evidence: &Evidence, cell: u32, tap: Tap, row: Option<usize>) -> bool {
+        let Some((step, rows)) = self.list.get(cell as usize) else { return false };
+        let mut rows = row.map_or(rows.clone(), |row| rows.start + row..rows.start + row + 1);
+        rows.all(|row| evidence.holds(Place { step: *step, tap }, Some(row)))
+    }
+}
+
+/// Rows of a cell as rows of the engine's step.
+fn within(asked: &Rows, cell: Range<usize>) -> Vec<usize> {
+    match asked {
+        Rows::Named(NamedRows::All) => cell.collect(),
+        Rows::Named(NamedRows::Last) => vec![cell.end - 1],
+        Rows::List(list) => list.iter().map(|row| cell.start + row).filter(|row| cell.contains(row)).collect(),
+    }
+}

@@ -1,0 +1,159 @@
+//! What is an engine fed, in which chunks, and how is it judged? Settled by its first run.
+
+use anyhow::{Result, bail};
+use firstdiff_compare::{Aligned, align};
+use firstdiff_trace::Dump;
+
+use crate::drive::cells::Cells;
+use crate::drive::engine::{ANY_STEP, Run};
+use crate::drive::evidence::Evidence;
+use crate::drive::reference::Reference;
+use crate::drive::{BisectArgs, Bisection};
+use crate::session::ids;
+
+impl Bisection {
+    /// Takes from the first run what the engine is fed and how it counts.
+    pub(super) fn settle(&mut self, run: &Run) -> Result<()> {
+        let own = run.dump.meta();
+        let due = self.reference.meta().cloned().unwrap_or_default();
+        let fed = |list: &Option<Vec<i64>>| list.as_deref().map(ids).transpose();
+        let given = fed(&own.decode_tokens)?;
+        let decoded = self.args.decode_tokens.clone().or(given).unwrap_or_default();
+        let told = fed(&own.tokens)?;
+        // --tokens may name those of all steps.
+        let all = told.as_ref().map(|told| [told, &decoded[..]].concat());
+        let asked = self.args.tokens.clone().filter(|asked| all.as_ref() != Some(asked));
+        if let (Some(told), Some(asked)) = (&told, &asked)
+            && told != asked
+        {
+            return other_tokens(told, asked, "--tokens says");
+        }
+        let reference = fed(&due.tokens)?;
+        let tokens = asked.or(told);
+        self.evidence.describe(run, tokens.as_deref(), &decoded);
+        let in_chunks = self.reference.model().is_none() && self.lay(run, tokens.as_deref())?;
+        if let (Some(tokens), Some(reference), false) = (&tokens, &reference, in_chunks)
+            && tokens != reference
+        {
+            let together = |list: &Option<Vec<u32>>, rest: &[u32]| [list.as_deref().unwrap_or_default(), rest].concat();
+            let due = together(&Some(reference.clone()), &fed(&due.decode_tokens)?.unwrap_or_default());
+            if together(&Some(tokens.clone()), &decoded).iter().zip(&due).all(|(a, b)| a == b) {
+                bail!(
+                    "the engine took the tokens in other chunks than the reference ({} at first, the reference {}), and which positions each of \
+                     its steps stands for cannot be told: 'tokens' and 'decode_tokens' in its dump.json must name those of all steps",
+                    tokens.len(),
+                    reference.len()
+                );
+            }
+            return other_tokens(tokens, reference, "the reference says");
+        }
+        let tokens = tokens.or(reference);
+        let made = run.dump.entries().iter().map(|e| e.step).max().unwrap_or(0);
+        if !in_chunks {
+            self.last_step = self.reference.extent().1.unwrap_or(ANY_STEP).min(made);
+            self.common_steps(fed(&due.decode_tokens)?.as_deref(), &decoded);
+        }
+        if self.reference.model().is_some() {
+            let Some(tokens) = tokens.clone() else {
+                bail!("the engine's dump.json does not say which tokens it was fed: say --tokens");
+            };
+            if decoded.len() < self.last_step as usize {
+                bail!(
+                    "the engine made {} decode steps, and {} of their tokens are known: say --decode-tokens",
+                    self.last_step,
+                    decoded.len()
+                );
+            }
+            self.tokens = tokens.len();
+            let Reference::Computed(computed) = &self.reference else { return Ok(()) };
+            let (profile, why) = crate::given::declared(&computed.model, &run.dump)?;
+            (self.profile, self.profile_reason) =
+                self.args.profile.map_or((profile, why), |asked| (asked, "as asked".into()));
+            let cache = own.cache.as_deref().and_then(|told| crate::given::cache(told).ok());
+            let decoded = decoded[..self.last_step as usize].to_vec();
+            self.reference.feed(tokens, decoded, self.profile, self.args.cache.or(cache).unwrap_or_default());
+        } else {
+            if !in_chunks {
+                self.tokens = self.reference.positions().or(tokens.map(|t| t.len())).unwrap_or(0);
+            }
+            let reference = self.reference.with(&[])?;
+            (self.profile, self.profile_reason) = match self.args.profile {
+                Some(asked) => (asked, "as asked".into()),
+                None => crate::session::declared_profile(&reference, &run.dump)?,
+            };
+        }
+        if !in_chunks {
+            self.own = (self.tokens, self.last_step);
+        }
+        let bytes = run.dump.entries().first().map_or(4, |e| e.dtype.size());
+        self.full = (self.full_elements(&run.dump) * bytes) as f64;
+        Ok(())
+    }
+
+    /// Leaves out the steps from the first on before which another token was decoded than the reference did.
+    fn common_steps(&mut self, due: Option<&[u32]>, decoded: &[u32]) {
+        let parted = due.and_then(|due| due.iter().zip(decoded).position(|(a, b)| a != b));
+        if let Some(at) = parted {
+            self.last_step = self.last_step.min(at as u32);
+            self.warnings.push(format!(
+                "the engine decoded another token than the reference at step {}: only the steps before it are compared",
+                at + 1
+            ));
+        }
+    }
+
+    /// Lays the engine's steps against a recorded reference by token position; whether they are other chunks of the same tokens.
+    fn lay(&mut self, run: &Run, tokens: Option<&[u32]>) -> Result<bool> {
+        let mut look = Evidence::of(self.evidence.meta.clone());
+        look.absorb(run, (tokens.map_or(1, <[u32]>::len), ANY_STEP), |_, _| 0.0)?;
+        let candidate = look.write(&self.args.work.join("evidence"))?;
+        let Aligned { reference, laid, .. } = align(self.reference.with(&[])?, candidate, None)?;
+        let Some(laid) = laid else { return Ok(false) };
+        let cells = Cells::new(laid);
+        // Nothing in common is said as other tokens.
+        let Some((last, step)) = cells.last().and_then(|last| Some((last, cells.step(last)?))) else {
+            return Ok(false);
+        };
+        if let Some(at) = cells.laid.parted {
+            self.warnings.push(format!(
+                "the engine was fed other tokens than the reference from position {at} on: only the positions before it are compared"
+            ));
+        }
+        (self.tokens, self.last_step) = (cells.laid.cells[0].len(), last);
+        self.own = (cells.laid.candidate.lengths[0], step);
+        self.reference.lay(reference);
+        self.cells = Some(cells);
+        Ok(true)
+    }
+
+    /// Elements of all taps of the reference, in the steps that are compared.
+    fn full_elements(&self, candidate: &Dump) -> usize {
+        let graph = self.reference.graph(candidate, self.last_step);
+        let places = graph.places().iter().filter(|p| p.step <= self.last_step && self.reference.has(**p));
+        places.map(|p| self.reference.elements(*p, self.tokens)).sum()
+    }
+}
+
+/// What an engine may be told to feed, by the environment: what was asked for, else what the reference was fed.
+pub(super) fn feed(args: &BisectArgs, reference: &Reference) -> Vec<(&'static str, String)> {
+    let meta = reference.meta();
+    let list = |asked: &Option<Vec<u32>>, recorded: Option<&Vec<i64>>| {
+        let text = |ids: &[String]| ids.join(",");
+        let asked = asked.as_ref().map(|ids| text(&ids.iter().map(ToString::to_string).collect::<Vec<_>>()));
+        asked.or_else(|| recorded.map(|ids| text(&ids.iter().map(ToString::to_string).collect::<Vec<_>>())))
+    };
+    let tokens = list(&args.tokens, meta.and_then(|meta| meta.tokens.as_ref()));
+    let decoded = list(&args.decode_tokens, meta.and_then(|meta| meta.decode_tokens.as_ref()));
+    [("FIRSTDIFF_TOKENS", tokens), ("FIRSTDIFF_DECODE_TOKENS", decoded)]
+        .into_iter()
+        .filter_map(|(name, ids)| Some((name, ids?)))
+        .collect()
+}
+
+fn other_tokens(engine: &[u32], others: &[u32], who: &str) -> Result<()> {
+    bail!(
+        "the engine was fed other tokens ({} of them, by its dump.json) than {who} ({}): feed both the same",
+        engine.len(),
+        others.len()
+    )
+}
