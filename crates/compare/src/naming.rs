@@ -106,11 +106,12 @@ pub fn propose(
     let table: Vec<Names> = naming.proposals.iter().filter_map(|p| rule(&p.name, &p.tap)).collect();
     let covered = |name: &str| table.iter().any(|names| names.find(name).is_some());
     let rest: Vec<(String, usize)> = rest.into_iter().filter(|(name, _)| !covered(name)).collect();
+    let twice: Vec<String> = twice.into_iter().map(|m| m.name).filter(|name| !covered(name)).collect();
     let taken: BTreeSet<Place> = matches.iter().map(|m| m.place).collect();
     let open: Vec<&Entry> = free.into_iter().filter(|e| !taken.contains(&place(e))).collect();
     let (by_size, unknown) = by_size(&rest, &open);
     naming.proposals.extend(by_size);
-    naming.unknown = unknown.into_iter().chain(twice.into_iter().map(|m| m.name)).collect();
+    naming.unknown = unknown.into_iter().chain(twice).collect();
     naming.unknown.sort();
     Ok(naming)
 }
@@ -142,7 +143,7 @@ fn notes(matches: &[Match]) -> Vec<String> {
             Some(format!("a batch of {count} sequences: the names are those of sequence {index} (--sequence)"))
         }
         Form::Padded { to } => Some(format!("keys are padded to {to}")),
-        Form::Row => Some("a tensor for each token: {S} is its number, counted from 0".to_owned()),
+        Form::Row => Some("a tensor for each token, counted from 0 ({S} in a name)".to_owned()),
         Form::Whole => None,
     });
     told.collect()
