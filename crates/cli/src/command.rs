@@ -82,6 +82,7 @@ const COMPARE_HELP: &str = "Examples:
   firstdiff compare golden/llama out/dump
   firstdiff compare golden/llama 'out/*_cpp.npy' --profile bf16
   firstdiff compare golden/llama last.npz --rows last     the candidate holds the last token only
+  firstdiff compare mine theirs --tokens 1,403,407        raw floats on both sides, which say nothing of token positions
   firstdiff compare out/one-pass out/token-by-token       an engine against itself: its decode path, without a reference
 
 A tap is `exact`, within `rounding`, `diverged` (differs though all it reads agrees), `downstream` (differs, and so does something it
