@@ -196,7 +196,8 @@ fn of_rows(matches: &[&Match], all: &[String]) -> Option<Proposal> {
         None => first.place.tap.to_string(),
     };
     let told = |m: &Match| {
-        all.iter().any(|full| *full == stored_name(&m.name, m.place.step)).then_some(0).unwrap_or(m.place.step)
+        let is_stored = all.iter().any(|full| *full == stored_name(&m.name, m.place.step));
+        if is_stored { 0 } else { m.place.step }
     };
     let fits = |name: &&String| {
         let fitting = |names: &Names| matches.iter().all(|m| names.find(&m.name) == Some((m.place.tap, told(m))));

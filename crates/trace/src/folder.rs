@@ -67,11 +67,13 @@ fn open_folder(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
         }
     }
     let archives: Vec<&String> = names.iter().filter(|name| is_archive(name)).collect();
-    if all.found.is_empty() && !is_model && !lists_taps {
-        if let [one] = archives.as_slice() {
-            let reading = Reading { names: folder_names(path, reading)?, ..reading.clone() };
-            return open_archive(&path.join(one), meta, &reading);
-        }
+    if let [one] = archives.as_slice()
+        && all.found.is_empty()
+        && !is_model
+        && !lists_taps
+    {
+        let reading = Reading { names: folder_names(path, reading)?, ..reading.clone() };
+        return open_archive(&path.join(one), meta, &reading);
     }
     if all.found.is_empty() {
         let reason = match (is_model, all.notes.first()) {

@@ -113,8 +113,8 @@ fn heading(line: &str) -> Option<(&str, &str)> {
     }
     // `q 0.1 0.2 0.3`: what stands behind the last word.
     let words = || line.split_whitespace().map(|word| (word.as_ptr() as usize - line.as_ptr() as usize, word));
-    let first = words().filter(|(_, word)| text::number(word).is_none() && !word.contains("..")).last()?;
-    let (label, rest) = line.split_at(first.0 + first.1.len());
+    let last = words().rfind(|(_, word)| text::number(word).is_none() && !word.contains(".."))?;
+    let (label, rest) = line.split_at(last.0 + last.1.len());
     match (has_a_word(label), several(rest.trim())) {
         (true, true) => Some((trimmed(label), rest.trim())),
         (true, false) => Some((trimmed(line), "")),
