@@ -152,8 +152,12 @@ pub(crate) fn answer(bisection: &Bisection, outcome: &Outcome) -> Screen {
         (Verdict::Incomparable(reason), _) => screen.line(&format!("{} {}", paint(BAD, "incomparable:"), safe(reason))),
         (Verdict::Diverged, Some(first)) => {
             let checked = looked_at(bisection, report).join("; ");
-            let ending =
-                |tap: &TapReport| vec![("checked", checked.clone()), ("next", next(bisection, judged, first, tap))];
+            let ending = |tap: &TapReport| {
+                let mut lines = vec![("checked", checked.clone())];
+                lines.extend(beside(bisection, judged, first, tap).map(|names| ("not asked", names)));
+                lines.push(("next", next(bisection, judged, first, tap)));
+                lines
+            };
             divergence(&mut screen, judged, first, &ending);
         }
         (Verdict::Diverged, None) => screen.line(&paint(BAD, "diverged")),
