@@ -12,9 +12,8 @@ const OTHER_TOKENS: f64 = 0.1;
 /// Judges every sequence of a batch of `count` against the one prompt of the reference: `first` is the first, `judge` gives another. The first that is of
 /// that prompt and diverged is the answer, else one at parity. Where no embedding tells the prompts apart, one that differs may be of another prompt.
 pub(crate) fn of_one_prompt(first: Judged, count: usize, judge: impl Fn(usize) -> Result<Judged>) -> Result<Judged> {
-    let (mut parity, mut differs, mut others): (Option<(usize, Judged)>, Option<(usize, Judged)>, Vec<usize>) =
-        (None, None, Vec::new());
-    let mut fallback = None;
+    let (mut parity, mut differs, mut fallback) = (None, None, None);
+    let mut others = Vec::new();
     let mut first = Some(first);
     for index in 0..count {
         let judged = match first.take() {
