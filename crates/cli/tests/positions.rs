@@ -41,7 +41,7 @@ fn batch(folder: &Path, own: usize, with_h0: bool, change: impl Fn(&str, &mut Ve
         other.iter_mut().for_each(|x| *x *= -1.0);
         change(name, &mut right);
         let all = if own == 0 { [right, other] } else { [other, right] };
-        recorder.record(&name.parse::<Tap>().unwrap(), &[2, 11, width], &all.concat()).unwrap();
+        recorder.record(name.parse::<Tap>().unwrap(), &[2, 11, width], &all.concat()).unwrap();
     }
     recorder.finish().unwrap();
     folder.to_string_lossy().into_owned()
