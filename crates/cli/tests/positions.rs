@@ -53,8 +53,10 @@ fn flat_files_on_both_sides_need_the_tokens() {
     let right = raw(&folder.path().join("right"), |_, _| {});
     let near = raw(&folder.path().join("near"), |_, values| values.iter_mut().for_each(|x| *x *= 1.0 + 1e-7));
     let wrong = raw(&folder.path().join("wrong"), |name, values| {
-        if name == "layers.0.h" {
-            values[3 * 48 + 7] += 0.5;
+        match name {
+            "layers.0.h" => values[3 * 48 + 7] += 0.5,
+            "logits" => values[3 * 151..].iter_mut().for_each(|x| *x *= 1.01), // what comes of it
+            _ => {}
         }
     });
     for candidate in [&near, &wrong] {

@@ -1,5 +1,6 @@
 //! What lies at a path? Folders, archives, patterns and single files, of our own form or another's, opened as one dump.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::Read;
@@ -14,6 +15,7 @@ use crate::meta::{FORMAT, Meta, QkRows, Rows, TapMeta, split_stored_name, stored
 use crate::names::{self, Names};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
 use crate::tap::Tap;
+use crate::tensor::element_count;
 
 /// What a person tells about files that do not say it themselves.
 #[derive(Clone, Debug, Default)]
@@ -257,8 +259,7 @@ pub(crate) fn assemble(
         {
             return Err(DumpError::Twice { path: path.into(), tap: stored_name(&tap.to_string(), step) });
         }
-        dump.unlike(tap, step, &claims)?;
-        let Some((_, found)) = claims.into_iter().next() else { continue };
+        let Some(found) = dump.chosen(tap, step, claims)? else { continue };
         dump.take(tap, step, found)?;
     }
     dump.of_known_names = whose.keys().any(|table| *table != names::OWN);
@@ -291,17 +292,18 @@ fn meaning(found: &Found, own: Option<&Names>, from_zero: bool) -> Option<(Tap, 
 }
 
 impl Dump {
-    /// An error where two whole tensors claim one tap by different names and differ: nobody can say which is meant. llama.cpp's table alone knows
-    /// that one of two is made of the other.
-    fn unlike(&self, tap: Tap, step: u32, claims: &[(Claim, Found)]) -> Result<(), DumpError> {
-        let mut whole = claims.iter().filter(|(claim, _)| !claim.in_part).map(|(_, found)| found);
-        let (Some(first), others) = (whole.next(), whole) else { return Ok(()) };
-        for other in others {
-            let alike = match (self.values(first), self.values(other)) {
-                (Ok(a), Ok(b)) => a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| a.to_bits() == b.to_bits()),
-                _ => false,
-            };
-            if !alike && !names::is_made_of(&first.name, &other.name) {
+    /// Of the tensors that claim a tap by different names the longest whole one, of which the others are the start (a probe of the first values), else the
+    /// first; an error where two differ: nobody can say which is meant. llama.cpp's table alone knows that one of two is made of the other.
+    fn chosen(&self, tap: Tap, step: u32, claims: Vec<(Claim, Found)>) -> Result<Option<Found>, DumpError> {
+        let (parts, mut whole): (Vec<_>, Vec<_>) = claims.into_iter().partition(|(claim, _)| claim.in_part);
+        if whole.len() > 1 {
+            let length = |found: &Found| self.header(found).map_or(0, |h| element_count(&h.shape).unwrap_or(0));
+            whole.sort_by_key(|(_, found)| Reverse(length(found)));
+        }
+        let mut whole = whole.into_iter().map(|(_, found)| found);
+        let Some(first) = whole.next() else { return Ok(parts.into_iter().next().map(|(_, found)| found)) };
+        for other in whole {
+            if !self.starts_with(&first, &other) && !names::is_made_of(&first.name, &other.name) {
                 let reason = format!(
                     "'{}' and '{}' both are {} by their names, and differ: take one away, or name them in a firstdiff.toml",
                     first.name.escape_debug(),
@@ -311,7 +313,15 @@ impl Dump {
                 return Err(not_a_dump(&self.path, &reason));
             }
         }
-        Ok(())
+        Ok(Some(first))
+    }
+
+    /// Whether the values of `whole` begin with all of `start`, as f32: one of them may be printed with more digits.
+    fn starts_with(&self, whole: &Found, start: &Found) -> bool {
+        let (Ok(whole), Ok(start)) = (self.values(whole), self.values(start)) else { return false };
+        !start.is_empty()
+            && start.len() <= whole.len()
+            && start.iter().zip(&whole).all(|(a, b)| (*a as f32).to_bits() == (*b as f32).to_bits())
     }
 
     fn values(&self, found: &Found) -> Result<Vec<f64>, DumpError> {

@@ -131,3 +131,21 @@ proptest! {
         read(folder.path(), name, &bytes);
     }
 }
+
+#[test]
+fn a_probe_of_the_first_values_may_lie_beside_the_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let values: Vec<f32> = (0..64u8).map(|i| f32::from(i).sin()).collect();
+    let whole: String = values.iter().map(|x| format!("{x}\n")).collect();
+    let probe = |first: f32| -> String {
+        let seen = values.iter().take(20).enumerate();
+        seen.map(|(i, x)| format!("{i} {:.9}\n", if i == 0 { first } else { *x })).collect()
+    };
+    fs::write(folder.path().join("hidden_state_call_0.txt"), whole).unwrap();
+    fs::write(folder.path().join("rustorch_hidden.txt"), probe(values[0])).unwrap();
+    let dump = Dump::open(folder.path()).unwrap();
+    assert_eq!(dump.entries()[0].shape, [64]);
+    fs::write(folder.path().join("rustorch_hidden.txt"), probe(0.5)).unwrap();
+    let told = Dump::open(folder.path()).unwrap_err().to_string();
+    assert!(told.contains("rustorch_hidden") && told.contains("differ"), "{told}");
+}
