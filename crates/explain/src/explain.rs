@@ -121,7 +121,8 @@ pub fn explain(
         }
     }
     walk.settle_steps(&run, &shared, model)?;
-    let findings = crate::findings::of(model, walk.places);
+    let mut findings = crate::findings::of(model, walk.places);
+    crate::findings::once_alone(&mut findings, |place| run.recorded.holds(place));
     let mut invisible =
         if effort.quick { Vec::new() } else { crate::invisible::in_what_is_right(&run, &shared, &replay, effort)? };
     invisible.retain(|id| !findings.iter().any(|f| f.cause.as_ref().is_some_and(|c| c.id == id)));

@@ -123,6 +123,20 @@ fn one_value(findings: &mut [Finding]) {
     }
 }
 
+/// Mistakes in the cache that begin with a later decode step and were seen in one alone: a newest token that is not there when it is read, and one that was
+/// written into another slot, are the same then.
+pub(crate) fn once_alone(findings: &mut [Finding], was_recorded: impl Fn(Place) -> bool) {
+    let of_cache = |f: &Finding| f.cause.as_ref().is_some_and(|cause| cause.id.starts_with("kv-cache"));
+    for finding in findings.iter_mut().filter(|f| f.matched == Match::Reproduced && of_cache(f)) {
+        let steps: BTreeSet<u32> = finding.shown_at.iter().map(|place| place.step).collect();
+        let before = |place: &Place| was_recorded(Place { step: place.step - 1, ..*place });
+        if steps.len() == 1 && steps.iter().all(|&step| step > 1) && !finding.shown_at.iter().any(before) {
+            let why = "it was seen in one decode step alone, where every mistake that leaves the newest token out looks the same; record the steps beside it";
+            take_back(finding, why.to_owned());
+        }
+    }
+}
+
 /// What looked like a cause is none, for this reason.
 fn take_back(finding: &mut Finding, why: String) {
     finding.matched = Match::Closest;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use firstdiff_explain::explain::{Effort, Explanation, Match, Options, explain};
 use firstdiff_explain::mistakes::{advice, ids, what};
 use firstdiff_model::{Profile, load};
-use firstdiff_trace::{Dump, Rows};
+use firstdiff_trace::{Dump, Rows, Site};
 use serde_json::Value;
 
 use common::{fixtures, precision};
@@ -185,4 +185,31 @@ fn field_case_5_three_mistakes_each_by_itself() {
     assert_eq!((ids, open), (BTreeSet::from(["bias-omitted", "rope-pairing", "weight-transposed"]), 0));
     let rope = explanation.findings.iter().find(|f| f.cause.as_ref().unwrap().id == "rope-pairing").unwrap();
     assert!(rope.note.as_ref().unwrap().contains("position 0"), "token 0 could not show it");
+}
+
+#[test]
+fn a_mistake_of_the_cache_is_not_told_from_its_like_by_one_later_step() {
+    let dump = Dump::open(fixtures().join("faulty/qwen2-kv-cache-stale-layer1.npz")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    // Of the other decode steps nothing behind the cache is known.
+    for (steps, stated) in [(vec![3], false), (vec![2, 3], true), (vec![1], true)] {
+        let path = folder.path().join(format!("{steps:?}"));
+        let recorder = firstdiff_trace::Recorder::create(&path).unwrap();
+        recorder.describe(|meta| *meta = firstdiff_trace::Meta { taps: None, ..dump.meta().clone() });
+        for step in 0..=3 {
+            let known = |site| step == 0 || steps.contains(&step) || matches!(site, Site::K | Site::V | Site::KRope);
+            for entry in dump.entries().iter().filter(|e| e.step == step && known(e.tap.site)) {
+                let values: Vec<f32> = dump.read(entry).unwrap().values().to_f64().iter().map(|&x| x as f32).collect();
+                recorder.record(entry.tap, &entry.shape, &values).unwrap();
+            }
+            if let Some(token) = dump.meta().decode_tokens.as_ref().and_then(|ids| ids.get(step as usize)) {
+                recorder.next_step(*token);
+            }
+        }
+        recorder.finish().unwrap();
+        let explanation = run(&fixtures().join("models/qwen2"), &path, None, None, None);
+        let (causes, open) = causes(&explanation);
+        assert_eq!(causes.iter().any(|c| c.starts_with("kv-cache-stale")), stated, "{steps:?}: {causes:?}");
+        assert!(stated || open > 0);
+    }
 }
