@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use firstdiff_trace::{Dump, DumpError, Entry, Meta, Partial, Rows, Site, Tap, Tensor};
 
+use crate::counted::chunks;
 use crate::cut::{Custom, custom, cut, heads, keys};
 use crate::graph::Place;
 use crate::pair::borrow;
@@ -86,7 +87,8 @@ pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Al
 
 /// The chunks of both, where they are known and not the same as far as both go.
 fn other_chunks(reference: &Dump, candidate: &Dump) -> Option<(Chunks, Chunks)> {
-    let (ours, theirs) = (Chunks::of(reference)?, Chunks::of(candidate)?);
+    let ours = Chunks::of(reference)?;
+    let theirs = chunks(candidate, reference, &ours)?;
     if ours.lengths.iter().zip(&theirs.lengths).all(|(ours, theirs)| ours == theirs) {
         return None;
     }

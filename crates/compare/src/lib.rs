@@ -8,6 +8,7 @@
 
 mod anatomy;
 mod cache;
+mod counted;
 mod custom;
 mod cut;
 mod first;

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use firstdiff_trace::{Dump, Partial, Rows, Site, Tap};
 
+use crate::counted::beyond_the_prefill;
 use crate::pair::position_axis;
 use crate::rows::{squeezed, unlike_positions};
 
@@ -176,6 +177,17 @@ fn of_vectors(dump: &Dump, last: usize) -> Vec<Option<usize>> {
 
 /// Why the steps of two dumps do not stand for the same token positions, where they do not and could not be laid together.
 pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>) -> Option<String> {
+    let all = rows.is_none_or(Rows::is_all);
+    if let Some(ours) = Chunks::of(reference).filter(|_| all)
+        && let Some(held) = beyond_the_prefill(candidate, reference, &ours)
+    {
+        return Some(format!(
+            "the candidate holds {held} token positions and no decode steps, the reference's prefill {} and its steps {}: whether the rest are of \
+             these, or padding, nobody can tell. Name the candidate's tokens (--tokens, or 'tokens' in its dump.json), or cut the padding off",
+            ours.lengths[0],
+            ours.total() - ours.lengths[0]
+        ));
+    }
     let steps = |dump: &Dump| held(dump).map(|held| held.step).max().unwrap_or(0);
     let declared = [reference, candidate].map(|dump| dump.meta().tokens.as_ref());
     let same = declared[0].is_some() && declared[0] == declared[1];
@@ -185,7 +197,7 @@ pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>
     let (ours, theirs) = match prefills(reference, candidate, rows) {
         Some(prefills) => prefills,
         // Nothing but flat tensors.
-        None if rows.is_none_or(Rows::is_all) => (Chunks::of(reference)?.lengths[0], Chunks::of(candidate)?.lengths[0]),
+        None if all => (Chunks::of(reference)?.lengths[0], Chunks::of(candidate)?.lengths[0]),
         None => return None,
     };
     (ours != theirs).then(|| {
