@@ -46,6 +46,44 @@ pub(crate) fn beyond_the_prefill(candidate: &Dump, reference: &Dump, ours: &Chun
     (held > prefill).then_some(held)
 }
 
+/// The dump, with whole tensors of lists of values without a shape, where it has a step for each of `tokens` tokens and a list is as long as `shape` says
+/// one position with so many keys is.
+pub fn one_a_token(dump: Dump, tokens: usize, shape: impl Fn(Tap, usize) -> Option<Vec<usize>>) -> Dump {
+    let Some(all) = u32::try_from(tokens).ok().filter(|&all| all > 1) else { return dump };
+    if !steps(&dump).into_iter().eq(0..all) {
+        return dump;
+    }
+    dump.completed(|part| shape(part.tap, part.step as usize + 1))
+}
+
+/// The same, by the reference's tensors.
+pub(crate) fn one_a_token_by(reference: &Dump, candidate: Dump) -> Dump {
+    let told = candidate.meta().tokens.as_ref().map(|ids| {
+        let decoded = candidate.meta().decode_tokens.as_ref().map_or(0, Vec::len);
+        ids.len() + decoded
+    });
+    let Some(ours) = Chunks::of(reference) else { return candidate };
+    let tokens = told.unwrap_or(ours.total());
+    one_a_token(candidate, tokens, |tap, keys| of_one_position(reference.find(tap, 0)?, ours.lengths[0], keys))
+}
+
+/// The shape that a tap of so many positions has of one, which sees so many keys.
+fn of_one_position(entry: &Entry, positions: usize, keys: usize) -> Option<Vec<usize>> {
+    let site = entry.tap.site;
+    let mut shape = squeezed(site, &entry.shape);
+    match shape.len() == site.axes().len() {
+        true => {
+            let axis = position_axis(site);
+            *shape.get_mut(axis)? = 1;
+            if site.axes().last() == Some(&'S') {
+                *shape.last_mut()? = keys;
+            }
+            Some(shape)
+        }
+        false => Some(vec![1, row_of(entry, positions)?]),
+    }
+}
+
 fn is_whole(entry: &Entry) -> bool {
     entry.rows.as_ref().is_none_or(Rows::is_all)
 }

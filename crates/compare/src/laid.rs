@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use firstdiff_trace::{Dump, DumpError, Entry, Meta, Partial, Rows, Site, Tap, Tensor};
 
-use crate::counted::chunks;
+use crate::counted::{chunks, one_a_token_by};
 use crate::cut::{Custom, custom, cut, heads, keys};
 use crate::graph::Place;
 use crate::pair::borrow;
@@ -52,7 +52,8 @@ pub struct Aligned {
 /// # Errors
 /// When a tap would be there twice.
 pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Aligned, DumpError> {
-    let (reference, candidate) = (with_positions(reference), with_positions(candidate));
+    let reference = with_positions(reference);
+    let candidate = with_positions(one_a_token_by(&reference, candidate));
     let Some((ours, theirs)) = other_chunks(&reference, &candidate) else {
         return Ok(Aligned { reference, candidate, laid: None });
     };

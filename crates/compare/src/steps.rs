@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use firstdiff_trace::{Dump, Partial, Rows, Site, Tap};
 
-use crate::counted::beyond_the_prefill;
+use crate::counted::{beyond_the_prefill, steps};
 use crate::pair::position_axis;
 use crate::rows::{squeezed, unlike_positions};
 
@@ -22,7 +22,7 @@ pub struct Chunks {
 impl Chunks {
     /// The chunks of a dump, where what it declares and what it holds leave one answer.
     pub fn of(dump: &Dump) -> Option<Chunks> {
-        let steps: BTreeSet<u32> = held(dump).map(|held| held.step).chain([0]).collect();
+        let steps: BTreeSet<u32> = steps(dump).into_iter().chain([0]).collect();
         let decoded = dump.meta().decode_tokens.as_deref().unwrap_or_default();
         let last = steps.last().map_or(0, |&last| last as usize);
         // A step's number is foreign text, and must not cost what nobody recorded.
@@ -38,6 +38,10 @@ impl Chunks {
             (Some(ids), Some(whole)) if ids.len() == whole.iter().sum::<usize>() => whole,
             // Nobody named the decoded tokens.
             (Some(ids), Some(whole)) if decoded.is_empty() && whole[0] == ids.len() => whole,
+            // A step a token, whatever little was recorded of each.
+            (Some(ids), _) if last > 0 && ids.len() == last + 1 && shown.iter().flatten().all(|&rows| rows == 1) => {
+                vec![1; ids.len()]
+            }
             (Some(ids), _) => {
                 let prompt = ids.len() - decoded.len();
                 let fits = shown.first().copied().flatten().is_none_or(|rows| rows <= prompt)

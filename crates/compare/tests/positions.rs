@@ -203,6 +203,50 @@ fn what_is_right_at_position_0_alone_does_not_clear_a_rotation() {
     assert!(between.contains(&tap("layers.0.q_rope")) && between.contains(&tap("layers.0.k_rope")), "{between:?}");
 }
 
+/// JSON lines without a shape: of each step, of each tap the first so many values of its position.
+fn lines(run: &Run, steps: usize, longest: usize) -> Dump {
+    let mut lines = String::new();
+    for t in 0..steps {
+        for (tap, (shape, values)) in run {
+            let width: usize = shape[1..].iter().product();
+            let data = &values[t * width..][..width.min(longest)];
+            writeln!(lines, r#"{{"step": {t}, "tensor": "{tap}", "data": {data:?}}}"#).unwrap();
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.jsonl");
+    std::fs::write(&file, lines).unwrap();
+    Dump::open(&file).unwrap()
+}
+
+#[test]
+fn a_line_a_token_is_laid_at_its_position() {
+    let right = without_keys(run());
+    let candidate = noisy(&right, 1e-13);
+    let wrong = with_fault(&candidate, "layers.1.k", 6);
+    for reference in [|run: &Run| whole(run, Some(T)), |run: &Run| whole(run, None), in_steps] {
+        let report = judged(reference(&right), lines(&candidate, T, usize::MAX));
+        assert_eq!((report.verdict.clone(), report.count(|s| s == Status::Unchecked)), (Verdict::Parity, 0));
+        // All values, or the first of each position.
+        for longest in [usize::MAX, 8] {
+            let report = judged(reference(&right), lines(&wrong, T, longest));
+            let first = report.taps[report.first.as_ref().unwrap().index].place;
+            let position = report.laid.as_ref().unwrap().cells[first.step as usize].start;
+            assert_eq!((first.tap, position), (tap("layers.1.k"), 6), "{longest}");
+        }
+    }
+}
+
+#[test]
+fn position_0_alone_is_no_parity_where_the_reference_has_more() {
+    let right = without_keys(run());
+    for reference in [whole(&right, Some(T)), in_steps(&right)] {
+        let report = judged(reference, lines(&right, 1, 8));
+        let undecided = matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("only position 0"));
+        assert!(undecided && report.first.is_none(), "{:?}", report.verdict);
+    }
+}
+
 /// Tensor parallel over three ranks, of which only some dumps are there.
 #[test]
 fn a_rank_that_is_missing_is_no_fault() {
