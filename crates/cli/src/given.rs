@@ -85,6 +85,7 @@ impl CandidateArgs {
             Some(count) if needs_cutting(&dump, &model, count) => one_of(dump, args.reading.sequence, count)?,
             _ => (dump, Vec::new()),
         };
+        let dump = one_a_token(dump, &model, &args);
         let (named, why) = match args.profile {
             Some(profile) => (profile, "as asked".to_owned()),
             None => declared(&model, &dump)?,
@@ -170,6 +171,24 @@ fn given(asked: &Option<Vec<u32>>, told: Option<&[i64]>, what: &str) -> Result<O
         }
         (asked, told) => Ok(asked.clone().or(told)),
     }
+}
+
+/// The dump, with whole tensors of lists of values without a shape, where it has a step for each token that is known.
+fn one_a_token(dump: Dump, model: &Model, args: &CandidateArgs) -> Dump {
+    let meta = dump.meta();
+    let count = |asked: &Option<Vec<u32>>, own: &Option<Vec<i64>>| {
+        asked.as_ref().map_or(own.as_ref().map_or(0, Vec::len), Vec::len)
+    };
+    let tokens = count(&args.tokens, &meta.tokens) + count(&args.decode_tokens, &meta.decode_tokens);
+    let dims = &model.plan.dims;
+    firstdiff_compare::one_a_token(dump, tokens, |tap, keys| {
+        let extent = |&axis: &char| match axis {
+            'T' => Some(1),
+            'S' => Some(keys),
+            _ => dims.extent(axis),
+        };
+        tap.site.axes().iter().map(extent).collect()
+    })
 }
 
 /// Whether the dump is one of `count` sequences: where its shapes show a batch, or its flat tensors hold as many as the model's own prompts.

@@ -73,7 +73,6 @@ impl Session {
         let (reference, candidate) = (told.tell(reading.open(reference)?)?, told.tell(reading.open(candidate)?)?);
         let (reference, candidate, batch, one_reference) = one_sequence(reference, candidate, reading.sequence)?;
         let mut notes = notes(&[&reference, &candidate]);
-        let in_part = reference.parts().len() + candidate.parts().len();
         let Aligned { reference, candidate, laid } = align(reference, candidate, rows.as_ref())?;
         let (profile, profile_reason) = match profile {
             Some(profile) => (profile, "as asked".to_owned()),
@@ -83,6 +82,7 @@ impl Session {
         let only_rows = rows.as_ref().filter(|r| !r.is_all());
         let mut warnings: Vec<String> =
             only_rows.map(|_| "only the token positions of --rows were compared".to_owned()).into_iter().collect();
+        let in_part = laid.iter().flat_map(|laid| &laid.runs).map(|run| run.parts().len()).sum::<usize>();
         let left_out = in_part.saturating_sub(reference.parts().len() + candidate.parts().len());
         if laid.is_some() && left_out > 0 {
             notes.push(format!(

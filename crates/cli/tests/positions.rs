@@ -73,6 +73,81 @@ fn flat_files_on_both_sides_need_the_tokens() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("from index 2 on"));
 }
 
+/// The golden prefill token by token: a JSON line a tap and position, all its values and no shape.
+fn lines(file: &Path, change: impl Fn(Tap, usize, &mut Vec<f32>)) -> String {
+    let dump = Dump::open(fixtures().join(GOLDEN)).unwrap();
+    let mut lines = String::new();
+    for entry in dump.entries().iter().filter(|entry| entry.step == 0) {
+        let values = dump.read(entry).unwrap().values().to_f64();
+        let axis = entry.tap.site.position_axis();
+        let (width, keys) = (entry.shape[axis + 1..].iter().product::<usize>(), axis == 1);
+        for t in 0..11 {
+            let rows = (0..values.len() / width).filter(|row| row % 11 == t);
+            let seen = if keys { t + 1 } else { width };
+            let mut row: Vec<f32> = rows.flat_map(|row| &values[row * width..][..seen]).map(|&x| x as f32).collect();
+            change(entry.tap, t, &mut row);
+            lines += &format!("{{\"step\": {t}, \"tensor\": \"{}\", \"data\": {row:?}}}\n", entry.tap);
+        }
+    }
+    fs::write(file, lines).unwrap();
+    file.to_string_lossy().into_owned()
+}
+
+#[test]
+fn json_lines_of_all_values_need_no_shape() {
+    let folder = tempfile::tempdir().unwrap();
+    let right = lines(&folder.path().join("right.jsonl"), |_, _, _| {});
+    let wrong = lines(&folder.path().join("wrong.jsonl"), |tap, t, row| {
+        if tap.to_string() == "layers.1.attn_out" && t == 5 {
+            row[3] += 0.5;
+        }
+    });
+    for (file, verdict) in [(&right, "parity"), (&wrong, "diverged")] {
+        let report = json(&["compare", GOLDEN, file, "--tokens", TOKENS]);
+        assert_eq!(report["verdict"], verdict, "{}", report["reason"]);
+        let report = json(&["replay", "models/llama", file, "--tokens", TOKENS]);
+        assert_eq!(report["verdict"], verdict, "{}", report["reason"]);
+    }
+    let report = json(&["compare", GOLDEN, &wrong, "--tokens", TOKENS]);
+    assert_eq!(report["first_divergence"]["tap"], "layers.1.attn_out");
+}
+
+/// The golden decode steps appended to the prefill's file, without a word of the tokens.
+#[test]
+fn rows_appended_by_decode_steps_are_no_padding() {
+    let folder = tempfile::tempdir().unwrap();
+    let dump = Dump::open(fixtures().join(GOLDEN)).unwrap();
+    let steps = dump.entries().iter().map(|entry| entry.step).max().unwrap();
+    let appended = |fault: f32| {
+        move |name: &str, values: &mut Vec<f32>| {
+            for step in 1..=steps {
+                let tensor = Dump::open(fixtures().join(GOLDEN)).unwrap();
+                let tensor = tensor.read(tensor.find(name.parse().unwrap(), step).unwrap()).unwrap();
+                let start = values.len();
+                values.extend(tensor.values().to_f64().iter().map(|&x| x as f32));
+                if name == "layers.0.h" && step == 1 {
+                    values[start + 7] += fault;
+                }
+            }
+        }
+    };
+    let right = raw(&folder.path().join("right"), appended(0.0));
+    let wrong = raw(&folder.path().join("wrong"), appended(0.5));
+    let report = json(&["compare", GOLDEN, &right]);
+    assert_eq!(
+        (&report["verdict"], report["laid"]["together"].as_u64()),
+        (&"parity".into(), Some(11 + u64::from(steps)))
+    );
+    let report = json(&["compare", GOLDEN, &wrong]);
+    assert_eq!(report["first_divergence"]["tap"], "layers.0.h", "{}", report["reason"]);
+    let cut = raw(&folder.path().join("cut"), |name, values| {
+        appended(0.0)(name, values);
+        let width = TAPS.iter().find(|(tap, _)| *tap == name).unwrap().1;
+        values.truncate(values.len() - width);
+    });
+    assert_eq!(json(&["compare", GOLDEN, &cut])["verdict"], "incomparable");
+}
+
 #[test]
 fn a_batch_of_other_prompts_is_compared_where_the_prompt_is_the_references() {
     let folder = tempfile::tempdir().unwrap();

@@ -241,7 +241,7 @@ impl Run<'_> {
         warnings.extend(self.amplified(&found));
         warnings.extend(undone_orders(&found));
         warnings.extend(in_part(&taps));
-        warnings.extend(first_position_alone(&found, self.graph));
+        warnings.extend(self.first_alone(&found).map(|(words, _)| words));
         let first = match first {
             Some(index) => {
                 let at = places.iter().position(|&i| i == index).unwrap_or_default();
@@ -394,10 +394,22 @@ impl Run<'_> {
                 which.join(", ")
             ));
         }
+        if let Some((words, true)) = self.first_alone(found) {
+            let agree = taps.iter().filter(|t| t.status.agrees()).count();
+            return Verdict::Incomparable(format!(
+                "{words}, and the reference has more positions; {agree} taps agree at that one"
+            ));
+        }
         match self.nameless() {
             Some(reason) => Verdict::Incomparable(reason),
             None => Verdict::Parity,
         }
+    }
+
+    /// What is to be said where nothing but position 0 is known, and whether the reference has more.
+    fn first_alone(&self, found: &[Found]) -> Option<(String, bool)> {
+        let more_steps = self.reference.entries().last().is_some_and(|entry| entry.step > 0);
+        first_position_alone(found, self.graph, more_steps)
     }
 
     fn first_divergence(&self, found: &[Found], index: usize, at: usize) -> Result<FirstDivergence, DumpError> {

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use firstdiff_trace::{Dump, DumpError, Entry, Meta, Partial, Rows, Site, Tap, Tensor};
 
+use crate::counted::{chunks, one_a_token_by};
 use crate::cut::{Custom, custom, cut, heads, keys};
 use crate::graph::Place;
 use crate::pair::borrow;
@@ -51,7 +52,8 @@ pub struct Aligned {
 /// # Errors
 /// When a tap would be there twice.
 pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Aligned, DumpError> {
-    let (reference, candidate) = (with_positions(reference), with_positions(candidate));
+    let reference = with_positions(reference);
+    let candidate = with_positions(one_a_token_by(&reference, candidate));
     let Some((ours, theirs)) = other_chunks(&reference, &candidate) else {
         return Ok(Aligned { reference, candidate, laid: None });
     };
@@ -86,7 +88,8 @@ pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Al
 
 /// The chunks of both, where they are known and not the same as far as both go.
 fn other_chunks(reference: &Dump, candidate: &Dump) -> Option<(Chunks, Chunks)> {
-    let (ours, theirs) = (Chunks::of(reference)?, Chunks::of(candidate)?);
+    let ours = Chunks::of(reference)?;
+    let theirs = chunks(candidate, reference, &ours)?;
     if ours.lengths.iter().zip(&theirs.lengths).all(|(ours, theirs)| ours == theirs) {
         return None;
     }

@@ -8,6 +8,7 @@
 
 mod anatomy;
 mod cache;
+mod counted;
 mod custom;
 mod cut;
 mod first;
@@ -39,6 +40,7 @@ mod steps;
 
 pub use anatomy::{Anatomy, Change, Undone, anatomy};
 pub use cache::own_rows;
+pub use counted::one_a_token;
 pub use first::{Options, compare, vocabulary_graph};
 pub use graph::{Graph, Node, Place, op_of};
 pub use inherit::Inherited;

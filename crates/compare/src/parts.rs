@@ -15,23 +15,27 @@ use crate::report::TapReport;
 /// Values whose energy is below this many times that of half a unit of their last digit show nothing.
 const SHOWS: f64 = 100.0;
 
-/// A word where nothing but position 0 is known: every rotation is right there, and every mask.
-pub(crate) fn first_position_alone(found: &[Found], graph: &Graph) -> Option<String> {
-    let parts: Vec<(Place, &Seen, &[usize])> = found
+/// A word where nothing but position 0 is known: every rotation is right there, and every mask. `true`: the reference has more positions.
+pub(crate) fn first_position_alone(found: &[Found], graph: &Graph, more_steps: bool) -> Option<(String, bool)> {
+    let judged: Vec<(Place, &Judged)> = found
         .iter()
         .zip(graph.places())
         .filter_map(|(here, place)| match here {
-            Found::Judged(judged) => judged.part.as_ref().map(|part| (*place, part, judged.shape.as_slice())),
+            Found::Judged(judged) => Some((*place, &**judged)),
             _ => None,
         })
         .collect();
-    let judged = found.iter().filter(|here| here.is_judged()).count();
-    let at_first = |(place, part, shape): &(Place, &Seen, &[usize])| {
+    let at_first = |(place, judged): &(Place, &Judged)| {
         let axis = position_axis(place.tap.site);
-        place.step == 0 && part.elements.iter().all(|&at| crate::judge::unravel(at, shape).get(axis) == Some(&0))
+        let first = |&at: &usize| crate::judge::unravel(at, &judged.shape).get(axis) == Some(&0);
+        place.step == 0 && judged.part.as_ref().is_some_and(|part| part.elements.iter().all(first))
     };
-    (!parts.is_empty() && parts.len() == judged && parts.iter().all(at_first)).then(|| {
-        "only position 0 is known of any tap: no mistake in rotations, masks, attention scale or heads can show there".to_owned()
+    let more = |(place, judged): &(Place, &Judged)| {
+        judged.shape.get(position_axis(place.tap.site)).is_some_and(|&positions| positions > 1)
+    };
+    (!judged.is_empty() && judged.iter().all(at_first)).then(|| {
+        let words = "only position 0 is known of any tap: no mistake in rotations, masks, attention scale or heads can show there";
+        (words.to_owned(), more_steps || judged.iter().any(more))
     })
 }
 

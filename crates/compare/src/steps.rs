@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use firstdiff_trace::{Dump, Partial, Rows, Site, Tap};
 
+use crate::counted::{beyond_the_prefill, steps};
 use crate::pair::position_axis;
 use crate::rows::{squeezed, unlike_positions};
 
@@ -21,7 +22,7 @@ pub struct Chunks {
 impl Chunks {
     /// The chunks of a dump, where what it declares and what it holds leave one answer.
     pub fn of(dump: &Dump) -> Option<Chunks> {
-        let steps: BTreeSet<u32> = held(dump).map(|held| held.step).chain([0]).collect();
+        let steps: BTreeSet<u32> = steps(dump).into_iter().chain([0]).collect();
         let decoded = dump.meta().decode_tokens.as_deref().unwrap_or_default();
         let last = steps.last().map_or(0, |&last| last as usize);
         // A step's number is foreign text, and must not cost what nobody recorded.
@@ -37,6 +38,10 @@ impl Chunks {
             (Some(ids), Some(whole)) if ids.len() == whole.iter().sum::<usize>() => whole,
             // Nobody named the decoded tokens.
             (Some(ids), Some(whole)) if decoded.is_empty() && whole[0] == ids.len() => whole,
+            // A step a token, whatever little was recorded of each.
+            (Some(ids), _) if last > 0 && ids.len() == last + 1 && shown.iter().flatten().all(|&rows| rows == 1) => {
+                vec![1; ids.len()]
+            }
             (Some(ids), _) => {
                 let prompt = ids.len() - decoded.len();
                 let fits = shown.first().copied().flatten().is_none_or(|rows| rows <= prompt)
@@ -176,6 +181,17 @@ fn of_vectors(dump: &Dump, last: usize) -> Vec<Option<usize>> {
 
 /// Why the steps of two dumps do not stand for the same token positions, where they do not and could not be laid together.
 pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>) -> Option<String> {
+    let all = rows.is_none_or(Rows::is_all);
+    if let Some(ours) = Chunks::of(reference).filter(|_| all)
+        && let Some(held) = beyond_the_prefill(candidate, reference, &ours)
+    {
+        return Some(format!(
+            "the candidate holds {held} token positions and no decode steps, the reference's prefill {} and its steps {}: whether the rest are of \
+             these, or padding, nobody can tell. Name the candidate's tokens (--tokens, or 'tokens' in its dump.json), or cut the padding off",
+            ours.lengths[0],
+            ours.total() - ours.lengths[0]
+        ));
+    }
     let steps = |dump: &Dump| held(dump).map(|held| held.step).max().unwrap_or(0);
     let declared = [reference, candidate].map(|dump| dump.meta().tokens.as_ref());
     let same = declared[0].is_some() && declared[0] == declared[1];
@@ -185,7 +201,7 @@ pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>
     let (ours, theirs) = match prefills(reference, candidate, rows) {
         Some(prefills) => prefills,
         // Nothing but flat tensors.
-        None if rows.is_none_or(Rows::is_all) => (Chunks::of(reference)?.lengths[0], Chunks::of(candidate)?.lengths[0]),
+        None if all => (Chunks::of(reference)?.lengths[0], Chunks::of(candidate)?.lengths[0]),
         None => return None,
     };
     (ours != theirs).then(|| {

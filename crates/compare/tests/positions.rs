@@ -107,23 +107,68 @@ fn one_position_without_its_axis() {
     assert_eq!((first.place.tap, first.place.step), (tap("layers.1.k"), 6));
 }
 
-/// A prompt of 8 that was padded to all positions, against one of 8 and steps: padding is no decode step.
-#[test]
-fn padding_is_not_taken_for_decode_steps() {
-    let right = without_keys(run());
+/// The run as a prefill of 8 and a step for each position after it.
+fn in_steps(run: &Run) -> Dump {
     let cut = |(&tap, (shape, values)): (&Tap, &(Vec<usize>, Vec<f32>)), from: usize, to: usize, step: u32| {
         let width: usize = shape[1..].iter().product();
         held(tap, step, [&[to - from], &shape[1..]].concat(), values[from * width..to * width].to_vec())
     };
-    let prefill = right.iter().map(|tap| cut(tap, 0, 8, 0));
-    let steps = (8..T).flat_map(|t| right.iter().map(move |tap| cut(tap, t, t + 1, (t - 7) as u32)));
-    let reference = || dump(prefill.clone().chain(steps.clone()).collect(), None);
+    let prefill = run.iter().map(|tap| cut(tap, 0, 8, 0));
+    let steps = (8..T).flat_map(|t| run.iter().map(move |tap| cut(tap, t, t + 1, (t - 7) as u32)));
+    dump(prefill.chain(steps).collect(), None)
+}
+
+/// The first so many positions of a run, those that it has not as the last one.
+fn of_length(run: &Run, positions: usize) -> Run {
+    let mut run = run.clone();
+    for (shape, values) in run.values_mut() {
+        let width: usize = shape[1..].iter().product();
+        let last = values[values.len() - width..].to_vec();
+        values.truncate(positions * width);
+        while values.len() < positions * width {
+            values.extend(&last);
+        }
+        shape[0] = positions;
+    }
+    run
+}
+
+/// Rows appended to one flat file a tap, of nobody knows which positions, against a prefill of 8 and steps.
+#[test]
+fn rows_beyond_the_prefill_are_not_taken_for_padding() {
+    let mut right = without_keys(run());
+    right.retain(|tap, _| tap.site.axes().len() == 2); // of flat heads nobody can tell the positions
+    let candidate = noisy(&right, 1e-13);
+    let report = judged(in_steps(&right), flat(&candidate, None));
+    assert_eq!((report.verdict.clone(), report.count(|s| s == Status::Unchecked)), (Verdict::Parity, 0));
+    let report = judged(in_steps(&right), flat(&with_fault(&candidate, "layers.1.ffn_up", 9), None));
+    let first = &report.taps[report.first.as_ref().unwrap().index];
+    assert_eq!((first.place.tap, first.place.step), (tap("layers.1.ffn_up"), 2));
+    for positions in [9, T - 1, T + 1, T + 5] {
+        for shaped in [false, true] {
+            let more = of_length(&candidate, positions);
+            let report = judged(in_steps(&right), if shaped { whole(&more, None) } else { flat(&more, None) });
+            let undecided = matches!(&report.verdict, Verdict::Incomparable(_));
+            assert!(undecided && report.first.is_none(), "{positions} {shaped}: {:?}", report.verdict);
+        }
+    }
+    // Told the prompt alone, the rest is still not known to be padding.
+    let report = judged(in_steps(&right), flat(&of_length(&candidate, T + 5), Some(8)));
+    assert!(matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("--tokens")), "{:?}", report.verdict);
+    let prefill = judged(in_steps(&right), flat(&of_length(&candidate, 8), Some(8)));
+    assert_eq!(prefill.verdict, Verdict::Parity, "the prompt alone, and nothing of the steps");
+}
+
+/// A prompt of 8 that was padded to all positions, against one of 8 and steps: padding is no decode step.
+#[test]
+fn padding_is_not_taken_for_decode_steps() {
+    let right = without_keys(run());
     let mut padded = right.clone();
     for (shape, values) in padded.values_mut() {
         let width: usize = shape[1..].iter().product();
         values[8 * width..].fill(0.0);
     }
-    let report = judged(reference(), whole(&padded, None));
+    let report = judged(in_steps(&right), whole(&padded, None));
     assert!(
         matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("position 8")),
         "{:?}",
@@ -131,7 +176,7 @@ fn padding_is_not_taken_for_decode_steps() {
     );
     assert!(report.first.is_none());
     let wrong = with_fault(&padded, "layers.0.h", 3);
-    let report = judged(reference(), whole(&wrong, None));
+    let report = judged(in_steps(&right), whole(&wrong, None));
     assert_eq!(report.taps[report.first.as_ref().unwrap().index].place.tap, tap("layers.0.h"));
 }
 
@@ -156,6 +201,50 @@ fn what_is_right_at_position_0_alone_does_not_clear_a_rotation() {
     assert_eq!(report.taps[first.index].place.tap, tap("layers.0.scores"));
     let between: Vec<Tap> = first.unchecked_between.iter().map(|p| p.tap).collect();
     assert!(between.contains(&tap("layers.0.q_rope")) && between.contains(&tap("layers.0.k_rope")), "{between:?}");
+}
+
+/// JSON lines without a shape: of each step, of each tap the first so many values of its position.
+fn lines(run: &Run, steps: usize, longest: usize) -> Dump {
+    let mut lines = String::new();
+    for t in 0..steps {
+        for (tap, (shape, values)) in run {
+            let width: usize = shape[1..].iter().product();
+            let data = &values[t * width..][..width.min(longest)];
+            writeln!(lines, r#"{{"step": {t}, "tensor": "{tap}", "data": {data:?}}}"#).unwrap();
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.jsonl");
+    std::fs::write(&file, lines).unwrap();
+    Dump::open(&file).unwrap()
+}
+
+#[test]
+fn a_line_a_token_is_laid_at_its_position() {
+    let right = without_keys(run());
+    let candidate = noisy(&right, 1e-13);
+    let wrong = with_fault(&candidate, "layers.1.k", 6);
+    for reference in [|run: &Run| whole(run, Some(T)), |run: &Run| whole(run, None), in_steps] {
+        let report = judged(reference(&right), lines(&candidate, T, usize::MAX));
+        assert_eq!((report.verdict.clone(), report.count(|s| s == Status::Unchecked)), (Verdict::Parity, 0));
+        // All values, or the first of each position.
+        for longest in [usize::MAX, 8] {
+            let report = judged(reference(&right), lines(&wrong, T, longest));
+            let first = report.taps[report.first.as_ref().unwrap().index].place;
+            let position = report.laid.as_ref().unwrap().cells[first.step as usize].start;
+            assert_eq!((first.tap, position), (tap("layers.1.k"), 6), "{longest}");
+        }
+    }
+}
+
+#[test]
+fn position_0_alone_is_no_parity_where_the_reference_has_more() {
+    let right = without_keys(run());
+    for reference in [whole(&right, Some(T)), in_steps(&right)] {
+        let report = judged(reference, lines(&right, 1, 8));
+        let undecided = matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("only position 0"));
+        assert!(undecided && report.first.is_none(), "{:?}", report.verdict);
+    }
 }
 
 /// Tensor parallel over three ranks, of which only some dumps are there.

@@ -272,6 +272,28 @@ impl Dump {
         self
     }
 
+    /// The dump, with whole tensors of what came as a list of values without a shape: `shape` gives the extents of such a list where it is all of its tap.
+    pub fn completed(mut self, shape: impl Fn(&Partial) -> Option<Vec<usize>>) -> Dump {
+        let (mut parts, mut made) = (Vec::new(), Vec::new());
+        for mut part in std::mem::take(&mut self.parts) {
+            let listed = part.part.shape.is_none() && part.part.elements.iter().copied().eq(0..part.values.len());
+            let shape = shape(&part).filter(|shape| listed && element_count(shape) == Some(part.values.len()));
+            let Some(shape) = shape.filter(|_| self.find(part.tap, part.step).is_none()) else {
+                parts.push(part);
+                continue;
+            };
+            part.part.shape = Some(shape);
+            made.extend(part.entry());
+            if part.precision().is_some() {
+                parts.push(part);
+            }
+        }
+        self.parts = parts;
+        self.entries.extend(made);
+        self.entries.sort_by_key(|entry| (entry.step, entry.tap));
+        self
+    }
+
     /// The dump, told which tokens it was fed, where it does not say so itself: those of the prefill, or of all steps, and of the steps after it.
     /// What it says itself stays; `Err` has the index from which on that is something else.
     ///

@@ -1,5 +1,6 @@
 //! What does a file of JSON lines tell? One tensor a line, mostly its first values only.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -17,12 +18,16 @@ const STANDS_FOR_INFINITY: f64 = 1e300;
 /// When a line is no JSON.
 pub(super) fn read(path: &Path) -> Result<Read, DumpError> {
     let mut read = Read::default();
-    let mut infinities = 0;
+    let (mut infinities, mut layers) = (0, Vec::new());
     for (number, line) in read_text(path)?.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let value = json::parse(line).map_err(|e| not_a_dump(path, &format!("line {}: not JSON: {e}", number + 1)))?;
         let Some(fields) = value.as_object() else { continue };
-        read.items.extend(item(fields, &mut infinities));
+        if let Some(item) = item(fields, &mut infinities) {
+            read.items.push(item);
+            layers.push(count(fields, &["layer", "layer_id", "layer_idx", "layer_index"]));
+        }
     }
+    name_layers(&mut read.items, &layers);
     json::one_position(&mut read.items);
     if infinities > 0 {
         read.notes
@@ -31,14 +36,31 @@ pub(super) fn read(path: &Path) -> Result<Read, DumpError> {
     Ok(read)
 }
 
+/// Puts the layer before the names that do not have it: all those that several layers share, and those in which no number can be it.
+fn name_layers(items: &mut [Item], layers: &[Option<usize>]) {
+    let mut sharing: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
+    for (item, layer) in items.iter().zip(layers) {
+        sharing.entry(item.name.clone()).or_default().extend(layer);
+    }
+    for (item, layer) in items.iter_mut().zip(layers) {
+        let Some(layer) = *layer else { continue };
+        let numbers = || item.name.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok());
+        let shared = sharing.get(&item.name).is_some_and(|layers| layers.len() > 1);
+        // It may count layers from 1.
+        if shared || !numbers().any(|number: usize| number == layer || Some(number) == layer.checked_add(1)) {
+            item.name = format!("layers.{layer}.{}", item.name);
+        }
+    }
+}
+
+fn count(fields: &Map<String, Value>, keys: &[&str]) -> Option<usize> {
+    keys.iter().find_map(|key| fields.get(*key)).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok())
+}
+
 fn item(fields: &Map<String, Value>, infinities: &mut usize) -> Option<Item> {
     let of = |keys: &[&str]| keys.iter().find_map(|key| fields.get(*key));
-    let count = |keys: &[&str]| of(keys).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
+    let count = |keys: &[&str]| count(fields, keys);
     let name = of(&["name", "tap", "tensor", "checkpoint", "label", "op"])?.as_str()?;
-    let name = match count(&["layer", "layer_id", "layer_idx", "layer_index"]) {
-        Some(layer) if !name.contains(|c: char| c.is_ascii_digit()) => format!("layers.{layer}.{name}"),
-        _ => name.to_owned(),
-    };
     let told = of(&["values", "first", "first_values", "data", "sample", "head", "v"]).and_then(json::array);
     let (own, mut values) = told.or_else(|| {
         fields.iter().filter(|(key, _)| *key != "shape" && *key != "dims").find_map(|(_, v)| json::array(v))
@@ -53,10 +75,10 @@ fn item(fields: &Map<String, Value>, infinities: &mut usize) -> Option<Item> {
     let step =
         count(&["token_idx", "token_index", "token", "position", "pos", "step"]).and_then(|n| u32::try_from(n).ok());
     let item = match total {
-        Some(total) if total == values.len() => Item::printed(&name, shape.unwrap_or(own), values),
+        Some(total) if total == values.len() => Item::printed(name, shape.unwrap_or(own), values),
         Some(total) if total < values.len() => None,
         _ => Item::part(
-            &name,
+            name,
             Part { elements: (0..values.len()).collect(), shape: shape.or(total.map(|n| vec![n])), sum: None },
             values,
         ),
@@ -73,8 +95,22 @@ mod tests {
         let line = r#"{"name": "h", "layer": 2, "token_idx": 4, "count": 64, "values": [1.5, 1e308, 0.25]}"#;
         let mut infinities = 0;
         let item = item(json::parse(line).unwrap().as_object().unwrap(), &mut infinities).unwrap();
-        assert_eq!((item.name.as_str(), item.step, infinities), ("layers.2.h", 4, 1));
+        assert_eq!((item.name.as_str(), item.step, infinities), ("h", 4, 1));
         let part = item.part.unwrap();
         assert_eq!((part.elements, part.shape), (vec![0, 1, 2], Some(vec![64])));
+    }
+
+    #[test]
+    fn a_digit_in_a_name_is_not_its_layer() {
+        let named = |lines: &[(&str, usize)]| {
+            let item = |name: &str| Item::printed(name, vec![1], vec![1.0]).unwrap();
+            let mut items: Vec<Item> = lines.iter().map(|(name, _)| item(name)).collect();
+            name_layers(&mut items, &lines.iter().map(|(_, layer)| Some(*layer)).collect::<Vec<_>>());
+            items.into_iter().map(|item| item.name).collect::<Vec<_>>()
+        };
+        assert_eq!(named(&[("res2", 1), ("res2", 2)]), ["layers.1.res2", "layers.2.res2"]);
+        assert_eq!(named(&[("res2", 0), ("q", 0)]), ["layers.0.res2", "layers.0.q"]);
+        let own = ["layers.1.h", "Qcur-2", "layer3_out"];
+        assert_eq!(named(&[(own[0], 1), (own[1], 2), (own[2], 2)]), own);
     }
 }

@@ -14,7 +14,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::dump::{DumpError, io_error, not_a_dump};
+use crate::dump::{DumpError, Entry, io_error, not_a_dump};
 use crate::element::DType;
 use crate::meta::{QkRows, Rows};
 use crate::tap::Tap;
@@ -199,6 +199,15 @@ impl Partial {
     /// How the numbers were printed, in words; `None` where nothing was lost.
     pub fn precision(&self) -> Option<String> {
         self.printed.map(|printed| printed.to_string())
+    }
+
+    /// What is whole of it, where its digits will do to compute with.
+    pub(crate) fn entry(&self) -> Option<Entry> {
+        let shape = self.part.shape.clone()?;
+        let will_do = self.printed.is_none_or(|printed| printed.will_do(&self.values));
+        let tensor = Tensor::held(shape.clone(), narrowed(self.values.to_vec())).ok().filter(|_| will_do)?;
+        let (dtype, rows) = (tensor.dtype(), self.rows.clone());
+        Some(Entry::made(self.tap, self.step, shape, dtype, rows, move || Ok(tensor.clone())))
     }
 
     pub(crate) fn of(item: Item, tap: Tap) -> Partial {
