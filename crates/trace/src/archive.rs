@@ -46,6 +46,11 @@ impl AsRef<[u8]> for SharedMap {
     }
 }
 
+/// What a .npz member may unpack to, whatever it takes packed.
+const UNPACKED_LIMIT: u64 = 256 << 20;
+/// A larger one may hold so many times what it takes packed: numbers do not come near it, zeros reach 1000.
+const UNPACKED_FOLD: u64 = 200;
+
 /// The member of a .npz, and the key of a .safetensors' metadata, that hold what dump.json says.
 const META_MEMBER: &str = "dump.json";
 const META_KEY: &str = "dump";
@@ -143,6 +148,11 @@ impl Archive {
         let mut zip = zip.lock().unwrap_or_else(PoisonError::into_inner);
         let member = zip.by_name(name).map_err(|e| self.member_error(name, zip_reason(e)))?;
         let total = usize::try_from(member.size()).map_err(|_| self.member_error(name, "too large".into()))?;
+        if member.size() > UNPACKED_LIMIT && member.size() / UNPACKED_FOLD > member.compressed_size() {
+            let (packed, size) = (member.compressed_size(), member.size());
+            let reason = format!("{packed} bytes that unpack to {size}: no numbers are packed like that");
+            return Err(self.member_error(name, reason));
+        }
         let mut bytes = Vec::new();
         // One byte more than promised, so that a member that holds more is noticed.
         let take = (limit as u64).min((total as u64).saturating_add(1));

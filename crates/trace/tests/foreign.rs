@@ -218,3 +218,27 @@ fn other_things_are_no_dumps() {
         assert!(error.contains(word) && error.contains(name), "{error}");
     }
 }
+
+#[test]
+fn a_small_archive_of_very_many_zeros_is_not_unpacked() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = 4200;
+    for (name, start) in [("h0.npy", npy_start(rows)), ("dump.json", br#"{"format": 1}"#.to_vec())] {
+        let path = folder.path().join("zeros.npz");
+        let mut out = zip::ZipWriter::new(fs::File::create(&path).unwrap());
+        out.start_file(name, zip::write::SimpleFileOptions::default()).unwrap();
+        out.write_all(&start).unwrap();
+        (0..rows).for_each(|_| out.write_all(&[b'0'; 1 << 16]).unwrap());
+        out.finish().unwrap();
+        LARGEST.set(0);
+        let error = read_all(&path).unwrap_err().to_string();
+        assert!(error.contains("unpack to") && error.contains(name), "{error}");
+        assert!(LARGEST.get() <= 4 * SLACK, "allocated {} bytes", LARGEST.get());
+    }
+}
+
+/// The start of a .npy of so many rows of 64 KiB.
+fn npy_start(rows: usize) -> Vec<u8> {
+    let header = format!("{:<117}\n", format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, 16384), }}"));
+    [b"\x93NUMPY\x01\x00".as_slice(), &118u16.to_le_bytes(), header.as_bytes()].concat()
+}
