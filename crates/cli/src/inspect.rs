@@ -54,7 +54,7 @@ pub(crate) struct InspectArgs {
 /// # Errors
 /// When something cannot be read, or the dump holds no tap.
 pub(crate) fn run(args: InspectArgs) -> Result<u8> {
-    let dump = firstdiff_compare::with_positions(args.told.tell(args.reading.open(&args.candidate)?)?);
+    let dump = firstdiff_compare::with_positions(args.told.tell(args.reading.open(&args.candidate)?)?).printed_as_f16();
     if let (true, Some(part)) = (dump.entries().is_empty(), dump.parts().first()) {
         let how = part.precision().map_or("in part".to_owned(), |p| format!("with {p}"));
         bail!(

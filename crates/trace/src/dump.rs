@@ -292,6 +292,24 @@ impl Dump {
         self
     }
 
+    /// The dump, with whole tensors of what was printed whole and lost far less than f16 would, each said to be of that type: its rounding hides what
+    /// the missing digits do. For those who compute with tensors and cannot use a printed number's own precision.
+    pub fn printed_as_f16(mut self) -> Dump {
+        let found = |part: &Partial| part.as_f16().filter(|_| self.find(part.tap, part.step).is_none());
+        let made: Vec<Entry> = self.parts.iter().filter_map(found).collect();
+        if let Some(first) = made.first() {
+            let word = if made.len() == 1 { "tap is" } else { "taps are" };
+            let note =
+                format!("{} {word} printed with few digits ({} ...): used as if stored in f16", made.len(), first.tap);
+            self.notes.push(note);
+        }
+        self.entries.extend(made);
+        self.entries.sort_by_key(|entry| (entry.step, entry.tap));
+        let parts = std::mem::take(&mut self.parts);
+        self.parts = parts.into_iter().filter(|part| self.find(part.tap, part.step).is_none()).collect();
+        self
+    }
+
     /// The dump, told which tokens it was fed, where it does not say so itself: those of the prefill, or of all steps, and of the steps after it.
     /// What it says itself stays; `Err` has the index from which on that is something else.
     ///

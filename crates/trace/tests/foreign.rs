@@ -239,6 +239,7 @@ fn a_small_archive_of_very_many_zeros_is_not_unpacked() {
 
 /// The start of a .npy of so many rows of 64 KiB.
 fn npy_start(rows: usize) -> Vec<u8> {
-    let header = format!("{:<117}\n", format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, 16384), }}"));
+    let header =
+        format!("{:<117}\n", format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, 16384), }}"));
     [b"\x93NUMPY\x01\x00".as_slice(), &118u16.to_le_bytes(), header.as_bytes()].concat()
 }

@@ -18,7 +18,7 @@ use crate::dump::{DumpError, Entry, io_error, not_a_dump};
 use crate::element::DType;
 use crate::meta::{QkRows, Rows};
 use crate::tap::Tap;
-use crate::tensor::{Tensor, Values};
+use crate::tensor::{Tensor, Values, element_count};
 
 pub(crate) use printed::Printed;
 pub(crate) use raw::open as open_raw;
@@ -208,6 +208,21 @@ impl Partial {
         let tensor = Tensor::held(shape.clone(), narrowed(self.values.to_vec())).ok().filter(|_| will_do)?;
         let (dtype, rows) = (tensor.dtype(), self.rows.clone());
         Some(Entry::made(self.tap, self.step, shape, dtype, rows, move || Ok(tensor.clone())))
+    }
+
+    /// All of it, where no element is missing and its digits lost far less than storing it in f16 would: an entry that is said to be of f16.
+    pub(crate) fn as_f16(&self) -> Option<Entry> {
+        let shape = self.part.shape.clone().filter(|_| self.holds_all())?;
+        let tensor = Tensor::held(shape.clone(), narrowed(self.values.to_vec())).ok()?;
+        let own = tensor.dtype();
+        let made = Entry::made(self.tap, self.step, shape, own, self.rows.clone(), move || Ok(tensor.clone()));
+        self.printed?.beats_f16(&self.values).then_some(Entry { dtype: DType::F16, ..made })
+    }
+
+    /// Whether its elements are all that its shape has, in their order.
+    fn holds_all(&self) -> bool {
+        let all = self.part.shape.as_deref().and_then(element_count);
+        all == Some(self.values.len()) && self.part.elements.iter().copied().eq(0..self.values.len())
     }
 
     pub(crate) fn of(item: Item, tap: Tap) -> Partial {

@@ -17,6 +17,10 @@ const ENOUGH_DECIMALS: u32 = 9;
 /// Rounding of this NMSE is lost in that of f32's operations, and below that of f32 itself.
 const LOST_IN_F32: f64 = 2e-14;
 const LOST: f64 = 1e-16;
+/// A hundredth of what rounding to f16 costs: digits behind the point are lost otherwise than bits, the small numbers most.
+const FAR_BELOW_F16: f64 = 1e-9;
+/// What an f16 may be off, relative to its value.
+const F16_STEP: f64 = 1.0 / 2048.0;
 
 impl Printed {
     /// How `values` were printed, where that lost anything that f32 holds.
@@ -30,6 +34,15 @@ impl Printed {
     /// Whether `values`, so printed, may be computed with: what they lost is less than operations in f32 lose.
     pub(crate) fn will_do(self, values: &[f64]) -> bool {
         self.noise(values) <= LOST_IN_F32
+    }
+
+    /// Whether `values`, so printed, lost far less than f16 would: all of them together, and most by themselves.
+    pub(crate) fn beats_f16(self, values: &[f64]) -> bool {
+        let told = || values.iter().filter(|x| x.is_finite() && **x != 0.0);
+        let fine = told().filter(|x| self.half_unit(**x) <= F16_STEP * x.abs()).count();
+        // Masks make zeros of half of all probabilities, windows of more; what is nearly all zeros are numbers without a digit left.
+        let zeros = values.iter().filter(|x| **x == 0.0).count();
+        self.noise(values) <= FAR_BELOW_F16 && 4 * fine >= 3 * told().count() && 4 * zeros <= 3 * values.len()
     }
 
     /// Half a unit of the last digit of `value`.
@@ -97,5 +110,7 @@ mod tests {
         assert_eq!(Printed::of(&four_and_inf()).map(|printed| printed.half_unit(f64::INFINITY)), Some(0.0));
         let four = [0.4490, -0.6075];
         assert!(Printed::of(&four).is_some_and(|printed| !printed.will_do(&four)));
+        let beats = |values: &[f64]| Printed::of(values).is_some_and(|printed| printed.beats_f16(values));
+        assert!(beats(&[0.449021, -0.607523]) && !beats(&four));
     }
 }
