@@ -37,9 +37,13 @@ pub(crate) fn beyond_the_prefill(candidate: &Dump, reference: &Dump, ours: &Chun
     for theirs in candidate.entries().iter().filter(|entry| are_all(&entry.rows)) {
         let ours = reference.find(theirs.tap, 0).filter(|entry| are_all(&entry.rows));
         let held = theirs.shape.iter().product::<usize>();
-        if let Some(row) = ours.and_then(|ours| row_of(ours, prefill)).filter(|&row| held.is_multiple_of(row)) {
-            *counts.entry(held / row).or_default() += 1;
-        }
+        let Some(row) = ours.and_then(|ours| row_of(ours, prefill)).filter(|&row| held.is_multiple_of(row)) else {
+            continue;
+        };
+        // A tensor of all its axes says it itself: what it holds more may be lanes of its heads.
+        let own = squeezed(theirs.tap.site, &theirs.shape);
+        let says = own.len() == theirs.tap.site.axes().len() && own[theirs.tap.site.position_axis()] == prefill;
+        *counts.entry(if says { prefill } else { held / row }).or_default() += 1;
     }
     let (held, _) = counts.into_iter().max_by_key(|&(_, taps)| taps)?;
     (held > prefill).then_some(held)

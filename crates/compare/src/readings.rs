@@ -175,6 +175,7 @@ impl fmt::Display for Stored {
             parts.push(match name {
                 'K' => format!("each of {wanted} key/value heads stands there {} times", held / wanted),
                 'S' => format!("{held} keys, of which {} are padding{side}", held - wanted),
+                'd' => format!("{held} lanes a head, of which {} are padding, not compared", held - wanted),
                 'V' => format!("{held} token ids for {wanted}, the rest not compared"),
                 _ => format!("{held} token positions, of which {} are padding{side}, not compared", held - wanted),
             });
@@ -284,15 +285,17 @@ fn extents(fine: &[(char, usize)], order: &[usize], shape: &[usize], count: usiz
         (square[t], square[s]) = (both, both);
         options.push((square, false));
     }
-    let fits = |axis: &Axis| {
+    let fits = |axis: &Axis, shown: bool| {
         axis.held == axis.wanted
             || (axis.held > axis.wanted && matches!(axis.name, 'T' | 'S' | 'V'))
+            // Lanes behind a head's own might as well be a copy of the head that is wrong, unless the shape tells.
+            || (axis.held > axis.wanted && axis.name == 'd' && shown)
             || (axis.held > axis.wanted && axis.name == 'K' && axis.held.is_multiple_of(axis.wanted))
     };
     let product = |axes: &[Axis]| axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.held));
     let same_length = |(extents, _): &(Vec<usize>, bool)| extents.len() == own.len();
     let laid = options.into_iter().filter(same_length).map(|(extents, shown)| (held(&extents), shown));
-    laid.filter(|(axes, _)| axes.iter().all(fits) && product(axes) == Some(count)).collect()
+    laid.filter(|(axes, shown)| axes.iter().all(|a| fits(a, *shown)) && product(axes) == Some(count)).collect()
 }
 
 /// A shape without axes of length 1, as long as it has more than `axes`.

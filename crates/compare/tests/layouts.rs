@@ -153,3 +153,26 @@ fn an_embedding_that_its_shape_shows_transposed_is_not_blamed_for_the_norm() {
     }
     blamed(&judged_as(Profile::F32, &reference, &candidate), "layers.0.attn_norm");
 }
+
+#[test]
+fn lanes_that_a_shape_shows_behind_a_heads_own_are_padding_and_what_stands_before_them_is_judged() {
+    let reference = rotated();
+    let padded = |theta: f64| {
+        let mut candidate = noisy(&reference, 1e-14);
+        for layer in 0..LAYERS {
+            for (from, to, heads) in [("q", "q_rope", HEADS), ("k", "k_rope", 2)] {
+                let (from, to) = (format!("layers.{layer}.{from}"), format!("layers.{layer}.{to}"));
+                let values = get(&candidate, &from);
+                for (at, values) in [(from, values.clone()), (to, turned(&values, heads, theta))] {
+                    let lanes = values.chunks(WIDTH).flat_map(|head| [head, &[0.0; WIDTH]].concat()).collect();
+                    set(&mut candidate, &at, &[T, heads, 2 * WIDTH], lanes);
+                }
+            }
+        }
+        judged_as(Profile::F32, &reference, &candidate)
+    };
+    let right = padded(1e4);
+    assert!(right.first.is_none(), "{:?}", right.warnings);
+    assert!(right.tap(tap("layers.0.k"), 0).unwrap().status.agrees());
+    blamed(&padded(3e4), "layers.0.q_rope");
+}
