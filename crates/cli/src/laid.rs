@@ -6,7 +6,8 @@ use firstdiff_compare::{Laid, Place, Report, Status, TapReport};
 use firstdiff_trace::Tap;
 use serde_json::{Value, json};
 
-use crate::screen::{BAD, BOLD, DIM, Detail, Screen, WARN, fold_line, kind, paint, step_lines};
+use crate::screen::{BAD, BOLD, DIM, Detail, Screen, WARN, paint};
+use crate::table::{fold_line, kind, step_lines};
 use crate::words::taps_in_words;
 
 /// What was laid against what.

@@ -30,6 +30,7 @@ mod reading;
 mod replay;
 pub mod screen;
 mod session;
+mod table;
 mod weights;
 mod words;
 

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use crate::cause;
 use crate::given::{CandidateArgs, Given};
-use crate::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, described, paint, taps, unchecked};
+use crate::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, described, paint, unchecked};
+use crate::table::taps;
 use crate::words::{safe, shorten, taps_in_words};
 
 pub(crate) const HELP: &str = "Examples:
