@@ -77,6 +77,29 @@ pub struct Finding {
     pub untried: usize,
     /// What else is to be known.
     pub note: Option<String>,
+    /// Of taps that are only recorded wrongly, what comes out of the value that is due there.
+    pub misrecorded: Vec<Place>,
+}
+
+impl Finding {
+    /// Nothing found yet.
+    pub(crate) fn without_cause(matched: Match) -> Finding {
+        Finding {
+            taps: Vec::new(),
+            shown_at: Vec::new(),
+            op: String::new(),
+            cause: None,
+            matched,
+            residual_nmse: 0.0,
+            base_nmse: 0.0,
+            alternatives: Vec::new(),
+            through: Vec::new(),
+            tried: BTreeMap::new(),
+            untried: 0,
+            note: None,
+            misrecorded: Vec::new(),
+        }
+    }
 }
 
 /// An explained replay.
@@ -121,7 +144,7 @@ pub fn explain(
         }
     }
     walk.settle_steps(&run, &shared, model)?;
-    let mut findings = crate::findings::of(model, walk.places);
+    let mut findings = crate::findings::of(model, walk.places, crate::misrecorded::findings(model, &replay));
     crate::findings::once_alone(&mut findings, |place| run.recorded.holds(place));
     let mut invisible =
         if effort.quick { Vec::new() } else { crate::invisible::in_what_is_right(&run, &shared, &replay, effort)? };
@@ -166,6 +189,9 @@ impl Walk<'_> {
         step: &'a Step,
         replayed: &mut Replayed,
     ) -> Result<(), ReplayError> {
+        if !replayed.misrecorded.is_empty() {
+            return Ok(());
+        }
         let place = replayed.report.place;
         let partial = run.recorded.holds(place) && replayed.report.status == Status::Unchecked;
         let long = partial || !replayed.through.is_empty() || elements(run.recorded.model, step) > HUGE;
@@ -445,7 +471,11 @@ fn row_inputs(
     }
     let mut inputs = Vec::new();
     for &tap in &step.reads {
-        match run.recorded.read_rows(Place { step: number, tap }, list) {
+        let place = Place { step: number, tap };
+        if run.recorded.left_out.contains(&place) {
+            return Ok(None);
+        }
+        match run.recorded.read_rows(place, list) {
             Ok(rows) => inputs.push(rows),
             Err(Unusable::Dump(e)) => return Err(e.into()),
             Err(_) => return Ok(None),
