@@ -293,7 +293,10 @@ impl Session {
             return format!("{}, and replay again", cause::mend(&self.given.model, cause.id, finding));
         }
         if !one.misrecorded.is_empty() {
-            return format!("look at what is recorded as {}, and when; record it where it is made, and replay again", where_of(group));
+            return format!(
+                "look at what is recorded as {}, and when; record it where it is made, and replay again",
+                where_of(group)
+            );
         }
         match one.through.as_slice() {
             [] => format!(

@@ -144,7 +144,7 @@ pub fn explain(
         }
     }
     walk.settle_steps(&run, &shared, model)?;
-    let mut findings = crate::findings::of(model, walk.places, crate::misrecorded::findings(model, &replay));
+    let mut findings = crate::findings::of(&run, walk.places, crate::misrecorded::findings(model, &replay));
     crate::findings::once_alone(&mut findings, |place| run.recorded.holds(place));
     let mut invisible =
         if effort.quick { Vec::new() } else { crate::invisible::in_what_is_right(&run, &shared, &replay, effort)? };
@@ -161,7 +161,7 @@ pub(crate) fn elements(model: &Model, step: &Step) -> usize {
 }
 
 /// Matrices above this are left alone in a quick search.
-const HUGE: usize = 1 << 24;
+pub(crate) const HUGE: usize = 1 << 24;
 
 /// One recorded tap that is wrong, and what was found.
 pub(crate) struct Explained {
@@ -400,11 +400,11 @@ impl Walk<'_> {
         search.run(target, all, &tell)
     }
 
-    /// A mistake that was proved elsewhere, made here too, where that leaves nothing that replay would call wrong.
+    /// The mistakes that were proved elsewhere, made here too, where that leaves nothing that replay would call wrong.
     fn once_more(&self, search: &Search<'_, '_>, target: &Target<'_>, again: &[Candidate]) -> Option<Found> {
         const MOST: usize = 16;
         let known = again.iter().filter(|c| self.accepted.iter().any(|old| old.key() == c.key)).take(MOST);
-        for candidate in known {
+        let made_here = |candidate: &Candidate| {
             let made = |old: &Edit| candidate.edits.iter().any(|e| e.is_made_as(old));
             let elsewhere = |old: &Edit| !candidate.edits.iter().any(|e| e.tap == old.tap);
             let known = |e: &Edit| self.accepted.iter().any(|old| old.is_made_as(e));
@@ -413,16 +413,16 @@ impl Walk<'_> {
             let instead: Vec<&Edit> = self.accepted.iter().filter(|old| made(old) || elsewhere(old)).collect();
             for before in [instead, self.accepted.iter().collect()] {
                 let more: Vec<Edit> = before.into_iter().chain(new.iter().copied()).cloned().collect();
-                if let Some(reproduction) = (Search { accepted: &more, ..*search }).already(target) {
-                    return Some(Found {
-                        base: search.bare(target),
-                        reproduced: vec![reproduction],
-                        ..Found::default()
-                    });
+                let made = (Search { accepted: &more, ..*search }).already(target);
+                if made.is_some() {
+                    return made;
                 }
             }
-        }
-        None
+            None
+        };
+        // Of two that are the same here, one may be what shows in other places too.
+        let reproduced: Vec<Reproduction> = known.filter_map(made_here).collect();
+        (!reproduced.is_empty()).then(|| Found { base: search.bare(target), reproduced, ..Found::default() })
     }
 }
 

@@ -9,10 +9,13 @@ use firstdiff_trace::Tap;
 use crate::candidates::Candidate;
 use crate::explain::{Cause, Explained, Finding, Match};
 use crate::mistakes::Edit;
+use crate::replay::Run;
 use crate::search::Reproduction;
+use crate::settle::OF_ORDER;
 
 /// The findings of all places, each cause once, and `others` among them.
-pub(crate) fn of(model: &Model, places: Vec<Explained>, others: Vec<Finding>) -> Vec<Finding> {
+pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) -> Vec<Finding> {
+    let model = run.recorded.model;
     let mut chosen = choose(&places);
     in_some_steps(&places, &mut chosen);
     let mut out: Vec<Finding> = Vec::new();
@@ -78,6 +81,9 @@ pub(crate) fn of(model: &Model, places: Vec<Explained>, others: Vec<Finding>) ->
         together.push(set);
     }
     one_value(&mut out);
+    if run.order_is_open {
+        of_no_known_order(&mut out);
+    }
     withdrawn(&mut out, &together);
     out.extend(others);
     let order = |tap: Tap| model.plan.steps.iter().position(|s| s.tap == tap).unwrap_or(usize::MAX);
@@ -122,6 +128,15 @@ pub(crate) fn once_alone(findings: &mut [Finding], was_recorded: impl Fn(Place) 
             let why = "it was seen in one decode step alone, where every mistake that leaves the newest token out looks the same; record the steps beside it";
             take_back(finding, why.to_owned());
         }
+    }
+}
+
+/// What another order of rows looks like is no cause where nobody knows the order.
+fn of_no_known_order(findings: &mut [Finding]) {
+    let is = |f: &Finding| f.cause.as_ref().is_some_and(|cause| OF_ORDER.contains(&cause.id));
+    for finding in findings.iter_mut().filter(|f| is(f)) {
+        let why = "the order of the rows of Q and K is not declared: recorded in the other one, nothing is wrong with it; say 'qk_rows' in dump.json";
+        take_back(finding, why.to_owned());
     }
 }
 

@@ -145,6 +145,8 @@ pub(crate) struct Run<'a> {
     pub(crate) profile: Profile,
     /// Whether the tokens are known.
     pub(crate) known: bool,
+    /// Whether the order of the rows of Q and K is neither declared nor shown by anything.
+    pub(crate) order_is_open: bool,
     /// What was computed for want of a recorded tap: in the profile's arithmetic, and in f64.
     pub(crate) memo: HashMap<Place, ArrayD<f32>>,
     pub(crate) wide: HashMap<Place, ArrayD<f64>>,
@@ -179,6 +181,7 @@ impl<'a> Run<'a> {
             recorded,
             profile: options.profile,
             known: options.tokens_are_known,
+            order_is_open: false,
             memo,
             wide,
             of_inputs: HashMap::new(),

@@ -1,46 +1,14 @@
 //! Is no operation blamed for a tap that was only recorded wrongly, and every one that is wrong?
 
+#[path = "common/again.rs"]
+mod again;
 mod common;
 
 use firstdiff_compare::Status;
-use firstdiff_explain::explain::{Effort, Explanation, Match, Options, explain};
-use firstdiff_model::load;
-use firstdiff_trace::{Dump, Meta, Recorder, Site, Tap};
+use firstdiff_explain::explain::{Explanation, Match};
+use firstdiff_trace::{Site, Tap};
 
-use common::{fixtures, precision};
-
-/// What is recorded in place of a tap's values in a step; nothing where it is left out.
-type Change<'c> = &'c dyn Fn(&Dump, Tap, u32, Vec<f32>) -> Option<Vec<f32>>;
-
-/// A dump recorded again with changes, explained.
-fn changed(model: &str, dump: &str, change: Change<'_>) -> Explanation {
-    let dump = Dump::open(fixtures().join(dump)).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("d");
-    let recorder = Recorder::create(&path).unwrap();
-    recorder.describe(|meta| *meta = Meta { taps: None, ..dump.meta().clone() });
-    let decoded = dump.meta().decode_tokens.clone().unwrap_or_default();
-    for step in 0..=dump.entries().iter().map(|e| e.step).max().unwrap() {
-        for entry in dump.entries().iter().filter(|e| e.step == step) {
-            if let Some(values) = change(&dump, entry.tap, step, values(&dump, entry.tap, step)) {
-                recorder.record(entry.tap, &entry.shape, &values).unwrap();
-            }
-        }
-        if let Some(token) = decoded.get(step as usize) {
-            recorder.next_step(*token);
-        }
-    }
-    recorder.finish().unwrap();
-    let dump = Dump::open(&path).unwrap();
-    let options = Options::declared(&dump, precision(&dump)).unwrap();
-    explain(&load(fixtures().join("models").join(model)).unwrap(), &dump, &options, &Effort::default(), &|_, _, _| {})
-        .unwrap()
-}
-
-fn values(dump: &Dump, tap: Tap, step: u32) -> Vec<f32> {
-    let values = dump.read(dump.find(tap, step).unwrap()).unwrap().values().to_f64();
-    values.into_iter().map(|x| x as f32).collect()
-}
+use again::{changed, values};
 
 /// The taps that are wrong, each once.
 fn wrong(explanation: &Explanation) -> Vec<String> {
