@@ -203,6 +203,7 @@ pub(crate) fn json(model: &Model, finding: &Finding) -> Value {
         "also": finding.alternatives.iter().map(|other| json!({"cause": other.id, "params": params(other)})).collect::<Vec<_>>(),
         "what": proved.map(|cause| what(cause.id)),
         "mend": proved.map(|cause| mend(model, cause.id, finding)),
+        "misrecorded": finding.misrecorded.iter().map(ToString::to_string).collect::<Vec<_>>(),
     })
 }
 

@@ -131,12 +131,18 @@ impl Explained {
             Verdict::Incomparable(reason) => screen.line(&format!("{} {reason}", paint(WARN, "incomparable:"))),
             Verdict::Diverged => {
                 let proved = self.session.findings.iter().filter(|f| f.matched == Match::Reproduced).count();
-                let open = self.session.findings.len() - proved;
+                let misrecorded = self.session.findings.iter().filter(|f| !f.misrecorded.is_empty()).count();
+                let open = self.session.findings.len() - proved - misrecorded;
                 let causes = |n: usize| format!("{n} cause{}", if n == 1 { "" } else { "s" });
                 let rest = match open {
                     0 => String::new(),
                     1 => ", and a fault without a known one".into(),
                     n => format!(", and {n} faults without a known one"),
+                };
+                let rest = match misrecorded {
+                    0 => rest,
+                    1 => rest + ", and a tap that is recorded wrongly",
+                    n => format!("{rest}, and {n} taps that are recorded wrongly"),
                 };
                 screen.line(&format!(
                     "{} {} proved{rest}; {} right",
@@ -170,6 +176,10 @@ impl Explained {
                 if verbose && !finding.tried.is_empty() {
                     screen.line(&format!("    tried, and what each leaves: {}", tried(finding, true).join(", ")));
                 }
+            }
+            _ if !finding.misrecorded.is_empty() => {
+                let nmse = number(finding.base_nmse);
+                screen.line(&format!("  {}: recorded wrongly (NMSE {nmse})", paint(BOLD, &place)));
             }
             _ => self.open_finding(screen, finding, &place, verbose),
         }

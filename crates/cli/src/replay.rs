@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use firstdiff_compare::{Report, Status, Verdict, number};
+use firstdiff_compare::{Place, Report, Status, Verdict, number};
 use firstdiff_explain::explain::{Explanation, Finding};
+use firstdiff_explain::misrecorded as misrecorded_in_words;
 use firstdiff_explain::replay::{Replay, Replayed, UNCLEAR};
 use firstdiff_trace::Site;
 use serde_json::{Value, json};
@@ -243,6 +244,11 @@ impl Session {
             screen.line(&format!("    {} {}", paint(BOLD, "why:"), cause::said(cause)));
             screen.line(&format!("    {}", cause::proof(finding)));
         }
+        let misrecorded = misrecorded_by(group);
+        if !misrecorded.is_empty() {
+            screen.line(&format!("    {} {}", paint(WARN, "note:"), misrecorded_in_words(&misrecorded)));
+            return;
+        }
         if !one.through.is_empty() {
             let names = one.through.iter().map(ToString::to_string).collect::<Vec<_>>();
             let text = format!("not recorded between: {}; the fault may be in any of them", shorten(&names, 5));
@@ -269,6 +275,7 @@ impl Session {
         let unknown =
             || json!({"cause": null, "params": {}, "match": "unknown", "residual_nmse": nmse, "alternatives": []});
         let mut value = why.map_or_else(unknown, |(finding, _)| cause::json(&self.given.model, finding));
+        value["misrecorded"] = misrecorded_by(group).iter().map(ToString::to_string).collect();
         value["tap"] = one.report.place.tap.to_string().into();
         value["op"] = one.report.op.clone().into();
         value["layers"] = json!(layers);
@@ -285,6 +292,12 @@ impl Session {
         let one = group[0];
         if let Some((finding, cause)) = cause::of(&self.findings, one.report.place) {
             return format!("{}, and replay again", cause::mend(&self.given.model, cause.id, finding));
+        }
+        if !one.misrecorded.is_empty() {
+            return format!(
+                "look at what is recorded as {}, and when; record it where it is made, and replay again",
+                where_of(group)
+            );
         }
         match one.through.as_slice() {
             [] => format!(
@@ -331,6 +344,11 @@ impl Session {
             "warnings": self.replay.warnings,
         })
     }
+}
+
+/// What speaks for it that all taps of a group are only recorded wrongly.
+fn misrecorded_by(group: &[&Replayed]) -> Vec<Place> {
+    group.iter().flat_map(|t| t.misrecorded.iter().copied()).collect()
 }
 
 /// A fit that leaves less than this share of the error explains it.

@@ -6,7 +6,7 @@ use firstdiff_model::{Chunk, Op, Profile};
 use firstdiff_trace::{Site, Tap};
 
 use crate::imitate::Imitation;
-use crate::mistakes::{Edit, Seen, fitted, listed};
+use crate::mistakes::{Edit, Onset, Seen, fitted, listed};
 use crate::proof::Target;
 use crate::search::Search;
 
@@ -24,6 +24,11 @@ impl Candidate {
     pub(crate) fn tuned(&self, value: f64) -> Candidate {
         let edits: Vec<Edit> = self.edits.iter().map(|e| e.tuned(value)).collect();
         Candidate { key: edits[0].key(), edits, one_of_several: self.one_of_several }
+    }
+
+    /// The same mistake, made from a later decode step on.
+    pub(crate) fn beginning(&self, onset: Onset) -> Candidate {
+        Candidate { edits: self.edits.iter().map(|e| e.beginning(onset)).collect(), ..self.clone() }
     }
 
     pub(crate) fn id(&self) -> &'static str {
@@ -226,7 +231,10 @@ fn grouped(mut all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate> {
             let mut there: Vec<Site> = scope.iter().copied().filter(|site| own.contains(site)).collect();
             there.sort_unstable();
             let complete = edits.iter().find(|e| there.contains(&e.tap.site)).is_none_or(|e| {
-                e.with.is_empty() || e.with.iter().all(|site| !sites.contains(site) || there.contains(site))
+                // A cache of keys or of values may be wrong by itself.
+                e.with.is_empty()
+                    || e.id.starts_with("kv-cache")
+                    || e.with.iter().all(|site| !sites.contains(site) || there.contains(site))
             });
             // What is one piece of code, or one reader of files, for all matrices.
             let everywhere =

@@ -11,7 +11,7 @@ use ndarray::ArrayD;
 
 use crate::candidates::Candidate;
 use crate::imitate::Shared;
-use crate::mistakes::{Edit, Params};
+use crate::mistakes::{Edit, Onset, Params};
 use crate::proof::Target;
 use crate::recorded::Unusable;
 pub use crate::replay::Options;
@@ -77,6 +77,29 @@ pub struct Finding {
     pub untried: usize,
     /// What else is to be known.
     pub note: Option<String>,
+    /// Of taps that are only recorded wrongly, what comes out of the value that is due there.
+    pub misrecorded: Vec<Place>,
+}
+
+impl Finding {
+    /// Nothing found yet.
+    pub(crate) fn without_cause(matched: Match) -> Finding {
+        Finding {
+            taps: Vec::new(),
+            shown_at: Vec::new(),
+            op: String::new(),
+            cause: None,
+            matched,
+            residual_nmse: 0.0,
+            base_nmse: 0.0,
+            alternatives: Vec::new(),
+            through: Vec::new(),
+            tried: BTreeMap::new(),
+            untried: 0,
+            note: None,
+            misrecorded: Vec::new(),
+        }
+    }
 }
 
 /// An explained replay.
@@ -121,7 +144,7 @@ pub fn explain(
         }
     }
     walk.settle_steps(&run, &shared, model)?;
-    let mut findings = crate::findings::of(model, walk.places);
+    let mut findings = crate::findings::of(&run, walk.places, crate::misrecorded::findings(model, &replay));
     crate::findings::once_alone(&mut findings, |place| run.recorded.holds(place));
     let mut invisible =
         if effort.quick { Vec::new() } else { crate::invisible::in_what_is_right(&run, &shared, &replay, effort)? };
@@ -138,7 +161,7 @@ pub(crate) fn elements(model: &Model, step: &Step) -> usize {
 }
 
 /// Matrices above this are left alone in a quick search.
-const HUGE: usize = 1 << 24;
+pub(crate) const HUGE: usize = 1 << 24;
 
 /// One recorded tap that is wrong, and what was found.
 pub(crate) struct Explained {
@@ -166,6 +189,9 @@ impl Walk<'_> {
         step: &'a Step,
         replayed: &mut Replayed,
     ) -> Result<(), ReplayError> {
+        if !replayed.misrecorded.is_empty() {
+            return Ok(());
+        }
         let place = replayed.report.place;
         let partial = run.recorded.holds(place) && replayed.report.status == Status::Unchecked;
         let long = partial || !replayed.through.is_empty() || elements(run.recorded.model, step) > HUGE;
@@ -215,6 +241,11 @@ impl Walk<'_> {
         let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
         if let Some(earlier) = earlier {
             found.reproduced = self.standing(&search, &earlier, &target, found.reproduced)?;
+            if found.reproduced.is_empty()
+                && let Some(later) = self.from_later_on(&search, &target)
+            {
+                found.reproduced = self.standing(&search, &earlier, &target, later)?;
+            }
         }
         match found.reproduced.first() {
             Some(best) => {
@@ -314,6 +345,20 @@ impl Walk<'_> {
         Ok(if stand.is_empty() { fall } else { stand })
     }
 
+    /// The mistakes that, made from the first decode step on that is wrong, reproduce it: where those before it are right.
+    fn from_later_on<'a>(&self, search: &Search<'_, 'a>, target: &Target<'a>) -> Option<Vec<Reproduction>> {
+        let place = target.place;
+        let last = (1..place.step).rev().find(|&step| self.right.contains(&Place { step, ..place }))?;
+        let onset = Onset { step: last + 1, position: search.recorded().start(last + 1) };
+        let begins = |c: &Candidate| BEGIN_LATER.iter().any(|id| c.id().starts_with(id));
+        let candidates = search.candidates(target).into_iter().filter(begins).map(|c| c.beginning(onset)).collect();
+        let effort = Effort { faults: 1, ..search.effort.clone() };
+        let mut reproduced = Search { effort: &effort, ..*search }.run(target, candidates, &|_, _, _| {}).reproduced;
+        // What changes with the tokens is where they stand.
+        reproduced.sort_by_key(|r| r.mistakes.iter().any(|m| m.id() != "rope-position"));
+        Some(reproduced)
+    }
+
     /// Judges what replay cannot: some positions of a tap, where attention needs all. From the nearest whole taps it can be.
     fn is_wrong(&self, run: &mut Run<'_>, shared: &Shared, target: &Target<'_>, replayed: &mut Replayed) -> bool {
         let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
@@ -374,11 +419,11 @@ impl Walk<'_> {
         search.run(target, all, &tell)
     }
 
-    /// A mistake that was proved elsewhere, made here too, where that leaves nothing that replay would call wrong.
+    /// The mistakes that were proved elsewhere, made here too, where that leaves nothing that replay would call wrong.
     fn once_more(&self, search: &Search<'_, '_>, target: &Target<'_>, again: &[Candidate]) -> Option<Found> {
         const MOST: usize = 16;
         let known = again.iter().filter(|c| self.accepted.iter().any(|old| old.key() == c.key)).take(MOST);
-        for candidate in known {
+        let made_here = |candidate: &Candidate| {
             let made = |old: &Edit| candidate.edits.iter().any(|e| e.is_made_as(old));
             let elsewhere = |old: &Edit| !candidate.edits.iter().any(|e| e.tap == old.tap);
             let known = |e: &Edit| self.accepted.iter().any(|old| old.is_made_as(e));
@@ -387,18 +432,21 @@ impl Walk<'_> {
             let instead: Vec<&Edit> = self.accepted.iter().filter(|old| made(old) || elsewhere(old)).collect();
             for before in [instead, self.accepted.iter().collect()] {
                 let more: Vec<Edit> = before.into_iter().chain(new.iter().copied()).cloned().collect();
-                if let Some(reproduction) = (Search { accepted: &more, ..*search }).already(target) {
-                    return Some(Found {
-                        base: search.bare(target),
-                        reproduced: vec![reproduction],
-                        ..Found::default()
-                    });
+                let made = (Search { accepted: &more, ..*search }).already(target);
+                if made.is_some() {
+                    return made;
                 }
             }
-        }
-        None
+            None
+        };
+        // Of two that are the same here, one may be what shows in other places too.
+        let reproduced: Vec<Reproduction> = known.filter_map(made_here).collect();
+        (!reproduced.is_empty()).then(|| Found { base: search.bare(target), reproduced, ..Found::default() })
     }
 }
+
+/// Mistakes that an engine may begin to make at a later token: what depends on how many there are.
+const BEGIN_LATER: [&str; 4] = ["rope-", "kv-cache-", "mask-", "window-size"];
 
 /// The candidates of the same kind as a mistake that was found, with its number.
 fn as_fitted<'c>(found: &Edit, all: &'c [Candidate]) -> impl Iterator<Item = Candidate> + use<'c> {
@@ -445,7 +493,11 @@ fn row_inputs(
     }
     let mut inputs = Vec::new();
     for &tap in &step.reads {
-        match run.recorded.read_rows(Place { step: number, tap }, list) {
+        let place = Place { step: number, tap };
+        if run.recorded.left_out.contains(&place) {
+            return Ok(None);
+        }
+        match run.recorded.read_rows(place, list) {
             Ok(rows) => inputs.push(rows),
             Err(Unusable::Dump(e)) => return Err(e.into()),
             Err(_) => return Ok(None),

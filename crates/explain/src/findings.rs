@@ -1,6 +1,6 @@
 //! What is said of what was found? Each cause once, with all its places; and what holds in one place only is taken back.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use firstdiff_compare::Place;
 use firstdiff_model::Model;
@@ -9,10 +9,13 @@ use firstdiff_trace::Tap;
 use crate::candidates::Candidate;
 use crate::explain::{Cause, Explained, Finding, Match};
 use crate::mistakes::Edit;
+use crate::replay::Run;
 use crate::search::Reproduction;
+use crate::settle::OF_ORDER;
 
-/// The findings of all places: each cause once.
-pub(crate) fn of(model: &Model, places: Vec<Explained>) -> Vec<Finding> {
+/// The findings of all places, each cause once, and `others` among them.
+pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) -> Vec<Finding> {
+    let model = run.recorded.model;
     let mut chosen = choose(&places);
     in_some_steps(&places, &mut chosen);
     let mut out: Vec<Finding> = Vec::new();
@@ -37,20 +40,7 @@ pub(crate) fn of(model: &Model, places: Vec<Explained>) -> Vec<Finding> {
                 if let Some(near) = near {
                     return near;
                 }
-                out.push(Finding {
-                    taps: Vec::new(),
-                    shown_at: Vec::new(),
-                    op: String::new(),
-                    cause: Some(cause(mistake)),
-                    matched: Match::Reproduced,
-                    residual_nmse: 0.0,
-                    base_nmse: 0.0,
-                    alternatives: Vec::new(),
-                    through: Vec::new(),
-                    tried: BTreeMap::new(),
-                    untried: 0,
-                    note: None,
-                });
+                out.push(Finding { cause: Some(cause(mistake)), ..Finding::without_cause(Match::Reproduced) });
                 out.len() - 1
             });
             set.insert(at);
@@ -91,7 +81,11 @@ pub(crate) fn of(model: &Model, places: Vec<Explained>) -> Vec<Finding> {
         together.push(set);
     }
     one_value(&mut out);
+    if run.order_is_open {
+        of_no_known_order(&mut out);
+    }
     withdrawn(&mut out, &together);
+    out.extend(others);
     let order = |tap: Tap| model.plan.steps.iter().position(|s| s.tap == tap).unwrap_or(usize::MAX);
     for finding in &mut out {
         finding.taps.sort_by_key(|&tap| order(tap));
@@ -134,6 +128,15 @@ pub(crate) fn once_alone(findings: &mut [Finding], was_recorded: impl Fn(Place) 
             let why = "it was seen in one decode step alone, where every mistake that leaves the newest token out looks the same; record the steps beside it";
             take_back(finding, why.to_owned());
         }
+    }
+}
+
+/// What another order of rows looks like is no cause where nobody knows the order.
+fn of_no_known_order(findings: &mut [Finding]) {
+    let is = |f: &Finding| f.cause.as_ref().is_some_and(|cause| OF_ORDER.contains(&cause.id));
+    for finding in findings.iter_mut().filter(|f| is(f)) {
+        let why = "the order of the rows of Q and K is not declared: recorded in the other one, nothing is wrong with it; say 'qk_rows' in dump.json";
+        take_back(finding, why.to_owned());
     }
 }
 
@@ -245,18 +248,14 @@ fn unexplained(model: &Model, explained: &Explained, out: &mut Vec<Finding>, gro
     let at = *groups.entry(key).or_insert_with(|| {
         let nearest = explained.found.closest.as_ref();
         out.push(Finding {
-            taps: Vec::new(),
-            shown_at: Vec::new(),
             op: model.plan.step(place.tap).map(|s| s.op.name().to_owned()).unwrap_or_default(),
-            cause: None,
-            matched,
             residual_nmse: nearest.map_or(explained.found.base, |n| n.residual),
             base_nmse: explained.found.base,
             alternatives: nearest.map(|n| n.mistakes.iter().map(cause).collect()).unwrap_or_default(),
             through: explained.steps.iter().copied().filter(|&tap| tap != place.tap).collect(),
             tried: explained.found.tried.clone(),
             untried: explained.found.untried,
-            note: None,
+            ..Finding::without_cause(matched)
         });
         out.len() - 1
     });

@@ -133,7 +133,7 @@ impl<'r, 'a> Imitation<'r, 'a> {
         let recorded = self.recorded;
         let step = recorded.model.plan.step(place.tap)?;
         let inputs = self.inputs(step, place.step)?;
-        self.carried_out(step, &inputs, place.step, self.chain(place), 1)
+        self.carried_out(step, &inputs, place.step, &self.chain(place), 1)
     }
 
     /// What a step gives on these inputs with these mistakes made in it; the inputs may hold the rows of several runs.
@@ -166,14 +166,14 @@ impl<'r, 'a> Imitation<'r, 'a> {
 
     /// What a step reads here: a mistake may read other taps.
     fn reads(&self, step: &Step, number: u32) -> Vec<Tap> {
-        let chain = self.chain(Place { tap: step.tap, step: number }).iter();
-        chain.map(|e| &e.reads).find(|reads| **reads != step.reads).unwrap_or(&step.reads).clone()
+        let chain = self.chain(Place { tap: step.tap, step: number });
+        chain.iter().map(|e| &e.reads).find(|reads| **reads != step.reads).unwrap_or(&step.reads).clone()
     }
 
     /// The mistakes made in a step.
-    pub(crate) fn chain(&self, place: Place) -> &[&'r Edit] {
-        let made = place.step >= self.from;
-        self.edits.get(&place.tap).filter(|_| made).map_or(&[], Vec::as_slice)
+    pub(crate) fn chain(&self, place: Place) -> Vec<&'r Edit> {
+        let made = |e: &&'r Edit| place.step >= e.onset.map_or(self.from, |onset| onset.step.max(self.from));
+        self.edits.get(&place.tap).into_iter().flatten().copied().filter(made).collect()
     }
 
     /// Whether a value is to be computed, and is not as in the run without mistakes.

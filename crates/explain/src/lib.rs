@@ -16,6 +16,7 @@ mod findings;
 mod imitate;
 mod invisible;
 mod local;
+mod misrecorded;
 mod proof;
 mod recorded;
 mod residual;
@@ -27,4 +28,5 @@ mod tune;
 mod unmasked;
 mod unpack;
 
+pub use misrecorded::words as misrecorded;
 pub use residual::Fit;

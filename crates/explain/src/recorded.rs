@@ -1,6 +1,7 @@
 //! What did the candidate hold at a tap, in the model's own layout? Its recorded tensors, whatever their axes and row order.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use firstdiff_compare::{Misfit, Operand, Pair, Place};
 use firstdiff_model::Model;
@@ -23,6 +24,8 @@ pub(crate) struct Recorded<'a> {
     pub(crate) backwards: bool,
     /// Whether contexts, whose heads are split or flat, hold them first.
     pub(crate) context_first: bool,
+    /// Taps that were recorded wrongly: computed, as if they were not there.
+    pub(crate) left_out: BTreeSet<Place>,
 }
 
 /// Why a tensor cannot be used.
@@ -49,7 +52,7 @@ impl Recorded<'_> {
     }
 
     pub(crate) fn holds(&self, place: Place) -> bool {
-        self.dump.find(place.tap, place.step).is_some()
+        !self.left_out.contains(&place) && self.dump.find(place.tap, place.step).is_some()
     }
 
     /// Whether all of a tap was recorded in a step.

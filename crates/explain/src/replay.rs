@@ -82,6 +82,8 @@ pub struct Replayed {
     pub from: Vec<Tap>,
     /// Of a wrong residual add, what was added.
     pub fit: Option<Fit>,
+    /// What comes out of the value that is due here and not of the recorded one: the recording is wrong, not the operation.
+    pub misrecorded: Vec<Place>,
 }
 
 /// All operations of a candidate, judged.
@@ -103,7 +105,10 @@ impl Replay {
     pub fn wrong(&self) -> Vec<Vec<&Replayed>> {
         let mut groups: Vec<Vec<&Replayed>> = Vec::new();
         for tap in self.taps.iter().filter(|t| t.report.status == Status::Diverged) {
-            let key = |t: &Replayed| (t.report.place.tap.site, t.through.iter().map(|t| t.site).collect::<Vec<_>>());
+            let key = |t: &Replayed| {
+                let through: Vec<Site> = t.through.iter().map(|t| t.site).collect();
+                (t.report.place.tap.site, through, t.misrecorded.is_empty())
+            };
             match groups.iter_mut().find(|group| key(group[0]) == key(tap)) {
                 Some(group) => group.push(tap),
                 None => groups.push(vec![tap]),
@@ -140,6 +145,8 @@ pub(crate) struct Run<'a> {
     pub(crate) profile: Profile,
     /// Whether the tokens are known.
     pub(crate) known: bool,
+    /// Whether the order of the rows of Q and K is neither declared nor shown by anything.
+    pub(crate) order_is_open: bool,
     /// What was computed for want of a recorded tap: in the profile's arithmetic, and in f64.
     pub(crate) memo: HashMap<Place, ArrayD<f32>>,
     pub(crate) wide: HashMap<Place, ArrayD<f64>>,
@@ -167,12 +174,14 @@ impl<'a> Run<'a> {
             heads_first: false,
             backwards: false,
             context_first: false,
+            left_out: BTreeSet::new(),
         };
         let (memo, wide) = (HashMap::new(), HashMap::new());
         Run {
             recorded,
             profile: options.profile,
             known: options.tokens_are_known,
+            order_is_open: false,
             memo,
             wide,
             of_inputs: HashMap::new(),
@@ -205,6 +214,7 @@ impl<'a> Run<'a> {
             }
         }
         warnings.extend(self.forgive_unmasked(&mut taps)?);
+        self.leave_out_misrecorded(&mut taps)?;
         warnings.extend(crate::doubts::of(&self.recorded, &taps));
         Ok(Replay { taps, warnings })
     }
@@ -229,6 +239,7 @@ impl Run<'_> {
             through: Vec::new(),
             from: Vec::new(),
             fit: None,
+            misrecorded: Vec::new(),
         };
         if !self.recorded.holds(place) {
             return Ok(unchecked("not recorded".into()));
@@ -348,7 +359,11 @@ impl Run<'_> {
         let tokens = self.recorded.tokens.get(number as usize).cloned().unwrap_or_default();
         let mut inputs = Vec::new();
         for &tap in &step.reads {
-            match self.recorded.read_rows(Place { step: number, tap }, positions) {
+            let place = Place { step: number, tap };
+            if self.recorded.left_out.contains(&place) {
+                return Ok(Err(format!("{tap}, which it reads, was recorded wrongly")));
+            }
+            match self.recorded.read_rows(place, positions) {
                 Ok(rows) => inputs.push(rows),
                 Err(Unusable::Dump(e)) => return Err(e.into()),
                 Err(reason) => return Ok(Err(format!("{tap}, which it reads, {reason}"))),
@@ -536,7 +551,7 @@ impl Run<'_> {
             positions: None,
             elements: None,
         };
-        Replayed { report, exact_nmse, through: Vec::new(), from: Vec::new(), fit: None }
+        Replayed { report, exact_nmse, through: Vec::new(), from: Vec::new(), fit: None, misrecorded: Vec::new() }
     }
 
     /// Whether one operation's rounding is larger than its order of summation.

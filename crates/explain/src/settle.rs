@@ -1,11 +1,22 @@
 //! In which layout did the candidate record? The order of Q's and K's rows, and of axes, where neither the dump nor a shape says.
 
 use firstdiff_compare::Place;
-use firstdiff_model::Step;
+use firstdiff_model::{Op, Step};
 use firstdiff_trace::{Entry, QkRows, Site};
 
+use crate::candidates::Candidate;
+use crate::explain::{HUGE, elements, own};
+use crate::imitate::Shared;
+use crate::proof::Target;
 use crate::recorded::{Recorded, is_backwards, leaves_context_open, leaves_heads_open, turned};
 use crate::replay::{Done, Run};
+use crate::search::{Effort, Search};
+
+/// Mistakes that another order of the rows of Q and K looks like.
+pub(crate) const OF_ORDER: [&str; 2] = ["qk-row-order", "rope-pairing"];
+
+/// By how much the squared correlation with the right value must differ between two orders, to tell which is meant.
+const NEARER: f64 = 0.2;
 
 impl Run<'_> {
     /// Finds the order of the rows of Q and K where the dump does not say, and the order of axes where the shape does not: those in which
@@ -33,13 +44,85 @@ impl Run<'_> {
         let (order, first, backwards) = self.best_of(&ways, &steps, |recorded, way| {
             (recorded.qk_rows, recorded.heads_first, recorded.backwards) = way;
         })?;
+        let order = if declared.is_none() { self.order_of_faulty(order, &steps)? } else { order };
         let context = self.settle_context()?;
         let other_order = (declared.is_none() && order != own).then_some(
             "the rows of Q and K come in the other RoPE order than in the weights: it was undone; say 'qk_rows' in dump.json",
         );
         let axes = first.then_some("q, k and v come heads first, as [H,T,d]: read so");
         let listed = backwards.then_some("shapes list the axes fastest first, as ggml does: read so");
-        Ok(other_order.into_iter().chain(axes).chain(listed).chain(context).map(str::to_owned).collect())
+        let undecided = self.order_is_open.then_some(
+            "the rows of Q and K may come in either RoPE order: what is recorded of them is wrong in both; say 'qk_rows' in dump.json",
+        );
+        Ok(other_order
+            .into_iter()
+            .chain(undecided)
+            .chain(axes)
+            .chain(listed)
+            .chain(context)
+            .map(str::to_owned)
+            .collect())
+    }
+
+    /// The order of the rows of Q and K where none that a matrix made comes out in either: that in which they are nearer, else that in which a single
+    /// mistake gives them. Where neither tells, `order_is_open`, and it is the order that the rotation speaks for.
+    fn order_of_faulty(&mut self, order: QkRows, steps: &[&Step]) -> Done<QkRows> {
+        let recorded = |s: &&Step| turned(s.tap.site) && self.recorded.holds(Place { tap: s.tap, step: 0 });
+        let steps: Vec<&Step> = steps.iter().copied().filter(recorded).collect();
+        let take = |recorded: &mut Recorded<'_>, order| recorded.qk_rows = order;
+        let mut near = [0.0, 0.0];
+        let ways = [order, order.other()];
+        for (near, way) in near.iter_mut().zip(ways) {
+            self.read_as(take, way);
+            for step in &steps {
+                let report = self.judge(step, 0)?.report;
+                if report.status.agrees() {
+                    self.read_as(take, order);
+                    return Ok(order);
+                }
+                *near += report.metrics.and_then(|m| m.correlation()).map_or(0.0, |c| c * c) / steps.len() as f64;
+            }
+        }
+        let mut found = (near[0] - near[1]).abs() >= NEARER;
+        let mut best = ways[usize::from(near[1] > near[0])];
+        if !found {
+            let mut known = [0, 0];
+            for (known, way) in known.iter_mut().zip(ways) {
+                self.read_as(take, way);
+                for step in &steps {
+                    *known += usize::from(self.has_single_cause(step)?);
+                }
+            }
+            found = known[0] != known[1];
+            best = ways[usize::from(known[1] > known[0])];
+        }
+        if !found && !steps.is_empty() {
+            self.order_is_open = true;
+            let plan = &self.recorded.model.plan;
+            let rotations: Vec<&Step> = plan.steps.iter().filter(|s| matches!(s.op, Op::Rope(_))).take(2).collect();
+            best = self.best_of(&ways, &rotations, take)?;
+        }
+        self.read_as(take, best);
+        Ok(best)
+    }
+
+    /// Whether one mistake, other than of the order of rows or of pairs, gives what was recorded of a step of the prefill.
+    fn has_single_cause(&self, step: &Step) -> Done<bool> {
+        let place = Place { tap: step.tap, step: 0 };
+        let Some(step) = self.recorded.model.plan.step(step.tap) else { return Ok(false) };
+        if elements(self.recorded.model, step) > HUGE {
+            return Ok(false);
+        }
+        let Some((own, None)) = own(self, place)? else { return Ok(false) };
+        let (shared, effort) = (Shared::default(), Effort::quick());
+        let search = Search { run: self, shared: &shared, effort: &effort, accepted: &[] };
+        let target = Target::new(self, step, place, own, None, None);
+        if target.is_stretch() {
+            return Ok(false);
+        }
+        let base = search.bare(&target);
+        let gives = |c: &Candidate| search.proved(&target, &c.edits.iter().collect::<Vec<_>>(), base).is_some();
+        Ok(search.candidates(&target).iter().filter(|c| !OF_ORDER.contains(&c.id())).any(gives))
     }
 
     /// Whether contexts hold their heads first: where more of them, and of what is made of them, comes out so.

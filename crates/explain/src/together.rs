@@ -44,7 +44,7 @@ fn product(runs: &mut [Imitation<'_, '_>], step: &Step, place: Place) {
         if !run.is_computed(place) || run.chain(place).iter().any(|edit| edit.mixes_tokens()) {
             continue;
         }
-        let chain = run.chain(place).to_vec();
+        let chain = run.chain(place);
         let same = |other: &[&Edit]| chain.len() == other.len() && chain.iter().zip(other).all(|(a, b)| a.is(b));
         match alike.iter_mut().find(|(other, _)| same(other)) {
             Some((_, runs)) => runs.push(run),

@@ -52,6 +52,15 @@ pub(crate) struct Edit {
     wrong: Arc<dyn Fn(&At<'_>) -> Out + Send + Sync>,
     /// The parameter that may have any value, where there is one.
     tune: Option<Tune>,
+    /// Where in a run it begins to be made, if not where decoding does.
+    pub(crate) onset: Option<Onset>,
+}
+
+/// A decode step that a mistake begins with, and its first position.
+#[derive(Clone, Copy)]
+pub(crate) struct Onset {
+    pub(crate) step: u32,
+    pub(crate) position: usize,
 }
 
 /// A parameter of an edit that may have any value.
@@ -71,7 +80,13 @@ impl Edit {
     /// A step done right, and then changed by what no engine is to blame for.
     pub(crate) fn harmless(step: &Step, change: impl Fn(ArrayD<f64>) -> ArrayD<f64> + Send + Sync + 'static) -> Edit {
         let wrong = Arc::new(move |at: &At<'_>| at.right().map(&change));
-        Edit { id: "precision", params: vec![], tap: step.tap, reads: step.reads.clone(), with: &[], wrong, tune: None }
+        let (tap, reads) = (step.tap, step.reads.clone());
+        Edit { id: "precision", params: vec![], tap, reads, with: &[], wrong, tune: None, onset: None }
+    }
+
+    /// The same mistake, made from a later decode step on.
+    pub(crate) fn beginning(&self, onset: Onset) -> Edit {
+        Edit { onset: Some(onset), ..self.clone() }
     }
 
     /// The value of the parameter that may have any, and whether that is a whole number.
@@ -97,7 +112,8 @@ impl Edit {
 
     /// The step's value on `at.inputs`, one for each of `reads`.
     pub(crate) fn value(&self, at: &At<'_>) -> Out {
-        (self.wrong)(at)
+        let prefill = self.onset.map_or(at.prefill, |onset| onset.position);
+        (self.wrong)(&At { prefill, ..*at })
     }
 
     /// Whether it is the same way to carry out a step, and not only one of the same name.
@@ -141,7 +157,7 @@ pub(crate) struct At<'a> {
     /// What it reads.
     pub(crate) inputs: &'a [ArrayD<f64>],
     pub(crate) chunk: Chunk<'a>,
-    /// Tokens of the prefill.
+    /// Tokens of the prefill: of all steps before the mistake is made.
     pub(crate) prefill: usize,
     pub(crate) model: &'a Model,
     /// In what arithmetic.
@@ -405,7 +421,7 @@ impl List<'_> {
         wrong: impl Fn(&At<'_>) -> Out + Send + Sync + 'static,
     ) -> &mut Edit {
         let (tap, reads) = (self.step.tap, self.step.reads.clone());
-        self.edits.push(Edit { id, params, tap, reads, with: &[], wrong: Arc::new(wrong), tune: None });
+        self.edits.push(Edit { id, params, tap, reads, with: &[], wrong: Arc::new(wrong), tune: None, onset: None });
         self.edits.last_mut().expect("just pushed")
     }
 

@@ -161,6 +161,8 @@ fn positions(list: &mut List<'_>) {
     list.add("rope-position", vec![("kind", json!("decode-behind"))], |at| in_decode(at, |p, _| p - 1));
     list.add("rope-position", vec![("kind", json!("decode-ahead"))], |at| in_decode(at, |p, _| p + 1));
     list.add("rope-position", vec![("kind", json!("decode-from-zero"))], |at| in_decode(at, |p, prefill| p - prefill));
+    // The counter stands still.
+    list.add("rope-position", vec![("kind", json!("decode-stuck"))], |at| in_decode(at, |_, prefill| prefill - 1));
     list.add("rope-position", vec![("kind", json!("all-zero-based-one"))], |at| {
         turned(at, |w| w, |p| if p == 0 { 1 } else { p })
     });

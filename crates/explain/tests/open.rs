@@ -1,0 +1,80 @@
+//! Is no cause stated that another reading of the dump does without? The order of the rows of Q and K not said, several mistakes that look alike.
+
+#[path = "common/again.rs"]
+mod again;
+mod common;
+
+use firstdiff_explain::explain::{Explanation, Match};
+use firstdiff_trace::{Site, Tap};
+
+use again::{changed, described, values};
+
+/// The causes that are stated.
+fn causes(explanation: &Explanation) -> Vec<&'static str> {
+    let stated = explanation.findings.iter().filter(|f| f.matched == Match::Reproduced);
+    stated.map(|f| f.cause.as_ref().unwrap().id).collect()
+}
+
+/// Heads of `width` elements with those of the two halves in turn.
+fn adjacent(values: &[f32], width: usize) -> Vec<f32> {
+    let head = |head: &[f32]| (0..width).map(|i| head[i / 2 + i % 2 * width / 2]).collect::<Vec<f32>>();
+    values.chunks(width).flat_map(head).collect()
+}
+
+/// Q and K as an engine on GGUF has them, of which it says nothing.
+fn in_other_rows(model: &str, dump: &str, width: usize, fault: impl Fn(Site, f32) -> f32) -> Explanation {
+    described(model, dump, |meta| meta.qk_rows = None, &|_, tap, _, x| {
+        let turned = matches!(tap.site, Site::Q | Site::K | Site::QRope | Site::KRope);
+        let x: Vec<f32> = x.into_iter().map(|x| fault(tap.site, x)).collect();
+        Some(if turned { adjacent(&x, width) } else { x })
+    })
+}
+
+#[test]
+fn beside_a_fault_in_q_and_k_an_undeclared_order_of_rows_is_no_fault() {
+    let biases = in_other_rows("qwen2", "faulty/qwen2-bias-omitted.npz", 8, |_, x| x);
+    assert_eq!(causes(&biases), ["bias-omitted"]);
+    // Of a factor nothing is in the catalogue: the rotation of what is half as large is half as large.
+    let halved = |site, x: f32| if matches!(site, Site::Q | Site::K | Site::QRope | Site::KRope) { 0.5 * x } else { x };
+    let scaled = in_other_rows("qwen2", "golden/qwen2-torch.npz", 8, halved);
+    assert!(causes(&scaled).iter().all(|id| !["qk-row-order", "rope-pairing"].contains(id)), "{:?}", causes(&scaled));
+    let wrong = scaled.findings.iter().flat_map(|f| &f.taps);
+    assert!(wrong.clone().any(|t| t.site == Site::Q) && wrong.clone().all(|t| t.site != Site::QRope));
+}
+
+#[test]
+fn rows_that_are_declared_and_wrong_are_named() {
+    let declared = changed("llama", "faulty/llama-rope-pairing", &|_, _, _, x| Some(x));
+    assert_eq!(causes(&declared), ["rope-pairing"]);
+    let undeclared = described("llama", "faulty/llama-rope-pairing", |meta| meta.qk_rows = None, &|_, _, _, x| Some(x));
+    assert_eq!(causes(&undeclared), ["rope-pairing"]);
+}
+
+/// Scores that are not masked look like a mask left out, until the probabilities are seen; in each layer.
+#[test]
+fn a_fault_that_shows_in_two_taps_is_one_in_every_layer() {
+    let explanation = changed("llama", "golden/llama-torch", &|dump, tap, step, x| {
+        let of = |site| values(dump, Tap { site, ..tap }, step);
+        let open = |products: Vec<f32>| products.into_iter().map(|x| x * 0.25).collect::<Vec<f32>>();
+        match tap.site {
+            _ if step > 0 => None,
+            Site::Scores => Some(open(of(Site::Qk))),
+            Site::Probs => {
+                let (scores, masked) = (open(of(Site::Qk)), of(Site::Scores));
+                let rows = scores.chunks(11).zip(masked.chunks(11));
+                let row = |(row, masked): (&[f32], &[f32])| {
+                    let sum: f32 = row.iter().map(|x| x.exp()).sum();
+                    row.iter().zip(masked).map(|(x, m)| if m.is_finite() { x.exp() / sum } else { 0.0 }).collect()
+                };
+                Some(rows.flat_map(|pair| -> Vec<f32> { row(pair) }).collect())
+            }
+            // The next layer is judged by itself.
+            Site::Context if tap.layer == Some(0) => Some(vec![f32::NAN; x.len()]),
+            Site::Qk | Site::H0 | Site::QRope | Site::KRope => Some(x),
+            _ => None,
+        }
+    });
+    assert_eq!(causes(&explanation), ["mask-after-softmax"]);
+    let named = explanation.findings.iter().find(|f| f.matched == Match::Reproduced).unwrap();
+    assert_eq!(named.taps.len(), 4, "{:?}", named.taps);
+}
