@@ -93,7 +93,7 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
             lines.extend(naming.notes.iter().map(|note| format!("note: {note}")));
             if seen_once > 0 {
                 lines.push(format!(
-                    "note: {seen_once} of them hold the reference's values in some layers only: where the candidate departs, the name alone speaks for them"
+                    "note: {seen_once} of them hold the reference's values in some layers or steps only: where the candidate departs, the name alone speaks for them"
                 ));
             }
             lines.push(

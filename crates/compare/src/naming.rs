@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use firstdiff_trace::{Dump, DumpError, Entry, Names, Tap, Tensor, stored_name};
+use firstdiff_trace::{Dump, DumpError, Entry, Names, Tap, Tensor, split_stored_name, stored_name};
 
 use crate::graph::Place;
 use crate::prints::{Form, Prints};
@@ -58,11 +58,30 @@ const ROOM: f64 = 10.0;
 
 /// A name's best tap.
 struct Match {
+    /// Without the step at its end.
     name: String,
+    /// Whether there was one: it says the step, which is the run's own.
+    says_step: bool,
     place: Place,
     form: Form,
     nmse: f64,
     next: Next,
+}
+
+impl Match {
+    /// What tensors of the same values have in common.
+    fn claim(&self) -> (bool, Place) {
+        (self.form == Form::Row, self.place)
+    }
+
+    /// The step that a rule has to add to the name's; nothing where a row's name may have it in another place.
+    fn due(&self) -> Option<u32> {
+        match (self.says_step, self.form) {
+            (true, _) => Some(0),
+            (false, Form::Row) => None,
+            (false, _) => Some(self.place.step),
+        }
+    }
 }
 
 /// Proposes taps of `reference` for the names in `candidate` that are none. Of a batch, `sequence` is the one that the reference ran; a candidate that ran
@@ -82,7 +101,8 @@ pub fn propose(
     let free: Vec<&Entry> = reference.entries().iter().filter(|e| !named.contains(&place(e))).collect();
     let layers = free.iter().filter_map(|e| e.tap.layer).max().map_or(0, |l| l + 1);
     let positions = reference.meta().tokens.as_ref().map_or(0, Vec::len);
-    let prints = Prints::of(reference, &free, sequence)?;
+    let sizes: BTreeSet<usize> = candidate.unnamed().iter().filter_map(|name| candidate.unnamed_size(name)).collect();
+    let prints = Prints::of(reference, &free, sequence, &sizes)?;
     let (mut matches, mut rest) = (Vec::new(), Vec::new());
     let total = candidate.unnamed().len();
     for (number, name) in candidate.unnamed().iter().enumerate() {
@@ -92,34 +112,37 @@ pub fn propose(
         let allowed = |tap: Tap| ROOM * allowed_nmse(profile, tap, Extent { layers, positions }, [tensor.dtype(); 2]);
         match best(&tensor, &prints, allowed) {
             Some((place, form, nmse, next)) => {
-                matches.push(Match { name: plain(name, place.step), place, form, nmse, next });
+                let (plain, step) = split_stored_name(name);
+                matches.push(Match { name: plain.to_owned(), says_step: step > 0, place, form, nmse, next });
             }
             None => rest.push((name.clone(), tensor.shape().iter().product::<usize>())),
         }
     }
     // Two tensors of the same values: nobody can say which is the tap.
-    let mut claims: BTreeMap<Place, usize> = BTreeMap::new();
-    matches.iter().for_each(|m: &Match| *claims.entry(m.place).or_default() += 1);
-    let (matches, twice): (Vec<Match>, Vec<Match>) = matches.into_iter().partition(|m| claims[&m.place] == 1);
-    let mut naming =
-        Naming { proposals: rules(&matches, candidate.unnamed()), notes: notes(&matches), ..Naming::default() };
+    let mut claims: BTreeMap<(bool, Place), usize> = BTreeMap::new();
+    matches.iter().for_each(|m: &Match| *claims.entry(m.claim()).or_default() += 1);
+    let (matches, twice): (Vec<Match>, Vec<Match>) = matches.into_iter().partition(|m| claims[&m.claim()] == 1);
+    let proposals = without_contradictions(rules(&matches, candidate.unnamed()));
+    let mut naming = Naming { proposals, notes: notes(&matches), ..Naming::default() };
     let table: Vec<Names> = naming.proposals.iter().filter_map(|p| rule(&p.name, &p.tap)).collect();
     let covered = |name: &str| table.iter().any(|names| names.find(name).is_some());
     let rest: Vec<(String, usize)> = rest.into_iter().filter(|(name, _)| !covered(name)).collect();
-    let twice: Vec<String> = twice.into_iter().map(|m| m.name).filter(|name| !covered(name)).collect();
+    let open = matches.iter().chain(&twice).map(|m| m.name.clone());
+    let open: BTreeSet<String> = open.filter(|name| !covered(name)).collect();
     let taken: BTreeSet<Place> = matches.iter().map(|m| m.place).collect();
-    let open: Vec<&Entry> = free.into_iter().filter(|e| !taken.contains(&place(e))).collect();
-    let (by_size, unknown) = by_size(&rest, &open);
+    let left: Vec<&Entry> = free.into_iter().filter(|e| !taken.contains(&place(e))).collect();
+    let (by_size, unknown) = by_size(&rest, &left);
     naming.proposals.extend(by_size);
-    naming.unknown = unknown.into_iter().chain(twice).collect();
+    naming.unknown = unknown.into_iter().chain(open).collect();
     naming.unknown.sort();
     Ok(naming)
 }
 
-/// A name without the ending that says its step, where it says the right one.
-fn plain(name: &str, step: u32) -> String {
-    let ending = format!(".step{step}");
-    name.strip_suffix(&ending).filter(|_| step > 0).unwrap_or(name).to_owned()
+/// The proposals whose names mean one tap only.
+fn without_contradictions(proposals: Vec<Proposal>) -> Vec<Proposal> {
+    let mut uses: BTreeMap<String, usize> = BTreeMap::new();
+    proposals.iter().for_each(|p| *uses.entry(p.name.clone()).or_default() += 1);
+    proposals.into_iter().filter(|p| uses[&p.name] == 1).collect()
 }
 
 /// The tap that comes next, and how near it comes.
@@ -144,6 +167,7 @@ fn notes(matches: &[Match]) -> Vec<String> {
         }
         Form::Padded { to } => Some(format!("keys are padded to {to}")),
         Form::Row => Some("a tensor for each token, counted from 0 ({S} in a name)".to_owned()),
+        Form::Appended => Some("a tensor for all steps of the reference, one behind the other".to_owned()),
         Form::Whole => None,
     });
     told.collect()
@@ -158,8 +182,7 @@ fn rule(name: &str, tap: &str) -> Option<Names> {
 fn rules(matches: &[Match], all: &[String]) -> Vec<Proposal> {
     let mut sites: BTreeMap<_, Vec<&Match>> = BTreeMap::new();
     for m in matches {
-        let step = if m.form == Form::Row { None } else { Some(m.place.step) };
-        sites.entry((step, m.place.tap.site)).or_default().push(m);
+        sites.entry((m.due(), m.place.tap.site)).or_default().push(m);
     }
     let mut proposals = Vec::new();
     for ((step, site), of_site) in &sites {
@@ -171,19 +194,19 @@ fn rules(matches: &[Match], all: &[String]) -> Vec<Proposal> {
             let templates = templates(&m.name, m.place.tap.layer?);
             templates.into_iter().find(|t| of_site.iter().all(|o| layer_in(t, &o.name) == o.place.tap.layer))
         });
-        // A name that had its step at its end gives it to its tap.
-        let told = |name: &str| all.iter().any(|full| *full == format!("{name}.step{step}"));
-        let place = |name: &str, tap: &str| stored_name(tap, if told(name) { 0 } else { *step });
-        match template {
-            Some(name) => {
-                let bearers = all.iter().filter(|other| layer_in(&name, &plain(other, *step)).is_some()).count();
-                let tap = place(&of_site[0].name, &format!("layers.{{N}}.{}", site.name()));
-                proposals.push(proposal(name, tap, of_site, bearers));
-            }
-            None => proposals.extend(
-                of_site.iter().map(|m| proposal(m.name.clone(), place(&m.name, &m.place.tap.to_string()), &[m], 1)),
-            ),
-        }
+        let bearers = |is: &dyn Fn(&str) -> bool| all.iter().filter(|name| is(split_stored_name(name).0)).count();
+        let Some(name) = template else {
+            let mut alone: BTreeMap<(&str, Tap), Vec<&Match>> = BTreeMap::new();
+            of_site.iter().for_each(|m| alone.entry((&m.name, m.place.tap)).or_default().push(m));
+            proposals.extend(alone.into_iter().map(|((name, tap), of_name)| {
+                let tap = stored_name(&tap.to_string(), *step);
+                proposal(name.to_owned(), tap, &of_name, bearers(&|other| other == name))
+            }));
+            continue;
+        };
+        let tap = stored_name(&format!("layers.{{N}}.{}", site.name()), *step);
+        let count = bearers(&|other| layer_in(&name, other).is_some());
+        proposals.push(proposal(name, tap, of_site, count));
     }
     proposals
 }
@@ -195,15 +218,11 @@ fn of_rows(matches: &[&Match], all: &[String]) -> Option<Proposal> {
         Some(_) => format!("layers.{{N}}.{}", first.place.tap.site.name()),
         None => first.place.tap.to_string(),
     };
-    let told = |m: &Match| {
-        let is_stored = all.iter().any(|full| *full == stored_name(&m.name, m.place.step));
-        if is_stored { 0 } else { m.place.step }
-    };
     let fits = |name: &&String| {
-        let fitting = |names: &Names| matches.iter().all(|m| names.find(&m.name) == Some((m.place.tap, told(m))));
+        let fitting = |names: &Names| matches.iter().all(|m| names.find(&m.name) == Some((m.place.tap, m.place.step)));
         rule(name, &tap).is_some_and(|names| fitting(&names))
     };
-    let steps = with_step(&first.name, told(first));
+    let steps = with_step(&first.name, first.place.step);
     let templates: Vec<String> = match first.place.tap.layer {
         Some(layer) => steps.iter().flat_map(|name| templates(name, layer)).collect(),
         None => steps,

@@ -1,13 +1,16 @@
-//! In what forms may a tensor hold a tap's values? As they are, as one sequence of a batch, with keys padded, or a row in each.
+//! In what forms may a tensor hold a tap's values? As they are, as one sequence of a batch, with keys padded, a row in each,
+//! or of all steps one behind the other.
 //!
 //! Values are compared in rising order, which no layout changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use firstdiff_trace::{Dump, DumpError, Entry, Tensor};
+use firstdiff_trace::{Dump, DumpError, Entry, Tap, Tensor};
 
+use crate::counted::steps;
 use crate::graph::Place;
 use crate::pair::MASKED;
+use crate::rows::are_all;
 
 /// How a tensor holds a tap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,6 +27,8 @@ pub(crate) enum Form {
     },
     /// One token's row of what the reference has of all tokens.
     Row,
+    /// What the reference has in its steps, one behind the other.
+    Appended,
 }
 
 /// Too few values, or values that are all alike, show nothing.
@@ -64,15 +69,24 @@ impl Print {
 pub(crate) struct Prints {
     whole: BTreeMap<usize, Vec<(Place, Print)>>,
     rows: BTreeMap<usize, Vec<(Place, Print)>>,
+    /// Of all steps, under step 0.
+    appended: BTreeMap<usize, Vec<(Place, Print)>>,
     /// How many keys the rows of scores have.
     keys: BTreeSet<usize>,
     sequence: usize,
 }
 
 impl Prints {
-    /// Those of `entries`. Of a run in one pass, some rows too.
-    pub(crate) fn of(reference: &Dump, entries: &[&Entry], sequence: usize) -> Result<Prints, DumpError> {
-        let mut prints = Prints { whole: BTreeMap::new(), rows: BTreeMap::new(), keys: BTreeSet::new(), sequence };
+    /// Those of `entries`. Of a run in one pass, some rows too; of one in steps, all of a tap where there is a tensor of one of these `sizes`.
+    pub(crate) fn of(
+        reference: &Dump,
+        entries: &[&Entry],
+        sequence: usize,
+        sizes: &BTreeSet<usize>,
+    ) -> Result<Prints, DumpError> {
+        let appended = appended(reference, entries, sizes)?;
+        let mut prints =
+            Prints { whole: BTreeMap::new(), rows: BTreeMap::new(), appended, keys: BTreeSet::new(), sequence };
         let one_pass = reference.entries().iter().all(|e| e.step == 0);
         for entry in entries {
             let place = Place { step: entry.step, tap: entry.tap };
@@ -113,6 +127,7 @@ impl Prints {
         self.against(&self.whole, values, form, near);
         if form == Form::Whole {
             self.against(&self.rows, values, Form::Row, near);
+            self.against(&self.appended, values, Form::Appended, near);
         }
         let Some(&to) = shape.last().filter(|_| shape.len() > 1) else { return };
         for &keys in self.keys.iter().filter(|&&keys| keys < to) {
@@ -139,6 +154,33 @@ impl Prints {
         let Some(own) = Print::of(values.to_vec()) else { return };
         near.extend(others.iter().filter_map(|(place, print)| Some((*place, form, print.nmse(&own)?))));
     }
+}
+
+/// The taps that are there in every one of several steps, as an engine writes them that appends to its files.
+fn appended(
+    reference: &Dump,
+    entries: &[&Entry],
+    sizes: &BTreeSet<usize>,
+) -> Result<BTreeMap<usize, Vec<(Place, Print)>>, DumpError> {
+    let steps = steps(reference).len();
+    let mut taps: BTreeMap<Tap, Vec<&Entry>> = BTreeMap::new();
+    entries
+        .iter()
+        .filter(|entry| are_all(&entry.rows))
+        .for_each(|entry| taps.entry(entry.tap).or_default().push(entry));
+    let mut prints: BTreeMap<usize, Vec<(Place, Print)>> = BTreeMap::new();
+    for (tap, of_tap) in taps.into_iter().filter(|(_, of_tap)| steps > 1 && of_tap.len() == steps) {
+        let size = of_tap.iter().map(|entry| entry.shape.iter().product::<usize>()).sum();
+        if !sizes.contains(&size) {
+            continue;
+        }
+        let mut values = Vec::with_capacity(size);
+        for entry in of_tap {
+            values.extend(reference.read(entry)?.values().to_f64());
+        }
+        prints.entry(size).or_default().extend(Print::of(values).map(|print| (Place { step: 0, tap }, print)));
+    }
+    Ok(prints)
 }
 
 /// One token's values of a tap in the vocabulary's shape; of scores, those of the keys up to it.

@@ -124,3 +124,80 @@ fn values_of_another_run_are_no_names() {
     let (names, naming) = proposed(0, |which, x| vec![(String::new(), numbers(500 + which as u64, 2 * x.len()))]);
     assert!(names.is_empty() && naming.unknown.len() + naming.proposals.len() == LAYERS * TAPS.len());
 }
+
+/// The positions of a tap that a step has, of all its `values` without axes of keys.
+fn cut(values: &[f32], [a, b]: [usize; 2], positions: std::ops::Range<usize>) -> Vec<f32> {
+    values[positions.start * a * b..positions.end * a * b].to_vec()
+}
+
+/// The names proposed where the reference has a prefill of five tokens and three steps, and the candidate's files, without extents, are those of `held`:
+/// name, step and values.
+fn proposed_of_steps(held: impl Fn(&str, [usize; 2], Vec<f32>) -> Vec<(String, Vec<f32>)>) -> Naming {
+    let folder = tempfile::tempdir().unwrap();
+    let (golden, out) = (folder.path().join("golden"), folder.path().join("out"));
+    fs::create_dir(&out).unwrap();
+    let taps = [0, 1, 3].map(|which| (which, TAPS[which]));
+    let of_layers = (0..LAYERS).flat_map(|layer| taps.map(|(which, tap)| (layer, which, tap)));
+    let rec = Recorder::create(&golden).unwrap();
+    rec.tokens(&[1; 5]);
+    for positions in [0..5, 5..6, 6..7, 7..8] {
+        if positions.start > 0 {
+            rec.next_step(1);
+        }
+        rec.record("h0", &[positions.len(), 24], &cut(&numbers(77, 24 * TOKENS), [1, 24], positions.clone())).unwrap();
+        for (layer, which, (_, tap, extents, _)) in of_layers.clone() {
+            let part = cut(&values(layer, which), extents, positions.clone());
+            rec.record(format_args!("layers.{layer}.{tap}"), &[positions.len(), extents[0], extents[1]], &part)
+                .unwrap();
+        }
+    }
+    rec.finish().unwrap();
+    let own = of_layers
+        .map(|(layer, which, (name, _, extents, _))| held(&format!("{name}_{layer}"), extents, values(layer, which)));
+    for (name, values) in own.flatten().chain(held("emb", [1, 24], numbers(77, 24 * TOKENS))) {
+        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        fs::write(out.join(format!("{name}.f32")), bytes).unwrap();
+    }
+    let (golden, out) = (Dump::open(&golden).unwrap(), Dump::open(&out).unwrap());
+    propose(&golden, &out, Profile::F32, 0, &mut |_, _| {}).unwrap()
+}
+
+/// Files of steps that begin at these positions.
+fn in_steps(name: &str, extents: [usize; 2], values: &[f32], starts: &[usize]) -> Vec<(String, Vec<f32>)> {
+    let end = |step: usize| starts.get(step + 1).copied().unwrap_or(TOKENS);
+    let stored = |step| if step == 0 { name.to_owned() } else { format!("{name}.step{step}") };
+    (0..starts.len()).map(|step| (stored(step), cut(values, extents, starts[step]..end(step)))).collect()
+}
+
+#[test]
+fn a_name_that_every_step_has_is_proposed_once() {
+    for starts in [&[0, 5, 6, 7][..], &[0, 1, 2, 3, 4, 5, 6, 7], &[0, 3, 5, 6, 7], &[0]] {
+        let naming = proposed_of_steps(|name, extents, x| in_steps(name, extents, &x, starts));
+        let names = naming.proposals.iter().map(|p| (p.name.clone(), p.tap.clone())).collect();
+        let mut due = due("");
+        due.retain(|(name, _)| !name.contains("aw"));
+        due.insert(0, ("emb".into(), "h0".into()));
+        assert_eq!(sorted(names), due, "{starts:?}");
+        assert!(naming.unknown.is_empty(), "{starts:?}: {:?}", naming.unknown);
+        let count = |p: &firstdiff_compare::Proposal| match p.evidence {
+            Evidence::Content { matched, .. } => matched,
+            Evidence::Size { .. } => (0, 0),
+        };
+        let layers = |p: &firstdiff_compare::Proposal| if p.name.contains("{N}") { LAYERS } else { 1 };
+        assert!(naming.proposals.iter().all(|p| count(p).1 == layers(p) * starts.len()), "{starts:?}");
+    }
+}
+
+#[test]
+fn a_name_of_two_taps_is_not_proposed() {
+    let naming = proposed_of_steps(|name, extents, x| {
+        let mut files = in_steps(name, extents, &x, &[0, 5, 6, 7]);
+        if name == "emb" {
+            files[2].1 = cut(&values(0, 3), extents, 6..7);
+        }
+        files.retain(|(stored, _)| stored != "mid_0.step2");
+        files
+    });
+    let meant = |what: &str| naming.proposals.iter().any(|p| p.name == what);
+    assert!(!meant("emb") && naming.unknown.iter().any(|name| name == "emb"), "{naming:?}");
+}

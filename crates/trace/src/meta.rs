@@ -180,7 +180,7 @@ pub fn stored_name(tap: &str, step: u32) -> String {
 
 /// The tap's name and step in a stored name; the reverse of [`stored_name`].
 #[cfg(feature = "read")]
-pub(crate) fn split_stored_name(name: &str) -> (&str, u32) {
+pub fn split_stored_name(name: &str) -> (&str, u32) {
     let parts = name.rsplit_once(".step").and_then(|(tap, step)| {
         let canonical = step.bytes().all(|b| b.is_ascii_digit()) && !step.starts_with('0');
         Some((tap, step.parse().ok().filter(|_| canonical)?))
