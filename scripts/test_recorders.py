@@ -85,6 +85,29 @@ int main(void) {
 }
 """
 
+# A prompt of five tokens in chunks of two, the positions of each told, or not.
+CHUNKS = """
+#define FIRSTDIFF_IMPLEMENTATION
+#include "firstdiff.h"
+int main(int argc, char **argv) {
+    static const float x[6] = {1, 2, 3, 4, 5, 6};
+    const int32_t ids[5] = {7, 8, 9, 10, 11};
+    int told = argc > 1 && atoi(argv[1]), at;
+    (void)argv;
+    for (at = 0; at < 5; at += 2) {
+        int count = at < 4 ? 2 : 1;
+        if (!at) firstdiff_tokens(ids, 2);
+        else if (told) firstdiff_next_chunk(ids + at, count);
+        else firstdiff_next_step(ids[at]);
+        firstdiff_f32(x, count, 3, 0, "h0");
+        firstdiff_f32(x, count, 3, 0, "layers.0.h");
+    }
+    firstdiff_next_step(12);
+    firstdiff_f32(x, 1, 3, 0, "h0");
+    return firstdiff_finish();
+}
+"""
+
 # One call a turn to the recorder, of 1 MiB each when on.
 COST = """
 #define FIRSTDIFF_IMPLEMENTATION
@@ -232,6 +255,18 @@ def test_header(work):
         out = work / f"bad{bad}"
         lines = run([program, bad], 1, FIRSTDIFF_DIR=str(out)).splitlines()
         check(says in lines[0] and len(lines) <= 2 and len(files(out)) == 5, f"told, and the rest recorded: {lines[0]}")
+    source = work / "chunks.c"
+    source.write_text(CHUNKS)
+    for language in ("c", "c++"):
+        chunked = build(work, source, f"chunks-{language}", language=language)
+        told, untold, last = (work / f"chunks-{language}-{n}" for n in ("told", "untold", "last"))
+        lines = run([chunked, 1], FIRSTDIFF_DIR=str(told))
+        meta = json.loads((told / "dump.json").read_text())
+        check(meta["tokens"] + meta["decode_tokens"] == [7, 8, 9, 10, 11, 12] and not lines, f"{language}: a prompt in chunks, all its ids {lines}")
+        lines = run([chunked, 0], FIRSTDIFF_DIR=str(untold)).splitlines()
+        check(len(lines) == 1 and "h0: 2 rows in step 1" in lines[0] and files(untold) == files(told), f"more rows than tokens, told once: {lines}")
+        run([chunked, 1], FIRSTDIFF_DIR=str(last), FIRSTDIFF_ROWS="last")
+        check_rows("FIRSTDIFF_ROWS=last of chunks", told, last, None)
     source = work / "threads.c"
     source.write_text(THREADS)
     out = work / "threads.dump"
@@ -340,6 +375,11 @@ def test_python(work, judge):
         cut = work / f"python-rows-{rows}"
         python(script, FIRSTDIFF_DIR=str(cut), FIRSTDIFF_ROWS=rows)
         check_rows(f"FIRSTDIFF_ROWS={rows}", out, cut, None if rows == "last" else [int(row) for row in rows.split(",")])
+    chunks = work / "python-chunks"
+    python("import firstdiff, numpy as np\nfirstdiff.tokens([7, 8])\nfirstdiff.record('layers.0.q', np.ones((2, 5, 3)))\n"
+           "firstdiff.next_chunk([9, 4])\nfirstdiff.record('layers.0.q', np.ones((2, 5, 3)))", FIRSTDIFF_DIR=str(chunks), FIRSTDIFF_ROWS="last")
+    meta = json.loads((chunks / "dump.json").read_text())
+    check(meta["decode_tokens"] == [9, 4] and [t["shape"] for t in meta["taps"]] == [[1, 5, 3]] * 2, "next_chunk: a prompt in chunks, cut to rows")
     untold = work / "python-rows-untold"
     python("import firstdiff, numpy as np\nfirstdiff.record('layers.0.q', np.ones((4, 5, 2)))\nfirstdiff.record('h0', np.ones((5, 8)))",
            FIRSTDIFF_DIR=str(untold), FIRSTDIFF_ROWS="last")
@@ -394,6 +434,10 @@ def test_torch(work, judge):
     python(TORCH.replace("{out!r}", "None").format(**fill | {"modules": "model.rotary_emb"}), **environment)
     wanted = {f"{t}{s}.npy" for t in ("logits", "layers.0.q", "layers.1.q", "model.rotary_emb") for s in ("", ".step3")}
     check(files(out) == wanted | {"dump.json"}, f"FIRSTDIFF_DIR, TAPS, STEPS and another module: {len(wanted)} files, none more")
+    out = work / "torch-chunks"
+    chunked = TORCH.replace("[{tokens}, *(", "[{tokens}[:4], {tokens}[4:], *(").format(out=str(out), **fill)
+    python(chunked)
+    judge.parity("llama f32, a prompt in chunks", GOLDEN / "llama-torch", out)
     out = work / "torch-wrong"
     python(TORCH.format(out=str(out), **fill | {"mistake": True}))
     judge.fault("up_proj of layer 1 times 1.5", GOLDEN / "llama-torch", out, "layers.1.ffn_up")

@@ -8,12 +8,14 @@
        firstdiff_f32(q, T, H, d, "layers.%d.q", layer);        // values, three extents (0: no such axis), name as in printf
        firstdiff_bf16(h, T, D, 0, "layers.%d.h", layer);       // f16, bf16: any two-byte type; f64 too
        firstdiff_next_step(token);                             // before each decode step, with the token it is fed
+       firstdiff_next_chunk(ids, count);                       // before a step of several: a further chunk of the prompt
        int failed = firstdiff_finish();                        // writes dump.json; runs at exit too
 
    FIRSTDIFF_DIR=out ./engine       records into the folder out; without it everything is off
    FIRSTDIFF_TAPS='layers.*.h,logits'   these taps only          FIRSTDIFF_STEPS=0,2-5   these steps only (0: the prompt)
    FIRSTDIFF_ROWS=last, or 0,3,7        these token positions of every step only (taps in the vocabulary's shapes; others whole)
-   What goes wrong is told on stderr, each kind once; the engine runs on, and firstdiff_finish() returns 1.
+   What goes wrong is told on stderr, each kind once; the engine runs on, and firstdiff_finish() returns 1. A residual stream of more
+   rows than its step was said to have tokens is told too, and recorded.
 
    Values on a device: set firstdiff_copy, e.g. to a function that calls cudaMemcpy(host, device, bytes, cudaMemcpyDefault).
    Threads: define FIRSTDIFF_LOCK() and FIRSTDIFF_UNLOCK() where the implementation is, and ask firstdiff_is_on() before they start.
@@ -44,6 +46,7 @@ enum firstdiff_type { FIRSTDIFF_F64, FIRSTDIFF_F32, FIRSTDIFF_F16, FIRSTDIFF_BF1
 #define firstdiff_bf16(values, ...) firstdiff_tap(FIRSTDIFF_BF16, firstdiff_sized(values, 2), __VA_ARGS__)
 #define firstdiff_tokens(ids, count) (firstdiff_state ? firstdiff_put_tokens(ids, (int)sizeof *(ids), count) : (void)0)
 #define firstdiff_next_step(token) (firstdiff_state ? firstdiff_put_step(token) : (void)0)
+#define firstdiff_next_chunk(ids, count) (firstdiff_state ? firstdiff_put_chunk(ids, (int)sizeof *(ids), count) : (void)0)
 #define firstdiff_note(key, value) (firstdiff_state ? firstdiff_put_note(key, value) : (void)0)
 #define firstdiff_is_on() (firstdiff_state ? firstdiff_ask() : 0)
 
@@ -67,6 +70,7 @@ void firstdiff_put(enum firstdiff_type type, const void *values, long long exten
                    const char *name, ...) FIRSTDIFF_PRINTF(6, 7);
 void firstdiff_put_tokens(const void *ids, int size, long long count);
 void firstdiff_put_step(long long token);
+void firstdiff_put_chunk(const void *ids, int size, long long count);
 void firstdiff_put_note(const char *key, const char *value);
 int firstdiff_ask(void);
 
@@ -134,15 +138,16 @@ static const struct { const char *key, *values; } firstdiff_notes[] = {
 };
 enum { FIRSTDIFF_NOTES = sizeof firstdiff_notes / sizeof firstdiff_notes[0] };
 
-/* Kinds of failure; each is told once. */
+/* Kinds of failure, and of what only may be one; each is told once. */
 enum { FIRSTDIFF_BAD_SETUP = 1, FIRSTDIFF_BAD_NAME = 2, FIRSTDIFF_BAD_SHAPE = 4, FIRSTDIFF_TWICE = 8, FIRSTDIFF_DISK = 16,
-       FIRSTDIFF_MEMORY = 32, FIRSTDIFF_BAD_NOTE = 64, FIRSTDIFF_NO_MATCH = 128 };
+       FIRSTDIFF_MEMORY = 32, FIRSTDIFF_BAD_NOTE = 64, FIRSTDIFF_NO_MATCH = 128, FIRSTDIFF_OTHER_ROWS = 256 };
 
 static struct {
     char *folder, *taps, *steps, *rows;
     char *path, *temporary; /* of the file in the making */
     long pid;
     unsigned long step;
+    size_t positions; /* of this step; 0: nobody said */
     unsigned told, failures;
     firstdiff_entry *entries;
     size_t count, room;
@@ -155,17 +160,35 @@ static struct {
 /* ---- failures and memory ---- */
 
 #ifdef __GNUC__
+__attribute__((format(printf, 2, 0)))
+#endif
+static void firstdiff_tell(unsigned kind, const char *format, va_list args) {
+    if (firstdiff_run.told & kind) return;
+    firstdiff_run.told |= kind;
+    fputs("firstdiff: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+}
+
+#ifdef __GNUC__
 __attribute__((format(printf, 2, 3)))
 #endif
 static void firstdiff_fail(unsigned kind, const char *format, ...) {
     va_list args;
     firstdiff_run.failures++;
-    if (firstdiff_run.told & kind) return;
-    firstdiff_run.told |= kind;
     va_start(args, format);
-    fputs("firstdiff: ", stderr);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
+    firstdiff_tell(kind, format, args);
+    va_end(args);
+}
+
+/* What is recorded all the same, as it might be meant. */
+#ifdef __GNUC__
+__attribute__((format(printf, 2, 3)))
+#endif
+static void firstdiff_warn(unsigned kind, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    firstdiff_tell(kind, format, args);
     va_end(args);
 }
 
@@ -472,15 +495,25 @@ static int firstdiff_wanted(const char *tap) {
 
 /* ---- which token positions ---- */
 
-/* The axis along which positions run; -1 where that cannot be told: in another shape than the vocabulary's, with other than the prompt's
-   or a decode step's one position, with two leading axes of one length, or with three axes and no prompt (heads may stand first). */
+/* The axis along which positions run; -1 where that cannot be told: in another shape than the vocabulary's, with other than the positions
+   of the step, with two leading axes of one length, or with three axes and no prompt (heads may stand first). */
 static int firstdiff_position_axis(const firstdiff_entry *entry) {
     const char *dot = strrchr(entry->tap, '.'), *site = dot ? dot + 1 : entry->tap;
     int axis = firstdiff_listed(",qk,scores,probs,", site);
     int three = axis || firstdiff_listed(",q,k,v,q_norm,k_norm,q_rope,k_rope,", site);
-    size_t tokens = entry->step ? 1 : firstdiff_run.tokens.count;
+    size_t tokens = firstdiff_run.positions;
     if (firstdiff_axes(entry->shape) != 2 + three || entry->shape[0] == entry->shape[1] || (three && !tokens)) return -1;
     return tokens && (unsigned long long)entry->shape[axis] != tokens ? -1 : axis;
+}
+
+/* Tells of a residual stream with more rows than the step has tokens. Fewer may be the rows that were kept; other shapes tell nothing. */
+static void firstdiff_check_rows(const firstdiff_entry *entry) {
+    const char *dot = strrchr(entry->tap, '.'), *site = dot ? dot + 1 : entry->tap;
+    int is_stream = strcmp(site, "h0") == 0 || strcmp(site, "h") == 0 || strcmp(site, "h_attn") == 0;
+    size_t tokens = firstdiff_run.positions;
+    if (!tokens || !is_stream || firstdiff_axes(entry->shape) != 2 || (unsigned long long)entry->shape[0] <= tokens) return;
+    firstdiff_warn(FIRSTDIFF_OTHER_ROWS, "%s: %lld rows in step %lu, which was said to have %lu tokens; before a step of several call "
+                   "firstdiff_next_chunk(ids, count)", entry->tap, entry->shape[0], entry->step, (unsigned long)tokens);
 }
 
 /* What FIRSTDIFF_ROWS leaves of a tap: the axis that is cut, or -1: the whole of it. */
@@ -535,6 +568,7 @@ static void firstdiff_record(const firstdiff_entry *entry, const void *values) {
         firstdiff_entry kept = *entry;
         int axis = firstdiff_keep_rows(&kept);
         firstdiff_run.entries = (firstdiff_entry *)entries;
+        firstdiff_check_rows(entry);
         if (axis >= 0 && !kept.shape[axis]) return; /* none of the positions asked for is in this step */
         values = firstdiff_to_host(values, bytes);
         if (values && firstdiff_write(&kept, axis, values, bytes)) firstdiff_run.entries[firstdiff_run.count++] = kept;
@@ -563,26 +597,41 @@ void firstdiff_put(enum firstdiff_type type, const void *values, long long exten
 
 /* ---- tokens, steps, notes ---- */
 
-void firstdiff_put_tokens(const void *ids, int size, long long count) {
+/* The tokens of the step that begins. */
+static void firstdiff_push_all(firstdiff_ids *list, const void *ids, int size, long long count) {
     const int32_t *four = (const int32_t *)ids;
     const int64_t *eight = (const int64_t *)ids;
     long long i;
+    firstdiff_run.positions = 0;
+    if (size != 4 && size != 8) {
+        firstdiff_fail(FIRSTDIFF_BAD_NOTE, "token ids of %d bytes; 4 and 8 are known; not noted", size);
+        return;
+    }
+    for (i = 0; i < count; i++) firstdiff_push(list, size == 4 ? four[i] : eight[i]);
+    if (count > 0) firstdiff_run.positions = (size_t)count;
+}
+
+void firstdiff_put_tokens(const void *ids, int size, long long count) {
     FIRSTDIFF_LOCK();
     if (firstdiff_begun()) {
         firstdiff_run.tokens.count = 0;
-        if (size != 4 && size != 8) firstdiff_fail(FIRSTDIFF_BAD_NOTE, "token ids of %d bytes; 4 and 8 are known; not noted", size);
-        else for (i = 0; i < count; i++) firstdiff_push(&firstdiff_run.tokens, size == 4 ? four[i] : eight[i]);
+        firstdiff_push_all(&firstdiff_run.tokens, ids, size, count);
+    }
+    FIRSTDIFF_UNLOCK();
+}
+
+void firstdiff_put_chunk(const void *ids, int size, long long count) {
+    FIRSTDIFF_LOCK();
+    if (firstdiff_begun()) {
+        firstdiff_run.step++;
+        firstdiff_push_all(&firstdiff_run.decoded, ids, size, count);
     }
     FIRSTDIFF_UNLOCK();
 }
 
 void firstdiff_put_step(long long token) {
-    FIRSTDIFF_LOCK();
-    if (firstdiff_begun()) {
-        firstdiff_run.step++;
-        firstdiff_push(&firstdiff_run.decoded, token);
-    }
-    FIRSTDIFF_UNLOCK();
+    const int64_t id = token;
+    firstdiff_put_chunk(&id, (int)sizeof id, 1);
 }
 
 static void firstdiff_keep_note(const char *key, const char *value) {

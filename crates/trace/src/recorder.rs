@@ -99,6 +99,8 @@ struct Recording {
 struct State {
     meta: Meta,
     step: u32,
+    /// Tokens that the step was fed, behind the prefill.
+    fed: usize,
     finished: bool,
 }
 
@@ -192,10 +194,16 @@ impl Recorder {
 
     /// Begins the next decode step, which is fed `token`.
     pub fn next_step(&self, token: i64) {
+        self.next_chunk(&[token]);
+    }
+
+    /// Begins the next step where it is fed several tokens: a further chunk of the prompt.
+    pub fn next_chunk(&self, tokens: &[i64]) {
         if let Some(on) = self.on() {
             let mut state = on.state();
             state.step += 1;
-            state.meta.decode_tokens.get_or_insert_default().push(token);
+            state.fed = tokens.len();
+            state.meta.decode_tokens.get_or_insert_default().extend(tokens);
         }
     }
 
@@ -300,7 +308,7 @@ impl Recording {
         let cut = {
             let state = self.state();
             let prompt = state.meta.tokens.as_ref().map(Vec::len).filter(|_| state.step == 0);
-            let tokens = if state.step == 0 { prompt } else { Some(1) };
+            let tokens = if state.step == 0 { prompt } else { Some(state.fed) };
             self.wanted.positions(tap.site, view.shape(), tokens).filter(|_| held.is_none())
         };
         match cut {

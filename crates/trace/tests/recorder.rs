@@ -21,6 +21,25 @@ fn step(rec: &Recorder, tokens: usize, base: f32) {
     rec.record("layers.0.k", &[8 * tokens], &values(8 * tokens)).unwrap();
 }
 
+#[test]
+fn a_prompt_in_chunks() {
+    let folder = tempfile::tempdir().unwrap();
+    let rec = Recorder::create(folder.path().join("out")).unwrap();
+    rec.tokens(&[7, 8]);
+    step(&rec, 2, 0.0);
+    rec.next_chunk(&[9, 4]);
+    step(&rec, 2, 100.0);
+    rec.next_step(5);
+    step(&rec, 1, 200.0);
+    rec.finish().unwrap();
+    let dump = Dump::open(folder.path().join("out")).unwrap();
+    assert_eq!(dump.meta().tokens, Some(vec![7, 8]));
+    assert_eq!(dump.meta().decode_tokens, Some(vec![9, 4, 5]));
+    let steps: Vec<(u32, usize)> =
+        dump.entries().iter().filter(|e| e.tap.to_string() == "layers.0.h").map(|e| (e.step, e.shape[0])).collect();
+    assert_eq!(steps, [(0, 2), (1, 2), (2, 1)]);
+}
+
 /// Run by the tests below, with an environment of its own.
 #[test]
 fn child() {

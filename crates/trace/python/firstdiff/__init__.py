@@ -6,6 +6,7 @@
     firstdiff.tokens([1, 17, 42])                                # the prompt: step 0
     firstdiff.record(f"layers.{n}.q", q)                         # a NumPy array or a torch tensor, bf16 too; [T,H,d]
     firstdiff.next_step(23)                                      # before each decode step, with the token it is fed
+    firstdiff.next_chunk([5, 6])                                 # before a step of several: a further chunk of the prompt
     firstdiff.finish()                                           # writes dump.json; runs at exit too
 
     with firstdiff.record(model, "out"):                         # a PyTorch model of Hugging Face's names: each forward
@@ -26,7 +27,7 @@ import threading
 from pathlib import Path
 
 __version__ = "0.1.0"
-__all__ = ["RecordError", "finish", "is_on", "next_step", "note", "record", "tokens"]
+__all__ = ["RecordError", "finish", "is_on", "next_chunk", "next_step", "note", "record", "tokens"]
 
 OUTER = "h0 final_norm logits".split()
 INNER = ("attn_norm q k v q_norm k_norm q_rope k_rope qk scores probs context attn_out attn_post_norm h_attn ffn_norm ffn_gate "
@@ -54,7 +55,7 @@ class Recording:
         self.wanted_tap = tap_patterns(self.taps)
         self.rows = os.environ.get("FIRSTDIFF_ROWS", "")
         self.wanted_rows = row_list(self.rows)
-        self.step, self.entries, self.meta = 0, {}, {}
+        self.step, self.fed, self.entries, self.meta = 0, 1, {}, {}  # fed: tokens of the step, behind the prompt
         self.lock, self.pid, self.open = threading.RLock(), os.getpid(), True
         self.folder.mkdir(parents=True, exist_ok=True)
         if any(f.name == "dump.json" or f.suffix == ".npy" for f in self.folder.iterdir()):
@@ -87,7 +88,7 @@ class Recording:
         """The token positions that are asked for, and their list; the whole array and None where these are all, or cannot be told."""
         site, shape = tap.rsplit(".", 1)[-1], tuple(getattr(array, "shape", ()))
         axis = 1 if site in SCORES else 0
-        tokens = 1 if self.step else len(self.meta.get("tokens", ()))
+        tokens = self.fed if self.step else len(self.meta.get("tokens", ()))
         if len(shape) != (3 if site in SCORES | HEADED else 2) or shape[0] == shape[1] or (tokens and shape[axis] != tokens):
             return array, None
         if len(shape) == 3 and not tokens:  # heads may stand first
@@ -226,10 +227,15 @@ def tokens(ids):
 
 def next_step(token):
     """Begins the next decode step, which is fed `token`."""
+    next_chunk([token])
+
+
+def next_chunk(ids):
+    """Begins the next step, which is fed several tokens: a further chunk of the prompt."""
     if on := _current():
         with on.lock:
-            on.step += 1
-            on.meta.setdefault("decode_tokens", []).append(int(token))
+            on.step, on.fed = on.step + 1, len(ids)
+            on.meta.setdefault("decode_tokens", []).extend(int(id) for id in ids)
 
 
 def note(**notes):

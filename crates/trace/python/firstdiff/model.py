@@ -118,7 +118,7 @@ class Watching:
         return [full(inputs[below])] if below in inputs else [], full(outputs.get(below))
 
     def begin(self, _, args, kwargs):
-        """One forward call begins: the first is the prompt, each later one a decode step."""
+        """One forward call begins: the first is the prompt or its first chunk, each later one a decode step or a further chunk."""
         ids = kwargs.get("input_ids", args[0] if args else None)
         shown = ids is not None and not ids.is_floating_point()
         embeds = kwargs.get("inputs_embeds")
@@ -130,9 +130,7 @@ class Watching:
         if self.calls == 0 and fed:
             firstdiff.tokens(fed)
         if self.calls > 0:
-            if self.length != 1:
-                raise RecordError(f"forward call {self.calls + 1} has {self.length} tokens: after the prompt, one a call is a decode step")
-            firstdiff.next_step(fed[0] if fed else -1)
+            firstdiff.next_chunk(fed or [-1] * self.length)
         self.calls += 1
 
     def end(self, _, __, output):
