@@ -1,7 +1,8 @@
 //! What is compared with what, and in whose arithmetic? Opens both dumps, and a model where one is given.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use firstdiff_compare::{
@@ -82,9 +83,9 @@ impl Session {
         let only_rows = rows.as_ref().filter(|r| !r.is_all());
         let mut warnings: Vec<String> =
             only_rows.map(|_| "only the token positions of --rows were compared".to_owned()).into_iter().collect();
-        let in_part = laid.iter().flat_map(|laid| &laid.runs).map(|run| run.parts().len()).sum::<usize>();
-        let left_out = in_part.saturating_sub(reference.parts().len() + candidate.parts().len());
-        if laid.is_some() && left_out > 0 {
+        let left_out: usize =
+            laid.iter().flat_map(|laid| laid.runs.iter().zip([&reference, &candidate])).map(left_out).sum();
+        if left_out > 0 {
             notes.push(format!(
                 "not checked: {left_out} taps known in part: the two runs took the tokens in other chunks"
             ));
@@ -235,6 +236,13 @@ pub(crate) fn notes(dumps: &[&Dump]) -> Vec<String> {
         }
     }
     said
+}
+
+/// How many taps of a run that was laid out anew are known in part, and were not cut.
+fn left_out((run, now): (&Arc<Dump>, &Dump)) -> usize {
+    let entries = now.entries().iter().map(|entry| entry.tap);
+    let held: BTreeSet<Tap> = entries.chain(now.parts().iter().map(|part| part.tap)).collect();
+    run.parts().iter().filter(|part| !held.contains(&part.tap)).count()
 }
 
 /// Both runs of one sequence, where either is a batch; of how many; and whether the reference was one sequence before.

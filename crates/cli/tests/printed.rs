@@ -51,3 +51,62 @@ fn nothing_is_computed_from_three_decimals() {
     let report = json(&["explain", MODEL, &path, "--tokens", TOKENS]);
     assert_eq!(report["verdict"], "incomparable", "{report}");
 }
+
+const DECODED: &str = "23,108,61";
+
+/// All of a fixture, a text a tap, its steps one behind the other; `change` changes the values of a tap in a step.
+fn appended(folder: &Path, print: impl Fn(f64) -> String, change: impl Fn(&str, u32, &mut [f64])) -> String {
+    fs::create_dir(folder).unwrap();
+    let dump = Dump::open(fixtures().join("golden/llama-torch")).unwrap();
+    for entry in dump.entries() {
+        let mut values = dump.read(entry).unwrap().values().to_f64();
+        change(&entry.tap.to_string(), entry.step, &mut values);
+        let lines: String = values.into_iter().map(|x| print(x) + "\n").collect();
+        let file = fs::OpenOptions::new().create(true).append(true).open(folder.join(format!("{}.txt", entry.tap)));
+        std::io::Write::write_all(&mut file.unwrap(), lines.as_bytes()).unwrap();
+    }
+    folder.to_string_lossy().into_owned()
+}
+
+fn unchecked(report: &serde_json::Value) -> Vec<String> {
+    let taps = report["taps"].as_array().unwrap().iter().filter(|tap| tap["status"] == "unchecked");
+    taps.map(|tap| tap["tap"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn few_digits_appended_over_the_steps_are_laid_over_positions() {
+    let folder = tempfile::tempdir().unwrap();
+    let nine = appended(&folder.path().join("nine"), |x| format!("{x:.8e}"), |_, _, _| ());
+    let due = unchecked(&json(&["compare", "golden/llama-torch", &nine]));
+    let six = appended(&folder.path().join("six"), |x| format!("{x:.5e}"), |_, _, _| ());
+    let all = format!("{TOKENS},{DECODED}");
+    for told in [&[][..], &["--tokens", &all], &["--tokens", TOKENS, "--decode-tokens", DECODED]] {
+        let report = json(&[&["compare", "golden/llama-torch", &six], told].concat());
+        assert_eq!(report["verdict"], "parity", "{told:?}: {report}");
+        assert_eq!(unchecked(&report), due, "{told:?}");
+    }
+}
+
+#[test]
+fn a_fault_of_one_step_shows_in_few_digits() {
+    let folder = tempfile::tempdir().unwrap();
+    let wrong = |tap: &str, step: u32, values: &mut [f64]| {
+        if tap == "layers.1.ffn_act" && step == 2 {
+            values.iter_mut().for_each(|x| *x *= 1.5);
+        }
+    };
+    let path = appended(&folder.path().join("six"), |x| format!("{x:.5e}"), wrong);
+    let report = json(&["compare", "golden/llama-torch", &path]);
+    assert_eq!(report["verdict"], "diverged", "{report}");
+    assert_eq!(report["first_divergence"]["tap"], "layers.1.ffn_act");
+}
+
+#[test]
+fn padding_behind_the_prompt_is_no_decode_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let pad =
+        |_: &str, step: u32, values: &mut [f64]| values.iter_mut().for_each(|x| *x *= f64::from(u8::from(step == 0)));
+    let path = appended(&folder.path().join("six"), |x| format!("{x:.5e}"), pad);
+    let report = json(&["compare", "golden/llama-torch", &path]);
+    assert_eq!(report["verdict"], "incomparable", "{report}");
+}

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use firstdiff_trace::{Dump, Entry, Tap};
 
 use crate::rows::{are_all, squeezed};
-use crate::steps::Chunks;
+use crate::steps::{Chunks, held};
 
 /// The steps that a dump holds anything of.
 pub(crate) fn steps(dump: &Dump) -> BTreeSet<u32> {
@@ -17,7 +17,10 @@ pub(crate) fn chunks(candidate: &Dump, reference: &Dump, ours: &Chunks) -> Optio
     let own = Chunks::of(candidate);
     let unsaid = |lengths| Chunks { lengths, ids: None };
     match beyond_the_prefill(candidate, reference, ours) {
-        Some(held) if own.as_ref().is_some_and(|own| own.total() == held) => own,
+        // However its ids are shared out: it has no steps.
+        Some(held) if own.as_ref().is_some_and(|own| own.total() == held) => {
+            own.map(|own| Chunks { lengths: vec![held], ..own })
+        }
         Some(held) if held == ours.total() => Some(unsaid(vec![held])),
         _ => own.or_else(|| {
             let one_a_token = ours.total() > 1 && steps(candidate).into_iter().eq(0..u32::try_from(ours.total()).ok()?);
@@ -34,14 +37,14 @@ pub(crate) fn beyond_the_prefill(candidate: &Dump, reference: &Dump, ours: &Chun
         return None;
     }
     let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
-    for theirs in candidate.entries().iter().filter(|entry| are_all(&entry.rows)) {
+    for theirs in held(candidate).filter(|held| held.whole) {
         let ours = reference.find(theirs.tap, 0).filter(|entry| are_all(&entry.rows));
         let held = theirs.shape.iter().product::<usize>();
         let Some(row) = ours.and_then(|ours| row_of(ours, prefill)).filter(|&row| held.is_multiple_of(row)) else {
             continue;
         };
         // A tensor of all its axes says it itself: what it holds more may be lanes of its heads.
-        let own = squeezed(theirs.tap.site, &theirs.shape);
+        let own = squeezed(theirs.tap.site, theirs.shape);
         let says = own.len() == theirs.tap.site.axes().len() && own[theirs.tap.site.position_axis()] == prefill;
         *counts.entry(if says { prefill } else { held / row }).or_default() += 1;
     }

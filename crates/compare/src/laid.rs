@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use firstdiff_trace::{Dump, DumpError, Entry, Meta, Partial, Rows, Site, Tap, Tensor};
+use firstdiff_trace::{Dump, DumpError, Entry, Meta, Part, Partial, Rows, Site, Tap, Tensor};
 
 use crate::counted::{chunks, one_a_token_by};
-use crate::cut::{Custom, custom, cut, heads, keys};
+use crate::cut::{Custom, Cut, custom, cut, heads, keys};
 use crate::graph::Place;
 use crate::pair::borrow;
 use crate::positions::with_positions;
@@ -119,8 +119,11 @@ const OTHER_TOKEN: f64 = 0.1;
 fn other_embeddings(left: &Dump, right: &Dump, cells: &[Range<usize>]) -> Result<Option<usize>, DumpError> {
     let h0 = Tap { layer: None, site: Site::H0 };
     for (number, cell) in (0u32..).zip(cells) {
-        let (Some(ours), Some(theirs)) = (left.find(h0, number), right.find(h0, number)) else { continue };
-        let (ours, theirs) = (left.read(ours)?, right.read(theirs)?);
+        let held = |dump: &Dump| match dump.find(h0, number) {
+            Some(entry) => dump.read(entry).map(Some),
+            None => dump.find_part(h0, number).and_then(Partial::whole).map(|entry| dump.read(&entry)).transpose(),
+        };
+        let (Some(ours), Some(theirs)) = (held(left)?, held(right)?) else { continue };
         let (ours, theirs) = (ours.values(), theirs.values());
         let nmse = match ours.len() == theirs.len() {
             true => crate::metrics::Metrics::of(borrow(&ours), borrow(&theirs)).nmse(),
@@ -249,13 +252,22 @@ impl<'a> Side<'a> {
         let (mut made, mut parts) = (Vec::new(), Vec::new());
         for (number, cell) in (0u32..).zip(cells) {
             let Some((at, step)) = self.step(cell) else { continue };
-            // What is known in part is not cut, but may be all of a cell.
-            if step == cell && wanted.is_none() {
-                let here = self.dump.parts().iter().filter(|part| part.step == at);
-                parts.extend(here.cloned().map(|mut part: Partial| {
-                    part.step = number;
-                    part
-                }));
+            // What is known in part is not cut, but may be all of a cell; what was printed whole is cut as tensors are.
+            for part in self.dump.parts().iter().filter(|part| part.step == at) {
+                let mut here = part.clone();
+                here.step = number;
+                if step != cell || wanted.is_some() {
+                    let Some(whole) = part.whole().filter(|_| self.dump.find(part.tap, at).is_none()) else { continue };
+                    let width = self.width(other, cell, &whole);
+                    match cut(&whole, step, cell, width, wanted, self.custom) {
+                        Ok(Some(cut)) => lay(&mut here, &cut, self.dump.read(&whole)?),
+                        Ok(None) => continue,
+                        Err(reason) => {
+                            unchecked.entry(Place { step: number, tap: part.tap }).or_insert(reason);
+                        }
+                    }
+                }
+                parts.push(here);
             }
             for entry in self.entries(at) {
                 let width = self.width(other, cell, entry);
@@ -292,6 +304,14 @@ impl<'a> Side<'a> {
             ..own.clone()
         }
     }
+}
+
+/// Leaves of what was printed whole, whose values are those of `tensor`, what is of a cell.
+fn lay(part: &mut Partial, cut: &Cut, tensor: Tensor) {
+    let Some(of_cell) = cut.of(tensor) else { return };
+    part.values = of_cell.values().to_f64().into();
+    part.part = Part { elements: (0..part.values.len()).collect(), shape: Some(cut.shape.clone()), sum: None };
+    part.rows = cut.rows.clone();
 }
 
 /// Reads tensors of a dump, and keeps some: a step of many positions is read once for each of its cells.

@@ -100,16 +100,16 @@ impl fmt::Display for Chunks {
 }
 
 /// A tensor that may show how many positions its step has.
-struct Held<'a> {
-    tap: Tap,
+pub(crate) struct Held<'a> {
+    pub(crate) tap: Tap,
     step: u32,
-    shape: &'a [usize],
+    pub(crate) shape: &'a [usize],
     /// Whether it holds all positions.
-    whole: bool,
+    pub(crate) whole: bool,
 }
 
 /// All tensors of a dump, those that are known in part too, where their shapes are.
-fn held(dump: &Dump) -> impl Iterator<Item = Held<'_>> {
+pub(crate) fn held(dump: &Dump) -> impl Iterator<Item = Held<'_>> {
     let entries =
         dump.entries().iter().map(move |e| Held { tap: e.tap, step: e.step, shape: &e.shape, whole: are_all(&e.rows) });
     let alone = |p: &&Partial| dump.find(p.tap, p.step).is_none();

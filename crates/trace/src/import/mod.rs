@@ -219,6 +219,13 @@ impl Partial {
         self.printed?.beats_f16(&self.values).then_some(Entry { dtype: DType::F16, ..made })
     }
 
+    /// All of it as an f64 tensor, where no element is missing: for those who cut it and keep its precision in mind.
+    pub fn whole(&self) -> Option<Entry> {
+        let shape = self.part.shape.clone().filter(|_| self.holds_all())?;
+        let tensor = Tensor::held(shape.clone(), Values::F64(self.values.to_vec().into())).ok()?;
+        Some(Entry::made(self.tap, self.step, shape, DType::F64, self.rows.clone(), move || Ok(tensor.clone())))
+    }
+
     /// Whether its elements are all that its shape has, in their order.
     fn holds_all(&self) -> bool {
         let all = self.part.shape.as_deref().and_then(element_count);
