@@ -110,3 +110,21 @@ fn padding_behind_the_prompt_is_no_decode_step() {
     let report = json(&["compare", "golden/llama-torch", &path]);
     assert_eq!(report["verdict"], "incomparable", "{report}");
 }
+
+#[test]
+fn one_pass_against_steps_asks_for_the_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = appended(&folder.path().join("whole"), |x| format!("{x:.8e}"), |_, _, _| ());
+    let steps = folder.path().join("steps");
+    let dump = Dump::open(fixtures().join("golden/llama-torch")).unwrap();
+    for entry in dump.entries().iter().filter(|entry| entry.step > 0) {
+        let of_step = steps.join(format!("step{:03}", entry.step - 1));
+        fs::create_dir_all(&of_step).unwrap();
+        let values = dump.read(entry).unwrap().values().to_f64();
+        let lines: String = values.into_iter().map(|x| format!("{x:.8e}\n")).collect();
+        fs::write(of_step.join(format!("{}.txt", entry.tap)), lines).unwrap();
+    }
+    let out = firstdiff(&["compare", &whole, &steps.to_string_lossy()]);
+    let error = String::from_utf8(out.stderr).unwrap();
+    assert!(error.contains("1 step and the candidate 3 steps") && error.contains("--tokens"), "{error}");
+}

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use firstdiff_trace::{Dump, DumpError, Entry, Rows, Site};
 
 use crate::anatomy::{self, Anatomy, Undone};
+use crate::counted::steps;
 use crate::graph::{Graph, Place, op_of};
 use crate::judge::{Allowance, Judgement, Outcome};
 use crate::laid::{Laid, name_of};
@@ -354,7 +355,7 @@ impl Run<'_> {
             }
             let misfit = found.iter().zip(self.graph.places()).find_map(|(here, place)| match here {
                 Found::Misfit(_) | Found::Unclear(_) => {
-                    Some(format!("{}: {}", name_of(self.laid(), *place), here.unchecked()?))
+                    Some(format!("{}: {}{}", name_of(self.laid(), *place), here.unchecked()?, self.untold_steps()))
                 }
                 _ => None,
             });
@@ -404,6 +405,21 @@ impl Run<'_> {
             Some(reason) => Verdict::Incomparable(reason),
             None => Verdict::Parity,
         }
+    }
+
+    /// What could lay runs together that took the tokens in another number of steps.
+    fn untold_steps(&self) -> String {
+        let runs = [self.reference, self.candidate];
+        let [ours, theirs] = runs.map(|dump| steps(dump).len());
+        if ours == theirs || self.laid().is_some() || runs.iter().all(|dump| dump.meta().tokens.is_some()) {
+            return String::new();
+        }
+        let word = |count: usize| if count == 1 { "1 step".to_owned() } else { format!("{count} steps") };
+        format!(
+            "; the reference has {} and the candidate {}: name the tokens of all positions (--tokens IDS), and they are laid together by position",
+            word(ours),
+            word(theirs)
+        )
     }
 
     /// What is to be said where nothing but position 0 is known, and whether the reference has more.
