@@ -17,6 +17,9 @@ use crate::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, described, paint
 use crate::table::taps;
 use crate::words::{safe, shorten, taps_in_words};
 
+/// What is to be said of what is in a file and cannot be computed with.
+const COARSE: &str = "but only in part or with too few digits to compute with: print whole tensors with six significant digits (%g, %.6e) or more";
+
 pub(crate) const HELP: &str = "Examples:
   firstdiff replay models/TinyLlama out/dump
   firstdiff replay TinyLlama-Q4_K_M.gguf out/dump                    the profile is ggml where dump.json says so
@@ -126,8 +129,20 @@ impl Session {
                 None => reasons.push((1, reason)),
             }
         }
-        let most = reasons.iter().max_by_key(|(count, _)| *count).map_or("nothing of the model was recorded", |r| r.1);
+        let dump = &self.given.dump;
+        let coarse = dump.parts().iter().filter(|part| dump.find(part.tap, part.step).is_none()).count();
+        let otherwise = match coarse {
+            0 => "nothing of the model was recorded".to_owned(),
+            count => format!("{} are in the file, {COARSE}", taps_in_words(count)),
+        };
+        let most = reasons.iter().max_by_key(|(count, _)| *count).map_or(otherwise, |r| r.1.to_owned());
         format!("no operation could be judged: {most}")
+    }
+
+    /// Whether a place is known, but not so that it can be computed with.
+    fn is_coarse(&self, place: Place) -> bool {
+        let dump = &self.given.dump;
+        dump.find_part(place.tap, place.step).is_some() && dump.find(place.tap, place.step).is_none()
     }
 
     /// In the form that compare's own screen takes.
@@ -176,9 +191,13 @@ impl Session {
     /// What was not checked, and what else is to be known.
     pub(crate) fn rest(&self, screen: &mut Screen, report: &Report) {
         unchecked(screen, report, &self.given.dump.path().to_string_lossy());
-        let absent = self.replay.taps.len() - report.taps.len();
-        if absent > 0 {
-            let text = format!("{} of the model were not recorded", taps_in_words(absent));
+        let coarse = self.replay.taps.iter().filter(|t| self.is_coarse(t.report.place)).count();
+        let absent = self.replay.taps.len() - report.taps.len() - coarse;
+        let texts = [
+            (absent, format!("{} of the model were not recorded", taps_in_words(absent))),
+            (coarse, format!("{} are in the file, {COARSE}", taps_in_words(coarse))),
+        ];
+        for (_, text) in texts.iter().filter(|(count, _)| *count > 0) {
             screen.line(&format!("{} {text}", paint(WARN, "not checked:")));
         }
         for warning in &self.replay.warnings {

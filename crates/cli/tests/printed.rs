@@ -112,6 +112,14 @@ fn padding_behind_the_prompt_is_no_decode_step() {
 }
 
 #[test]
+fn what_is_printed_too_coarsely_is_not_called_unrecorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = printed(&folder.path().join("three"), "golden/llama-torch", |x| format!("{x:.3}"));
+    let out = String::from_utf8(firstdiff(&["explain", MODEL, &path, "--tokens", TOKENS]).stdout).unwrap();
+    assert!(!out.contains("nothing of the model was recorded") && out.contains("%.6e"), "{out}");
+}
+
+#[test]
 fn one_pass_against_steps_asks_for_the_tokens() {
     let folder = tempfile::tempdir().unwrap();
     let whole = appended(&folder.path().join("whole"), |x| format!("{x:.8e}"), |_, _, _| ());

@@ -26,11 +26,12 @@ pub(super) fn read(text: &str, stem: &str) -> Option<Read> {
     let mut items = Vec::new();
     for section in &sections {
         let (label, shape) = shaped(&section.label);
+        let (said, label) = of_step(label);
         let name = if alone && (known(stem) || !known(label)) { stem } else { label };
         let Some(item) = item(name, &section.body, shape.as_deref()) else { continue };
         // A name that comes again belongs to the next forward pass.
         let step = seen.entry(name.to_owned()).and_modify(|n| *n += 1).or_insert(0);
-        items.push(item.stepped(*step));
+        items.push(item.stepped(said.unwrap_or(*step)));
     }
     let first = sections.first()?.label.escape_debug().to_string();
     let note = match alone {
@@ -149,6 +150,17 @@ fn names_a_layer(label: &str) -> bool {
     digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
 }
 
+/// The step that a label begins with, and what it names: `[step 3] h0`, `step 3: h0`.
+fn of_step(label: &str) -> (Option<u32>, &str) {
+    let parts = label.trim_start_matches('[').strip_prefix("step").and_then(|rest| {
+        let rest = rest.trim_start_matches([' ', '=', ':']);
+        let end = rest.find(|c: char| !c.is_ascii_digit())?;
+        let name = rest[end..].trim_start_matches([']', ' ', ':', ',', '-', '|']);
+        Some((rest[..end].parse().ok()?, Some(name).filter(|name| name.len() < rest.len() - end && has_a_word(name))?))
+    });
+    parts.map_or((None, label), |(step, name)| (Some(step), name))
+}
+
 /// A label without the extents at its end: `q [12, 8, 8]`, `q shape=(12, 64)`, `q torch.Size([12, 64])`.
 fn shaped(label: &str) -> (&str, Option<Vec<usize>>) {
     let inside = label.trim_end_matches([']', ')', '}']);
@@ -194,6 +206,24 @@ mod tests {
 
     fn names(text: &str) -> Vec<String> {
         found(text).into_iter().map(|(name, ..)| name).collect()
+    }
+
+    #[test]
+    fn a_step_before_the_name() {
+        for (label, due) in [
+            ("[step 0] h0", (Some(0), "h0")),
+            ("step 12: layers.0.q", (Some(12), "layers.0.q")),
+            ("[step=3] layer 1 k", (Some(3), "layer 1 k")),
+            ("step3", (None, "step3")),
+            ("steps 4", (None, "steps 4")),
+            ("step2norm", (None, "step2norm")),
+            ("h0", (None, "h0")),
+        ] {
+            assert_eq!(of_step(label), due, "{label}");
+        }
+        let read = read("[step 0] h0: 0.5 0.25\n[step 0] logits: 1.5 2.5\n[step 2] h0: 0.75 1.25\n", "log").unwrap();
+        let named: Vec<_> = read.items.iter().map(|item| (item.name.as_str(), item.step)).collect();
+        assert_eq!(named, [("h0", 0), ("logits", 0), ("h0", 2)]);
     }
 
     #[test]

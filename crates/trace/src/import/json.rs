@@ -23,6 +23,7 @@ pub(super) fn read(path: &Path, name: &str) -> Result<Read, DumpError> {
         return Ok(Read { tokens: token_ids(&value), ..manifest(path, list)? });
     }
     let mut read = Read { tokens: token_ids(&value), ..Read::default() };
+    read.notes.extend(of_nulls(nulls(&value)));
     match value.get("module_path").is_some() && value.get("children").is_some() {
         true => debug_tree(path, &value, &mut read)?,
         false => collect(&value, name, true, &mut read.items),
@@ -78,11 +79,35 @@ pub(super) fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// Nested arrays of numbers, all of one shape.
+/// How many elements of arrays are null, which stands for whatever JSON cannot write.
+pub(super) fn nulls(value: &Value) -> usize {
+    match value {
+        Value::Array(list) => list.iter().map(|v| if v.is_null() { 1 } else { nulls(v) }).sum(),
+        Value::Object(fields) => fields.values().map(nulls).sum(),
+        _ => 0,
+    }
+}
+
+/// What is to be said of them.
+pub(super) fn of_nulls(count: usize) -> Option<String> {
+    (count > 0)
+        .then(|| format!("{count} values are null, taken for -inf among numbers: a NaN or inf may have stood there"))
+}
+
+/// Nested arrays of numbers, all of one shape. A null among numbers is what most masks are, and no number in any case.
 pub(super) fn array(value: &Value) -> Option<(Vec<usize>, Vec<f64>)> {
-    fn walk(value: &Value, depth: usize, shape: &mut Vec<usize>, out: &mut Vec<f64>) -> Option<()> {
+    let (shape, mut values) = shaped(value)?;
+    if values.iter().any(|x| x.is_some_and(f64::is_finite)) {
+        values.iter_mut().for_each(|x| *x = x.or(Some(f64::NEG_INFINITY)));
+    }
+    Some((shape, values.into_iter().map(|x| x.unwrap_or(f64::NAN)).collect()))
+}
+
+/// The same, without a number for a null.
+fn shaped(value: &Value) -> Option<(Vec<usize>, Vec<Option<f64>>)> {
+    fn walk(value: &Value, depth: usize, shape: &mut Vec<usize>, out: &mut Vec<Option<f64>>) -> Option<()> {
         let Some(list) = value.as_array() else {
-            out.push(number(value)?);
+            out.push(if value.is_null() { None } else { Some(number(value)?) });
             return (depth == shape.len()).then_some(());
         };
         match shape.get(depth) {
@@ -295,6 +320,15 @@ pub(super) fn last_row() -> Option<Rows> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_null_among_numbers_is_no_number() {
+        let (_, values) = array(&parse("[[0.5, null], [-1.5, 2]]").unwrap()).unwrap();
+        assert_eq!(values, [0.5, f64::NEG_INFINITY, -1.5, 2.0]);
+        let (_, values) = array(&parse("[null, null]").unwrap()).unwrap();
+        assert!(values.iter().all(|x| x.is_nan()));
+        assert_eq!(nulls(&parse(r#"{"a": [1, null], "b": null, "c": [[null]]}"#).unwrap()), 2);
+    }
 
     #[test]
     fn arrays_and_what_python_writes_for_nan() {

@@ -18,17 +18,19 @@ const STANDS_FOR_INFINITY: f64 = 1e300;
 /// When a line is no JSON.
 pub(super) fn read(path: &Path) -> Result<Read, DumpError> {
     let mut read = Read::default();
-    let (mut infinities, mut layers) = (0, Vec::new());
+    let (mut infinities, mut layers, mut nulls) = (0, Vec::new(), 0);
     for (number, line) in read_text(path)?.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let value = json::parse(line).map_err(|e| not_a_dump(path, &format!("line {}: not JSON: {e}", number + 1)))?;
         let Some(fields) = value.as_object() else { continue };
         if let Some(item) = item(fields, &mut infinities) {
             read.items.push(item);
+            nulls += json::nulls(&value);
             layers.push(count(fields, &["layer", "layer_id", "layer_idx", "layer_index"]));
         }
     }
     name_layers(&mut read.items, &layers);
     json::one_position(&mut read.items);
+    read.notes.extend(json::of_nulls(nulls));
     if infinities > 0 {
         read.notes
             .push(format!("{infinities} values beyond 1e300 are taken for infinities; a NaN may stand there as 0"));
