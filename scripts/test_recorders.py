@@ -380,6 +380,9 @@ def test_python(work, judge):
            "firstdiff.next_chunk([9, 4])\nfirstdiff.record('layers.0.q', np.ones((2, 5, 3)))", FIRSTDIFF_DIR=str(chunks), FIRSTDIFF_ROWS="last")
     meta = json.loads((chunks / "dump.json").read_text())
     check(meta["decode_tokens"] == [9, 4] and [t["shape"] for t in meta["taps"]] == [[1, 5, 3]] * 2, "next_chunk: a prompt in chunks, cut to rows")
+    told = python("import firstdiff, numpy as np\nfirstdiff.tokens([7, 8])\nfor n in '12':\n    firstdiff.next_step(9)\n"
+                  "    firstdiff.record('layers.0.h', np.ones((2, 3)))", FIRSTDIFF_DIR=str(work / "python-untold")).splitlines()
+    check(len(told) == 1 and "2 rows in step 1" in told[0], f"more rows than tokens, told once: {told}")
     untold = work / "python-rows-untold"
     python("import firstdiff, numpy as np\nfirstdiff.record('layers.0.q', np.ones((4, 5, 2)))\nfirstdiff.record('h0', np.ones((5, 8)))",
            FIRSTDIFF_DIR=str(untold), FIRSTDIFF_ROWS="last")

@@ -56,7 +56,7 @@ class Recording:
         self.rows = os.environ.get("FIRSTDIFF_ROWS", "")
         self.wanted_rows = row_list(self.rows)
         self.step, self.fed, self.entries, self.meta = 0, 1, {}, {}  # fed: tokens of the step, behind the prompt
-        self.lock, self.pid, self.open = threading.RLock(), os.getpid(), True
+        self.lock, self.pid, self.open, self.told_rows = threading.RLock(), os.getpid(), True, False
         self.folder.mkdir(parents=True, exist_ok=True)
         if any(f.name == "dump.json" or f.suffix == ".npy" for f in self.folder.iterdir()):
             raise RecordError(f"{self.folder}: already holds a dump; remove it, or record into another folder")
@@ -79,10 +79,20 @@ class Recording:
                 array, rows = self.cut(tap, array)
                 if rows == []:  # none of the positions asked for is in this step
                     return
+            self.check_rows(tap, tuple(getattr(array, "shape", ())))
             shape, dtype, descr, data = plain(tap, array)
             self.replace(file, npy_header(shape, descr), data)
             entry = {"tap": tap, "step": self.step, "file": file, "shape": shape, "dtype": dtype}
             self.entries[key] = {**entry, "rows": rows} if rows else entry
+
+    def check_rows(self, tap, shape):
+        """Tells, once, of a residual stream with more rows than the step has tokens. Fewer may be the rows that were kept."""
+        tokens = self.fed if self.step else len(self.meta.get("tokens", ()))
+        if self.told_rows or not tokens or tap.rsplit(".", 1)[-1] not in {"h0", "h", "h_attn"} or len(shape) != 2 or shape[0] <= tokens:
+            return
+        self.told_rows = True
+        print(f"firstdiff: {tap}: {shape[0]} rows in step {self.step}, which was said to have {tokens} tokens; before a step of several "
+              "call next_chunk(ids)", file=sys.stderr)
 
     def cut(self, tap, array):
         """The token positions that are asked for, and their list; the whole array and None where these are all, or cannot be told."""
