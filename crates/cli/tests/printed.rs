@@ -136,3 +136,35 @@ fn one_pass_against_steps_asks_for_the_tokens() {
     let error = String::from_utf8(out.stderr).unwrap();
     assert!(error.contains("1 step and the candidate 3 steps") && error.contains("--tokens"), "{error}");
 }
+
+/// The prefill as JSON lines, with null for what is not finite, and for one value of a tap.
+fn with_nulls(path: &Path, lost: Option<&str>) -> String {
+    let dump = Dump::open(fixtures().join("golden/llama-torch")).unwrap();
+    let mut lines = String::new();
+    for entry in dump.entries().iter().filter(|entry| entry.step == 0) {
+        let mut values = dump.read(entry).unwrap().values().to_f64();
+        if lost == Some(entry.tap.to_string().as_str()) {
+            values[7] = f64::NAN;
+        }
+        // What serde_json writes of a number that is not finite is a null.
+        let line = serde_json::json!({"name": entry.tap.to_string(), "shape": entry.shape, "values": values});
+        lines += &format!("{line}\n");
+    }
+    fs::write(path, lines).unwrap();
+    path.to_string_lossy().into_owned()
+}
+
+#[test]
+fn a_null_is_a_mask_where_the_reference_masks_and_a_fault_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let right = with_nulls(&folder.path().join("right.jsonl"), None);
+    let report = json(&["compare", "golden/llama-torch", &right]);
+    assert_eq!(report["verdict"], "parity", "{report}");
+    assert!(report["warnings"].to_string().contains("null"), "{}", report["warnings"]);
+    let wrong = with_nulls(&folder.path().join("wrong.jsonl"), Some("layers.1.ffn_act"));
+    let report = json(&["compare", "golden/llama-torch", &wrong]);
+    assert_eq!(
+        (&report["verdict"], &report["first_divergence"]["tap"]),
+        (&"diverged".into(), &"layers.1.ffn_act".into())
+    );
+}
