@@ -119,6 +119,12 @@ impl CandidateArgs {
                 decode_tokens.len()
             );
         }
+        if steps == 0 && args.decode_tokens.is_some() && args.rows.as_ref().is_some_and(|rows| !rows.is_all()) {
+            bail!(
+                "--rows last: the dump has no decode steps, so that the last token may be the prefill's or the last one decoded: leave --decode-tokens \
+                 out for the first, or name all in --tokens for the second"
+            );
+        }
         if let Some(Rows::List(list)) = &args.rows
             && let Some(row) = list.iter().find(|&&row| row >= tokens.len())
         {

@@ -156,3 +156,20 @@ fn of_a_cache_written_whole_each_steps_own_rows_are_compared() {
     let first = &report["first_divergence"];
     assert_eq!((&first["tap"], &first["step"]), (&"layers.1.v".into(), &13.into()), "{first}");
 }
+
+#[test]
+fn a_baseline_serves_runs_whose_steps_are_of_the_same_positions() {
+    let folder = tempfile::tempdir().unwrap();
+    let (steps, singles) = (dump(folder.path(), 11), dump(folder.path(), 1));
+    let gate = |candidate: &str, baseline: &str, more: &[&str]| {
+        let file = folder.path().join(baseline).to_string_lossy().into_owned();
+        let out = firstdiff(&[&["gate", GOLDEN, candidate, "--baseline", &file], more].concat());
+        (out.status.code(), String::from_utf8(out.stdout).unwrap())
+    };
+    for (own, baseline, other) in [(&steps, "steps", &singles), (&singles, "singles", &steps)] {
+        assert_eq!(gate(own, baseline, &["--update"]).0, Some(0));
+        assert_eq!(gate(own, baseline, &[]).0, Some(0));
+        let (code, said) = gate(other, baseline, &[]);
+        assert!(code == Some(1) && said.contains("other token positions"), "{code:?}: {said}");
+    }
+}

@@ -7,7 +7,7 @@ use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Site, Values, elem
 
 use crate::first::{Found, Judged, Plain, Run, Seen};
 use crate::graph::{Graph, Place};
-use crate::judge::{Allowance, Difference, Judgement, Outcome, judge};
+use crate::judge::{Allowance, Difference, Judgement, Outcome, ROW_ROOM, judge};
 use crate::pair::{Layout, Misfit, Operand, Pair};
 use crate::profile::allowed_nmse;
 use crate::report::TapReport;
@@ -77,6 +77,9 @@ impl Sharpness {
         self.energy < SHOWS * self.blur
     }
 }
+
+/// Less than one in so many values of a tap are few.
+const FEW: usize = 4;
 
 /// Elements of which both sides' values are known: the whole side's place and value, and the number of the other's.
 struct Reading {
@@ -188,9 +191,9 @@ impl Run<'_> {
             return Found::Unchecked(too_coarse(right));
         }
         let own = allowed_nmse(self.options.profile, place.tap, self.extent, [DType::F32; 2]);
-        let judgement = self.judge_values(place, &r, &c, own);
         let shape = left.part.shape.clone().unwrap_or_default();
         let total: usize = shape.iter().product();
+        let judgement = self.judge_values(place, [&r, &c], own, total);
         let words = in_words(left.part.elements.len(), total, right);
         let part = Some(Seen { words, elements: left.part.elements.clone().into() });
         Found::Judged(Box::new(Judged { judgement, shape, positions: None, layout: Layout::Same, plain: None, part }))
@@ -210,8 +213,8 @@ impl Run<'_> {
         if sharpness.is_lost() {
             return Err(too_coarse(side.part));
         }
-        let mut judgement = self.judge_values(side.place, &reference, &candidate, side.own);
         let total = side.values.len();
+        let mut judgement = self.judge_values(side.place, [&reference, &candidate], side.own, total);
         if judgement.outcome.agrees()
             && side.part.part.elements.len() < side.part.part.shape.as_ref().map_or(0, |s| s.iter().product())
             && let Some(difference) = side.sums_differ()
@@ -230,9 +233,12 @@ impl Run<'_> {
         Ok(Judged { judgement, shape, positions: None, layout, plain: None, part })
     }
 
-    /// The verdict over lists of values, in which no rows, heads or channels can be seen.
-    fn judge_values(&self, place: Place, reference: &[f64], candidate: &[f64], own: f64) -> Judgement {
+    /// The verdict over lists of values, of so many in all, in which no rows, heads or channels can be seen.
+    fn judge_values(&self, place: Place, [reference, candidate]: [&[f64]; 2], own: f64, total: usize) -> Judgement {
         let site = place.tap.site;
+        // A few values scatter as those of a row do, and are too few to tell a factor from chance.
+        let few = FEW * reference.len() < total;
+        let own = if few { ROW_ROOM * own } else { own };
         let mut shape = vec![1; site.axes().len()];
         if let Some(last) = shape.last_mut() {
             *last = reference.len();
@@ -245,7 +251,8 @@ impl Run<'_> {
             // Two lists of one length always fit.
             Err(_) => unreachable!("equal shapes"),
         };
-        if judgement.outcome == Outcome::Exact {
+        let by_chance = few && matches!(judgement.outcome, Outcome::Differs(Difference::Factor { .. }));
+        if judgement.outcome == Outcome::Exact || by_chance {
             judgement.outcome = Outcome::Rounding;
         }
         judgement

@@ -292,21 +292,21 @@ impl Dump {
         self
     }
 
-    /// The dump, with whole tensors of what was printed whole and lost far less than f16 would, each said to be of that type: its rounding hides what
-    /// the missing digits do. For those who compute with tensors and cannot use a printed number's own precision.
+    /// The dump, with whole tensors of what was printed whole, each said to be of f16: its rounding hides what the missing digits do. Only where every
+    /// one of them lost far less than that; what is read of some would be blamed for what others lack. For those who compute with tensors and cannot
+    /// use a printed number's own precision.
     pub fn printed_as_f16(mut self) -> Dump {
-        let found = |part: &Partial| part.as_f16().filter(|_| self.find(part.tap, part.step).is_none());
-        let made: Vec<Entry> = self.parts.iter().filter_map(found).collect();
-        if let Some(first) = made.first() {
-            let word = if made.len() == 1 { "tap is" } else { "taps are" };
-            let note =
-                format!("{} {word} printed with few digits ({} ...): used as if stored in f16", made.len(), first.tap);
-            self.notes.push(note);
-        }
+        let printed = self.parts.iter().filter(|part| part.precision().is_some() && part.holds_all());
+        let made: Option<Vec<Entry>> = printed.map(Partial::as_f16).collect();
+        let Some((made, first)) = made.and_then(|made| Some((made.clone(), made.first()?.tap))) else { return self };
+        let word = if made.len() == 1 { "tap is" } else { "taps are" };
+        self.notes
+            .push(format!("{} {word} printed with few digits ({first} ...): used as if stored in f16", made.len()));
+        let is_made = |tap: Tap, step: u32| made.iter().any(|m| (m.tap, m.step) == (tap, step));
+        self.parts.retain(|part| !is_made(part.tap, part.step));
+        self.entries.retain(|entry| !is_made(entry.tap, entry.step));
         self.entries.extend(made);
         self.entries.sort_by_key(|entry| (entry.step, entry.tap));
-        let parts = std::mem::take(&mut self.parts);
-        self.parts = parts.into_iter().filter(|part| self.find(part.tap, part.step).is_none()).collect();
         self
     }
 
