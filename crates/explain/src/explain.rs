@@ -240,7 +240,9 @@ impl Walk<'_> {
         };
         let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
         if let Some(earlier) = earlier {
+            let gives = !found.reproduced.is_empty();
             found.reproduced = self.standing(&search, &earlier, &target, found.reproduced)?;
+            found.spoken_against = gives && found.reproduced.is_empty();
             if found.reproduced.is_empty()
                 && let Some(later) = self.from_later_on(&search, &target)
             {

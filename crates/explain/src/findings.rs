@@ -103,7 +103,7 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
 fn one_value(findings: &mut [Finding]) {
     let number = |f: &Finding| -> Option<(&'static str, &'static str, f64)> {
         let cause = f.cause.as_ref()?;
-        const FREE: [&str; 7] = ["eps", "theta", "factor", "scale", "cap", "width", "stream_factor"];
+        const FREE: [&str; 8] = ["eps", "theta", "factor", "scale", "cap", "width", "stream_factor", "limit"];
         let (name, value) = cause.params.iter().find(|(name, v)| FREE.contains(name) && v.is_number())?;
         Some((cause.id, name, value.as_f64()?))
     };
@@ -244,7 +244,7 @@ fn choose(places: &[Explained]) -> Vec<Option<Reproduction>> {
 fn unexplained(model: &Model, explained: &Explained, out: &mut Vec<Finding>, groups: &mut HashMap<String, usize>) {
     let place = explained.place;
     let matched = if explained.found.closest.is_some() { Match::Closest } else { Match::Unknown };
-    let key = format!("{matched:?} {} {}", place.tap.site.name(), explained.steps.len());
+    let key = format!("{} {}", place.tap.site.name(), explained.steps.len());
     let at = *groups.entry(key).or_insert_with(|| {
         let nearest = explained.found.closest.as_ref();
         out.push(Finding {
@@ -259,7 +259,22 @@ fn unexplained(model: &Model, explained: &Explained, out: &mut Vec<Finding>, gro
         });
         out.len() - 1
     });
-    out[at].taps.push(place.tap);
-    out[at].shown_at.push(place);
-    out[at].base_nmse = out[at].base_nmse.max(explained.found.base);
+    let finding = &mut out[at];
+    if matched == Match::Unknown && finding.matched == Match::Closest {
+        // What comes near in some places only is not near.
+        (finding.matched, finding.residual_nmse) = (Match::Unknown, explained.found.base);
+        finding.alternatives.clear();
+    }
+    if explained.found.spoken_against {
+        let why = "what comes nearest gives these numbers, but would have shown in other steps that are right: it is no cause unless it begins here";
+        finding.note = Some(why.to_owned());
+    }
+    finding.taps.push(place.tap);
+    finding.shown_at.push(place);
+    finding.base_nmse = finding.base_nmse.max(explained.found.base);
+    for (id, left) in &explained.found.tried {
+        // Ruled out by one place is ruled out.
+        let worst = finding.tried.entry(id).or_insert(*left);
+        *worst = worst.max(*left);
+    }
 }

@@ -94,13 +94,15 @@ pub(super) fn scores(list: &mut List<'_>, right: &Scores) {
         ("1/sqrt(K*d)", 1.0 / ((dims.kv_heads * dims.head_dim) as f64).sqrt()),
         ("1/sqrt(d/2)", (2.0 / d).sqrt()),
     ];
-    let mut known = vec![right.scale];
-    for (name, scale) in scales {
-        // Some of these are the same number in a small model.
-        if known.iter().any(|other| (scale / other - 1.0).abs() < 1e-9) {
-            continue;
+    // Some of these are the same number in a small model.
+    let mut known: Vec<(String, f64)> = Vec::new();
+    for (name, scale) in scales.into_iter().filter(|(_, scale)| !is_near(*scale, right.scale)) {
+        match known.iter_mut().find(|(_, other)| is_near(scale, *other)) {
+            Some((names, _)) => *names += &format!(" or {name}"),
+            None => known.push((name.to_owned(), scale)),
         }
-        known.push(scale);
+    }
+    for (name, scale) in known {
         list.op("score-scale", vec![("scale", json!(name))], Op::Scores(Scores { scale, ..*right }));
     }
     windows(list, right);
@@ -131,6 +133,10 @@ pub(super) fn scores(list: &mut List<'_>, right: &Scores) {
     // The mask is multiplied in after the softmax.
     let open = Op::Scores(Scores { causal: false, window: None, ..*right });
     list.op("mask-after-softmax", vec![], open).with = &[Site::Scores, Site::Probs];
+}
+
+fn is_near(a: f64, b: f64) -> bool {
+    (a / b - 1.0).abs() < 1e-9
 }
 
 fn windows(list: &mut List<'_>, right: &Scores) {
