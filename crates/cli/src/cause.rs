@@ -41,14 +41,21 @@ fn settled(given: &Given, place: Place) -> anyhow::Result<Explanation> {
         return Ok(quick);
     };
     let only = std::iter::once(cause).chain(&finding.alternatives).map(|cause| cause.id.to_owned()).collect();
+    searched(given, &Effort { only, faults: 1, seconds: SECONDS, quick: false })
+}
+
+/// Replays and explains with `effort`, and tells how far it is.
+///
+/// # Errors
+/// When a file cannot be read.
+pub(crate) fn searched(given: &Given, effort: &Effort) -> anyhow::Result<Explanation> {
     let bar = Mutex::new(Bar::told());
     let tell = |what: &str, done: usize, total: usize| {
         if let Ok(bar) = bar.lock() {
             bar.tell(what, done, total);
         }
     };
-    let effort = Effort { only, faults: 1, seconds: SECONDS, quick: false };
-    let explanation = explain(&given.model, &given.dump, &given.options, &effort, &tell)?;
+    let explanation = explain(&given.model, &given.dump, &given.options, effort, &tell)?;
     if let Ok(bar) = bar.into_inner() {
         bar.finish();
     }

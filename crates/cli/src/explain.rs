@@ -1,12 +1,11 @@
 //! `firstdiff explain MODEL CAND`: why is it wrong? Arguments, screen and JSON.
 
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 use anyhow::{Result, bail};
 use clap::Args;
 use firstdiff_compare::{Status, Verdict, number};
-use firstdiff_explain::explain::{Effort, Explanation, Finding, Match, explain};
+use firstdiff_explain::explain::{Effort, Explanation, Finding, Match};
 use firstdiff_explain::mistakes::{ids, what};
 use firstdiff_explain::replay::Replayed;
 use firstdiff_model::Model;
@@ -15,7 +14,6 @@ use serde_json::{Value, json};
 
 use crate::cause;
 use crate::given::CandidateArgs;
-use crate::progress::Bar;
 use crate::replay::Session;
 use crate::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
 use crate::words::{safe, shorten, taps_in_words};
@@ -97,17 +95,7 @@ struct Explained {
 
 fn explained(of: CandidateArgs, effort: &Effort) -> Result<Explained> {
     let given = of.open()?;
-    let bar = Mutex::new(Bar::told());
-    let tell = |what: &str, done: usize, total: usize| {
-        if let Ok(bar) = bar.lock() {
-            bar.tell(what, done, total);
-        }
-    };
-    let Explanation { mut replay, findings, invisible } =
-        explain(&given.model, &given.dump, &given.options, effort, &tell)?;
-    if let Ok(bar) = bar.into_inner() {
-        bar.finish();
-    }
+    let Explanation { mut replay, findings, invisible } = cause::searched(&given, effort)?;
     replay.warnings.extend(given.notes());
     Ok(Explained { session: Session { given, verbose: false, replay, findings }, invisible })
 }

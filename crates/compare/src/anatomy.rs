@@ -4,7 +4,7 @@ use std::fmt;
 
 use firstdiff_trace::{Dump, Entry, Site};
 
-use crate::pair::{Layout, MASKED, Operand, Pair, position_axis};
+use crate::pair::{Layout, MASKED, Operand, Pair};
 use crate::shapes::permuted_index;
 use crate::shards::{RankError, in_words};
 
@@ -268,7 +268,7 @@ fn in_place(pair: &Pair<'_>, sums: &Tally, factor: Option<(f64, f64)>) -> Vec<Un
     if row >= 4 && positions > 1 {
         add(Change::FactorByPosition, by_group(&sums.positions));
     }
-    if positions >= 4 && position_axis(pair.site()) == 0 {
+    if positions >= 4 && pair.site().position_axis() == 0 {
         add(Change::FactorByChannel, by_group(&sums.channels));
         let scatter: f64 = sums.channels.iter().map(|s| (s.dd - s.d * s.d / s.n).max(0.0)).sum();
         add(Change::OffsetByChannel, scatter / sums.whole.rr);
@@ -320,7 +320,7 @@ fn orders(axes: usize) -> Vec<Vec<usize>> {
 fn shifted(pair: &Pair<'_>, shift: i64) -> Option<Undone> {
     let (positions, row) = pair.rows();
     let by = shift.unsigned_abs() as usize;
-    if positions < by + 2 || position_axis(pair.site()) == 1 {
+    if positions < by + 2 || pair.site().position_axis() == 1 {
         return None;
     }
     let (to, from) = if shift > 0 { (by * row, 0) } else { (0, by * row) };

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use firstdiff_trace::{Dump, Entry, Rows, Tap};
+use firstdiff_trace::{Dump, Entry, Tap};
 
-use crate::pair::position_axis;
-use crate::rows::squeezed;
+use crate::rows::{are_all, squeezed};
 use crate::steps::Chunks;
 
 /// The steps that a dump holds anything of.
@@ -35,8 +34,8 @@ pub(crate) fn beyond_the_prefill(candidate: &Dump, reference: &Dump, ours: &Chun
         return None;
     }
     let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
-    for theirs in candidate.entries().iter().filter(|entry| is_whole(entry)) {
-        let ours = reference.find(theirs.tap, 0).filter(|entry| is_whole(entry));
+    for theirs in candidate.entries().iter().filter(|entry| are_all(&entry.rows)) {
+        let ours = reference.find(theirs.tap, 0).filter(|entry| are_all(&entry.rows));
         let held = theirs.shape.iter().product::<usize>();
         if let Some(row) = ours.and_then(|ours| row_of(ours, prefill)).filter(|&row| held.is_multiple_of(row)) {
             *counts.entry(held / row).or_default() += 1;
@@ -73,7 +72,7 @@ fn of_one_position(entry: &Entry, positions: usize, keys: usize) -> Option<Vec<u
     let mut shape = squeezed(site, &entry.shape);
     match shape.len() == site.axes().len() {
         true => {
-            let axis = position_axis(site);
+            let axis = site.position_axis();
             *shape.get_mut(axis)? = 1;
             if site.axes().last() == Some(&'S') {
                 *shape.last_mut()? = keys;
@@ -84,13 +83,9 @@ fn of_one_position(entry: &Entry, positions: usize, keys: usize) -> Option<Vec<u
     }
 }
 
-fn is_whole(entry: &Entry) -> bool {
-    entry.rows.as_ref().is_none_or(Rows::is_all)
-}
-
 /// How many elements a tap has of each of its step's positions; none where it has an axis of keys.
 fn row_of(entry: &Entry, positions: usize) -> Option<usize> {
     let held = entry.shape.iter().product::<usize>();
-    let told = position_axis(entry.tap.site) == 0 && held > 0 && positions > 0 && held.is_multiple_of(positions);
+    let told = entry.tap.site.position_axis() == 0 && held > 0 && positions > 0 && held.is_multiple_of(positions);
     told.then(|| held / positions)
 }

@@ -5,7 +5,6 @@ use std::ops::Range;
 
 use firstdiff_trace::{Entry, NamedRows, Rows, Site, Tensor, Values};
 
-use crate::pair::position_axis;
 use crate::rows::squeezed;
 
 /// What is known of a dump before one of its taps is cut.
@@ -41,7 +40,7 @@ struct Keys {
 /// The number of keys of a tap that has an axis of them.
 pub(crate) fn keys(entry: &Entry) -> Option<usize> {
     let shape = squeezed(entry.tap.site, &entry.shape);
-    (position_axis(entry.tap.site) == 1 && shape.len() == 3).then(|| shape[2])
+    (entry.tap.site.position_axis() == 1 && shape.len() == 3).then(|| shape[2])
 }
 
 /// The number of heads of a tap of keys.
@@ -67,7 +66,7 @@ pub(crate) fn cut(
     }
     let shape = squeezed(site, &entry.shape);
     let declared = entry.rows.as_ref().filter(|rows| !rows.is_all());
-    let attends = position_axis(site) == 1;
+    let attends = site.position_axis() == 1;
     let fits = width.is_none() || keys(entry).is_none() || keys(entry) == width;
     if step == cell && fits && wanted.is_none() {
         return Ok(Some(Cut::whole(entry)));
@@ -119,7 +118,7 @@ fn listed(rows: &Rows, length: usize) -> Vec<usize> {
 /// The axis along which `count` positions run, and the shape that has it; or why that cannot be said.
 fn position(site: Site, shape: &[usize], count: usize, custom: Custom) -> Result<(usize, Vec<usize>), String> {
     let at = |axis: usize| Ok((axis, shape.to_vec()));
-    if position_axis(site) == 1 {
+    if site.position_axis() == 1 {
         let right = shape.len() == 3 && shape[1] == count;
         return if right { at(1) } else { Err("the axes are not those of heads, positions and keys".into()) };
     }

@@ -9,7 +9,7 @@ use crate::anatomy::{self, Anatomy, Undone};
 use crate::graph::{Graph, Place, op_of};
 use crate::judge::{Allowance, Judgement, Outcome};
 use crate::laid::{Laid, name_of};
-use crate::pair::{Layout, Operand, position_axis};
+use crate::pair::{Layout, Operand};
 use crate::parts::{first_position_alone, in_part};
 use crate::positions::told_chunks;
 use crate::probe::blind_spots;
@@ -164,7 +164,7 @@ fn extent(reference: &Dump, graph: &Graph) -> Extent {
 
 /// Token positions of the prefill.
 fn prompt(reference: &Dump) -> usize {
-    let rows = |e: &Entry| e.shape.get(position_axis(e.tap.site)).copied();
+    let rows = |e: &Entry| e.shape.get(e.tap.site.position_axis()).copied();
     // The least that any tap shows: a tap of another layout must not loosen what is allowed.
     let shown = || reference.entries().iter().filter(|e| e.step == 0).filter_map(rows).min();
     reference.meta().tokens.as_ref().map(Vec::len).or_else(shown).unwrap_or(0)

@@ -12,7 +12,7 @@ use crate::first::{Found, Judged, Run};
 use crate::judge::Allowance;
 use crate::laid::name_of;
 use crate::metrics::Metrics;
-use crate::pair::{Layout, Pair, position_axis};
+use crate::pair::{Layout, Pair};
 use crate::profile::Profile;
 use crate::report::number;
 
@@ -282,7 +282,7 @@ fn at(read: &Read, site: Site, rows: usize, row: usize) -> f64 {
 /// gain is that of the reference. A norm that shrinks a channel of great size lays bare the error of all others.
 fn through_norm(x: &Pair<'_>, y: &Pair<'_>) -> Option<(f64, Vec<f64>)> {
     let (rows, row) = y.rows();
-    if x.shape() != y.shape() || position_axis(y.site()) != 0 || row == 0 {
+    if x.shape() != y.shape() || y.site().position_axis() != 0 || row == 0 {
         return None;
     }
     let mut sums = vec![(0.0, 0.0, 0.0, 0.0); rows];

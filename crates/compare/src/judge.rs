@@ -367,7 +367,7 @@ pub(crate) fn by_position(pair: &Pair<'_>, rows: &[Metrics]) -> Vec<Metrics> {
 /// Only where noise is large enough for a channel to hide in it.
 fn wrong_channel(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Option<Difference> {
     let (positions, _) = pair.rows();
-    if profile <= Profile::F32 || positions < FEW_POSITIONS || crate::pair::position_axis(pair.site()) != 0 {
+    if profile <= Profile::F32 || positions < FEW_POSITIONS || pair.site().position_axis() != 0 {
         return None;
     }
     let inherited = CHANNEL_INHERITS * allowed.inherited.read;
@@ -440,7 +440,7 @@ fn describe(found: &NonFinite, pair: &Pair<'_>) -> String {
 
 fn place_of(index: usize, pair: &Pair<'_>) -> String {
     let mut at = unravel(index, pair.shape());
-    if let Some(row) = at.get_mut(crate::pair::position_axis(pair.site())) {
+    if let Some(row) = at.get_mut(pair.site().position_axis()) {
         *row = pair.position(*row);
     }
     index_in_words(pair.site(), &at)

@@ -126,7 +126,7 @@ impl<'a> Pair<'a> {
         candidate: &Operand<'a>,
         rows: Option<&Rows>,
     ) -> Result<Pair<'a>, Misfit> {
-        let axis = position_axis(site);
+        let axis = site.position_axis();
         let (left, right) = (Selected::new(site, reference, axis), Selected::new(site, candidate, axis));
         let wanted = rows.filter(|r| !r.is_all());
         let (left, right, positions) = select_rows(left, right, wanted)?;
@@ -208,7 +208,7 @@ impl<'a> Pair<'a> {
 
     /// Number of positions T along the position axis, and the length of what is contiguous behind it.
     pub fn rows(&self) -> (usize, usize) {
-        let axis = position_axis(self.site).min(self.shape.len().saturating_sub(1));
+        let axis = self.site.position_axis().min(self.shape.len().saturating_sub(1));
         let positions = self.shape.get(axis).copied().unwrap_or(1);
         (positions, self.shape.iter().skip(axis + 1).product())
     }
@@ -221,7 +221,7 @@ impl<'a> Pair<'a> {
 
     /// Number of heads, where there are any.
     pub fn heads(&self) -> Option<usize> {
-        match (self.shape.len(), position_axis(self.site)) {
+        match (self.shape.len(), self.site.position_axis()) {
             (3, 1) => Some(self.shape[0]),
             (3, _) => Some(self.shape[1]),
             _ if self.site == Site::Context => self.merged_heads,
@@ -232,7 +232,7 @@ impl<'a> Pair<'a> {
     /// The head of element `index`, of `heads` in all.
     pub fn head_of(&self, index: usize, heads: usize) -> usize {
         let (_, row) = self.rows();
-        match position_axis(self.site) {
+        match self.site.position_axis() {
             1 => index * heads / self.len(),
             _ => index % row * heads / row,
         }
@@ -325,11 +325,6 @@ pub(crate) fn borrow<'a>(values: &'a Held<'_>) -> Values<'a> {
         Held::BF16(Cow::Borrowed(v)) => Values::BF16(v),
         Held::BF16(Cow::Owned(v)) => Values::BF16(v),
     }
-}
-
-/// The axis of a site along which positions run.
-pub(crate) fn position_axis(site: Site) -> usize {
-    usize::from(matches!(site, Site::Qk | Site::Scores | Site::Probs))
 }
 
 /// Below this a score is taken for masked: engines write -inf, the least f32 or f16, -1e9, -1e4 and sums with those.

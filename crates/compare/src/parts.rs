@@ -8,9 +8,10 @@ use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Site, Values, elem
 use crate::first::{Found, Judged, Plain, Run, Seen};
 use crate::graph::{Graph, Place};
 use crate::judge::{Allowance, Difference, Judgement, Outcome, judge};
-use crate::pair::{Layout, Misfit, Operand, Pair, position_axis};
+use crate::pair::{Layout, Misfit, Operand, Pair};
 use crate::profile::allowed_nmse;
 use crate::report::TapReport;
+use crate::rows::are_all;
 
 /// Values whose energy is below this many times that of half a unit of their last digit show nothing.
 const SHOWS: f64 = 100.0;
@@ -26,12 +27,12 @@ pub(crate) fn first_position_alone(found: &[Found], graph: &Graph, more_steps: b
         })
         .collect();
     let at_first = |(place, judged): &(Place, &Judged)| {
-        let axis = position_axis(place.tap.site);
+        let axis = place.tap.site.position_axis();
         let first = |&at: &usize| crate::judge::unravel(at, &judged.shape).get(axis) == Some(&0);
         place.step == 0 && judged.part.as_ref().is_some_and(|part| part.elements.iter().all(first))
     };
     let more = |(place, judged): &(Place, &Judged)| {
-        judged.shape.get(position_axis(place.tap.site)).is_some_and(|&positions| positions > 1)
+        judged.shape.get(place.tap.site.position_axis()).is_some_and(|&positions| positions > 1)
     };
     (!judged.is_empty() && judged.iter().all(at_first)).then(|| {
         let words = "only position 0 is known of any tap: no mistake in rotations, masks, attention scale or heads can show there";
@@ -265,8 +266,7 @@ impl Side<'_> {
     /// The sums over all elements, where one was printed and the other is another. Sums are taken in f32 by those who print them.
     fn sums_differ(&self) -> Option<Difference> {
         let (Some(printed), Some(shape)) = (self.part.part.sum, &self.part.part.shape) else { return None };
-        let whole =
-            self.part.rows.as_ref().is_none_or(Rows::is_all) && self.whole.rows.as_ref().is_none_or(Rows::is_all);
+        let whole = are_all(&self.part.rows) && are_all(&self.whole.rows);
         if !whole || shape.iter().product::<usize>() != self.values.len() {
             return None;
         }
@@ -294,7 +294,7 @@ fn readings(whole: &Entry, values: &Values<'_>, part: &Partial, rows: Option<&Ro
     let site = whole.tap.site;
     let shape = part.part.shape.clone().unwrap_or_else(|| {
         let mut shape = whole.shape.clone();
-        if let (Some(Rows::List(list)), Some(extent)) = (&part.rows, shape.get_mut(position_axis(site))) {
+        if let (Some(Rows::List(list)), Some(extent)) = (&part.rows, shape.get_mut(site.position_axis())) {
             *extent = list.len();
         }
         shape

@@ -4,7 +4,7 @@ use firstdiff_trace::{Dump, DumpError, Entry, Site, Tap};
 
 use crate::first::{Found, Run};
 use crate::judge::{Allowance, Outcome};
-use crate::rows::squeezed;
+use crate::rows::{are_all, squeezed};
 use crate::steps::Chunks;
 
 /// How the tokens were taken: as the side says that names them, else as either shows.
@@ -52,11 +52,7 @@ impl Run<'_> {
 
     /// Whether the reference holds a flat tensor of all positions.
     fn is_flat(&self, left: &Entry, right: &Entry) -> bool {
-        let all = |entry: &Entry| entry.rows.as_ref().is_none_or(firstdiff_trace::Rows::is_all);
-        left.shape.len() == 1
-            && all(left)
-            && all(right)
-            && self.options.rows.as_ref().is_none_or(firstdiff_trace::Rows::is_all)
+        left.shape.len() == 1 && are_all(&left.rows) && are_all(&right.rows) && are_all(&self.options.rows)
     }
 
     /// What can be said of flat tensors of nobody knows how many positions: whether they are the same, bit for bit.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use firstdiff_trace::{Dump, DumpError, Entry, Tensor};
 
 use crate::graph::Place;
-use crate::pair::{MASKED, position_axis};
+use crate::pair::MASKED;
 
 /// How a tensor holds a tap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,7 +77,7 @@ impl Prints {
         for entry in entries {
             let place = Place { step: entry.step, tap: entry.tap };
             let values = reference.read(entry)?.values().to_f64();
-            if position_axis(entry.tap.site) == 1 {
+            if entry.tap.site.position_axis() == 1 {
                 prints.keys.extend(entry.shape.last());
             }
             for row in ROWS.filter(|_| one_pass) {
@@ -123,7 +123,7 @@ impl Prints {
             let mut at = 0;
             near.retain(|(place, ..)| {
                 at += 1;
-                at <= earlier || position_axis(place.tap.site) == 1
+                at <= earlier || place.tap.site.position_axis() == 1
             });
         }
     }
@@ -146,7 +146,7 @@ fn row_of(entry: &Entry, values: &[f64], row: usize) -> Option<Vec<f64>> {
     if entry.rows.is_some() || entry.shape.len() != entry.tap.site.axes().len() {
         return None;
     }
-    match (position_axis(entry.tap.site), entry.shape.as_slice()) {
+    match (entry.tap.site.position_axis(), entry.shape.as_slice()) {
         (0, [positions, inner @ ..]) if row < *positions => {
             let width: usize = inner.iter().product();
             values.get(row * width..(row + 1) * width).map(<[f64]>::to_vec)

@@ -21,7 +21,7 @@ pub(crate) fn blind_spots(
     // How sharp attention is shows where many positions were taken at once.
     let [reference, candidate] = laid.map_or([reference, candidate], |laid| laid.runs.each_ref().map(|run| &**run));
     let entries = || reference.entries().iter().filter(|e| e.step == 0);
-    let tokens = entries().filter_map(|e| e.shape.get(crate::pair::position_axis(e.tap.site)).copied()).max();
+    let tokens = entries().filter_map(|e| e.shape.get(e.tap.site.position_axis()).copied()).max();
     let steps = reference.entries().iter().any(|e| e.step > 0);
     match laid.map(Laid::together).or(tokens) {
         Some(1) if !steps || laid.is_some() => warnings.push(

@@ -115,7 +115,7 @@ impl TapReport {
         let peak = self.metrics?.max_abs_diff()?;
         let index = self.elements.as_ref().map_or(Some(peak.index), |elements| elements.get(peak.index).copied())?;
         let mut at = crate::judge::unravel(index, &self.shape);
-        let axis = crate::pair::position_axis(self.place.tap.site);
+        let axis = self.place.tap.site.position_axis();
         if let Some(row) = at.get_mut(axis) {
             *row = self.position(*row);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use firstdiff_trace::{Entry, NamedRows, Rows, Site};
 
-use crate::pair::{Misfit, Operand, Side, position_axis};
+use crate::pair::{Misfit, Operand, Side};
 
 /// A shape without its batch axis: [T, D] for [1, T, D].
 pub(crate) fn squeezed(site: Site, shape: &[usize]) -> Vec<usize> {
@@ -54,12 +54,17 @@ pub(crate) fn positions_apart(axis: usize, left: &[usize], right: &[usize]) -> b
     left.len() == right.len() && axis < left.len() && (0..left.len()).all(|i| (left[i] == right[i]) != (i == axis))
 }
 
+/// Whether what was recorded at `rows` was recorded at all positions.
+pub(crate) fn are_all(rows: &Option<Rows>) -> bool {
+    rows.as_ref().is_none_or(Rows::is_all)
+}
+
 /// How many token positions each side holds, where the shapes differ in that and in nothing else, and no rows are declared.
 pub(crate) fn unlike_positions(left: &Entry, right: &Entry) -> Option<(usize, usize)> {
-    let axis = position_axis(left.tap.site);
-    let whole = |entry: &Entry| entry.rows.as_ref().is_none_or(Rows::is_all);
+    let axis = left.tap.site.position_axis();
     let [one, other] = [left, right].map(|entry| squeezed(left.tap.site, &entry.shape));
-    (whole(left) && whole(right) && positions_apart(axis, &one, &other)).then(|| (one[axis], other[axis]))
+    (are_all(&left.rows) && are_all(&right.rows) && positions_apart(axis, &one, &other))
+        .then(|| (one[axis], other[axis]))
 }
 
 /// Both sides at the same token positions, and which these are.

@@ -5,7 +5,7 @@ use firstdiff_trace::{Dump, DumpError, Site};
 use crate::anatomy::{Change, TELLING, Undone};
 use crate::graph::Place;
 use crate::laid::Laid;
-use crate::pair::{MASKED, Operand, Pair, position_axis};
+use crate::pair::{MASKED, Operand, Pair};
 
 /// Above this many rows or keys nobody looks for others.
 const MANY: usize = 512;
@@ -20,7 +20,7 @@ pub(crate) fn other_position(
     nmse: f64,
 ) -> Result<Option<Undone>, DumpError> {
     let single = |cell: u32| laid.cells.get(cell as usize).is_some_and(|positions| positions.len() == 1);
-    if position_axis(place.tap.site) == 1 || !single(place.step) || laid.cells.len() > MANY {
+    if place.tap.site.position_axis() == 1 || !single(place.step) || laid.cells.len() > MANY {
         return Ok(None);
     }
     let mut best: Option<Undone> = None;

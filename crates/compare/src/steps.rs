@@ -7,8 +7,7 @@ use std::ops::Range;
 use firstdiff_trace::{Dump, Partial, Rows, Site, Tap};
 
 use crate::counted::{beyond_the_prefill, steps};
-use crate::pair::position_axis;
-use crate::rows::{squeezed, unlike_positions};
+use crate::rows::{are_all, squeezed, unlike_positions};
 
 /// How a run took its tokens: in one pass, a prefill and then one by one, or in other chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,13 +110,12 @@ struct Held<'a> {
 
 /// All tensors of a dump, those that are known in part too, where their shapes are.
 fn held(dump: &Dump) -> impl Iterator<Item = Held<'_>> {
-    let whole = |rows: &Option<Rows>| rows.as_ref().is_none_or(Rows::is_all);
     let entries =
-        dump.entries().iter().map(move |e| Held { tap: e.tap, step: e.step, shape: &e.shape, whole: whole(&e.rows) });
+        dump.entries().iter().map(move |e| Held { tap: e.tap, step: e.step, shape: &e.shape, whole: are_all(&e.rows) });
     let alone = |p: &&Partial| dump.find(p.tap, p.step).is_none();
     let parts = dump.parts().iter().filter(alone).filter_map(move |p| {
         let shape = p.part.shape.as_deref()?;
-        Some(Held { tap: p.tap, step: p.step, shape, whole: whole(&p.rows) })
+        Some(Held { tap: p.tap, step: p.step, shape, whole: are_all(&p.rows) })
     });
     entries.chain(parts)
 }
@@ -149,7 +147,7 @@ fn shown(dump: &Dump, last: usize) -> Vec<Option<usize>> {
 /// The position axis as the vocabulary has it, where the shape has at least two axes.
 fn leading(site: Site, shape: &[usize]) -> Option<usize> {
     let shape = squeezed(site, shape);
-    match position_axis(site) {
+    match site.position_axis() {
         0 => shape.first().copied().filter(|_| shape.len() > 1),
         // Of queries and keys, there are at least as many keys.
         _ => shape.get(1).copied().filter(|rows| shape.len() == 3 && shape[2] >= *rows),
@@ -161,7 +159,7 @@ type Sizes = BTreeMap<(Option<u32>, Site), Vec<(u32, usize)>>;
 
 /// Flat tensors: a step has as many times the elements of the smallest step as it has positions, if that one has a single position.
 fn of_vectors(dump: &Dump, last: usize) -> Vec<Option<usize>> {
-    let flat = |held: &Held<'_>| held.shape.len() == 1 && position_axis(held.tap.site) == 0 && last > 0;
+    let flat = |held: &Held<'_>| held.shape.len() == 1 && held.tap.site.position_axis() == 0 && last > 0;
     let mut sizes: Sizes = BTreeMap::new();
     for held in held(dump).filter(flat) {
         let Tap { layer, site } = held.tap;

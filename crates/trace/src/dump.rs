@@ -255,10 +255,8 @@ impl Dump {
 
     /// The dump, each of whose tensors has the shape that `shape` gives it for the one it has, of as many elements; the memory stays as it is.
     pub fn reshaped(mut self, shape: impl Fn(Tap, u32, &[usize]) -> Option<Vec<usize>>) -> Dump {
-        let given = |tap, step, own: &[usize]| {
-            let count = |shape: &[usize]| shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-            shape(tap, step, own).filter(|new| count(new) == count(own))
-        };
+        let given =
+            |tap, step, own: &[usize]| shape(tap, step, own).filter(|new| element_count(new) == element_count(own));
         for entry in &mut self.entries {
             if let Some(shape) = given(entry.tap, entry.step, &entry.shape) {
                 entry.shape = shape;

@@ -18,7 +18,6 @@ use firstdiff_trace::{Dump, DumpError, Entry, Rows, Site};
 pub use finding::{Finding, Sureness};
 
 use crate::graph::Place;
-use crate::pair::position_axis;
 use seen::{Run, Seen};
 use tally::{Summary, Tally};
 
@@ -86,5 +85,5 @@ fn place_of(entry: &Entry) -> Place {
 /// How many token positions an entry holds, where its shape is the vocabulary's or has a batch axis of 1 before it.
 fn extent(entry: &Entry) -> Option<usize> {
     let shape = seen::squeezed(entry);
-    (shape.len() == entry.tap.site.axes().len()).then(|| shape[position_axis(entry.tap.site)])
+    (shape.len() == entry.tap.site.axes().len()).then(|| shape[entry.tap.site.position_axis()])
 }

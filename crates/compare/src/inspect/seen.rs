@@ -7,7 +7,6 @@ use half::{bf16, f16};
 
 use super::{extent, place_of};
 use crate::graph::Place;
-use crate::pair::position_axis;
 
 /// A dump, and how many token positions each of its steps has.
 pub(super) struct Run<'a> {
@@ -82,7 +81,7 @@ impl<'a> Run<'a> {
 /// Whether wider types hold numbers of a 16-bit type alone, in taps that an f32 engine would not leave so.
 fn sixteen_bits(dump: &Dump) -> bool {
     const ENOUGH: usize = 3;
-    let computed = dump.entries().iter().filter(|e| e.tap.site != Site::H0 && position_axis(e.tap.site) == 0);
+    let computed = dump.entries().iter().filter(|e| e.tap.site != Site::H0 && e.tap.site.position_axis() == 0);
     let some: Vec<Vec<f64>> =
         computed.take(ENOUGH).filter_map(|e| Some(dump.read(e).ok()?.values().to_f64())).collect();
     let all = |is: fn(f64) -> bool| some.iter().flatten().filter(|x| x.is_finite() && **x != 0.0).all(|x| is(*x));
@@ -102,7 +101,8 @@ fn usual(dump: &Dump, step: u32) -> Option<usize> {
 /// One position, where flat tensors are of one size in two steps, or a prefill of known shape came before; else nobody can tell how many a flat tensor
 /// holds.
 fn flat(dump: &Dump, step: u32) -> Option<usize> {
-    let flat = dump.entries().iter().filter(|e| e.step == step && e.shape.len() == 1 && position_axis(e.tap.site) == 0);
+    let flat =
+        dump.entries().iter().filter(|e| e.step == step && e.shape.len() == 1 && e.tap.site.position_axis() == 0);
     let mut pairs = flat.filter_map(|e| Some((e, dump.find(e.tap, u32::from(step == 0))?))).peekable();
     let alike = pairs.peek().is_some() && pairs.all(|(one, other)| one.shape == other.shape);
     (alike || (step > 0 && usual(dump, 0).is_some())).then_some(1)
@@ -143,16 +143,16 @@ impl<'a> Seen<'a> {
     pub(super) fn new(run: &Run<'_>, entry: &Entry, values: &'a Values<'a>) -> Seen<'a> {
         let (shape, site) = (squeezed(entry), entry.tap.site);
         let fits = shape.len() == site.axes().len();
-        let merged = site.axes().len() == 3 && position_axis(site) == 0 && shape.len() == 2;
-        let held = if fits || merged { shape.get(position_axis(site)).copied() } else { None };
+        let merged = site.axes().len() == 3 && site.position_axis() == 0 && shape.len() == 2;
+        let held = if fits || merged { shape.get(site.position_axis()).copied() } else { None };
         let positions = held.and_then(|held| run.positions(entry, held));
         let all: usize = shape.iter().product();
-        let rows = match (position_axis(site), held) {
+        let rows = match (site.position_axis(), held) {
             (0, Some(held)) => held,
             (_, Some(held)) => shape[0] * held,
             (_, None) => all / shape.last().copied().unwrap_or(1).max(1),
         };
-        let heads = (fits && shape.len() == 3).then(|| shape[1 - position_axis(site)]);
+        let heads = (fits && shape.len() == 3).then(|| shape[1 - site.position_axis()]);
         Seen {
             place: place_of(entry),
             rows,
@@ -170,7 +170,7 @@ impl<'a> Seen<'a> {
 
     /// Whether rows are keys: qk, scores, probs.
     pub(super) fn over_keys(&self) -> bool {
-        position_axis(self.site()) == 1
+        self.site().position_axis() == 1
     }
 
     /// The position in the text of a row.

@@ -2,6 +2,7 @@
 
 use super::text::number;
 use super::{Item, Part};
+use crate::tensor::element_count;
 
 /// The tensor that `text` is as NumPy or PyTorch print one: `[[..] ..]`, `tensor([..], dtype=..)`, `array([..])`. Where dots leave values out and nobody
 /// told the extents, what is known are the first values.
@@ -15,12 +16,11 @@ pub(super) fn printed(text: &str, name: &str, told: Option<&[usize]>) -> Option<
     }
     let body = inside.unwrap_or(text);
     let body = &body[..body.len() - rest.len()];
-    let count = |shape: &[usize]| shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
     if !gap {
         let values = elements(body, &own)?.into_iter().map(|(_, value)| value).collect();
         return Item::printed(
             name,
-            told.filter(|told| count(told) == count(&own)).map_or(own.clone(), <[usize]>::to_vec),
+            told.filter(|told| element_count(told) == element_count(&own)).map_or(own.clone(), <[usize]>::to_vec),
             values,
         );
     }
@@ -112,7 +112,7 @@ impl<'a> Tokens<'a> {
 
     fn rest(&mut self, shape: &[usize], base: usize, out: &mut Vec<(usize, f64)>) -> Option<()> {
         let (&extent, inner) = shape.split_first()?;
-        let stride = inner.iter().try_fold(1usize, |n, &d| n.checked_mul(d))?;
+        let stride = element_count(inner)?;
         let (mut children, mut gap) = (Vec::new(), None);
         loop {
             match self.next()? {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::{Item, Part, Read, bracket, headed};
+use crate::tensor::element_count;
 
 /// One line's meaning.
 pub(super) enum Line {
@@ -37,7 +38,7 @@ pub(super) fn tensor(text: &str, name: &str, shape: Option<&[usize]>) -> Result<
         parsed.push(parse(line).ok_or_else(|| format!("line {} is not a number", number + 1))?);
     }
     let item = item(name, parsed).ok_or("no numbers in it, or lines of different kinds")?;
-    match shape.filter(|shape| item.part.is_none() && shape.iter().product::<usize>() == item.tensor.values().len()) {
+    match shape.filter(|shape| item.part.is_none() && element_count(shape) == Some(item.tensor.values().len())) {
         Some(shape) => {
             Item::printed(name, shape.to_vec(), item.tensor.values().to_f64()).ok_or_else(|| "not of its shape".into())
         }
@@ -121,8 +122,7 @@ fn extents(rows: &[Vec<f64>]) -> Option<Vec<usize>> {
     let shape: Option<Vec<usize>> =
         first.iter().map(|&x| (x >= 1.0 && x.fract() == 0.0 && x < 1e9).then_some(x as usize)).collect();
     let held: usize = rest.iter().map(Vec::len).sum();
-    let product = |shape: &Vec<usize>| shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-    shape.filter(|shape| held >= 16 && product(shape) == Some(held))
+    shape.filter(|shape| held >= 16 && element_count(shape) == Some(held))
 }
 
 fn from_indexed(name: &str, pairs: Vec<(usize, f64)>) -> Option<Item> {
