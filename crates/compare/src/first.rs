@@ -10,7 +10,7 @@ use crate::graph::{Graph, Place, op_of};
 use crate::judge::{Allowance, Judgement, Outcome};
 use crate::laid::{Laid, name_of};
 use crate::pair::{Layout, Operand};
-use crate::parts::{first_position_alone, in_part};
+use crate::parts::in_part;
 use crate::positions::told_chunks;
 use crate::probe::blind_spots;
 use crate::profile::{Extent, Profile, allowed_nmse, storage_nmse};
@@ -404,12 +404,6 @@ impl Run<'_> {
             Some(reason) => Verdict::Incomparable(reason),
             None => Verdict::Parity,
         }
-    }
-
-    /// What is to be said where nothing but position 0 is known, and whether the reference has more.
-    fn first_alone(&self, found: &[Found]) -> Option<(String, bool)> {
-        let more_steps = self.reference.entries().last().is_some_and(|entry| entry.step > 0);
-        first_position_alone(found, self.graph, more_steps)
     }
 
     fn first_divergence(&self, found: &[Found], index: usize, at: usize) -> Result<FirstDivergence, DumpError> {

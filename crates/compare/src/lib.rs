@@ -6,6 +6,7 @@
 //! A tap agrees, differs, or is unchecked. Agreement is stated positively and in one place, [`judge`]; a NaN never passes, and what
 //! was not checked is neither passed nor blamed.
 
+mod alone;
 mod anatomy;
 mod cache;
 mod counted;

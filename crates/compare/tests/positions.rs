@@ -9,8 +9,10 @@ use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use firstdiff_compare::{Aligned, Options, Profile, Report, Status, Verdict, align, compare, vocabulary_graph};
-use firstdiff_trace::{DType, Dump, Entry, Meta, Site, Tap, Tensor, Values, join};
+use firstdiff_compare::{
+    Aligned, Options, Profile, Report, Status, Verdict, align, compare, vocabulary_graph,
+};
+use firstdiff_trace::{DType, Dump, Entry, Meta, Rows, Site, Tap, Tensor, Values, join};
 use synthetic::{Run, T, noisy, run, tap};
 
 fn held(tap: Tap, step: u32, shape: Vec<usize>, values: Vec<f32>) -> Entry {
@@ -18,6 +20,12 @@ fn held(tap: Tap, step: u32, shape: Vec<usize>, values: Vec<f32>) -> Entry {
     Entry::made(tap, step, shape, DType::F32, None, move || {
         Ok(Tensor::held(extents.clone(), Values::F32(values.to_vec().into())).unwrap())
     })
+}
+
+fn held_rows(rows: Option<Rows>, tap: Tap, shape: Vec<usize>, values: Vec<f32>) -> Entry {
+    let mut entry = held(tap, 0, shape, values);
+    entry.rows = rows;
+    entry
 }
 
 fn dump(entries: Vec<Entry>, ids: Option<usize>) -> Dump {
@@ -280,4 +288,69 @@ fn a_rank_that_is_missing_is_no_fault() {
             assert!(here.status == Status::Unchecked && reason.contains("missing"), "{ranks} {name}: {reason}");
         }
     }
+}
+
+/// The first position of every tap, of the forms in which an engine may have written it.
+fn first_positions(run: &Run) -> Vec<(&'static str, Dump)> {
+    let first = |width: usize, values: &[f32]| values[..width].to_vec();
+    let of = |rows: Option<Rows>, axis: bool, ids: Option<usize>| {
+        let entries = run.iter().map(|(&tap, (shape, values))| {
+            let width: usize = shape[1..].iter().product();
+            let one = if axis { [&[1], &shape[1..]].concat() } else { vec![width] };
+            held_rows(rows.clone(), tap, one, first(width, values))
+        });
+        dump(entries.collect(), ids)
+    };
+    vec![
+        ("one row", of(None, true, None)),
+        ("one token", of(None, true, Some(1))),
+        ("row 0", of(Some(Rows::List(vec![0])), true, Some(T))),
+        ("without the axis", of(None, false, None)),
+    ]
+}
+
+#[test]
+fn whole_tensors_of_position_0_alone_are_no_parity() {
+    let right = without_keys(run());
+    let squeezed_reference = || squeezed(&right);
+    let references: [&dyn Fn() -> Dump; 4] =
+        [&|| whole(&right, Some(T)), &|| whole(&right, None), &|| in_steps(&right), &squeezed_reference];
+    for (number, reference) in references.iter().enumerate() {
+        for (form, candidate) in first_positions(&noisy(&right, 1e-13)) {
+            let report = judged(reference(), candidate);
+            assert!(
+                matches!(report.verdict, Verdict::Incomparable(_)),
+                "{form} against {number}: {:?}",
+                report.verdict
+            );
+        }
+    }
+    // Against a reference of that one position there is nothing more to see.
+    let one = of_length(&right, 1);
+    assert_eq!(judged(whole(&one, Some(1)), whole(&noisy(&one, 1e-13), Some(1))).verdict, Verdict::Parity);
+}
+
+/// Embeddings of all positions, and all that attention goes into of the first alone.
+#[test]
+fn embeddings_of_all_positions_do_not_clear_what_is_known_of_position_0_alone() {
+    let right = without_keys(run());
+    let early =
+        |tap: &Tap| tap.site == Site::H0 || (tap.layer == Some(0) && matches!(tap.site, Site::AttnNorm | Site::Q));
+    let entries = |from: usize| {
+        let entry = move |(&tap, (shape, values)): (&Tap, &(Vec<usize>, Vec<f32>))| {
+            let width: usize = shape[1..].iter().product();
+            let row = from * width..(from + 1) * width;
+            match early(&tap) {
+                true => held(tap, 0, shape.clone(), values.clone()),
+                false => {
+                    let only = Some(Rows::List(vec![from]));
+                    held_rows(only, tap, [&[1], &shape[1..]].concat(), values[row].to_vec())
+                }
+            }
+        };
+        right.iter().map(entry).collect::<Vec<Entry>>()
+    };
+    let report = judged(whole(&right, Some(T)), dump(entries(0), None));
+    assert!(matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("rotations")), "{:?}", report.verdict);
+    assert_eq!(judged(whole(&right, Some(T)), dump(entries(5), None)).verdict, Verdict::Parity, "of another position");
 }
