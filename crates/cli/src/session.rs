@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use firstdiff_compare::{
-    Aligned, Graph, Laid, Node, Options, Place, Profile, Report, align, compare, number, vocabulary_graph,
+    Aligned, Graph, Laid, Node, Options, Place, Profile, Report, align, compare, number, own_rows_by, vocabulary_graph,
 };
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Dump, Rows, Tap};
@@ -70,7 +70,8 @@ impl Session {
         reading: &ReadingArgs,
         told: &TokenArgs,
     ) -> Result<Session> {
-        let (reference, candidate) = (told.tell(reading.open(reference)?)?, told.tell(reading.open(candidate)?)?);
+        let (reference, mut candidate) = (told.tell(reading.open(reference)?)?, told.tell(reading.open(candidate)?)?);
+        own_rows_by(&reference, &mut candidate)?;
         let (reference, candidate, batch, one_reference) = one_sequence(reference, candidate, reading.sequence)?;
         let mut notes = notes(&[&reference, &candidate]);
         let Aligned { reference, candidate, laid } = align(reference, candidate, rows.as_ref())?;

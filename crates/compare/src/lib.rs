@@ -12,6 +12,7 @@ mod cache;
 mod counted;
 mod custom;
 mod cut;
+mod doubts;
 mod first;
 mod graph;
 mod hidden;
@@ -40,7 +41,7 @@ mod slots;
 mod steps;
 
 pub use anatomy::{Anatomy, Change, Undone, anatomy};
-pub use cache::own_rows;
+pub use cache::{own_rows, own_rows_by};
 pub use counted::one_a_token;
 pub use first::{Options, compare, vocabulary_graph};
 pub use graph::{Graph, Node, Place, op_of};

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use firstdiff_compare::{
-    Aligned, Options, Profile, Report, Status, Verdict, align, compare, vocabulary_graph,
+    Aligned, Options, Profile, Report, Status, Verdict, align, compare, own_rows, vocabulary_graph,
 };
 use firstdiff_trace::{DType, Dump, Entry, Meta, Rows, Site, Tap, Tensor, Values, join};
 use synthetic::{Run, T, noisy, run, tap};
@@ -353,4 +353,84 @@ fn embeddings_of_all_positions_do_not_clear_what_is_known_of_position_0_alone() 
     let report = judged(whole(&right, Some(T)), dump(entries(0), None));
     assert!(matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("rotations")), "{:?}", report.verdict);
     assert_eq!(judged(whole(&right, Some(T)), dump(entries(5), None)).verdict, Verdict::Parity, "of another position");
+}
+
+/// The run as a prefill of 8 and steps, its keys and values as the whole cache so far in so many slots, along the first axis or the last. `wrong`: a step in
+/// which a slot of layer 0's values holds its neighbour's.
+fn cached(run: &Run, slots: Option<usize>, slots_last: bool, wrong: Option<(usize, usize)>) -> Dump {
+    let mut dump = in_steps(run);
+    for (&tap, (shape, values)) in run.iter().filter(|(tap, _)| matches!(tap.site, Site::KRope | Site::V)) {
+        let width: usize = shape[1..].iter().product();
+        for step in 0..=T - 8 {
+            let mut cache = values[..(8 + step) * width].to_vec();
+            if let Some((_, slot)) = wrong.filter(|(at, _)| *at == step && tap == self::tap("layers.0.v")) {
+                cache.copy_within((slot + 1) * width..(slot + 2) * width, slot * width);
+            }
+            let count = slots.unwrap_or(8 + step);
+            cache.resize(count * width, 0.0);
+            let turned = || (0..width * count).map(|at| cache[at % count * width + at / count]).collect();
+            let (extents, cache) = match slots_last {
+                true => ([&shape[1..], &[count]].concat(), turned()),
+                false => ([&[count], &shape[1..]].concat(), cache.clone()),
+            };
+            dump.put(tap, step as u32, Tensor::held(extents, Values::F32(cache.into())).unwrap());
+        }
+    }
+    own_rows(&mut dump).unwrap();
+    dump
+}
+
+#[test]
+fn earlier_rows_of_a_cache_are_held_against_what_was_written() {
+    let right = without_keys(run());
+    let candidate = noisy(&right, 1e-13);
+    for (slots, last) in [(None, false), (Some(32), false), (None, true), (Some(32), true)] {
+        let report = judged(in_steps(&right), cached(&candidate, slots, last, None));
+        assert_eq!((report.verdict, report.first.is_none()), (Verdict::Parity, true), "{slots:?} {last}");
+        let report = judged(in_steps(&right), cached(&candidate, slots, last, Some((1, 2))));
+        let said = matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("layers.0.v") && why.contains("position 2"));
+        assert!(said && report.first.is_none(), "{slots:?} {last}: {:?}", report.verdict);
+        // Its own row is found as before.
+        let wrong = with_fault(&candidate, "layers.1.v", 9);
+        let report = judged(in_steps(&right), cached(&wrong, slots, last, None));
+        let first = report.taps[report.first.as_ref().unwrap().index].place;
+        assert_eq!((first.tap, first.step), (tap("layers.1.v"), 2), "{slots:?} {last}");
+    }
+}
+
+/// Caches of two steps of one run, which share no row that could show them to be caches.
+#[test]
+fn more_rows_than_a_steps_own_are_not_taken_for_padding() {
+    let right = without_keys(run());
+    let mut candidate = in_steps(&noisy(&right, 1e-13));
+    let (shape, values) = &right[&tap("layers.0.v")];
+    let width: usize = shape[1..].iter().product();
+    let mut cache = vec![0.25f32; 9 * width];
+    cache[8 * width..].copy_from_slice(&values[8 * width..9 * width]);
+    let held = Tensor::held([&[9], &shape[1..]].concat(), Values::F32(cache.into())).unwrap();
+    candidate.put(tap("layers.0.v"), 1, held);
+    own_rows(&mut candidate).unwrap();
+    let report = judged(in_steps(&right), candidate);
+    assert!(
+        matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("layers.0.v")),
+        "{:?}",
+        report.verdict
+    );
+}
+
+/// The summand of the only rank that is there, of which nothing says what it is.
+#[test]
+fn what_may_be_one_ranks_summand_is_not_blamed() {
+    let right = without_keys(run());
+    let alone = |factor: f32| {
+        let entries = right.iter().map(|(&tap, (shape, values))| {
+            let own = if tap.site == Site::FfnOut { factor } else { 1.0 };
+            held(tap, 0, shape.clone(), values.iter().map(|x| x * own).collect())
+        });
+        join(Path::new("ranks"), vec![("rank0".into(), dump(entries.collect(), None))], &BTreeMap::new()).unwrap()
+    };
+    assert_eq!(judged(whole(&right, None), alone(1.0)).verdict, Verdict::Parity);
+    let report = judged(whole(&right, None), alone(0.7));
+    assert!(matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("one rank")), "{:?}", report.verdict);
+    assert!(report.first.is_none());
 }
