@@ -1,7 +1,8 @@
-//! What is neither passed nor blamed, though it was compared? What the dump itself puts in doubt.
+//! What is neither passed nor blamed, though it was compared? What the dump itself puts in doubt, and what nothing shows to be of the same positions.
 
 use crate::first::{Found, Run};
 use crate::graph::Place;
+use crate::steps::unwitnessed;
 
 impl Run<'_> {
     /// What agrees, or could not be laid against the reference, where the dump itself is in doubt of it; and what differs where it may be a rank's summand.
@@ -16,6 +17,17 @@ impl Run<'_> {
             _ => None,
         };
         reason.map_or(here, Found::Unchecked)
+    }
+
+    /// Takes back what differs where nothing shows that both are of the same positions.
+    pub(crate) fn doubt_positions(&self, found: &mut [Found]) {
+        let [reference, candidate] = self.recorded();
+        let chosen = self.options.rows.as_ref().is_some_and(|rows| !rows.is_all());
+        if chosen || found.iter().any(Found::agrees) {
+            return;
+        }
+        let Some(reason) = unwitnessed(reference, candidate) else { return };
+        found.iter_mut().filter(|here| here.is_judged()).for_each(|here| *here = Found::Misfit(reason.clone()));
     }
 
     /// Why a run of which all that was compared agrees does not pass.

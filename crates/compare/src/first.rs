@@ -143,6 +143,7 @@ pub fn compare(
         found.push(run.with_inheritance(&found, index, here)?);
     }
     run.settle_layouts(&mut found)?;
+    run.doubt_positions(&mut found);
     let hidden = run.forgive_hidden(&mut found)?;
     run.doubt_rotations(&mut found);
     let replicas = run.check_replicas(&mut found)?;

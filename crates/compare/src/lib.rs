@@ -13,6 +13,7 @@ mod counted;
 mod custom;
 mod cut;
 mod doubts;
+mod embeddings;
 mod first;
 mod graph;
 mod hidden;

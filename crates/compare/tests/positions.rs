@@ -434,3 +434,48 @@ fn what_may_be_one_ranks_summand_is_not_blamed() {
     assert!(matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("one rank")), "{:?}", report.verdict);
     assert!(report.first.is_none());
 }
+
+/// The prompt of 8 with so many other rows before it, or behind.
+fn padded_with(run: &Run, before: usize, behind: usize) -> Run {
+    let mut next = synthetic::noise(5);
+    let mut run = run.clone();
+    for (shape, values) in run.values_mut() {
+        let width: usize = shape[1..].iter().product();
+        let mut fill = |rows: usize| (0..rows * width).map(|_| next() as f32).collect::<Vec<f32>>();
+        *values = [fill(before), values[..8 * width].to_vec(), fill(behind)].concat();
+        shape[0] = before + 8 + behind;
+    }
+    run
+}
+
+#[test]
+fn a_padded_prompt_is_no_fault() {
+    let right = without_keys(run());
+    let prompt = of_length(&right, 8);
+    let references: [&dyn Fn() -> Dump; 3] =
+        [&|| whole(&prompt, Some(8)), &|| whole(&right, Some(T)), &|| in_steps(&right)];
+    for (number, reference) in references.iter().enumerate() {
+        for (before, behind) in [(2, 0), (T - 8, 0), (5, 0), (0, T - 8)] {
+            let report = judged(reference(), whole(&padded_with(&prompt, before, behind), None));
+            assert_ne!(report.verdict, Verdict::Diverged, "{before} {behind} against {number}");
+            assert!(report.first.is_none(), "{before} {behind} against {number}");
+        }
+    }
+    // An embedding that is wrong in a run of the same length is.
+    let mut wrong = noisy(&right, 1e-13);
+    wrong.get_mut(&tap("h0")).unwrap().1.iter_mut().for_each(|x| *x = -*x);
+    let report = judged(whole(&right, None), whole(&wrong, None));
+    assert_eq!(report.taps[report.first.as_ref().unwrap().index].place.tap, tap("h0"));
+}
+
+#[test]
+fn fewer_lines_than_tokens_are_laid_at_their_positions() {
+    let right = without_keys(run());
+    let candidate = noisy(&right, 1e-13);
+    let report = judged(in_steps(&right), lines(&candidate, 8, usize::MAX));
+    assert_eq!(report.verdict, Verdict::Parity);
+    let report = judged(in_steps(&right), lines(&with_fault(&candidate, "layers.1.k", 6), 8, usize::MAX));
+    let first = report.taps[report.first.as_ref().unwrap().index].place;
+    let position = report.laid.as_ref().unwrap().cells[first.step as usize].start;
+    assert_eq!((first.tap, position), (tap("layers.1.k"), 6));
+}
