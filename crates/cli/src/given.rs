@@ -7,7 +7,7 @@ use clap::Args;
 use firstdiff_compare::Profile as Named;
 use firstdiff_explain::replay::{Options, shared_out};
 use firstdiff_model::{Cache, Model, Profile};
-use firstdiff_trace::{DType, Dump, Rows, Site};
+use firstdiff_trace::{DType, Dump, NamedRows, Rows, Site};
 use half::{bf16, f16};
 
 use crate::reading::{ReadingArgs, one_of};
@@ -119,7 +119,7 @@ impl CandidateArgs {
                 decode_tokens.len()
             );
         }
-        if steps == 0 && args.decode_tokens.is_some() && args.rows.as_ref().is_some_and(|rows| !rows.is_all()) {
+        if steps == 0 && args.decode_tokens.is_some() && args.rows == Some(Rows::Named(NamedRows::Last)) {
             bail!(
                 "--rows last: the dump has no decode steps, so that the last token may be the prefill's or the last one decoded: leave --decode-tokens \
                  out for the first, or name all in --tokens for the second"

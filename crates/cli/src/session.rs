@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use firstdiff_compare::{
-    Aligned, Graph, Laid, Node, Options, Place, Profile, Report, align, compare, number, vocabulary_graph,
+    Aligned, Graph, Laid, Node, Options, Place, Profile, Report, align, compare, number, own_rows_by, vocabulary_graph,
 };
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Dump, Rows, Tap};
@@ -32,8 +32,8 @@ pub struct Session {
     pub model: Option<PathBuf>,
     /// How many sequences were run at once, of which this is one.
     pub batch: usize,
-    /// Whether the reference is of one sequence, whatever the candidate is of.
-    pub(crate) one_reference: bool,
+    /// Whether the reference, and the candidate, are of so many.
+    pub(crate) are_batches: [bool; 2],
     /// How both were read.
     pub(crate) reading: ReadingArgs,
 }
@@ -70,8 +70,9 @@ impl Session {
         reading: &ReadingArgs,
         told: &TokenArgs,
     ) -> Result<Session> {
-        let (reference, candidate) = (told.tell(reading.open(reference)?)?, told.tell(reading.open(candidate)?)?);
-        let (reference, candidate, batch, one_reference) = one_sequence(reference, candidate, reading.sequence)?;
+        let (reference, mut candidate) = (told.tell(reading.open(reference)?)?, told.tell(reading.open(candidate)?)?);
+        own_rows_by(&reference, &mut candidate)?;
+        let (reference, candidate, batch, are_batches) = one_sequence(reference, candidate, reading.sequence)?;
         let mut notes = notes(&[&reference, &candidate]);
         let Aligned { reference, candidate, laid } = align(reference, candidate, rows.as_ref())?;
         let (profile, profile_reason) = match profile {
@@ -102,7 +103,7 @@ impl Session {
             warnings,
             model: None,
             batch,
-            one_reference,
+            are_batches,
             reading: reading.clone(),
         })
     }
@@ -237,13 +238,13 @@ pub(crate) fn notes(dumps: &[&Dump]) -> Vec<String> {
     said
 }
 
-/// Both runs of one sequence, where either is a batch; of how many; and whether the reference was one sequence before.
-fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Result<(Dump, Dump, usize, bool)> {
+/// Both runs of one sequence, where either is a batch; of how many; and whether the reference, and the candidate, are of so many.
+fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Result<(Dump, Dump, usize, [bool; 2])> {
     let Some(count) = reference.batch().or(candidate.batch()) else {
         if let Some(index) = asked.filter(|&index| index > 0) {
             bail!("--sequence {index}: neither dump is of a batch");
         }
-        return Ok((reference, candidate, 1, true));
+        return Ok((reference, candidate, 1, [false; 2]));
     };
     let elements = |dump: &Dump, tap: Tap| dump.find(tap, 0).map(|e| e.shape.iter().product::<usize>());
     // A side without the axis holds all sequences too where it has as many elements.
@@ -253,8 +254,8 @@ fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Resul
         true => one_of(dump, asked, count).map(|(one, _)| one),
         false => Ok(dump),
     };
-    let one_reference = reference.batch().is_none() && !as_many;
-    Ok((cut(reference)?, cut(candidate)?, count, one_reference))
+    let many = [&reference, &candidate].map(|dump| dump.batch().is_some() || as_many);
+    Ok((cut(reference)?, cut(candidate)?, count, many))
 }
 
 /// What a model's own runs say of a comparison.

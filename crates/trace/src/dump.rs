@@ -1,5 +1,6 @@
 //! Which taps does a dump hold, and where are their bytes? Reading maps what opening (open.rs) has checked.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
@@ -156,6 +157,7 @@ pub struct Dump {
     pub(crate) notes: Vec<String>,
     pub(crate) of_known_names: bool,
     pub(crate) ranks: Option<Ranks>,
+    pub(crate) doubts: BTreeMap<(u32, Tap), String>,
 }
 
 impl Tensor {
@@ -190,12 +192,24 @@ impl Dump {
         Ok(Dump { meta, entries, ..Dump::empty(path) })
     }
 
-    /// Puts a tensor in the place of the one that a tap of a step has; nothing where it has none.
+    /// Puts a tensor in the place of the one that a tap of a step has, or beside the others where it has none.
     pub fn put(&mut self, tap: Tap, step: u32, tensor: Tensor) {
-        if let Some(entry) = self.entries.iter_mut().find(|e| (e.tap, e.step) == (tap, step)) {
-            let (shape, dtype) = (tensor.shape().to_vec(), tensor.dtype());
-            *entry = Entry::made(tap, step, shape, dtype, None, move || Ok(tensor.clone()));
+        let (shape, dtype) = (tensor.shape().to_vec(), tensor.dtype());
+        let entry = Entry::made(tap, step, shape, dtype, None, move || Ok(tensor.clone()));
+        match self.entries.binary_search_by_key(&(step, tap), |e| (e.step, e.tap)) {
+            Ok(at) => self.entries[at] = entry,
+            Err(at) => self.entries.insert(at, entry),
         }
+    }
+
+    /// Says why a tap of a step is not to be passed, whatever is compared of it.
+    pub fn doubt(&mut self, tap: Tap, step: u32, reason: String) {
+        self.doubts.entry((step, tap)).or_insert(reason);
+    }
+
+    /// What is not to be passed, and why, by step and tap.
+    pub fn doubts(&self) -> &BTreeMap<(u32, Tap), String> {
+        &self.doubts
     }
 
     /// Adds to what had to be assumed to read it.
@@ -214,6 +228,7 @@ impl Dump {
             archive: None,
             notes: Vec::new(),
             of_known_names: false,
+            doubts: BTreeMap::new(),
             ranks: None,
         }
     }
