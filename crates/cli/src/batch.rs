@@ -91,8 +91,14 @@ fn undecided(mut judged: Judged, reason: String) -> Judged {
 
 /// Whether the sequence is of the reference's prompt, as far as an embedding tells.
 fn same_prompt(judged: &Judged) -> Option<bool> {
-    let h0 = judged.report.tap(Tap { layer: None, site: Site::H0 }, 0)?;
-    let nmse = h0.metrics.as_ref()?.nmse();
+    let tap = Tap { layer: None, site: Site::H0 };
+    let h0 = judged.report.tap(tap, 0)?;
+    let Some(metrics) = h0.metrics.as_ref() else {
+        // Taken back with all the rest, of which nothing agrees.
+        let held = judged.session.recorded().iter().all(|dump| dump.find(tap, 0).is_some());
+        return (held && judged.report.taps.iter().all(|tap| tap.metrics.is_none())).then_some(false);
+    };
+    let nmse = metrics.nmse();
     Some(h0.status.agrees() || nmse.is_some_and(|nmse| nmse <= OTHER_TOKENS))
 }
 
