@@ -224,7 +224,7 @@ pub(crate) fn unwitnessed(reference: &Dump, candidate: &Dump) -> Option<String> 
                 "the reference has {ours} token positions and the candidate {theirs}, and not both say of which tokens"
             )
         }
-        (Some(_), None) if candidate.meta().tokens.is_some() => {
+        (Some(_), None) if !may_be_of_its_tokens(candidate) => {
             "the candidate's tensors have another number of token positions than it names tokens".to_owned()
         }
         _ => return None,
@@ -232,6 +232,12 @@ pub(crate) fn unwitnessed(reference: &Dump, candidate: &Dump) -> Option<String> 
     Some(format!(
         "nothing agrees; {said}: is its prompt padded, or another? Name the tokens of both runs (--tokens, or 'tokens' in dump.json), or cut the padding off"
     ))
+}
+
+/// Whether some axis of its tensors may be the positions of the tokens that it names, or it names none.
+fn may_be_of_its_tokens(dump: &Dump) -> bool {
+    let Some(tokens) = dump.meta().tokens.as_ref().map(Vec::len) else { return true };
+    dump.entries().iter().any(|entry| entry.step == 0 && entry.shape.contains(&tokens))
 }
 
 /// Token positions of each side's prefill: as the shapes of a tap of both show, else as declared.

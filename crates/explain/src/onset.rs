@@ -11,6 +11,19 @@ use crate::search::{Effort, Reproduction, Search};
 
 /// Mistakes that an engine may begin to make at a later token.
 const BEGIN_LATER: [&str; 4] = ["rope-", "kv-cache-", "mask-", "window-size"];
+/// Those of any other code, which another path may make for some tokens: stated of one operation alone, whose every input is known.
+const IN_CODE: [&str; 10] = [
+    "gate-",
+    "activation",
+    "residual-",
+    "score-",
+    "softmax-",
+    "kv-head-map",
+    "norm-",
+    "context-layout",
+    "logit-",
+    "linear-input",
+];
 
 /// The mistakes that, made from the first decode step on that is wrong, reproduce it: where those before it are `right`.
 pub(crate) fn begun_later<'a>(
@@ -21,7 +34,8 @@ pub(crate) fn begun_later<'a>(
     let place = target.place;
     let last = (1..place.step).rev().find(|&step| right.contains(&Place { step, ..place }))?;
     let onset = Onset { step: last + 1, position: search.recorded().start(last + 1) };
-    let begins = |c: &Candidate| BEGIN_LATER.iter().any(|id| c.id().starts_with(id));
+    let in_code: &[&str] = if target.is_stretch() { &[] } else { &IN_CODE };
+    let begins = |c: &Candidate| BEGIN_LATER.iter().chain(in_code).any(|id| c.id().starts_with(id));
     let candidates = search.candidates(target).into_iter().filter(begins).map(|c| c.beginning(onset)).collect();
     let effort = Effort { faults: 1, ..search.effort.clone() };
     let mut reproduced = Search { effort: &effort, ..*search }.run(target, candidates, &|_, _, _| {}).reproduced;
