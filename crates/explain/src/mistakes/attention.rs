@@ -52,9 +52,12 @@ fn head_maps(list: &mut List<'_>) {
 fn caches(list: &mut List<'_>) {
     type Order = fn(usize, usize) -> Vec<Option<usize>>;
     // The slots by the rows they hold; None is one never written. `keys` rows in all, `prefill` of them from the prompt.
-    let kinds: [(&'static str, &str, Order); 4] = [
+    let kinds: [(&'static str, &str, Order); 5] = [
         ("kv-cache-stale", "last-one's", |keys, _| (0..keys - 1).map(Some).chain([Some(keys - 2)]).collect()),
         ("kv-cache-stale", "newest missing", |keys, _| (0..keys - 1).map(Some).chain([None]).collect()),
+        ("kv-cache-stale", "decoded never written", |keys, prefill| {
+            (0..keys).map(|row| (row < prefill).then_some(row)).collect()
+        }),
         ("kv-cache-shift", "early", |keys, prefill| {
             (0..keys).filter(|&s| s != prefill - 1).map(Some).chain([None]).collect()
         }),
