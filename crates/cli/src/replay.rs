@@ -109,6 +109,9 @@ impl Session {
                 taps_in_words(held),
                 first_misfit()
             )),
+            (0, _) if self.replay.order_is_open => Verdict::Incomparable(
+                "what is recorded of Q and K is wrong in either order of their rows; what else could be judged is right".into(),
+            ),
             (0, _) if only_table => Verdict::Incomparable("nothing but the embedding could be judged".into()),
             (0, _) => Verdict::Parity,
             _ => Verdict::Diverged,

@@ -144,6 +144,7 @@ pub fn compare(
     }
     run.settle_layouts(&mut found)?;
     run.doubt_positions(&mut found);
+    run.doubt_continuations(&mut found);
     let hidden = run.forgive_hidden(&mut found)?;
     run.doubt_rotations(&mut found);
     let replicas = run.check_replicas(&mut found)?;
