@@ -19,6 +19,8 @@ const NEGLIGIBLE: f64 = 0.01;
 pub struct Baseline {
     taps: BTreeMap<Place, f64>,
     profile: String,
+    /// Token positions of each step, where the two runs took the tokens in other chunks: a step's number means these.
+    cells: Option<Vec<usize>>,
 }
 
 /// A tap that is not what its baseline promises.
@@ -39,7 +41,8 @@ impl Baseline {
     pub fn of(report: &Report) -> Baseline {
         let agreed = report.taps.iter().filter(|t| t.status.agrees());
         let taps = agreed.filter_map(|t| Some((t.place, t.metrics?.nmse()?))).collect();
-        Baseline { taps, profile: report.profile.name().into() }
+        let cells = report.laid.as_ref().map(|laid| laid.cells.iter().map(ExactSizeIterator::len).collect());
+        Baseline { taps, profile: report.profile.name().into(), cells }
     }
 
     /// The file's text.
@@ -50,6 +53,10 @@ impl Baseline {
         let name = |value: Option<&str>| value.unwrap_or("unknown").replace(|c: char| c.is_control(), " ");
         let _ = writeln!(text, "# reference: {}, model {}", name(meta.producer.name()), name(meta.model.as_deref()));
         let _ = writeln!(text, "profile {}", self.profile);
+        if let Some(cells) = &self.cells {
+            let lengths: Vec<String> = cells.iter().map(usize::to_string).collect();
+            let _ = writeln!(text, "cells {}", lengths.join(","));
+        }
         for (place, nmse) in &self.taps {
             let name = firstdiff_trace::stored_name(&place.tap.to_string(), place.step);
             let _ = writeln!(text, "{name:<32} {nmse:.1e}");
@@ -80,6 +87,11 @@ impl Baseline {
                 baseline.profile = value.trim().into();
                 continue;
             }
+            if name == "cells" {
+                let lengths = value.trim().split(',').map(str::parse).collect::<Result<_, _>>();
+                baseline.cells = Some(lengths.with_context(bad)?);
+                continue;
+            }
             let (tap, step) = match name.rsplit_once(".step") {
                 Some((tap, step)) => (tap, step.parse().with_context(bad)?),
                 None => (name, 0),
@@ -102,6 +114,9 @@ impl Baseline {
     /// Every tap that is worse than it was, missing, or diverged.
     pub fn regressions(&self, report: &Report) -> Vec<Regression> {
         let mut found = Vec::new();
+        if let (Some(reason), Some(tap)) = (self.of_other_steps(report), report.taps.first()) {
+            return vec![Regression { place: tap.place, was: None, now: None, reason }];
+        }
         for (&place, &was) in &self.taps {
             let now = report.tap(place.tap, place.step);
             let nmse = now.and_then(|t| t.metrics?.nmse());
@@ -123,6 +138,19 @@ impl Baseline {
             found.push(Regression { place: tap.place, was: None, now: None, reason });
         }
         found
+    }
+
+    /// Why its steps stand for other token positions than the report's, where they do.
+    fn of_other_steps(&self, report: &Report) -> Option<String> {
+        let own = report.laid.as_ref();
+        let cells: Option<Vec<usize>> = own.map(|laid| laid.cells.iter().map(ExactSizeIterator::len).collect());
+        let as_in_the_reference = own.is_none_or(|laid| cells.as_ref() == Some(&laid.reference.lengths));
+        let fits = self.cells == cells || (self.cells.is_none() && as_in_the_reference);
+        (!fits).then(|| {
+            "the baseline's steps are of other token positions: the candidate, or the reference, took its tokens in other chunks then; make a baseline of \
+             this run (--update)"
+                .to_owned()
+        })
     }
 
     /// Number of taps.
@@ -166,6 +194,7 @@ mod tests {
             "profile f32\nh0 0\nh0 0",
             "profile f32\nh0.stepx 0",
             "h0",
+            "profile f32\ncells 9,x\nh0 0",
         ] {
             assert!(Baseline::parse(bad).is_err(), "{bad}");
         }

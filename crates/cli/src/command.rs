@@ -156,15 +156,15 @@ impl PairArgs {
             session.run()
         };
         let session = self.open()?;
-        let (batch, one_reference) = (session.batch, session.one_reference);
+        let (batch, are_batches) = (session.batch, session.are_batches);
         let mut judged = run(session)?;
         if batch == 1 || self.reading.sequence.is_some() {
             return Ok(judged);
         }
-        if one_reference {
+        if are_batches != [true, true] {
             let another =
                 |index| run(self.open_sequence(&ReadingArgs { sequence: Some(index), ..self.reading.clone() })?);
-            return crate::batch::of_one_prompt(judged, batch, another);
+            return crate::batch::of_one_prompt(judged, batch, are_batches[0], another);
         }
         let mut shown = 0;
         for index in 1..batch {

@@ -210,7 +210,10 @@ impl Explained {
         let words = tried(finding, verbose);
         if !words.is_empty() {
             let text = if verbose { words.join(", ") } else { shorten(&words, 8) };
-            screen.line(&format!("    ruled out: {text}"));
+            // Between several operations another fault may stand beside it, that hides it.
+            let how =
+                if finding.through.is_empty() { "ruled out" } else { "could not be shown, and alone it is none of" };
+            screen.line(&format!("    {how}: {text}"));
         }
         if finding.untried > 0 {
             let text =
@@ -329,6 +332,11 @@ fn finding_json(model: &Model, finding: &Finding) -> Value {
     value["tried"] =
         finding.tried.iter().map(|(id, residual)| json!({"cause": id, "residual_nmse": residual})).collect();
     value["untried"] = finding.untried.into();
+    value["ruled_out"] = if finding.cause.is_none() && finding.through.is_empty() {
+        finding.tried.keys().copied().collect()
+    } else {
+        Value::Array(Vec::new())
+    };
     value["note"] = finding.note.clone().into();
     value
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use firstdiff_compare::Profile as Named;
 use firstdiff_explain::replay::{Options, shared_out};
 use firstdiff_model::{Cache, Model, Profile};
-use firstdiff_trace::{DType, Dump, Rows, Site};
+use firstdiff_trace::{DType, Dump, Entry, NamedRows, Rows, Site};
 use half::{bf16, f16};
 
 use crate::reading::{ReadingArgs, one_of};
@@ -109,7 +109,9 @@ impl CandidateArgs {
                 let (tokens, decode_tokens) = shared_out(&dump, &tokens, decoded);
                 (tokens, true, decode_tokens)
             }
-            None => (vec![0; positions(&dump, &model)?], false, decoded.iter().map(|&id| vec![id]).collect()),
+            None => {
+                (vec![0; positions_without_tokens(&dump, &model)?], false, decoded.iter().map(|&id| vec![id]).collect())
+            }
         };
         let steps = dump.entries().iter().map(|e| e.step as usize).max().unwrap_or(0);
         if decode_tokens.len() < steps {
@@ -117,6 +119,12 @@ impl CandidateArgs {
                 "the dump holds {steps} decode steps, and {} of their tokens are known: name them in dump.json ('decode_tokens'), by --decode-tokens, \
                  or all tokens by --tokens",
                 decode_tokens.len()
+            );
+        }
+        if steps == 0 && args.decode_tokens.is_some() && args.rows == Some(Rows::Named(NamedRows::Last)) {
+            bail!(
+                "--rows last: the dump has no decode steps, so that the last token may be the prefill's or the last one decoded: leave --decode-tokens \
+                 out for the first, or name all in --tokens for the second"
             );
         }
         if let Some(Rows::List(list)) = &args.rows
@@ -210,6 +218,19 @@ fn positions(dump: &Dump, model: &Model) -> Result<usize> {
     let flat = dump.entries().iter().filter(|e| e.step == 0 && !e.tap.site.axes().contains(&'S'));
     let most = flat.map(|e| e.shape.iter().product::<usize>() / model.plan.dims.width(e.tap.site).max(1)).max();
     most.filter(|&n| n > 0).context("it cannot be said how many tokens the dump is of: say --tokens")
+}
+
+/// The same where nobody says which tokens they are: one row beside several keys is of a longer run, and where it stands there nobody knows.
+fn positions_without_tokens(dump: &Dump, model: &Model) -> Result<usize> {
+    let count = positions(dump, model)?;
+    let beside_keys = |e: &&Entry| e.step == 0 && e.tap.site.axes().last() == Some(&'S') && e.shape.len() > 1;
+    let keys = dump.entries().iter().filter(beside_keys).filter_map(|e| e.shape.last().copied()).max().unwrap_or(0);
+    if count == 1 && keys > 1 {
+        bail!(
+            "the dump holds one token position and {keys} keys: say --tokens, and --rows last where it is the last of them"
+        );
+    }
+    Ok(count)
 }
 
 /// What the dump says, else f32. Whatever ran a GGUF through llama.cpp rounded activations as each weight type asks.

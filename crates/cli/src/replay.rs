@@ -112,6 +112,9 @@ impl Session {
                 taps_in_words(held),
                 first_misfit()
             )),
+            (0, _) if self.replay.order_is_open => Verdict::Incomparable(
+                "what is recorded of Q and K is wrong in either order of their rows; what else could be judged is right".into(),
+            ),
             (0, _) if only_table => Verdict::Incomparable("nothing but the embedding could be judged".into()),
             (0, _) => Verdict::Parity,
             _ => Verdict::Diverged,
@@ -217,15 +220,22 @@ impl Session {
             Verdict::Incomparable(reason) => screen.line(&format!("{} {reason}", paint(WARN, "incomparable:"))),
             Verdict::Diverged => {
                 let groups = self.replay.wrong();
-                let count = if groups.len() == 1 {
-                    "one operation is wrong".into()
-                } else {
-                    format!("{} operations are wrong", groups.len())
+                // Of what is recorded wrongly no operation is wrong.
+                let (wrong, misrecorded): (Vec<_>, Vec<_>) = groups.iter().partition(|g| g[0].misrecorded.is_empty());
+                let of_operations = match wrong.len() {
+                    1 => Some("one operation is wrong in itself".to_owned()),
+                    n => (n > 1).then(|| format!("{n} operations are wrong in themselves")),
                 };
-                screen.line(
-                    &format!("{} {count} in itself; {} right", paint(BAD, "diverged:"), taps_in_words(right))
-                        .replace("in itself; ", if groups.len() == 1 { "in itself; " } else { "in themselves; " }),
-                );
+                let taps: usize = misrecorded.iter().map(|g| g.len()).sum();
+                let of_taps = (taps > 0).then(|| {
+                    format!(
+                        "{} recorded wrongly",
+                        if taps == 1 { "a tap is".into() } else { format!("{taps} taps are") }
+                    )
+                });
+                let said: Vec<String> = of_operations.into_iter().chain(of_taps).collect();
+                let right = taps_in_words(right);
+                screen.line(&format!("{} {}; {right} right", paint(BAD, "diverged:"), said.join(", ")));
                 for group in &groups {
                     self.finding(screen, group);
                 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use firstdiff_compare::{
-    Aligned, Graph, Laid, Node, Options, Place, Profile, Report, align, compare, number, vocabulary_graph,
+    Aligned, Graph, Laid, Node, Options, Place, Profile, Report, align, compare, number, own_rows_by, vocabulary_graph,
 };
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Dump, Rows, Tap};
@@ -33,8 +33,8 @@ pub struct Session {
     pub model: Option<PathBuf>,
     /// How many sequences were run at once, of which this is one.
     pub batch: usize,
-    /// Whether the reference is of one sequence, whatever the candidate is of.
-    pub(crate) one_reference: bool,
+    /// Whether the reference, and the candidate, are of so many.
+    pub(crate) are_batches: [bool; 2],
     /// How both were read.
     pub(crate) reading: ReadingArgs,
 }
@@ -71,8 +71,9 @@ impl Session {
         reading: &ReadingArgs,
         told: &TokenArgs,
     ) -> Result<Session> {
-        let (reference, candidate) = (told.tell(reading.open(reference)?)?, told.tell(reading.open(candidate)?)?);
-        let (reference, candidate, batch, one_reference) = one_sequence(reference, candidate, reading.sequence)?;
+        let (reference, mut candidate) = (told.tell(reading.open(reference)?)?, told.tell(reading.open(candidate)?)?);
+        own_rows_by(&reference, &mut candidate)?;
+        let (reference, candidate, batch, are_batches) = one_sequence(reference, candidate, reading.sequence)?;
         let mut notes = notes(&[&reference, &candidate]);
         let Aligned { reference, candidate, laid } = align(reference, candidate, rows.as_ref())?;
         let (profile, profile_reason) = match profile {
@@ -103,7 +104,7 @@ impl Session {
             warnings,
             model: None,
             batch,
-            one_reference,
+            are_batches,
             reading: reading.clone(),
         })
     }
@@ -245,13 +246,13 @@ fn left_out((run, now): (&Arc<Dump>, &Dump)) -> usize {
     run.parts().iter().filter(|part| !held.contains(&part.tap)).count()
 }
 
-/// Both runs of one sequence, where either is a batch; of how many; and whether the reference was one sequence before.
-fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Result<(Dump, Dump, usize, bool)> {
+/// Both runs of one sequence, where either is a batch; of how many; and whether the reference, and the candidate, are of so many.
+fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Result<(Dump, Dump, usize, [bool; 2])> {
     let Some(count) = reference.batch().or(candidate.batch()) else {
         if let Some(index) = asked.filter(|&index| index > 0) {
             bail!("--sequence {index}: neither dump is of a batch");
         }
-        return Ok((reference, candidate, 1, true));
+        return Ok((reference, candidate, 1, [false; 2]));
     };
     let elements = |dump: &Dump, tap: Tap| dump.find(tap, 0).map(|e| e.shape.iter().product::<usize>());
     // A side without the axis holds all sequences too where it has as many elements.
@@ -261,8 +262,8 @@ fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Resul
         true => one_of(dump, asked, count).map(|(one, _)| one),
         false => Ok(dump),
     };
-    let one_reference = reference.batch().is_none() && !as_many;
-    Ok((cut(reference)?, cut(candidate)?, count, one_reference))
+    let many = [&reference, &candidate].map(|dump| dump.batch().is_some() || as_many);
+    Ok((cut(reference)?, cut(candidate)?, count, many))
 }
 
 /// What a model's own runs say of a comparison.

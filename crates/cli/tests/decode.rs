@@ -156,3 +156,48 @@ fn of_a_cache_written_whole_each_steps_own_rows_are_compared() {
     let first = &report["first_divergence"];
     assert_eq!((&first["tap"], &first["step"]), (&"layers.1.v".into(), &13.into()), "{first}");
 }
+
+#[test]
+fn a_baseline_serves_runs_whose_steps_are_of_the_same_positions() {
+    let folder = tempfile::tempdir().unwrap();
+    let (steps, singles) = (dump(folder.path(), 11), dump(folder.path(), 1));
+    let gate = |candidate: &str, baseline: &str, more: &[&str]| {
+        let file = folder.path().join(baseline).to_string_lossy().into_owned();
+        let out = firstdiff(&[&["gate", GOLDEN, candidate, "--baseline", &file], more].concat());
+        (out.status.code(), String::from_utf8(out.stdout).unwrap())
+    };
+    for (own, baseline, other) in [(&steps, "steps", &singles), (&singles, "singles", &steps)] {
+        assert_eq!(gate(own, baseline, &["--update"]).0, Some(0));
+        assert_eq!(gate(own, baseline, &[]).0, Some(0));
+        let (code, said) = gate(other, baseline, &[]);
+        assert!(code == Some(1) && said.contains("other token positions"), "{code:?}: {said}");
+    }
+}
+
+/// Right, but of its own continuation; of the golden one, but wrong from the first decode step on. Without ids and embeddings nobody can tell which.
+#[test]
+fn decode_steps_of_which_nothing_agrees_and_nobody_knows_the_tokens_are_undecided() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = folder.path().join("all").to_string_lossy().into_owned();
+    let (prompt, rest) = ("1,17,42,99,3,150,77,17,128,64,5", "7,11,9");
+    let own = ["dump", MODEL, "-o", &all, "--tokens", prompt, "--decode-tokens", rest];
+    assert_eq!(firstdiff(&own).status.code(), Some(0));
+    for with_h0 in [false, true] {
+        let bare = folder.path().join(with_h0.to_string());
+        fs::create_dir(&bare).unwrap();
+        for file in fs::read_dir(&all).unwrap().map(|file| file.unwrap().path()) {
+            let name = file.file_name().unwrap().to_string_lossy().into_owned();
+            if name.ends_with(".npy") && (with_h0 || !name.starts_with("h0")) {
+                fs::copy(&file, bare.join(name)).unwrap();
+            }
+        }
+        let bare = bare.to_string_lossy().into_owned();
+        let report = json(&["compare", GOLDEN, &bare]);
+        assert_ne!(report["verdict"], "parity");
+        if !with_h0 {
+            assert_eq!(report["verdict"], "incomparable", "{report}");
+        }
+        let told = json(&["compare", GOLDEN, &bare, "--tokens", prompt, "--decode-tokens", "23,108,61"]);
+        assert_eq!(told["verdict"], "diverged");
+    }
+}

@@ -168,3 +168,45 @@ fn a_batch_of_other_prompts_is_compared_where_the_prompt_is_the_references() {
         assert_eq!(json(&["compare", GOLDEN, &blind, "--sequence", &own.to_string()])["verdict"], "parity");
     }
 }
+
+#[test]
+fn the_last_row_of_files_that_each_step_overwrote_is_the_last_token_where_all_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let dump = Dump::open(fixtures().join(GOLDEN)).unwrap();
+    for entry in dump.entries().iter().filter(|entry| entry.step == 3) {
+        let values = dump.read(entry).unwrap().values().to_f64();
+        let bytes: Vec<u8> = values.into_iter().flat_map(|x| (x as f32).to_le_bytes()).collect();
+        fs::write(folder.path().join(format!("{}.f32", entry.tap)), bytes).unwrap();
+    }
+    let path = folder.path().to_string_lossy().into_owned();
+    let explain = |told: &[&str]| firstdiff(&[&["explain", "models/llama", &path, "--rows", "last"], told].concat());
+    let all = format!("{TOKENS},23,108,61");
+    assert_eq!(explain(&["--tokens", &all]).status.code(), Some(0));
+    let both = explain(&["--tokens", TOKENS, "--decode-tokens", "23,108,61"]);
+    let said = String::from_utf8(both.stderr).unwrap();
+    assert!(both.status.code() == Some(2) && said.contains("name all in --tokens"), "{said}");
+    // Another token at another position than was said: whatever is found, it is found in an orderly way.
+    assert_eq!(explain(&["--tokens", TOKENS]).status.code(), Some(1));
+}
+
+#[test]
+fn a_batch_of_references_is_held_against_one_run() {
+    let folder = tempfile::tempdir().unwrap();
+    for (own, with_h0) in [(0, true), (1, true), (0, false), (1, false)] {
+        let reference = batch(&folder.path().join(format!("{own}-{with_h0}")), own, with_h0, |_, _| {});
+        let report = json(&["compare", &reference, GOLDEN]);
+        assert_eq!(report["verdict"], "parity", "{own} {with_h0}: {}", report["reason"]);
+    }
+}
+
+#[test]
+fn a_batch_of_which_no_sequence_agrees_and_none_has_an_h0_is_undecided() {
+    let folder = tempfile::tempdir().unwrap();
+    let fault = |name: &str, values: &mut Vec<f32>| values[7] += if name == "layers.0.h" { 0.5 } else { 0.0 };
+    let blind = batch(&folder.path().join("blind"), 0, false, fault);
+    let output = firstdiff(&["compare", GOLDEN, &blind]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--sequence"));
+    let seen = batch(&folder.path().join("seen"), 0, true, fault);
+    assert_eq!(json(&["compare", GOLDEN, &seen])["first_divergence"]["tap"], "layers.0.h");
+}

@@ -1,33 +1,63 @@
-//! Did a run write its whole K/V cache as the keys and values of every step? Then the rows of each step's own positions are taken out of it.
+//! Did a run write its whole K/V cache as the keys and values of every step? Then the rows of each step's own positions are taken out of it, and those
+//! before them held against what the steps before wrote.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use firstdiff_trace::{Dump, DumpError, Entry, Site, Tap, Tensor};
 
 use crate::cut::Cut;
 use crate::steps::Chunks;
 
-/// Cuts every tap that holds a cache to the rows of each step's own positions, and notes it.
+/// Further apart than any type a cache is kept in puts them, and nearer than one row of many that is another's.
+const OTHER: f64 = 1e-3;
+
+/// Cuts every tap that holds a cache to the rows of each step's own positions, and notes it; a row of an earlier position that is not what was written
+/// there before is a doubt of the dump's.
 ///
 /// A cache is known by its slots, as many in every step as there are positions or more (or as many as there are positions so far), and by what
-/// it keeps: every step holds what the first one wrote, bit for bit. What is in other slots than it should be is found there as a difference.
+/// it keeps: most rows, bit for bit. What is in other slots than it should be is found there as a difference.
 ///
 /// # Errors
 /// When a tensor cannot be read.
 pub fn own_rows(dump: &mut Dump) -> Result<(), DumpError> {
-    let Some(chunks) = Chunks::of(dump).filter(|chunks| chunks.lengths.len() > 1) else { return Ok(()) };
+    match Chunks::of(dump) {
+        Some(chunks) => own_rows_in(dump, &chunks),
+        None => Ok(()),
+    }
+}
+
+/// The same of a dump that holds nothing but keys and values, whose steps are taken to be those of `reference`.
+///
+/// # Errors
+/// When a tensor cannot be read.
+pub fn own_rows_by(reference: &Dump, dump: &mut Dump) -> Result<(), DumpError> {
+    match Chunks::of(reference).filter(|_| dump.entries().iter().all(is_attended)) {
+        Some(chunks) => own_rows_in(dump, &chunks),
+        None => Ok(()),
+    }
+}
+
+fn own_rows_in(dump: &mut Dump, chunks: &Chunks) -> Result<(), DumpError> {
+    if chunks.lengths.len() < 2 {
+        return Ok(());
+    }
     let mut taps: BTreeMap<Tap, Vec<Entry>> = BTreeMap::new();
-    let attended = |e: &&Entry| matches!(e.tap.site, Site::K | Site::KNorm | Site::KRope | Site::V);
-    for entry in dump.entries().iter().filter(attended).filter(|e| e.rows.is_none()) {
+    for entry in dump.entries().iter().filter(|e| is_attended(e) && e.rows.is_none()) {
         taps.entry(entry.tap).or_default().push(entry.clone());
     }
     let (mut caches, mut slots) = (Vec::new(), 0);
     for (tap, entries) in taps {
-        let Some(axis) = (0..2).find(|&axis| slotted(&entries, axis, &chunks)) else { continue };
-        let Some(rows) = taken(dump, &entries, axis, &chunks)? else { continue };
-        slots = slots.max(entries.iter().map(|e| e.shape[axis]).max().unwrap_or(0));
-        for (entry, tensor) in entries.iter().zip(rows) {
-            dump.put(entry.tap, entry.step, tensor);
+        let Some(cache) = cache_of(dump, &entries, chunks)? else { continue };
+        slots = slots.max(cache.slots);
+        for (step, tensor) in cache.rows {
+            dump.put(tap, step, tensor);
+        }
+        if let Some((step, reason)) = cache.doubts.first() {
+            dump.note(format!("{tap} in step {step}: {reason}"));
+        }
+        for (step, reason) in cache.doubts {
+            dump.doubt(tap, step, reason);
         }
         caches.push(tap);
     }
@@ -40,6 +70,34 @@ pub fn own_rows(dump: &mut Dump) -> Result<(), DumpError> {
     Ok(())
 }
 
+/// Keys or values: what is kept of a position for the later ones.
+fn is_attended(entry: &Entry) -> bool {
+    matches!(entry.tap.site, Site::K | Site::KNorm | Site::KRope | Site::V)
+}
+
+/// A tap that holds a cache in every step.
+struct Cache {
+    slots: usize,
+    /// The own rows of each step.
+    rows: Vec<(u32, Tensor)>,
+    doubts: Vec<(u32, String)>,
+}
+
+/// The cache that a tap's tensors are, all of them or those of the decode steps.
+fn cache_of(dump: &Dump, entries: &[Entry], chunks: &Chunks) -> Result<Option<Cache>, DumpError> {
+    let ranges = chunks.ranges();
+    let later = entries.partition_point(|entry| entry.step == 0);
+    for from in [0, later] {
+        let (prefill, held) = entries.split_at(from);
+        for axis in (0..3).filter(|&axis| slotted(held, axis, chunks)) {
+            if let Some(cache) = read(dump, prefill.first(), held, axis, &ranges)? {
+                return Ok(Some(cache));
+            }
+        }
+    }
+    Ok(None)
+}
+
 /// Whether every step has room for all positions so far along an axis, and more than its own.
 fn slotted(entries: &[Entry], axis: usize, chunks: &Chunks) -> bool {
     let ranges = chunks.ranges();
@@ -48,27 +106,110 @@ fn slotted(entries: &[Entry], axis: usize, chunks: &Chunks) -> bool {
             return false;
         };
         let own = entry.step == 0 || slots > range.len();
-        entry.shape.len() > axis + 1 && slots >= range.end && (slots >= chunks.total() || slots == range.end) && own
+        entry.shape.len() > 1 && slots >= range.end && (slots >= chunks.total() || slots == range.end) && own
     };
-    entries.len() > 1 && entries[0].step == 0 && entries.iter().all(fits)
+    entries.iter().any(|entry| entry.step > 0) && entries.iter().all(fits)
 }
 
-/// The own rows of each step, if all steps keep what the first wrote.
-fn taken(dump: &Dump, entries: &[Entry], axis: usize, chunks: &Chunks) -> Result<Option<Vec<Tensor>>, DumpError> {
-    let ranges = chunks.ranges();
-    let mut first: Option<Vec<u64>> = None;
-    let mut rows = Vec::new();
-    for entry in entries {
+/// The cache with its slots along an axis, if it keeps what it holds. `prefill`: the keys of the first step, where that holds no cache.
+fn read(
+    dump: &Dump,
+    prefill: Option<&Entry>,
+    held: &[Entry],
+    axis: usize,
+    ranges: &[Range<usize>],
+) -> Result<Option<Cache>, DumpError> {
+    let mut written: BTreeMap<usize, (u32, Vec<u64>)> = BTreeMap::new();
+    let mut cache = Cache { slots: 0, rows: Vec::new(), doubts: Vec::new() };
+    let (mut kept, mut changed) = (0, 0);
+    for entry in held {
         let tensor = dump.read(entry)?;
-        let range = |at: usize| Cut::along(&entry.shape, axis, ranges[at].clone());
-        let Some(kept) = range(0).of(tensor.clone()) else { return Ok(None) };
-        let bits: Vec<u64> = kept.values().to_f64().iter().map(|x| x.to_bits()).collect();
-        let empty = bits.iter().all(|&bits| f64::from_bits(bits) == 0.0);
-        if empty || *first.get_or_insert_with(|| bits.clone()) != bits {
-            return Ok(None);
+        let own = ranges[entry.step as usize].clone();
+        cache.slots = cache.slots.max(entry.shape[axis]);
+        for (slot, row) in rows(&tensor, axis, own.end).into_iter().enumerate() {
+            let empty = row.iter().all(|&bits| f64::from_bits(bits) == 0.0);
+            match written.get(&slot) {
+                Some((_, before)) if !own.contains(&slot) && *before == row => kept += usize::from(!empty),
+                Some((by, _)) if !own.contains(&slot) => {
+                    changed += 1;
+                    let step = if *by == 0 { "the prefill".into() } else { format!("step {by}") };
+                    cache.doubts.push((entry.step, format!("its cache holds other values of position {slot} than {step} wrote there: overwritten, or no cache")));
+                }
+                _ => {
+                    written.insert(slot, (entry.step, row));
+                }
+            }
         }
-        let Some(own) = range(entry.step as usize).of(tensor) else { return Ok(None) };
-        rows.push(own);
+        let cut = |range: &Range<usize>| Cut::along(&entry.shape, axis, range.clone()).of(tensor.clone());
+        let Some(rows) = cut(&own) else { return Ok(None) };
+        // Steps that wrote nothing of their own are in the first cache behind them.
+        let known = |step: u32, rows: &[(u32, Tensor)]| rows.iter().any(|(of, _)| *of == step);
+        for (step, range) in (0..entry.step).zip(ranges) {
+            if !known(step, &cache.rows) && (step > 0 || prefill.is_none()) {
+                cache.rows.extend(cut(range).map(|rows| (step, rows)));
+            }
+        }
+        if let (Some(prefill), true) = (prefill, cache.rows.is_empty()) {
+            match cut(&ranges[0]).map(|first| Ok(apart(&first, &dump.read(prefill)?))).transpose()? {
+                Some(false) => kept += 1,
+                _ => cache.doubts.push((entry.step, "its cache holds other values of the prefill's positions than the prefill wrote: overwritten, or no cache".into())),
+            }
+        }
+        cache.rows.push((entry.step, rows));
     }
-    Ok(Some(rows))
+    Ok((kept > changed).then_some(cache))
+}
+
+/// The bits of the first so many rows along an axis.
+fn rows(tensor: &Tensor, axis: usize, count: usize) -> Vec<Vec<u64>> {
+    let shape = tensor.shape();
+    let inner: usize = shape[axis + 1..].iter().product();
+    let values = tensor.values();
+    let mut rows = vec![Vec::new(); count];
+    for at in 0..values.len() {
+        if let Some(row) = rows.get_mut(at / inner.max(1) % shape[axis]) {
+            row.push(values.get(at).to_bits());
+        }
+    }
+    rows
+}
+
+/// Whether two tensors, in whatever order of axes, do not hold the same values, but for the rounding of what a cache is kept in.
+fn apart(one: &Tensor, other: &Tensor) -> bool {
+    let sorted = |tensor: &Tensor| {
+        let mut values = tensor.values().to_f64().to_vec();
+        values.sort_by(f64::total_cmp);
+        values
+    };
+    let (one, other) = (sorted(one), sorted(other));
+    let error: f64 = one.iter().zip(&other).map(|(a, b)| (a - b) * (a - b)).sum();
+    let energy: f64 = other.iter().map(|b| b * b).sum();
+    one.len() != other.len() || !(error <= OTHER * energy)
+}
+
+/// What is not to be passed of a candidate's keys and values: what the dump itself puts in doubt, and steps with more values than their positions have, which
+/// nobody could take apart.
+pub(crate) fn doubts(reference: &Dump, candidate: &Dump) -> BTreeMap<(u32, Tap), String> {
+    let mut doubts = candidate.doubts().clone();
+    doubts.extend(reference.doubts().iter().map(|(place, reason)| (*place, format!("of the reference: {reason}"))));
+    let alone = candidate.entries().iter().all(is_attended);
+    let Some(ours) = Chunks::of(reference) else { return doubts };
+    let Some(theirs) = (if alone { Some(ours.clone()) } else { Chunks::of(candidate) }) else { return doubts };
+    let size = |entry: &Entry| entry.shape.iter().product::<usize>();
+    for entry in candidate.entries().iter().filter(|e| is_attended(e) && e.step > 0 && e.rows.is_none()) {
+        let first = reference.entries().iter().find(|e| e.tap == entry.tap && e.rows.is_none());
+        let row = first.and_then(|first| size(first).checked_div(*ours.lengths.get(first.step as usize)?));
+        let (Some(row), Some(&own)) = (row, theirs.lengths.get(entry.step as usize)) else { continue };
+        if size(entry) > row * own {
+            let reason = format!(
+                "{} values in a step of {own} position{}, which has {}: a cache with earlier positions or room, of which nobody can tell whether they are right; write \
+                 the step's own rows",
+                size(entry),
+                if own == 1 { "" } else { "s" },
+                row * own
+            );
+            doubts.entry((entry.step, entry.tap)).or_insert(reason);
+        }
+    }
+    doubts
 }

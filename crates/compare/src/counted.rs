@@ -23,10 +23,26 @@ pub(crate) fn chunks(candidate: &Dump, reference: &Dump, ours: &Chunks) -> Optio
         }
         Some(held) if held == ours.total() => Some(unsaid(vec![held])),
         _ => own.or_else(|| {
-            let one_a_token = ours.total() > 1 && steps(candidate).into_iter().eq(0..u32::try_from(ours.total()).ok()?);
-            one_a_token.then(|| unsaid(vec![1; ours.total()]))
+            let tokens = step_a_token(candidate, ours).filter(|_| holds_single_positions(candidate))?;
+            Some(unsaid(vec![1; tokens]))
         }),
     }
+}
+
+/// Of how many tokens a dump is whose steps are more than the reference's, and no more than it has positions: a step is a token then, whether or not
+/// all are there.
+fn step_a_token(candidate: &Dump, ours: &Chunks) -> Option<usize> {
+    let tokens = *steps(candidate).last()? as usize + 1;
+    let same_steps = tokens <= ours.lengths.len() && ours.lengths[0] > 1;
+    (tokens > 1 && tokens <= ours.total() && !same_steps).then_some(tokens)
+}
+
+/// Whether no tensor that shows its axes has more positions than one.
+fn holds_single_positions(dump: &Dump) -> bool {
+    dump.entries().iter().all(|entry| {
+        let (site, shape) = (entry.tap.site, squeezed(entry.tap.site, &entry.shape));
+        shape.len() < site.axes().len() || shape[site.position_axis()] == 1
+    })
 }
 
 /// How many positions a candidate without steps holds, where these are more than the reference's prefill has and the reference has steps: the
@@ -69,7 +85,7 @@ pub(crate) fn one_a_token_by(reference: &Dump, candidate: Dump) -> Dump {
         ids.len() + decoded
     });
     let Some(ours) = Chunks::of(reference) else { return candidate };
-    let tokens = told.unwrap_or(ours.total());
+    let tokens = told.or_else(|| step_a_token(&candidate, &ours)).unwrap_or(ours.total());
     one_a_token(candidate, tokens, |tap, keys| of_one_position(reference.find(tap, 0)?, ours.lengths[0], keys))
 }
 

@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use firstdiff_trace::{Dump, DumpError, Entry, Rows, Site};
+use firstdiff_trace::{Dump, DumpError, Entry, Rows, Site, Tap};
 
 use crate::anatomy::{self, Anatomy, Undone};
+use crate::cache;
 use crate::counted::steps;
 use crate::graph::{Graph, Place, op_of};
 use crate::judge::{Allowance, Judgement, Outcome};
 use crate::laid::{Laid, name_of};
 use crate::pair::{Layout, Operand};
-use crate::parts::{first_position_alone, in_part};
+use crate::parts::in_part;
 use crate::positions::told_chunks;
 use crate::probe::blind_spots;
 use crate::profile::{Extent, Profile, allowed_nmse, storage_nmse};
@@ -132,16 +133,19 @@ pub fn compare(
     if let Some(laid) = &options.laid {
         extent.positions = laid.together();
     }
-    let run =
-        Run { reference, candidate, graph, options, extent, misaligned, chunks: told_chunks(reference, candidate) };
+    let recorded = options.laid.as_ref().map_or([reference, candidate], |laid| laid.runs.each_ref().map(|run| &**run));
+    let (chunks, doubts) = (told_chunks(reference, candidate), cache::doubts(recorded[0], recorded[1]));
+    let run = Run { reference, candidate, graph, options, extent, misaligned, chunks, doubts };
     let total = graph.places().len();
     let mut found = Vec::with_capacity(total);
     for (index, &place) in graph.places().iter().enumerate() {
         progress(index, total);
-        let here = run.look(place)?;
+        let here = run.doubted(place, run.look(place)?);
         found.push(run.with_inheritance(&found, index, here)?);
     }
     run.settle_layouts(&mut found)?;
+    run.doubt_positions(&mut found);
+    run.doubt_continuations(&mut found);
     let hidden = run.forgive_hidden(&mut found)?;
     run.doubt_rotations(&mut found);
     let replicas = run.check_replicas(&mut found)?;
@@ -181,6 +185,8 @@ pub(crate) struct Run<'a> {
     pub(crate) misaligned: Option<String>,
     /// How the tokens were taken, as either side says or shows.
     pub(crate) chunks: Option<Chunks>,
+    /// What of the recorded keys and values is not to be passed.
+    pub(crate) doubts: BTreeMap<(u32, Tap), String>,
 }
 
 impl Run<'_> {
@@ -401,7 +407,7 @@ impl Run<'_> {
                 "{words}, and the reference has more positions; {agree} taps agree at that one"
             ));
         }
-        match self.nameless() {
+        match self.not_passed(found) {
             Some(reason) => Verdict::Incomparable(reason),
             None => Verdict::Parity,
         }
@@ -420,12 +426,6 @@ impl Run<'_> {
             word(ours),
             word(theirs)
         )
-    }
-
-    /// What is to be said where nothing but position 0 is known, and whether the reference has more.
-    fn first_alone(&self, found: &[Found]) -> Option<(String, bool)> {
-        let more_steps = self.reference.entries().last().is_some_and(|entry| entry.step > 0);
-        first_position_alone(found, self.graph, more_steps)
     }
 
     fn first_divergence(&self, found: &[Found], index: usize, at: usize) -> Result<FirstDivergence, DumpError> {

@@ -161,7 +161,7 @@ pub struct Judgement {
 
 /// A row's error is relative to its own energy, which may be small: it scatters this much more than the whole. A channel's is relative
 /// to no less than the mean energy, and has to stand out as well.
-const ROW_ROOM: f64 = 100.0;
+pub(crate) const ROW_ROOM: f64 = 100.0;
 const CHANNEL_ROOM: f64 = 2.0;
 /// A channel this many times worse than the median channel is no chance.
 const CHANNEL_OUTLIER: f64 = 100.0;

@@ -13,8 +13,8 @@ use firstdiff_trace::{Dump, DumpError, Entry, Meta, Part, Partial, Rows, Site, T
 
 use crate::counted::{chunks, one_a_token_by};
 use crate::cut::{Custom, Cut, custom, cut, heads, keys};
+use crate::embeddings;
 use crate::graph::Place;
-use crate::pair::borrow;
 use crate::positions::with_positions;
 use crate::steps::Chunks;
 
@@ -54,11 +54,10 @@ pub struct Aligned {
 pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Aligned, DumpError> {
     let reference = with_positions(reference);
     let candidate = with_positions(one_a_token_by(&reference, candidate));
-    let Some((ours, theirs)) = other_chunks(&reference, &candidate) else {
+    let Some((ours, theirs, parted)) = other_chunks(&reference, &candidate)? else {
         return Ok(Aligned { reference, candidate, laid: None });
     };
     let runs = [Arc::new(reference), Arc::new(candidate)];
-    let parted = parted(&ours, &theirs);
     let mut ends: Vec<usize> = [&ours, &theirs].iter().flat_map(|c| c.ranges()).map(|r| r.end).chain(parted).collect();
     ends.sort_unstable();
     ends.dedup();
@@ -72,9 +71,7 @@ pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Al
         let [ours, theirs] = &sides;
         [ours.cells(&cells, theirs, None, &mut unchecked)?, theirs.cells(&cells, ours, wanted, &mut unchecked)?]
     };
-    let told = ours.ids.is_some() && theirs.ids.is_some();
-    let seen = if told { None } else { other_embeddings(&left, &right, &cells)? };
-    let laid = Laid { cells, reference: ours, candidate: theirs, runs, parted: parted.or(seen), unchecked };
+    let laid = Laid { cells, reference: ours, candidate: theirs, runs, parted, unchecked };
     let (at, reason) = (laid.parted.unwrap_or(usize::MAX), laid.parting().unwrap_or_default());
     let places = [&left, &right].into_iter().flat_map(|dump| {
         let entries = dump.entries().iter().map(|e| Place { step: e.step, tap: e.tap });
@@ -86,18 +83,28 @@ pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Al
     Ok(Aligned { reference: left, candidate: right, laid: Some(Arc::new(laid)) })
 }
 
-/// The chunks of both, where they are known and not the same as far as both go.
-fn other_chunks(reference: &Dump, candidate: &Dump) -> Option<(Chunks, Chunks)> {
-    let ours = Chunks::of(reference)?;
-    let theirs = chunks(candidate, reference, &ours)?;
-    if ours.lengths.iter().zip(&theirs.lengths).all(|(ours, theirs)| ours == theirs) {
-        return None;
-    }
-    // Fewer positions may be the last of the same tokens, or of each step, as well as the first: the ids can tell, or that they see no other keys.
-    let (shorter, dump) = if ours.total() < theirs.total() { (&ours, reference) } else { (&theirs, candidate) };
+/// The chunks of both, where they are known and not the same as far as both go, or were of other tokens; and from which position on they were.
+fn other_chunks(reference: &Dump, candidate: &Dump) -> Result<Option<(Chunks, Chunks, Option<usize>)>, DumpError> {
+    let Some(ours) = Chunks::of(reference) else { return Ok(None) };
+    let Some(theirs) = chunks(candidate, reference, &ours) else { return Ok(None) };
     let told = ours.ids.is_some() && theirs.ids.is_some();
-    let begins = ours.total() == theirs.total() || sees_itself(dump, shorter.lengths[0]);
-    (told || begins).then_some((ours, theirs))
+    let parted = match told {
+        true => parted(&ours, &theirs),
+        false => embeddings::parted((reference, &ours), (candidate, &theirs))?,
+    };
+    let same = ours.lengths.iter().zip(&theirs.lengths).all(|(ours, theirs)| ours == theirs);
+    if same && parted.is_none() {
+        return Ok(None);
+    }
+    // Fewer positions may be the last of the same tokens, or of each step, as well as the first: the ids can tell, or that they see no other keys, or that
+    // they are more steps than the other side's.
+    let (shorter, longer, dump) = match ours.total() < theirs.total() {
+        true => (&ours, &theirs, reference),
+        false => (&theirs, &ours, candidate),
+    };
+    let one_by_one = shorter.lengths.len() > longer.lengths.len() && shorter.lengths.iter().all(|&length| length == 1);
+    let begins = ours.total() == theirs.total() || one_by_one || sees_itself(dump, shorter.lengths[0]);
+    Ok((told || begins || same).then_some((ours, theirs, parted)))
 }
 
 /// Whether attention of the first step, of so many positions, has no more keys than these.
@@ -111,33 +118,6 @@ fn parted(ours: &Chunks, theirs: &Chunks) -> Option<usize> {
     ours.iter().zip(theirs).position(|(ours, theirs)| ours != theirs)
 }
 
-/// Embeddings further apart than this are of different tokens, or of none; nearer than a hundredth of it, of the same.
-const OTHER_TOKEN: f64 = 0.1;
-
-/// The first position from which on the embeddings are those of other tokens, where all before are of the same: an engine that pads its prompt, or went
-/// on with another text. An embedding that is wrong is so from the first position on.
-fn other_embeddings(left: &Dump, right: &Dump, cells: &[Range<usize>]) -> Result<Option<usize>, DumpError> {
-    let h0 = Tap { layer: None, site: Site::H0 };
-    for (number, cell) in (0u32..).zip(cells) {
-        let held = |dump: &Dump| match dump.find(h0, number) {
-            Some(entry) => dump.read(entry).map(Some),
-            None => dump.find_part(h0, number).and_then(Partial::whole).map(|entry| dump.read(&entry)).transpose(),
-        };
-        let (Some(ours), Some(theirs)) = (held(left)?, held(right)?) else { continue };
-        let (ours, theirs) = (ours.values(), theirs.values());
-        let nmse = match ours.len() == theirs.len() {
-            true => crate::metrics::Metrics::of(borrow(&ours), borrow(&theirs)).nmse(),
-            false => None,
-        };
-        match nmse {
-            Some(nmse) if nmse > OTHER_TOKEN && cell.start > 0 => return Ok(Some(cell.start)),
-            Some(nmse) if nmse < OTHER_TOKEN / 100.0 => {}
-            _ => return Ok(None),
-        }
-    }
-    Ok(None)
-}
-
 impl Laid {
     /// Why nothing is said of the positions from [`Laid::parted`] on.
     pub(crate) fn parting(&self) -> Option<String> {
@@ -145,6 +125,9 @@ impl Laid {
         let told = self.reference.ids.is_some() && self.candidate.ids.is_some();
         Some(match told {
             true => format!("the two runs were fed different tokens from position {at} on"),
+            false if at == 0 => "the embeddings of one are those of the other's tokens at other positions: its prompt is padded on the left, or has more or fewer \
+                 tokens in front (--tokens)"
+                .to_owned(),
             false => format!(
                 "the embeddings are those of the same tokens before position {at}, and of other tokens or of padding from there on, and not both \
                  dumps say which tokens they were fed (--tokens, --decode-tokens)"

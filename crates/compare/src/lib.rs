@@ -6,11 +6,14 @@
 //! A tap agrees, differs, or is unchecked. Agreement is stated positively and in one place, [`judge`]; a NaN never passes, and what
 //! was not checked is neither passed nor blamed.
 
+mod alone;
 mod anatomy;
 mod cache;
 mod counted;
 mod custom;
 mod cut;
+mod doubts;
+mod embeddings;
 mod first;
 mod graph;
 mod hidden;
@@ -39,7 +42,7 @@ mod slots;
 mod steps;
 
 pub use anatomy::{Anatomy, Change, Undone, anatomy};
-pub use cache::own_rows;
+pub use cache::{own_rows, own_rows_by};
 pub use counted::one_a_token;
 pub use first::{Options, compare, vocabulary_graph};
 pub use graph::{Graph, Node, Place, op_of};

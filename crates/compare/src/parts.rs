@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Site, Values, element_count};
+use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Values, element_count};
 
 use crate::first::{Found, Judged, Plain, Run, Seen};
-use crate::graph::{Graph, Place};
-use crate::judge::{Allowance, Difference, Judgement, Outcome, judge};
+use crate::graph::Place;
+use crate::judge::{Allowance, Difference, Judgement, Outcome, ROW_ROOM, judge};
 use crate::pair::{Layout, Misfit, Operand, Pair};
 use crate::profile::allowed_nmse;
 use crate::report::TapReport;
@@ -15,30 +15,6 @@ use crate::rows::are_all;
 
 /// Values whose energy is below this many times that of half a unit of their last digit show nothing.
 const SHOWS: f64 = 100.0;
-
-/// A word where nothing but position 0 is known: every rotation is right there, and every mask. `true`: the reference has more positions.
-pub(crate) fn first_position_alone(found: &[Found], graph: &Graph, more_steps: bool) -> Option<(String, bool)> {
-    let judged: Vec<(Place, &Judged)> = found
-        .iter()
-        .zip(graph.places())
-        .filter_map(|(here, place)| match here {
-            Found::Judged(judged) => Some((*place, &**judged)),
-            _ => None,
-        })
-        .collect();
-    let at_first = |(place, judged): &(Place, &Judged)| {
-        let axis = place.tap.site.position_axis();
-        let first = |&at: &usize| crate::judge::unravel(at, &judged.shape).get(axis) == Some(&0);
-        place.step == 0 && judged.part.as_ref().is_some_and(|part| part.elements.iter().all(first))
-    };
-    let more = |(place, judged): &(Place, &Judged)| {
-        judged.shape.get(place.tap.site.position_axis()).is_some_and(|&positions| positions > 1)
-    };
-    (!judged.is_empty() && judged.iter().all(at_first)).then(|| {
-        let words = "only position 0 is known of any tap: no mistake in rotations, masks, attention scale or heads can show there";
-        (words.to_owned(), more_steps || judged.iter().any(more))
-    })
-}
 
 /// One line on the taps that agree as far as they are known.
 pub(crate) fn in_part(taps: &[TapReport]) -> Option<String> {
@@ -78,6 +54,9 @@ impl Sharpness {
     }
 }
 
+/// Less than one in so many values of a tap are few.
+const FEW: usize = 4;
+
 /// Elements of which both sides' values are known: the whole side's place and value, and the number of the other's.
 struct Reading {
     layout: Layout,
@@ -108,27 +87,6 @@ impl Run<'_> {
             _ => absent("candidate"),
         };
         found.map(Some)
-    }
-
-    /// Rotations of which nothing but position 0 is known: every one is right there, so that to agree shows nothing of the operation.
-    pub(crate) fn doubt_rotations(&self, found: &mut [Found]) {
-        for (here, place) in found.iter_mut().zip(self.graph.places()) {
-            let Found::Judged(judged) = &*here else { continue };
-            let turned = place.step == 0 && matches!(place.tap.site, Site::QRope | Site::KRope);
-            if !turned || !judged.judgement.outcome.agrees() {
-                continue;
-            }
-            let at_first = |at: &usize| crate::judge::unravel(*at, &judged.shape).first() == Some(&0);
-            let first_alone = match (&judged.part, &judged.positions) {
-                (Some(part), _) => judged.shape.first().is_some_and(|&t| t > 1) && part.elements.iter().all(at_first),
-                (None, Some(positions)) => positions == &[0],
-                (None, None) => false,
-            };
-            if first_alone {
-                let reason = "agrees at position 0, where every rotation is right, and no other is known";
-                *here = Found::Unchecked(reason.into());
-            }
-        }
     }
 
     /// Judges a place of which one side is known in part. `part_is_candidate` says which.
@@ -168,8 +126,15 @@ impl Run<'_> {
                 Some(_) => {}
             }
         }
-        Ok(judged
-            .map_or(Found::Misfit("none of its elements is known".into()), |judged| Found::Judged(Box::new(judged))))
+        Ok(match judged {
+            None => Found::Misfit("none of its elements is known".into()),
+            // Of heads, queries and keys a list may hold any; that it is the beginning of the whole is a guess.
+            Some(_) if part.part.shape.is_none() && place.tap.site.position_axis() > 0 => Found::Misfit(format!(
+                "{} values without a shape: nobody can tell of which heads, positions and keys; write its shape",
+                part.part.elements.len()
+            )),
+            Some(judged) => Found::Judged(Box::new(judged)),
+        })
     }
 
     /// Judges both sides where they are known in part: the elements that both have.
@@ -188,9 +153,9 @@ impl Run<'_> {
             return Found::Unchecked(too_coarse(right));
         }
         let own = allowed_nmse(self.options.profile, place.tap, self.extent, [DType::F32; 2]);
-        let judgement = self.judge_values(place, &r, &c, own);
         let shape = left.part.shape.clone().unwrap_or_default();
         let total: usize = shape.iter().product();
+        let judgement = self.judge_values(place, [&r, &c], own, total);
         let words = in_words(left.part.elements.len(), total, right);
         let part = Some(Seen { words, elements: left.part.elements.clone().into() });
         Found::Judged(Box::new(Judged { judgement, shape, positions: None, layout: Layout::Same, plain: None, part }))
@@ -210,8 +175,8 @@ impl Run<'_> {
         if sharpness.is_lost() {
             return Err(too_coarse(side.part));
         }
-        let mut judgement = self.judge_values(side.place, &reference, &candidate, side.own);
         let total = side.values.len();
+        let mut judgement = self.judge_values(side.place, [&reference, &candidate], side.own, total);
         if judgement.outcome.agrees()
             && side.part.part.elements.len() < side.part.part.shape.as_ref().map_or(0, |s| s.iter().product())
             && let Some(difference) = side.sums_differ()
@@ -230,9 +195,12 @@ impl Run<'_> {
         Ok(Judged { judgement, shape, positions: None, layout, plain: None, part })
     }
 
-    /// The verdict over lists of values, in which no rows, heads or channels can be seen.
-    fn judge_values(&self, place: Place, reference: &[f64], candidate: &[f64], own: f64) -> Judgement {
+    /// The verdict over lists of values, of so many in all, in which no rows, heads or channels can be seen.
+    fn judge_values(&self, place: Place, [reference, candidate]: [&[f64]; 2], own: f64, total: usize) -> Judgement {
         let site = place.tap.site;
+        // A few values scatter as those of a row do, and are too few to tell a factor from chance.
+        let few = FEW * reference.len() < total;
+        let own = if few { ROW_ROOM * own } else { own };
         let mut shape = vec![1; site.axes().len()];
         if let Some(last) = shape.last_mut() {
             *last = reference.len();
@@ -245,7 +213,8 @@ impl Run<'_> {
             // Two lists of one length always fit.
             Err(_) => unreachable!("equal shapes"),
         };
-        if judgement.outcome == Outcome::Exact {
+        let by_chance = few && matches!(judgement.outcome, Outcome::Differs(Difference::Factor { .. }));
+        if judgement.outcome == Outcome::Exact || by_chance {
             judgement.outcome = Outcome::Rounding;
         }
         judgement

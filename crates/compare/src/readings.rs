@@ -38,6 +38,8 @@ struct Axis {
     wanted: usize,
     /// Where the reference's part of it begins.
     from: usize,
+    /// How many times each of them stands there.
+    copies: usize,
 }
 
 impl Stored {
@@ -95,13 +97,12 @@ impl Stored {
         let mut offset = 0;
         for &(name, extent) in fine {
             let Some(axis) = self.axis(name) else { continue };
-            let step = if name == 'K' { axis.held / axis.wanted } else { 1 };
             offset += axis.from * stride(name);
             match self.rows.filter(|_| name == 'd') {
                 // The reference's element s*d/2 + i is the candidate's 2i + s, or the reverse.
                 Some(QkRows::Adjacent) => view.extend([(2, stride(name)), (extent / 2, 2 * stride(name))]),
                 Some(QkRows::Half) => view.extend([(extent / 2, stride(name)), (2, extent / 2 * stride(name))]),
-                None => view.push((extent, step * stride(name))),
+                None => view.push((extent, axis.copies * stride(name))),
             }
         }
         (view, offset)
@@ -129,9 +130,20 @@ impl Stored {
                 }
             }
         }
-        let repeated = self.axis('K').filter(|k| k.held > k.wanted)?;
-        let copies = repeated.held / repeated.wanted;
-        for index in self.everywhere('K', repeated.held) {
+        let heads = self.axis('K').filter(|k| k.held > k.wanted)?;
+        let copies = heads.copies;
+        for index in self.everywhere('K', heads.held) {
+            if copies == 1 {
+                let (k, x) = (index[self.place('K')], value(&index));
+                if k >= heads.wanted && x != 0.0 {
+                    let padding = heads.held - heads.wanted;
+                    return Some(format!(
+                        "of {} key/value heads {padding} are padding, and head {k} is not 0: {x}",
+                        heads.held
+                    ));
+                }
+                continue;
+            }
             let mut first = index.clone();
             let k = &mut first[self.place('K')];
             *k -= *k % copies;
@@ -170,10 +182,11 @@ impl fmt::Display for Stored {
             let names: Vec<String> = self.axes.iter().map(|a| a.name.to_string()).collect();
             parts.push(format!("its memory is [{}]", names.join(",")));
         }
-        for Axis { name, held, wanted, from } in self.axes.iter().copied().filter(|a| a.held > a.wanted) {
+        for Axis { name, held, wanted, from, copies } in self.axes.iter().copied().filter(|a| a.held > a.wanted) {
             let side = if from > 0 { " before them" } else { "" };
             parts.push(match name {
-                'K' => format!("each of {wanted} key/value heads stands there {} times", held / wanted),
+                'K' if copies > 1 => format!("each of {wanted} key/value heads stands there {copies} times"),
+                'K' => format!("{held} key/value heads, of which {} are padding", held - wanted),
                 'S' => format!("{held} keys, of which {} are padding{side}", held - wanted),
                 'd' => format!("{held} lanes a head, of which {} are padding, not compared", held - wanted),
                 'V' => format!("{held} token ids for {wanted}, the rest not compared"),
@@ -264,8 +277,10 @@ fn ordered(axes: &[Axis], fine: &[(char, usize)]) -> bool {
 
 /// The extents that memory of `count` elements may have, with the axes in `order`; and whether `shape` shows them.
 fn extents(fine: &[(char, usize)], order: &[usize], shape: &[usize], count: usize) -> Vec<(Vec<Axis>, bool)> {
-    let axes: Vec<Axis> =
-        order.iter().map(|&a| Axis { name: fine[a].0, held: fine[a].1, wanted: fine[a].1, from: 0 }).collect();
+    let axes: Vec<Axis> = order
+        .iter()
+        .map(|&a| Axis { name: fine[a].0, held: fine[a].1, wanted: fine[a].1, from: 0, copies: 1 })
+        .collect();
     let held =
         |extents: &[usize]| -> Vec<Axis> { axes.iter().zip(extents).map(|(a, &held)| Axis { held, ..*a }).collect() };
     let own: Vec<usize> = axes.iter().map(|a| a.wanted).collect();
@@ -290,7 +305,7 @@ fn extents(fine: &[(char, usize)], order: &[usize], shape: &[usize], count: usiz
             || (axis.held > axis.wanted && matches!(axis.name, 'T' | 'S' | 'V'))
             // Lanes behind a head's own might as well be a copy of the head that is wrong, unless the shape tells.
             || (axis.held > axis.wanted && axis.name == 'd' && shown)
-            || (axis.held > axis.wanted && axis.name == 'K' && axis.held.is_multiple_of(axis.wanted))
+            || (axis.held > axis.wanted && axis.name == 'K' && (shown || axis.held.is_multiple_of(axis.wanted)))
     };
     let product = |axes: &[Axis]| axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.held));
     let same_length = |(extents, _): &(Vec<usize>, bool)| extents.len() == own.len();
@@ -307,13 +322,20 @@ fn without_ones(shape: &[usize], axes: usize) -> Vec<usize> {
     shape
 }
 
-/// Padding behind the positions and keys, and before them.
+/// Key/value heads repeated, or padding behind them; padding behind the positions and keys, and before them.
 fn sides(axes: &[Axis]) -> Vec<Vec<Axis>> {
+    let heads = axes.iter().position(|a| a.name == 'K' && a.held > a.wanted);
+    let repeated = heads.filter(|&at| axes[at].held.is_multiple_of(axes[at].wanted)).map(|at| {
+        let mut axes = axes.to_vec();
+        axes[at].copies = axes[at].held / axes[at].wanted;
+        axes
+    });
     let moves = |a: &Axis| matches!(a.name, 'T' | 'S') && a.held > a.wanted;
     let before = |a: &Axis| Axis { from: if moves(a) { a.held - a.wanted } else { 0 }, ..*a };
-    let mut sides = vec![axes.to_vec()];
+    let mut sides: Vec<Vec<Axis>> = repeated.into_iter().chain([axes.to_vec()]).collect();
     if axes.iter().any(moves) {
-        sides.push(axes.iter().map(before).collect());
+        let moved: Vec<Vec<Axis>> = sides.iter().map(|axes| axes.iter().map(before).collect()).collect();
+        sides.extend(moved);
     }
     sides
 }

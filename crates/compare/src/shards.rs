@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use firstdiff_trace::{Dump, DumpError, Entry, Joined, Ranks, Share, Tensor};
+use firstdiff_trace::{Dump, DumpError, Entry, Joined, Ranks, Share, Site, Tensor};
 
 use crate::first::{Found, Run};
 use crate::graph::Place;
@@ -66,6 +66,31 @@ impl Run<'_> {
         let summed = ranks.joined(place.tap, place.step).is_some_and(|j| j.share == Share::Partial);
         let by = summed.then(|| self.graph.places().iter().copied().find(|&other| short(other).is_some())).flatten()?;
         Some(format!("a sum over ranks: {joined}, and by {by} a rank's dump is missing"))
+    }
+
+    /// Whether a rank's dump is not there by what could not be judged: then nothing is passed of the rest.
+    pub(crate) fn missing_rank(&self, found: &[Found]) -> Option<String> {
+        let ranks = self.candidate.ranks()?;
+        let places = self.graph.places().iter().zip(found).filter(|(_, here)| !here.is_judged());
+        places.map(|(place, _)| *place).find_map(|place| {
+            let alone = ranks.names().len() == 1;
+            let reason = self
+                .lacks_a_rank(place)
+                .or_else(|| ranks.apart(place.tap, place.step).filter(|_| alone).map(str::to_owned));
+            let reason = reason.or_else(|| self.may_be_a_sum(place))?;
+            Some(format!("what else was compared agrees, but {place}: {reason}"))
+        })
+    }
+
+    /// Why what differs in the dump of one rank alone is no difference: it may be that rank's summand.
+    pub(crate) fn may_be_a_sum(&self, place: Place) -> Option<String> {
+        let ranks = self.candidate.ranks()?;
+        let [one] = ranks.names() else { return None };
+        let told = ranks.joined(place.tap, place.step).is_none_or(|joined| joined.told);
+        let summed = matches!(place.tap.site, Site::H0 | Site::AttnOut | Site::FfnOut);
+        (summed && !told).then(|| {
+            format!("the dump of one rank ({one}) was read, and nothing says whether this is a sum over ranks: say so ('dims' in dump.json: 'T D partial', or 'T D')")
+        })
     }
 
     /// Why ranks' tensors of a place were not joined.

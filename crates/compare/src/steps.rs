@@ -211,6 +211,35 @@ pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>
     })
 }
 
+/// Why it cannot be said that two runs of which nothing agrees are of the same positions: they have other numbers of them, and not both say of which tokens. A
+/// prompt that was padded on the left looks so, and another prompt.
+pub(crate) fn unwitnessed(reference: &Dump, candidate: &Dump) -> Option<String> {
+    let [ours, theirs] = [reference, candidate].map(Chunks::of);
+    let ids = |chunks: &Option<Chunks>| chunks.as_ref().is_some_and(|chunks| chunks.ids.is_some());
+    let total = |chunks: &Option<Chunks>| chunks.as_ref().map(Chunks::total);
+    let said = match (total(&ours), total(&theirs)) {
+        _ if ids(&ours) && ids(&theirs) => return None,
+        (Some(ours), Some(theirs)) if ours != theirs => {
+            format!(
+                "the reference has {ours} token positions and the candidate {theirs}, and not both say of which tokens"
+            )
+        }
+        (Some(_), None) if !may_be_of_its_tokens(candidate) => {
+            "the candidate's tensors have another number of token positions than it names tokens".to_owned()
+        }
+        _ => return None,
+    };
+    Some(format!(
+        "nothing agrees; {said}: is its prompt padded, or another? Name the tokens of both runs (--tokens, or 'tokens' in dump.json), or cut the padding off"
+    ))
+}
+
+/// Whether some axis of its tensors may be the positions of the tokens that it names, or it names none.
+fn may_be_of_its_tokens(dump: &Dump) -> bool {
+    let Some(tokens) = dump.meta().tokens.as_ref().map(Vec::len) else { return true };
+    dump.entries().iter().any(|entry| entry.step == 0 && entry.shape.contains(&tokens))
+}
+
 /// Token positions of each side's prefill: as the shapes of a tap of both show, else as declared.
 fn prefills(reference: &Dump, candidate: &Dump, rows: Option<&Rows>) -> Option<(usize, usize)> {
     let first = reference.entries().iter().filter(|e| e.step == 0);

@@ -176,3 +176,24 @@ fn lanes_that_a_shape_shows_behind_a_heads_own_are_padding_and_what_stands_befor
     assert!(right.tap(tap("layers.0.k"), 0).unwrap().status.agrees());
     blamed(&padded(3e4), "layers.0.q_rope");
 }
+
+#[test]
+fn key_and_value_heads_of_zeros_behind_the_models_own_are_padding() {
+    let reference = rotated();
+    let padded = |heads: usize, fill: f32| {
+        let mut candidate = noisy(&reference, 1e-14);
+        for at in (0..LAYERS).flat_map(|layer| ["k", "k_rope", "v"].map(|name| format!("layers.{layer}.{name}"))) {
+            let values = get(&candidate, &at);
+            let more = vec![fill; (heads - 2) * WIDTH];
+            let rows = values.chunks(2 * WIDTH).flat_map(|row| [row, &more].concat()).collect();
+            set(&mut candidate, &at, &[T, heads, WIDTH], rows);
+        }
+        judged_as(Profile::F32, &reference, &candidate)
+    };
+    for heads in [3, 4, 8] {
+        let right = padded(heads, 0.0);
+        assert!(right.first.is_none(), "{heads}: {:?}", right.warnings);
+        assert!(right.tap(tap("layers.0.k"), 0).unwrap().status.agrees(), "{heads}");
+        assert!(!padded(heads, 0.5).tap(tap("layers.0.k"), 0).unwrap().status.agrees(), "{heads}");
+    }
+}

@@ -9,8 +9,10 @@ use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use firstdiff_compare::{Aligned, Options, Profile, Report, Status, Verdict, align, compare, vocabulary_graph};
-use firstdiff_trace::{DType, Dump, Entry, Meta, Site, Tap, Tensor, Values, join};
+use firstdiff_compare::{
+    Aligned, Options, Profile, Report, Status, Verdict, align, compare, own_rows, vocabulary_graph,
+};
+use firstdiff_trace::{DType, Dump, Entry, Meta, Rows, Site, Tap, Tensor, Values, join};
 use synthetic::{Run, T, noisy, run, tap};
 
 fn held(tap: Tap, step: u32, shape: Vec<usize>, values: Vec<f32>) -> Entry {
@@ -18,6 +20,12 @@ fn held(tap: Tap, step: u32, shape: Vec<usize>, values: Vec<f32>) -> Entry {
     Entry::made(tap, step, shape, DType::F32, None, move || {
         Ok(Tensor::held(extents.clone(), Values::F32(values.to_vec().into())).unwrap())
     })
+}
+
+fn held_rows(rows: Option<Rows>, tap: Tap, shape: Vec<usize>, values: Vec<f32>) -> Entry {
+    let mut entry = held(tap, 0, shape, values);
+    entry.rows = rows;
+    entry
 }
 
 fn dump(entries: Vec<Entry>, ids: Option<usize>) -> Dump {
@@ -280,4 +288,194 @@ fn a_rank_that_is_missing_is_no_fault() {
             assert!(here.status == Status::Unchecked && reason.contains("missing"), "{ranks} {name}: {reason}");
         }
     }
+}
+
+/// The first position of every tap, of the forms in which an engine may have written it.
+fn first_positions(run: &Run) -> Vec<(&'static str, Dump)> {
+    let first = |width: usize, values: &[f32]| values[..width].to_vec();
+    let of = |rows: Option<Rows>, axis: bool, ids: Option<usize>| {
+        let entries = run.iter().map(|(&tap, (shape, values))| {
+            let width: usize = shape[1..].iter().product();
+            let one = if axis { [&[1], &shape[1..]].concat() } else { vec![width] };
+            held_rows(rows.clone(), tap, one, first(width, values))
+        });
+        dump(entries.collect(), ids)
+    };
+    vec![
+        ("one row", of(None, true, None)),
+        ("one token", of(None, true, Some(1))),
+        ("row 0", of(Some(Rows::List(vec![0])), true, Some(T))),
+        ("without the axis", of(None, false, None)),
+    ]
+}
+
+#[test]
+fn whole_tensors_of_position_0_alone_are_no_parity() {
+    let right = without_keys(run());
+    let squeezed_reference = || squeezed(&right);
+    let references: [&dyn Fn() -> Dump; 4] =
+        [&|| whole(&right, Some(T)), &|| whole(&right, None), &|| in_steps(&right), &squeezed_reference];
+    for (number, reference) in references.iter().enumerate() {
+        for (form, candidate) in first_positions(&noisy(&right, 1e-13)) {
+            let report = judged(reference(), candidate);
+            assert!(
+                matches!(report.verdict, Verdict::Incomparable(_)),
+                "{form} against {number}: {:?}",
+                report.verdict
+            );
+        }
+    }
+    // Against a reference of that one position there is nothing more to see.
+    let one = of_length(&right, 1);
+    assert_eq!(judged(whole(&one, Some(1)), whole(&noisy(&one, 1e-13), Some(1))).verdict, Verdict::Parity);
+}
+
+/// Embeddings of all positions, and all that attention goes into of the first alone.
+#[test]
+fn embeddings_of_all_positions_do_not_clear_what_is_known_of_position_0_alone() {
+    let right = without_keys(run());
+    let early =
+        |tap: &Tap| tap.site == Site::H0 || (tap.layer == Some(0) && matches!(tap.site, Site::AttnNorm | Site::Q));
+    let entries = |from: usize| {
+        let entry = move |(&tap, (shape, values)): (&Tap, &(Vec<usize>, Vec<f32>))| {
+            let width: usize = shape[1..].iter().product();
+            let row = from * width..(from + 1) * width;
+            match early(&tap) {
+                true => held(tap, 0, shape.clone(), values.clone()),
+                false => {
+                    let only = Some(Rows::List(vec![from]));
+                    held_rows(only, tap, [&[1], &shape[1..]].concat(), values[row].to_vec())
+                }
+            }
+        };
+        right.iter().map(entry).collect::<Vec<Entry>>()
+    };
+    let report = judged(whole(&right, Some(T)), dump(entries(0), None));
+    assert!(matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("rotations")), "{:?}", report.verdict);
+    assert_eq!(judged(whole(&right, Some(T)), dump(entries(5), None)).verdict, Verdict::Parity, "of another position");
+}
+
+/// The run as a prefill of 8 and steps, its keys and values as the whole cache so far in so many slots, along the first axis or the last. `wrong`: a step in
+/// which a slot of layer 0's values holds its neighbour's.
+fn cached(run: &Run, slots: Option<usize>, slots_last: bool, wrong: Option<(usize, usize)>) -> Dump {
+    let mut dump = in_steps(run);
+    for (&tap, (shape, values)) in run.iter().filter(|(tap, _)| matches!(tap.site, Site::KRope | Site::V)) {
+        let width: usize = shape[1..].iter().product();
+        for step in 0..=T - 8 {
+            let mut cache = values[..(8 + step) * width].to_vec();
+            if let Some((_, slot)) = wrong.filter(|(at, _)| *at == step && tap == self::tap("layers.0.v")) {
+                cache.copy_within((slot + 1) * width..(slot + 2) * width, slot * width);
+            }
+            let count = slots.unwrap_or(8 + step);
+            cache.resize(count * width, 0.0);
+            let turned = || (0..width * count).map(|at| cache[at % count * width + at / count]).collect();
+            let (extents, cache) = match slots_last {
+                true => ([&shape[1..], &[count]].concat(), turned()),
+                false => ([&[count], &shape[1..]].concat(), cache.clone()),
+            };
+            dump.put(tap, step as u32, Tensor::held(extents, Values::F32(cache.into())).unwrap());
+        }
+    }
+    own_rows(&mut dump).unwrap();
+    dump
+}
+
+#[test]
+fn earlier_rows_of_a_cache_are_held_against_what_was_written() {
+    let right = without_keys(run());
+    let candidate = noisy(&right, 1e-13);
+    for (slots, last) in [(None, false), (Some(32), false), (None, true), (Some(32), true)] {
+        let report = judged(in_steps(&right), cached(&candidate, slots, last, None));
+        assert_eq!((report.verdict, report.first.is_none()), (Verdict::Parity, true), "{slots:?} {last}");
+        let report = judged(in_steps(&right), cached(&candidate, slots, last, Some((1, 2))));
+        let said = matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("layers.0.v") && why.contains("position 2"));
+        assert!(said && report.first.is_none(), "{slots:?} {last}: {:?}", report.verdict);
+        // Its own row is found as before.
+        let wrong = with_fault(&candidate, "layers.1.v", 9);
+        let report = judged(in_steps(&right), cached(&wrong, slots, last, None));
+        let first = report.taps[report.first.as_ref().unwrap().index].place;
+        assert_eq!((first.tap, first.step), (tap("layers.1.v"), 2), "{slots:?} {last}");
+    }
+}
+
+/// Caches of two steps of one run, which share no row that could show them to be caches.
+#[test]
+fn more_rows_than_a_steps_own_are_not_taken_for_padding() {
+    let right = without_keys(run());
+    let mut candidate = in_steps(&noisy(&right, 1e-13));
+    let (shape, values) = &right[&tap("layers.0.v")];
+    let width: usize = shape[1..].iter().product();
+    let mut cache = vec![0.25f32; 9 * width];
+    cache[8 * width..].copy_from_slice(&values[8 * width..9 * width]);
+    let held = Tensor::held([&[9], &shape[1..]].concat(), Values::F32(cache.into())).unwrap();
+    candidate.put(tap("layers.0.v"), 1, held);
+    own_rows(&mut candidate).unwrap();
+    let report = judged(in_steps(&right), candidate);
+    assert!(
+        matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("layers.0.v")),
+        "{:?}",
+        report.verdict
+    );
+}
+
+/// The summand of the only rank that is there, of which nothing says what it is.
+#[test]
+fn what_may_be_one_ranks_summand_is_not_blamed() {
+    let right = without_keys(run());
+    let alone = |factor: f32| {
+        let entries = right.iter().map(|(&tap, (shape, values))| {
+            let own = if tap.site == Site::FfnOut { factor } else { 1.0 };
+            held(tap, 0, shape.clone(), values.iter().map(|x| x * own).collect())
+        });
+        join(Path::new("ranks"), vec![("rank0".into(), dump(entries.collect(), None))], &BTreeMap::new()).unwrap()
+    };
+    assert_eq!(judged(whole(&right, None), alone(1.0)).verdict, Verdict::Parity);
+    let report = judged(whole(&right, None), alone(0.7));
+    assert!(matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("one rank")), "{:?}", report.verdict);
+    assert!(report.first.is_none());
+}
+
+/// The prompt of 8 with so many other rows before it, or behind.
+fn padded_with(run: &Run, before: usize, behind: usize) -> Run {
+    let mut next = synthetic::noise(5);
+    let mut run = run.clone();
+    for (shape, values) in run.values_mut() {
+        let width: usize = shape[1..].iter().product();
+        let mut fill = |rows: usize| (0..rows * width).map(|_| next() as f32).collect::<Vec<f32>>();
+        *values = [fill(before), values[..8 * width].to_vec(), fill(behind)].concat();
+        shape[0] = before + 8 + behind;
+    }
+    run
+}
+
+#[test]
+fn a_padded_prompt_is_no_fault() {
+    let right = without_keys(run());
+    let prompt = of_length(&right, 8);
+    let references: [&dyn Fn() -> Dump; 3] =
+        [&|| whole(&prompt, Some(8)), &|| whole(&right, Some(T)), &|| in_steps(&right)];
+    for (number, reference) in references.iter().enumerate() {
+        for (before, behind) in [(2, 0), (T - 8, 0), (5, 0), (0, T - 8)] {
+            let report = judged(reference(), whole(&padded_with(&prompt, before, behind), None));
+            assert_ne!(report.verdict, Verdict::Diverged, "{before} {behind} against {number}");
+            assert!(report.first.is_none(), "{before} {behind} against {number}");
+        }
+    }
+    // An embedding that is wrong in a run of the same length is.
+    let mut wrong = noisy(&right, 1e-13);
+    wrong.get_mut(&tap("h0")).unwrap().1.iter_mut().for_each(|x| *x = -*x);
+    let report = judged(whole(&right, None), whole(&wrong, None));
+    assert_eq!(report.taps[report.first.as_ref().unwrap().index].place.tap, tap("h0"));
+}
+
+#[test]
+fn fewer_lines_than_tokens_are_laid_at_their_positions() {
+    let right = without_keys(run());
+    let candidate = noisy(&right, 1e-13);
+    let report = judged(in_steps(&right), lines(&candidate, 8, usize::MAX));
+    assert_eq!(report.verdict, Verdict::Parity);
+    let report = judged(in_steps(&right), lines(&with_fault(&candidate, "layers.1.k", 6), 8, usize::MAX));
+    let first = report.taps[report.first.as_ref().unwrap().index].place;
+    let position = report.laid.as_ref().unwrap().cells[first.step as usize].start;
+    assert_eq!((first.tap, position), (tap("layers.1.k"), 6));
 }

@@ -11,7 +11,8 @@ use ndarray::ArrayD;
 
 use crate::candidates::Candidate;
 use crate::imitate::Shared;
-use crate::mistakes::{Edit, Onset, Params};
+use crate::mistakes::{Edit, Params};
+use crate::onset::begun_later;
 use crate::proof::Target;
 use crate::recorded::Unusable;
 pub use crate::replay::Options;
@@ -240,9 +241,11 @@ impl Walk<'_> {
         };
         let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
         if let Some(earlier) = earlier {
+            let gives = !found.reproduced.is_empty();
             found.reproduced = self.standing(&search, &earlier, &target, found.reproduced)?;
+            found.spoken_against = gives && found.reproduced.is_empty();
             if found.reproduced.is_empty()
-                && let Some(later) = self.from_later_on(&search, &target)
+                && let Some(later) = begun_later(&search, &target, &self.right)
             {
                 found.reproduced = self.standing(&search, &earlier, &target, later)?;
             }
@@ -345,20 +348,6 @@ impl Walk<'_> {
         Ok(if stand.is_empty() { fall } else { stand })
     }
 
-    /// The mistakes that, made from the first decode step on that is wrong, reproduce it: where those before it are right.
-    fn from_later_on<'a>(&self, search: &Search<'_, 'a>, target: &Target<'a>) -> Option<Vec<Reproduction>> {
-        let place = target.place;
-        let last = (1..place.step).rev().find(|&step| self.right.contains(&Place { step, ..place }))?;
-        let onset = Onset { step: last + 1, position: search.recorded().start(last + 1) };
-        let begins = |c: &Candidate| BEGIN_LATER.iter().any(|id| c.id().starts_with(id));
-        let candidates = search.candidates(target).into_iter().filter(begins).map(|c| c.beginning(onset)).collect();
-        let effort = Effort { faults: 1, ..search.effort.clone() };
-        let mut reproduced = Search { effort: &effort, ..*search }.run(target, candidates, &|_, _, _| {}).reproduced;
-        // What changes with the tokens is where they stand.
-        reproduced.sort_by_key(|r| r.mistakes.iter().any(|m| m.id() != "rope-position"));
-        Some(reproduced)
-    }
-
     /// Judges what replay cannot: some positions of a tap, where attention needs all. From the nearest whole taps it can be.
     fn is_wrong(&self, run: &mut Run<'_>, shared: &Shared, target: &Target<'_>, replayed: &mut Replayed) -> bool {
         let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
@@ -444,9 +433,6 @@ impl Walk<'_> {
         (!reproduced.is_empty()).then(|| Found { base: search.bare(target), reproduced, ..Found::default() })
     }
 }
-
-/// Mistakes that an engine may begin to make at a later token: what depends on how many there are.
-const BEGIN_LATER: [&str; 4] = ["rope-", "kv-cache-", "mask-", "window-size"];
 
 /// The candidates of the same kind as a mistake that was found, with its number.
 fn as_fitted<'c>(found: &Edit, all: &'c [Candidate]) -> impl Iterator<Item = Candidate> + use<'c> {

@@ -1,6 +1,6 @@
 //! What is said of what was found? Each cause once, with all its places; and what holds in one place only is taken back.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use firstdiff_compare::Place;
 use firstdiff_model::Model;
@@ -85,6 +85,11 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
         of_no_known_order(&mut out);
     }
     withdrawn(&mut out, &together);
+    let long: HashSet<Place> = places.iter().filter(|e| e.steps.len() > 1).map(|e| e.place).collect();
+    beside_the_prefills(&mut out, &long);
+    if !run.known {
+        of_no_known_positions(&mut out);
+    }
     out.extend(others);
     let order = |tap: Tap| model.plan.steps.iter().position(|s| s.tap == tap).unwrap_or(usize::MAX);
     for finding in &mut out {
@@ -103,7 +108,7 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
 fn one_value(findings: &mut [Finding]) {
     let number = |f: &Finding| -> Option<(&'static str, &'static str, f64)> {
         let cause = f.cause.as_ref()?;
-        const FREE: [&str; 7] = ["eps", "theta", "factor", "scale", "cap", "width", "stream_factor"];
+        const FREE: [&str; 8] = ["eps", "theta", "factor", "scale", "cap", "width", "stream_factor", "limit"];
         let (name, value) = cause.params.iter().find(|(name, v)| FREE.contains(name) && v.is_number())?;
         Some((cause.id, name, value.as_f64()?))
     };
@@ -128,6 +133,35 @@ pub(crate) fn once_alone(findings: &mut [Finding], was_recorded: impl Fn(Place) 
             let why = "it was seen in one decode step alone, where every mistake that leaves the newest token out looks the same; record the steps beside it";
             take_back(finding, why.to_owned());
         }
+    }
+}
+
+/// One engine makes one mistake: what gives a tap in decode steps alone, over a stretch (`long`), where another cause gives it in the prefill, is chance.
+fn beside_the_prefills(findings: &mut [Finding], long: &HashSet<Place>) {
+    let stated = |f: &Finding| f.matched == Match::Reproduced;
+    let prefill: Vec<(usize, Tap)> = findings
+        .iter()
+        .enumerate()
+        .filter(|(_, f)| stated(f))
+        .flat_map(|(at, f)| f.shown_at.iter().filter(|place| place.step == 0).map(move |place| (at, place.tap)))
+        .collect();
+    for (at, finding) in findings.iter_mut().enumerate().filter(|(_, f)| stated(f)) {
+        let later = finding.shown_at.iter().all(|place| place.step > 0 && long.contains(place));
+        let other = |place: &Place| prefill.iter().any(|(of, tap)| *of != at && *tap == place.tap);
+        if later && finding.shown_at.iter().any(other) {
+            let why = "of the prefill another cause gives the same tap: it gives these numbers by chance";
+            take_back(finding, why.to_owned());
+        }
+    }
+}
+
+/// Where tokens stand is not to be told where nobody says which they are, and of how many.
+fn of_no_known_positions(findings: &mut [Finding]) {
+    let shift = |cause: &Cause| cause.id == "rope-position" && cause.params.iter().any(|(name, _)| *name == "shift");
+    for finding in findings.iter_mut().filter(|f| f.cause.as_ref().is_some_and(shift)) {
+        let why = "nobody says which tokens these are: they may be others of a longer run, at their own positions; say --tokens, and --rows where these are \
+                   the last";
+        take_back(finding, why.to_owned());
     }
 }
 
@@ -244,7 +278,7 @@ fn choose(places: &[Explained]) -> Vec<Option<Reproduction>> {
 fn unexplained(model: &Model, explained: &Explained, out: &mut Vec<Finding>, groups: &mut HashMap<String, usize>) {
     let place = explained.place;
     let matched = if explained.found.closest.is_some() { Match::Closest } else { Match::Unknown };
-    let key = format!("{matched:?} {} {}", place.tap.site.name(), explained.steps.len());
+    let key = format!("{} {}", place.tap.site.name(), explained.steps.len());
     let at = *groups.entry(key).or_insert_with(|| {
         let nearest = explained.found.closest.as_ref();
         out.push(Finding {
@@ -259,7 +293,22 @@ fn unexplained(model: &Model, explained: &Explained, out: &mut Vec<Finding>, gro
         });
         out.len() - 1
     });
-    out[at].taps.push(place.tap);
-    out[at].shown_at.push(place);
-    out[at].base_nmse = out[at].base_nmse.max(explained.found.base);
+    let finding = &mut out[at];
+    if matched == Match::Unknown && finding.matched == Match::Closest {
+        // What comes near in some places only is not near.
+        (finding.matched, finding.residual_nmse) = (Match::Unknown, explained.found.base);
+        finding.alternatives.clear();
+    }
+    if explained.found.spoken_against {
+        let why = "what comes nearest gives these numbers, but would have shown in other steps that are right: it is no cause unless it begins here";
+        finding.note = Some(why.to_owned());
+    }
+    finding.taps.push(place.tap);
+    finding.shown_at.push(place);
+    finding.base_nmse = finding.base_nmse.max(explained.found.base);
+    for (id, left) in &explained.found.tried {
+        // Ruled out by one place is ruled out.
+        let worst = finding.tried.entry(id).or_insert(*left);
+        *worst = worst.max(*left);
+    }
 }

@@ -2,55 +2,69 @@
 
 use std::collections::BTreeMap;
 
-use firstdiff_compare::Status;
 use rayon::prelude::*;
 
 use crate::explain::{Effort, elements, own};
-use crate::imitate::Shared;
-use crate::mistakes::Edit;
+use crate::imitate::{Shared, segment};
+use crate::mistakes::{Edit, listed};
 use crate::proof::Target;
-use crate::replay::{Replay, ReplayError, Run};
+use crate::replay::{Replay, ReplayError, Replayed, Run};
 use crate::search::Search;
 
 /// Matrices above this are not multiplied once more only to say what would not have shown.
 const LARGE: usize = 1 << 22;
 
-/// Ids that would have changed nothing, or no more than rounding, wherever they could have been made in what was judged right: looked for in the
-/// first layer, in the prefill and in the last step.
+/// Ids that would have changed nothing, or no more than rounding, wherever they could have been made: what is wrong, or was not looked at for its
+/// size, might have shown them.
 pub(crate) fn in_what_is_right(
     run: &Run<'_>,
     shared: &Shared,
     replay: &Replay,
     effort: &Effort,
 ) -> Result<Vec<String>, ReplayError> {
-    let steps = replay.taps.iter().filter(|t| t.report.status != Status::Unchecked).map(|t| t.report.place.step);
-    let last = steps.max().unwrap_or(0);
-    let mut seen: BTreeMap<&'static str, bool> = BTreeMap::new();
+    let recorded = |t: &&Replayed| run.recorded.holds(t.report.place);
+    let judged = replay.taps.iter().filter(recorded);
+    let last = judged.clone().map(|t| t.report.place.step).max().unwrap_or(0);
+    // Nearly all show in the first layer, in the prefill or in the last step.
+    let first = |t: &&Replayed| {
+        let place = t.report.place;
+        place.tap.layer.unwrap_or(0) == 0 && (place.step == 0 || place.step == last)
+    };
     let search = Search { run, shared, effort, accepted: &[] };
-    for tap in &replay.taps {
-        let place = tap.report.place;
-        let probed = place.tap.layer.unwrap_or(0) == 0 && (place.step == 0 || place.step == last);
-        let Some(step) = run.recorded.model.plan.step(place.tap).filter(|_| probed && tap.report.status.agrees())
-        else {
-            continue;
-        };
-        let long = !tap.through.is_empty() && search.is_large();
-        if elements(run.recorded.model, step) > LARGE || long || !run.recorded.is_whole(place) {
-            continue;
-        }
-        let Some((own, _)) = own(run, place)? else { continue };
-        let target = Target::new(run, step, place, own, None, None);
-        let candidates = search.candidates(&target);
-        let looked_for = candidates.par_iter().filter(|c| c.id() != "precision" && !c.one_of_several);
-        let shown = looked_for.map(|candidate| {
-            let edits: Vec<&Edit> = candidate.edits.iter().collect();
-            let shows = search.value(&target, &edits, run.profile).is_some()
-                && search.proved(&target, &edits, f64::INFINITY).is_none();
-            (candidate.id(), shows)
-        });
-        for (id, shows) in shown.collect::<Vec<_>>() {
+    let (firsts, others): (Vec<_>, Vec<_>) = judged.partition(first);
+    let mut seen: BTreeMap<&'static str, bool> = BTreeMap::new();
+    for tap in firsts.into_iter().chain(others) {
+        for (id, shows) in shown_by(&search, tap, &seen)? {
             *seen.entry(id).or_insert(false) |= shows;
         }
     }
     Ok(seen.into_iter().filter(|(_, shows)| !shows).map(|(id, _)| id.to_owned()).collect())
+}
+
+/// Whether each id that was not yet seen to show would show, or might, in what was recorded of a tap.
+fn shown_by(
+    search: &Search<'_, '_>,
+    tap: &Replayed,
+    seen: &BTreeMap<&'static str, bool>,
+) -> Result<Vec<(&'static str, bool)>, ReplayError> {
+    let (run, place) = (search.run, tap.report.place);
+    let (recorded, model) = (&run.recorded, run.recorded.model);
+    let Some(step) = model.plan.step(place.tap) else { return Ok(Vec::new()) };
+    let open = |id: &&'static str| *id != "precision" && seen.get(id) != Some(&true);
+    let long = !tap.through.is_empty() && search.is_large();
+    if !tap.report.status.agrees() || elements(model, step) > LARGE || long || !recorded.is_whole(place) {
+        let might = segment(recorded, place).into_iter().flat_map(|s| listed(model, s, &recorded.tokens));
+        return Ok(might.map(|edit| edit.id).filter(open).map(|id| (id, true)).collect());
+    }
+    let Some((own, _)) = own(run, place)? else { return Ok(Vec::new()) };
+    let target = Target::new(run, step, place, own, None, None);
+    let candidates = search.candidates(&target);
+    let looked_for = candidates.par_iter().filter(|c| open(&c.id()) && !c.one_of_several);
+    let shown = looked_for.map(|candidate| {
+        let edits: Vec<&Edit> = candidate.edits.iter().collect();
+        let shows = search.value(&target, &edits, run.profile).is_some()
+            && search.proved(&target, &edits, f64::INFINITY).is_none();
+        (candidate.id(), shows)
+    });
+    Ok(shown.collect())
 }

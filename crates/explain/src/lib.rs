@@ -17,6 +17,7 @@ mod imitate;
 mod invisible;
 mod local;
 mod misrecorded;
+mod onset;
 mod proof;
 mod recorded;
 mod residual;

@@ -31,7 +31,7 @@ impl Run<'_> {
                 taps[at] = again;
                 continue;
             }
-            let left_out = self.to_leave_out(&taps[at], taps)?;
+            let left_out = self.misrecorded_before(&taps[at], taps)?;
             if left_out.is_empty() || self.is_spoken_against(&left_out, taps)? {
                 continue;
             }
@@ -43,7 +43,7 @@ impl Run<'_> {
     }
 
     /// The wrong taps that a wrong one was made of, where it comes out once they are computed, and with each of them as recorded it does not.
-    fn to_leave_out(&mut self, reader: &Replayed, taps: &[Replayed]) -> Done<Vec<Place>> {
+    fn misrecorded_before(&mut self, reader: &Replayed, taps: &[Replayed]) -> Done<Vec<Place>> {
         let place = reader.report.place;
         let mut out: BTreeSet<Place> = BTreeSet::new();
         let mut seen = reader.clone();

@@ -93,6 +93,8 @@ pub struct Replay {
     pub taps: Vec<Replayed>,
     /// What else should be known.
     pub warnings: Vec<String>,
+    /// Whether Q and K were read in one of two orders of their rows, and what is recorded of them is wrong in both.
+    pub order_is_open: bool,
 }
 
 impl Replay {
@@ -216,7 +218,7 @@ impl<'a> Run<'a> {
         warnings.extend(self.forgive_unmasked(&mut taps)?);
         self.leave_out_misrecorded(&mut taps)?;
         warnings.extend(crate::doubts::of(&self.recorded, &taps));
-        Ok(Replay { taps, warnings })
+        Ok(Replay { taps, warnings, order_is_open: self.order_is_open })
     }
 }
 

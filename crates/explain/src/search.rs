@@ -61,6 +61,8 @@ pub(crate) struct Result {
     pub(crate) tried: BTreeMap<&'static str, f64>,
     /// Sets whose turn did not come before time ran out.
     pub(crate) untried: usize,
+    /// Whether something gives these numbers that other steps, which are right, speak against.
+    pub(crate) spoken_against: bool,
 }
 
 /// What is looked for, and in what.

@@ -4,7 +4,6 @@ use firstdiff_compare::Place;
 use firstdiff_model::{Op, Step};
 use firstdiff_trace::{Entry, QkRows, Site};
 
-use crate::candidates::Candidate;
 use crate::explain::{HUGE, elements, own};
 use crate::imitate::Shared;
 use crate::proof::Target;
@@ -14,6 +13,9 @@ use crate::search::{Effort, Search};
 
 /// Mistakes that another order of the rows of Q and K looks like.
 pub(crate) const OF_ORDER: [&str; 2] = ["qk-row-order", "rope-pairing"];
+
+/// Mistakes at once that are looked for in either order.
+const MOST_FAULTS: usize = 2;
 
 /// By how much the squared correlation with the right value must differ between two orders, to tell which is meant.
 const NEARER: f64 = 0.2;
@@ -64,8 +66,8 @@ impl Run<'_> {
             .collect())
     }
 
-    /// The order of the rows of Q and K where none that a matrix made comes out in either: that in which they are nearer, else that in which a single
-    /// mistake gives them. Where neither tells, `order_is_open`, and it is the order that the rotation speaks for.
+    /// The order of the rows of Q and K where none that a matrix made comes out in either: that in which they are nearer, else that in which one
+    /// mistake gives them, or two. Where neither tells, `order_is_open`, and it is the order that the rotation speaks for.
     fn order_of_faulty(&mut self, order: QkRows, steps: &[&Step]) -> Done<QkRows> {
         let recorded = |s: &&Step| turned(s.tap.site) && self.recorded.holds(Place { tap: s.tap, step: 0 });
         let steps: Vec<&Step> = steps.iter().copied().filter(recorded).collect();
@@ -85,12 +87,15 @@ impl Run<'_> {
         }
         let mut found = (near[0] - near[1]).abs() >= NEARER;
         let mut best = ways[usize::from(near[1] > near[0])];
-        if !found {
+        for faults in 1..=MOST_FAULTS {
+            if found {
+                break;
+            }
             let mut known = [0, 0];
             for (known, way) in known.iter_mut().zip(ways) {
                 self.read_as(take, way);
                 for step in &steps {
-                    *known += usize::from(self.has_single_cause(step)?);
+                    *known += usize::from(self.has_cause(step, faults)?);
                 }
             }
             found = known[0] != known[1];
@@ -106,23 +111,22 @@ impl Run<'_> {
         Ok(best)
     }
 
-    /// Whether one mistake, other than of the order of rows or of pairs, gives what was recorded of a step of the prefill.
-    fn has_single_cause(&self, step: &Step) -> Done<bool> {
+    /// Whether so many mistakes, none of the order of rows or of pairs, give what was recorded of a step of the prefill.
+    fn has_cause(&self, step: &Step, faults: usize) -> Done<bool> {
         let place = Place { tap: step.tap, step: 0 };
         let Some(step) = self.recorded.model.plan.step(step.tap) else { return Ok(false) };
         if elements(self.recorded.model, step) > HUGE {
             return Ok(false);
         }
         let Some((own, None)) = own(self, place)? else { return Ok(false) };
-        let (shared, effort) = (Shared::default(), Effort::quick());
+        let (shared, effort) = (Shared::default(), Effort { faults, seconds: 60.0, ..Effort::quick() });
         let search = Search { run: self, shared: &shared, effort: &effort, accepted: &[] };
         let target = Target::new(self, step, place, own, None, None);
         if target.is_stretch() {
             return Ok(false);
         }
-        let base = search.bare(&target);
-        let gives = |c: &Candidate| search.proved(&target, &c.edits.iter().collect::<Vec<_>>(), base).is_some();
-        Ok(search.candidates(&target).iter().filter(|c| !OF_ORDER.contains(&c.id())).any(gives))
+        let candidates = search.candidates(&target).into_iter().filter(|c| !OF_ORDER.contains(&c.id())).collect();
+        Ok(!search.run(&target, candidates, &|_, _, _| {}).reproduced.is_empty())
     }
 
     /// Whether contexts hold their heads first: where more of them, and of what is made of them, comes out so.

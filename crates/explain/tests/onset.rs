@@ -66,6 +66,33 @@ fn values_written_a_slot_late_from_a_later_token_on_are_named() {
 }
 
 #[test]
+fn decoded_values_that_never_reach_the_cache_are_named() {
+    let explanation = changed("llama", TORCH, &|dump, tap, step, x| match tap.site {
+        _ if tap.layer.is_some_and(|layer| layer > 0) => None,
+        Site::Context if step > 0 => Some(context(dump, step, |slot| (slot < SHAPE[3]).then_some(slot))),
+        Site::AttnOut | Site::HAttn | Site::FfnNorm | Site::FfnGate | Site::FfnUp => None,
+        Site::FfnAct | Site::FfnOut | Site::H | Site::FinalNorm | Site::Logits => None,
+        _ => Some(x),
+    });
+    assert_eq!(causes(&explanation), [("kv-cache-stale decoded never written".to_owned(), vec![], 1)]);
+}
+
+/// Another path of the code for later tokens: every input of the one operation is known.
+#[test]
+fn gate_and_up_that_change_places_at_a_later_token_are_named() {
+    let explanation = changed("llama", TORCH, &|dump, tap, step, x| match tap.site {
+        _ if tap.layer.is_some_and(|layer| layer > 0) => None,
+        Site::FfnAct if step >= 2 => {
+            let [gate, up] = [Site::FfnGate, Site::FfnUp].map(|site| values(dump, Tap { site, ..tap }, step));
+            Some(gate.iter().zip(&up).map(|(gate, up)| gate * up / (1.0 + (-up).exp())).collect())
+        }
+        Site::FfnOut | Site::H | Site::FinalNorm | Site::Logits => None,
+        _ => Some(x),
+    });
+    assert_eq!(causes(&explanation), [("gate-up-swapped ".to_owned(), vec![], 2)]);
+}
+
+#[test]
 fn positions_that_go_wrong_at_a_later_token_are_named() {
     let explanation = changed("llama", TORCH, &|dump, tap, step, x| {
         let plain = |site| Some(values(dump, Tap { site, ..tap }, step));

@@ -1,5 +1,6 @@
 //! Which taps does a dump hold, and where are their bytes? Reading maps what opening (open.rs) has checked.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
@@ -156,6 +157,7 @@ pub struct Dump {
     pub(crate) notes: Vec<String>,
     pub(crate) of_known_names: bool,
     pub(crate) ranks: Option<Ranks>,
+    pub(crate) doubts: BTreeMap<(u32, Tap), String>,
 }
 
 impl Tensor {
@@ -190,12 +192,24 @@ impl Dump {
         Ok(Dump { meta, entries, ..Dump::empty(path) })
     }
 
-    /// Puts a tensor in the place of the one that a tap of a step has; nothing where it has none.
+    /// Puts a tensor in the place of the one that a tap of a step has, or beside the others where it has none.
     pub fn put(&mut self, tap: Tap, step: u32, tensor: Tensor) {
-        if let Some(entry) = self.entries.iter_mut().find(|e| (e.tap, e.step) == (tap, step)) {
-            let (shape, dtype) = (tensor.shape().to_vec(), tensor.dtype());
-            *entry = Entry::made(tap, step, shape, dtype, None, move || Ok(tensor.clone()));
+        let (shape, dtype) = (tensor.shape().to_vec(), tensor.dtype());
+        let entry = Entry::made(tap, step, shape, dtype, None, move || Ok(tensor.clone()));
+        match self.entries.binary_search_by_key(&(step, tap), |e| (e.step, e.tap)) {
+            Ok(at) => self.entries[at] = entry,
+            Err(at) => self.entries.insert(at, entry),
         }
+    }
+
+    /// Says why a tap of a step is not to be passed, whatever is compared of it.
+    pub fn doubt(&mut self, tap: Tap, step: u32, reason: String) {
+        self.doubts.entry((step, tap)).or_insert(reason);
+    }
+
+    /// What is not to be passed, and why, by step and tap.
+    pub fn doubts(&self) -> &BTreeMap<(u32, Tap), String> {
+        &self.doubts
     }
 
     /// Adds to what had to be assumed to read it.
@@ -214,6 +228,7 @@ impl Dump {
             archive: None,
             notes: Vec::new(),
             of_known_names: false,
+            doubts: BTreeMap::new(),
             ranks: None,
         }
     }
@@ -292,21 +307,21 @@ impl Dump {
         self
     }
 
-    /// The dump, with whole tensors of what was printed whole and lost far less than f16 would, each said to be of that type: its rounding hides what
-    /// the missing digits do. For those who compute with tensors and cannot use a printed number's own precision.
+    /// The dump, with whole tensors of what was printed whole, each said to be of f16: its rounding hides what the missing digits do. Only where every
+    /// one of them lost far less than that; what is read of some would be blamed for what others lack. For those who compute with tensors and cannot
+    /// use a printed number's own precision.
     pub fn printed_as_f16(mut self) -> Dump {
-        let found = |part: &Partial| part.as_f16().filter(|_| self.find(part.tap, part.step).is_none());
-        let made: Vec<Entry> = self.parts.iter().filter_map(found).collect();
-        if let Some(first) = made.first() {
-            let word = if made.len() == 1 { "tap is" } else { "taps are" };
-            let note =
-                format!("{} {word} printed with few digits ({} ...): used as if stored in f16", made.len(), first.tap);
-            self.notes.push(note);
-        }
+        let printed = self.parts.iter().filter(|part| part.precision().is_some() && part.holds_all());
+        let made: Option<Vec<Entry>> = printed.map(Partial::as_f16).collect();
+        let Some((made, first)) = made.and_then(|made| Some((made.clone(), made.first()?.tap))) else { return self };
+        let word = if made.len() == 1 { "tap is" } else { "taps are" };
+        self.notes
+            .push(format!("{} {word} printed with few digits ({first} ...): used as if stored in f16", made.len()));
+        let is_made = |tap: Tap, step: u32| made.iter().any(|m| (m.tap, m.step) == (tap, step));
+        self.parts.retain(|part| !is_made(part.tap, part.step));
+        self.entries.retain(|entry| !is_made(entry.tap, entry.step));
         self.entries.extend(made);
         self.entries.sort_by_key(|entry| (entry.step, entry.tap));
-        let parts = std::mem::take(&mut self.parts);
-        self.parts = parts.into_iter().filter(|part| self.find(part.tap, part.step).is_none()).collect();
         self
     }
 

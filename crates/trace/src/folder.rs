@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::dump::{Dump, DumpError, Entry, Maker, Place, io_error, not_a_dump};
 use crate::element::DType;
 use crate::import;
-use crate::join::open_ranks;
+use crate::join::{lone_rank, open_ranks};
 use crate::meta::{Meta, stored_name};
 use crate::names::Names;
 use crate::open::{
@@ -23,15 +23,16 @@ pub(crate) fn open(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
     let names = folder_names(path, reading)?;
     let dims = names.as_ref().map(|names| names.dims().clone()).unwrap_or_default();
     if let Some(joined) = open_ranks(path, &dims, |rank| open_folder(rank, reading))? {
+        nothing_beside(path, "ranks", reading)?;
         return Ok(joined);
     }
-    match step_folders(path)? {
+    match step_folders(path, reading)? {
         Some(steps) => {
             let inner = Reading { names, ..reading.clone() };
             let steps = steps.into_iter().map(|(step, folder)| Ok((step, open_folder(&folder, &inner)?)));
             Ok(of_steps(path, steps.collect::<Result<_, DumpError>>()?))
         }
-        None => open_folder(path, reading),
+        None => lone_rank(path, open_folder(path, reading)?, &dims),
     }
 }
 
@@ -138,16 +139,13 @@ fn nothing_in(path: &Path) -> String {
     }
 }
 
-/// The folders of steps in `path` by their step, where there are any, and it holds no tensors itself.
-fn step_folders(path: &Path) -> Result<Option<Vec<(u32, PathBuf)>>, DumpError> {
+/// The folders of steps in `path` by their step, where there are any.
+fn step_folders(path: &Path, reading: &Reading) -> Result<Option<Vec<(u32, PathBuf)>>, DumpError> {
     let mut found: BTreeMap<u32, (String, PathBuf)> = BTreeMap::new();
     let mut words = Vec::new();
     for entry in fs::read_dir(path).map_err(|e| io_error(path, e))? {
         let entry = entry.map_err(|e| io_error(path, e))?;
         let Ok(name) = entry.file_name().into_string() else { continue };
-        if name.ends_with(".npy") || is_archive(&name) || (name != "dump.json" && import::is_foreign(&entry.path())) {
-            return Ok(None);
-        }
         let Some((word, step)) = step_number(&name).filter(|_| entry.path().is_dir()) else { continue };
         words.push(word);
         if let Some((other, _)) = found.insert(step, (name.clone(), entry.path())) {
@@ -155,6 +153,7 @@ fn step_folders(path: &Path) -> Result<Option<Vec<(u32, PathBuf)>>, DumpError> {
         }
     }
     let Some((&first, (name, _))) = found.first_key_value() else { return Ok(None) };
+    nothing_beside(path, "steps", reading)?;
     let whole = found.keys().zip(first..).all(|(step, due)| *step == due);
     if words.iter().any(|word| *word != words[0]) || !whole || first > 1 {
         return Err(not_a_dump(
@@ -165,6 +164,22 @@ fn step_folders(path: &Path) -> Result<Option<Vec<(u32, PathBuf)>>, DumpError> {
         ));
     }
     Ok(Some(found.into_iter().map(|(step, (_, folder))| (step - first, folder)).collect()))
+}
+
+/// Refuses tensors that lie beside the folders of a run's steps or ranks.
+fn nothing_beside(path: &Path, what: &str, reading: &Reading) -> Result<(), DumpError> {
+    let holds = |name: &&String| {
+        let file = path.join(name);
+        let is_foreign = || *name != "dump.json" && import::is_foreign(&file) && file.is_file();
+        let read = || foreign(&file, reading).is_ok_and(|read| !read.items.is_empty());
+        name.ends_with(".npy") || is_archive(name) || (is_foreign() && read())
+    };
+    let Some(beside) = file_names(path)?.into_iter().find(|name| holds(&name)) else { return Ok(()) };
+    let beside = beside.escape_debug();
+    let said = format!(
+        "it holds folders of {what}, and tensors beside them ('{beside}'): which are the run? Name these, or move one or the other away"
+    );
+    Err(not_a_dump(path, &said))
 }
 
 /// 3 for `step3`, `step_3`, `token-3`, `pos3` ...
@@ -253,6 +268,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         h0(&folder.path().join("mine"), 1);
         assert!(Dump::open(folder.path()).unwrap_err().to_string().contains("'mine': name that"));
+    }
+
+    #[test]
+    fn tensors_beside_step_folders_are_refused_and_not_ignored() {
+        let folder = tempfile::tempdir().unwrap();
+        (0..3).for_each(|n| h0(&folder.path().join(format!("step{n}")), n));
+        fs::write(folder.path().join("notes.txt"), "ran on two cores\n").unwrap();
+        assert_eq!(Dump::open(folder.path()).unwrap().entries().len(), 3, "a text is no tensor");
+        for name in ["h0.npy", "more.npz", "more.safetensors", "h0.f32"] {
+            fs::write(folder.path().join(name), [0u8; 64]).unwrap();
+            let error = Dump::open(folder.path()).unwrap_err().to_string();
+            assert!(error.contains("beside them") && error.contains(name), "{name}: {error}");
+            fs::remove_file(folder.path().join(name)).unwrap();
+        }
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub struct Joined {
     pub axis: usize,
     /// The joined tensor's shape.
     pub shape: Vec<usize>,
+    /// Whether a notation says so.
+    pub told: bool,
     /// For each axis of the joined tensor the one of the ranks', where they differ in order.
     order: Option<Vec<usize>>,
 }
@@ -73,7 +75,7 @@ impl Ranks {
         let cut = |&axis: &usize| sum(axis) == Some(shape[axis]) && (0..shape.len()).all(|a| a == axis || kept(a));
         let mut axes = (0..shape.len()).filter(cut);
         let (Some(axis), None) = (axes.next(), axes.next()) else { return None };
-        entry(&self.dumps, tap, step, &parts, Share::Cut(axis), None).ok()
+        entry(&self.dumps, tap, step, &parts, (Share::Cut(axis), false), None).ok()
     }
 
     /// Along which axis the ranks' pieces of a tap fall short of `shape`, and how much of it they hold, where they differ from it in nothing else:
@@ -119,16 +121,34 @@ pub(crate) fn open_ranks(
     join(path, ranks, &dims).map(Some)
 }
 
-/// The rank folders in `path` by their number, where there are any, and it is no dump itself.
+/// The dump of one rank that was opened by itself, as the only rank of its run: by its folder's name, or by its own `dims`, which are then of pieces. What it
+/// holds may be a part or a summand.
+pub(crate) fn lone_rank(path: &Path, dump: Dump, told: &BTreeMap<String, String>) -> Result<Dump, DumpError> {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+    let by_name = rank_number(&name).is_some();
+    let beside = path.parent().map(|parent| parent.join("dump.json")).filter(|json| by_name && json.exists());
+    let mut dims = beside.map(|json| read_meta(&json)).transpose()?.and_then(|meta| meta.dims).unwrap_or_default();
+    dims.extend(told.clone());
+    let own = dump.meta().taps.iter().flatten().filter_map(|tap| tap.dims.as_ref());
+    let mut own = own.chain(dump.meta().dims.iter().flat_map(BTreeMap::values));
+    let of_pieces = |text: &String| text.parse::<Dims>().is_ok_and(|dims| dims.share() != Share::Replicated);
+    if !by_name && !own.any(of_pieces) {
+        return Ok(dump);
+    }
+    let (unnamed, loose, notes, parts) =
+        (dump.unnamed.clone(), dump.loose.clone(), dump.notes.clone(), dump.parts.clone());
+    let of_known_names = dump.of_known_names;
+    let joined = join(path, vec![(name, dump)], &dims)?;
+    Ok(Dump { unnamed, loose, notes, parts, of_known_names, ..joined })
+}
+
+/// The rank folders in `path` by their number, where there are any.
 fn rank_folders(path: &Path) -> Result<Option<Vec<(String, PathBuf)>>, DumpError> {
     let io = |source| DumpError::Io { path: path.into(), source };
     let mut found: BTreeMap<usize, (String, PathBuf)> = BTreeMap::new();
     for entry in std::fs::read_dir(path).map_err(io)? {
         let entry = entry.map_err(io)?;
         let Ok(name) = entry.file_name().into_string() else { continue };
-        if name.ends_with(".npy") {
-            return Ok(None);
-        }
         if let Some(rank) = rank_number(&name).filter(|_| entry.path().is_dir())
             && let Some((other, _)) = found.insert(rank, (name.clone(), entry.path()))
         {
@@ -237,13 +257,20 @@ fn joined_entry(
             "a sum over ranks, and the only rank's dump is {alone}: those of the others are missing"
         )));
     }
-    Ok(entry(dumps, tap, step, &parts, share, dims.and_then(|d| d.order(tap.site))))
+    Ok(entry(dumps, tap, step, &parts, (share, dims.is_some()), dims.and_then(|d| d.order(tap.site))))
 }
 
 const UNTOLD: &str = "its ranks hold different values, and nothing says how they join: say so ('dims' in dump.json: 'T D[tp]' cut, 'T D partial' summed)";
 
-/// The tensor that the ranks' `parts` make, with its axes in `order`.
-fn entry(dumps: &Arc<[Dump]>, tap: Tap, step: u32, parts: &[&Entry], share: Share, order: Option<Vec<usize>>) -> Made {
+/// The tensor that the ranks' `parts` make, each a share of it, with its axes in `order`; `told` where a notation says so.
+fn entry(
+    dumps: &Arc<[Dump]>,
+    tap: Tap,
+    step: u32,
+    parts: &[&Entry],
+    (share, told): (Share, bool),
+    order: Option<Vec<usize>>,
+) -> Made {
     let first = parts[0];
     let cut = if let Share::Cut(axis) = share { Some(axis) } else { None };
     let mut shape = first.shape.clone();
@@ -271,7 +298,7 @@ fn entry(dumps: &Arc<[Dump]>, tap: Tap, step: u32, parts: &[&Entry], share: Shar
     let (dumps, moved) = (Arc::clone(dumps), order.clone());
     let make = move || make(&dumps, tap, step, share, moved.as_deref());
     let made = Entry::made(tap, step, shape.clone(), first.dtype, first.rows.clone(), make);
-    Ok((made, Joined { share, bounds, axis, shape, order }))
+    Ok((made, Joined { share, bounds, axis, shape, told, order }))
 }
 
 /// Whether every rank holds the same bits.

@@ -182,7 +182,7 @@ pub fn stored_name(tap: &str, step: u32) -> String {
 #[cfg(feature = "read")]
 pub fn split_stored_name(name: &str) -> (&str, u32) {
     let parts = name.rsplit_once(".step").and_then(|(tap, step)| {
-        let canonical = step.bytes().all(|b| b.is_ascii_digit()) && !step.starts_with('0');
+        let canonical = step.bytes().all(|b| b.is_ascii_digit()) && (step == "0" || !step.starts_with('0'));
         Some((tap, step.parse().ok().filter(|_| canonical)?))
     });
     parts.unwrap_or((name, 0))
@@ -199,6 +199,7 @@ mod tests {
             assert_eq!(split_stored_name(&stored_name(tap, step)), (tap, step));
         }
         assert_eq!(split_stored_name("h0.step"), ("h0.step", 0));
+        assert_eq!(split_stored_name("h0.step0"), ("h0", 0), "others count the prefill too");
         assert_eq!(split_stored_name("h0.step01"), ("h0.step01", 0));
     }
 

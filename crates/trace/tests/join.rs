@@ -91,3 +91,19 @@ fn what_does_not_join_is_refused_or_told() {
         assert!(Dump::open(folder.path()).unwrap_err().to_string().contains("dims"), "{bad}");
     }
 }
+
+/// A rank's dump that is opened by itself is that of one rank, by its folder's name or by its own dims.
+#[test]
+fn a_rank_opened_by_itself_is_no_whole_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let tap: [(&str, &[usize], Vec<f32>); 2] =
+        [("layers.0.attn_out", &[3, 2], vec![0.5; 6]), ("layers.0.h_attn", &[3, 2], vec![1.5; 6])];
+    rank(folder.path(), "rank0", &tap, "");
+    rank(folder.path(), "mine", &tap, r#""*.attn_out": "T D partial""#);
+    rank(folder.path(), "whole", &tap, r#""*": "T D""#);
+    let open = |name: &str| Dump::open(folder.path().join(name)).unwrap();
+    let out = "layers.0.attn_out".parse().unwrap();
+    assert!(!open("rank0").ranks().unwrap().joined(out, 0).unwrap().told);
+    assert!(open("mine").ranks().unwrap().apart(out, 0).unwrap().contains("missing"));
+    assert!(open("whole").ranks().is_none());
+}

@@ -338,7 +338,7 @@ impl Bisection {
         let report = compare(&reference, &candidate, &graph, &options, &mut |_, _| {})?;
         let profile_reason = self.profile_reason.clone();
         let (warnings, reading) = (Vec::new(), ReadingArgs::default());
-        let (model, batch, one_reference) = (None, 1, true);
+        let (model, batch, are_batches) = (None, 1, [false; 2]);
         let session = Session {
             reference,
             candidate,
@@ -348,7 +348,7 @@ impl Bisection {
             warnings,
             model,
             batch,
-            one_reference,
+            are_batches,
             reading,
         };
         Ok((session, report))

@@ -52,9 +52,12 @@ fn head_maps(list: &mut List<'_>) {
 fn caches(list: &mut List<'_>) {
     type Order = fn(usize, usize) -> Vec<Option<usize>>;
     // The slots by the rows they hold; None is one never written. `keys` rows in all, `prefill` of them from the prompt.
-    let kinds: [(&'static str, &str, Order); 4] = [
+    let kinds: [(&'static str, &str, Order); 5] = [
         ("kv-cache-stale", "last-one's", |keys, _| (0..keys - 1).map(Some).chain([Some(keys - 2)]).collect()),
         ("kv-cache-stale", "newest missing", |keys, _| (0..keys - 1).map(Some).chain([None]).collect()),
+        ("kv-cache-stale", "decoded never written", |keys, prefill| {
+            (0..keys).map(|row| (row < prefill).then_some(row)).collect()
+        }),
         ("kv-cache-shift", "early", |keys, prefill| {
             (0..keys).filter(|&s| s != prefill - 1).map(Some).chain([None]).collect()
         }),
@@ -94,13 +97,15 @@ pub(super) fn scores(list: &mut List<'_>, right: &Scores) {
         ("1/sqrt(K*d)", 1.0 / ((dims.kv_heads * dims.head_dim) as f64).sqrt()),
         ("1/sqrt(d/2)", (2.0 / d).sqrt()),
     ];
-    let mut known = vec![right.scale];
-    for (name, scale) in scales {
-        // Some of these are the same number in a small model.
-        if known.iter().any(|other| (scale / other - 1.0).abs() < 1e-9) {
-            continue;
+    // Some of these are the same number in a small model.
+    let mut known: Vec<(String, f64)> = Vec::new();
+    for (name, scale) in scales.into_iter().filter(|(_, scale)| !is_near(*scale, right.scale)) {
+        match known.iter_mut().find(|(_, other)| is_near(scale, *other)) {
+            Some((names, _)) => *names += &format!(" or {name}"),
+            None => known.push((name.to_owned(), scale)),
         }
-        known.push(scale);
+    }
+    for (name, scale) in known {
         list.op("score-scale", vec![("scale", json!(name))], Op::Scores(Scores { scale, ..*right }));
     }
     windows(list, right);
@@ -131,6 +136,10 @@ pub(super) fn scores(list: &mut List<'_>, right: &Scores) {
     // The mask is multiplied in after the softmax.
     let open = Op::Scores(Scores { causal: false, window: None, ..*right });
     list.op("mask-after-softmax", vec![], open).with = &[Site::Scores, Site::Probs];
+}
+
+fn is_near(a: f64, b: f64) -> bool {
+    (a / b - 1.0).abs() < 1e-9
 }
 
 fn windows(list: &mut List<'_>, right: &Scores) {

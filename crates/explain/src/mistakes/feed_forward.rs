@@ -1,10 +1,11 @@
 //! What is done wrong between the feed-forward's projections? Right: activation(gate) · up.
 
 use firstdiff_core::{Activation, gelu_erf, gelu_tanh, relu, silu};
+use firstdiff_trace::Site;
 use ndarray::Zip;
 use serde_json::json;
 
-use super::{At, List, Out};
+use super::{At, List, Out, Seen, snapped};
 
 type Function = fn(f64) -> f64;
 /// Functions that are taken for one another.
@@ -43,14 +44,64 @@ pub(super) fn listed(list: &mut List<'_>, activation: Activation) {
     list.add("gate-product", vec![("kind", json!("ungated"))], move |at| product(at, |_, u| act(u)));
     list.add("gate-product", vec![("kind", json!("gate-not-applied"))], move |at| product(at, |_, u| u));
     list.add("gate-product", vec![("kind", json!("up-not-applied"))], move |at| product(at, |g, _| act(g)));
-    // gpt-oss: clamped at 7, (up + 1)
+    // gpt-oss: clamped at 7, (up + 1), and both with its own activation
     list.add("activation-clamp", vec![("kind", json!("clamped"))], move |at| {
-        product(at, |g, u| act(g.min(7.0)) * u.clamp(-7.0, 7.0))
+        product(at, |g, u| act(g.min(LIMIT)) * u.clamp(-LIMIT, LIMIT))
+    });
+    list.add("activation-clamp", vec![("kind", json!("gpt-oss"))], |at| {
+        product(at, |g, u| {
+            let g = g.min(LIMIT);
+            g * sigmoid(1.702 * g) * (u.clamp(-LIMIT, LIMIT) + 1.0)
+        })
     });
     list.add("activation-clamp", vec![("kind", json!("up-plus-one"))], move |at| {
         product(at, |g, u| act(g) * (u + 1.0))
     });
 }
+
+/// A projection whose result is clamped where it is made: gate from above, up from both sides.
+pub(super) fn clamped(list: &mut List<'_>, limit: f64) {
+    let name = if limit == LIMIT { ("kind", json!("clamped")) } else { ("limit", json!(limit)) };
+    let least = if list.site() == Site::FfnGate { f64::NEG_INFINITY } else { -limit };
+    list.add("activation-clamp", vec![name], move |at| Some(at.kept(at.right()?.mapv(|x| x.clamp(least, limit)))));
+}
+
+/// The limit that a projection's results do not pass.
+pub(super) fn fitted_projection(list: &mut List<'_>, seen: &Seen<'_>) {
+    let limit = seen.own.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let beyond = seen.right.iter().filter(|x| **x > limit).count();
+    if limit > 0.0 && limit != LIMIT && beyond >= ENOUGH {
+        clamped(list, snapped(limit, 1e-6));
+    }
+}
+
+/// The limit on up, read off where gate is below it: activation(gate) · limit.
+pub(super) fn fitted(list: &mut List<'_>, activation: Activation, seen: &Seen<'_>) {
+    let [gate, up] = seen.inputs else { return };
+    if [up, seen.own, seen.right].iter().any(|x| x.shape() != gate.shape()) {
+        return;
+    }
+    let act = move |x: f64| activation.of(x);
+    let changed = |own: f64, right: f64| (own - right).abs() > 1e-4 * right.abs();
+    let mut limits = Vec::new();
+    Zip::from(gate).and(up).and(seen.own).and(seen.right).for_each(|&g, &u, &own, &right| {
+        let limit = own / (act(g) * u.signum());
+        if changed(own, right) && limit > 0.0 && limit < u.abs() && g < limit {
+            limits.push(limit);
+        }
+    });
+    limits.sort_by(f64::total_cmp);
+    let (true, Some(&middle)) = (limits.len() >= ENOUGH, limits.get(limits.len() / 2)) else { return };
+    let limit = snapped(middle, 1e-5);
+    list.add("activation-clamp", vec![("limit", json!(limit))], move |at| {
+        product(at, |g, u| act(g.min(limit)) * u.clamp(-limit, limit))
+    });
+}
+
+/// Where gpt-oss clamps.
+pub(super) const LIMIT: f64 = 7.0;
+/// Values that a limit must reach: any one that is too small could be the limit itself.
+const ENOUGH: usize = 4;
 
 fn product(at: &At<'_>, f: impl Fn(f64, f64) -> f64) -> Out {
     let mut out = at.input(0)?.clone();

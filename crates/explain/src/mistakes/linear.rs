@@ -33,6 +33,7 @@ pub(super) fn listed(list: &mut List<'_>) {
     }
     if matches!(list.site(), Site::FfnGate | Site::FfnUp) {
         list.add("fused-split", vec![("kind", json!("interleaved"))], interleaved);
+        super::feed_forward::clamped(list, super::feed_forward::LIMIT);
     }
 }
 

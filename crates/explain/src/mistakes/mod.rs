@@ -542,10 +542,14 @@ pub(crate) fn fitted(model: &Model, step: &Step, seen: &Seen<'_>) -> Vec<Edit> {
     match &step.op {
         Op::Embedding { .. } => embedding::fitted(&mut list, seen),
         Op::RmsNorm { eps } => norm::fitted(&mut list, *eps, seen),
+        Op::Linear { .. } if matches!(list.site(), Site::FfnGate | Site::FfnUp) => {
+            feed_forward::fitted_projection(&mut list, seen);
+        }
         Op::Linear { .. } => {}
         Op::Head => linear::fitted(&mut list, seen),
         Op::Rope(rope) => rope::fitted(&mut list, rope, seen),
-        Op::Qk | Op::Softmax | Op::Context | Op::Gated { .. } => {}
+        Op::Gated { activation } => feed_forward::fitted(&mut list, *activation, seen),
+        Op::Qk | Op::Softmax | Op::Context => {}
         Op::Scores(scores) => attention::fitted(&mut list, scores, seen),
         Op::Residual { .. } => residual::fitted(&mut list, seen),
     }

@@ -227,6 +227,10 @@ fn with(at: &At<'_>, frequency: impl Fn(usize, f64) -> f64, part: usize) -> Out 
 fn rotate(at: &At<'_>, positions: &[i64], frequencies: &[f64], factor: f64, pairing: RopePairing) -> Out {
     let x = at.input(0)?.view().into_dimensionality::<Ix3>().ok()?;
     let mut out = x.to_owned();
+    // Of other tokens, and another number of them, nothing can be turned.
+    if x.shape()[0] != positions.len() {
+        return None;
+    }
     for (t, &position) in positions.iter().enumerate() {
         let (sign, place) = (if position < 0 { -1.0 } else { 1.0 }, u32::try_from(position.abs()).ok()?);
         let signed: Vec<f64> = frequencies.iter().map(|w| w * sign).collect();

@@ -12,6 +12,10 @@ use crate::tensor::element_count;
 /// Beyond this a number stands for an infinity, which JSON cannot write.
 const STANDS_FOR_INFINITY: f64 = 1e300;
 
+/// What a line calls the position, or step, that it is of.
+const POSITION: [&str; 10] =
+    ["token_idx", "token_index", "token_pos", "token", "position", "position_id", "pos", "row", "t", "step"];
+
 /// Reads a .jsonl.
 ///
 /// # Errors
@@ -74,8 +78,7 @@ fn item(fields: &Map<String, Value>, infinities: &mut usize) -> Option<Item> {
     let shape = of(&["shape", "dims"]).and_then(json::extents);
     let total =
         shape.as_deref().and_then(element_count).or_else(|| count(&["count", "numel", "n", "len", "size", "total"]));
-    let step =
-        count(&["token_idx", "token_index", "token", "position", "pos", "step"]).and_then(|n| u32::try_from(n).ok());
+    let step = count(&POSITION).and_then(|n| u32::try_from(n).ok());
     let item = match total {
         Some(total) if total == values.len() => Item::printed(name, shape.unwrap_or(own), values),
         Some(total) if total < values.len() => None,

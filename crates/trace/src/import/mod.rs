@@ -227,7 +227,7 @@ impl Partial {
     }
 
     /// Whether its elements are all that its shape has, in their order.
-    fn holds_all(&self) -> bool {
+    pub(crate) fn holds_all(&self) -> bool {
         let all = self.part.shape.as_deref().and_then(element_count);
         all == Some(self.values.len()) && self.part.elements.iter().copied().eq(0..self.values.len())
     }

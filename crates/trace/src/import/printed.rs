@@ -17,8 +17,8 @@ const ENOUGH_DECIMALS: u32 = 9;
 /// Rounding of this NMSE is lost in that of f32's operations, and below that of f32 itself.
 const LOST_IN_F32: f64 = 2e-14;
 const LOST: f64 = 1e-16;
-/// A hundredth of what rounding to f16 costs: digits behind the point are lost otherwise than bits, the small numbers most.
-const FAR_BELOW_F16: f64 = 1e-9;
+/// Far below what rounding to f16 costs, and what six digits lose: digits behind the point are lost otherwise than bits, the small numbers most.
+const SIX_DIGITS: f64 = 2e-11;
 /// What an f16 may be off, relative to its value.
 const F16_STEP: f64 = 1.0 / 2048.0;
 
@@ -42,7 +42,7 @@ impl Printed {
         let fine = told().filter(|x| self.half_unit(**x) <= F16_STEP * x.abs()).count();
         // Masks make zeros of half of all probabilities, windows of more; what is nearly all zeros are numbers without a digit left.
         let zeros = values.iter().filter(|x| **x == 0.0).count();
-        self.noise(values) <= FAR_BELOW_F16 && 4 * fine >= 3 * told().count() && 4 * zeros <= 3 * values.len()
+        self.noise(values) <= SIX_DIGITS && 4 * fine >= 3 * told().count() && 4 * zeros <= 3 * values.len()
     }
 
     /// Half a unit of the last digit of `value`.

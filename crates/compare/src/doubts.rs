@@ -1,0 +1,90 @@
+//! What is neither passed nor blamed, though it was compared? What the dump itself puts in doubt, and what nothing shows to be of the same positions.
+
+use std::collections::BTreeSet;
+
+use firstdiff_trace::Site;
+
+use crate::first::{Found, Run};
+use crate::graph::Place;
+use crate::steps::{Chunks, unwitnessed};
+
+impl Run<'_> {
+    /// What agrees, or could not be laid against the reference, where the dump itself is in doubt of it; and what differs where it may be a rank's summand.
+    pub(crate) fn doubted(&self, place: Place, here: Found) -> Found {
+        let step = match self.laid() {
+            Some(laid) => laid.cells.get(place.step as usize).and_then(|cell| laid.candidate.step_of(cell.start)),
+            None => Some(place.step),
+        };
+        let reason = match step.and_then(|step| self.doubts.get(&(step, place.tap))) {
+            Some(reason) if here.agrees() || matches!(here, Found::Misfit(_)) => Some(reason.clone()),
+            None if here.is_judged() && !here.agrees() => self.may_be_a_sum(place),
+            _ => None,
+        };
+        reason.map_or(here, Found::Unchecked)
+    }
+
+    /// Takes back what differs where nothing shows that both are of the same positions.
+    pub(crate) fn doubt_positions(&self, found: &mut [Found]) {
+        let [reference, candidate] = self.recorded();
+        let chosen = self.options.rows.as_ref().is_some_and(|rows| !rows.is_all());
+        if chosen || found.iter().any(Found::agrees) {
+            return;
+        }
+        let Some(reason) = unwitnessed(reference, candidate) else { return };
+        found.iter_mut().filter(|here| here.is_judged()).for_each(|here| *here = Found::Misfit(reason.clone()));
+    }
+
+    /// Takes back what differs in later steps of which nothing agrees, and of which nothing says that both were fed the same token: neither ids nor embeddings.
+    pub(crate) fn doubt_continuations(&self, found: &mut [Found]) {
+        let steps: BTreeSet<u32> =
+            self.graph.places().iter().map(|place| place.step).filter(|&step| step > 0).collect();
+        // Of a few taps that were asked for, others are known elsewhere.
+        if self.options.only.is_some() {
+            return;
+        }
+        for step in steps {
+            let wrong_before =
+                |(place, found): (&Place, &Found)| place.step < step && found.is_judged() && !found.agrees();
+            if self.graph.places().iter().zip(&*found).any(wrong_before) {
+                return;
+            }
+            let here = |at: &usize| self.graph.places()[*at].step == step && found[*at].is_judged();
+            let judged: Vec<usize> = (0..found.len()).filter(here).collect();
+            let witnessed = |&at: &usize| found[at].agrees() || self.graph.places()[at].tap.site == Site::H0;
+            if judged.iter().any(witnessed) || self.names_tokens_of(step) {
+                continue;
+            }
+            for at in judged {
+                let reason = "nothing of this step agrees, and nobody says that both were fed the same token there: name the tokens of both runs (--tokens, \
+                              --decode-tokens), or record h0";
+                found[at] = Found::Misfit(reason.into());
+            }
+        }
+    }
+
+    /// Whether both runs say which tokens they were fed up to a step.
+    fn names_tokens_of(&self, step: u32) -> bool {
+        let named = |chunks: &Chunks, end: usize| chunks.ids.as_ref().is_some_and(|ids| ids.len() >= end);
+        match self.laid() {
+            Some(laid) => {
+                let end = laid.cells.get(step as usize).map_or(usize::MAX, |cell| cell.end);
+                named(&laid.reference, end) && named(&laid.candidate, end)
+            }
+            None => [self.reference, self.candidate].into_iter().all(|dump| {
+                let chunks = Chunks::of(dump);
+                chunks.is_some_and(|chunks| {
+                    chunks.ranges().get(step as usize).is_some_and(|range| named(&chunks, range.end))
+                })
+            }),
+        }
+    }
+
+    /// Why a run of which all that was compared agrees does not pass.
+    pub(crate) fn not_passed(&self, found: &[Found]) -> Option<String> {
+        let doubt = self.doubts.first_key_value().map(|((step, tap), reason)| {
+            let place = Place { step: *step, tap: *tap };
+            format!("what else was compared agrees, but {place}: {reason}")
+        });
+        doubt.or_else(|| self.missing_rank(found)).or_else(|| self.nameless())
+    }
+}
