@@ -7,6 +7,7 @@ use std::ops::Range;
 use firstdiff_trace::{Dump, DumpError, Entry, Site, Tap, Tensor};
 
 use crate::cut::Cut;
+use crate::rows::squeezed;
 use crate::steps::Chunks;
 
 /// Further apart than any type a cache is kept in puts them, and nearer than one row of many that is another's.
@@ -184,7 +185,17 @@ fn apart(one: &Tensor, other: &Tensor) -> bool {
     let (one, other) = (sorted(one), sorted(other));
     let error: f64 = one.iter().zip(&other).map(|(a, b)| (a - b) * (a - b)).sum();
     let energy: f64 = other.iter().map(|b| b * b).sum();
-    one.len() != other.len() || !(error <= OTHER * energy)
+    // A NaN is another value.
+    let same = error <= OTHER * energy;
+    one.len() != other.len() || !same
+}
+
+/// Whether the shape shows the step's own positions, with heads repeated or padded, or lanes behind a head's own.
+fn are_own_heads(entry: &Entry, reference: &Entry, own: usize) -> bool {
+    match (&squeezed(entry.tap.site, &entry.shape)[..], &reference.shape[..]) {
+        ([t, heads, lanes], [_, k, d]) => *t == own && (lanes == d || heads == k),
+        _ => false,
+    }
 }
 
 /// What is not to be passed of a candidate's keys and values: what the dump itself puts in doubt, and steps with more values than their positions have, which
@@ -200,7 +211,7 @@ pub(crate) fn doubts(reference: &Dump, candidate: &Dump) -> BTreeMap<(u32, Tap),
         let first = reference.entries().iter().find(|e| e.tap == entry.tap && e.rows.is_none());
         let row = first.and_then(|first| size(first).checked_div(*ours.lengths.get(first.step as usize)?));
         let (Some(row), Some(&own)) = (row, theirs.lengths.get(entry.step as usize)) else { continue };
-        if size(entry) > row * own {
+        if size(entry) > row * own && !first.is_some_and(|first| are_own_heads(entry, first, own)) {
             let reason = format!(
                 "{} values in a step of {own} position{}, which has {}: a cache with earlier positions or room, of which nobody can tell whether they are right; write \
                  the step's own rows",

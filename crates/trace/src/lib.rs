@@ -34,7 +34,9 @@ mod open;
 mod tensor;
 
 pub use element::{DType, Element};
-pub use meta::{FORMAT, Meta, NamedRows, Producer, QkRows, Rows, TapMeta, split_stored_name, stored_name};
+#[cfg(feature = "read")]
+pub use meta::split_stored_name;
+pub use meta::{FORMAT, Meta, NamedRows, Producer, QkRows, Rows, TapMeta, stored_name};
 pub use recorder::{RecordError, Recorder};
 pub use tap::{Axes, Site, Tap, TapError};
 
