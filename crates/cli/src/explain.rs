@@ -203,9 +203,10 @@ impl Explained {
         }
         if finding.matched == Match::Closest {
             let near: Vec<String> = finding.alternatives.iter().map(cause::in_words).collect();
-            let text =
-                format!("nearest, but not it: {} leaves NMSE {}", near.join(" with "), number(finding.residual_nmse));
-            screen.line(&format!("    {text}"));
+            // What gives these numbers, and is no cause for another reason.
+            let how = if finding.note.is_some() { "nearest, but not stated" } else { "nearest, but not it" };
+            let residual = number(finding.residual_nmse);
+            screen.line(&format!("    {how}: {} leaves NMSE {residual}", near.join(" with ")));
         }
         let words = tried(finding, verbose);
         if !words.is_empty() {
@@ -289,9 +290,17 @@ impl Explained {
 /// The ids that were tried, the nearest first, and what each leaves where that is asked.
 fn tried(finding: &Finding, verbose: bool) -> Vec<String> {
     let mut tried: Vec<(&str, f64)> = finding.tried.iter().map(|(id, r)| (*id, *r)).collect();
+    if finding.cause.is_none() {
+        tried.retain(|(id, _)| is_ruled_out(finding, id));
+    }
     tried.sort_by(|a, b| a.1.total_cmp(&b.1));
     let word = |(id, r): &(&str, f64)| if verbose { format!("{id} ({})", number(*r)) } else { (*id).to_owned() };
     tried.iter().map(word).collect()
+}
+
+/// Whether a mistake that was tried is none of those that come nearest.
+fn is_ruled_out(finding: &Finding, id: &str) -> bool {
+    finding.alternatives.iter().all(|near| near.id != id)
 }
 
 /// `layers 0-2, q_rope and k_rope`.
@@ -333,7 +342,7 @@ fn finding_json(model: &Model, finding: &Finding) -> Value {
         finding.tried.iter().map(|(id, residual)| json!({"cause": id, "residual_nmse": residual})).collect();
     value["untried"] = finding.untried.into();
     value["ruled_out"] = if finding.cause.is_none() && finding.through.is_empty() {
-        finding.tried.keys().copied().collect()
+        finding.tried.keys().copied().filter(|id| is_ruled_out(finding, id)).collect()
     } else {
         Value::Array(Vec::new())
     };
