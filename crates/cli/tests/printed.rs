@@ -44,6 +44,20 @@ fn a_right_run_in_numbers_of_six_digits_is_right() {
     assert_eq!(firstdiff(&["inspect", &path, "--tokens", TOKENS]).status.code(), Some(0));
 }
 
+/// Of the large ones six decimals are enough to compute with, of the small ones they are not: no operation is blamed for that.
+#[test]
+fn where_some_taps_have_too_few_digits_none_is_computed_with() {
+    let folder = tempfile::tempdir().unwrap();
+    for decimals in [4, 5, 6] {
+        let path =
+            printed(&folder.path().join(decimals.to_string()), "golden/llama-torch", |x| format!("{x:.decimals$}"));
+        for command in ["explain", "replay"] {
+            let out = firstdiff(&[command, MODEL, &path, "--tokens", TOKENS]);
+            assert_ne!(out.status.code(), Some(1), "{}", String::from_utf8_lossy(&out.stdout));
+        }
+    }
+}
+
 #[test]
 fn nothing_is_computed_from_three_decimals() {
     let folder = tempfile::tempdir().unwrap();

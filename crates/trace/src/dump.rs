@@ -1,6 +1,7 @@
 //! Which taps does a dump hold, and where are their bytes? Reading maps what opening (open.rs) has checked.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
@@ -308,18 +309,22 @@ impl Dump {
     }
 
     /// The dump, with whole tensors of what was printed whole, each said to be of f16: its rounding hides what the missing digits do. Only where every
-    /// one of them lost far less than that; what is read of some would be blamed for what others lack. For those who compute with tensors and cannot
-    /// use a printed number's own precision.
+    /// one of them lost far less than that, else with none of them: what is read of some would be blamed for what others lack. For those who compute
+    /// with tensors and cannot use a printed number's own precision.
     pub fn printed_as_f16(mut self) -> Dump {
-        let printed = self.parts.iter().filter(|part| part.precision().is_some() && part.holds_all());
-        let made: Option<Vec<Entry>> = printed.map(Partial::as_f16).collect();
-        let Some((made, first)) = made.and_then(|made| Some((made.clone(), made.first()?.tap))) else { return self };
-        let word = if made.len() == 1 { "tap is" } else { "taps are" };
-        self.notes
-            .push(format!("{} {word} printed with few digits ({first} ...): used as if stored in f16", made.len()));
-        let is_made = |tap: Tap, step: u32| made.iter().any(|m| (m.tap, m.step) == (tap, step));
-        self.parts.retain(|part| !is_made(part.tap, part.step));
-        self.entries.retain(|entry| !is_made(entry.tap, entry.step));
+        let printed: Vec<&Partial> =
+            self.parts.iter().filter(|part| part.precision().is_some() && part.holds_all()).collect();
+        let places: BTreeSet<(Tap, u32)> = printed.iter().map(|part| (part.tap, part.step)).collect();
+        let made: Option<Vec<Entry>> = printed.into_iter().map(Partial::as_f16).collect();
+        self.entries.retain(|entry| !places.contains(&(entry.tap, entry.step)));
+        let Some(made) = made else { return self };
+        if let Some(first) = made.first() {
+            let word = if made.len() == 1 { "tap is" } else { "taps are" };
+            let count = made.len();
+            self.notes
+                .push(format!("{count} {word} printed with few digits ({} ...): used as if stored in f16", first.tap));
+        }
+        self.parts.retain(|part| !places.contains(&(part.tap, part.step)));
         self.entries.extend(made);
         self.entries.sort_by_key(|entry| (entry.step, entry.tap));
         self
