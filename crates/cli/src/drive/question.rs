@@ -49,21 +49,22 @@ const LAST: Rows = Rows::Named(NamedRows::Last);
 
 /// The first question: whether anything is wrong at the end, in any step.
 pub(crate) fn first(reference: &Reference, layers: u32, last_step: Option<u32>) -> Question {
-    let ends = [Tap { layer: None, site: Site::FinalNorm }, Tap::layer(layers.saturating_sub(1), Site::H)];
-    let mut taps: Vec<Tap> = ends.into_iter().filter(|&tap| reference.has(Place { step: 0, tap })).collect();
-    if taps.is_empty() {
-        taps.push(Tap { layer: None, site: Site::Logits });
-    }
-    taps.sort();
+    let there = |tap: &Tap| reference.has(Place { step: 0, tap: *tap });
+    let end = ends(layers).into_iter().find(there).unwrap_or(Tap { layer: None, site: Site::Logits });
     // Of a model nobody knows yet how many steps the engine makes.
-    Question { taps, steps: (0, last_step.unwrap_or(ANY_STEP)), rows: LAST }
+    Question { taps: vec![end], steps: (0, last_step.unwrap_or(ANY_STEP)), rows: LAST }
+}
+
+/// What the head reads, and what that is made of.
+fn ends(layers: u32) -> [Tap; 2] {
+    [Tap { layer: None, site: Site::FinalNorm }, Tap::layer(layers.saturating_sub(1), Site::H)]
 }
 
 impl Known<'_> {
     /// The next question, and what it is for; nothing where all is said.
     pub(crate) fn next(&mut self) -> Option<(Question, &'static str)> {
         match self.suspect() {
-            Some(suspect) => self.toward(suspect),
+            Some(suspect) => self.by_decode_step(suspect).or_else(|| self.toward(suspect)),
             None => self.toward_parity(),
         }
     }
@@ -93,30 +94,33 @@ impl Known<'_> {
 
     fn toward_parity(&self) -> Option<(Question, &'static str)> {
         let steps = (0, self.last_step);
-        let can = |tap: Tap| self.reference.has(Place { step: 0, tap }) && !self.absent.contains(&tap);
-        let outer = |site| Tap { layer: None, site };
-        let end = [outer(Site::FinalNorm), Tap::layer(self.layers.saturating_sub(1), Site::H)]
-            .into_iter()
-            .find(|&tap| can(tap));
-        let logits = outer(Site::Logits);
-        if can(logits) && !self.holds(Place { step: 0, tap: logits }, self.any_row(Place { step: 0, tap: logits })) {
-            let taps = end.into_iter().chain([logits]).collect();
+        let can = |tap: Tap| self.can(Place { step: 0, tap });
+        let ends: Vec<Tap> = ends(self.layers).into_iter().filter(|&tap| can(tap)).collect();
+        let logits = Tap { layer: None, site: Site::Logits };
+        let first = Place { step: 0, tap: logits };
+        // Parity is claimed of what was seen: the head reads every position by itself, so that all of its output is looked at.
+        let mut taps = [ends, vec![logits].into_iter().filter(|&tap| can(tap)).collect()].concat();
+        taps.sort();
+        if can(logits) && !self.holds(first, self.any_row(first)) {
             return Some((Question { taps, steps, rows: LAST }, "whether the head agrees too"));
         }
-        // Parity is claimed of what was seen: the head reads every position by itself, so that all of its output is looked at.
-        let whole: Vec<Tap> = end.into_iter().chain([logits].into_iter().filter(|&tap| can(tap))).collect();
-        if whole.iter().any(|&tap| !self.holds(Place { step: 0, tap }, None)) {
-            return Some((Question { taps: whole, steps, rows: ALL }, "whether all positions agree"));
+        if taps.iter().any(|&tap| !self.holds(Place { step: 0, tap }, None)) {
+            return Some((Question { taps, steps, rows: ALL }, "whether all positions agree"));
         }
         None
     }
 
-    /// Closes in on the place that differs.
+    /// Closes in on the place that differs, and then looks at all of it.
     fn toward(&mut self, suspect: usize) -> Option<(Question, &'static str)> {
+        self.search(suspect).or_else(|| self.confirmation(suspect))
+    }
+
+    /// What lies before the place that differs and is not known yet.
+    fn search(&self, suspect: usize) -> Option<(Question, &'static str)> {
         let place = self.graph.places()[suspect];
         let status: HashMap<Place, Status> = self.report.taps.iter().map(|t| (t.place, t.status)).collect();
         let judged = |i: usize| status.get(&self.graph.places()[i]).is_some_and(|s| s.agrees() || s.differs());
-        let askable = |p: &Place| p.step == place.step && self.reference.has(*p) && !self.absent.contains(&p.tap);
+        let askable = |p: &Place| p.step == place.step && self.can(*p);
         let (before, passed) = self.graph.nearest_before(suspect, judged);
         let low = self.mark(&before, place);
         let within = |i: &usize| low.is_none_or(|low| *i >= low);
@@ -135,9 +139,13 @@ impl Known<'_> {
         } else if !open.is_empty() {
             (self.inside(&open, &rows), "where in between")
         } else if !elsewhere.is_empty() {
-            (Vec::new(), "whether what it reads agrees there")
+            // Keys and values of a position: all that they are made of there.
+            let stream = self.stream_before(place).filter(|_| is_attended(place.tap.site));
+            let since = |p: &&Place| stream.is_some_and(|stream| (stream.tap..place.tap).contains(&p.tap));
+            let made_of = self.graph.places().iter().filter(since).filter(|p| askable(p) && missing(**p));
+            (made_of.map(|p| p.tap).collect(), "whether what it reads agrees there")
         } else {
-            return self.confirmation(suspect);
+            return None;
         };
         taps.extend(elsewhere.iter().map(|p| p.tap));
         // The same once more, in the rows of the search: an engine that wavers must not be bisected.
@@ -147,6 +155,35 @@ impl Known<'_> {
         taps.sort();
         taps.dedup();
         Some((Question { taps, steps: (place.step, place.step), rows }, why))
+    }
+
+    /// With an engine that writes all rows, a decode step that is wrong as well shows in one row which tap of the prefill to ask for.
+    fn by_decode_step(&mut self, suspect: usize) -> Option<(Question, &'static str)> {
+        let place = self.graph.places()[suspect];
+        if place.step > 0 || self.tokens < 3 || !self.evidence.rows_ignored || self.cells.is_some() {
+            return None;
+        }
+        let differs = |p: &Place| self.report.tap(p.tap, p.step).is_some_and(|t| t.status.differs());
+        let step = (1..=self.last_step).find(|&step| differs(&Place { step, ..place }))?;
+        let wrong = self.graph.places().iter().position(|p| p.step == step && differs(p))?;
+        if let Some(search) = self.search(wrong) {
+            return Some(search);
+        }
+        let in_prefill = |i: usize| Place { step: 0, ..self.graph.places()[i] };
+        let reads = self.graph.nearest_before(wrong, |i| self.can(in_prefill(i))).0;
+        let mut places: Vec<Place> =
+            reads.into_iter().chain([wrong]).map(in_prefill).filter(|p| self.can(*p)).collect();
+        places.retain(|p| !self.holds(*p, None));
+        let mut taps: Vec<Tap> = places.iter().map(|p| p.tap).collect();
+        taps.sort();
+        taps.dedup();
+        (places.contains(&in_prefill(wrong)))
+            .then_some((Question { taps, steps: (0, 0), rows: ALL }, "whether it begins there in the prefill"))
+    }
+
+    /// Whether the engine may be asked for a place.
+    fn can(&self, place: Place) -> bool {
+        self.reference.has(place) && !self.absent.contains(&place.tap)
     }
 
     /// The rows in which the difference is followed: one that differs; where layers are searched, at first the middle one and the last.
@@ -230,7 +267,7 @@ impl Known<'_> {
         let width = |p: &Place| self.reference.elements(*p, self.tokens);
         let stream = Place { tap: Tap::layer(0, Site::H), ..open[0] };
         let narrow: Vec<Place> = open.iter().copied().filter(|p| width(p) <= 2 * width(&stream)).collect();
-        let mut from = if narrow.is_empty() { open.to_vec() } else { narrow };
+        let mut from = if narrow.is_empty() || self.runs_left <= 2 { open.to_vec() } else { narrow };
         if !self.evidence.rows_ignored {
             return from.iter().map(|p| p.tap).collect();
         }
@@ -250,15 +287,27 @@ impl Known<'_> {
     /// All rows of what lies around the first wrong tap: one row agreeing is not all of them.
     fn confirmation(&mut self, suspect: usize) -> Option<(Question, &'static str)> {
         let place = self.graph.places()[suspect];
-        if !self.confirmed.insert(place) {
+        if self.confirmed.contains(&place) {
             return None;
         }
         let at = |i: usize| self.graph.places()[i];
         let mut list = Vec::new();
         // Where it reads what the engine does not write, what that is made of.
-        let written = |i: usize| self.reference.has(at(i)) && !self.absent.contains(&at(i).tap);
+        let written = |i: usize| self.can(at(i));
         let reads: Vec<Place> = self.graph.nearest_before(suspect, written).0.into_iter().map(at).collect();
         list.extend(reads.iter().copied().filter(|p| is_attended(p.tap.site) && p.tap != place.tap));
+        // Keys and values of other positions are narrow, and where they are wrong the rest need not be seen.
+        let unseen: Vec<Tap> =
+            list.iter().filter(|p| p.step == place.step && !self.holds(**p, None)).map(|p| p.tap).collect();
+        if place.step == 0 && self.cells.is_none() && !unseen.is_empty() && self.runs_left > 2 {
+            return Some((
+                Question { taps: unseen, steps: (0, 0), rows: ALL },
+                "whether what it reads of other positions agrees",
+            ));
+        }
+        if !self.confirmed.insert(place) {
+            return None;
+        }
         list.extend(self.stream_before(place));
         // Of other chunks the first question saw no more than the last position of each.
         let few = self.cells.is_some() && place.step > 0;
