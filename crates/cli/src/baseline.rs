@@ -41,8 +41,7 @@ impl Baseline {
     pub fn of(report: &Report) -> Baseline {
         let agreed = report.taps.iter().filter(|t| t.status.agrees());
         let taps = agreed.filter_map(|t| Some((t.place, t.metrics?.nmse()?))).collect();
-        let cells = report.laid.as_ref().map(|laid| laid.cells.iter().map(ExactSizeIterator::len).collect());
-        Baseline { taps, profile: report.profile.name().into(), cells }
+        Baseline { taps, profile: report.profile.name().into(), cells: cells(report) }
     }
 
     /// The file's text.
@@ -142,9 +141,9 @@ impl Baseline {
 
     /// Why its steps stand for other token positions than the report's, where they do.
     fn of_other_steps(&self, report: &Report) -> Option<String> {
-        let own = report.laid.as_ref();
-        let cells: Option<Vec<usize>> = own.map(|laid| laid.cells.iter().map(ExactSizeIterator::len).collect());
-        let as_in_the_reference = own.is_none_or(|laid| cells.as_ref() == Some(&laid.reference.lengths));
+        let cells = cells(report);
+        let as_in_the_reference =
+            report.laid.as_ref().is_none_or(|laid| cells.as_ref() == Some(&laid.reference.lengths));
         let fits = self.cells == cells || (self.cells.is_none() && as_in_the_reference);
         (!fits).then(|| {
             "the baseline's steps are of other token positions: the candidate, or the reference, took its tokens in other chunks then; make a baseline of \
@@ -162,6 +161,11 @@ impl Baseline {
     pub fn is_empty(&self) -> bool {
         self.taps.is_empty()
     }
+}
+
+/// Token positions of each of the report's steps, where the two runs took the tokens in other chunks.
+fn cells(report: &Report) -> Option<Vec<usize>> {
+    report.laid.as_ref().map(|laid| laid.cells.iter().map(ExactSizeIterator::len).collect())
 }
 
 /// Why `tap` is worse than its baseline, if it is. Written so that what is not known to be as good is worse.

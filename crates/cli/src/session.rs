@@ -95,18 +95,30 @@ impl Session {
         // Laid together, they hold no other rows than those asked for.
         let rows = rows.filter(|_| laid.is_none());
         let options = Options { rows, laid, ..Options::new(profile) };
-        Ok(Session {
+        let session = Session::of(reference, candidate, graph, options, profile_reason);
+        Ok(Session { warnings, batch, are_batches, reading: reading.clone(), ..session })
+    }
+
+    /// Two dumps of one sequence each, without a model.
+    pub(crate) fn of(
+        reference: Dump,
+        candidate: Dump,
+        graph: Graph,
+        options: Options,
+        profile_reason: String,
+    ) -> Session {
+        Session {
             reference,
             candidate,
             graph,
             options,
             profile_reason,
-            warnings,
+            warnings: Vec::new(),
             model: None,
-            batch,
-            are_batches,
-            reading: reading.clone(),
-        })
+            batch: 1,
+            are_batches: [false; 2],
+            reading: ReadingArgs::default(),
+        }
     }
 
     /// How the two were laid together by token position, where they took the tokens in other chunks.

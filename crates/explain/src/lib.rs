@@ -9,6 +9,7 @@ mod edges;
 pub mod explain;
 pub mod mistakes;
 pub mod replay;
+mod replayed;
 pub mod weights;
 
 mod candidates;

@@ -4,121 +4,17 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use firstdiff_compare::{
-    Chunks, Difference, Outcome, Place, Profile as Judged, Status, TapReport, number, storage_nmse,
-};
+use firstdiff_compare::{Difference, Outcome, Place, Profile as Judged, Status, TapReport, number, storage_nmse};
 
-use firstdiff_model::{Chunk, Model, ModelError, Op, Profile, Step, eval_step, eval_step_in};
-use firstdiff_trace::{DType, Dump, DumpError, Rows, Site, Tap};
+use firstdiff_model::{Chunk, Model, Op, Profile, Step, eval_step, eval_step_in};
+use firstdiff_trace::{DType, Dump, Rows, Site, Tap};
 use ndarray::{ArrayD, Axis, concatenate};
 
 use crate::local::misplaced;
 use crate::recorded::{Recorded, Unusable};
-use crate::residual::Fit;
 use crate::right::{EDGE_ROOM, INPUTS, OWN_ROUNDING, compared, distance, jittered, tolerance};
 
-/// How to judge.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// In what arithmetic a right candidate works.
-    pub profile: Profile,
-    /// Tokens of the prefill; where they are not known, any others, as many.
-    pub tokens: Vec<u32>,
-    /// Whether they are known: the embedding is judged only then.
-    pub tokens_are_known: bool,
-    /// Tokens of the steps after it: one each, or the chunks of a prompt that was taken in several.
-    pub decode_tokens: Vec<Vec<u32>>,
-    /// Which positions taps with fewer than all hold, where the dump does not say.
-    pub rows: Option<Rows>,
-}
-
-impl Options {
-    /// As dump.json says; `None` where an id in it is none.
-    pub fn declared(dump: &Dump, profile: Profile) -> Option<Options> {
-        let meta = dump.meta();
-        let ids = |list: Option<&Vec<i64>>| -> Option<Vec<u32>> {
-            list.into_iter().flatten().map(|&id| u32::try_from(id).ok()).collect()
-        };
-        let (tokens, decoded) = (ids(meta.tokens.as_ref())?, ids(meta.decode_tokens.as_ref())?);
-        let (tokens, decode_tokens) = shared_out(dump, &tokens, &decoded);
-        Some(Options { profile, tokens, tokens_are_known: meta.tokens.is_some(), decode_tokens, rows: None })
-    }
-}
-
-/// The tokens of the prefill and of each step after it: as the dump's own steps have them where `tokens` and `decoded` are all of theirs,
-/// else one a step.
-pub fn shared_out(dump: &Dump, tokens: &[u32], decoded: &[u32]) -> (Vec<u32>, Vec<Vec<u32>>) {
-    let all = [tokens, decoded].concat();
-    match Chunks::of(dump).filter(|chunks| chunks.lengths.len() > 1 && chunks.total() == all.len()) {
-        Some(chunks) => {
-            let mut steps = chunks.ranges().into_iter().map(|range| all[range].to_vec());
-            (steps.next().unwrap_or_default(), steps.collect())
-        }
-        None => (tokens.to_vec(), decoded.iter().map(|&id| vec![id]).collect()),
-    }
-}
-
-/// Why a replay could not be carried out.
-#[derive(Debug, thiserror::Error)]
-pub enum ReplayError {
-    /// The model cannot be run.
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    /// The dump cannot be read.
-    #[error(transparent)]
-    Dump(#[from] DumpError),
-}
-
-/// One operation, judged on the candidate's own inputs.
-#[derive(Clone, Debug)]
-pub struct Replayed {
-    /// Status, measures against the right value, tolerance.
-    pub report: TapReport,
-    /// NMSE against the value in f64.
-    pub exact_nmse: Option<f64>,
-    /// Taps between the recorded inputs and this one that were computed: the fault may be in any of them.
-    pub through: Vec<Tap>,
-    /// The recorded taps it was computed from.
-    pub from: Vec<Tap>,
-    /// Of a wrong residual add, what was added.
-    pub fit: Option<Fit>,
-    /// What comes out of the value that is due here and not of the recorded one: the recording is wrong, not the operation.
-    pub misrecorded: Vec<Place>,
-}
-
-/// All operations of a candidate, judged.
-#[derive(Clone, Debug)]
-pub struct Replay {
-    /// Every tap the candidate recorded, and every one of the Plan it did not, in the order of the Plan.
-    pub taps: Vec<Replayed>,
-    /// What else should be known.
-    pub warnings: Vec<String>,
-    /// Whether Q and K were read in one of two orders of their rows, and what is recorded of them is wrong in both.
-    pub order_is_open: bool,
-}
-
-impl Replay {
-    /// How many taps have a status for which `is` holds.
-    pub fn count(&self, is: impl Fn(Status) -> bool) -> usize {
-        self.taps.iter().filter(|t| is(t.report.status)).count()
-    }
-
-    /// Wrong operations, the same one of several layers together, in the order of the Plan.
-    pub fn wrong(&self) -> Vec<Vec<&Replayed>> {
-        let mut groups: Vec<Vec<&Replayed>> = Vec::new();
-        for tap in self.taps.iter().filter(|t| t.report.status == Status::Diverged) {
-            let key = |t: &Replayed| {
-                let through: Vec<Site> = t.through.iter().map(|t| t.site).collect();
-                (t.report.place.tap.site, through, t.misrecorded.is_empty())
-            };
-            match groups.iter_mut().find(|group| key(group[0]) == key(tap)) {
-                Some(group) => group.push(tap),
-                None => groups.push(vec![tap]),
-            }
-        }
-        groups
-    }
-}
+pub use crate::replayed::{Options, Replay, ReplayError, Replayed, shared_out};
 
 /// Runs every step of `model` on what `dump` recorded. `progress` is told how many of how many taps are done.
 ///

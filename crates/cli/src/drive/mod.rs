@@ -26,7 +26,6 @@ use crate::drive::engine::{Engine, Failure, Question, Run};
 use crate::drive::evidence::{Evidence, Wavering, size};
 use crate::drive::question::Known;
 use crate::drive::reference::Reference;
-use crate::reading::ReadingArgs;
 use crate::session::{Judged, Session};
 
 pub(crate) const HELP: &str = "Examples:
@@ -336,21 +335,7 @@ impl Bisection {
         let only = candidate.entries().iter().map(|e| Place { step: e.step, tap: e.tap }).collect();
         let options = Options { only: Some(only), allowed: BTreeMap::new(), laid, ..Options::new(self.profile) };
         let report = compare(&reference, &candidate, &graph, &options, &mut |_, _| {})?;
-        let profile_reason = self.profile_reason.clone();
-        let (warnings, reading) = (Vec::new(), ReadingArgs::default());
-        let (model, batch, are_batches) = (None, 1, [false; 2]);
-        let session = Session {
-            reference,
-            candidate,
-            graph,
-            options,
-            profile_reason,
-            warnings,
-            model,
-            batch,
-            are_batches,
-            reading,
-        };
+        let session = Session::of(reference, candidate, graph, options, self.profile_reason.clone());
         Ok((session, report))
     }
 
