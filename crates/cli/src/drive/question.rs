@@ -19,6 +19,8 @@ pub(crate) fn most_runs(layers: u32) -> usize {
 /// costs as much in a model of few layers, of which a full dump is small.
 const ONE_RUN: f64 = 0.0035;
 const ALL_RUNS: f64 = 0.0095;
+/// The same of a run that looks into one decode step, on the way to the prefill.
+const ONE_STEP: f64 = 0.001;
 const MANY_LAYERS: f64 = 22.0;
 
 /// What is known, and what can be asked.
@@ -50,9 +52,13 @@ const LAST: Rows = Rows::Named(NamedRows::Last);
 /// The first question: whether anything is wrong at the end, in any step.
 pub(crate) fn first(reference: &Reference, layers: u32, last_step: Option<u32>) -> Question {
     let there = |tap: &Tap| reference.has(Place { step: 0, tap: *tap });
-    let end = ends(layers).into_iter().find(there).unwrap_or(Tap { layer: None, site: Site::Logits });
+    let mut taps: Vec<Tap> = ends(layers).into_iter().filter(there).collect();
+    if taps.is_empty() {
+        taps.push(Tap { layer: None, site: Site::Logits });
+    }
+    taps.sort();
     // Of a model nobody knows yet how many steps the engine makes.
-    Question { taps: vec![end], steps: (0, last_step.unwrap_or(ANY_STEP)), rows: LAST }
+    Question { taps, steps: (0, last_step.unwrap_or(ANY_STEP)), rows: LAST }
 }
 
 /// What the head reads, and what that is made of.
@@ -276,7 +282,8 @@ impl Known<'_> {
         let (mut taps, mut bytes) = (Vec::new(), 0.0);
         for place in from {
             bytes += self.cost(place, rows);
-            if !taps.is_empty() && bytes > ONE_RUN * self.measure() && self.runs_left > 2 {
+            let most = if place.step > 0 { ONE_STEP } else { ONE_RUN };
+            if !taps.is_empty() && bytes > most * self.measure() && self.runs_left > 2 {
                 break;
             }
             taps.push(place.tap);
