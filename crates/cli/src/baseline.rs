@@ -11,16 +11,26 @@ use crate::session::Judged;
 
 /// A tap is worse than its baseline when its NMSE is this many times what it was: other processors round otherwise.
 pub const ROOM: f64 = 4.0;
+/// Ends the line of a tap that was compared at some of its positions only.
+const PART: &str = " part";
 /// Below this share of what the profile allows, no change is worth a word.
 const NEGLIGIBLE: f64 = 0.01;
 
 /// What a baseline says of each tap.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Baseline {
-    taps: BTreeMap<Place, f64>,
+    taps: BTreeMap<Place, Was>,
     profile: String,
     /// Token positions of each step, where the two runs took the tokens in other chunks: a step's number means these.
     cells: Option<Vec<usize>>,
+}
+
+/// What a tap was.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Was {
+    nmse: f64,
+    /// Whether it was compared at some of its positions only.
+    part: bool,
 }
 
 /// A tap that is not what its baseline promises.
@@ -40,7 +50,8 @@ impl Baseline {
     /// The baseline of a comparison in which everything that was compared agrees.
     pub fn of(report: &Report) -> Baseline {
         let agreed = report.taps.iter().filter(|t| t.status.agrees());
-        let taps = agreed.filter_map(|t| Some((t.place, t.metrics?.nmse()?))).collect();
+        let was = |t: &TapReport| Some(Was { nmse: t.metrics?.nmse()?, part: t.positions.is_some() });
+        let taps = agreed.filter_map(|t| Some((t.place, was(t)?))).collect();
         Baseline { taps, profile: report.profile.name().into(), cells: cells(report) }
     }
 
@@ -56,9 +67,10 @@ impl Baseline {
             let lengths: Vec<String> = cells.iter().map(usize::to_string).collect();
             let _ = writeln!(text, "cells {}", lengths.join(","));
         }
-        for (place, nmse) in &self.taps {
+        for (place, Was { nmse, part }) in &self.taps {
             let name = firstdiff_trace::stored_name(&place.tap.to_string(), place.step);
-            let _ = writeln!(text, "{name:<32} {nmse:.1e}");
+            let part = if *part { PART } else { "" };
+            let _ = writeln!(text, "{name:<32} {nmse:.1e}{part}");
         }
         text
     }
@@ -95,12 +107,16 @@ impl Baseline {
                 Some((tap, step)) => (tap, step.parse().with_context(bad)?),
                 None => (name, 0),
             };
-            let nmse: f64 = value.trim().parse().with_context(bad)?;
+            let (value, part) = match value.trim().strip_suffix(PART) {
+                Some(value) => (value, true),
+                None => (value.trim(), false),
+            };
+            let nmse: f64 = value.parse().with_context(bad)?;
             if !(nmse >= 0.0 && nmse.is_finite()) {
                 bail!("{}: an NMSE is 0 or more", bad());
             }
             let place = Place { step, tap: tap.parse().with_context(bad)? };
-            if baseline.taps.insert(place, nmse).is_some() {
+            if baseline.taps.insert(place, Was { nmse, part }).is_some() {
                 bail!("{}: twice", bad());
             }
         }
@@ -123,7 +139,7 @@ impl Baseline {
                 None => Some("in neither dump any more".to_owned()),
                 Some(tap) => worse(tap, was, nmse),
             };
-            found.extend(reason.map(|reason| Regression { place, was: Some(was), now: nmse, reason }));
+            found.extend(reason.map(|reason| Regression { place, was: Some(was.nmse), now: nmse, reason }));
         }
         for tap in report.taps.iter().filter(|t| t.status.differs() && !self.taps.contains_key(&t.place)) {
             let now = tap.metrics.and_then(|m| m.nmse());
@@ -169,13 +185,16 @@ fn cells(report: &Report) -> Option<Vec<usize>> {
 }
 
 /// Why `tap` is worse than its baseline, if it is. Written so that what is not known to be as good is worse.
-fn worse(tap: &TapReport, was: f64, now: Option<f64>) -> Option<String> {
+fn worse(tap: &TapReport, was: Was, now: Option<f64>) -> Option<String> {
     if tap.status == Status::Unchecked {
         return Some(format!("unchecked: {}", tap.reason.as_deref().unwrap_or("unknown")));
     }
     let negligible = tap.allowed.unwrap_or(0.0) * NEGLIGIBLE;
-    let as_good = now.is_some_and(|now| now <= (ROOM * was).max(negligible));
+    let as_good = now.is_some_and(|now| now <= (ROOM * was.nmse).max(negligible));
     match (tap.status.agrees(), as_good) {
+        (true, true) if tap.positions.is_some() && !was.part => {
+            Some("compared at some token positions only, where its baseline is of all".into())
+        }
         (true, true) => None,
         (true, false) => Some("worse than its baseline".into()),
         (false, _) => Some(tap.status.name().into()),
@@ -204,5 +223,7 @@ mod tests {
         }
         let good = Baseline::parse("# c\nprofile f32\nh0 0\nlayers.0.q.step2 1.5e-14\n").unwrap();
         assert_eq!(good.len(), 2);
+        let part = Baseline::parse("profile f32\nh0 0 part\n").unwrap();
+        assert!(part.taps.values().all(|was| was.part) && good.taps.values().all(|was| !was.part));
     }
 }

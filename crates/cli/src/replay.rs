@@ -1,5 +1,6 @@
 //! `firstdiff replay MODEL CAND`: which operations are wrong in themselves? Arguments, screen and JSON.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -115,10 +116,33 @@ impl Session {
             (0, _) if self.replay.order_is_open => Verdict::Incomparable(
                 "what is recorded of Q and K is wrong in either order of their rows; what else could be judged is right".into(),
             ),
+            (0, _) if let Some(reason) = self.judged_nowhere() => Verdict::Incomparable(reason),
             (0, _) if only_table => Verdict::Incomparable("nothing but the embedding could be judged".into()),
             (0, _) => Verdict::Parity,
             _ => Verdict::Diverged,
         }
+    }
+
+    /// What was recorded in the prefill, or in decode steps, and could be judged at none of its places: of that nothing is known.
+    fn judged_nowhere(&self) -> Option<String> {
+        let recorded = |t: &&Replayed| {
+            let place = t.report.place;
+            place.tap.site != Site::H0 && self.given.dump.find(place.tap, place.step).is_some()
+        };
+        let kind = |t: &Replayed| (t.report.place.tap.site, t.report.place.step > 0);
+        let recorded: Vec<&Replayed> = self.replay.taps.iter().filter(recorded).collect();
+        let judged: BTreeSet<_> = recorded.iter().filter(|t| t.report.metrics.is_some()).map(|t| kind(t)).collect();
+        let open: Vec<&&Replayed> = recorded.iter().filter(|t| !judged.contains(&kind(t))).collect();
+        let first = open.first()?;
+        let sites: BTreeSet<Site> = open.iter().map(|t| t.report.place.tap.site).collect();
+        let names: Vec<String> = sites.into_iter().map(|site| site.name().to_owned()).collect();
+        Some(format!(
+            "{} of {} could not be judged ({}: {}); what could be is right",
+            shorten(&names, 5),
+            if first.report.place.step > 0 { "the decode steps" } else { "the prefill" },
+            first.report.place,
+            first.report.reason.as_deref().unwrap_or("unchecked")
+        ))
     }
 
     /// Why nothing could be judged: the reason that most taps have.

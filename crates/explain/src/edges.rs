@@ -33,7 +33,10 @@ impl Run<'_> {
                 .collect();
             let shared: Shared = Mutex::default();
             let value = Imitation::new(&self.recorded, self.profile, &shared, &edits, place, None).run()?;
-            let value = positions.map_or_else(|| value.clone(), |list| value.select(ndarray::Axis(0), list));
+            let value = positions.map_or_else(
+                || value.clone(),
+                |list| value.select(ndarray::Axis(place.tap.site.position_axis()), list),
+            );
             (value.shape() == right.shape()).then(|| distance(right, &value))
         };
         (1..=RUNS).filter_map(run).fold(0.0, f64::max)

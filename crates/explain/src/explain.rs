@@ -134,7 +134,15 @@ pub fn explain(
     let shared: Shared = Mutex::default();
     let begun = Instant::now();
     let right = replay.taps.iter().filter(|t| t.report.status.agrees()).map(|t| t.report.place).collect();
-    let mut walk = Walk { effort, accepted: Vec::new(), places: Vec::new(), dark: HashSet::new(), right, progress };
+    let mut walk = Walk {
+        effort,
+        accepted: Vec::new(),
+        places: Vec::new(),
+        dark: HashSet::new(),
+        unknown: HashSet::new(),
+        right,
+        progress,
+    };
     for at in 0..replay.taps.len() {
         let place = replay.taps[at].report.place;
         if effort.quick && begun.elapsed() > A_MOMENT {
@@ -177,6 +185,8 @@ struct Walk<'p> {
     places: Vec<Explained>,
     /// Steps in which a fault was seen that nothing explains.
     dark: HashSet<Tap>,
+    /// Single steps of which the same is to be said.
+    unknown: HashSet<Tap>,
     /// What replay found right.
     right: HashSet<Place>,
     progress: Progress<'p>,
@@ -207,13 +217,17 @@ impl Walk<'_> {
             Some(list) => row_inputs(run, step, place.step, list)?,
             None => None,
         };
-        if partial && (positions.is_none() || rows.is_some()) {
+        if partial && rows.is_some() {
             return Ok(());
         }
         let mut target = Target::new(run, step, place, own, positions, rows);
         let earlier = self.right_before(run, step, place)?;
         target.from_step = u32::from(earlier.is_some());
         let steps: Vec<Tap> = target.steps.iter().map(|s| s.tap).collect();
+        if partial && steps.iter().any(|tap| self.unknown.contains(tap)) {
+            replayed.report.reason = Some("reads what an operation without a known cause has made".into());
+            return Ok(());
+        }
         if target.is_stretch() && steps.iter().any(|tap| self.dark.contains(tap)) {
             if partial {
                 replayed.report.reason = Some("lies behind a stretch whose fault has no known cause".into());
@@ -221,6 +235,7 @@ impl Walk<'_> {
             return Ok(());
         }
         if partial && !self.is_wrong(run, shared, &target, replayed) {
+            self.right.extend(replayed.report.status.agrees().then_some(place));
             return Ok(());
         }
         if target.is_stretch() && run.is_coarse() {
@@ -260,7 +275,9 @@ impl Walk<'_> {
                 }
             }
             None if target.is_stretch() => self.dark.extend(steps.iter().copied()),
-            None => {}
+            None => {
+                self.unknown.insert(place.tap);
+            }
         }
         self.places.push(Explained { place, steps, found });
         Ok(())
@@ -350,27 +367,42 @@ impl Walk<'_> {
 
     /// Judges what replay cannot: some positions of a tap, where attention needs all. From the nearest whole taps it can be.
     fn is_wrong(&self, run: &mut Run<'_>, shared: &Shared, target: &Target<'_>, replayed: &mut Replayed) -> bool {
-        let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
-        let values = [search.run.profile, Profile::Exact].map(|p| search.value(target, &[], p));
-        let [Some(right), Some(exact)] = values else { return false };
-        if right.shape() != target.own.shape() {
-            return false;
-        }
         let (place, positions) = (target.place, target.positions.as_deref());
-        replayed.report = run.judge_stretch(target.step, place, &target.own, &right, &exact, positions).report;
+        let mut judged = None;
+        // A mistake that was found elsewhere need not be made here.
+        for accepted in [&self.accepted[..], &[]] {
+            let search = Search { run, shared, effort: self.effort, accepted };
+            let values = [search.run.profile, Profile::Exact].map(|p| search.value(target, &[], p));
+            let [Some(right), Some(exact)] = values else { return false };
+            if right.shape() != target.own.shape() {
+                return false;
+            }
+            let report = run.judge_stretch(target.step, place, &target.own, &right, &exact, positions).report;
+            let wrong = report.status == Status::Diverged;
+            if !wrong || judged.is_none() {
+                judged = Some(report);
+            }
+            if !wrong || self.accepted.is_empty() {
+                break;
+            }
+        }
+        let Some(report) = judged else { return false };
+        let wrong = report.status == Status::Diverged;
+        replayed.report = report;
         replayed.report.positions = target.positions.clone();
         replayed.through = target.steps.iter().map(|s| s.tap).filter(|&tap| tap != place.tap).collect();
-        replayed.report.status == Status::Diverged
+        wrong
     }
 
     /// The same tap of the prefill, if this one is of a later step and that one was found right.
     fn right_before<'a>(&self, run: &Run<'a>, step: &'a Step, place: Place) -> Result<Option<Target<'a>>, ReplayError> {
         let prefill = Place { step: 0, ..place };
         let wrong = self.places.iter().any(|p| p.place == prefill);
-        if place.step == 0 || wrong || !run.recorded.is_whole(prefill) {
+        let known = run.recorded.is_whole(prefill) || self.right.contains(&prefill);
+        if place.step == 0 || wrong || !known {
             return Ok(None);
         }
-        Ok(own(run, prefill)?.map(|(own, _)| Target::new(run, step, prefill, own, None, None)))
+        Ok(own(run, prefill)?.map(|(own, positions)| Target::new(run, step, prefill, own, positions, None)))
     }
 
     /// What was found elsewhere first, then all.

@@ -225,15 +225,20 @@ impl<'r, 'a> Imitation<'r, 'a> {
 /// The steps that a target is computed by, from the nearest taps that were recorded whole: the target's own last.
 pub(crate) fn segment<'a>(recorded: &Recorded<'a>, target: Place) -> Vec<&'a Step> {
     let plan = &recorded.model.plan;
-    let mut needed = HashSet::from([target.tap]);
+    // From which decode step on each is needed: keys and values from the first.
+    let mut needed = HashMap::from([(target.tap, target.step)]);
     let mut steps = Vec::new();
     for step in plan.steps.iter().rev() {
-        if !needed.contains(&step.tap) {
-            continue;
-        }
+        let Some(&first) = needed.get(&step.tap) else { continue };
         steps.push(step);
-        let whole = |tap: Tap| recorded.is_whole(Place { step: target.step, tap });
-        needed.extend(step.reads.iter().filter(|&&tap| !whole(tap)));
+        for &tap in &step.reads {
+            let first = if step.cached() == Some(tap) { 0 } else { first };
+            let missing = |number: &u32| !recorded.is_whole(Place { step: *number, tap });
+            if let Some(first) = (first..=target.step).find(missing) {
+                let known = needed.entry(tap).or_insert(first);
+                *known = first.min(*known);
+            }
+        }
     }
     steps.reverse();
     steps

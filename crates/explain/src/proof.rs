@@ -60,7 +60,7 @@ impl<'a> Target<'a> {
     pub(crate) fn listed(&self, whole: ArrayD<f64>) -> ArrayD<f64> {
         match &self.positions {
             None => whole,
-            Some(list) => whole.select(Axis(0), list),
+            Some(list) => whole.select(Axis(self.place.tap.site.position_axis()), list),
         }
     }
 

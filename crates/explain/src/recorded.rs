@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use firstdiff_compare::{Misfit, Operand, Pair, Place};
 use firstdiff_model::Model;
-use firstdiff_trace::{Dump, DumpError, Entry, QkRows, Rows, Site, Values};
+use firstdiff_trace::{Dump, DumpError, Entry, NamedRows, QkRows, Rows, Site, Values};
 use ndarray::ArrayD;
 
 /// A candidate's dump, read as the model would have written it.
@@ -75,6 +75,11 @@ impl Recorded<'_> {
     /// The positions a tap holds, where fewer than all.
     pub(crate) fn positions(&self, place: Place) -> Option<Rows> {
         let entry = self.dump.find(place.tap, place.step)?;
+        // Of a step of one token, the last row is all.
+        let one = self.tokens.get(place.step as usize).is_some_and(|tokens| tokens.len() == 1);
+        if one && entry.rows == Some(Rows::Named(NamedRows::Last)) {
+            return None;
+        }
         if let Some(rows) = entry.rows.clone().filter(|rows| !rows.is_all()) {
             return Some(rows);
         }
@@ -98,16 +103,16 @@ impl Recorded<'_> {
 
     /// The rows `positions` of a tap that holds no others; a row is all of its tensor but the first axis.
     pub(crate) fn read_rows(&self, place: Place, positions: &[usize]) -> Result<ArrayD<f64>, Unusable> {
-        let mut shape = self.shape(place);
+        let (mut shape, axis) = (self.shape(place), place.tap.site.position_axis());
         let rows = Rows::List(positions.to_vec());
         let mut values = match self.positions(place) {
             None => self.laid_out(place, &shape, Some(&rows))?,
             Some(_) => {
-                shape[0] = positions.len();
+                shape[axis] = positions.len();
                 self.laid_out(place, &shape, None)?
             }
         };
-        shape[0] = positions.len();
+        shape[axis] = positions.len();
         if turned(place.tap.site) && self.qk_rows != self.model.qk_rows {
             values = reordered(&values, self.model.qk_rows, self.model.plan.dims.head_dim);
         }

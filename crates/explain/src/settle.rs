@@ -1,7 +1,7 @@
 //! In which layout did the candidate record? The order of Q's and K's rows, and of axes, where neither the dump nor a shape says.
 
-use firstdiff_compare::Place;
-use firstdiff_model::{Op, Step};
+use firstdiff_compare::{Place, Status, TapReport};
+use firstdiff_model::{Op, Profile, Step};
 use firstdiff_trace::{Entry, QkRows, Site};
 
 use crate::explain::{HUGE, elements, own};
@@ -77,10 +77,14 @@ impl Run<'_> {
         for (near, way) in near.iter_mut().zip(ways) {
             self.read_as(take, way);
             for step in &steps {
-                let report = self.judge(step, 0)?.report;
+                let report = match self.judge(step, 0)?.report {
+                    report if report.status == Status::Unchecked => {
+                        self.judged_from_the_tokens(step)?.unwrap_or(report)
+                    }
+                    report => report,
+                };
                 if report.status.agrees() {
-                    self.read_as(take, order);
-                    return Ok(order);
+                    return Ok(way);
                 }
                 *near += report.metrics.and_then(|m| m.correlation()).map_or(0.0, |c| c * c) / steps.len() as f64;
             }
@@ -109,6 +113,21 @@ impl Run<'_> {
         }
         self.read_as(take, best);
         Ok(best)
+    }
+
+    /// What was recorded of a step in some positions, against what the right engine gives; nothing where that cannot be said.
+    fn judged_from_the_tokens(&mut self, step: &Step) -> Done<Option<TapReport>> {
+        let place = Place { step: 0, tap: step.tap };
+        let Some(step) = self.recorded.model.plan.step(step.tap) else { return Ok(None) };
+        let Some((own, Some(positions))) = own(self, place)? else { return Ok(None) };
+        let (shared, effort) = (Shared::default(), Effort::quick());
+        let target = Target::new(self, step, place, own, Some(positions), None);
+        let search = Search { run: self, shared: &shared, effort: &effort, accepted: &[] };
+        let values = [self.profile, Profile::Exact].map(|p| search.value(&target, &[], p));
+        let [Some(right), Some(exact)] = values else { return Ok(None) };
+        let fits = right.shape() == target.own.shape();
+        Ok(fits
+            .then(|| self.judge_stretch(step, place, &target.own, &right, &exact, target.positions.as_deref()).report))
     }
 
     /// Whether so many mistakes, none of the order of rows or of pairs, give what was recorded of a step of the prefill.

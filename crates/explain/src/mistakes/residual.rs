@@ -63,10 +63,19 @@ pub(super) fn fitted(list: &mut List<'_>, seen: &Seen<'_>) {
         return;
     }
     let (a, b) = ((so * bb - bo * sb) / determinant, (bo * ss - so * sb) / determinant);
-    let (a, b) = (snapped(a, 1e-5), snapped(b, 1e-5));
-    if a == 1.0 && b != 0.0 && b != 1.0 {
-        scale(list, b);
-    } else if b == 1.0 && a != 0.0 && a != 1.0 {
-        list.add("residual-scale", vec![("stream_factor", json!(a))], move |at| sum(at, |h, b| a * h + b));
+    let is_one = |x: f64| snapped(x, 1e-5) == 1.0;
+    if is_one(a) == is_one(b) {
+        return;
+    }
+    // The plainer first, where it does.
+    let other = if is_one(a) { b } else { a };
+    let mut factors = vec![snapped(other, 1e-5), snapped(other, 1e-8)];
+    factors.dedup();
+    for c in factors.into_iter().filter(|&c| c != 0.0) {
+        if is_one(a) {
+            scale(list, c);
+        } else {
+            list.add("residual-scale", vec![("stream_factor", json!(c))], move |at| sum(at, |h, b| c * h + b));
+        }
     }
 }

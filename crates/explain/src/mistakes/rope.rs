@@ -313,7 +313,12 @@ pub(super) fn fitted(list: &mut List<'_>, right: &Rope, seen: &Seen<'_>) {
         let Some(theta) = base(&right, &before.view(), &after.view(), seen.chunk.start) else { continue };
         // The plainest first: where cosines have 16 bits, a base is not known to more than two or three digits.
         let mut known = vec![right.theta];
-        for near in [snapped(theta, 2e-2), snapped(theta, 2e-3), theta] {
+        // Angles in f32 tell a base to five digits or so; a small one, that turns fast, to more.
+        let five = snapped(format!("{theta:.5e}").parse().unwrap_or(theta), 1e-5);
+        if (five - right.theta).abs() <= 1e-6 * theta {
+            continue;
+        }
+        for near in [snapped(five, 2e-2), snapped(five, 2e-3), five, theta] {
             if !known.contains(&near) {
                 known.push(near);
                 theta_edit(list, &right, near);
@@ -364,8 +369,6 @@ fn base(right: &Rope, before: &ArrayView3<'_, f64>, after: &ArrayView3<'_, f64>,
     let fine = least(|x| off(x, first.len()), rough - 0.05, rough + 0.05, 1e-10);
     let finer = least(|x| off(x, rows.len()), fine - 1e-4, fine + 1e-4, 1e-10);
     let theta = finer.exp();
-    // Angles in f32 tell a base to five digits or so.
-    let theta = snapped(format!("{theta:.5e}").parse().unwrap_or(theta), 1e-5);
     ((theta - right.theta).abs() > 1e-6 * theta && off(theta.ln(), rows.len()) < 1e-6 * (rows.len() * pairs) as f64)
         .then_some(theta)
 }
