@@ -2,7 +2,7 @@
 
 use firstdiff_explain::explain::{Effort, Explanation, Options, explain};
 use firstdiff_model::load;
-use firstdiff_trace::{Dump, Meta, Recorder, Tap};
+use firstdiff_trace::{Dump, Meta, NamedRows, Recorder, Rows, Tap};
 
 use crate::common::{fixtures, precision};
 
@@ -10,12 +10,24 @@ use crate::common::{fixtures, precision};
 pub(crate) type Change<'c> = &'c dyn Fn(&Dump, Tap, u32, Vec<f32>) -> Option<Vec<f32>>;
 
 /// A dump recorded again with changes, explained.
+#[allow(dead_code)]
 pub(crate) fn changed(model: &str, dump: &str, change: Change<'_>) -> Explanation {
     described(model, dump, |_| {}, change)
 }
 
 /// The same, and something else said of it.
+#[allow(dead_code)]
 pub(crate) fn described(model: &str, dump: &str, say: impl Fn(&mut Meta), change: Change<'_>) -> Explanation {
+    again(model, dump, say, change, false)
+}
+
+/// The last position alone of the prefill.
+#[allow(dead_code)]
+pub(crate) fn last_rows(model: &str, dump: &str, say: impl Fn(&mut Meta), change: Change<'_>) -> Explanation {
+    again(model, dump, say, change, true)
+}
+
+fn again(model: &str, dump: &str, say: impl Fn(&mut Meta), change: Change<'_>, last: bool) -> Explanation {
     let dump = Dump::open(fixtures().join(dump)).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("d");
@@ -27,8 +39,12 @@ pub(crate) fn described(model: &str, dump: &str, say: impl Fn(&mut Meta), change
     let decoded = dump.meta().decode_tokens.clone().unwrap_or_default();
     for step in 0..=dump.entries().iter().map(|e| e.step).max().unwrap() {
         for entry in dump.entries().iter().filter(|e| e.step == step) {
-            if let Some(values) = change(&dump, entry.tap, step, values(&dump, entry.tap, step)) {
-                recorder.record(entry.tap, &entry.shape, &values).unwrap();
+            if let Some(mut values) = change(&dump, entry.tap, step, values(&dump, entry.tap, step)) {
+                let mut shape = entry.shape.clone();
+                if last {
+                    values = last_row(&values, &mut shape, entry.tap.site.position_axis());
+                }
+                recorder.record(entry.tap, &shape, &values).unwrap();
             }
         }
         if let Some(token) = decoded.get(step as usize) {
@@ -37,9 +53,17 @@ pub(crate) fn described(model: &str, dump: &str, say: impl Fn(&mut Meta), change
     }
     recorder.finish().unwrap();
     let dump = Dump::open(&path).unwrap();
-    let options = Options::declared(&dump, precision(&dump)).unwrap();
+    let mut options = Options::declared(&dump, precision(&dump)).unwrap();
+    options.rows = last.then_some(Rows::Named(NamedRows::Last));
     explain(&load(fixtures().join("models").join(model)).unwrap(), &dump, &options, &Effort::default(), &|_, _, _| {})
         .unwrap()
+}
+
+/// What a tensor holds at the last place of an axis.
+fn last_row(values: &[f32], shape: &mut [usize], axis: usize) -> Vec<f32> {
+    let inner: usize = shape[axis + 1..].iter().product();
+    let rows = std::mem::replace(&mut shape[axis], 1);
+    values.chunks(rows * inner).flat_map(|outer| outer[(rows - 1) * inner..].to_vec()).collect()
 }
 
 /// A tap's values in a step.
