@@ -222,6 +222,41 @@ fn other_tokens_are_said_and_not_compared() {
 }
 
 #[test]
+fn other_tokens_are_not_compared_where_rows_are_in_another_order() {
+    const AT: usize = 6;
+    let right = causal();
+    let mut candidate = noisy(&right);
+    // Other tokens have other queries and keys.
+    for (tap, (_, values)) in &mut candidate {
+        if matches!(tap.site, Site::Q | Site::K | Site::QRope | Site::KRope) {
+            let first = values.len() / T * AT;
+            values[first..].iter_mut().for_each(|v| *v = 0.9 - *v);
+        }
+    }
+    let ids = |other: usize| (0..T).map(|i| if i >= other { 99 } else { 7 * i as i64 + 1 }).collect::<Vec<i64>>();
+    let run = |candidate: &synthetic::Run, ids: Vec<i64>| {
+        let entries = dump(candidate, &[T], Form::Plain, false).entries().to_vec();
+        Dump::assembled(Path::new("held"), Meta { tokens: Some(ids), ..Meta::default() }, entries).unwrap()
+    };
+    for chunks in [&[T][..], &[1; T], &[8, 1, 1, 1]] {
+        for candidate in [candidate.clone(), synthetic::in_gguf_rows(&candidate)] {
+            let report = judged(dump(&right, chunks, Form::Plain, true), run(&candidate, ids(AT)));
+            assert!(
+                matches!(&report.verdict, Verdict::Incomparable(reason) if reason.contains("position 6")),
+                "{chunks:?} {:?}",
+                report.verdict
+            );
+            let laid = report.laid.clone().unwrap();
+            let before = |t: &firstdiff_compare::TapReport| laid.cells[t.place.step as usize].end <= AT;
+            assert!(report.taps.iter().all(|t| t.status.agrees() == before(t)), "{chunks:?}");
+            // Fed the same tokens these are wrong, and there.
+            let report = judged(dump(&right, chunks, Form::Plain, true), run(&candidate, ids(T)));
+            assert_eq!(report.verdict, Verdict::Diverged, "{chunks:?}");
+        }
+    }
+}
+
+#[test]
 fn rows_are_counted_within_the_step() {
     let right = causal();
     let last = |rows: Rows, kept: &[usize]| {
