@@ -91,6 +91,9 @@ fn zero_reference_and_zero_candidate() {
         v.chunks_mut(80).for_each(|row| row[53..].fill(0.0));
     });
     assert!(undone(&report).contains(&&Change::ZeroTail(53)));
+    let report = check("layers.1.qk", |_, v| v.chunks_mut(T).for_each(|row| row[7..].fill(0.0)));
+    assert!(undone(&report).contains(&&Change::ZeroKeys(7)));
+    assert!(undone(&report)[0].to_string().contains("key 7"));
 }
 
 /// The memory of \[H,T,d\] under the shape \[T,H,d\].
