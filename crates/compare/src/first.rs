@@ -16,7 +16,7 @@ use crate::parts::in_part;
 use crate::positions::told_chunks;
 use crate::probe::blind_spots;
 use crate::profile::{Extent, Profile, allowed_nmse, storage_nmse};
-use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict};
+use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict, start};
 use crate::settle::undone_orders;
 use crate::slots;
 use crate::steps::{Chunks, misaligned};
@@ -137,7 +137,8 @@ pub fn compare(
     }
     let recorded = options.laid.as_ref().map_or([reference, candidate], |laid| laid.runs.each_ref().map(|run| &**run));
     let (chunks, doubts) = (told_chunks(reference, candidate), cache::doubts(recorded[0], recorded[1]));
-    let run = Run { reference, candidate, graph, options, extent, misaligned, chunks, doubts };
+    let prompt = prompt(reference);
+    let run = Run { reference, candidate, graph, options, extent, prompt, misaligned, chunks, doubts };
     let total = graph.places().len();
     let mut found = Vec::with_capacity(total);
     for (index, &place) in graph.places().iter().enumerate() {
@@ -183,6 +184,8 @@ pub(crate) struct Run<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) options: &'a Options,
     pub(crate) extent: Extent,
+    /// Token positions of the prefill.
+    prompt: usize,
     /// Why the steps do not stand for the same token positions, where they do not.
     pub(crate) misaligned: Option<String>,
     /// How the tokens were taken, as either side says or shows.
@@ -234,6 +237,11 @@ impl Run<'_> {
         }
     }
 
+    /// The token position at which a step begins.
+    pub(crate) fn start(&self, step: u32) -> usize {
+        start(self.laid(), self.prompt, step)
+    }
+
     fn report(&self, found: Vec<Found>) -> Result<Report, DumpError> {
         let status = self.statuses(&found);
         let mut warnings = blind_spots(self.reference, self.candidate, self.options.profile, self.laid())?;
@@ -258,7 +266,7 @@ impl Run<'_> {
             }
             None => None,
         };
-        let (profile, prompt) = (self.options.profile, prompt(self.reference));
+        let (profile, prompt) = (self.options.profile, self.prompt);
         let laid = self.options.laid.clone();
         Ok(Report { verdict, profile, prompt, first, taps, warnings, unnamed, laid })
     }

@@ -24,6 +24,8 @@ pub(crate) struct Overlay<'a> {
     profile: Profile,
     /// The candidate's order of the rows of Q and K, where both sides say theirs and they are not the same.
     declared: Option<QkRows>,
+    /// The token position at which the step begins.
+    start: usize,
     /// As the shapes lay them.
     base: Result<Pair<'a>, Misfit>,
 }
@@ -43,7 +45,12 @@ impl<'a> Overlay<'a> {
             Some(heads) => base.map(|pair| pair.with_heads(heads)),
             None => base,
         };
-        Overlay { site, reference, candidate, heads, profile, declared, base }
+        Overlay { site, reference, candidate, heads, profile, declared, start: 0, base }
+    }
+
+    /// Told at which token position the step begins.
+    fn beginning_at(self, start: usize) -> Overlay<'a> {
+        Overlay { start, base: self.base.map(|pair| pair.beginning_at(start)), ..self }
     }
 
     /// The pair under `layout`, where there is one.
@@ -62,6 +69,7 @@ impl<'a> Overlay<'a> {
         let candidate = Operand { values, ..self.candidate };
         let reference: Operand<'b> = self.reference;
         Overlay::new(self.site, reference, candidate, self.heads, self.profile, self.declared, None)
+            .beginning_at(self.start)
     }
 
     /// Every other reading.
@@ -72,8 +80,8 @@ impl<'a> Overlay<'a> {
         let other = |pair: &Pair<'_>| !matches!(pair.layout(), Layout::Stored(stored) if in_place && stored.in_order());
         let stored = readings(self.site, &self.reference, &self.candidate, self.heads).into_iter().filter(other);
         let with_heads = |pair: Pair<'a>| match self.heads {
-            Some(heads) => pair.with_heads(heads),
-            None => pair,
+            Some(heads) => pair.with_heads(heads).beginning_at(self.start),
+            None => pair.beginning_at(self.start),
         };
         rows.into_iter().chain(stored.map(with_heads)).collect()
     }
@@ -210,6 +218,7 @@ impl Run<'_> {
         let candidate = Operand { values: candidate, shape: &right.shape, rows: right.rows.as_ref() };
         let (site, heads, options) = (left.tap.site, self.heads(left), self.options);
         Overlay::new(site, reference, candidate, heads, options.profile, self.declared(), options.rows.as_ref())
+            .beginning_at(self.start(left.step))
     }
 
     /// Reads both sides of `place` and hands them on with what the table allows.

@@ -142,6 +142,24 @@ fn other_shapes_are_cut_where_the_positions_are_certain() {
 }
 
 #[test]
+fn what_is_masked_in_a_later_step_is_said_with_its_position_in_the_run() {
+    let right = causal();
+    let mut wrong = right.clone();
+    // Every head's query 9 does not see its own key.
+    for heads in wrong.get_mut(&tap("layers.0.scores")).unwrap().1.chunks_mut(T * T) {
+        heads[9 * T + 9] = f32::NEG_INFINITY;
+    }
+    for (ours, theirs) in
+        [(CHUNKS[2], CHUNKS[2]), (CHUNKS[1], CHUNKS[2]), (CHUNKS[0], CHUNKS[1]), (CHUNKS[0], CHUNKS[0])]
+    {
+        let report = judged(dump(&right, ours, Form::Plain, true), dump(&wrong, theirs, Form::Plain, true));
+        let first = &report.taps[report.first.as_ref().unwrap().index];
+        let reason = first.reason.as_ref().unwrap();
+        assert!(reason.ends_with("first at head 0, position 9, key 9"), "{ours:?} {theirs:?}: {reason}");
+    }
+}
+
+#[test]
 fn a_missing_mask_is_not_cut_away() {
     let right = causal();
     let mut wrong = right.clone();
