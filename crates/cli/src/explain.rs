@@ -212,9 +212,13 @@ impl Explained {
         if !words.is_empty() {
             let text = if verbose { words.join(", ") } else { shorten(&words, 8) };
             // Between several operations another fault may stand beside it, that hides it.
-            let how =
-                if finding.through.is_empty() { "ruled out" } else { "could not be shown, and alone it is none of" };
-            screen.line(&format!("    {how}: {text}"));
+            let how = if finding.through.is_empty() {
+                "ruled out"
+            } else {
+                "could not be shown, and alone it is none of these"
+            };
+            // A variant that was not tried may be the truth.
+            screen.line(&format!("    {how}, in the forms tried here: {text}"));
         }
         if finding.untried > 0 {
             let text =

@@ -55,6 +55,10 @@ fn engine() {
             // A high byte of the mantissa.
             values.iter_mut().skip(2).step_by(4).for_each(|byte| *byte ^= runs as u8);
         }
+        if tap == "logits" && mode.starts_with("head") {
+            let flips = if mode == "head-wavers" { runs as u8 + 1 } else { 0x20 };
+            values.iter_mut().skip(2).step_by(4).for_each(|byte| *byte ^= flips);
+        }
         if mode == "trembles" && tap.ends_with(".h") {
             values.iter_mut().step_by(4).for_each(|byte| *byte ^= (runs & 1) as u8);
         }
@@ -371,6 +375,18 @@ fn an_engine_that_wavers_is_not_blamed() {
     let report = bench.json(&model, &from, "wavers");
     assert_eq!((&report["verdict"], &report["first_divergence"]), (&"incomparable".into(), &Value::Null));
     assert_eq!(report["nondeterministic"]["tap"], "layers.0.h");
+}
+
+#[test]
+fn what_is_wrong_first_is_seen_twice() {
+    let bench = Bench::new();
+    let (from, model) = (unpack("golden/llama-torch", bench.path()), fixtures().join("models/llama"));
+    // All but the head is the same every time.
+    bench.refuses(&bench.run(&model, &from, "head-wavers", &[]), &["not deterministic", "logits", "max |d|"]);
+    let report = bench.json(&model, &from, "head-wavers");
+    assert_eq!((&report["verdict"], &report["first_divergence"]), (&"incomparable".into(), &Value::Null));
+    // A head that is wrong in the same way every time is found.
+    found(&bench.json(&model, &from, "head-wrong"), "logits", 0);
 }
 
 #[test]

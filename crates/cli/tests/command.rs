@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use firstdiff::trace::{Dump, Meta, Recorder};
 use serde_json::Value;
 
 mod common;
@@ -52,6 +53,26 @@ fn exit_codes() {
     assert_eq!(firstdiff(&["weights", "models/qwen2", "gguf/qwen2-f32.gguf"]).status.code(), Some(0));
     assert_eq!(firstdiff(&["weights", "models/llama", "models/mistral"]).status.code(), Some(1));
     assert_eq!(firstdiff(&["--help"]).status.code(), Some(0));
+}
+
+#[test]
+fn what_is_ruled_out_is_so_in_the_forms_that_were_tried() {
+    let folder = tempfile::tempdir().unwrap();
+    let golden = Dump::open(fixtures().join(GOLDEN)).unwrap();
+    let recorder = Recorder::create(folder.path()).unwrap();
+    recorder.describe(|meta| *meta = Meta { taps: None, decode_tokens: None, ..golden.meta().clone() });
+    for entry in golden.entries().iter().filter(|entry| entry.step == 0) {
+        let mut values: Vec<f32> = golden.read(entry).unwrap().values().to_f64().iter().map(|x| *x as f32).collect();
+        if entry.tap.to_string() == "logits" {
+            // What no mistake makes.
+            values.iter_mut().enumerate().for_each(|(i, x)| *x += 0.3 * ((i * i % 97) as f32 / 97.0 - 0.5));
+        }
+        recorder.record(entry.tap, &entry.shape, &values).unwrap();
+    }
+    recorder.finish().unwrap();
+    let out = firstdiff(&["explain", "models/llama", &folder.path().to_string_lossy()]);
+    let words = String::from_utf8_lossy(&out.stdout);
+    assert!(words.contains("ruled out, in the forms tried here: "), "{words}");
 }
 
 #[test]

@@ -75,6 +75,8 @@ pub enum Change {
     Zeros,
     /// The candidate is zero from this channel on and right before it.
     ZeroTail(usize),
+    /// The candidate is zero from this key on and right before it.
+    ZeroKeys(usize),
 }
 
 impl fmt::Display for Change {
@@ -103,6 +105,7 @@ impl fmt::Display for Change {
             }
             Change::Zeros => f.write_str("zeros throughout"),
             Change::ZeroTail(at) => write!(f, "right up to channel {at}, and zeros from there on"),
+            Change::ZeroKeys(at) => write!(f, "right up to key {at}, and zeros from there on"),
         }
     }
 }
@@ -245,8 +248,8 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
 fn rank(change: &Change) -> usize {
     match change {
         Change::Zeros | Change::RowOrder(_) | Change::OtherTap(_) | Change::OtherPosition(_) => 0,
-        Change::Factor(_) | Change::ShiftedRows(_) | Change::AxesPermuted(_) | Change::ZeroTail(_) => 1,
-        Change::MovedKeys { .. } => 1,
+        Change::Factor(_) | Change::ShiftedRows(_) | Change::AxesPermuted(_) => 1,
+        Change::ZeroTail(_) | Change::ZeroKeys(_) | Change::MovedKeys { .. } => 1,
         Change::FactorByPosition | Change::FactorByChannel | Change::OffsetByChannel => 2,
     }
 }
@@ -278,7 +281,8 @@ fn in_place(pair: &Pair<'_>, sums: &Tally, factor: Option<(f64, f64)>) -> Vec<Un
             sums.channels[..sums.zero_from].iter().fold((0.0, 0.0), |a, s| (a.0 + s.dd, a.1 + s.rr));
         let real = sums.channels[sums.zero_from..].iter().any(|s| s.rr > 0.0);
         if real {
-            add(Change::ZeroTail(sums.zero_from), before.0 / before.1);
+            let tail = if pair.site().position_axis() == 1 { Change::ZeroKeys } else { Change::ZeroTail };
+            add(tail(sums.zero_from), before.0 / before.1);
         }
     }
     found

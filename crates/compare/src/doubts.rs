@@ -16,7 +16,7 @@ impl Run<'_> {
             None => Some(place.step),
         };
         let reason = match step.and_then(|step| self.doubts.get(&(step, place.tap))) {
-            Some(reason) if here.agrees() || matches!(here, Found::Misfit(_)) => Some(reason.clone()),
+            Some(reason) if here.agrees() || matches!(here, Found::Misfit(_) | Found::Apart(_)) => Some(reason.clone()),
             None if here.is_judged() && !here.agrees() => self.may_be_a_sum(place),
             _ => None,
         };
@@ -31,7 +31,7 @@ impl Run<'_> {
             return;
         }
         let Some(reason) = unwitnessed(reference, candidate) else { return };
-        found.iter_mut().filter(|here| here.is_judged()).for_each(|here| *here = Found::Misfit(reason.clone()));
+        found.iter_mut().filter(|here| here.is_judged()).for_each(|here| *here = Found::Apart(reason.clone()));
     }
 
     /// Takes back what differs in later steps of which nothing agrees, and of which nothing says that both were fed the same token: neither ids nor embeddings.
@@ -57,7 +57,7 @@ impl Run<'_> {
             for at in judged {
                 let reason = "nothing of this step agrees, and nobody says that both were fed the same token there: name the tokens of both runs (--tokens, \
                               --decode-tokens), or record h0";
-                found[at] = Found::Misfit(reason.into());
+                found[at] = Found::Apart(reason.into());
             }
         }
     }

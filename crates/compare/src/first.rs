@@ -16,7 +16,7 @@ use crate::parts::in_part;
 use crate::positions::told_chunks;
 use crate::probe::blind_spots;
 use crate::profile::{Extent, Profile, allowed_nmse, storage_nmse};
-use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict};
+use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict, start};
 use crate::settle::undone_orders;
 use crate::slots;
 use crate::steps::{Chunks, misaligned};
@@ -48,8 +48,10 @@ pub(crate) enum Found {
     /// Neither side recorded it.
     Nothing,
     Unchecked(String),
-    /// Both recorded it and they cannot be laid together.
+    /// Both recorded it and they cannot be laid together as they stand.
     Misfit(String),
+    /// Both recorded it, and not of the same: not compared in any layout.
+    Apart(String),
     /// Both recorded it, and this NMSE may be what its operation passed on, or not.
     Unclear(f64),
     Judged(Box<Judged>),
@@ -86,7 +88,7 @@ impl Found {
     /// Why nothing is said of it.
     fn unchecked(&self) -> Option<String> {
         match self {
-            Found::Unchecked(reason) | Found::Misfit(reason) => Some(reason.clone()),
+            Found::Unchecked(reason) | Found::Misfit(reason) | Found::Apart(reason) => Some(reason.clone()),
             Found::Unclear(_) => Some("more than rounding, and what it reads may explain it, or not: unclear".into()),
             Found::Nothing | Found::Judged(_) => None,
         }
@@ -135,7 +137,8 @@ pub fn compare(
     }
     let recorded = options.laid.as_ref().map_or([reference, candidate], |laid| laid.runs.each_ref().map(|run| &**run));
     let (chunks, doubts) = (told_chunks(reference, candidate), cache::doubts(recorded[0], recorded[1]));
-    let run = Run { reference, candidate, graph, options, extent, misaligned, chunks, doubts };
+    let prompt = prompt(reference);
+    let run = Run { reference, candidate, graph, options, extent, prompt, misaligned, chunks, doubts };
     let total = graph.places().len();
     let mut found = Vec::with_capacity(total);
     for (index, &place) in graph.places().iter().enumerate() {
@@ -181,6 +184,8 @@ pub(crate) struct Run<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) options: &'a Options,
     pub(crate) extent: Extent,
+    /// Token positions of the prefill.
+    prompt: usize,
     /// Why the steps do not stand for the same token positions, where they do not.
     pub(crate) misaligned: Option<String>,
     /// How the tokens were taken, as either side says or shows.
@@ -199,22 +204,22 @@ impl Run<'_> {
             return Ok(found);
         }
         if let Some(reason) = self.lacks_a_rank(place) {
-            return Ok(Found::Misfit(reason));
+            return Ok(Found::Apart(reason));
         }
         let (left, right) = match self.both(place) {
             (Some(left), Some(right)) => (left, right),
             (Some(_), None) | (None, Some(_)) if self.apart(place).is_some() => {
-                return Ok(Found::Misfit(self.apart(place).unwrap_or_default()));
+                return Ok(Found::Apart(self.apart(place).unwrap_or_default()));
             }
             (Some(_), None) => return Ok(Found::Unchecked("not in the candidate".into())),
             (None, Some(_)) => return Ok(Found::Unchecked("not in the reference".into())),
             (None, None) => return Ok(Found::Nothing),
         };
         if let Some(reason) = self.options.laid.as_ref().and_then(|laid| laid.unchecked.get(&place)) {
-            return Ok(Found::Misfit(reason.clone()));
+            return Ok(Found::Apart(reason.clone()));
         }
         if self.misaligned.is_some() {
-            return Ok(Found::Misfit("its step stands for other tokens".into()));
+            return Ok(Found::Apart("its step stands for other tokens".into()));
         }
         if let Some(found) = self.flat(&left, &right)? {
             return Ok(found);
@@ -230,6 +235,11 @@ impl Run<'_> {
             Some(measured) => measured + stored.map(storage_nmse).iter().sum::<f64>(),
             None => allowed_nmse(self.options.profile, place.tap, self.extent, stored),
         }
+    }
+
+    /// The token position at which a step begins.
+    pub(crate) fn start(&self, step: u32) -> usize {
+        start(self.laid(), self.prompt, step)
     }
 
     fn report(&self, found: Vec<Found>) -> Result<Report, DumpError> {
@@ -256,7 +266,7 @@ impl Run<'_> {
             }
             None => None,
         };
-        let (profile, prompt) = (self.options.profile, prompt(self.reference));
+        let (profile, prompt) = (self.options.profile, self.prompt);
         let laid = self.options.laid.clone();
         Ok(Report { verdict, profile, prompt, first, taps, warnings, unnamed, laid })
     }
@@ -275,7 +285,7 @@ impl Run<'_> {
         for (index, here) in found.iter().enumerate() {
             status.push(match here {
                 Found::Nothing => None,
-                Found::Unchecked(_) | Found::Misfit(_) | Found::Unclear(_) => Some(Status::Unchecked),
+                Found::Unchecked(_) | Found::Misfit(_) | Found::Apart(_) | Found::Unclear(_) => Some(Status::Unchecked),
                 Found::Judged(judged) => Some(match judged.judgement.outcome {
                     Outcome::Exact => Status::Exact,
                     Outcome::Rounding => Status::Rounding,
@@ -298,7 +308,7 @@ impl Run<'_> {
         let blank = TapReport { status, ..blank };
         match found {
             Found::Nothing => blank,
-            Found::Unchecked(_) | Found::Misfit(_) | Found::Unclear(_) => {
+            Found::Unchecked(_) | Found::Misfit(_) | Found::Apart(_) | Found::Unclear(_) => {
                 TapReport { reason: found.unchecked(), ..blank }
             }
             Found::Judged(judged) => {
@@ -360,7 +370,7 @@ impl Run<'_> {
                 return Verdict::Incomparable(reason.clone());
             }
             let misfit = found.iter().zip(self.graph.places()).find_map(|(here, place)| match here {
-                Found::Misfit(_) | Found::Unclear(_) => {
+                Found::Misfit(_) | Found::Apart(_) | Found::Unclear(_) => {
                     Some(format!("{}: {}{}", name_of(self.laid(), *place), here.unchecked()?, self.untold_steps()))
                 }
                 _ => None,
@@ -381,7 +391,9 @@ impl Run<'_> {
         }
         // Both sides recorded it, nobody could look, and nothing behind it vouches for it.
         for (index, place) in self.graph.places().iter().enumerate() {
-            if let (Found::Misfit(_) | Found::Unclear(_), Some(reason)) = (&found[index], found[index].unchecked()) {
+            if let (Found::Misfit(_) | Found::Apart(_) | Found::Unclear(_), Some(reason)) =
+                (&found[index], found[index].unchecked())
+            {
                 let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
                 if after.is_empty() {
                     return Verdict::Incomparable(format!(

@@ -351,7 +351,7 @@ fn wrong_row(pair: &Pair<'_>, rows: &[Metrics], allowed: &Allowance) -> Option<D
         .map(|(position, row)| (position, row.nmse().unwrap_or(f64::INFINITY)))
         .filter(|&(position, nmse)| nmse > allowed.position(position))
         .max_by(|a, b| a.1.total_cmp(&b.1))?;
-    Some(Difference::Row { position: pair.position(worst.0), nmse: worst.1 })
+    Some(Difference::Row { position: pair.token_position(worst.0), nmse: worst.1 })
 }
 
 /// Metrics of each position, over all heads.
@@ -441,7 +441,7 @@ fn describe(found: &NonFinite, pair: &Pair<'_>) -> String {
 fn place_of(index: usize, pair: &Pair<'_>) -> String {
     let mut at = unravel(index, pair.shape());
     if let Some(row) = at.get_mut(pair.site().position_axis()) {
-        *row = pair.position(*row);
+        *row = pair.token_position(*row);
     }
     index_in_words(pair.site(), &at)
 }

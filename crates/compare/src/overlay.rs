@@ -1,6 +1,6 @@
 //! How do the two sides of a place lie together, and how do they stand then? As the shapes say, else as the content says.
 
-use firstdiff_trace::{DumpError, Entry, Rows, Site, Tap, Values};
+use firstdiff_trace::{DumpError, Entry, QkRows, Rows, Site, Tap, Values};
 
 use crate::first::{Found, Judged, Plain, Run};
 use crate::graph::Place;
@@ -22,6 +22,10 @@ pub(crate) struct Overlay<'a> {
     candidate: Operand<'a>,
     heads: Option<usize>,
     profile: Profile,
+    /// The candidate's order of the rows of Q and K, where both sides say theirs and they are not the same.
+    declared: Option<QkRows>,
+    /// The token position at which the step begins.
+    start: usize,
     /// As the shapes lay them.
     base: Result<Pair<'a>, Misfit>,
 }
@@ -33,6 +37,7 @@ impl<'a> Overlay<'a> {
         candidate: Operand<'a>,
         heads: Option<usize>,
         profile: Profile,
+        declared: Option<QkRows>,
         rows: Option<&Rows>,
     ) -> Overlay<'a> {
         let base = Pair::new(site, &reference, &candidate, rows);
@@ -40,7 +45,12 @@ impl<'a> Overlay<'a> {
             Some(heads) => base.map(|pair| pair.with_heads(heads)),
             None => base,
         };
-        Overlay { site, reference, candidate, heads, profile, base }
+        Overlay { site, reference, candidate, heads, profile, declared, start: 0, base }
+    }
+
+    /// Told at which token position the step begins.
+    fn beginning_at(self, start: usize) -> Overlay<'a> {
+        Overlay { start, base: self.base.map(|pair| pair.beginning_at(start)), ..self }
     }
 
     /// The pair under `layout`, where there is one.
@@ -58,7 +68,8 @@ impl<'a> Overlay<'a> {
     {
         let candidate = Operand { values, ..self.candidate };
         let reference: Operand<'b> = self.reference;
-        Overlay::new(self.site, reference, candidate, self.heads, self.profile, None)
+        Overlay::new(self.site, reference, candidate, self.heads, self.profile, self.declared, None)
+            .beginning_at(self.start)
     }
 
     /// Every other reading.
@@ -69,8 +80,8 @@ impl<'a> Overlay<'a> {
         let other = |pair: &Pair<'_>| !matches!(pair.layout(), Layout::Stored(stored) if in_place && stored.in_order());
         let stored = readings(self.site, &self.reference, &self.candidate, self.heads).into_iter().filter(other);
         let with_heads = |pair: Pair<'a>| match self.heads {
-            Some(heads) => pair.with_heads(heads),
-            None => pair,
+            Some(heads) => pair.with_heads(heads).beginning_at(self.start),
+            None => pair.beginning_at(self.start),
         };
         rows.into_iter().chain(stored.map(with_heads)).collect()
     }
@@ -103,12 +114,22 @@ impl<'a> Overlay<'a> {
             }
         }
         match (plain, &self.base, nearest) {
-            (Plain::Judged(judgement), Ok(pair), _) => self.found(pair, *judgement, None),
+            // What differs is measured in the order that the two sides say themselves: else the error could not be read.
+            (Plain::Judged(judgement), Ok(pair), _) => match self.in_declared_rows(pair) {
+                Some(pair) => self.found(&pair, judge(&pair, self.profile, allowed), None),
+                None => self.found(pair, *judgement, None),
+            },
             // The shape leaves this one reading, and the values are others.
             (Plain::Misfit(_), _, Some((_, pair))) => self.found(&pair, judge(&pair, self.profile, allowed), None),
             (Plain::Misfit(reason), ..) => Found::Misfit(reason),
             (Plain::Judged(_), Err(_), _) => Found::Misfit("it was not laid against the reference".into()),
         }
+    }
+
+    /// The pair with the rows of Q and K in the reference's order, where both sides say that they are not.
+    fn in_declared_rows(&self, pair: &Pair<'a>) -> Option<Pair<'a>> {
+        let declared = self.declared?;
+        pair.other_row_orders().into_iter().find(|other| other.layout().rows() == Some(declared))
     }
 
     /// How it stands under a reading, if it agrees there, or may.
@@ -195,8 +216,9 @@ impl Run<'_> {
     ) -> Overlay<'b> {
         let reference = Operand { values: reference, shape: &left.shape, rows: left.rows.as_ref() };
         let candidate = Operand { values: candidate, shape: &right.shape, rows: right.rows.as_ref() };
-        let (site, heads) = (left.tap.site, self.heads(left));
-        Overlay::new(site, reference, candidate, heads, self.options.profile, self.options.rows.as_ref())
+        let (site, heads, options) = (left.tap.site, self.heads(left), self.options);
+        Overlay::new(site, reference, candidate, heads, options.profile, self.declared(), options.rows.as_ref())
+            .beginning_at(self.start(left.step))
     }
 
     /// Reads both sides of `place` and hands them on with what the table allows.

@@ -102,6 +102,8 @@ pub struct Pair<'a> {
     merged_heads: Option<usize>,
     /// The token positions of the step that are compared, where fewer than all.
     positions: Option<Arc<[usize]>>,
+    /// The token position at which the step begins.
+    start: usize,
 }
 
 /// A tensor as one side of a comparison.
@@ -142,7 +144,7 @@ impl<'a> Pair<'a> {
         if let Some(map) = map {
             side = side.after(map);
         }
-        Ok(Pair { site, shape, reference: left.side, candidate: side, layout, merged_heads: None, positions })
+        Ok(Pair { site, shape, reference: left.side, candidate: side, layout, merged_heads: None, positions, start: 0 })
     }
 
     /// Two sides that are seen in `shape`, the reference's.
@@ -153,7 +155,7 @@ impl<'a> Pair<'a> {
         candidate: Side<'a>,
         layout: Layout,
     ) -> Pair<'a> {
-        Pair { site, shape, reference, candidate, layout, merged_heads: None, positions: None }
+        Pair { site, shape, reference, candidate, layout, merged_heads: None, positions: None, start: 0 }
     }
 
     /// The site compared.
@@ -199,6 +201,16 @@ impl<'a> Pair<'a> {
     /// The token position, within the step, of row `row` of the position axis.
     pub fn position(&self, row: usize) -> usize {
         self.positions.as_ref().map_or(row, |list| list[row])
+    }
+
+    /// The pair, told at which token position its step begins.
+    pub fn beginning_at(self, start: usize) -> Pair<'a> {
+        Pair { start, ..self }
+    }
+
+    /// The token position, counted from the first of the run, of row `row` of the position axis.
+    pub fn token_position(&self, row: usize) -> usize {
+        self.start + self.position(row)
     }
 
     /// The token positions of the step that are compared, where fewer than all.

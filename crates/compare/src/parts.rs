@@ -74,11 +74,11 @@ impl Run<'_> {
         let (left, right) = self.both(place);
         let found = match (left, right, parts) {
             (Some(_), Some(_), _) | (_, _, [Some(_), Some(_)]) if self.misaligned.is_some() => {
-                Ok(Found::Misfit("its step stands for other tokens".into()))
+                Ok(Found::Apart("its step stands for other tokens".into()))
             }
             _ if self.laid().is_some_and(|laid| laid.unchecked.contains_key(&place)) => {
                 let reason = self.laid().and_then(|laid| laid.unchecked.get(&place)).cloned();
-                Ok(Found::Misfit(reason.unwrap_or_default()))
+                Ok(Found::Apart(reason.unwrap_or_default()))
             }
             (Some(left), _, [None, Some(part)]) => self.look_at_part(place, &left, part, true),
             (_, Some(right), [Some(part), None]) => self.look_at_part(place, &right, part, false),
@@ -127,9 +127,9 @@ impl Run<'_> {
             }
         }
         Ok(match judged {
-            None => Found::Misfit("none of its elements is known".into()),
+            None => Found::Apart("none of its elements is known".into()),
             // Of heads, queries and keys a list may hold any; that it is the beginning of the whole is a guess.
-            Some(_) if part.part.shape.is_none() && place.tap.site.position_axis() > 0 => Found::Misfit(format!(
+            Some(_) if part.part.shape.is_none() && place.tap.site.position_axis() > 0 => Found::Apart(format!(
                 "{} values without a shape: nobody can tell of which heads, positions and keys; write its shape",
                 part.part.elements.len()
             )),

@@ -72,7 +72,7 @@ impl Run<'_> {
         let found = self.lay(&left, &reference, &right, &candidate).judge(&Allowance::own(0.0));
         Ok(Some(match found {
             Found::Judged(judged) if judged.judgement.outcome == Outcome::Exact => Found::Judged(judged),
-            _ => Found::Misfit(format!(
+            _ => Found::Apart(format!(
                 "{} values without a shape on both sides, and nothing says of how many token positions: name the tokens (--tokens IDS, or 'tokens' \
                  in dump.json)",
                 reference.len()

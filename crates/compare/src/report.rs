@@ -182,14 +182,19 @@ impl Report {
 
     /// The token position, in the whole sequence, of position `within` of a step.
     pub fn token_position(&self, step: u32, within: usize) -> usize {
-        let cell = self.laid.as_ref().map(|laid| laid.cells.get(step as usize).map_or(0, |cell| cell.start));
-        within + cell.unwrap_or_else(|| step.checked_sub(1).map_or(0, |decoded| self.prompt + decoded as usize))
+        within + start(self.laid.as_deref(), self.prompt, step)
     }
 
     /// How many taps have a status for which `is` holds.
     pub fn count(&self, is: impl Fn(Status) -> bool) -> usize {
         self.taps.iter().filter(|t| is(t.status)).count()
     }
+}
+
+/// The token position at which a step begins, or a cell of runs that were laid together.
+pub(crate) fn start(laid: Option<&Laid>, prompt: usize, step: u32) -> usize {
+    let cell = laid.map(|laid| laid.cells.get(step as usize).map_or(0, |cell| cell.start));
+    cell.unwrap_or_else(|| step.checked_sub(1).map_or(0, |decoded| prompt + decoded as usize))
 }
 
 /// `head 2, position 4, channel 1` for an index along the axes of `site`; the bare numbers where the axes are others.

@@ -235,16 +235,15 @@ impl Run<'_> {
             let place = self.graph.places()[index];
             let (off, permuted) = match here {
                 Found::Judged(judged) if judged.judgement.outcome.agrees() || judged.plain.is_some() => continue,
-                Found::Judged(judged)
-                    if matches!(judged.layout, Layout::Same | Layout::Reshaped | Layout::Permuted(_)) =>
-                {
+                Found::Judged(judged) if !matches!(judged.layout, Layout::Stored(_)) => {
                     (judged.judgement.metrics.nmse(), matches!(judged.layout, Layout::Permuted(_)))
                 }
                 Found::Misfit(_) => (None, false),
                 _ => continue,
             };
             let custom = |layout: &Layout| {
-                let rows = layout.rows().is_none() || agreeing.iter().any(|other| other.rows() == layout.rows());
+                let shown = || agreeing.iter().any(|other| other.rows() == layout.rows());
+                let rows = layout.rows().is_none() || layout.rows() == self.declared() || shown();
                 let Layout::Stored(stored) = layout else { return rows };
                 let ordered = match stored.in_order() {
                     // Extents listed otherwise than memory holds them; or padding, which needs no order.
@@ -274,7 +273,7 @@ impl Run<'_> {
     }
 
     /// The candidate's order of the rows of Q and K, where the two dumps declare different ones.
-    fn declared(&self) -> Option<QkRows> {
+    pub(crate) fn declared(&self) -> Option<QkRows> {
         let (ours, theirs) = (self.reference.meta().qk_rows?, self.candidate.meta().qk_rows?);
         (ours != theirs).then_some(theirs)
     }
@@ -302,6 +301,16 @@ fn agreeing_layout(found: &Found) -> Option<&Layout> {
     match found {
         Found::Judged(judged) if judged.judgement.outcome.agrees() => Some(&judged.layout),
         _ => None,
+    }
+}
+
+/// The layout that was undone: that in which a tap agrees, and the order of rows in which it was measured.
+fn undone_layout(found: &Found) -> Option<&Layout> {
+    match found {
+        Found::Judged(judged) if matches!(judged.layout, Layout::CandidateAdjacent | Layout::CandidateHalf) => {
+            Some(&judged.layout)
+        }
+        _ => agreeing_layout(found),
     }
 }
 
@@ -340,7 +349,7 @@ fn keeps_places(site: Site) -> bool {
 /// What was undone, a line for each layout.
 pub(crate) fn undone_orders(found: &[Found]) -> Vec<String> {
     let mut counts: Vec<(String, usize)> = Vec::new();
-    for layout in found.iter().filter_map(agreeing_layout) {
+    for layout in found.iter().filter_map(undone_layout) {
         let line = match layout {
             Layout::Same | Layout::Reshaped => continue,
             Layout::CandidateAdjacent | Layout::CandidateHalf => format!("Q and K: {layout}; undone in"),

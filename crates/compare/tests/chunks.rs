@@ -142,6 +142,24 @@ fn other_shapes_are_cut_where_the_positions_are_certain() {
 }
 
 #[test]
+fn what_is_masked_in_a_later_step_is_said_with_its_position_in_the_run() {
+    let right = causal();
+    let mut wrong = right.clone();
+    // Every head's query 9 does not see its own key.
+    for heads in wrong.get_mut(&tap("layers.0.scores")).unwrap().1.chunks_mut(T * T) {
+        heads[9 * T + 9] = f32::NEG_INFINITY;
+    }
+    for (ours, theirs) in
+        [(CHUNKS[2], CHUNKS[2]), (CHUNKS[1], CHUNKS[2]), (CHUNKS[0], CHUNKS[1]), (CHUNKS[0], CHUNKS[0])]
+    {
+        let report = judged(dump(&right, ours, Form::Plain, true), dump(&wrong, theirs, Form::Plain, true));
+        let first = &report.taps[report.first.as_ref().unwrap().index];
+        let reason = first.reason.as_ref().unwrap();
+        assert!(reason.ends_with("first at head 0, position 9, key 9"), "{ours:?} {theirs:?}: {reason}");
+    }
+}
+
+#[test]
 fn a_missing_mask_is_not_cut_away() {
     let right = causal();
     let mut wrong = right.clone();
@@ -218,6 +236,41 @@ fn other_tokens_are_said_and_not_compared() {
         let said = report.warnings.iter().any(|w| w.contains("fed different tokens"));
         assert!(said, "{:?}", report.warnings);
         assert!(report.taps.iter().all(|t| (t.status != Status::Unchecked) == ((t.place.step as i64) < at)));
+    }
+}
+
+#[test]
+fn other_tokens_are_not_compared_where_rows_are_in_another_order() {
+    const AT: usize = 6;
+    let right = causal();
+    let mut candidate = noisy(&right);
+    // Other tokens have other queries and keys.
+    for (tap, (_, values)) in &mut candidate {
+        if matches!(tap.site, Site::Q | Site::K | Site::QRope | Site::KRope) {
+            let first = values.len() / T * AT;
+            values[first..].iter_mut().for_each(|v| *v = 0.9 - *v);
+        }
+    }
+    let ids = |other: usize| (0..T).map(|i| if i >= other { 99 } else { 7 * i as i64 + 1 }).collect::<Vec<i64>>();
+    let run = |candidate: &synthetic::Run, ids: Vec<i64>| {
+        let entries = dump(candidate, &[T], Form::Plain, false).entries().to_vec();
+        Dump::assembled(Path::new("held"), Meta { tokens: Some(ids), ..Meta::default() }, entries).unwrap()
+    };
+    for chunks in [&[T][..], &[1; T], &[8, 1, 1, 1]] {
+        for candidate in [candidate.clone(), synthetic::in_gguf_rows(&candidate)] {
+            let report = judged(dump(&right, chunks, Form::Plain, true), run(&candidate, ids(AT)));
+            assert!(
+                matches!(&report.verdict, Verdict::Incomparable(reason) if reason.contains("position 6")),
+                "{chunks:?} {:?}",
+                report.verdict
+            );
+            let laid = report.laid.clone().unwrap();
+            let before = |t: &firstdiff_compare::TapReport| laid.cells[t.place.step as usize].end <= AT;
+            assert!(report.taps.iter().all(|t| t.status.agrees() == before(t)), "{chunks:?}");
+            // Fed the same tokens these are wrong, and there.
+            let report = judged(dump(&right, chunks, Form::Plain, true), run(&candidate, ids(T)));
+            assert_eq!(report.verdict, Verdict::Diverged, "{chunks:?}");
+        }
     }
 }
 

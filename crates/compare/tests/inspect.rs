@@ -198,6 +198,14 @@ fn zeros_and_constants() {
         let len = k.len();
         k[len - 9..].fill(0.0);
     });
+    // A vocabulary of which the end is missing, however little that is of it.
+    for missing in [12, 60] {
+        check(Note, "zero-tail", "logits", |r| {
+            let logits: Vec<f32> = r.at("logits").iter().copied().cycle().take(11 * 512).collect();
+            r.taps.insert((0, "logits".parse().unwrap()), (vec![11, 512], logits));
+            r.at("logits").chunks_mut(512).for_each(|row| row[512 - missing..].fill(0.0));
+        });
+    }
     check(Likely, "zero-rows", "layers.1.h", |r| r.at("layers.1.h")[4 * 48..6 * 48].fill(0.0));
     check(Certain, "zero-rows", "h0", |r| r.at("h0")[4 * 48..6 * 48].fill(0.0));
     check(Note, "zero-rows", "h0", |r| r.at("h0")[4 * 48..5 * 48].fill(0.0));
@@ -237,6 +245,63 @@ fn attention_that_is_none() {
         r.taps.retain(|(_, tap), _| tap.site.name() != "probs");
         r.each_row("scores", |at, row| row[at + 1..].fill(0.5));
     });
+}
+
+/// What is said of a tap.
+fn said(run: &Run, what: &str, step: u32, tap: &str) -> Finding {
+    let at = |f: &Finding| f.what == what && f.place.step == step && f.place.tap == tap.parse().unwrap();
+    run.inspect(true, None).findings.into_iter().find(at).unwrap_or_else(|| panic!("no {what} at {tap}"))
+}
+
+#[test]
+fn a_mask_that_is_too_weak_is_no_mask_left_out() {
+    let right = Run::right();
+    // Scores behind the query as they would be, and what `mask` makes of them; the probabilities of all of them.
+    let planted = |mask: &dyn Fn(f32) -> f32| {
+        let mut run = right.clone();
+        let products = run.at("layers.0.qk").clone();
+        let head = (run.taps[&(0, "layers.0.q".parse().unwrap())].0[2] as f32).sqrt();
+        let [queries, keys] = run.taps[&(0, "layers.0.scores".parse().unwrap())].0[1..] else { panic!() };
+        for (row, qk) in products.chunks(keys).enumerate() {
+            let hidden = |key: usize| key > row % queries;
+            let score = |key: usize| if hidden(key) { mask(qk[key] / head) } else { qk[key] / head };
+            let scores: Vec<f32> = (0..keys).map(score).collect();
+            let sum: f32 = scores.iter().map(|x| x.exp()).sum();
+            let at = row * keys..(row + 1) * keys;
+            run.at("layers.0.probs")[at.clone()].iter_mut().zip(&scores).for_each(|(p, x)| *p = x.exp() / sum);
+            run.at("layers.0.scores")[at].copy_from_slice(&scores);
+        }
+        run
+    };
+    for (fill, words) in [(-5.0, "all -5, and e to that is 0.0067"), (-10.0, "all -10"), (0.0, "all 0")] {
+        let run = planted(&|_| fill);
+        let finding = said(&run, "future-attended", 0, "layers.0.probs");
+        assert!(finding.points_to.contains("mask-fill") && !finding.points_to.contains("mask-omitted"), "{finding:?}");
+        assert!(finding.detail.contains(words), "{finding:?}");
+        let mut alone = run;
+        alone.taps.retain(|(_, tap), _| tap.site.name() != "probs");
+        assert!(said(&alone, "unmasked-scores", 0, "layers.0.scores").detail.contains(words));
+    }
+    let added = said(&planted(&|x| x - 10.0), "future-attended", 0, "layers.0.probs");
+    assert!(added.points_to.contains("mask-fill"), "{added:?}");
+    let none = said(&planted(&|x| x), "future-attended", 0, "layers.0.probs");
+    assert_eq!((none.sure, none.points_to), (Certain, "the scores were never masked (mask-omitted)"));
+}
+
+#[test]
+fn decoded_tokens_at_position_0_are_those_of_the_steps_that_show_it() {
+    for (steps, words) in [(&[1, 2, 3][..], "every decoded token"), (&[3], "of this step"), (&[1, 2], "of these steps")]
+    {
+        let mut run = Run::right();
+        for &step in steps {
+            for x in ["q", "k"] {
+                let source = run.at_step(step, &format!("layers.0.{x}")).clone();
+                *run.at_step(step, &format!("layers.0.{x}_rope")) = source;
+            }
+        }
+        let finding = said(&run, "not-rotated", steps[0], "layers.0.q_rope");
+        assert!(finding.points_to.contains(words), "{steps:?}: {finding:?}");
+    }
 }
 
 #[test]
@@ -294,6 +359,8 @@ fn one_buffer_under_two_names() {
     check(Certain, "same-buffer", "layers.1.ffn_up", |r| r.copy("layers.1.ffn_gate", "layers.1.ffn_up"));
     check(Certain, "same-buffer", "layers.1.q", |r| r.copy("layers.0.q", "layers.1.q"));
     check(Likely, "same-buffer", "layers.1.k", |r| r.copy("layers.0.k", "layers.1.k"));
+    // The sums of both are recorded, and what was added is not 0.
+    check(Likely, "same-buffer", "layers.1.h", |r| r.copy("layers.1.h", "layers.0.h"));
     check(Likely, "same-as-last-step", "logits", |r| *r.at_step(2, "logits") = r.at_step(1, "logits").clone());
     let mut run = Run::right();
     *run.at_step(2, "logits") = run.at_step(1, "logits").clone();

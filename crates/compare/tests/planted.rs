@@ -6,7 +6,7 @@ mod synthetic;
 
 use firstdiff_compare::{Change, Options, Profile, Report, Status, Verdict, compare, vocabulary_graph};
 use firstdiff_trace::{Dump, Meta, NamedRows, Recorder, Rows, Site, Tap};
-use synthetic::{LAYERS, Run, T, judged_as, judged_with, noise, noisy, run, tap};
+use synthetic::{LAYERS, Run, T, judged_as, judged_with, noise, noisy, run, tap, to_adjacent};
 
 /// Plants a fault at `at` in a candidate with f32 noise, and asks that it is found there, and all else left in peace.
 #[track_caller]
@@ -91,6 +91,9 @@ fn zero_reference_and_zero_candidate() {
         v.chunks_mut(80).for_each(|row| row[53..].fill(0.0));
     });
     assert!(undone(&report).contains(&&Change::ZeroTail(53)));
+    let report = check("layers.1.qk", |_, v| v.chunks_mut(T).for_each(|row| row[7..].fill(0.0)));
+    assert!(undone(&report).contains(&&Change::ZeroKeys(7)));
+    assert!(undone(&report)[0].to_string().contains("key 7"));
 }
 
 /// The memory of \[H,T,d\] under the shape \[T,H,d\].
@@ -400,16 +403,6 @@ fn an_empty_tensor_is_no_agreement() {
     let mut empty = Run::new();
     empty.insert(tap("layers.0.h"), (vec![0, 48], Vec::new()));
     assert!(matches!(judged_as(Profile::F32, &empty, &empty).verdict, Verdict::Incomparable(_)));
-}
-
-/// GGUF row 2i+s of a head is Hugging Face row s*d/2+i.
-fn to_adjacent(values: &mut [f32]) {
-    for head in values.chunks_mut(16) {
-        let old = head.to_vec();
-        for i in 0..8 {
-            (head[2 * i], head[2 * i + 1]) = (old[i], old[i + 8]);
-        }
-    }
 }
 
 #[test]

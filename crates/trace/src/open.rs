@@ -355,17 +355,21 @@ impl Dump {
     }
 }
 
-/// Notes that differ in a file's name alone, said once.
+/// Notes that differ in a file's name alone, said once; and once those that name none.
 pub(crate) fn folded(notes: Vec<String>) -> Vec<String> {
     let mut kinds: BTreeMap<String, (usize, String)> = BTreeMap::new();
     for note in notes {
-        let (file, rest) = note.split_once(": ").unwrap_or((&note, ""));
+        let Some((file, rest)) = note.split_once(": ") else {
+            kinds.insert(note.clone(), (1, note));
+            continue;
+        };
         let kind: String = rest.chars().filter(|c| !c.is_ascii_digit()).collect();
         let (file, rest) = (file.to_owned(), rest.to_owned());
         kinds.entry(kind).and_modify(|(count, _)| *count += 1).or_insert((1, format!("{file}: {rest}")));
     }
     let said = |(count, first): (usize, String)| match count {
         1 => first,
+        2 => format!("{first} (1 file more like it)"),
         _ => format!("{first} ({} files more like it)", count - 1),
     };
     kinds.into_values().map(said).collect()
@@ -438,4 +442,16 @@ pub(crate) fn npy_header(path: &Path, declared: Option<DType>) -> Result<Header,
     let mut start = Vec::with_capacity(total.min(1024));
     file.take(HEADER_LIMIT as u64).read_to_end(&mut start).map_err(|e| io_error(path, e))?;
     read_header(&start, total, declared).map_err(|source| DumpError::Npy { path: path.into(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_of_several_files_are_said_once() {
+        let said = |notes: &[&str]| folded(notes.iter().map(ToString::to_string).collect());
+        assert_eq!(said(&["a.npy: 3 NaN", "b.npy: 4 NaN"]), ["a.npy: 3 NaN (1 file more like it)"]);
+        assert_eq!(said(&["names by map.toml", "names by map.toml", "cut short"]), ["cut short", "names by map.toml"]);
+    }
 }

@@ -81,6 +81,14 @@ impl Cells {
         let mut rows = row.map_or(rows.clone(), |row| rows.start + row..rows.start + row + 1);
         rows.all(|row| evidence.holds(Place { step: *step, tap }, Some(row)))
     }
+
+    /// Whether one of these rows of a cell was seen twice; any row where none is named.
+    pub(crate) fn repeated(&self, evidence: &Evidence, cell: u32, tap: Tap, rows: &[usize]) -> bool {
+        let Some((step, own)) = self.list.get(cell as usize) else { return false };
+        let named: Vec<usize> = rows.iter().map(|row| own.start + row).collect();
+        let rows = if named.is_empty() { own.clone().collect() } else { named };
+        evidence.repeats_of(Place { step: *step, tap }, &rows)
+    }
 }
 
 /// Rows of a cell as rows of the engine's step.

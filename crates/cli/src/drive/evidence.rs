@@ -1,6 +1,6 @@
 //! What is known of the candidate after some runs? Every tap with all rows that any run wrote, and whether runs agree, bit for bit or but for noise.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::Result;
@@ -34,8 +34,8 @@ pub(crate) struct Evidence {
     seen: BTreeMap<Place, Seen>,
     /// What the engine says of itself.
     pub(crate) meta: Option<Meta>,
-    /// Whether something was seen twice.
-    pub(crate) repeated: bool,
+    /// The positions of each place that were seen twice.
+    twice: BTreeMap<Place, BTreeSet<usize>>,
     /// Where two runs were furthest apart by no more than noise.
     pub(crate) noise: Option<Wavering>,
     /// Whether a run wrote positions it was not asked for.
@@ -85,7 +85,7 @@ impl Evidence {
             let common: Vec<usize> =
                 old.positions(axis).into_iter().filter(|p| new.positions(axis).contains(p)).collect();
             if !common.is_empty() {
-                self.repeated = true;
+                self.twice.entry(place).or_default().extend(&common);
                 let (one, other) = (old.cut(axis, &common), new.cut(axis, &common));
                 if !same_bits(&one, &other) {
                     let found = apart(place, &one, &other);
@@ -121,6 +121,16 @@ impl Evidence {
             (Some(rows), Some(row)) => rows.contains(&row),
             (Some(_), None) => false,
         })
+    }
+
+    /// Whether anything was seen twice.
+    pub(crate) fn repeats(&self) -> bool {
+        !self.twice.is_empty()
+    }
+
+    /// Whether one of these rows of a tap was seen twice; any row where none is named.
+    pub(crate) fn repeats_of(&self, place: Place, rows: &[usize]) -> bool {
+        self.twice.get(&place).is_some_and(|seen| rows.is_empty() || rows.iter().any(|row| seen.contains(row)))
     }
 
     /// The type of the values.

@@ -40,7 +40,8 @@ The engine is run through the shell, a handful of times. Each time it is told by
   FIRSTDIFF_TOKENS, FIRSTDIFF_DECODE_TOKENS   ids to feed, 1,403,407: --tokens and --decode-tokens, else what REF was fed; for the command to
                    use, as in --run './engine --ids $FIRSTDIFF_TOKENS'
 It should feed the same tokens every time, sample greedily or not at all, and exit with 0. What it writes beside what was asked costs bytes
-and nothing else. The first two runs overlap: where they differ by more than noise far below the tolerance, nothing is blamed, and noise is said.
+and nothing else. Runs overlap, and what is wrong first is asked for twice: where two differ by more than noise far below the
+tolerance, nothing is blamed, and noise is said.
 
 With a MODEL our own forward is the reference, run for the tokens that the engine's dump.json names (or --tokens); with a REF that dump is.
 Runs are kept in the work folder until there is an answer, so that an interrupted bisection goes on where it was.
@@ -181,6 +182,8 @@ pub(crate) struct Bisection {
     profile: Profile,
     profile_reason: String,
     confirmed: BTreeSet<Place>,
+    /// What was asked for only to be seen twice.
+    asked_again: BTreeSet<Place>,
     warnings: Vec<String>,
     quiet: bool,
 }
@@ -209,6 +212,7 @@ impl Bisection {
             profile: args.profile.unwrap_or(Profile::F32),
             profile_reason: String::new(),
             confirmed: BTreeSet::new(),
+            asked_again: BTreeSet::new(),
             warnings: Vec::new(),
             quiet,
             args,
@@ -283,10 +287,10 @@ impl Bisection {
         let hopeless = matches!(report.verdict, Verdict::Incomparable(_))
             && report.taps.iter().all(|t| t.metrics.is_none())
             && !told::unclear(&report);
-        let next = if hopeless {
-            None
+        let (next, again) = if hopeless {
+            (None, None)
         } else {
-            Known {
+            let mut known = Known {
                 reference: &self.reference,
                 evidence: &self.evidence,
                 graph: &session.graph,
@@ -299,8 +303,10 @@ impl Bisection {
                 last_step: self.last_step,
                 full: self.full,
                 runs_left: most.saturating_sub(asked.len()),
-            }
-            .next()
+            };
+            let again =
+                known.repetition().map(|(place, again)| (place, known.repeats_cheaply(&again).then_some(again)));
+            (known.next(), again)
         };
         self.confirmed = confirmed;
         let next = next.filter(|(question, _)| !asked.contains(question));
@@ -308,13 +314,19 @@ impl Bisection {
             if let Some(next) = next {
                 return Ok(Next::Ask(next));
             }
-            if !self.evidence.repeated {
-                return Ok(Next::Ask((first.clone(), "whether a second run is the same")));
+            let second = "whether a second run is the same";
+            match again {
+                Some((place, Some(ref again))) if self.asked_again.insert(place) => {
+                    return Ok(Next::Ask((again.clone(), second)));
+                }
+                None if !self.evidence.repeats() => return Ok(Next::Ask((first.clone(), second))),
+                _ => {}
             }
         } else if next.is_some() {
             self.warnings.push(format!("stopped after {most} runs: what is not told apart here a full dump can tell"));
         }
-        Ok(Next::Done(Box::new(self.conclude(session, report))))
+        let once = again.map(|(place, _)| place);
+        Ok(Next::Done(Box::new(self.conclude(session, report, once))))
     }
 
     /// Compares what was seen with the reference.
@@ -339,15 +351,19 @@ impl Bisection {
         Ok((session, report))
     }
 
-    fn conclude(&mut self, mut session: Session, mut report: Report) -> Judged {
+    /// The answer. `once` is what is wrong, where one run alone wrote it: no cause is stated of that.
+    fn conclude(&mut self, mut session: Session, mut report: Report, once: Option<Place>) -> Judged {
         report.warnings.retain(|warning| !warning.contains("hold some token positions only"));
         let mut why = None;
         if let (Some(model), Some(first)) = (self.reference.model(), &report.first) {
             let inputs_agree = first.unchecked_between.is_empty() && !first.unseen_keys;
             let cause = crate::cause::beside(model, &session, report.taps[first.index].place, inputs_agree, true);
             // That the model is right about what it gave itself says nothing.
-            why = cause.filter(|cause| matches!(cause, Why::Cause { .. }));
+            why = cause.filter(|cause| once.is_none() && matches!(cause, Why::Cause { .. }));
             session.model = Some(model.to_owned());
+        }
+        if let Some(place) = once {
+            self.warnings.push(format!("one run alone wrote {place}: whether the engine is deterministic there is not known, and no cause is stated"));
         }
         if self.evidence.rows_ignored {
             self.warnings

@@ -75,11 +75,54 @@ impl Known<'_> {
         }
     }
 
+    /// The place that differs once more, where it was seen in one run alone: before that is said, it must be the same twice.
+    pub(crate) fn repetition(&self) -> Option<(Place, Question)> {
+        let wrong = self.first_wrong()?;
+        if self.repeated(wrong) {
+            return None;
+        }
+        let place = self.stand_in(wrong).unwrap_or(wrong);
+        let (taps, steps) = (vec![place.tap], (place.step, place.step));
+        Some((wrong, Question { taps, steps, rows: self.rows(place, false) }))
+    }
+
+    /// Whether what is wrong first can be asked for again at a small cost.
+    pub(crate) fn repeats_cheaply(&self, question: &Question) -> bool {
+        let cost = |tap: &Tap| self.cost(Place { step: question.steps.0, tap: *tap }, &question.rows);
+        question.taps.iter().map(cost).sum::<f64>() <= ALL_RUNS * self.measure()
+    }
+
+    /// With an engine that writes all rows, a decode step in which the same tap is wrong too stands for the prefill.
+    fn stand_in(&self, place: Place) -> Option<Place> {
+        if place.step > 0 || !self.evidence.rows_ignored || self.cells.is_some() {
+            return None;
+        }
+        let differs = |p: &Place| self.report.tap(p.tap, p.step).is_some_and(|t| t.status.differs());
+        (1..=self.last_step).map(|step| Place { step, ..place }).find(differs)
+    }
+
+    /// The first place that differs.
+    fn first_wrong(&self) -> Option<Place> {
+        self.report.first.as_ref().map(|first| self.report.taps[first.index].place)
+    }
+
+    /// Whether two runs wrote of a place what is wrong there.
+    fn repeated(&self, place: Place) -> bool {
+        let rows = if place.step == 0 || self.cells.is_some() { self.wrong_rows(place) } else { Vec::new() };
+        match self.cells {
+            Some(cells) => cells.repeated(self.evidence, place.step, place.tap, &rows),
+            None => {
+                let stands_in = self.stand_in(place);
+                self.evidence.repeats_of(place, &rows) || stands_in.is_some_and(|p| self.evidence.repeats_of(p, &[]))
+            }
+        }
+    }
+
     /// The first place that differs, else the first of which nobody can tell.
     fn suspect(&self) -> Option<usize> {
         let index = |place: Place| self.graph.places().iter().position(|p| *p == place);
-        if let Some(first) = &self.report.first {
-            return index(self.report.taps[first.index].place);
+        if let Some(first) = self.first_wrong() {
+            return index(first);
         }
         let unclear = |t: &&firstdiff_compare::TapReport| {
             t.status == Status::Unchecked && t.reason.as_deref().is_some_and(|reason| reason.starts_with(UNCLEAR))
@@ -155,7 +198,7 @@ impl Known<'_> {
         };
         taps.extend(elsewhere.iter().map(|p| p.tap));
         // The same once more, in the rows of the search: an engine that wavers must not be bisected.
-        if !self.evidence.repeated || missing(place) {
+        if !self.evidence.repeats() || missing(place) {
             taps.push(place.tap);
         }
         taps.sort();
@@ -198,19 +241,22 @@ impl Known<'_> {
             return ALL;
         }
         let (middle, last) = (self.tokens / 2, self.tokens - 1);
-        let first = self.report.first.as_ref().filter(|first| self.report.taps[first.index].place == place);
-        let Some(first) = first else { return Rows::List(vec![middle, last]) };
-        let tap = &self.report.taps[first.index];
-        let allowed = tap.allowed.unwrap_or(0.0);
-        let nmse = &first.anatomy.positions;
-        let wrong: Vec<usize> = (0..nmse.len())
-            .filter(|&row| nmse[row] > allowed || nmse[row].is_nan())
-            .map(|row| tap.position(row))
-            .collect();
+        let wrong = self.wrong_rows(place);
         if (search && !self.seen_in_the_middle(middle)) || wrong.is_empty() {
             return Rows::List(vec![middle, last]);
         }
         Rows::List(vec![wrong[(wrong.len() - 1) / 2]])
+    }
+
+    /// The rows that are wrong, of what differs first.
+    fn wrong_rows(&self, place: Place) -> Vec<usize> {
+        let first = self.report.first.as_ref().filter(|first| self.report.taps[first.index].place == place);
+        let Some(first) = first else { return Vec::new() };
+        let tap = &self.report.taps[first.index];
+        let allowed = tap.allowed.unwrap_or(0.0);
+        let nmse = &first.anatomy.positions;
+        let wrong = (0..nmse.len()).filter(|&row| nmse[row] > allowed || nmse[row].is_nan());
+        wrong.map(|row| tap.position(row)).collect()
     }
 
     /// Whether anything was looked at in the middle yet: the last position alone hides what only earlier ones show.
@@ -324,19 +370,27 @@ impl Known<'_> {
         // The steps before must agree; one more tells causes apart that give the same in the first.
         let steps = if place.step > 0 { 0..=(place.step + 1).min(self.last_step) } else { 0..=0 };
         let open = |tap: Tap| steps.clone().any(|step| !self.holds(Place { step, tap }, None));
-        let (mut taps, mut bytes) = (Vec::new(), self.evidence.bytes as f64);
+        // What is wrong is to be seen twice: along with the rest that costs no run.
+        let again = |tap: Tap| tap == place.tap && !self.repeated(place);
+        // What a run costs that only asks again is set aside.
+        let repetition = if self.repeated(place) { 0.0 } else { self.cost(place, &self.rows(place, false)) };
+        let (mut taps, mut bytes) = (Vec::new(), self.evidence.bytes as f64 + repetition);
         for (at, p) in list.into_iter().enumerate() {
-            if taps.contains(&p.tap) || self.absent.contains(&p.tap) || !self.reference.has(p) || !open(p.tap) {
+            if taps.contains(&p.tap) || self.absent.contains(&p.tap) || !self.reference.has(p) {
+                continue;
+            }
+            if !open(p.tap) && !again(p.tap) {
                 continue;
             }
             let cost: f64 = steps.clone().map(|step| self.cost(Place { step, tap: p.tap }, &ALL)).sum();
-            if at < vital || bytes + cost <= ALL_RUNS * self.measure() {
+            let last = self.runs_left < 2 && again(p.tap);
+            if at < vital || last || bytes + cost <= ALL_RUNS * self.measure() {
                 bytes += cost;
                 taps.push(p.tap);
             }
         }
         taps.sort();
-        (!taps.is_empty()).then_some((
+        taps.iter().any(|&tap| open(tap)).then_some((
             Question { taps, steps: (*steps.start(), *steps.end()), rows: ALL },
             "whether that holds in all positions",
         ))

@@ -16,6 +16,9 @@ const EVEN: f64 = 2e-3;
 const SOME: f64 = 1e-6;
 /// A row that gives one key more than this looks at nothing else.
 const ALL: f64 = 0.999;
+/// Scores whose means are further apart than this many times the spread of those before the query are of another kind.
+const APART: f64 = 2.0;
+const WEAK: &str = "masked scores were filled with a number that is too large: -inf is what leaves nothing (mask-fill)";
 /// Of fewer rows nothing can be said.
 const ROWS: usize = 8;
 
@@ -84,8 +87,11 @@ fn masked_late(run: &Run<'_>, seen: &Seen<'_>, sums: &[f64]) -> Result<bool, Dum
 #[derive(Default)]
 struct Behind {
     all: usize,
-    zero: usize,
     masked: usize,
+    /// The one number that all of them are.
+    fill: Option<f64>,
+    /// Whether they are like those of the keys that the query may see.
+    alike: bool,
     /// Probs are the softmax of all scores of the row, those behind the query too.
     softmaxed: bool,
 }
@@ -98,11 +104,14 @@ fn behind(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Behind>, DumpError> {
     if scores.shape != seen.shape {
         return Ok(None);
     }
-    let mut behind = Behind { softmaxed: true, ..Behind::default() };
+    let mut behind = Behind { softmaxed: true, fill: fill(&scores), ..Behind::default() };
+    let (mut seen_keys, mut hidden_keys) = (Moments::default(), Moments::default());
     for row in 0..scores.rows {
-        for x in scores.row(row).skip(after(&scores, row)) {
+        let first = after(&scores, row);
+        scores.row(row).take(first).for_each(|x| seen_keys.add(x));
+        for x in scores.row(row).skip(first) {
+            hidden_keys.add(x);
             behind.all += 1;
-            behind.zero += usize::from(x == 0.0);
             behind.masked += usize::from(x <= MASKED);
         }
         let top = scores.row(row).fold(f64::NEG_INFINITY, f64::max);
@@ -110,7 +119,45 @@ fn behind(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Behind>, DumpError> {
         let right = |(p, x): (f64, f64)| p == 0.0 || (p - (x - top).exp() / sum).abs() <= SUM * p;
         behind.softmaxed &= seen.row(row).zip(scores.row(row)).all(right);
     }
+    behind.alike = (hidden_keys.mean() - seen_keys.mean()).abs() <= APART * seen_keys.spread();
     Ok(Some(behind).filter(|b| b.all > 0))
+}
+
+/// The one number that all scores of keys behind the query are, where there are a few of them.
+fn fill(scores: &Seen<'_>) -> Option<f64> {
+    let mut behind = (0..scores.rows).flat_map(|row| scores.row(row).skip(after(scores, row)));
+    let first = behind.next()?;
+    let more = behind.try_fold(0, |count, x| (x == first).then_some(count + 1))?;
+    (more > 0).then_some(first)
+}
+
+/// `all -5, and e to that is 0.0067, not 0`.
+fn leaks(fill: f64) -> String {
+    format!("all {fill}, and e to that is {}, not 0", number(fill.exp()))
+}
+
+/// Mean and spread of some scores.
+#[derive(Default)]
+struct Moments {
+    count: f64,
+    sum: f64,
+    squares: f64,
+}
+
+impl Moments {
+    fn add(&mut self, x: f64) {
+        if x > MASKED {
+            (self.count, self.sum, self.squares) = (self.count + 1.0, self.sum + x, self.squares + x * x);
+        }
+    }
+
+    fn mean(&self) -> f64 {
+        self.sum / self.count
+    }
+
+    fn spread(&self) -> f64 {
+        (self.squares / self.count - self.mean().powi(2)).max(0.0).sqrt()
+    }
 }
 
 /// The first key behind the query of a row.
@@ -131,15 +178,21 @@ fn future(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> 
         return Ok(None);
     };
     let rows = mass.iter().filter(|m| **m > SOME).count();
+    let behind = behind(run, seen)?;
+    let weak = behind.as_ref().and_then(|b| b.fill).filter(|fill| *fill > MASKED);
+    let filled = weak.map_or(String::new(), |fill| format!("; their scores are {}", leaks(fill)));
     let text = format!(
-        "{rows} of {} rows attend to keys behind the query (up to {} of a row, at position {})",
+        "{rows} of {} rows attend to keys behind the query (up to {} of a row, at position {}){filled}",
         seen.rows,
         number(mass[worst]),
         seen.position(worst).unwrap_or(0)
     );
-    let points = match behind(run, seen)? {
+    let points = match behind {
         None => "no causal mask, or one that is shifted or inverted (mask-omitted, mask-shifted, mask-inverted)",
-        Some(b) if b.zero == b.all => "masked scores were filled with 0 for -inf (mask-fill)",
+        Some(_) if weak.is_some() => WEAK,
+        Some(b) if b.masked == 0 && !b.alike => {
+            "scored otherwise than the keys before it, and not masked: something too weak was added (mask-fill), or nothing (mask-omitted)"
+        }
         Some(b) if b.masked == 0 => "the scores were never masked (mask-omitted)",
         Some(b) if b.masked == b.all => "the scores are masked, but probs were not made of them (aliasing)",
         Some(_) => "some keys behind are masked, others are not: shifted or inverted (mask-shifted, mask-inverted)",
@@ -212,9 +265,14 @@ pub(super) fn unmasked_scores(run: &Run<'_>, seen: &Seen<'_>) -> Option<Finding>
     }
     let open: usize =
         (0..seen.rows).map(|row| seen.row(row).skip(after(seen, row)).filter(|x| *x > MASKED).count()).sum();
+    let filled = fill(seen).map_or(String::new(), |fill| format!(": they are {}", leaks(fill)));
     (open > 0).then(|| {
-        let text = format!("{open} scores of keys behind the query are not masked");
+        let text = format!("{open} scores of keys behind the query are not masked{filled}");
         let finding = Finding::new(Sureness::Note, "unmasked-scores", seen.place, text);
-        finding.to("no mask, or scores recorded before it: record probs").number("count", open as f64)
+        let points = match filled.is_empty() {
+            true => "no mask, or scores recorded before it: record probs",
+            false => "a fill that is too large (mask-fill), or places that nobody wrote: record probs",
+        };
+        finding.to(points).number("count", open as f64)
     })
 }

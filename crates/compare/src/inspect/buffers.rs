@@ -6,15 +6,20 @@ use firstdiff_trace::Site;
 
 use super::finding::{Finding, Sureness};
 use super::seen::Run;
-use super::stream::{branch, input};
+use super::stream::{SUM, branch, input};
 use super::tally::Summary;
+use crate::graph::Place;
 
 /// Fewer elements may be equal by chance.
 const ENOUGH: usize = 16;
 
+/// A branch this much smaller than the stream may be lost in rounding.
+const LOST: f64 = 0.02;
+
 const SHARED: &str = "same-buffer";
 
-pub(super) fn shared(run: &Run<'_>, known: &[Summary]) -> Vec<Finding> {
+/// `said` is what was found before: of a stream that was looked at nothing is said twice.
+pub(super) fn shared(run: &Run<'_>, known: &[Summary], said: &[Finding]) -> Vec<Finding> {
     let telling = |s: &&Summary| s.count >= ENOUGH && !s.constant && s.finite;
     let mut alike: BTreeMap<(u32, u64, usize), Vec<&Summary>> = BTreeMap::new();
     for tap in known.iter().filter(telling) {
@@ -24,6 +29,8 @@ pub(super) fn shared(run: &Run<'_>, known: &[Summary]) -> Vec<Finding> {
     let skipped = alike.values().any(|group| group.iter().filter(|s| still(s)).count() > 1);
     let pairs = alike.values().flat_map(|group| group.windows(2));
     let mut found: Vec<Finding> = pairs.filter_map(|pair| judged(run, pair[0], pair[1], skipped)).collect();
+    let streams = alike.values().flat_map(|group| group.windows(2)).filter(|pair| pair.iter().all(|s| still(s)));
+    found.extend(streams.filter_map(|pair| added_between(run, known, said, pair[0], pair[1])));
     found.extend(repeated(run, known));
     found
 }
@@ -82,6 +89,24 @@ fn summed(run: &Run<'_>, tap: &Summary) -> bool {
 /// A stream that does not change: stream.rs has looked at it where the branch was recorded.
 fn unchanged(run: &Run<'_>, tap: &Summary) -> Option<(Sureness, &'static str)> {
     (!summed(run, tap)).then_some((Sureness::Likely, "a layer or a branch that adds nothing (layer-skipped)"))
+}
+
+/// A stream that equals an earlier one, though what was added in between is not nothing, and its sum is right: one of the two is not its own.
+fn added_between(
+    run: &Run<'_>,
+    known: &[Summary],
+    said: &[Finding],
+    one: &Summary,
+    other: &Summary,
+) -> Option<Finding> {
+    let looked_at = said.iter().any(|f| f.what == SUM && (f.place == one.place || f.place == other.place));
+    let (added, _) = branch(run, other.place).filter(|_| summed(run, other) && !looked_at)?;
+    let level = known.iter().find(|s| s.place == Place { tap: added, ..other.place })?.level;
+    (level > LOST * other.level).then(|| {
+        let text = format!("equals {} bit for bit, and {added} is not 0", one.place.tap);
+        let finding = Finding::new(Sureness::Likely, SHARED, other.place, text).with([one.place.tap, added]);
+        finding.to("one buffer recorded under two names, or a sum that is not passed on (aliasing, layer-skipped)")
+    })
 }
 
 /// Taps of a decode step that are still those of the step before it, though it was fed another token.

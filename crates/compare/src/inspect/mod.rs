@@ -70,7 +70,8 @@ pub fn inspect(
     }
     progress(all, all);
     findings.extend(stream::levels(&known));
-    findings.extend(buffers::shared(&run, &known));
+    let shared = buffers::shared(&run, &known, &findings);
+    findings.extend(shared);
     rope::settle(&mut findings, &run);
     values::only_first_not_finite(&mut findings);
     findings.sort_by_key(|f| f.place);

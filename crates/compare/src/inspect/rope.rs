@@ -139,7 +139,17 @@ pub(super) fn settle(findings: &mut [Finding], run: &Run<'_>) {
             false => Sureness::Note,
         };
         if prefill_turns {
-            finding.points_to = "every decoded token at position 0 (rope-position)";
+            let steps = |places: &mut dyn Iterator<Item = crate::graph::Place>| {
+                places.filter(|p| p.step > 0 && p.tap == place.tap).count()
+            };
+            let here = steps(&mut still.iter().copied());
+            let recorded = run.dump.entries().iter().map(super::place_of).filter(|p| has(*p, site));
+            finding.points_to = match (here == steps(&mut recorded.into_iter()), here) {
+                (true, 1) => "the decoded token at position 0 (rope-position)",
+                (true, _) => "every decoded token at position 0 (rope-position)",
+                (false, 1) => "the token of this step at position 0, those of other steps not (rope-position)",
+                (false, _) => "the tokens of these steps at position 0, those of other steps not (rope-position)",
+            };
         } else if finding.sure == Sureness::Note {
             finding.points_to = "rotation missing (rope-omitted), or a layer without one (NoPE) if the model has such";
         }

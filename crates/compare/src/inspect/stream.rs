@@ -8,6 +8,8 @@ use super::tally::Summary;
 use crate::graph::Place;
 use crate::report::number;
 
+/// A stream that is not its input plus its branch.
+pub(super) const SUM: &str = "residual-sum";
 /// Growth or shrinkage over one layer beyond this is no model's; the first layer may lift a small embedding.
 const GROWTH: f64 = 1e3;
 const FIRST_GROWTH: f64 = 1e5;
@@ -58,9 +60,8 @@ pub(super) fn sum(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, Dum
     if whole <= tolerance {
         return Ok(None);
     }
-    let certain = |text: String, points| {
-        Some(Finding::new(Sureness::Certain, "residual-sum", place, text).to(points).with([stream, added]))
-    };
+    let certain =
+        |text: String, points| Some(Finding::new(Sureness::Certain, SUM, place, text).to(points).with([stream, added]));
     let (factor, rest) = multiple(&y, &x);
     if fits(rest) {
         let text = format!("is {} times {stream}: {added} is not in it", number(factor));

@@ -145,14 +145,16 @@ fn zero_tail(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
     let tail = seen.width - tally.filled.iter().copied().max()?;
     let elsewhere = tally.zeros.saturating_sub(tail * seen.rows);
     let dense = elsewhere * 100 <= (seen.width - tail) * seen.rows;
-    if is_sparse(seen) && seen.site() != Site::FfnAct || !dense || seen.width < FEW || tail < (seen.width / 32).max(4) {
+    if is_sparse(seen) && seen.site() != Site::FfnAct || !dense || seen.width < FEW || tail < 4 {
         return None;
     }
-    let large = 4 * tail >= seen.width;
+    let (large, short) = (4 * tail >= seen.width, tail < seen.width / 32);
     // Vocabularies and feed-forward widths are padded in some files.
     let padded = matches!(seen.site(), Site::Logits | Site::FfnGate | Site::FfnUp | Site::FfnAct);
     let sure = match (padded, large) {
         (true, false) => Sureness::Note,
+        // A few channels of a model may be dead.
+        _ if short => Sureness::Note,
         (false, true) if seen.rows > 1 => Sureness::Certain,
         _ => Sureness::Likely,
     };

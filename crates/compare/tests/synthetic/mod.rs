@@ -71,6 +71,27 @@ pub(crate) fn noisy(run: &Run, nmse: f64) -> Run {
     noisy
 }
 
+/// Q and K, before and after the rotation, with the rows of each head as a GGUF has them.
+pub(crate) fn in_gguf_rows(run: &Run) -> Run {
+    let mut run = run.clone();
+    for (tap, (_, values)) in &mut run {
+        if matches!(tap.site, Site::Q | Site::K | Site::QRope | Site::KRope) {
+            to_adjacent(values);
+        }
+    }
+    run
+}
+
+/// GGUF row 2i+s of a head is Hugging Face row s*d/2+i.
+pub(crate) fn to_adjacent(values: &mut [f32]) {
+    for head in values.chunks_mut(16) {
+        let old = head.to_vec();
+        for i in 0..8 {
+            (head[2 * i], head[2 * i + 1]) = (old[i], old[i + 8]);
+        }
+    }
+}
+
 fn write(run: &Run, folder: &Path) {
     let recorder = Recorder::create(folder).unwrap();
     for (tap, (shape, values)) in run {
