@@ -99,8 +99,8 @@ const GATE_HELP: &str = "Examples:
   firstdiff gate golden/llama out/dump --baseline parity.baseline --update    once, and when the change is meant
   firstdiff gate golden/llama out/dump --baseline parity.baseline             in CI
 
-The baseline is a text file with one line a tap. A tap fails when it diverged, is missing or compared at fewer positions, or its NMSE is more than 4 times
-its baseline's (and more than a hundredth of what the profile allows: other processors round otherwise).";
+The baseline is a text file with one line a tap. A tap fails when it diverged, is missing, is compared at fewer positions, or its
+NMSE is more than 4 times its baseline's (and more than a hundredth of what the profile allows: other processors round otherwise).";
 
 /// Two dumps and how to judge them.
 #[derive(Debug, Args)]

@@ -109,7 +109,7 @@ fn a_factor_is_named_to_all_its_digits() {
         (Site::HAttn, Some(0)) => {
             let (h, out) =
                 (values(dump, Tap { layer: None, site: Site::H0 }, 0), values(dump, Tap::layer(0, Site::AttnOut), 0));
-            Some(h.iter().zip(out).map(|(h, o)| h + 0.987_654_32 * o).collect())
+            Some(h.iter().zip(out).map(|(h, o)| h + 0.987_654_3 * o).collect())
         }
         (Site::H0, _) | (Site::AttnOut, Some(0)) => Some(x),
         _ => None,
