@@ -106,16 +106,18 @@ impl Known<'_> {
         self.report.first.as_ref().map(|first| self.report.taps[first.index].place)
     }
 
-    /// Whether two runs wrote of a place what is wrong there.
+    /// Whether two runs wrote of a place what is wrong there, or of a stream that it has gone into: that would waver with it.
     fn repeated(&self, place: Place) -> bool {
         let rows = if place.step == 0 || self.cells.is_some() { self.wrong_rows(place) } else { Vec::new() };
-        match self.cells {
-            Some(cells) => cells.repeated(self.evidence, place.step, place.tap, &rows),
-            None => {
-                let stands_in = self.stand_in(place);
-                self.evidence.repeats_of(place, &rows) || stands_in.is_some_and(|p| self.evidence.repeats_of(p, &[]))
-            }
-        }
+        let twice = |place: Place, rows: &[usize]| match self.cells {
+            Some(cells) => cells.repeated(self.evidence, place.step, place.tap, rows),
+            None => self.evidence.repeats_of(place, rows),
+        };
+        let stream = |p: &&Place| matches!(p.tap.site, Site::HAttn | Site::H | Site::FinalNorm | Site::Logits);
+        let behind = |p: &&Place| p.step == place.step && p.tap > place.tap;
+        twice(place, &rows)
+            || self.stand_in(place).is_some_and(|p| twice(p, &[]))
+            || self.graph.places().iter().filter(behind).filter(stream).any(|p| twice(*p, &[]))
     }
 
     /// The first place that differs, else the first of which nobody can tell.
@@ -151,6 +153,8 @@ impl Known<'_> {
         let mut taps = [ends, vec![logits].into_iter().filter(|&tap| can(tap)).collect()].concat();
         taps.sort();
         if can(logits) && !self.holds(first, self.any_row(first)) {
+            // Wide as they are, of one step first.
+            let steps = if self.cells.is_some() { steps } else { (0, 0) };
             return Some((Question { taps, steps, rows: LAST }, "whether the head agrees too"));
         }
         if taps.iter().any(|&tap| !self.holds(Place { step: 0, tap }, None)) {
