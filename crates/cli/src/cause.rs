@@ -15,18 +15,18 @@ use crate::progress::Bar;
 use crate::session::Session;
 use crate::words::shorten;
 
-/// Replays, and names the causes that take a moment to find.
+/// Replays, and names the causes that take a moment to find; up to `faults` mistakes in one operation.
 ///
 /// # Errors
 /// When a file cannot be read.
-pub(crate) fn quickly(given: &Given) -> anyhow::Result<Explanation> {
+pub(crate) fn quickly(given: &Given, faults: usize) -> anyhow::Result<Explanation> {
     let bar = Bar::new(&given.dump);
     let tell = |what: &str, done: usize, total: usize| {
         if what == "replay" {
             bar.step(done, total);
         }
     };
-    let explanation = explain(&given.model, &given.dump, &given.options, &Effort::quick(), &tell)?;
+    let explanation = explain(&given.model, &given.dump, &given.options, &Effort { faults, ..Effort::quick() }, &tell)?;
     bar.finish();
     Ok(explanation)
 }
@@ -35,7 +35,7 @@ pub(crate) fn quickly(given: &Given) -> anyhow::Result<Explanation> {
 /// by all else that was recorded.
 fn settled(given: &Given, place: Place) -> anyhow::Result<Explanation> {
     const SECONDS: f64 = 20.0;
-    let quick = quickly(given)?;
+    let quick = quickly(given, 1)?;
     let Some((finding, cause)) = of(&quick.findings, place).filter(|(finding, _)| !finding.alternatives.is_empty())
     else {
         return Ok(quick);
@@ -110,7 +110,7 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree
         reading: session.reading.clone(),
     };
     let given = args.open().ok()?;
-    let explanation = if sparse { settled(&given, place) } else { quickly(&given) }.ok()?;
+    let explanation = if sparse { settled(&given, place) } else { quickly(&given, 1) }.ok()?;
     if let Some((finding, cause)) = of(&explanation.findings, place) {
         return Some(Why::Cause {
             what: said(cause),
@@ -132,8 +132,13 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree
 
 /// The proved cause of what one recorded tap shows, and its finding.
 pub(crate) fn of(findings: &[Finding], place: Place) -> Option<(&Finding, &Cause)> {
-    let finding = findings.iter().find(|f| f.matched == Match::Reproduced && f.shown_at.contains(&place))?;
-    Some((finding, finding.cause.as_ref()?))
+    all_of(findings, place).next()
+}
+
+/// Every proved cause that shows at a place: several are made there together.
+pub(crate) fn all_of(findings: &[Finding], place: Place) -> impl Iterator<Item = (&Finding, &Cause)> {
+    let stated = findings.iter().filter(move |f| f.matched == Match::Reproduced && f.shown_at.contains(&place));
+    stated.filter_map(|finding| Some((finding, finding.cause.as_ref()?)))
 }
 
 /// `the rotation has another base (rope-theta, theta 10000)`.

@@ -58,7 +58,7 @@ pub(crate) struct Session {
 pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
     let (verbose, json) = (args.verbose, args.json.clone());
     let given = args.of.open()?;
-    let Explanation { mut replay, findings, .. } = cause::quickly(&given)?;
+    let Explanation { mut replay, findings, .. } = cause::quickly(&given, 2)?;
     replay.warnings.extend(given.notes());
     let session = Session { given, verbose, replay, findings };
     let verdict = session.verdict();
@@ -292,10 +292,17 @@ impl Session {
             ),
         };
         screen.line(&format!("    {}", safe(&text)));
-        let why = cause::of(&self.findings, one.report.place);
-        if let Some((finding, cause)) = why {
-            screen.line(&format!("    {} {}", paint(BOLD, "why:"), cause::said(cause)));
-            screen.line(&format!("    {}", cause::proof(finding)));
+        let why: Vec<_> = cause::all_of(&self.findings, one.report.place).collect();
+        for (at, (_, cause)) in why.iter().enumerate() {
+            let word = if at == 0 { "why:" } else { "and:" };
+            screen.line(&format!("    {} {}", paint(BOLD, word), cause::said(cause)));
+        }
+        if let Some((finding, _)) = why.first() {
+            let them = if why.len() > 1 { "imitating them" } else { "imitating it" };
+            screen.line(&format!("    {}", cause::proof(finding).replacen("imitating it", them, 1)));
+        }
+        for note in why.iter().filter_map(|(finding, _)| finding.note.as_ref()) {
+            screen.line(&format!("    {} {}", paint(WARN, "note:"), safe(note)));
         }
         let misrecorded = misrecorded_by(group);
         if !misrecorded.is_empty() {
@@ -307,7 +314,7 @@ impl Session {
             let text = format!("not recorded between: {}; the fault may be in any of them", shorten(&names, 5));
             screen.line(&format!("    {text}"));
         }
-        if let Some(fit) = one.fit.as_ref().filter(|_| why.is_none()) {
+        if let Some(fit) = one.fit.as_ref().filter(|_| why.is_empty()) {
             let left = format!("(leaves NMSE {})", number(fit.residual_nmse));
             screen.line(&if fit.residual_nmse < EXPLAINS * worst.unwrap_or(f64::INFINITY) {
                 format!("    it is {} {left}", fit.in_words())
@@ -328,6 +335,9 @@ impl Session {
         let unknown =
             || json!({"cause": null, "params": {}, "match": "unknown", "residual_nmse": nmse, "alternatives": []});
         let mut value = why.map_or_else(unknown, |(finding, _)| cause::json(&self.given.model, finding));
+        // Further mistakes in the same operation, that give these numbers together with the first.
+        let others = cause::all_of(&self.findings, one.report.place).skip(1);
+        value["together"] = others.map(|(finding, _)| cause::json(&self.given.model, finding)).collect();
         value["misrecorded"] = misrecorded_by(group).iter().map(ToString::to_string).collect();
         value["tap"] = one.report.place.tap.to_string().into();
         value["op"] = one.report.op.clone().into();
