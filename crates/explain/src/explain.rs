@@ -1,6 +1,6 @@
 //! Why is it wrong? For every operation that replay finds wrong, the mistakes that reproduce it.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,8 @@ use ndarray::ArrayD;
 
 use crate::candidates::Candidate;
 use crate::imitate::Shared;
-use crate::mistakes::{Edit, Params};
-use crate::onset::begun_later;
+use crate::mistakes::Edit;
+use crate::onset::{begun_later, left_by_the_prefill};
 use crate::proof::Target;
 use crate::recorded::Unusable;
 pub use crate::replay::Options;
@@ -20,88 +20,7 @@ use crate::replay::{Replay, ReplayError, Replayed, Run};
 pub use crate::search::Effort;
 use crate::search::{Reproduction, Result as Found, Search};
 
-/// How sure a cause is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Match {
-    /// The imitated mistake leaves no more than rounding.
-    Reproduced,
-    /// Something takes part of the error away, but is not it.
-    Closest,
-    /// Nothing in the catalogue does.
-    Unknown,
-}
-
-impl Match {
-    /// The word in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Match::Reproduced => "reproduced",
-            Match::Closest => "closest",
-            Match::Unknown => "unknown",
-        }
-    }
-}
-
-/// A mistake of the catalogue, with its parameters.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Cause {
-    /// The id.
-    pub id: &'static str,
-    /// The parameters.
-    pub params: Params,
-}
-
-/// One mistake, in all places where it was found.
-#[derive(Clone, Debug)]
-pub struct Finding {
-    /// The taps whose operation is wrong, in the order of the Plan.
-    pub taps: Vec<Tap>,
-    /// The recorded taps that show it: the same, where all was recorded.
-    pub shown_at: Vec<Place>,
-    /// The operation of the first tap.
-    pub op: String,
-    /// The cause; of `Closest`, what came nearest.
-    pub cause: Option<Cause>,
-    /// How sure it is.
-    pub matched: Match,
-    /// NMSE that the imitated mistake leaves, the worst of all places.
-    pub residual_nmse: f64,
-    /// NMSE without it, the worst of all places.
-    pub base_nmse: f64,
-    /// Other causes that reproduce it as well.
-    pub alternatives: Vec<Cause>,
-    /// Taps between the recorded ones: the fault may be in any of them. Only where there is no cause.
-    pub through: Vec<Tap>,
-    /// The best residual of every id that was tried.
-    pub tried: BTreeMap<&'static str, f64>,
-    /// Mistakes and sets of them whose turn did not come in the time given.
-    pub untried: usize,
-    /// What else is to be known.
-    pub note: Option<String>,
-    /// Of taps that are only recorded wrongly, what comes out of the value that is due there.
-    pub misrecorded: Vec<Place>,
-}
-
-impl Finding {
-    /// Nothing found yet.
-    pub(crate) fn without_cause(matched: Match) -> Finding {
-        Finding {
-            taps: Vec::new(),
-            shown_at: Vec::new(),
-            op: String::new(),
-            cause: None,
-            matched,
-            residual_nmse: 0.0,
-            base_nmse: 0.0,
-            alternatives: Vec::new(),
-            through: Vec::new(),
-            tried: BTreeMap::new(),
-            untried: 0,
-            note: None,
-            misrecorded: Vec::new(),
-        }
-    }
-}
+pub use crate::finding::{Cause, Finding, Match};
 
 /// An explained replay.
 #[derive(Debug)]
@@ -138,6 +57,8 @@ pub fn explain(
         effort,
         accepted: Vec::new(),
         places: Vec::new(),
+        in_prefill_alone: false,
+        in_decoding_alone: false,
         dark: HashSet::new(),
         unknown: HashSet::new(),
         right,
@@ -153,8 +74,12 @@ pub fn explain(
         }
     }
     walk.settle_steps(&run, &shared, model)?;
+    let in_prefill_alone = walk.in_prefill_alone;
     let mut findings = crate::findings::of(&run, walk.places, crate::misrecorded::findings(model, &replay));
     crate::findings::once_alone(&mut findings, |place| run.recorded.holds(place));
+    if in_prefill_alone {
+        crate::findings::in_the_prefill_alone(&mut findings);
+    }
     let mut invisible =
         if effort.quick { Vec::new() } else { crate::invisible::in_what_is_right(&run, &shared, &replay, effort)? };
     invisible.retain(|id| !findings.iter().any(|f| f.cause.as_ref().is_some_and(|c| c.id == id)));
@@ -183,6 +108,9 @@ struct Walk<'p> {
     effort: &'p Effort,
     accepted: Vec<Edit>,
     places: Vec<Explained>,
+    /// Whether what decode steps show comes of mistakes in the prefill alone; in decoding alone.
+    in_prefill_alone: bool,
+    in_decoding_alone: bool,
     /// Steps in which a fault was seen that nothing explains.
     dark: HashSet<Tap>,
     /// Single steps of which the same is to be said.
@@ -245,6 +173,15 @@ impl Walk<'_> {
             }
         }
         let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
+        if left_by_the_prefill(&search, &mut target) {
+            self.in_prefill_alone = true;
+            return Ok(());
+        }
+        // Of a prefill that was not recorded nobody knows whether the mistake is made in it.
+        let open = earlier.is_none() && place.step > 0 && self.places.iter().all(|p| p.place.step > 0);
+        if open {
+            target.from_step = u32::from(self.in_decoding_alone);
+        }
         let mut found = match self.narrowed(&search, &target) {
             Some(reproduced) => {
                 // One of several that an earlier step cannot tell apart was taken up; it may be another.
@@ -254,6 +191,18 @@ impl Walk<'_> {
             }
             None => self.search(&search, &target),
         };
+        let several = found.reproduced.first().is_none_or(|r| r.mistakes.len() > 1);
+        if open && several && target.from_step == 0 {
+            // Where one, made in decoding alone, gives it, it needs no others to undo it in the prefill.
+            target.from_step = 1;
+            let effort = Effort { faults: 1, ..self.effort.clone() };
+            let one = self.search(&Search { run, shared, effort: &effort, accepted: &self.accepted }, &target);
+            self.in_decoding_alone = !one.reproduced.is_empty();
+            match self.in_decoding_alone {
+                true => found = one,
+                false => target.from_step = 0,
+            }
+        }
         let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
         if let Some(earlier) = earlier {
             let gives = !found.reproduced.is_empty();

@@ -155,6 +155,15 @@ fn beside_the_prefills(findings: &mut [Finding], long: &HashSet<Place>) {
     }
 }
 
+/// What the prefill shows, where decode steps come out as its keys and values leave them.
+pub(crate) fn in_the_prefill_alone(findings: &mut [Finding]) {
+    let first = |f: &&mut Finding| f.matched == Match::Reproduced && f.shown_at.iter().all(|place| place.step == 0);
+    for finding in findings.iter_mut().filter(first) {
+        let why = "made in the prefill alone: decode steps are off by no more than the keys and values that it left";
+        finding.note.get_or_insert_with(|| why.to_owned());
+    }
+}
+
 /// Where tokens stand is not to be told where nobody says which they are, and of how many.
 fn of_no_known_positions(findings: &mut [Finding]) {
     let shift = |cause: &Cause| cause.id == "rope-position" && cause.params.iter().any(|(name, _)| *name == "shift");

@@ -28,8 +28,9 @@ pub(crate) struct Imitation<'r, 'a> {
     target: Place,
     /// How many of the tokens are run.
     cut: Option<usize>,
-    /// The first step in which mistakes are made.
+    /// The first step in which mistakes are made, and the last.
     from: u32,
+    until: u32,
     memo: HashMap<Place, Option<Value>>,
     touched: HashMap<Place, bool>,
     /// What is being computed.
@@ -57,6 +58,7 @@ impl<'r, 'a> Imitation<'r, 'a> {
             target,
             cut,
             from: 0,
+            until: u32::MAX,
             memo: HashMap::new(),
             touched: HashMap::new(),
             busy: HashSet::new(),
@@ -66,6 +68,11 @@ impl<'r, 'a> Imitation<'r, 'a> {
     /// The same with its mistakes made from a decode step on.
     pub(crate) fn beginning(self, from: u32) -> Imitation<'r, 'a> {
         Imitation { from, ..self }
+    }
+
+    /// The same with its mistakes made up to a step.
+    pub(crate) fn ending(self, until: u32) -> Imitation<'r, 'a> {
+        Imitation { until, ..self }
     }
 
     /// The target's value; `None` where it cannot be computed.
@@ -173,7 +180,8 @@ impl<'r, 'a> Imitation<'r, 'a> {
     /// The mistakes made in a step.
     pub(crate) fn chain(&self, place: Place) -> Vec<&'r Edit> {
         let made = |e: &&'r Edit| place.step >= e.onset.map_or(self.from, |onset| onset.step.max(self.from));
-        self.edits.get(&place.tap).into_iter().flatten().copied().filter(made).collect()
+        let all = self.edits.get(&place.tap).filter(|_| place.step <= self.until);
+        all.into_iter().flatten().copied().filter(made).collect()
     }
 
     /// Whether a value is to be computed, and is not as in the run without mistakes.

@@ -13,6 +13,7 @@ mod replayed;
 pub mod weights;
 
 mod candidates;
+mod finding;
 mod findings;
 mod imitate;
 mod invisible;

@@ -1,4 +1,4 @@
-//! Which mistakes begin at a later token? Of a decode step behind others that are right: positions, masks and the cache depend on how many tokens there are.
+//! Which mistakes begin at a later token, or end with the prefill? Of a decode step behind others that are right: positions, masks and the cache depend on how many tokens there are.
 
 use std::collections::HashSet;
 
@@ -42,4 +42,17 @@ pub(crate) fn begun_later<'a>(
     // What changes with the tokens is where they stand.
     reproduced.sort_by_key(|r| r.mistakes.iter().any(|m| m.id() != "rope-position"));
     Some(reproduced)
+}
+
+/// Whether a decode step comes out right if what was found is made in the prefill alone, which left its keys and values.
+pub(crate) fn left_by_the_prefill(search: &Search<'_, '_>, target: &mut Target<'_>) -> bool {
+    if target.place.step == 0 || !target.is_stretch() || search.accepted.is_empty() || search.already(target).is_some()
+    {
+        return false;
+    }
+    let from = std::mem::replace(&mut target.from_step, 0);
+    target.until = 0;
+    let left = search.proved(target, &[], search.bare(target)).is_some();
+    (target.from_step, target.until) = (from, u32::MAX);
+    left
 }

@@ -31,6 +31,8 @@ pub(crate) struct Target<'a> {
     cut: Option<usize>,
     /// The first step in which mistakes are made: what comes before was found right.
     pub(crate) from_step: u32,
+    /// The last step in which mistakes are made.
+    pub(crate) until: u32,
 }
 
 impl<'a> Target<'a> {
@@ -53,7 +55,7 @@ impl<'a> Target<'a> {
         row_inputs: Option<Vec<ArrayD<f64>>>,
     ) -> Target<'a> {
         let steps = if row_inputs.is_some() { vec![step] } else { segment(&run.recorded, place) };
-        Target { step, place, own, positions, row_inputs, steps, cut: None, from_step: 0 }
+        Target { step, place, own, positions, row_inputs, steps, cut: None, from_step: 0, until: u32::MAX }
     }
 
     /// Of the tap's whole value what the candidate recorded.
@@ -105,7 +107,9 @@ impl Search<'_, '_> {
     ) -> Imitation<'s, 's> {
         let before = self.accepted.iter().filter(|old| !edits.iter().any(|e| e.is_made_as(old)));
         let all = edits.iter().copied().chain(before);
-        Imitation::new(self.recorded(), profile, self.shared, all, target.place, target.cut).beginning(target.from_step)
+        Imitation::new(self.recorded(), profile, self.shared, all, target.place, target.cut)
+            .beginning(target.from_step)
+            .ending(target.until)
     }
 
     /// A step that looks at each position by itself, at those recorded.

@@ -116,3 +116,33 @@ fn a_factor_is_named_to_all_its_digits() {
     });
     assert_eq!(causes(&explanation), [("residual-scale", 0)], "{:?}", explanation.findings);
 }
+
+/// Values of the prefill that are keys, seen in the context alone; decode steps read them from the cache, and make no mistake of their own.
+#[test]
+fn a_fault_of_the_prefill_alone_is_none_of_the_decode_steps() {
+    let explanation = changed("qwen2", "golden/qwen2-torch.npz", &|dump, tap, step, x| match (tap.site, tap.layer) {
+        (Site::Context, Some(1)) => Some(context_of_keys(dump, step)),
+        (Site::AttnNorm | Site::Probs, Some(1)) => Some(x),
+        _ => None,
+    });
+    assert_eq!(causes(&explanation), [("weight-swapped", 0)], "{:?}", explanation.findings);
+    let note = explanation.findings[0].note.as_deref().unwrap_or_default();
+    assert!(note.starts_with("made in the prefill alone"), "{note}");
+}
+
+/// Probabilities of layer 1 times values that are the keys of the prefill, and the decode steps' own values.
+fn context_of_keys(dump: &Dump, step: u32) -> Vec<f32> {
+    let keys = values(dump, Tap::layer(1, Site::K), 0);
+    let own = (1..=step).flat_map(|step| values(dump, Tap::layer(1, Site::V), step));
+    let rows: Vec<f32> = keys.into_iter().chain(own).collect();
+    let shape = &dump.find(Tap::layer(1, Site::Probs), step).unwrap().shape;
+    let (heads, queries, seen) = (shape[0], shape[1], shape[2]);
+    let (width, kv_heads) = (8, rows.len() / 8 / seen);
+    let probs = values(dump, Tap::layer(1, Site::Probs), step);
+    let at = |t: usize, h: usize, i: usize| -> f32 {
+        let value = |s: usize| rows[(s * kv_heads + h / (heads / kv_heads)) * width + i];
+        (0..seen).map(|s| probs[(h * queries + t) * seen + s] * value(s)).sum()
+    };
+    let channels = (0..queries).flat_map(|t| (0..heads).flat_map(move |h| (0..width).map(move |i| (t, h, i))));
+    channels.map(|(t, h, i)| at(t, h, i)).collect()
+}

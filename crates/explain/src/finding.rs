@@ -1,0 +1,91 @@
+//! What is said of a mistake? Its cause, how sure that is, and all places where it was found.
+
+use std::collections::BTreeMap;
+
+use firstdiff_compare::Place;
+use firstdiff_trace::Tap;
+
+use crate::mistakes::Params;
+
+/// How sure a cause is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Match {
+    /// The imitated mistake leaves no more than rounding.
+    Reproduced,
+    /// Something takes part of the error away, but is not it.
+    Closest,
+    /// Nothing in the catalogue does.
+    Unknown,
+}
+
+impl Match {
+    /// The word in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Match::Reproduced => "reproduced",
+            Match::Closest => "closest",
+            Match::Unknown => "unknown",
+        }
+    }
+}
+
+/// A mistake of the catalogue, with its parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cause {
+    /// The id.
+    pub id: &'static str,
+    /// The parameters.
+    pub params: Params,
+}
+
+/// One mistake, in all places where it was found.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// The taps whose operation is wrong, in the order of the Plan.
+    pub taps: Vec<Tap>,
+    /// The recorded taps that show it: the same, where all was recorded.
+    pub shown_at: Vec<Place>,
+    /// The operation of the first tap.
+    pub op: String,
+    /// The cause; of `Closest`, what came nearest.
+    pub cause: Option<Cause>,
+    /// How sure it is.
+    pub matched: Match,
+    /// NMSE that the imitated mistake leaves, the worst of all places.
+    pub residual_nmse: f64,
+    /// NMSE without it, the worst of all places.
+    pub base_nmse: f64,
+    /// Other causes that reproduce it as well.
+    pub alternatives: Vec<Cause>,
+    /// Taps between the recorded ones: the fault may be in any of them. Only where there is no cause.
+    pub through: Vec<Tap>,
+    /// The best residual of every id that was tried.
+    pub tried: BTreeMap<&'static str, f64>,
+    /// Mistakes and sets of them whose turn did not come in the time given.
+    pub untried: usize,
+    /// What else is to be known.
+    pub note: Option<String>,
+    /// Of taps that are only recorded wrongly, what comes out of the value that is due there.
+    pub misrecorded: Vec<Place>,
+}
+
+impl Finding {
+    /// Nothing found yet.
+    pub(crate) fn without_cause(matched: Match) -> Finding {
+        Finding {
+            taps: Vec::new(),
+            shown_at: Vec::new(),
+            op: String::new(),
+            cause: None,
+            matched,
+            residual_nmse: 0.0,
+            base_nmse: 0.0,
+            alternatives: Vec::new(),
+            through: Vec::new(),
+            tried: BTreeMap::new(),
+            untried: 0,
+            note: None,
+            misrecorded: Vec::new(),
+        }
+    }
+}
