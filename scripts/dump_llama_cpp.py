@@ -96,6 +96,8 @@ class Dump:
 
     def __enter__(self):
         self.folder.mkdir(parents=True)
+        # What is left of a run that was killed says so.
+        (self.folder / "dump.json").write_text('{"format": 1, "complete": false}\n', encoding="utf-8")
         return self
 
     def __exit__(self, *_):
@@ -115,7 +117,7 @@ class Dump:
         if not self.entries:
             raise Refused("no tap matches --taps: nothing to write")
         lines = ",\n    ".join(json.dumps(entry) for entry in self.entries.values())
-        head = json.dumps({"format": 1, **note}, indent=2)
+        head = json.dumps({"format": 1, "complete": True, **note}, indent=2)
         (self.folder / "dump.json").write_text(f'{head[:-2]},\n  "taps": [\n    {lines}\n  ]\n}}\n', encoding="utf-8")
         aside = self.out.with_name(f".{self.out.name}.{os.getpid()}.old")
         if self.out.is_dir() and any(self.out.iterdir()):

@@ -79,6 +79,8 @@ class Dump:
 
     def __enter__(self):
         self.folder.mkdir(parents=True)
+        # What is left of a run that was killed says so.
+        (self.folder / "dump.json").write_text('{"format": 1, "complete": false}\n', encoding="utf-8")
         return self
 
     def __exit__(self, *_):
@@ -102,7 +104,7 @@ class Dump:
         if not self.entries:
             raise Refused("no tap matches --taps: nothing to write")
         lines = ",\n    ".join(json.dumps(entry) for entry in self.entries)
-        head = json.dumps({"format": 1, **note}, indent=2)
+        head = json.dumps({"format": 1, "complete": True, **note}, indent=2)
         (self.folder / "dump.json").write_text(f'{head[:-2]},\n  "taps": [\n    {lines}\n  ]\n}}\n', encoding="utf-8")
         aside = self.out.with_name(f".{self.out.name}.{os.getpid()}.old")
         if self.out.is_dir() and any(self.out.iterdir()):
@@ -452,7 +454,7 @@ def dump(args):
         decoded = run(model, record, tokens, len(fixed) or args.decode, fixed)
         note = {
             "producer": {"name": NAME, "version": VERSION, "torch": torch.__version__, "transformers": transformers.__version__},
-            "model": args.model.resolve().name, "tokens": tokens, "decode_tokens": decoded,
+            "model": args.model.resolve().name, "architecture": model.config.model_type, "tokens": tokens, "decode_tokens": decoded,
             "precision": "exact" if exact else args.dtype, "qk_rows": "half", "attention": args.attn,
         }
         if hidden:

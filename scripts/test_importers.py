@@ -176,6 +176,49 @@ def manifest(x, out):
     return path
 
 
+def ort_web(x, out, data=lambda x: x.ravel().tolist()):
+    tensors = {tap: {"dims": list(x.shape), "type": "float32", "data": data(x)} for tap, x in x.items()}
+    # JSON has no infinity: what is masked is null, as JSON.stringify writes it.
+    text = json.dumps(tensors).replace("-Infinity", "null")
+    (out / "ort.json").write_text(text)
+    return out / "ort.json"
+
+
+def ort_web_by_index(x, out):
+    return ort_web(x, out, lambda x: {str(i): value for i, value in enumerate(x.ravel().tolist())})
+
+
+GGUF = {"attn_norm": "attn_norm", "q": "attn_q", "k": "attn_k", "v": "attn_v", "attn_out": "attn_output", "ffn_norm": "ffn_norm",
+        "ffn_gate": "ffn_gate", "ffn_up": "ffn_up", "ffn_out": "ffn_down"}
+
+
+def gguf_names(x, out):
+    """The weights' names for what they make; what has none, under firstdiff's."""
+    name = {"h0": "token_embd", "final_norm": "output_norm"}
+    for tap in x:
+        part = tap.split(".")
+        if len(part) == 3 and part[2] in GGUF:
+            name[tap] = f"blk.{part[1]}.{GGUF[part[2]]}"
+    np.savez(out / "run.npz", **{name.get(tap, tap): x for tap, x in x.items()})
+    return out / "run.npz"
+
+
+def step_archives(x, out):
+    """The run's prefill; and the golden run's steps behind it, which are right in both."""
+    np.savez(out / "step0.npz", **x)
+    for step in (1, 2):
+        files = {p.name[:-len(f".step{step}.npy")]: np.load(p) for p in GOLDEN.glob(f"*.step{step}.npy")}
+        np.savez(out / f"step{step}.npz", **files)
+    return out
+
+
+def table_beside(x, out):
+    own = {tap: f"mine_{tap.replace('layers.', 'L').replace('.', '_')}" for tap in x}
+    np.savez(out / "mine.npz", **{own[tap]: x for tap, x in x.items()})
+    (out / "firstdiff.toml").write_text("".join(f'"{name}" = "{tap}"\n' for tap, name in own.items()))
+    return out / "mine.npz"
+
+
 def npz(x, out):
     np.savez(out / "x.npz", **x)
     return out / "x.npz"
@@ -237,11 +280,37 @@ FORMS = [
     (".safetensors, TransformerLens' names", safetensors, None),
     (".pt of torch.save", pt, None),
     (".pt as SGLang's dumper writes them", sglang, None),
+    ("JSON of ONNX Runtime's tensors", ort_web, None),
+    ("JSON of ONNX Runtime's tensors, by index", ort_web_by_index, None),
+    ("names of GGUF's weights", gguf_names, None),
+    ("an archive for each step", step_archives, None),
+    ("names of one's own, firstdiff.toml beside the file", table_beside, None),
 ]
 
 
-def compare(binary, candidate, profile, *more):
-    args = [str(binary), "compare", str(GOLDEN), str(candidate), "--json", "-", *more]
+def hidden_states(x, out, last=None):
+    """transformers' output_hidden_states: the last one has passed the final norm; `last`: only the first so many were kept."""
+    layers = sum(tap.endswith(".h") for tap in x)
+    streams = [x["h0"], *(x[f"layers.{n}.h"] for n in range(layers - 1)), x["final_norm"]][:last]
+    arrays = {f"hidden_states.{n}": stream[None] for n, stream in enumerate(streams)}
+    np.savez(out / "hidden.npz", **arrays, **({} if last else {"logits": x["logits"]}))
+    return out / "hidden.npz"
+
+
+def logits_check(x, out, side, tokens):
+    """data/pytorch-MODEL.bin or data/llamacpp-MODEL.bin of llama.cpp's examples/model-conversion."""
+    base = out / f"{side}-model"
+    last = x["logits"][-1].astype(np.float32)
+    last.tofile(f"{base}.bin")
+    Path(f"{base}.txt").write_text("".join(f"{i}: {value:.6f}\n" for i, value in enumerate(last)))
+    if tokens is not None:
+        np.array(tokens, np.int32).tofile(f"{base}-tokens.bin")
+        Path(f"{base}-prompt.txt").write_text(f"prompt: x\nn_tokens: {len(tokens)}\ntoken ids: {', '.join(map(str, tokens))}\n")
+    return Path(f"{base}.bin")
+
+
+def compare(binary, candidate, profile, *more, reference=GOLDEN):
+    args = [str(binary), "compare", str(reference), str(candidate), "--json", "-", *more]
     if profile:
         args += ["--profile", profile]
     done = subprocess.run(args, capture_output=True, text=True)
@@ -296,6 +365,25 @@ def main():
                 else:
                     ok = undecided if blind else code == 1 and first == FIRST
                     check(f"{name}: wrong", ok, f"exit {code}, first {first} {error}")
+        for kind, x, due in (("right", right, (0, None)), ("wrong", wrong, (1, "layers.0.h"))):
+            out = base / f"hidden-{kind}"
+            out.mkdir()
+            layers = sum(tap.endswith(".h") for tap in x)
+            code, first, compared, _, error = compare(a.firstdiff, hidden_states(x, out), None)
+            check(f"hidden_states.N: {kind}", (code, first) == due and compared == layers + 2, f"exit {code}, first {first}, {compared} taps {error}")
+            # Of the first two alone the last is no final norm.
+            code, first, compared, _, error = compare(a.firstdiff, hidden_states(x, out, 2), None)
+            check(f"hidden_states.0 and .1: {kind}", (code, first) == due and compared == 2, f"exit {code}, first {first}, {compared} taps {error}")
+        for kind, x, due in (("right", right, 0), ("wrong", wrong, 1)):
+            out = base / f"check-{kind}"
+            out.mkdir()
+            for tokens in (TOKENS, None):
+                code, first, compared, _, error = compare(
+                    a.firstdiff, logits_check(x, out, "llamacpp", tokens), None, reference=logits_check(right, out, "pytorch", TOKENS))
+                check(f"llama.cpp's check of logits, {'ids' if tokens else 'no ids'}: {kind}", code == due and compared == 1, f"exit {code}, first {first} {error}")
+            other = logits_check(right, out, "llamacpp", [*TOKENS[:-1], TOKENS[-1] + 1])
+            code, first, *_, error = compare(a.firstdiff, other, None, reference=out / "pytorch-model.bin")
+            check("llama.cpp's check of logits, of other tokens", code == 2 and "token" in error, f"exit {code}, first {first} {error}")
         for use_repr in (True, False):
             out = base / f"tree-{use_repr}"
             out.mkdir()

@@ -39,6 +39,7 @@ FAILED = []
 HEADER_USE = """
 #define FIRSTDIFF_IMPLEMENTATION
 #include "firstdiff.h"
+#include <signal.h>
 static void copy(void *host, const void *device, size_t bytes) { memcpy(host, device, bytes); }
 int main(int argc, char **argv) {
     float x[6] = {1, 2, 3, 4, 5, 6};
@@ -54,6 +55,11 @@ int main(int argc, char **argv) {
     firstdiff_f16(half, 2, 1, 0, "layers.%d.%s", 1, "h");
     firstdiff_bf16(brain, 2, 1, 0, "final_norm");
     if (bad == 1) firstdiff_f32(x, 2, 3, 0, "h1"), firstdiff_f32(x, 2, 3, 0, "layers.01.q");
+    if (bad == 1) firstdiff_f32(x, 2, 3, 0, "Qcur-%d (view)", 0), firstdiff_f32(x, 2, 3, 0, "../up");
+    if (bad == 6) firstdiff_f32(x, 2, 3, 0, "%0300d", 1);
+    if (bad == 9) raise(9);
+    if (bad == 10) return 0;
+    if (bad == 11) abort();
     if (bad == 2) firstdiff_f32(x, 2, 3, 0, "h0");
     if (bad == 3) firstdiff_f32(x, 1LL << 40, 1LL << 40, 9, "logits");
     if (bad == 4) firstdiff_f32(x, 2, -3, 0, "logits");
@@ -145,6 +151,10 @@ def files(folder):
     return {f.name for f in Path(folder).iterdir()} if Path(folder).exists() else set()
 
 
+def is_complete(folder):
+    return json.loads((Path(folder) / "dump.json").read_text()).get("complete")
+
+
 SCORES = ("qk", "scores", "probs")
 
 
@@ -174,7 +184,8 @@ class Judge:
         self.binary = binary
 
     def report(self, *arguments, status=0):
-        return json.loads(run([self.binary, *arguments, "--json", "-"], status))
+        text = run([self.binary, *arguments, "--json", "-"], status)
+        return json.JSONDecoder().raw_decode(text)[0]  # behind it stands what was said on stderr
 
     def parity(self, what, reference, candidate, *options, unchecked=0):
         report = self.report("compare", reference, candidate, *options)
@@ -250,11 +261,26 @@ def test_header(work):
     for says, environment in told.items():
         lines = run([program], 1 if says else 0, **environment).splitlines()
         check(len(lines) == bool(says) and all(says in line for line in lines), f"one line: {lines}")
-    mistakes = ["'h1' is not a tap name", "h0: recorded before", "logits: no shape", "logits: no shape", "none that dump.json knows"]
-    for bad, says in enumerate(mistakes, 1):
+    # Issue 15: a name that the recorder does not know is recorded, and compare asks for a map.
+    out = work / "bad1"
+    lines = run([program, 1], FIRSTDIFF_DIR=str(out)).splitlines()
+    check(not lines and {"h1.npy", "layers.01.q.npy", "Qcur-0%20%28view%29.npy", "%2E.%2Fup.npy"} <= files(out) and is_complete(out),
+          f"names that are no taps are recorded as they are, in files of the folder: {sorted(files(out))}")
+    names = [t["tap"] for t in json.loads((out / "dump.json").read_text())["taps"]]
+    check(names[4:] == ["h1", "layers.01.q", "Qcur-0 (view)", "../up"], f"and dump.json has the names themselves: {names[4:]}")
+    mistakes = ["h0: recorded before", "logits: no shape", "logits: no shape", "none that dump.json knows", "longer than 200 bytes"]
+    for bad, says in enumerate(mistakes, 2):
         out = work / f"bad{bad}"
         lines = run([program, bad], 1, FIRSTDIFF_DIR=str(out)).splitlines()
         check(says in lines[0] and len(lines) <= 2 and len(files(out)) == 5, f"told, and the rest recorded: {lines[0]}")
+        check(is_complete(out) == (bad == 5), f"a tap is missing, so that it is not complete: {bad != 5}")
+    for how, due in (("9", (False, None)), ("10", (False, True)), ("11", (False, None))):
+        for language in ("c", "c++"):
+            out = work / f"torn-{language}-{how}"
+            run([work / f"use-{language}", how], None, FIRSTDIFF_DIR=str(out))
+            meta = json.loads((out / "dump.json").read_text())
+            check((meta["complete"], meta.get("ended_by_itself")) == due and meta["tokens"] == [7, 8] and (out / "h0.npy").exists(),
+                  f"{language}: {({'9': 'killed', '10': 'exit without finish', '11': 'abort'})[how]}: not complete")
     source = work / "chunks.c"
     source.write_text(CHUNKS)
     for language in ("c", "c++"):
@@ -275,7 +301,7 @@ def test_header(work):
     check(listed == 400 and len(files(out)) == 401, "four threads under a lock, 400 taps; dump.json by itself at exit")
     out = work / "full"
     lines = run(["sh", "-c", f"trap '' XFSZ; ulimit -f 0; exec '{program}'"], 1, FIRSTDIFF_DIR=str(out)).splitlines()
-    check(len(lines) == 2 and "h0.npy: File too large" in lines[0] and not files(out), f"a disk that takes nothing: {lines}, no file")
+    check(len(lines) == 2 and "dump.json: File too large" in lines[0] and not files(out), f"a disk that takes nothing: {lines}, no file")
 
 
 def test_engine(work, judge, language):
@@ -381,7 +407,7 @@ def test_python(work, judge):
     meta = json.loads((chunks / "dump.json").read_text())
     check(meta["decode_tokens"] == [9, 4] and [t["shape"] for t in meta["taps"]] == [[1, 5, 3]] * 2, "next_chunk: a prompt in chunks, cut to rows")
     told = python("import firstdiff, numpy as np\nfirstdiff.tokens([7, 8])\nfor n in '12':\n    firstdiff.next_step(9)\n"
-                  "    firstdiff.record('layers.0.h', np.ones((2, 3)))", FIRSTDIFF_DIR=str(work / "python-untold")).splitlines()
+                  "    firstdiff.record('layers.0.h', np.ones((2, 3)))\nfirstdiff.finish()", FIRSTDIFF_DIR=str(work / "python-untold")).splitlines()
     check(len(told) == 1 and "2 rows in step 1" in told[0], f"more rows than tokens, told once: {told}")
     untold = work / "python-rows-untold"
     python("import firstdiff, numpy as np\nfirstdiff.record('layers.0.q', np.ones((4, 5, 2)))\nfirstdiff.record('h0', np.ones((5, 8)))",
@@ -393,14 +419,61 @@ def test_python(work, judge):
     before = files(work)
     python(script)
     check(files(work) == before, "off: no file")
-    refused = {"not a tap name": "firstdiff.record('q', np.ones((1, 2)))",
+    refused = {"name of a file": "firstdiff.record('q' * 201, np.ones((1, 2)))",
                "recorded before": "[firstdiff.record('h0', np.ones((1, 2))) for _ in '12']",
                "elements of type int64": "firstdiff.record('h0', np.ones((1, 2), int))",
                "no shape": "firstdiff.record('h0', np.float32(1))",
                "none that dump.json": "firstdiff.note(precision='q4')"}
     for says, line in refused.items():
-        told = python(f"import firstdiff, numpy as np\n{line}", 1, FIRSTDIFF_DIR=str(work / f"python-{says[:8]}")).splitlines()[-1]
-        check(says in told, told)
+        told = python(f"import firstdiff, numpy as np\n{line}", 1, FIRSTDIFF_DIR=str(work / f"python-{says[:8]}")).splitlines()
+        check(any(says in line for line in told), told[-1])
+    # Issue 15: a name that the recorder does not know is recorded, and compare asks for a map.
+    own = work / "python-own"
+    python("import firstdiff, numpy as np\nfor name in ('q', 'Qcur-0 (view)', '../up', 'x.step3'):\n    firstdiff.record(name, np.ones((1, 2)))\n"
+           "firstdiff.finish()", FIRSTDIFF_DIR=str(own))
+    check(files(own) == {"dump.json", "q.npy", "Qcur-0%20%28view%29.npy", "%2E.%2Fup.npy", "x%2Estep3.npy"} and is_complete(own),
+          f"names that are no taps are recorded as they are: {sorted(files(own))}")
+    report = judge.report("compare", GOLDEN / "llama-torch", own, status=2)
+    check(report["unnamed"] == ["../up", "Qcur-0 (view)", "q", "x.step3"], f"and compare lists them: {report['unnamed']}")
+    test_torn(work, judge, script)
+
+
+TORN = """
+import firstdiff, os, sys, numpy as np
+real = firstdiff.Recording.put
+def put(self, *arguments):
+    if len(self.entries) == 10:
+        {how}
+    real(self, *arguments)
+firstdiff.Recording.put = put
+"""
+
+
+def test_torn(work, judge, script):
+    """A recording that ends after ten taps, however that comes about, is not at parity."""
+    ends = {"killed": ("os.kill(os.getpid(), 9)", -9), "an exception": ("raise RuntimeError('as asked')", 1), "sys.exit": ("sys.exit(0)", 0),
+            "os._exit": ("os._exit(0)", 0)}
+    for n, (what, (how, status)) in enumerate(ends.items()):
+        out = work / f"python-torn-{n}"
+        python(TORN.format(how=how) + script, status, FIRSTDIFF_DIR=str(out))
+        check(len(files(out)) == 11 and is_complete(out) is False, f"{what}: ten taps, and not complete")
+        report = judge.report("compare", GOLDEN / "llama-torch", out, status=2)
+        check(report["verdict"] == "incomparable" and "10 of" in report["reason"], f"{what}: {report['verdict']}, {report['reason']}")
+        report = judge.report("compare", GOLDEN / "llama-torch", out, "--partial")
+        check(report["verdict"] == "parity", f"{what}, --partial: {report['verdict']} of what is there")
+    out = work / "python-caught"
+    python("import firstdiff, numpy as np\nfirstdiff.record('h0', np.ones((1, 2)))\ntry:\n    firstdiff.record('h0', np.ones((1, 2)))\n"
+           "except ValueError:\n    pass\nfirstdiff.finish()", 1, FIRSTDIFF_DIR=str(out))
+    check(is_complete(out) is False, "a tap that could not be recorded, and the engine runs on: not complete")
+    for script, name in (("dump_torch.py", "torch"),):
+        left = subprocess.Popen([sys.executable, ROOT / "scripts" / script, MODELS / "llama", "-o", work / f"left-{name}", "--tokens", ids(TOKENS)],
+                                stderr=subprocess.DEVNULL)
+        folder = work / f".left-{name}.{left.pid}.partial"
+        while left.poll() is None and not (folder / "dump.json").exists():
+            time.sleep(0.001)
+        left.kill()
+        left.wait()
+        check(not folder.exists() or is_complete(folder) is False, f"{script}, killed: what it leaves is not complete")
 
 
 def test_torch(work, judge):
@@ -451,9 +524,17 @@ def test_torch(work, judge):
     python(TORCH.replace("{out!r}", "None").format(**fill))
     check(files(work) == before, "off: no file")
     unknown = "import firstdiff, torch\nm = torch.nn.Sequential(torch.nn.Linear(2, 2))\nwith firstdiff.record(m, {out!r}{more}):\n    m(torch.ones(1, 2))"
-    for more, says in (("", "no layer of this model"), (", modules='x*'", "names no module")):
-        told = python(unknown.format(out=str(work / "torch-unknown"), more=more), 1).splitlines()[-1]
-        check(says in told and not (work / "torch-unknown").exists(), told)
+    told = python(unknown.format(out=str(work / "torch-unknown"), more=", modules='x*'"), 1).splitlines()[-1]
+    check("names no module" in told and not (work / "torch-unknown").exists(), told)
+    # Issue 15: a name that the recorder does not know is recorded, and compare asks for a map.
+    told = python(unknown.format(out=str(work / "torch-own"), more="")).splitlines()
+    check(len(told) == 1 and "no layer of this model" in told[0] and {"0.npy"} <= files(work / "torch-own") and is_complete(work / "torch-own"),
+          f"modules of other names are recorded under these: {told}")
+    raised = unknown.replace("    m(torch.ones(1, 2))", "    m(torch.ones(1, 2))\n    raise RuntimeError('as asked')")
+    python(raised.format(out=str(work / "torch-raised"), more=""), 1)
+    check(is_complete(work / "torch-raised") is False, "an exception in the `with`: not complete")
+    python(unknown.replace("{out!r}", "None").format(more=""), FIRSTDIFF_DIR=str(work / "torch-left"))
+    check(is_complete(work / "torch-left"), "FIRSTDIFF_DIR, and a `with` that ends well: complete")
     python(unknown.format(out=str(work / "torch-unknown"), more=", modules='0'"))
     check("0.npy" in files(work / "torch-unknown"), "modules of other names, where they are named")
 

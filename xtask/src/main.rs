@@ -1,10 +1,11 @@
-//! What does the project's own work need? `cargo xtask bisect | gate | fixtures | bench | bench-forward | docs | readme | zoo`: thin, calls the crates.
+//! What does the project's own work need? `cargo xtask bisect | gate | fixtures | bench | bench-forward | fuzz | docs | readme | zoo`: thin, calls the crates.
 
 mod bench;
 mod bisect;
 mod docs;
 mod fixtures;
 mod forward_bench;
+mod fuzz;
 mod gate;
 mod readme;
 mod zoo;
@@ -14,6 +15,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
+
+/// Counts what the fuzzed readers allocate; of the others it costs nothing that shows.
+#[global_allocator]
+static ALLOCATOR: fuzz::memory::Counting = fuzz::memory::Counting;
 
 /// The project's tasks.
 #[derive(Parser)]
@@ -44,6 +49,8 @@ enum Xtask {
         #[arg(long)]
         folder: Option<PathBuf>,
     },
+    /// Reads changed inputs of every form; exit code 1: one made a reader panic, hang, or allocate far more than it holds
+    Fuzz(fuzz::FuzzArgs),
     /// Writes the tables of docs/ from what the scripts measure; needs Python with scripts/requirements.txt
     Docs,
     /// Plants mistakes of every kind, has `explain` name them, and writes docs/ZOO.md; needs Python with NumPy. Exit code 1: a wrong cause
@@ -73,6 +80,7 @@ fn main() -> ExitCode {
         Xtask::Fixtures { update, skip_llama_cpp } => fixtures::run(update, skip_llama_cpp),
         Xtask::Bench => bench::run().map(|()| 0),
         Xtask::BenchForward { folder } => forward_bench::run(folder),
+        Xtask::Fuzz(args) => fuzz::run(&args),
         Xtask::Docs => docs::run(),
         Xtask::Zoo { folder, every, check } => zoo::run(folder, every.max(1), check),
         Xtask::Readme { check } => readme::run(check),

@@ -37,6 +37,7 @@ fn screen(arguments: &str) -> Result<String> {
     let output = Command::new(env!("CARGO"))
         .args(["run", "--quiet", "--package", "firstdiff", "--"])
         .args(arguments.split_whitespace())
+        .env_remove("COLUMNS")
         .current_dir(crate::root()?)
         .output()?;
     if output.status.code() != Some(1) {

@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use firstdiff_compare::{Evidence, Naming, Profile, Proposal, number, propose};
+use firstdiff_compare::{Alias, Evidence, Guess, Naming, Profile, Proposal, number, propose};
 use serde_json::{Value, json};
 
-use crate::command::{PARITY, print};
+use crate::command::{PARITY, print, print_lines};
+use crate::output::Inputs;
 use crate::progress::Bar;
 use crate::reading::{ReadingArgs, TokenArgs};
+use crate::screen::Screen;
 use crate::words::{safe, shorten};
 
 pub(crate) const HELP: &str = "Example:
@@ -17,8 +19,9 @@ pub(crate) const HELP: &str = "Example:
   firstdiff compare golden out                          compares by it (or --map FILE)
 
 A name is proposed for a tap where the tensor holds the reference's values, in whatever order and layout, and no other tap's values come near;
-then for all layers whose names differ in the number alone. What only its size speaks for is written down as a comment. Nothing here is
-a verdict: compare uses a table only where you give it one.";
+then for all layers whose names differ in the number alone. Of several names of the same values one is proposed, and the others are shown. What only
+its size speaks for, or its words, its layer's number and the order of writing, is a guess: a comment, which counts once you take the # away.
+Nothing here is a verdict: compare uses a table only where you give it one.";
 
 /// What `align` is asked.
 #[derive(Debug, Args)]
@@ -49,13 +52,23 @@ pub(crate) struct AlignArgs {
 /// # Errors
 /// When something cannot be read or written, or nothing can be proposed.
 pub(crate) fn run(args: AlignArgs) -> Result<u8> {
-    if let Some(output) = args.output.as_ref().filter(|path| path.exists()) {
+    if let Some(output) = args.output.as_ref().filter(|path| path.is_file() || path.is_dir()) {
         bail!("{}: already exists; remove it, or write elsewhere", output.display());
     }
+    let inputs = Inputs::of([args.reference.as_path(), &args.candidate]).and(&args.reading.files());
+    inputs.spare(args.json.as_deref())?;
     let (reference, candidate) =
         (args.told.tell(args.reading.open(&args.reference)?)?, args.told.tell(args.reading.open(&args.candidate)?)?);
     if candidate.unnamed().is_empty() {
-        print(&format!("every tensor of {} has a name that is known: nothing to align\n", candidate.path().display()))?;
+        if let Some(path) = &args.json {
+            crate::json::write(path, &report(&Naming::default()), &inputs)?;
+        }
+        if args.json.as_deref() != Some(Path::new("-")) {
+            print_lines(&format!(
+                "every tensor of {} has a name that is known: nothing to align\n",
+                candidate.path().display()
+            ))?;
+        }
         return Ok(PARITY);
     }
     let bar = Bar::new(&candidate);
@@ -65,11 +78,11 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
         })?;
     bar.finish();
     if let Some(path) = &args.json {
-        crate::json::write(path, &report(&naming))?;
+        crate::json::write(path, &report(&naming), &inputs)?;
     }
-    if naming.proposals.is_empty() {
+    if naming.proposals.is_empty() && naming.aliases.is_empty() {
         bail!(
-            "{}: none of its {} unknown names could be given a tap by content (first {}): are both runs of the same tokens, and is the \
+            "{}: none of its {} unknown names could be given a tap (first {}): are both runs of the same tokens, and is the \
              reference's dump whole?",
             candidate.path().display(),
             naming.unknown.len(),
@@ -79,17 +92,24 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
     let text = table(&naming, &args);
     match &args.output {
         Some(path) => {
-            crate::json::write_whole(path, &text)?;
-            let sure = naming.proposals.iter().filter(|p| matches!(p.evidence, Evidence::Content { .. })).count();
+            crate::output::write(path, &text, &inputs)?;
+            let count = |is: fn(&Evidence) -> bool| naming.proposals.iter().filter(|p| is(&p.evidence)).count();
+            let sure = count(|e| matches!(e, Evidence::Content { .. }));
+            let by_size = count(|e| matches!(e, Evidence::Size { .. }));
+            let guessed = count(|e| matches!(e, Evidence::Guess(_)));
             let seen_once = naming.proposals.iter().filter(|p| departs(p)).count();
             let mut lines = vec![
                 format!("{sure} names found by content, written to {}", path.display()),
-                format!(
-                    "{} known by size alone (comments there), {} unknown",
-                    naming.proposals.len() - sure,
-                    naming.unknown.len()
-                ),
+                format!("{by_size} known by size alone (comments there), {} unknown", naming.unknown.len()),
             ];
+            if guessed > 0 {
+                lines.push(format!(
+                    "{guessed} guessed by words or by the order of writing (comments there: take the # away where a guess is right)"
+                ));
+            }
+            if !naming.aliases.is_empty() {
+                lines.push(format!("{} hold the same values as another name", naming.aliases.len()));
+            }
             lines.extend(naming.notes.iter().map(|note| format!("note: {note}")));
             if seen_once > 0 {
                 lines.push(format!(
@@ -99,7 +119,9 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
             lines.push(
                 "next: read it, then compare with --map, or leave it as firstdiff.toml in the dump's folder or in this one".to_owned(),
             );
-            print(&(lines.join("\n") + "\n"))?;
+            let mut screen = Screen::default();
+            lines.iter().for_each(|line| screen.line(line));
+            print(screen.as_str())?;
         }
         None if args.json.as_deref() != Some(Path::new("-")) => print(&text)?,
         None => {}
@@ -131,12 +153,23 @@ fn table(naming: &Naming, args: &AlignArgs) -> String {
             Evidence::Size { elements } => {
                 format!("# {line}  # by size alone ({elements} elements); the values differ\n")
             }
+            Evidence::Guess(by) => format!("# {line}  # a guess by {}; the values differ\n", guess_in_words(*by)),
         };
+    }
+    for Alias { name, same_as } in &naming.aliases {
+        text += &format!("# {} is the same as {}\n", key(name), key(same_as));
     }
     for name in &naming.unknown {
         text += &format!("# {} = \"?\"\n", key(name));
     }
     text
+}
+
+fn guess_in_words(by: Guess) -> &'static str {
+    match by {
+        Guess::Words => "its words and size",
+        Guess::Order => "the order of writing and size",
+    }
 }
 
 /// Text as a TOML key.
@@ -157,7 +190,11 @@ fn report(naming: &Naming) -> Value {
             Evidence::Content { nmse, next, matched } => json!({"name": p.name, "tap": p.tap, "by": "content", "nmse": nmse,
                 "next": next.map(|(tap, nmse)| json!({"tap": tap.to_string(), "nmse": nmse})), "matched": matched.0, "of": matched.1}),
             Evidence::Size { elements } => json!({"name": p.name, "tap": p.tap, "by": "size", "elements": elements}),
+            Evidence::Guess(Guess::Words) => json!({"name": p.name, "tap": p.tap, "by": "words"}),
+            Evidence::Guess(Guess::Order) => json!({"name": p.name, "tap": p.tap, "by": "order"}),
         })
         .collect();
-    json!({"schema": 1, "command": "align", "names": proposals, "unknown": naming.unknown, "notes": naming.notes})
+    let aliases: Vec<Value> =
+        naming.aliases.iter().map(|alias| json!({"name": alias.name, "same_as": alias.same_as})).collect();
+    json!({"schema": 1, "command": "align", "names": proposals, "aliases": aliases, "unknown": naming.unknown, "notes": naming.notes})
 }

@@ -2,15 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use firstdiff_compare::{Place, Report, Status, TapReport};
+use firstdiff_trace::{FileError, read_regular};
 
 use crate::session::Judged;
 
 /// A tap is worse than its baseline when its NMSE is this many times what it was: other processors round otherwise.
 pub const ROOM: f64 = 4.0;
+/// A tap that was accepted though it differs may not have another constant factor by more than this.
+const FACTOR_ROOM: f64 = 0.02;
+/// As in compare's own test of a factor.
+const FACTOR_SIGMAS: f64 = 6.0;
+const VALUES_A_POSITION: f64 = 4.0;
+/// Comes before the constant factor of a tap that differed.
+const DIFFERED: &str = " differs, factor ";
 /// Ends the line of a tap that was compared at some of its positions only.
 const PART: &str = " part";
 /// Below this share of what the profile allows, no change is worth a word.
@@ -31,6 +40,8 @@ struct Was {
     nmse: f64,
     /// Whether it was compared at some of its positions only.
     part: bool,
+    /// Of a tap that differed, and was accepted as it was: its best constant factor.
+    differed: Option<f64>,
 }
 
 /// A tap that is not what its baseline promises.
@@ -47,12 +58,35 @@ pub struct Regression {
 }
 
 impl Baseline {
-    /// The baseline of a comparison in which everything that was compared agrees.
-    pub fn of(report: &Report) -> Baseline {
-        let agreed = report.taps.iter().filter(|t| t.status.agrees());
-        let was = |t: &TapReport| Some(Was { nmse: t.metrics?.nmse()?, part: t.positions.is_some() });
-        let taps = agreed.filter_map(|t| Some((t.place, was(t)?))).collect();
-        Baseline { taps, profile: report.profile.name().into(), cells: cells(report) }
+    /// The baseline of a comparison. What differs in it is held to what it is.
+    ///
+    /// # Errors
+    /// When what differs is not finite: no later run could be held to that.
+    pub fn of(report: &Report) -> Result<Baseline> {
+        let mut taps = BTreeMap::new();
+        for tap in report.taps.iter().filter(|t| t.status.agrees() || t.status.differs()) {
+            let nmse = tap.metrics.and_then(|m| m.nmse()).filter(|nmse| nmse.is_finite());
+            let part = tap.positions.is_some();
+            match (nmse, tap.status.differs()) {
+                (Some(nmse), false) => {
+                    taps.insert(tap.place, Was { nmse, part, differed: None });
+                }
+                (Some(nmse), true) => {
+                    taps.insert(tap.place, Was { nmse, part, differed: Some(factor(tap)) });
+                }
+                (None, true) => {
+                    let why = tap.reason.as_deref().unwrap_or("no NMSE");
+                    bail!("{}: {why}: nothing can be held to that", tap.place)
+                }
+                (None, false) => {}
+            }
+        }
+        Ok(Baseline { taps, profile: report.profile.name().into(), cells: cells(report) })
+    }
+
+    /// How many taps differed when it was made: at none it was parity.
+    pub fn differing(&self) -> usize {
+        self.taps.values().filter(|was| was.differed.is_some()).count()
     }
 
     /// The file's text.
@@ -62,15 +96,21 @@ impl Baseline {
         let meta = judged.session.reference.meta();
         let name = |value: Option<&str>| value.unwrap_or("unknown").replace(|c: char| c.is_control(), " ");
         let _ = writeln!(text, "# reference: {}, model {}", name(meta.producer.name()), name(meta.model.as_deref()));
+        if self.differing() > 0 {
+            let (count, all) = (self.differing(), self.taps.len());
+            let _ =
+                writeln!(text, "# NOT PARITY: {count} of {all} taps differ; accepted as they were (--accept-diverged)");
+        }
         let _ = writeln!(text, "profile {}", self.profile);
         if let Some(cells) = &self.cells {
             let lengths: Vec<String> = cells.iter().map(usize::to_string).collect();
             let _ = writeln!(text, "cells {}", lengths.join(","));
         }
-        for (place, Was { nmse, part }) in &self.taps {
+        for (place, Was { nmse, part, differed }) in &self.taps {
             let name = firstdiff_trace::stored_name(&place.tap.to_string(), place.step);
             let part = if *part { PART } else { "" };
-            let _ = writeln!(text, "{name:<32} {nmse:.1e}{part}");
+            let differs = differed.map_or(String::new(), |factor| format!("{DIFFERED}{factor:.4}"));
+            let _ = writeln!(text, "{name:<32} {nmse:.1e}{differs}{part}");
         }
         text
     }
@@ -80,8 +120,15 @@ impl Baseline {
     /// # Errors
     /// When there is none, or a line of it is no baseline's; the error names file and line.
     pub fn read(path: &Path) -> Result<Baseline> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("{}: no baseline; make it with --update", path.display()))?;
+        /// A line of some forty bytes a tap: eight thousand layers are six megabytes.
+        const LIMIT: u64 = 16 << 20;
+        let bytes = match read_regular(path, LIMIT) {
+            Err(FileError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                bail!("{}: no baseline; make it with --update", path.display())
+            }
+            other => other?,
+        };
+        let text = String::from_utf8(bytes).with_context(|| format!("{}: not a baseline", path.display()))?;
         Baseline::parse(&text).with_context(|| format!("{}: not a baseline", path.display()))
     }
 
@@ -111,12 +158,19 @@ impl Baseline {
                 Some(value) => (value, true),
                 None => (value.trim(), false),
             };
+            let (value, differed) = match value.split_once(DIFFERED) {
+                Some((value, factor)) => (value, Some(factor.parse::<f64>().with_context(bad)?)),
+                None => (value, None),
+            };
+            if differed.is_some_and(|factor| !factor.is_finite()) {
+                bail!("{}: a factor is a number", bad());
+            }
             let nmse: f64 = value.parse().with_context(bad)?;
             if !(nmse >= 0.0 && nmse.is_finite()) {
                 bail!("{}: an NMSE is 0 or more", bad());
             }
             let place = Place { step, tap: tap.parse().with_context(bad)? };
-            if baseline.taps.insert(place, Was { nmse, part }).is_some() {
+            if baseline.taps.insert(place, Was { nmse, part, differed }).is_some() {
                 bail!("{}: twice", bad());
             }
         }
@@ -137,6 +191,7 @@ impl Baseline {
             let nmse = now.and_then(|t| t.metrics?.nmse());
             let reason = match now {
                 None => Some("in neither dump any more".to_owned()),
+                Some(tap) if self.differing() > 0 => worse_than_held(tap, was, nmse),
                 Some(tap) => worse(tap, was, nmse),
             };
             found.extend(reason.map(|reason| Regression { place, was: Some(was.nmse), now: nmse, reason }));
@@ -201,6 +256,35 @@ fn worse(tap: &TapReport, was: Was, now: Option<f64>) -> Option<String> {
     }
 }
 
+/// The same where the baseline is of an engine that was not at parity: what it was then is what it is held to.
+fn worse_than_held(tap: &TapReport, was: Was, now: Option<f64>) -> Option<String> {
+    if !tap.status.differs() && was.differed.is_none() {
+        return worse(tap, was, now);
+    }
+    if tap.status == Status::Unchecked {
+        return Some(format!("unchecked: {}", tap.reason.as_deref().unwrap_or("unknown")));
+    }
+    if tap.positions.is_some() && !was.part {
+        return Some("compared at some token positions only, where its baseline is of all".into());
+    }
+    // A tap that agreed then is compared with its reference still: 1 is the factor it had.
+    let (is, had) = (factor(tap), was.differed.unwrap_or(1.0));
+    // The values of one position inherit their errors from few sources, so they count for few: a factor scatters by that much.
+    let axis = tap.place.tap.site.position_axis();
+    let positions = tap.shape.get(axis).copied().unwrap_or(1).max(1) as f64;
+    let scatter = FACTOR_SIGMAS * (was.nmse / (VALUES_A_POSITION * positions)).sqrt();
+    match now.is_some_and(|now| now <= ROOM * was.nmse) {
+        false => Some("worse than its baseline".into()),
+        true if (is - had).abs() <= scatter.max(FACTOR_ROOM) => None,
+        true => Some(format!("{is:.4} times the reference, where it was {had:.4} times")),
+    }
+}
+
+/// The constant factor on the reference that comes nearest to a tap.
+fn factor(tap: &TapReport) -> f64 {
+    tap.metrics.and_then(|m| m.best_factor()).map_or(1.0, |best| best.factor)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,12 +302,16 @@ mod tests {
             "profile f32\nh0.stepx 0",
             "h0",
             "profile f32\ncells 9,x\nh0 0",
+            "profile f32\nh0 1e-3 differs, factor NaN",
+            "profile f32\nh0 1e-3 differs, factor",
         ] {
             assert!(Baseline::parse(bad).is_err(), "{bad}");
         }
         let good = Baseline::parse("# c\nprofile f32\nh0 0\nlayers.0.q.step2 1.5e-14\n").unwrap();
         assert_eq!(good.len(), 2);
         let part = Baseline::parse("profile f32\nh0 0 part\n").unwrap();
+        let held = Baseline::parse("profile f32\nh0 1e-3 differs, factor 1.0300 part\nlogits 0\n").unwrap();
+        assert_eq!((held.differing(), good.differing()), (1, 0));
         assert!(part.taps.values().all(|was| was.part) && good.taps.values().all(|was| !was.part));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use firstdiff_compare::{Options, Place, Report, Status, compare};
+use firstdiff_compare::{Options, Place, Report, Status};
 use firstdiff_trace::{Site, Tap};
 
 use crate::session::Session;
@@ -63,5 +63,5 @@ pub fn bisect(session: &Session) -> Result<Bisection> {
 fn look(session: &Session, wanted: impl Fn(Tap) -> bool) -> Result<Report> {
     let places: BTreeSet<Place> = session.graph.places().iter().copied().filter(|p| wanted(p.tap)).collect();
     let options = Options { only: Some(places), ..session.options.clone() };
-    Ok(compare(&session.reference, &session.candidate, &session.graph, &options, &mut |_, _| {})?)
+    session.compared(&options, &mut |_, _| {})
 }

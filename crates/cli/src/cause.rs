@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use firstdiff_compare::{Place, Status, number};
-use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match, explain};
+use firstdiff_explain::OtherArithmetic;
+use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match, Remainder, explain};
 use firstdiff_explain::mistakes::{advice, what};
 use firstdiff_model::{Model, Op};
 use firstdiff_trace::Dump;
@@ -31,17 +32,9 @@ pub(crate) fn quickly(given: &Given, faults: usize) -> anyhow::Result<Explanatio
     Ok(explanation)
 }
 
-/// Replays, and explains; where several causes give the same at `place`, these again as `explain` weighs them,
-/// by all else that was recorded.
-fn settled(given: &Given, place: Place) -> anyhow::Result<Explanation> {
-    const SECONDS: f64 = 20.0;
-    let quick = quickly(given, 1)?;
-    let Some((finding, cause)) = of(&quick.findings, place).filter(|(finding, _)| !finding.alternatives.is_empty())
-    else {
-        return Ok(quick);
-    };
-    let only = std::iter::once(cause).chain(&finding.alternatives).map(|cause| cause.id.to_owned()).collect();
-    searched(given, &Effort { only, faults: 1, seconds: SECONDS, quick: false })
+/// Replays, and names the causes that take a moment to find and that nothing of what was recorded speaks against.
+fn weighed(given: &Given) -> anyhow::Result<Explanation> {
+    searched(given, &Effort { weigh: true, ..Effort::quick() })
 }
 
 /// Replays and explains with `effort`, and tells how far it is.
@@ -81,8 +74,8 @@ pub enum Why {
 }
 
 /// Why a candidate parts from its reference at `place`, where all it reads was compared or not; nothing where a moment does not tell.
-/// Of a `sparse` dump, in which a moment is enough for all, no cause is taken that the rest of it speaks against.
-pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree: bool, sparse: bool) -> Option<Why> {
+/// No cause is taken that the rest of the dump speaks against.
+pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree: bool) -> Option<Why> {
     let [reference, candidate] = session.recorded().map(Dump::meta);
     let tokens = |own: &Option<Vec<i64>>, other: &Option<Vec<i64>>| {
         own.as_ref().or(other.as_ref()).and_then(|tokens| crate::session::ids(tokens).ok())
@@ -103,14 +96,14 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree
         model: model.to_owned(),
         candidate: session.candidate.path().to_owned(),
         profile: Some(session.options.profile),
-        cache: None,
+        cache: session.known_cache(),
         tokens,
         decode_tokens,
         rows: session.options.rows.clone(),
         reading: session.reading.clone(),
     };
     let given = args.open().ok()?;
-    let explanation = if sparse { settled(&given, place) } else { quickly(&given, 1) }.ok()?;
+    let explanation = weighed(&given).ok()?;
     if let Some((finding, cause)) = of(&explanation.findings, place) {
         return Some(Why::Cause {
             what: said(cause),
@@ -157,8 +150,49 @@ pub(crate) fn proof(finding: &Finding) -> String {
     proof
 }
 
+/// `another arithmetic, not a mistake: all 45 products with weights are off alike ..`, and which it looks like.
+pub(crate) fn arithmetic(other: &OtherArithmetic) -> [String; 2] {
+    let [least, most] = other.nmse.map(number);
+    let rest = if other.alone { "; every other operation is right" } else { "" };
+    let all = if other.places.len() == other.judged { "all" } else { "nearly all" };
+    let what = format!(
+        "another arithmetic, not a mistake: {all} products with weights ({} of {}) are off alike, NMSE {least} to {most}, and without structure{rest}",
+        other.places.len(),
+        other.judged
+    );
+    let which = match other.nearest {
+        Some(rounding) if other.is_reproduced() => {
+            format!("it is {} (imitating it leaves NMSE {} of {most})", rounding.words(), number(other.residual_nmse))
+        }
+        Some(rounding) => format!(
+            "it looks like {}, but is not quite it: imitating that leaves {:.0} % of the error (at the median)",
+            rounding.words(),
+            100.0 * other.share
+        ),
+        None => {
+            "no rounding of weights or activations to 8 or 4 bits that is known here gives these numbers".to_owned()
+        }
+    };
+    [what, which]
+}
+
+/// What is to be done about another arithmetic.
+pub(crate) fn beside_another_arithmetic(other: &OtherArithmetic) -> String {
+    let weights = match other.nearest {
+        Some(rounding) if !rounding.is_of_weights_alone() => "",
+        _ => "give the engine's own (dequantised) weights as MODEL: they give parity if that is all; or ",
+    };
+    format!(
+        "it is not parity: {weights}compare it beside a second right run of that arithmetic (compare --noise REF2), or hold it to what it is (gate --update \
+         --accept-diverged)"
+    )
+}
+
 /// What to change, with the number that is due.
 pub(crate) fn mend(model: &Model, id: &str, finding: &Finding) -> String {
+    if let Some(other) = &finding.arithmetic {
+        return beside_another_arithmetic(other);
+    }
     format!("{}{}", advice(id), due(model, id, finding))
 }
 
@@ -204,12 +238,29 @@ pub(crate) fn json(model: &Model, finding: &Finding) -> Value {
         "params": proved.map_or(json!({}), params),
         "match": finding.matched.name(),
         "residual_nmse": finding.residual_nmse,
+        "residuals": finding.remainders.iter().map(residual).collect::<Vec<_>>(),
         "alternatives": ids,
         "also": finding.alternatives.iter().map(|other| json!({"cause": other.id, "params": params(other)})).collect::<Vec<_>>(),
         "what": proved.map(|cause| what(cause.id)),
         "mend": proved.map(|cause| mend(model, cause.id, finding)),
+        "arithmetic": finding.arithmetic.as_ref().map(arithmetic_json),
         "misrecorded": finding.misrecorded.iter().map(ToString::to_string).collect::<Vec<_>>(),
     })
+}
+
+fn arithmetic_json(other: &OtherArithmetic) -> Value {
+    json!({
+        "products": other.judged,
+        "off": other.places.len(),
+        "alone": other.alone,
+        "nmse": other.nmse,
+        "looks_like": other.nearest.map(firstdiff_explain::Rounding::words),
+        "left_share": other.share,
+    })
+}
+
+fn residual(left: &Remainder) -> Value {
+    json!({"at": left.place.to_string(), "base_nmse": left.base_nmse, "residual_nmse": left.residual_nmse})
 }
 
 fn params(cause: &Cause) -> Value {

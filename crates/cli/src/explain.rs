@@ -5,18 +5,20 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::Args;
 use firstdiff_compare::{Status, Verdict, number};
-use firstdiff_explain::explain::{Effort, Explanation, Finding, Match};
+use firstdiff_explain::explain::{Effort, Explanation, Finding, Match, Remainder};
 use firstdiff_explain::mistakes::{ids, what};
 use firstdiff_explain::replay::Replayed;
 use firstdiff_model::Model;
 use firstdiff_trace::{Site, Tap};
 use serde_json::{Value, json};
 
+use crate::arithmetic::{Loosened, parity};
 use crate::cause;
-use crate::given::CandidateArgs;
+use crate::given::{CandidateArgs, of_each_sequence};
+use crate::incomplete::Incomplete;
 use crate::replay::Session;
 use crate::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
-use crate::words::{safe, shorten, taps_in_words};
+use crate::words::{layers_in_short, safe, shorten, taps_in_words};
 
 pub(crate) const HELP: &str = "Examples:
   firstdiff explain models/TinyLlama out/dump
@@ -65,13 +67,19 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
             bail!("--only {id}: no such id; there is {}", near.join(", "));
         }
     }
-    let effort =
-        Effort { only: args.only.clone(), faults: usize::from(args.faults), seconds: args.seconds, quick: false };
+    let inputs = args.of.inputs().and(&args.reference);
+    inputs.spare(args.json.as_deref())?;
+    let effort = Effort {
+        only: args.only.clone(),
+        faults: usize::from(args.faults),
+        seconds: args.seconds,
+        ..Effort::default()
+    };
     let reference = args.reference.as_ref().map(|path| of_reference(&args.of, path, &effort)).transpose()?;
-    let explained = explained(args.of, &effort)?;
+    let explained = of_each_sequence(&args.of, |of| explained(of, &effort), |explained| &mut explained.session)?;
     let verdict = explained.session.verdict();
     if let Some(path) = &args.json {
-        crate::json::write(path, &explained.json(&verdict, reference.as_ref()))?;
+        crate::json::write(path, &explained.json(&verdict, reference.as_ref()), &inputs)?;
     }
     if args.json.as_deref() != Some(Path::new("-")) {
         let mut screen = Screen::default();
@@ -125,14 +133,22 @@ impl Explained {
             Verdict::Parity => {
                 let (all, unchecked) = (report.taps.len(), report.taps.len() - right);
                 let rest = if unchecked > 0 { format!("; {unchecked} not checked") } else { String::new() };
+                let rest = rest + &Incomplete::suffix(&[("the candidate", &self.session.given.dump)]);
                 let text = format!("{right} of {} come out right from what they read{rest}", taps_in_words(all));
-                screen.line(&format!("{} {text}; there is nothing to explain", paint(GOOD, "parity:")));
+                let assumed = self.session.assumed_cache();
+                screen.line(&format!(
+                    "{} {text}; there is nothing to explain{assumed}",
+                    paint(GOOD, &parity(self.session.given.loosened))
+                ));
             }
             Verdict::Incomparable(reason) => screen.line(&format!("{} {reason}", paint(WARN, "incomparable:"))),
             Verdict::Diverged => {
                 let proved = self.session.findings.iter().filter(|f| f.matched == Match::Reproduced).count();
                 let misrecorded = self.session.findings.iter().filter(|f| !f.misrecorded.is_empty()).count();
-                let open = self.session.findings.len() - proved - misrecorded;
+                let arithmetic = self.session.findings.iter().filter(|f| f.arithmetic.is_some());
+                let (named, unnamed): (Vec<_>, Vec<_>) = arithmetic.partition(|f| f.matched == Match::Reproduced);
+                let proved = proved - named.len();
+                let open = self.session.findings.len() - proved - misrecorded - named.len() - unnamed.len();
                 let causes = |n: usize| format!("{n} cause{}", if n == 1 { "" } else { "s" });
                 let rest = match open {
                     0 => String::new(),
@@ -144,11 +160,17 @@ impl Explained {
                     1 => rest + ", and a tap that is recorded wrongly",
                     n => format!("{rest}, and {n} taps that are recorded wrongly"),
                 };
+                let other = named.len() + unnamed.len() > 0;
+                let said = match (other, proved) {
+                    (true, 0) => "another arithmetic, no mistake proved".to_owned(),
+                    (true, n) => format!("another arithmetic, and {} proved", causes(n)),
+                    (false, n) => format!("{} proved", causes(n)),
+                };
                 screen.line(&format!(
-                    "{} {} proved{rest}; {} right",
+                    "{} {said}{rest}; {} right{}",
                     paint(BAD, "diverged:"),
-                    causes(proved),
-                    taps_in_words(right)
+                    taps_in_words(right),
+                    self.session.assumed_cache()
                 ));
                 for finding in &self.session.findings {
                     self.finding(screen, finding, verbose);
@@ -168,6 +190,12 @@ impl Explained {
         let place =
             where_of(&finding.taps) + &step.map_or(String::new(), |step| format!(", from decode step {step} on"));
         match (&finding.cause, finding.matched) {
+            _ if let Some(other) = &finding.arithmetic => {
+                let [what, which] = cause::arithmetic(other);
+                screen.line(&format!("  {}: {what}", paint(BOLD, &place)));
+                screen.line(&format!("    {which}"));
+                screen.line(&format!("    {} {}", paint(DIM, "next:"), cause::beside_another_arithmetic(other)));
+            }
             (Some(cause), Match::Reproduced) => {
                 screen.line(&format!("  {}: {}", paint(BOLD, &place), cause::said(cause)));
                 screen.line(&format!("    {}", cause::proof(finding)));
@@ -205,8 +233,7 @@ impl Explained {
             let near: Vec<String> = finding.alternatives.iter().map(cause::in_words).collect();
             // What gives these numbers, and is no cause for another reason.
             let how = if finding.note.is_some() { "nearest, but not stated" } else { "nearest, but not it" };
-            let residual = number(finding.residual_nmse);
-            screen.line(&format!("    {how}: {} leaves NMSE {residual}", near.join(" with ")));
+            screen.line(&format!("    {how}: {} {}", near.join(" with "), what_is_left(finding)));
         }
         let words = tried(finding, verbose);
         if !words.is_empty() {
@@ -272,6 +299,9 @@ impl Explained {
             "verdict": verdict.name(),
             "reason": match verdict { Verdict::Incomparable(why) => Some(why), _ => None },
             "profile": self.session.given.named.name(),
+            "profile_loosened": Loosened::json(self.session.given.loosened),
+            "cache": self.session.replay.cache.name(),
+            "cache_is_assumed": self.session.replay.cache_is_assumed,
             "model": self.session.given.path.to_string_lossy(),
             "candidate": crate::json::provenance(&self.session.given.dump),
             "findings": self.session.findings.iter().map(|f| finding_json(&self.session.given.model, f)).collect::<Vec<_>>(),
@@ -288,6 +318,18 @@ impl Explained {
             });
         }
         out
+    }
+}
+
+/// What the nearest mistake leaves: where least of the error is left, and where most.
+fn what_is_left(finding: &Finding) -> String {
+    let Some((least, most)) = finding.least_and_most_left() else {
+        return format!("leaves NMSE {}", number(finding.residual_nmse));
+    };
+    let left = |r: Remainder| format!("{} of {} at {}", number(r.residual_nmse), number(r.base_nmse), r.place);
+    match finding.remainders.len() {
+        1 => format!("leaves NMSE {}", left(least)),
+        _ => format!("leaves NMSE {}, and {}", left(least), left(most)),
     }
 }
 
@@ -321,13 +363,8 @@ fn where_of(taps: &[Tap]) -> String {
         _ => names.join(""),
     };
     let layers: std::collections::BTreeSet<u32> = taps.iter().filter_map(|t| t.layer).collect();
-    let (Some(first), Some(last)) = (layers.first(), layers.last()) else { return names };
-    let all = (*last - *first) as usize + 1 == layers.len();
-    let list = if all {
-        format!("{first}-{last}")
-    } else {
-        layers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
-    };
+    let Some(first) = layers.first() else { return names };
+    let list = layers_in_short(layers.iter().copied());
     if layers.len() == 1 { format!("layer {first}, {names}") } else { format!("layers {list}, {names}") }
 }
 

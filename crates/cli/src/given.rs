@@ -4,16 +4,19 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use firstdiff_compare::Profile as Named;
+use firstdiff_compare::{Profile as Named, Verdict};
 use firstdiff_explain::replay::{Options, shared_out};
 use firstdiff_model::{Cache, Model, Profile};
-use firstdiff_trace::{DType, Dump, Entry, NamedRows, Rows, Site};
-use half::{bf16, f16};
+use firstdiff_trace::{Batch, Dump, Entry, NamedRows, Rows, Tap};
 
-use crate::reading::{ReadingArgs, one_of};
+use crate::arithmetic::{Choice, Loosened, sixteen_bits};
+use crate::incomplete::Incomplete;
+use crate::output::Inputs;
+use crate::reading::{ReadingArgs, one_of, token};
+use crate::replay::Session;
 
 /// A model, a candidate, and how to judge it.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct CandidateArgs {
     /// A Hugging Face folder, a .gguf, a llama2.c .bin or a MiniMind .json
     pub(crate) model: PathBuf,
@@ -23,29 +26,20 @@ pub(crate) struct CandidateArgs {
     /// In what arithmetic a right candidate works: exact, f32, f16, bf16, ggml [default: what the dump says, else f32]
     #[arg(long)]
     pub(crate) profile: Option<Named>,
-    /// The type the candidate keeps keys and values in, for --profile ggml: f32 or f16 [default: what the dump says, else f32]
-    #[arg(long, value_parser = cache)]
+    /// The type the candidate keeps keys and values in: f32, f16, bf16, q8_0 [default: what the dump says, else what fits]
+    #[arg(long)]
     pub(crate) cache: Option<Cache>,
     /// Token ids the candidate was fed, where dump.json does not say: those of the prefill, or of all steps
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = token::<u32>)]
     pub(crate) tokens: Option<Vec<u32>>,
     /// Token ids of the candidate's decode steps, where dump.json does not say
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = token::<u32>)]
     pub(crate) decode_tokens: Option<Vec<u32>>,
     /// Token positions the candidate holds: all, last, or 0,3,7
     #[arg(long)]
     pub(crate) rows: Option<Rows>,
     #[command(flatten)]
     pub(crate) reading: ReadingArgs,
-}
-
-/// `f32` or `f16`.
-pub(crate) fn cache(text: &str) -> Result<Cache, String> {
-    match text {
-        "f32" => Ok(Cache::F32),
-        "f16" => Ok(Cache::F16),
-        other => Err(format!("'{other}' is not one of f32, f16")),
-    }
 }
 
 /// The model's profile of that name.
@@ -66,12 +60,23 @@ pub(crate) struct Given {
     pub(crate) dump: Dump,
     pub(crate) named: Named,
     pub(crate) why: String,
+    /// Whether only the dump's own word asks for a profile as coarse as this.
+    pub(crate) loosened: Option<Loosened>,
     pub(crate) options: Options,
     /// What should be said beside the judge's own warnings.
     pub(crate) warnings: Vec<String>,
+    /// Whether parity of what is there may be said of a recording that was not finished.
+    pub(crate) partial: bool,
+    /// How many sequences the candidate's run was of.
+    pub(crate) sequences: usize,
 }
 
 impl CandidateArgs {
+    /// What is read.
+    pub(crate) fn inputs(&self) -> Inputs {
+        Inputs::of([self.model.as_path(), &self.candidate]).and(&self.reading.files())
+    }
+
     /// Opens both, and settles what neither says.
     ///
     /// # Errors
@@ -79,23 +84,30 @@ impl CandidateArgs {
     pub(crate) fn open(self) -> Result<Given> {
         let args = self;
         let model = firstdiff_model::load(&args.model)?;
-        let dump = args.reading.open(&args.candidate)?;
-        let count = if model.prompts.len() > 1 { Some(model.prompts.len()) } else { dump.batch() };
-        let (dump, warnings) = match count.or(args.reading.sequence.map(|_| 1)) {
-            Some(count) if needs_cutting(&dump, &model, count) => one_of(dump, args.reading.sequence, count)?,
-            _ => (dump, Vec::new()),
+        let dump = crate::streams::of_model(args.reading.open(&args.candidate)?, model.plan.dims.layers as usize)?;
+        let batch = batch(&dump, &model, args.tokens.as_ref().map(Vec::len));
+        let sequences = batch.as_ref().map_or(1, Batch::count);
+        let (dump, warnings) = match (&batch, args.reading.sequence) {
+            (Some(batch), asked) => one_of(dump, asked, batch)?,
+            (None, Some(index)) if index > 0 && model.prompts.len() <= index => {
+                bail!("--sequence {index}: the dump is not of a batch by its shapes")
+            }
+            (None, _) => (dump, Vec::new()),
         };
         let dump = one_a_token(dump, &model, &args);
-        let (named, why) = match args.profile {
-            Some(profile) => (profile, "as asked".to_owned()),
+        let Choice { profile: named, reason: why, loosened } = match args.profile {
+            Some(profile) => Choice::asked(profile),
             None => declared(&model, &dump)?,
         };
         // In the coarser profiles f16's rounding is the engine's own, and hides nothing of the printer's.
         let dump = if matches!(named, Named::Exact | Named::F32) { dump.printed_as_f16() } else { dump };
-        let cache = match (args.cache, &dump.meta().cache) {
-            (Some(cache), _) => cache,
-            (None, Some(told)) => self::cache(told).unwrap_or_default(),
-            (None, None) => Cache::default(),
+        let mut warnings = warnings;
+        let cache = match args.cache {
+            Some(cache) => Some(cache),
+            None => crate::session::declared_cache(&dump).unwrap_or_else(|warning| {
+                warnings.push(warning);
+                None
+            }),
         };
         let own = model.prompts.get(args.reading.sequence.unwrap_or(0)).filter(|_| fits(&dump, &model)).cloned();
         let told = given(&args.tokens, told_tokens(&args.tokens, &dump).as_deref(), "tokens")?.or(own);
@@ -132,18 +144,65 @@ impl CandidateArgs {
         {
             bail!("--rows {row}: the run has {} tokens, the last at position {}", tokens.len(), tokens.len() - 1);
         }
-        let profile = arithmetic(named, cache);
-        let rows = args.rows.clone();
-        let options = Options { profile, tokens, tokens_are_known, decode_tokens, rows };
-        Ok(Given { path: args.model, model, dump, named, why, options, warnings })
+        let profile = arithmetic(named, cache.unwrap_or_default());
+        let (mut rows, mut warnings) = (args.rows.clone(), warnings);
+        if let Some(tap) = single_row(&dump, &model, tokens.len()).filter(|_| rows.is_none() && tokens_are_known) {
+            rows = Some(Rows::Named(NamedRows::Last));
+            warnings.push(format!(
+                "{tap} holds one row of {} token positions: taken for the last one (--rows last)",
+                tokens.len()
+            ));
+        }
+        let options = Options { profile, cache, tokens, tokens_are_known, decode_tokens, rows };
+        let partial = args.reading.partial;
+        Ok(Given { path: args.model, model, dump, named, why, loosened, options, warnings, sequences, partial })
     }
 }
 
+/// Judges a candidate; of a batch every sequence in turn, and the first that is not right is the answer. `session` is the session of what was judged.
+///
+/// # Errors
+/// When something cannot be read, or nothing can be judged.
+pub(crate) fn of_each_sequence<T>(
+    args: &CandidateArgs,
+    judge: impl Fn(CandidateArgs) -> Result<T>,
+    session: impl Fn(&mut T) -> &mut Session,
+) -> Result<T> {
+    let mut judged = judge(args.clone())?;
+    let count = session(&mut judged).given.sequences;
+    if args.reading.sequence.is_some() || count == 1 {
+        return Ok(judged);
+    }
+    for index in 1..count {
+        if session(&mut judged).verdict() != Verdict::Parity {
+            return Ok(judged);
+        }
+        let reading = ReadingArgs { sequence: Some(index), ..args.reading.clone() };
+        judged = judge(CandidateArgs { reading, ..args.clone() }).with_context(|| {
+            format!(
+                "sequence {index} of a batch of {count}, of which those before it are right (--sequence N judges one)"
+            )
+        })?;
+    }
+    session(&mut judged)
+        .replay
+        .warnings
+        .push(format!("a batch of {count} sequences: those before this one were judged too, and are right"));
+    Ok(judged)
+}
+
 impl Given {
+    /// Whether the candidate's recording was finished, of `all` taps where that is known.
+    pub(crate) fn incomplete(&self, all: Option<usize>) -> Incomplete {
+        Incomplete::of(&[("the candidate", &self.dump)], all)
+    }
+
     /// What had to be assumed to read the candidate, and what of it is not used.
     pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = crate::session::notes(&[&self.dump]);
+        notes.extend(self.loosened.map(Loosened::note));
         notes.extend(self.warnings.iter().cloned());
+        notes.extend(self.incomplete(None).notes().cloned());
         if let Some(first) = self.dump.parts().first() {
             let precision = first.precision().map_or("in part".to_owned(), |p| format!("with {p}"));
             let count = self.dump.parts().len();
@@ -201,10 +260,33 @@ fn one_a_token(dump: Dump, model: &Model, args: &CandidateArgs) -> Dump {
     })
 }
 
-/// Whether the dump is one of `count` sequences: where its shapes show a batch, or its flat tensors hold as many as the model's own prompts.
-fn needs_cutting(dump: &Dump, model: &Model, count: usize) -> bool {
-    dump.batch().is_some()
-        || (positions(dump, model).ok() == Some(model.prompts.iter().map(Vec::len).sum()) && count > 1)
+/// The batch that the dump is: as its shapes show, beside the model's of `tokens` tokens; or its tensors hold as many positions as the model's own prompts.
+fn batch(dump: &Dump, model: &Model, tokens: Option<usize>) -> Option<Batch> {
+    let prompts = &model.prompts;
+    let own = prompts.first().map(Vec::len);
+    let length = tokens.or(dump.meta().tokens.as_ref().map(Vec::len)).or(own);
+    let one = |tap: Tap, step: u32| -> Option<Vec<usize>> {
+        let positions = if step == 0 { length? } else { 1 };
+        let extent = |&axis: &char| match axis {
+            'T' => Some(positions),
+            'S' => length.map(|length| length + step as usize),
+            _ => model.plan.dims.extent(axis),
+        };
+        tap.site.axes().iter().map(extent).collect()
+    };
+    Batch::of(dump, &one).or_else(|| {
+        let all = positions(dump, model).ok() == Some(prompts.iter().map(Vec::len).sum());
+        (prompts.len() > 1 && all).then(|| Batch::of_count(dump, prompts.len(), &one))
+    })
+}
+
+/// The first tap that holds one row of a prefill of several tokens, and does not say which.
+fn single_row(dump: &Dump, model: &Model, tokens: usize) -> Option<Tap> {
+    let single = |e: &&Entry| {
+        let row = e.step == 0 && e.rows.is_none() && !e.tap.site.axes().contains(&'S');
+        row && e.shape.iter().product::<usize>() == model.plan.dims.width(e.tap.site)
+    };
+    dump.entries().iter().find(single).filter(|_| tokens > 1).map(|entry| entry.tap)
 }
 
 /// Whether the dump holds as many positions as the model's own prompt has, so that it may be a run of that.
@@ -234,47 +316,22 @@ fn positions_without_tokens(dump: &Dump, model: &Model) -> Result<usize> {
 }
 
 /// What the dump says, else f32. Whatever ran a GGUF through llama.cpp rounded activations as each weight type asks.
-pub(crate) fn declared(model: &Model, dump: &Dump) -> Result<(Named, String)> {
-    let said = crate::session::precision(dump)?;
+pub(crate) fn declared(model: &Model, dump: &Dump) -> Result<Choice> {
+    let said = crate::arithmetic::precision(dump)?;
     let llama_cpp =
         dump.meta().producer.name().is_some_and(|name| name.contains("llama_cpp") || name.contains("llama.cpp"));
     let coarse = matches!(said, Some(Named::F16 | Named::Bf16 | Named::Ggml));
+    let choice = |profile: Named, reason: &str| Choice { reason: reason.into(), ..Choice::asked(profile) };
     if llama_cpp && coarse && model.format == "GGUF" {
-        return Ok((Named::Ggml, "llama.cpp's own arithmetic".into()));
+        return Ok(choice(Named::Ggml, "llama.cpp's own arithmetic"));
     }
     Ok(match said {
-        Some(profile) => (profile, "the candidate's dump.json".into()),
+        // What a GGUF is run in by its own makers.
+        Some(Named::Ggml) if model.format == "GGUF" => choice(Named::Ggml, "the candidate's dump.json"),
+        Some(profile) => Choice::candidates(profile, dump, None),
         None => match sixteen_bits(dump) {
-            Some(profile) => (profile, "no dump.json says, but all values are such numbers".into()),
-            None => (Named::F32, "the default; no dump.json says".into()),
+            Some(profile) => choice(profile, "no dump.json says, but all values are such numbers"),
+            None => choice(Named::F32, "the default; no dump.json says"),
         },
     })
-}
-
-/// The 16-bit type that every value is a number of, in the taps that an f32 engine would not leave so.
-fn sixteen_bits(dump: &Dump) -> Option<Named> {
-    const ENOUGH: usize = 6;
-    let computed =
-        dump.entries().iter().filter(|e| e.tap.site != Site::H0 && matches!(e.dtype, DType::F32 | DType::F64));
-    let (mut bf16s, mut f16s, mut taps) = (true, true, 0);
-    let mut look = |values: &mut dyn Iterator<Item = (f64, f64)>| {
-        for (x, unsure) in values.filter(|(x, _)| x.is_finite()) {
-            bf16s &= (bf16::from_f64(x).to_f64() - x).abs() <= unsure;
-            f16s &= (f16::from_f64(x).to_f64() - x).abs() <= unsure;
-        }
-        taps += 1;
-    };
-    for entry in computed.take(ENOUGH) {
-        let tensor = dump.read(entry).ok()?;
-        let values = tensor.values();
-        look(&mut (0..values.len()).map(|i| (values.get(i), 0.0)));
-    }
-    for part in dump.parts().iter().filter(|part| part.tap.site != Site::H0).take(ENOUGH) {
-        look(&mut part.values.iter().map(|&x| (x, part.half_unit(x))));
-    }
-    match (taps > 0, bf16s, f16s) {
-        (true, true, _) => Some(Named::Bf16),
-        (true, _, true) => Some(Named::F16),
-        _ => None,
-    }
 }

@@ -9,8 +9,10 @@ use firstdiff_trace::{Dump, Entry, Names, Reading, Recorder, Rows, Values, eleme
 use ndarray::{ArrayViewD, IxDyn};
 use serde_json::json;
 
-use crate::command::{PARITY, print};
-use crate::reading::ReadingArgs;
+use crate::command::{PARITY, print_lines};
+use crate::incomplete::Incomplete;
+use crate::output::Inputs;
+use crate::reading::{ReadingArgs, token};
 use crate::words::{safe, shorten, taps_in_words, with_suggestion};
 
 pub(crate) const HELP: &str = "Examples:
@@ -42,10 +44,10 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_name = "REF")]
     like: Option<PathBuf>,
     /// Token ids of the prompt
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = token::<i64>)]
     tokens: Option<Vec<i64>>,
     /// Token ids fed one by one after the prompt
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = token::<i64>)]
     decode_tokens: Option<Vec<i64>>,
     /// Token positions that every tap holds: all, last, or 0,3,7
     #[arg(long)]
@@ -65,6 +67,8 @@ pub(crate) fn run(args: ImportArgs) -> Result<u8> {
     if args.output.exists() {
         bail!("{}: already exists; remove it, or write elsewhere", args.output.display());
     }
+    let inputs = Inputs::of([args.source.as_path()]).and(&args.like).and(&args.reading.files());
+    inputs.spare(args.json.as_deref())?;
     let dump = open(&args)?;
     if dump.entries().is_empty() {
         let names: Vec<String> = dump.unnamed().iter().map(|n| with_suggestion(n)).collect();
@@ -74,29 +78,35 @@ pub(crate) fn run(args: ImportArgs) -> Result<u8> {
         bail!("{}: {}", args.source.display(), parts.unwrap_or(none));
     }
     let like = args.like.as_ref().map(Dump::open).transpose()?;
-    crate::json::write_whole_folder(&args.output, |folder| write(&args, &dump, like.as_ref(), folder))?;
+    crate::output::write_folder(&args.output, |folder| write(&args, &dump, like.as_ref(), folder))?;
     let parts: Vec<String> = dump.parts().iter().map(|part| part.tap.to_string()).collect();
     if let Some(path) = &args.json {
         let taps: Vec<String> = dump.entries().iter().map(|e| e.tap.to_string()).collect();
         let value = json!({"schema": 1, "command": "import", "output": args.output.to_string_lossy(), "taps": taps, "in_part": parts,
             "unnamed": dump.unnamed(), "warnings": dump.notes()});
-        crate::json::write(path, &value)?;
+        crate::json::write(path, &value, &inputs)?;
     }
     if args.json.as_deref() != Some(std::path::Path::new("-")) {
-        print(&said(&args, &dump, &parts))?;
+        print_lines(&said(&args, &dump, &parts))?;
     }
     Ok(PARITY)
 }
 
 fn open(args: &ImportArgs) -> Result<Dump> {
-    match &args.name {
-        None => args.reading.open(&args.source),
+    let dump = match &args.name {
+        None => args.reading.open(&args.source)?,
         Some(name) => {
             let names = args.reading.map.as_deref().map(Names::open).transpose()?;
             let reading = Reading { names, dtype: args.reading.dtype, name: Some(name.clone()) };
-            Ok(Dump::open_with(&args.source, &reading)?)
+            let dump = Dump::open_with(&args.source, &reading)?;
+            let held = dump.entries().len() + dump.unnamed().len();
+            if held > 1 {
+                bail!("--name {name}: is for a single tensor, and {} holds {held}", args.source.display());
+            }
+            dump
         }
-    }
+    };
+    args.reading.asked_sequence(dump)
 }
 
 fn write(args: &ImportArgs, dump: &Dump, like: Option<&Dump>, folder: &std::path::Path) -> Result<()> {
@@ -164,6 +174,9 @@ fn said(args: &ImportArgs, dump: &Dump, parts: &[String]) -> String {
     let steps: BTreeSet<u32> = dump.entries().iter().map(|e| e.step).collect();
     let of = if steps.len() > 1 { format!(" of {} steps", steps.len()) } else { String::new() };
     let mut text = format!("{}{of} written to {}\n", taps_in_words(dump.entries().len()), args.output.display());
+    for note in Incomplete::of(&[("the source", dump)], None).notes() {
+        text += &format!("note: {note}; what was written says so too\n");
+    }
     for note in dump.notes() {
         text += &format!("note: {}\n", safe(note));
     }

@@ -11,7 +11,10 @@ use firstdiff_trace::{Dump, Rows, Site, Tap};
 use serde_json::{Value, json};
 
 use crate::command::{DIVERGED, PARITY};
+use crate::incomplete::Incomplete;
+use crate::output::Inputs;
 use crate::progress::Bar;
+use crate::reading::refuse_rows;
 use crate::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, described, paint};
 use crate::words::{safe, shorten, taps_in_words, with_suggestion};
 
@@ -22,8 +25,9 @@ pub(crate) const HELP: &str = "Examples:
 
 Looks for what no right engine does: NaN, tensors or tails of exact zeros, uninitialised memory, constant rows, probabilities that do not
 sum to 1 or lie behind the query, q_rope that equals q, rows that do not change with position, a residual stream that does not add up, one
-buffer under two names. Each line says how sure it is: `certain` (no right engine does this), `likely`, or `note`. None is a verdict: a dump
-without findings may still be wrong everywhere. Exit code 0: nothing certain. 1: something certain. 2: bad input.";
+buffer under two names. Each line says how sure it is: `certain` (no right engine does this), `likely`, or `note`. Where dump.json names no
+architecture, or one that is no plain decoder, what another architecture may do on purpose (no RoPE, no mask, no softmax) is `likely` at most.
+None is a verdict: a dump without findings may still be wrong everywhere. Exit code 0: nothing certain. 1: something certain. 2: bad input.";
 
 /// Lines of findings on the screen, unless all are asked for.
 const LINES: usize = 12;
@@ -54,7 +58,12 @@ pub(crate) struct InspectArgs {
 /// # Errors
 /// When something cannot be read, or the dump holds no tap.
 pub(crate) fn run(args: InspectArgs) -> Result<u8> {
-    let dump = firstdiff_compare::with_positions(args.told.tell(args.reading.open(&args.candidate)?)?).printed_as_f16();
+    let inputs = Inputs::of([args.candidate.as_path()]).and(&args.reading.files());
+    inputs.spare(args.json.as_deref())?;
+    let dump = args.told.tell(args.reading.open(&args.candidate)?)?;
+    let dump = args.reading.asked_sequence(dump)?;
+    refuse_rows(args.rows.as_ref(), &[&dump])?;
+    let dump = firstdiff_compare::with_positions(dump).printed_as_f16();
     if let (true, Some(part)) = (dump.entries().is_empty(), dump.parts().first()) {
         let how = part.precision().map_or("in part".to_owned(), |p| format!("with {p}"));
         bail!(
@@ -71,12 +80,19 @@ pub(crate) fn run(args: InspectArgs) -> Result<u8> {
     let inspection = inspect(&dump, args.rows.as_ref(), &mut |done, total| bar.step(done, total))?;
     bar.finish();
     if let Some(path) = &args.json {
-        crate::json::write(path, &report(&dump, &inspection))?;
+        crate::json::write(path, &report(&dump, &inspection), &inputs)?;
     }
     if args.json.as_deref() != Some(Path::new("-")) {
         crate::command::print(screen(&dump, &inspection, args.verbose).as_str())?;
     }
-    Ok(if inspection.count(Sureness::Certain) > 0 { DIVERGED } else { PARITY })
+    if inspection.count(Sureness::Certain) > 0 {
+        return Ok(DIVERGED);
+    }
+    let incomplete = Incomplete::of(&[("the candidate", &dump)], None);
+    match incomplete.is_empty() || args.reading.partial {
+        true => Ok(PARITY),
+        false => bail!("{}: {}", args.candidate.display(), incomplete.refusal()),
+    }
 }
 
 fn screen(dump: &Dump, inspection: &Inspection, verbose: bool) -> Screen {
@@ -110,6 +126,9 @@ fn screen(dump: &Dump, inspection: &Inspection, verbose: bool) -> Screen {
         let names: Vec<String> = dump.unnamed().iter().map(|n| with_suggestion(n)).collect();
         screen.line(&format!("{} names that are no taps: {}", paint(WARN, "not looked at:"), shorten(&names, 6)));
     }
+    for note in Incomplete::of(&[("the candidate", dump)], None).notes() {
+        screen.line(&format!("{} {note}", paint(WARN, "note:")));
+    }
     screen.line(&format!("next: {}", next(dump, &groups)));
     screen
 }
@@ -121,7 +140,7 @@ fn folded(inspection: &Inspection, verbose: bool) -> Vec<Vec<&Finding>> {
         let same = |g: &&mut Vec<&Finding>| {
             (g[0].sure, g[0].what, g[0].points_to) == (finding.sure, finding.what, finding.points_to)
         };
-        match groups.iter_mut().find(same).filter(|_| !verbose) {
+        match if verbose { None } else { groups.iter_mut().find(same) } {
             Some(group) => group.push(finding),
             None => groups.push(vec![finding]),
         }

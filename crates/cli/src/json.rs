@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::{Value, json};
 
+use crate::arithmetic::Loosened;
 use crate::cause::Why;
+use crate::output::Inputs;
 use crate::session::Judged;
 use firstdiff_compare::{Anatomy, Status, TapReport};
 use firstdiff_trace::Dump;
@@ -27,6 +29,9 @@ pub fn report(command: &str, judged: &Judged) -> Value {
         entry["layer"] = tap.place.tap.layer.into();
         entry["op"] = tap.op.clone().into();
         entry["after"] = first.after.map(|p| p.tap.to_string()).into();
+        entry["unrecorded_layers"] = (first.unrecorded_layers.iter())
+            .map(|missing| json!({"after": missing.after, "before": missing.before}))
+            .collect();
         entry["unchecked_between"] = first.unchecked_between.iter().map(|p| p.tap.to_string()).collect();
         entry["harmless_from"] = first.harmless_from.map(|p| p.tap.to_string()).into();
         entry["unseen_keys"] = first.unseen_keys.into();
@@ -46,6 +51,10 @@ pub fn report(command: &str, judged: &Judged) -> Value {
         "verdict": report.verdict.name(),
         "reason": match &report.verdict { firstdiff_compare::Verdict::Incomparable(why) => Some(why), _ => None },
         "profile": report.profile.name(),
+        "profile_loosened": Loosened::json(session.loosened),
+        "cache": report.cache.name(),
+        "cache_is_assumed": session.cache_is_assumed(),
+        "noise": session.noise.as_ref().map(crate::noise::Second::json),
         "reference": provenance(reference),
         "candidate": provenance(candidate),
         "first_divergence": first,
@@ -74,6 +83,8 @@ fn measures(tap: &TapReport) -> Value {
         "max_reference": peak.map(|p| p.reference),
         "max_candidate": peak.map(|p| p.candidate),
         "allowed_nmse": tap.allowed,
+        "noise_nmse": tap.noise,
+        "error_over_noise": tap.noise.and_then(|noise| Some(metrics?.nmse()? / noise)),
     })
 }
 
@@ -84,6 +95,9 @@ pub(crate) fn tap(tap: &TapReport) -> Value {
     entry["op"] = tap.op.clone().into();
     entry["status"] = tap.status.name().into();
     entry["reason"] = tap.reason.clone().into();
+    if tap.is_last {
+        entry["rows"] = "last".into();
+    }
     entry
 }
 
@@ -107,46 +121,19 @@ pub(crate) fn provenance(dump: &Dump) -> Value {
         "producer": meta.producer.name(),
         "model": meta.model,
         "precision": meta.precision,
+        "cache": meta.cache,
         "tokens": meta.tokens,
         "decode_tokens": meta.decode_tokens,
+        "complete": !meta.is_incomplete(),
     })
 }
 
-/// Writes `value` to a file, whole or not at all, or to standard output for `-`.
+/// Writes `value` to a file that is none of `inputs`, or to standard output for `-`.
 ///
 /// # Errors
-/// When the file cannot be written.
-pub fn write(path: &Path, value: &Value) -> Result<()> {
+/// When it cannot be written, or is read by the command.
+pub fn write(path: &Path, value: &Value, inputs: &Inputs) -> Result<()> {
     let mut text = serde_json::to_string_pretty(value)?;
     text.push('\n');
-    if path == Path::new("-") {
-        return crate::command::print(&text);
-    }
-    write_whole(path, &text)
-}
-
-/// Has a folder written under another name, and renames it: what fails leaves nothing behind.
-pub(crate) fn write_whole_folder<T>(path: &Path, write: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".{}.tmp", std::process::id()));
-    let temporary = std::path::PathBuf::from(temporary);
-    let written = write(&temporary).and_then(|written| {
-        std::fs::rename(&temporary, path).with_context(|| path.display().to_string())?;
-        Ok(written)
-    });
-    if written.is_err() {
-        let _ = std::fs::remove_dir_all(&temporary);
-    }
-    written
-}
-
-/// Writes a text file under a temporary name and renames it.
-pub(crate) fn write_whole(path: &Path, text: &str) -> Result<()> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".{}.tmp", std::process::id()));
-    let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&temporary);
-    }
-    written.with_context(|| format!("{}: cannot be written", path.display()))
+    crate::output::write(path, &text, inputs)
 }

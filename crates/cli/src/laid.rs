@@ -6,8 +6,8 @@ use firstdiff_compare::{Laid, Place, Report, Status, TapReport};
 use firstdiff_trace::Tap;
 use serde_json::{Value, json};
 
-use crate::screen::{BAD, BOLD, DIM, Detail, Screen, WARN, paint};
-use crate::table::{fold_line, kind, step_lines};
+use crate::screen::{BAD, BOLD, DIM, Screen, WARN, paint};
+use crate::table::{Shown, fold_line, kind, step_lines};
 use crate::words::taps_in_words;
 
 /// What was laid against what.
@@ -33,20 +33,15 @@ struct Group<'a> {
 }
 
 /// The taps by position, neighbouring positions of one kind folded.
-pub(crate) fn taps(
-    screen: &mut Screen,
-    report: &Report,
-    laid: &Laid,
-    detail: Detail,
-    unfold: &impl Fn(&TapReport) -> bool,
-) {
+pub(crate) fn taps(screen: &mut Screen, report: &Report, laid: &Laid, shown: &Shown<'_>) {
+    let unfold = &|tap: &TapReport| shown.unfolds(tap);
     let mut rest = &report.taps[..];
     while let Some(group) = next_group(rest, laid, unfold) {
         rest = &rest[group.taps.len()..];
         let label = laid.label(group.cells.clone());
         if group.taps.iter().any(unfold) {
             screen.line(&paint(BOLD, &label));
-            step_lines(screen, group.taps, unfold, detail);
+            step_lines(screen, group.taps, shown);
         } else if group.taps.iter().any(|t| t.status.differs()) {
             screen.line(&mixed(&label, group.taps));
         } else {
@@ -76,16 +71,20 @@ fn next_group<'a>(taps: &'a [TapReport], laid: &Laid, unfold: &impl Fn(&TapRepor
 }
 
 /// A line of cells in which something differs.
-fn mixed(name: &str, taps: &[TapReport]) -> String {
+pub(crate) fn mixed(name: &str, taps: &[TapReport]) -> String {
     let count = |is: fn(Status) -> bool| taps.iter().filter(|t| is(t.status)).count();
     let (agree, differ, own) = (count(Status::agrees), count(Status::differs), count(|s| s == Status::Diverged));
     let mark = if own > 0 { paint(BAD, "DIFF") } else { paint(WARN, "off ") };
-    let own = if own > 0 { format!(", {own} of them with inputs that agree") } else { String::new() };
+    let (word, own) = match own {
+        0 => ("differ", String::new()),
+        own if own == differ => ("diverged", String::new()),
+        own => ("differ", format!(", {own} of them with inputs that agree")),
+    };
     let unchecked = match count(|s| s == Status::Unchecked) {
         0 => String::new(),
         n => paint(DIM, &format!("; {n} unchecked")),
     };
-    format!("  {mark} {name:<32} {differ} differ{own}; {agree} agree{unchecked}")
+    format!("  {mark} {name:<32} {differ} {word}{own}; {agree} agree{unchecked}")
 }
 
 /// Which positions are right, and which is the first wrong one: in words of prefill and decode where there are both.

@@ -11,6 +11,7 @@
 //! [`model`] (weights, plans, the reference forward) and [`compare`] (metrics, verdicts).
 
 mod align;
+mod arithmetic;
 pub mod baseline;
 mod batch;
 pub mod bisect;
@@ -21,19 +22,25 @@ mod embedding;
 mod explain;
 mod given;
 mod import;
+mod incomplete;
 mod inspect;
 pub mod json;
 mod laid;
+mod noise;
+pub mod output;
 mod parity;
 mod progress;
 mod reading;
 mod replay;
 pub mod screen;
 mod session;
+mod streams;
 mod table;
 mod weights;
 mod words;
+mod wrap;
 
+pub use arithmetic::Loosened;
 pub use firstdiff_compare as compare;
 pub use firstdiff_model as model;
 pub use firstdiff_trace as trace;

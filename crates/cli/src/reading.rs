@@ -1,16 +1,17 @@
 //! How are dumps read that do not say everything themselves? Tables of names, element types, and which sequence of a batch.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
-use firstdiff_trace::{DType, Dump, Names, Reading};
+use firstdiff_trace::{Batch, DType, Dump, Names, Reading, Rows, own_table};
 
 /// What can be told of files that do not say it.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ReadingArgs {
-    /// A table of names, `"your_name_l{N}" = "layers.{N}.q"` [default: firstdiff.toml in the dump's folder, else in this one]
+    /// A table of names, `"your_name_l{N}" = "layers.{N}.q"` [default: firstdiff.toml in the folder of the dump, or of its file, else in this one]
     #[arg(long, value_name = "FILE")]
     pub map: Option<PathBuf>,
     /// The element type of raw floats that have no header: f32, f16, bf16, f64 [default: as the file's ending or its bits say]
@@ -19,6 +20,9 @@ pub struct ReadingArgs {
     /// Which sequence of a batch, counted from 0
     #[arg(long, value_name = "N")]
     pub sequence: Option<usize>,
+    /// Judge what is there of a recording that was not finished: its dump.json says "complete": false
+    #[arg(long)]
+    pub partial: bool,
 }
 
 impl ReadingArgs {
@@ -29,7 +33,7 @@ impl ReadingArgs {
     pub fn open(&self, path: &Path) -> Result<Dump> {
         let names = match &self.map {
             Some(map) => Some(Names::open(map)?),
-            None if path.join(FILE).exists() => None,
+            None if own_table(path).is_some() => None,
             None if Path::new(FILE).exists() => Some(Names::open(Path::new(FILE))?),
             None => None,
         };
@@ -39,14 +43,69 @@ impl ReadingArgs {
     }
 }
 
+impl ReadingArgs {
+    /// The sequence that was asked for; the dump as it is where none was.
+    ///
+    /// # Errors
+    /// When the dump has no such sequence, or is of no batch.
+    pub(crate) fn asked_sequence(&self, dump: Dump) -> Result<Dump> {
+        let Some(index) = self.sequence else { return Ok(dump) };
+        match Batch::of(&dump, &|_, _| None) {
+            Some(batch) => Ok(one_of(dump, Some(index), &batch)?.0),
+            None if index == 0 => Ok(dump),
+            None => bail!("--sequence {index}: {} is not of a batch", dump.path().display()),
+        }
+    }
+
+    /// The files that are read beside the dumps.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        vec![self.map.clone().unwrap_or_else(|| PathBuf::from(FILE))]
+    }
+}
+
+/// A token's id on the command line.
+pub(crate) fn token<T: FromStr>(text: &str) -> Result<T, String> {
+    text.trim()
+        .parse()
+        .map_err(|_| "token ids are wanted, not text: numbers separated by commas, as 1,403,407".to_owned())
+}
+
+/// Refuses token positions that none of the dumps has, where they say how many there are.
+///
+/// # Errors
+/// When a position is behind the last.
+pub(crate) fn refuse_rows(rows: Option<&Rows>, dumps: &[&Dump]) -> Result<()> {
+    let Some(Rows::List(list)) = rows else { return Ok(()) };
+    let Some(count) = dumps.iter().filter_map(|dump| positions(dump)).max() else { return Ok(()) };
+    match list.iter().find(|&&row| row >= count) {
+        Some(row) => bail!("--rows {row}: the run has {count} tokens, the last at position {}", count - 1),
+        None => Ok(()),
+    }
+}
+
+/// How many token positions the run has: as it says, or as the shapes of a prefill of several show. At least so many, where it is unclear.
+fn positions(dump: &Dump) -> Option<usize> {
+    let meta = dump.meta();
+    let later = meta.decode_tokens.as_ref().map_or(0, Vec::len);
+    if let Some(tokens) = &meta.tokens {
+        return Some(tokens.len() + later);
+    }
+    let entries = dump.entries().iter();
+    // A tensor in another layout may have any axis there: the longest of all is not too short.
+    let longest = entries.clone().filter_map(|e| e.shape.iter().max()).max().copied();
+    let in_shape = entries.clone().any(|e| e.shape.len() >= e.tap.site.axes().len() && e.rows.is_none());
+    let steps = entries.map(|e| e.step as usize).max().unwrap_or(0).max(later);
+    longest.filter(|&extent| in_shape && extent > 1).and_then(|extent| extent.checked_add(steps))
+}
+
 /// The tokens that a dump does not name itself.
 #[derive(Clone, Debug, Default, Args)]
 pub struct TokenArgs {
     /// Token ids that were fed, where a dump does not say: those of the prefill, or of all steps
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = token::<i64>)]
     pub tokens: Option<Vec<i64>>,
     /// Token ids of the decode steps, where a dump does not say
-    #[arg(long, value_delimiter = ',', requires = "tokens")]
+    #[arg(long, value_delimiter = ',', requires = "tokens", value_parser = token::<i64>)]
     pub decode_tokens: Option<Vec<i64>>,
 }
 
@@ -67,14 +126,14 @@ impl TokenArgs {
 /// The table of names that is read unasked.
 const FILE: &str = "firstdiff.toml";
 
-/// The run of one sequence of `dump`, of which `count` were run at once; and what is left unchecked.
-pub(crate) fn one_of(dump: Dump, asked: Option<usize>, count: usize) -> Result<(Dump, Vec<String>)> {
-    let index = asked.unwrap_or(0);
+/// The run of one sequence of `dump`, which is a batch; and what is left unchecked.
+pub(crate) fn one_of(dump: Dump, asked: Option<usize>, batch: &Batch) -> Result<(Dump, Vec<String>)> {
+    let (index, count) = (asked.unwrap_or(0), batch.count());
     let path = dump.path().display().to_string();
-    let one = Dump::sequence(&Arc::new(dump), index, count).with_context(|| path)?;
+    let one = batch.sequence(&Arc::new(dump), index).with_context(|| path)?;
     let said = match asked {
         Some(index) => format!("a batch of {count} sequences: sequence {index} was judged"),
         None => format!("a batch of {count} sequences: the first was judged; --sequence N for another"),
     };
-    Ok((one, if count > 1 { vec![said] } else { Vec::new() }))
+    Ok((one, vec![said]))
 }

@@ -8,15 +8,17 @@ use clap::Args;
 use firstdiff_compare::{Place, Report, Status, Verdict, number};
 use firstdiff_explain::explain::{Explanation, Finding};
 use firstdiff_explain::misrecorded as misrecorded_in_words;
-use firstdiff_explain::replay::{Replay, Replayed, UNCLEAR};
-use firstdiff_trace::Site;
+use firstdiff_explain::replay::{Replay, Replayed, UNCLEAR, Unread};
+use firstdiff_trace::{Cache, Site};
 use serde_json::{Value, json};
 
+use crate::arithmetic::{Loosened, parity};
 use crate::cause;
-use crate::given::{CandidateArgs, Given};
+use crate::given::{CandidateArgs, Given, of_each_sequence};
+use crate::incomplete::Incomplete;
 use crate::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, described, paint, unchecked};
 use crate::table::taps;
-use crate::words::{safe, shorten, taps_in_words};
+use crate::words::{layers_in_short, safe, shorten, taps_in_words};
 
 /// What is to be said of what is in a file and cannot be computed with.
 const COARSE: &str = "but only in part or with too few digits to compute with: print whole tensors with six significant digits (%g, %.6e) or more";
@@ -57,13 +59,18 @@ pub(crate) struct Session {
 /// When something cannot be read, or nothing can be judged.
 pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
     let (verbose, json) = (args.verbose, args.json.clone());
-    let given = args.of.open()?;
-    let Explanation { mut replay, findings, .. } = cause::quickly(&given, 2)?;
-    replay.warnings.extend(given.notes());
-    let session = Session { given, verbose, replay, findings };
+    let inputs = args.of.inputs();
+    inputs.spare(json.as_deref())?;
+    let judge = |of: CandidateArgs| {
+        let given = of.open()?;
+        let Explanation { mut replay, findings, .. } = cause::quickly(&given, 2)?;
+        replay.warnings.extend(given.notes());
+        Ok(Session { given, verbose, replay, findings })
+    };
+    let session = of_each_sequence(&args.of, judge, |session| session)?;
     let verdict = session.verdict();
     if let Some(path) = &json {
-        crate::json::write(path, &session.json(&verdict))?;
+        crate::json::write(path, &session.json(&verdict), &inputs)?;
     }
     if json.as_deref() != Some(Path::new("-")) {
         crate::command::print(session.screen(&verdict).as_str())?;
@@ -75,24 +82,31 @@ pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
 }
 
 impl Session {
+    /// What may be said of the candidate; of one that was not recorded to its end, parity only where that was asked for.
     pub(crate) fn verdict(&self) -> Verdict {
+        self.given.incomplete(Some(self.replay.taps.len())).verdict(self.of_what_is_there(), self.given.partial)
+    }
+
+    fn of_what_is_there(&self) -> Verdict {
         let (wrong, right) = (self.replay.count(|s| s == Status::Diverged), self.replay.count(Status::agrees));
         // That the embedding is a table says nothing of an engine.
         let only_table = right == 1
             && self.replay.taps.iter().any(|t| t.report.place.tap.site == Site::H0 && t.report.status.agrees());
         let said = |t: &&Replayed| t.report.reason.as_deref().is_some_and(|r| r.starts_with(UNCLEAR));
         let unclear: Vec<&Replayed> = self.replay.taps.iter().filter(said).collect();
-        let misfits = |t: &&Replayed| t.report.reason.as_deref().is_some_and(|r| r.contains("against the model's"));
+        let misfits = |t: &&Replayed| t.unread == Some(Unread::Shape);
+        let unconfirmed = |t: &&Replayed| t.unread == Some(Unread::Layout);
         let (misfit, held) = (
             self.replay.taps.iter().filter(misfits).count(),
-            self.replay.taps.iter().filter(|t| t.report.reason.as_deref() != Some("not recorded")).count(),
+            self.replay.taps.iter().filter(|t| t.unread != Some(Unread::Absent)).count(),
         );
-        let first_misfit = || {
-            let first = self.replay.taps.iter().find(misfits);
+        let first_of = |is: &dyn Fn(&&Replayed) -> bool| {
+            let first = self.replay.taps.iter().find(is);
             first.map_or(String::new(), |t| {
                 format!("{}: {}", t.report.place, t.report.reason.as_deref().unwrap_or_default())
             })
         };
+        let first_misfit = || first_of(&misfits);
         match (wrong, right) {
             _ if misfit * 4 > held => Verdict::Incomparable(format!(
                 "{} of {} have shapes that are not this model's ({}): is it another model's dump, or of other tokens?",
@@ -112,6 +126,11 @@ impl Session {
                 misfit,
                 taps_in_words(held),
                 first_misfit()
+            )),
+            (0, _) if self.replay.taps.iter().any(|t| unconfirmed(&t)) => Verdict::Incomparable(format!(
+                "nobody can tell the layout of {} from a mistake ({}); what could be judged is right",
+                taps_in_words(self.replay.taps.iter().filter(unconfirmed).count()),
+                first_of(&unconfirmed)
             )),
             (0, _) if self.replay.order_is_open => Verdict::Incomparable(
                 "what is recorded of Q and K is wrong in either order of their rows; what else could be judged is right".into(),
@@ -148,9 +167,8 @@ impl Session {
     /// Why nothing could be judged: the reason that most taps have.
     fn nothing(&self) -> String {
         let mut reasons: Vec<(usize, &str)> = Vec::new();
-        for reason in
-            self.replay.taps.iter().filter_map(|t| t.report.reason.as_deref()).filter(|r| *r != "not recorded")
-        {
+        let recorded = self.replay.taps.iter().filter(|t| t.unread != Some(Unread::Absent));
+        for reason in recorded.filter_map(|t| t.report.reason.as_deref()) {
             match reasons.iter_mut().find(|(_, known)| *known == reason) {
                 Some((count, _)) => *count += 1,
                 None => reasons.push((1, reason)),
@@ -174,10 +192,11 @@ impl Session {
 
     /// In the form that compare's own screen takes.
     pub(crate) fn report(&self, verdict: &Verdict) -> Report {
-        let recorded = |t: &&Replayed| t.report.reason.as_deref() != Some("not recorded");
+        let recorded = |t: &&Replayed| t.unread != Some(Unread::Absent);
         Report {
             verdict: verdict.clone(),
             profile: self.given.named,
+            cache: self.replay.cache,
             prompt: 0,
             first: None,
             taps: self.replay.taps.iter().filter(recorded).map(|t| t.report.clone()).collect(),
@@ -209,10 +228,31 @@ impl Session {
         screen.line(&paint(
             DIM,
             &format!(
-                "judged as  {} ({}), each operation on the candidate's own inputs",
-                self.given.named, self.given.why
+                "judged as  {}{} ({}), each operation on the candidate's own inputs",
+                self.given.named,
+                self.cache_in_words(),
+                self.given.why
             ),
         ));
+    }
+
+    /// The type of the K/V cache, where it is not that of the arithmetic.
+    fn cache_in_words(&self) -> String {
+        match self.replay.cache {
+            Cache::F32 => String::new(),
+            cache => format!(" with a K/V cache in {cache}"),
+        }
+    }
+
+    /// What a verdict must say of a cache that nobody named.
+    pub(crate) fn assumed_cache(&self) -> String {
+        match self.replay.cache_is_assumed {
+            true => format!(
+                "; that takes a K/V cache in {}, which nobody says: with it attention comes out right, without it not",
+                self.replay.cache
+            ),
+            false => String::new(),
+        }
     }
 
     /// What was not checked, and what else is to be known.
@@ -238,12 +278,17 @@ impl Session {
             Verdict::Parity => {
                 let all = report.taps.len();
                 let rest = if right < all { format!("; {} not checked", all - right) } else { String::new() };
+                let rest = rest + &Incomplete::suffix(&[("the candidate", &self.given.dump)]);
                 let text = format!("{right} of {} come out right from what they read{rest}", taps_in_words(all));
-                screen.line(&format!("{} {text}", paint(GOOD, "parity:")));
+                screen.line(&format!("{} {text}{}", paint(GOOD, &parity(self.given.loosened)), self.assumed_cache()));
             }
             Verdict::Incomparable(reason) => screen.line(&format!("{} {reason}", paint(WARN, "incomparable:"))),
             Verdict::Diverged => {
-                let groups = self.replay.wrong();
+                let other = self.findings.iter().find_map(|f| f.arithmetic.as_ref());
+                let in_it = |t: &Replayed| other.is_some_and(|other| other.places.contains(&t.report.place));
+                let mut groups = self.replay.wrong();
+                groups.iter_mut().for_each(|group| group.retain(|t| !in_it(t)));
+                groups.retain(|group| !group.is_empty());
                 // Of what is recorded wrongly no operation is wrong.
                 let (wrong, misrecorded): (Vec<_>, Vec<_>) = groups.iter().partition(|g| g[0].misrecorded.is_empty());
                 let of_operations = match wrong.len() {
@@ -257,14 +302,21 @@ impl Session {
                         if taps == 1 { "a tap is".into() } else { format!("{taps} taps are") }
                     )
                 });
-                let said: Vec<String> = of_operations.into_iter().chain(of_taps).collect();
+                let of_all = other.map(|_| "another arithmetic of all products with weights".to_owned());
+                let said: Vec<String> = of_all.into_iter().chain(of_operations).chain(of_taps).collect();
                 let right = taps_in_words(right);
-                screen.line(&format!("{} {}; {right} right", paint(BAD, "diverged:"), said.join(", ")));
+                let assumed = self.assumed_cache();
+                screen.line(&format!("{} {}; {right} right{assumed}", paint(BAD, "diverged:"), said.join(", ")));
+                for line in other.iter().flat_map(|other| cause::arithmetic(other)) {
+                    screen.line(&format!("  {line}"));
+                }
                 for group in &groups {
                     self.finding(screen, group);
                 }
-                if let Some(group) = groups.first() {
-                    screen.line(&format!("next: {}", self.next(group)));
+                match (groups.first(), other) {
+                    (Some(group), _) => screen.line(&format!("next: {}", self.next(group))),
+                    (None, Some(other)) => screen.line(&format!("next: {}", cause::beside_another_arithmetic(other))),
+                    (None, None) => {}
                 }
             }
         }
@@ -399,6 +451,9 @@ impl Session {
             "verdict": verdict.name(),
             "reason": match verdict { Verdict::Incomparable(why) => Some(why), _ => None },
             "profile": self.given.named.name(),
+            "profile_loosened": Loosened::json(self.given.loosened),
+            "cache": self.replay.cache.name(),
+            "cache_is_assumed": self.replay.cache_is_assumed,
             "model": self.given.path.to_string_lossy(),
             "candidate": crate::json::provenance(&self.given.dump),
             "findings": self.replay.wrong().iter().map(|g| self.finding_json(g)).collect::<Vec<_>>(),
@@ -430,12 +485,7 @@ fn where_of(group: &[&Replayed]) -> String {
     };
     match (layers.first(), layers.last()) {
         (Some(first), Some(last)) if first != last => {
-            let all = (*last - *first) as usize + 1 == layers.len();
-            let list = if all {
-                format!("{first}-{last}")
-            } else {
-                layers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
-            };
+            let list = layers_in_short(layers.iter().copied());
             format!("layers.{list}.{}{steps}", tap.site.name())
         }
         _ => format!("{tap}{steps}"),

@@ -3,16 +3,16 @@
 use std::fmt::Write;
 
 use anstyle::{AnsiColor, Style};
-use firstdiff_compare::{
-    Anatomy, Change, FirstDivergence, Place, Report, Status, TapReport, Verdict, index_in_words, number,
-};
+use firstdiff_compare::{Anatomy, Change, FirstDivergence, Place, Report, Status, TapReport, Verdict, number};
 use firstdiff_trace::{Dump, Site};
 
+use crate::arithmetic::parity;
 use crate::cause::Why;
 use crate::embedding::{first_embedding, rounded_table};
+use crate::incomplete::Incomplete;
 use crate::session::Judged;
 use crate::table::{reasons, taps};
-use crate::words::{between, concentrated, group, safe, shorten, taps_in_words, with_suggestion};
+use crate::words::{between, concentrated, group, places, safe, shorten, taps_in_words, with_suggestion};
 
 /// How much of the taps is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +44,13 @@ impl Screen {
         anstream::adapter::strip_str(&self.0).to_string()
     }
 
+    /// What another screen holds, below.
+    pub(crate) fn append(&mut self, other: &Screen) {
+        self.0.push_str(&other.0);
+    }
+
     pub(crate) fn line(&mut self, text: &str) {
-        self.0.push_str(text.trim_end());
+        self.0.push_str(&crate::wrap::wrapped(text.trim_end(), crate::wrap::width()));
         self.0.push('\n');
     }
 }
@@ -61,7 +66,11 @@ pub fn render(judged: &Judged, detail: Detail) -> Screen {
     let [reference, candidate] = session.recorded();
     screen.line(&format!("reference  {}", described(reference)));
     screen.line(&format!("candidate  {}", described(candidate)));
-    screen.line(&paint(DIM, &format!("judged as  {} ({})", report.profile, session.profile_reason)));
+    let cache = session.cache_in_words();
+    screen.line(&paint(DIM, &format!("judged as  {} ({}){cache}", report.profile, session.profile_reason)));
+    if let Some(noise) = &session.noise {
+        screen.line(&paint(DIM, &noise.heading(report)));
+    }
     if let Some(laid) = &report.laid {
         screen.line(&crate::laid::heading(laid));
     }
@@ -93,8 +102,27 @@ pub(crate) fn described(dump: &Dump) -> String {
     if parts.is_empty() { path } else { format!("{path}  {}", paint(DIM, &format!("({})", parts.join(", ")))) }
 }
 
+/// How many of a side's names are no taps, where it is most of them, and the command that proposes taps.
+fn unknown_names(judged: &Judged) -> Option<String> {
+    let dumps = judged.session.recorded();
+    let of = |side: usize| {
+        let unknown = dumps[side].unnamed().iter().filter(|name| !name.starts_with("weights.")).count();
+        let known = dumps[side].entries().len() + dumps[side].parts().len();
+        (2 * unknown > known).then_some((side, unknown, unknown + known))
+    };
+    let (side, unknown, all) = of(1).or_else(|| of(0))?;
+    let [name, other] = [side, 1 - side].map(|at| safe(&dumps[at].path().to_string_lossy()));
+    let whose = if side == 1 { "candidate" } else { "reference" };
+    Some(format!(
+        "{unknown} of the {whose}'s {all} names are unknown; proposals: firstdiff align {other} {name} -o firstdiff.toml"
+    ))
+}
+
 fn conclusion(screen: &mut Screen, judged: &Judged) {
     let report = &judged.report;
+    if let Some(text) = unknown_names(judged) {
+        screen.line(&format!("{} {text}", paint(BAD, "names:")));
+    }
     match (&report.verdict, &report.first) {
         (Verdict::Incomparable(reason), _) => screen.line(&format!("{} {}", paint(BAD, "incomparable:"), safe(reason))),
         (Verdict::Diverged, Some(first)) => {
@@ -109,7 +137,11 @@ fn conclusion(screen: &mut Screen, judged: &Judged) {
             } else {
                 format!("{agree} of {}", taps_in_words(all))
             };
-            screen.line(&format!("{} {of} agree, {exact} of them bit for bit", paint(GOOD, "parity:")));
+            let rest = Incomplete::suffix(&judged.session.sides()) + &judged.session.assumed_cache();
+            screen.line(&format!(
+                "{} {of} agree, {exact} of them bit for bit{rest}",
+                paint(GOOD, &parity(judged.session.loosened))
+            ));
         }
     }
 }
@@ -132,7 +164,7 @@ pub(crate) fn divergence(
         let named = if after.step == tap.place.step { after.tap.to_string() } else { report.name(after) };
         format!("{}, which agrees{seen}", if report.laid.is_some() { named } else { after.to_string() })
     });
-    match first.unchecked_between.is_empty() {
+    match first.unchecked_between.is_empty() && first.unrecorded_layers.is_empty() {
         true => screen.line(&format!("{} {}, after {after}", paint(BAD, "first divergence:"), paint(BOLD, &place))),
         false => {
             let between = between(first, tap.place.step);
@@ -200,7 +232,7 @@ pub(crate) fn divergence(
     let others: Vec<Place> = others.map(|t| t.place).collect();
     let others: Vec<String> = match &report.laid {
         Some(laid) => crate::laid::places(laid, &others),
-        None => others.iter().map(ToString::to_string).collect(),
+        None => places(&others),
     };
     if !others.is_empty() {
         screen.line(&format!("  {:<10} {} (their inputs agree too)", "also", shorten(&others, 6)));
@@ -237,7 +269,7 @@ fn how_far(screen: &mut Screen, report: &Report, tap: &TapReport) {
             text,
             "max |d| {} at {}: {} where the reference has {}",
             number(peak.abs_diff),
-            index_in_words(tap.place.tap.site, &at),
+            tap.index_in_words(&at),
             number(peak.candidate),
             number(peak.reference)
         );
@@ -272,6 +304,9 @@ pub(crate) fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapRepor
     if let Some(Why::Cause { mend, .. }) = &judged.why {
         return format!("{mend}, and compare again");
     }
+    if !first.unrecorded_layers.is_empty() {
+        return "record layers.N.h of the layers in between in both runs, and compare again".into();
+    }
     if let Some(missing) = first.unchecked_between.first() {
         let last = first.unchecked_between.last().unwrap_or(missing);
         let how = if judged.session.options.only.is_some() { "compare without --taps, or record" } else { "record" };
@@ -298,10 +333,39 @@ pub(crate) fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapRepor
     let reads: Vec<String> =
         first.reads.iter().filter(|p| p.step == tap.place.step).map(|p| p.tap.to_string()).collect();
     let inputs = if reads.is_empty() { "the token ids".into() } else { reads.join(" and ") };
+    if products_are_off_alike(report) {
+        return "all products with weights that can be judged here are off alike and without structure: another arithmetic (quantised, or of 16 bits)? \
+                `firstdiff explain MODEL CAND` tries which; beside a second right run of it, compare --noise REF2"
+            .to_owned();
+    }
     let also = report.count(|s| s == Status::Diverged) > 1;
     let order = if also { "; mend it first and compare again" } else { "" };
     let model = if judged.session.model.is_none() { "; with --model, known mistakes are tried" } else { "" };
     format!("look at the operation '{}' that makes {} from {inputs}{order}{model}", tap.op, tap.place.tap)
+}
+
+/// Whether all that differs though its inputs agree are products with weights, of several kinds, as far off as each other, and by no one factor.
+fn products_are_off_alike(report: &Report) -> bool {
+    const KINDS: usize = 3;
+    const ALIKE: f64 = 30.0;
+    let rounding = 1e-9..=0.1;
+    let first: Vec<&TapReport> = report.taps.iter().filter(|t| t.status == Status::Diverged).collect();
+    let product = |t: &TapReport| {
+        use Site::{AttnOut, FfnGate, FfnOut, FfnUp, K, Logits, Q, V};
+        matches!(t.place.tap.site, Q | K | V | AttnOut | FfnGate | FfnUp | FfnOut | Logits)
+    };
+    let sizes: Vec<f64> = first
+        .iter()
+        .filter(|t| product(t))
+        .filter_map(|t| {
+            let (metrics, nmse) = (t.metrics?, t.metrics?.nmse()?);
+            let by_a_factor = metrics.best_factor().is_some_and(|best| best.remaining_nmse < 0.8 * nmse);
+            (rounding.contains(&nmse) && !by_a_factor).then_some(nmse)
+        })
+        .collect();
+    let kinds: std::collections::BTreeSet<Site> = first.iter().map(|t| t.place.tap.site).collect();
+    let (least, most) = sizes.iter().fold((f64::INFINITY, 0.0), |(l, m): (f64, f64), s| (l.min(*s), m.max(*s)));
+    sizes.len() == first.len() && kinds.len() >= KINDS && most <= ALIKE * least
 }
 
 /// What was not checked of a report, and of what `candidate` holds beside it.

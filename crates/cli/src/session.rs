@@ -6,13 +6,17 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use firstdiff_compare::{
-    Aligned, Graph, Laid, Node, Options, Place, Profile, Report, align, compare, number, own_rows_by, vocabulary_graph,
+    Aligned, Graph, Laid, Node, Options, Place, Profile, Report, Sequences, ShownCache, Verdict, align, compare,
+    number, own_rows_by, shown_cache, vocabulary_graph,
 };
 use firstdiff_model::{Model, Prompt, TapValues};
-use firstdiff_trace::{Dump, Rows, Tap};
+use firstdiff_trace::{Batch, Cache, Dump, Rows, Site, Tap};
 
+use crate::arithmetic::{Choice, Loosened, declared_profile};
 use crate::cause::Why;
-use crate::reading::{ReadingArgs, TokenArgs, one_of};
+use crate::incomplete::Incomplete;
+use crate::noise::Second;
+use crate::reading::{ReadingArgs, TokenArgs, one_of, refuse_rows};
 
 /// Two dumps, opened and ready to be compared.
 #[derive(Debug)]
@@ -27,6 +31,8 @@ pub struct Session {
     pub options: Options,
     /// Why this profile.
     pub profile_reason: String,
+    /// Whether only the candidate's own word asks for a profile as coarse as this.
+    pub loosened: Option<Loosened>,
     /// What should be said beside the report's own warnings.
     pub warnings: Vec<String>,
     /// The model of both, where one is given.
@@ -37,6 +43,23 @@ pub struct Session {
     pub(crate) are_batches: [bool; 2],
     /// How both were read.
     pub(crate) reading: ReadingArgs,
+    /// How the type of the K/V cache is known.
+    pub(crate) cache_said: CacheSaid,
+    /// The second right run, where there is one.
+    pub(crate) noise: Option<Second>,
+}
+
+/// How the type of the K/V cache is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CacheSaid {
+    /// Nobody says, and nothing shows one: keys and values are as they are.
+    Nobody,
+    /// By --cache.
+    Asked,
+    /// By a dump.json.
+    Declared,
+    /// Nobody says, and the candidate (or the reference) shows it.
+    Assumed(&'static str),
 }
 
 /// A report and the session it comes from.
@@ -71,13 +94,16 @@ impl Session {
         reading: &ReadingArgs,
         told: &TokenArgs,
     ) -> Result<Session> {
-        let (reference, mut candidate) = (told.tell(reading.open(reference)?)?, told.tell(reading.open(candidate)?)?);
+        let (mut reference, mut candidate) =
+            (told.tell(reading.open(reference)?)?, told.tell(reading.open(candidate)?)?);
+        (reference, candidate) = crate::streams::told(reference, candidate)?;
         own_rows_by(&reference, &mut candidate)?;
         let (reference, candidate, batch, are_batches) = one_sequence(reference, candidate, reading.sequence)?;
+        refuse_rows(rows.as_ref(), &[&reference, &candidate])?;
         let mut notes = notes(&[&reference, &candidate]);
         let Aligned { reference, candidate, laid } = align(reference, candidate, rows.as_ref())?;
-        let (profile, profile_reason) = match profile {
-            Some(profile) => (profile, "as asked".to_owned()),
+        let choice = match profile {
+            Some(profile) => Choice::asked(profile),
             None => declared_profile(&reference, &candidate)?,
         };
         let graph = vocabulary_graph(&reference, &candidate);
@@ -92,33 +118,118 @@ impl Session {
             ));
         }
         warnings.extend(notes);
+        warnings.extend(choice.loosened.map(Loosened::note));
         // Laid together, they hold no other rows than those asked for.
         let rows = rows.filter(|_| laid.is_none());
-        let options = Options { rows, laid, ..Options::new(profile) };
-        let session = Session::of(reference, candidate, graph, options, profile_reason);
-        Ok(Session { warnings, batch, are_batches, reading: reading.clone(), ..session })
+        let mut declared = Vec::new();
+        for dump in [&reference, &candidate] {
+            match declared_cache(dump) {
+                Ok(cache) => declared.extend(cache),
+                Err(warning) => warnings.push(warning),
+            }
+        }
+        let cache_said = if declared.is_empty() { CacheSaid::Nobody } else { CacheSaid::Declared };
+        let cache = declared.into_iter().max().unwrap_or_default();
+        let options = Options { rows, laid, cache, ..Options::new(choice.profile) };
+        let session = Session::of(reference, candidate, graph, options, &choice);
+        Ok(Session { warnings, batch, are_batches, cache_said, reading: reading.clone(), ..session })
     }
 
     /// Two dumps of one sequence each, without a model.
-    pub(crate) fn of(
-        reference: Dump,
-        candidate: Dump,
-        graph: Graph,
-        options: Options,
-        profile_reason: String,
-    ) -> Session {
+    pub(crate) fn of(reference: Dump, candidate: Dump, graph: Graph, options: Options, choice: &Choice) -> Session {
         Session {
             reference,
             candidate,
             graph,
             options,
-            profile_reason,
+            profile_reason: choice.reason.clone(),
+            loosened: choice.loosened,
             warnings: Vec::new(),
             model: None,
             batch: 1,
             are_batches: [false; 2],
             reading: ReadingArgs::default(),
+            cache_said: CacheSaid::Nobody,
+            noise: None,
         }
+    }
+
+    /// Told the type of the K/V cache, where it is.
+    pub(crate) fn with_cache(mut self, cache: Option<Cache>) -> Session {
+        if let Some(cache) = cache {
+            (self.options.cache, self.cache_said) = (cache, CacheSaid::Asked);
+        }
+        self
+    }
+
+    /// The type of the K/V cache, where anybody says or shows it.
+    pub(crate) fn known_cache(&self) -> Option<Cache> {
+        (self.cache_said != CacheSaid::Nobody).then_some(self.options.cache)
+    }
+
+    pub(crate) fn cache_is_assumed(&self) -> bool {
+        matches!(self.cache_said, CacheSaid::Assumed(_))
+    }
+
+    /// The type of the K/V cache, where it is not that of the arithmetic.
+    pub(crate) fn cache_in_words(&self) -> String {
+        match self.options.cache {
+            Cache::F32 => String::new(),
+            cache => format!(", K/V cache in {cache}"),
+        }
+    }
+
+    /// What a verdict must say of a cache that nobody named.
+    pub(crate) fn assumed_cache(&self) -> String {
+        match self.cache_said {
+            CacheSaid::Assumed(side) => {
+                format!("; that takes a K/V cache in {}, which nobody says and the {side} shows", self.options.cache)
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// Where nobody says the type of the K/V cache, and the two part: takes the one that a side shows, if the two then part no earlier.
+    fn assume_cache(&mut self, report: &mut Report) -> Result<()> {
+        let (CacheSaid::Nobody, Some(first)) = (self.cache_said, &report.first) else { return Ok(()) };
+        let [reference, candidate] = self.recorded();
+        let of_candidate = shown_cache(candidate, reference)?;
+        let shown = match of_candidate {
+            ShownCache::Is(cache) => Some((cache, "candidate")),
+            _ => match shown_cache(reference, candidate)? {
+                ShownCache::Is(cache) => Some((cache, "reference")),
+                _ => None,
+            },
+        };
+        let judged_with = |cache: Cache| {
+            let options = Options { cache, ..self.options.clone() };
+            compare(&self.reference, &self.candidate, &self.graph, &options, &mut |_, _| {})
+        };
+        if let Some((cache, side)) = shown {
+            let again = judged_with(cache)?;
+            if again.first.as_ref().is_none_or(|later| later.index >= first.index) {
+                *report = again;
+                (self.options.cache, self.cache_said) = (cache, CacheSaid::Assumed(side));
+            }
+            return Ok(());
+        }
+        // Size alone proves no cache: it is only said, where nothing recorded speaks against it.
+        let asks = of_candidate == ShownCache::Unknown && self.noise.is_none();
+        let place = report.taps[first.index].place;
+        let through = first
+            .unchecked_between
+            .iter()
+            .chain([&place])
+            .any(|place| matches!(place.tap.site, Site::Qk | Site::Scores | Site::Probs | Site::Context));
+        for cache in [Cache::F16, Cache::Bf16].into_iter().filter(|_| through && asks) {
+            if judged_with(cache)?.verdict == Verdict::Parity {
+                report.warnings.push(format!(
+                    "if an engine keeps its K/V cache in {cache}, say so (--cache {cache}, or 'cache' in dump.json): all that was compared is within that"
+                ));
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// How the two were laid together by token position, where they took the tokens in other chunks.
@@ -226,17 +337,40 @@ impl Session {
     ///
     /// # Errors
     /// When a file cannot be read.
-    pub fn run(self) -> Result<Judged> {
+    pub fn run(mut self) -> Result<Judged> {
         let bar = crate::progress::Bar::new(&self.reference);
-        let step = &mut |done, total| bar.step(done, total);
-        let mut report = compare(&self.reference, &self.candidate, &self.graph, &self.options, step)?;
+        let mut report = self.compared(&self.options, &mut |done, total| bar.step(done, total))?;
         bar.finish();
+        self.assume_cache(&mut report)?;
         report.warnings.extend(self.warnings.iter().cloned());
         let why = self.model.as_ref().zip(report.first.as_ref()).and_then(|(model, first)| {
-            let inputs_agree = first.unchecked_between.is_empty() && !first.unseen_keys;
-            crate::cause::beside(model, &self, report.taps[first.index].place, inputs_agree, false)
+            let inputs_agree = first.is_bracketed();
+            crate::cause::beside(model, &self, report.taps[first.index].place, inputs_agree)
         });
         Ok(Judged { session: self, report, why })
+    }
+}
+
+impl Session {
+    /// Compares, and calls nothing parity that may lack taps.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub(crate) fn compared(&self, options: &Options, progress: &mut dyn FnMut(usize, usize)) -> Result<Report> {
+        let mut report = compare(&self.reference, &self.candidate, &self.graph, options, progress)?;
+        let incomplete = Incomplete::of(&self.sides(), Some(report.taps.len()));
+        let verdict = incomplete.verdict(report.verdict.clone(), self.reading.partial);
+        if verdict == report.verdict {
+            report.warnings.extend(incomplete.notes().cloned());
+        }
+        report.verdict = verdict;
+        Ok(report)
+    }
+
+    /// Both dumps as they were recorded, and what each is called.
+    pub(crate) fn sides(&self) -> [(&'static str, &Dump); 2] {
+        let [reference, candidate] = self.recorded();
+        [("the reference", reference), ("the candidate", candidate)]
     }
 }
 
@@ -260,22 +394,25 @@ fn left_out((run, now): (&Arc<Dump>, &Dump)) -> usize {
 
 /// Both runs of one sequence, where either is a batch; of how many; and whether the reference, and the candidate, are of so many.
 fn one_sequence(reference: Dump, candidate: Dump, asked: Option<usize>) -> Result<(Dump, Dump, usize, [bool; 2])> {
-    let Some(count) = reference.batch().or(candidate.batch()) else {
-        if let Some(index) = asked.filter(|&index| index > 0) {
-            bail!("--sequence {index}: neither dump is of a batch");
-        }
-        return Ok((reference, candidate, 1, [false; 2]));
+    let found = Sequences::of(&reference, &candidate);
+    match (&found.reference, &found.candidate, asked) {
+        (None, None, Some(index)) if index > 0 => bail!(
+            "--sequence {index}: neither dump is of a batch by its shapes; where they do not show it, name the token ids of each sequence \
+             ('tokens': [[..], [..]] in dump.json)"
+        ),
+        (Some(ours), Some(theirs), None) if ours.count() != theirs.count() => bail!(
+            "the reference holds {} sequences and the candidate {}: --sequence N compares one of both",
+            ours.count(),
+            theirs.count()
+        ),
+        _ => {}
+    }
+    let cut = |dump: Dump, batch: &Option<Batch>| match batch {
+        Some(batch) => one_of(dump, asked, batch).map(|(one, _)| one),
+        None => Ok(dump),
     };
-    let elements = |dump: &Dump, tap: Tap| dump.find(tap, 0).map(|e| e.shape.iter().product::<usize>());
-    // A side without the axis holds all sequences too where it has as many elements.
-    let as_many =
-        reference.entries().iter().any(|e| e.step == 0 && elements(&reference, e.tap) == elements(&candidate, e.tap));
-    let cut = |dump: Dump| match dump.batch().is_some() || as_many {
-        true => one_of(dump, asked, count).map(|(one, _)| one),
-        false => Ok(dump),
-    };
-    let many = [&reference, &candidate].map(|dump| dump.batch().is_some() || as_many);
-    Ok((cut(reference)?, cut(candidate)?, count, many))
+    let many = [found.reference.is_some(), found.candidate.is_some()];
+    Ok((cut(reference, &found.reference)?, cut(candidate, &found.candidate)?, found.count(), many))
 }
 
 /// What a model's own runs say of a comparison.
@@ -341,34 +478,10 @@ fn window_warning(model: &Model, reference: &Dump) -> Option<String> {
         .then(|| format!("{tokens} tokens fit the sliding window of {window}: a wrong window cannot show"))
 }
 
-/// What `dump` says of its arithmetic.
-pub(crate) fn precision(dump: &Dump) -> Result<Option<Profile>> {
-    let Some(precision) = &dump.meta().precision else { return Ok(None) };
-    let profile = match precision.to_ascii_lowercase().as_str() {
-        "float64" | "fp64" | "f64" => Profile::Exact,
-        "float32" | "fp32" => Profile::F32,
-        "float16" | "fp16" => Profile::F16,
-        "bfloat16" => Profile::Bf16,
-        name => name.parse().map_err(|_| {
-            let known = "exact, f32, f16, bf16 and ggml";
-            anyhow::anyhow!(
-                "{}: precision '{}' is not one of {known}; say --profile",
-                dump.path().display(),
-                precision.escape_debug()
-            )
-        })?,
-    };
-    Ok(Some(profile))
-}
-
-/// The coarser of what the two dumps declare.
-pub(crate) fn declared_profile(reference: &Dump, candidate: &Dump) -> Result<(Profile, String)> {
-    Ok(match (precision(reference)?, precision(candidate)?) {
-        (None, None) => (Profile::F32, "the default; no dump.json says".into()),
-        // An exact reference does not make an undeclared candidate exact.
-        (Some(r), None) => (r.max(Profile::F32), "the reference's dump.json".into()),
-        (None, Some(c)) => (c.max(Profile::F32), "the candidate's dump.json".into()),
-        (Some(r), Some(c)) if c >= r => (c, "the candidate's dump.json".into()),
-        (Some(r), Some(_)) => (r, "the reference's dump.json".into()),
-    })
+/// The type of K/V cache that `dump` names; or what is to be said of a name that is none.
+pub(crate) fn declared_cache(dump: &Dump) -> Result<Option<Cache>, String> {
+    let Some(told) = &dump.meta().cache else { return Ok(None) };
+    let unknown =
+        |what: String| format!("{}: cache {what}: it is not known how that rounds (--cache)", dump.path().display());
+    told.parse().map(Some).map_err(unknown)
 }

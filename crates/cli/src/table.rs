@@ -1,79 +1,169 @@
 //! What does a report say of its taps? A line each, in order, neighbours of one kind folded to one.
 
-use firstdiff_compare::{Report, Status, TapReport, number};
+use std::collections::BTreeSet;
+
+use firstdiff_compare::{Place, Report, Status, TapReport, number};
+use firstdiff_trace::Site;
 
 use crate::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, paint};
 use crate::words::{safe, taps_in_words};
 
-/// The taps in order, neighbours of one kind folded.
-pub(crate) fn taps(screen: &mut Screen, report: &Report, detail: Detail) {
-    let first = report.first.as_ref().map(|f| report.taps[f.index].place);
-    let unfold = |tap: &TapReport| {
-        detail == Detail::Every || first.is_some_and(|f| f.step == tap.place.step && f.tap.layer == tap.place.tap.layer)
-    };
-    if let Some(laid) = &report.laid {
-        return crate::laid::taps(screen, report, laid, detail, &unfold);
+/// Lines that a table may have: with all that stands above and below it, a screen.
+const LINES: usize = 28;
+
+/// How far taps are folded that need not be seen one by one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Fold {
+    /// Neighbours that say the same.
+    Runs,
+    /// Layers in which the same holds, and steps; of the first wrong layer what agrees and is not read by what is wrong.
+    Layers,
+    /// All before what is unfolded, and all behind it.
+    Whole,
+}
+
+/// What of a table stands on a line of its own.
+pub(crate) struct Shown<'a> {
+    report: &'a Report,
+    detail: Detail,
+    fold: Fold,
+}
+
+impl Shown<'_> {
+    /// Whether a tap is of the first wrong layer, or all are to be seen.
+    pub(crate) fn unfolds(&self, tap: &TapReport) -> bool {
+        let first = self.report.first.as_ref().map(|f| self.report.taps[f.index].place);
+        let of_first =
+            |f: Place| f.step == tap.place.step && f.tap.layer == tap.place.tap.layer && !self.may_be_folded(tap);
+        self.detail == Detail::Every || first.is_some_and(of_first)
     }
+
+    /// Of a long table, what agrees in the first wrong layer, but for what the wrong operation reads.
+    fn may_be_folded(&self, tap: &TapReport) -> bool {
+        let read = self.report.first.as_ref().is_some_and(|first| first.reads.contains(&tap.place));
+        self.fold > Fold::Runs && tap.status.agrees() && !read
+    }
+}
+
+/// The taps in order, folded as far as is needed for a screen to hold them.
+pub(crate) fn taps(screen: &mut Screen, report: &Report, detail: Detail) {
+    let table = |fold: Fold| {
+        let mut table = Screen::default();
+        let shown = Shown { report, detail, fold };
+        match &report.laid {
+            Some(laid) => crate::laid::taps(&mut table, report, laid, &shown),
+            None => steps(&mut table, report, &shown),
+        }
+        table
+    };
+    let fits = |table: &Screen| detail == Detail::Every || table.as_str().lines().count() <= LINES;
+    let least = || table(Fold::Whole);
+    let shown = [Fold::Runs, Fold::Layers].into_iter().map(table).find(fits).unwrap_or_else(least);
+    screen.append(&shown);
+}
+
+/// The steps of a run, neighbours that say the same on one line.
+fn steps(screen: &mut Screen, report: &Report, shown: &Shown<'_>) {
     let mut rest = &report.taps[..];
     while let Some(tap) = rest.first() {
-        let step = tap.place.step;
-        let absent = rest.iter().take_while(|t| step > 0 && t.status == Status::Unchecked && !unfold(t)).count();
-        if let Some(last) = whole_steps(rest, absent) {
-            let steps = if last == step { format!("step {step}") } else { format!("steps {step}-{last}") };
-            screen.line(&fold_line(&format!("decode {steps}"), &rest[..absent]));
-            rest = &rest[absent..];
+        let count = folded_steps(rest, shown);
+        if count == 0 {
+            let here = rest.iter().take_while(|t| t.place.step == tap.place.step).count();
+            if tap.place.step > 0 {
+                screen.line(&paint(BOLD, &format!("decode step {}", tap.place.step)));
+            }
+            step_lines(screen, &rest[..here], shown);
+            rest = &rest[here..];
             continue;
         }
-        let here = rest.iter().take_while(|t| t.place.step == step).count();
-        one_step(screen, &rest[..here], &unfold, detail);
-        rest = &rest[here..];
+        let (from, to) = (tap.place.step, rest[count - 1].place.step);
+        let name = if from == to { format!("decode step {from}") } else { format!("decode steps {from}-{to}") };
+        screen.line(&group_line(&name, &rest[..count]));
+        rest = &rest[count..];
     }
 }
 
-/// The last of the steps that the first `count` taps make up, if they are whole ones.
-fn whole_steps(taps: &[TapReport], count: usize) -> Option<u32> {
-    let last = taps.get(count.checked_sub(1)?)?.place.step;
-    let ends = taps.get(count).is_none_or(|next| next.place.step != last);
-    ends.then_some(last)
-}
-
-fn one_step(screen: &mut Screen, taps: &[TapReport], unfold: &impl Fn(&TapReport) -> bool, detail: Detail) {
-    let step = taps.first().map_or(0, |t| t.place.step);
-    let quiet = taps.iter().all(|t| !t.status.differs() && !unfold(t));
-    if step > 0 && quiet {
-        screen.line(&fold_line(&format!("decode step {step}"), taps));
-        return;
+/// How many taps, of whole steps from the first on, one line tells of; none where the first step needs more.
+fn folded_steps(taps: &[TapReport], shown: &Shown<'_>) -> usize {
+    let step_of = |taps: &[TapReport]| taps.iter().take_while(|t| t.place.step == taps[0].place.step).count();
+    // What a step says: whether anything was checked, and whether anything differs.
+    let says = |step: &[TapReport]| {
+        let kinds = |kind_of: u8| step.iter().any(|t| kind(t.status) == kind_of);
+        (kinds(0) || kinds(2), kinds(2))
+    };
+    let (mut count, mut said) = (0, None);
+    while count < taps.len() {
+        let step = &taps[count..count + step_of(&taps[count..])];
+        let unfolds = step.iter().any(|t| shown.unfolds(t));
+        let quiet = !says(step).1 || shown.fold > Fold::Runs;
+        let same = *said.get_or_insert(says(step)) == says(step) || shown.fold == Fold::Whole;
+        if step[0].place.step == 0 || unfolds || !quiet || !same {
+            break;
+        }
+        count += step.len();
     }
-    if step > 0 {
-        screen.line(&paint(BOLD, &format!("decode step {step}")));
-    }
-    step_lines(screen, taps, unfold, detail);
+    count
 }
 
 /// The lines of one step.
-pub(crate) fn step_lines(
-    screen: &mut Screen,
-    taps: &[TapReport],
-    unfold: &impl Fn(&TapReport) -> bool,
-    detail: Detail,
-) {
-    let name = |run: &[TapReport]| match run {
-        [one] => one.place.tap.to_string(),
-        [from, .., to] => format!("{} .. {}", from.place.tap, to.place.tap),
-        [] => String::new(),
-    };
+pub(crate) fn step_lines(screen: &mut Screen, taps: &[TapReport], shown: &Shown<'_>) {
+    let unfold = &|tap: &TapReport| shown.unfolds(tap);
     let mut rest = taps;
     while let Some(tap) = rest.first() {
         let run = if unfold(tap) {
-            let unchecked = |t: &&TapReport| unfold(t) && t.status == Status::Unchecked && detail == Detail::Folded;
+            let unchecked =
+                |t: &&TapReport| unfold(t) && t.status == Status::Unchecked && shown.detail == Detail::Folded;
             rest.iter().take_while(unchecked).count().max(1)
         } else {
-            folded_run(rest, unfold)
+            match shown.fold {
+                Fold::Runs => folded_run(rest, unfold),
+                Fold::Layers => folded_layers(rest, unfold),
+                Fold::Whole => rest.iter().take_while(|t| !unfold(t)).count(),
+            }
         };
         let (here, after) = rest.split_at(run);
-        screen.line(&if run == 1 { tap_line(tap) } else { fold_line(&name(here), here) });
+        screen.line(&if run == 1 { tap_line(tap) } else { group_line(&name_of(here), here) });
         rest = after;
     }
+}
+
+/// `layers 3-27`, where all of them are there; else the first and the last.
+fn name_of(run: &[TapReport]) -> String {
+    let (Some(from), Some(to)) = (run.first(), run.last()) else { return String::new() };
+    let whole = |tap: &TapReport, site: Site| tap.place.tap.site == site;
+    match (from.place.tap.layer, to.place.tap.layer) {
+        _ if run.len() == 1 => from.place.tap.to_string(),
+        (Some(first), Some(last)) if first < last && whole(from, Site::AttnNorm) && whole(to, Site::H) => {
+            format!("layers {first}-{last}")
+        }
+        _ => format!("{} .. {}", from.place.tap, to.place.tap),
+    }
+}
+
+/// A line of taps that all agree, or all differ, or of both.
+fn group_line(name: &str, taps: &[TapReport]) -> String {
+    let any = |kind_of: u8| taps.iter().any(|t| kind(t.status) == kind_of);
+    if any(0) && any(2) { crate::laid::mixed(name, taps) } else { fold_line(name, taps) }
+}
+
+/// How many taps from the first on are of layers in which the same holds: which sites differ, and which agree.
+fn folded_layers(taps: &[TapReport], unfold: &impl Fn(&TapReport) -> bool) -> usize {
+    let layer_of = |taps: &[TapReport]| {
+        let layer = taps[0].place.tap.layer;
+        taps.iter().take_while(|t| t.place.tap.layer == layer && !unfold(t)).count()
+    };
+    let says =
+        |layer: &[TapReport]| -> BTreeSet<u8> { layer.iter().map(|t| kind(t.status)).filter(|k| *k != 1).collect() };
+    let (mut count, mut said) = (0, None);
+    while count < taps.len() && !unfold(&taps[count]) {
+        let layer = &taps[count..count + layer_of(&taps[count..])];
+        let here = says(layer);
+        if !here.is_empty() && *said.get_or_insert_with(|| here.clone()) != here {
+            break;
+        }
+        count += layer.len();
+    }
+    count
 }
 
 /// How many taps from the first on say the same. What is unchecked between them goes with them, and is counted.

@@ -10,6 +10,7 @@ use firstdiff_explain::weights::{Compared, Comparison, Finding, Options, Side, S
 use firstdiff_model::meaning;
 use serde_json::{Value, json};
 
+use crate::output::Inputs;
 use crate::progress::Bar;
 use crate::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
 use crate::words::{safe, shorten};
@@ -48,6 +49,8 @@ pub(crate) struct WeightsArgs {
 /// # Errors
 /// When something cannot be read, or nothing can be compared.
 pub(crate) fn run(args: WeightsArgs) -> Result<u8> {
+    let inputs = Inputs::of([args.a.as_path(), &args.b]);
+    inputs.spare(args.json.as_deref())?;
     let sides = [Side::open(&args.a)?, Side::open(&args.b)?];
     let bar = Bar::of_tensors();
     let comparison =
@@ -55,7 +58,7 @@ pub(crate) fn run(args: WeightsArgs) -> Result<u8> {
     bar.finish();
     let verdict = verdict(&comparison);
     if let Some(path) = &args.json {
-        crate::json::write(path, &report(&sides, &comparison, &verdict))?;
+        crate::json::write(path, &report(&sides, &comparison, &verdict), &inputs)?;
     }
     if args.json.as_deref() != Some(Path::new("-")) {
         crate::command::print(screen(&args, &sides, &comparison, &verdict).as_str())?;
@@ -86,12 +89,26 @@ fn screen(args: &WeightsArgs, sides: &[Side; 2], comparison: &Comparison, verdic
         comparison.tensors.iter().for_each(|tensor| screen.line(&tensor_line(tensor)));
         screen.line("");
     }
-    screen.line(&summary(comparison, verdict));
-    for finding in &comparison.findings {
+    let another = comparison.another_model();
+    if let Some(unlike) = another {
+        screen.line(&format!(
+            "{} another model's weights: {} of {} matrices have nothing in common with A's, and no known mistake makes one of the other",
+            paint(BAD, "diverged:"),
+            unlike.unlike,
+            unlike.of
+        ));
+    }
+    screen.line(&summary(comparison, verdict, another.is_some()));
+    let most = if another.is_some() && !args.verbose { OF_ANOTHER } else { usize::MAX };
+    for finding in comparison.findings.iter().take(most) {
         let cause = finding.cause.map_or_else(|| paint(WARN, "cause unknown"), |cause| paint(BAD, cause));
         screen.line(&format!("  {}  {cause}", paint(BOLD, &folded(&finding.tensors))));
         let left = finding.residual_nmse.map(|r| format!(" (leaves NMSE {})", number(r))).unwrap_or_default();
         screen.line(&format!("    {}{left}", safe(&finding.note)));
+    }
+    if comparison.findings.len() > most {
+        screen
+            .line(&format!("  ... and {} more kinds of differences (-v shows all)", comparison.findings.len() - most));
     }
     if let Some(advice) = comparison.findings.iter().find_map(|f| advice(f.cause)) {
         screen.line(&format!("next: {advice}"));
@@ -119,8 +136,11 @@ fn screen(args: &WeightsArgs, sides: &[Side; 2], comparison: &Comparison, verdic
     screen
 }
 
-/// `parity: 291 tensors: 290 identical, 1 tied`.
-fn summary(comparison: &Comparison, verdict: &Verdict) -> String {
+/// Differences that are shown of weights that are another model's.
+const OF_ANOTHER: usize = 3;
+
+/// `is_said`: the verdict stands above. `parity: 291 tensors: 290 identical, 1 tied`.
+fn summary(comparison: &Comparison, verdict: &Verdict, is_said: bool) -> String {
     let (identical, tied) = (comparison.count(|s| *s == State::Identical), comparison.count(|s| *s == State::Tied));
     let rounded: Vec<&Compared> = comparison.tensors.iter().filter(|t| t.state == State::Rounded).collect();
     let worst = rounded.iter().filter_map(|t| t.nmse).fold(0.0, f64::max);
@@ -147,6 +167,7 @@ fn summary(comparison: &Comparison, verdict: &Verdict) -> String {
     let text = format!("{}: {}", tensors(checked), parts.join(", "));
     match verdict {
         Verdict::Parity => format!("{} {text}", paint(GOOD, "parity:")),
+        Verdict::Diverged if is_said => format!("  {text}"),
         Verdict::Diverged => format!("{} {text}", paint(BAD, "diverged:")),
         Verdict::Incomparable(reason) => format!("{} {reason}", paint(WARN, "incomparable:")),
     }
@@ -263,6 +284,7 @@ fn report(sides: &[Side; 2], comparison: &Comparison, verdict: &Verdict) -> Valu
             "wrong": comparison.count(|s| *s == State::Wrong),
             "unchecked": comparison.count(|s| matches!(s, State::Unchecked(_))),
         },
+        "another_model": comparison.another_model().is_some(),
         "findings": comparison.findings.iter().map(finding).collect::<Vec<_>>(),
         "tensors": comparison.tensors.iter().map(tensor).collect::<Vec<_>>(),
         "warnings": comparison.warnings,

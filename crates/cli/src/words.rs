@@ -1,6 +1,6 @@
 //! How are many numbers said in few words? Groups, ranges, lists and counts.
 
-use firstdiff_compare::{FirstDivergence, number};
+use firstdiff_compare::{FirstDivergence, Place, UnrecordedLayers, number};
 use firstdiff_trace::{Site, Tap};
 
 /// `1 tap`, `7 taps`.
@@ -11,13 +11,51 @@ pub(crate) fn taps_in_words(count: usize) -> String {
 /// What was not checked on the way to a divergence at `step`: each tap once.
 pub(crate) fn between(first: &FirstDivergence, step: u32) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
-    for place in &first.unchecked_between {
-        let name = if place.step == step { place.tap.to_string() } else { format!("{} of earlier steps", place.tap) };
+    let mut layers = first.unrecorded_layers.iter().peekable();
+    let mut add = |name: String| {
         if !names.contains(&name) {
             names.push(name);
         }
+    };
+    for place in &first.unchecked_between {
+        while let Some(missing) = layers.next_if(|missing| missing.reader <= *place) {
+            add(layers_in_words(missing));
+        }
+        let name = if place.step == step { place.tap.to_string() } else { format!("{} of earlier steps", place.tap) };
+        add(name);
     }
+    layers.for_each(|missing| add(layers_in_words(missing)));
     names
+}
+
+/// `layers 1-4 (not recorded)`; without a model nobody knows how many there are behind the last.
+fn layers_in_words(missing: &UnrecordedLayers) -> String {
+    match (missing.after, missing.before) {
+        (None, None) => "the layers (none recorded)".into(),
+        (Some(after), None) => format!("any layers after {after} (none recorded)"),
+        (after, Some(before)) => match after.map_or(0, |after| after + 1) {
+            from if from + 1 == before => format!("layer {from} (not recorded)"),
+            from => format!("layers {from}-{} (not recorded)", before - 1),
+        },
+    }
+}
+
+/// `layers.0.q_rope, layers.0.q_rope (decode steps 1-40)`: places by tap, neighbouring decode steps together.
+pub(crate) fn places(places: &[Place]) -> Vec<String> {
+    let mut runs: Vec<(Tap, u32, u32)> = Vec::new();
+    for place in places {
+        let (tap, step) = (place.tap, place.step);
+        match runs.iter_mut().find(|(of, from, to)| *of == tap && *from > 0 && to.checked_add(1) == Some(step)) {
+            Some((.., to)) => *to = step,
+            None => runs.push((tap, step, step)),
+        }
+    }
+    let said = |(tap, from, to): (Tap, u32, u32)| match (from, to) {
+        (0, _) => tap.to_string(),
+        (from, to) if from == to => format!("{tap} (decode step {from})"),
+        (from, to) => format!("{tap} (decode steps {from}-{to})"),
+    };
+    runs.into_iter().map(said).collect()
 }
 
 /// Text of foreign origin, without control characters.
@@ -60,6 +98,13 @@ fn ranges(sorted: &[usize]) -> Option<String> {
     }
     let text = parts.iter().map(|(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") });
     (parts.len() <= 8).then(|| text.collect::<Vec<_>>().join(", "))
+}
+
+/// `0-9,11`, however many they are.
+pub(crate) fn layers_in_short(layers: impl IntoIterator<Item = u32>) -> String {
+    let layers: Vec<usize> = layers.into_iter().map(|layer| layer as usize).collect();
+    let all = || layers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    ranges(&layers).unwrap_or_else(all).replace(", ", ",")
 }
 
 /// Says where the error sits if few channels hold most of it, or some hold none.

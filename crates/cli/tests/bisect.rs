@@ -2,6 +2,7 @@
 //! it copies what it is asked for out of a folder, and shares no code with the recorder.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -30,6 +31,20 @@ fn engine() {
             std::thread::sleep(Duration::from_secs(60));
         }
         "silent" => return,
+        "leaves" | "leaves-and-hangs" => {
+            // In a session of its own, its parent gone.
+            let script = format!("setsid sleep 1000 & echo $! > '{from}.left'");
+            assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+            if mode != "leaves" {
+                std::thread::sleep(Duration::from_secs(60));
+            }
+        }
+        "shouts" => {
+            let stderr = fs::OpenOptions::new().append(true).open("/proc/self/fd/2").unwrap();
+            stderr.set_len(1 << 42).unwrap();
+            (&stderr).write_all(b"\nout of patience\n").unwrap();
+            std::process::exit(5);
+        }
         _ => {}
     }
     let var = |name: &str| std::env::var(name).unwrap_or_default();
@@ -79,9 +94,10 @@ fn engine() {
             var("FIRSTDIFF_DECODE_TOKENS")
         );
     }
+    let complete = if mode == "torn" { "\"complete\": false, " } else { "" };
     fs::write(
         out.join("dump.json"),
-        format!("{{{tokens}, \"precision\": \"f32\", \"taps\": [{}]}}", entries.join(",")),
+        format!("{{{complete}{tokens}, \"precision\": \"f32\", \"taps\": [{}]}}", entries.join(",")),
     )
     .unwrap();
 }
@@ -269,6 +285,10 @@ impl Bench {
     }
 
     fn again(&self, reference: &Path, from: &Path, mode: &str, more: &[&str]) -> Output {
+        self.command(reference, from, mode, more).output().unwrap()
+    }
+
+    fn command(&self, reference: &Path, from: &Path, mode: &str, more: &[&str]) -> Command {
         let engine = format!("'{}' --exact engine --nocapture", std::env::current_exe().unwrap().display());
         let mut command = Command::new(env!("CARGO_BIN_EXE_firstdiff"));
         command
@@ -278,7 +298,8 @@ impl Bench {
             .arg("--work")
             .arg(self.path().join("work"))
             .args(more);
-        command.env("ENGINE_FROM", from).env("ENGINE_MODE", mode).output().unwrap()
+        command.env("ENGINE_FROM", from).env("ENGINE_MODE", mode);
+        command
     }
 
     fn json(&self, reference: &Path, from: &Path, mode: &str) -> Value {
@@ -331,7 +352,8 @@ fn parity_is_said_with_what_was_looked_at() {
     let bench = Bench::new();
     let from = unpack("golden/llama-torch", bench.path());
     let output = bench.run(&fixtures().join("models/llama"), &from, "", &[]);
-    let screen = String::from_utf8_lossy(&output.stdout);
+    // Lines are broken between words.
+    let screen = String::from_utf8_lossy(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(output.status.code(), Some(0), "{screen}");
     for words in ["parity:", "at all positions", "final_norm", "3 runs", "what was not looked at is not known"] {
         assert!(screen.contains(words), "'{words}' is not in: {screen}");
@@ -398,7 +420,7 @@ fn noise_far_below_the_tolerance_is_said_and_bisected() {
     assert!(report.to_string().contains("differ by noise: NMSE"), "{report:#}");
     // Nothing is said of an engine that is the same bit for bit.
     let report = bench.json(&fixtures().join("models/llama"), &from, "");
-    assert!(!report.to_string().contains("noise"), "{report:#}");
+    assert!(!report.to_string().contains("differ by noise"), "{report:#}");
 }
 
 #[test]
@@ -423,7 +445,7 @@ fn an_engine_that_takes_other_chunks_is_laid_against_the_reference_by_position()
     assert!(positions(&report).contains("positions 0-3"), "{report:#}");
     // Other tokens are other tokens, in whichever chunks.
     let other = from.join("tokens.json");
-    fs::write(&other, "\"tokens\": [9, 8, 7]").unwrap();
+    fs::write(&other, "\"tokens\": [9, 8, 7, 42, 99, 3, 150, 77, 17, 128, 64]").unwrap();
     bench.refuses(&bench.run(&golden, &from, "", &[]), &["was fed other tokens"]);
 }
 
@@ -488,4 +510,120 @@ fn an_interrupted_bisection_goes_on() {
     let report: Value =
         serde_json::from_slice(&bench.again(&model, &from, "", &["--fresh", "--json", "-"]).stdout).unwrap();
     assert!(report["runs"].as_array().unwrap().iter().all(|run| run["kept"] == false));
+}
+
+fn report(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+fn kept(report: &Value) -> Vec<bool> {
+    report["runs"].as_array().unwrap().iter().map(|run| run["kept"] == true).collect()
+}
+
+#[test]
+fn runs_of_an_engine_that_was_built_anew_are_not_used() {
+    let bench = Bench::new();
+    let (wrong, right) =
+        (unpack("faulty/llama-rope-pairing", bench.path()), unpack("golden/llama-torch", bench.path()));
+    let model = fixtures().join("models/llama");
+    bench.refuses(&bench.run(&model, &wrong, "fails-late", &[]), &["the engine failed"]);
+    // Nothing in the command tells that it is another engine now.
+    let output = bench.again(&model, &right, "", &["--json", "-"]);
+    let told = report(&output);
+    assert_eq!(told["verdict"], "parity", "{told:#}");
+    assert_eq!((&told["kept_runs"]["runs"], &told["kept_runs"]["used"]), (&2.into(), &false.into()), "{told:#}");
+    assert!(kept(&told).iter().all(|kept| !kept));
+    // The same the other way round: a right engine's runs do not hide what a wrong one does.
+    let _ = fs::remove_file(format!("{}.count", right.display()));
+    bench.refuses(&bench.run(&model, &right, "fails-late", &[]), &["the engine failed"]);
+    found(&report(&bench.again(&model, &wrong, "", &["--json", "-"])), "layers.0.q_rope", 0);
+}
+
+#[test]
+fn kept_runs_of_the_same_engine_are_said_with_their_time() {
+    let bench = Bench::new();
+    let from = unpack("faulty/llama-rope-pairing", bench.path());
+    let model = fixtures().join("models/llama");
+    bench.refuses(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
+    let stdout = bench.again(&model, &from, "", &[]).stdout;
+    let screen = String::from_utf8_lossy(&stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in ["2 runs of an earlier start (2", "UTC", "ago) used again", "repeated", "same bit for bit"] {
+        assert!(screen.contains(words), "'{words}' is not in: {screen}");
+    }
+}
+
+#[test]
+fn kept_runs_that_do_not_belong_together_are_discarded() {
+    let bench = Bench::new();
+    let from = unpack("golden/llama-torch", bench.path());
+    let model = fixtures().join("models/llama");
+    bench.refuses(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
+    // The first is of another engine than the last, which alone is repeated.
+    let runs = bench.path().join("work/runs");
+    let made = |run: &Path| fs::metadata(run.join("asked.json")).unwrap().modified().unwrap();
+    let first = fs::read_dir(runs).unwrap().map(|run| run.unwrap().path()).min_by_key(|run| made(run)).unwrap();
+    let tap = first.join("dump/layers.1.h.npy");
+    let (shape, mut values) = read(&fs::read(&tap).unwrap());
+    values.iter_mut().skip(2).step_by(4).for_each(|byte| *byte ^= 0x20);
+    fs::write(&tap, npy(&shape, &values)).unwrap();
+    let told = report(&bench.again(&model, &from, "", &["--json", "-"]));
+    assert_eq!(told["verdict"], "parity", "{told:#}");
+    assert_eq!((&told["kept_runs"]["used"], &told["kept_runs"]["differs_at"]), (&false.into(), &"layers.1.h".into()));
+    assert!(kept(&told).iter().all(|kept| !kept));
+}
+
+#[test]
+fn a_recording_that_was_not_finished_is_no_evidence() {
+    let bench = Bench::new();
+    let from = unpack("golden/llama-torch", bench.path());
+    let model = fixtures().join("models/llama");
+    bench.refuses(&bench.run(&model, &from, "torn", &[]), &["ended well", "not complete", "\"complete\": false"]);
+    // Nor is it a reference.
+    let torn = bench.path().join("torn");
+    fs::create_dir(&torn).unwrap();
+    fs::copy(from.join("h0.npy"), torn.join("h0.npy")).unwrap();
+    fs::write(torn.join("dump.json"), "{\"complete\": false}").unwrap();
+    bench.refuses(&bench.run(&torn, &from, "", &[]), &["the reference's recording is not complete", "1 tap is there"]);
+}
+
+/// Whether a process runs, and is not merely still to be waited for.
+#[cfg(target_os = "linux")]
+fn runs(pid: &str) -> bool {
+    fs::read_to_string(format!("/proc/{}/stat", pid.trim()))
+        .is_ok_and(|stat| !stat.rsplit_once(") ").unwrap().1.starts_with('Z'))
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn nothing_that_an_engine_started_is_left() {
+    let bench = Bench::new();
+    let from = unpack("golden/llama-torch", bench.path());
+    let model = fixtures().join("models/llama");
+    let left = format!("{}.left", from.display());
+    assert_eq!(bench.run(&model, &from, "leaves", &[]).status.code(), Some(0));
+    assert!(!runs(&fs::read_to_string(&left).unwrap()), "of an engine that ended");
+    bench.refuses(&bench.run(&model, &from, "leaves-and-hangs", &["--timeout", "1"]), &["did not end within"]);
+    assert!(!runs(&fs::read_to_string(&left).unwrap()), "of one that was stopped");
+    fs::remove_file(&left).unwrap();
+    let mut bisection = bench.command(&model, &from, "leaves-and-hangs", &[]).spawn().unwrap();
+    let begun = Instant::now();
+    let within = |holds: &dyn Fn() -> bool| {
+        while !holds() && begun.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        holds()
+    };
+    assert!(within(&|| fs::read_to_string(&left).is_ok_and(|pid| runs(&pid))), "it was started");
+    bisection.kill().unwrap();
+    bisection.wait().unwrap();
+    assert!(within(&|| !runs(&fs::read_to_string(&left).unwrap())), "of a bisection that was killed");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn of_what_an_engine_says_no_more_than_the_end_is_read() {
+    let bench = Bench::new();
+    let from = unpack("golden/llama-torch", bench.path());
+    let model = fixtures().join("models/llama");
+    bench.refuses(&bench.run(&model, &from, "shouts", &[]), &["exit status: 5", "out of patience"]);
 }

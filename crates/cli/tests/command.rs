@@ -7,8 +7,11 @@ use std::process::Command;
 use firstdiff::trace::{Dump, Meta, Recorder};
 use serde_json::Value;
 
+mod arithmetic;
 mod common;
-use common::{firstdiff, fixtures, json, screen};
+#[cfg(unix)]
+mod files;
+use common::{firstdiff, fixtures, in_one_line, json, screen};
 
 /// Exit code 2, nothing on standard output, and one line that holds every word.
 #[track_caller]
@@ -71,7 +74,7 @@ fn what_is_ruled_out_is_so_in_the_forms_that_were_tried() {
     }
     recorder.finish().unwrap();
     let out = firstdiff(&["explain", "models/llama", &folder.path().to_string_lossy()]);
-    let words = String::from_utf8_lossy(&out.stdout);
+    let words = in_one_line(&String::from_utf8_lossy(&out.stdout));
     assert!(words.contains("ruled out, in the forms tried here: "), "{words}");
 }
 
@@ -236,13 +239,16 @@ fn last_rows_alone_are_compared() {
     recorder.record("logits", &[vocab], &last).unwrap();
     recorder.finish().unwrap();
     let out = out.to_string_lossy().into_owned();
-    refuses(&["compare", GOLDEN, &out], &["logits", "[151]"]);
+    // One row that agrees with the last one needs no word of it; one that does not may be any.
+    let report = json(&["compare", GOLDEN, &out]);
+    assert!(report["verdict"] == "parity" && report["warnings"].to_string().contains("--rows last"), "{report}");
     assert_eq!(json(&["compare", GOLDEN, &out, "--rows", "last"])["verdict"], "parity");
     fs::remove_dir_all(&out).unwrap();
     last[7] += 1.0;
     let recorder = firstdiff::trace::Recorder::create(&out).unwrap();
     recorder.record("logits", &[vocab], &last).unwrap();
     recorder.finish().unwrap();
+    refuses(&["compare", GOLDEN, &out], &["logits", "[151]"]);
     assert_eq!(json(&["compare", GOLDEN, &out, "--rows", "last"])["first_divergence"]["tap"], "logits");
 }
 
@@ -267,6 +273,78 @@ fn the_gate_holds_its_baseline() {
     let text = fs::read_to_string(&baseline).unwrap();
     fs::write(&baseline, text.replace("e-14", "e-18").replace("e-13", "e-18")).unwrap();
     assert_eq!(gate("right/llama-numpy.npz", false), Some(1));
+}
+
+/// The golden run with another precision in its dump.json.
+fn declared_as(precision: &str, folder: &Path) -> String {
+    let out = folder.join(precision);
+    let golden = Dump::open(fixtures().join(GOLDEN)).unwrap();
+    let recorder = Recorder::create(&out).unwrap();
+    let taps = None;
+    recorder.describe(|meta| {
+        *meta = Meta { taps, precision: Some(precision.into()), decode_tokens: None, ..golden.meta().clone() }
+    });
+    recorder.tokens(golden.meta().tokens.as_ref().unwrap());
+    for step in 0..=3u32 {
+        if let Some(before) = step.checked_sub(1) {
+            recorder.next_step(golden.meta().decode_tokens.as_ref().unwrap()[before as usize]);
+        }
+        for entry in golden.entries().iter().filter(|entry| entry.step == step) {
+            let values: Vec<f32> = golden.read(entry).unwrap().values().to_f64().iter().map(|x| *x as f32).collect();
+            recorder.record(entry.tap, &entry.shape, &values).unwrap();
+        }
+    }
+    recorder.finish().unwrap();
+    out.to_string_lossy().into_owned()
+}
+
+#[test]
+fn a_candidate_does_not_loosen_its_own_tolerance_unseen() {
+    let folder = tempfile::tempdir().unwrap();
+    let loose = declared_as("bf16", folder.path());
+    let baseline = folder.path().join("parity.baseline").to_string_lossy().into_owned();
+    let work = folder.path().join("work").to_string_lossy().into_owned();
+    let engine = format!("cp {loose}/* \"$FIRSTDIFF_DIR\"");
+    let commands: [&[&str]; 6] = [
+        &["compare", GOLDEN, &loose],
+        &["gate", GOLDEN, &loose, "--baseline", &baseline, "--update"],
+        &["gate", GOLDEN, &loose, "--baseline", &baseline],
+        &["replay", "models/llama", &loose],
+        &["explain", "models/llama", &loose],
+        &["bisect", GOLDEN, "--run", &engine, "--work", &work, "--fresh"],
+    ];
+    for args in commands {
+        let out = firstdiff(args);
+        let words = in_one_line(&String::from_utf8_lossy(&out.stdout));
+        assert_eq!(out.status.code(), Some(0), "{args:?}: {words}{}", String::from_utf8_lossy(&out.stderr));
+        let mut due = vec!["in bf16, as the candidate's dump.json asks", "pass --profile f32"];
+        if args[0] != "gate" {
+            due.push("judged as bf16 (the candidate's dump.json alone: its tensors are stored in f32");
+            due.push("parity in bf16, as the candidate's dump.json asks:");
+        }
+        for said in due {
+            assert!(words.contains(said), "{args:?}: '{said}' is not in {words}");
+        }
+        let report = json(args);
+        let loosened = &report["profile_loosened"];
+        assert_eq!((&loosened["profile"], &loosened["tensors"]), (&"bf16".into(), &"f32".into()), "{args:?}");
+        let warned =
+            report["warnings"].as_array().unwrap().iter().any(|w| w.as_str().unwrap().contains("--profile f32"));
+        assert!(warned, "{args:?}: {}", report["warnings"]);
+    }
+    // The user's own choice, values that are such numbers, and a reference that says the same.
+    for args in [
+        &["compare", GOLDEN, &loose, "--profile", "bf16"][..],
+        &["compare", GOLDEN, "right/llama-torch-bf16.npz"],
+        &["compare", &loose, &loose],
+        &["compare", &loose, GOLDEN],
+        &["replay", "models/llama", &loose, "--profile", "bf16"],
+        &["replay", "models/llama", "right/llama-torch-bf16.npz"],
+    ] {
+        let report = json(args);
+        assert_eq!((&report["verdict"], &report["profile"]), (&"parity".into(), &"bf16".into()), "{args:?}");
+        assert!(report["profile_loosened"].is_null(), "{args:?}: {}", report["profile_loosened"]);
+    }
 }
 
 #[test]
@@ -303,4 +381,225 @@ fn one_thread_and_two_give_the_same_report() {
         command.env("RAYON_NUM_THREADS", threads).current_dir(fixtures()).output().unwrap().stdout
     };
     assert_eq!(run("1"), run("2"));
+}
+
+#[test]
+fn logits_alone_leave_every_layer_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for (name, factor) in [("ref", 1.0), ("cand", 1.5)] {
+        let recorder = Recorder::create(path(name)).unwrap();
+        recorder.tokens(&[1, 2, 3]);
+        let values: Vec<f32> = (0..3 * 40u8).map(|i| f32::from(i).sin() * factor).collect();
+        recorder.record("logits", &[3, 40], &values).unwrap();
+        recorder.finish().unwrap();
+    }
+    let [reference, candidate] = ["ref", "cand"].map(|name| path(name).to_string_lossy().into_owned());
+    let said = in_one_line(&screen(&["compare", &reference, &candidate]));
+    let due =
+        "not checked in between: h0, the layers (none recorded), final_norm; the fault is in any of these or in head";
+    assert!(said.contains(due), "{said}");
+    let report = json(&["compare", &reference, &candidate]);
+    assert_eq!(report["first_divergence"]["unrecorded_layers"][0]["after"], Value::Null);
+}
+
+/// A run of 28 layers and 40 decode steps; `value` gives the factor of a tap in a step.
+fn deep_run(folder: &Path, factor: impl Fn(u32, u32, &str) -> f32) {
+    const SITES: [&str; 5] = ["q", "v", "context", "h_attn", "h"];
+    let recorder = Recorder::create(folder).unwrap();
+    recorder.tokens(&[5, 6, 7]);
+    let mut seed = 1u32;
+    let mut values = |count: usize, factor: f32| -> Vec<f32> {
+        (0..count)
+            .map(|_| {
+                seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                ((seed >> 8) as f32 / 8_388_608.0 - 1.0) * factor
+            })
+            .collect()
+    };
+    for step in 0..=40 {
+        let rows = if step == 0 { 3 } else { 1 };
+        if step > 0 {
+            recorder.next_step(i64::from(step));
+        }
+        recorder.record("h0", &[rows, 8], &values(rows * 8, 1.0)).unwrap();
+        for layer in 0..28 {
+            for site in SITES {
+                let shape: &[usize] = if matches!(site, "q" | "v") { &[rows, 2, 4] } else { &[rows, 8] };
+                let values = values(rows * 8, factor(step, layer, site));
+                recorder.record(format_args!("layers.{layer}.{site}"), shape, &values).unwrap();
+            }
+        }
+        recorder.record("logits", &[rows, 16], &values(rows * 16, factor(step, 28, "logits"))).unwrap();
+    }
+    recorder.finish().unwrap();
+}
+
+#[test]
+fn a_deep_run_fits_on_a_screen() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    deep_run(&folder.path().join("right"), |_, _, _| 1.0);
+    let wrong = |bad: bool| if bad { 1.5 } else { 1.0 };
+    // From one layer on; in every third layer alone; in the attention of every layer; in every second step; from one step on.
+    type Wrong = fn(u32, u32, &str) -> bool;
+    let faults: [(&str, Wrong); 5] = [
+        ("layer", |_, layer, site| layer > 5 || layer == 5 && site > "h"),
+        ("third", |_, layer, site| layer % 3 == 1 && site == "v"),
+        ("attention", |_, _, site| site == "context"),
+        ("second", |step, layer, _| step % 2 == 1 && layer > 3),
+        ("step", |step, layer, site| step > 7 && (layer > 2 || site == "v")),
+    ];
+    for (name, is_wrong) in faults {
+        deep_run(&folder.path().join(name), |step, layer, site| wrong(is_wrong(step, layer, site)));
+    }
+    for (name, code) in [("right", 0), ("layer", 1), ("third", 1), ("attention", 1), ("second", 1), ("step", 1)] {
+        let output = firstdiff(&["compare", &path("right"), &path(name)]);
+        let screen = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{name}");
+        assert!(screen.lines().count() <= 50, "{name}: {} lines\n{screen}", screen.lines().count());
+        let longest = screen.lines().filter(|line| !line.contains(&path(""))).map(|line| line.chars().count()).max();
+        assert!(longest <= Some(80), "{name}: {longest:?}\n{screen}");
+    }
+}
+
+#[test]
+fn names_of_ones_own_are_said_first_and_their_copies_are_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let values =
+        |seed: u8| -> Vec<f32> { (0..48u8).map(|i| f32::from(i).mul_add(0.7, f32::from(seed)).sin()).collect() };
+    let dump = |name: &str, tensors: &[(&str, u8)]| -> String {
+        let (out, made) = (folder.path().join(name), folder.path().join(format!("{name}-made")));
+        let recorder = Recorder::create(&made).unwrap();
+        fs::create_dir(&out).unwrap();
+        for (at, (tensor, seed)) in tensors.iter().enumerate() {
+            recorder.record(format_args!("layers.{at}.h"), &[3, 16], &values(*seed)).unwrap();
+            fs::rename(made.join(format!("layers.{at}.h.npy")), out.join(format!("{tensor}.npy"))).unwrap();
+        }
+        fs::write(out.join("dump.json"), r#"{"tokens": [1, 2, 3]}"#).unwrap();
+        out.to_string_lossy().into_owned()
+    };
+    let reference = dump("ref", &[("layers.0.h_attn", 1), ("layers.0.ffn_out", 2), ("layers.0.h", 3)]);
+    let own = dump("own", &[("layers.0.h", 3), ("mine_a", 1), ("mine_b", 2)]);
+    let output = firstdiff(&["compare", &reference, &own]);
+    let said = in_one_line(&String::from_utf8_lossy(&output.stdout));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said.contains("2 of the candidate's 3 names are unknown"), "{said}");
+    assert!(said.contains(&format!("firstdiff align {reference} {own} -o firstdiff.toml")), "{said}");
+    // A copy of a tap that was compared is no tap that was not.
+    let copies = dump("copies", &[("layers.0.h_attn", 1), ("layers.0.h", 3), ("copy", 3)]);
+    assert_eq!(firstdiff(&["compare", &reference, &copies]).status.code(), Some(0));
+    let others = dump("others", &[("layers.0.h_attn", 1), ("layers.0.h", 3), ("other", 2)]);
+    assert_eq!(firstdiff(&["compare", &reference, &others]).status.code(), Some(2));
+}
+
+/// The first taps of a fixture, of the prefill, as a recording that was killed leaves them.
+fn torn(from: &str, taps: usize, folder: &Path) -> String {
+    let dump = Dump::open(fixtures().join(from)).unwrap();
+    let out = folder.join(format!("torn-{taps}-{}", from.replace('/', "-")));
+    let recorder = Recorder::create(&out).unwrap();
+    recorder.describe(|meta| *meta = Meta { taps: None, ..dump.meta().clone() });
+    for entry in &dump.entries()[..taps] {
+        let values: Vec<f32> = dump.read(entry).unwrap().values().to_f64().iter().map(|x| *x as f32).collect();
+        recorder.record(entry.tap, &entry.shape, &values).unwrap();
+    }
+    std::mem::forget(recorder);
+    out.to_string_lossy().into_owned()
+}
+
+#[test]
+fn a_recording_that_was_not_finished_is_never_at_parity() {
+    let folder = tempfile::tempdir().unwrap();
+    let candidate = torn(GOLDEN, 10, folder.path());
+    let baseline = folder.path().join("baseline").to_string_lossy().into_owned();
+    let gate = ["gate", GOLDEN, GOLDEN, "--baseline", &baseline, "--update"];
+    assert_eq!(firstdiff(&gate).status.code(), Some(0));
+    let pattern = format!("{candidate}/*.npy");
+    for (args, ten) in [
+        (&["compare", GOLDEN, &candidate][..], "10 of "),
+        (&["compare", &candidate, GOLDEN], "10 of "),
+        (&["compare", GOLDEN, &pattern], "10 of "),
+        (&["gate", GOLDEN, &candidate, "--baseline", &baseline], "10 of "),
+        (&["replay", "models/llama", &candidate], "10 of "),
+        (&["explain", "models/llama", &candidate], "10 of "),
+        (&["inspect", &candidate], "10 taps"),
+    ] {
+        let output = firstdiff(args);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+        for words in ["recording is not complete", ten, "are there, the last layers.0.", "--partial"] {
+            assert!(error.contains(words), "{args:?}: '{words}' is not in: {error}");
+        }
+        let report = json(args);
+        assert!(report["verdict"] != "parity", "{args:?}");
+        // What was asked for all the same says what it is of.
+        if args[0] != "gate" {
+            let output = firstdiff(&[args, &["--partial"]].concat());
+            let said = String::from_utf8(output.stdout).unwrap();
+            assert_eq!(output.status.code(), Some(0), "{args:?}: {said}");
+            assert!(said.contains("recording is not complete"), "{args:?}: {said}");
+        }
+    }
+    let update = ["gate", GOLDEN, &candidate, "--baseline", &baseline, "--update", "--partial"];
+    let error = String::from_utf8(firstdiff(&update).stderr).unwrap();
+    assert!(error.contains("a baseline is of complete ones"), "{error}");
+}
+
+#[test]
+fn a_recording_that_was_not_finished_may_diverge() {
+    let folder = tempfile::tempdir().unwrap();
+    let candidate = torn(FAULTY, 10, folder.path());
+    for args in [&["compare", GOLDEN, &candidate][..], &["replay", "models/llama", &candidate]] {
+        let output = firstdiff(args);
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert!(said.contains("layers.0.q_rope") && said.contains("recording is not complete"), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn what_is_made_of_a_recording_that_was_not_finished_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let candidate = torn(GOLDEN, 10, folder.path());
+    assert_eq!(firstdiff(&["import", &candidate, "-o", &at("imported")]).status.code(), Some(0));
+    // A folder for each step, and for each rank, one of which was killed.
+    for (first, second) in [("step0", "step1"), ("rank0", "rank1")] {
+        let out = folder.path().join(format!("of-{first}"));
+        for (name, from) in [(first, fixtures().join("golden/llama-torch")), (second, candidate.as_str().into())] {
+            let dump = Dump::open(from).unwrap();
+            let recorder = Recorder::create(out.join(name)).unwrap();
+            recorder.describe(|meta| *meta = Meta { taps: None, ..dump.meta().clone() });
+            let entry = &dump.entries()[0];
+            let values: Vec<f32> = dump.read(entry).unwrap().values().to_f64().iter().map(|x| *x as f32).collect();
+            recorder.record(entry.tap, &entry.shape, &values).unwrap();
+            recorder.finish().unwrap();
+        }
+        assert!(Dump::open(&out).unwrap().meta().is_incomplete(), "{first}");
+    }
+    assert!(Dump::open(at("imported")).unwrap().meta().is_incomplete());
+}
+
+#[test]
+fn names_that_no_recorder_knows_are_compared_once_they_are_mapped() {
+    let folder = tempfile::tempdir().unwrap();
+    let dump = Dump::open(fixtures().join(GOLDEN)).unwrap();
+    let recorder = Recorder::create(folder.path().join("own")).unwrap();
+    recorder.describe(|meta| *meta = Meta { taps: None, decode_tokens: None, ..dump.meta().clone() });
+    for tap in ["h0", "layers.0.h", "layers.1.h"] {
+        let entry = dump.find(tap.parse().unwrap(), 0).unwrap();
+        let values: Vec<f32> = dump.read(entry).unwrap().values().to_f64().iter().map(|x| *x as f32).collect();
+        let name = if tap == "h0" { tap.to_owned() } else { format!("block/{tap} (mine)") };
+        recorder.record(name, &entry.shape, &values).unwrap();
+    }
+    recorder.finish().unwrap();
+    let own = folder.path().join("own").to_string_lossy().into_owned();
+    let report = json(&["compare", GOLDEN, &own]);
+    assert_eq!(report["unnamed"], serde_json::json!(["block/layers.0.h (mine)", "block/layers.1.h (mine)"]));
+    let map = folder.path().join("map.toml");
+    fs::write(&map, "[names]\n\"block/layers.{N}.h (mine)\" = \"layers.{N}.h\"\n").unwrap();
+    let report = json(&["compare", GOLDEN, &own, "--map", map.to_str().unwrap()]);
+    let agrees =
+        |tap: &str| report["taps"].as_array().unwrap().iter().any(|t| t["tap"] == tap && t["status"] == "exact");
+    assert!(agrees("layers.0.h") && agrees("layers.1.h"), "{report:#}");
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 mod common;
-use common::{firstdiff, json, screen};
+use common::{firstdiff, in_one_line, json, screen};
 
 const GOLDEN: &str = "golden/llama-torch";
 const MODEL: &str = "models/llama";
@@ -35,7 +35,7 @@ fn pytorchs_prefill_and_steps_against_our_one_pass_and_our_token_by_token() {
             assert_eq!(report["laid"]["cells"].as_array().map(Vec::len), Some(cells));
             assert!(report["taps"].as_array().unwrap().iter().all(|t| t["status"] != "unchecked"));
         }
-        let screen = screen(&["compare", GOLDEN, &out]);
+        let screen = in_one_line(&screen(&["compare", GOLDEN, &out]));
         let said = format!("the candidate ran {how}");
         assert!(screen.contains(&said) && screen.contains("14 positions laid together"), "{screen}");
         let report = json(&["compare", GOLDEN, &out, "--model", MODEL]);
@@ -50,12 +50,12 @@ fn a_key_one_slot_off_is_said_by_position_and_phase() {
     let key = |step: u32| Path::new(&out).join(format!("layers.1.k_rope.step{step}.npy"));
     fs::copy(key(1), key(2)).unwrap();
     let reference = dump(folder.path(), 14);
-    let text = screen(&["compare", &reference, &out]);
+    let text = in_one_line(&screen(&["compare", &reference, &out]));
     for line in [
-        "  ok   positions 0-10 (prefill)",
+        "ok positions 0-10 (prefill)",
         "first divergence: layers.1.k_rope (rope) at position 12 (decode step 2), after layers.1.k, which agrees",
         "prefill and the first decode step are right (12 positions, 78 taps)",
-        "it is      the reference's of position 11",
+        "it is the reference's of position 11",
         "`firstdiff compare ONEPASS STEPS`",
     ] {
         assert!(text.contains(line), "'{line}' is not in:\n{text}");
@@ -164,7 +164,7 @@ fn a_baseline_serves_runs_whose_steps_are_of_the_same_positions() {
     let gate = |candidate: &str, baseline: &str, more: &[&str]| {
         let file = folder.path().join(baseline).to_string_lossy().into_owned();
         let out = firstdiff(&[&["gate", GOLDEN, candidate, "--baseline", &file], more].concat());
-        (out.status.code(), String::from_utf8(out.stdout).unwrap())
+        (out.status.code(), in_one_line(&String::from_utf8(out.stdout).unwrap()))
     };
     for (own, baseline, other) in [(&steps, "steps", &singles), (&singles, "singles", &steps)] {
         assert_eq!(gate(own, baseline, &["--update"]).0, Some(0));

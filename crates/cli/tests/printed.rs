@@ -6,7 +6,7 @@ use std::path::Path;
 use firstdiff_trace::Dump;
 
 mod common;
-use common::{firstdiff, fixtures, json};
+use common::{firstdiff, fixtures, in_one_line, json};
 
 const MODEL: &str = "models/llama";
 const TOKENS: &str = "1,17,42,99,3,150,77,17,128,64,5";
@@ -39,7 +39,7 @@ fn a_right_run_in_numbers_of_six_digits_is_right() {
     let path = printed(&folder.path().join("six"), "golden/llama-torch", |x| format!("{x:.5e}"));
     for command in ["explain", "replay"] {
         let out = firstdiff(&[command, MODEL, &path, "--tokens", TOKENS]);
-        let words = String::from_utf8_lossy(&out.stdout);
+        let words = in_one_line(&String::from_utf8_lossy(&out.stdout));
         assert_eq!(out.status.code(), Some(0), "{words}");
         assert!(words.contains("smaller than f16's rounding cannot be seen"), "{words}");
     }
@@ -131,7 +131,8 @@ fn padding_behind_the_prompt_is_no_decode_step() {
 fn what_is_printed_too_coarsely_is_not_called_unrecorded() {
     let folder = tempfile::tempdir().unwrap();
     let path = printed(&folder.path().join("three"), "golden/llama-torch", |x| format!("{x:.3}"));
-    let out = String::from_utf8(firstdiff(&["explain", MODEL, &path, "--tokens", TOKENS]).stdout).unwrap();
+    let out =
+        in_one_line(&String::from_utf8(firstdiff(&["explain", MODEL, &path, "--tokens", TOKENS]).stdout).unwrap());
     assert!(!out.contains("nothing of the model was recorded") && out.contains("%.6e"), "{out}");
 }
 

@@ -7,7 +7,7 @@ use firstdiff_trace::{Entry, Site, Tap};
 
 use crate::first::{Found, Judged, Run};
 use crate::graph::Place;
-use crate::judge::unravel;
+use crate::report::unravel;
 use crate::rows::squeezed;
 use crate::steps::Chunks;
 
@@ -16,7 +16,7 @@ impl Run<'_> {
     pub(crate) fn first_alone(&self, found: &[Found]) -> Option<(String, bool)> {
         let ranges = self.ranges();
         let judged = || found.iter().zip(self.graph.places()).filter_map(judged);
-        let all = judged().all(|(place, judged)| at_first(&ranges, place, judged));
+        let all = judged().all(|(place, judged)| self.at_first(&ranges, place, judged));
         let mut later = judged().filter(|(place, _)| !is_by_position(place.tap)).peekable();
         let which = match (judged().next(), later.peek()) {
             (None, _) => return None,
@@ -24,7 +24,7 @@ impl Run<'_> {
             (Some(_), Some(_)) => " from the rotations on",
             _ => return None,
         };
-        later.all(|(place, judged)| at_first(&ranges, place, judged)).then(|| {
+        later.all(|(place, judged)| self.at_first(&ranges, place, judged)).then(|| {
             let words = format!(
                 "only position 0 is known of any tap{which}: no mistake in rotations, masks, attention scale or heads can show there"
             );
@@ -38,17 +38,36 @@ impl Run<'_> {
         let rotated = |(place, _): &(Place, &Judged)| matches!(place.tap.site, Site::QRope | Site::KRope);
         let rotations = found.iter().zip(self.graph.places()).filter_map(judged).filter(rotated);
         let seen_beyond: BTreeSet<Tap> = rotations
-            .filter(|(place, judged)| !at_first(&ranges, *place, judged))
+            .filter(|(place, judged)| !self.at_first(&ranges, *place, judged))
             .map(|(place, _)| place.tap)
             .collect();
         for (here, place) in found.iter_mut().zip(self.graph.places()) {
             let Some((_, judged)) = judged((&*here, place)) else { continue };
             let turned = rotated(&(*place, judged)) && !seen_beyond.contains(&place.tap);
             let more = more || extent(*place, judged) > Some(1);
-            if turned && more && judged.judgement.outcome.agrees() && at_first(&ranges, *place, judged) {
+            if turned && more && judged.judgement.outcome.agrees() && self.at_first(&ranges, *place, judged) {
                 let reason = "agrees at position 0, where every rotation is right, and no other is known";
                 *here = Found::Unchecked(reason.into());
             }
+        }
+    }
+
+    /// Whether what was compared of a place is of position 0 and of no other.
+    fn at_first(&self, ranges: &[Range<usize>], place: Place, judged: &Judged) -> bool {
+        let own = ranges.get(place.step as usize);
+        // A single row of a run of nobody knows how many tokens.
+        if judged.part.is_none() && extent(place, judged) == Some(1) && self.is_of_unknown_position(place) {
+            return false;
+        }
+        if own.map_or(place.step > 0, |own| own.start > 0) {
+            return false;
+        }
+        let axis = place.tap.site.position_axis();
+        match (&judged.part, &judged.positions) {
+            (Some(part), _) => part.elements.iter().all(|&at| unravel(at, &judged.shape).get(axis) == Some(&0)),
+            (None, Some(positions)) => positions.iter().all(|&position| position == 0),
+            // A single row of a longer step, undeclared, is its last.
+            (None, None) => own.map_or(extent(place, judged) == Some(1), |own| own.len() == 1),
         }
     }
 
@@ -68,21 +87,6 @@ impl Run<'_> {
             entry.step > 0 || (shape.len() == site.axes().len() && shape[site.position_axis()] > 1)
         };
         Chunks::of(reference).is_some_and(|chunks| chunks.total() > 1) || reference.entries().iter().any(several)
-    }
-}
-
-/// Whether what was compared of a place is of position 0 and of no other.
-fn at_first(ranges: &[Range<usize>], place: Place, judged: &Judged) -> bool {
-    let own = ranges.get(place.step as usize);
-    if own.map_or(place.step > 0, |own| own.start > 0) {
-        return false;
-    }
-    let axis = place.tap.site.position_axis();
-    match (&judged.part, &judged.positions) {
-        (Some(part), _) => part.elements.iter().all(|&at| unravel(at, &judged.shape).get(axis) == Some(&0)),
-        (None, Some(positions)) => positions.iter().all(|&position| position == 0),
-        // A single row of a longer step, undeclared, is its last.
-        (None, None) => own.map_or(extent(place, judged) == Some(1), |own| own.len() == 1),
     }
 }
 

@@ -86,6 +86,9 @@ struct Cache {
 
 /// The cache that a tap's tensors are, all of them or those of the decode steps.
 fn cache_of(dump: &Dump, entries: &[Entry], chunks: &Chunks) -> Result<Option<Cache>, DumpError> {
+    if hold_own_rows(entries, chunks) {
+        return Ok(None);
+    }
     let ranges = chunks.ranges();
     let later = entries.partition_point(|entry| entry.step == 0);
     for from in [0, later] {
@@ -97,6 +100,19 @@ fn cache_of(dump: &Dump, entries: &[Entry], chunks: &Chunks) -> Result<Option<Ca
         }
     }
     Ok(None)
+}
+
+/// Whether every step, the prefill among them, has exactly its own positions on the first axis and the same extents behind it: no cache, however many
+/// channels there are and whichever values two steps share (a token that is fed twice has the same keys in layer 0).
+fn hold_own_rows(entries: &[Entry], chunks: &Chunks) -> bool {
+    let own = |entry: &Entry| {
+        let shape = squeezed(entry.tap.site, &entry.shape);
+        let (&rows, behind) = shape.split_first()?;
+        (chunks.lengths.get(entry.step as usize) == Some(&rows)).then(|| behind.to_vec())
+    };
+    let mut shapes = entries.iter().map(own);
+    let first = shapes.next().flatten().filter(|_| entries.first().is_some_and(|entry| entry.step == 0));
+    first.is_some_and(|first| shapes.all(|shape| shape.as_ref() == Some(&first)))
 }
 
 /// Whether every step has room for all positions so far along an axis, and more than its own.

@@ -6,7 +6,7 @@ use crate::pair::Layout;
 
 /// In which order a site's axes, and the rows of Q and K, lie in the candidate.
 #[derive(Clone, Debug)]
-pub(crate) struct Custom {
+pub struct LayoutConvention {
     site: Site,
     /// The axes by name, the slowest first, with query and key/value heads alike.
     order: String,
@@ -19,8 +19,9 @@ pub(crate) struct Custom {
     rows: Option<QkRows>,
 }
 
-impl Custom {
-    pub(crate) fn of(site: Site, layout: &Layout) -> Custom {
+impl LayoutConvention {
+    /// What a layout is of a site.
+    pub fn of(site: Site, layout: &Layout) -> LayoutConvention {
         let own: String = site.axes().iter().map(|&a| alike(a)).collect();
         let (order, own_order, against_shape, shown) = match layout {
             Layout::Stored(stored) => (stored.order(), stored.in_order(), stored.against_shape(), stored.shown()),
@@ -31,21 +32,21 @@ impl Custom {
             }
             _ => (own, true, false, *layout == Layout::Same),
         };
-        Custom { site, order, own_order, against_shape, shown, rows: layout.rows() }
+        LayoutConvention { site, order, own_order, against_shape, shown, rows: layout.rows() }
     }
 
     /// Whether its own shape shows the order of its axes, which is not the vocabulary's.
-    pub(crate) fn is_shown(&self) -> bool {
+    pub fn is_shown(&self) -> bool {
         self.shown && !self.own_order
     }
 
     /// Whether two sites show the same order of axes.
-    pub(crate) fn shows_the_same(&self, other: &Custom) -> bool {
+    pub fn shows_the_same(&self, other: &LayoutConvention) -> bool {
         self.is_shown() && other.is_shown() && self.order == other.order && self.site != other.site
     }
 
     /// Whether only the rows of Q and K are ordered otherwise.
-    pub(crate) fn is_of_rows_alone(&self) -> bool {
+    pub fn is_of_rows_alone(&self) -> bool {
         self.own_order && !self.against_shape && self.rows.is_some()
     }
 
@@ -60,12 +61,12 @@ impl Custom {
     }
 
     /// Whether both have the same order of axes and of rows.
-    pub(crate) fn same(&self, other: &Custom) -> bool {
+    pub fn same(&self, other: &LayoutConvention) -> bool {
         self.order == other.order && self.rows == other.rows
     }
 
     /// Whether a dump that stores `other` so is likely to store this one so.
-    pub(crate) fn follows_from(&self, other: &Custom) -> bool {
+    pub fn follows_from(&self, other: &LayoutConvention) -> bool {
         if self.rows.is_some() && self.rows != other.rows {
             return false;
         }
@@ -80,7 +81,7 @@ impl Custom {
     }
 
     /// Whether what `other` is speaks against this one's being the dump's own way.
-    pub(crate) fn speaks_against(&self, other: &Custom) -> bool {
+    pub(crate) fn speaks_against(&self, other: &LayoutConvention) -> bool {
         let differs = match other.against_shape {
             true => self.shown,
             false => self.own_order && !self.against_shape && !other.own_order,
@@ -89,8 +90,8 @@ impl Custom {
     }
 
     /// Whether both are of heads, both of keys, or both of two axes.
-    fn is_of_a_kind(&self, other: &Custom) -> bool {
-        let axes = |custom: &Custom| custom.site.axes().len();
+    fn is_of_a_kind(&self, other: &LayoutConvention) -> bool {
+        let axes = |custom: &LayoutConvention| custom.site.axes().len();
         axes(self) == axes(other) && self.is_of_heads() == other.is_of_heads()
     }
 

@@ -6,6 +6,7 @@ use firstdiff_trace::Site;
 
 use crate::first::{Found, Run};
 use crate::graph::Place;
+use crate::pair::Layout;
 use crate::steps::{Chunks, unwitnessed};
 
 impl Run<'_> {
@@ -16,7 +17,8 @@ impl Run<'_> {
             None => Some(place.step),
         };
         let reason = match step.and_then(|step| self.doubts.get(&(step, place.tap))) {
-            Some(reason) if here.agrees() || matches!(here, Found::Misfit(_) | Found::Apart(_)) => Some(reason.clone()),
+            Some(reason) if !here.is_judged() && !matches!(here, Found::Nothing) => Some(reason.clone()),
+            Some(reason) if here.agrees() => Some(reason.clone()),
             None if here.is_judged() && !here.agrees() => self.may_be_a_sum(place),
             _ => None,
         };
@@ -85,6 +87,47 @@ impl Run<'_> {
             let place = Place { step: *step, tap: *tap };
             format!("what else was compared agrees, but {place}: {reason}")
         });
-        doubt.or_else(|| self.missing_rank(found)).or_else(|| self.nameless())
+        doubt
+            .or_else(|| self.undeclared_padding(found))
+            .or_else(|| self.missing_rank(found))
+            .or_else(|| self.nameless())
+    }
+
+    /// Token positions that only the candidate has, in a step of both, and of which nothing says what they are: padding, more tokens, other sequences.
+    fn undeclared_padding(&self, found: &[Found]) -> Option<String> {
+        let more = |held: usize, wanted: usize, place: &str| {
+            format!(
+                "what was compared agrees, but {place} holds {held} token positions where the reference has {wanted}, and nothing says that the rest are padding: \
+                 name the candidate's tokens ('tokens' in its dump.json, or --tokens), or write these positions alone"
+            )
+        };
+        if let Some(laid) = self.laid() {
+            let (ours, theirs) = (laid.reference.total(), laid.candidate.total());
+            let straddles = laid.candidate.ranges().iter().any(|range| range.start < ours && ours < range.end);
+            let named = laid.candidate.ids.is_some();
+            return (straddles && !named && laid.parted.is_none()).then(|| more(theirs, ours, "the candidate"));
+        }
+        let padded = |here: &Found| match here {
+            Found::Judged(judged) => match &judged.layout {
+                Layout::Stored(stored) => stored.padding(),
+                _ => None,
+            },
+            _ => None,
+        };
+        let mut places = self.graph.places().iter().zip(found);
+        places.find_map(|(place, here)| {
+            let (held, wanted) = padded(here)?;
+            let named = self.named_tokens(place.step) == Some(wanted);
+            (!named).then(|| more(held, wanted, &place.to_string()))
+        })
+    }
+
+    /// How many tokens the candidate says that a step has.
+    fn named_tokens(&self, step: u32) -> Option<usize> {
+        let meta = self.candidate.meta();
+        match step.checked_sub(1) {
+            None => meta.tokens.as_ref().map(Vec::len),
+            Some(decoded) => meta.decode_tokens.as_ref()?.get(decoded as usize).map(|_| 1),
+        }
     }
 }

@@ -3,23 +3,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use firstdiff_trace::{Dump, DumpError, Entry, Rows, Site, Tap};
+use firstdiff_trace::{Cache, Dump, DumpError, Entry, Rows, Site, Tap};
 
 use crate::anatomy::{self, Anatomy, Undone};
 use crate::cache;
 use crate::counted::steps;
 use crate::graph::{Graph, Place, op_of};
-use crate::judge::{Allowance, Judgement, Outcome};
+use crate::judge::{Judgement, Outcome};
 use crate::laid::{Laid, name_of};
+use crate::last::lengths;
+use crate::noise::{NOISE_ROOM, Noise};
 use crate::pair::{Layout, Operand};
 use crate::parts::in_part;
 use crate::positions::told_chunks;
 use crate::probe::blind_spots;
 use crate::profile::{Extent, Profile, allowed_nmse, storage_nmse};
-use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict, start};
+use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict, number, start};
 use crate::settle::undone_orders;
 use crate::slots;
-use crate::steps::{Chunks, misaligned};
+use crate::steps::{Chunks, contradicted, misaligned};
 
 /// What a comparison is told beside the two dumps.
 #[derive(Clone, Debug)]
@@ -34,12 +36,17 @@ pub struct Options {
     pub only: Option<BTreeSet<Place>>,
     /// How the two were laid together by token position, where they took the tokens in other chunks.
     pub laid: Option<Arc<Laid>>,
+    /// The type in which either side keeps keys and values, the coarser of the two.
+    pub cache: Cache,
+    /// How far a second right run is from the reference, where there is one: what a tap is allowed then.
+    pub noise: Option<Noise>,
 }
 
 impl Options {
     /// All rows, and the table of `profile`.
     pub fn new(profile: Profile) -> Options {
-        Options { profile, rows: None, allowed: BTreeMap::new(), only: None, laid: None }
+        let (cache, allowed) = (Cache::F32, BTreeMap::new());
+        Options { profile, rows: None, allowed, only: None, laid: None, cache, noise: None }
     }
 }
 
@@ -127,18 +134,19 @@ pub fn compare(
     options: &Options,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Report, DumpError> {
-    let misaligned = match options.laid {
+    let recorded = options.laid.as_ref().map_or([reference, candidate], |laid| laid.runs.each_ref().map(|run| &**run));
+    let misaligned = contradicted(recorded).or_else(|| match options.laid {
         Some(_) => None,
         None => misaligned(reference, candidate, options.rows.as_ref()),
-    };
+    });
     let mut extent = extent(reference, graph);
     if let Some(laid) = &options.laid {
         extent.positions = laid.together();
     }
-    let recorded = options.laid.as_ref().map_or([reference, candidate], |laid| laid.runs.each_ref().map(|run| &**run));
     let (chunks, doubts) = (told_chunks(reference, candidate), cache::doubts(recorded[0], recorded[1]));
     let prompt = prompt(reference);
-    let run = Run { reference, candidate, graph, options, extent, prompt, misaligned, chunks, doubts };
+    let lengths = [reference, candidate].map(lengths);
+    let run = Run { reference, candidate, graph, options, extent, prompt, misaligned, chunks, lengths, doubts };
     let total = graph.places().len();
     let mut found = Vec::with_capacity(total);
     for (index, &place) in graph.places().iter().enumerate() {
@@ -190,6 +198,8 @@ pub(crate) struct Run<'a> {
     pub(crate) misaligned: Option<String>,
     /// How the tokens were taken, as either side says or shows.
     pub(crate) chunks: Option<Chunks>,
+    /// Token positions of each step of either side, as far as they are known.
+    pub(crate) lengths: [BTreeMap<u32, usize>; 2],
     /// What of the recorded keys and values is not to be passed.
     pub(crate) doubts: BTreeMap<(u32, Tap), String>,
 }
@@ -224,17 +234,27 @@ impl Run<'_> {
         if let Some(found) = self.flat(&left, &right)? {
             return Ok(found);
         }
+        if let Some(noise) = self.noise(place).filter(|noise| noise.is_drowned()) {
+            let off = if noise.nmse.is_finite() {
+                format!("off by NMSE {}", number(noise.nmse))
+            } else {
+                "not comparable".into()
+            };
+            return Ok(Found::Apart(format!("the second right run is itself {off} here: nothing can be told")));
+        }
         let (reference, candidate) = (self.reference.read(&left)?, self.candidate.read(&right)?);
         let (reference, candidate) = (reference.values(), candidate.values());
-        Ok(self.lay(&left, &reference, &right, &candidate).judge(&Allowance::own(self.allowed(place, &left, &right))))
+        let allowed = self.allowance(place, self.allowed(place, &left, &right));
+        Ok(self.lay(&left, &reference, &right, &candidate).judge(&allowed))
     }
 
     pub(crate) fn allowed(&self, place: Place, left: &Entry, right: &Entry) -> f64 {
         let stored = [left.dtype, right.dtype];
-        match self.options.allowed.get(&place) {
+        let own = match self.options.allowed.get(&place) {
             Some(measured) => measured + stored.map(storage_nmse).iter().sum::<f64>(),
             None => allowed_nmse(self.options.profile, place.tap, self.extent, stored),
-        }
+        };
+        self.noise(place).map_or(own, |noise| own.max(NOISE_ROOM * noise.nmse))
     }
 
     /// The token position at which a step begins.
@@ -245,6 +265,14 @@ impl Run<'_> {
     fn report(&self, found: Vec<Found>) -> Result<Report, DumpError> {
         let status = self.statuses(&found);
         let mut warnings = blind_spots(self.reference, self.candidate, self.options.profile, self.laid())?;
+        let unknown = |(here, place): (&Found, &Place)| here.is_judged() && self.is_of_unknown_position(*place);
+        if !self.last_is_declared() && found.iter().zip(self.graph.places()).any(unknown) {
+            warnings.push(
+                "one row of each tap is known, the last, and nothing says of how many tokens (--tokens): of a prompt of one token, no mistake in RoPE, attention scale or \
+                 masks can show"
+                    .into(),
+            );
+        }
         let first = (0..found.len()).find(|&i| status[i] == Some(Status::Diverged));
         let places: Vec<usize> = (0..found.len()).filter(|&i| status[i].is_some()).collect();
         let mut taps: Vec<TapReport> =
@@ -259,6 +287,7 @@ impl Run<'_> {
         warnings.extend(undone_orders(&found));
         warnings.extend(in_part(&taps));
         warnings.extend(self.first_alone(&found).map(|(words, _)| words));
+        warnings.extend(self.taken_for_last());
         let first = match first {
             Some(index) => {
                 let at = places.iter().position(|&i| i == index).unwrap_or_default();
@@ -266,9 +295,9 @@ impl Run<'_> {
             }
             None => None,
         };
-        let (profile, prompt) = (self.options.profile, self.prompt);
+        let (profile, prompt, cache) = (self.options.profile, self.prompt, self.options.cache);
         let laid = self.options.laid.clone();
-        Ok(Report { verdict, profile, prompt, first, taps, warnings, unnamed, laid })
+        Ok(Report { verdict, profile, cache, prompt, first, taps, warnings, unnamed, laid })
     }
 
     pub(crate) fn laid(&self) -> Option<&Laid> {
@@ -325,13 +354,17 @@ impl Run<'_> {
                 let reason = [partly, reason].into_iter().flatten().reduce(|part, reason| format!("{part}; {reason}"));
                 let elements = part.as_ref().map(|part| part.elements.clone());
                 let (metrics, allowed) = (Some(judgement.metrics), Some(judgement.allowed));
+                let single = shape.get(place.tap.site.position_axis()) == Some(&1) || shape.len() == 1;
+                let is_last = single && part.is_none() && self.is_of_unknown_position(place);
                 TapReport {
                     reason,
                     metrics,
                     allowed,
                     shape: shape.clone(),
                     positions: positions.clone(),
+                    is_last,
                     elements,
+                    noise: self.noise(place).map(|noise| noise.nmse),
                     ..blank
                 }
             }
@@ -354,6 +387,9 @@ impl Run<'_> {
     fn verdict(&self, found: &[Found], taps: &[TapReport], diverged: bool) -> Verdict {
         if diverged {
             return Verdict::Diverged;
+        }
+        if let Some(reason) = self.misaligned.as_ref().filter(|_| self.laid().is_some()) {
+            return Verdict::Incomparable(reason.clone());
         }
         if let Some(reason) = self.laid().and_then(Laid::parting) {
             let agree = taps.iter().filter(|t| t.status.agrees()).count();
@@ -380,10 +416,12 @@ impl Run<'_> {
                     "the dumps share no tap: the reference has {}, the candidate {}{}",
                     names(self.reference),
                     names(self.candidate),
-                    match self.candidate.unnamed().is_empty() {
-                        true => "",
-                        false =>
-                            "; name its tensors in a firstdiff.toml, or let `firstdiff align` propose names by content",
+                    match self.candidate.unnamed().len() {
+                        0 => String::new(),
+                        unknown => format!(
+                            "; {unknown} of its {} names are unknown: name its tensors in a firstdiff.toml, or let `firstdiff align` propose names by content",
+                            unknown + self.candidate.entries().len() + self.candidate.parts().len()
+                        ),
                     }
                 )
             });
@@ -454,6 +492,9 @@ impl Run<'_> {
             after: before.last().map(|&i| places[i]),
             reads: self.graph.reads(index).iter().map(|&i| places[i]).collect(),
             unchecked_between: between.iter().map(|&i| places[i]).collect(),
+            unrecorded_layers: self
+                .graph
+                .unrecorded_layers(|place| place == places[index] || between.iter().any(|&i| places[i] == place)),
             harmless_from: after.first().filter(|_| harmless).map(|&i| places[i]),
             unseen_keys: self.unseen_keys(found, index, &before, &between),
             anatomy: self.anatomy(places[index], layout, nmse)?,

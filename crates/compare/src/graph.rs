@@ -33,9 +33,21 @@ pub struct Node {
     pub reads: Vec<Tap>,
 }
 
+/// Layers that neither dump holds any tap of, so that no place of the graph stands for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnrecordedLayers {
+    /// The last layer before them that occurs.
+    pub after: Option<u32>,
+    /// The first layer behind them that occurs; where none does, nobody knows how many there are.
+    pub before: Option<u32>,
+    /// The first place behind them.
+    pub reader: Place,
+}
+
 /// The taps of a run in the order they are produced, and who reads whom, over all steps.
 #[derive(Clone, Debug)]
 pub struct Graph {
+    unrecorded: Vec<UnrecordedLayers>,
     places: Vec<Place>,
     ops: Vec<String>,
     reads: Vec<Vec<usize>>,
@@ -52,7 +64,13 @@ impl Graph {
     }
 
     fn of_steps(steps: impl IntoIterator<Item = (u32, Vec<Node>)>) -> Graph {
-        let mut graph = Graph { places: Vec::new(), ops: Vec::new(), reads: Vec::new(), readers: Vec::new() };
+        let mut graph = Graph {
+            unrecorded: Vec::new(),
+            places: Vec::new(),
+            ops: Vec::new(),
+            reads: Vec::new(),
+            readers: Vec::new(),
+        };
         let mut index: HashMap<Tap, Vec<(u32, usize)>> = HashMap::new();
         for (step, nodes) in steps {
             for node in nodes {
@@ -87,7 +105,20 @@ impl Graph {
             // Only layers that occur: a foreign name `layers.4000000000.q` must not cost four billion layers.
             steps.entry(place.step).or_default().extend(place.tap.layer);
         }
-        Graph::of_steps(steps.iter().map(|(&step, layers)| (step, decoder(layers, &sites))))
+        let mut graph = Graph::of_steps(steps.iter().map(|(&step, layers)| (step, decoder(layers, &sites))));
+        graph.unrecorded = steps.iter().flat_map(|(&step, layers)| unrecorded(step, layers)).collect();
+        graph
+    }
+
+    /// The layers without a place whose outputs are read by the places that `on_the_way` names.
+    pub fn unrecorded_layers(&self, on_the_way: impl Fn(Place) -> bool) -> Vec<UnrecordedLayers> {
+        let mut met: Vec<UnrecordedLayers> = Vec::new();
+        for here in self.unrecorded.iter().filter(|here| on_the_way(here.reader)) {
+            if !met.iter().any(|m| (m.after, m.before, m.reader.step) == (here.after, here.before, here.reader.step)) {
+                met.push(*here);
+            }
+        }
+        met
     }
 
     /// Every place, in order.
@@ -136,6 +167,25 @@ fn decoder(layers: &BTreeSet<u32>, sites: &BTreeSet<Site>) -> Vec<Node> {
     let last = nodes[nodes.len() - 1].tap;
     nodes.push(outer(Site::Logits, vec![last]));
     nodes
+}
+
+/// Where the layers of a step do not follow one upon the other. Behind the last that occurs others may come, unless all from the first on occur.
+fn unrecorded(step: u32, layers: &BTreeSet<u32>) -> Vec<UnrecordedLayers> {
+    let (mut found, mut last) = (Vec::new(), None);
+    for &layer in layers {
+        if last.map_or(0, |last: u32| last + 1) != layer {
+            for site in [Site::AttnNorm, Site::HAttn] {
+                let reader = Place { step, tap: Tap::layer(layer, site) };
+                found.push(UnrecordedLayers { after: last, before: Some(layer), reader });
+            }
+        }
+        last = Some(layer);
+    }
+    if !found.is_empty() || last.is_none() {
+        let reader = Place { step, tap: Tap { layer: None, site: Site::FinalNorm } };
+        found.push(UnrecordedLayers { after: last, before: None, reader });
+    }
+    found
 }
 
 fn walk(edges: &[Vec<usize>], from: usize, stop: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<usize>) {

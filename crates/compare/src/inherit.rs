@@ -6,10 +6,11 @@
 //! our own forward; five models of 5 to 28 layers, 11 to 200 tokens), of which `scripts/test_rounding.py` makes most again: up to 1.5 times the
 //! most that was seen an error is inherited, beyond 6 times it is the operation's own, and between the two nobody can tell.
 
-use firstdiff_trace::{DumpError, Site, Tap};
+use firstdiff_trace::{Cache, DumpError, Site, Tap};
 
 use crate::first::{Found, Judged, Run};
-use crate::judge::Allowance;
+use crate::judge::{Allowance, Outcome};
+use crate::kept::beyond_the_profile;
 use crate::laid::name_of;
 use crate::metrics::Metrics;
 use crate::pair::{Layout, Pair};
@@ -40,6 +41,8 @@ pub struct Inherited {
     pub positions: Vec<f64>,
     /// The most for each key, where keys are read themselves.
     pub keys: Vec<f64>,
+    /// NMSE of what is written that the rounding of a K/V cache explains, included in all others.
+    pub cache: f64,
 }
 
 impl Run<'_> {
@@ -52,6 +55,15 @@ impl Run<'_> {
         if !agree || (before.is_empty() && between.is_empty()) {
             return Ok(here);
         }
+        // A second right run has passed on what there is to pass on.
+        if let Some(noise) = self.noise(self.graph.places()[index]) {
+            let unclear = self.passes_on_noise(found, &before, first, noise);
+            return Ok(if unclear {
+                Found::Unclear(first.judgement.metrics.nmse().unwrap_or(f64::INFINITY))
+            } else {
+                here
+            });
+        }
         let (place, profile) = (self.graph.places()[index], self.options.profile);
         let direct = between.is_empty() && !self.unseen_keys(found, index, &before, &between);
         let fresh = fresh(profile, place.tap.site).filter(|_| direct);
@@ -62,6 +74,9 @@ impl Run<'_> {
             return Ok(here);
         }
         let reads = self.reads(found, &before)?;
+        // What differs behind what is unclear is no clearer, unless it has structure, or is far more than that would explain.
+        let unclear = |&i: &usize| if let Some(Found::Unclear(nmse)) = found.get(i) { *nmse } else { 0.0 };
+        let unclear = between.iter().map(unclear).fold(0.0, f64::max);
         let judged = self.with_overlay(place, |laid, own| {
             let as_it_stands = laid.under(&Layout::Same).or_else(|| laid.under(&first.layout));
             let Some(pair) = &as_it_stands else { return Ok(None) };
@@ -73,13 +88,20 @@ impl Run<'_> {
                 let (x, layout) = (self.graph.places()[*x], found_layout(&found[before[0]]));
                 inherited.passed(self.with_pair(x, layout, |x, _| through_norm(x, pair))?.flatten());
             }
-            Ok(Some(laid.judge(&Allowance { own, fresh, inherited })))
+            inherited.unclear(unclear, range_growth(profile));
+            inherited.read_from_the_cache(self.cost_of_the_cache(index, &between), pair.rows().0);
+            Ok(Some(laid.judge(&Allowance { fresh, inherited, ..self.allowance(place, own) })))
         })?;
-        // What differs behind what is unclear is no clearer, unless it is far more than that would explain.
-        let unclear = |&i: &usize| if let Some(Found::Unclear(nmse)) = found.get(i) { *nmse } else { 0.0 };
-        let explained = range_growth(profile) * between.iter().map(unclear).fold(0.0, f64::max);
-        Ok(match judged.transpose()?.flatten().unwrap_or(here) {
-            Found::Judged(judged) if judged.judgement.is_unclear(explained) => {
+        let found = match judged.transpose()?.flatten() {
+            Some(found) => found,
+            // Known in part: all that can be asked is how far off it is.
+            None if first.judgement.is_far_by_no_more(range_growth(profile) * unclear) => {
+                Found::Unclear(first.judgement.metrics.nmse().unwrap_or(f64::INFINITY))
+            }
+            None => here,
+        };
+        Ok(match found {
+            Found::Judged(judged) if judged.judgement.outcome == Outcome::Unclear => {
                 Found::Unclear(judged.judgement.metrics.nmse().unwrap_or(f64::INFINITY))
             }
             other => other,
@@ -124,9 +146,13 @@ impl Run<'_> {
         let (nmse, worst) = grown.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0))?;
         let (count, profile, place) = (grown.len(), self.options.profile, self.graph.places()[worst]);
         let place = name_of(self.laid(), place);
+        let why = match beyond_the_profile(profile, self.options.cache) {
+            Cache::F32 => "this model amplifies rounding, and".to_owned(),
+            cache => format!("keys and values are read from a cache in {cache};"),
+        };
         Some(format!(
             "{count} of the taps that agree are further off than {profile} by itself, as what they read already is (worst NMSE {} at \
-             {place}): this model amplifies rounding, and a mistake as small as that cannot show there",
+             {place}): {why} a mistake as small as that cannot show there",
             number(nmse)
         ))
     }
@@ -136,6 +162,27 @@ impl Inherited {
     /// From the NMSE that `seen` runs would have written at the most.
     fn of(read: f64, seen: f64, positions: Vec<f64>) -> Inherited {
         Inherited { read, usual: USUAL * seen, most: MOST * seen, positions, ..Inherited::default() }
+    }
+
+    /// Adds what may come from a tap that is unclear itself, and off by `nmse`: operations on the way make of it up to `growth` times as much.
+    fn unclear(&mut self, nmse: f64, growth: f64) {
+        self.read = self.read.max(nmse);
+        self.most = self.most.max(growth * nmse);
+        self.positions.iter_mut().for_each(|position| *position += growth * nmse);
+    }
+
+    /// Adds what reading keys and values from the cache costs as a rule, in a pair of so many rows.
+    fn read_from_the_cache(&mut self, cost: f64, rows: usize) {
+        if cost == 0.0 {
+            return;
+        }
+        self.cache = USUAL * cost;
+        self.usual += USUAL * cost;
+        self.most += MOST * cost;
+        self.within = self.within.map(|within| within + USUAL * cost);
+        self.positions.resize(rows, 0.0);
+        let each = self.positions.iter_mut().chain(&mut self.keys);
+        each.for_each(|most| *most += MOST * POSITION_ROOM * cost);
     }
 
     /// Takes what a norm passes on, whole and by position, for what was only estimated.
@@ -210,7 +257,8 @@ fn over_a_range(out: &Pair<'_>, own: f64, reads: &[Read], profile: Profile) -> I
     let usual = RANGE_USUAL * read;
     // A leap below the table's limit is no pass either.
     let within = range_fresh(profile).filter(|_| !reads.is_empty()).map(|fresh| fresh + usual);
-    Inherited { read: range_growth(profile) * read, usual: own + usual, most, within, positions, keys: Vec::new() }
+    let usual = own + usual;
+    Inherited { read: range_growth(profile) * read, usual, most, within, positions, ..Inherited::default() }
 }
 
 /// Several operations round several times.
@@ -253,7 +301,7 @@ fn fresh(profile: Profile, site: Site) -> Option<f64> {
 
 /// How many times the NMSE of what it reads an operation was seen to write, at the most. (Of the mean square for what is made by e^x, of
 /// the squares for sums: (a + b)² is at most 2 (a² + b²).)
-fn growth(site: Site) -> f64 {
+pub(crate) fn growth(site: Site) -> f64 {
     use Site::*;
     match site {
         AttnNorm | FfnNorm | FinalNorm | QNorm | KNorm | AttnPostNorm | FfnPostNorm => 35.0,

@@ -3,11 +3,13 @@
 use std::fmt;
 
 use crate::inherit::Inherited;
+use crate::kept::as_kept;
+use crate::leak::{self, Leak, Shares};
 use crate::metrics::{Metrics, NonFinite};
 use crate::pair::{MASKED, Pair};
 use crate::profile::Profile;
-use crate::report::{index_in_words, number};
-use firstdiff_trace::Site;
+use crate::report::number;
+use firstdiff_trace::{Cache, Site};
 
 /// What a comparison of two tensors says.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +39,10 @@ pub enum Difference {
         /// What was met, where, and how often.
         what: String,
     },
+    /// Probability, or scores that give some, where the reference has none: a mask that leaks.
+    Leak(Leak),
+    /// No probability where the reference has some: a mask that hides too much.
+    Hidden(Leak),
     /// The reference is all zeros and the candidate is not.
     ZeroReference,
     /// The NMSE is beyond what is allowed.
@@ -111,6 +117,8 @@ impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Difference::NonFinite { what } => f.write_str(what),
+            Difference::Leak(leak) => write!(f, "gives probability where the reference gives none: {leak}"),
+            Difference::Hidden(hidden) => write!(f, "gives no probability where the reference gives some: {hidden}"),
             Difference::ZeroReference => f.write_str("the reference is all zeros, the candidate is not"),
             Difference::Nmse { nmse, allowed } => write!(f, "NMSE {}, allowed {}", number(*nmse), number(*allowed)),
             Difference::Factor { factor, alone: true } => {
@@ -195,10 +203,9 @@ const FACTOR_SIGMAS: f64 = 6.0;
 const VALUES_A_POSITION: f64 = 4.0;
 
 impl Judgement {
-    /// Whether nobody can tell, where an NMSE of `explained` may come from what is unclear itself.
-    pub(crate) fn is_unclear(&self, explained: f64) -> bool {
-        let little = self.metrics.nmse().is_some_and(|nmse| nmse <= explained);
-        self.outcome == Outcome::Unclear || (little && self.is_finite_difference())
+    /// Whether its NMSE is all that is wrong with it, and no more than this.
+    pub(crate) fn is_far_by_no_more(&self, limit: f64) -> bool {
+        matches!(self.outcome, Outcome::Differs(Difference::Nmse { nmse, .. }) if nmse <= limit)
     }
 
     /// Whether it agrees only because what it reads is off too.
@@ -225,7 +232,18 @@ pub struct Allowance {
     pub fresh: Option<f64>,
     /// What the operation may have passed on.
     pub inherited: Inherited,
+    /// What the tap's values may have been rounded to when they were stored: the type of the K/V cache, of keys and values.
+    pub kept: Cache,
+    /// NMSE that a K/V cache costs keys and values, where the profile has no room for it.
+    pub cache: f64,
+    /// How far from 1 a constant factor may be beyond the profile's own.
+    pub factor: f64,
+    /// Whether noise is large enough for a head or a channel to hide in, though the profile's is not.
+    pub coarse: bool,
 }
+
+/// What a K/V cache costs may grow to this many times as much where errors are inherited.
+const CACHE_GROWS: f64 = 1e3;
 
 impl Allowance {
     /// Rounding alone.
@@ -236,7 +254,8 @@ impl Allowance {
     /// NMSE up to which the whole agrees: inherited errors pass while they are small beside the signal, and not too many times the
     /// profile's own.
     pub fn whole(&self, profile: Profile) -> f64 {
-        let most = (DROWNED - self.own).max(0.0).min(inherits_most(profile) * self.own);
+        let most = inherits_most(profile) * self.own + CACHE_GROWS * self.cache;
+        let most = most.min((DROWNED - self.own).max(0.0));
         let whole = (self.own + self.inherited.usual.min(most)).min(self.beyond());
         self.inherited.within.map_or(whole, |within| whole.min(within))
     }
@@ -264,11 +283,29 @@ impl Allowance {
 pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Judgement {
     let rows = pair.row_metrics();
     let metrics = Metrics::over(&rows);
-    let outcome = outcome(pair, &rows, &metrics, profile, allowed);
-    Judgement { outcome, metrics, allowed: allowed.whole(profile), own: allowed.own }
+    let outcome = outcome_of(pair, &rows, &metrics, profile, allowed);
+    let kept = if outcome.agrees() { None } else { as_kept(pair, profile, allowed) };
+    let (outcome, cost) = kept.unwrap_or((outcome, 0.0));
+    Judgement { outcome, metrics, allowed: allowed.whole(profile) + cost, own: allowed.own + cost }
 }
 
-fn outcome(pair: &Pair<'_>, rows: &[Metrics], metrics: &Metrics, profile: Profile, allowed: &Allowance) -> Outcome {
+/// A factor on all, or on one head.
+pub(crate) fn structure(
+    pair: &Pair<'_>,
+    metrics: &Metrics,
+    profile: Profile,
+    allowed: &Allowance,
+) -> Option<Difference> {
+    constant_factor(metrics, pair.rows().0, profile, allowed).or_else(|| wrong_head(pair, profile, allowed))
+}
+
+pub(crate) fn outcome_of(
+    pair: &Pair<'_>,
+    rows: &[Metrics],
+    metrics: &Metrics,
+    profile: Profile,
+    allowed: &Allowance,
+) -> Outcome {
     if metrics.is_identical() {
         return Outcome::Exact;
     }
@@ -276,31 +313,50 @@ fn outcome(pair: &Pair<'_>, rows: &[Metrics], metrics: &Metrics, profile: Profil
         return Outcome::Rounding;
     }
     if !metrics.is_finite() {
-        return Outcome::Differs(Difference::NonFinite { what: describe(metrics.non_finite(), pair) });
+        let leak = unmasked(pair, metrics.non_finite(), profile).map(Difference::Leak);
+        let not_finite = || Difference::NonFinite { what: describe(metrics.non_finite(), pair) };
+        return Outcome::Differs(leak.unwrap_or_else(not_finite));
     }
     let Some(nmse) = metrics.nmse() else {
         let zero = metrics.reference_rms() == Some(0.0);
         return Outcome::Differs(if zero { Difference::ZeroReference } else { Difference::Overflow });
     };
+    let wrong_mask = leak::leaked(pair, profile)
+        .map(Difference::Leak)
+        .or_else(|| leak::hidden(pair, profile).map(Difference::Hidden));
+    if let Some(difference) = wrong_mask {
+        return Outcome::Differs(difference);
+    }
     // Written so that a NaN cannot pass.
     let (within, without) = (nmse <= allowed.whole(profile), nmse <= allowed.beyond());
     if !without {
         return Outcome::Differs(Difference::Nmse { nmse, allowed: allowed.beyond() });
     }
-    if !within {
-        return Outcome::Unclear;
-    }
+    // Before anything is unclear: what has structure at this size has it at any larger one.
     let structure = constant_factor(metrics, pair.rows().0, profile, allowed)
         .or_else(|| wrong_row(pair, rows, allowed))
         .or_else(|| wrong_head(pair, profile, allowed))
         .or_else(|| wrong_channel(pair, profile, allowed))
         .or_else(|| wrong_key(pair, profile, allowed));
-    structure.map_or(Outcome::Rounding, Outcome::Differs)
+    match structure {
+        Some(difference) => Outcome::Differs(difference),
+        None if within => Outcome::Rounding,
+        None => Outcome::Unclear,
+    }
+}
+
+/// What scores that the reference masks give away, where that is all that is not finite.
+fn unmasked(pair: &Pair<'_>, found: &NonFinite, profile: Profile) -> Option<Leak> {
+    if pair.site() != Site::Scores || found.disagreeing() != found.inf_reference.count {
+        return None;
+    }
+    Shares::of(pair, |i| pair.reference(i) <= MASKED).leak(pair, profile)
 }
 
 fn constant_factor(metrics: &Metrics, positions: usize, profile: Profile, allowed: &Allowance) -> Option<Difference> {
     let (nmse, best) = (metrics.nmse()?, metrics.best_factor()?);
-    let found = is_factor(best.factor, best.remaining_nmse, nmse, positions, profile);
+    let found = is_factor(best.factor, best.remaining_nmse, nmse, positions, profile)
+        && (best.factor - 1.0).abs() > allowed.factor;
     let times = if positions < FEW_POSITIONS { FEW_STAND_OUT } else { WHOLE_STANDS_OUT };
     let found = found && allowed.stands_out(best.factor, times);
     found.then_some(Difference::Factor { factor: best.factor, alone: best.remaining_nmse < 0.1 * nmse })
@@ -314,10 +370,15 @@ fn is_factor(factor: f64, remaining: f64, nmse: f64, positions: usize, profile: 
     off > profile.factor_floor() && 1.0 - remaining / nmse > FACTOR_SHARE && off > FACTOR_SIGMAS * sigma
 }
 
+/// Whether noise is large enough for a head, a channel or a key to hide in it.
+fn is_noisy(profile: Profile, allowed: &Allowance) -> bool {
+    profile > Profile::F32 || allowed.coarse
+}
+
 /// Only where noise is large enough for a head to hide in it.
 fn wrong_head(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Option<Difference> {
     let (positions, _) = pair.rows();
-    let heads = pair.heads().filter(|_| profile > Profile::F32 && positions >= FEW_POSITIONS)?;
+    let heads = pair.heads().filter(|_| is_noisy(profile, allowed) && positions >= FEW_POSITIONS)?;
     let mut sums = vec![(0.0, 0.0, 0.0); heads];
     for i in 0..pair.len() {
         let (r, c) = (pair.reference(i), pair.candidate(i));
@@ -367,10 +428,10 @@ pub(crate) fn by_position(pair: &Pair<'_>, rows: &[Metrics]) -> Vec<Metrics> {
 /// Only where noise is large enough for a channel to hide in it.
 fn wrong_channel(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Option<Difference> {
     let (positions, _) = pair.rows();
-    if profile <= Profile::F32 || positions < FEW_POSITIONS || pair.site().position_axis() != 0 {
+    if !is_noisy(profile, allowed) || positions < FEW_POSITIONS || pair.site().position_axis() != 0 {
         return None;
     }
-    let inherited = CHANNEL_INHERITS * allowed.inherited.read;
+    let inherited = (CHANNEL_INHERITS * allowed.inherited.read).max(allowed.inherited.cache);
     let (channel, nmse) = outlier(pair, |_| CHANNEL_ROOM * allowed.own.max(inherited))?;
     Some(Difference::Channel { channel, nmse })
 }
@@ -380,10 +441,10 @@ fn wrong_key(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Option<D
     let (_, keys) = pair.rows();
     let products = matches!(pair.site(), Site::Qk | Site::Scores) && pair.len() / keys.max(1) >= FEW_POSITIONS;
     let by_key = &allowed.inherited.keys;
-    if profile <= Profile::F32 || !products || (allowed.inherited.read > 0.0 && by_key.len() != keys) {
+    if !is_noisy(profile, allowed) || !products || (allowed.inherited.read > 0.0 && by_key.len() != keys) {
         return None;
     }
-    let inherited = |key| by_key.get(key).copied().unwrap_or(0.0);
+    let inherited = |key: usize| by_key.get(key).copied().unwrap_or(0.0_f64).max(allowed.inherited.cache);
     let (key, nmse) = outlier(pair, |key| CHANNEL_ROOM * allowed.own.max(inherited(key)))?;
     Some(Difference::Key { key, nmse })
 }
@@ -431,27 +492,9 @@ fn describe(found: &NonFinite, pair: &Pair<'_>) -> String {
         .iter()
         .filter(|(tally, _)| tally.count > 0)
         .map(|(tally, what)| {
-            let at = tally.first.map(|i| format!(", first at {}", place_of(i, pair))).unwrap_or_default();
+            let at = tally.first.map(|i| format!(", first at {}", pair.place_in_words(i))).unwrap_or_default();
             format!("{what}: {} of {total} values{at}", tally.count)
         })
         .collect();
     parts.join("; ")
-}
-
-fn place_of(index: usize, pair: &Pair<'_>) -> String {
-    let mut at = unravel(index, pair.shape());
-    if let Some(row) = at.get_mut(pair.site().position_axis()) {
-        *row = pair.token_position(*row);
-    }
-    index_in_words(pair.site(), &at)
-}
-
-/// The index along every axis of flat index `at`.
-pub(crate) fn unravel(mut at: usize, shape: &[usize]) -> Vec<usize> {
-    let mut index = vec![0; shape.len()];
-    for (place, &extent) in index.iter_mut().zip(shape).rev() {
-        *place = at % extent.max(1);
-        at /= extent.max(1);
-    }
-    index
 }

@@ -4,10 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use firstdiff_trace::{Dump, DumpError, Entry, Names, Tap, Tensor, split_stored_name, stored_name};
+use firstdiff_trace::{Dump, DumpError, Entry, Names, Site, Tap, Tensor, split_stored_name, stored_name};
 
 use crate::graph::Place;
-use crate::prints::{Form, Prints};
+use crate::guess::{Guess, families, guesses, score};
+use crate::prints::{Form, Prints, sorted_values};
 use crate::profile::{Extent, Profile, allowed_nmse};
 
 /// What a name is proposed to mean.
@@ -38,6 +39,17 @@ pub enum Evidence {
         /// Elements.
         elements: usize,
     },
+    /// A guess: its values are no tap's.
+    Guess(Guess),
+}
+
+/// A name whose tensor holds the same values as another's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alias {
+    /// The name.
+    pub name: String,
+    /// The name that was taken in its stead, or the tap that the dump has them under.
+    pub same_as: String,
 }
 
 /// What could be said of the names that are no taps.
@@ -45,6 +57,8 @@ pub enum Evidence {
 pub struct Naming {
     /// Names, in the order of their taps.
     pub proposals: Vec<Proposal>,
+    /// Names of values that another name has too.
+    pub aliases: Vec<Alias>,
     /// Names of which nothing can be said.
     pub unknown: Vec<String>,
     /// In which form tensors hold the taps, where not as they are: one sequence of several, keys padded, a row each.
@@ -66,6 +80,8 @@ struct Match {
     form: Form,
     nmse: f64,
     next: Next,
+    /// Of its values in rising order.
+    values: u64,
 }
 
 impl Match {
@@ -100,42 +116,156 @@ pub fn propose(
     let named: BTreeSet<Place> = candidate.entries().iter().map(place).collect();
     let free: Vec<&Entry> = reference.entries().iter().filter(|e| !named.contains(&place(e))).collect();
     let layers = free.iter().filter_map(|e| e.tap.layer).max().map_or(0, |l| l + 1);
+    let of_model = reference.entries().iter().filter_map(|e| e.tap.layer).max().map_or(0, |l| l + 1);
     let positions = reference.meta().tokens.as_ref().map_or(0, Vec::len);
     let sizes: BTreeSet<usize> = candidate.unnamed().iter().filter_map(|name| candidate.unnamed_size(name)).collect();
     let prints = Prints::of(reference, &free, sequence, &sizes)?;
-    let (mut matches, mut rest) = (Vec::new(), Vec::new());
+    let own = own_values(candidate, &sizes)?;
+    let (mut matches, mut rest, mut aliases) = (Vec::new(), Vec::new(), Vec::new());
     let total = candidate.unnamed().len();
     for (number, name) in candidate.unnamed().iter().enumerate() {
         progress(number, total);
         // What cannot be read as floats is no tap.
         let Ok(tensor) = candidate.read_unnamed(name) else { continue };
+        let values = sorted_values(&tensor);
+        if let Some(same_as) = own.get(&values) {
+            aliases.push(Alias { name: name.clone(), same_as: same_as.clone() });
+            continue;
+        }
         let allowed = |tap: Tap| ROOM * allowed_nmse(profile, tap, Extent { layers, positions }, [tensor.dtype(); 2]);
         match best(&tensor, &prints, allowed) {
             Some((place, form, nmse, next)) => {
                 let (plain, step) = split_stored_name(name);
-                matches.push(Match { name: plain.to_owned(), says_step: step > 0, place, form, nmse, next });
+                matches.push(Match { name: plain.to_owned(), says_step: step > 0, place, form, nmse, next, values });
             }
-            None => rest.push((name.clone(), tensor.shape().iter().product::<usize>())),
+            None => rest.push((name.clone(), tensor.shape().iter().product::<usize>(), values)),
         }
     }
-    // Two tensors of the same values: nobody can say which is the tap.
-    let mut claims: BTreeMap<(bool, Place), usize> = BTreeMap::new();
-    matches.iter().for_each(|m: &Match| *claims.entry(m.claim()).or_default() += 1);
-    let (matches, twice): (Vec<Match>, Vec<Match>) = matches.into_iter().partition(|m| claims[&m.claim()] == 1);
-    let proposals = without_contradictions(rules(&matches, candidate.unnamed()));
-    let mut naming = Naming { proposals, notes: notes(&matches), ..Naming::default() };
+    let Elected { matches, others, unclear } = elected(matches);
+    aliases.extend(others);
+    let proposals = without_contradictions(rules(&matches, candidate.unnamed(), of_model));
+    let mut naming = Naming { proposals, aliases, notes: notes(&matches), ..Naming::default() };
     let table: Vec<Names> = naming.proposals.iter().filter_map(|p| rule(&p.name, &p.tap)).collect();
     let covered = |name: &str| table.iter().any(|names| names.find(name).is_some());
-    let rest: Vec<(String, usize)> = rest.into_iter().filter(|(name, _)| !covered(name)).collect();
-    let open = matches.iter().chain(&twice).map(|m| m.name.clone());
+    let (rest, copies) = without_copies(rest, &covered);
+    naming.aliases.extend(copies);
+    let open = matches.iter().chain(&unclear).map(|m| m.name.clone());
     let open: BTreeSet<String> = open.filter(|name| !covered(name)).collect();
     let taken: BTreeSet<Place> = matches.iter().map(|m| m.place).collect();
     let left: Vec<&Entry> = free.into_iter().filter(|e| !taken.contains(&place(e))).collect();
     let (by_size, unknown) = by_size(&rest, &left);
     naming.proposals.extend(by_size);
-    naming.unknown = unknown.into_iter().chain(open).collect();
-    naming.unknown.sort();
+    let unknown: BTreeSet<String> = unknown.into_iter().chain(open).collect();
+    let guessed = guessed(candidate, &unknown, &naming.proposals, &left, of_model);
+    let table: Vec<Names> = guessed.iter().filter_map(|p| rule(&p.name, &p.tap)).collect();
+    naming.unknown = unknown.into_iter().filter(|name| !table.iter().any(|names| names.find(name).is_some())).collect();
+    naming.proposals.extend(guessed);
+    naming.aliases.sort_by(|a, b| (&a.same_as, &a.name).cmp(&(&b.same_as, &b.name)));
+    naming.aliases.dedup();
     Ok(naming)
+}
+
+/// The taps that the candidate has under names that are known, by their values.
+fn own_values(candidate: &Dump, sizes: &BTreeSet<usize>) -> Result<BTreeMap<u64, String>, DumpError> {
+    let mut own = BTreeMap::new();
+    for entry in candidate.entries().iter().filter(|e| sizes.contains(&e.shape.iter().product())) {
+        let name = stored_name(&entry.tap.to_string(), entry.step);
+        own.entry(sorted_values(&candidate.read(entry)?)).or_insert(name);
+    }
+    Ok(own)
+}
+
+/// What names that hold the values of one tap came to.
+#[derive(Default)]
+struct Elected {
+    /// One for each tap.
+    matches: Vec<Match>,
+    /// The same values under other names.
+    others: Vec<Alias>,
+    /// Of one tap, and not of the same values: nobody can say which is the tap.
+    unclear: Vec<Match>,
+}
+
+/// Of names with equal values, as every graph has them whose nodes reshape or copy, the one whose like most layers have; then the one that says the site.
+fn elected(matches: Vec<Match>) -> Elected {
+    let kinds = |m: &Match| -> Vec<(Site, String)> {
+        let layer = m.place.tap.layer;
+        let of_layer = layer.map_or_else(|| vec![m.name.clone()], |layer| templates(&m.name, layer));
+        of_layer.into_iter().map(|template| (m.place.tap.site, template)).collect()
+    };
+    let mut common: BTreeMap<(Site, String), usize> = BTreeMap::new();
+    matches.iter().flat_map(kinds).for_each(|kind| *common.entry(kind).or_default() += 1);
+    let worth =
+        |m: &Match| kinds(m).iter().map(|kind| (common[kind], score(&kind.1, kind.0))).max().unwrap_or_default();
+    let mut claims: BTreeMap<(bool, Place), Vec<Match>> = BTreeMap::new();
+    for m in matches {
+        claims.entry(m.claim()).or_default().push(m);
+    }
+    let mut elected = Elected::default();
+    for mut of_tap in claims.into_values() {
+        if of_tap.iter().any(|m| m.values != of_tap[0].values) {
+            elected.unclear.extend(of_tap);
+            continue;
+        }
+        of_tap.sort_by_key(|m| (std::cmp::Reverse(worth(m)), m.name.len(), m.name.clone()));
+        let mut of_tap = of_tap.into_iter();
+        let Some(first) = of_tap.next() else { continue };
+        elected.others.extend(of_tap.map(|m| Alias { name: m.name, same_as: first.name.clone() }));
+        elected.matches.push(first);
+    }
+    elected
+}
+
+/// Guesses for the names that are left, of the taps that no proposal is about.
+fn guessed(
+    candidate: &Dump,
+    unknown: &BTreeSet<String>,
+    proposals: &[Proposal],
+    left: &[&Entry],
+    layers: u32,
+) -> Vec<Proposal> {
+    let proposed = |tap: Tap| {
+        let of_all = tap.layer.map_or_else(|| tap.to_string(), |_| format!("layers.{{N}}.{}", tap.site.name()));
+        proposals.iter().any(|p| p.tap == of_all || p.tap == tap.to_string())
+    };
+    let open = left.iter().filter(|e| e.step == 0 && !proposed(e.tap));
+    let open: BTreeMap<Tap, usize> = open.map(|e| (e.tap, e.shape.iter().product())).collect();
+    let written = candidate.unnamed_as_written();
+    let in_order = written.is_some();
+    let names = written.unwrap_or_else(|| candidate.unnamed().to_vec());
+    let of_prefill = |name: &String| unknown.contains(name) && split_stored_name(name).1 == 0;
+    let sized = |name: String| Some((candidate.unnamed_size(&name)?, name)).map(|(size, name)| (name, size));
+    let names: Vec<(String, usize)> = names.into_iter().filter(of_prefill).filter_map(sized).collect();
+    let families = families(&names, layers);
+    let guesses = guesses(&families, &open, in_order);
+    let proposal = |template: &str, site: Site, by: Guess| Proposal {
+        name: template.to_owned(),
+        tap: if site.in_layer() { format!("layers.{{N}}.{}", site.name()) } else { site.name().to_owned() },
+        evidence: Evidence::Guess(by),
+    };
+    guesses.into_iter().map(|(family, site, by)| proposal(&family.template, site, by)).collect()
+}
+
+/// Names that no rule covers, each with its size, and those of them whose values another name has: one that is covered, else the one that says most.
+fn without_copies(
+    rest: Vec<(String, usize, u64)>,
+    covered: &dyn Fn(&str) -> bool,
+) -> (Vec<(String, usize)>, Vec<Alias>) {
+    let says = |name: &str| Site::ALL.iter().map(|site| score(split_stored_name(name).0, *site)).max();
+    let mut of_values: BTreeMap<(usize, u64), Vec<String>> = BTreeMap::new();
+    for (name, size, values) in rest {
+        of_values.entry((size, values)).or_default().push(name);
+    }
+    let (mut left, mut aliases) = (Vec::new(), Vec::new());
+    for ((size, _), mut names) in of_values {
+        names.sort_by_key(|name| (!covered(name), std::cmp::Reverse(says(name)), name.len(), name.clone()));
+        let first = names.remove(0);
+        aliases
+            .extend(names.into_iter().filter(|name| !covered(name)).map(|name| Alias { name, same_as: first.clone() }));
+        left.extend((!covered(&first)).then_some((first, size)));
+    }
+    left.sort();
+    (left, aliases)
 }
 
 /// The proposals whose names mean one tap only.
@@ -179,7 +309,7 @@ fn rule(name: &str, tap: &str) -> Option<Names> {
 }
 
 /// One rule for all layers where the matched names differ in the layer's number alone; else one for each.
-fn rules(matches: &[Match], all: &[String]) -> Vec<Proposal> {
+fn rules(matches: &[Match], all: &[String], layers: u32) -> Vec<Proposal> {
     let mut sites: BTreeMap<_, Vec<&Match>> = BTreeMap::new();
     for m in matches {
         sites.entry((m.due(), m.place.tap.site)).or_default().push(m);
@@ -190,10 +320,16 @@ fn rules(matches: &[Match], all: &[String]) -> Vec<Proposal> {
             proposals.extend(of_rows(of_site, all));
             continue;
         };
-        let template = of_site.iter().find_map(|m| {
-            let templates = templates(&m.name, m.place.tap.layer?);
-            templates.into_iter().find(|t| of_site.iter().all(|o| layer_in(t, &o.name) == o.place.tap.layer))
-        });
+        let of_match = |m: &&Match| m.place.tap.layer.map(|layer| templates(&m.name, layer)).unwrap_or_default();
+        let fits = |t: &String| of_site.iter().all(|o| layer_in(t, &o.name) == o.place.tap.layer);
+        let mut fitting: Vec<String> = of_site.iter().flat_map(of_match).filter(fits).collect();
+        // Of a name with several numbers, the one that counts through the layers; else the last.
+        let through = |t: &str| -> usize {
+            let layers_of = all.iter().filter_map(|name| layer_in(t, split_stored_name(name).0));
+            layers_of.filter(|layer| *layer < layers).collect::<BTreeSet<u32>>().len()
+        };
+        fitting.reverse();
+        let template = fitting.into_iter().max_by_key(|t| through(t));
         let bearers = |is: &dyn Fn(&str) -> bool| all.iter().filter(|name| is(split_stored_name(name).0)).count();
         let Some(name) = template else {
             let mut alone: BTreeMap<(&str, Tap), Vec<&Match>> = BTreeMap::new();
@@ -301,6 +437,16 @@ fn by_size(names: &[(String, usize)], taps: &[&Entry]) -> (Vec<Proposal>, Vec<St
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_number_that_counts_through_the_layers_is_the_layers() {
+        let place = Place { step: 0, tap: "layers.0.q".parse().unwrap() };
+        let name = "layers.0/MatMul_output_0".to_owned();
+        let found = Match { name, says_step: false, place, form: Form::Whole, nmse: 0.0, next: None, values: 0 };
+        let all = ["layers.0/MatMul_output_0", "layers.1/MatMul_output_0"].map(str::to_owned);
+        let proposals = rules(&[found], &all, 2);
+        assert_eq!(proposals.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["layers.{N}/MatMul_output_0"]);
+    }
 
     #[test]
     fn templates_of_a_name() {

@@ -1,13 +1,13 @@
 //! How do the two sides of a place lie together, and how do they stand then? As the shapes say, else as the content says.
 
-use firstdiff_trace::{DumpError, Entry, QkRows, Rows, Site, Tap, Values};
+use firstdiff_trace::{DumpError, Entry, QkRows, Site, Tap, Values};
 
 use crate::first::{Found, Judged, Plain, Run};
 use crate::graph::Place;
 use crate::judge::{Allowance, Difference, Judgement, Outcome, judge};
+use crate::layout::LayoutCandidates;
 use crate::pair::{Layout, Misfit, Operand, Pair};
 use crate::profile::Profile;
-use crate::readings::readings;
 
 /// A reading agrees only if it leaves less than this share of the error: it must explain, not just fit.
 const TELLING: f64 = 0.1;
@@ -17,48 +17,16 @@ const SAMPLE_ROOM: f64 = 1e3;
 
 /// Both sides of a place, read.
 pub(crate) struct Overlay<'a> {
-    site: Site,
-    reference: Operand<'a>,
-    candidate: Operand<'a>,
-    heads: Option<usize>,
+    sides: LayoutCandidates<'a>,
     profile: Profile,
     /// The candidate's order of the rows of Q and K, where both sides say theirs and they are not the same.
     declared: Option<QkRows>,
-    /// The token position at which the step begins.
-    start: usize,
-    /// As the shapes lay them.
-    base: Result<Pair<'a>, Misfit>,
 }
 
 impl<'a> Overlay<'a> {
-    fn new(
-        site: Site,
-        reference: Operand<'a>,
-        candidate: Operand<'a>,
-        heads: Option<usize>,
-        profile: Profile,
-        declared: Option<QkRows>,
-        rows: Option<&Rows>,
-    ) -> Overlay<'a> {
-        let base = Pair::new(site, &reference, &candidate, rows);
-        let base = match heads {
-            Some(heads) => base.map(|pair| pair.with_heads(heads)),
-            None => base,
-        };
-        Overlay { site, reference, candidate, heads, profile, declared, start: 0, base }
-    }
-
-    /// Told at which token position the step begins.
-    fn beginning_at(self, start: usize) -> Overlay<'a> {
-        Overlay { start, base: self.base.map(|pair| pair.beginning_at(start)), ..self }
-    }
-
     /// The pair under `layout`, where there is one.
     pub(crate) fn under(&self, layout: &Layout) -> Option<Pair<'a>> {
-        match layout {
-            Layout::Same | Layout::Reshaped | Layout::Permuted(_) => self.base.as_ref().ok().cloned(),
-            _ => self.others().into_iter().find(|reading| reading.layout() == layout),
-        }
+        self.sides.under(layout)
     }
 
     /// The same with another candidate's elements under the same shape.
@@ -66,34 +34,28 @@ impl<'a> Overlay<'a> {
     where
         'a: 'b,
     {
-        let candidate = Operand { values, ..self.candidate };
-        let reference: Operand<'b> = self.reference;
-        Overlay::new(self.site, reference, candidate, self.heads, self.profile, self.declared, None)
-            .beginning_at(self.start)
+        let candidate = Operand { values, ..*self.sides.candidate() };
+        Overlay { sides: self.sides.with_candidate(candidate), profile: self.profile, declared: self.declared }
     }
 
     /// Every other reading.
     pub(crate) fn others(&self) -> Vec<Pair<'a>> {
-        let rows = self.base.as_ref().map(Pair::other_row_orders).unwrap_or_default();
-        // What the base, and the row orders of it, already are.
-        let in_place = self.base.as_ref().is_ok_and(|base| !matches!(base.layout(), Layout::Permuted(_)));
-        let other = |pair: &Pair<'_>| !matches!(pair.layout(), Layout::Stored(stored) if in_place && stored.in_order());
-        let stored = readings(self.site, &self.reference, &self.candidate, self.heads).into_iter().filter(other);
-        let with_heads = |pair: Pair<'a>| match self.heads {
-            Some(heads) => pair.with_heads(heads).beginning_at(self.start),
-            None => pair.beginning_at(self.start),
-        };
-        rows.into_iter().chain(stored.map(with_heads)).collect()
+        self.sides.others()
     }
 
     /// Judges the two sides as they stand and, where they differ so, in every other reading.
     pub(crate) fn judge(&self, allowed: &Allowance) -> Found {
-        let plain = match &self.base {
+        let plain = match self.sides.as_it_stands() {
             Ok(pair) if pair.is_empty() => return Found::Misfit("it has no elements".into()),
             Err(Misfit::NoRows) => return Found::Unchecked("it holds none of the token positions asked for".into()),
             Err(Misfit::Shapes(reason)) => Plain::Misfit(reason.clone()),
             Ok(pair) => {
                 let judgement = judge(pair, self.profile, allowed);
+                if judgement.outcome.agrees() && self.contradicts_declared(pair, allowed) {
+                    return Found::Unchecked(
+                        "it agrees as it stands, though the two dumps say that its rows are in different orders ('qk_rows'): correct one of them".into(),
+                    );
+                }
                 if judgement.outcome.agrees() {
                     return self.found(pair, judgement.clone(), as_shown(pair, judgement));
                 }
@@ -104,7 +66,7 @@ impl<'a> Overlay<'a> {
         for reading in self.others() {
             let stride = (reading.len() / SAMPLE).max(1) | 1;
             let off = reading.sampled_nmse(stride);
-            if is_shown(&reading) && nearest.as_ref().is_none_or(|(least, _)| off < *least) {
+            if reading.layout().is_shown() && nearest.as_ref().is_none_or(|(least, _)| off < *least) {
                 nearest = Some((off, reading.clone()));
             }
             // Written so that a NaN is no agreement.
@@ -113,7 +75,7 @@ impl<'a> Overlay<'a> {
                 return found;
             }
         }
-        match (plain, &self.base, nearest) {
+        match (plain, self.sides.as_it_stands(), nearest) {
             // What differs is measured in the order that the two sides say themselves: else the error could not be read.
             (Plain::Judged(judgement), Ok(pair), _) => match self.in_declared_rows(pair) {
                 Some(pair) => self.found(&pair, judge(&pair, self.profile, allowed), None),
@@ -130,6 +92,12 @@ impl<'a> Overlay<'a> {
     fn in_declared_rows(&self, pair: &Pair<'a>) -> Option<Pair<'a>> {
         let declared = self.declared?;
         pair.other_row_orders().into_iter().find(|other| other.layout().rows() == Some(declared))
+    }
+
+    /// Whether the rows of Q and K of a pair that agrees are in one order, where both sides say that they are not.
+    fn contradicts_declared(&self, pair: &Pair<'a>, allowed: &Allowance) -> bool {
+        let other = self.in_declared_rows(pair);
+        other.is_some_and(|other| !judge(&other, self.profile, allowed).outcome.agrees())
     }
 
     /// How it stands under a reading, if it agrees there, or may.
@@ -151,13 +119,10 @@ impl<'a> Overlay<'a> {
         if !other.outcome.agrees() {
             return None;
         }
-        let mut needs = true;
-        if let Layout::Stored(stored) = reading.layout() {
-            needs = stored.moves() || stored.against_shape();
-            if let Some(what) = stored.amiss(reading, &self.candidate) {
-                other.outcome = Outcome::Differs(Difference::Padding { what });
-                return Some(self.found(reading, other, None));
-            }
+        let needs = reading.layout().needs_confirming();
+        if let Some(what) = self.sides.padding_error(reading) {
+            other.outcome = Outcome::Differs(Difference::Padding { what });
+            return Some(self.found(reading, other, None));
         }
         let plain = match plain {
             Plain::Judged(judgement) => Plain::Judged(judgement.clone()),
@@ -200,11 +165,6 @@ fn as_shown(pair: &Pair<'_>, judgement: Judgement) -> Option<Plain> {
     Some(Plain::Judged(Box::new(Judgement { outcome, ..judgement })))
 }
 
-/// Whether the shape says that this is the reading.
-fn is_shown(pair: &Pair<'_>) -> bool {
-    matches!(pair.layout(), Layout::Stored(stored) if stored.shown() && stored.rows().is_none() && !stored.pads_positions())
-}
-
 impl Run<'_> {
     /// Lays two tensors of one place together.
     pub(crate) fn lay<'b>(
@@ -217,8 +177,12 @@ impl Run<'_> {
         let reference = Operand { values: reference, shape: &left.shape, rows: left.rows.as_ref() };
         let candidate = Operand { values: candidate, shape: &right.shape, rows: right.rows.as_ref() };
         let (site, heads, options) = (left.tap.site, self.heads(left), self.options);
-        Overlay::new(site, reference, candidate, heads, options.profile, self.declared(), options.rows.as_ref())
-            .beginning_at(self.start(left.step))
+        let sides = LayoutCandidates::new(site, reference, candidate, heads, options.rows.as_ref());
+        Overlay {
+            sides: sides.beginning_at(self.start(left.step)),
+            profile: options.profile,
+            declared: self.declared(),
+        }
     }
 
     /// Reads both sides of `place` and hands them on with what the table allows.

@@ -9,6 +9,7 @@ use rayon::prelude::*;
 
 use crate::metrics::{Metrics, Values};
 use crate::readings::Stored;
+use crate::report::{index_in_words, unravel};
 use crate::rows::{Selected, positions_apart, select_rows};
 use crate::shapes::match_shapes;
 
@@ -31,7 +32,7 @@ pub enum Layout {
 
 impl Layout {
     /// The RoPE order of the candidate's rows of Q and K, where it is not the reference's.
-    pub(crate) fn rows(&self) -> Option<QkRows> {
+    pub fn rows(&self) -> Option<QkRows> {
         match self {
             Layout::CandidateAdjacent => Some(QkRows::Adjacent),
             Layout::CandidateHalf => Some(QkRows::Half),
@@ -39,22 +40,50 @@ impl Layout {
             Layout::Same | Layout::Reshaped | Layout::Permuted(_) => None,
         }
     }
+
+    /// Whether the tensor's own shape lists other extents than its memory has.
+    pub fn contradicts_shape(&self) -> bool {
+        matches!(self, Layout::Stored(stored) if stored.against_shape())
+    }
+
+    /// Whether values stand in other places than the witness's, or its shape lists other extents than memory has: what only follows from its content.
+    pub fn needs_confirming(&self) -> bool {
+        match self {
+            Layout::Same | Layout::Reshaped => false,
+            Layout::Permuted(_) | Layout::CandidateAdjacent | Layout::CandidateHalf => true,
+            Layout::Stored(stored) => stored.moves() || stored.against_shape(),
+        }
+    }
+
+    /// Whether the tensor's own shape shows this layout, and no other.
+    pub fn is_shown(&self) -> bool {
+        match self {
+            Layout::Same | Layout::Permuted(_) => true,
+            Layout::Stored(stored) => stored.shown() && stored.rows().is_none() && !stored.pads_positions(),
+            Layout::Reshaped | Layout::CandidateAdjacent | Layout::CandidateHalf => false,
+        }
+    }
+
+    /// In words; `witness` is what the other side is called.
+    pub fn words(&self, witness: &str) -> String {
+        match self {
+            Layout::Same => "same layout".into(),
+            Layout::Reshaped => "same memory under another shape".into(),
+            Layout::Permuted(order) => format!("its axes are permuted: the {witness}'s are its {order:?}"),
+            Layout::Stored(stored) => stored.words(witness),
+            Layout::CandidateAdjacent => format!(
+                "rows of each head are in GGUF's order (adjacent RoPE pairs), the {witness}'s in Hugging Face's"
+            ),
+            Layout::CandidateHalf => {
+                format!("rows of each head are in Hugging Face's order (RoPE halves), the {witness}'s in GGUF's")
+            }
+        }
+    }
 }
 
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Layout::Same => f.write_str("same layout"),
-            Layout::Reshaped => f.write_str("same memory under another shape"),
-            Layout::Permuted(order) => write!(f, "its axes are permuted: the reference's are its {order:?}"),
-            Layout::Stored(stored) => stored.fmt(f),
-            Layout::CandidateAdjacent => f.write_str(
-                "rows of each head are in GGUF's order (adjacent RoPE pairs), the reference's in Hugging Face's",
-            ),
-            Layout::CandidateHalf => {
-                f.write_str("rows of each head are in Hugging Face's order (RoPE halves), the reference's in GGUF's")
-            }
-        }
+        f.write_str(&self.words("reference"))
     }
 }
 
@@ -134,7 +163,9 @@ impl<'a> Pair<'a> {
         let (left, right, positions) = select_rows(left, right, wanted)?;
         let shape = left.shape.clone();
         let (layout, map) = match_shapes(site, &shape, &right.shape).ok_or_else(|| {
-            let advice = match positions_apart(axis, &left.shape, &right.shape) {
+            let row = |one: &[usize], other: &[usize]| other.get(1..) == Some(one);
+            let one_row = axis == 0 && (row(&left.shape, &right.shape) || row(&right.shape, &left.shape));
+            let advice = match one_row || positions_apart(axis, &left.shape, &right.shape) {
                 true => "; say which token positions these are: --rows last, or 'rows' in dump.json",
                 false => "",
             };
@@ -156,6 +187,21 @@ impl<'a> Pair<'a> {
         layout: Layout,
     ) -> Pair<'a> {
         Pair { site, shape, reference, candidate, layout, merged_heads: None, positions: None, start: 0 }
+    }
+
+    /// The same with other values on both sides, in the pair's own order.
+    pub(crate) fn of_values<'b>(&self, reference: &'b Held<'b>, candidate: &'b Held<'b>) -> Pair<'b> {
+        let side = |values| Side { values, map: None };
+        Pair {
+            site: self.site,
+            shape: self.shape.clone(),
+            reference: side(reference),
+            candidate: side(candidate),
+            layout: self.layout.clone(),
+            merged_heads: self.merged_heads,
+            positions: self.positions.clone(),
+            start: self.start,
+        }
     }
 
     /// The site compared.
@@ -250,6 +296,15 @@ impl<'a> Pair<'a> {
         }
     }
 
+    /// `head 0, position 3, key 5`: where element `index` is.
+    pub(crate) fn place_in_words(&self, index: usize) -> String {
+        let mut at = unravel(index, &self.shape);
+        if let Some(row) = at.get_mut(self.site.position_axis()) {
+            *row = self.token_position(*row);
+        }
+        index_in_words(self.site, &at)
+    }
+
     /// The pair with the candidate's elements at `map` of each element's place.
     pub fn candidate_at(&self, layout: Layout, map: impl Fn(usize) -> usize + Send + Sync + 'static) -> Pair<'a> {
         Pair { candidate: self.candidate.clone().after(Arc::new(map)), layout, ..self.clone() }
@@ -309,6 +364,18 @@ impl<'a> Pair<'a> {
         whole
     }
 
+    /// The mean correlation of the two sides' positions.
+    pub fn mean_correlation(&self) -> f64 {
+        let rows = crate::judge::by_position(self, &self.row_metrics());
+        rows.iter().filter_map(Metrics::correlation).sum::<f64>() / rows.len().max(1) as f64
+    }
+
+    /// Whether the two sides resemble each other, position by position, as misplaced values do not, and more than with a mean correlation of `plain`.
+    pub fn resembles(&self, plain: f64) -> bool {
+        let here = self.mean_correlation();
+        here > ALIKE && here > plain.abs() + ALIKE / 2.0
+    }
+
     /// NMSE of this reading over every `stride`-th element; infinite where a value is not finite.
     pub fn sampled_nmse(&self, stride: usize) -> f64 {
         let (mut error, mut energy) = (0.0, 0.0);
@@ -324,6 +391,9 @@ impl<'a> Pair<'a> {
         if nmse.is_finite() { nmse } else { f64::INFINITY }
     }
 }
+
+/// A correlation, position by position, that misplaced values do not have.
+const ALIKE: f64 = 0.4;
 
 /// The elements of a stored tensor, borrowed for the metrics.
 pub(crate) fn borrow<'a>(values: &'a Held<'_>) -> Values<'a> {

@@ -8,6 +8,7 @@ use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Values, element_co
 use crate::first::{Found, Judged, Plain, Run, Seen};
 use crate::graph::Place;
 use crate::judge::{Allowance, Difference, Judgement, Outcome, ROW_ROOM, judge};
+use crate::kept::towards;
 use crate::pair::{Layout, Misfit, Operand, Pair};
 use crate::profile::allowed_nmse;
 use crate::report::TapReport;
@@ -290,15 +291,6 @@ fn readings(whole: &Entry, values: &Values<'_>, part: &Partial, rows: Option<&Ro
     all.extend(pair.other_row_orders().iter().map(pick));
     all.retain(|reading| !reading.picks.is_empty());
     Ok(all)
-}
-
-/// `printed` moved by half a unit of its last digit towards `known`: what cannot be told apart is equal.
-fn towards(printed: f64, known: f64, half: f64) -> f64 {
-    match (printed - known).abs() {
-        off if off <= half => known,
-        off if off.is_finite() => printed + half * (known - printed).signum(),
-        _ => printed,
-    }
 }
 
 fn too_coarse(part: &Partial) -> String {

@@ -74,7 +74,7 @@ impl Run<'_> {
             Found::Judged(judged) if judged.judgement.outcome == Outcome::Exact => Found::Judged(judged),
             _ => Found::Apart(format!(
                 "{} values without a shape on both sides, and nothing says of how many token positions: name the tokens (--tokens IDS, or 'tokens' \
-                 in dump.json)",
+                 in dump.json), or say --rows last where it is one row",
                 reference.len()
             )),
         }))
@@ -89,7 +89,7 @@ pub fn with_positions(dump: Dump) -> Dump {
 }
 
 /// The shape of a tensor of one position that has no axis for it.
-fn of_one(site: Site, shape: &[usize]) -> Option<Vec<usize>> {
+pub(crate) fn of_one(site: Site, shape: &[usize]) -> Option<Vec<usize>> {
     let shape = squeezed(site, shape);
     let (axes, at) = (site.axes().len(), site.position_axis());
     let lacks = shape.len() + 1 == axes && (at > 0 || shape[0] != 1);

@@ -3,7 +3,9 @@
 //!
 //! Values are compared in rising order, which no layout changes.
 
+use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
 
 use firstdiff_trace::{Dump, DumpError, Entry, Tap, Tensor};
 
@@ -63,6 +65,15 @@ impl Print {
         let error: f64 = self.sorted.iter().zip(&other.sorted).map(|(a, b)| (a - b) * (a - b)).sum();
         Some(error / self.energy)
     }
+}
+
+/// A number for a tensor's values in rising order, which no layout changes: equal for equal values, to the bit.
+pub(crate) fn sorted_values(tensor: &Tensor) -> u64 {
+    let mut values: Vec<u64> = tensor.values().to_f64().into_iter().map(f64::to_bits).collect();
+    values.sort_unstable();
+    let mut hasher = DefaultHasher::new();
+    values.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The reference's taps, by the number of their values.

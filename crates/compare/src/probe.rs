@@ -3,6 +3,7 @@
 use firstdiff_trace::{DType, Dump, DumpError, Entry, Site};
 
 use crate::laid::Laid;
+use crate::last::length;
 use crate::profile::Profile;
 
 /// Attention whose largest probability is, on average, below this many times the uniform one tells little.
@@ -23,7 +24,9 @@ pub(crate) fn blind_spots(
     let entries = || reference.entries().iter().filter(|e| e.step == 0);
     let tokens = entries().filter_map(|e| e.shape.get(e.tap.site.position_axis()).copied()).max();
     let steps = reference.entries().iter().any(|e| e.step > 0);
-    match laid.map(Laid::together).or(tokens) {
+    // A single row may be the last of many.
+    let named = length(reference, 0).or(length(candidate, 0));
+    match laid.map(Laid::together).or(named).or(tokens.filter(|&rows| rows > 1)) {
         Some(1) if !steps || laid.is_some() => warnings.push(
             "one token: position 0 hides every mistake in RoPE, attention scale, masks, and most in head layout; use 9 or more"
                 .into(),

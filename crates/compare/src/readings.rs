@@ -69,7 +69,12 @@ impl Stored {
 
     /// Whether there are more token positions than in the reference.
     pub(crate) fn pads_positions(&self) -> bool {
-        self.axis('T').is_some_and(|t| t.held > t.wanted)
+        self.padding().is_some()
+    }
+
+    /// How many token positions are held, and how many the reference has, where that is fewer.
+    pub(crate) fn padding(&self) -> Option<(usize, usize)> {
+        self.axis('T').filter(|t| t.held > t.wanted).map(|t| (t.held, t.wanted))
     }
 
     /// Whether the token positions stand where they do in the other.
@@ -109,7 +114,7 @@ impl Stored {
     }
 
     /// What in the candidate lies beyond the reference's part and must not be what it is.
-    pub(crate) fn amiss(&self, pair: &Pair<'_>, candidate: &Operand<'_>) -> Option<String> {
+    pub(crate) fn padding_error(&self, pair: &Pair<'_>, candidate: &Operand<'_>) -> Option<String> {
         let value = |index: &[usize]| {
             let at = self.axes.iter().zip(index).fold(0, |at, (axis, i)| at * axis.held + i);
             candidate.values.get(at)
@@ -175,8 +180,9 @@ impl Stored {
     }
 }
 
-impl fmt::Display for Stored {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Stored {
+    /// In words; `witness` is what the other side is called.
+    pub(crate) fn words(&self, witness: &str) -> String {
         let mut parts = Vec::new();
         if !self.in_order {
             let names: Vec<String> = self.axes.iter().map(|a| a.name.to_string()).collect();
@@ -194,14 +200,20 @@ impl fmt::Display for Stored {
             });
         }
         match self.rows {
-            Some(QkRows::Adjacent) => parts.push(Layout::CandidateAdjacent.to_string()),
-            Some(QkRows::Half) => parts.push(Layout::CandidateHalf.to_string()),
+            Some(QkRows::Adjacent) => parts.push(Layout::CandidateAdjacent.words(witness)),
+            Some(QkRows::Half) => parts.push(Layout::CandidateHalf.words(witness)),
             None => {}
         }
         if parts.is_empty() {
             parts.push("its shape lists the axes in another order than its memory holds them".into());
         }
-        f.write_str(&parts.join("; "))
+        parts.join("; ")
+    }
+}
+
+impl fmt::Display for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words("reference"))
     }
 }
 

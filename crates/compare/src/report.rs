@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use firstdiff_trace::{Site, Tap};
+use firstdiff_trace::{Cache, Site, Tap};
 
 use crate::anatomy::Anatomy;
-use crate::graph::Place;
+use crate::graph::{Place, UnrecordedLayers};
 use crate::laid::{Laid, name_of};
 use crate::metrics::Metrics;
 use crate::profile::Profile;
@@ -89,13 +89,17 @@ pub struct TapReport {
     pub shape: Vec<usize>,
     /// The token positions of the step that were compared, where fewer than all.
     pub positions: Option<Vec<usize>>,
+    /// Whether one row was compared, of which nobody knows the position: the last one, of however many.
+    pub is_last: bool,
     /// The places of the elements that were compared, where it is known in part.
     pub elements: Option<std::sync::Arc<[usize]>>,
+    /// NMSE of a second right run against the reference, where that was measured here.
+    pub noise: Option<f64>,
 }
 
 impl TapReport {
     /// A tap that nobody looked at.
-    pub(crate) fn unchecked(place: Place, op: String) -> TapReport {
+    pub fn unchecked(place: Place, op: String) -> TapReport {
         let (reason, metrics, allowed, positions, elements) = (None, None, None, None, None);
         TapReport {
             place,
@@ -106,7 +110,9 @@ impl TapReport {
             allowed,
             shape: Vec::new(),
             positions,
+            is_last: false,
             elements,
+            noise: None,
         }
     }
 
@@ -114,12 +120,22 @@ impl TapReport {
     pub fn max_at(&self) -> Option<Vec<usize>> {
         let peak = self.metrics?.max_abs_diff()?;
         let index = self.elements.as_ref().map_or(Some(peak.index), |elements| elements.get(peak.index).copied())?;
-        let mut at = crate::judge::unravel(index, &self.shape);
+        let mut at = unravel(index, &self.shape);
         let axis = self.place.tap.site.position_axis();
         if let Some(row) = at.get_mut(axis) {
             *row = self.position(*row);
         }
         Some(at)
+    }
+
+    /// `head 2, position 4, channel 1` for an index along the tap's axes.
+    pub fn index_in_words(&self, at: &[usize]) -> String {
+        let axis = self.place.tap.site.position_axis();
+        let words = index_in_words(self.place.tap.site, at);
+        match at.get(axis).filter(|_| self.is_last) {
+            Some(row) => words.replacen(&format!("position {row}"), "the last position", 1),
+            None => words,
+        }
     }
 
     /// The token position, within the step, of row `row` of what was compared.
@@ -139,6 +155,8 @@ pub struct FirstDivergence {
     pub reads: Vec<Place>,
     /// What lies between the two and was not checked: the fault may be in any of their operations.
     pub unchecked_between: Vec<Place>,
+    /// Layers in between of which neither dump holds a tap; of a model's own graph none.
+    pub unrecorded_layers: Vec<UnrecordedLayers>,
     /// Taps that depend on it alone of what differs, and agree all the same: the difference does not reach them.
     pub harmless_from: Option<Place>,
     /// Attention lies between it and what agrees, and only some token positions were compared: keys or values of the others may have
@@ -148,6 +166,13 @@ pub struct FirstDivergence {
     pub anatomy: Anatomy,
 }
 
+impl FirstDivergence {
+    /// Whether all that its operation reads was compared and agrees, so that no other operation can have done it.
+    pub fn is_bracketed(&self) -> bool {
+        self.unchecked_between.is_empty() && self.unrecorded_layers.is_empty() && !self.unseen_keys
+    }
+}
+
 /// The outcome of a comparison.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -155,6 +180,8 @@ pub struct Report {
     pub verdict: Verdict,
     /// The arithmetic in whose terms agreement was judged.
     pub profile: Profile,
+    /// The type in which keys and values were taken to be kept, on either side.
+    pub cache: Cache,
     /// Token positions of the prefill: that of decode step n is `prompt + n - 1`.
     pub prompt: usize,
     /// The first divergence, where there is one.
@@ -195,6 +222,16 @@ impl Report {
 pub(crate) fn start(laid: Option<&Laid>, prompt: usize, step: u32) -> usize {
     let cell = laid.map(|laid| laid.cells.get(step as usize).map_or(0, |cell| cell.start));
     cell.unwrap_or_else(|| step.checked_sub(1).map_or(0, |decoded| prompt + decoded as usize))
+}
+
+/// The index along every axis of flat index `at`.
+pub(crate) fn unravel(mut at: usize, shape: &[usize]) -> Vec<usize> {
+    let mut index = vec![0; shape.len()];
+    for (place, &extent) in index.iter_mut().zip(shape).rev() {
+        *place = at % extent.max(1);
+        at /= extent.max(1);
+    }
+    index
 }
 
 /// `head 2, position 4, channel 1` for an index along the axes of `site`; the bare numbers where the axes are others.

@@ -89,7 +89,12 @@ pub(crate) fn select_rows<'a>(
     let (reference, candidate) = (vector(reference), vector(candidate));
     let extent =
         |side: &Selected<'_>| side.shape.get(side.axis).copied().ok_or_else(|| Misfit::Shapes("no row axis".into()));
-    let total = extent(&reference)?.max(extent(&candidate)?);
+    // The last row that is named is within the step, whatever few rows both hold.
+    let named = [&reference.rows, &candidate.rows].into_iter().flatten().filter_map(|rows| match rows {
+        Rows::List(list) => list.iter().max().map(|last| last + 1),
+        Rows::Named(_) => None,
+    });
+    let total = extent(&reference)?.max(extent(&candidate)?).max(named.max().unwrap_or(0));
     let listed = |rows: &Rows| match rows {
         Rows::List(list) => list.clone(),
         Rows::Named(NamedRows::Last) => vec![total.saturating_sub(1)],

@@ -2,11 +2,10 @@
 
 use firstdiff_trace::{DumpError, QkRows, Site, Tap};
 
-use crate::custom::Custom;
+use crate::custom::LayoutConvention;
 use crate::first::{Found, Judged, Plain, Run};
 use crate::graph::Place;
-use crate::judge::{Allowance, by_position};
-use crate::metrics::Metrics;
+use crate::judge::Allowance;
 use crate::overlay::Overlay;
 use crate::pair::{Layout, Pair};
 use crate::readings::Stored;
@@ -19,7 +18,7 @@ impl Run<'_> {
         let (mut open, mut customs) = (Vec::new(), Vec::new());
         for index in (0..found.len()).rev() {
             let Some(layout) = found[index].provisional().cloned() else { continue };
-            let custom = Custom::of(self.site(index), &layout);
+            let custom = LayoutConvention::of(self.site(index), &layout);
             let plain = match self.says(found, &before, index, &layout)? {
                 Says::Right => {
                     customs.push(custom);
@@ -53,14 +52,15 @@ impl Run<'_> {
         index: usize,
         layout: &Layout,
     ) -> Result<Says, DumpError> {
-        let custom = Custom::of(self.site(index), layout);
+        let custom = LayoutConvention::of(self.site(index), layout);
         if layout.rows().is_some() {
             let rows = self.rows_say(found, before, index, layout)?;
             if rows != Says::Right || custom.is_of_rows_alone() {
                 return Ok(rows);
             }
         }
-        let others = |(i, other): (usize, &Option<Layout>)| Some((i, Custom::of(self.site(i), other.as_ref()?)));
+        let others =
+            |(i, other): (usize, &Option<Layout>)| Some((i, LayoutConvention::of(self.site(i), other.as_ref()?)));
         let mut others = before.iter().enumerate().filter(|(i, _)| *i != index).filter_map(others);
         let contradicted = others.clone().any(|(_, other)| other.speaks_against(&custom));
         let customary = others.any(|(i, other)| found[i].agrees() && other.shows_the_same(&custom));
@@ -105,9 +105,15 @@ impl Run<'_> {
     }
 
     /// What a reader that agrees says: it cannot have made that of misplaced values, unless it takes each value by itself and is misplaced alike.
-    fn agreeing_says(&self, found: &[Found], (i, theirs): (usize, &Layout), index: usize, custom: &Custom) -> Says {
+    fn agreeing_says(
+        &self,
+        found: &[Found],
+        (i, theirs): (usize, &Layout),
+        index: usize,
+        custom: &LayoutConvention,
+    ) -> Says {
         let by_itself = keeps_places(self.site(i)) && self.graph.reads(i).contains(&index);
-        if !by_itself || !Custom::of(self.site(i), theirs).same(custom) {
+        if !by_itself || !LayoutConvention::of(self.site(i), theirs).same(custom) {
             return Says::Right;
         }
         match &found[i] {
@@ -175,8 +181,8 @@ impl Run<'_> {
     /// Whether what the rotation `reader` makes of `index` is a rotation of it: in this layout, and as both stand.
     fn turned(&self, index: usize, reader: usize, layout: &Layout) -> Result<(bool, bool), DumpError> {
         let places = self.graph.places();
-        let custom = Custom::of(self.site(index), layout);
-        let like = |pair: &Pair<'_>| Custom::of(pair.site(), pair.layout()).same(&custom);
+        let custom = LayoutConvention::of(self.site(index), layout);
+        let like = |pair: &Pair<'_>| LayoutConvention::of(pair.site(), pair.layout()).same(&custom);
         let both = |laid: &Overlay<'_>, in_layout: Option<Pair<'_>>| {
             (in_layout.map(|pair| Heads::of(&pair)), laid.under(&Layout::Same).map(|pair| Heads::of(&pair)))
         };
@@ -206,16 +212,12 @@ impl Run<'_> {
     }
 
     /// What a reader that differs says: what is nearly right in this order, and far off as it stands, may have its own mistake.
-    fn off_but_nearer(&self, index: usize, custom: &Custom) -> Result<Says, DumpError> {
+    fn off_but_nearer(&self, index: usize, custom: &LayoutConvention) -> Result<Says, DumpError> {
         let says = |laid: &Overlay<'_>, _| {
-            let same = |pair: &Pair<'_>| Custom::of(pair.site(), pair.layout()).same(custom);
-            let alike = |pair: &Pair<'_>| {
-                let rows = by_position(pair, &pair.row_metrics());
-                rows.iter().filter_map(Metrics::correlation).sum::<f64>() / rows.len() as f64
-            };
-            let plain = laid.under(&Layout::Same).map_or(0.0, |pair| alike(&pair));
+            let same = |pair: &Pair<'_>| LayoutConvention::of(pair.site(), pair.layout()).same(custom);
+            let plain = laid.under(&Layout::Same).map_or(0.0, |pair| pair.mean_correlation());
             let mut readings = laid.others().into_iter().filter(same);
-            match readings.any(|pair| alike(&pair) > ALIKE && alike(&pair) > plain.abs() + ALIKE / 2.0) {
+            match readings.any(|pair| pair.resembles(plain)) {
                 true => Says::Nothing,
                 false => Says::Wrong,
             }
@@ -224,7 +226,7 @@ impl Run<'_> {
     }
 
     /// What differs is measured in the order that the dump has there, where others show it: else the error could not be read.
-    fn measure_in_custom(&self, found: &mut [Found], customs: &[Custom]) -> Result<(), DumpError> {
+    fn measure_in_custom(&self, found: &mut [Found], customs: &[LayoutConvention]) -> Result<(), DumpError> {
         let agreeing: Vec<Layout> = found.iter().filter_map(agreeing_layout).cloned().collect();
         let seen =
             |is: &dyn Fn(&Stored) -> bool| agreeing.iter().any(|l| matches!(l, Layout::Stored(stored) if is(stored)));
@@ -248,7 +250,9 @@ impl Run<'_> {
                 let ordered = match stored.in_order() {
                     // Extents listed otherwise than memory holds them; or padding, which needs no order.
                     true => !permuted || seen(&|other| other.in_order()),
-                    false => customs.iter().any(|custom| Custom::of(place.tap.site, layout).follows_from(custom)),
+                    false => {
+                        customs.iter().any(|custom| LayoutConvention::of(place.tap.site, layout).follows_from(custom))
+                    }
                 };
                 let padded = !stored.pads_positions() || seen(&|other| other.same_positions(stored));
                 rows && ordered && padded && (permuted || stored.pads_positions() || stored.moves())
@@ -289,9 +293,6 @@ enum Says {
     /// For it.
     Right,
 }
-
-/// A correlation, position by position, that misplaced values do not have.
-const ALIKE: f64 = 0.4;
 
 /// Times what is allowed of rounding, the lengths and the first position of what was turned may be off.
 const ROTATED: f64 = 100.0;
@@ -341,20 +342,27 @@ fn as_it_stands(found: &Found) -> Found {
 }
 
 /// Whether an operation takes each value, or each head of a position, by itself: of misplaced values it makes misplaced ones.
-fn keeps_places(site: Site) -> bool {
+pub fn keeps_places(site: Site) -> bool {
     use Site::{FfnAct, H, HAttn, KNorm, Probs, QNorm, RouterProbs, Scores};
     matches!(site, QNorm | KNorm | Scores | Probs | RouterProbs | FfnAct | HAttn | H)
 }
 
 /// What was undone, a line for each layout.
 pub(crate) fn undone_orders(found: &[Found]) -> Vec<String> {
+    let layouts: Vec<&Layout> = found.iter().filter_map(undone_layout).collect();
+    layout_notes(&layouts, "reference")
+}
+
+/// In which other layouts tensors were read, a line for each; `witness` is what they were held against.
+pub fn layout_notes(layouts: &[&Layout], witness: &str) -> Vec<String> {
     let mut counts: Vec<(String, usize)> = Vec::new();
-    for layout in found.iter().filter_map(undone_layout) {
+    for layout in layouts {
+        let words = layout.words(witness);
         let line = match layout {
             Layout::Same | Layout::Reshaped => continue,
-            Layout::CandidateAdjacent | Layout::CandidateHalf => format!("Q and K: {layout}; undone in"),
-            Layout::Stored(stored) if !stored.moves() => format!("{layout}; read so in"),
-            _ => format!("{layout}; undone, as what follows agrees, in"),
+            Layout::CandidateAdjacent | Layout::CandidateHalf => format!("Q and K: {words}; undone in"),
+            Layout::Stored(stored) if !stored.moves() => format!("{words}; read so in"),
+            _ => format!("{words}; undone, as what follows agrees, in"),
         };
         match counts.iter_mut().find(|(known, _)| *known == line) {
             Some((_, count)) => *count += 1,

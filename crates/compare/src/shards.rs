@@ -43,7 +43,8 @@ impl Run<'_> {
             let joined = || dump.ranks()?.by_shape(tap, step, &other.find(tap, step)?.shape);
             dump.find(tap, step).cloned().or_else(|| joined().map(|(entry, _)| entry))
         };
-        self.with_axes(held(self.reference, self.candidate), held(self.candidate, self.reference))
+        let (left, right) = self.with_axes(held(self.reference, self.candidate), held(self.candidate, self.reference));
+        self.with_last_rows(left, right)
     }
 
     /// Why a place cannot be judged for want of a rank's dump: its pieces fall short of the reference's extent, or it is a sum and others' pieces do.

@@ -180,6 +180,11 @@ fn of_vectors(dump: &Dump, last: usize) -> Vec<Option<usize>> {
 /// Why the steps of two dumps do not stand for the same token positions, where they do not and could not be laid together.
 pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>) -> Option<String> {
     let all = rows.is_none_or(Rows::is_all);
+    if let Some(at) = other_ids(reference, candidate) {
+        return Some(format!(
+            "the two runs were fed different tokens from position {at} on, by the ids that both name"
+        ));
+    }
     if let Some(ours) = Chunks::of(reference).filter(|_| all)
         && let Some(held) = beyond_the_prefill(candidate, reference, &ours)
     {
@@ -209,6 +214,42 @@ pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>
              these are the last of the same prompt, say --rows last"
         )
     })
+}
+
+/// What one of two dumps, the reference and the candidate, says of its tokens that its tensors contradict.
+pub(crate) fn contradicted([reference, candidate]: [&Dump; 2]) -> Option<String> {
+    contradiction(reference, "the reference").or_else(|| contradiction(candidate, "the candidate"))
+}
+
+/// What a dump says of its tokens that its tensors contradict. More positions than tokens may be padding.
+fn contradiction(dump: &Dump, whose: &str) -> Option<String> {
+    let meta = dump.meta();
+    let prompt = meta.tokens.as_ref()?.len();
+    let decoded = meta.decode_tokens.as_ref().map_or(0, Vec::len);
+    let last = steps(dump).last().map_or(0, |&last| last as usize);
+    if last > prompt + decoded {
+        return Some(format!("{whose} names {} tokens and holds step {last}", prompt + decoded));
+    }
+    let shown = shown(dump, last);
+    let rows = shown[0].unwrap_or(1);
+    // A single row is one of several that were not recorded.
+    let fewer = last == 0 && rows > 1 && rows < prompt && !may_be_of_its_tokens(dump);
+    if fewer {
+        return Some(format!(
+            "{whose} names {prompt} tokens and its tensors hold {rows} token positions: correct 'tokens', or say which rows they are ('rows' in its dump.json, or --rows)"
+        ));
+    }
+    let padded = rows > prompt && decoded >= last && shown.iter().skip(1).flatten().all(|&rows| rows == 1);
+    let unfit = last > 0 && Chunks::of(dump).is_none() && !padded && shown.iter().all(Option::is_some);
+    unfit.then(|| {
+        format!("{whose} names {prompt} tokens and {decoded} decode tokens, which do not fit its {} steps", last + 1)
+    })
+}
+
+/// The first position at which two dumps name other tokens, as far as both do.
+fn other_ids(reference: &Dump, candidate: &Dump) -> Option<usize> {
+    let (ours, theirs) = (reference.meta().tokens.as_ref()?, candidate.meta().tokens.as_ref()?);
+    ours.iter().zip(theirs).position(|(ours, theirs)| ours != theirs)
 }
 
 /// Why it cannot be said that two runs of which nothing agrees are of the same positions: they have other numbers of them, and not both say of which tokens. A

@@ -2,9 +2,9 @@
 
 mod synthetic;
 
-use firstdiff_compare::{Profile, Status, Verdict};
+use firstdiff_compare::{Graph, Place, Profile, Status, Verdict};
 use firstdiff_trace::Site;
-use synthetic::{Run, judged_as, noise, noisy, run, tap};
+use synthetic::{Run, judged_as, judged_in_memory, noise, noisy, run, tap};
 
 #[test]
 fn an_error_that_is_passed_on_blames_nobody() {
@@ -85,4 +85,106 @@ fn one_key_is_not_lost_in_the_noise() {
     let report = judged_as(Profile::Bf16, &reference, &candidate);
     let found = report.tap(tap("layers.0.qk"), 0).unwrap();
     assert!(found.reason.as_ref().is_some_and(|why| why.contains("key 41")), "{:?}", found.reason);
+}
+
+/// What is multiplied by a factor.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Whole,
+    Head,
+    Row,
+    Channel,
+}
+
+/// Factors ever further from 1, on one side of it.
+const UP: [f64; 11] = [1.001, 1.003, 1.01, 1.02, 1.04, 1.05, 1.06, 1.08, 1.15, 1.4, 4.0];
+const DOWN: [f64; 6] = [0.995, 0.97, 0.95, 0.93, 0.8, 0.25];
+
+/// The elements of a tensor of `site` that belong to `part`.
+fn belongs(site: Site, shape: &[usize], part: Part, at: usize) -> bool {
+    let axis = site.position_axis();
+    let width: usize = shape[axis + 1..].iter().product();
+    let (row, rows) = (at / width % shape[axis], shape[axis]);
+    match part {
+        Part::Whole => true,
+        Part::Row => row == rows / 2,
+        Part::Channel => at % width == width / 2,
+        Part::Head if axis == 1 => at / width / rows == 1,
+        Part::Head => at % width / (width / if shape.len() == 3 { shape[1] } else { 6 }) == 1,
+    }
+}
+
+/// Multiplies a part of each tap in turn, further and further: once that is found, more of it is found as well. The taps that a tap reads
+/// and those that read it have the noise of `profile` too.
+fn more_is_never_less(profile: Profile, nmse: f64) {
+    let reference = run();
+    let candidate = noisy(&reference, nmse);
+    let graph = Graph::of_vocabulary(reference.keys().map(|&tap| Place { step: 0, tap }));
+    let (mut holes, mut found_at_all, mut cases) = (Vec::new(), 0, 0);
+    for (index, place) in graph.places().iter().enumerate().filter(|(_, p)| p.tap.layer.is_none_or(|n| n == 2)) {
+        let recorded = |i: usize| reference.contains_key(&graph.places()[i].tap);
+        if !recorded(index) {
+            continue;
+        }
+        let mut near = graph.nearest_before(index, recorded).0;
+        near.extend(graph.nearest_after(index, recorded).0);
+        let near: Vec<_> = near.into_iter().chain([index]).map(|i| graph.places()[i].tap).collect();
+        let only =
+            |run: &Run| -> Run { run.iter().filter(|(t, _)| near.contains(t)).map(|(t, x)| (*t, x.clone())).collect() };
+        let (reference, candidate) = (only(&reference), only(&candidate));
+        for part in [Part::Whole, Part::Head, Part::Row, Part::Channel] {
+            let (shape, right) = candidate[&place.tap].clone();
+            if matches!(part, Part::Head) && shape.len() != 3 && place.tap.site != Site::Context {
+                continue;
+            }
+            for factors in [&UP[..], &DOWN[..]] {
+                let mut before = None;
+                for &factor in factors {
+                    let mut faulty = candidate.clone();
+                    let scaled = |(at, x): (usize, &f32)| match belongs(place.tap.site, &shape, part, at) {
+                        true => (f64::from(*x) * factor) as f32,
+                        false => *x,
+                    };
+                    faulty.get_mut(&place.tap).unwrap().1 = right.iter().enumerate().map(scaled).collect();
+                    let report = judged_in_memory(profile, &reference, &faulty);
+                    cases += 1;
+                    let diverged = report.verdict == Verdict::Diverged;
+                    match (before, diverged) {
+                        (None, true) => before = Some(factor),
+                        (Some(smaller), false) => {
+                            holes.push(format!("{} {part:?} times {factor}, though {smaller} is found", place.tap));
+                        }
+                        _ => {}
+                    }
+                }
+                found_at_all += usize::from(before.is_some());
+            }
+        }
+    }
+    assert!(holes.is_empty(), "{profile} {nmse}: {} of {cases}:\n{}", holes.len(), holes.join("\n"));
+    println!("{profile} {nmse}: {cases} cases, {found_at_all} found");
+    assert!(found_at_all > 90, "{found_at_all}");
+}
+
+#[test]
+fn a_larger_factor_is_never_passed_where_a_smaller_one_is_found_in_f32() {
+    more_is_never_less(Profile::F32, 4e-12);
+}
+
+#[test]
+fn a_larger_factor_is_never_passed_where_a_smaller_one_is_found_in_f16() {
+    more_is_never_less(Profile::F16, 1.3e-7);
+    more_is_never_less(Profile::F16, 2e-6);
+}
+
+#[test]
+fn a_larger_factor_is_never_passed_where_a_smaller_one_is_found_in_bf16() {
+    more_is_never_less(Profile::Bf16, 8e-6);
+    more_is_never_less(Profile::Bf16, 1e-4);
+}
+
+#[test]
+fn a_larger_factor_is_never_passed_where_a_smaller_one_is_found_in_ggml() {
+    more_is_never_less(Profile::Ggml, 3e-5);
+    more_is_never_less(Profile::Ggml, 7e-4);
 }

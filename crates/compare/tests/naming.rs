@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use firstdiff_compare::{Evidence, Naming, Profile, propose};
+use firstdiff_compare::{Evidence, Guess, Naming, Profile, propose};
 use firstdiff_trace::{Dump, Recorder};
 
 const TOKENS: usize = 8;
@@ -121,8 +121,11 @@ fn a_tensor_for_each_token() {
 
 #[test]
 fn values_of_another_run_are_no_names() {
-    let (names, naming) = proposed(0, |which, x| vec![(String::new(), numbers(500 + which as u64, 2 * x.len()))]);
-    assert!(names.is_empty() && naming.unknown.len() + naming.proposals.len() == LAYERS * TAPS.len());
+    let (names, naming) = proposed(0, |which, x| {
+        vec![(String::new(), numbers(500 + which as u64 + u64::from(x[0].to_bits()), 2 * x.len()))]
+    });
+    assert!(names.is_empty(), "{names:?}");
+    assert_eq!(naming.unknown.len() + naming.proposals.len(), LAYERS * TAPS.len(), "{naming:?}");
 }
 
 /// The positions of a tap that a step has, of all its `values` without axes of keys.
@@ -181,7 +184,7 @@ fn a_name_that_every_step_has_is_proposed_once() {
         assert!(naming.unknown.is_empty(), "{starts:?}: {:?}", naming.unknown);
         let count = |p: &firstdiff_compare::Proposal| match p.evidence {
             Evidence::Content { matched, .. } => matched,
-            Evidence::Size { .. } => (0, 0),
+            _ => (0, 0),
         };
         let layers = |p: &firstdiff_compare::Proposal| if p.name.contains("{N}") { LAYERS } else { 1 };
         assert!(naming.proposals.iter().all(|p| count(p).1 == layers(p) * starts.len()), "{starts:?}");
@@ -200,4 +203,42 @@ fn a_name_of_two_taps_is_not_proposed() {
     });
     let meant = |what: &str| naming.proposals.iter().any(|p| p.name == what);
     assert!(!meant("emb") && naming.unknown.iter().any(|name| name == "emb"), "{naming:?}");
+}
+
+#[test]
+fn one_of_several_names_of_equal_values_is_proposed() {
+    let (names, naming) = proposed(0, |_, x| vec![(String::new(), x.clone()), ("copy_".to_owned(), x)]);
+    assert_eq!(sorted(names), due(""));
+    assert!(naming.unknown.is_empty(), "{:?}", naming.unknown);
+    let aliases: Vec<(&str, &str)> =
+        naming.aliases.iter().map(|alias| (alias.name.as_str(), alias.same_as.as_str())).collect();
+    assert_eq!(aliases.len(), LAYERS * TAPS.len());
+    assert!(aliases.iter().all(|(name, same_as)| *name == format!("copy_{same_as}")), "{aliases:?}");
+}
+
+#[test]
+fn names_near_one_tap_and_not_equal_are_left_alone() {
+    let (names, naming) = proposed(0, |which, x| {
+        let mut near = x.clone();
+        near[5] += near[5].abs() * 1e-6;
+        if which == 0 { vec![(String::new(), x), ("copy_".to_owned(), near)] } else { vec![(String::new(), x)] }
+    });
+    let due: Vec<(String, String)> = due("").into_iter().filter(|(name, _)| name != "x_{N}").collect();
+    assert_eq!(sorted(names), due);
+    assert!(naming.aliases.is_empty());
+}
+
+#[test]
+fn what_no_content_names_is_guessed_by_its_words() {
+    let (names, naming) =
+        proposed(0, |which, x| vec![(String::new(), numbers(500 + which as u64 + u64::from(x[0].to_bits()), x.len()))]);
+    assert!(names.is_empty());
+    let guessed: Vec<(&str, &str)> = naming
+        .proposals
+        .iter()
+        .filter(|p| matches!(p.evidence, Evidence::Guess(Guess::Words)))
+        .map(|p| (p.name.as_str(), p.tap.as_str()))
+        .collect();
+    assert_eq!(guessed, [("mid_{N}", "layers.{N}.h_attn"), ("x_{N}", "layers.{N}.h")]);
+    assert!(naming.unknown.iter().all(|name| name.starts_with("qr") || name.starts_with("aw")), "{:?}", naming.unknown);
 }

@@ -2,6 +2,7 @@
 //!
 //! The dumps are synthetic; faults of real engines are in the fixtures.
 
+mod masks;
 mod synthetic;
 
 use firstdiff_compare::{Change, Options, Profile, Report, Status, Verdict, compare, vocabulary_graph};
@@ -450,4 +451,39 @@ fn different_tokens_and_short_prompts_are_said() {
     let report = compare(&left, &right, &graph, &Options::new(Profile::F32), &mut |_, _| {}).unwrap();
     assert!(report.warnings[0].contains("different tokens"));
     assert!(report.warnings.iter().any(|w| w.contains("one token")));
+}
+
+#[test]
+fn layers_that_nobody_recorded_lie_in_between() {
+    // What two runs that recorded these taps leave open before the divergence: the last layer before a gap, and the first behind it.
+    let gaps = |kept: &[&str], spoilt: &str| -> Vec<(Option<u32>, Option<u32>)> {
+        let mut reference = run();
+        reference.retain(|tap, _| kept.iter().any(|pattern| tap.matches(pattern)));
+        let mut candidate = reference.clone();
+        candidate.get_mut(&tap(spoilt)).unwrap().1.iter_mut().for_each(|x| *x *= 1.5);
+        let first = judged_as(Profile::F32, &reference, &candidate).first.unwrap();
+        assert_eq!(first.is_bracketed(), first.unchecked_between.is_empty() && first.unrecorded_layers.is_empty());
+        first.unrecorded_layers.iter().map(|missing| (missing.after, missing.before)).collect()
+    };
+    assert_eq!(gaps(&["logits"], "logits"), [(None, None)]);
+    assert_eq!(gaps(&["h0", "final_norm", "logits"], "logits"), []);
+    assert_eq!(gaps(&["h0", "final_norm", "logits"], "final_norm"), [(None, None)]);
+    assert_eq!(gaps(&["layers.0.*", "layers.2.*"], "layers.2.attn_norm"), [(Some(0), Some(2))]);
+    assert_eq!(gaps(&["layers.0.*", "layers.2.*"], "layers.2.q"), []);
+    assert_eq!(gaps(&["h0", "layers.2.h", "logits"], "layers.2.h"), [(None, Some(2))]);
+    assert_eq!(gaps(&["h0", "layers.1.h", "logits"], "logits"), [(Some(1), None)]);
+    assert_eq!(gaps(&["*"], "logits"), []);
+}
+
+/// Under quantised activations everything is off by some 3e-4: a matrix that is 1.1 times as large is none of that.
+#[test]
+fn a_factor_is_found_in_the_noise_of_quantised_products() {
+    for site in ["q", "k", "v", "attn_out", "ffn_gate", "ffn_up", "ffn_out"] {
+        for layer in 0..LAYERS {
+            check_in(Profile::Ggml, 3e-4, &format!("layers.{layer}.{site}"), |_, v| {
+                v.iter_mut().for_each(|x| *x *= 1.1)
+            });
+        }
+    }
+    check_in(Profile::Ggml, 3e-4, "logits", |_, v| v.iter_mut().for_each(|x| *x *= 1.1));
 }

@@ -398,6 +398,24 @@ fn earlier_rows_of_a_cache_are_held_against_what_was_written() {
     }
 }
 
+/// A token that is fed twice has the same keys and values in layer 0, and a head may have more channels than the run has positions.
+#[test]
+fn equal_rows_of_two_steps_are_no_cache() {
+    let mut right = run();
+    for name in ["layers.0.k", "layers.0.v"] {
+        let (shape, values) = right.get_mut(&tap(name)).unwrap();
+        let (heads, lanes) = (shape[1], 2 * T);
+        let row: Vec<f32> = (0..heads * lanes).map(|at| (at as f32 * 0.7).sin()).collect();
+        *values = row.repeat(T);
+        shape[2] = lanes;
+    }
+    let right = without_keys(right);
+    let mut candidate = in_steps(&right);
+    own_rows(&mut candidate).unwrap();
+    let report = judged(in_steps(&right), candidate);
+    assert_eq!((report.verdict, report.first.is_none()), (Verdict::Parity, true));
+}
+
 /// Caches of two steps of one run, which share no row that could show them to be caches.
 #[test]
 fn more_rows_than_a_steps_own_are_not_taken_for_padding() {

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use firstdiff_compare::Place;
 use firstdiff_model::{Chunk, Op, Profile};
 use firstdiff_trace::{Site, Tap};
 
 use crate::imitate::Imitation;
-use crate::mistakes::{Edit, Onset, Seen, fitted, listed};
+use crate::mistakes::{Edit, Onset, Seen, fitted, fitted_fills, listed};
 use crate::proof::Target;
 use crate::search::Search;
 
@@ -94,13 +95,29 @@ impl Search<'_, '_> {
             }
             all.extend(listed(recorded.model, step, &recorded.tokens));
         }
-        if !target.is_stretch() {
-            all.extend(self.fitted(target));
+        match target.is_stretch() {
+            true => all.extend(self.fitted_fills(target)),
+            false => all.extend(self.fitted(target)),
         }
         let has = |edit: &Edit| self.accepted.iter().any(|old| old.is_made_as(edit));
         let only = &self.effort.only;
         all.retain(|edit| !has(edit) && (only.is_empty() || only.iter().any(|id| id == edit.id)));
         if target.is_stretch() { grouped(all, target) } else { all.into_iter().map(single).collect() }
+    }
+
+    /// Fills of a mask, where the probabilities were recorded and the scores were not.
+    fn fitted_fills(&self, target: &Target<'_>) -> Vec<Edit> {
+        let scores =
+            target.steps.iter().find(|s| matches!(s.op, Op::Scores(_)) && s.tap.layer == target.place.tap.layer);
+        let Some(scores) = scores.filter(|_| target.step.op == Op::Softmax && target.positions.is_none()) else {
+            return Vec::new();
+        };
+        let recorded = self.recorded();
+        let place = Place { tap: scores.tap, ..target.place };
+        let all = listed(recorded.model, scores, &recorded.tokens);
+        let open = all.iter().filter(|edit| edit.id == "mask-omitted");
+        let open = Imitation::new(recorded, Profile::Exact, self.shared, open, place, None).run();
+        open.map_or_else(Vec::new, |open| fitted_fills(recorded.model, scores, &target.own, &open))
     }
 
     /// Those whose parameter the numbers give.

@@ -20,7 +20,7 @@ use crate::replay::{Replay, ReplayError, Replayed, Run};
 pub use crate::search::Effort;
 use crate::search::{Reproduction, Result as Found, Search};
 
-pub use crate::finding::{Cause, Finding, Match};
+pub use crate::finding::{Cause, Finding, Match, Remainder};
 
 /// An explained replay.
 #[derive(Debug)]
@@ -47,9 +47,12 @@ pub fn explain(
     effort: &Effort,
     progress: Progress<'_>,
 ) -> Result<Explanation, ReplayError> {
-    let mut run = Run::new(model, dump, options);
-    let warnings = run.settle_layout(dump.meta().qk_rows)?;
-    let mut replay = run.all(warnings, &mut |done, total| progress("replay", done, total))?;
+    let (mut run, mut replay) =
+        crate::kept::replayed(model, dump, options, &mut |done, total| progress("replay", done, total))?;
+    let other = match effort.only.is_empty() || effort.only.iter().any(|id| id == "precision") {
+        true => crate::quantised::recognised(&mut run, &mut replay)?,
+        false => None,
+    };
     let shared: Shared = Mutex::default();
     let begun = Instant::now();
     let right = replay.taps.iter().filter(|t| t.report.status.agrees()).map(|t| t.report.place).collect();
@@ -62,6 +65,12 @@ pub fn explain(
         dark: HashSet::new(),
         unknown: HashSet::new(),
         right,
+        // What no rounding to few bits comes near may be one of 16 bits, which the catalogue has.
+        in_other_arithmetic: other
+            .iter()
+            .filter(|other| other.nearest.is_some())
+            .flat_map(|other| other.places.iter().copied())
+            .collect(),
         progress,
     };
     for at in 0..replay.taps.len() {
@@ -74,9 +83,22 @@ pub fn explain(
         }
     }
     walk.settle_steps(&run, &shared, model)?;
+    if effort.weigh {
+        crate::weigh::by_all_that_was_recorded(&run, &shared, effort, &replay.taps, &mut walk.places)?;
+    }
     let in_prefill_alone = walk.in_prefill_alone;
     let mut findings = crate::findings::of(&run, walk.places, crate::misrecorded::findings(model, &replay));
     crate::findings::once_alone(&mut findings, |place| run.recorded.holds(place));
+    if let Some(other) = other {
+        let of_it = |f: &Finding| f.shown_at.iter().all(|place| other.places.contains(place));
+        let stated = |f: &Finding| f.matched == Match::Reproduced;
+        let named =
+            findings.iter().any(|f| stated(f) && of_it(f) && f.cause.as_ref().is_some_and(|c| c.id == "precision"));
+        if !named {
+            findings.retain(|f| stated(f) || !of_it(f));
+            findings.insert(0, other.finding(&run));
+        }
+    }
     if in_prefill_alone {
         crate::findings::in_the_prefill_alone(&mut findings);
     }
@@ -117,6 +139,8 @@ struct Walk<'p> {
     unknown: HashSet<Tap>,
     /// What replay found right.
     right: HashSet<Place>,
+    /// Products that are off alike, as by another arithmetic: no mistake is looked for in them.
+    in_other_arithmetic: HashSet<Place>,
     progress: Progress<'p>,
 }
 
@@ -128,7 +152,7 @@ impl Walk<'_> {
         step: &'a Step,
         replayed: &mut Replayed,
     ) -> Result<(), ReplayError> {
-        if !replayed.misrecorded.is_empty() {
+        if !replayed.misrecorded.is_empty() || self.in_other_arithmetic.contains(&replayed.report.place) {
             return Ok(());
         }
         let place = replayed.report.place;
@@ -148,7 +172,7 @@ impl Walk<'_> {
         if partial && rows.is_some() {
             return Ok(());
         }
-        let mut target = Target::new(run, step, place, own, positions, rows);
+        let mut target = Target::new(run, step, place, own, positions, rows).measured_by_leak(run, &replayed.report);
         let earlier = self.right_before(run, step, place)?;
         target.from_step = u32::from(earlier.is_some());
         let steps: Vec<Tap> = target.steps.iter().map(|s| s.tap).collect();
@@ -205,13 +229,13 @@ impl Walk<'_> {
         }
         let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
         if let Some(earlier) = earlier {
-            let gives = !found.reproduced.is_empty();
-            found.reproduced = self.standing(&search, &earlier, &target, found.reproduced)?;
-            found.spoken_against = gives && found.reproduced.is_empty();
+            let (stand, against) = self.standing(&search, &earlier, &target, found.reproduced)?;
+            found.spoken_against = against.filter(|_| stand.is_empty());
+            found.reproduced = stand;
             if found.reproduced.is_empty()
                 && let Some(later) = begun_later(&search, &target, &self.right)
             {
-                found.reproduced = self.standing(&search, &earlier, &target, later)?;
+                found.reproduced = self.standing(&search, &earlier, &target, later)?.0;
             }
         }
         match found.reproduced.first() {
@@ -287,14 +311,14 @@ impl Walk<'_> {
     }
 
     /// Of what reproduces a decode step behind a right prefill, what no right step speaks against: mistakes that would not have shown in the prefill
-    /// either, or else those that are made in decoding only.
+    /// either, or else those that are made in decoding only; and the first right step that speaks against one.
     fn standing<'a>(
         &self,
         search: &Search<'_, 'a>,
         earlier: &Target<'a>,
         target: &Target<'a>,
         reproduced: Vec<Reproduction>,
-    ) -> Result<Vec<Reproduction>, ReplayError> {
+    ) -> Result<(Vec<Reproduction>, Option<Place>), ReplayError> {
         let mut right = Vec::new();
         let mut places: Vec<Place> = self.right.iter().copied().filter(|p| p.tap == target.place.tap).collect();
         places.sort_by_key(|p| p.step);
@@ -309,9 +333,16 @@ impl Walk<'_> {
             let edits: Vec<&Edit> = r.mistakes.iter().flat_map(|m| &m.edits).collect();
             search.proved(at, &edits, f64::INFINITY).is_some()
         };
-        let kept = reproduced.into_iter().filter(|r| right.iter().all(|at| holds(r, at)));
-        let (stand, fall): (Vec<_>, Vec<_>) = kept.partition(|r| holds(r, earlier));
-        Ok(if stand.is_empty() { fall } else { stand })
+        let mut against = None;
+        let mut kept = Vec::new();
+        for reproduction in reproduced {
+            match right.iter().find(|at| !holds(&reproduction, at)) {
+                Some(at) => against = against.or(Some(at.place)),
+                None => kept.push(reproduction),
+            }
+        }
+        let (stand, fall): (Vec<_>, Vec<_>) = kept.into_iter().partition(|r| holds(r, earlier));
+        Ok((if stand.is_empty() { fall } else { stand }, against))
     }
 
     /// Judges what replay cannot: some positions of a tap, where attention needs all. From the nearest whole taps it can be.
@@ -416,7 +447,7 @@ impl Walk<'_> {
 }
 
 /// The candidates of the same kind as a mistake that was found, with its number.
-fn as_fitted<'c>(found: &Edit, all: &'c [Candidate]) -> impl Iterator<Item = Candidate> + use<'c> {
+pub(crate) fn as_fitted<'c>(found: &Edit, all: &'c [Candidate]) -> impl Iterator<Item = Candidate> + use<'c> {
     let (id, value) = (found.id, found.tunable().map(|(value, _)| value));
     let kinds = all.iter().filter(move |c| c.id() == id && c.edits[0].tunable().is_some());
     kinds.filter_map(move |c| Some(c.tuned(value?)))
@@ -448,7 +479,7 @@ pub(crate) fn own(run: &Run<'_>, place: Place) -> Result<Option<(ArrayD<f64>, Op
 }
 
 /// What a step reads at some positions, if the candidate recorded it there.
-fn row_inputs(
+pub(crate) fn row_inputs(
     run: &Run<'_>,
     step: &Step,
     number: u32,
@@ -461,7 +492,7 @@ fn row_inputs(
     let mut inputs = Vec::new();
     for &tap in &step.reads {
         let place = Place { step: number, tap };
-        if run.recorded.left_out.contains(&place) {
+        if !run.recorded.is_readable(place) {
             return Ok(None);
         }
         match run.recorded.read_rows(place, list) {

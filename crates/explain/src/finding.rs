@@ -6,6 +6,7 @@ use firstdiff_compare::Place;
 use firstdiff_trace::Tap;
 
 use crate::mistakes::Params;
+use crate::quantised::OtherArithmetic;
 
 /// How sure a cause is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,17 @@ pub struct Cause {
     pub params: Params,
 }
 
+/// What a mistake leaves of the error at one place.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Remainder {
+    /// The tap that shows it, and the step.
+    pub place: Place,
+    /// NMSE without the mistake imitated.
+    pub base_nmse: f64,
+    /// NMSE that it leaves there.
+    pub residual_nmse: f64,
+}
+
 /// One mistake, in all places where it was found.
 #[derive(Clone, Debug)]
 pub struct Finding {
@@ -55,6 +67,8 @@ pub struct Finding {
     pub residual_nmse: f64,
     /// NMSE without it, the worst of all places.
     pub base_nmse: f64,
+    /// What it leaves at each place; of `Closest`, what came nearest.
+    pub remainders: Vec<Remainder>,
     /// Other causes that reproduce it as well.
     pub alternatives: Vec<Cause>,
     /// Taps between the recorded ones: the fault may be in any of them. Only where there is no cause.
@@ -67,6 +81,8 @@ pub struct Finding {
     pub note: Option<String>,
     /// Of taps that are only recorded wrongly, what comes out of the value that is due there.
     pub misrecorded: Vec<Place>,
+    /// Where this is no mistake, but all products with weights in another arithmetic.
+    pub arithmetic: Option<OtherArithmetic>,
 }
 
 impl Finding {
@@ -80,12 +96,20 @@ impl Finding {
             matched,
             residual_nmse: 0.0,
             base_nmse: 0.0,
+            remainders: Vec::new(),
             alternatives: Vec::new(),
             through: Vec::new(),
             tried: BTreeMap::new(),
             untried: 0,
             note: None,
             misrecorded: Vec::new(),
+            arithmetic: None,
         }
+    }
+
+    /// Where least is left of the error, and where most.
+    pub fn least_and_most_left(&self) -> Option<(Remainder, Remainder)> {
+        let by_rest = |a: &&Remainder, b: &&Remainder| a.residual_nmse.total_cmp(&b.residual_nmse);
+        Some((*self.remainders.iter().min_by(by_rest)?, *self.remainders.iter().max_by(by_rest)?))
     }
 }

@@ -7,11 +7,11 @@ use firstdiff_model::Model;
 use firstdiff_trace::Tap;
 
 use crate::candidates::Candidate;
-use crate::explain::{Cause, Explained, Finding, Match};
+use crate::explain::{Cause, Explained, Finding, Match, Remainder};
+use crate::layout::OF_ORDER;
 use crate::mistakes::Edit;
 use crate::replay::Run;
 use crate::search::Reproduction;
-use crate::settle::OF_ORDER;
 
 /// The findings of all places, each cause once, and `others` among them.
 pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) -> Vec<Finding> {
@@ -56,6 +56,7 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
             }
             finding.taps.extend(mistake.edits.iter().map(|e| e.tap));
             finding.shown_at.push(explained.place);
+            finding.remainders.push(remainder(explained, best.residual));
             for (id, left) in &explained.found.tried {
                 let best = finding.tried.entry(id).or_insert(*left);
                 *best = best.min(*left);
@@ -108,7 +109,7 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
 fn one_value(findings: &mut [Finding]) {
     let number = |f: &Finding| -> Option<(&'static str, &'static str, f64)> {
         let cause = f.cause.as_ref()?;
-        const FREE: [&str; 8] = ["eps", "theta", "factor", "scale", "cap", "width", "stream_factor", "limit"];
+        const FREE: [&str; 9] = ["eps", "theta", "factor", "scale", "cap", "width", "stream_factor", "limit", "fill"];
         let (name, value) = cause.params.iter().find(|(name, v)| FREE.contains(name) && v.is_number())?;
         Some((cause.id, name, value.as_f64()?))
     };
@@ -284,6 +285,22 @@ fn choose(places: &[Explained]) -> Vec<Option<Reproduction>> {
     places.iter().map(|e| e.found.reproduced.iter().min_by_key(|r| rank(r, e.place)).cloned()).collect()
 }
 
+/// What is left at a place.
+fn remainder(explained: &Explained, residual_nmse: f64) -> Remainder {
+    Remainder { place: explained.place, base_nmse: explained.found.base, residual_nmse }
+}
+
+/// What these mistakes leave at a place, as far as they were tried there.
+fn left_by(mistakes: &[Cause], explained: &Explained) -> f64 {
+    let nearest = explained.found.closest.as_ref();
+    let same = |n: &&Reproduction| n.mistakes.iter().map(cause).collect::<Vec<_>>() == mistakes;
+    match (nearest.filter(same), mistakes) {
+        (Some(nearest), _) => nearest.residual,
+        (None, [one]) => explained.found.tried.get(one.id).copied().unwrap_or(explained.found.base),
+        _ => explained.found.base,
+    }
+}
+
 fn unexplained(model: &Model, explained: &Explained, out: &mut Vec<Finding>, groups: &mut HashMap<String, usize>) {
     let place = explained.place;
     let matched = if explained.found.closest.is_some() { Match::Closest } else { Match::Unknown };
@@ -307,10 +324,18 @@ fn unexplained(model: &Model, explained: &Explained, out: &mut Vec<Finding>, gro
         // What comes near in some places only is not near.
         (finding.matched, finding.residual_nmse) = (Match::Unknown, explained.found.base);
         finding.alternatives.clear();
+        finding.remainders.clear();
     }
-    if explained.found.spoken_against {
-        let why = "what comes nearest gives these numbers, but would have shown in other steps that are right: it is no cause unless it begins here";
-        finding.note = Some(why.to_owned());
+    if finding.matched == Match::Closest {
+        let left = left_by(&finding.alternatives, explained);
+        finding.remainders.push(remainder(explained, left));
+        finding.residual_nmse = finding.residual_nmse.max(left);
+    }
+    if let Some(against) = explained.found.spoken_against {
+        let why = format!(
+            "what comes nearest gives these numbers, but would have shown at {against}, which is right: it is no cause unless it begins here"
+        );
+        finding.note = Some(why);
     }
     finding.taps.push(place.tap);
     finding.shown_at.push(place);

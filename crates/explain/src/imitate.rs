@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use firstdiff_compare::Place;
-use firstdiff_model::{Chunk, Op, Profile, Step};
+use firstdiff_model::{Chunk, Op, Profile, Step, keep};
 use firstdiff_trace::{Site, Tap};
 use ndarray::ArrayD;
 
@@ -93,7 +93,9 @@ impl<'r, 'a> Imitation<'r, 'a> {
             if cached && at == 1 {
                 let parts: Option<Vec<ArrayD<f64>>> =
                     (0..=number).map(|step| self.value(Place { step, tap }).map(Arc::unwrap_or_clone)).collect();
-                inputs.push(joined(&parts?).ok()?);
+                let mut whole = joined(&parts?).ok()?;
+                keep(self.recorded.cache, &mut whole);
+                inputs.push(whole);
             } else {
                 inputs.push(self.value(Place { step: number, tap }).map(Arc::unwrap_or_clone)?);
             }

@@ -1,7 +1,7 @@
 //! Is an error in one place only? Rounding is everywhere: an element, or a row, that is off by far more than the rest is no rounding.
 
 use firstdiff_model::Profile;
-use ndarray::{ArrayD, ArrayView1};
+use ndarray::{ArrayD, ArrayView1, Dimension};
 
 /// Standard deviations of rounding that one element may be off by, and one row's mean factor.
 const ELEMENT: f64 = 12.0;
@@ -41,6 +41,16 @@ pub(crate) fn misplaced(
     let factor = if probs { unnormalised } else { scaled };
     rows(own, right, exact)
         .find_map(|(at, [o, r, e])| far_off(&at, unit, rms, [o, r, e]).or_else(|| factor(&at, 2.2 * unit, o, r)))
+}
+
+/// No arithmetic leaves as much of a probability that is 0: compare's own limit.
+pub(crate) use firstdiff_compare::UNDERFLOW as LEAK;
+
+/// A probability that is exactly 0 and is not in `own`: a masked key takes part.
+pub(crate) fn leaking(own: &ArrayD<f64>, exact: &ArrayD<f64>) -> Option<String> {
+    let leaks = own.indexed_iter().zip(exact).filter(|((_, o), e)| **e == 0.0 && **o > LEAK);
+    let ((at, most), _) = leaks.max_by(|((_, a), _), ((_, b), _)| a.total_cmp(b))?;
+    Some(format!("element {:?} is {most:.1e} where the probability is 0: a masked key takes part", at.slice()))
 }
 
 type Row<'a> = ArrayView1<'a, f64>;

@@ -98,7 +98,7 @@ impl Run<'_> {
             (0..step).flat_map(|step| cached.iter().map(move |&tap| Place { step, tap })).collect();
         let mut seen = BTreeSet::new();
         while let Some(place) = open.pop() {
-            if self.recorded.holds(place) {
+            if self.recorded.is_readable(place) {
                 places.insert(place);
             } else if let Some(step) = plan.step(place.tap).filter(|_| seen.insert(place)) {
                 open.extend(step.reads.iter().map(|&tap| Place { tap, ..place }));
@@ -136,7 +136,7 @@ impl Run<'_> {
     }
 
     /// What was computed with other taps left out is another value.
-    fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.memo.clear();
         self.wide.clear();
     }

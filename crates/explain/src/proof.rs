@@ -2,14 +2,15 @@
 
 use std::collections::HashSet;
 
-use firstdiff_compare::{Place, Status};
+use firstdiff_compare::{Place, Status, TapReport};
 use firstdiff_model::{Chunk, Op, Profile, Step};
-use firstdiff_trace::Tap;
+use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis};
 
 use crate::candidates::Candidate;
 use crate::imitate::{Imitation, segment};
-use crate::mistakes::{At, Edit};
+use crate::local::LEAK;
+use crate::mistakes::{At, Edit, hidden_cells};
 use crate::recorded::Recorded;
 use crate::replay::{Run, joined};
 use crate::right::{ROOM, distance};
@@ -33,6 +34,8 @@ pub(crate) struct Target<'a> {
     pub(crate) from_step: u32,
     /// The last step in which mistakes are made.
     pub(crate) until: u32,
+    /// Where a masked key takes part, and that is all that is wrong: the cells that the error is measured in.
+    leak: Option<Vec<[usize; 3]>>,
 }
 
 impl<'a> Target<'a> {
@@ -55,7 +58,30 @@ impl<'a> Target<'a> {
         row_inputs: Option<Vec<ArrayD<f64>>>,
     ) -> Target<'a> {
         let steps = if row_inputs.is_some() { vec![step] } else { segment(&run.recorded, place) };
-        Target { step, place, own, positions, row_inputs, steps, cut: None, from_step: 0, until: u32::MAX }
+        Target { step, place, own, positions, row_inputs, steps, cut: None, from_step: 0, until: u32::MAX, leak: None }
+    }
+
+    /// Measured by the share of masked keys alone, where probabilities are right (an NMSE of no more than `allowed`) but for that.
+    pub(crate) fn measured_by_leak(mut self, run: &Run<'_>, report: &TapReport) -> Target<'a> {
+        let small =
+            report.metrics.and_then(|m| m.nmse()).zip(report.allowed).is_some_and(|(nmse, allowed)| nmse <= allowed);
+        let layer = self.place.tap.layer.filter(|_| small && self.step.op == Op::Softmax && self.positions.is_none());
+        let scores = layer.and_then(|layer| run.recorded.model.plan.step(Tap::layer(layer, Site::Scores)));
+        if let Some(Op::Scores(right)) = scores.map(|step| &step.op) {
+            let cells = hidden_cells(&self.own, right).into_iter().filter(|(_, p)| *p > LEAK).map(|(at, _)| at);
+            self.leak = Some(cells.collect()).filter(|cells: &Vec<_>| !cells.is_empty());
+        }
+        self
+    }
+
+    /// How far an imitation is from the candidate's numbers.
+    fn misfit(&self, imitated: &ArrayD<f64>) -> f64 {
+        let Some(cells) = &self.leak else { return misfit(&self.own, imitated) };
+        let pick = |from: &ArrayD<f64>| cells.iter().map(|&at| from[at.as_slice()]).collect::<Vec<f64>>();
+        misfit(
+            &ArrayD::from_shape_vec(vec![cells.len()], pick(&self.own)).unwrap_or_default(),
+            &ArrayD::from_shape_vec(vec![cells.len()], pick(imitated)).unwrap_or_default(),
+        )
     }
 
     /// Of the tap's whole value what the candidate recorded.
@@ -84,6 +110,7 @@ impl<'a> Target<'a> {
             row_inputs: None,
             steps: self.steps.clone(),
             cut: Some(rows),
+            leak: None,
             ..*self
         })
     }
@@ -163,14 +190,14 @@ impl Search<'_, '_> {
         let narrow = self.value(target, edits, self.run.profile)?;
         // Where the error is far above rounding, what is no cause is seen before anything is computed once more, in f64.
         let share = if base > FAR && !self.run.is_coarse() { 10.0 * EXPLAINS } else { 0.3 };
-        if misfit(&target.own, &narrow) > share * base {
+        if narrow.shape() != target.own.shape() || target.misfit(&narrow) > share * base {
             return None;
         }
         let exact = self.value(target, edits, Profile::Exact)?;
         if narrow.shape() != target.own.shape() || exact.shape() != target.own.shape() {
             return None;
         }
-        let residual = misfit(&target.own, &narrow).min(misfit(&target.own, &exact));
+        let residual = target.misfit(&narrow).min(target.misfit(&exact));
         let [own, narrow, exact] = without_shared_nan(&target.own, narrow, exact);
         if self.run.is_coarse()
             && !target.is_stretch()
@@ -192,6 +219,10 @@ impl Search<'_, '_> {
         // Within what rounding may do is not enough: another mistake of the same size would be, too. A cause takes nearly all of the error away.
         let share = if fine { EXPLAINS } else { EXPLAINS_ROUNDED };
         let noise = distance(&exact, &narrow);
+        if target.leak.is_some() {
+            // What a masked key takes is as exact as e^x of a rounded score.
+            return (proved && residual <= if fine { EXPLAINS } else { LEAKS } * base).then_some(residual);
+        }
         let nothing =
             fine && (residual <= LITTLE * noise || residual <= ROOM * noise && residual <= EXPLAINS_ROUNDED * base);
         (proved && (residual <= share * base || nothing)).then_some(residual)
@@ -239,10 +270,13 @@ impl Search<'_, '_> {
 }
 
 /// By how much the rounding of a stretch may exceed what one operation is allowed, where a cause takes all else away.
-const ADDS_UP: f64 = 3.0;
+pub(crate) const ADDS_UP: f64 = 3.0;
 
 /// What a cause leaves of the error at most.
 const EXPLAINS: f64 = 1e-3;
+
+/// The same of the share of masked keys, of scores that are rounded to 16 bits.
+const LEAKS: f64 = 0.05;
 
 /// An error no rounding in f32 makes, over however many layers.
 const FAR: f64 = 1e-6;
@@ -287,7 +321,7 @@ impl Left {
     fn of(target: &Target<'_>, value: Option<ArrayD<f64>>) -> Left {
         let value = value.filter(|x| x.shape() == target.own.shape());
         value.map_or(Left { nmse: f64::INFINITY, angle: 1.0 }, |value| Left {
-            nmse: misfit(&target.own, &value),
+            nmse: target.misfit(&value),
             angle: angle(&target.own, &value),
         })
     }
@@ -308,7 +342,7 @@ fn angle(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
 }
 
 /// Σ(imitated - own)² / Σ own²; what is finite on one side alone counts as all wrong.
-fn misfit(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
+pub(crate) fn misfit(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
     const MASKED: f64 = -9000.0;
     let (mut error, mut energy, mut foreign, mut count) = (0.0, 0.0, 0usize, 0usize);
     for (o, i) in own.iter().zip(imitated) {

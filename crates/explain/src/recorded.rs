@@ -1,12 +1,12 @@
 //! What did the candidate hold at a tap, in the model's own layout? Its recorded tensors, whatever their axes and row order.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use firstdiff_compare::{Misfit, Operand, Pair, Place};
-use firstdiff_model::Model;
-use firstdiff_trace::{Dump, DumpError, Entry, NamedRows, QkRows, Rows, Site, Values};
-use ndarray::ArrayD;
+use firstdiff_compare::{Layout, LayoutCandidates, Misfit, Operand, Pair, Place};
+use firstdiff_model::{Cache, Model};
+use firstdiff_trace::{Dump, DumpError, NamedRows, QkRows, Rows, Site, Values};
+use ndarray::{ArrayD, Axis};
 
 /// A candidate's dump, read as the model would have written it.
 pub(crate) struct Recorded<'a> {
@@ -16,14 +16,16 @@ pub(crate) struct Recorded<'a> {
     pub(crate) tokens: Vec<Vec<u32>>,
     /// Which positions taps with fewer than all hold, where the dump does not say.
     pub(crate) rows: Option<Rows>,
-    /// The order of the rows of Q and K in the dump.
-    pub(crate) qk_rows: QkRows,
-    /// Whether tensors of heads hold them first, \[H,T,d\], where the shape leaves that open.
-    pub(crate) heads_first: bool,
-    /// Whether shapes list the axes in the other direction, as ggml does: fastest first.
-    pub(crate) backwards: bool,
-    /// Whether contexts, whose heads are split or flat, hold them first.
-    pub(crate) context_first: bool,
+    /// The type keys and values were kept in: what attention reads of them is rounded to it.
+    pub(crate) cache: Cache,
+    /// The order of the rows of Q and K, where the dump declares one that is not the model's.
+    pub(crate) declared: Option<QkRows>,
+    /// The layout of a tap, where it is not as it stands.
+    pub(crate) layouts: HashMap<Place, Layout>,
+    /// Taps whose layout nobody knows, and why: computed, as if they were not there.
+    pub(crate) unread: BTreeMap<Place, String>,
+    /// Taps that are wrong in every order of axes, so that nobody knows in which of them they were read.
+    pub(crate) unordered: BTreeSet<Place>,
     /// Taps that were recorded wrongly: computed, as if they were not there.
     pub(crate) left_out: BTreeSet<Place>,
 }
@@ -52,12 +54,18 @@ impl Recorded<'_> {
     }
 
     pub(crate) fn holds(&self, place: Place) -> bool {
-        !self.left_out.contains(&place) && self.dump.find(place.tap, place.step).is_some()
+        let is_out = self.left_out.contains(&place) || self.unread.contains_key(&place);
+        !is_out && self.dump.find(place.tap, place.step).is_some()
     }
 
-    /// Whether all of a tap was recorded in a step.
+    /// Whether a tap can be computed with as it was recorded.
+    pub(crate) fn is_readable(&self, place: Place) -> bool {
+        self.holds(place) && !self.unordered.contains(&place)
+    }
+
+    /// Whether all of a tap was recorded in a step, and can be computed with.
     pub(crate) fn is_whole(&self, place: Place) -> bool {
-        self.holds(place) && self.positions(place).is_none()
+        self.is_readable(place) && self.positions(place).is_none()
     }
 
     /// The shape the model gives to a tap in a step.
@@ -93,121 +101,81 @@ impl Recorded<'_> {
         if self.positions(place).is_some() {
             return Err(Unusable::Partial);
         }
-        let shape = self.shape(place);
-        let mut values = self.laid_out(place, &shape, None)?;
-        if turned(place.tap.site) && self.qk_rows != self.model.qk_rows {
-            values = reordered(&values, self.model.qk_rows, self.model.plan.dims.head_dim);
-        }
-        ArrayD::from_shape_vec(shape, values).map_err(|_| Unusable::Absent)
+        self.in_its_layout(place, self.shape(place))
     }
 
     /// The rows `positions` of a tap that holds no others; a row is all of its tensor but the first axis.
     pub(crate) fn read_rows(&self, place: Place, positions: &[usize]) -> Result<ArrayD<f64>, Unusable> {
         let (mut shape, axis) = (self.shape(place), place.tap.site.position_axis());
-        let rows = Rows::List(positions.to_vec());
-        let mut values = match self.positions(place) {
-            None => self.laid_out(place, &shape, Some(&rows))?,
-            Some(_) => {
-                shape[axis] = positions.len();
-                self.laid_out(place, &shape, None)?
-            }
-        };
-        shape[axis] = positions.len();
-        if turned(place.tap.site) && self.qk_rows != self.model.qk_rows {
-            values = reordered(&values, self.model.qk_rows, self.model.plan.dims.head_dim);
+        if self.positions(place).is_none() {
+            return Ok(self.in_its_layout(place, shape)?.select(Axis(axis), positions));
         }
-        ArrayD::from_shape_vec(shape, values).map_err(|_| Unusable::Partial)
+        shape[axis] = positions.len();
+        self.in_its_layout(place, shape)
     }
 
-    /// The elements in the order of `shape`, or of its rows `rows`.
-    fn laid_out(&self, place: Place, shape: &[usize], rows: Option<&Rows>) -> Result<Vec<f64>, Unusable> {
+    /// The elements in the model's order.
+    fn in_its_layout(&self, place: Place, shape: Vec<usize>) -> Result<ArrayD<f64>, Unusable> {
+        let blank = ArrayD::zeros(shape);
+        let values = self.with_layouts(place, &blank, |layouts| {
+            let pair = match self.layouts.get(&place) {
+                Some(layout) => layouts.under(layout).ok_or(Unusable::Absent)?,
+                None => self.as_it_stands(place.tap.site, layouts)?,
+            };
+            Ok::<Vec<f64>, Unusable>((0..pair.len()).map(|i| pair.candidate(i)).collect())
+        })??;
+        ArrayD::from_shape_vec(blank.raw_dim(), values).map_err(|_| Unusable::Absent)
+    }
+
+    /// What was recorded of a tap beside its witness, in all layouts that compare knows.
+    pub(crate) fn with_layouts<X>(
+        &self,
+        place: Place,
+        witness: &ArrayD<f64>,
+        then: impl FnOnce(&LayoutCandidates<'_>) -> X,
+    ) -> Result<X, Unusable> {
         let entry = self.dump.find(place.tap, place.step).ok_or(Unusable::Absent)?;
         let tensor = self.dump.read(entry)?;
-        let values = tensor.values();
-        if self.heads_first && rows.is_none() && leaves_heads_open(entry, shape) {
-            return Ok(heads_second(&values, shape));
-        }
-        let dims = &self.model.plan.dims;
-        if self.context_first && rows.is_none() && leaves_context_open(entry, dims.heads) {
-            return Ok(heads_second(&values, &[shape[0], dims.heads, dims.head_dim]));
-        }
-        if let Some(cut) = without_padding(place.tap.site, &values, &entry.shape, shape).filter(|_| rows.is_none()) {
-            return Ok(cut);
-        }
-        // Compare's own eye for layouts: a reference of that shape, of which nothing but the shape is looked at.
-        let blank = Values::F64(Cow::Owned(vec![0.0; shape.iter().product()]));
-        let reference = Operand { values: &blank, shape, rows: None };
-        let held = if self.backwards && is_backwards(entry, shape) { shape } else { &entry.shape };
-        let candidate = Operand { values: &values, shape: held, rows: None };
-        let pair = Pair::new(place.tap.site, &reference, &candidate, rows).map_err(|misfit| match misfit {
+        let (values, witness) = (tensor.values(), witness.as_standard_layout());
+        let due = Values::F64(Cow::Borrowed(witness.as_slice().ok_or(Unusable::Absent)?));
+        let reference = Operand { values: &due, shape: witness.shape(), rows: None };
+        let candidate = Operand { values: &values, shape: &entry.shape, rows: None };
+        let heads = (place.tap.site == Site::Context).then_some(self.model.plan.dims.heads);
+        Ok(then(&LayoutCandidates::new(place.tap.site, reference, candidate, heads, None)))
+    }
+
+    /// As the shape says, and in the order of rows that the dump declares.
+    fn as_it_stands<'c>(&self, site: Site, layouts: &LayoutCandidates<'c>) -> Result<Pair<'c>, Unusable> {
+        let pair = layouts.as_it_stands().map_err(|misfit| match misfit {
             Misfit::Shapes(reason) => Unusable::Misfit(reason.replace("the reference's", "the model's")),
             Misfit::NoRows => Unusable::Partial,
         })?;
-        Ok((0..pair.len()).map(|i| pair.candidate(i)).collect())
+        match self.declared.filter(|_| has_rope_rows(site)) {
+            None => Ok(pair.clone()),
+            declared => {
+                let mut orders = pair.other_row_orders().into_iter();
+                Ok(orders.find(|pair| pair.layout().rows() == declared).unwrap_or_else(|| pair.clone()))
+            }
+        }
     }
-}
 
-/// Whether a tensor of heads may hold them first or second, by its shape.
-pub(crate) fn leaves_heads_open(entry: &Entry, shape: &[usize]) -> bool {
-    let flat = entry.shape.len() == 1 && entry.shape[0] == shape.iter().product::<usize>();
-    has_heads(entry.tap.site) && shape.len() == 3 && (flat || (entry.shape == shape && shape[0] == shape[1]))
-}
-
-/// Whether a context may hold its heads first: flat, or as \[H,T,d\].
-pub(crate) fn leaves_context_open(entry: &Entry, heads: usize) -> bool {
-    entry.tap.site == Site::Context && (entry.shape.len() == 1 || (entry.shape.len() == 3 && entry.shape[0] == heads))
-}
-
-/// Whether a shape is the model's, listed from the other end, and not the same so.
-pub(crate) fn is_backwards(entry: &Entry, shape: &[usize]) -> bool {
-    entry.shape != shape && entry.shape.iter().rev().eq(shape)
-}
-
-/// The elements of the keys there are, of a tensor with a longer axis of them.
-fn without_padding(site: Site, values: &Values<'_>, held: &[usize], shape: &[usize]) -> Option<Vec<f64>> {
-    let ([heads, rows, keys], [h, t, longer]) = (shape, held) else { return None };
-    if site.axes().last() != Some(&'S') || (heads, rows) != (h, t) || longer <= keys {
-        return None;
+    /// Whether a tap may have its rows of Q and K in the order that a layout gives them.
+    pub(crate) fn permits(&self, site: Site, layout: &Layout) -> bool {
+        let told = self.dump.meta().qk_rows.is_some();
+        match layout.rows() {
+            None => !told || self.declared.is_none() || !has_rope_rows(site),
+            Some(rows) if told => self.declared == Some(rows),
+            Some(rows) => rows != self.model.qk_rows,
+        }
     }
-    Some(
-        (0..heads * rows)
-            .flat_map(|row| (0..*keys).map(move |key| row * longer + key))
-            .map(|i| values.get(i))
-            .collect(),
-    )
-}
 
-/// Whether a tap is of positions, heads, and elements of a head.
-fn has_heads(site: Site) -> bool {
-    matches!(site.axes(), ['T', 'H' | 'K', 'd'])
-}
-
-/// \[H,T,d\] as \[T,H,d\], both of the same shape.
-fn heads_second(values: &Values<'_>, shape: &[usize]) -> Vec<f64> {
-    let [tokens, heads, width] = *shape else { return Vec::new() };
-    let at = |t: usize, h: usize| (h * tokens + t) * width;
-    let all = (0..tokens).flat_map(|t| (0..heads).map(move |h| (t, h)));
-    all.flat_map(|(t, h)| (0..width).map(move |i| at(t, h) + i)).map(|i| values.get(i)).collect()
+    /// Whether a tap has the very shape that the model gives it, or as many axes of these lengths.
+    pub(crate) fn has_its_own_shape(&self, place: Place) -> bool {
+        self.dump.find(place.tap, place.step).is_some_and(|entry| entry.shape == self.shape(place))
+    }
 }
 
 /// Whether the elements of a tap's heads come in the order of the checkpoint's rows.
-pub(crate) fn turned(site: Site) -> bool {
+pub(crate) fn has_rope_rows(site: Site) -> bool {
     matches!(site, Site::Q | Site::K | Site::QNorm | Site::KNorm | Site::QRope | Site::KRope)
-}
-
-/// Heads of `width` elements brought into the order `to` from the other one.
-pub(crate) fn reordered(values: &[f64], to: QkRows, width: usize) -> Vec<f64> {
-    let mut out = vec![0.0; values.len()];
-    for (from, out) in values.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
-        for i in 0..width / 2 {
-            let (half, adjacent) = ([i, i + width / 2], [2 * i, 2 * i + 1]);
-            let (source, target) = match to {
-                QkRows::Adjacent => (half, adjacent),
-                QkRows::Half => (adjacent, half),
-            };
-            out[target[0]] = from[source[0]];
-            out[target[1]] = from[source[1]];
-        }
-    }
-    out
 }

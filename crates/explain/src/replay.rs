@@ -2,19 +2,19 @@
 //!
 //! Where an input was not recorded it is computed from the nearest recorded ones, and the finding names the whole stretch.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use firstdiff_compare::{Difference, Outcome, Place, Profile as Judged, Status, TapReport, number, storage_nmse};
 
-use firstdiff_model::{Chunk, Model, Op, Profile, Step, eval_step, eval_step_in};
+use firstdiff_model::{Cache, Chunk, Model, Op, Profile, Step, eval_step, eval_step_in, keep};
 use firstdiff_trace::{DType, Dump, Rows, Site, Tap};
 use ndarray::{ArrayD, Axis, concatenate};
 
-use crate::local::misplaced;
+use crate::local::{leaking, misplaced};
 use crate::recorded::{Recorded, Unusable};
 use crate::right::{EDGE_ROOM, INPUTS, OWN_ROUNDING, compared, distance, jittered, tolerance};
 
-pub use crate::replayed::{Options, Replay, ReplayError, Replayed, shared_out};
+pub use crate::replayed::{Options, Replay, ReplayError, Replayed, Unread, shared_out};
 
 /// Runs every step of `model` on what `dump` recorded. `progress` is told how many of how many taps are done.
 ///
@@ -26,10 +26,7 @@ pub fn replay(
     options: &Options,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Replay, ReplayError> {
-    let mut run = Run::new(model, dump, options);
-    let mut warnings = Vec::new();
-    warnings.extend(run.settle_layout(dump.meta().qk_rows)?);
-    run.all(warnings, progress)
+    Ok(crate::kept::replayed(model, dump, options, progress)?.1)
 }
 
 /// Rows below which no channel is looked at by itself over a stretch in a coarse arithmetic.
@@ -53,7 +50,7 @@ pub(crate) struct Run<'a> {
     /// What rounding cost a tap in the steps before, at most.
     noise: HashMap<Tap, f64>,
     /// NMSE by which right runs of a stretch differ from each other.
-    edges: HashMap<Place, f64>,
+    pub(crate) edges: HashMap<Place, f64>,
 }
 
 pub(crate) type Done<T> = Result<T, ReplayError>;
@@ -68,16 +65,17 @@ impl<'a> Run<'a> {
             model,
             tokens: std::iter::once(options.tokens.clone()).chain(decoded).collect(),
             rows: options.rows.clone(),
-            qk_rows: dump.meta().qk_rows.unwrap_or(model.qk_rows),
-            heads_first: false,
-            backwards: false,
-            context_first: false,
+            cache: options.cache.unwrap_or_default(),
+            declared: dump.meta().qk_rows.filter(|rows| *rows != model.qk_rows),
+            layouts: HashMap::new(),
+            unread: BTreeMap::new(),
+            unordered: BTreeSet::new(),
             left_out: BTreeSet::new(),
         };
         let (memo, wide) = (HashMap::new(), HashMap::new());
         Run {
             recorded,
-            profile: options.profile,
+            profile: options.cache.map_or(options.profile, |cache| options.profile.with_cache(cache)),
             known: options.tokens_are_known,
             order_is_open: false,
             memo,
@@ -88,76 +86,54 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Judges every step. `progress` is told how many of how many are done.
-    pub(crate) fn all(
-        &mut self,
-        mut warnings: Vec<String>,
-        progress: &mut dyn FnMut(usize, usize),
-    ) -> Result<Replay, ReplayError> {
-        let model = self.recorded.model;
-        let steps: BTreeSet<u32> = self.recorded.dump.entries().iter().map(|e| e.step).collect();
-        let total = steps.len() * model.plan.steps.len();
-        let (mut taps, mut done) = (Vec::new(), 0);
-        for &number in &steps {
-            let mut layer = None;
-            for step in &model.plan.steps {
-                if step.tap.layer != layer {
-                    layer = step.tap.layer;
-                    self.memo.clear();
-                    self.wide.clear();
-                }
-                taps.push(self.judge(step, number)?);
-                done += 1;
-                progress(done, total);
-            }
-        }
+    /// Judges every step, each tap in the layout that it was recorded in. `progress` is told how many of how many are done.
+    pub(crate) fn all(&mut self, progress: &mut dyn FnMut(usize, usize)) -> Result<Replay, ReplayError> {
+        let (mut taps, mut warnings) = self.in_their_layouts(progress)?;
         warnings.extend(self.forgive_unmasked(&mut taps)?);
         self.leave_out_misrecorded(&mut taps)?;
         warnings.extend(crate::doubts::of(&self.recorded, &taps));
-        Ok(Replay { taps, warnings, order_is_open: self.order_is_open })
+        let (order_is_open, cache) = (self.order_is_open, self.recorded.cache);
+        Ok(Replay { taps, warnings, order_is_open, cache, cache_is_assumed: false })
     }
+}
+
+/// What is due at a tap, computed from what was recorded.
+pub(crate) struct Due {
+    /// The positions that the tap holds, where not all.
+    pub(crate) positions: Option<Vec<usize>>,
+    /// The value in the profile's arithmetic, and in f64.
+    pub(crate) right: ArrayD<f32>,
+    pub(crate) exact: ArrayD<f64>,
+    /// The recorded taps it was computed from, and those between.
+    pub(crate) from: Vec<Tap>,
+    pub(crate) through: Vec<Tap>,
 }
 
 impl Run<'_> {
     pub(crate) fn judge(&mut self, step: &Step, number: u32) -> Done<Replayed> {
         let place = Place { step: number, tap: step.tap };
-        let unchecked = |reason: String| Replayed {
-            report: TapReport {
-                place,
-                op: step.op.name().into(),
-                status: Status::Unchecked,
-                reason: Some(reason),
-                metrics: None,
-                allowed: None,
-                shape: Vec::new(),
-                positions: None,
-                elements: None,
-            },
-            exact_nmse: None,
-            through: Vec::new(),
-            from: Vec::new(),
-            fit: None,
-            misrecorded: Vec::new(),
-        };
         if !self.recorded.holds(place) {
-            return Ok(unchecked("not recorded".into()));
+            let layout = self.recorded.unread.get(&place).cloned();
+            let (unread, reason) = match layout {
+                Some(reason) => (Some(Unread::Layout), reason),
+                None => (Some(Unread::Absent), "not recorded".into()),
+            };
+            return Ok(Replayed { unread, ..Replayed::unchecked(step, place, reason) });
         }
+        let due = self.due(step, number)?;
+        self.judged(step, place, due.as_ref())
+    }
+
+    /// What is due at a recorded tap, or why nobody can say.
+    pub(crate) fn due(&mut self, step: &Step, number: u32) -> Found<Due> {
+        let place = Place { step: number, tap: step.tap };
         let positions = match self.recorded.positions(place) {
             None => None,
             Some(rows) => match self.listed(&rows, place) {
                 Some(list) if rowwise(&step.op) => Some(list),
-                Some(_) => return Ok(unchecked("holds some positions only, and attention needs all".into())),
-                None => return Ok(unchecked("holds positions that the run does not have".into())),
+                Some(_) => return Ok(Err("holds some positions only, and attention needs all".into())),
+                None => return Ok(Err("holds positions that the run does not have".into())),
             },
-        };
-        let own = match &positions {
-            None => self.recorded.read(place),
-            Some(list) => self.recorded.read_rows(place, list),
-        };
-        let own = match own {
-            Ok(own) => own,
-            Err(Unusable::Dump(e)) => return Err(e.into()),
-            Err(reason) => return Ok(unchecked(reason.to_string())),
         };
         let computed = match &positions {
             None => self.computed(step, number)?,
@@ -165,22 +141,44 @@ impl Run<'_> {
         };
         let (right, exact) = match computed {
             Ok(both) => both,
-            Err(reason) => return Ok(unchecked(reason)),
+            Err(reason) => return Ok(Err(reason)),
         };
         let (from, through) = self.stretch(step, number);
         let cost = if self.profile == Profile::Exact { 0.0 } else { distance(&exact, &right.mapv(f64::from)) };
         let known = self.noise.entry(step.tap).or_insert(0.0);
         *known = known.max(cost);
-        let mut replayed = match through.is_empty() {
-            true => self.verdict(step, place, &own, &right, &exact, false),
-            false => self.judge_stretch(step, place, &own, &right.mapv(f64::from), &exact, positions.as_deref()),
+        Ok(Ok(Due { positions, right, exact, from, through }))
+    }
+
+    /// What was recorded, in the layout that it has now, held against what is due.
+    pub(crate) fn judged(&mut self, step: &Step, place: Place, due: Result<&Due, &String>) -> Done<Replayed> {
+        let own = match due {
+            Ok(Due { positions: Some(list), .. }) => self.recorded.read_rows(place, list),
+            _ if self.recorded.positions(place).is_some() => Err(Unusable::Partial),
+            _ => self.recorded.read(place),
         };
-        let positions_are_all = positions.is_none();
-        replayed.report.positions = positions;
-        (replayed.from, replayed.through) = (from, through);
-        let add = matches!(step.op, Op::Residual { .. }) && replayed.through.is_empty() && positions_are_all;
+        let own = match (own, due) {
+            (Err(Unusable::Dump(e)), _) => return Err(e.into()),
+            (Err(Unusable::Partial) | Ok(_), Err(reason)) => {
+                return Ok(Replayed::unchecked(step, place, reason.clone()));
+            }
+            (Err(reason), _) => {
+                let unread = matches!(reason, Unusable::Misfit(_)).then_some(Unread::Shape);
+                return Ok(Replayed { unread, ..Replayed::unchecked(step, place, reason.to_string()) });
+            }
+            (Ok(own), Ok(_)) => own,
+        };
+        let Ok(due) = due else { unreachable!("matched above") };
+        let positions = due.positions.as_deref();
+        let mut replayed = match due.through.is_empty() {
+            true => self.verdict(step, place, &own, &due.right, &due.exact, false),
+            false => self.judge_stretch(step, place, &own, &due.right.mapv(f64::from), &due.exact, positions),
+        };
+        replayed.report.positions = due.positions.clone();
+        (replayed.from, replayed.through) = (due.from.clone(), due.through.clone());
+        let add = matches!(step.op, Op::Residual { .. }) && replayed.through.is_empty() && due.positions.is_none();
         if replayed.report.status == Status::Diverged && add {
-            replayed.fit = self.residual(step, number, &own)?;
+            replayed.fit = self.residual(step, place.step, &own)?;
         }
         Ok(replayed)
     }
@@ -258,8 +256,10 @@ impl Run<'_> {
         let mut inputs = Vec::new();
         for &tap in &step.reads {
             let place = Place { step: number, tap };
-            if self.recorded.left_out.contains(&place) {
-                return Ok(Err(format!("{tap}, which it reads, was recorded wrongly")));
+            if !self.recorded.is_readable(place) && self.recorded.dump.find(tap, number).is_some() {
+                return Ok(Err(format!(
+                    "{tap}, which it reads, was recorded wrongly, or in a layout that nobody knows"
+                )));
             }
             match self.recorded.read_rows(place, positions) {
                 Ok(rows) => inputs.push(rows),
@@ -286,7 +286,7 @@ impl Run<'_> {
     /// A tap's own rows in a step: as recorded, or else computed from what it reads.
     pub(crate) fn value(&mut self, tap: Tap, number: u32) -> Found<(ArrayD<f32>, ArrayD<f64>)> {
         let place = Place { step: number, tap };
-        if self.recorded.holds(place) {
+        if self.recorded.is_readable(place) {
             return match self.recorded.read(place) {
                 Ok(wide) => Ok(Ok((wide.mapv(|x| x as f32), wide))),
                 Err(Unusable::Dump(e)) => Err(e.into()),
@@ -319,7 +319,11 @@ impl Run<'_> {
                 Err(reason) => return Ok(Err(reason)),
             }
         }
-        Ok(joined(&narrow).and_then(|n| Ok((n, joined(&wide)?))))
+        Ok(joined(&narrow).and_then(|n| Ok((n, joined(&wide)?))).map(|(mut narrow, mut wide)| {
+            keep(self.recorded.cache, &mut narrow);
+            keep(self.recorded.cache, &mut wide);
+            (narrow, wide)
+        }))
     }
 
     /// The positions of a tap's rows within the step.
@@ -338,7 +342,7 @@ impl Run<'_> {
         let (mut from, mut through) = (BTreeSet::new(), BTreeSet::new());
         let mut open = step.reads.clone();
         while let Some(tap) = open.pop() {
-            if self.recorded.holds(Place { step: number, tap }) {
+            if self.recorded.is_readable(Place { step: number, tap }) {
                 from.insert(tap);
             } else if through.insert(tap)
                 && let Some(step) = self.recorded.model.plan.step(tap)
@@ -361,7 +365,10 @@ impl Run<'_> {
     ) -> Replayed {
         let narrow = right.mapv(|x| x as f32);
         let first = self.verdict(step, place, own, &narrow, exact, true);
-        if !first.report.reason.as_deref().is_some_and(|reason| reason.starts_with(UNCLEAR)) {
+        let unclear = first.report.reason.as_deref().is_some_and(|reason| reason.starts_with(UNCLEAR));
+        // A key near the edge of a step of the cache's type falls to its other side in another right run.
+        let through_the_cache = self.recorded.cache != Cache::F32 && first.report.status == Status::Diverged;
+        if !unclear && !through_the_cache {
             return first;
         }
         self.know_edges(place, right, positions);
@@ -385,6 +392,8 @@ impl Run<'_> {
         stretch: bool,
     ) -> Replayed {
         let right = if self.profile == Profile::Exact { exact.clone() } else { right.mapv(f64::from) };
+        let kept = self.as_kept(place, own, &right);
+        let own = kept.as_ref().unwrap_or(own);
         // A row alone may be rounded less than others, by chance: what rounding cost the same tap before counts as well.
         let noise =
             distance(exact, &right).max(if stretch { self.noise.get(&step.tap).copied().unwrap_or(0.0) } else { 0.0 });
@@ -423,7 +432,10 @@ impl Run<'_> {
             matches!(outcome, Outcome::Rounding | Outcome::Unclear) && !stretch && stored <= storage_nmse(DType::F32);
         let probs = matches!(step.op, Op::Softmax);
         let misplaced = if local { misplaced(self.profile, probs, own, [&right, exact], nearer) } else { None };
+        let leaking =
+            if probs && (outcome.agrees() || outcome == Outcome::Unclear) { leaking(own, exact) } else { None };
         let (status, reason) = match outcome {
+            _ if leaking.is_some() => (Status::Diverged, leaking),
             _ if misplaced.is_some() => (Status::Diverged, misplaced),
             Outcome::Exact => (Status::Exact, None),
             Outcome::Rounding => (Status::Rounding, None),
@@ -447,9 +459,11 @@ impl Run<'_> {
             allowed: Some(allowed),
             shape,
             positions: None,
+            is_last: false,
             elements: None,
+            noise: None,
         };
-        Replayed { report, exact_nmse, through: Vec::new(), from: Vec::new(), fit: None, misrecorded: Vec::new() }
+        Replayed { exact_nmse, ..Replayed::of(report) }
     }
 
     /// Whether one operation's rounding is larger than its order of summation.

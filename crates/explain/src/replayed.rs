@@ -1,7 +1,7 @@
 //! What is a replay told, and what does it say of each tap?
 
 use firstdiff_compare::{Chunks, Place, Status, TapReport};
-use firstdiff_model::{ModelError, Profile};
+use firstdiff_model::{Cache, ModelError, Profile, Step};
 use firstdiff_trace::{Dump, DumpError, Rows, Site, Tap};
 
 use crate::residual::Fit;
@@ -11,6 +11,8 @@ use crate::residual::Fit;
 pub struct Options {
     /// In what arithmetic a right candidate works.
     pub profile: Profile,
+    /// The type the candidate keeps keys and values in; `None` where nobody says: then it is what fits.
+    pub cache: Option<Cache>,
     /// Tokens of the prefill; where they are not known, any others, as many.
     pub tokens: Vec<u32>,
     /// Whether they are known: the embedding is judged only then.
@@ -30,7 +32,11 @@ impl Options {
         };
         let (tokens, decoded) = (ids(meta.tokens.as_ref())?, ids(meta.decode_tokens.as_ref())?);
         let (tokens, decode_tokens) = shared_out(dump, &tokens, &decoded);
-        Some(Options { profile, tokens, tokens_are_known: meta.tokens.is_some(), decode_tokens, rows: None })
+        let cache = match (profile, &meta.cache) {
+            (Profile::Ggml { cache }, _) => Some(cache),
+            (_, told) => told.as_ref().and_then(|told| told.parse().ok()),
+        };
+        Some(Options { profile, cache, tokens, tokens_are_known: meta.tokens.is_some(), decode_tokens, rows: None })
     }
 }
 
@@ -58,6 +64,17 @@ pub enum ReplayError {
     Dump(#[from] DumpError),
 }
 
+/// Why nothing is said of a tap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// It was not recorded.
+    Absent,
+    /// Its shape is not the model's, in no order of its axes.
+    Shape,
+    /// Its values are right in another layout than its shape says, and nothing confirms that it is the dump's own.
+    Layout,
+}
+
 /// One operation, judged on the candidate's own inputs.
 #[derive(Clone, Debug)]
 pub struct Replayed {
@@ -73,6 +90,28 @@ pub struct Replayed {
     pub fit: Option<Fit>,
     /// What comes out of the value that is due here and not of the recorded one: the recording is wrong, not the operation.
     pub misrecorded: Vec<Place>,
+    /// Why it was not read.
+    pub unread: Option<Unread>,
+}
+
+impl Replayed {
+    /// A tap of which nothing else is known yet.
+    pub(crate) fn of(report: TapReport) -> Replayed {
+        Replayed {
+            report,
+            exact_nmse: None,
+            through: Vec::new(),
+            from: Vec::new(),
+            fit: None,
+            misrecorded: Vec::new(),
+            unread: None,
+        }
+    }
+
+    /// A tap that could not be judged.
+    pub(crate) fn unchecked(step: &Step, place: Place, reason: String) -> Replayed {
+        Replayed::of(TapReport { reason: Some(reason), ..TapReport::unchecked(place, step.op.name().into()) })
+    }
 }
 
 /// All operations of a candidate, judged.
@@ -84,6 +123,10 @@ pub struct Replay {
     pub warnings: Vec<String>,
     /// Whether Q and K were read in one of two orders of their rows, and what is recorded of them is wrong in both.
     pub order_is_open: bool,
+    /// The type the candidate keeps keys and values in.
+    pub cache: Cache,
+    /// Whether nobody says so, and it is taken because attention comes out right with it and not without.
+    pub cache_is_assumed: bool,
 }
 
 impl Replay {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use firstdiff_compare::Place;
 use rayon::prelude::*;
 
 use crate::candidates::{Candidate, edits_of, extended, order_of};
@@ -25,6 +26,8 @@ pub struct Effort {
     pub seconds: f64,
     /// Only what takes a moment: operations that are wrong by themselves, and single mistakes; no stretch, no very large matrix.
     pub quick: bool,
+    /// Whether a cause is stated only where nothing that was recorded speaks against it; what is skipped in a quick search included.
+    pub weigh: bool,
 }
 
 impl Effort {
@@ -36,7 +39,7 @@ impl Effort {
 
 impl Default for Effort {
     fn default() -> Effort {
-        Effort { only: Vec::new(), faults: 4, seconds: 60.0, quick: false }
+        Effort { only: Vec::new(), faults: 4, seconds: 60.0, quick: false, weigh: false }
     }
 }
 
@@ -61,8 +64,8 @@ pub(crate) struct Result {
     pub(crate) tried: BTreeMap<&'static str, f64>,
     /// Sets whose turn did not come before time ran out.
     pub(crate) untried: usize,
-    /// Whether something gives these numbers that other steps, which are right, speak against.
-    pub(crate) spoken_against: bool,
+    /// What is right, and speaks against something that gives these numbers.
+    pub(crate) spoken_against: Option<Place>,
 }
 
 /// What is looked for, and in what.

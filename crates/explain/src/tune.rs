@@ -68,17 +68,19 @@ impl Search<'_, '_> {
     fn tune(&self, target: &Target<'_>, mistakes: &mut [Candidate]) -> Option<Left> {
         for at in 0..mistakes.len() {
             let Some((begin, whole)) =
-                mistakes[at].edits[0].tunable().filter(|(x, whole)| *x > 0.0 && !(*whole && self.run.is_coarse()))
+                mistakes[at].edits[0].tunable().filter(|(x, whole)| *x != 0.0 && !(*whole && self.run.is_coarse()))
             else {
                 continue;
             };
+            // Of a number below 0 the size is fitted.
+            let (begin, sign) = (begin.abs(), begin.signum());
             let with = |x: f64, mistakes: &[Candidate]| -> Left {
-                self.residual(target, &beside(at, &mistakes[at].tuned(x), mistakes))
+                self.residual(target, &beside(at, &mistakes[at].tuned(sign * x), mistakes))
             };
             let f = |log: f64| with(log.exp(), mistakes).nmse;
             let step = 8f64.ln() / 6.0;
             let scan: Vec<f64> = (-12..=12).map(|i| begin.ln() + f64::from(i) * step).collect();
-            let tuned: Vec<Candidate> = scan.iter().map(|log| mistakes[at].tuned(log.exp())).collect();
+            let tuned: Vec<Candidate> = scan.iter().map(|log| mistakes[at].tuned(sign * log.exp())).collect();
             let left = self.residuals(target, &tuned.iter().map(|t| beside(at, t, mistakes)).collect::<Vec<_>>());
             let (rough, _) = scan.into_iter().zip(left).min_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse))?;
             let near = least(f, rough - step, rough + step, 1e-2);
@@ -96,7 +98,7 @@ impl Search<'_, '_> {
             let left: Vec<f64> = near.iter().map(|&x| with(x, mistakes).nmse).collect();
             let least = left.iter().copied().fold(f64::INFINITY, f64::min);
             let best = left.iter().position(|&l| l <= 4.0 * least + 1e-13)?;
-            mistakes[at] = mistakes[at].tuned(near[best]);
+            mistakes[at] = mistakes[at].tuned(sign * near[best]);
         }
         let edits: Vec<&Edit> = mistakes.iter().flat_map(|m| &m.edits).collect();
         Some(self.residual(target, &edits))

@@ -5,6 +5,7 @@ use firstdiff_model::{Chunk, Op, Scores, Step, eval_step};
 use firstdiff_trace::{Site, Tap};
 use ndarray::ArrayD;
 
+use crate::mistakes::filled_as_shown;
 use crate::replay::{Done, Replayed, Run};
 
 impl Run<'_> {
@@ -16,17 +17,16 @@ impl Run<'_> {
         for at in scores {
             let place = taps[at].report.place;
             let probs = Place { tap: Tap { site: Site::Probs, ..place.tap }, ..place };
-            let Some(behind) = taps.iter().position(|t| t.report.place == probs && t.report.status == Status::Diverged)
-            else {
-                continue;
-            };
-            let judged = match self.unmasked(place, probs, true)? {
+            let judged = |t: &Replayed| t.report.place == probs && t.report.status != Status::Unchecked;
+            let Some(behind) = taps.iter().position(judged) else { continue };
+            let was_wrong = taps[behind].report.status == Status::Diverged;
+            let judged = match self.unmasked(place, probs, true, was_wrong)? {
                 Some(judged) => Some(judged),
-                None => self.unmasked(place, probs, false)?,
+                None => self.unmasked(place, probs, false, was_wrong)?,
             };
             if let Some(judged) = judged {
                 for (at, mut judged) in [at, behind].into_iter().zip(judged) {
-                    judged.report.reason = None;
+                    judged.report.reason = judged.report.reason.filter(|_| judged.report.status == Status::Diverged);
                     (judged.from, judged.through) = (taps[at].from.clone(), taps[at].through.clone());
                     taps[at] = judged;
                 }
@@ -38,8 +38,15 @@ impl Run<'_> {
         Ok((forgiven > 0).then(|| text.to_owned()))
     }
 
-    /// Both judged as scores without a mask, or with anything in its place, and probabilities of what they are when masked.
-    fn unmasked(&mut self, scores: Place, probs: Place, computed: bool) -> Done<Option<[Replayed; 2]>> {
+    /// Both judged as scores without a mask, or with anything in its place, and probabilities of what they are when masked. Of probabilities that are
+    /// not made of these scores (`elsewhere`) the mask itself may be wrong: then they are the ones to blame.
+    fn unmasked(
+        &mut self,
+        scores: Place,
+        probs: Place,
+        computed: bool,
+        elsewhere: bool,
+    ) -> Done<Option<[Replayed; 2]>> {
         let plan = &self.recorded.model.plan;
         let (Some(masking), Some(softmax)) = (plan.step(scores.tap), plan.step(probs.tap)) else { return Ok(None) };
         let (masking, softmax) = (masking.clone(), softmax.clone());
@@ -60,8 +67,17 @@ impl Run<'_> {
         let first = self.verdict(&masking, scores, compared, &narrow, &wide, false);
         let (narrow, wide) = self.evaluated(&softmax, &[masked.mapv(|x| x as f32)], &[masked], chunk)?;
         let second = self.verdict(&softmax, probs, &own_probs, &narrow, &wide, false);
-        let both = [first, second];
-        Ok(both.iter().all(|judged| judged.report.status.agrees()).then_some(both))
+        if !first.report.status.agrees() {
+            return Ok(None);
+        }
+        let mut is_filled = false;
+        if elsewhere && computed && !second.report.status.agrees() {
+            for scores in filled_as_shown(&own_probs, &own_scores, &right) {
+                let (narrow, wide) = self.evaluated(&softmax, &[scores.mapv(|x| x as f32)], &[scores], chunk)?;
+                is_filled |= self.verdict(&softmax, probs, &own_probs, &narrow, &wide, false).report.status.agrees();
+            }
+        }
+        Ok((second.report.status.agrees() || is_filled).then_some([first, second]))
     }
 }
 

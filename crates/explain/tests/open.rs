@@ -7,7 +7,7 @@ mod common;
 use firstdiff_explain::explain::{Explanation, Match};
 use firstdiff_trace::{Site, Tap};
 
-use again::{changed, described, values};
+use again::{changed, described, reshaped, values};
 
 /// The causes that are stated.
 fn causes(explanation: &Explanation) -> Vec<&'static str> {
@@ -77,4 +77,55 @@ fn a_fault_that_shows_in_two_taps_is_one_in_every_layer() {
     assert_eq!(causes(&explanation), ["mask-after-softmax"]);
     let named = explanation.findings.iter().find(|f| f.matched == Match::Reproduced).unwrap();
     assert_eq!(named.taps.len(), 4, "{:?}", named.taps);
+}
+
+/// \[T,H,d\] in another order of its axes: `order[i]` is the axis that comes i-th.
+fn moved(values: &[f32], shape: [usize; 3], order: [usize; 3]) -> Vec<f32> {
+    let strides = [shape[1] * shape[2], shape[2], 1];
+    let extent = |axis: usize| 0..shape[order[axis]];
+    let at = |index: [usize; 3]| (0..3).map(|i| index[i] * strides[order[i]]).sum::<usize>();
+    let all = extent(0).flat_map(|a| extent(1).flat_map(move |b| extent(2).map(move |c| [a, b, c])));
+    all.map(|index| values[at(index)]).collect()
+}
+
+/// llama's taps of heads in another order of axes, those of `sites` flat; `fault` changes what was recorded before.
+fn in_order(sites: &[Site], order: [usize; 3], fault: impl Fn(Site, Vec<f32>) -> Vec<f32>) -> Explanation {
+    let of = |site: Site| sites.contains(&site);
+    let change = |_: &_, tap: Tap, step: u32, x: Vec<f32>| {
+        let heads = if matches!(tap.site, Site::Q | Site::QRope) { 6 } else { 2 };
+        let x = fault(tap.site, x);
+        (step == 0).then(|| if of(tap.site) { moved(&x, [11, heads, 16], order) } else { x })
+    };
+    reshaped("llama", "golden/llama-torch", &change, &|tap, shape| match of(tap.site) {
+        true => vec![shape.iter().product()],
+        false => shape.to_vec(),
+    })
+}
+
+const ROPE: &[Site] = &[Site::QRope, Site::KRope];
+const HEADS: &[Site] = &[Site::Q, Site::K, Site::V, Site::QRope, Site::KRope];
+const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [1, 0, 2], [2, 1, 0], [0, 2, 1], [1, 2, 0], [2, 0, 1]];
+
+#[test]
+fn a_right_run_is_right_in_every_order_of_axes() {
+    for (sites, order) in [ROPE, HEADS].into_iter().flat_map(|sites| ORDERS.map(|order| (sites, order))) {
+        let right = in_order(sites, order, |_, x| x);
+        assert!(right.findings.is_empty(), "{sites:?} {order:?}: {:?}", right.findings);
+        let judged = |t: &&firstdiff_explain::replay::Replayed| sites.contains(&t.report.place.tap.site);
+        assert!(right.replay.taps.iter().filter(judged).all(|t| t.report.status.agrees()), "{sites:?} {order:?}");
+    }
+}
+
+#[test]
+fn a_wrong_operation_is_blamed_alone_in_every_order_of_axes() {
+    // The elements of each head the other way round: of no layout.
+    let reversed = |x: Vec<f32>| x.chunks(16).flat_map(|head| head.iter().rev().copied().collect::<Vec<_>>()).collect();
+    for (wrong, order) in [Site::QRope, Site::V].into_iter().flat_map(|site| ORDERS.map(|order| (site, order))) {
+        let found = in_order(HEADS, order, |site, x| if site == wrong { reversed(x) } else { x });
+        assert!(!found.findings.is_empty(), "{wrong:?} {order:?}");
+        for finding in &found.findings {
+            let notes = &found.replay.warnings;
+            assert!(finding.taps.iter().all(|tap| tap.site == wrong), "{wrong:?} {order:?}: {finding:?} {notes:?}");
+        }
+    }
 }

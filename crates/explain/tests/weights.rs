@@ -48,3 +48,170 @@ fn another_model_is_not_the_same() {
     let comparison = run(&fixtures().join("models/llama"), &fixtures().join("gguf/qwen2-f32.gguf"));
     assert!(comparison.count(|s| *s == State::Wrong) > 10);
 }
+
+const VOCAB: usize = 24;
+const WIDTH: usize = 16;
+
+/// Numbers without a pattern.
+fn numbers(seed: u32, count: usize) -> Vec<f32> {
+    (0..count as u32).map(|i| (((i + 1000 * seed) as f32 * 12.9898).sin() * 43758.547).fract()).collect()
+}
+
+/// A file of these tensors: name, shape and values.
+fn write(path: &Path, tensors: &[(&str, Vec<usize>, Vec<f32>)]) -> PathBuf {
+    let bytes: Vec<Vec<u8>> =
+        tensors.iter().map(|(.., values)| values.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
+    let views = tensors.iter().zip(&bytes).map(|((name, shape, _), bytes)| {
+        (*name, safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes).unwrap())
+    });
+    safetensors::serialize_to_file(views, None, path).unwrap();
+    path.to_owned()
+}
+
+/// The cause that is stated of a head of `head`, in a file beside one whose head is its embedding; and what is said.
+fn of_tied_head(shape: [usize; 2], head: Vec<f32>) -> (Option<&'static str>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let own = || {
+        vec![
+            ("model.embed_tokens.weight", vec![VOCAB, WIDTH], numbers(1, VOCAB * WIDTH)),
+            ("model.norm.weight", vec![WIDTH], numbers(2, WIDTH)),
+            ("model.layers.0.mlp.up_proj.weight", vec![VOCAB, WIDTH], numbers(3, VOCAB * WIDTH)),
+        ]
+    };
+    let tied = write(&folder.path().join("tied.safetensors"), &own());
+    let tensors: Vec<_> = own().into_iter().chain([("lm_head.weight", shape.to_vec(), head)]).collect();
+    let comparison = run(&tied, &write(&folder.path().join("own.safetensors"), &tensors));
+    let [finding] = comparison.findings.as_slice() else {
+        assert!(comparison.findings.is_empty(), "{:?}", comparison.findings);
+        return (None, "tied".into());
+    };
+    (finding.cause, finding.note.clone())
+}
+
+#[test]
+fn a_head_of_its_own_is_another_matrix_only_if_it_is_the_tied_one_in_no_order() {
+    let embedding = numbers(1, VOCAB * WIDTH);
+    // What w.reshape(columns, rows).T holds, row by row.
+    let turned = |values: &[f32], columns: usize| -> Vec<f32> {
+        let rows = values.len() / columns;
+        (0..columns).flat_map(|c| (0..rows).map(move |r| values[r * columns + c])).collect()
+    };
+    let of = |head: Vec<f32>| of_tied_head([VOCAB, WIDTH], head).0;
+    assert_eq!(of_tied_head([VOCAB, WIDTH], embedding.clone()), (None, "tied".into()));
+    assert_eq!(of(numbers(7, VOCAB * WIDTH)), Some("head-untied"));
+    assert_eq!(of(turned(&embedding, VOCAB)), Some("weight-transposed"));
+    assert_eq!(of(turned(&embedding, WIDTH)), Some("weight-transposed"));
+    assert_eq!(of_tied_head([WIDTH, VOCAB], turned(&embedding, WIDTH)).0, Some("weight-transposed"));
+    assert_eq!(of_tied_head([WIDTH, VOCAB], embedding.clone()).0, Some("storage-shape"));
+    assert_eq!(of(vec![0.0; VOCAB * WIDTH]), Some("weight-unset"));
+    // Another matrix of A, as it stands and in another order.
+    let up = numbers(3, VOCAB * WIDTH);
+    assert_eq!(of(up.clone()), Some("weight-swapped"));
+    assert_eq!(of(turned(&up, VOCAB)), Some("weight-swapped"));
+    // A factor is no other matrix, and no known mistake.
+    let (cause, note) = of_tied_head([VOCAB, WIDTH], embedding.iter().map(|x| 1.5 * x).collect());
+    assert!(cause.is_none() && note.contains("1.5000"), "{note}");
+}
+
+#[test]
+fn a_head_that_is_missing_may_be_the_embedding_in_another_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let embedding = numbers(1, VOCAB * WIDTH);
+    let turned: Vec<f32> = (0..VOCAB * WIDTH).map(|i| embedding[i % VOCAB * WIDTH + i / VOCAB]).collect();
+    let check = |head: Vec<f32>| {
+        let [table, head] = [("model.embed_tokens.weight", embedding.clone()), ("lm_head.weight", head)]
+            .map(|(name, values)| (name, vec![VOCAB, WIDTH], values));
+        let a = write(&folder.path().join("a.safetensors"), &[table.clone(), head]);
+        let b = write(&folder.path().join("b.safetensors"), &[table]);
+        run(&a, &b).findings.first().map(|finding| finding.cause)
+    };
+    assert_eq!(check(embedding.clone()), None);
+    assert_eq!(check(numbers(7, VOCAB * WIDTH)), Some(Some("head-tied")));
+    assert_eq!(check(turned), Some(None));
+}
+
+#[test]
+fn a_bias_under_another_name_is_not_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let matrix = ("model.layers.0.self_attn.q_proj.weight", vec![WIDTH, WIDTH], numbers(4, WIDTH * WIDTH));
+    let bias = |name: &'static str, values: Vec<f32>| (name, vec![WIDTH], values);
+    let check = |values: Vec<f32>, others: &[(&'static str, Vec<f32>)]| {
+        let a = write(
+            &folder.path().join("a.safetensors"),
+            &[matrix.clone(), bias("model.layers.0.self_attn.q_proj.bias", values)],
+        );
+        let others = others.iter().map(|(name, values)| bias(name, values.clone()));
+        let b = write(
+            &folder.path().join("b.safetensors"),
+            &vec![matrix.clone()].into_iter().chain(others).collect::<Vec<_>>(),
+        );
+        run(&a, &b).findings.first().and_then(|finding| finding.cause)
+    };
+    assert_eq!(check(numbers(5, WIDTH), &[]), Some("bias-omitted"));
+    assert_eq!(check(numbers(5, WIDTH), &[("strange", numbers(6, WIDTH))]), Some("bias-omitted"));
+    assert_eq!(check(numbers(5, WIDTH), &[("strange", numbers(5, WIDTH))]), None);
+    assert_eq!(check(vec![0.0; WIDTH], &[]), None);
+}
+
+#[test]
+fn another_embedding_makes_no_cause_of_the_head() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = |name: &'static str, seed: u32| (name, vec![VOCAB, WIDTH], numbers(seed, VOCAB * WIDTH));
+    let causes =
+        |a: &[(&str, Vec<usize>, Vec<f32>)], b: &[(&str, Vec<usize>, Vec<f32>)]| -> Vec<Option<&'static str>> {
+            let a = write(&folder.path().join("a.safetensors"), a);
+            let b = write(&folder.path().join("b.safetensors"), b);
+            run(&a, &b).findings.iter().map(|finding| finding.cause).collect()
+        };
+    let (embedding, head) = ("model.embed_tokens.weight", "lm_head.weight");
+    // Tied on both sides, and the one matrix is another: that is said of the embedding.
+    assert_eq!(causes(&[table(embedding, 1)], &[table(embedding, 2), table(head, 2)]), [None]);
+    assert_eq!(causes(&[table(embedding, 1)], &[table(embedding, 2), table(head, 3)]), [None, None]);
+    assert_eq!(causes(&[table(embedding, 1), table(head, 3)], &[table(embedding, 2)]), [None, None]);
+    // What B takes for the head is A's head.
+    assert_eq!(causes(&[table(embedding, 1), table(head, 3)], &[table(embedding, 3)]), [Some("head-untied")]);
+}
+
+#[test]
+fn another_model_is_said_to_be_one() {
+    let another = run(&fixtures().join("models/llama"), &fixtures().join("gguf/qwen2-f32.gguf"));
+    assert!(another.another_model().is_some());
+    assert!(another.findings.iter().all(|finding| finding.cause.is_none() || finding.residual_nmse.is_some()));
+    let same = run(&fixtures().join("models/qwen2"), &fixtures().join("gguf/qwen2-f32.gguf"));
+    assert_eq!(same.another_model(), None);
+}
+
+/// A llama2.c checkpoint of these sizes: hidden, feed-forward, layers, heads, key heads, vocabulary.
+fn llama2c(path: &Path, sizes: [usize; 6]) {
+    let [hidden, ffn, layers, heads, keys, vocab] = sizes;
+    let head = hidden / heads;
+    let layer = 2 * hidden + 2 * hidden * hidden + 2 * keys * head * hidden + 3 * ffn * hidden;
+    let count = vocab * hidden + layers * layer + hidden + 4 * head;
+    let mut bytes: Vec<u8> = sizes.iter().chain([&4]).flat_map(|n| (*n as i32).to_le_bytes()).collect();
+    bytes.extend((0..count).flat_map(|i| ((i as f32 * 0.37).sin() + 0.01).to_le_bytes()));
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn models_of_any_other_size_are_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.bin");
+    for sizes in [
+        [8, 12, 1, 2, 1, 10],
+        [12, 12, 1, 2, 1, 10],
+        [20, 12, 1, 2, 2, 10],
+        [24, 40, 2, 4, 2, 50],
+        [48, 80, 2, 6, 3, 151],
+        [50, 7, 3, 5, 1, 3],
+    ] {
+        llama2c(&path, sizes);
+        for model in ["models/llama", "models/minimind", "gguf/llama-f16.gguf", "gguf/qwen2-f32.gguf"]
+            .map(|m| fixtures().join(m))
+        {
+            for (a, b) in [(&model, &path), (&path, &model)] {
+                let comparison = run(a, b);
+                assert!(comparison.count(|s| *s == State::Wrong) > 4, "{sizes:?} against {}", model.display());
+            }
+        }
+    }
+}

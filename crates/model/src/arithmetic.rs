@@ -1,8 +1,10 @@
 //! In what arithmetic is a step carried out? f64, f32, f16 or bf16 as PyTorch, or llama.cpp's own.
 
 use firstdiff_core::{self as core, Activations, RopePairing, quantise};
+use firstdiff_trace::Cache;
 use ndarray::{Array2, Array3, ArrayD, ArrayView2, ArrayViewD, Axis, Zip};
 
+use crate::cache::keep;
 use crate::error::ModelError;
 use crate::eval::{Chunk, Evaluation, Out};
 use crate::ggml;
@@ -23,19 +25,26 @@ pub enum Profile {
     Bf16,
     /// As llama.cpp's CPU backend: activations rounded to what the product with each weight type asks.
     Ggml {
-        /// The type keys and values are kept in.
+        /// The type keys and values are kept in: what is multiplied with them is rounded to it too.
         cache: Cache,
     },
 }
 
-/// The type keys and values are kept in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Cache {
-    /// As they are.
-    #[default]
-    F32,
-    /// Rounded to f16, and so is what is multiplied with them: llama.cpp's default.
-    F16,
+/// In what arithmetic a Plan is run, and in what type keys and values are kept meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arithmetic {
+    /// How each step rounds.
+    pub profile: Profile,
+    /// What every key and value is rounded to before it is read.
+    pub cache: Cache,
+}
+
+impl From<Profile> for Arithmetic {
+    /// The cache of `Ggml`; else keys and values as they are.
+    fn from(profile: Profile) -> Arithmetic {
+        let cache = if let Profile::Ggml { cache } = profile { cache } else { Cache::F32 };
+        Arithmetic { profile, cache }
+    }
 }
 
 impl Profile {
@@ -48,6 +57,11 @@ impl Profile {
             Profile::Bf16 => "bf16",
             Profile::Ggml { .. } => "ggml",
         }
+    }
+
+    /// The same with another type of cache, where the arithmetic of products depends on it.
+    pub fn with_cache(self, cache: Cache) -> Profile {
+        if let Profile::Ggml { .. } = self { Profile::Ggml { cache } } else { self }
     }
 }
 
@@ -120,8 +134,11 @@ fn in_ggml(step: &Evaluation<'_, f32>, cache: Cache) -> Out<ArrayD<f32>> {
             Ok(x)
         }
         Op::Rope(rope) => turned(step, rope, &ggml_turns(rope, &step.positions()?), |x| x),
-        Op::Qk | Op::Context if cache == Cache::F16 => {
-            let rounded = [step.input(0)?, step.input(1)?].map(|x| x.mapv(|x| Half::F16.round(x)));
+        Op::Qk | Op::Context if cache != Cache::F32 => {
+            let mut rounded = [step.input(0)?, step.input(1)?].map(|x| x.to_owned());
+            // With a cache of blocks probabilities are multiplied as they are: ggml takes such values in flash attention alone.
+            let as_they_are = usize::from(step.step.op == Op::Context && cache == Cache::Q8_0);
+            rounded[as_they_are..].iter_mut().for_each(|x| keep(cache, x));
             Evaluation { inputs: &rounded.each_ref().map(|x| x.view()), ..*step }.run()
         }
         _ => step.run(),

@@ -2,7 +2,22 @@
 
 use std::path::PathBuf;
 
-use firstdiff_trace::Tap;
+use firstdiff_trace::{FileError, Tap};
+
+impl ModelError {
+    /// The same of a file that is not read.
+    pub(crate) fn of_file(error: FileError) -> ModelError {
+        match error {
+            FileError::Io { path, source } => ModelError::Io { file: path, source },
+            FileError::NotRegular { path } => ModelError::Format { file: path, reason: "is no regular file".into() },
+            FileError::TooLarge { path, size, limit } => {
+                let reason = format!("holds {size} bytes, and {limit} are the most that are read of such a file");
+                ModelError::Format { file: path, reason }
+            }
+            other => ModelError::Format { file: PathBuf::new(), reason: other.to_string() },
+        }
+    }
+}
 
 /// Why a model could not be loaded or run.
 #[derive(Debug, thiserror::Error)]

@@ -14,6 +14,7 @@
 
 mod arithmetic;
 mod attention;
+mod cache;
 mod config;
 mod decoder;
 mod error;
@@ -31,7 +32,8 @@ mod run;
 mod storage;
 mod weights;
 
-pub use arithmetic::{Cache, Profile, eval_step_in, ggml_activations};
+pub use arithmetic::{Arithmetic, Profile, eval_step_in, ggml_activations};
+pub use cache::keep;
 pub use config::{Config, Window};
 pub use error::ModelError;
 pub use eval::{Chunk, eval_step};
@@ -44,3 +46,5 @@ pub use plan::{Dims, Op, Plan, Role, Rope, Scores, Step, WeightRef};
 pub use run::{Prompt, TapValues, run};
 pub use storage::{Half, Real, Storage};
 pub use weights::{WeightView, Weights};
+
+pub use firstdiff_trace::Cache;

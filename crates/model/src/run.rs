@@ -2,11 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use firstdiff_trace::Tap;
+use firstdiff_trace::{Cache, Tap};
 use ndarray::{ArrayD, ArrayViewD, Axis, Slice};
 
-use crate::arithmetic::{Profile, eval_step_in};
+use crate::arithmetic::{Arithmetic, Profile, eval_step_in};
 use crate::attention;
+use crate::cache::keep;
 use crate::error::ModelError;
 use crate::eval::{Chunk, eval_step};
 use crate::plan::{Plan, Step};
@@ -33,6 +34,8 @@ pub enum TapValues<'a> {
 
 /// Runs `plan` over `prompt`: the prefill (step 0), then a step for each decode token.
 ///
+/// Keys and values are recorded as they are computed, and read as the cache's type leaves them.
+///
 /// Every tap that `wanted` names goes to `sink` with its step, as soon as it is there; a decode step's taps hold the new
 /// row only, but `qk`, `scores` and `probs` (\[H,1,S\]) all keys so far. Steps that no wanted tap depends on are not run. The
 /// result does not depend on the number of threads.
@@ -43,23 +46,27 @@ pub fn run<X: From<ModelError>>(
     plan: &Plan,
     weights: &Weights,
     prompt: Prompt<'_>,
-    profile: Profile,
+    arithmetic: impl Into<Arithmetic>,
     wanted: impl Fn(Tap) -> bool,
     mut sink: impl FnMut(Tap, u32, TapValues<'_>) -> Result<(), X>,
 ) -> Result<(), X> {
+    let Arithmetic { profile, cache } = arithmetic.into();
     if profile == Profile::Exact {
-        return forward::<f64, X>(plan, weights, prompt, wanted, eval_step, |t, s, v| sink(t, s, TapValues::F64(v)));
+        return forward::<f64, X>(plan, weights, prompt, cache, wanted, eval_step, |t, s, v| {
+            sink(t, s, TapValues::F64(v))
+        });
     }
     let eval = |step: &Step, inputs: &[ArrayViewD<'_, f32>], chunk: Chunk<'_>, weights: &Weights| {
         eval_step_in(profile, step, inputs, chunk, weights)
     };
-    forward::<f32, X>(plan, weights, prompt, wanted, eval, |t, s, v| sink(t, s, TapValues::F32(v)))
+    forward::<f32, X>(plan, weights, prompt, cache, wanted, eval, |t, s, v| sink(t, s, TapValues::F32(v)))
 }
 
 fn forward<E: Real, X: From<ModelError>>(
     plan: &Plan,
     weights: &Weights,
     prompt: Prompt<'_>,
+    cache: Cache,
     wanted: impl Fn(Tap) -> bool,
     eval: impl Fn(&Step, &[ArrayViewD<'_, E>], Chunk<'_>, &Weights) -> Result<ArrayD<E>, ModelError> + Sync,
     mut sink: impl FnMut(Tap, u32, ArrayViewD<'_, E>) -> Result<(), X>,
@@ -87,7 +94,7 @@ fn forward<E: Real, X: From<ModelError>>(
             if wanted(tap) {
                 sink(tap, number as u32, out.view())?;
             }
-            schedule.keep(done, out, &mut live)?;
+            schedule.keep(done, out, cache, &mut live)?;
             (at..=done).for_each(|at| schedule.release(at, number == last, &mut live));
             at = done + 1;
         }
@@ -177,8 +184,17 @@ impl<'a> Schedule<'a> {
     }
 
     /// Holds on to the output of step `at`, if a later one reads it.
-    fn keep<E: Real>(&self, at: usize, out: ArrayD<E>, live: &mut HashMap<Tap, ArrayD<E>>) -> Result<(), ModelError> {
+    fn keep<E: Real>(
+        &self,
+        at: usize,
+        mut out: ArrayD<E>,
+        cache: Cache,
+        live: &mut HashMap<Tap, ArrayD<E>>,
+    ) -> Result<(), ModelError> {
         let tap = self.steps[at].tap;
+        if self.cached.contains(&tap) {
+            keep(cache, &mut out);
+        }
         if self.cached.contains(&tap)
             && let Some(rows) = live.get_mut(&tap)
         {

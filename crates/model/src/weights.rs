@@ -82,7 +82,9 @@ impl Weights {
         if !self.table.iter().any(is) {
             return;
         }
-        for (_, entry) in self.table.iter_mut().filter(|(name, _)| expected(name).is_some()) {
+        // A tensor of other axes than its name has is no matrix, whatever the others are.
+        let is_matrix = |(name, entry): &(&String, &mut Entry)| entry.shape.len() == 2 && expected(name).is_some();
+        for (_, entry) in self.table.iter_mut().filter(is_matrix) {
             entry.shape.reverse();
             entry.order.transposed = true;
         }
@@ -249,18 +251,26 @@ impl<'a> WeightView<'a> {
         }
     }
 
-    /// Elements `range` of the whole tensor in the order of its shape, in f32; the range is of whole rows.
+    /// Elements `range` of the whole tensor in the order of its shape, in f32. It may begin and end within a row, or a block: who looks at the
+    /// elements under another shape has other rows.
     ///
     /// # Panics
-    /// When `range` is outside the tensor, or begins or ends within a row.
+    /// When `range` is outside the tensor.
     pub fn elements(&self, range: Range<usize>) -> Vec<f32> {
         assert!(range.start <= range.end && range.end <= self.len(), "elements {range:?} of {}", self.len());
-        let width = self.shape.last().copied().unwrap_or(1).max(1);
-        if self.order.transposed {
-            return self.rows::<f32>(range.start / width..range.end / width).into_raw_vec_and_offset().0;
-        }
-        let mut out = vec![0.0; range.len()];
-        self.read(range, &mut out);
+        // What can be read by itself: a row of a transposed matrix, else a block.
+        let unit = if self.order.transposed { self.shape[1] } else { self.storage.block_len() }.max(1);
+        let whole = range.start / unit * unit..range.end.next_multiple_of(unit).min(self.len());
+        let mut out = match self.order.transposed {
+            true => self.rows::<f32>(whole.start / unit..whole.end / unit).into_raw_vec_and_offset().0,
+            false => {
+                let mut out = vec![0.0; whole.len()];
+                self.read(whole.clone(), &mut out);
+                out
+            }
+        };
+        out.truncate(range.end - whole.start);
+        out.drain(..range.start - whole.start);
         out
     }
 

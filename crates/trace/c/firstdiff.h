@@ -9,7 +9,12 @@
        firstdiff_bf16(h, T, D, 0, "layers.%d.h", layer);       // f16, bf16: any two-byte type; f64 too
        firstdiff_next_step(token);                             // before each decode step, with the token it is fed
        firstdiff_next_chunk(ids, count);                       // before a step of several: a further chunk of the prompt
-       int failed = firstdiff_finish();                        // writes dump.json; runs at exit too
+       int failed = firstdiff_finish();                        // the dump is complete: dump.json says so from here on
+
+   Before the first tap a dump.json is written that says "complete": false; firstdiff_finish() alone replaces it. A run that is killed, or ends
+   without it, or in which a tap could not be written, leaves false, and firstdiff never calls such a dump parity.
+   A name that is none of the vocabulary's is recorded as it is, and `firstdiff compare` takes a map of names. In the name of its file every byte
+   but ASCII letters, digits, '_', '-' and '.' is '%' and two hexadecimal digits; dump.json has the name itself.
 
    FIRSTDIFF_DIR=out ./engine       records into the folder out; without it everything is off
    FIRSTDIFF_TAPS='layers.*.h,logits'   these taps only          FIRSTDIFF_STEPS=0,2-5   these steps only (0: the prompt)
@@ -50,7 +55,7 @@ enum firstdiff_type { FIRSTDIFF_F64, FIRSTDIFF_F32, FIRSTDIFF_F16, FIRSTDIFF_BF1
 #define firstdiff_note(key, value) (firstdiff_state ? firstdiff_put_note(key, value) : (void)0)
 #define firstdiff_is_on() (firstdiff_state ? firstdiff_ask() : 0)
 
-/* Writes dump.json and ends the recording. 0: everything asked for is in the dump, or recording was off. */
+/* Ends the recording: dump.json says that it is complete. 0: everything asked for is in the dump, or recording was off. */
 int firstdiff_finish(void);
 
 /* Brings values to the host, where set; every pointer given to a tap goes through it. */
@@ -118,8 +123,10 @@ extern "C" {
 int firstdiff_state = 1;
 void (*firstdiff_copy)(void *host, const void *device, size_t bytes);
 
+enum { FIRSTDIFF_NAME = 200, FIRSTDIFF_FILE = FIRSTDIFF_NAME + 32 }; /* bytes of a tap's name at most, and of its file's with step and ending */
+
 typedef struct {
-    char tap[48];
+    char tap[FIRSTDIFF_NAME + 1];
     unsigned long step;
     enum firstdiff_type type;
     long long shape[3];
@@ -140,7 +147,9 @@ enum { FIRSTDIFF_NOTES = sizeof firstdiff_notes / sizeof firstdiff_notes[0] };
 
 /* Kinds of failure, and of what only may be one; each is told once. */
 enum { FIRSTDIFF_BAD_SETUP = 1, FIRSTDIFF_BAD_NAME = 2, FIRSTDIFF_BAD_SHAPE = 4, FIRSTDIFF_TWICE = 8, FIRSTDIFF_DISK = 16,
-       FIRSTDIFF_MEMORY = 32, FIRSTDIFF_BAD_NOTE = 64, FIRSTDIFF_NO_MATCH = 128, FIRSTDIFF_OTHER_ROWS = 256 };
+       FIRSTDIFF_MEMORY = 32, FIRSTDIFF_BAD_NOTE = 64, FIRSTDIFF_NO_MATCH = 128, FIRSTDIFF_OTHER_ROWS = 256, FIRSTDIFF_NOT_FINISHED = 512,
+       /* after which a tap is missing */
+       FIRSTDIFF_LOST = FIRSTDIFF_BAD_NAME | FIRSTDIFF_BAD_SHAPE | FIRSTDIFF_TWICE | FIRSTDIFF_DISK | FIRSTDIFF_MEMORY };
 
 static struct {
     char *folder, *taps, *steps, *rows;
@@ -149,6 +158,7 @@ static struct {
     unsigned long step;
     size_t positions; /* of this step; 0: nobody said */
     unsigned told, failures;
+    int begun; /* whether dump.json says that the recording is not complete */
     firstdiff_entry *entries;
     size_t count, room;
     firstdiff_ids tokens, decoded;
@@ -375,8 +385,16 @@ static int firstdiff_occupied(const char *folder) {
 
 /* ---- begin ---- */
 
+static void firstdiff_end(int finished);
+static int firstdiff_write_json(const char *complete);
+
+/* Whether the program got to its last tap nobody can tell here. */
 static void firstdiff_at_exit(void) {
-    if (firstdiff_state == 2 && firstdiff_run.pid == firstdiff_pid()) firstdiff_finish(); /* not in a forked child */
+    if (firstdiff_state != 2 || firstdiff_run.pid != firstdiff_pid()) return; /* a forked child */
+    FIRSTDIFF_LOCK();
+    firstdiff_end(0);
+    firstdiff_state = 0;
+    FIRSTDIFF_UNLOCK();
 }
 
 static int firstdiff_prepare(const char *folder, const char *taps, const char *steps, const char *rows) {
@@ -385,8 +403,8 @@ static int firstdiff_prepare(const char *folder, const char *taps, const char *s
     firstdiff_run.taps = firstdiff_text(taps);
     firstdiff_run.steps = firstdiff_text(steps);
     firstdiff_run.rows = firstdiff_text(rows);
-    firstdiff_run.path = (char *)firstdiff_resize(NULL, strlen(folder) + 128);
-    firstdiff_run.temporary = (char *)firstdiff_resize(NULL, strlen(folder) + 160);
+    firstdiff_run.path = (char *)firstdiff_resize(NULL, strlen(folder) + FIRSTDIFF_FILE + 32);
+    firstdiff_run.temporary = (char *)firstdiff_resize(NULL, strlen(folder) + FIRSTDIFF_FILE + 64);
     firstdiff_run.pid = firstdiff_pid();
     if (firstdiff_run.failures) return 0;
     if (*steps && firstdiff_in_steps(steps, 0) < 0) {
@@ -482,10 +500,29 @@ static int firstdiff_recorded(const char *tap) {
     return 0;
 }
 
-/* `layers.0.q.npy`, `layers.0.q.step3.npy`. */
-static void firstdiff_stored_name(char *file, const char *tap, unsigned long step) {
-    if (step) sprintf(file, "%s.step%lu.npy", tap, step);
-    else sprintf(file, "%s.npy", tap);
+/* Where a name ends like a step: `.step3`. */
+static const char *firstdiff_like_step(const char *tap) {
+    const char *at, *found = NULL;
+    for (at = tap; (at = strstr(at, ".step")); at++) found = at;
+    return found && strspn(found + 5, "0123456789") == strlen(found + 5) ? found : NULL;
+}
+
+/* `layers.0.q.npy`, `layers.0.q.step3.npy`; 0: no file can have that name. Bytes that may not be in one are `%` and two hexadecimal digits,
+   and so is a dot at the start, and the one of a name that itself ends like a step. `file`: FIRSTDIFF_FILE bytes. */
+static int firstdiff_file_name(char *file, const char *tap, unsigned long step) {
+    const char *like_step = firstdiff_like_step(tap), *at;
+    char *end = file;
+    for (at = tap; *at; at++) {
+        const unsigned char c = (unsigned char)*at;
+        const int letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || firstdiff_digit(*at);
+        if (end - file > FIRSTDIFF_NAME - 3) return 0;
+        if (letter || c == '_' || c == '-' || (c == '.' && at != tap && at != like_step)) *end++ = *at;
+        else end += sprintf(end, "%%%02X", (unsigned)c);
+    }
+    if (end == file) return 0;
+    if (step) sprintf(end, ".step%lu.npy", step);
+    else strcpy(end, ".npy");
+    return 1;
 }
 
 static int firstdiff_wanted(const char *tap) {
@@ -502,6 +539,7 @@ static int firstdiff_position_axis(const firstdiff_entry *entry) {
     int axis = firstdiff_listed(",qk,scores,probs,", site);
     int three = axis || firstdiff_listed(",q,k,v,q_norm,k_norm,q_rope,k_rope,", site);
     size_t tokens = firstdiff_run.positions;
+    if (!firstdiff_is_tap(entry->tap)) return -1;
     if (firstdiff_axes(entry->shape) != 2 + three || entry->shape[0] == entry->shape[1] || (three && !tokens)) return -1;
     return tokens && (unsigned long long)entry->shape[axis] != tokens ? -1 : axis;
 }
@@ -509,7 +547,7 @@ static int firstdiff_position_axis(const firstdiff_entry *entry) {
 /* Tells of a residual stream with more rows than the step has tokens. Fewer may be the rows that were kept; other shapes tell nothing. */
 static void firstdiff_check_rows(const firstdiff_entry *entry) {
     const char *dot = strrchr(entry->tap, '.'), *site = dot ? dot + 1 : entry->tap;
-    int is_stream = strcmp(site, "h0") == 0 || strcmp(site, "h") == 0 || strcmp(site, "h_attn") == 0;
+    int is_stream = firstdiff_is_tap(entry->tap) && (strcmp(site, "h0") == 0 || strcmp(site, "h") == 0 || strcmp(site, "h_attn") == 0);
     size_t tokens = firstdiff_run.positions;
     if (!tokens || !is_stream || firstdiff_axes(entry->shape) != 2 || (unsigned long long)entry->shape[0] <= tokens) return;
     firstdiff_warn(FIRSTDIFF_OTHER_ROWS, "%s: %lld rows in step %lu, which was said to have %lu tokens; before a step of several call "
@@ -540,9 +578,9 @@ static void firstdiff_write_rows(FILE *out, const firstdiff_entry *entry, int ax
 }
 
 static int firstdiff_write(const firstdiff_entry *entry, int axis, const void *values, size_t bytes) {
-    char file[96];
+    char file[FIRSTDIFF_FILE];
     FILE *out;
-    firstdiff_stored_name(file, entry->tap, entry->step);
+    firstdiff_file_name(file, entry->tap, entry->step);
     if (!(out = firstdiff_open(file))) return 0;
     firstdiff_write_header(out, entry->type, entry->shape);
     if (axis < 0) fwrite(values, 1, bytes, out);
@@ -550,21 +588,28 @@ static int firstdiff_write(const firstdiff_entry *entry, int axis, const void *v
     return firstdiff_close(out);
 }
 
+/* Says in dump.json that the recording is not complete, before anything is in it. Where that cannot be written, nothing is recorded. */
+static int firstdiff_begin(void) {
+    if (!firstdiff_run.begun) firstdiff_run.begun = firstdiff_write_json("false");
+    return firstdiff_run.begun;
+}
+
 static void firstdiff_record(const firstdiff_entry *entry, const void *values) {
     size_t bytes = firstdiff_bytes(entry->type, entry->shape);
     const long long *shape = entry->shape;
     void *entries = firstdiff_run.entries;
-    if (!firstdiff_is_tap(entry->tap)) {
-        firstdiff_fail(FIRSTDIFF_BAD_NAME, "'%s' is not a tap name (h0, layers.N.q, logits ...); not recorded", entry->tap);
-    } else if (!firstdiff_wanted(entry->tap)) {
+    char file[FIRSTDIFF_FILE];
+    if (!firstdiff_wanted(entry->tap)) {
         return;
+    } else if (!firstdiff_file_name(file, entry->tap, entry->step)) {
+        firstdiff_fail(FIRSTDIFF_BAD_NAME, "'%s': cannot be the name of a file, which needs 1 to %d bytes; not recorded", entry->tap, FIRSTDIFF_NAME);
     } else if (!bytes || !values) {
         firstdiff_fail(FIRSTDIFF_BAD_SHAPE, "%s: %s; extents are %lld, %lld, %lld; not recorded", entry->tap,
                        bytes ? "no values" : "no shape of a tensor", shape[0], shape[1], shape[2]);
     } else if (firstdiff_recorded(entry->tap)) {
         firstdiff_fail(FIRSTDIFF_TWICE, "%s: recorded before in step %lu; call firstdiff_next_step between decode steps; not recorded",
                        entry->tap, entry->step);
-    } else if (firstdiff_grow(&entries, &firstdiff_run.room, firstdiff_run.count, sizeof *entry)) {
+    } else if (firstdiff_begin() && firstdiff_grow(&entries, &firstdiff_run.room, firstdiff_run.count, sizeof *entry)) {
         firstdiff_entry kept = *entry;
         int axis = firstdiff_keep_rows(&kept);
         firstdiff_run.entries = (firstdiff_entry *)entries;
@@ -581,6 +626,7 @@ void firstdiff_put(enum firstdiff_type type, const void *values, long long exten
     FIRSTDIFF_LOCK();
     if (firstdiff_begun()) {
         firstdiff_entry entry;
+        int length;
         entry.type = type;
         entry.positions = 0;
         entry.step = firstdiff_run.step;
@@ -588,9 +634,10 @@ void firstdiff_put(enum firstdiff_type type, const void *values, long long exten
         entry.shape[1] = extent1;
         entry.shape[2] = extent2;
         va_start(args, name);
-        vsnprintf(entry.tap, sizeof entry.tap, name, args); /* cut short it is no tap, and said to be none */
+        length = vsnprintf(entry.tap, sizeof entry.tap, name, args);
         va_end(args);
-        firstdiff_record(&entry, values);
+        if (length >= 0 && (size_t)length < sizeof entry.tap) firstdiff_record(&entry, values);
+        else firstdiff_fail(FIRSTDIFF_BAD_NAME, "'%s...': longer than %d bytes; not recorded", entry.tap, FIRSTDIFF_NAME);
     }
     FIRSTDIFF_UNLOCK();
 }
@@ -654,12 +701,27 @@ void firstdiff_put_note(const char *key, const char *value) {
 
 /* ---- dump.json ---- */
 
+/* Bytes of the character of UTF-8 that begins here; 0: none does. */
+static int firstdiff_utf8(const unsigned char *at) {
+    const int length = *at < 0x80 ? 1 : *at < 0xc2 || *at > 0xf4 ? 0 : *at < 0xe0 ? 2 : *at < 0xf0 ? 3 : 4;
+    int n;
+    for (n = 1; n < length; n++) {
+        if ((at[n] & 0xc0) != 0x80) return 0;
+    }
+    if ((*at == 0xe0 && at[1] < 0xa0) || (*at == 0xed && at[1] > 0x9f) || (*at == 0xf0 && at[1] < 0x90) || (*at == 0xf4 && at[1] > 0x8f)) return 0;
+    return length;
+}
+
+/* As JSON; bytes that are not UTF-8 as the characters of their numbers. */
 static void firstdiff_write_text(FILE *out, const char *text) {
-    const unsigned char *at;
+    const unsigned char *at = (const unsigned char *)text;
     fputc('"', out);
-    for (at = (const unsigned char *)text; *at; at++) {
-        if (*at < 0x20) fprintf(out, "\\u%04x", (unsigned)*at);
-        else fprintf(out, *at == '"' || *at == '\\' ? "\\%c" : "%c", *at);
+    while (*at) {
+        int length = firstdiff_utf8(at);
+        if (*at < 0x20 || !length) fprintf(out, "\\u%04x", (unsigned)*at);
+        else if (length == 1) fprintf(out, *at == '"' || *at == '\\' ? "\\%c" : "%c", *at);
+        else fwrite(at, 1, (size_t)length, out);
+        at += length ? length : 1;
     }
     fputc('"', out);
 }
@@ -673,10 +735,12 @@ static void firstdiff_write_ids(FILE *out, const char *key, const firstdiff_ids 
 }
 
 static void firstdiff_write_entry(FILE *out, const firstdiff_entry *entry) {
-    char file[96];
+    char file[FIRSTDIFF_FILE];
     long long row, written = 0;
-    firstdiff_stored_name(file, entry->tap, entry->step);
-    fprintf(out, "{\"tap\": \"%s\", \"step\": %lu, \"file\": \"%s\", \"shape\": ", entry->tap, entry->step, file);
+    firstdiff_file_name(file, entry->tap, entry->step);
+    fputs("{\"tap\": ", out);
+    firstdiff_write_text(out, entry->tap);
+    fprintf(out, ", \"step\": %lu, \"file\": \"%s\", \"shape\": ", entry->step, file);
     firstdiff_write_shape(out, entry->shape, "[", "]");
     fprintf(out, ", \"dtype\": \"%s\"", firstdiff_type_names[entry->type]);
     for (row = 0; row < entry->positions; row++) {
@@ -686,11 +750,11 @@ static void firstdiff_write_entry(FILE *out, const firstdiff_entry *entry) {
     fputs(written ? "]}" : "}", out);
 }
 
-static void firstdiff_write_json(void) {
+static int firstdiff_write_json(const char *complete) {
     FILE *out = firstdiff_open("dump.json");
     size_t n;
-    if (!out) return;
-    fputs("{\n  \"format\": 1", out);
+    if (!out) return 0;
+    fprintf(out, "{\n  \"format\": 1,\n  \"complete\": %s", complete);
     for (n = 0; n < FIRSTDIFF_NOTES; n++) {
         if (!firstdiff_run.notes[n]) continue;
         fprintf(out, ",\n  \"%s\": ", firstdiff_notes[n].key);
@@ -704,12 +768,16 @@ static void firstdiff_write_json(void) {
         firstdiff_write_entry(out, &firstdiff_run.entries[n]);
     }
     fputs("\n  ]\n}\n", out);
-    firstdiff_close(out);
+    return firstdiff_close(out);
 }
 
-static void firstdiff_end(void) {
+static void firstdiff_end(int finished) {
+    const int lost = (firstdiff_run.told & FIRSTDIFF_LOST) != 0;
     size_t n;
-    firstdiff_write_json();
+    firstdiff_write_json(lost ? "false" : finished ? "true" : "false,\n  \"ended_by_itself\": true");
+    if (!finished && firstdiff_run.count) {
+        firstdiff_warn(FIRSTDIFF_NOT_FINISHED, "%s: not complete: the program ended without firstdiff_finish()", firstdiff_run.folder);
+    }
     if (!firstdiff_run.count && (strcmp(firstdiff_run.taps, "*") != 0 || *firstdiff_run.steps || *firstdiff_run.rows)) {
         firstdiff_fail(FIRSTDIFF_NO_MATCH, "nothing recorded matches FIRSTDIFF_TAPS='%s' FIRSTDIFF_STEPS='%s' FIRSTDIFF_ROWS='%s'",
                        firstdiff_run.taps, firstdiff_run.steps, firstdiff_run.rows);
@@ -731,7 +799,7 @@ static void firstdiff_end(void) {
 int firstdiff_finish(void) {
     int failed;
     FIRSTDIFF_LOCK();
-    if (firstdiff_begun()) firstdiff_end();
+    if (firstdiff_begun()) firstdiff_end(1);
     firstdiff_state = 0;
     failed = firstdiff_run.failures != 0;
     FIRSTDIFF_UNLOCK();

@@ -1,6 +1,6 @@
 //! What do the two archive forms of a dump hold? .npz and .safetensors, opened without unpacking.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Cursor, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use zip::ZipArchive;
 use zip::result::ZipError;
 
 use crate::dump::{DumpError, map_file};
 use crate::element::DType;
+use crate::file::{JSON_LIMIT, json_fits, memory_limit};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
 use crate::tensor::{Bytes, Layout};
 
@@ -20,6 +22,7 @@ use crate::tensor::{Bytes, Layout};
 #[derive(Debug)]
 pub(crate) struct Archive {
     path: PathBuf,
+    size: u64,
     form: Form,
 }
 
@@ -46,7 +49,7 @@ impl AsRef<[u8]> for SharedMap {
     }
 }
 
-/// What a .npz member may unpack to, whatever it takes packed.
+/// What all members of a .npz may unpack to together, whatever the file takes.
 const UNPACKED_LIMIT: u64 = 256 << 20;
 /// A larger one may hold so many times what it takes packed: numbers do not come near it, zeros reach 1000.
 const UNPACKED_FOLD: u64 = 200;
@@ -58,17 +61,30 @@ const META_KEY: &str = "dump";
 impl Archive {
     pub(crate) fn open_npz(path: &Path) -> Result<Archive, DumpError> {
         let map = map_archive(path)?;
-        let zip = ZipArchive::new(Cursor::new(SharedMap(map))).map_err(|e| damaged(path, zip_reason(e)))?;
+        let size = map.len() as u64;
+        let zip =
+            ZipArchive::new(Cursor::new(SharedMap(Arc::clone(&map)))).map_err(|e| damaged(path, zip_reason(e)))?;
+        if let Some(twice) = member_twice(&map, &zip) {
+            return Err(damaged(path, format!("member '{}' is there twice", twice.escape_debug())));
+        }
         let names = zip.file_names().map(|name| Ok(name?.into_owned())).collect::<Result<_, ZipError>>();
         let names = names.map_err(|e| damaged(path, zip_reason(e)))?;
-        Ok(Archive { path: path.into(), form: Form::Npz { zip: Mutex::new(zip), names } })
+        let unpacked = members(&map, &zip).fold(0u64, |sum, (_, size)| sum.saturating_add(size));
+        if unpacked > UNPACKED_LIMIT.saturating_add(size.saturating_mul(UNPACKED_FOLD)) {
+            return Err(damaged(
+                path,
+                format!("{size} bytes that unpack to {unpacked}: no numbers are packed like that"),
+            ));
+        }
+        Ok(Archive { path: path.into(), size, form: Form::Npz { zip: Mutex::new(zip), names } })
     }
 
     pub(crate) fn open_safetensors(path: &Path) -> Result<Archive, DumpError> {
         let map = map_archive(path)?;
-        let err = |e| damaged(path, format!("not a .safetensors: {e}"));
-        let (length, metadata) = SafeTensors::read_metadata(&map).map_err(err)?;
-        SafeTensors::deserialize(&map).map_err(err)?;
+        let size = map.len() as u64;
+        let err = |reason: String| damaged(path, format!("not a .safetensors: {reason}"));
+        check_header(&map).map_err(err)?;
+        let (length, metadata) = SafeTensors::read_metadata(&map).map_err(|e| err(e.to_string()))?;
         let start = length + 8;
         let tensors = metadata
             .tensors()
@@ -79,7 +95,12 @@ impl Archive {
             })
             .collect();
         let json = metadata.metadata().as_ref().and_then(|m| m.get(META_KEY)).cloned();
-        Ok(Archive { path: path.into(), form: Form::Safetensors { map, tensors, json } })
+        Ok(Archive { path: path.into(), size, form: Form::Safetensors { map, tensors, json } })
+    }
+
+    /// Bytes of the file.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
     }
 
     /// Names of the members, `dump.json` left out.
@@ -93,7 +114,14 @@ impl Archive {
     pub(crate) fn meta_json(&self) -> Result<Option<Vec<u8>>, DumpError> {
         match &self.form {
             Form::Npz { names, .. } if names.iter().any(|n| n == META_MEMBER) => {
-                self.unpack(META_MEMBER, usize::MAX).map(|(bytes, _)| Some(bytes))
+                let (bytes, total) = self.unpack(META_MEMBER, JSON_LIMIT.min(memory_limit(self.size) / 4) as usize)?;
+                match total > bytes.len() {
+                    true => Err(self.member_error(
+                        META_MEMBER,
+                        format!("bytes that unpack to {total}: no dump.json is that large"),
+                    )),
+                    false => Ok(Some(bytes)),
+                }
             }
             Form::Npz { .. } => Ok(None),
             Form::Safetensors { json, .. } => Ok(json.clone().map(String::into_bytes)),
@@ -148,12 +176,14 @@ impl Archive {
         let mut zip = zip.lock().unwrap_or_else(PoisonError::into_inner);
         let member = zip.by_name(name).map_err(|e| self.member_error(name, zip_reason(e)))?;
         let total = usize::try_from(member.size()).map_err(|_| self.member_error(name, "too large".into()))?;
-        if member.size() > UNPACKED_LIMIT && member.size() / UNPACKED_FOLD > member.compressed_size() {
-            let (packed, size) = (member.compressed_size(), member.size());
-            let reason = format!("{packed} bytes that unpack to {size}: no numbers are packed like that");
+        // What grows is held twice for a moment.
+        if member.size() > memory_limit(self.size) / 2 {
+            let packed = member.compressed_size();
+            let reason = format!("{packed} bytes that unpack to {total}: no numbers are packed like that");
             return Err(self.member_error(name, reason));
         }
-        let mut bytes = Vec::new();
+        // A member promises what it likes: no more is set aside than the file holds.
+        let mut bytes = Vec::with_capacity(limit.min(total).min(self.size as usize));
         // One byte more than promised, so that a member that holds more is noticed.
         let take = (limit as u64).min((total as u64).saturating_add(1));
         member.take(take).read_to_end(&mut bytes).map_err(|e| self.member_error(name, e.to_string()))?;
@@ -174,6 +204,72 @@ impl Archive {
 
     fn npy_error(&self, name: &str, source: NpyError) -> DumpError {
         DumpError::Npy { path: self.path.join(name), source }
+    }
+}
+
+/// The first member of a zip whose name another one has too: the table of members keeps the last of them alone.
+pub(crate) fn member_twice<R: Read + io::Seek>(bytes: &[u8], zip: &ZipArchive<R>) -> Option<String> {
+    if !zip.has_duplicate_names() {
+        return None;
+    }
+    let mut seen = HashSet::new();
+    let twice = members(bytes, zip).find(|(name, _)| !seen.insert(*name));
+    Some(twice.map_or_else(|| "?".to_owned(), |(name, _)| String::from_utf8_lossy(name).into_owned()))
+}
+
+/// Name and unpacked size of every record in a zip's central directory, of names that stand there twice too.
+fn members<'a, R: Read + io::Seek>(bytes: &'a [u8], zip: &ZipArchive<R>) -> impl Iterator<Item = (&'a [u8], u64)> {
+    const RECORD: usize = 46;
+    let start = usize::try_from(zip.central_directory_start()).ok();
+    let mut rest = start.and_then(|start| bytes.get(start..)).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let record = rest.get(..RECORD).filter(|record| record.starts_with(b"PK\x01\x02"))?;
+        let length = |at: usize| usize::from(u16::from_le_bytes([record[at], record[at + 1]]));
+        let size = u32::from_le_bytes([record[24], record[25], record[26], record[27]]);
+        let name = rest.get(RECORD..RECORD + length(28))?;
+        rest = rest.get(RECORD + length(28) + length(30) + length(32)..)?;
+        Some((name, u64::from(size)))
+    })
+}
+
+/// Looks at the header of a .safetensors before it is parsed: its size, and whether a name stands in it twice, of which the parser would keep one.
+fn check_header(bytes: &[u8]) -> Result<(), String> {
+    let Some((length, rest)) = bytes.split_first_chunk::<8>() else { return Ok(()) };
+    let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
+    let Some(header) = rest.get(..length) else { return Ok(()) };
+    if !json_fits(header, bytes.len() as u64) {
+        return Err("its header holds far more values than that of any run".into());
+    }
+    let Ok(Keys(names)) = serde_json::from_slice(header) else { return Ok(()) };
+    let mut seen = HashSet::new();
+    match names.iter().find(|name| !seen.insert(name.as_str())) {
+        Some(twice) => Err(format!("tensor '{}' is there twice", twice.escape_debug())),
+        None => Ok(()),
+    }
+}
+
+/// The keys of a JSON object as they stand there, one that is given twice included.
+struct Keys(Vec<String>);
+
+impl<'de> Deserialize<'de> for Keys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Keys, D::Error> {
+        struct Collect;
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Keys;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Keys, A::Error> {
+                let mut keys = Vec::new();
+                while let Some((key, IgnoredAny)) = map.next_entry()? {
+                    keys.push(key);
+                }
+                Ok(Keys(keys))
+            }
+        }
+        deserializer.deserialize_map(Collect)
     }
 }
 

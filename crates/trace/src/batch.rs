@@ -1,76 +1,250 @@
-//! Which part of a batch belongs to one sequence? A run of several prompts at once, taken apart.
+//! Which part of each tensor belongs to which sequence? A run of several prompts at once, recognised by its shapes and taken apart.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::dump::{Dump, DumpError, Entry, not_a_dump};
-use crate::tap::Site;
-use crate::tensor::Tensor;
+use crate::import::{Part, Partial};
+use crate::meta::{Fed, Meta};
+use crate::tap::{Site, Tap};
+use crate::tensor::{Tensor, element_count};
 
-impl Dump {
-    /// How many sequences were run at once, where the shapes show it: every tap has an axis of that length in front of those of the
-    /// vocabulary, or is flat. A context whose heads are split has one more axis too, so that at least two other kinds of taps must show it.
-    pub fn batch(&self) -> Option<usize> {
-        let mut sites = BTreeSet::new();
-        let mut batch = None;
-        for entry in self.entries().iter().filter(|e| e.shape.len() > 1) {
-            let axes = entry.tap.site.axes().len();
-            match entry.shape.len().checked_sub(axes + 1) {
-                Some(0) if batch.is_none_or(|n| n == entry.shape[0]) => batch = Some(entry.shape[0]),
-                _ => return None,
-            }
-            if entry.tap.site != Site::Context {
-                sites.insert(entry.tap.site);
-            }
+/// The shape that a tap of a step has in a run of one sequence, as another dump or a model shows it.
+pub type OneSequence<'a> = &'a dyn Fn(Tap, u32) -> Option<Vec<usize>>;
+
+/// A run of several sequences at once: how many, and the shape that each tap has of one of them.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    count: usize,
+    shapes: BTreeMap<(u32, Tap), Vec<usize>>,
+    uncut: Vec<(u32, Tap)>,
+}
+
+impl Batch {
+    /// The batch that a dump is: as its dump.json says (a list of token ids for each sequence), else as its shapes show. A tap whose shape has one axis
+    /// more than the vocabulary's shows it; of tensors in which heads or experts may be that axis, only where `one` says what a single sequence looks like.
+    pub fn of(dump: &Dump, one: OneSequence<'_>) -> Option<Batch> {
+        if let Some(declared) = dump.meta().sequences.as_ref().map(Vec::len) {
+            return (declared > 1).then(|| Batch::of_count(dump, declared, one));
         }
-        batch.filter(|&n| n > 1 && (sites.len() > 1 || self.entries().len() == 1))
+        let Shown { count, strongly } = shown(dump, one)?;
+        let batch = Batch::of_count(dump, count, one);
+        // Heads, experts or other stacks of a single sequence, where what is sure to have no such axis has none.
+        let against =
+            batch.uncut.iter().filter(|(_, tap)| tap.site.axes().len() == 2 && !has_inner_axes(tap.site)).count();
+        let most = batch.uncut.len() <= batch.shapes.len();
+        (most && (strongly || against == 0)).then_some(batch)
     }
 
-    /// The run of sequence `index` of `count`: of every tap the part that is its own. Taps that cannot be cut into `count` stay as they are, and are
-    /// said in the notes.
+    /// The same of a dump that is known to be of `count` sequences.
+    pub fn of_count(dump: &Dump, count: usize, one: OneSequence<'_>) -> Batch {
+        let lengths = lengths(dump, count);
+        let (mut shapes, mut uncut) = (BTreeMap::new(), Vec::new());
+        for (tap, step, shape) in shaped(dump) {
+            let length = lengths.get(&step).copied();
+            match shape_of_one(tap.site, shape, count, length, one(tap, step).as_deref()) {
+                Some(own) => _ = shapes.insert((step, tap), own),
+                None => uncut.push((step, tap)),
+            }
+        }
+        Batch { count, shapes, uncut }
+    }
+
+    /// Number of sequences.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Whether every tensor can be cut into the sequences.
+    pub fn is_whole(&self) -> bool {
+        self.uncut.is_empty()
+    }
+
+    /// The shape that a tap of a step has of one sequence.
+    pub fn shape(&self, tap: Tap, step: u32) -> Option<&[usize]> {
+        self.shapes.get(&(step, tap)).map(Vec::as_slice)
+    }
+
+    /// The run of sequence `index`: of every tap the part that is its own. A tap that cannot be cut is left out, and is in doubt: nobody can say which of its
+    /// values are of the sequence.
     ///
     /// # Errors
     /// When there is no such sequence.
-    pub fn sequence(whole: &Arc<Dump>, index: usize, count: usize) -> Result<Dump, DumpError> {
+    pub fn sequence(&self, whole: &Arc<Dump>, index: usize) -> Result<Dump, DumpError> {
+        let count = self.count;
         if index >= count {
-            return Err(not_a_dump(whole.path(), &format!("sequence {index} asked for, of {count}")));
+            return Err(not_a_dump(whole.path(), &format!("sequence {index} asked for, of {count} (counted from 0)")));
         }
-        let mut entries = Vec::new();
-        let mut left_out = Vec::new();
-        for entry in whole.entries() {
-            match shape_of_one(&entry.shape, count) {
-                Some(shape) => entries.push(cut(whole, entry, shape, index)),
-                None => {
-                    left_out.push(entry.tap.to_string());
-                    entries.push(uncut(whole, entry));
-                }
-            }
-        }
-        let mut dump = Dump::assembled(Path::new(whole.path()), whole.meta().clone(), entries)?;
+        let cut = |entry: &Entry| Some(cut(whole, entry, self.shape(entry.tap, entry.step)?.to_vec(), index));
+        let entries = whole.entries().iter().filter_map(cut).collect();
+        let mut dump = Dump::assembled(Path::new(whole.path()), self.meta(whole, index), entries)?;
+        let part = |part: &Partial| part_of(part, self.shape(part.tap, part.step)?, index);
+        dump.parts = whole.parts().iter().filter_map(part).collect();
         dump.unnamed = whole.unnamed().to_vec();
         dump.notes = whole.notes().to_vec();
-        if let Some(first) = left_out.first() {
-            dump.notes.push(format!("{first} and {} more cannot be cut into {count} sequences", left_out.len() - 1));
+        dump.doubts.clone_from(whole.doubts());
+        dump.of_known_names = whole.is_of_known_names();
+        for &(step, tap) in &self.uncut {
+            dump.doubt(tap, step, format!("its shape cannot be cut into the batch's {count} sequences"));
         }
         Ok(dump)
     }
-}
 
-/// The shape of one sequence: without the batch's axis, where there is one; of a flat tensor a part.
-fn shape_of_one(shape: &[usize], count: usize) -> Option<Vec<usize>> {
-    let (&first, rest) = shape.split_first()?;
-    match (first == count, rest.is_empty()) {
-        (true, false) => Some(rest.to_vec()),
-        // Positions of all sequences one after the other, or a flat tensor.
-        _ => first.is_multiple_of(count).then(|| [&[first / count], rest].concat()),
+    /// What the run of one sequence says of itself: its own token ids, where they are known.
+    fn meta(&self, whole: &Dump, index: usize) -> Meta {
+        let meta = whole.meta();
+        let mut own = Meta { sequences: None, ..meta.clone() };
+        if let Some(Fed { tokens, decode_tokens }) = meta.sequences.as_ref().and_then(|all| all.get(index)) {
+            (own.tokens, own.decode_tokens) = (Some(tokens.clone()), decode_tokens.clone());
+            return own;
+        }
+        // The ids of all sequences, one after the other.
+        let length = lengths(whole, self.count).get(&0).copied().unwrap_or(0);
+        if let Some(all) = meta.tokens.as_ref().filter(|all| length > 0 && all.len() == self.count * length) {
+            own.tokens = Some(all[index * length..(index + 1) * length].to_vec());
+        }
+        own
     }
 }
 
-fn uncut(whole: &Arc<Dump>, entry: &Entry) -> Entry {
-    let (dump, source) = (Arc::clone(whole), entry.clone());
-    let make = move || dump.read(&source);
-    Entry::made(entry.tap, entry.step, entry.shape.clone(), entry.dtype, entry.rows.clone(), make)
+/// Every tensor of a dump whose shape is known, in part or whole.
+fn shaped(dump: &Dump) -> impl Iterator<Item = (Tap, u32, &[usize])> {
+    let entries = dump.entries().iter().map(|entry| (entry.tap, entry.step, entry.shape.as_slice()));
+    let alone = |part: &&Partial| dump.find(part.tap, part.step).is_none();
+    let parts = dump.parts().iter().filter(alone);
+    entries.chain(parts.filter_map(|part| Some((part.tap, part.step, part.part.shape.as_deref()?))))
+}
+
+/// How many sequences shapes show.
+struct Shown {
+    count: usize,
+    /// Whether by a tensor that has no other axis in front of its positions in any model.
+    strongly: bool,
+}
+
+/// How many sequences the shapes show, where they do.
+fn shown(dump: &Dump, one: OneSequence<'_>) -> Option<Shown> {
+    #[derive(Default)]
+    struct Votes {
+        taps: usize,
+        sure: bool,
+        strongly: bool,
+    }
+    let tokens = dump.meta().tokens.as_ref().map(Vec::len);
+    let mut votes: BTreeMap<usize, Votes> = BTreeMap::new();
+    for (tap, step, shape) in shaped(dump) {
+        let single = one(tap, step);
+        if let Some(count) = batch_axis(tap.site, shape, single.as_deref(), tokens) {
+            let votes = votes.entry(count).or_default();
+            votes.taps += 1;
+            votes.strongly |= !has_inner_axes(tap.site) && squeezed(shape, 0).len() > tap.site.axes().len();
+            votes.sure |= votes.strongly || single.is_some();
+        }
+    }
+    let (count, votes) = votes.into_iter().max_by_key(|(_, votes)| (votes.sure, votes.strongly, votes.taps))?;
+    votes.sure.then_some(Shown { count, strongly: votes.strongly })
+}
+
+/// Whether each position may have more axes than the vocabulary's: heads that are not merged, experts.
+fn has_inner_axes(site: Site) -> bool {
+    use Site::{Context, FfnAct, FfnGate, FfnOut, FfnUp, RouterLogits, RouterProbs};
+    matches!(site, Context | FfnGate | FfnUp | FfnAct | FfnOut | RouterLogits | RouterProbs)
+}
+
+/// Whether each position has heads.
+fn has_heads(site: Site) -> bool {
+    matches!(site.axes(), ['T', 'H' | 'K', 'd'])
+}
+
+/// The extent of the batch axis that a shape shows, where it shows one. `one`: the shape of a single sequence, `tokens`: how many tokens the dump names, where
+/// they are known.
+fn batch_axis(site: Site, shape: &[usize], one: Option<&[usize]>, tokens: Option<usize>) -> Option<usize> {
+    let axes = site.axes().len();
+    let shape = squeezed(shape, axes + 1);
+    let (&first, rest) = shape.split_first()?;
+    let one = one.map(|one| squeezed(one, axes));
+    // The positions first, and an axis of length 1 behind them.
+    let positions = one.and_then(|one| one.first().copied()).or(tokens);
+    if first < 2 || (positions == Some(first) && rest.first() == Some(&1)) {
+        return None;
+    }
+    match one {
+        // Positions and merged heads, where a single sequence has its heads apart or merged.
+        Some(one) if shape.len() == 3 && (has_heads(site) || has_inner_axes(site)) => {
+            let width = one.iter().skip(1).product::<usize>();
+            (rest[1] == width && rest[0] >= one[0] && element_count(one) != element_count(shape)).then_some(first)
+        }
+        _ => (shape.len() == axes + 1).then_some(first),
+    }
+}
+
+/// How many token positions each step of one sequence has, by the tensors that show them all.
+fn lengths(dump: &Dump, count: usize) -> BTreeMap<u32, usize> {
+    let mut votes: BTreeMap<u32, BTreeMap<usize, usize>> = BTreeMap::new();
+    for (tap, step, shape) in shaped(dump) {
+        let axes = tap.site.axes().len();
+        let shape = squeezed(shape, axes + 1);
+        if axes == 2 && shape.len() == 3 && shape[0] == count && !has_inner_axes(tap.site) {
+            *votes.entry(step).or_default().entry(shape[1]).or_default() += 1;
+        }
+    }
+    let most =
+        |votes: BTreeMap<usize, usize>| votes.into_iter().max_by_key(|(_, taps)| *taps).map(|(length, _)| length);
+    let mut lengths: BTreeMap<u32, usize> =
+        votes.into_iter().filter_map(|(step, votes)| Some((step, most(votes)?))).collect();
+    // Without such a tensor as long as the longest prompt.
+    if let Some(longest) = dump.meta().sequences.as_ref().and_then(|all| all.iter().map(|fed| fed.tokens.len()).max()) {
+        lengths.entry(0).or_insert(longest);
+    }
+    lengths
+}
+
+/// A shape without the axes of length 1 in front that it has beyond `axes`.
+fn squeezed(shape: &[usize], axes: usize) -> &[usize] {
+    let ones = shape.iter().take_while(|&&extent| extent == 1).count();
+    &shape[ones.min(shape.len().saturating_sub(axes))..]
+}
+
+/// The shape of one sequence of `count`, which is a part of the memory without gaps. `length`: the positions of the step, `one`: the shape in a run of a single
+/// sequence, where they are known. Nothing where the shape cannot be explained.
+fn shape_of_one(
+    site: Site,
+    shape: &[usize],
+    count: usize,
+    length: Option<usize>,
+    one: Option<&[usize]>,
+) -> Option<Vec<usize>> {
+    let axes = site.axes().len();
+    let shape = squeezed(shape, axes + 1);
+    let (&first, rest) = shape.split_first()?;
+    let part = || first.is_multiple_of(count).then(|| [&[first / count], rest].concat());
+    if rest.is_empty() {
+        return part();
+    }
+    let attention = site.position_axis() == 1;
+    if first == count {
+        let merged = has_heads(site) && rest.len() == 2;
+        let split = has_inner_axes(site) && rest.len() == axes + 1;
+        if rest.len() == axes || merged || split {
+            return Some(rest.to_vec());
+        }
+        // One row of each sequence; positions of all sequences one after the other, of which each has one.
+        if axes == 2 && rest.len() == 1 {
+            return Some([&[1], rest].concat());
+        }
+    }
+    let heads = one.filter(|one| one.len() == 3).map(|one| one[0]);
+    let length = length.or_else(|| one.filter(|_| !attention).and_then(|one| squeezed(one, axes).first().copied()));
+    match shape.len() {
+        // Heads of all sequences one after the other.
+        3 if attention => {
+            heads.is_none_or(|heads| heads * count == first).then(part)?.filter(|_| first != count || heads == Some(1))
+        }
+        3 if has_heads(site) && Some(rest[0]) == length && length != Some(1) => part(),
+        // Positions of all sequences one after the other.
+        _ => part().filter(|own| Some(own[0]) == length && shape.len() <= axes),
+    }
 }
 
 fn cut(whole: &Arc<Dump>, entry: &Entry, shape: Vec<usize>, index: usize) -> Entry {
@@ -85,15 +259,66 @@ fn cut(whole: &Arc<Dump>, entry: &Entry, shape: Vec<usize>, index: usize) -> Ent
     Entry::made(entry.tap, entry.step, shape, entry.dtype, entry.rows.clone(), make)
 }
 
+/// What is known of one sequence of a tap that is known in part.
+fn part_of(whole: &Partial, shape: &[usize], index: usize) -> Option<Partial> {
+    let length = element_count(shape)?;
+    let range = index * length..(index + 1) * length;
+    let own = whole.part.elements.iter().zip(whole.values.iter()).filter(|(at, _)| range.contains(at));
+    let (elements, values): (Vec<usize>, Vec<f64>) = own.map(|(at, value)| (at - range.start, *value)).unzip();
+    let part = Part { elements, shape: Some(shape.to_vec()), sum: None };
+    (!values.is_empty()).then(|| Partial { values: values.into(), part, ..whole.clone() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn shapes_of_one_sequence() {
-        assert_eq!(shape_of_one(&[2, 5, 64], 2), Some(vec![5, 64]));
-        assert_eq!(shape_of_one(&[640], 2), Some(vec![320]));
-        assert_eq!(shape_of_one(&[10, 64], 2), Some(vec![5, 64]));
-        assert_eq!(shape_of_one(&[5, 64], 2), None);
+        let of = |site, shape: &[usize], length| shape_of_one(site, shape, 2, length, None);
+        for (site, shape, due) in [
+            (Site::H, &[2, 5, 64][..], Some(&[5, 64][..])),
+            (Site::H, &[640], Some(&[320])),
+            (Site::H, &[10, 64], Some(&[5, 64])),
+            (Site::H, &[1, 2, 5, 64], Some(&[5, 64])),
+            (Site::Logits, &[2, 151], Some(&[1, 151])),
+            (Site::H, &[5, 64], None),
+            (Site::H, &[12, 64], None),
+            (Site::Q, &[2, 5, 6, 16], Some(&[5, 6, 16])),
+            (Site::Q, &[2, 5, 96], Some(&[5, 96])),
+            (Site::Q, &[10, 6, 16], Some(&[5, 6, 16])),
+            (Site::Q, &[12, 5, 16], Some(&[6, 5, 16])),
+            (Site::Q, &[10, 96], Some(&[5, 96])),
+            (Site::Q, &[7, 6, 16], None),
+            (Site::Probs, &[2, 6, 5, 5], Some(&[6, 5, 5])),
+            (Site::Probs, &[12, 5, 5], Some(&[6, 5, 5])),
+            (Site::Probs, &[2, 5, 5], None),
+            (Site::Context, &[2, 5, 6, 16], Some(&[5, 6, 16])),
+            (Site::Context, &[2, 5, 96], Some(&[5, 96])),
+        ] {
+            assert_eq!(of(site, shape, Some(5)).as_deref(), due, "{site:?} {shape:?}");
+        }
+        assert_eq!(of(Site::H, &[10, 64], None), None, "of how many positions nobody knows");
+        assert_eq!(shape_of_one(Site::Probs, &[6, 5, 5], 2, Some(5), Some(&[6, 5, 5])), None, "all heads of one");
+    }
+
+    #[test]
+    fn the_batch_axis() {
+        for (site, shape, one, due) in [
+            (Site::Logits, &[2, 5, 151][..], None, Some(2)),
+            (Site::H, &[2, 5, 64], Some(&[5, 64][..]), Some(2)),
+            (Site::H, &[5, 1, 64], Some(&[5, 64]), None),
+            (Site::FfnUp, &[4, 5, 80], Some(&[5, 40]), None),
+            (Site::H, &[5, 64], None, None),
+            (Site::Q, &[2, 5, 96], None, None),
+            (Site::Q, &[2, 5, 96], Some(&[5, 6, 16]), Some(2)),
+            (Site::Q, &[2, 7, 96], Some(&[5, 6, 16]), Some(2)),
+            (Site::Q, &[6, 5, 16], Some(&[5, 6, 16]), None),
+            (Site::Q, &[2, 6, 5, 16], None, Some(2)),
+            (Site::Context, &[5, 6, 16], Some(&[5, 96]), None),
+            (Site::Context, &[2, 5, 96], Some(&[5, 96]), Some(2)),
+        ] {
+            assert_eq!(batch_axis(site, shape, one, None), due, "{site:?} {shape:?} {one:?}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use memmap2::Mmap;
 
 use crate::archive::Archive;
 use crate::element::DType;
+use crate::file::{FileError, NOT_A_FILE, open_regular};
 use crate::import::Partial;
 use crate::join::Ranks;
 use crate::meta::{Meta, Rows, stored_name};
@@ -336,11 +337,21 @@ impl Dump {
     /// # Errors
     /// When the dump's own ids are others.
     pub fn told_tokens(mut self, tokens: &[i64], decode_tokens: &[i64]) -> Result<Dump, usize> {
+        if let Some(all) = &self.meta.sequences {
+            let named = all.iter().any(|fed| fed.tokens.starts_with(tokens));
+            return if named { Ok(self) } else { Err(0) };
+        }
         match &self.meta.tokens {
             Some(own) => {
+                let prefill = own.len();
                 let own = own.iter().chain(self.meta.decode_tokens.iter().flatten());
-                let other = own.zip(tokens.iter().chain(decode_tokens)).position(|(own, told)| own != told);
-                other.map_or(Ok(self), Err)
+                let told = || tokens.iter().chain(decode_tokens);
+                match own.zip(told()).position(|(own, told)| own != told) {
+                    Some(at) => Err(at),
+                    // Fewer than the prefill has are other tokens.
+                    None if told().count() < prefill => Err(told().count()),
+                    None => Ok(self),
+                }
             }
             None => {
                 self.meta.tokens = Some(tokens.to_vec());
@@ -459,13 +470,19 @@ fn changed(path: &Path) -> DumpError {
     DumpError::Archive { path: path.into(), reason: "the file changed while it was read".into() }
 }
 
+pub(crate) fn file_error(error: FileError) -> DumpError {
+    match error {
+        FileError::Io { path, source } => DumpError::Io { path, source },
+        FileError::NotRegular { path } => not_a_dump(&path, NOT_A_FILE),
+        FileError::TooLarge { path, size, limit } => {
+            not_a_dump(&path, &format!("{size} bytes, and {limit} are the most that are read of such a file"))
+        }
+    }
+}
+
 /// Opens a regular file: a pipe would never answer, a folder has no bytes.
 pub(crate) fn open_file(path: &Path) -> Result<File, DumpError> {
-    let kind = fs::metadata(path).map_err(|e| io_error(path, e))?;
-    if !kind.is_file() {
-        return Err(not_a_dump(path, "not a file"));
-    }
-    File::open(path).map_err(|e| io_error(path, e))
+    open_regular(path).map(|(file, _)| file).map_err(file_error)
 }
 
 /// Maps a file; an empty one cannot be mapped and is an error.

@@ -9,10 +9,10 @@ use crate::dump::{Dump, DumpError, Entry, Maker, Place, io_error, not_a_dump};
 use crate::element::DType;
 use crate::import;
 use crate::join::{lone_rank, open_ranks};
-use crate::meta::{Meta, stored_name};
-use crate::names::Names;
+use crate::meta::{Meta, name_in_file, split_stored_name, stored_name};
+use crate::npy::NpyError;
 use crate::open::{
-    Findings, Found, Reading, assemble, declared, file_names, folded, foreign, npy, open_archive, read_meta,
+    Findings, Found, Reading, assemble, declared, file_names, folded, foreign, npy, npy_header, open_archive, read_meta,
 };
 
 /// Opens the dump that a folder is.
@@ -20,16 +20,20 @@ use crate::open::{
 /// # Errors
 /// As [`Dump::open_with`].
 pub(crate) fn open(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
-    let names = folder_names(path, reading)?;
+    let names = reading.names_for(path)?;
     let dims = names.as_ref().map(|names| names.dims().clone()).unwrap_or_default();
     if let Some(joined) = open_ranks(path, &dims, |rank| open_folder(rank, reading))? {
-        nothing_beside(path, "ranks", reading)?;
+        nothing_beside(path, "ranks", &[], reading)?;
         return Ok(joined);
     }
     match step_folders(path, reading)? {
         Some(steps) => {
             let inner = Reading { names, ..reading.clone() };
-            let steps = steps.into_iter().map(|(step, folder)| Ok((step, open_folder(&folder, &inner)?)));
+            let open = |step: &Path| match step.is_dir() {
+                true => open_folder(step, &inner),
+                false => open_archive(step, Meta::default(), &inner),
+            };
+            let steps = steps.into_iter().map(|(step, place)| Ok((step, open(&place)?)));
             Ok(of_steps(path, steps.collect::<Result<_, DumpError>>()?))
         }
         None => lone_rank(path, open_folder(path, reading)?, &dims),
@@ -55,7 +59,10 @@ fn open_folder(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
             continue;
         }
         if let Some(stem) = name.strip_suffix(".npy") {
-            npy(&file, stem, reading, &mut all)?;
+            match meta.is_incomplete() {
+                true => all.found.push(unlisted(stem, &file)),
+                false => npy(&file, stem, reading, &mut all)?,
+            }
         } else if !lists_taps && !is_model && import::is_foreign(&file) && file.is_file() {
             // Beside tensors lie other things; what of them cannot be read is said.
             match foreign(&file, reading) {
@@ -73,7 +80,7 @@ fn open_folder(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
         && !is_model
         && !lists_taps
     {
-        let reading = Reading { names: folder_names(path, reading)?, ..reading.clone() };
+        let reading = Reading { names: reading.names_for(path)?, ..reading.clone() };
         return open_archive(&path.join(one), meta, &reading);
     }
     if all.found.is_empty() {
@@ -92,18 +99,16 @@ fn open_folder(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
             archives.iter().map(|name| format!("{name}: not read: an archive beside tensors; name it by itself")),
         );
     }
-    let own = folder_names(path, reading)?;
+    let own = reading.names_for(path)?;
     assemble(path, meta, all, None, own.as_ref())
 }
 
-/// The table of names that counts in a folder: the one given, else its own.
-fn folder_names(path: &Path, reading: &Reading) -> Result<Option<Names>, DumpError> {
-    let own = path.join("firstdiff.toml");
-    match &reading.names {
-        Some(names) => Ok(Some(names.clone())),
-        None if own.exists() => Ok(Some(Names::open(&own).map_err(|e| DumpError::Names(Box::new(e)))?)),
-        None => Ok(None),
-    }
+/// A tap of a recording that was not finished, and of which only its file tells. Our recorders know one type of two bytes that NumPy has not.
+fn unlisted(stem: &str, file: &Path) -> Found {
+    let (name, step) = split_stored_name(stem);
+    let found = Found::stored(&name_in_file(name), Place::File(file.into())).at_step(step);
+    let untyped = matches!(npy_header(file, None), Err(DumpError::Npy { source: NpyError::Untyped, .. }));
+    found.of_type(untyped.then_some(DType::BF16))
 }
 
 /// The type that most files without a header look like, where they look like several.
@@ -139,27 +144,31 @@ fn nothing_in(path: &Path) -> String {
     }
 }
 
-/// The folders of steps in `path` by their step, where there are any.
+/// The folders of steps in `path`, or the archives, by their step, where there are any.
 fn step_folders(path: &Path, reading: &Reading) -> Result<Option<Vec<(u32, PathBuf)>>, DumpError> {
     let mut found: BTreeMap<u32, (String, PathBuf)> = BTreeMap::new();
     let mut words = Vec::new();
     for entry in fs::read_dir(path).map_err(|e| io_error(path, e))? {
         let entry = entry.map_err(|e| io_error(path, e))?;
         let Ok(name) = entry.file_name().into_string() else { continue };
-        let Some((word, step)) = step_number(&name).filter(|_| entry.path().is_dir()) else { continue };
-        words.push(word);
+        let stem = name.strip_suffix(".npz").or_else(|| name.strip_suffix(".safetensors"));
+        let is_archive = stem.is_some() && entry.path().is_file();
+        let stem = if is_archive { stem.unwrap_or(&name) } else { &name };
+        let Some((word, step)) = step_number(stem).filter(|_| is_archive || entry.path().is_dir()) else { continue };
+        words.push((word, is_archive));
         if let Some((other, _)) = found.insert(step, (name.clone(), entry.path())) {
             return Err(not_a_dump(path, &format!("'{other}' and '{name}' are both step {step}")));
         }
     }
     let Some((&first, (name, _))) = found.first_key_value() else { return Ok(None) };
-    nothing_beside(path, "steps", reading)?;
+    let own: Vec<&str> = found.values().map(|(name, _)| name.as_str()).collect();
+    nothing_beside(path, "steps", &own, reading)?;
     let whole = found.keys().zip(first..).all(|(step, due)| *step == due);
     if words.iter().any(|word| *word != words[0]) || !whole || first > 1 {
         return Err(not_a_dump(
             path,
             &format!(
-                "a folder for each step, of which some are missing or named otherwise (the first is '{name}'): call them step0, step1 ..."
+                "a folder or an archive for each step, of which some are missing or named otherwise (the first is '{name}'): call them step0, step1 ..."
             ),
         ));
     }
@@ -167,17 +176,17 @@ fn step_folders(path: &Path, reading: &Reading) -> Result<Option<Vec<(u32, PathB
 }
 
 /// Refuses tensors that lie beside the folders of a run's steps or ranks.
-fn nothing_beside(path: &Path, what: &str, reading: &Reading) -> Result<(), DumpError> {
+fn nothing_beside(path: &Path, what: &str, own: &[&str], reading: &Reading) -> Result<(), DumpError> {
     let holds = |name: &&String| {
         let file = path.join(name);
         let is_foreign = || *name != "dump.json" && import::is_foreign(&file) && file.is_file();
         let read = || foreign(&file, reading).is_ok_and(|read| !read.items.is_empty());
-        name.ends_with(".npy") || is_archive(name) || (is_foreign() && read())
+        !own.contains(&name.as_str()) && (name.ends_with(".npy") || is_archive(name) || (is_foreign() && read()))
     };
     let Some(beside) = file_names(path)?.into_iter().find(|name| holds(&name)) else { return Ok(()) };
     let beside = beside.escape_debug();
     let said = format!(
-        "it holds folders of {what}, and tensors beside them ('{beside}'): which are the run? Name these, or move one or the other away"
+        "it holds {what}, and tensors beside them ('{beside}'): which are the run? Name these, or move one or the other away"
     );
     Err(not_a_dump(path, &said))
 }
@@ -214,7 +223,7 @@ fn of_steps(path: &Path, steps: Vec<(u32, Dump)>) -> Dump {
         notes.extend(of_step.notes().iter().cloned());
     }
     dump.notes = folded(notes);
-    dump.notes.push("a folder for each step, read as the steps of one run".to_owned());
+    dump.notes.push("a folder or an archive for each step, read as the steps of one run".to_owned());
     dump.entries.sort_by_key(|e| (e.step, e.tap));
     dump.unnamed.sort();
     dump
@@ -225,6 +234,7 @@ fn meta_of(path: &Path, steps: &[(u32, Dump)]) -> Meta {
     let own = read_meta(&path.join("dump.json")).ok();
     let mut meta = own.unwrap_or_else(|| steps.first().map_or(Meta::default(), |(_, dump)| dump.meta().clone()));
     meta.taps = None;
+    meta.incomplete_as(steps.iter().map(|(_, dump)| dump.meta()));
     let later: Option<Vec<Vec<i64>>> = steps.iter().skip(1).map(|(_, dump)| dump.meta().tokens.clone()).collect();
     if meta.tokens.is_some() && meta.decode_tokens.is_none() {
         meta.decode_tokens = later.filter(|later| !later.is_empty()).map(|later| later.concat());
@@ -257,6 +267,25 @@ mod tests {
             assert_eq!(dump.meta().tokens, Some(vec![5]));
             assert_eq!(dump.meta().decode_tokens.as_ref().map(Vec::len), Some(11));
         }
+    }
+
+    #[test]
+    fn an_archive_for_each_step() {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = |name: &str, value: f32| {
+            let bytes = [value, 0.5].map(f32::to_le_bytes).concat();
+            let tensor = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![1, 2], &bytes).unwrap();
+            safetensors::serialize_to_file([("h0", tensor)], None, &folder.path().join(name)).unwrap();
+        };
+        (0..3).for_each(|step| archive(&format!("step{step}.safetensors"), step as f32));
+        let dump = Dump::open(folder.path()).unwrap();
+        assert_eq!(dump.entries().iter().map(|e| e.step).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(dump.read(&dump.entries()[2]).unwrap().values().to_f64(), [2.0, 0.5]);
+        archive("more.safetensors", 7.0);
+        assert!(Dump::open(folder.path()).unwrap_err().to_string().contains("beside them"));
+        fs::remove_file(folder.path().join("more.safetensors")).unwrap();
+        fs::remove_file(folder.path().join("step1.safetensors")).unwrap();
+        assert!(Dump::open(folder.path()).unwrap_err().to_string().contains("some are missing"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use half::{bf16, f16};
 use crate::dims::{Dims, Share, notation_of};
 use crate::dump::{Dump, DumpError, Entry};
 use crate::element::DType;
+use crate::meta::Meta;
 use crate::open::read_meta;
 use crate::tap::Tap;
 use crate::tensor::{Tensor, Values};
@@ -114,11 +115,14 @@ pub(crate) fn open_ranks(
 ) -> Result<Option<Dump>, DumpError> {
     let Some(folders) = rank_folders(path)? else { return Ok(None) };
     let json = path.join("dump.json");
-    let mut dims = if json.exists() { read_meta(&json)?.dims.unwrap_or_default() } else { BTreeMap::new() };
+    let beside = if json.exists() { read_meta(&json)? } else { Meta::default() };
+    let mut dims = beside.dims.clone().unwrap_or_default();
     dims.extend(told.clone());
     let ranks =
         folders.iter().map(|(name, folder)| Ok((name.clone(), open(folder)?))).collect::<Result<_, DumpError>>()?;
-    join(path, ranks, &dims).map(Some)
+    let mut joined = join(path, ranks, &dims)?;
+    joined.meta.incomplete_as(std::iter::once(&beside));
+    Ok(Some(joined))
 }
 
 /// The dump of one rank that was opened by itself, as the only rank of its run: by its folder's name, or by its own `dims`, which are then of pieces. What it
@@ -181,6 +185,7 @@ pub fn join(path: &Path, ranks: Vec<(String, Dump)>, dims: &BTreeMap<String, Str
     let Some(first) = dumps.first() else { return Err(refused(path, "no ranks".into())) };
     let mut meta = first.meta().clone();
     meta.taps = None;
+    meta.incomplete_as(dumps.iter().map(Dump::meta));
     if let Some(other) =
         dumps.iter().position(|d| (&d.meta().tokens, &d.meta().decode_tokens) != (&meta.tokens, &meta.decode_tokens))
     {

@@ -15,9 +15,13 @@ mod archive;
 #[cfg(feature = "read")]
 mod batch;
 #[cfg(feature = "read")]
+mod cache;
+#[cfg(feature = "read")]
 mod dims;
 #[cfg(feature = "read")]
 mod dump;
+#[cfg(feature = "read")]
+mod file;
 #[cfg(feature = "read")]
 mod folder;
 #[cfg(feature = "read")]
@@ -36,18 +40,21 @@ mod tensor;
 pub use element::{DType, Element};
 #[cfg(feature = "read")]
 pub use meta::split_stored_name;
-pub use meta::{FORMAT, Meta, NamedRows, Producer, QkRows, Rows, TapMeta, stored_name};
+pub use meta::{FORMAT, Fed, Meta, NamedRows, Producer, QkRows, Rows, TapMeta, stored_name};
 pub use recorder::{RecordError, Recorder};
 pub use tap::{Axes, Site, Tap, TapError};
 
 #[cfg(feature = "read")]
 pub use {
+    batch::{Batch, OneSequence},
+    cache::Cache,
     dims::{Dims, DimsError, Share},
     dump::{Dump, DumpError, Entry},
+    file::{FileError, JSON_LIMIT, TABLE_LIMIT, json_fits, memory_limit, open_regular, read_regular},
     import::{Part, Partial},
     join::{Joined, Ranks, join},
     names::{Names, NamesError},
     npy::NpyError,
-    open::Reading,
+    open::{Reading, own_table},
     tensor::{Tensor, Values, element_count},
 };

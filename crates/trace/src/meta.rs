@@ -15,22 +15,35 @@ pub struct Meta {
     /// Format version; 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<u32>,
+    /// Whether the recording was finished. Recorders write `false` before the first tap, and `true` when they are finished; a dump that
+    /// does not say is taken as finished.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub complete: Option<bool>,
+    /// Of a recording that was not finished: whether the program ended by itself, and no tap is known to be missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_by_itself: Option<bool>,
     /// Who wrote it: `name`, `version`, and the versions of the libraries it stands on.
     #[serde(default, skip_serializing_if = "Producer::is_unknown")]
     pub producer: Producer,
     /// The model's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// The model's architecture, as config.json's `model_type` or a GGUF's `general.architecture` names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<String>,
     /// Token ids of the prefill (step 0).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Vec<i64>>,
     /// One token id for each decode step (step 1, 2 ...).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_tokens: Option<Vec<i64>>,
+    /// What each sequence of a batch was fed, where `tokens` is a list for each.
+    #[serde(skip)]
+    pub sequences: Option<Vec<Fed>>,
     /// The arithmetic of the run: exact, f32, f16, bf16 or ggml.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<String>,
-    /// The type keys and values were kept in, where it is not that of the run: f32 or f16.
+    /// The type keys and values were kept in, where it is not that of the run: f32, f16, bf16 or q8_0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,
     /// For which RoPE pairing the rows of Q and K are ordered.
@@ -46,6 +59,83 @@ pub struct Meta {
     /// The taps, where listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taps: Option<Vec<TapMeta>>,
+}
+
+impl Meta {
+    /// Whether it says that the recording was not finished: taps may be missing.
+    pub fn is_incomplete(&self) -> bool {
+        self.complete == Some(false)
+    }
+
+    /// Of a run of several dumps: it is not complete where one of them is not.
+    #[cfg(feature = "read")]
+    pub(crate) fn incomplete_as<'m>(&mut self, mut parts: impl Iterator<Item = &'m Meta>) {
+        if let Some(torn) = parts.find(|meta| meta.is_incomplete()) {
+            (self.complete, self.ended_by_itself) = (torn.complete, torn.ended_by_itself);
+        }
+    }
+}
+
+/// What one sequence of a batch was fed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fed {
+    /// Token ids of its prefill, without padding.
+    pub tokens: Vec<i64>,
+    /// One token id for each decode step.
+    pub decode_tokens: Option<Vec<i64>>,
+}
+
+#[cfg(feature = "read")]
+impl Meta {
+    /// What a dump.json says. `tokens` may be a list for each sequence of a batch; a single such list is that of a single sequence.
+    pub(crate) fn parse(json: &[u8]) -> Result<Meta, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct OfBatch {
+            tokens: Vec<Vec<i64>>,
+            decode_tokens: Option<Vec<Vec<i64>>>,
+        }
+        let error = match serde_json::from_slice(json) {
+            Ok(meta) => return Ok(meta),
+            Err(error) => error,
+        };
+        let Ok(OfBatch { tokens, decode_tokens }) = serde_json::from_slice(json) else { return Err(error) };
+        let mut rest: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(json)?;
+        rest.retain(|key, _| key != "tokens" && key != "decode_tokens");
+        let mut meta: Meta = serde_json::from_value(rest.into())?;
+        let decoded = |at: usize| decode_tokens.as_ref().and_then(|all| all.get(at).cloned());
+        let mut fed: Vec<Fed> =
+            tokens.into_iter().enumerate().map(|(at, tokens)| Fed { tokens, decode_tokens: decoded(at) }).collect();
+        if fed.len() == 1 {
+            let Fed { tokens, decode_tokens } = fed.remove(0);
+            (meta.tokens, meta.decode_tokens) = (Some(tokens), decode_tokens);
+        } else {
+            meta.sequences = Some(fed);
+        }
+        Ok(meta)
+    }
+
+    /// What it says that cannot be true, where there is something.
+    pub(crate) fn contradiction(&self) -> Option<String> {
+        // Of a step nobody knows how many positions it has; but it has no more than the run.
+        let total = self.tokens.as_ref().map(|tokens| tokens.len() + self.decode_tokens.as_ref().map_or(0, Vec::len));
+        let wrong = |rows: &Rows| {
+            let Rows::List(list) = rows else { return None };
+            let beyond = || list.iter().find(|row| total.is_some_and(|total| **row >= total));
+            match rows.clone().in_order() {
+                Err(reason) => Some(reason),
+                Ok(_) => {
+                    beyond().map(|row| format!("row {row} of {} tokens, counted from 0", total.unwrap_or_default()))
+                }
+            }
+        };
+        let of_taps = || {
+            self.taps.iter().flatten().find_map(|tap| {
+                let name = stored_name(&tap.tap, tap.step);
+                tap.rows.as_ref().and_then(wrong).map(|reason| format!("'rows' of {}: {reason}", name.escape_debug()))
+            })
+        };
+        self.rows.as_ref().and_then(wrong).map(|reason| format!("'rows': {reason}")).or_else(of_taps)
+    }
 }
 
 /// Who wrote a dump. A bare string is read as a name.
@@ -129,13 +219,9 @@ impl Rows {
     pub fn is_all(&self) -> bool {
         *self == Rows::Named(NamedRows::All)
     }
-}
 
-impl std::str::FromStr for Rows {
-    type Err = String;
-
-    /// `all`, `last`, or positions separated by commas.
-    fn from_str(text: &str) -> Result<Rows, String> {
+    /// A list as `FIRSTDIFF_ROWS` has it: in any order, a position more than once.
+    pub(crate) fn in_any_order(text: &str) -> Result<Rows, String> {
         match text {
             "all" => Ok(Rows::Named(NamedRows::All)),
             "last" => Ok(Rows::Named(NamedRows::Last)),
@@ -145,6 +231,29 @@ impl std::str::FromStr for Rows {
                 .collect::<Result<_, _>>()
                 .map(Rows::List),
         }
+    }
+
+    /// The rows, where they are in the order in which a tensor holds them: each position once.
+    ///
+    /// # Errors
+    /// When a position is not behind the one before it.
+    pub fn in_order(self) -> Result<Rows, String> {
+        let Rows::List(list) = &self else { return Ok(self) };
+        match list.windows(2).find(|pair| pair[0] >= pair[1]) {
+            Some(pair) => {
+                Err(format!("row {} stands behind row {}: each position once, in ascending order", pair[1], pair[0]))
+            }
+            None => Ok(self),
+        }
+    }
+}
+
+impl std::str::FromStr for Rows {
+    type Err = String;
+
+    /// `all`, `last`, or positions separated by commas, in ascending order.
+    fn from_str(text: &str) -> Result<Rows, String> {
+        Rows::in_any_order(text)?.in_order()
     }
 }
 
@@ -178,6 +287,37 @@ pub fn stored_name(tap: &str, step: u32) -> String {
     if step == 0 { tap.to_owned() } else { format!("{tap}.step{step}") }
 }
 
+/// The longest file name of a tap, without an ending and a step.
+const LONGEST: usize = 200;
+
+/// The name of a tap's file, without an ending: as [`stored_name`], with every byte but ASCII letters, digits, `_`, `-` and `.` as `%` and two
+/// hexadecimal digits, and so is a `.` at the start, and the one of a name that itself ends like a step. None: the name is empty, or too long for a file.
+pub(crate) fn file_name(tap: &str, step: u32) -> Option<String> {
+    let like_step = tap.rfind(".step").filter(|at| tap[at + 5..].bytes().all(|b| b.is_ascii_digit()));
+    let mut name = String::new();
+    for (at, byte) in tap.bytes().enumerate() {
+        let plain = byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+        match plain && !(byte == b'.' && (at == 0 || Some(at) == like_step)) {
+            true => name.push(char::from(byte)),
+            false => name += &format!("%{byte:02X}"),
+        }
+    }
+    (1..=LONGEST).contains(&name.len()).then(|| stored_name(&name, step))
+}
+
+/// The name of a tap in the name of its file, without the step; the reverse of [`file_name`].
+#[cfg(feature = "read")]
+pub(crate) fn name_in_file(stem: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), stem.as_bytes());
+    while let [first, more @ ..] = rest {
+        let digits = more.get(..2).filter(|_| *first == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &more[2..] } else { more };
+    }
+    String::from_utf8(bytes).unwrap_or_else(|_| stem.to_owned())
+}
+
 /// The tap's name and step in a stored name; the reverse of [`stored_name`].
 #[cfg(feature = "read")]
 pub fn split_stored_name(name: &str) -> (&str, u32) {
@@ -204,6 +344,25 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "read")]
+    fn any_name_has_a_file_of_its_own() {
+        for (name, due) in [
+            ("layers.0.q", "layers.0.q"),
+            ("Qcur-0 (view)", "Qcur-0%20%28view%29"),
+            ("../etc/pass", "%2E.%2Fetc%2Fpass"),
+            ("a\\b:c\0%41", "a%5Cb%3Ac%00%2541"),
+            ("x.step3", "x%2Estep3"),
+            ("schön", "sch%C3%B6n"),
+        ] {
+            assert_eq!(file_name(name, 0).as_deref(), Some(due));
+            assert_eq!(name_in_file(due), name);
+            assert_eq!(file_name(name, 2).unwrap(), format!("{due}.step2"));
+        }
+        assert_eq!((file_name("", 0), file_name(&"x".repeat(201), 0)), (None, None));
+        assert_eq!(name_in_file("50%25 %zz%"), "50% %zz%");
+    }
+
+    #[test]
     fn the_shortest_dump_json_is_enough() {
         let meta: Meta = serde_json::from_str(r#"{"tokens": [1, 2], "rows": "last", "other": 3}"#).unwrap();
         assert_eq!(meta.tokens, Some(vec![1, 2]));
@@ -211,5 +370,24 @@ mod tests {
         let meta: Meta = serde_json::from_str(r#"{"producer": "me", "taps": [{"tap": "h0", "rows": [3]}]}"#).unwrap();
         assert_eq!(meta.producer.name(), Some("me"));
         assert_eq!(meta.taps.unwrap()[0].rows, Some(Rows::List(vec![3])));
+    }
+
+    #[test]
+    #[cfg(feature = "read")]
+    fn tokens_of_a_batch() {
+        let meta = Meta::parse(br#"{"tokens": [[1, 2], [3]], "decode_tokens": [[4], [5]], "rows": "last"}"#).unwrap();
+        let fed = |tokens: &[i64], next| Fed { tokens: tokens.to_vec(), decode_tokens: Some(vec![next]) };
+        assert_eq!((meta.sequences, meta.tokens), (Some(vec![fed(&[1, 2], 4), fed(&[3], 5)]), None));
+        assert_eq!(meta.rows, Some(Rows::Named(NamedRows::Last)));
+        assert_eq!(Meta::parse(br#"{"tokens": [[1, 2]]}"#).unwrap().tokens, Some(vec![1, 2]));
+        assert!(Meta::parse(br#"{"tokens": [[1], 2]}"#).is_err());
+    }
+
+    #[test]
+    fn rows_name_each_position_once_in_order() {
+        assert_eq!("0,3,7".parse(), Ok(Rows::List(vec![0, 3, 7])));
+        for bad in ["3,3,3", "7,3", "x", ""] {
+            assert!(bad.parse::<Rows>().is_err(), "{bad}");
+        }
     }
 }

@@ -4,18 +4,19 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::Read;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use crate::archive::Archive;
-use crate::dump::{Dump, DumpError, Entry, Maker, Place, io_error, not_a_dump, open_file};
+use crate::dump::{Dump, DumpError, Entry, Maker, Place, file_error, io_error, not_a_dump, open_file};
 use crate::element::DType;
+use crate::file::{JSON_LIMIT, json_fits, read_regular};
 use crate::folder;
 use crate::import::{self, Item, Part, Partial, Printed};
 use crate::meta::{FORMAT, Meta, QkRows, Rows, TapMeta, split_stored_name, stored_name};
 use crate::names::{self, Names};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
-use crate::tap::Tap;
-use crate::tensor::element_count;
+use crate::tap::{Site, Tap};
+use crate::tensor::{Tensor, element_count};
 
 /// What a person tells about files that do not say it themselves.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +27,24 @@ pub struct Reading {
     pub dtype: Option<DType>,
     /// The name, or the tap, of a single file's tensor.
     pub name: Option<String>,
+}
+
+impl Reading {
+    /// The table of names that counts for a dump: the one given, else the firstdiff.toml in its folder, or in that of the file.
+    pub(crate) fn names_for(&self, path: &Path) -> Result<Option<Names>, DumpError> {
+        match (&self.names, own_table(path)) {
+            (Some(names), _) => Ok(Some(names.clone())),
+            (None, Some(own)) => Ok(Some(Names::open(&own).map_err(|e| DumpError::Names(Box::new(e)))?)),
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+/// The firstdiff.toml of a dump: in the folder that it is, or in that of the file, or of the pattern.
+pub fn own_table(path: &Path) -> Option<PathBuf> {
+    let parent = || path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = if path.is_dir() { path } else { parent() };
+    Some(folder.join("firstdiff.toml")).filter(|own| own.exists())
 }
 
 /// A tensor under the name it was found by, before name and bytes are looked at.
@@ -44,6 +63,11 @@ pub(crate) struct Found {
 impl Found {
     pub(crate) fn stored(name: &str, place: Place) -> Found {
         Found { name: name.to_owned(), step: 0, dtype: None, shape: None, rows: None, place, part: None, printed: None }
+    }
+
+    /// The same, of this type.
+    pub(crate) fn of_type(self, dtype: Option<DType>) -> Found {
+        Found { dtype, ..self }
     }
 
     /// The same in a later step.
@@ -162,7 +186,12 @@ fn open_pattern(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
     if all.found.is_empty() {
         return Err(not_a_dump(path, all.notes.first().map_or("no file matches the pattern", String::as_str)));
     }
-    assemble(path, Meta::default(), all, None, reading.names.as_ref())
+    // The pattern chooses files, and not whether the recording that left them was finished.
+    let json = folder.join("dump.json");
+    let mut meta = Meta::default();
+    let beside = json.is_file().then(|| read_meta(&json).ok()).flatten();
+    meta.incomplete_as(beside.iter());
+    assemble(path, meta, all, None, reading.names_for(path)?.as_ref())
 }
 
 /// One file of one tensor or more.
@@ -170,7 +199,7 @@ fn open_file_alone(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
     let mut all = Findings::default();
     match path.extension().is_some_and(|e| e == "npy") {
         true => npy(path, &import::stem(path), reading, &mut all)?,
-        false => all.extend(foreign(path, reading)?),
+        false => all.extend(import::with_neighbours(path, foreign(path, reading)?)?),
     }
     if let (Some(name), [one]) = (&reading.name, all.found.as_mut_slice()) {
         one.name.clone_from(name);
@@ -178,7 +207,7 @@ fn open_file_alone(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
     if all.found.is_empty() {
         return Err(not_a_dump(path, all.notes.first().map_or("it holds no tensors", String::as_str)));
     }
-    let dump = assemble(path, Meta::default(), all, None, reading.names.as_ref())?;
+    let dump = assemble(path, Meta::default(), all, None, reading.names_for(path)?.as_ref())?;
     match (dump.entries.is_empty() && dump.parts.is_empty(), dump.unnamed.as_slice()) {
         (true, [name]) => Err(not_a_dump(
             path,
@@ -199,7 +228,7 @@ pub(crate) fn open_archive(path: &Path, meta: Meta, reading: &Reading) -> Result
         false => (Archive::open_safetensors(path)?, ""),
     };
     let meta = match archive.meta_json()? {
-        Some(json) => parse_meta(path, &json)?,
+        Some(json) => parse_meta(path, &json, archive.size())?,
         None => meta,
     };
     let (found, listed) = declared(path, &meta, ending, |name| Place::Member(name.to_owned()))?;
@@ -212,7 +241,7 @@ pub(crate) fn open_archive(path: &Path, meta: Meta, reading: &Reading) -> Result
     if all.found.is_empty() {
         return Err(not_a_dump(path, "it holds no tensors"));
     }
-    assemble(path, meta, all, Some(archive), reading.names.as_ref())
+    assemble(path, meta, all, Some(archive), reading.names_for(path)?.as_ref())
 }
 
 /// Which of several tensors that claim one tap is it? The lower the better.
@@ -240,8 +269,10 @@ pub(crate) fn assemble(
     let from_zero = all.found.iter().any(|found| names::of_layer(&found.name).is_some_and(|(layer, _)| layer == 0));
     let mut claims: BTreeMap<(u32, Tap), Vec<(Claim, Found)>> = BTreeMap::new();
     let mut whose: BTreeMap<&str, usize> = BTreeMap::new();
+    let streams = Streams::of(&all.found, own);
     for found in all.found {
-        let Some((tap, step, rank, table)) = meaning(&found, own, from_zero) else {
+        let meant = meaning(&found, own, from_zero).or_else(|| streams.meaning(&found));
+        let Some((tap, step, rank, table)) = meant else {
             dump.unnamed.push(stored_name(&found.name, found.step));
             dump.loose.push(found);
             continue;
@@ -254,10 +285,13 @@ pub(crate) fn assemble(
     }
     for ((step, tap), mut claims) in claims {
         claims.sort_by_key(|(claim, _)| *claim);
-        if let [(first, _), (second, _), ..] = claims.as_slice()
-            && first == second
-        {
-            return Err(DumpError::Twice { path: path.into(), tap: stored_name(&tap.to_string(), step) });
+        let (first, named) = (claims[0].0, claims[0].1.clone());
+        for (_, other) in claims.iter().skip(1).filter(|(claim, _)| *claim == first) {
+            if other.name == named.name || !dump.same_bits(&named, other) {
+                return Err(DumpError::Twice { path: path.into(), tap: stored_name(&tap.to_string(), step) });
+            }
+            let [other, named] = [other, &named].map(|found| stored_name(&found.name, found.step));
+            dump.notes.push(format!("'{}' is the same as '{}'", other.escape_debug(), named.escape_debug()));
         }
         let Some(found) = dump.chosen(tap, step, claims)? else { continue };
         dump.take(tap, step, found)?;
@@ -275,20 +309,52 @@ pub(crate) fn assemble(
     Ok(dump)
 }
 
+/// `hidden_states.N` of transformers: which is the last?
+struct Streams {
+    last: u32,
+    /// Whether other names are of the layer behind it, so that it is no more than that layer's input.
+    goes_on: bool,
+}
+
+impl Streams {
+    fn of(found: &[Found], own: Option<&Names>) -> Streams {
+        let plain = |found: &Found| split_stored_name(&found.name).0.to_owned();
+        let last = found.iter().filter_map(|found| names::hidden_state(&plain(found))).max().unwrap_or(0);
+        let layer = |found: &Found| meaning(found, own, false).and_then(|(tap, ..)| tap.layer);
+        Streams { last, goes_on: last > 0 && found.iter().filter_map(layer).any(|layer| layer >= last) }
+    }
+
+    /// What the name means, but of the last one: that has passed the final norm, unless the dump ends before the model does.
+    fn meaning(&self, found: &Found) -> Option<Meaning> {
+        let (name, step) = split_stored_name(&found.name);
+        let tap = match names::hidden_state(name)? {
+            0 => Tap { layer: None, site: Site::H0 },
+            n if n < self.last || self.goes_on => Tap::layer(n - 1, Site::H),
+            _ => return None,
+        };
+        Some((tap, step.checked_add(found.step)?, names::STREAMS_RANK, Some("Hugging Face")))
+    }
+}
+
+/// Tap, step, how sure the meaning is, and whose table says so.
+type Meaning = (Tap, u32, usize, Option<&'static str>);
+
 /// The tap that a name means, its step, how sure the meaning is, and whose table says so. `layer 1 q` is of the second layer only where another name is
 /// of layer 0.
-fn meaning(found: &Found, own: Option<&Names>, from_zero: bool) -> Option<(Tap, u32, usize, Option<&'static str>)> {
+fn meaning(found: &Found, own: Option<&Names>, from_zero: bool) -> Option<Meaning> {
+    // A step beyond all that can be counted is a name of nothing.
+    let later = |step: u32| step.checked_add(found.step);
     if let Some((tap, step)) = own.and_then(|names| names.find(&found.name)) {
-        return Some((tap, step + found.step, 0, None));
+        return Some((tap, later(step)?, 0, None));
     }
     let (name, step) = split_stored_name(&found.name);
     if let Ok(tap) = name.parse::<Tap>() {
-        return Some((tap, step + found.step, 1, None));
+        return Some((tap, later(step)?, 1, None));
     }
     let of_layer =
         || names::of_layer(&found.name).filter(|_| from_zero).map(|(n, inner)| format!("layers.{n}.{inner}"));
     let known = names::built_in(&found.name).or_else(|| names::built_in(&of_layer()?))?;
-    Some((known.tap, known.step + found.step, 2 + known.rank, Some(known.whose)))
+    Some((known.tap, later(known.step)?, 2 + known.rank, Some(known.whose)))
 }
 
 impl Dump {
@@ -318,15 +384,65 @@ impl Dump {
 
     /// Whether the values of `whole` begin with all of `start`, as f32: one of them may be printed with more digits.
     fn starts_with(&self, whole: &Found, start: &Found) -> bool {
-        let (Ok(whole), Ok(start)) = (self.values(whole), self.values(start)) else { return false };
-        !start.is_empty()
-            && start.len() <= whole.len()
-            && start.iter().zip(&whole).all(|(a, b)| (*a as f32).to_bits() == (*b as f32).to_bits())
+        let (Ok(whole), Ok(start)) = (self.loose_tensor(whole), self.loose_tensor(start)) else { return false };
+        let (whole, start) = (whole.values(), start.values());
+        let same = |i: usize| (start.get(i) as f32).to_bits() == (whole.get(i) as f32).to_bits();
+        !start.is_empty() && start.len() <= whole.len() && (0..start.len()).all(same)
     }
 
-    fn values(&self, found: &Found) -> Result<Vec<f64>, DumpError> {
-        let header = self.header(found)?;
-        Ok(self.tensor(&found.place, &header)?.values().to_f64())
+    /// Whether two tensors hold the same values in the same order, whatever their shapes.
+    fn same_bits(&self, one: &Found, other: &Found) -> bool {
+        let (Ok(one), Ok(other)) = (self.loose_tensor(one), self.loose_tensor(other)) else { return false };
+        let (one, other) = (one.values(), other.values());
+        one.len() == other.len() && (0..one.len()).all(|i| one.get(i).to_bits() == other.get(i).to_bits())
+    }
+
+    /// The names that are no taps in the order in which they were written, where the file keeps that: not where they stand in the order of the alphabet, but
+    /// for numbers before each.
+    pub fn unnamed_as_written(&self) -> Option<Vec<String>> {
+        let names: Vec<String> = self.loose.iter().map(|found| stored_name(&found.name, found.step)).collect();
+        let numbered = names.iter().all(|name| name.starts_with(|c: char| c.is_ascii_digit()));
+        (numbered || !names.is_sorted()).then_some(names)
+    }
+
+    /// The N of the last `hidden_states.N`, where nobody said yet whether it has passed the final norm.
+    pub fn last_hidden_state(&self) -> Option<u32> {
+        self.loose.iter().filter_map(|found| names::hidden_state(split_stored_name(&found.name).0)).max()
+    }
+
+    /// That tensor, of the prefill.
+    pub fn read_last_hidden_state(&self) -> Option<Tensor> {
+        let last = self.last_hidden_state()?;
+        let is_it = |name: &&String| names::hidden_state(name) == Some(last);
+        self.read_unnamed(self.unnamed.iter().find(is_it)?).ok()
+    }
+
+    /// The dump, told what the last `hidden_states.N` is: the output of the final norm, or of layer N-1. Where that tap is there already, it stays a name
+    /// that is none.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn told_last_hidden_state(mut self, normed: bool) -> Result<Dump, DumpError> {
+        let Some(last) = self.last_hidden_state().filter(|last| *last > 0) else { return Ok(self) };
+        let tap = if normed { Tap { layer: None, site: Site::FinalNorm } } else { Tap::layer(last - 1, Site::H) };
+        for found in std::mem::take(&mut self.loose) {
+            let (name, step) = split_stored_name(&found.name);
+            let (is_last, step) = (names::hidden_state(name) == Some(last), step.saturating_add(found.step));
+            if !is_last || self.find(tap, step).is_some() || self.find_part(tap, step).is_some() {
+                self.loose.push(found);
+                continue;
+            }
+            let stored = stored_name(&found.name, found.step);
+            self.unnamed.retain(|name| *name != stored);
+            self.take(tap, step, found)?;
+        }
+        self.notes.push(format!("hidden_states.{last}, the last one, is read as {tap}"));
+        self.entries.sort_by_key(|e| (e.step, e.tap));
+        Ok(self)
+    }
+
+    fn loose_tensor(&self, found: &Found) -> Result<Tensor, DumpError> {
+        self.tensor(&found.place, &self.header(found)?)
     }
 
     /// Takes a tensor in under its tap.
@@ -421,17 +537,20 @@ fn is_plain_name(name: &str) -> bool {
 }
 
 pub(crate) fn read_meta(path: &Path) -> Result<Meta, DumpError> {
-    let mut text = Vec::new();
-    open_file(path)?.read_to_end(&mut text).map_err(|e| io_error(path, e))?;
-    parse_meta(path, &text)
+    let text = read_regular(path, JSON_LIMIT).map_err(file_error)?;
+    parse_meta(path, &text, text.len() as u64)
 }
 
-fn parse_meta(path: &Path, json: &[u8]) -> Result<Meta, DumpError> {
+/// Parses what dump.json says; `size` is that of the file it was found in.
+fn parse_meta(path: &Path, json: &[u8], size: u64) -> Result<Meta, DumpError> {
     let err = |reason: String| DumpError::Meta { path: path.into(), reason };
-    let meta: Meta = serde_json::from_slice(json).map_err(|e| err(format!("not a dump.json: {e}")))?;
+    if !json_fits(json, size) {
+        return Err(err("not a dump.json: it holds far more values than that of any run".into()));
+    }
+    let meta = Meta::parse(json).map_err(|e| err(format!("not a dump.json: {e}")))?;
     match meta.format {
         Some(format) if format != FORMAT => Err(err(format!("dump format {format}; this firstdiff reads {FORMAT}"))),
-        _ => Ok(meta),
+        _ => meta.contradiction().map_or(Ok(meta), |reason| Err(err(reason))),
     }
 }
 

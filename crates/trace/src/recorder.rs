@@ -10,22 +10,22 @@ use ndarray::{ArrayView, ArrayViewD, Axis, Dimension, IxDyn};
 use ndarray_npy::WriteNpyError;
 
 use crate::element::Element;
-use crate::meta::{FORMAT, Meta, Rows, TapMeta, stored_name};
-use crate::tap::{Tap, TapError};
+use crate::meta::{FORMAT, Meta, Rows, TapMeta, file_name, stored_name};
+use crate::tap::Tap;
 use crate::wanted::Wanted;
 
 /// Why a tap could not be recorded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// The name is not of the vocabulary.
-    #[error(transparent)]
-    Name(#[from] TapError),
+    /// The name is empty, or so long that no file can have it.
+    #[error("'{0}': cannot be the name of a file, which needs 1 to 200 bytes")]
+    Name(String),
     /// The slice does not have as many elements as the shape asks.
     #[error("{tap}: shape {shape:?} asks for other than the {len} elements given")]
     Shape {
         /// The tap.
-        tap: Tap,
+        tap: String,
         /// Shape as given.
         shape: Vec<usize>,
         /// Elements as given.
@@ -40,6 +40,14 @@ pub enum RecordError {
     /// Taps, steps or rows were chosen, and nothing that was recorded is among them.
     #[error("nothing recorded matches {0}")]
     NoneMatched(String),
+    /// Taps could not be recorded, each of which was said when it was: the dump is not complete.
+    #[error("{count} could not be recorded, the first: {first}; dump.json says \"complete\": false")]
+    Lost {
+        /// How many.
+        count: usize,
+        /// Why the first one could not.
+        first: String,
+    },
     /// A variable of the environment is not what it should be.
     #[error("{name}: {reason}")]
     Variable {
@@ -63,8 +71,12 @@ pub enum RecordError {
 
 /// Records named tensors of a running engine into a dump.
 ///
-/// Every tap is written to a temporary name and renamed, so a crash leaves whole files only; `dump.json` follows at
-/// [`Recorder::finish`], or when the recorder is dropped. Any thread may record.
+/// Every tap is written to a temporary name and renamed, so a crash leaves whole files only. A `dump.json` that says `"complete": false` is written before
+/// the first tap; [`Recorder::finish`] alone replaces it with one that says `true`. Whatever ends the recording otherwise (a signal, a panic, a recorder
+/// that is dropped, a tap that could not be written) leaves `false`, and nothing calls such a dump parity. Any thread may record.
+///
+/// A name that is none of the vocabulary's is recorded under that name: `firstdiff compare` lists it, and takes a map of names. In the name of its file every
+/// byte but ASCII letters, digits, `_`, `-` and `.` is `%` and two hexadecimal digits; `dump.json` has the name as it is.
 ///
 /// Off, a line costs a branch and the few stores of `format_args!`: the name is not formatted, the values are not looked at. Without the crate's feature
 /// `record` (on by default) it costs nothing: nothing is left of it in the program.
@@ -101,7 +113,20 @@ struct State {
     step: u32,
     /// Tokens that the step was fed, behind the prefill.
     fed: usize,
+    /// Whether dump.json says already that the recording is not complete.
+    begun: bool,
     finished: bool,
+    /// How many taps could not be recorded, and why the first one could not.
+    lost: Option<(usize, String)>,
+}
+
+/// How a recording ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Its engine says that it is all.
+    Finished,
+    /// It is let go of.
+    Dropped,
 }
 
 impl Recorder {
@@ -210,7 +235,7 @@ impl Recorder {
     /// Records `values`, row-major, as the tap `name` of shape `shape`.
     ///
     /// # Errors
-    /// When the name is no tap, the lengths differ, the tap was recorded before, or the disk refuses.
+    /// When the lengths differ, the tap was recorded before, the disk refuses, or the name can be none of a file.
     #[inline(always)]
     pub fn record<T: Element>(&self, name: impl Display, shape: &[usize], values: &[T]) -> Result<(), RecordError> {
         match self.on() {
@@ -253,13 +278,17 @@ impl Recorder {
         }
     }
 
-    /// Writes `dump.json` and ends the recording.
+    /// Ends the recording: `dump.json` says from now on that it is complete.
     ///
     /// # Errors
-    /// When the disk refuses, or when nothing matched the taps asked for: an empty dump would say nothing and look like one.
+    /// When the disk refuses, when a tap could not be recorded (the dump is then not complete), or when nothing matched the taps asked for: an empty dump would
+    /// say nothing and look like one.
     pub fn finish(self) -> Result<(), RecordError> {
         let Some(on) = self.on() else { return Ok(()) };
-        on.write_meta()?;
+        on.end(End::Finished)?;
+        if let Some((count, first)) = on.state().lost.take() {
+            return Err(RecordError::Lost { count, first });
+        }
         let empty = on.state().meta.taps.as_ref().is_none_or(Vec::is_empty);
         match on.wanted.in_words().filter(|_| empty) {
             Some(asked) => Err(RecordError::NoneMatched(asked)),
@@ -283,12 +312,11 @@ impl Recording {
         values: &[T],
         held: Option<Rows>,
     ) -> Result<(), RecordError> {
-        let tap: Tap = name.to_string().parse()?;
-        let err = || RecordError::Shape { tap, shape: shape.to_vec(), len: values.len() };
-        let view = ArrayViewD::from_shape(IxDyn(shape), values).map_err(|_| err())?;
-        match view.len() == values.len() {
-            true => self.write(tap, view, held),
-            false => Err(err()),
+        let name = name.to_string();
+        let view = ArrayViewD::from_shape(IxDyn(shape), values).ok().filter(|view| view.len() == values.len());
+        match view {
+            Some(view) => self.kept(self.write(name, view, held)),
+            None => self.kept(Err(RecordError::Shape { tap: name, shape: shape.to_vec(), len: values.len() })),
         }
     }
 
@@ -300,31 +328,45 @@ impl Recording {
         view: ArrayView<'_, T, D>,
         held: Option<Rows>,
     ) -> Result<(), RecordError> {
-        self.write(name.to_string().parse()?, view.into_dyn(), held)
+        self.kept(self.write(name.to_string(), view.into_dyn(), held))
+    }
+
+    /// Notes a tap that could not be recorded: without it the dump is not complete, whatever its engine does about the error.
+    fn kept(&self, outcome: Result<(), RecordError>) -> Result<(), RecordError> {
+        if let Err(error) = &outcome {
+            let lost = &mut self.state().lost;
+            lost.get_or_insert_with(|| (0, error.to_string())).0 += 1;
+        }
+        outcome
     }
 
     /// Writes one tap; `held` are the positions it holds already, where fewer than all.
-    fn write<T: Element>(&self, tap: Tap, view: ArrayViewD<'_, T>, held: Option<Rows>) -> Result<(), RecordError> {
+    fn write<T: Element>(&self, name: String, view: ArrayViewD<'_, T>, held: Option<Rows>) -> Result<(), RecordError> {
         let cut = {
             let state = self.state();
             let prompt = state.meta.tokens.as_ref().map(Vec::len).filter(|_| state.step == 0);
             let tokens = if state.step == 0 { prompt } else { Some(state.fed) };
-            self.wanted.positions(tap.site, view.shape(), tokens).filter(|_| held.is_none())
+            let site = name.parse::<Tap>().ok().map(|tap| tap.site).filter(|_| held.is_none());
+            site.and_then(|site| self.wanted.positions(site, view.shape(), tokens))
         };
         match cut {
             Some((_, rows)) if rows.is_empty() => Ok(()),
             Some((axis, rows)) => {
                 let kept = view.select(Axis(axis), &rows);
-                self.write_rows(tap, kept.view(), Some(Rows::List(rows)))
+                self.write_rows(name, kept.view(), Some(Rows::List(rows)))
             }
-            None => self.write_rows(tap, view, held),
+            None => self.write_rows(name, view, held),
         }
     }
 
-    fn write_rows<T: Element>(&self, tap: Tap, view: ArrayViewD<'_, T>, rows: Option<Rows>) -> Result<(), RecordError> {
-        let name = tap.to_string();
+    fn write_rows<T: Element>(
+        &self,
+        name: String,
+        view: ArrayViewD<'_, T>,
+        rows: Option<Rows>,
+    ) -> Result<(), RecordError> {
         let entry = TapMeta {
-            tap: name.clone(),
+            tap: name,
             step: 0,
             file: None,
             shape: Some(view.shape().to_vec()),
@@ -332,41 +374,60 @@ impl Recording {
             rows,
             dims: None,
         };
-        let Some(step) = self.claim(tap, entry)? else { return Ok(()) };
-        let file = format!("{}.npy", stored_name(&name, step));
-        write_whole(&self.folder.join(file), |out| {
+        let Some(file) = self.claim(entry)? else { return Ok(()) };
+        let written = write_whole(&self.folder.join(&file), |out| {
             T::write_npy(view, out).map_err(|e| match e {
                 WriteNpyError::Io(e) => e,
                 other => io::Error::other(other.to_string()),
             })
-        })
+        });
+        if written.is_err() {
+            // What could not be written must not be promised.
+            self.state().meta.taps.get_or_insert_default().retain(|tap| tap.file.as_ref() != Some(&file));
+        }
+        written
     }
 
-    /// Enters the tap into the list of the current step, once. None: it is not wanted.
-    fn claim(&self, tap: Tap, entry: TapMeta) -> Result<Option<u32>, RecordError> {
+    /// Enters the tap into the list of the current step, once, and gives its file. None: it is not wanted.
+    fn claim(&self, entry: TapMeta) -> Result<Option<String>, RecordError> {
         let mut state = self.state();
         let step = state.step;
-        if !self.wanted.has(tap, step) {
+        if !self.wanted.has(&entry.tap, step) {
             return Ok(None);
         }
+        let Some(stem) = file_name(&entry.tap, step) else { return Err(RecordError::Name(entry.tap)) };
         let taps = state.meta.taps.get_or_insert_default();
         if taps.iter().rev().take_while(|t| t.step == step).any(|t| t.tap == entry.tap) {
             return Err(RecordError::Twice(stored_name(&entry.tap, step)));
         }
-        let file = Some(format!("{}.npy", stored_name(&entry.tap, step)));
-        taps.push(TapMeta { step, file, ..entry });
-        Ok(Some(step))
+        if !state.begun {
+            let told = Meta { complete: Some(false), ..state.meta.clone() };
+            self.write_json(&told)?;
+            state.begun = true;
+        }
+        let file = format!("{stem}.npy");
+        state.meta.taps.get_or_insert_default().push(TapMeta { step, file: Some(file.clone()), ..entry });
+        Ok(Some(file))
     }
 
-    fn write_meta(&self) -> Result<(), RecordError> {
+    /// Writes `dump.json` with all that was recorded. Of a recording that was finished it is complete, unless a tap was lost or its engine says that it is not.
+    fn end(&self, end: End) -> Result<(), RecordError> {
         let mut state = self.state();
         state.finished = true;
-        // A tap that was claimed and could not be written must not be promised.
+        // Nor what another thread has claimed and not yet written.
         let folder = &self.folder;
         let written = |tap: &TapMeta| tap.file.as_ref().is_some_and(|file| folder.join(file).exists());
         state.meta.taps.get_or_insert_default().retain(written);
+        let whole = state.lost.is_none() && !state.meta.is_incomplete();
+        let by_itself = end == End::Dropped && whole && !std::thread::panicking();
+        state.meta.complete = Some(end == End::Finished && whole);
+        state.meta.ended_by_itself = by_itself.then_some(true);
+        self.write_json(&state.meta)
+    }
+
+    fn write_json(&self, meta: &Meta) -> Result<(), RecordError> {
         write_whole(&self.folder.join("dump.json"), |out| {
-            serde_json::to_writer_pretty(&mut *out, &state.meta)?;
+            serde_json::to_writer_pretty(&mut *out, meta)?;
             out.write_all(b"\n")
         })
     }
@@ -375,8 +436,8 @@ impl Recording {
 impl Drop for Recording {
     fn drop(&mut self) {
         if !self.state().finished {
-            // Nobody is left to tell; a folder without dump.json is a dump too.
-            let _ = self.write_meta();
+            // Nobody is left to tell; where this fails, what was written before the first tap still says that it is not complete.
+            let _ = self.end(End::Dropped);
         }
     }
 }

@@ -156,9 +156,13 @@ impl Tap {
     /// # Ok::<(), firstdiff_trace::TapError>(())
     /// ```
     pub fn matches(&self, pattern: &str) -> bool {
-        let name = self.to_string();
-        pattern.split(',').any(|p| glob(p.trim().as_bytes(), name.as_bytes()))
+        matches(&self.to_string(), pattern)
     }
+}
+
+/// Whether a name matches one of the patterns that commas separate, as [`Tap::matches`] says.
+pub(crate) fn matches(name: &str, pattern: &str) -> bool {
+    pattern.split(',').any(|p| glob(p.trim().as_bytes(), name.as_bytes()))
 }
 
 /// `*` matches any run of bytes, everything else itself. Linear in practice: one backtrack point.

@@ -103,6 +103,29 @@ impl Values<'_> {
 pub(crate) enum Bytes {
     Mapped(Arc<Mmap>, Range<usize>),
     Owned(Arc<[u8]>, Range<usize>),
+    /// A view of memory that may hold fewer elements than the tensor, or more.
+    Strided(Arc<Strided>),
+}
+
+/// Memory, and where in it the elements of a tensor stand: `strides` elements apart along each axis, the first at `offset`.
+#[derive(Debug)]
+pub(crate) struct Strided {
+    pub(crate) memory: Bytes,
+    pub(crate) offset: usize,
+    pub(crate) strides: Vec<usize>,
+}
+
+impl Strided {
+    /// Elements of memory that a tensor of this shape reaches over; `None` where that overflows.
+    pub(crate) fn reach(shape: &[usize], offset: usize, strides: &[usize]) -> Option<usize> {
+        if shape.contains(&0) {
+            return Some(0);
+        }
+        let mut steps = shape.iter().zip(strides);
+        steps
+            .try_fold(offset, |at, (extent, stride)| at.checked_add((extent - 1).checked_mul(*stride)?))?
+            .checked_add(1)
+    }
 }
 
 impl Bytes {
@@ -110,6 +133,7 @@ impl Bytes {
         match self {
             Bytes::Mapped(map, range) => &map[range.clone()],
             Bytes::Owned(bytes, range) => &bytes[range.clone()],
+            Bytes::Strided(view) => view.memory.get(),
         }
     }
 }
@@ -131,9 +155,9 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// The caller has checked that `bytes` is exactly as long as `shape` and the type ask.
+    /// The caller has checked that `bytes` is exactly as long as `shape` and the type ask, or that a strided view stays within its memory.
     pub(crate) fn new(shape: Vec<usize>, layout: Layout, bytes: Bytes) -> Tensor {
-        debug_assert_eq!(Some(bytes.get().len()), byte_len(&shape, layout.dtype));
+        debug_assert!(matches!(bytes, Bytes::Strided(_)) || Some(bytes.get().len()) == byte_len(&shape, layout.dtype));
         Tensor { shape, layout, bytes }
     }
 
@@ -164,9 +188,9 @@ impl Tensor {
         if byte_len(&shape, self.layout.dtype) != byte_len(&self.shape, self.layout.dtype) {
             return None;
         }
-        match self.layout.fortran {
-            true => Tensor::held(shape, self.values()).ok(),
-            false => Some(Tensor { shape, ..self }),
+        match self.strides() {
+            Some(_) => Tensor::held(shape, self.values()).ok(),
+            None => Some(Tensor { shape, ..self }),
         }
     }
 
@@ -180,16 +204,29 @@ impl Tensor {
         self.layout.dtype
     }
 
-    /// The elements' bytes, row-major and little-endian. Borrows the file unless it is big-endian or column-major.
+    /// Offset and strides of the elements in memory, where they do not stand one after the other.
+    fn strides(&self) -> Option<(usize, Cow<'_, [usize]>)> {
+        match &self.bytes {
+            Bytes::Strided(view) => Some((view.offset, Cow::Borrowed(&view.strides))),
+            _ if self.layout.fortran && self.shape.len() > 1 => {
+                // An axis of no element leaves nothing to be read.
+                let before =
+                    |axis: usize| self.shape[..axis].iter().fold(1usize, |n, extent| n.saturating_mul(*extent));
+                Some((0, Cow::Owned((0..self.shape.len()).map(before).collect())))
+            }
+            _ => None,
+        }
+    }
+
+    /// The elements' bytes, row-major and little-endian. Borrows the file unless it is big-endian, column-major or a strided view.
     pub fn bytes(&self) -> Cow<'_, [u8]> {
-        let row_major = !self.layout.fortran || self.shape.len() < 2;
-        if row_major && (!self.layout.big_endian || self.layout.dtype.size() == 1) {
+        if self.strides().is_none() && (!self.layout.big_endian || self.layout.dtype.size() == 1) {
             return Cow::Borrowed(self.bytes.get());
         }
         Cow::Owned(self.values().to_le_bytes())
     }
 
-    /// The elements in row-major order. Borrows the file unless it is big-endian, column-major or misaligned.
+    /// The elements in row-major order. Borrows the file unless it is big-endian, column-major, strided or misaligned.
     pub fn values(&self) -> Values<'_> {
         match self.layout.dtype {
             DType::F64 => Values::F64(self.cow(|b: [u8; 8]| f64::from_bits(u64::from_le_bytes(b)))),
@@ -200,10 +237,9 @@ impl Tensor {
     }
 
     fn cow<const N: usize, T: bytemuck::Pod>(&self, from_le: impl Fn([u8; N]) -> T) -> Cow<'_, [T]> {
-        let bytes = self.bytes.get();
-        let row_major = !self.layout.fortran || self.shape.len() < 2;
+        let (bytes, strides) = (self.bytes.get(), self.strides());
         let native = cfg!(target_endian = "little") && !self.layout.big_endian;
-        if row_major
+        if strides.is_none()
             && native
             && let Ok(slice) = bytemuck::try_cast_slice(bytes)
         {
@@ -217,11 +253,10 @@ impl Tensor {
             }
             from_le(raw)
         };
-        let count = bytes.len() / N;
-        if row_major {
-            return Cow::Owned((0..count).map(element).collect());
-        }
-        Cow::Owned(column_major_walk(&self.shape).map(element).collect())
+        Cow::Owned(match strides {
+            None => (0..bytes.len() / N).map(element).collect(),
+            Some((offset, strides)) => strided_walk(&self.shape, offset, &strides).map(element).collect(),
+        })
     }
 }
 
@@ -236,19 +271,22 @@ pub(crate) fn byte_len(shape: &[usize], dtype: DType) -> Option<usize> {
     bytes.filter(|&n| isize::try_from(n).is_ok())
 }
 
-/// Offsets into column-major storage, in row-major order of the elements.
-fn column_major_walk(shape: &[usize]) -> impl Iterator<Item = usize> {
-    let count: usize = shape.iter().product();
-    (0..count).map(move |mut row_major| {
-        // The slowest axis of row-major order is the fastest of column-major order.
-        let mut stride = count;
-        let mut offset = 0;
-        for &extent in shape.iter().rev() {
-            stride /= extent;
-            offset += (row_major % extent) * stride;
-            row_major /= extent;
+/// Places in memory of the elements of a strided tensor, in row-major order.
+fn strided_walk(shape: &[usize], offset: usize, strides: &[usize]) -> impl Iterator<Item = usize> {
+    let count: usize = if shape.contains(&0) { 0 } else { shape.iter().product() };
+    let (mut index, mut at) = (vec![0usize; shape.len()], offset);
+    (0..count).map(move |_| {
+        let here = at;
+        for axis in (0..shape.len()).rev() {
+            index[axis] += 1;
+            if index[axis] < shape[axis] {
+                at += strides[axis];
+                break;
+            }
+            index[axis] = 0;
+            at -= (shape[axis] - 1) * strides[axis];
         }
-        offset
+        here
     })
 }
 
@@ -276,6 +314,26 @@ mod tests {
         let values = tensor(&[2, 3, 4], layout, bytes).values().to_f64();
         assert_eq!(&values[..6], [0.0, 1.0, 2.0, 3.0, 10.0, 11.0]);
         assert_eq!(values[23], 123.0);
+    }
+
+    #[test]
+    fn a_view_is_read_where_its_elements_stand() {
+        let memory: Vec<u8> = (0..6u8).flat_map(|i| f32::from(i).to_le_bytes()).collect();
+        let layout = Layout { dtype: DType::F32, fortran: false, big_endian: false };
+        let view = |shape: &[usize], offset: usize, strides: &[usize]| {
+            let range = 0..memory.len();
+            let memory = Bytes::Owned(memory.clone().into(), range);
+            let view = Strided { memory, offset, strides: strides.to_vec() };
+            Tensor::new(shape.to_vec(), layout, Bytes::Strided(Arc::new(view)))
+        };
+        assert_eq!(view(&[3, 2], 0, &[1, 3]).values().to_f64(), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
+        assert_eq!(view(&[2, 2], 1, &[0, 2]).values().to_f64(), [1.0, 3.0, 1.0, 3.0]);
+        assert_eq!(view(&[2, 1], 1, &[4, 9]).bytes().len(), 8);
+        assert_eq!(view(&[2, 2], 1, &[0, 2]).reshaped(vec![4]).unwrap().values().to_f64(), [1.0, 3.0, 1.0, 3.0]);
+        assert!(view(&[0, 2], 9, &[1, 1]).values().is_empty());
+        assert_eq!(Strided::reach(&[3, 2], 1, &[1, 3]), Some(7));
+        assert_eq!(Strided::reach(&[3, 2], 1, &[usize::MAX, 3]), None);
+        assert_eq!(Strided::reach(&[3, 0], 9, &[usize::MAX, 3]), Some(0));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use crate::meta::{NamedRows, Rows};
-use crate::tap::{Site, Tap};
+use crate::tap::{Site, matches};
 
 /// What is asked for; by default everything.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl Wanted {
 
     /// These token positions of every step only: `all`, `last`, or a list; no text is all.
     pub(crate) fn only_rows(&mut self, text: &str) -> Result<(), String> {
-        self.rows = if text.is_empty() { Rows::Named(NamedRows::All) } else { text.parse()? };
+        self.rows = if text.is_empty() { Rows::Named(NamedRows::All) } else { Rows::in_any_order(text)? };
         self.note("FIRSTDIFF_ROWS", text);
         Ok(())
     }
@@ -42,9 +42,9 @@ impl Wanted {
         }
     }
 
-    pub(crate) fn has(&self, tap: Tap, step: u32) -> bool {
+    pub(crate) fn has(&self, name: &str, step: u32) -> bool {
         (self.steps.is_empty() || self.steps.iter().any(|range| range.contains(&u64::from(step))))
-            && tap.matches(&self.taps)
+            && matches(name, &self.taps)
     }
 
     /// The positions to keep of a tensor of `tokens` positions, where fewer than all. None: the whole tensor, also where the position
@@ -95,8 +95,7 @@ mod tests {
     #[test]
     fn lists_of_steps() {
         let mut wanted = Wanted::default();
-        let has =
-            |wanted: &Wanted| (0..8).filter(|&step| wanted.has("h0".parse().unwrap(), step)).collect::<Vec<u32>>();
+        let has = |wanted: &Wanted| (0..8).filter(|&step| wanted.has("h0", step)).collect::<Vec<u32>>();
         assert_eq!(has(&wanted).len(), 8);
         for (text, due) in
             [("0", &[0][..]), ("0,2-3", &[0, 2, 3]), (" 1, 6-99999999999999999999", &[1, 6, 7]), ("007", &[7])]

@@ -12,23 +12,36 @@ struct Watched;
 
 thread_local! {
     static LARGEST: Cell<usize> = const { Cell::new(0) };
+    static HELD: Cell<isize> = const { Cell::new(0) };
+    static PEAK: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(by: isize) {
+    let _ = HELD.try_with(|held| {
+        held.set(held.get() + by);
+        PEAK.with(|peak| peak.set(peak.get().max(held.get())));
+    });
 }
 
 // SAFETY: every call goes to the system's allocator as it is.
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = LARGEST.try_with(|largest| largest.set(largest.get().max(layout.size())));
+        count(layout.size() as isize);
         // SAFETY: the caller keeps the allocator's contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let _ = LARGEST.try_with(|largest| largest.set(largest.get().max(size)));
+        count(size as isize);
+        count(-(layout.size() as isize));
         // SAFETY: the caller keeps the allocator's contract.
         unsafe { System.realloc(at, layout, size) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
         // SAFETY: the caller keeps the allocator's contract.
         unsafe { System.dealloc(at, layout) }
     }
@@ -77,6 +90,134 @@ fn pickle() -> Vec<u8> {
         std::io::Write::write_all(&mut zip, bytes).unwrap();
     }
     zip.finish().unwrap().into_inner()
+}
+
+/// The most bytes held at once while everything in a file is read, a tensor at a time; and the error where it is refused.
+fn peak(path: &Path) -> (usize, Option<String>) {
+    let before = HELD.get();
+    PEAK.set(before);
+    let error = match Dump::open(path) {
+        Err(error) => Some(error.to_string()),
+        Ok(dump) => {
+            dump.entries().iter().for_each(|entry| drop(dump.read(entry).map(|tensor| tensor.values().len())));
+            dump.unnamed().iter().for_each(|name| drop(dump.read_unnamed(name).map(|tensor| tensor.values().len())));
+            None
+        }
+    };
+    ((PEAK.get() - before) as usize, error)
+}
+
+/// A .pt of a storage of 9000 floats and `views` of it with `rows` rows, all of them the first.
+fn views(views: usize, rows: i32) -> Vec<u8> {
+    let text = |text: &str| [b"X".as_slice(), &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();
+    let number = |n: i32| [b"J".as_slice(), &n.to_le_bytes()].concat();
+    let mut code = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nq\x000ctorch\nFloatStorage\nq\x020}(".to_vec();
+    for view in 0..views {
+        code.extend([text(&format!("w{view}")), b"h\x00((".to_vec(), text("storage"), b"h\x02".to_vec()].concat());
+        code.extend([text("0"), text("cpu"), number(9000), b"tQ".to_vec(), number(0)].concat());
+        code.extend([number(rows), number(1000), b"\x86K\x00K\x01\x86\x89".to_vec()].concat());
+        code.extend_from_slice(b"ccollections\nOrderedDict\n)RtR");
+    }
+    code.extend_from_slice(b"u.");
+    let floats: Vec<u8> = (0..9000).flat_map(|i| (i as f32 * 0.001).to_le_bytes()).collect();
+    stored(&[("x/data.pkl", &code), ("x/data/0", &floats)])
+}
+
+fn stored(members: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    let stored = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
+    for (name, bytes) in members {
+        zip.start_file(*name, stored).unwrap();
+        std::io::Write::write_all(&mut zip, bytes).unwrap();
+    }
+    zip.finish().unwrap().into_inner()
+}
+
+#[test]
+fn views_of_a_pickle_stay_views_until_one_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("views.pt");
+    let bytes = views(60, 576);
+    fs::write(&path, &bytes).unwrap();
+    let (peak, error) = peak(&path);
+    // A view is 2.3 MB when it is read: all of them at once would be 138 MB.
+    assert!(peak < 4 * bytes.len() + (8 << 20) && error.is_none(), "{peak} bytes, {error:?}");
+    let dump = Dump::open(&path).unwrap();
+    let view = dump.read_unnamed("w7").unwrap();
+    assert_eq!(view.shape(), [576, 1000]);
+    let values = view.values().to_f64();
+    assert!((0..576_000).all(|i| values[i] == f64::from((i % 1000) as f32 * 0.001)));
+    fs::write(&path, views(1, 1 << 20)).unwrap();
+    assert!(Dump::open(&path).unwrap_err().to_string().contains("save it contiguous"));
+}
+
+#[test]
+fn a_small_file_of_many_values_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.npz");
+    let npy = [
+        b"\x93NUMPY\x01\x00".as_slice(),
+        &58u16.to_le_bytes(),
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }\n\0\0\0\0",
+    ]
+    .concat();
+    for (start, value, end) in [("{\"tokens\": [", "0,", "0]}"), ("{\"producer\": ", "[[],", "0")] {
+        let json = format!("{start}{}{end}", value.repeat(24 << 20));
+        let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+        for (name, bytes) in [("h0.npy", npy.as_slice()), ("dump.json", json.as_bytes())] {
+            zip.start_file(name, zip::write::SimpleFileOptions::default()).unwrap();
+            std::io::Write::write_all(&mut zip, bytes).unwrap();
+        }
+        let bytes = zip.finish().unwrap().into_inner();
+        fs::write(&path, &bytes).unwrap();
+        drop(json);
+        let (peak, error) = peak(&path);
+        assert!(error.is_some_and(|error| error.contains("dump.json") || error.contains("values")), "{start}");
+        assert!(peak <= 4 * bytes.len() + (64 << 20), "{peak} bytes for a file of {}", bytes.len());
+    }
+}
+
+#[test]
+fn what_is_there_twice_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |name: &str, bytes: &[u8], words: &[&str]| {
+        fs::write(folder.path().join(name), bytes).unwrap();
+        let error = Dump::open(folder.path().join(name)).unwrap_err().to_string();
+        assert!(words.iter().all(|word| error.contains(word)), "{name}: {error}");
+    };
+    // The writer refuses one name twice: it is made of another of the same length.
+    let twice = |members: &[(&str, &[u8])], from: &str, to: &str| {
+        let mut bytes = stored(members);
+        while let Some(at) = bytes.windows(from.len()).position(|window| window == from.as_bytes()) {
+            bytes[at..at + from.len()].copy_from_slice(to.as_bytes());
+        }
+        bytes
+    };
+    let npy = [
+        b"\x93NUMPY\x01\x00".as_slice(),
+        &58u16.to_le_bytes(),
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }\n\0\0\0\0",
+    ]
+    .concat();
+    refused("a.npz", &twice(&[("h0.npy", &npy), ("h1.npy", &npy)], "h1.npy", "h0.npy"), &["'h0.npy'", "twice"]);
+    refused(
+        "a.npz",
+        &twice(&[("h0.npy", &npy), ("dump.json", b"{}"), ("dump.JSON", b"{}")], "dump.JSON", "dump.json"),
+        &["'dump.json'", "twice"],
+    );
+    let floats = [0u8; 16];
+    refused(
+        "a.pt",
+        &twice(&[("x/data.pkl", b"\x80\x02N."), ("x/data/0", &floats), ("x/data/1", &floats)], "x/data/1", "x/data/0"),
+        &["'x/data/0'", "twice"],
+    );
+    let header = r#"{"h0":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"h0":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    refused(
+        "a.safetensors",
+        &[&(header.len() as u64).to_le_bytes(), header.as_bytes(), &[0; 4]].concat(),
+        &["'h0'", "twice"],
+    );
+    refused("a.json", br#"{"h0": [1, 2], "h0": [3, 4]}"#, &["'h0'", "twice"]);
 }
 
 fn read(folder: &Path, name: &str, bytes: &[u8]) -> Option<usize> {
@@ -148,4 +289,82 @@ fn a_probe_of_the_first_values_may_lie_beside_the_whole() {
     fs::write(folder.path().join("rustorch_hidden.txt"), probe(0.5)).unwrap();
     let told = Dump::open(folder.path()).unwrap_err().to_string();
     assert!(told.contains("rustorch_hidden") && told.contains("differ"), "{told}");
+}
+
+/// An archive of these names, each a tensor of four values that begin with its number.
+fn archive(path: &Path, names: &[&str]) {
+    let bytes: Vec<Vec<u8>> =
+        (0..names.len()).map(|n| [n as f32, 0.5, 1.5, -2.0].map(f32::to_le_bytes).concat()).collect();
+    let views = names.iter().zip(&bytes).map(|(name, bytes)| {
+        (*name, safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![2, 2], bytes).unwrap())
+    });
+    safetensors::serialize_to_file(views, None, path).unwrap();
+}
+
+/// The taps of a dump with the number each tensor was made with, and the names that are none.
+fn taps(dump: &Dump) -> (Vec<(String, f64)>, Vec<String>) {
+    let entry = |e: &firstdiff_trace::Entry| (e.tap.to_string(), dump.read(e).unwrap().values().get(0));
+    (dump.entries().iter().map(entry).collect(), dump.unnamed().to_vec())
+}
+
+#[test]
+fn the_last_of_the_hidden_states_may_have_passed_the_final_norm() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.safetensors");
+    let streams = ["hidden_states.0", "hidden_states.1", "hidden_states.2"];
+    archive(&path, &streams);
+    let open = || Dump::open(&path).unwrap();
+    let named =
+        |taps: &[(&str, f64)]| -> Vec<(String, f64)> { taps.iter().map(|(n, x)| ((*n).to_owned(), *x)).collect() };
+    let known = [("h0", 0.0), ("layers.0.h", 1.0)];
+    assert_eq!(taps(&open()), (named(&known), vec!["hidden_states.2".to_owned()]));
+    assert_eq!(open().last_hidden_state(), Some(2));
+    let told = |normed| taps(&open().told_last_hidden_state(normed).unwrap());
+    assert_eq!(told(true), (named(&[("h0", 0.0), ("layers.0.h", 1.0), ("final_norm", 2.0)]), Vec::new()));
+    assert_eq!(told(false), (named(&[("h0", 0.0), ("layers.0.h", 1.0), ("layers.1.h", 2.0)]), Vec::new()));
+    // Another name is of the layer behind it: the model goes on.
+    archive(&path, &[&streams[..], &["model.layers.2.self_attn.q_proj"]].concat());
+    let (found, unnamed) = taps(&open());
+    assert!(found.contains(&("layers.1.h".into(), 2.0)) && unnamed.is_empty(), "{found:?} {unnamed:?}");
+}
+
+#[test]
+fn a_table_of_names_beside_a_file_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.safetensors");
+    archive(&path, &["mine", "twin", "logits"]);
+    let table = |text: &str| fs::write(folder.path().join("firstdiff.toml"), text).unwrap();
+    assert_eq!(taps(&Dump::open(&path).unwrap()).1, ["mine", "twin"]);
+    table("\"mine\" = \"h0\"");
+    assert_eq!(taps(&Dump::open(&path).unwrap()).1, ["twin"]);
+    // Two names of one tap: of other values nobody knows which is meant; of equal ones the second is the first once more.
+    table("\"mine\" = \"h0\"\n\"twin\" = \"h0\"");
+    assert!(Dump::open(&path).unwrap_err().to_string().contains("twice"));
+    let bytes = [1f32, 2.0].map(f32::to_le_bytes).concat();
+    for name in ["mine.f32", "twin.f32"] {
+        fs::write(folder.path().join(name), &bytes).unwrap();
+    }
+    fs::remove_file(&path).unwrap();
+    let dump = Dump::open(folder.path()).unwrap();
+    assert!(dump.notes().iter().any(|note| note.contains("'twin' is the same as 'mine'")), "{:?}", dump.notes());
+    assert_eq!(dump.entries().len(), 1);
+}
+
+#[test]
+fn logits_of_the_check_of_a_converted_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
+    let logits: Vec<u8> = (0..40u8).flat_map(|i| f32::from(i).sin().to_le_bytes()).collect();
+    let path = folder.path().join("pytorch-a-model.bin");
+    file("pytorch-a-model.bin", &logits);
+    let refused = Dump::open(&path).unwrap_err().to_string();
+    assert!(refused.contains("pytorch-a-model"), "alone it is a file of any floats: {refused}");
+    file("pytorch-a-model.txt", b"0: 0.000000\n1: 0.841471\n");
+    let dump = Dump::open(&path).unwrap();
+    assert_eq!((dump.entries()[0].tap.to_string().as_str(), &dump.entries()[0].shape[..]), ("logits", &[1, 40][..]));
+    assert_eq!((dump.entries()[0].rows.is_some(), &dump.meta().tokens), (true, &None));
+    file("pytorch-a-model-tokens.bin", &[1i32, 403, 7].map(i32::to_le_bytes).concat());
+    assert_eq!(Dump::open(&path).unwrap().meta().tokens, Some(vec![1, 403, 7]));
+    file("pytorch-a-model-tokens.bin", &[1, 2, 3]);
+    assert!(Dump::open(&path).unwrap_err().to_string().contains("int32"));
 }

@@ -1,9 +1,12 @@
 //! Does the recorder record what the environment asks for, and nothing else?
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use firstdiff_trace::{Dump, NamedRows, Recorder, Rows};
+use firstdiff_trace::{Dump, NamedRows, RecordError, Recorder, Rows};
+use half::bf16;
 
 /// Prompt and decode step of a tiny engine, whose every value says where it stands.
 fn engine(rec: &Recorder) {
@@ -43,8 +46,9 @@ fn a_prompt_in_chunks() {
 /// Run by the tests below, with an environment of its own.
 #[test]
 fn child() {
-    if std::env::var_os("RECORDER_CHILD").is_none() {
-        return;
+    let Some(how) = std::env::var_os("RECORDER_CHILD") else { return };
+    if how != "1" {
+        return ended(&how.to_string_lossy());
     }
     match Recorder::from_env() {
         Ok(rec) => {
@@ -56,6 +60,93 @@ fn child() {
         }
         Err(e) => println!("refused: {e}"),
     }
+}
+
+/// A recording of two taps that ends like that.
+fn ended(how: &str) {
+    let rec = Recorder::from_env().unwrap();
+    rec.tokens(&[7, 8]);
+    rec.record("layers.0.h", &[2, 2], &[1f32, 2., 3., 4.]).unwrap();
+    rec.record("layers.0.q", &[2, 1], &[bf16::ONE, bf16::ZERO]).unwrap();
+    match how {
+        "finished" => rec.finish().unwrap(),
+        "killed" => {
+            println!("ready");
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        "aborted" => std::process::abort(),
+        "exited" => std::process::exit(0),
+        "panicked" => panic!("as asked"),
+        "dropped" => drop(rec),
+        "twice" => {
+            assert!(matches!(rec.record("layers.0.q", &[1], &[1f32]), Err(RecordError::Twice(_))));
+            assert!(matches!(rec.finish(), Err(RecordError::Lost { count: 1, .. })));
+        }
+        "unwritable" => {
+            // A folder stands where the file would be.
+            std::fs::create_dir(Path::new(&std::env::var("FIRSTDIFF_DIR").unwrap()).join("layers.0.k.npy")).unwrap();
+            assert!(matches!(rec.record("layers.0.k", &[1], &[1f32]), Err(RecordError::Io { .. })));
+            assert!(rec.finish().unwrap_err().to_string().starts_with("1 could not be recorded, the first: "));
+        }
+        other => unreachable!("{other}"),
+    }
+}
+
+#[test]
+fn only_what_was_finished_is_complete() {
+    let folder = tempfile::tempdir().unwrap();
+    for (how, complete, by_itself) in [
+        ("finished", true, None),
+        ("killed", false, None),
+        ("aborted", false, None),
+        ("exited", false, None),
+        ("panicked", false, None),
+        ("dropped", false, Some(true)),
+        ("twice", false, None),
+        ("unwritable", false, None),
+    ] {
+        let out = folder.path().join(how);
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "child", "--nocapture"]).env("RECORDER_CHILD", how).env("FIRSTDIFF_DIR", &out);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        if how == "killed" {
+            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            assert!(lines.any(|line| line.unwrap().contains("ready")));
+            child.kill().unwrap();
+        }
+        child.wait_with_output().unwrap();
+        let _ = std::fs::remove_dir(out.join("layers.0.k.npy"));
+        let dump = Dump::open(&out).unwrap();
+        assert_eq!((dump.meta().complete, dump.meta().ended_by_itself), (Some(complete), by_itself), "{how}");
+        assert_eq!(dump.meta().tokens, Some(vec![7, 8]), "{how}: what was told before the first tap is known");
+        let there: Vec<_> = dump.entries().iter().map(|e| dump.read(e).unwrap().values().to_f64()).collect();
+        assert_eq!(there, [vec![1., 0.], vec![1., 2., 3., 4.]], "{how}: whole taps, of bf16 too");
+    }
+}
+
+#[test]
+fn names_that_are_no_taps_are_recorded_as_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("d");
+    let rec = Recorder::create(&out).unwrap();
+    let names = ["my.block.0.Wq", "Qcur-0 (view)", "../../up", "h.step1", "h1"];
+    for (at, name) in (0..).zip(names) {
+        rec.record(name, &[1, 2], &[at as f32, 0.5]).unwrap();
+    }
+    rec.next_step(3);
+    rec.record("Qcur-0 (view)", &[1], &[9f32]).unwrap();
+    assert!(matches!(rec.record("x".repeat(201), &[1], &[9f32]), Err(RecordError::Name(_))));
+    assert!(matches!(rec.record("", &[1], &[9f32]), Err(RecordError::Name(_))));
+    assert!(matches!(rec.finish(), Err(RecordError::Lost { count: 2, .. })));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no name leads out of the folder");
+    let dump = Dump::open(&out).unwrap();
+    let unnamed: Vec<&str> = dump.unnamed().iter().map(String::as_str).collect();
+    assert_eq!(unnamed, ["../../up", "Qcur-0 (view)", "Qcur-0 (view).step1", "h.step1", "h1", "my.block.0.Wq"]);
+    assert_eq!(dump.read_unnamed("Qcur-0 (view).step1").unwrap().values().to_f64(), [9.]);
+    // Of a recording that was not finished the files' names tell them.
+    std::fs::write(out.join("dump.json"), r#"{"format": 1, "complete": false}"#).unwrap();
+    let torn = Dump::open(&out).unwrap();
+    assert_eq!(torn.unnamed(), dump.unnamed());
 }
 
 fn run(environment: &[(&str, &str)]) -> String {

@@ -1,17 +1,19 @@
 //! What does the engine say when it is asked for a few taps? One run through the shell, watched, and kept once it is whole.
 
-use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use firstdiff_trace::{Dump, NamedRows, Rows, Tap};
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::drive::keeper::Keeper;
+use crate::drive::kept::KeptRun;
+use crate::incomplete::Incomplete;
 use crate::progress::Bar;
 use crate::words::{safe, shorten};
 
@@ -40,6 +42,20 @@ impl Question {
         if first == last { first.to_string() } else { format!("{first}-{last}") }
     }
 
+    /// The question that a kept run answers; the reverse of its texts.
+    fn asked(kept: &Value) -> Option<Question> {
+        let text = |name: &str| kept[name].as_str();
+        let taps: Option<Vec<Tap>> = text("taps")?.split(',').map(|tap| tap.parse().ok()).collect();
+        let steps = match text("steps")? {
+            "all" => (0, ANY_STEP),
+            list => {
+                let (first, last) = list.split_once('-').unwrap_or((list, list));
+                (first.parse().ok()?, last.parse().ok()?)
+            }
+        };
+        Some(Question { taps: taps?, steps, rows: text("rows")?.parse().ok()? })
+    }
+
     pub(crate) fn rows_text(&self) -> String {
         match &self.rows {
             Rows::Named(NamedRows::All) => "all".into(),
@@ -58,6 +74,8 @@ pub(crate) enum Failure {
     Hung(f64, Vec<String>),
     /// It wrote no dump, and why.
     Silent(String, Vec<String>),
+    /// It ended well, and left a recording that was not finished.
+    Torn(String, Vec<String>),
     /// It wrote these names, none of them asked for.
     Others(String, Vec<String>),
 }
@@ -74,6 +92,10 @@ impl fmt::Display for Failure {
                     "the engine ended well and wrote nothing that can be read into FIRSTDIFF_DIR ({why}): does it have a recorder, \
                      and is it compiled in?"
                 ),
+                said,
+            ),
+            Failure::Torn(incomplete, said) => (
+                format!("the engine ended well, and {incomplete}: was what records killed behind the shell's back?"),
                 said,
             ),
             Failure::Others(asked, wrote) => {
@@ -112,33 +134,84 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Runs the engine, or takes the run that an earlier start made. `turn` tells repetitions of one question apart.
+    /// Runs the engine, or takes the run that an earlier start made of the same question. `turn` tells repetitions apart, which are always made.
     ///
     /// # Errors
     /// When the folder cannot be written, or there is no shell.
     pub(crate) fn ask(&self, question: &Question, turn: usize) -> Result<Result<Run, Failure>> {
         let asked = self.asked(question, turn);
         let folder = self.runs.join(format!("{:016x}", fnv(asked.as_bytes())));
-        if fs::read_to_string(folder.join("asked.json")).is_ok_and(|text| text == asked)
+        if turn == 0
+            && fs::read_to_string(folder.join("asked.json")).is_ok_and(|text| text == asked)
             && let Ok(dump) = Dump::open(folder.join("dump"))
         {
             return Ok(Ok(Run { question: question.clone(), dump, kept: true, seconds: 0.0 }));
         }
         let making = self.runs.join(format!("{:016x}.{}.tmp", fnv(asked.as_bytes()), std::process::id()));
-        fs::create_dir_all(making.join("dump")).with_context(|| making.display().to_string())?;
-        let began = Instant::now();
-        let outcome = self.run(question, &making)?;
-        let seconds = began.elapsed().as_secs_f64();
-        let checked = outcome.and_then(|()| written(question, &making));
-        if let Err(failure) = checked {
-            let _ = fs::remove_dir_all(&making);
-            return Ok(Err(failure));
-        }
-        fs::write(making.join("asked.json"), asked)?;
+        let seconds = match self.make(question, &making)? {
+            Ok(seconds) => seconds,
+            Err(failure) => {
+                let _ = fs::remove_dir_all(&making);
+                return Ok(Err(failure));
+            }
+        };
+        fs::write(making.join("asked.json"), asked).with_context(|| making.display().to_string())?;
         let _ = fs::remove_dir_all(&folder);
         fs::rename(&making, &folder).with_context(|| folder.display().to_string())?;
         let dump = Dump::open(folder.join("dump"))?;
         Ok(Ok(Run { question: question.clone(), dump, kept: false, seconds }))
+    }
+
+    /// Makes a run in a folder of its own, and says how many seconds it took.
+    fn make(&self, question: &Question, folder: &Path) -> Result<Result<f64, Failure>> {
+        fs::create_dir_all(folder.join("dump")).with_context(|| folder.display().to_string())?;
+        let began = Instant::now();
+        let outcome = self.run(question, folder)?;
+        let seconds = began.elapsed().as_secs_f64();
+        Ok(outcome.and_then(|()| written(question, folder)).map(|()| seconds))
+    }
+
+    /// Makes a kept run once more and gives it to `look`; nothing of it stays.
+    ///
+    /// # Errors
+    /// As [`Engine::ask`], and as `look`.
+    pub(crate) fn repeat<T>(
+        &self,
+        kept: &KeptRun,
+        look: impl FnOnce(&Dump, &Dump) -> Result<T>,
+    ) -> Result<Result<T, Failure>> {
+        let making = self.runs.join(format!("again.{}.tmp", std::process::id()));
+        let looked = match self.make(&kept.question, &making)? {
+            Ok(_) => look(&Dump::open(kept.folder.join("dump"))?, &Dump::open(making.join("dump"))?).map(Ok),
+            Err(failure) => Ok(Err(failure)),
+        };
+        let _ = fs::remove_dir_all(&making);
+        looked
+    }
+
+    /// The runs that an earlier start made by this command, fed the same, oldest first.
+    pub(crate) fn kept(&self) -> Vec<KeptRun> {
+        let folders = fs::read_dir(&self.runs).into_iter().flatten().flatten().map(|entry| entry.path());
+        let run = |folder: PathBuf| {
+            let text = fs::read_to_string(folder.join("asked.json")).ok()?;
+            let question = Question::asked(&serde_json::from_str(&text).ok()?)?;
+            let made = fs::metadata(folder.join("asked.json")).and_then(|meta| meta.modified()).ok()?;
+            let usable = self.asked(&question, 0) == text && Dump::open(folder.join("dump")).is_ok();
+            usable.then_some(KeptRun { question, folder, made })
+        };
+        let mut runs: Vec<KeptRun> = folders.filter_map(run).collect();
+        runs.sort_by(|a, b| (a.made, &a.folder).cmp(&(b.made, &b.folder)));
+        runs
+    }
+
+    /// Removes all runs that an earlier start made.
+    ///
+    /// # Errors
+    /// When the folder cannot be emptied.
+    pub(crate) fn forget(&self) -> Result<()> {
+        fs::remove_dir_all(&self.runs)
+            .and_then(|()| fs::create_dir_all(&self.runs))
+            .with_context(|| self.runs.display().to_string())
     }
 
     /// What makes a run what it is. The files that the command names are part of it: an engine that was built anew is another.
@@ -152,28 +225,26 @@ impl Engine {
     }
 
     fn run(&self, question: &Question, folder: &Path) -> Result<Result<(), Failure>> {
-        let log = |name: &str| File::create(folder.join(name)).with_context(|| folder.display().to_string());
         let absolute = std::path::absolute(folder.join("dump"))?;
-        let mut command = Command::new("sh");
-        command.arg("-c").arg(&self.command).stdin(Stdio::null()).stdout(log("stdout")?).stderr(log("stderr")?);
-        command.env("FIRSTDIFF_DIR", absolute).env("FIRSTDIFF_TAPS", question.taps_text());
-        command.envs(self.feed.iter().map(|(name, ids)| (name, ids)));
-        for (name, text, all) in
-            [("FIRSTDIFF_STEPS", question.steps_text(), "all"), ("FIRSTDIFF_ROWS", question.rows_text(), "all")]
-        {
-            // What is not narrowed down need not be understood.
-            if text == all {
-                command.env_remove(name)
-            } else {
-                command.env(name, text)
-            };
-        }
-        let mut child = in_a_group(&mut command).spawn().context("sh cannot be started")?;
-        let keeper = Keeper::of(&child);
+        let environment = |command: &mut Command| {
+            command.env("FIRSTDIFF_DIR", absolute).env("FIRSTDIFF_TAPS", question.taps_text());
+            command.envs(self.feed.iter().map(|(name, ids)| (name, ids)));
+            for (name, text, all) in
+                [("FIRSTDIFF_STEPS", question.steps_text(), "all"), ("FIRSTDIFF_ROWS", question.rows_text(), "all")]
+            {
+                // What is not narrowed down need not be understood.
+                if text == all {
+                    command.env_remove(name)
+                } else {
+                    command.env(name, text)
+                };
+            }
+        };
+        let mut keeper = Keeper::start(&self.command, folder, environment).context("the engine cannot be started")?;
         let (began, bar) = (Instant::now(), Bar::told());
         let what = format!("the engine runs for {}, seconds", shorten(&names(question), 3));
         let ended = loop {
-            if let Some(status) = child.try_wait()? {
+            if let Some(status) = keeper.ended()? {
                 break Some(status);
             }
             if began.elapsed() >= self.timeout {
@@ -185,10 +256,6 @@ impl Engine {
         };
         drop(keeper);
         bar.finish();
-        if ended.is_none() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
         let said = last_lines(&folder.join("stderr"));
         Ok(match ended {
             None => Err(Failure::Hung(self.timeout.as_secs_f64(), said)),
@@ -216,6 +283,12 @@ fn written(question: &Question, folder: &Path) -> Result<(), Failure> {
             return Err(Failure::Silent(error, said()));
         }
     };
+    // Ended by itself and well, it says without finish() too that it is done.
+    if opened.meta().ended_by_itself != Some(true)
+        && let Some(incomplete) = Incomplete::of(&[("its", &opened)], None).notes().next()
+    {
+        return Err(Failure::Torn(incomplete.replace(&*dump.to_string_lossy(), "FIRSTDIFF_DIR"), said()));
+    }
     if opened.entries().iter().any(|e| question.taps.contains(&e.tap)) {
         return Ok(());
     }
@@ -228,12 +301,21 @@ fn written(question: &Question, folder: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The last few lines that a file holds.
+/// The last few lines that a file holds, of which no more than its end is read.
 fn last_lines(path: &Path) -> Vec<String> {
     const MOST: usize = 5;
     const LONG: usize = 300;
-    let bytes = fs::read(path).unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(1 << 14)..]).into_owned();
+    const END: u64 = 1 << 14;
+    let end = || {
+        let mut file = File::open(path)?;
+        let from = file.metadata()?.len().saturating_sub(END);
+        file.seek(SeekFrom::Start(from))?;
+        let mut bytes = Vec::new();
+        file.take(END).read_to_end(&mut bytes)?;
+        std::io::Result::Ok(bytes)
+    };
+    let bytes = end().unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     lines[lines.len().saturating_sub(MOST)..].iter().map(|line| line.chars().take(LONG).collect()).collect()
 }
@@ -249,44 +331,4 @@ fn stamp(word: &str) -> Option<(String, u64, u128)> {
 /// FNV-1a: a name that stays the same from one version of Rust to the next.
 fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// Ends all that an engine started, when let go of, and when this program dies.
-///
-/// A shell that reads a pipe which nobody writes: it wakes when the pipe's other end is gone, however that came about.
-struct Keeper(Option<Child>);
-
-impl Keeper {
-    #[cfg(unix)]
-    fn of(child: &Child) -> Keeper {
-        let script = "read _; kill -s KILL -- -\"$0\" 2>/dev/null";
-        let mut command = Command::new("sh");
-        command.args([OsStr::new("-c"), OsStr::new(script), OsStr::new(&child.id().to_string())]);
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        Keeper(in_a_group(&mut command).spawn().ok())
-    }
-
-    #[cfg(not(unix))]
-    fn of(_: &Child) -> Keeper {
-        let _ = OsStr::new("");
-        Keeper(None)
-    }
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        if let Some(mut keeper) = self.0.take() {
-            if let Some(mut pipe) = keeper.stdin.take() {
-                let _ = pipe.flush();
-            }
-            let _ = keeper.wait();
-        }
-    }
-}
-
-/// A process group of its own, so that it can be ended with all its children, and is not when someone presses Ctrl-C elsewhere.
-fn in_a_group(command: &mut Command) -> &mut Command {
-    #[cfg(unix)]
-    std::os::unix::process::CommandExt::process_group(command, 0);
-    command
 }

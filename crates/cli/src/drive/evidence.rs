@@ -34,8 +34,10 @@ pub(crate) struct Evidence {
     seen: BTreeMap<Place, Seen>,
     /// What the engine says of itself.
     pub(crate) meta: Option<Meta>,
-    /// The positions of each place that were seen twice.
+    /// The positions of each place that were seen twice, and not in runs of an earlier start alone.
     twice: BTreeMap<Place, BTreeSet<usize>>,
+    /// The positions of each place that a run of this start wrote.
+    fresh: BTreeMap<Place, BTreeSet<usize>>,
     /// Where two runs were furthest apart by no more than noise.
     pub(crate) noise: Option<Wavering>,
     /// Whether a run wrote positions it was not asked for.
@@ -77,15 +79,20 @@ impl Evidence {
             self.rows_ignored |= rows.is_none() && positions > 1 && run.question.rows != Rows::Named(NamedRows::All);
             let values = run.dump.read(entry)?.values().to_f64();
             let new = Seen { dtype: entry.dtype, shape: entry.shape.clone(), rows, values };
+            let axis = place.tap.site.position_axis();
+            let fresh = self.fresh.entry(place).or_default();
+            if !run.kept {
+                fresh.extend(new.positions(axis));
+            }
             let Some(old) = self.seen.get(&place) else {
                 self.seen.insert(place, new);
                 continue;
             };
-            let axis = place.tap.site.position_axis();
             let common: Vec<usize> =
                 old.positions(axis).into_iter().filter(|p| new.positions(axis).contains(p)).collect();
             if !common.is_empty() {
-                self.twice.entry(place).or_default().extend(&common);
+                let now = common.iter().filter(|row| fresh.contains(row));
+                self.twice.entry(place).or_default().extend(now);
                 let (one, other) = (old.cut(axis, &common), new.cut(axis, &common));
                 if !same_bits(&one, &other) {
                     let found = apart(place, &one, &other);
@@ -125,12 +132,15 @@ impl Evidence {
 
     /// Whether anything was seen twice.
     pub(crate) fn repeats(&self) -> bool {
-        !self.twice.is_empty()
+        self.twice.values().any(|rows| !rows.is_empty())
     }
 
     /// Whether one of these rows of a tap was seen twice; any row where none is named.
     pub(crate) fn repeats_of(&self, place: Place, rows: &[usize]) -> bool {
-        self.twice.get(&place).is_some_and(|seen| rows.is_empty() || rows.iter().any(|row| seen.contains(row)))
+        self.twice.get(&place).is_some_and(|seen| match rows {
+            [] => !seen.is_empty(),
+            rows => rows.iter().any(|row| seen.contains(row)),
+        })
     }
 
     /// The type of the values.
@@ -146,8 +156,7 @@ impl Evidence {
         let _ = std::fs::remove_dir_all(folder);
         let recorder = Recorder::create(folder)?;
         if let Some(meta) = &self.meta {
-            recorder
-                .describe(|own| *own = Meta { taps: Some(Vec::new()), rows: None, format: own.format, ..meta.clone() });
+            recorder.describe(|own| *own = Meta { taps: Some(Vec::new()), rows: None, ..of_this_folder(own, meta) });
         }
         let decoded = self.meta.as_ref().and_then(|meta| meta.decode_tokens.clone());
         let mut step = 0;
@@ -170,6 +179,11 @@ impl Evidence {
         recorder.finish()?;
         Ok(Dump::open(folder)?)
     }
+}
+
+/// What an engine said of itself, in a dump that is written now and to its end.
+fn of_this_folder(own: &Meta, engine: &Meta) -> Meta {
+    Meta { format: own.format, complete: own.complete, ended_by_itself: None, ..engine.clone() }
 }
 
 fn as_type<T>(values: &[f64], narrow: impl Fn(f64) -> T) -> Vec<T> {
@@ -247,7 +261,8 @@ impl Seen {
     }
 }
 
-fn same_bits(one: &[f64], other: &[f64]) -> bool {
+/// Whether two lists are equal bit for bit.
+pub(crate) fn same_bits(one: &[f64], other: &[f64]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 

@@ -3,6 +3,8 @@
 mod cells;
 mod engine;
 mod evidence;
+pub(crate) mod keeper;
+mod kept;
 mod question;
 mod reference;
 mod settle;
@@ -20,12 +22,16 @@ use firstdiff_compare::{
 use firstdiff_model::Cache;
 use firstdiff_trace::{Entry, Tap};
 
+use crate::arithmetic::Choice;
 use crate::cause::Why;
 use crate::drive::cells::Cells;
 use crate::drive::engine::{Engine, Failure, Question, Run};
 use crate::drive::evidence::{Evidence, Wavering, size};
+use crate::drive::kept::{KeptRuns, Trust, compared};
 use crate::drive::question::Known;
 use crate::drive::reference::Reference;
+use crate::output::Inputs;
+use crate::reading::token;
 use crate::session::{Judged, Session};
 
 pub(crate) const HELP: &str = "Examples:
@@ -44,7 +50,8 @@ and nothing else. Runs overlap, and what is wrong first is asked for twice: wher
 tolerance, nothing is blamed, and noise is said.
 
 With a MODEL our own forward is the reference, run for the tokens that the engine's dump.json names (or --tokens); with a REF that dump is.
-Runs are kept in the work folder until there is an answer, so that an interrupted bisection goes on where it was.
+Runs are kept in the work folder until there is an answer, so that an interrupted bisection goes on where it was: one of them is repeated
+first, and where it is not the same bit for bit, all are made again.
 
 Exit code 0: parity. 1: diverged. 2: the engine failed, hung, wrote nothing or wavers; or nothing could be compared.";
 
@@ -69,14 +76,14 @@ pub(crate) struct BisectArgs {
     /// In what arithmetic a right engine works: exact, f32, f16, bf16, ggml [default: what its dump.json says, else f32]
     #[arg(long)]
     profile: Option<Profile>,
-    /// The type the engine keeps keys and values in, for --profile ggml: f32 or f16 [default: what its dump.json says, else f32]
-    #[arg(long, value_parser = crate::given::cache)]
+    /// The type the engine keeps keys and values in: f32, f16, bf16, q8_0 [default: what its dump.json says, else f32]
+    #[arg(long)]
     cache: Option<Cache>,
     /// Token ids the engine is fed, where its dump.json does not say; passed to it as FIRSTDIFF_TOKENS
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = token::<u32>)]
     tokens: Option<Vec<u32>>,
     /// Token ids of its decode steps, where its dump.json does not say; passed to it as FIRSTDIFF_DECODE_TOKENS
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = token::<u32>)]
     decode_tokens: Option<Vec<u32>>,
     /// Write the result as JSON to this file (- for standard output, instead of the screen)
     #[arg(long, value_name = "FILE")]
@@ -115,6 +122,8 @@ pub(crate) fn run(args: BisectArgs) -> Result<u8> {
     }
     let json = args.json.clone();
     let quiet = json.as_deref() == Some(Path::new("-"));
+    let inputs = Inputs::of([args.reference.as_path()]);
+    inputs.spare(json.as_deref())?;
     let reference = Reference::open(&args.reference, args.work.join("reference"))?;
     open_work(&args.work, args.fresh)?;
     let mut bisection = Bisection::new(args, reference, quiet);
@@ -122,10 +131,11 @@ pub(crate) fn run(args: BisectArgs) -> Result<u8> {
     let outcome = bisection.drive()?;
     if !matches!(outcome, Outcome::Failed(_)) {
         // What has an answer is not interrupted: the next start begins anew.
-        std::fs::write(bisection.args.work.join(FINISHED), "")?;
+        let finished = bisection.args.work.join(FINISHED);
+        std::fs::write(&finished, "").with_context(|| finished.display().to_string())?;
     }
     if let Some(path) = &json {
-        crate::json::write(path, &told::json(&bisection, &outcome))?;
+        crate::json::write(path, &told::json(&bisection, &outcome), &inputs)?;
     }
     bisection.say(&told::answer(&bisection, &outcome))?;
     match &outcome {
@@ -147,12 +157,15 @@ const NOISE: f64 = 0.1;
 /// Makes the work folder, or empties it of what an earlier bisection left, but for the runs of one that was interrupted.
 fn open_work(work: &Path, fresh: bool) -> Result<()> {
     let strange = work.exists() && !work.join(MARK).exists();
-    if strange && std::fs::read_dir(work).map_or(true, |mut entries| entries.next().is_some()) {
+    let holds_any = || std::fs::read_dir(work).map(|mut entries| entries.next().is_some());
+    if strange && holds_any().with_context(|| work.display().to_string())? {
         bail!("--work {}: holds something else; name a folder that is new or empty", work.display());
     }
     let runs = work.join("runs");
     std::fs::create_dir_all(work).with_context(|| work.display().to_string())?;
-    std::fs::write(work.join(MARK), "Runs of `firstdiff bisect`; may be removed.\n")?;
+    let mark = work.join(MARK);
+    std::fs::write(&mark, "Runs of `firstdiff bisect`; may be removed.\n")
+        .with_context(|| mark.display().to_string())?;
     if fresh || work.join(FINISHED).exists() {
         let _ = std::fs::remove_dir_all(&runs);
         let _ = std::fs::remove_file(work.join(FINISHED));
@@ -179,12 +192,14 @@ pub(crate) struct Bisection {
     cells: Option<Cells>,
     /// Bytes of a full dump of the same run.
     full: f64,
-    profile: Profile,
-    profile_reason: String,
+    choice: Choice,
+    cache: Cache,
     confirmed: BTreeSet<Place>,
     /// What was asked for only to be seen twice.
     asked_again: BTreeSet<Place>,
     warnings: Vec<String>,
+    /// What became of the runs of an earlier start.
+    kept: Option<KeptRuns>,
     quiet: bool,
 }
 
@@ -209,11 +224,12 @@ impl Bisection {
             own: (0, 0),
             cells: None,
             full: 0.0,
-            profile: args.profile.unwrap_or(Profile::F32),
-            profile_reason: String::new(),
+            choice: Choice::asked(args.profile.unwrap_or(Profile::F32)),
+            cache: args.cache.unwrap_or_default(),
             confirmed: BTreeSet::new(),
             asked_again: BTreeSet::new(),
             warnings: Vec::new(),
+            kept: None,
             quiet,
             args,
         }
@@ -223,7 +239,60 @@ impl Bisection {
         if self.quiet { Ok(()) } else { crate::command::print(text.as_str()) }
     }
 
+    /// Searches; where runs of an earlier start turn out to be of another engine, without them.
     fn drive(&mut self) -> Result<Outcome> {
+        if let Some(failure) = self.try_kept()? {
+            return Ok(Outcome::Failed(failure));
+        }
+        let outcome = self.search()?;
+        let Outcome::Wavers(wavering) = &outcome else { return Ok(outcome) };
+        if self.runs.iter().all(|run| !run.kept) {
+            return Ok(outcome);
+        }
+        self.discard(Trust::Differs(wavering.place))?;
+        self.search()
+    }
+
+    /// Repeats the last of the runs that an earlier start made, which is nearest to its answer.
+    fn try_kept(&mut self) -> Result<Option<Failure>> {
+        let runs = self.engine.kept();
+        let Some(last) = runs.last() else { return Ok(None) };
+        let mut bytes = 0;
+        let looked = self.engine.repeat(last, |kept, again| {
+            bytes = again.entries().iter().map(size).sum();
+            compared(kept, again)
+        })?;
+        let trust = match looked {
+            Ok(trust) => trust,
+            Err(Failure::Others(..) | Failure::Silent(..)) => Trust::Otherwise,
+            Err(failure) => return Ok(Some(failure)),
+        };
+        self.evidence.bytes += bytes;
+        self.kept = KeptRuns::new(&runs, Trust::Same);
+        match trust {
+            Trust::Same => self.say(&told::kept(self))?,
+            other => self.discard(other)?,
+        }
+        Ok(None)
+    }
+
+    /// Begins anew without the runs of an earlier start, and says why.
+    fn discard(&mut self, why: Trust) -> Result<()> {
+        self.engine.forget()?;
+        self.reference.as_recorded();
+        let Bisection { evidence, runs, cells, confirmed, asked_again, warnings, kept, .. } = self;
+        let bytes = evidence.bytes;
+        *evidence = Evidence::default();
+        evidence.bytes = bytes;
+        (*runs, *cells, *confirmed, *asked_again, *warnings) = Default::default();
+        (self.tokens, self.last_step, self.own, self.full) = Default::default();
+        if let Some(kept) = kept {
+            kept.trust = why;
+        }
+        self.say(&told::kept(self))
+    }
+
+    fn search(&mut self) -> Result<Outcome> {
         let first = question::first(&self.reference, self.layers, self.reference.farthest());
         let (mut question, mut why) = (first.clone(), "whether anything is wrong at the end");
         let (mut asked, mut absent) = (Vec::new(), BTreeSet::<Tap>::new());
@@ -252,11 +321,14 @@ impl Bisection {
             let came = self.came(&run);
             absent.extend(question.taps.iter().filter(|tap| !came.iter().any(|p| p.tap == **tap)));
             let bytes = run.dump.entries().iter().map(size).sum();
-            let (profile, extent) = (self.profile, self.size());
+            let (profile, extent) = (self.choice.profile, self.size());
             let noise = |tap, dtype| NOISE * allowed_nmse(profile, tap, extent, [dtype; 2]);
             let wavering = self.evidence.absorb(&run, self.own, noise)?;
             let (kept, seconds, came) = (run.kept, run.seconds, came.into_iter().collect());
             self.runs.push(Told { question: put.clone(), why, kept, seconds, bytes, came, says: String::new() });
+            if let Some(wavering) = wavering.as_ref().filter(|_| self.runs.iter().any(|run| run.kept)) {
+                return Ok(Outcome::Wavers(wavering.clone()));
+            }
             if let Some(wavering) = wavering {
                 return Ok(Outcome::Wavers(self.earliest(&put, &run, wavering, turn)?));
             }
@@ -345,9 +417,11 @@ impl Bisection {
         }
         let graph: Graph = self.reference.graph(&candidate, self.last_step);
         let only = candidate.entries().iter().map(|e| Place { step: e.step, tap: e.tap }).collect();
-        let options = Options { only: Some(only), allowed: BTreeMap::new(), laid, ..Options::new(self.profile) };
+        let cache = self.cache;
+        let plain = Options::new(self.choice.profile);
+        let options = Options { only: Some(only), allowed: BTreeMap::new(), laid, cache, ..plain };
         let report = compare(&reference, &candidate, &graph, &options, &mut |_, _| {})?;
-        let session = Session::of(reference, candidate, graph, options, self.profile_reason.clone());
+        let session = Session::of(reference, candidate, graph, options, &self.choice);
         Ok((session, report))
     }
 
@@ -356,8 +430,8 @@ impl Bisection {
         report.warnings.retain(|warning| !warning.contains("hold some token positions only"));
         let mut why = None;
         if let (Some(model), Some(first)) = (self.reference.model(), &report.first) {
-            let inputs_agree = first.unchecked_between.is_empty() && !first.unseen_keys;
-            let cause = crate::cause::beside(model, &session, report.taps[first.index].place, inputs_agree, true);
+            let inputs_agree = first.is_bracketed();
+            let cause = crate::cause::beside(model, &session, report.taps[first.index].place, inputs_agree);
             // That the model is right about what it gave itself says nothing.
             why = cause.filter(|cause| once.is_none() && matches!(cause, Why::Cause { .. }));
             session.model = Some(model.to_owned());
@@ -398,7 +472,7 @@ impl Bisection {
 
     /// The same question once more: where two runs begin to be different.
     fn earliest(&mut self, question: &Question, run: &Run, found: Wavering, turn: usize) -> Result<Wavering> {
-        let (profile, extent) = (self.profile, self.size());
+        let (profile, extent) = (self.choice.profile, self.size());
         let noise = |tap, dtype| NOISE * allowed_nmse(profile, tap, extent, [dtype; 2]);
         let Ok(again) = self.engine.ask(question, turn + 1)? else { return Ok(found) };
         let mut two = Evidence::default();

@@ -9,6 +9,7 @@ use firstdiff_model::{Cache, Model};
 use firstdiff_trace::{Dump, Meta, Site, Tap};
 
 use crate::command::DumpArgs;
+use crate::incomplete::Incomplete;
 
 /// The reference of a bisection.
 pub(crate) enum Reference {
@@ -38,7 +39,13 @@ impl Reference {
     /// When it is neither.
     pub(crate) fn open(path: &Path, folder: PathBuf) -> Result<Reference> {
         let dump = match Dump::open(path) {
-            Ok(dump) => return Ok(Reference::Recorded(Box::new(dump), None)),
+            Ok(dump) => {
+                let incomplete = Incomplete::of(&[("the reference", &dump)], None);
+                if let Some(said) = incomplete.notes().next() {
+                    bail!("{said}; what it lacks cannot be asked of an engine: record it again");
+                }
+                return Ok(Reference::Recorded(Box::new(dump), None));
+            }
             Err(error) => error,
         };
         let model = match firstdiff_model::load(path) {
@@ -133,6 +140,13 @@ impl Reference {
         }
     }
 
+    /// From here on a dump is taken as it was recorded.
+    pub(crate) fn as_recorded(&mut self) {
+        if let Reference::Recorded(_, cells) = self {
+            *cells = None;
+        }
+    }
+
     /// Token positions of the prompt, where a dump shows or says them.
     pub(crate) fn positions(&self) -> Option<usize> {
         let Reference::Recorded(dump, _) = self else { return None };
@@ -186,10 +200,11 @@ impl Computed {
                 json: None,
             };
             let profile = crate::given::arithmetic(self.profile, self.cache);
+            let arithmetic = firstdiff_model::Arithmetic { profile, cache: self.cache };
             if self.taps.is_empty() {
                 bail!("{}: no tap to compute", self.path.display());
             }
-            crate::command::write_dump(&args, &self.model, profile, &self.folder)
+            crate::command::write_dump(&args, &self.model, arithmetic, &self.folder)
                 .with_context(|| self.path.display().to_string())?;
         }
         Ok(Dump::open(&self.folder)?)

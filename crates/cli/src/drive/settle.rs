@@ -4,6 +4,7 @@ use anyhow::{Result, bail};
 use firstdiff_compare::{Aligned, align};
 use firstdiff_trace::Dump;
 
+use crate::arithmetic::{Choice, Loosened, declared_profile};
 use crate::drive::cells::Cells;
 use crate::drive::engine::{ANY_STEP, Run};
 use crate::drive::evidence::Evidence;
@@ -66,22 +67,27 @@ impl Bisection {
             }
             self.tokens = tokens.len();
             let Reference::Computed(computed) = &self.reference else { return Ok(()) };
-            let (profile, why) = crate::given::declared(&computed.model, &run.dump)?;
-            (self.profile, self.profile_reason) =
-                self.args.profile.map_or((profile, why), |asked| (asked, "as asked".into()));
-            let cache = own.cache.as_deref().and_then(|told| crate::given::cache(told).ok());
+            self.choice = match self.args.profile {
+                Some(asked) => Choice::asked(asked),
+                None => crate::given::declared(&computed.model, &run.dump)?,
+            };
+            self.cache =
+                self.args.cache.or(crate::session::declared_cache(&run.dump).ok().flatten()).unwrap_or_default();
             let decoded = decoded[..self.last_step as usize].to_vec();
-            self.reference.feed(tokens, decoded, self.profile, self.args.cache.or(cache).unwrap_or_default());
+            self.reference.feed(tokens, decoded, self.choice.profile, self.cache);
         } else {
             if !in_chunks {
                 self.tokens = self.reference.positions().or(tokens.map(|t| t.len())).unwrap_or(0);
             }
             let reference = self.reference.with(&[])?;
-            (self.profile, self.profile_reason) = match self.args.profile {
-                Some(asked) => (asked, "as asked".into()),
-                None => crate::session::declared_profile(&reference, &run.dump)?,
+            self.choice = match self.args.profile {
+                Some(asked) => Choice::asked(asked),
+                None => declared_profile(&reference, &run.dump)?,
             };
+            let declared = [&reference, &run.dump].map(|dump| crate::session::declared_cache(dump).ok().flatten());
+            self.cache = self.args.cache.or(declared.into_iter().flatten().max()).unwrap_or_default();
         }
+        self.warnings.extend(self.choice.loosened.map(Loosened::note));
         if !in_chunks {
             self.own = (self.tokens, self.last_step);
         }

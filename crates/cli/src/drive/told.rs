@@ -6,7 +6,9 @@ use firstdiff_compare::{FirstDivergence, Laid, Place, Report, Status, TapReport,
 use firstdiff_trace::Tap;
 use serde_json::{Value, json};
 
+use crate::arithmetic::parity;
 use crate::drive::evidence::Wavering;
+use crate::drive::kept::{KeptRuns, Trust};
 use crate::drive::{Bisection, Outcome, Told};
 use crate::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, divergence, next_step, paint};
 use crate::session::Judged;
@@ -20,6 +22,17 @@ pub(crate) fn heading(bisection: &Bisection) -> Screen {
     screen.line(&format!("engine     {}", safe(&args.run)));
     screen.line(&paint(DIM, &format!("runs kept  in {} until there is an answer", safe(&args.work.to_string_lossy()))));
     screen.line("");
+    screen
+}
+
+/// What became of the runs of an earlier start.
+pub(crate) fn kept(bisection: &Bisection) -> Screen {
+    let mut screen = Screen::default();
+    if let Some(kept) = &bisection.kept {
+        let style = if matches!(kept.trust, Trust::Same) { DIM } else { WARN };
+        screen.line(&paint(style, &format!("kept runs  {}", kept.in_words())));
+        screen.line("");
+    }
     screen
 }
 
@@ -146,7 +159,7 @@ pub(crate) fn answer(bisection: &Bisection, outcome: &Outcome) -> Screen {
         return screen;
     };
     screen.line("");
-    screen.line(&paint(DIM, &format!("judged as  {} ({})", judged.report.profile, bisection.profile_reason)));
+    screen.line(&paint(DIM, &format!("judged as  {} ({})", judged.report.profile, bisection.choice.reason)));
     let report = &judged.report;
     match (&report.verdict, &report.first) {
         (Verdict::Incomparable(reason), _) => screen.line(&format!("{} {}", paint(BAD, "incomparable:"), safe(reason))),
@@ -164,7 +177,7 @@ pub(crate) fn answer(bisection: &Bisection, outcome: &Outcome) -> Screen {
         (Verdict::Parity, _) => {
             let count = report.count(Status::agrees);
             let text = format!("{} looked at agree: {}", taps_in_words(count), looked_at(bisection, report).join("; "));
-            screen.line(&format!("{} {text}", paint(GOOD, "parity:")));
+            screen.line(&format!("{} {text}", paint(GOOD, &parity(bisection.choice.loosened))));
             screen.line("  what was not looked at is not known: a full dump and `compare` look at every tap");
         }
     }
@@ -269,6 +282,7 @@ pub(crate) fn json(bisection: &Bisection, outcome: &Outcome) -> Value {
     value["engine"] = bisection.args.run.clone().into();
     value["work"] = bisection.args.work.to_string_lossy().into();
     value["runs"] = bisection.runs.iter().map(run_json).collect();
+    value["kept_runs"] = bisection.kept.as_ref().map(KeptRuns::json).into();
     value["bytes"] = bisection.evidence.bytes.into();
     value["full_bytes"] = (bisection.full as u64).into();
     if let Outcome::Answer(judged) = outcome {

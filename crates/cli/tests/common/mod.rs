@@ -10,12 +10,20 @@ pub(crate) fn fixtures() -> PathBuf {
 }
 
 pub(crate) fn firstdiff(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_firstdiff")).args(args).current_dir(fixtures()).output().unwrap()
+    // Screens as they are where nobody says how wide they may be.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_firstdiff"));
+    command.env_remove("COLUMNS").args(args).current_dir(fixtures()).output().unwrap()
 }
 
 #[allow(dead_code, reason = "not every test reads the screen")]
 pub(crate) fn screen(args: &[&str]) -> String {
     String::from_utf8(firstdiff(args).stdout).unwrap()
+}
+
+/// Words without the breaks between lines, and without what sets columns apart.
+#[allow(dead_code, reason = "not every test reads the screen")]
+pub(crate) fn in_one_line(screen: &str) -> String {
+    screen.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 pub(crate) fn json(args: &[&str]) -> Value {

@@ -5,6 +5,7 @@ use firstdiff_trace::{DumpError, Site};
 use super::finding::{Finding, Sureness};
 use super::seen::{Run, Seen};
 use super::tally::Tally;
+use crate::leak::UNDERFLOW;
 use crate::pair::MASKED;
 use crate::report::number;
 
@@ -26,24 +27,26 @@ pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Result<Vec
     if !tally.finite() || tally.all_zero() || seen.heads.is_none() {
         return Ok(Vec::new());
     }
-    let mut found: Vec<Finding> = [negative(seen), sums(run, seen)?].into_iter().flatten().collect();
+    let mut found: Vec<Finding> = [negative(run, seen), sums(run, seen)?].into_iter().flatten().collect();
     if !seen.keys_are_positions() {
         return Ok(found);
     }
     match future(run, seen)? {
         Some(finding) => found.push(finding),
-        None => found.extend([own_key(seen), one_key(seen), uniform(run, seen)].into_iter().flatten()),
+        None => found.extend([own_key(run, seen), one_key(seen), uniform(run, seen)].into_iter().flatten()),
     }
     Ok(found)
 }
 
-fn negative(seen: &Seen<'_>) -> Option<Finding> {
+fn negative(run: &Run<'_>, seen: &Seen<'_>) -> Option<Finding> {
     let below = |row: usize| seen.row(row).filter(|p| *p < -SOME).count();
     let count: usize = (0..seen.rows).map(below).sum();
     (count > 0).then(|| {
         let text = format!("{count} probabilities are negative");
-        let finding = Finding::new(Sureness::Certain, "negative-probs", seen.place, text);
-        finding.to("no softmax was taken, or it was taken of something else").number("count", count as f64)
+        let finding = Finding::new(run.law(), "negative-probs", seen.place, text);
+        finding
+            .to("no softmax was taken, or it was taken of something else; or attention that subtracts or mixes heads")
+            .number("count", count as f64)
     })
 }
 
@@ -58,10 +61,13 @@ fn sums(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> {
     let (least, most) =
         filled.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), s| (least.min(*s), most.max(*s)));
     let (sure, points) = match (most > 1.0 + SUM, masked_late(run, seen, &sums)?) {
-        (true, _) => (Sureness::Certain, "softmax over another axis, no softmax, or a lost division (softmax-axis)"),
-        (_, true) => (Sureness::Certain, "the mask multiplied in after the softmax (mask-after-softmax)"),
+        (true, _) => (
+            run.law(),
+            "softmax over another axis, no softmax, or a lost division (softmax-axis); or attention without softmax",
+        ),
+        (_, true) => (run.law(), "the mask multiplied in after the softmax (mask-after-softmax)"),
         _ if most - least < EVEN && filled.len() >= ROWS => {
-            (Sureness::Certain, "a sum over more keys than were written, or dropout's factor")
+            (run.law(), "a sum over more keys than were written, or dropout's factor; or attention that subtracts")
         }
         _ => (Sureness::Note, "attention sinks in the denominator if the model has them (gpt-oss), else a wrong sum"),
     };
@@ -174,10 +180,11 @@ fn future(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> 
         false => seen.row(row).skip(after(seen, row)).sum::<f64>(),
     };
     let mass: Vec<f64> = (0..seen.rows).map(mass).collect();
-    let Some(worst) = (0..mass.len()).max_by(|&a, &b| mass[a].total_cmp(&mass[b])).filter(|&r| mass[r] > SOME) else {
+    let Some(worst) = (0..mass.len()).max_by(|&a, &b| mass[a].total_cmp(&mass[b])).filter(|&r| mass[r] > UNDERFLOW)
+    else {
         return Ok(None);
     };
-    let rows = mass.iter().filter(|m| **m > SOME).count();
+    let rows = mass.iter().filter(|m| **m > UNDERFLOW).count();
     let behind = behind(run, seen)?;
     let weak = behind.as_ref().and_then(|b| b.fill).filter(|fill| *fill > MASKED);
     let filled = weak.map_or(String::new(), |fill| format!("; their scores are {}", leaks(fill)));
@@ -187,7 +194,21 @@ fn future(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> 
         number(mass[worst]),
         seen.position(worst).unwrap_or(0)
     );
+    // Equal scores behind every query are a fill, and masked ones give no probability: no model attends in such a way.
+    let broken = weak.is_some() || behind.as_ref().is_some_and(|b| b.masked == b.all);
+    let everywhere = (0..seen.rows).all(|row| seen.row(row).last().is_some_and(|p| p > SOME));
+    let sure = match (broken, everywhere) {
+        (true, _) => Sureness::Certain,
+        (false, true) => run.causal_law(),
+        (false, false) => run.law(),
+    };
     let points = match behind {
+        Some(b) if b.masked == 0 && b.alike && sure != Sureness::Certain => {
+            "the scores were never masked (mask-omitted); right in a model that attends in both directions"
+        }
+        None if sure != Sureness::Certain => {
+            "no causal mask, or one that is shifted or inverted (mask-omitted, mask-shifted, mask-inverted); right in a model that attends in both directions"
+        }
         None => "no causal mask, or one that is shifted or inverted (mask-omitted, mask-shifted, mask-inverted)",
         Some(_) if weak.is_some() => WEAK,
         Some(b) if b.masked == 0 && !b.alike => {
@@ -197,7 +218,7 @@ fn future(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> 
         Some(b) if b.masked == b.all => "the scores are masked, but probs were not made of them (aliasing)",
         Some(_) => "some keys behind are masked, others are not: shifted or inverted (mask-shifted, mask-inverted)",
     };
-    let finding = Finding::new(Sureness::Certain, "future-attended", seen.place, text).to(points);
+    let finding = Finding::new(sure, "future-attended", seen.place, text).to(points);
     Ok(Some(finding.number("rows", rows as f64).number("mass", mass[worst])))
 }
 
@@ -207,7 +228,7 @@ fn choosing<'a>(seen: &'a Seen<'_>) -> impl Iterator<Item = (usize, usize)> + 'a
     (0..seen.rows).filter_map(choice).filter(|&(row, at)| at > 0 && seen.row(row).any(|p| p != 0.0))
 }
 
-fn own_key(seen: &Seen<'_>) -> Option<Finding> {
+fn own_key(run: &Run<'_>, seen: &Seen<'_>) -> Option<Finding> {
     let (mut rows, mut own) = (0, 0.0);
     for (row, at) in choosing(seen) {
         rows += 1;
@@ -215,7 +236,7 @@ fn own_key(seen: &Seen<'_>) -> Option<Finding> {
     }
     (rows >= ROWS && own == 0.0).then(|| {
         let text = format!("none of {rows} rows attends to the query's own key");
-        let finding = Finding::new(Sureness::Certain, "own-key-unseen", seen.place, text);
+        let finding = Finding::new(run.law(), "own-key-unseen", seen.place, text);
         finding.to("a mask one off, or the newest key missing from the cache (mask-shifted, kv-cache-stale)")
     })
 }

@@ -1,13 +1,13 @@
 //! Is one buffer recorded under two names? Taps of a step, or of two steps, that are equal bit for bit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_trace::Site;
 
 use super::finding::{Finding, Sureness};
 use super::seen::Run;
 use super::stream::{SUM, branch, input};
-use super::tally::Summary;
+use super::tally::{Summary, at, embedded};
 use crate::graph::Place;
 
 /// Fewer elements may be equal by chance.
@@ -30,7 +30,8 @@ pub(super) fn shared(run: &Run<'_>, known: &[Summary], said: &[Finding]) -> Vec<
     let pairs = alike.values().flat_map(|group| group.windows(2));
     let mut found: Vec<Finding> = pairs.filter_map(|pair| judged(run, pair[0], pair[1], skipped)).collect();
     let streams = alike.values().flat_map(|group| group.windows(2)).filter(|pair| pair.iter().all(|s| still(s)));
-    found.extend(streams.filter_map(|pair| added_between(run, known, said, pair[0], pair[1])));
+    let summed: BTreeSet<Place> = said.iter().filter(|f| f.what == SUM).map(|f| f.place).collect();
+    found.extend(streams.filter_map(|pair| added_between(run, known, &summed, pair[0], pair[1])));
     found.extend(repeated(run, known));
     found
 }
@@ -44,7 +45,7 @@ fn judged(run: &Run<'_>, one: &Summary, other: &Summary, skipped: bool) -> Optio
 /// What it means that `other` equals `one`, which stands before it; nothing where right runs do so.
 fn meaning(run: &Run<'_>, one: &Summary, other: &Summary, skipped: bool) -> Option<(Sureness, &'static str)> {
     use Site::*;
-    use Sureness::{Certain, Likely, Note};
+    use Sureness::{Likely, Note};
     let sites = (one.place.tap.site, other.place.tap.site);
     let layers = one.place.tap.layer == other.place.tap.layer;
     Some(match sites {
@@ -56,14 +57,17 @@ fn meaning(run: &Run<'_>, one: &Summary, other: &Summary, skipped: bool) -> Opti
         (H0 | HAttn | H, HAttn | H) => return unchanged(run, other),
         (AttnOut | AttnPostNorm, HAttn) | (FfnOut | FfnPostNorm, H) if summed(run, other) => return None,
         (AttnOut | AttnPostNorm, HAttn) | (FfnOut | FfnPostNorm, H) => {
-            (Certain, "the residual left out (residual-omitted)")
+            (run.law(), "the residual left out (residual-omitted)")
         }
         (H, FinalNorm) => {
             (Likely, "final norm left out, or Hugging Face's hidden_states[-1] taken for h, which is already normed")
         }
         (H0 | H | HAttn, AttnNorm | FfnNorm) | (Q, QNorm) | (K, KNorm) => (Likely, "the norm left out (norm-omitted)"),
         (AttnOut, AttnPostNorm) | (FfnOut, FfnPostNorm) => (Likely, "the norm left out (norm-omitted)"),
-        (FfnGate, FfnUp) => (Certain, "one weight used for both (weight-swapped)"),
+        (FfnGate, FfnUp) => (run.law(), "one weight used for both (weight-swapped)"),
+        (AttnNorm, FfnNorm) if layers && run.law() != Sureness::Certain => {
+            (Note, "one norm for both, as in models whose blocks are parallel (GPT-J, Falcon, Cohere)")
+        }
         (FfnGate | FfnUp, FfnAct) => (Likely, "no activation, or no product (activation, gate-product)"),
         (K, V) if layers => (Likely, "one weight used for both (weight-swapped)"),
         (K | KNorm | KRope | V, K | KNorm | KRope | V) if !layers => {
@@ -73,7 +77,7 @@ fn meaning(run: &Run<'_>, one: &Summary, other: &Summary, skipped: bool) -> Opti
             (Likely, "one layer run for another, or its buffer recorded twice")
         }
         (RouterLogits, RouterProbs) => (Likely, "no softmax (router-norm)"),
-        _ => (Certain, "one buffer for both: overwritten before it was read or recorded (aliasing)"),
+        _ => (run.law(), "one buffer for both: overwritten before it was read or recorded (aliasing)"),
     })
 }
 
@@ -95,13 +99,13 @@ fn unchanged(run: &Run<'_>, tap: &Summary) -> Option<(Sureness, &'static str)> {
 fn added_between(
     run: &Run<'_>,
     known: &[Summary],
-    said: &[Finding],
+    said: &BTreeSet<Place>,
     one: &Summary,
     other: &Summary,
 ) -> Option<Finding> {
-    let looked_at = said.iter().any(|f| f.what == SUM && (f.place == one.place || f.place == other.place));
+    let looked_at = said.contains(&one.place) || said.contains(&other.place);
     let (added, _) = branch(run, other.place).filter(|_| summed(run, other) && !looked_at)?;
-    let level = known.iter().find(|s| s.place == Place { tap: added, ..other.place })?.level;
+    let level = at(known, Place { tap: added, ..other.place })?.level;
     (level > LOST * other.level).then(|| {
         let text = format!("equals {} bit for bit, and {added} is not 0", one.place.tap);
         let finding = Finding::new(Sureness::Likely, SHARED, other.place, text).with([one.place.tap, added]);
@@ -127,7 +131,7 @@ fn repeated(run: &Run<'_>, known: &[Summary]) -> Vec<Finding> {
 }
 
 fn last_step<'a>(known: &'a [Summary], tap: &Summary) -> Option<&'a Summary> {
-    known.iter().find(|s| s.place.tap == tap.place.tap && s.place.step + 1 == tap.place.step)
+    at(known, Place { step: tap.place.step.checked_sub(1)?, ..tap.place })
 }
 
 /// Whether a step was fed another token than the one before it. A token that fills a window may leave everything as it was.
@@ -135,6 +139,5 @@ fn other_token(run: &Run<'_>, known: &[Summary], step: u32) -> bool {
     if let (Some(now), Some(before)) = (run.tokens(step), run.tokens(step - 1)) {
         return now.last() != before.last();
     }
-    let embedded = known.iter().find(|s| s.place.tap.site == Site::H0 && s.place.step == step);
-    embedded.is_some_and(|now| last_step(known, now).is_some_and(|before| before.hash != now.hash))
+    embedded(known, step).is_some_and(|now| last_step(known, now).is_some_and(|before| before.hash != now.hash))
 }

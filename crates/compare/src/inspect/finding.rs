@@ -7,7 +7,7 @@ use crate::graph::Place;
 /// How sure a finding is; the gravest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sureness {
-    /// No right engine does this.
+    /// No right engine of any architecture does this; where the dump names its architecture, none of that one.
     Certain,
     /// Most right engines do not.
     Likely,

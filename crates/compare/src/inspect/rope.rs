@@ -1,12 +1,16 @@
 //! Were queries and keys rotated? Position 0 stays as it is, every other one turns, and no head changes its length.
 
-use firstdiff_trace::{DumpError, Site, Values};
+use std::collections::{BTreeMap, BTreeSet};
+
+use firstdiff_trace::{DumpError, Site, Tap, Values};
 
 use super::finding::{Finding, Sureness};
 use super::seen::{Run, Seen};
+use crate::graph::Place;
 use crate::report::number;
 
 const NOT_ROTATED: &str = "not-rotated";
+const NO_ROTATION: &str = "rotation missing (rope-omitted), or a layer without one (NoPE) if the model has such";
 /// A difference of less than this share of the energy is none.
 const NONE: f64 = 1e-10;
 
@@ -114,44 +118,58 @@ fn stretched(seen: &Seen<'_>, turns: &[(Site, Turn)]) -> Finding {
     finding.number("least", turn.least).number("most", turn.most)
 }
 
-/// How sure a missing rotation is: some models leave it out in some layers, none in all, none in k alone, none while decoding.
+type Counts<K> = BTreeMap<K, usize>;
+
+/// How sure a missing rotation is: models leave it out in some layers, in all, or have shared keys rotated already; none while decoding alone.
 pub(super) fn settle(findings: &mut [Finding], run: &Run<'_>) {
-    let still: Vec<_> = findings.iter().filter(|f| f.what == NOT_ROTATED).map(|f| f.place).collect();
-    let has = |place: crate::graph::Place, site: Site| {
+    let still: BTreeSet<Place> = findings.iter().filter(|f| f.what == NOT_ROTATED).map(|f| f.place).collect();
+    let has = |place: Place, site: Site| {
         sources(site).iter().any(|s| run.find(*s, place).is_some()) && run.find(site, place).is_some()
     };
+    // Of each step and site the layers that do not turn, and all; of each tap the decode steps in which it does not, and all.
+    let (mut layers_still, mut layers_all) = (BTreeMap::new(), BTreeMap::new());
+    let (mut steps_still, mut steps_all) = (BTreeMap::new(), BTreeMap::new());
+    let recorded = run.dump.entries().iter().map(super::place_of);
+    let recorded = recorded.filter(|p| matches!(p.tap.site, Site::QRope | Site::KRope) && has(*p, p.tap.site));
+    let count = |places: &mut dyn Iterator<Item = Place>, layers: &mut Counts<(u32, Site)>, steps: &mut Counts<Tap>| {
+        for place in places {
+            *layers.entry((place.step, place.tap.site)).or_default() += 1;
+            *steps.entry(place.tap).or_default() += usize::from(place.step > 0);
+        }
+    };
+    count(&mut still.iter().copied(), &mut layers_still, &mut steps_still);
+    count(&mut recorded.into_iter(), &mut layers_all, &mut steps_all);
     for finding in findings.iter_mut().filter(|f| f.what == NOT_ROTATED) {
         let (place, site) = (finding.place, finding.place.tap.site);
-        let of_step = |site: Site| still.iter().filter(|p| p.step == place.step && p.tap.site == site).count();
-        let all = run.dump.entries().iter().filter(|e| e.step == place.step && e.tap.site == site);
-        let layers = all.filter(|e| has(super::place_of(e), site)).count();
+        let of_step = |site: Site| layers_still.get(&(place.step, site)).copied().unwrap_or(0);
+        let layers = layers_all.get(&(place.step, site)).copied().unwrap_or(0);
         let other = if site == Site::QRope { Site::KRope } else { Site::QRope };
-        let other_turns = has(place, other)
-            && !still.iter().any(|p| (p.step, p.tap.layer, p.tap.site) == (place.step, place.tap.layer, other));
+        let beside = Place { tap: Tap { site: other, ..place.tap }, ..place };
+        let other_turns = has(place, other) && !still.contains(&beside);
         let prefill_turns = place.step > 0
             && run.count(0).is_some_and(|n| n > 1)
             && run.dump.find(place.tap, 0).is_some_and(|e| has(super::place_of(e), site))
-            && !still.iter().any(|p| p.step == 0 && p.tap == place.tap);
+            && !still.contains(&Place { step: 0, ..place });
         finding.sure = match of_step(site) == layers {
-            _ if other_turns || prefill_turns => Sureness::Certain,
-            true if layers > 1 => Sureness::Certain,
+            _ if prefill_turns => Sureness::Certain,
+            // Where layers share keys, those of a cache are turned already.
+            _ if other_turns => run.law(),
+            // Some models rotate in no layer.
+            true if layers > 1 => run.law(),
             true => Sureness::Likely,
             false => Sureness::Note,
         };
         if prefill_turns {
-            let steps = |places: &mut dyn Iterator<Item = crate::graph::Place>| {
-                places.filter(|p| p.step > 0 && p.tap == place.tap).count()
-            };
-            let here = steps(&mut still.iter().copied());
-            let recorded = run.dump.entries().iter().map(super::place_of).filter(|p| has(*p, site));
-            finding.points_to = match (here == steps(&mut recorded.into_iter()), here) {
+            let steps = |of: &BTreeMap<Tap, usize>| of.get(&place.tap).copied().unwrap_or(0);
+            let here = steps(&steps_still);
+            finding.points_to = match (here == steps(&steps_all), here) {
                 (true, 1) => "the decoded token at position 0 (rope-position)",
                 (true, _) => "every decoded token at position 0 (rope-position)",
                 (false, 1) => "the token of this step at position 0, those of other steps not (rope-position)",
                 (false, _) => "the tokens of these steps at position 0, those of other steps not (rope-position)",
             };
-        } else if finding.sure == Sureness::Note {
-            finding.points_to = "rotation missing (rope-omitted), or a layer without one (NoPE) if the model has such";
+        } else if finding.sure != Sureness::Certain {
+            finding.points_to = NO_ROTATION;
         }
     }
 }

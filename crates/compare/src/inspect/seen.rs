@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use firstdiff_trace::{DType, Dump, Entry, NamedRows, Rows, Site, Tap, Values};
 use half::{bf16, f16};
 
+use super::finding::Sureness;
 use super::{extent, place_of};
 use crate::graph::Place;
 
@@ -13,26 +14,55 @@ pub(super) struct Run<'a> {
     pub(super) dump: &'a Dump,
     rows: Option<&'a Rows>,
     counts: BTreeMap<u32, usize>,
+    /// Where each step begins in the text, of those before which every step is known.
+    starts: Vec<usize>,
     /// Whether values are rounded to 16 bits somewhere.
     pub(super) coarse: bool,
+    plain: bool,
 }
+
+/// Architectures that are plain decoders: RoPE in every layer, causal softmax attention, pre-norm blocks one after the other, sums without factors.
+/// What breaks their laws is no right engine of them, but may be another architecture's purpose: layers without RoPE, attention in both
+/// directions or by sigmoids or by differences, parallel blocks that share a norm, scaled branches, one matrix for queries and keys.
+const PLAIN: [&str; 5] = ["llama", "mistral", "qwen2", "qwen3", "minimind"];
 
 impl<'a> Run<'a> {
     pub(super) fn new(dump: &'a Dump, rows: Option<&'a Rows>) -> Run<'a> {
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
-        for step in dump.entries().iter().map(|e| e.step) {
-            if let Some(count) = usual(dump, step).or_else(|| flat(dump, step)) {
+        let mut after_a_prefill = false;
+        for entries in dump.entries().chunk_by(|one, other| one.step == other.step) {
+            let (step, usual) = (entries[0].step, usual(entries));
+            after_a_prefill |= step == 0 && usual.is_some();
+            if let Some(count) = usual.or_else(|| flat(dump, entries, after_a_prefill)) {
                 counts.insert(step, count);
             }
         }
         if let Some(tokens) = &dump.meta().tokens {
             counts.insert(0, tokens.len());
         }
+        let mut starts = vec![0usize];
+        while let Some(end) = counts.get(&(starts.len() as u32 - 1)).and_then(|n| starts.last()?.checked_add(*n)) {
+            starts.push(end);
+        }
         let precision = dump.meta().precision.as_deref();
         let coarse = matches!(precision, Some("f16" | "bf16" | "ggml"))
             || dump.entries().iter().any(|e| matches!(e.dtype, DType::F16 | DType::BF16))
             || sixteen_bits(dump);
-        Run { dump, rows, counts, coarse }
+        let meta = dump.meta();
+        let named = meta.architecture.as_deref().or(meta.model.as_deref());
+        let plain = named.is_some_and(|name| PLAIN.contains(&name));
+        Run { dump, rows, counts, starts, coarse, plain }
+    }
+
+    /// How sure is what breaks a law of plain decoders? Certain where dump.json names such an architecture: of any other it may be the purpose.
+    pub(super) fn law(&self) -> Sureness {
+        if self.plain { Sureness::Certain } else { Sureness::Likely }
+    }
+
+    /// The same of attention to what comes first alone: models of embeddings are plain decoders in all else, but have no head and never decode.
+    pub(super) fn causal_law(&self) -> Sureness {
+        let generates = |e: &Entry| e.tap.site == Site::Logits || e.step > 0;
+        if self.dump.entries().iter().any(generates) { self.law() } else { Sureness::Likely }
     }
 
     pub(super) fn find(&self, site: Site, beside: Place) -> Option<&'a Entry> {
@@ -46,7 +76,7 @@ impl<'a> Run<'a> {
 
     /// The position in the text at which a step begins, where every step before it is known.
     pub(super) fn start(&self, step: u32) -> Option<usize> {
-        (0..step).map(|earlier| self.count(earlier)).sum()
+        self.starts.get(step as usize).copied()
     }
 
     /// The ids of a step's tokens, where the dump says.
@@ -89,10 +119,10 @@ fn sixteen_bits(dump: &Dump) -> bool {
 }
 
 /// The number of positions that most taps of a step have.
-fn usual(dump: &Dump, step: u32) -> Option<usize> {
+fn usual(entries: &[Entry]) -> Option<usize> {
     let mut votes: BTreeMap<usize, usize> = BTreeMap::new();
-    let in_shape = |e: &&Entry| e.step == step && e.shape.len() >= e.tap.site.axes().len();
-    for held in dump.entries().iter().filter(in_shape).filter_map(extent) {
+    let in_shape = |e: &&Entry| e.shape.len() >= e.tap.site.axes().len();
+    for held in entries.iter().filter(in_shape).filter_map(extent) {
         *votes.entry(held).or_default() += 1;
     }
     votes.into_iter().max_by_key(|(held, votes)| (*votes, *held)).map(|(held, _)| held)
@@ -100,12 +130,12 @@ fn usual(dump: &Dump, step: u32) -> Option<usize> {
 
 /// One position, where flat tensors are of one size in two steps, or a prefill of known shape came before; else nobody can tell how many a flat tensor
 /// holds.
-fn flat(dump: &Dump, step: u32) -> Option<usize> {
-    let flat =
-        dump.entries().iter().filter(|e| e.step == step && e.shape.len() == 1 && e.tap.site.position_axis() == 0);
+fn flat(dump: &Dump, entries: &[Entry], after_a_prefill: bool) -> Option<usize> {
+    let step = entries.first()?.step;
+    let flat = entries.iter().filter(|e| e.shape.len() == 1 && e.tap.site.position_axis() == 0);
     let mut pairs = flat.filter_map(|e| Some((e, dump.find(e.tap, u32::from(step == 0))?))).peekable();
     let alike = pairs.peek().is_some() && pairs.all(|(one, other)| one.shape == other.shape);
-    (alike || (step > 0 && usual(dump, 0).is_some())).then_some(1)
+    (alike || (step > 0 && after_a_prefill)).then_some(1)
 }
 
 /// A shape without axes of length 1 before those of the vocabulary; a single row with the axis it came without.

@@ -60,29 +60,29 @@ pub(super) fn sum(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, Dum
     if whole <= tolerance {
         return Ok(None);
     }
-    let certain =
-        |text: String, points| Some(Finding::new(Sureness::Certain, SUM, place, text).to(points).with([stream, added]));
+    let broken =
+        |text: String, points| Some(Finding::new(run.law(), SUM, place, text).to(points).with([stream, added]));
     let (factor, rest) = multiple(&y, &x);
     if fits(rest) {
         let text = format!("is {} times {stream}: {added} is not in it", number(factor));
-        return Ok(certain(text, "a buffer overwritten before it was added, or a branch that is not added (aliasing)"));
+        return Ok(broken(text, "a buffer overwritten before it was added, or a branch that is not added (aliasing)"));
     }
     let (factor, rest) = multiple(&y, &b);
     if fits(rest) {
         let text = format!("is {} times {added}: the stream {stream} is not in it", number(factor));
-        return Ok(certain(text, "the residual left out (residual-omitted)"));
+        return Ok(broken(text, "the residual left out (residual-omitted)"));
     }
     if !attention
         && let Some((first, s)) = read(run, input(run, place), len)?
         && fits(left(&y, &s, &b))
     {
-        return Ok(certain(format!("is {first} + {added}: {stream} is not in it"), "residual-source"));
+        return Ok(broken(format!("is {first} + {added}: {stream} is not in it"), "residual-source"));
     }
     let norm = beside(if attention { Site::AttnNorm } else { Site::FfnNorm });
     if let Some((normed, n)) = read(run, norm, len)?
         && fits(left(&y, &n, &b))
     {
-        let finding = certain(format!("is {normed} + {added}: {stream} is not in it"), "residual-source or aliasing");
+        let finding = broken(format!("is {normed} + {added}: {stream} is not in it"), "residual-source or aliasing");
         // BLOOM and ChatGLM can be configured to do so.
         return Ok(finding.map(|f| Finding { sure: Sureness::Likely, ..f }));
     }
@@ -111,10 +111,8 @@ fn multiple(y: &[f64], x: &[f64]) -> (f64, f64) {
 /// How the sizes of signals go on from tap to tap.
 pub(super) fn levels(known: &[Summary]) -> Vec<Finding> {
     let mut found = Vec::new();
-    let mut steps: Vec<u32> = known.iter().map(|s| s.place.step).collect();
-    steps.dedup();
-    for step in steps {
-        let here = || known.iter().filter(|s| s.place.step == step && s.finite);
+    for step in known.chunk_by(|one, other| one.place.step == other.place.step) {
+        let here = || step.iter().filter(|s| s.finite);
         let stream: Vec<&Summary> = here().filter(|s| matches!(s.place.tap.site, Site::H0 | Site::H)).collect();
         found.extend(stream.windows(2).filter_map(|pair| growth(pair[0], pair[1])));
         let comparable = |s: &&Summary| {

@@ -3,7 +3,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
 
-use firstdiff_trace::Entry;
+use firstdiff_trace::{Entry, Site, Tap};
 
 use super::place_of;
 use super::seen::Seen;
@@ -138,6 +138,16 @@ pub(super) struct Summary {
     pub(super) zero_rows: Vec<usize>,
     /// Of the bytes, with shape and type left out: a buffer written under two names.
     pub(super) hash: u64,
+}
+
+/// What is remembered of the tensor at `place`; `known` is in the order of the dump.
+pub(super) fn at(known: &[Summary], place: Place) -> Option<&Summary> {
+    known.binary_search_by_key(&place, |summary| summary.place).ok().map(|found| &known[found])
+}
+
+/// What is remembered of a step's embeddings.
+pub(super) fn embedded(known: &[Summary], step: u32) -> Option<&Summary> {
+    at(known, Place { step, tap: Tap { layer: None, site: Site::H0 } })
 }
 
 impl Summary {

@@ -1,10 +1,13 @@
 //! Are the numbers of one tensor those of a computation? NaN, zeros, absurd sizes, constants, rows that never change.
 
+use std::collections::BTreeSet;
+
 use firstdiff_trace::Site;
 
 use super::finding::{Finding, Sureness};
 use super::seen::{Run, Seen};
-use super::tally::{ABSURD, Summary, Tally};
+use super::tally::{ABSURD, Summary, Tally, embedded};
+use crate::graph::Place;
 use crate::report::number;
 
 /// Rows no further apart than this share of their energy are one row.
@@ -15,17 +18,22 @@ const NEARLY_ALIKE: f64 = 1e-3;
 const FEW: usize = 16;
 
 const NOT_FINITE: &str = "not-finite";
+const UNREAD: &str = "behind the query, where engines that skip masked keys write nothing";
 
 pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Vec<Finding> {
     if tally.count == 0 {
         return vec![Finding::new(Sureness::Likely, "empty", seen.place, "holds no element")];
     }
     if tally.all_zero() {
-        return all_zero(seen, tally).into_iter().collect();
+        return all_zero(run, seen, tally).into_iter().collect();
     }
-    let of_values = [not_finite(seen, tally), absurd(seen, tally), vanishing(seen, tally)];
-    let of_rows =
-        [zero_rows(run, seen, tally, known), zero_tail(seen, tally), stopped(seen, tally), constant(seen, tally)];
+    let of_values = [not_finite(seen, tally), absurd(seen, tally), vanishing(run, seen, tally)];
+    let of_rows = [
+        zero_rows(run, seen, tally, known),
+        zero_tail(run, seen, tally),
+        stopped(seen, tally),
+        constant(run, seen, tally),
+    ];
     let of_positions = [alike(run, seen, tally, known), one_winner(run, seen, tally)];
     of_values.into_iter().chain(of_rows).chain(of_positions).flatten().collect()
 }
@@ -33,7 +41,7 @@ pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summ
 /// Keeps the first tap that is not finite, and counts what it has spoilt after it.
 pub(super) fn only_first_not_finite(findings: &mut Vec<Finding>) {
     let is = |f: &Finding| f.what == NOT_FINITE && f.sure == Sureness::Certain;
-    let after: Vec<_> = findings.iter().filter(|f| is(f)).skip(1).map(|f| f.place).collect();
+    let after: BTreeSet<Place> = findings.iter().filter(|f| is(f)).skip(1).map(|f| f.place).collect();
     findings.retain(|f| !is(f) || !after.contains(&f.place));
     if let Some(first) = findings.iter_mut().find(|f| is(f)).filter(|_| !after.is_empty()) {
         first.detail += &format!("; so do {} after it", after.len());
@@ -46,9 +54,23 @@ fn is_sparse(seen: &Seen<'_>) -> bool {
     seen.over_keys() || matches!(seen.site(), Site::RouterLogits | Site::RouterProbs | Site::FfnAct)
 }
 
+/// -inf, or a number that stands for it, is what a masked score is, a token that may not be chosen, and an expert outside the chosen groups.
+fn may_be_masked(seen: &Seen<'_>) -> bool {
+    matches!(seen.site(), Site::Scores | Site::Qk | Site::Logits | Site::RouterLogits | Site::RouterProbs)
+}
+
+/// How sure is what no computation leaves? Of scores behind the query many engines compute none, and nothing reads what lies there.
+fn of_numbers(seen: &Seen<'_>, is_wrong: impl Fn(f64) -> bool) -> Sureness {
+    let unread = |row: usize| {
+        let first = seen.position(row).map_or(usize::MAX, |position| position + 1);
+        seen.row(row).take(first).all(|x| !is_wrong(x))
+    };
+    let scores = matches!(seen.site(), Site::Scores | Site::Qk) && seen.keys_are_positions();
+    if scores && (0..seen.rows).all(unread) { Sureness::Note } else { Sureness::Certain }
+}
+
 fn not_finite(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
-    // -inf is what a masked score is, and a token that may not be chosen.
-    let masked = matches!(seen.site(), Site::Scores | Site::Qk | Site::Logits);
+    let masked = may_be_masked(seen);
     let wrong = tally.nan + tally.positive_inf + if masked { 0 } else { tally.negative_inf };
     if wrong == 0 {
         return (tally.negative_inf > 0 && seen.site() != Site::Scores).then(|| {
@@ -66,12 +88,14 @@ fn not_finite(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
             "0/0 or inf-inf here, a weight read in the wrong type, or memory that nobody wrote (storage-type, mask-fill)"
         }
     };
-    let finding = Finding::new(Sureness::Certain, NOT_FINITE, seen.place, text).to(points);
+    let sure = of_numbers(seen, |x| x.is_nan() || x == f64::INFINITY || (!masked && x.is_infinite()));
+    let points = if sure == Sureness::Note { UNREAD } else { points };
+    let finding = Finding::new(sure, NOT_FINITE, seen.place, text).to(points);
     Some(finding.number("nan", tally.nan as f64).number("inf", infinite as f64))
 }
 
 fn absurd(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
-    let masked = matches!(seen.site(), Site::Scores | Site::Qk | Site::Logits);
+    let masked = may_be_masked(seen);
     let count = tally.positive_absurd + if masked { 0 } else { tally.negative_absurd };
     let at = tally.first_absurd.filter(|_| count > 0)?;
     let text = format!(
@@ -81,22 +105,26 @@ fn absurd(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
         number(seen.values.get(at)),
         seen.index_in_words(at)
     );
-    let finding = Finding::new(Sureness::Certain, "absurd-values", seen.place, text).number("count", count as f64);
-    Some(finding.to("memory that nobody wrote, or bytes read in the wrong type or byte order (storage-type)"))
+    let sure = of_numbers(seen, |x| x.is_finite() && if masked { x > ABSURD } else { x.abs() > ABSURD });
+    let finding = Finding::new(sure, "absurd-values", seen.place, text).number("count", count as f64);
+    Some(finding.to(match sure {
+        Sureness::Note => UNREAD,
+        _ => "memory that nobody wrote, or bytes read in the wrong type or byte order (storage-type)",
+    }))
 }
 
-fn vanishing(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
+fn vanishing(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
     // Probabilities and gated activations may be as small as they like.
     let small = matches!(seen.site(), Site::Probs | Site::RouterProbs | Site::FfnAct);
     let share = tally.vanishing as f64 / (tally.count - tally.zeros).max(1) as f64;
     (!small && tally.vanishing >= FEW / 2 && share > 0.1).then(|| {
         let text = format!("{:.0} % of what is not 0 is smaller than 1e-36", 100.0 * share);
-        let finding = Finding::new(Sureness::Certain, "denormals", seen.place, text).number("share", share);
+        let finding = Finding::new(run.law(), "denormals", seen.place, text).number("share", share);
         finding.to("integers or uninitialised memory read as floats (storage-type)")
     })
 }
 
-fn all_zero(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
+fn all_zero(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
     // A projection whose weights are 0 in the checkpoint leaves a branch at 0: some are trained from there.
     let branch = matches!(
         seen.site(),
@@ -109,7 +137,7 @@ fn all_zero(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
             | Site::RouterLogits
     );
     // One token has one key, and nothing need be said of it.
-    let sure = if branch || seen.over_keys() { Sureness::Likely } else { Sureness::Certain };
+    let sure = if branch || seen.over_keys() { Sureness::Likely } else { run.law() };
     (tally.count > 1).then(|| {
         Finding::new(sure, "all-zero", seen.place, format!("all {} elements are exactly 0", tally.count))
             .to("a weight that was never loaded, or a kernel that never ran (weight-unset)")
@@ -121,8 +149,8 @@ fn zero_rows(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -
     if rows.is_empty() || is_sparse(seen) || seen.width < 2 {
         return None;
     }
-    let embedded = known.iter().find(|s| s.place.tap.site == Site::H0 && s.place.step == seen.place.step);
-    let padding = |row: &usize| embedded.is_some_and(|h0| h0.zero_rows.contains(row));
+    let embedded = embedded(known, seen.place.step);
+    let padding = |row: &usize| embedded.is_some_and(|h0| h0.zero_rows.binary_search(row).is_ok());
     if seen.site() != Site::H0 && rows.iter().all(padding) {
         return None;
     }
@@ -131,7 +159,8 @@ fn zero_rows(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -
     // The row of a padding token is often 0, and padding stands at either end.
     let at_an_end = rows[0] == 0 || rows[rows.len() - 1] + 1 == seen.rows;
     let sure = match seen.site() {
-        Site::H0 if several => Sureness::Certain,
+        // Several tokens that were never trained may share a row of zeros: published models have such.
+        Site::H0 if several => Sureness::Likely,
         Site::H0 if ids.is_some() => Sureness::Note,
         _ if embedded.is_none() && at_an_end => Sureness::Note,
         _ => Sureness::Likely,
@@ -141,7 +170,7 @@ fn zero_rows(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -
     Some(finding.to("a kernel or a copy that stopped early, or a truncated weight (dequant-truncated); padding else"))
 }
 
-fn zero_tail(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
+fn zero_tail(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
     let tail = seen.width - tally.filled.iter().copied().max()?;
     let elsewhere = tally.zeros.saturating_sub(tail * seen.rows);
     let dense = elsewhere * 100 <= (seen.width - tail) * seen.rows;
@@ -155,7 +184,7 @@ fn zero_tail(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
         (true, false) => Sureness::Note,
         // A few channels of a model may be dead.
         _ if short => Sureness::Note,
-        (false, true) if seen.rows > 1 => Sureness::Certain,
+        (false, true) if seen.rows > 1 => run.law(),
         _ => Sureness::Likely,
     };
     let text = format!("the last {tail} of {} of every row are exactly 0", seen.width);
@@ -175,14 +204,14 @@ fn stopped(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
     })
 }
 
-fn constant(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
+fn constant(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
     if is_sparse(seen) || seen.width < FEW / 2 {
         return None;
     }
     let points = "a placeholder, a broadcast, or a reduction along the wrong axis";
     if tally.constant && tally.count >= FEW {
         let text = format!("all {} elements are {}", tally.count, number(tally.first));
-        return Some(Finding::new(Sureness::Certain, "constant", seen.place, text).to(points));
+        return Some(Finding::new(run.law(), "constant", seen.place, text).to(points));
     }
     let rows: Vec<usize> = tally.constant_rows.iter().copied().filter(|&r| tally.filled[r] > 0).collect();
     let first = *rows.first()?;
@@ -209,14 +238,14 @@ fn alike(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Op
             finding.to("a stream in which the tokens drown").number("spread", tally.spread)
         });
     }
-    let embedded = known.iter().find(|s| s.place.tap.site == Site::H0 && s.place.step == seen.place.step);
+    let embedded = embedded(known, seen.place.step);
     let attended = matches!(seen.site(), Site::Context | Site::AttnOut | Site::AttnPostNorm);
     let sure = match (one_token(run, seen), embedded.map(|h0| h0.alike)) {
         // All else follows where the tokens may be one and the same.
         (Some(true), _) | (None, Some(true)) => return None,
         (None, _) if seen.site() == Site::H0 => Sureness::Note,
         _ if attended => Sureness::Likely,
-        (Some(false), _) | (None, Some(false)) => Sureness::Certain,
+        (Some(false), _) | (None, Some(false)) => run.law(),
         (None, _) => Sureness::Likely,
     };
     let text = format!("all {} rows are the same row", seen.rows);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use firstdiff_compare::{Options, Profile, Report, compare, vocabulary_graph};
-use firstdiff_trace::{Dump, Recorder, Site, Tap};
+use firstdiff_trace::{Dump, Meta, Recorder, Site, Tap, Tensor, Values};
 
 pub(crate) const T: usize = 11;
 pub(crate) const LAYERS: u32 = 3;
@@ -111,6 +111,19 @@ pub(crate) fn judged_with(options: &Options, reference: &Run, candidate: &Run) -
     write(candidate, &right);
     let (left, right) = (Dump::open(left).unwrap(), Dump::open(right).unwrap());
     compare(&left, &right, &vocabulary_graph(&left, &right), options, &mut |_, _| {}).unwrap()
+}
+
+/// The same without a file: for thousands of runs.
+pub(crate) fn judged_in_memory(profile: Profile, reference: &Run, candidate: &Run) -> Report {
+    let dump = |run: &Run| {
+        let mut dump = Dump::assembled(Path::new("memory"), Meta::default(), Vec::new()).unwrap();
+        for (&tap, (shape, values)) in run {
+            dump.put(tap, 0, Tensor::held(shape.clone(), Values::F32(values.clone().into())).unwrap());
+        }
+        dump
+    };
+    let (left, right) = (dump(reference), dump(candidate));
+    compare(&left, &right, &vocabulary_graph(&left, &right), &Options::new(profile), &mut |_, _| {}).unwrap()
 }
 
 pub(crate) fn tap(name: &str) -> Tap {

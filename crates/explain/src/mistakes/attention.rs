@@ -7,6 +7,9 @@ use serde_json::json;
 
 use super::{At, List, Out, QK_NORM_ORDER, Seen, factor, rows, snapped};
 
+/// Below this a score is taken for masked, as compare takes it.
+const MASKED: f64 = -9000.0;
+
 /// Right: q · k of the head that h / (H/K) names, over all keys so far.
 pub(super) fn products(list: &mut List<'_>) {
     head_maps(list);
@@ -120,10 +123,12 @@ pub(super) fn scores(list: &mut List<'_>, right: &Scores) {
     masked(list, "mask-shifted", "past", |t, s, seen| seen && s != t, f64::NEG_INFINITY);
     masked(list, "mask-inverted", "", |_, _, seen| !seen, f64::NEG_INFINITY);
     masked(list, "mask-inverted", "token-seen", |t, s, seen| !seen || s == t, f64::NEG_INFINITY);
-    // 0 for -inf
-    masked(list, "mask-fill", "0", |_, _, seen| seen, 0.0);
-    masked(list, "mask-fill", "-1", |_, _, seen| seen, -1.0);
-    masked(list, "mask-fill", "1e-9", |_, _, seen| seen, 1e-9);
+    // 0 for -inf; or any other number, to begin a fit from.
+    list.add("mask-fill", vec![("fill", json!(0.0)), ("how", json!(Fill::Replaced.name()))], |at| {
+        mask(at, |_, _, seen| seen, 0.0)
+    });
+    filled(list, -8.0, Fill::Replaced);
+    filled(list, -8.0, Fill::Added);
     // The queries of a chunk stand at its first keys
     list.add("mask-shifted", vec![("kind", json!("top-left"))], |at| {
         let start = at.chunk.start;
@@ -174,6 +179,132 @@ fn masked(list: &mut List<'_>, id: &'static str, kind: &'static str, seen: fn(us
     list.add(id, params, move |at| mask(at, seen, fill));
 }
 
+/// How a masked score is filled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fill {
+    /// It is the fill.
+    Replaced,
+    /// The fill is added to it.
+    Added,
+}
+
+impl Fill {
+    fn name(self) -> &'static str {
+        match self {
+            Fill::Replaced => "replaced",
+            Fill::Added => "added",
+        }
+    }
+
+    fn of(self, fill: f64, score: f64) -> f64 {
+        match self {
+            Fill::Replaced => fill,
+            Fill::Added => score + fill,
+        }
+    }
+}
+
+/// Masked scores with a number in them that takes part.
+fn filled(list: &mut List<'_>, fill: f64, how: Fill) {
+    let edit = list.tunable("mask-fill", "fill", fill, move |fill, at| {
+        let Op::Scores(right) = &at.step.op else { return None };
+        let open = at.doing(Op::Scores(Scores { causal: false, window: None, ..*right }))?;
+        Some(at.kept(with_fill(open, right, fill, how)?))
+    });
+    edit.params.push(("how", json!(how.name())));
+}
+
+/// The same where the softmax applies the mask, to scores that were recorded without it.
+fn filled_within(list: &mut List<'_>, right: Scores, fill: f64, how: Fill) {
+    let edit = list.tunable("mask-fill", "fill", fill, move |fill, at| {
+        at.on(&[with_fill(at.input(0)?.clone(), &right, fill, how)?])
+    });
+    edit.params.push(("how", json!(how.name())));
+}
+
+fn with_fill(scores: ArrayD<f64>, right: &Scores, fill: f64, how: Fill) -> Out {
+    let mut out = scores.into_dimensionality::<Ix3>().ok()?;
+    let (_, tokens, keys) = out.dim();
+    for ((_, t, s), x) in out.indexed_iter_mut() {
+        if !visible(right, (keys + t).saturating_sub(tokens), s) {
+            *x = how.of(fill, *x);
+        }
+    }
+    Some(out.into_dyn())
+}
+
+/// The values of `scores` or `probs` at the keys that the mask hides, with their places.
+pub(crate) fn hidden_cells(values: &ArrayD<f64>, right: &Scores) -> Vec<([usize; 3], f64)> {
+    let Ok(view) = values.view().into_dimensionality::<Ix3>() else { return Vec::new() };
+    let (_, tokens, keys) = view.dim();
+    let cells = view.indexed_iter().filter(|((_, t, s), _)| !visible(right, (keys + t).saturating_sub(tokens), *s));
+    cells.map(|((h, t, s), x)| ([h, t, s], *x)).collect()
+}
+
+/// The fills that masked scores show: they are one number, or one number more than the scores without a mask.
+fn fills(shown: &[f64], open: &[f64]) -> Vec<(f64, Fill)> {
+    let fit = |values: Vec<f64>| {
+        let mut values: Vec<f64> = values.into_iter().filter(|x| x.is_finite() && *x > MASKED).collect();
+        values.sort_by(f64::total_cmp);
+        // Of more than half of the cells.
+        (2 * values.len() > shown.len()).then(|| snapped(values[values.len() / 2], 1e-3) + 0.0)
+    };
+    let replaced = fit(shown.to_vec()).map(|fill| (fill, Fill::Replaced));
+    let added = fit(shown.iter().zip(open).map(|(own, open)| own - open).collect());
+    // Nothing added is no mask at all.
+    let added = added.filter(|fill| fill.abs() > 1e-6).map(|fill| (fill, Fill::Added));
+    replaced.into_iter().chain(added).collect()
+}
+
+/// The fill that probabilities show: of a hidden key's share of its row, and that of a key that is seen.
+fn fills_of(probs: &ArrayD<f64>, open: &ArrayD<f64>, right: &Scores) -> Vec<(f64, Fill)> {
+    let (Ok(probs), Ok(open)) = (probs.view().into_dimensionality::<Ix3>(), open.view().into_dimensionality::<Ix3>())
+    else {
+        return Vec::new();
+    };
+    if probs.dim() != open.dim() {
+        return Vec::new();
+    }
+    let (_, tokens, keys) = probs.dim();
+    let (mut shown, mut bare) = (Vec::new(), Vec::new());
+    for ((h, t, s), &p) in probs.indexed_iter() {
+        let query = (keys + t).saturating_sub(tokens);
+        if visible(right, query, s) || p <= 0.0 {
+            continue;
+        }
+        let largest = (0..keys)
+            .filter(|&s| visible(right, query, s))
+            .max_by(|&a, &b| probs[[h, t, a]].total_cmp(&probs[[h, t, b]]));
+        if let Some(seen) = largest.filter(|&seen| probs[[h, t, seen]] > 0.0) {
+            shown.push(p.ln() - probs[[h, t, seen]].ln() + open[[h, t, seen]]);
+            bare.push(open[[h, t, s]]);
+        }
+    }
+    fills(&shown, &bare)
+}
+
+/// The scores with their masked places filled in the ways that probabilities show which were made of them.
+pub(crate) fn filled_as_shown(probs: &ArrayD<f64>, open: &ArrayD<f64>, right: &Scores) -> Vec<ArrayD<f64>> {
+    let fills = fills_of(probs, open, right).into_iter();
+    fills.filter_map(|(fill, how)| with_fill(open.clone(), right, fill, how)).collect()
+}
+
+/// Fills of the scores' mask, as probabilities show them that were made of them; `open` are the scores without a mask.
+pub(super) fn fitted_fills(list: &mut List<'_>, right: &Scores, probs: &ArrayD<f64>, open: &ArrayD<f64>) {
+    for (fill, how) in fills_of(probs, open, right) {
+        filled(list, fill, how);
+    }
+}
+
+/// The same at the softmax, beside scores that were recorded.
+pub(super) fn fitted_softmax(list: &mut List<'_>, seen: &Seen<'_>) {
+    let scores = list.sibling(Site::Scores).and_then(|tap| list.model.plan.step(tap));
+    let (Some(Op::Scores(right)), [scores]) = (scores.map(|s| s.op.clone()), seen.inputs) else { return };
+    for (fill, how) in fills_of(seen.own, scores, &right) {
+        filled_within(list, right, fill, how);
+    }
+}
+
 /// The scaled products, `fill` where query t (its position) does not see key s; `seen` is told whether it should.
 fn mask(at: &At<'_>, seen: impl Fn(usize, usize, bool) -> bool, fill: f64) -> Out {
     let Op::Scores(right) = &at.step.op else { return None };
@@ -189,6 +320,11 @@ fn mask(at: &At<'_>, seen: impl Fn(usize, usize, bool) -> bool, fill: f64) -> Ou
     Some(out.into_dyn())
 }
 
+fn capped(scores: &Scores, x: f64) -> f64 {
+    scores.softcap.map_or(x, |cap| cap * (x / cap).tanh())
+}
+
+/// Whether a query sees a key.
 fn visible(scores: &Scores, query: usize, key: usize) -> bool {
     (!scores.causal || key <= query) && scores.window.is_none_or(|w| key + w > query)
 }
@@ -199,11 +335,18 @@ pub(super) fn fitted(list: &mut List<'_>, right: &Scores, seen: &Seen<'_>) {
         let scale = snapped(c * right.scale, 1e-6);
         list.op("score-scale", vec![("scale", json!(scale))], Op::Scores(Scores { scale, ..*right }));
     }
+    let open = seen.inputs.first().map(|qk| qk.mapv(|x| capped(right, x * right.scale)));
+    if let Some(open) = open.filter(|open| open.shape() == seen.own.shape()) {
+        let of = |values| hidden_cells(values, right).into_iter().map(|(_, x)| x).collect::<Vec<f64>>();
+        for (fill, how) in fills(&of(seen.own), &of(&open)) {
+            filled(list, fill, how);
+        }
+    }
     let Ok(own) = seen.own.clone().into_dimensionality::<Ix3>() else { return };
     let (_, tokens, keys) = own.dim();
     // How many keys the last query sees.
     if let Some(last) = tokens.checked_sub(1) {
-        let visible = (0..keys).filter(|&s| own[[0, last, s]].is_finite() && own[[0, last, s]] > -9000.0).count();
+        let visible = (0..keys).filter(|&s| own[[0, last, s]].is_finite() && own[[0, last, s]] > MASKED).count();
         let known = list.edits.iter().any(|e| e.id == "window-size" && e.params[0].1 == json!(visible));
         if visible > 0 && visible < keys && !known && Some(visible) != right.window {
             list.op(

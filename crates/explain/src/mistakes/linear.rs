@@ -229,7 +229,24 @@ fn row_order(list: &mut List<'_>) {
 pub(super) fn permuted(x: ArrayD<f64>, to: QkRows, width: usize) -> Out {
     let shape = x.raw_dim();
     let values: Vec<f64> = x.iter().copied().collect();
-    ArrayD::from_shape_vec(shape, crate::recorded::reordered(&values, to, width)).ok()
+    ArrayD::from_shape_vec(shape, reordered(&values, to, width)).ok()
+}
+
+/// Heads of `width` elements brought into the order `to` from the other one.
+fn reordered(values: &[f64], to: QkRows, width: usize) -> Vec<f64> {
+    let mut out = vec![0.0; values.len()];
+    for (from, out) in values.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+        for i in 0..width / 2 {
+            let (half, adjacent) = ([i, i + width / 2], [2 * i, 2 * i + 1]);
+            let (source, target) = match to {
+                QkRows::Adjacent => (half, adjacent),
+                QkRows::Half => (adjacent, half),
+            };
+            out[target[0]] = from[source[0]];
+            out[target[1]] = from[source[1]];
+        }
+    }
+    out
 }
 
 /// Heads read with their axes exchanged.

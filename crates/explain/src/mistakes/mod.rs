@@ -23,6 +23,7 @@ use ndarray::{Array2, ArrayD, ArrayView2, Axis, Ix2};
 use serde_json::Value;
 
 pub(crate) use at::At;
+pub(crate) use attention::{filled_as_shown, hidden_cells};
 pub use words::{advice, ids, what};
 
 /// The taps of a layer that all show it when QK-norm comes behind the rotation.
@@ -310,9 +311,19 @@ pub(crate) fn fitted(model: &Model, step: &Step, seen: &Seen<'_>) -> Vec<Edit> {
         Op::Head => linear::fitted(&mut list, seen),
         Op::Rope(rope) => rope::fitted(&mut list, rope, seen),
         Op::Gated { activation } => feed_forward::fitted(&mut list, *activation, seen),
-        Op::Qk | Op::Softmax | Op::Context => {}
+        Op::Qk | Op::Context => {}
+        Op::Softmax => attention::fitted_softmax(&mut list, seen),
         Op::Scores(scores) => attention::fitted(&mut list, scores, seen),
         Op::Residual { .. } => residual::fitted(&mut list, seen),
+    }
+    list.edits
+}
+
+/// Fills of the mask of `step`, the scores', as probabilities made of them show; `open` are the scores without a mask.
+pub(crate) fn fitted_fills(model: &Model, step: &Step, probs: &ArrayD<f64>, open: &ArrayD<f64>) -> Vec<Edit> {
+    let mut list = List { model, step, edits: Vec::new() };
+    if let Op::Scores(right) = &step.op {
+        attention::fitted_fills(&mut list, right, probs, open);
     }
     list.edits
 }

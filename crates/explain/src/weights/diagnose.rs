@@ -5,11 +5,13 @@ use firstdiff_model::{Role, WeightRef, hugging_face_name};
 use firstdiff_trace::QkRows;
 
 use super::measure::{ROOM, Same, measure};
+use super::relaid::relaid;
 use super::side::{RowOrder, Side, Tensor};
 use super::values::values;
 use super::{Key, Options, noise};
 
 /// Two tensors of one weight.
+#[derive(Clone, Copy)]
 pub(crate) struct Pair<'a> {
     pub(crate) key: &'a Key,
     pub(crate) sides: [&'a Side; 2],
@@ -48,7 +50,8 @@ impl Pair<'_> {
     fn head(&self) -> Option<usize> {
         let heads = self.heads()?.0;
         let rows = if self.left.shape().len() == 1 { self.left.len() } else { self.left.rows() };
-        (heads > 0 && rows.is_multiple_of(2 * heads)).then(|| rows / heads)
+        let pairs = heads.checked_mul(2).filter(|&pairs| pairs > 0 && rows > 0)?;
+        rows.is_multiple_of(pairs).then(|| rows / heads)
     }
 
     /// The heads of this tensor, and those of the other kind.
@@ -70,6 +73,21 @@ impl Pair<'_> {
         measured.same().filter(|same| !self.copy || *same != Same::Noise).and_then(|_| measured.nmse())
     }
 
+    /// Every order in which B's rows may stand, right or wrong; the expected one first.
+    fn orders(&self) -> Vec<Option<RowOrder>> {
+        let mut orders = vec![self.expected_order(), None];
+        if let Some(head) = self.head().filter(|_| self.left.shape() == self.right.shape()) {
+            orders.extend([QkRows::Half, QkRows::Adjacent].map(|to| Some(RowOrder { to, head })));
+        }
+        let mut once = Vec::new();
+        for order in orders {
+            if !once.contains(&order) {
+                once.push(order);
+            }
+        }
+        once
+    }
+
     /// What of B's rows is read where B stands as it should.
     pub(super) fn expected_order(&self) -> Option<RowOrder> {
         self.row_orders().into_iter().next().flatten()
@@ -81,7 +99,8 @@ const EXPLAINED: f64 = 0.3;
 
 /// Why B's tensor is not A's. `nmse` and `allowed` are those of the two as they stand.
 pub(crate) fn diagnose(pair: &Pair<'_>, nmse: Option<f64>, allowed: Option<f64>) -> Diagnosis {
-    let trials: [fn(&Pair<'_>) -> Option<Diagnosis>; 5] = [shape, row_order, transposed, another_tensor, values];
+    let trials: [fn(&Pair<'_>) -> Option<Diagnosis>; 6] =
+        [shape, row_order, transposed, another_tensor, another_relaid, values];
     // What leaves most of the error explains nothing.
     let explains = |d: &Diagnosis| match (d.residual, nmse) {
         (Some(left), Some(nmse)) => left <= EXPLAINED * nmse,
@@ -275,7 +294,8 @@ fn row_order(pair: &Pair<'_>) -> Option<Diagnosis> {
 /// Numbers of heads that `rows` may have been permuted by instead of `heads`: first of all the other kind's.
 fn wrong_heads(rows: usize, heads: usize, others: usize) -> impl Iterator<Item = usize> {
     const MOST: usize = 128;
-    let fits = move |count: usize| count != heads && count > 0 && rows.is_multiple_of(2 * count) && rows / count > 2;
+    let even = move |count: usize| count.checked_mul(2).is_some_and(|pairs| pairs > 0 && rows.is_multiple_of(pairs));
+    let fits = move |count: usize| count != heads && even(count) && rows / count > 2;
     std::iter::once(others).chain((1..=MOST).filter(move |&count| count != others)).filter(move |&count| fits(count))
 }
 
@@ -300,31 +320,34 @@ fn permuted(values: &[f32], width: usize, order: RowOrder) -> Vec<f32> {
 
 /// The same numbers as \[in,out\].
 fn transposed(pair: &Pair<'_>) -> Option<Diagnosis> {
-    let [rows, columns] = *pair.left.shape() else { return None };
-    if pair.right.shape() != pair.left.shape() {
+    if pair.right.shape() != pair.left.shape() || pair.left.shape().len() != 2 {
         return None;
     }
-    let a = pair.left.values();
-    // Memory of [in,out] under the shape [out,in]; of a square matrix that is the transposed one.
-    let memory = transpose(&a, &[rows, columns]);
-    for order in [pair.expected_order(), None] {
-        let b = pair.right.in_order(order).values();
-        if let Some(residual) = close(&memory, &b, pair) {
-            let note = match rows == columns {
-                true => "it is transposed".to_owned(),
-                false => format!("the memory of [in,out] = [{columns}, {rows}] under the shape [{rows}, {columns}]"),
-            };
-            return found("weight-transposed", note, residual);
-        }
+    let (how, residual) =
+        pair.orders().into_iter().find_map(|order| relaid(pair, &pair.right.in_order(order).values()))?;
+    found("weight-transposed", how, residual)
+}
+
+/// Another weight of A under this name, in another order of elements: of any shape of as many.
+fn another_relaid(pair: &Pair<'_>) -> Option<Diagnosis> {
+    let weight = pair.key.weight()?;
+    let sample = pair.right.in_order(None).sample();
+    if sample.iter().all(|x| *x == sample[0]) {
+        return None;
     }
-    let other = transpose(&a, &[columns, rows]);
-    let b = pair.right.in_order(pair.expected_order()).values();
-    let residual = close(&other, &b, pair).filter(|_| rows != columns)?;
-    found(
-        "weight-transposed",
-        format!("[{rows}, {columns}] read as [{columns}, {rows}], then rows as columns"),
-        residual,
-    )
+    let of_its_size = |(key, tensor): &(Key, Tensor<'_>)| key != pair.key && tensor.len() == pair.right.len();
+    let others: Vec<(Key, Tensor<'_>)> = pair.sides[0].all().filter(of_its_size).collect();
+    if others.is_empty() {
+        return None;
+    }
+    pair.orders().into_iter().find_map(|order| {
+        let b = pair.right.in_order(order).values();
+        others.iter().find_map(|(key, tensor)| {
+            let (how, residual) = relaid(&Pair { left: tensor, ..*pair }, &b)?;
+            let (cause, note) = mistaken(weight, key.weight()?, key);
+            found(cause, format!("{note}; and in another order: {how}"), residual)
+        })
+    })
 }
 
 /// `values` of shape \[rows, columns\] with rows as columns.
@@ -335,6 +358,10 @@ fn transpose(values: &[f32], shape: &[usize]) -> Vec<f32> {
 
 /// Another weight of A under this name.
 fn another_tensor(pair: &Pair<'_>) -> Option<Diagnosis> {
+    // Of another shape than its name has, no order of rows is known.
+    if pair.right.shape() != pair.left.shape() {
+        return None;
+    }
     let sample = pair.right.in_order(None).sample();
     // One number throughout is like any other tensor of that kind.
     if sample.iter().all(|x| *x == sample[0]) {

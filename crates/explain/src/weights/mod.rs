@@ -5,6 +5,7 @@ mod blocks;
 mod diagnose;
 mod measure;
 mod noise;
+mod relaid;
 mod side;
 mod values;
 
@@ -83,6 +84,29 @@ impl Comparison {
     }
 }
 
+/// How many of two files' matrices have nothing in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unlike {
+    /// Of another shape, or as far apart as any two matrices.
+    pub unlike: usize,
+    /// All that were compared.
+    pub of: usize,
+}
+
+impl Comparison {
+    /// Where nearly all matrices are unlike, and no known mistake explains them: that of another model.
+    pub fn another_model(&self) -> Option<Unlike> {
+        const FEWEST: usize = 4;
+        let explained = |name: &String| self.findings.iter().any(|f| f.cause.is_some() && f.tensors.contains(name));
+        let matrices = self.tensors.iter().filter(|t| t.shape.len() == 2 && !matches!(t.state, State::Unchecked(_)));
+        let matrices: Vec<&Compared> = matrices.collect();
+        let is_unlike =
+            |t: &&&Compared| t.state == State::Wrong && t.nmse.is_none_or(|nmse| nmse > ANOTHER) && !explained(&t.name);
+        let unlike = matrices.iter().filter(is_unlike).count();
+        (unlike >= FEWEST && unlike * 10 >= matrices.len() * 9).then_some(Unlike { unlike, of: matrices.len() })
+    }
+}
+
 /// How to compare.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
@@ -128,6 +152,10 @@ pub fn compare(
         blame(judged, [a, b], copies, &mut out);
     }
     progress(total, total);
+    if out.another_model().is_some() {
+        // Of another model nothing is a mistake but what was reproduced.
+        out.findings.iter_mut().filter(|f| f.residual_nmse.is_none()).for_each(|f| f.cause = None);
+    }
     fold(&mut out);
     notes(&judged, [a, b], options, &mut out);
     Ok(out)
@@ -305,25 +333,32 @@ fn missing(key: &Key, [a, b]: [&Side; 2], left: Tensor<'_>, out: &mut Comparison
         compared.state = State::Unchecked("not dumped".into());
     } else if let Some(other) = tied_with(role).filter(|other| b.tensor(other).is_some()) {
         // B takes its embedding for its head, or the reverse: right where A's two are the same.
-        let same = a
-            .tensor(&other)
-            .is_some_and(|other| measure(&left, &other.shaped_like(&left), Options::default()).same().is_some());
+        let same = [a, b].iter().any(|side| side.tensor(&other).is_some_and(|other| is_same(&left, &other)));
+        let takes = format!("{} has none and takes {} for it", b.label(), other.name());
         if same {
             compared.state = State::Tied;
         } else {
             compared.state = State::Wrong;
-            out.findings.push(finding(
-                Some("head-tied"),
-                format!(
-                    "{} has none and takes {} for it, which is another matrix in {}",
-                    b.label(),
-                    other.name(),
-                    a.label()
-                ),
-            ));
+            // In A the two may be one matrix after all, which one of them holds in another order.
+            let how = a.tensor(&other).and_then(|other| {
+                let pair = Pair { key, sides: [a, b], left: &other, right: &left, copy: false };
+                relaid::relaid(&pair, &left.values())
+            });
+            let embedding_is_right = both_hold_the_same([a, b], &other);
+            out.findings.push(match how {
+                _ if !embedding_is_right => finding(None, format!("{takes}, which is not {}'s either", a.label())),
+                Some((how, _)) => {
+                    finding(None, format!("{takes}; in {} it is that matrix in another order: {how}", a.label()))
+                }
+                None => finding(Some("head-tied"), format!("{takes}, which is another matrix in {}", a.label())),
+            });
         }
     } else if is_derived(key.name()) {
         compared.state = State::Unchecked("a table that is computed, not learnt".into());
+    } else if is_bias(role) && left.values().iter().all(|x| *x == 0.0) {
+        compared.state = State::Unchecked(format!("{} does not hold it, and it is zero", b.label()));
+    } else if let Some(name) = elsewhere([a, b], &left) {
+        compared.state = State::Unchecked(format!("{} holds its values under the name {name}", b.label()));
     } else {
         compared.state = State::Wrong;
         out.findings.push(finding(is_bias(role).then_some("bias-omitted"), format!("{} does not hold it", b.label())));
@@ -340,22 +375,10 @@ fn extra(key: &Key, [a, b]: [&Side; 2], right: Tensor<'_>, out: &mut Comparison)
         compared.state = State::Rounded;
         out.warnings.push(format!("{}: its {} values are the first of {}", right.name(), right.len(), found));
     } else if let Some(other) = tied_with(role) {
-        let same = b
-            .tensor(&other)
-            .is_some_and(|other| measure(&other, &right.shaped_like(&other), Options::default()).same().is_some());
+        let same = b.tensor(&other).is_some_and(|other| is_same(&other, &right));
         match (a.tensor(&other).is_some(), same) {
             (true, true) => compared.state = State::Tied,
-            (true, false) => {
-                compared.state = State::Wrong;
-                let note =
-                    format!("{} ties it to {}, and {} has another matrix for it", a.label(), other.name(), b.label());
-                out.findings.push(Finding {
-                    cause: Some("head-untied"),
-                    tensors: vec![key.name().into()],
-                    note,
-                    residual_nmse: None,
-                });
-            }
+            (true, false) => untied(key, [a, b], &other, &right, &mut compared, out),
             _ => compared.state = State::Unchecked(format!("{} does not hold it", a.label())),
         }
     } else if is_derived(key.name()) || b.is_dump() || role.is_none() {
@@ -369,6 +392,68 @@ fn extra(key: &Key, [a, b]: [&Side; 2], right: Tensor<'_>, out: &mut Comparison)
     }
     out.tensors.push(compared);
     Ok(())
+}
+
+/// B has a head of its own where A ties it. That it is another matrix is said only where it is the tied one in no order and under no known mistake.
+fn untied(
+    key: &Key,
+    sides: [&Side; 2],
+    other: &Key,
+    right: &Tensor<'_>,
+    compared: &mut Compared,
+    out: &mut Comparison,
+) {
+    let [a, b] = sides;
+    let Some(left) = a.tensor(other) else { return };
+    let right = right.shaped_like(&left);
+    let measured = (left.shape() == right.shape())
+        .then(|| measure(&left, &right, Options::default()))
+        .filter(|m| m.nmse().is_some());
+    if measured.as_ref().is_some_and(|measured| measured.same().is_some()) {
+        compared.state = State::Tied;
+        return;
+    }
+    compared.state = State::Wrong;
+    let (nmse, allowed) = (measured.as_ref().and_then(|m| m.nmse()), measured.as_ref().map(|m| m.allowed()));
+    let pair = Pair { key, sides, left: &left, right: &right, copy: false };
+    let Diagnosis { cause, note, residual } = diagnose::diagnose(&pair, nmse, allowed);
+    let like_it = nmse.is_some_and(|nmse| nmse < ANOTHER);
+    let ties = format!("{} ties it to {}", a.label(), other.name());
+    let (cause, note) = match cause.is_some() || residual.is_some() || like_it || right.len() != left.len() {
+        true => (cause, format!("{ties}; against that: {note}")),
+        false if !both_hold_the_same(sides, other) => {
+            (None, format!("{ties}, which is another matrix in {} too", b.label()))
+        }
+        false => (Some("head-untied"), format!("{ties}, and {} has another matrix for it", b.label())),
+    };
+    out.findings.push(Finding { cause, tensors: vec![key.name().into()], note, residual_nmse: residual });
+}
+
+/// Whether `right` holds the values of `left`.
+fn is_same(left: &Tensor<'_>, right: &Tensor<'_>) -> bool {
+    let right = right.shaped_like(left);
+    left.shape() == right.shape() && measure(left, &right, Options::default()).same().is_some()
+}
+
+/// Whether both sides have that tensor, and it is the same.
+fn both_hold_the_same([a, b]: [&Side; 2], key: &Key) -> bool {
+    match (a.tensor(key), b.tensor(key)) {
+        (Some(left), Some(right)) => is_same(&left, &right),
+        _ => false,
+    }
+}
+
+/// Matrices further apart than this have nothing in common.
+const ANOTHER: f64 = 0.5;
+
+/// The name under which B holds the values of a tensor of A's, if it is no name of A's.
+fn elsewhere([a, b]: [&Side; 2], left: &Tensor<'_>) -> Option<String> {
+    let alone = b.all().filter(|(key, tensor)| a.tensor(key).is_none() && tensor.len() == left.len());
+    let same = |tensor: &Tensor<'_>| measure(left, &tensor.shaped_like(left), Options::default()).same().is_some();
+    let telling = left.sample().windows(2).any(|pair| pair[0] != pair[1]);
+    let mut alone =
+        alone.filter(|(_, tensor)| telling && tensor.shaped_like(left).shape() == left.shape() && same(tensor));
+    alone.next().map(|(_, tensor)| tensor.name().to_owned())
 }
 
 /// The weight that may serve in the stead of the head, or of the embedding.

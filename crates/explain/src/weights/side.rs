@@ -245,27 +245,24 @@ impl<'a> Tensor<'a> {
     /// Ranges of elements that are read together: whole rows, whole heads where rows change places, whole blocks.
     pub(crate) fn tiles(&self, other: &Tensor<'_>) -> Vec<Range<usize>> {
         let heads = [self.order, other.order].iter().flatten().map(|o| o.head).max().unwrap_or(1);
-        let unit = self.row_len().max(1) * heads;
+        let unit = self.row_len().max(1).saturating_mul(heads);
         let size = (TILE / unit).max(1) * unit;
         let len = self.len();
         (0..len.div_ceil(size)).map(|i| i * size..((i + 1) * size).min(len)).collect()
     }
 
-    /// Elements `range`, which are whole rows.
+    /// Elements `range`, which are whole rows. Where rows change places the heads that they stand in are read; rows behind the last whole head stay.
     pub(crate) fn read(&self, range: Range<usize>) -> Vec<f32> {
         let Ok(view) = &self.view else { return Vec::new() };
-        let Some(order) = self.order else { return read(view, range) };
-        let width = self.row_len().max(1);
+        let Some(order) = self.order else { return view.elements(range) };
         // A vector's elements are the rows.
-        let width = if self.shape.len() == 1 { 1 } else { width };
-        let stored = read(view, range.clone());
-        let first = range.start / width;
-        let mut out = Vec::with_capacity(stored.len());
-        for row in first..range.end / width {
-            let source = order.source(row) - first;
-            out.extend_from_slice(&stored[source * width..(source + 1) * width]);
-        }
-        out
+        let width = if self.shape.len() == 1 { 1 } else { self.row_len().max(1) };
+        let (rows, wanted) = (self.len() / width, range.start / width..range.end / width);
+        let whole = rows / order.head * order.head;
+        let first = wanted.start / order.head * order.head;
+        let stored = view.elements(first * width..wanted.end.next_multiple_of(order.head).min(rows) * width);
+        let source = |row: usize| if row < whole { order.source(row) } else { row };
+        wanted.flat_map(|row| stored[(source(row) - first) * width..][..width].iter().copied()).collect()
     }
 
     pub(crate) fn values(&self) -> Vec<f32> {
@@ -310,11 +307,6 @@ impl<'a> Tensor<'a> {
     pub(crate) fn bytes_of(&self, count: usize) -> Option<usize> {
         self.storage()?.row_bytes(count)
     }
-}
-
-/// Elements `range` of the tensor as one row after the other.
-fn read(view: &WeightView<'_>, range: Range<usize>) -> Vec<f32> {
-    view.elements(range)
 }
 
 /// Equal bytes of floats are equal values unless they are NaN.

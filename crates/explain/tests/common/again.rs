@@ -18,16 +18,34 @@ pub(crate) fn changed(model: &str, dump: &str, change: Change<'_>) -> Explanatio
 /// The same, and something else said of it.
 #[allow(dead_code)]
 pub(crate) fn described(model: &str, dump: &str, say: impl Fn(&mut Meta), change: Change<'_>) -> Explanation {
-    again(model, dump, say, change, false)
+    again(model, dump, say, change, false, &|_, shape| shape.to_vec())
+}
+
+/// The same, recorded under other shapes.
+#[allow(dead_code)]
+pub(crate) fn reshaped(
+    model: &str,
+    dump: &str,
+    change: Change<'_>,
+    shape: &dyn Fn(Tap, &[usize]) -> Vec<usize>,
+) -> Explanation {
+    again(model, dump, |_| {}, change, false, shape)
 }
 
 /// The last position alone of the prefill.
 #[allow(dead_code)]
 pub(crate) fn last_rows(model: &str, dump: &str, say: impl Fn(&mut Meta), change: Change<'_>) -> Explanation {
-    again(model, dump, say, change, true)
+    again(model, dump, say, change, true, &|_, shape| shape.to_vec())
 }
 
-fn again(model: &str, dump: &str, say: impl Fn(&mut Meta), change: Change<'_>, last: bool) -> Explanation {
+fn again(
+    model: &str,
+    dump: &str,
+    say: impl Fn(&mut Meta),
+    change: Change<'_>,
+    last: bool,
+    shaped: &dyn Fn(Tap, &[usize]) -> Vec<usize>,
+) -> Explanation {
     let dump = Dump::open(fixtures().join(dump)).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("d");
@@ -44,7 +62,7 @@ fn again(model: &str, dump: &str, say: impl Fn(&mut Meta), change: Change<'_>, l
                 if last {
                     values = last_row(&values, &mut shape, entry.tap.site.position_axis());
                 }
-                recorder.record(entry.tap, &shape, &values).unwrap();
+                recorder.record(entry.tap, &shaped(entry.tap, &shape), &values).unwrap();
             }
         }
         if let Some(token) = decoded.get(step as usize) {

@@ -140,10 +140,12 @@ impl Found {
         let Ok(text) = std::str::from_utf8((*bytes).as_ref()) else { return Ok(()) };
         let value =
             |line: &str| line.split([' ', '\t', '=', ':', ',']).rfind(|s| !s.is_empty()).and_then(|v| v.parse().ok());
-        let lines = text.lines().filter(|line| !line.trim().is_empty());
-        let Some(values) = lines.map(value).collect::<Option<Vec<f64>>>() else { return Ok(()) };
-        let bytes: Vec<u8> = values.iter().flat_map(|v| (*v as f32).to_le_bytes()).collect();
-        self.add(path, stem, Storage::F32, vec![values.len()], Box::new(bytes));
+        let mut values = Vec::new();
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            let Some(value): Option<f64> = value(line) else { return Ok(()) };
+            values.extend_from_slice(&(value as f32).to_le_bytes());
+        }
+        self.add(path, stem, Storage::F32, vec![values.len() / 4], Box::new(values));
         Ok(())
     }
 

@@ -5,6 +5,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use firstdiff_trace::memory_limit;
+
 use crate::error::ModelError;
 use crate::file::{Cursor, map};
 use crate::ggml;
@@ -41,8 +43,12 @@ const AXES: u32 = 4;
 /// Bytes that a tensor's row of the table takes at least, and a key with its value.
 const LEAST_TENSOR: u64 = 8 + 4 + 4 + 8;
 const LEAST_KEY: u64 = 8 + 4 + 1;
-/// Lists of numbers up to this length are kept.
+/// What a tensor and a key take in memory.
+const TENSOR_MEMORY: u64 = 512;
+const KEY_MEMORY: u64 = 256;
+/// Lists of numbers up to this length are kept, and so many numbers of all lists.
 const KEPT: u64 = 4096;
+const ALL_KEPT: u64 = 1 << 20;
 /// Lists within lists end here.
 const DEPTH: usize = 4;
 
@@ -137,7 +143,7 @@ pub fn check_gguf(bytes: &[u8]) -> Result<usize, String> {
 }
 
 fn parse(bytes: &[u8], number: usize) -> Result<Part, Trouble> {
-    let mut reader = Reader { cursor: Cursor::new(bytes), big_endian: false };
+    let mut reader = Reader { cursor: Cursor::new(bytes), big_endian: false, kept: 0 };
     let magic = reader.cursor.array::<4>()?;
     if &magic != b"GGUF" {
         return Err(format!("is no GGUF: it begins with '{}'", magic.escape_ascii()).into());
@@ -148,7 +154,8 @@ fn parse(bytes: &[u8], number: usize) -> Result<Part, Trouble> {
     }
     let (tensors, keys) = (reader.u64()?, reader.u64()?);
     let left = reader.cursor.left() as u64;
-    if tensors > left / LEAST_TENSOR || keys > left / LEAST_KEY {
+    let held = tensors.saturating_mul(TENSOR_MEMORY).saturating_add(keys.saturating_mul(KEY_MEMORY));
+    if tensors > left / LEAST_TENSOR || keys > left / LEAST_KEY || held > memory_limit(bytes.len() as u64) {
         return Err(format!("{tensors} tensors and {keys} keys are announced in {left} bytes").into());
     }
     let mut metadata = HashMap::new();
@@ -233,6 +240,8 @@ fn place(
 struct Reader<'a> {
     cursor: Cursor<'a>,
     big_endian: bool,
+    /// Numbers kept of lists so far.
+    kept: u64,
 }
 
 type Read<T> = Result<T, String>;
@@ -307,7 +316,7 @@ impl Reader<'_> {
         };
         let mut kept = Vec::new();
         match width {
-            Some(width) if length > KEPT => {
+            Some(width) if length > KEPT || self.kept + length > ALL_KEPT => {
                 let bytes = length.checked_mul(width).ok_or_else(|| format!("a list of {length} numbers"))?;
                 self.cursor.skip(bytes)?;
             }
@@ -316,6 +325,7 @@ impl Reader<'_> {
                 return Err(format!("a list of {length} is announced where {} bytes are left", self.cursor.left()));
             }
             _ => {
+                self.kept += if width.is_some() { length } else { 0 };
                 for _ in 0..length {
                     match self.value_of(kind, depth + 1)? {
                         Value::Unsigned(n) => kept.push(n as f64),

@@ -44,6 +44,12 @@ pub fn check_llama2c(bytes: &[u8]) -> Result<usize, String> {
     parse(bytes).map(|(_, table)| table.len())
 }
 
+/// The tensors that each layer has, of no less than a byte an element.
+const LAYERED: [Role; 9] = {
+    use Role::{AttnNorm, AttnOut, Down, FfnNorm, Gate, K, Q, Up, V};
+    [AttnNorm, Q, K, V, AttnOut, FfnNorm, Gate, Down, Up]
+};
+
 /// What a header says.
 struct Header {
     version: u32,
@@ -127,8 +133,9 @@ fn header(bytes: &[u8]) -> Result<Header, String> {
     }
     let dims = Dims { vocab, hidden, heads, kv_heads, head_dim: hidden / heads, ffn, layers: layers as u32 };
     check_dims(&dims).map_err(|reason| format!("is no llama2.c checkpoint: {reason}"))?;
-    // Every layer holds more than this, so that a table for as many is no waste.
-    if layers > bytes.len() / hidden {
+    // A table of tensors is made for no more layers than the file has bytes for.
+    let layer: usize = LAYERED.iter().map(|role| dims.shape(*role).iter().product::<usize>()).sum();
+    if layers > bytes.len() / layer {
         return Err(format!("{layers} layers are announced in {} bytes", bytes.len()));
     }
     Ok(Header { version, dims, positions, tied, group: size(group).ok_or_else(wrong)? })

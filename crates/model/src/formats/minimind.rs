@@ -1,7 +1,7 @@
 //! What does a MiniMind JSON hold? `config`, and `weights` as base64 with a shape; linear layers as \[out,in\] or all as \[in,out\].
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::Path;
 
 use base64::Engine;
@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::safetensors::Pairs;
 use super::{Opened, family};
 use crate::error::ModelError;
 use crate::file::map;
@@ -23,7 +24,7 @@ struct File<'a> {
     #[serde(default)]
     config: Map<String, Value>,
     #[serde(borrow)]
-    weights: BTreeMap<String, Node<'a>>,
+    weights: Pairs<Node<'a>>,
     #[serde(borrow, default)]
     inputs: Option<Inputs<'a>>,
 }
@@ -42,7 +43,7 @@ enum Node<'a> {
     #[serde(borrow)]
     Tensor(Tensor<'a>),
     #[serde(borrow)]
-    Layers(Vec<BTreeMap<String, Tensor<'a>>>),
+    Layers(Vec<Pairs<Tensor<'a>>>),
 }
 
 #[derive(Deserialize)]
@@ -90,7 +91,7 @@ struct Parsed {
 }
 
 fn parse(bytes: &[u8]) -> Result<Parsed, String> {
-    let file: File<'_> = serde_json::from_slice(bytes).map_err(|e| format!("is no MiniMind JSON: {e}"))?;
+    let file: File<'_> = super::parse_json(bytes).map_err(|e| format!("is no MiniMind JSON: {e}"))?;
     let (mut files, mut table) = (Vec::new(), HashMap::new());
     let mut add = |name: String, tensor: &Tensor<'_>| -> Result<(), String> {
         let (storage, bytes) = decode(tensor).map_err(|reason| format!("tensor {name:.80}: {reason}"))?;
@@ -103,12 +104,12 @@ fn parse(bytes: &[u8]) -> Result<Parsed, String> {
             Some(_) => Err(format!("tensor {name:.80} is there twice")),
         }
     };
-    for (name, node) in &file.weights {
+    for (name, node) in &file.weights.0 {
         match node {
             Node::Tensor(tensor) => add(name.clone(), tensor)?,
             Node::Layers(layers) => {
                 for (layer, tensors) in layers.iter().enumerate() {
-                    for (stem, tensor) in tensors {
+                    for (stem, tensor) in &tensors.0 {
                         add(format!("{name}.{layer}.{stem}"), tensor)?;
                     }
                 }

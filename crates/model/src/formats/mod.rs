@@ -11,7 +11,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use firstdiff_trace::QkRows;
+use firstdiff_trace::{QkRows, json_fits, read_regular};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::config::Config;
@@ -142,12 +143,18 @@ fn family(keys: &Keys<'_>, name: &str, weights: &Weights) -> Result<Config, Mode
 }
 
 fn read_config(file: &Path) -> Result<Map<String, Value>, ModelError> {
-    let io = |source| ModelError::Io { file: file.into(), source };
-    if !std::fs::metadata(file).map_err(io)?.is_file() {
-        return Err(ModelError::Format { file: file.into(), reason: "is no regular file".into() });
+    /// The most that a config.json holds; a vision model's names of 20,000 classes are a megabyte.
+    const CONFIG_LIMIT: u64 = 2 << 20;
+    let bytes = read_regular(file, CONFIG_LIMIT).map_err(ModelError::of_file)?;
+    parse_json(&bytes).map_err(|reason| ModelError::Format { file: file.into(), reason })
+}
+
+/// Parses the JSON file `bytes`, unless a few bytes of it would make far more in memory.
+fn parse_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, String> {
+    if !json_fits(bytes, bytes.len() as u64) {
+        return Err("holds far more values than that of any model".into());
     }
-    let bytes = std::fs::read(file).map_err(io)?;
-    serde_json::from_slice(&bytes).map_err(|e| ModelError::Format { file: file.into(), reason: e.to_string() })
+    serde_json::from_slice(bytes).map_err(|e| e.to_string())
 }
 
 fn open_gguf(path: &Path) -> Result<Opened, ModelError> {

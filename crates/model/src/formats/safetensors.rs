@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
+use firstdiff_trace::{JSON_LIMIT, json_fits, read_regular};
 use safetensors::{Dtype, SafeTensors};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
@@ -74,8 +75,8 @@ fn read_index(file: &Path) -> Result<Vec<(String, String)>, ModelError> {
         weight_map: Pairs<String>,
     }
     let format = |reason: String| ModelError::Format { file: file.into(), reason };
-    let bytes = map(file)?;
-    let index: Index = serde_json::from_slice(bytes.as_ref().as_ref()).map_err(|e| format(e.to_string()))?;
+    let bytes = read_regular(file, JSON_LIMIT).map_err(ModelError::of_file)?;
+    let index: Index = super::parse_json(&bytes).map_err(format)?;
     let Pairs(weight_map) = index.weight_map;
     if let Some(twice) = first_duplicate(&weight_map) {
         return Err(format(format!("tensor {twice} is listed twice")));
@@ -100,6 +101,11 @@ fn open_file(file: &Path, number: usize) -> Result<(Bytes, Vec<(String, Entry)>)
     let format = |reason: String| ModelError::Format { file: file.into(), reason };
     let mapped = map(file)?;
     let bytes: &[u8] = (*mapped).as_ref();
+    let length = bytes.first_chunk::<8>().and_then(|length| usize::try_from(u64::from_le_bytes(*length)).ok());
+    let header = length.and_then(|length| bytes[8..].get(..length)).unwrap_or_default();
+    if !json_fits(header, bytes.len() as u64) {
+        return Err(format("its header holds far more values than that of any model".into()));
+    }
     let (header, metadata) = SafeTensors::read_metadata(bytes).map_err(|e| format(e.to_string()))?;
     let data = 8 + header;
     let names: Pairs<IgnoredAny> = serde_json::from_slice(&bytes[8..data]).map_err(|e| format(e.to_string()))?;
@@ -136,7 +142,7 @@ fn storage(dtype: Dtype) -> Result<Storage, String> {
 }
 
 /// A JSON object as the pairs it was written in, so that a key given twice shows.
-struct Pairs<V>(Vec<(String, V)>);
+pub(super) struct Pairs<V>(pub(super) Vec<(String, V)>);
 
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for Pairs<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -7,7 +7,7 @@
     firstdiff.record(f"layers.{n}.q", q)                         # a NumPy array or a torch tensor, bf16 too; [T,H,d]
     firstdiff.next_step(23)                                      # before each decode step, with the token it is fed
     firstdiff.next_chunk([5, 6])                                 # before a step of several: a further chunk of the prompt
-    firstdiff.finish()                                           # writes dump.json; runs at exit too
+    firstdiff.finish()                                           # the dump is complete: dump.json says so from here on
 
     with firstdiff.record(model, "out"):                         # a PyTorch model of Hugging Face's names: each forward
         model.generate(ids, max_new_tokens=4)                    # call is a step; record() and note() work inside too
@@ -16,6 +16,11 @@ FIRSTDIFF_DIR=out records into the folder out. Without it, and without a folder 
 FIRSTDIFF_TAPS='layers.*.h,logits' records these taps only, FIRSTDIFF_STEPS=0,2-5 these steps only (0: the prompt), and
 FIRSTDIFF_ROWS=last, or 0,3,7, these token positions of every step only (of taps in the vocabulary's shapes; others whole).
 What cannot be recorded raises RecordError, a ValueError. Any thread may record.
+
+Before the first tap a dump.json is written that says "complete": false; finish(), or the end of the `with`, replaces it. A process that is killed, or ends
+without, an exception in the `with`, and a tap that could not be recorded leave false, and firstdiff never calls such a dump parity.
+A name that is none of the vocabulary's is recorded as it is, and `firstdiff compare` takes a map of names. In the name of its file every byte but ASCII
+letters, digits, '_', '-' and '.' is '%' and two hexadecimal digits; dump.json has the name itself.
 """
 
 import atexit
@@ -57,6 +62,7 @@ class Recording:
         self.wanted_rows = row_list(self.rows)
         self.step, self.fed, self.entries, self.meta = 0, 1, {}, {}  # fed: tokens of the step, behind the prompt
         self.lock, self.pid, self.open, self.told_rows = threading.RLock(), os.getpid(), True, False
+        self.complete, self.lost = None, []  # what dump.json says, once it is there; why taps could not be recorded
         self.folder.mkdir(parents=True, exist_ok=True)
         if any(f.name == "dump.json" or f.suffix == ".npy" for f in self.folder.iterdir()):
             raise RecordError(f"{self.folder}: already holds a dump; remove it, or record into another folder")
@@ -64,26 +70,40 @@ class Recording:
     def wants(self, tap):
         return self.open and bool(self.wanted_tap.fullmatch(tap)) and self.wanted_step(self.step)
 
-    def write(self, tap, array, rows=None, known=True):
-        """Records one tap. `rows`: "last" where it holds the last position only; `known`: must be of the vocabulary."""
-        if known and not TAP.fullmatch(tap):
-            raise RecordError(f"'{tap}' is not a tap name (h0, layers.N.q, logits ...)")
+    def write(self, tap, array, rows=None):
+        """Records one tap. `rows`: "last" where it holds the last position only."""
         with self.lock:
             if not self.wants(tap):
                 return
-            key = tap, self.step
-            file = f"{tap}.step{self.step}.npy" if self.step else f"{tap}.npy"
-            if key in self.entries:
-                raise RecordError(f"{tap}: recorded before in step {self.step}; call next_step between decode steps")
-            if known and rows is None:
+            try:
+                self.put(tap, array, rows)
+            except BaseException as error:  # whatever the engine does about it, a tap is missing
+                self.lost.append(f"{error}" or type(error).__name__)
+                raise
+
+    def put(self, tap, array, rows):
+        key, file = (tap, self.step), file_name(tap, self.step)
+        if key in self.entries:
+            raise RecordError(f"{tap}: recorded before in step {self.step}; call next_step between decode steps")
+        if TAP.fullmatch(tap):
+            if rows is None:
                 array, rows = self.cut(tap, array)
                 if rows == []:  # none of the positions asked for is in this step
                     return
             self.check_rows(tap, tuple(getattr(array, "shape", ())))
-            shape, dtype, descr, data = plain(tap, array)
-            self.replace(file, npy_header(shape, descr), data)
-            entry = {"tap": tap, "step": self.step, "file": file, "shape": shape, "dtype": dtype}
-            self.entries[key] = {**entry, "rows": rows} if rows else entry
+        shape, dtype, descr, data = plain(tap, array)
+        if self.complete is not False:  # before the tap, so that there is none without
+            self.tell(complete=False)
+        self.replace(file, npy_header(shape, descr), data)
+        entry = {"tap": tap, "step": self.step, "file": file, "shape": shape, "dtype": dtype}
+        self.entries[key] = {**entry, "rows": rows} if rows else entry
+
+    def tell(self, **how):
+        """Writes dump.json, with what is known by now."""
+        lines = ",\n    ".join(json.dumps(entry) for entry in self.entries.values())
+        head = "".join(f"  {json.dumps(k)}: {json.dumps(v)},\n" for k, v in {"format": 1, **how, **self.meta}.items())
+        self.replace("dump.json", f'{{\n{head}  "taps": [\n    {lines}\n  ]\n}}\n'.encode())
+        self.complete = how["complete"]
 
     def check_rows(self, tap, shape):
         """Tells, once, of a residual stream with more rows than the step has tokens. Fewer may be the rows that were kept."""
@@ -118,17 +138,57 @@ class Recording:
         finally:
             temporary.unlink(missing_ok=True)
 
+    def pause(self):
+        """What was recorded so far is all of it, as far as anybody knows; more may come."""
+        with self.lock:
+            if self.open and self.pid == os.getpid() and self.entries:
+                self.tell(complete=not self.lost)
+
     def finish(self):
         with self.lock:
             if not self.open or self.pid != os.getpid():  # done, or a forked child
                 return
             self.open = False
-            lines = ",\n    ".join(json.dumps(entry) for entry in self.entries.values())
-            head = "".join(f"  {json.dumps(k)}: {json.dumps(v)},\n" for k, v in {"format": 1, **self.meta}.items())
-            self.replace("dump.json", f'{{\n{head}  "taps": [\n    {lines}\n  ]\n}}\n'.encode())
+            self.tell(complete=not self.lost)
+        if self.lost:
+            raise RecordError(f"{len(self.lost)} could not be recorded, the first: {self.lost[0]}; dump.json says \"complete\": false")
+        self.check_matched()
+
+    def check_matched(self):
         if not self.entries and (self.taps != "*" or self.steps or self.rows):
             raise RecordError(f"nothing recorded matches FIRSTDIFF_TAPS='{self.taps}' FIRSTDIFF_STEPS='{self.steps}' "
                               f"FIRSTDIFF_ROWS='{self.rows}'")
+
+    def abandon(self):
+        """The recording ends, and nobody says that it is all: whether an exception ended the process early cannot be told in every case."""
+        with self.lock:
+            if not self.open or self.pid != os.getpid() or self.complete:
+                return
+            self.open = False
+            if not self.entries:
+                return self.check_matched()
+            failed = self.lost or getattr(sys, "last_type", None) or sys.exc_info()[0]
+            self.tell(complete=False, **({} if failed else {"ended_by_itself": True}))
+        print(f"firstdiff: {self.folder}: not complete: it ended without finish()", file=sys.stderr)
+
+
+# ---- names of files ----
+
+
+def file_name(tap, step):
+    """`layers.0.q.npy`, `layers.0.q.step3.npy`: bytes that may not be in a file's name are `%` and two hexadecimal digits, and so is a dot at the
+    start, and the one of a name that itself ends like a step."""
+    try:
+        raw = tap.encode()
+    except UnicodeEncodeError:
+        raise RecordError(f"{tap!r}: a name that is not Unicode text") from None
+    like_step = re.search(rb"\.step[0-9]*\Z", raw)
+    dots = {0, like_step.start()} if like_step else {0}
+    plain = lambda at, c: chr(c) if re.match(rb"[A-Za-z0-9_.-]", bytes([c])) and not (c == 0x2E and at in dots) else f"%{c:02X}"
+    name = "".join(plain(at, c) for at, c in enumerate(raw))
+    if not 0 < len(name) <= 200:
+        raise RecordError(f"'{tap}': cannot be the name of a file, which needs 1 to 200 bytes")
+    return f"{name}.step{step}.npy" if step else f"{name}.npy"
 
 
 # ---- what the environment asks for ----
@@ -219,8 +279,8 @@ def _current():
 
 def _at_exit(recording):
     try:
-        recording.finish()
-    except (OSError, RecordError) as error:
+        recording.abandon()
+    except (OSError, RecordError) as error:  # what was written before the first tap still says that it is not complete
         print(f"firstdiff: {error}", file=sys.stderr)
 
 
@@ -260,8 +320,8 @@ def note(**notes):
 def record(what, value=None, *, modules=""):
     """record(name, array): one tap. record(model, folder=FIRSTDIFF_DIR): for a `with`, every tap of a PyTorch model.
 
-    `modules`: patterns of names of other modules whose outputs are recorded too, each under its module's name. A model of other names than
-    Hugging Face's is a RecordError without.
+    `modules`: patterns of names of other modules whose outputs are recorded too, each under its module's name. Of a model of which no layer has a
+    name of Hugging Face's they are all modules by themselves.
     """
     if not isinstance(what, str):
         from .model import Watching
@@ -272,7 +332,7 @@ def record(what, value=None, *, modules=""):
 
 
 def finish():
-    """Writes dump.json and ends the recording; after it nothing is recorded."""
+    """Ends the recording: dump.json says that it is complete. After it nothing is recorded."""
     global _recording
     on, _recording = _current(), None
     if on:

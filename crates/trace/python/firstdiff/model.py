@@ -1,7 +1,7 @@
 """Which modules of a PyTorch model give which tap? Hooks by Hugging Face's names, for the time of a `with`."""
 
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import firstdiff
 from firstdiff import RecordError, Recording, tap_patterns
@@ -30,10 +30,11 @@ class Watching:
 
     def __init__(self, model, folder, modules):
         self.model, self.folder, self.modules = model, folder, modules
+        self.unasked, self.called = False, {}  # every module is recorded though none was named; how often in this step
 
     def __enter__(self):
         if self.folder is not None or firstdiff.is_on():
-            self.check_names()
+            self.settle_modules()
         self.outer = firstdiff._recording if self.folder is not None else firstdiff._current()
         self.recording = Recording(self.folder) if self.folder is not None else self.outer
         self.stack, self.calls = ExitStack(), 0
@@ -47,22 +48,25 @@ class Watching:
     def __exit__(self, kind, *_):
         self.stack.close()
         firstdiff._recording = self.outer
-        if self.folder is not None:
-            try:
-                self.recording.finish()
-            except RecordError:
-                if kind is None:  # else the engine's own error is the one to show
-                    raise
+        if self.folder is not None and kind is None:
+            self.recording.finish()
+        elif self.folder is not None:
+            with suppress(OSError, RecordError):  # the engine's own error is the one to show
+                self.recording.abandon()
+        elif self.recording and kind is None:
+            self.recording.pause()  # the process may record more, and need not say that it does not
 
-    def check_names(self):
-        """A model in which no layer is known would leave a dump that says nothing."""
+    def settle_modules(self):
+        """Of a model in which no layer is known every module is recorded, under its own name: which taps they are a map can say later."""
         named = dict(self.model.named_modules())
         others = tap_patterns(self.modules)
         if self.modules and not any(name and others.fullmatch(name) for name in named):
             raise RecordError(f"modules='{self.modules}' names no module of this model (it has {some(named)})")
-        if not self.modules and not any(tap and tap.startswith("layers.") for name in named for tap in [self.taps_of(name, named)[1]]):
-            raise RecordError(f"no layer of this model has a name of Hugging Face's ('model.layers.0', 'model.layers.0.self_attn.q_proj'; it has "
-                              f"{some(named)}): say modules='PATTERNS' to record modules under their own names, and name the taps in a firstdiff.toml")
+        known = any(tap and tap.startswith("layers.") for name in named for tap in [self.taps_of(name, named)[1]])
+        if not known and not self.modules:
+            self.modules, self.unasked = "*", True
+            print(f"firstdiff: no layer of this model has a name of Hugging Face's ('model.layers.0'): recorded under its modules' own names "
+                  f"({some(named)}); `firstdiff compare --map` takes a table of them", file=sys.stderr)
 
     def describe(self):
         torch = sys.modules["torch"]
@@ -70,7 +74,8 @@ class Watching:
         producer = {"name": "firstdiff (Python)", "version": firstdiff.__version__, "torch": torch.__version__}
         if "transformers" in sys.modules:
             producer["transformers"] = sys.modules["transformers"].__version__
-        found = {"producer": producer, "model": getattr(self.config, "model_type", type(self.model).__name__), "qk_rows": "half",
+        found = {"producer": producer, "model": getattr(self.config, "model_type", type(self.model).__name__),
+                 "qk_rows": None if self.unasked else "half",  # of a model of other names nobody knows
                  "precision": precisions.get(next((p.dtype for p in self.model.parameters()), None))}
         for key, value in found.items():
             if value:
@@ -92,7 +97,7 @@ class Watching:
             if name == "lm_head":
                 self.hook(module.register_forward_hook(lambda _, __, output: setattr(self, "head", output)))
             elif output or (name and self.modules and others.fullmatch(name)):
-                self.hook(module.register_forward_hook(self.result(output or name, output is not None)))
+                self.hook(module.register_forward_hook(self.result(output) if output else self.foreign(name)))
         self.hook(self.model.register_forward_hook(self.end))
         self.watch_attention(named)
 
@@ -120,13 +125,15 @@ class Watching:
     def begin(self, _, args, kwargs):
         """One forward call begins: the first is the prompt or its first chunk, each later one a decode step or a further chunk."""
         ids = kwargs.get("input_ids", args[0] if args else None)
-        shown = ids is not None and not ids.is_floating_point()
-        embeds = kwargs.get("inputs_embeds")
-        shape = ids.shape if ids is not None else embeds.shape if embeds is not None else (1, 0)
-        if len(shape) > 1 and shape[0] != 1:
+        shown = firstdiff.is_torch(ids) and not ids.is_floating_point()
+        embeds = kwargs.get("inputs_embeds", ids)
+        fed_with = ids if shown else embeds if firstdiff.is_torch(embeds) else None
+        shape = tuple(fed_with.shape) if fed_with is not None else (1, 0)
+        in_batch = len(shape) >= (2 if shown or fed_with is None else 3)  # [B,T] or [B,T,D]
+        if in_batch and shape[0] != 1:
             raise RecordError(f"a batch of {shape[0]}: firstdiff records one sequence at a time")
         fed = [int(id) for id in ids.reshape(-1)] if shown else []
-        self.length = shape[1] if len(shape) > 1 else shape[0]
+        self.length, self.called = shape[in_batch] if len(shape) > in_batch else 0, {}
         if self.calls == 0 and fed:
             firstdiff.tokens(fed)
         if self.calls > 0:
@@ -145,9 +152,22 @@ class Watching:
 
         return take
 
-    def result(self, tap, known):
+    def result(self, tap):
         def take(_, __, output):
-            self.write(tap, output[0] if isinstance(output, (tuple, list)) else output, known)
+            self.write(tap, output[0] if isinstance(output, (tuple, list)) else output)
+
+        return take
+
+    def foreign(self, name):
+        """A module under its own name. Where nobody named it, what gives no floats is left alone, and a further call in one step is `name#2`."""
+        def take(_, __, output):
+            tensor = output[0] if isinstance(output, (tuple, list)) and output else output
+            if self.unasked:
+                if not firstdiff.is_torch(tensor) or not tensor.is_floating_point() or not tensor.numel():
+                    return
+                self.called[name] = count = self.called.get(name, 0) + 1
+                return self.recording.write(name if count == 1 else f"{name}#{count}", tensor)
+            self.recording.write(name, tensor)
 
         return take
 
@@ -199,12 +219,10 @@ class Watching:
 
     # -- one tap --
 
-    def write(self, tap, tensor, known=True):
+    def write(self, tap, tensor):
         """Without its batch axis; with its heads apart where the tap has them."""
         if not self.recording.wants(tap):
             return
-        if not known:
-            return self.recording.write(tap, tensor, known=False)
         site = tap.rsplit(".", 1)[-1]
         tensor = tensor[0] if tensor.dim() > 2 and tensor.shape[0] == 1 else tensor
         if site in HEADED and tensor.dim() == 2 and (d := self.head_dim()):

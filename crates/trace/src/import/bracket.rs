@@ -73,6 +73,9 @@ fn extents(text: &str) -> Option<(Vec<usize>, bool, &str)> {
 pub(super) fn elements(text: &str, shape: &[usize]) -> Option<Vec<(usize, f64)>> {
     let mut tokens = Tokens(text);
     let mut out = Vec::new();
+    if shape.len() > DEEP {
+        return None;
+    }
     if shape.is_empty() {
         return Some(vec![(0, number(text.trim())?)]);
     }
@@ -82,11 +85,6 @@ pub(super) fn elements(text: &str, shape: &[usize]) -> Option<Vec<(usize, f64)>>
 
 /// What is left of the text.
 struct Tokens<'a>(&'a str);
-
-enum Child {
-    Value(f64),
-    List(Vec<(usize, f64)>),
-}
 
 impl<'a> Tokens<'a> {
     fn next(&mut self) -> Option<&'a str> {
@@ -113,33 +111,29 @@ impl<'a> Tokens<'a> {
     fn rest(&mut self, shape: &[usize], base: usize, out: &mut Vec<(usize, f64)>) -> Option<()> {
         let (&extent, inner) = shape.split_first()?;
         let stride = element_count(inner)?;
-        let (mut children, mut gap) = (Vec::new(), None);
+        // Of the children behind dots the place is known when all of them are counted: so far they stand as if nothing were left out.
+        let (mut count, mut gap) = (0usize, None);
         loop {
+            let at = base.checked_add(count.checked_mul(stride)?)?;
             match self.next()? {
                 "]" => break,
-                "..." if gap.is_none() => gap = Some(children.len()),
-                "[" if !inner.is_empty() => {
-                    let mut below = Vec::new();
-                    self.rest(inner, 0, &mut below)?;
-                    children.push(Child::List(below));
+                "..." if gap.is_none() => {
+                    gap = Some(out.len());
+                    continue;
                 }
-                token if inner.is_empty() => children.push(Child::Value(number(token)?)),
+                "[" if !inner.is_empty() => self.rest(inner, at, out)?,
+                token if inner.is_empty() => out.push((at, number(token)?)),
                 _ => return None,
             }
+            count += 1;
         }
-        let (count, fits) = (children.len(), gap.is_some() || children.len() == extent);
-        if !fits || count > extent {
-            return None;
-        }
-        for (i, child) in children.into_iter().enumerate() {
-            let index = if gap.is_none_or(|gap| i < gap) { i } else { extent - count + i };
-            let at = base.checked_add(index.checked_mul(stride)?)?;
-            match child {
-                Child::Value(value) => out.push((at, value)),
-                Child::List(below) => out.extend(below.into_iter().map(|(place, value)| (at + place, value))),
-            }
-        }
-        Some(())
+        let left_out = extent.checked_sub(count).filter(|left_out| gap.is_some() || *left_out == 0)?;
+        let by = left_out.checked_mul(stride)?;
+        let behind = gap.unwrap_or(out.len());
+        out[behind..].iter_mut().try_for_each(|(place, _)| {
+            *place = place.checked_add(by)?;
+            Some(())
+        })
     }
 }
 

@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD as BASE64;
-use serde_json::{Map, Value};
-
-use super::{Item, Part, Read, bracket, raw, read_text};
+use super::tree::{self, Fields, Json, is_null};
+use super::{Item, Part, Read, bracket, path_below, raw, read_text};
 use crate::dump::{Dump, DumpError, not_a_dump};
 use crate::element::DType;
 use crate::meta::{NamedRows, Rows};
-use crate::tensor::{Bytes, Layout, Tensor, byte_len};
+use crate::tensor::{Bytes, Layout, Tensor, byte_len, element_count};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 
 /// Reads a .json.
 ///
@@ -19,7 +18,7 @@ use crate::tensor::{Bytes, Layout, Tensor, byte_len};
 /// When it is no JSON, or a file that it names is missing or damaged.
 pub(super) fn read(path: &Path, name: &str) -> Result<Read, DumpError> {
     let value = parse(&read_text(path)?).map_err(|e| not_a_dump(path, &format!("not JSON: {e}")))?;
-    if let Some(list) = value.get("checkpoints").and_then(Value::as_array) {
+    if let Some(list) = value.get("checkpoints").and_then(Json::as_list) {
         return Ok(Read { tokens: token_ids(&value), ..manifest(path, list)? });
     }
     let mut read = Read { tokens: token_ids(&value), ..Read::default() };
@@ -40,50 +39,47 @@ pub(super) fn within(text: &str, name: &str) -> Option<Read> {
 }
 
 /// JSON as Python writes it: with NaN and Infinity, which the standard does not know.
-pub(super) fn parse(text: &str) -> Result<Value, serde_json::Error> {
+pub(super) fn parse(text: &str) -> Result<Json, String> {
+    if !tree::fits(text, text.len()) {
+        return Err("far more lists and objects than numbers in them".into());
+    }
     serde_json::from_str(text).or_else(|error| {
         let quoted = quote_non_finite(text);
-        serde_json::from_str(&quoted).map_err(|_| error)
+        serde_json::from_str(&quoted).map_err(|_| error.to_string())
     })
 }
 
 /// NaN, Infinity and -Infinity outside of strings, put in quotes.
 fn quote_non_finite(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut inside = false;
-    let mut rest = text;
-    while let Some(c) = rest.chars().next() {
-        let word =
-            ["-Infinity", "Infinity", "NaN", "-inf", "inf", "nan"].into_iter().find(|w| !inside && rest.starts_with(w));
-        if let Some(word) = word {
-            out.push_str(&format!("\"{word}\""));
-            rest = &rest[word.len()..];
-            continue;
+    const WORDS: [&str; 6] = ["-Infinity", "Infinity", "NaN", "-inf", "inf", "nan"];
+    let (mut out, mut inside) = (String::with_capacity(text.len()), false);
+    let (mut at, mut copied) = (0, 0);
+    while let Some(byte) = text.as_bytes().get(at) {
+        match byte {
+            b'\\' if inside => at += 1,
+            b'"' => inside = !inside,
+            b'-' | b'I' | b'N' | b'i' | b'n' if !inside => {
+                if let Some(word) = WORDS.into_iter().find(|word| text[at..].starts_with(word)) {
+                    out.extend([&text[copied..at], "\"", word, "\""]);
+                    at += word.len();
+                    copied = at;
+                    continue;
+                }
+            }
+            _ => {}
         }
-        let length =
-            if inside && c == '\\' { 1 + rest[1..].chars().next().map_or(0, char::len_utf8) } else { c.len_utf8() };
-        inside ^= c == '"';
-        out.push_str(&rest[..length]);
-        rest = &rest[length..];
+        at += 1;
     }
+    out.push_str(&text[copied..]);
     out
 }
 
-/// A number, or the words that stand for one that JSON cannot write.
-pub(super) fn number(value: &Value) -> Option<f64> {
-    match value {
-        Value::Number(n) => n.as_f64(),
-        Value::String(word) if word.len() <= 9 => super::text::number(word).filter(|x| !x.is_finite()),
-        Value::Null => Some(f64::NAN),
-        _ => None,
-    }
-}
-
 /// How many elements of arrays are null, which stands for whatever JSON cannot write.
-pub(super) fn nulls(value: &Value) -> usize {
+pub(super) fn nulls(value: &Json) -> usize {
     match value {
-        Value::Array(list) => list.iter().map(|v| if v.is_null() { 1 } else { nulls(v) }).sum(),
-        Value::Object(fields) => fields.values().map(nulls).sum(),
+        Json::Numbers(list) => list.iter().filter(|x| is_null(**x)).count(),
+        Json::List(list) => list.iter().map(|v| if *v == Json::Null { 1 } else { nulls(v) }).sum(),
+        Json::Object(fields) => fields.values().map(nulls).sum(),
         _ => 0,
     }
 }
@@ -95,44 +91,52 @@ pub(super) fn of_nulls(count: usize) -> Option<String> {
 }
 
 /// Nested arrays of numbers, all of one shape. A null among numbers is what most masks are, and no number in any case.
-pub(super) fn array(value: &Value) -> Option<(Vec<usize>, Vec<f64>)> {
+pub(super) fn array(value: &Json) -> Option<(Vec<usize>, Vec<f64>)> {
     let (shape, mut values) = shaped(value)?;
-    if values.iter().any(|x| x.is_some_and(f64::is_finite)) {
-        values.iter_mut().for_each(|x| *x = x.or(Some(f64::NEG_INFINITY)));
-    }
-    Some((shape, values.into_iter().map(|x| x.unwrap_or(f64::NAN)).collect()))
+    let null = if values.iter().any(|x| x.is_finite()) { f64::NEG_INFINITY } else { f64::NAN };
+    values.iter_mut().filter(|x| is_null(**x)).for_each(|x| *x = null);
+    Some((shape, values))
 }
 
-/// The same, without a number for a null.
-fn shaped(value: &Value) -> Option<(Vec<usize>, Vec<Option<f64>>)> {
-    fn walk(value: &Value, depth: usize, shape: &mut Vec<usize>, out: &mut Vec<Option<f64>>) -> Option<()> {
-        let Some(list) = value.as_array() else {
-            out.push(if value.is_null() { None } else { Some(number(value)?) });
-            return (depth == shape.len()).then_some(());
+/// The same, nulls as they are.
+fn shaped(value: &Json) -> Option<(Vec<usize>, Vec<f64>)> {
+    fn walk(value: &Json, depth: usize, shape: &mut Vec<usize>, out: &mut Vec<f64>) -> Option<()> {
+        let length = match value {
+            Json::Numbers(list) => list.len(),
+            Json::List(list) => list.len(),
+            _ => return None,
         };
         match shape.get(depth) {
-            Some(&extent) if extent != list.len() => return None,
+            Some(&extent) if extent != length => return None,
             Some(_) => {}
-            None if out.is_empty() => shape.push(list.len()),
+            None if out.is_empty() => shape.push(length),
             None => return None,
         }
-        list.iter().try_for_each(|child| walk(child, depth + 1, shape, out))
+        match value {
+            Json::Numbers(list) => {
+                out.extend(list);
+                (list.is_empty() || depth + 1 == shape.len()).then_some(())
+            }
+            _ => value.as_list()?.iter().try_for_each(|child| walk(child, depth + 1, shape, out)),
+        }
     }
     let (mut shape, mut out) = (Vec::new(), Vec::new());
-    value.as_array().filter(|list| !list.is_empty())?;
+    if matches!(value, Json::Numbers(list) if list.is_empty()) {
+        return None;
+    }
     walk(value, 0, &mut shape, &mut out)?;
     Some((shape, out))
 }
 
 /// Every tensor in `value`; those of arrays and objects by their path. A list of a few plain numbers in an object is a setting.
-fn collect(value: &Value, name: &str, top: bool, items: &mut Vec<Item>) {
+fn collect(value: &Json, name: &str, top: bool, items: &mut Vec<Item>) {
     if let Some((shape, values)) = array(value) {
         items.extend(Item::printed(name, shape, values));
         return;
     }
-    let below = |key: &str| if top { key.to_owned() } else { format!("{name}.{key}") };
+    let below = |key: &str| path_below(if top { "" } else { name }, key);
     match value {
-        Value::Object(fields) => match tensor(fields, name) {
+        Json::Object(fields) => match tensor(fields, name) {
             Some(item) => items.push(item),
             None => {
                 let others =
@@ -140,24 +144,24 @@ fn collect(value: &Value, name: &str, top: bool, items: &mut Vec<Item>) {
                 others.for_each(|(key, child)| collect(child, &below(key), false, items));
             }
         },
-        Value::Array(list) => {
+        Json::List(list) => {
             list.iter().enumerate().for_each(|(i, child)| collect(child, &below(&i.to_string()), false, items));
         }
         _ => {}
     }
 }
 
-/// `{name, shape, dtype, encoding: base64, data}`, or `{shape, data: [..]}`.
-fn tensor(fields: &Map<String, Value>, path: &str) -> Option<Item> {
-    let name = fields.get("name").and_then(Value::as_str).unwrap_or(path);
-    let data = ["data", "values", "value"].iter().find_map(|key| fields.get(*key))?;
-    let shape: Option<Vec<usize>> = fields.get("shape").and_then(extents);
-    if let Some((own, values)) = array(data) {
+/// `{name, shape, dtype, encoding: base64, data}`, `{shape, data: [..]}`, or ONNX Runtime's `{dims, type, data}`.
+fn tensor(fields: &Fields, path: &str) -> Option<Item> {
+    let name = fields.get("name").and_then(Json::as_text).unwrap_or(path);
+    let data = ["data", "values", "value", "cpuData"].iter().find_map(|key| fields.get(*key))?;
+    let shape: Option<Vec<usize>> = fields.get("shape").or_else(|| fields.get("dims")).and_then(extents);
+    if let Some((own, values)) = array(data).or_else(|| by_index(data)) {
         let fits = shape.filter(|s| byte_len(s, DType::F64) == byte_len(&own, DType::F64));
         return Item::printed(name, fits.unwrap_or(own), values);
     }
-    let dtype = dtype(fields.get("dtype")?.as_str()?)?;
-    let bytes = BASE64.decode(data.as_str()?).ok()?;
+    let dtype = dtype(fields.get("dtype")?.as_text()?)?;
+    let bytes = BASE64.decode(data.as_text()?).ok()?;
     let shape = shape.unwrap_or_else(|| vec![bytes.len() / dtype.size()]);
     if byte_len(&shape, dtype) != Some(bytes.len()) {
         return None;
@@ -167,8 +171,16 @@ fn tensor(fields: &Map<String, Value>, path: &str) -> Option<Item> {
     Some(super::plain(name, Tensor::new(shape, layout, Bytes::Owned(bytes.into(), range))))
 }
 
-pub(super) fn extents(value: &Value) -> Option<Vec<usize>> {
-    value.as_array()?.iter().map(|n| n.as_u64().and_then(|n| usize::try_from(n).ok())).collect()
+/// A typed array of JavaScript's as `JSON.stringify` writes it: `{"0": .., "1": ..}`, in order and without gaps.
+fn by_index(value: &Json) -> Option<(Vec<usize>, Vec<f64>)> {
+    let fields = value.as_object().filter(|fields| !fields.is_empty())?;
+    let at = |index: usize| if let Json::Number(x) = fields.get(&index.to_string())? { Some(*x) } else { None };
+    array(&Json::Numbers((0..fields.len()).map(at).collect::<Option<_>>()?))
+}
+
+pub(super) fn extents(value: &Json) -> Option<Vec<usize>> {
+    let Json::Numbers(list) = value else { return None };
+    list.iter().map(|x| tree::whole(*x)).collect()
 }
 
 /// float32, torch.float32, f32, F32, fp32 ...
@@ -183,7 +195,7 @@ pub(super) fn dtype(name: &str) -> Option<DType> {
 }
 
 /// `inputs.input_ids` of a MiniMind file, or `tokens`: one list a sequence.
-fn token_ids(value: &Value) -> Option<Vec<Vec<i64>>> {
+fn token_ids(value: &Json) -> Option<Vec<Vec<i64>>> {
     let ids = value.get("inputs").and_then(|inputs| inputs.get("input_ids")).or_else(|| value.get("input_ids"));
     let ids = ids.or_else(|| value.get("tokens"))?;
     let Some(fields) = ids.as_object() else {
@@ -191,9 +203,9 @@ fn token_ids(value: &Value) -> Option<Vec<Vec<i64>>> {
         let width = *shape.last()?;
         return Some(values.chunks(width.max(1)).map(|row| row.iter().map(|&x| x as i64).collect()).collect());
     };
-    let bytes = BASE64.decode(fields.get("data")?.as_str()?).ok()?;
+    let bytes = BASE64.decode(fields.get("data")?.as_text()?).ok()?;
     let width = fields.get("shape").and_then(extents)?.last().copied().filter(|&w| w > 0)?;
-    let ids: Vec<i64> = match fields.get("dtype")?.as_str()? {
+    let ids: Vec<i64> = match fields.get("dtype")?.as_text()? {
         "int32" => bytes.as_chunks().0.iter().map(|b| i64::from(i32::from_le_bytes(*b))).collect(),
         "int64" => bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect(),
         _ => return None,
@@ -202,11 +214,11 @@ fn token_ids(value: &Value) -> Option<Vec<Vec<i64>>> {
 }
 
 /// A manifest of binaries: `checkpoints[]{name, token_idx, count, dtype, file}`.
-fn manifest(path: &Path, list: &[Value]) -> Result<Read, DumpError> {
+fn manifest(path: &Path, list: &[Json]) -> Result<Read, DumpError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut read = Read::default();
     for point in list {
-        let text = |key: &str| point.get(key).and_then(Value::as_str);
+        let text = |key: &str| point.get(key).and_then(Json::as_text);
         let (Some(name), Some(file)) = (text("name"), text("file")) else {
             return Err(not_a_dump(path, "a checkpoint without name or file"));
         };
@@ -219,12 +231,13 @@ fn manifest(path: &Path, list: &[Value]) -> Result<Read, DumpError> {
         let mut items = raw::open(&folder.join(file), Some(dtype))?.items;
         for mut item in items.drain(..) {
             let held = item.tensor.shape().iter().product::<usize>();
-            if let Some(count) = point.get("count").and_then(Value::as_u64).filter(|&count| count != held as u64) {
+            if let Some(count) = point.get("count").and_then(Json::as_count).filter(|&count| count != held) {
                 let reason = format!("{name}: {count} values by the manifest, {held} in {}", file.escape_debug());
                 return Err(not_a_dump(path, &reason));
             }
             item.name = name.to_owned();
-            item.step = point.get("token_idx").and_then(Value::as_u64).and_then(|t| u32::try_from(t).ok()).unwrap_or(0);
+            let step = point.get("token_idx").and_then(Json::as_count);
+            item.step = step.and_then(|t| u32::try_from(t).ok()).unwrap_or(0);
             read.items.push(item);
         }
         read.files.push(file.to_owned());
@@ -244,17 +257,17 @@ pub(super) fn one_position(items: &mut [Item]) {
 }
 
 /// What transformers' `model_addition_debugger_context` writes: a tree of modules with their inputs and outputs, as repr or as .safetensors.
-fn debug_tree(path: &Path, tree: &Value, read: &mut Read) -> Result<(), DumpError> {
+fn debug_tree(path: &Path, tree: &Json, read: &mut Read) -> Result<(), DumpError> {
     let mut seen = BTreeMap::new();
     let mut stack = vec![tree];
     let mut found = Vec::new();
     while let Some(node) = stack.pop() {
-        let module = node.get("module_path").and_then(Value::as_str).unwrap_or_default();
+        let module = node.get("module_path").and_then(Json::as_text).unwrap_or_default();
         let module = module.split_once('.').map_or(module, |(_, inside)| inside);
         let inputs = node.get("inputs").map(|i| (format!("{module}:in"), first_tensor(i)));
         let outputs = node.get("outputs").map(|o| (format!("{module}:out"), first_tensor(o)));
         found.extend([inputs, outputs].into_iter().flatten().filter_map(|(name, value)| Some((name, value?))));
-        stack.extend(node.get("children").and_then(Value::as_array).into_iter().flatten().rev());
+        stack.extend(node.get("children").and_then(Json::as_list).into_iter().flatten().rev());
     }
     for (name, fields) in found {
         // A module that runs again belongs to the next forward pass.
@@ -267,26 +280,26 @@ fn debug_tree(path: &Path, tree: &Value, read: &mut Read) -> Result<(), DumpErro
 }
 
 /// The first tensor in what a module was given or gave: the hidden states, by every module's custom.
-fn first_tensor(value: &Value) -> Option<&Map<String, Value>> {
+fn first_tensor(value: &Json) -> Option<&Fields> {
     match value {
-        Value::Object(fields) if fields.contains_key("dtype") && fields.contains_key("shape") => Some(fields),
-        Value::Object(fields) => {
+        Json::Object(fields) if fields.contains_key("dtype") && fields.contains_key("shape") => Some(fields),
+        Json::Object(fields) => {
             let hidden = fields.get("kwargs").and_then(|k| k.get("hidden_states"));
             let args = fields.get("args").and_then(first_tensor);
             args.or_else(|| hidden.and_then(first_tensor)).or_else(|| fields.values().find_map(first_tensor))
         }
-        Value::Array(list) => list.first().and_then(first_tensor),
+        Json::List(list) => list.first().and_then(first_tensor),
         _ => None,
     }
 }
 
-fn of_tree(path: &Path, name: &str, fields: &Map<String, Value>) -> Result<Option<Item>, DumpError> {
-    let text = |key: &str| fields.get(key).and_then(Value::as_str);
+fn of_tree(path: &Path, name: &str, fields: &Fields) -> Result<Option<Item>, DumpError> {
+    let text = |key: &str| fields.get(key).and_then(Json::as_text);
     let Some(value) = fields.get("value") else { return Ok(None) };
     if text("dtype").and_then(dtype).is_none() {
         return Ok(None);
     }
-    if let Some(file) = value.as_str().filter(|f| f.ends_with(".safetensors")) {
+    if let Some(file) = value.as_text().filter(|f| f.ends_with(".safetensors")) {
         let plain = Path::new(file).components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
         if !plain {
             return Err(not_a_dump(path, &format!("{name}: file '{}' lies outside the folder", file.escape_debug())));
@@ -298,7 +311,7 @@ fn of_tree(path: &Path, name: &str, fields: &Map<String, Value>) -> Result<Optio
         let digits = |c: char| !c.is_ascii_digit();
         s.split(digits).filter_map(|n| n.parse().ok()).collect()
     });
-    let lines: Vec<&str> = value.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let lines: Vec<&str> = value.as_list().into_iter().flatten().filter_map(Json::as_text).collect();
     let repr = lines.join("\n");
     let inside = repr.trim().strip_prefix("tensor(").unwrap_or(&repr);
     let end = inside.rfind(']').map_or(inside.len(), |at| at + 1);
@@ -306,7 +319,7 @@ fn of_tree(path: &Path, name: &str, fields: &Map<String, Value>) -> Result<Optio
         return Ok(None);
     };
     let (elements, values): (Vec<usize>, Vec<f64>) = found.into_iter().unzip();
-    Ok(match elements.len() == shape.iter().product::<usize>() {
+    Ok(match Some(elements.len()) == element_count(&shape) {
         true => Item::printed(name, shape, values),
         false => Item::part(name, Part { elements, shape: Some(shape), sum: None }, values),
     })
@@ -340,6 +353,22 @@ mod tests {
         assert!(items[0].name == "a" && values[1].is_nan() && values[2] == f64::NEG_INFINITY);
         assert_eq!(array(&parse("[[1,2],[3]]").unwrap()), None);
         assert_eq!(array(&parse("[1,[2]]").unwrap()), None);
+    }
+
+    #[test]
+    fn tensors_of_onnx_runtime_web() {
+        for text in [
+            r#"{"h0": {"dims": [1, 2], "type": "float32", "data": [1, 2]}}"#,
+            r#"{"h0": {"cpuData": {"0": 1, "1": 2}, "dataLocation": "cpu", "type": "float32", "dims": [1, 2], "size": 2}}"#,
+        ] {
+            let mut items = Vec::new();
+            collect(&parse(text).unwrap(), "x", true, &mut items);
+            assert_eq!((items[0].name.as_str(), items[0].tensor.shape()), ("h0", &[1, 2][..]));
+            assert_eq!(items[0].tensor.values().to_f64(), [1.0, 2.0]);
+        }
+        // Extents of other values than there are, and a gap among the indices.
+        let wrong = by_index(&parse(r#"{"0": 1, "2": 2}"#).unwrap());
+        assert_eq!(wrong, None);
     }
 
     #[test]

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use serde_json::{Map, Value};
-
+use super::tree::{Fields, Json};
 use super::{Item, Part, Read, json, read_text};
 use crate::dump::{DumpError, not_a_dump};
 use crate::tensor::element_count;
@@ -59,14 +58,14 @@ fn name_layers(items: &mut [Item], layers: &[Option<usize>]) {
     }
 }
 
-fn count(fields: &Map<String, Value>, keys: &[&str]) -> Option<usize> {
-    keys.iter().find_map(|key| fields.get(*key)).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok())
+fn count(fields: &Fields, keys: &[&str]) -> Option<usize> {
+    keys.iter().find_map(|key| fields.get(*key)).and_then(Json::as_count)
 }
 
-fn item(fields: &Map<String, Value>, infinities: &mut usize) -> Option<Item> {
+fn item(fields: &Fields, infinities: &mut usize) -> Option<Item> {
     let of = |keys: &[&str]| keys.iter().find_map(|key| fields.get(*key));
     let count = |keys: &[&str]| count(fields, keys);
-    let name = of(&["name", "tap", "tensor", "checkpoint", "label", "op"])?.as_str()?;
+    let name = of(&["name", "tap", "tensor", "checkpoint", "label", "op"])?.as_text()?;
     let told = of(&["values", "first", "first_values", "data", "sample", "head", "v"]).and_then(json::array);
     let (own, mut values) = told.or_else(|| {
         fields.iter().filter(|(key, _)| *key != "shape" && *key != "dims").find_map(|(_, v)| json::array(v))

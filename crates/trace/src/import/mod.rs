@@ -5,21 +5,24 @@ mod headed;
 mod json;
 mod lines;
 mod log;
+mod model_conversion;
 mod pickle;
 mod printed;
 mod raw;
 mod text;
+mod tree;
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::dump::{DumpError, Entry, io_error, not_a_dump};
+use crate::dump::{DumpError, Entry, file_error, not_a_dump};
 use crate::element::DType;
+use crate::file::read_regular;
 use crate::meta::{QkRows, Rows};
 use crate::tap::Tap;
 use crate::tensor::{Tensor, Values, element_count};
 
+pub(crate) use model_conversion::with_neighbours;
 pub(crate) use printed::Printed;
 pub(crate) use raw::open as open_raw;
 
@@ -162,9 +165,19 @@ pub(crate) fn stem(path: &Path) -> String {
     path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
+/// The path of a value within a file: that of what holds it, and its own key. Longer than any name it is cut: the names of many values in a few long
+/// keys would be far longer than the file.
+fn path_below(path: &str, key: &str) -> String {
+    const LONGEST: usize = 1000;
+    let mut below = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+    let end = (0..=LONGEST.min(below.len())).rev().find(|&end| below.is_char_boundary(end));
+    below.truncate(end.unwrap_or(0));
+    below
+}
+
 /// Text that need not be UTF-8 everywhere: a log has terminal escapes and other people's prompts in it.
 fn read_text(path: &Path) -> Result<String, DumpError> {
-    let bytes = fs::read(path).map_err(|e| io_error(path, e))?;
+    let bytes = read_regular(path, u64::MAX).map_err(file_error)?;
     Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
 }
 

@@ -4,14 +4,19 @@
 
 use std::collections::HashMap;
 use std::io::{Cursor, Read as _};
+use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
-use zip::ZipArchive;
+use memmap2::Mmap;
+use zip::{CompressionMethod, ZipArchive};
 
-use super::{Item, Read, plain, stem};
+use super::{Item, Read, path_below, plain, stem};
+use crate::archive::member_twice;
 use crate::dump::{DumpError, map_file, not_a_dump};
 use crate::element::DType;
-use crate::tensor::{Bytes, Layout, Tensor, byte_len};
+use crate::file::memory_limit;
+use crate::tensor::{Bytes, Layout, Strided, Tensor, byte_len};
 
 /// Reads a .pt: a tensor, or containers of tensors, named by their keys. SGLang's dumper puts name, layer, step and rank into the
 /// file's name: `name=q___layer_id=0___step=1.pt`.
@@ -23,15 +28,18 @@ pub(super) fn read(path: &Path) -> Result<Read, DumpError> {
     let map = map_file(path)?;
     let mut zip =
         ZipArchive::new(Cursor::new(&map[..])).map_err(|_| bad("not a .pt of PyTorch 1.6 or later (no zip)".into()))?;
+    if let Some(twice) = member_twice(&map, &zip) {
+        return Err(bad(format!("member '{}' is there twice", twice.escape_debug())));
+    }
     let names: Vec<String> = zip.file_names().filter_map(|name| Some(name.ok()?.into_owned())).collect();
     let main = names.iter().find(|name| name.ends_with("data.pkl")).ok_or_else(|| bad("no data.pkl in it".into()))?;
     let root = main.trim_end_matches("data.pkl").to_owned();
     let pickle = member(&mut zip, main).map_err(bad)?;
-    let value = Machine::run(&pickle)
+    let value = Machine::run(&map[pickle], map.len())
         .ok_or_else(|| bad("its pickle is damaged, or of a kind that torch.save does not write".into()))?;
     let mut items = Vec::new();
-    let mut load = |key: &str| member(&mut zip, &format!("{root}data/{key}"));
-    collect(&value, "", &mut load, &mut items).map_err(bad)?;
+    let mut storages = Storages { map: &map, zip, root, known: HashMap::new() };
+    collect(&value, "", &mut storages, &mut items).map_err(bad)?;
     let label = Label::of(&stem(path));
     let value_alone = items.len() == 1 && matches!(items[0].name.as_str(), "" | "value");
     for item in &mut items {
@@ -67,13 +75,37 @@ impl Label {
     }
 }
 
-fn member(zip: &mut ZipArchive<Cursor<&[u8]>>, name: &str) -> Result<Vec<u8>, String> {
+/// Where the bytes of a member stand in the file. torch.save stores them as they are; reading them through once checks size and CRC.
+fn member(zip: &mut ZipArchive<Cursor<&[u8]>>, name: &str) -> Result<Range<usize>, String> {
+    let wrong = |reason: String| format!("member '{}': {reason}", name.escape_debug());
     let mut member = zip.by_name(name).map_err(|_| format!("no member '{}'", name.escape_debug()))?;
-    let mut bytes = Vec::new();
-    // Members are stored as they are, so that none can be larger than the file.
-    let size = member.compressed_size();
-    member.by_ref().take(size).read_to_end(&mut bytes).map_err(|e| format!("member '{}': {e}", name.escape_debug()))?;
-    Ok(bytes)
+    if member.compression() != CompressionMethod::Stored {
+        return Err(wrong("it is compressed; torch.save stores its members as they are".into()));
+    }
+    let start = member.data_start().and_then(|start| usize::try_from(start).ok());
+    let start = start.ok_or_else(|| wrong("its place is not known".into()))?;
+    let held = std::io::copy(&mut member.by_ref(), &mut std::io::sink()).map_err(|e| wrong(e.to_string()))?;
+    let end = usize::try_from(held).ok().and_then(|held| start.checked_add(held));
+    end.map(|end| start..end).ok_or_else(|| wrong("its size overflows".into()))
+}
+
+/// The storages of a file, each checked once.
+struct Storages<'a> {
+    map: &'a Arc<Mmap>,
+    zip: ZipArchive<Cursor<&'a [u8]>>,
+    root: String,
+    known: HashMap<String, Range<usize>>,
+}
+
+impl Storages<'_> {
+    fn range(&mut self, key: &str) -> Result<Range<usize>, String> {
+        if let Some(range) = self.known.get(key) {
+            return Ok(range.clone());
+        }
+        let range = member(&mut self.zip, &format!("{}data/{key}", self.root))?;
+        self.known.insert(key.to_owned(), range.clone());
+        Ok(range)
+    }
 }
 
 /// A value of a pickle. What is not understood is `Other`.
@@ -106,15 +138,18 @@ struct Machine<'a> {
     at: usize,
     stack: Vec<Pickled>,
     memo: HashMap<u32, Pickled>,
-    /// Values copied out of the memo; a pickle of a few bytes must not grow without end.
-    copied: usize,
+    /// Values that may still be made: a pickle of a few bytes must not grow without end.
+    left: usize,
 }
 
-const MOST_COPIED: usize = 1 << 20;
+/// What a value of a pickle takes in memory at most, in a vector that doubles as it grows, or with its key in the memo.
+const VALUE: u64 = 128;
 
 impl Machine<'_> {
-    fn run(code: &[u8]) -> Option<Pickled> {
-        let mut machine = Machine { code, at: 0, stack: Vec::new(), memo: HashMap::new(), copied: 0 };
+    /// Runs the code found in a file of `size` bytes.
+    fn run(code: &[u8], size: usize) -> Option<Pickled> {
+        let left = usize::try_from(memory_limit(size as u64) / VALUE).unwrap_or(usize::MAX);
+        let mut machine = Machine { code, at: 0, stack: Vec::new(), memo: HashMap::new(), left };
         loop {
             let op = machine.byte()?;
             if op == b'.' {
@@ -160,15 +195,15 @@ impl Machine<'_> {
 
     fn memoize(&mut self, key: u32) -> Option<()> {
         let top = self.stack.last()?;
-        self.copied += size(top);
+        self.left = self.left.checked_sub(size(top))?;
         self.memo.insert(key, top.clone());
-        (self.copied < MOST_COPIED).then_some(())
+        Some(())
     }
 
     fn recall(&mut self, key: u32) -> Option<Pickled> {
-        let value = self.memo.get(&key)?.clone();
-        self.copied += size(&value);
-        (self.copied < MOST_COPIED).then_some(value)
+        let value = self.memo.get(&key)?;
+        self.left = self.left.checked_sub(size(value))?;
+        Some(value.clone())
     }
 
     /// One opcode, named as in CPython's pickletools.
@@ -262,6 +297,7 @@ impl Machine<'_> {
         if depth(&value) > DEEPEST {
             return None;
         }
+        self.left = self.left.checked_sub(1)?;
         self.stack.push(value);
         Some(())
     }
@@ -341,59 +377,64 @@ fn built(arguments: &[Pickled]) -> Option<Pickled> {
         .then(|| Pickled::Tensor(Box::new(Built { dtype: *dtype, key: key.clone(), offset, shape, strides })))
 }
 
-type Load<'a> = dyn FnMut(&str) -> Result<Vec<u8>, String> + 'a;
-
-fn collect(value: &Pickled, name: &str, load: &mut Load<'_>, items: &mut Vec<Item>) -> Result<(), String> {
-    let below = |key: &str| if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
+fn collect(value: &Pickled, name: &str, storages: &mut Storages<'_>, items: &mut Vec<Item>) -> Result<(), String> {
+    let below = |key: &str| path_below(name, key);
     match value {
         Pickled::Tensor(tensor) => {
             // Token ids and masks are no floats.
             if let Some(dtype) = tensor.dtype {
-                items.push(plain(name, gathered(tensor, dtype, &load(&tensor.key)?)?));
+                items.push(plain(name, viewed(tensor, dtype, storages)?));
             }
             Ok(())
         }
         Pickled::Sequence(list) => {
-            list.iter().enumerate().try_for_each(|(i, v)| collect(v, &below(&i.to_string()), load, items))
+            list.iter().enumerate().try_for_each(|(i, v)| collect(v, &below(&i.to_string()), storages, items))
         }
         Pickled::Pairs(list) => list.iter().try_for_each(|(key, v)| match key {
-            Pickled::Text(key) => collect(v, &below(key), load, items),
-            Pickled::Int(key) => collect(v, &below(&key.to_string()), load, items),
+            Pickled::Text(key) => collect(v, &below(key), storages, items),
+            Pickled::Int(key) => collect(v, &below(&key.to_string()), storages, items),
             _ => Ok(()),
         }),
         _ => Ok(()),
     }
 }
 
-/// The elements of a view, row-major.
-fn gathered(tensor: &Built, dtype: DType, storage: &[u8]) -> Result<Tensor, String> {
-    let outside =
-        || format!("a tensor of shape {:?} lies outside of its storage of {} bytes", tensor.shape, storage.len());
-    let total = byte_len(&tensor.shape, dtype).ok_or_else(outside)?;
-    let size = dtype.size();
+/// A view of a storage, which stays one until it is read.
+fn viewed(tensor: &Built, dtype: DType, storages: &mut Storages<'_>) -> Result<Tensor, String> {
+    let Built { key, offset, shape, strides, .. } = tensor;
+    let range = storages.range(key)?;
+    let held = range.len() / dtype.size();
+    let outside = || format!("a tensor of shape {shape:?} lies outside of its storage of {} bytes", range.len());
+    let total = byte_len(shape, dtype).ok_or_else(outside)?;
+    Strided::reach(shape, *offset, strides).filter(|&reach| reach <= held).ok_or_else(outside)?;
     // An expanded tensor is larger than its storage: key/value heads are repeated some eight times.
-    const EXPANDED: usize = 64;
-    if total > storage.len().saturating_mul(EXPANDED) {
-        return Err(format!(
-            "a tensor of shape {:?} is an expanded view of {} bytes: save it contiguous",
-            tensor.shape,
-            storage.len()
-        ));
+    if total as u64 > memory_limit(storages.map.len() as u64) / 2 {
+        let size = range.len();
+        return Err(format!("a tensor of shape {shape:?} is an expanded view of {size} bytes: save it contiguous"));
     }
-    let mut bytes = Vec::with_capacity(total);
-    for index in 0..total / size {
-        let mut rest = index;
-        let mut at = tensor.offset;
-        for (extent, stride) in tensor.shape.iter().zip(&tensor.strides).rev() {
-            at = stride.checked_mul(rest % extent).and_then(|step| at.checked_add(step)).ok_or_else(outside)?;
-            rest /= extent;
-        }
-        let from = at.checked_mul(size).ok_or_else(outside)?;
-        bytes.extend_from_slice(storage.get(from..from.saturating_add(size)).ok_or_else(outside)?);
-    }
-    let range = 0..bytes.len();
     let layout = Layout { dtype, fortran: false, big_endian: false };
-    Ok(Tensor::new(tensor.shape.clone(), layout, Bytes::Owned(bytes.into(), range)))
+    let memory = |range| Bytes::Mapped(Arc::clone(storages.map), range);
+    let bytes = match is_contiguous(shape, strides) {
+        true if total > 0 => {
+            let start = range.start + offset * dtype.size();
+            memory(start..start + total)
+        }
+        true => memory(range.start..range.start),
+        false => Bytes::Strided(Arc::new(Strided { memory: memory(range), offset: *offset, strides: strides.clone() })),
+    };
+    Ok(Tensor::new(shape.clone(), layout, bytes))
+}
+
+/// Whether the elements stand one after the other, row-major; an axis of one element has no stride.
+fn is_contiguous(shape: &[usize], strides: &[usize]) -> bool {
+    let mut due = 1usize;
+    let mut axes = shape.iter().zip(strides).rev();
+    shape.contains(&0)
+        || axes.all(|(extent, stride)| {
+            let fits = *extent == 1 || *stride == due;
+            due = due.saturating_mul(*extent);
+            fits
+        })
 }
 
 #[cfg(test)]
@@ -403,9 +444,9 @@ mod tests {
     #[test]
     fn every_truncation_is_refused_and_nothing_grows() {
         let code = b"\x80\x02}q\x00(X\x01\x00\x00\x00aK\x01X\x01\x00\x00\x00bK\x02u.";
-        assert!(matches!(Machine::run(code), Some(Pickled::Pairs(pairs)) if pairs.len() == 2));
+        assert!(matches!(Machine::run(code, code.len()), Some(Pickled::Pairs(pairs)) if pairs.len() == 2));
         for end in 0..code.len() {
-            assert!(Machine::run(&code[..end]).is_none(), "{end}");
+            assert!(Machine::run(&code[..end], end).is_none(), "{end}");
         }
         // Each line doubles what the one before left in the memo.
         let mut bomb = b"\x80\x02]q\x00".to_vec();
@@ -413,7 +454,7 @@ mod tests {
             bomb.extend_from_slice(b"h\x00h\x00\x86q\x00");
         }
         bomb.push(b'.');
-        assert!(Machine::run(&bomb).is_none());
+        assert!(Machine::run(&bomb, bomb.len()).is_none());
     }
 
     #[test]

@@ -33,11 +33,11 @@ pub(super) fn tensor(text: &str, name: &str, shape: Option<&[usize]>) -> Result<
     if let Some(item) = bracket::printed(text, name, shape) {
         return Ok(item);
     }
-    let mut parsed = Vec::new();
+    let mut table = Table::default();
     for (number, line) in lines(text) {
-        parsed.push(parse(line).ok_or_else(|| format!("line {} is not a number", number + 1))?);
+        table.add(parse(line).ok_or_else(|| format!("line {} is not a number", number + 1))?);
     }
-    let item = item(name, parsed).ok_or("no numbers in it, or lines of different kinds")?;
+    let item = item(name, table).ok_or("no numbers in it, or lines of different kinds")?;
     match shape.filter(|shape| item.part.is_none() && element_count(shape) == Some(item.tensor.values().len())) {
         Some(shape) => {
             Item::printed(name, shape.to_vec(), item.tensor.values().to_f64()).ok_or_else(|| "not of its shape".into())
@@ -79,49 +79,64 @@ pub(super) fn number(text: &str) -> Option<f64> {
     }
 }
 
-fn item(name: &str, lines: Vec<Line>) -> Option<Item> {
-    if lines.is_empty() {
-        return None;
-    }
-    let mut indexed = Vec::new();
-    let mut rows = Vec::new();
-    for line in lines {
+/// The numbers of a text, one after the other, and how they stood in lines.
+#[derive(Default)]
+struct Table {
+    indexed: Vec<(usize, f64)>,
+    values: Vec<f64>,
+    /// Widths of lines, and how many of one width follow each other.
+    widths: Vec<(usize, usize)>,
+}
+
+impl Table {
+    fn add(&mut self, line: Line) {
         match line {
-            Line::Indexed(index, value) => indexed.push((index, value)),
-            Line::Values(values) => rows.push(values),
+            Line::Indexed(index, value) => self.indexed.push((index, value)),
+            Line::Values(values) => {
+                match self.widths.last_mut() {
+                    Some((width, count)) if *width == values.len() => *count += 1,
+                    _ => self.widths.push((values.len(), 1)),
+                }
+                self.values.extend(values);
+            }
         }
     }
-    if rows.is_empty() {
-        return from_indexed(name, indexed);
+}
+
+fn item(name: &str, table: Table) -> Option<Item> {
+    let Table { indexed, values, widths } = table;
+    if values.is_empty() {
+        return if indexed.is_empty() { None } else { from_indexed(name, indexed) };
     }
     if !indexed.is_empty() {
         return None;
     }
-    if let Some(shape) = extents(&rows) {
-        return Item::printed(name, shape, rows[1..].concat());
+    let first = widths[0].0;
+    if let Some(shape) = extents(&values[..first], values.len() - first) {
+        return Item::printed(name, shape, values[first..].to_vec());
     }
     // Two columns of which the first counts: `i v`.
-    if rows.len() > 1 && rows.iter().enumerate().all(|(i, row)| row.len() == 2 && row[0] == (i as f64) + rows[0][0]) {
-        let pairs = rows.iter().map(|row| (row[0] >= 0.0).then_some((row[0] as usize, row[1])));
+    if let [(2, count)] = widths[..]
+        && count > 1
+        && values.chunks(2).enumerate().all(|(i, row)| row[0] == (i as f64) + values[0])
+    {
+        let pairs = values.chunks(2).map(|row| (row[0] >= 0.0).then_some((row[0] as usize, row[1])));
         return from_indexed(name, pairs.collect::<Option<_>>()?);
     }
-    let (count, width) = (rows.len(), rows[0].len());
-    let shape = match (rows.iter().all(|row| row.len() == width), count, width) {
-        (true, count, 1) => vec![count],
-        (true, 1, width) => vec![width],
-        (true, count, width) => vec![count, width],
+    let shape = match widths[..] {
+        [(1, count)] => vec![count],
+        [(width, 1)] => vec![width],
+        [(width, count)] => vec![count, width],
         // Lines that are broken where the page ends.
-        (false, ..) => vec![rows.iter().map(Vec::len).sum()],
+        _ => vec![values.len()],
     };
-    Item::printed(name, shape, rows.concat())
+    Item::printed(name, shape, values)
 }
 
 /// The extents that stand in the first line, where what follows holds that many values.
-fn extents(rows: &[Vec<f64>]) -> Option<Vec<usize>> {
-    let (first, rest) = rows.split_first()?;
+fn extents(first: &[f64], held: usize) -> Option<Vec<usize>> {
     let shape: Option<Vec<usize>> =
         first.iter().map(|&x| (x >= 1.0 && x.fract() == 0.0 && x < 1e9).then_some(x as usize)).collect();
-    let held: usize = rest.iter().map(Vec::len).sum();
     shape.filter(|shape| held >= 16 && element_count(shape) == Some(held))
 }
 

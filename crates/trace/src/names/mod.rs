@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::file::{FileError, TABLE_LIMIT, read_regular};
 use crate::meta::split_stored_name;
 use crate::tap::{Tap, TapError};
 
@@ -30,7 +31,7 @@ pub struct Names {
 }
 
 /// Why a table of names cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NamesError {
     /// Not TOML.
@@ -64,13 +65,8 @@ pub enum NamesError {
         reason: &'static str,
     },
     /// The file cannot be read.
-    #[error("{}: {reason}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        reason: String,
-    },
+    #[error(transparent)]
+    File(FileError),
 }
 
 #[derive(Clone, Debug)]
@@ -128,8 +124,9 @@ impl Names {
     /// # Errors
     /// When it cannot be read, or as [`Names::parse`].
     pub fn open(path: &Path) -> Result<Names, NamesError> {
-        let text = std::fs::read_to_string(path);
-        let text = text.map_err(|e| NamesError::Io { path: path.into(), reason: e.to_string() })?;
+        let bytes = read_regular(path, TABLE_LIMIT).map_err(NamesError::File)?;
+        let text = String::from_utf8(bytes);
+        let text = text.map_err(|_| NamesError::Toml { path: path.into(), reason: "not UTF-8".into() })?;
         Names::parse(&text, path)
     }
 
@@ -237,14 +234,18 @@ fn strip<'a>(name: &'a str, text: &str, loosely: bool) -> Option<&'a str> {
     head.bytes().map(one).eq(text.bytes().map(one)).then_some(tail)
 }
 
+/// How early a meaning of `hidden_states.N` is: after every table.
+pub(crate) const STREAMS_RANK: usize = 1_000_000;
+
 /// Whose names the vocabulary's own are.
 pub(crate) const OWN: &str = "firstdiff";
 
 /// The tables that come with firstdiff, and who uses such names.
-const BUILT_IN: [(&str, &str); 8] = [
+const BUILT_IN: [(&str, &str); 9] = [
     (OWN, include_str!("own.toml")),
     ("Hugging Face", include_str!("huggingface.toml")),
     ("llama.cpp", include_str!("llama_cpp.toml")),
+    ("GGUF", include_str!("gguf.toml")),
     ("TransformerLens", include_str!("transformer_lens.toml")),
     ("celer_infer", include_str!("celer_infer.toml")),
     ("RusTorch", include_str!("rustorch.toml")),
@@ -289,6 +290,17 @@ pub(crate) fn of_layer(name: &str) -> Option<(u32, &str)> {
     (bare.len() < inner.len()).then(|| Some((digits.parse().ok()?, bare))).flatten()
 }
 
+/// The N of `hidden_states.N`, one of the streams that transformers gives back where it is asked for them: 0 is h0, and N what layer N-1 makes, but for the
+/// last one, which has passed the final norm. Names of one's own, as `hidden_states_3`, may count otherwise.
+pub(crate) fn hidden_state(name: &str) -> Option<u32> {
+    let (word, number) = name.rsplit_once(['.', '/', '['])?;
+    let number = number.strip_suffix(']').unwrap_or(number);
+    let plain = !number.is_empty() && number.len() < 8 && number.bytes().all(|b| b.is_ascii_digit());
+    let word = word.to_ascii_lowercase();
+    let named = ["hidden_states", "all_hidden_states"].contains(&word.as_str());
+    number.parse().ok().filter(|_| plain && named)
+}
+
 /// Whether two nodes of llama.cpp's graph share a name because one is made of the other: a product, and its sum with a bias.
 pub(crate) fn is_made_of(one: &str, other: &str) -> bool {
     let node = |name: &str| name.split_once(' ').map(|(node, _)| node.to_owned());
@@ -325,11 +337,22 @@ mod tests {
             ("h0_torch", "h0"),
             ("rustorch_layer_1", "layers.1.h"),
             ("layers_5_q_rope", "layers.5.q_rope"),
+            ("blk.7.attn_q", "layers.7.q"),
+            ("blk.7.ffn_down", "layers.7.ffn_out"),
+            ("last_hidden_state", "final_norm"),
         ] {
             assert_eq!(built_in(name).map(|k| k.tap.to_string()).as_deref(), Some(tap), "{name}");
         }
-        for name in ["weight", "q", "rustorch_weights", "tok_embedding_cpp", "model.layers.x", "layers.0.q_rope.extra"]
-        {
+        for name in [
+            "weight",
+            "q",
+            "rustorch_weights",
+            "blk.0.attn_q.weight",
+            "hidden_states.3",
+            "tok_embedding_cpp",
+            "model.layers.x",
+            "layers.0.q_rope.extra",
+        ] {
             assert!(built_in(name).is_none(), "{name}");
         }
     }

@@ -1,0 +1,177 @@
+//! In which arithmetic is a run judged, who says so, and do its tensors bear it out?
+
+use firstdiff_compare::Profile;
+use firstdiff_trace::{DType, Dump, Entry, Site};
+use half::{bf16, f16};
+use serde_json::{Value, json};
+
+use anyhow::Result;
+
+/// A coarser arithmetic than anything but the candidate's own word asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loosened {
+    /// What its dump.json says.
+    pub asked: Profile,
+    /// What its tensors show.
+    pub tensors: Profile,
+    /// What the reference says or shows; `None` where the reference is a model.
+    pub reference: Option<Profile>,
+}
+
+/// The profile of a comparison.
+#[derive(Clone, Debug)]
+pub(crate) struct Choice {
+    pub(crate) profile: Profile,
+    /// Why this one.
+    pub(crate) reason: String,
+    pub(crate) loosened: Option<Loosened>,
+}
+
+impl Choice {
+    /// The user's own.
+    pub(crate) fn asked(profile: Profile) -> Choice {
+        Choice { profile, reason: "as asked".into(), loosened: None }
+    }
+
+    /// What the candidate's dump.json says, where `reference` is what the other side says or shows.
+    pub(crate) fn candidates(profile: Profile, candidate: &Dump, reference: Option<Profile>) -> Choice {
+        let tensors = shown(candidate);
+        let without = [Some(tensors), reference].into_iter().flatten().fold(Profile::F32, Profile::max);
+        let loosened = (profile > without).then_some(Loosened { asked: profile, tensors, reference });
+        let mut reason = "the candidate's dump.json".to_owned();
+        if let Some(loosened) = loosened {
+            reason = format!("{reason} alone: {}", loosened.others());
+        }
+        Choice { profile, reason, loosened }
+    }
+}
+
+impl Loosened {
+    /// The finest profile that nothing but the candidate's word speaks against.
+    fn without(self) -> Profile {
+        self.reference.unwrap_or(Profile::F32).max(self.tensors).max(Profile::F32)
+    }
+
+    /// `its tensors are stored in f32 and the reference is f32`.
+    fn others(self) -> String {
+        let tensors = format!("its tensors are stored in {}", self.tensors);
+        self.reference.map_or(tensors.clone(), |reference| format!("{tensors} and the reference is {reference}"))
+    }
+
+    /// The sentence for the notes.
+    pub(crate) fn note(self) -> String {
+        format!(
+            "judged in {}, as the candidate's dump.json asks; {}: pass --profile {} to judge without this",
+            self.asked,
+            self.others(),
+            self.without()
+        )
+    }
+
+    /// For programs.
+    pub(crate) fn json(loosened: Option<Loosened>) -> Value {
+        loosened.map_or(Value::Null, |l| {
+            json!({
+                "profile": l.asked.name(), "tensors": l.tensors.name(), "reference": l.reference.map(Profile::name),
+                "without": l.without().name(),
+            })
+        })
+    }
+}
+
+/// ` in bf16, as the candidate's dump.json asks`, for the line with the verdict; nothing where more than the candidate asks for it.
+pub(crate) fn as_it_asks(loosened: Option<Loosened>) -> String {
+    loosened.map_or(String::new(), |l| format!(" in {}, as the candidate's dump.json asks", l.asked))
+}
+
+/// `parity:`, and in what, where only the candidate says so.
+pub(crate) fn parity(loosened: Option<Loosened>) -> String {
+    format!("parity{}:", as_it_asks(loosened))
+}
+
+/// The coarser of what the two dumps declare.
+pub(crate) fn declared_profile(reference: &Dump, candidate: &Dump) -> Result<Choice> {
+    let of_reference =
+        |profile: Profile| Choice { profile, reason: "the reference's dump.json".into(), loosened: None };
+    Ok(match (precision(reference)?, precision(candidate)?) {
+        (None, None) => Choice { reason: "the default; no dump.json says".into(), ..Choice::asked(Profile::F32) },
+        // An exact reference does not make an undeclared candidate exact.
+        (Some(r), None) => of_reference(r.max(Profile::F32)),
+        (None, Some(c)) => Choice::candidates(c.max(Profile::F32), candidate, Some(shown(reference))),
+        (Some(r), Some(c)) if c >= r => Choice::candidates(c, candidate, Some(r.max(shown(reference)))),
+        (Some(r), Some(_)) => of_reference(r),
+    })
+}
+
+/// What `dump` says of its arithmetic.
+pub(crate) fn precision(dump: &Dump) -> Result<Option<Profile>> {
+    let Some(precision) = &dump.meta().precision else { return Ok(None) };
+    let profile = match precision.to_ascii_lowercase().as_str() {
+        "float64" | "fp64" | "f64" => Profile::Exact,
+        "float32" | "fp32" => Profile::F32,
+        "float16" | "fp16" => Profile::F16,
+        "bfloat16" => Profile::Bf16,
+        name => name.parse().map_err(|_| {
+            let known = "exact, f32, f16, bf16 and ggml";
+            anyhow::anyhow!(
+                "{}: precision '{}' is not one of {known}; say --profile",
+                dump.path().display(),
+                precision.escape_debug()
+            )
+        })?,
+    };
+    Ok(Some(profile))
+}
+
+/// How many taps are looked at.
+const ENOUGH: usize = 6;
+
+/// The 16-bit type that every value is a number of, in the taps that an f32 engine would not leave so.
+pub(crate) fn sixteen_bits(dump: &Dump) -> Option<Profile> {
+    let computed = computed(dump).filter(|e| matches!(e.dtype, DType::F32 | DType::F64));
+    let (mut bf16s, mut f16s, mut taps) = (true, true, 0);
+    let mut look = |values: &mut dyn Iterator<Item = (f64, f64)>| {
+        for (x, unsure) in values.filter(|(x, _)| x.is_finite()) {
+            bf16s &= (bf16::from_f64(x).to_f64() - x).abs() <= unsure;
+            f16s &= (f16::from_f64(x).to_f64() - x).abs() <= unsure;
+        }
+        taps += 1;
+    };
+    for entry in computed.take(ENOUGH) {
+        let tensor = dump.read(entry).ok()?;
+        let values = tensor.values();
+        look(&mut (0..values.len()).map(|i| (values.get(i), 0.0)));
+    }
+    for part in dump.parts().iter().filter(|part| part.tap.site != Site::H0).take(ENOUGH) {
+        look(&mut part.values.iter().map(|&x| (x, part.half_unit(x))));
+    }
+    match (taps > 0, bf16s, f16s) {
+        (true, true, _) => Some(Profile::Bf16),
+        (true, _, true) => Some(Profile::F16),
+        _ => None,
+    }
+}
+
+fn computed(dump: &Dump) -> impl Iterator<Item = &Entry> {
+    dump.entries().iter().filter(|e| e.tap.site != Site::H0)
+}
+
+/// The arithmetic that a dump's tensors show: that of a 16-bit type where half of them hold such numbers alone, as an engine may work in f32
+/// in between; else f32.
+fn shown(dump: &Dump) -> Profile {
+    let (mut bf16s, mut f16s, mut taps) = (0, 0, 0);
+    for entry in computed(dump).take(ENOUGH) {
+        let Ok(tensor) = dump.read(entry) else { continue };
+        let values = tensor.values();
+        let all = |same: fn(f64) -> bool| (0..values.len()).map(|i| values.get(i)).all(|x| !x.is_finite() || same(x));
+        bf16s += usize::from(all(|x| bf16::from_f64(x).to_f64() == x));
+        f16s += usize::from(all(|x| f16::from_f64(x).to_f64() == x));
+        taps += 1;
+    }
+    match taps {
+        0 => sixteen_bits(dump).unwrap_or(Profile::F32),
+        _ if 2 * bf16s >= taps => Profile::Bf16,
+        _ if 2 * f16s >= taps => Profile::F16,
+        _ => Profile::F32,
+    }
+}

@@ -1,0 +1,145 @@
+//! May runs of an earlier start be used? Only where one of them, made again, is the same bit for bit: the engine may have been built anew, on the PATH, by
+//! `cargo run`, as a module.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use firstdiff_compare::Place;
+use firstdiff_trace::Dump;
+use serde_json::{Value, json};
+
+use crate::drive::engine::Question;
+use crate::drive::evidence::same_bits;
+
+/// A run that an earlier start made and did not use up.
+#[derive(Debug)]
+pub(crate) struct KeptRun {
+    pub(crate) question: Question,
+    pub(crate) folder: PathBuf,
+    pub(crate) made: SystemTime,
+}
+
+/// What was found out about the runs of an earlier start.
+#[derive(Debug)]
+pub(crate) struct KeptRuns {
+    count: usize,
+    from: SystemTime,
+    to: SystemTime,
+    pub(crate) trust: Trust,
+}
+
+/// Whether they are of the engine as it is now.
+#[derive(Debug)]
+pub(crate) enum Trust {
+    /// The last one, made again, is the same.
+    Same,
+    /// It is not, here first.
+    Differs(Place),
+    /// It writes other taps, or says something else of itself.
+    Otherwise,
+}
+
+impl KeptRuns {
+    /// `runs`, oldest first, one of which was made again.
+    pub(crate) fn new(runs: &[KeptRun], trust: Trust) -> Option<KeptRuns> {
+        let (first, last) = (runs.first()?, runs.last()?);
+        Some(KeptRuns { count: runs.len(), from: first.made, to: last.made, trust })
+    }
+
+    pub(crate) fn in_words(&self) -> String {
+        let runs = if self.count == 1 { "1 run".to_owned() } else { format!("{} runs", self.count) };
+        let when = match utc(self.from) == utc(self.to) {
+            true => utc(self.from),
+            false => format!("{} to {}", utc(self.from), utc(self.to)),
+        };
+        let of = format!("{runs} of an earlier start ({when}, {})", age(self.to));
+        match &self.trust {
+            Trust::Same => format!("{of} used again: the last was repeated, and is the same bit for bit"),
+            Trust::Differs(place) => format!(
+                "{of} discarded: the last, repeated, is not the same at {place}: the engine has changed, or is not deterministic"
+            ),
+            Trust::Otherwise => format!(
+                "{of} discarded: the last, repeated, holds other taps or says other things of itself: the engine has changed"
+            ),
+        }
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        let differs_at = match &self.trust {
+            Trust::Differs(place) => Some(place.to_string()),
+            _ => None,
+        };
+        json!({
+            "runs": self.count, "from": utc(self.from), "to": utc(self.to), "used": matches!(self.trust, Trust::Same), "differs_at": differs_at,
+        })
+    }
+}
+
+/// Whether a run made again is the kept one, bit for bit.
+///
+/// # Errors
+/// When a tensor cannot be read.
+pub(crate) fn compared(kept: &Dump, again: &Dump) -> Result<Trust> {
+    let said = |dump: &Dump| {
+        let meta = dump.meta();
+        (meta.tokens.clone(), meta.decode_tokens.clone(), meta.precision.clone(), meta.cache.clone(), meta.qk_rows)
+    };
+    let held = |dump: &Dump| -> Vec<_> {
+        dump.entries().iter().map(|e| (e.step, e.tap, e.shape.clone(), e.dtype, e.rows.clone())).collect()
+    };
+    if said(kept) != said(again) || held(kept) != held(again) {
+        return Ok(Trust::Otherwise);
+    }
+    for (entry, other) in kept.entries().iter().zip(again.entries()) {
+        if !same_bits(&kept.read(entry)?.values().to_f64(), &again.read(other)?.values().to_f64()) {
+            return Ok(Trust::Differs(Place { step: entry.step, tap: entry.tap }));
+        }
+    }
+    Ok(Trust::Same)
+}
+
+/// `2026-11-22 12:03:10 UTC`.
+fn utc(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Years of 365.2425 days that begin in March, so that the leap day is the last.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    let year = era * 400 + year + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", second / 3600, second / 60 % 60, second % 60)
+}
+
+/// `3 minutes ago`.
+fn age(time: SystemTime) -> String {
+    let seconds = SystemTime::now().duration_since(time).unwrap_or(Duration::ZERO).as_secs();
+    let (count, unit) = match seconds {
+        0..120 => (seconds, "second"),
+        120..7200 => (seconds / 60, "minute"),
+        7200..172_800 => (seconds / 3600, "hour"),
+        _ => (seconds / 86_400, "day"),
+    };
+    format!("{count} {unit}{} ago", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_dates() {
+        for (seconds, due) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59:59 UTC"),
+            (951_782_400, "2000-02-29 00:00:00 UTC"),
+            (1_795_349_077, "2026-11-22 12:04:37 UTC"),
+            (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+        ] {
+            assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(seconds)), due);
+        }
+    }
+}

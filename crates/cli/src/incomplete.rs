@@ -1,0 +1,70 @@
+//! What may be concluded from a recording that was not finished? That something diverged; parity only of what is there, and where that was asked for.
+
+use firstdiff_compare::Verdict;
+use firstdiff_trace::Dump;
+
+use crate::words::safe;
+
+/// The recordings of a judgement that were not finished.
+#[derive(Debug, Default)]
+pub(crate) struct Incomplete(Vec<String>);
+
+impl Incomplete {
+    /// Of these dumps, each called by what it is (`the candidate`), where `all` is how many taps a complete one would have, if that is known.
+    pub(crate) fn of(dumps: &[(&str, &Dump)], all: Option<usize>) -> Incomplete {
+        let torn = dumps.iter().filter(|(_, dump)| dump.meta().is_incomplete());
+        Incomplete(torn.map(|(who, dump)| said(who, dump, all)).collect())
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What they are and hold, each in a sentence.
+    pub(crate) fn notes(&self) -> impl Iterator<Item = &String> {
+        self.0.iter()
+    }
+
+    /// The verdict that is left of one on what is there. `partial`: parity of what is there was asked for.
+    pub(crate) fn verdict(&self, found: Verdict, partial: bool) -> Verdict {
+        match found {
+            Verdict::Parity if !self.is_empty() && !partial => Verdict::Incomparable(self.refusal()),
+            found => found,
+        }
+    }
+
+    /// Why what is there is not called parity.
+    pub(crate) fn refusal(&self) -> String {
+        format!(
+            "{}; nothing wrong was found in what is there: record it again, or judge that alone by --partial",
+            self.0.join("; ")
+        )
+    }
+
+    /// What a line that says parity must end with.
+    pub(crate) fn suffix(dumps: &[(&str, &Dump)]) -> String {
+        let torn = dumps.iter().filter(|(_, dump)| dump.meta().is_incomplete());
+        torn.map(|(who, _)| format!("; {who}'s recording is not complete")).collect()
+    }
+}
+
+/// `the candidate's recording is not complete ..: 10 of 156 taps are there, the last layers.0.probs`.
+fn said(who: &str, dump: &Dump, all: Option<usize>) -> String {
+    let count = dump.entries().len() + dump.parts().len();
+    let of = all.filter(|&all| all > count).map_or(String::new(), |all| format!(" of {all}"));
+    let there = match (count, dump.entries().last()) {
+        (1, _) => format!("1{of} tap is there"),
+        (_, Some(last)) => {
+            let step = if last.step > 0 { format!(" (step {})", last.step) } else { String::new() };
+            format!("{count}{of} taps are there, the last {}{step}", last.tap)
+        }
+        (_, None) => format!("{count}{of} taps are there"),
+    };
+    let how = match dump.meta().ended_by_itself {
+        Some(true) => "the program ended without finish()",
+        _ => "it was killed, failed, or still runs",
+    };
+    let path = safe(&dump.path().to_string_lossy());
+    format!("{who}'s recording is not complete (\"complete\": false in {path}: {how}): {there}")
+}

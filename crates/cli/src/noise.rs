@@ -1,0 +1,118 @@
+//! Is the error no larger than that of a second right run? What `--noise REF2` measures, and what is said of it.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use firstdiff_compare::{DROWNED, NOISE_ROOM, Noise, Options, Place, Profile, Report, Verdict, compare, number};
+use firstdiff_trace::Dump;
+use serde_json::{Value, json};
+
+use crate::session::Session;
+use crate::words::{safe, shorten, taps_in_words};
+
+/// A second right run, as far as it was used.
+#[derive(Clone, Debug)]
+pub(crate) struct Second {
+    path: String,
+    /// Taps of the reference and the candidate at which it says nothing: it lacks them, or equals the reference.
+    lacking: Vec<Place>,
+    equal: Vec<Place>,
+}
+
+impl Session {
+    /// Takes from a second right run, opened as the candidate is, how far a tap may be from the reference.
+    ///
+    /// # Errors
+    /// When it cannot be compared with the reference, or is no right run.
+    pub(crate) fn with_noise(mut self, path: &Path, second: Session) -> Result<Session> {
+        let cells = |session: &Session| session.laid().map(|laid| laid.cells.clone());
+        if cells(&self) != cells(&second) {
+            bail!(
+                "--noise {}: it took its tokens in other chunks than the candidate did: record it as the candidate is",
+                path.display()
+            );
+        }
+        // What is measured here is a distance, whatever it is, in the layout that brings the two nearest.
+        let allowed = second.graph.places().iter().map(|place| (*place, DROWNED)).collect();
+        let options = Options { profile: Profile::F32, allowed, ..second.options.clone() };
+        let report = compare(&second.reference, &second.candidate, &second.graph, &options, &mut |_, _| {})?;
+        if let Verdict::Incomparable(reason) = &report.verdict {
+            bail!("--noise {}: it cannot be compared with the reference: {reason}", path.display());
+        }
+        if let Some(tap) = report.taps.iter().find(|tap| tap.metrics.is_some_and(|m| !m.is_finite())) {
+            let why = tap.reason.as_deref().unwrap_or("not finite");
+            bail!("--noise {}: {}: {why}: that is no right run", path.display(), report.name(tap.place));
+        }
+        let recorded = |dump: &Dump, place: Place| dump.find(place.tap, place.step).is_some();
+        let noise =
+            Noise::of(&report, |place| recorded(&second.reference, place) && recorded(&second.candidate, place));
+        let measured: Vec<_> = noise.places().collect();
+        let far = measured.iter().filter(|(_, noise)| noise.is_drowned()).count();
+        if 2 * far > measured.len() {
+            bail!(
+                "--noise {}: {far} of {} are off by an NMSE above {DROWNED}: it is a run of something else, and nothing can be measured by it",
+                path.display(),
+                taps_in_words(measured.len())
+            );
+        }
+        let both = |place: &Place| recorded(&self.reference, *place) && recorded(&self.candidate, *place);
+        let open: Vec<Place> = self.graph.places().iter().copied().filter(both).collect();
+        let (equal, lacking) = open
+            .into_iter()
+            .filter(|place| noise.at(*place).is_none())
+            .partition(|place| report.tap(place.tap, place.step).is_some_and(|tap| tap.metrics.is_some()));
+        let second = Second { path: path.to_string_lossy().into_owned(), lacking, equal };
+        self.warnings.extend(second.warnings(&noise, self.options.profile));
+        self.options.noise = Some(noise);
+        self.noise = Some(second);
+        Ok(self)
+    }
+}
+
+impl Second {
+    fn warnings(&self, noise: &Noise, profile: Profile) -> Vec<String> {
+        if noise.is_none() {
+            return vec![format!(
+                "--noise {}: it is the reference, bit for bit: nothing is measured by it, and the profile's table holds",
+                self.path
+            )];
+        }
+        if self.lacking.is_empty() {
+            return Vec::new();
+        }
+        let names: Vec<String> = self.lacking.iter().map(ToString::to_string).collect();
+        let text = format!(
+            "--noise {}: not in it, and held to the table of {profile}: {} ({})",
+            self.path,
+            taps_in_words(names.len()),
+            shorten(&names, 4)
+        );
+        vec![text]
+    }
+
+    /// How large the error is beside the noise: the median of the taps, and the worst.
+    pub(crate) fn heading(&self, report: &Report) -> String {
+        let mut ratios: Vec<(f64, Place)> = report
+            .taps
+            .iter()
+            .filter_map(|tap| Some((tap.metrics?.nmse()? / tap.noise?, tap.place)))
+            .filter(|(ratio, _)| ratio.is_finite())
+            .collect();
+        ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let path = safe(&self.path);
+        match (ratios.get(ratios.len() / 2), ratios.last()) {
+            (Some(median), Some(worst)) => format!(
+                "noise      {path}: error over noise {} in the middle, {} at {} ({NOISE_ROOM} allowed)",
+                number(median.0),
+                number(worst.0),
+                worst.1
+            ),
+            _ => format!("noise      {path}: nothing was measured by it"),
+        }
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        let names = |places: &[Place]| places.iter().map(ToString::to_string).collect::<Vec<_>>();
+        json!({"path": self.path, "room": NOISE_ROOM, "lacking": names(&self.lacking), "equal": names(&self.equal)})
+    }
+}

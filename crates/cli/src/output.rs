@@ -1,0 +1,187 @@
+//! Where does what a command writes go? Whole or not at all into a file, through to what is no file, and never over what the command reads.
+
+use std::fs::{self, Metadata, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use firstdiff_trace::{JSON_LIMIT, Meta, read_regular};
+
+use crate::command::print;
+
+/// What a command reads, which nothing that it writes may replace.
+#[derive(Clone, Debug, Default)]
+pub struct Inputs(Vec<PathBuf>);
+
+/// Endings of files that are read wherever they stand, and of those that are read of a folder whose dump.json lists no taps.
+const READ: [&str; 5] = ["npy", "npz", "safetensors", "toml", "gguf"];
+const READ_UNLISTED: [&str; 23] = [
+    "json", "jsonl", "ndjson", "txt", "log", "out", "csv", "f32", "fp32", "float32", "f64", "fp64", "float64", "f16",
+    "fp16", "float16", "bf16", "bfloat16", "bin", "raw", "dat", "pt", "pth",
+];
+/// Names of files that are read of every folder.
+const NAMED: [&str; 3] = ["dump.json", "config.json", "model.safetensors.index.json"];
+/// A folder of ranks or steps holds folders.
+const DEEPEST: usize = 2;
+
+impl Inputs {
+    /// The dumps, models, tables and baselines at these paths.
+    pub fn of<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Inputs {
+        Inputs(paths.into_iter().map(Path::to_path_buf).collect())
+    }
+
+    /// Also what is read where it is there.
+    pub(crate) fn and<'a>(mut self, paths: impl IntoIterator<Item = &'a PathBuf>) -> Inputs {
+        self.0.extend(paths.into_iter().cloned());
+        self
+    }
+
+    /// Refuses a file to write that is one of those that are read. To be asked before anything is computed.
+    ///
+    /// # Errors
+    /// When it is one.
+    pub fn spare(&self, output: Option<&Path>) -> Result<()> {
+        let Some(output) = output.filter(|path| *path != Path::new("-")) else { return Ok(()) };
+        let Ok(meta) = fs::metadata(output) else { return Ok(()) };
+        if meta.is_dir() {
+            bail!("{}: is a folder; name a file to write", output.display());
+        }
+        let same = |file: &PathBuf| fs::metadata(file).is_ok_and(|other| is_same(output, &meta, file, &other));
+        for input in self.0.iter().filter(|_| meta.is_file()) {
+            if files(input, 0).iter().any(same) {
+                bail!("{}: is read by this command (of {}); write elsewhere", output.display(), input.display());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The files that may be read of what is at `path`.
+fn files(path: &Path, depth: usize) -> Vec<PathBuf> {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let within = |folder: &Path| -> Vec<PathBuf> {
+        fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    };
+    let ending = |file: &Path| file.extension().map(|e| e.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
+    if path.is_dir() {
+        let listed = read_regular(&path.join("dump.json"), JSON_LIMIT).ok();
+        let listed = listed.and_then(|text| serde_json::from_slice::<Meta>(&text).ok());
+        let lists_taps = listed.is_some_and(|meta| meta.taps.is_some());
+        let is_read = |file: &Path| {
+            let (name, ending) = (file.file_name().and_then(|name| name.to_str()), ending(file));
+            NAMED.contains(&name.unwrap_or_default())
+                || READ.contains(&ending.as_str())
+                || !lists_taps && READ_UNLISTED.contains(&ending.as_str())
+        };
+        let (folders, found): (Vec<PathBuf>, Vec<PathBuf>) = within(path).into_iter().partition(|file| file.is_dir());
+        let below = folders.iter().filter(|_| depth < DEEPEST).flat_map(|folder| files(folder, depth + 1));
+        return found.into_iter().filter(|file| is_read(file)).chain(below).collect();
+    }
+    let mut found = vec![path.to_path_buf(), folder.join("firstdiff.toml")];
+    let file_name = |file: &PathBuf| file.file_name().map(|name| name.to_string_lossy().into_owned());
+    if let Some((before, after)) = name.split_once('*').filter(|_| !path.exists()) {
+        let fits =
+            |file: &PathBuf| file_name(file).is_some_and(|name| name.starts_with(before) && name.ends_with(after));
+        found.extend(within(folder).into_iter().filter(fits));
+    } else if ending(path) == "gguf" && name.contains("-of-") {
+        found.extend(within(folder).into_iter().filter(|file| ending(file) == "gguf"));
+    } else if ending(path) == "json" {
+        // A manifest, or a tree of modules: what it names stands beside it.
+        let named =
+            |file: &PathBuf| ending(file) == "safetensors" || READ_UNLISTED[7..].contains(&ending(file).as_str());
+        found.extend(within(folder).into_iter().filter(named));
+    }
+    found
+}
+
+#[cfg(unix)]
+fn is_same(_: &Path, one: &Metadata, _: &Path, other: &Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+#[cfg(not(unix))]
+fn is_same(one: &Path, _: &Metadata, other: &Path, _: &Metadata) -> bool {
+    matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+}
+
+/// Writes a text: into a regular file, or through a link to one, under a temporary name that is then renamed, so that nobody ever sees half of it;
+/// straight into a device or a pipe; `-`, and whatever standard output is, to standard output.
+///
+/// # Errors
+/// When it cannot be written, or the command reads it.
+pub fn write(path: &Path, text: &str, inputs: &Inputs) -> Result<()> {
+    if path == Path::new("-") || is_standard_output(path) {
+        return print(text);
+    }
+    inputs.spare(Some(path))?;
+    let written = match fs::metadata(path) {
+        Ok(meta) if meta.is_file() => fs::canonicalize(path).and_then(|file| replace(&file, text, Some(meta))),
+        Ok(_) => through(path, text),
+        Err(_) => replace(&end_of_link(path), text, None),
+    };
+    written.with_context(|| format!("{}: cannot be written", path.display()))
+}
+
+/// The file that a link to nothing names, else the path itself.
+fn end_of_link(path: &Path) -> PathBuf {
+    match fs::read_link(path) {
+        Ok(end) => path.parent().map_or(end.clone(), |folder| folder.join(&end)),
+        Err(_) => path.to_path_buf(),
+    }
+}
+
+/// Writes a file beside `path`, and renames it to that.
+fn replace(path: &Path, text: &str, old: Option<Metadata>) -> std::io::Result<()> {
+    let temporary = temporary(path);
+    let written = fs::write(&temporary, text)
+        .and_then(|()| old.map_or(Ok(()), |old| fs::set_permissions(&temporary, old.permissions())))
+        .and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// Writes into a device or a pipe. A reader that has gone away is no error.
+fn through(path: &Path, text: &str) -> std::io::Result<()> {
+    let written = OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()));
+    match written {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether a path names what standard output is already, as /dev/stdout does: renaming over it, or writing from its start, would lose the rest.
+#[cfg(unix)]
+fn is_standard_output(path: &Path) -> bool {
+    use std::os::fd::AsFd;
+    let standard = std::io::stdout().as_fd().try_clone_to_owned().map(fs::File::from);
+    let same = |standard: Metadata| fs::metadata(path).is_ok_and(|meta| is_same(path, &meta, path, &standard));
+    standard.and_then(|file| file.metadata()).is_ok_and(same)
+}
+
+#[cfg(not(unix))]
+fn is_standard_output(_: &Path) -> bool {
+    false
+}
+
+fn temporary(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    PathBuf::from(name)
+}
+
+/// Has a folder written under another name, and renames it: what fails leaves nothing behind.
+pub(crate) fn write_folder<T>(path: &Path, write: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+    let temporary = temporary(path);
+    let written = write(&temporary).and_then(|written| {
+        fs::rename(&temporary, path).with_context(|| format!("{}: cannot be written", path.display()))?;
+        Ok(written)
+    });
+    if written.is_err() {
+        let _ = fs::remove_dir_all(&temporary);
+    }
+    written
+}

@@ -1,0 +1,67 @@
+//! What is the last `hidden_states.N` of transformers: the output of the last layer, or what the final norm made of it? The other run tells, or the model.
+
+use anyhow::Result;
+use firstdiff_trace::{Dump, Site, Tap};
+
+/// Nearer than this share of the energy is the same tap, and the other one is so many times further.
+const NEAR: f64 = 0.01;
+const FURTHER: f64 = 100.0;
+
+/// Both dumps, told what their last `hidden_states.N` is, where the other shows it: by its values, else by how many layers it has.
+///
+/// # Errors
+/// When a tensor cannot be read.
+pub(crate) fn told(reference: Dump, candidate: Dump) -> Result<(Dump, Dump)> {
+    let [ours, theirs] = [(&reference, &candidate), (&candidate, &reference)]
+        .map(|(dump, other)| dump.last_hidden_state().and_then(|last| is_normed(dump, last, other)));
+    Ok((settled(reference, ours)?, settled(candidate, theirs)?))
+}
+
+/// The dump of a model of so many layers.
+///
+/// # Errors
+/// As [`told`].
+pub(crate) fn of_model(dump: Dump, layers: usize) -> Result<Dump> {
+    let last = dump.last_hidden_state().map(|last| last as usize);
+    let normed = last.filter(|last| *last <= layers).map(|last| last == layers);
+    settled(dump, normed)
+}
+
+fn settled(dump: Dump, normed: Option<bool>) -> Result<Dump> {
+    match normed {
+        Some(normed) => Ok(dump.told_last_hidden_state(normed)?),
+        None => Ok(dump),
+    }
+}
+
+fn is_normed(dump: &Dump, last: u32, other: &Dump) -> Option<bool> {
+    let norm = Tap { layer: None, site: Site::FinalNorm };
+    let [to_norm, to_stream] = [norm, Tap::layer(last.checked_sub(1)?, Site::H)].map(|tap| distance(dump, other, tap));
+    if let (Some(to_norm), Some(to_stream)) = (to_norm, to_stream) {
+        let (near, far) = (to_norm.min(to_stream), to_norm.max(to_stream));
+        if near <= NEAR && far >= FURTHER * near {
+            return Some(to_norm < to_stream);
+        }
+    }
+    let taps = || other.entries().iter().map(|e| e.tap).chain(other.parts().iter().map(|p| p.tap));
+    let layers = taps().filter_map(|tap| tap.layer).max().map_or(0, |layer| layer + 1);
+    let ends = taps().any(|tap| matches!(tap.site, Site::FinalNorm | Site::Logits));
+    match other.last_hidden_state() {
+        // The same streams on both sides are the same, whatever they are called.
+        Some(theirs) if theirs == last => Some(true),
+        Some(theirs) if theirs > last => Some(false),
+        _ if layers > last => Some(false),
+        _ if layers == last && ends => Some(true),
+        _ => None,
+    }
+}
+
+/// NMSE of the last stream against a tap of the other run, where both hold as many values.
+fn distance(dump: &Dump, other: &Dump, tap: Tap) -> Option<f64> {
+    let entry = other.find(tap, 0)?;
+    let own = dump.read_last_hidden_state()?;
+    let (x, y) = (other.read(entry).ok()?.values().to_f64(), own.values().to_f64());
+    let energy: f64 = x.iter().map(|x| x * x).sum();
+    let error: f64 = x.iter().zip(&y).map(|(x, y)| (x - y) * (x - y)).sum();
+    (x.len() == y.len() && energy > 0.0).then_some(error / energy)
+}

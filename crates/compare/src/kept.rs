@@ -1,0 +1,294 @@
+//! Do keys and values agree once a side stored them in the type of its K/V cache? And what does reading them back cost attention?
+
+use std::borrow::Cow;
+
+use firstdiff_trace::{Cache, Dump, DumpError, Site, Tap, Values};
+
+use crate::first::Run;
+use crate::graph::Place;
+use crate::inherit::growth;
+use crate::judge::{Allowance, Outcome, outcome_of, structure};
+use crate::layout::LayoutCandidates;
+use crate::metrics::Metrics;
+use crate::pair::{Operand, Pair};
+use crate::profile::Profile;
+use crate::rows::{are_all, squeezed};
+
+/// NMSE that storing keys and values in a type costs by itself, at most: of Q8_0 where one element of each block is all of its energy.
+pub fn cache_nmse(cache: Cache) -> f64 {
+    match cache {
+        Cache::F32 => 0.0,
+        Cache::F16 => 1e-7,
+        Cache::Bf16 => 6e-6,
+        Cache::Q8_0 => 1.7e-4,
+    }
+}
+
+/// The type of cache that a profile does not already allow for: its own 16-bit type, and any finer, are part of its table.
+pub(crate) fn beyond_the_profile(profile: Profile, cache: Cache) -> Cache {
+    let covered = match profile {
+        Profile::Exact | Profile::F32 => Cache::F32,
+        Profile::F16 => Cache::F16,
+        Profile::Bf16 | Profile::Ggml => Cache::Bf16,
+    };
+    if cache > covered { cache } else { Cache::F32 }
+}
+
+impl Run<'_> {
+    /// What is allowed of a place that is kept in the cache, or comes after one: `own` of it for rounding alone.
+    pub(crate) fn allowance(&self, place: Place, own: f64) -> Allowance {
+        let cache = beyond_the_profile(self.options.profile, self.options.cache);
+        let noise = self.noise(place);
+        Allowance {
+            kept: if self.is_kept(place.tap) { cache } else { Cache::F32 },
+            cache: cache_nmse(cache),
+            factor: noise.map_or(0.0, |noise| noise.factor_off()),
+            coarse: cache != Cache::F32 || noise.is_some(),
+            ..Allowance::own(own)
+        }
+    }
+
+    /// Whether a tap is what the cache holds: values, and keys after all that is done to them.
+    fn is_kept(&self, tap: Tap) -> bool {
+        let has = |site| self.reference.entries().iter().any(|entry| entry.tap == Tap { site, ..tap });
+        match tap.site {
+            Site::V | Site::KRope => true,
+            Site::KNorm => !has(Site::KRope),
+            Site::K => !has(Site::KRope) && !has(Site::KNorm),
+            _ => false,
+        }
+    }
+
+    /// NMSE that reading keys and values from the cache costs place `index` as a rule, where `between` lie on the way and were not compared.
+    pub(crate) fn cost_of_the_cache(&self, index: usize, between: &[usize]) -> f64 {
+        let cost = cache_nmse(beyond_the_profile(self.options.profile, self.options.cache));
+        let site = |i: &usize| self.graph.places()[*i].tap.site;
+        let attends = between.iter().chain([&index]).map(site).filter(|s| matches!(s, Site::Qk | Site::Context));
+        // e^x makes of an error in a score one relative to 1.
+        let sharpened = if site(&index) == Site::Probs { 10.0 } else { 1.0 };
+        sharpened * attends.map(|site| growth(site) * cost).sum::<f64>()
+    }
+}
+
+/// How a pair of keys or values stands that differs as it is, if a side holds what was read back from the cache: every value is moved by half a
+/// step of its type towards the other side's, and what is left is judged; one factor on all, or on a head, is no rounding.
+pub(crate) fn as_kept(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Option<(Outcome, f64)> {
+    let width = pair.shape().last().copied().unwrap_or(1);
+    let cache = allowed.kept;
+    if cache == Cache::F32 || pair.is_empty() {
+        return None;
+    }
+    let reference: Vec<f64> = (0..pair.len()).map(|i| pair.reference(i)).collect();
+    let mut candidate: Vec<f64> = (0..pair.len()).map(|i| pair.candidate(i)).collect();
+    let sides = [&reference, &candidate].iter().filter(|side| is_rounded(cache, side, width)).count() as f64;
+    if sides == 0.0 || candidate.iter().chain(&reference).any(|x| !x.is_finite()) {
+        return None;
+    }
+    let cost = sides * cache_nmse(cache);
+    let rounded = Allowance { own: allowed.own + cost, kept: Cache::F32, ..allowed.clone() };
+    let rows = pair.row_metrics();
+    if let Some(difference) = structure(pair, &Metrics::over(&rows), profile, &rounded) {
+        return Some((Outcome::Differs(difference), cost));
+    }
+    for ((c, r), half) in candidate.iter_mut().zip(&reference).zip(cache.half_steps(&reference, width)) {
+        *c = towards(*c, *r, sides * half);
+    }
+    let (reference, candidate) = (Values::F64(Cow::Owned(reference)), Values::F64(Cow::Owned(candidate)));
+    let moved = pair.of_values(&reference, &candidate);
+    let rows = moved.row_metrics();
+    let strict = Allowance { kept: Cache::F32, ..allowed.clone() };
+    let outcome = outcome_of(&moved, &rows, &Metrics::over(&rows), profile, &strict);
+    outcome.agrees().then_some((Outcome::Rounding, cost))
+}
+
+/// `value` moved by at most `half` towards `other`: what cannot be told apart is equal.
+pub(crate) fn towards(value: f64, other: f64, half: f64) -> f64 {
+    match (value - other).abs() {
+        off if off <= half => other,
+        off if off.is_finite() => value + half * (other - value).signum(),
+        _ => value,
+    }
+}
+
+/// Whether storing values in this type once more would change none.
+fn is_rounded(cache: Cache, values: &[f64], width: usize) -> bool {
+    let mut rounded = values.to_vec();
+    cache.round(&mut rounded, width);
+    rounded.iter().zip(values).all(|(a, b)| a == b)
+}
+
+/// What a run shows by itself of the type of its K/V cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShownCache {
+    /// It is this type, beyond f32.
+    Is(Cache),
+    /// Keys, values and products are known, and are those of none.
+    None,
+    /// Too little was recorded.
+    Unknown,
+}
+
+/// The type of cache that a run shows by itself: its keys and values are numbers of that type, which the rest is not; or its products are those of
+/// keys and values rounded to it, and not of those recorded. One wrong operation does not hide it. `like` is a run of the same tokens, whose values tell
+/// in which layout a tensor is that is not in the vocabulary's.
+///
+/// # Errors
+/// When a file cannot be read.
+pub fn shown_cache(dump: &Dump, like: &Dump) -> Result<ShownCache, DumpError> {
+    let run = Prefill { dump, like };
+    let (mut shown, mut known) = (ShownCache::Unknown, false);
+    // Numbers of a coarser type may be numbers of a finer one, of bf16 in f16's range all but the smallest: the coarsest that fits counts.
+    for cache in Cache::ALL.into_iter().filter(|cache| *cache != Cache::F32) {
+        let evidence = [run.values_show(cache)?, run.products_show(cache)?];
+        known |= evidence[1].is_some();
+        if evidence.contains(&Some(true)) {
+            shown = ShownCache::Is(cache);
+        }
+    }
+    Ok(if shown == ShownCache::Unknown && known { ShownCache::None } else { shown })
+}
+
+/// Values of which it can be told whether they were rounded.
+const ENOUGH: usize = 64;
+/// Rows of queries, from the last, of which products are computed.
+const ROWS: usize = 64;
+/// Products in f32 leave no more than this of themselves, and without the cache's rounding so many times as much.
+const COMES_OUT: f64 = 1e-10;
+const TELLS: f64 = 100.0;
+/// Two runs of the same tokens are nearer than this, whatever cache they keep, and a tensor in another layout is not.
+const SAME: f64 = 0.01;
+
+/// The prefill of a run, each tap in the vocabulary's order of axes.
+struct Prefill<'a> {
+    dump: &'a Dump,
+    like: &'a Dump,
+}
+
+/// A tap's elements in the vocabulary's order of axes.
+struct Ordered {
+    shape: Vec<usize>,
+    values: Vec<f64>,
+}
+
+impl Prefill<'_> {
+    /// The whole of a tap; `None` where nobody knows its order of axes.
+    fn read(&self, tap: Tap) -> Result<Option<Ordered>, DumpError> {
+        let Some(entry) = self.dump.find(tap, 0).filter(|entry| are_all(&entry.rows)) else { return Ok(None) };
+        let (own, tensor) = (squeezed(tap.site, &entry.shape), self.dump.read(entry)?);
+        let like = self.like.find(tap, 0).filter(|like| are_all(&like.rows));
+        let witness = like.map(|like| (squeezed(tap.site, &like.shape), like));
+        let Some((shape, like)) = witness.filter(|(shape, _)| shape.len() == tap.site.axes().len()) else {
+            let whole = own.len() == tap.site.axes().len();
+            return Ok(whole.then(|| Ordered { shape: own, values: tensor.values().to_f64() }));
+        };
+        let (values, due) = (tensor.values(), self.like.read(like)?);
+        let due = due.values();
+        let left = Operand { values: &due, shape: &shape, rows: None };
+        let right = Operand { values: &values, shape: &own, rows: None };
+        let layouts = LayoutCandidates::new(tap.site, left, right, None, None);
+        let as_it_stands = layouts.as_it_stands().ok().cloned();
+        let near = |pair: &Pair<'_>| Metrics::over(&pair.row_metrics()).nmse().is_some_and(|nmse| nmse <= SAME);
+        // Another order is looked for only where the tap is not right as it stands; a masked tap has no NMSE and is taken by its shape.
+        let found = match as_it_stands.filter(|pair| own == shape || near(pair)) {
+            Some(pair) => Some(pair),
+            None => layouts.others().into_iter().find(near),
+        };
+        let values = found.map(|pair| (0..pair.len()).map(|i| pair.candidate(i)).collect());
+        Ok(values.map(|values| Ordered { shape, values }))
+    }
+
+    fn taps(&self, site: Site) -> Vec<Tap> {
+        self.dump.entries().iter().filter(|e| e.step == 0 && e.tap.site == site).map(|e| e.tap).collect()
+    }
+
+    fn is_rounded(&self, tap: Tap, cache: Cache) -> Result<bool, DumpError> {
+        let Some(Ordered { shape, values }) = self.read(tap)? else { return Ok(false) };
+        Ok(values.len() >= ENOUGH && is_rounded(cache, &values, shape.last().copied().unwrap_or(1)))
+    }
+
+    /// Whether most keys and values, a tap each, are numbers of this type, and nothing else is; `None` where none were recorded.
+    fn values_show(&self, cache: Cache) -> Result<Option<bool>, DumpError> {
+        let kept = [Site::KRope, Site::V].map(|site| self.taps(site));
+        if kept.iter().any(Vec::is_empty) {
+            return Ok(None);
+        }
+        let (mut are, mut all) = (0, 0);
+        for tap in kept.into_iter().flatten() {
+            are += usize::from(self.is_rounded(tap, cache)?);
+            all += 1;
+        }
+        if 2 * are <= all {
+            return Ok(Some(false));
+        }
+        // An engine all of whose results are such numbers works in that type: that is another profile.
+        for tap in [Site::QRope, Site::H].into_iter().flat_map(|site| self.taps(site)) {
+            if self.is_rounded(tap, cache)? {
+                return Ok(Some(false));
+            }
+        }
+        Ok(Some(true))
+    }
+
+    /// Whether most contexts, and products of queries, come out of keys and values rounded to this type, and not without; `None` where too little was
+    /// recorded.
+    fn products_show(&self, cache: Cache) -> Result<Option<bool>, DumpError> {
+        let (mut come_out, mut all) = (0, 0);
+        for layer in self.taps(Site::V).into_iter().filter_map(|tap| tap.layer) {
+            for parts in [[Site::Probs, Site::V, Site::Context], [Site::QRope, Site::KRope, Site::Qk]] {
+                let [left, kept, made] = parts.map(|site| self.read(Tap::layer(layer, site)));
+                let (Some(left), Some(kept), Some(made)) = (left?, kept?, made?) else { continue };
+                let product = parts[2] == Site::Qk;
+                let Some([with, without]) = left_of(cache, product, &left, &kept, &made) else { continue };
+                // Written so that a NaN speaks against it.
+                come_out += usize::from(with <= COMES_OUT && TELLS * with <= without);
+                all += 1;
+            }
+        }
+        Ok((all > 0).then_some(2 * come_out > all))
+    }
+}
+
+/// NMSE of what was recorded against the products with keys or values rounded, and as they are. `product`: of queries and keys, else of
+/// probabilities and values.
+fn left_of(cache: Cache, product: bool, left: &Ordered, kept: &Ordered, made: &Ordered) -> Option<[f64; 2]> {
+    let [keys, groups, width] = kept.shape[..] else { return None };
+    let heads = match (product, &left.shape[..]) {
+        (true, &[tokens, heads, d]) if (tokens, d) == (keys, width) => heads,
+        (false, &[heads, rows, columns]) if (rows, columns) == (keys, keys) => heads,
+        _ => return None,
+    };
+    let whole = if product { vec![heads, keys, keys] } else { vec![keys, heads * width] };
+    if groups == 0 || heads % groups != 0 || made.shape != whole {
+        return None;
+    }
+    let (left, plain, made) = (&left.values, &kept.values, &made.values);
+    let mut rounded = plain.clone();
+    cache.round(&mut rounded, width);
+    let nmse = |kept: &[f64]| {
+        let (mut error, mut energy) = (0.0, 0.0);
+        let mut add = |own: f64, due: f64| {
+            error += (own - due).powi(2);
+            energy += own * own;
+        };
+        for t in keys.saturating_sub(ROWS)..keys {
+            for h in 0..heads {
+                let group = h / (heads / groups);
+                let row = |s: usize| &kept[(s * groups + group) * width..][..width];
+                if product {
+                    let q = &left[(t * heads + h) * width..][..width];
+                    (0..=t).for_each(|s| {
+                        add(made[(h * keys + t) * keys + s], q.iter().zip(row(s)).map(|(q, k)| q * k).sum());
+                    });
+                } else {
+                    let probs = &left[(h * keys + t) * keys..][..keys];
+                    (0..width).for_each(|i| {
+                        let due = probs.iter().enumerate().map(|(s, p)| p * row(s)[i]).sum();
+                        add(made[(t * heads + h) * width + i], due);
+                    });
+                }
+            }
+        }
+        error / energy
+    };
+    Some([nmse(&rounded), nmse(plain)])
+}

@@ -1,0 +1,139 @@
+//! In what type does the candidate keep keys and values? As it says, else as attention comes out right.
+
+use std::collections::BTreeSet;
+
+use firstdiff_compare::{Difference, Outcome, Place, Profile as Judged, Status, cache_nmse};
+use firstdiff_model::{Cache, Model, Op, keep};
+use firstdiff_trace::{Dump, Tap};
+use ndarray::ArrayD;
+
+use crate::replay::{Done, Run};
+use crate::replayed::{Options, Replay};
+use crate::right::compared;
+
+/// What a type of cache takes away of the error of a tap that comes out right with it, at least this many times: right by a looser
+/// tolerance alone is no sign of it.
+const TELLS: f64 = 10.0;
+
+/// Replays, with the type of cache that `options` name; where they name none and attention is wrong, with the one type that makes most of it right.
+pub(crate) fn replayed<'a>(
+    model: &'a Model,
+    dump: &'a Dump,
+    options: &Options,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Done<(Run<'a>, Replay)> {
+    let mut carried_out = |options: &Options| -> Done<(Run<'a>, Replay)> {
+        let mut run = Run::new(model, dump, options);
+        let replay = run.all(progress)?;
+        Ok((run, replay))
+    };
+    let (mut run, replay) = carried_out(options)?;
+    let wrong = through_the_cache(model, &replay);
+    if options.cache.is_some() || wrong.is_empty() {
+        return Ok((run, replay));
+    }
+    let mut fitting = Vec::new();
+    for cache in Cache::ALL.into_iter().filter(|cache| *cache != Cache::F32) {
+        if 2 * run.cleared_by(cache, &wrong)? > wrong.len() {
+            fitting.push(cache);
+        }
+    }
+    run.keeps_in(Cache::F32);
+    if let [cache] = fitting[..] {
+        let (other, mut again) = carried_out(&Options { cache: Some(cache), ..options.clone() })?;
+        if explains(&replay, &again) {
+            again.cache_is_assumed = true;
+            return Ok((other, again));
+        }
+    }
+    Ok((run, replay))
+}
+
+/// The operations that are wrong, and how far, that read keys or values from the cache, make what is kept in it, or come after such on the way.
+fn through_the_cache(model: &Model, replay: &Replay) -> Vec<(Place, f64)> {
+    let kept = kept(model);
+    let attends = |tap: &Tap| model.plan.step(*tap).is_some_and(|step| matches!(step.op, Op::Qk | Op::Context));
+    let wrong = replay.taps.iter().filter(|t| t.report.status == Status::Diverged);
+    let through = wrong.filter(|t| {
+        let tap = t.report.place.tap;
+        attends(&tap) || kept.contains(&tap) || t.through.iter().any(attends)
+    });
+    through.map(|t| (t.report.place, t.report.metrics.and_then(|m| m.nmse()).unwrap_or(f64::INFINITY))).collect()
+}
+
+/// The taps that are kept in the cache.
+fn kept(model: &Model) -> BTreeSet<Tap> {
+    model.plan.steps.iter().filter_map(|step| step.cached()).collect()
+}
+
+/// Whether every tap that is wrong no more is nearer by far, and none is wrong that was not.
+fn explains(before: &Replay, after: &Replay) -> bool {
+    let wrong = |replay: &Replay| -> BTreeSet<Place> {
+        let wrong = replay.taps.iter().filter(|t| t.report.status == Status::Diverged);
+        wrong.map(|t| t.report.place).collect()
+    };
+    let (was, is) = (wrong(before), wrong(after));
+    let nmse = |replay: &Replay, place: &Place| {
+        let tap = replay.taps.iter().find(|t| t.report.place == *place)?;
+        tap.report.metrics?.nmse().filter(|_| tap.report.status.agrees() || tap.report.status == Status::Diverged)
+    };
+    let cleared = |place: &Place| match (nmse(before, place), nmse(after, place)) {
+        (Some(was), Some(is)) => TELLS * is <= was,
+        _ => false,
+    };
+    is.is_subset(&was) && is.len() < was.len() && was.difference(&is).all(cleared)
+}
+
+impl Run<'_> {
+    /// Goes on with another type of cache, and lets go of what was computed with the last.
+    fn keeps_in(&mut self, cache: Cache) {
+        self.recorded.cache = cache;
+        self.profile = self.profile.with_cache(cache);
+        self.edges.clear();
+        self.forget();
+    }
+
+    /// How many of these places come out right with this type of cache, and nearer by far.
+    fn cleared_by(&mut self, cache: Cache, wrong: &[(Place, f64)]) -> Done<usize> {
+        self.keeps_in(cache);
+        let mut cleared = 0;
+        for &(place, was) in wrong {
+            let Some(step) = self.recorded.model.plan.step(place.tap) else { continue };
+            let again = self.judge(step, place.step)?.report;
+            let is = again.metrics.and_then(|m| m.nmse()).unwrap_or(f64::INFINITY);
+            cleared += usize::from(again.status.agrees() && TELLS * is <= was);
+        }
+        Ok(cleared)
+    }
+
+    /// Keys or values that were recorded as the cache holds them, each moved by half a step of its type towards the right value; `None` where
+    /// the tap is no such, or was recorded before. One factor on all of them is moved by nothing.
+    pub(crate) fn as_kept(&self, place: Place, own: &ArrayD<f64>, right: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+        let cache = self.recorded.cache;
+        if cache == Cache::F32 || own.shape() != right.shape() || !kept(self.recorded.model).contains(&place.tap) {
+            return None;
+        }
+        let mut rounded = own.clone();
+        keep(cache, &mut rounded);
+        if rounded != *own {
+            return None;
+        }
+        let (structure, ..) = compared(place.tap.site, right, own, Judged::F32, 2.0 * cache_nmse(cache));
+        if matches!(structure, Outcome::Differs(Difference::Factor { .. })) {
+            return None;
+        }
+        let width = own.shape().last().copied().unwrap_or(1);
+        let values: Vec<f64> = right.iter().copied().collect();
+        let mut steps = cache.half_steps(&values, width).into_iter();
+        let mut moved = own.clone();
+        ndarray::Zip::from(&mut moved).and(right).for_each(|own, &right| {
+            let half = steps.next().unwrap_or(0.0);
+            *own = match (*own - right).abs() {
+                off if off <= half => right,
+                off if off.is_finite() => *own + half * (right - *own).signum(),
+                _ => *own,
+            };
+        });
+        Some(moved)
+    }
+}

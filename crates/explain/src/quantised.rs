@@ -1,0 +1,440 @@
+//! Are the products with weights right, but in another arithmetic? All of them off alike and without structure, and nothing else: then weights or
+//! activations are rounded to few bits, and no operation is wrong. Which rounding it is, is imitated on what was recorded.
+
+use std::collections::{BTreeSet, HashSet};
+
+use firstdiff_compare::{Outcome, Place, Profile as Judged, Status};
+use firstdiff_model::{Half, Op, Profile, Step};
+use firstdiff_trace::Site;
+use ndarray::{Array2, ArrayD};
+use serde_json::json;
+
+use crate::finding::{Cause, Finding, Match};
+use crate::replay::{Done, Run};
+use crate::replayed::{Replay, Replayed};
+use crate::right::compared;
+
+/// Another arithmetic of the products with weights, and how it was imitated.
+#[derive(Clone, Debug)]
+pub struct OtherArithmetic {
+    /// The products that are off alike.
+    pub places: Vec<Place>,
+    /// How many products could be judged.
+    pub judged: usize,
+    /// Whether every other operation that could be judged is right.
+    pub alone: bool,
+    /// The least and the largest NMSE of those that are off.
+    pub nmse: [f64; 2],
+    /// The rounding that comes nearest, where it takes a good part of the error away.
+    pub nearest: Option<Rounding>,
+    /// What it leaves of the error: NMSE, the worst of all places, and the median share.
+    pub residual_nmse: f64,
+    /// The median, over all places, of what it leaves of their own error.
+    pub share: f64,
+}
+
+/// How weights and activations are rounded before they are multiplied.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rounding {
+    weights: Option<Grid>,
+    activations: Option<Grid>,
+}
+
+/// The numbers that values are rounded to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Grid {
+    bits: i32,
+    over: Over,
+    kind: Kind,
+}
+
+/// What shares a scale.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Over {
+    Tensor,
+    Row,
+    Group(usize),
+}
+
+/// Where the steps lie.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    /// Around 0: the largest magnitude is so many steps, beyond 2^(bits-1) - 1.
+    Symmetric { beyond: f64 },
+    /// From the least value to the largest.
+    Affine,
+    /// The same, 0 being a step of its own, and in the range.
+    ZeroPoint,
+    /// From the value of larger magnitude on, 0 being a step: MLX.
+    Edge,
+}
+
+/// Fewer kinds of products are no sign of anything.
+const KINDS: usize = 3;
+/// The share of all products that has to be off alike.
+const NEARLY_ALL: f64 = 0.8;
+/// An NMSE outside of this is no rounding to 4 bits or more.
+const ROUNDING: std::ops::RangeInclusive<f64> = 1e-9..=0.1;
+/// Products are off alike if none is so many times as far off as the median.
+const ALIKE: f64 = 30.0;
+/// What an imitation may leave of the error: of one that gives these numbers, and of one that comes near.
+const REPRODUCES: f64 = 0.01;
+const NEAR: f64 = 0.5;
+/// What is left of a product where nearly all others come out: more is a fault.
+const OF_ITS_OWN: f64 = 0.3;
+
+/// What a run looks like in which all products with weights are off alike; `None` where they are not. Of products that are off and have
+/// structure of their own, the reason is set to that.
+///
+/// # Errors
+/// When a file cannot be read.
+pub(crate) fn recognised(run: &mut Run<'_>, replay: &mut Replay) -> Done<Option<OtherArithmetic>> {
+    let model = run.recorded.model;
+    let product = |t: &Replayed| {
+        let step = model.plan.step(t.report.place.tap);
+        step.is_some_and(|step| matches!(step.op, Op::Linear { .. } | Op::Head)) && t.through.is_empty()
+    };
+    let known = |t: &&Replayed| t.report.status.agrees() || t.report.status == Status::Diverged;
+    let (products, others): (Vec<&Replayed>, Vec<&Replayed>) =
+        replay.taps.iter().filter(known).partition(|t| product(t));
+    let off = |t: &&&Replayed| {
+        let nmse = t.report.metrics.and_then(|m| m.nmse());
+        t.report.status == Status::Diverged && t.misrecorded.is_empty() && nmse.is_some_and(|n| ROUNDING.contains(&n))
+    };
+    let candidates: Vec<(Place, f64)> =
+        products.iter().filter(off).filter_map(|t| Some((t.report.place, t.report.metrics?.nmse()?))).collect();
+    let judged = products.len();
+    let alone = others.iter().all(|t| t.report.status != Status::Diverged);
+    if (candidates.len() as f64) < NEARLY_ALL * judged as f64 || kinds(&candidates) < KINDS {
+        return Ok(None);
+    }
+    let mut sizes: Vec<f64> = candidates.iter().map(|c| c.1).collect();
+    sizes.sort_by(f64::total_cmp);
+    let median = sizes[sizes.len() / 2];
+    let mut structured = Vec::new();
+    let mut alike = Vec::new();
+    for (place, nmse) in candidates {
+        let Some(product) = Product::of(run, place)? else { continue };
+        match compared(
+            place.tap.site,
+            &product.shaped(&product.right),
+            &product.shaped(&product.own),
+            Judged::Ggml,
+            2.0 * nmse,
+        )
+        .0
+        {
+            Outcome::Differs(difference) => structured.push((place, difference.to_string())),
+            _ if nmse <= ALIKE * median => alike.push((place, nmse)),
+            _ => {}
+        }
+    }
+    if (alike.len() as f64) < NEARLY_ALL * judged as f64 || kinds(&alike) < KINDS {
+        return Ok(None);
+    }
+    for (place, what) in structured {
+        if let Some(tap) = replay.taps.iter_mut().find(|t| t.report.place == place) {
+            tap.report.reason = Some(format!("{what}; the other products are off without structure"));
+        }
+    }
+    let least = alike.iter().map(|a| a.1).fold(f64::INFINITY, f64::min);
+    let most = alike.iter().map(|a| a.1).fold(0.0, f64::max);
+    let places: Vec<Place> = alike.iter().map(|a| a.0).collect();
+    let mut found =
+        OtherArithmetic { judged, alone, nmse: [least, most], nearest: None, residual_nmse: most, share: 1.0, places };
+    found.imitate(run, &alike)?;
+    Ok(Some(found))
+}
+
+/// How many kinds of products there are among `places`.
+fn kinds(places: &[(Place, f64)]) -> usize {
+    places.iter().map(|(place, _)| place.tap.site).collect::<BTreeSet<Site>>().len()
+}
+
+/// Products that are looked at for the best rounding, of as many kinds; and weight rounding that is tried with every rounding of activations.
+const LOOKED_AT: usize = 4;
+const BEST: usize = 6;
+
+impl OtherArithmetic {
+    /// Whether an imitation gives the candidate's numbers, to a hundredth of the error.
+    pub fn is_reproduced(&self) -> bool {
+        self.nearest.is_some() && self.share <= REPRODUCES
+    }
+
+    /// What is said of it as a finding: no operation is to blame.
+    pub(crate) fn finding(self, run: &Run<'_>) -> Finding {
+        let matched = match self.nearest {
+            Some(_) if self.is_reproduced() => Match::Reproduced,
+            Some(_) => Match::Closest,
+            None => Match::Unknown,
+        };
+        let cause = self.nearest.map(|rounding| Cause { id: "precision", params: rounding.params() });
+        let (stated, near) = if matched == Match::Reproduced { (cause, None) } else { (None, cause) };
+        let model = run.recorded.model;
+        let mut taps: Vec<_> = model.plan.steps.iter().map(|step| step.tap).collect();
+        let off: HashSet<_> = self.places.iter().map(|place| place.tap).collect();
+        taps.retain(|tap| off.contains(tap));
+        Finding {
+            taps,
+            shown_at: self.places.clone(),
+            op: "linear".into(),
+            cause: stated,
+            residual_nmse: self.residual_nmse,
+            base_nmse: self.nmse[1],
+            alternatives: near.into_iter().collect(),
+            arithmetic: Some(self),
+            ..Finding::without_cause(matched)
+        }
+    }
+
+    fn imitate(&mut self, run: &mut Run<'_>, alike: &[(Place, f64)]) -> Done<()> {
+        let mut sample: Vec<Product> = Vec::new();
+        let mut seen = BTreeSet::new();
+        for (place, _) in alike.iter().filter(|(place, _)| place.step == 0) {
+            if sample.len() < LOOKED_AT && seen.insert(place.tap.site) {
+                sample.extend(Product::of(run, *place)?);
+            }
+        }
+        let left = |rounding: Rounding| -> f64 {
+            let logs = sample.iter().map(|product| product.left_by(rounding).max(1e-12).ln());
+            logs.sum::<f64>() / sample.len().max(1) as f64
+        };
+        let mut by_weights: Vec<(f64, Rounding)> = weight_grids()
+            .map(|weights| Rounding { weights, activations: None })
+            .map(|rounding| (left(rounding), rounding))
+            .collect();
+        by_weights.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let none = by_weights.iter().copied().find(|(_, r)| r.weights.is_none());
+        let mut all: Vec<(f64, Rounding)> = by_weights.iter().copied().take(BEST).chain(none).collect();
+        for (_, rounding) in all.clone() {
+            let with = |activations| Rounding { activations: Some(activations), ..rounding };
+            all.extend(activation_grids().map(|grid| (left(with(grid)), with(grid))));
+        }
+        let Some((_, best)) = all.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)) else { return Ok(()) };
+        let mut shares: Vec<(Place, f64, f64)> = Vec::new();
+        for (place, nmse) in alike {
+            if let Some(product) = Product::of(run, *place)? {
+                shares.push((*place, product.left_by(best), *nmse));
+            }
+        }
+        let mut sorted: Vec<f64> = shares.iter().map(|(_, share, _)| *share).collect();
+        sorted.sort_by(f64::total_cmp);
+        let share = sorted.get(sorted.len() / 2).copied().unwrap_or(1.0);
+        // Where nearly all come out, what does not has a fault of its own.
+        if share <= REPRODUCES {
+            shares.retain(|(_, share, _)| *share <= OF_ITS_OWN);
+            self.places = shares.iter().map(|(place, ..)| *place).collect();
+        }
+        let worst = shares.iter().map(|(_, share, nmse)| share * nmse).fold(0.0, f64::max);
+        // Written so that a NaN is no likeness.
+        if share <= NEAR && (best.weights.is_some() || best.activations.is_some()) {
+            (self.nearest, self.share, self.residual_nmse) = (Some(best), share, worst);
+        }
+        Ok(())
+    }
+}
+
+fn weight_grids() -> impl Iterator<Item = Option<Grid>> {
+    let overs = [Over::Tensor, Over::Row, Over::Group(32), Over::Group(64), Over::Group(128)];
+    let symmetric = [0.0, 0.5, 1.0].map(|beyond| Kind::Symmetric { beyond });
+    let kinds = move || symmetric.into_iter().chain([Kind::Affine, Kind::ZeroPoint, Kind::Edge]);
+    let of = move |bits| {
+        let grids = move |over| kinds().map(move |kind| Some(Grid { bits, over, kind }));
+        overs.into_iter().filter(move |over| bits > 4 || *over != Over::Tensor).flat_map(grids)
+    };
+    std::iter::once(None).chain([8, 4].into_iter().flat_map(of))
+}
+
+fn activation_grids() -> impl Iterator<Item = Grid> {
+    let kinds = [Kind::ZeroPoint, Kind::Symmetric { beyond: 0.0 }];
+    let both = move |over| kinds.into_iter().map(move |kind| Grid { bits: 8, over, kind });
+    // fbgemm leaves one bit unused.
+    let reduced = Grid { bits: 7, over: Over::Tensor, kind: Kind::ZeroPoint };
+    [Over::Tensor, Over::Row].into_iter().flat_map(both).chain([reduced])
+}
+
+impl Grid {
+    fn round(self, x: &mut Array2<f64>) {
+        match self.over {
+            Over::Tensor => {
+                let mut all: Vec<f64> = x.iter().copied().collect();
+                self.round_together(&mut all);
+                x.iter_mut().zip(all).for_each(|(x, y)| *x = y);
+            }
+            Over::Row | Over::Group(_) => {
+                for mut row in x.rows_mut() {
+                    let mut values = row.to_vec();
+                    let size = if let Over::Group(size) = self.over { size } else { values.len().max(1) };
+                    values.chunks_mut(size).for_each(|part| self.round_together(part));
+                    row.iter_mut().zip(values).for_each(|(x, y)| *x = y);
+                }
+            }
+        }
+    }
+
+    fn round_together(self, x: &mut [f64]) {
+        let (low, high) = x.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), x| (l.min(*x), h.max(*x)));
+        let levels = f64::from((1 << self.bits) - 1);
+        let half = f64::from((1 << (self.bits - 1)) - 1);
+        let (step, zero, least, most) = match self.kind {
+            Kind::Symmetric { beyond } => (high.max(-low) / (half + beyond), 0.0, -half - 1.0, half),
+            Kind::Affine => ((high - low) / levels, low, 0.0, levels),
+            Kind::ZeroPoint => {
+                let step = (high.max(0.0) - low.min(0.0)) / levels;
+                (step, (low.min(0.0) / step).round_ties_even() * step, 0.0, levels)
+            }
+            Kind::Edge => {
+                let (step, edge) =
+                    if -low > high { ((high - low) / levels, low) } else { (-(high - low) / levels, high) };
+                let steps = (edge / step).round_ties_even();
+                if steps == 0.0 { (step, 0.0, 0.0, levels) } else { (edge / steps, edge, 0.0, levels) }
+            }
+        };
+        if !step.is_finite() || step == 0.0 {
+            return;
+        }
+        x.iter_mut().for_each(|x| *x = ((*x - zero) / step).round_ties_even().clamp(least, most) * step + zero);
+    }
+
+    fn words(self) -> String {
+        let over = match self.over {
+            Over::Tensor => "a tensor".to_owned(),
+            Over::Row => "a row".to_owned(),
+            Over::Group(size) => format!("a group of {size}"),
+        };
+        let kind = match self.kind {
+            Kind::Symmetric { .. } => "symmetric",
+            Kind::Affine | Kind::ZeroPoint | Kind::Edge => "with a minimum",
+        };
+        format!("{} bits, one scale {over}, {kind}", self.bits)
+    }
+}
+
+impl Rounding {
+    /// `weights rounded to 8 bits, one scale a row, symmetric`.
+    pub fn words(self) -> String {
+        let weights = self.weights.map(|grid| format!("weights rounded to {}", grid.words()));
+        let activations = self.activations.map(|grid| format!("activations rounded to {}", grid.words()));
+        weights.into_iter().chain(activations).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Whether weights alone are rounded: a model of the rounded weights gives parity.
+    pub fn is_of_weights_alone(self) -> bool {
+        self.activations.is_none()
+    }
+
+    fn params(self) -> crate::mistakes::Params {
+        let weights = self.weights.map(|grid| ("weights", json!(grid.words())));
+        let activations = self.activations.map(|grid| ("activations", json!(grid.words())));
+        weights.into_iter().chain(activations).collect()
+    }
+}
+
+/// Rows of activations, and of the matrix, that are multiplied: the last of each.
+const ROWS: usize = 32;
+const OUTPUTS: usize = 128;
+
+/// A product with weights, part of it, as the candidate recorded it.
+struct Product {
+    /// All activations, \[T,in\].
+    x: Array2<f64>,
+    /// The whole matrix of small ones, else its last rows, \[out,in\].
+    w: Array2<f64>,
+    /// What is added to the columns, where there is a bias.
+    bias: Option<Vec<f64>>,
+    /// What the candidate recorded, and what is right, \[T,out\].
+    own: Array2<f64>,
+    right: Array2<f64>,
+    shape: Vec<usize>,
+    /// The first of the matrix's rows in `w`.
+    first: usize,
+    half: Option<Half>,
+}
+
+/// Matrices up to so many elements are rounded whole, so that a scale of a whole tensor can be had.
+const WHOLE: usize = 1 << 22;
+
+impl Product {
+    fn of(run: &mut Run<'_>, place: Place) -> Done<Option<Product>> {
+        let model = run.recorded.model;
+        let Some(step) = model.plan.step(place.tap) else { return Ok(None) };
+        let Ok(own) = run.recorded.read(place) else { return Ok(None) };
+        let Ok((_, x)) = run.value(step.reads[0], place.step)? else { return Ok(None) };
+        let (Some(own), Some(x)) = (flat(&own).map(|flat| (flat, own.shape().to_vec())), flat(&x)) else {
+            return Ok(None);
+        };
+        Ok(Product::with(run, step, own, x))
+    }
+
+    fn with(run: &Run<'_>, step: &Step, (own, shape): (Array2<f64>, Vec<usize>), x: Array2<f64>) -> Option<Product> {
+        let weights = &run.recorded.model.weights;
+        let view = weights.view(*step.weights.first()?).ok()?;
+        let &[rows, columns] = view.shape() else { return None };
+        if x.ncols() != columns || own.ncols() != rows || own.nrows() != x.nrows() {
+            return None;
+        }
+        let first = if rows * columns <= WHOLE { 0 } else { rows.saturating_sub(OUTPUTS) };
+        let half = match run.profile {
+            Profile::F16 => Some(Half::F16),
+            Profile::Bf16 => Some(Half::BF16),
+            _ => None,
+        };
+        let bias = match step.weights.get(1) {
+            Some(&bias) => Some(weights.view(bias).ok()?.vector::<f64>().to_vec()),
+            None => None,
+        };
+        let w = view.rows::<f64>(first..rows);
+        let mut product = Product { x, w, bias, right: own.clone(), own, shape, first, half };
+        let right = product.multiplied(&product.x, &product.w, 0..product.x.nrows(), 0);
+        product.right.slice_mut(ndarray::s![.., first..]).assign(&right);
+        Some(product)
+    }
+
+    /// Rows `tokens` of x times rows of w from `from` on, and the bias.
+    fn multiplied(&self, x: &Array2<f64>, w: &Array2<f64>, tokens: std::ops::Range<usize>, from: usize) -> Array2<f64> {
+        let mut out = x.slice(ndarray::s![tokens, ..]).dot(&w.slice(ndarray::s![from.., ..]).t());
+        for mut row in out.rows_mut() {
+            for (column, y) in row.iter_mut().enumerate() {
+                *y += self.bias.as_ref().map_or(0.0, |bias| bias[self.first + from + column]);
+                *y = self.half.map_or(*y, |half| f64::from(half.round(*y as f32)));
+            }
+        }
+        out
+    }
+
+    /// In the tap's own shape.
+    fn shaped(&self, x: &Array2<f64>) -> ArrayD<f64> {
+        x.clone().into_shape_with_order(self.shape.clone()).unwrap_or_else(|_| x.clone().into_dyn())
+    }
+
+    /// The share of the error that this rounding leaves.
+    fn left_by(&self, rounding: Rounding) -> f64 {
+        let (mut x, mut w) = (self.x.clone(), self.w.clone());
+        if let Some(grid) = rounding.activations {
+            grid.round(&mut x);
+        }
+        // A scale of a whole tensor needs all of it.
+        if rounding.weights.is_some_and(|grid| grid.over == Over::Tensor) && self.first > 0 {
+            return f64::INFINITY;
+        }
+        if let Some(grid) = rounding.weights {
+            grid.round(&mut w);
+        }
+        let tokens = self.x.nrows().saturating_sub(ROWS)..self.x.nrows();
+        let from = w.nrows().saturating_sub(OUTPUTS);
+        let made = self.multiplied(&x, &w, tokens.clone(), from);
+        let part = ndarray::s![tokens, self.first + from..];
+        let (own, right) = (self.own.slice(part), self.right.slice(part));
+        let distance = |other: ndarray::ArrayView2<'_, f64>| -> f64 {
+            own.iter().zip(other).map(|(own, other)| (own - other).powi(2)).sum()
+        };
+        distance(made.view()) / distance(right)
+    }
+}
+
+/// All axes but the first merged.
+fn flat(x: &ArrayD<f64>) -> Option<Array2<f64>> {
+    let rows = x.shape().first().copied()?;
+    let columns = x.len().checked_div(rows)?;
+    x.as_standard_layout().into_owned().into_shape_with_order((rows, columns)).ok()
+}

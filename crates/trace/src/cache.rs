@@ -1,0 +1,163 @@
+//! What is left of keys and values once they were stored in the type of the K/V cache?
+
+use std::fmt;
+use std::str::FromStr;
+
+use half::{bf16, f16};
+
+/// The type keys and values are kept in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cache {
+    /// As they are.
+    #[default]
+    F32,
+    /// IEEE half: llama.cpp's default, tinygrad's, and that of many others.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// ggml's blocks of 32 numbers of 8 bits along the head dimension, with a scale in f16.
+    Q8_0,
+}
+
+/// Elements of a block of Q8_0.
+const BLOCK: usize = 32;
+
+impl Cache {
+    /// Every type, finest first.
+    pub const ALL: [Cache; 4] = [Cache::F32, Cache::F16, Cache::Bf16, Cache::Q8_0];
+
+    /// The name on the command line and in dump.json.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cache::F32 => "f32",
+            Cache::F16 => "f16",
+            Cache::Bf16 => "bf16",
+            Cache::Q8_0 => "q8_0",
+        }
+    }
+
+    /// Rounds heads of `width` elements, one after the other, to what is read back from a cache of this type.
+    pub fn round(self, heads: &mut [f64], width: usize) {
+        match self {
+            Cache::F32 => {}
+            Cache::F16 => heads.iter_mut().for_each(|x| *x = f16::from_f64(*x).to_f64()),
+            Cache::Bf16 => heads.iter_mut().for_each(|x| *x = bf16::from_f64(*x).to_f64()),
+            Cache::Q8_0 => blocks(heads.len(), width).for_each(|block| q8_0(&mut heads[block])),
+        }
+    }
+
+    /// How far storing may move each element of such heads: half a step of the type.
+    pub fn half_steps(self, heads: &[f64], width: usize) -> Vec<f64> {
+        // Half a unit in the last place of a number's own binade, of which the largest is that of the upper end.
+        let relative = |half: f64| move |x: &f64| half * x.abs();
+        match self {
+            Cache::F32 => vec![0.0; heads.len()],
+            // Below the least normal number the step is constant.
+            Cache::F16 => heads.iter().map(relative(F16_HALF)).map(|x| x.max(2f64.powi(-25))).collect(),
+            Cache::Bf16 => heads.iter().map(relative(BF16_HALF)).collect(),
+            Cache::Q8_0 => blocks(heads.len(), width)
+                .flat_map(|block| {
+                    let top = heads[block.clone()].iter().fold(0.0, |top: f64, x| top.max(x.abs()));
+                    // The scale is rounded to f16 as well.
+                    heads[block].iter().map(move |x| top / 254.0 * 1.001 + F16_HALF * x.abs()).collect::<Vec<_>>()
+                })
+                .collect(),
+        }
+    }
+}
+
+/// Half a unit in the last place, of a number at the lower end of its binade.
+const F16_HALF: f64 = 1.0 / 2048.0;
+const BF16_HALF: f64 = 1.0 / 256.0;
+
+/// The blocks of heads of `width` elements: the last of a head may be shorter.
+fn blocks(len: usize, width: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let width = width.max(1);
+    (0..len).step_by(width).flat_map(move |head| {
+        let end = (head + width).min(len);
+        (head..end).step_by(BLOCK).map(move |from| from..(from + BLOCK).min(end))
+    })
+}
+
+/// One block: whole steps of the largest magnitude / 127, which is stored in f16. Source: llama.cpp, quantize_row_q8_0_ref.
+fn q8_0(block: &mut [f64]) {
+    let top = block.iter().fold(0f32, |top, x| top.max((*x as f32).abs()));
+    if !top.is_finite() || top == 0.0 {
+        return;
+    }
+    let step = top / 127.0;
+    let (inverse, stored) = (1.0 / step, f16::from_f32(step).to_f32());
+    for x in block {
+        *x = f64::from((*x as f32 * inverse).round() * stored);
+    }
+}
+
+impl fmt::Display for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Cache {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Cache, String> {
+        let known = match name.to_ascii_lowercase().as_str() {
+            "float32" | "fp32" => Some(Cache::F32),
+            "float16" | "fp16" | "half" => Some(Cache::F16),
+            "bfloat16" => Some(Cache::Bf16),
+            name => Cache::ALL.into_iter().find(|cache| cache.name() == name),
+        };
+        known.ok_or_else(|| format!("'{}' is not one of f32, f16, bf16, q8_0", name.escape_debug()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heads() -> Vec<f64> {
+        (0..200u32).map(|i| f64::from((i * 37 % 101) as f32 * 0.0731 - 3.3)).collect()
+    }
+
+    #[test]
+    fn rounding_twice_changes_nothing_and_moves_by_half_a_step_at_most() {
+        for cache in Cache::ALL {
+            for width in [40, 50, 100] {
+                let x = heads();
+                let mut once = x.clone();
+                cache.round(&mut once, width);
+                let mut twice = once.clone();
+                cache.round(&mut twice, width);
+                assert_eq!(once, twice, "{cache}");
+                let steps = cache.half_steps(&x, width);
+                for ((x, y), half) in x.iter().zip(&once).zip(&steps) {
+                    assert!((x - y).abs() <= *half * (1.0 + 1e-6), "{cache}: {x} became {y}, half a step is {half}");
+                }
+                assert_eq!(cache == Cache::F32, x == once);
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_do_not_cross_heads() {
+        let mut x = vec![1.0; 64];
+        x[32..].fill(127.0);
+        x[40] = 0.4;
+        let mut of_64 = x.clone();
+        Cache::Q8_0.round(&mut of_64, 64);
+        assert_eq!((of_64[0], of_64[40]), (f64::from(f16::from_f32(1.0 / 127.0).to_f32()) * 127.0, 0.0));
+        let mut of_16 = vec![1.0; 16];
+        of_16.extend([100.0; 16]);
+        Cache::Q8_0.round(&mut of_16, 16);
+        assert!((of_16[0] - 1.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn names_round_trip() {
+        for cache in Cache::ALL {
+            assert_eq!(cache.name().parse(), Ok(cache));
+        }
+        assert!("q4_0".parse::<Cache>().is_err());
+    }
+}
