@@ -13,7 +13,7 @@ use crate::judge::{Allowance, Outcome};
 use crate::kept::beyond_the_profile;
 use crate::laid::name_of;
 use crate::metrics::Metrics;
-use crate::pair::{Layout, Pair};
+use crate::pair::{Layout, MASKED, Pair};
 use crate::profile::Profile;
 use crate::report::number;
 
@@ -84,9 +84,14 @@ impl Run<'_> {
                 true => inherited(pair, &Metrics::over(&pair.row_metrics()), &reads),
                 false => over_a_range(pair, own, &reads, profile),
             };
-            if let ([x], true, "rms_norm") = (&before[..], direct, self.graph.op(index)) {
-                let (x, layout) = (self.graph.places()[*x], found_layout(&found[before[0]]));
-                inherited.passed(self.with_pair(x, layout, |x, _| through_norm(x, pair))?.flatten());
+            if let ([x], true) = (&before[..], direct) {
+                let (x, layout) = (self.graph.places()[*x], found_layout(&found[*x]));
+                let passed_on = |x: &Pair<'_>, _| match (x.site(), pair.site(), self.graph.op(index)) {
+                    (_, _, "rms_norm") => through_norm(x, pair),
+                    (Site::Qk, Site::Scores, _) => through_mask(x, pair),
+                    _ => None,
+                };
+                inherited.passed(self.with_pair(x, layout, passed_on)?.flatten());
             }
             inherited.unclear(unclear, range_growth(profile));
             inherited.read_from_the_cache(self.cost_of_the_cache(index, &between), pair.rows().0);
@@ -350,6 +355,24 @@ fn through_norm(x: &Pair<'_>, y: &Pair<'_>) -> Option<(f64, Vec<f64>)> {
     let whole = parts.iter().fold((0.0, 0.0), |a, p| (a.0 + p.0, a.1 + p.1));
     let nmse = |(error, energy): (f64, f64)| if energy > 0.0 { error / energy } else { 0.0 };
     let (whole, positions) = (nmse(whole), parts.into_iter().map(nmse).collect::<Vec<f64>>());
+    whole.is_finite().then_some((whole, positions))
+}
+
+/// The NMSE of what a mask leaves of products, whole and by position: the first positions see few keys, whose products may be small beside those that are hidden.
+fn through_mask(products: &Pair<'_>, scores: &Pair<'_>) -> Option<(f64, Vec<f64>)> {
+    let (rows, keys) = scores.rows();
+    if products.shape() != scores.shape() || keys == 0 {
+        return None;
+    }
+    let mut sums = vec![(0.0, 0.0); rows];
+    for i in (0..scores.len()).filter(|&i| scores.reference(i) > MASKED && scores.candidate(i) > MASKED) {
+        let (error, energy) = &mut sums[i / keys % rows];
+        *error += (products.candidate(i) - products.reference(i)).powi(2);
+        *energy += products.reference(i).powi(2);
+    }
+    let whole = sums.iter().fold((0.0, 0.0), |a, p| (a.0 + p.0, a.1 + p.1));
+    let nmse = |(error, energy): (f64, f64)| if energy > 0.0 { error / energy } else { 0.0 };
+    let (whole, positions) = (nmse(whole), sums.into_iter().map(nmse).collect::<Vec<f64>>());
     whole.is_finite().then_some((whole, positions))
 }
 

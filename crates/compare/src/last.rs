@@ -108,13 +108,16 @@ fn is_single(entry: &Entry, other: &Entry) -> bool {
     let site = entry.tap.site;
     let (shape, theirs) = (squeezed(site, &entry.shape), squeezed(site, &other.shape));
     let (axes, at) = (site.axes().len(), site.position_axis());
+    let size = |shape: &[usize]| shape.iter().product::<usize>();
     if shape.len() == axes {
-        return shape[at] == 1;
+        // As many elements as several rows of the other side are no single row: [1, T, H*d] where it has [T, H, d].
+        let several = theirs.len() == axes && theirs[at] > 1 && size(&theirs) == size(&shape);
+        return shape[at] == 1 && !several;
     }
     let row =
         |shape: &[usize]| shape.iter().enumerate().filter(|(axis, _)| *axis != at).map(|(_, n)| n).product::<usize>();
     match theirs.len() == axes {
-        true => shape.iter().product::<usize>() == row(&theirs) && of_one(site, &entry.shape).is_some(),
+        true => size(&shape) == row(&theirs) && of_one(site, &entry.shape).is_some(),
         false => axes == 2 && shape.len() == 1 && site == Site::Logits && theirs == shape,
     }
 }
