@@ -1,7 +1,7 @@
 //! Is a cause consistent with all that was recorded? Made wherever an engine would make it, it must give every recorded tap that it reaches: what it would leave
 //! right and is wrong, or the other way round, speaks against it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use firstdiff_compare::{Place, Status};
@@ -150,7 +150,16 @@ fn ways(reproduction: &Reproduction, place: Place, everywhere: &[Candidate]) -> 
         let onset = one.edits.first().and_then(|edit| edit.onset);
         let shared = shared.map(|c| onset.map_or(c.clone(), |onset| c.beginning(onset)));
         let covers = |c: &Candidate| found.iter().all(|edit| c.edits.iter().any(|other| other.is_made_as(edit)));
-        sets.extend(shared.filter(covers).map(|c| c.edits));
+        // In all layers, or in all places of the layers where it was found.
+        let layers: HashSet<Option<u32>> = found.iter().map(|edit| edit.tap.layer).collect();
+        for candidate in shared.filter(covers) {
+            let here: Vec<Edit> =
+                candidate.edits.iter().filter(|edit| layers.contains(&edit.tap.layer)).cloned().collect();
+            if here.len() < candidate.edits.len() && here.len() > found.len() {
+                sets.push(here);
+            }
+            sets.push(candidate.edits);
+        }
     }
     sets.push(found);
     let last = if place.step > 0 { 1 } else { 0 };
