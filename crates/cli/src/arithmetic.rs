@@ -1,8 +1,7 @@
 //! In which arithmetic is a run judged, who says so, and do its tensors bear it out?
 
 use firstdiff_compare::Profile;
-use firstdiff_trace::{DType, Dump, Entry, Site};
-use half::{bf16, f16};
+use firstdiff_trace::{DType, Dump, Entry, Site, to_bf16, to_f16};
 use serde_json::{Value, json};
 
 use anyhow::Result;
@@ -132,8 +131,8 @@ pub(crate) fn sixteen_bits(dump: &Dump) -> Option<Profile> {
     let (mut bf16s, mut f16s, mut taps) = (true, true, 0);
     let mut look = |values: &mut dyn Iterator<Item = (f64, f64)>| {
         for (x, unsure) in values.filter(|(x, _)| x.is_finite()) {
-            bf16s &= (bf16::from_f64(x).to_f64() - x).abs() <= unsure;
-            f16s &= (f16::from_f64(x).to_f64() - x).abs() <= unsure;
+            bf16s &= (to_bf16(x).to_f64() - x).abs() <= unsure;
+            f16s &= (to_f16(x).to_f64() - x).abs() <= unsure;
         }
         taps += 1;
     };
@@ -164,8 +163,8 @@ fn shown(dump: &Dump) -> Profile {
         let Ok(tensor) = dump.read(entry) else { continue };
         let values = tensor.values();
         let all = |same: fn(f64) -> bool| (0..values.len()).map(|i| values.get(i)).all(|x| !x.is_finite() || same(x));
-        bf16s += usize::from(all(|x| bf16::from_f64(x).to_f64() == x));
-        f16s += usize::from(all(|x| f16::from_f64(x).to_f64() == x));
+        bf16s += usize::from(all(|x| to_bf16(x).to_f64() == x));
+        f16s += usize::from(all(|x| to_f16(x).to_f64() == x));
         taps += 1;
     }
     match taps {

@@ -102,17 +102,22 @@ fn cache_of(dump: &Dump, entries: &[Entry], chunks: &Chunks) -> Result<Option<Ca
     Ok(None)
 }
 
-/// Whether every step, the prefill among them, has exactly its own positions on the first axis and the same extents behind it: no cache, however many
+/// Whether every step, the prefill among them, has exactly its own positions on one axis and the same extents beside it: no cache, however many
 /// channels there are and whichever values two steps share (a token that is fed twice has the same keys in layer 0).
 fn hold_own_rows(entries: &[Entry], chunks: &Chunks) -> bool {
-    let own = |entry: &Entry| {
-        let shape = squeezed(entry.tap.site, &entry.shape);
-        let (&rows, behind) = shape.split_first()?;
-        (chunks.lengths.get(entry.step as usize) == Some(&rows)).then(|| behind.to_vec())
+    // Where all steps have as many positions, only the first axis is known to be theirs.
+    let axes = if chunks.lengths.iter().any(|length| *length != chunks.lengths[0]) { 0..4 } else { 0..1 };
+    let own = |entry: &Entry, axis: usize| {
+        let mut shape = squeezed(entry.tap.site, &entry.shape);
+        let holds = shape.get(axis).is_some() && shape.get(axis) == chunks.lengths.get(entry.step as usize);
+        holds.then(|| shape.remove(axis)).map(|_| shape)
     };
-    let mut shapes = entries.iter().map(own);
-    let first = shapes.next().flatten().filter(|_| entries.first().is_some_and(|entry| entry.step == 0));
-    first.is_some_and(|first| shapes.all(|shape| shape.as_ref() == Some(&first)))
+    let mut axes = axes.filter(|&axis| {
+        let mut beside = entries.iter().map(|entry| own(entry, axis));
+        let first = beside.next().flatten();
+        first.is_some() && beside.all(|shape| shape == first)
+    });
+    entries.first().is_some_and(|entry| entry.step == 0) && axes.next().is_some()
 }
 
 /// Whether every step has room for all positions so far along an axis, and more than its own.

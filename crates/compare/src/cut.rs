@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use firstdiff_trace::{Entry, NamedRows, Rows, Site, Tensor, Values};
+use firstdiff_trace::{Entry, NamedRows, Rows, Site, Tensor, Values, to_bf16, to_f16};
 
 use crate::rows::squeezed;
 
@@ -186,8 +186,8 @@ impl Cut {
         let values = match values {
             Values::F64(v) => Values::F64(Cow::Owned(self.gather(&v, fill))),
             Values::F32(v) => Values::F32(Cow::Owned(self.gather(&v, fill as f32))),
-            Values::F16(v) => Values::F16(Cow::Owned(self.gather(&v, half::f16::from_f64(fill)))),
-            Values::BF16(v) => Values::BF16(Cow::Owned(self.gather(&v, half::bf16::from_f64(fill)))),
+            Values::F16(v) => Values::F16(Cow::Owned(self.gather(&v, to_f16(fill)))),
+            Values::BF16(v) => Values::BF16(Cow::Owned(self.gather(&v, to_bf16(fill)))),
         };
         Tensor::held(self.shape.clone(), values).ok()
     }

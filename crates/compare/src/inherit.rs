@@ -94,7 +94,8 @@ impl Run<'_> {
                 inherited.passed(self.with_pair(x, layout, passed_on)?.flatten());
             }
             inherited.unclear(unclear, range_growth(profile));
-            inherited.read_from_the_cache(self.cost_of_the_cache(index, &between), pair.rows().0);
+            let [stored, cost] = [self.stored_in_the_cache(index, &between), self.cost_of_the_cache(index, &between)];
+            inherited.read_from_the_cache(stored, cost, pair.rows().0);
             Ok(Some(laid.judge(&Allowance { fresh, inherited, ..self.allowance(place, own) })))
         })?;
         let found = match judged.transpose()?.flatten() {
@@ -176,11 +177,12 @@ impl Inherited {
         self.positions.iter_mut().for_each(|position| *position += growth * nmse);
     }
 
-    /// Adds what reading keys and values from the cache costs as a rule, in a pair of so many rows.
-    fn read_from_the_cache(&mut self, cost: f64, rows: usize) {
+    /// Adds what reading keys and values from the cache costs as a rule, in a pair of so many rows; `stored` is the NMSE of what is read there.
+    fn read_from_the_cache(&mut self, stored: f64, cost: f64, rows: usize) {
         if cost == 0.0 {
             return;
         }
+        self.read += stored;
         self.cache = USUAL * cost;
         self.usual += USUAL * cost;
         self.most += MOST * cost;

@@ -61,12 +61,22 @@ impl Run<'_> {
 
     /// NMSE that reading keys and values from the cache costs place `index` as a rule, where `between` lie on the way and were not compared.
     pub(crate) fn cost_of_the_cache(&self, index: usize, between: &[usize]) -> f64 {
-        let cost = cache_nmse(beyond_the_profile(self.options.profile, self.options.cache));
-        let site = |i: &usize| self.graph.places()[*i].tap.site;
-        let attends = between.iter().chain([&index]).map(site).filter(|s| matches!(s, Site::Qk | Site::Context));
+        let stored = cache_nmse(beyond_the_profile(self.options.profile, self.options.cache));
         // e^x makes of an error in a score one relative to 1.
-        let sharpened = if site(&index) == Site::Probs { 10.0 } else { 1.0 };
-        sharpened * attends.map(|site| growth(site) * cost).sum::<f64>()
+        let sharpened = if self.graph.places()[index].tap.site == Site::Probs { 10.0 } else { 1.0 };
+        sharpened * self.attention_on_the_way(index, between).map(|site| growth(site) * stored).sum::<f64>()
+    }
+
+    /// NMSE of the keys and values themselves that place `index` reads from the cache.
+    pub(crate) fn stored_in_the_cache(&self, index: usize, between: &[usize]) -> f64 {
+        let reads = self.attention_on_the_way(index, between).next().is_some();
+        if reads { cache_nmse(beyond_the_profile(self.options.profile, self.options.cache)) } else { 0.0 }
+    }
+
+    /// The operations up to place `index` that read the cache.
+    fn attention_on_the_way<'a>(&'a self, index: usize, between: &'a [usize]) -> impl Iterator<Item = Site> + 'a {
+        let sites = between.iter().copied().chain([index]).map(|i| self.graph.places()[i].tap.site);
+        sites.filter(|site| matches!(site, Site::Qk | Site::Context))
     }
 }
 

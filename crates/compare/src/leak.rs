@@ -6,8 +6,7 @@
 
 use std::fmt;
 
-use firstdiff_trace::Site;
-use half::{bf16, f16};
+use firstdiff_trace::{Site, to_bf16, to_f16};
 use rayon::prelude::*;
 
 use crate::pair::Pair;
@@ -120,8 +119,8 @@ fn flushed(len: usize, profile: Profile, values: Get<'_>) -> f64 {
     let (mut least, mut f16s, mut bf16s) = (f64::INFINITY, true, true);
     for x in (0..len).map(values).map(f64::abs).filter(|x| *x > 0.0) {
         least = least.min(x);
-        f16s &= f16::from_f64(x).to_f64() == x;
-        bf16s &= bf16::from_f64(x).to_f64() == x;
+        f16s &= to_f16(x).to_f64() == x;
+        bf16s &= to_bf16(x).to_f64() == x;
     }
     let seen = FLUSH_ROOM * least.min(NORMAL_F16);
     match profile {

@@ -130,7 +130,7 @@ fn place(row: &[usize], element: usize) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use half::bf16;
+    use firstdiff_trace::to_bf16;
     use ndarray::{Array2, s};
 
     use super::*;
@@ -145,7 +145,7 @@ mod tests {
     }
 
     fn rounded(x: &ArrayD<f64>) -> ArrayD<f64> {
-        x.mapv(|x| bf16::from_f64(x).to_f64())
+        x.mapv(|x| to_bf16(x).to_f64())
     }
 
     #[test]

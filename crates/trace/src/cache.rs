@@ -3,7 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use half::{bf16, f16};
+use half::f16;
+
+use crate::narrow::{to_bf16, to_f16};
 
 /// The type keys and values are kept in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,8 +42,8 @@ impl Cache {
     pub fn round(self, heads: &mut [f64], width: usize) {
         match self {
             Cache::F32 => {}
-            Cache::F16 => heads.iter_mut().for_each(|x| *x = f16::from_f64(*x).to_f64()),
-            Cache::Bf16 => heads.iter_mut().for_each(|x| *x = bf16::from_f64(*x).to_f64()),
+            Cache::F16 => heads.iter_mut().for_each(|x| *x = to_f16(*x).to_f64()),
+            Cache::Bf16 => heads.iter_mut().for_each(|x| *x = to_bf16(*x).to_f64()),
             Cache::Q8_0 => blocks(heads.len(), width).for_each(|block| q8_0(&mut heads[block])),
         }
     }

@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use half::{bf16, f16};
-
 use crate::dims::{Dims, Share, notation_of};
 use crate::dump::{Dump, DumpError, Entry};
 use crate::element::DType;
 use crate::meta::Meta;
+use crate::narrow::{to_bf16, to_f16};
 use crate::open::read_meta;
 use crate::tap::Tap;
 use crate::tensor::{Tensor, Values};
@@ -370,8 +369,8 @@ fn summed(parts: &[Tensor]) -> Option<Tensor> {
     let values = match first.dtype() {
         DType::F64 => Values::F64(sum.into()),
         DType::F32 => Values::F32(sum.iter().map(|&x| x as f32).collect::<Vec<_>>().into()),
-        DType::F16 => Values::F16(sum.iter().map(|&x| f16::from_f64(x)).collect::<Vec<_>>().into()),
-        DType::BF16 => Values::BF16(sum.iter().map(|&x| bf16::from_f64(x)).collect::<Vec<_>>().into()),
+        DType::F16 => Values::F16(sum.iter().map(|&x| to_f16(x)).collect::<Vec<_>>().into()),
+        DType::BF16 => Values::BF16(sum.iter().map(|&x| to_bf16(x)).collect::<Vec<_>>().into()),
     };
     Tensor::held(first.shape().to_vec(), values).ok()
 }

@@ -31,6 +31,8 @@ mod join;
 #[cfg(feature = "read")]
 mod names;
 #[cfg(feature = "read")]
+mod narrow;
+#[cfg(feature = "read")]
 mod npy;
 #[cfg(feature = "read")]
 mod open;
@@ -54,6 +56,7 @@ pub use {
     import::{Part, Partial},
     join::{Joined, Ranks, join},
     names::{Names, NamesError},
+    narrow::{to_bf16, to_f16},
     npy::NpyError,
     open::{Reading, own_table},
     tensor::{Tensor, Values, element_count},

@@ -5,8 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use firstdiff_compare::Place;
-use firstdiff_trace::{DType, Dump, Entry, Meta, NamedRows, Recorder, Rows, Site, Tap};
-use half::{bf16, f16};
+use firstdiff_trace::{DType, Dump, Entry, Meta, NamedRows, Recorder, Rows, Site, Tap, to_bf16, to_f16};
 
 use crate::drive::engine::Run;
 
@@ -171,8 +170,8 @@ impl Evidence {
             match seen.dtype {
                 DType::F64 => recorder.record_rows(tap, rows, shape, values)?,
                 DType::F32 => recorder.record_rows(tap, rows, shape, &as_type(values, |x| x as f32))?,
-                DType::F16 => recorder.record_rows(tap, rows, shape, &as_type(values, f16::from_f64))?,
-                DType::BF16 => recorder.record_rows(tap, rows, shape, &as_type(values, bf16::from_f64))?,
+                DType::F16 => recorder.record_rows(tap, rows, shape, &as_type(values, to_f16))?,
+                DType::BF16 => recorder.record_rows(tap, rows, shape, &as_type(values, to_bf16))?,
             }
         }
         recorder.describe(|own| own.decode_tokens = decoded);

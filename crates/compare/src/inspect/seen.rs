@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use firstdiff_trace::{DType, Dump, Entry, NamedRows, Rows, Site, Tap, Values};
-use half::{bf16, f16};
+use firstdiff_trace::{DType, Dump, Entry, NamedRows, Rows, Site, Tap, Values, to_bf16, to_f16};
 
 use super::finding::Sureness;
 use super::{extent, place_of};
@@ -115,7 +114,7 @@ fn sixteen_bits(dump: &Dump) -> bool {
     let some: Vec<Vec<f64>> =
         computed.take(ENOUGH).filter_map(|e| Some(dump.read(e).ok()?.values().to_f64())).collect();
     let all = |is: fn(f64) -> bool| some.iter().flatten().filter(|x| x.is_finite() && **x != 0.0).all(|x| is(*x));
-    !some.is_empty() && (all(|x| bf16::from_f64(x).to_f64() == x) || all(|x| f16::from_f64(x).to_f64() == x))
+    !some.is_empty() && (all(|x| to_bf16(x).to_f64() == x) || all(|x| to_f16(x).to_f64() == x))
 }
 
 /// The number of positions that most taps of a step have.

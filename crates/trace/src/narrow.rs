@@ -1,0 +1,80 @@
+//! Which 16-bit number is nearest to an f64? The `half` crate's own conversion drops the lower 32 bits before it rounds, and so takes some values beyond the
+//! middle of a step for ties.
+
+use half::{bf16, f16};
+
+/// The f16 nearest to `x`, ties to the even one.
+///
+/// ```
+/// // A little more than half a step above 1.
+/// assert_eq!(firstdiff_trace::to_f16(1.0 + 2f64.powi(-11) + 2f64.powi(-30)).to_f64(), 1.0 + 2f64.powi(-10));
+/// ```
+pub fn to_f16(x: f64) -> f16 {
+    f16::from_f32(to_odd(x))
+}
+
+/// The bf16 nearest to `x`, ties to the even one.
+pub fn to_bf16(x: f64) -> bf16 {
+    bf16::from_f32(to_odd(x))
+}
+
+/// `x` as an f32 that rounds further as `x` does: cut off towards zero, the last bit set where anything was cut off.
+/// (Boldo and Melquiond, "Emulation of a FMA and Correctly Rounded Sums", 2008.)
+fn to_odd(x: f64) -> f32 {
+    let near = x as f32;
+    let off = f64::from(near).abs() - x.abs();
+    // Exact, or not a number.
+    if off == 0.0 || x.is_nan() || x.is_infinite() {
+        return near;
+    }
+    let towards_zero = if off > 0.0 { near.to_bits() - 1 } else { near.to_bits() };
+    f32::from_bits(towards_zero | 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The nearer of the two neighbours, asked in f64.
+    fn nearest(x: f64, below: f64, above: f64, is_even_below: bool) -> f64 {
+        match (x - below).total_cmp(&(above - x)) {
+            std::cmp::Ordering::Less => below,
+            std::cmp::Ordering::Greater => above,
+            std::cmp::Ordering::Equal => {
+                if is_even_below {
+                    below
+                } else {
+                    above
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn around_every_middle_the_nearer_neighbour_is_taken() {
+        for bits in 0..0x7bff_u16 {
+            let (below, above) = (f16::from_bits(bits).to_f64(), f16::from_bits(bits + 1).to_f64());
+            let middle = (below + above) / 2.0;
+            for x in [middle, middle * (1.0 - 1e-15), middle * (1.0 + 1e-15), middle * (1.0 + 1e-8), below, above] {
+                let due = nearest(x, below, above, bits % 2 == 0);
+                assert_eq!((to_f16(x).to_f64(), to_f16(-x).to_f64()), (due, -due), "{x:e}");
+            }
+        }
+        for bits in (0..0x7f7f_u16).step_by(3) {
+            let (below, above) = (bf16::from_bits(bits).to_f64(), bf16::from_bits(bits + 1).to_f64());
+            let middle = (below + above) / 2.0;
+            for x in [middle, middle * (1.0 - 1e-15), middle * (1.0 + 1e-15), middle * (1.0 + 1e-8), below, above] {
+                let due = nearest(x, below, above, bits % 2 == 0);
+                assert_eq!((to_bf16(x).to_f64(), to_bf16(-x).to_f64()), (due, -due), "{x:e}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_stays_so() {
+        assert!(to_f16(f64::NAN).is_nan() && to_bf16(f64::NAN).is_nan());
+        assert_eq!((to_f16(f64::INFINITY), to_bf16(f64::NEG_INFINITY)), (f16::INFINITY, bf16::NEG_INFINITY));
+        assert_eq!((to_f16(1e300), to_bf16(-1e300)), (f16::INFINITY, bf16::NEG_INFINITY));
+        assert!(to_f16(-0.0).is_sign_negative() && to_f16(1e-300).to_f64() == 0.0);
+    }
+}
