@@ -16,7 +16,7 @@ use crate::replay::Run;
 use crate::right::{Coin, distance};
 
 /// Runs that are tried.
-const RUNS: u64 = 4;
+const RUNS: u64 = 12;
 /// By how much the order of a sum moves it, in units of its row's root mean square.
 const MOVED: f64 = 1.0 / (1 << 23) as f64;
 
