@@ -6,7 +6,7 @@
 MLX, JAX, Flax, ONNX Runtime, OpenVINO, CTranslate2, tinygrad and torch's int8 compute the models of fixtures/models (and a random llama 256 wide, for the
 quantised ones) by their own operations, layouts, names and files (scripts/engines). The reference is dump_torch.py's in f32: 11 tokens, 3 decode steps.
 A right run is owed parity from `compare`, `replay` and `explain` and nothing certain from `inspect`; one that quantises is owed the name of another
-arithmetic, and parity from `compare --noise` with a second right run. A planted mistake must be the first divergence at a tap where it can show, and
+arithmetic from `replay` and `explain`, and from `compare --noise` with a second right run parity, or that it is too far off to measure by. A planted mistake must be the first divergence at a tap where it can show, and
 `explain` may name it or say unknown: another name is false. An engine that cannot be installed is NOT CHECKED, not passed. Exit code 1 on any false verdict.
 
 The engines live in an environment of their own, ${XDG_CACHE_HOME:-~/.cache}/firstdiff-engines-HASH, made on first use from requirements-engines.txt
@@ -41,6 +41,11 @@ def names_arithmetic(report):
     return report["verdict"] == "parity" or (bool(causes) and set(causes) == {"precision"})
 
 
+def measures_nothing(report):
+    """Does `--noise` refuse a second run that is too far off to measure anything by, as one with 4-bit weights may be? That is an honest answer."""
+    return report["exit"] == 2 and "nothing can be measured by it" in report.get("error", "")
+
+
 def judge_right(case, reports):
     """What is false in what was said of a right run: one line for each command."""
     false = []
@@ -49,6 +54,10 @@ def judge_right(case, reports):
             certain = [finding["tap"] for finding in report.get("findings", []) if finding["sure"] == "certain"]
             if certain or report["exit"] != 0:
                 false.append(f"inspect: {said(report)}")
+            continue
+        if command == "compare" and case.arithmetic and report["exit"] in (0, 1):
+            continue  # Of two runs alone nobody can tell another arithmetic from a mistake: that they differ is true.
+        if command == "compare --noise" and measures_nothing(report):
             continue
         by_weights = command in ("replay dequantised", "explain dequantised", "compare --noise")
         good = names_arithmetic(report) if case.arithmetic and not by_weights else report["verdict"] == "parity"
@@ -61,7 +70,7 @@ def judge_planted(case, reports):
     """What is false or missing in what was said of a planted mistake."""
     false, compare, explain = [], reports["compare --noise" if case.noise else "compare"], reports["explain"]
     found = (compare.get("first_divergence") or {}).get("tap")
-    if compare["verdict"] != "diverged" or found not in case.taps:
+    if not measures_nothing(compare) and (compare["verdict"] != "diverged" or found not in case.taps):
         false.append(f"compare{' --noise' * case.noise}: {said(compare)}")
     findings = [finding for finding in explain.get("findings", []) if not (case.noise and finding["cause"] == "precision")]
     if explain["verdict"] != "diverged" or not findings:
@@ -309,7 +318,7 @@ def judged(trial, case):
     try:
         reports = trial.planted(case) if kind == "planted" else trial.right(case)
     except RuntimeError as error:
-        return row | {"false": [f"the engine did not run: {error}"], "said": {}}
+        return row | {"false": [], "said": {}, "named": None, "not_checked": f"the engine did not run: {error}"}
     row["false"] = judge_planted(case, reports) if kind == "planted" else judge_right(case, reports)
     row["said"] = {command: said(report) for command, report in reports.items()}
     row["named"] = named(case, reports["explain"]) if kind == "planted" else None
@@ -322,14 +331,22 @@ def judged_way(trial, engine, way):
     try:
         report, owed = way(trial)
     except RuntimeError as error:
-        return row | {"false": [f"the engine did not run: {error}"], "said": {}}
+        return row | {"false": [], "said": {}, "not_checked": f"the engine did not run: {error}"}
     return row | {"false": [] if report["verdict"] in owed else [f"compare: {said(report)}"], "said": {"compare": said(report)}}
 
 
 def show(row):
+    if "not_checked" in row:
+        print(f"NOT CHECKED: {row['name']}: {row['not_checked'].splitlines()[-1]}", flush=True)
+        return
     print(f"{'FALSE' if row['false'] else 'ok   '} {row['kind']:<8}{row['name']:<52}{row['named'] or ''}", flush=True)
     for line in row["false"]:
         print(f"          {line}", flush=True)
+
+
+def said_false(row):
+    """A cell of the table."""
+    return "not checked" if "not_checked" in row else "; ".join(row["false"]) or "none"
 
 
 def page(rows, left_out):
@@ -342,10 +359,10 @@ def page(rows, left_out):
         for row in (row for row in rows if row["kind"] == kind):
             case = row["case"]
             cells = [case["engine"], case["model"], case["variant"]] + ([case["mistake"], row["named"]] if kind == "planted" else [])
-            text.append(f"| {' | '.join(cells)} | {'; '.join(row['false']) or 'none'} |")
+            text.append(f"| {' | '.join(cells)} | {said_false(row)} |")
         text.append("")
     text += ["## Names and files", "", "| | false verdicts |", "|---|---|"]
-    text += [f"| {row['words']} | {'; '.join(row['false']) or 'none'} |" for row in rows if row["kind"] == "way"]
+    text += [f"| {row['words']} | {said_false(row)} |" for row in rows if row["kind"] == "way"]
     text += [""] + [f"NOT CHECKED: {engine}: {why}" for engine, why in left_out.items()]
     return "\n".join(text).rstrip() + "\n"
 

@@ -10,6 +10,9 @@ use serde_json::{Value, json};
 use crate::session::Session;
 use crate::words::{safe, shorten, taps_in_words};
 
+/// Two tensors further apart than this are none in two arithmetics: that may be another layout.
+const LIKE: f64 = 0.25;
+
 /// A second right run, as far as it was used.
 #[derive(Clone, Debug)]
 pub(crate) struct Second {
@@ -33,9 +36,11 @@ impl Session {
             );
         }
         // What is measured here is a distance, whatever it is, in the layout that brings the two nearest.
-        let allowed = second.graph.places().iter().map(|place| (*place, DROWNED)).collect();
+        let allowed = second.graph.places().iter().map(|place| (*place, LIKE)).collect();
         let options = Options { profile: Profile::F32, allowed, ..second.options.clone() };
-        let report = compare(&second.reference, &second.candidate, &second.graph, &options, &mut |_, _| {})?;
+        let measured =
+            |options: &Options| compare(&second.reference, &second.candidate, &second.graph, options, &mut |_, _| {});
+        let report = measured(&options)?;
         if let Verdict::Incomparable(reason) = &report.verdict {
             bail!("--noise {}: it cannot be compared with the reference: {reason}", path.display());
         }
@@ -44,8 +49,11 @@ impl Session {
             bail!("--noise {}: {}: {why}: that is no right run", path.display(), report.name(tap.place));
         }
         let recorded = |dump: &Dump, place: Place| dump.find(place.tap, place.step).is_some();
-        let noise =
+        let mut noise =
             Noise::of(&report, |place| recorded(&second.reference, place) && recorded(&second.candidate, place));
+        // Held against its own distance, what differs does so by structure alone.
+        let own = Options { profile: self.options.profile, noise: Some(noise.clone()), ..second.options.clone() };
+        noise.has_structure_in(&measured(&own)?);
         let measured: Vec<_> = noise.places().collect();
         let far = measured.iter().filter(|(_, noise)| noise.is_drowned()).count();
         if 2 * far > measured.len() {

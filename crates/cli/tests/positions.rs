@@ -619,3 +619,22 @@ fn a_padded_batch_on_both_sides_is_not_blamed_for_its_padding() {
     assert_eq!(code(&[&["compare", &reference, &right][..], &first].concat()), 0);
     assert_eq!(code(&[&["compare", &reference, &wrong][..], &first].concat()), 1);
 }
+
+#[test]
+fn explain_blames_no_right_run_of_which_nobody_knows_the_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let right = raw(&folder.path().join("right"), |_, _| {});
+    let model = fixtures().join("models/llama").to_string_lossy().into_owned();
+    let done = firstdiff(&["explain", &model, &right, "--seconds", "2"]);
+    assert_ne!(done.status.code(), Some(1), "{}", String::from_utf8_lossy(&done.stdout));
+    // What reads no token is judged all the same.
+    let wrong = raw(&folder.path().join("wrong"), |name, values| {
+        if name == "layers.0.h" {
+            values.iter_mut().for_each(|x| *x *= 1.1);
+        }
+    });
+    let done = firstdiff(&["explain", &model, &wrong, "--seconds", "2"]);
+    assert_eq!(done.status.code(), Some(1), "{}", String::from_utf8_lossy(&done.stdout));
+    let told = firstdiff(&["explain", &model, &right, "--tokens", TOKENS]);
+    assert_eq!(told.status.code(), Some(0), "{}", String::from_utf8_lossy(&told.stdout));
+}

@@ -9,7 +9,7 @@
 use firstdiff_trace::{Cache, DumpError, Site, Tap};
 
 use crate::first::{Found, Judged, Run};
-use crate::judge::{Allowance, Outcome};
+use crate::judge::{Allowance, Outcome, judge};
 use crate::kept::beyond_the_profile;
 use crate::laid::name_of;
 use crate::metrics::Metrics;
@@ -49,6 +49,20 @@ impl Run<'_> {
     /// What differs, or is far from what it reads, is judged once more: against what its operation may have passed on of errors that are none
     /// of its own.
     pub(crate) fn with_inheritance(&self, found: &[Found], index: usize, here: Found) -> Result<Found, DumpError> {
+        self.inheriting(found, index, here, false)
+    }
+
+    /// The same of what is known to be in the layout in which it was judged.
+    pub(crate) fn with_inheritance_as_laid(
+        &self,
+        found: &[Found],
+        index: usize,
+        here: Found,
+    ) -> Result<Found, DumpError> {
+        self.inheriting(found, index, here, true)
+    }
+
+    fn inheriting(&self, found: &[Found], index: usize, here: Found, as_laid: bool) -> Result<Found, DumpError> {
         let Found::Judged(first) = &here else { return Ok(here) };
         let (before, between) = self.graph.nearest_before(index, |i| found.get(i).is_some_and(Found::is_judged));
         let agree = before.iter().all(|&i| found[i].agrees());
@@ -78,8 +92,9 @@ impl Run<'_> {
         let unclear = |&i: &usize| if let Some(Found::Unclear(nmse)) = found.get(i) { *nmse } else { 0.0 };
         let unclear = between.iter().map(unclear).fold(0.0, f64::max);
         let judged = self.with_overlay(place, |laid, own| {
-            let as_it_stands = laid.under(&Layout::Same).or_else(|| laid.under(&first.layout));
-            let Some(pair) = &as_it_stands else { return Ok(None) };
+            let in_its_layout = || laid.under(&first.layout);
+            let pair = if as_laid { in_its_layout() } else { laid.under(&Layout::Same).or_else(in_its_layout) };
+            let Some(pair) = &pair else { return Ok(None) };
             let mut inherited = match direct {
                 true => inherited(pair, &Metrics::over(&pair.row_metrics()), &reads),
                 false => over_a_range(pair, own, &reads, profile),
@@ -96,7 +111,12 @@ impl Run<'_> {
             inherited.unclear(unclear, range_growth(profile));
             let [stored, cost] = [self.stored_in_the_cache(index, &between), self.cost_of_the_cache(index, &between)];
             inherited.read_from_the_cache(stored, cost, pair.rows().0);
-            Ok(Some(laid.judge(&Allowance { fresh, inherited, ..self.allowance(place, own) })))
+            let allowed = Allowance { fresh, inherited, ..self.allowance(place, own) };
+            Ok(Some(if as_laid {
+                laid.found(pair, judge(pair, profile, &allowed), None)
+            } else {
+                laid.judge(&allowed)
+            }))
         })?;
         let found = match judged.transpose()?.flatten() {
             Some(found) => found,

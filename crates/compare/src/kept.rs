@@ -43,7 +43,7 @@ impl Run<'_> {
             kept: if self.is_kept(place.tap) { cache } else { Cache::F32 },
             cache: cache_nmse(cache),
             factor: noise.map_or(0.0, |noise| noise.factor_off()),
-            coarse: cache != Cache::F32 || noise.is_some(),
+            coarse: cache != Cache::F32 || noise.is_some_and(|noise| !noise.has_structure),
             ..Allowance::own(own)
         }
     }
@@ -146,18 +146,18 @@ pub enum ShownCache {
 /// When a file cannot be read.
 pub fn shown_cache(dump: &Dump, like: &Dump) -> Result<ShownCache, DumpError> {
     let run = Prefill { dump, like };
-    let (mut shown, mut known) = (ShownCache::Unknown, false);
+    let evidence = [run.values_show()?, run.products_show()?];
+    let shows = |i: usize| evidence.iter().flatten().any(|shown| shown[i]);
     // Numbers of a coarser type may be numbers of a finer one, of bf16 in f16's range all but the smallest: the coarsest that fits counts.
-    for cache in Cache::ALL.into_iter().filter(|cache| *cache != Cache::F32) {
-        let evidence = [run.values_show(cache)?, run.products_show(cache)?];
-        known |= evidence[1].is_some();
-        if evidence.contains(&Some(true)) {
-            shown = ShownCache::Is(cache);
-        }
-    }
-    Ok(if shown == ShownCache::Unknown && known { ShownCache::None } else { shown })
+    Ok(match ((0..TYPES.len()).rev().find(|i| shows(*i)), evidence[1]) {
+        (Some(coarsest), _) => ShownCache::Is(TYPES[coarsest]),
+        (None, Some(_)) => ShownCache::None,
+        (None, None) => ShownCache::Unknown,
+    })
 }
 
+/// What a cache may be kept in beyond f32, the finest first.
+const TYPES: [Cache; 3] = [Cache::F16, Cache::Bf16, Cache::Q8_0];
 /// Values of which it can be told whether they were rounded.
 const ENOUGH: usize = 64;
 /// Rows of queries, from the last, of which products are computed.
@@ -211,56 +211,75 @@ impl Prefill<'_> {
         self.dump.entries().iter().filter(|e| e.step == 0 && e.tap.site == site).map(|e| e.tap).collect()
     }
 
-    fn is_rounded(&self, tap: Tap, cache: Cache) -> Result<bool, DumpError> {
-        let Some(Ordered { shape, values }) = self.read(tap)? else { return Ok(false) };
-        Ok(values.len() >= ENOUGH && is_rounded(cache, &values, shape.last().copied().unwrap_or(1)))
+    /// As which types a tap's values are rounded.
+    fn rounded_to(&self, tap: Tap) -> Result<[bool; TYPES.len()], DumpError> {
+        let Some(Ordered { shape, values }) = self.read(tap)? else { return Ok([false; TYPES.len()]) };
+        let width = shape.last().copied().unwrap_or(1);
+        Ok(TYPES.map(|cache| values.len() >= ENOUGH && is_rounded(cache, &values, width)))
     }
 
-    /// Whether most keys and values, a tap each, are numbers of this type, and nothing else is; `None` where none were recorded.
-    fn values_show(&self, cache: Cache) -> Result<Option<bool>, DumpError> {
+    /// Of which types most keys and values, a tap each, are numbers, and nothing else is; `None` where none were recorded.
+    fn values_show(&self) -> Result<Option<[bool; TYPES.len()]>, DumpError> {
         let kept = [Site::KRope, Site::V].map(|site| self.taps(site));
         if kept.iter().any(Vec::is_empty) {
             return Ok(None);
         }
-        let (mut are, mut all) = (0, 0);
+        let mut votes = Votes::default();
         for tap in kept.into_iter().flatten() {
-            are += usize::from(self.is_rounded(tap, cache)?);
-            all += 1;
+            votes.add(self.rounded_to(tap)?);
         }
-        if 2 * are <= all {
-            return Ok(Some(false));
-        }
+        let mut shown = votes.most();
         // An engine all of whose results are such numbers works in that type: that is another profile.
         for tap in [Site::QRope, Site::H].into_iter().flat_map(|site| self.taps(site)) {
-            if self.is_rounded(tap, cache)? {
-                return Ok(Some(false));
+            if !shown.contains(&true) {
+                break;
             }
+            let others = self.rounded_to(tap)?;
+            shown.iter_mut().zip(others).for_each(|(shown, other)| *shown &= !other);
         }
-        Ok(Some(true))
+        Ok(Some(shown))
     }
 
-    /// Whether most contexts, and products of queries, come out of keys and values rounded to this type, and not without; `None` where too little was
+    /// Of which types keys and values have to be for most contexts, and products of queries, to come out, which do not without; `None` where too little was
     /// recorded.
-    fn products_show(&self, cache: Cache) -> Result<Option<bool>, DumpError> {
-        let (mut come_out, mut all) = (0, 0);
+    fn products_show(&self) -> Result<Option<[bool; TYPES.len()]>, DumpError> {
+        let mut votes = Votes::default();
         for layer in self.taps(Site::V).into_iter().filter_map(|tap| tap.layer) {
             for parts in [[Site::Probs, Site::V, Site::Context], [Site::QRope, Site::KRope, Site::Qk]] {
                 let [left, kept, made] = parts.map(|site| self.read(Tap::layer(layer, site)));
                 let (Some(left), Some(kept), Some(made)) = (left?, kept?, made?) else { continue };
                 let product = parts[2] == Site::Qk;
-                let Some([with, without]) = left_of(cache, product, &left, &kept, &made) else { continue };
+                let left_of = |cache| left_of(cache, product, &left, &kept, &made);
+                let Some(without) = left_of(Cache::F32) else { continue };
                 // Written so that a NaN speaks against it.
-                come_out += usize::from(with <= COMES_OUT && TELLS * with <= without);
-                all += 1;
+                let comes_out = |with: f64| with <= COMES_OUT && TELLS * with <= without;
+                votes.add(TYPES.map(|cache| left_of(cache).is_some_and(comes_out)));
             }
         }
-        Ok((all > 0).then_some(2 * come_out > all))
+        Ok((votes.all > 0).then(|| votes.most()))
     }
 }
 
-/// NMSE of what was recorded against the products with keys or values rounded, and as they are. `product`: of queries and keys, else of
-/// probabilities and values.
-fn left_of(cache: Cache, product: bool, left: &Ordered, kept: &Ordered, made: &Ordered) -> Option<[f64; 2]> {
+/// How many of all speak for each type.
+#[derive(Default)]
+struct Votes {
+    for_type: [usize; TYPES.len()],
+    all: usize,
+}
+
+impl Votes {
+    fn add(&mut self, shown: [bool; TYPES.len()]) {
+        self.for_type.iter_mut().zip(shown).for_each(|(count, shown)| *count += usize::from(shown));
+        self.all += 1;
+    }
+
+    fn most(&self) -> [bool; TYPES.len()] {
+        self.for_type.map(|count| 2 * count > self.all)
+    }
+}
+
+/// NMSE of what was recorded against the products with keys or values rounded to a type. `product`: of queries and keys, else of probabilities and values.
+fn left_of(cache: Cache, product: bool, left: &Ordered, kept: &Ordered, made: &Ordered) -> Option<f64> {
     let [keys, groups, width] = kept.shape[..] else { return None };
     let heads = match (product, &left.shape[..]) {
         (true, &[tokens, heads, d]) if (tokens, d) == (keys, width) => heads,
@@ -271,34 +290,31 @@ fn left_of(cache: Cache, product: bool, left: &Ordered, kept: &Ordered, made: &O
     if groups == 0 || heads % groups != 0 || made.shape != whole {
         return None;
     }
-    let (left, plain, made) = (&left.values, &kept.values, &made.values);
-    let mut rounded = plain.clone();
-    cache.round(&mut rounded, width);
-    let nmse = |kept: &[f64]| {
-        let (mut error, mut energy) = (0.0, 0.0);
-        let mut add = |own: f64, due: f64| {
-            error += (own - due).powi(2);
-            energy += own * own;
-        };
-        for t in keys.saturating_sub(ROWS)..keys {
-            for h in 0..heads {
-                let group = h / (heads / groups);
-                let row = |s: usize| &kept[(s * groups + group) * width..][..width];
-                if product {
-                    let q = &left[(t * heads + h) * width..][..width];
-                    (0..=t).for_each(|s| {
-                        add(made[(h * keys + t) * keys + s], q.iter().zip(row(s)).map(|(q, k)| q * k).sum());
-                    });
-                } else {
-                    let probs = &left[(h * keys + t) * keys..][..keys];
-                    (0..width).for_each(|i| {
-                        let due = probs.iter().enumerate().map(|(s, p)| p * row(s)[i]).sum();
-                        add(made[(t * heads + h) * width + i], due);
-                    });
-                }
+    let (left, made) = (&left.values, &made.values);
+    let mut kept = kept.values.clone();
+    cache.round(&mut kept, width);
+    let (mut error, mut energy) = (0.0, 0.0);
+    let mut add = |own: f64, due: f64| {
+        error += (own - due).powi(2);
+        energy += own * own;
+    };
+    for t in keys.saturating_sub(ROWS)..keys {
+        for h in 0..heads {
+            let group = h / (heads / groups);
+            let row = |s: usize| &kept[(s * groups + group) * width..][..width];
+            if product {
+                let q = &left[(t * heads + h) * width..][..width];
+                (0..=t).for_each(|s| {
+                    add(made[(h * keys + t) * keys + s], q.iter().zip(row(s)).map(|(q, k)| q * k).sum());
+                });
+            } else {
+                let probs = &left[(h * keys + t) * keys..][..keys];
+                (0..width).for_each(|i| {
+                    let due = probs.iter().enumerate().map(|(s, p)| p * row(s)[i]).sum();
+                    add(made[(t * heads + h) * width + i], due);
+                });
             }
         }
-        error / energy
-    };
-    Some([nmse(&rounded), nmse(plain)])
+    }
+    Some(error / energy)
 }

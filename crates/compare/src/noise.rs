@@ -7,7 +7,7 @@ use firstdiff_trace::Site;
 use crate::first::{Found, Judged, Run};
 use crate::graph::Place;
 use crate::judge::{Difference, Outcome};
-use crate::report::{Report, TapReport};
+use crate::report::{Report, Status, TapReport};
 
 /// A candidate may be this many times as far from the reference as the second right run: a factor of two in size.
 pub const NOISE_ROOM: f64 = 4.0;
@@ -31,6 +31,8 @@ pub struct TapNoise {
     pub nmse: f64,
     /// The one factor on the reference that comes nearest to the second run.
     pub factor: f64,
+    /// Whether one of its heads or channels stands out by itself: then that is no sign of a fault.
+    pub has_structure: bool,
 }
 
 impl TapNoise {
@@ -61,7 +63,7 @@ impl Noise {
             // What both recorded and nobody could compare is as far off as can be.
             let nmse = tap.metrics.map_or(f64::INFINITY, |m| m.nmse().unwrap_or(f64::INFINITY));
             let factor = tap.metrics.and_then(|m| m.best_factor()).map_or(1.0, |best| best.factor);
-            (nmse != 0.0).then_some((tap.place, TapNoise { nmse, factor }))
+            (nmse != 0.0).then_some((tap.place, TapNoise { nmse, factor, has_structure: false }))
         };
         let both = |tap: &&TapReport| both(tap.place);
         let mut noise = Noise { taps: report.taps.iter().filter(both).filter_map(of_tap).collect() };
@@ -75,6 +77,16 @@ impl Noise {
         let worst: Vec<(Place, TapNoise)> = few.iter().filter_map(most).collect();
         noise.taps.extend(worst);
         noise
+    }
+
+    /// Takes from `itself`, the comparison of the second run by its own distance, where it has structure.
+    pub fn has_structure_in(&mut self, itself: &Report) {
+        let differs = |tap: &&TapReport| matches!(tap.status, Status::Diverged | Status::Downstream);
+        for tap in itself.taps.iter().filter(differs) {
+            if let Some(noise) = self.taps.get_mut(&tap.place) {
+                noise.has_structure = true;
+            }
+        }
     }
 
     /// The distance at a place, where it is known and not 0.

@@ -5,7 +5,6 @@ use firstdiff_trace::{DumpError, QkRows, Site, Tap};
 use crate::custom::LayoutConvention;
 use crate::first::{Found, Judged, Plain, Run};
 use crate::graph::Place;
-use crate::judge::Allowance;
 use crate::overlay::Overlay;
 use crate::pair::{Layout, Pair};
 use crate::readings::Stored;
@@ -233,9 +232,15 @@ impl Run<'_> {
         if customs.is_empty() && agreeing.iter().all(|l| l.rows().is_none() && !matches!(l, Layout::Stored(_))) {
             return Ok(());
         }
-        for (index, here) in found.iter_mut().enumerate() {
+        let mut changed = false;
+        for index in 0..found.len() {
             let place = self.graph.places()[index];
-            let (off, permuted) = match here {
+            // What reads what is measured now may have inherited its error.
+            if changed && matches!(&found[index], Found::Judged(judged) if !judged.judgement.outcome.agrees()) {
+                let here = std::mem::replace(&mut found[index], Found::Nothing);
+                found[index] = self.with_inheritance_as_laid(found, index, here)?;
+            }
+            let (off, permuted) = match &found[index] {
                 Found::Judged(judged) if judged.judgement.outcome.agrees() || judged.plain.is_some() => continue,
                 Found::Judged(judged) if !matches!(judged.layout, Layout::Stored(_)) => {
                     (judged.judgement.metrics.nmse(), matches!(judged.layout, Layout::Permuted(_)))
@@ -257,9 +262,10 @@ impl Run<'_> {
                 let padded = !stored.pads_positions() || seen(&|other| other.same_positions(stored));
                 rows && ordered && padded && (permuted || stored.pads_positions() || stored.moves())
             };
-            let in_custom = |laid: &Overlay<'_>, own: f64| laid.in_custom(off, &Allowance::own(own), custom);
+            let in_custom = |laid: &Overlay<'_>, own: f64| laid.in_custom(off, &self.allowance(place, own), custom);
             if let Some(other) = self.with_overlay(place, in_custom)?.flatten() {
-                *here = other;
+                found[index] = self.with_inheritance_as_laid(found, index, other)?;
+                changed = true;
             }
         }
         Ok(())

@@ -188,3 +188,30 @@ fn a_larger_factor_is_never_passed_where_a_smaller_one_is_found_in_ggml() {
     more_is_never_less(Profile::Ggml, 3e-5);
     more_is_never_less(Profile::Ggml, 7e-4);
 }
+
+#[test]
+fn scores_inherit_from_the_products_that_the_mask_leaves() {
+    // A first position that sees one small product, beside large ones that are hidden: rounding of all of them is large beside the one.
+    let (rows, keys) = (synthetic::T, synthetic::T);
+    let (mut reference, qk, scores) = (run(), tap("layers.1.qk"), tap("layers.1.scores"));
+    let (shape, mut products) = reference[&qk].clone();
+    (0..shape[0]).for_each(|head| products[head * rows * keys] = 0.01);
+    let masked = |products: &[f32]| -> Vec<f32> {
+        let seen = |i: usize| i % keys <= i / keys % rows;
+        products.iter().enumerate().map(|(i, x)| if seen(i) { x * 0.25 } else { f32::NEG_INFINITY }).collect()
+    };
+    let mut next = noise(5);
+    let rounded: Vec<f32> = products.iter().map(|x| x + 1e-3 * next() as f32).collect();
+    let mut candidate = reference.clone();
+    for (run, values) in [(&mut reference, &products), (&mut candidate, &rounded)] {
+        run.insert(scores, (shape.clone(), masked(values)));
+        run.insert(qk, (shape.clone(), values.clone()));
+    }
+    let report = judged_in_memory(Profile::F16, &reference, &candidate);
+    assert_eq!(report.verdict, Verdict::Parity, "{:?}", report.taps.iter().find(|t| t.status.differs()));
+    // The same error in the scores alone is theirs.
+    let mut faulty = candidate.clone();
+    faulty.insert(qk, (shape, products));
+    let report = judged_in_memory(Profile::F16, &reference, &faulty);
+    assert_eq!(report.taps[report.first.as_ref().unwrap().index].place.tap, scores);
+}

@@ -197,3 +197,18 @@ fn key_and_value_heads_of_zeros_behind_the_models_own_are_padding() {
         assert!(!padded(heads, 0.5).tap(tap("layers.0.k"), 0).unwrap().status.agrees(), "{heads}");
     }
 }
+
+#[test]
+fn heads_merged_in_a_batch_of_one_are_no_last_row() {
+    let (reference, mut candidate) = (rotated(), rotated());
+    for layer in 0..LAYERS {
+        for (site, heads) in [("q", HEADS), ("k", 2), ("v", 2), ("q_rope", HEADS), ("k_rope", 2)] {
+            let at = format!("layers.{layer}.{site}");
+            let values = get(&candidate, &at);
+            set(&mut candidate, &at, &[1, T, heads * WIDTH], values);
+        }
+    }
+    let report = synthetic::judged_in_memory(Profile::F32, &reference, &candidate);
+    let unchecked: Vec<_> = report.taps.iter().filter(|t| t.status == Status::Unchecked).collect();
+    assert!(report.first.is_none() && unchecked.is_empty(), "{unchecked:?}");
+}

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use firstdiff_compare::{Place, Status};
-use firstdiff_model::{Model, Profile, Step};
+use firstdiff_model::{Model, Op, Profile, Step};
 use firstdiff_trace::{Dump, Tap};
 use ndarray::ArrayD;
 
@@ -173,6 +173,10 @@ impl Walk<'_> {
             return Ok(());
         }
         let mut target = Target::new(run, step, place, own, positions, rows).measured_by_leak(run, &replayed.report);
+        // What begins at the tokens says nothing where nobody knows them.
+        if !run.known && target.steps.iter().any(|step| matches!(step.op, Op::Embedding { .. })) {
+            return Ok(());
+        }
         let earlier = self.right_before(run, step, place)?;
         target.from_step = u32::from(earlier.is_some());
         let steps: Vec<Tap> = target.steps.iter().map(|s| s.tap).collect();

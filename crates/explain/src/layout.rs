@@ -294,7 +294,9 @@ impl Run<'_> {
             let like: Vec<Pair<'_>> = others.iter().filter(follows).cloned().collect();
             let same: Vec<Pair<'_>> = like.iter().filter(the_very_same).cloned().collect();
             let like = like.into_iter().filter(|pair| pair.layout().needs_confirming()).collect();
+            // What is as due where it stands is in no other layout, whatever its like are in.
             if let Some(pair) = most(if same.is_empty() { like } else { same }, alike)
+                && plain - alike(&pair) <= TELLING
                 && (!own_shape
                     || !like_stand_plain && (shapes_mislead || !pair.layout().contradicts_shape())
                     || pair.resembles(plain))

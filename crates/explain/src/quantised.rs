@@ -104,7 +104,8 @@ pub(crate) fn recognised(run: &mut Run<'_>, replay: &mut Replay) -> Done<Option<
     let candidates: Vec<(Place, f64)> =
         products.iter().filter(off).filter_map(|t| Some((t.report.place, t.report.metrics?.nmse()?))).collect();
     let judged = products.len();
-    let alone = others.iter().all(|t| t.report.status != Status::Diverged);
+    let others: Vec<Place> =
+        others.iter().filter(|t| t.report.status == Status::Diverged).map(|t| t.report.place).collect();
     if (candidates.len() as f64) < NEARLY_ALL * judged as f64 || kinds(&candidates) < KINDS {
         return Ok(None);
     }
@@ -132,18 +133,68 @@ pub(crate) fn recognised(run: &mut Run<'_>, replay: &mut Replay) -> Done<Option<
     if (alike.len() as f64) < NEARLY_ALL * judged as f64 || kinds(&alike) < KINDS {
         return Ok(None);
     }
-    for (place, what) in structured {
-        if let Some(tap) = replay.taps.iter_mut().find(|t| t.report.place == place) {
-            tap.report.reason = Some(format!("{what}; the other products are off without structure"));
-        }
-    }
     let least = alike.iter().map(|a| a.1).fold(f64::INFINITY, f64::min);
     let most = alike.iter().map(|a| a.1).fold(0.0, f64::max);
     let places: Vec<Place> = alike.iter().map(|a| a.0).collect();
-    let mut found =
-        OtherArithmetic { judged, alone, nmse: [least, most], nearest: None, residual_nmse: most, share: 1.0, places };
+    let mut found = OtherArithmetic {
+        judged,
+        alone: false,
+        nmse: [least, most],
+        nearest: None,
+        residual_nmse: most,
+        share: 1.0,
+        places,
+    };
     found.imitate(run, &alike)?;
+    for (place, what) in structured {
+        // The rounding that gives the others' numbers may have structure by itself, as where one channel has a large weight.
+        if found.leaves_little_of(run, place)? {
+            found.places.push(place);
+        } else if let Some(tap) = replay.taps.iter_mut().find(|t| t.report.place == place) {
+            tap.report.reason = Some(format!("{what}; the other products are off without structure"));
+        }
+    }
+    let weights = found.nearest.and_then(|rounding| rounding.weights).filter(|_| found.is_reproduced());
+    let mut alone = true;
+    for place in others {
+        match weights {
+            Some(grid) if looks_up_rounded(run, place, grid)? => {
+                found.places.push(place);
+                found.judged += 1;
+            }
+            _ => alone = false,
+        }
+    }
+    found.alone = alone;
     Ok(Some(found))
+}
+
+/// Whether a place is the embedding, of a table whose rows are rounded as the weights are.
+fn looks_up_rounded(run: &Run<'_>, place: Place, grid: Grid) -> Done<bool> {
+    let model = run.recorded.model;
+    let Some((Op::Embedding { scale }, table)) =
+        model.plan.step(place.tap).and_then(|step| Some((&step.op, *step.weights.first()?)))
+    else {
+        return Ok(false);
+    };
+    let (Ok(own), Ok(view)) = (run.recorded.read(place), model.weights.view(table)) else { return Ok(false) };
+    let (Some(own), &[rows, _]) = (flat(&own), view.shape()) else { return Ok(false) };
+    let Some(tokens) = run.recorded.tokens.get(place.step as usize) else { return Ok(false) };
+    let ids: Vec<usize> = tokens.iter().map(|&token| token as usize).filter(|&token| token < rows).collect();
+    if grid.over == Over::Tensor || ids.len() != own.nrows() {
+        return Ok(false);
+    }
+    let [mut left, mut error] = [0.0, 0.0];
+    for (own, id) in own.rows().into_iter().zip(ids) {
+        let right = view.rows::<f64>(id..id + 1);
+        let mut rounded = right.clone();
+        grid.round(&mut rounded);
+        let distance =
+            |made: &Array2<f64>| own.iter().zip(made).map(|(own, made)| (own - scale * made).powi(2)).sum::<f64>();
+        left += distance(&rounded);
+        error += distance(&right);
+    }
+    Ok(left <= REPRODUCES * error)
 }
 
 /// How many kinds of products there are among `places`.
@@ -185,6 +236,12 @@ impl OtherArithmetic {
             arithmetic: Some(self),
             ..Finding::without_cause(matched)
         }
+    }
+
+    /// Whether the rounding that was found takes nearly all of a product's error away.
+    fn leaves_little_of(&self, run: &mut Run<'_>, place: Place) -> Done<bool> {
+        let Some(rounding) = self.nearest else { return Ok(false) };
+        Ok(Product::of(run, place)?.is_some_and(|product| product.left_by(rounding) <= OF_ITS_OWN))
     }
 
     fn imitate(&mut self, run: &mut Run<'_>, alike: &[(Place, f64)]) -> Done<()> {

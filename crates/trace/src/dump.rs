@@ -156,6 +156,8 @@ pub struct Dump {
     pub(crate) unnamed: Vec<String>,
     pub(crate) loose: Vec<Found>,
     pub(crate) archive: Option<Archive>,
+    /// What elements are of which no header tells the type, as who asks says.
+    pub(crate) untyped: Option<DType>,
     pub(crate) notes: Vec<String>,
     pub(crate) of_known_names: bool,
     pub(crate) ranks: Option<Ranks>,
@@ -228,6 +230,7 @@ impl Dump {
             unnamed: Vec::new(),
             loose: Vec::new(),
             archive: None,
+            untyped: None,
             notes: Vec::new(),
             of_known_names: false,
             doubts: BTreeMap::new(),
@@ -246,9 +249,19 @@ impl Dump {
     }
 
     pub(crate) fn header(&self, entry: &Found) -> Result<Header, DumpError> {
+        let untyped = |e: &DumpError| matches!(e, DumpError::Npy { source: NpyError::Untyped, .. });
+        match self.header_as(entry, entry.dtype) {
+            Err(e) if untyped(&e) && entry.dtype.is_none() && self.untyped.is_some() => {
+                self.header_as(entry, self.untyped)
+            }
+            header => header,
+        }
+    }
+
+    fn header_as(&self, entry: &Found, declared: Option<DType>) -> Result<Header, DumpError> {
         match (&entry.place, &self.archive) {
-            (Place::File(path), _) => npy_header(path, entry.dtype),
-            (Place::Member(name), Some(archive)) => archive.header(name, entry.dtype),
+            (Place::File(path), _) => npy_header(path, declared),
+            (Place::Member(name), Some(archive)) => archive.header(name, declared),
             (Place::Member(name), None) => Err(not_a_dump(&self.path, &format!("no archive holds {name}"))),
             (Place::Made(Maker(make)), _) => {
                 let tensor = make()?;

@@ -99,8 +99,7 @@ fn open_folder(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
             archives.iter().map(|name| format!("{name}: not read: an archive beside tensors; name it by itself")),
         );
     }
-    let own = reading.names_for(path)?;
-    assemble(path, meta, all, None, own.as_ref())
+    assemble(path, meta, all, None, reading)
 }
 
 /// A tap of a recording that was not finished, and of which only its file tells. Our recorders know one type of two bytes that NumPy has not.

@@ -31,7 +31,9 @@ pub enum NpyError {
     #[error("element type '{0}' is not f64, f32, f16 or bf16")]
     DType(String),
     /// Two-byte elements of unknown type, as NumPy writes bfloat16.
-    #[error("two-byte elements of unknown type ('<V2', as NumPy stores bfloat16): dump.json must tell the dtype")]
+    #[error(
+        "two-byte elements of unknown type ('<V2', as NumPy stores bfloat16): say which: dtype in dump.json, or --dtype bf16"
+    )]
     Untyped,
     /// dump.json names another type than the header.
     #[error("the header says {header} where dump.json says {declared}")]

@@ -191,7 +191,7 @@ fn open_pattern(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
     let mut meta = Meta::default();
     let beside = json.is_file().then(|| read_meta(&json).ok()).flatten();
     meta.incomplete_as(beside.iter());
-    assemble(path, meta, all, None, reading.names_for(path)?.as_ref())
+    assemble(path, meta, all, None, reading)
 }
 
 /// One file of one tensor or more.
@@ -207,7 +207,7 @@ fn open_file_alone(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
     if all.found.is_empty() {
         return Err(not_a_dump(path, all.notes.first().map_or("it holds no tensors", String::as_str)));
     }
-    let dump = assemble(path, Meta::default(), all, None, reading.names_for(path)?.as_ref())?;
+    let dump = assemble(path, Meta::default(), all, None, reading)?;
     match (dump.entries.is_empty() && dump.parts.is_empty(), dump.unnamed.as_slice()) {
         (true, [name]) => Err(not_a_dump(
             path,
@@ -241,7 +241,7 @@ pub(crate) fn open_archive(path: &Path, meta: Meta, reading: &Reading) -> Result
     if all.found.is_empty() {
         return Err(not_a_dump(path, "it holds no tensors"));
     }
-    assemble(path, meta, all, Some(archive), reading.names_for(path)?.as_ref())
+    assemble(path, meta, all, Some(archive), reading)
 }
 
 /// Which of several tensors that claim one tap is it? The lower the better.
@@ -259,9 +259,11 @@ pub(crate) fn assemble(
     meta: Meta,
     all: Findings,
     archive: Option<Archive>,
-    own: Option<&Names>,
+    reading: &Reading,
 ) -> Result<Dump, DumpError> {
-    let mut dump = Dump { meta, archive, notes: folded(all.notes), ..Dump::empty(path) };
+    let (own, notes) = (reading.names_for(path)?, folded(all.notes));
+    let own = own.as_ref();
+    let mut dump = Dump { meta, archive, notes, untyped: reading.dtype, ..Dump::empty(path) };
     dump.meta.qk_rows = dump.meta.qk_rows.or(all.qk_rows);
     if let (None, Some([one])) = (&dump.meta.tokens, all.tokens.as_deref()) {
         dump.meta.tokens = Some(one.clone());

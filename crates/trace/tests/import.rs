@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::fs;
 use std::path::Path;
 
-use firstdiff_trace::Dump;
+use firstdiff_trace::{DType, Dump, Reading};
 use proptest::prelude::*;
 
 struct Watched;
@@ -367,4 +367,21 @@ fn logits_of_the_check_of_a_converted_model() {
     assert_eq!(Dump::open(&path).unwrap().meta().tokens, Some(vec![1, 403, 7]));
     file("pytorch-a-model-tokens.bin", &[1, 2, 3]);
     assert!(Dump::open(&path).unwrap_err().to_string().contains("int32"));
+}
+
+#[test]
+fn numpy_bfloat16_is_read_where_somebody_says_that_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let header = format!("{:<117}\n", "{'descr': '<V2', 'fortran_order': False, 'shape': (1, 2), }");
+    let mut file = [b"\x93NUMPY\x01\x00".as_slice(), &118u16.to_le_bytes(), header.as_bytes()].concat();
+    file.extend([0x80, 0x3f, 0x00, 0xc0]);
+    fs::write(folder.path().join("h0.npy"), &file).unwrap();
+    let untold = Dump::open(folder.path()).unwrap_err().to_string();
+    assert!(untold.contains("--dtype bf16"), "{untold}");
+    let told = Reading { dtype: Some(DType::BF16), ..Reading::default() };
+    let dump = Dump::open_with(folder.path(), &told).unwrap();
+    assert_eq!(dump.read(&dump.entries()[0]).unwrap().values().to_f64()[..], [1.0, -2.0]);
+    // What a header says itself holds.
+    let wrong = Reading { dtype: Some(DType::F16), ..Reading::default() };
+    assert!(Dump::open_with(folder.path(), &wrong).is_err());
 }
