@@ -244,7 +244,7 @@ def run_case(seed, firstdiff, keep=None):
     unchecked = {(t["tap"], t["step"]): t.get("reason") or "" for t in report.get("taps", []) if t["status"] == "unchecked"}
     compared = {place: sizes for place, sizes in found.items() if place not in unchecked}
     stretch = STRETCH if made.form in ("few", "last") else 1.0
-    beyond = [place for place, (_, alone) in compared.items() if not alone <= stretch * tolerance(place[0], made.profile, made.model["layers"])]
+    beyond = [place for place, (_, alone) in compared.items() if not alone <= stretch * tolerance(place[0], made.profile, len(made.model["layers"]))]
     result = {
         "seed": seed, "profile": made.profile, "form": made.form, "layout": made.layout, "words": made.words, "wrong": made.wrong,
         "effect": max((ratio for ratio, _ in found.values()), default=0.0), "compared_effect": max((ratio for ratio, _ in compared.values()), default=0.0),

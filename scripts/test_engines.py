@@ -37,8 +37,9 @@ TORCH_PYTHON = os.environ.get("FIRSTDIFF_PYTHON", sys.executable)
 
 def names_arithmetic(report):
     """Does a report take the run for another arithmetic, not for a mistake? The one place to adapt to what the reports say of it."""
-    causes = [finding["cause"] for finding in report.get("findings", [])]
-    return report["verdict"] == "parity" or (bool(causes) and set(causes) == {"precision"})
+    findings = report.get("findings", [])
+    named = [finding.get("arithmetic") is not None or finding["cause"] == "precision" for finding in findings]
+    return report["verdict"] == "parity" or (bool(findings) and all(named))
 
 
 def measures_nothing(report):
@@ -222,11 +223,13 @@ class Trial:
         return {"verdict": f"exit {done.returncode}", "exit": done.returncode, "error": words.partition("error: ")[2]}
 
     def arguments(self, case, without=None):
-        """(reference, the candidate's own options, those that say tokens)."""
+        """(reference, the candidate's own options, those that say how it is read)."""
         folder = "reference-prefill" if case.engine in PREFILL_ALONE else "reference"
         profile = ["--profile", case.profile] if case.profile else []
         steps = [] if case.engine in PREFILL_ALONE else ["--decode-tokens", ids(DECODED)]
         tokens = [] if case.engine in SAYS_TOKENS and not without else ["--tokens", ids(TOKENS), *steps]
+        # NumPy has no bf16: what JAX saves as that says no type.
+        tokens += ["--dtype", "bf16"] if case.engine in ("JAX", "Flax") and case.profile == "bf16" else []
         return self.work / f"{folder}-{case.model}", profile, tokens
 
     def right(self, case):

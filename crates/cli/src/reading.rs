@@ -14,7 +14,7 @@ pub struct ReadingArgs {
     /// A table of names, `"your_name_l{N}" = "layers.{N}.q"` [default: firstdiff.toml in the folder of the dump, or of its file, else in this one]
     #[arg(long, value_name = "FILE")]
     pub map: Option<PathBuf>,
-    /// The element type of raw floats that have no header: f32, f16, bf16, f64 [default: as the file's ending or its bits say]
+    /// The element type of raw floats that have no header, and of two-byte NumPy arrays that name none: f32, f16, bf16, f64 [default: as the file's ending or its bits say]
     #[arg(long)]
     pub dtype: Option<DType>,
     /// Which sequence of a batch, counted from 0

@@ -41,6 +41,8 @@ pub struct Inherited {
     pub positions: Vec<f64>,
     /// The most for each key, where keys are read themselves.
     pub keys: Vec<f64>,
+    /// How far from 1 the factors of what is read may put that of a sum; nothing of other operations.
+    pub factor: Option<f64>,
     /// NMSE of what is written that the rounding of a K/V cache explains, included in all others.
     pub cache: f64,
 }
@@ -255,6 +257,13 @@ fn inherited(out: &Pair<'_>, metrics: &Metrics, reads: &[Read]) -> Inherited {
     };
     if matches!(site, Site::Qk | Site::Scores) {
         inherited.keys = by_key(reads, self::growth(Site::Qk) * room);
+    }
+    if matches!(site, Site::H | Site::HAttn) && energy > 0.0 {
+        let of_read = |read: &Read| {
+            let off = read.metrics.best_factor().map_or(0.0, |best| (best.factor - 1.0).abs());
+            off * read.metrics.reference_rms().unwrap_or(0.0) / energy.sqrt()
+        };
+        inherited.factor = Some(reads.iter().map(of_read).sum());
     }
     inherited
 }

@@ -177,6 +177,11 @@ const CHANNEL_OUTLIER: f64 = 100.0;
 const CHANNEL_INHERITS: f64 = 40.0;
 /// Of fewer positions a head or a channel is too few values to tell structure from chance.
 const FEW_POSITIONS: usize = 4;
+/// A position that is so many times further off than the median, each beside what it reads, is no chance; of fewer there is no median.
+const ROW_OUTLIER: f64 = 40.0;
+const ENOUGH_POSITIONS: usize = 8;
+/// Factors of what is added up may come out so many times as large.
+const FACTOR_GROWS: f64 = 3.0;
 /// The energy of a constant factor is this many times the error of what is read, or is taken for a part of it. Right runs of
 /// `scripts/test_rounding.py` reach 0.95 over a whole tensor, 12 where it has few positions, 8 in the products of one head and 2 in other heads.
 const WHOLE_STANDS_OUT: f64 = 1.5;
@@ -273,9 +278,26 @@ impl Allowance {
         ROW_ROOM * self.own + self.inherited.positions.get(position).copied().unwrap_or(0.0)
     }
 
-    /// Whether a factor stands out of what is read, `times` over: structure that is in what is read is inherited with it.
-    fn stands_out(&self, factor: f64, times: f64) -> bool {
-        (factor - 1.0).powi(2) > times * self.inherited.read
+    /// Whether a factor stands out of what is read, `times` over: structure that is in what is read is inherited with it. Where the factors of what is
+    /// read are known to add up, it need only be more than they are.
+    fn stands_out(&self, factor: f64, times: f64, floor: f64) -> bool {
+        let off = (factor - 1.0).abs();
+        let beyond = |read: f64| off > floor + FACTOR_GROWS * read;
+        off.powi(2) > times * self.inherited.read || self.inherited.factor.is_some_and(beyond)
+    }
+
+    /// Which position is further off than what it reads, many times more so than the others: a right operation treats all alike.
+    fn outlying_position(&self, nmse: &[f64]) -> Option<usize> {
+        let (fresh, inherited) = (self.fresh?, &self.inherited.positions);
+        if inherited.len() != nmse.len() || nmse.len() < ENOUGH_POSITIONS {
+            return None;
+        }
+        let beside: Vec<f64> = nmse.iter().zip(inherited).map(|(nmse, read)| nmse / (fresh + read)).collect();
+        let mut sorted = beside.clone();
+        sorted.sort_by(f64::total_cmp);
+        let median = sorted[sorted.len() / 2];
+        let far = |&p: &usize| nmse[p] > ROW_ROOM * fresh && median > 0.0 && beside[p] > ROW_OUTLIER * median;
+        (0..nmse.len()).filter(far).max_by(|&a, &b| beside[a].total_cmp(&beside[b]))
     }
 }
 
@@ -296,7 +318,8 @@ pub(crate) fn structure(
     profile: Profile,
     allowed: &Allowance,
 ) -> Option<Difference> {
-    constant_factor(metrics, pair.rows().0, profile, allowed).or_else(|| wrong_head(pair, profile, allowed))
+    constant_factor(metrics, (pair.rows().0, pair.len()), profile, allowed)
+        .or_else(|| wrong_head(pair, profile, allowed))
 }
 
 pub(crate) fn outcome_of(
@@ -333,7 +356,7 @@ pub(crate) fn outcome_of(
         return Outcome::Differs(Difference::Nmse { nmse, allowed: allowed.beyond() });
     }
     // Before anything is unclear: what has structure at this size has it at any larger one.
-    let structure = constant_factor(metrics, pair.rows().0, profile, allowed)
+    let structure = constant_factor(metrics, (pair.rows().0, pair.len()), profile, allowed)
         .or_else(|| wrong_row(pair, rows, allowed))
         .or_else(|| wrong_head(pair, profile, allowed))
         .or_else(|| wrong_channel(pair, profile, allowed))
@@ -353,20 +376,29 @@ fn unmasked(pair: &Pair<'_>, found: &NonFinite, profile: Profile) -> Option<Leak
     Shares::of(pair, |i| pair.reference(i) <= MASKED).leak(pair, profile)
 }
 
-fn constant_factor(metrics: &Metrics, positions: usize, profile: Profile, allowed: &Allowance) -> Option<Difference> {
+fn constant_factor(
+    metrics: &Metrics,
+    (positions, len): (usize, usize),
+    profile: Profile,
+    allowed: &Allowance,
+) -> Option<Difference> {
     let (nmse, best) = (metrics.nmse()?, metrics.best_factor()?);
-    let found = is_factor(best.factor, best.remaining_nmse, nmse, positions, profile)
+    let found = is_factor(best.factor, best.remaining_nmse, nmse, independent(positions, len), profile)
         && (best.factor - 1.0).abs() > allowed.factor;
     let times = if positions < FEW_POSITIONS { FEW_STAND_OUT } else { WHOLE_STANDS_OUT };
-    let found = found && allowed.stands_out(best.factor, times);
+    let found = found && allowed.stands_out(best.factor, times, profile.factor_floor());
     found.then_some(Difference::Factor { factor: best.factor, alone: best.remaining_nmse < 0.1 * nmse })
 }
 
-/// Whether a factor that leaves `remaining` of an error of `nmse` is more than chance and rounding.
-fn is_factor(factor: f64, remaining: f64, nmse: f64, positions: usize, profile: Profile) -> bool {
+/// How many independent errors so many values have: those of one position come from few sources, so they count for few.
+fn independent(positions: usize, len: usize) -> f64 {
+    (VALUES_A_POSITION * positions as f64).min(len as f64)
+}
+
+/// Whether a factor that leaves `remaining` of an error of `nmse` is more than chance and rounding would make of so many independent `values`.
+fn is_factor(factor: f64, remaining: f64, nmse: f64, values: f64, profile: Profile) -> bool {
     let off = (factor - 1.0).abs();
-    // The values of one position inherit their errors from few sources, so they count for few.
-    let sigma = (remaining / (VALUES_A_POSITION * positions as f64)).sqrt();
+    let sigma = (remaining / values).sqrt();
     off > profile.factor_floor() && 1.0 - remaining / nmse > FACTOR_SHARE && off > FACTOR_SIGMAS * sigma
 }
 
@@ -397,8 +429,10 @@ fn wrong_head(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Option<
         (head, factor, (nmse - (factor - 1.0).powi(2)).max(0.0), nmse)
     });
     factors
-        .filter(|&(_, factor, _, _)| allowed.stands_out(factor, times))
-        .filter(|&(_, factor, remaining, nmse)| is_factor(factor, remaining, nmse, positions, profile))
+        .filter(|&(_, factor, _, _)| allowed.stands_out(factor, times, f64::INFINITY))
+        .filter(|&(_, factor, remaining, nmse)| {
+            is_factor(factor, remaining, nmse, independent(positions, pair.len() / heads), profile)
+        })
         .max_by(|a, b| (a.1 - 1.0).abs().total_cmp(&(b.1 - 1.0).abs()))
         .map(|(head, factor, _, _)| Difference::Head { head, factor })
 }
@@ -411,8 +445,12 @@ fn wrong_row(pair: &Pair<'_>, rows: &[Metrics], allowed: &Allowance) -> Option<D
         // A row of zeros has no energy of its own: its error is whole.
         .map(|(position, row)| (position, row.nmse().unwrap_or(f64::INFINITY)))
         .filter(|&(position, nmse)| nmse > allowed.position(position))
-        .max_by(|a, b| a.1.total_cmp(&b.1))?;
-    Some(Difference::Row { position: pair.token_position(worst.0), nmse: worst.1 })
+        .max_by(|a, b| a.1.total_cmp(&b.1));
+    let (position, nmse) = worst.or_else(|| {
+        let nmse: Vec<f64> = by_position.iter().map(|row| row.nmse().unwrap_or(f64::INFINITY)).collect();
+        allowed.outlying_position(&nmse).map(|position| (position, nmse[position]))
+    })?;
+    Some(Difference::Row { position: pair.token_position(position), nmse })
 }
 
 /// Metrics of each position, over all heads.

@@ -1,5 +1,7 @@
 //! Is another layout the dump's own, or the mistake? Settled by what follows, once every tap is judged.
 
+use std::collections::BTreeMap;
+
 use firstdiff_trace::{DumpError, QkRows, Site, Tap};
 
 use crate::custom::LayoutConvention;
@@ -36,7 +38,36 @@ impl Run<'_> {
                 seen.push(custom);
             }
         }
-        self.measure_in_custom(found, &seen)
+        self.measure_in_custom(found, &seen)?;
+        self.doubt_unlike_rows(found);
+        Ok(())
+    }
+
+    /// Queries and keys whose rows are in different orders make other products: where no product shows that they are right, nobody can tell.
+    fn doubt_unlike_rows(&self, found: &mut [Found]) {
+        let places = self.graph.places();
+        let of = |place: &Place, sites: &[Site]| sites.contains(&place.tap.site);
+        const QUERIES: [Site; 3] = [Site::Q, Site::QNorm, Site::QRope];
+        const KEYS: [Site; 3] = [Site::K, Site::KNorm, Site::KRope];
+        const PRODUCTS: [Site; 4] = [Site::Qk, Site::Scores, Site::Probs, Site::Context];
+        let mut layers: BTreeMap<(u32, Option<u32>), Vec<usize>> = BTreeMap::new();
+        for (index, place) in places.iter().enumerate() {
+            layers.entry((place.step, place.tap.layer)).or_default().push(index);
+        }
+        for layer in layers.values() {
+            let rows = |sites: &[Site], found: &[Found]| -> Vec<(usize, Layout)> {
+                let here = layer.iter().filter(|&&i| of(&places[i], sites));
+                here.filter_map(|&i| Some((i, agreeing_layout(&found[i])?.clone()))).collect()
+            };
+            let (queries, keys) = (rows(&QUERIES, found), rows(&KEYS, found));
+            let unlike = queries.iter().any(|(_, q)| keys.iter().any(|(_, k)| q.rows() != k.rows()));
+            if !unlike || layer.iter().any(|&i| of(&places[i], &PRODUCTS) && found[i].is_judged()) {
+                continue;
+            }
+            for (index, layout) in queries.iter().chain(&keys).filter(|(_, layout)| layout.rows().is_some()) {
+                found[*index] = cannot_tell(layout);
+            }
+        }
     }
 
     fn site(&self, index: usize) -> Site {

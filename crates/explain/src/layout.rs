@@ -440,7 +440,14 @@ impl Run<'_> {
         let readers: Vec<Place> = readers(place, taps).map(|t| t.report.place).collect();
         let shape_tells = self.recorded.has_its_own_shape(place) || self.is_of_one_order(place)?;
         let come_out = readers.iter().any(|reader| agrees(taps, *reader));
-        if layout.is_none() && !shape_tells && !come_out && !readers.is_empty() {
+        // What is nearly as due where it stands is in no other layout, though its readers come out of one: theirs is the mistake.
+        let as_due = match due.as_ref() {
+            Ok(due) => self.looked_at(place, Some(due), |layouts| {
+                layouts.as_it_stands().is_ok_and(|pair| pair.mean_correlation() > 1.0 - TELLING)
+            })?,
+            Err(_) => None,
+        };
+        if layout.is_none() && !shape_tells && !come_out && !readers.is_empty() && as_due != Some(true) {
             layout = self.layout_for(place, &readers)?;
             let like_it = |t: &&Replayed| {
                 t.report.place != place
