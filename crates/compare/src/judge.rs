@@ -446,9 +446,11 @@ fn wrong_row(pair: &Pair<'_>, rows: &[Metrics], allowed: &Allowance) -> Option<D
         .map(|(position, row)| (position, row.nmse().unwrap_or(f64::INFINITY)))
         .filter(|&(position, nmse)| nmse > allowed.position(position))
         .max_by(|a, b| a.1.total_cmp(&b.1));
+    // e^x makes of an error in a score one relative to 1: a position of large scores is further off.
+    let alike = !matches!(pair.site(), Site::Probs | Site::RouterProbs);
     let (position, nmse) = worst.or_else(|| {
         let nmse: Vec<f64> = by_position.iter().map(|row| row.nmse().unwrap_or(f64::INFINITY)).collect();
-        allowed.outlying_position(&nmse).map(|position| (position, nmse[position]))
+        allowed.outlying_position(&nmse).filter(|_| alike).map(|position| (position, nmse[position]))
     })?;
     Some(Difference::Row { position: pair.token_position(position), nmse })
 }

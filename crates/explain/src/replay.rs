@@ -31,6 +31,8 @@ pub fn replay(
 
 /// Rows below which no channel is looked at by itself over a stretch in a coarse arithmetic.
 const FEW_ROWS: usize = 4;
+/// By how much more so few rows scatter: one decoded token of JAX in bf16 was 1.4 times what the prefill of eleven allows.
+const FEW_ROWS_ROOM: f64 = 2.0;
 
 /// How the reason begins where nobody can tell rounding from a fault.
 pub const UNCLEAR: &str = "unclear";
@@ -394,14 +396,17 @@ impl Run<'_> {
         let right = if self.profile == Profile::Exact { exact.clone() } else { right.mapv(f64::from) };
         let kept = self.as_kept(place, own, &right);
         let own = kept.as_ref().unwrap_or(own);
-        // A row alone may be rounded less than others, by chance: what rounding cost the same tap before counts as well.
-        let noise =
-            distance(exact, &right).max(if stretch { self.noise.get(&step.tap).copied().unwrap_or(0.0) } else { 0.0 });
+        // A few rows may be rounded less than others, or more, by chance: what rounding cost the same tap before counts as well.
+        let rows = own.shape().get(place.tap.site.position_axis()).copied().unwrap_or(0);
+        let few_rows = matches!(self.profile, Profile::F16 | Profile::Bf16) && rows < FEW_ROWS;
+        let before = if stretch || few_rows { self.noise.get(&step.tap).copied().unwrap_or(0.0) } else { 0.0 };
+        let noise = distance(exact, &right).max(before);
         let dtype = self.recorded.dump.find(place.tap, place.step).map_or(DType::F64, |e| e.dtype);
         let lost = if self.loses(dtype) || dtype == DType::F32 { storage_nmse(dtype) } else { 0.0 };
         let stored = lost + self.of_inputs.get(&place).copied().unwrap_or(0.0);
         let edges = EDGE_ROOM * self.edges.get(&place).copied().unwrap_or(0.0);
-        let allowed = tolerance(self.profile, noise).max(edges) + stored;
+        let scatter = if few_rows { FEW_ROWS_ROOM } else { 1.0 };
+        let allowed = (scatter * tolerance(self.profile, noise)).max(edges) + stored;
         let judged = |reference: &ArrayD<f64>| compared(step.tap.site, reference, own, self.judged_as(), allowed);
         let (mut outcome, mut metrics, shape) = judged(&right);
         let against_exact = judged(exact);
