@@ -296,7 +296,7 @@ impl Run<'_> {
             let like = like.into_iter().filter(|pair| pair.layout().needs_confirming()).collect();
             // What is as due where it stands is in no other layout, whatever its like are in.
             if let Some(pair) = most(if same.is_empty() { like } else { same }, alike)
-                && plain - alike(&pair) <= TELLING
+                && (plain <= 1.0 - TELLING || alike(&pair) >= plain)
                 && (!own_shape
                     || !like_stand_plain && (shapes_mislead || !pair.layout().contradicts_shape())
                     || pair.resembles(plain))
