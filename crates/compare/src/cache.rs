@@ -109,8 +109,10 @@ fn hold_own_rows(entries: &[Entry], chunks: &Chunks) -> bool {
     let axes = if chunks.lengths.iter().any(|length| *length != chunks.lengths[0]) { 0..4 } else { 0..1 };
     let own = |entry: &Entry, axis: usize| {
         let mut shape = squeezed(entry.tap.site, &entry.shape);
-        let holds = shape.get(axis).is_some() && shape.get(axis) == chunks.lengths.get(entry.step as usize);
-        holds.then(|| shape.remove(axis)).map(|_| shape)
+        let rows = chunks.lengths.get(entry.step as usize)?;
+        shape.get(axis).filter(|extent| *extent == rows)?;
+        shape.remove(axis);
+        Some(shape)
     };
     let mut axes = axes.filter(|&axis| {
         let mut beside = entries.iter().map(|entry| own(entry, axis));

@@ -7,7 +7,7 @@ use firstdiff_trace::Site;
 use crate::first::{Found, Judged, Run};
 use crate::graph::Place;
 use crate::judge::{Difference, Outcome};
-use crate::report::{Report, Status, TapReport};
+use crate::report::{Report, TapReport};
 
 /// A candidate may be this many times as far from the reference as the second right run: a factor of two in size.
 pub const NOISE_ROOM: f64 = 4.0;
@@ -81,8 +81,7 @@ impl Noise {
 
     /// Takes from `itself`, the comparison of the second run by its own distance, where it has structure.
     pub fn has_structure_in(&mut self, itself: &Report) {
-        let differs = |tap: &&TapReport| matches!(tap.status, Status::Diverged | Status::Downstream);
-        for tap in itself.taps.iter().filter(differs) {
+        for tap in itself.taps.iter().filter(|tap| tap.status.differs()) {
             if let Some(noise) = self.taps.get_mut(&tap.place) {
                 noise.has_structure = true;
             }

@@ -440,14 +440,8 @@ impl Run<'_> {
         let readers: Vec<Place> = readers(place, taps).map(|t| t.report.place).collect();
         let shape_tells = self.recorded.has_its_own_shape(place) || self.is_of_one_order(place)?;
         let come_out = readers.iter().any(|reader| agrees(taps, *reader));
-        // What is nearly as due where it stands is in no other layout, though its readers come out of one: theirs is the mistake.
-        let as_due = match due.as_ref() {
-            Ok(due) => self.looked_at(place, Some(due), |layouts| {
-                layouts.as_it_stands().is_ok_and(|pair| pair.mean_correlation() > 1.0 - TELLING)
-            })?,
-            Err(_) => None,
-        };
-        if layout.is_none() && !shape_tells && !come_out && !readers.is_empty() && as_due != Some(true) {
+        let open = layout.is_none() && !shape_tells && !come_out && !readers.is_empty();
+        if open && !self.is_nearly_as_due(place, due.as_ref().ok())? {
             layout = self.layout_for(place, &readers)?;
             let like_it = |t: &&Replayed| {
                 t.report.place != place
@@ -464,6 +458,15 @@ impl Run<'_> {
         }
         settled.layouts.insert(place, layout);
         Ok(true)
+    }
+
+    /// Whether a tap is nearly as due where it stands: then it is in no other layout, though its readers come out of one, and theirs is the mistake.
+    fn is_nearly_as_due(&self, place: Place, due: Option<&Due>) -> Done<bool> {
+        let Some(due) = due else { return Ok(false) };
+        let near = |layouts: &LayoutCandidates<'_>| {
+            layouts.as_it_stands().is_ok_and(|pair| pair.mean_correlation() > 1.0 - TELLING)
+        };
+        Ok(self.looked_at(place, Some(due), near)?.unwrap_or(false))
     }
 
     /// The first layout of a tap of which one of its readers comes out.
