@@ -31,8 +31,11 @@ impl Batch {
         let Shown { count, strongly } = shown(dump, one)?;
         let batch = Batch::of_count(dump, count, one);
         // Heads, experts or other stacks of a single sequence, where what is sure to have no such axis has none.
-        let against =
-            batch.uncut.iter().filter(|(_, tap)| tap.site.axes().len() == 2 && !has_inner_axes(tap.site)).count();
+        let against = batch.uncut.iter().filter(|(step, tap)| {
+            let positions_first = tap.site.axes().len() == 2 && !has_inner_axes(tap.site);
+            positions_first || has_the_heads_of_one(dump, *tap, *step, one)
+        });
+        let against = against.count();
         let most = batch.uncut.len() <= batch.shapes.len();
         (most && (strongly || against == 0)).then_some(batch)
     }
@@ -152,6 +155,13 @@ fn has_inner_axes(site: Site) -> bool {
     matches!(site, Context | FfnGate | FfnUp | FfnAct | FfnOut | RouterLogits | RouterProbs)
 }
 
+/// Whether a tap of attention begins with as many heads as one sequence has.
+fn has_the_heads_of_one(dump: &Dump, tap: Tap, step: u32, one: OneSequence<'_>) -> bool {
+    let heads = |shape: &[usize]| squeezed(shape, 3).first().copied();
+    let own = dump.find(tap, step).and_then(|entry| heads(&entry.shape));
+    tap.site.position_axis() == 1 && own.is_some() && own == one(tap, step).and_then(|one| heads(&one))
+}
+
 /// Whether each position has heads.
 fn has_heads(site: Site) -> bool {
     matches!(site.axes(), ['T', 'H' | 'K', 'd'])
@@ -165,8 +175,8 @@ fn batch_axis(site: Site, shape: &[usize], one: Option<&[usize]>, tokens: Option
     let (&first, rest) = shape.split_first()?;
     let one = one.map(|one| squeezed(one, axes));
     // The positions first, and an axis of length 1 behind them.
-    let positions = one.and_then(|one| one.first().copied()).or(tokens);
-    if first < 2 || (positions == Some(first) && rest.first() == Some(&1)) {
+    let positions = [one.and_then(|one| one.first().copied()), tokens];
+    if first < 2 || (positions.contains(&Some(first)) && rest.first() == Some(&1)) {
         return None;
     }
     match one {
@@ -320,5 +330,11 @@ mod tests {
         ] {
             assert_eq!(batch_axis(site, shape, one, None), due, "{site:?} {shape:?} {one:?}");
         }
+        let multi_query = |tokens| batch_axis(Site::K, &[12, 1, 8], Some(&[1, 1, 8]), tokens);
+        assert_eq!(
+            (multi_query(Some(12)), multi_query(None)),
+            (None, Some(12)),
+            "as many positions as tokens are named"
+        );
     }
 }
