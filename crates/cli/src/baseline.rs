@@ -65,7 +65,7 @@ impl Baseline {
     pub fn of(report: &Report) -> Result<Baseline> {
         let mut taps = BTreeMap::new();
         for tap in report.taps.iter().filter(|t| t.status.agrees() || t.status.differs()) {
-            let nmse = tap.metrics.and_then(|m| m.nmse()).filter(|nmse| nmse.is_finite());
+            let nmse = tap.size().filter(|nmse| nmse.is_finite());
             let part = tap.positions.is_some();
             match (nmse, tap.status.differs()) {
                 (Some(nmse), false) => {
@@ -188,7 +188,7 @@ impl Baseline {
         }
         for (&place, &was) in &self.taps {
             let now = report.tap(place.tap, place.step);
-            let nmse = now.and_then(|t| t.metrics?.nmse());
+            let nmse = now.and_then(TapReport::size);
             let reason = match now {
                 None => Some("in neither dump any more".to_owned()),
                 Some(tap) if self.differing() > 0 => worse_than_held(tap, was, nmse),
@@ -197,7 +197,7 @@ impl Baseline {
             found.extend(reason.map(|reason| Regression { place, was: Some(was.nmse), now: nmse, reason }));
         }
         for tap in report.taps.iter().filter(|t| t.status.differs() && !self.taps.contains_key(&t.place)) {
-            let now = tap.metrics.and_then(|m| m.nmse());
+            let now = tap.size();
             let reason = format!("{}, and not in the baseline", tap.status.name());
             found.push(Regression { place: tap.place, was: None, now, reason });
         }

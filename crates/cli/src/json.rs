@@ -74,6 +74,7 @@ fn measures(tap: &TapReport) -> Value {
     let peak = metrics.and_then(|m| m.max_abs_diff());
     json!({
         "nmse": metrics.and_then(|m| m.nmse()),
+        "balanced_nmse": tap.balanced,
         "rmse": metrics.and_then(|m| m.rmse()),
         "correlation": metrics.and_then(|m| m.correlation()),
         "cosine": metrics.and_then(|m| m.cosine()),
@@ -84,7 +85,7 @@ fn measures(tap: &TapReport) -> Value {
         "max_candidate": peak.map(|p| p.candidate),
         "allowed_nmse": tap.allowed,
         "noise_nmse": tap.noise,
-        "error_over_noise": tap.noise.and_then(|noise| Some(metrics?.nmse()? / noise)),
+        "error_over_noise": tap.noise.and_then(|noise| Some(tap.size()? / noise)),
     })
 }
 

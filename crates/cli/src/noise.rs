@@ -103,7 +103,7 @@ impl Second {
         let mut ratios: Vec<(f64, Place)> = report
             .taps
             .iter()
-            .filter_map(|tap| Some((tap.metrics?.nmse()? / tap.noise?, tap.place)))
+            .filter_map(|tap| Some((tap.size()? / tap.noise?, tap.place)))
             .filter(|(ratio, _)| ratio.is_finite())
             .collect();
         ratios.sort_by(|a, b| a.0.total_cmp(&b.0));

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_trace::{Dump, Entry, Tap};
 
+use crate::inherit::attended;
 use crate::rows::{are_all, squeezed};
 use crate::steps::{Chunks, held};
 
@@ -23,7 +24,8 @@ pub(crate) fn chunks(candidate: &Dump, reference: &Dump, ours: &Chunks) -> Optio
         }
         Some(held) if held == ours.total() => Some(unsaid(vec![held])),
         _ => own.or_else(|| {
-            let tokens = step_a_token(candidate, ours).filter(|_| holds_single_positions(candidate))?;
+            let tokens =
+                step_a_token(candidate, ours).filter(|_| holds_single_positions(candidate, reference, ours))?;
             Some(unsaid(vec![1; tokens]))
         }),
     }
@@ -37,11 +39,19 @@ fn step_a_token(candidate: &Dump, ours: &Chunks) -> Option<usize> {
     (tokens > 1 && tokens <= ours.total() && !same_steps).then_some(tokens)
 }
 
-/// Whether no tensor that shows its axes has more positions than one.
-fn holds_single_positions(dump: &Dump) -> bool {
-    dump.entries().iter().all(|entry| {
+/// Whether no tensor has more positions than one, by its axes or by the reference's rows.
+fn holds_single_positions(candidate: &Dump, reference: &Dump, ours: &Chunks) -> bool {
+    candidate.entries().iter().all(|entry| {
         let (site, shape) = (entry.tap.site, squeezed(entry.tap.site, &entry.shape));
-        shape.len() < site.axes().len() || shape[site.position_axis()] == 1
+        if shape.len() == site.axes().len() {
+            return shape[site.position_axis()] == 1;
+        }
+        let row = reference
+            .find(entry.tap, 0)
+            .filter(|left| are_all(&left.rows))
+            .and_then(|left| row_of(left, ours.lengths[0]));
+        // A key/value cache holds the rows of earlier steps as well.
+        attended(site) || row.is_none_or(|row| shape.iter().product::<usize>() == row)
     })
 }
 
@@ -85,6 +95,9 @@ pub(crate) fn one_a_token_by(reference: &Dump, candidate: Dump) -> Dump {
         ids.len() + decoded
     });
     let Some(ours) = Chunks::of(reference) else { return candidate };
+    if Chunks::of(&candidate).is_some_and(|own| own.lengths.iter().any(|&length| length > 1)) {
+        return candidate;
+    }
     let tokens = told.or_else(|| step_a_token(&candidate, &ours)).unwrap_or(ours.total());
     one_a_token(candidate, tokens, |tap, keys| of_one_position(reference.find(tap, 0)?, ours.lengths[0], keys))
 }

@@ -359,6 +359,7 @@ impl Run<'_> {
                 TapReport {
                     reason,
                     metrics,
+                    balanced: judgement.balanced,
                     allowed,
                     shape: shape.clone(),
                     positions: positions.clone(),

@@ -9,7 +9,9 @@
 use firstdiff_trace::{Cache, DumpError, Site, Tap};
 
 use crate::first::{Found, Judged, Run};
-use crate::judge::{Allowance, Outcome, judge};
+use crate::judge::{
+    Allowance, Judgement, Outcome, balanced_nmse, by_position, judge, mean_square, size, size_of, square_error,
+};
 use crate::kept::beyond_the_profile;
 use crate::laid::name_of;
 use crate::metrics::Metrics;
@@ -22,8 +24,36 @@ use crate::report::number;
 struct Read {
     tap: Tap,
     metrics: Metrics,
-    /// NMSE of each position; of keys and values in all steps, one after the other.
-    positions: Vec<f64>,
+    /// Each position; of keys and values in all steps, one after the other.
+    positions: Vec<Metrics>,
+}
+
+impl Read {
+    /// NMSE as a whole, the balanced one included; infinite where it is not finite.
+    fn nmse(&self) -> f64 {
+        self.metrics.nmse().map_or(f64::INFINITY, |nmse| size(nmse, balanced_nmse(&self.positions)))
+    }
+
+    /// NMSE of a position.
+    fn at(&self, position: usize) -> Option<f64> {
+        self.positions.get(position).map(of_position)
+    }
+
+    /// NMSE of the median position.
+    fn median(&self) -> f64 {
+        let mut each: Vec<f64> = self.positions.iter().map(of_position).collect();
+        each.sort_by(f64::total_cmp);
+        each.get(each.len() / 2).copied().unwrap_or(0.0)
+    }
+
+    /// NMSE of the position that is furthest off.
+    fn worst(&self) -> f64 {
+        self.positions.iter().map(of_position).fold(0.0, f64::max)
+    }
+}
+
+fn of_position(metrics: &Metrics) -> f64 {
+    metrics.nmse().unwrap_or(0.0)
 }
 
 /// What an operation may have passed on.
@@ -39,6 +69,8 @@ pub struct Inherited {
     pub within: Option<f64>,
     /// The most for each position; empty where nothing is inherited.
     pub positions: Vec<f64>,
+    /// The same where, of what is read at all positions, not the worst counts but the median.
+    pub usual_positions: Vec<f64>,
     /// The most for each key, where keys are read themselves.
     pub keys: Vec<f64>,
     /// How far from 1 the factors of what is read may put that of a sum; nothing of other operations.
@@ -65,7 +97,12 @@ impl Run<'_> {
     }
 
     fn inheriting(&self, found: &[Found], index: usize, here: Found, as_laid: bool) -> Result<Found, DumpError> {
-        let Found::Judged(first) = &here else { return Ok(here) };
+        // What fits as it stands in no order of axes may do so in another, once the error that it only passed on is allowed.
+        let first = match &here {
+            Found::Judged(first) => Some(first),
+            Found::Misfit(_) => None,
+            _ => return Ok(here),
+        };
         let (before, between) = self.graph.nearest_before(index, |i| found.get(i).is_some_and(Found::is_judged));
         let agree = before.iter().all(|&i| found[i].agrees());
         if !agree || (before.is_empty() && between.is_empty()) {
@@ -73,32 +110,29 @@ impl Run<'_> {
         }
         // A second right run has passed on what there is to pass on.
         if let Some(noise) = self.noise(self.graph.places()[index]) {
-            let unclear = self.passes_on_noise(found, &before, first, noise);
-            return Ok(if unclear {
-                Found::Unclear(first.judgement.metrics.nmse().unwrap_or(f64::INFINITY))
-            } else {
-                here
-            });
+            let passed_on = first.filter(|first| self.passes_on_noise(found, &before, first, noise));
+            return Ok(passed_on.map(|first| unclear(&first.judgement)).unwrap_or(here));
         }
         let (place, profile) = (self.graph.places()[index], self.options.profile);
         let direct = between.is_empty() && !self.unseen_keys(found, index, &before, &between);
         let fresh = fresh(profile, place.tap.site).filter(|_| direct);
         let least = if direct { fresh } else { range_fresh(profile) };
-        if !first.judgement.is_finite_difference()
-            && !least.is_some_and(|least| self.leaps(found, &before, first, least))
-        {
+        let differs = |first: &Judged| matches!(first.judgement.outcome, Outcome::Differs(_));
+        let leaps = |first: &Judged| least.is_some_and(|least| self.leaps(found, &before, first, least));
+        if first.is_some_and(|first| !differs(first) && !leaps(first)) {
             return Ok(here);
         }
         let reads = self.reads(found, &before)?;
         // What differs behind what is unclear is no clearer, unless it has structure, or is far more than that would explain.
-        let unclear = |&i: &usize| if let Some(Found::Unclear(nmse)) = found.get(i) { *nmse } else { 0.0 };
-        let unclear = between.iter().map(unclear).fold(0.0, f64::max);
+        let nmse = |&i: &usize| if let Some(Found::Unclear(nmse)) = found.get(i) { *nmse } else { 0.0 };
+        let unclear_before = between.iter().map(nmse).fold(0.0, f64::max);
         let judged = self.with_overlay(place, |laid, own| {
-            let in_its_layout = || laid.under(&first.layout);
+            let in_its_layout = || laid.under(first.map_or(&Layout::Same, |first| &first.layout));
             let pair = if as_laid { in_its_layout() } else { laid.under(&Layout::Same).or_else(in_its_layout) };
-            let Some(pair) = &pair else { return Ok(None) };
+            // In whatever order: what is inherited depends on what is due alone.
+            let Some(pair) = &pair.or_else(|| laid.others().into_iter().next()) else { return Ok(None) };
             let mut inherited = match direct {
-                true => inherited(pair, &Metrics::over(&pair.row_metrics()), &reads),
+                true => inherited(pair, &reads),
                 false => over_a_range(pair, own, &reads, profile),
             };
             if let ([x], true) = (&before[..], direct) {
@@ -110,7 +144,7 @@ impl Run<'_> {
                 };
                 inherited.passed(self.with_pair(x, layout, passed_on)?.flatten());
             }
-            inherited.unclear(unclear, range_growth(profile));
+            inherited.unclear(unclear_before, range_growth(profile));
             let [stored, cost] = [self.stored_in_the_cache(index, &between), self.cost_of_the_cache(index, &between)];
             inherited.read_from_the_cache(stored, cost, pair.rows().0);
             let allowed = Allowance { fresh, inherited, ..self.allowance(place, own) };
@@ -120,25 +154,21 @@ impl Run<'_> {
                 laid.judge(&allowed)
             }))
         })?;
-        let found = match judged.transpose()?.flatten() {
+        Ok(match judged.transpose()?.flatten() {
+            Some(Found::Judged(judged)) if judged.judgement.outcome == Outcome::Unclear => unclear(&judged.judgement),
             Some(found) => found,
             // Known in part: all that can be asked is how far off it is.
-            None if first.judgement.is_far_by_no_more(range_growth(profile) * unclear) => {
-                Found::Unclear(first.judgement.metrics.nmse().unwrap_or(f64::INFINITY))
+            None => {
+                let limit = range_growth(profile) * unclear_before;
+                let explained = first.filter(|first| first.judgement.is_far_by_no_more(limit));
+                explained.map(|first| unclear(&first.judgement)).unwrap_or(here)
             }
-            None => here,
-        };
-        Ok(match found {
-            Found::Judged(judged) if judged.judgement.outcome == Outcome::Unclear => {
-                Found::Unclear(judged.judgement.metrics.nmse().unwrap_or(f64::INFINITY))
-            }
-            other => other,
         })
     }
 
     /// Whether a tap that the table lets pass is far from what it reads.
     fn leaps(&self, found: &[Found], before: &[usize], judged: &Judged, least: f64) -> bool {
-        let nmse = |here: &Judged| here.judgement.metrics.nmse().unwrap_or(0.0);
+        let nmse = |here: &Judged| here.judgement.size().unwrap_or(0.0);
         let read = before.iter().map(|&i| if let Found::Judged(read) = &found[i] { nmse(read) } else { 0.0 });
         !before.is_empty() && nmse(judged) > least + read.fold(0.0, f64::max)
     }
@@ -149,7 +179,7 @@ impl Run<'_> {
         for &i in places {
             let Found::Judged(judged) = &found[i] else { continue };
             let (place, metrics) = (self.graph.places()[i], judged.judgement.metrics);
-            let positions = self.with_pair(place, &judged.layout, |pair, _| pair.nmse_by_position())?;
+            let positions = self.with_pair(place, &judged.layout, |pair, _| by_position(pair, &pair.row_metrics()))?;
             let positions = positions.unwrap_or_default();
             match reads.iter_mut().find(|r| r.tap == place.tap) {
                 None => reads.push(Read { tap: place.tap, metrics, positions }),
@@ -167,7 +197,7 @@ impl Run<'_> {
     /// Says where rounding has grown beyond the profile's own: a fault as small as that cannot show there.
     pub(crate) fn amplified(&self, found: &[Found]) -> Option<String> {
         let inherited = |(i, here): (usize, &Found)| match here {
-            Found::Judged(judged) if judged.judgement.is_inherited() => Some((judged.judgement.metrics.nmse()?, i)),
+            Found::Judged(judged) if judged.judgement.is_inherited() => Some((judged.judgement.size()?, i)),
             _ => None,
         };
         let grown: Vec<(f64, usize)> = found.iter().enumerate().filter_map(inherited).collect();
@@ -189,14 +219,16 @@ impl Run<'_> {
 impl Inherited {
     /// From the NMSE that `seen` runs would have written at the most.
     fn of(read: f64, seen: f64, positions: Vec<f64>) -> Inherited {
-        Inherited { read, usual: USUAL * seen, most: MOST * seen, positions, ..Inherited::default() }
+        let usual_positions = positions.clone();
+        Inherited { read, usual: USUAL * seen, most: MOST * seen, positions, usual_positions, ..Inherited::default() }
     }
 
     /// Adds what may come from a tap that is unclear itself, and off by `nmse`: operations on the way make of it up to `growth` times as much.
     fn unclear(&mut self, nmse: f64, growth: f64) {
         self.read = self.read.max(nmse);
         self.most = self.most.max(growth * nmse);
-        self.positions.iter_mut().for_each(|position| *position += growth * nmse);
+        let each = self.positions.iter_mut().chain(&mut self.usual_positions);
+        each.for_each(|position| *position += growth * nmse);
     }
 
     /// Adds what reading keys and values from the cache costs as a rule, in a pair of so many rows; `stored` is the NMSE of what is read there.
@@ -210,7 +242,8 @@ impl Inherited {
         self.most += MOST * cost;
         self.within = self.within.map(|within| within + USUAL * cost);
         self.positions.resize(rows, 0.0);
-        let each = self.positions.iter_mut().chain(&mut self.keys);
+        self.usual_positions.resize(rows, 0.0);
+        let each = self.positions.iter_mut().chain(&mut self.usual_positions).chain(&mut self.keys);
         each.for_each(|most| *most += MOST * POSITION_ROOM * cost);
     }
 
@@ -223,6 +256,10 @@ impl Inherited {
     }
 }
 
+fn unclear(judgement: &Judgement) -> Found {
+    Found::Unclear(judgement.size().unwrap_or(f64::INFINITY))
+}
+
 /// As a rule no more than this many times the most that was seen.
 const USUAL: f64 = 1.5;
 /// And never more than this many times: between the two it is unclear.
@@ -233,28 +270,34 @@ const NORM_ROOM: f64 = 2.0;
 const POSITION_ROOM: f64 = 4.0;
 
 /// What the operation that makes `out` may pass on of its `reads`.
-fn inherited(out: &Pair<'_>, metrics: &Metrics, reads: &[Read]) -> Inherited {
-    let nmse = |read: &Read| read.metrics.nmse().unwrap_or(f64::INFINITY);
-    let total: f64 = reads.iter().map(nmse).sum();
+fn inherited(out: &Pair<'_>, reads: &[Read]) -> Inherited {
+    let total: f64 = reads.iter().map(Read::nmse).sum();
     if reads.is_empty() || !total.is_finite() {
         return Inherited::default();
     }
     let site = out.site();
-    let energy = metrics.reference_rms().unwrap_or(0.0).powi(2);
-    let square = |read: &Read| read.metrics.rmse().unwrap_or(f64::INFINITY).powi(2);
-    let squares: f64 = reads.iter().map(square).sum();
-    let (rows, _) = out.rows();
+    let positions = by_position(out, &out.row_metrics());
+    let rows = positions.len();
+    let energy = mean_square(&Metrics::over(&positions));
+    let squares: f64 = reads.iter().map(|read| square_error(&read.metrics)).sum();
+    // The same at each position, where a read tap has it.
+    let squares_at = |at: usize| reads.iter().filter_map(|read| read.positions.get(at).map(square_error)).sum::<f64>();
     let room = MOST * POSITION_ROOM;
-    let row = |row: usize| reads.iter().map(|read| at(read, site, rows, row)).sum::<f64>();
+    let row = |row: usize| reads.iter().map(|read| at(read, site, rows, row, Read::worst)).sum::<f64>();
     let growth = growth(site);
     let by_position = || (0..rows).map(|at| growth * room * row(at)).collect();
     let mut inherited = match site {
         // e^x makes of an error in x one relative to 1.
         Site::Probs | Site::RouterProbs => Inherited::of(total, growth * squares, vec![room * growth * squares; rows]),
         // Errors add, though the sum may be smaller than its parts.
-        Site::H | Site::HAttn if energy > 0.0 => Inherited::of(total, growth * squares / energy, by_position()),
+        Site::H | Site::HAttn if energy > 0.0 => {
+            let each: Vec<_> = (0..rows).map(|at| (squares_at(at), mean_square(&positions[at]))).collect();
+            Inherited::of(total, growth * (squares / energy).max(size_of(&each)), by_position())
+        }
         _ => Inherited::of(total, growth * total, by_position()),
     };
+    let usual = |row: usize| reads.iter().map(|read| at(read, site, rows, row, Read::median)).sum::<f64>();
+    inherited.usual_positions = (0..rows).map(|at| growth * room * usual(at)).collect();
     if matches!(site, Site::Qk | Site::Scores) {
         inherited.keys = by_key(reads, self::growth(Site::Qk) * room);
     }
@@ -272,21 +315,22 @@ fn inherited(out: &Pair<'_>, metrics: &Metrics, reads: &[Read]) -> Inherited {
 fn by_key(reads: &[Read], growth: f64) -> Vec<f64> {
     let Some(keys) = reads.iter().find(|r| attended(r.tap.site)) else { return Vec::new() };
     let others = reads.iter().filter(|r| !attended(r.tap.site));
-    let worst: f64 = others.map(|r| r.positions.iter().copied().fold(0.0, f64::max)).sum();
-    keys.positions.iter().map(|key| growth * (key + worst)).collect()
+    let worst: f64 = others.map(Read::worst).sum();
+    keys.positions.iter().map(|key| growth * (of_position(key) + worst)).collect()
 }
 
-fn attended(site: Site) -> bool {
+/// Whether attention reads it at all positions.
+pub(crate) fn attended(site: Site) -> bool {
     matches!(site, Site::K | Site::KNorm | Site::KRope | Site::V)
 }
 
 /// What several operations, unchecked themselves, may add and pass on of `reads` on the way to `out`.
 fn over_a_range(out: &Pair<'_>, own: f64, reads: &[Read], profile: Profile) -> Inherited {
-    let read: f64 = reads.iter().map(|read| read.metrics.nmse().unwrap_or(f64::INFINITY)).sum();
+    let read: f64 = reads.iter().map(Read::nmse).sum();
     if !read.is_finite() {
         return Inherited::default();
     }
-    let worst: f64 = reads.iter().map(|r| r.positions.iter().copied().fold(0.0, f64::max)).sum();
+    let worst: f64 = reads.iter().map(Read::worst).sum();
     let most = RANGE_OWN * own + range_growth(profile) * read;
     let positions = vec![most + range_growth(profile) * worst; out.rows().0];
     // Structure could come from any of the operations on the way: of what they may pass on, none stands out.
@@ -355,11 +399,15 @@ pub(crate) fn growth(site: Site) -> f64 {
     }
 }
 
-/// The NMSE at which a read tap enters row `row`: its own there, or its worst, where all positions are read.
-fn at(read: &Read, site: Site, rows: usize, row: usize) -> f64 {
-    let crosses = attended(read.tap.site) && matches!(site, Site::Qk | Site::Scores | Site::Probs | Site::Context);
-    let here = read.positions.get(row).copied().filter(|_| read.positions.len() == rows && !crosses);
-    here.unwrap_or_else(|| read.positions.iter().copied().fold(0.0, f64::max))
+/// Whether each position of `site` reads all positions of `read`.
+fn crosses(read: Site, site: Site) -> bool {
+    attended(read) && matches!(site, Site::Qk | Site::Scores | Site::Probs | Site::Context)
+}
+
+/// The NMSE at which a read tap enters row `row`: its own there, or that of `all` positions, where these are read.
+fn at(read: &Read, site: Site, rows: usize, row: usize, all: fn(&Read) -> f64) -> f64 {
+    let here = read.at(row).filter(|_| read.positions.len() == rows && !crosses(read.tap.site, site));
+    here.unwrap_or_else(|| all(read))
 }
 
 /// The NMSE of a norm's output, whole and by position, if it only passes on the error of `x`: channel by channel the output's
@@ -382,11 +430,7 @@ fn through_norm(x: &Pair<'_>, y: &Pair<'_>) -> Option<(f64, Vec<f64>)> {
     }
     // The root mean square is off by no more than the error of the row.
     let off = |&(error, energy, read, size): &(f64, f64, f64, f64)| (error + energy * read / size, energy);
-    let parts: Vec<(f64, f64)> = sums.iter().map(off).collect();
-    let whole = parts.iter().fold((0.0, 0.0), |a, p| (a.0 + p.0, a.1 + p.1));
-    let nmse = |(error, energy): (f64, f64)| if energy > 0.0 { error / energy } else { 0.0 };
-    let (whole, positions) = (nmse(whole), parts.into_iter().map(nmse).collect::<Vec<f64>>());
-    whole.is_finite().then_some((whole, positions))
+    passed_on(&sums.iter().map(off).collect::<Vec<_>>())
 }
 
 /// The NMSE of what a mask leaves of products, whole and by position: the first positions see few keys, whose products may be small beside those that are hidden.
@@ -401,10 +445,14 @@ fn through_mask(products: &Pair<'_>, scores: &Pair<'_>) -> Option<(f64, Vec<f64>
         *error += (products.candidate(i) - products.reference(i)).powi(2);
         *energy += products.reference(i).powi(2);
     }
-    let whole = sums.iter().fold((0.0, 0.0), |a, p| (a.0 + p.0, a.1 + p.1));
-    let nmse = |(error, energy): (f64, f64)| if energy > 0.0 { error / energy } else { 0.0 };
-    let (whole, positions) = (nmse(whole), sums.into_iter().map(nmse).collect::<Vec<f64>>());
-    whole.is_finite().then_some((whole, positions))
+    passed_on(&sums)
+}
+
+/// NMSE as a whole, and of each position, from the error and the energy of each.
+fn passed_on(positions: &[(f64, f64)]) -> Option<(f64, Vec<f64>)> {
+    let nmse = |&(error, energy): &(f64, f64)| if energy > 0.0 { error / energy } else { 0.0 };
+    let whole = size_of(positions);
+    whole.is_finite().then(|| (whole, positions.iter().map(nmse).collect()))
 }
 
 /// The layout in which a place was judged.

@@ -29,6 +29,11 @@ impl Outcome {
     pub fn agrees(&self) -> bool {
         matches!(self, Outcome::Exact | Outcome::Rounding)
     }
+
+    /// Whether it differs by its size alone, and shows no structure.
+    pub fn differs_by_size(&self) -> bool {
+        matches!(self, Outcome::Differs(Difference::Nmse { .. } | Difference::Balanced { .. }))
+    }
 }
 
 /// Why two tensors differ.
@@ -51,6 +56,15 @@ pub enum Difference {
         nmse: f64,
         /// NMSE allowed.
         allowed: f64,
+    },
+    /// One position of great size hides it in the whole: the NMSE in which none counts for more than the median one is beyond what is allowed.
+    Balanced {
+        /// NMSE found so.
+        nmse: f64,
+        /// NMSE allowed.
+        allowed: f64,
+        /// The position that has most of the energy.
+        heaviest: usize,
     },
     /// As small as rounding, but one constant factor, which rounding never is.
     Factor {
@@ -121,6 +135,12 @@ impl fmt::Display for Difference {
             Difference::Hidden(hidden) => write!(f, "gives no probability where the reference gives some: {hidden}"),
             Difference::ZeroReference => f.write_str("the reference is all zeros, the candidate is not"),
             Difference::Nmse { nmse, allowed } => write!(f, "NMSE {}, allowed {}", number(*nmse), number(*allowed)),
+            Difference::Balanced { nmse, allowed, heaviest } => write!(
+                f,
+                "NMSE {} where no position counts for more than the median one, allowed {} (position {heaviest} is so much larger that the NMSE of the whole is its own)",
+                number(*nmse),
+                number(*allowed)
+            ),
             Difference::Factor { factor, alone: true } => {
                 write!(f, "{factor:.6} times the reference: a constant factor, though as small as rounding")
             }
@@ -161,6 +181,8 @@ pub struct Judgement {
     pub outcome: Outcome,
     /// Over the whole tensor.
     pub metrics: Metrics,
+    /// NMSE in which no position counts for more than the median one; `None` where one is not finite.
+    pub balanced: Option<f64>,
     /// The NMSE that was allowed.
     pub allowed: f64,
     /// How much of it for rounding alone, without what is inherited.
@@ -199,32 +221,77 @@ fn inherits_most(profile: Profile) -> f64 {
     }
 }
 
+/// The balanced NMSE may be so many times that of the whole: positions scatter.
+const BALANCED_ROOM: f64 = 2.0;
+
+/// How far off a tensor is as a whole: its NMSE, and no less than its balanced NMSE with some room. One position of great size (the first token of
+/// many models is some 1000 times the others) would have the NMSE of the whole to itself.
+pub(crate) fn size(nmse: f64, balanced: Option<f64>) -> f64 {
+    balanced.map_or(nmse, |balanced| nmse.max(balanced / BALANCED_ROOM))
+}
+
+/// How far off positions are as a whole, from the error and the energy of each.
+pub fn size_of(positions: &[(f64, f64)]) -> f64 {
+    let (error, energy) = positions.iter().fold((0.0, 0.0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
+    size(if energy > 0.0 { error / energy } else { error }, balanced(positions))
+}
+
+/// The NMSE in which no position counts for more than the median one, from the error and the energy of each.
+fn balanced(positions: &[(f64, f64)]) -> Option<f64> {
+    let mut energies: Vec<f64> = positions.iter().map(|(_, energy)| *energy).filter(|energy| *energy > 0.0).collect();
+    energies.sort_by(f64::total_cmp);
+    let most = *energies.get(energies.len() / 2)?;
+    let weight = |energy: f64| if energy > most { most / energy } else { 1.0 };
+    let add = |sum: (f64, f64), &(error, energy): &(f64, f64)| {
+        (sum.0 + weight(energy) * error, sum.1 + weight(energy) * energy)
+    };
+    let (error, energy) = positions.iter().fold((0.0, 0.0), add);
+    Some(error / energy)
+}
+
+/// The mean square of the reference.
+pub(crate) fn mean_square(metrics: &Metrics) -> f64 {
+    metrics.reference_rms().unwrap_or(0.0).powi(2)
+}
+
+/// The mean square of the error.
+pub(crate) fn square_error(metrics: &Metrics) -> f64 {
+    metrics.rmse().unwrap_or(f64::INFINITY).powi(2)
+}
+
+/// The same of positions that were measured; `None` where one is not finite.
+pub(crate) fn balanced_nmse(positions: &[Metrics]) -> Option<f64> {
+    let of = |row: &Metrics| {
+        let values = row.compared() as f64;
+        Some((row.rmse()?.powi(2) * values, row.reference_rms()?.powi(2) * values))
+    };
+    balanced(&positions.iter().filter(|row| row.compared() > 0).map(of).collect::<Option<Vec<_>>>()?)
+}
+
 /// One operation's own rounding scatters by this.
 const BEYOND_FRESH: f64 = 6.0;
 /// A constant factor must explain this share of the error, and stand this many standard errors from 1.
 const FACTOR_SHARE: f64 = 0.2;
 const FACTOR_SIGMAS: f64 = 6.0;
+/// With so many values a factor has to stand out twice as far.
+const FEW_VALUES: f64 = 4.0;
 /// Independent errors in one position, as far as a constant factor is concerned.
 const VALUES_A_POSITION: f64 = 4.0;
 
 impl Judgement {
+    /// How far off it is as a whole: its NMSE, and no less than the balanced NMSE with room for how positions scatter.
+    pub fn size(&self) -> Option<f64> {
+        Some(size(self.metrics.nmse()?, self.balanced))
+    }
+
     /// Whether its NMSE is all that is wrong with it, and no more than this.
     pub(crate) fn is_far_by_no_more(&self, limit: f64) -> bool {
-        matches!(self.outcome, Outcome::Differs(Difference::Nmse { nmse, .. }) if nmse <= limit)
+        self.outcome.differs_by_size() && self.size().is_some_and(|size| size <= limit)
     }
 
     /// Whether it agrees only because what it reads is off too.
     pub(crate) fn is_inherited(&self) -> bool {
-        self.outcome.agrees() && self.metrics.nmse().is_some_and(|nmse| nmse > self.own)
-    }
-
-    /// Whether it differs, though every value is finite and measured.
-    pub(crate) fn is_finite_difference(&self) -> bool {
-        use Difference::{Channel, Factor, Head, Key, Nmse, Row};
-        let measured = |d: &Difference| {
-            matches!(d, Nmse { .. } | Factor { .. } | Head { .. } | Row { .. } | Channel { .. } | Key { .. })
-        };
-        matches!(&self.outcome, Outcome::Differs(difference) if measured(difference))
+        self.outcome.agrees() && self.size().is_some_and(|size| size > self.own)
     }
 }
 
@@ -288,12 +355,13 @@ impl Allowance {
 
     /// Which position is further off than what it reads, many times more so than the others: a right operation treats all alike.
     fn outlying_position(&self, nmse: &[f64]) -> Option<usize> {
-        let (fresh, inherited) = (self.fresh?, &self.inherited.positions);
-        if inherited.len() != nmse.len() || nmse.len() < ENOUGH_POSITIONS {
+        let (fresh, most, usual) = (self.fresh?, &self.inherited.positions, &self.inherited.usual_positions);
+        if most.len() != nmse.len() || usual.len() != nmse.len() || nmse.len() < ENOUGH_POSITIONS {
             return None;
         }
-        let beside: Vec<f64> = nmse.iter().zip(inherited).map(|(nmse, read)| nmse / (fresh + read)).collect();
-        let mut sorted = beside.clone();
+        let beside =
+            |read: &[f64]| -> Vec<f64> { nmse.iter().zip(read).map(|(nmse, read)| nmse / (fresh + read)).collect() };
+        let (beside, mut sorted) = (beside(most), beside(usual));
         sorted.sort_by(f64::total_cmp);
         let median = sorted[sorted.len() / 2];
         let far = |&p: &usize| nmse[p] > ROW_ROOM * fresh && median > 0.0 && beside[p] > ROW_OUTLIER * median;
@@ -304,11 +372,12 @@ impl Allowance {
 /// Judges a pair against what is allowed.
 pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Judgement {
     let rows = pair.row_metrics();
-    let metrics = Metrics::over(&rows);
-    let outcome = outcome_of(pair, &rows, &metrics, profile, allowed);
+    let (metrics, positions) = (Metrics::over(&rows), by_position(pair, &rows));
+    let outcome = outcome_of(pair, &positions, &metrics, profile, allowed);
     let kept = if outcome.agrees() { None } else { as_kept(pair, profile, allowed) };
     let (outcome, cost) = kept.unwrap_or((outcome, 0.0));
-    Judgement { outcome, metrics, allowed: allowed.whole(profile) + cost, own: allowed.own + cost }
+    let balanced = balanced_nmse(&positions);
+    Judgement { outcome, metrics, balanced, allowed: allowed.whole(profile) + cost, own: allowed.own + cost }
 }
 
 /// A factor on all, or on one head.
@@ -324,7 +393,7 @@ pub(crate) fn structure(
 
 pub(crate) fn outcome_of(
     pair: &Pair<'_>,
-    rows: &[Metrics],
+    positions: &[Metrics],
     metrics: &Metrics,
     profile: Profile,
     allowed: &Allowance,
@@ -351,13 +420,23 @@ pub(crate) fn outcome_of(
         return Outcome::Differs(difference);
     }
     // Written so that a NaN cannot pass.
-    let (within, without) = (nmse <= allowed.whole(profile), nmse <= allowed.beyond());
+    let balanced = balanced_nmse(positions);
+    let size = size(nmse, balanced);
+    let (within, without) = (size <= allowed.whole(profile), size <= allowed.beyond());
     if !without {
-        return Outcome::Differs(Difference::Nmse { nmse, allowed: allowed.beyond() });
+        let allowed = allowed.beyond();
+        return Outcome::Differs(match balanced {
+            Some(balanced) if nmse <= allowed => Difference::Balanced {
+                nmse: balanced,
+                allowed: BALANCED_ROOM * allowed,
+                heaviest: heaviest(pair, positions),
+            },
+            _ => Difference::Nmse { nmse, allowed },
+        });
     }
     // Before anything is unclear: what has structure at this size has it at any larger one.
     let structure = constant_factor(metrics, (pair.rows().0, pair.len()), profile, allowed)
-        .or_else(|| wrong_row(pair, rows, allowed))
+        .or_else(|| wrong_row(pair, positions, allowed))
         .or_else(|| wrong_head(pair, profile, allowed))
         .or_else(|| wrong_channel(pair, profile, allowed))
         .or_else(|| wrong_key(pair, profile, allowed));
@@ -399,7 +478,9 @@ fn independent(positions: usize, len: usize) -> f64 {
 fn is_factor(factor: f64, remaining: f64, nmse: f64, values: f64, profile: Profile) -> bool {
     let off = (factor - 1.0).abs();
     let sigma = (remaining / values).sqrt();
-    off > profile.factor_floor() && 1.0 - remaining / nmse > FACTOR_SHARE && off > FACTOR_SIGMAS * sigma
+    // Of few values the spread itself is known badly, as in Student's distribution.
+    let sigmas = FACTOR_SIGMAS * (1.0 + FEW_VALUES / values);
+    off > profile.factor_floor() && 1.0 - remaining / nmse > FACTOR_SHARE && off > sigmas * sigma
 }
 
 /// Whether noise is large enough for a head, a channel or a key to hide in it.
@@ -437,8 +518,13 @@ fn wrong_head(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Option<
         .map(|(head, factor, _, _)| Difference::Head { head, factor })
 }
 
-fn wrong_row(pair: &Pair<'_>, rows: &[Metrics], allowed: &Allowance) -> Option<Difference> {
-    let by_position = by_position(pair, rows);
+/// The position that has most of the reference's energy.
+fn heaviest(pair: &Pair<'_>, positions: &[Metrics]) -> usize {
+    let energy = |row: usize| positions[row].reference_rms().unwrap_or(0.0);
+    pair.token_position((0..positions.len()).max_by(|&a, &b| energy(a).total_cmp(&energy(b))).unwrap_or(0))
+}
+
+fn wrong_row(pair: &Pair<'_>, by_position: &[Metrics], allowed: &Allowance) -> Option<Difference> {
     let worst = by_position
         .iter()
         .enumerate()
@@ -449,7 +535,11 @@ fn wrong_row(pair: &Pair<'_>, rows: &[Metrics], allowed: &Allowance) -> Option<D
     // e^x makes of an error in a score one relative to 1: a position of large scores is further off.
     let alike = !matches!(pair.site(), Site::Probs | Site::RouterProbs);
     let (position, nmse) = worst.or_else(|| {
-        let nmse: Vec<f64> = by_position.iter().map(|row| row.nmse().unwrap_or(f64::INFINITY)).collect();
+        // Nor does a position of little energy, what sums of both signs leave, stand out by its own.
+        let mut energies: Vec<f64> = by_position.iter().map(mean_square).collect();
+        energies.sort_by(f64::total_cmp);
+        let usual = energies.get(energies.len() / 2).copied().unwrap_or(0.0);
+        let nmse: Vec<f64> = by_position.iter().map(|row| square_error(row) / mean_square(row).max(usual)).collect();
         allowed.outlying_position(&nmse).filter(|_| alike).map(|position| (position, nmse[position]))
     })?;
     Some(Difference::Row { position: pair.token_position(position), nmse })

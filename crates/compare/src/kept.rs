@@ -7,7 +7,7 @@ use firstdiff_trace::{Cache, Dump, DumpError, Site, Tap, Values};
 use crate::first::Run;
 use crate::graph::Place;
 use crate::inherit::growth;
-use crate::judge::{Allowance, Outcome, outcome_of, structure};
+use crate::judge::{Allowance, Outcome, by_position, outcome_of, structure};
 use crate::layout::LayoutCandidates;
 use crate::metrics::Metrics;
 use crate::pair::{Operand, Pair};
@@ -105,9 +105,9 @@ pub(crate) fn as_kept(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) ->
     }
     let (reference, candidate) = (Values::F64(Cow::Owned(reference)), Values::F64(Cow::Owned(candidate)));
     let moved = pair.of_values(&reference, &candidate);
-    let rows = moved.row_metrics();
+    let positions = by_position(&moved, &moved.row_metrics());
     let strict = Allowance { kept: Cache::F32, ..allowed.clone() };
-    let outcome = outcome_of(&moved, &rows, &Metrics::over(&rows), profile, &strict);
+    let outcome = outcome_of(&moved, &positions, &Metrics::over(&positions), profile, &strict);
     outcome.agrees().then_some((Outcome::Rounding, cost))
 }
 

@@ -45,6 +45,8 @@ const FLUSH_ROOM: f64 = 4.0;
 const NORMAL_F16: f64 = 6.2e-5;
 /// At the edge of a mask stands any probability; at the edge of underflow, none as large as this.
 const MASK_EDGE: f64 = 1e-3;
+/// Scores near the end of e^x may be off by so many times as much as those that are seen.
+const SCATTERS: f64 = 2.0;
 /// Of fewer rows at its edge a window may be chance.
 const WINDOW_ROWS: usize = 3;
 
@@ -81,7 +83,8 @@ fn of_keys(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, other:
     if suspects.is_empty() {
         return None;
     }
-    let (limit, mask) = (flushed(pair.len(), profile, zeros).max(least), Mask::of(pair, zeros));
+    let limit = flushed(pair.len(), profile, zeros).max(least) * scatter(pair.len(), least, zeros, other);
+    let mask = Mask::of(pair, zeros);
     let (rows, keys) = pair.rows();
     let wrong = |&i: &usize| other(i).abs() > limit || mask.hides(i / keys % rows, i % keys);
     largest(pair, suspects.into_iter().filter(wrong), other)
@@ -102,6 +105,15 @@ fn of_experts(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, oth
     }
     let limit = flushed(pair.len(), profile, zeros).max(least);
     largest(pair, cells.into_iter().filter(|&i| other(i).abs() > limit), other)
+}
+
+/// By what factor errors of the scores may move a probability: of large scores in 16 bits by many powers of e. Some power of the largest that is seen where
+/// both sides have one.
+fn scatter(len: usize, least: f64, one: Get<'_>, other: Get<'_>) -> f64 {
+    let seen = |i: usize| one(i).abs() > least && other(i).abs() > least;
+    let apart = |i: usize| (other(i) / one(i)).abs().ln().abs();
+    let most = (0..len).into_par_iter().filter(|&i| seen(i)).map(apart).reduce(|| 0.0, f64::max);
+    (SCATTERS * most).exp()
 }
 
 fn largest(pair: &Pair<'_>, cells: impl Iterator<Item = usize>, probability: Get<'_>) -> Option<Leak> {

@@ -59,7 +59,7 @@ pub use graph::{Graph, Node, Place, UnrecordedLayers, op_of};
 pub use guess::Guess;
 pub use inherit::Inherited;
 pub use inspect::{Finding, Inspection, Sureness, inspect};
-pub use judge::{Allowance, Difference, Judgement, Outcome, judge};
+pub use judge::{Allowance, Difference, Judgement, Outcome, judge, size_of};
 pub use kept::{ShownCache, cache_nmse, shown_cache};
 pub use laid::{Aligned, Laid, align};
 pub use last::one_row_of_several;

@@ -6,7 +6,6 @@ use firstdiff_trace::Site;
 
 use crate::first::{Found, Judged, Run};
 use crate::graph::Place;
-use crate::judge::{Difference, Outcome};
 use crate::report::{Report, TapReport};
 
 /// A candidate may be this many times as far from the reference as the second right run: a factor of two in size.
@@ -61,7 +60,7 @@ impl Noise {
     pub fn of(report: &Report, both: impl Fn(Place) -> bool) -> Noise {
         let of_tap = |tap: &TapReport| {
             // What both recorded and nobody could compare is as far off as can be.
-            let nmse = tap.metrics.map_or(f64::INFINITY, |m| m.nmse().unwrap_or(f64::INFINITY));
+            let nmse = tap.size().unwrap_or(f64::INFINITY);
             let factor = tap.metrics.and_then(|m| m.best_factor()).map_or(1.0, |best| best.factor);
             (nmse != 0.0).then_some((tap.place, TapNoise { nmse, factor, has_structure: false }))
         };
@@ -108,13 +107,12 @@ impl Run<'_> {
     /// What is further off than the second run allows, though no further than what it reads is beside its own noise, may only pass that on: nobody can
     /// tell. `before` are the places that it reads.
     pub(crate) fn passes_on_noise(&self, found: &[Found], before: &[usize], here: &Judged, noise: TapNoise) -> bool {
-        let ratio = |judged: &Judged, noise: TapNoise| judged.judgement.metrics.nmse().unwrap_or(0.0) / noise.nmse;
+        let ratio = |judged: &Judged, noise: TapNoise| judged.judgement.size().unwrap_or(0.0) / noise.nmse;
         let read = before.iter().filter_map(|&i| match &found[i] {
             Found::Judged(judged) => Some(ratio(judged, self.noise(self.graph.places()[i])?)),
             _ => None,
         });
-        let by_size = matches!(here.judgement.outcome, Outcome::Differs(Difference::Nmse { .. }));
-        by_size && ratio(here, noise) <= PASSED_ON * read.fold(0.0, f64::max)
+        here.judgement.outcome.differs_by_size() && ratio(here, noise) <= PASSED_ON * read.fold(0.0, f64::max)
     }
 
     /// How far a second right run is from the reference here.

@@ -121,6 +121,10 @@ impl<'a> Overlay<'a> {
         }
         let needs = reading.layout().needs_confirming();
         if let Some(what) = self.sides.padding_error(reading) {
+            // Copies and padding that its shape does not show may not be any.
+            if !reading.layout().is_of_its_shape() {
+                return None;
+            }
             other.outcome = Outcome::Differs(Difference::Padding { what });
             return Some(self.found(reading, other, None));
         }

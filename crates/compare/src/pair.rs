@@ -64,6 +64,11 @@ impl Layout {
         }
     }
 
+    /// Whether the tensor's own shape lists the extents that are read.
+    pub(crate) fn is_of_its_shape(&self) -> bool {
+        !matches!(self, Layout::Stored(stored) if !stored.shown())
+    }
+
     /// In words; `witness` is what the other side is called.
     pub fn words(&self, witness: &str) -> String {
         match self {

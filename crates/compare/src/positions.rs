@@ -81,11 +81,15 @@ impl Run<'_> {
     }
 }
 
-/// The dump, with the axis of positions in every tensor of a step of one position: an engine that runs token by token writes \[D\], \[H,d\], \[H,S\].
+/// The dump, with the axis of positions in every tensor of a step of one position: an engine that runs token by token writes \[D\], \[H,d\], \[H,S\]; and
+/// in the flat ones of longer steps beside them.
 pub fn with_positions(dump: Dump) -> Dump {
     let Some(chunks) = Chunks::of(&dump).filter(|chunks| chunks.lengths.len() > 1) else { return dump };
-    let single = |step: u32| chunks.lengths.get(step as usize) == Some(&1);
-    dump.reshaped(|tap: Tap, step, shape| single(step).then(|| of_one(tap.site, shape)).flatten())
+    dump.reshaped(|tap: Tap, step, shape| match chunks.lengths.get(step as usize)? {
+        1 => of_one(tap.site, shape),
+        &positions if tap.site.position_axis() == 0 => unflattened(tap.site, shape, positions),
+        _ => None,
+    })
 }
 
 /// The shape of a tensor of one position that has no axis for it.

@@ -189,7 +189,11 @@ impl Stored {
             parts.push(format!("its memory is [{}]", names.join(",")));
         }
         for Axis { name, held, wanted, from, copies } in self.axes.iter().copied().filter(|a| a.held > a.wanted) {
-            let side = if from > 0 { " before them" } else { "" };
+            let side = match from {
+                0 => String::new(),
+                _ if from == held - wanted => " before them".to_owned(),
+                _ => format!(", {from} of these before them"),
+            };
             parts.push(match name {
                 'K' if copies > 1 => format!("each of {wanted} key/value heads stands there {copies} times"),
                 'K' => format!("{held} key/value heads, of which {} are padding", held - wanted),
@@ -345,9 +349,17 @@ fn sides(axes: &[Axis]) -> Vec<Vec<Axis>> {
     let moves = |a: &Axis| matches!(a.name, 'T' | 'S') && a.held > a.wanted;
     let before = |a: &Axis| Axis { from: if moves(a) { a.held - a.wanted } else { 0 }, ..*a };
     let mut sides: Vec<Vec<Axis>> = repeated.into_iter().chain([axes.to_vec()]).collect();
+    // Positions and keys that begin behind the same padding, and further keys behind them.
+    let padding = axes.iter().find(|a| a.name == 'T').map_or(0, |t| t.held - t.wanted);
+    let between = |a: &Axis| match a.name {
+        'S' if a.held > a.wanted + padding => Axis { from: padding, ..*a },
+        _ => before(a),
+    };
+    let moved = |side: &dyn Fn(&Axis) -> Axis| sides.iter().map(|axes| axes.iter().map(side).collect()).collect();
+    let (before, between): (Vec<Vec<Axis>>, Vec<Vec<Axis>>) = (moved(&before), moved(&between));
     if axes.iter().any(moves) {
-        let moved: Vec<Vec<Axis>> = sides.iter().map(|axes| axes.iter().map(before).collect()).collect();
-        sides.extend(moved);
+        sides.extend(before);
+        sides.extend(between.into_iter().filter(|_| padding > 0));
     }
     sides
 }

@@ -6,6 +6,7 @@ use firstdiff_trace::{Cache, Site, Tap};
 
 use crate::anatomy::Anatomy;
 use crate::graph::{Place, UnrecordedLayers};
+use crate::judge::size;
 use crate::laid::{Laid, name_of};
 use crate::metrics::Metrics;
 use crate::profile::Profile;
@@ -83,6 +84,8 @@ pub struct TapReport {
     pub reason: Option<String>,
     /// The measures, where it was compared.
     pub metrics: Option<Metrics>,
+    /// NMSE in which no position counts for more than the median one, where it was compared and is finite.
+    pub balanced: Option<f64>,
     /// The NMSE that was allowed, where it was compared.
     pub allowed: Option<f64>,
     /// The shape in which it was compared.
@@ -100,13 +103,14 @@ pub struct TapReport {
 impl TapReport {
     /// A tap that nobody looked at.
     pub fn unchecked(place: Place, op: String) -> TapReport {
-        let (reason, metrics, allowed, positions, elements) = (None, None, None, None, None);
+        let (reason, metrics, balanced, allowed, positions, elements) = (None, None, None, None, None, None);
         TapReport {
             place,
             op,
             status: Status::Unchecked,
             reason,
             metrics,
+            balanced,
             allowed,
             shape: Vec::new(),
             positions,
@@ -114,6 +118,11 @@ impl TapReport {
             elements,
             noise: None,
         }
+    }
+
+    /// How far off it is as a whole: its NMSE, and no less than the balanced NMSE with room for how positions scatter.
+    pub fn size(&self) -> Option<f64> {
+        Some(size(self.metrics?.nmse()?, self.balanced))
     }
 
     /// Index along every axis of the largest difference, in a tensor of all the step's token positions.

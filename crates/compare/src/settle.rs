@@ -295,11 +295,25 @@ impl Run<'_> {
             };
             let in_custom = |laid: &Overlay<'_>, own: f64| laid.in_custom(off, &self.allowance(place, own), custom);
             if let Some(other) = self.with_overlay(place, in_custom)?.flatten() {
-                found[index] = self.with_inheritance_as_laid(found, index, other)?;
+                let (fits, other) = (off.is_some(), self.with_inheritance_as_laid(found, index, other)?);
+                // What fits in no order, and differs in that of other taps though what reads it agrees, may have an order of its own.
+                found[index] = match fits || other.agrees() || !self.follows_right(found, index) {
+                    true => other,
+                    false => Found::Unchecked(
+                        "its shape fits in the order of other taps alone, in which it differs, though what follows agrees: it may be in another order"
+                            .into(),
+                    ),
+                };
                 changed = true;
             }
         }
         Ok(())
+    }
+
+    /// Whether everything that reads a place agrees.
+    fn follows_right(&self, found: &[Found], index: usize) -> bool {
+        let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
+        !after.is_empty() && after.iter().all(|&i| found[i].agrees())
     }
 
     /// Whether the candidate's tensor has the very shape of the reference's: then it says itself in which order its values are.

@@ -135,11 +135,6 @@ fn shown(dump: &Dump, last: usize) -> Vec<Option<usize>> {
             *votes.entry(rows).or_insert(0) += 1;
         }
     }
-    let most = |votes: &BTreeMap<usize, usize>| {
-        let all: usize = votes.values().sum();
-        let (&rows, &count) = votes.iter().max_by_key(|(_, count)| **count)?;
-        (2 * count > all).then_some(rows)
-    };
     let others = of_vectors(dump, last).into_iter().zip(&merged);
     full.iter().zip(others).map(|(full, (vector, merged))| most(full).or(vector).or_else(|| most(merged))).collect()
 }
@@ -157,7 +152,8 @@ fn leading(site: Site, shape: &[usize]) -> Option<usize> {
 /// Step and elements of every flat tensor of a tap.
 type Sizes = BTreeMap<(Option<u32>, Site), Vec<(u32, usize)>>;
 
-/// Flat tensors: a step has as many times the elements of the smallest step as it has positions, if that one has a single position.
+/// Flat tensors: a position has an equal part of what all steps hold, where the tokens of all are named; else a step has as many times the elements of
+/// the smallest step as it has positions, if that one has a single position.
 fn of_vectors(dump: &Dump, last: usize) -> Vec<Option<usize>> {
     let flat = |held: &Held<'_>| held.shape.len() == 1 && held.tap.site.position_axis() == 0 && last > 0;
     let mut sizes: Sizes = BTreeMap::new();
@@ -165,16 +161,29 @@ fn of_vectors(dump: &Dump, last: usize) -> Vec<Option<usize>> {
         let Tap { layer, site } = held.tap;
         sizes.entry((layer, site)).or_default().push((held.step, held.shape[0]));
     }
-    let mut shown = vec![None; last + 1];
+    let meta = dump.meta();
+    let decoded = meta.decode_tokens.as_ref().map_or(0, Vec::len);
+    let tokens = meta.tokens.as_ref().map(|tokens| tokens.len() + decoded).filter(|tokens| *tokens > 0);
+    let mut votes: Votes = vec![BTreeMap::new(); last + 1];
     for steps in sizes.values().filter(|steps| steps.len() > 1) {
-        let least = steps.iter().map(|(_, size)| *size).min().unwrap_or(0);
-        for &(step, size) in steps.iter().filter(|(_, size)| least > 0 && size.is_multiple_of(least)) {
-            if let Some(here) = shown.get_mut(step as usize) {
-                *here = Some(size / least);
+        let sizes = || steps.iter().map(|(_, size)| *size);
+        let part = tokens.filter(|_| steps.len() == last + 1).map(|tokens| sizes().sum::<usize>() / tokens);
+        let part = part.filter(|&part| part > 0 && sizes().all(|size| size.is_multiple_of(part)));
+        let row = part.unwrap_or_else(|| sizes().min().unwrap_or(0));
+        for &(step, size) in steps.iter().filter(|(_, size)| row > 0 && size.is_multiple_of(row)) {
+            if let Some(votes) = votes.get_mut(step as usize) {
+                *votes.entry(size / row).or_insert(0) += 1;
             }
         }
     }
-    shown
+    votes.iter().map(most).collect()
+}
+
+/// What more than half of the tensors show.
+fn most(votes: &BTreeMap<usize, usize>) -> Option<usize> {
+    let all: usize = votes.values().sum();
+    let (&rows, &count) = votes.iter().max_by_key(|(_, count)| **count)?;
+    (2 * count > all).then_some(rows)
 }
 
 /// Why the steps of two dumps do not stand for the same token positions, where they do not and could not be laid together.

@@ -422,3 +422,26 @@ proptest! {
         }
     }
 }
+
+/// The run as lists of values without axes, in these chunks.
+fn lists(run: &synthetic::Run, chunks: &[usize], named: bool) -> Dump {
+    let of = dump(run, chunks, Form::Plain, named);
+    let flat = |entry: &Entry| {
+        let values = of.read(entry).unwrap().values().to_f64().iter().map(|x| *x as f32).collect::<Vec<_>>();
+        held(entry.tap, entry.step, vec![values.len()], values, None)
+    };
+    Dump::assembled(Path::new("held"), of.meta().clone(), of.entries().iter().map(flat).collect()).unwrap()
+}
+
+#[test]
+fn lists_in_chunks_are_laid_at_their_own_positions() {
+    let (right, candidate) = (causal(), noisy(&causal()));
+    // Of the tokens of all steps, a position has an equal part; without them the smallest step may be of one.
+    for (chunks, named) in [(&[7, 2, 2][..], true), (&[9, 2], true), (&[8, 1, 1, 1], true), (&[8, 1, 1, 1], false)] {
+        let report = judged(dump(&right, &[T], Form::Plain, true), lists(&candidate, chunks, named));
+        let wrong = report.taps.iter().find(|t| t.status.differs()).map(|t| (t.place, t.reason.clone()));
+        assert_eq!(wrong, None, "{chunks:?} {named}");
+        let agree = report.count(Status::agrees);
+        assert!(agree > 10, "{chunks:?} {named}: {agree} agree; {:?}", report.verdict);
+    }
+}

@@ -215,3 +215,57 @@ fn scores_inherit_from_the_products_that_the_mask_leaves() {
     let report = judged_in_memory(Profile::F16, &reference, &faulty);
     assert_eq!(report.taps[report.first.as_ref().unwrap().index].place.tap, scores);
 }
+
+/// What most people record: h0, the residual stream after each layer, logits.
+fn stream(mut run: Run) -> Run {
+    run.retain(|tap, _| matches!(tap.site, Site::H0 | Site::H | Site::Logits));
+    run
+}
+
+#[test]
+fn a_first_token_of_great_size_hides_no_other() {
+    let mut reference = stream(run());
+    // As in trained models: one channel of the first token, in the whole stream.
+    for (_, (_, values)) in reference.iter_mut().filter(|(tap, _)| tap.site == Site::H) {
+        values[7] = 1500.0;
+    }
+    for profile in [Profile::Bf16, Profile::F16] {
+        let own = if profile == Profile::Bf16 { 1e-5 } else { 1e-7 };
+        let right = noisy(&reference, own);
+        let report = judged_as(profile, &reference, &right);
+        assert_eq!(report.verdict, Verdict::Parity, "{profile}: {:?}", report.warnings);
+        let mut faulty = right.clone();
+        let (shape, values) = faulty.get_mut(&tap("layers.1.h")).unwrap();
+        let mut next = noise(9);
+        values[shape[1]..].iter_mut().for_each(|x| *x += 0.2 * next() as f32);
+        let report = judged_as(profile, &reference, &faulty);
+        let first = &report.taps[report.first.as_ref().expect("a fault").index];
+        assert_eq!(first.place.tap, tap("layers.1.h"));
+        let metrics = first.metrics.unwrap();
+        assert!(metrics.nmse().unwrap() < 1e-4 && first.balanced.unwrap() > 0.01, "{:?}", first.reason);
+        assert!(first.reason.as_ref().unwrap().contains("position 0 is so much larger"), "{:?}", first.reason);
+    }
+}
+
+#[test]
+fn a_position_that_attends_to_what_is_off_is_no_outlier() {
+    // Values of one position are 100 times as far off as the others', and the context of the position that attends to it.
+    let reference = run();
+    let off = |run: &mut Run, name: &str, position: usize| {
+        let far = noisy(&reference, 4e-2)[&tap(name)].clone();
+        let (shape, values) = run.get_mut(&tap(name)).unwrap();
+        let width: usize = shape[1..].iter().product();
+        let row = position * width..(position + 1) * width;
+        values[row.clone()].copy_from_slice(&far.1[row]);
+    };
+    let mut right = noisy(&reference, 2e-5);
+    off(&mut right, "layers.1.v", 4);
+    off(&mut right, "layers.1.context", 4);
+    // What is itself unclear or wrong is not asked here: only who is blamed for the context.
+    let report = judged_in_memory(Profile::Bf16, &reference, &right);
+    assert_ne!(report.tap(tap("layers.1.context"), 0).unwrap().status, Status::Diverged);
+    let mut faulty = noisy(&reference, 2e-5);
+    off(&mut faulty, "layers.1.context", 4);
+    let report = judged_in_memory(Profile::Bf16, &reference, &faulty);
+    assert_eq!(report.taps[report.first.as_ref().unwrap().index].place.tap, tap("layers.1.context"));
+}

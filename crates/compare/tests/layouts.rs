@@ -212,3 +212,47 @@ fn heads_merged_in_a_batch_of_one_are_no_last_row() {
     let unchecked: Vec<_> = report.taps.iter().filter(|t| t.status == Status::Unchecked).collect();
     assert!(report.first.is_none() && unchecked.is_empty(), "{unchecked:?}");
 }
+
+#[test]
+fn copies_of_heads_that_no_shape_shows_are_none() {
+    // A list of twice the values: repeated heads that are not equal, or a cache with room; nobody can say which.
+    let (reference, mut candidate) = (rotated(), rotated());
+    let k = get(&candidate, "layers.0.k");
+    let mut next = synthetic::noise(3);
+    let rest: Vec<f32> = (0..k.len()).map(|_| next() as f32).collect();
+    let twice = |of: &[f32]| of.chunks(WIDTH).zip(rest.chunks(WIDTH)).flat_map(|(a, b)| [a, b].concat()).collect();
+    let values: Vec<f32> = twice(&k);
+    set(&mut candidate, "layers.0.k", &[values.len()], values.clone());
+    let report = synthetic::judged_in_memory(Profile::F32, &reference, &candidate);
+    assert_eq!(report.tap(tap("layers.0.k"), 0).unwrap().status, Status::Unchecked);
+    // Where the shape shows them, they are wrong.
+    set(&mut candidate, "layers.0.k", &[T, 4, WIDTH], values);
+    blamed(&synthetic::judged_in_memory(Profile::F32, &reference, &candidate), "layers.0.k");
+}
+
+#[test]
+fn padding_before_the_positions_and_room_for_keys_behind_them() {
+    const BEFORE: usize = 3;
+    const KEYS: usize = 20;
+    let (reference, mut candidate) = (rotated(), noisy(&rotated(), 1e-14));
+    for (at, (shape, values)) in &mut candidate {
+        if at.site.position_axis() == 1 {
+            let fill = if at.site == firstdiff_trace::Site::Scores { f32::NEG_INFINITY } else { 0.0 };
+            let mut longer = vec![fill; shape[0] * (T + BEFORE) * KEYS];
+            for (i, x) in values.iter().enumerate() {
+                let (head, t, s) = (i / T / T, i / T % T, i % T);
+                longer[(head * (T + BEFORE) + t + BEFORE) * KEYS + s + BEFORE] = *x;
+            }
+            *shape = vec![shape[0], T + BEFORE, KEYS];
+            *values = longer;
+        } else {
+            let width: usize = shape[1..].iter().product();
+            *values = [&vec![0.5; BEFORE * width][..], values].concat();
+            shape[0] += BEFORE;
+        }
+    }
+    let report = synthetic::judged_in_memory(Profile::F32, &reference, &candidate);
+    let wrong: Vec<_> =
+        report.taps.iter().filter(|t| !t.status.agrees()).map(|t| (t.place, t.reason.clone())).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+}

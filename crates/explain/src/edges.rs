@@ -37,7 +37,7 @@ impl Run<'_> {
                 || value.clone(),
                 |list| value.select(ndarray::Axis(place.tap.site.position_axis()), list),
             );
-            (value.shape() == right.shape()).then(|| distance(right, &value))
+            (value.shape() == right.shape()).then(|| distance(place.tap.site, right, &value))
         };
         (1..=RUNS).filter_map(run).fold(0.0, f64::max)
     }

@@ -119,7 +119,7 @@ impl Run<'_> {
             return None;
         }
         let (structure, ..) = compared(place.tap.site, right, own, Judged::F32, 2.0 * cache_nmse(cache));
-        if matches!(structure, Outcome::Differs(Difference::Factor { .. })) {
+        if matches!(structure.outcome, Outcome::Differs(Difference::Factor { .. })) {
             return None;
         }
         let width = own.shape().last().copied().unwrap_or(1);

@@ -208,7 +208,7 @@ impl Search<'_, '_> {
         }
         if edits.iter().any(|e| e.id == "precision") {
             // Another rounding is proved by its own numbers, not by being as large.
-            let noise = distance(&exact, &narrow);
+            let noise = distance(target.step.tap.site, &exact, &narrow);
             return (misfit(&own, &narrow) <= 0.1 * noise).then_some(residual);
         }
         let (stretch, fine) = (target.is_stretch(), !self.run.is_coarse());
@@ -218,7 +218,7 @@ impl Search<'_, '_> {
         let proved = matches!(verdict.report.status, Status::Exact | Status::Rounding) || adds_up;
         // Within what rounding may do is not enough: another mistake of the same size would be, too. A cause takes nearly all of the error away.
         let share = if fine { EXPLAINS } else { EXPLAINS_ROUNDED };
-        let noise = distance(&exact, &narrow);
+        let noise = distance(target.step.tap.site, &exact, &narrow);
         if target.leak.is_some() {
             // What a masked key takes is as exact as e^x of a rounded score.
             return (proved && residual <= if fine { EXPLAINS } else { LEAKS } * base).then_some(residual);

@@ -124,6 +124,7 @@ pub(crate) fn recognised(run: &mut Run<'_>, replay: &mut Replay) -> Done<Option<
             2.0 * nmse,
         )
         .0
+        .outcome
         {
             Outcome::Differs(difference) => structured.push((place, difference.to_string())),
             _ if nmse <= ALIKE * median => alike.push((place, nmse)),

@@ -4,7 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use firstdiff_compare::{Difference, Outcome, Place, Profile as Judged, Status, TapReport, number, storage_nmse};
+use firstdiff_compare::{
+    Difference, Judgement, Outcome, Place, Profile as Judged, Status, TapReport, number, storage_nmse,
+};
 
 use firstdiff_model::{Cache, Chunk, Model, Op, Profile, Step, eval_step, eval_step_in, keep};
 use firstdiff_trace::{DType, Dump, Rows, Site, Tap};
@@ -146,7 +148,8 @@ impl Run<'_> {
             Err(reason) => return Ok(Err(reason)),
         };
         let (from, through) = self.stretch(step, number);
-        let cost = if self.profile == Profile::Exact { 0.0 } else { distance(&exact, &right.mapv(f64::from)) };
+        let cost =
+            if self.profile == Profile::Exact { 0.0 } else { distance(step.tap.site, &exact, &right.mapv(f64::from)) };
         let known = self.noise.entry(step.tap).or_insert(0.0);
         *known = known.max(cost);
         Ok(Ok(Due { positions, right, exact, from, through }))
@@ -212,7 +215,8 @@ impl Run<'_> {
             let moved: Vec<ArrayD<f64>> = wide.iter().map(|x| jittered(x, unit)).collect();
             let views: Vec<_> = moved.iter().map(|x| x.view()).collect();
             let moved = eval_step(step, &views, chunk, &self.recorded.model.weights)?;
-            self.of_inputs.insert(Place { step: number, tap: step.tap }, INPUTS * distance(&exact, &moved));
+            self.of_inputs
+                .insert(Place { step: number, tap: step.tap }, INPUTS * distance(step.tap.site, &exact, &moved));
         }
         Ok(Ok((right, exact)))
     }
@@ -400,7 +404,7 @@ impl Run<'_> {
         let rows = own.shape().get(place.tap.site.position_axis()).copied().unwrap_or(0);
         let few_rows = matches!(self.profile, Profile::F16 | Profile::Bf16) && rows < FEW_ROWS;
         let before = if stretch || few_rows { self.noise.get(&step.tap).copied().unwrap_or(0.0) } else { 0.0 };
-        let noise = distance(exact, &right).max(before);
+        let noise = distance(step.tap.site, exact, &right).max(before);
         let dtype = self.recorded.dump.find(place.tap, place.step).map_or(DType::F64, |e| e.dtype);
         let lost = if self.loses(dtype) || dtype == DType::F32 { storage_nmse(dtype) } else { 0.0 };
         let stored = lost + self.of_inputs.get(&place).copied().unwrap_or(0.0);
@@ -408,21 +412,20 @@ impl Run<'_> {
         let scatter = if few_rows { FEW_ROWS_ROOM } else { 1.0 };
         let allowed = (scatter * tolerance(self.profile, noise)).max(edges) + stored;
         let judged = |reference: &ArrayD<f64>| compared(step.tap.site, reference, own, self.judged_as(), allowed);
-        let (mut outcome, mut metrics, shape) = judged(&right);
-        let against_exact = judged(exact);
-        let exact_nmse = against_exact.1.nmse();
+        let (mut judgement, shape) = judged(&right);
+        let against_exact = judged(exact).0;
+        let exact_nmse = against_exact.metrics.nmse();
         // An engine that rounds less than the profile does is right as well.
-        if !outcome.agrees() && against_exact.0.agrees() {
-            (outcome, metrics) = (against_exact.0, against_exact.1);
+        if !judgement.outcome.agrees() && against_exact.outcome.agrees() {
+            judgement = against_exact;
         }
+        let nmse = judgement.size().unwrap_or(f64::INFINITY);
+        let Judgement { mut outcome, metrics, balanced, .. } = judgement;
         let nearer = if exact_nmse <= metrics.nmse() { exact } else { &right };
-        let nmse = metrics.nmse().unwrap_or(f64::INFINITY);
-        if self.is_coarse()
-            && nmse <= OWN_ROUNDING * noise
-            && matches!(outcome, Outcome::Differs(Difference::Nmse { .. }))
-        {
+        if self.is_coarse() && nmse <= OWN_ROUNDING * noise && outcome.differs_by_size() {
             // As small as rounding. What has structure is none: a factor, one head, one row.
-            let by_structure = compared(step.tap.site, &right, own, self.judged_as(), OWN_ROUNDING * noise + stored).0;
+            let by_structure =
+                compared(step.tap.site, &right, own, self.judged_as(), OWN_ROUNDING * noise + stored).0.outcome;
             outcome = if by_structure.agrees() { Outcome::Unclear } else { by_structure };
         }
         // Over a stretch, one or two rows have too few values to say how the error should be spread.
@@ -461,6 +464,7 @@ impl Run<'_> {
             status,
             reason,
             metrics: Some(metrics),
+            balanced,
             allowed: Some(allowed),
             shape,
             positions: None,

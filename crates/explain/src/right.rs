@@ -2,10 +2,12 @@
 
 use std::borrow::Cow;
 
-use firstdiff_compare::{Allowance, Operand, Outcome, Pair, Profile as Judged, judge, metrics::Metrics};
+use firstdiff_compare::{
+    Allowance, Judgement, Operand, Outcome, Pair, Profile as Judged, judge, metrics::Metrics, size_of,
+};
 use firstdiff_model::Profile;
 use firstdiff_trace::{Site, Values};
-use ndarray::ArrayD;
+use ndarray::{ArrayD, ArrayViewD, Axis};
 
 /// Rounding of one operation, another order of summation included: a plain loop is six times as far off as sixteen lanes.
 pub(crate) const ROOM: f64 = 64.0;
@@ -54,10 +56,17 @@ impl Coin {
 }
 
 /// NMSE over what is finite in both.
-pub(crate) fn distance(reference: &ArrayD<f64>, other: &ArrayD<f64>) -> f64 {
-    let finite = reference.iter().zip(other).filter(|(r, o)| r.is_finite() && o.is_finite());
-    let (error, energy) = finite.fold((0.0, 0.0), |(e, n), (r, o)| (e + (o - r).powi(2), n + r * r));
-    if energy > 0.0 { error / energy } else { error }
+pub(crate) fn distance(site: Site, reference: &ArrayD<f64>, other: &ArrayD<f64>) -> f64 {
+    let part = |(reference, other): (ArrayViewD<'_, f64>, ArrayViewD<'_, f64>)| {
+        let finite = reference.iter().zip(&other).filter(|(r, o)| r.is_finite() && o.is_finite());
+        finite.fold((0.0, 0.0), |(e, n), (r, o)| (e + (o - r).powi(2), n + r * r))
+    };
+    let axis = site.position_axis();
+    if axis >= reference.ndim() || reference.shape() != other.shape() {
+        return size_of(&[part((reference.view(), other.view()))]);
+    }
+    let positions = reference.axis_iter(Axis(axis)).zip(other.axis_iter(Axis(axis)));
+    size_of(&positions.map(part).collect::<Vec<_>>())
 }
 
 pub(crate) fn compared(
@@ -66,15 +75,18 @@ pub(crate) fn compared(
     candidate: &ArrayD<f64>,
     profile: Judged,
     allowed: f64,
-) -> (Outcome, Metrics, Vec<usize>) {
+) -> (Judgement, Vec<usize>) {
     let values = |x: &ArrayD<f64>| Values::F64(Cow::Owned(x.iter().copied().collect()));
     let (left, right) = (values(reference), values(candidate));
     let operand = |values| Operand { values, shape: reference.shape(), rows: None };
     match Pair::new(site, &operand(&left), &operand(&right), None) {
         Ok(pair) => {
             let judgement = judge(&pair, profile, &Allowance::own(allowed));
-            (judgement.outcome, judgement.metrics, pair.shape().to_vec())
+            (judgement, pair.shape().to_vec())
         }
-        Err(_) => (Outcome::Unclear, Metrics::of_f64(&[], &[]), Vec::new()),
+        Err(_) => {
+            let metrics = Metrics::of_f64(&[], &[]);
+            (Judgement { outcome: Outcome::Unclear, metrics, balanced: None, allowed, own: allowed }, Vec::new())
+        }
     }
 }
