@@ -202,6 +202,8 @@ const FEW_POSITIONS: usize = 4;
 /// A position that is so many times further off than the median, each beside what it reads, is no chance; of fewer there is no median.
 const ROW_OUTLIER: f64 = 40.0;
 const ENOUGH_POSITIONS: usize = 8;
+/// Of a position with less than this share of the usual energy (what an activation leaves of large negative values) nothing is left to be off by.
+const LEAST_SHARE: f64 = 1e-3;
 /// Factors of what is added up may come out so many times as large.
 const FACTOR_GROWS: f64 = 3.0;
 /// The energy of a constant factor is this many times the error of what is read, or is taken for a part of it. Right runs of
@@ -436,7 +438,7 @@ pub(crate) fn outcome_of(
     }
     // Before anything is unclear: what has structure at this size has it at any larger one.
     let structure = constant_factor(metrics, (pair.rows().0, pair.len()), profile, allowed)
-        .or_else(|| wrong_row(pair, positions, allowed))
+        .or_else(|| wrong_row(pair, positions, profile, allowed))
         .or_else(|| wrong_head(pair, profile, allowed))
         .or_else(|| wrong_channel(pair, profile, allowed))
         .or_else(|| wrong_key(pair, profile, allowed));
@@ -524,22 +526,29 @@ fn heaviest(pair: &Pair<'_>, positions: &[Metrics]) -> usize {
     pair.token_position((0..positions.len()).max_by(|&a, &b| energy(a).total_cmp(&energy(b))).unwrap_or(0))
 }
 
-fn wrong_row(pair: &Pair<'_>, by_position: &[Metrics], allowed: &Allowance) -> Option<Difference> {
+fn wrong_row(pair: &Pair<'_>, by_position: &[Metrics], profile: Profile, allowed: &Allowance) -> Option<Difference> {
+    let mut energies: Vec<f64> = by_position.iter().map(mean_square).collect();
+    energies.sort_by(f64::total_cmp);
+    let usual = energies.get(energies.len() / 2).copied().unwrap_or(0.0);
+    // An error beside the position's own energy, or that share of the usual one.
+    let beside = |row: &Metrics, share: f64| match mean_square(row) {
+        // A row of zeros has no energy of its own: its error is whole.
+        0.0 if !row.is_equal() => f64::INFINITY,
+        energy => square_error(row) / energy.max(share * usual).max(f64::MIN_POSITIVE),
+    };
+    // Over several operations in 16 bits a small position may come out as large as the others.
+    let share = if profile <= Profile::F32 || allowed.fresh.is_some() { LEAST_SHARE } else { 1.0 };
     let worst = by_position
         .iter()
         .enumerate()
-        // A row of zeros has no energy of its own: its error is whole.
-        .map(|(position, row)| (position, row.nmse().unwrap_or(f64::INFINITY)))
+        .map(|(position, row)| (position, beside(row, share)))
         .filter(|&(position, nmse)| nmse > allowed.position(position))
         .max_by(|a, b| a.1.total_cmp(&b.1));
     // e^x makes of an error in a score one relative to 1: a position of large scores is further off.
     let alike = !matches!(pair.site(), Site::Probs | Site::RouterProbs);
     let (position, nmse) = worst.or_else(|| {
         // Nor does a position of little energy, what sums of both signs leave, stand out by its own.
-        let mut energies: Vec<f64> = by_position.iter().map(mean_square).collect();
-        energies.sort_by(f64::total_cmp);
-        let usual = energies.get(energies.len() / 2).copied().unwrap_or(0.0);
-        let nmse: Vec<f64> = by_position.iter().map(|row| square_error(row) / mean_square(row).max(usual)).collect();
+        let nmse: Vec<f64> = by_position.iter().map(|row| beside(row, 1.0)).collect();
         allowed.outlying_position(&nmse).filter(|_| alike).map(|position| (position, nmse[position]))
     })?;
     Some(Difference::Row { position: pair.token_position(position), nmse })

@@ -83,7 +83,7 @@ fn of_keys(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, other:
     if suspects.is_empty() {
         return None;
     }
-    let limit = flushed(pair.len(), profile, zeros).max(least) * scatter(pair.len(), least, zeros, other);
+    let limit = scattered(flushed(pair.len(), profile, zeros).max(least), (pair.len(), least), zeros, other);
     let mask = Mask::of(pair, zeros);
     let (rows, keys) = pair.rows();
     let wrong = |&i: &usize| other(i).abs() > limit || mask.hides(i / keys % rows, i % keys);
@@ -107,13 +107,16 @@ fn of_experts(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, oth
     largest(pair, cells.into_iter().filter(|&i| other(i).abs() > limit), other)
 }
 
-/// By what factor errors of the scores may move a probability: of large scores in 16 bits by many powers of e. Some power of the largest that is seen where
-/// both sides have one.
-fn scatter(len: usize, least: f64, one: Get<'_>, other: Get<'_>) -> f64 {
-    let seen = |i: usize| one(i).abs() > least && other(i).abs() > least;
-    let apart = |i: usize| (other(i) / one(i)).abs().ln().abs();
-    let most = (0..len).into_par_iter().filter(|&i| seen(i)).map(apart).reduce(|| 0.0, f64::max);
-    (SCATTERS * most).exp()
+/// A probability of `limit` moved by errors of the scores, which are relative to these: of large scores in 16 bits by many powers of e. As far as those that
+/// are seen where both sides have a probability, beyond `least`, let expect.
+fn scattered(limit: f64, (len, least): (usize, f64), one: Get<'_>, other: Get<'_>) -> f64 {
+    let seen = |i: &usize| one(*i).abs() > least && other(*i).abs() > least;
+    let apart = |i: usize| {
+        let (one, other) = (one(i).abs().ln(), other(i).abs().ln());
+        (one - other).abs() / one.abs().max(other.abs()).max(1.0)
+    };
+    let most = (0..len).into_par_iter().filter(seen).map(apart).reduce(|| 0.0, f64::max);
+    limit.powf((1.0 - SCATTERS * most).max(0.0))
 }
 
 fn largest(pair: &Pair<'_>, cells: impl Iterator<Item = usize>, probability: Get<'_>) -> Option<Leak> {
