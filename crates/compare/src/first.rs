@@ -159,6 +159,7 @@ pub fn compare(
     run.doubt_continuations(&mut found);
     let hidden = run.forgive_hidden(&mut found)?;
     run.doubt_rotations(&mut found);
+    run.doubt_orders(&mut found);
     let replicas = run.check_replicas(&mut found)?;
     let mut report = run.report(found)?;
     report.warnings.splice(0..0, hidden.into_iter().chain(replicas));

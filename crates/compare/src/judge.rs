@@ -203,7 +203,7 @@ const FEW_POSITIONS: usize = 4;
 const ROW_OUTLIER: f64 = 40.0;
 const ENOUGH_POSITIONS: usize = 8;
 /// Of a position with less than this share of the usual energy (what an activation leaves of large negative values) nothing is left to be off by.
-const LEAST_SHARE: f64 = 1e-3;
+const LEAST_SHARE: f64 = 1e-4;
 /// Factors of what is added up may come out so many times as large.
 const FACTOR_GROWS: f64 = 3.0;
 /// The energy of a constant factor is this many times the error of what is read, or is taken for a part of it. Right runs of
@@ -464,6 +464,10 @@ fn constant_factor(
     allowed: &Allowance,
 ) -> Option<Difference> {
     let (nmse, best) = (metrics.nmse()?, metrics.best_factor()?);
+    // One number is always some times another.
+    if len < 2 {
+        return None;
+    }
     let found = is_factor(best.factor, best.remaining_nmse, nmse, independent(positions, len), profile)
         && (best.factor - 1.0).abs() > allowed.factor;
     let times = if positions < FEW_POSITIONS { FEW_STAND_OUT } else { WHOLE_STANDS_OUT };
@@ -537,7 +541,8 @@ fn wrong_row(pair: &Pair<'_>, by_position: &[Metrics], profile: Profile, allowed
         energy => square_error(row) / energy.max(share * usual).max(f64::MIN_POSITIVE),
     };
     // Over several operations in 16 bits a small position may come out as large as the others.
-    let share = if profile <= Profile::F32 || allowed.fresh.is_some() { LEAST_SHARE } else { 1.0 };
+    let over_several = allowed.fresh.is_none() && !allowed.inherited.positions.is_empty();
+    let share = if profile > Profile::F32 && over_several { 1.0 } else { LEAST_SHARE };
     let worst = by_position
         .iter()
         .enumerate()

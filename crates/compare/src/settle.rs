@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use firstdiff_trace::{DumpError, QkRows, Site, Tap};
+use firstdiff_trace::{DumpError, Entry, QkRows, Site, Tap};
 
 use crate::custom::LayoutConvention;
 use crate::first::{Found, Judged, Plain, Run};
 use crate::graph::Place;
+use crate::judge::Outcome;
 use crate::overlay::Overlay;
 use crate::pair::{Layout, Pair};
 use crate::readings::Stored;
 use crate::rotation::Heads;
+use crate::rows::squeezed;
 
 impl Run<'_> {
     /// A layout explains a difference away only if what follows agrees; what nothing confirms is judged as it stands.
@@ -310,6 +312,32 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// What is far off in another shape than the reference's, though all that follows agrees, may be in an order of axes that nobody found, or was recorded
+    /// wrongly: no operation's fault.
+    pub(crate) fn doubt_orders(&self, found: &mut [Found]) {
+        let strange: Vec<bool> = (0..found.len()).map(|index| self.is_strange(found, index)).collect();
+        for index in (0..found.len()).filter(|&index| strange[index]) {
+            let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged() && !strange[i]);
+            if !after.is_empty() && after.iter().all(|&i| found[i].agrees()) {
+                found[index] = Found::Unchecked(
+                    "its shape is not the reference's, and as far as the two could be laid together they differ, though what follows agrees: it may be in \
+                     another order of axes"
+                        .into(),
+                );
+            }
+        }
+    }
+
+    /// Whether a place of another shape than the reference's, which does not show its order of axes, is as far off as misplaced values are.
+    fn is_strange(&self, found: &[Found], index: usize) -> bool {
+        let Found::Judged(judged) = &found[index] else { return false };
+        let differs = matches!(judged.judgement.outcome, Outcome::Differs(_));
+        let far = differs && judged.judgement.size().is_none_or(|size| size > MISPLACED) && !judged.layout.is_shown();
+        let (left, right) = self.both(self.graph.places()[index]);
+        let shape = |entry: &Entry| squeezed(entry.tap.site, &entry.shape);
+        far && left.zip(right).is_some_and(|(left, right)| shape(&left) != shape(&right))
+    }
+
     /// Whether everything that reads a place agrees.
     fn follows_right(&self, found: &[Found], index: usize) -> bool {
         let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
@@ -345,6 +373,8 @@ enum Says {
     Right,
 }
 
+/// Misplaced values are further apart than this, as an NMSE.
+const MISPLACED: f64 = 0.1;
 /// Times what is allowed of rounding, the lengths and the first position of what was turned may be off.
 const ROTATED: f64 = 100.0;
 

@@ -123,20 +123,29 @@ pub(crate) fn held(dump: &Dump) -> impl Iterator<Item = Held<'_>> {
 /// Positions and how many tensors show them, for each step.
 type Votes = Vec<BTreeMap<usize, usize>>;
 
-/// How many positions each step up to `last` has, as most of its taps show: those with all axes of the vocabulary, else the flat ones, else
-/// those whose heads are merged, which might as well be heads of one position.
+/// How many positions each step up to `last` has, as most of its taps show: those with the vocabulary's two axes, else those with its three, of which the
+/// first may be the heads, else the flat ones, else those whose heads are merged, which might as well be heads of one position.
 fn shown(dump: &Dump, last: usize) -> Vec<Option<usize>> {
     let empty: Votes = vec![BTreeMap::new(); last + 1];
-    let (mut full, mut merged) = (empty.clone(), empty);
+    let (mut rows_first, mut of_heads, mut merged) = (empty.clone(), empty.clone(), empty);
     for held in held(dump).filter(|held| held.whole) {
-        let all_axes = squeezed(held.tap.site, held.shape).len() == held.tap.site.axes().len();
-        let votes = if all_axes { &mut full } else { &mut merged };
+        let axes = held.tap.site.axes().len();
+        let votes = match squeezed(held.tap.site, held.shape).len() == axes {
+            true if axes == 2 => &mut rows_first,
+            true => &mut of_heads,
+            false => &mut merged,
+        };
         if let (Some(rows), Some(votes)) = (leading(held.tap.site, held.shape), votes.get_mut(held.step as usize)) {
             *votes.entry(rows).or_insert(0) += 1;
         }
     }
-    let others = of_vectors(dump, last).into_iter().zip(&merged);
-    full.iter().zip(others).map(|(full, (vector, merged))| most(full).or(vector).or_else(|| most(merged))).collect()
+    let vectors = of_vectors(dump, last);
+    (0..=last)
+        .map(|step| {
+            let shaped = most(&rows_first[step]).or_else(|| most(&of_heads[step]));
+            shaped.or(vectors[step]).or_else(|| most(&merged[step]))
+        })
+        .collect()
 }
 
 /// The position axis as the vocabulary has it, where the shape has at least two axes.

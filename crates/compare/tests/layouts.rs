@@ -256,3 +256,19 @@ fn padding_before_the_positions_and_room_for_keys_behind_them() {
         report.taps.iter().filter(|t| !t.status.agrees()).map(|t| (t.place, t.reason.clone())).collect();
     assert!(wrong.is_empty(), "{wrong:?}");
 }
+
+#[test]
+fn what_is_far_off_in_another_shape_is_no_fault_where_all_that_follows_agrees() {
+    // Heads of which the reference does not say how many there are, and an order that neither shape shows.
+    let (reference, mut candidate) = (rotated(), noisy(&rotated(), 1e-14));
+    let context = get(&candidate, "layers.1.context");
+    let shuffled: Vec<f32> = (0..context.len()).map(|i| context[i * 7 % context.len()]).collect();
+    set(&mut candidate, "layers.1.context", &[8, 12, T], shuffled.clone());
+    let report = judged_as(Profile::F32, &reference, &candidate);
+    assert!(report.first.is_none(), "{:?}", report.first);
+    assert_eq!(report.tap(tap("layers.1.context"), 0).unwrap().status, Status::Unchecked);
+    // In the reference's own shape there is no doubt; nor where what reads it is off as well.
+    let mut wrong = candidate.clone();
+    set(&mut wrong, "layers.1.context", &[T, 96], shuffled);
+    blamed(&judged_as(Profile::F32, &reference, &wrong), "layers.1.context");
+}
