@@ -214,7 +214,8 @@ pub(crate) fn custom(entries: &[Entry], length: impl Fn(u32) -> Option<usize>) -
     let shown = entries.iter().filter(|e| e.rows.is_none()).filter_map(|entry| {
         let shape = squeezed(entry.tap.site, &entry.shape);
         let count = length(entry.step)?;
-        let heads = matches!(entry.tap.site.axes(), ['T', 'H' | 'K', 'd']) && shape.len() == 3;
+        // [1,T,K*d] has a batch axis in front, or one head: it shows nothing.
+        let heads = matches!(entry.tap.site.axes(), ['T', 'H' | 'K', 'd']) && shape.len() == 3 && shape[0] > 1;
         match (shape.first() == Some(&count), shape.get(1) == Some(&count)) {
             (true, false) if heads => Some(true),
             (false, true) if heads => Some(false),
@@ -224,4 +225,23 @@ pub(crate) fn custom(entries: &[Entry], length: impl Fn(u32) -> Option<usize>) -
     let (mut first, mut second) = (false, false);
     shown.for_each(|positions_first| if positions_first { first = true } else { second = true });
     Custom { positions_first: (first != second).then_some(first) }
+}
+
+#[cfg(test)]
+mod tests {
+    use firstdiff_trace::{DType, Tap};
+
+    use super::*;
+
+    #[test]
+    fn a_batch_axis_is_no_head() {
+        let shown = |shape: &[usize]| {
+            let tap = Tap::layer(0, Site::V);
+            let made = || unreachable!("nobody reads it");
+            custom(&[Entry::made(tap, 0, shape.to_vec(), DType::F32, None, made)], |_| Some(8)).positions_first
+        };
+        assert_eq!(shown(&[8, 4, 16]), Some(true));
+        assert_eq!(shown(&[4, 8, 16]), Some(false));
+        assert_eq!(shown(&[1, 8, 64]), None);
+    }
 }
