@@ -7,7 +7,6 @@ use firstdiff_trace::{DumpError, Entry, QkRows, Site, Tap};
 use crate::custom::LayoutConvention;
 use crate::first::{Found, Judged, Plain, Run};
 use crate::graph::Place;
-use crate::judge::Outcome;
 use crate::overlay::Overlay;
 use crate::pair::{Layout, Pair};
 use crate::readings::Stored;
@@ -297,15 +296,7 @@ impl Run<'_> {
             };
             let in_custom = |laid: &Overlay<'_>, own: f64| laid.in_custom(off, &self.allowance(place, own), custom);
             if let Some(other) = self.with_overlay(place, in_custom)?.flatten() {
-                let (fits, other) = (off.is_some(), self.with_inheritance_as_laid(found, index, other)?);
-                // What fits in no order, and differs in that of other taps though what reads it agrees, may have an order of its own.
-                found[index] = match fits || other.agrees() || !self.follows_right(found, index) {
-                    true => other,
-                    false => Found::Unchecked(
-                        "its shape fits in the order of other taps alone, in which it differs, though what follows agrees: it may be in another order"
-                            .into(),
-                    ),
-                };
+                found[index] = self.with_inheritance_as_laid(found, index, other)?;
                 changed = true;
             }
         }
@@ -331,17 +322,11 @@ impl Run<'_> {
     /// Whether a place of another shape than the reference's, which does not show its order of axes, is as far off as misplaced values are.
     fn is_strange(&self, found: &[Found], index: usize) -> bool {
         let Found::Judged(judged) = &found[index] else { return false };
-        let differs = matches!(judged.judgement.outcome, Outcome::Differs(_));
-        let far = differs && judged.judgement.size().is_none_or(|size| size > MISPLACED) && !judged.layout.is_shown();
+        let unlike = judged.judgement.metrics.correlation().is_some_and(|correlation| correlation < MISPLACED);
+        let far = unlike && judged.judgement.outcome.differs_by_size() && !judged.layout.is_shown();
         let (left, right) = self.both(self.graph.places()[index]);
         let shape = |entry: &Entry| squeezed(entry.tap.site, &entry.shape);
         far && left.zip(right).is_some_and(|(left, right)| shape(&left) != shape(&right))
-    }
-
-    /// Whether everything that reads a place agrees.
-    fn follows_right(&self, found: &[Found], index: usize) -> bool {
-        let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
-        !after.is_empty() && after.iter().all(|&i| found[i].agrees())
     }
 
     /// Whether the candidate's tensor has the very shape of the reference's: then it says itself in which order its values are.
@@ -373,8 +358,8 @@ enum Says {
     Right,
 }
 
-/// Misplaced values are further apart than this, as an NMSE.
-const MISPLACED: f64 = 0.1;
+/// Misplaced values correlate by less; a mistake of an operation whose readers hardly feel it, by more.
+const MISPLACED: f64 = 0.5;
 /// Times what is allowed of rounding, the lengths and the first position of what was turned may be off.
 const ROTATED: f64 = 100.0;
 

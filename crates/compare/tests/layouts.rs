@@ -272,3 +272,39 @@ fn what_is_far_off_in_another_shape_is_no_fault_where_all_that_follows_agrees() 
     set(&mut wrong, "layers.1.context", &[T, 96], shuffled);
     blamed(&judged_as(Profile::F32, &reference, &wrong), "layers.1.context");
 }
+
+#[test]
+fn a_mask_that_leaks_is_found_beside_padding_whatever_follows() {
+    use firstdiff_trace::Site;
+    let mut reference = rotated();
+    let future = |i: usize| i % T > i / T % T;
+    for (at, (_, values)) in &mut reference {
+        let fill = match at.site {
+            Site::Scores => f32::NEG_INFINITY,
+            Site::Probs => 0.0,
+            _ => continue,
+        };
+        (0..values.len()).filter(|&i| future(i)).for_each(|i| values[i] = fill);
+    }
+    // As many positions of padding behind the prompt, in rows and keys; a fill of -18 leaves probabilities of 1e-8.
+    const PADDED: usize = T + 2;
+    let mut candidate = noisy(&reference, 1e-14);
+    for (at, (shape, values)) in &mut candidate {
+        let width: usize = shape[1..].iter().product();
+        if at.site.position_axis() == 0 {
+            values.extend(vec![0.5; 2 * width]);
+            shape[0] = PADDED;
+            continue;
+        }
+        let empty = if at.site == Site::Scores { f32::NEG_INFINITY } else { 0.0 };
+        let mut longer = vec![empty; shape[0] * PADDED * PADDED];
+        for (i, x) in values.iter().enumerate() {
+            let leaks = *at == tap("layers.1.scores") || *at == tap("layers.1.probs");
+            let leak = if at.site == Site::Scores { -18.0 } else { 1e-8 };
+            longer[(i / T / T * PADDED + i / T % T) * PADDED + i % T] = if leaks && future(i) { leak } else { *x };
+        }
+        *shape = vec![shape[0], PADDED, PADDED];
+        *values = longer;
+    }
+    blamed(&synthetic::judged_in_memory(Profile::F32, &reference, &candidate), "layers.1.scores");
+}
