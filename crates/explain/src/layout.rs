@@ -31,6 +31,8 @@ const EXPLAINS: f64 = 0.1;
 const SAMPLE: usize = 512;
 /// By how much a correlation must differ between two orders of rows, to tell which is meant.
 const TELLING: f64 = 0.2;
+/// Two tensors that correlate by less may do so by chance.
+const BY_CHANCE: f64 = 0.5;
 
 /// What a round of judging shows of the layouts.
 #[derive(Default)]
@@ -278,6 +280,11 @@ impl Run<'_> {
             at.step == place.step && rows && kind(at.tap.site) == kind(site)
         };
         let like_stand_plain = known.plain.iter().any(is_like);
+        // An engine records all its layers alike.
+        let is_of_another_layer = |at: &Place| {
+            at.step == place.step && at.tap.site == site && self.recorded.shape(*at) == self.recorded.shape(place)
+        };
+        let other_layers_stand_plain = known.plain.iter().any(is_of_another_layer);
         let own_shape = self.recorded.has_its_own_shape(place);
         let shapes_mislead = known.moved.iter().any(|(_, layout)| layout.contradicts_shape());
         let chosen = self.looked_at(place, due, |layouts| {
@@ -296,7 +303,8 @@ impl Run<'_> {
             let like = like.into_iter().filter(|pair| pair.layout().needs_confirming()).collect();
             // What is as due where it stands is in no other layout, whatever its like are in.
             if let Some(pair) = most(if same.is_empty() { like } else { same }, alike)
-                && (plain <= 1.0 - TELLING || alike(&pair) >= plain)
+                && !other_layers_stand_plain
+                && !is_rather_as_it_stands(plain, alike(&pair))
                 && (!own_shape
                     || !like_stand_plain && (shapes_mislead || !pair.layout().contradicts_shape())
                     || pair.resembles(plain))
@@ -599,4 +607,11 @@ fn agrees(taps: &[Replayed], place: Place) -> bool {
 fn most<'c>(pairs: Vec<Pair<'c>>, alike: impl Fn(&Pair<'_>) -> f64) -> Option<Pair<'c>> {
     let rated = pairs.into_iter().map(|pair| (alike(&pair), pair));
     rated.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, pair)| pair)
+}
+
+/// Whether a tap that correlates with what is due by `plain` where it stands is rather in no other layout, in which it does by `other`: nearly as due as it
+/// is, or far more so than there and not by chance.
+fn is_rather_as_it_stands(plain: f64, other: f64) -> bool {
+    let nearly = plain > 1.0 - TELLING && other < plain;
+    nearly || (plain > BY_CHANCE && plain - other > TELLING)
 }
