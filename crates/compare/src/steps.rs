@@ -31,7 +31,8 @@ impl Chunks {
         let ids: Option<Vec<i64>> =
             dump.meta().tokens.as_ref().map(|tokens| tokens.iter().chain(decoded).copied().collect());
         let shown = shown(dump, last);
-        let whole: Option<Vec<usize>> = shown.iter().copied().collect();
+        let by_rows = || shown_by_rows(dump, last, ids.as_ref()?.len());
+        let whole = shown.iter().copied().collect::<Option<Vec<usize>>>().or_else(by_rows);
         let lengths = match (&ids, whole) {
             // All ids, however dump.json shares them out between `tokens` and `decode_tokens`.
             (Some(ids), Some(whole)) if ids.len() == whole.iter().sum::<usize>() => whole,
@@ -123,29 +124,31 @@ pub(crate) fn held(dump: &Dump) -> impl Iterator<Item = Held<'_>> {
 /// Positions and how many tensors show them, for each step.
 type Votes = Vec<BTreeMap<usize, usize>>;
 
-/// How many positions each step up to `last` has, as most of its taps show: those with the vocabulary's two axes, else those with its three, of which the
-/// first may be the heads, else the flat ones, else those whose heads are merged, which might as well be heads of one position.
+/// How many positions each step up to `last` has, as most of its taps show: those with all axes of the vocabulary, else the flat ones, else
+/// those whose heads are merged, which might as well be heads of one position.
 fn shown(dump: &Dump, last: usize) -> Vec<Option<usize>> {
-    let empty: Votes = vec![BTreeMap::new(); last + 1];
-    let (mut rows_first, mut of_heads, mut merged) = (empty.clone(), empty.clone(), empty);
-    for held in held(dump).filter(|held| held.whole) {
-        let axes = held.tap.site.axes().len();
-        let votes = match squeezed(held.tap.site, held.shape).len() == axes {
-            true if axes == 2 => &mut rows_first,
-            true => &mut of_heads,
-            false => &mut merged,
-        };
+    let full = votes(dump, last, |site, shape| shape.len() == site.axes().len());
+    let merged = votes(dump, last, |site, shape| shape.len() != site.axes().len());
+    let vectors = of_vectors(dump, last);
+    (0..=last).map(|step| most(&full[step]).or(vectors[step]).or_else(|| most(&merged[step]))).collect()
+}
+
+/// The same by taps of two axes alone, where these are as many as the tokens that are named: the first of three axes may be the heads.
+fn shown_by_rows(dump: &Dump, last: usize, tokens: usize) -> Option<Vec<usize>> {
+    let votes = votes(dump, last, |site, shape| site.axes().len() == 2 && shape.len() == 2);
+    let lengths: Vec<usize> = votes.iter().map(most).collect::<Option<_>>()?;
+    (lengths.iter().sum::<usize>() == tokens).then_some(lengths)
+}
+
+/// What the whole tensors whose site and shape `counts` show of each step up to `last`.
+fn votes(dump: &Dump, last: usize, counts: impl Fn(Site, &[usize]) -> bool) -> Votes {
+    let mut votes: Votes = vec![BTreeMap::new(); last + 1];
+    for held in held(dump).filter(|held| held.whole && counts(held.tap.site, &squeezed(held.tap.site, held.shape))) {
         if let (Some(rows), Some(votes)) = (leading(held.tap.site, held.shape), votes.get_mut(held.step as usize)) {
             *votes.entry(rows).or_insert(0) += 1;
         }
     }
-    let vectors = of_vectors(dump, last);
-    (0..=last)
-        .map(|step| {
-            let shaped = most(&rows_first[step]).or_else(|| most(&of_heads[step]));
-            shaped.or(vectors[step]).or_else(|| most(&merged[step]))
-        })
-        .collect()
+    votes
 }
 
 /// The position axis as the vocabulary has it, where the shape has at least two axes.
