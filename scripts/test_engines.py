@@ -76,9 +76,7 @@ def judge_planted(case, reports):
     findings = [finding for finding in explain.get("findings", []) if not (case.noise and finding["cause"] == "precision")]
     if explain["verdict"] != "diverged" or not findings:
         false.append(f"explain: {said(explain)}")
-    # What gives the same numbers is the same cause: an exponent of half the size, and the square root of theta.
-    of = lambda finding: {finding["cause"], *finding.get("alternatives", [])}
-    wrong = sorted({finding["cause"] for finding in findings if not of(finding) & {None, *case.causes}})
+    wrong = sorted({finding["cause"] for finding in findings} - {None, *case.causes})
     if wrong:
         false.append(f"explain: a wrong cause, {', '.join(wrong)}")
     elif findings and case.engine not in LOGITS_ALONE and not any(finding["tap"] in case.taps for finding in findings):
