@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use firstdiff_trace::{Dump, DumpError, Entry, Site, Tap, Tensor};
+use firstdiff_trace::{Dump, DumpError, Entry, Tap, Tensor};
 
 use crate::cut::Cut;
+use crate::inherit::attended;
 use crate::rows::squeezed;
 use crate::steps::Chunks;
 
@@ -33,7 +34,7 @@ pub fn own_rows(dump: &mut Dump) -> Result<(), DumpError> {
 /// # Errors
 /// When a tensor cannot be read.
 pub fn own_rows_by(reference: &Dump, dump: &mut Dump) -> Result<(), DumpError> {
-    match Chunks::of(reference).filter(|_| dump.entries().iter().all(is_attended)) {
+    match Chunks::of(reference).filter(|_| dump.entries().iter().all(|e| attended(e.tap.site))) {
         Some(chunks) => own_rows_in(dump, &chunks),
         None => Ok(()),
     }
@@ -44,7 +45,7 @@ fn own_rows_in(dump: &mut Dump, chunks: &Chunks) -> Result<(), DumpError> {
         return Ok(());
     }
     let mut taps: BTreeMap<Tap, Vec<Entry>> = BTreeMap::new();
-    for entry in dump.entries().iter().filter(|e| is_attended(e) && e.rows.is_none()) {
+    for entry in dump.entries().iter().filter(|e| attended(e.tap.site) && e.rows.is_none()) {
         taps.entry(entry.tap).or_default().push(entry.clone());
     }
     let (mut caches, mut slots) = (Vec::new(), 0);
@@ -69,11 +70,6 @@ fn own_rows_in(dump: &mut Dump, chunks: &Chunks) -> Result<(), DumpError> {
         ));
     }
     Ok(())
-}
-
-/// Keys or values: what is kept of a position for the later ones.
-fn is_attended(entry: &Entry) -> bool {
-    matches!(entry.tap.site, Site::K | Site::KNorm | Site::KRope | Site::V)
 }
 
 /// A tap that holds a cache in every step.
@@ -226,11 +222,11 @@ fn are_own_heads(entry: &Entry, reference: &Entry, own: usize) -> bool {
 pub(crate) fn doubts(reference: &Dump, candidate: &Dump) -> BTreeMap<(u32, Tap), String> {
     let mut doubts = candidate.doubts().clone();
     doubts.extend(reference.doubts().iter().map(|(place, reason)| (*place, format!("of the reference: {reason}"))));
-    let alone = candidate.entries().iter().all(is_attended);
+    let alone = candidate.entries().iter().all(|e| attended(e.tap.site));
     let Some(ours) = Chunks::of(reference) else { return doubts };
     let Some(theirs) = (if alone { Some(ours.clone()) } else { Chunks::of(candidate) }) else { return doubts };
     let size = |entry: &Entry| entry.shape.iter().product::<usize>();
-    for entry in candidate.entries().iter().filter(|e| is_attended(e) && e.step > 0 && e.rows.is_none()) {
+    for entry in candidate.entries().iter().filter(|e| attended(e.tap.site) && e.step > 0 && e.rows.is_none()) {
         let first = reference.entries().iter().find(|e| e.tap == entry.tap && e.rows.is_none());
         let row = first.and_then(|first| size(first).checked_div(*ours.lengths.get(first.step as usize)?));
         let (Some(row), Some(&own)) = (row, theirs.lengths.get(entry.step as usize)) else { continue };

@@ -10,7 +10,7 @@ use firstdiff_trace::{Cache, DumpError, Site, Tap};
 
 use crate::first::{Found, Judged, Run};
 use crate::judge::{
-    Allowance, Judgement, Outcome, balanced_nmse, by_position, judge, mean_square, size, size_of, square_error,
+    Allowance, Judgement, Outcome, balanced_nmse, by_position, judge, mean_square, median, size, size_of, square_error,
 };
 use crate::kept::beyond_the_profile;
 use crate::laid::name_of;
@@ -41,9 +41,7 @@ impl Read {
 
     /// NMSE of the median position.
     fn median(&self) -> f64 {
-        let mut each: Vec<f64> = self.positions.iter().map(of_position).collect();
-        each.sort_by(f64::total_cmp);
-        each.get(each.len() / 2).copied().unwrap_or(0.0)
+        median(self.positions.iter().map(of_position)).unwrap_or(0.0)
     }
 
     /// NMSE of the position that is furthest off.

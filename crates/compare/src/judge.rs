@@ -240,15 +240,20 @@ pub fn size_of(positions: &[(f64, f64)]) -> f64 {
 
 /// The NMSE in which no position counts for more than the median one, from the error and the energy of each.
 fn balanced(positions: &[(f64, f64)]) -> Option<f64> {
-    let mut energies: Vec<f64> = positions.iter().map(|(_, energy)| *energy).filter(|energy| *energy > 0.0).collect();
-    energies.sort_by(f64::total_cmp);
-    let most = *energies.get(energies.len() / 2)?;
+    let most = median(positions.iter().map(|(_, energy)| *energy).filter(|energy| *energy > 0.0))?;
     let weight = |energy: f64| if energy > most { most / energy } else { 1.0 };
     let add = |sum: (f64, f64), &(error, energy): &(f64, f64)| {
         (sum.0 + weight(energy) * error, sum.1 + weight(energy) * energy)
     };
     let (error, energy) = positions.iter().fold((0.0, 0.0), add);
     Some(error / energy)
+}
+
+/// The upper median; `None` of nothing.
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
 }
 
 /// The mean square of the reference.
@@ -363,9 +368,7 @@ impl Allowance {
         }
         let beside =
             |read: &[f64]| -> Vec<f64> { nmse.iter().zip(read).map(|(nmse, read)| nmse / (fresh + read)).collect() };
-        let (beside, mut sorted) = (beside(most), beside(usual));
-        sorted.sort_by(f64::total_cmp);
-        let median = sorted[sorted.len() / 2];
+        let (beside, median) = (beside(most), median(beside(usual).into_iter())?);
         let far = |&p: &usize| nmse[p] > ROW_ROOM * fresh && median > 0.0 && beside[p] > ROW_OUTLIER * median;
         (0..nmse.len()).filter(far).max_by(|&a, &b| beside[a].total_cmp(&beside[b]))
     }
@@ -531,9 +534,7 @@ fn heaviest(pair: &Pair<'_>, positions: &[Metrics]) -> usize {
 }
 
 fn wrong_row(pair: &Pair<'_>, by_position: &[Metrics], profile: Profile, allowed: &Allowance) -> Option<Difference> {
-    let mut energies: Vec<f64> = by_position.iter().map(mean_square).collect();
-    energies.sort_by(f64::total_cmp);
-    let usual = energies.get(energies.len() / 2).copied().unwrap_or(0.0);
+    let usual = median(by_position.iter().map(mean_square)).unwrap_or(0.0);
     // An error beside the position's own energy, or that share of the usual one.
     let beside = |row: &Metrics, share: f64| match mean_square(row) {
         // A row of zeros has no energy of its own: its error is whole.
@@ -607,9 +608,7 @@ fn outlier(pair: &Pair<'_>, limit: impl Fn(usize) -> f64) -> Option<(usize, f64)
     }
     let mean = energy.iter().sum::<f64>() / places as f64;
     let nmse: Vec<f64> = error.iter().zip(&energy).map(|(e, r)| e / r.max(mean)).collect();
-    let mut sorted = nmse.clone();
-    sorted.sort_by(f64::total_cmp);
-    let median = sorted[places / 2];
+    let median = median(nmse.iter().copied())?;
     let far = |&place: &usize| nmse[place] > limit(place) && nmse[place] > CHANNEL_OUTLIER * median;
     let worst = (0..places).filter(far).max_by(|&a, &b| nmse[a].total_cmp(&nmse[b]))?;
     Some((worst, nmse[worst]))
