@@ -16,10 +16,6 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Parser;
 
-/// Counts what the fuzzed readers allocate; of the others it costs nothing that shows.
-#[global_allocator]
-static ALLOCATOR: fuzz::memory::Counting = fuzz::memory::Counting;
-
 /// The project's tasks.
 #[derive(Parser)]
 #[command(name = "cargo xtask")]

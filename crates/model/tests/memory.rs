@@ -1,5 +1,6 @@
 //! How much memory does a model take? No more than a tile of each matrix, and never what a file merely claims.
 
+#[path = "it/common.rs"]
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

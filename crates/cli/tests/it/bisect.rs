@@ -1,0 +1,629 @@
+//! Does `firstdiff bisect --run` find what an engine does wrong, and say what an engine does not do? The engine is this test's own binary:
+//! it copies what it is asked for out of a folder, and shares no code with the recorder.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use firstdiff::trace::Dump;
+use serde_json::Value;
+
+// ---- the engine ----
+
+/// Run by the tests below through the shell: copies taps of the folder ENGINE_FROM as FIRSTDIFF_* asks.
+#[test]
+fn engine() {
+    let Ok(from) = std::env::var("ENGINE_FROM") else { return };
+    let mode = std::env::var("ENGINE_MODE").unwrap_or_default();
+    let count = format!("{from}.count");
+    let runs = fs::read_to_string(&count).map_or(0, |text| text.len());
+    fs::write(&count, "x".repeat(runs + 1)).unwrap();
+    match mode.as_str() {
+        "fails" => {
+            eprintln!("loading\nCUDA error: out of memory");
+            std::process::exit(3);
+        }
+        "fails-late" if runs == 2 => std::process::exit(4),
+        "hangs" => {
+            let _ = Command::new("sleep").arg("60").spawn();
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        "silent" => return,
+        "leaves" | "leaves-and-hangs" => {
+            // In a session of its own, its parent gone.
+            let script = format!("setsid sleep 1000 & echo $! > '{from}.left'");
+            assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+            if mode != "leaves" {
+                std::thread::sleep(Duration::from_secs(60));
+            }
+        }
+        "shouts" => {
+            let stderr = fs::OpenOptions::new().append(true).open("/proc/self/fd/2").unwrap();
+            stderr.set_len(1 << 42).unwrap();
+            (&stderr).write_all(b"\nout of patience\n").unwrap();
+            std::process::exit(5);
+        }
+        _ => {}
+    }
+    let var = |name: &str| std::env::var(name).unwrap_or_default();
+    let out = PathBuf::from(var("FIRSTDIFF_DIR"));
+    let (taps, steps) = (var("FIRSTDIFF_TAPS"), var("FIRSTDIFF_STEPS"));
+    let rows = if mode == "ignores-rows" { String::new() } else { var("FIRSTDIFF_ROWS") };
+    let (first, last) = match steps.split_once('-') {
+        Some((first, last)) => (first.parse().unwrap(), last.parse().unwrap()),
+        None => steps.parse().map_or((0, u32::MAX), |step| (step, step)),
+    };
+    let mut entries = Vec::new();
+    for file in fs::read_dir(&from).unwrap() {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        let Some(stem) = name.strip_suffix(".npy") else { continue };
+        let (tap, step) = stem.split_once(".step").map_or((stem, 0), |(tap, step)| (tap, step.parse::<u32>().unwrap()));
+        let wanted = mode == "others" && tap == "h0" || mode != "others" && taps.split(',').any(|wanted| wanted == tap);
+        if !wanted || step < first || step > last {
+            continue;
+        }
+        let raw = fs::read(Path::new(&from).join(&name)).unwrap();
+        let (shape, mut values) = read(&raw);
+        if mode == "wavers" && tap.ends_with(".h") {
+            // A high byte of the mantissa.
+            values.iter_mut().skip(2).step_by(4).for_each(|byte| *byte ^= runs as u8);
+        }
+        if tap == "logits" && mode.starts_with("head") {
+            let flips = if mode == "head-wavers" { runs as u8 + 1 } else { 0x20 };
+            values.iter_mut().skip(2).step_by(4).for_each(|byte| *byte ^= flips);
+        }
+        if mode == "trembles" && tap.ends_with(".h") {
+            values.iter_mut().step_by(4).for_each(|byte| *byte ^= (runs & 1) as u8);
+        }
+        if mode == "breaks" && ["layers.1.ffn_out", "layers.1.h", "final_norm", "logits"].contains(&tap) && step >= 4 {
+            let twice = |x: &[u8]| (2.0 * f32::from_le_bytes(x.try_into().unwrap())).to_le_bytes();
+            values = values.chunks(4).flat_map(twice).collect();
+        }
+        let (shape, values, rows) = cut(tap, shape, values, &rows);
+        fs::write(out.join(&name), npy(&shape, &values)).unwrap();
+        let rows = rows.map_or(String::new(), |rows| format!(", \"rows\": {rows:?}"));
+        entries.push(format!("{{\"tap\": \"{tap}\", \"step\": {step}, \"file\": \"{name}\"{rows}}}"));
+    }
+    let mut tokens = fs::read_to_string(Path::new(&from).join("tokens.json")).unwrap();
+    if mode == "told" {
+        tokens = format!(
+            "\"tokens\": [{}], \"decode_tokens\": [{}]",
+            var("FIRSTDIFF_TOKENS"),
+            var("FIRSTDIFF_DECODE_TOKENS")
+        );
+    }
+    let complete = if mode == "torn" { "\"complete\": false, " } else { "" };
+    fs::write(
+        out.join("dump.json"),
+        format!("{{{complete}{tokens}, \"precision\": \"f32\", \"taps\": [{}]}}", entries.join(",")),
+    )
+    .unwrap();
+}
+
+/// Shape and bytes of a .npy of f32, version 1.
+fn read(raw: &[u8]) -> (Vec<usize>, Vec<u8>) {
+    let length = 10 + usize::from(u16::from_le_bytes([raw[8], raw[9]]));
+    let header = String::from_utf8_lossy(&raw[10..length]).into_owned();
+    let shape = header.split_once('(').unwrap().1.split_once(')').unwrap().0;
+    (shape.split(',').filter_map(|n| n.trim().parse().ok()).collect(), raw[length..].to_vec())
+}
+
+fn npy(shape: &[usize], values: &[u8]) -> Vec<u8> {
+    let shape: String = shape.iter().map(|n| format!("{n}, ")).collect();
+    let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}");
+    header += &" ".repeat(64 - (11 + header.len()) % 64);
+    header += "\n";
+    let mut out = b"\x93NUMPY\x01\x00".to_vec();
+    out.extend((header.len() as u16).to_le_bytes());
+    out.extend(header.as_bytes());
+    out.extend(values);
+    out
+}
+
+type Cut = (Vec<usize>, Vec<u8>, Option<Vec<usize>>);
+
+fn cut(tap: &str, mut shape: Vec<usize>, values: Vec<u8>, rows: &str) -> Cut {
+    let axis = usize::from(["qk", "scores", "probs"].iter().any(|site| tap.ends_with(&format!(".{site}"))));
+    let extent = shape[axis];
+    let kept: Vec<usize> = match rows {
+        "" => (0..extent).collect(),
+        "last" => vec![extent - 1],
+        list => list.split(',').filter_map(|row| row.parse().ok()).filter(|row| *row < extent).collect(),
+    };
+    let inner: usize = 4 * shape[axis + 1..].iter().product::<usize>();
+    let blocks = values.chunks(extent * inner);
+    let values =
+        blocks.flat_map(|block| kept.iter().flat_map(move |row| block[row * inner..][..inner].to_vec())).collect();
+    shape[axis] = kept.len();
+    let said = (kept.len() < extent).then_some(kept);
+    (shape, values, said)
+}
+
+// ---- what the engine copies ----
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
+}
+
+/// A fixture as a folder of .npy files, with the tokens of its run.
+fn unpack(fixture: &str, folder: &Path) -> PathBuf {
+    let dump = Dump::open(fixtures().join(fixture)).unwrap();
+    let out = folder.join(Path::new(fixture).file_name().unwrap());
+    fs::create_dir_all(&out).unwrap();
+    for entry in dump.entries() {
+        let values: Vec<u8> =
+            dump.read(entry).unwrap().values().to_f64().iter().flat_map(|x| (*x as f32).to_le_bytes()).collect();
+        let step = if entry.step == 0 { String::new() } else { format!(".step{}", entry.step) };
+        fs::write(out.join(format!("{}{step}.npy", entry.tap)), npy(&entry.shape, &values)).unwrap();
+    }
+    let ids = |ids: &Option<Vec<i64>>| format!("{:?}", ids.clone().unwrap_or_default());
+    let tokens =
+        format!("\"tokens\": {}, \"decode_tokens\": {}", ids(&dump.meta().tokens), ids(&dump.meta().decode_tokens));
+    fs::write(out.join("tokens.json"), tokens).unwrap();
+    out
+}
+
+/// The run of a model, the first tokens at once and the others one by one.
+fn in_steps(model: &str, first: usize, folder: &Path) -> PathBuf {
+    let out = folder.join(format!("steps-{first}"));
+    let ids = Dump::open(fixtures().join("golden/llama-torch")).unwrap().meta().tokens.clone().unwrap();
+    let list = |ids: &[i64]| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let mut dump = Command::new(env!("CARGO_BIN_EXE_firstdiff"));
+    dump.arg("dump").arg(fixtures().join(model)).arg("-o").arg(&out).args(["--tokens", &list(&ids[..first])]);
+    assert!(dump.args(["--decode-tokens", &list(&ids[first..])]).status().unwrap().success());
+    out
+}
+
+const LAYERS: usize = 22;
+const T: usize = 14;
+const D: usize = 64;
+
+/// 22 layers of noise: what a model computes does not matter to a search, only who reads whom. From `wrong` on, every tap of the residual
+/// stream and what it feeds is other noise; within its layer only what stands behind it.
+fn noise(folder: &Path, wrong: Option<&str>) -> PathBuf {
+    let name = wrong.map_or("noise".to_owned(), |tap| format!("noise-{tap}"));
+    let out = folder.join(name);
+    fs::create_dir_all(&out).unwrap();
+    let sites = [
+        ("attn_norm", D),
+        ("q", D),
+        ("k", D / 8),
+        ("v", D / 8),
+        ("q_rope", D),
+        ("k_rope", D / 8),
+        ("qk", 0),
+        ("scores", 0),
+        ("probs", 0),
+        ("context", D),
+        ("attn_out", D),
+        ("h_attn", D),
+        ("ffn_norm", D),
+        ("ffn_gate", 5 * D / 2),
+        ("ffn_up", 5 * D / 2),
+        ("ffn_act", 5 * D / 2),
+        ("ffn_out", D),
+        ("h", D),
+    ];
+    // What `v`, `ffn_up` and their like do not read.
+    let beside = |site: &str, wrong: &str| match wrong {
+        "q" | "q_rope" => matches!(site, "k" | "v" | "k_rope"),
+        "k" | "k_rope" => matches!(site, "q" | "v" | "q_rope"),
+        "v" => matches!(site, "q_rope" | "k_rope" | "qk" | "scores" | "probs"),
+        "ffn_gate" => site == "ffn_up",
+        _ => false,
+    };
+    let mut broken = false;
+    let mut seed = 1u64;
+    let mut put = |tap: String, width: usize, broken: bool| {
+        let (heads, width) = if width == 0 { (4, T) } else { (1, width) };
+        let shape = match tap.rsplit('.').next().unwrap() {
+            "q" | "q_rope" => vec![T, 8, width / 8],
+            "k" | "v" | "k_rope" => vec![T, 1, width],
+            _ if heads == 4 => vec![4, T, T],
+            _ => vec![T, width],
+        };
+        seed += 1;
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / 16_777_216.0 - 0.5
+        };
+        let values: Vec<u8> = (0..heads * T * width)
+            .flat_map(|_| (next() * if broken { 1.0 + next() } else { 1.0 }).to_le_bytes())
+            .collect();
+        let values = if broken { values } else { plain(seed, heads * T * width) };
+        fs::write(out.join(format!("{tap}.npy")), npy(&shape, &values)).unwrap();
+    };
+    broken |= wrong == Some("h0");
+    put("h0".into(), D, broken);
+    for layer in 0..LAYERS {
+        for (site, width) in sites {
+            let tap = format!("layers.{layer}.{site}");
+            broken |= wrong == Some(&tap);
+            let spared = wrong
+                .and_then(|wrong| wrong.strip_prefix(&format!("layers.{layer}.")))
+                .is_some_and(|wrong| beside(site, wrong));
+            put(tap, width, broken && !spared);
+        }
+    }
+    broken |= wrong == Some("final_norm");
+    put("final_norm".into(), D, broken);
+    put("logits".into(), 16 * D, broken || wrong == Some("logits"));
+    fs::write(out.join("tokens.json"), format!("\"tokens\": {:?}", (1..=T).collect::<Vec<_>>())).unwrap();
+    out
+}
+
+fn plain(seed: u64, count: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / 16_777_216.0 - 0.5
+    };
+    (0..count).flat_map(|_| next().to_le_bytes()).collect()
+}
+
+// ---- the command ----
+
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn run(&self, reference: &Path, from: &Path, mode: &str, more: &[&str]) -> Output {
+        let _ = fs::remove_file(format!("{}.count", from.display()));
+        self.again(reference, from, mode, more)
+    }
+
+    fn again(&self, reference: &Path, from: &Path, mode: &str, more: &[&str]) -> Output {
+        self.command(reference, from, mode, more).output().unwrap()
+    }
+
+    fn command(&self, reference: &Path, from: &Path, mode: &str, more: &[&str]) -> Command {
+        let engine = format!("'{}' --exact bisect::engine --nocapture", std::env::current_exe().unwrap().display());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_firstdiff"));
+        command
+            .arg("bisect")
+            .arg(reference)
+            .args(["--run", &engine])
+            .arg("--work")
+            .arg(self.path().join("work"))
+            .args(more);
+        command.env("ENGINE_FROM", from).env("ENGINE_MODE", mode);
+        command
+    }
+
+    fn json(&self, reference: &Path, from: &Path, mode: &str) -> Value {
+        let output = self.run(reference, from, mode, &["--json", "-"]);
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+    }
+
+    /// Exit code 2, and one line with every word.
+    #[track_caller]
+    fn refuses(&self, output: &Output, words: &[&str]) {
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert_eq!(error.trim_end().lines().count(), 1, "{error}");
+        for word in words {
+            assert!(error.contains(word), "'{word}' is not in: {error}");
+        }
+    }
+}
+
+#[track_caller]
+fn found(report: &Value, tap: &str, step: u64) {
+    let first = &report["first_divergence"];
+    assert_eq!(
+        (&report["verdict"], &first["tap"], &first["step"]),
+        (&"diverged".into(), &tap.into(), &step.into()),
+        "{report:#}"
+    );
+    assert_eq!(first["unchecked_between"], Value::Array(Vec::new()), "{tap}");
+}
+
+#[test]
+fn faults_of_small_models_are_found() {
+    let bench = Bench::new();
+    for (model, fixture, tap, step) in [
+        ("models/llama", "faulty/llama-rope-pairing", "layers.0.q_rope", 0),
+        ("golden/llama-torch", "faulty/llama-rope-pairing", "layers.0.q_rope", 0),
+        ("models/minimind", "faulty/minimind-mask-omitted.npz", "layers.0.scores", 0),
+        ("models/qwen3", "faulty/qwen3-kv-head-map-zero-layer1.npz", "layers.1.qk", 0),
+        ("models/qwen2", "faulty/qwen2-bias-omitted.npz", "layers.0.q", 0),
+        ("models/llama", "faulty/llama-kv-cache-shift.npz", "layers.0.qk", 1),
+    ] {
+        let from = unpack(fixture, bench.path());
+        let report = bench.json(&fixtures().join(model), &from, "");
+        found(&report, tap, step);
+    }
+}
+
+#[test]
+fn parity_is_said_with_what_was_looked_at() {
+    let bench = Bench::new();
+    let from = unpack("golden/llama-torch", bench.path());
+    let output = bench.run(&fixtures().join("models/llama"), &from, "", &[]);
+    // Lines are broken between words.
+    let screen = String::from_utf8_lossy(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(output.status.code(), Some(0), "{screen}");
+    for words in ["parity:", "at all positions", "final_norm", "3 runs", "what was not looked at is not known"] {
+        assert!(screen.contains(words), "'{words}' is not in: {screen}");
+    }
+}
+
+#[test]
+fn twenty_two_layers_take_few_runs_and_bytes() {
+    let bench = Bench::new();
+    let reference = noise(bench.path(), None);
+    for tap in [
+        "h0",
+        "layers.0.q",
+        "layers.4.h_attn",
+        "layers.10.scores",
+        "layers.13.k_rope",
+        "layers.20.ffn_act",
+        "layers.21.h",
+        "logits",
+    ] {
+        let from = noise(bench.path(), Some(tap));
+        let report = bench.json(&reference, &from, "");
+        found(&report, tap, 0);
+        let (runs, bytes, full) = (report["runs"].as_array().unwrap().len(), &report["bytes"], &report["full_bytes"]);
+        let share = bytes.as_f64().unwrap() / full.as_f64().unwrap();
+        assert!(runs <= 8 && share < 0.01, "{tap}: {runs} runs, {share}");
+        let report = bench.json(&reference, &from, "ignores-rows");
+        let runs = report["runs"].as_array().unwrap().len();
+        let share = report["bytes"].as_f64().unwrap() / full.as_f64().unwrap();
+        assert!(runs <= 8 && share < 0.05, "{tap}, rows ignored: {runs} runs, {share}");
+        assert_eq!(report["verdict"], "diverged");
+    }
+}
+
+#[test]
+fn an_engine_that_wavers_is_not_blamed() {
+    let bench = Bench::new();
+    let from = unpack("faulty/llama-rope-pairing", bench.path());
+    let model = fixtures().join("models/llama");
+    bench.refuses(&bench.run(&model, &from, "wavers", &[]), &["not deterministic", "layers.0.h", "max |d|"]);
+    let report = bench.json(&model, &from, "wavers");
+    assert_eq!((&report["verdict"], &report["first_divergence"]), (&"incomparable".into(), &Value::Null));
+    assert_eq!(report["nondeterministic"]["tap"], "layers.0.h");
+}
+
+#[test]
+fn what_is_wrong_first_is_seen_twice() {
+    let bench = Bench::new();
+    let (from, model) = (unpack("golden/llama-torch", bench.path()), fixtures().join("models/llama"));
+    // All but the head is the same every time.
+    bench.refuses(&bench.run(&model, &from, "head-wavers", &[]), &["not deterministic", "logits", "max |d|"]);
+    let report = bench.json(&model, &from, "head-wavers");
+    assert_eq!((&report["verdict"], &report["first_divergence"]), (&"incomparable".into(), &Value::Null));
+    // A head that is wrong in the same way every time is found.
+    found(&bench.json(&model, &from, "head-wrong"), "logits", 0);
+}
+
+#[test]
+fn noise_far_below_the_tolerance_is_said_and_bisected() {
+    let bench = Bench::new();
+    let from = unpack("faulty/llama-rope-pairing", bench.path());
+    let report = bench.json(&fixtures().join("models/llama"), &from, "trembles");
+    found(&report, "layers.0.q_rope", 0);
+    assert!(report.to_string().contains("differ by noise: NMSE"), "{report:#}");
+    // Nothing is said of an engine that is the same bit for bit.
+    let report = bench.json(&fixtures().join("models/llama"), &from, "");
+    assert!(!report.to_string().contains("differ by noise"), "{report:#}");
+}
+
+#[test]
+fn an_engine_that_takes_other_chunks_is_laid_against_the_reference_by_position() {
+    let bench = Bench::new();
+    let positions = |report: &Value| report["first_divergence"]["when"].as_str().unwrap_or_default().to_owned();
+    // A reference in one pass and steps, an engine token by token, wrong from its fifth token on.
+    let golden = fixtures().join("golden/llama-torch");
+    let steps = in_steps("models/llama", 1, bench.path());
+    let from = unpack(steps.to_str().unwrap(), &bench.path().join("engine"));
+    let report = bench.json(&golden, &from, "");
+    assert_eq!(report["verdict"], "parity", "{report:#}");
+    let report = bench.json(&golden, &from, "breaks");
+    found(&report, "layers.1.ffn_out", 4);
+    assert!(positions(&report).contains("position 4"), "{report:#}");
+    // A reference token by token, or in a prefill and steps, and an engine in one pass. Position 0 hides every rotation.
+    let from = unpack("faulty/llama-rope-pairing", bench.path());
+    let report = bench.json(&steps, &from, "");
+    found(&report, "layers.0.q_rope", 1);
+    let report = bench.json(&in_steps("models/llama", 4, bench.path()), &from, "");
+    found(&report, "layers.0.q_rope", 0);
+    assert!(positions(&report).contains("positions 0-3"), "{report:#}");
+    // Other tokens are other tokens, in whichever chunks.
+    let other = from.join("tokens.json");
+    fs::write(&other, "\"tokens\": [9, 8, 7, 42, 99, 3, 150, 77, 17, 128, 64]").unwrap();
+    bench.refuses(&bench.run(&golden, &from, "", &[]), &["was fed other tokens"]);
+}
+
+#[test]
+fn the_tokens_are_told_to_the_engine() {
+    let bench = Bench::new();
+    let from = unpack("golden/llama-torch", bench.path());
+    let golden = fixtures().join("golden/llama-torch");
+    assert_eq!(bench.json(&golden, &from, "told")["verdict"], "parity");
+    let meta = Dump::open(&golden).unwrap().meta().clone();
+    let list = |ids: Option<Vec<i64>>| ids.unwrap().iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let (tokens, decoded) = (list(meta.tokens), list(meta.decode_tokens));
+    let asked = ["--tokens", &tokens, "--decode-tokens", &decoded, "--json", "-"];
+    let output = bench.run(&fixtures().join("models/llama"), &from, "told", &asked);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["verdict"], "parity", "{report:#}");
+    // They are in what is left for `explain`.
+    let evidence = Dump::open(bench.path().join("work/evidence")).unwrap();
+    assert_eq!(list(evidence.meta().decode_tokens.clone()), decoded);
+}
+
+#[test]
+fn what_an_engine_does_not_do_is_said_as_that() {
+    let bench = Bench::new();
+    let from = unpack("golden/llama-torch", bench.path());
+    let model = fixtures().join("models/llama");
+    bench.refuses(&bench.run(&model, &from, "fails", &[]), &["the engine failed", "3", "CUDA error: out of memory"]);
+    bench.refuses(&bench.run(&model, &from, "silent", &[]), &["wrote nothing", "FIRSTDIFF_DIR"]);
+    bench.refuses(
+        &bench.run(&model, &from, "others", &[]),
+        &["none of the taps asked for (layers.1.h,final_norm)", "but h0"],
+    );
+    let began = Instant::now();
+    bench.refuses(&bench.run(&model, &from, "hangs", &["--timeout", "0.5"]), &["did not end within 0.5 s"]);
+    assert!(began.elapsed() < Duration::from_secs(20), "what it started is stopped too");
+    let report = bench.json(&model, &from, "fails");
+    assert_eq!((&report["command"], &report["verdict"]), (&"bisect".into(), &"incomparable".into()));
+    fs::create_dir(bench.path().join("mine")).unwrap();
+    fs::write(bench.path().join("mine/thesis.txt"), "").unwrap();
+    let other = bench.path().join("mine");
+    let output = bench.run(&model, &from, "", &["--work", other.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(other.join("thesis.txt").exists());
+}
+
+#[test]
+fn an_interrupted_bisection_goes_on() {
+    let bench = Bench::new();
+    let from = unpack("faulty/llama-rope-pairing", bench.path());
+    let model = fixtures().join("models/llama");
+    // Its third run fails; the second start takes the first two from where they are kept.
+    bench.refuses(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
+    let output = bench.again(&model, &from, "", &["--json", "-"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    found(&report, "layers.0.q_rope", 0);
+    let kept: Vec<bool> = report["runs"].as_array().unwrap().iter().map(|run| run["kept"] == true).collect();
+    assert_eq!(kept[..3], [true, true, false]);
+    // It has an answer now: the next one begins anew. So does --fresh.
+    let report: Value = serde_json::from_slice(&bench.again(&model, &from, "", &["--json", "-"]).stdout).unwrap();
+    assert!(report["runs"].as_array().unwrap().iter().all(|run| run["kept"] == false));
+    bench.refuses(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
+    let report: Value =
+        serde_json::from_slice(&bench.again(&model, &from, "", &["--fresh", "--json", "-"]).stdout).unwrap();
+    assert!(report["runs"].as_array().unwrap().iter().all(|run| run["kept"] == false));
+}
+
+fn report(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+fn kept(report: &Value) -> Vec<bool> {
+    report["runs"].as_array().unwrap().iter().map(|run| run["kept"] == true).collect()
+}
+
+#[test]
+fn runs_of_an_engine_that_was_built_anew_are_not_used() {
+    let bench = Bench::new();
+    let (wrong, right) =
+        (unpack("faulty/llama-rope-pairing", bench.path()), unpack("golden/llama-torch", bench.path()));
+    let model = fixtures().join("models/llama");
+    bench.refuses(&bench.run(&model, &wrong, "fails-late", &[]), &["the engine failed"]);
+    // Nothing in the command tells that it is another engine now.
+    let output = bench.again(&model, &right, "", &["--json", "-"]);
+    let told = report(&output);
+    assert_eq!(told["verdict"], "parity", "{told:#}");
+    assert_eq!((&told["kept_runs"]["runs"], &told["kept_runs"]["used"]), (&2.into(), &false.into()), "{told:#}");
+    assert!(kept(&told).iter().all(|kept| !kept));
+    // The same the other way round: a right engine's runs do not hide what a wrong one does.
+    let _ = fs::remove_file(format!("{}.count", right.display()));
+    bench.refuses(&bench.run(&model, &right, "fails-late", &[]), &["the engine failed"]);
+    found(&report(&bench.again(&model, &wrong, "", &["--json", "-"])), "layers.0.q_rope", 0);
+}
+
+#[test]
+fn kept_runs_of_the_same_engine_are_said_with_their_time() {
+    let bench = Bench::new();
+    let from = unpack("faulty/llama-rope-pairing", bench.path());
+    let model = fixtures().join("models/llama");
+    bench.refuses(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
+    let stdout = bench.again(&model, &from, "", &[]).stdout;
+    let screen = String::from_utf8_lossy(&stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in ["2 runs of an earlier start (2", "UTC", "ago) used again", "repeated", "same bit for bit"] {
+        assert!(screen.contains(words), "'{words}' is not in: {screen}");
+    }
+}
+
+#[test]
+fn kept_runs_that_do_not_belong_together_are_discarded() {
+    let bench = Bench::new();
+    let from = unpack("golden/llama-torch", bench.path());
+    let model = fixtures().join("models/llama");
+    bench.refuses(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
+    // The first is of another engine than the last, which alone is repeated.
+    let runs = bench.path().join("work/runs");
+    let made = |run: &Path| fs::metadata(run.join("asked.json")).unwrap().modified().unwrap();
+    let first = fs::read_dir(runs).unwrap().map(|run| run.unwrap().path()).min_by_key(|run| made(run)).unwrap();
+    let tap = first.join("dump/layers.1.h.npy");
+    let (shape, mut values) = read(&fs::read(&tap).unwrap());
+    values.iter_mut().skip(2).step_by(4).for_each(|byte| *byte ^= 0x20);
+    fs::write(&tap, npy(&shape, &values)).unwrap();
+    let told = report(&bench.again(&model, &from, "", &["--json", "-"]));
+    assert_eq!(told["verdict"], "parity", "{told:#}");
+    assert_eq!((&told["kept_runs"]["used"], &told["kept_runs"]["differs_at"]), (&false.into(), &"layers.1.h".into()));
+    assert!(kept(&told).iter().all(|kept| !kept));
+}
+
+#[test]
+fn a_recording_that_was_not_finished_is_no_evidence() {
+    let bench = Bench::new();
+    let from = unpack("golden/llama-torch", bench.path());
+    let model = fixtures().join("models/llama");
+    bench.refuses(&bench.run(&model, &from, "torn", &[]), &["ended well", "not complete", "\"complete\": false"]);
+    // Nor is it a reference.
+    let torn = bench.path().join("torn");
+    fs::create_dir(&torn).unwrap();
+    fs::copy(from.join("h0.npy"), torn.join("h0.npy")).unwrap();
+    fs::write(torn.join("dump.json"), "{\"complete\": false}").unwrap();
+    bench.refuses(&bench.run(&torn, &from, "", &[]), &["the reference's recording is not complete", "1 tap is there"]);
+}
+
+/// Whether a process runs, and is not merely still to be waited for.
+#[cfg(target_os = "linux")]
+fn runs(pid: &str) -> bool {
+    fs::read_to_string(format!("/proc/{}/stat", pid.trim()))
+        .is_ok_and(|stat| !stat.rsplit_once(") ").unwrap().1.starts_with('Z'))
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn nothing_that_an_engine_started_is_left() {
+    let bench = Bench::new();
+    let from = unpack("golden/llama-torch", bench.path());
+    let model = fixtures().join("models/llama");
+    let left = format!("{}.left", from.display());
+    assert_eq!(bench.run(&model, &from, "leaves", &[]).status.code(), Some(0));
+    assert!(!runs(&fs::read_to_string(&left).unwrap()), "of an engine that ended");
+    bench.refuses(&bench.run(&model, &from, "leaves-and-hangs", &["--timeout", "1"]), &["did not end within"]);
+    assert!(!runs(&fs::read_to_string(&left).unwrap()), "of one that was stopped");
+    fs::remove_file(&left).unwrap();
+    let mut bisection = bench.command(&model, &from, "leaves-and-hangs", &[]).spawn().unwrap();
+    let begun = Instant::now();
+    let within = |holds: &dyn Fn() -> bool| {
+        while !holds() && begun.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        holds()
+    };
+    assert!(within(&|| fs::read_to_string(&left).is_ok_and(|pid| runs(&pid))), "it was started");
+    bisection.kill().unwrap();
+    bisection.wait().unwrap();
+    assert!(within(&|| !runs(&fs::read_to_string(&left).unwrap())), "of a bisection that was killed");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn of_what_an_engine_says_no_more_than_the_end_is_read() {
+    let bench = Bench::new();
+    let from = unpack("golden/llama-torch", bench.path());
+    let model = fixtures().join("models/llama");
+    bench.refuses(&bench.run(&model, &from, "shouts", &[]), &["exit status: 5", "out of patience"]);
+}

@@ -1,0 +1,12 @@
+//! The command, end to end. One binary: each links the whole crate anew.
+
+mod arithmetic;
+mod bisect;
+mod command;
+mod common;
+mod decode;
+#[cfg(unix)]
+mod files;
+mod inspect;
+mod positions;
+mod printed;

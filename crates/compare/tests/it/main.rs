@@ -1,0 +1,15 @@
+//! What `compare` and `inspect` judge, right and wrong. One binary: each links the whole crate anew.
+
+mod chunks;
+mod declared;
+mod fixtures;
+mod inherited;
+mod inspect;
+mod layouts;
+mod masks;
+mod metrics;
+mod naming;
+mod planted;
+mod positions;
+mod purposes;
+mod synthetic;

@@ -1,0 +1,12 @@
+//! What `replay`, `explain` and `weights` find, right and wrong. One binary: each links the whole crate anew.
+
+mod again;
+mod catalogue;
+mod common;
+mod explain;
+mod few;
+mod misrecorded;
+mod onset;
+mod open;
+mod replay;
+mod weights;

@@ -1,0 +1,88 @@
+//! Is no operation blamed for a tap that was only recorded wrongly, and every one that is wrong?
+
+use firstdiff_compare::Status;
+use firstdiff_explain::explain::{Explanation, Match};
+use firstdiff_trace::{Site, Tap};
+
+use crate::again::{changed, values};
+
+/// The taps that are wrong, each once.
+fn wrong(explanation: &Explanation) -> Vec<String> {
+    let mut taps: Vec<String> = Vec::new();
+    for tap in explanation.replay.taps.iter().filter(|t| t.report.status == Status::Diverged) {
+        let name = tap.report.place.tap.to_string();
+        if !taps.contains(&name) {
+            taps.push(name);
+        }
+    }
+    taps
+}
+
+/// No cause, no other tap that is wrong, and words that say so.
+fn only_recorded_wrongly(explanation: &Explanation, taps: &[&str], readers: &str) {
+    assert_eq!(wrong(explanation), taps);
+    assert!(explanation.findings.iter().all(|f| f.matched == Match::Unknown && f.cause.is_none()));
+    for finding in &explanation.findings {
+        let named = finding.misrecorded.iter().any(|place| place.tap.to_string() == readers);
+        assert!(named && finding.note.as_ref().unwrap().contains("not to be blamed"), "{finding:?}");
+    }
+    let found: Vec<String> = explanation.findings.iter().flat_map(|f| &f.taps).map(ToString::to_string).collect();
+    assert_eq!(found, taps);
+}
+
+#[test]
+fn what_a_buffer_held_too_early_or_another_one_blames_no_operation() {
+    let torch = "golden/llama-torch";
+    let zeros = changed("llama", torch, &|_, tap, _, x| Some(if tap.site == Site::V { vec![0.0; x.len()] } else { x }));
+    only_recorded_wrongly(&zeros, &["layers.0.v", "layers.1.v"], "layers.0.context");
+    let last = changed("llama", torch, &|dump, tap, step, x| {
+        let other = Tap::layer(1, Site::V);
+        Some(if tap == Tap::layer(0, Site::V) { values(dump, other, step) } else { x })
+    });
+    only_recorded_wrongly(&last, &["layers.0.v"], "layers.0.context");
+    let exchanged = changed("llama", torch, &|dump, tap, step, x| {
+        let other = |site| Some(values(dump, Tap { site, ..tap }, step));
+        match tap.site {
+            Site::FfnGate => other(Site::FfnUp),
+            Site::FfnUp => other(Site::FfnGate),
+            _ => Some(x),
+        }
+    });
+    let taps = ["layers.0.ffn_gate", "layers.0.ffn_up", "layers.1.ffn_gate", "layers.1.ffn_up"];
+    assert_eq!(wrong(&exchanged), taps);
+    assert!(exchanged.findings.iter().all(|f| f.cause.is_none() && !f.misrecorded.is_empty()));
+    let normed = changed("llama", torch, &|dump, tap, step, x| {
+        let stream = Tap { layer: None, site: Site::H0 };
+        Some(if tap == Tap::layer(0, Site::AttnNorm) { values(dump, stream, step) } else { x })
+    });
+    only_recorded_wrongly(&normed, &["layers.0.attn_norm"], "layers.0.k");
+}
+
+#[test]
+fn one_value_that_nothing_was_made_of_is_still_wrong() {
+    let explanation = changed("llama", "golden/llama-torch", &|_, tap, step, mut x| {
+        if tap == Tap::layer(1, Site::AttnOut) && step == 0 {
+            x[3] += 0.5;
+        }
+        Some(x)
+    });
+    only_recorded_wrongly(&explanation, &["layers.1.attn_out"], "layers.1.h_attn");
+}
+
+#[test]
+fn what_was_made_of_the_wrong_value_is_a_mistake() {
+    let real = changed("qwen3", "faulty/qwen3-weight-unset-layer1.npz", &|_, _, _, x| Some(x));
+    let causes: Vec<&str> = real.findings.iter().filter_map(|f| Some(f.cause.as_ref()?.id)).collect();
+    assert_eq!((causes, wrong(&real)), (vec!["weight-unset"], vec!["layers.1.attn_out".to_owned()]));
+}
+
+#[test]
+fn where_nothing_that_reads_it_was_recorded_nothing_speaks_against_the_operation() {
+    let explanation = changed("llama", "golden/llama-torch", &|_, tap, _, x| {
+        let before = matches!(tap.site, Site::H0 | Site::AttnNorm | Site::Q | Site::K | Site::V);
+        let zeros = vec![0.0; x.len()];
+        (before && tap.layer.unwrap_or(0) == 0).then_some(if tap.site == Site::V { zeros } else { x })
+    });
+    let causes: Vec<&str> = explanation.findings.iter().filter_map(|f| Some(f.cause.as_ref()?.id)).collect();
+    assert_eq!(causes, ["weight-unset"]);
+}
