@@ -37,10 +37,11 @@ class RowsInt8(torch.nn.Linear):
 
 
 def plant(model, mistake):
-    """The mistakes that weights and modules can hold."""
+    """The mistakes that weights and modules can hold, each large enough to stand out of 8-bit activations; no base of rotation is the square root of the
+    right one, which is an exponent of half the size."""
     layers = model.model.layers
     if mistake == "scaled-matrix":
-        layers[1].mlp.down_proj.weight.data *= 1.1
+        layers[1].mlp.down_proj.weight.data *= 1.25
     for layer in layers:
         attention, mlp = layer.self_attn, layer.mlp
         if mistake == "gate-up-swapped":
@@ -48,7 +49,7 @@ def plant(model, mistake):
         if mistake == "weight-transposed":
             attention.o_proj.weight.data = attention.o_proj.weight.data.T.contiguous()
         if mistake == "norm-eps":
-            layer.post_attention_layernorm.variance_epsilon = 1e-2
+            layer.post_attention_layernorm.variance_epsilon = 0.3
         if mistake == "qk-row-order":  # rows of q and k in the order of adjacent pairs, rotated by halves
             for linear in (attention.q_proj, attention.k_proj):
                 w = linear.weight.data
@@ -56,7 +57,7 @@ def plant(model, mistake):
                 linear.weight.data = w.reshape(-1, 2, d // 2, w.shape[1]).transpose(1, 2).reshape(w.shape).contiguous()
     if mistake == "rope-theta":
         rotary, d = model.model.rotary_emb, layers[0].self_attn.head_dim
-        rotary.inv_freq = 100.0 ** (-torch.arange(0, d, 2).float() / d)
+        rotary.inv_freq = 700.0 ** (-torch.arange(0, d, 2).float() / d)
 
 
 def quantise(model, variant):

@@ -7,8 +7,9 @@ use firstdiff_model::{Chunk, Op, Profile};
 use firstdiff_trace::{Site, Tap};
 
 use crate::imitate::Imitation;
-use crate::mistakes::{Edit, Onset, Seen, fitted, fitted_fills, listed};
+use crate::mistakes::{Edit, Onset, Seen, fitted, fitted_fills, listed, rounded};
 use crate::proof::Target;
+use crate::rounding::usual;
 use crate::search::Search;
 
 /// A mistake, wherever it is made.
@@ -102,7 +103,33 @@ impl Search<'_, '_> {
         let has = |edit: &Edit| self.accepted.iter().any(|old| old.is_made_as(edit));
         let only = &self.effort.only;
         all.retain(|edit| !has(edit) && (only.is_empty() || only.iter().any(|id| id == edit.id)));
-        if target.is_stretch() { grouped(all, target) } else { all.into_iter().map(single).collect() }
+        match target.is_stretch() {
+            true => grouped(all, target).into_iter().chain(self.rounded(target)).collect(),
+            false => all.into_iter().map(single).collect(),
+        }
+    }
+
+    /// Weights and activations rounded to few bits, in every product of a stretch at once; with the embedding, and without.
+    fn rounded(&self, target: &Target<'_>) -> Vec<Candidate> {
+        let only = &self.effort.only;
+        if !(only.is_empty() || only.iter().any(|id| id == "precision")) {
+            return Vec::new();
+        }
+        let model = self.recorded().model;
+        let of = |embedding: bool, rounding| {
+            let steps = target.steps.iter().filter(|s| embedding || !matches!(s.op, Op::Embedding { .. }));
+            let edits: Vec<Edit> = steps.filter_map(|step| rounded(model, step, rounding)).collect();
+            let made = |old: &Edit| edits.iter().any(|new| new.tap == old.tap && new.key() == old.key());
+            let several = edits.iter().map(|e| e.tap.site).collect::<HashSet<_>>().len() >= crate::quantised::KINDS;
+            (several && !self.accepted.iter().any(made)).then(|| Candidate {
+                key: edits[0].key(),
+                edits,
+                one_of_several: false,
+            })
+        };
+        let looked_up = self.run.known && target.steps.iter().any(|s| matches!(s.op, Op::Embedding { .. }));
+        let ways: &[bool] = if looked_up { &[false, true] } else { &[false] };
+        usual().flat_map(|rounding| ways.iter().filter_map(move |&way| of(way, rounding))).collect()
     }
 
     /// Fills of a mask, where the probabilities were recorded and the scores were not.

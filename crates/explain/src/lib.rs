@@ -27,6 +27,7 @@ mod quantised;
 mod recorded;
 mod residual;
 mod right;
+mod rounding;
 mod search;
 mod together;
 mod tune;
@@ -35,5 +36,6 @@ mod unpack;
 mod weigh;
 
 pub use misrecorded::words as misrecorded;
-pub use quantised::{OtherArithmetic, Rounding};
+pub use quantised::OtherArithmetic;
 pub use residual::Fit;
+pub use rounding::Rounding;

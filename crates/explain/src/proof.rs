@@ -189,7 +189,8 @@ impl Search<'_, '_> {
         }
         let narrow = self.value(target, edits, self.run.profile)?;
         // Where the error is far above rounding, what is no cause is seen before anything is computed once more, in f64.
-        let share = if base > FAR && !self.run.is_coarse() { 10.0 * EXPLAINS } else { 0.3 };
+        let rounding = edits.iter().any(|e| e.id == "precision");
+        let share = if base > FAR && !self.run.is_coarse() && !rounding { 10.0 * EXPLAINS } else { 0.3 };
         if narrow.shape() != target.own.shape() || target.misfit(&narrow) > share * base {
             return None;
         }
@@ -206,7 +207,7 @@ impl Search<'_, '_> {
         {
             return None;
         }
-        if edits.iter().any(|e| e.id == "precision") {
+        if rounding {
             // Another rounding is proved by its own numbers, not by being as large.
             let noise = distance(target.step.tap.site, &exact, &narrow);
             return (misfit(&own, &narrow) <= 0.1 * noise).then_some(residual);

@@ -7,12 +7,12 @@ use firstdiff_compare::{Outcome, Place, Profile as Judged, Status};
 use firstdiff_model::{Half, Op, Profile, Step};
 use firstdiff_trace::Site;
 use ndarray::{Array2, ArrayD};
-use serde_json::json;
 
 use crate::finding::{Cause, Finding, Match};
 use crate::replay::{Done, Run};
 use crate::replayed::{Replay, Replayed};
 use crate::right::compared;
+use crate::rounding::{Grid, Over, Rounding, activation_grids, weight_grids};
 
 /// Another arithmetic of the products with weights, and how it was imitated.
 #[derive(Clone, Debug)]
@@ -33,44 +33,8 @@ pub struct OtherArithmetic {
     pub share: f64,
 }
 
-/// How weights and activations are rounded before they are multiplied.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rounding {
-    weights: Option<Grid>,
-    activations: Option<Grid>,
-}
-
-/// The numbers that values are rounded to.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Grid {
-    bits: i32,
-    over: Over,
-    kind: Kind,
-}
-
-/// What shares a scale.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Over {
-    Tensor,
-    Row,
-    Group(usize),
-}
-
-/// Where the steps lie.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
-    /// Around 0: the largest magnitude is so many steps, beyond 2^(bits-1) - 1.
-    Symmetric { beyond: f64 },
-    /// From the least value to the largest.
-    Affine,
-    /// The same, 0 being a step of its own, and in the range.
-    ZeroPoint,
-    /// From the value of larger magnitude on, 0 being a step: MLX.
-    Edge,
-}
-
 /// Fewer kinds of products are no sign of anything.
-const KINDS: usize = 3;
+pub(crate) const KINDS: usize = 3;
 /// The share of all products that has to be off alike.
 const NEARLY_ALL: f64 = 0.8;
 /// An NMSE outside of this is no rounding to 4 bits or more.
@@ -289,102 +253,6 @@ impl OtherArithmetic {
             (self.nearest, self.share, self.residual_nmse) = (Some(best), share, worst);
         }
         Ok(())
-    }
-}
-
-fn weight_grids() -> impl Iterator<Item = Option<Grid>> {
-    let overs = [Over::Tensor, Over::Row, Over::Group(32), Over::Group(64), Over::Group(128)];
-    let symmetric = [0.0, 0.5, 1.0].map(|beyond| Kind::Symmetric { beyond });
-    let kinds = move || symmetric.into_iter().chain([Kind::Affine, Kind::ZeroPoint, Kind::Edge]);
-    let of = move |bits| {
-        let grids = move |over| kinds().map(move |kind| Some(Grid { bits, over, kind }));
-        overs.into_iter().filter(move |over| bits > 4 || *over != Over::Tensor).flat_map(grids)
-    };
-    std::iter::once(None).chain([8, 4].into_iter().flat_map(of))
-}
-
-fn activation_grids() -> impl Iterator<Item = Grid> {
-    let kinds = [Kind::ZeroPoint, Kind::Symmetric { beyond: 0.0 }];
-    let both = move |over| kinds.into_iter().map(move |kind| Grid { bits: 8, over, kind });
-    // fbgemm leaves one bit unused.
-    let reduced = Grid { bits: 7, over: Over::Tensor, kind: Kind::ZeroPoint };
-    [Over::Tensor, Over::Row].into_iter().flat_map(both).chain([reduced])
-}
-
-impl Grid {
-    fn round(self, x: &mut Array2<f64>) {
-        match self.over {
-            Over::Tensor => {
-                let mut all: Vec<f64> = x.iter().copied().collect();
-                self.round_together(&mut all);
-                x.iter_mut().zip(all).for_each(|(x, y)| *x = y);
-            }
-            Over::Row | Over::Group(_) => {
-                for mut row in x.rows_mut() {
-                    let mut values = row.to_vec();
-                    let size = if let Over::Group(size) = self.over { size } else { values.len().max(1) };
-                    values.chunks_mut(size).for_each(|part| self.round_together(part));
-                    row.iter_mut().zip(values).for_each(|(x, y)| *x = y);
-                }
-            }
-        }
-    }
-
-    fn round_together(self, x: &mut [f64]) {
-        let (low, high) = x.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), x| (l.min(*x), h.max(*x)));
-        let levels = f64::from((1 << self.bits) - 1);
-        let half = f64::from((1 << (self.bits - 1)) - 1);
-        let (step, zero, least, most) = match self.kind {
-            Kind::Symmetric { beyond } => (high.max(-low) / (half + beyond), 0.0, -half - 1.0, half),
-            Kind::Affine => ((high - low) / levels, low, 0.0, levels),
-            Kind::ZeroPoint => {
-                let step = (high.max(0.0) - low.min(0.0)) / levels;
-                (step, (low.min(0.0) / step).round_ties_even() * step, 0.0, levels)
-            }
-            Kind::Edge => {
-                let (step, edge) =
-                    if -low > high { ((high - low) / levels, low) } else { (-(high - low) / levels, high) };
-                let steps = (edge / step).round_ties_even();
-                if steps == 0.0 { (step, 0.0, 0.0, levels) } else { (edge / steps, edge, 0.0, levels) }
-            }
-        };
-        if !step.is_finite() || step == 0.0 {
-            return;
-        }
-        x.iter_mut().for_each(|x| *x = ((*x - zero) / step).round_ties_even().clamp(least, most) * step + zero);
-    }
-
-    fn words(self) -> String {
-        let over = match self.over {
-            Over::Tensor => "a tensor".to_owned(),
-            Over::Row => "a row".to_owned(),
-            Over::Group(size) => format!("a group of {size}"),
-        };
-        let kind = match self.kind {
-            Kind::Symmetric { .. } => "symmetric",
-            Kind::Affine | Kind::ZeroPoint | Kind::Edge => "with a minimum",
-        };
-        format!("{} bits, one scale {over}, {kind}", self.bits)
-    }
-}
-
-impl Rounding {
-    /// `weights rounded to 8 bits, one scale a row, symmetric`.
-    pub fn words(self) -> String {
-        let weights = self.weights.map(|grid| format!("weights rounded to {}", grid.words()));
-        let activations = self.activations.map(|grid| format!("activations rounded to {}", grid.words()));
-        weights.into_iter().chain(activations).collect::<Vec<_>>().join("; ")
-    }
-
-    /// Whether weights alone are rounded: a model of the rounded weights gives parity.
-    pub fn is_of_weights_alone(self) -> bool {
-        self.activations.is_none()
-    }
-
-    fn params(self) -> crate::mistakes::Params {
-        let weights = self.weights.map(|grid| ("weights", json!(grid.words())));
-        let activations = self.activations.map(|grid| ("activations", json!(grid.words())));
-        weights.into_iter().chain(activations).collect()
     }
 }
 

@@ -26,6 +26,8 @@ pub(crate) use at::At;
 pub(crate) use attention::{filled_as_shown, hidden_cells};
 pub use words::{advice, ids, what};
 
+use crate::rounding::Rounding;
+
 /// The taps of a layer that all show it when QK-norm comes behind the rotation.
 const QK_NORM_ORDER: &[Site] = &[Site::QNorm, Site::KNorm, Site::QRope, Site::KRope, Site::Qk];
 
@@ -286,6 +288,13 @@ pub(crate) fn listed(model: &Model, step: &Step, tokens: &[Vec<u32>]) -> Vec<Edi
     stored::listed(&mut list);
     precision::listed(&mut list);
     list.edits
+}
+
+/// The step with weights and activations rounded to few bits, where it has weights that are.
+pub(crate) fn rounded(model: &Model, step: &Step, rounding: Rounding) -> Option<Edit> {
+    let mut list = List { model, step, edits: Vec::new() };
+    precision::rounded(&mut list, rounding);
+    list.edits.pop()
 }
 
 /// What a step read and what the candidate made of it.

@@ -1,9 +1,11 @@
 //! Is it another arithmetic, and no mistake? The step as it should be, in every other profile.
 
 use firstdiff_model::{Cache, Half, Op, Profile};
+use firstdiff_trace::{Site, Tap};
 use serde_json::json;
 
-use super::{At, List};
+use super::{At, List, Out, flat};
+use crate::rounding::{Over, Rounding, Steps};
 
 pub(super) fn listed(list: &mut List<'_>) {
     let others = [
@@ -42,4 +44,59 @@ pub(super) fn listed(list: &mut List<'_>) {
             });
         }
     }
+}
+
+/// A product, or a row of the embedding, with weights and activations rounded to few bits.
+pub(super) fn rounded(list: &mut List<'_>, rounding: Rounding) {
+    match list.step.op {
+        // A row is looked up, not multiplied: there are no activations.
+        Op::Embedding { .. } if rounding.weights.is_none() => return,
+        Op::Embedding { .. } | Op::Linear { .. } | Op::Head => {}
+        _ => return,
+    }
+    list.add("precision", rounding.params(), move |at| in_few_bits(at, rounding));
+}
+
+fn in_few_bits(at: &At<'_>, rounding: Rounding) -> Out {
+    if at.profile == Profile::Exact {
+        return at.right();
+    }
+    let shape = at.matrix_shape()?;
+    let inputs: Vec<_> = match (rounding.activations, at.inputs) {
+        (Some(grid), [x]) if !matches!(at.step.op, Op::Embedding { .. }) => {
+            let mut rows = flat(x)?.to_owned();
+            grid.round(&mut rows);
+            vec![rows.into_dyn().into_shape_with_order(x.shape().to_vec()).ok()?]
+        }
+        _ => at.inputs.to_vec(),
+    };
+    let shared: Option<Steps> = match rounding.weights {
+        Some(grid) if matches!(grid.over, Over::Tensor | Over::Joined) => {
+            let together = if grid.over == Over::Joined { joined(at) } else { vec![at.step.weights.first()?] };
+            let tensors = together.into_iter().map(|&weight| at.model.weights.view(weight).ok());
+            let tensors: Vec<_> =
+                tensors.map(|view| view.map(|v| v.rows::<f32>(0..v.shape()[0]))).collect::<Option<_>>()?;
+            Some(grid.steps(tensors.iter().flatten().map(|&x| f64::from(x))))
+        }
+        _ => None,
+    };
+    let row = |stored: &[f32], row: &mut [f32], o: usize| {
+        let mut values: Vec<f64> = stored[o * shape[1]..][..shape[1]].iter().map(|&x| f64::from(x)).collect();
+        match (shared, rounding.weights) {
+            (Some(steps), _) => steps.round(&mut values),
+            (None, Some(grid)) => grid.round_row(&mut values),
+            (None, None) => {}
+        }
+        row.iter_mut().zip(values).for_each(|(to, x)| *to = x as f32);
+    };
+    At { inputs: &inputs, ..*at }.product(row, shape)
+}
+
+/// The matrices that share a scale with a step's: Q, K and V of its layer, else its own.
+fn joined<'a>(at: &At<'a>) -> Vec<&'a firstdiff_model::WeightRef> {
+    const TOGETHER: [Site; 3] = [Site::Q, Site::K, Site::V];
+    let layer = at.step.tap.layer.filter(|_| TOGETHER.contains(&at.step.tap.site));
+    let Some(layer) = layer else { return at.step.weights.first().into_iter().collect() };
+    let of = |site| at.model.plan.step(Tap::layer(layer, site)).and_then(|step| step.weights.first());
+    TOGETHER.into_iter().filter_map(of).collect()
 }

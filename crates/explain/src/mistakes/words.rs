@@ -91,7 +91,7 @@ const WORDS: &[(&str, &str, &str)] = &[
     ("dequant-nibbles", "bits of a quantised block go to the wrong elements", "take nibbles and high bits in the order the type stores them: the low ones of a run first, then the high ones"),
     ("dequant-scale", "parts of a quantised block get the wrong scale or minimum", "unpack scales and minima as the type packs them: in Q4_K and Q5_K those of sub-blocks 4 to 7 lie in three places"),
     ("dequant-truncated", "only the first part of the tensor is read, the rest stays 0", "read as many bytes as the type needs: blocks * bytes of a block"),
-    ("precision", "no mistake: another arithmetic", "give its name by --profile, or in dump.json as precision"),
+    ("precision", "no mistake: another arithmetic", "give its name by --profile, or in dump.json as precision; one of few bits has none: hold it against a second right run (compare --noise)"),
 ];
 
 #[cfg(test)]

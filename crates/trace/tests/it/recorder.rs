@@ -107,7 +107,10 @@ fn only_what_was_finished_is_complete() {
     ] {
         let out = folder.path().join(how);
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "recorder::child", "--nocapture"]).env("RECORDER_CHILD", how).env("FIRSTDIFF_DIR", &out);
+        command
+            .args(["--exact", "recorder::child", "--nocapture"])
+            .env("RECORDER_CHILD", how)
+            .env("FIRSTDIFF_DIR", &out);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         if how == "killed" {
             let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
