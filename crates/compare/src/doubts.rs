@@ -6,6 +6,8 @@ use firstdiff_trace::Site;
 
 use crate::first::{Found, Run};
 use crate::graph::Place;
+use crate::judge::Outcome;
+use crate::laid::name_of;
 use crate::pair::Layout;
 use crate::steps::{Chunks, unwitnessed};
 
@@ -91,6 +93,28 @@ impl Run<'_> {
             .or_else(|| self.undeclared_padding(found))
             .or_else(|| self.missing_rank(found))
             .or_else(|| self.nameless())
+            .or_else(|| self.unclear_together(found))
+    }
+
+    /// Two taps that are both unclear, of which one reads the other. By chance one tap is unclear now and then; what is off and stays so is a fault that
+    /// is small beside what else is off, or more rounding than is known of: nobody can tell.
+    fn unclear_together(&self, found: &[Found]) -> Option<String> {
+        let is_unclear = |index: &usize| match &found[*index] {
+            Found::Unclear(_) => true,
+            Found::Judged(judged) => judged.judgement.outcome == Outcome::Unclear,
+            _ => false,
+        };
+        let read = |index: usize| self.graph.nearest_before(index, |i| !matches!(found[i], Found::Nothing)).0;
+        let name = |index: usize| name_of(self.laid(), self.graph.places()[index]);
+        let unclear = (0..found.len()).filter(is_unclear);
+        let (first, second) = unclear.into_iter().find_map(|i| Some((read(i).into_iter().find(is_unclear)?, i)))?;
+        let (count, agree) = ((0..found.len()).filter(is_unclear).count(), found.iter().filter(|f| f.agrees()).count());
+        Some(format!(
+            "{count} taps are off by more than rounding, {} and {}, which reads it, among them, and what they read may explain it, or not: nobody can tell \
+             whether that is a fault; {agree} agree. A second right run tells how far right runs are apart (--noise), the model what each operation adds (explain)",
+            name(first),
+            name(second)
+        ))
     }
 
     /// Token positions that only the candidate has, in a step of both, and of which nothing says what they are: padding, more tokens, other sequences.

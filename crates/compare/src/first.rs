@@ -92,6 +92,14 @@ pub(crate) enum Plain {
 }
 
 impl Found {
+    /// Of a tap whose two sides share no token position: what was asked for need not be there, and else it should have been compared.
+    pub(crate) fn without_rows(asked: bool) -> Found {
+        match asked {
+            true => Found::Unchecked("it holds none of the token positions asked for".into()),
+            false => Found::Apart("the two sides hold no token position in common".into()),
+        }
+    }
+
     /// Why nothing is said of it.
     fn unchecked(&self) -> Option<String> {
         match self {

@@ -145,7 +145,7 @@ pub enum ShownCache {
 /// # Errors
 /// When a file cannot be read.
 pub fn shown_cache(dump: &Dump, like: &Dump) -> Result<ShownCache, DumpError> {
-    let run = Prefill { dump, like };
+    let run = Recorded { dump, like };
     let evidence = [run.values_show()?, run.products_show()?];
     let shows = |i: usize| evidence.iter().flatten().any(|shown| shown[i]);
     // Numbers of a coarser type may be numbers of a finer one, of bf16 in f16's range all but the smallest: the coarsest that fits counts.
@@ -168,8 +168,8 @@ const TELLS: f64 = 100.0;
 /// Two runs of the same tokens are nearer than this, whatever cache they keep, and a tensor in another layout is not.
 const SAME: f64 = 0.01;
 
-/// The prefill of a run, each tap in the vocabulary's order of axes.
-struct Prefill<'a> {
+/// What a run recorded, each tap in the vocabulary's order of axes.
+struct Recorded<'a> {
     dump: &'a Dump,
     like: &'a Dump,
 }
@@ -180,12 +180,14 @@ struct Ordered {
     values: Vec<f64>,
 }
 
-impl Prefill<'_> {
-    /// The whole of a tap; `None` where nobody knows its order of axes.
-    fn read(&self, tap: Tap) -> Result<Option<Ordered>, DumpError> {
-        let Some(entry) = self.dump.find(tap, 0).filter(|entry| are_all(&entry.rows)) else { return Ok(None) };
+impl Recorded<'_> {
+    /// The whole of a tap in a step; `None` where nobody knows its order of axes.
+    fn read(&self, tap: Tap, step: u32) -> Result<Option<Ordered>, DumpError> {
+        let Some(entry) = self.dump.find(tap, step).filter(|entry| are_all(&entry.rows)) else { return Ok(None) };
         let (own, tensor) = (squeezed(tap.site, &entry.shape), self.dump.read(entry)?);
-        let like = self.like.find(tap, 0).filter(|like| are_all(&like.rows));
+        // A run that took the tokens in other chunks is no witness.
+        let size = |shape: &[usize]| shape.iter().product::<usize>();
+        let like = self.like.find(tap, step).filter(|like| are_all(&like.rows) && size(&like.shape) == size(&own));
         let witness = like.map(|like| (squeezed(tap.site, &like.shape), like));
         let Some((shape, like)) = witness.filter(|(shape, _)| shape.len() == tap.site.axes().len()) else {
             let whole = own.len() == tap.site.axes().len();
@@ -207,15 +209,54 @@ impl Prefill<'_> {
         Ok(values.map(|values| Ordered { shape, values }))
     }
 
+    /// Keys or values of all positions up to the end of a step.
+    fn until(&self, tap: Tap, step: u32) -> Result<Option<Ordered>, DumpError> {
+        let mut all: Option<Ordered> = None;
+        for number in 0..=step {
+            let Some(next) = self.read(tap, number)? else { return Ok(None) };
+            all = match all {
+                None => Some(next),
+                Some(mut all) if all.shape.len() == 3 && all.shape[1..] == next.shape[1..] => {
+                    all.shape[0] += next.shape[0];
+                    all.values.extend(next.values);
+                    Some(all)
+                }
+                Some(_) => return Ok(None),
+            };
+        }
+        Ok(all)
+    }
+
+    /// The step with the most products of a query and a key, of the first and the last.
+    fn largest_step(&self) -> Option<u32> {
+        let products = |step: u32| {
+            let of_step = self.dump.entries().iter().filter(|e| e.step == step);
+            let made = of_step.filter(|e| matches!(e.tap.site, Site::Qk | Site::Probs));
+            made.map(|e| e.shape.iter().product::<usize>()).max().unwrap_or(0)
+        };
+        let last = self.dump.entries().iter().map(|e| e.step).max()?;
+        [0, last].into_iter().rev().max_by_key(|&step| products(step))
+    }
+
     fn taps(&self, site: Site) -> Vec<Tap> {
         self.dump.entries().iter().filter(|e| e.step == 0 && e.tap.site == site).map(|e| e.tap).collect()
     }
 
-    /// As which types a tap's values are rounded.
-    fn rounded_to(&self, tap: Tap) -> Result<[bool; TYPES.len()], DumpError> {
-        let Some(Ordered { shape, values }) = self.read(tap)? else { return Ok([false; TYPES.len()]) };
-        let width = shape.last().copied().unwrap_or(1);
-        Ok(TYPES.map(|cache| values.len() >= ENOUGH && is_rounded(cache, &values, width)))
+    /// As which types a tap's values are rounded; nothing of a type that only an order of axes could tell, and nobody knows that.
+    fn rounded_to(&self, tap: Tap) -> Result<[Option<bool>; TYPES.len()], DumpError> {
+        let mut all = Vec::new();
+        for entry in self.dump.entries().iter().filter(|entry| entry.tap == tap) {
+            all.extend(self.dump.read(entry)?.values().to_f64());
+        }
+        let ordered = self.read(tap, 0)?;
+        Ok(TYPES.map(|cache| match (cache, &ordered) {
+            (Cache::Q8_0, Some(Ordered { shape, values })) => {
+                (values.len() >= ENOUGH).then(|| is_rounded(cache, values, shape.last().copied().unwrap_or(1)))
+            }
+            (Cache::Q8_0, None) => None,
+            // Each value by itself.
+            _ => (all.len() >= ENOUGH).then(|| is_rounded(cache, &all, all.len())),
+        }))
     }
 
     /// Of which types most keys and values, a tap each, are numbers, and nothing else is; `None` where none were recorded.
@@ -235,7 +276,7 @@ impl Prefill<'_> {
                 break;
             }
             let others = self.rounded_to(tap)?;
-            shown.iter_mut().zip(others).for_each(|(shown, other)| *shown &= !other);
+            shown.iter_mut().zip(others).for_each(|(shown, other)| *shown &= other != Some(true));
         }
         Ok(Some(shown))
     }
@@ -244,49 +285,52 @@ impl Prefill<'_> {
     /// recorded.
     fn products_show(&self) -> Result<Option<[bool; TYPES.len()]>, DumpError> {
         let mut votes = Votes::default();
+        let Some(step) = self.largest_step() else { return Ok(None) };
         for layer in self.taps(Site::V).into_iter().filter_map(|tap| tap.layer) {
             for parts in [[Site::Probs, Site::V, Site::Context], [Site::QRope, Site::KRope, Site::Qk]] {
-                let [left, kept, made] = parts.map(|site| self.read(Tap::layer(layer, site)));
-                let (Some(left), Some(kept), Some(made)) = (left?, kept?, made?) else { continue };
+                let [left, kept, made] = parts.map(|site| Tap::layer(layer, site));
+                let (kept, left, made) = (self.until(kept, step)?, self.read(left, step)?, self.read(made, step)?);
+                let (Some(left), Some(kept), Some(made)) = (left, kept, made) else { continue };
                 let product = parts[2] == Site::Qk;
                 let left_of = |cache| left_of(cache, product, &left, &kept, &made);
                 let Some(without) = left_of(Cache::F32) else { continue };
                 // Written so that a NaN speaks against it.
                 let comes_out = |with: f64| with <= COMES_OUT && TELLS * with <= without;
-                votes.add(TYPES.map(|cache| left_of(cache).is_some_and(comes_out)));
+                votes.add(TYPES.map(|cache| Some(left_of(cache).is_some_and(comes_out))));
             }
         }
-        Ok((votes.all > 0).then(|| votes.most()))
+        Ok((votes.of_type[0].1 > 0).then(|| votes.most()))
     }
 }
 
-/// How many of all speak for each type.
+/// How many of all that say anything speak for each type.
 #[derive(Default)]
 struct Votes {
-    for_type: [usize; TYPES.len()],
-    all: usize,
+    of_type: [(usize, usize); TYPES.len()],
 }
 
 impl Votes {
-    fn add(&mut self, shown: [bool; TYPES.len()]) {
-        self.for_type.iter_mut().zip(shown).for_each(|(count, shown)| *count += usize::from(shown));
-        self.all += 1;
+    fn add(&mut self, shown: [Option<bool>; TYPES.len()]) {
+        for ((yes, all), shown) in self.of_type.iter_mut().zip(shown) {
+            *yes += usize::from(shown == Some(true));
+            *all += usize::from(shown.is_some());
+        }
     }
 
     fn most(&self) -> [bool; TYPES.len()] {
-        self.for_type.map(|count| 2 * count > self.all)
+        self.of_type.map(|(yes, all)| 2 * yes > all)
     }
 }
 
 /// NMSE of what was recorded against the products with keys or values rounded to a type. `product`: of queries and keys, else of probabilities and values.
 fn left_of(cache: Cache, product: bool, left: &Ordered, kept: &Ordered, made: &Ordered) -> Option<f64> {
     let [keys, groups, width] = kept.shape[..] else { return None };
-    let heads = match (product, &left.shape[..]) {
-        (true, &[tokens, heads, d]) if (tokens, d) == (keys, width) => heads,
-        (false, &[heads, rows, columns]) if (rows, columns) == (keys, keys) => heads,
+    let (heads, rows) = match (product, &left.shape[..]) {
+        (true, &[rows, heads, d]) if d == width && rows <= keys => (heads, rows),
+        (false, &[heads, rows, columns]) if columns == keys && rows <= keys => (heads, rows),
         _ => return None,
     };
-    let whole = if product { vec![heads, keys, keys] } else { vec![keys, heads * width] };
+    let whole = if product { vec![heads, rows, keys] } else { vec![rows, heads * width] };
     if groups == 0 || heads % groups != 0 || made.shape != whole {
         return None;
     }
@@ -298,17 +342,19 @@ fn left_of(cache: Cache, product: bool, left: &Ordered, kept: &Ordered, made: &O
         error += (own - due).powi(2);
         energy += own * own;
     };
-    for t in keys.saturating_sub(ROWS)..keys {
+    for t in rows.saturating_sub(ROWS)..rows {
+        // The rows are those of the last positions.
+        let position = keys - rows + t;
         for h in 0..heads {
             let group = h / (heads / groups);
             let row = |s: usize| &kept[(s * groups + group) * width..][..width];
             if product {
                 let q = &left[(t * heads + h) * width..][..width];
-                (0..=t).for_each(|s| {
-                    add(made[(h * keys + t) * keys + s], q.iter().zip(row(s)).map(|(q, k)| q * k).sum());
+                (0..=position).for_each(|s| {
+                    add(made[(h * rows + t) * keys + s], q.iter().zip(row(s)).map(|(q, k)| q * k).sum());
                 });
             } else {
-                let probs = &left[(h * keys + t) * keys..][..keys];
+                let probs = &left[(h * rows + t) * keys..][..keys];
                 (0..width).for_each(|i| {
                     let due = probs.iter().enumerate().map(|(s, p)| p * row(s)[i]).sum();
                     add(made[(t * heads + h) * width + i], due);

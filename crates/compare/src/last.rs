@@ -89,8 +89,8 @@ pub(crate) fn lengths(dump: &Dump) -> BTreeMap<u32, usize> {
         let (site, shape) = (entry.tap.site, squeezed(entry.tap.site, &entry.shape));
         let whole = shape.len() == site.axes().len();
         let rows = shape.get(site.position_axis()).copied().filter(|_| whole);
-        // One pass sees as many keys as it has positions.
-        let keys = shape.last().copied().filter(|_| whole && site.axes().last() == Some(&'S'));
+        // One pass sees as many keys as it has positions; a later step sees those before it too.
+        let keys = shape.last().copied().filter(|_| whole && entry.step == 0 && site.axes().last() == Some(&'S'));
         keys.or(rows.filter(|&rows| rows > 1))
     };
     let mut lengths = BTreeMap::new();

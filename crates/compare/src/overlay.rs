@@ -21,6 +21,8 @@ pub(crate) struct Overlay<'a> {
     profile: Profile,
     /// The candidate's order of the rows of Q and K, where both sides say theirs and they are not the same.
     declared: Option<QkRows>,
+    /// Whether token positions were asked for.
+    asked: bool,
 }
 
 impl<'a> Overlay<'a> {
@@ -35,7 +37,7 @@ impl<'a> Overlay<'a> {
         'a: 'b,
     {
         let candidate = Operand { values, ..*self.sides.candidate() };
-        Overlay { sides: self.sides.with_candidate(candidate), profile: self.profile, declared: self.declared }
+        Overlay { sides: self.sides.with_candidate(candidate), ..*self }
     }
 
     /// Every other reading.
@@ -47,7 +49,7 @@ impl<'a> Overlay<'a> {
     pub(crate) fn judge(&self, allowed: &Allowance) -> Found {
         let plain = match self.sides.as_it_stands() {
             Ok(pair) if pair.is_empty() => return Found::Misfit("it has no elements".into()),
-            Err(Misfit::NoRows) => return Found::Unchecked("it holds none of the token positions asked for".into()),
+            Err(Misfit::NoRows) => return Found::without_rows(self.asked),
             Err(Misfit::Shapes(reason)) => Plain::Misfit(reason.clone()),
             Ok(pair) => {
                 let judgement = judge(pair, self.profile, allowed);
@@ -186,6 +188,7 @@ impl Run<'_> {
             sides: sides.beginning_at(self.start(left.step)),
             profile: options.profile,
             declared: self.declared(),
+            asked: options.rows.is_some(),
         }
     }
 

@@ -103,9 +103,7 @@ impl Run<'_> {
         let values = tensor.values();
         let readings = match readings(whole, &values, part, self.options.rows.as_ref()) {
             Ok(readings) => readings,
-            Err(Misfit::NoRows) => {
-                return Ok(Found::Unchecked("it holds none of the token positions asked for".into()));
-            }
+            Err(Misfit::NoRows) => return Ok(Found::without_rows(self.options.rows.is_some())),
             Err(Misfit::Shapes(reason)) => return Ok(Found::Misfit(reason)),
         };
         let own = self.allowed(place, whole, whole);
