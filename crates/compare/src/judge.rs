@@ -66,6 +66,15 @@ pub enum Difference {
         /// The position that has most of the energy.
         heaviest: usize,
     },
+    /// A row of probabilities does not add up to 1.
+    Unnormalised {
+        /// The head it is of.
+        head: usize,
+        /// The token position of the query.
+        position: usize,
+        /// What it adds up to.
+        sum: f64,
+    },
     /// As small as rounding, but one constant factor, which rounding never is.
     Factor {
         /// The candidate is this many times the reference.
@@ -141,6 +150,9 @@ impl fmt::Display for Difference {
                 number(*nmse),
                 number(*allowed)
             ),
+            Difference::Unnormalised { head, position, sum } => {
+                write!(f, "the probabilities of head {head}, position {position} add up to {sum:.6}, not to 1")
+            }
             Difference::Factor { factor, alone: true } => {
                 write!(f, "{factor:.6} times the reference: a constant factor, though as small as rounding")
             }
@@ -441,6 +453,7 @@ pub(crate) fn outcome_of(
     }
     // Before anything is unclear: what has structure at this size has it at any larger one.
     let structure = constant_factor(metrics, (pair.rows().0, pair.len()), profile, allowed)
+        .or_else(|| leak::unnormalised(pair, profile, allowed.own))
         .or_else(|| wrong_row(pair, positions, profile, allowed))
         .or_else(|| wrong_head(pair, profile, allowed))
         .or_else(|| wrong_channel(pair, profile, allowed))

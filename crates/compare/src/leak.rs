@@ -9,6 +9,7 @@ use std::fmt;
 use firstdiff_trace::{Site, to_bf16, to_f16};
 use rayon::prelude::*;
 
+use crate::judge::Difference;
 use crate::pair::Pair;
 use crate::profile::Profile;
 use crate::report::number;
@@ -64,6 +65,33 @@ pub(crate) fn hidden(pair: &Pair<'_>, profile: Profile) -> Option<Leak> {
 pub(crate) fn leaked_at(pair: &Pair<'_>, masked: &[usize]) -> Option<Leak> {
     let wrong = |&i: &usize| pair.reference(i).abs() <= UNDERFLOW && pair.candidate(i).abs() > UNDERFLOW;
     largest(pair, masked.iter().copied().filter(wrong), &|i| pair.candidate(i))
+}
+
+/// Sums of probabilities may be off by this in a profile: each is rounded, by 2^-11 of itself in f16 and 2^-9 in bf16, and so is what all are divided by.
+fn sum_room(profile: Profile) -> f64 {
+    match profile {
+        Profile::Exact | Profile::F32 => 1e-5,
+        Profile::Ggml => 1e-3,
+        Profile::F16 => 4e-3,
+        Profile::Bf16 => 16e-3,
+    }
+}
+
+/// A row of probabilities that adds up to 1 in the reference and not in the candidate: no error of scores makes that. `own` is the NMSE of rounding,
+/// that of storing included.
+pub(crate) fn unnormalised(pair: &Pair<'_>, profile: Profile, own: f64) -> Option<Difference> {
+    let &[heads, rows, keys] = pair.shape() else { return None };
+    if pair.site() != Site::Probs || heads * rows * keys != pair.len() || keys == 0 {
+        return None;
+    }
+    let stored = if matches!(profile, Profile::Exact | Profile::F32) { 4.0 * (keys as f64 * own).sqrt() } else { 0.0 };
+    let room = sum_room(profile).max(stored);
+    let sum = |row: usize, of: Get<'_>| (row * keys..(row + 1) * keys).map(of).sum::<f64>();
+    let off = |row: usize| (sum(row, &|i| pair.candidate(i)), sum(row, &|i| pair.reference(i)));
+    let wrong = (0..heads * rows).map(|row| (row, off(row)));
+    let wrong = wrong.filter(|(_, (own, due))| (due - 1.0).abs() <= room && (own - due).abs() > room);
+    let (row, (candidate, _)) = wrong.max_by(|a, b| (a.1.0 - 1.0).abs().total_cmp(&(b.1.0 - 1.0).abs()))?;
+    Some(Difference::Unnormalised { head: row / rows, position: pair.token_position(row % rows), sum: candidate })
 }
 
 type Get<'a> = &'a (dyn Fn(usize) -> f64 + Sync);

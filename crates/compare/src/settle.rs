@@ -277,6 +277,10 @@ impl Run<'_> {
                 Found::Judged(judged) if !matches!(judged.layout, Layout::Stored(_)) => {
                     (judged.judgement.metrics.nmse(), matches!(judged.layout, Layout::Permuted(_)))
                 }
+                // The order that its shape shows is not its own, where the values are others altogether.
+                Found::Judged(judged) if judged.layout.is_shown() && is_unlike(judged) => {
+                    (judged.judgement.metrics.nmse(), true)
+                }
                 Found::Misfit(_) => (None, false),
                 _ => continue,
             };
@@ -322,8 +326,7 @@ impl Run<'_> {
     /// Whether a place of another shape than the reference's, which does not show its order of axes, is as far off as misplaced values are.
     fn is_strange(&self, found: &[Found], index: usize) -> bool {
         let Found::Judged(judged) = &found[index] else { return false };
-        let unlike = judged.judgement.metrics.correlation().is_some_and(|correlation| correlation < MISPLACED);
-        let far = unlike && judged.judgement.outcome.differs_by_size() && !judged.layout.is_shown();
+        let far = is_unlike(judged) && judged.judgement.outcome.differs_by_size() && !judged.layout.is_shown();
         let (left, right) = self.both(self.graph.places()[index]);
         let shape = |entry: &Entry| squeezed(entry.tap.site, &entry.shape);
         far && left.zip(right).is_some_and(|(left, right)| shape(&left) != shape(&right))
@@ -362,6 +365,13 @@ enum Says {
 const MISPLACED: f64 = 0.5;
 /// Times what is allowed of rounding, the lengths and the first position of what was turned may be off.
 const ROTATED: f64 = 100.0;
+
+/// Whether values are as far off as misplaced ones are: they do not resemble each other, or as many are masked, and not the same ones.
+fn is_unlike(judged: &Judged) -> bool {
+    let metrics = &judged.judgement.metrics;
+    let [ours, theirs] = [metrics.non_finite().inf_reference.count, metrics.non_finite().inf_candidate.count];
+    metrics.correlation().is_some_and(|correlation| correlation < MISPLACED) || ours > 0 && ours == theirs
+}
 
 /// The layout in which a tap agrees.
 fn agreeing_layout(found: &Found) -> Option<&Layout> {

@@ -1,12 +1,11 @@
 //! Which taps does a dump hold, and where are their bytes? Reading maps what opening (open.rs) has checked.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use memmap2::Mmap;
 
@@ -155,6 +154,8 @@ pub struct Dump {
     pub(crate) parts: Vec<Partial>,
     pub(crate) unnamed: Vec<String>,
     pub(crate) loose: Vec<Found>,
+    /// Where in `loose` each of the names is, once anybody asks.
+    pub(crate) loose_at: OnceLock<HashMap<String, usize>>,
     pub(crate) archive: Option<Archive>,
     /// What elements are of which no header tells the type, as who asks says.
     pub(crate) untyped: Option<DType>,
@@ -229,6 +230,7 @@ impl Dump {
             parts: Vec::new(),
             unnamed: Vec::new(),
             loose: Vec::new(),
+            loose_at: OnceLock::new(),
             archive: None,
             untyped: None,
             notes: Vec::new(),
@@ -409,8 +411,7 @@ impl Dump {
     /// # Errors
     /// When there is none of that name, or it is damaged.
     pub fn read_unnamed(&self, name: &str) -> Result<Tensor, DumpError> {
-        let mut all = self.loose.iter();
-        let Some(found) = all.find(|f| stored_name(&f.name, f.step) == name) else {
+        let Some(found) = self.loose(name) else {
             return Err(not_a_dump(&self.path, &format!("it holds no tensor '{}'", name.escape_debug())));
         };
         let header = self.header(found)?;
@@ -419,8 +420,20 @@ impl Dump {
 
     /// Number of elements of a tensor whose name is no tap; nothing where it cannot be read as floats.
     pub fn unnamed_size(&self, name: &str) -> Option<usize> {
-        let found = self.loose.iter().find(|f| stored_name(&f.name, f.step) == name)?;
+        let found = self.loose(name)?;
         element_count(&self.header(found).ok()?.shape)
+    }
+
+    /// The first tensor of a name that is no tap.
+    fn loose(&self, name: &str) -> Option<&Found> {
+        let at = self.loose_at.get_or_init(|| {
+            let mut at = HashMap::new();
+            for (index, found) in self.loose.iter().enumerate() {
+                at.entry(stored_name(&found.name, found.step)).or_insert(index);
+            }
+            at
+        });
+        self.loose.get(*at.get(name)?)
     }
 
     /// The tensor of `tap` in `step`, where there is one.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
 
 use crate::archive::Archive;
 use crate::dump::{Dump, DumpError, Entry, Maker, Place, file_error, io_error, not_a_dump, open_file};
@@ -427,6 +428,7 @@ impl Dump {
     pub fn told_last_hidden_state(mut self, normed: bool) -> Result<Dump, DumpError> {
         let Some(last) = self.last_hidden_state().filter(|last| *last > 0) else { return Ok(self) };
         let tap = if normed { Tap { layer: None, site: Site::FinalNorm } } else { Tap::layer(last - 1, Site::H) };
+        self.loose_at = OnceLock::new();
         for found in std::mem::take(&mut self.loose) {
             let (name, step) = split_stored_name(&found.name);
             let (is_last, step) = (names::hidden_state(name) == Some(last), step.saturating_add(found.step));

@@ -43,6 +43,42 @@ fn takes_a_cache(name: &str, cache: &str) {
 }
 
 #[test]
+fn a_cache_is_assumed_beside_a_fault_too() {
+    // Everything from the norm on is wrong, so that nothing behind it resembles the reference; keys and values were stored in f16 all the same.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("faulty");
+    let dump = Dump::open(fixtures().join(rounded("cache-f16-kept"))).unwrap();
+    let recorder = Recorder::create(&path).unwrap();
+    recorder.tokens(dump.meta().tokens.as_deref().unwrap());
+    for entry in dump.entries().iter().filter(|entry| entry.step == 0) {
+        let name = entry.tap.to_string();
+        let behind = name.starts_with("layers.0.ffn") || name == "layers.0.h" || entry.tap.layer.is_some_and(|l| l > 0);
+        let values = dump.read(entry).unwrap().values().to_f64();
+        let kept = name.ends_with("k_rope") || name.ends_with(".v");
+        let wrong = |(i, x): (usize, &f64)| match (behind, kept) {
+            (true, true) => f64::from(half::f16::from_f64(if i % 3 == 0 { -x } else { 2.0 * x })),
+            (true, false) => {
+                if i % 3 == 0 {
+                    -x
+                } else {
+                    1.7 * x
+                }
+            }
+            _ => *x,
+        };
+        let values: Vec<f32> = values.iter().enumerate().map(|at| wrong(at) as f32).collect();
+        // Without its axes: no layout can be told of what resembles nothing.
+        let shape = [entry.shape[0], entry.shape[1..].iter().product()];
+        let shape = if kept { &shape[..] } else { &entry.shape[..] };
+        recorder.record(entry.tap, shape, &values).unwrap();
+    }
+    recorder.finish().unwrap();
+    let report = json(&["compare", GOLDEN, path.to_str().unwrap()]);
+    assert_eq!(report["first_divergence"]["tap"], "layers.0.ffn_norm");
+    assert_eq!((report["cache"].as_str(), report["cache_is_assumed"].as_bool()), (Some("f16"), Some(true)));
+}
+
+#[test]
 fn the_type_of_the_cache_is_assumed_where_it_fits_and_said() {
     takes_a_cache("cache-f16", "f16");
     takes_a_cache("cache-f16-kept", "f16");

@@ -645,3 +645,46 @@ fn explain_blames_no_right_run_of_which_nobody_knows_the_tokens() {
     let (code, screen) = explained("told", 1.0, &["--tokens", TOKENS]);
     assert_eq!(code, Some(0), "{screen}");
 }
+
+/// A run of eight tokens and one decoded, its prefill padded by so many rows, its step's keys `factor` times the right ones.
+fn prefilled_and_decoded(folder: &Path, padding: usize, factor: f32) -> String {
+    let recorder = Recorder::create(folder).unwrap();
+    recorder.tokens(&[3, 1, 4, 1, 5, 9, 2, 6]);
+    let rows = |seed, positions, padding: usize, by: f32| {
+        for (name, mut shape, mut values) in
+            taps(seed, positions).into_iter().filter(|(name, ..)| *name != "layers.0.probs")
+        {
+            let width: usize = shape[1..].iter().product();
+            if name == "layers.0.k" {
+                values.iter_mut().for_each(|x| *x *= by);
+            }
+            shape[0] += padding;
+            values.extend(std::iter::repeat_n(0.5, padding * width));
+            recorder.record(name.parse::<Tap>().unwrap(), &shape, &values).unwrap();
+        }
+    };
+    let products = |queries: usize, keys: usize| {
+        let values: Vec<f32> = (0..6 * queries * keys).map(|i| (i as f32 * 0.7).sin()).collect();
+        recorder.record("layers.0.qk".parse::<Tap>().unwrap(), &[6, queries, keys], &values).unwrap();
+    };
+    rows(11, 8, padding, 1.0);
+    products(8, 8);
+    recorder.next_step(7);
+    rows(12, 1, 0, factor);
+    products(1, 9);
+    recorder.finish().unwrap();
+    folder.to_string_lossy().into_owned()
+}
+
+#[test]
+fn decode_steps_behind_a_padded_prefill_are_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |name: &str, padding, factor| prefilled_and_decoded(&folder.path().join(name), padding, factor);
+    let (reference, right, wrong) = (run("reference", 0, 1.0), run("right", 5, 1.0), run("wrong", 5, 1.3));
+    let report = json(&["compare", &reference, &right]);
+    assert_eq!(report["verdict"], "parity", "{}", report["reason"]);
+    assert!(report["taps"].as_array().unwrap().iter().all(|tap| tap["status"] == "exact"), "{}", report["taps"]);
+    let report = json(&["compare", &reference, &wrong]);
+    let first = &report["first_divergence"];
+    assert_eq!((first["tap"].as_str(), first["step"].as_u64()), (Some("layers.0.k"), Some(1)), "{}", report["verdict"]);
+}

@@ -57,6 +57,12 @@ fn between_inherited_and_wrong_it_is_unclear() {
     let report = judged_as(Profile::F32, &run(), &candidate);
     assert_eq!(report.verdict, Verdict::Parity);
     assert_eq!(report.tap(tap("layers.2.ffn_gate"), 0).unwrap().status, Status::Unchecked);
+    // Two of them, of which one reads the other: that is more than chance, and nobody can tell.
+    let both = [("layers.2.ffn_norm", 3e-11), ("layers.2.ffn_gate", 4e-10), ("layers.2.ffn_act", 6e-10)];
+    let report = judged_as(Profile::F32, &run(), &noisy_at(1e-13, &both));
+    let said =
+        matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("layers.2.ffn_act, which reads it"));
+    assert!(said, "{:?}", report.verdict);
     // Fifty times: wrong.
     let candidate = noisy_at(1e-13, &[("final_norm", 4e-11), ("logits", 2.4e-9)]);
     let report = judged_as(Profile::F32, &run(), &candidate);
