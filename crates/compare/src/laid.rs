@@ -14,6 +14,7 @@ use firstdiff_trace::{Dump, DumpError, Entry, Meta, Part, Partial, Rows, Site, T
 use crate::counted::{chunks, one_a_token_by};
 use crate::cut::{Custom, Cut, custom, cut, heads, keys};
 use crate::embeddings;
+use crate::extents::slowest_first;
 use crate::graph::Place;
 use crate::positions::with_positions;
 use crate::steps::Chunks;
@@ -57,6 +58,7 @@ pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Al
     let Some((ours, theirs, parted)) = other_chunks(&reference, &candidate)? else {
         return Ok(Aligned { reference, candidate, laid: None });
     };
+    let candidate = slowest_first(&reference, &ours, candidate, &theirs)?;
     let runs = [Arc::new(reference), Arc::new(candidate)];
     let mut ends: Vec<usize> = [&ours, &theirs].iter().flat_map(|c| c.ranges()).map(|r| r.end).chain(parted).collect();
     ends.sort_unstable();

@@ -15,6 +15,7 @@ mod custom;
 mod cut;
 mod doubts;
 mod embeddings;
+mod extents;
 mod first;
 mod graph;
 mod guess;

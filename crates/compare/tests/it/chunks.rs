@@ -21,6 +21,8 @@ enum Form {
     Merged,
     /// Keys up to a multiple of 16, masked.
     Padded,
+    /// Extents listed fastest first, as ggml does.
+    FastestFirst,
 }
 
 /// The synthetic run with a causal mask in scores and probs.
@@ -40,6 +42,10 @@ fn causal() -> crate::synthetic::Run {
 
 /// One tap of one step: positions `from..to`, and of keys those up to `to`.
 fn step_of(tap: Tap, values: &[f32], shape: &[usize], from: usize, to: usize, form: Form) -> (Vec<usize>, Vec<f32>) {
+    if form == Form::FastestFirst {
+        let (shape, values) = step_of(tap, values, shape, from, to, Form::Plain);
+        return (shape.into_iter().rev().collect(), values);
+    }
     if let ['H', 'T', 'S'] = tap.site.axes() {
         let fill = if tap.site == Site::Scores { f32::NEG_INFINITY } else { 0.0 };
         let keys = if form == Form::Padded { 16 } else { to };
@@ -122,6 +128,35 @@ fn every_chunking_is_at_parity_with_every_other() {
             }
         }
     }
+}
+
+#[test]
+fn extents_listed_fastest_first_are_no_transposed_tensors() {
+    let right = causal();
+    let reference = || dump(&right, CHUNKS[2], Form::Plain, true);
+    let report = judged(reference(), dump(&noisy(&right), CHUNKS[0], Form::FastestFirst, true));
+    let wrong = report.taps.iter().find(|t| !t.status.agrees()).map(|t| (t.place, t.reason.clone()));
+    assert_eq!(report.verdict, Verdict::Parity, "{wrong:?}");
+    let mut faulty = noisy(&right);
+    faulty.get_mut(&tap("layers.1.attn_out")).unwrap().1.iter_mut().for_each(|x| *x *= 1.2);
+    let report = judged(reference(), dump(&faulty, CHUNKS[0], Form::FastestFirst, true));
+    assert_eq!(report.taps[report.first.unwrap().index].place.tap, tap("layers.1.attn_out"));
+    // The same shape, and really transposed: cut along its other axis.
+    let mut entries = Vec::new();
+    for (&at, (shape, values)) in &noisy(&right) {
+        let (shape, values) = match shape[..] {
+            [rows, width] => {
+                (vec![width, rows], (0..rows * width).map(|i| values[i % rows * width + i / rows]).collect())
+            }
+            _ => (shape.clone(), values.clone()),
+        };
+        entries.push(held(at, 0, shape, values, None));
+    }
+    let tokens = Some((0..T).map(|at| 7 * at as i64 + 1).collect());
+    let transposed = Dump::assembled(Path::new("held"), Meta { tokens, ..Meta::default() }, entries).unwrap();
+    let report = judged(reference(), transposed);
+    let wrong = report.taps.iter().find(|t| !t.status.agrees()).map(|t| (t.place, t.reason.clone()));
+    assert_eq!(report.verdict, Verdict::Parity, "{wrong:?}");
 }
 
 #[test]
