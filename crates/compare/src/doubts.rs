@@ -6,7 +6,6 @@ use firstdiff_trace::Site;
 
 use crate::first::{Found, Run};
 use crate::graph::Place;
-use crate::judge::Outcome;
 use crate::laid::name_of;
 use crate::pair::Layout;
 use crate::steps::{Chunks, unwitnessed};
@@ -102,16 +101,12 @@ impl Run<'_> {
     /// Two taps that are both unclear, of which one reads the other, where that is no chance: what is off and stays so is a fault that is small beside
     /// what else is off, or more rounding than is known of, and nobody can tell.
     fn unclear_together(&self, found: &[Found]) -> Option<String> {
-        let is_unclear = |index: &usize| match &found[*index] {
-            Found::Unclear(_) => true,
-            Found::Judged(judged) => judged.judgement.outcome == Outcome::Unclear,
-            _ => false,
-        };
+        let unclear: Vec<usize> = (0..found.len()).filter(|&index| found[index].is_unclear()).collect();
         let read = |index: usize| self.graph.nearest_before(index, |i| !matches!(found[i], Found::Nothing)).0;
+        let also_unclear = |index: usize| read(index).into_iter().find(|&i| found[i].is_unclear());
+        let (first, second) = unclear.iter().find_map(|&index| Some((also_unclear(index)?, index)))?;
         let name = |index: usize| name_of(self.laid(), self.graph.places()[index]);
-        let unclear = (0..found.len()).filter(is_unclear);
-        let (first, second) = unclear.into_iter().find_map(|i| Some((read(i).into_iter().find(is_unclear)?, i)))?;
-        let (count, agree) = ((0..found.len()).filter(is_unclear).count(), found.iter().filter(|f| f.agrees()).count());
+        let (count, agree) = (unclear.len(), found.iter().filter(|here| here.agrees()).count());
         (UNCLEAR_BY_CHANCE * (count + agree) as f64 <= count as f64).then(|| format!(
             "{count} taps are off by more than rounding, {} and {}, which reads it, among them, and what they read may explain it, or not: nobody can tell \
              whether that is a fault; {agree} agree. A second right run tells how far right runs are apart (--noise), the model what each operation adds (explain)",

@@ -113,6 +113,15 @@ impl Found {
         matches!(self, Found::Judged(judged) if judged.judgement.outcome.agrees())
     }
 
+    /// Whether it is off by more than rounding, and what it reads may explain that, or not.
+    pub(crate) fn is_unclear(&self) -> bool {
+        match self {
+            Found::Unclear(_) => true,
+            Found::Judged(judged) => judged.judgement.outcome == Outcome::Unclear,
+            _ => false,
+        }
+    }
+
     fn is_in_part(&self) -> bool {
         matches!(self, Found::Judged(judged) if judged.part.is_some())
     }

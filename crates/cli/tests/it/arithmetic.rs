@@ -55,16 +55,11 @@ fn a_cache_is_assumed_beside_a_fault_too() {
         let behind = name.starts_with("layers.0.ffn") || name == "layers.0.h" || entry.tap.layer.is_some_and(|l| l > 0);
         let values = dump.read(entry).unwrap().values().to_f64();
         let kept = name.ends_with("k_rope") || name.ends_with(".v");
-        let wrong = |(i, x): (usize, &f64)| match (behind, kept) {
-            (true, true) => f64::from(half::f16::from_f64(if i % 3 == 0 { -x } else { 2.0 * x })),
-            (true, false) => {
-                if i % 3 == 0 {
-                    -x
-                } else {
-                    1.7 * x
-                }
-            }
-            _ => *x,
+        let wrong = |(i, x): (usize, &f64)| match (behind, kept, i % 3) {
+            (false, ..) => *x,
+            (true, _, 0) => -x,
+            (true, true, _) => 2.0 * x,
+            (true, false, _) => 1.7 * x,
         };
         let values: Vec<f32> = values.iter().enumerate().map(|at| wrong(at) as f32).collect();
         // Without its axes: no layout can be told of what resembles nothing.
