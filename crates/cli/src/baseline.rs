@@ -75,7 +75,7 @@ impl Baseline {
                     taps.insert(tap.place, Was { nmse, part, differed: Some(factor(tap)) });
                 }
                 (None, true) => {
-                    let why = tap.reason.as_deref().unwrap_or("no NMSE");
+                    let why = tap.why().unwrap_or("no NMSE".into());
                     bail!("{}: {why}: nothing can be held to that", tap.place)
                 }
                 (None, false) => {}
@@ -242,7 +242,7 @@ fn cells(report: &Report) -> Option<Vec<usize>> {
 /// Why `tap` is worse than its baseline, if it is. Written so that what is not known to be as good is worse.
 fn worse(tap: &TapReport, was: Was, now: Option<f64>) -> Option<String> {
     if tap.status == Status::Unchecked {
-        return Some(format!("unchecked: {}", tap.reason.as_deref().unwrap_or("unknown")));
+        return Some(format!("unchecked: {}", tap.why().unwrap_or("unknown".into())));
     }
     let negligible = tap.allowed.unwrap_or(0.0) * NEGLIGIBLE;
     let as_good = now.is_some_and(|now| now <= (ROOM * was.nmse).max(negligible));
@@ -262,7 +262,7 @@ fn worse_than_held(tap: &TapReport, was: Was, now: Option<f64>) -> Option<String
         return worse(tap, was, now);
     }
     if tap.status == Status::Unchecked {
-        return Some(format!("unchecked: {}", tap.reason.as_deref().unwrap_or("unknown")));
+        return Some(format!("unchecked: {}", tap.why().unwrap_or("unknown".into())));
     }
     if tap.positions.is_some() && !was.part {
         return Some("compared at some token positions only, where its baseline is of all".into());

@@ -108,6 +108,6 @@ pub(crate) fn undecided(mut judged: Judged, reason: String) -> Judged {
 }
 
 pub(crate) fn with_note(mut judged: Judged, said: String) -> Judged {
-    judged.report.warnings.push(said);
+    judged.report.warnings.push(said.into());
     judged
 }

@@ -240,7 +240,7 @@ impl PairArgs {
                 format!("sequence {shown} is shown; those before it are at parity, those behind it were not looked at")
             }
         };
-        judged.report.warnings.push(format!("a batch of {batch} sequences: {rest}"));
+        judged.report.warnings.push(format!("a batch of {batch} sequences: {rest}").into());
         Ok(judged)
     }
 }

@@ -219,15 +219,15 @@ impl Explained {
     /// A fault without a cause: what came nearest, and what it is not.
     fn open_finding(&self, screen: &mut Screen, finding: &Finding, place: &str, verbose: bool) {
         let shown = |t: &&Replayed| finding.shown_at.contains(&t.report.place);
-        let reason = self.session.replay.taps.iter().find(shown).and_then(|t| t.report.reason.clone());
+        let reason = self.session.replay.taps.iter().find(shown).and_then(|t| t.reason.as_ref());
         let what = match finding.through.len() {
             0 => finding.op.clone(),
             n => format!("wrong from one of {} operations up to here", n + 1),
         };
         let nmse = number(finding.base_nmse);
         screen.line(&format!("  {}: {what}, no known mistake reproduces it (NMSE {nmse})", paint(BOLD, place)));
-        if let Some(reason) = reason.filter(|reason| !reason.starts_with("NMSE")) {
-            screen.line(&format!("    {}", safe(&reason)));
+        if let Some(reason) = reason.filter(|reason| !reason.is_size_alone()) {
+            screen.line(&format!("    {}", safe(&reason.to_string())));
         }
         if finding.matched == Match::Closest {
             let near: Vec<String> = finding.alternatives.iter().map(cause::in_words).collect();

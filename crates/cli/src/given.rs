@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use firstdiff_compare::{Profile as Named, Verdict};
 use firstdiff_explain::replay::{Options, shared_out};
-use firstdiff_model::{Cache, Model, Profile};
+use firstdiff_model::{Cache, Format, Model, Profile};
 use firstdiff_trace::{Batch, Dump, Entry, NamedRows, Rows, Tap};
 
 use crate::arithmetic::{Choice, Loosened, sixteen_bits};
@@ -322,12 +322,12 @@ pub(crate) fn declared(model: &Model, dump: &Dump) -> Result<Choice> {
         dump.meta().producer.name().is_some_and(|name| name.contains("llama_cpp") || name.contains("llama.cpp"));
     let coarse = matches!(said, Some(Named::F16 | Named::Bf16 | Named::Ggml));
     let choice = |profile: Named, reason: &str| Choice { reason: reason.into(), ..Choice::asked(profile) };
-    if llama_cpp && coarse && model.format == "GGUF" {
+    if llama_cpp && coarse && model.format == Format::Gguf {
         return Ok(choice(Named::Ggml, "llama.cpp's own arithmetic"));
     }
     Ok(match said {
         // What a GGUF is run in by its own makers.
-        Some(Named::Ggml) if model.format == "GGUF" => choice(Named::Ggml, "the candidate's dump.json"),
+        Some(Named::Ggml) if model.format == Format::Gguf => choice(Named::Ggml, "the candidate's dump.json"),
         Some(profile) => Choice::candidates(profile, dump, None),
         None => match sixteen_bits(dump) {
             Some(profile) => choice(profile, "no dump.json says, but all values are such numbers"),

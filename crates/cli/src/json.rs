@@ -9,7 +9,7 @@ use crate::arithmetic::Loosened;
 use crate::cause::Why;
 use crate::output::Inputs;
 use crate::session::Judged;
-use firstdiff_compare::{Anatomy, Status, TapReport};
+use firstdiff_compare::{Anatomy, Status, TapReport, Warning};
 use firstdiff_trace::Dump;
 
 /// The report of `command` as JSON, schema 1. Numbers that are not finite, or were not measured, are null.
@@ -35,7 +35,7 @@ pub fn report(command: &str, judged: &Judged) -> Value {
         entry["unchecked_between"] = first.unchecked_between.iter().map(|p| p.tap.to_string()).collect();
         entry["harmless_from"] = first.harmless_from.map(|p| p.tap.to_string()).into();
         entry["unseen_keys"] = first.unseen_keys.into();
-        entry["reason"] = tap.reason.clone().into();
+        entry["reason"] = tap.why().into();
         entry["anatomy"] = anatomy(&first.anatomy);
         if let Some(Why::Cause { json, .. }) = &judged.why {
             entry["why"] = json.clone();
@@ -61,7 +61,7 @@ pub fn report(command: &str, judged: &Judged) -> Value {
         "diverged": also,
         "taps": report.taps.iter().map(tap).collect::<Vec<_>>(),
         "unnamed": report.unnamed,
-        "warnings": report.warnings,
+        "warnings": report.warnings.iter().map(Warning::to_string).collect::<Vec<_>>(),
     });
     if let Some(laid) = &report.laid {
         value["laid"] = crate::laid::json(laid, report);
@@ -95,7 +95,7 @@ pub(crate) fn tap(tap: &TapReport) -> Value {
     entry["step"] = tap.place.step.into();
     entry["op"] = tap.op.clone().into();
     entry["status"] = tap.status.name().into();
-    entry["reason"] = tap.reason.clone().into();
+    entry["reason"] = tap.why().into();
     if tap.is_last {
         entry["rows"] = "last".into();
     }

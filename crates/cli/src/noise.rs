@@ -45,7 +45,7 @@ impl Session {
             bail!("--noise {}: it cannot be compared with the reference: {reason}", path.display());
         }
         if let Some(tap) = report.taps.iter().find(|tap| tap.metrics.is_some_and(|m| !m.is_finite())) {
-            let why = tap.reason.as_deref().unwrap_or("not finite");
+            let why = tap.why().unwrap_or("not finite".into());
             bail!("--noise {}: {}: {why}: that is no right run", path.display(), report.name(tap.place));
         }
         let recorded = |dump: &Dump, place: Place| dump.find(place.tap, place.step).is_some();

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use firstdiff_compare::{Place, Report, Status, Verdict, number};
+use firstdiff_compare::{Place, Report, Status, Verdict, Warning, number};
 use firstdiff_explain::explain::{Explanation, Finding};
 use firstdiff_explain::misrecorded as misrecorded_in_words;
-use firstdiff_explain::replay::{Replay, Replayed, UNCLEAR, Unread};
+use firstdiff_explain::replay::{Reason, Replay, Replayed};
 use firstdiff_trace::{Cache, Site};
 use serde_json::{Value, json};
 
@@ -81,6 +81,11 @@ pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
     Ok(crate::command::exit_code(&verdict))
 }
 
+/// Why a tap is wrong, or why nothing is said of it, in words.
+fn why(tap: &Replayed) -> String {
+    tap.reason.as_ref().map(Reason::to_string).unwrap_or_default()
+}
+
 impl Session {
     /// What may be said of the candidate; of one that was not recorded to its end, parity only where that was asked for.
     pub(crate) fn verdict(&self) -> Verdict {
@@ -92,19 +97,16 @@ impl Session {
         // That the embedding is a table says nothing of an engine.
         let only_table = right == 1
             && self.replay.taps.iter().any(|t| t.report.place.tap.site == Site::H0 && t.report.status.agrees());
-        let said = |t: &&Replayed| t.report.reason.as_deref().is_some_and(|r| r.starts_with(UNCLEAR));
-        let unclear: Vec<&Replayed> = self.replay.taps.iter().filter(said).collect();
-        let misfits = |t: &&Replayed| t.unread == Some(Unread::Shape);
-        let unconfirmed = |t: &&Replayed| t.unread == Some(Unread::Layout);
+        let unclear: Vec<&Replayed> = self.replay.taps.iter().filter(|t| t.is_for(Reason::is_unclear)).collect();
+        let misfits = |t: &&Replayed| t.is_for(Reason::is_shape);
+        let unconfirmed = |t: &&Replayed| t.is_for(Reason::is_unconfirmed);
         let (misfit, held) = (
             self.replay.taps.iter().filter(misfits).count(),
-            self.replay.taps.iter().filter(|t| t.unread != Some(Unread::Absent)).count(),
+            self.replay.taps.iter().filter(|t| !t.is_for(Reason::is_absent)).count(),
         );
         let first_of = |is: &dyn Fn(&&Replayed) -> bool| {
             let first = self.replay.taps.iter().find(is);
-            first.map_or(String::new(), |t| {
-                format!("{}: {}", t.report.place, t.report.reason.as_deref().unwrap_or_default())
-            })
+            first.map_or(String::new(), |t| format!("{}: {}", t.report.place, why(t)))
         };
         let first_misfit = || first_of(&misfits);
         match (wrong, right) {
@@ -160,15 +162,15 @@ impl Session {
             shorten(&names, 5),
             if first.report.place.step > 0 { "the decode steps" } else { "the prefill" },
             first.report.place,
-            first.report.reason.as_deref().unwrap_or("unchecked")
+            first.reason.as_ref().map_or("unchecked".into(), Reason::to_string)
         ))
     }
 
     /// Why nothing could be judged: the reason that most taps have.
     fn nothing(&self) -> String {
-        let mut reasons: Vec<(usize, &str)> = Vec::new();
-        let recorded = self.replay.taps.iter().filter(|t| t.unread != Some(Unread::Absent));
-        for reason in recorded.filter_map(|t| t.report.reason.as_deref()) {
+        let mut reasons: Vec<(usize, &Reason)> = Vec::new();
+        let recorded = self.replay.taps.iter().filter(|t| !t.is_for(Reason::is_absent));
+        for reason in recorded.filter_map(|t| t.reason.as_ref()) {
             match reasons.iter_mut().find(|(_, known)| *known == reason) {
                 Some((count, _)) => *count += 1,
                 None => reasons.push((1, reason)),
@@ -180,7 +182,7 @@ impl Session {
             0 => "nothing of the model was recorded".to_owned(),
             count => format!("{} are in the file, {COARSE}", taps_in_words(count)),
         };
-        let most = reasons.iter().max_by_key(|(count, _)| *count).map_or(otherwise, |r| r.1.to_owned());
+        let most = reasons.iter().max_by_key(|(count, _)| *count).map_or(otherwise, |r| r.1.to_string());
         format!("no operation could be judged: {most}")
     }
 
@@ -192,15 +194,15 @@ impl Session {
 
     /// In the form that compare's own screen takes.
     pub(crate) fn report(&self, verdict: &Verdict) -> Report {
-        let recorded = |t: &&Replayed| t.unread != Some(Unread::Absent);
+        let recorded = |t: &&Replayed| !t.is_for(Reason::is_absent);
         Report {
             verdict: verdict.clone(),
             profile: self.given.named,
             cache: self.replay.cache,
             prompt: 0,
             first: None,
-            taps: self.replay.taps.iter().filter(recorded).map(|t| t.report.clone()).collect(),
-            warnings: self.replay.warnings.clone(),
+            taps: self.replay.taps.iter().filter(recorded).map(Replayed::listed).collect(),
+            warnings: self.replay.warnings.iter().cloned().map(Warning::Note).collect(),
             unnamed: self.given.dump.unnamed().to_vec(),
             laid: None,
         }
@@ -330,7 +332,7 @@ impl Session {
             if reads.is_empty() { "the tokens".into() } else { format!("the candidate's own {}", shorten(&reads, 4)) };
         let of = if group.len() > 1 { " and so on" } else { "" };
         screen.line(&format!("  {}  {}", paint(BOLD, &where_of(group)), one.report.op));
-        let reason = one.report.reason.clone().unwrap_or_default();
+        let reason = why(one);
         let limit = one.report.allowed.unwrap_or(f64::INFINITY);
         let text = match worst {
             Some(nmse) if nmse > limit => {
@@ -338,10 +340,7 @@ impl Session {
             }
             // Too small for that measure, or none at all.
             Some(nmse) => format!("{reason}, against what comes out of {inputs}{of} (NMSE {})", number(nmse)),
-            None => format!(
-                "{}, against what comes out of {inputs}{of}",
-                reason.replace("the reference", "the right value")
-            ),
+            None => format!("{reason}, against what comes out of {inputs}{of}"),
         };
         screen.line(&format!("    {}", safe(&text)));
         let why: Vec<_> = cause::all_of(&self.findings, one.report.place).collect();
@@ -398,7 +397,7 @@ impl Session {
         value["from"] = one.from.iter().map(ToString::to_string).collect();
         value["through"] = one.through.iter().map(ToString::to_string).collect();
         value["fit"] = fit_json(one);
-        value["note"] = one.report.reason.clone().into();
+        value["note"] = one.reason.as_ref().map(Reason::to_string).into();
         value
     }
 
@@ -433,7 +432,7 @@ impl Session {
     /// Every tap, as JSON.
     pub(crate) fn taps_json(&self) -> Vec<Value> {
         let entry = |t: &Replayed| {
-            let mut entry = crate::json::tap(&t.report);
+            let mut entry = crate::json::tap(&t.listed());
             entry["exact_nmse"] = t.exact_nmse.into();
             entry["from"] = t.from.iter().map(ToString::to_string).collect();
             entry["through"] = t.through.iter().map(ToString::to_string).collect();

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use anstyle::{AnsiColor, Style};
-use firstdiff_compare::{Anatomy, Change, FirstDivergence, Place, Report, Status, TapReport, Verdict, number};
+use firstdiff_compare::{Anatomy, Change, FirstDivergence, Place, Reason, Report, Status, TapReport, Verdict, number};
 use firstdiff_trace::{Dump, Site};
 
 use crate::arithmetic::parity;
@@ -80,7 +80,7 @@ pub fn render(judged: &Judged, detail: Detail) -> Screen {
     conclusion(&mut screen, judged);
     unchecked(&mut screen, report, &judged.session.candidate.path().to_string_lossy());
     for warning in &report.warnings {
-        screen.line(&format!("{} {}", paint(WARN, "note:"), safe(warning)));
+        screen.line(&format!("{} {}", paint(WARN, "note:"), safe(&warning.to_string())));
     }
     screen
 }
@@ -191,8 +191,8 @@ pub(crate) fn divergence(
             "when"
         ));
     }
-    if let Some(reason) = &tap.reason {
-        screen.line(&format!("  {:<10} {}", "why", safe(reason)));
+    if let Some(why) = tap.why() {
+        screen.line(&format!("  {:<10} {}", "why", safe(&why)));
     }
     how_far(screen, report, tap);
     where_in_the_tensor(screen, report, tap, &first.anatomy);
@@ -255,7 +255,8 @@ fn how_far(screen: &mut Screen, report: &Report, tap: &TapReport) {
             let _ = write!(text, "{name} {}, ", number(value));
         }
     };
-    let said = tap.reason.as_ref().is_some_and(|why| why.starts_with("NMSE"));
+    // Known in part, it begins with how much is.
+    let said = tap.part.is_none() && tap.reason.as_ref().is_some_and(Reason::names_the_nmse);
     part("NMSE", metrics.nmse().filter(|_| !said));
     part("RMSE", metrics.rmse());
     part("correlation", metrics.correlation());

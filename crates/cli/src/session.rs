@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use firstdiff_compare::{
-    Aligned, Graph, Laid, Node, Options, Place, Profile, Report, Sequences, ShownCache, Verdict, align, compare,
-    number, own_rows_by, shown_cache, vocabulary_graph,
+    Aligned, Graph, Laid, Node, Options, Place, Profile, Report, Sequences, ShownCache, Verdict, Warning, align,
+    compare, number, own_rows_by, shown_cache, vocabulary_graph,
 };
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Batch, Cache, Dump, Rows, Site, Tap};
@@ -225,7 +225,7 @@ impl Session {
             if judged_with(cache)?.verdict == Verdict::Parity {
                 report.warnings.push(format!(
                     "if an engine keeps its K/V cache in {cache}, say so (--cache {cache}, or 'cache' in dump.json): all that was compared is within that"
-                ));
+                ).into());
                 break;
             }
         }
@@ -342,7 +342,7 @@ impl Session {
         let mut report = self.compared(&self.options, &mut |done, total| bar.step(done, total))?;
         bar.finish();
         self.assume_cache(&mut report)?;
-        report.warnings.extend(self.warnings.iter().cloned());
+        report.warnings.extend(self.warnings.iter().cloned().map(Warning::Note));
         let why = self.model.as_ref().zip(report.first.as_ref()).and_then(|(model, first)| {
             let inputs_agree = first.is_bracketed();
             crate::cause::beside(model, &self, report.taps[first.index].place, inputs_agree)
@@ -361,7 +361,7 @@ impl Session {
         let incomplete = Incomplete::of(&self.sides(), Some(report.taps.len()));
         let verdict = incomplete.verdict(report.verdict.clone(), self.reading.partial);
         if verdict == report.verdict {
-            report.warnings.extend(incomplete.notes().cloned());
+            report.warnings.extend(incomplete.notes().cloned().map(Warning::Note));
         }
         report.verdict = verdict;
         Ok(report)

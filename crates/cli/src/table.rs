@@ -197,17 +197,17 @@ fn tap_line(tap: &TapReport) -> String {
     let name = format!("{:<22}", tap.place.tap.to_string());
     let numbers = match (tap.status, tap.metrics) {
         (Status::Exact, _) => "exact".to_owned(),
-        (Status::Unchecked, _) => format!("unchecked: {}", safe(tap.reason.as_deref().unwrap_or_default())),
+        (Status::Unchecked, _) => format!("unchecked: {}", safe(&tap.why().unwrap_or_default())),
         (_, Some(metrics)) => {
             let part = |name: &str, value: Option<f64>| value.map(|v| format!("{name} {}", number(v)));
-            let nmse = part("NMSE", metrics.nmse()).or_else(|| tap.reason.clone());
+            let nmse = part("NMSE", metrics.nmse()).or_else(|| tap.why());
             let correlation = metrics.correlation().filter(|_| tap.status.differs());
             let max = metrics.max_abs_diff().filter(|_| tap.status.differs()).map(|p| p.abs_diff);
             [nmse, part("corr", correlation), part("max", max)].into_iter().flatten().collect::<Vec<_>>().join("  ")
         }
         (_, None) => String::new(),
     };
-    let undone = match (tap.status.agrees(), &tap.reason) {
+    let undone = match (tap.status.agrees(), tap.why()) {
         (true, Some(reason)) => paint(DIM, &format!("  ({reason})")),
         _ => String::new(),
     };
@@ -248,7 +248,7 @@ pub(crate) fn fold_line(name: &str, run: &[TapReport]) -> String {
 }
 
 pub(crate) fn reasons(run: &[&TapReport]) -> String {
-    let mut reasons: Vec<String> = run.iter().filter_map(|t| t.reason.as_deref().map(safe)).collect();
+    let mut reasons: Vec<String> = run.iter().filter_map(|t| t.why().as_deref().map(safe)).collect();
     reasons.sort();
     reasons.dedup();
     let more = reasons.len().saturating_sub(2);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::Args;
 use firstdiff_compare::{Verdict, number};
-use firstdiff_explain::weights::{Compared, Comparison, Finding, Options, Side, State, compare};
+use firstdiff_explain::weights::{Compared, Comparison, Finding, Note, Options, Side, State, compare};
 use firstdiff_model::meaning;
 use serde_json::{Value, json};
 
@@ -228,16 +228,14 @@ fn unchecked(comparison: &Comparison) -> BTreeMap<String, Vec<String>> {
 }
 
 /// Notes that are one and the same for several tensors become one.
-fn notes(warnings: &[String]) -> Vec<String> {
-    let mut seen: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
-    for warning in warnings {
-        let (name, text) = warning.split_once(": ").unwrap_or(("", warning));
-        seen.entry(text).or_insert((0, name)).0 += 1;
+fn notes(warnings: &[Note]) -> Vec<String> {
+    let mut seen: BTreeMap<&str, (usize, &Note)> = BTreeMap::new();
+    for note in warnings {
+        seen.entry(&note.text).or_insert((0, note)).0 += 1;
     }
-    let words = |(text, (count, name)): (&str, (usize, &str))| match (count, name) {
-        (1, "") => text.to_owned(),
-        (1, name) => format!("{name}: {text}"),
-        (count, _) => format!("{}: {text}", tensors(count)),
+    let words = |(text, (count, first)): (&str, (usize, &Note))| match count {
+        1 => first.to_string(),
+        count => format!("{}: {text}", tensors(count)),
     };
     seen.into_iter().map(words).collect()
 }
@@ -287,7 +285,7 @@ fn report(sides: &[Side; 2], comparison: &Comparison, verdict: &Verdict) -> Valu
         "another_model": comparison.another_model().is_some(),
         "findings": comparison.findings.iter().map(finding).collect::<Vec<_>>(),
         "tensors": comparison.tensors.iter().map(tensor).collect::<Vec<_>>(),
-        "warnings": comparison.warnings,
+        "warnings": comparison.warnings.iter().map(Note::to_string).collect::<Vec<_>>(),
     })
 }
 

@@ -7,6 +7,7 @@ use firstdiff_trace::{Entry, Site, Tap};
 
 use crate::first::{Found, Judged, Run};
 use crate::graph::Place;
+use crate::reason::Reason;
 use crate::report::unravel;
 use crate::rows::squeezed;
 use crate::steps::Chunks;
@@ -46,8 +47,7 @@ impl Run<'_> {
             let turned = rotated(&(*place, judged)) && !seen_beyond.contains(&place.tap);
             let more = more || extent(*place, judged) > Some(1);
             if turned && more && judged.judgement.outcome.agrees() && self.at_first(&ranges, *place, judged) {
-                let reason = "agrees at position 0, where every rotation is right, and no other is known";
-                *here = Found::Unchecked(reason.into());
+                *here = Found::Unchecked(Reason::RotationAtZero);
             }
         }
     }

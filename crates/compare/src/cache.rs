@@ -8,6 +8,7 @@ use firstdiff_trace::{Dump, DumpError, Entry, Tap, Tensor};
 
 use crate::cut::Cut;
 use crate::inherit::attended;
+use crate::reason::{Reason, Side};
 use crate::rows::squeezed;
 use crate::steps::Chunks;
 
@@ -219,9 +220,11 @@ fn are_own_heads(entry: &Entry, reference: &Entry, own: usize) -> bool {
 
 /// What is not to be passed of a candidate's keys and values: what the dump itself puts in doubt, and steps with more values than their positions have, which
 /// nobody could take apart.
-pub(crate) fn doubts(reference: &Dump, candidate: &Dump) -> BTreeMap<(u32, Tap), String> {
-    let mut doubts = candidate.doubts().clone();
-    doubts.extend(reference.doubts().iter().map(|(place, reason)| (*place, format!("of the reference: {reason}"))));
+pub(crate) fn doubts(reference: &Dump, candidate: &Dump) -> BTreeMap<(u32, Tap), Reason> {
+    let mut doubts = BTreeMap::new();
+    for (side, dump) in [(Side::Candidate, candidate), (Side::Reference, reference)] {
+        doubts.extend(dump.doubts().iter().map(|(place, what)| (*place, Reason::InDoubt { side, what: what.clone() })));
+    }
     let alone = candidate.entries().iter().all(|e| attended(e.tap.site));
     let Some(ours) = Chunks::of(reference) else { return doubts };
     let Some(theirs) = (if alone { Some(ours.clone()) } else { Chunks::of(candidate) }) else { return doubts };
@@ -231,14 +234,8 @@ pub(crate) fn doubts(reference: &Dump, candidate: &Dump) -> BTreeMap<(u32, Tap),
         let row = first.and_then(|first| size(first).checked_div(*ours.lengths.get(first.step as usize)?));
         let (Some(row), Some(&own)) = (row, theirs.lengths.get(entry.step as usize)) else { continue };
         if size(entry) > row * own && !first.is_some_and(|first| are_own_heads(entry, first, own)) {
-            let reason = format!(
-                "{} values in a step of {own} position{}, which has {}: a cache with earlier positions or room, of which nobody can tell whether they are right; write \
-                 the step's own rows",
-                size(entry),
-                if own == 1 { "" } else { "s" },
-                row * own
-            );
-            doubts.entry((entry.step, entry.tap)).or_insert(reason);
+            let more = Reason::MoreThanOwnRows { values: size(entry), positions: own, due: row * own };
+            doubts.entry((entry.step, entry.tap)).or_insert(more);
         }
     }
     doubts

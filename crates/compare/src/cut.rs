@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use firstdiff_trace::{Entry, NamedRows, Rows, Site, Tensor, Values, to_bf16, to_f16};
 
+use crate::reason::{AxisUnknown, CutError};
 use crate::rows::squeezed;
 
 /// What is known of a dump before one of its taps is cut.
@@ -58,11 +59,11 @@ pub(crate) fn cut(
     width: Option<usize>,
     wanted: Option<&Rows>,
     custom: Custom,
-) -> Result<Option<Cut>, String> {
+) -> Result<Option<Cut>, CutError> {
     let site = entry.tap.site;
     let length = step.len();
     if entry.shape.contains(&0) {
-        return Err("it has no elements".into());
+        return Err(CutError::Empty);
     }
     let shape = squeezed(site, &entry.shape);
     let declared = entry.rows.as_ref().filter(|rows| !rows.is_all());
@@ -73,7 +74,7 @@ pub(crate) fn cut(
     }
     let held = declared.or(wanted).map(|rows| listed(rows, length));
     let count = declared.map_or(length, |_| held.as_ref().map_or(length, Vec::len));
-    let named = |reason: String| format!("of the shape {:?} with {length} token positions: {reason}", entry.shape);
+    let named = |why| CutError::Axis { shape: entry.shape.clone(), positions: length, why };
     let (axis, count, shape) = match position(site, &shape, count, custom) {
         Ok((axis, shape)) => (axis, count, shape),
         // Fewer positions than the step has: those that are asked for.
@@ -116,11 +117,11 @@ fn listed(rows: &Rows, length: usize) -> Vec<usize> {
 }
 
 /// The axis along which `count` positions run, and the shape that has it; or why that cannot be said.
-fn position(site: Site, shape: &[usize], count: usize, custom: Custom) -> Result<(usize, Vec<usize>), String> {
+fn position(site: Site, shape: &[usize], count: usize, custom: Custom) -> Result<(usize, Vec<usize>), AxisUnknown> {
     let at = |axis: usize| Ok((axis, shape.to_vec()));
     if site.position_axis() == 1 {
         let right = shape.len() == 3 && shape[1] == count;
-        return if right { at(1) } else { Err("the axes are not those of heads, positions and keys".into()) };
+        return if right { at(1) } else { Err(AxisUnknown::NotHeadsPositionsKeys) };
     }
     let along: Vec<usize> = (0..shape.len()).filter(|&axis| shape[axis] == count).collect();
     let with_heads = matches!(site.axes(), ['T', 'H' | 'K', 'd']) || (site == Site::Context && shape.len() == 3);
@@ -130,24 +131,24 @@ fn position(site: Site, shape: &[usize], count: usize, custom: Custom) -> Result
         (_, [0, ..]) if count == 1 => at(0),
         // Of positions and what is of a position, the positions are the slower axis; with heads nobody can tell.
         (1, _) if count > 0 && shape[0].is_multiple_of(count) && !with_heads => Ok((0, vec![count, shape[0] / count])),
-        (1, _) => Err("nobody can tell which values are of a position; write its axes, [T,H,d]".into()),
+        (1, _) => Err(AxisUnknown::List),
         (3, [0, 1, ..]) if with_heads => match custom.positions_first {
             Some(true) => at(0),
             Some(false) => at(1),
-            None => Err(format!("nobody can tell {count} positions from as many heads; take a token more or less")),
+            None => Err(AxisUnknown::HeadsOrPositions(count)),
         },
         (_, [0, ..]) => at(0),
         (2, [1]) => at(1),
         (3, [1, ..]) if with_heads => at(1),
-        _ => Err("no axis is that of the positions ('rows' in dump.json says which positions a tap holds)".into()),
+        _ => Err(AxisUnknown::None),
     }
 }
 
 /// Raw products end at the last key of the cell. Scores and probs keep every key, and get those that the other side has.
-fn keys_of(site: Site, shape: &[usize], cell: &Range<usize>, width: Option<usize>) -> Result<Keys, String> {
+fn keys_of(site: Site, shape: &[usize], cell: &Range<usize>, width: Option<usize>) -> Result<Keys, CutError> {
     let (from, due) = (shape.last().copied().unwrap_or(0), cell.end);
     if from < due {
-        return Err(format!("it holds {from} keys where there are {due}: it cannot be said which"));
+        return Err(CutError::Keys { held: from, due });
     }
     let wide = width.unwrap_or(from).max(from);
     Ok(match site {

@@ -8,6 +8,7 @@ use crate::first::{Found, Run};
 use crate::graph::Place;
 use crate::laid::name_of;
 use crate::pair::Layout;
+use crate::reason::Reason;
 use crate::steps::{Chunks, unwitnessed};
 
 /// Of the taps of right runs so many are unclear by chance: 9 of 1,375 in a deep model with channels of great size, 1 in a hundred runs of small ones.
@@ -37,7 +38,8 @@ impl Run<'_> {
             return;
         }
         let Some(reason) = unwitnessed(reference, candidate) else { return };
-        found.iter_mut().filter(|here| here.is_judged()).for_each(|here| *here = Found::Apart(reason.clone()));
+        let apart = Reason::Unwitnessed(reason);
+        found.iter_mut().filter(|here| here.is_judged()).for_each(|here| *here = Found::Apart(apart.clone()));
     }
 
     /// Takes back what differs in later steps of which nothing agrees, and of which nothing says that both were fed the same token: neither ids nor embeddings.
@@ -61,9 +63,7 @@ impl Run<'_> {
                 continue;
             }
             for at in judged {
-                let reason = "nothing of this step agrees, and nobody says that both were fed the same token there: name the tokens of both runs (--tokens, \
-                              --decode-tokens), or record h0";
-                found[at] = Found::Apart(reason.into());
+                found[at] = Found::Apart(Reason::Continuation);
             }
         }
     }

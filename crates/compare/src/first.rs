@@ -18,7 +18,8 @@ use crate::parts::in_part;
 use crate::positions::told_chunks;
 use crate::probe::blind_spots;
 use crate::profile::{Extent, Profile, allowed_nmse, storage_nmse};
-use crate::report::{FirstDivergence, Report, Status, TapReport, Verdict, number, start};
+use crate::reason::{Reason, ShapeMismatch, Side, Warning};
+use crate::report::{FirstDivergence, KnownPart, Report, Status, TapReport, Verdict, start};
 use crate::settle::undone_orders;
 use crate::slots;
 use crate::steps::{Chunks, contradicted, misaligned};
@@ -54,11 +55,11 @@ impl Options {
 pub(crate) enum Found {
     /// Neither side recorded it.
     Nothing,
-    Unchecked(String),
+    Unchecked(Reason),
     /// Both recorded it and they cannot be laid together as they stand.
-    Misfit(String),
+    Misfit(ShapeMismatch),
     /// Both recorded it, and not of the same: not compared in any layout.
-    Apart(String),
+    Apart(Reason),
     /// Both recorded it, and this NMSE may be what its operation passed on, or not.
     Unclear(f64),
     Judged(Box<Judged>),
@@ -72,39 +73,31 @@ pub(crate) struct Judged {
     /// How it stands if nothing confirms the layout; `None` where the layout needs no confirming.
     pub(crate) plain: Option<Plain>,
     /// What was compared of it, where not all.
-    pub(crate) part: Option<Seen>,
-}
-
-/// What was compared of a tap that is known in part.
-#[derive(Clone, Debug)]
-pub(crate) struct Seen {
-    /// How much, and how exactly it was printed.
-    pub(crate) words: String,
-    /// The places of the elements.
-    pub(crate) elements: Arc<[usize]>,
+    pub(crate) part: Option<KnownPart>,
 }
 
 /// How a tap stands as it is.
 pub(crate) enum Plain {
     Judged(Box<Judgement>),
     /// It cannot be laid against the reference.
-    Misfit(String),
+    Misfit(ShapeMismatch),
 }
 
 impl Found {
     /// Of a tap whose two sides share no token position: what was asked for need not be there, and else it should have been compared.
     pub(crate) fn without_rows(asked: bool) -> Found {
         match asked {
-            true => Found::Unchecked("it holds none of the token positions asked for".into()),
-            false => Found::Apart("the two sides hold no token position in common".into()),
+            true => Found::Unchecked(Reason::NoneOfTheRowsAsked),
+            false => Found::Apart(Reason::NoCommonPosition),
         }
     }
 
     /// Why nothing is said of it.
-    fn unchecked(&self) -> Option<String> {
+    fn unchecked(&self) -> Option<Reason> {
         match self {
-            Found::Unchecked(reason) | Found::Misfit(reason) | Found::Apart(reason) => Some(reason.clone()),
-            Found::Unclear(_) => Some("more than rounding, and what it reads may explain it, or not: unclear".into()),
+            Found::Unchecked(reason) | Found::Apart(reason) => Some(reason.clone()),
+            Found::Misfit(mismatch) => Some(Reason::Shape(mismatch.clone())),
+            Found::Unclear(_) => Some(Reason::Inconclusive),
             Found::Nothing | Found::Judged(_) => None,
         }
     }
@@ -179,7 +172,7 @@ pub fn compare(
     run.doubt_orders(&mut found);
     let replicas = run.check_replicas(&mut found)?;
     let mut report = run.report(found)?;
-    report.warnings.splice(0..0, hidden.into_iter().chain(replicas));
+    report.warnings.splice(0..0, hidden.into_iter().chain(replicas).map(Warning::Note));
     Ok(report)
 }
 
@@ -219,7 +212,7 @@ pub(crate) struct Run<'a> {
     /// Token positions of each step of either side, as far as they are known.
     pub(crate) lengths: [BTreeMap<u32, usize>; 2],
     /// What of the recorded keys and values is not to be passed.
-    pub(crate) doubts: BTreeMap<(u32, Tap), String>,
+    pub(crate) doubts: BTreeMap<(u32, Tap), Reason>,
 }
 
 impl Run<'_> {
@@ -236,29 +229,24 @@ impl Run<'_> {
         }
         let (left, right) = match self.both(place) {
             (Some(left), Some(right)) => (left, right),
-            (Some(_), None) | (None, Some(_)) if self.apart(place).is_some() => {
-                return Ok(Found::Apart(self.apart(place).unwrap_or_default()));
+            (Some(_), None) | (None, Some(_)) if let Some(reason) = self.apart(place) => {
+                return Ok(Found::Apart(reason));
             }
-            (Some(_), None) => return Ok(Found::Unchecked("not in the candidate".into())),
-            (None, Some(_)) => return Ok(Found::Unchecked("not in the reference".into())),
+            (Some(_), None) => return Ok(Found::Unchecked(Reason::NotIn(Side::Candidate))),
+            (None, Some(_)) => return Ok(Found::Unchecked(Reason::NotIn(Side::Reference))),
             (None, None) => return Ok(Found::Nothing),
         };
         if let Some(reason) = self.options.laid.as_ref().and_then(|laid| laid.unchecked.get(&place)) {
             return Ok(Found::Apart(reason.clone()));
         }
         if self.misaligned.is_some() {
-            return Ok(Found::Apart("its step stands for other tokens".into()));
+            return Ok(Found::Apart(Reason::OtherTokens));
         }
         if let Some(found) = self.flat(&left, &right)? {
             return Ok(found);
         }
         if let Some(noise) = self.noise(place).filter(|noise| noise.is_drowned()) {
-            let off = if noise.nmse.is_finite() {
-                format!("off by NMSE {}", number(noise.nmse))
-            } else {
-                "not comparable".into()
-            };
-            return Ok(Found::Apart(format!("the second right run is itself {off} here: nothing can be told")));
+            return Ok(Found::Apart(Reason::Drowned { nmse: noise.nmse }));
         }
         let (reference, candidate) = (self.reference.read(&left)?, self.candidate.read(&right)?);
         let (reference, candidate) = (reference.values(), candidate.values());
@@ -285,11 +273,11 @@ impl Run<'_> {
         let mut warnings = blind_spots(self.reference, self.candidate, self.options.profile, self.laid())?;
         let unknown = |(here, place): (&Found, &Place)| here.is_judged() && self.is_of_unknown_position(*place);
         if !self.last_is_declared() && found.iter().zip(self.graph.places()).any(unknown) {
-            warnings.push(
+            warnings.push(Warning::Note(
                 "one row of each tap is known, the last, and nothing says of how many tokens (--tokens): of a prompt of one token, no mistake in RoPE, attention scale or \
                  masks can show"
                     .into(),
-            );
+            ));
         }
         let first = (0..found.len()).find(|&i| status[i] == Some(Status::Diverged));
         let places: Vec<usize> = (0..found.len()).filter(|&i| status[i].is_some()).collect();
@@ -301,11 +289,9 @@ impl Run<'_> {
         }
         let unnamed: Vec<String> = self.recorded().iter().flat_map(|run| run.unnamed()).cloned().collect();
         let verdict = self.verdict(&found, &taps, first.is_some());
-        warnings.extend(self.amplified(&found));
-        warnings.extend(undone_orders(&found));
-        warnings.extend(in_part(&taps));
-        warnings.extend(self.first_alone(&found).map(|(words, _)| words));
-        warnings.extend(self.taken_for_last());
+        let notes = self.amplified(&found).into_iter().chain(undone_orders(&found)).chain(in_part(&taps));
+        let notes = notes.chain(self.first_alone(&found).map(|(words, _)| words)).chain(self.taken_for_last());
+        warnings.extend(notes.map(Warning::Note));
         let first = match first {
             Some(index) => {
                 let at = places.iter().position(|&i| i == index).unwrap_or_default();
@@ -361,16 +347,13 @@ impl Run<'_> {
             Found::Judged(judged) => {
                 let Judged { judgement, shape, positions, layout, part, .. } = &**judged;
                 let reason = match (&judgement.outcome, layout) {
-                    (Outcome::Differs(difference), Layout::Stored(stored)) => {
-                        Some(format!("{difference} (read so: {stored})"))
+                    (Outcome::Differs(difference), layout) => {
+                        let layout = Some(layout.clone()).filter(|layout| matches!(layout, Layout::Stored(_)));
+                        Some(Reason::Differs { difference: difference.clone(), layout })
                     }
-                    (Outcome::Differs(difference), _) => Some(difference.to_string()),
                     (_, Layout::Same) => None,
-                    (_, layout) => Some(format!("{layout}; undone")),
+                    (_, layout) => Some(Reason::ReadIn(layout.clone())),
                 };
-                let partly = part.as_ref().map(|part| part.words.clone());
-                let reason = [partly, reason].into_iter().flatten().reduce(|part, reason| format!("{part}; {reason}"));
-                let elements = part.as_ref().map(|part| part.elements.clone());
                 let (metrics, allowed) = (Some(judgement.metrics), Some(judgement.allowed));
                 let single = shape.get(place.tap.site.position_axis()) == Some(&1) || shape.len() == 1;
                 let is_last = single && part.is_none() && self.is_of_unknown_position(place);
@@ -382,7 +365,7 @@ impl Run<'_> {
                     shape: shape.clone(),
                     positions: positions.clone(),
                     is_last,
-                    elements,
+                    part: part.clone(),
                     noise: self.noise(place).map(|noise| noise.nmse),
                     ..blank
                 }
@@ -395,7 +378,7 @@ impl Run<'_> {
         let entries = self.reference.entries().iter().chain(self.candidate.entries());
         let places: BTreeSet<Place> =
             entries.map(|e| Place { step: e.step, tap: e.tap }).filter(|p| !known.contains(p)).collect();
-        let reason = Some("not a tap of this model".to_owned());
+        let reason = Some(Reason::NotOfTheModel);
         let report = |place: Place| TapReport {
             reason: reason.clone(),
             ..TapReport::unchecked(place, op_of(place.tap.site).into())
@@ -410,10 +393,10 @@ impl Run<'_> {
         if let Some(reason) = self.misaligned.as_ref().filter(|_| self.laid().is_some()) {
             return Verdict::Incomparable(reason.clone());
         }
-        if let Some(reason) = self.laid().and_then(Laid::parting) {
+        if let Some(parting) = self.laid().and_then(Laid::parting) {
             let agree = taps.iter().filter(|t| t.status.agrees()).count();
             let before = if agree > 0 { format!("; up to there {agree} taps agree") } else { String::new() };
-            return Verdict::Incomparable(reason + &before);
+            return Verdict::Incomparable(format!("{parting}{before}"));
         }
         if taps.iter().all(|t| t.metrics.is_none()) {
             let names = |dump: &Dump| match (dump.entries().first(), dump.unnamed().first()) {

@@ -42,7 +42,7 @@ pub enum Difference {
     /// A NaN, an infinity, or a mask that the other side does not have.
     NonFinite {
         /// What was met, where, and how often.
-        what: String,
+        found: NotFinite,
     },
     /// Probability, or scores that give some, where the reference has none: a mask that leaks.
     Leak(Leak),
@@ -136,53 +136,113 @@ pub enum Difference {
     Overflow,
 }
 
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Difference {
+    /// In words; `witness` is what the other side is called: "the reference".
+    pub fn words(&self, witness: &str) -> String {
         match self {
-            Difference::NonFinite { what } => f.write_str(what),
-            Difference::Leak(leak) => write!(f, "gives probability where the reference gives none: {leak}"),
-            Difference::Hidden(hidden) => write!(f, "gives no probability where the reference gives some: {hidden}"),
-            Difference::ZeroReference => f.write_str("the reference is all zeros, the candidate is not"),
-            Difference::Nmse { nmse, allowed } => write!(f, "NMSE {}, allowed {}", number(*nmse), number(*allowed)),
-            Difference::Balanced { nmse, allowed, heaviest } => write!(
-                f,
+            Difference::NonFinite { found } => found.words(witness),
+            Difference::Leak(leak) => format!("gives probability where {witness} gives none: {leak}"),
+            Difference::Hidden(hidden) => format!("gives no probability where {witness} gives some: {hidden}"),
+            Difference::ZeroReference => format!("{witness} is all zeros, the candidate is not"),
+            Difference::Nmse { nmse, allowed } => format!("NMSE {}, allowed {}", number(*nmse), number(*allowed)),
+            Difference::Balanced { nmse, allowed, heaviest } => format!(
                 "NMSE {} where no position counts for more than the median one, allowed {} (position {heaviest} is so much larger that the NMSE of the whole is its own)",
                 number(*nmse),
                 number(*allowed)
             ),
             Difference::Unnormalised { head, position, sum } => {
-                write!(f, "the probabilities of head {head}, position {position} add up to {sum:.6}, not to 1")
+                format!("the probabilities of head {head}, position {position} add up to {sum:.6}, not to 1")
             }
             Difference::Factor { factor, alone: true } => {
-                write!(f, "{factor:.6} times the reference: a constant factor, though as small as rounding")
+                format!("{factor:.6} times {witness}: a constant factor, though as small as rounding")
             }
             Difference::Factor { factor, alone: false } => {
-                write!(f, "{factor:.6} times the reference on the whole, though as small as rounding")
+                format!("{factor:.6} times {witness} on the whole, though as small as rounding")
             }
             Difference::Head { head, factor } => {
-                write!(
-                    f,
-                    "head {head} is {factor:.6} times the reference's: a constant factor, though as small as rounding"
-                )
+                format!("head {head} is {factor:.6} times {witness}'s: a constant factor, though as small as rounding")
             }
             Difference::Row { position, nmse } => {
-                write!(f, "position {position} is off by NMSE {} of its own energy", number(*nmse))
+                format!("position {position} is off by NMSE {} of its own energy", number(*nmse))
             }
             Difference::Channel { channel, nmse } => {
-                write!(f, "channel {channel} is off by NMSE {} of its own energy", number(*nmse))
+                format!("channel {channel} is off by NMSE {} of its own energy", number(*nmse))
             }
             Difference::Key { key, nmse } => {
-                write!(f, "key {key} is off by NMSE {} of its own energy", number(*nmse))
+                format!("key {key} is off by NMSE {} of its own energy", number(*nmse))
             }
-            Difference::Layout { what } => write!(f, "the reference's values in other places: {what}"),
-            Difference::Sum { reference, candidate } => write!(
-                f,
-                "the values that are known agree, but the sum of all is {candidate:.6} where the reference's is {reference:.6}"
+            Difference::Layout { what } => format!("{witness}'s values in other places: {what}"),
+            Difference::Sum { reference, candidate } => format!(
+                "the values that are known agree, but the sum of all is {candidate:.6} where {witness}'s is {reference:.6}"
             ),
-            Difference::Padding { what } => write!(f, "right where the reference has values, but {what}"),
-            Difference::Replica { what } => write!(f, "replicas differ: {what}"),
-            Difference::Overflow => f.write_str("values too large to be measured"),
+            Difference::Padding { what } => format!("right where {witness} has values, but {what}"),
+            Difference::Replica { what } => format!("replicas differ: {what}"),
+            Difference::Overflow => "values too large to be measured".into(),
         }
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words("the reference"))
+    }
+}
+
+/// What is not finite in a pair of tensors, or masked on one side alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotFinite {
+    /// Each kind that was met, how often, and where first.
+    pub kinds: Vec<(NotFiniteKind, usize, Option<String>)>,
+    /// How many values the tensor has.
+    pub total: usize,
+    /// Whether infinities are masks.
+    pub masks: bool,
+}
+
+/// A value that is not finite where the other side's is, or is another infinity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotFiniteKind {
+    /// NaN in the candidate.
+    NanInCandidate,
+    /// NaN in the reference.
+    NanInReference,
+    /// Infinite, or masked, in the candidate only.
+    InfiniteInCandidate,
+    /// Infinite, or masked, in the reference only.
+    InfiniteInReference,
+    /// Infinite with the other sign.
+    OtherSign,
+}
+
+impl NotFinite {
+    fn of(found: &NonFinite, pair: &Pair<'_>) -> NotFinite {
+        use NotFiniteKind::{InfiniteInCandidate, InfiniteInReference, NanInCandidate, NanInReference, OtherSign};
+        let tallies = [
+            (NanInCandidate, &found.nan_candidate),
+            (NanInReference, &found.nan_reference),
+            (InfiniteInCandidate, &found.inf_candidate),
+            (InfiniteInReference, &found.inf_reference),
+            (OtherSign, &found.inf_sign),
+        ];
+        let met = tallies.into_iter().filter(|(_, tally)| tally.count > 0);
+        let kinds = met.map(|(kind, tally)| (kind, tally.count, tally.first.map(|i| pair.place_in_words(i))));
+        NotFinite { kinds: kinds.collect(), total: pair.len(), masks: pair.site() == Site::Scores }
+    }
+
+    fn words(&self, witness: &str) -> String {
+        let infinite = if self.masks { "masked (or infinite)" } else { "infinite" };
+        let part = |(kind, count, first): &(NotFiniteKind, usize, Option<String>)| {
+            let what = match kind {
+                NotFiniteKind::NanInCandidate => "NaN in the candidate".to_owned(),
+                NotFiniteKind::NanInReference => format!("NaN in {witness}"),
+                NotFiniteKind::InfiniteInCandidate => format!("{infinite} in the candidate only"),
+                NotFiniteKind::InfiniteInReference => format!("{infinite} in {witness} only"),
+                NotFiniteKind::OtherSign => "infinite with the other sign".to_owned(),
+            };
+            let at = first.as_ref().map(|at| format!(", first at {at}")).unwrap_or_default();
+            format!("{what}: {count} of {} values{at}", self.total)
+        };
+        self.kinds.iter().map(part).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -423,7 +483,7 @@ pub(crate) fn outcome_of(
     }
     if !metrics.is_finite() {
         let leak = unmasked(pair, metrics.non_finite(), profile).map(Difference::Leak);
-        let not_finite = || Difference::NonFinite { what: describe(metrics.non_finite(), pair) };
+        let not_finite = || Difference::NonFinite { found: NotFinite::of(metrics.non_finite(), pair) };
         return Outcome::Differs(leak.unwrap_or_else(not_finite));
     }
     let Some(nmse) = metrics.nmse() else {
@@ -625,32 +685,4 @@ fn outlier(pair: &Pair<'_>, limit: impl Fn(usize) -> f64) -> Option<(usize, f64)
     let far = |&place: &usize| nmse[place] > limit(place) && nmse[place] > CHANNEL_OUTLIER * median;
     let worst = (0..places).filter(far).max_by(|&a, &b| nmse[a].total_cmp(&nmse[b]))?;
     Some((worst, nmse[worst]))
-}
-
-/// What is not finite, how often, and where first.
-fn describe(found: &NonFinite, pair: &Pair<'_>) -> String {
-    let mask = pair.site() == Site::Scores;
-    let kinds = [
-        (&found.nan_candidate, "NaN in the candidate"),
-        (&found.nan_reference, "NaN in the reference"),
-        (
-            &found.inf_candidate,
-            if mask { "masked (or infinite) in the candidate only" } else { "infinite in the candidate only" },
-        ),
-        (
-            &found.inf_reference,
-            if mask { "masked (or infinite) in the reference only" } else { "infinite in the reference only" },
-        ),
-        (&found.inf_sign, "infinite with the other sign"),
-    ];
-    let total = pair.len();
-    let parts: Vec<String> = kinds
-        .iter()
-        .filter(|(tally, _)| tally.count > 0)
-        .map(|(tally, what)| {
-            let at = tally.first.map(|i| format!(", first at {}", pair.place_in_words(i))).unwrap_or_default();
-            format!("{what}: {} of {total} values{at}", tally.count)
-        })
-        .collect();
-    parts.join("; ")
 }

@@ -17,6 +17,7 @@ use crate::embeddings;
 use crate::extents::slowest_first;
 use crate::graph::Place;
 use crate::positions::with_positions;
+use crate::reason::{Parting, Reason};
 use crate::steps::Chunks;
 
 /// Two runs laid together by token position.
@@ -33,7 +34,7 @@ pub struct Laid {
     /// From which position on the two were fed different tokens.
     pub parted: Option<usize>,
     /// What cannot be compared, and why.
-    pub(crate) unchecked: BTreeMap<Place, String>,
+    pub(crate) unchecked: BTreeMap<Place, Reason>,
 }
 
 /// Two dumps whose steps stand for the same token positions, as far as that can be had.
@@ -74,13 +75,14 @@ pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Al
         [ours.cells(&cells, theirs, None, &mut unchecked)?, theirs.cells(&cells, ours, wanted, &mut unchecked)?]
     };
     let laid = Laid { cells, reference: ours, candidate: theirs, runs, parted, unchecked };
-    let (at, reason) = (laid.parted.unwrap_or(usize::MAX), laid.parting().unwrap_or_default());
+    let at = laid.parted.unwrap_or(usize::MAX);
     let places = [&left, &right].into_iter().flat_map(|dump| {
         let entries = dump.entries().iter().map(|e| Place { step: e.step, tap: e.tap });
         entries.chain(dump.parts().iter().map(|p| Place { step: p.step, tap: p.tap }))
     });
     let beyond = places.filter(|place| laid.cells[place.step as usize].start >= at);
-    let unchecked = laid.unchecked.clone().into_iter().chain(beyond.map(|place| (place, reason.clone()))).collect();
+    let beyond = beyond.filter_map(|place| Some((place, Reason::Parted(laid.parting()?))));
+    let unchecked = laid.unchecked.clone().into_iter().chain(beyond).collect();
     let laid = Laid { unchecked, ..laid };
     Ok(Aligned { reference: left, candidate: right, laid: Some(Arc::new(laid)) })
 }
@@ -122,18 +124,13 @@ fn parted(ours: &Chunks, theirs: &Chunks) -> Option<usize> {
 
 impl Laid {
     /// Why nothing is said of the positions from [`Laid::parted`] on.
-    pub(crate) fn parting(&self) -> Option<String> {
+    pub(crate) fn parting(&self) -> Option<Parting> {
         let at = self.parted?;
         let told = self.reference.ids.is_some() && self.candidate.ids.is_some();
         Some(match told {
-            true => format!("the two runs were fed different tokens from position {at} on"),
-            false if at == 0 => "the embeddings of one are those of the other's tokens at other positions: its prompt is padded on the left, or has more or fewer \
-                 tokens in front (--tokens)"
-                .to_owned(),
-            false => format!(
-                "the embeddings are those of the same tokens before position {at}, and of other tokens or of padding from there on, and not both \
-                 dumps say which tokens they were fed (--tokens, --decode-tokens)"
-            ),
+            true => Parting::Ids { at },
+            false if at == 0 => Parting::Moved,
+            false => Parting::Embeddings { at },
         })
     }
 
@@ -232,7 +229,7 @@ impl<'a> Side<'a> {
         cells: &[Range<usize>],
         other: &Side<'_>,
         wanted: Option<&Rows>,
-        unchecked: &mut BTreeMap<Place, String>,
+        unchecked: &mut BTreeMap<Place, Reason>,
     ) -> Result<Dump, DumpError> {
         let (mut made, mut parts) = (Vec::new(), Vec::new());
         for (number, cell) in (0u32..).zip(cells) {
@@ -248,7 +245,7 @@ impl<'a> Side<'a> {
                         Ok(Some(cut)) => lay(&mut here, &cut, self.dump.read(&whole)?),
                         Ok(None) => continue,
                         Err(reason) => {
-                            unchecked.entry(Place { step: number, tap: part.tap }).or_insert(reason);
+                            unchecked.entry(Place { step: number, tap: part.tap }).or_insert(reason.into());
                         }
                     }
                 }
@@ -260,7 +257,7 @@ impl<'a> Side<'a> {
                     Ok(Some(part)) => (part.shape.clone(), part.rows.clone(), Some(part)),
                     Ok(None) => continue,
                     Err(reason) => {
-                        unchecked.entry(Place { step: number, tap: entry.tap }).or_insert(reason);
+                        unchecked.entry(Place { step: number, tap: entry.tap }).or_insert(reason.into());
                         (entry.shape.clone(), entry.rows.clone(), None)
                     }
                 };

@@ -8,6 +8,7 @@ use crate::judge::{Allowance, Difference, Judgement, Outcome, judge};
 use crate::layout::LayoutCandidates;
 use crate::pair::{Layout, Misfit, Operand, Pair};
 use crate::profile::Profile;
+use crate::reason::{Reason, ShapeMismatch};
 
 /// A reading agrees only if it leaves less than this share of the error: it must explain, not just fit.
 const TELLING: f64 = 0.1;
@@ -48,15 +49,13 @@ impl<'a> Overlay<'a> {
     /// Judges the two sides as they stand and, where they differ so, in every other reading.
     pub(crate) fn judge(&self, allowed: &Allowance) -> Found {
         let plain = match self.sides.as_it_stands() {
-            Ok(pair) if pair.is_empty() => return Found::Misfit("it has no elements".into()),
+            Ok(pair) if pair.is_empty() => return Found::Misfit(ShapeMismatch::Empty),
             Err(Misfit::NoRows) => return Found::without_rows(self.asked),
             Err(Misfit::Shapes(reason)) => Plain::Misfit(reason.clone()),
             Ok(pair) => {
                 let judgement = judge(pair, self.profile, allowed);
                 if judgement.outcome.agrees() && self.contradicts_declared(pair, allowed) {
-                    return Found::Unchecked(
-                        "it agrees as it stands, though the two dumps say that its rows are in different orders ('qk_rows'): correct one of them".into(),
-                    );
+                    return Found::Unchecked(Reason::RowOrderContradicted);
                 }
                 if judgement.outcome.agrees() {
                     return self.found(pair, judgement.clone(), as_shown(pair, judgement));
@@ -86,7 +85,7 @@ impl<'a> Overlay<'a> {
             // The shape leaves this one reading, and the values are others.
             (Plain::Misfit(_), _, Some((_, pair))) => self.found(&pair, judge(&pair, self.profile, allowed), None),
             (Plain::Misfit(reason), ..) => Found::Misfit(reason),
-            (Plain::Judged(_), Err(_), _) => Found::Misfit("it was not laid against the reference".into()),
+            (Plain::Judged(judgement), Err(_), _) => unreachable!("judged without a pair: {judgement:?}"),
         }
     }
 

@@ -9,6 +9,7 @@ use rayon::prelude::*;
 
 use crate::metrics::{Metrics, Values};
 use crate::readings::Stored;
+use crate::reason::ShapeMismatch;
 use crate::report::{index_in_words, unravel};
 use crate::rows::{Selected, positions_apart, select_rows};
 use crate::shapes::match_shapes;
@@ -96,7 +97,7 @@ impl fmt::Display for Layout {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Misfit {
     /// Their shapes, or the rows they say they hold, do not fit.
-    Shapes(String),
+    Shapes(ShapeMismatch),
     /// None of the token positions asked for is in both.
     NoRows,
 }
@@ -170,11 +171,11 @@ impl<'a> Pair<'a> {
         let (layout, map) = match_shapes(site, &shape, &right.shape).ok_or_else(|| {
             let row = |one: &[usize], other: &[usize]| other.get(1..) == Some(one);
             let one_row = axis == 0 && (row(&left.shape, &right.shape) || row(&right.shape, &left.shape));
-            let advice = match one_row || positions_apart(axis, &left.shape, &right.shape) {
-                true => "; say which token positions these are: --rows last, or 'rows' in dump.json",
-                false => "",
-            };
-            Misfit::Shapes(format!("shape {:?} against the reference's {:?}{advice}", candidate.shape, reference.shape))
+            Misfit::Shapes(ShapeMismatch::Shapes {
+                candidate: candidate.shape.to_vec(),
+                witness: reference.shape.to_vec(),
+                may_be_rows: one_row || positions_apart(axis, &left.shape, &right.shape),
+            })
         })?;
         let mut side = right.side;
         if let Some(map) = map {

@@ -5,13 +5,14 @@ use std::collections::HashMap;
 
 use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Values, element_count};
 
-use crate::first::{Found, Judged, Plain, Run, Seen};
+use crate::first::{Found, Judged, Plain, Run};
 use crate::graph::Place;
 use crate::judge::{Allowance, Difference, Judgement, Outcome, ROW_ROOM, judge};
 use crate::kept::towards;
 use crate::pair::{Layout, Misfit, Operand, Pair};
 use crate::profile::allowed_nmse;
-use crate::report::TapReport;
+use crate::reason::{self, Reason, ShapeMismatch};
+use crate::report::{KnownPart, TapReport};
 use crate::rows::are_all;
 
 /// Values whose energy is below this many times that of half a unit of their last digit show nothing.
@@ -19,11 +20,10 @@ const SHOWS: f64 = 100.0;
 
 /// One line on the taps that agree as far as they are known.
 pub(crate) fn in_part(taps: &[TapReport]) -> Option<String> {
-    let known = taps.iter().filter(|tap| tap.elements.is_some() && tap.status.agrees());
+    let known = taps.iter().filter(|tap| tap.part.is_some() && tap.status.agrees());
     let (count, first) = (known.clone().count(), known.clone().next()?);
-    let which = first.reason.as_deref().unwrap_or_default();
-    let all =
-        known.clone().all(|tap| tap.elements.as_ref().is_some_and(|e| e.len() == tap.shape.iter().product::<usize>()));
+    let which = first.why().unwrap_or_default();
+    let all = known.clone().all(|tap| tap.part.as_ref().is_some_and(KnownPart::is_all));
     if all {
         return Some(format!(
             "{count} of the taps that agree do so as far as they were printed ({}: {which})",
@@ -71,21 +71,20 @@ impl Run<'_> {
         if parts.iter().all(Option::is_none) {
             return Ok(None);
         }
-        let absent = |side: &str| Ok(Found::Unchecked(format!("not in the {side}")));
+        let absent = |side| Ok(Found::Unchecked(Reason::NotIn(side)));
         let (left, right) = self.both(place);
         let found = match (left, right, parts) {
             (Some(_), Some(_), _) | (_, _, [Some(_), Some(_)]) if self.misaligned.is_some() => {
-                Ok(Found::Apart("its step stands for other tokens".into()))
+                Ok(Found::Apart(Reason::OtherTokens))
             }
-            _ if self.laid().is_some_and(|laid| laid.unchecked.contains_key(&place)) => {
-                let reason = self.laid().and_then(|laid| laid.unchecked.get(&place)).cloned();
-                Ok(Found::Apart(reason.unwrap_or_default()))
+            _ if let Some(reason) = self.laid().and_then(|laid| laid.unchecked.get(&place)) => {
+                Ok(Found::Apart(reason.clone()))
             }
             (Some(left), _, [None, Some(part)]) => self.look_at_part(place, &left, part, true),
             (_, Some(right), [Some(part), None]) => self.look_at_part(place, &right, part, false),
             (_, _, [Some(left), Some(right)]) => Ok(self.look_at_parts(place, left, right)),
-            (None, _, [None, _]) => absent("reference"),
-            _ => absent("candidate"),
+            (None, _, [None, _]) => absent(reason::Side::Reference),
+            _ => absent(reason::Side::Candidate),
         };
         found.map(Some)
     }
@@ -126,12 +125,11 @@ impl Run<'_> {
             }
         }
         Ok(match judged {
-            None => Found::Apart("none of its elements is known".into()),
+            None => Found::Apart(Reason::NothingKnown),
             // Of heads, queries and keys a list may hold any; that it is the beginning of the whole is a guess.
-            Some(_) if part.part.shape.is_none() && place.tap.site.position_axis() > 0 => Found::Apart(format!(
-                "{} values without a shape: nobody can tell of which heads, positions and keys; write its shape",
-                part.part.elements.len()
-            )),
+            Some(_) if part.part.shape.is_none() && place.tap.site.position_axis() > 0 => {
+                Found::Apart(Reason::ListWithoutShape { values: part.part.elements.len() })
+            }
             Some(judged) => Found::Judged(Box::new(judged)),
         })
     }
@@ -139,7 +137,7 @@ impl Run<'_> {
     /// Judges both sides where they are known in part: the elements that both have.
     fn look_at_parts(&self, place: Place, left: &Partial, right: &Partial) -> Found {
         if left.part.shape != right.part.shape || left.part.elements != right.part.elements {
-            return Found::Unchecked("known in part on both sides, and not the same part".into());
+            return Found::Unchecked(Reason::OtherPart);
         }
         let (mut r, mut c, mut sharpness) = (Vec::new(), Vec::new(), Sharpness::default());
         for (&a, &b) in left.values.iter().zip(right.values.iter()) {
@@ -155,12 +153,11 @@ impl Run<'_> {
         let shape = left.part.shape.clone().unwrap_or_default();
         let total: usize = shape.iter().product();
         let judgement = self.judge_values(place, [&r, &c], own, total);
-        let words = in_words(left.part.elements.len(), total, right);
-        let part = Some(Seen { words, elements: left.part.elements.clone().into() });
+        let part = Some(KnownPart::of(left.part.elements.clone().into(), total, right));
         Found::Judged(Box::new(Judged { judgement, shape, positions: None, layout: Layout::Same, plain: None, part }))
     }
 
-    fn judge_part(&self, side: &Side<'_>, reading: &Reading) -> Result<Judged, String> {
+    fn judge_part(&self, side: &Side<'_>, reading: &Reading) -> Result<Judged, Reason> {
         let (mut reference, mut candidate, mut sharpness) = (Vec::new(), Vec::new(), Sharpness::default());
         for &(_, known, number) in &reading.picks {
             let printed = side.part.values[number];
@@ -182,8 +179,8 @@ impl Run<'_> {
         {
             judgement.outcome = Outcome::Differs(difference);
         }
-        let words = in_words(reading.picks.len(), total, side.part);
-        let part = Some(Seen { words, elements: reading.picks.iter().map(|(at, ..)| *at).collect() });
+        let elements = reading.picks.iter().map(|(at, ..)| *at).collect();
+        let part = Some(KnownPart::of(elements, total, side.part));
         // The readings take the whole side for the reference.
         let layout = match (&reading.layout, side.part_is_candidate) {
             (Layout::CandidateAdjacent, false) => Layout::CandidateHalf,
@@ -269,10 +266,11 @@ fn readings(whole: &Entry, values: &Values<'_>, part: &Partial, rows: Option<&Ro
     });
     let total = element_count(&shape).filter(|&n| n <= 2 * values.len().max(1) * 256);
     let Some(total) = total else {
-        return Err(Misfit::Shapes(format!("shape {shape:?} against the reference's {:?}", whole.shape)));
+        let witness = whole.shape.clone();
+        return Err(Misfit::Shapes(ShapeMismatch::Shapes { candidate: shape, witness, may_be_rows: false }));
     };
     if part.part.elements.iter().any(|&at| at >= total) {
-        return Err(Misfit::Shapes(format!("{} values of a tensor of {total}", part.part.elements.len())));
+        return Err(Misfit::Shapes(ShapeMismatch::TooManyValues { values: part.part.elements.len(), of: total }));
     }
     // Each element of the part's tensor is its own number: what stands where in the pair is then known for every layout.
     let numbers = Values::F64((0..total).map(|i| i as f64).collect::<Vec<_>>().into());
@@ -291,14 +289,6 @@ fn readings(whole: &Entry, values: &Values<'_>, part: &Partial, rows: Option<&Ro
     Ok(all)
 }
 
-fn too_coarse(part: &Partial) -> String {
-    let precision = part.precision().unwrap_or_default();
-    format!("printed with {precision}, and its values are hardly larger: they show nothing")
-}
-
-fn in_words(known: usize, total: usize, part: &Partial) -> String {
-    match part.precision() {
-        Some(precision) => format!("{known} of {total} values, {precision}"),
-        None => format!("{known} of {total} values"),
-    }
+fn too_coarse(part: &Partial) -> Reason {
+    Reason::PrintedTooCoarsely { precision: part.precision().unwrap_or_default() }
 }

@@ -4,6 +4,7 @@ use firstdiff_trace::{Dump, DumpError, Entry, Site, Tap};
 
 use crate::first::{Found, Run};
 use crate::judge::{Allowance, Outcome};
+use crate::reason::Reason;
 use crate::rows::{are_all, squeezed};
 use crate::steps::Chunks;
 
@@ -72,11 +73,7 @@ impl Run<'_> {
         let found = self.lay(&left, &reference, &right, &candidate).judge(&Allowance::own(0.0));
         Ok(Some(match found {
             Found::Judged(judged) if judged.judgement.outcome == Outcome::Exact => Found::Judged(judged),
-            _ => Found::Apart(format!(
-                "{} values without a shape on both sides, and nothing says of how many token positions: name the tokens (--tokens IDS, or 'tokens' \
-                 in dump.json), or say --rows last where it is one row",
-                reference.len()
-            )),
+            _ => Found::Apart(Reason::FlatOnBothSides { values: reference.len() }),
         }))
     }
 }

@@ -5,6 +5,7 @@ use firstdiff_trace::{DType, Dump, DumpError, Entry, Site};
 use crate::laid::Laid;
 use crate::last::length;
 use crate::profile::Profile;
+use crate::reason::Warning;
 
 /// Attention whose largest probability is, on average, below this many times the uniform one tells little.
 const NEAR_UNIFORM: f64 = 1.3;
@@ -17,8 +18,8 @@ pub(crate) fn blind_spots(
     candidate: &Dump,
     profile: Profile,
     laid: Option<&Laid>,
-) -> Result<Vec<String>, DumpError> {
-    let mut warnings = Vec::new();
+) -> Result<Vec<Warning>, DumpError> {
+    let mut warnings: Vec<Warning> = Vec::new();
     // How sharp attention is shows where many positions were taken at once.
     let [reference, candidate] = laid.map_or([reference, candidate], |laid| laid.runs.each_ref().map(|run| &**run));
     let entries = || reference.entries().iter().filter(|e| e.step == 0);
@@ -27,11 +28,13 @@ pub(crate) fn blind_spots(
     // A single row may be the last of many.
     let named = length(reference, 0).or(length(candidate, 0));
     match laid.map(Laid::together).or(named).or(tokens.filter(|&rows| rows > 1)) {
-        Some(1) if !steps || laid.is_some() => warnings.push(
+        Some(1) if !steps || laid.is_some() => warnings.push(Warning::Note(
             "one token: position 0 hides every mistake in RoPE, attention scale, masks, and most in head layout; use 9 or more"
                 .into(),
-        ),
-        Some(n @ 2..=4) => warnings.push(format!("{n} tokens: small rotations and windows hardly show; use 9 or more")),
+        )),
+        Some(n @ 2..=4) => {
+            warnings.push(format!("{n} tokens: small rotations and windows hardly show; use 9 or more").into());
+        }
         _ => {}
     }
     let parts = [reference, candidate]
@@ -40,24 +43,27 @@ pub(crate) fn blind_spots(
         .filter(|e| matches!(&e.rows, Some(r) if !r.is_all()))
         .count();
     if parts > 0 {
-        warnings.push(format!("{parts} taps hold some token positions only: the others were not compared"));
+        warnings.push(Warning::SomePositions { taps: parts });
     }
     if profile <= Profile::F32 {
         let coarse = |e: &&Entry| matches!(e.dtype, DType::F16 | DType::BF16);
         let stored = [reference, candidate].iter().flat_map(|d| d.entries()).filter(coarse).count();
         if stored > 0 {
-            warnings.push(format!(
-                "{stored} taps are stored in f16 or bf16: they are held to that type's rounding, not to {profile}'s"
-            ));
+            warnings.push(
+                format!(
+                    "{stored} taps are stored in f16 or bf16: they are held to that type's rounding, not to {profile}'s"
+                )
+                .into(),
+            );
         }
     }
     if let (Some(r), Some(c)) = (&reference.meta().model, &candidate.meta().model)
         && !r.eq_ignore_ascii_case(c)
     {
-        warnings.push(format!("the dumps name different models, '{r}' and '{c}': is it the same checkpoint?"));
+        warnings.push(format!("the dumps name different models, '{r}' and '{c}': is it the same checkpoint?").into());
     }
     if let Some(warning) = same_token(reference) {
-        warnings.push(warning);
+        warnings.push(warning.into());
     }
     let mut sharpest: Option<f64> = None;
     for entry in entries().filter(|e| e.tap.site == Site::Probs && e.shape.len() == 3) {
@@ -68,10 +74,10 @@ pub(crate) fn blind_spots(
     if let Some(sharpest) = sharpest.filter(|s| *s < NEAR_UNIFORM) {
         warnings.push(format!(
             "attention is nearly uniform (largest probability {sharpest:.2} times the mean): mistakes in RoPE, scale and masks hardly show"
-        ));
+        ).into());
     }
     if let Some(laid) = laid {
-        warnings.extend(of_tokens(laid));
+        warnings.extend(of_tokens(laid).map(Warning::Note));
         return Ok(warnings);
     }
     if let (Some(r), Some(c)) = (&reference.meta().tokens, &candidate.meta().tokens)
@@ -80,12 +86,15 @@ pub(crate) fn blind_spots(
         let at = r.iter().zip(c).position(|(r, c)| r != c);
         let parted = at.map_or("alike as far as both go".to_owned(), |at| format!("first different at {at}"));
         let (ours, theirs) = (r.len(), c.len());
-        warnings.insert(0, format!("the two runs were fed different tokens ({ours} and {theirs} of them, {parted})"));
+        warnings.insert(
+            0,
+            format!("the two runs were fed different tokens ({ours} and {theirs} of them, {parted})").into(),
+        );
     }
     if let (Some(r), Some(c)) = (&reference.meta().decode_tokens, &candidate.meta().decode_tokens)
         && let Some(at) = r.iter().zip(c).position(|(r, c)| r != c)
     {
-        warnings.push(format!("the two runs were fed different tokens from decode step {} on", at + 1));
+        warnings.push(format!("the two runs were fed different tokens from decode step {} on", at + 1).into());
     }
     Ok(warnings)
 }
@@ -94,7 +103,7 @@ pub(crate) fn blind_spots(
 fn of_tokens(laid: &Laid) -> Option<String> {
     let ids = [&laid.reference, &laid.candidate].map(|chunks| chunks.ids.as_ref().map_or(0, Vec::len));
     match laid.parting() {
-        Some(reason) => Some(reason + ": what follows was not compared"),
+        Some(parting) => Some(format!("{parting}: what follows was not compared")),
         None if ids[0].min(ids[1]) < laid.together() => Some(
             "not both dumps say which tokens they were fed: they are taken for the same, position by position".into(),
         ),

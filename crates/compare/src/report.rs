@@ -1,8 +1,9 @@
 //! What is said at the end? The report's types; no text is laid out here.
 
+use std::fmt;
 use std::sync::Arc;
 
-use firstdiff_trace::{Cache, Site, Tap};
+use firstdiff_trace::{Cache, Partial, Site, Tap};
 
 use crate::anatomy::Anatomy;
 use crate::graph::{Place, UnrecordedLayers};
@@ -10,6 +11,7 @@ use crate::judge::size;
 use crate::laid::{Laid, name_of};
 use crate::metrics::Metrics;
 use crate::profile::Profile;
+use crate::reason::{Reason, Warning};
 
 /// What a comparison concludes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +83,7 @@ pub struct TapReport {
     /// What is said of it.
     pub status: Status,
     /// Why it differs, why it is unchecked, or which layout was undone.
-    pub reason: Option<String>,
+    pub reason: Option<Reason>,
     /// The measures, where it was compared.
     pub metrics: Option<Metrics>,
     /// NMSE in which no position counts for more than the median one, where it was compared and is finite.
@@ -94,8 +96,8 @@ pub struct TapReport {
     pub positions: Option<Vec<usize>>,
     /// Whether one row was compared, of which nobody knows the position: the last one, of however many.
     pub is_last: bool,
-    /// The places of the elements that were compared, where it is known in part.
-    pub elements: Option<std::sync::Arc<[usize]>>,
+    /// What was compared of it, where it is known in part.
+    pub part: Option<KnownPart>,
     /// NMSE of a second right run against the reference, where that was measured here.
     pub noise: Option<f64>,
 }
@@ -103,7 +105,7 @@ pub struct TapReport {
 impl TapReport {
     /// A tap that nobody looked at.
     pub fn unchecked(place: Place, op: String) -> TapReport {
-        let (reason, metrics, balanced, allowed, positions, elements) = (None, None, None, None, None, None);
+        let (reason, metrics, balanced, allowed, positions, part) = (None, None, None, None, None, None);
         TapReport {
             place,
             op,
@@ -115,9 +117,16 @@ impl TapReport {
             shape: Vec::new(),
             positions,
             is_last: false,
-            elements,
+            part,
             noise: None,
         }
+    }
+
+    /// The reason in words, behind what is known of it where that is a part.
+    pub fn why(&self) -> Option<String> {
+        let (part, reason) =
+            (self.part.as_ref().map(KnownPart::to_string), self.reason.as_ref().map(Reason::to_string));
+        [part, reason].into_iter().flatten().reduce(|part, reason| format!("{part}; {reason}"))
     }
 
     /// How far off it is as a whole: its NMSE, and no less than the balanced NMSE with room for how positions scatter.
@@ -128,7 +137,7 @@ impl TapReport {
     /// Index along every axis of the largest difference, in a tensor of all the step's token positions.
     pub fn max_at(&self) -> Option<Vec<usize>> {
         let peak = self.metrics?.max_abs_diff()?;
-        let index = self.elements.as_ref().map_or(Some(peak.index), |elements| elements.get(peak.index).copied())?;
+        let index = self.part.as_ref().map_or(Some(peak.index), |part| part.elements.get(peak.index).copied())?;
         let mut at = unravel(index, &self.shape);
         let axis = self.place.tap.site.position_axis();
         if let Some(row) = at.get_mut(axis) {
@@ -150,6 +159,35 @@ impl TapReport {
     /// The token position, within the step, of row `row` of what was compared.
     pub fn position(&self, row: usize) -> usize {
         self.positions.as_ref().and_then(|list| list.get(row)).copied().unwrap_or(row)
+    }
+}
+
+/// What was compared of a tap that is known in part.
+#[derive(Clone, Debug)]
+pub struct KnownPart {
+    /// The places of the elements that were compared.
+    pub elements: Arc<[usize]>,
+    /// How many the tensor has.
+    pub total: usize,
+    /// How exactly they were printed, where they were.
+    pub precision: Option<String>,
+}
+
+impl KnownPart {
+    pub(crate) fn of(elements: Arc<[usize]>, total: usize, part: &Partial) -> KnownPart {
+        KnownPart { elements, total, precision: part.precision() }
+    }
+
+    /// Whether no element is missing.
+    pub fn is_all(&self) -> bool {
+        self.elements.len() == self.total
+    }
+}
+
+impl fmt::Display for KnownPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} values", self.elements.len(), self.total)?;
+        self.precision.as_ref().map_or(Ok(()), |precision| write!(f, ", {precision}"))
     }
 }
 
@@ -198,7 +236,7 @@ pub struct Report {
     /// Every tap either side recorded, in the order they are produced.
     pub taps: Vec<TapReport>,
     /// What this run could not have shown, and what else should be known.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
     /// Names in either dump that are no taps.
     pub unnamed: Vec<String>,
     /// How the two runs were laid together, where they took the tokens in other chunks: a place's step is then the number of its cell.

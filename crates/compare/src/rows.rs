@@ -5,6 +5,7 @@ use std::sync::Arc;
 use firstdiff_trace::{Entry, NamedRows, Rows, Site};
 
 use crate::pair::{Misfit, Operand, Side};
+use crate::reason::ShapeMismatch;
 
 /// A shape without its batch axis: [T, D] for [1, T, D].
 pub(crate) fn squeezed(site: Site, shape: &[usize]) -> Vec<usize> {
@@ -34,7 +35,7 @@ impl<'a> Selected<'a> {
     fn keep(mut self, positions: &[usize]) -> Result<Selected<'a>, Misfit> {
         let extent = self.shape[self.axis];
         if let Some(outside) = positions.iter().find(|&&p| p >= extent) {
-            return Err(Misfit::Shapes(format!("row {outside} asked for, {extent} rows there")));
+            return Err(Misfit::Shapes(ShapeMismatch::RowOutside { row: *outside, rows: extent }));
         }
         let inner: usize = self.shape[self.axis + 1..].iter().product();
         let positions: Arc<[usize]> = positions.into();
@@ -88,7 +89,7 @@ pub(crate) fn select_rows<'a>(
     };
     let (reference, candidate) = (vector(reference), vector(candidate));
     let extent =
-        |side: &Selected<'_>| side.shape.get(side.axis).copied().ok_or_else(|| Misfit::Shapes("no row axis".into()));
+        |side: &Selected<'_>| side.shape.get(side.axis).copied().ok_or(Misfit::Shapes(ShapeMismatch::NoRowAxis));
     // The last row that is named is within the step, whatever few rows both hold.
     let named = [&reference.rows, &candidate.rows].into_iter().flatten().filter_map(|rows| match rows {
         Rows::List(list) => list.iter().max().map(|last| last + 1),
@@ -111,7 +112,7 @@ pub(crate) fn select_rows<'a>(
         };
         match held.len() == count {
             true => Ok(held),
-            false => Err(Misfit::Shapes(format!("{count} rows in the file, {} rows declared", held.len()))),
+            false => Err(Misfit::Shapes(ShapeMismatch::RowCount { held: count, declared: held.len() })),
         }
     };
     let (left, right) = (holds(&reference)?, holds(&candidate)?);

@@ -10,6 +10,7 @@ use crate::graph::Place;
 use crate::overlay::Overlay;
 use crate::pair::{Layout, Pair};
 use crate::readings::Stored;
+use crate::reason::Reason;
 use crate::rotation::Heads;
 use crate::rows::squeezed;
 
@@ -314,11 +315,7 @@ impl Run<'_> {
         for index in (0..found.len()).filter(|&index| strange[index]) {
             let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged() && !strange[i]);
             if !after.is_empty() && after.iter().all(|&i| found[i].agrees()) {
-                found[index] = Found::Unchecked(
-                    "its shape is not the reference's, and as far as the two could be laid together they differ, though what follows agrees: it may be in \
-                     another order of axes"
-                        .into(),
-                );
+                found[index] = Found::Unchecked(Reason::OrderUnknown);
             }
         }
     }
@@ -392,8 +389,8 @@ fn undone_layout(found: &Found) -> Option<&Layout> {
 }
 
 /// A tap that agrees in a layout of which nobody can say whether it is the dump's.
-fn cannot_tell(layout: &impl std::fmt::Display) -> Found {
-    Found::Unchecked(format!("it agrees if {layout}, and nothing that follows can confirm it"))
+fn cannot_tell(layout: &Layout) -> Found {
+    Found::Unchecked(Reason::Unconfirmed(layout.clone()))
 }
 
 /// A tap as it is without the layout that nothing confirmed.

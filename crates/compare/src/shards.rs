@@ -10,6 +10,7 @@ use crate::judge::{Allowance, Difference, Outcome, judge};
 use crate::metrics::Metrics;
 use crate::overlay::Overlay;
 use crate::pair::{Layout, Pair, borrow};
+use crate::reason::{Missing, Reason};
 use crate::report::number;
 
 /// How far one rank's part of a tap is from the reference's.
@@ -48,25 +49,20 @@ impl Run<'_> {
     }
 
     /// Why a place cannot be judged for want of a rank's dump: its pieces fall short of the reference's extent, or it is a sum and others' pieces do.
-    pub(crate) fn lacks_a_rank(&self, place: Place) -> Option<String> {
+    pub(crate) fn lacks_a_rank(&self, place: Place) -> Option<Reason> {
         let ranks = self.candidate.ranks()?;
         let short = |place: Place| {
             let reference = self.reference.find(place.tap, place.step)?;
             let (axis, held) = ranks.short_of(place.tap, place.step, &reference.shape)?;
             Some((axis, held, reference.shape[axis]))
         };
-        let joined = match ranks.names() {
-            [one] => format!("the dump of one rank ({one}) was read"),
-            names => format!("the dumps of {} ranks were joined", names.len()),
-        };
+        let missing = |by| Reason::RankMissing { ranks: ranks.names().to_vec(), by };
         if let Some((axis, held, due)) = short(place) {
-            return Some(format!(
-                "{joined}, which hold {held} of the {due} along axis {axis}: is a rank's dump missing?"
-            ));
+            return Some(missing(Missing::Extent { axis, held, due }));
         }
         let summed = ranks.joined(place.tap, place.step).is_some_and(|j| j.share == Share::Partial);
         let by = summed.then(|| self.graph.places().iter().copied().find(|&other| short(other).is_some())).flatten()?;
-        Some(format!("a sum over ranks: {joined}, and by {by} a rank's dump is missing"))
+        Some(missing(Missing::Summand(by)))
     }
 
     /// Whether a rank's dump is not there by what could not be judged: then nothing is passed of the rest.
@@ -77,26 +73,24 @@ impl Run<'_> {
             let alone = ranks.names().len() == 1;
             let reason = self
                 .lacks_a_rank(place)
-                .or_else(|| ranks.apart(place.tap, place.step).filter(|_| alone).map(str::to_owned));
+                .or_else(|| ranks.apart(place.tap, place.step).filter(|_| alone).map(not_joined));
             let reason = reason.or_else(|| self.may_be_a_sum(place))?;
             Some(format!("what else was compared agrees, but {place}: {reason}"))
         })
     }
 
     /// Why what differs in the dump of one rank alone is no difference: it may be that rank's summand.
-    pub(crate) fn may_be_a_sum(&self, place: Place) -> Option<String> {
+    pub(crate) fn may_be_a_sum(&self, place: Place) -> Option<Reason> {
         let ranks = self.candidate.ranks()?;
         let [one] = ranks.names() else { return None };
         let told = ranks.joined(place.tap, place.step).is_none_or(|joined| joined.told);
         let summed = matches!(place.tap.site, Site::H0 | Site::AttnOut | Site::FfnOut);
-        (summed && !told).then(|| {
-            format!("the dump of one rank ({one}) was read, and nothing says whether this is a sum over ranks: say so ('dims' in dump.json: 'T D partial', or 'T D')")
-        })
+        (summed && !told).then(|| Reason::MayBeSummand { rank: one.clone() })
     }
 
     /// Why ranks' tensors of a place were not joined.
-    pub(crate) fn apart(&self, place: Place) -> Option<String> {
-        let apart = |dump: &Dump| dump.ranks().and_then(|r| r.apart(place.tap, place.step)).map(str::to_owned);
+    pub(crate) fn apart(&self, place: Place) -> Option<Reason> {
+        let apart = |dump: &Dump| dump.ranks().and_then(|r| r.apart(place.tap, place.step)).map(not_joined);
         apart(self.candidate).or_else(|| apart(self.reference))
     }
 
@@ -208,6 +202,10 @@ impl Run<'_> {
         }
         Ok(Vec::new())
     }
+}
+
+fn not_joined(why: &str) -> Reason {
+    Reason::NotJoined(why.to_owned())
 }
 
 /// The tensors of all ranks that hold a place.

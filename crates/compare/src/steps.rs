@@ -7,6 +7,7 @@ use std::ops::Range;
 use firstdiff_trace::{Dump, Partial, Rows, Site, Tap};
 
 use crate::counted::{beyond_the_prefill, steps};
+use crate::reason::Unwitnessed;
 use crate::rows::{are_all, squeezed, unlike_positions};
 
 /// How a run took its tokens: in one pass, a prefill and then one by one, or in other chunks.
@@ -275,25 +276,18 @@ fn other_ids(reference: &Dump, candidate: &Dump) -> Option<usize> {
 
 /// Why it cannot be said that two runs of which nothing agrees are of the same positions: they have other numbers of them, and not both say of which tokens. A
 /// prompt that was padded on the left looks so, and another prompt.
-pub(crate) fn unwitnessed(reference: &Dump, candidate: &Dump) -> Option<String> {
+pub(crate) fn unwitnessed(reference: &Dump, candidate: &Dump) -> Option<Unwitnessed> {
     let [ours, theirs] = [reference, candidate].map(Chunks::of);
     let ids = |chunks: &Option<Chunks>| chunks.as_ref().is_some_and(|chunks| chunks.ids.is_some());
     let total = |chunks: &Option<Chunks>| chunks.as_ref().map(Chunks::total);
-    let said = match (total(&ours), total(&theirs)) {
-        _ if ids(&ours) && ids(&theirs) => return None,
-        (Some(ours), Some(theirs)) if ours != theirs => {
-            format!(
-                "the reference has {ours} token positions and the candidate {theirs}, and not both say of which tokens"
-            )
+    match (total(&ours), total(&theirs)) {
+        _ if ids(&ours) && ids(&theirs) => None,
+        (Some(reference), Some(candidate)) if reference != candidate => {
+            Some(Unwitnessed::Counts { reference, candidate })
         }
-        (Some(_), None) if !may_be_of_its_tokens(candidate) => {
-            "the candidate's tensors have another number of token positions than it names tokens".to_owned()
-        }
-        _ => return None,
-    };
-    Some(format!(
-        "nothing agrees; {said}: is its prompt padded, or another? Name the tokens of both runs (--tokens, or 'tokens' in dump.json), or cut the padding off"
-    ))
+        (Some(_), None) if !may_be_of_its_tokens(candidate) => Some(Unwitnessed::NotItsTokens),
+        _ => None,
+    }
 }
 
 /// Whether some axis of its tensors may be the positions of the tokens that it names, or it names none.

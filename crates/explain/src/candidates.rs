@@ -19,13 +19,15 @@ pub(crate) struct Candidate {
     pub(crate) edits: Vec<Edit>,
     /// Whether it is made in one layer, and a candidate of its own makes it in all.
     pub(crate) one_of_several: bool,
+    /// Whether two taps have each the other's tensor.
+    pub(crate) exchanged: bool,
 }
 
 impl Candidate {
     /// The same mistake with another value of the parameter that may have any.
     pub(crate) fn tuned(&self, value: f64) -> Candidate {
         let edits: Vec<Edit> = self.edits.iter().map(|e| e.tuned(value)).collect();
-        Candidate { key: edits[0].key(), edits, one_of_several: self.one_of_several }
+        Candidate { key: edits[0].key(), edits, one_of_several: self.one_of_several, exchanged: false }
     }
 
     /// The same mistake, made from a later decode step on.
@@ -125,6 +127,7 @@ impl Search<'_, '_> {
                 key: edits[0].key(),
                 edits,
                 one_of_several: false,
+                exchanged: false,
             })
         };
         let looked_up = self.run.known && target.steps.iter().any(|s| matches!(s.op, Op::Embedding { .. }));
@@ -236,7 +239,7 @@ pub(crate) fn edits_of<'c>(set: &[usize], candidates: &'c [Candidate]) -> Vec<&'
 }
 
 fn single(edit: Edit) -> Candidate {
-    Candidate { key: edit.key(), edits: vec![edit], one_of_several: false }
+    Candidate { key: edit.key(), edits: vec![edit], one_of_several: false, exchanged: false }
 }
 
 /// The same mistake at one site in all layers of a stretch, at the sites of a scope, and, over several layers, in each alone.
@@ -287,7 +290,7 @@ fn grouped(mut all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate> {
             {
                 continue;
             }
-            out.push(Candidate { key: key.clone(), edits: of(&there), one_of_several: false });
+            out.push(Candidate { key: key.clone(), edits: of(&there), one_of_several: false, exchanged: false });
         }
     }
     for &(a, b) in EXCHANGED {
@@ -306,6 +309,7 @@ fn grouped(mut all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate> {
                 key: "weight-swapped exchanged".into(),
                 edits: [left, right].concat(),
                 one_of_several: false,
+                exchanged: true,
             });
         }
     }
@@ -315,7 +319,12 @@ fn grouped(mut all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate> {
             for candidate in &whole {
                 let edits: Vec<Edit> = candidate.edits.iter().filter(|e| e.tap.layer == Some(layer)).cloned().collect();
                 if !edits.is_empty() && edits.len() < candidate.edits.len() {
-                    out.push(Candidate { key: candidate.key.clone(), edits, one_of_several: true });
+                    out.push(Candidate {
+                        key: candidate.key.clone(),
+                        edits,
+                        one_of_several: true,
+                        exchanged: candidate.exchanged,
+                    });
                 }
             }
         }

@@ -14,6 +14,7 @@ use crate::imitate::Shared;
 use crate::mistakes::Edit;
 use crate::onset::{begun_later, left_by_the_prefill};
 use crate::proof::Target;
+use crate::reason::Reason;
 use crate::recorded::Unusable;
 pub use crate::replay::Options;
 use crate::replay::{Replay, ReplayError, Replayed, Run};
@@ -181,12 +182,12 @@ impl Walk<'_> {
         target.from_step = u32::from(earlier.is_some());
         let steps: Vec<Tap> = target.steps.iter().map(|s| s.tap).collect();
         if partial && steps.iter().any(|tap| self.unknown.contains(tap)) {
-            replayed.report.reason = Some("reads what an operation without a known cause has made".into());
+            replayed.reason = Some(Reason::ReadsUnexplained);
             return Ok(());
         }
         if target.is_stretch() && steps.iter().any(|tap| self.dark.contains(tap)) {
             if partial {
-                replayed.report.reason = Some("lies behind a stretch whose fault has no known cause".into());
+                replayed.reason = Some(Reason::BehindUnexplained);
             }
             return Ok(());
         }
@@ -478,7 +479,7 @@ pub(crate) fn own(run: &Run<'_>, place: Place) -> Result<Option<(ArrayD<f64>, Op
     match own {
         Ok(own) => Ok(Some((own, positions))),
         Err(Unusable::Dump(e)) => Err(e.into()),
-        Err(_) => Ok(None),
+        Err(Unusable::Unfit(_)) => Ok(None),
     }
 }
 
@@ -502,7 +503,7 @@ pub(crate) fn row_inputs(
         match run.recorded.read_rows(place, list) {
             Ok(rows) => inputs.push(rows),
             Err(Unusable::Dump(e)) => return Err(e.into()),
-            Err(_) => return Ok(None),
+            Err(Unusable::Unfit(_)) => return Ok(None),
         }
     }
     Ok(Some(inputs))

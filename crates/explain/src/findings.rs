@@ -250,11 +250,7 @@ fn is_same(a: &Cause, b: &Cause, share: f64) -> bool {
 
 fn cause(mistake: &Candidate) -> Cause {
     let edit = &mistake.edits[0];
-    let params = if mistake.key == "weight-swapped exchanged" {
-        vec![("kind", "exchanged".into())]
-    } else {
-        edit.params.clone()
-    };
+    let params = if mistake.exchanged { vec![("kind", "exchanged".into())] } else { edit.params.clone() };
     Cause { id: edit.id, params }
 }
 

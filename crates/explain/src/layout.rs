@@ -15,6 +15,7 @@ use ndarray::ArrayD;
 use crate::explain::own;
 use crate::imitate::Shared;
 use crate::proof::Target;
+use crate::reason::Reason;
 use crate::recorded::{Unusable, has_rope_rows};
 use crate::replay::{Done, Due, Replayed, Run};
 use crate::search::{Effort, Search};
@@ -104,7 +105,7 @@ impl Run<'_> {
                     && let Some(tap) = taps.iter_mut().find(|t| t.report.place == *place)
                 {
                     tap.report.status = Status::Diverged;
-                    tap.report.reason = Some(format!("right where the model has values, but {what}"));
+                    tap.reason = Some(Reason::Padding(what.clone()));
                 }
             }
             let rest = self.recorded.layouts.iter().filter(|(place, _)| shown.agree.iter().all(|a| a.place != **place));
@@ -219,7 +220,7 @@ impl Run<'_> {
         match self.recorded.with_layouts(place, witness, then) {
             Ok(found) => Ok(Some(found)),
             Err(Unusable::Dump(error)) => Err(error.into()),
-            Err(_) => Ok(None),
+            Err(Unusable::Unfit(_)) => Ok(None),
         }
     }
 
@@ -366,9 +367,7 @@ impl Run<'_> {
                 confirmed.insert(agreeing.place);
                 continue;
             }
-            let reason =
-                format!("it agrees if {}, and nothing that follows can confirm it", agreeing.layout.words("model"));
-            self.recorded.unread.insert(agreeing.place, reason);
+            self.recorded.unconfirmed.insert(agreeing.place, agreeing.layout.clone());
             changed = true;
         }
         settled.known = shown.known(|a| confirmed.contains(&a.place) || !a.layout.needs_confirming());

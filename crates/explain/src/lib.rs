@@ -24,6 +24,7 @@ mod misrecorded;
 mod onset;
 mod proof;
 mod quantised;
+mod reason;
 mod recorded;
 mod residual;
 mod right;

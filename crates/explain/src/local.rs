@@ -3,6 +3,8 @@
 use firstdiff_model::Profile;
 use ndarray::{ArrayD, ArrayView1, Dimension};
 
+use crate::reason::InOnePlace;
+
 /// Standard deviations of rounding that one element may be off by, and one row's mean factor.
 const ELEMENT: f64 = 12.0;
 const ROW: f64 = 8.0;
@@ -23,7 +25,7 @@ pub(crate) fn misplaced(
     own: &ArrayD<f64>,
     [right, exact]: [&ArrayD<f64>; 2],
     nearer: &ArrayD<f64>,
-) -> Option<String> {
+) -> Option<InOnePlace> {
     let unit = match profile {
         Profile::F16 => 2f64.powi(-12),
         Profile::Bf16 => 2f64.powi(-9),
@@ -47,10 +49,10 @@ pub(crate) fn misplaced(
 pub(crate) use firstdiff_compare::UNDERFLOW as LEAK;
 
 /// A probability that is exactly 0 and is not in `own`: a masked key takes part.
-pub(crate) fn leaking(own: &ArrayD<f64>, exact: &ArrayD<f64>) -> Option<String> {
+pub(crate) fn leaking(own: &ArrayD<f64>, exact: &ArrayD<f64>) -> Option<InOnePlace> {
     let leaks = own.indexed_iter().zip(exact).filter(|((_, o), e)| **e == 0.0 && **o > LEAK);
     let ((at, most), _) = leaks.max_by(|((_, a), _), ((_, b), _)| a.total_cmp(b))?;
-    Some(format!("element {:?} is {most:.1e} where the probability is 0: a masked key takes part", at.slice()))
+    Some(InOnePlace::Leak { at: at.slice().to_vec(), probability: *most })
 }
 
 type Row<'a> = ArrayView1<'a, f64>;
@@ -74,7 +76,7 @@ fn rows<'a>(
 }
 
 /// One element beyond what rounding costs in its row, or costs a number of its size, or of the size of all: sums cancel.
-fn far_off(at: &[usize], unit: f64, rms: f64, [own, right, exact]: [Row<'_>; 3]) -> Option<String> {
+fn far_off(at: &[usize], unit: f64, rms: f64, [own, right, exact]: [Row<'_>; 3]) -> Option<InOnePlace> {
     let finite = |x: f64| x.is_finite();
     let seen: Vec<usize> = (0..own.len()).filter(|&i| finite(own[i]) && finite(right[i]) && finite(exact[i])).collect();
     let square: f64 = seen.iter().map(|&i| (right[i] - exact[i]).powi(2)).sum();
@@ -82,13 +84,12 @@ fn far_off(at: &[usize], unit: f64, rms: f64, [own, right, exact]: [Row<'_>; 3])
     seen.into_iter().find_map(|i| {
         let off = (own[i] - right[i]).abs().min((own[i] - exact[i]).abs());
         let due = sigma.max(unit * exact[i].abs()).max(unit * rms);
-        (due > 0.0 && off > ELEMENT * due)
-            .then(|| format!("element {:?} is off by {:.0} times what rounding costs there", place(at, i), off / due))
+        (due > 0.0 && off > ELEMENT * due).then(|| InOnePlace::Element { at: place(at, i), times: off / due })
     })
 }
 
 /// A row whose values are all too large, or too small, by more than `least`.
-fn scaled(at: &[usize], least: f64, own: Row<'_>, right: Row<'_>) -> Option<String> {
+fn scaled(at: &[usize], least: f64, own: Row<'_>, right: Row<'_>) -> Option<InOnePlace> {
     let pairs = || own.iter().zip(&right).filter(|(o, r)| o.is_finite() && r.is_finite());
     let (mut xx, mut xy, mut fourth) = (0.0, 0.0, 0.0);
     for (o, r) in pairs() {
@@ -101,17 +102,17 @@ fn scaled(at: &[usize], least: f64, own: Row<'_>, right: Row<'_>) -> Option<Stri
     let left: f64 = pairs().map(|(o, r)| (o - factor * r).powi(2)).sum();
     let sigma = (left / xx / (xx * xx / fourth)).sqrt();
     let off = (factor - 1.0).abs();
-    (off > least && off > ROW * sigma).then(|| format!("row {at:?} is {factor:.4} times what it should be"))
+    (off > least && off > ROW * sigma).then(|| InOnePlace::RowFactor { row: at.to_vec(), factor })
 }
 
 /// A row of probabilities that does not add up to 1, by more than `least`.
-fn unnormalised(at: &[usize], least: f64, own: Row<'_>, right: Row<'_>) -> Option<String> {
+fn unnormalised(at: &[usize], least: f64, own: Row<'_>, right: Row<'_>) -> Option<InOnePlace> {
     let (sum, due) = (own.sum(), right.sum());
-    ((sum - due).abs() > least * due).then(|| format!("row {at:?} adds up to {sum:.4}"))
+    ((sum - due).abs() > least * due).then(|| InOnePlace::RowSum { row: at.to_vec(), sum })
 }
 
 /// One element that holds most of a row's error. A value on the edge of a step of quantised activations shows in all of a row's products.
-fn alone(at: &[usize], own: Row<'_>, right: Row<'_>) -> Option<String> {
+fn alone(at: &[usize], own: Row<'_>, right: Row<'_>) -> Option<InOnePlace> {
     let (mut error, mut energy, mut worst) = (0.0, 0.0, (0, 0.0));
     for (i, (o, r)) in own.iter().zip(&right).enumerate().filter(|(_, (o, r))| o.is_finite() && r.is_finite()) {
         let square = (o - r).powi(2);
@@ -121,7 +122,7 @@ fn alone(at: &[usize], own: Row<'_>, right: Row<'_>) -> Option<String> {
         }
     }
     (own.len() >= WIDE && error > SEEN * energy && worst.1 > 0.5 * error)
-        .then(|| format!("element {:?} holds most of its row's error", place(at, worst.0)))
+        .then(|| InOnePlace::MostOfItsRow { at: place(at, worst.0) })
 }
 
 fn place(row: &[usize], element: usize) -> Vec<usize> {
@@ -158,10 +159,10 @@ mod tests {
         assert_eq!(found(&other), None);
         let mut element = other.clone();
         element[[3, 5]] += 0.05;
-        assert!(found(&element).unwrap().starts_with("element [3, 5]"));
+        assert!(matches!(found(&element), Some(InOnePlace::Element { at, .. }) if at == [3, 5]));
         let mut row = right.clone();
         row.slice_mut(s![7..8, ..]).mapv_inplace(|x| x * 1.01);
-        assert!(found(&row).unwrap().starts_with("row [7]"));
+        assert!(matches!(found(&row), Some(InOnePlace::RowFactor { row, .. }) if row == [7]));
     }
 
     #[test]
@@ -175,7 +176,7 @@ mod tests {
         assert_eq!(found(&edge), None);
         let mut element = exact.clone();
         element[[4, 9]] += 1e-3;
-        assert!(found(&element).unwrap().starts_with("element [4, 9]"));
+        assert!(matches!(found(&element), Some(InOnePlace::Element { at, .. }) if at == [4, 9]));
     }
 
     #[test]
@@ -187,6 +188,6 @@ mod tests {
         assert_eq!(found(&exact), None);
         let mut row = right.clone();
         row.slice_mut(s![2..3, ..]).mapv_inplace(|x| x * 1.01);
-        assert_eq!(found(&row).unwrap(), "row [2] adds up to 1.0100");
+        assert_eq!(found(&row).unwrap().to_string(), "row [2] adds up to 1.0100");
     }
 }

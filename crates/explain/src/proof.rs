@@ -242,7 +242,9 @@ impl Search<'_, '_> {
             let key = edit.key();
             match mistakes.iter_mut().find(|m| m.key == key) {
                 Some(known) => known.edits.push(edit.clone()),
-                None => mistakes.push(Candidate { key, edits: vec![edit.clone()], one_of_several: false }),
+                None => {
+                    mistakes.push(Candidate { key, edits: vec![edit.clone()], one_of_several: false, exchanged: false })
+                }
             }
         }
         if mistakes.is_empty() {

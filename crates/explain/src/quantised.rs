@@ -9,6 +9,7 @@ use firstdiff_trace::Site;
 use ndarray::{Array2, ArrayD};
 
 use crate::finding::{Cause, Finding, Match};
+use crate::reason::Reason;
 use crate::replay::{Done, Run};
 use crate::replayed::{Replay, Replayed};
 use crate::right::compared;
@@ -90,7 +91,7 @@ pub(crate) fn recognised(run: &mut Run<'_>, replay: &mut Replay) -> Done<Option<
         .0
         .outcome
         {
-            Outcome::Differs(difference) => structured.push((place, difference.to_string())),
+            Outcome::Differs(difference) => structured.push((place, difference)),
             _ if nmse <= ALIKE * median => alike.push((place, nmse)),
             _ => {}
         }
@@ -111,12 +112,12 @@ pub(crate) fn recognised(run: &mut Run<'_>, replay: &mut Replay) -> Done<Option<
         places,
     };
     found.imitate(run, &alike)?;
-    for (place, what) in structured {
+    for (place, difference) in structured {
         // The rounding that gives the others' numbers may have structure by itself, as where one channel has a large weight.
         if found.leaves_little_of(run, place)? {
             found.places.push(place);
         } else if let Some(tap) = replay.taps.iter_mut().find(|t| t.report.place == place) {
-            tap.report.reason = Some(format!("{what}; the other products are off without structure"));
+            tap.reason = Some(Reason::DiffersAlone(difference));
         }
     }
     let weights = found.nearest.and_then(|rounding| rounding.weights).filter(|_| found.is_reproduced());

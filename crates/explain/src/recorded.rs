@@ -1,12 +1,14 @@
 //! What did the candidate hold at a tap, in the model's own layout? Its recorded tensors, whatever their axes and row order.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_compare::{Layout, LayoutCandidates, Misfit, Operand, Pair, Place};
 use firstdiff_model::{Cache, Model};
 use firstdiff_trace::{Dump, DumpError, NamedRows, QkRows, Rows, Site, Values};
 use ndarray::{ArrayD, Axis};
+
+use crate::reason::Unfit;
 
 /// A candidate's dump, read as the model would have written it.
 pub(crate) struct Recorded<'a> {
@@ -21,9 +23,9 @@ pub(crate) struct Recorded<'a> {
     /// The order of the rows of Q and K, where the dump declares one that is not the model's.
     pub(crate) declared: Option<QkRows>,
     /// The layout of a tap, where it is not as it stands.
-    pub(crate) layouts: HashMap<Place, Layout>,
-    /// Taps whose layout nobody knows, and why: computed, as if they were not there.
-    pub(crate) unread: BTreeMap<Place, String>,
+    pub(crate) layouts: BTreeMap<Place, Layout>,
+    /// Taps that agree in a layout that nothing confirms: computed, as if they were not there.
+    pub(crate) unconfirmed: BTreeMap<Place, Layout>,
     /// Taps that are wrong in every order of axes, so that nobody knows in which of them they were read.
     pub(crate) unordered: BTreeSet<Place>,
     /// Taps that were recorded wrongly: computed, as if they were not there.
@@ -33,15 +35,9 @@ pub(crate) struct Recorded<'a> {
 /// Why a tensor cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unusable {
-    /// It was not recorded.
-    #[error("was not recorded")]
-    Absent,
-    /// It holds some positions only.
-    #[error("holds some positions only")]
-    Partial,
-    /// Its shape is not the model's.
-    #[error("{0}")]
-    Misfit(String),
+    /// It does not hold what is asked for.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
     /// Its file cannot be read.
     #[error(transparent)]
     Dump(#[from] DumpError),
@@ -54,7 +50,7 @@ impl Recorded<'_> {
     }
 
     pub(crate) fn holds(&self, place: Place) -> bool {
-        let is_out = self.left_out.contains(&place) || self.unread.contains_key(&place);
+        let is_out = self.left_out.contains(&place) || self.unconfirmed.contains_key(&place);
         !is_out && self.dump.find(place.tap, place.step).is_some()
     }
 
@@ -99,7 +95,7 @@ impl Recorded<'_> {
     /// The whole tensor of a tap.
     pub(crate) fn read(&self, place: Place) -> Result<ArrayD<f64>, Unusable> {
         if self.positions(place).is_some() {
-            return Err(Unusable::Partial);
+            return Err(Unfit::Partial.into());
         }
         self.in_its_layout(place, self.shape(place))
     }
@@ -119,12 +115,12 @@ impl Recorded<'_> {
         let blank = ArrayD::zeros(shape);
         let values = self.with_layouts(place, &blank, |layouts| {
             let pair = match self.layouts.get(&place) {
-                Some(layout) => layouts.under(layout).ok_or(Unusable::Absent)?,
+                Some(layout) => layouts.under(layout).ok_or(Unfit::Absent)?,
                 None => self.as_it_stands(place.tap.site, layouts)?,
             };
             Ok::<Vec<f64>, Unusable>((0..pair.len()).map(|i| pair.candidate(i)).collect())
         })??;
-        ArrayD::from_shape_vec(blank.raw_dim(), values).map_err(|_| Unusable::Absent)
+        ArrayD::from_shape_vec(blank.raw_dim(), values).map_err(|_| Unfit::Absent.into())
     }
 
     /// What was recorded of a tap beside its witness, in all layouts that compare knows.
@@ -134,10 +130,10 @@ impl Recorded<'_> {
         witness: &ArrayD<f64>,
         then: impl FnOnce(&LayoutCandidates<'_>) -> X,
     ) -> Result<X, Unusable> {
-        let entry = self.dump.find(place.tap, place.step).ok_or(Unusable::Absent)?;
+        let entry = self.dump.find(place.tap, place.step).ok_or(Unfit::Absent)?;
         let tensor = self.dump.read(entry)?;
         let (values, witness) = (tensor.values(), witness.as_standard_layout());
-        let due = Values::F64(Cow::Borrowed(witness.as_slice().ok_or(Unusable::Absent)?));
+        let due = Values::F64(Cow::Borrowed(witness.as_slice().ok_or(Unfit::Absent)?));
         let reference = Operand { values: &due, shape: witness.shape(), rows: None };
         let candidate = Operand { values: &values, shape: &entry.shape, rows: None };
         let heads = (place.tap.site == Site::Context).then_some(self.model.plan.dims.heads);
@@ -147,8 +143,8 @@ impl Recorded<'_> {
     /// As the shape says, and in the order of rows that the dump declares.
     fn as_it_stands<'c>(&self, site: Site, layouts: &LayoutCandidates<'c>) -> Result<Pair<'c>, Unusable> {
         let pair = layouts.as_it_stands().map_err(|misfit| match misfit {
-            Misfit::Shapes(reason) => Unusable::Misfit(reason.replace("the reference's", "the model's")),
-            Misfit::NoRows => Unusable::Partial,
+            Misfit::Shapes(mismatch) => Unfit::Shape(mismatch.clone()),
+            Misfit::NoRows => Unfit::Partial,
         })?;
         match self.declared.filter(|_| has_rope_rows(site)) {
             None => Ok(pair.clone()),

@@ -4,9 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use firstdiff_compare::{
-    Difference, Judgement, Outcome, Place, Profile as Judged, Status, TapReport, number, storage_nmse,
-};
+use firstdiff_compare::{Difference, Judgement, Outcome, Place, Profile as Judged, Status, TapReport, storage_nmse};
 
 use firstdiff_model::{Cache, Chunk, Model, Op, Profile, Step, eval_step, eval_step_in, keep};
 use firstdiff_trace::{DType, Dump, Rows, Site, Tap};
@@ -16,7 +14,8 @@ use crate::local::{leaking, misplaced};
 use crate::recorded::{Recorded, Unusable};
 use crate::right::{EDGE_ROOM, INPUTS, OWN_ROUNDING, compared, distance, jittered, tolerance};
 
-pub use crate::replayed::{Options, Replay, ReplayError, Replayed, Unread, shared_out};
+pub use crate::reason::{InOnePlace, Reason, Unfit, UnfitInput};
+pub use crate::replayed::{Options, Replay, ReplayError, Replayed, shared_out};
 
 /// Runs every step of `model` on what `dump` recorded. `progress` is told how many of how many taps are done.
 ///
@@ -35,9 +34,6 @@ pub fn replay(
 const FEW_ROWS: usize = 4;
 /// By how much more so few rows scatter: one decoded token of JAX in bf16 was 1.4 times what the prefill of eleven allows.
 const FEW_ROWS_ROOM: f64 = 2.0;
-
-/// How the reason begins where nobody can tell rounding from a fault.
-pub const UNCLEAR: &str = "unclear";
 
 pub(crate) struct Run<'a> {
     pub(crate) recorded: Recorded<'a>,
@@ -59,7 +55,7 @@ pub(crate) struct Run<'a> {
 
 pub(crate) type Done<T> = Result<T, ReplayError>;
 /// A value, or the reason why there is none.
-pub(crate) type Found<T> = Done<Result<T, String>>;
+pub(crate) type Found<T> = Done<Result<T, Reason>>;
 
 impl<'a> Run<'a> {
     pub(crate) fn new(model: &'a Model, dump: &'a Dump, options: &Options) -> Run<'a> {
@@ -71,8 +67,8 @@ impl<'a> Run<'a> {
             rows: options.rows.clone(),
             cache: options.cache.unwrap_or_default(),
             declared: dump.meta().qk_rows.filter(|rows| *rows != model.qk_rows),
-            layouts: HashMap::new(),
-            unread: BTreeMap::new(),
+            layouts: BTreeMap::new(),
+            unconfirmed: BTreeMap::new(),
             unordered: BTreeSet::new(),
             left_out: BTreeSet::new(),
         };
@@ -117,12 +113,9 @@ impl Run<'_> {
     pub(crate) fn judge(&mut self, step: &Step, number: u32) -> Done<Replayed> {
         let place = Place { step: number, tap: step.tap };
         if !self.recorded.holds(place) {
-            let layout = self.recorded.unread.get(&place).cloned();
-            let (unread, reason) = match layout {
-                Some(reason) => (Some(Unread::Layout), reason),
-                None => (Some(Unread::Absent), "not recorded".into()),
-            };
-            return Ok(Replayed { unread, ..Replayed::unchecked(step, place, reason) });
+            let layout = self.recorded.unconfirmed.get(&place).cloned();
+            let reason = layout.map_or(Reason::NotRecorded, Reason::Unconfirmed);
+            return Ok(Replayed::unchecked(step, place, reason));
         }
         let due = self.due(step, number)?;
         self.judged(step, place, due.as_ref())
@@ -135,8 +128,8 @@ impl Run<'_> {
             None => None,
             Some(rows) => match self.listed(&rows, place) {
                 Some(list) if rowwise(&step.op) => Some(list),
-                Some(_) => return Ok(Err("holds some positions only, and attention needs all".into())),
-                None => return Ok(Err("holds positions that the run does not have".into())),
+                Some(_) => return Ok(Err(Reason::NeedsAllPositions)),
+                None => return Ok(Err(Reason::PositionsOutside)),
             },
         };
         let computed = match &positions {
@@ -156,21 +149,18 @@ impl Run<'_> {
     }
 
     /// What was recorded, in the layout that it has now, held against what is due.
-    pub(crate) fn judged(&mut self, step: &Step, place: Place, due: Result<&Due, &String>) -> Done<Replayed> {
+    pub(crate) fn judged(&mut self, step: &Step, place: Place, due: Result<&Due, &Reason>) -> Done<Replayed> {
         let own = match due {
             Ok(Due { positions: Some(list), .. }) => self.recorded.read_rows(place, list),
-            _ if self.recorded.positions(place).is_some() => Err(Unusable::Partial),
+            _ if self.recorded.positions(place).is_some() => Err(Unfit::Partial.into()),
             _ => self.recorded.read(place),
         };
         let own = match (own, due) {
             (Err(Unusable::Dump(e)), _) => return Err(e.into()),
-            (Err(Unusable::Partial) | Ok(_), Err(reason)) => {
+            (Err(Unusable::Unfit(Unfit::Partial)) | Ok(_), Err(reason)) => {
                 return Ok(Replayed::unchecked(step, place, reason.clone()));
             }
-            (Err(reason), _) => {
-                let unread = matches!(reason, Unusable::Misfit(_)).then_some(Unread::Shape);
-                return Ok(Replayed { unread, ..Replayed::unchecked(step, place, reason.to_string()) });
-            }
+            (Err(Unusable::Unfit(unfit)), _) => return Ok(Replayed::unchecked(step, place, Reason::Unfit(unfit))),
             (Ok(own), Ok(_)) => own,
         };
         let Ok(due) = due else { unreachable!("matched above") };
@@ -195,7 +185,7 @@ impl Run<'_> {
             let found = if step.cached() == Some(tap) { self.whole(tap, number)? } else { self.value(tap, number)? };
             match found {
                 Ok((_, w)) if !can_be_read(tap.site, &w) => {
-                    return Ok(Err(format!("{tap}, which it reads, holds NaN, infinities, or rows without a key")));
+                    return Ok(Err(Reason::Input { tap, why: UnfitInput::NotFinite }));
                 }
                 Ok((n, w)) => {
                     narrow.push(n);
@@ -206,7 +196,7 @@ impl Run<'_> {
         }
         let tokens = self.recorded.tokens.get(number as usize).cloned().unwrap_or_default();
         if tokens.is_empty() || !self.known && matches!(step.op, Op::Embedding { .. }) {
-            return Ok(Err(format!("no token is known for step {number}")));
+            return Ok(Err(Reason::NoTokenOfStep(number)));
         }
         let chunk = Chunk { tokens: &tokens, start: self.recorded.start(number) };
         let (right, exact) = self.evaluated(step, &narrow, &wide, chunk)?;
@@ -263,14 +253,12 @@ impl Run<'_> {
         for &tap in &step.reads {
             let place = Place { step: number, tap };
             if !self.recorded.is_readable(place) && self.recorded.dump.find(tap, number).is_some() {
-                return Ok(Err(format!(
-                    "{tap}, which it reads, was recorded wrongly, or in a layout that nobody knows"
-                )));
+                return Ok(Err(Reason::Input { tap, why: UnfitInput::LeftOut }));
             }
             match self.recorded.read_rows(place, positions) {
                 Ok(rows) => inputs.push(rows),
                 Err(Unusable::Dump(e)) => return Err(e.into()),
-                Err(reason) => return Ok(Err(format!("{tap}, which it reads, {reason}"))),
+                Err(Unusable::Unfit(unfit)) => return Ok(Err(Reason::Input { tap, why: unfit.into() })),
             }
         }
         let (mut narrow, mut wide) = (Vec::new(), Vec::new());
@@ -279,7 +267,7 @@ impl Run<'_> {
                 inputs.iter().map(|x| x.slice_axis(Axis(0), (row..row + 1).into()).to_owned()).collect();
             let rounded: Vec<ArrayD<f32>> = row.iter().map(|x| x.mapv(|x| x as f32)).collect();
             let Some(token) = tokens.get(position..position + 1) else {
-                return Ok(Err(format!("no token is known at position {position}")));
+                return Ok(Err(Reason::NoTokenAt(position)));
             };
             let chunk = Chunk { tokens: token, start: self.recorded.start(number) + position };
             let (n, w) = self.evaluated(step, &rounded, &row, chunk)?;
@@ -296,14 +284,14 @@ impl Run<'_> {
             return match self.recorded.read(place) {
                 Ok(wide) => Ok(Ok((wide.mapv(|x| x as f32), wide))),
                 Err(Unusable::Dump(e)) => Err(e.into()),
-                Err(reason) => Ok(Err(format!("{tap}, which it reads, {reason}"))),
+                Err(Unusable::Unfit(unfit)) => Ok(Err(Reason::Input { tap, why: unfit.into() })),
             };
         }
         if let (Some(narrow), Some(wide)) = (self.memo.get(&place), self.wide.get(&place)) {
             return Ok(Ok((narrow.clone(), wide.clone())));
         }
         let Some(step) = self.recorded.model.plan.step(tap) else {
-            return Ok(Err(format!("{tap} is not of the model")));
+            return Ok(Err(Reason::NotOfTheModel(tap)));
         };
         let computed = self.computed(step, number)?;
         if let Ok((narrow, wide)) = &computed {
@@ -371,7 +359,7 @@ impl Run<'_> {
     ) -> Replayed {
         let narrow = right.mapv(|x| x as f32);
         let first = self.verdict(step, place, own, &narrow, exact, true);
-        let unclear = first.report.reason.as_deref().is_some_and(|reason| reason.starts_with(UNCLEAR));
+        let unclear = first.is_for(Reason::is_unclear);
         // A key near the edge of a step of the cache's type falls to its other side in another right run.
         let through_the_cache = self.recorded.cache != Cache::F32 && first.report.status == Status::Diverged;
         if !unclear && !through_the_cache {
@@ -443,36 +431,29 @@ impl Run<'_> {
         let leaking =
             if probs && (outcome.agrees() || outcome == Outcome::Unclear) { leaking(own, exact) } else { None };
         let (status, reason) = match outcome {
-            _ if leaking.is_some() => (Status::Diverged, leaking),
-            _ if misplaced.is_some() => (Status::Diverged, misplaced),
+            _ if let Some(place) = leaking.or(misplaced) => (Status::Diverged, Some(Reason::InOnePlace(place))),
             Outcome::Exact => (Status::Exact, None),
             Outcome::Rounding => (Status::Rounding, None),
             Outcome::Unclear => {
-                let reason = format!(
-                    "{UNCLEAR}: NMSE {}, where {} rounding costs {}",
-                    number(nmse),
-                    self.profile.name(),
-                    number(noise)
-                );
-                (Status::Unchecked, Some(reason))
+                (Status::Unchecked, Some(Reason::Unclear { nmse, profile: self.profile, rounding: noise }))
             }
-            Outcome::Differs(difference) => (Status::Diverged, Some(difference.to_string())),
+            Outcome::Differs(difference) => (Status::Diverged, Some(Reason::Differs(difference))),
         };
         let report = TapReport {
             place,
             op: step.op.name().into(),
             status,
-            reason,
+            reason: None,
             metrics: Some(metrics),
             balanced,
             allowed: Some(allowed),
             shape,
             positions: None,
             is_last: false,
-            elements: None,
+            part: None,
             noise: None,
         };
-        Replayed { exact_nmse, ..Replayed::of(report) }
+        Replayed { reason, exact_nmse, ..Replayed::of(report) }
     }
 
     /// Whether one operation's rounding is larger than its order of summation.
@@ -508,7 +489,7 @@ fn rowwise(op: &Op) -> bool {
     !matches!(op, Op::Qk | Op::Scores(_) | Op::Softmax | Op::Context)
 }
 
-pub(crate) fn joined<E: Clone>(parts: &[ArrayD<E>]) -> Result<ArrayD<E>, String> {
+pub(crate) fn joined<E: Clone>(parts: &[ArrayD<E>]) -> Result<ArrayD<E>, Reason> {
     let views: Vec<_> = parts.iter().map(|x| x.view()).collect();
-    concatenate(Axis(0), &views).map_err(|e| format!("the rows of earlier steps do not fit: {e}"))
+    concatenate(Axis(0), &views).map_err(|e| Reason::RowsDoNotFit(e.to_string()))
 }

@@ -4,6 +4,7 @@ use firstdiff_compare::{Chunks, Place, Status, TapReport};
 use firstdiff_model::{Cache, ModelError, Profile, Step};
 use firstdiff_trace::{Dump, DumpError, Rows, Site, Tap};
 
+use crate::reason::Reason;
 use crate::residual::Fit;
 
 /// How to judge.
@@ -64,22 +65,13 @@ pub enum ReplayError {
     Dump(#[from] DumpError),
 }
 
-/// Why nothing is said of a tap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unread {
-    /// It was not recorded.
-    Absent,
-    /// Its shape is not the model's, in no order of its axes.
-    Shape,
-    /// Its values are right in another layout than its shape says, and nothing confirms that it is the dump's own.
-    Layout,
-}
-
 /// One operation, judged on the candidate's own inputs.
 #[derive(Clone, Debug)]
 pub struct Replayed {
-    /// Status, measures against the right value, tolerance.
+    /// Status, measures against the right value, tolerance; its reason is [`Replayed::reason`].
     pub report: TapReport,
+    /// Why it is wrong, or why nothing is said of it.
+    pub reason: Option<Reason>,
     /// NMSE against the value in f64.
     pub exact_nmse: Option<f64>,
     /// Taps between the recorded inputs and this one that were computed: the fault may be in any of them.
@@ -90,8 +82,6 @@ pub struct Replayed {
     pub fit: Option<Fit>,
     /// What comes out of the value that is due here and not of the recorded one: the recording is wrong, not the operation.
     pub misrecorded: Vec<Place>,
-    /// Why it was not read.
-    pub unread: Option<Unread>,
 }
 
 impl Replayed {
@@ -99,18 +89,29 @@ impl Replayed {
     pub(crate) fn of(report: TapReport) -> Replayed {
         Replayed {
             report,
+            reason: None,
             exact_nmse: None,
             through: Vec::new(),
             from: Vec::new(),
             fit: None,
             misrecorded: Vec::new(),
-            unread: None,
         }
     }
 
+    /// Whether its reason is one for which `is` holds.
+    pub fn is_for(&self, is: impl Fn(&Reason) -> bool) -> bool {
+        self.reason.as_ref().is_some_and(is)
+    }
+
+    /// The tap as compare lists one, with the reason in words.
+    pub fn listed(&self) -> TapReport {
+        let reason = self.reason.as_ref().map(|reason| firstdiff_compare::Reason::Other(reason.to_string()));
+        TapReport { reason, ..self.report.clone() }
+    }
+
     /// A tap that could not be judged.
-    pub(crate) fn unchecked(step: &Step, place: Place, reason: String) -> Replayed {
-        Replayed::of(TapReport { reason: Some(reason), ..TapReport::unchecked(place, step.op.name().into()) })
+    pub(crate) fn unchecked(step: &Step, place: Place, reason: Reason) -> Replayed {
+        Replayed { reason: Some(reason), ..Replayed::of(TapReport::unchecked(place, step.op.name().into())) }
     }
 }
 

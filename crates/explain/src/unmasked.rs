@@ -26,7 +26,7 @@ impl Run<'_> {
             };
             if let Some(judged) = judged {
                 for (at, mut judged) in [at, behind].into_iter().zip(judged) {
-                    judged.report.reason = judged.report.reason.filter(|_| judged.report.status == Status::Diverged);
+                    judged.reason = judged.reason.filter(|_| judged.report.status == Status::Diverged);
                     (judged.from, judged.through) = (taps[at].from.clone(), taps[at].through.clone());
                     taps[at] = judged;
                 }

@@ -37,7 +37,7 @@ pub use cache::keep;
 pub use config::{Config, Window};
 pub use error::ModelError;
 pub use eval::{Chunk, eval_step};
-pub use formats::{Opened, open as open_weights};
+pub use formats::{Format, Opened, open as open_weights};
 #[doc(hidden)]
 pub use formats::{check_gguf, check_llama2c, check_minimind};
 pub use model::{Model, load};

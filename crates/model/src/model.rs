@@ -7,15 +7,15 @@ use firstdiff_trace::QkRows;
 
 use crate::config::Config;
 use crate::error::ModelError;
-use crate::formats;
+use crate::formats::{self, Format};
 use crate::plan::Plan;
 use crate::weights::Weights;
 
 /// A model that can be run: its Plan, and weights that were found to suit it.
 #[derive(Debug)]
 pub struct Model {
-    /// What the format of its files is called.
-    pub format: &'static str,
+    /// In which format its files are.
+    pub format: Format,
     /// What the config says.
     pub config: Config,
     /// What the model computes.

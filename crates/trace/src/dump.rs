@@ -78,10 +78,21 @@ pub enum DumpError {
 }
 
 impl DumpError {
-    /// The error's own words, without the file where that is said anyway.
-    pub(crate) fn bare(&self, path: &Path) -> String {
-        let text = self.to_string();
-        text.strip_prefix(&format!("{}: ", path.display())).map_or(text.clone(), str::to_owned)
+    /// The error in words, without the file where that is the one that is said anyway.
+    pub fn bare(&self, said: &Path) -> String {
+        match self {
+            DumpError::Io { path, source } if path == said => source.to_string(),
+            DumpError::Npy { path, source } if path == said => source.to_string(),
+            DumpError::NotADump { path, reason }
+            | DumpError::Meta { path, reason }
+            | DumpError::Archive { path, reason }
+                if path == said =>
+            {
+                reason.clone()
+            }
+            DumpError::Twice { path, tap } if path == said => format!("{tap} is there twice"),
+            _ => self.to_string(),
+        }
     }
 }
 

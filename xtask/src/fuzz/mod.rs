@@ -249,7 +249,7 @@ struct RightWeights(Side);
 
 impl RightWeights {
     fn open(work: &Path) -> Result<RightWeights> {
-        let seed = seeds::all().into_iter().find(|input| input.form == "safetensors of weights");
+        let seed = seeds::all().into_iter().find(|input| input.form == seeds::WEIGHTS);
         let seed = seed.context("no weights among the seeds")?;
         fs::create_dir_all(work.join("right"))?;
         let path = work.join("right").join(seed.opened);

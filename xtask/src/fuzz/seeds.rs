@@ -3,6 +3,8 @@
 use super::input::{Body, Input, Member, Part, Piece, Reader};
 
 const TOKENS: &str = "[1, 17, 42]";
+/// The form whose first input is the right side when weights are compared.
+pub(super) const WEIGHTS: &str = "safetensors of weights";
 
 fn bytes(bytes: impl Into<Vec<u8>>) -> Piece {
     Piece::Bytes(bytes.into())
@@ -425,7 +427,7 @@ fn weights() -> Vec<Input> {
         one("llama2.c", model, "m.bin", llama2c(1, D)),
         one("llama2.c", model, "m.bin", llama2c(2, D)),
         one("MiniMind json", model, "m.json", vec![text(minimind())]),
-        one("safetensors of weights", model, "w.safetensors", stored(&all)),
+        one(WEIGHTS, model, "w.safetensors", stored(&all)),
         folder("Hugging Face folder", model, vec![config(), plain("model.safetensors", stored(&all))]),
         folder(
             "Hugging Face folder",

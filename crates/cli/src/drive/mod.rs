@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use firstdiff_compare::{
-    Aligned, Extent, Graph, Options, Place, Profile, Report, Verdict, align, allowed_nmse, compare, number,
+    Aligned, Extent, Graph, Options, Place, Profile, Report, Verdict, Warning, align, allowed_nmse, compare, number,
 };
 use firstdiff_model::Cache;
 use firstdiff_trace::{Entry, Tap};
@@ -427,7 +427,7 @@ impl Bisection {
 
     /// The answer. `once` is what is wrong, where one run alone wrote it: no cause is stated of that.
     fn conclude(&mut self, mut session: Session, mut report: Report, once: Option<Place>) -> Judged {
-        report.warnings.retain(|warning| !warning.contains("hold some token positions only"));
+        report.warnings.retain(|warning| !matches!(warning, Warning::SomePositions { .. }));
         let mut why = None;
         if let (Some(model), Some(first)) = (self.reference.model(), &report.first) {
             let inputs_agree = first.is_bracketed();
@@ -453,7 +453,7 @@ impl Bisection {
                 noise.place
             ));
         }
-        report.warnings.extend(self.warnings.iter().cloned());
+        report.warnings.extend(self.warnings.iter().cloned().map(Warning::Note));
         Judged { session, report, why }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use firstdiff_compare::{Graph, Place, Report, Status};
+use firstdiff_compare::{Graph, Place, Reason, Report, Status};
 use firstdiff_trace::{NamedRows, Rows, Site, Tap};
 
 use crate::drive::cells::Cells;
@@ -42,9 +42,6 @@ pub(crate) struct Known<'a> {
     pub(crate) full: f64,
     pub(crate) runs_left: usize,
 }
-
-/// How compare begins the reason of what is neither right nor wrong.
-const UNCLEAR: &str = "more than rounding";
 
 const ALL: Rows = Rows::Named(NamedRows::All);
 const LAST: Rows = Rows::Named(NamedRows::Last);
@@ -126,9 +123,7 @@ impl Known<'_> {
         if let Some(first) = self.first_wrong() {
             return index(first);
         }
-        let unclear = |t: &&firstdiff_compare::TapReport| {
-            t.status == Status::Unchecked && t.reason.as_deref().is_some_and(|reason| reason.starts_with(UNCLEAR))
-        };
+        let unclear = |t: &&firstdiff_compare::TapReport| t.reason == Some(Reason::Inconclusive);
         self.report.taps.iter().find(unclear).and_then(|t| index(t.place))
     }
 

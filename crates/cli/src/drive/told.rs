@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use firstdiff_compare::{FirstDivergence, Laid, Place, Report, Status, TapReport, Verdict, number};
+use firstdiff_compare::{FirstDivergence, Laid, Place, Reason, Report, Status, TapReport, Verdict, number};
 use firstdiff_trace::Tap;
 use serde_json::{Value, json};
 
@@ -132,7 +132,7 @@ fn positions(laid: &Laid, cells: &[u32]) -> String {
 
 /// Whether something is neither right nor wrong.
 pub(crate) fn unclear(report: &Report) -> bool {
-    report.taps.iter().any(|t| t.reason.as_deref().is_some_and(|reason| reason.starts_with("more than rounding")))
+    report.taps.iter().any(|t| t.reason == Some(Reason::Inconclusive))
 }
 
 /// That two runs are not the same.
@@ -183,7 +183,7 @@ pub(crate) fn answer(bisection: &Bisection, outcome: &Outcome) -> Screen {
     }
     cost(&mut screen, bisection);
     for warning in &report.warnings {
-        screen.line(&format!("{} {}", paint(WARN, "note:"), safe(warning)));
+        screen.line(&format!("{} {}", paint(WARN, "note:"), safe(&warning.to_string())));
     }
     screen
 }

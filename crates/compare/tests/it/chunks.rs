@@ -187,7 +187,7 @@ fn what_is_masked_in_a_later_step_is_said_with_its_position_in_the_run() {
     {
         let report = judged(dump(&right, ours, Form::Plain, true), dump(&wrong, theirs, Form::Plain, true));
         let first = &report.taps[report.first.as_ref().unwrap().index];
-        let reason = first.reason.as_ref().unwrap();
+        let reason = first.why().unwrap();
         assert!(reason.ends_with("first at head 0, position 9, key 9"), "{ours:?} {theirs:?}: {reason}");
     }
 }
@@ -266,7 +266,7 @@ fn other_tokens_are_said_and_not_compared() {
             (Verdict::Diverged, true) => {}
             other => panic!("{at} {other:?}"),
         }
-        let said = report.warnings.iter().any(|w| w.contains("fed different tokens"));
+        let said = report.warnings.iter().any(|w| w.to_string().contains("fed different tokens"));
         assert!(said, "{:?}", report.warnings);
         assert!(report.taps.iter().all(|t| (t.status != Status::Unchecked) == ((t.place.step as i64) < at)));
     }
@@ -389,7 +389,7 @@ fn as_many_heads_as_positions_are_not_guessed() {
     let report = judged(steps(), whole(&alone));
     let q = report.tap(tap("layers.0.q"), 3).unwrap();
     assert_eq!(q.status, Status::Unchecked);
-    assert!(q.reason.as_ref().unwrap().contains("6 positions from as many heads"), "{:?}", q.reason);
+    assert!(q.why().unwrap().contains("6 positions from as many heads"), "{:?}", q.reason);
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn declared_orders_are_undone_in_what_differs_too() {
             let (is, due) = (nmse(&report, &name), nmse(&plain, &name));
             assert!((is - due).abs() < 1e-6 * due, "{name}: {is} for {due}");
         }
-        assert!(report.warnings.iter().any(|w| w.contains("12 taps")), "{:?}", report.warnings);
+        assert!(report.warnings.iter().any(|w| w.to_string().contains("12 taps")), "{:?}", report.warnings);
     }
 }
 

@@ -75,7 +75,7 @@ fn rounded(run: &Run, profile: Profile) -> Run {
 fn first(report: &Report) -> (String, String) {
     let first = report.first.as_ref().unwrap_or_else(|| panic!("{:?}", report.verdict));
     let tap = &report.taps[first.index];
-    (tap.place.tap.to_string(), tap.reason.clone().unwrap_or_default())
+    (tap.place.tap.to_string(), tap.why().unwrap_or_default())
 }
 
 #[track_caller]
@@ -257,7 +257,7 @@ fn what_the_scores_mask_leaks_wherever_it_is() {
         assert_eq!(first(&report).0, "layers.0.scores", "{profile}");
         let probs = report.tap(tap("layers.0.probs"), 0).unwrap();
         assert_eq!(probs.status, Status::Downstream, "{profile}");
-        assert!(probs.reason.as_ref().unwrap().contains("gives probability"), "{profile}: {:?}", probs.reason);
+        assert!(probs.why().unwrap().contains("gives probability"), "{profile}: {:?}", probs.reason);
     }
 }
 

@@ -282,7 +282,7 @@ fn a_rank_that_is_missing_is_no_fault() {
         assert_ne!(report.verdict, Verdict::Diverged, "{ranks}");
         for name in ["layers.0.ffn_act", "layers.0.ffn_out"] {
             let here = report.tap(tap(name), 0).unwrap();
-            let reason = here.reason.clone().unwrap_or_default();
+            let reason = here.why().unwrap_or_default();
             assert!(here.status == Status::Unchecked && reason.contains("missing"), "{ranks} {name}: {reason}");
         }
     }

@@ -74,7 +74,7 @@ pub struct Comparison {
     /// What is wrong.
     pub findings: Vec<Finding>,
     /// What else should be known.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Note>,
 }
 
 impl Comparison {
@@ -161,40 +161,68 @@ pub fn compare(
     Ok(out)
 }
 
+/// What else should be known, of a tensor or of all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// The tensor, where it is of one.
+    pub tensor: Option<String>,
+    /// What is to be said.
+    pub text: String,
+}
+
+impl Note {
+    fn of_all(text: impl ToString) -> Note {
+        Note { tensor: None, text: text.to_string() }
+    }
+
+    fn of(tensor: impl ToString, text: impl ToString) -> Note {
+        Note { tensor: Some(tensor.to_string()), ..Note::of_all(text) }
+    }
+}
+
+impl std::fmt::Display for Note {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.tensor {
+            Some(tensor) => write!(f, "{tensor}: {}", self.text),
+            None => f.write_str(&self.text),
+        }
+    }
+}
+
 /// What else should be known.
 fn notes(judged: &[Judged], sides: [&Side; 2], options: Options, out: &mut Comparison) {
     if options.sample {
-        out.warnings.push("--sample: one tile of rows in 16 was looked at".into());
+        out.warnings.push(Note::of_all("--sample: one tile of rows in 16 was looked at"));
     }
     for side in sides {
-        out.warnings.extend(side.notes().iter().cloned());
+        out.warnings.extend(side.notes().iter().map(Note::of_all));
     }
     if let (Some(a), Some(b)) = (sides[0].heads(), sides[1].heads())
         && a != b
     {
         let words = |(queries, keys): (usize, usize)| format!("{queries} heads of queries and {keys} of keys");
         let [left, right] = sides.map(Side::label);
-        out.warnings.push(format!("{left} says it has {}, {right} that it has {}", words(a), words(b)));
+        out.warnings.push(Note::of_all(format!("{left} says it has {}, {right} that it has {}", words(a), words(b))));
     }
     let cut: Vec<&Judged> = judged.iter().filter(|j| j.same == Some(Same::Rounded { cut: true })).collect();
-    out.warnings.extend(cut.iter().map(|j| format!("{}: its values were cut to bf16, not rounded", j.key.name())));
+    out.warnings.extend(cut.iter().map(|j| Note::of(j.key.name(), "its values were cut to bf16, not rounded")));
     let turned: usize =
         out.findings.iter().filter(|f| f.cause == Some("weight-transposed")).map(|f| f.tensors.len()).sum();
     let matrices = out.tensors.iter().filter(|t| t.shape.len() == 2 && !matches!(t.state, State::Unchecked(_))).count();
     // The embedding is a table, whichever way the matrices lie.
     if turned >= 4 && turned + 2 >= matrices {
         let label = sides[1].label();
-        out.warnings
-            .push(format!("all matrices of {label} lie as [in,out]: no mistake if it multiplies x·W with them"));
+        let text = format!("all matrices of {label} lie as [in,out]: no mistake if it multiplies x·W with them");
+        out.warnings.push(Note::of_all(text));
     }
     let noisy = |t: &&Compared| t.state == State::Wrong && t.nmse.is_some_and(|nmse| (1e-9..0.1).contains(&nmse));
     let (unknown, wrong) = (out.tensors.iter().filter(noisy).count(), out.count(|s| *s == State::Wrong));
     if unknown >= 4 && unknown * 4 > wrong * 3 {
-        out.warnings.push(format!(
+        out.warnings.push(Note::of_all(format!(
             "{unknown} tensors are off by little, as if {} came from another file than {}, a quantised or a rounded one",
             sides[1].label(),
             sides[0].label()
-        ));
+        )));
     }
 }
 
@@ -226,12 +254,12 @@ fn one_row_order(judged: &mut [Judged], [a, b]: [&Side; 2], out: &mut Comparison
             judged.same = None;
             out.tensors[judged.index].state = State::Wrong;
         } else if judged.order == Some(1) {
-            out.warnings.push(format!(
-                "{}: rows in the other RoPE order than {}'s, which {} does not say; right if it rotates the other pairs",
-                judged.key.name(),
+            let text = format!(
+                "rows in the other RoPE order than {}'s, which {} does not say; right if it rotates the other pairs",
                 a.label(),
                 b.label()
-            ));
+            );
+            out.warnings.push(Note::of(judged.key.name(), text));
         }
     }
 }
@@ -373,7 +401,7 @@ fn extra(key: &Key, [a, b]: [&Side; 2], right: Tensor<'_>, out: &mut Comparison)
     let role = key.weight().map(|w| w.role);
     if let Some(found) = by_content(a, &right) {
         compared.state = State::Rounded;
-        out.warnings.push(format!("{}: its {} values are the first of {}", right.name(), right.len(), found));
+        out.warnings.push(Note::of(right.name(), format!("its {} values are the first of {}", right.len(), found)));
     } else if let Some(other) = tied_with(role) {
         let same = b.tensor(&other).is_some_and(|other| is_same(&other, &right));
         match (a.tensor(&other).is_some(), same) {

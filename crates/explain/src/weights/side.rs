@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use firstdiff_model::{
-    ModelError, Opened, Role, Storage, WeightRef, WeightView, ggml, hugging_face_name, open_weights,
+    Format, ModelError, Opened, Role, Storage, WeightRef, WeightView, ggml, hugging_face_name, open_weights,
 };
 use firstdiff_trace::QkRows;
 
@@ -48,7 +48,8 @@ impl Side {
 
     /// A head beside a config that ties it is not read: transformers takes the embedding.
     fn leave_out_tied_head(&mut self) {
-        let tied = self.opened.format == "Hugging Face" && self.opened.config.as_ref().is_ok_and(|config| config.tied);
+        let tied =
+            self.opened.format == Format::HuggingFace && self.opened.config.as_ref().is_ok_and(|config| config.tied);
         let [embedding, head] =
             [Role::Embedding, Role::Head].map(|role| Key::of(&hugging_face_name(WeightRef { layer: None, role })));
         if tied
@@ -77,7 +78,7 @@ impl Side {
 
     /// What its format is called.
     pub fn format(&self) -> &'static str {
-        self.opened.format
+        self.opened.format.name()
     }
 
     /// Number of tensors.
@@ -97,8 +98,8 @@ impl Side {
 
     /// Whether it is what an engine wrote, which need not be all.
     pub(crate) fn is_dump(&self) -> bool {
-        matches!(self.opened.format, "dumped tensors" | "text")
-            || self.opened.format == "npz" && !self.names.values().any(|n| n.starts_with("model."))
+        matches!(self.opened.format, Format::Dumped | Format::Text)
+            || self.opened.format == Format::Npz && !self.names.values().any(|n| n.starts_with("model."))
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> + '_ {

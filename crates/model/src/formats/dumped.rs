@@ -7,7 +7,7 @@ use std::path::Path;
 
 use firstdiff_trace::{DType, Dump, Tap, Tensor};
 
-use super::Opened;
+use super::{Format, Opened};
 use crate::error::ModelError;
 use crate::file::map;
 use crate::names;
@@ -50,7 +50,7 @@ pub(crate) fn open_folder(folder: &Path) -> Result<Opened, ModelError> {
             None => {}
         }
     }
-    let mut opened = found.finish(folder, "dumped tensors")?;
+    let mut opened = found.finish(folder, Format::Dumped)?;
     if folder.join("dump.json").exists() {
         opened.qk_rows = Dump::open(folder).ok().and_then(|dump| dump.meta().qk_rows);
     }
@@ -59,13 +59,13 @@ pub(crate) fn open_folder(folder: &Path) -> Result<Opened, ModelError> {
 
 /// Every tensor of a .npz that is no tap.
 pub(crate) fn open_archive(path: &Path) -> Result<Opened, ModelError> {
-    let error = |e: firstdiff_trace::DumpError| ModelError::Format { file: path.into(), reason: bare(&e, path) };
+    let error = |e: firstdiff_trace::DumpError| ModelError::Format { file: path.into(), reason: e.bare(path) };
     let dump = Dump::open(path).map_err(error)?;
     let mut found = Found::default();
     for name in dump.unnamed() {
         found.tensor(path, name, &dump.read_unnamed(name).map_err(error)?);
     }
-    found.finish(path, "npz")
+    found.finish(path, Format::Npz)
 }
 
 /// One tensor, or the beginning of one, as text: a value a line, its number before it where one likes.
@@ -73,13 +73,7 @@ pub(crate) fn open_text(path: &Path) -> Result<Opened, ModelError> {
     let mut found = Found::default();
     let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
     found.text(path, &stem)?;
-    found.finish(path, "text")
-}
-
-/// The error's own words, without the file that is said anyway.
-fn bare(error: &firstdiff_trace::DumpError, path: &Path) -> String {
-    let text = error.to_string();
-    text.strip_prefix(&format!("{}: ", path.display())).map_or(text.clone(), str::to_owned)
+    found.finish(path, Format::Text)
 }
 
 #[derive(Default)]
@@ -116,7 +110,7 @@ impl Found {
         if !start.starts_with(b"\x93NUMPY") {
             return self.raw(path, stem, Storage::F32);
         }
-        let error = |e: firstdiff_trace::DumpError| ModelError::Format { file: path.into(), reason: bare(&e, path) };
+        let error = |e: firstdiff_trace::DumpError| ModelError::Format { file: path.into(), reason: e.bare(path) };
         let tensor = Tensor::open_npy(path).map_err(error)?;
         self.tensor(path, stem, &tensor);
         Ok(())
@@ -149,7 +143,7 @@ impl Found {
         Ok(())
     }
 
-    fn finish(self, path: &Path, format: &'static str) -> Result<Opened, ModelError> {
+    fn finish(self, path: &Path, format: Format) -> Result<Opened, ModelError> {
         let refuse = |reason: &str| ModelError::Format { file: path.into(), reason: reason.into() };
         if self.table.is_empty() {
             return Err(refuse(

@@ -8,7 +8,7 @@ use std::path::Path;
 use firstdiff_core::{Activation, RopeScaling};
 use firstdiff_trace::QkRows;
 
-use super::Opened;
+use super::{Format, Opened};
 use crate::config::{Config, Window, check_dims};
 use crate::error::ModelError;
 use crate::file::{Cursor, map};
@@ -30,12 +30,11 @@ pub(crate) fn open(path: &Path) -> Result<Opened, ModelError> {
     let bytes = map(path)?;
     let parsed = parse((*bytes).as_ref());
     let (config, table) = parsed.map_err(|reason| {
-        let said = reason.contains("llama2.c");
-        let reason = if said { reason } else { format!("is no llama2.c checkpoint: {reason}") };
+        let reason = format!("is no llama2.c checkpoint that is read: {reason}");
         ModelError::Format { file: path.into(), reason }
     })?;
     let weights = Weights::new(vec![(path.into(), bytes)], table, names::hugging_face);
-    Ok(Opened::new("llama2.c", weights, Ok(config)))
+    Ok(Opened::new(Format::Llama2c, weights, Ok(config)))
 }
 
 /// Reads header and places, and no value: what a fuzzer calls.
@@ -68,10 +67,7 @@ fn parse(bytes: &[u8]) -> Result<(Config, HashMap<String, Entry>), String> {
     layout.all(&header)?;
     if layout.at != bytes.len() {
         let (at, end) = (layout.at, bytes.len());
-        return Err(format!(
-            "its header (llama2.c version {}) describes {at} bytes, and it holds {end}",
-            header.version
-        ));
+        return Err(format!("its header (version {}) describes {at} bytes, and it holds {end}", header.version));
     }
     let config = Config {
         family: "llama",
@@ -106,7 +102,7 @@ fn header(bytes: &[u8]) -> Result<Header, String> {
         *size = next()?;
     }
     if version > 2 {
-        return Err(format!("llama2.c version {version} is not read; 0, 1 and 2 are"));
+        return Err(format!("version {version}; 0, 1 and 2 are read"));
     }
     // Version 0 tells an untied head by the vocabulary's sign, the others by a flag.
     let mut tied = sizes[5] > 0;
@@ -120,7 +116,7 @@ fn header(bytes: &[u8]) -> Result<Header, String> {
     }
     let group = if version == 2 { i32::from_le_bytes(cursor.array()?) } else { 1 };
     let size = |n: i32| usize::try_from(n).ok().filter(|&n| n > 0);
-    let wrong = || format!("is no llama2.c checkpoint: sizes {sizes:?} and group {group} in its header");
+    let wrong = || format!("sizes {sizes:?} and group {group} in its header");
     let [hidden, ffn, layers, heads, kv_heads, vocab, positions] = sizes
         .map(size)
         .iter()
@@ -132,7 +128,7 @@ fn header(bytes: &[u8]) -> Result<Header, String> {
         return Err(wrong());
     }
     let dims = Dims { vocab, hidden, heads, kv_heads, head_dim: hidden / heads, ffn, layers: layers as u32 };
-    check_dims(&dims).map_err(|reason| format!("is no llama2.c checkpoint: {reason}"))?;
+    check_dims(&dims)?;
     // A table of tensors is made for no more layers than the file has bytes for.
     let layer: usize = LAYERED.iter().map(|role| dims.shape(*role).iter().product::<usize>()).sum();
     if layers > bytes.len() / layer {
@@ -185,7 +181,7 @@ impl Layout {
                 size.ok_or_else(|| format!("{name}: {count} elements are no whole groups of {}", header.group))?;
             let bytes = self.take(size).ok_or_else(|| {
                 let place = format!("{size} bytes at byte {}", self.at);
-                format!("{name} should be {place}, and the file has {} (llama2.c version {})", self.end, header.version)
+                format!("{name} should be {place}, and the file has {} (version {})", self.end, header.version)
             })?;
             self.table.insert(name, Entry { file: 0, storage: Ok(storage), shape, bytes, order: Order::default() });
         }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::safetensors::Pairs;
-use super::{Opened, family};
+use super::{Format, Opened, family};
 use crate::error::ModelError;
 use crate::file::map;
 use crate::keys::Keys;
@@ -74,7 +74,7 @@ pub(crate) fn open(path: &Path) -> Result<Opened, ModelError> {
         let linear = |name: &str| names::meaning(name).filter(|weight| is_linear(weight.role));
         weights.transpose_if_reversed(|name| linear(name).map(|weight| config.dims.shape(weight.role)));
     }
-    Ok(Opened { prompts, ..Opened::new("MiniMind JSON", weights, config) })
+    Ok(Opened { prompts, ..Opened::new(Format::MiniMind, weights, config) })
 }
 
 /// Reads all of a file: what a fuzzer calls.

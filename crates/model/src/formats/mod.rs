@@ -29,11 +29,48 @@ pub use llama2c::check_llama2c;
 #[doc(hidden)]
 pub use minimind::check_minimind;
 
+/// A format of weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A folder with config.json and .safetensors.
+    HuggingFace,
+    /// .gguf.
+    Gguf,
+    /// .safetensors without a config.
+    Safetensors,
+    /// .npz without a config.
+    Npz,
+    /// A folder of tensors that a program dumped.
+    Dumped,
+    /// Numbers as text.
+    Text,
+    /// A checkpoint of llama2.c.
+    Llama2c,
+    /// A state dict of MiniMind as JSON.
+    MiniMind,
+}
+
+impl Format {
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::HuggingFace => "Hugging Face",
+            Format::Gguf => "GGUF",
+            Format::Safetensors => "safetensors",
+            Format::Npz => "npz",
+            Format::Dumped => "dumped tensors",
+            Format::Text => "text",
+            Format::Llama2c => "llama2.c",
+            Format::MiniMind => "MiniMind JSON",
+        }
+    }
+}
+
 /// Weights in any format, and what their file says of the model.
 #[derive(Debug)]
 pub struct Opened {
-    /// What the format is called in messages.
-    pub format: &'static str,
+    /// In which format it is.
+    pub format: Format,
     /// The tensors.
     pub weights: Weights,
     /// What the file says of the model, or why that is not enough to run it.
@@ -47,34 +84,34 @@ pub struct Opened {
 }
 
 impl Opened {
-    fn new(format: &'static str, weights: Weights, config: Result<Config, ModelError>) -> Opened {
+    fn new(format: Format, weights: Weights, config: Result<Config, ModelError>) -> Opened {
         let known = config.as_ref().ok();
         let (qk_rows, heads) = (known.map(|c| c.qk_rows), known.map(|c| (c.dims.heads, c.dims.kv_heads)));
         Opened { format, weights, config, qk_rows, heads, prompts: Vec::new() }
     }
 }
 
-/// A weight format.
-struct Format {
+/// How files of a format are known and opened.
+struct Reader {
     /// Whether `path`, whose first bytes are given (none of a folder), is of this format.
     is: fn(path: &Path, start: &[u8]) -> bool,
     open: fn(&Path) -> Result<Opened, ModelError>,
 }
 
 /// Every format; the first that fits is taken.
-const FORMATS: &[Format] = &[
-    Format { is: |path, _| path.is_dir() && is_hugging_face(path), open: hugging_face },
-    Format { is: |path, _| path.is_dir(), open: dumped::open_folder },
-    Format { is: |_, start| start.starts_with(b"GGUF"), open: open_gguf },
-    Format { is: |path, _| has_ending(path, "safetensors"), open: open_safetensors },
-    Format { is: is_torch, open: refuse_torch },
-    Format { is: |path, _| has_ending(path, "npz"), open: dumped::open_archive },
-    Format {
+const READERS: &[Reader] = &[
+    Reader { is: |path, _| path.is_dir() && is_hugging_face(path), open: hugging_face },
+    Reader { is: |path, _| path.is_dir(), open: dumped::open_folder },
+    Reader { is: |_, start| start.starts_with(b"GGUF"), open: open_gguf },
+    Reader { is: |path, _| has_ending(path, "safetensors"), open: open_safetensors },
+    Reader { is: is_torch, open: refuse_torch },
+    Reader { is: |path, _| has_ending(path, "npz"), open: dumped::open_archive },
+    Reader {
         is: |path, start| has_ending(path, "json") || start.trim_ascii_start().starts_with(b"{"),
         open: minimind::open,
     },
-    Format { is: |path, _| has_ending(path, "txt"), open: dumped::open_text },
-    Format { is: |path, start| has_ending(path, "bin") || llama2c::has_magic(start), open: llama2c::open },
+    Reader { is: |path, _| has_ending(path, "txt"), open: dumped::open_text },
+    Reader { is: |path, start| has_ending(path, "bin") || llama2c::has_magic(start), open: llama2c::open },
 ];
 
 /// Opens the weights at `path`, whichever format they are in: also those that cannot be run, for want of a config or a known family.
@@ -83,7 +120,7 @@ const FORMATS: &[Format] = &[
 /// When they are in no format that is known, or damaged.
 pub fn open(path: &Path) -> Result<Opened, ModelError> {
     let start = first_bytes(path)?;
-    match FORMATS.iter().find(|format| (format.is)(path, &start)) {
+    match READERS.iter().find(|format| (format.is)(path, &start)) {
         Some(format) => (format.open)(path),
         None => {
             let known = "a Hugging Face folder, .gguf, .safetensors, .npz, llama2.c .bin, MiniMind .json, or a folder of dumped tensors";
@@ -121,14 +158,14 @@ fn hugging_face(folder: &Path) -> Result<Opened, ModelError> {
     if !file.exists() {
         let weights = safetensors::open(folder)?;
         let config = Err(ModelError::Format { file: folder.into(), reason: "holds no config.json".into() });
-        return Ok(Opened::new("Hugging Face", weights, config));
+        return Ok(Opened::new(Format::HuggingFace, weights, config));
     }
     let map = read_config(&file)?;
     let keys = Keys::new(&file, &map);
     let name = keys.text("model_type").and_then(|name| keys.required("model_type", name))?;
     let weights = safetensors::open(folder)?;
     let config = family(&keys, name, &weights);
-    let mut opened = Opened::new("Hugging Face", weights, config);
+    let mut opened = Opened::new(Format::HuggingFace, weights, config);
     opened.qk_rows = Some(QkRows::Half);
     Ok(opened)
 }
@@ -161,7 +198,7 @@ fn open_gguf(path: &Path) -> Result<Opened, ModelError> {
     let gguf = gguf::open(path)?;
     let config = gguf_config::config(path, &gguf);
     let (qk_rows, heads) = (gguf_config::qk_rows(&gguf.metadata), gguf_config::heads(path, &gguf.metadata));
-    let mut opened = Opened::new("GGUF", gguf.weights, config);
+    let mut opened = Opened::new(Format::Gguf, gguf.weights, config);
     opened.qk_rows = qk_rows;
     opened.heads = heads;
     Ok(opened)
@@ -171,7 +208,7 @@ fn open_gguf(path: &Path) -> Result<Opened, ModelError> {
 fn open_safetensors(path: &Path) -> Result<Opened, ModelError> {
     let weights = safetensors::open_one(path)?;
     let reason = "is weights alone; name the folder that holds config.json too".into();
-    Ok(Opened::new("safetensors", weights, Err(ModelError::Format { file: path.into(), reason })))
+    Ok(Opened::new(Format::Safetensors, weights, Err(ModelError::Format { file: path.into(), reason })))
 }
 
 /// A zip that is no .npz, or a pickle.

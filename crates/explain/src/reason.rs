@@ -1,0 +1,201 @@
+//! Why is a tap wrong on its own inputs, or why is nothing said of it? Reasons are data; their words stand here.
+
+use std::fmt;
+
+use firstdiff_compare::{Difference, Layout, ShapeMismatch, number};
+use firstdiff_model::Profile;
+use firstdiff_trace::Tap;
+
+/// Why a tap is wrong, or why nothing is said of it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reason {
+    /// It is not what comes out of the candidate's own inputs.
+    Differs(Difference),
+    /// The same, while the other products are off as another arithmetic makes them.
+    DiffersAlone(Difference),
+    /// Its error is in one place.
+    InOnePlace(InOnePlace),
+    /// Right where the model has values, and wrong in what is beside them.
+    Padding(String),
+    /// As small as rounding, and not the right numbers.
+    Unclear {
+        /// NMSE against the right value.
+        nmse: f64,
+        /// The arithmetic.
+        profile: Profile,
+        /// NMSE that rounding costs in it.
+        rounding: f64,
+    },
+    /// It was not recorded.
+    NotRecorded,
+    /// It agrees in this layout, and no later tap confirms it.
+    Unconfirmed(Layout),
+    /// It cannot be used as it was recorded.
+    Unfit(Unfit),
+    /// It holds some positions only, and attention needs all.
+    NeedsAllPositions,
+    /// It holds positions that the run does not have.
+    PositionsOutside,
+    /// What it reads cannot be used.
+    Input {
+        /// The tap that it reads.
+        tap: Tap,
+        /// What is wrong with that.
+        why: UnfitInput,
+    },
+    /// The token of a step is not known.
+    NoTokenOfStep(u32),
+    /// The token at a position is not known.
+    NoTokenAt(usize),
+    /// A tap on the way is not of the model.
+    NotOfTheModel(Tap),
+    /// Keys or values of several steps cannot be joined.
+    RowsDoNotFit(String),
+    /// It reads what an operation without a known cause has made.
+    ReadsUnexplained,
+    /// It lies behind a span whose fault has no known cause.
+    BehindUnexplained,
+}
+
+impl Reason {
+    /// Whether it was not recorded at all.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Reason::NotRecorded)
+    }
+
+    /// Whether its shape is not the model's, in no order of its axes.
+    pub fn is_shape(&self) -> bool {
+        matches!(self, Reason::Unfit(Unfit::Shape(_)))
+    }
+
+    /// Whether it is right in another layout than its shape says, and nothing confirms that this is the dump's own.
+    pub fn is_unconfirmed(&self) -> bool {
+        matches!(self, Reason::Unconfirmed(_))
+    }
+
+    /// Whether nobody can tell rounding from a fault.
+    pub fn is_unclear(&self) -> bool {
+        matches!(self, Reason::Unclear { .. })
+    }
+
+    /// Whether the size of the error says all that the words do.
+    pub fn is_size_alone(&self) -> bool {
+        matches!(self, Reason::Differs(Difference::Nmse { .. } | Difference::Balanced { .. }))
+    }
+}
+
+/// What the right value is called in [`Difference::words`].
+const RIGHT: &str = "the right value";
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Differs(difference) => f.write_str(&difference.words(RIGHT)),
+            Reason::DiffersAlone(difference) => {
+                write!(f, "{}; the other products are off without structure", difference.words(RIGHT))
+            }
+            Reason::InOnePlace(place) => place.fmt(f),
+            Reason::Padding(what) => write!(f, "right where the model has values, but {what}"),
+            Reason::Unclear { nmse, profile, rounding } => {
+                let (nmse, rounding) = (number(*nmse), number(*rounding));
+                write!(f, "unclear: NMSE {nmse}, where {} rounding costs {rounding}", profile.name())
+            }
+            Reason::NotRecorded => f.write_str("not recorded"),
+            Reason::Unconfirmed(layout) => {
+                write!(f, "it agrees if {}, and nothing that follows can confirm it", layout.words("model"))
+            }
+            Reason::Unfit(unfit) => unfit.fmt(f),
+            Reason::NeedsAllPositions => f.write_str("holds some positions only, and attention needs all"),
+            Reason::PositionsOutside => f.write_str("holds positions that the run does not have"),
+            Reason::Input { tap, why } => write!(f, "{tap}, which it reads, {why}"),
+            Reason::NoTokenOfStep(step) => write!(f, "no token is known for step {step}"),
+            Reason::NoTokenAt(position) => write!(f, "no token is known at position {position}"),
+            Reason::NotOfTheModel(tap) => write!(f, "{tap} is not of the model"),
+            Reason::RowsDoNotFit(why) => write!(f, "the rows of earlier steps do not fit: {why}"),
+            Reason::ReadsUnexplained => f.write_str("reads what an operation without a known cause has made"),
+            Reason::BehindUnexplained => f.write_str("lies behind a stretch whose fault has no known cause"),
+        }
+    }
+}
+
+/// Why a recorded tensor cannot be used as it stands.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// It was not recorded.
+    #[error("was not recorded")]
+    Absent,
+    /// It holds some positions only.
+    #[error("holds some positions only")]
+    Partial,
+    /// Its shape is not the model's.
+    #[error("{}", .0.words("model"))]
+    Shape(ShapeMismatch),
+}
+
+/// Why what an operation reads cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnfitInput {
+    /// It cannot be used as it was recorded.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+    /// Nothing right can come out of it.
+    #[error("holds NaN, infinities, or rows without a key")]
+    NotFinite,
+    /// It was left out of the replay.
+    #[error("was recorded wrongly, or in a layout that nobody knows")]
+    LeftOut,
+}
+
+/// An error in one place, where rounding is everywhere. Places are along all axes of the tap.
+#[derive(Clone, Debug, PartialEq)]
+pub enum InOnePlace {
+    /// A probability where there is none.
+    Leak {
+        /// The element.
+        at: Vec<usize>,
+        /// The probability.
+        probability: f64,
+    },
+    /// One element is off.
+    Element {
+        /// The element.
+        at: Vec<usize>,
+        /// So many times what rounding costs there.
+        times: f64,
+    },
+    /// One row has a factor.
+    RowFactor {
+        /// The row.
+        row: Vec<usize>,
+        /// Its factor.
+        factor: f64,
+    },
+    /// The probabilities of one row do not add up to 1.
+    RowSum {
+        /// The row.
+        row: Vec<usize>,
+        /// What they add up to.
+        sum: f64,
+    },
+    /// One element holds most of its row's error.
+    MostOfItsRow {
+        /// The element.
+        at: Vec<usize>,
+    },
+}
+
+impl fmt::Display for InOnePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InOnePlace::Leak { at, probability } => {
+                write!(f, "element {at:?} is {probability:.1e} where the probability is 0: a masked key takes part")
+            }
+            InOnePlace::Element { at, times } => {
+                write!(f, "element {at:?} is off by {times:.0} times what rounding costs there")
+            }
+            InOnePlace::RowFactor { row, factor } => write!(f, "row {row:?} is {factor:.4} times what it should be"),
+            InOnePlace::RowSum { row, sum } => write!(f, "row {row:?} adds up to {sum:.4}"),
+            InOnePlace::MostOfItsRow { at } => write!(f, "element {at:?} holds most of its row's error"),
+        }
+    }
+}

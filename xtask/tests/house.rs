@@ -1,0 +1,141 @@
+//! Rules of the code base that no compiler checks: nothing is decided by what a message says, and no folder of a crate imports in a circle.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Ways to ask what a text says.
+const QUESTIONS: [&str; 9] = [
+    ".starts_with(\"",
+    ".ends_with(\"",
+    ".contains(\"",
+    ".strip_prefix(\"",
+    ".strip_suffix(\"",
+    ".replace(\"",
+    ".split_once(\"",
+    "== \"",
+    "== Some(\"",
+];
+/// Texts of other programs are read by what they say.
+const FOREIGN_TEXT: [&str; 2] = ["trace/src/import/", "trace/src/npy.rs"];
+
+/// Crates whose folders are not sorted yet.
+const NOT_YET: [&str; 5] = ["core", "trace", "compare", "explain", "cli"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_path_buf()
+}
+
+/// The source files of a folder, by their path in it.
+fn sources(folder: &Path) -> BTreeMap<PathBuf, String> {
+    let (mut found, mut open) = (BTreeMap::new(), vec![folder.to_path_buf()]);
+    while let Some(at) = open.pop() {
+        for entry in fs::read_dir(&at).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            match path.extension() {
+                _ if path.is_dir() => open.push(path),
+                Some(ending) if ending == "rs" => {
+                    let inside = path.strip_prefix(folder).expect("inside").to_path_buf();
+                    found.insert(inside, fs::read_to_string(&path).expect("UTF-8"));
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// Every crate's src/.
+fn crates() -> Vec<PathBuf> {
+    let members = fs::read_dir(root().join("crates")).expect("crates");
+    let mut all: Vec<PathBuf> = members.map(|entry| entry.expect("an entry").path().join("src")).collect();
+    all.push(root().join("xtask/src"));
+    all.sort();
+    all
+}
+
+/// Whether a text has two words: what a person reads, and no name of anything.
+fn is_prose(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    bytes.windows(3).any(|w| w[0].is_ascii_alphabetic() && w[1] == b' ' && w[2].is_ascii_alphabetic())
+}
+
+#[test]
+fn nothing_is_decided_by_what_a_message_says() {
+    let mut found = Vec::new();
+    for folder in crates() {
+        for (path, text) in sources(&folder) {
+            let name = folder.join(&path).strip_prefix(root().join("crates")).unwrap_or(&path).display().to_string();
+            if FOREIGN_TEXT.iter().any(|foreign| name.starts_with(foreign)) {
+                continue;
+            }
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            for (number, line) in code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//")) {
+                let literals = QUESTIONS.iter().flat_map(|question| line.split(question).skip(1));
+                let prose = literals.filter_map(|rest| rest.split('"').next()).any(is_prose);
+                if prose {
+                    found.push(format!("{name}:{}: {}", number + 1, line.trim()));
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "decided by the words of a message:\n{}", found.join("\n"));
+}
+
+/// The folder, or the file, of a crate that a path of modules begins with.
+fn first_module(path: &str) -> &str {
+    path.split(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap_or_default()
+}
+
+/// What each folder of a crate imports of its others. Files beside the folders stand for themselves.
+fn imports(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
+    let mut graph: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let files = sources(folder);
+    let node = |path: &Path| {
+        let first = path.iter().next().and_then(|part| part.to_str()).unwrap_or_default();
+        first.trim_end_matches(".rs").to_owned()
+    };
+    let nodes: BTreeSet<String> = files.keys().map(|path| node(path)).collect();
+    for (path, text) in &files {
+        let own = node(path);
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for rest in code.split("crate::").skip(1) {
+            let grouped = rest.strip_prefix('{').and_then(|rest| rest.split('}').next());
+            let named: Vec<&str> = match grouped {
+                Some(list) => list.split(',').map(|part| first_module(part.trim())).collect(),
+                None => vec![first_module(rest)],
+            };
+            for name in named.into_iter().filter(|name| nodes.contains(*name) && *name != own) {
+                graph.entry(own.clone()).or_default().insert(name.to_owned());
+            }
+        }
+    }
+    graph
+}
+
+/// What can be reached from a folder.
+fn reached(graph: &BTreeMap<String, BTreeSet<String>>, from: &str) -> BTreeSet<String> {
+    let (mut seen, mut open) = (BTreeSet::new(), vec![from.to_owned()]);
+    while let Some(at) = open.pop() {
+        for next in graph.get(&at).into_iter().flatten() {
+            if seen.insert(next.clone()) {
+                open.push(next.clone());
+            }
+        }
+    }
+    seen
+}
+
+#[test]
+fn no_folder_imports_in_a_circle() {
+    let mut circles = Vec::new();
+    let sorted = |folder: &PathBuf| NOT_YET.iter().all(|name| !folder.ends_with(Path::new(name).join("src")));
+    for folder in crates().into_iter().filter(sorted) {
+        let graph = imports(&folder);
+        let in_circle: Vec<String> = graph.keys().filter(|at| reached(&graph, at).contains(*at)).cloned().collect();
+        if !in_circle.is_empty() {
+            circles.push(format!("{}: {}", folder.display(), in_circle.join(", ")));
+        }
+    }
+    assert!(circles.is_empty(), "import circles:\n{}", circles.join("\n"));
+}
