@@ -25,7 +25,7 @@ impl LayoutConvention {
         let own: String = site.axes().iter().map(|&a| alike(a)).collect();
         let (order, own_order, against_shape, shown) = match layout {
             Layout::Stored(stored) => (stored.order(), stored.in_order(), stored.against_shape(), stored.shown()),
-            Layout::Permuted(places) => {
+            Layout::Permuted(places) | Layout::Rows { axes: Some(places), .. } => {
                 let mut axes: Vec<(usize, char)> = places.iter().copied().zip(own.chars()).collect();
                 axes.sort_unstable();
                 (axes.into_iter().map(|(_, name)| name).collect(), false, false, true)

@@ -25,18 +25,20 @@ pub enum Layout {
     Permuted(Vec<usize>),
     /// In another order, or padded, as its content shows.
     Stored(Stored),
-    /// Q or K rows in the other RoPE order: the candidate's for adjacent pairs, the reference's for halves.
-    CandidateAdjacent,
-    /// Q or K rows in the other RoPE order: the candidate's for halves, the reference's for adjacent pairs.
-    CandidateHalf,
+    /// Q or K with rows of each head in the other RoPE order than the reference's.
+    Rows {
+        /// The candidate's order.
+        rows: QkRows,
+        /// Its axes as in [`Layout::Permuted`], where its own shape shows them in another order.
+        axes: Option<Vec<usize>>,
+    },
 }
 
 impl Layout {
     /// The RoPE order of the candidate's rows of Q and K, where it is not the reference's.
     pub fn rows(&self) -> Option<QkRows> {
         match self {
-            Layout::CandidateAdjacent => Some(QkRows::Adjacent),
-            Layout::CandidateHalf => Some(QkRows::Half),
+            Layout::Rows { rows, .. } => Some(*rows),
             Layout::Stored(stored) => stored.rows(),
             Layout::Same | Layout::Reshaped | Layout::Permuted(_) => None,
         }
@@ -51,7 +53,7 @@ impl Layout {
     pub fn needs_confirming(&self) -> bool {
         match self {
             Layout::Same | Layout::Reshaped => false,
-            Layout::Permuted(_) | Layout::CandidateAdjacent | Layout::CandidateHalf => true,
+            Layout::Permuted(_) | Layout::Rows { .. } => true,
             Layout::Stored(stored) => stored.moves() || stored.against_shape(),
         }
     }
@@ -61,7 +63,7 @@ impl Layout {
         match self {
             Layout::Same | Layout::Permuted(_) => true,
             Layout::Stored(stored) => stored.shown() && stored.rows().is_none() && !stored.pads_positions(),
-            Layout::Reshaped | Layout::CandidateAdjacent | Layout::CandidateHalf => false,
+            Layout::Reshaped | Layout::Rows { .. } => false,
         }
     }
 
@@ -77,11 +79,9 @@ impl Layout {
             Layout::Reshaped => "same memory under another shape".into(),
             Layout::Permuted(order) => format!("its axes are permuted: the {witness}'s are its {order:?}"),
             Layout::Stored(stored) => stored.words(witness),
-            Layout::CandidateAdjacent => format!(
-                "rows of each head are in GGUF's order (adjacent RoPE pairs), the {witness}'s in Hugging Face's"
-            ),
-            Layout::CandidateHalf => {
-                format!("rows of each head are in Hugging Face's order (RoPE halves), the {witness}'s in GGUF's")
+            Layout::Rows { rows, axes: None } => rows_in_words(*rows, witness),
+            Layout::Rows { rows, axes: Some(order) } => {
+                format!("{}; {}", Layout::Permuted(order.clone()).words(witness), rows_in_words(*rows, witness))
             }
         }
     }
@@ -90,6 +90,18 @@ impl Layout {
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.words("reference"))
+    }
+}
+
+/// In which order the rows of each head are, where that is not the other side's.
+pub(crate) fn rows_in_words(rows: QkRows, witness: &str) -> String {
+    match rows {
+        QkRows::Adjacent => {
+            format!("rows of each head are in GGUF's order (adjacent RoPE pairs), the {witness}'s in Hugging Face's")
+        }
+        QkRows::Half => {
+            format!("rows of each head are in Hugging Face's order (RoPE halves), the {witness}'s in GGUF's")
+        }
     }
 }
 
@@ -321,11 +333,16 @@ impl<'a> Pair<'a> {
         let rotated = matches!(self.site, Site::Q | Site::K | Site::QNorm | Site::KNorm | Site::QRope | Site::KRope);
         let Some(&d) = self.shape.last().filter(|d| rotated && **d >= 4 && **d % 2 == 0) else { return Vec::new() };
         let half = d / 2;
-        let adjacent = self.candidate_at(Layout::CandidateAdjacent, move |at| {
+        let axes = match &self.layout {
+            Layout::Permuted(order) => Some(order.clone()),
+            _ => None,
+        };
+        let of = |rows| Layout::Rows { rows, axes: axes.clone() };
+        let adjacent = self.candidate_at(of(QkRows::Adjacent), move |at| {
             let (head, j) = (at - at % d, at % d);
             head + 2 * (j % half) + j / half
         });
-        let halves = self.candidate_at(Layout::CandidateHalf, move |at| {
+        let halves = self.candidate_at(of(QkRows::Half), move |at| {
             let (head, j) = (at - at % d, at % d);
             head + (j % 2) * half + j / 2
         });

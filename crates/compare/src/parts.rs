@@ -183,8 +183,7 @@ impl Run<'_> {
         let part = Some(KnownPart::of(elements, total, side.part));
         // The readings take the whole side for the reference.
         let layout = match (&reading.layout, side.part_is_candidate) {
-            (Layout::CandidateAdjacent, false) => Layout::CandidateHalf,
-            (Layout::CandidateHalf, false) => Layout::CandidateAdjacent,
+            (Layout::Rows { rows, axes }, false) => Layout::Rows { rows: rows.other(), axes: axes.clone() },
             (layout, _) => layout.clone(),
         };
         let shape = side.whole.shape.clone();

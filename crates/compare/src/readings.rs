@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use firstdiff_trace::{QkRows, Site};
 
-use crate::pair::{IndexMap, Layout, MASKED, Operand, Pair, Side};
+use crate::pair::{IndexMap, Layout, MASKED, Operand, Pair, Side, rows_in_words};
 use crate::rows::squeezed;
 
 /// Memory in an order that its content shows.
@@ -204,8 +204,7 @@ impl Stored {
             });
         }
         match self.rows {
-            Some(QkRows::Adjacent) => parts.push(Layout::CandidateAdjacent.words(witness)),
-            Some(QkRows::Half) => parts.push(Layout::CandidateHalf.words(witness)),
+            Some(rows) => parts.push(rows_in_words(rows, witness)),
             None => {}
         }
         if parts.is_empty() {

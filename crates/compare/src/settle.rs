@@ -381,9 +381,7 @@ fn agreeing_layout(found: &Found) -> Option<&Layout> {
 /// The layout that was undone: that in which a tap agrees, and the order of rows in which it was measured.
 fn undone_layout(found: &Found) -> Option<&Layout> {
     match found {
-        Found::Judged(judged) if matches!(judged.layout, Layout::CandidateAdjacent | Layout::CandidateHalf) => {
-            Some(&judged.layout)
-        }
+        Found::Judged(judged) if matches!(judged.layout, Layout::Rows { .. }) => Some(&judged.layout),
         _ => agreeing_layout(found),
     }
 }
@@ -433,7 +431,7 @@ pub fn layout_notes(layouts: &[&Layout], witness: &str) -> Vec<String> {
         let words = layout.words(witness);
         let line = match layout {
             Layout::Same | Layout::Reshaped => continue,
-            Layout::CandidateAdjacent | Layout::CandidateHalf => format!("Q and K: {words}; undone in"),
+            Layout::Rows { .. } => format!("Q and K: {words}; undone in"),
             Layout::Stored(stored) if !stored.moves() => format!("{words}; read so in"),
             _ => format!("{words}; undone, as what follows agrees, in"),
         };

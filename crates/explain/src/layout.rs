@@ -265,15 +265,7 @@ impl Run<'_> {
 
     /// The layout of a tap that comes out in none: that of its like, else the one in which it resembles what is due, else the one that its shape shows.
     fn likely(&self, place: Place, due: Option<&Due>, known: &Known) -> Done<Option<Layout>> {
-        // An axis of one element may stand anywhere.
-        let ones = |at: Place| self.recorded.shape(at).iter().map(|n| *n == 1).collect::<Vec<bool>>();
-        let tells = |at: Place| !ones(at).contains(&true) || ones(at) == ones(place);
-        let conventions: Vec<(LayoutConvention, &Layout)> = known
-            .moved
-            .iter()
-            .filter(|(at, _)| tells(*at))
-            .map(|(at, layout)| (LayoutConvention::of(at.tap.site, layout), layout))
-            .collect();
+        let conventions = self.conventions(place, known);
         let site = place.tap.site;
         let kind = |site: Site| (site.axes().len(), site.axes().contains(&'d'));
         let is_like = |at: &Place| {
@@ -292,12 +284,7 @@ impl Run<'_> {
             let alike = |pair: &Pair<'_>| if due.is_some() { pair.mean_correlation() } else { 0.0 };
             let plain = layouts.as_it_stands().map_or(0.0, alike);
             let others = self.others(place, layouts);
-            let follows = |pair: &&Pair<'_>| {
-                let own = LayoutConvention::of(site, pair.layout());
-                conventions.iter().any(|(known, layout)| {
-                    own.follows_from(known) && (!has_rope_rows(site) || layout.rows() == pair.layout().rows())
-                })
-            };
+            let follows = |pair: &&Pair<'_>| follow(site, pair.layout(), &conventions);
             let the_very_same = |pair: &&Pair<'_>| conventions.iter().any(|(_, layout)| *layout == pair.layout());
             let like: Vec<Pair<'_>> = others.iter().filter(follows).cloned().collect();
             let same: Vec<Pair<'_>> = like.iter().filter(the_very_same).cloned().collect();
@@ -314,8 +301,7 @@ impl Run<'_> {
             }
             // Some likeness alone does not speak against a tap's own shape, where no other tap has its axes in another order.
             let in_its_shape = own_shape && conventions.is_empty();
-            let is_row_order =
-                |pair: &Pair<'_>| matches!(pair.layout(), Layout::CandidateAdjacent | Layout::CandidateHalf);
+            let is_row_order = |pair: &Pair<'_>| matches!(pair.layout(), Layout::Rows { .. });
             let may_be = |pair: &Pair<'_>| !in_its_shape || is_row_order(pair);
             let possible = others.iter().filter(|pair| may_be(pair)).cloned().collect();
             if due.is_some()
@@ -331,6 +317,15 @@ impl Run<'_> {
             most(shown, alike).filter(|_| one).map(|pair| pair.layout().clone())
         })?;
         Ok(chosen.flatten())
+    }
+
+    /// What is known of the dump's own layouts that tells something of a place.
+    fn conventions<'k>(&self, place: Place, known: &'k Known) -> Vec<(LayoutConvention, &'k Layout)> {
+        // An axis of one element may stand anywhere.
+        let ones = |at: Place| self.recorded.shape(at).iter().map(|n| *n == 1).collect::<Vec<bool>>();
+        let tells = |at: Place| !ones(at).contains(&true) || ones(at) == ones(place);
+        let moved = known.moved.iter().filter(|(at, _)| tells(*at));
+        moved.map(|(at, layout)| (LayoutConvention::of(at.tap.site, layout), layout)).collect()
     }
 
     /// Decides what the round leaves open; whether anything is to be judged again.
@@ -445,18 +440,22 @@ impl Run<'_> {
         let due = self.due(step, place.step)?;
         let mut layout = self.likely(place, due.as_ref().ok(), &settled.known)?;
         let readers: Vec<Place> = readers(place, taps).map(|t| t.report.place).collect();
-        let shape_tells = self.recorded.has_its_own_shape(place) || self.is_of_one_order(place)?;
+        let shape_tells = self.is_of_one_order(place)?;
+        let own_shape = self.recorded.has_its_own_shape(place);
         let come_out = readers.iter().any(|reader| agrees(taps, *reader));
         let open = layout.is_none() && !shape_tells && !come_out && !readers.is_empty();
         if open && !self.is_nearly_as_due(place, due.as_ref().ok())? {
-            layout = self.layout_for(place, &readers)?;
+            // Against its own shape speaks only what its like are in.
+            let conventions = self.conventions(place, &settled.known);
+            let site = place.tap.site;
+            layout = self.layout_for(place, &readers, |layout| !own_shape || follow(site, layout, &conventions))?;
             let like_it = |t: &&Replayed| {
                 t.report.place != place
                     && t.report.status.agrees()
                     && t.report.place.tap.site.axes() == place.tap.site.axes()
             };
             let as_its_like = now.is_none() && taps.iter().any(|t| like_it(&t));
-            if layout.is_none() && !as_its_like && self.recorded.unordered.insert(place) {
+            if layout.is_none() && !own_shape && !as_its_like && self.recorded.unordered.insert(place) {
                 return Ok(true);
             }
         }
@@ -476,10 +475,16 @@ impl Run<'_> {
         Ok(self.looked_at(place, Some(due), near)?.unwrap_or(false))
     }
 
-    /// The first layout of a tap of which one of its readers comes out.
-    fn layout_for(&mut self, place: Place, readers: &[Place]) -> Done<Option<Layout>> {
+    /// The first layout of a tap, of those for which `may_be` holds, of which one of its readers comes out.
+    fn layout_for(
+        &mut self,
+        place: Place,
+        readers: &[Place],
+        may_be: impl Fn(&Layout) -> bool,
+    ) -> Done<Option<Layout>> {
         let others = self.looked_at(place, None, |layouts| {
-            self.others(place, layouts).into_iter().map(|pair| pair.layout().clone()).collect::<Vec<_>>()
+            let others = self.others(place, layouts).into_iter().map(|pair| pair.layout().clone());
+            others.filter(|layout| may_be(layout)).collect::<Vec<_>>()
         })?;
         let now = self.recorded.layouts.remove(&place);
         let mut found = None;
@@ -591,6 +596,13 @@ impl Run<'_> {
         let right = right.mapv(|x| x as f32);
         Ok(Some(Due { positions: Some(positions), right, exact, from: Vec::new(), through: Vec::new() }))
     }
+}
+
+/// Whether a site of a dump that stores others as `conventions` say is likely to be in a layout.
+fn follow(site: Site, layout: &Layout, conventions: &[(LayoutConvention, &Layout)]) -> bool {
+    let own = LayoutConvention::of(site, layout);
+    let rows = |other: &Layout| !has_rope_rows(site) || other.rows() == layout.rows();
+    conventions.iter().any(|(known, other)| own.follows_from(known) && rows(other))
 }
 
 /// The recorded taps that were computed from a tap of the same step.
