@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::dump::{Dump, DumpError, Entry, not_a_dump};
+use crate::element::element_count;
 use crate::import::{Part, Partial};
 use crate::meta::{Fed, Meta};
 use crate::tap::{Site, Tap};
-use crate::tensor::{Tensor, element_count};
+use crate::tensor::Tensor;
 
 /// The shape that a tap of a step has in a run of one sequence, as another dump or a model shows it.
 pub type OneSequence<'a> = &'a dyn Fn(Tap, u32) -> Option<Vec<usize>>;

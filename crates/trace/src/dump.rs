@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use memmap2::Mmap;
 
 use crate::archive::Archive;
-use crate::element::DType;
+use crate::element::{DType, element_count};
 use crate::file::{FileError, NOT_A_FILE, open_regular};
 use crate::import::Partial;
 use crate::join::Ranks;
@@ -18,7 +18,7 @@ use crate::meta::{Meta, Rows, stored_name};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
 use crate::open::{Found, npy_header};
 use crate::tap::Tap;
-use crate::tensor::{Bytes, Layout, Tensor, element_count};
+use crate::tensor::{Bytes, Layout, Tensor};
 
 /// Why a dump cannot be read. Every variant names the file.
 #[derive(Debug, thiserror::Error)]

@@ -1,13 +1,7 @@
-//! Of which types can a tap's elements be, and how are they written? A .npy through ndarray-npy.
+//! Of which types can a tap's elements be, and which bytes are they?
 
 use std::fmt;
-use std::io::Write;
 use std::str::FromStr;
-
-use half::{bf16, f16};
-use ndarray::{ArrayView, Dimension};
-use ndarray_npy::{WritableElement, WriteDataError, WriteNpyError, WriteNpyExt};
-use py_literal::Value;
 
 /// The element types a tap can be stored in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
@@ -25,7 +19,7 @@ pub enum DType {
 
 impl DType {
     /// Bytes an element takes.
-    pub fn size(self) -> usize {
+    pub const fn size(self) -> usize {
         match self {
             DType::F64 => 8,
             DType::F32 => 4,
@@ -61,53 +55,80 @@ impl FromStr for DType {
     }
 }
 
-/// An element that can be recorded: f64, f32, [`half::f16`] or [`half::bf16`].
+/// An element that can be recorded: f64, f32, with the feature `half` `half::f16` and `half::bf16`, or a type of your own that is stored as
+/// one of these.
+///
+/// ```
+/// use firstdiff_trace::{DType, Element};
+///
+/// /// The bits of a bfloat16.
+/// #[derive(Clone, Copy)]
+/// struct Brain(u16);
+///
+/// impl Element for Brain {
+///     const DTYPE: DType = DType::BF16;
+///     type Bytes = [u8; 2];
+///
+///     fn little_endian(self) -> [u8; 2] {
+///         self.0.to_le_bytes()
+///     }
+/// }
+/// ```
 pub trait Element: Copy {
     /// Its type in a dump.
     const DTYPE: DType;
+
+    /// An array of [`DType::size`] bytes.
+    type Bytes: AsRef<[u8]>;
+
+    /// Its bytes, the lowest first.
+    fn little_endian(self) -> Self::Bytes;
 
     /// Writes `view` as a .npy, in row-major order.
     ///
     /// # Errors
     /// When `writer` fails.
-    fn write_npy<D: Dimension>(view: ArrayView<'_, Self, D>, writer: &mut dyn Write) -> Result<(), WriteNpyError>;
-}
-
-/// Two bytes of a type that ndarray-npy does not know: f16, or bf16 when `BRAIN`.
-#[derive(Clone, Copy)]
-struct TwoBytes<const BRAIN: bool>([u8; 2]);
-
-impl<const BRAIN: bool> WritableElement for TwoBytes<BRAIN> {
-    fn type_descriptor() -> Value {
-        Value::String(if BRAIN { "<V2" } else { "<f2" }.into())
-    }
-
-    fn write<W: Write>(&self, mut writer: W) -> Result<(), WriteDataError> {
-        Ok(writer.write_all(&self.0)?)
-    }
-
-    fn write_slice<W: Write>(slice: &[Self], mut writer: W) -> Result<(), WriteDataError> {
-        let bytes: Vec<u8> = slice.iter().flat_map(|x| x.0).collect();
-        Ok(writer.write_all(&bytes)?)
+    #[cfg(feature = "ndarray")]
+    fn write_npy<D: ndarray::Dimension>(
+        view: ndarray::ArrayView<'_, Self, D>,
+        writer: &mut dyn std::io::Write,
+    ) -> std::io::Result<()> {
+        crate::write::write_npy(view.shape(), &crate::write::row_major(&view), writer)
     }
 }
 
 macro_rules! elements {
-    ($($t:ty, $dtype:ident, $view:ident => $writable:expr;)*) => {$(
+    ($($t:ty, $dtype:ident;)*) => {$(
         impl Element for $t {
             const DTYPE: DType = DType::$dtype;
+            type Bytes = [u8; size_of::<$t>()];
 
-            fn write_npy<D: Dimension>($view: ArrayView<'_, $t, D>, writer: &mut dyn Write) -> Result<(), WriteNpyError> {
-                // Row-major always: ndarray-npy would write a transposed view as column-major.
-                $writable.as_standard_layout().write_npy(writer)
+            #[inline]
+            fn little_endian(self) -> Self::Bytes {
+                self.to_le_bytes()
             }
         }
     )*};
 }
 
 elements! {
-    f64, F64, view => view;
-    f32, F32, view => view;
-    f16, F16, view => view.mapv(|x| TwoBytes::<false>(x.to_le_bytes()));
-    bf16, BF16, view => view.mapv(|x| TwoBytes::<true>(x.to_le_bytes()));
+    f64, F64;
+    f32, F32;
+}
+
+#[cfg(feature = "half")]
+elements! {
+    half::f16, F16;
+    half::bf16, BF16;
+}
+
+/// Elements of a tensor of this shape, or `None` when the product overflows.
+pub fn element_count(shape: &[usize]) -> Option<usize> {
+    shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
+}
+
+/// Bytes that `shape` takes, or `None` when the product overflows.
+pub(crate) fn byte_len(shape: &[usize], dtype: DType) -> Option<usize> {
+    let bytes = shape.iter().try_fold(dtype.size(), |n, &d| n.checked_mul(d));
+    bytes.filter(|&n| isize::try_from(n).is_ok())
 }

@@ -2,13 +2,15 @@
 //!
 //! This crate says what was recorded. It knows no tolerance and never says whether a value is right.
 //!
-//! An engine that records and reads nothing takes `default-features = false, features = ["record"]`, and none of what reading needs.
+//! An engine that records and reads nothing takes `default-features = false, features = ["record"]`: slices of f32 and f64, and none of what
+//! reading needs. The feature `half` adds f16 and bf16 of the crate half, `ndarray` adds `Recorder::record_view`.
 
 mod element;
 mod meta;
 mod recorder;
 mod tap;
 mod wanted;
+mod write;
 
 #[cfg(feature = "read")]
 mod archive;
@@ -39,7 +41,7 @@ mod open;
 #[cfg(feature = "read")]
 mod tensor;
 
-pub use element::{DType, Element};
+pub use element::{DType, Element, element_count};
 #[cfg(feature = "read")]
 pub use meta::split_stored_name;
 pub use meta::{FORMAT, Fed, Meta, NamedRows, Producer, QkRows, Rows, TapMeta, stored_name};
@@ -59,5 +61,5 @@ pub use {
     narrow::{to_bf16, to_f16},
     npy::NpyError,
     open::{Reading, own_table},
-    tensor::{Tensor, Values, element_count},
+    tensor::{Tensor, Values},
 };

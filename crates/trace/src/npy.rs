@@ -1,7 +1,8 @@
 //! What does a .npy header promise, and does the file keep it?
 
-use crate::element::DType;
-use crate::tensor::{Layout, byte_len};
+use crate::element::{DType, byte_len};
+use crate::tensor::Layout;
+use crate::write::MAGIC;
 
 /// Why bytes are not a .npy of floats.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,8 +72,6 @@ pub(crate) struct Header {
 
 /// How many bytes the header can take at the most; NumPy's own limit.
 pub(crate) const HEADER_LIMIT: usize = 10_000 + 12;
-
-const MAGIC: &[u8] = b"\x93NUMPY";
 
 /// Reads the header in `start`, the first bytes of a file of `total` bytes ([`HEADER_LIMIT`] of them serve), and
 /// checks that the file is exactly as long as it promises.
@@ -214,12 +213,13 @@ fn tuple(text: &str) -> Result<(Vec<usize>, &str), NpyError> {
 mod tests {
     use super::*;
     use crate::element::Element;
+    use crate::write::write_npy;
     use half::bf16;
     use ndarray::arr2;
 
     fn bytes_of<T: Element>(values: &ndarray::Array2<T>) -> Vec<u8> {
         let mut bytes = Vec::new();
-        T::write_npy(values.view(), &mut bytes).unwrap();
+        write_npy(values.shape(), values.as_slice().unwrap(), &mut bytes).unwrap();
         bytes
     }
 

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use crate::archive::Archive;
 use crate::dump::{Dump, DumpError, Entry, Maker, Place, file_error, io_error, not_a_dump, open_file};
-use crate::element::DType;
+use crate::element::{DType, element_count};
 use crate::file::{JSON_LIMIT, json_fits, read_regular};
 use crate::folder;
 use crate::import::{self, Item, Part, Partial, Printed};
@@ -17,7 +17,7 @@ use crate::meta::{FORMAT, Meta, QkRows, Rows, TapMeta, split_stored_name, stored
 use crate::names::{self, Names};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
 use crate::tap::{Site, Tap};
-use crate::tensor::{Tensor, element_count};
+use crate::tensor::Tensor;
 
 /// What a person tells about files that do not say it themselves.
 #[derive(Clone, Debug, Default)]

@@ -6,13 +6,11 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use ndarray::{ArrayView, ArrayViewD, Axis, Dimension, IxDyn};
-use ndarray_npy::WriteNpyError;
-
-use crate::element::Element;
+use crate::element::{Element, byte_len};
 use crate::meta::{FORMAT, Meta, Rows, TapMeta, file_name, stored_name};
 use crate::tap::Tap;
 use crate::wanted::Wanted;
+use crate::write::write_npy;
 
 /// Why a tap could not be recorded.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +80,7 @@ pub enum RecordError {
 /// `record` (on by default) it costs nothing: nothing is left of it in the program.
 ///
 /// ```
-/// use firstdiff_trace::{Dump, Recorder};
+/// use firstdiff_trace::Recorder;
 /// # let folder = tempfile::tempdir()?;
 /// # let out = folder.path().join("dump");
 /// let rec = Recorder::create(&out)?;
@@ -92,7 +90,8 @@ pub enum RecordError {
 ///     rec.record(format_args!("layers.{layer}.q"), &[2, 2, 2], &q)?;
 /// }
 /// rec.finish()?;
-/// assert_eq!(Dump::open(&out)?.entries()[0].shape, [2, 2, 2]);
+/// # #[cfg(feature = "read")]
+/// assert_eq!(firstdiff_trace::Dump::open(&out)?.entries()[0].shape, [2, 2, 2]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Default)]
@@ -266,14 +265,15 @@ impl Recorder {
     ///
     /// # Errors
     /// As [`Recorder::record`].
+    #[cfg(feature = "ndarray")]
     #[inline(always)]
-    pub fn record_view<T: Element, D: Dimension>(
+    pub fn record_view<T: Element, D: ndarray::Dimension>(
         &self,
         name: impl Display,
-        view: ArrayView<'_, T, D>,
+        view: ndarray::ArrayView<'_, T, D>,
     ) -> Result<(), RecordError> {
         match self.on() {
-            Some(on) => on.record_view(name, view, None),
+            Some(on) => on.record_view(name, view),
             None => Ok(()),
         }
     }
@@ -313,22 +313,26 @@ impl Recording {
         held: Option<Rows>,
     ) -> Result<(), RecordError> {
         let name = name.to_string();
-        let view = ArrayViewD::from_shape(IxDyn(shape), values).ok().filter(|view| view.len() == values.len());
-        match view {
-            Some(view) => self.kept(self.write(name, view, held)),
-            None => self.kept(Err(RecordError::Shape { tap: name, shape: shape.to_vec(), len: values.len() })),
+        match byte_len(shape, T::DTYPE) == values.len().checked_mul(T::DTYPE.size()) {
+            true => self.kept(self.write(name, shape, values, held)),
+            false => self.kept(Err(RecordError::Shape { tap: name, shape: shape.to_vec(), len: values.len() })),
         }
     }
 
+    #[cfg(feature = "ndarray")]
     #[cold]
     #[inline(never)]
-    fn record_view<T: Element, D: Dimension>(
+    fn record_view<T: Element, D: ndarray::Dimension>(
         &self,
         name: impl Display,
-        view: ArrayView<'_, T, D>,
-        held: Option<Rows>,
+        view: ndarray::ArrayView<'_, T, D>,
     ) -> Result<(), RecordError> {
-        self.kept(self.write(name.to_string(), view.into_dyn(), held))
+        let (name, step) = (name.to_string(), self.state().step);
+        if !self.wanted.has(&name, step) {
+            // Not copied either, where its layout is another.
+            return Ok(());
+        }
+        self.kept(self.write(name, view.shape(), &crate::write::row_major(&view), None))
     }
 
     /// Notes a tap that could not be recorded: without it the dump is not complete, whatever its engine does about the error.
@@ -341,46 +345,50 @@ impl Recording {
     }
 
     /// Writes one tap; `held` are the positions it holds already, where fewer than all.
-    fn write<T: Element>(&self, name: String, view: ArrayViewD<'_, T>, held: Option<Rows>) -> Result<(), RecordError> {
+    fn write<T: Element>(
+        &self,
+        name: String,
+        shape: &[usize],
+        values: &[T],
+        held: Option<Rows>,
+    ) -> Result<(), RecordError> {
         let cut = {
             let state = self.state();
             let prompt = state.meta.tokens.as_ref().map(Vec::len).filter(|_| state.step == 0);
             let tokens = if state.step == 0 { prompt } else { Some(state.fed) };
             let site = name.parse::<Tap>().ok().map(|tap| tap.site).filter(|_| held.is_none());
-            site.and_then(|site| self.wanted.positions(site, view.shape(), tokens))
+            site.and_then(|site| self.wanted.positions(site, shape, tokens))
         };
         match cut {
             Some((_, rows)) if rows.is_empty() => Ok(()),
             Some((axis, rows)) => {
-                let kept = view.select(Axis(axis), &rows);
-                self.write_rows(name, kept.view(), Some(Rows::List(rows)))
+                let kept = select(values, shape, axis, &rows);
+                let mut shape = shape.to_vec();
+                shape[axis] = rows.len();
+                self.write_rows(name, &shape, &kept, Some(Rows::List(rows)))
             }
-            None => self.write_rows(name, view, held),
+            None => self.write_rows(name, shape, values, held),
         }
     }
 
     fn write_rows<T: Element>(
         &self,
         name: String,
-        view: ArrayViewD<'_, T>,
+        shape: &[usize],
+        values: &[T],
         rows: Option<Rows>,
     ) -> Result<(), RecordError> {
         let entry = TapMeta {
             tap: name,
             step: 0,
             file: None,
-            shape: Some(view.shape().to_vec()),
+            shape: Some(shape.to_vec()),
             dtype: Some(T::DTYPE),
             rows,
             dims: None,
         };
         let Some(file) = self.claim(entry)? else { return Ok(()) };
-        let written = write_whole(&self.folder.join(&file), |out| {
-            T::write_npy(view, out).map_err(|e| match e {
-                WriteNpyError::Io(e) => e,
-                other => io::Error::other(other.to_string()),
-            })
-        });
+        let written = write_whole(&self.folder.join(&file), |out| write_npy(shape, values, out));
         if written.is_err() {
             // What could not be written must not be promised.
             self.state().meta.taps.get_or_insert_default().retain(|tap| tap.file.as_ref() != Some(&file));
@@ -442,6 +450,16 @@ impl Drop for Recording {
     }
 }
 
+/// Of row-major values of a shape those whose index along `axis` is one of `rows`, which are within it.
+fn select<T: Copy>(values: &[T], shape: &[usize], axis: usize, rows: &[usize]) -> Vec<T> {
+    if values.is_empty() {
+        return Vec::new();
+    }
+    let inner: usize = shape[axis + 1..].iter().product();
+    let blocks = values.chunks(shape[axis] * inner);
+    blocks.flat_map(|block| rows.iter().flat_map(move |row| &block[row * inner..][..inner])).copied().collect()
+}
+
 /// Writes a file under a temporary name and renames it, so that nobody ever sees half of it.
 fn write_whole(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), RecordError> {
     let mut temporary = path.as_os_str().to_owned();
@@ -458,4 +476,34 @@ fn write_whole(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>
         let _ = fs::remove_file(&temporary);
         RecordError::Io { path: path.into(), source }
     })
+}
+
+#[cfg(all(test, feature = "record"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_selected_along_any_axis() {
+        let values: Vec<usize> = (0..24).collect();
+        let shape = [2, 3, 4];
+        assert_eq!(select(&values, &shape, 0, &[1]), (12..24).collect::<Vec<_>>());
+        assert_eq!(select(&values, &shape, 1, &[0, 2]), [0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 20, 21, 22, 23]);
+        assert_eq!(select(&values, &shape, 2, &[3]), [3, 7, 11, 15, 19, 23]);
+        assert_eq!(select(&values[..0], &[5, 0, usize::MAX], 0, &[4]), [0; 0]);
+    }
+
+    #[test]
+    fn the_shape_is_held_against_the_values() {
+        let folder = tempfile::tempdir().unwrap();
+        let rec = Recorder::create(folder.path()).unwrap();
+        for shape in [&[2, 3][..], &[5], &[], &[usize::MAX, 2], &[1 << 32, 1 << 32]] {
+            let error = rec.record("layers.0.h", shape, &[0f32; 4]).unwrap_err();
+            assert!(matches!(error, RecordError::Shape { len: 4, .. }), "{shape:?}: {error}");
+        }
+        // Of no element, and too large for a reader all the same.
+        assert!(matches!(rec.record("h0", &[usize::MAX, 0], &[0f32; 0]), Err(RecordError::Shape { len: 0, .. })));
+        rec.record("layers.0.h", &[2, 2], &[0f32; 4]).unwrap();
+        rec.record("layers.0.k", &[0, 2], &[0f32; 0]).unwrap();
+        assert!(matches!(rec.finish(), Err(RecordError::Lost { count: 6, .. })));
+    }
 }

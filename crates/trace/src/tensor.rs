@@ -7,7 +7,7 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use memmap2::Mmap;
 
-use crate::element::DType;
+use crate::element::{DType, byte_len};
 
 /// A tensor's elements in row-major order, in their own type: borrowed where the file's bytes serve as they are.
 #[derive(Clone, Debug)]
@@ -258,17 +258,6 @@ impl Tensor {
             Some((offset, strides)) => strided_walk(&self.shape, offset, &strides).map(element).collect(),
         })
     }
-}
-
-/// Elements of a tensor of this shape, or `None` when the product overflows.
-pub fn element_count(shape: &[usize]) -> Option<usize> {
-    shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
-}
-
-/// Bytes that `shape` takes, or `None` when the product overflows.
-pub(crate) fn byte_len(shape: &[usize], dtype: DType) -> Option<usize> {
-    let bytes = shape.iter().try_fold(dtype.size(), |n, &d| n.checked_mul(d));
-    bytes.filter(|&n| isize::try_from(n).is_ok())
 }
 
 /// Places in memory of the elements of a strided tensor, in row-major order.

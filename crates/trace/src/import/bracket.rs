@@ -2,7 +2,7 @@
 
 use super::text::number;
 use super::{Item, Part};
-use crate::tensor::element_count;
+use crate::element::element_count;
 
 /// The tensor that `text` is as NumPy or PyTorch print one: `[[..] ..]`, `tensor([..], dtype=..)`, `array([..])`. Where dots leave values out and nobody
 /// told the extents, what is known are the first values.

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::tree::{Fields, Json};
 use super::{Item, Part, Read, json, read_text};
 use crate::dump::{DumpError, not_a_dump};
-use crate::tensor::element_count;
+use crate::element::element_count;
 
 /// Beyond this a number stands for an infinity, which JSON cannot write.
 const STANDS_FOR_INFINITY: f64 = 1e300;

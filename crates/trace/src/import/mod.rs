@@ -16,11 +16,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::dump::{DumpError, Entry, file_error, not_a_dump};
-use crate::element::DType;
+use crate::element::{DType, element_count};
 use crate::file::read_regular;
 use crate::meta::{QkRows, Rows};
 use crate::tap::Tap;
-use crate::tensor::{Tensor, Values, element_count};
+use crate::tensor::{Tensor, Values};
 
 pub(crate) use model_conversion::with_neighbours;
 pub(crate) use printed::Printed;

@@ -14,9 +14,9 @@ use zip::{CompressionMethod, ZipArchive};
 use super::{Item, Read, path_below, plain, stem};
 use crate::archive::member_twice;
 use crate::dump::{DumpError, map_file, not_a_dump};
-use crate::element::DType;
+use crate::element::{DType, byte_len};
 use crate::file::memory_limit;
-use crate::tensor::{Bytes, Layout, Strided, Tensor, byte_len};
+use crate::tensor::{Bytes, Layout, Strided, Tensor};
 
 /// Reads a .pt: a tensor, or containers of tensors, named by their keys. SGLang's dumper puts name, layer, step and rank into the
 /// file's name: `name=q___layer_id=0___step=1.pt`.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Item, Part, Read, bracket, headed};
-use crate::tensor::element_count;
+use crate::element::element_count;
 
 /// One line's meaning.
 pub(super) enum Line {
