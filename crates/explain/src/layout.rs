@@ -64,6 +64,13 @@ struct Agreeing {
     padding_error: Option<String>,
 }
 
+/// The layout that a tap which comes out in none is likely to have.
+struct Likely {
+    layout: Layout,
+    /// Whether all that speaks for it is that its values resemble what is due.
+    by_likeness: bool,
+}
+
 /// What was settled in the rounds before.
 #[derive(Default)]
 struct Settled {
@@ -175,8 +182,8 @@ impl Run<'_> {
         known.moved.extend(shown.known(|_| true).moved);
         known.plain.extend(&shown.plain);
         match self.likely(place, due.as_ref().ok(), &known)? {
-            Some(layout) => {
-                self.recorded.layouts.insert(place, layout);
+            Some(likely) => {
+                self.recorded.layouts.insert(place, likely.layout);
                 self.judged(step, place, due.as_ref())
             }
             None => Ok(as_it_stands),
@@ -264,7 +271,7 @@ impl Run<'_> {
     }
 
     /// The layout of a tap that comes out in none: that of its like, else the one in which it resembles what is due, else the one that its shape shows.
-    fn likely(&self, place: Place, due: Option<&Due>, known: &Known) -> Done<Option<Layout>> {
+    fn likely(&self, place: Place, due: Option<&Due>, known: &Known) -> Done<Option<Likely>> {
         let conventions = self.conventions(place, known);
         let site = place.tap.site;
         let kind = |site: Site| (site.axes().len(), site.axes().contains(&'d'));
@@ -297,7 +304,7 @@ impl Run<'_> {
                     || !like_stand_plain && (shapes_mislead || !pair.layout().contradicts_shape())
                     || pair.resembles(plain))
             {
-                return Some(pair.layout().clone());
+                return Some(Likely { layout: pair.layout().clone(), by_likeness: false });
             }
             // Some likeness alone does not speak against a tap's own shape, where no other tap has its axes in another order.
             let in_its_shape = own_shape && conventions.is_empty();
@@ -307,14 +314,15 @@ impl Run<'_> {
             if due.is_some()
                 && let Some(pair) = most(possible, alike).filter(|pair| pair.resembles(plain))
             {
-                return Some(pair.layout().clone());
+                return Some(Likely { layout: pair.layout().clone(), by_likeness: true });
             }
             let misfit = layouts.as_it_stands().is_err();
             let shown: Vec<Pair<'_>> = others.into_iter().filter(|pair| misfit && pair.layout().is_shown()).collect();
             let order = |pair: &Pair<'_>| LayoutConvention::of(site, pair.layout());
             // Where axes are of one length, a shape shows several orders.
             let one = shown.windows(2).all(|two| order(&two[0]).same(&order(&two[1])));
-            most(shown, alike).filter(|_| one).map(|pair| pair.layout().clone())
+            let shown = most(shown, alike).filter(|_| one);
+            shown.map(|pair| Likely { layout: pair.layout().clone(), by_likeness: false })
         })?;
         Ok(chosen.flatten())
     }
@@ -436,19 +444,27 @@ impl Run<'_> {
         }
         let Some(step) = self.recorded.model.plan.step(place.tap) else { return Ok(false) };
         let now = self.recorded.layouts.get(&place).cloned();
+        let own_shape = self.recorded.has_its_own_shape(place);
+        let readers: Vec<Place> = readers(place, taps).map(|t| t.report.place).collect();
+        // That a reader comes out of it as it is read now is the best witness.
+        if readers.iter().any(|reader| agrees(taps, *reader)) {
+            settled.layouts.insert(place, now);
+            return Ok(false);
+        }
         self.forget();
         let due = self.due(step, place.step)?;
-        let mut layout = self.likely(place, due.as_ref().ok(), &settled.known)?;
-        let readers: Vec<Place> = readers(place, taps).map(|t| t.report.place).collect();
+        let likely = self.likely(place, due.as_ref().ok(), &settled.known)?;
+        // A few values resemble what is due by chance: that a reader comes out of them is no chance.
+        let is_open = likely.as_ref().is_none_or(|likely| likely.by_likeness && !own_shape);
+        let mut layout = likely.map(|likely| likely.layout);
         let shape_tells = self.is_of_one_order(place)?;
-        let own_shape = self.recorded.has_its_own_shape(place);
-        let come_out = readers.iter().any(|reader| agrees(taps, *reader));
-        let open = layout.is_none() && !shape_tells && !come_out && !readers.is_empty();
+        let open = is_open && !shape_tells && !readers.is_empty();
         if open && !self.is_nearly_as_due(place, due.as_ref().ok())? {
             // Against its own shape speaks only what its like are in.
             let conventions = self.conventions(place, &settled.known);
             let site = place.tap.site;
-            layout = self.layout_for(place, &readers, |layout| !own_shape || follow(site, layout, &conventions))?;
+            let may_be = |layout: &Layout| !own_shape || follow(site, layout, &conventions);
+            layout = self.layout_for(place, &readers, may_be)?.or(layout);
             let like_it = |t: &&Replayed| {
                 t.report.place != place
                     && t.report.status.agrees()
@@ -572,8 +588,8 @@ impl Run<'_> {
                 shown.agree.push(agreeing);
             }
             None => {
-                if let Some(layout) = self.likely(place, Some(&due), &shown.known(|_| true))? {
-                    self.recorded.layouts.insert(place, layout);
+                if let Some(likely) = self.likely(place, Some(&due), &shown.known(|_| true))? {
+                    self.recorded.layouts.insert(place, likely.layout);
                 }
             }
         }
