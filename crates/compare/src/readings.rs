@@ -203,10 +203,7 @@ impl Stored {
                 _ => format!("{held} token positions, of which {} are padding{side}, not compared", held - wanted),
             });
         }
-        match self.rows {
-            Some(rows) => parts.push(rows_in_words(rows, witness)),
-            None => {}
-        }
+        parts.extend(self.rows.map(|rows| rows_in_words(rows, witness)));
         if parts.is_empty() {
             parts.push("its shape lists the axes in another order than its memory holds them".into());
         }
