@@ -26,6 +26,7 @@ mod stream;
 mod values;
 
 use moments::Moments;
+
 pub use values::Values;
 
 /// An energy below this is no divisor: what it is compared with may have vanished. The smallest square of an f32 is 2e-90.

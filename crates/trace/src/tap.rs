@@ -55,6 +55,16 @@ macro_rules! sites {
             pub fn position_axis(self) -> usize {
                 self.axes().iter().position(|axis| *axis == 'T').unwrap_or(0)
             }
+
+            /// Whether it is of keys or values: attention reads it at all positions, through the cache.
+            pub fn is_attended(self) -> bool {
+                matches!(self, Site::K | Site::KNorm | Site::KRope | Site::V)
+            }
+
+            /// Whether the elements of its heads stand in the order of the rows of Q and K, of which there are two.
+            pub fn has_rope_rows(self) -> bool {
+                matches!(self, Site::Q | Site::K | Site::QNorm | Site::KNorm | Site::QRope | Site::KRope)
+            }
         }
     };
 }

@@ -5,9 +5,9 @@ use firstdiff_trace::{DumpError, Site};
 use super::finding::{Finding, Sureness};
 use super::seen::{Run, Seen};
 use super::tally::Tally;
-use crate::leak::UNDERFLOW;
-use crate::pair::MASKED;
-use crate::report::number;
+use crate::judge::leak::UNDERFLOW;
+use crate::layout::pair::MASKED;
+use crate::words::number;
 
 /// Sums of probabilities rounded to bf16 lie within this of 1.
 const SUM: f64 = 0.02;

@@ -5,7 +5,7 @@ use firstdiff_trace::{Entry, Site};
 use super::finding::{Finding, Sureness};
 use super::seen::{Run, squeezed};
 use super::{extent, place_of};
-use crate::probe::same_token;
+use crate::conclude::coverage::same_token;
 
 /// Notes on the tokens of the run.
 pub(super) fn few_tokens(run: &Run<'_>) -> Vec<Finding> {

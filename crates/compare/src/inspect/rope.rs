@@ -7,7 +7,7 @@ use firstdiff_trace::{DumpError, Site, Tap, Values};
 use super::finding::{Finding, Sureness};
 use super::seen::{Run, Seen};
 use crate::graph::Place;
-use crate::report::number;
+use crate::words::number;
 
 const NOT_ROTATED: &str = "not-rotated";
 const NO_ROTATION: &str = "rotation missing (rope-omitted), or a layer without one (NoPE) if the model has such";

@@ -220,7 +220,7 @@ impl<'a> Seen<'a> {
             *place = index % extent.max(1);
             index /= extent.max(1);
         }
-        crate::report::index_in_words(self.site(), &at)
+        crate::words::index_in_words(self.site(), &at)
     }
 
     /// Whether the columns are the keys of the text from its first position on, none cut and none padded.

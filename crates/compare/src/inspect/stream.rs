@@ -6,7 +6,7 @@ use super::finding::{Finding, Sureness};
 use super::seen::{Run, Seen};
 use super::tally::Summary;
 use crate::graph::Place;
-use crate::report::number;
+use crate::words::number;
 
 /// A stream that is not its input plus its branch.
 pub(super) const SUM: &str = "residual-sum";

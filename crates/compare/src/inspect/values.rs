@@ -8,7 +8,7 @@ use super::finding::{Finding, Sureness};
 use super::seen::{Run, Seen};
 use super::tally::{ABSURD, Summary, Tally, embedded};
 use crate::graph::Place;
-use crate::report::number;
+use crate::words::number;
 
 /// Rows no further apart than this share of their energy are one row.
 pub(super) const ALIKE: f64 = 1e-10;

@@ -1,0 +1,86 @@
+//! Does a dump list its extents fastest first, as ggml does, [D,T] for what lies as [T,D] in memory? A transposed tensor has the same shape: the values
+//! of the first token position tell, beside the reference's.
+
+use firstdiff_trace::{Dump, DumpError, Entry};
+
+use crate::layout::rows::{are_all, squeezed};
+use crate::run::steps::Chunks;
+
+/// Of one order this share of the energy is left at the most, of the other at least so much.
+const NEAR: f64 = 0.05;
+const FAR: f64 = 0.5;
+/// Taps that are asked.
+const ASKED: usize = 4;
+
+/// The candidate with its extents slowest first, where they are listed the other way. Both are asked for the first position, which both took in their first
+/// step, whatever chunks they took the tokens in.
+///
+/// # Errors
+/// When a tensor cannot be read.
+pub(crate) fn slowest_first(
+    reference: &Dump,
+    ours: &Chunks,
+    candidate: Dump,
+    theirs: &Chunks,
+) -> Result<Dump, DumpError> {
+    let mut says = Vec::new();
+    for entry in candidate.entries().iter().filter(|entry| entry.step == 0) {
+        if says.len() == ASKED {
+            break;
+        }
+        if let Some(like) = reference.find(entry.tap, 0)
+            && let Some(reversed) = is_reversed((reference, like, ours), (&candidate, entry, theirs))?
+        {
+            says.push(reversed);
+        }
+    }
+    if says.is_empty() || says.contains(&false) {
+        return Ok(candidate);
+    }
+    let mut candidate = candidate.reshaped(|_, _, shape| Some(shape.iter().rev().copied().collect()));
+    candidate.note("the candidate's shapes list the axes fastest first, as ggml does; read so".into());
+    Ok(candidate)
+}
+
+/// Whether a tensor of two axes, positions last, lies in memory as the reference's does; `None` where it cannot be told.
+fn is_reversed(
+    (reference, like, ours): (&Dump, &Entry, &Chunks),
+    (candidate, entry, theirs): (&Dump, &Entry, &Chunks),
+) -> Result<Option<bool>, DumpError> {
+    let site = entry.tap.site;
+    let due = squeezed(site, &like.shape);
+    let mut shape = entry.shape.clone();
+    while shape.len() > 2 && shape.last() == Some(&1) {
+        shape.pop();
+    }
+    let (&[rows, width], &[channels, positions]) = (&due[..], &shape[..]) else { return Ok(None) };
+    let taken = |chunks: &Chunks| chunks.lengths.first().copied();
+    let fits = channels == width && taken(ours) == Some(rows) && taken(theirs) == Some(positions);
+    if !fits
+        || positions < 2
+        || positions == channels
+        || site.axes().len() != 2
+        || !are_all(&like.rows)
+        || !are_all(&entry.rows)
+    {
+        return Ok(None);
+    }
+    let (due, own) = (reference.read(like)?, candidate.read(entry)?);
+    let (due, own) = (due.values(), own.values());
+    if due.len() != rows * width || own.len() != channels * positions {
+        return Ok(None);
+    }
+    let left = |at: &dyn Fn(usize) -> usize| {
+        let (error, energy) = (0..width).fold((0.0, 0.0), |(error, energy), c| {
+            let due = due.get(c);
+            (error + (own.get(at(c)) - due).powi(2), energy + due * due)
+        });
+        error / energy
+    };
+    let (reversed, transposed) = (left(&|c| c), left(&|c| c * positions));
+    Ok(match (reversed, transposed) {
+        (near, far) if near <= NEAR && far >= FAR => Some(true),
+        (far, near) if near <= NEAR && far >= FAR => Some(false),
+        _ => None,
+    })
+}

@@ -1,0 +1,71 @@
+//! Where do the two runs part first, between which taps, and what does the error look like?
+
+use firstdiff_trace::{Dump, DumpError};
+
+use crate::conclude::moved_positions;
+use crate::graph::Place;
+use crate::layout::pair::{Layout, Operand};
+use crate::report::anatomy::{Anatomy, Undone};
+use crate::report::{FirstDivergence, anatomy};
+use crate::taps::context::{Found, Run};
+
+impl Run<'_> {
+    pub(crate) fn first_divergence(
+        &self,
+        found: &[Found],
+        index: usize,
+        at: usize,
+    ) -> Result<FirstDivergence, DumpError> {
+        let places = self.graph.places();
+        let (before, between) = self.graph.nearest_before(index, |i| found[i].is_judged());
+        let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
+        let (nmse, layout) = match &found[index] {
+            Found::Judged(judged) => (judged.judgement.metrics.nmse().unwrap_or(f64::INFINITY), &judged.layout),
+            _ => (f64::INFINITY, &Layout::Same),
+        };
+        let harmless = !after.is_empty() && after.iter().all(|&i| found[i].agrees() && !found[i].is_in_part());
+        Ok(FirstDivergence {
+            index: at,
+            after: before.last().map(|&i| places[i]),
+            reads: self.graph.reads(index).iter().map(|&i| places[i]).collect(),
+            unchecked_between: between.iter().map(|&i| places[i]).collect(),
+            unrecorded_layers: self
+                .graph
+                .unrecorded_layers(|place| place == places[index] || between.iter().any(|&i| places[i] == place)),
+            harmless_from: after.first().filter(|_| harmless).map(|&i| places[i]),
+            unseen_keys: self.unseen_keys(found, index, &before, &between),
+            anatomy: self.anatomy(places[index], layout, nmse)?,
+        })
+    }
+
+    fn anatomy(&self, place: Place, layout: &Layout, nmse: f64) -> Result<Anatomy, DumpError> {
+        let found = self.with_pair(place, layout, |pair, own| anatomy::anatomy(pair, 4.0 * own))?;
+        let mut anatomy = found.unwrap_or_default();
+        anatomy.ranks = self.by_rank(place, layout)?;
+        if let Some(other) = self.other_tap(place, nmse)? {
+            anatomy.undone_by.insert(0, other);
+        }
+        if self.laid().is_some() {
+            let moved =
+                self.with_pair(place, &Layout::Same, |pair, own| moved_positions::moved_keys(pair, 4.0 * own))?;
+            anatomy.undone_by.extend(moved.flatten());
+        }
+        Ok(anatomy)
+    }
+
+    /// Another tap of the reference that the candidate holds here, or another position's row.
+    fn other_tap(&self, place: Place, nmse: f64) -> Result<Option<Undone>, DumpError> {
+        let find = |dump: &Dump| dump.find(place.tap, place.step).cloned();
+        let (Some(left), Some(right)) = (find(self.reference), find(self.candidate)) else { return Ok(None) };
+        let candidate = self.candidate.read(&right)?;
+        let values = candidate.values();
+        let operand = Operand { values: &values, shape: &right.shape, rows: right.rows.as_ref() };
+        let own = 4.0 * self.allowed(place, &left, &right);
+        if let Some(laid) = self.laid()
+            && let Some(row) = moved_positions::other_position(self.reference, laid, place, &operand, own, nmse)?
+        {
+            return Ok(Some(row));
+        }
+        anatomy::other_tap(self.reference, &left, &operand, own, nmse)
+    }
+}

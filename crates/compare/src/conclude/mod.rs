@@ -1,0 +1,56 @@
+//! The report, from what was found of every tap.
+
+pub(crate) mod coverage;
+pub(crate) mod divergence;
+pub(crate) mod moved_positions;
+pub(crate) mod verdict;
+
+use std::collections::BTreeSet;
+
+use firstdiff_trace::DumpError;
+
+use crate::conclude::coverage::blind_spots;
+use crate::conclude::verdict::in_part;
+use crate::graph::Place;
+use crate::report::reason::Warning;
+use crate::report::{Report, Status, TapReport};
+use crate::rules::layouts::undone_orders;
+use crate::taps::context::{Found, Run};
+
+impl Run<'_> {
+    pub(crate) fn report(&self, found: Vec<Found>) -> Result<Report, DumpError> {
+        let status = self.statuses(&found);
+        let mut warnings = blind_spots(self.reference, self.candidate, self.options.profile, self.laid())?;
+        let unknown = |(here, place): (&Found, &Place)| here.is_judged() && self.is_of_unknown_position(*place);
+        if !self.last_is_declared() && found.iter().zip(self.graph.places()).any(unknown) {
+            warnings.push(Warning::Note(
+                "one row of each tap is known, the last, and nothing says of how many tokens (--tokens): of a prompt of one token, no mistake in RoPE, attention scale or \
+                 masks can show"
+                    .into(),
+            ));
+        }
+        let first = (0..found.len()).find(|&i| status[i] == Some(Status::Diverged));
+        let places: Vec<usize> = (0..found.len()).filter(|&i| status[i].is_some()).collect();
+        let mut taps: Vec<TapReport> =
+            places.iter().filter_map(|&i| Some(self.tap_report(i, &found[i], status[i]?))).collect();
+        let known: BTreeSet<Place> = self.graph.places().iter().copied().collect();
+        if self.options.only.is_none() {
+            taps.extend(self.strangers(&known));
+        }
+        let unnamed: Vec<String> = self.recorded().iter().flat_map(|run| run.unnamed()).cloned().collect();
+        let verdict = self.verdict(&found, &taps, first.is_some());
+        let notes = self.amplified(&found).into_iter().chain(undone_orders(&found)).chain(in_part(&taps));
+        let notes = notes.chain(self.first_alone(&found).map(|(words, _)| words)).chain(self.taken_for_last());
+        warnings.extend(notes.map(Warning::Note));
+        let first = match first {
+            Some(index) => {
+                let at = places.iter().position(|&i| i == index).unwrap_or_default();
+                Some(self.first_divergence(&found, index, at)?)
+            }
+            None => None,
+        };
+        let (profile, prompt, cache) = (self.options.profile, self.prompt, self.options.cache);
+        let laid = self.options.laid.clone();
+        Ok(Report { verdict, profile, cache, prompt, first, taps, warnings, unnamed, laid })
+    }
+}

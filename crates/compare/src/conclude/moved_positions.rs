@@ -1,0 +1,81 @@
+//! Is a row or a key of one position that of another? A cache that is one slot off shows so, and no change within the tensor does.
+
+use firstdiff_trace::{Dump, DumpError, Site};
+
+use crate::align::chunks::Laid;
+use crate::graph::Place;
+use crate::layout::pair::{MASKED, Operand, Pair};
+use crate::report::anatomy::{Change, TELLING, Undone};
+
+/// Above this many rows or keys nobody looks for others.
+const MANY: usize = 512;
+
+/// Which position of the reference the candidate's single row is of, where it is not its own.
+pub(crate) fn other_position(
+    reference: &Dump,
+    laid: &Laid,
+    place: Place,
+    candidate: &Operand<'_>,
+    allowed: f64,
+    nmse: f64,
+) -> Result<Option<Undone>, DumpError> {
+    let single = |cell: u32| laid.cells.get(cell as usize).is_some_and(|positions| positions.len() == 1);
+    if place.tap.site.position_axis() == 1 || !single(place.step) || laid.cells.len() > MANY {
+        return Ok(None);
+    }
+    let mut best: Option<Undone> = None;
+    for (cell, positions) in (0u32..).zip(&laid.cells).filter(|(cell, _)| *cell != place.step && single(*cell)) {
+        let Some(entry) = reference.find(place.tap, cell) else { continue };
+        let tensor = reference.read(entry)?;
+        let values = tensor.values();
+        let left = Operand { values: &values, shape: &entry.shape, rows: entry.rows.as_ref() };
+        let Ok(pair) = Pair::new(place.tap.site, &left, candidate, None) else { continue };
+        let residual_nmse = pair.sampled_nmse(1);
+        let better = best.as_ref().is_none_or(|best| residual_nmse < best.residual_nmse);
+        if better && residual_nmse <= allowed.min(TELLING * nmse) {
+            best = Some(Undone { change: Change::OtherPosition(positions.start), residual_nmse });
+        }
+    }
+    Ok(best)
+}
+
+/// From which key on the candidate's products are those with other keys of the reference, all as many slots away; what lies outside is zeros.
+pub(crate) fn moved_keys(pair: &Pair<'_>, allowed: f64) -> Option<Undone> {
+    let [heads, rows, keys] = *pair.shape() else { return None };
+    if !matches!(pair.site(), Site::Qk | Site::Scores) || heads * rows < 2 || !(2..=MANY).contains(&keys) {
+        return None;
+    }
+    let column = |key: usize| (0..heads * rows).map(move |row| row * keys + key);
+    // NMSE of the candidate's key against another of the reference; masked on both sides is alike.
+    let off = |mine: usize, theirs: usize| {
+        let (mut error, mut energy) = (0.0, 0.0);
+        for (c, r) in column(mine).zip(column(theirs)).map(|(c, r)| (pair.candidate(c), pair.reference(r))) {
+            if c > MASKED || r > MASKED {
+                error += (c - r) * (c - r);
+                energy += r * r;
+            }
+        }
+        if error == 0.0 { 0.0 } else { error / energy }
+    };
+    // A NaN is off too.
+    let agrees = |key: usize| off(key, key) <= allowed;
+    let first = (0..keys).find(|&key| !agrees(key))?;
+    let seen = (first..keys).filter(|&key| column(key).any(|at| pair.reference(at) > MASKED)).max()?;
+    let empty = |key: usize| column(key).all(|at| pair.candidate(at) == 0.0 || pair.candidate(at) <= MASKED);
+    for by in [-1i64, 1, -2, 2] {
+        let source = |key: usize| key.checked_add_signed(-by as isize).filter(|from| *from <= seen);
+        let (mut found, mut worst, mut fits) = (0, 0.0f64, true);
+        for key in first..=seen {
+            // Right again behind what is moved: nothing was moved.
+            match source(key).map(|from| off(key, from)) {
+                Some(nmse) if nmse <= allowed => (found, worst) = (found + 1, worst.max(nmse)),
+                _ if empty(key) => {}
+                _ => fits = false,
+            }
+        }
+        if fits && found > 0 {
+            return Some(Undone { change: Change::MovedKeys { from: first, by }, residual_nmse: worst });
+        }
+    }
+    None
+}

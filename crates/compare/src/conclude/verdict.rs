@@ -1,0 +1,201 @@
+//! What may be said at the end? The status of every tap, and the verdict.
+
+use std::collections::BTreeSet;
+
+use firstdiff_trace::{Dump, Site};
+
+use crate::align::chunks::{Laid, name_of};
+use crate::graph::{Place, op_of};
+use crate::judge::tensor::Outcome;
+use crate::layout::pair::Layout;
+use crate::report::reason::Reason;
+use crate::report::{KnownPart, Status, TapReport, Verdict};
+use crate::run::infer_steps::steps;
+use crate::taps::context::{Found, Judged, Run};
+
+impl Run<'_> {
+    pub(crate) fn statuses(&self, found: &[Found]) -> Vec<Option<Status>> {
+        let mut status: Vec<Option<Status>> = Vec::with_capacity(found.len());
+        for (index, here) in found.iter().enumerate() {
+            status.push(match here {
+                Found::Nothing => None,
+                Found::Unchecked(_) | Found::Misfit(_) | Found::Apart(_) | Found::Unclear(_) => Some(Status::Unchecked),
+                Found::Judged(judged) => Some(match judged.judgement.outcome {
+                    Outcome::Exact => Status::Exact,
+                    Outcome::Rounding => Status::Rounding,
+                    Outcome::Unclear => Status::Unchecked,
+                    Outcome::Differs(_) => {
+                        let (before, _) = self.graph.nearest_before(index, |i| found[i].is_judged());
+                        let inputs_agree = before.iter().all(|&i| found[i].agrees());
+                        if inputs_agree { Status::Diverged } else { Status::Downstream }
+                    }
+                }),
+            });
+        }
+        status
+    }
+
+    pub(crate) fn tap_report(&self, index: usize, found: &Found, status: Status) -> TapReport {
+        let place = self.graph.places()[index];
+        let op = self.graph.op(index).to_owned();
+        let blank = TapReport::unchecked(place, op);
+        let blank = TapReport { status, ..blank };
+        match found {
+            Found::Nothing => blank,
+            Found::Unchecked(_) | Found::Misfit(_) | Found::Apart(_) | Found::Unclear(_) => {
+                TapReport { reason: found.unchecked(), ..blank }
+            }
+            Found::Judged(judged) => {
+                let Judged { judgement, shape, positions, layout, part, .. } = &**judged;
+                let reason = match (&judgement.outcome, layout) {
+                    (Outcome::Differs(difference), layout) => {
+                        let layout = Some(layout.clone()).filter(|layout| matches!(layout, Layout::Stored(_)));
+                        Some(Reason::Differs { difference: difference.clone(), layout })
+                    }
+                    (_, Layout::Same) => None,
+                    (_, layout) => Some(Reason::ReadIn(layout.clone())),
+                };
+                let (metrics, allowed) = (Some(judgement.metrics), Some(judgement.allowed));
+                let single = shape.get(place.tap.site.position_axis()) == Some(&1) || shape.len() == 1;
+                let is_last = single && part.is_none() && self.is_of_unknown_position(place);
+                TapReport {
+                    reason,
+                    metrics,
+                    balanced: judgement.balanced,
+                    allowed,
+                    shape: shape.clone(),
+                    positions: positions.clone(),
+                    is_last,
+                    part: part.clone(),
+                    noise: self.noise(place).map(|noise| noise.nmse),
+                    ..blank
+                }
+            }
+        }
+    }
+
+    /// Taps that a dump holds and the graph does not.
+    pub(crate) fn strangers(&self, known: &BTreeSet<Place>) -> Vec<TapReport> {
+        let entries = self.reference.entries().iter().chain(self.candidate.entries());
+        let places: BTreeSet<Place> =
+            entries.map(|e| Place { step: e.step, tap: e.tap }).filter(|p| !known.contains(p)).collect();
+        let reason = Some(Reason::NotOfTheModel);
+        let report = |place: Place| TapReport {
+            reason: reason.clone(),
+            ..TapReport::unchecked(place, op_of(place.tap.site).into())
+        };
+        places.into_iter().map(report).collect()
+    }
+
+    pub(crate) fn verdict(&self, found: &[Found], taps: &[TapReport], diverged: bool) -> Verdict {
+        if diverged {
+            return Verdict::Diverged;
+        }
+        if let Some(reason) = self.misaligned.as_ref().filter(|_| self.laid().is_some()) {
+            return Verdict::Incomparable(reason.clone());
+        }
+        if let Some(parting) = self.laid().and_then(Laid::parting) {
+            let agree = taps.iter().filter(|t| t.status.agrees()).count();
+            let before = if agree > 0 { format!("; up to there {agree} taps agree") } else { String::new() };
+            return Verdict::Incomparable(format!("{parting}{before}"));
+        }
+        if taps.iter().all(|t| t.metrics.is_none()) {
+            let names = |dump: &Dump| match (dump.entries().first(), dump.unnamed().first()) {
+                (Some(entry), _) => format!("{} ...", entry.tap),
+                (None, Some(name)) => format!("'{name}', which is no tap name", name = name.escape_debug()),
+                (None, None) => "nothing".into(),
+            };
+            if let Some(reason) = &self.misaligned {
+                return Verdict::Incomparable(reason.clone());
+            }
+            let misfit = found.iter().zip(self.graph.places()).find_map(|(here, place)| match here {
+                Found::Misfit(_) | Found::Apart(_) | Found::Unclear(_) => {
+                    Some(format!("{}: {}{}", name_of(self.laid(), *place), here.unchecked()?, self.untold_steps()))
+                }
+                _ => None,
+            });
+            let reason = misfit.unwrap_or_else(|| {
+                format!(
+                    "the dumps share no tap: the reference has {}, the candidate {}{}",
+                    names(self.reference),
+                    names(self.candidate),
+                    match self.candidate.unnamed().len() {
+                        0 => String::new(),
+                        unknown => format!(
+                            "; {unknown} of its {} names are unknown: name its tensors in a firstdiff.toml, or let `firstdiff align` propose names by content",
+                            unknown + self.candidate.entries().len() + self.candidate.parts().len()
+                        ),
+                    }
+                )
+            });
+            return Verdict::Incomparable(reason);
+        }
+        // Both sides recorded it, nobody could look, and nothing behind it vouches for it.
+        for (index, place) in self.graph.places().iter().enumerate() {
+            if let (Found::Misfit(_) | Found::Apart(_) | Found::Unclear(_), Some(reason)) =
+                (&found[index], found[index].unchecked())
+            {
+                let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
+                if after.is_empty() {
+                    return Verdict::Incomparable(format!(
+                        "{} could not be compared, and nothing after it was: {reason}",
+                        name_of(self.laid(), *place)
+                    ));
+                }
+            }
+        }
+        let tells =
+            |t: &TapReport| t.place.tap.site != Site::H0 && t.metrics.is_some_and(|m| m.correlation().is_some());
+        if !taps.iter().any(tells) {
+            let which: Vec<String> =
+                taps.iter().filter(|t| t.metrics.is_some()).map(|t| name_of(self.laid(), t.place)).take(3).collect();
+            return Verdict::Incomparable(format!(
+                "only {} could be compared: that shows nothing of the model",
+                which.join(", ")
+            ));
+        }
+        if let Some((words, true)) = self.first_alone(found) {
+            let agree = taps.iter().filter(|t| t.status.agrees()).count();
+            return Verdict::Incomparable(format!(
+                "{words}, and the reference has more positions; {agree} taps agree at that one"
+            ));
+        }
+        match self.not_passed(found) {
+            Some(reason) => Verdict::Incomparable(reason),
+            None => Verdict::Parity,
+        }
+    }
+
+    /// What could lay runs together that took the tokens in another number of steps.
+    fn untold_steps(&self) -> String {
+        let runs = [self.reference, self.candidate];
+        let [ours, theirs] = runs.map(|dump| steps(dump).len());
+        if ours == theirs || self.laid().is_some() || runs.iter().all(|dump| dump.meta().tokens.is_some()) {
+            return String::new();
+        }
+        let word = |count: usize| if count == 1 { "1 step".to_owned() } else { format!("{count} steps") };
+        format!(
+            "; the reference has {} and the candidate {}: name the tokens of all positions (--tokens IDS), and they are laid together by position",
+            word(ours),
+            word(theirs)
+        )
+    }
+}
+
+/// One line on the taps that agree as far as they are known.
+pub(crate) fn in_part(taps: &[TapReport]) -> Option<String> {
+    let known = taps.iter().filter(|tap| tap.part.is_some() && tap.status.agrees());
+    let (count, first) = (known.clone().count(), known.clone().next()?);
+    let which = first.why().unwrap_or_default();
+    let all = known.clone().all(|tap| tap.part.as_ref().is_some_and(KnownPart::is_all));
+    if all {
+        return Some(format!(
+            "{count} of the taps that agree do so as far as they were printed ({}: {which})",
+            first.place
+        ));
+    }
+    Some(format!(
+        "{count} of the taps that agree were compared in part ({}: {which}); the rest of them is unchecked",
+        first.place
+    ))
+}

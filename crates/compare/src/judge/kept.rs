@@ -1,0 +1,77 @@
+//! Do keys and values agree once a side stored them in the type of its K/V cache?
+
+use std::borrow::Cow;
+
+use firstdiff_trace::{Cache, Values};
+
+use crate::judge::tensor::{Allowance, Outcome, outcome_of, structure};
+use crate::judge::tolerance::Profile;
+use crate::layout::pair::{Pair, by_position};
+use crate::metrics::Metrics;
+
+/// NMSE that storing keys and values in a type costs by itself, at most: of Q8_0 where one element of each block is all of its energy.
+pub fn cache_nmse(cache: Cache) -> f64 {
+    match cache {
+        Cache::F32 => 0.0,
+        Cache::F16 => 1e-7,
+        Cache::Bf16 => 6e-6,
+        Cache::Q8_0 => 1.7e-4,
+    }
+}
+
+/// The type of cache that a profile does not already allow for: its own 16-bit type, and any finer, are part of its table.
+pub(crate) fn beyond_the_profile(profile: Profile, cache: Cache) -> Cache {
+    let covered = match profile {
+        Profile::Exact | Profile::F32 => Cache::F32,
+        Profile::F16 => Cache::F16,
+        Profile::Bf16 | Profile::Ggml => Cache::Bf16,
+    };
+    if cache > covered { cache } else { Cache::F32 }
+}
+
+/// How a pair of keys or values stands that differs as it is, if a side holds what was read back from the cache: every value is moved by half a
+/// step of its type towards the other side's, and what is left is judged; one factor on all, or on a head, is no rounding.
+pub(crate) fn as_kept(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Option<(Outcome, f64)> {
+    let width = pair.shape().last().copied().unwrap_or(1);
+    let cache = allowed.kept;
+    if cache == Cache::F32 || pair.is_empty() {
+        return None;
+    }
+    let reference: Vec<f64> = (0..pair.len()).map(|i| pair.reference(i)).collect();
+    let mut candidate: Vec<f64> = (0..pair.len()).map(|i| pair.candidate(i)).collect();
+    let sides = [&reference, &candidate].iter().filter(|side| is_rounded(cache, side, width)).count() as f64;
+    if sides == 0.0 || candidate.iter().chain(&reference).any(|x| !x.is_finite()) {
+        return None;
+    }
+    let cost = sides * cache_nmse(cache);
+    let rounded = Allowance { own: allowed.own + cost, kept: Cache::F32, ..allowed.clone() };
+    let rows = pair.row_metrics();
+    if let Some(difference) = structure(pair, &Metrics::over(&rows), profile, &rounded) {
+        return Some((Outcome::Differs(difference), cost));
+    }
+    for ((c, r), half) in candidate.iter_mut().zip(&reference).zip(cache.half_steps(&reference, width)) {
+        *c = towards(*c, *r, sides * half);
+    }
+    let (reference, candidate) = (Values::F64(Cow::Owned(reference)), Values::F64(Cow::Owned(candidate)));
+    let moved = pair.of_values(&reference, &candidate);
+    let positions = by_position(&moved, &moved.row_metrics());
+    let strict = Allowance { kept: Cache::F32, ..allowed.clone() };
+    let outcome = outcome_of(&moved, &positions, &Metrics::over(&positions), profile, &strict);
+    outcome.agrees().then_some((Outcome::Rounding, cost))
+}
+
+/// `value` moved by at most `half` towards `other`: what cannot be told apart is equal.
+pub(crate) fn towards(value: f64, other: f64, half: f64) -> f64 {
+    match (value - other).abs() {
+        off if off <= half => other,
+        off if off.is_finite() => value + half * (other - value).signum(),
+        _ => value,
+    }
+}
+
+/// Whether storing values in this type once more would change none.
+pub(crate) fn is_rounded(cache: Cache, values: &[f64], width: usize) -> bool {
+    let mut rounded = values.to_vec();
+    cache.round(&mut rounded, width);
+    rounded.iter().zip(values).all(|(a, b)| a == b)
+}

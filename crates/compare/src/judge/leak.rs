@@ -1,0 +1,269 @@
+//! Does any probability stand where a mask has to leave none, or none where there has to be some?
+//!
+//! A mask makes a probability exactly 0, and no rounding makes 0 of what is not, or the reverse, but underflow: so these cells are looked at one
+//! by one, however small they are beside the rest. Which zeros of a tensor are of a mask shows in their places: behind every query, or
+//! further back than a window. Elsewhere a 0 may be underflow: of f32 below 1e-38, in f16 below 6e-8, and of what was printed below its last digit.
+
+use std::fmt;
+
+use firstdiff_trace::{Site, to_bf16, to_f16};
+use rayon::prelude::*;
+
+use crate::judge::tensor::Difference;
+use crate::judge::tolerance::Profile;
+use crate::layout::pair::Pair;
+use crate::words::number;
+
+/// Cells in which one side has a probability and the other side exactly 0.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leak {
+    /// How many there are.
+    pub count: usize,
+    /// The largest probability in any of them.
+    pub probability: f64,
+    /// Where that is, in words.
+    pub place: String,
+}
+
+impl fmt::Display for Leak {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Leak { count, probability, place } = self;
+        write!(f, "{count} {}, up to {} at {place}", if *count == 1 { "cell" } else { "cells" }, number(*probability))
+    }
+}
+
+/// A probability below this is underflow: f32 ends at 1e-38 (1e-45 with subnormal numbers), and scores differ by rounding.
+pub const UNDERFLOW: f64 = 1e-30;
+/// The same in f16, whose smallest numbers are 6e-8: what a softmax in f16 makes 0.
+const UNDERFLOW_F16: f64 = 1.2e-7;
+/// An engine may cut off the tail of e^x; a mask takes away more than this somewhere.
+const TAIL: f64 = 1e-10;
+/// The same where scores were rounded to 8 bits: those far apart may be off by more.
+const TAIL_BF16: f64 = 1e-12;
+/// What underflows in some number format is no larger than this many times the smallest number that the tensor holds elsewhere,
+const FLUSH_ROOM: f64 = 4.0;
+/// nor than this many times the smallest normal number of f16.
+const NORMAL_F16: f64 = 6.2e-5;
+/// At the edge of a mask stands any probability; at the edge of underflow, none as large as this.
+const MASK_EDGE: f64 = 1e-3;
+/// Scores near the end of e^x may be off by so many times as much as those that are seen.
+const SCATTERS: f64 = 2.0;
+/// Of fewer rows at its edge a window may be chance.
+const WINDOW_ROWS: usize = 3;
+
+/// Probability where the reference has none, beyond what underflow may have made 0 of.
+pub(crate) fn leaked(pair: &Pair<'_>, profile: Profile) -> Option<Leak> {
+    one_sided(pair, profile, UNDERFLOW, &|i| pair.reference(i), &|i| pair.candidate(i))
+}
+
+/// None where the reference has some.
+pub(crate) fn hidden(pair: &Pair<'_>, profile: Profile) -> Option<Leak> {
+    one_sided(pair, profile, TAIL, &|i| pair.candidate(i), &|i| pair.reference(i))
+}
+
+/// Probability in cells of which the scores say that they are masked, whatever shows in the probabilities themselves.
+pub(crate) fn leaked_at(pair: &Pair<'_>, masked: &[usize]) -> Option<Leak> {
+    let wrong = |&i: &usize| pair.reference(i).abs() <= UNDERFLOW && pair.candidate(i).abs() > UNDERFLOW;
+    largest(pair, masked.iter().copied().filter(wrong), &|i| pair.candidate(i))
+}
+
+/// Sums of probabilities may be off by this in a profile: each is rounded, by 2^-11 of itself in f16 and 2^-9 in bf16, and so is what all are divided by.
+fn sum_room(profile: Profile) -> f64 {
+    match profile {
+        Profile::Exact | Profile::F32 => 1e-5,
+        Profile::Ggml => 1e-3,
+        Profile::F16 => 4e-3,
+        Profile::Bf16 => 16e-3,
+    }
+}
+
+/// A row of probabilities that adds up to 1 in the reference and not in the candidate: no error of scores makes that. `own` is the NMSE of rounding,
+/// that of storing included.
+pub(crate) fn unnormalised(pair: &Pair<'_>, profile: Profile, own: f64) -> Option<Difference> {
+    let &[heads, rows, keys] = pair.shape() else { return None };
+    if pair.site() != Site::Probs || heads * rows * keys != pair.len() || keys == 0 {
+        return None;
+    }
+    let stored = if matches!(profile, Profile::Exact | Profile::F32) { 4.0 * (keys as f64 * own).sqrt() } else { 0.0 };
+    let room = sum_room(profile).max(stored);
+    let sum = |row: usize, of: Get<'_>| (row * keys..(row + 1) * keys).map(of).sum::<f64>();
+    let off = |row: usize| (sum(row, &|i| pair.candidate(i)), sum(row, &|i| pair.reference(i)));
+    let wrong = (0..heads * rows).map(|row| (row, off(row)));
+    let wrong = wrong.filter(|(_, (own, due))| (due - 1.0).abs() <= room && (own - due).abs() > room);
+    let (row, (candidate, _)) = wrong.max_by(|a, b| (a.1.0 - 1.0).abs().total_cmp(&(b.1.0 - 1.0).abs()))?;
+    Some(Difference::Unnormalised { head: row / rows, position: pair.token_position(row % rows), sum: candidate })
+}
+
+type Get<'a> = &'a (dyn Fn(usize) -> f64 + Sync);
+
+/// Cells that are 0 in `zeros` and have a probability in `other`.
+fn one_sided(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, other: Get<'_>) -> Option<Leak> {
+    match pair.site() {
+        Site::Probs => of_keys(pair, profile, least, zeros, other),
+        Site::RouterProbs => of_experts(pair, profile, least, zeros, other),
+        _ => None,
+    }
+}
+
+fn of_keys(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, other: Get<'_>) -> Option<Leak> {
+    let suspect = |i: &usize| zeros(*i) == 0.0 && other(*i).abs() > least;
+    let suspects: Vec<usize> = (0..pair.len()).into_par_iter().filter(suspect).collect();
+    if suspects.is_empty() {
+        return None;
+    }
+    let limit = scattered(flushed(pair.len(), profile, zeros).max(least), (pair.len(), least), zeros, other);
+    let mask = Mask::of(pair, zeros);
+    let (rows, keys) = pair.rows();
+    let wrong = |&i: &usize| other(i).abs() > limit || mask.hides(i / keys % rows, i % keys);
+    largest(pair, suspects.into_iter().filter(wrong), other)
+}
+
+/// The same of experts. The largest few may have been chosen, and rounding may choose others, but as many.
+fn of_experts(pair: &Pair<'_>, profile: Profile, least: f64, zeros: Get<'_>, other: Get<'_>) -> Option<Leak> {
+    let (rows, experts) = pair.rows();
+    let chosen = |get: Get<'_>, row: usize| (0..experts).filter(|e| get(row * experts + e) != 0.0).count();
+    let more = |row: &usize| chosen(other, *row) > chosen(zeros, *row);
+    let cells: Vec<usize> = (0..rows)
+        .filter(more)
+        .flat_map(|row| row * experts..(row + 1) * experts)
+        .filter(|&i| zeros(i) == 0.0 && other(i).abs() > least)
+        .collect();
+    if cells.is_empty() {
+        return None;
+    }
+    let limit = flushed(pair.len(), profile, zeros).max(least);
+    largest(pair, cells.into_iter().filter(|&i| other(i).abs() > limit), other)
+}
+
+/// A probability of `limit` moved by errors of the scores, which are relative to these: of large scores in 16 bits by many powers of e. As far as those that
+/// are seen where both sides have a probability, beyond `least`, let expect.
+fn scattered(limit: f64, (len, least): (usize, f64), one: Get<'_>, other: Get<'_>) -> f64 {
+    let seen = |i: &usize| one(*i).abs() > least && other(*i).abs() > least;
+    let apart = |i: usize| {
+        let (one, other) = (one(i).abs().ln(), other(i).abs().ln());
+        (one - other).abs() / one.abs().max(other.abs()).max(1.0)
+    };
+    let most = (0..len).into_par_iter().filter(seen).map(apart).reduce(|| 0.0, f64::max);
+    limit.powf((1.0 - SCATTERS * most).max(0.0))
+}
+
+fn largest(pair: &Pair<'_>, cells: impl Iterator<Item = usize>, probability: Get<'_>) -> Option<Leak> {
+    let (mut count, mut most) = (0, None::<(f64, usize)>);
+    for i in cells {
+        let p = probability(i).abs();
+        count += 1;
+        most = most.filter(|(most, _)| *most >= p).or(Some((p, i)));
+    }
+    most.map(|(probability, at)| Leak { count, probability, place: pair.place_in_words(at) })
+}
+
+/// Up to what size the arithmetic of a tensor, or what recorded it, may have made 0 of a probability.
+fn flushed(len: usize, profile: Profile, values: Get<'_>) -> f64 {
+    let (mut least, mut f16s, mut bf16s) = (f64::INFINITY, true, true);
+    for x in (0..len).map(values).map(f64::abs).filter(|x| *x > 0.0) {
+        least = least.min(x);
+        f16s &= to_f16(x).to_f64() == x;
+        bf16s &= to_bf16(x).to_f64() == x;
+    }
+    let seen = FLUSH_ROOM * least.min(NORMAL_F16);
+    match profile {
+        _ if f16s => seen,
+        Profile::Exact | Profile::F32 => UNDERFLOW,
+        // bf16 reaches as far down as f32.
+        _ if bf16s => TAIL_BF16,
+        // A table of e^x in f16, or a printed number.
+        _ => seen,
+    }
+}
+
+/// Which keys of each row a mask hides, as the places of the zeros show.
+#[derive(Default)]
+struct Mask {
+    /// Token position of each row, counted from the first key.
+    positions: Vec<usize>,
+    /// The last key that a query sees, counted from its own position.
+    last: Option<isize>,
+    /// The first one, in the same way.
+    first: Option<isize>,
+}
+
+impl Mask {
+    fn of(pair: &Pair<'_>, values: Get<'_>) -> Mask {
+        let (rows, keys) = pair.rows();
+        if pair.shape().len() != 3 || rows == 0 || keys == 0 {
+            return Mask::default();
+        }
+        let positions: Vec<usize> = (0..rows).map(|row| pair.token_position(row)).collect();
+        let heads = pair.len() / (rows * keys);
+        let (mut last, mut first) = (Vec::new(), Vec::new());
+        for (row, &position) in positions.iter().enumerate() {
+            let of_head = |head: usize| (head * rows + row) * keys..(head * rows + row + 1) * keys;
+            // A row of padding may be the same everywhere, or nothing.
+            let even = |head| of_head(head).all(|i| values(i) == values(of_head(head).start));
+            if keys > 1 && (0..heads).all(even) {
+                continue;
+            }
+            let most = |key: usize| (0..heads).map(|head| values(of_head(head).start + key)).fold(0.0, f64::max);
+            let seen: Vec<f64> = (0..keys).map(most).collect();
+            let edge = |key: Option<usize>| key.map(|key| (key as isize - position as isize, seen[key]));
+            last.extend(edge(seen.iter().rposition(|p| *p > 0.0)));
+            first.extend(edge(seen.iter().position(|p| *p > 0.0)));
+        }
+        let behind = last.iter().map(|edge| edge.0).max().filter(|&end| {
+            let at: Vec<f64> = last.iter().filter(|edge| edge.0 == end).map(|edge| edge.1).collect();
+            // One row alone shows nothing but that it ends at its own position.
+            let shown = if last.len() > 1 { 2 * at.len() >= last.len() && end >= 0 } else { end == 0 };
+            shown && at.iter().any(|p| *p > MASK_EDGE)
+        });
+        let window = first.iter().map(|edge| edge.0).min().filter(|&start| {
+            let cut = positions.iter().filter(|&&position| position as isize + start > 0).count();
+            // The row that sees key 0 last is at the edge as well, and nothing is cut off it.
+            let at: Vec<f64> = first.iter().filter(|edge| edge.0 == start).map(|edge| edge.1).collect();
+            at.len() > WINDOW_ROWS && 2 * at.len() >= cut && at.iter().any(|p| *p > MASK_EDGE)
+        });
+        Mask { positions, last: behind, first: window }
+    }
+
+    fn hides(&self, row: usize, key: usize) -> bool {
+        let Some(&position) = self.positions.get(row) else { return false };
+        let from_own = key as isize - position as isize;
+        self.last.is_some_and(|last| from_own > last) || self.first.is_some_and(|first| from_own < first)
+    }
+}
+
+/// What a row of scores gives to keys that should have nothing.
+pub(crate) struct Shares {
+    /// The probability of each such key, with its place.
+    cells: Vec<(usize, f64)>,
+    /// The mean over all rows of the square of what the row gives away.
+    pub(crate) mean_square: f64,
+}
+
+impl Shares {
+    /// Of a softmax of the candidate's own scores, at the places for which `masked` holds.
+    pub(crate) fn of(pair: &Pair<'_>, masked: impl Fn(usize) -> bool) -> Shares {
+        let (_, keys) = pair.rows();
+        let (mut cells, mut squares, count) = (Vec::new(), 0.0, pair.len() / keys.max(1));
+        for row in 0..count {
+            let places = row * keys..(row + 1) * keys;
+            let top = places.clone().map(|i| pair.candidate(i)).fold(f64::NEG_INFINITY, f64::max);
+            if !top.is_finite() {
+                continue;
+            }
+            let sum: f64 = places.clone().map(|i| (pair.candidate(i) - top).exp()).sum();
+            let share = |i: usize| (i, (pair.candidate(i) - top).exp() / sum);
+            let given: Vec<(usize, f64)> = places.filter(|&i| masked(i)).map(share).collect();
+            squares += given.iter().map(|(_, p)| p).sum::<f64>().powi(2);
+            cells.extend(given.into_iter().filter(|(_, p)| *p > 0.0));
+        }
+        Shares { cells, mean_square: squares / count.max(1) as f64 }
+    }
+
+    /// What of it is more than a softmax in this arithmetic makes 0.
+    pub(crate) fn leak(&self, pair: &Pair<'_>, profile: Profile) -> Option<Leak> {
+        let limit = if profile == Profile::F16 { UNDERFLOW_F16 } else { UNDERFLOW };
+        let over: Vec<(usize, f64)> = self.cells.iter().copied().filter(|(_, p)| *p > limit).collect();
+        let (at, probability) = over.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;
+        Some(Leak { count: over.len(), probability, place: pair.place_in_words(at) })
+    }
+}

@@ -1,0 +1,680 @@
+//! Do two tensors agree? The one verdict function: every other part of firstdiff asks here.
+
+use std::fmt;
+
+use firstdiff_trace::{Cache, Site};
+
+use crate::judge::inherited::Inherited;
+use crate::judge::kept::as_kept;
+use crate::judge::leak;
+use crate::judge::leak::{Leak, Shares};
+use crate::judge::tolerance::Profile;
+use crate::layout::pair::{MASKED, Pair, by_position};
+use crate::metrics::{Metrics, NonFinite};
+use crate::words::number;
+
+/// What a comparison of two tensors says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// Bit for bit, once widened to one type.
+    Exact,
+    /// Different within what honest rounding does.
+    Rounding,
+    /// Different beyond it, and why that is said.
+    Differs(Difference),
+    /// More than rounding by itself, and what is read is off enough to explain it, or not: neither a pass nor a blame.
+    Unclear,
+}
+
+impl Outcome {
+    /// Exact, or no more than rounding.
+    pub fn agrees(&self) -> bool {
+        matches!(self, Outcome::Exact | Outcome::Rounding)
+    }
+
+    /// Whether it differs by its size alone, and shows no structure.
+    pub fn differs_by_size(&self) -> bool {
+        matches!(self, Outcome::Differs(Difference::Nmse { .. } | Difference::Balanced { .. }))
+    }
+}
+
+/// Why two tensors differ.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Difference {
+    /// A NaN, an infinity, or a mask that the other side does not have.
+    NonFinite {
+        /// What was met, where, and how often.
+        found: NotFinite,
+    },
+    /// Probability, or scores that give some, where the reference has none: a mask that leaks.
+    Leak(Leak),
+    /// No probability where the reference has some: a mask that hides too much.
+    Hidden(Leak),
+    /// The reference is all zeros and the candidate is not.
+    ZeroReference,
+    /// The NMSE is beyond what is allowed.
+    Nmse {
+        /// NMSE found.
+        nmse: f64,
+        /// NMSE allowed.
+        allowed: f64,
+    },
+    /// One position of great size hides it in the whole: the NMSE in which none counts for more than the median one is beyond what is allowed.
+    Balanced {
+        /// NMSE found so.
+        nmse: f64,
+        /// NMSE allowed.
+        allowed: f64,
+        /// The position that has most of the energy.
+        heaviest: usize,
+    },
+    /// A row of probabilities does not add up to 1.
+    Unnormalised {
+        /// The head it is of.
+        head: usize,
+        /// The token position of the query.
+        position: usize,
+        /// What it adds up to.
+        sum: f64,
+    },
+    /// As small as rounding, but one constant factor, which rounding never is.
+    Factor {
+        /// The candidate is this many times the reference.
+        factor: f64,
+        /// Whether that is nearly all of the error.
+        alone: bool,
+    },
+    /// As small as rounding, but one head is the reference's times a constant.
+    Head {
+        /// The head that is furthest off.
+        head: usize,
+        /// It is this many times the reference's.
+        factor: f64,
+    },
+    /// Small on the whole, but one position is wrong.
+    Row {
+        /// The worst position.
+        position: usize,
+        /// Its own NMSE.
+        nmse: f64,
+    },
+    /// Small on the whole, but one channel is wrong.
+    Channel {
+        /// The worst channel.
+        channel: usize,
+        /// Its own NMSE.
+        nmse: f64,
+    },
+    /// Small on the whole, but the products with one key are wrong.
+    Key {
+        /// The worst key.
+        key: usize,
+        /// Their own NMSE.
+        nmse: f64,
+    },
+    /// The same values in other places, and nothing that follows confirms that only the dump's layout differs.
+    Layout {
+        /// In which places.
+        what: String,
+    },
+    /// What is known of both agrees, but the sums over all elements do not.
+    Sum {
+        /// The reference's sum.
+        reference: f64,
+        /// The candidate's sum.
+        candidate: f64,
+    },
+    /// Right where the reference has values, and wrong in what the candidate holds beside them.
+    Padding {
+        /// What is wrong.
+        what: String,
+    },
+    /// One rank's replica differs.
+    Replica {
+        /// Which, and how far.
+        what: String,
+    },
+    /// A measure overflowed: values near the end of the range of f64.
+    Overflow,
+}
+
+impl Difference {
+    /// In words; `witness` is what the other side is called: "the reference".
+    pub fn words(&self, witness: &str) -> String {
+        match self {
+            Difference::NonFinite { found } => found.words(witness),
+            Difference::Leak(leak) => format!("gives probability where {witness} gives none: {leak}"),
+            Difference::Hidden(hidden) => format!("gives no probability where {witness} gives some: {hidden}"),
+            Difference::ZeroReference => format!("{witness} is all zeros, the candidate is not"),
+            Difference::Nmse { nmse, allowed } => format!("NMSE {}, allowed {}", number(*nmse), number(*allowed)),
+            Difference::Balanced { nmse, allowed, heaviest } => format!(
+                "NMSE {} where no position counts for more than the median one, allowed {} (position {heaviest} is so much larger that the NMSE of the whole is its own)",
+                number(*nmse),
+                number(*allowed)
+            ),
+            Difference::Unnormalised { head, position, sum } => {
+                format!("the probabilities of head {head}, position {position} add up to {sum:.6}, not to 1")
+            }
+            Difference::Factor { factor, alone: true } => {
+                format!("{factor:.6} times {witness}: a constant factor, though as small as rounding")
+            }
+            Difference::Factor { factor, alone: false } => {
+                format!("{factor:.6} times {witness} on the whole, though as small as rounding")
+            }
+            Difference::Head { head, factor } => {
+                format!("head {head} is {factor:.6} times {witness}'s: a constant factor, though as small as rounding")
+            }
+            Difference::Row { position, nmse } => {
+                format!("position {position} is off by NMSE {} of its own energy", number(*nmse))
+            }
+            Difference::Channel { channel, nmse } => {
+                format!("channel {channel} is off by NMSE {} of its own energy", number(*nmse))
+            }
+            Difference::Key { key, nmse } => {
+                format!("key {key} is off by NMSE {} of its own energy", number(*nmse))
+            }
+            Difference::Layout { what } => format!("{witness}'s values in other places: {what}"),
+            Difference::Sum { reference, candidate } => format!(
+                "the values that are known agree, but the sum of all is {candidate:.6} where {witness}'s is {reference:.6}"
+            ),
+            Difference::Padding { what } => format!("right where {witness} has values, but {what}"),
+            Difference::Replica { what } => format!("replicas differ: {what}"),
+            Difference::Overflow => "values too large to be measured".into(),
+        }
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words("the reference"))
+    }
+}
+
+/// What is not finite in a pair of tensors, or masked on one side alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotFinite {
+    /// Each kind that was met, how often, and where first.
+    pub kinds: Vec<(NotFiniteKind, usize, Option<String>)>,
+    /// How many values the tensor has.
+    pub total: usize,
+    /// Whether infinities are masks.
+    pub masks: bool,
+}
+
+/// A value that is not finite where the other side's is, or is another infinity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotFiniteKind {
+    /// NaN in the candidate.
+    NanInCandidate,
+    /// NaN in the reference.
+    NanInReference,
+    /// Infinite, or masked, in the candidate only.
+    InfiniteInCandidate,
+    /// Infinite, or masked, in the reference only.
+    InfiniteInReference,
+    /// Infinite with the other sign.
+    OtherSign,
+}
+
+impl NotFinite {
+    fn of(found: &NonFinite, pair: &Pair<'_>) -> NotFinite {
+        use NotFiniteKind::{InfiniteInCandidate, InfiniteInReference, NanInCandidate, NanInReference, OtherSign};
+        let tallies = [
+            (NanInCandidate, &found.nan_candidate),
+            (NanInReference, &found.nan_reference),
+            (InfiniteInCandidate, &found.inf_candidate),
+            (InfiniteInReference, &found.inf_reference),
+            (OtherSign, &found.inf_sign),
+        ];
+        let met = tallies.into_iter().filter(|(_, tally)| tally.count > 0);
+        let kinds = met.map(|(kind, tally)| (kind, tally.count, tally.first.map(|i| pair.place_in_words(i))));
+        NotFinite { kinds: kinds.collect(), total: pair.len(), masks: pair.site() == Site::Scores }
+    }
+
+    fn words(&self, witness: &str) -> String {
+        let infinite = if self.masks { "masked (or infinite)" } else { "infinite" };
+        let part = |(kind, count, first): &(NotFiniteKind, usize, Option<String>)| {
+            let what = match kind {
+                NotFiniteKind::NanInCandidate => "NaN in the candidate".to_owned(),
+                NotFiniteKind::NanInReference => format!("NaN in {witness}"),
+                NotFiniteKind::InfiniteInCandidate => format!("{infinite} in the candidate only"),
+                NotFiniteKind::InfiniteInReference => format!("{infinite} in {witness} only"),
+                NotFiniteKind::OtherSign => "infinite with the other sign".to_owned(),
+            };
+            let at = first.as_ref().map(|at| format!(", first at {at}")).unwrap_or_default();
+            format!("{what}: {count} of {} values{at}", self.total)
+        };
+        self.kinds.iter().map(part).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// A tap's verdict with the numbers it rests on.
+#[derive(Clone, Debug)]
+pub struct Judgement {
+    /// The verdict.
+    pub outcome: Outcome,
+    /// Over the whole tensor.
+    pub metrics: Metrics,
+    /// NMSE in which no position counts for more than the median one; `None` where one is not finite.
+    pub balanced: Option<f64>,
+    /// The NMSE that was allowed.
+    pub allowed: f64,
+    /// How much of it for rounding alone, without what is inherited.
+    pub own: f64,
+}
+
+/// A row's error is relative to its own energy, which may be small: it scatters this much more than the whole. A channel's is relative
+/// to no less than the mean energy, and has to stand out as well.
+pub(crate) const ROW_ROOM: f64 = 100.0;
+const CHANNEL_ROOM: f64 = 2.0;
+/// A channel this many times worse than the median channel is no chance.
+const CHANNEL_OUTLIER: f64 = 100.0;
+/// A channel of great size has more of the error than others, and of the error that is passed on.
+const CHANNEL_INHERITS: f64 = 40.0;
+/// Of fewer positions a head or a channel is too few values to tell structure from chance.
+const FEW_POSITIONS: usize = 4;
+/// A position that is so many times further off than the median, each beside what it reads, is no chance; of fewer there is no median.
+const ROW_OUTLIER: f64 = 40.0;
+const ENOUGH_POSITIONS: usize = 8;
+/// Of a position with less than this share of the usual energy (what an activation leaves of large negative values) nothing is left to be off by.
+const LEAST_SHARE: f64 = 1e-4;
+/// Factors of what is added up may come out so many times as large.
+const FACTOR_GROWS: f64 = 3.0;
+/// The energy of a constant factor is this many times the error of what is read, or is taken for a part of it. Right runs of
+/// `scripts/test_rounding.py` reach 0.95 over a whole tensor, 12 where it has few positions, 8 in the products of one head and 2 in other heads.
+const WHOLE_STANDS_OUT: f64 = 1.5;
+const FEW_STAND_OUT: f64 = 16.0;
+const PRODUCTS_STAND_OUT: f64 = 12.0;
+const HEAD_STANDS_OUT: f64 = 4.0;
+/// With an NMSE beyond this (a correlation below some 0.97) too little is left to agree.
+const DROWNED: f64 = 0.05;
+/// Inherited errors pass up to this many times what the profile allows by itself: in f32 that is still 1e-4 at the most.
+fn inherits_most(profile: Profile) -> f64 {
+    match profile {
+        Profile::Exact | Profile::F32 => 1e6,
+        Profile::F16 => 1e3,
+        Profile::Bf16 | Profile::Ggml => 30.0,
+    }
+}
+
+/// The balanced NMSE may be so many times that of the whole: positions scatter.
+const BALANCED_ROOM: f64 = 2.0;
+
+/// How far off a tensor is as a whole: its NMSE, and no less than its balanced NMSE with some room. One position of great size (the first token of
+/// many models is some 1000 times the others) would have the NMSE of the whole to itself.
+pub(crate) fn size(nmse: f64, balanced: Option<f64>) -> f64 {
+    balanced.map_or(nmse, |balanced| nmse.max(balanced / BALANCED_ROOM))
+}
+
+/// How far off positions are as a whole, from the error and the energy of each.
+pub fn size_of(positions: &[(f64, f64)]) -> f64 {
+    let (error, energy) = positions.iter().fold((0.0, 0.0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
+    size(if energy > 0.0 { error / energy } else { error }, balanced(positions))
+}
+
+/// The NMSE in which no position counts for more than the median one, from the error and the energy of each.
+fn balanced(positions: &[(f64, f64)]) -> Option<f64> {
+    let most = median(positions.iter().map(|(_, energy)| *energy).filter(|energy| *energy > 0.0))?;
+    let weight = |energy: f64| if energy > most { most / energy } else { 1.0 };
+    let add = |sum: (f64, f64), &(error, energy): &(f64, f64)| {
+        (sum.0 + weight(energy) * error, sum.1 + weight(energy) * energy)
+    };
+    let (error, energy) = positions.iter().fold((0.0, 0.0), add);
+    Some(error / energy)
+}
+
+/// The upper median; `None` of nothing.
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+/// The mean square of the reference.
+pub(crate) fn mean_square(metrics: &Metrics) -> f64 {
+    metrics.reference_rms().unwrap_or(0.0).powi(2)
+}
+
+/// The mean square of the error.
+pub(crate) fn square_error(metrics: &Metrics) -> f64 {
+    metrics.rmse().unwrap_or(f64::INFINITY).powi(2)
+}
+
+/// The same of positions that were measured; `None` where one is not finite.
+pub(crate) fn balanced_nmse(positions: &[Metrics]) -> Option<f64> {
+    let of = |row: &Metrics| {
+        let values = row.compared() as f64;
+        Some((row.rmse()?.powi(2) * values, row.reference_rms()?.powi(2) * values))
+    };
+    balanced(&positions.iter().filter(|row| row.compared() > 0).map(of).collect::<Option<Vec<_>>>()?)
+}
+
+/// One operation's own rounding scatters by this.
+const BEYOND_FRESH: f64 = 6.0;
+/// A constant factor must explain this share of the error, and stand this many standard errors from 1.
+const FACTOR_SHARE: f64 = 0.2;
+const FACTOR_SIGMAS: f64 = 6.0;
+/// With so many values a factor has to stand out twice as far.
+const FEW_VALUES: f64 = 4.0;
+/// Independent errors in one position, as far as a constant factor is concerned.
+const VALUES_A_POSITION: f64 = 4.0;
+
+impl Judgement {
+    /// How far off it is as a whole: its NMSE, and no less than the balanced NMSE with room for how positions scatter.
+    pub fn size(&self) -> Option<f64> {
+        Some(size(self.metrics.nmse()?, self.balanced))
+    }
+
+    /// Whether its NMSE is all that is wrong with it, and no more than this.
+    pub(crate) fn is_far_by_no_more(&self, limit: f64) -> bool {
+        self.outcome.differs_by_size() && self.size().is_some_and(|size| size <= limit)
+    }
+
+    /// Whether it agrees only because what it reads is off too.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.outcome.agrees() && self.size().is_some_and(|size| size > self.own)
+    }
+}
+
+/// How far off a tap may be.
+#[derive(Clone, Debug, Default)]
+pub struct Allowance {
+    /// NMSE of honest rounding in the profile's arithmetic, that of the operations before included.
+    pub own: f64,
+    /// NMSE of the one operation's own rounding, where all that it reads was compared.
+    pub fresh: Option<f64>,
+    /// What the operation may have passed on.
+    pub inherited: Inherited,
+    /// What the tap's values may have been rounded to when they were stored: the type of the K/V cache, of keys and values.
+    pub kept: Cache,
+    /// NMSE that a K/V cache costs keys and values, where the profile has no room for it.
+    pub cache: f64,
+    /// How far from 1 a constant factor may be beyond the profile's own.
+    pub factor: f64,
+    /// Whether noise is large enough for a head or a channel to hide in, though the profile's is not.
+    pub coarse: bool,
+}
+
+/// What a K/V cache costs may grow to this many times as much where errors are inherited.
+const CACHE_GROWS: f64 = 1e3;
+
+impl Allowance {
+    /// Rounding alone.
+    pub fn own(own: f64) -> Allowance {
+        Allowance { own, ..Allowance::default() }
+    }
+
+    /// NMSE up to which the whole agrees: inherited errors pass while they are small beside the signal, and not too many times the
+    /// profile's own.
+    pub fn whole(&self, profile: Profile) -> f64 {
+        let most = inherits_most(profile) * self.own + CACHE_GROWS * self.cache;
+        let most = most.min((DROWNED - self.own).max(0.0));
+        let whole = (self.own + self.inherited.usual.min(most)).min(self.beyond());
+        self.inherited.within.map_or(whole, |within| whole.min(within))
+    }
+
+    /// NMSE from which on the whole differs, whatever was inherited.
+    pub fn beyond(&self) -> f64 {
+        match self.fresh {
+            Some(fresh) => BEYOND_FRESH * fresh + self.inherited.most,
+            None => self.own + self.inherited.most,
+        }
+    }
+
+    /// NMSE of one position: its error is relative to its own energy, which may be small.
+    fn position(&self, position: usize) -> f64 {
+        ROW_ROOM * self.own + self.inherited.positions.get(position).copied().unwrap_or(0.0)
+    }
+
+    /// Whether a factor stands out of what is read, `times` over: structure that is in what is read is inherited with it. Where the factors of what is
+    /// read are known to add up, it need only be more than they are.
+    fn stands_out(&self, factor: f64, times: f64, floor: f64) -> bool {
+        let off = (factor - 1.0).abs();
+        let beyond = |read: f64| off > floor + FACTOR_GROWS * read;
+        off.powi(2) > times * self.inherited.read || self.inherited.factor.is_some_and(beyond)
+    }
+
+    /// Which position is further off than what it reads, many times more so than the others: a right operation treats all alike.
+    fn outlying_position(&self, nmse: &[f64]) -> Option<usize> {
+        let (fresh, most, usual) = (self.fresh?, &self.inherited.positions, &self.inherited.usual_positions);
+        if most.len() != nmse.len() || usual.len() != nmse.len() || nmse.len() < ENOUGH_POSITIONS {
+            return None;
+        }
+        let beside =
+            |read: &[f64]| -> Vec<f64> { nmse.iter().zip(read).map(|(nmse, read)| nmse / (fresh + read)).collect() };
+        let (beside, median) = (beside(most), median(beside(usual).into_iter())?);
+        let far = |&p: &usize| nmse[p] > ROW_ROOM * fresh && median > 0.0 && beside[p] > ROW_OUTLIER * median;
+        (0..nmse.len()).filter(far).max_by(|&a, &b| beside[a].total_cmp(&beside[b]))
+    }
+}
+
+/// Judges a pair against what is allowed.
+pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Judgement {
+    let rows = pair.row_metrics();
+    let (metrics, positions) = (Metrics::over(&rows), by_position(pair, &rows));
+    let outcome = outcome_of(pair, &positions, &metrics, profile, allowed);
+    let kept = if outcome.agrees() { None } else { as_kept(pair, profile, allowed) };
+    let (outcome, cost) = kept.unwrap_or((outcome, 0.0));
+    let balanced = balanced_nmse(&positions);
+    Judgement { outcome, metrics, balanced, allowed: allowed.whole(profile) + cost, own: allowed.own + cost }
+}
+
+/// A factor on all, or on one head.
+pub(crate) fn structure(
+    pair: &Pair<'_>,
+    metrics: &Metrics,
+    profile: Profile,
+    allowed: &Allowance,
+) -> Option<Difference> {
+    constant_factor(metrics, (pair.rows().0, pair.len()), profile, allowed)
+        .or_else(|| wrong_head(pair, profile, allowed))
+}
+
+pub(crate) fn outcome_of(
+    pair: &Pair<'_>,
+    positions: &[Metrics],
+    metrics: &Metrics,
+    profile: Profile,
+    allowed: &Allowance,
+) -> Outcome {
+    if metrics.is_identical() {
+        return Outcome::Exact;
+    }
+    if metrics.is_equal() {
+        return Outcome::Rounding;
+    }
+    if !metrics.is_finite() {
+        let leak = unmasked(pair, metrics.non_finite(), profile).map(Difference::Leak);
+        let not_finite = || Difference::NonFinite { found: NotFinite::of(metrics.non_finite(), pair) };
+        return Outcome::Differs(leak.unwrap_or_else(not_finite));
+    }
+    let Some(nmse) = metrics.nmse() else {
+        let zero = metrics.reference_rms() == Some(0.0);
+        return Outcome::Differs(if zero { Difference::ZeroReference } else { Difference::Overflow });
+    };
+    let wrong_mask = leak::leaked(pair, profile)
+        .map(Difference::Leak)
+        .or_else(|| leak::hidden(pair, profile).map(Difference::Hidden));
+    if let Some(difference) = wrong_mask {
+        return Outcome::Differs(difference);
+    }
+    // Written so that a NaN cannot pass.
+    let balanced = balanced_nmse(positions);
+    let size = size(nmse, balanced);
+    let (within, without) = (size <= allowed.whole(profile), size <= allowed.beyond());
+    if !without {
+        let allowed = allowed.beyond();
+        return Outcome::Differs(match balanced {
+            Some(balanced) if nmse <= allowed => Difference::Balanced {
+                nmse: balanced,
+                allowed: BALANCED_ROOM * allowed,
+                heaviest: heaviest(pair, positions),
+            },
+            _ => Difference::Nmse { nmse, allowed },
+        });
+    }
+    // Before anything is unclear: what has structure at this size has it at any larger one.
+    let structure = constant_factor(metrics, (pair.rows().0, pair.len()), profile, allowed)
+        .or_else(|| leak::unnormalised(pair, profile, allowed.own))
+        .or_else(|| wrong_row(pair, positions, profile, allowed))
+        .or_else(|| wrong_head(pair, profile, allowed))
+        .or_else(|| wrong_channel(pair, profile, allowed))
+        .or_else(|| wrong_key(pair, profile, allowed));
+    match structure {
+        Some(difference) => Outcome::Differs(difference),
+        None if within => Outcome::Rounding,
+        None => Outcome::Unclear,
+    }
+}
+
+/// What scores that the reference masks give away, where that is all that is not finite.
+fn unmasked(pair: &Pair<'_>, found: &NonFinite, profile: Profile) -> Option<Leak> {
+    if pair.site() != Site::Scores || found.disagreeing() != found.inf_reference.count {
+        return None;
+    }
+    Shares::of(pair, |i| pair.reference(i) <= MASKED).leak(pair, profile)
+}
+
+fn constant_factor(
+    metrics: &Metrics,
+    (positions, len): (usize, usize),
+    profile: Profile,
+    allowed: &Allowance,
+) -> Option<Difference> {
+    let (nmse, best) = (metrics.nmse()?, metrics.best_factor()?);
+    // One number is always some times another.
+    if len < 2 {
+        return None;
+    }
+    let found = is_factor(best.factor, best.remaining_nmse, nmse, independent(positions, len), profile)
+        && (best.factor - 1.0).abs() > allowed.factor;
+    let times = if positions < FEW_POSITIONS { FEW_STAND_OUT } else { WHOLE_STANDS_OUT };
+    let found = found && allowed.stands_out(best.factor, times, profile.factor_floor());
+    found.then_some(Difference::Factor { factor: best.factor, alone: best.remaining_nmse < 0.1 * nmse })
+}
+
+/// How many independent errors so many values have: those of one position come from few sources, so they count for few.
+fn independent(positions: usize, len: usize) -> f64 {
+    (VALUES_A_POSITION * positions as f64).min(len as f64)
+}
+
+/// Whether a factor that leaves `remaining` of an error of `nmse` is more than chance and rounding would make of so many independent `values`.
+fn is_factor(factor: f64, remaining: f64, nmse: f64, values: f64, profile: Profile) -> bool {
+    let off = (factor - 1.0).abs();
+    let sigma = (remaining / values).sqrt();
+    // Of few values the spread itself is known badly, as in Student's distribution.
+    let sigmas = FACTOR_SIGMAS * (1.0 + FEW_VALUES / values);
+    off > profile.factor_floor() && 1.0 - remaining / nmse > FACTOR_SHARE && off > sigmas * sigma
+}
+
+/// Whether noise is large enough for a head, a channel or a key to hide in it.
+fn is_noisy(profile: Profile, allowed: &Allowance) -> bool {
+    profile > Profile::F32 || allowed.coarse
+}
+
+/// Only where noise is large enough for a head to hide in it.
+fn wrong_head(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Option<Difference> {
+    let (positions, _) = pair.rows();
+    let heads = pair.heads().filter(|_| is_noisy(profile, allowed) && positions >= FEW_POSITIONS)?;
+    let mut sums = vec![(0.0, 0.0, 0.0); heads];
+    for i in 0..pair.len() {
+        let (r, c) = (pair.reference(i), pair.candidate(i));
+        if pair.site() == Site::Scores && !(r > MASKED && c > MASKED) {
+            continue;
+        }
+        let (rr, cr, dd) = &mut sums[pair.head_of(i, heads)];
+        *rr += r * r;
+        *cr += c * r;
+        *dd += (c - r) * (c - r);
+    }
+    let products = matches!(pair.site(), Site::Qk | Site::Scores);
+    let times = if products { PRODUCTS_STAND_OUT } else { HEAD_STANDS_OUT };
+    let factors = sums.iter().enumerate().filter(|(_, (rr, _, _))| *rr > 0.0).map(|(head, (rr, cr, dd))| {
+        let (factor, nmse) = (cr / rr, dd / rr);
+        (head, factor, (nmse - (factor - 1.0).powi(2)).max(0.0), nmse)
+    });
+    factors
+        .filter(|&(_, factor, _, _)| allowed.stands_out(factor, times, f64::INFINITY))
+        .filter(|&(_, factor, remaining, nmse)| {
+            is_factor(factor, remaining, nmse, independent(positions, pair.len() / heads), profile)
+        })
+        .max_by(|a, b| (a.1 - 1.0).abs().total_cmp(&(b.1 - 1.0).abs()))
+        .map(|(head, factor, _, _)| Difference::Head { head, factor })
+}
+
+/// The position that has most of the reference's energy.
+fn heaviest(pair: &Pair<'_>, positions: &[Metrics]) -> usize {
+    let energy = |row: usize| positions[row].reference_rms().unwrap_or(0.0);
+    pair.token_position((0..positions.len()).max_by(|&a, &b| energy(a).total_cmp(&energy(b))).unwrap_or(0))
+}
+
+fn wrong_row(pair: &Pair<'_>, by_position: &[Metrics], profile: Profile, allowed: &Allowance) -> Option<Difference> {
+    let usual = median(by_position.iter().map(mean_square)).unwrap_or(0.0);
+    // An error beside the position's own energy, or that share of the usual one.
+    let beside = |row: &Metrics, share: f64| match mean_square(row) {
+        // A row of zeros has no energy of its own: its error is whole.
+        0.0 if !row.is_equal() => f64::INFINITY,
+        energy => square_error(row) / energy.max(share * usual).max(f64::MIN_POSITIVE),
+    };
+    // Over several operations in 16 bits a small position may come out as large as the others.
+    let over_several = allowed.fresh.is_none() && !allowed.inherited.positions.is_empty();
+    let share = if profile > Profile::F32 && over_several { 1.0 } else { LEAST_SHARE };
+    let worst = by_position
+        .iter()
+        .enumerate()
+        .map(|(position, row)| (position, beside(row, share)))
+        .filter(|&(position, nmse)| nmse > allowed.position(position))
+        .max_by(|a, b| a.1.total_cmp(&b.1));
+    // e^x makes of an error in a score one relative to 1: a position of large scores is further off.
+    let alike = !matches!(pair.site(), Site::Probs | Site::RouterProbs);
+    let (position, nmse) = worst.or_else(|| {
+        // Nor does a position of little energy, what sums of both signs leave, stand out by its own.
+        let nmse: Vec<f64> = by_position.iter().map(|row| beside(row, 1.0)).collect();
+        allowed.outlying_position(&nmse).filter(|_| alike).map(|position| (position, nmse[position]))
+    })?;
+    Some(Difference::Row { position: pair.token_position(position), nmse })
+}
+
+/// Only where noise is large enough for a channel to hide in it.
+fn wrong_channel(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Option<Difference> {
+    let (positions, _) = pair.rows();
+    if !is_noisy(profile, allowed) || positions < FEW_POSITIONS || pair.site().position_axis() != 0 {
+        return None;
+    }
+    let inherited = (CHANNEL_INHERITS * allowed.inherited.read).max(allowed.inherited.cache);
+    let (channel, nmse) = outlier(pair, |_| CHANNEL_ROOM * allowed.own.max(inherited))?;
+    Some(Difference::Channel { channel, nmse })
+}
+
+/// Only where noise is large enough for a key to hide in it, and what is inherited is known key by key.
+fn wrong_key(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Option<Difference> {
+    let (_, keys) = pair.rows();
+    let products = matches!(pair.site(), Site::Qk | Site::Scores) && pair.len() / keys.max(1) >= FEW_POSITIONS;
+    let by_key = &allowed.inherited.keys;
+    if !is_noisy(profile, allowed) || !products || (allowed.inherited.read > 0.0 && by_key.len() != keys) {
+        return None;
+    }
+    let inherited = |key: usize| by_key.get(key).copied().unwrap_or(0.0_f64).max(allowed.inherited.cache);
+    let (key, nmse) = outlier(pair, |key| CHANNEL_ROOM * allowed.own.max(inherited(key)))?;
+    Some(Difference::Key { key, nmse })
+}
+
+/// The place behind the position axis that is furthest off, if it is further than its `limit`, and stands out.
+fn outlier(pair: &Pair<'_>, limit: impl Fn(usize) -> f64) -> Option<(usize, f64)> {
+    let (_, places) = pair.rows();
+    let (mut error, mut energy) = (vec![0.0; places], vec![0.0; places]);
+    for i in 0..pair.len() {
+        let (r, c) = (pair.reference(i), pair.candidate(i));
+        if pair.site() == Site::Scores && !(r > MASKED && c > MASKED) {
+            continue;
+        }
+        error[i % places] += (c - r) * (c - r);
+        energy[i % places] += r * r;
+    }
+    let mean = energy.iter().sum::<f64>() / places as f64;
+    let nmse: Vec<f64> = error.iter().zip(&energy).map(|(e, r)| e / r.max(mean)).collect();
+    let median = median(nmse.iter().copied())?;
+    let far = |&place: &usize| nmse[place] > limit(place) && nmse[place] > CHANNEL_OUTLIER * median;
+    let worst = (0..places).filter(far).max_by(|&a, &b| nmse[a].total_cmp(&nmse[b]))?;
+    Some((worst, nmse[worst]))
+}

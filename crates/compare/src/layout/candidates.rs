@@ -1,0 +1,95 @@
+//! In which layouts may a tensor be read? As it stands, and in every other order of axes or rows, or with padding, that its size leaves open.
+//!
+//! A witness says what the tensor should hold: the values of a reference, or what the model's own operation gives on recorded inputs.
+//! `compare` asks with the first, `replay` and `explain` with the second.
+
+use firstdiff_trace::{Rows, Site};
+
+use crate::layout::mismatch::Misfit;
+use crate::layout::pair::{Layout, Operand, Pair};
+use crate::layout::strided::readings;
+
+/// A tensor beside its witness, and the layouts in which it may be read.
+pub struct LayoutCandidates<'a> {
+    site: Site,
+    witness: Operand<'a>,
+    candidate: Operand<'a>,
+    /// How many heads are merged in a context.
+    heads: Option<usize>,
+    /// The token position at which the step begins.
+    start: usize,
+    as_it_stands: Result<Pair<'a>, Misfit>,
+}
+
+impl<'a> LayoutCandidates<'a> {
+    /// The layouts of `candidate`, which is the same `site` as its witness. `heads` are those merged in a context; `rows` the positions to compare.
+    pub fn new(
+        site: Site,
+        witness: Operand<'a>,
+        candidate: Operand<'a>,
+        heads: Option<usize>,
+        rows: Option<&Rows>,
+    ) -> LayoutCandidates<'a> {
+        let pair = Pair::new(site, &witness, &candidate, rows);
+        let as_it_stands = match heads {
+            Some(heads) => pair.map(|pair| pair.with_heads(heads)),
+            None => pair,
+        };
+        LayoutCandidates { site, witness, candidate, heads, start: 0, as_it_stands }
+    }
+
+    /// Told at which token position the step begins.
+    pub fn beginning_at(self, start: usize) -> LayoutCandidates<'a> {
+        LayoutCandidates { start, as_it_stands: self.as_it_stands.map(|pair| pair.beginning_at(start)), ..self }
+    }
+
+    /// As the shapes say.
+    ///
+    /// # Errors
+    /// Where the shapes do not fit.
+    pub fn as_it_stands(&self) -> Result<&Pair<'a>, &Misfit> {
+        self.as_it_stands.as_ref()
+    }
+
+    /// Every other layout. That the values agree in one is not yet a proof that the dump is in it: misplaced values may be the mistake.
+    pub fn others(&self) -> Vec<Pair<'a>> {
+        let rows = self.as_it_stands.as_ref().map(Pair::other_row_orders).unwrap_or_default();
+        // What the tensor as it stands, and the row orders of it, already are.
+        let in_place = self.as_it_stands.as_ref().is_ok_and(|pair| !matches!(pair.layout(), Layout::Permuted(_)));
+        let other = |pair: &Pair<'_>| !matches!(pair.layout(), Layout::Stored(stored) if in_place && stored.in_order());
+        let stored = readings(self.site, &self.witness, &self.candidate, self.heads).into_iter().filter(other);
+        let with_heads = |pair: Pair<'a>| match self.heads {
+            Some(heads) => pair.with_heads(heads).beginning_at(self.start),
+            None => pair.beginning_at(self.start),
+        };
+        rows.into_iter().chain(stored.map(with_heads)).collect()
+    }
+
+    /// The pair under `layout`, where there is one.
+    pub fn under(&self, layout: &Layout) -> Option<Pair<'a>> {
+        match layout {
+            Layout::Same | Layout::Reshaped | Layout::Permuted(_) => self.as_it_stands.as_ref().ok().cloned(),
+            _ => self.others().into_iter().find(|pair| pair.layout() == layout),
+        }
+    }
+
+    /// What is wrong, in a layout with padding or repeated heads, with what the candidate holds outside of the witness's part.
+    pub fn padding_error(&self, pair: &Pair<'_>) -> Option<String> {
+        match pair.layout() {
+            Layout::Stored(stored) => stored.padding_error(pair, &self.candidate),
+            _ => None,
+        }
+    }
+
+    /// The same with another candidate's elements under the same shape.
+    pub(crate) fn with_candidate<'b>(&self, candidate: Operand<'b>) -> LayoutCandidates<'b>
+    where
+        'a: 'b,
+    {
+        LayoutCandidates::new(self.site, self.witness, candidate, self.heads, None).beginning_at(self.start)
+    }
+
+    pub(crate) fn candidate(&self) -> &Operand<'a> {
+        &self.candidate
+    }
+}

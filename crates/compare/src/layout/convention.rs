@@ -1,0 +1,114 @@
+//! Does a dump that stores one site so store another so? Orders of axes as far as taps of one kind share them.
+
+use firstdiff_trace::{QkRows, Site};
+
+use crate::layout::pair::Layout;
+
+/// In which order a site's axes, and the rows of Q and K, lie in the candidate.
+#[derive(Clone, Debug)]
+pub struct LayoutConvention {
+    site: Site,
+    /// The axes by name, the slowest first, with query and key/value heads alike.
+    order: String,
+    /// Whether that is the vocabulary's order.
+    own_order: bool,
+    /// Whether its shape lists the axes otherwise than that.
+    against_shape: bool,
+    /// Whether its shape shows that order, and no other.
+    shown: bool,
+    rows: Option<QkRows>,
+}
+
+impl LayoutConvention {
+    /// What a layout is of a site.
+    pub fn of(site: Site, layout: &Layout) -> LayoutConvention {
+        let own: String = site.axes().iter().map(|&a| alike(a)).collect();
+        let (order, own_order, against_shape, shown) = match layout {
+            Layout::Stored(stored) => (stored.order(), stored.in_order(), stored.against_shape(), stored.shown()),
+            Layout::Permuted(places) | Layout::Rows { axes: Some(places), .. } => {
+                let mut axes: Vec<(usize, char)> = places.iter().copied().zip(own.chars()).collect();
+                axes.sort_unstable();
+                (axes.into_iter().map(|(_, name)| name).collect(), false, false, true)
+            }
+            _ => (own, true, false, *layout == Layout::Same),
+        };
+        LayoutConvention { site, order, own_order, against_shape, shown, rows: layout.rows() }
+    }
+
+    /// Whether its own shape shows the order of its axes, which is not the vocabulary's.
+    pub fn is_shown(&self) -> bool {
+        self.shown && !self.own_order
+    }
+
+    /// Whether two sites show the same order of axes.
+    pub fn shows_the_same(&self, other: &LayoutConvention) -> bool {
+        self.is_shown() && other.is_shown() && self.order == other.order && self.site != other.site
+    }
+
+    /// Whether only the rows of Q and K are ordered otherwise.
+    pub fn is_of_rows_alone(&self) -> bool {
+        self.own_order && !self.against_shape && self.rows.is_some()
+    }
+
+    /// Whether its shape lists the axes in another order than memory holds them.
+    pub(crate) fn is_against_its_shape(&self) -> bool {
+        self.against_shape
+    }
+
+    /// Whether memory is as the vocabulary has it, and only the shape lists other extents.
+    pub(crate) fn is_of_the_shape_alone(&self) -> bool {
+        self.own_order && self.against_shape && self.rows.is_none()
+    }
+
+    /// Whether both have the same order of axes and of rows.
+    pub fn same(&self, other: &LayoutConvention) -> bool {
+        self.order == other.order && self.rows == other.rows
+    }
+
+    /// Whether a dump that stores `other` so is likely to store this one so.
+    pub fn follows_from(&self, other: &LayoutConvention) -> bool {
+        if self.rows.is_some() && self.rows != other.rows {
+            return false;
+        }
+        match (self.own_order, other.own_order) {
+            (true, true) if self.against_shape || other.against_shape => self.against_shape == other.against_shape,
+            // A context is where heads are merged: in their order it is the mistake, unless others of its kind show that it is not.
+            _ => {
+                let kind = self.site == other.site || (self.site != Site::Context && self.is_of_a_kind(other));
+                (kind && self.order == other.order) || (self.is_reversed() && other.is_reversed())
+            }
+        }
+    }
+
+    /// Whether what `other` is speaks against this one's being the dump's own way.
+    pub(crate) fn speaks_against(&self, other: &LayoutConvention) -> bool {
+        let differs = match other.against_shape {
+            true => self.shown,
+            false => self.own_order && !self.against_shape && !other.own_order,
+        };
+        differs && self.is_of_a_kind(other)
+    }
+
+    /// Whether both are of heads, both of keys, or both of two axes.
+    fn is_of_a_kind(&self, other: &LayoutConvention) -> bool {
+        let axes = |custom: &LayoutConvention| custom.site.axes().len();
+        axes(self) == axes(other) && self.is_of_heads() == other.is_of_heads()
+    }
+
+    /// Whether it is of positions, heads, and elements of a head.
+    pub(crate) fn is_of_heads(&self) -> bool {
+        matches!(self.site.axes(), ['T', 'H' | 'K', 'd'])
+    }
+
+    /// Whether all axes stand in reverse, fastest first; the heads of a context as one axis or as two.
+    fn is_reversed(&self) -> bool {
+        match self.site {
+            Site::Context => matches!(self.order.as_str(), "HdT" | "dHT" | "CT"),
+            _ => self.order.chars().rev().eq(self.site.axes().iter().map(|&a| alike(a))),
+        }
+    }
+}
+
+fn alike(axis: char) -> char {
+    if axis == 'K' { 'H' } else { axis }
+}

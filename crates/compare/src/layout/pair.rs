@@ -1,0 +1,535 @@
+//! Which element of the candidate stands against which of the reference? Shapes, rows, layouts, masks.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use firstdiff_trace::{QkRows, Rows, Site, Values as Held};
+use rayon::prelude::*;
+
+use crate::layout::mismatch::{Misfit, ShapeMismatch};
+use crate::layout::rows::{Selected, positions_apart, select_rows};
+use crate::layout::shapes::match_shapes;
+use crate::layout::strided::Stored;
+use crate::metrics::{Metrics, Values};
+use crate::words::{index_in_words, unravel};
+
+/// How the candidate's memory was read to line it up with the reference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// As it stands.
+    Same,
+    /// Axes merged, split, or of length 1 added: the same memory under another shape.
+    Reshaped,
+    /// Axes in another order, as its own shape shows: axis i of the reference is axis `.0[i]` of the candidate.
+    Permuted(Vec<usize>),
+    /// In another order, or padded, as its content shows.
+    Stored(Stored),
+    /// Q or K with rows of each head in the other RoPE order than the reference's.
+    Rows {
+        /// The candidate's order.
+        rows: QkRows,
+        /// Its axes as in [`Layout::Permuted`], where its own shape shows them in another order.
+        axes: Option<Vec<usize>>,
+    },
+}
+
+impl Layout {
+    /// The RoPE order of the candidate's rows of Q and K, where it is not the reference's.
+    pub fn rows(&self) -> Option<QkRows> {
+        match self {
+            Layout::Rows { rows, .. } => Some(*rows),
+            Layout::Stored(stored) => stored.rows(),
+            Layout::Same | Layout::Reshaped | Layout::Permuted(_) => None,
+        }
+    }
+
+    /// Whether the tensor's own shape lists other extents than its memory has.
+    pub fn contradicts_shape(&self) -> bool {
+        matches!(self, Layout::Stored(stored) if stored.against_shape())
+    }
+
+    /// Whether values stand in other places than the witness's, or its shape lists other extents than memory has: what only follows from its content.
+    pub fn needs_confirming(&self) -> bool {
+        match self {
+            Layout::Same | Layout::Reshaped => false,
+            Layout::Permuted(_) | Layout::Rows { .. } => true,
+            Layout::Stored(stored) => stored.moves() || stored.against_shape(),
+        }
+    }
+
+    /// Whether the tensor's own shape shows this layout, and no other.
+    pub fn is_shown(&self) -> bool {
+        match self {
+            Layout::Same | Layout::Permuted(_) => true,
+            Layout::Stored(stored) => stored.shown() && stored.rows().is_none() && !stored.pads_positions(),
+            Layout::Reshaped | Layout::Rows { .. } => false,
+        }
+    }
+
+    /// Whether the tensor's own shape lists the extents that are read.
+    pub(crate) fn is_of_its_shape(&self) -> bool {
+        !matches!(self, Layout::Stored(stored) if !stored.shown())
+    }
+
+    /// In words; `witness` is what the other side is called.
+    pub fn words(&self, witness: &str) -> String {
+        match self {
+            Layout::Same => "same layout".into(),
+            Layout::Reshaped => "same memory under another shape".into(),
+            Layout::Permuted(order) => format!("its axes are permuted: the {witness}'s are its {order:?}"),
+            Layout::Stored(stored) => stored.words(witness),
+            Layout::Rows { rows, axes: None } => rows_in_words(*rows, witness),
+            Layout::Rows { rows, axes: Some(order) } => {
+                format!("{}; {}", Layout::Permuted(order.clone()).words(witness), rows_in_words(*rows, witness))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words("reference"))
+    }
+}
+
+/// In which order the rows of each head are, where that is not the other side's.
+pub(crate) fn rows_in_words(rows: QkRows, witness: &str) -> String {
+    match rows {
+        QkRows::Adjacent => {
+            format!("rows of each head are in GGUF's order (adjacent RoPE pairs), the {witness}'s in Hugging Face's")
+        }
+        QkRows::Half => {
+            format!("rows of each head are in Hugging Face's order (RoPE halves), the {witness}'s in GGUF's")
+        }
+    }
+}
+
+pub(crate) type IndexMap = Arc<dyn Fn(usize) -> usize + Send + Sync>;
+
+/// One side's elements, with the place of each element of the pair in it.
+#[derive(Clone)]
+pub(crate) struct Side<'a> {
+    pub(crate) values: &'a Held<'a>,
+    pub(crate) map: Option<IndexMap>,
+}
+
+impl Side<'_> {
+    fn get(&self, index: usize) -> f64 {
+        self.values.get(self.map.as_ref().map_or(index, |map| map(index)))
+    }
+
+    pub(crate) fn after(mut self, outer: IndexMap) -> Self {
+        self.map = Some(match self.map.take() {
+            Some(inner) => Arc::new(move |i| inner(outer(i))),
+            None => outer,
+        });
+        self
+    }
+}
+
+/// Two tensors laid against each other, element by element, in the reference's shape and row-major order.
+#[derive(Clone)]
+pub struct Pair<'a> {
+    site: Site,
+    shape: Vec<usize>,
+    reference: Side<'a>,
+    candidate: Side<'a>,
+    layout: Layout,
+    /// Number of heads, where the shape does not show it.
+    merged_heads: Option<usize>,
+    /// The token positions of the step that are compared, where fewer than all.
+    positions: Option<Arc<[usize]>>,
+    /// The token position at which the step begins.
+    start: usize,
+}
+
+/// A tensor as one side of a comparison.
+#[derive(Clone, Copy)]
+pub struct Operand<'a> {
+    /// Its elements.
+    pub values: &'a Held<'a>,
+    /// Its shape.
+    pub shape: &'a [usize],
+    /// The token positions it holds, where fewer than all.
+    pub rows: Option<&'a Rows>,
+}
+
+impl<'a> Pair<'a> {
+    /// Lays `candidate` against `reference`, which are the same `site`. `rows` are the positions to compare.
+    ///
+    /// # Errors
+    /// When the shapes cannot be brought together.
+    pub fn new(
+        site: Site,
+        reference: &Operand<'a>,
+        candidate: &Operand<'a>,
+        rows: Option<&Rows>,
+    ) -> Result<Pair<'a>, Misfit> {
+        let axis = site.position_axis();
+        let (left, right) = (Selected::new(site, reference, axis), Selected::new(site, candidate, axis));
+        let wanted = rows.filter(|r| !r.is_all());
+        let (left, right, positions) = select_rows(left, right, wanted)?;
+        let shape = left.shape.clone();
+        let (layout, map) = match_shapes(site, &shape, &right.shape).ok_or_else(|| {
+            let row = |one: &[usize], other: &[usize]| other.get(1..) == Some(one);
+            let one_row = axis == 0 && (row(&left.shape, &right.shape) || row(&right.shape, &left.shape));
+            Misfit::Shapes(ShapeMismatch::Shapes {
+                candidate: candidate.shape.to_vec(),
+                witness: reference.shape.to_vec(),
+                may_be_rows: one_row || positions_apart(axis, &left.shape, &right.shape),
+            })
+        })?;
+        let mut side = right.side;
+        if let Some(map) = map {
+            side = side.after(map);
+        }
+        Ok(Pair { site, shape, reference: left.side, candidate: side, layout, merged_heads: None, positions, start: 0 })
+    }
+
+    /// Two sides that are seen in `shape`, the reference's.
+    pub(crate) fn laid(
+        site: Site,
+        shape: Vec<usize>,
+        reference: Side<'a>,
+        candidate: Side<'a>,
+        layout: Layout,
+    ) -> Pair<'a> {
+        Pair { site, shape, reference, candidate, layout, merged_heads: None, positions: None, start: 0 }
+    }
+
+    /// The same with other values on both sides, in the pair's own order.
+    pub(crate) fn of_values<'b>(&self, reference: &'b Held<'b>, candidate: &'b Held<'b>) -> Pair<'b> {
+        let side = |values| Side { values, map: None };
+        Pair {
+            site: self.site,
+            shape: self.shape.clone(),
+            reference: side(reference),
+            candidate: side(candidate),
+            layout: self.layout.clone(),
+            merged_heads: self.merged_heads,
+            positions: self.positions.clone(),
+            start: self.start,
+        }
+    }
+
+    /// The site compared.
+    pub fn site(&self) -> Site {
+        self.site
+    }
+
+    /// The shape both sides are seen in.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// How the candidate was read.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The reference's element `index`.
+    pub fn reference(&self, index: usize) -> f64 {
+        self.reference.get(index)
+    }
+
+    /// The candidate's element `index`.
+    pub fn candidate(&self, index: usize) -> f64 {
+        self.candidate.get(index)
+    }
+
+    /// Where the candidate holds element `index`.
+    pub(crate) fn place(&self, index: usize) -> usize {
+        self.candidate.map.as_ref().map_or(index, |map| map(index))
+    }
+
+    /// The token position, within the step, of row `row` of the position axis.
+    pub fn position(&self, row: usize) -> usize {
+        self.positions.as_ref().map_or(row, |list| list[row])
+    }
+
+    /// The pair, told at which token position its step begins.
+    pub fn beginning_at(self, start: usize) -> Pair<'a> {
+        Pair { start, ..self }
+    }
+
+    /// The token position, counted from the first of the run, of row `row` of the position axis.
+    pub fn token_position(&self, row: usize) -> usize {
+        self.start + self.position(row)
+    }
+
+    /// The token positions of the step that are compared, where fewer than all.
+    pub fn positions(&self) -> Option<&[usize]> {
+        self.positions.as_deref()
+    }
+
+    /// Number of positions T along the position axis, and the length of what is contiguous behind it.
+    pub fn rows(&self) -> (usize, usize) {
+        let axis = self.site.position_axis().min(self.shape.len().saturating_sub(1));
+        let positions = self.shape.get(axis).copied().unwrap_or(1);
+        (positions, self.shape.iter().skip(axis + 1).product())
+    }
+
+    /// The pair, told how many heads are merged in its last axis.
+    pub fn with_heads(self, heads: usize) -> Pair<'a> {
+        let fits = heads > 0 && self.shape.last().is_some_and(|width| width.is_multiple_of(heads));
+        Pair { merged_heads: fits.then_some(heads), ..self }
+    }
+
+    /// Number of heads, where there are any.
+    pub fn heads(&self) -> Option<usize> {
+        match (self.shape.len(), self.site.position_axis()) {
+            (3, 1) => Some(self.shape[0]),
+            (3, _) => Some(self.shape[1]),
+            _ if self.site == Site::Context => self.merged_heads,
+            _ => None,
+        }
+    }
+
+    /// The head of element `index`, of `heads` in all.
+    pub fn head_of(&self, index: usize, heads: usize) -> usize {
+        let (_, row) = self.rows();
+        match self.site.position_axis() {
+            1 => index * heads / self.len(),
+            _ => index % row * heads / row,
+        }
+    }
+
+    /// `head 0, position 3, key 5`: where element `index` is.
+    pub(crate) fn place_in_words(&self, index: usize) -> String {
+        let mut at = unravel(index, &self.shape);
+        if let Some(row) = at.get_mut(self.site.position_axis()) {
+            *row = self.token_position(*row);
+        }
+        index_in_words(self.site, &at)
+    }
+
+    /// The pair with the candidate's elements at `map` of each element's place.
+    pub fn candidate_at(&self, layout: Layout, map: impl Fn(usize) -> usize + Send + Sync + 'static) -> Pair<'a> {
+        Pair { candidate: self.candidate.clone().after(Arc::new(map)), layout, ..self.clone() }
+    }
+
+    /// The other readings of Q and K that a RoPE in the other pairing would explain.
+    pub fn other_row_orders(&self) -> Vec<Pair<'a>> {
+        let rotated = matches!(self.site, Site::Q | Site::K | Site::QNorm | Site::KNorm | Site::QRope | Site::KRope);
+        let Some(&d) = self.shape.last().filter(|d| rotated && **d >= 4 && **d % 2 == 0) else { return Vec::new() };
+        let half = d / 2;
+        let axes = match &self.layout {
+            Layout::Permuted(order) => Some(order.clone()),
+            _ => None,
+        };
+        let of = |rows| Layout::Rows { rows, axes: axes.clone() };
+        let adjacent = self.candidate_at(of(QkRows::Adjacent), move |at| {
+            let (head, j) = (at - at % d, at % d);
+            head + 2 * (j % half) + j / half
+        });
+        let halves = self.candidate_at(of(QkRows::Half), move |at| {
+            let (head, j) = (at - at % d, at % d);
+            head + (j % 2) * half + j / 2
+        });
+        vec![adjacent, halves]
+    }
+
+    /// Metrics of every run of elements behind the position axis, in order: run b belongs to position b % T.
+    ///
+    /// In `scores`, places that are masked on both sides count as equal zeros, whatever number stands for "masked".
+    pub fn row_metrics(&self) -> Vec<Metrics> {
+        let (_, row) = self.rows();
+        if row == 0 || self.is_empty() {
+            return Vec::new();
+        }
+        if self.site != Site::Scores && self.reference.map.is_none() && self.candidate.map.is_none() {
+            return Metrics::of_rows(borrow(self.reference.values), borrow(self.candidate.values), row);
+        }
+        (0..self.len() / row).into_par_iter().map(|b| self.block_metrics(b * row, row)).collect()
+    }
+
+    /// NMSE of each position, of its own energy.
+    pub fn nmse_by_position(&self) -> Vec<f64> {
+        let nmse = |metrics: Metrics| metrics.nmse().unwrap_or(0.0);
+        by_position(self, &self.row_metrics()).into_iter().map(nmse).collect()
+    }
+
+    fn block_metrics(&self, start: usize, len: usize) -> Metrics {
+        let range = start..start + len;
+        if self.site == Site::Scores {
+            let gather = |side: &Side<'_>| range.clone().map(|i| side.get(i)).collect::<Vec<f64>>();
+            let (mut reference, mut candidate) = (gather(&self.reference), gather(&self.candidate));
+            settle_masks(&mut reference, &mut candidate);
+            return Metrics::of_f64(&reference, &candidate);
+        }
+        const BLOCK: usize = 4096;
+        let mut whole = Metrics::default();
+        for from in range.clone().step_by(BLOCK) {
+            let part = from..(from + BLOCK).min(range.end);
+            let gather = |side: &Side<'_>| part.clone().map(|i| side.get(i)).collect::<Vec<f64>>();
+            whole = whole.merge(Metrics::of_f64(&gather(&self.reference), &gather(&self.candidate)));
+        }
+        whole
+    }
+
+    /// The mean correlation of the two sides' positions.
+    pub fn mean_correlation(&self) -> f64 {
+        let rows = by_position(self, &self.row_metrics());
+        rows.iter().filter_map(Metrics::correlation).sum::<f64>() / rows.len().max(1) as f64
+    }
+
+    /// Whether the two sides resemble each other, position by position, as misplaced values do not, and more than with a mean correlation of `plain`.
+    pub fn resembles(&self, plain: f64) -> bool {
+        let here = self.mean_correlation();
+        here > ALIKE && here > plain.abs() + ALIKE / 2.0
+    }
+
+    /// NMSE of this reading over every `stride`-th element; infinite where a value is not finite.
+    pub fn sampled_nmse(&self, stride: usize) -> f64 {
+        let (mut error, mut energy) = (0.0, 0.0);
+        for i in (0..self.len()).step_by(stride.max(1)) {
+            let (r, c) = (self.reference(i), self.candidate(i));
+            if self.site == Site::Scores && r <= MASKED && c <= MASKED {
+                continue;
+            }
+            error += (c - r) * (c - r);
+            energy += r * r;
+        }
+        let nmse = error / energy;
+        if nmse.is_finite() { nmse } else { f64::INFINITY }
+    }
+}
+
+/// A correlation, position by position, that misplaced values do not have.
+const ALIKE: f64 = 0.4;
+
+/// The elements of a stored tensor, borrowed for the metrics.
+pub(crate) fn borrow<'a>(values: &'a Held<'_>) -> Values<'a> {
+    match values {
+        Held::F64(Cow::Borrowed(v)) => Values::F64(v),
+        Held::F64(Cow::Owned(v)) => Values::F64(v),
+        Held::F32(Cow::Borrowed(v)) => Values::F32(v),
+        Held::F32(Cow::Owned(v)) => Values::F32(v),
+        Held::F16(Cow::Borrowed(v)) => Values::F16(v),
+        Held::F16(Cow::Owned(v)) => Values::F16(v),
+        Held::BF16(Cow::Borrowed(v)) => Values::BF16(v),
+        Held::BF16(Cow::Owned(v)) => Values::BF16(v),
+    }
+}
+
+/// Below this a score is taken for masked: engines write -inf, the least f32 or f16, -1e9, -1e4 and sums with those.
+/// e^-9000 is 0 in every arithmetic, so two such scores mean the same wherever a row has any score that counts.
+pub(crate) const MASKED: f64 = -9000.0;
+
+/// e to the minus this is 0 in f64.
+const VANISHES: f64 = 746.0;
+
+/// Replaces what is masked on both sides by equal zeros, and on one side by that side's -inf, which disagrees.
+fn settle_masks(reference: &mut [f64], candidate: &mut [f64]) {
+    let top = |row: &[f64]| row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let masked = |value: f64, top: f64| value <= MASKED && (top <= MASKED || top - value >= -MASKED / 2.0);
+    let (top_r, top_c) = (top(reference), top(candidate));
+    for (r, c) in reference.iter_mut().zip(candidate) {
+        let (by_r, by_c) = (masked(*r, top_r), masked(*c, top_c));
+        // Where the other side is masked, what e^x makes 0 of is too: some engines add their fill before they scale.
+        match (by_r || (by_c && top_r - *r >= VANISHES), by_c || (by_r && top_c - *c >= VANISHES)) {
+            (true, true) => (*r, *c) = (0.0, 0.0),
+            (true, false) => *r = f64::NEG_INFINITY,
+            (false, true) => *c = f64::NEG_INFINITY,
+            (false, false) => {}
+        }
+    }
+}
+
+/// Metrics of each position, over all heads.
+pub(crate) fn by_position(pair: &Pair<'_>, rows: &[Metrics]) -> Vec<Metrics> {
+    let (positions, _) = pair.rows();
+    let mut merged = vec![Metrics::default(); positions];
+    for (b, &row) in rows.iter().enumerate() {
+        merged[b % positions] = merged[b % positions].merge(row);
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use firstdiff_trace::NamedRows;
+
+    use super::*;
+
+    fn stored(values: &[f64]) -> Held<'static> {
+        Held::F64(Cow::Owned(values.to_vec()))
+    }
+
+    fn count(n: usize) -> Vec<f64> {
+        (0..n).map(|i| i as f64 + 1.0).collect()
+    }
+
+    #[test]
+    fn permuted_axes_are_read_in_the_references_order() {
+        // candidate[h][t] = reference[t][h]
+        let (reference, candidate) = (stored(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), stored(&[1.0, 3.0, 5.0, 2.0, 4.0, 6.0]));
+        let left = Operand { values: &reference, shape: &[3, 2], rows: None };
+        let right = Operand { values: &candidate, shape: &[2, 3], rows: None };
+        let pair = Pair::new(Site::H, &left, &right, None).unwrap();
+        assert!((0..6).all(|i| pair.reference(i) == pair.candidate(i)));
+    }
+
+    #[test]
+    fn rows_are_lined_up() {
+        let (reference, last) = (stored(&count(12)), stored(&[9.0, 10.0, 11.0, 12.0]));
+        let left = Operand { values: &reference, shape: &[3, 4], rows: None };
+        for shape in [&[1usize, 4][..], &[4]] {
+            let rows = Rows::Named(NamedRows::Last);
+            let right = Operand { values: &last, shape, rows: Some(&rows) };
+            let pair = Pair::new(Site::H, &left, &right, None).unwrap();
+            assert_eq!(pair.shape(), [1, 4]);
+            assert!((0..4).all(|i| pair.reference(i) == pair.candidate(i)));
+        }
+        let right = Operand { values: &reference, shape: &[3, 4], rows: None };
+        let pair = Pair::new(Site::H, &left, &right, Some(&Rows::List(vec![2, 0]))).unwrap();
+        assert_eq!((pair.shape(), pair.reference(0)), (&[2usize, 4][..], 1.0));
+        let right = Operand { values: &last, shape: &[1, 4], rows: None };
+        assert!(Pair::new(Site::H, &left, &right, None).is_err());
+        assert!(Pair::new(Site::H, &left, &left, Some(&Rows::List(vec![7]))).is_err());
+    }
+
+    #[test]
+    fn gguf_row_order_is_undone() {
+        // GGUF row 2i+s is Hugging Face row s*d/2+i.
+        let (hf, gguf) = (stored(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]), stored(&[0.0, 3.0, 1.0, 4.0, 2.0, 5.0]));
+        let (left, right) = (
+            Operand { values: &hf, shape: &[1, 1, 6], rows: None },
+            Operand { values: &gguf, shape: &[1, 1, 6], rows: None },
+        );
+        let same = |pair: &Pair<'_>| (0..6).all(|i| pair.reference(i) == pair.candidate(i));
+        let orders = Pair::new(Site::Q, &left, &right, None).unwrap().other_row_orders();
+        assert!(same(&orders[0]) && !same(&orders[1]));
+        let orders = Pair::new(Site::Q, &right, &left, None).unwrap().other_row_orders();
+        assert!(!same(&orders[0]) && same(&orders[1]));
+    }
+
+    #[test]
+    fn masks_agree_by_meaning() {
+        let settle = |r: &[f64], c: &[f64]| {
+            let (mut r, mut c) = (r.to_vec(), c.to_vec());
+            settle_masks(&mut r, &mut c);
+            Metrics::of_f64(&r, &c)
+        };
+        let ninf = f64::NEG_INFINITY;
+        assert!(settle(&[1.0, f64::from(f32::MIN)], &[1.0, ninf]).is_equal());
+        assert!(settle(&[1.0, ninf], &[1.0, -1e9]).is_equal());
+        assert!(settle(&[1.0, ninf], &[1.0, -1000.0]).is_equal());
+        assert!(!settle(&[1.0, ninf], &[1.0, -700.0]).is_finite());
+        assert!(!settle(&[1.0, ninf], &[1.0, 0.5]).is_finite());
+        assert!(!settle(&[1.0, 0.5], &[1.0, ninf]).is_finite());
+        assert!(!settle(&[1.0, ninf], &[1.0, f64::NAN]).is_finite());
+        assert!(!settle(&[1.0, ninf], &[1.0, f64::INFINITY]).is_finite());
+    }
+}

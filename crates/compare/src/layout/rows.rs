@@ -1,0 +1,129 @@
+//! Which token positions do both sides hold? Batch axes, declared rows, and the rows asked for.
+
+use std::sync::Arc;
+
+use firstdiff_trace::{Entry, NamedRows, Rows, Site};
+
+use crate::layout::mismatch::{Misfit, ShapeMismatch};
+use crate::layout::pair::{Operand, Side};
+
+/// A shape without its batch axis: [T, D] for [1, T, D].
+pub(crate) fn squeezed(site: Site, shape: &[usize]) -> Vec<usize> {
+    let mut shape = shape.to_vec();
+    while shape.len() > site.axes().len() && shape[0] == 1 {
+        shape.remove(0);
+    }
+    shape
+}
+
+/// One side with axes of length 1 around it removed where the vocabulary has none.
+pub(crate) struct Selected<'a> {
+    pub(crate) shape: Vec<usize>,
+    pub(crate) side: Side<'a>,
+    axis: usize,
+    rows: Option<Rows>,
+}
+
+impl<'a> Selected<'a> {
+    pub(crate) fn new(site: Site, operand: &Operand<'a>, axis: usize) -> Selected<'a> {
+        let shape = squeezed(site, operand.shape);
+        let side = Side { values: operand.values, map: None };
+        Selected { shape, side, axis, rows: operand.rows.cloned().filter(|r| !r.is_all()) }
+    }
+
+    /// Keeps only `positions` of the position axis.
+    fn keep(mut self, positions: &[usize]) -> Result<Selected<'a>, Misfit> {
+        let extent = self.shape[self.axis];
+        if let Some(outside) = positions.iter().find(|&&p| p >= extent) {
+            return Err(Misfit::Shapes(ShapeMismatch::RowOutside { row: *outside, rows: extent }));
+        }
+        let inner: usize = self.shape[self.axis + 1..].iter().product();
+        let positions: Arc<[usize]> = positions.into();
+        self.shape[self.axis] = positions.len();
+        let span = positions.len() * inner;
+        self.side = self.side.after(Arc::new(move |at| {
+            let (outer, within) = (at / span, at % span);
+            outer * extent * inner + positions[within / inner] * inner + within % inner
+        }));
+        self.rows = None;
+        Ok(self)
+    }
+}
+
+/// Whether two shapes differ in their number of token positions, and in nothing else.
+pub(crate) fn positions_apart(axis: usize, left: &[usize], right: &[usize]) -> bool {
+    left.len() == right.len() && axis < left.len() && (0..left.len()).all(|i| (left[i] == right[i]) != (i == axis))
+}
+
+/// Whether what was recorded at `rows` was recorded at all positions.
+pub(crate) fn are_all(rows: &Option<Rows>) -> bool {
+    rows.as_ref().is_none_or(Rows::is_all)
+}
+
+/// How many token positions each side holds, where the shapes differ in that and in nothing else, and no rows are declared.
+pub(crate) fn unlike_positions(left: &Entry, right: &Entry) -> Option<(usize, usize)> {
+    let axis = left.tap.site.position_axis();
+    let [one, other] = [left, right].map(|entry| squeezed(left.tap.site, &entry.shape));
+    (are_all(&left.rows) && are_all(&right.rows) && positions_apart(axis, &one, &other))
+        .then(|| (one[axis], other[axis]))
+}
+
+/// Both sides at the same token positions, and which these are.
+type AtPositions<'a> = (Selected<'a>, Selected<'a>, Option<Arc<[usize]>>);
+
+/// Brings both sides to the same token positions.
+pub(crate) fn select_rows<'a>(
+    reference: Selected<'a>,
+    candidate: Selected<'a>,
+    wanted: Option<&Rows>,
+) -> Result<AtPositions<'a>, Misfit> {
+    if reference.rows.is_none() && candidate.rows.is_none() && wanted.is_none() {
+        return Ok((reference, candidate, None));
+    }
+    let vector = |mut side: Selected<'a>| {
+        // A single row may come without its axis: [D] for [1, D].
+        if side.axis == 0 && side.shape.len() == 1 {
+            side.shape.insert(0, 1);
+        }
+        side
+    };
+    let (reference, candidate) = (vector(reference), vector(candidate));
+    let extent =
+        |side: &Selected<'_>| side.shape.get(side.axis).copied().ok_or(Misfit::Shapes(ShapeMismatch::NoRowAxis));
+    // The last row that is named is within the step, whatever few rows both hold.
+    let named = [&reference.rows, &candidate.rows].into_iter().flatten().filter_map(|rows| match rows {
+        Rows::List(list) => list.iter().max().map(|last| last + 1),
+        Rows::Named(_) => None,
+    });
+    let total = extent(&reference)?.max(extent(&candidate)?).max(named.max().unwrap_or(0));
+    let listed = |rows: &Rows| match rows {
+        Rows::List(list) => list.clone(),
+        Rows::Named(NamedRows::Last) => vec![total.saturating_sub(1)],
+        Rows::Named(NamedRows::All) => (0..total).collect(),
+    };
+    // What each side holds: what it says, else all, else (fewer rows than the other) the rows asked for.
+    let holds = |side: &Selected<'_>| -> Result<Vec<usize>, Misfit> {
+        let count = extent(side)?;
+        let held = match (&side.rows, wanted) {
+            (Some(rows), _) => listed(rows),
+            (None, _) if count == total => (0..total).collect(),
+            (None, Some(rows)) => listed(rows),
+            (None, None) => (0..count).collect(),
+        };
+        match held.len() == count {
+            true => Ok(held),
+            false => Err(Misfit::Shapes(ShapeMismatch::RowCount { held: count, declared: held.len() })),
+        }
+    };
+    let (left, right) = (holds(&reference)?, holds(&candidate)?);
+    let asked = wanted.map(&listed);
+    let common: Vec<usize> =
+        left.iter().copied().filter(|p| right.contains(p) && asked.as_ref().is_none_or(|a| a.contains(p))).collect();
+    if common.is_empty() {
+        return Err(Misfit::NoRows);
+    }
+    let places =
+        |held: &[usize]| -> Vec<usize> { common.iter().filter_map(|p| held.iter().position(|q| q == p)).collect() };
+    let (left, right) = (places(&left), places(&right));
+    Ok((reference.keep(&left)?, candidate.keep(&right)?, Some(common.into())))
+}

@@ -1,0 +1,373 @@
+//! In which other orders may the candidate's memory hold the same tensor? Tried by content where it differs as it stands.
+//!
+//! A reading is a strided view of the candidate: the vocabulary's axes in another order, some of them longer than the reference's (padding; key/value
+//! heads repeated), the elements of a head in the other RoPE order. That one agrees proves nothing by itself where it moves values:
+//! `settle.rs` asks what follows.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use firstdiff_trace::{QkRows, Site};
+
+use crate::layout::pair::{IndexMap, Layout, MASKED, Operand, Pair, Side, rows_in_words};
+use crate::layout::rows::squeezed;
+
+/// Memory in an order that its content shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// The axes, the slowest first.
+    axes: Vec<Axis>,
+    /// Whether that is the vocabulary's order.
+    in_order: bool,
+    /// Whether its shape shows these axes, and no other order of them.
+    shown: bool,
+    /// Whether its shape lists as many axes in another order.
+    against_shape: bool,
+    /// The RoPE order of its rows of Q and K, where it is not the reference's.
+    rows: Option<QkRows>,
+}
+
+/// One axis of the candidate's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Axis {
+    name: char,
+    /// Its extent in the candidate.
+    held: usize,
+    /// Its extent in the reference.
+    wanted: usize,
+    /// Where the reference's part of it begins.
+    from: usize,
+    /// How many times each of them stands there.
+    copies: usize,
+}
+
+impl Stored {
+    /// Whether values stand in other places than the vocabulary's order gives them.
+    pub(crate) fn moves(&self) -> bool {
+        !self.in_order || self.rows.is_some()
+    }
+
+    /// Whether the shape lists the axes in another order than memory holds them.
+    pub(crate) fn against_shape(&self) -> bool {
+        self.against_shape
+    }
+
+    /// Whether the axes are in the vocabulary's order.
+    pub(crate) fn in_order(&self) -> bool {
+        self.in_order
+    }
+
+    /// Whether the shape leaves no other reading.
+    pub(crate) fn shown(&self) -> bool {
+        self.shown
+    }
+
+    pub(crate) fn rows(&self) -> Option<QkRows> {
+        self.rows
+    }
+
+    /// Whether there are more token positions than in the reference.
+    pub(crate) fn pads_positions(&self) -> bool {
+        self.padding().is_some()
+    }
+
+    /// How many token positions are held, and how many the reference has, where that is fewer.
+    pub(crate) fn padding(&self) -> Option<(usize, usize)> {
+        self.axis('T').filter(|t| t.held > t.wanted).map(|t| (t.held, t.wanted))
+    }
+
+    /// Whether the token positions stand where they do in the other.
+    pub(crate) fn same_positions(&self, other: &Stored) -> bool {
+        let at = |stored: &Stored| stored.axis('T').map(|t| (t.held, t.wanted, t.from));
+        at(self) == at(other)
+    }
+
+    /// The order of the axes by name, with query and key/value heads alike: what taps of one custom share.
+    pub(crate) fn order(&self) -> String {
+        self.axes.iter().map(|a| if a.name == 'K' { 'H' } else { a.name }).collect()
+    }
+
+    fn axis(&self, name: char) -> Option<&Axis> {
+        self.axes.iter().find(|a| a.name == name)
+    }
+
+    /// Where element `at` of the reference stands, as extents and strides of the reference's axes, and an offset.
+    fn view(&self, fine: &[(char, usize)]) -> (Vec<(usize, usize)>, usize) {
+        let stride = |name: char| -> usize {
+            let at = self.axes.iter().position(|a| a.name == name).unwrap_or(0);
+            self.axes[at + 1..].iter().map(|a| a.held).product()
+        };
+        let mut view = Vec::new();
+        let mut offset = 0;
+        for &(name, extent) in fine {
+            let Some(axis) = self.axis(name) else { continue };
+            offset += axis.from * stride(name);
+            match self.rows.filter(|_| name == 'd') {
+                // The reference's element s*d/2 + i is the candidate's 2i + s, or the reverse.
+                Some(QkRows::Adjacent) => view.extend([(2, stride(name)), (extent / 2, 2 * stride(name))]),
+                Some(QkRows::Half) => view.extend([(extent / 2, stride(name)), (2, extent / 2 * stride(name))]),
+                None => view.push((extent, axis.copies * stride(name))),
+            }
+        }
+        (view, offset)
+    }
+
+    /// What in the candidate lies beyond the reference's part and must not be what it is.
+    pub(crate) fn padding_error(&self, pair: &Pair<'_>, candidate: &Operand<'_>) -> Option<String> {
+        let value = |index: &[usize]| {
+            let at = self.axes.iter().zip(index).fold(0, |at, (axis, i)| at * axis.held + i);
+            candidate.values.get(at)
+        };
+        let keys = self.axis('S').filter(|s| s.held > s.wanted && matches!(pair.site(), Site::Scores | Site::Probs));
+        if let Some(keys) = keys {
+            let empty = |x: f64| if pair.site() == Site::Probs { x == 0.0 } else { x <= MASKED };
+            for index in self.everywhere('S', keys.held) {
+                let s = index[self.place('S')];
+                let x = value(&index);
+                if !(keys.from..keys.from + keys.wanted).contains(&s) && !empty(x) {
+                    let what = if pair.site() == Site::Probs { "not 0" } else { "not masked" };
+                    return Some(format!(
+                        "of {} keys {} are padding, and key {s} is {what}: {x}",
+                        keys.held,
+                        keys.held - keys.wanted
+                    ));
+                }
+            }
+        }
+        let heads = self.axis('K').filter(|k| k.held > k.wanted)?;
+        let copies = heads.copies;
+        for index in self.everywhere('K', heads.held) {
+            if copies == 1 {
+                let (k, x) = (index[self.place('K')], value(&index));
+                if k >= heads.wanted && x != 0.0 {
+                    let padding = heads.held - heads.wanted;
+                    return Some(format!(
+                        "of {} key/value heads {padding} are padding, and head {k} is not 0: {x}",
+                        heads.held
+                    ));
+                }
+                continue;
+            }
+            let mut first = index.clone();
+            let k = &mut first[self.place('K')];
+            *k -= *k % copies;
+            let head = *k / copies;
+            if value(&index).to_bits() != value(&first).to_bits() {
+                return Some(format!("the {copies} copies of key/value head {head} are not equal"));
+            }
+        }
+        None
+    }
+
+    fn place(&self, name: char) -> usize {
+        self.axes.iter().position(|a| a.name == name).unwrap_or(0)
+    }
+
+    /// Every index in the candidate: over all of `whole`, and the reference's part of the other axes.
+    fn everywhere(&self, whole: char, extent: usize) -> impl Iterator<Item = Vec<usize>> + use<'_> {
+        let range = move |a: &Axis| if a.name == whole { (0, extent) } else { (a.from, a.wanted) };
+        let count: usize = self.axes.iter().map(|a| range(a).1).product();
+        (0..count).map(move |mut i| {
+            let mut index = vec![0; self.axes.len()];
+            for (at, axis) in index.iter_mut().zip(&self.axes).rev() {
+                let (from, extent) = range(axis);
+                *at = from + i % extent;
+                i /= extent;
+            }
+            index
+        })
+    }
+}
+
+impl Stored {
+    /// In words; `witness` is what the other side is called.
+    pub(crate) fn words(&self, witness: &str) -> String {
+        let mut parts = Vec::new();
+        if !self.in_order {
+            let names: Vec<String> = self.axes.iter().map(|a| a.name.to_string()).collect();
+            parts.push(format!("its memory is [{}]", names.join(",")));
+        }
+        for Axis { name, held, wanted, from, copies } in self.axes.iter().copied().filter(|a| a.held > a.wanted) {
+            let side = match from {
+                0 => String::new(),
+                _ if from == held - wanted => " before them".to_owned(),
+                _ => format!(", {from} of these before them"),
+            };
+            parts.push(match name {
+                'K' if copies > 1 => format!("each of {wanted} key/value heads stands there {copies} times"),
+                'K' => format!("{held} key/value heads, of which {} are padding", held - wanted),
+                'S' => format!("{held} keys, of which {} are padding{side}", held - wanted),
+                'd' => format!("{held} lanes a head, of which {} are padding, not compared", held - wanted),
+                'V' => format!("{held} token ids for {wanted}, the rest not compared"),
+                _ => format!("{held} token positions, of which {} are padding{side}, not compared", held - wanted),
+            });
+        }
+        parts.extend(self.rows.map(|rows| rows_in_words(rows, witness)));
+        if parts.is_empty() {
+            parts.push("its shape lists the axes in another order than its memory holds them".into());
+        }
+        parts.join("; ")
+    }
+}
+
+impl fmt::Display for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words("reference"))
+    }
+}
+
+/// Every other reading of `candidate` as the tensor `reference` is. `heads` are those merged in a context.
+pub(crate) fn readings<'a>(
+    site: Site,
+    reference: &Operand<'a>,
+    candidate: &Operand<'a>,
+    heads: Option<usize>,
+) -> Vec<Pair<'a>> {
+    let partial = |o: &Operand<'_>| o.rows.is_some_and(|r| !r.is_all());
+    let shape = squeezed(site, reference.shape);
+    let count = candidate.values.len();
+    if shape.len() != site.axes().len() || shape.contains(&0) || count == 0 || partial(reference) || partial(candidate)
+    {
+        return Vec::new();
+    }
+    let fine = fine(site, &shape, heads);
+    let turned = matches!(site, Site::Q | Site::K | Site::QNorm | Site::KNorm | Site::QRope | Site::KRope);
+    let turned = turned && fine.last().is_some_and(|(_, d)| *d >= 4 && d % 2 == 0);
+    let rows = if turned { &[None, Some(QkRows::Adjacent), Some(QkRows::Half)][..] } else { &[None][..] };
+    let mut seen = BTreeSet::new();
+    let mut found = Vec::new();
+    for order in orders(fine.len()) {
+        for (axes, shown) in extents(&fine, &order, candidate.shape, count) {
+            for (axes, rows) in
+                sides(&axes).into_iter().flat_map(|axes| rows.iter().map(move |&rows| (axes.clone(), rows)))
+            {
+                let in_order = ordered(&axes, &fine);
+                let held: Vec<usize> = axes.iter().map(|a| a.held).collect();
+                let listed = without_ones(candidate.shape, held.len());
+                let against_shape = listed.len() == held.len() && listed != held;
+                // Axes of one length can be exchanged without a trace in the shape.
+                let own = fine.iter().filter_map(|(name, _)| axes.iter().find(|a| a.name == *name)).map(|a| a.held);
+                let shown = shown && (in_order || !own.eq(listed.iter().copied()));
+                let stored = Stored { axes, in_order, shown, against_shape, rows };
+                let (view, offset) = stored.view(&fine);
+                if seen.insert((view.iter().copied().filter(|v| v.0 > 1).collect::<Vec<_>>(), offset)) {
+                    let side = Side { values: candidate.values, map: Some(strided(view, offset)) };
+                    let reference = Side { values: reference.values, map: None };
+                    found.push(Pair::laid(site, shape.clone(), reference, side, Layout::Stored(stored)));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The axes of a site one by one, with their extents: a context's heads apart.
+fn fine(site: Site, shape: &[usize], heads: Option<usize>) -> Vec<(char, usize)> {
+    match (site, heads) {
+        (Site::Context, Some(h)) if h > 0 && shape[1].is_multiple_of(h) => {
+            vec![('T', shape[0]), ('H', h), ('d', shape[1] / h)]
+        }
+        _ => site.axes().iter().copied().zip(shape.iter().copied()).collect(),
+    }
+}
+
+/// All orders of two or three axes, the vocabulary's own first.
+fn orders(axes: usize) -> Vec<Vec<usize>> {
+    match axes {
+        2 => vec![vec![0, 1], vec![1, 0]],
+        3 => vec![vec![0, 1, 2], vec![1, 0, 2], vec![2, 1, 0], vec![0, 2, 1], vec![1, 2, 0], vec![2, 0, 1]],
+        _ => Vec::new(),
+    }
+}
+
+/// Whether the axes that have any extent stand in the vocabulary's order.
+fn ordered(axes: &[Axis], fine: &[(char, usize)]) -> bool {
+    let names = axes.iter().filter(|a| a.wanted > 1).map(|a| a.name);
+    names.eq(fine.iter().filter(|(_, n)| *n > 1).map(|(name, _)| *name))
+}
+
+/// The extents that memory of `count` elements may have, with the axes in `order`; and whether `shape` shows them.
+fn extents(fine: &[(char, usize)], order: &[usize], shape: &[usize], count: usize) -> Vec<(Vec<Axis>, bool)> {
+    let axes: Vec<Axis> = order
+        .iter()
+        .map(|&a| Axis { name: fine[a].0, held: fine[a].1, wanted: fine[a].1, from: 0, copies: 1 })
+        .collect();
+    let held =
+        |extents: &[usize]| -> Vec<Axis> { axes.iter().zip(extents).map(|(a, &held)| Axis { held, ..*a }).collect() };
+    let own: Vec<usize> = axes.iter().map(|a| a.wanted).collect();
+    let shape = without_ones(shape, own.len());
+    let backwards: Vec<usize> = shape.iter().rev().copied().collect();
+    let mut options: Vec<(Vec<usize>, bool)> =
+        vec![(own.clone(), shape == own), (shape.clone(), true), (backwards, false)];
+    let total: usize = own.iter().product();
+    for (i, extent) in own.iter().enumerate() {
+        let mut longer = own.clone();
+        longer[i] = count / (total / extent);
+        options.push((longer, false));
+    }
+    if let [Some(t), Some(s)] = ['T', 'S'].map(|name| axes.iter().position(|a| a.name == name)) {
+        let mut square = own.clone();
+        let both = (count / (total / (own[t] * own[s]))).isqrt();
+        (square[t], square[s]) = (both, both);
+        options.push((square, false));
+    }
+    let fits = |axis: &Axis, shown: bool| {
+        axis.held == axis.wanted
+            || (axis.held > axis.wanted && matches!(axis.name, 'T' | 'S' | 'V'))
+            // Lanes behind a head's own might as well be a copy of the head that is wrong, unless the shape tells.
+            || (axis.held > axis.wanted && axis.name == 'd' && shown)
+            || (axis.held > axis.wanted && axis.name == 'K' && (shown || axis.held.is_multiple_of(axis.wanted)))
+    };
+    let product = |axes: &[Axis]| axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.held));
+    let same_length = |(extents, _): &(Vec<usize>, bool)| extents.len() == own.len();
+    let laid = options.into_iter().filter(same_length).map(|(extents, shown)| (held(&extents), shown));
+    laid.filter(|(axes, shown)| axes.iter().all(|a| fits(a, *shown)) && product(axes) == Some(count)).collect()
+}
+
+/// A shape without axes of length 1, as long as it has more than `axes`.
+fn without_ones(shape: &[usize], axes: usize) -> Vec<usize> {
+    let mut shape = shape.to_vec();
+    while let Some(one) = shape.iter().position(|d| *d == 1).filter(|_| shape.len() > axes) {
+        shape.remove(one);
+    }
+    shape
+}
+
+/// Key/value heads repeated, or padding behind them; padding behind the positions and keys, and before them.
+fn sides(axes: &[Axis]) -> Vec<Vec<Axis>> {
+    let heads = axes.iter().position(|a| a.name == 'K' && a.held > a.wanted);
+    let repeated = heads.filter(|&at| axes[at].held.is_multiple_of(axes[at].wanted)).map(|at| {
+        let mut axes = axes.to_vec();
+        axes[at].copies = axes[at].held / axes[at].wanted;
+        axes
+    });
+    let moves = |a: &Axis| matches!(a.name, 'T' | 'S') && a.held > a.wanted;
+    let before = |a: &Axis| Axis { from: if moves(a) { a.held - a.wanted } else { 0 }, ..*a };
+    let mut sides: Vec<Vec<Axis>> = repeated.into_iter().chain([axes.to_vec()]).collect();
+    // Positions and keys that begin behind the same padding, and further keys behind them.
+    let padding = axes.iter().find(|a| a.name == 'T').map_or(0, |t| t.held - t.wanted);
+    let between = |a: &Axis| match a.name {
+        'S' if a.held > a.wanted + padding => Axis { from: padding, ..*a },
+        _ => before(a),
+    };
+    let moved = |side: &dyn Fn(&Axis) -> Axis| sides.iter().map(|axes| axes.iter().map(side).collect()).collect();
+    let (before, between): (Vec<Vec<Axis>>, Vec<Vec<Axis>>) = (moved(&before), moved(&between));
+    if axes.iter().any(moves) {
+        sides.extend(before);
+        sides.extend(between.into_iter().filter(|_| padding > 0));
+    }
+    sides
+}
+
+/// Where element `at` of row-major axes lies in memory with these strides.
+fn strided(view: Vec<(usize, usize)>, offset: usize) -> IndexMap {
+    Arc::new(move |mut at| {
+        let mut place = offset;
+        for &(extent, stride) in view.iter().rev() {
+            place += (at % extent) * stride;
+            at /= extent;
+        }
+        place
+    })
+}

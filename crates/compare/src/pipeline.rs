@@ -1,0 +1,80 @@
+//! Where do two dumps part? Every tap judged, then read in the order and by the dependencies of the graph.
+
+use std::collections::BTreeSet;
+
+use firstdiff_trace::{Dump, DumpError, Entry};
+
+use crate::graph::{Graph, Place};
+use crate::judge::tolerance::Extent;
+use crate::report::Report;
+use crate::report::reason::Warning;
+use crate::rules::unproven;
+use crate::run::last::lengths;
+use crate::run::positions::told_chunks;
+use crate::run::steps::{contradicted, misaligned};
+use crate::taps::context::{Options, Run};
+
+/// Compares `candidate` with `reference`. `graph` says in what order taps are produced and who reads whom; without a model,
+/// [`vocabulary_graph`] serves. `progress` is called before each tap with its number and their count.
+///
+/// # Errors
+/// When a file cannot be read. A difference is no error.
+pub fn compare(
+    reference: &Dump,
+    candidate: &Dump,
+    graph: &Graph,
+    options: &Options,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Report, DumpError> {
+    let recorded = options.laid.as_ref().map_or([reference, candidate], |laid| laid.runs.each_ref().map(|run| &**run));
+    let misaligned = contradicted(recorded).or_else(|| match options.laid {
+        Some(_) => None,
+        None => misaligned(reference, candidate, options.rows.as_ref()),
+    });
+    let mut extent = extent(reference, graph);
+    if let Some(laid) = &options.laid {
+        extent.positions = laid.together();
+    }
+    let (chunks, doubts) = (told_chunks(reference, candidate), unproven::doubts(recorded[0], recorded[1]));
+    let prompt = prompt(reference);
+    let lengths = [reference, candidate].map(lengths);
+    let run = Run { reference, candidate, graph, options, extent, prompt, misaligned, chunks, lengths, doubts };
+    let total = graph.places().len();
+    let mut found = Vec::with_capacity(total);
+    for (index, &place) in graph.places().iter().enumerate() {
+        progress(index, total);
+        let here = run.doubted(place, run.look(place)?);
+        found.push(run.with_inheritance(&found, index, here)?);
+    }
+    run.settle_layouts(&mut found)?;
+    run.doubt_positions(&mut found);
+    run.doubt_continuations(&mut found);
+    let hidden = run.forgive_hidden(&mut found)?;
+    run.doubt_rotations(&mut found);
+    run.doubt_orders(&mut found);
+    let replicas = run.check_replicas(&mut found)?;
+    let mut report = run.report(found)?;
+    report.warnings.splice(0..0, hidden.into_iter().chain(replicas).map(Warning::Note));
+    Ok(report)
+}
+
+/// The vocabulary's own graph over the taps and steps of both dumps.
+pub fn vocabulary_graph(reference: &Dump, candidate: &Dump) -> Graph {
+    let entries = reference.entries().iter().chain(candidate.entries()).map(|e| Place { step: e.step, tap: e.tap });
+    let parts = reference.parts().iter().chain(candidate.parts()).map(|p| Place { step: p.step, tap: p.tap });
+    Graph::of_vocabulary(entries.chain(parts))
+}
+
+fn extent(reference: &Dump, graph: &Graph) -> Extent {
+    let layers = graph.places().iter().filter_map(|p| p.tap.layer).max().map_or(0, |l| l.saturating_add(1));
+    let steps = reference.entries().iter().map(|e| e.step).collect::<BTreeSet<_>>().len();
+    Extent { layers, positions: prompt(reference).saturating_add(steps) }
+}
+
+/// Token positions of the prefill.
+fn prompt(reference: &Dump) -> usize {
+    let rows = |e: &Entry| e.shape.get(e.tap.site.position_axis()).copied();
+    // The least that any tap shows: a tap of another layout must not loosen what is allowed.
+    let shown = || reference.entries().iter().filter(|e| e.step == 0).filter_map(rows).min();
+    reference.meta().tokens.as_ref().map(Vec::len).or_else(shown).unwrap_or(0)
+}

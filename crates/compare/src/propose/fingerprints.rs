@@ -1,0 +1,213 @@
+//! In what forms may a tensor hold a tap's values? As they are, as one sequence of a batch, with keys padded, a row in each,
+//! or of all steps one behind the other.
+//!
+//! Values are compared in rising order, which no layout changes.
+
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
+
+use firstdiff_trace::{Dump, DumpError, Entry, Tap, Tensor};
+
+use crate::graph::Place;
+use crate::layout::pair::MASKED;
+use crate::layout::rows::are_all;
+use crate::run::infer_steps::steps;
+
+/// How a tensor holds a tap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Form {
+    Whole,
+    /// One of the sequences that were run at once.
+    Sequence {
+        index: usize,
+        count: usize,
+    },
+    /// Rows of scores and their like are longer than the keys there are.
+    Padded {
+        to: usize,
+    },
+    /// One token's row of what the reference has of all tokens.
+    Row,
+    /// What the reference has in its steps, one behind the other.
+    Appended,
+}
+
+/// Too few values, or values that are all alike, show nothing.
+const FEW: usize = 16;
+/// More sequences are hardly run at once to find a fault.
+const SEQUENCES: usize = 16;
+/// Rows that are looked at of each tap. Position 0 shows no rotation, so that q_rope is q.
+const ROWS: std::ops::Range<usize> = 1..4;
+
+/// A tensor's values in rising order.
+struct Print {
+    sorted: Vec<f64>,
+    energy: f64,
+}
+
+impl Print {
+    fn of(mut sorted: Vec<f64>) -> Option<Print> {
+        if sorted.len() < FEW || sorted.iter().any(|x| x.is_nan()) {
+            return None;
+        }
+        // Masks are written in many ways.
+        sorted.iter_mut().filter(|x| **x <= MASKED).for_each(|x| *x = 0.0);
+        sorted.sort_unstable_by(f64::total_cmp);
+        let energy: f64 = sorted.iter().map(|x| x * x).sum();
+        (energy > 0.0 && sorted.first() != sorted.last()).then_some(Print { sorted, energy })
+    }
+
+    fn nmse(&self, other: &Print) -> Option<f64> {
+        if self.sorted.len() != other.sorted.len() {
+            return None;
+        }
+        let error: f64 = self.sorted.iter().zip(&other.sorted).map(|(a, b)| (a - b) * (a - b)).sum();
+        Some(error / self.energy)
+    }
+}
+
+/// A number for a tensor's values in rising order, which no layout changes: equal for equal values, to the bit.
+pub(crate) fn sorted_values(tensor: &Tensor) -> u64 {
+    let mut values: Vec<u64> = tensor.values().to_f64().into_iter().map(f64::to_bits).collect();
+    values.sort_unstable();
+    let mut hasher = DefaultHasher::new();
+    values.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The reference's taps, by the number of their values.
+pub(crate) struct Prints {
+    whole: BTreeMap<usize, Vec<(Place, Print)>>,
+    rows: BTreeMap<usize, Vec<(Place, Print)>>,
+    /// Of all steps, under step 0.
+    appended: BTreeMap<usize, Vec<(Place, Print)>>,
+    /// How many keys the rows of scores have.
+    keys: BTreeSet<usize>,
+    sequence: usize,
+}
+
+impl Prints {
+    /// Those of `entries`. Of a run in one pass, some rows too; of one in steps, all of a tap where there is a tensor of one of these `sizes`.
+    pub(crate) fn of(
+        reference: &Dump,
+        entries: &[&Entry],
+        sequence: usize,
+        sizes: &BTreeSet<usize>,
+    ) -> Result<Prints, DumpError> {
+        let appended = appended(reference, entries, sizes)?;
+        let mut prints =
+            Prints { whole: BTreeMap::new(), rows: BTreeMap::new(), appended, keys: BTreeSet::new(), sequence };
+        let one_pass = reference.entries().iter().all(|e| e.step == 0);
+        for entry in entries {
+            let place = Place { step: entry.step, tap: entry.tap };
+            let values = reference.read(entry)?.values().to_f64();
+            if entry.tap.site.position_axis() == 1 {
+                prints.keys.extend(entry.shape.last());
+            }
+            for row in ROWS.filter(|_| one_pass) {
+                if let Some(print) = row_of(entry, &values, row).and_then(Print::of) {
+                    let place = Place { step: row as u32, ..place };
+                    prints.rows.entry(print.sorted.len()).or_default().push((place, print));
+                }
+            }
+            if let Some(print) = Print::of(values) {
+                prints.whole.entry(print.sorted.len()).or_default().push((place, print));
+            }
+        }
+        Ok(prints)
+    }
+
+    /// How near `tensor`, in each form that it may have, comes to each tap.
+    pub(crate) fn near(&self, tensor: &Tensor) -> Vec<(Place, Form, f64)> {
+        let values = tensor.values().to_f64();
+        let shape = tensor.shape();
+        let mut near = Vec::new();
+        self.of_part(&values, shape, Form::Whole, &mut near);
+        let counts = (2..=SEQUENCES).filter(|n| values.len().is_multiple_of(*n) && self.sequence < *n);
+        for count in counts.filter(|n| shape.len() == 1 || shape.first() == Some(n)) {
+            let length = values.len() / count;
+            let part = &values[self.sequence * length..][..length];
+            let form = Form::Sequence { index: self.sequence, count };
+            self.of_part(part, shape.get(1..).unwrap_or_default(), form, &mut near);
+        }
+        near
+    }
+
+    fn of_part(&self, values: &[f64], shape: &[usize], form: Form, near: &mut Vec<(Place, Form, f64)>) {
+        self.against(&self.whole, values, form, near);
+        if form == Form::Whole {
+            self.against(&self.rows, values, Form::Row, near);
+            self.against(&self.appended, values, Form::Appended, near);
+        }
+        let Some(&to) = shape.last().filter(|_| shape.len() > 1) else { return };
+        for &keys in self.keys.iter().filter(|&&keys| keys < to) {
+            let cut: Vec<f64> = values.chunks_exact(to).flat_map(|row| &row[..keys]).copied().collect();
+            let padded = if form == Form::Whole { Form::Padded { to } } else { form };
+            let earlier = near.len();
+            self.against(&self.whole, &cut, padded, near);
+            let mut at = 0;
+            near.retain(|(place, ..)| {
+                at += 1;
+                at <= earlier || place.tap.site.position_axis() == 1
+            });
+        }
+    }
+
+    fn against(
+        &self,
+        prints: &BTreeMap<usize, Vec<(Place, Print)>>,
+        values: &[f64],
+        form: Form,
+        near: &mut Vec<(Place, Form, f64)>,
+    ) {
+        let Some(others) = prints.get(&values.len()) else { return };
+        let Some(own) = Print::of(values.to_vec()) else { return };
+        near.extend(others.iter().filter_map(|(place, print)| Some((*place, form, print.nmse(&own)?))));
+    }
+}
+
+/// The taps that are there in every one of several steps, as an engine writes them that appends to its files.
+fn appended(
+    reference: &Dump,
+    entries: &[&Entry],
+    sizes: &BTreeSet<usize>,
+) -> Result<BTreeMap<usize, Vec<(Place, Print)>>, DumpError> {
+    let steps = steps(reference).len();
+    let mut taps: BTreeMap<Tap, Vec<&Entry>> = BTreeMap::new();
+    entries
+        .iter()
+        .filter(|entry| are_all(&entry.rows))
+        .for_each(|entry| taps.entry(entry.tap).or_default().push(entry));
+    let mut prints: BTreeMap<usize, Vec<(Place, Print)>> = BTreeMap::new();
+    for (tap, of_tap) in taps.into_iter().filter(|(_, of_tap)| steps > 1 && of_tap.len() == steps) {
+        let size = of_tap.iter().map(|entry| entry.shape.iter().product::<usize>()).sum();
+        if !sizes.contains(&size) {
+            continue;
+        }
+        let mut values = Vec::with_capacity(size);
+        for entry in of_tap {
+            values.extend(reference.read(entry)?.values().to_f64());
+        }
+        prints.entry(size).or_default().extend(Print::of(values).map(|print| (Place { step: 0, tap }, print)));
+    }
+    Ok(prints)
+}
+
+/// One token's values of a tap in the vocabulary's shape; of scores, those of the keys up to it.
+fn row_of(entry: &Entry, values: &[f64], row: usize) -> Option<Vec<f64>> {
+    if entry.rows.is_some() || entry.shape.len() != entry.tap.site.axes().len() {
+        return None;
+    }
+    match (entry.tap.site.position_axis(), entry.shape.as_slice()) {
+        (0, [positions, inner @ ..]) if row < *positions => {
+            let width: usize = inner.iter().product();
+            values.get(row * width..(row + 1) * width).map(<[f64]>::to_vec)
+        }
+        (1, &[heads, positions, keys]) if row < positions && row < keys => {
+            let of_head = |head: usize| values.get((head * positions + row) * keys..).and_then(|v| v.get(..=row));
+            (0..heads).map(of_head).collect::<Option<Vec<_>>>().map(|parts| parts.concat())
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,460 @@
+//! Which tap is a tensor without a name that is known? Proposed by its content: the same values, in whatever order.
+//!
+//! A proposal is no verdict: it is written down for a person to look at and to keep.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use firstdiff_trace::{Dump, DumpError, Entry, Names, Site, Tap, Tensor, split_stored_name, stored_name};
+
+use crate::graph::Place;
+use crate::judge::tolerance::{Extent, Profile, allowed_nmse};
+use crate::propose::fingerprints::{Form, Prints, sorted_values};
+use crate::propose::guess::{Guess, families, guesses, score};
+
+/// What a name is proposed to mean.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Proposal {
+    /// The name, with `{N}` for the layer where it serves for all of them.
+    pub name: String,
+    /// The tap, with `{N}` alike.
+    pub tap: String,
+    /// Why.
+    pub evidence: Evidence,
+}
+
+/// Why a name is proposed for a tap.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Evidence {
+    /// The same values, in whatever order.
+    Content {
+        /// NMSE between the sorted values, the worst of those matched.
+        nmse: f64,
+        /// The same for the tap that comes next, and its name.
+        next: Option<(Place, f64)>,
+        /// How many tensors of this name were matched so, of how many.
+        matched: (usize, usize),
+    },
+    /// It is the only tensor, and that the only tap, of as many elements. Its values are others.
+    Size {
+        /// Elements.
+        elements: usize,
+    },
+    /// A guess: its values are no tap's.
+    Guess(Guess),
+}
+
+/// A name whose tensor holds the same values as another's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alias {
+    /// The name.
+    pub name: String,
+    /// The name that was taken in its stead, or the tap that the dump has them under.
+    pub same_as: String,
+}
+
+/// What could be said of the names that are no taps.
+#[derive(Clone, Debug, Default)]
+pub struct Naming {
+    /// Names, in the order of their taps.
+    pub proposals: Vec<Proposal>,
+    /// Names of values that another name has too.
+    pub aliases: Vec<Alias>,
+    /// Names of which nothing can be said.
+    pub unknown: Vec<String>,
+    /// In which form tensors hold the taps, where not as they are: one sequence of several, keys padded, a row each.
+    pub notes: Vec<String>,
+}
+
+/// A tensor counts as another's if its sorted values are this many times nearer than those of the next.
+const CLEARER: f64 = 100.0;
+/// Room beyond what the profile allows a tap: sorting compares values of other places.
+const ROOM: f64 = 10.0;
+
+/// A name's best tap.
+struct Match {
+    /// Without the step at its end.
+    name: String,
+    /// Whether there was one: it says the step, which is the run's own.
+    says_step: bool,
+    place: Place,
+    form: Form,
+    nmse: f64,
+    next: Next,
+    /// Of its values in rising order.
+    values: u64,
+}
+
+impl Match {
+    /// What tensors of the same values have in common.
+    fn claim(&self) -> (bool, Place) {
+        (self.form == Form::Row, self.place)
+    }
+
+    /// The step that a rule has to add to the name's; nothing where a row's name may have it in another place.
+    fn due(&self) -> Option<u32> {
+        match (self.says_step, self.form) {
+            (true, _) => Some(0),
+            (false, Form::Row) => None,
+            (false, _) => Some(self.place.step),
+        }
+    }
+}
+
+/// Proposes taps of `reference` for the names in `candidate` that are none. Of a batch, `sequence` is the one that the reference ran; a candidate that ran
+/// token by token is laid against the rows of one pass. `progress` is told how many of how many were looked at.
+///
+/// # Errors
+/// When a file cannot be read.
+pub fn propose(
+    reference: &Dump,
+    candidate: &Dump,
+    profile: Profile,
+    sequence: usize,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Naming, DumpError> {
+    let place = |e: &Entry| Place { step: e.step, tap: e.tap };
+    let named: BTreeSet<Place> = candidate.entries().iter().map(place).collect();
+    let free: Vec<&Entry> = reference.entries().iter().filter(|e| !named.contains(&place(e))).collect();
+    let layers = free.iter().filter_map(|e| e.tap.layer).max().map_or(0, |l| l + 1);
+    let of_model = reference.entries().iter().filter_map(|e| e.tap.layer).max().map_or(0, |l| l + 1);
+    let positions = reference.meta().tokens.as_ref().map_or(0, Vec::len);
+    let sizes: BTreeSet<usize> = candidate.unnamed().iter().filter_map(|name| candidate.unnamed_size(name)).collect();
+    let prints = Prints::of(reference, &free, sequence, &sizes)?;
+    let own = own_values(candidate, &sizes)?;
+    let (mut matches, mut rest, mut aliases) = (Vec::new(), Vec::new(), Vec::new());
+    let total = candidate.unnamed().len();
+    for (number, name) in candidate.unnamed().iter().enumerate() {
+        progress(number, total);
+        // What cannot be read as floats is no tap.
+        let Ok(tensor) = candidate.read_unnamed(name) else { continue };
+        let values = sorted_values(&tensor);
+        if let Some(same_as) = own.get(&values) {
+            aliases.push(Alias { name: name.clone(), same_as: same_as.clone() });
+            continue;
+        }
+        let allowed = |tap: Tap| ROOM * allowed_nmse(profile, tap, Extent { layers, positions }, [tensor.dtype(); 2]);
+        match best(&tensor, &prints, allowed) {
+            Some((place, form, nmse, next)) => {
+                let (plain, step) = split_stored_name(name);
+                matches.push(Match { name: plain.to_owned(), says_step: step > 0, place, form, nmse, next, values });
+            }
+            None => rest.push((name.clone(), tensor.shape().iter().product::<usize>(), values)),
+        }
+    }
+    let Elected { matches, others, unclear } = elected(matches);
+    aliases.extend(others);
+    let proposals = without_contradictions(rules(&matches, candidate.unnamed(), of_model));
+    let mut naming = Naming { proposals, aliases, notes: notes(&matches), ..Naming::default() };
+    let table: Vec<Names> = naming.proposals.iter().filter_map(|p| rule(&p.name, &p.tap)).collect();
+    let covered = |name: &str| table.iter().any(|names| names.find(name).is_some());
+    let (rest, copies) = without_copies(rest, &covered);
+    naming.aliases.extend(copies);
+    let open = matches.iter().chain(&unclear).map(|m| m.name.clone());
+    let open: BTreeSet<String> = open.filter(|name| !covered(name)).collect();
+    let taken: BTreeSet<Place> = matches.iter().map(|m| m.place).collect();
+    let left: Vec<&Entry> = free.into_iter().filter(|e| !taken.contains(&place(e))).collect();
+    let (by_size, unknown) = by_size(&rest, &left);
+    naming.proposals.extend(by_size);
+    let unknown: BTreeSet<String> = unknown.into_iter().chain(open).collect();
+    let guessed = guessed(candidate, &unknown, &naming.proposals, &left, of_model);
+    let table: Vec<Names> = guessed.iter().filter_map(|p| rule(&p.name, &p.tap)).collect();
+    naming.unknown = unknown.into_iter().filter(|name| !table.iter().any(|names| names.find(name).is_some())).collect();
+    naming.proposals.extend(guessed);
+    naming.aliases.sort_by(|a, b| (&a.same_as, &a.name).cmp(&(&b.same_as, &b.name)));
+    naming.aliases.dedup();
+    Ok(naming)
+}
+
+/// The taps that the candidate has under names that are known, by their values.
+fn own_values(candidate: &Dump, sizes: &BTreeSet<usize>) -> Result<BTreeMap<u64, String>, DumpError> {
+    let mut own = BTreeMap::new();
+    for entry in candidate.entries().iter().filter(|e| sizes.contains(&e.shape.iter().product())) {
+        let name = stored_name(&entry.tap.to_string(), entry.step);
+        own.entry(sorted_values(&candidate.read(entry)?)).or_insert(name);
+    }
+    Ok(own)
+}
+
+/// What names that hold the values of one tap came to.
+#[derive(Default)]
+struct Elected {
+    /// One for each tap.
+    matches: Vec<Match>,
+    /// The same values under other names.
+    others: Vec<Alias>,
+    /// Of one tap, and not of the same values: nobody can say which is the tap.
+    unclear: Vec<Match>,
+}
+
+/// Of names with equal values, as every graph has them whose nodes reshape or copy, the one whose like most layers have; then the one that says the site.
+fn elected(matches: Vec<Match>) -> Elected {
+    let kinds = |m: &Match| -> Vec<(Site, String)> {
+        let layer = m.place.tap.layer;
+        let of_layer = layer.map_or_else(|| vec![m.name.clone()], |layer| templates(&m.name, layer));
+        of_layer.into_iter().map(|template| (m.place.tap.site, template)).collect()
+    };
+    let mut common: BTreeMap<(Site, String), usize> = BTreeMap::new();
+    matches.iter().flat_map(kinds).for_each(|kind| *common.entry(kind).or_default() += 1);
+    let worth =
+        |m: &Match| kinds(m).iter().map(|kind| (common[kind], score(&kind.1, kind.0))).max().unwrap_or_default();
+    let mut claims: BTreeMap<(bool, Place), Vec<Match>> = BTreeMap::new();
+    for m in matches {
+        claims.entry(m.claim()).or_default().push(m);
+    }
+    let mut elected = Elected::default();
+    for mut of_tap in claims.into_values() {
+        if of_tap.iter().any(|m| m.values != of_tap[0].values) {
+            elected.unclear.extend(of_tap);
+            continue;
+        }
+        of_tap.sort_by_key(|m| (std::cmp::Reverse(worth(m)), m.name.len(), m.name.clone()));
+        let mut of_tap = of_tap.into_iter();
+        let Some(first) = of_tap.next() else { continue };
+        elected.others.extend(of_tap.map(|m| Alias { name: m.name, same_as: first.name.clone() }));
+        elected.matches.push(first);
+    }
+    elected
+}
+
+/// Guesses for the names that are left, of the taps that no proposal is about.
+fn guessed(
+    candidate: &Dump,
+    unknown: &BTreeSet<String>,
+    proposals: &[Proposal],
+    left: &[&Entry],
+    layers: u32,
+) -> Vec<Proposal> {
+    let proposed = |tap: Tap| {
+        let of_all = tap.layer.map_or_else(|| tap.to_string(), |_| format!("layers.{{N}}.{}", tap.site.name()));
+        proposals.iter().any(|p| p.tap == of_all || p.tap == tap.to_string())
+    };
+    let open = left.iter().filter(|e| e.step == 0 && !proposed(e.tap));
+    let open: BTreeMap<Tap, usize> = open.map(|e| (e.tap, e.shape.iter().product())).collect();
+    let written = candidate.unnamed_as_written();
+    let in_order = written.is_some();
+    let names = written.unwrap_or_else(|| candidate.unnamed().to_vec());
+    let of_prefill = |name: &String| unknown.contains(name) && split_stored_name(name).1 == 0;
+    let sized = |name: String| Some((candidate.unnamed_size(&name)?, name)).map(|(size, name)| (name, size));
+    let names: Vec<(String, usize)> = names.into_iter().filter(of_prefill).filter_map(sized).collect();
+    let families = families(&names, layers);
+    let guesses = guesses(&families, &open, in_order);
+    let proposal = |template: &str, site: Site, by: Guess| Proposal {
+        name: template.to_owned(),
+        tap: if site.in_layer() { format!("layers.{{N}}.{}", site.name()) } else { site.name().to_owned() },
+        evidence: Evidence::Guess(by),
+    };
+    guesses.into_iter().map(|(family, site, by)| proposal(&family.template, site, by)).collect()
+}
+
+/// Names that no rule covers, each with its size, and those of them whose values another name has: one that is covered, else the one that says most.
+fn without_copies(
+    rest: Vec<(String, usize, u64)>,
+    covered: &dyn Fn(&str) -> bool,
+) -> (Vec<(String, usize)>, Vec<Alias>) {
+    let says = |name: &str| Site::ALL.iter().map(|site| score(split_stored_name(name).0, *site)).max();
+    let mut of_values: BTreeMap<(usize, u64), Vec<String>> = BTreeMap::new();
+    for (name, size, values) in rest {
+        of_values.entry((size, values)).or_default().push(name);
+    }
+    let (mut left, mut aliases) = (Vec::new(), Vec::new());
+    for ((size, _), mut names) in of_values {
+        names.sort_by_key(|name| (!covered(name), std::cmp::Reverse(says(name)), name.len(), name.clone()));
+        let first = names.remove(0);
+        aliases
+            .extend(names.into_iter().filter(|name| !covered(name)).map(|name| Alias { name, same_as: first.clone() }));
+        left.extend((!covered(&first)).then_some((first, size)));
+    }
+    left.sort();
+    (left, aliases)
+}
+
+/// The proposals whose names mean one tap only.
+fn without_contradictions(proposals: Vec<Proposal>) -> Vec<Proposal> {
+    let mut uses: BTreeMap<String, usize> = BTreeMap::new();
+    proposals.iter().for_each(|p| *uses.entry(p.name.clone()).or_default() += 1);
+    proposals.into_iter().filter(|p| uses[&p.name] == 1).collect()
+}
+
+/// The tap that comes next, and how near it comes.
+type Next = Option<(Place, f64)>;
+
+/// The tap whose sorted values are the tensor's in one of the forms, and the next best.
+fn best(tensor: &Tensor, prints: &Prints, allowed: impl Fn(Tap) -> f64) -> Option<(Place, Form, f64, Next)> {
+    let mut near = prints.near(tensor);
+    near.sort_by(|a, b| a.2.total_cmp(&b.2));
+    let (place, form, nmse) = *near.first()?;
+    let next = near.iter().find(|(other, ..)| *other != place).map(|(place, _, nmse)| (*place, *nmse));
+    let clear = next.is_none_or(|(_, second)| second > CLEARER * nmse.max(1e-15));
+    (nmse <= allowed(place.tap) && clear).then_some((place, form, nmse, next))
+}
+
+/// What was read otherwise than it stands there.
+fn notes(matches: &[Match]) -> Vec<String> {
+    let forms: BTreeSet<Form> = matches.iter().map(|m| m.form).collect();
+    let told = forms.into_iter().filter_map(|form| match form {
+        Form::Sequence { index, count } => {
+            Some(format!("a batch of {count} sequences: the names are those of sequence {index} (--sequence)"))
+        }
+        Form::Padded { to } => Some(format!("keys are padded to {to}")),
+        Form::Row => Some("a tensor for each token, counted from 0 ({S} in a name)".to_owned()),
+        Form::Appended => Some("a tensor for all steps of the reference, one behind the other".to_owned()),
+        Form::Whole => None,
+    });
+    told.collect()
+}
+
+/// One rule as a table of names.
+fn rule(name: &str, tap: &str) -> Option<Names> {
+    Names::parse(&format!("{name:?} = \"{tap}\""), "").ok()
+}
+
+/// One rule for all layers where the matched names differ in the layer's number alone; else one for each.
+fn rules(matches: &[Match], all: &[String], layers: u32) -> Vec<Proposal> {
+    let mut sites: BTreeMap<_, Vec<&Match>> = BTreeMap::new();
+    for m in matches {
+        sites.entry((m.due(), m.place.tap.site)).or_default().push(m);
+    }
+    let mut proposals = Vec::new();
+    for ((step, site), of_site) in &sites {
+        let Some(step) = step else {
+            proposals.extend(of_rows(of_site, all));
+            continue;
+        };
+        let of_match = |m: &&Match| m.place.tap.layer.map(|layer| templates(&m.name, layer)).unwrap_or_default();
+        let fits = |t: &String| of_site.iter().all(|o| layer_in(t, &o.name) == o.place.tap.layer);
+        let mut fitting: Vec<String> = of_site.iter().flat_map(of_match).filter(fits).collect();
+        // Of a name with several numbers, the one that counts through the layers; else the last.
+        let through = |t: &str| -> usize {
+            let layers_of = all.iter().filter_map(|name| layer_in(t, split_stored_name(name).0));
+            layers_of.filter(|layer| *layer < layers).collect::<BTreeSet<u32>>().len()
+        };
+        fitting.reverse();
+        let template = fitting.into_iter().max_by_key(|t| through(t));
+        let bearers = |is: &dyn Fn(&str) -> bool| all.iter().filter(|name| is(split_stored_name(name).0)).count();
+        let Some(name) = template else {
+            let mut alone: BTreeMap<(&str, Tap), Vec<&Match>> = BTreeMap::new();
+            of_site.iter().for_each(|m| alone.entry((&m.name, m.place.tap)).or_default().push(m));
+            proposals.extend(alone.into_iter().map(|((name, tap), of_name)| {
+                let tap = stored_name(&tap.to_string(), *step);
+                proposal(name.to_owned(), tap, &of_name, bearers(&|other| other == name))
+            }));
+            continue;
+        };
+        let tap = stored_name(&format!("layers.{{N}}.{}", site.name()), *step);
+        let count = bearers(&|other| layer_in(&name, other).is_some());
+        proposals.push(proposal(name, tap, of_site, count));
+    }
+    proposals
+}
+
+/// The rule of a tap whose rows are tensors of their own, each with the token's number in its name, or behind it.
+fn of_rows(matches: &[&Match], all: &[String]) -> Option<Proposal> {
+    let first = matches.first()?;
+    let tap = match first.place.tap.layer {
+        Some(_) => format!("layers.{{N}}.{}", first.place.tap.site.name()),
+        None => first.place.tap.to_string(),
+    };
+    let fits = |name: &&String| {
+        let fitting = |names: &Names| matches.iter().all(|m| names.find(&m.name) == Some((m.place.tap, m.place.step)));
+        rule(name, &tap).is_some_and(|names| fitting(&names))
+    };
+    let steps = with_step(&first.name, first.place.step);
+    let templates: Vec<String> = match first.place.tap.layer {
+        Some(layer) => steps.iter().flat_map(|name| templates(name, layer)).collect(),
+        None => steps,
+    };
+    let name = templates.iter().find(fits)?.clone();
+    let names = rule(&name, &tap)?;
+    let bearers = all.iter().filter(|other| names.find(other).is_some()).count();
+    Some(proposal(name, tap, matches, bearers))
+}
+
+/// The name with one of its numbers for the step's; as it is, where no step is due.
+fn with_step(name: &str, step: u32) -> Vec<String> {
+    match step {
+        0 => vec![name.to_owned()],
+        _ => templates(name, step).into_iter().filter(|t| t.contains("{N}")).map(|t| t.replace("{N}", "{S}")).collect(),
+    }
+}
+
+fn proposal(name: String, tap: String, matches: &[&Match], bearers: usize) -> Proposal {
+    let worst = matches.iter().map(|m| m.nmse).fold(0.0, f64::max);
+    let next = matches.iter().filter_map(|m| m.next).min_by(|a, b| a.1.total_cmp(&b.1));
+    Proposal { name, tap, evidence: Evidence::Content { nmse: worst, next, matched: (matches.len(), bearers) } }
+}
+
+/// The name with one of its numbers for the layer's: the last first, counted from 0 before counted from 1.
+fn templates(name: &str, layer: u32) -> Vec<String> {
+    let mut runs = Vec::new();
+    let mut start = None;
+    for (at, c) in name.char_indices().chain([(name.len(), ' ')]) {
+        match (c.is_ascii_digit(), start) {
+            (true, None) => start = Some(at),
+            (false, Some(from)) => {
+                runs.push((from, at));
+                start = None;
+            }
+            _ => {}
+        }
+    }
+    let put = |(from, to): (usize, usize), what: &str| format!("{}{what}{}", &name[..from], &name[to..]);
+    let number = |(from, to): (usize, usize)| name[from..to].parse::<u32>().ok();
+    let zero = runs.iter().rev().filter(|&&run| number(run) == Some(layer)).map(|&run| put(run, "{N}"));
+    let one = runs.iter().rev().filter(|&&run| number(run) == layer.checked_add(1)).map(|&run| put(run, "{N+1}"));
+    zero.chain(one).collect()
+}
+
+/// The layer that `name` names under `template`.
+fn layer_in(template: &str, name: &str) -> Option<u32> {
+    let (base, (before, after)) = match template.split_once("{N}") {
+        Some(parts) => (0, parts),
+        None => (1, template.split_once("{N+1}")?),
+    };
+    let digits = name.strip_prefix(before)?.strip_suffix(after)?;
+    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    digits.parse::<u32>().ok().filter(|_| plain)?.checked_sub(base)
+}
+
+/// What is left over on both sides, where its size leaves one possibility.
+fn by_size(names: &[(String, usize)], taps: &[&Entry]) -> (Vec<Proposal>, Vec<String>) {
+    let size = |e: &Entry| e.shape.iter().product::<usize>();
+    let (mut proposals, mut unknown) = (Vec::new(), Vec::new());
+    for (name, elements) in names {
+        let alone = names.iter().filter(|(_, other)| other == elements).count() == 1;
+        let mut fitting = taps.iter().filter(|e| size(e) == *elements);
+        match (fitting.next(), fitting.next()) {
+            (Some(one), None) if alone => proposals.push(Proposal {
+                name: name.clone(),
+                tap: stored_name(&one.tap.to_string(), one.step),
+                evidence: Evidence::Size { elements: *elements },
+            }),
+            _ => unknown.push(name.clone()),
+        }
+    }
+    (proposals, unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_that_counts_through_the_layers_is_the_layers() {
+        let place = Place { step: 0, tap: "layers.0.q".parse().unwrap() };
+        let name = "layers.0/MatMul_output_0".to_owned();
+        let found = Match { name, says_step: false, place, form: Form::Whole, nmse: 0.0, next: None, values: 0 };
+        let all = ["layers.0/MatMul_output_0", "layers.1/MatMul_output_0"].map(str::to_owned);
+        let proposals = rules(&[found], &all, 2);
+        assert_eq!(proposals.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["layers.{N}/MatMul_output_0"]);
+    }
+
+    #[test]
+    fn templates_of_a_name() {
+        assert_eq!(templates("h1_attn_l0", 0), ["h1_attn_l{N}", "h{N+1}_attn_l0"]);
+        assert_eq!(templates("block3.out", 2), ["block{N+1}.out"]);
+        assert_eq!(layer_in("h1_attn_l{N}", "h1_attn_l12"), Some(12));
+        assert_eq!(layer_in("block{N+1}.out", "block3.out"), Some(2));
+        assert_eq!(layer_in("block{N+1}.out", "block0.out"), None);
+        assert_eq!(layer_in("x{N}", "xy"), None);
+    }
+}

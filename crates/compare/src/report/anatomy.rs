@@ -1,0 +1,410 @@
+//! What does the error of one tap look like? By position, head and channel, and which simple change would undo it.
+
+use std::fmt;
+
+use firstdiff_trace::{Dump, Entry, Site};
+
+use crate::layout::pair::{Layout, MASKED, Operand, Pair};
+use crate::layout::shapes::permuted_index;
+use crate::words::number;
+
+/// The error of one tap, taken apart.
+#[derive(Clone, Debug, Default)]
+pub struct Anatomy {
+    /// NMSE of each position, of its own energy; infinite where that is zero or a value is not finite.
+    pub positions: Vec<f64>,
+    /// NMSE of each head, for sites that have heads.
+    pub heads: Vec<f64>,
+    /// Share of the whole error in each channel (each key, for scores).
+    pub channels: Vec<f64>,
+    /// NMSE of each channel (each key), of its own energy.
+    pub channel_nmse: Vec<f64>,
+    /// The best constant factor, and the NMSE that remains once it is divided out.
+    pub factor: Option<(f64, f64)>,
+    /// The error of each rank's part, where the candidate was joined of ranks.
+    pub ranks: Vec<RankError>,
+    /// Simple changes that leave no more than rounding, the least first.
+    pub undone_by: Vec<Undone>,
+}
+
+impl Anatomy {
+    /// Which rank is wrong, in words: `rank1 (heads 4-7) wrong (NMSE 0.7); rank0 (heads 0-3) right`.
+    pub fn ranks_in_words(&self) -> Option<String> {
+        in_words(&self.ranks)
+    }
+}
+
+/// A simple change that turns the reference into the candidate, to rounding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Undone {
+    /// What the change is.
+    pub change: Change,
+    /// The NMSE that remains.
+    pub residual_nmse: f64,
+}
+
+/// A change that can be seen in one tensor alone. It describes the numbers; it is not yet a cause.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// candidate = f * reference.
+    Factor(f64),
+    /// Every position has a factor of its own.
+    FactorByPosition,
+    /// Every channel has a factor of its own, the same at all positions.
+    FactorByChannel,
+    /// The same vector is added at every position.
+    OffsetByChannel,
+    /// Row t holds the reference's row t - k.
+    ShiftedRows(i64),
+    /// The same values with axes permuted under the same shape.
+    AxesPermuted(Vec<usize>),
+    /// Q or K rows in the other RoPE order.
+    RowOrder(Layout),
+    /// The candidate holds another tap of the reference.
+    OtherTap(String),
+    /// The candidate's row is the reference's of this token position.
+    OtherPosition(usize),
+    /// The products from a key on are those with the reference's keys as many slots away, or zeros.
+    MovedKeys {
+        /// The first key that is wrong.
+        from: usize,
+        /// How many slots further than they should the reference's keys lie.
+        by: i64,
+    },
+    /// The candidate is all zeros.
+    Zeros,
+    /// The candidate is zero from this channel on and right before it.
+    ZeroTail(usize),
+    /// The candidate is zero from this key on and right before it.
+    ZeroKeys(usize),
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Factor(factor) if (factor + 1.0).abs() < 1e-6 => f.write_str("the reference with its sign flipped"),
+            Change::Factor(factor) => write!(f, "{factor:.6} times the reference"),
+            Change::FactorByPosition => f.write_str("the reference times a factor of its own at each position"),
+            Change::FactorByChannel => f.write_str("the reference times a factor of its own in each channel"),
+            Change::OffsetByChannel => f.write_str("the reference plus one vector, the same at every position"),
+            Change::ShiftedRows(k) if *k > 0 => write!(f, "the reference's rows, {k} later"),
+            Change::ShiftedRows(k) => write!(f, "the reference's rows, {} earlier", -k),
+            Change::AxesPermuted(order) => {
+                write!(f, "the reference with its axes in the order {order:?} under the same shape")
+            }
+            Change::RowOrder(layout) => write!(f, "the reference once row order is undone: {layout}"),
+            Change::OtherTap(tap) => write!(f, "the reference's {tap}"),
+            Change::OtherPosition(position) => write!(f, "the reference's of position {position}"),
+            Change::MovedKeys { from, by } => {
+                let (slots, way) = (by.unsigned_abs(), if *by < 0 { "early" } else { "late" });
+                let slots = if slots == 1 { "one slot".to_owned() } else { format!("{slots} slots") };
+                match from {
+                    0 => write!(f, "the reference's keys, {slots} {way}"),
+                    from => write!(f, "the reference's before key {from}, and from there on its keys {slots} {way}"),
+                }
+            }
+            Change::Zeros => f.write_str("zeros throughout"),
+            Change::ZeroTail(at) => write!(f, "right up to channel {at}, and zeros from there on"),
+            Change::ZeroKeys(at) => write!(f, "right up to key {at}, and zeros from there on"),
+        }
+    }
+}
+
+/// A change is named only if it leaves less than this share of the error: it must explain, not just fit.
+pub(crate) const TELLING: f64 = 0.1;
+
+/// Sums of a group of pairs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    n: f64,
+    rr: f64,
+    cr: f64,
+    cc: f64,
+    d: f64,
+    dd: f64,
+}
+
+impl Sums {
+    fn add(&mut self, r: f64, c: f64) {
+        let d = c - r;
+        self.n += 1.0;
+        self.rr += r * r;
+        self.cr += c * r;
+        self.cc += c * c;
+        self.d += d;
+        self.dd += d * d;
+    }
+
+    fn nmse(&self) -> f64 {
+        if self.dd == 0.0 {
+            return 0.0;
+        }
+        let nmse = self.dd / self.rr;
+        if nmse.is_nan() { f64::INFINITY } else { nmse }
+    }
+
+    /// Σ(c - f r)² for the best f.
+    fn beside_factor(&self) -> f64 {
+        if self.rr > 0.0 { (self.cc - self.cr * self.cr / self.rr).max(0.0) } else { self.cc }
+    }
+}
+
+struct Tally {
+    whole: Sums,
+    positions: Vec<Sums>,
+    heads: Vec<Sums>,
+    /// Whether every value counted is.
+    finite: bool,
+    /// Every element behind the position axis.
+    channels: Vec<Sums>,
+    /// Length of the last axis.
+    width: usize,
+    /// First channel from which on the candidate is zero at every position.
+    zero_from: usize,
+}
+
+impl Tally {
+    /// NMSE at each place of the last axis: within a head, where there are heads.
+    fn by_channel(&self) -> Vec<f64> {
+        let mut sums = vec![Sums::default(); self.width];
+        for (i, channel) in self.channels.iter().enumerate() {
+            let sum = &mut sums[i % self.width];
+            (sum.dd, sum.rr) = (sum.dd + channel.dd, sum.rr + channel.rr);
+        }
+        sums.iter().map(Sums::nmse).collect()
+    }
+
+    /// The share of the whole error at each place of the last axis: within a head, where there are heads.
+    fn shares(&self) -> Vec<f64> {
+        let mut shares = vec![0.0; self.width];
+        for (i, channel) in self.channels.iter().enumerate().filter(|_| self.whole.dd > 0.0) {
+            shares[i % self.width] += channel.dd / self.whole.dd;
+        }
+        shares
+    }
+}
+
+fn tally(pair: &Pair<'_>) -> Tally {
+    let (positions, row) = pair.rows();
+    let shape = pair.shape();
+    let heads = pair.heads().unwrap_or(0);
+    let mut sums = Tally {
+        finite: true,
+        whole: Sums::default(),
+        positions: vec![Sums::default(); positions],
+        heads: vec![Sums::default(); heads],
+        channels: vec![Sums::default(); row],
+        width: shape.last().copied().unwrap_or(1),
+        zero_from: 0,
+    };
+    for i in 0..pair.len() {
+        let (r, c) = (pair.reference(i), pair.candidate(i));
+        if pair.site() == Site::Scores && r <= MASKED && c <= MASKED {
+            continue;
+        }
+        sums.finite &= r.is_finite() && c.is_finite();
+        sums.whole.add(r, c);
+        sums.positions[(i / row) % positions].add(r, c);
+        sums.channels[i % row].add(r, c);
+        if heads > 0 {
+            sums.heads[pair.head_of(i, heads)].add(r, c);
+        }
+        if c != 0.0 {
+            sums.zero_from = sums.zero_from.max(i % row + 1);
+        }
+    }
+    sums
+}
+
+/// Takes the error of `pair` apart; `allowed` is what counts as undone.
+pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
+    if pair.is_empty() {
+        return Anatomy::default();
+    }
+    let sums = tally(pair);
+    let factor = (sums.whole.rr > 0.0 && sums.whole.cr.is_finite()).then(|| sums.whole.cr / sums.whole.rr);
+    let remains = |f: f64| sums.whole.beside_factor() / (f * f * sums.whole.rr);
+    let factor = factor.filter(|f| *f != 0.0).map(|f| (f, remains(f)));
+    let mut undone_by: Vec<Undone> = in_place(pair, &sums, factor)
+        .into_iter()
+        .chain(moved(pair))
+        .filter(|undone| undone.residual_nmse <= allowed && undone.residual_nmse < TELLING * sums.whole.nmse())
+        // What is not finite no change of this kind explains.
+        .filter(|_| sums.finite)
+        .collect();
+    undone_by.sort_by_key(|undone| rank(&undone.change));
+    Anatomy {
+        positions: sums.positions.iter().map(Sums::nmse).collect(),
+        heads: sums.heads.iter().map(Sums::nmse).collect(),
+        channels: sums.shares(),
+        channel_nmse: sums.by_channel(),
+        factor,
+        ranks: Vec::new(),
+        undone_by,
+    }
+}
+
+/// The fewer numbers a change has to choose, the more it says.
+fn rank(change: &Change) -> usize {
+    match change {
+        Change::Zeros | Change::RowOrder(_) | Change::OtherTap(_) | Change::OtherPosition(_) => 0,
+        Change::Factor(_) | Change::ShiftedRows(_) | Change::AxesPermuted(_) => 1,
+        Change::ZeroTail(_) | Change::ZeroKeys(_) | Change::MovedKeys { .. } => 1,
+        Change::FactorByPosition | Change::FactorByChannel | Change::OffsetByChannel => 2,
+    }
+}
+
+/// Changes that leave every element in its place.
+fn in_place(pair: &Pair<'_>, sums: &Tally, factor: Option<(f64, f64)>) -> Vec<Undone> {
+    let mut found = Vec::new();
+    let mut add = |change, residual_nmse: f64| found.push(Undone { change, residual_nmse });
+    let (positions, row) = pair.rows();
+    if sums.whole.cc == 0.0 && sums.whole.rr > 0.0 {
+        add(Change::Zeros, 0.0);
+        return found;
+    }
+    if let Some((factor, remains)) = factor {
+        add(Change::Factor(factor), remains);
+    }
+    // One factor per group is a finding only where a group has several values to agree on.
+    let by_group = |groups: &[Sums]| groups.iter().map(Sums::beside_factor).sum::<f64>() / sums.whole.cc;
+    if row >= 4 && positions > 1 {
+        add(Change::FactorByPosition, by_group(&sums.positions));
+    }
+    if positions >= 4 && pair.site().position_axis() == 0 {
+        add(Change::FactorByChannel, by_group(&sums.channels));
+        let scatter: f64 = sums.channels.iter().map(|s| (s.dd - s.d * s.d / s.n).max(0.0)).sum();
+        add(Change::OffsetByChannel, scatter / sums.whole.rr);
+    }
+    if (1..row).contains(&sums.zero_from) {
+        let before: (f64, f64) =
+            sums.channels[..sums.zero_from].iter().fold((0.0, 0.0), |a, s| (a.0 + s.dd, a.1 + s.rr));
+        let real = sums.channels[sums.zero_from..].iter().any(|s| s.rr > 0.0);
+        if real {
+            let tail = if pair.site().position_axis() == 1 { Change::ZeroKeys } else { Change::ZeroTail };
+            add(tail(sums.zero_from), before.0 / before.1);
+        }
+    }
+    found
+}
+
+/// Changes that move elements.
+fn moved(pair: &Pair<'_>) -> Vec<Undone> {
+    let stride = (pair.len() / SAMPLE).max(1);
+    let mut found = Vec::new();
+    let mut attempt = |change, reading: &Pair<'_>| {
+        // Most readings are far off: a sample tells.
+        if reading.sampled_nmse(stride) < 1e-2 {
+            found.push(Undone { change, residual_nmse: reading.sampled_nmse(1) });
+        }
+    };
+    for reading in pair.other_row_orders() {
+        attempt(Change::RowOrder(reading.layout().clone()), &reading);
+    }
+    for order in orders(pair.shape().len()) {
+        let map = permuted_index(pair.shape(), &order);
+        let reading = pair.candidate_at(Layout::Permuted(order.clone()), move |at| map(at));
+        attempt(Change::AxesPermuted(order), &reading);
+    }
+    found.extend([1, -1, 2, -2].into_iter().filter_map(|shift| shifted(pair, shift)));
+    found
+}
+
+const SAMPLE: usize = 4096;
+
+/// Every order of two or three axes but the identity.
+fn orders(axes: usize) -> Vec<Vec<usize>> {
+    match axes {
+        2 => vec![vec![1, 0]],
+        3 => vec![vec![1, 0, 2], vec![0, 2, 1], vec![2, 1, 0], vec![1, 2, 0], vec![2, 0, 1]],
+        _ => Vec::new(),
+    }
+}
+
+fn shifted(pair: &Pair<'_>, shift: i64) -> Option<Undone> {
+    let (positions, row) = pair.rows();
+    let by = shift.unsigned_abs() as usize;
+    if positions < by + 2 || pair.site().position_axis() == 1 {
+        return None;
+    }
+    let (to, from) = if shift > 0 { (by * row, 0) } else { (0, by * row) };
+    let overlap = (positions - by) * row;
+    let residual = |stride: usize| {
+        let mut sums = Sums::default();
+        (0..overlap).step_by(stride).for_each(|i| sums.add(pair.reference(from + i), pair.candidate(to + i)));
+        sums.nmse()
+    };
+    let close = residual((overlap / SAMPLE).max(1)) < 1e-2;
+    close.then(|| Undone { change: Change::ShiftedRows(shift), residual_nmse: residual(1) })
+}
+
+/// Which other tap of the reference the candidate holds, if any: the input, a sibling, another layer's. `nmse` is what it is off from its own.
+pub(crate) fn other_tap(
+    reference: &Dump,
+    entry: &Entry,
+    candidate: &Operand<'_>,
+    allowed: f64,
+    nmse: f64,
+) -> Result<Option<Undone>, firstdiff_trace::DumpError> {
+    let here = entry.tap;
+    let near = |other: &Entry| {
+        let neighbour = match (here.layer, other.tap.layer) {
+            (Some(a), Some(b)) => a.abs_diff(b) <= 1,
+            _ => true,
+        };
+        other.step == entry.step
+            && other.tap != here
+            && other.shape == entry.shape
+            && (neighbour || other.tap.site == here.site)
+    };
+    let mut best: Option<Undone> = None;
+    for other in reference.entries().iter().filter(|e| near(e)) {
+        let tensor = reference.read(other)?;
+        let values = tensor.values();
+        let left = Operand { values: &values, shape: &other.shape, rows: other.rows.as_ref() };
+        let Ok(pair) = Pair::new(here.site, &left, candidate, None) else { continue };
+        if pair.sampled_nmse((pair.len() / SAMPLE).max(1)) >= 1e-2 {
+            continue;
+        }
+        let residual_nmse = pair.sampled_nmse(1);
+        let better = best.as_ref().is_none_or(|best| residual_nmse < best.residual_nmse);
+        // One position of great size must not speak for the others.
+        let mut positions = pair.nmse_by_position();
+        positions.sort_by(f64::total_cmp);
+        let most = positions.get(positions.len() * 9 / 10).copied().unwrap_or(0.0);
+        if better && residual_nmse <= allowed.min(TELLING * nmse) && most <= 100.0 * allowed {
+            best = Some(Undone { change: Change::OtherTap(other.tap.to_string()), residual_nmse });
+        }
+    }
+    Ok(best)
+}
+
+/// How far one rank's part of a tap is from the reference's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RankError {
+    /// The rank's folder.
+    pub name: String,
+    /// What of the tap it holds: `heads 4-7`.
+    pub part: String,
+    /// NMSE of its part, of that part's own energy; infinite where that is zero or a value is not finite.
+    pub nmse: f64,
+    /// Whether that is within what is allowed.
+    pub right: bool,
+}
+
+impl fmt::Display for RankError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = if self.right { "right".into() } else { format!("wrong (NMSE {})", number(self.nmse)) };
+        write!(f, "{} ({}) {how}", self.name, self.part)
+    }
+}
+
+/// `rank1 (heads 4-7) wrong (NMSE 0.7); rank0 (heads 0-3) right`: those that are wrong first; nothing where no rank stands out.
+pub(crate) fn in_words(errors: &[RankError]) -> Option<String> {
+    let (right, wrong): (Vec<&RankError>, Vec<&RankError>) = errors.iter().partition(|e| e.right);
+    if wrong.is_empty() {
+        return None;
+    }
+    let said: Vec<String> = wrong.into_iter().chain(right).map(RankError::to_string).collect();
+    Some(said.join("; "))
+}

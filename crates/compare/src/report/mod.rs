@@ -1,0 +1,277 @@
+//! What is said at the end? The report's types; no text is laid out here.
+
+pub(crate) mod anatomy;
+pub(crate) mod noise;
+pub(crate) mod reason;
+
+use std::fmt;
+use std::sync::Arc;
+
+use firstdiff_trace::{Cache, Partial, Tap};
+
+use crate::align::chunks::{Laid, name_of};
+use crate::graph::{Place, UnrecordedLayers};
+use crate::judge::tensor::size;
+use crate::judge::tolerance::Profile;
+use crate::metrics::Metrics;
+use crate::report::anatomy::Anatomy;
+use crate::report::reason::{Reason, Warning};
+use crate::words::{index_in_words, unravel};
+
+/// What a comparison concludes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Everything that was compared agrees, and it was enough to tell.
+    Parity,
+    /// Something differs.
+    Diverged,
+    /// Nothing can be concluded, and why.
+    Incomparable(String),
+}
+
+impl Verdict {
+    /// The word in JSON.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Verdict::Parity => "parity",
+            Verdict::Diverged => "diverged",
+            Verdict::Incomparable(_) => "incomparable",
+        }
+    }
+}
+
+/// What is said of a tap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Bit for bit.
+    Exact,
+    /// Within what the profile allows.
+    Rounding,
+    /// Differs, though its inputs agree.
+    Diverged,
+    /// Differs, but so does something it reads.
+    Downstream,
+    /// Not compared; the reason says why. Neither a pass nor a blame.
+    Unchecked,
+}
+
+impl Status {
+    /// The word in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::Exact => "exact",
+            Status::Rounding => "rounding",
+            Status::Diverged => "diverged",
+            Status::Downstream => "downstream",
+            Status::Unchecked => "unchecked",
+        }
+    }
+
+    /// Exact or rounding.
+    pub fn agrees(self) -> bool {
+        matches!(self, Status::Exact | Status::Rounding)
+    }
+
+    /// Diverged or downstream.
+    pub fn differs(self) -> bool {
+        matches!(self, Status::Diverged | Status::Downstream)
+    }
+}
+
+/// One tap of a comparison.
+#[derive(Clone, Debug)]
+pub struct TapReport {
+    /// Tap and step.
+    pub place: Place,
+    /// The operation that makes it.
+    pub op: String,
+    /// What is said of it.
+    pub status: Status,
+    /// Why it differs, why it is unchecked, or which layout was undone.
+    pub reason: Option<Reason>,
+    /// The measures, where it was compared.
+    pub metrics: Option<Metrics>,
+    /// NMSE in which no position counts for more than the median one, where it was compared and is finite.
+    pub balanced: Option<f64>,
+    /// The NMSE that was allowed, where it was compared.
+    pub allowed: Option<f64>,
+    /// The shape in which it was compared.
+    pub shape: Vec<usize>,
+    /// The token positions of the step that were compared, where fewer than all.
+    pub positions: Option<Vec<usize>>,
+    /// Whether one row was compared, of which nobody knows the position: the last one, of however many.
+    pub is_last: bool,
+    /// What was compared of it, where it is known in part.
+    pub part: Option<KnownPart>,
+    /// NMSE of a second right run against the reference, where that was measured here.
+    pub noise: Option<f64>,
+}
+
+impl TapReport {
+    /// A tap that nobody looked at.
+    pub fn unchecked(place: Place, op: String) -> TapReport {
+        let (reason, metrics, balanced, allowed, positions, part) = (None, None, None, None, None, None);
+        TapReport {
+            place,
+            op,
+            status: Status::Unchecked,
+            reason,
+            metrics,
+            balanced,
+            allowed,
+            shape: Vec::new(),
+            positions,
+            is_last: false,
+            part,
+            noise: None,
+        }
+    }
+
+    /// The reason in words, behind what is known of it where that is a part.
+    pub fn why(&self) -> Option<String> {
+        let (part, reason) =
+            (self.part.as_ref().map(KnownPart::to_string), self.reason.as_ref().map(Reason::to_string));
+        [part, reason].into_iter().flatten().reduce(|part, reason| format!("{part}; {reason}"))
+    }
+
+    /// How far off it is as a whole: its NMSE, and no less than the balanced NMSE with room for how positions scatter.
+    pub fn size(&self) -> Option<f64> {
+        Some(size(self.metrics?.nmse()?, self.balanced))
+    }
+
+    /// Index along every axis of the largest difference, in a tensor of all the step's token positions.
+    pub fn max_at(&self) -> Option<Vec<usize>> {
+        let peak = self.metrics?.max_abs_diff()?;
+        let index = self.part.as_ref().map_or(Some(peak.index), |part| part.elements.get(peak.index).copied())?;
+        let mut at = unravel(index, &self.shape);
+        let axis = self.place.tap.site.position_axis();
+        if let Some(row) = at.get_mut(axis) {
+            *row = self.position(*row);
+        }
+        Some(at)
+    }
+
+    /// `head 2, position 4, channel 1` for an index along the tap's axes.
+    pub fn index_in_words(&self, at: &[usize]) -> String {
+        let axis = self.place.tap.site.position_axis();
+        let words = index_in_words(self.place.tap.site, at);
+        match at.get(axis).filter(|_| self.is_last) {
+            Some(row) => words.replacen(&format!("position {row}"), "the last position", 1),
+            None => words,
+        }
+    }
+
+    /// The token position, within the step, of row `row` of what was compared.
+    pub fn position(&self, row: usize) -> usize {
+        self.positions.as_ref().and_then(|list| list.get(row)).copied().unwrap_or(row)
+    }
+}
+
+/// What was compared of a tap that is known in part.
+#[derive(Clone, Debug)]
+pub struct KnownPart {
+    /// The places of the elements that were compared.
+    pub elements: Arc<[usize]>,
+    /// How many the tensor has.
+    pub total: usize,
+    /// How exactly they were printed, where they were.
+    pub precision: Option<String>,
+}
+
+impl KnownPart {
+    pub(crate) fn of(elements: Arc<[usize]>, total: usize, part: &Partial) -> KnownPart {
+        KnownPart { elements, total, precision: part.precision() }
+    }
+
+    /// Whether no element is missing.
+    pub fn is_all(&self) -> bool {
+        self.elements.len() == self.total
+    }
+}
+
+impl fmt::Display for KnownPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} values", self.elements.len(), self.total)?;
+        self.precision.as_ref().map_or(Ok(()), |precision| write!(f, ", {precision}"))
+    }
+}
+
+/// The first tap that differs though everything it reads agrees.
+#[derive(Clone, Debug)]
+pub struct FirstDivergence {
+    /// Its place in [`Report::taps`].
+    pub index: usize,
+    /// The last tap before it, among those it depends on, that agrees. None: the tokens themselves.
+    pub after: Option<Place>,
+    /// What its operation reads.
+    pub reads: Vec<Place>,
+    /// What lies between the two and was not checked: the fault may be in any of their operations.
+    pub unchecked_between: Vec<Place>,
+    /// Layers in between of which neither dump holds a tap; of a model's own graph none.
+    pub unrecorded_layers: Vec<UnrecordedLayers>,
+    /// Taps that depend on it alone of what differs, and agree all the same: the difference does not reach them.
+    pub harmless_from: Option<Place>,
+    /// Attention lies between it and what agrees, and only some token positions were compared: keys or values of the others may have
+    /// been wrong before, so that no operation can be blamed.
+    pub unseen_keys: bool,
+    /// The error looked at closely.
+    pub anatomy: Anatomy,
+}
+
+impl FirstDivergence {
+    /// Whether all that its operation reads was compared and agrees, so that no other operation can have done it.
+    pub fn is_bracketed(&self) -> bool {
+        self.unchecked_between.is_empty() && self.unrecorded_layers.is_empty() && !self.unseen_keys
+    }
+}
+
+/// The outcome of a comparison.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The conclusion.
+    pub verdict: Verdict,
+    /// The arithmetic in whose terms agreement was judged.
+    pub profile: Profile,
+    /// The type in which keys and values were taken to be kept, on either side.
+    pub cache: Cache,
+    /// Token positions of the prefill: that of decode step n is `prompt + n - 1`.
+    pub prompt: usize,
+    /// The first divergence, where there is one.
+    pub first: Option<FirstDivergence>,
+    /// Every tap either side recorded, in the order they are produced.
+    pub taps: Vec<TapReport>,
+    /// What this run could not have shown, and what else should be known.
+    pub warnings: Vec<Warning>,
+    /// Names in either dump that are no taps.
+    pub unnamed: Vec<String>,
+    /// How the two runs were laid together, where they took the tokens in other chunks: a place's step is then the number of its cell.
+    pub laid: Option<Arc<Laid>>,
+}
+
+impl Report {
+    /// The report of a tap in a step.
+    pub fn tap(&self, tap: Tap, step: u32) -> Option<&TapReport> {
+        self.taps.iter().find(|t| t.place == Place { step, tap })
+    }
+
+    /// What a place is called: its tap, and where in the run it is.
+    pub fn name(&self, place: Place) -> String {
+        name_of(self.laid.as_deref(), place)
+    }
+
+    /// The token position, in the whole sequence, of position `within` of a step.
+    pub fn token_position(&self, step: u32, within: usize) -> usize {
+        within + start(self.laid.as_deref(), self.prompt, step)
+    }
+
+    /// How many taps have a status for which `is` holds.
+    pub fn count(&self, is: impl Fn(Status) -> bool) -> usize {
+        self.taps.iter().filter(|t| is(t.status)).count()
+    }
+}
+
+/// The token position at which a step begins, or a cell of runs that were laid together.
+pub(crate) fn start(laid: Option<&Laid>, prompt: usize, step: u32) -> usize {
+    let cell = laid.map(|laid| laid.cells.get(step as usize).map_or(0, |cell| cell.start));
+    cell.unwrap_or_else(|| step.checked_sub(1).map_or(0, |decoded| prompt + decoded as usize))
+}

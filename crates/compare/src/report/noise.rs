@@ -1,0 +1,100 @@
+//! How far is a second right run from the reference? Its distance, tap by tap, is what another arithmetic may do, and no more.
+
+use std::collections::BTreeMap;
+
+use firstdiff_trace::Site;
+
+use crate::graph::Place;
+use crate::report::{Report, TapReport};
+
+/// A candidate may be this many times as far from the reference as the second right run: a factor of two in size.
+pub const NOISE_ROOM: f64 = 4.0;
+
+/// Of a second run further off than this nothing can be learnt: the two share too little.
+pub const DROWNED: f64 = 0.05;
+
+/// The distance of a second right run from the reference.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Noise {
+    taps: BTreeMap<Place, TapNoise>,
+}
+
+/// The distance at one tap.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TapNoise {
+    /// NMSE of the second run against the reference.
+    pub nmse: f64,
+    /// The one factor on the reference that comes nearest to the second run.
+    pub factor: f64,
+    /// Whether one of its heads or channels stands out by itself: then that is no sign of a fault.
+    pub has_structure: bool,
+}
+
+impl TapNoise {
+    /// How far a factor may be from 1, where that of the second run is not 1 either.
+    pub(crate) fn factor_off(self) -> f64 {
+        2.0 * (self.factor - 1.0).abs()
+    }
+
+    /// Whether the second run is too far off to measure anything by; a NaN is.
+    pub fn is_drowned(self) -> bool {
+        self.nmse.is_nan() || self.nmse > DROWNED
+    }
+}
+
+/// Rows below which a tap's own distance says little.
+const FEW_ROWS: usize = 4;
+
+/// Token positions of a tap that was compared.
+fn rows(tap: &TapReport) -> usize {
+    tap.shape.get(tap.place.tap.site.position_axis()).copied().unwrap_or(0)
+}
+
+impl Noise {
+    /// From the comparison of the second run with the reference, of the places that `both` recorded. A tap that is equal bit for bit tells nothing
+    /// of another arithmetic.
+    pub fn of(report: &Report, both: impl Fn(Place) -> bool) -> Noise {
+        let of_tap = |tap: &TapReport| {
+            // What both recorded and nobody could compare is as far off as can be.
+            let nmse = tap.size().unwrap_or(f64::INFINITY);
+            let factor = tap.metrics.and_then(|m| m.best_factor()).map_or(1.0, |best| best.factor);
+            (nmse != 0.0).then_some((tap.place, TapNoise { nmse, factor, has_structure: false }))
+        };
+        let both = |tap: &&TapReport| both(tap.place);
+        let mut noise = Noise { taps: report.taps.iter().filter(both).filter_map(of_tap).collect() };
+        // A row or two may be nearer by chance than the same tap is as a rule.
+        let few = report.taps.iter().filter(|tap| rows(tap) < FEW_ROWS && noise.taps.contains_key(&tap.place));
+        let few: Vec<Place> = few.map(|tap| tap.place).collect();
+        let most = |place: &Place| {
+            let same = noise.taps.iter().filter(|(other, _)| other.tap == place.tap).map(|(_, noise)| *noise);
+            same.max_by(|a, b| a.nmse.total_cmp(&b.nmse)).map(|noise| (*place, noise))
+        };
+        let worst: Vec<(Place, TapNoise)> = few.iter().filter_map(most).collect();
+        noise.taps.extend(worst);
+        noise
+    }
+
+    /// Takes from `itself`, the comparison of the second run by its own distance, where it has structure.
+    pub fn has_structure_in(&mut self, itself: &Report) {
+        for tap in itself.taps.iter().filter(|tap| tap.status.differs()) {
+            if let Some(noise) = self.taps.get_mut(&tap.place) {
+                noise.has_structure = true;
+            }
+        }
+    }
+
+    /// The distance at a place, where it is known and not 0.
+    pub fn at(&self, place: Place) -> Option<TapNoise> {
+        self.taps.get(&place).copied()
+    }
+
+    /// Whether the second run is the reference, as far as it was compared.
+    pub fn is_none(&self) -> bool {
+        self.taps.keys().all(|place| place.tap.site == Site::H0)
+    }
+
+    /// Every place that was measured.
+    pub fn places(&self) -> impl Iterator<Item = (Place, TapNoise)> + '_ {
+        self.taps.iter().map(|(place, noise)| (*place, *noise))
+    }
+}

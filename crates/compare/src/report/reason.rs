@@ -1,0 +1,271 @@
+//! Why does a tap have its status? Reasons are data, from the judge to the report; their words stand here and nowhere else.
+
+use std::fmt;
+
+use crate::align::chunks::Unaligned;
+use crate::graph::Place;
+use crate::judge::tensor::Difference;
+use crate::layout::mismatch::ShapeMismatch;
+use crate::layout::pair::Layout;
+use crate::run::steps::Unwitnessed;
+use crate::words::number;
+
+/// One of the two dumps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The one that is right.
+    Reference,
+    /// The one that is judged.
+    Candidate,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Side::Reference => "reference",
+            Side::Candidate => "candidate",
+        })
+    }
+}
+
+/// Why a tap differs, is unchecked, or agrees in another layout than the reference's.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reason {
+    /// It differs.
+    Differs {
+        /// In what.
+        difference: Difference,
+        /// In which layout it was measured, where that is another one than its shape says.
+        layout: Option<Layout>,
+    },
+    /// It agrees in another layout, which is the dump's own.
+    ReadIn(Layout),
+    /// It is off by more than rounding, and the error of what it reads may explain that, or not.
+    Inconclusive,
+    /// One side alone recorded it.
+    NotIn(Side),
+    /// It is no tap of the model.
+    NotOfTheModel,
+    /// It holds none of the token positions that were asked for.
+    NoneOfTheRowsAsked,
+    /// The two sides hold no token position in common.
+    NoCommonPosition,
+    /// Its step stands for other tokens on the other side.
+    OtherTokens,
+    /// The shapes, or the rows they declare, do not fit.
+    Shape(ShapeMismatch),
+    /// Its positions on the two sides could not be laid against each other.
+    Unaligned(Unaligned),
+    /// Both sides declare the order of the rows of Q and K, not the same one, and it agrees as it stands.
+    RowOrderContradicted,
+    /// It agrees in this layout, and no later tap confirms it.
+    Unconfirmed(Layout),
+    /// In another shape it differs, and what follows agrees: it may be in an order of axes that was not found.
+    OrderUnknown,
+    /// The second right run is itself so far from the reference here.
+    Drowned {
+        /// Its NMSE, infinite where it could not be compared.
+        nmse: f64,
+    },
+    /// Every rotation is right at position 0, and no other position is known.
+    RotationAtZero,
+    /// Nothing shows that both sides are of the same token positions.
+    Unwitnessed(Unwitnessed),
+    /// Nothing of a decode step agrees, and nobody says that both were fed the same token there.
+    Continuation,
+    /// A dump itself puts its values in doubt.
+    InDoubt {
+        /// Which of the two.
+        side: Side,
+        /// What it says of them.
+        what: String,
+    },
+    /// A step of keys or values holds more than its positions have.
+    MoreThanOwnRows {
+        /// How many values it holds.
+        values: usize,
+        /// How many positions the step has.
+        positions: usize,
+        /// How many values these have.
+        due: usize,
+    },
+    /// The ranks' tensors were not joined.
+    NotJoined(String),
+    /// A rank's dump is not there.
+    RankMissing {
+        /// The ranks that were read.
+        ranks: Vec<String>,
+        /// What is missing by.
+        by: Missing,
+    },
+    /// In the dump of one rank alone, it may be that rank's summand.
+    MayBeSummand {
+        /// The rank.
+        rank: String,
+    },
+    /// Both sides hold a flat tensor, of nobody knows how many positions.
+    FlatOnBothSides {
+        /// How many values.
+        values: usize,
+    },
+    /// Both sides are known in part, and not in the same part.
+    OtherPart,
+    /// None of the elements that are known is in both.
+    NothingKnown,
+    /// A list of values without a shape, of a tap with heads, queries and keys.
+    ListWithoutShape {
+        /// How many values.
+        values: usize,
+    },
+    /// The values are hardly larger than what was not printed of them.
+    PrintedTooCoarsely {
+        /// How exactly they were printed.
+        precision: String,
+    },
+    /// What another judge says, as `replay` does of an operation on its own inputs; in its words.
+    Other(String),
+}
+
+/// By what a rank's dump is known to be missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// The pieces of the tap fall short of the reference's extent along an axis.
+    Extent {
+        /// The axis.
+        axis: usize,
+        /// What the pieces hold along it.
+        held: usize,
+        /// What the reference holds.
+        due: usize,
+    },
+    /// It is a sum over ranks, and the pieces of another place fall short.
+    Summand(Place),
+}
+
+impl Reason {
+    /// Whether the words begin with the NMSE of the whole.
+    pub fn names_the_nmse(&self) -> bool {
+        matches!(self, Reason::Differs { difference: Difference::Nmse { .. } | Difference::Balanced { .. }, .. })
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Differs { difference, layout: Some(layout) } => write!(f, "{difference} (read so: {layout})"),
+            Reason::Differs { difference, layout: None } => difference.fmt(f),
+            Reason::ReadIn(layout) => write!(f, "{layout}; undone"),
+            Reason::Inconclusive => {
+                f.write_str("more than rounding, and what it reads may explain it, or not: unclear")
+            }
+            Reason::NotIn(side) => write!(f, "not in the {side}"),
+            Reason::NotOfTheModel => f.write_str("not a tap of this model"),
+            Reason::NoneOfTheRowsAsked => f.write_str("it holds none of the token positions asked for"),
+            Reason::NoCommonPosition => f.write_str("the two sides hold no token position in common"),
+            Reason::OtherTokens => f.write_str("its step stands for other tokens"),
+            Reason::Shape(mismatch) => f.write_str(&mismatch.words("reference")),
+            Reason::Unaligned(why) => why.fmt(f),
+            Reason::RowOrderContradicted => f.write_str(
+                "it agrees as it stands, though the two dumps say that its rows are in different orders ('qk_rows'): correct one of them",
+            ),
+            Reason::Unconfirmed(layout) => {
+                write!(f, "it agrees if {layout}, and nothing that follows can confirm it")
+            }
+            Reason::OrderUnknown => f.write_str(
+                "its shape is not the reference's, and as far as the two could be laid together they differ, though what follows agrees: it may be in another \
+                 order of axes",
+            ),
+            Reason::Drowned { nmse } if nmse.is_finite() => {
+                write!(f, "the second right run is itself off by NMSE {} here: nothing can be told", number(*nmse))
+            }
+            Reason::Drowned { .. } => {
+                f.write_str("the second right run is itself not comparable here: nothing can be told")
+            }
+            Reason::RotationAtZero => {
+                f.write_str("agrees at position 0, where every rotation is right, and no other is known")
+            }
+            Reason::Unwitnessed(why) => why.fmt(f),
+            Reason::Continuation => f.write_str(
+                "nothing of this step agrees, and nobody says that both were fed the same token there: name the tokens of both runs (--tokens, --decode-tokens), or \
+                 record h0",
+            ),
+            Reason::InDoubt { side: Side::Candidate, what } => f.write_str(what),
+            Reason::InDoubt { side: Side::Reference, what } => write!(f, "of the reference: {what}"),
+            Reason::MoreThanOwnRows { values, positions, due } => write!(
+                f,
+                "{values} values in a step of {positions} position{}, which has {due}: a cache with earlier positions or room, of which nobody can tell whether they \
+                 are right; write the step's own rows",
+                if *positions == 1 { "" } else { "s" },
+            ),
+            Reason::NotJoined(why) | Reason::Other(why) => f.write_str(why),
+            Reason::RankMissing { ranks, by } => {
+                let joined = match &ranks[..] {
+                    [one] => format!("the dump of one rank ({one}) was read"),
+                    ranks => format!("the dumps of {} ranks were joined", ranks.len()),
+                };
+                match by {
+                    Missing::Extent { axis, held, due } => write!(
+                        f,
+                        "{joined}, which hold {held} of the {due} along axis {axis}: is a rank's dump missing?"
+                    ),
+                    Missing::Summand(by) => {
+                        write!(f, "a sum over ranks: {joined}, and by {by} a rank's dump is missing")
+                    }
+                }
+            }
+            Reason::MayBeSummand { rank } => write!(
+                f,
+                "the dump of one rank ({rank}) was read, and nothing says whether this is a sum over ranks: say so ('dims' in dump.json: 'T D partial', or 'T D')"
+            ),
+            Reason::FlatOnBothSides { values } => write!(
+                f,
+                "{values} values without a shape on both sides, and nothing says of how many token positions: name the tokens (--tokens IDS, or 'tokens' in \
+                 dump.json), or say --rows last where it is one row"
+            ),
+            Reason::OtherPart => f.write_str("known in part on both sides, and not the same part"),
+            Reason::NothingKnown => f.write_str("none of its elements is known"),
+            Reason::ListWithoutShape { values } => write!(
+                f,
+                "{values} values without a shape: nobody can tell of which heads, positions and keys; write its shape"
+            ),
+            Reason::PrintedTooCoarsely { precision } => {
+                write!(f, "printed with {precision}, and its values are hardly larger: they show nothing")
+            }
+        }
+    }
+}
+
+/// What this run could not have shown, or what else should be known of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Warning {
+    /// So many taps hold some token positions only.
+    SomePositions {
+        /// How many.
+        taps: usize,
+    },
+    /// Anything that no other part asks about, in words.
+    Note(String),
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Warning::SomePositions { taps } => {
+                write!(f, "{taps} taps hold some token positions only: the others were not compared")
+            }
+            Warning::Note(text) => f.write_str(text),
+        }
+    }
+}
+
+impl From<String> for Warning {
+    fn from(text: String) -> Warning {
+        Warning::Note(text)
+    }
+}
+
+impl From<ShapeMismatch> for Reason {
+    fn from(mismatch: ShapeMismatch) -> Reason {
+        Reason::Shape(mismatch)
+    }
+}

@@ -1,0 +1,109 @@
+//! Is nothing known but position 0? Every rotation is right there, and attention has one key: to agree there shows nothing of either.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use firstdiff_trace::{Entry, Site, Tap};
+
+use crate::graph::Place;
+use crate::layout::rows::squeezed;
+use crate::report::reason::Reason;
+use crate::run::steps::Chunks;
+use crate::taps::context::{Found, Judged, Run};
+use crate::words::unravel;
+
+impl Run<'_> {
+    /// What is to be said where of all that attention has gone into nothing but position 0 is known, and whether the reference has more.
+    pub(crate) fn first_alone(&self, found: &[Found]) -> Option<(String, bool)> {
+        let ranges = self.ranges();
+        let judged = || found.iter().zip(self.graph.places()).filter_map(judged);
+        let all = judged().all(|(place, judged)| self.at_first(&ranges, place, judged));
+        let mut later = judged().filter(|(place, _)| !is_by_position(place.tap)).peekable();
+        let which = match (judged().next(), later.peek()) {
+            (None, _) => return None,
+            (Some(_), _) if all => "",
+            (Some(_), Some(_)) => " from the rotations on",
+            _ => return None,
+        };
+        later.all(|(place, judged)| self.at_first(&ranges, place, judged)).then(|| {
+            let words = format!(
+                "only position 0 is known of any tap{which}: no mistake in rotations, masks, attention scale or heads can show there"
+            );
+            (words, self.has_more() || judged().any(|(place, judged)| extent(place, judged) > Some(1)))
+        })
+    }
+
+    /// Rotations of which nothing but position 0 is known: every one is right there, so that to agree shows nothing of the operation.
+    pub(crate) fn doubt_rotations(&self, found: &mut [Found]) {
+        let (ranges, more) = (self.ranges(), self.has_more());
+        let rotated = |(place, _): &(Place, &Judged)| matches!(place.tap.site, Site::QRope | Site::KRope);
+        let rotations = found.iter().zip(self.graph.places()).filter_map(judged).filter(rotated);
+        let seen_beyond: BTreeSet<Tap> = rotations
+            .filter(|(place, judged)| !self.at_first(&ranges, *place, judged))
+            .map(|(place, _)| place.tap)
+            .collect();
+        for (here, place) in found.iter_mut().zip(self.graph.places()) {
+            let Some((_, judged)) = judged((&*here, place)) else { continue };
+            let turned = rotated(&(*place, judged)) && !seen_beyond.contains(&place.tap);
+            let more = more || extent(*place, judged) > Some(1);
+            if turned && more && judged.judgement.outcome.agrees() && self.at_first(&ranges, *place, judged) {
+                *here = Found::Unchecked(Reason::RotationAtZero);
+            }
+        }
+    }
+
+    /// Whether what was compared of a place is of position 0 and of no other.
+    fn at_first(&self, ranges: &[Range<usize>], place: Place, judged: &Judged) -> bool {
+        let own = ranges.get(place.step as usize);
+        // A single row of a run of nobody knows how many tokens.
+        if judged.part.is_none() && extent(place, judged) == Some(1) && self.is_of_unknown_position(place) {
+            return false;
+        }
+        if own.map_or(place.step > 0, |own| own.start > 0) {
+            return false;
+        }
+        let axis = place.tap.site.position_axis();
+        match (&judged.part, &judged.positions) {
+            (Some(part), _) => part.elements.iter().all(|&at| unravel(at, &judged.shape).get(axis) == Some(&0)),
+            (None, Some(positions)) => positions.iter().all(|&position| position == 0),
+            // A single row of a longer step, undeclared, is its last.
+            (None, None) => own.map_or(extent(place, judged) == Some(1), |own| own.len() == 1),
+        }
+    }
+
+    /// The token positions of every step, or cell, where they are known: the reference's.
+    fn ranges(&self) -> Vec<Range<usize>> {
+        match self.laid() {
+            Some(laid) => laid.cells.clone(),
+            None => Chunks::of(self.reference).as_ref().or(self.chunks.as_ref()).map_or(Vec::new(), Chunks::ranges),
+        }
+    }
+
+    /// Whether the reference has more positions than one.
+    fn has_more(&self) -> bool {
+        let [reference, _] = self.recorded();
+        let several = |entry: &Entry| {
+            let (site, shape) = (entry.tap.site, squeezed(entry.tap.site, &entry.shape));
+            entry.step > 0 || (shape.len() == site.axes().len() && shape[site.position_axis()] > 1)
+        };
+        Chunks::of(reference).is_some_and(|chunks| chunks.total() > 1) || reference.entries().iter().any(several)
+    }
+}
+
+/// Whether nothing that a position has here came from another: what lies before the first rotation.
+fn is_by_position(tap: Tap) -> bool {
+    use Site::{AttnNorm, H0, K, KNorm, Q, QNorm, V};
+    tap.site == H0 || (tap.layer == Some(0) && matches!(tap.site, AttnNorm | Q | K | V | QNorm | KNorm))
+}
+
+fn judged<'a>((here, place): (&'a Found, &Place)) -> Option<(Place, &'a Judged)> {
+    match here {
+        Found::Judged(judged) => Some((*place, &**judged)),
+        _ => None,
+    }
+}
+
+/// How many positions the reference's tensor has.
+fn extent(place: Place, judged: &Judged) -> Option<usize> {
+    judged.shape.get(place.tap.site.position_axis()).copied()
+}

@@ -1,0 +1,134 @@
+//! Do scores differ only where they are masked, and is nothing made of that? Then nothing has read the difference.
+//!
+//! An engine that never computes what lies behind the query leaves zeros there, or what the buffer held; one that masks inside of its softmax
+//! leaves the bare products; and some mask with a number instead of -inf. The probabilities tell which it is, where they were recorded: they are 0
+//! there. Else the scores themselves do, where e to their power is 0; or what reads the probabilities, where it would be off had they been read.
+
+use firstdiff_trace::{DumpError, Site, Tap, Values};
+
+use crate::graph::Place;
+use crate::judge::leak::{Shares, leaked_at};
+use crate::judge::tensor::{Allowance, Difference, Judgement, Outcome, judge};
+use crate::layout::pair::{Layout, MASKED, Operand, Pair};
+use crate::taps::context::{Found, Judged, Run};
+
+/// What reads a probability is off by this many times what it is allowed, had it read what the mask leaves: then it has not.
+const WOULD_SHOW: f64 = 10.0;
+
+impl Run<'_> {
+    /// Takes the blame from scores that are right wherever the reference has any, where nothing is made of the others; and says so.
+    pub(crate) fn forgive_hidden(&self, found: &mut [Found]) -> Result<Option<String>, DumpError> {
+        let mut forgiven = Vec::new();
+        // What is read later is settled first.
+        for index in (0..found.len()).rev() {
+            let place = self.graph.places()[index];
+            let Found::Judged(judged) = &found[index] else { continue };
+            if judged.judgement.outcome.agrees() || judged.part.is_some() {
+                continue;
+            }
+            // Of probabilities nothing is masked, but a buffer may be longer than what was written into it.
+            let beside = matches!(judged.judgement.outcome, Outcome::Differs(Difference::Padding { .. }));
+            let (layout, shape, positions) = (judged.layout.clone(), judged.shape.clone(), judged.positions.clone());
+            let unread = match place.tap.site {
+                Site::Scores => self.is_masked_away(found, index, &layout, beside)?,
+                Site::Probs if beside => self.reader(found, place, Site::Context).is_some_and(|at| agrees(&found[at])),
+                _ => continue,
+            };
+            if !unread {
+                continue;
+            }
+            let seen = self.with_pair(place, &layout, |pair, own| self.where_seen(pair, own))?.flatten();
+            if let Some(judgement) = seen {
+                let judged = Judged { judgement, shape, positions, layout, plain: None, part: None };
+                found[index] = Found::Judged(Box::new(judged));
+                forgiven.push(place);
+            }
+        }
+        let Some(first) = forgiven.last() else { return Ok(None) };
+        let more = if forgiven.len() > 1 { format!(" and {} more", forgiven.len() - 1) } else { String::new() };
+        Ok(Some(format!(
+            "{}{more}: other numbers than the reference's where that is masked or has no keys, of which what reads them shows nothing: the buffer's own",
+            first.tap
+        )))
+    }
+
+    /// Whether nothing is made of the scores at `index` where the reference masks them. Probabilities that show the contrary are blamed.
+    fn is_masked_away(
+        &self,
+        found: &mut [Found],
+        index: usize,
+        layout: &Layout,
+        beside: bool,
+    ) -> Result<bool, DumpError> {
+        let place = self.graph.places()[index];
+        if let Some(at) = self.reader(found, place, Site::Probs).filter(|&at| found[at].is_judged()) {
+            if !agrees(&found[at]) {
+                return Ok(false);
+            }
+            let masked = self.with_pair(place, layout, |pair, _| (pair.shape().to_vec(), masked_cells(pair)))?;
+            let (shape, masked) = masked.unwrap_or_default();
+            let Found::Judged(probs) = &mut found[at] else { return Ok(false) };
+            let at = self.graph.places()[at];
+            let leak = self.with_pair(at, &probs.layout, |pair, _| {
+                (pair.shape() == shape).then(|| leaked_at(pair, &masked)).flatten()
+            })?;
+            let leak = leak.flatten();
+            let leaks = leak.is_some();
+            if let Some(leak) = leak {
+                probs.judgement.outcome = Outcome::Differs(Difference::Leak(leak));
+            }
+            return Ok(!leaks);
+        }
+        // What stands beside the reference's keys is not in the pair.
+        if beside {
+            return Ok(false);
+        }
+        let profile = self.options.profile;
+        let given = self.with_pair(place, layout, |pair, _| {
+            let shares = Shares::of(pair, |i| pair.reference(i) <= MASKED);
+            (shares.leak(pair, profile).is_some(), shares.mean_square)
+        })?;
+        let Some((leaks, mean_square)) = given else { return Ok(false) };
+        if !leaks {
+            return Ok(true);
+        }
+        // What mixes the values shows what else was mixed in; a sum with the stream would hide it.
+        let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
+        let clears = |&i: &usize| match &found[i] {
+            Found::Judged(read) if matches!(self.graph.places()[i].tap.site, Site::Context | Site::AttnOut) => {
+                agrees(&found[i]) && mean_square > WOULD_SHOW * read.judgement.allowed
+            }
+            _ => false,
+        };
+        Ok(!after.is_empty() && after.iter().all(clears))
+    }
+
+    /// The place of `site` in the same layer and step.
+    fn reader(&self, found: &[Found], place: Place, site: Site) -> Option<usize> {
+        let reader = Place { tap: Tap { site, ..place.tap }, ..place };
+        (0..found.len()).find(|&i| self.graph.places()[i] == reader)
+    }
+
+    /// The verdict over what the reference does not mask, if that agrees.
+    fn where_seen(&self, pair: &Pair<'_>, own: f64) -> Option<Judgement> {
+        let reference: Vec<f64> = (0..pair.len()).map(|i| pair.reference(i)).collect();
+        let seen = |(i, &r): (usize, &f64)| if r <= MASKED { r } else { pair.candidate(i) };
+        let candidate: Vec<f64> = reference.iter().enumerate().map(seen).collect();
+        let (reference, candidate) = (Values::F64(reference.into()), Values::F64(candidate.into()));
+        let left = Operand { values: &reference, shape: pair.shape(), rows: None };
+        let right = Operand { values: &candidate, shape: pair.shape(), rows: None };
+        let masked = Pair::new(pair.site(), &left, &right, None).ok()?;
+        let judgement = judge(&masked, self.options.profile, &Allowance::own(own));
+        judgement.outcome.agrees().then_some(Judgement { outcome: Outcome::Rounding, ..judgement })
+    }
+}
+
+/// Agrees, as it stands or in a layout that was confirmed.
+fn agrees(found: &Found) -> bool {
+    found.agrees() && found.provisional().is_none()
+}
+
+/// Where the reference masks a key.
+fn masked_cells(pair: &Pair<'_>) -> Vec<usize> {
+    (0..pair.len()).filter(|&i| pair.reference(i) <= MASKED).collect()
+}

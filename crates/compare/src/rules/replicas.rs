@@ -1,0 +1,78 @@
+//! Are replicas of a tap on several ranks equal, and is a rank missing?
+
+use firstdiff_trace::{DumpError, Share};
+
+use crate::judge::tensor::{Allowance, Difference, Outcome, judge};
+use crate::taps::context::{Found, Run};
+use crate::taps::ranks::{not_joined, others};
+use crate::taps::tap::Overlay;
+use crate::words::number;
+
+impl Run<'_> {
+    /// Whether a rank's dump is not there by what could not be judged: then nothing is passed of the rest.
+    pub(crate) fn missing_rank(&self, found: &[Found]) -> Option<String> {
+        let ranks = self.candidate.ranks()?;
+        let places = self.graph.places().iter().zip(found).filter(|(_, here)| !here.is_judged());
+        places.map(|(place, _)| *place).find_map(|place| {
+            let alone = ranks.names().len() == 1;
+            let reason = self
+                .lacks_a_rank(place)
+                .or_else(|| ranks.apart(place.tap, place.step).filter(|_| alone).map(not_joined));
+            let reason = reason.or_else(|| self.may_be_a_sum(place))?;
+            Some(format!("what else was compared agrees, but {place}: {reason}"))
+        })
+    }
+
+    /// Judges every replica that is not the one that was compared. Gives what is to be said of those that differ.
+    pub(crate) fn check_replicas(&self, found: &mut [Found]) -> Result<Vec<String>, DumpError> {
+        let Some(ranks) = self.candidate.ranks() else { return Ok(Vec::new()) };
+        let mut unequal: Vec<String> = Vec::new();
+        for (index, here) in found.iter_mut().enumerate() {
+            let place = self.graph.places()[index];
+            let replicated = ranks.joined(place.tap, place.step).is_some_and(|j| j.share == Share::Replicated);
+            let Found::Judged(judged) = here else { continue };
+            if !replicated {
+                continue;
+            }
+            let others = others(ranks, self.candidate, place)?;
+            let Some((first, _, off)) = others.first() else { continue };
+            let many = if ranks.names().len() == 2 {
+                "the other".to_owned()
+            } else {
+                format!("the other {}", ranks.names().len() - others.len())
+            };
+            unequal.push(format!("{place}: {first} differs from {many} by NMSE {}", number(*off)));
+            if !judged.judgement.outcome.agrees() {
+                continue;
+            }
+            let (layout, allowed) = (judged.layout.clone(), Allowance::own(judged.judgement.allowed));
+            for (name, tensor, _) in &others {
+                let values = tensor.values();
+                let judge = |laid: &Overlay<'_>, _| {
+                    Some(judge(&laid.with_candidate(&values).under(&layout)?, self.options.profile, &allowed))
+                };
+                let own = self.with_overlay(place, judge)?.flatten();
+                if let Some(own) = own.filter(|own| !own.outcome.agrees()) {
+                    let nmse =
+                        own.metrics.nmse().map_or("not finite".to_owned(), |nmse| format!("NMSE {}", number(nmse)));
+                    judged.judgement = own;
+                    judged.judgement.outcome = Outcome::Differs(Difference::Replica {
+                        what: format!("{name}'s is off ({nmse}), {many}'s agrees"),
+                    });
+                    judged.plain = None;
+                    break;
+                }
+            }
+        }
+        let count = unequal.len();
+        Ok(unequal
+            .into_iter()
+            .next()
+            .map(|first| match count {
+                1 => format!("replicas that should be equal bit for bit are not: {first}"),
+                _ => format!("replicas that should be equal bit for bit are not, in {count} taps; first {first}"),
+            })
+            .into_iter()
+            .collect())
+    }
+}

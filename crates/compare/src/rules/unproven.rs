@@ -1,0 +1,187 @@
+//! What is neither passed nor blamed, though it was compared? What the dump itself puts in doubt, and what nothing shows to be of the same positions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use firstdiff_trace::{Dump, Entry, Site, Tap};
+
+use crate::align::chunks::name_of;
+use crate::graph::Place;
+use crate::layout::pair::Layout;
+use crate::layout::rows::squeezed;
+use crate::report::reason::{Reason, Side};
+use crate::run::steps::{Chunks, unwitnessed};
+use crate::taps::context::{Found, Run};
+
+/// Of the taps of right runs so many are unclear by chance: 9 of 1,375 in a deep model with channels of great size, 1 in a hundred runs of small ones.
+const UNCLEAR_BY_CHANCE: f64 = 0.01;
+
+impl Run<'_> {
+    /// What agrees, or could not be laid against the reference, where the dump itself is in doubt of it; and what differs where it may be a rank's summand.
+    pub(crate) fn doubted(&self, place: Place, here: Found) -> Found {
+        let step = match self.laid() {
+            Some(laid) => laid.cells.get(place.step as usize).and_then(|cell| laid.candidate.step_of(cell.start)),
+            None => Some(place.step),
+        };
+        let reason = match step.and_then(|step| self.doubts.get(&(step, place.tap))) {
+            Some(reason) if !here.is_judged() && !matches!(here, Found::Nothing) => Some(reason.clone()),
+            Some(reason) if here.agrees() => Some(reason.clone()),
+            None if here.is_judged() && !here.agrees() => self.may_be_a_sum(place),
+            _ => None,
+        };
+        reason.map_or(here, Found::Unchecked)
+    }
+
+    /// Takes back what differs where nothing shows that both are of the same positions.
+    pub(crate) fn doubt_positions(&self, found: &mut [Found]) {
+        let [reference, candidate] = self.recorded();
+        let chosen = self.options.rows.as_ref().is_some_and(|rows| !rows.is_all());
+        if chosen || found.iter().any(Found::agrees) {
+            return;
+        }
+        let Some(reason) = unwitnessed(reference, candidate) else { return };
+        let apart = Reason::Unwitnessed(reason);
+        found.iter_mut().filter(|here| here.is_judged()).for_each(|here| *here = Found::Apart(apart.clone()));
+    }
+
+    /// Takes back what differs in later steps of which nothing agrees, and of which nothing says that both were fed the same token: neither ids nor embeddings.
+    pub(crate) fn doubt_continuations(&self, found: &mut [Found]) {
+        let steps: BTreeSet<u32> =
+            self.graph.places().iter().map(|place| place.step).filter(|&step| step > 0).collect();
+        // Of a few taps that were asked for, others are known elsewhere.
+        if self.options.only.is_some() {
+            return;
+        }
+        for step in steps {
+            let wrong_before =
+                |(place, found): (&Place, &Found)| place.step < step && found.is_judged() && !found.agrees();
+            if self.graph.places().iter().zip(&*found).any(wrong_before) {
+                return;
+            }
+            let here = |at: &usize| self.graph.places()[*at].step == step && found[*at].is_judged();
+            let judged: Vec<usize> = (0..found.len()).filter(here).collect();
+            let witnessed = |&at: &usize| found[at].agrees() || self.graph.places()[at].tap.site == Site::H0;
+            if judged.iter().any(witnessed) || self.names_tokens_of(step) {
+                continue;
+            }
+            for at in judged {
+                found[at] = Found::Apart(Reason::Continuation);
+            }
+        }
+    }
+
+    /// Whether both runs say which tokens they were fed up to a step.
+    fn names_tokens_of(&self, step: u32) -> bool {
+        let named = |chunks: &Chunks, end: usize| chunks.ids.as_ref().is_some_and(|ids| ids.len() >= end);
+        match self.laid() {
+            Some(laid) => {
+                let end = laid.cells.get(step as usize).map_or(usize::MAX, |cell| cell.end);
+                named(&laid.reference, end) && named(&laid.candidate, end)
+            }
+            None => [self.reference, self.candidate].into_iter().all(|dump| {
+                let chunks = Chunks::of(dump);
+                chunks.is_some_and(|chunks| {
+                    chunks.ranges().get(step as usize).is_some_and(|range| named(&chunks, range.end))
+                })
+            }),
+        }
+    }
+
+    /// Why a run of which all that was compared agrees does not pass.
+    pub(crate) fn not_passed(&self, found: &[Found]) -> Option<String> {
+        let doubt = self.doubts.first_key_value().map(|((step, tap), reason)| {
+            let place = Place { step: *step, tap: *tap };
+            format!("what else was compared agrees, but {place}: {reason}")
+        });
+        doubt
+            .or_else(|| self.undeclared_padding(found))
+            .or_else(|| self.missing_rank(found))
+            .or_else(|| self.nameless())
+            .or_else(|| self.unclear_together(found))
+    }
+
+    /// Two taps that are both unclear, of which one reads the other, where that is no chance: what is off and stays so is a fault that is small beside
+    /// what else is off, or more rounding than is known of, and nobody can tell.
+    fn unclear_together(&self, found: &[Found]) -> Option<String> {
+        let unclear: Vec<usize> = (0..found.len()).filter(|&index| found[index].is_unclear()).collect();
+        let read = |index: usize| self.graph.nearest_before(index, |i| !matches!(found[i], Found::Nothing)).0;
+        let also_unclear = |index: usize| read(index).into_iter().find(|&i| found[i].is_unclear());
+        let (first, second) = unclear.iter().find_map(|&index| Some((also_unclear(index)?, index)))?;
+        let name = |index: usize| name_of(self.laid(), self.graph.places()[index]);
+        let (count, agree) = (unclear.len(), found.iter().filter(|here| here.agrees()).count());
+        (UNCLEAR_BY_CHANCE * (count + agree) as f64 <= count as f64).then(|| format!(
+            "{count} taps are off by more than rounding, {} and {}, which reads it, among them, and what they read may explain it, or not: nobody can tell \
+             whether that is a fault; {agree} agree. A second right run tells how far right runs are apart (--noise), the model what each operation adds (explain)",
+            name(first),
+            name(second)
+        ))
+    }
+
+    /// Token positions that only the candidate has, in a step of both, and of which nothing says what they are: padding, more tokens, other sequences.
+    fn undeclared_padding(&self, found: &[Found]) -> Option<String> {
+        let more = |held: usize, wanted: usize, place: &str| {
+            format!(
+                "what was compared agrees, but {place} holds {held} token positions where the reference has {wanted}, and nothing says that the rest are padding: \
+                 name the candidate's tokens ('tokens' in its dump.json, or --tokens), or write these positions alone"
+            )
+        };
+        if let Some(laid) = self.laid() {
+            let (ours, theirs) = (laid.reference.total(), laid.candidate.total());
+            let straddles = laid.candidate.ranges().iter().any(|range| range.start < ours && ours < range.end);
+            let named = laid.candidate.ids.is_some();
+            return (straddles && !named && laid.parted.is_none()).then(|| more(theirs, ours, "the candidate"));
+        }
+        let padded = |here: &Found| match here {
+            Found::Judged(judged) => match &judged.layout {
+                Layout::Stored(stored) => stored.padding(),
+                _ => None,
+            },
+            _ => None,
+        };
+        let mut places = self.graph.places().iter().zip(found);
+        places.find_map(|(place, here)| {
+            let (held, wanted) = padded(here)?;
+            let named = self.named_tokens(place.step) == Some(wanted);
+            (!named).then(|| more(held, wanted, &place.to_string()))
+        })
+    }
+
+    /// How many tokens the candidate says that a step has.
+    fn named_tokens(&self, step: u32) -> Option<usize> {
+        let meta = self.candidate.meta();
+        match step.checked_sub(1) {
+            None => meta.tokens.as_ref().map(Vec::len),
+            Some(decoded) => meta.decode_tokens.as_ref()?.get(decoded as usize).map(|_| 1),
+        }
+    }
+}
+
+/// Whether the shape shows the step's own positions, with heads repeated or padded, or lanes behind a head's own.
+fn are_own_heads(entry: &Entry, reference: &Entry, own: usize) -> bool {
+    match (&squeezed(entry.tap.site, &entry.shape)[..], &reference.shape[..]) {
+        ([t, heads, lanes], [_, k, d]) => *t == own && (lanes == d || heads == k),
+        _ => false,
+    }
+}
+
+/// What is not to be passed of a candidate's keys and values: what the dump itself puts in doubt, and steps with more values than their positions have, which
+/// nobody could take apart.
+pub(crate) fn doubts(reference: &Dump, candidate: &Dump) -> BTreeMap<(u32, Tap), Reason> {
+    let mut doubts = BTreeMap::new();
+    for (side, dump) in [(Side::Candidate, candidate), (Side::Reference, reference)] {
+        doubts.extend(dump.doubts().iter().map(|(place, what)| (*place, Reason::InDoubt { side, what: what.clone() })));
+    }
+    let alone = candidate.entries().iter().all(|e| e.tap.site.is_attended());
+    let Some(ours) = Chunks::of(reference) else { return doubts };
+    let Some(theirs) = (if alone { Some(ours.clone()) } else { Chunks::of(candidate) }) else { return doubts };
+    let size = |entry: &Entry| entry.shape.iter().product::<usize>();
+    for entry in candidate.entries().iter().filter(|e| e.tap.site.is_attended() && e.step > 0 && e.rows.is_none()) {
+        let first = reference.entries().iter().find(|e| e.tap == entry.tap && e.rows.is_none());
+        let row = first.and_then(|first| size(first).checked_div(*ours.lengths.get(first.step as usize)?));
+        let (Some(row), Some(&own)) = (row, theirs.lengths.get(entry.step as usize)) else { continue };
+        if size(entry) > row * own && !first.is_some_and(|first| are_own_heads(entry, first, own)) {
+            let more = Reason::MoreThanOwnRows { values: size(entry), positions: own, due: row * own };
+            doubts.entry((entry.step, entry.tap)).or_insert(more);
+        }
+    }
+    doubts
+}

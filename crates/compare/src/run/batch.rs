@@ -1,0 +1,103 @@
+//! How many sequences does each side hold? Decided once, from what the dumps say of themselves and from shapes, before anything is compared.
+
+use firstdiff_trace::{Batch, Dump, DumpError, Entry, Tap, element_count};
+
+use crate::graph::Place;
+use crate::layout::rows::squeezed;
+
+/// The batches that two dumps are; `None` for a side that holds one sequence.
+#[derive(Clone, Debug, Default)]
+pub struct Sequences {
+    /// The reference's.
+    pub reference: Option<Batch>,
+    /// The candidate's.
+    pub candidate: Option<Batch>,
+}
+
+impl Sequences {
+    /// How many sequences each side holds. A shape that a single sequence may have too shows a batch only where the other side's tells.
+    pub fn of(reference: &Dump, candidate: &Dump) -> Sequences {
+        let mut found = Sequences {
+            reference: Batch::of(reference, &|tap, step| single(candidate, tap, step)),
+            candidate: Batch::of(candidate, &|tap, step| single(reference, tap, step)),
+        };
+        match (&found.reference, &found.candidate) {
+            (Some(batch), None) => found.candidate = as_many(batch, reference, candidate),
+            (None, Some(batch)) => found.reference = as_many(batch, candidate, reference),
+            (None, None) => {
+                found.candidate = times(reference, candidate);
+                found.reference = times(candidate, reference);
+            }
+            _ => {}
+        }
+        found
+    }
+
+    /// The greater number of sequences.
+    pub fn count(&self) -> usize {
+        let count = |batch: &Option<Batch>| batch.as_ref().map_or(1, Batch::count);
+        count(&self.reference).max(count(&self.candidate))
+    }
+}
+
+/// The shape of a tap in a dump, where it may be that of a single sequence.
+fn single(dump: &Dump, tap: Tap, step: u32) -> Option<Vec<usize>> {
+    let shape = squeezed(tap.site, &dump.find(tap, step)?.shape);
+    (shape.len() > 1 && shape.len() <= tap.site.axes().len()).then_some(shape)
+}
+
+/// The batch that a dump without a batch axis is, where each of its tensors has as many times the elements of the single sequence's: more positions have
+/// more keys too, so that their scores would have more times.
+fn times(one: &Dump, other: &Dump) -> Option<Batch> {
+    let size = |dump: &Dump, tap, step| element_count(&dump.find(tap, step)?.shape);
+    let ratio = |entry: &Entry| {
+        let (one, all) = (size(one, entry.tap, entry.step)?, element_count(&entry.shape)?);
+        Some(all.checked_div(one).filter(|times| times * one == all).unwrap_or(0))
+    };
+    let attends = |entry: &Entry| entry.tap.site.position_axis() == 1;
+    let shared: Vec<(&Entry, usize)> = other.entries().iter().filter_map(|e| Some((e, ratio(e)?))).collect();
+    let &(_, count) = shared.first()?;
+    let alike = count > 1 && shared.iter().all(|(_, times)| *times == count);
+    let both = shared.iter().any(|(e, _)| attends(e)) && shared.iter().any(|(e, _)| !attends(e));
+    let batch = || Batch::of_count(other, count, &|tap, step| single(one, tap, step));
+    (alike && both).then(batch).filter(Batch::is_whole)
+}
+
+/// The batch that a dump without a batch axis is, where it holds as many elements as all sequences of the other have.
+fn as_many(batch: &Batch, whole: &Dump, other: &Dump) -> Option<Batch> {
+    let same = |tap, step| {
+        let (one, two) = (whole.find(tap, step)?, other.find(tap, step)?);
+        Some(element_count(&one.shape) == element_count(&two.shape))
+    };
+    let shared: Vec<bool> = other.entries().iter().filter_map(|entry| same(entry.tap, entry.step)).collect();
+    let most = 2 * shared.iter().filter(|same| **same).count() > shared.len();
+    most.then(|| Batch::of_count(other, batch.count(), &|tap, step| batch.shape(tap, step).map(<[usize]>::to_vec)))
+}
+
+/// What shows that a sequence that was not compared is none of a right run: a value that is not finite, or a tap of nothing but zeros.
+///
+/// # Errors
+/// When a tensor cannot be read.
+pub fn spoiled(dump: &Dump) -> Result<Option<String>, DumpError> {
+    for entry in dump.entries() {
+        let tensor = dump.read(entry)?;
+        let values = tensor.values();
+        let masked = entry.tap.site.position_axis() == 1;
+        let finite = |x: f64| x.is_finite() || (masked && x == f64::NEG_INFINITY);
+        let (mut empty, mut bad) = (!values.is_empty(), None);
+        for x in (0..values.len()).map(|at| values.get(at)) {
+            empty &= x == 0.0;
+            if !finite(x) {
+                bad = Some(x);
+                break;
+            }
+        }
+        let place = Place { step: entry.step, tap: entry.tap };
+        match bad {
+            Some(x) => return Ok(Some(format!("{place} holds {x}"))),
+            None if empty => return Ok(Some(format!("{place} holds nothing but zeros"))),
+            None => {}
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,125 @@
+//! Were two runs fed the same tokens, where not both say? Their embeddings tell, position by position.
+
+use firstdiff_trace::{Dump, DumpError, Partial, Site, Tap};
+
+use crate::layout::rows::{are_all, squeezed};
+use crate::metrics::Metrics;
+use crate::run::steps::Chunks;
+
+/// Embeddings further apart than this are of different tokens, or of none; nearer than a hundredth of it, of the same.
+const OTHER_TOKEN: f64 = 0.1;
+/// Embeddings of one token that differ in their size alone correlate by more than the first; those of two tokens by less than the second.
+const SAME_DIRECTION: f64 = 0.99;
+const OTHER_DIRECTION: f64 = 0.5;
+
+/// Whether two runs were fed the same prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prompt {
+    /// By their token ids, or by their embeddings.
+    Same,
+    /// By their token ids, or by finite embeddings of other directions in most positions.
+    Other,
+    /// Nobody can tell.
+    Unknown,
+}
+
+/// Whether two runs were fed the same prompt, by their token ids where both name them, else by h0.
+///
+/// # Errors
+/// When a tensor cannot be read.
+pub fn prompt(reference: &Dump, candidate: &Dump) -> Result<Prompt, DumpError> {
+    if let (Some(ours), Some(theirs)) = (&reference.meta().tokens, &candidate.meta().tokens) {
+        let same = ours.iter().zip(theirs).all(|(ours, theirs)| ours == theirs);
+        return Ok(if same { Prompt::Same } else { Prompt::Other });
+    }
+    let (Some(ours), Some(theirs)) = (rows_of_h0(reference)?, rows_of_h0(candidate)?) else {
+        return Ok(Prompt::Unknown);
+    };
+    // A prompt that is padded stands at the end of its positions, or at the beginning.
+    let (less, more) = if ours.len() <= theirs.len() { (&ours, &theirs) } else { (&theirs, &ours) };
+    let kinds =
+        |from: usize| -> Option<Vec<Prompt>> { less.iter().zip(&more[from..]).map(|(a, b)| token(a, b)).collect() };
+    let (Some(first), Some(last)) = (kinds(0), kinds(more.len() - less.len())) else { return Ok(Prompt::Unknown) };
+    let ends = [first, last];
+    let all = |kinds: &Vec<Prompt>| kinds.iter().all(|kind| *kind == Prompt::Same);
+    let most = |kinds: &Vec<Prompt>| 2 * kinds.iter().filter(|kind| **kind == Prompt::Other).count() >= kinds.len();
+    Ok(match ends.iter().any(all) {
+        true => Prompt::Same,
+        false if ends.iter().all(most) => Prompt::Other,
+        false => Prompt::Unknown,
+    })
+}
+
+/// Whether two embeddings are of one token; nothing where one is not finite, or all zeros: that is none.
+fn token(ours: &[f64], theirs: &[f64]) -> Option<Prompt> {
+    let metrics = Metrics::of_f64(ours, theirs);
+    let size = |rms: Option<f64>| rms.is_some_and(|rms| rms > 0.0);
+    if !metrics.is_finite() || !size(metrics.reference_rms()) || !size(metrics.candidate_rms()) {
+        return None;
+    }
+    Some(match metrics.cosine() {
+        _ if metrics.is_equal() || metrics.nmse().is_some_and(|nmse| nmse <= OTHER_TOKEN) => Prompt::Same,
+        Some(cosine) if cosine >= SAME_DIRECTION => Prompt::Same,
+        Some(cosine) if cosine.abs() <= OTHER_DIRECTION => Prompt::Other,
+        _ => Prompt::Unknown,
+    })
+}
+
+/// The embeddings of the prefill, a row a position, where the shape of h0 shows them.
+fn rows_of_h0(dump: &Dump) -> Result<Option<Vec<Vec<f64>>>, DumpError> {
+    let h0 = Tap { layer: None, site: Site::H0 };
+    let Some(entry) = dump.find(h0, 0).filter(|entry| are_all(&entry.rows)) else { return Ok(None) };
+    let &[positions, width] = &squeezed(Site::H0, &entry.shape)[..] else { return Ok(None) };
+    if positions == 0 || width == 0 {
+        return Ok(None);
+    }
+    let values = dump.read(entry)?.values().to_f64();
+    Ok(Some(values.chunks(width).map(<[f64]>::to_vec).collect()))
+}
+
+/// The first position from which on all embeddings are those of other tokens, where all before are of the same: an engine that pads its prompt, or went
+/// on with another text; and the first of all where they are those of other positions. An embedding that is wrong is so from the first position on, or here and
+/// there.
+pub(crate) fn parted(ours: (&Dump, &Chunks), theirs: (&Dump, &Chunks)) -> Result<Option<usize>, DumpError> {
+    let (ours, theirs) = (embeddings(ours.0, ours.1)?, embeddings(theirs.0, theirs.1)?);
+    let apart: Vec<Option<f64>> = ours.iter().zip(&theirs).map(|(ours, theirs)| nmse(ours, theirs)).collect();
+    let Some(first) = apart.iter().position(|nmse| !is_same(*nmse)) else { return Ok(None) };
+    if first == 0 {
+        return Ok((moved(&ours, &theirs) || moved(&theirs, &ours)).then_some(0));
+    }
+    Ok(apart[first..].iter().all(|nmse| nmse.is_some_and(|nmse| nmse > OTHER_TOKEN)).then_some(first))
+}
+
+fn nmse(ours: &[f64], theirs: &[f64]) -> Option<f64> {
+    (ours.len() == theirs.len()).then(|| Metrics::of_f64(ours, theirs).nmse()).flatten()
+}
+
+fn is_same(nmse: Option<f64>) -> bool {
+    nmse.is_some_and(|nmse| nmse < OTHER_TOKEN / 100.0)
+}
+
+/// Whether the one's embeddings from some position on, at least two different ones, are the other's from the first on: it was padded on the left.
+fn moved(ours: &[Vec<f64>], theirs: &[Vec<f64>]) -> bool {
+    (1..theirs.len().saturating_sub(1)).any(|by| {
+        let pairs = || ours.iter().zip(&theirs[by..]);
+        pairs().all(|(ours, theirs)| is_same(nmse(ours, theirs))) && pairs().skip(1).any(|(row, _)| *row != ours[0])
+    })
+}
+
+/// The embedding of every position up to the first that is not there.
+fn embeddings(dump: &Dump, chunks: &Chunks) -> Result<Vec<Vec<f64>>, DumpError> {
+    let mut rows = Vec::new();
+    for (step, &length) in (0u32..).zip(&chunks.lengths) {
+        let h0 = Tap { layer: None, site: Site::H0 };
+        let printed = || dump.find_part(h0, step).and_then(Partial::whole);
+        let Some(entry) = dump.find(h0, step).cloned().or_else(printed) else { break };
+        let shape = squeezed(Site::H0, &entry.shape);
+        let by_position = shape[0] == length || (shape.len() == 1 && shape[0].is_multiple_of(length));
+        if !are_all(&entry.rows) || !by_position || shape.contains(&0) {
+            break;
+        }
+        let values = dump.read(&entry)?.values().to_f64().to_vec();
+        rows.extend(values.chunks(values.len() / length).map(<[f64]>::to_vec));
+    }
+    Ok(rows)
+}

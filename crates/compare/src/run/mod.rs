@@ -1,0 +1,11 @@
+//! What does one run hold? Its steps, their token positions, its K/V cache.
+
+pub(crate) mod batch;
+pub(crate) mod embeddings;
+pub(crate) mod infer_steps;
+pub(crate) mod kv_cache;
+pub(crate) mod last;
+pub(crate) mod positions;
+pub(crate) mod shown_cache;
+pub(crate) mod slice;
+pub(crate) mod steps;

@@ -1,0 +1,77 @@
+//! Which shape has a tensor that leaves the axis of token positions out? Where it is known how many positions a step has.
+
+use firstdiff_trace::{Dump, Site, Tap};
+
+use crate::layout::rows::squeezed;
+use crate::run::steps::Chunks;
+
+/// How the tokens were taken: as the side says that names them, else as either shows.
+pub(crate) fn told_chunks(reference: &Dump, candidate: &Dump) -> Option<Chunks> {
+    [reference, candidate].into_iter().filter_map(Chunks::of).min_by_key(|chunks| chunks.ids.is_none())
+}
+
+/// The dump, with the axis of positions in every tensor of a step of one position: an engine that runs token by token writes \[D\], \[H,d\], \[H,S\]; and
+/// in the flat ones of longer steps beside them.
+pub fn with_positions(dump: Dump) -> Dump {
+    let Some(chunks) = Chunks::of(&dump).filter(|chunks| chunks.lengths.len() > 1) else { return dump };
+    dump.reshaped(|tap: Tap, step, shape| match chunks.lengths.get(step as usize)? {
+        1 => of_one(tap.site, shape),
+        &positions if tap.site.position_axis() == 0 => unflattened(tap.site, shape, positions),
+        _ => None,
+    })
+}
+
+/// The shape of a tensor of one position that has no axis for it.
+pub(crate) fn of_one(site: Site, shape: &[usize]) -> Option<Vec<usize>> {
+    let shape = squeezed(site, shape);
+    let (axes, at) = (site.axes().len(), site.position_axis());
+    let lacks = shape.len() + 1 == axes && (at > 0 || shape[0] != 1);
+    let flat = shape.len() == 1 && at == 0;
+    (lacks || flat).then(|| {
+        let at = at.min(shape.len());
+        [&shape[..at], &[1], &shape[at..]].concat()
+    })
+}
+
+/// The shape of a flat tensor of so many positions, the slowest axis if it is not one of keys.
+pub(crate) fn unflattened(site: Site, shape: &[usize], positions: usize) -> Option<Vec<usize>> {
+    let &[count] = shape else { return None };
+    let fits = |parts: usize| positions > 0 && count > 0 && count.is_multiple_of(parts);
+    match site.position_axis() {
+        0 => fits(positions).then(|| vec![positions, count / positions]),
+        _ => {
+            let square = positions.checked_mul(positions)?;
+            fits(square).then(|| vec![count / square, positions, positions])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensors_of_one_position() {
+        for (site, shape, due) in [
+            (Site::H, &[64][..], Some(vec![1, 64])),
+            (Site::H, &[1, 64], None),
+            (Site::K, &[4, 8], Some(vec![1, 4, 8])),
+            (Site::K, &[32], Some(vec![1, 32])),
+            (Site::K, &[1, 32], None),
+            (Site::Probs, &[8, 5], Some(vec![8, 1, 5])),
+            (Site::Probs, &[40], None),
+            (Site::Probs, &[8, 1, 5], None),
+        ] {
+            assert_eq!(of_one(site, shape), due, "{site:?} {shape:?}");
+        }
+    }
+
+    #[test]
+    fn flat_tensors_of_known_positions() {
+        assert_eq!(unflattened(Site::H, &[768], 12), Some(vec![12, 64]));
+        assert_eq!(unflattened(Site::H, &[12, 64], 12), None);
+        assert_eq!(unflattened(Site::H, &[770], 12), None);
+        assert_eq!(unflattened(Site::Scores, &[8 * 144], 12), Some(vec![8, 12, 12]));
+        assert_eq!(unflattened(Site::Scores, &[8 * 12 * 64 + 1], 12), None);
+    }
+}

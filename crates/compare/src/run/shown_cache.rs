@@ -1,0 +1,252 @@
+//! In what type does a run show that it keeps keys and values?
+
+use firstdiff_trace::{Cache, Dump, DumpError, Site, Tap};
+
+use crate::judge::kept::is_rounded;
+use crate::layout::candidates::LayoutCandidates;
+use crate::layout::pair::{Operand, Pair};
+use crate::layout::rows::{are_all, squeezed};
+use crate::metrics::Metrics;
+
+/// What a run shows by itself of the type of its K/V cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShownCache {
+    /// It is this type, beyond f32.
+    Is(Cache),
+    /// Keys, values and products are known, and are those of none.
+    None,
+    /// Too little was recorded.
+    Unknown,
+}
+
+/// The type of cache that a run shows by itself: its keys and values are numbers of that type, which the rest is not; or its products are those of
+/// keys and values rounded to it, and not of those recorded. One wrong operation does not hide it. `like` is a run of the same tokens, whose values tell
+/// in which layout a tensor is that is not in the vocabulary's.
+///
+/// # Errors
+/// When a file cannot be read.
+pub fn shown_cache(dump: &Dump, like: &Dump) -> Result<ShownCache, DumpError> {
+    let run = Recorded { dump, like };
+    let evidence = [run.values_show()?, run.products_show()?];
+    let shows = |i: usize| evidence.iter().flatten().any(|shown| shown[i]);
+    // Numbers of a coarser type may be numbers of a finer one, of bf16 in f16's range all but the smallest: the coarsest that fits counts.
+    Ok(match ((0..TYPES.len()).rev().find(|i| shows(*i)), evidence[1]) {
+        (Some(coarsest), _) => ShownCache::Is(TYPES[coarsest]),
+        (None, Some(_)) => ShownCache::None,
+        (None, None) => ShownCache::Unknown,
+    })
+}
+
+/// What a cache may be kept in beyond f32, the finest first.
+const TYPES: [Cache; 3] = [Cache::F16, Cache::Bf16, Cache::Q8_0];
+
+/// Values of which it can be told whether they were rounded.
+const ENOUGH: usize = 64;
+
+/// Rows of queries, from the last, of which products are computed.
+const ROWS: usize = 64;
+
+/// Products in f32 leave no more than this of themselves, and without the cache's rounding so many times as much.
+const COMES_OUT: f64 = 1e-10;
+
+const TELLS: f64 = 100.0;
+
+/// Two runs of the same tokens are nearer than this, whatever cache they keep, and a tensor in another layout is not.
+const SAME: f64 = 0.01;
+
+/// What a run recorded, each tap in the vocabulary's order of axes.
+struct Recorded<'a> {
+    dump: &'a Dump,
+    like: &'a Dump,
+}
+
+/// A tap's elements in the vocabulary's order of axes.
+struct Ordered {
+    shape: Vec<usize>,
+    values: Vec<f64>,
+}
+
+impl Recorded<'_> {
+    /// The whole of a tap in a step; `None` where nobody knows its order of axes.
+    fn read(&self, tap: Tap, step: u32) -> Result<Option<Ordered>, DumpError> {
+        let Some(entry) = self.dump.find(tap, step).filter(|entry| are_all(&entry.rows)) else { return Ok(None) };
+        let (own, tensor) = (squeezed(tap.site, &entry.shape), self.dump.read(entry)?);
+        // A run that took the tokens in other chunks is no witness.
+        let size = |shape: &[usize]| shape.iter().product::<usize>();
+        let like = self.like.find(tap, step).filter(|like| are_all(&like.rows) && size(&like.shape) == size(&own));
+        let witness = like.map(|like| (squeezed(tap.site, &like.shape), like));
+        let Some((shape, like)) = witness.filter(|(shape, _)| shape.len() == tap.site.axes().len()) else {
+            let whole = own.len() == tap.site.axes().len();
+            return Ok(whole.then(|| Ordered { shape: own, values: tensor.values().to_f64() }));
+        };
+        let (values, due) = (tensor.values(), self.like.read(like)?);
+        let due = due.values();
+        let left = Operand { values: &due, shape: &shape, rows: None };
+        let right = Operand { values: &values, shape: &own, rows: None };
+        let layouts = LayoutCandidates::new(tap.site, left, right, None, None);
+        let as_it_stands = layouts.as_it_stands().ok().cloned();
+        let near = |pair: &Pair<'_>| Metrics::over(&pair.row_metrics()).nmse().is_some_and(|nmse| nmse <= SAME);
+        // Another order is looked for only where the tap is not right as it stands; a masked tap has no NMSE and is taken by its shape.
+        let found = match as_it_stands.filter(|pair| own == shape || near(pair)) {
+            Some(pair) => Some(pair),
+            None => layouts.others().into_iter().find(near),
+        };
+        let values = found.map(|pair| (0..pair.len()).map(|i| pair.candidate(i)).collect());
+        Ok(values.map(|values| Ordered { shape, values }))
+    }
+
+    /// Keys or values of all positions up to the end of a step.
+    fn until(&self, tap: Tap, step: u32) -> Result<Option<Ordered>, DumpError> {
+        let mut all: Option<Ordered> = None;
+        for number in 0..=step {
+            let Some(next) = self.read(tap, number)? else { return Ok(None) };
+            all = match all {
+                None => Some(next),
+                Some(mut all) if all.shape.len() == 3 && all.shape[1..] == next.shape[1..] => {
+                    all.shape[0] += next.shape[0];
+                    all.values.extend(next.values);
+                    Some(all)
+                }
+                Some(_) => return Ok(None),
+            };
+        }
+        Ok(all)
+    }
+
+    /// The step with the most products of a query and a key, of the first and the last.
+    fn largest_step(&self) -> Option<u32> {
+        let products = |step: u32| {
+            let of_step = self.dump.entries().iter().filter(|e| e.step == step);
+            let made = of_step.filter(|e| matches!(e.tap.site, Site::Qk | Site::Probs));
+            made.map(|e| e.shape.iter().product::<usize>()).max().unwrap_or(0)
+        };
+        let last = self.dump.entries().iter().map(|e| e.step).max()?;
+        [0, last].into_iter().rev().max_by_key(|&step| products(step))
+    }
+
+    fn taps(&self, site: Site) -> Vec<Tap> {
+        self.dump.entries().iter().filter(|e| e.step == 0 && e.tap.site == site).map(|e| e.tap).collect()
+    }
+
+    /// As which types a tap's values are rounded; nothing of a type that only an order of axes could tell, and nobody knows that.
+    fn rounded_to(&self, tap: Tap) -> Result<[Option<bool>; TYPES.len()], DumpError> {
+        let mut all = Vec::new();
+        for entry in self.dump.entries().iter().filter(|entry| entry.tap == tap) {
+            all.extend(self.dump.read(entry)?.values().to_f64());
+        }
+        let ordered = self.read(tap, 0)?;
+        Ok(TYPES.map(|cache| match (cache, &ordered) {
+            (Cache::Q8_0, Some(Ordered { shape, values })) => {
+                (values.len() >= ENOUGH).then(|| is_rounded(cache, values, shape.last().copied().unwrap_or(1)))
+            }
+            (Cache::Q8_0, None) => None,
+            // Each value by itself.
+            _ => (all.len() >= ENOUGH).then(|| is_rounded(cache, &all, all.len())),
+        }))
+    }
+
+    /// Of which types most keys and values, a tap each, are numbers, and nothing else is; `None` where none were recorded.
+    fn values_show(&self) -> Result<Option<[bool; TYPES.len()]>, DumpError> {
+        let kept = [Site::KRope, Site::V].map(|site| self.taps(site));
+        if kept.iter().any(Vec::is_empty) {
+            return Ok(None);
+        }
+        let mut votes = Votes::default();
+        for tap in kept.into_iter().flatten() {
+            votes.add(self.rounded_to(tap)?);
+        }
+        let mut shown = votes.most();
+        // An engine all of whose results are such numbers works in that type: that is another profile.
+        for tap in [Site::QRope, Site::H].into_iter().flat_map(|site| self.taps(site)) {
+            if !shown.contains(&true) {
+                break;
+            }
+            let others = self.rounded_to(tap)?;
+            shown.iter_mut().zip(others).for_each(|(shown, other)| *shown &= other != Some(true));
+        }
+        Ok(Some(shown))
+    }
+
+    /// Of which types keys and values have to be for most contexts, and products of queries, to come out, which do not without; `None` where too little was
+    /// recorded.
+    fn products_show(&self) -> Result<Option<[bool; TYPES.len()]>, DumpError> {
+        let mut votes = Votes::default();
+        let Some(step) = self.largest_step() else { return Ok(None) };
+        for layer in self.taps(Site::V).into_iter().filter_map(|tap| tap.layer) {
+            for parts in [[Site::Probs, Site::V, Site::Context], [Site::QRope, Site::KRope, Site::Qk]] {
+                let [left, kept, made] = parts.map(|site| Tap::layer(layer, site));
+                let (kept, left, made) = (self.until(kept, step)?, self.read(left, step)?, self.read(made, step)?);
+                let (Some(left), Some(kept), Some(made)) = (left, kept, made) else { continue };
+                let product = parts[2] == Site::Qk;
+                let left_of = |cache| left_of(cache, product, &left, &kept, &made);
+                let Some(without) = left_of(Cache::F32) else { continue };
+                // Written so that a NaN speaks against it.
+                let comes_out = |with: f64| with <= COMES_OUT && TELLS * with <= without;
+                votes.add(TYPES.map(|cache| Some(left_of(cache).is_some_and(comes_out))));
+            }
+        }
+        Ok((votes.of_type[0].1 > 0).then(|| votes.most()))
+    }
+}
+
+/// How many of all that say anything speak for each type.
+#[derive(Default)]
+struct Votes {
+    of_type: [(usize, usize); TYPES.len()],
+}
+
+impl Votes {
+    fn add(&mut self, shown: [Option<bool>; TYPES.len()]) {
+        for ((yes, all), shown) in self.of_type.iter_mut().zip(shown) {
+            *yes += usize::from(shown == Some(true));
+            *all += usize::from(shown.is_some());
+        }
+    }
+
+    fn most(&self) -> [bool; TYPES.len()] {
+        self.of_type.map(|(yes, all)| 2 * yes > all)
+    }
+}
+
+/// NMSE of what was recorded against the products with keys or values rounded to a type. `product`: of queries and keys, else of probabilities and values.
+fn left_of(cache: Cache, product: bool, left: &Ordered, kept: &Ordered, made: &Ordered) -> Option<f64> {
+    let [keys, groups, width] = kept.shape[..] else { return None };
+    let (heads, rows) = match (product, &left.shape[..]) {
+        (true, &[rows, heads, d]) if d == width && rows <= keys => (heads, rows),
+        (false, &[heads, rows, columns]) if columns == keys && rows <= keys => (heads, rows),
+        _ => return None,
+    };
+    let whole = if product { vec![heads, rows, keys] } else { vec![rows, heads * width] };
+    if groups == 0 || heads % groups != 0 || made.shape != whole {
+        return None;
+    }
+    let (left, made) = (&left.values, &made.values);
+    let mut kept = kept.values.clone();
+    cache.round(&mut kept, width);
+    let (mut error, mut energy) = (0.0, 0.0);
+    let mut add = |own: f64, due: f64| {
+        error += (own - due).powi(2);
+        energy += own * own;
+    };
+    for t in rows.saturating_sub(ROWS)..rows {
+        // The rows are those of the last positions.
+        let position = keys - rows + t;
+        for h in 0..heads {
+            let group = h / (heads / groups);
+            let row = |s: usize| &kept[(s * groups + group) * width..][..width];
+            if product {
+                let q = &left[(t * heads + h) * width..][..width];
+                (0..=position).for_each(|s| {
+                    add(made[(h * rows + t) * keys + s], q.iter().zip(row(s)).map(|(q, k)| q * k).sum());
+                });
+            } else {
+                let probs = &left[(h * rows + t) * keys..][..keys];
+                (0..width).for_each(|i| {
+                    let due = probs.iter().enumerate().map(|(s, p)| p * row(s)[i]).sum();
+                    add(made[(t * heads + h) * width + i], due);
+                });
+            }
+        }
+    }
+    Some(error / energy)
+}

@@ -1,0 +1,313 @@
+//! What does a tap of one step hold of some of the step's token positions? Cut out along the position axis, where it is certain which that is.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+
+use firstdiff_trace::{Entry, NamedRows, Rows, Site, Tensor, Values, to_bf16, to_f16};
+
+use crate::layout::rows::squeezed;
+
+/// What is known of a dump before one of its taps is cut.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Custom {
+    /// Whether tensors of heads hold the positions first, \[T,H,d\], by one whose shape shows it; `None` where none does.
+    pub(crate) positions_first: Option<bool>,
+}
+
+/// Which elements of a tap are some positions of its step.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Cut {
+    /// The shape they have.
+    pub(crate) shape: Vec<usize>,
+    /// The positions that are held of those asked for, counted from the first of them; `None` where all are.
+    pub(crate) rows: Option<Rows>,
+    /// Extents before, along and behind the position axis.
+    outer: usize,
+    extent: usize,
+    inner: usize,
+    picks: Vec<usize>,
+    keys: Option<Keys>,
+}
+
+/// How many keys there are, how many there shall be, and what stands where there was none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Keys {
+    from: usize,
+    to: usize,
+    fill: f64,
+}
+
+/// The number of keys of a tap that has an axis of them.
+pub(crate) fn keys(entry: &Entry) -> Option<usize> {
+    let shape = squeezed(entry.tap.site, &entry.shape);
+    (entry.tap.site.position_axis() == 1 && shape.len() == 3).then(|| shape[2])
+}
+
+/// The number of heads of a tap of keys.
+pub(crate) fn heads(entry: &Entry) -> Option<usize> {
+    keys(entry).map(|_| squeezed(entry.tap.site, &entry.shape)[0])
+}
+
+/// Cuts the positions `cell` out of a tap of a step that stands for the positions `step`. `width` is the number of keys it shall have, where it
+/// has an axis of them: raw products are cut to it; in scores and probs, keys that are not there are masked and have no probability. `wanted`
+/// are the positions of the step that are asked for. `None`: it holds none of them.
+pub(crate) fn cut(
+    entry: &Entry,
+    step: &Range<usize>,
+    cell: &Range<usize>,
+    width: Option<usize>,
+    wanted: Option<&Rows>,
+    custom: Custom,
+) -> Result<Option<Cut>, CutError> {
+    let site = entry.tap.site;
+    let length = step.len();
+    if entry.shape.contains(&0) {
+        return Err(CutError::Empty);
+    }
+    let shape = squeezed(site, &entry.shape);
+    let declared = entry.rows.as_ref().filter(|rows| !rows.is_all());
+    let attends = site.position_axis() == 1;
+    let fits = width.is_none() || keys(entry).is_none() || keys(entry) == width;
+    if step == cell && fits && wanted.is_none() {
+        return Ok(Some(Cut::whole(entry)));
+    }
+    let held = declared.or(wanted).map(|rows| listed(rows, length));
+    let count = declared.map_or(length, |_| held.as_ref().map_or(length, Vec::len));
+    let named = |why| CutError::Axis { shape: entry.shape.clone(), positions: length, why };
+    let (axis, count, shape) = match position(site, &shape, count, custom) {
+        Ok((axis, shape)) => (axis, count, shape),
+        // Fewer positions than the step has: those that are asked for.
+        Err(reason) => {
+            let held = held.as_ref().filter(|held| declared.is_none() && held.len() < length);
+            let Some(count) = held.map(Vec::len) else { return Err(named(reason)) };
+            let (axis, shape) = position(site, &shape, count, custom).map_err(named)?;
+            (axis, count, shape)
+        }
+    };
+    // Of which position of the step each row is.
+    let rows =
+        if count == length && declared.is_none() { (0..length).collect() } else { held.clone().unwrap_or_default() };
+    let asked = |position: &usize| held.as_ref().is_none_or(|held| held.contains(position));
+    let within = |position: usize| cell.contains(&(step.start + position)) && asked(&position);
+    let picks: Vec<usize> = (0..count).filter(|&row| rows.get(row).is_some_and(|&at| within(at))).collect();
+    if picks.is_empty() {
+        return Ok(None);
+    }
+    let offset = cell.start - step.start;
+    let left = (picks.len() < cell.len()).then(|| Rows::List(picks.iter().map(|&row| rows[row] - offset).collect()));
+    let mut out = shape.clone();
+    out[axis] = picks.len();
+    let keys = if attends { Some(keys_of(site, &shape, cell, width)?) } else { None };
+    if let (Some(keys), Some(last)) = (keys, out.last_mut()) {
+        *last = keys.to;
+    }
+    let product = |part: &[usize]| part.iter().product();
+    let (outer, inner) = (product(&shape[..axis]), product(&shape[axis + 1..]));
+    Ok(Some(Cut { shape: out, rows: left, outer, extent: count, inner, picks, keys }))
+}
+
+/// The positions of a step that `rows` names.
+fn listed(rows: &Rows, length: usize) -> Vec<usize> {
+    match rows {
+        Rows::List(list) => list.clone(),
+        Rows::Named(NamedRows::Last) => vec![length.saturating_sub(1)],
+        Rows::Named(NamedRows::All) => (0..length).collect(),
+    }
+}
+
+/// The axis along which `count` positions run, and the shape that has it; or why that cannot be said.
+fn position(site: Site, shape: &[usize], count: usize, custom: Custom) -> Result<(usize, Vec<usize>), AxisUnknown> {
+    let at = |axis: usize| Ok((axis, shape.to_vec()));
+    if site.position_axis() == 1 {
+        let right = shape.len() == 3 && shape[1] == count;
+        return if right { at(1) } else { Err(AxisUnknown::NotHeadsPositionsKeys) };
+    }
+    let along: Vec<usize> = (0..shape.len()).filter(|&axis| shape[axis] == count).collect();
+    let with_heads = matches!(site.axes(), ['T', 'H' | 'K', 'd']) || (site == Site::Context && shape.len() == 3);
+    match (shape.len(), &along[..]) {
+        // A row without its axis.
+        (axes, []) if count == 1 && (axes == 1 || axes + 1 == site.axes().len()) => Ok((0, [&[1], shape].concat())),
+        (_, [0, ..]) if count == 1 => at(0),
+        // Of positions and what is of a position, the positions are the slower axis; with heads nobody can tell.
+        (1, _) if count > 0 && shape[0].is_multiple_of(count) && !with_heads => Ok((0, vec![count, shape[0] / count])),
+        (1, _) => Err(AxisUnknown::List),
+        (3, [0, 1, ..]) if with_heads => match custom.positions_first {
+            Some(true) => at(0),
+            Some(false) => at(1),
+            None => Err(AxisUnknown::HeadsOrPositions(count)),
+        },
+        (_, [0, ..]) => at(0),
+        (2, [1]) => at(1),
+        (3, [1, ..]) if with_heads => at(1),
+        _ => Err(AxisUnknown::None),
+    }
+}
+
+/// Raw products end at the last key of the cell. Scores and probs keep every key, and get those that the other side has.
+fn keys_of(site: Site, shape: &[usize], cell: &Range<usize>, width: Option<usize>) -> Result<Keys, CutError> {
+    let (from, due) = (shape.last().copied().unwrap_or(0), cell.end);
+    if from < due {
+        return Err(CutError::Keys { held: from, due });
+    }
+    let wide = width.unwrap_or(from).max(from);
+    Ok(match site {
+        Site::Qk => Keys { from, to: due, fill: 0.0 },
+        Site::Scores => Keys { from, to: wide, fill: f64::NEG_INFINITY },
+        _ => Keys { from, to: wide, fill: 0.0 },
+    })
+}
+
+impl Cut {
+    /// The rows `range` along an axis of a tensor of this shape.
+    pub(crate) fn along(shape: &[usize], axis: usize, range: Range<usize>) -> Cut {
+        let mut out = shape.to_vec();
+        out[axis] = range.len();
+        let product = |part: &[usize]| part.iter().product();
+        let (outer, inner) = (product(&shape[..axis]), product(&shape[axis + 1..]));
+        Cut { shape: out, rows: None, outer, extent: shape[axis], inner, picks: range.collect(), keys: None }
+    }
+
+    /// All of a tap, as it stands.
+    fn whole(entry: &Entry) -> Cut {
+        let rows = entry.rows.clone();
+        Cut { shape: entry.shape.clone(), rows, outer: 1, extent: 0, inner: 0, picks: Vec::new(), keys: None }
+    }
+
+    /// The elements, cut out of the tap's tensor. `None` where that is not the one it was made for.
+    pub(crate) fn of(&self, tensor: Tensor) -> Option<Tensor> {
+        if self.extent == 0 {
+            return Some(tensor);
+        }
+        let values = tensor.values();
+        if values.len() != self.outer.checked_mul(self.extent)?.checked_mul(self.inner)? {
+            return None;
+        }
+        let fill = self.keys.map_or(0.0, |keys| keys.fill);
+        let values = match values {
+            Values::F64(v) => Values::F64(Cow::Owned(self.gather(&v, fill))),
+            Values::F32(v) => Values::F32(Cow::Owned(self.gather(&v, fill as f32))),
+            Values::F16(v) => Values::F16(Cow::Owned(self.gather(&v, to_f16(fill)))),
+            Values::BF16(v) => Values::BF16(Cow::Owned(self.gather(&v, to_bf16(fill)))),
+        };
+        Tensor::held(self.shape.clone(), values).ok()
+    }
+
+    fn gather<E: Copy>(&self, values: &[E], fill: E) -> Vec<E> {
+        let mut out = Vec::new();
+        let rows = (0..self.outer).flat_map(|outer| self.picks.iter().map(move |pick| outer * self.extent + pick));
+        for row in rows {
+            let row = &values[row * self.inner..(row + 1) * self.inner];
+            match self.keys {
+                Some(keys) => {
+                    out.extend_from_slice(&row[..keys.from.min(keys.to)]);
+                    out.extend(std::iter::repeat_n(fill, keys.to.saturating_sub(keys.from)));
+                }
+                None => out.extend_from_slice(row),
+            }
+        }
+        out
+    }
+}
+
+/// Whether tensors of heads hold positions first, by those whose shapes leave no doubt. `length` gives the positions of a step.
+pub(crate) fn custom(entries: &[Entry], length: impl Fn(u32) -> Option<usize>) -> Custom {
+    let shown = entries.iter().filter(|e| e.rows.is_none()).filter_map(|entry| {
+        let shape = squeezed(entry.tap.site, &entry.shape);
+        let count = length(entry.step)?;
+        // [1,T,K*d] has a batch axis in front, or one head: it shows nothing.
+        let heads = matches!(entry.tap.site.axes(), ['T', 'H' | 'K', 'd']) && shape.len() == 3 && shape[0] > 1;
+        match (shape.first() == Some(&count), shape.get(1) == Some(&count)) {
+            (true, false) if heads => Some(true),
+            (false, true) if heads => Some(false),
+            _ => None,
+        }
+    });
+    let (mut first, mut second) = (false, false);
+    shown.for_each(|positions_first| if positions_first { first = true } else { second = true });
+    Custom { positions_first: (first != second).then_some(first) }
+}
+
+/// Why the positions of a step cannot be cut out of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CutError {
+    /// It has no elements.
+    Empty,
+    /// It holds fewer keys than there are, and nobody can tell which.
+    Keys {
+        /// Keys it holds.
+        held: usize,
+        /// Keys there are.
+        due: usize,
+    },
+    /// No axis can be told to be that of the positions.
+    Axis {
+        /// The tensor's shape.
+        shape: Vec<usize>,
+        /// How many positions its step has.
+        positions: usize,
+        /// What is in the way.
+        why: AxisUnknown,
+    },
+}
+
+/// Why no axis of a tensor can be told to be that of the positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AxisUnknown {
+    /// Scores and their like have heads, positions and keys.
+    NotHeadsPositionsKeys,
+    /// A list of values with heads.
+    List,
+    /// As many heads as positions.
+    HeadsOrPositions(usize),
+    /// No axis is as long.
+    None,
+}
+
+impl fmt::Display for CutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CutError::Empty => f.write_str("it has no elements"),
+            CutError::Keys { held, due } => {
+                write!(f, "it holds {held} keys where there are {due}: it cannot be said which")
+            }
+            CutError::Axis { shape, positions, why } => {
+                write!(f, "of the shape {shape:?} with {positions} token positions: {why}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for AxisUnknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AxisUnknown::NotHeadsPositionsKeys => f.write_str("the axes are not those of heads, positions and keys"),
+            AxisUnknown::List => f.write_str("nobody can tell which values are of a position; write its axes, [T,H,d]"),
+            AxisUnknown::HeadsOrPositions(count) => {
+                write!(f, "nobody can tell {count} positions from as many heads; take a token more or less")
+            }
+            AxisUnknown::None => {
+                f.write_str("no axis is that of the positions ('rows' in dump.json says which positions a tap holds)")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use firstdiff_trace::{DType, Tap};
+
+    use super::*;
+
+    #[test]
+    fn a_batch_axis_is_no_head() {
+        let shown = |shape: &[usize]| {
+            let tap = Tap::layer(0, Site::V);
+            let made = || unreachable!("nobody reads it");
+            custom(&[Entry::made(tap, 0, shape.to_vec(), DType::F32, None, made)], |_| Some(8)).positions_first
+        };
+        assert_eq!(shown(&[8, 4, 16]), Some(true));
+        assert_eq!(shown(&[4, 8, 16]), Some(false));
+        assert_eq!(shown(&[1, 8, 64]), None);
+    }
+}

@@ -1,0 +1,341 @@
+//! Which token positions does each step of a run stand for? By its token ids where they fit what was recorded, else by the shapes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::Range;
+
+use firstdiff_trace::{Dump, Partial, Rows, Site, Tap};
+
+use crate::layout::rows::{are_all, squeezed, unlike_positions};
+use crate::run::infer_steps::{beyond_the_prefill, steps};
+
+/// How a run took its tokens: in one pass, a prefill and then one by one, or in other chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunks {
+    /// Token positions of each step.
+    pub lengths: Vec<usize>,
+    /// Ids of the tokens from the first on, as far as they are known.
+    pub ids: Option<Vec<i64>>,
+}
+
+impl Chunks {
+    /// The chunks of a dump, where what it declares and what it holds leave one answer.
+    pub fn of(dump: &Dump) -> Option<Chunks> {
+        let steps: BTreeSet<u32> = steps(dump).into_iter().chain([0]).collect();
+        let decoded = dump.meta().decode_tokens.as_deref().unwrap_or_default();
+        let last = steps.last().map_or(0, |&last| last as usize);
+        // A step's number is foreign text, and must not cost what nobody recorded.
+        if last > decoded.len() && last + 1 != steps.len() {
+            return None;
+        }
+        let ids: Option<Vec<i64>> =
+            dump.meta().tokens.as_ref().map(|tokens| tokens.iter().chain(decoded).copied().collect());
+        let shown = shown(dump, last);
+        let by_rows = || shown_by_rows(dump, last, ids.as_ref()?.len());
+        let whole = shown.iter().copied().collect::<Option<Vec<usize>>>().or_else(by_rows);
+        let lengths = match (&ids, whole) {
+            // All ids, however dump.json shares them out between `tokens` and `decode_tokens`.
+            (Some(ids), Some(whole)) if ids.len() == whole.iter().sum::<usize>() => whole,
+            // Nobody named the decoded tokens.
+            (Some(ids), Some(whole)) if decoded.is_empty() && whole[0] == ids.len() => whole,
+            // A step a token, whatever little was recorded of each.
+            (Some(ids), _) if last > 0 && ids.len() == last + 1 && shown.iter().flatten().all(|&rows| rows == 1) => {
+                vec![1; ids.len()]
+            }
+            (Some(ids), _) => {
+                let prompt = ids.len() - decoded.len();
+                let fits = shown.first().copied().flatten().is_none_or(|rows| rows <= prompt)
+                    && shown.iter().skip(1).flatten().all(|&rows| rows == 1)
+                    && decoded.len() >= last;
+                fits.then(|| std::iter::once(prompt).chain(decoded.iter().map(|_| 1)).collect::<Vec<usize>>())?
+            }
+            (None, whole) => whole?,
+        };
+        lengths.iter().all(|&length| length > 0).then_some(Chunks { lengths, ids })
+    }
+
+    /// Number of token positions.
+    pub fn total(&self) -> usize {
+        self.lengths.iter().sum()
+    }
+
+    /// The positions of each step, one after the other.
+    pub fn ranges(&self) -> Vec<Range<usize>> {
+        let mut end = 0;
+        let range = |&length: &usize| {
+            end += length;
+            end - length..end
+        };
+        self.lengths.iter().map(range).collect()
+    }
+
+    /// The step that a position is in.
+    pub fn step_of(&self, position: usize) -> Option<u32> {
+        let at = self.ranges().iter().position(|range| range.contains(&position))?;
+        u32::try_from(at).ok()
+    }
+
+    /// Whether there is a prefill of several tokens, and steps after it.
+    pub fn has_prefill(&self) -> bool {
+        self.lengths.len() > 1 && self.lengths[0] > 1
+    }
+
+    /// The ids of some positions, as far as they are known.
+    pub(crate) fn ids_of(&self, positions: Range<usize>) -> Option<Vec<i64>> {
+        let ids = self.ids.as_ref()?;
+        Some(ids.get(positions.start..positions.end.min(ids.len())).unwrap_or_default().to_vec())
+    }
+}
+
+impl fmt::Display for Chunks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.lengths[..] {
+            [_] => f.write_str("in one pass"),
+            all if all.iter().all(|&length| length == 1) => f.write_str("token by token"),
+            [first, rest @ ..] if rest.iter().all(|&length| length == 1) => {
+                write!(f, "{first} tokens at once and {} one by one", rest.len())
+            }
+            all => write!(f, "in {} chunks", all.len()),
+        }
+    }
+}
+
+/// A tensor that may show how many positions its step has.
+pub(crate) struct Held<'a> {
+    pub(crate) tap: Tap,
+    step: u32,
+    pub(crate) shape: &'a [usize],
+    /// Whether it holds all positions.
+    pub(crate) whole: bool,
+}
+
+/// All tensors of a dump, those that are known in part too, where their shapes are.
+pub(crate) fn held(dump: &Dump) -> impl Iterator<Item = Held<'_>> {
+    let entries =
+        dump.entries().iter().map(move |e| Held { tap: e.tap, step: e.step, shape: &e.shape, whole: are_all(&e.rows) });
+    let alone = |p: &&Partial| dump.find(p.tap, p.step).is_none();
+    let parts = dump.parts().iter().filter(alone).filter_map(move |p| {
+        let shape = p.part.shape.as_deref()?;
+        Some(Held { tap: p.tap, step: p.step, shape, whole: are_all(&p.rows) })
+    });
+    entries.chain(parts)
+}
+
+/// Positions and how many tensors show them, for each step.
+type Votes = Vec<BTreeMap<usize, usize>>;
+
+/// How many positions each step up to `last` has, as most of its taps show: those with all axes of the vocabulary, else the flat ones, else
+/// those whose heads are merged, which might as well be heads of one position.
+fn shown(dump: &Dump, last: usize) -> Vec<Option<usize>> {
+    let full = votes(dump, last, |site, shape| shape.len() == site.axes().len());
+    let merged = votes(dump, last, |site, shape| shape.len() != site.axes().len());
+    let vectors = of_vectors(dump, last);
+    (0..=last).map(|step| most(&full[step]).or(vectors[step]).or_else(|| most(&merged[step]))).collect()
+}
+
+/// The same by taps of two axes alone, where these are as many as the tokens that are named: the first of three axes may be the heads.
+fn shown_by_rows(dump: &Dump, last: usize, tokens: usize) -> Option<Vec<usize>> {
+    let votes = votes(dump, last, |site, shape| site.axes().len() == 2 && shape.len() == 2);
+    let lengths: Vec<usize> = votes.iter().map(most).collect::<Option<_>>()?;
+    (lengths.iter().sum::<usize>() == tokens).then_some(lengths)
+}
+
+/// What the whole tensors whose site and shape `counts` show of each step up to `last`.
+fn votes(dump: &Dump, last: usize, counts: impl Fn(Site, &[usize]) -> bool) -> Votes {
+    let mut votes: Votes = vec![BTreeMap::new(); last + 1];
+    for held in held(dump).filter(|held| held.whole && counts(held.tap.site, &squeezed(held.tap.site, held.shape))) {
+        if let (Some(rows), Some(votes)) = (leading(held.tap.site, held.shape), votes.get_mut(held.step as usize)) {
+            *votes.entry(rows).or_insert(0) += 1;
+        }
+    }
+    votes
+}
+
+/// The position axis as the vocabulary has it, where the shape has at least two axes.
+fn leading(site: Site, shape: &[usize]) -> Option<usize> {
+    let shape = squeezed(site, shape);
+    match site.position_axis() {
+        0 => shape.first().copied().filter(|_| shape.len() > 1),
+        // Of queries and keys, there are at least as many keys.
+        _ => shape.get(1).copied().filter(|rows| shape.len() == 3 && shape[2] >= *rows),
+    }
+}
+
+/// Step and elements of every flat tensor of a tap.
+type Sizes = BTreeMap<(Option<u32>, Site), Vec<(u32, usize)>>;
+
+/// Flat tensors: a position has an equal part of what all steps hold, where the tokens of all are named; else a step has as many times the elements of
+/// the smallest step as it has positions, if that one has a single position.
+fn of_vectors(dump: &Dump, last: usize) -> Vec<Option<usize>> {
+    let flat = |held: &Held<'_>| held.shape.len() == 1 && held.tap.site.position_axis() == 0 && last > 0;
+    let mut sizes: Sizes = BTreeMap::new();
+    for held in held(dump).filter(flat) {
+        let Tap { layer, site } = held.tap;
+        sizes.entry((layer, site)).or_default().push((held.step, held.shape[0]));
+    }
+    let meta = dump.meta();
+    let decoded = meta.decode_tokens.as_ref().map_or(0, Vec::len);
+    let tokens = meta.tokens.as_ref().map(|tokens| tokens.len() + decoded).filter(|tokens| *tokens > 0);
+    let mut votes: Votes = vec![BTreeMap::new(); last + 1];
+    for steps in sizes.values().filter(|steps| steps.len() > 1) {
+        let sizes = || steps.iter().map(|(_, size)| *size);
+        let part = tokens.filter(|_| steps.len() == last + 1).map(|tokens| sizes().sum::<usize>() / tokens);
+        let part = part.filter(|&part| part > 0 && sizes().all(|size| size.is_multiple_of(part)));
+        let row = part.unwrap_or_else(|| sizes().min().unwrap_or(0));
+        for &(step, size) in steps.iter().filter(|(_, size)| row > 0 && size.is_multiple_of(row)) {
+            if let Some(votes) = votes.get_mut(step as usize) {
+                *votes.entry(size / row).or_insert(0) += 1;
+            }
+        }
+    }
+    votes.iter().map(most).collect()
+}
+
+/// What more than half of the tensors show.
+fn most(votes: &BTreeMap<usize, usize>) -> Option<usize> {
+    let all: usize = votes.values().sum();
+    let (&rows, &count) = votes.iter().max_by_key(|(_, count)| **count)?;
+    (2 * count > all).then_some(rows)
+}
+
+/// Why the steps of two dumps do not stand for the same token positions, where they do not and could not be laid together.
+pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>) -> Option<String> {
+    let all = rows.is_none_or(Rows::is_all);
+    if let Some(at) = other_ids(reference, candidate) {
+        return Some(format!(
+            "the two runs were fed different tokens from position {at} on, by the ids that both name"
+        ));
+    }
+    if let Some(ours) = Chunks::of(reference).filter(|_| all)
+        && let Some(held) = beyond_the_prefill(candidate, reference, &ours)
+    {
+        return Some(format!(
+            "the candidate holds {held} token positions and no decode steps, the reference's prefill {} and its steps {}: whether the rest are of \
+             these, or padding, nobody can tell. Name the candidate's tokens (--tokens, or 'tokens' in its dump.json), or cut the padding off",
+            ours.lengths[0],
+            ours.total() - ours.lengths[0]
+        ));
+    }
+    let steps = |dump: &Dump| held(dump).map(|held| held.step).max().unwrap_or(0);
+    let declared = [reference, candidate].map(|dump| dump.meta().tokens.as_ref());
+    let same = declared[0].is_some() && declared[0] == declared[1];
+    if same || steps(reference).max(steps(candidate)) == 0 {
+        return None;
+    }
+    let (ours, theirs) = match prefills(reference, candidate, rows) {
+        Some(prefills) => prefills,
+        // Nothing but flat tensors.
+        None if all => (Chunks::of(reference)?.lengths[0], Chunks::of(candidate)?.lengths[0]),
+        None => return None,
+    };
+    (ours != theirs).then(|| {
+        format!(
+            "the reference's prefill has {ours} token positions and the candidate's {theirs}, and it cannot be said which positions each \
+             step stands for. Name the tokens of both runs (--tokens and --decode-tokens, or 'tokens' and 'decode_tokens' in dump.json); if \
+             these are the last of the same prompt, say --rows last"
+        )
+    })
+}
+
+/// What one of two dumps, the reference and the candidate, says of its tokens that its tensors contradict.
+pub(crate) fn contradicted([reference, candidate]: [&Dump; 2]) -> Option<String> {
+    contradiction(reference, "the reference").or_else(|| contradiction(candidate, "the candidate"))
+}
+
+/// What a dump says of its tokens that its tensors contradict. More positions than tokens may be padding.
+fn contradiction(dump: &Dump, whose: &str) -> Option<String> {
+    let meta = dump.meta();
+    let prompt = meta.tokens.as_ref()?.len();
+    let decoded = meta.decode_tokens.as_ref().map_or(0, Vec::len);
+    let last = steps(dump).last().map_or(0, |&last| last as usize);
+    if last > prompt + decoded {
+        return Some(format!("{whose} names {} tokens and holds step {last}", prompt + decoded));
+    }
+    let shown = shown(dump, last);
+    let rows = shown[0].unwrap_or(1);
+    // A single row is one of several that were not recorded.
+    let fewer = last == 0 && rows > 1 && rows < prompt && !may_be_of_its_tokens(dump);
+    if fewer {
+        return Some(format!(
+            "{whose} names {prompt} tokens and its tensors hold {rows} token positions: correct 'tokens', or say which rows they are ('rows' in its dump.json, or --rows)"
+        ));
+    }
+    let padded = rows > prompt && decoded >= last && shown.iter().skip(1).flatten().all(|&rows| rows == 1);
+    let unfit = last > 0 && Chunks::of(dump).is_none() && !padded && shown.iter().all(Option::is_some);
+    unfit.then(|| {
+        format!("{whose} names {prompt} tokens and {decoded} decode tokens, which do not fit its {} steps", last + 1)
+    })
+}
+
+/// The first position at which two dumps name other tokens, as far as both do.
+fn other_ids(reference: &Dump, candidate: &Dump) -> Option<usize> {
+    let (ours, theirs) = (reference.meta().tokens.as_ref()?, candidate.meta().tokens.as_ref()?);
+    ours.iter().zip(theirs).position(|(ours, theirs)| ours != theirs)
+}
+
+/// Why it cannot be said that two runs of which nothing agrees are of the same positions: they have other numbers of them, and not both say of which tokens. A
+/// prompt that was padded on the left looks so, and another prompt.
+pub(crate) fn unwitnessed(reference: &Dump, candidate: &Dump) -> Option<Unwitnessed> {
+    let [ours, theirs] = [reference, candidate].map(Chunks::of);
+    let ids = |chunks: &Option<Chunks>| chunks.as_ref().is_some_and(|chunks| chunks.ids.is_some());
+    let total = |chunks: &Option<Chunks>| chunks.as_ref().map(Chunks::total);
+    match (total(&ours), total(&theirs)) {
+        _ if ids(&ours) && ids(&theirs) => None,
+        (Some(reference), Some(candidate)) if reference != candidate => {
+            Some(Unwitnessed::Counts { reference, candidate })
+        }
+        (Some(_), None) if !may_be_of_its_tokens(candidate) => Some(Unwitnessed::NotItsTokens),
+        _ => None,
+    }
+}
+
+/// Whether some axis of its tensors may be the positions of the tokens that it names, or it names none.
+fn may_be_of_its_tokens(dump: &Dump) -> bool {
+    let Some(tokens) = dump.meta().tokens.as_ref().map(Vec::len) else { return true };
+    dump.entries().iter().any(|entry| entry.step == 0 && entry.shape.contains(&tokens))
+}
+
+/// Token positions of each side's prefill: as the shapes of a tap of both show, else as declared.
+fn prefills(reference: &Dump, candidate: &Dump, rows: Option<&Rows>) -> Option<(usize, usize)> {
+    let first = reference.entries().iter().filter(|e| e.step == 0);
+    let shared = first.filter_map(|left| Some((left, candidate.find(left.tap, 0)?)));
+    let shown = shared.filter_map(|(left, right)| match left.shape == right.shape {
+        true => Some((0, 0)),
+        false => unlike_positions(left, right),
+    });
+    let declared = || Some((reference.meta().tokens.as_ref()?.len(), candidate.meta().tokens.as_ref()?.len()));
+    let chosen = rows.is_some_and(|rows| !rows.is_all());
+    if chosen { declared() } else { shown.into_iter().next().or_else(declared) }
+}
+
+/// Why it cannot be said that two runs of which nothing agrees are of the same positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unwitnessed {
+    /// They have other numbers of positions, and not both say of which tokens.
+    Counts {
+        /// The reference's.
+        reference: usize,
+        /// The candidate's.
+        candidate: usize,
+    },
+    /// The candidate's tensors have another number of positions than it names tokens.
+    NotItsTokens,
+}
+
+impl fmt::Display for Unwitnessed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nothing agrees; ")?;
+        match self {
+            Unwitnessed::Counts { reference, candidate } => write!(
+                f,
+                "the reference has {reference} token positions and the candidate {candidate}, and not both say of which tokens"
+            )?,
+            Unwitnessed::NotItsTokens => {
+                f.write_str("the candidate's tensors have another number of token positions than it names tokens")?;
+            }
+        }
+        f.write_str(
+            ": is its prompt padded, or another? Name the tokens of both runs (--tokens, or 'tokens' in dump.json), or cut the padding off",
+        )
+    }
+}

@@ -1,0 +1,180 @@
+//! What does the judge of a tap know beside its two tensors? The two runs, the graph, and what was found before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use firstdiff_trace::{Cache, Dump, Entry, Rows, Site, Tap};
+
+use crate::align::chunks::Laid;
+use crate::graph::{Graph, Place};
+use crate::judge::tensor::{Judgement, Outcome};
+use crate::judge::tolerance::{Extent, Profile, allowed_nmse, storage_nmse};
+use crate::layout::mismatch::ShapeMismatch;
+use crate::layout::pair::Layout;
+use crate::report::noise::{NOISE_ROOM, Noise};
+use crate::report::reason::Reason;
+use crate::report::{KnownPart, start};
+use crate::run::steps::Chunks;
+
+/// What a comparison is told beside the two dumps.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// In what arithmetic a right candidate works.
+    pub profile: Profile,
+    /// Token positions to compare; all where `None`.
+    pub rows: Option<Rows>,
+    /// The NMSE allowed at a place where it was measured; elsewhere the profile's table.
+    pub allowed: BTreeMap<Place, f64>,
+    /// The places to look at; all where `None`. The others are as if nobody had recorded them.
+    pub only: Option<BTreeSet<Place>>,
+    /// How the two were laid together by token position, where they took the tokens in other chunks.
+    pub laid: Option<Arc<Laid>>,
+    /// The type in which either side keeps keys and values, the coarser of the two.
+    pub cache: Cache,
+    /// How far a second right run is from the reference, where there is one: what a tap is allowed then.
+    pub noise: Option<Noise>,
+}
+
+impl Options {
+    /// All rows, and the table of `profile`.
+    pub fn new(profile: Profile) -> Options {
+        let (cache, allowed) = (Cache::F32, BTreeMap::new());
+        Options { profile, rows: None, allowed, only: None, laid: None, cache, noise: None }
+    }
+}
+
+/// What was found at a place of the graph.
+pub(crate) enum Found {
+    /// Neither side recorded it.
+    Nothing,
+    Unchecked(Reason),
+    /// Both recorded it and they cannot be laid together as they stand.
+    Misfit(ShapeMismatch),
+    /// Both recorded it, and not of the same: not compared in any layout.
+    Apart(Reason),
+    /// Both recorded it, and this NMSE may be what its operation passed on, or not.
+    Unclear(f64),
+    Judged(Box<Judged>),
+}
+
+pub(crate) struct Judged {
+    pub(crate) judgement: Judgement,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) positions: Option<Vec<usize>>,
+    pub(crate) layout: Layout,
+    /// How it stands if nothing confirms the layout; `None` where the layout needs no confirming.
+    pub(crate) plain: Option<Plain>,
+    /// What was compared of it, where not all.
+    pub(crate) part: Option<KnownPart>,
+}
+
+/// How a tap stands as it is.
+pub(crate) enum Plain {
+    Judged(Box<Judgement>),
+    /// It cannot be laid against the reference.
+    Misfit(ShapeMismatch),
+}
+
+impl Found {
+    /// Of a tap whose two sides share no token position: what was asked for need not be there, and else it should have been compared.
+    pub(crate) fn without_rows(asked: bool) -> Found {
+        match asked {
+            true => Found::Unchecked(Reason::NoneOfTheRowsAsked),
+            false => Found::Apart(Reason::NoCommonPosition),
+        }
+    }
+
+    /// Why nothing is said of it.
+    pub(crate) fn unchecked(&self) -> Option<Reason> {
+        match self {
+            Found::Unchecked(reason) | Found::Apart(reason) => Some(reason.clone()),
+            Found::Misfit(mismatch) => Some(Reason::Shape(mismatch.clone())),
+            Found::Unclear(_) => Some(Reason::Inconclusive),
+            Found::Nothing | Found::Judged(_) => None,
+        }
+    }
+
+    pub(crate) fn agrees(&self) -> bool {
+        matches!(self, Found::Judged(judged) if judged.judgement.outcome.agrees())
+    }
+
+    /// Whether it is off by more than rounding, and what it reads may explain that, or not.
+    pub(crate) fn is_unclear(&self) -> bool {
+        match self {
+            Found::Unclear(_) => true,
+            Found::Judged(judged) => judged.judgement.outcome == Outcome::Unclear,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn is_in_part(&self) -> bool {
+        matches!(self, Found::Judged(judged) if judged.part.is_some())
+    }
+
+    pub(crate) fn is_judged(&self) -> bool {
+        matches!(self, Found::Judged(_))
+    }
+
+    /// Agrees only under a layout that something else has to confirm.
+    pub(crate) fn provisional(&self) -> Option<&Layout> {
+        match self {
+            Found::Judged(judged) if judged.plain.is_some() => Some(&judged.layout),
+            _ => None,
+        }
+    }
+}
+
+pub(crate) struct Run<'a> {
+    pub(crate) reference: &'a Dump,
+    pub(crate) candidate: &'a Dump,
+    pub(crate) graph: &'a Graph,
+    pub(crate) options: &'a Options,
+    pub(crate) extent: Extent,
+    /// Token positions of the prefill.
+    pub(crate) prompt: usize,
+    /// Why the steps do not stand for the same token positions, where they do not.
+    pub(crate) misaligned: Option<String>,
+    /// How the tokens were taken, as either side says or shows.
+    pub(crate) chunks: Option<Chunks>,
+    /// Token positions of each step of either side, as far as they are known.
+    pub(crate) lengths: [BTreeMap<u32, usize>; 2],
+    /// What of the recorded keys and values is not to be passed.
+    pub(crate) doubts: BTreeMap<(u32, Tap), Reason>,
+}
+
+impl Run<'_> {
+    pub(crate) fn allowed(&self, place: Place, left: &Entry, right: &Entry) -> f64 {
+        let stored = [left.dtype, right.dtype];
+        let own = match self.options.allowed.get(&place) {
+            Some(measured) => measured + stored.map(storage_nmse).iter().sum::<f64>(),
+            None => allowed_nmse(self.options.profile, place.tap, self.extent, stored),
+        };
+        self.noise(place).map_or(own, |noise| own.max(NOISE_ROOM * noise.nmse))
+    }
+
+    /// The token position at which a step begins.
+    pub(crate) fn start(&self, step: u32) -> usize {
+        start(self.laid(), self.prompt, step)
+    }
+
+    pub(crate) fn laid(&self) -> Option<&Laid> {
+        self.options.laid.as_deref()
+    }
+
+    /// The two dumps as they were recorded.
+    pub(crate) fn recorded(&self) -> [&Dump; 2] {
+        self.laid().map_or([self.reference, self.candidate], |laid| laid.runs.each_ref().map(|run| &**run))
+    }
+
+    /// Whether keys or values of token positions that were not compared are read on the way from `before` to `index`.
+    pub(crate) fn unseen_keys(&self, found: &[Found], index: usize, before: &[usize], between: &[usize]) -> bool {
+        // A query, a product or a probability of a position stands for that position alone.
+        let own = |site| matches!(site, Site::Q | Site::QNorm | Site::QRope | Site::Qk | Site::Scores | Site::Probs);
+        let partial = |i: &usize| {
+            let some = matches!(&found[*i], Found::Judged(judged) if judged.positions.is_some());
+            some && !own(self.graph.places()[*i].tap.site)
+        };
+        let attends = |i: &usize| matches!(self.graph.places()[*i].tap.site, Site::Qk | Site::Context);
+        between.iter().chain([&index]).any(attends) && before.iter().any(partial)
+    }
+}

@@ -1,0 +1,74 @@
+//! How are flat tensors laid against each other, of which nobody says how many positions they hold?
+
+use firstdiff_trace::{DumpError, Entry};
+
+use crate::judge::tensor::{Allowance, Outcome};
+use crate::layout::rows::{are_all, squeezed};
+use crate::report::reason::Reason;
+use crate::run::positions::unflattened;
+use crate::taps::context::{Found, Run};
+
+impl Run<'_> {
+    /// How many token positions a step, or a cell, has.
+    fn positions(&self, step: u32) -> Option<usize> {
+        match self.laid() {
+            Some(laid) => laid.cells.get(step as usize).map(ExactSizeIterator::len),
+            None => self.chunks.as_ref()?.lengths.get(step as usize).copied(),
+        }
+    }
+
+    /// Both sides of a place, a flat reference with its axis of positions, where the number of them or the candidate's shape tells it.
+    pub(crate) fn with_axes(
+        &self,
+        mut left: Option<Entry>,
+        mut right: Option<Entry>,
+    ) -> (Option<Entry>, Option<Entry>) {
+        if let (Some(left), Some(right)) = (&mut left, &mut right)
+            && self.is_flat(left, right)
+        {
+            let (site, theirs) = (left.tap.site, squeezed(left.tap.site, &right.shape));
+            let positions = self.positions(left.step);
+            let in_order = theirs.len() == site.axes().len()
+                && positions.is_none_or(|positions| theirs.get(site.position_axis()) == Some(&positions));
+            let same = theirs.iter().product::<usize>() == left.shape[0];
+            let told = positions.and_then(|positions| unflattened(site, &left.shape, positions));
+            match (in_order && same, told) {
+                (true, _) => left.shape = theirs,
+                (false, Some(shape)) => {
+                    if right.shape == left.shape {
+                        right.shape.clone_from(&shape);
+                    }
+                    left.shape = shape;
+                }
+                (false, None) => {}
+            }
+        }
+        (left, right)
+    }
+
+    /// Whether the reference holds a flat tensor of all positions.
+    fn is_flat(&self, left: &Entry, right: &Entry) -> bool {
+        left.shape.len() == 1 && are_all(&left.rows) && are_all(&right.rows) && are_all(&self.options.rows)
+    }
+
+    /// What can be said of flat tensors of nobody knows how many positions: whether they are the same, bit for bit.
+    pub(crate) fn flat(&self, left: &Entry, right: &Entry) -> Result<Option<Found>, DumpError> {
+        let same = left.shape.iter().product::<usize>() == right.shape.iter().product::<usize>();
+        if !self.is_flat(left, right) || !same {
+            return Ok(None);
+        }
+        let (reference, candidate) = (self.reference.read(left)?, self.candidate.read(right)?);
+        let (reference, candidate) = (reference.values(), candidate.values());
+        let row = |entry: &Entry| {
+            let mut row = entry.clone();
+            row.shape = vec![1, left.shape[0]];
+            row
+        };
+        let (left, right) = (row(left), row(right));
+        let found = self.lay(&left, &reference, &right, &candidate).judge(&Allowance::own(0.0));
+        Ok(Some(match found {
+            Found::Judged(judged) if judged.judgement.outcome == Outcome::Exact => Found::Judged(judged),
+            _ => Found::Apart(Reason::FlatOnBothSides { values: reference.len() }),
+        }))
+    }
+}

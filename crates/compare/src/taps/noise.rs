@@ -1,0 +1,26 @@
+//! Is a tap further off than a second right run allows?
+
+use crate::graph::Place;
+use crate::report::noise::TapNoise;
+use crate::taps::context::{Found, Judged, Run};
+
+/// An operation may make the error over the noise of what it reads so many times as large.
+const PASSED_ON: f64 = 2.0;
+
+impl Run<'_> {
+    /// What is further off than the second run allows, though no further than what it reads is beside its own noise, may only pass that on: nobody can
+    /// tell. `before` are the places that it reads.
+    pub(crate) fn passes_on_noise(&self, found: &[Found], before: &[usize], here: &Judged, noise: TapNoise) -> bool {
+        let ratio = |judged: &Judged, noise: TapNoise| judged.judgement.size().unwrap_or(0.0) / noise.nmse;
+        let read = before.iter().filter_map(|&i| match &found[i] {
+            Found::Judged(judged) => Some(ratio(judged, self.noise(self.graph.places()[i])?)),
+            _ => None,
+        });
+        here.judgement.outcome.differs_by_size() && ratio(here, noise) <= PASSED_ON * read.fold(0.0, f64::max)
+    }
+
+    /// How far a second right run is from the reference here.
+    pub(crate) fn noise(&self, place: Place) -> Option<TapNoise> {
+        self.options.noise.as_ref()?.at(place)
+    }
+}

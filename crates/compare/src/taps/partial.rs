@@ -1,0 +1,276 @@
+//! How far do two runs agree where one of them is known in part: the corners of a log, the first values, a few decimals?
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Values, element_count};
+
+use crate::graph::Place;
+use crate::judge::kept::towards;
+use crate::judge::tensor::{Allowance, Difference, Judgement, Outcome, ROW_ROOM, judge};
+use crate::judge::tolerance::allowed_nmse;
+use crate::layout::mismatch::{Misfit, ShapeMismatch};
+use crate::layout::pair::{Layout, Operand, Pair};
+use crate::layout::rows::are_all;
+use crate::report::KnownPart;
+use crate::report::reason::{Reason, Side as Of};
+use crate::taps::context::{Found, Judged, Plain, Run};
+
+/// Values whose energy is below this many times that of half a unit of their last digit show nothing.
+const SHOWS: f64 = 100.0;
+
+/// The energy of values, and that of half a unit of their last digits.
+#[derive(Default)]
+struct Sharpness {
+    energy: f64,
+    blur: f64,
+}
+
+impl Sharpness {
+    fn add(&mut self, known: f64, half_unit: f64) {
+        self.energy += if known.is_finite() { known * known } else { 0.0 };
+        self.blur += half_unit * half_unit;
+    }
+
+    /// Whether the values are hardly larger than what was not printed of them.
+    fn is_lost(&self) -> bool {
+        self.energy < SHOWS * self.blur
+    }
+}
+
+/// Less than one in so many values of a tap are few.
+const FEW: usize = 4;
+
+/// Elements of which both sides' values are known: the whole side's place and value, and the number of the other's.
+struct Reading {
+    layout: Layout,
+    picks: Vec<(usize, f64, usize)>,
+}
+
+impl Run<'_> {
+    /// Judges a place of which a side is known in part; nothing where both are whole.
+    pub(crate) fn look_in_part(&self, place: Place) -> Result<Option<Found>, DumpError> {
+        let parts = [self.reference, self.candidate].map(|dump| dump.find_part(place.tap, place.step));
+        if parts.iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        let absent = |side| Ok(Found::Unchecked(Reason::NotIn(side)));
+        let (left, right) = self.both(place);
+        let found = match (left, right, parts) {
+            (Some(_), Some(_), _) | (_, _, [Some(_), Some(_)]) if self.misaligned.is_some() => {
+                Ok(Found::Apart(Reason::OtherTokens))
+            }
+            _ if let Some(reason) = self.laid().and_then(|laid| laid.unchecked.get(&place)) => {
+                Ok(Found::Apart(Reason::Unaligned(reason.clone())))
+            }
+            (Some(left), _, [None, Some(part)]) => self.look_at_part(place, &left, part, true),
+            (_, Some(right), [Some(part), None]) => self.look_at_part(place, &right, part, false),
+            (_, _, [Some(left), Some(right)]) => Ok(self.look_at_parts(place, left, right)),
+            (None, _, [None, _]) => absent(Of::Reference),
+            _ => absent(Of::Candidate),
+        };
+        found.map(Some)
+    }
+
+    /// Judges a place of which one side is known in part. `part_is_candidate` says which.
+    fn look_at_part(
+        &self,
+        place: Place,
+        whole: &Entry,
+        part: &Partial,
+        part_is_candidate: bool,
+    ) -> Result<Found, DumpError> {
+        let dump = if part_is_candidate { self.reference } else { self.candidate };
+        let tensor = dump.read(whole)?;
+        let values = tensor.values();
+        let readings = match readings(whole, &values, part, self.options.rows.as_ref()) {
+            Ok(readings) => readings,
+            Err(Misfit::NoRows) => return Ok(Found::without_rows(self.options.rows.is_some())),
+            Err(Misfit::Shapes(reason)) => return Ok(Found::Misfit(reason)),
+        };
+        let own = self.allowed(place, whole, whole);
+        let side = Side { place, whole, values: &values, part, part_is_candidate, own };
+        let mut judged = None;
+        for reading in readings {
+            let found = match self.judge_part(&side, &reading) {
+                Ok(found) => found,
+                Err(reason) => return Ok(Found::Unchecked(reason)),
+            };
+            let agrees = found.judgement.outcome.agrees();
+            match &judged {
+                None if agrees => return Ok(Found::Judged(Box::new(found))),
+                None => judged = Some(found),
+                Some(plain) if agrees => {
+                    let plain = Some(Plain::Judged(Box::new(plain.judgement.clone())));
+                    return Ok(Found::Judged(Box::new(Judged { plain, ..found })));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(match judged {
+            None => Found::Apart(Reason::NothingKnown),
+            // Of heads, queries and keys a list may hold any; that it is the beginning of the whole is a guess.
+            Some(_) if part.part.shape.is_none() && place.tap.site.position_axis() > 0 => {
+                Found::Apart(Reason::ListWithoutShape { values: part.part.elements.len() })
+            }
+            Some(judged) => Found::Judged(Box::new(judged)),
+        })
+    }
+
+    /// Judges both sides where they are known in part: the elements that both have.
+    fn look_at_parts(&self, place: Place, left: &Partial, right: &Partial) -> Found {
+        if left.part.shape != right.part.shape || left.part.elements != right.part.elements {
+            return Found::Unchecked(Reason::OtherPart);
+        }
+        let (mut r, mut c, mut sharpness) = (Vec::new(), Vec::new(), Sharpness::default());
+        for (&a, &b) in left.values.iter().zip(right.values.iter()) {
+            let half = left.half_unit(a) + right.half_unit(b);
+            sharpness.add(a, half);
+            r.push(a);
+            c.push(towards(b, a, half));
+        }
+        if sharpness.is_lost() {
+            return Found::Unchecked(too_coarse(right));
+        }
+        let own = allowed_nmse(self.options.profile, place.tap, self.extent, [DType::F32; 2]);
+        let shape = left.part.shape.clone().unwrap_or_default();
+        let total: usize = shape.iter().product();
+        let judgement = self.judge_values(place, [&r, &c], own, total);
+        let part = Some(KnownPart::of(left.part.elements.clone().into(), total, right));
+        Found::Judged(Box::new(Judged { judgement, shape, positions: None, layout: Layout::Same, plain: None, part }))
+    }
+
+    fn judge_part(&self, side: &Side<'_>, reading: &Reading) -> Result<Judged, Reason> {
+        let (mut reference, mut candidate, mut sharpness) = (Vec::new(), Vec::new(), Sharpness::default());
+        for &(_, known, number) in &reading.picks {
+            let printed = side.part.values[number];
+            let half = side.part.half_unit(printed);
+            let printed = towards(printed, known, half);
+            let (r, c) = if side.part_is_candidate { (known, printed) } else { (printed, known) };
+            sharpness.add(known, half);
+            reference.push(r);
+            candidate.push(c);
+        }
+        if sharpness.is_lost() {
+            return Err(too_coarse(side.part));
+        }
+        let total = side.values.len();
+        let mut judgement = self.judge_values(side.place, [&reference, &candidate], side.own, total);
+        if judgement.outcome.agrees()
+            && side.part.part.elements.len() < side.part.part.shape.as_ref().map_or(0, |s| s.iter().product())
+            && let Some(difference) = side.sums_differ()
+        {
+            judgement.outcome = Outcome::Differs(difference);
+        }
+        let elements = reading.picks.iter().map(|(at, ..)| *at).collect();
+        let part = Some(KnownPart::of(elements, total, side.part));
+        // The readings take the whole side for the reference.
+        let layout = match (&reading.layout, side.part_is_candidate) {
+            (Layout::Rows { rows, axes }, false) => Layout::Rows { rows: rows.other(), axes: axes.clone() },
+            (layout, _) => layout.clone(),
+        };
+        let shape = side.whole.shape.clone();
+        Ok(Judged { judgement, shape, positions: None, layout, plain: None, part })
+    }
+
+    /// The verdict over lists of values, of so many in all, in which no rows, heads or channels can be seen.
+    fn judge_values(&self, place: Place, [reference, candidate]: [&[f64]; 2], own: f64, total: usize) -> Judgement {
+        let site = place.tap.site;
+        // A few values scatter as those of a row do, and are too few to tell a factor from chance.
+        let few = FEW * reference.len() < total;
+        let own = if few { ROW_ROOM * own } else { own };
+        let mut shape = vec![1; site.axes().len()];
+        if let Some(last) = shape.last_mut() {
+            *last = reference.len();
+        }
+        let (reference, candidate) = (Values::F64(Cow::Borrowed(reference)), Values::F64(Cow::Borrowed(candidate)));
+        let left = Operand { values: &reference, shape: &shape, rows: None };
+        let right = Operand { values: &candidate, shape: &shape, rows: None };
+        let mut judgement = match Pair::new(site, &left, &right, None) {
+            Ok(pair) => judge(&pair, self.options.profile, &Allowance::own(own)),
+            // Two lists of one length always fit.
+            Err(_) => unreachable!("equal shapes"),
+        };
+        let by_chance = few && matches!(judgement.outcome, Outcome::Differs(Difference::Factor { .. }));
+        if judgement.outcome == Outcome::Exact || by_chance {
+            judgement.outcome = Outcome::Rounding;
+        }
+        judgement
+    }
+}
+
+/// One side whole, the other in part.
+struct Side<'a> {
+    place: Place,
+    whole: &'a Entry,
+    values: &'a Values<'a>,
+    part: &'a Partial,
+    part_is_candidate: bool,
+    own: f64,
+}
+
+impl Side<'_> {
+    /// The sums over all elements, where one was printed and the other is another. Sums are taken in f32 by those who print them.
+    fn sums_differ(&self) -> Option<Difference> {
+        let (Some(printed), Some(shape)) = (self.part.part.sum, &self.part.part.shape) else { return None };
+        let whole = are_all(&self.part.rows) && are_all(&self.whole.rows);
+        if !whole || shape.iter().product::<usize>() != self.values.len() {
+            return None;
+        }
+        let (mut sum, mut size, mut energy) = (0.0, 0.0, 0.0);
+        for value in (0..self.values.len()).map(|i| self.values.get(i)) {
+            (sum, size, energy) = (sum + value, size + value.abs(), energy + value * value);
+        }
+        if !sum.is_finite() {
+            return None;
+        }
+        let count = self.values.len() as f64;
+        let in_f32 = 2.0 * f64::from(f32::EPSILON) * count.sqrt() * size;
+        let rounding = 8.0 * (self.own * energy * count).sqrt();
+        let off = (printed - sum).abs();
+        let agrees = off <= 1e-6 + in_f32 + rounding;
+        (!agrees).then_some(match self.part_is_candidate {
+            true => Difference::Sum { reference: sum, candidate: printed },
+            false => Difference::Sum { reference: printed, candidate: sum },
+        })
+    }
+}
+
+/// The ways to lay the part's elements into the whole: as they stand, and with rows of Q and K in the other order.
+fn readings(whole: &Entry, values: &Values<'_>, part: &Partial, rows: Option<&Rows>) -> Result<Vec<Reading>, Misfit> {
+    let site = whole.tap.site;
+    let shape = part.part.shape.clone().unwrap_or_else(|| {
+        let mut shape = whole.shape.clone();
+        if let (Some(Rows::List(list)), Some(extent)) = (&part.rows, shape.get_mut(site.position_axis())) {
+            *extent = list.len();
+        }
+        shape
+    });
+    let total = element_count(&shape).filter(|&n| n <= 2 * values.len().max(1) * 256);
+    let Some(total) = total else {
+        let witness = whole.shape.clone();
+        return Err(Misfit::Shapes(ShapeMismatch::Shapes { candidate: shape, witness, may_be_rows: false }));
+    };
+    if part.part.elements.iter().any(|&at| at >= total) {
+        return Err(Misfit::Shapes(ShapeMismatch::TooManyValues { values: part.part.elements.len(), of: total }));
+    }
+    // Each element of the part's tensor is its own number: what stands where in the pair is then known for every layout.
+    let numbers = Values::F64((0..total).map(|i| i as f64).collect::<Vec<_>>().into());
+    let left = Operand { values, shape: &whole.shape, rows: whole.rows.as_ref() };
+    let right = Operand { values: &numbers, shape: &shape, rows: part.rows.as_ref() };
+    let pair = Pair::new(site, &left, &right, rows)?;
+    let known: HashMap<usize, usize> =
+        part.part.elements.iter().enumerate().map(|(number, &at)| (at, number)).collect();
+    let pick = |pair: &Pair<'_>| {
+        let here = |i: usize| Some((i, pair.reference(i), *known.get(&(pair.candidate(i) as usize))?));
+        Reading { layout: pair.layout().clone(), picks: (0..pair.len()).filter_map(here).collect() }
+    };
+    let mut all = vec![pick(&pair)];
+    all.extend(pair.other_row_orders().iter().map(pick));
+    all.retain(|reading| !reading.picks.is_empty());
+    Ok(all)
+}
+
+fn too_coarse(part: &Partial) -> Reason {
+    Reason::PrintedTooCoarsely { precision: part.precision().unwrap_or_default() }
+}

@@ -1,0 +1,366 @@
+//! How much of a tap's error did its operation only pass on? What is read with an error is written with one.
+//!
+//! Rounding grows through a model at the model's own pace: some spread it hardly at all over 28 layers, in others (sharp attention, a few
+//! channels of great size) right runs in f32 are 1e-8 apart after 12. No table knows that pace, but the taps that an operation reads show it.
+//! The bounds here are from 105 pairs of right runs (PyTorch in f64, f32, f16, bf16, eager and SDPA, llama.cpp with f32 and f16 weights, and
+//! our own forward; five models of 5 to 28 layers, 11 to 200 tokens), of which `scripts/test_rounding.py` makes most again: up to 1.5 times the
+//! most that was seen an error is inherited, beyond 6 times it is the operation's own, and between the two nobody can tell.
+
+use firstdiff_trace::{Cache, DumpError, Site, Tap};
+
+use crate::align::chunks::name_of;
+use crate::judge::inherited::{Inherited, MOST, POSITION_ROOM, growth};
+use crate::judge::kept::beyond_the_profile;
+use crate::judge::tensor::{
+    Allowance, Judgement, Outcome, balanced_nmse, judge, mean_square, median, size, size_of, square_error,
+};
+use crate::judge::tolerance::Profile;
+use crate::layout::pair::{Layout, MASKED, Pair, by_position};
+use crate::metrics::Metrics;
+use crate::taps::context::{Found, Judged, Run};
+use crate::words::number;
+
+/// A tap that an operation reads, judged and found to agree; of keys and values the worst of all steps.
+#[derive(Clone, Debug)]
+struct Read {
+    tap: Tap,
+    metrics: Metrics,
+    /// Each position; of keys and values in all steps, one after the other.
+    positions: Vec<Metrics>,
+}
+
+impl Read {
+    /// NMSE as a whole, the balanced one included; infinite where it is not finite.
+    fn nmse(&self) -> f64 {
+        self.metrics.nmse().map_or(f64::INFINITY, |nmse| size(nmse, balanced_nmse(&self.positions)))
+    }
+
+    /// NMSE of a position.
+    fn at(&self, position: usize) -> Option<f64> {
+        self.positions.get(position).map(of_position)
+    }
+
+    /// NMSE of the median position.
+    fn median(&self) -> f64 {
+        median(self.positions.iter().map(of_position)).unwrap_or(0.0)
+    }
+
+    /// NMSE of the position that is furthest off.
+    fn worst(&self) -> f64 {
+        self.positions.iter().map(of_position).fold(0.0, f64::max)
+    }
+}
+
+fn of_position(metrics: &Metrics) -> f64 {
+    metrics.nmse().unwrap_or(0.0)
+}
+
+impl Run<'_> {
+    /// What differs, or is far from what it reads, is judged once more: against what its operation may have passed on of errors that are none
+    /// of its own.
+    pub(crate) fn with_inheritance(&self, found: &[Found], index: usize, here: Found) -> Result<Found, DumpError> {
+        self.inheriting(found, index, here, false)
+    }
+
+    /// The same of what is known to be in the layout in which it was judged.
+    pub(crate) fn with_inheritance_as_laid(
+        &self,
+        found: &[Found],
+        index: usize,
+        here: Found,
+    ) -> Result<Found, DumpError> {
+        self.inheriting(found, index, here, true)
+    }
+
+    fn inheriting(&self, found: &[Found], index: usize, here: Found, as_laid: bool) -> Result<Found, DumpError> {
+        // What fits as it stands in no order of axes may do so in another, once the error that it only passed on is allowed.
+        let first = match &here {
+            Found::Judged(first) => Some(first),
+            Found::Misfit(_) => None,
+            _ => return Ok(here),
+        };
+        let (before, between) = self.graph.nearest_before(index, |i| found.get(i).is_some_and(Found::is_judged));
+        let agree = before.iter().all(|&i| found[i].agrees());
+        if !agree || (before.is_empty() && between.is_empty()) {
+            return Ok(here);
+        }
+        // A second right run has passed on what there is to pass on.
+        if let Some(noise) = self.noise(self.graph.places()[index]) {
+            let passed_on = first.filter(|first| self.passes_on_noise(found, &before, first, noise));
+            return Ok(passed_on.map(|first| unclear(&first.judgement)).unwrap_or(here));
+        }
+        let (place, profile) = (self.graph.places()[index], self.options.profile);
+        let direct = between.is_empty() && !self.unseen_keys(found, index, &before, &between);
+        let fresh = fresh(profile, place.tap.site).filter(|_| direct);
+        let least = if direct { fresh } else { range_fresh(profile) };
+        let differs = |first: &Judged| matches!(first.judgement.outcome, Outcome::Differs(_));
+        let leaps = |first: &Judged| least.is_some_and(|least| self.leaps(found, &before, first, least));
+        if first.is_some_and(|first| !differs(first) && !leaps(first)) {
+            return Ok(here);
+        }
+        let reads = self.reads(found, &before)?;
+        // What differs behind what is unclear is no clearer, unless it has structure, or is far more than that would explain.
+        let nmse = |&i: &usize| if let Some(Found::Unclear(nmse)) = found.get(i) { *nmse } else { 0.0 };
+        let unclear_before = between.iter().map(nmse).fold(0.0, f64::max);
+        let judged = self.with_overlay(place, |laid, own| {
+            let in_its_layout = || laid.under(first.map_or(&Layout::Same, |first| &first.layout));
+            let pair = if as_laid { in_its_layout() } else { laid.under(&Layout::Same).or_else(in_its_layout) };
+            // In whatever order: what is inherited depends on what is due alone.
+            let Some(pair) = &pair.or_else(|| laid.others().into_iter().next()) else { return Ok(None) };
+            let mut inherited = match direct {
+                true => inherited(pair, &reads),
+                false => over_a_range(pair, own, &reads, profile),
+            };
+            if let ([x], true) = (&before[..], direct) {
+                let (x, layout) = (self.graph.places()[*x], found_layout(&found[*x]));
+                let passed_on = |x: &Pair<'_>, _| match (x.site(), pair.site(), self.graph.op(index)) {
+                    (_, _, "rms_norm") => through_norm(x, pair),
+                    (Site::Qk, Site::Scores, _) => through_mask(x, pair),
+                    _ => None,
+                };
+                inherited.passed(self.with_pair(x, layout, passed_on)?.flatten());
+            }
+            inherited.unclear(unclear_before, range_growth(profile));
+            let [stored, cost] = [self.stored_in_the_cache(index, &between), self.cost_of_the_cache(index, &between)];
+            inherited.read_from_the_cache(stored, cost, pair.rows().0);
+            let allowed = Allowance { fresh, inherited, ..self.allowance(place, own) };
+            Ok(Some(if as_laid {
+                laid.found(pair, judge(pair, profile, &allowed), None)
+            } else {
+                laid.judge(&allowed)
+            }))
+        })?;
+        Ok(match judged.transpose()?.flatten() {
+            Some(Found::Judged(judged)) if judged.judgement.outcome == Outcome::Unclear => unclear(&judged.judgement),
+            Some(found) => found,
+            // Known in part: all that can be asked is how far off it is.
+            None => {
+                let limit = range_growth(profile) * unclear_before;
+                let explained = first.filter(|first| first.judgement.is_far_by_no_more(limit));
+                explained.map(|first| unclear(&first.judgement)).unwrap_or(here)
+            }
+        })
+    }
+
+    /// Whether a tap that the table lets pass is far from what it reads.
+    fn leaps(&self, found: &[Found], before: &[usize], judged: &Judged, least: f64) -> bool {
+        let nmse = |here: &Judged| here.judgement.size().unwrap_or(0.0);
+        let read = before.iter().map(|&i| if let Found::Judged(read) = &found[i] { nmse(read) } else { 0.0 });
+        !before.is_empty() && nmse(judged) > least + read.fold(0.0, f64::max)
+    }
+
+    /// The taps at `places`, of each the metrics of the step that is furthest off.
+    fn reads(&self, found: &[Found], places: &[usize]) -> Result<Vec<Read>, DumpError> {
+        let mut reads: Vec<Read> = Vec::new();
+        for &i in places {
+            let Found::Judged(judged) = &found[i] else { continue };
+            let (place, metrics) = (self.graph.places()[i], judged.judgement.metrics);
+            let positions = self.with_pair(place, &judged.layout, |pair, _| by_position(pair, &pair.row_metrics()))?;
+            let positions = positions.unwrap_or_default();
+            match reads.iter_mut().find(|r| r.tap == place.tap) {
+                None => reads.push(Read { tap: place.tap, metrics, positions }),
+                Some(read) => {
+                    read.positions.extend(positions);
+                    if metrics.nmse() > read.metrics.nmse() {
+                        read.metrics = metrics;
+                    }
+                }
+            }
+        }
+        Ok(reads)
+    }
+
+    /// Says where rounding has grown beyond the profile's own: a fault as small as that cannot show there.
+    pub(crate) fn amplified(&self, found: &[Found]) -> Option<String> {
+        let inherited = |(i, here): (usize, &Found)| match here {
+            Found::Judged(judged) if judged.judgement.is_inherited() => Some((judged.judgement.size()?, i)),
+            _ => None,
+        };
+        let grown: Vec<(f64, usize)> = found.iter().enumerate().filter_map(inherited).collect();
+        let (nmse, worst) = grown.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0))?;
+        let (count, profile, place) = (grown.len(), self.options.profile, self.graph.places()[worst]);
+        let place = name_of(self.laid(), place);
+        let why = match beyond_the_profile(profile, self.options.cache) {
+            Cache::F32 => "this model amplifies rounding, and".to_owned(),
+            cache => format!("keys and values are read from a cache in {cache};"),
+        };
+        Some(format!(
+            "{count} of the taps that agree are further off than {profile} by itself, as what they read already is (worst NMSE {} at \
+             {place}): {why} a mistake as small as that cannot show there",
+            number(nmse)
+        ))
+    }
+}
+
+fn unclear(judgement: &Judgement) -> Found {
+    Found::Unclear(judgement.size().unwrap_or(f64::INFINITY))
+}
+
+/// What the operation that makes `out` may pass on of its `reads`.
+fn inherited(out: &Pair<'_>, reads: &[Read]) -> Inherited {
+    let total: f64 = reads.iter().map(Read::nmse).sum();
+    if reads.is_empty() || !total.is_finite() {
+        return Inherited::default();
+    }
+    let site = out.site();
+    let positions = by_position(out, &out.row_metrics());
+    let rows = positions.len();
+    let energy = mean_square(&Metrics::over(&positions));
+    let squares: f64 = reads.iter().map(|read| square_error(&read.metrics)).sum();
+    // The same at each position, where a read tap has it.
+    let squares_at = |at: usize| reads.iter().filter_map(|read| read.positions.get(at).map(square_error)).sum::<f64>();
+    let room = MOST * POSITION_ROOM;
+    let row = |row: usize| reads.iter().map(|read| at(read, site, rows, row, Read::worst)).sum::<f64>();
+    let growth = growth(site);
+    let by_position = || (0..rows).map(|at| growth * room * row(at)).collect();
+    let mut inherited = match site {
+        // e^x makes of an error in x one relative to 1.
+        Site::Probs | Site::RouterProbs => Inherited::of(total, growth * squares, vec![room * growth * squares; rows]),
+        // Errors add, though the sum may be smaller than its parts.
+        Site::H | Site::HAttn if energy > 0.0 => {
+            let each: Vec<_> = (0..rows).map(|at| (squares_at(at), mean_square(&positions[at]))).collect();
+            Inherited::of(total, growth * (squares / energy).max(size_of(&each)), by_position())
+        }
+        _ => Inherited::of(total, growth * total, by_position()),
+    };
+    let usual = |row: usize| reads.iter().map(|read| at(read, site, rows, row, Read::median)).sum::<f64>();
+    inherited.usual_positions = (0..rows).map(|at| growth * room * usual(at)).collect();
+    if matches!(site, Site::Qk | Site::Scores) {
+        inherited.keys = by_key(reads, self::growth(Site::Qk) * room);
+    }
+    if matches!(site, Site::H | Site::HAttn) && energy > 0.0 {
+        let of_read = |read: &Read| {
+            let off = read.metrics.best_factor().map_or(0.0, |best| (best.factor - 1.0).abs());
+            off * read.metrics.reference_rms().unwrap_or(0.0) / energy.sqrt()
+        };
+        inherited.factor = Some(reads.iter().map(of_read).sum());
+    }
+    inherited
+}
+
+/// What each key's own error, and the worst of the queries, may become in the products with it.
+fn by_key(reads: &[Read], growth: f64) -> Vec<f64> {
+    let Some(keys) = reads.iter().find(|r| r.tap.site.is_attended()) else { return Vec::new() };
+    let others = reads.iter().filter(|r| !r.tap.site.is_attended());
+    let worst: f64 = others.map(Read::worst).sum();
+    keys.positions.iter().map(|key| growth * (of_position(key) + worst)).collect()
+}
+
+/// What several operations, unchecked themselves, may add and pass on of `reads` on the way to `out`.
+fn over_a_range(out: &Pair<'_>, own: f64, reads: &[Read], profile: Profile) -> Inherited {
+    let read: f64 = reads.iter().map(Read::nmse).sum();
+    if !read.is_finite() {
+        return Inherited::default();
+    }
+    let worst: f64 = reads.iter().map(Read::worst).sum();
+    let most = RANGE_OWN * own + range_growth(profile) * read;
+    let positions = vec![most + range_growth(profile) * worst; out.rows().0];
+    // Structure could come from any of the operations on the way: of what they may pass on, none stands out.
+    let usual = RANGE_USUAL * read;
+    // A leap below the table's limit is no pass either.
+    let within = range_fresh(profile).filter(|_| !reads.is_empty()).map(|fresh| fresh + usual);
+    let usual = own + usual;
+    Inherited { read: range_growth(profile) * read, usual, most, within, positions, ..Inherited::default() }
+}
+
+/// Several operations round several times.
+const RANGE_OWN: f64 = 3.0;
+/// How many times the NMSE of what it reads a layer writes as a rule.
+const RANGE_USUAL: f64 = 10.0;
+
+/// NMSE of the rounding of a layer's operations together, in the coarse profiles.
+fn range_fresh(profile: Profile) -> Option<f64> {
+    match profile {
+        Profile::Exact | Profile::F32 => None,
+        Profile::F16 => Some(4e-6),
+        Profile::Bf16 => Some(1e-4),
+        Profile::Ggml => Some(1e-3),
+    }
+}
+
+/// How many times the NMSE of what it reads a layer may write at the very most. Models that amplify rounding do so by as much as this; in the
+/// coarse profiles more would leave nothing to find.
+fn range_growth(profile: Profile) -> f64 {
+    match profile {
+        Profile::Exact | Profile::F32 => 1e4,
+        Profile::F16 => 1e3,
+        Profile::Bf16 | Profile::Ggml => 100.0,
+    }
+}
+
+/// NMSE of one operation's own rounding in the coarse profiles, with some room; the table's is for all operations up to a depth.
+fn fresh(profile: Profile, site: Site) -> Option<f64> {
+    use Site::{AttnOut, FfnGate, FfnOut, FfnUp, K, Logits, Q, RouterLogits, V};
+    let product = matches!(site, Q | K | V | AttnOut | FfnGate | FfnUp | FfnOut | RouterLogits | Logits);
+    match profile {
+        Profile::Exact | Profile::F32 => None,
+        Profile::F16 => Some(1e-6),
+        Profile::Bf16 => Some(3e-5),
+        // Only products of weights are quantised.
+        Profile::Ggml => Some(if product { 1e-3 } else { 3e-5 }),
+    }
+}
+
+/// Whether each position of `site` reads all positions of `read`.
+fn crosses(read: Site, site: Site) -> bool {
+    read.is_attended() && matches!(site, Site::Qk | Site::Scores | Site::Probs | Site::Context)
+}
+
+/// The NMSE at which a read tap enters row `row`: its own there, or that of `all` positions, where these are read.
+fn at(read: &Read, site: Site, rows: usize, row: usize, all: fn(&Read) -> f64) -> f64 {
+    let here = read.at(row).filter(|_| read.positions.len() == rows && !crosses(read.tap.site, site));
+    here.unwrap_or_else(|| all(read))
+}
+
+/// The NMSE of a norm's output, whole and by position, if it only passes on the error of `x`: channel by channel the output's
+/// gain is that of the reference. A norm that shrinks a channel of great size lays bare the error of all others.
+fn through_norm(x: &Pair<'_>, y: &Pair<'_>) -> Option<(f64, Vec<f64>)> {
+    let (rows, row) = y.rows();
+    if x.shape() != y.shape() || y.site().position_axis() != 0 || row == 0 {
+        return None;
+    }
+    let mut sums = vec![(0.0, 0.0, 0.0, 0.0); rows];
+    for i in 0..y.len() {
+        let (from, to) = (x.reference(i), y.reference(i));
+        let gain = if from == 0.0 { 0.0 } else { to / from };
+        let d = x.candidate(i) - from;
+        let (error, energy, read, size) = &mut sums[i / row];
+        *error += (gain * d).powi(2);
+        *energy += to * to;
+        *read += d * d;
+        *size += from * from;
+    }
+    // The root mean square is off by no more than the error of the row.
+    let off = |&(error, energy, read, size): &(f64, f64, f64, f64)| (error + energy * read / size, energy);
+    passed_on(&sums.iter().map(off).collect::<Vec<_>>())
+}
+
+/// The NMSE of what a mask leaves of products, whole and by position: the first positions see few keys, whose products may be small beside those that are hidden.
+fn through_mask(products: &Pair<'_>, scores: &Pair<'_>) -> Option<(f64, Vec<f64>)> {
+    let (rows, keys) = scores.rows();
+    if products.shape() != scores.shape() || keys == 0 {
+        return None;
+    }
+    let mut sums = vec![(0.0, 0.0); rows];
+    for i in (0..scores.len()).filter(|&i| scores.reference(i) > MASKED && scores.candidate(i) > MASKED) {
+        let (error, energy) = &mut sums[i / keys % rows];
+        *error += (products.candidate(i) - products.reference(i)).powi(2);
+        *energy += products.reference(i).powi(2);
+    }
+    passed_on(&sums)
+}
+
+/// NMSE as a whole, and of each position, from the error and the energy of each.
+fn passed_on(positions: &[(f64, f64)]) -> Option<(f64, Vec<f64>)> {
+    let nmse = |&(error, energy): &(f64, f64)| if energy > 0.0 { error / energy } else { 0.0 };
+    let whole = size_of(positions);
+    whole.is_finite().then(|| (whole, positions.iter().map(nmse).collect()))
+}
+
+/// The layout in which a place was judged.
+fn found_layout(found: &Found) -> &Layout {
+    match found {
+        Found::Judged(judged) => &judged.layout,
+        _ => &Layout::Same,
+    }
+}

@@ -1,0 +1,183 @@
+//! Which rank is off, where a dump was joined of several ranks' dumps?
+
+use firstdiff_trace::{Dump, DumpError, Entry, Joined, Ranks, Share, Site, Tensor};
+
+use crate::graph::Place;
+use crate::layout::pair::{Layout, Pair, borrow};
+use crate::metrics::Metrics;
+use crate::report::anatomy::RankError;
+use crate::report::reason::{Missing, Reason};
+use crate::taps::context::Run;
+use crate::taps::tap::Overlay;
+
+/// A summand that leaves less than this share of the error explains it.
+const EXPLAINS: f64 = 1e-3;
+
+pub(crate) fn not_joined(why: &str) -> Reason {
+    Reason::NotJoined(why.to_owned())
+}
+
+/// The tensors of all ranks that hold a place.
+fn tensors(ranks: &Ranks, place: Place) -> Result<Vec<(String, Tensor)>, DumpError> {
+    let held = ranks
+        .names()
+        .iter()
+        .zip(ranks.dumps())
+        .filter_map(|(name, dump)| Some((name, dump, dump.find(place.tap, place.step)?)));
+    let read = held.map(|(name, dump, entry)| Ok((name.clone(), dump.read(entry)?)));
+    Ok(ranks.in_order(place.tap, place.step, read.collect::<Result<_, DumpError>>()?))
+}
+
+/// The replicas that are not what was compared, bit for bit, and their NMSE from it.
+pub(crate) fn others(ranks: &Ranks, joined: &Dump, place: Place) -> Result<Vec<(String, Tensor, f64)>, DumpError> {
+    let Some(entry) = joined.find(place.tap, place.step) else { return Ok(Vec::new()) };
+    let chosen = joined.read(entry)?;
+    let all = tensors(ranks, place)?;
+    let differs = all.into_iter().filter(|(_, tensor)| tensor.bytes() != chosen.bytes());
+    Ok(differs
+        .map(|(name, tensor)| {
+            let same = tensor.shape() == chosen.shape();
+            let off = |tensor: &Tensor| Metrics::of(borrow(&chosen.values()), borrow(&tensor.values())).nmse();
+            let nmse = if same { off(&tensor).unwrap_or(f64::INFINITY) } else { f64::INFINITY };
+            (name, tensor, nmse)
+        })
+        .collect())
+}
+
+/// The error of each rank's piece of a tap that was cut.
+fn pieces(pair: &Pair<'_>, ranks: &Ranks, joined: &Joined, allowed: f64) -> Vec<RankError> {
+    let shape = &joined.shape;
+    let (inner, extent) = (shape[joined.axis + 1..].iter().product::<usize>(), shape[joined.axis]);
+    let mut sums = vec![(0.0, 0.0); ranks.names().len()];
+    for i in 0..pair.len() {
+        let along = pair.place(i) / inner % extent;
+        let rank = joined.bounds.iter().rposition(|&from| from <= along).unwrap_or(0).min(sums.len() - 1);
+        let (r, c) = (pair.reference(i), pair.candidate(i));
+        // Equal infinities are masks.
+        if r != c {
+            sums[rank].0 += (c - r) * (c - r);
+        }
+        sums[rank].1 += if r.is_finite() { r * r } else { 0.0 };
+    }
+    let named = shape.len() == pair.site().axes().len();
+    let what = match pair.site().axes().get(joined.axis).filter(|_| named) {
+        Some('H' | 'K') => "heads",
+        Some('T') => "positions",
+        Some('S') => "keys",
+        Some('V') => "token ids",
+        _ => "channels",
+    };
+    let error = |(rank, (error, energy)): (usize, (f64, f64))| {
+        let (from, to) = (joined.bounds[rank], joined.bounds[rank + 1]);
+        let part = if to == from + 1 {
+            format!("{} {from}", what.trim_end_matches('s'))
+        } else {
+            format!("{what} {from}-{}", to.saturating_sub(1))
+        };
+        let nmse = if error == 0.0 { 0.0 } else { error / energy };
+        let nmse = if nmse.is_nan() { f64::INFINITY } else { nmse };
+        RankError { name: ranks.names()[rank].clone(), part, nmse, right: nmse <= allowed }
+    };
+    sums.into_iter().enumerate().map(error).collect()
+}
+
+impl Run<'_> {
+    /// What both dumps hold at a place: recorded, or joined of ranks where the other side's shape leaves one way to.
+    pub(crate) fn both(&self, place: Place) -> (Option<Entry>, Option<Entry>) {
+        let Place { step, tap } = place;
+        let held = |dump: &Dump, other: &Dump| {
+            let joined = || dump.ranks()?.by_shape(tap, step, &other.find(tap, step)?.shape);
+            dump.find(tap, step).cloned().or_else(|| joined().map(|(entry, _)| entry))
+        };
+        let (left, right) = self.with_axes(held(self.reference, self.candidate), held(self.candidate, self.reference));
+        self.with_last_rows(left, right)
+    }
+
+    /// Why a place cannot be judged for want of a rank's dump: its pieces fall short of the reference's extent, or it is a sum and others' pieces do.
+    pub(crate) fn lacks_a_rank(&self, place: Place) -> Option<Reason> {
+        let ranks = self.candidate.ranks()?;
+        let short = |place: Place| {
+            let reference = self.reference.find(place.tap, place.step)?;
+            let (axis, held) = ranks.short_of(place.tap, place.step, &reference.shape)?;
+            Some((axis, held, reference.shape[axis]))
+        };
+        let missing = |by| Reason::RankMissing { ranks: ranks.names().to_vec(), by };
+        if let Some((axis, held, due)) = short(place) {
+            return Some(missing(Missing::Extent { axis, held, due }));
+        }
+        let summed = ranks.joined(place.tap, place.step).is_some_and(|j| j.share == Share::Partial);
+        let by = summed.then(|| self.graph.places().iter().copied().find(|&other| short(other).is_some())).flatten()?;
+        Some(missing(Missing::Summand(by)))
+    }
+
+    /// Why what differs in the dump of one rank alone is no difference: it may be that rank's summand.
+    pub(crate) fn may_be_a_sum(&self, place: Place) -> Option<Reason> {
+        let ranks = self.candidate.ranks()?;
+        let [one] = ranks.names() else { return None };
+        let told = ranks.joined(place.tap, place.step).is_none_or(|joined| joined.told);
+        let summed = matches!(place.tap.site, Site::H0 | Site::AttnOut | Site::FfnOut);
+        (summed && !told).then(|| Reason::MayBeSummand { rank: one.clone() })
+    }
+
+    /// Why ranks' tensors of a place were not joined.
+    pub(crate) fn apart(&self, place: Place) -> Option<Reason> {
+        let apart = |dump: &Dump| dump.ranks().and_then(|r| r.apart(place.tap, place.step)).map(not_joined);
+        apart(self.candidate).or_else(|| apart(self.reference))
+    }
+
+    /// The error of a place by rank, where it was joined of ranks.
+    pub(crate) fn by_rank(&self, place: Place, layout: &Layout) -> Result<Vec<RankError>, DumpError> {
+        let Some(ranks) = self.candidate.ranks() else { return Ok(Vec::new()) };
+        let shape = self.reference.find(place.tap, place.step).map(|e| e.shape.clone()).unwrap_or_default();
+        let by_shape = || ranks.by_shape(place.tap, place.step, &shape).map(|(_, joined)| joined);
+        let Some(joined) = ranks.joined(place.tap, place.step).cloned().or_else(by_shape) else {
+            return Ok(Vec::new());
+        };
+        match joined.share {
+            Share::Cut(_) => {
+                let cut = |pair: &Pair<'_>, own: f64| pieces(pair, ranks, &joined, 100.0 * own);
+                Ok(self.with_pair(place, layout, cut)?.unwrap_or_default())
+            }
+            Share::Replicated => self.replicas(place, layout, ranks),
+            Share::Partial => self.summands(place, layout, ranks),
+        }
+    }
+
+    fn replicas(&self, place: Place, layout: &Layout, ranks: &Ranks) -> Result<Vec<RankError>, DumpError> {
+        let mut errors = Vec::new();
+        for (name, tensor) in tensors(ranks, place)? {
+            let values = tensor.values();
+            let off = |laid: &Overlay<'_>, own: f64| {
+                let metrics = Metrics::over(&laid.with_candidate(&values).under(layout)?.row_metrics());
+                let nmse = metrics.nmse().unwrap_or(f64::INFINITY);
+                Some(RankError { name: name.clone(), part: "replica".into(), nmse, right: nmse <= own })
+            };
+            errors.extend(self.with_overlay(place, off)?.flatten());
+        }
+        Ok(errors)
+    }
+
+    /// The summand, if any, that is the error but for a factor.
+    fn summands(&self, place: Place, layout: &Layout, ranks: &Ranks) -> Result<Vec<RankError>, DumpError> {
+        for (name, tensor) in tensors(ranks, place)? {
+            let values = tensor.values();
+            let fit = |laid: &Overlay<'_>, _| {
+                let (pair, part) = (laid.under(layout)?, laid.with_candidate(&values).under(layout)?);
+                let (mut pp, mut ep, mut ee) = (0.0, 0.0, 0.0);
+                for i in 0..pair.len() {
+                    let (error, part) = (pair.candidate(i) - pair.reference(i), part.candidate(i));
+                    pp += part * part;
+                    ep += error * part;
+                    ee += error * error;
+                }
+                let (factor, left) = (ep / pp, 1.0 - ep * ep / (pp * ee));
+                let part = format!("the error is its summand times {factor:.4}");
+                (left < EXPLAINS).then(|| RankError { name: name.clone(), part, nmse: left.max(0.0), right: false })
+            };
+            if let Some(error) = self.with_overlay(place, fit)?.flatten() {
+                return Ok(vec![error]);
+            }
+        }
+        Ok(Vec::new())
+    }
+}

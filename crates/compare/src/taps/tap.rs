@@ -1,0 +1,229 @@
+//! How do the two sides of a place lie together, and how do they stand then? As the shapes say, else as the content says.
+
+use firstdiff_trace::{DumpError, Entry, QkRows, Site, Tap, Values};
+
+use crate::graph::Place;
+use crate::judge::tensor::{Allowance, Difference, Judgement, Outcome, judge};
+use crate::judge::tolerance::Profile;
+use crate::layout::candidates::LayoutCandidates;
+use crate::layout::mismatch::{Misfit, ShapeMismatch};
+use crate::layout::pair::{Layout, Operand, Pair};
+use crate::report::reason::Reason;
+use crate::taps::context::{Found, Judged, Plain, Run};
+
+/// A reading agrees only if it leaves less than this share of the error: it must explain, not just fit.
+const TELLING: f64 = 0.1;
+/// Elements that are looked at before a reading is judged, and how far they may be off.
+const SAMPLE: usize = 512;
+const SAMPLE_ROOM: f64 = 1e3;
+
+/// Both sides of a place, read.
+pub(crate) struct Overlay<'a> {
+    sides: LayoutCandidates<'a>,
+    profile: Profile,
+    /// The candidate's order of the rows of Q and K, where both sides say theirs and they are not the same.
+    declared: Option<QkRows>,
+    /// Whether token positions were asked for.
+    asked: bool,
+}
+
+impl<'a> Overlay<'a> {
+    /// The pair under `layout`, where there is one.
+    pub(crate) fn under(&self, layout: &Layout) -> Option<Pair<'a>> {
+        self.sides.under(layout)
+    }
+
+    /// The same with another candidate's elements under the same shape.
+    pub(crate) fn with_candidate<'b>(&self, values: &'b Values<'b>) -> Overlay<'b>
+    where
+        'a: 'b,
+    {
+        let candidate = Operand { values, ..*self.sides.candidate() };
+        Overlay { sides: self.sides.with_candidate(candidate), ..*self }
+    }
+
+    /// Every other reading.
+    pub(crate) fn others(&self) -> Vec<Pair<'a>> {
+        self.sides.others()
+    }
+
+    /// Judges the two sides as they stand and, where they differ so, in every other reading.
+    pub(crate) fn judge(&self, allowed: &Allowance) -> Found {
+        let plain = match self.sides.as_it_stands() {
+            Ok(pair) if pair.is_empty() => return Found::Misfit(ShapeMismatch::Empty),
+            Err(Misfit::NoRows) => return Found::without_rows(self.asked),
+            Err(Misfit::Shapes(reason)) => Plain::Misfit(reason.clone()),
+            Ok(pair) => {
+                let judgement = judge(pair, self.profile, allowed);
+                if judgement.outcome.agrees() && self.contradicts_declared(pair, allowed) {
+                    return Found::Unchecked(Reason::RowOrderContradicted);
+                }
+                if judgement.outcome.agrees() {
+                    return self.found(pair, judgement.clone(), as_shown(pair, judgement));
+                }
+                Plain::Judged(Box::new(judgement))
+            }
+        };
+        let mut nearest: Option<(f64, Pair<'_>)> = None;
+        for reading in self.others() {
+            let stride = (reading.len() / SAMPLE).max(1) | 1;
+            let off = reading.sampled_nmse(stride);
+            if reading.layout().is_shown() && nearest.as_ref().is_none_or(|(least, _)| off < *least) {
+                nearest = Some((off, reading.clone()));
+            }
+            // Written so that a NaN is no agreement.
+            let near = off <= SAMPLE_ROOM * allowed.whole(self.profile);
+            if near && let Some(found) = self.agreeing(&reading, allowed, &plain) {
+                return found;
+            }
+        }
+        match (plain, self.sides.as_it_stands(), nearest) {
+            // What differs is measured in the order that the two sides say themselves: else the error could not be read.
+            (Plain::Judged(judgement), Ok(pair), _) => match self.in_declared_rows(pair) {
+                Some(pair) => self.found(&pair, judge(&pair, self.profile, allowed), None),
+                None => self.found(pair, *judgement, None),
+            },
+            // The shape leaves this one reading, and the values are others.
+            (Plain::Misfit(_), _, Some((_, pair))) => self.found(&pair, judge(&pair, self.profile, allowed), None),
+            (Plain::Misfit(reason), ..) => Found::Misfit(reason),
+            (Plain::Judged(judgement), Err(_), _) => unreachable!("judged without a pair: {judgement:?}"),
+        }
+    }
+
+    /// The pair with the rows of Q and K in the reference's order, where both sides say that they are not.
+    fn in_declared_rows(&self, pair: &Pair<'a>) -> Option<Pair<'a>> {
+        let declared = self.declared?;
+        pair.other_row_orders().into_iter().find(|other| other.layout().rows() == Some(declared))
+    }
+
+    /// Whether the rows of Q and K of a pair that agrees are in one order, where both sides say that they are not.
+    fn contradicts_declared(&self, pair: &Pair<'a>, allowed: &Allowance) -> bool {
+        let other = self.in_declared_rows(pair);
+        other.is_some_and(|other| !judge(&other, self.profile, allowed).outcome.agrees())
+    }
+
+    /// How it stands under a reading, if it agrees there, or may.
+    fn agreeing(&self, reading: &Pair<'_>, allowed: &Allowance, plain: &Plain) -> Option<Found> {
+        let mut other = judge(reading, self.profile, allowed);
+        let nmse = other.metrics.nmse()?;
+        let was = match plain {
+            Plain::Judged(judgement) => judgement.metrics.nmse(),
+            Plain::Misfit(_) => None,
+        };
+        // A constant tensor is the same in any order.
+        if was.is_some_and(|was| nmse > TELLING * was) || other.metrics.correlation().is_none() {
+            return None;
+        }
+        let differs = matches!(plain, Plain::Judged(judgement) if matches!(judgement.outcome, Outcome::Differs(_)));
+        if differs && other.outcome == Outcome::Unclear {
+            return Some(self.found(reading, other, None));
+        }
+        if !other.outcome.agrees() {
+            return None;
+        }
+        let needs = reading.layout().needs_confirming();
+        if let Some(what) = self.sides.padding_error(reading) {
+            // Copies and padding that its shape does not show may not be any.
+            if !reading.layout().is_of_its_shape() {
+                return None;
+            }
+            other.outcome = Outcome::Differs(Difference::Padding { what });
+            return Some(self.found(reading, other, None));
+        }
+        let plain = match plain {
+            Plain::Judged(judgement) => Plain::Judged(judgement.clone()),
+            Plain::Misfit(reason) => Plain::Misfit(reason.clone()),
+        };
+        Some(self.found(reading, other, needs.then_some(plain)))
+    }
+
+    /// How it stands in the nearest reading for which `custom` holds, where that is nearer than `off`.
+    pub(crate) fn in_custom(
+        &self,
+        off: Option<f64>,
+        allowed: &Allowance,
+        custom: impl Fn(&Layout) -> bool,
+    ) -> Option<Found> {
+        let of = |pair: &Pair<'_>| custom(pair.layout());
+        let judged = self.others().into_iter().filter(of).map(|pair| (judge(&pair, self.profile, allowed), pair));
+        let size = |judgement: &Judgement| judgement.metrics.nmse().unwrap_or(f64::INFINITY);
+        let (judgement, pair) = judged.min_by(|a, b| size(&a.0).total_cmp(&size(&b.0)))?;
+        off.is_none_or(|off| size(&judgement) < off).then(|| self.found(&pair, judgement, None))
+    }
+
+    pub(crate) fn found(&self, pair: &Pair<'_>, judgement: Judgement, plain: Option<Plain>) -> Found {
+        let (shape, positions) = (pair.shape().to_vec(), pair.positions().map(<[usize]>::to_vec));
+        Found::Judged(Box::new(Judged {
+            judgement,
+            shape,
+            positions,
+            layout: pair.layout().clone(),
+            plain,
+            part: None,
+        }))
+    }
+}
+
+/// Axes in the order that the shape alone shows: if nothing confirms it, that is the finding.
+fn as_shown(pair: &Pair<'_>, judgement: Judgement) -> Option<Plain> {
+    let Layout::Permuted(_) = pair.layout() else { return None };
+    let outcome = Outcome::Differs(Difference::Layout { what: pair.layout().to_string() });
+    Some(Plain::Judged(Box::new(Judgement { outcome, ..judgement })))
+}
+
+impl Run<'_> {
+    /// Lays two tensors of one place together.
+    pub(crate) fn lay<'b>(
+        &self,
+        left: &'b Entry,
+        reference: &'b Values<'b>,
+        right: &'b Entry,
+        candidate: &'b Values<'b>,
+    ) -> Overlay<'b> {
+        let reference = Operand { values: reference, shape: &left.shape, rows: left.rows.as_ref() };
+        let candidate = Operand { values: candidate, shape: &right.shape, rows: right.rows.as_ref() };
+        let (site, heads, options) = (left.tap.site, self.heads(left), self.options);
+        let sides = LayoutCandidates::new(site, reference, candidate, heads, options.rows.as_ref());
+        Overlay {
+            sides: sides.beginning_at(self.start(left.step)),
+            profile: options.profile,
+            declared: self.declared(),
+            asked: options.rows.is_some(),
+        }
+    }
+
+    /// Reads both sides of `place` and hands them on with what the table allows.
+    pub(crate) fn with_overlay<X>(
+        &self,
+        place: Place,
+        then: impl FnOnce(&Overlay<'_>, f64) -> X,
+    ) -> Result<Option<X>, DumpError> {
+        let (left, right) = self.both(place);
+        let (Some(left), Some(right)) = (left, right) else { return Ok(None) };
+        let (reference, candidate) = (self.reference.read(&left)?, self.candidate.read(&right)?);
+        let (reference, candidate) = (reference.values(), candidate.values());
+        let overlay = self.lay(&left, &reference, &right, &candidate);
+        Ok(Some(then(&overlay, self.allowed(place, &left, &right))))
+    }
+
+    /// The same under a layout that was found.
+    pub(crate) fn with_pair<X>(
+        &self,
+        place: Place,
+        layout: &Layout,
+        then: impl FnOnce(&Pair<'_>, f64) -> X,
+    ) -> Result<Option<X>, DumpError> {
+        self.with_overlay(place, |overlay, own| overlay.under(layout).map(|pair| then(&pair, own))).map(Option::flatten)
+    }
+
+    /// How many heads are merged in a context, by the reference's taps of the same layer.
+    fn heads(&self, context: &Entry) -> Option<usize> {
+        let shape = |site, axis: usize| {
+            let entry = self.reference.find(Tap { site, ..context.tap }, context.step)?;
+            entry.shape.get(axis).copied().filter(|_| entry.shape.len() == 3)
+        };
+        [(Site::Q, 1), (Site::QRope, 1), (Site::Probs, 0), (Site::Qk, 0)]
+            .into_iter()
+            .find_map(|(site, axis)| shape(site, axis))
+    }
+}

@@ -1,0 +1,39 @@
+//! How are numbers and places said? The words that more than one part of the crate needs.
+
+use firstdiff_trace::Site;
+
+/// The index along every axis of flat index `at`.
+pub(crate) fn unravel(mut at: usize, shape: &[usize]) -> Vec<usize> {
+    let mut index = vec![0; shape.len()];
+    for (place, &extent) in index.iter_mut().zip(shape).rev() {
+        *place = at % extent.max(1);
+        at /= extent.max(1);
+    }
+    index
+}
+
+/// `head 2, position 4, channel 1` for an index along the axes of `site`; the bare numbers where the axes are others.
+pub fn index_in_words(site: Site, at: &[usize]) -> String {
+    let name = |axis: char| match axis {
+        'T' => "position",
+        'S' => "key",
+        'H' | 'K' => "head",
+        'V' => "token id",
+        _ => "channel",
+    };
+    if site.axes().len() != at.len() {
+        return format!("{at:?}");
+    }
+    site.axes().iter().zip(at).map(|(axis, i)| format!("{} {i}", name(*axis))).collect::<Vec<_>>().join(", ")
+}
+
+/// A measure as a person reads it: `0.0135`, `3.2e-12`.
+pub fn number(value: f64) -> String {
+    if value == 0.0 {
+        "0".into()
+    } else if (1e-3..1e4).contains(&value.abs()) {
+        format!("{value:.4}")
+    } else {
+        format!("{value:.1e}")
+    }
+}
