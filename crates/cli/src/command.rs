@@ -97,6 +97,7 @@ const COMPARE_HELP: &str = "Examples:
   firstdiff compare mine theirs --tokens 1,403,407        raw floats on both sides, which say nothing of token positions
   firstdiff compare golden/llama out/int8 --noise out/trusted-int8        a quantised engine, beside a second right run
   firstdiff compare out/one-pass out/token-by-token       an engine against itself: its decode path, without a reference
+  firstdiff compare golden/llama out/dump --why 'layers.0.q*'             why these taps have their status
 
 A tap is `exact`, within `rounding`, `diverged` (differs though all it reads agrees), `downstream` (differs, and so does something it
 reads) or `unchecked`. What is unchecked is neither passed nor blamed. Runs that took the same tokens in other chunks (in one pass,
@@ -267,6 +268,9 @@ struct CompareArgs {
     /// Compare only these taps: patterns with *, separated by commas
     #[arg(long, value_name = "PATTERNS")]
     taps: Option<String>,
+    /// Print what each stage of the comparison said of these taps: how a tap was read, aligned, judged, and what changed its status
+    #[arg(long, value_name = "PATTERNS")]
+    why: Option<String>,
     /// Show every tap on a line of its own
     #[arg(long, short)]
     verbose: bool,
@@ -403,12 +407,23 @@ fn run_compare(args: CompareArgs) -> Result<u8> {
         Some(patterns) => narrow(session, patterns),
         None => Ok(()),
     })?;
+    if let Some(patterns) = args.why.as_deref().filter(|patterns| !crate::why::is_known(&judged.report, patterns)) {
+        bail!("--why {patterns}: no tap of either dump matches");
+    }
     if let Some(path) = &args.json {
-        crate::json::write(path, &crate::json::report("compare", &judged), &inputs)?;
+        let mut report = crate::json::report("compare", &judged);
+        if let Some(patterns) = &args.why {
+            report["why"] = crate::why::json(&judged, patterns);
+        }
+        crate::json::write(path, &report, &inputs)?;
     }
     if !is_stdout(args.json.as_ref()) {
         let detail = if args.verbose { Detail::Every } else { Detail::Folded };
-        print(render(&judged, detail).as_str())?;
+        let mut screen = render(&judged, detail);
+        if let Some(patterns) = &args.why {
+            screen.append(&crate::why::render(&judged, patterns));
+        }
+        print(screen.as_str())?;
     }
     finish(&judged)
 }

@@ -37,6 +37,7 @@ mod session;
 mod streams;
 mod table;
 mod weights;
+mod why;
 mod words;
 mod wrap;
 

@@ -38,6 +38,7 @@ pub use pipeline::{compare, vocabulary_graph};
 pub use propose::guess::Guess;
 pub use propose::names::{Alias, Evidence, Naming, Proposal, propose};
 pub use report::anatomy::{Anatomy, Change, RankError, Undone, anatomy};
+pub use report::log::{LogEntry, Stage, Standing};
 pub use report::noise::{DROWNED, NOISE_ROOM, Noise, TapNoise};
 pub use report::reason::{Missing, Reason, Side, Warning};
 pub use report::{FirstDivergence, KnownPart, Report, Status, TapReport, Verdict};

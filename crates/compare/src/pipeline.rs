@@ -1,4 +1,12 @@
-//! Where do two dumps part? Every tap judged, then read in the order and by the dependencies of the graph.
+//! Where do two dumps part? The stages of a comparison, in their order; each is a folder beside this file.
+//!
+//! 1. `align` (called before, by [`crate::align()`]): which token positions of the two runs stand against each other.
+//! 2. `run`: what each run holds: its steps, their positions, its K/V cache.
+//! 3. `taps`: every tap judged, in forward order: its two tensors in the `layout` that fits, by the one verdict of `judge`, and again
+//!    against what its operation may have passed on of the error of what it reads.
+//! 4. `rules`: what all taps together say better of some; each rule by itself, in one list.
+//! 5. `conclude`: status by the graph, verdict, first divergence, what could not have shown.
+//! 6. `report`: what is handed out, with a log of what each stage said of each tap.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +15,13 @@ use firstdiff_trace::{Dump, DumpError, Entry};
 use crate::graph::{Graph, Place};
 use crate::judge::tolerance::Extent;
 use crate::report::Report;
+use crate::report::log::{LogEntry, Stage};
 use crate::report::reason::Warning;
-use crate::rules::unproven;
+use crate::rules::{RULES, unproven};
 use crate::run::last::lengths;
 use crate::run::positions::told_chunks;
 use crate::run::steps::{contradicted, misaligned};
-use crate::taps::context::{Options, Run};
+use crate::taps::context::{Found, Options, Run};
 
 /// Compares `candidate` with `reference`. `graph` says in what order taps are produced and who reads whom; without a model,
 /// [`vocabulary_graph`] serves. `progress` is called before each tap with its number and their count.
@@ -40,22 +49,34 @@ pub fn compare(
     let lengths = [reference, candidate].map(lengths);
     let run = Run { reference, candidate, graph, options, extent, prompt, misaligned, chunks, lengths, doubts };
     let total = graph.places().len();
-    let mut found = Vec::with_capacity(total);
+    let (mut found, mut log) = (Vec::with_capacity(total), vec![Vec::new(); total]);
     for (index, &place) in graph.places().iter().enumerate() {
         progress(index, total);
-        let here = run.doubted(place, run.look(place)?);
-        found.push(run.with_inheritance(&found, index, here)?);
+        let here = run.look(place)?;
+        note(&mut log[index], Stage::Tensors, &here);
+        let here = run.doubted(place, here);
+        note(&mut log[index], Stage::DumpInDoubt, &here);
+        let here = run.with_inheritance(&found, index, here)?;
+        note(&mut log[index], Stage::InputError, &here);
+        found.push(here);
     }
-    run.settle_layouts(&mut found)?;
-    run.doubt_positions(&mut found);
-    run.doubt_continuations(&mut found);
-    let hidden = run.forgive_hidden(&mut found)?;
-    run.doubt_rotations(&mut found);
-    run.doubt_orders(&mut found);
-    let replicas = run.check_replicas(&mut found)?;
-    let mut report = run.report(found)?;
-    report.warnings.splice(0..0, hidden.into_iter().chain(replicas).map(Warning::Note));
+    let mut notes = Vec::new();
+    for (stage, rule) in RULES {
+        notes.extend(rule(&run, &mut found)?);
+        log.iter_mut().zip(&found).for_each(|(log, here)| note(log, stage, here));
+    }
+    let mut report = run.report(found, &log)?;
+    report.warnings.splice(0..0, notes.into_iter().map(Warning::Note));
     Ok(report)
+}
+
+/// Notes what a stage says of a tap, where that is not what the stage before did.
+fn note(log: &mut Vec<LogEntry>, stage: Stage, here: &Found) {
+    let says = |change: &LogEntry| (change.to, change.reason.clone(), change.nmse, change.allowed);
+    let now = here.after(stage);
+    if now.as_ref().map(says) != log.last().map(says) {
+        log.extend(now);
+    }
 }
 
 /// The vocabulary's own graph over the taps and steps of both dumps.

@@ -452,6 +452,8 @@ impl Run<'_> {
             is_last: false,
             part: None,
             noise: None,
+            inputs: Vec::new(),
+            log: Vec::new(),
         };
         Replayed { reason, exact_nmse, ..Replayed::of(report) }
     }

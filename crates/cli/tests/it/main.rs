@@ -10,3 +10,4 @@ mod files;
 mod inspect;
 mod positions;
 mod printed;
+mod why;

@@ -7,7 +7,6 @@ use firstdiff_trace::{Dump, Site};
 use crate::align::chunks::{Laid, name_of};
 use crate::graph::{Place, op_of};
 use crate::judge::tensor::Outcome;
-use crate::layout::pair::Layout;
 use crate::report::reason::Reason;
 use crate::report::{KnownPart, Status, TapReport, Verdict};
 use crate::run::infer_steps::steps;
@@ -46,20 +45,12 @@ impl Run<'_> {
                 TapReport { reason: found.unchecked(), ..blank }
             }
             Found::Judged(judged) => {
-                let Judged { judgement, shape, positions, layout, part, .. } = &**judged;
-                let reason = match (&judgement.outcome, layout) {
-                    (Outcome::Differs(difference), layout) => {
-                        let layout = Some(layout.clone()).filter(|layout| matches!(layout, Layout::Stored(_)));
-                        Some(Reason::Differs { difference: difference.clone(), layout })
-                    }
-                    (_, Layout::Same) => None,
-                    (_, layout) => Some(Reason::ReadIn(layout.clone())),
-                };
+                let Judged { judgement, shape, positions, part, .. } = &**judged;
                 let (metrics, allowed) = (Some(judgement.metrics), Some(judgement.allowed));
                 let single = shape.get(place.tap.site.position_axis()) == Some(&1) || shape.len() == 1;
                 let is_last = single && part.is_none() && self.is_of_unknown_position(place);
                 TapReport {
-                    reason,
+                    reason: found.reason(),
                     metrics,
                     balanced: judgement.balanced,
                     allowed,

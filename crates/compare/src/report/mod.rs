@@ -1,6 +1,7 @@
 //! What is said at the end? The report's types; no text is laid out here.
 
 pub(crate) mod anatomy;
+pub(crate) mod log;
 pub(crate) mod noise;
 pub(crate) mod reason;
 
@@ -15,6 +16,7 @@ use crate::judge::tensor::size;
 use crate::judge::tolerance::Profile;
 use crate::metrics::Metrics;
 use crate::report::anatomy::Anatomy;
+use crate::report::log::LogEntry;
 use crate::report::reason::{Reason, Warning};
 use crate::words::{index_in_words, unravel};
 
@@ -105,6 +107,10 @@ pub struct TapReport {
     pub part: Option<KnownPart>,
     /// NMSE of a second right run against the reference, where that was measured here.
     pub noise: Option<f64>,
+    /// The nearest taps that it depends on and that were compared.
+    pub inputs: Vec<Place>,
+    /// What each stage of the comparison said of it, where that was not what the stage before did.
+    pub log: Vec<LogEntry>,
 }
 
 impl TapReport {
@@ -124,6 +130,8 @@ impl TapReport {
             is_last: false,
             part,
             noise: None,
+            inputs: Vec::new(),
+            log: Vec::new(),
         }
     }
 

@@ -8,6 +8,7 @@ use firstdiff_trace::{Entry, Site, Tap};
 use crate::graph::Place;
 use crate::layout::rows::squeezed;
 use crate::report::reason::Reason;
+use crate::rules::Ruled;
 use crate::run::steps::Chunks;
 use crate::taps::context::{Found, Judged, Run};
 use crate::words::unravel;
@@ -34,7 +35,7 @@ impl Run<'_> {
     }
 
     /// Rotations of which nothing but position 0 is known: every one is right there, so that to agree shows nothing of the operation.
-    pub(crate) fn doubt_rotations(&self, found: &mut [Found]) {
+    pub(crate) fn doubt_rotations(&self, found: &mut [Found]) -> Ruled {
         let (ranges, more) = (self.ranges(), self.has_more());
         let rotated = |(place, _): &(Place, &Judged)| matches!(place.tap.site, Site::QRope | Site::KRope);
         let rotations = found.iter().zip(self.graph.places()).filter_map(judged).filter(rotated);
@@ -50,6 +51,7 @@ impl Run<'_> {
                 *here = Found::Unchecked(Reason::RotationAtZero);
             }
         }
+        Ok(None)
     }
 
     /// Whether what was compared of a place is of position 0 and of no other.

@@ -11,12 +11,13 @@ use crate::layout::rotation::Heads;
 use crate::layout::rows::squeezed;
 use crate::layout::strided::Stored;
 use crate::report::reason::Reason;
+use crate::rules::Ruled;
 use crate::taps::context::{Found, Judged, Plain, Run};
 use crate::taps::tap::Overlay;
 
 impl Run<'_> {
     /// A layout explains a difference away only if what follows agrees; what nothing confirms is judged as it stands.
-    pub(crate) fn settle_layouts(&self, found: &mut [Found]) -> Result<(), DumpError> {
+    pub(crate) fn settle_layouts(&self, found: &mut [Found]) -> Ruled {
         let before: Vec<Option<Layout>> = found.iter().map(|here| agreeing_layout(here).cloned()).collect();
         let (mut open, mut customs) = (Vec::new(), Vec::new());
         for index in (0..found.len()).rev() {
@@ -42,7 +43,7 @@ impl Run<'_> {
         }
         self.measure_in_custom(found, &seen)?;
         self.doubt_unlike_rows(found);
-        Ok(())
+        Ok(None)
     }
 
     /// Queries and keys whose rows are in different orders make other products: where no product shows that they are right, nobody can tell.
@@ -310,7 +311,7 @@ impl Run<'_> {
 
     /// What is far off in another shape than the reference's, though all that follows agrees, may be in an order of axes that nobody found, or was recorded
     /// wrongly: no operation's fault.
-    pub(crate) fn doubt_orders(&self, found: &mut [Found]) {
+    pub(crate) fn doubt_orders(&self, found: &mut [Found]) -> Ruled {
         let strange: Vec<bool> = (0..found.len()).map(|index| self.is_strange(found, index)).collect();
         for index in (0..found.len()).filter(|&index| strange[index]) {
             let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged() && !strange[i]);
@@ -318,6 +319,7 @@ impl Run<'_> {
                 found[index] = Found::Unchecked(Reason::OrderUnknown);
             }
         }
+        Ok(None)
     }
 
     /// Whether a place of another shape than the reference's, which does not show its order of axes, is as far off as misplaced values are.

@@ -10,6 +10,7 @@ use crate::graph::Place;
 use crate::judge::leak::{Shares, leaked_at};
 use crate::judge::tensor::{Allowance, Difference, Judgement, Outcome, judge};
 use crate::layout::pair::{Layout, MASKED, Operand, Pair};
+use crate::rules::Ruled;
 use crate::taps::context::{Found, Judged, Run};
 
 /// What reads a probability is off by this many times what it is allowed, had it read what the mask leaves: then it has not.
@@ -17,7 +18,7 @@ const WOULD_SHOW: f64 = 10.0;
 
 impl Run<'_> {
     /// Takes the blame from scores that are right wherever the reference has any, where nothing is made of the others; and says so.
-    pub(crate) fn forgive_hidden(&self, found: &mut [Found]) -> Result<Option<String>, DumpError> {
+    pub(crate) fn forgive_hidden(&self, found: &mut [Found]) -> Ruled {
         let mut forgiven = Vec::new();
         // What is read later is settled first.
         for index in (0..found.len()).rev() {

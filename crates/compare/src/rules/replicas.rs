@@ -1,8 +1,9 @@
 //! Are replicas of a tap on several ranks equal, and is a rank missing?
 
-use firstdiff_trace::{DumpError, Share};
+use firstdiff_trace::Share;
 
 use crate::judge::tensor::{Allowance, Difference, Outcome, judge};
+use crate::rules::Ruled;
 use crate::taps::context::{Found, Run};
 use crate::taps::ranks::{not_joined, others};
 use crate::taps::tap::Overlay;
@@ -24,8 +25,8 @@ impl Run<'_> {
     }
 
     /// Judges every replica that is not the one that was compared. Gives what is to be said of those that differ.
-    pub(crate) fn check_replicas(&self, found: &mut [Found]) -> Result<Vec<String>, DumpError> {
-        let Some(ranks) = self.candidate.ranks() else { return Ok(Vec::new()) };
+    pub(crate) fn check_replicas(&self, found: &mut [Found]) -> Ruled {
+        let Some(ranks) = self.candidate.ranks() else { return Ok(None) };
         let mut unequal: Vec<String> = Vec::new();
         for (index, here) in found.iter_mut().enumerate() {
             let place = self.graph.places()[index];
@@ -65,14 +66,9 @@ impl Run<'_> {
             }
         }
         let count = unequal.len();
-        Ok(unequal
-            .into_iter()
-            .next()
-            .map(|first| match count {
-                1 => format!("replicas that should be equal bit for bit are not: {first}"),
-                _ => format!("replicas that should be equal bit for bit are not, in {count} taps; first {first}"),
-            })
-            .into_iter()
-            .collect())
+        Ok(unequal.into_iter().next().map(|first| match count {
+            1 => format!("replicas that should be equal bit for bit are not: {first}"),
+            _ => format!("replicas that should be equal bit for bit are not, in {count} taps; first {first}"),
+        }))
     }
 }

@@ -9,6 +9,7 @@ use crate::graph::Place;
 use crate::layout::pair::Layout;
 use crate::layout::rows::squeezed;
 use crate::report::reason::{Reason, Side};
+use crate::rules::Ruled;
 use crate::run::steps::{Chunks, unwitnessed};
 use crate::taps::context::{Found, Run};
 
@@ -32,30 +33,31 @@ impl Run<'_> {
     }
 
     /// Takes back what differs where nothing shows that both are of the same positions.
-    pub(crate) fn doubt_positions(&self, found: &mut [Found]) {
+    pub(crate) fn doubt_positions(&self, found: &mut [Found]) -> Ruled {
         let [reference, candidate] = self.recorded();
         let chosen = self.options.rows.as_ref().is_some_and(|rows| !rows.is_all());
         if chosen || found.iter().any(Found::agrees) {
-            return;
+            return Ok(None);
         }
-        let Some(reason) = unwitnessed(reference, candidate) else { return };
+        let Some(reason) = unwitnessed(reference, candidate) else { return Ok(None) };
         let apart = Reason::Unwitnessed(reason);
         found.iter_mut().filter(|here| here.is_judged()).for_each(|here| *here = Found::Apart(apart.clone()));
+        Ok(None)
     }
 
     /// Takes back what differs in later steps of which nothing agrees, and of which nothing says that both were fed the same token: neither ids nor embeddings.
-    pub(crate) fn doubt_continuations(&self, found: &mut [Found]) {
+    pub(crate) fn doubt_continuations(&self, found: &mut [Found]) -> Ruled {
         let steps: BTreeSet<u32> =
             self.graph.places().iter().map(|place| place.step).filter(|&step| step > 0).collect();
         // Of a few taps that were asked for, others are known elsewhere.
         if self.options.only.is_some() {
-            return;
+            return Ok(None);
         }
         for step in steps {
             let wrong_before =
                 |(place, found): (&Place, &Found)| place.step < step && found.is_judged() && !found.agrees();
             if self.graph.places().iter().zip(&*found).any(wrong_before) {
-                return;
+                return Ok(None);
             }
             let here = |at: &usize| self.graph.places()[*at].step == step && found[*at].is_judged();
             let judged: Vec<usize> = (0..found.len()).filter(here).collect();
@@ -67,6 +69,7 @@ impl Run<'_> {
                 found[at] = Found::Apart(Reason::Continuation);
             }
         }
+        Ok(None)
     }
 
     /// Whether both runs say which tokens they were fed up to a step.

@@ -11,6 +11,7 @@ use crate::judge::tensor::{Judgement, Outcome};
 use crate::judge::tolerance::{Extent, Profile, allowed_nmse, storage_nmse};
 use crate::layout::mismatch::ShapeMismatch;
 use crate::layout::pair::Layout;
+use crate::report::log::{LogEntry, Stage, Standing};
 use crate::report::noise::{NOISE_ROOM, Noise};
 use crate::report::reason::Reason;
 use crate::report::{KnownPart, start};
@@ -92,6 +93,38 @@ impl Found {
             Found::Unclear(_) => Some(Reason::Inconclusive),
             Found::Nothing | Found::Judged(_) => None,
         }
+    }
+
+    /// Why it differs, why nothing is said of it, or in which other layout it agrees.
+    pub(crate) fn reason(&self) -> Option<Reason> {
+        let Found::Judged(judged) = self else { return self.unchecked() };
+        match (&judged.judgement.outcome, &judged.layout) {
+            (Outcome::Differs(difference), layout) => {
+                let layout = Some(layout.clone()).filter(|layout| matches!(layout, Layout::Stored(_)));
+                Some(Reason::Differs { difference: difference.clone(), layout })
+            }
+            (_, Layout::Same) => None,
+            (_, layout) => Some(Reason::ReadIn(layout.clone())),
+        }
+    }
+
+    /// How it stands after a stage; `None` of what neither side recorded.
+    pub(crate) fn after(&self, stage: Stage) -> Option<LogEntry> {
+        let (to, nmse, allowed) = match self {
+            Found::Nothing => return None,
+            Found::Unchecked(_) | Found::Misfit(_) | Found::Apart(_) => (Standing::Unchecked, None, None),
+            Found::Unclear(nmse) => (Standing::Inconclusive, Some(*nmse), None),
+            Found::Judged(judged) => {
+                let to = match judged.judgement.outcome {
+                    Outcome::Exact => Standing::Exact,
+                    Outcome::Rounding => Standing::Rounding,
+                    Outcome::Unclear => Standing::Inconclusive,
+                    Outcome::Differs(_) => Standing::Differs,
+                };
+                (to, judged.judgement.size(), Some(judged.judgement.allowed))
+            }
+        };
+        Some(LogEntry { stage, to, reason: self.reason(), nmse, allowed })
     }
 
     pub(crate) fn agrees(&self) -> bool {

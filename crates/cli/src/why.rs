@@ -1,0 +1,139 @@
+//! Why does a tap have its status? What was recorded of it, how the two sides were aligned, and what each stage of the comparison said.
+
+use firstdiff_compare::{LogEntry, Place, Report, Standing, Status, TapReport, number};
+use firstdiff_trace::{Dump, Entry, Tap};
+use serde_json::{Value, json};
+
+use crate::screen::{BOLD, Screen, paint};
+use crate::session::Judged;
+use crate::words::{safe, shorten};
+
+/// The log of every tap that `patterns` name, a section for each; steps of which the same is to be said have one together.
+pub(crate) fn render(judged: &Judged, patterns: &str) -> Screen {
+    let mut sections: Vec<Section> = Vec::new();
+    for tap in named(&judged.report, patterns) {
+        let section = section(judged, tap);
+        match sections.iter_mut().find(|known| known.tap == section.tap && known.lines == section.lines) {
+            Some(known) => known.places.extend(section.places),
+            None => sections.push(section),
+        }
+    }
+    let mut screen = Screen::default();
+    for Section { places, recorded, lines, .. } in sections {
+        screen.line("");
+        screen.line(&paint(BOLD, &format!("why {}", shorten(&places, 4))));
+        let recorded = ("recorded".to_owned(), recorded);
+        for (label, text) in std::iter::once(&recorded).chain(&lines) {
+            screen.line(&format!("  {label:<12} {}", safe(text)));
+        }
+    }
+    screen
+}
+
+/// What is to be said of a tap, in one step or in several.
+struct Section {
+    tap: Tap,
+    places: Vec<String>,
+    /// What either side recorded in the first of the steps.
+    recorded: String,
+    lines: Vec<(String, String)>,
+}
+
+/// The same as JSON.
+pub(crate) fn json(judged: &Judged, patterns: &str) -> Value {
+    let entry = |tap: &TapReport| {
+        let stages = tap.log.iter().map(|entry| {
+            json!({
+                "stage": entry.stage.name(), "status": entry.to.name(), "reason": entry.reason.as_ref().map(ToString::to_string),
+                "nmse": entry.nmse, "allowed_nmse": entry.allowed,
+            })
+        });
+        let inputs: Vec<String> = tap.inputs.iter().map(|place| judged.report.name(*place)).collect();
+        json!({
+            "tap": tap.place.tap.to_string(), "step": tap.place.step, "status": tap.status.name(),
+            "stages": stages.collect::<Vec<_>>(), "inputs": inputs,
+        })
+    };
+    named(&judged.report, patterns).map(entry).collect()
+}
+
+/// Whether any tap of the report is one that `patterns` name.
+pub(crate) fn is_known(report: &Report, patterns: &str) -> bool {
+    named(report, patterns).next().is_some()
+}
+
+fn named<'r>(report: &'r Report, patterns: &'r str) -> impl Iterator<Item = &'r TapReport> {
+    report.taps.iter().filter(move |tap| tap.place.tap.matches(patterns))
+}
+
+fn section(judged: &Judged, tap: &TapReport) -> Section {
+    let report = &judged.report;
+    let sides = [&judged.session.reference, &judged.session.candidate].map(|dump| recorded(dump, tap.place));
+    let recorded = format!("reference {}, candidate {}", sides[0], sides[1]);
+    let mut lines = Vec::new();
+    let mut line = |label: &str, text: &str| lines.push((label.to_owned(), text.to_owned()));
+    line("operation", &tap.op);
+    if let Some(laid) = &report.laid {
+        let cells = tap.place.step..tap.place.step.saturating_add(1);
+        line("aligned", &format!("by token position: {}", laid.label(cells)));
+    }
+    if let Some(positions) = &tap.positions {
+        let list: Vec<String> = positions.iter().map(ToString::to_string).collect();
+        line("positions", &format!("{} of the step, where both sides hold values", shorten(&list, 8)));
+    }
+    for entry in &tap.log {
+        line(standing(entry), &said(entry));
+    }
+    line("status", &status(report, tap));
+    Section { tap: tap.place.tap, places: vec![report.name(tap.place)], recorded, lines }
+}
+
+/// The shape and type of what a side recorded.
+fn recorded(dump: &Dump, place: Place) -> String {
+    let whole = |entry: &Entry| format!("{:?} {}", entry.shape, entry.dtype.name());
+    match (dump.find(place.tap, place.step), dump.find_part(place.tap, place.step)) {
+        (Some(entry), _) => whole(entry),
+        (None, Some(part)) => format!("{} values", part.values.len()),
+        (None, None) => "nothing".into(),
+    }
+}
+
+fn standing(entry: &LogEntry) -> &'static str {
+    match entry.to {
+        Standing::Exact | Standing::Rounding => "agrees",
+        other => other.name(),
+    }
+}
+
+/// By which stage, and why.
+fn said(entry: &LogEntry) -> String {
+    let size = match (entry.nmse, entry.allowed) {
+        (Some(nmse), Some(allowed)) => Some(format!("NMSE {}, {} allowed", number(nmse), number(allowed))),
+        (Some(nmse), None) => Some(format!("NMSE {}", number(nmse))),
+        _ => None,
+    };
+    let reason = entry.reason.as_ref().filter(|reason| !reason.names_the_nmse()).map(ToString::to_string);
+    let all: Vec<String> = size.into_iter().chain(reason).collect();
+    match all.is_empty() {
+        true => entry.stage.to_string(),
+        false => format!("{}: {}", entry.stage, all.join("; ")),
+    }
+}
+
+/// The status that the graph makes of it.
+fn status(report: &Report, tap: &TapReport) -> String {
+    let names: Vec<String> = tap.inputs.iter().map(|place| report.name(*place)).collect();
+    let reads = match names.len() {
+        0 => "the tokens alone".to_owned(),
+        _ => shorten(&names, 6),
+    };
+    let differ = |place: &&Place| report.taps.iter().any(|t| t.place == **place && !t.status.agrees());
+    let wrong: Vec<String> = tap.inputs.iter().filter(differ).map(|place| report.name(*place)).collect();
+    let why = match tap.status {
+        Status::Diverged => format!("it differs, and all that it depends on agrees: {reads}"),
+        Status::Downstream => format!("it differs, and so does what it depends on: {}", shorten(&wrong, 6)),
+        Status::Exact | Status::Rounding => format!("it depends on {reads}"),
+        Status::Unchecked => "neither passed nor blamed".to_owned(),
+    };
+    format!("{}: {why}", tap.status.name())
+}

@@ -1,0 +1,108 @@
+//! What became of a tap on its way from two tensors to a status? One entry for each stage that said something of it.
+
+use std::fmt;
+
+use crate::report::reason::Reason;
+
+/// A stage of the comparison that may change what is said of a tap, in the order in which they are carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Its two tensors are judged, in the layout that fits.
+    Tensors,
+    /// The dump itself may put it in doubt.
+    DumpInDoubt,
+    /// It is judged again against what its operation may have passed on.
+    InputError,
+    /// Later taps confirm the layout in which it agrees, or do not.
+    Layout,
+    /// Both sides must be of the same token positions.
+    Positions,
+    /// Both sides must have been fed the same token.
+    Continuation,
+    /// Nothing may have read what differs behind a mask.
+    Masked,
+    /// At position 0 every rotation is right.
+    FirstPosition,
+    /// In another shape it may be in an order of axes that was not found.
+    AxisOrder,
+    /// Replicas on several ranks must be equal.
+    Replicas,
+}
+
+impl Stage {
+    /// The word in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Tensors => "tensors",
+            Stage::DumpInDoubt => "dump_in_doubt",
+            Stage::InputError => "input_error",
+            Stage::Layout => "layout",
+            Stage::Positions => "positions",
+            Stage::Continuation => "continuation",
+            Stage::Masked => "masked",
+            Stage::FirstPosition => "first_position",
+            Stage::AxisOrder => "axis_order",
+            Stage::Replicas => "replicas",
+        }
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Stage::Tensors => "as recorded",
+            Stage::DumpInDoubt => "the dump's own note",
+            Stage::InputError => "with the error of what it reads",
+            Stage::Layout => "layout, by later taps",
+            Stage::Positions => "token positions",
+            Stage::Continuation => "token of the step",
+            Stage::Masked => "masked elements",
+            Stage::FirstPosition => "position 0 alone",
+            Stage::AxisOrder => "order of axes",
+            Stage::Replicas => "replicas",
+        })
+    }
+}
+
+/// How a tap stands after a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Bit for bit.
+    Exact,
+    /// Within what is allowed.
+    Rounding,
+    /// Beyond it.
+    Differs,
+    /// Beyond rounding, and what it reads may explain it, or not.
+    Inconclusive,
+    /// Not compared.
+    Unchecked,
+}
+
+impl Standing {
+    /// The word in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Standing::Exact => "exact",
+            Standing::Rounding => "rounding",
+            Standing::Differs => "differs",
+            Standing::Inconclusive => "inconclusive",
+            Standing::Unchecked => "unchecked",
+        }
+    }
+}
+
+/// What a stage said of a tap.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogEntry {
+    /// The stage.
+    pub stage: Stage,
+    /// How the tap stands after it.
+    pub to: Standing,
+    /// Why.
+    pub reason: Option<Reason>,
+    /// NMSE, where the tap was compared.
+    pub nmse: Option<f64>,
+    /// The NMSE that is allowed, where the tap was compared.
+    pub allowed: Option<f64>,
+}
