@@ -75,7 +75,7 @@ def say(message):
     print(f"{NAME}: {message}", file=sys.stderr, flush=True)
 
 
-# ---- the dump on disk (format 1 of firstdiff's ARCHITECTURE.md) ----
+# ---- the dump on disk (format 1 of firstdiff's docs/FORMAT.md) ----
 
 
 class Dump:

@@ -117,7 +117,7 @@ GROWTH = {}
 
 
 def grown(report, profile):
-    """Notes how many times the NMSE of what it reads (and its own rounding) each operation writes: crates/compare/src/inherit.rs."""
+    """Notes how many times the NMSE of what it reads (and its own rounding) each operation writes: crates/compare/src/judge/inherited.rs."""
     taps = {(t["tap"], t["step"]): t for t in report["taps"] if t["nmse"] is not None}
     for (tap, step), t in taps.items():
         if tap.count(".") != 2 or not t["nmse"] < 0.05:
