@@ -2,9 +2,10 @@
 
 use anyhow::Result;
 use firstdiff::Judged;
+use firstdiff::PairArgs;
 use firstdiff::bisect::bisect;
-use firstdiff::command::{PairArgs, exit_code, print};
-use firstdiff::screen::{Detail, render};
+use firstdiff::output::{exit_code, print};
+use firstdiff::render::screen::{Detail, render};
 
 pub(crate) fn run(args: PairArgs) -> Result<u8> {
     let session = args.open()?;

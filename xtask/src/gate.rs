@@ -4,8 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use firstdiff::baseline::Baseline;
-use firstdiff::command::{DumpArgs, PARITY, dump, print};
+use firstdiff::commands::dump::{DumpArgs, dump};
 use firstdiff::compare::Profile;
+use firstdiff::output::{PARITY, print};
 use firstdiff::trace::Dump;
 use firstdiff::{Judged, Session};
 

@@ -21,7 +21,7 @@ use clap::Parser;
 #[command(name = "cargo xtask")]
 enum Xtask {
     /// Bisects two dumps by layer, then within the layer
-    Bisect(firstdiff::command::PairArgs),
+    Bisect(firstdiff::PairArgs),
     /// What CI runs: our own forward against every golden dump, no tap worse than its baseline
     Gate {
         /// Write the baselines anew
@@ -82,8 +82,8 @@ fn main() -> ExitCode {
         Xtask::Readme { check } => readme::run(check),
     };
     ExitCode::from(outcome.unwrap_or_else(|error| {
-        firstdiff::command::report_error(&error);
-        firstdiff::command::UNUSABLE
+        firstdiff::output::report_error(&error);
+        firstdiff::output::UNUSABLE
     }))
 }
 

@@ -10,42 +10,22 @@
 //! Only this crate prints and exits. What it stands on can be used by itself: [`trace`] (taps, dumps, the recorder),
 //! [`model`] (weights, plans, the reference forward) and [`compare`] (metrics, verdicts).
 
-mod align;
-mod arithmetic;
 pub mod baseline;
-mod batch;
 pub mod bisect;
-mod cause;
-pub mod command;
-mod drive;
-mod embedding;
-mod explain;
-mod given;
-mod import;
-mod incomplete;
-mod inspect;
-pub mod json;
-mod laid;
-mod noise;
+pub mod commands;
 pub mod output;
 mod parity;
 mod progress;
-mod reading;
-mod replay;
-pub mod screen;
-mod session;
-mod streams;
-mod table;
-mod weights;
-mod why;
+pub mod render;
+pub mod session;
 mod words;
-mod wrap;
 
-pub use arithmetic::Loosened;
 pub use firstdiff_compare as compare;
 pub use firstdiff_model as model;
 pub use firstdiff_trace as trace;
 pub use parity::{NoParity, check_parity};
+pub use session::arithmetic::Loosened;
+pub use session::pair::PairArgs;
 pub use session::{Judged, Session};
 
 /// Panics unless the dump `candidate` is at parity with the dump `golden`; the message is the command's own screen.

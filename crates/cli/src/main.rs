@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ExitCode::from(firstdiff::command::main())
+    ExitCode::from(firstdiff::commands::main())
 }

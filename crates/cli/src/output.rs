@@ -5,9 +5,9 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use firstdiff_compare::Verdict;
 use firstdiff_trace::{JSON_LIMIT, Meta, read_regular};
-
-use crate::command::print;
+use serde_json::Value;
 
 /// What a command reads, which nothing that it writes may replace.
 #[derive(Clone, Debug, Default)]
@@ -184,4 +184,67 @@ pub(crate) fn write_folder<T>(path: &Path, write: impl FnOnce(&Path) -> Result<T
         let _ = fs::remove_dir_all(&temporary);
     }
     written
+}
+
+/// Parity: everything compared agrees.
+pub const PARITY: u8 = 0;
+
+/// Something diverged.
+pub const DIVERGED: u8 = 1;
+
+/// Bad usage, bad input, or nothing that can be compared.
+pub const UNUSABLE: u8 = 2;
+
+/// Prints an error as one line.
+pub fn report_error(error: &anyhow::Error) {
+    let text: String = one_line(error).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    // A closed pipe on the other side is nobody's fault.
+    let _ = writeln!(anstream::stderr(), "firstdiff: error: {text}");
+}
+
+/// The chain of causes, each said once: many errors say their source themselves.
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text += &format!(": {cause}");
+        }
+    }
+    text
+}
+
+/// Prints to standard output; a reader that has gone away is no error.
+///
+/// # Errors
+/// When standard output refuses otherwise.
+pub fn print(text: &str) -> Result<()> {
+    match anstream::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("standard output"),
+    }
+}
+
+/// The exit code of a verdict.
+pub fn exit_code(verdict: &Verdict) -> u8 {
+    match verdict {
+        Verdict::Parity => PARITY,
+        Verdict::Diverged => DIVERGED,
+        Verdict::Incomparable(_) => UNUSABLE,
+    }
+}
+
+pub(crate) fn is_stdout(json: Option<&PathBuf>) -> bool {
+    json.is_some_and(|path| path == Path::new("-"))
+}
+
+/// Writes `value` to a file that is none of `inputs`, or to standard output for `-`.
+///
+/// # Errors
+/// When it cannot be written, or is read by the command.
+pub fn write_json(path: &Path, value: &Value, inputs: &Inputs) -> Result<()> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    write(path, &text, inputs)
 }

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use crate::session::Session;
 use firstdiff_compare::Verdict;
+
+use crate::session::Session;
 
 /// Why a candidate is not at parity. Its text is the command's screen.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub fn check_parity(
     golden: impl AsRef<Path>,
     profile: Option<&str>,
 ) -> Result<(), NoParity> {
-    let failed = |error: anyhow::Error| NoParity(format!("firstdiff: {}", crate::command::one_line(&error)));
+    let failed = |error: anyhow::Error| NoParity(format!("firstdiff: {}", crate::output::one_line(&error)));
     let profile = profile.map(str::parse).transpose().map_err(|e: String| NoParity(format!("firstdiff: {e}")))?;
     let judged =
         Session::open(golden.as_ref(), candidate.as_ref(), profile, None).and_then(Session::run).map_err(failed)?;
@@ -34,7 +35,7 @@ pub fn check_parity(
         Verdict::Parity => Ok(()),
         _ => Err(NoParity(format!(
             "no parity\n\n{}",
-            crate::screen::render(&judged, crate::screen::Detail::Folded).to_plain()
+            crate::render::screen::render(&judged, crate::render::screen::Detail::Folded).to_plain()
         ))),
     }
 }

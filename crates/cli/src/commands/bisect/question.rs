@@ -5,10 +5,10 @@ use std::collections::{BTreeSet, HashMap};
 use firstdiff_compare::{Graph, Place, Reason, Report, Status};
 use firstdiff_trace::{NamedRows, Rows, Site, Tap};
 
-use crate::drive::cells::Cells;
-use crate::drive::engine::{ANY_STEP, Question};
-use crate::drive::evidence::{Evidence, is_attended};
-use crate::drive::reference::Reference;
+use crate::commands::bisect::cells::Cells;
+use crate::commands::bisect::engine::{ANY_STEP, Question};
+use crate::commands::bisect::evidence::{Evidence, is_attended};
+use crate::commands::bisect::reference::Reference;
 
 /// Runs that are asked for at most: halving the layers takes its logarithm, and three are for the ends.
 pub(crate) fn most_runs(layers: u32) -> usize {

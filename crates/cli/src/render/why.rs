@@ -4,7 +4,7 @@ use firstdiff_compare::{LogEntry, Place, Report, Standing, Status, TapReport, nu
 use firstdiff_trace::{Dump, Entry, Tap};
 use serde_json::{Value, json};
 
-use crate::screen::{BOLD, Screen, paint};
+use crate::render::screen::{BOLD, Screen, paint};
 use crate::session::Judged;
 use crate::words::{safe, shorten};
 

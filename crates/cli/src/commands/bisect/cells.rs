@@ -7,8 +7,8 @@ use std::sync::Arc;
 use firstdiff_compare::{Laid, Place};
 use firstdiff_trace::{Entry, NamedRows, Rows, Tap};
 
-use crate::drive::engine::Question;
-use crate::drive::evidence::Evidence;
+use crate::commands::bisect::engine::Question;
+use crate::commands::bisect::evidence::Evidence;
 
 /// How an engine's steps lie against the reference's.
 pub(crate) struct Cells {

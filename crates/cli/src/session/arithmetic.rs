@@ -1,10 +1,9 @@
 //! In which arithmetic is a run judged, who says so, and do its tensors bear it out?
 
+use anyhow::Result;
 use firstdiff_compare::Profile;
 use firstdiff_trace::{DType, Dump, Entry, Site, to_bf16, to_f16};
 use serde_json::{Value, json};
-
-use anyhow::Result;
 
 /// A coarser arithmetic than anything but the candidate's own word asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

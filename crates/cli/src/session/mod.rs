@@ -1,5 +1,16 @@
 //! What is compared with what, and in whose arithmetic? Opens both dumps, and a model where one is given.
 
+pub(crate) mod arithmetic;
+pub(crate) mod batch;
+pub(crate) mod cause;
+pub(crate) mod embedding;
+pub(crate) mod given;
+pub(crate) mod incomplete;
+pub(crate) mod noise;
+pub mod pair;
+pub(crate) mod reading;
+pub(crate) mod streams;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,11 +23,11 @@ use firstdiff_compare::{
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Batch, Cache, Dump, Rows, Site, Tap};
 
-use crate::arithmetic::{Choice, Loosened, declared_profile};
-use crate::cause::Why;
-use crate::incomplete::Incomplete;
-use crate::noise::Second;
-use crate::reading::{ReadingArgs, TokenArgs, one_of, refuse_rows};
+use crate::session::arithmetic::{Choice, Loosened, declared_profile};
+use crate::session::cause::Why;
+use crate::session::incomplete::Incomplete;
+use crate::session::noise::Second;
+use crate::session::reading::{ReadingArgs, TokenArgs, one_of, refuse_rows};
 
 /// Two dumps, opened and ready to be compared.
 #[derive(Debug)]
@@ -96,7 +107,7 @@ impl Session {
     ) -> Result<Session> {
         let (mut reference, mut candidate) =
             (told.tell(reading.open(reference)?)?, told.tell(reading.open(candidate)?)?);
-        (reference, candidate) = crate::streams::told(reference, candidate)?;
+        (reference, candidate) = crate::session::streams::told(reference, candidate)?;
         own_rows_by(&reference, &mut candidate)?;
         let (reference, candidate, batch, are_batches) = one_sequence(reference, candidate, reading.sequence)?;
         refuse_rows(rows.as_ref(), &[&reference, &candidate])?;
@@ -345,7 +356,7 @@ impl Session {
         report.warnings.extend(self.warnings.iter().cloned().map(Warning::Note));
         let why = self.model.as_ref().zip(report.first.as_ref()).and_then(|(model, first)| {
             let inputs_agree = first.is_bracketed();
-            crate::cause::beside(model, &self, report.taps[first.index].place, inputs_agree)
+            crate::session::cause::beside(model, &self, report.taps[first.index].place, inputs_agree)
         });
         Ok(Judged { session: self, report, why })
     }

@@ -6,8 +6,8 @@ use firstdiff_compare::{Laid, Place, Report, Status, TapReport};
 use firstdiff_trace::Tap;
 use serde_json::{Value, json};
 
-use crate::screen::{BAD, BOLD, DIM, Screen, WARN, paint};
-use crate::table::{Shown, fold_line, kind, step_lines};
+use crate::render::screen::{BAD, BOLD, DIM, Screen, WARN, paint};
+use crate::render::table::{Shown, fold_line, kind, step_lines};
 use crate::words::taps_in_words;
 
 /// What was laid against what.

@@ -9,10 +9,10 @@ use firstdiff_trace::{Dump, Entry, Names, Reading, Recorder, Rows, Values, eleme
 use ndarray::{ArrayViewD, IxDyn};
 use serde_json::json;
 
-use crate::command::{PARITY, print_lines};
-use crate::incomplete::Incomplete;
-use crate::output::Inputs;
-use crate::reading::{ReadingArgs, token};
+use crate::commands::print_lines;
+use crate::output::{Inputs, PARITY};
+use crate::session::incomplete::Incomplete;
+use crate::session::reading::{ReadingArgs, token};
 use crate::words::{safe, shorten, taps_in_words, with_suggestion};
 
 pub(crate) const HELP: &str = "Examples:
@@ -84,7 +84,7 @@ pub(crate) fn run(args: ImportArgs) -> Result<u8> {
         let taps: Vec<String> = dump.entries().iter().map(|e| e.tap.to_string()).collect();
         let value = json!({"schema": 1, "command": "import", "output": args.output.to_string_lossy(), "taps": taps, "in_part": parts,
             "unnamed": dump.unnamed(), "warnings": dump.notes()});
-        crate::json::write(path, &value, &inputs)?;
+        crate::output::write_json(path, &value, &inputs)?;
     }
     if args.json.as_deref() != Some(std::path::Path::new("-")) {
         print_lines(&said(&args, &dump, &parts))?;

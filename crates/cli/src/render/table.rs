@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use firstdiff_compare::{Place, Report, Status, TapReport, number};
 use firstdiff_trace::Site;
 
-use crate::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, paint};
+use crate::render::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, paint};
 use crate::words::{safe, taps_in_words};
 
 /// Lines that a table may have: with all that stands above and below it, a screen.
@@ -51,7 +51,7 @@ pub(crate) fn taps(screen: &mut Screen, report: &Report, detail: Detail) {
         let mut table = Screen::default();
         let shown = Shown { report, detail, fold };
         match &report.laid {
-            Some(laid) => crate::laid::taps(&mut table, report, laid, &shown),
+            Some(laid) => crate::render::laid::taps(&mut table, report, laid, &shown),
             None => steps(&mut table, report, &shown),
         }
         table
@@ -143,7 +143,7 @@ fn name_of(run: &[TapReport]) -> String {
 /// A line of taps that all agree, or all differ, or of both.
 fn group_line(name: &str, taps: &[TapReport]) -> String {
     let any = |kind_of: u8| taps.iter().any(|t| kind(t.status) == kind_of);
-    if any(0) && any(2) { crate::laid::mixed(name, taps) } else { fold_line(name, taps) }
+    if any(0) && any(2) { crate::render::laid::mixed(name, taps) } else { fold_line(name, taps) }
 }
 
 /// How many taps from the first on are of layers in which the same holds: which sites differ, and which agree.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use firstdiff_compare::{Place, Report, Status, Verdict, Warning, number};
 use firstdiff_explain::explain::{Explanation, Finding};
@@ -12,12 +12,13 @@ use firstdiff_explain::replay::{Reason, Replay, Replayed};
 use firstdiff_trace::{Cache, Site};
 use serde_json::{Value, json};
 
-use crate::arithmetic::{Loosened, parity};
-use crate::cause;
-use crate::given::{CandidateArgs, Given, of_each_sequence};
-use crate::incomplete::Incomplete;
-use crate::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, described, paint, unchecked};
-use crate::table::taps;
+use crate::render::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, described, paint, unchecked};
+use crate::render::table::taps;
+use crate::session::arithmetic::{Loosened, parity};
+use crate::session::cause;
+use crate::session::given::{CandidateArgs, Given};
+use crate::session::incomplete::Incomplete;
+use crate::session::reading::ReadingArgs;
 use crate::words::{layers_in_short, safe, shorten, taps_in_words};
 
 /// What is to be said of what is in a file and cannot be computed with.
@@ -70,15 +71,15 @@ pub(crate) fn run(args: ReplayArgs) -> Result<u8> {
     let session = of_each_sequence(&args.of, judge, |session| session)?;
     let verdict = session.verdict();
     if let Some(path) = &json {
-        crate::json::write(path, &session.json(&verdict), &inputs)?;
+        crate::output::write_json(path, &session.json(&verdict), &inputs)?;
     }
     if json.as_deref() != Some(Path::new("-")) {
-        crate::command::print(session.screen(&verdict).as_str())?;
+        crate::output::print(session.screen(&verdict).as_str())?;
     }
     if let Verdict::Incomparable(reason) = &verdict {
         bail!("incomparable: {}: {reason}", session.given.dump.path().display());
     }
-    Ok(crate::command::exit_code(&verdict))
+    Ok(crate::output::exit_code(&verdict))
 }
 
 /// Why a tap is wrong, or why nothing is said of it, in words.
@@ -432,7 +433,7 @@ impl Session {
     /// Every tap, as JSON.
     pub(crate) fn taps_json(&self) -> Vec<Value> {
         let entry = |t: &Replayed| {
-            let mut entry = crate::json::tap(&t.listed());
+            let mut entry = crate::render::json::tap(&t.listed());
             entry["exact_nmse"] = t.exact_nmse.into();
             entry["from"] = t.from.iter().map(ToString::to_string).collect();
             entry["through"] = t.through.iter().map(ToString::to_string).collect();
@@ -454,7 +455,7 @@ impl Session {
             "cache": self.replay.cache.name(),
             "cache_is_assumed": self.replay.cache_is_assumed,
             "model": self.given.path.to_string_lossy(),
-            "candidate": crate::json::provenance(&self.given.dump),
+            "candidate": crate::render::json::provenance(&self.given.dump),
             "findings": self.replay.wrong().iter().map(|g| self.finding_json(g)).collect::<Vec<_>>(),
             "taps": taps,
             "unnamed": self.given.dump.unnamed(),
@@ -499,4 +500,36 @@ fn fit_json(t: &Replayed) -> Value {
             json!({"x": fit.stream, "branch": fit.branch, "norm": fit.norm, "terms": terms, "residual_nmse": fit.residual_nmse})
         },
     )
+}
+
+/// Judges a candidate; of a batch every sequence in turn, and the first that is not right is the answer. `session` is the session of what was judged.
+///
+/// # Errors
+/// When something cannot be read, or nothing can be judged.
+pub(crate) fn of_each_sequence<T>(
+    args: &CandidateArgs,
+    judge: impl Fn(CandidateArgs) -> Result<T>,
+    session: impl Fn(&mut T) -> &mut Session,
+) -> Result<T> {
+    let mut judged = judge(args.clone())?;
+    let count = session(&mut judged).given.sequences;
+    if args.reading.sequence.is_some() || count == 1 {
+        return Ok(judged);
+    }
+    for index in 1..count {
+        if session(&mut judged).verdict() != Verdict::Parity {
+            return Ok(judged);
+        }
+        let reading = ReadingArgs { sequence: Some(index), ..args.reading.clone() };
+        judged = judge(CandidateArgs { reading, ..args.clone() }).with_context(|| {
+            format!(
+                "sequence {index} of a batch of {count}, of which those before it are right (--sequence N judges one)"
+            )
+        })?;
+    }
+    session(&mut judged)
+        .replay
+        .warnings
+        .push(format!("a batch of {count} sequences: those before this one were judged too, and are right"));
+    Ok(judged)
 }

@@ -10,12 +10,11 @@ use firstdiff_compare::{Finding, Inspection, Sureness, inspect};
 use firstdiff_trace::{Dump, Rows, Site, Tap};
 use serde_json::{Value, json};
 
-use crate::command::{DIVERGED, PARITY};
-use crate::incomplete::Incomplete;
-use crate::output::Inputs;
+use crate::output::{DIVERGED, Inputs, PARITY};
 use crate::progress::Bar;
-use crate::reading::refuse_rows;
-use crate::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, described, paint};
+use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, described, paint};
+use crate::session::incomplete::Incomplete;
+use crate::session::reading::refuse_rows;
 use crate::words::{safe, shorten, taps_in_words, with_suggestion};
 
 pub(crate) const HELP: &str = "Examples:
@@ -42,9 +41,9 @@ pub(crate) struct InspectArgs {
     #[arg(long)]
     pub(crate) rows: Option<Rows>,
     #[command(flatten)]
-    pub(crate) reading: crate::reading::ReadingArgs,
+    pub(crate) reading: crate::session::reading::ReadingArgs,
     #[command(flatten)]
-    pub(crate) told: crate::reading::TokenArgs,
+    pub(crate) told: crate::session::reading::TokenArgs,
     /// Show every finding on a line of its own
     #[arg(long, short)]
     pub(crate) verbose: bool,
@@ -80,10 +79,10 @@ pub(crate) fn run(args: InspectArgs) -> Result<u8> {
     let inspection = inspect(&dump, args.rows.as_ref(), &mut |done, total| bar.step(done, total))?;
     bar.finish();
     if let Some(path) = &args.json {
-        crate::json::write(path, &report(&dump, &inspection), &inputs)?;
+        crate::output::write_json(path, &report(&dump, &inspection), &inputs)?;
     }
     if args.json.as_deref() != Some(Path::new("-")) {
-        crate::command::print(screen(&dump, &inspection, args.verbose).as_str())?;
+        crate::output::print(screen(&dump, &inspection, args.verbose).as_str())?;
     }
     if inspection.count(Sureness::Certain) > 0 {
         return Ok(DIVERGED);
@@ -215,7 +214,7 @@ fn report(dump: &Dump, inspection: &Inspection) -> Value {
         "schema": 1,
         "command": "inspect",
         "verdict": null,
-        "candidate": crate::json::provenance(dump),
+        "candidate": crate::render::json::provenance(dump),
         "findings": inspection.findings.iter().map(finding_json).collect::<Vec<_>>(),
         "unseen": inspection.unseen,
         "unnamed": dump.unnamed(),

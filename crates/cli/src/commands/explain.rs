@@ -12,12 +12,12 @@ use firstdiff_model::Model;
 use firstdiff_trace::{Site, Tap};
 use serde_json::{Value, json};
 
-use crate::arithmetic::{Loosened, parity};
-use crate::cause;
-use crate::given::{CandidateArgs, of_each_sequence};
-use crate::incomplete::Incomplete;
-use crate::replay::Session;
-use crate::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
+use crate::commands::replay::{Session, of_each_sequence};
+use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
+use crate::session::arithmetic::{Loosened, parity};
+use crate::session::cause;
+use crate::session::given::CandidateArgs;
+use crate::session::incomplete::Incomplete;
 use crate::words::{layers_in_short, safe, shorten, taps_in_words};
 
 pub(crate) const HELP: &str = "Examples:
@@ -79,7 +79,7 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
     let explained = of_each_sequence(&args.of, |of| explained(of, &effort), |explained| &mut explained.session)?;
     let verdict = explained.session.verdict();
     if let Some(path) = &args.json {
-        crate::json::write(path, &explained.json(&verdict, reference.as_ref()), &inputs)?;
+        crate::output::write_json(path, &explained.json(&verdict, reference.as_ref()), &inputs)?;
     }
     if args.json.as_deref() != Some(Path::new("-")) {
         let mut screen = Screen::default();
@@ -87,12 +87,12 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
         if let Some(reference) = &reference {
             reference.beside(&mut screen);
         }
-        crate::command::print(screen.as_str())?;
+        crate::output::print(screen.as_str())?;
     }
     if let Verdict::Incomparable(reason) = &verdict {
         bail!("incomparable: {}: {reason}", explained.session.given.dump.path().display());
     }
-    Ok(crate::command::exit_code(&verdict))
+    Ok(crate::output::exit_code(&verdict))
 }
 
 /// A dump that was explained.
@@ -303,7 +303,7 @@ impl Explained {
             "cache": self.session.replay.cache.name(),
             "cache_is_assumed": self.session.replay.cache_is_assumed,
             "model": self.session.given.path.to_string_lossy(),
-            "candidate": crate::json::provenance(&self.session.given.dump),
+            "candidate": crate::render::json::provenance(&self.session.given.dump),
             "findings": self.session.findings.iter().map(|f| finding_json(&self.session.given.model, f)).collect::<Vec<_>>(),
             "invisible": self.invisible,
             "taps": self.session.taps_json(),
@@ -313,7 +313,7 @@ impl Explained {
         if let Some(reference) = reference {
             out["reference"] = json!({
                 "verdict": reference.session.verdict().name(),
-                "candidate": crate::json::provenance(&reference.session.given.dump),
+                "candidate": crate::render::json::provenance(&reference.session.given.dump),
                 "findings": reference.session.findings.iter().map(|f| finding_json(&reference.session.given.model, f)).collect::<Vec<_>>(),
             });
         }

@@ -6,12 +6,12 @@ use anstyle::{AnsiColor, Style};
 use firstdiff_compare::{Anatomy, Change, FirstDivergence, Place, Reason, Report, Status, TapReport, Verdict, number};
 use firstdiff_trace::{Dump, Site};
 
-use crate::arithmetic::parity;
-use crate::cause::Why;
-use crate::embedding::{first_embedding, rounded_table};
-use crate::incomplete::Incomplete;
+use crate::render::table::{reasons, taps};
 use crate::session::Judged;
-use crate::table::{reasons, taps};
+use crate::session::arithmetic::parity;
+use crate::session::cause::Why;
+use crate::session::embedding::{first_embedding, rounded_table};
+use crate::session::incomplete::Incomplete;
 use crate::words::{between, concentrated, group, places, safe, shorten, taps_in_words, with_suggestion};
 
 /// How much of the taps is shown.
@@ -50,7 +50,7 @@ impl Screen {
     }
 
     pub(crate) fn line(&mut self, text: &str) {
-        self.0.push_str(&crate::wrap::wrapped(text.trim_end(), crate::wrap::width()));
+        self.0.push_str(&crate::render::wrap::wrapped(text.trim_end(), crate::render::wrap::width()));
         self.0.push('\n');
     }
 }
@@ -72,7 +72,7 @@ pub fn render(judged: &Judged, detail: Detail) -> Screen {
         screen.line(&paint(DIM, &noise.heading(report)));
     }
     if let Some(laid) = &report.laid {
-        screen.line(&crate::laid::heading(laid));
+        screen.line(&crate::render::laid::heading(laid));
     }
     screen.line("");
     taps(&mut screen, report, detail);
@@ -182,7 +182,7 @@ pub(crate) fn divergence(
         screen.line(&format!(
             "  {:<10} {}",
             "when",
-            crate::laid::when(laid, report, tap.place.step, judged.session.options.only.is_some())
+            crate::render::laid::when(laid, report, tap.place.step, judged.session.options.only.is_some())
         ));
     } else if tap.place.step > 0 && report.taps.iter().any(|t| t.place.step == 0 && t.status.agrees()) {
         let step = tap.place.step;
@@ -231,7 +231,7 @@ pub(crate) fn divergence(
     let others = report.taps.iter().filter(|t| t.status == Status::Diverged && t.place != tap.place);
     let others: Vec<Place> = others.map(|t| t.place).collect();
     let others: Vec<String> = match &report.laid {
-        Some(laid) => crate::laid::places(laid, &others),
+        Some(laid) => crate::render::laid::places(laid, &others),
         None => places(&others),
     };
     if !others.is_empty() {
@@ -241,7 +241,7 @@ pub(crate) fn divergence(
         screen.line(&format!("  {name:<10} {text}"));
     }
     if let Some(alone) =
-        report.laid.as_ref().and_then(|laid| crate::laid::without_reference(laid, report, tap.place.step))
+        report.laid.as_ref().and_then(|laid| crate::render::laid::without_reference(laid, report, tap.place.step))
     {
         screen.line(&format!("  {:<10} {alone}", ""));
     }

@@ -9,8 +9,8 @@ use firstdiff_compare::Place;
 use firstdiff_trace::Dump;
 use serde_json::{Value, json};
 
-use crate::drive::engine::Question;
-use crate::drive::evidence::same_bits;
+use crate::commands::bisect::engine::Question;
+use crate::commands::bisect::evidence::same_bits;
 
 /// A run that an earlier start made and did not use up.
 #[derive(Debug)]

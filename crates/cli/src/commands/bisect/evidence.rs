@@ -7,7 +7,7 @@ use anyhow::Result;
 use firstdiff_compare::Place;
 use firstdiff_trace::{DType, Dump, Entry, Meta, NamedRows, Recorder, Rows, Site, Tap, to_bf16, to_f16};
 
-use crate::drive::engine::Run;
+use crate::commands::bisect::engine::Run;
 
 /// One tap of one step: the rows seen so far.
 #[derive(Clone, Debug)]

@@ -11,9 +11,9 @@ use firstdiff_model::{Model, Op};
 use firstdiff_trace::Dump;
 use serde_json::{Value, json};
 
-use crate::given::{CandidateArgs, Given};
 use crate::progress::Bar;
 use crate::session::Session;
+use crate::session::given::{CandidateArgs, Given};
 use crate::words::shorten;
 
 /// Replays, and names the causes that take a moment to find; up to `faults` mistakes in one operation.

@@ -22,16 +22,16 @@ use firstdiff_compare::{
 use firstdiff_model::Cache;
 use firstdiff_trace::{Entry, Tap};
 
-use crate::arithmetic::Choice;
-use crate::cause::Why;
-use crate::drive::cells::Cells;
-use crate::drive::engine::{Engine, Failure, Question, Run};
-use crate::drive::evidence::{Evidence, Wavering, size};
-use crate::drive::kept::{KeptRuns, Trust, compared};
-use crate::drive::question::Known;
-use crate::drive::reference::Reference;
+use crate::commands::bisect::cells::Cells;
+use crate::commands::bisect::engine::{Engine, Failure, Question, Run};
+use crate::commands::bisect::evidence::{Evidence, Wavering, size};
+use crate::commands::bisect::kept::{KeptRuns, Trust, compared};
+use crate::commands::bisect::question::Known;
+use crate::commands::bisect::reference::Reference;
 use crate::output::Inputs;
-use crate::reading::token;
+use crate::session::arithmetic::Choice;
+use crate::session::cause::Why;
+use crate::session::reading::token;
 use crate::session::{Judged, Session};
 
 pub(crate) const HELP: &str = "Examples:
@@ -135,13 +135,13 @@ pub(crate) fn run(args: BisectArgs) -> Result<u8> {
         std::fs::write(&finished, "").with_context(|| finished.display().to_string())?;
     }
     if let Some(path) = &json {
-        crate::json::write(path, &told::json(&bisection, &outcome), &inputs)?;
+        crate::output::write_json(path, &told::json(&bisection, &outcome), &inputs)?;
     }
     bisection.say(&told::answer(&bisection, &outcome))?;
     match &outcome {
         Outcome::Answer(judged) => match &judged.report.verdict {
             Verdict::Incomparable(reason) => bail!("incomparable: {reason}"),
-            verdict => Ok(crate::command::exit_code(verdict)),
+            verdict => Ok(crate::output::exit_code(verdict)),
         },
         Outcome::Wavers(wavering) => bail!("{}", told::wavers(wavering)),
         Outcome::Failed(failure) => bail!("{failure}"),
@@ -235,8 +235,8 @@ impl Bisection {
         }
     }
 
-    fn say(&self, text: &crate::screen::Screen) -> Result<()> {
-        if self.quiet { Ok(()) } else { crate::command::print(text.as_str()) }
+    fn say(&self, text: &crate::render::screen::Screen) -> Result<()> {
+        if self.quiet { Ok(()) } else { crate::output::print(text.as_str()) }
     }
 
     /// Searches; where runs of an earlier start turn out to be of another engine, without them.
@@ -431,7 +431,7 @@ impl Bisection {
         let mut why = None;
         if let (Some(model), Some(first)) = (self.reference.model(), &report.first) {
             let inputs_agree = first.is_bracketed();
-            let cause = crate::cause::beside(model, &session, report.taps[first.index].place, inputs_agree);
+            let cause = crate::session::cause::beside(model, &session, report.taps[first.index].place, inputs_agree);
             // That the model is right about what it gave itself says nothing.
             why = cause.filter(|cause| once.is_none() && matches!(cause, Why::Cause { .. }));
             session.model = Some(model.to_owned());

@@ -1,16 +1,12 @@
 //! What does `--json` say? The report in the keys that other programs rely on.
 
-use std::path::Path;
-
-use anyhow::Result;
-use serde_json::{Value, json};
-
-use crate::arithmetic::Loosened;
-use crate::cause::Why;
-use crate::output::Inputs;
-use crate::session::Judged;
 use firstdiff_compare::{Anatomy, Status, TapReport, Warning};
 use firstdiff_trace::Dump;
+use serde_json::{Value, json};
+
+use crate::session::Judged;
+use crate::session::arithmetic::Loosened;
+use crate::session::cause::Why;
 
 /// The report of `command` as JSON, schema 1. Numbers that are not finite, or were not measured, are null.
 pub fn report(command: &str, judged: &Judged) -> Value {
@@ -24,7 +20,7 @@ pub fn report(command: &str, judged: &Judged) -> Value {
             entry["position"] = laid.cells.get(tap.place.step as usize).map(|cell| cell.start).into();
             entry["place"] = report.name(tap.place).into();
             entry["when"] =
-                crate::laid::when(laid, report, tap.place.step, judged.session.options.only.is_some()).into();
+                crate::render::laid::when(laid, report, tap.place.step, judged.session.options.only.is_some()).into();
         }
         entry["layer"] = tap.place.tap.layer.into();
         entry["op"] = tap.op.clone().into();
@@ -54,7 +50,7 @@ pub fn report(command: &str, judged: &Judged) -> Value {
         "profile_loosened": Loosened::json(session.loosened),
         "cache": report.cache.name(),
         "cache_is_assumed": session.cache_is_assumed(),
-        "noise": session.noise.as_ref().map(crate::noise::Second::json),
+        "noise": session.noise.as_ref().map(crate::session::noise::Second::json),
         "reference": provenance(reference),
         "candidate": provenance(candidate),
         "first_divergence": first,
@@ -64,7 +60,7 @@ pub fn report(command: &str, judged: &Judged) -> Value {
         "warnings": report.warnings.iter().map(Warning::to_string).collect::<Vec<_>>(),
     });
     if let Some(laid) = &report.laid {
-        value["laid"] = crate::laid::json(laid, report);
+        value["laid"] = crate::render::laid::json(laid, report);
     }
     value
 }
@@ -127,14 +123,4 @@ pub(crate) fn provenance(dump: &Dump) -> Value {
         "decode_tokens": meta.decode_tokens,
         "complete": !meta.is_incomplete(),
     })
-}
-
-/// Writes `value` to a file that is none of `inputs`, or to standard output for `-`.
-///
-/// # Errors
-/// When it cannot be written, or is read by the command.
-pub fn write(path: &Path, value: &Value, inputs: &Inputs) -> Result<()> {
-    let mut text = serde_json::to_string_pretty(value)?;
-    text.push('\n');
-    crate::output::write(path, &text, inputs)
 }

@@ -4,12 +4,12 @@ use anyhow::{Result, bail};
 use firstdiff_compare::{Aligned, align};
 use firstdiff_trace::Dump;
 
-use crate::arithmetic::{Choice, Loosened, declared_profile};
-use crate::drive::cells::Cells;
-use crate::drive::engine::{ANY_STEP, Run};
-use crate::drive::evidence::Evidence;
-use crate::drive::reference::Reference;
-use crate::drive::{BisectArgs, Bisection};
+use crate::commands::bisect::cells::Cells;
+use crate::commands::bisect::engine::{ANY_STEP, Run};
+use crate::commands::bisect::evidence::Evidence;
+use crate::commands::bisect::reference::Reference;
+use crate::commands::bisect::{BisectArgs, Bisection};
+use crate::session::arithmetic::{Choice, Loosened, declared_profile};
 use crate::session::ids;
 
 impl Bisection {
@@ -69,7 +69,7 @@ impl Bisection {
             let Reference::Computed(computed) = &self.reference else { return Ok(()) };
             self.choice = match self.args.profile {
                 Some(asked) => Choice::asked(asked),
-                None => crate::given::declared(&computed.model, &run.dump)?,
+                None => crate::session::given::declared(&computed.model, &run.dump)?,
             };
             self.cache =
                 self.args.cache.or(crate::session::declared_cache(&run.dump).ok().flatten()).unwrap_or_default();

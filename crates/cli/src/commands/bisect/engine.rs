@@ -11,10 +11,10 @@ use anyhow::{Context, Result};
 use firstdiff_trace::{Dump, NamedRows, Rows, Tap};
 use serde_json::{Value, json};
 
-use crate::drive::keeper::Keeper;
-use crate::drive::kept::KeptRun;
-use crate::incomplete::Incomplete;
+use crate::commands::bisect::keeper::Keeper;
+use crate::commands::bisect::kept::KeptRun;
 use crate::progress::Bar;
+use crate::session::incomplete::Incomplete;
 use crate::words::{safe, shorten};
 
 /// More steps than any engine makes.

@@ -6,12 +6,12 @@ use firstdiff_compare::{FirstDivergence, Laid, Place, Reason, Report, Status, Ta
 use firstdiff_trace::Tap;
 use serde_json::{Value, json};
 
-use crate::arithmetic::parity;
-use crate::drive::evidence::Wavering;
-use crate::drive::kept::{KeptRuns, Trust};
-use crate::drive::{Bisection, Outcome, Told};
-use crate::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, divergence, next_step, paint};
+use crate::commands::bisect::evidence::Wavering;
+use crate::commands::bisect::kept::{KeptRuns, Trust};
+use crate::commands::bisect::{Bisection, Outcome, Told};
+use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, divergence, next_step, paint};
 use crate::session::Judged;
+use crate::session::arithmetic::parity;
 use crate::words::{between, safe, shorten, taps_in_words};
 
 /// What is bisected, before the first run.
@@ -269,7 +269,7 @@ fn in_bytes(bytes: u64) -> String {
 /// The result for programs.
 pub(crate) fn json(bisection: &Bisection, outcome: &Outcome) -> Value {
     let mut value = match outcome {
-        Outcome::Answer(judged) => crate::json::report("bisect", judged),
+        Outcome::Answer(judged) => crate::render::json::report("bisect", judged),
         Outcome::Wavers(wavering) => without(&wavers(wavering)),
         Outcome::Failed(failure) => without(&failure.to_string()),
     };

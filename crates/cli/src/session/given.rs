@@ -4,16 +4,15 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use firstdiff_compare::{Profile as Named, Verdict};
+use firstdiff_compare::Profile as Named;
 use firstdiff_explain::replay::{Options, shared_out};
 use firstdiff_model::{Cache, Format, Model, Profile};
 use firstdiff_trace::{Batch, Dump, Entry, NamedRows, Rows, Tap};
 
-use crate::arithmetic::{Choice, Loosened, sixteen_bits};
-use crate::incomplete::Incomplete;
 use crate::output::Inputs;
-use crate::reading::{ReadingArgs, one_of, token};
-use crate::replay::Session;
+use crate::session::arithmetic::{Choice, Loosened, sixteen_bits};
+use crate::session::incomplete::Incomplete;
+use crate::session::reading::{ReadingArgs, one_of, token};
 
 /// A model, a candidate, and how to judge it.
 #[derive(Clone, Debug, Args)]
@@ -84,7 +83,8 @@ impl CandidateArgs {
     pub(crate) fn open(self) -> Result<Given> {
         let args = self;
         let model = firstdiff_model::load(&args.model)?;
-        let dump = crate::streams::of_model(args.reading.open(&args.candidate)?, model.plan.dims.layers as usize)?;
+        let dump =
+            crate::session::streams::of_model(args.reading.open(&args.candidate)?, model.plan.dims.layers as usize)?;
         let batch = batch(&dump, &model, args.tokens.as_ref().map(Vec::len));
         let sequences = batch.as_ref().map_or(1, Batch::count);
         let (dump, warnings) = match (&batch, args.reading.sequence) {
@@ -157,38 +157,6 @@ impl CandidateArgs {
         let partial = args.reading.partial;
         Ok(Given { path: args.model, model, dump, named, why, loosened, options, warnings, sequences, partial })
     }
-}
-
-/// Judges a candidate; of a batch every sequence in turn, and the first that is not right is the answer. `session` is the session of what was judged.
-///
-/// # Errors
-/// When something cannot be read, or nothing can be judged.
-pub(crate) fn of_each_sequence<T>(
-    args: &CandidateArgs,
-    judge: impl Fn(CandidateArgs) -> Result<T>,
-    session: impl Fn(&mut T) -> &mut Session,
-) -> Result<T> {
-    let mut judged = judge(args.clone())?;
-    let count = session(&mut judged).given.sequences;
-    if args.reading.sequence.is_some() || count == 1 {
-        return Ok(judged);
-    }
-    for index in 1..count {
-        if session(&mut judged).verdict() != Verdict::Parity {
-            return Ok(judged);
-        }
-        let reading = ReadingArgs { sequence: Some(index), ..args.reading.clone() };
-        judged = judge(CandidateArgs { reading, ..args.clone() }).with_context(|| {
-            format!(
-                "sequence {index} of a batch of {count}, of which those before it are right (--sequence N judges one)"
-            )
-        })?;
-    }
-    session(&mut judged)
-        .replay
-        .warnings
-        .push(format!("a batch of {count} sequences: those before this one were judged too, and are right"));
-    Ok(judged)
 }
 
 impl Given {
@@ -317,7 +285,7 @@ fn positions_without_tokens(dump: &Dump, model: &Model) -> Result<usize> {
 
 /// What the dump says, else f32. Whatever ran a GGUF through llama.cpp rounded activations as each weight type asks.
 pub(crate) fn declared(model: &Model, dump: &Dump) -> Result<Choice> {
-    let said = crate::arithmetic::precision(dump)?;
+    let said = crate::session::arithmetic::precision(dump)?;
     let llama_cpp =
         dump.meta().producer.name().is_some_and(|name| name.contains("llama_cpp") || name.contains("llama.cpp"));
     let coarse = matches!(said, Some(Named::F16 | Named::Bf16 | Named::Ggml));

@@ -7,11 +7,11 @@ use clap::Args;
 use firstdiff_compare::{Alias, Evidence, Guess, Naming, Profile, Proposal, number, propose};
 use serde_json::{Value, json};
 
-use crate::command::{PARITY, print, print_lines};
-use crate::output::Inputs;
+use crate::commands::print_lines;
+use crate::output::{Inputs, PARITY, print};
 use crate::progress::Bar;
-use crate::reading::{ReadingArgs, TokenArgs};
-use crate::screen::Screen;
+use crate::render::screen::Screen;
+use crate::session::reading::{ReadingArgs, TokenArgs};
 use crate::words::{safe, shorten};
 
 pub(crate) const HELP: &str = "Example:
@@ -61,7 +61,7 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
         (args.told.tell(args.reading.open(&args.reference)?)?, args.told.tell(args.reading.open(&args.candidate)?)?);
     if candidate.unnamed().is_empty() {
         if let Some(path) = &args.json {
-            crate::json::write(path, &report(&Naming::default()), &inputs)?;
+            crate::output::write_json(path, &report(&Naming::default()), &inputs)?;
         }
         if args.json.as_deref() != Some(Path::new("-")) {
             print_lines(&format!(
@@ -78,7 +78,7 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
         })?;
     bar.finish();
     if let Some(path) = &args.json {
-        crate::json::write(path, &report(&naming), &inputs)?;
+        crate::output::write_json(path, &report(&naming), &inputs)?;
     }
     if naming.proposals.is_empty() && naming.aliases.is_empty() {
         bail!(

@@ -8,8 +8,8 @@ use firstdiff_compare::{Chunks, Graph, Place, Profile, vocabulary_graph};
 use firstdiff_model::{Cache, Model};
 use firstdiff_trace::{Dump, Meta, Site, Tap};
 
-use crate::command::DumpArgs;
-use crate::incomplete::Incomplete;
+use crate::commands::dump::DumpArgs;
+use crate::session::incomplete::Incomplete;
 
 /// The reference of a bisection.
 pub(crate) enum Reference {
@@ -199,12 +199,12 @@ impl Computed {
                 cache: self.cache,
                 json: None,
             };
-            let profile = crate::given::arithmetic(self.profile, self.cache);
+            let profile = crate::session::given::arithmetic(self.profile, self.cache);
             let arithmetic = firstdiff_model::Arithmetic { profile, cache: self.cache };
             if self.taps.is_empty() {
                 bail!("{}: no tap to compute", self.path.display());
             }
-            crate::command::write_dump(&args, &self.model, arithmetic, &self.folder)
+            crate::commands::dump::write_dump(&args, &self.model, arithmetic, &self.folder)
                 .with_context(|| self.path.display().to_string())?;
         }
         Ok(Dump::open(&self.folder)?)

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::output::Inputs;
 use crate::progress::Bar;
-use crate::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
+use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
 use crate::words::{safe, shorten};
 
 pub(crate) const HELP: &str = "Examples:
@@ -58,15 +58,15 @@ pub(crate) fn run(args: WeightsArgs) -> Result<u8> {
     bar.finish();
     let verdict = verdict(&comparison);
     if let Some(path) = &args.json {
-        crate::json::write(path, &report(&sides, &comparison, &verdict), &inputs)?;
+        crate::output::write_json(path, &report(&sides, &comparison, &verdict), &inputs)?;
     }
     if args.json.as_deref() != Some(Path::new("-")) {
-        crate::command::print(screen(&args, &sides, &comparison, &verdict).as_str())?;
+        crate::output::print(screen(&args, &sides, &comparison, &verdict).as_str())?;
     }
     if let Verdict::Incomparable(reason) = &verdict {
         bail!("incomparable: {} and {}: {reason}", args.a.display(), args.b.display());
     }
-    Ok(crate::command::exit_code(&verdict))
+    Ok(crate::output::exit_code(&verdict))
 }
 
 fn verdict(comparison: &Comparison) -> Verdict {

@@ -1,0 +1,111 @@
+//! `firstdiff compare`: where do two runs part?
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use firstdiff_compare::{Place, Verdict};
+use firstdiff_trace::Tap;
+
+use crate::output::{exit_code, is_stdout, print};
+use crate::render::screen::{Detail, render};
+use crate::session::pair::PairArgs;
+use crate::session::{Judged, Session};
+
+pub(crate) const COMPARE_HELP: &str = "Examples:
+  firstdiff compare golden/llama out/dump
+  firstdiff compare golden/llama 'out/*_cpp.npy' --profile bf16
+  firstdiff compare golden/llama last.npz --rows last     the candidate holds the last token only
+  firstdiff compare mine theirs --tokens 1,403,407        raw floats on both sides, which say nothing of token positions
+  firstdiff compare golden/llama out/int8 --noise out/trusted-int8        a quantised engine, beside a second right run
+  firstdiff compare out/one-pass out/token-by-token       an engine against itself: its decode path, without a reference
+  firstdiff compare golden/llama out/dump --why 'layers.0.q*'             why these taps have their status
+
+A tap is `exact`, within `rounding`, `diverged` (differs though all it reads agrees), `downstream` (differs, and so does something it
+reads) or `unchecked`. What is unchecked is neither passed nor blamed. Runs that took the same tokens in other chunks (in one pass,
+prefill and steps, token by token) are laid together by token position.
+
+A K/V cache in f16, bf16 or q8_0 is part of the arithmetic: --cache, or `cache` in dump.json. Where neither says, and keys, values or the
+products with them show one, it is assumed, and the verdict says so.
+
+--noise REF2 is for engines whose rounding no profile describes (8-bit, 4-bit): REF2 is a second right run, such as the reference model in bf16
+or quantised in the same way by an engine you trust. A tap may then be as far from REF as REF2 is, times 4 (NMSE); one factor, a row, a head or a
+channel is still no rounding. A tap that REF2 lacks, or where it equals REF, is held to the profile.";
+
+#[derive(Debug, Args)]
+pub(crate) struct CompareArgs {
+    #[command(flatten)]
+    pair: PairArgs,
+    /// Compare only these taps: patterns with *, separated by commas
+    #[arg(long, value_name = "PATTERNS")]
+    taps: Option<String>,
+    /// Print what each stage of the comparison said of these taps: how a tap was read, aligned, judged, and what changed its status
+    #[arg(long, value_name = "PATTERNS")]
+    why: Option<String>,
+    /// Show every tap on a line of its own
+    #[arg(long, short)]
+    verbose: bool,
+    /// Write the report as JSON to this file (- for standard output, instead of the screen)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(crate) fn run_compare(args: CompareArgs) -> Result<u8> {
+    let inputs = args.pair.inputs();
+    inputs.spare(args.json.as_deref())?;
+    let judged = args.pair.judged(|session| match &args.taps {
+        Some(patterns) => narrow(session, patterns),
+        None => Ok(()),
+    })?;
+    if let Some(patterns) =
+        args.why.as_deref().filter(|patterns| !crate::render::why::is_known(&judged.report, patterns))
+    {
+        bail!("--why {patterns}: no tap of either dump matches");
+    }
+    if let Some(path) = &args.json {
+        let mut report = crate::render::json::report("compare", &judged);
+        if let Some(patterns) = &args.why {
+            report["why"] = crate::render::why::json(&judged, patterns);
+        }
+        crate::output::write_json(path, &report, &inputs)?;
+    }
+    if !is_stdout(args.json.as_ref()) {
+        let detail = if args.verbose { Detail::Every } else { Detail::Folded };
+        let mut screen = render(&judged, detail);
+        if let Some(patterns) = &args.why {
+            screen.append(&crate::render::why::render(&judged, patterns));
+        }
+        print(screen.as_str())?;
+    }
+    finish(&judged)
+}
+
+/// Leaves only the taps that `patterns` name to be looked at.
+pub(crate) fn narrow(session: &mut Session, patterns: &str) -> Result<()> {
+    let only: std::collections::BTreeSet<Place> =
+        session.graph.places().iter().copied().filter(|p| p.tap.matches(patterns)).collect();
+    let all: Vec<Tap> = session.graph.places().iter().map(|place| place.tap).collect();
+    if let Some(pattern) = matching_none(patterns, &all) {
+        bail!("--taps {pattern}: no tap of either dump matches");
+    }
+    session.options.only = Some(only);
+    session.warnings.push(format!("only the taps that match '{patterns}' were looked at"));
+    Ok(())
+}
+
+/// The first of some patterns that matches none of `taps`.
+pub(crate) fn matching_none<'a>(patterns: &'a str, taps: &[Tap]) -> Option<&'a str> {
+    patterns.split(',').map(str::trim).find(|pattern| !taps.iter().any(|tap| tap.matches(pattern)))
+}
+
+/// The exit code, with the one line that an incomparable pair owes on standard error.
+pub(crate) fn finish(judged: &Judged) -> Result<u8> {
+    if let Verdict::Incomparable(reason) = &judged.report.verdict {
+        bail!(
+            "incomparable: {} and {}: {reason}",
+            judged.session.reference.path().display(),
+            judged.session.candidate.path().display()
+        );
+    }
+    Ok(exit_code(&judged.report.verdict))
+}

@@ -1,0 +1,129 @@
+//! `firstdiff dump`: a model run through the reference forward pass.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use firstdiff_compare::Profile;
+use firstdiff_model::{Prompt, TapValues};
+use firstdiff_trace::{Cache, Producer, Recorder, Tap};
+use serde_json::json;
+
+use crate::commands::compare::matching_none;
+use crate::commands::print_lines;
+use crate::output::{Inputs, PARITY, is_stdout};
+use crate::session::reading::token;
+use crate::words::{safe, shorten, taps_in_words};
+
+pub(crate) const DUMP_HELP: &str = "Example:
+  firstdiff dump models/TinyLlama -o golden --tokens 1,403,407,261 --taps 'layers.*.h,logits'
+
+Families: llama, mistral, qwen2, qwen3, minimind. Profiles: exact (f64), f32, f16 and bf16 as PyTorch rounds, ggml as llama.cpp's
+CPU backend does (activations rounded to what each weight type asks).";
+
+/// A model folder, and what to dump of a run of it.
+#[derive(Debug, Args)]
+pub struct DumpArgs {
+    /// A Hugging Face folder, a .gguf, a llama2.c .bin or a MiniMind .json
+    pub model: PathBuf,
+    /// Folder to write the dump to; it must not exist
+    #[arg(long, short)]
+    pub output: PathBuf,
+    /// Token ids of the prompt, separated by commas
+    #[arg(long, value_delimiter = ',', required = true, value_parser = token::<u32>)]
+    pub tokens: Vec<u32>,
+    /// Token ids fed one by one after the prompt
+    #[arg(long, value_delimiter = ',', value_parser = token::<u32>)]
+    pub decode_tokens: Vec<u32>,
+    /// Taps to write: patterns with *, separated by commas
+    #[arg(long, default_value = "*", value_name = "PATTERNS")]
+    pub taps: String,
+    /// Arithmetic of the run: exact (f64), f32, f16 and bf16 (as PyTorch), ggml (as llama.cpp)
+    #[arg(long, default_value = "f32")]
+    pub profile: Profile,
+    /// The type keys and values are kept in: f32, f16, bf16, q8_0
+    #[arg(long, default_value = "f32")]
+    pub cache: Cache,
+    /// Write what was done as JSON to this file (- for standard output)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+pub(crate) fn run_dump(args: DumpArgs) -> Result<u8> {
+    let inputs = Inputs::of([args.model.as_path()]);
+    inputs.spare(args.json.as_deref())?;
+    let count = dump(&args)?;
+    if let Some(path) = &args.json {
+        let output = args.output.to_string_lossy();
+        let value = json!({"schema": 1, "command": "dump", "output": output, "taps": count});
+        crate::output::write_json(path, &value, &inputs)?;
+    }
+    if !is_stdout(args.json.as_ref()) {
+        print_lines(&format!("{} written to {}\n", taps_in_words(count), args.output.display()))?;
+    }
+    Ok(PARITY)
+}
+
+/// Runs a model and writes the dump, whole or not at all. Gives the number of taps.
+///
+/// # Errors
+/// When the model cannot be read or run, or the output exists.
+pub fn dump(args: &DumpArgs) -> Result<usize> {
+    let profile = crate::session::given::arithmetic(args.profile, args.cache);
+    let arithmetic = firstdiff_model::Arithmetic { profile, cache: args.cache };
+    if args.output.exists() {
+        bail!("{}: already exists; remove it, or write elsewhere", args.output.display());
+    }
+    let model = firstdiff_model::load(&args.model)?;
+    if !model.unread.is_empty() {
+        let (count, some) = (model.unread.len(), shorten(&model.unread, 3));
+        let word = if count == 1 { "tensor of the model is" } else { "tensors of the model are" };
+        let _ = writeln!(anstream::stderr(), "firstdiff: note: {count} {word} not used: {}", safe(&some));
+    }
+    let all: Vec<Tap> = model.plan.steps.iter().map(|step| step.tap).collect();
+    if let Some(pattern) = matching_none(&args.taps, &all) {
+        bail!("--taps {pattern}: no tap of this model matches");
+    }
+    crate::output::write_folder(&args.output, |folder| write_dump(args, &model, arithmetic, folder))
+}
+
+pub(crate) fn write_dump(
+    args: &DumpArgs,
+    model: &firstdiff_model::Model,
+    arithmetic: firstdiff_model::Arithmetic,
+    folder: &Path,
+) -> Result<usize> {
+    let recorder = Recorder::create(folder)?.only(&args.taps);
+    recorder.tokens(&args.tokens.iter().map(|&t| i64::from(t)).collect::<Vec<_>>());
+    recorder.describe(|meta| {
+        meta.producer = Producer::new("firstdiff", env!("CARGO_PKG_VERSION"));
+        meta.model = name(&args.model);
+        meta.architecture = Some(model.plan.family.to_string());
+        meta.precision = Some(args.profile.name().into());
+        meta.cache = (args.cache != Cache::F32).then(|| args.cache.name().into());
+        meta.qk_rows = Some(model.qk_rows);
+    });
+    let prompt = Prompt { tokens: &args.tokens, decode_tokens: &args.decode_tokens };
+    let (mut count, mut at) = (0, 0);
+    let wanted = |tap: firstdiff_trace::Tap| tap.matches(&args.taps);
+    firstdiff_model::run(&model.plan, &model.weights, prompt, arithmetic, wanted, |tap, step, values| {
+        while at < step {
+            recorder.next_step(i64::from(args.decode_tokens[at as usize]));
+            at += 1;
+        }
+        count += 1;
+        match values {
+            TapValues::F64(values) => recorder.record_view(tap, values)?,
+            TapValues::F32(values) => recorder.record_view(tap, values)?,
+        }
+        Ok::<(), anyhow::Error>(())
+    })?;
+    recorder.finish()?;
+    Ok(count)
+}
+
+/// The model folder's own name, whatever path it was given by.
+pub(crate) fn name(model: &Path) -> Option<String> {
+    Some(model.canonicalize().ok()?.file_name()?.to_string_lossy().into_owned())
+}

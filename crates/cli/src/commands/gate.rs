@@ -1,0 +1,146 @@
+//! `firstdiff gate`: is no tap worse than its baseline?
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use firstdiff_compare::Verdict;
+use serde_json::json;
+
+use crate::baseline::{Baseline, Regression};
+use crate::commands::compare::finish;
+use crate::commands::print_lines;
+use crate::output::{DIVERGED, PARITY, is_stdout, print};
+use crate::render::screen::{Detail, render};
+use crate::session::Judged;
+use crate::session::arithmetic::as_it_asks;
+use crate::session::incomplete::Incomplete;
+use crate::session::pair::PairArgs;
+use crate::words::taps_in_words;
+
+pub(crate) const GATE_HELP: &str = "Examples:
+  firstdiff gate golden/llama out/dump --baseline parity.baseline --update    once, and when the change is meant
+  firstdiff gate golden/llama out/dump --baseline parity.baseline             in CI
+
+The baseline is a text file with one line a tap. A tap fails when it diverged, is missing, is compared at fewer positions, or its
+NMSE is more than 4 times its baseline's (and more than a hundredth of what the profile allows: other processors round otherwise).
+
+An engine in another arithmetic, whose error you know and accept, can be held to its own: --update --accept-diverged writes a baseline that
+says it is not parity, and of which taps. Later runs fail only where a tap is worse than that, or has another constant factor.";
+
+#[derive(Debug, Args)]
+pub(crate) struct GateArgs {
+    #[command(flatten)]
+    pair: PairArgs,
+    /// The baseline file
+    #[arg(long, value_name = "FILE")]
+    baseline: PathBuf,
+    /// Write the baseline from this comparison, which must be at parity
+    #[arg(long)]
+    update: bool,
+    /// With --update: write it though the two are not at parity; the engine is then held to what it is now, and that is said each time
+    #[arg(long, requires = "update")]
+    accept_diverged: bool,
+    /// Write the report as JSON to this file (- for standard output, instead of the screen)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
+    let dumps = args.pair.inputs();
+    if args.update {
+        dumps.spare(Some(&args.baseline))?;
+    }
+    let inputs = dumps.clone().and([&args.baseline]);
+    inputs.spare(args.json.as_deref())?;
+    // A baseline that cannot be read is found before a long comparison.
+    let baseline = if args.update { None } else { Some(Baseline::read(&args.baseline)?) };
+    let judged = args.pair.judged(|_| Ok(()))?;
+    let regressions = baseline.as_ref().map(|b| b.regressions(&judged.report)).unwrap_or_default();
+    if let Some(path) = &args.json {
+        let held = baseline.as_ref().is_some_and(|b| b.differing() > 0);
+        crate::output::write_json(path, &gate_json(&judged, &regressions, held), &inputs)?;
+    }
+    let screen = !is_stdout(args.json.as_ref());
+    let code = finish(&judged)?;
+    if args.update {
+        if code != PARITY && !args.accept_diverged {
+            print(render(&judged, Detail::Folded).as_str())?;
+            bail!(
+                "{}: not written, as the two are not at parity (--accept-diverged holds the engine to what it is)",
+                args.baseline.display()
+            );
+        }
+        if !Incomplete::of(&judged.session.sides(), None).is_empty() {
+            bail!(
+                "{}: not written, as a recording is not complete: a baseline is of complete ones",
+                args.baseline.display()
+            );
+        }
+        let baseline = Baseline::of(&judged.report)?;
+        crate::output::write(&args.baseline, &baseline.to_text(&judged), &dumps)?;
+        if screen {
+            let differ = match baseline.differing() {
+                0 => String::new(),
+                count => format!("; not parity: {count} of them differ, and are held to what they are now"),
+            };
+            let count = taps_in_words(baseline.len());
+            let how = as_it_asks(judged.session.loosened);
+            print_lines(&format!(
+                "gate: baseline of {count} written to {}{how}{differ}\n{}",
+                args.baseline.display(),
+                note(&judged)
+            ))?;
+        }
+        return Ok(PARITY);
+    }
+    let held = baseline.as_ref().is_some_and(|b| b.differing() > 0);
+    if regressions.is_empty() && (code == PARITY || held) {
+        if screen {
+            let taps = taps_in_words(baseline.map_or(0, |b| b.len()));
+            let (how, path) = (as_it_asks(judged.session.loosened), args.baseline.display());
+            let what = if held { "not parity: held to its own baseline, " } else { "" };
+            let assumed = judged.session.assumed_cache();
+            print_lines(&format!("gate: passed{how}, {what}{taps} no worse than {path}{assumed}\n{}", note(&judged)))?;
+        }
+        return Ok(PARITY);
+    }
+    if screen {
+        if code != PARITY {
+            print(render(&judged, Detail::Folded).as_str())?;
+        }
+        print_lines(&gate_screen(&regressions))?;
+    }
+    Ok(DIVERGED)
+}
+
+/// That only the candidate asks for such a profile, on a line of its own.
+pub(crate) fn note(judged: &Judged) -> String {
+    judged.session.loosened.map_or(String::new(), |loosened| format!("note: {}\n", loosened.note()))
+}
+
+pub(crate) fn gate_screen(regressions: &[Regression]) -> String {
+    let mut text = format!("gate: FAILED, {}\n", taps_in_words(regressions.len()));
+    let number = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.1e}"));
+    for r in regressions.iter().take(10) {
+        text +=
+            &format!("  {:<26} NMSE was {}, is {}: {}\n", r.place.to_string(), number(r.was), number(r.now), r.reason);
+    }
+    if regressions.len() > 10 {
+        text += &format!("  ... and {} more\n", regressions.len() - 10);
+    }
+    text
+}
+
+/// `held`: whether the baseline is of an engine that was not at parity.
+pub(crate) fn gate_json(judged: &Judged, regressions: &[Regression], held: bool) -> serde_json::Value {
+    let mut value = crate::render::json::report("gate", judged);
+    let as_good = judged.report.verdict == Verdict::Parity || held && judged.report.verdict == Verdict::Diverged;
+    value["passed"] = (regressions.is_empty() && as_good).into();
+    value["held_to_own_baseline"] = held.into();
+    value["regressions"] = regressions
+        .iter()
+        .map(|r| json!({"tap": r.place.tap.to_string(), "step": r.place.step, "was": r.was, "now": r.now, "reason": r.reason}))
+        .collect();
+    value
+}

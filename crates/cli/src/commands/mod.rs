@@ -1,0 +1,118 @@
+//! What can be asked on the command line? One file a command.
+
+pub(crate) mod align;
+pub(crate) mod bisect;
+pub(crate) mod compare;
+pub mod dump;
+pub(crate) mod explain;
+pub(crate) mod gate;
+pub(crate) mod import;
+pub(crate) mod inspect;
+pub(crate) mod replay;
+pub(crate) mod weights;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::commands::align::AlignArgs;
+use crate::commands::bisect::BisectArgs;
+use crate::commands::compare::{COMPARE_HELP, CompareArgs, run_compare};
+use crate::commands::dump::{DUMP_HELP, DumpArgs, run_dump};
+use crate::commands::explain::ExplainArgs;
+use crate::commands::gate::{GATE_HELP, GateArgs, run_gate};
+use crate::commands::import::ImportArgs;
+use crate::commands::inspect::InspectArgs;
+use crate::commands::replay::ReplayArgs;
+use crate::commands::weights::WeightsArgs;
+use crate::output::{UNUSABLE, print, report_error};
+use crate::render::screen::Screen;
+
+/// Finds the first tensor where a transformer implementation departs from its reference.
+///
+/// A dump is a folder with one .npy a tensor (h0, layers.0.q, ..., logits) with or without a dump.json, a .npz, a .safetensors,
+/// or a quoted pattern with one '*' where the tensor's name stands. See the README for how to make one from PyTorch,
+/// llama.cpp and Rust.
+///
+/// Exit code 0: parity. 1: diverged. 2: bad usage, bad input, or incomparable.
+#[derive(Debug, Parser)]
+#[command(name = "firstdiff", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Where do two runs part? Compares a candidate's dump with a reference's
+    #[command(after_help = COMPARE_HELP)]
+    Compare(CompareArgs),
+    /// Runs a model through the reference forward pass and writes a dump
+    #[command(after_help = DUMP_HELP)]
+    Dump(DumpArgs),
+    /// Which operations are wrong in themselves? Runs each on the candidate's own recorded inputs
+    #[command(after_help = crate::commands::replay::HELP)]
+    Replay(ReplayArgs),
+    /// Why? Which known mistake reproduces the candidate's own numbers
+    #[command(after_help = crate::commands::explain::HELP)]
+    Explain(ExplainArgs),
+    /// Did the weights load right? Compares two weight files of any formats, or a file with what an engine dumped
+    #[command(after_help = crate::commands::weights::HELP)]
+    Weights(WeightsArgs),
+    /// Where does an engine part, without a full dump? Runs it again and again, for a few taps each time
+    #[command(after_help = crate::commands::bisect::HELP)]
+    Bisect(BisectArgs),
+    /// What is wrong with a dump by itself? With no reference and no weights; no verdict
+    #[command(after_help = crate::commands::inspect::HELP)]
+    Inspect(InspectArgs),
+    /// Turns other programs' files (raw floats, text, JSON, logs, .pt) into a dump
+    #[command(after_help = crate::commands::import::HELP)]
+    Import(ImportArgs),
+    /// Proposes taps for tensors whose names are not known, by their content
+    #[command(after_help = crate::commands::align::HELP)]
+    Align(AlignArgs),
+    /// For CI: no tap worse than its baseline
+    #[command(after_help = GATE_HELP)]
+    Gate(GateArgs),
+    /// Stands between `bisect` and its engine
+    #[command(name = crate::commands::bisect::keeper::COMMAND, hide = true)]
+    Keep {
+        /// Where the engine's output goes
+        folder: PathBuf,
+        /// Its command line
+        #[arg(allow_hyphen_values = true)]
+        line: std::ffi::OsString,
+    },
+}
+
+/// Runs the command line and gives the exit code. Errors are one line on standard error.
+pub fn main() -> u8 {
+    let outcome = match Cli::parse().command {
+        Command::Compare(args) => run_compare(args),
+        Command::Dump(args) => run_dump(args),
+        Command::Replay(args) => crate::commands::replay::run(args),
+        Command::Explain(args) => crate::commands::explain::run(args),
+        Command::Weights(args) => crate::commands::weights::run(args),
+        Command::Bisect(args) => crate::commands::bisect::run(args),
+        Command::Inspect(args) => crate::commands::inspect::run(args),
+        Command::Import(args) => crate::commands::import::run(args),
+        Command::Align(args) => crate::commands::align::run(args),
+        Command::Gate(args) => run_gate(args),
+        Command::Keep { folder, line } => return crate::commands::bisect::keeper::run(&folder, &line),
+    };
+    outcome.unwrap_or_else(|error| {
+        report_error(&error);
+        UNUSABLE
+    })
+}
+
+/// Prints lines of text, none wider than the screen.
+///
+/// # Errors
+/// As [`print`].
+pub(crate) fn print_lines(text: &str) -> Result<()> {
+    let mut screen = Screen::default();
+    text.lines().for_each(|line| screen.line(line));
+    print(screen.as_str())
+}
