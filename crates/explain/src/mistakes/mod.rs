@@ -12,7 +12,9 @@ mod norm;
 mod precision;
 mod residual;
 mod rope;
+pub(crate) mod rounding;
 mod stored;
+pub(crate) mod unpack;
 mod words;
 
 use std::sync::Arc;
@@ -26,7 +28,7 @@ pub(crate) use at::At;
 pub(crate) use attention::{filled_as_shown, hidden_cells};
 pub use words::{advice, ids, what};
 
-use crate::rounding::Rounding;
+use crate::mistakes::rounding::Rounding;
 
 /// The taps of a layer that all show it when QK-norm comes behind the rotation.
 const QK_NORM_ORDER: &[Site] = &[Site::QNorm, Site::KNorm, Site::QRope, Site::KRope, Site::Qk];

@@ -5,7 +5,7 @@ use firstdiff_trace::{Site, Tap};
 use serde_json::json;
 
 use super::{At, List, Out, flat};
-use crate::rounding::{Over, Rounding, Steps};
+use crate::mistakes::rounding::{Over, Rounding, Steps};
 
 pub(super) fn listed(list: &mut List<'_>) {
     let others = [

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::linear::permuted;
 use super::{At, List, Out, QK_NORM_ORDER, Seen, snapped};
-use crate::tune::least;
+use crate::minimum::least;
 
 /// Bases in use.
 const BASES: [f64; 12] = [1e4, 5e5, 1e6, 1e5, 1e7, 2e5, 5e6, 8e6, 1e3, 1e8, 1.6e5, 4e4];

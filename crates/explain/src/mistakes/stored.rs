@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use serde_json::json;
 
 use super::{List, matrix_shape};
-use crate::unpack::misreadings;
+use crate::mistakes::unpack::misreadings;
 
 pub(super) fn listed(list: &mut List<'_>) {
     let Some(&weight) = list.step.weights.first() else { return };

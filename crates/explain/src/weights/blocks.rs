@@ -3,7 +3,7 @@
 use firstdiff_model::{Storage, ggml};
 
 use super::diagnose::near;
-use crate::unpack::misreadings;
+use crate::mistakes::unpack::misreadings;
 
 /// NMSE below which a part comes out.
 const RIGHT: f64 = 1e-9;

@@ -6,9 +6,8 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use super::noise;
 use super::side::Tensor;
-use super::{Options, State};
+use super::{Options, State, noise};
 
 /// Other ways to quantise than to nearest cost up to this many times the error of the nearest level; a single row or column three times that.
 pub(super) const ROOM: f64 = 2.0;

@@ -8,12 +8,12 @@ use firstdiff_model::{Half, Op, Profile, Step};
 use firstdiff_trace::Site;
 use ndarray::{Array2, ArrayD};
 
-use crate::finding::{Cause, Finding, Match};
-use crate::reason::Reason;
+use crate::explain::finding::{Cause, Finding, Match};
+use crate::mistakes::rounding::{Grid, KINDS, Over, Rounding, activation_grids, weight_grids};
+use crate::replay::reason::Reason;
+use crate::replay::replayed::{Replay, Replayed};
+use crate::replay::right::compared;
 use crate::replay::{Done, Run};
-use crate::replayed::{Replay, Replayed};
-use crate::right::compared;
-use crate::rounding::{Grid, Over, Rounding, activation_grids, weight_grids};
 
 /// Another arithmetic of the products with weights, and how it was imitated.
 #[derive(Clone, Debug)]
@@ -34,8 +34,6 @@ pub struct OtherArithmetic {
     pub share: f64,
 }
 
-/// Fewer kinds of products are no sign of anything.
-pub(crate) const KINDS: usize = 3;
 /// The share of all products that has to be off alike.
 const NEARLY_ALL: f64 = 0.8;
 /// An NMSE outside of this is no rounding to 4 bits or more.

@@ -1,5 +1,12 @@
 //! Why is it wrong? For every operation that replay finds wrong, the mistakes that reproduce it.
 
+pub(crate) mod finding;
+pub(crate) mod findings;
+pub(crate) mod invisible;
+pub(crate) mod misrecorded;
+pub(crate) mod quantised;
+pub(crate) mod weigh;
+
 use std::collections::HashSet;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -7,21 +14,21 @@ use std::time::{Duration, Instant};
 use firstdiff_compare::{Place, Status};
 use firstdiff_model::{Model, Op, Profile, Step};
 use firstdiff_trace::{Dump, Tap};
-use ndarray::ArrayD;
 
-use crate::candidates::Candidate;
-use crate::imitate::Shared;
 use crate::mistakes::Edit;
-use crate::onset::{begun_later, left_by_the_prefill};
-use crate::proof::Target;
-use crate::reason::Reason;
-use crate::recorded::Unusable;
+use crate::replay::recorded::{own, row_inputs};
+
 pub use crate::replay::Options;
+use crate::replay::reason::Reason;
 use crate::replay::{Replay, ReplayError, Replayed, Run};
 pub use crate::search::Effort;
+use crate::search::candidates::Candidate;
+use crate::search::imitate::Shared;
+use crate::search::onset::{begun_later, left_by_the_prefill};
+use crate::search::proof::Target;
 use crate::search::{Reproduction, Result as Found, Search};
 
-pub use crate::finding::{Cause, Finding, Match, Remainder};
+pub use crate::explain::finding::{Cause, Finding, Match, Remainder};
 
 /// An explained replay.
 #[derive(Debug)]
@@ -49,9 +56,9 @@ pub fn explain(
     progress: Progress<'_>,
 ) -> Result<Explanation, ReplayError> {
     let (mut run, mut replay) =
-        crate::kept::replayed(model, dump, options, &mut |done, total| progress("replay", done, total))?;
+        crate::replay::kept::replayed(model, dump, options, &mut |done, total| progress("replay", done, total))?;
     let other = match effort.only.is_empty() || effort.only.iter().any(|id| id == "precision") {
-        true => crate::quantised::recognised(&mut run, &mut replay)?,
+        true => crate::explain::quantised::recognised(&mut run, &mut replay)?,
         false => None,
     };
     let shared: Shared = Mutex::default();
@@ -85,11 +92,12 @@ pub fn explain(
     }
     walk.settle_steps(&run, &shared, model)?;
     if effort.weigh {
-        crate::weigh::by_all_that_was_recorded(&run, &shared, effort, &replay.taps, &mut walk.places)?;
+        crate::explain::weigh::by_all_that_was_recorded(&run, &shared, effort, &replay.taps, &mut walk.places)?;
     }
     let in_prefill_alone = walk.in_prefill_alone;
-    let mut findings = crate::findings::of(&run, walk.places, crate::misrecorded::findings(model, &replay));
-    crate::findings::once_alone(&mut findings, |place| run.recorded.holds(place));
+    let mut findings =
+        crate::explain::findings::of(&run, walk.places, crate::explain::misrecorded::findings(model, &replay));
+    crate::explain::findings::once_alone(&mut findings, |place| run.recorded.holds(place));
     if let Some(other) = other {
         let of_it = |f: &Finding| f.shown_at.iter().all(|place| other.places.contains(place));
         let stated = |f: &Finding| f.matched == Match::Reproduced;
@@ -101,10 +109,13 @@ pub fn explain(
         }
     }
     if in_prefill_alone {
-        crate::findings::in_the_prefill_alone(&mut findings);
+        crate::explain::findings::in_the_prefill_alone(&mut findings);
     }
-    let mut invisible =
-        if effort.quick { Vec::new() } else { crate::invisible::in_what_is_right(&run, &shared, &replay, effort)? };
+    let mut invisible = if effort.quick {
+        Vec::new()
+    } else {
+        crate::explain::invisible::in_what_is_right(&run, &shared, &replay, effort)?
+    };
     invisible.retain(|id| !findings.iter().any(|f| f.cause.as_ref().is_some_and(|c| c.id == id)));
     Ok(Explanation { replay, findings, invisible })
 }
@@ -460,51 +471,4 @@ pub(crate) fn as_fitted<'c>(found: &Edit, all: &'c [Candidate]) -> impl Iterator
 
 fn taps_of(candidate: &Candidate) -> Vec<Tap> {
     candidate.edits.iter().map(|e| e.tap).collect()
-}
-
-/// What the candidate recorded, and at which positions where not at all.
-#[allow(clippy::type_complexity)]
-pub(crate) fn own(run: &Run<'_>, place: Place) -> Result<Option<(ArrayD<f64>, Option<Vec<usize>>)>, ReplayError> {
-    let positions = match run.recorded.positions(place) {
-        None => None,
-        Some(rows) => match run.listed(&rows, place) {
-            Some(list) => Some(list),
-            None => return Ok(None),
-        },
-    };
-    let own = match &positions {
-        None => run.recorded.read(place),
-        Some(list) => run.recorded.read_rows(place, list),
-    };
-    match own {
-        Ok(own) => Ok(Some((own, positions))),
-        Err(Unusable::Dump(e)) => Err(e.into()),
-        Err(Unusable::Unfit(_)) => Ok(None),
-    }
-}
-
-/// What a step reads at some positions, if the candidate recorded it there.
-pub(crate) fn row_inputs(
-    run: &Run<'_>,
-    step: &Step,
-    number: u32,
-    list: &[usize],
-) -> Result<Option<Vec<ArrayD<f64>>>, ReplayError> {
-    use firstdiff_model::Op;
-    if matches!(step.op, Op::Qk | Op::Scores(_) | Op::Softmax | Op::Context) {
-        return Ok(None);
-    }
-    let mut inputs = Vec::new();
-    for &tap in &step.reads {
-        let place = Place { step: number, tap };
-        if !run.recorded.is_readable(place) {
-            return Ok(None);
-        }
-        match run.recorded.read_rows(place, list) {
-            Ok(rows) => inputs.push(rows),
-            Err(Unusable::Dump(e)) => return Err(e.into()),
-            Err(Unusable::Unfit(_)) => return Ok(None),
-        }
-    }
-    Ok(Some(inputs))
 }

@@ -5,6 +5,8 @@
 //! of the values in their right places, and the dump has that layout; or of the values as they stand, and the engine has the mistake. What nothing
 //! confirms is unchecked.
 
+pub(crate) mod unmasked;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use firstdiff_compare::{Layout, LayoutCandidates, LayoutConvention, Pair, Place, Status, keeps_places, layout_notes};
@@ -12,12 +14,11 @@ use firstdiff_model::{Profile, Step};
 use firstdiff_trace::Site;
 use ndarray::ArrayD;
 
-use crate::explain::own;
-use crate::imitate::Shared;
-use crate::proof::Target;
-use crate::reason::Reason;
-use crate::recorded::{Unusable, has_rope_rows};
+use crate::replay::reason::Reason;
+use crate::replay::recorded::{Unusable, has_rope_rows, own};
 use crate::replay::{Done, Due, Replayed, Run};
+use crate::search::imitate::Shared;
+use crate::search::proof::Target;
 use crate::search::{Effort, Search};
 
 /// Mistakes that another order of the rows of Q and K looks like.

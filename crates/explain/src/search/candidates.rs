@@ -6,11 +6,11 @@ use firstdiff_compare::Place;
 use firstdiff_model::{Chunk, Op, Profile};
 use firstdiff_trace::{Site, Tap};
 
-use crate::imitate::Imitation;
+use crate::mistakes::rounding::usual;
 use crate::mistakes::{Edit, Onset, Seen, fitted, fitted_fills, listed, rounded};
-use crate::proof::Target;
-use crate::rounding::usual;
 use crate::search::Search;
+use crate::search::imitate::Imitation;
+use crate::search::proof::Target;
 
 /// A mistake, wherever it is made.
 #[derive(Clone)]
@@ -122,7 +122,8 @@ impl Search<'_, '_> {
             let steps = target.steps.iter().filter(|s| embedding || !matches!(s.op, Op::Embedding { .. }));
             let edits: Vec<Edit> = steps.filter_map(|step| rounded(model, step, rounding)).collect();
             let made = |old: &Edit| edits.iter().any(|new| new.tap == old.tap && new.key() == old.key());
-            let several = edits.iter().map(|e| e.tap.site).collect::<HashSet<_>>().len() >= crate::quantised::KINDS;
+            let several =
+                edits.iter().map(|e| e.tap.site).collect::<HashSet<_>>().len() >= crate::mistakes::rounding::KINDS;
             (several && !self.accepted.iter().any(made)).then(|| Candidate {
                 key: edits[0].key(),
                 edits,

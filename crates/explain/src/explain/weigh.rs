@@ -9,12 +9,13 @@ use firstdiff_model::Profile;
 use firstdiff_trace::Tap;
 use ndarray::ArrayD;
 
-use crate::candidates::Candidate;
-use crate::explain::{Explained, as_fitted, own, row_inputs};
-use crate::imitate::Shared;
+use crate::explain::{Explained, as_fitted};
 use crate::mistakes::Edit;
-use crate::proof::{ADDS_UP, Target, misfit};
+use crate::replay::recorded::{own, row_inputs};
 use crate::replay::{ReplayError, Replayed, Run};
+use crate::search::candidates::Candidate;
+use crate::search::imitate::Shared;
+use crate::search::proof::{ADDS_UP, Target, misfit};
 use crate::search::{Effort, Reproduction, Search};
 
 /// What all of it may take; what could not be weighed in that is not stated.

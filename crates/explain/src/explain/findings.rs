@@ -6,12 +6,12 @@ use firstdiff_compare::Place;
 use firstdiff_model::Model;
 use firstdiff_trace::Tap;
 
-use crate::candidates::Candidate;
 use crate::explain::{Cause, Explained, Finding, Match, Remainder};
-use crate::layout::OF_ORDER;
+use crate::layouts::OF_ORDER;
 use crate::mistakes::Edit;
 use crate::replay::Run;
 use crate::search::Reproduction;
+use crate::search::candidates::Candidate;
 
 /// The findings of all places, each cause once, and `others` among them.
 pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) -> Vec<Finding> {

@@ -4,8 +4,8 @@ use firstdiff_compare::Status;
 use firstdiff_model::{Model, Op};
 use firstdiff_trace::{Dump, Site};
 
-use crate::recorded::Recorded;
 use crate::replay::Replayed;
+use crate::replay::recorded::Recorded;
 
 /// What is to be said beside a replay.
 pub(crate) fn of(recorded: &Recorded<'_>, taps: &[Replayed]) -> Vec<String> {

@@ -5,10 +5,10 @@ use firstdiff_model::{Op, Profile, Step};
 use ndarray::{ArrayD, Axis, concatenate};
 use rayon::prelude::*;
 
-use crate::imitate::Imitation;
 use crate::mistakes::Edit;
-use crate::proof::Target;
 use crate::search::Search;
+use crate::search::imitate::Imitation;
+use crate::search::proof::Target;
 
 impl Search<'_, '_> {
     /// The target's value under each set of mistakes; the same numbers as one by one: no row of a product depends on the others.

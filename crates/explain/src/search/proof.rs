@@ -7,13 +7,13 @@ use firstdiff_model::{Chunk, Op, Profile, Step};
 use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis};
 
-use crate::candidates::Candidate;
-use crate::imitate::{Imitation, segment};
-use crate::local::LEAK;
 use crate::mistakes::{At, Edit, hidden_cells};
-use crate::recorded::Recorded;
+use crate::replay::local::LEAK;
+use crate::replay::recorded::Recorded;
+use crate::replay::right::{ROOM, distance};
 use crate::replay::{Run, joined};
-use crate::right::{ROOM, distance};
+use crate::search::candidates::Candidate;
+use crate::search::imitate::{Imitation, segment};
 use crate::search::{Reproduction, Search};
 
 /// A recorded tap that is not what it should be, and what the search knows of it.

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use rayon::prelude::*;
 
-use crate::explain::{Effort, elements, own};
-use crate::imitate::{Shared, segment};
+use crate::explain::{Effort, elements};
 use crate::mistakes::{Edit, listed};
-use crate::proof::Target;
+use crate::replay::recorded::own;
 use crate::replay::{Replay, ReplayError, Replayed, Run};
 use crate::search::Search;
+use crate::search::imitate::{Shared, segment};
+use crate::search::proof::Target;
 
 /// Matrices above this are not multiplied once more only to say what would not have shown.
 const LARGE: usize = 1 << 22;

@@ -4,11 +4,12 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_compare::{Layout, LayoutCandidates, Misfit, Operand, Pair, Place};
-use firstdiff_model::{Cache, Model};
+use firstdiff_model::{Cache, Model, Step};
 use firstdiff_trace::{Dump, DumpError, NamedRows, QkRows, Rows, Site, Values};
 use ndarray::{ArrayD, Axis};
 
-use crate::reason::Unfit;
+use crate::replay::reason::Unfit;
+use crate::replay::{ReplayError, Run};
 
 /// A candidate's dump, read as the model would have written it.
 pub(crate) struct Recorded<'a> {
@@ -174,4 +175,51 @@ impl Recorded<'_> {
 /// Whether the elements of a tap's heads come in the order of the checkpoint's rows.
 pub(crate) fn has_rope_rows(site: Site) -> bool {
     matches!(site, Site::Q | Site::K | Site::QNorm | Site::KNorm | Site::QRope | Site::KRope)
+}
+
+/// What the candidate recorded, and at which positions where not at all.
+#[allow(clippy::type_complexity)]
+pub(crate) fn own(run: &Run<'_>, place: Place) -> Result<Option<(ArrayD<f64>, Option<Vec<usize>>)>, ReplayError> {
+    let positions = match run.recorded.positions(place) {
+        None => None,
+        Some(rows) => match run.listed(&rows, place) {
+            Some(list) => Some(list),
+            None => return Ok(None),
+        },
+    };
+    let own = match &positions {
+        None => run.recorded.read(place),
+        Some(list) => run.recorded.read_rows(place, list),
+    };
+    match own {
+        Ok(own) => Ok(Some((own, positions))),
+        Err(Unusable::Dump(e)) => Err(e.into()),
+        Err(Unusable::Unfit(_)) => Ok(None),
+    }
+}
+
+/// What a step reads at some positions, if the candidate recorded it there.
+pub(crate) fn row_inputs(
+    run: &Run<'_>,
+    step: &Step,
+    number: u32,
+    list: &[usize],
+) -> Result<Option<Vec<ArrayD<f64>>>, ReplayError> {
+    use firstdiff_model::Op;
+    if matches!(step.op, Op::Qk | Op::Scores(_) | Op::Softmax | Op::Context) {
+        return Ok(None);
+    }
+    let mut inputs = Vec::new();
+    for &tap in &step.reads {
+        let place = Place { step: number, tap };
+        if !run.recorded.is_readable(place) {
+            return Ok(None);
+        }
+        match run.recorded.read_rows(place, list) {
+            Ok(rows) => inputs.push(rows),
+            Err(Unusable::Dump(e)) => return Err(e.into()),
+            Err(Unusable::Unfit(_)) => return Ok(None),
+        }
+    }
+    Ok(Some(inputs))
 }

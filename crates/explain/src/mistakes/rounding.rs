@@ -191,3 +191,6 @@ impl Rounding {
         weights.into_iter().chain(activations).collect()
     }
 }
+
+/// Fewer kinds of products are no sign of anything.
+pub(crate) const KINDS: usize = 3;

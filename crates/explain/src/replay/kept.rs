@@ -7,9 +7,9 @@ use firstdiff_model::{Cache, Model, Op, keep};
 use firstdiff_trace::{Dump, Tap};
 use ndarray::ArrayD;
 
+use crate::replay::replayed::{Options, Replay};
+use crate::replay::right::compared;
 use crate::replay::{Done, Run};
-use crate::replayed::{Options, Replay};
-use crate::right::compared;
 
 /// What a type of cache takes away of the error of a tap that comes out right with it, at least this many times: right by a looser
 /// tolerance alone is no sign of it.

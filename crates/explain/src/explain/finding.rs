@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use firstdiff_compare::Place;
 use firstdiff_trace::Tap;
 
+use crate::explain::quantised::OtherArithmetic;
 use crate::mistakes::Params;
-use crate::quantised::OtherArithmetic;
 
 /// How sure a cause is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

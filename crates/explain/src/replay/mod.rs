@@ -2,20 +2,28 @@
 //!
 //! Where an input was not recorded it is computed from the nearest recorded ones, and the finding names the whole stretch.
 
+pub(crate) mod doubts;
+pub(crate) mod kept;
+pub(crate) mod local;
+pub(crate) mod reason;
+pub(crate) mod recorded;
+pub(crate) mod replayed;
+pub(crate) mod residual;
+pub(crate) mod right;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use firstdiff_compare::{Difference, Judgement, Outcome, Place, Profile as Judged, Status, TapReport, storage_nmse};
-
 use firstdiff_model::{Cache, Chunk, Model, Op, Profile, Step, eval_step, eval_step_in, keep};
 use firstdiff_trace::{DType, Dump, Rows, Site, Tap};
 use ndarray::{ArrayD, Axis, concatenate};
 
-use crate::local::{leaking, misplaced};
-use crate::recorded::{Recorded, Unusable};
-use crate::right::{EDGE_ROOM, INPUTS, OWN_ROUNDING, compared, distance, jittered, tolerance};
+use crate::replay::local::{leaking, misplaced};
+use crate::replay::recorded::{Recorded, Unusable};
+use crate::replay::right::{EDGE_ROOM, INPUTS, OWN_ROUNDING, compared, distance, jittered, tolerance};
 
-pub use crate::reason::{InOnePlace, Reason, Unfit, UnfitInput};
-pub use crate::replayed::{Options, Replay, ReplayError, Replayed, shared_out};
+pub use crate::replay::reason::{InOnePlace, Reason, Unfit, UnfitInput};
+pub use crate::replay::replayed::{Options, Replay, ReplayError, Replayed, shared_out};
 
 /// Runs every step of `model` on what `dump` recorded. `progress` is told how many of how many taps are done.
 ///
@@ -27,7 +35,7 @@ pub fn replay(
     options: &Options,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Replay, ReplayError> {
-    Ok(crate::kept::replayed(model, dump, options, progress)?.1)
+    Ok(crate::replay::kept::replayed(model, dump, options, progress)?.1)
 }
 
 /// Rows below which no channel is looked at by itself over a stretch in a coarse arithmetic.
@@ -91,7 +99,7 @@ impl<'a> Run<'a> {
         let (mut taps, mut warnings) = self.in_their_layouts(progress)?;
         warnings.extend(self.forgive_unmasked(&mut taps)?);
         self.leave_out_misrecorded(&mut taps)?;
-        warnings.extend(crate::doubts::of(&self.recorded, &taps));
+        warnings.extend(crate::replay::doubts::of(&self.recorded, &taps));
         let (order_is_open, cache) = (self.order_is_open, self.recorded.cache);
         Ok(Replay { taps, warnings, order_is_open, cache, cache_is_assumed: false })
     }

@@ -9,7 +9,7 @@ use firstdiff_trace::{Site, Tap};
 use ndarray::ArrayD;
 
 use crate::mistakes::{At, Edit};
-use crate::recorded::Recorded;
+use crate::replay::recorded::Recorded;
 use crate::replay::{can_be_read, joined};
 
 /// A value, shared.

@@ -12,10 +12,10 @@ use firstdiff_model::{Op, Profile, Step};
 use firstdiff_trace::Tap;
 use ndarray::ArrayD;
 
-use crate::imitate::{Imitation, Shared, segment};
 use crate::mistakes::Edit;
 use crate::replay::Run;
-use crate::right::{Coin, distance};
+use crate::replay::right::{Coin, distance};
+use crate::search::imitate::{Imitation, Shared, segment};
 
 /// Runs that are tried.
 const RUNS: u64 = 12;

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use firstdiff_compare::Place;
 
-use crate::candidates::Candidate;
 use crate::mistakes::Onset;
-use crate::proof::Target;
+use crate::search::candidates::Candidate;
+use crate::search::proof::Target;
 use crate::search::{Effort, Reproduction, Search};
 
 /// Mistakes that an engine may begin to make at a later token.

@@ -1,5 +1,13 @@
 //! Which mistakes reproduce what the candidate recorded? Tried singly, then in pairs and more, grown by how much of the error they take away.
 
+pub(crate) mod candidates;
+pub(crate) mod edges;
+pub(crate) mod imitate;
+pub(crate) mod onset;
+pub(crate) mod proof;
+pub(crate) mod together;
+pub(crate) mod tune;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -7,13 +15,13 @@ use std::time::Instant;
 use firstdiff_compare::Place;
 use rayon::prelude::*;
 
-use crate::candidates::{Candidate, edits_of, extended, order_of};
-use crate::imitate::Shared;
 use crate::mistakes::Edit;
-use crate::proof::{Left, Target};
-use crate::recorded::Recorded;
 use crate::replay::Run;
-use crate::tune::TUNED;
+use crate::replay::recorded::Recorded;
+use crate::search::candidates::{Candidate, edits_of, extended, order_of};
+use crate::search::imitate::Shared;
+use crate::search::proof::{Left, Target};
+use crate::search::tune::TUNED;
 
 /// How far to look.
 #[derive(Clone, Debug)]

@@ -4,8 +4,8 @@ use firstdiff_compare::{Chunks, Place, Status, TapReport};
 use firstdiff_model::{Cache, ModelError, Profile, Step};
 use firstdiff_trace::{Dump, DumpError, Rows, Site, Tap};
 
-use crate::reason::Reason;
-use crate::residual::Fit;
+use crate::replay::reason::Reason;
+use crate::replay::residual::Fit;
 
 /// How to judge.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use firstdiff_model::Profile;
 use ndarray::{ArrayD, ArrayView1, Dimension};
 
-use crate::reason::InOnePlace;
+use crate::replay::reason::InOnePlace;
 
 /// Standard deviations of rounding that one element may be off by, and one row's mean factor.
 const ELEMENT: f64 = 12.0;
