@@ -3,8 +3,8 @@
 use ndarray::{ArrayD, ArrayViewD};
 
 use crate::error::{OpError, ensure};
-use crate::float::Float;
 use crate::kernel::each;
+use crate::kernel::float::Float;
 use crate::softmax::EXPONENTIAL;
 
 /// A function of one number in a feed-forward layer.

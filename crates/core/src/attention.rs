@@ -3,7 +3,7 @@
 use ndarray::{Array2, Array3, ArrayView3, Axis};
 
 use crate::error::{OpError, ensure};
-use crate::float::Float;
+use crate::kernel::float::Float;
 use crate::kernel::{each, product};
 use crate::mask::Mask;
 

@@ -3,7 +3,7 @@
 use ndarray::{Array2, ArrayView2};
 
 use crate::error::OpError;
-use crate::float::Float;
+use crate::kernel::float::Float;
 
 /// out\[t\] = table\[tokens\[t\]\]. `table` \[V,D\], `tokens` T ids; the result is \[T,D\]. No rounding.
 ///

@@ -10,17 +10,12 @@
 
 mod activation;
 mod attention;
-mod dot;
 mod embedding;
 mod error;
-mod float;
 mod kernel;
 mod linear;
 mod mask;
 mod norm;
-mod packed;
-#[cfg(target_arch = "x86_64")]
-mod panel;
 mod quantise;
 mod residual;
 mod rope;
@@ -29,14 +24,14 @@ mod softmax;
 
 pub use activation::{Activation, gated, gelu_erf, gelu_tanh, relu, silu};
 pub use attention::{context, qk, scores, softcap};
-pub use dot::{dot, sum, tree};
 pub use embedding::embedding;
 pub use error::OpError;
-pub use float::Float;
+pub use kernel::dot::{dot, sum, tree};
+pub use kernel::float::Float;
+pub use kernel::packed::Packed;
 pub use linear::{Rows, head, linear, linear_rows};
 pub use mask::Mask;
 pub use norm::{layer_norm, rms_norm};
-pub use packed::Packed;
 pub use quantise::{Activations, Quantised, quantise};
 pub use residual::residual;
 pub use rope::{RopePairing, rope};

@@ -4,9 +4,9 @@ use half::{bf16, f16};
 use ndarray::{Array2, ArrayView1, ArrayView2, ArrayViewMut2};
 
 use crate::error::{OpError, ensure};
-use crate::float::Float;
+use crate::kernel::float::Float;
+use crate::kernel::packed::Packed;
 use crate::kernel::product;
-use crate::packed::Packed;
 
 /// y\[t,o\] = Σᵢ x\[t,i\] · w\[o,i\] + b\[o\].
 ///

@@ -2,10 +2,10 @@
 
 use ndarray::{Array1, Array2, ArrayView1, ArrayView2};
 
-use crate::dot::{dot, sum};
 use crate::error::{OpError, ensure};
-use crate::float::Float;
+use crate::kernel::dot::{dot, sum};
 use crate::kernel::each;
+use crate::kernel::float::Float;
 
 /// yᵢ = wᵢ · xᵢ / √(mean(x²) + eps), for each row.
 ///

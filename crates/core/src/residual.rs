@@ -3,7 +3,7 @@
 use ndarray::{ArrayD, ArrayViewD};
 
 use crate::error::{OpError, ensure};
-use crate::float::Float;
+use crate::kernel::float::Float;
 
 /// x + multiplier · branch, element by element; of any shape, usually \[T,D\]. A multiplier of 1 costs no rounding.
 ///

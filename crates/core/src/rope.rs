@@ -3,7 +3,7 @@
 use ndarray::{Array3, ArrayView3};
 
 use crate::error::{OpError, ensure};
-use crate::float::Float;
+use crate::kernel::float::Float;
 
 /// Which elements of a head are turned together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! By which angle does each pair of a head turn per position? RoPE frequencies and their scalings for long contexts.
 
-use crate::float::Float;
+use crate::kernel::float::Float;
 
 /// How the frequencies are changed so that a model reads beyond the context it was first trained for.
 ///

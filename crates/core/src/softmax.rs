@@ -2,9 +2,9 @@
 
 use ndarray::{ArrayD, ArrayViewD};
 
-use crate::dot::sum;
-use crate::float::Float;
+use crate::kernel::dot::sum;
 use crate::kernel::each;
+use crate::kernel::float::Float;
 
 /// pᵢ = e^(xᵢ - max x) / Σⱼ e^(xⱼ - max x), over the last axis; of any shape.
 ///

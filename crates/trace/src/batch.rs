@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::dump::import::{Part, Partial};
 use crate::dump::{Dump, DumpError, Entry, not_a_dump};
 use crate::element::element_count;
-use crate::import::{Part, Partial};
 use crate::meta::{Fed, Meta};
 use crate::tap::{Site, Tap};
 use crate::tensor::Tensor;

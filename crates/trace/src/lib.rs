@@ -10,10 +10,7 @@ mod meta;
 mod recorder;
 mod tap;
 mod wanted;
-mod write;
 
-#[cfg(feature = "read")]
-mod archive;
 #[cfg(feature = "read")]
 mod batch;
 #[cfg(feature = "read")]
@@ -25,19 +22,11 @@ mod dump;
 #[cfg(feature = "read")]
 mod file;
 #[cfg(feature = "read")]
-mod folder;
-#[cfg(feature = "read")]
-mod import;
-#[cfg(feature = "read")]
-mod join;
-#[cfg(feature = "read")]
 mod names;
 #[cfg(feature = "read")]
 mod narrow;
 #[cfg(feature = "read")]
 mod npy;
-#[cfg(feature = "read")]
-mod open;
 #[cfg(feature = "read")]
 mod tensor;
 
@@ -53,13 +42,13 @@ pub use {
     batch::{Batch, OneSequence},
     cache::Cache,
     dims::{Dims, DimsError, Share},
+    dump::import::{Part, Partial},
+    dump::join::{Joined, Ranks, join},
+    dump::open::{Reading, own_table},
     dump::{Dump, DumpError, Entry},
     file::{FileError, JSON_LIMIT, TABLE_LIMIT, json_fits, memory_limit, open_regular, read_regular},
-    import::{Part, Partial},
-    join::{Joined, Ranks, join},
     names::{Names, NamesError},
     narrow::{to_bf16, to_f16},
     npy::NpyError,
-    open::{Reading, own_table},
     tensor::{Tensor, Values},
 };

@@ -1,8 +1,8 @@
 //! What does a .npy header promise, and does the file keep it?
 
+use crate::element::write::MAGIC;
 use crate::element::{DType, byte_len};
 use crate::tensor::Layout;
-use crate::write::MAGIC;
 
 /// Why bytes are not a .npy of floats.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -213,7 +213,7 @@ fn tuple(text: &str) -> Result<(Vec<usize>, &str), NpyError> {
 mod tests {
     use super::*;
     use crate::element::Element;
-    use crate::write::write_npy;
+    use crate::element::write::write_npy;
     use half::bf16;
     use ndarray::arr2;
 

@@ -6,11 +6,11 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use crate::element::write::write_npy;
 use crate::element::{Element, byte_len};
 use crate::meta::{FORMAT, Meta, Rows, TapMeta, file_name, stored_name};
 use crate::tap::Tap;
 use crate::wanted::Wanted;
-use crate::write::write_npy;
 
 /// Why a tap could not be recorded.
 #[derive(Debug, thiserror::Error)]
@@ -332,7 +332,7 @@ impl Recording {
             // Not copied either, where its layout is another.
             return Ok(());
         }
-        self.kept(self.write(name, view.shape(), &crate::write::row_major(&view), None))
+        self.kept(self.write(name, view.shape(), &crate::element::write::row_major(&view), None))
     }
 
     /// Notes a tap that could not be recorded: without it the dump is not complete, whatever its engine does about the error.

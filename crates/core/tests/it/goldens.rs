@@ -252,7 +252,7 @@ fn every_public_operation_has_a_golden() {
     // `quantise` has llama.cpp's (tests/quantise.rs); `linear_rows` is `linear` on rows in place (the kernel's own tests).
     let helpers = ["dot", "sum", "tree", "quantise", "linear_rows"];
     let exported = source.lines().filter_map(|l| l.strip_prefix("pub use ")).flat_map(|l| {
-        let list = l.split_once("::").map_or(l, |(_, list)| list).trim_matches(['{', '}', ';']);
+        let list = l.rsplit_once("::").map_or(l, |(_, list)| list).trim_matches(['{', '}', ';']);
         list.split(", ").map(|name| name.trim_matches(['{', '}', ';']).to_owned()).collect::<Vec<_>>()
     });
     let operations = exported.filter(|n| n.starts_with(char::is_lowercase) && !helpers.contains(&n.as_str()));

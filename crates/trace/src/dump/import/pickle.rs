@@ -12,7 +12,7 @@ use memmap2::Mmap;
 use zip::{CompressionMethod, ZipArchive};
 
 use super::{Item, Read, path_below, plain, stem};
-use crate::archive::member_twice;
+use crate::dump::archive::member_twice;
 use crate::dump::{DumpError, map_file, not_a_dump};
 use crate::element::{DType, byte_len};
 use crate::file::memory_limit;

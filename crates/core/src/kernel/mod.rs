@@ -3,14 +3,17 @@
 //! Registers hold the lanes of every pair of a block (6 rows of x by 4 of w with AVX-512), so that a row is loaded once for
 //! several products. Which pairs share a block changes no bit: each pair has lanes of its own.
 
+pub(crate) mod dot;
+pub(crate) mod float;
+pub(crate) mod packed;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod panel;
+
 use ndarray::{ArrayView2, ArrayViewMut2, Axis};
 use rayon::prelude::*;
 
-use crate::dot;
-use crate::float::Float;
-use crate::packed::Packed;
-#[cfg(target_arch = "x86_64")]
-use crate::panel;
+use crate::kernel::float::Float;
+use crate::kernel::packed::Packed;
 
 /// Rows of w that a thread takes at a time; with x's block they stay in the second-level cache.
 const TILE: usize = 64;
@@ -60,8 +63,8 @@ macro_rules! kernel {
             use std::arch::x86_64::*;
 
             use super::CHUNK;
-            use crate::dot::{LANES, finish};
-            use crate::packed::{Line, Packed, STRIP, Strip};
+            use crate::kernel::dot::{LANES, finish};
+            use crate::kernel::packed::{Line, Packed, STRIP, Strip};
             use half::{bf16, f16};
 
             const VECTORS: usize = LANES / $width;

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+
 use super::tree::{self, Fields, Json, is_null};
 use super::{Item, Part, Read, bracket, path_below, raw, read_text};
 use crate::dump::{Dump, DumpError, not_a_dump};
 use crate::element::{DType, byte_len, element_count};
 use crate::meta::{NamedRows, Rows};
 use crate::tensor::{Bytes, Layout, Tensor};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD as BASE64;
 
 /// Reads a .json.
 ///

@@ -5,9 +5,9 @@
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 
-use crate::dot::LANES;
+use crate::kernel::dot::LANES;
+use crate::kernel::packed::{Line, Packed, STRIP};
 use crate::kernel::{Weight, trees_avx512};
-use crate::packed::{Line, Packed, STRIP};
 
 /// Rows of x from which on packing w takes less time than it saves.
 const MANY: usize = 24;

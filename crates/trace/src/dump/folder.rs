@@ -5,15 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::dump::{Dump, DumpError, Entry, Maker, Place, io_error, not_a_dump};
-use crate::element::DType;
-use crate::import;
-use crate::join::{lone_rank, open_ranks};
-use crate::meta::{Meta, name_in_file, split_stored_name, stored_name};
-use crate::npy::NpyError;
-use crate::open::{
+use crate::dump::join::{lone_rank, open_ranks};
+use crate::dump::open::{
     Findings, Found, Reading, assemble, declared, file_names, folded, foreign, npy, npy_header, open_archive, read_meta,
 };
+use crate::dump::{Dump, DumpError, Entry, Maker, Place, import, io_error, not_a_dump};
+use crate::element::DType;
+use crate::meta::{Meta, name_in_file, split_stored_name, stored_name};
+use crate::npy::NpyError;
 
 /// Opens the dump that a folder is.
 ///

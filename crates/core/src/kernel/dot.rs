@@ -1,7 +1,7 @@
 //! In which order is a long sum taken? Sixteen lanes, then a fixed tree.
 
-use crate::float::Float;
-use crate::packed::Packed;
+use crate::kernel::float::Float;
+use crate::kernel::packed::Packed;
 
 /// Partial sums that a sum is kept in.
 pub(crate) const LANES: usize = 16;

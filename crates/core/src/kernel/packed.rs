@@ -2,8 +2,8 @@
 //!
 //! Rows that lie a power of two apart fight for the same lines of the cache: with 2048 f32 a row, a third of the speed is lost to that.
 
-use crate::dot::LANES;
-use crate::float::Float;
+use crate::kernel::dot::LANES;
+use crate::kernel::float::Float;
 
 /// Rows that are packed together.
 pub(crate) const STRIP: usize = 6;

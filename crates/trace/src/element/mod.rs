@@ -1,5 +1,7 @@
 //! Of which types can a tap's elements be, and which bytes are they?
 
+pub(crate) mod write;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -93,7 +95,7 @@ pub trait Element: Copy {
         view: ndarray::ArrayView<'_, Self, D>,
         writer: &mut dyn std::io::Write,
     ) -> std::io::Result<()> {
-        crate::write::write_npy(view.shape(), &crate::write::row_major(&view), writer)
+        crate::element::write::write_npy(view.shape(), &crate::element::write::row_major(&view), writer)
     }
 }
 

@@ -1,22 +1,27 @@
 //! Which taps does a dump hold, and where are their bytes? Reading maps what opening (open.rs) has checked.
 
+pub(crate) mod archive;
+pub(crate) mod folder;
+pub(crate) mod import;
+pub(crate) mod join;
+pub(crate) mod open;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::{fmt, io};
 
 use memmap2::Mmap;
 
-use crate::archive::Archive;
+use crate::dump::archive::Archive;
+use crate::dump::import::Partial;
+use crate::dump::join::Ranks;
+use crate::dump::open::{Found, npy_header};
 use crate::element::{DType, element_count};
 use crate::file::{FileError, NOT_A_FILE, open_regular};
-use crate::import::Partial;
-use crate::join::Ranks;
 use crate::meta::{Meta, Rows, stored_name};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
-use crate::open::{Found, npy_header};
 use crate::tap::Tap;
 use crate::tensor::{Bytes, Layout, Tensor};
 

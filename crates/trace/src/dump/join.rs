@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::dims::{Dims, Share, notation_of};
+use crate::dump::open::read_meta;
 use crate::dump::{Dump, DumpError, Entry};
 use crate::element::DType;
 use crate::meta::Meta;
 use crate::narrow::{to_bf16, to_f16};
-use crate::open::read_meta;
 use crate::tap::Tap;
 use crate::tensor::{Tensor, Values};
 

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use ndarray::ArrayViewMut2;
 
 use crate::kernel;
-use crate::packed::Packed;
+use crate::kernel::packed::Packed;
 
 /// f32 or f64.
 pub trait Float:

@@ -7,12 +7,11 @@ use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::archive::Archive;
-use crate::dump::{Dump, DumpError, Entry, Maker, Place, file_error, io_error, not_a_dump, open_file};
+use crate::dump::archive::Archive;
+use crate::dump::import::{self, Item, Part, Partial, Printed};
+use crate::dump::{Dump, DumpError, Entry, Maker, Place, file_error, folder, io_error, not_a_dump, open_file};
 use crate::element::{DType, element_count};
 use crate::file::{JSON_LIMIT, json_fits, read_regular};
-use crate::folder;
-use crate::import::{self, Item, Part, Partial, Printed};
 use crate::meta::{FORMAT, Meta, QkRows, Rows, TapMeta, split_stored_name, stored_name};
 use crate::names::{self, Names};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
