@@ -77,7 +77,7 @@ impl Graph {
                 let attends = matches!(node.tap.site, Site::Qk | Site::Scores | Site::Probs | Site::Context);
                 let mut reads: Vec<usize> = Vec::new();
                 for tap in &node.reads {
-                    let cached = attends && matches!(tap.site, Site::K | Site::KNorm | Site::KRope | Site::V);
+                    let cached = attends && tap.site.is_attended();
                     let made = index.get(tap).map_or(&[][..], Vec::as_slice);
                     reads.extend(made.iter().filter(|(at, _)| cached || *at == step).map(|(_, place)| place));
                 }

@@ -321,8 +321,9 @@ impl<'a> Pair<'a> {
 
     /// The other readings of Q and K that a RoPE in the other pairing would explain.
     pub fn other_row_orders(&self) -> Vec<Pair<'a>> {
-        let rotated = matches!(self.site, Site::Q | Site::K | Site::QNorm | Site::KNorm | Site::QRope | Site::KRope);
-        let Some(&d) = self.shape.last().filter(|d| rotated && **d >= 4 && **d % 2 == 0) else { return Vec::new() };
+        let Some(&d) = self.shape.last().filter(|d| self.site.has_rope_rows() && **d >= 4 && **d % 2 == 0) else {
+            return Vec::new();
+        };
         let half = d / 2;
         let axes = match &self.layout {
             Layout::Permuted(order) => Some(order.clone()),

@@ -15,7 +15,7 @@ use firstdiff_trace::Site;
 use ndarray::ArrayD;
 
 use crate::replay::reason::Reason;
-use crate::replay::recorded::{Unusable, has_rope_rows, own};
+use crate::replay::recorded::{Unusable, own};
 use crate::replay::{Done, Due, Replayed, Run};
 use crate::search::imitate::Shared;
 use crate::search::proof::Target;
@@ -174,7 +174,7 @@ impl Run<'_> {
         if let Ok(due) = &due
             && let Some((agreeing, replayed)) = self.agreeing(step, place, due, &as_it_stands)?
         {
-            shown.in_known_rows |= has_rope_rows(place.tap.site);
+            shown.in_known_rows |= place.tap.site.has_rope_rows();
             shown.agree.push(agreeing);
             return Ok(replayed);
         }
@@ -193,7 +193,7 @@ impl Run<'_> {
 
     /// Notes that a tap comes out in the layout it has now, where that is not as the model has it.
     fn note_agreeing(&self, place: Place, shown: &mut Shown) -> Done<()> {
-        shown.in_known_rows |= has_rope_rows(place.tap.site);
+        shown.in_known_rows |= place.tap.site.has_rope_rows();
         let layout = match self.recorded.layouts.get(&place) {
             Some(layout) => Some(layout.clone()),
             None => self
@@ -277,7 +277,7 @@ impl Run<'_> {
         let site = place.tap.site;
         let kind = |site: Site| (site.axes().len(), site.axes().contains(&'d'));
         let is_like = |at: &Place| {
-            let rows = !has_rope_rows(site) || has_rope_rows(at.tap.site);
+            let rows = !site.has_rope_rows() || at.tap.site.has_rope_rows();
             at.step == place.step && rows && kind(at.tap.site) == kind(site)
         };
         let like_stand_plain = known.plain.iter().any(is_like);
@@ -541,7 +541,7 @@ impl Run<'_> {
         }
         let rows = |t: &&Replayed| {
             let place = t.report.place;
-            has_rope_rows(place.tap.site) && place.step == 0 && self.recorded.holds(place)
+            place.tap.site.has_rope_rows() && place.step == 0 && self.recorded.holds(place)
         };
         let places: Vec<Place> = taps.iter().filter(rows).map(|t| t.report.place).collect();
         let mut is_open = false;
@@ -572,7 +572,7 @@ impl Run<'_> {
 
     /// Whether nobody says in which order a tap's rows of Q and K are.
     fn has_open_rows(&self, place: Place) -> bool {
-        self.recorded.dump.meta().qk_rows.is_none() && has_rope_rows(place.tap.site) && place.step == 0
+        self.recorded.dump.meta().qk_rows.is_none() && place.tap.site.has_rope_rows() && place.step == 0
     }
 
     /// Finds the order of the rows of Q and K of a tap of which nothing is due but what the tokens give.
@@ -618,7 +618,7 @@ impl Run<'_> {
 /// Whether a site of a dump that stores others as `conventions` say is likely to be in a layout.
 fn follow(site: Site, layout: &Layout, conventions: &[(LayoutConvention, &Layout)]) -> bool {
     let own = LayoutConvention::of(site, layout);
-    let rows = |other: &Layout| !has_rope_rows(site) || other.rows() == layout.rows();
+    let rows = |other: &Layout| !site.has_rope_rows() || other.rows() == layout.rows();
     conventions.iter().any(|(known, other)| own.follows_from(known) && rows(other))
 }
 

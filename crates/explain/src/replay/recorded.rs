@@ -147,7 +147,7 @@ impl Recorded<'_> {
             Misfit::Shapes(mismatch) => Unfit::Shape(mismatch.clone()),
             Misfit::NoRows => Unfit::Partial,
         })?;
-        match self.declared.filter(|_| has_rope_rows(site)) {
+        match self.declared.filter(|_| site.has_rope_rows()) {
             None => Ok(pair.clone()),
             declared => {
                 let mut orders = pair.other_row_orders().into_iter();
@@ -160,7 +160,7 @@ impl Recorded<'_> {
     pub(crate) fn permits(&self, site: Site, layout: &Layout) -> bool {
         let told = self.dump.meta().qk_rows.is_some();
         match layout.rows() {
-            None => !told || self.declared.is_none() || !has_rope_rows(site),
+            None => !told || self.declared.is_none() || !site.has_rope_rows(),
             Some(rows) if told => self.declared == Some(rows),
             Some(rows) => rows != self.model.qk_rows,
         }
@@ -170,11 +170,6 @@ impl Recorded<'_> {
     pub(crate) fn has_its_own_shape(&self, place: Place) -> bool {
         self.dump.find(place.tap, place.step).is_some_and(|entry| entry.shape == self.shape(place))
     }
-}
-
-/// Whether the elements of a tap's heads come in the order of the checkpoint's rows.
-pub(crate) fn has_rope_rows(site: Site) -> bool {
-    matches!(site, Site::Q | Site::K | Site::QNorm | Site::KNorm | Site::QRope | Site::KRope)
 }
 
 /// What the candidate recorded, and at which positions where not at all.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use firstdiff_compare::Place;
-use firstdiff_trace::{DType, Dump, Entry, Meta, NamedRows, Recorder, Rows, Site, Tap, to_bf16, to_f16};
+use firstdiff_trace::{DType, Dump, Entry, Meta, NamedRows, Recorder, Rows, Tap, to_bf16, to_f16};
 
 use crate::commands::bisect::engine::Run;
 
@@ -280,11 +280,6 @@ fn apart(place: Place, one: &[f64], other: &[f64]) -> Wavering {
         energy += if a.is_finite() { a * a } else { 0.0 };
     }
     Wavering { place, nmse: if energy > 0.0 { error / energy } else { error }, max_abs_diff: most }
-}
-
-/// Whether a tap is one whose every row later positions may read.
-pub(crate) fn is_attended(site: Site) -> bool {
-    matches!(site, Site::K | Site::KNorm | Site::KRope | Site::V)
 }
 
 #[cfg(test)]

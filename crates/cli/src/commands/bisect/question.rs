@@ -7,7 +7,7 @@ use firstdiff_trace::{NamedRows, Rows, Site, Tap};
 
 use crate::commands::bisect::cells::Cells;
 use crate::commands::bisect::engine::{ANY_STEP, Question};
-use crate::commands::bisect::evidence::{Evidence, is_attended};
+use crate::commands::bisect::evidence::Evidence;
 use crate::commands::bisect::reference::Reference;
 
 /// Runs that are asked for at most: halving the layers takes its logarithm, and three are for the ends.
@@ -188,7 +188,7 @@ impl Known<'_> {
             (self.inside(&open, &rows), "where in between")
         } else if !elsewhere.is_empty() {
             // Keys and values of a position: all that they are made of there.
-            let stream = self.stream_before(place).filter(|_| is_attended(place.tap.site));
+            let stream = self.stream_before(place).filter(|_| place.tap.site.is_attended());
             let since = |p: &&Place| stream.is_some_and(|stream| (stream.tap..place.tap).contains(&p.tap));
             let made_of = self.graph.places().iter().filter(since).filter(|p| askable(p) && missing(**p));
             (made_of.map(|p| p.tap).collect(), "whether what it reads agrees there")
@@ -347,7 +347,7 @@ impl Known<'_> {
         // Where it reads what the engine does not write, what that is made of.
         let written = |i: usize| self.can(at(i));
         let reads: Vec<Place> = self.graph.nearest_before(suspect, written).0.into_iter().map(at).collect();
-        list.extend(reads.iter().copied().filter(|p| is_attended(p.tap.site) && p.tap != place.tap));
+        list.extend(reads.iter().copied().filter(|p| p.tap.site.is_attended() && p.tap != place.tap));
         // Keys and values of other positions are narrow, and where they are wrong the rest need not be seen.
         let unseen: Vec<Tap> =
             list.iter().filter(|p| p.step == place.step && !self.holds(**p, None)).map(|p| p.tap).collect();
@@ -364,7 +364,7 @@ impl Known<'_> {
         // Of other chunks the first question saw no more than the last position of each.
         let few = self.cells.is_some() && place.step > 0;
         let vital = if few { usize::MAX } else { list.len() };
-        list.extend(reads.iter().copied().filter(|p| !is_attended(p.tap.site)));
+        list.extend(reads.iter().copied().filter(|p| !p.tap.site.is_attended()));
         list.push(place);
         // The steps before must agree; one more tells causes apart that give the same in the first.
         let steps = if place.step > 0 { 0..=(place.step + 1).min(self.last_step) } else { 0..=0 };
