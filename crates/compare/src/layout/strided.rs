@@ -2,7 +2,7 @@
 //!
 //! A reading is a strided view of the candidate: the vocabulary's axes in another order, some of them longer than the reference's (padding; key/value
 //! heads repeated), the elements of a head in the other RoPE order. That one agrees proves nothing by itself where it moves values:
-//! `settle.rs` asks what follows.
+//! `rules/layouts.rs` asks what follows.
 
 use std::collections::BTreeSet;
 use std::fmt;
