@@ -65,18 +65,16 @@ pub fn compare(
         notes.extend(rule(&run, &mut found)?);
         log.iter_mut().zip(&found).for_each(|(log, here)| note(log, stage, here));
     }
-    let mut report = run.report(found, &log)?;
+    let mut report = run.report(found, log)?;
     report.warnings.splice(0..0, notes.into_iter().map(Warning::Note));
     Ok(report)
 }
 
 /// Notes what a stage says of a tap, where that is not what the stage before did.
 fn note(log: &mut Vec<LogEntry>, stage: Stage, here: &Found) {
-    let says = |change: &LogEntry| (change.to, change.reason.clone(), change.nmse, change.allowed);
-    let now = here.after(stage);
-    if now.as_ref().map(says) != log.last().map(says) {
-        log.extend(now);
-    }
+    let is_new = |now: &LogEntry| log.last().is_none_or(|before| !now.says_as(before));
+    let now = here.after(stage).filter(is_new);
+    log.extend(now);
 }
 
 /// The vocabulary's own graph over the taps and steps of both dumps.

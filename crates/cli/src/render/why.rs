@@ -48,7 +48,7 @@ pub(crate) fn json(judged: &Judged, patterns: &str) -> Value {
                 "nmse": entry.nmse, "allowed_nmse": entry.allowed,
             })
         });
-        let inputs: Vec<String> = tap.inputs.iter().map(|place| judged.report.name(*place)).collect();
+        let inputs: Vec<String> = inputs(judged, tap).iter().map(|input| judged.report.name(input.place)).collect();
         json!({
             "tap": tap.place.tap.to_string(), "step": tap.place.step, "status": tap.status.name(),
             "stages": stages.collect::<Vec<_>>(), "inputs": inputs,
@@ -84,7 +84,7 @@ fn section(judged: &Judged, tap: &TapReport) -> Section {
     for entry in &tap.log {
         line(standing(entry), &said(entry));
     }
-    line("status", &status(report, tap));
+    line("status", &status(judged, tap));
     Section { tap: tap.place.tap, places: vec![report.name(tap.place)], recorded, lines }
 }
 
@@ -120,15 +120,25 @@ fn said(entry: &LogEntry) -> String {
     }
 }
 
+/// The nearest taps that a tap depends on and that were compared.
+fn inputs<'j>(judged: &'j Judged, tap: &TapReport) -> Vec<&'j TapReport> {
+    let (graph, report) = (&judged.session.graph, &judged.report);
+    let Some(index) = graph.places().iter().position(|place| *place == tap.place) else { return Vec::new() };
+    let at = |i: usize| report.tap(graph.places()[i].tap, graph.places()[i].step);
+    let (before, _) = graph.nearest_before(index, |i| at(i).is_some_and(|tap| tap.metrics.is_some()));
+    before.into_iter().filter_map(at).collect()
+}
+
 /// The status that the graph makes of it.
-fn status(report: &Report, tap: &TapReport) -> String {
-    let names: Vec<String> = tap.inputs.iter().map(|place| report.name(*place)).collect();
+fn status(judged: &Judged, tap: &TapReport) -> String {
+    let inputs = inputs(judged, tap);
+    let name = |input: &&TapReport| judged.report.name(input.place);
+    let names: Vec<String> = inputs.iter().map(name).collect();
     let reads = match names.len() {
-        0 => "the tokens alone".to_owned(),
+        0 => "nothing else that was compared".to_owned(),
         _ => shorten(&names, 6),
     };
-    let differ = |place: &&Place| report.taps.iter().any(|t| t.place == **place && !t.status.agrees());
-    let wrong: Vec<String> = tap.inputs.iter().filter(differ).map(|place| report.name(*place)).collect();
+    let wrong: Vec<String> = inputs.iter().filter(|input| !input.status.agrees()).map(name).collect();
     let why = match tap.status {
         Status::Diverged => format!("it differs, and all that it depends on agrees: {reads}"),
         Status::Downstream => format!("it differs, and so does what it depends on: {}", shorten(&wrong, 6)),

@@ -19,7 +19,7 @@ use crate::rules::layouts::undone_orders;
 use crate::taps::context::{Found, Run};
 
 impl Run<'_> {
-    pub(crate) fn report(&self, found: Vec<Found>, log: &[Vec<LogEntry>]) -> Result<Report, DumpError> {
+    pub(crate) fn report(&self, found: Vec<Found>, mut log: Vec<Vec<LogEntry>>) -> Result<Report, DumpError> {
         let status = self.statuses(&found);
         let mut warnings = blind_spots(self.reference, self.candidate, self.options.profile, self.laid())?;
         let unknown = |(here, place): (&Found, &Place)| here.is_judged() && self.is_of_unknown_position(*place);
@@ -32,13 +32,9 @@ impl Run<'_> {
         }
         let first = (0..found.len()).find(|&i| status[i] == Some(Status::Diverged));
         let places: Vec<usize> = (0..found.len()).filter(|&i| status[i].is_some()).collect();
-        let inputs = |i: usize| {
-            let (before, _) = self.graph.nearest_before(i, |at| found[at].is_judged());
-            before.into_iter().map(|at| self.graph.places()[at]).collect()
-        };
         let with_log = |&i: &usize| {
-            let tap = self.tap_report(i, &found[i], status[i]?);
-            Some(TapReport { inputs: inputs(i), log: log[i].clone(), ..tap })
+            let log = std::mem::take(&mut log[i]);
+            Some(TapReport { log, ..self.tap_report(i, &found[i], status[i]?) })
         };
         let mut taps: Vec<TapReport> = places.iter().filter_map(with_log).collect();
         let known: BTreeSet<Place> = self.graph.places().iter().copied().collect();

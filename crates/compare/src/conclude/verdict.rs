@@ -6,7 +6,7 @@ use firstdiff_trace::{Dump, Site};
 
 use crate::align::chunks::{Laid, name_of};
 use crate::graph::{Place, op_of};
-use crate::judge::tensor::Outcome;
+use crate::report::log::Standing;
 use crate::report::reason::Reason;
 use crate::report::{KnownPart, Status, TapReport, Verdict};
 use crate::run::infer_steps::steps;
@@ -14,54 +14,39 @@ use crate::taps::context::{Found, Judged, Run};
 
 impl Run<'_> {
     pub(crate) fn statuses(&self, found: &[Found]) -> Vec<Option<Status>> {
-        let mut status: Vec<Option<Status>> = Vec::with_capacity(found.len());
-        for (index, here) in found.iter().enumerate() {
-            status.push(match here {
-                Found::Nothing => None,
-                Found::Unchecked(_) | Found::Misfit(_) | Found::Apart(_) | Found::Unclear(_) => Some(Status::Unchecked),
-                Found::Judged(judged) => Some(match judged.judgement.outcome {
-                    Outcome::Exact => Status::Exact,
-                    Outcome::Rounding => Status::Rounding,
-                    Outcome::Unclear => Status::Unchecked,
-                    Outcome::Differs(_) => {
-                        let (before, _) = self.graph.nearest_before(index, |i| found[i].is_judged());
-                        let inputs_agree = before.iter().all(|&i| found[i].agrees());
-                        if inputs_agree { Status::Diverged } else { Status::Downstream }
-                    }
-                }),
-            });
-        }
-        status
+        let status = |(index, here): (usize, &Found)| {
+            Some(match here.standing()? {
+                Standing::Exact => Status::Exact,
+                Standing::Rounding => Status::Rounding,
+                Standing::Inconclusive | Standing::Unchecked => Status::Unchecked,
+                Standing::Differs => {
+                    let (before, _) = self.graph.nearest_before(index, |i| found[i].is_judged());
+                    let inputs_agree = before.iter().all(|&i| found[i].agrees());
+                    if inputs_agree { Status::Diverged } else { Status::Downstream }
+                }
+            })
+        };
+        found.iter().enumerate().map(status).collect()
     }
 
     pub(crate) fn tap_report(&self, index: usize, found: &Found, status: Status) -> TapReport {
         let place = self.graph.places()[index];
         let op = self.graph.op(index).to_owned();
-        let blank = TapReport::unchecked(place, op);
-        let blank = TapReport { status, ..blank };
-        match found {
-            Found::Nothing => blank,
-            Found::Unchecked(_) | Found::Misfit(_) | Found::Apart(_) | Found::Unclear(_) => {
-                TapReport { reason: found.unchecked(), ..blank }
-            }
-            Found::Judged(judged) => {
-                let Judged { judgement, shape, positions, part, .. } = &**judged;
-                let (metrics, allowed) = (Some(judgement.metrics), Some(judgement.allowed));
-                let single = shape.get(place.tap.site.position_axis()) == Some(&1) || shape.len() == 1;
-                let is_last = single && part.is_none() && self.is_of_unknown_position(place);
-                TapReport {
-                    reason: found.reason(),
-                    metrics,
-                    balanced: judgement.balanced,
-                    allowed,
-                    shape: shape.clone(),
-                    positions: positions.clone(),
-                    is_last,
-                    part: part.clone(),
-                    noise: self.noise(place).map(|noise| noise.nmse),
-                    ..blank
-                }
-            }
+        let blank = TapReport { status, reason: found.reason(), ..TapReport::unchecked(place, op) };
+        let Found::Judged(judged) = found else { return blank };
+        let Judged { judgement, shape, positions, part, .. } = &**judged;
+        let single = shape.get(place.tap.site.position_axis()) == Some(&1) || shape.len() == 1;
+        let is_last = single && part.is_none() && self.is_of_unknown_position(place);
+        TapReport {
+            metrics: Some(judgement.metrics),
+            balanced: judgement.balanced,
+            allowed: Some(judgement.allowed),
+            shape: shape.clone(),
+            positions: positions.clone(),
+            is_last,
+            part: part.clone(),
+            noise: self.noise(place).map(|noise| noise.nmse),
+            ..blank
         }
     }
 
@@ -101,7 +86,7 @@ impl Run<'_> {
             }
             let misfit = found.iter().zip(self.graph.places()).find_map(|(here, place)| match here {
                 Found::Misfit(_) | Found::Apart(_) | Found::Unclear(_) => {
-                    Some(format!("{}: {}{}", name_of(self.laid(), *place), here.unchecked()?, self.untold_steps()))
+                    Some(format!("{}: {}{}", name_of(self.laid(), *place), here.reason()?, self.untold_steps()))
                 }
                 _ => None,
             });
@@ -124,7 +109,7 @@ impl Run<'_> {
         // Both sides recorded it, nobody could look, and nothing behind it vouches for it.
         for (index, place) in self.graph.places().iter().enumerate() {
             if let (Found::Misfit(_) | Found::Apart(_) | Found::Unclear(_), Some(reason)) =
-                (&found[index], found[index].unchecked())
+                (&found[index], found[index].reason())
             {
                 let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
                 if after.is_empty() {

@@ -106,3 +106,11 @@ pub struct LogEntry {
     /// The NMSE that is allowed, where the tap was compared.
     pub allowed: Option<f64>,
 }
+
+impl LogEntry {
+    /// Whether another stage said the same.
+    pub(crate) fn says_as(&self, other: &LogEntry) -> bool {
+        let numbers = |entry: &LogEntry| (entry.to, entry.nmse, entry.allowed);
+        numbers(self) == numbers(other) && self.reason == other.reason
+    }
+}

@@ -107,8 +107,6 @@ pub struct TapReport {
     pub part: Option<KnownPart>,
     /// NMSE of a second right run against the reference, where that was measured here.
     pub noise: Option<f64>,
-    /// The nearest taps that it depends on and that were compared.
-    pub inputs: Vec<Place>,
     /// What each stage of the comparison said of it, where that was not what the stage before did.
     pub log: Vec<LogEntry>,
 }
@@ -130,7 +128,6 @@ impl TapReport {
             is_last: false,
             part,
             noise: None,
-            inputs: Vec::new(),
             log: Vec::new(),
         }
     }

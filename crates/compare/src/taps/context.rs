@@ -85,19 +85,15 @@ impl Found {
         }
     }
 
-    /// Why nothing is said of it.
-    pub(crate) fn unchecked(&self) -> Option<Reason> {
-        match self {
-            Found::Unchecked(reason) | Found::Apart(reason) => Some(reason.clone()),
-            Found::Misfit(mismatch) => Some(Reason::Shape(mismatch.clone())),
-            Found::Unclear(_) => Some(Reason::Inconclusive),
-            Found::Nothing | Found::Judged(_) => None,
-        }
-    }
-
     /// Why it differs, why nothing is said of it, or in which other layout it agrees.
     pub(crate) fn reason(&self) -> Option<Reason> {
-        let Found::Judged(judged) = self else { return self.unchecked() };
+        let judged = match self {
+            Found::Nothing => return None,
+            Found::Unchecked(reason) | Found::Apart(reason) => return Some(reason.clone()),
+            Found::Misfit(mismatch) => return Some(Reason::Shape(mismatch.clone())),
+            Found::Unclear(_) => return Some(Reason::Inconclusive),
+            Found::Judged(judged) => judged,
+        };
         match (&judged.judgement.outcome, &judged.layout) {
             (Outcome::Differs(difference), layout) => {
                 let layout = Some(layout.clone()).filter(|layout| matches!(layout, Layout::Stored(_)));
@@ -108,36 +104,38 @@ impl Found {
         }
     }
 
-    /// How it stands after a stage; `None` of what neither side recorded.
-    pub(crate) fn after(&self, stage: Stage) -> Option<LogEntry> {
-        let (to, nmse, allowed) = match self {
+    /// How it stands; `None` of what neither side recorded.
+    pub(crate) fn standing(&self) -> Option<Standing> {
+        Some(match self {
             Found::Nothing => return None,
-            Found::Unchecked(_) | Found::Misfit(_) | Found::Apart(_) => (Standing::Unchecked, None, None),
-            Found::Unclear(nmse) => (Standing::Inconclusive, Some(*nmse), None),
-            Found::Judged(judged) => {
-                let to = match judged.judgement.outcome {
-                    Outcome::Exact => Standing::Exact,
-                    Outcome::Rounding => Standing::Rounding,
-                    Outcome::Unclear => Standing::Inconclusive,
-                    Outcome::Differs(_) => Standing::Differs,
-                };
-                (to, judged.judgement.size(), Some(judged.judgement.allowed))
-            }
+            Found::Unchecked(_) | Found::Misfit(_) | Found::Apart(_) => Standing::Unchecked,
+            Found::Unclear(_) => Standing::Inconclusive,
+            Found::Judged(judged) => match judged.judgement.outcome {
+                Outcome::Exact => Standing::Exact,
+                Outcome::Rounding => Standing::Rounding,
+                Outcome::Unclear => Standing::Inconclusive,
+                Outcome::Differs(_) => Standing::Differs,
+            },
+        })
+    }
+
+    /// What is to be logged of it after a stage; `None` of what neither side recorded.
+    pub(crate) fn after(&self, stage: Stage) -> Option<LogEntry> {
+        let (nmse, allowed) = match self {
+            Found::Unclear(nmse) => (Some(*nmse), None),
+            Found::Judged(judged) => (judged.judgement.size(), Some(judged.judgement.allowed)),
+            _ => (None, None),
         };
-        Some(LogEntry { stage, to, reason: self.reason(), nmse, allowed })
+        Some(LogEntry { stage, to: self.standing()?, reason: self.reason(), nmse, allowed })
     }
 
     pub(crate) fn agrees(&self) -> bool {
-        matches!(self, Found::Judged(judged) if judged.judgement.outcome.agrees())
+        matches!(self.standing(), Some(Standing::Exact | Standing::Rounding))
     }
 
     /// Whether it is off by more than rounding, and what it reads may explain that, or not.
     pub(crate) fn is_unclear(&self) -> bool {
-        match self {
-            Found::Unclear(_) => true,
-            Found::Judged(judged) => judged.judgement.outcome == Outcome::Unclear,
-            _ => false,
-        }
+        self.standing() == Some(Standing::Inconclusive)
     }
 
     pub(crate) fn is_in_part(&self) -> bool {

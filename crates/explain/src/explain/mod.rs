@@ -58,7 +58,7 @@ pub fn explain(
     let (mut run, mut replay) =
         crate::replay::kept::replayed(model, dump, options, &mut |done, total| progress("replay", done, total))?;
     let other = match effort.only.is_empty() || effort.only.iter().any(|id| id == "precision") {
-        true => crate::explain::quantised::recognised(&mut run, &mut replay)?,
+        true => quantised::recognised(&mut run, &mut replay)?,
         false => None,
     };
     let shared: Shared = Mutex::default();
@@ -92,12 +92,11 @@ pub fn explain(
     }
     walk.settle_steps(&run, &shared, model)?;
     if effort.weigh {
-        crate::explain::weigh::by_all_that_was_recorded(&run, &shared, effort, &replay.taps, &mut walk.places)?;
+        weigh::by_all_that_was_recorded(&run, &shared, effort, &replay.taps, &mut walk.places)?;
     }
     let in_prefill_alone = walk.in_prefill_alone;
-    let mut findings =
-        crate::explain::findings::of(&run, walk.places, crate::explain::misrecorded::findings(model, &replay));
-    crate::explain::findings::once_alone(&mut findings, |place| run.recorded.holds(place));
+    let mut findings = findings::of(&run, walk.places, misrecorded::findings(model, &replay));
+    findings::once_alone(&mut findings, |place| run.recorded.holds(place));
     if let Some(other) = other {
         let of_it = |f: &Finding| f.shown_at.iter().all(|place| other.places.contains(place));
         let stated = |f: &Finding| f.matched == Match::Reproduced;
@@ -109,13 +108,10 @@ pub fn explain(
         }
     }
     if in_prefill_alone {
-        crate::explain::findings::in_the_prefill_alone(&mut findings);
+        findings::in_the_prefill_alone(&mut findings);
     }
-    let mut invisible = if effort.quick {
-        Vec::new()
-    } else {
-        crate::explain::invisible::in_what_is_right(&run, &shared, &replay, effort)?
-    };
+    let mut invisible =
+        if effort.quick { Vec::new() } else { invisible::in_what_is_right(&run, &shared, &replay, effort)? };
     invisible.retain(|id| !findings.iter().any(|f| f.cause.as_ref().is_some_and(|c| c.id == id)));
     Ok(Explanation { replay, findings, invisible })
 }

@@ -448,20 +448,12 @@ impl Run<'_> {
             Outcome::Differs(difference) => (Status::Diverged, Some(Reason::Differs(difference))),
         };
         let report = TapReport {
-            place,
-            op: step.op.name().into(),
             status,
-            reason: None,
             metrics: Some(metrics),
             balanced,
             allowed: Some(allowed),
             shape,
-            positions: None,
-            is_last: false,
-            part: None,
-            noise: None,
-            inputs: Vec::new(),
-            log: Vec::new(),
+            ..TapReport::unchecked(place, step.op.name().into())
         };
         Replayed { reason, exact_nmse, ..Replayed::of(report) }
     }
@@ -495,7 +487,7 @@ pub(crate) fn can_be_read(site: Site, values: &ArrayD<f64>) -> bool {
 }
 
 /// Whether a position of the result depends on that position of the inputs alone.
-fn rowwise(op: &Op) -> bool {
+pub(crate) fn rowwise(op: &Op) -> bool {
     !matches!(op, Op::Qk | Op::Scores(_) | Op::Softmax | Op::Context)
 }
 

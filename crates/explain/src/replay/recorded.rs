@@ -9,7 +9,7 @@ use firstdiff_trace::{Dump, DumpError, NamedRows, QkRows, Rows, Site, Values};
 use ndarray::{ArrayD, Axis};
 
 use crate::replay::reason::Unfit;
-use crate::replay::{ReplayError, Run};
+use crate::replay::{ReplayError, Run, rowwise};
 
 /// A candidate's dump, read as the model would have written it.
 pub(crate) struct Recorded<'a> {
@@ -200,8 +200,7 @@ pub(crate) fn row_inputs(
     number: u32,
     list: &[usize],
 ) -> Result<Option<Vec<ArrayD<f64>>>, ReplayError> {
-    use firstdiff_model::Op;
-    if matches!(step.op, Op::Qk | Op::Scores(_) | Op::Softmax | Op::Context) {
+    if !rowwise(&step.op) {
         return Ok(None);
     }
     let mut inputs = Vec::new();
