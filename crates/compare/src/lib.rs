@@ -34,7 +34,7 @@ pub use layout::convention::LayoutConvention;
 pub use layout::mismatch::{Misfit, ShapeMismatch};
 pub use layout::pair::{Layout, Operand, Pair};
 pub use layout::strided::Stored;
-pub use pipeline::{compare, vocabulary_graph};
+pub use pipeline::{compare, graph_of};
 pub use propose::guess::Guess;
 pub use propose::names::{Alias, Evidence, Naming, Proposal, propose};
 pub use report::anatomy::{Anatomy, Change, RankError, Undone, anatomy};

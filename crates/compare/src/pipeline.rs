@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use firstdiff_trace::{Dump, DumpError, Entry};
 
-use crate::graph::{Graph, Place};
+use crate::graph::{Graph, OpenTaps};
 use crate::judge::tolerance::Extent;
 use crate::report::Report;
 use crate::report::log::{LogEntry, Stage};
@@ -24,7 +24,7 @@ use crate::run::steps::{contradicted, misaligned};
 use crate::taps::context::{Found, Options, Run};
 
 /// Compares `candidate` with `reference`. `graph` says in what order taps are produced and who reads whom; without a model,
-/// [`vocabulary_graph`] serves. `progress` is called before each tap with its number and their count.
+/// [`graph_of`] serves. `progress` is called before each tap with its number and their count.
 ///
 /// # Errors
 /// When a file cannot be read. A difference is no error.
@@ -47,7 +47,8 @@ pub fn compare(
     let (chunks, doubts) = (told_chunks(reference, candidate), unproven::doubts(recorded[0], recorded[1]));
     let prompt = prompt(reference);
     let lengths = [reference, candidate].map(lengths);
-    let run = Run { reference, candidate, graph, options, extent, prompt, misaligned, chunks, lengths, doubts };
+    let open = OpenTaps::of(recorded[0], recorded[1]);
+    let run = Run { reference, candidate, graph, open, options, extent, prompt, misaligned, chunks, lengths, doubts };
     let total = graph.places().len();
     let (mut found, mut log) = (Vec::with_capacity(total), vec![Vec::new(); total]);
     for (index, &place) in graph.places().iter().enumerate() {
@@ -77,11 +78,9 @@ fn note(log: &mut Vec<LogEntry>, stage: Stage, here: &Found) {
     log.extend(now);
 }
 
-/// The vocabulary's own graph over the taps and steps of both dumps.
-pub fn vocabulary_graph(reference: &Dump, candidate: &Dump) -> Graph {
-    let entries = reference.entries().iter().chain(candidate.entries()).map(|e| Place { step: e.step, tap: e.tap });
-    let parts = reference.parts().iter().chain(candidate.parts()).map(|p| Place { step: p.step, tap: p.tap });
-    Graph::of_vocabulary(entries.chain(parts))
+/// The graph of two dumps, without a model: see [`Graph::of_dumps`].
+pub fn graph_of(reference: &Dump, candidate: &Dump) -> Graph {
+    Graph::of_dumps(reference, candidate, None)
 }
 
 fn extent(reference: &Dump, graph: &Graph) -> Extent {

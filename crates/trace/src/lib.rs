@@ -33,9 +33,9 @@ mod tensor;
 pub use element::{DType, Element, element_count};
 #[cfg(feature = "read")]
 pub use meta::split_stored_name;
-pub use meta::{FORMAT, Fed, Meta, NamedRows, Producer, QkRows, Rows, TapMeta, stored_name};
+pub use meta::{FORMAT, Fed, GraphNode, Meta, NamedRows, Producer, QkRows, Rows, TapMeta, stored_name};
 pub use recorder::{RecordError, Recorder};
-pub use tap::{Axes, Site, Tap, TapError};
+pub use tap::{Axes, OpenName, Site, Tap, TapError};
 
 #[cfg(feature = "read")]
 pub use {

@@ -1,6 +1,6 @@
 //! Where does a dump come from? `dump.json`: producer, model, tokens, precision, and the list of taps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -56,9 +56,25 @@ pub struct Meta {
     /// taps, to notations (see `Dims`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dims: Option<BTreeMap<String, String>>,
+    /// Which operation makes each tap, and what that reads, in the order in which they run; where the run says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graph: Option<Vec<GraphNode>>,
     /// The taps, where listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taps: Option<Vec<TapMeta>>,
+}
+
+/// One operation of `dump.json`'s `graph`: the tap that it makes, in every step.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GraphNode {
+    /// The tap that it makes.
+    pub tap: String,
+    /// What it is called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op: Option<String>,
+    /// The taps that it reads, each made by an entry before it; none of an input.
+    #[serde(default)]
+    pub reads: Vec<String>,
 }
 
 impl Meta {
@@ -134,7 +150,26 @@ impl Meta {
                 tap.rows.as_ref().and_then(wrong).map(|reason| format!("'rows' of {}: {reason}", name.escape_debug()))
             })
         };
-        self.rows.as_ref().and_then(wrong).map(|reason| format!("'rows': {reason}")).or_else(of_taps)
+        let of_rows = self.rows.as_ref().and_then(wrong).map(|reason| format!("'rows': {reason}"));
+        of_rows.or_else(of_taps).or_else(|| self.contradiction_of_graph())
+    }
+
+    /// An entry of the graph that reads what none before it makes, or makes what another did.
+    fn contradiction_of_graph(&self) -> Option<String> {
+        let mut made = HashSet::new();
+        for GraphNode { tap, reads, .. } in self.graph.iter().flatten() {
+            if let Some(read) = reads.iter().find(|read| !made.contains(read.as_str())) {
+                return Some(format!(
+                    "'graph': {} reads '{}', which no entry before it makes (an input is an entry without 'reads')",
+                    tap.escape_debug(),
+                    read.escape_debug()
+                ));
+            }
+            if !made.insert(tap.as_str()) {
+                return Some(format!("'graph': {} is made twice", tap.escape_debug()));
+            }
+        }
+        None
     }
 }
 

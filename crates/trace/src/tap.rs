@@ -1,11 +1,14 @@
-//! What is a tap called? The vocabulary: parse, order, display.
+//! What is a tap called? The vocabulary, and names outside it: parse, order, display.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
 
 /// A named place in a transformer's forward pass where a tensor can be recorded.
 ///
-/// Taps order as a forward pass produces them: `h0`, then layer by layer, then `final_norm` and `logits`.
+/// Taps of the vocabulary order as a forward pass produces them: `h0`, then layer by layer, then `final_norm` and `logits`. Any other name is an open tap:
+/// what it is, what makes it and what that reads stands in dump.json, or nobody knows it.
 ///
 /// ```
 /// use firstdiff_trace::{Site, Tap};
@@ -13,6 +16,9 @@ use std::str::FromStr;
 /// assert_eq!((tap.layer, tap.site), (Some(3), Site::QRope));
 /// assert_eq!(tap.to_string(), "layers.3.q_rope");
 /// assert!("layers.2.h".parse::<Tap>()? < tap);
+/// let open = Tap::named("vision.layers.7.mixer_in");
+/// assert_eq!((open.layer, open.stack(), open.is_open()), (Some(7), "vision", true));
+/// assert_eq!(open.to_string(), "vision.layers.7.mixer_in");
 /// # Ok::<(), firstdiff_trace::TapError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,27 +34,36 @@ pub type Axes = &'static [char];
 
 macro_rules! sites {
     ($($(#[$doc:meta])* $site:ident $name:literal $in_layer:literal [$($axis:literal),*];)*) => {
-        /// The tensors of the vocabulary, in the order a forward pass produces them.
+        /// The tensors of the vocabulary, in the order a forward pass produces them, and behind them all others.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Site { $($(#[$doc])* $site,)* }
+        pub enum Site {
+            $($(#[$doc])* $site,)*
+            /// A tensor that the vocabulary does not have.
+            Open(OpenName),
+        }
 
         impl Site {
-            /// Every site, in forward order.
+            /// Every site of the vocabulary, in forward order.
             pub const ALL: &'static [Site] = &[$(Site::$site),*];
 
-            /// The name as it stands in a tap, without the layer.
+            /// The name as it stands in a tap, without the layer and what stands before that.
             pub fn name(self) -> &'static str {
-                match self { $(Site::$site => $name,)* }
+                match self { $(Site::$site => $name,)* Site::Open(name) => &name.0.inner }
             }
 
             /// Whether the site belongs to a layer.
             pub fn in_layer(self) -> bool {
-                match self { $(Site::$site => $in_layer,)* }
+                match self { $(Site::$site => $in_layer,)* Site::Open(name) => name.0.in_layer }
             }
 
-            /// The axes of the tensor.
+            /// The axes of the tensor; none where the vocabulary does not have it.
             pub fn axes(self) -> Axes {
-                match self { $(Site::$site => &[$($axis),*],)* }
+                match self { $(Site::$site => &[$($axis),*],)* Site::Open(_) => &[] }
+            }
+
+            /// Whether the vocabulary does not have it.
+            pub fn is_open(self) -> bool {
+                matches!(self, Site::Open(_))
             }
 
             /// The axis along which token positions run.
@@ -126,6 +141,34 @@ sites! {
     Logits "logits" false ['T', 'V'];
 }
 
+/// The name of a tensor outside the vocabulary, without the number of its layer. Each is kept once, for as long as the program runs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpenName(&'static Parts);
+
+/// `vision.layers.N.cross.q`: the stack `vision`, and `cross.q` inside the layer.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Parts {
+    stack: String,
+    in_layer: bool,
+    inner: String,
+}
+
+impl OpenName {
+    fn new(stack: &str, in_layer: bool, inner: &str) -> OpenName {
+        static KNOWN: Mutex<BTreeMap<(String, bool, String), &'static Parts>> = Mutex::new(BTreeMap::new());
+        let (stack, inner) = (stack.to_owned(), inner.to_owned());
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = known.entry((stack.clone(), in_layer, inner.clone()));
+        OpenName(entry.or_insert_with(|| Box::leak(Box::new(Parts { stack, in_layer, inner }))))
+    }
+}
+
+impl fmt::Debug for OpenName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.inner)
+    }
+}
+
 /// Why a name is not a tap.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a tap name (h0, layers.N.q, logits ...)")]
@@ -145,11 +188,68 @@ impl Tap {
         Tap { layer: Some(layer), site }
     }
 
-    fn key(&self) -> (u32, u64, Site) {
+    /// The tap of any name: the vocabulary's where it has it, else an open one. `layers.N` in it is the layer, and what stands before that the stack.
+    pub fn named(name: &str) -> Tap {
+        name.parse().unwrap_or_else(|_| {
+            let whole = || Tap { layer: None, site: Site::Open(OpenName::new("", false, name)) };
+            let (stack, rest) = match name.split_once(".layers.") {
+                Some((stack, rest)) if !stack.is_empty() => (stack, rest),
+                _ => match name.strip_prefix("layers.") {
+                    Some(rest) => ("", rest),
+                    None => return whole(),
+                },
+            };
+            let Some((layer, inner)) = rest.split_once('.') else { return whole() };
+            match layer_number(layer).filter(|_| !inner.is_empty()) {
+                Some(layer) => Tap { layer: Some(layer), site: Site::Open(OpenName::new(stack, true, inner)) },
+                None => whole(),
+            }
+        })
+    }
+
+    /// Whether the vocabulary does not have it.
+    pub fn is_open(&self) -> bool {
+        self.site.is_open()
+    }
+
+    /// What stands before `layers.N`: `vision` of `vision.layers.3.q`. Nothing in the vocabulary's own names.
+    pub fn stack(&self) -> &'static str {
+        match self.site {
+            Site::Open(name) => &name.0.stack,
+            _ => "",
+        }
+    }
+
+    /// The site of the vocabulary that has the same name in a layer, where the tap is of another stack: `q` of `vision.layers.3.q`.
+    pub fn role(&self) -> Site {
+        match self.site {
+            Site::Open(name) if name.0.in_layer => {
+                let same = |site: &Site| site.in_layer() && site.name() == name.0.inner;
+                Site::ALL.iter().copied().find(same).unwrap_or(self.site)
+            }
+            site => site,
+        }
+    }
+
+    /// The same place in another site of its stack and layer, by the name of that site.
+    pub fn sibling(&self, site: Site) -> Tap {
+        match self.site {
+            Site::Open(name) if name.0.in_layer && !name.0.stack.is_empty() => {
+                let site = Site::Open(OpenName::new(&name.0.stack, true, site.name()));
+                Tap { layer: self.layer, site }
+            }
+            _ => Tap { layer: self.layer, site },
+        }
+    }
+
+    fn key(&self) -> (u32, &'static str, u64, Site) {
+        let layer = self.layer.map_or(0, u64::from);
         match (self.layer, self.site) {
-            (Some(layer), site) => (1, u64::from(layer), site),
-            (None, Site::H0) => (0, 0, Site::H0),
-            (None, site) => (2, 0, site),
+            (None, Site::H0) => (0, "", layer, Site::H0),
+            (None, Site::Open(_)) => (3, "", layer, self.site),
+            (None, site) => (2, "", layer, site),
+            (Some(_), site) if self.stack().is_empty() => (1, "", layer, site),
+            (Some(_), site) => (4, self.stack(), layer, site),
         }
     }
 
@@ -168,6 +268,13 @@ impl Tap {
     pub fn matches(&self, pattern: &str) -> bool {
         matches(&self.to_string(), pattern)
     }
+}
+
+/// A layer's number as a name has it: digits, without zeros in front.
+fn layer_number(text: &str) -> Option<u32> {
+    let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let canonical = text == "0" || !text.starts_with('0');
+    text.parse().ok().filter(|_| plain && canonical)
 }
 
 /// Whether a name matches one of the patterns that commas separate, as [`Tap::matches`] says.
@@ -211,6 +318,9 @@ impl Ord for Tap {
 
 impl fmt::Display for Tap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.stack().is_empty() {
+            write!(f, "{}.", self.stack())?;
+        }
         match self.layer {
             Some(layer) => write!(f, "layers.{layer}.{}", self.site.name()),
             None => f.write_str(self.site.name()),
@@ -226,12 +336,7 @@ impl FromStr for Tap {
         let (layer, site_name) = match name.strip_prefix("layers.") {
             Some(rest) => {
                 let (number, site) = rest.split_once('.').ok_or_else(err)?;
-                let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
-                let canonical = number == "0" || !number.starts_with('0');
-                if !plain || !canonical {
-                    return Err(err());
-                }
-                (Some(number.parse().map_err(|_| err())?), site)
+                (Some(layer_number(number).ok_or_else(err)?), site)
             }
             None => (None, name),
         };
@@ -282,6 +387,29 @@ mod tests {
         ] {
             assert!(bad.parse::<Tap>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn any_other_name_is_an_open_tap() {
+        for (name, layer, stack, role) in [
+            ("layers.0.mixer_in", Some(0), "", None),
+            ("vision.layers.12.q", Some(12), "vision", Some(Site::Q)),
+            ("decoder.layers.3.cross.q", Some(3), "decoder", None),
+            ("layers.01.q", None, "", None),
+            ("layers.2.", None, "", None),
+            (".layers.2.q", None, "", None),
+            ("conv out", None, "", None),
+            ("a.layers.1.b.layers.2.q", Some(1), "a", None),
+        ] {
+            let tap = Tap::named(name);
+            assert!(tap.is_open() && name.parse::<Tap>().is_err(), "{name}");
+            assert_eq!((tap.to_string().as_str(), tap.layer, tap.stack()), (name, layer, stack));
+            assert_eq!(Some(tap.role()).filter(|site| !site.is_open()), role, "{name}");
+            assert_eq!(tap, Tap::named(name));
+        }
+        assert_eq!(Tap::named("layers.3.q"), Tap::layer(3, Site::Q));
+        assert_eq!(Tap::named("vision.layers.1.q").sibling(Site::AttnNorm).to_string(), "vision.layers.1.attn_norm");
+        assert!(Tap::named("vision.layers.2.q") < Tap::named("vision.layers.10.q"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What does a person read? One screen: where, which operation, how far off, where in the tensor, and what was not checked.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use anstyle::{AnsiColor, Style};
@@ -105,8 +106,9 @@ pub(crate) fn described(dump: &Dump) -> String {
 /// How many of a side's names are no taps, where it is most of them, and the command that proposes taps.
 fn unknown_names(judged: &Judged) -> Option<String> {
     let dumps = judged.session.recorded();
+    let left: BTreeSet<&String> = judged.report.unnamed.iter().filter(|name| !name.starts_with("weights.")).collect();
     let of = |side: usize| {
-        let unknown = dumps[side].unnamed().iter().filter(|name| !name.starts_with("weights.")).count();
+        let unknown = dumps[side].unnamed().iter().filter(|name| left.contains(name)).count();
         let known = dumps[side].entries().len() + dumps[side].parts().len();
         (2 * unknown > known).then_some((side, unknown, unknown + known))
     };

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use firstdiff_compare::{
     Aligned, Graph, Laid, Node, Options, Place, Profile, Report, Sequences, ShownCache, Verdict, Warning, align,
-    compare, number, own_rows_by, shown_cache, vocabulary_graph,
+    compare, number, own_rows_by, shown_cache, graph_of,
 };
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Batch, Cache, Dump, Rows, Site, Tap};
@@ -117,7 +117,7 @@ impl Session {
             Some(profile) => Choice::asked(profile),
             None => declared_profile(&reference, &candidate)?,
         };
-        let graph = vocabulary_graph(&reference, &candidate);
+        let graph = graph_of(&reference, &candidate);
         let only_rows = rows.as_ref().filter(|r| !r.is_all());
         let mut warnings: Vec<String> =
             only_rows.map(|_| "only the token positions of --rows were compared".to_owned()).into_iter().collect();
@@ -267,9 +267,7 @@ impl Session {
         let model = firstdiff_model::load(model)?;
         same_model(&model, &self.reference)
             .with_context(|| format!("{} is not of the model {}", self.reference.path().display(), path.display()))?;
-        let entries = self.reference.entries().iter().chain(self.candidate.entries());
-        let steps: std::collections::BTreeSet<u32> = entries.map(|e| e.step).chain([0]).collect();
-        self.graph = Graph::new(&nodes(&model), steps);
+        self.graph = Graph::of_dumps(&self.reference, &self.candidate, Some(&nodes(&model)));
         if !matches!(self.options.profile, Profile::F32) {
             let note = "tolerances are the table's; those of f32 alone are measured by running the model";
             self.warnings.push(format!("profile {}: {note}", self.options.profile));
@@ -477,7 +475,7 @@ pub(crate) fn ids(tokens: &[i64]) -> Result<Vec<u32>> {
 }
 
 pub(crate) fn nodes(model: &Model) -> Vec<Node> {
-    let node = |s: &firstdiff_model::Step| Node { tap: s.tap, op: s.op.name().into(), reads: s.reads.clone() };
+    let node = |s: &firstdiff_model::Step| Node { tap: s.tap, op: s.op.name().into(), reads: Some(s.reads.clone()) };
     model.plan.steps.iter().map(node).collect()
 }
 

@@ -7,7 +7,7 @@ pub(crate) mod verdict;
 
 use std::collections::BTreeSet;
 
-use firstdiff_trace::DumpError;
+use firstdiff_trace::{DumpError, Tap, split_stored_name};
 
 use crate::conclude::coverage::blind_spots;
 use crate::conclude::verdict::in_part;
@@ -22,7 +22,9 @@ impl Run<'_> {
     pub(crate) fn report(&self, found: Vec<Found>, mut log: Vec<Vec<LogEntry>>) -> Result<Report, DumpError> {
         let status = self.statuses(&found);
         let mut warnings = blind_spots(self.reference, self.candidate, self.options.profile, self.laid())?;
-        let unknown = |(here, place): (&Found, &Place)| here.is_judged() && self.is_of_unknown_position(*place);
+        let unknown = |(here, place): (&Found, &Place)| {
+            here.is_judged() && !place.tap.is_open() && self.is_of_unknown_position(*place)
+        };
         if !self.last_is_declared() && found.iter().zip(self.graph.places()).any(unknown) {
             warnings.push(Warning::Note(
                 "one row of each tap is known, the last, and nothing says of how many tokens (--tokens): of a prompt of one token, no mistake in RoPE, attention scale or \
@@ -31,6 +33,9 @@ impl Run<'_> {
             ));
         }
         let first = (0..found.len()).find(|&i| status[i] == Some(Status::Diverged));
+        if first.is_some_and(|first| !self.open.says_order(self.graph.places()[first].tap)) {
+            warnings.push(Warning::OrderUnknown);
+        }
         let places: Vec<usize> = (0..found.len()).filter(|&i| status[i].is_some()).collect();
         let with_log = |&i: &usize| {
             let log = std::mem::take(&mut log[i]);
@@ -41,7 +46,12 @@ impl Run<'_> {
         if self.options.only.is_none() {
             taps.extend(self.strangers(&known));
         }
-        let unnamed: Vec<String> = self.recorded().iter().flat_map(|run| run.unnamed()).cloned().collect();
+        let compared = |name: &&String| {
+            let (tap, step) = split_stored_name(name);
+            !known.contains(&Place { step, tap: Tap::named(tap) })
+        };
+        let names = self.recorded().into_iter().flat_map(|run| run.unnamed());
+        let unnamed: Vec<String> = names.filter(compared).cloned().collect();
         let verdict = self.verdict(&found, &taps, first.is_some());
         let notes = self.amplified(&found).into_iter().chain(undone_orders(&found)).chain(in_part(&taps));
         let notes = notes.chain(self.first_alone(&found).map(|(words, _)| words)).chain(self.taken_for_last());

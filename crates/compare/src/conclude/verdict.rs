@@ -14,6 +14,8 @@ use crate::taps::context::{Found, Judged, Run};
 
 impl Run<'_> {
     pub(crate) fn statuses(&self, found: &[Found]) -> Vec<Option<Status>> {
+        let differs: Vec<usize> =
+            (0..found.len()).filter(|&i| found[i].standing() == Some(Standing::Differs)).collect();
         let status = |(index, here): (usize, &Found)| {
             Some(match here.standing()? {
                 Standing::Exact => Status::Exact,
@@ -22,6 +24,7 @@ impl Run<'_> {
                 Standing::Differs => {
                     let (before, _) = self.graph.nearest_before(index, |i| found[i].is_judged());
                     let inputs_agree = before.iter().all(|&i| found[i].agrees());
+                    let inputs_agree = inputs_agree && !differs.iter().any(|&other| self.graph.may_read(index, other));
                     if inputs_agree { Status::Diverged } else { Status::Downstream }
                 }
             })
@@ -36,7 +39,7 @@ impl Run<'_> {
         let Found::Judged(judged) = found else { return blank };
         let Judged { judgement, shape, positions, part, .. } = &**judged;
         let single = shape.get(place.tap.site.position_axis()) == Some(&1) || shape.len() == 1;
-        let is_last = single && part.is_none() && self.is_of_unknown_position(place);
+        let is_last = single && part.is_none() && !place.tap.is_open() && self.is_of_unknown_position(place);
         TapReport {
             metrics: Some(judgement.metrics),
             balanced: judgement.balanced,

@@ -69,13 +69,20 @@ pub fn inspect(
         known.push(Summary::new(entry, &seen, &tally, &tensor.bytes()));
     }
     progress(all, all);
+    let open = dump.open_taps();
+    for entry in &open {
+        let tensor = dump.read(entry)?;
+        let values = tensor.values();
+        let seen = Seen::new(&run, entry, &values);
+        findings.extend(values::of_unknown_axes(&run, &seen, &Tally::of(&seen)));
+    }
     findings.extend(stream::levels(&known));
     let shared = buffers::shared(&run, &known, &findings);
     findings.extend(shared);
     rope::settle(&mut findings, &run);
     values::only_first_not_finite(&mut findings);
     findings.sort_by_key(|f| f.place);
-    Ok(Inspection { findings, unseen: probe::unseen(&run), taps: all })
+    Ok(Inspection { findings, unseen: probe::unseen(&run), taps: all + open.len() })
 }
 
 /// Where an entry stands.

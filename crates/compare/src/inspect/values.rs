@@ -38,6 +38,26 @@ pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summ
     of_values.into_iter().chain(of_rows).chain(of_positions).flatten().collect()
 }
 
+/// What can be said of a tap that the vocabulary does not have: nothing of its rows, and nothing of what its operation may give.
+pub(super) fn of_unknown_axes(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Vec<Finding> {
+    if tally.count == 0 {
+        return vec![Finding::new(Sureness::Likely, "empty", seen.place, "holds no element")];
+    }
+    let found = match tally.all_zero() {
+        true => vec![all_zero(run, seen, tally)],
+        false => {
+            let alike = tally.constant.then(|| constant(run, seen, tally)).flatten();
+            vec![not_finite(seen, tally), absurd(seen, tally), vanishing(run, seen, tally), alike]
+        }
+    };
+    let no_surer = |finding: Finding| {
+        let is_nan = finding.what == NOT_FINITE && tally.nan > 0;
+        let sure = if is_nan || finding.sure == Sureness::Note { finding.sure } else { Sureness::Likely };
+        Finding { sure, ..finding }
+    };
+    found.into_iter().flatten().map(no_surer).collect()
+}
+
 /// Keeps the first tap that is not finite, and counts what it has spoilt after it.
 pub(super) fn only_first_not_finite(findings: &mut Vec<Finding>) {
     let is = |f: &Finding| f.what == NOT_FINITE && f.sure == Sureness::Certain;
@@ -56,7 +76,8 @@ fn is_sparse(seen: &Seen<'_>) -> bool {
 
 /// -inf, or a number that stands for it, is what a masked score is, a token that may not be chosen, and an expert outside the chosen groups.
 fn may_be_masked(seen: &Seen<'_>) -> bool {
-    matches!(seen.site(), Site::Scores | Site::Qk | Site::Logits | Site::RouterLogits | Site::RouterProbs)
+    use Site::{Logits, Open, Qk, RouterLogits, RouterProbs, Scores};
+    matches!(seen.site(), Scores | Qk | Logits | RouterLogits | RouterProbs | Open(_))
 }
 
 /// How sure is what no computation leaves? Of scores behind the query many engines compute none, and nothing reads what lies there.

@@ -93,6 +93,8 @@ pub(crate) fn growth(site: Site) -> f64 {
         Probs | RouterProbs => 4.1,
         Context => 5.4,
         FfnAct => 3.0,
+        // Judged as a range of operations, each of them perhaps a norm.
+        Open(_) => 35.0,
         H0 | H | HAttn => 2.0,
     }
 }

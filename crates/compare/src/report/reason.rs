@@ -46,6 +46,10 @@ pub enum Reason {
     NotIn(Side),
     /// It is no tap of the model.
     NotOfTheModel,
+    /// The vocabulary does not have it, and nobody says which of its axes is that of the tokens.
+    AxesUnknown,
+    /// The vocabulary does not have it, both sides hold something else under its name, and neither says that it is a tap.
+    Undeclared,
     /// It holds none of the token positions that were asked for.
     NoneOfTheRowsAsked,
     /// The two sides hold no token position in common.
@@ -160,6 +164,12 @@ impl fmt::Display for Reason {
             }
             Reason::NotIn(side) => write!(f, "not in the {side}"),
             Reason::NotOfTheModel => f.write_str("not a tap of this model"),
+            Reason::AxesUnknown => {
+                f.write_str("not a name of the vocabulary: which of its axes is that of the tokens is not known")
+            }
+            Reason::Undeclared => f.write_str(
+                "the two sides differ, but no dump.json says that this is a tap: it may be a buffer that nothing reads (list it in 'taps' or 'graph')",
+            ),
             Reason::NoneOfTheRowsAsked => f.write_str("it holds none of the token positions asked for"),
             Reason::NoCommonPosition => f.write_str("the two sides hold no token position in common"),
             Reason::OtherTokens => f.write_str("its step stands for other tokens"),
@@ -243,6 +253,8 @@ pub enum Warning {
         /// How many.
         taps: usize,
     },
+    /// The first tap that differs is outside the vocabulary, and stands where its name puts it.
+    OrderUnknown,
     /// Anything that no other part asks about, in words.
     Note(String),
 }
@@ -253,6 +265,10 @@ impl fmt::Display for Warning {
             Warning::SomePositions { taps } => {
                 write!(f, "{taps} taps hold some token positions only: the others were not compared")
             }
+            Warning::OrderUnknown => f.write_str(
+                "nobody says in which order these taps are computed, so they stand in the order of their names: the first that differs need not be where the \
+                 fault is ('taps' in dump.json lists them as recorded, 'graph' says what reads what)",
+            ),
             Warning::Note(text) => f.write_str(text),
         }
     }

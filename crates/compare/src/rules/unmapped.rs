@@ -20,7 +20,11 @@ impl Run<'_> {
             .filter(|e| candidate.find(e.tap, e.step).is_none() && candidate.find_part(e.tap, e.step).is_none())
             .map(|e| e.shape.iter().product())
             .collect();
-        let may_be = |name: &&String| candidate.unnamed_size(name).is_some_and(|size| missing.contains(&size));
+        // What both have under one name is compared as such.
+        let shared: BTreeSet<&String> = reference.unnamed().iter().collect();
+        let may_be = |name: &&String| {
+            !shared.contains(name) && candidate.unnamed_size(name).is_some_and(|size| missing.contains(&size))
+        };
         let names: Vec<&String> = candidate.unnamed().iter().filter(may_be).collect();
         let sizes: BTreeSet<usize> = names.iter().filter_map(|name| candidate.unnamed_size(name)).collect();
         let compared = candidate.entries().iter().filter(|e| reference.find(e.tap, e.step).is_some());

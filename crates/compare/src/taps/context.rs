@@ -6,7 +6,7 @@ use std::sync::Arc;
 use firstdiff_trace::{Cache, Dump, Entry, Rows, Site, Tap};
 
 use crate::align::chunks::Laid;
-use crate::graph::{Graph, Place};
+use crate::graph::{Graph, OpenTaps, Place};
 use crate::judge::tensor::{Judgement, Outcome};
 use crate::judge::tolerance::{Extent, Profile, allowed_nmse, storage_nmse};
 use crate::layout::mismatch::ShapeMismatch;
@@ -159,6 +159,7 @@ pub(crate) struct Run<'a> {
     pub(crate) reference: &'a Dump,
     pub(crate) candidate: &'a Dump,
     pub(crate) graph: &'a Graph,
+    pub(crate) open: OpenTaps,
     pub(crate) options: &'a Options,
     pub(crate) extent: Extent,
     /// Token positions of the prefill.

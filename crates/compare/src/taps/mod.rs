@@ -5,6 +5,7 @@ pub(crate) mod context;
 pub(crate) mod flat;
 pub(crate) mod last_rows;
 pub(crate) mod noise;
+pub(crate) mod open;
 pub(crate) mod partial;
 pub(crate) mod propagation;
 pub(crate) mod ranks;
@@ -21,6 +22,9 @@ impl Run<'_> {
     pub(crate) fn look(&self, place: Place) -> Result<Found, DumpError> {
         if self.options.only.as_ref().is_some_and(|only| !only.contains(&place)) {
             return Ok(Found::Nothing);
+        }
+        if place.tap.is_open() {
+            return self.look_open(place);
         }
         if let Some(found) = self.look_in_part(place)? {
             return Ok(found);

@@ -90,7 +90,7 @@ impl Run<'_> {
             return Ok(passed_on.map(|first| unclear(&first.judgement)).unwrap_or(here));
         }
         let (place, profile) = (self.graph.places()[index], self.options.profile);
-        let direct = between.is_empty() && !self.unseen_keys(found, index, &before, &between);
+        let direct = between.is_empty() && !place.tap.is_open() && !self.unseen_keys(found, index, &before, &between);
         let fresh = fresh(profile, place.tap.site).filter(|_| direct);
         let least = if direct { fresh } else { range_fresh(profile) };
         let differs = |first: &Judged| matches!(first.judgement.outcome, Outcome::Differs(_));

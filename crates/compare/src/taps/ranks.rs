@@ -85,6 +85,9 @@ impl Run<'_> {
     /// What both dumps hold at a place: recorded, or joined of ranks where the other side's shape leaves one way to.
     pub(crate) fn both(&self, place: Place) -> (Option<Entry>, Option<Entry>) {
         let Place { step, tap } = place;
+        if tap.is_open() {
+            return self.both_open(place);
+        }
         let held = |dump: &Dump, other: &Dump| {
             let joined = || dump.ranks()?.by_shape(tap, step, &other.find(tap, step)?.shape);
             dump.find(tap, step).cloned().or_else(|| joined().map(|(entry, _)| entry))

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::synthetic::{T, noise, run, tap};
-use firstdiff_compare::{Aligned, Options, Profile, Report, Status, Verdict, align, compare, vocabulary_graph};
+use firstdiff_compare::{Aligned, Options, Profile, Report, Status, Verdict, align, compare, graph_of};
 use firstdiff_trace::{DType, Dump, Entry, Meta, NamedRows, Rows, Site, Tap, Tensor, Values};
 use proptest::prelude::*;
 
@@ -95,7 +95,7 @@ fn judged(reference: Dump, candidate: Dump) -> Report {
 
 fn judged_rows(reference: Dump, candidate: Dump, rows: Option<Rows>) -> Report {
     let Aligned { reference, candidate, laid } = align(reference, candidate, rows.as_ref()).unwrap();
-    let graph = vocabulary_graph(&reference, &candidate);
+    let graph = graph_of(&reference, &candidate);
     let rows = rows.filter(|_| laid.is_none());
     let options = Options { laid, rows, ..Options::new(Profile::F32) };
     compare(&reference, &candidate, &graph, &options, &mut |_, _| {}).unwrap()

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::synthetic::{Run, in_gguf_rows, noisy, run, tap};
-use firstdiff_compare::{Options, Profile, Report, Status, Verdict, compare, vocabulary_graph};
+use firstdiff_compare::{Options, Profile, Report, Status, Verdict, compare, graph_of};
 use firstdiff_trace::{DType, Dump, Entry, Meta, QkRows, Tensor, Values};
 
 fn dump(run: &Run, qk_rows: Option<QkRows>) -> Dump {
@@ -18,7 +18,7 @@ fn dump(run: &Run, qk_rows: Option<QkRows>) -> Dump {
 }
 
 fn judged(reference: &Dump, candidate: &Dump) -> Report {
-    let graph = vocabulary_graph(reference, candidate);
+    let graph = graph_of(reference, candidate);
     compare(reference, candidate, &graph, &Options::new(Profile::F32), &mut |_, _| {}).unwrap()
 }
 

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use firstdiff_compare::{Options, Profile, Report, Status, Verdict, compare, vocabulary_graph};
+use firstdiff_compare::{Options, Profile, Report, Status, Verdict, compare, graph_of};
 use firstdiff_trace::Dump;
 use serde_json::Value;
 
@@ -26,7 +26,7 @@ fn judged(reference: &str, candidate: &str, profile: Profile) -> Report {
         Dump::open(forms.iter().find(|p| p.exists()).unwrap_or(&path)).unwrap()
     };
     let (left, right) = (open(reference), open(candidate));
-    compare(&left, &right, &vocabulary_graph(&left, &right), &Options::new(profile), &mut |_, _| {}).unwrap()
+    compare(&left, &right, &graph_of(&left, &right), &Options::new(profile), &mut |_, _| {}).unwrap()
 }
 
 #[test]

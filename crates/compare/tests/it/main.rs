@@ -9,6 +9,7 @@ mod layouts;
 mod masks;
 mod metrics;
 mod naming;
+mod open_taps;
 mod planted;
 mod positions;
 mod purposes;

@@ -3,7 +3,7 @@
 //! The dumps are synthetic; faults of real engines are in the fixtures.
 
 use crate::synthetic::{LAYERS, Run, T, judged_as, judged_with, noise, noisy, run, tap, to_adjacent};
-use firstdiff_compare::{Change, Options, Profile, Report, Status, Verdict, compare, vocabulary_graph};
+use firstdiff_compare::{Change, Options, Profile, Report, Status, Verdict, compare, graph_of};
 use firstdiff_trace::{Dump, Meta, NamedRows, Recorder, Rows, Site, Tap};
 
 /// Plants a fault at `at` in a candidate with f32 noise, and asks that it is found there, and all else left in peace.
@@ -270,9 +270,7 @@ fn steps_of_other_tokens_are_not_compared() {
         Dump::open(folder.path().join(name)).unwrap()
     };
     let verdict = |left: &Dump, right: &Dump| {
-        compare(left, right, &vocabulary_graph(left, right), &Options::new(Profile::F32), &mut |_, _| {})
-            .unwrap()
-            .verdict
+        compare(left, right, &graph_of(left, right), &Options::new(Profile::F32), &mut |_, _| {}).unwrap().verdict
     };
     let (whole, single) = (dump("whole", &[3, 1, 1], false), dump("single", &[1, 1, 1, 1, 1], false));
     assert!(matches!(verdict(&whole, &single), Verdict::Incomparable(why) if why.contains("prefill has 3")));
@@ -452,7 +450,7 @@ fn different_tokens_and_short_prompts_are_said() {
         Dump::open(folder.path().join(name)).unwrap()
     };
     let (left, right) = (dump("a", &[1]), dump("b", &[2]));
-    let graph = vocabulary_graph(&left, &right);
+    let graph = graph_of(&left, &right);
     let report = compare(&left, &right, &graph, &Options::new(Profile::F32), &mut |_, _| {}).unwrap();
     assert!(report.warnings[0].to_string().contains("different tokens"));
     assert!(report.warnings.iter().any(|w| w.to_string().contains("one token")));

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use firstdiff_compare::{Options, Profile, Report, compare, vocabulary_graph};
+use firstdiff_compare::{Options, Profile, Report, compare, graph_of};
 use firstdiff_trace::{Dump, Meta, Recorder, Site, Tap, Tensor, Values};
 
 pub(crate) const T: usize = 11;
@@ -110,7 +110,7 @@ pub(crate) fn judged_with(options: &Options, reference: &Run, candidate: &Run) -
     write(reference, &left);
     write(candidate, &right);
     let (left, right) = (Dump::open(left).unwrap(), Dump::open(right).unwrap());
-    compare(&left, &right, &vocabulary_graph(&left, &right), options, &mut |_, _| {}).unwrap()
+    compare(&left, &right, &graph_of(&left, &right), options, &mut |_, _| {}).unwrap()
 }
 
 /// The same without a file: for thousands of runs.
@@ -123,7 +123,7 @@ pub(crate) fn judged_in_memory(profile: Profile, reference: &Run, candidate: &Ru
         dump
     };
     let (left, right) = (dump(reference), dump(candidate));
-    compare(&left, &right, &vocabulary_graph(&left, &right), &Options::new(profile), &mut |_, _| {}).unwrap()
+    compare(&left, &right, &graph_of(&left, &right), &Options::new(profile), &mut |_, _| {}).unwrap()
 }
 
 pub(crate) fn tap(name: &str) -> Tap {

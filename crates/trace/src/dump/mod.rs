@@ -6,7 +6,7 @@ pub(crate) mod import;
 pub(crate) mod join;
 pub(crate) mod open;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -20,7 +20,7 @@ use crate::dump::join::Ranks;
 use crate::dump::open::{Found, npy_header};
 use crate::element::{DType, element_count};
 use crate::file::{FileError, NOT_A_FILE, open_regular};
-use crate::meta::{Meta, Rows, stored_name};
+use crate::meta::{Meta, Rows, split_stored_name, stored_name};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
 use crate::tap::Tap;
 use crate::tensor::{Bytes, Layout, Tensor};
@@ -438,6 +438,25 @@ impl Dump {
     pub fn unnamed_size(&self, name: &str) -> Option<usize> {
         let found = self.loose(name)?;
         element_count(&self.header(found).ok()?.shape)
+    }
+
+    /// The tensor of a tap that the vocabulary does not have, where the dump holds one of that name, whole, of floats.
+    pub fn find_open(&self, tap: Tap, step: u32) -> Option<Entry> {
+        let found = self.loose(&stored_name(&tap.to_string(), step)).filter(|found| found.is_whole())?;
+        let header = self.header(found).ok()?;
+        let (shape, dtype) = (header.shape.clone(), header.layout.dtype);
+        Some(Entry { tap, step, shape, dtype, rows: found.rows(&self.meta), place: found.place.clone(), header })
+    }
+
+    /// The taps that the vocabulary does not have: what dump.json lists, or has in its graph; all names, where none is of the vocabulary.
+    pub fn open_taps(&self) -> Vec<Entry> {
+        let listed = self.meta.taps.iter().flatten().map(|entry| entry.tap.as_str());
+        let listed: HashSet<&str> =
+            listed.chain(self.meta.graph.iter().flatten().map(|node| node.tap.as_str())).collect();
+        let alone = self.entries.is_empty() && self.parts.is_empty();
+        let names = self.unnamed.iter().map(|name| split_stored_name(name));
+        let taps = names.filter(|(name, _)| alone || listed.contains(name));
+        taps.filter_map(|(name, step)| self.find_open(Tap::named(name), step)).collect()
     }
 
     /// The first tensor of a name that is no tap.

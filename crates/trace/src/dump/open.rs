@@ -70,6 +70,16 @@ impl Found {
         Found { dtype, ..self }
     }
 
+    /// Whether it is all of a tensor, with all of its digits.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.part.is_none() && self.printed.is_none()
+    }
+
+    /// The token positions it holds, where it or its dump says.
+    pub(crate) fn rows(&self, meta: &Meta) -> Option<Rows> {
+        self.rows.clone().or_else(|| meta.rows.clone())
+    }
+
     /// The same in a later step.
     pub(crate) fn at_step(self, step: u32) -> Found {
         Found { step, ..self }
@@ -272,8 +282,17 @@ pub(crate) fn assemble(
     let mut claims: BTreeMap<(u32, Tap), Vec<(Claim, Found)>> = BTreeMap::new();
     let mut whose: BTreeMap<&str, usize> = BTreeMap::new();
     let streams = Streams::of(&all.found, own);
+    // What the dump's own graph names is that tap, and no other program's name for another.
+    let in_graph: HashSet<String> = dump.meta.graph.iter().flatten().map(|node| node.tap.clone()).collect();
+    let is_open = |found: &Found| {
+        let name = split_stored_name(&found.name).0;
+        in_graph.contains(name) && name.parse::<Tap>().is_err()
+    };
     for found in all.found {
-        let meant = meaning(&found, own, from_zero).or_else(|| streams.meaning(&found));
+        let meant = match is_open(&found) {
+            true => None,
+            false => meaning(&found, own, from_zero).or_else(|| streams.meaning(&found)),
+        };
         let Some((tap, step, rank, table)) = meant else {
             dump.unnamed.push(stored_name(&found.name, found.step));
             dump.loose.push(found);
@@ -450,7 +469,7 @@ impl Dump {
 
     /// Takes a tensor in under its tap.
     fn take(&mut self, tap: Tap, step: u32, found: Found) -> Result<(), DumpError> {
-        let rows = found.rows.clone().or_else(|| self.meta.rows.clone());
+        let rows = found.rows(&self.meta);
         if found.part.is_some() || found.printed.is_some() {
             let Place::Made(Maker(make)) = &found.place else { return Ok(()) };
             let (name, part, printed) = (found.name.clone(), found.part.clone(), found.printed);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use firstdiff_compare::{Chunks, Graph, Place, Profile, vocabulary_graph};
+use firstdiff_compare::{Chunks, Graph, Place, Profile, graph_of};
 use firstdiff_model::{Cache, Model};
 use firstdiff_trace::{Dump, Meta, Site, Tap};
 
@@ -102,7 +102,7 @@ impl Reference {
     /// Who reads whom, in steps 0 to `last_step`.
     pub(crate) fn graph(&self, candidate: &Dump, last_step: u32) -> Graph {
         match self {
-            Reference::Recorded(dump, cells) => vocabulary_graph(cells.as_ref().unwrap_or(dump), candidate),
+            Reference::Recorded(dump, cells) => graph_of(cells.as_ref().unwrap_or(dump), candidate),
             Reference::Computed(computed) => Graph::new(&crate::session::nodes(&computed.model), 0..=last_step),
         }
     }

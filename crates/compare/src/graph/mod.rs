@@ -1,8 +1,14 @@
 //! In which order are taps produced, by which operation, and who reads whom?
 
+mod open;
+mod vocabulary;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use firstdiff_trace::{Site, Tap};
+use firstdiff_trace::{Dump, Site, Tap};
+
+pub(crate) use open::OpenTaps;
+pub use vocabulary::op_of;
 
 /// A tap in a step: 0 is the prefill, n the n-th decode step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,8 +35,8 @@ pub struct Node {
     pub tap: Tap,
     /// The operation's name, as reports give it.
     pub op: String,
-    /// What the operation reads.
-    pub reads: Vec<Tap>,
+    /// What the operation reads; `None` where nobody knows.
+    pub reads: Option<Vec<Tap>>,
 }
 
 /// Layers that neither dump holds any tap of, so that no place of the graph stands for them.
@@ -50,17 +56,60 @@ pub struct Graph {
     unrecorded: Vec<UnrecordedLayers>,
     places: Vec<Place>,
     ops: Vec<String>,
+    /// What an operation reads, or may read where nobody knows it.
     reads: Vec<Vec<usize>>,
+    /// Who is known to read a place.
     readers: Vec<Vec<usize>>,
+    unknown_inputs: BTreeSet<usize>,
+    /// What a place of the residual stream may read beside what it is known to: operations of its layer of which nobody says who reads them.
+    stream_may_read: BTreeMap<usize, Vec<usize>>,
+    /// Whether there are several stacks, and nobody says where one reads another.
+    joins_stacks: bool,
 }
 
+/// Where nobody knows what an operation reads, it may be any of so many places before it.
+const MAY_READ: usize = 64;
+
 impl Graph {
+    /// The graph of two dumps: of `model`, where there is one, else as a dump's own graph says, else the vocabulary's, a decoder of the layers and the
+    /// optional sites (QK-norm, sandwich norms, router) that occur. Taps outside all that stand where the dumps recorded them.
+    pub fn of_dumps(reference: &Dump, candidate: &Dump, model: Option<&[Node]>) -> Graph {
+        let open = OpenTaps::of(reference, candidate);
+        let places = places(reference).chain(places(candidate));
+        let Some(nodes) = model else { return Graph::of_places(places, &open) };
+        let steps: BTreeSet<u32> = places.map(|place| place.step).chain(open.steps()).chain([0]).collect();
+        Graph::of_steps(steps.into_iter().map(|step| (step, open.among(nodes.to_vec(), step))))
+    }
+
+    /// The vocabulary's own graph of a decoder that has these places.
+    pub fn of_vocabulary(places: impl IntoIterator<Item = Place>) -> Graph {
+        Graph::of_places(places, &OpenTaps::default())
+    }
+
     /// The graph of the same `nodes`, which stand in the order they are produced, in each of `steps`.
     ///
     /// Decode steps read the keys and values of every step before them. Reads of taps that no earlier node produces are
     /// left out.
     pub fn new(nodes: &[Node], steps: impl IntoIterator<Item = u32>) -> Graph {
         Graph::of_steps(steps.into_iter().map(|step| (step, nodes.to_vec())))
+    }
+
+    fn of_places(places: impl IntoIterator<Item = Place>, open: &OpenTaps) -> Graph {
+        let mut steps: BTreeMap<u32, BTreeSet<u32>> = open.steps().map(|step| (step, BTreeSet::new())).collect();
+        let (mut sites, mut inner) = (BTreeSet::new(), BTreeSet::new());
+        for place in places {
+            sites.insert(place.tap.site);
+            inner.extend(place.tap.layer.filter(|_| place.tap.site != Site::H));
+            // Only layers that occur: a foreign name `layers.4000000000.q` must not cost four billion layers.
+            steps.entry(place.step).or_default().extend(place.tap.layer);
+        }
+        // A layer of which all but the stream is outside the vocabulary is none of a decoder.
+        let is_other = |layer: u32| !inner.contains(&layer) && open.has_layer(layer);
+        let nodes =
+            |(&step, layers)| (step, open.among(open.completing(vocabulary::decoder(layers, &sites, is_other)), step));
+        let mut graph = Graph::of_steps(steps.iter().map(nodes));
+        graph.unrecorded = steps.iter().flat_map(|(&step, layers)| unrecorded(step, layers)).collect();
+        graph
     }
 
     fn of_steps(steps: impl IntoIterator<Item = (u32, Vec<Node>)>) -> Graph {
@@ -70,21 +119,32 @@ impl Graph {
             ops: Vec::new(),
             reads: Vec::new(),
             readers: Vec::new(),
+            unknown_inputs: BTreeSet::new(),
+            stream_may_read: BTreeMap::new(),
+            joins_stacks: false,
         };
         let mut index: HashMap<Tap, Vec<(u32, usize)>> = HashMap::new();
         for (step, nodes) in steps {
             for node in nodes {
-                let attends = matches!(node.tap.site, Site::Qk | Site::Scores | Site::Probs | Site::Context);
-                let mut reads: Vec<usize> = Vec::new();
-                for tap in &node.reads {
-                    let cached = attends && tap.site.is_attended();
-                    let made = index.get(tap).map_or(&[][..], Vec::as_slice);
-                    reads.extend(made.iter().filter(|(at, _)| cached || *at == step).map(|(_, place)| place));
-                }
                 let here = graph.places.len();
+                let reads: Vec<usize> = match &node.reads {
+                    Some(reads) => known_inputs(node.tap, step, reads, &index),
+                    None => (here.saturating_sub(MAY_READ)..here).collect(),
+                };
                 index.entry(node.tap).or_default().push((step, here));
-                for &read in &reads {
-                    graph.readers[read].push(here);
+                graph.joins_stacks |= node.reads.is_none() && !node.tap.stack().is_empty();
+                if node.reads.is_some() && matches!(node.tap.role(), Site::HAttn | Site::H) {
+                    let same = |at: &usize| {
+                        let place = graph.places[*at];
+                        let layer = |tap: Tap| (tap.stack(), tap.layer);
+                        place.step == step && layer(place.tap) == layer(node.tap)
+                    };
+                    let open = graph.unknown_inputs.iter().rev().take(MAY_READ).copied().filter(same);
+                    graph.stream_may_read.insert(here, open.collect());
+                }
+                match node.reads {
+                    Some(_) => reads.iter().for_each(|&read| graph.readers[read].push(here)),
+                    None => drop(graph.unknown_inputs.insert(here)),
                 }
                 graph.places.push(Place { step, tap: node.tap });
                 graph.ops.push(node.op);
@@ -95,19 +155,16 @@ impl Graph {
         graph
     }
 
-    /// The vocabulary's own order, for runs without a model: a decoder of the layers that occur in `places`, with the optional
-    /// sites (QK-norm, sandwich norms, router) that occur anywhere in them.
-    pub fn of_vocabulary(places: impl IntoIterator<Item = Place>) -> Graph {
-        let mut steps: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
-        let mut sites = BTreeSet::new();
-        for place in places {
-            sites.insert(place.tap.site);
-            // Only layers that occur: a foreign name `layers.4000000000.q` must not cost four billion layers.
-            steps.entry(place.step).or_default().extend(place.tap.layer);
-        }
-        let mut graph = Graph::of_steps(steps.iter().map(|(&step, layers)| (step, decoder(layers, &sites))));
-        graph.unrecorded = steps.iter().flat_map(|(&step, layers)| unrecorded(step, layers)).collect();
-        graph
+    /// Whether the operation of place `index` may read `other`, of which nobody knows: one of another stack, or anything before it where nobody knows what it
+    /// reads.
+    pub fn may_read(&self, index: usize, other: usize) -> bool {
+        let stack = |at: usize| self.places[at].tap.stack();
+        other < index && (!self.knows_inputs(index) || self.joins_stacks && stack(index) != stack(other))
+    }
+
+    /// Whether anybody knows what the operation of place `index` reads.
+    pub fn knows_inputs(&self, index: usize) -> bool {
+        !self.unknown_inputs.contains(&index)
     }
 
     /// The layers without a place whose outputs are read by the places that `on_the_way` names.
@@ -137,8 +194,18 @@ impl Graph {
     }
 
     /// The nearest places before `index` for which `stop` holds, and those passed on the way; both in order.
+    ///
+    /// Where nobody knows what an operation reads, nothing is known to lie on the way either.
     pub fn nearest_before(&self, index: usize, stop: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<usize>) {
-        walk(&self.reads, index, stop)
+        if !self.knows_inputs(index) {
+            return (self.reads[index].iter().copied().filter(|&read| stop(read)).collect(), Vec::new());
+        }
+        let (mut met, passed) = walk(&self.reads, index, &stop);
+        let may_read = self.stream_may_read.get(&index).into_iter().flatten().copied();
+        met.extend(may_read.filter(|&read| stop(read)));
+        met.sort_unstable();
+        met.dedup();
+        (met, passed)
     }
 
     /// The nearest places after `index` for which `stop` holds, and those passed on the way; both in order.
@@ -147,26 +214,23 @@ impl Graph {
     }
 }
 
-/// A pre-norm decoder of these layers.
-fn decoder(layers: &BTreeSet<u32>, sites: &BTreeSet<Site>) -> Vec<Node> {
-    let outer = |site, reads| Node { tap: Tap { layer: None, site }, op: op_of(site).into(), reads };
-    let mut nodes = vec![outer(Site::H0, Vec::new())];
-    let mut stream = nodes[0].tap;
-    for &layer in layers {
-        let at = |site| Tap::layer(layer, site);
-        for &site in Site::ALL.iter().filter(|s| s.in_layer() && (!is_optional(**s) || sites.contains(s))) {
-            let mut reads: Vec<Tap> = reads_of(site, sites).into_iter().map(at).collect();
-            if matches!(site, Site::AttnNorm | Site::HAttn) {
-                reads.insert(0, stream);
-            }
-            nodes.push(Node { tap: at(site), op: op_of(site).into(), reads });
-        }
-        stream = at(Site::H);
+/// The places that hold what a node reads. Attention reads the keys and values of all steps, and so does what keeps a state of its own, which nobody knows
+/// of an operation outside the vocabulary.
+fn known_inputs(tap: Tap, step: u32, reads: &[Tap], index: &HashMap<Tap, Vec<(u32, usize)>>) -> Vec<usize> {
+    let attends = matches!(tap.site, Site::Qk | Site::Scores | Site::Probs | Site::Context);
+    let mut found = Vec::new();
+    for read in reads {
+        let cached = tap.is_open() || attends && read.site.is_attended();
+        let made = index.get(read).map_or(&[][..], Vec::as_slice);
+        found.extend(made.iter().filter(|(at, _)| cached || *at == step).map(|(_, place)| place));
     }
-    nodes.push(outer(Site::FinalNorm, vec![stream]));
-    let last = nodes[nodes.len() - 1].tap;
-    nodes.push(outer(Site::Logits, vec![last]));
-    nodes
+    found
+}
+
+/// The places of the vocabulary that a dump holds.
+fn places(dump: &Dump) -> impl Iterator<Item = Place> + '_ {
+    let entries = dump.entries().iter().map(|e| Place { step: e.step, tap: e.tap });
+    entries.chain(dump.parts().iter().map(|p| Place { step: p.step, tap: p.tap }))
 }
 
 /// Where the layers of a step do not follow one upon the other. Behind the last that occurs others may come, unless all from the first on occur.
@@ -199,69 +263,6 @@ fn walk(edges: &[Vec<usize>], from: usize, stop: impl Fn(usize) -> bool) -> (Vec
         }
     }
     (met.into_iter().collect(), passed.into_iter().collect())
-}
-
-fn is_optional(site: Site) -> bool {
-    use Site::{AttnPostNorm, FfnPostNorm, KNorm, QNorm, RouterLogits, RouterProbs};
-    matches!(site, QNorm | KNorm | AttnPostNorm | FfnPostNorm | RouterLogits | RouterProbs)
-}
-
-/// What a site of a layer reads within the layer.
-fn reads_of(site: Site, sites: &BTreeSet<Site>) -> Vec<Site> {
-    let or = |optional, otherwise| if sites.contains(&optional) { optional } else { otherwise };
-    match site {
-        Site::Q | Site::K | Site::V => vec![Site::AttnNorm],
-        Site::QNorm => vec![Site::Q],
-        Site::KNorm => vec![Site::K],
-        Site::QRope => vec![or(Site::QNorm, Site::Q)],
-        Site::KRope => vec![or(Site::KNorm, Site::K)],
-        Site::Qk => vec![Site::QRope, Site::KRope],
-        Site::Scores => vec![Site::Qk],
-        Site::Probs => vec![Site::Scores],
-        Site::Context => vec![Site::Probs, Site::V],
-        Site::AttnOut => vec![Site::Context],
-        Site::AttnPostNorm => vec![Site::AttnOut],
-        Site::HAttn => vec![or(Site::AttnPostNorm, Site::AttnOut)],
-        Site::FfnNorm => vec![Site::HAttn],
-        Site::FfnGate | Site::FfnUp | Site::RouterLogits => vec![Site::FfnNorm],
-        Site::FfnAct => vec![Site::FfnGate, Site::FfnUp],
-        Site::RouterProbs => vec![Site::RouterLogits],
-        Site::FfnOut if sites.contains(&Site::RouterProbs) => vec![Site::FfnNorm, Site::RouterProbs, Site::FfnAct],
-        Site::FfnOut => vec![Site::FfnAct],
-        Site::FfnPostNorm => vec![Site::FfnOut],
-        Site::H => vec![Site::HAttn, or(Site::FfnPostNorm, Site::FfnOut)],
-        Site::H0 | Site::AttnNorm | Site::FinalNorm | Site::Logits => Vec::new(),
-    }
-}
-
-/// The operation that makes a site, as reports name it.
-pub fn op_of(site: Site) -> &'static str {
-    match site {
-        Site::H0 => "embedding",
-        Site::AttnNorm
-        | Site::QNorm
-        | Site::KNorm
-        | Site::AttnPostNorm
-        | Site::FfnNorm
-        | Site::FfnPostNorm
-        | Site::FinalNorm => "rms_norm",
-        Site::Q
-        | Site::K
-        | Site::V
-        | Site::AttnOut
-        | Site::FfnGate
-        | Site::FfnUp
-        | Site::FfnOut
-        | Site::RouterLogits => "linear",
-        Site::QRope | Site::KRope => "rope",
-        Site::Qk => "qk",
-        Site::Scores => "scores",
-        Site::Probs | Site::RouterProbs => "softmax",
-        Site::Context => "context",
-        Site::HAttn | Site::H => "residual",
-        Site::FfnAct => "gated",
-        Site::Logits => "head",
-    }
 }
 
 #[cfg(test)]

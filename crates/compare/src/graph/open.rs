@@ -1,0 +1,264 @@
+//! Where do taps outside the vocabulary stand, and what do they read? As the graph in dump.json says; else by their stack, their layer and the order in
+//! which they were recorded.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use firstdiff_trace::{Dump, GraphNode, Site, Tap, split_stored_name};
+
+use super::vocabulary::{UNKNOWN, layer_nodes, op_of};
+use super::{Node, Place, places};
+
+/// Names of weights that lie beside the taps of a dump.
+const WEIGHTS: &str = "weights.";
+/// States of a stream that may have passed the final norm or not: no name of one tensor.
+const STREAMS: &str = "hidden_states.";
+
+/// What two dumps hold, and say, of taps that the vocabulary does not have.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OpenTaps {
+    /// Those that both hold, by step.
+    shared: BTreeMap<u32, BTreeSet<Tap>>,
+    /// The graph of the reference, else of the candidate.
+    graph: Vec<Node>,
+    /// Where each stands in that graph.
+    in_graph: HashMap<Tap, usize>,
+    /// When each was recorded, where dump.json lists it.
+    recorded: HashMap<Tap, usize>,
+    /// Whether the two hold taps of the vocabulary, by which they can be compared as well.
+    beside_vocabulary: bool,
+}
+
+impl OpenTaps {
+    /// What both dumps hold under one name. Names of a known producer, who names much that is no tap, are taps only where a graph has them.
+    pub(crate) fn of(reference: &Dump, candidate: &Dump) -> OpenTaps {
+        let dumps = [reference, candidate];
+        let declared = dumps.iter().find_map(|dump| dump.meta().graph.as_ref());
+        let graph: Vec<Node> = declared.into_iter().flatten().map(node_of).collect();
+        let in_graph: HashMap<Tap, usize> = graph.iter().enumerate().map(|(at, node)| (node.tap, at)).collect();
+        let foreign = dumps.iter().any(|dump| dump.is_of_known_names());
+        let held: BTreeSet<&String> = candidate.unnamed().iter().collect();
+        let mut shared: BTreeMap<u32, BTreeSet<Tap>> = BTreeMap::new();
+        for name in reference.unnamed().iter().filter(|name| held.contains(name)) {
+            let (plain, step) = split_stored_name(name);
+            let tap = Tap::named(plain);
+            let is_tap = !foreign && !plain.starts_with(WEIGHTS) && !plain.starts_with(STREAMS);
+            if tap.is_open() && (is_tap || in_graph.contains_key(&tap)) {
+                shared.entry(step).or_default().insert(tap);
+            }
+        }
+        let listed = dumps.iter().filter_map(|dump| dump.meta().taps.as_ref()).flatten();
+        let mut recorded = HashMap::new();
+        for (at, entry) in listed.enumerate() {
+            recorded.entry(Tap::named(&entry.tap)).or_insert(at);
+        }
+        let of_reference: BTreeSet<Place> = places(reference).collect();
+        let beside_vocabulary = places(candidate).any(|place| of_reference.contains(&place));
+        OpenTaps { shared, graph, in_graph, recorded, beside_vocabulary }
+    }
+
+    /// The steps in which there are any.
+    pub(super) fn steps(&self) -> impl Iterator<Item = u32> {
+        self.shared.keys().copied()
+    }
+
+    /// Whether there are any in a layer of the first stack.
+    pub(super) fn has_layer(&self, layer: u32) -> bool {
+        self.shared.values().flatten().any(|tap| tap.stack().is_empty() && tap.layer == Some(layer))
+    }
+
+    /// Whether anybody says when a tap is made: the vocabulary, or a dump.json. Else it stands by its name.
+    pub(crate) fn says_order(&self, tap: Tap) -> bool {
+        !tap.is_open() || self.in_graph.contains_key(&tap) || self.recorded.contains_key(&tap)
+    }
+
+    /// Whether a run says itself that this is a tap of it; what merely has the same name on both sides may be a buffer that nobody reads.
+    pub(crate) fn is_declared(&self, tap: Tap) -> bool {
+        !self.beside_vocabulary || self.recorded.contains_key(&tap) || self.in_graph.contains_key(&tap)
+    }
+
+    /// The graph that a dump declares, and behind what they read the nodes that it leaves out; `nodes` where none declares any.
+    pub(super) fn completing(&self, nodes: Vec<Node>) -> Vec<Node> {
+        match self.graph.is_empty() {
+            true => nodes,
+            false => {
+                let missing = nodes.into_iter().filter(|node| !self.in_graph.contains_key(&node.tap)).collect();
+                self.inserted(self.graph.clone(), missing)
+            }
+        }
+    }
+
+    /// `nodes`, and among them those of the open taps of a step.
+    pub(super) fn among(&self, nodes: Vec<Node>, step: u32) -> Vec<Node> {
+        let known: BTreeSet<Tap> = nodes.iter().map(|node| node.tap).collect();
+        let open = self.shared.get(&step).into_iter().flatten().copied().filter(|tap| !known.contains(tap));
+        // Other stacks (vision, an encoder) run before the one that they feed.
+        let (stacks, others): (Vec<Tap>, Vec<Tap>) = open.partition(|tap| !tap.stack().is_empty());
+        let (before, others) = (self.stacks(&stacks), self.in_order(others));
+        let known: BTreeSet<Tap> = before.iter().map(|node| node.tap).collect();
+        let rest = self.in_order(stacks.into_iter().filter(|tap| !known.contains(tap)).collect());
+        let mut all = self.inserted(before, rest);
+        all.extend(self.inserted(nodes, others));
+        all
+    }
+
+    /// Layers of other stacks, as the vocabulary has those of a decoder.
+    fn stacks(&self, taps: &[Tap]) -> Vec<Node> {
+        let sites: BTreeSet<Site> = taps.iter().map(Tap::role).collect();
+        let of_role: BTreeSet<Tap> =
+            taps.iter().filter(|tap| !tap.role().is_open()).map(|tap| tap.sibling(Site::H)).collect();
+        let (mut nodes, mut last): (Vec<Node>, Option<Tap>) = (Vec::new(), None);
+        for here in of_role {
+            let follows = |before: &Tap| before.stack() == here.stack() && before.layer.map(|n| n + 1) == here.layer;
+            let stream = last.filter(follows);
+            let in_layer = |tap: &&Tap| tap.sibling(Site::H) == here && **tap != here;
+            let (inner, other): (Vec<&Tap>, Vec<&Tap>) =
+                taps.iter().filter(in_layer).partition(|tap| !tap.role().is_open());
+            match inner.is_empty() && !other.is_empty() {
+                true => {
+                    nodes.push(Node { tap: here, op: op_of(Site::H).into(), reads: stream.map(|stream| vec![stream]) })
+                }
+                false => nodes.extend(layer_nodes(|site| here.sibling(site), stream, &sites)),
+            }
+            last = Some(here);
+        }
+        nodes
+    }
+
+    /// What is known of a tap that stands in no list of nodes.
+    fn node(&self, tap: Tap) -> Node {
+        match self.in_graph.get(&tap) {
+            Some(&at) => self.graph[at].clone(),
+            None => Node { tap, op: UNKNOWN.to_owned(), reads: None },
+        }
+    }
+
+    /// The nodes of taps, in the order of the graph, else as they were recorded, else by name.
+    fn in_order(&self, mut taps: Vec<Tap>) -> Vec<Node> {
+        let rank = |at: &HashMap<Tap, usize>, tap: &Tap| at.get(tap).copied().unwrap_or(usize::MAX);
+        taps.sort_by_cached_key(|tap| {
+            (rank(&self.in_graph, tap), rank(&self.recorded, tap), by_number(&tap.to_string()))
+        });
+        taps.into_iter().map(|tap| self.node(tap)).collect()
+    }
+
+    /// `nodes` with `more` among them, which stand in their own order: each behind all that it reads; else behind what was recorded last before it; else at the end of its layer, or of all.
+    fn inserted(&self, nodes: Vec<Node>, more: Vec<Node>) -> Vec<Node> {
+        let recorded = |tap: &Tap| self.recorded.get(tap).copied();
+        let mut behind: HashMap<Tap, usize> = nodes.iter().enumerate().map(|(at, node)| (node.tap, at)).collect();
+        let mut as_recorded: Vec<(usize, usize)> =
+            nodes.iter().enumerate().filter_map(|(at, node)| Some((recorded(&node.tap)?, at))).collect();
+        as_recorded.sort_unstable();
+        let layer_of = |tap: &Tap| tap.layer.map(|layer| (tap.stack(), layer));
+        let ends: HashMap<(&str, u32), usize> =
+            nodes.iter().enumerate().filter_map(|(at, node)| Some((layer_of(&node.tap)?, at))).collect();
+        let end = nodes.len().saturating_sub(1);
+        let mut all: Vec<(usize, Node)> = nodes.into_iter().enumerate().collect();
+        for node in more {
+            let read = node.reads.iter().flatten().filter_map(|read| behind.get(read).copied()).max();
+            let before = || {
+                let own = recorded(&node.tap)?;
+                let earlier = as_recorded.partition_point(|(at, _)| *at < own);
+                as_recorded.get(earlier.checked_sub(1)?).map(|(_, at)| *at)
+            };
+            let in_layer = || ends.get(&layer_of(&node.tap)?).copied();
+            let at = read.or_else(before).or_else(in_layer).unwrap_or(end);
+            behind.insert(node.tap, at);
+            all.push((at, node));
+        }
+        // Stable: what was inserted stands behind what was there.
+        all.sort_by_key(|(at, _)| *at);
+        all.into_iter().map(|(_, node)| node).collect()
+    }
+}
+
+/// A name by whose numbers it is sorted as numbers: `blk_2` before `blk_10`.
+fn by_number(name: &str) -> Vec<(String, u64)> {
+    let mut parts = vec![(String::new(), 0u64)];
+    let mut digits = false;
+    for c in name.chars() {
+        match c.to_digit(10) {
+            Some(digit) => {
+                let number = &mut parts.last_mut().expect("never empty").1;
+                *number = number.saturating_mul(10).saturating_add(u64::from(digit));
+                digits = true;
+            }
+            None => {
+                if digits {
+                    parts.push((String::new(), 0));
+                }
+                digits = false;
+                parts.last_mut().expect("never empty").0.push(c);
+            }
+        }
+    }
+    parts
+}
+
+/// A node of a dump's own graph.
+fn node_of(node: &GraphNode) -> Node {
+    let op = node.op.clone().unwrap_or_else(|| UNKNOWN.to_owned());
+    let reads = node.reads.iter().map(|read| Tap::named(read)).collect();
+    Node { tap: Tap::named(&node.tap), op, reads: Some(reads) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::vocabulary::decoder;
+
+    fn open(recorded: &[&str], graph: &[(&str, &[&str])]) -> OpenTaps {
+        let tap = |name: &&str| Tap::named(name);
+        let graph: Vec<Node> = graph
+            .iter()
+            .map(|(name, reads)| Node {
+                tap: Tap::named(name),
+                op: "op".into(),
+                reads: Some(reads.iter().map(tap).collect()),
+            })
+            .collect();
+        OpenTaps {
+            shared: BTreeMap::from([(0, recorded.iter().map(tap).filter(Tap::is_open).collect())]),
+            in_graph: graph.iter().enumerate().map(|(at, node)| (node.tap, at)).collect(),
+            graph,
+            recorded: recorded.iter().enumerate().map(|(at, name)| (Tap::named(name), at)).collect(),
+            beside_vocabulary: true,
+        }
+    }
+
+    fn names(nodes: &[Node], of: &[&str]) -> Vec<String> {
+        nodes.iter().map(|node| node.tap.to_string()).filter(|name| of.contains(&name.as_str())).collect()
+    }
+
+    #[test]
+    fn an_open_tap_stands_where_it_was_recorded() {
+        let order = ["h0", "layers.0.conv", "layers.0.mixer_out", "layers.0.h", "layers.0.late", "logits", "loss"];
+        let layers = BTreeSet::from([0]);
+        let nodes = open(&order, &[]).among(decoder(&layers, &BTreeSet::new(), |_| false), 0);
+        assert_eq!(names(&nodes, &order), order);
+        let late = nodes.iter().find(|node| node.tap == Tap::named("layers.0.late")).unwrap();
+        assert_eq!((late.op.as_str(), &late.reads), (UNKNOWN, &None));
+    }
+
+    #[test]
+    fn a_stack_has_the_layers_of_a_decoder() {
+        let taps = ["vision.layers.0.q", "vision.layers.1.h", "vision.layers.1.patch", "h0"];
+        let nodes = open(&taps, &[]).among(decoder(&BTreeSet::new(), &BTreeSet::new(), |_| false), 0);
+        assert_eq!(names(&nodes, &taps), taps);
+        let q = nodes.iter().find(|node| node.tap == Tap::named(taps[0])).unwrap();
+        assert_eq!((q.op.as_str(), &q.reads), ("linear", &Some(vec![Tap::named("vision.layers.0.attn_norm")])));
+        let first = &nodes[0];
+        assert_eq!((first.tap, &first.reads), (Tap::named("vision.layers.0.attn_norm"), &None));
+    }
+
+    #[test]
+    fn a_declared_graph_counts_and_the_vocabulary_fills_it() {
+        let graph: [(&str, &[&str]); 3] =
+            [("h0", &[]), ("layers.0.scan", &["h0"]), ("layers.0.h", &["h0", "layers.0.scan"])];
+        let open = open(&["h0", "layers.0.scan", "layers.0.h", "logits"], &graph);
+        let nodes = open.among(open.completing(decoder(&BTreeSet::from([0]), &BTreeSet::new(), |_| false)), 0);
+        let of = ["h0", "layers.0.scan", "layers.0.h", "final_norm", "logits"];
+        assert_eq!(names(&nodes, &of), of);
+        let h = nodes.iter().find(|node| node.tap == Tap::layer(0, Site::H)).unwrap();
+        assert_eq!(h.reads, Some(vec![Tap::named("h0"), Tap::named("layers.0.scan")]));
+    }
+}
