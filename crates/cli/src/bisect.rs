@@ -1,10 +1,10 @@
 //! In which layer do two dumps part, read with as few taps as possible? By layer first, then within the layer.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use anyhow::Result;
 use firstdiff_compare::{Options, Place, Report, Status};
-use firstdiff_trace::{Site, Tap};
+use firstdiff_trace::{Dump, Site, Tap};
 
 use crate::session::Session;
 
@@ -26,22 +26,25 @@ pub struct Bisection {
     pub report: Report,
 }
 
-/// Halves the layers by their outputs `layers.N.h` until two neighbours embrace the first difference, then compares what
-/// lies between them. Where nothing differs in the layer outputs, everything is compared.
+/// Halves the layers by their outputs `layers.N.h`, of every stack, until the first difference is bracketed by two of them, then compares what lies between
+/// in the order of the graph. Where nothing differs in the layer outputs, everything is compared.
 ///
 /// It takes for granted that a difference, once there, stays. [`Session::run`] does not.
 ///
 /// # Errors
 /// When a file cannot be read.
 pub fn bisect(session: &Session) -> Result<Bisection> {
-    let both = |tap: Tap| session.reference.find(tap, 0).is_some() && session.candidate.find(tap, 0).is_some();
-    let outputs: Vec<Tap> = session
-        .graph
-        .places()
-        .iter()
-        .filter(|p| p.step == 0 && p.tap.site == Site::H && both(p.tap))
-        .map(|p| p.tap)
-        .collect();
+    let holds = |dump: &Dump, tap: Tap| match tap.is_open() {
+        true => dump.find_open(tap, 0).is_some(),
+        false => dump.find(tap, 0).is_some(),
+    };
+    let both = |tap: Tap| holds(&session.reference, tap) && holds(&session.candidate, tap);
+    let mut order: HashMap<Tap, usize> = HashMap::new();
+    for (at, place) in session.graph.places().iter().enumerate() {
+        order.entry(place.tap).or_insert(at);
+    }
+    let is_output = |p: &&Place| p.step == 0 && p.tap.role() == Site::H && both(p.tap);
+    let outputs: Vec<Tap> = session.graph.places().iter().filter(is_output).map(|p| p.tap).collect();
     let mut probes = Vec::new();
     // Below `low` everything agrees, from `high` on it differs.
     let (mut low, mut high) = (0, outputs.len());
@@ -53,7 +56,10 @@ pub fn bisect(session: &Session) -> Result<Bisection> {
     }
     let from = low.checked_sub(1).map(|i| outputs[i]);
     let report = match outputs.get(high) {
-        Some(&wrong) => look(session, |tap| from.is_none_or(|from| tap >= from) && tap <= wrong)?,
+        Some(wrong) => {
+            let (first, last) = (from.map_or(0, |from| order[&from]), order[wrong]);
+            look(session, |tap| (first..=last).contains(&order[&tap]))?
+        }
         None => look(session, |_| true)?,
     };
     Ok(Bisection { probes, report })
