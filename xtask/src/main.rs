@@ -1,4 +1,4 @@
-//! What does the project's own work need? `cargo xtask bisect | gate | fixtures | bench | bench-forward | fuzz | docs | readme | zoo`: thin, calls the crates.
+//! What does the project's own work need? `cargo xtask bisect | gate | fixtures | bench | bench-forward | fuzz | docs | mistakes | readme | zoo`: thin, calls the crates.
 
 mod bench;
 mod bisect;
@@ -7,6 +7,7 @@ mod fixtures;
 mod forward_bench;
 mod fuzz;
 mod gate;
+mod mistakes;
 mod readme;
 mod zoo;
 
@@ -49,6 +50,12 @@ enum Xtask {
     Fuzz(fuzz::FuzzArgs),
     /// Writes the tables of docs/ from what the scripts measure; needs Python with scripts/requirements.txt
     Docs,
+    /// Writes docs/MISTAKES.md from explain's catalogue, or fails if it says something else
+    Mistakes {
+        /// Only compare
+        #[arg(long)]
+        check: bool,
+    },
     /// Plants mistakes of every kind, has `explain` name them, and writes docs/ZOO.md; needs Python with NumPy. Exit code 1: a wrong cause
     Zoo {
         /// Where the candidates are, or are made [default: a temporary folder]
@@ -78,6 +85,7 @@ fn main() -> ExitCode {
         Xtask::BenchForward { folder } => forward_bench::run(folder),
         Xtask::Fuzz(args) => fuzz::run(&args),
         Xtask::Docs => docs::run(),
+        Xtask::Mistakes { check } => mistakes::run(check),
         Xtask::Zoo { folder, every, check } => zoo::run(folder, every.max(1), check),
         Xtask::Readme { check } => readme::run(check),
     };

@@ -1,8 +1,11 @@
-//! Rules of the code base that no compiler checks: nothing is decided by what a message says, and no folder of a crate imports in a circle.
+//! Rules of the code base that no compiler checks: nothing is decided by what a message says or by the id of a mistake, and no folder of a crate imports in
+//! a circle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use firstdiff_explain::mistakes::catalogue;
 
 /// Ways to ask what a text says.
 const QUESTIONS: [&str; 9] = [
@@ -18,6 +21,11 @@ const QUESTIONS: [&str; 9] = [
 ];
 /// Texts of other programs are read by what they say.
 const FOREIGN_TEXT: [&str; 2] = ["trace/src/dump/import/", "trace/src/npy.rs"];
+
+/// Where ids of mistakes, and what is asked of them, belong. xtask plants mistakes by their ids.
+const CATALOGUE: &str = "explain/src/mistakes/";
+/// `compare` knows no catalogue: `inspect` says what a broken sum looks like.
+const SUGGESTED: [(&str, &str); 1] = [("compare/src/inspect/stream.rs", "residual-source")];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_path_buf()
@@ -42,6 +50,20 @@ fn sources(folder: &Path) -> BTreeMap<PathBuf, String> {
     found
 }
 
+/// What the crates hold beside their tests, without comments: file, number and text of each line.
+fn lines_of_code() -> Vec<(String, usize, String)> {
+    let mut all = Vec::new();
+    for folder in crates() {
+        for (path, text) in sources(&folder) {
+            let name = folder.join(&path).strip_prefix(root().join("crates")).unwrap_or(&path).display().to_string();
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            let lines = code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"));
+            all.extend(lines.map(|(number, line)| (name.clone(), number + 1, line.trim().to_owned())));
+        }
+    }
+    all
+}
+
 /// Every crate's src/.
 fn crates() -> Vec<PathBuf> {
     let members = fs::read_dir(root().join("crates")).expect("crates");
@@ -60,23 +82,38 @@ fn is_prose(text: &str) -> bool {
 #[test]
 fn nothing_is_decided_by_what_a_message_says() {
     let mut found = Vec::new();
-    for folder in crates() {
-        for (path, text) in sources(&folder) {
-            let name = folder.join(&path).strip_prefix(root().join("crates")).unwrap_or(&path).display().to_string();
-            if FOREIGN_TEXT.iter().any(|foreign| name.starts_with(foreign)) {
-                continue;
-            }
-            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-            for (number, line) in code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//")) {
-                let literals = QUESTIONS.iter().flat_map(|question| line.split(question).skip(1));
-                let prose = literals.filter_map(|rest| rest.split('"').next()).any(is_prose);
-                if prose {
-                    found.push(format!("{name}:{}: {}", number + 1, line.trim()));
-                }
-            }
+    for (name, number, line) in lines_of_code() {
+        let literals = QUESTIONS.iter().flat_map(|question| line.split(question).skip(1));
+        let prose = literals.filter_map(|rest| rest.split('"').next()).any(is_prose);
+        if prose && !FOREIGN_TEXT.iter().any(|foreign| name.starts_with(foreign)) {
+            found.push(format!("{name}:{number}: {line}"));
         }
     }
     assert!(found.is_empty(), "decided by the words of a message:\n{}", found.join("\n"));
+}
+
+#[test]
+fn no_id_of_a_mistake_stands_outside_the_catalogue() {
+    let mut ids = BTreeSet::new();
+    for id in catalogue().map(|mistake| mistake.id) {
+        ids.insert(id);
+        // What ids begin with: `norm-`, `norm-weight`.
+        for (at, _) in id.match_indices('-') {
+            ids.insert(&id[..=at]);
+            ids.extend(Some(&id[..at]).filter(|start| start.contains('-')));
+        }
+    }
+    let mut found = Vec::new();
+    for (name, number, line) in lines_of_code() {
+        // An id of one word is a word of others too.
+        let is_id = |text: &str| ids.contains(text) && (text.contains('-') || name.starts_with("explain/"));
+        let is_known = |text: &str| SUGGESTED.contains(&(name.as_str(), text));
+        let by_name = name.starts_with(CATALOGUE) || !name.contains("/src/");
+        if !by_name && line.split('"').any(|text| is_id(text) && !is_known(text)) {
+            found.push(format!("{name}:{number}: {line}"));
+        }
+    }
+    assert!(found.is_empty(), "asks for the id of a mistake; make it a field of its entry:\n{}", found.join("\n"));
 }
 
 /// The folder, or the file, of a crate that a path of modules begins with.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::Args;
 use firstdiff_compare::{Verdict, number};
+use firstdiff_explain::mistakes::find;
 use firstdiff_explain::weights::{Compared, Comparison, Finding, Note, Options, Side, State, compare};
 use firstdiff_model::meaning;
 use serde_json::{Value, json};
@@ -110,7 +111,7 @@ fn screen(args: &WeightsArgs, sides: &[Side; 2], comparison: &Comparison, verdic
         screen
             .line(&format!("  ... and {} more kinds of differences (-v shows all)", comparison.findings.len() - most));
     }
-    if let Some(advice) = comparison.findings.iter().find_map(|f| advice(f.cause)) {
+    if let Some(advice) = comparison.findings.iter().find_map(|f| find(f.cause?)?.in_file) {
         screen.line(&format!("next: {advice}"));
     }
     for (reason, names) in unchecked(comparison) {
@@ -238,31 +239,6 @@ fn notes(warnings: &[Note]) -> Vec<String> {
         count => format!("{}: {text}", tensors(count)),
     };
     seen.into_iter().map(words).collect()
-}
-
-fn advice(cause: Option<&str>) -> Option<&'static str> {
-    Some(match cause? {
-        "qk-row-order" => {
-            "permute the rows of Q and K once, head by head with each one's own number of heads, or rotate the other pairs"
-        }
-        "weight-transposed" => {
-            "a linear layer is x · Wᵀ with W stored [out,in] row by row; GGUF names the fastest axis first, so its [in,out] is that memory"
-        }
-        "dequant-truncated" => {
-            "count a tensor's bytes by its type: blocks times bytes a block, not elements times a fraction"
-        }
-        "dequant-scale" => "look at how the block's scales and minima are unpacked",
-        "dequant-nibbles" => "look at which element each nibble and each high bit belongs to",
-        "storage-type" => "look at the element type the file gives for it, and at the byte order",
-        "storage-shape" => "look at the tensor's offset, the alignment, and the order of its axes",
-        "weight-swapped" | "weight-wrong-layer" | "norm-wrong-weight" => "look at the name under which it is looked up",
-        "weight-unset" => "it was never filled: look at whether its name was found",
-        "head-tied" => "load the head's own matrix, output.weight or lm_head.weight",
-        "head-untied" => "take the embedding for the head",
-        "bias-omitted" => "load the biases too",
-        "norm-plus-one" => "add 1 to the gains once: in the file or in the engine",
-        _ => return None,
-    })
 }
 
 fn report(sides: &[Side; 2], comparison: &Comparison, verdict: &Verdict) -> Value {

@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use firstdiff_compare::{Place, Status, number};
 use firstdiff_explain::OtherArithmetic;
 use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match, Remainder, explain};
-use firstdiff_explain::mistakes::{advice, what};
-use firstdiff_model::{Model, Op};
+use firstdiff_explain::mistakes::{advice, find, what};
+use firstdiff_model::Model;
 use firstdiff_trace::Dump;
 use serde_json::{Value, json};
 
@@ -199,20 +199,8 @@ pub(crate) fn mend(model: &Model, id: &str, finding: &Finding) -> String {
 /// What the model says is right, in numbers.
 fn due(model: &Model, id: &str, finding: &Finding) -> String {
     let step = finding.taps.first().and_then(|&tap| model.plan.step(tap));
-    let Some(step) = step else { return String::new() };
-    match (&step.op, id) {
-        (Op::Rope(rope), "rope-theta") => format!(": {}", rope.theta),
-        (Op::RmsNorm { eps }, "norm-eps") => format!(": {eps:e}"),
-        (Op::Scores(scores), "window-size") => {
-            scores.window.map_or(": none here".into(), |window| format!(": {window} here"))
-        }
-        (Op::Scores(scores), "score-scale") => format!(": {}", scores.scale),
-        (Op::Gated { activation }, "activation") => format!(": {activation:?}").to_lowercase(),
-        (Op::Linear { .. }, "bias-omitted" | "bias-twice") => {
-            step.weights.get(1).map_or(String::new(), |&w| format!(": {} and its like", model.weights.name(w)))
-        }
-        _ => String::new(),
-    }
+    let value = step.zip(find(id)).and_then(|(step, mistake)| mistake.right_value(model, step));
+    value.map_or_else(String::new, |value| format!(": {value}"))
 }
 
 /// `rope-theta, theta 10000`.

@@ -6,7 +6,7 @@ use firstdiff_compare::Place;
 use firstdiff_trace::Tap;
 
 use crate::explain::quantised::OtherArithmetic;
-use crate::mistakes::Params;
+use crate::mistakes::{Mistake, Param, Params, find};
 
 /// How sure a cause is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +85,18 @@ pub struct Finding {
     pub arithmetic: Option<OtherArithmetic>,
 }
 
+impl Cause {
+    /// Its entry in the catalogue.
+    pub fn mistake(&self) -> Option<&'static Mistake> {
+        find(self.id)
+    }
+
+    /// What is known of one of its parameters.
+    pub(crate) fn param(&self, name: &str) -> Option<&'static Param> {
+        self.mistake()?.param(name)
+    }
+}
+
 impl Finding {
     /// Nothing found yet.
     pub(crate) fn without_cause(matched: Match) -> Finding {
@@ -105,6 +117,11 @@ impl Finding {
             misrecorded: Vec::new(),
             arithmetic: None,
         }
+    }
+
+    /// Whether it has a cause, and its entry in the catalogue says so.
+    pub(crate) fn has_cause(&self, says: impl Fn(&Mistake) -> bool) -> bool {
+        self.cause.as_ref().and_then(Cause::mistake).is_some_and(says)
     }
 
     /// Where least is left of the error, and where most.

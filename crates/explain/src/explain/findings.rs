@@ -4,11 +4,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use firstdiff_compare::Place;
 use firstdiff_model::Model;
-use firstdiff_trace::Tap;
+use firstdiff_trace::{Site, Tap};
 
 use crate::explain::{Cause, Explained, Finding, Match, Remainder};
-use crate::layouts::OF_ORDER;
-use crate::mistakes::Edit;
+use crate::mistakes::{Edit, Values};
 use crate::replay::Run;
 use crate::search::Reproduction;
 use crate::search::candidates::Candidate;
@@ -97,7 +96,7 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
         finding.taps.sort_by_key(|&tap| order(tap));
         finding.taps.dedup();
         let first = finding.taps.first().copied();
-        let probe = finding.cause.as_ref().and_then(|cause| note(cause.id)).map(str::to_owned);
+        let probe = finding.cause.as_ref().and_then(|cause| cause.mistake()?.note).map(str::to_owned);
         finding.note = finding.note.take().or(probe);
         finding.op = first.and_then(|tap| model.plan.step(tap)).map(|s| s.op.name().to_owned()).unwrap_or_default();
     }
@@ -109,8 +108,8 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
 fn one_value(findings: &mut [Finding]) {
     let number = |f: &Finding| -> Option<(&'static str, &'static str, f64)> {
         let cause = f.cause.as_ref()?;
-        const FREE: [&str; 9] = ["eps", "theta", "factor", "scale", "cap", "width", "stream_factor", "limit", "fill"];
-        let (name, value) = cause.params.iter().find(|(name, v)| FREE.contains(name) && v.is_number())?;
+        let is_free = |name: &str| cause.param(name).is_some_and(|param| param.values == Values::Free);
+        let (name, value) = cause.params.iter().find(|(name, v)| is_free(name) && v.is_number())?;
         Some((cause.id, name, value.as_f64()?))
     };
     let all: Vec<_> = findings.iter().map(number).collect();
@@ -126,7 +125,7 @@ fn one_value(findings: &mut [Finding]) {
 /// Mistakes in the cache that begin with a later decode step and were seen in one alone: a newest token that is not there when it is read, and one that was
 /// written into another slot, are the same then.
 pub(crate) fn once_alone(findings: &mut [Finding], was_recorded: impl Fn(Place) -> bool) {
-    let of_cache = |f: &Finding| f.cause.as_ref().is_some_and(|cause| cause.id.starts_with("kv-cache"));
+    let of_cache = |f: &Finding| f.has_cause(|mistake| mistake.in_the_cache);
     for finding in findings.iter_mut().filter(|f| f.matched == Match::Reproduced && of_cache(f)) {
         let steps: BTreeSet<u32> = finding.shown_at.iter().map(|place| place.step).collect();
         let before = |place: &Place| was_recorded(Place { step: place.step - 1, ..*place });
@@ -167,7 +166,9 @@ pub(crate) fn in_the_prefill_alone(findings: &mut [Finding]) {
 
 /// Where tokens stand is not to be told where nobody says which they are, and of how many.
 fn of_no_known_positions(findings: &mut [Finding]) {
-    let shift = |cause: &Cause| cause.id == "rope-position" && cause.params.iter().any(|(name, _)| *name == "shift");
+    let shift = |cause: &Cause| {
+        cause.params.iter().any(|(name, _)| cause.param(name).is_some_and(|param| param.needs_positions))
+    };
     for finding in findings.iter_mut().filter(|f| f.cause.as_ref().is_some_and(shift)) {
         let why = "nobody says which tokens these are: they may be others of a longer run, at their own positions; say --tokens, and --rows where these are \
                    the last";
@@ -177,8 +178,7 @@ fn of_no_known_positions(findings: &mut [Finding]) {
 
 /// What another order of rows looks like is no cause where nobody knows the order.
 fn of_no_known_order(findings: &mut [Finding]) {
-    let is = |f: &Finding| f.cause.as_ref().is_some_and(|cause| OF_ORDER.contains(&cause.id));
-    for finding in findings.iter_mut().filter(|f| is(f)) {
+    for finding in findings.iter_mut().filter(|f| f.has_cause(|mistake| mistake.is_a_row_order)) {
         let why = "the order of the rows of Q and K is not declared: recorded in the other one, nothing is wrong with it; say 'qk_rows' in dump.json";
         take_back(finding, why.to_owned());
     }
@@ -225,19 +225,6 @@ const NEAR: f64 = 3e-3;
 /// 1 and 1.0 are the same number.
 const EQUAL: f64 = 1e-12;
 
-/// What a probe of this mistake must hold, to show it.
-fn note(id: &str) -> Option<&'static str> {
-    match id {
-        "rope-position" => Some(
-            "only differences of positions reach the scores: a shift of all of them does no harm behind q_rope and k_rope",
-        ),
-        _ if id.starts_with("rope-") && id != "rope-attention-factor" => {
-            Some("at position 0 every rotation is right: a probe of the first token alone cannot show this")
-        }
-        _ => None,
-    }
-}
-
 /// Whether two causes are one, their numbers differing by no more than a share.
 fn is_same(a: &Cause, b: &Cause, share: f64) -> bool {
     let equal = |x: &serde_json::Value, y: &serde_json::Value| {
@@ -251,7 +238,7 @@ fn is_same(a: &Cause, b: &Cause, share: f64) -> bool {
 fn cause(mistake: &Candidate) -> Cause {
     let edit = &mistake.edits[0];
     let params = if mistake.exchanged { vec![("kind", "exchanged".into())] } else { edit.params.clone() };
-    Cause { id: edit.id, params }
+    Cause { id: edit.mistake.id, params }
 }
 
 /// Of each place the way that explains most other places too; a mistake that must show elsewhere, and does not, comes last.
@@ -264,7 +251,8 @@ fn choose(places: &[Explained]) -> Vec<Option<Reproduction>> {
     }
     let lacking = |mistake: &Candidate, place: Place| {
         let edit = &mistake.edits[0];
-        let needed = edit.with.iter().filter(|site| !mistake.edits.iter().any(|e| e.tap.site == **site));
+        let made = |site: &&Site| mistake.edits.iter().any(|e| e.tap.site == **site);
+        let needed = edit.mistake.made_together.iter().filter(|site| !made(site));
         needed
             .filter(|&&site| {
                 !shown[mistake.key.as_str()]

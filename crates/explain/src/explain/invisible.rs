@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rayon::prelude::*;
 
 use crate::explain::{Effort, elements};
-use crate::mistakes::{Edit, listed};
+use crate::mistakes::{Edit, Mistake, listed};
 use crate::replay::recorded::own;
 use crate::replay::{Replay, ReplayError, Replayed, Run};
 use crate::search::Search;
@@ -51,16 +51,17 @@ fn shown_by(
     let (run, place) = (search.run, tap.report.place);
     let (recorded, model) = (&run.recorded, run.recorded.model);
     let Some(step) = model.plan.step(place.tap) else { return Ok(Vec::new()) };
-    let open = |id: &&'static str| *id != "precision" && seen.get(id) != Some(&true);
+    let open = |mistake: &Mistake| !mistake.is_another_arithmetic && seen.get(mistake.id) != Some(&true);
     let long = !tap.through.is_empty() && search.is_large();
     if !tap.report.status.agrees() || elements(model, step) > LARGE || long || !recorded.is_whole(place) {
         let might = segment(recorded, place).into_iter().flat_map(|s| listed(model, s, &recorded.tokens));
-        return Ok(might.map(|edit| edit.id).filter(open).map(|id| (id, true)).collect());
+        let open = might.map(|edit| edit.mistake).filter(|mistake| open(mistake));
+        return Ok(open.map(|mistake| (mistake.id, true)).collect());
     }
     let Some((own, _)) = own(run, place)? else { return Ok(Vec::new()) };
     let target = Target::new(run, step, place, own, None, None);
     let candidates = search.candidates(&target);
-    let looked_for = candidates.par_iter().filter(|c| open(&c.id()) && !c.one_of_several);
+    let looked_for = candidates.par_iter().filter(|c| open(c.mistake()) && !c.one_of_several);
     let shown = looked_for.map(|candidate| {
         let edits: Vec<&Edit> = candidate.edits.iter().collect();
         let shows = search.value(&target, &edits, run.profile).is_some()

@@ -16,6 +16,7 @@ use firstdiff_model::{Model, Op, Profile, Step};
 use firstdiff_trace::{Dump, Tap};
 
 use crate::mistakes::Edit;
+use crate::mistakes::precision::PRECISION;
 use crate::replay::recorded::{own, row_inputs};
 
 pub use crate::replay::Options;
@@ -57,7 +58,7 @@ pub fn explain(
 ) -> Result<Explanation, ReplayError> {
     let (mut run, mut replay) =
         crate::replay::kept::replayed(model, dump, options, &mut |done, total| progress("replay", done, total))?;
-    let other = match effort.only.is_empty() || effort.only.iter().any(|id| id == "precision") {
+    let other = match effort.tries(&PRECISION) {
         true => quantised::recognised(&mut run, &mut replay)?,
         false => None,
     };
@@ -101,7 +102,7 @@ pub fn explain(
         let of_it = |f: &Finding| f.shown_at.iter().all(|place| other.places.contains(place));
         let stated = |f: &Finding| f.matched == Match::Reproduced;
         let named =
-            findings.iter().any(|f| stated(f) && of_it(f) && f.cause.as_ref().is_some_and(|c| c.id == "precision"));
+            findings.iter().any(|f| stated(f) && of_it(f) && f.has_cause(|mistake| mistake.is_another_arithmetic));
         if !named {
             findings.retain(|f| stated(f) || !of_it(f));
             findings.insert(0, other.finding(&run));
@@ -415,7 +416,8 @@ impl Walk<'_> {
         let again = all.iter().filter(|c| known.contains(c.key.as_str())).cloned();
         // A number that was fitted elsewhere is one number of the engine.
         let mut numbers = HashSet::new();
-        let new = |old: &&Edit| old.tunable().is_some_and(|(value, _)| numbers.insert((old.id, value.to_bits())));
+        let new =
+            |old: &&Edit| old.tunable().is_some_and(|(value, _)| numbers.insert((old.mistake.id, value.to_bits())));
         let fitted: Vec<Candidate> = self.accepted.iter().filter(new).flat_map(|old| as_fitted(old, &all)).collect();
         let mut keys = HashSet::new();
         let again: Vec<Candidate> = again.chain(fitted).filter(|c| keys.insert((c.key.clone(), taps_of(c)))).collect();
@@ -460,8 +462,8 @@ impl Walk<'_> {
 
 /// The candidates of the same kind as a mistake that was found, with its number.
 pub(crate) fn as_fitted<'c>(found: &Edit, all: &'c [Candidate]) -> impl Iterator<Item = Candidate> + use<'c> {
-    let (id, value) = (found.id, found.tunable().map(|(value, _)| value));
-    let kinds = all.iter().filter(move |c| c.id() == id && c.edits[0].tunable().is_some());
+    let (mistake, value) = (found.mistake, found.tunable().map(|(value, _)| value));
+    let kinds = all.iter().filter(move |c| c.mistake() == mistake && c.edits[0].tunable().is_some());
     kinds.filter_map(move |c| Some(c.tuned(value?)))
 }
 

@@ -9,6 +9,7 @@ use firstdiff_trace::Site;
 use ndarray::{Array2, ArrayD};
 
 use crate::explain::finding::{Cause, Finding, Match};
+use crate::mistakes::precision::PRECISION;
 use crate::mistakes::rounding::{Grid, KINDS, Over, Rounding, activation_grids, weight_grids};
 use crate::replay::reason::Reason;
 use crate::replay::replayed::{Replay, Replayed};
@@ -183,7 +184,7 @@ impl OtherArithmetic {
             Some(_) => Match::Closest,
             None => Match::Unknown,
         };
-        let cause = self.nearest.map(|rounding| Cause { id: "precision", params: rounding.params() });
+        let cause = self.nearest.map(|rounding| Cause { id: PRECISION.id, params: rounding.params() });
         let (stated, near) = if matched == Match::Reproduced { (cause, None) } else { (None, cause) };
         let model = run.recorded.model;
         let mut taps: Vec<_> = model.plan.steps.iter().map(|step| step.tap).collect();

@@ -66,7 +66,7 @@ pub(crate) fn by_all_that_was_recorded(
         let everywhere = if effort.only.is_empty() { Vec::new() } else { everywhere(&search, explained.place) };
         let mut weighed = |made: &Made| {
             let key = (
-                made.edits.iter().map(|edit| (edit.tap, format!("{} {:?}", edit.id, edit.params))).collect(),
+                made.edits.iter().map(|edit| (edit.tap, format!("{} {:?}", edit.mistake.id, edit.params))).collect(),
                 made.from_step,
             );
             *known.entry(key).or_insert_with(|| {

@@ -21,9 +21,6 @@ use crate::search::imitate::Shared;
 use crate::search::proof::Target;
 use crate::search::{Effort, Search};
 
-/// Mistakes that another order of the rows of Q and K looks like.
-pub(crate) const OF_ORDER: [&str; 2] = ["qk-row-order", "rope-pairing"];
-
 /// Rounds of judging: layouts that were settled change what was judged before.
 const ROUNDS: usize = 4;
 /// A layout is tried where it leaves less than this of a tap, and takes nearly all of its error away.

@@ -1,24 +1,63 @@
 //! What is done wrong with tokens and their embedding? Right: row `token` of the matrix, times the family's factor.
 
 use firstdiff_model::Chunk;
+use firstdiff_trace::Site;
 use serde_json::json;
 
+use super::catalogue::Mistake;
+use super::param::Param;
 use super::{At, List, Out, Seen, factor, snapped};
+
+/// A mistake of the embedding.
+const EMBEDDING: Mistake = Mistake { at: &[Site::H0], ..Mistake::ORDINARY };
+
+/// The mistakes of this file.
+pub(super) static MISTAKES: &[&Mistake] = &[&TOKENS_DIFFER, &EMBED_SCALE, &EMBED_MULTIPLIER];
+
+pub(crate) static TOKENS_DIFFER: Mistake = Mistake {
+    id: "tokens-differ",
+    what: "other token ids were embedded",
+    fix: "feed the same ids: look at BOS, at the prompt's end, at an offset of one",
+    params: &[
+        Param::words(
+            "kind",
+            &["first-doubled", "bos-added", "bos-0-added", "first-lost", "ids-one-too-high", "ids-one-too-low"],
+        ),
+        Param::other("tokens", "the ids that were embedded"),
+    ],
+    mixes_tokens: true,
+    ..EMBEDDING
+};
+pub(crate) static EMBED_SCALE: Mistake = Mistake {
+    id: "embed-scale",
+    what: "the embedding is scaled by sqrt(D), or was divided by it",
+    fix: "take the factor on the embedding out: this family has none",
+    params: &[Param::words("factor", &["sqrt(D)", "1/sqrt(D)"])],
+    ..EMBEDDING
+};
+pub(crate) static EMBED_MULTIPLIER: Mistake = Mistake {
+    id: "embed-multiplier",
+    what: "the embedding is multiplied by a factor",
+    fix: "look for an embedding multiplier that this config has not, or has otherwise",
+    params: &[Param::free("factor")],
+    is_a_factor: true,
+    ..EMBEDDING
+};
 
 pub(super) fn listed(list: &mut List<'_>, tokens: &[Vec<u32>]) {
     let prompt = tokens.first().cloned().unwrap_or_default();
     // One more BOS in front, the last token lost; the first token lost.
     for (kind, shifted) in others(&prompt) {
-        list.add("tokens-differ", vec![("kind", json!(kind))], move |at| of_tokens(at, &shifted));
+        list.add(&TOKENS_DIFFER, vec![("kind", json!(kind))], move |at| of_tokens(at, &shifted));
     }
-    list.add("tokens-differ", vec![("kind", json!("ids-one-too-high"))], |at| moved(at, 1));
-    list.add("tokens-differ", vec![("kind", json!("ids-one-too-low"))], |at| moved(at, -1));
+    list.add(&TOKENS_DIFFER, vec![("kind", json!("ids-one-too-high"))], |at| moved(at, 1));
+    list.add(&TOKENS_DIFFER, vec![("kind", json!("ids-one-too-low"))], |at| moved(at, -1));
     let root = (list.model.plan.dims.hidden as f64).sqrt();
     // √D · row, where this family has no such factor.
-    list.add("embed-scale", vec![("factor", json!("sqrt(D)"))], move |at| times(at, root));
-    list.add("embed-scale", vec![("factor", json!("1/sqrt(D)"))], move |at| times(at, 1.0 / root));
+    list.add(&EMBED_SCALE, vec![("factor", json!("sqrt(D)"))], move |at| times(at, root));
+    list.add(&EMBED_SCALE, vec![("factor", json!("1/sqrt(D)"))], move |at| times(at, 1.0 / root));
     for c in [12.0, 0.5, 2.0] {
-        list.tunable("embed-multiplier", "factor", c, |c, at| times(at, c));
+        list.tunable(&EMBED_MULTIPLIER, "factor", c, |c, at| times(at, c));
     }
     super::linear::misread(list);
 }
@@ -58,10 +97,10 @@ fn times(at: &At<'_>, c: f64) -> Out {
 /// The ids whose rows these are, and the factor on them.
 pub(super) fn fitted(list: &mut List<'_>, seen: &Seen<'_>) {
     if let Some(c) = factor(seen.own, seen.right).map(|c| snapped(c, 1e-6)).filter(|c| (c - 1.0).abs() > 1e-9) {
-        list.tunable("embed-multiplier", "factor", c, |c, at| times(at, c));
+        list.tunable(&EMBED_MULTIPLIER, "factor", c, |c, at| times(at, c));
     }
     if let Some(tokens) = ids(list, seen).filter(|ids| ids != seen.chunk.tokens) {
-        list.add("tokens-differ", vec![("tokens", json!(tokens))], move |at| {
+        list.add(&TOKENS_DIFFER, vec![("tokens", json!(tokens))], move |at| {
             At { chunk: Chunk { tokens: &tokens, start: at.chunk.start }, step: at.step, ..*at }.right()
         });
     }

@@ -1,11 +1,49 @@
 //! What is done wrong between the feed-forward's projections? Right: activation(gate) · up.
 
 use firstdiff_core::{Activation, gelu_erf, gelu_tanh, relu, silu};
+use firstdiff_model::Op;
 use firstdiff_trace::Site;
 use ndarray::Zip;
 use serde_json::json;
 
+use super::catalogue::{BeginsLater, Mistake};
+use super::param::Param;
 use super::{At, List, Out, Seen, snapped};
+
+/// A mistake between the feed-forward's projections.
+const GATED: Mistake = Mistake { at: &[Site::FfnAct], begins_later: BeginsLater::InOneOperation, ..Mistake::ORDINARY };
+
+/// The mistakes of this file.
+pub(super) static MISTAKES: &[&Mistake] = &[&GATE_UP_SWAPPED, &ACTIVATION, &ACTIVATION_CLAMP, &GATE_PRODUCT];
+
+pub(crate) static GATE_UP_SWAPPED: Mistake =
+    Mistake { id: "gate-up-swapped", what: "the activation is applied to up", fix: "activation(gate) * up", ..GATED };
+pub(crate) static ACTIVATION: Mistake = Mistake {
+    id: "activation",
+    what: "another activation is used",
+    fix: "take hidden_act from the config",
+    params: &[Param::words("activation", &["gelu-tanh", "gelu-erf", "relu", "silu", "sigmoid", "none", "gelu-quick"])],
+    right_value: |_, step| match &step.op {
+        Op::Gated { activation } => Some(format!("{activation:?}").to_lowercase()),
+        _ => None,
+    },
+    ..GATED
+};
+pub(crate) static ACTIVATION_CLAMP: Mistake = Mistake {
+    id: "activation-clamp",
+    what: "gate and up are clamped or shifted",
+    fix: "this family does not",
+    at: &[Site::FfnGate, Site::FfnUp, Site::FfnAct],
+    params: &[Param::words("kind", &["clamped", "gpt-oss", "up-plus-one"]), Param::free("limit")],
+    ..GATED
+};
+pub(crate) static GATE_PRODUCT: Mistake = Mistake {
+    id: "gate-product",
+    what: "gate and up are not multiplied",
+    fix: "activation(gate) * up",
+    params: &[Param::words("kind", &["added", "ungated", "gate-not-applied", "up-not-applied"])],
+    ..GATED
+};
 
 type Function = fn(f64) -> f64;
 /// Functions that are taken for one another.
@@ -35,35 +73,33 @@ fn name(activation: Activation) -> &'static str {
 pub(super) fn listed(list: &mut List<'_>, activation: Activation) {
     let act = move |x: f64| activation.of(x);
     // activation(up) · gate
-    list.add("gate-up-swapped", vec![], |at| at.on(&[at.input(1)?.clone(), at.input(0)?.clone()]));
+    list.add(&GATE_UP_SWAPPED, vec![], |at| at.on(&[at.input(1)?.clone(), at.input(0)?.clone()]));
     for (other, f) in ACTIVATIONS.iter().filter(|(other, _)| *other != name(activation)) {
-        list.add("activation", vec![("activation", json!(other))], move |at| product(at, |g, u| f(g) * u));
+        list.add(&ACTIVATION, vec![("activation", json!(other))], move |at| product(at, |g, u| f(g) * u));
     }
     // activation(gate) + up; activation(up); up; activation(gate)
-    list.add("gate-product", vec![("kind", json!("added"))], move |at| product(at, |g, u| act(g) + u));
-    list.add("gate-product", vec![("kind", json!("ungated"))], move |at| product(at, |_, u| act(u)));
-    list.add("gate-product", vec![("kind", json!("gate-not-applied"))], move |at| product(at, |_, u| u));
-    list.add("gate-product", vec![("kind", json!("up-not-applied"))], move |at| product(at, |g, _| act(g)));
+    list.add(&GATE_PRODUCT, vec![("kind", json!("added"))], move |at| product(at, |g, u| act(g) + u));
+    list.add(&GATE_PRODUCT, vec![("kind", json!("ungated"))], move |at| product(at, |_, u| act(u)));
+    list.add(&GATE_PRODUCT, vec![("kind", json!("gate-not-applied"))], move |at| product(at, |_, u| u));
+    list.add(&GATE_PRODUCT, vec![("kind", json!("up-not-applied"))], move |at| product(at, |g, _| act(g)));
     // gpt-oss: clamped at 7, (up + 1), and both with its own activation
-    list.add("activation-clamp", vec![("kind", json!("clamped"))], move |at| {
+    list.add(&ACTIVATION_CLAMP, vec![("kind", json!("clamped"))], move |at| {
         product(at, |g, u| act(g.min(LIMIT)) * u.clamp(-LIMIT, LIMIT))
     });
-    list.add("activation-clamp", vec![("kind", json!("gpt-oss"))], |at| {
+    list.add(&ACTIVATION_CLAMP, vec![("kind", json!("gpt-oss"))], |at| {
         product(at, |g, u| {
             let g = g.min(LIMIT);
             g * sigmoid(1.702 * g) * (u.clamp(-LIMIT, LIMIT) + 1.0)
         })
     });
-    list.add("activation-clamp", vec![("kind", json!("up-plus-one"))], move |at| {
-        product(at, |g, u| act(g) * (u + 1.0))
-    });
+    list.add(&ACTIVATION_CLAMP, vec![("kind", json!("up-plus-one"))], move |at| product(at, |g, u| act(g) * (u + 1.0)));
 }
 
 /// A projection whose result is clamped where it is made: gate from above, up from both sides.
 pub(super) fn clamped(list: &mut List<'_>, limit: f64) {
     let name = if limit == LIMIT { ("kind", json!("clamped")) } else { ("limit", json!(limit)) };
     let least = if list.site() == Site::FfnGate { f64::NEG_INFINITY } else { -limit };
-    list.add("activation-clamp", vec![name], move |at| Some(at.kept(at.right()?.mapv(|x| x.clamp(least, limit)))));
+    list.add(&ACTIVATION_CLAMP, vec![name], move |at| Some(at.kept(at.right()?.mapv(|x| x.clamp(least, limit)))));
 }
 
 /// The limit that a projection's results do not pass.
@@ -93,7 +129,7 @@ pub(super) fn fitted(list: &mut List<'_>, activation: Activation, seen: &Seen<'_
     limits.sort_by(f64::total_cmp);
     let (true, Some(&middle)) = (limits.len() >= ENOUGH, limits.get(limits.len() / 2)) else { return };
     let limit = snapped(middle, 1e-5);
-    list.add("activation-clamp", vec![("limit", json!(limit))], move |at| {
+    list.add(&ACTIVATION_CLAMP, vec![("limit", json!(limit))], move |at| {
         product(at, |g, u| act(g.min(limit)) * u.clamp(-limit, limit))
     });
 }

@@ -1,12 +1,148 @@
 //! What is done wrong in a projection, or the head? Right: x Wᵀ + b, W \[out,in\].
 
-use firstdiff_core::softcap;
-use firstdiff_model::{Op, Role, Step, WeightRef};
+use firstdiff_model::{Model, Op, Role, Step, WeightRef};
 use firstdiff_trace::{QkRows, Site, Tap};
 use ndarray::{ArrayD, Axis, concatenate};
 use serde_json::json;
 
-use super::{At, List, Out, Params, Seen, factor, matrix_shape, merged, rows, snapped};
+use super::catalogue::{BeginsLater, Mistake, OneOf, sites};
+use super::head::FINAL_NORM_OMITTED;
+use super::param::Param;
+use super::{At, Edit, List, Out, Params, matrix_shape, merged};
+
+/// A mistake of the products with weights.
+const LINEAR: Mistake = Mistake { at: sites::PRODUCTS, ..Mistake::ORDINARY };
+
+/// The mistakes of this file.
+pub(super) static MISTAKES: &[&Mistake] = &[
+    &WEIGHT_TRANSPOSED,
+    &WEIGHT_STRIDE,
+    &WEIGHT_WRONG_LAYER,
+    &WEIGHT_SWAPPED,
+    &WEIGHT_UNSET,
+    &BIAS_OMITTED,
+    &BIAS_TWICE,
+    &LINEAR_INPUT,
+    &QK_ROW_ORDER,
+    &FUSED_SPLIT,
+    &HEAD_LAYOUT,
+];
+
+pub(crate) static WEIGHT_TRANSPOSED: Mistake = Mistake {
+    id: "weight-transposed",
+    what: "the matrix is read as [in,out] where its bytes are [out,in]",
+    fix: "multiply by the transpose: y[o] = sum over i of x[i] * w[o*in + i]",
+    in_file: Some(
+        "a linear layer is x · Wᵀ with W stored [out,in] row by row; GGUF names the fastest axis first, so \
+        its [in,out] is that memory",
+    ),
+    at: sites::MATRICES,
+    params: &[Param::words("form", &["reshape", "transpose"]).from_shape()],
+    ..LINEAR
+};
+pub(crate) static WEIGHT_STRIDE: Mistake = Mistake {
+    id: "weight-stride",
+    what: "rows of the matrix are read at a wrong distance",
+    fix: "the leading dimension is the width of a row, in",
+    at: sites::MATRICES,
+    params: &[Param::words("leading_dimension", &["in-1", "in+1"])],
+    of_all_matrices: true,
+    ..LINEAR
+};
+pub(crate) static WEIGHT_WRONG_LAYER: Mistake = Mistake {
+    id: "weight-wrong-layer",
+    what: "another layer's matrix is used",
+    fix: "look at the layer index in the tensor's name",
+    in_file: Some("look at the name under which it is looked up"),
+    at: sites::PROJECTIONS,
+    params: &[Param::layer("layer"), Param::flag("bias")],
+    ..LINEAR
+};
+pub(crate) static WEIGHT_SWAPPED: Mistake = Mistake {
+    id: "weight-swapped",
+    what: "another projection's matrix is used",
+    fix: "look at which tensor is bound to which projection",
+    in_file: Some("look at the name under which it is looked up"),
+    at: sites::PROJECTIONS,
+    params: &[
+        Param::words("with", &["q", "k", "v", "attn_out", "ffn_gate", "ffn_up", "ffn_out"]),
+        Param::words("part", &["bias"]),
+        Param::words("kind", &["exchanged"]),
+    ],
+    ..LINEAR
+};
+pub(crate) static WEIGHT_UNSET: Mistake = Mistake {
+    id: "weight-unset",
+    what: "the matrix is all zeros",
+    fix: "look whether the tensor was loaded at all",
+    in_file: Some("it was never filled: look at whether its name was found"),
+    ..LINEAR
+};
+pub(crate) static BIAS_OMITTED: Mistake = Mistake {
+    id: "bias-omitted",
+    what: "the bias is not added",
+    fix: "add the bias: the file holds one",
+    in_file: Some("load the biases too"),
+    at: sites::PROJECTIONS,
+    right_value: bias_name,
+    one_of: Some(OneOf::Bias),
+    ..LINEAR
+};
+pub(crate) static BIAS_TWICE: Mistake = Mistake {
+    id: "bias-twice",
+    what: "the bias is added twice",
+    fix: "add the bias once",
+    at: sites::PROJECTIONS,
+    right_value: bias_name,
+    one_of: Some(OneOf::Bias),
+    ..LINEAR
+};
+pub(crate) static LINEAR_INPUT: Mistake = Mistake {
+    id: "linear-input",
+    what: "the projection reads another tensor",
+    fix: "look at what is passed in",
+    at: sites::PROJECTIONS,
+    params: &[Param::words("reads", &["layer input", "attn_norm", "attn_out", "h_attn", "ffn_gate", "ffn_up"])],
+    begins_later: BeginsLater::InOneOperation,
+    ..LINEAR
+};
+pub(crate) static QK_ROW_ORDER: Mistake = Mistake {
+    id: "qk-row-order",
+    what: "the rows of Q or K are in the order of the other rotation",
+    fix: "permute the rows of Wq and Wk per head, or rotate the other pairs, not both",
+    in_file: Some(
+        "permute the rows of Q and K once, head by head with each one's own number of heads, or rotate the \
+        other pairs",
+    ),
+    at: &[Site::Q, Site::K, Site::QRope, Site::KRope],
+    params: &[
+        Param::words(
+            "kind",
+            &["halves-to-pairs", "pairs-to-halves", "rows of the other pairing rotated as if they were of this"],
+        ),
+        Param::words("bias", &["left"]),
+        Param::number("heads"),
+    ],
+    is_a_row_order: true,
+    ..LINEAR
+};
+pub(crate) static FUSED_SPLIT: Mistake = Mistake {
+    id: "fused-split",
+    what: "a fused matrix is split in the wrong order",
+    fix: "look at how its rows are stored: blocks, groups, or in turn",
+    at: &[Site::Q, Site::K, Site::V, Site::FfnGate, Site::FfnUp],
+    params: &[Param::words("kind", &["by-group", "interleaved"])],
+    ..LINEAR
+};
+pub(crate) static HEAD_LAYOUT: Mistake = Mistake {
+    id: "head-layout",
+    what: "heads are read with their axes exchanged",
+    fix: "rows of a projection are [H,d], positions before heads: [T,H,d]",
+    at: &[Site::Q, Site::K, Site::V],
+    params: &[Param::words("kind", &["d-first", "head-first"])],
+    mixes_tokens: true,
+    ..LINEAR
+};
 
 pub(super) fn listed(list: &mut List<'_>) {
     misread(list);
@@ -14,26 +150,38 @@ pub(super) fn listed(list: &mut List<'_>) {
     biases(list);
     others(list);
     // A matrix that was never loaded.
-    list.add("weight-unset", vec![], |at| {
+    list.add(&WEIGHT_UNSET, vec![], |at| {
         let zeros = ndarray::Array2::zeros((at.chunk.tokens.len(), at.matrix_shape()?[0])) + merged_bias(at);
         at.split(at.kept(zeros.into_dyn()))
     });
     if list.site() == Site::Logits {
-        head(list);
+        super::head::listed(list);
     }
     if matches!(list.site(), Site::Q | Site::K) {
         row_order(list);
     }
     if matches!(list.site(), Site::Q | Site::K | Site::V) {
         // One matrix of all rows, split as if its rows came group by group.
-        list.add("fused-split", vec![("kind", json!("by-group"))], by_group);
+        list.add(&FUSED_SPLIT, vec![("kind", json!("by-group"))], by_group);
         // [d,H] read as [H,d]; the buffer read as [H,T,d]
-        list.add("head-layout", vec![("kind", json!("d-first"))], |at| heads(at.right()?, true));
-        list.add("head-layout", vec![("kind", json!("head-first"))], |at| heads(at.right()?, false));
+        list.add(&HEAD_LAYOUT, vec![("kind", json!("d-first"))], |at| heads(at.right()?, true));
+        list.add(&HEAD_LAYOUT, vec![("kind", json!("head-first"))], |at| heads(at.right()?, false));
     }
     if matches!(list.site(), Site::FfnGate | Site::FfnUp) {
-        list.add("fused-split", vec![("kind", json!("interleaved"))], interleaved);
+        list.add(&FUSED_SPLIT, vec![("kind", json!("interleaved"))], interleaved);
         super::feed_forward::clamped(list, super::feed_forward::LIMIT);
+    }
+}
+
+/// The bias that a step adds.
+fn bias_name(model: &Model, step: &Step) -> Option<String> {
+    step.weights.get(1).map(|&bias| format!("{} and its like", model.weights.name(bias)))
+}
+
+impl Edit {
+    /// Whether a step has the weights of the projection at another site.
+    pub(crate) fn has_weights_of(&self, site: Site) -> bool {
+        self.mistake == &WEIGHT_SWAPPED && self.params.iter().any(|(_, value)| *value == site.name())
     }
 }
 
@@ -43,7 +191,7 @@ pub(super) fn misread(list: &mut List<'_>) {
     // The bytes of [out,in] read as [in,out]: x · W.reshape(in, out)
     // Large ones are read once and never made into another matrix.
     let streamed = out * inner > 1 << 20 && !matches!(list.step.op, Op::Embedding { .. });
-    let edit = list.add("weight-transposed", vec![("form", json!("reshape"))], move |at| {
+    let edit = list.add(&WEIGHT_TRANSPOSED, vec![("form", json!("reshape"))], move |at| {
         if streamed && at.unread_from.is_none() && super::half(at.profile).is_none() {
             return at.reversed();
         }
@@ -54,7 +202,7 @@ pub(super) fn misread(list: &mut List<'_>) {
         edit.params = vec![("form", json!("transpose"))];
     }
     for (lda, what) in [(inner - 1, "in-1"), (inner + 1, "in+1")] {
-        list.add("weight-stride", vec![("leading_dimension", json!(what))], move |at| {
+        list.add(&WEIGHT_STRIDE, vec![("leading_dimension", json!(what))], move |at| {
             at.remapped(|o, i| Some(o * lda + i))
         });
     }
@@ -78,17 +226,17 @@ fn inputs(list: &mut List<'_>) {
     let fitting: Vec<Tap> = others.into_iter().flatten().filter(|&tap| Some(wide(tap)) == due).collect();
     for tap in fitting {
         let name = if Some(tap) == list.stream() { "layer input" } else { tap.site.name() };
-        list.read("linear-input", vec![("reads", json!(name))], &[tap]);
+        list.read(&LINEAR_INPUT, vec![("reads", json!(name))], &[tap]);
     }
     if list.site() == Site::Logits {
-        list.read("final-norm-omitted", vec![("kind", json!("omitted"))], &[last]);
+        list.read(&FINAL_NORM_OMITTED, vec![("kind", json!("omitted"))], &[last]);
     }
 }
 
 fn biases(list: &mut List<'_>) {
     let [matrix, _] = list.step.weights[..] else { return };
-    list.weights("bias-omitted", vec![], vec![matrix]);
-    list.add("bias-twice", vec![], |at| {
+    list.weights(&BIAS_OMITTED, vec![], vec![matrix]);
+    list.add(&BIAS_TWICE, vec![], |at| {
         let (bias, out) = (at.vector(1)?, at.right()?);
         let shape = out.raw_dim();
         let twice = merged(out)? + ndarray::Array1::from_vec(bias);
@@ -116,24 +264,20 @@ fn others(list: &mut List<'_>) {
         let weight = list.weight(role);
         let params = || -> Params { vec![("with", json!(word(role)))] };
         if bias.is_some() && list.model.weights.holds(list.weight(other_bias)) {
-            list.weights("weight-swapped", params(), vec![weight, list.weight(other_bias)]);
+            list.weights(&WEIGHT_SWAPPED, params(), vec![weight, list.weight(other_bias)]);
         }
-        list.weights("weight-swapped", params(), std::iter::once(weight).chain(bias).collect());
+        list.weights(&WEIGHT_SWAPPED, params(), std::iter::once(weight).chain(bias).collect());
         if bias.is_some() && list.model.weights.holds(list.weight(other_bias)) {
             let part = [params(), vec![("part", json!("bias"))]].concat();
-            list.weights("weight-swapped", part, vec![own, list.weight(other_bias)]);
+            list.weights(&WEIGHT_SWAPPED, part, vec![own, list.weight(other_bias)]);
         }
     }
     for (other, name) in list.other_layers(layer) {
         let weight = WeightRef { layer: Some(other), role: own.role };
-        list.weights(
-            "weight-wrong-layer",
-            vec![("layer", name.clone())],
-            std::iter::once(weight).chain(bias).collect(),
-        );
+        list.weights(&WEIGHT_WRONG_LAYER, vec![("layer", name.clone())], std::iter::once(weight).chain(bias).collect());
         if let Some(bias) = bias {
             let bias = WeightRef { layer: Some(other), role: bias.role };
-            list.weights("weight-wrong-layer", vec![("layer", name), ("bias", json!(true))], vec![weight, bias]);
+            list.weights(&WEIGHT_WRONG_LAYER, vec![("layer", name), ("bias", json!(true))], vec![weight, bias]);
         }
     }
 }
@@ -156,55 +300,14 @@ fn word(role: Role) -> &'static str {
     }
 }
 
-fn head(list: &mut List<'_>) {
-    let embedding = WeightRef { layer: None, role: Role::Embedding };
-    if list.model.weights.name(list.step.weights[0]) == list.model.weights.name(embedding) {
-        // A head of its own, never loaded.
-        list.add("head-untied", vec![("kind", json!("ones"))], |at| {
-            at.product(|_, row, _| row.fill(1.0), at.matrix_shape()?)
-        });
-    } else {
-        list.weights("head-tied", vec![], vec![embedding]);
-    }
-    // The logits of the position before, or behind.
-    for (shift, from) in [(1usize, "before"), (usize::MAX, "behind")] {
-        list.add("logit-row", vec![("row", json!(from))], move |at| {
-            let x = at.right()?;
-            let n = x.shape()[0];
-            let order: Vec<usize> = (0..n).map(|t| if shift == 1 { (t + n - 1) % n } else { (t + 1) % n }).collect();
-            (n > 1).then(|| rows(&x, &order))
-        });
-    }
-    for cap in [30.0, 50.0, 15.0] {
-        list.tunable("logit-softcap", "cap", cap, |cap, at| Some(at.kept(at.right()?.mapv(|x| softcap(x, cap)))));
-    }
-    for c in [0.5, 2.0] {
-        scale(list, c);
-    }
-    let root = (list.model.plan.dims.hidden as f64).sqrt();
-    scale(list, root);
-    scale(list, 1.0 / root);
-}
-
-fn scale(list: &mut List<'_>, c: f64) {
-    list.tunable("logit-scale", "factor", c, |c, at| Some(at.kept(at.right()?.mapv(|x| x * c))));
-}
-
-/// The factor on the logits.
-pub(super) fn fitted(list: &mut List<'_>, seen: &Seen<'_>) {
-    if let Some(c) = factor(seen.own, seen.right).map(|c| snapped(c, 1e-6)).filter(|c| (c - 1.0).abs() > 1e-9) {
-        scale(list, c);
-    }
-}
-
 /// Rows of Q and K ordered for the other rotation than the one at hand.
 fn row_order(list: &mut List<'_>) {
     let width = list.model.plan.dims.head_dim;
     let has_bias = list.step.weights.len() > 1;
     for (to, kind) in [(QkRows::Adjacent, "halves-to-pairs"), (QkRows::Half, "pairs-to-halves")] {
-        list.add("qk-row-order", vec![("kind", json!(kind))], move |at| permuted(at.right()?, to, width));
+        list.add(&QK_ROW_ORDER, vec![("kind", json!(kind))], move |at| permuted(at.right()?, to, width));
         if has_bias {
-            list.add("qk-row-order", vec![("kind", json!(kind)), ("bias", json!("left"))], move |at| {
+            list.add(&QK_ROW_ORDER, vec![("kind", json!(kind)), ("bias", json!("left"))], move |at| {
                 let matrix = Step { weights: at.step.weights[..1].to_vec(), ..at.step.clone() };
                 let out = permuted(at.run(&matrix, at.inputs)?, to, width)?;
                 let shape = out.raw_dim();
@@ -218,7 +321,7 @@ fn row_order(list: &mut List<'_>) {
         // K permuted as if it had as many heads as Q.
         let narrow = kv_heads * width / heads;
         for (to, kind) in [(QkRows::Adjacent, "halves-to-pairs"), (QkRows::Half, "pairs-to-halves")] {
-            list.add("qk-row-order", vec![("kind", json!(kind)), ("heads", json!(heads))], move |at| {
+            list.add(&QK_ROW_ORDER, vec![("kind", json!(kind)), ("heads", json!(heads))], move |at| {
                 permuted(at.right()?, to, narrow)
             });
         }

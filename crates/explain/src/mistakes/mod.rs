@@ -1,21 +1,25 @@
-//! Which mistakes do people make? Each is another way to carry out one step of the Plan, under the id it has in the catalogue.
+//! Which mistakes do people make? Each is another way to carry out one step of the Plan.
 //!
-//! A group of operations is a file. `listed` gives the mistakes that are known without looking at any number; `fitted` those whose
-//! parameter is read off what the candidate recorded.
+//! A group of operations is a file: first its entries of the catalogue, then how a step is carried out with each. `listed` gives the
+//! mistakes that are known without looking at any number; `fitted` those whose parameter is read off what the candidate recorded.
 
 mod at;
 mod attention;
+mod catalogue;
 mod embedding;
 mod feed_forward;
-mod linear;
-mod norm;
-mod precision;
+pub(crate) mod head;
+pub(crate) mod linear;
+pub(crate) mod norm;
+mod param;
+pub(crate) mod precision;
 mod residual;
 mod rope;
+mod rope_fitted;
 pub(crate) mod rounding;
-mod stored;
+mod scores;
+pub(crate) mod stored;
 pub(crate) mod unpack;
-mod words;
 
 use std::sync::Arc;
 
@@ -25,13 +29,13 @@ use ndarray::{Array2, ArrayD, ArrayView2, Axis, Ix2};
 use serde_json::Value;
 
 pub(crate) use at::At;
-pub(crate) use attention::{filled_as_shown, hidden_cells};
-pub use words::{advice, ids, what};
+pub(crate) use catalogue::BeginsLater;
+pub use catalogue::{Mistake, advice, catalogue, find, ids, what};
+pub use param::{Param, Values};
+pub(crate) use scores::{filled_as_shown, hidden_cells};
 
+use crate::mistakes::precision::PRECISION;
 use crate::mistakes::rounding::Rounding;
-
-/// The taps of a layer that all show it when QK-norm comes behind the rotation.
-const QK_NORM_ORDER: &[Site] = &[Site::QNorm, Site::KNorm, Site::QRope, Site::KRope, Site::Qk];
 
 /// What a mistake gives for a step; `None` where it does not apply.
 pub(crate) type Out = Option<ArrayD<f64>>;
@@ -42,15 +46,12 @@ pub type Params = Vec<(&'static str, Value)>;
 /// One step done otherwise.
 #[derive(Clone)]
 pub(crate) struct Edit {
-    /// The catalogue's id.
-    pub(crate) id: &'static str,
+    pub(crate) mistake: &'static Mistake,
     pub(crate) params: Params,
     /// The step.
     pub(crate) tap: Tap,
     /// What it reads when it is done so.
     pub(crate) reads: Vec<Tap>,
-    /// Other taps of the layer that carry the same mistake, or it is another.
-    pub(crate) with: &'static [Site],
     wrong: Arc<dyn Fn(&At<'_>) -> Out + Send + Sync>,
     /// The parameter that may have any value, where there is one.
     tune: Option<Tune>,
@@ -83,7 +84,7 @@ impl Edit {
     pub(crate) fn harmless(step: &Step, change: impl Fn(ArrayD<f64>) -> ArrayD<f64> + Send + Sync + 'static) -> Edit {
         let wrong = Arc::new(move |at: &At<'_>| at.right().map(&change));
         let (tap, reads) = (step.tap, step.reads.clone());
-        Edit { id: "precision", params: vec![], tap, reads, with: &[], wrong, tune: None, onset: None }
+        Edit { mistake: &PRECISION, params: vec![], tap, reads, wrong, tune: None, onset: None }
     }
 
     /// The same mistake, made from a later decode step on.
@@ -123,27 +124,18 @@ impl Edit {
         Arc::ptr_eq(&self.wrong, &other.wrong)
     }
 
-    /// Whether what a token gets may depend on how many there are, or on those behind it.
-    pub(crate) fn mixes_tokens(&self) -> bool {
-        const MIXING: &[&str] = &[
-            "mask-",
-            "softmax-axis",
-            "norm-axis",
-            "head-layout",
-            "context-layout",
-            "logit-row",
-            "window-",
-            "kv-cache",
-            "tokens-",
-        ];
-        MIXING.iter().any(|start| self.id.starts_with(start))
+    /// What tells this mistake from others, wherever it is made.
+    pub(crate) fn key(&self) -> String {
+        let tells = |name: &str| !self.mistake.param(name).is_some_and(|param| param.follows_from_shape);
+        let params = self.params.iter().filter(|(name, _)| tells(name));
+        let params: Vec<String> = params.map(|(name, value)| format!("{name}={value}")).collect();
+        format!("{} {}", self.mistake.id, params.join(","))
     }
 
-    /// What tells this mistake from others, wherever it is made. Two parameters follow from the shape of a matrix.
-    pub(crate) fn key(&self) -> String {
-        let params = self.params.iter().filter(|(name, _)| !["form", "zero_from"].contains(name));
-        let params: Vec<String> = params.map(|(name, value)| format!("{name}={value}")).collect();
-        format!("{} {}", self.id, params.join(","))
+    /// Whether it takes something from a layer of a certain number: no mistake that several layers share.
+    pub(crate) fn names_a_layer(&self) -> bool {
+        let is_layer = |name: &str| self.mistake.param(name).is_some_and(|param| param.values == Values::Layer);
+        self.params.iter().any(|(name, value)| value.is_number() && is_layer(name))
     }
 
     /// Whether it is the same mistake, made in the same step.
@@ -182,26 +174,27 @@ pub(crate) struct List<'a> {
 impl List<'_> {
     fn add(
         &mut self,
-        id: &'static str,
+        mistake: &'static Mistake,
         params: Params,
         wrong: impl Fn(&At<'_>) -> Out + Send + Sync + 'static,
     ) -> &mut Edit {
         let (tap, reads) = (self.step.tap, self.step.reads.clone());
-        self.edits.push(Edit { id, params, tap, reads, with: &[], wrong: Arc::new(wrong), tune: None, onset: None });
+        debug_assert!(mistake.at.contains(&tap.site), "{} at {tap}", mistake.id);
+        self.edits.push(Edit { mistake, params, tap, reads, wrong: Arc::new(wrong), tune: None, onset: None });
         self.edits.last_mut().expect("just pushed")
     }
 
     /// A mistake with a parameter `name` that may have any value.
     fn tunable(
         &mut self,
-        id: &'static str,
+        mistake: &'static Mistake,
         name: &'static str,
         value: f64,
         wrong: impl Fn(f64, &At<'_>) -> Out + Send + Sync + 'static,
     ) -> &mut Edit {
         let wrong = Arc::new(wrong);
         let of = wrong.clone();
-        let edit = self.add(id, vec![(name, serde_json::json!(value))], move |at| of(value, at));
+        let edit = self.add(mistake, vec![(name, serde_json::json!(value))], move |at| of(value, at));
         edit.tune = Some(Tune { name, value, whole: false, wrong });
         edit
     }
@@ -209,31 +202,31 @@ impl List<'_> {
     /// Another operation in the step's place, with a parameter `name` that may have any value.
     fn op_with(
         &mut self,
-        id: &'static str,
+        mistake: &'static Mistake,
         name: &'static str,
         value: f64,
         op: impl Fn(f64) -> Op + Send + Sync + 'static,
     ) {
         let right = self.step.op.clone();
-        self.tunable(id, name, value, move |x, at| at.doing(changed(&right, &op(x), &at.step.op)));
+        self.tunable(mistake, name, value, move |x, at| at.doing(changed(&right, &op(x), &at.step.op)));
     }
 
     /// Another operation in the step's place.
-    fn op(&mut self, id: &'static str, params: Params, op: Op) -> &mut Edit {
+    fn op(&mut self, mistake: &'static Mistake, params: Params, op: Op) -> &mut Edit {
         let right = self.step.op.clone();
-        self.add(id, params, move |at| at.doing(changed(&right, &op, &at.step.op)))
+        self.add(mistake, params, move |at| at.doing(changed(&right, &op, &at.step.op)))
     }
 
     /// The same operation on another tap.
-    fn read(&mut self, id: &'static str, params: Params, reads: &[Tap]) -> &mut Edit {
-        let edit = self.add(id, params, |at| at.right());
+    fn read(&mut self, mistake: &'static Mistake, params: Params, reads: &[Tap]) -> &mut Edit {
+        let edit = self.add(mistake, params, |at| at.right());
         edit.reads = reads.to_vec();
         edit
     }
 
     /// The same operation with other weights.
-    fn weights(&mut self, id: &'static str, params: Params, weights: Vec<WeightRef>) {
-        self.add(id, params, move |at| at.run(&Step { weights: weights.clone(), ..at.step.clone() }, at.inputs));
+    fn weights(&mut self, mistake: &'static Mistake, params: Params, weights: Vec<WeightRef>) {
+        self.add(mistake, params, move |at| at.run(&Step { weights: weights.clone(), ..at.step.clone() }, at.inputs));
     }
 
     fn site(&self) -> Site {
@@ -281,7 +274,7 @@ pub(crate) fn listed(model: &Model, step: &Step, tokens: &[Vec<u32>]) -> Vec<Edi
         Op::Linear { .. } | Op::Head => linear::listed(&mut list),
         Op::Rope(rope) => rope::listed(&mut list, rope),
         Op::Qk => attention::products(&mut list),
-        Op::Scores(scores) => attention::scores(&mut list, scores),
+        Op::Scores(scores) => scores::listed(&mut list, scores),
         Op::Softmax => attention::softmax(&mut list),
         Op::Context => attention::context(&mut list),
         Op::Gated { activation } => feed_forward::listed(&mut list, *activation),
@@ -319,12 +312,12 @@ pub(crate) fn fitted(model: &Model, step: &Step, seen: &Seen<'_>) -> Vec<Edit> {
             feed_forward::fitted_projection(&mut list, seen);
         }
         Op::Linear { .. } => {}
-        Op::Head => linear::fitted(&mut list, seen),
-        Op::Rope(rope) => rope::fitted(&mut list, rope, seen),
+        Op::Head => head::fitted(&mut list, seen),
+        Op::Rope(rope) => rope_fitted::fitted(&mut list, rope, seen),
         Op::Gated { activation } => feed_forward::fitted(&mut list, *activation, seen),
         Op::Qk | Op::Context => {}
-        Op::Softmax => attention::fitted_softmax(&mut list, seen),
-        Op::Scores(scores) => attention::fitted(&mut list, scores, seen),
+        Op::Softmax => scores::fitted_softmax(&mut list, seen),
+        Op::Scores(scores) => scores::fitted(&mut list, scores, seen),
         Op::Residual { .. } => residual::fitted(&mut list, seen),
     }
     list.edits
@@ -334,9 +327,18 @@ pub(crate) fn fitted(model: &Model, step: &Step, seen: &Seen<'_>) -> Vec<Edit> {
 pub(crate) fn fitted_fills(model: &Model, step: &Step, probs: &ArrayD<f64>, open: &ArrayD<f64>) -> Vec<Edit> {
     let mut list = List { model, step, edits: Vec::new() };
     if let Op::Scores(right) = &step.op {
-        attention::fitted_fills(&mut list, right, probs, open);
+        scores::fitted_fills(&mut list, right, probs, open);
     }
     list.edits
+}
+
+/// The scores of `step` without a mask.
+pub(crate) fn without_mask(model: &Model, step: &Step) -> Option<Edit> {
+    let mut list = List { model, step, edits: Vec::new() };
+    if let Op::Scores(right) = &step.op {
+        scores::omitted(&mut list, right);
+    }
+    list.edits.pop()
 }
 
 /// `now` with what tells `wrong` from `right`.

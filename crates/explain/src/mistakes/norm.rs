@@ -5,7 +5,123 @@ use firstdiff_trace::Site;
 use ndarray::ArrayD;
 use serde_json::json;
 
-use super::{At, List, Out, Params, QK_NORM_ORDER, Seen, by_row, factor, snapped};
+use super::catalogue::{BeginsLater, Mistake, OneOf, sites};
+use super::head::FINAL_NORM_OMITTED;
+use super::param::Param;
+use super::residual::RESIDUAL_PARALLEL;
+use super::{At, List, Out, Params, Seen, by_row, factor, snapped};
+
+/// A mistake of the norms.
+const NORM: Mistake = Mistake { at: sites::NORMS, begins_later: BeginsLater::InOneOperation, ..Mistake::ORDINARY };
+
+/// The mistakes of this file.
+pub(super) static MISTAKES: &[&Mistake] = &[
+    &NORM_PLUS_ONE,
+    &NORM_EPS,
+    &NORM_EPS_OUTSIDE,
+    &NORM_WEIGHT_TWICE,
+    &NORM_WEIGHT_OMITTED,
+    &NORM_CENTERED,
+    &NORM_SUM,
+    &NORM_AXIS,
+    &NORM_WIDTH,
+    &NORM_WRONG_WEIGHT,
+    &NORM_OMITTED,
+    &QK_NORM_ORDER,
+];
+
+pub(crate) static NORM_PLUS_ONE: Mistake = Mistake {
+    id: "norm-plus-one",
+    what: "the norm's gain has 1 added or taken off, as Gemma's",
+    fix: "weigh by the gain as it is stored",
+    in_file: Some("add 1 to the gains once: in the file or in the engine"),
+    params: &[Param::words("kind", &["missing"])],
+    ..NORM
+};
+pub(crate) static NORM_EPS: Mistake = Mistake {
+    id: "norm-eps",
+    what: "the norm adds another epsilon",
+    fix: "take rms_norm_eps from the config",
+    params: &[Param::free("eps")],
+    right_value: |_, step| match step.op {
+        Op::RmsNorm { eps } => Some(format!("{eps:e}")),
+        _ => None,
+    },
+    one_of: Some(OneOf::Divisor),
+    ..NORM
+};
+pub(crate) static NORM_EPS_OUTSIDE: Mistake = Mistake {
+    id: "norm-eps-outside",
+    what: "epsilon is added outside the square root",
+    fix: "x / sqrt(mean(x^2) + eps)",
+    one_of: Some(OneOf::Divisor),
+    ..NORM
+};
+pub(crate) static NORM_WEIGHT_TWICE: Mistake = Mistake {
+    id: "norm-weight-twice",
+    what: "the norm's gain is applied twice",
+    fix: "multiply by the gain once",
+    ..NORM
+};
+pub(crate) static NORM_WEIGHT_OMITTED: Mistake =
+    Mistake { id: "norm-weight-omitted", what: "the norm's gain is not applied", fix: "multiply by the gain", ..NORM };
+pub(crate) static NORM_CENTERED: Mistake = Mistake {
+    id: "norm-centered",
+    what: "the mean is taken off first, as in LayerNorm",
+    fix: "RMSNorm does not centre",
+    ..NORM
+};
+pub(crate) static NORM_SUM: Mistake = Mistake {
+    id: "norm-sum",
+    what: "the squares are summed, not averaged",
+    fix: "divide the sum of squares by the width",
+    one_of: Some(OneOf::Divisor),
+    is_a_factor: true,
+    ..NORM
+};
+pub(crate) static NORM_AXIS: Mistake = Mistake {
+    id: "norm-axis",
+    what: "the mean square is taken over another axis",
+    fix: "one mean for each row, over its last axis",
+    params: &[Param::words("kind", &["whole-tensor", "over-positions"])],
+    one_of: Some(OneOf::Divisor),
+    mixes_tokens: true,
+    ..NORM
+};
+pub(crate) static NORM_WIDTH: Mistake = Mistake {
+    id: "norm-width",
+    what: "the mean square is taken over another width",
+    fix: "divide by the number of elements that are summed: look at padding, at partial reads",
+    params: &[Param::words("kind", &["all-heads"]), Param::free("width")],
+    one_of: Some(OneOf::Divisor),
+    is_a_factor: true,
+    ..NORM
+};
+pub(crate) static NORM_WRONG_WEIGHT: Mistake = Mistake {
+    id: "norm-wrong-weight",
+    what: "another norm's gain is applied",
+    fix: "look at which tensor is bound to this norm",
+    in_file: Some("look at the name under which it is looked up"),
+    params: &[Param::other("weight", "the norm whose gain it is"), Param::layer("layer")],
+    ..NORM
+};
+pub(crate) static NORM_OMITTED: Mistake = Mistake {
+    id: "norm-omitted",
+    what: "the norm is skipped, or done twice",
+    fix: "norm here, once",
+    at: &[Site::AttnNorm, Site::FfnNorm, Site::QNorm, Site::KNorm, Site::QRope, Site::KRope],
+    params: &[Param::words("kind", &["twice", "gain-only", "not-read"])],
+    one_of: Some(OneOf::Divisor),
+    ..NORM
+};
+pub(crate) static QK_NORM_ORDER: Mistake = Mistake {
+    id: "qk-norm-order",
+    what: "q and k are normed after the rotation",
+    fix: "norm q and k first, then rotate",
+    at: &[Site::QNorm, Site::KNorm, Site::QRope, Site::KRope, Site::Qk],
+    made_together: &[Site::QNorm, Site::KNorm, Site::QRope, Site::KRope, Site::Qk],
+    ..Mistake::ORDINARY
+};
 
 /// Every site of a norm.
 const SITES: [(Site, Role); 5] = [
@@ -20,35 +136,35 @@ pub(super) fn listed(list: &mut List<'_>, eps: f64) {
     // w · x / √(mean(x²) + e)
     for other in [1e-6, 1e-5, 0.0, 1e-8, 1e-12, 1e-7, 1e-4, 1e-3] {
         if (other - eps).abs() > 0.01 * eps {
-            list.op_with("norm-eps", "eps", other, |eps| Op::RmsNorm { eps });
+            list.op_with(&NORM_EPS, "eps", other, |eps| Op::RmsNorm { eps });
         }
     }
     // w · x / (√mean(x²) + eps)
-    list.add("norm-eps-outside", vec![], move |at| scaled(at, |mean| 1.0 / (mean.sqrt() + eps), |w| w));
+    list.add(&NORM_EPS_OUTSIDE, vec![], move |at| scaled(at, |mean| 1.0 / (mean.sqrt() + eps), |w| w));
     // w² · x / √…
-    list.add("norm-weight-twice", vec![], |at| weighed(at, |w| w));
+    list.add(&NORM_WEIGHT_TWICE, vec![], |at| weighed(at, |w| w));
     // x / √…
-    list.add("norm-weight-omitted", vec![], |at| normed(at, |_| 1.0));
+    list.add(&NORM_WEIGHT_OMITTED, vec![], |at| normed(at, |_| 1.0));
     // (1 + w) · x / √…
-    list.add("norm-plus-one", vec![], |at| normed(at, |w| 1.0 + w));
-    list.add("norm-plus-one", vec![("kind", json!("missing"))], |at| normed(at, |w| w - 1.0));
+    list.add(&NORM_PLUS_ONE, vec![], |at| normed(at, |w| 1.0 + w));
+    list.add(&NORM_PLUS_ONE, vec![("kind", json!("missing"))], |at| normed(at, |w| w - 1.0));
     // w · (x - mean(x)) / √(var(x) + eps)
-    list.add("norm-centered", vec![], |at| {
+    list.add(&NORM_CENTERED, vec![], |at| {
         at.on(&[by_row(at.input(0)?, |row| {
             let mean = row.iter().sum::<f64>() / row.len() as f64;
             row.iter_mut().for_each(|x| *x -= mean);
         })])
     });
     // w · x / √(Σx² + eps)
-    list.add("norm-sum", vec![], move |at| {
+    list.add(&NORM_SUM, vec![], move |at| {
         let n = width(at)?;
         widened(at, eps, 1.0, n)
     });
     // One mean over all rows
-    list.add("norm-axis", vec![("kind", json!("whole-tensor"))], move |at| over_all(at, eps));
-    list.add("norm-axis", vec![("kind", json!("over-positions"))], move |at| over_positions(at, eps));
+    list.add(&NORM_AXIS, vec![("kind", json!("whole-tensor"))], move |at| over_all(at, eps));
+    list.add(&NORM_AXIS, vec![("kind", json!("over-positions"))], move |at| over_positions(at, eps));
     if matches!(list.site(), Site::QNorm | Site::KNorm) {
-        list.add("norm-width", vec![("kind", json!("all-heads"))], move |at| over_heads(at, eps));
+        list.add(&NORM_WIDTH, vec![("kind", json!("all-heads"))], move |at| over_heads(at, eps));
     }
     widths(list, eps);
     gains(list);
@@ -58,7 +174,7 @@ pub(super) fn listed(list: &mut List<'_>, eps: f64) {
     }
     // The feed-forward reads the layer's input, as attention does.
     if let (Site::FfnNorm, Some(stream)) = (list.site(), list.stream()) {
-        list.read("residual-parallel", vec![], &[stream]);
+        list.read(&RESIDUAL_PARALLEL, vec![], &[stream]);
     }
 }
 
@@ -85,7 +201,7 @@ fn widths(list: &mut List<'_>, eps: f64) {
 }
 
 fn width_edit(list: &mut List<'_>, eps: f64, other: usize) {
-    let edit = list.tunable("norm-width", "width", other as f64, move |m, at| {
+    let edit = list.tunable(&NORM_WIDTH, "width", other as f64, move |m, at| {
         let n = width(at)?;
         // No buffer is that much longer or shorter than its row.
         (m / n <= 16.0 && n / m <= 16.0).then(|| widened(at, eps, m, n))?
@@ -117,7 +233,7 @@ fn gains(list: &mut List<'_>) {
     named.dedup_by_key(|(other, _)| *other);
     for (other, params) in named {
         if list.model.weights.shape(other) == list.model.weights.shape(own) {
-            list.weights("norm-wrong-weight", params, vec![other]);
+            list.weights(&NORM_WRONG_WEIGHT, params, vec![other]);
         }
     }
 }
@@ -140,14 +256,14 @@ fn short(name: &str) -> String {
 fn omitted(list: &mut List<'_>) {
     let last = list.site() == Site::FinalNorm;
     if last {
-        list.add("final-norm-omitted", vec![("kind", json!("omitted"))], |at| at.input(0).cloned());
-        list.add("final-norm-omitted", vec![("kind", json!("twice"))], |at| at.on(&[at.right()?]));
+        list.add(&FINAL_NORM_OMITTED, vec![("kind", json!("omitted"))], |at| at.input(0).cloned());
+        list.add(&FINAL_NORM_OMITTED, vec![("kind", json!("twice"))], |at| at.on(&[at.right()?]));
     } else {
-        list.add("norm-omitted", vec![], |at| at.input(0).cloned());
-        list.add("norm-omitted", vec![("kind", json!("twice"))], |at| at.on(&[at.right()?]));
+        list.add(&NORM_OMITTED, vec![], |at| at.input(0).cloned());
+        list.add(&NORM_OMITTED, vec![("kind", json!("twice"))], |at| at.on(&[at.right()?]));
     }
-    let id = if last { "final-norm-omitted" } else { "norm-omitted" };
-    list.add(id, vec![("kind", json!("gain-only"))], |at| {
+    let mistake = if last { &FINAL_NORM_OMITTED } else { &NORM_OMITTED };
+    list.add(mistake, vec![("kind", json!("gain-only"))], |at| {
         let w = at.vector(0)?;
         Some(at.kept(by_row(at.input(0)?, |row| row.iter_mut().zip(&w).for_each(|(x, w)| *x *= w))))
     });
@@ -157,7 +273,7 @@ fn omitted(list: &mut List<'_>) {
 fn order(list: &mut List<'_>) {
     let from = if list.site() == Site::QNorm { Site::QRope } else { Site::KRope };
     if let Some(rotated) = list.sibling(from) {
-        list.read("qk-norm-order", vec![], &[rotated]).with = QK_NORM_ORDER;
+        list.read(&QK_NORM_ORDER, vec![], &[rotated]);
     }
 }
 
@@ -242,7 +358,7 @@ pub(super) fn fitted(list: &mut List<'_>, eps: f64, seen: &Seen<'_>) {
     // The factor of one row can be had by any epsilon, and nearly by some width.
     let one_row = seen.own.shape().last().is_some_and(|&n| seen.own.len() == n);
     if let Some(other) = fitted_eps(eps, seen).filter(|_| !one_row) {
-        list.op_with("norm-eps", "eps", other, |eps| Op::RmsNorm { eps });
+        list.op_with(&NORM_EPS, "eps", other, |eps| Op::RmsNorm { eps });
     }
     if let (Some(c), Some(&n)) = (factor(seen.own, seen.right), seen.own.shape().last()) {
         let (whole, used) = (n as f64 * c * c, (n as f64 * c * c).round());
@@ -251,7 +367,7 @@ pub(super) fn fitted(list: &mut List<'_>, eps: f64, seen: &Seen<'_>) {
             && used > 0.0
             && used < 16.0 * n as f64
             && used as usize != n
-            && !list.edits.iter().any(|e| e.id == "norm-width")
+            && !list.edits.iter().any(|e| e.mistake == &NORM_WIDTH)
         {
             width_edit(list, eps, used as usize);
         }

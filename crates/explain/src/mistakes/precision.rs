@@ -4,8 +4,42 @@ use firstdiff_model::{Cache, Half, Op, Profile};
 use firstdiff_trace::{Site, Tap};
 use serde_json::json;
 
+use super::catalogue::Mistake;
+use super::param::Param;
 use super::{At, List, Out, flat};
 use crate::mistakes::rounding::{Over, Rounding, Steps};
+
+/// The mistakes of this file.
+pub(super) static MISTAKES: &[&Mistake] = &[&PRECISION];
+
+pub(crate) static PRECISION: Mistake = Mistake {
+    id: "precision",
+    what: "no mistake: another arithmetic",
+    fix: "give its name by --profile, or in dump.json as precision; one of few bits has none: hold it against a \
+        second right run (compare --noise)",
+    at: Site::ALL,
+    params: &[
+        Param::words(
+            "format",
+            &[
+                "bf16",
+                "f16",
+                "ggml",
+                "ggml, f16 cache",
+                "f32",
+                "f16 weights",
+                "bf16 weights",
+                "f16 weights and inputs",
+                "bf16 weights and inputs",
+            ],
+        ),
+        Param::other("weights", "to how few bits, and what shares a scale"),
+        Param::other("activations", "the same"),
+    ],
+    of_all_matrices: true,
+    is_another_arithmetic: true,
+    ..Mistake::ORDINARY
+};
 
 pub(super) fn listed(list: &mut List<'_>) {
     let others = [
@@ -16,7 +50,7 @@ pub(super) fn listed(list: &mut List<'_>) {
         ("f32", Profile::F32),
     ];
     for (name, profile) in others {
-        list.add("precision", vec![("format", json!(name))], move |at| match at.profile {
+        list.add(&PRECISION, vec![("format", json!(name))], move |at| match at.profile {
             Profile::Exact => at.right(),
             own => (own != profile).then(|| at.run_as(profile, at.step, at.inputs))?,
         });
@@ -30,7 +64,7 @@ pub(super) fn listed(list: &mut List<'_>) {
         ];
         for (name, half, inputs_too) in formats {
             let round = move |x: f32| half.round(x);
-            list.add("precision", vec![("format", json!(name))], move |at| {
+            list.add(&PRECISION, vec![("format", json!(name))], move |at| {
                 if at.profile == Profile::Exact {
                     return at.right();
                 }
@@ -54,7 +88,7 @@ pub(super) fn rounded(list: &mut List<'_>, rounding: Rounding) {
         Op::Embedding { .. } | Op::Linear { .. } | Op::Head => {}
         _ => return,
     }
-    list.add("precision", rounding.params(), move |at| in_few_bits(at, rounding));
+    list.add(&PRECISION, rounding.params(), move |at| in_few_bits(at, rounding));
 }
 
 fn in_few_bits(at: &At<'_>, rounding: Rounding) -> Out {

@@ -4,27 +4,84 @@ use firstdiff_trace::Site;
 use ndarray::Zip;
 use serde_json::json;
 
+use super::catalogue::{BeginsLater, Mistake};
+use super::param::Param;
 use super::{At, List, Out, Seen, snapped};
+
+/// A mistake of a residual add.
+const RESIDUAL: Mistake =
+    Mistake { at: &[Site::HAttn, Site::H], begins_later: BeginsLater::InOneOperation, ..Mistake::ORDINARY };
+
+/// The mistakes of this file.
+pub(super) static MISTAKES: &[&Mistake] =
+    &[&RESIDUAL_SOURCE, &RESIDUAL_OMITTED, &RESIDUAL_PARALLEL, &RESIDUAL_SCALE, &LAYER_SKIPPED];
+
+pub(crate) static RESIDUAL_SOURCE: Mistake = Mistake {
+    id: "residual-source",
+    what: "other tensors are added",
+    fix: "the stream before the block plus the block's output: look for a buffer that is written over",
+    params: &[Param::words(
+        "sum",
+        &[
+            "2*stream",
+            "normed + branch",
+            "layer input + branch",
+            "stream",
+            "2*branch",
+            "stream + attn_out",
+            "layer input + attn_out",
+        ],
+    )],
+    ..RESIDUAL
+};
+pub(crate) static RESIDUAL_OMITTED: Mistake = Mistake {
+    id: "residual-omitted",
+    what: "the stream is not added",
+    fix: "add the stream before the block",
+    ..RESIDUAL
+};
+pub(crate) static RESIDUAL_PARALLEL: Mistake = Mistake {
+    id: "residual-parallel",
+    what: "the feed-forward reads the layer's input",
+    fix: "it reads the stream after attention",
+    at: &[Site::FfnNorm],
+    ..RESIDUAL
+};
+pub(crate) static RESIDUAL_SCALE: Mistake = Mistake {
+    id: "residual-scale",
+    what: "a term of the sum has a factor",
+    fix: "add both as they are",
+    params: &[Param::free("factor"), Param::free("stream_factor")],
+    is_a_factor: true,
+    ..RESIDUAL
+};
+pub(crate) static LAYER_SKIPPED: Mistake = Mistake {
+    id: "layer-skipped",
+    what: "the layer is not run",
+    fix: "look at the loop over layers",
+    at: &[Site::H],
+    ..Mistake::ORDINARY
+};
 
 pub(super) fn listed(list: &mut List<'_>) {
     let [stream, branch] = list.step.reads[..] else { return };
     let after_attention = list.site() == Site::HAttn;
     // h + h: the branch was written over
-    list.add("residual-source", formula("2*stream"), |at| sum(at, |h, _| h + h));
+    list.add(&RESIDUAL_SOURCE, formula("2*stream"), |at| sum(at, |h, _| h + h));
     // norm(h) + branch: the norm was written over its input
     let norm = list.sibling(if after_attention { Site::AttnNorm } else { Site::FfnNorm });
     if let Some(norm) = norm {
-        list.read("residual-source", formula("normed + branch"), &[norm, branch]);
+        list.read(&RESIDUAL_SOURCE, formula("normed + branch"), &[norm, branch]);
     }
     if let Some(input) = list.stream().filter(|&input| input != stream) {
         // The layer's input + branch
-        list.read("residual-source", formula("layer input + branch"), &[input, branch]);
+        list.read(&RESIDUAL_SOURCE, formula("layer input + branch"), &[input, branch]);
         // The layer's input alone
-        list.add("layer-skipped", vec![], |at| at.input(0).cloned()).reads = vec![input];
+        list.add(&LAYER_SKIPPED, vec![], |at| at.input(0).cloned()).reads = vec![input];
     }
-    list.add("residual-omitted", vec![], |at| at.input(1).cloned());
-    list.add("residual-source", formula("stream"), |at| at.input(0).cloned());
-    list.add("residual-source", formula("2*branch"), |at| sum(at, |_, b| b + b));
+    list.add(&RESIDUAL_OMITTED, vec![], |at| at.input(1).cloned());
+    list.add(&RESIDUAL_SOURCE, formula("stream"), |at| at.input(0).cloned());
+    list.add(&RESIDUAL_SOURCE, formula("2*branch"), |at| sum(at, |_, b| b + b));
     let layers = f64::from(list.model.plan.dims.layers);
     for c in [0.5, 2.0, std::f64::consts::FRAC_1_SQRT_2, 1.0 / (2.0 * layers).sqrt(), 0.1, -1.0] {
         scale(list, c);
@@ -32,8 +89,8 @@ pub(super) fn listed(list: &mut List<'_>) {
     if !after_attention {
         // Both branches read and were added to the layer's input: the attention's output is lost, or counted twice.
         if let (Some(attention), Some(input)) = (list.sibling(Site::AttnOut), list.stream()) {
-            list.read("residual-source", formula("stream + attn_out"), &[stream, attention]);
-            list.read("residual-source", formula("layer input + attn_out"), &[input, attention]);
+            list.read(&RESIDUAL_SOURCE, formula("stream + attn_out"), &[stream, attention]);
+            list.read(&RESIDUAL_SOURCE, formula("layer input + attn_out"), &[input, attention]);
         }
     }
 }
@@ -43,7 +100,7 @@ fn formula(text: &'static str) -> super::Params {
 }
 
 fn scale(list: &mut List<'_>, c: f64) {
-    list.tunable("residual-scale", "factor", c, |c, at| sum(at, |h, b| h + c * b));
+    list.tunable(&RESIDUAL_SCALE, "factor", c, |c, at| sum(at, |h, b| h + c * b));
 }
 
 fn sum(at: &At<'_>, f: impl Fn(f64, f64) -> f64) -> Out {
@@ -75,7 +132,7 @@ pub(super) fn fitted(list: &mut List<'_>, seen: &Seen<'_>) {
         if is_one(a) {
             scale(list, c);
         } else {
-            list.add("residual-scale", vec![("stream_factor", json!(c))], move |at| sum(at, |h, b| c * h + b));
+            list.add(&RESIDUAL_SCALE, vec![("stream_factor", json!(c))], move |at| sum(at, |h, b| c * h + b));
         }
     }
 }

@@ -3,12 +3,147 @@
 use firstdiff_core::{self as core, RopePairing, RopeScaling, rope_inv_freq};
 use firstdiff_model::{Half, Op, Rope};
 use firstdiff_trace::{QkRows, Site};
-use ndarray::{ArrayD, ArrayView3, Ix3};
+use ndarray::Ix3;
 use serde_json::json;
 
-use super::linear::permuted;
-use super::{At, List, Out, QK_NORM_ORDER, Seen, snapped};
-use crate::minimum::least;
+use super::catalogue::{BeginsLater, Mistake};
+use super::linear::{QK_ROW_ORDER, permuted};
+use super::norm::{NORM_OMITTED, QK_NORM_ORDER};
+use super::param::Param;
+use super::{At, List, Out};
+
+/// Of nearly every mistake in the rotation.
+const AT_POSITION_ZERO: &str =
+    "at position 0 every rotation is right: a probe of the first token alone cannot show this";
+
+/// A mistake of the rotation.
+const ROPE: Mistake = Mistake {
+    at: &[Site::QRope, Site::KRope],
+    note: Some(AT_POSITION_ZERO),
+    begins_later: BeginsLater::WithTokens,
+    ..Mistake::ORDINARY
+};
+
+/// The mistakes of this file.
+pub(super) static MISTAKES: &[&Mistake] = &[
+    &ROPE_PAIRING,
+    &ROPE_THETA,
+    &ROPE_SCALING,
+    &ROPE_ATTENTION_FACTOR,
+    &ROPE_PARTIAL,
+    &ROPE_EXPONENT,
+    &ROPE_DIRECTION,
+    &ROPE_POSITION,
+    &ROPE_OMITTED,
+    &ROPE_TWICE,
+    &ALIASING,
+    &ROPE_ON_V,
+    &ROPE_PRECISION,
+];
+
+pub(crate) static ROPE_PAIRING: Mistake = Mistake {
+    id: "rope-pairing",
+    what: "the rotation pairs other elements than this model does",
+    fix: "rotate the pairs this model pairs (halves: i and i + d/2; adjacent: 2i and 2i + 1), or permute the rows of \
+        Wq and Wk",
+    is_a_row_order: true,
+    ..ROPE
+};
+pub(crate) static ROPE_THETA: Mistake = Mistake {
+    id: "rope-theta",
+    what: "the rotation has another base",
+    fix: "take rope_theta from the config",
+    params: &[Param::free("theta")],
+    right_value: |_, step| match &step.op {
+        Op::Rope(rope) => Some(rope.theta.to_string()),
+        _ => None,
+    },
+    ..ROPE
+};
+pub(crate) static ROPE_SCALING: Mistake = Mistake {
+    id: "rope-scaling",
+    what: "frequencies are scaled otherwise than the config says",
+    fix: "look at rope_scaling in the config: kind, factor, direction",
+    params: &[Param::other("kind", "linear by N").or(&["absent", "inverse"])],
+    ..ROPE
+};
+pub(crate) static ROPE_ATTENTION_FACTOR: Mistake = Mistake {
+    id: "rope-attention-factor",
+    what: "q and k carry another factor",
+    fix: "cos and sin are multiplied by the scaling's attention factor, once",
+    params: &[Param::free("factor").or(&["ignored", "twice", "inverse"])],
+    note: None,
+    is_a_factor: true,
+    ..ROPE
+};
+pub(crate) static ROPE_PARTIAL: Mistake = Mistake {
+    id: "rope-partial",
+    what: "another share of each head is rotated",
+    fix: "rotate rotary_dim elements, with exponents 2i/rotary_dim",
+    params: &[Param::number("rotary_dim"), Param::words("exponent", &["2i/head_dim"])],
+    ..ROPE
+};
+pub(crate) static ROPE_EXPONENT: Mistake = Mistake {
+    id: "rope-exponent",
+    what: "the exponent is i/d where 2i/d is due",
+    fix: "frequency i is theta^(-2i/d)",
+    params: &[Param::words("kind", &["before-scaling"])],
+    ..ROPE
+};
+pub(crate) static ROPE_DIRECTION: Mistake = Mistake {
+    id: "rope-direction",
+    what: "the rotation turns the other way",
+    fix: "look at the sign of the sine",
+    ..ROPE
+};
+pub(crate) static ROPE_POSITION: Mistake = Mistake {
+    id: "rope-position",
+    what: "tokens stand at other positions",
+    fix: "the first token is at position 0, a decoded one behind all before it",
+    params: &[
+        Param::number("shift").of_positions(),
+        Param::words(
+            "kind",
+            &["decode-zero", "decode-behind", "decode-ahead", "decode-from-zero", "decode-stuck", "all-zero-based-one"],
+        ),
+    ],
+    note: Some(
+        "only differences of positions reach the scores: a shift of all of them does no harm behind q_rope and k_rope",
+    ),
+    moves_tokens: true,
+    ..ROPE
+};
+pub(crate) static ROPE_OMITTED: Mistake = Mistake {
+    id: "rope-omitted",
+    what: "there is no rotation",
+    fix: "rotate q and k before the products",
+    at: &[Site::QRope, Site::KRope, Site::Qk],
+    params: &[Param::words("reads", &["q, k", "q", "k"])],
+    ..ROPE
+};
+pub(crate) static ROPE_TWICE: Mistake =
+    Mistake { id: "rope-twice", what: "the rotation is done twice", fix: "rotate once: look at cached keys", ..ROPE };
+pub(crate) static ALIASING: Mistake = Mistake {
+    id: "aliasing",
+    what: "an element is written before it is read for the last time",
+    fix: "keep both elements of a pair before either is written",
+    at: &[Site::QRope, Site::KRope],
+    params: &[Param::words("kind", &["rotated in place"])],
+    ..Mistake::ORDINARY
+};
+pub(crate) static ROPE_ON_V: Mistake =
+    Mistake { id: "rope-on-v", what: "v is rotated too", fix: "rotate q and k only", at: &[Site::Context], ..ROPE };
+pub(crate) static ROPE_PRECISION: Mistake = Mistake {
+    id: "rope-precision",
+    what: "cosines, sines or frequencies are kept in 16 bits",
+    fix: "compute angles, cosines and sines in f32",
+    params: &[
+        Param::words("tables", &["bf16", "f16"]),
+        Param::words("frequencies", &["bf16", "f16"]),
+        Param::words("angles", &["bf16", "f16"]),
+    ],
+    ..ROPE
+};
 
 /// Bases in use.
 const BASES: [f64; 12] = [1e4, 5e5, 1e6, 1e5, 1e7, 2e5, 5e6, 8e6, 1e3, 1e8, 1.6e5, 4e4];
@@ -20,10 +155,10 @@ pub(super) fn listed(list: &mut List<'_>, right: &Rope) {
         RopePairing::Half => RopePairing::Adjacent,
         RopePairing::Adjacent => RopePairing::Half,
     };
-    list.op("rope-pairing", vec![], Op::Rope(Rope { pairing, ..right.clone() }));
+    list.op(&ROPE_PAIRING, vec![], Op::Rope(Rope { pairing, ..right.clone() }));
     bases(list, right, &BASES[..3]);
     // theta^(-i/d) for theta^(-2i/d)
-    list.op("rope-exponent", vec![], Op::Rope(Rope { theta: right.theta.sqrt(), ..right.clone() }));
+    list.op(&ROPE_EXPONENT, vec![], Op::Rope(Rope { theta: right.theta.sqrt(), ..right.clone() }));
     bases(list, right, &BASES[3..]);
     if !BASES.contains(&right.theta.sqrt()) {
         theta_edit(list, right, right.theta.sqrt());
@@ -35,14 +170,14 @@ pub(super) fn listed(list: &mut List<'_>, right: &Rope) {
     scalings(list, right);
     attention_factors(list, right);
     // Not turned; turned twice; turned the other way
-    list.add("rope-omitted", vec![], |at| at.input(0).cloned());
-    list.add("rope-twice", vec![], |at| at.on(&[at.right()?]));
-    list.add("rope-direction", vec![], |at| turned(at, |w| -w, |p| p));
+    list.add(&ROPE_OMITTED, vec![], |at| at.input(0).cloned());
+    list.add(&ROPE_TWICE, vec![], |at| at.on(&[at.right()?]));
+    list.add(&ROPE_DIRECTION, vec![], |at| turned(at, |w| -w, |p| p));
     // The first half is written before the second has read it.
-    list.add("aliasing", vec![("kind", json!("rotated in place"))], in_place);
+    list.add(&ALIASING, vec![("kind", json!("rotated in place"))], in_place);
     positions(list);
     if right.scaling != RopeScaling::None {
-        list.add("rope-exponent", vec![("kind", json!("before-scaling"))], |at| {
+        list.add(&ROPE_EXPONENT, vec![("kind", json!("before-scaling"))], |at| {
             let Op::Rope(rope) = &at.step.op else { return None };
             let plain: Vec<f64> = rope_inv_freq(rope.rotary_dim, rope.theta, &RopeScaling::None).0;
             with(at, |i, w| w / plain[i] * plain[i].sqrt(), rope.rotary_dim)
@@ -50,12 +185,8 @@ pub(super) fn listed(list: &mut List<'_>, right: &Rope) {
     }
     for part in [d / 2, d / 4, 3 * d / 4, d].into_iter().filter(|&n| n != r && n > 0 && n.is_multiple_of(2)) {
         // The exponent over what is rotated, or over the whole head
-        list.op(
-            "rope-partial",
-            vec![("rotary_dim", json!(part))],
-            Op::Rope(Rope { rotary_dim: part, ..right.clone() }),
-        );
-        list.add("rope-partial", vec![("rotary_dim", json!(part)), ("exponent", json!("2i/head_dim"))], move |at| {
+        list.op(&ROPE_PARTIAL, vec![("rotary_dim", json!(part))], Op::Rope(Rope { rotary_dim: part, ..right.clone() }));
+        list.add(&ROPE_PARTIAL, vec![("rotary_dim", json!(part)), ("exponent", json!("2i/head_dim"))], move |at| {
             with(at, |_, w| w, part)
         });
     }
@@ -63,7 +194,7 @@ pub(super) fn listed(list: &mut List<'_>, right: &Rope) {
     // Rows in the order of the other pairing, rotated by this one
     let to = if right.pairing == RopePairing::Half { QkRows::Adjacent } else { QkRows::Half };
     list.add(
-        "qk-row-order",
+        &QK_ROW_ORDER,
         vec![("kind", json!("rows of the other pairing rotated as if they were of this"))],
         move |at| {
             let turned = at.on(&[permuted(at.input(0)?.clone(), to, d)?])?;
@@ -74,9 +205,9 @@ pub(super) fn listed(list: &mut List<'_>, right: &Rope) {
         let before = if list.site() == Site::QRope { (Site::Q, Site::QNorm) } else { (Site::K, Site::KNorm) };
         if let (Some(from), Some(_)) = (list.sibling(before.0), list.sibling(before.1)) {
             // The norm comes behind the rotation.
-            list.read("qk-norm-order", vec![], &[from]).with = QK_NORM_ORDER;
+            list.read(&QK_NORM_ORDER, vec![], &[from]);
             // The norm's result is not what is rotated.
-            list.read("norm-omitted", vec![("kind", json!("not-read"))], &[from]);
+            list.read(&NORM_OMITTED, vec![("kind", json!("not-read"))], &[from]);
         }
     }
 }
@@ -87,13 +218,13 @@ fn bases(list: &mut List<'_>, right: &Rope, bases: &[f64]) {
     }
 }
 
-fn theta_edit(list: &mut List<'_>, right: &Rope, theta: f64) {
+pub(super) fn theta_edit(list: &mut List<'_>, right: &Rope, theta: f64) {
     let right = right.clone();
-    list.op_with("rope-theta", "theta", theta, move |theta| Op::Rope(Rope { theta, ..right.clone() }));
+    list.op_with(&ROPE_THETA, "theta", theta, move |theta| Op::Rope(Rope { theta, ..right.clone() }));
 }
 
 /// The rotation with the scaling of Llama 3 in place of the divisors that are kept in a file, where they are that for the right base.
-fn computed(right: &Rope) -> Option<Rope> {
+pub(super) fn computed(right: &Rope) -> Option<Rope> {
     let RopeScaling::Divided { divisors } = &right.scaling else { return None };
     // As every model has them that was published.
     let (low_freq_factor, high_freq_factor) = (1.0, 4.0);
@@ -115,7 +246,7 @@ fn computed(right: &Rope) -> Option<Rope> {
 fn scalings(list: &mut List<'_>, right: &Rope) {
     let mut add = |kind: &str, scaling: RopeScaling| {
         if scaling != right.scaling {
-            list.op("rope-scaling", vec![("kind", json!(kind))], Op::Rope(Rope { scaling, ..right.clone() }));
+            list.op(&ROPE_SCALING, vec![("kind", json!(kind))], Op::Rope(Rope { scaling, ..right.clone() }));
         }
     };
     add("absent", RopeScaling::None);
@@ -131,7 +262,7 @@ fn scalings(list: &mut List<'_>, right: &Rope) {
     }
     if right.scaling != RopeScaling::None {
         // freq · factor for freq / factor
-        list.add("rope-scaling", vec![("kind", json!("inverse"))], |at| {
+        list.add(&ROPE_SCALING, vec![("kind", json!("inverse"))], |at| {
             let Op::Rope(rope) = &at.step.op else { return None };
             let plain: Vec<f64> = rope_inv_freq(rope.rotary_dim, rope.theta, &RopeScaling::None).0;
             with(at, |i, w| plain[i] * plain[i] / w, rope.rotary_dim)
@@ -148,8 +279,8 @@ fn attention_factors(list: &mut List<'_>, right: &Rope) {
     }
 }
 
-fn times(list: &mut List<'_>, kind: serde_json::Value, c: f64) {
-    list.add("rope-attention-factor", vec![("factor", kind)], move |at| Some(at.kept(at.right()?.mapv(|x| x * c))));
+pub(super) fn times(list: &mut List<'_>, kind: serde_json::Value, c: f64) {
+    list.add(&ROPE_ATTENTION_FACTOR, vec![("factor", kind)], move |at| Some(at.kept(at.right()?.mapv(|x| x * c))));
 }
 
 fn positions(list: &mut List<'_>) {
@@ -157,19 +288,19 @@ fn positions(list: &mut List<'_>) {
         shifted(list, shift);
     }
     // Decoded tokens stand at position 0, or count from it again; or one too far.
-    list.add("rope-position", vec![("kind", json!("decode-zero"))], |at| in_decode(at, |_, _| 0));
-    list.add("rope-position", vec![("kind", json!("decode-behind"))], |at| in_decode(at, |p, _| p - 1));
-    list.add("rope-position", vec![("kind", json!("decode-ahead"))], |at| in_decode(at, |p, _| p + 1));
-    list.add("rope-position", vec![("kind", json!("decode-from-zero"))], |at| in_decode(at, |p, prefill| p - prefill));
+    list.add(&ROPE_POSITION, vec![("kind", json!("decode-zero"))], |at| in_decode(at, |_, _| 0));
+    list.add(&ROPE_POSITION, vec![("kind", json!("decode-behind"))], |at| in_decode(at, |p, _| p - 1));
+    list.add(&ROPE_POSITION, vec![("kind", json!("decode-ahead"))], |at| in_decode(at, |p, _| p + 1));
+    list.add(&ROPE_POSITION, vec![("kind", json!("decode-from-zero"))], |at| in_decode(at, |p, prefill| p - prefill));
     // The counter stands still.
-    list.add("rope-position", vec![("kind", json!("decode-stuck"))], |at| in_decode(at, |_, prefill| prefill - 1));
-    list.add("rope-position", vec![("kind", json!("all-zero-based-one"))], |at| {
+    list.add(&ROPE_POSITION, vec![("kind", json!("decode-stuck"))], |at| in_decode(at, |_, prefill| prefill - 1));
+    list.add(&ROPE_POSITION, vec![("kind", json!("all-zero-based-one"))], |at| {
         turned(at, |w| w, |p| if p == 0 { 1 } else { p })
     });
 }
 
-fn shifted(list: &mut List<'_>, shift: i64) {
-    list.add("rope-position", vec![("shift", json!(shift))], move |at| turned(at, |w| w, |p| p + shift));
+pub(super) fn shifted(list: &mut List<'_>, shift: i64) {
+    list.add(&ROPE_POSITION, vec![("shift", json!(shift))], move |at| turned(at, |w| w, |p| p + shift));
 }
 
 fn in_decode(at: &At<'_>, f: impl Fn(i64, i64) -> i64) -> Out {
@@ -184,17 +315,17 @@ fn in_decode(at: &At<'_>, f: impl Fn(i64, i64) -> i64) -> Out {
 fn precisions(list: &mut List<'_>) {
     for (name, half) in [("bf16", Half::BF16), ("f16", Half::F16)] {
         let round = move |x: f64| f64::from(half.round(x as f32));
-        list.add("rope-precision", vec![("tables", json!(name))], move |at| {
+        list.add(&ROPE_PRECISION, vec![("tables", json!(name))], move |at| {
             explicit(at, |w, p, factor| {
                 let angle = p * w;
                 (round(angle.cos() * factor), round(angle.sin() * factor))
             })
         });
-        list.add("rope-precision", vec![("frequencies", json!(name))], move |at| {
+        list.add(&ROPE_PRECISION, vec![("frequencies", json!(name))], move |at| {
             let Op::Rope(rope) = &at.step.op else { return None };
             with(at, |_, w| round(w), rope.rotary_dim)
         });
-        list.add("rope-precision", vec![("angles", json!(name))], move |at| {
+        list.add(&ROPE_PRECISION, vec![("angles", json!(name))], move |at| {
             explicit(at, |w, p, factor| {
                 let angle = round(p * round(w));
                 (angle.cos() * factor, angle.sin() * factor)
@@ -291,97 +422,9 @@ fn in_place(at: &At<'_>) -> Out {
     Some(at.kept(out.into_dyn()))
 }
 
-fn pair(pairing: RopePairing, i: usize, half: usize) -> (usize, usize) {
+pub(super) fn pair(pairing: RopePairing, i: usize, half: usize) -> (usize, usize) {
     match pairing {
         RopePairing::Half => (i, i + half),
         RopePairing::Adjacent => (2 * i, 2 * i + 1),
     }
-}
-
-/// What each pair was turned by tells base and position; the length, the factor.
-pub(super) fn fitted(list: &mut List<'_>, right: &Rope, seen: &Seen<'_>) {
-    let cube = |x: &ArrayD<f64>| -> Option<ndarray::Array3<f64>> { x.clone().into_dimensionality::<Ix3>().ok() };
-    let (Some(before), Some(after)) = (seen.inputs.first().and_then(cube), cube(seen.own)) else { return };
-    if let Some(c) = length_factor(&before.view(), &after.view()) {
-        let (_, due) = rope_inv_freq::<f64>(right.rotary_dim, right.theta, &right.scaling);
-        let extra = snapped(c / due, 1e-5);
-        if (extra - 1.0).abs() > 1e-7 {
-            times(list, json!(extra), extra);
-        }
-    }
-    for right in [Some(right.clone()), computed(right)].into_iter().flatten() {
-        let Some(theta) = base(&right, &before.view(), &after.view(), seen.chunk.start) else { continue };
-        // The plainest first: where cosines have 16 bits, a base is not known to more than two or three digits.
-        let mut known = vec![right.theta];
-        // Angles in f32 tell a base to five digits or so; a small one, that turns fast, to more.
-        let five = snapped(format!("{theta:.5e}").parse().unwrap_or(theta), 1e-5);
-        if (five - right.theta).abs() <= 1e-6 * theta {
-            continue;
-        }
-        for near in [snapped(five, 2e-2), snapped(five, 2e-3), five, theta] {
-            if !known.contains(&near) {
-                known.push(near);
-                theta_edit(list, &right, near);
-            }
-        }
-    }
-    if let Some(shift) = shift(right, &before.view(), &after.view(), seen.chunk.start).filter(|s| s.abs() > 2) {
-        shifted(list, shift);
-    }
-}
-
-fn length_factor(before: &ArrayView3<'_, f64>, after: &ArrayView3<'_, f64>) -> Option<f64> {
-    let (a, b) = (before.iter().map(|x| x * x).sum::<f64>(), after.iter().map(|x| x * x).sum::<f64>());
-    (a > 0.0 && b.is_finite()).then(|| (b / a).sqrt())
-}
-
-/// The angle pair `i` was turned by at row `t`.
-fn angle(right: &Rope, before: &ArrayView3<'_, f64>, after: &ArrayView3<'_, f64>, t: usize, i: usize) -> f64 {
-    let (first, second) = pair(right.pairing, i, right.rotary_dim / 2);
-    let (mut dot, mut cross) = (0.0, 0.0);
-    for head in 0..before.dim().1 {
-        let (a, b) = (before[[t, head, first]], before[[t, head, second]]);
-        let (c, d) = (after[[t, head, first]], after[[t, head, second]]);
-        dot += a * c + b * d;
-        cross += a * d - b * c;
-    }
-    cross.atan2(dot)
-}
-
-/// The base whose frequencies, scaled as the config says, give the angles seen: first by the rows that no pair has gone around, then by all.
-fn base(right: &Rope, before: &ArrayView3<'_, f64>, after: &ArrayView3<'_, f64>, start: usize) -> Option<f64> {
-    const ROWS: usize = 24;
-    let rows: Vec<usize> = (0..before.dim().0).filter(|t| start + t > 0).take(ROWS).collect();
-    let first = rows.iter().copied().take(3).collect::<Vec<_>>();
-    let pairs = right.rotary_dim / 2;
-    let seen = |t: usize| -> Vec<f64> { (0..pairs).map(|i| angle(right, before, after, t, i)).collect() };
-    let angles: Vec<(f64, Vec<f64>)> = rows.iter().map(|&t| ((start + t) as f64, seen(t))).collect();
-    let off = |log: f64, rows: usize| -> f64 {
-        let (frequencies, _) = rope_inv_freq::<f64>(right.rotary_dim, log.exp(), &right.scaling);
-        let row = |(p, angles): &(f64, Vec<f64>)| -> f64 {
-            angles.iter().zip(&frequencies).map(|(a, w)| (0.5 * (a - p * w)).sin().powi(2)).sum()
-        };
-        angles.iter().take(rows).map(row).sum()
-    };
-    const STEPS: u32 = 600;
-    let log = |step: u32| f64::from(step) / f64::from(STEPS) * 1e9f64.ln() + 2f64.ln();
-    let rough = (0..=STEPS).map(log).min_by(|a, b| off(*a, first.len()).total_cmp(&off(*b, first.len())))?;
-    let fine = least(|x| off(x, first.len()), rough - 0.05, rough + 0.05, 1e-10);
-    let finer = least(|x| off(x, rows.len()), fine - 1e-4, fine + 1e-4, 1e-10);
-    let theta = finer.exp();
-    ((theta - right.theta).abs() > 1e-6 * theta && off(theta.ln(), rows.len()) < 1e-6 * (rows.len() * pairs) as f64)
-        .then_some(theta)
-}
-
-/// By how many positions all rows are off, by the angles of two pairs.
-fn shift(right: &Rope, before: &ArrayView3<'_, f64>, after: &ArrayView3<'_, f64>, start: usize) -> Option<i64> {
-    let frequencies = rope_inv_freq::<f64>(right.rotary_dim, right.theta, &right.scaling).0;
-    let last = before.dim().0.checked_sub(1)?;
-    let angles: Vec<f64> = (0..frequencies.len()).map(|i| angle(right, before, after, last, i)).collect();
-    let off = |shift: i64| -> f64 {
-        let p = (start + last) as f64 + shift as f64;
-        angles.iter().zip(&frequencies).map(|(a, w)| 1.0 - (a - p * w).cos()).sum()
-    };
-    let best = (-4096i64..=4096).min_by(|&a, &b| off(a).total_cmp(&off(b)))?;
-    (off(best) < 1e-3 && best != 0).then_some(best)
 }

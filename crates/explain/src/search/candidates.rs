@@ -6,8 +6,9 @@ use firstdiff_compare::Place;
 use firstdiff_model::{Chunk, Op, Profile};
 use firstdiff_trace::{Site, Tap};
 
+use crate::mistakes::precision::PRECISION;
 use crate::mistakes::rounding::usual;
-use crate::mistakes::{Edit, Onset, Seen, fitted, fitted_fills, listed, rounded};
+use crate::mistakes::{Edit, Mistake, Onset, Seen, fitted, fitted_fills, listed, rounded, without_mask};
 use crate::search::Search;
 use crate::search::imitate::Imitation;
 use crate::search::proof::Target;
@@ -35,8 +36,12 @@ impl Candidate {
         Candidate { edits: self.edits.iter().map(|e| e.beginning(onset)).collect(), ..self.clone() }
     }
 
+    pub(crate) fn mistake(&self) -> &'static Mistake {
+        self.edits[0].mistake
+    }
+
     pub(crate) fn id(&self) -> &'static str {
-        self.edits[0].id
+        self.mistake().id
     }
 }
 
@@ -103,8 +108,7 @@ impl Search<'_, '_> {
             false => all.extend(self.fitted(target)),
         }
         let has = |edit: &Edit| self.accepted.iter().any(|old| old.is_made_as(edit));
-        let only = &self.effort.only;
-        all.retain(|edit| !has(edit) && (only.is_empty() || only.iter().any(|id| id == edit.id)));
+        all.retain(|edit| !has(edit) && self.effort.tries(edit.mistake));
         match target.is_stretch() {
             true => grouped(all, target).into_iter().chain(self.rounded(target)).collect(),
             false => all.into_iter().map(single).collect(),
@@ -113,8 +117,7 @@ impl Search<'_, '_> {
 
     /// Weights and activations rounded to few bits, in every product of a stretch at once; with the embedding, and without.
     fn rounded(&self, target: &Target<'_>) -> Vec<Candidate> {
-        let only = &self.effort.only;
-        if !(only.is_empty() || only.iter().any(|id| id == "precision")) {
+        if !self.effort.tries(&PRECISION) {
             return Vec::new();
         }
         let model = self.recorded().model;
@@ -145,9 +148,8 @@ impl Search<'_, '_> {
         };
         let recorded = self.recorded();
         let place = Place { tap: scores.tap, ..target.place };
-        let all = listed(recorded.model, scores, &recorded.tokens);
-        let open = all.iter().filter(|edit| edit.id == "mask-omitted");
-        let open = Imitation::new(recorded, Profile::Exact, self.shared, open, place, None).run();
+        let open = without_mask(recorded.model, scores);
+        let open = Imitation::new(recorded, Profile::Exact, self.shared, &open, place, None).run();
         open.map_or_else(Vec::new, |open| fitted_fills(recorded.model, scores, &target.own, &open))
     }
 
@@ -180,19 +182,13 @@ impl Search<'_, '_> {
     }
 }
 
-/// Mistakes of which one step has one at most: a bias is added once less or once more, and a norm divides by one thing.
-const EITHER_OR: &[&[&str]] = &[
-    &["bias-omitted", "bias-twice"],
-    &["norm-width", "norm-sum", "norm-eps", "norm-eps-outside", "norm-axis", "norm-omitted", "final-norm-omitted"],
-];
-
 /// The sets of a beam, each with one more candidate.
 pub(crate) fn extended(beam: &[Vec<usize>], by: &[usize], candidates: &[Candidate]) -> Vec<Vec<usize>> {
     let mut known = HashSet::new();
     let mut sets = Vec::new();
     for set in beam {
         for &at in by {
-            let rounding = |at: usize| candidates[at].id() == "precision";
+            let rounding = |at: usize| candidates[at].mistake().is_another_arithmetic;
             if !set.is_empty() && (rounding(at) || set.iter().any(|&other| rounding(other))) {
                 continue;
             }
@@ -201,8 +197,8 @@ pub(crate) fn extended(beam: &[Vec<usize>], by: &[usize], candidates: &[Candidat
                 set.iter().filter(|&&other| candidates[other].edits.iter().any(|e| e.tap == tap)).count() > 1
             };
             let contradicts = |&other: &usize| {
-                let alike = |ids: &[&str]| [at, other].iter().all(|&at| ids.contains(&candidates[at].id()));
-                overlap(&candidates[other], &candidates[at]) && EITHER_OR.iter().any(|ids| alike(ids))
+                let [one, two] = [at, other].map(|at| candidates[at].mistake().one_of);
+                one.is_some() && one == two && overlap(&candidates[other], &candidates[at])
             };
             if set.iter().any(contradicts) || candidates[at].edits.iter().any(|e| crowded(e.tap)) {
                 continue;
@@ -248,9 +244,8 @@ fn grouped(mut all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate> {
     let layers: BTreeSet<u32> = target.steps.iter().filter_map(|s| s.tap.layer).collect();
     let layered = layers.len() > 1;
     // No engine has one layer's weights in all; and before the first decoded token no cache is read.
-    let one_layers = |e: &Edit| e.params.iter().any(|(name, value)| *name == "layer" && value.is_number());
-    let too_early = |e: &Edit| target.place.step == 0 && e.id.starts_with("kv-cache");
-    all.retain(|e| !(layered && one_layers(e) || too_early(e)));
+    let too_early = |e: &Edit| target.place.step == 0 && e.mistake.in_the_cache;
+    all.retain(|e| !(layered && e.names_a_layer() || too_early(e)));
     let mut order: Vec<String> = Vec::new();
     let mut by_key: BTreeMap<String, Vec<Edit>> = BTreeMap::new();
     let mut taken: HashSet<(String, Tap)> = HashSet::new();
@@ -280,13 +275,10 @@ fn grouped(mut all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate> {
             there.sort_unstable();
             let complete = edits.iter().find(|e| there.contains(&e.tap.site)).is_none_or(|e| {
                 // A cache of keys or of values may be wrong by itself.
-                e.with.is_empty()
-                    || e.id.starts_with("kv-cache")
-                    || e.with.iter().all(|site| !sites.contains(site) || there.contains(site))
+                let together = e.mistake.made_together;
+                e.mistake.in_the_cache || together.iter().all(|site| !sites.contains(site) || there.contains(site))
             });
-            // What is one piece of code, or one reader of files, for all matrices.
-            let everywhere =
-                ["precision", "weight-stride", "storage-type", "dequant-"].iter().any(|id| key.starts_with(id));
+            let everywhere = edits[0].mistake.of_all_matrices;
             if there.is_empty() || everywhere && layered && scope.len() < 7 || !complete || !seen.insert(there.clone())
             {
                 continue;
@@ -296,10 +288,7 @@ fn grouped(mut all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate> {
     }
     for &(a, b) in EXCHANGED {
         let one = |site: Site, with: Site| {
-            let with = serde_json::json!(with.name());
-            let is = move |e: &&Edit| {
-                e.id == "weight-swapped" && e.tap.site == site && e.params.iter().any(|(_, v)| *v == with)
-            };
+            let is = move |e: &&Edit| e.tap.site == site && e.has_weights_of(with);
             // Where there are biases, both ways are listed: the first of each tap.
             let mut taps = HashSet::new();
             by_key.values().flatten().filter(is).filter(|e| taps.insert(e.tap)).cloned().collect::<Vec<Edit>>()
@@ -307,7 +296,7 @@ fn grouped(mut all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate> {
         let (left, right) = (one(a, b), one(b, a));
         if !left.is_empty() && !right.is_empty() {
             out.push(Candidate {
-                key: "weight-swapped exchanged".into(),
+                key: format!("{} exchanged", left[0].mistake.id),
                 edits: [left, right].concat(),
                 one_of_several: false,
                 exchanged: true,

@@ -15,7 +15,7 @@ use std::time::Instant;
 use firstdiff_compare::Place;
 use rayon::prelude::*;
 
-use crate::mistakes::Edit;
+use crate::mistakes::{Edit, Mistake};
 use crate::replay::Run;
 use crate::replay::recorded::Recorded;
 use crate::search::candidates::{Candidate, edits_of, extended, order_of};
@@ -42,6 +42,11 @@ impl Effort {
     /// What takes a moment.
     pub fn quick() -> Effort {
         Effort { faults: 1, seconds: 1.0, quick: true, ..Effort::default() }
+    }
+
+    /// Whether a mistake is one of those to try.
+    pub(crate) fn tries(&self, mistake: &Mistake) -> bool {
+        self.only.is_empty() || self.only.iter().any(|id| id == mistake.id)
     }
 }
 
@@ -176,7 +181,7 @@ impl Hunt<'_, '_, '_> {
     /// What each mistake leaves, of those that are not far off on the first rows already.
     fn screened(&mut self, screen: &Target<'_>, sets: Vec<Vec<usize>>) -> Tried {
         // What looks at all tokens cannot be cut.
-        let whole = |set: &Vec<usize>| self.candidates[set[0]].edits.iter().any(Edit::mixes_tokens);
+        let whole = |set: &Vec<usize>| self.candidates[set[0]].mistake().mixes_tokens;
         let (all, cut): (Vec<_>, Vec<_>) = sets.into_iter().partition(whole);
         let shared = Shared::default();
         let search = Search { shared: &shared, ..*self.search };
@@ -247,10 +252,10 @@ impl Hunt<'_, '_, '_> {
     fn factors(&mut self, tried: &Tried) {
         let named = self.result.reproduced.first().map(|best| &best.mistakes[..]);
         let Some([named]) = named.filter(|_| self.target.is_stretch()) else { return };
-        if !FACTORS.contains(&named.id()) {
+        if !named.mistake().is_a_factor {
             return;
         }
-        let factor = |(set, _): &&(Vec<usize>, Left)| FACTORS.contains(&self.candidates[set[0]].id());
+        let factor = |(set, _): &&(Vec<usize>, Left)| self.candidates[set[0]].mistake().is_a_factor;
         let free: Tried = tried.iter().filter(factor).cloned().collect();
         let mut tuned = self.search.tuned(self.target, &mut self.candidates, &free, self.base, TUNED, self.progress);
         self.settle(&mut tuned);
@@ -320,17 +325,6 @@ impl Hunt<'_, '_, '_> {
         self.result.reproduced.sort_by_key(place);
     }
 }
-
-/// Mistakes that are, or nearly are, a factor on all values.
-const FACTORS: [&str; 7] = [
-    "norm-width",
-    "norm-sum",
-    "score-scale",
-    "residual-scale",
-    "rope-attention-factor",
-    "embed-multiplier",
-    "logit-scale",
-];
 
 /// By how much each of several mistakes must lower what the others leave.
 const MATTERS: f64 = 100.0;

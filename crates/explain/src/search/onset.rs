@@ -4,26 +4,10 @@ use std::collections::HashSet;
 
 use firstdiff_compare::Place;
 
-use crate::mistakes::Onset;
+use crate::mistakes::{BeginsLater, Onset};
 use crate::search::candidates::Candidate;
 use crate::search::proof::Target;
 use crate::search::{Effort, Reproduction, Search};
-
-/// Mistakes that an engine may begin to make at a later token.
-const BEGIN_LATER: [&str; 4] = ["rope-", "kv-cache-", "mask-", "window-size"];
-/// Those of any other code, which another path may make for some tokens: stated of one operation alone, whose every input is known.
-const IN_CODE: [&str; 10] = [
-    "gate-",
-    "activation",
-    "residual-",
-    "score-",
-    "softmax-",
-    "kv-head-map",
-    "norm-",
-    "context-layout",
-    "logit-",
-    "linear-input",
-];
 
 /// The mistakes that, made from the first decode step on that is wrong, reproduce it: where those before it are `right`.
 pub(crate) fn begun_later<'a>(
@@ -34,13 +18,16 @@ pub(crate) fn begun_later<'a>(
     let place = target.place;
     let last = (1..place.step).rev().find(|&step| right.contains(&Place { step, ..place }))?;
     let onset = Onset { step: last + 1, position: search.recorded().start(last + 1) };
-    let in_code: &[&str] = if target.is_stretch() { &[] } else { &IN_CODE };
-    let begins = |c: &Candidate| BEGIN_LATER.iter().chain(in_code).any(|id| c.id().starts_with(id));
+    let begins = |c: &Candidate| match c.mistake().begins_later {
+        BeginsLater::Never => false,
+        BeginsLater::InOneOperation => !target.is_stretch(),
+        BeginsLater::WithTokens => true,
+    };
     let candidates = search.candidates(target).into_iter().filter(begins).map(|c| c.beginning(onset)).collect();
     let effort = Effort { faults: 1, ..search.effort.clone() };
     let mut reproduced = Search { effort: &effort, ..*search }.run(target, candidates, &|_, _, _| {}).reproduced;
     // What changes with the tokens is where they stand.
-    reproduced.sort_by_key(|r| r.mistakes.iter().any(|m| m.id() != "rope-position"));
+    reproduced.sort_by_key(|r| r.mistakes.iter().any(|m| !m.mistake().moves_tokens));
     Some(reproduced)
 }
 

@@ -189,7 +189,7 @@ impl Search<'_, '_> {
         }
         let narrow = self.value(target, edits, self.run.profile)?;
         // Where the error is far above rounding, what is no cause is seen before anything is computed once more, in f64.
-        let rounding = edits.iter().any(|e| e.id == "precision");
+        let rounding = edits.iter().any(|e| e.mistake.is_another_arithmetic);
         let share = if base > FAR && !self.run.is_coarse() && !rounding { 10.0 * EXPLAINS } else { 0.3 };
         if narrow.shape() != target.own.shape() || target.misfit(&narrow) > share * base {
             return None;

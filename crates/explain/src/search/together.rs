@@ -41,7 +41,7 @@ impl Search<'_, '_> {
 fn product(runs: &mut [Imitation<'_, '_>], step: &Step, place: Place) {
     let mut alike: Vec<(Vec<&Edit>, Vec<&mut Imitation<'_, '_>>)> = Vec::new();
     for run in runs {
-        if !run.is_computed(place) || run.chain(place).iter().any(|edit| edit.mixes_tokens()) {
+        if !run.is_computed(place) || run.chain(place).iter().any(|edit| edit.mistake.mixes_tokens) {
             continue;
         }
         let chain = run.chain(place);

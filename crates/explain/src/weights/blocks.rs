@@ -3,13 +3,15 @@
 use firstdiff_model::{Storage, ggml};
 
 use super::diagnose::near;
+use crate::mistakes::Mistake;
+use crate::mistakes::stored::{DEQUANT_NIBBLES, DEQUANT_SCALE};
 use crate::mistakes::unpack::misreadings;
 
 /// NMSE below which a part comes out.
 const RIGHT: f64 = 1e-9;
 
 /// What explains `b`, whose right values `a` are of blocks in `storage`: cause, words, and what is left.
-pub(crate) fn diagnose(a: &[f32], b: &[f32], storage: Storage) -> Option<(&'static str, String, f64)> {
+pub(crate) fn diagnose(a: &[f32], b: &[f32], storage: Storage) -> Option<(&'static Mistake, String, f64)> {
     let block = storage.block_len();
     let group = match storage {
         Storage::Block(kind) => kind.scales().map_or(16, |s| s.group),
@@ -31,19 +33,19 @@ pub(crate) fn diagnose(a: &[f32], b: &[f32], storage: Storage) -> Option<(&'stat
 }
 
 /// A's blocks unpacked in each of the wrong ways that are known: which gives B.
-pub(crate) fn misread(kind: ggml::Type, bytes: &[u8], b: &[f32]) -> Option<(&'static str, String, f64)> {
+pub(crate) fn misread(kind: ggml::Type, bytes: &[u8], b: &[f32]) -> Option<(&'static Mistake, String, f64)> {
     misreadings(kind).into_iter().find_map(|way| {
         let mut read = bytes.to_vec();
         read.chunks_exact_mut(kind.block_bytes()).for_each(|block| (way.rewrite)(kind, block));
         let mut values = vec![0.0; b.len()];
         kind.dequantise(&read, &mut values);
         let residual = near(&values, b);
-        (residual < RIGHT).then(|| (way.id, way.kind.to_owned(), residual))
+        (residual < RIGHT).then(|| (way.mistake, way.kind.to_owned(), residual))
     })
 }
 
 /// The elements of each block in one other order, the same for all.
-fn reordered(a: &[f32], b: &[f32], block: usize) -> Option<(&'static str, String, f64)> {
+fn reordered(a: &[f32], b: &[f32], block: usize) -> Option<(&'static Mistake, String, f64)> {
     for width in [32, 64, 128, 256].into_iter().filter(|width| block.is_multiple_of(*width) || *width == block) {
         let half = width / 2;
         type Order = (&'static str, fn(usize, usize) -> usize);
@@ -56,7 +58,7 @@ fn reordered(a: &[f32], b: &[f32], block: usize) -> Option<(&'static str, String
             let other: Vec<f32> = a.chunks(width).flat_map(|c| (0..c.len()).map(move |i| c[order(i, half)])).collect();
             let residual = near(&other, b);
             if residual < RIGHT {
-                return Some(("dequant-nibbles", format!("{what}, in every {width} elements"), residual));
+                return Some((&DEQUANT_NIBBLES, format!("{what}, in every {width} elements"), residual));
             }
         }
         // Any other order, if it is the same in every block.
@@ -64,7 +66,7 @@ fn reordered(a: &[f32], b: &[f32], block: usize) -> Option<(&'static str, String
             let other: Vec<f32> = a.chunks(width).flat_map(|c| order.iter().map(move |&i| c[i])).collect();
             let residual = near(&other, b);
             if residual < RIGHT {
-                return Some(("dequant-nibbles", format!("the elements of every {width} in another order"), residual));
+                return Some((&DEQUANT_NIBBLES, format!("the elements of every {width} in another order"), residual));
             }
         }
     }
@@ -82,7 +84,7 @@ fn order_of(a: &[f32], b: &[f32]) -> Option<Vec<usize>> {
 }
 
 /// The same values in every block, in an order that repeated values hide.
-fn sorted_alike(a: &[f32], b: &[f32], block: usize) -> Option<(&'static str, String, f64)> {
+fn sorted_alike(a: &[f32], b: &[f32], block: usize) -> Option<(&'static Mistake, String, f64)> {
     let sorted = |values: &[f32]| -> Vec<f32> {
         let mut values = values.to_vec();
         values.sort_by(f32::total_cmp);
@@ -93,14 +95,14 @@ fn sorted_alike(a: &[f32], b: &[f32], block: usize) -> Option<(&'static str, Str
         let right: Vec<f32> = b.chunks(width).flat_map(sorted).collect();
         let residual = near(&left, &right);
         if residual < RIGHT {
-            return Some(("dequant-nibbles", format!("the elements of every {width} in another order"), residual));
+            return Some((&DEQUANT_NIBBLES, format!("the elements of every {width} in another order"), residual));
         }
     }
     None
 }
 
 /// Parts that share a scale: each comes out times a factor plus a number of its own.
-fn scaled(a: &[f32], b: &[f32], group: usize, block: usize) -> Option<(&'static str, String, f64)> {
+fn scaled(a: &[f32], b: &[f32], group: usize, block: usize) -> Option<(&'static Mistake, String, f64)> {
     let parts = (block / group).max(1);
     let (mut wrong, mut left, mut energy) = (vec![0usize; parts], 0.0, 0.0);
     let (mut only_offset, mut groups) = (true, 0);
@@ -132,7 +134,7 @@ fn scaled(a: &[f32], b: &[f32], group: usize, block: usize) -> Option<(&'static 
         some => format!("parts {some:?} of {parts} in every {block} elements"),
     };
     let what = if only_offset { "the minimum is wrong" } else { "the scale is wrong" };
-    Some(("dequant-scale", format!("{what} in {places}"), residual))
+    Some((&DEQUANT_SCALE, format!("{what} in {places}"), residual))
 }
 
 /// y = slope · x + offset: slope, offset and Σ error².
@@ -152,7 +154,7 @@ fn line(x: &[f32], y: &[f32]) -> (f64, f64, f64) {
 }
 
 /// Elements off by one and the same step of their scale: a high bit that belongs to another element.
-fn high_bits(a: &[f32], b: &[f32], group: usize) -> Option<(&'static str, String, f64)> {
+fn high_bits(a: &[f32], b: &[f32], group: usize) -> Option<(&'static Mistake, String, f64)> {
     let (mut steps, mut off, mut up) = (0, 0, 0);
     for (x, y) in a.chunks(group).zip(b.chunks(group)) {
         let differences: Vec<f32> = x.iter().zip(y).map(|(x, y)| (x - y).abs()).collect();
@@ -173,5 +175,5 @@ fn high_bits(a: &[f32], b: &[f32], group: usize) -> Option<(&'static str, String
     }
     // A group with one wrong element says nothing; and a bit that is not the element's own is as often set as not.
     (steps > 0 && off > 2 * steps && up * 5 > off && (off - up) * 5 > off)
-        .then(|| ("dequant-nibbles", "high bits of the wrong element: values off by one step of a bit".into(), 0.0))
+        .then(|| (&DEQUANT_NIBBLES, "high bits of the wrong element: values off by one step of a bit".into(), 0.0))
 }

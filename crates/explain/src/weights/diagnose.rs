@@ -9,6 +9,11 @@ use super::relaid::relaid;
 use super::side::{RowOrder, Side, Tensor};
 use super::values::values;
 use super::{Key, Options, noise};
+use crate::mistakes::Mistake;
+use crate::mistakes::head::{HEAD_TIED, HEAD_UNTIED};
+use crate::mistakes::linear::{QK_ROW_ORDER, WEIGHT_SWAPPED, WEIGHT_TRANSPOSED, WEIGHT_WRONG_LAYER};
+use crate::mistakes::norm::NORM_WRONG_WEIGHT;
+use crate::mistakes::stored::{DEQUANT_TRUNCATED, STORAGE_SHAPE};
 
 /// Two tensors of one weight.
 #[derive(Clone, Copy)]
@@ -23,13 +28,13 @@ pub(crate) struct Pair<'a> {
 
 /// What was found.
 pub(crate) struct Diagnosis {
-    pub(crate) cause: Option<&'static str>,
+    pub(crate) cause: Option<&'static Mistake>,
     pub(crate) note: String,
     /// NMSE that remains once the mistake is imitated.
     pub(crate) residual: Option<f64>,
 }
 
-pub(super) fn found(cause: &'static str, note: impl Into<String>, residual: f64) -> Option<Diagnosis> {
+pub(super) fn found(cause: &'static Mistake, note: impl Into<String>, residual: f64) -> Option<Diagnosis> {
     Some(Diagnosis { cause: Some(cause), note: note.into(), residual: Some(residual) })
 }
 
@@ -116,7 +121,7 @@ pub(crate) fn mixed_order(pair: &Pair<'_>, order: usize) -> Diagnosis {
     let note =
         format!("its rows are in {whose} RoPE order, those of other Q and K are not: no pairing is right for both");
     Diagnosis {
-        cause: Some("qk-row-order"),
+        cause: Some(&QK_ROW_ORDER),
         note,
         residual: pair.explained(pair.left, &pair.right.in_order(pair.row_orders()[order])),
     }
@@ -233,21 +238,21 @@ fn shape(pair: &Pair<'_>) -> Option<Diagnosis> {
         let same_memory = right.reshaped(left.shape().to_vec()).in_order(pair.expected_order());
         if let Some(residual) = pair.explained(left, &same_memory) {
             return found(
-                "storage-shape",
+                &STORAGE_SHAPE,
                 format!("its shape is reversed, {reversed:?}, over the same memory"),
                 residual,
             );
         }
         let (a, b) = (left.values(), transpose(&right.values(), &reversed));
         return close(&a, &b, pair).and_then(|residual| {
-            found("weight-transposed", format!("stored as {reversed:?}, rows as columns"), residual)
+            found(&WEIGHT_TRANSPOSED, format!("stored as {reversed:?}, rows as columns"), residual)
         });
     }
     if right.len() < left.len() {
         let (a, b) = (left.first_values(right.len()), right.values());
         if let Some(residual) = close(&a, &b, pair) {
             let note = format!("only the first {} of {} elements are there", right.len(), left.len());
-            return found("dequant-truncated", note, residual);
+            return found(&DEQUANT_TRUNCATED, note, residual);
         }
     }
     None
@@ -260,7 +265,7 @@ fn row_order(pair: &Pair<'_>) -> Option<Diagnosis> {
     if left.shape() != right.shape() {
         return None;
     }
-    let say = |text: &str, residual| found("qk-row-order", text.to_owned(), residual);
+    let say = |text: &str, residual| found(&QK_ROW_ORDER, text.to_owned(), residual);
     let expected = pair.expected_order();
     if expected.is_some()
         && let Some(residual) = pair.explained(left, &right.in_order(None))
@@ -307,7 +312,7 @@ fn twice(pair: &Pair<'_>, head: usize) -> Option<Diagnosis> {
         let once = |values: &[f32]| permuted(values, width, RowOrder { to, head });
         let b = pair.right.in_order(None).values();
         if let Some(residual) = close(&a, &once(&once(&b)), pair) {
-            return found("qk-row-order", "its rows are permuted twice", residual);
+            return found(&QK_ROW_ORDER, "its rows are permuted twice", residual);
         }
     }
     None
@@ -325,7 +330,7 @@ fn transposed(pair: &Pair<'_>) -> Option<Diagnosis> {
     }
     let (how, residual) =
         pair.orders().into_iter().find_map(|order| relaid(pair, &pair.right.in_order(order).values()))?;
-    found("weight-transposed", how, residual)
+    found(&WEIGHT_TRANSPOSED, how, residual)
 }
 
 /// Another weight of A under this name, in another order of elements: of any shape of as many.
@@ -393,22 +398,22 @@ fn another_tensor(pair: &Pair<'_>) -> Option<Diagnosis> {
     None
 }
 
-fn mistaken(weight: WeightRef, other: WeightRef, key: &Key) -> (&'static str, String) {
+fn mistaken(weight: WeightRef, other: WeightRef, key: &Key) -> (&'static Mistake, String) {
     let same_role = WeightRef { layer: weight.layer, role: other.role };
     match (weight.role, other.role) {
-        (Role::Head, Role::Embedding) => ("head-tied", "it is the embedding, and the head is another matrix".into()),
-        (Role::Embedding, Role::Head) => ("head-untied", "it is the head, and the embedding is another matrix".into()),
+        (Role::Head, Role::Embedding) => (&HEAD_TIED, "it is the embedding, and the head is another matrix".into()),
+        (Role::Embedding, Role::Head) => (&HEAD_UNTIED, "it is the head, and the embedding is another matrix".into()),
         (a, b) if a == b => {
-            ("weight-wrong-layer", format!("it is that of layer {}", other.layer.map_or("-".into(), |l| l.to_string())))
+            (&WEIGHT_WRONG_LAYER, format!("it is that of layer {}", other.layer.map_or("-".into(), |l| l.to_string())))
         }
         (Role::AttnNorm | Role::FfnNorm | Role::FinalNorm, Role::AttnNorm | Role::FfnNorm | Role::FinalNorm) => {
-            ("norm-wrong-weight", format!("it is {}", key.name()))
+            (&NORM_WRONG_WEIGHT, format!("it is {}", key.name()))
         }
         _ if other.layer == weight.layer => {
             let stem = hugging_face_name(same_role);
-            ("weight-swapped", format!("it is {}", stem.rsplit('.').nth(1).unwrap_or(&stem)))
+            (&WEIGHT_SWAPPED, format!("it is {}", stem.rsplit('.').nth(1).unwrap_or(&stem)))
         }
-        _ => ("weight-swapped", format!("it is {}", key.name())),
+        _ => (&WEIGHT_SWAPPED, format!("it is {}", key.name())),
     }
 }
 

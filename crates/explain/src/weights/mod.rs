@@ -19,6 +19,10 @@ use diagnose::{Diagnosis, Pair};
 use measure::{Same, measure};
 use side::Tensor;
 
+use crate::mistakes::Mistake;
+use crate::mistakes::head::{HEAD_TIED, HEAD_UNTIED};
+use crate::mistakes::linear::{BIAS_OMITTED, WEIGHT_TRANSPOSED};
+
 /// What is said of one tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum State {
@@ -207,7 +211,7 @@ fn notes(judged: &[Judged], sides: [&Side; 2], options: Options, out: &mut Compa
     let cut: Vec<&Judged> = judged.iter().filter(|j| j.same == Some(Same::Rounded { cut: true })).collect();
     out.warnings.extend(cut.iter().map(|j| Note::of(j.key.name(), "its values were cut to bf16, not rounded")));
     let turned: usize =
-        out.findings.iter().filter(|f| f.cause == Some("weight-transposed")).map(|f| f.tensors.len()).sum();
+        out.findings.iter().filter(|f| f.cause == Some(WEIGHT_TRANSPOSED.id)).map(|f| f.tensors.len()).sum();
     let matrices = out.tensors.iter().filter(|t| t.shape.len() == 2 && !matches!(t.state, State::Unchecked(_))).count();
     // The embedding is a table, whichever way the matrices lie.
     if turned >= 4 && turned + 2 >= matrices {
@@ -349,14 +353,20 @@ fn blame(judged: &Judged, sides: [&Side; 2], copies: bool, out: &mut Comparison)
         Some(order) => diagnose::mixed_order(&pair, order),
         None => diagnose::diagnose(&pair, compared.nmse, compared.allowed),
     };
-    out.findings.push(Finding { cause, tensors: vec![judged.key.name().into()], note, residual_nmse: residual });
+    out.findings.push(finding(cause, &judged.key, note, residual));
+}
+
+/// What is wrong with one tensor.
+fn finding(cause: Option<&'static Mistake>, key: &Key, note: String, residual_nmse: Option<f64>) -> Finding {
+    let cause = cause.map(|mistake| mistake.id);
+    Finding { cause, tensors: vec![key.name().into()], note, residual_nmse }
 }
 
 /// A tensor that B does not hold.
 fn missing(key: &Key, [a, b]: [&Side; 2], left: Tensor<'_>, out: &mut Comparison) -> Result<(), ModelError> {
     let mut compared = entry(key, [Some(&left), None]);
     let role = key.weight().map(|w| w.role);
-    let finding = |cause, note: String| Finding { cause, tensors: vec![key.name().into()], note, residual_nmse: None };
+    let finding = |cause, note: String| finding(cause, key, note, None);
     if b.is_dump() {
         compared.state = State::Unchecked("not dumped".into());
     } else if let Some(other) = tied_with(role).filter(|other| b.tensor(other).is_some()) {
@@ -378,7 +388,7 @@ fn missing(key: &Key, [a, b]: [&Side; 2], left: Tensor<'_>, out: &mut Comparison
                 Some((how, _)) => {
                     finding(None, format!("{takes}; in {} it is that matrix in another order: {how}", a.label()))
                 }
-                None => finding(Some("head-tied"), format!("{takes}, which is another matrix in {}", a.label())),
+                None => finding(Some(&HEAD_TIED), format!("{takes}, which is another matrix in {}", a.label())),
             });
         }
     } else if is_derived(key.name()) {
@@ -389,7 +399,7 @@ fn missing(key: &Key, [a, b]: [&Side; 2], left: Tensor<'_>, out: &mut Comparison
         compared.state = State::Unchecked(format!("{} holds its values under the name {name}", b.label()));
     } else {
         compared.state = State::Wrong;
-        out.findings.push(finding(is_bias(role).then_some("bias-omitted"), format!("{} does not hold it", b.label())));
+        out.findings.push(finding(is_bias(role).then_some(&BIAS_OMITTED), format!("{} does not hold it", b.label())));
     }
     out.tensors.push(compared);
     Ok(())
@@ -416,7 +426,7 @@ fn extra(key: &Key, [a, b]: [&Side; 2], right: Tensor<'_>, out: &mut Comparison)
     } else {
         compared.state = State::Wrong;
         let note = format!("{} does not hold it", a.label());
-        out.findings.push(Finding { cause: None, tensors: vec![key.name().into()], note, residual_nmse: None });
+        out.findings.push(finding(None, key, note, None));
     }
     out.tensors.push(compared);
     Ok(())
@@ -452,9 +462,9 @@ fn untied(
         false if !both_hold_the_same(sides, other) => {
             (None, format!("{ties}, which is another matrix in {} too", b.label()))
         }
-        false => (Some("head-untied"), format!("{ties}, and {} has another matrix for it", b.label())),
+        false => (Some(&HEAD_UNTIED), format!("{ties}, and {} has another matrix for it", b.label())),
     };
-    out.findings.push(Finding { cause, tensors: vec![key.name().into()], note, residual_nmse: residual });
+    out.findings.push(finding(cause, key, note, residual));
 }
 
 /// Whether `right` holds the values of `left`.

@@ -7,6 +7,9 @@ use super::diagnose::{Diagnosis, Pair, close, found, near, place, slope};
 use super::measure::ROOM;
 use super::side::RowOrder;
 use super::{blocks, noise};
+use crate::mistakes::linear::WEIGHT_UNSET;
+use crate::mistakes::norm::NORM_PLUS_ONE;
+use crate::mistakes::stored::{DEQUANT_TRUNCATED, STORAGE_SHAPE, STORAGE_TYPE};
 
 /// What can be seen element by element.
 pub(super) fn values(pair: &Pair<'_>) -> Option<Diagnosis> {
@@ -39,8 +42,8 @@ fn constant(b: &[f32]) -> Option<Diagnosis> {
     let first = *b.first()?;
     let same = b.len() > 1 && b.iter().all(|x| *x == first);
     match (same, first == 0.0) {
-        (true, true) => found("weight-unset", "zeros throughout", 0.0),
-        (true, false) => found("weight-unset", format!("{first} throughout"), 0.0),
+        (true, true) => found(&WEIGHT_UNSET, "zeros throughout", 0.0),
+        (true, false) => found(&WEIGHT_UNSET, format!("{first} throughout"), 0.0),
         _ => None,
     }
 }
@@ -67,7 +70,7 @@ fn zeros(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
     }
     if b[start..].iter().all(|y| *y == 0.0) {
         let bytes = bytes_read(pair, start, end).unwrap_or_default();
-        return found("dequant-truncated", format!("zero from element {start} of {end} on{bytes}"), residual);
+        return found(&DEQUANT_TRUNCATED, format!("zero from element {start} of {end} on{bytes}"), residual);
     }
     let filled = |period: usize| {
         let from = |chunk: &[f32]| chunk.iter().rposition(|y| *y != 0.0).map_or(0, |at| at + 1);
@@ -89,7 +92,7 @@ fn zeros(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
     } else {
         "each row".into()
     };
-    found("dequant-truncated", format!("only the first {longest} of {of} are set"), residual)
+    found(&DEQUANT_TRUNCATED, format!("only the first {longest} of {of} are set"), residual)
 }
 
 /// How many bytes were read of how many, where A is in blocks.
@@ -138,7 +141,7 @@ fn misread(a: &[f32], b: &[f32]) -> Option<Diagnosis> {
         let (told, told_right) = (pairs().filter(telling).count(), pairs().filter(telling).filter(as_read).count());
         // A value on the edge of rounding may have gone the other way.
         if right * 100 >= all * 98 && told_right * 100 >= told * 98 && told_right >= FEWEST_TOLD {
-            return found("storage-type", *what, 0.0);
+            return found(&STORAGE_TYPE, *what, 0.0);
         }
     }
     None
@@ -163,7 +166,7 @@ fn shifted(pair: &Pair<'_>) -> Option<Diagnosis> {
             {
                 let bytes = pair.right.bytes_of(by).map_or(String::new(), |n| format!(" ({n} bytes)"));
                 return found(
-                    "storage-shape",
+                    &STORAGE_SHAPE,
                     format!("every value comes {by} elements{bytes} {word}: an offset or the alignment"),
                     residual,
                 );
@@ -180,7 +183,7 @@ fn offset(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
         if pair.left.shape().len() == 1
             && let Some(residual) = close(&plus(by), b, pair)
         {
-            return found("norm-plus-one", note, residual);
+            return found(&NORM_PLUS_ONE, note, residual);
         }
     }
     let by = a.iter().zip(b).map(|(x, y)| f64::from(y - x)).sum::<f64>() / a.len() as f64;

@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use firstdiff_explain::explain::{Effort, Explanation, Match, Options, explain};
-use firstdiff_explain::mistakes::{advice, ids, what};
+use firstdiff_explain::mistakes::{advice, find, ids, what};
 use firstdiff_model::{Profile, load};
-use firstdiff_trace::{Dump, Rows, Site};
+use firstdiff_trace::{Dump, Rows, Site, Tap};
 use serde_json::Value;
 
 use crate::common::{fixtures, precision};
@@ -65,18 +65,40 @@ fn every_planted_mistake_is_named_and_nothing_else() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// Of an id no engine here shows, it is said where it is tested.
+/// What stands in quotes behind each `before` in a script.
+fn quoted_behind<'t>(text: &'t str, before: &str) -> BTreeSet<&'t str> {
+    text.split(before).skip(1).filter_map(|rest| rest.split('"').next()).collect()
+}
+
+/// The catalogue, and engines that share no code with it: each mistake is planted, shows where its entry says it is made, and no engine plants another. Of an id no
+/// engine here shows, it is said where it is tested.
 #[test]
 fn every_id_has_words_and_an_engine_that_shows_it() {
     let index = std::fs::read_to_string(fixtures().join("faulty/index.json")).unwrap();
     let index: Vec<Value> = serde_json::from_str(&index).unwrap();
     let planted: BTreeSet<&str> = index.iter().filter_map(|row| row["mistake"].as_str()).collect();
+    let script = |name: &str| std::fs::read_to_string(fixtures().join("../scripts").join(name)).unwrap();
+    let (engine, faults) = (script("engine_mistakes.py"), script("fixture_faults.py"));
+    let in_engine = quoted_behind(&engine, "@mistake(\"");
+    let is_fault = |line: &&str| line.starts_with("    ") && line.split_whitespace().nth(3).is_some();
+    let faults = faults.split("\"\"\"").nth(3).unwrap().lines().filter(is_fault);
+    let listed: BTreeSet<&str> =
+        faults.filter_map(|line| line.split_whitespace().nth(1)?.split(['=', '@']).next()).collect();
+    assert_eq!(listed, planted, "scripts/fixture_faults.py and fixtures/faulty/index.json");
     // By another arithmetic below; by a real engine below, where its file is at hand; by scripts/test_unpacked.py.
     let elsewhere = ["precision", "dequant-truncated", "dequant-nibbles", "dequant-scale"];
     for id in ids() {
         assert!(!what(id).is_empty() && !advice(id).is_empty(), "{id}");
-        assert!(planted.contains(id) || elsewhere.contains(&id), "{id} is planted nowhere");
+        assert_ne!(planted.contains(id), elsewhere.contains(&id), "{id} is planted nowhere, or is said to be");
+        assert_ne!(in_engine.contains(id), elsewhere.contains(&id), "{id} in scripts/engine_mistakes.py");
     }
+    for row in &index {
+        let (id, tap) = (row["mistake"].as_str().unwrap(), row["first"]["tap"].as_str().unwrap());
+        let entry = find(id).unwrap_or_else(|| panic!("{id} is not in the catalogue"));
+        let tap: Tap = tap.parse().unwrap();
+        assert!(entry.at.contains(&tap.site), "{id} shows at {tap}, where its entry says that it is not made");
+    }
+    assert!(in_engine.iter().all(|id| find(id).is_some()), "{in_engine:?}");
 }
 
 #[test]

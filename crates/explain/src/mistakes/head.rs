@@ -1,0 +1,109 @@
+//! What is done wrong behind the layers? Right: the last hidden state, normed once, times the head's matrix, and nothing more.
+
+use firstdiff_core::softcap;
+use firstdiff_model::{Role, WeightRef};
+use firstdiff_trace::Site;
+use serde_json::json;
+
+use super::catalogue::{BeginsLater, Mistake, OneOf};
+use super::param::Param;
+use super::{List, Seen, factor, rows, snapped};
+
+/// A mistake of the logits.
+const LOGITS: Mistake = Mistake { at: &[Site::Logits], ..Mistake::ORDINARY };
+
+/// The mistakes of this file.
+pub(super) static MISTAKES: &[&Mistake] =
+    &[&FINAL_NORM_OMITTED, &HEAD_TIED, &HEAD_UNTIED, &LOGIT_SOFTCAP, &LOGIT_SCALE, &LOGIT_ROW];
+
+pub(crate) static FINAL_NORM_OMITTED: Mistake = Mistake {
+    id: "final-norm-omitted",
+    what: "the final norm is skipped, or done twice",
+    fix: "norm the last hidden state once before the head",
+    at: &[Site::FinalNorm, Site::Logits],
+    params: &[Param::words("kind", &["omitted", "twice", "gain-only"])],
+    one_of: Some(OneOf::Divisor),
+    ..LOGITS
+};
+pub(crate) static HEAD_TIED: Mistake = Mistake {
+    id: "head-tied",
+    what: "the embedding serves as the head",
+    fix: "the head has a matrix of its own",
+    in_file: Some("load the head's own matrix, output.weight or lm_head.weight"),
+    ..LOGITS
+};
+pub(crate) static HEAD_UNTIED: Mistake = Mistake {
+    id: "head-untied",
+    what: "the head has a matrix that was never loaded",
+    fix: "the embedding is the head: tie_word_embeddings",
+    in_file: Some("take the embedding for the head"),
+    params: &[Param::words("kind", &["ones"])],
+    ..LOGITS
+};
+pub(crate) static LOGIT_SOFTCAP: Mistake = Mistake {
+    id: "logit-softcap",
+    what: "the logits are capped",
+    fix: "this config has no cap",
+    params: &[Param::free("cap")],
+    begins_later: BeginsLater::InOneOperation,
+    ..LOGITS
+};
+pub(crate) static LOGIT_SCALE: Mistake = Mistake {
+    id: "logit-scale",
+    what: "the logits are multiplied by a factor",
+    fix: "leave them as they are",
+    params: &[Param::free("factor")],
+    begins_later: BeginsLater::InOneOperation,
+    is_a_factor: true,
+    ..LOGITS
+};
+pub(crate) static LOGIT_ROW: Mistake = Mistake {
+    id: "logit-row",
+    what: "the logits are another position's",
+    fix: "row t is of token t",
+    params: &[Param::words("row", &["before", "behind"])],
+    begins_later: BeginsLater::InOneOperation,
+    mixes_tokens: true,
+    ..LOGITS
+};
+
+pub(super) fn listed(list: &mut List<'_>) {
+    let embedding = WeightRef { layer: None, role: Role::Embedding };
+    if list.model.weights.name(list.step.weights[0]) == list.model.weights.name(embedding) {
+        // A head of its own, never loaded.
+        list.add(&HEAD_UNTIED, vec![("kind", json!("ones"))], |at| {
+            at.product(|_, row, _| row.fill(1.0), at.matrix_shape()?)
+        });
+    } else {
+        list.weights(&HEAD_TIED, vec![], vec![embedding]);
+    }
+    // The logits of the position before, or behind.
+    for (shift, from) in [(1usize, "before"), (usize::MAX, "behind")] {
+        list.add(&LOGIT_ROW, vec![("row", json!(from))], move |at| {
+            let x = at.right()?;
+            let n = x.shape()[0];
+            let order: Vec<usize> = (0..n).map(|t| if shift == 1 { (t + n - 1) % n } else { (t + 1) % n }).collect();
+            (n > 1).then(|| rows(&x, &order))
+        });
+    }
+    for cap in [30.0, 50.0, 15.0] {
+        list.tunable(&LOGIT_SOFTCAP, "cap", cap, |cap, at| Some(at.kept(at.right()?.mapv(|x| softcap(x, cap)))));
+    }
+    for c in [0.5, 2.0] {
+        scale(list, c);
+    }
+    let root = (list.model.plan.dims.hidden as f64).sqrt();
+    scale(list, root);
+    scale(list, 1.0 / root);
+}
+
+fn scale(list: &mut List<'_>, c: f64) {
+    list.tunable(&LOGIT_SCALE, "factor", c, |c, at| Some(at.kept(at.right()?.mapv(|x| x * c))));
+}
+
+/// The factor on the logits.
+pub(super) fn fitted(list: &mut List<'_>, seen: &Seen<'_>) {
+    if let Some(c) = factor(seen.own, seen.right).map(|c| snapped(c, 1e-6)).filter(|c| (c - 1.0).abs() > 1e-9) {
+        scale(list, c);
+    }
+}
