@@ -4,7 +4,8 @@ use firstdiff_trace::{Dump, DumpError};
 
 use crate::conclude::moved_positions;
 use crate::graph::Place;
-use crate::layout::pair::{Layout, Operand};
+use crate::layout::pair::Operand;
+use crate::layout::types::Layout;
 use crate::report::anatomy::{Anatomy, Undone};
 use crate::report::{FirstDivergence, anatomy};
 use crate::taps::context::{Found, Run};

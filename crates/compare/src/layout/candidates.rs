@@ -6,8 +6,9 @@
 use firstdiff_trace::{Rows, Site};
 
 use crate::layout::mismatch::Misfit;
-use crate::layout::pair::{Layout, Operand, Pair};
-use crate::layout::strided::readings;
+use crate::layout::pair::{Operand, Pair};
+use crate::layout::strided::candidates;
+use crate::layout::types::Layout;
 
 /// A tensor beside its witness, and the layouts in which it may be read.
 pub struct LayoutCandidates<'a> {
@@ -57,7 +58,7 @@ impl<'a> LayoutCandidates<'a> {
         // What the tensor as it stands, and the row orders of it, already are.
         let in_place = self.as_it_stands.as_ref().is_ok_and(|pair| !matches!(pair.layout(), Layout::Permuted(_)));
         let other = |pair: &Pair<'_>| !matches!(pair.layout(), Layout::Stored(stored) if in_place && stored.in_order());
-        let stored = readings(self.site, &self.witness, &self.candidate, self.heads).into_iter().filter(other);
+        let stored = candidates(self.site, &self.witness, &self.candidate, self.heads).into_iter().filter(other);
         let with_heads = |pair: Pair<'a>| match self.heads {
             Some(heads) => pair.with_heads(heads).beginning_at(self.start),
             None => pair.beginning_at(self.start),

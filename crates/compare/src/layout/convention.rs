@@ -2,7 +2,7 @@
 
 use firstdiff_trace::{QkRows, Site};
 
-use crate::layout::pair::Layout;
+use crate::layout::types::Layout;
 
 /// In which order a site's axes, and the rows of Q and K, lie in the candidate.
 #[derive(Clone, Debug)]
@@ -91,7 +91,7 @@ impl LayoutConvention {
 
     /// Whether both are of heads, both of keys, or both of two axes.
     fn is_of_a_kind(&self, other: &LayoutConvention) -> bool {
-        let axes = |custom: &LayoutConvention| custom.site.axes().len();
+        let axes = |convention: &LayoutConvention| convention.site.axes().len();
         axes(self) == axes(other) && self.is_of_heads() == other.is_of_heads()
     }
 

@@ -1,10 +1,14 @@
-//! How does one tensor lie against another? Shapes, rows, orders of axes, padding.
+//! One tensor against another: shapes, rows, orders of axes, padding; and which of the layouts in which a tap agrees is the dump's own.
 
 pub(crate) mod candidates;
 pub(crate) mod convention;
 pub(crate) mod mismatch;
 pub(crate) mod pair;
+pub(crate) mod resolve;
 pub(crate) mod rotation;
 pub(crate) mod rows;
 pub(crate) mod shapes;
 pub(crate) mod strided;
+pub(crate) mod types;
+
+pub use resolve::{Claim, Evidence, Resolved, Witness, explains, resolve};

@@ -1,7 +1,6 @@
-//! Which element of the candidate stands against which of the reference? Shapes, rows, layouts, masks.
+//! Two tensors element by element: which of the candidate stands against which of the reference, and what is masked.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 
 use firstdiff_trace::{QkRows, Rows, Site, Values as Held};
@@ -10,100 +9,9 @@ use rayon::prelude::*;
 use crate::layout::mismatch::{Misfit, ShapeMismatch};
 use crate::layout::rows::{Selected, positions_apart, select_rows};
 use crate::layout::shapes::match_shapes;
-use crate::layout::strided::Stored;
+use crate::layout::types::Layout;
 use crate::metrics::{Metrics, Values};
 use crate::words::{index_in_words, unravel};
-
-/// How the candidate's memory was read to line it up with the reference.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Layout {
-    /// As it stands.
-    Same,
-    /// Axes merged, split, or of length 1 added: the same memory under another shape.
-    Reshaped,
-    /// Axes in another order, as its own shape shows: axis i of the reference is axis `.0[i]` of the candidate.
-    Permuted(Vec<usize>),
-    /// In another order, or padded, as its content shows.
-    Stored(Stored),
-    /// Q or K with rows of each head in the other RoPE order than the reference's.
-    Rows {
-        /// The candidate's order.
-        rows: QkRows,
-        /// Its axes as in [`Layout::Permuted`], where its own shape shows them in another order.
-        axes: Option<Vec<usize>>,
-    },
-}
-
-impl Layout {
-    /// The RoPE order of the candidate's rows of Q and K, where it is not the reference's.
-    pub fn rows(&self) -> Option<QkRows> {
-        match self {
-            Layout::Rows { rows, .. } => Some(*rows),
-            Layout::Stored(stored) => stored.rows(),
-            Layout::Same | Layout::Reshaped | Layout::Permuted(_) => None,
-        }
-    }
-
-    /// Whether the tensor's own shape lists other extents than its memory has.
-    pub fn contradicts_shape(&self) -> bool {
-        matches!(self, Layout::Stored(stored) if stored.against_shape())
-    }
-
-    /// Whether values stand in other places than the witness's, or its shape lists other extents than memory has: what only follows from its content.
-    pub fn needs_confirming(&self) -> bool {
-        match self {
-            Layout::Same | Layout::Reshaped => false,
-            Layout::Permuted(_) | Layout::Rows { .. } => true,
-            Layout::Stored(stored) => stored.moves() || stored.against_shape(),
-        }
-    }
-
-    /// Whether the tensor's own shape shows this layout, and no other.
-    pub fn is_shown(&self) -> bool {
-        match self {
-            Layout::Same | Layout::Permuted(_) => true,
-            Layout::Stored(stored) => stored.shown() && stored.rows().is_none() && !stored.pads_positions(),
-            Layout::Reshaped | Layout::Rows { .. } => false,
-        }
-    }
-
-    /// Whether the tensor's own shape lists the extents that are read.
-    pub(crate) fn is_of_its_shape(&self) -> bool {
-        !matches!(self, Layout::Stored(stored) if !stored.shown())
-    }
-
-    /// In words; `witness` is what the other side is called.
-    pub fn words(&self, witness: &str) -> String {
-        match self {
-            Layout::Same => "same layout".into(),
-            Layout::Reshaped => "same memory under another shape".into(),
-            Layout::Permuted(order) => format!("its axes are permuted: the {witness}'s are its {order:?}"),
-            Layout::Stored(stored) => stored.words(witness),
-            Layout::Rows { rows, axes: None } => rows_in_words(*rows, witness),
-            Layout::Rows { rows, axes: Some(order) } => {
-                format!("{}; {}", Layout::Permuted(order.clone()).words(witness), rows_in_words(*rows, witness))
-            }
-        }
-    }
-}
-
-impl fmt::Display for Layout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.words("reference"))
-    }
-}
-
-/// In which order the rows of each head are, where that is not the other side's.
-pub(crate) fn rows_in_words(rows: QkRows, witness: &str) -> String {
-    match rows {
-        QkRows::Adjacent => {
-            format!("rows of each head are in GGUF's order (adjacent RoPE pairs), the {witness}'s in Hugging Face's")
-        }
-        QkRows::Half => {
-            format!("rows of each head are in Hugging Face's order (RoPE halves), the {witness}'s in GGUF's")
-        }
-    }
-}
 
 pub(crate) type IndexMap = Arc<dyn Fn(usize) -> usize + Send + Sync>;
 
@@ -319,7 +227,7 @@ impl<'a> Pair<'a> {
         Pair { candidate: self.candidate.clone().after(Arc::new(map)), layout, ..self.clone() }
     }
 
-    /// The other readings of Q and K that a RoPE in the other pairing would explain.
+    /// Q and K with the rows of each head in the other RoPE orders.
     pub fn other_row_orders(&self) -> Vec<Pair<'a>> {
         let Some(&d) = self.shape.last().filter(|d| self.site.has_rope_rows() && **d >= 4 && **d % 2 == 0) else {
             return Vec::new();
@@ -391,7 +299,12 @@ impl<'a> Pair<'a> {
         here > ALIKE && here > plain.abs() + ALIKE / 2.0
     }
 
-    /// NMSE of this reading over every `stride`-th element; infinite where a value is not finite.
+    /// NMSE in this layout over some elements: enough to tell whether it is worth a closer look.
+    pub fn estimated_nmse(&self) -> f64 {
+        self.sampled_nmse((self.len() / SAMPLE).max(1) | 1)
+    }
+
+    /// NMSE in this layout over every `stride`-th element; infinite where a value is not finite.
     pub fn sampled_nmse(&self, stride: usize) -> f64 {
         let (mut error, mut energy) = (0.0, 0.0);
         for i in (0..self.len()).step_by(stride.max(1)) {
@@ -407,6 +320,8 @@ impl<'a> Pair<'a> {
     }
 }
 
+/// Elements that an estimate looks at.
+const SAMPLE: usize = 512;
 /// A correlation, position by position, that misplaced values do not have.
 const ALIKE: f64 = 0.4;
 

@@ -1,6 +1,6 @@
 //! Is what follows Q or K a rotation of it? In the order that an engine itself works in it is, whatever the angles are.
 //!
-//! A rotation leaves position 0 as it is, and the length of every pair that it turns. Of a mistake in it (another base, scaling, direction,
+//! A rotation leaves position 0 as it is, and the length of every pair that it rotates. Of a mistake in it (another base, scaling, direction,
 //! precision, a factor, none at all) that stays true.
 
 use firstdiff_trace::QkRows;
@@ -8,7 +8,7 @@ use firstdiff_trace::QkRows;
 use crate::layout::pair::Pair;
 use crate::metrics::Metrics;
 
-/// A tensor of \[T,H,d\] in one reading.
+/// A tensor of \[T,H,d\] in one layout.
 pub(crate) struct Heads {
     values: Vec<f64>,
     shape: Vec<usize>,
@@ -19,18 +19,18 @@ impl Heads {
         Heads { values: (0..pair.len()).map(|i| pair.candidate(i)).collect(), shape: pair.shape().to_vec() }
     }
 
-    /// Whether `after` is this one with each pair of each head turned, and all times one factor. `from_start` says that the first position is 0.
-    pub(crate) fn turn_into(&self, after: &Heads, pairs: QkRows, from_start: bool, allowed: f64) -> bool {
-        let [positions, heads, width] = self.shape[..] else { return false };
-        if self.shape != after.shape || width == 0 || width % 2 != 0 {
+    /// Whether this is `before` with each pair of each head rotated, and all times one factor. `from_start` says that the first position is 0.
+    pub(crate) fn is_rotation_of(&self, before: &Heads, pairs: QkRows, from_start: bool, allowed: f64) -> bool {
+        let [positions, heads, width] = before.shape[..] else { return false };
+        if self.shape != before.shape || width == 0 || width % 2 != 0 {
             return false;
         }
         let near = |a: &[f64], b: &[f64]| {
             Metrics::of_f64(a, b).best_factor().is_some_and(|best| best.remaining_nmse <= allowed)
         };
         let first = heads * width;
-        let starts = !from_start || positions < 2 || near(&self.values[..first], &after.values[..first]);
-        starts && near(&lengths(&self.values, width, pairs), &lengths(&after.values, width, pairs))
+        let starts = !from_start || positions < 2 || near(&before.values[..first], &self.values[..first]);
+        starts && near(&lengths(&before.values, width, pairs), &lengths(&self.values, width, pairs))
     }
 }
 

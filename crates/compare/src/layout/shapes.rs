@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use firstdiff_trace::{Site, element_count};
 
-use crate::layout::pair::{IndexMap, Layout};
+use crate::layout::pair::IndexMap;
+use crate::layout::types::Layout;
 
 /// How memory of shape `candidate` is read in shape `reference`, if its shape alone can tell.
 pub(crate) fn match_shapes(site: Site, reference: &[usize], candidate: &[usize]) -> Option<(Layout, Option<IndexMap>)> {

@@ -1,8 +1,8 @@
 //! In which other orders may the candidate's memory hold the same tensor? Tried by content where it differs as it stands.
 //!
-//! A reading is a strided view of the candidate: the vocabulary's axes in another order, some of them longer than the reference's (padding; key/value
+//! A candidate is a strided view of the candidate: the vocabulary's axes in another order, some of them longer than the reference's (padding; key/value
 //! heads repeated), the elements of a head in the other RoPE order. That one agrees proves nothing by itself where it moves values:
-//! `rules/layouts.rs` asks what follows.
+//! `resolve.rs` asks what follows.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use firstdiff_trace::{QkRows, Site};
 
-use crate::layout::pair::{IndexMap, Layout, MASKED, Operand, Pair, Side, rows_in_words};
+use crate::layout::pair::{IndexMap, MASKED, Operand, Pair, Side};
 use crate::layout::rows::squeezed;
+use crate::layout::types::{Layout, rows_in_words};
 
 /// Memory in an order that its content shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +59,7 @@ impl Stored {
         self.in_order
     }
 
-    /// Whether the shape leaves no other reading.
+    /// Whether the shape leaves no other layout.
     pub(crate) fn shown(&self) -> bool {
         self.shown
     }
@@ -83,7 +84,7 @@ impl Stored {
         at(self) == at(other)
     }
 
-    /// The order of the axes by name, with query and key/value heads alike: what taps of one custom share.
+    /// The order of the axes by name, with query and key/value heads alike: what taps of one convention share.
     pub(crate) fn order(&self) -> String {
         self.axes.iter().map(|a| if a.name == 'K' { 'H' } else { a.name }).collect()
     }
@@ -217,8 +218,8 @@ impl fmt::Display for Stored {
     }
 }
 
-/// Every other reading of `candidate` as the tensor `reference` is. `heads` are those merged in a context.
-pub(crate) fn readings<'a>(
+/// Every layout of `candidate`'s memory in which it may be the tensor that `reference` is. `heads` are those merged in a context.
+pub(crate) fn candidates<'a>(
     site: Site,
     reference: &Operand<'a>,
     candidate: &Operand<'a>,
@@ -232,9 +233,8 @@ pub(crate) fn readings<'a>(
         return Vec::new();
     }
     let fine = fine(site, &shape, heads);
-    let turned = matches!(site, Site::Q | Site::K | Site::QNorm | Site::KNorm | Site::QRope | Site::KRope);
-    let turned = turned && fine.last().is_some_and(|(_, d)| *d >= 4 && d % 2 == 0);
-    let rows = if turned { &[None, Some(QkRows::Adjacent), Some(QkRows::Half)][..] } else { &[None][..] };
+    let has_rope_row_order = site.has_rope_rows() && fine.last().is_some_and(|(_, d)| *d >= 4 && d % 2 == 0);
+    let rows = if has_rope_row_order { &[None, Some(QkRows::Adjacent), Some(QkRows::Half)][..] } else { &[None][..] };
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
     for order in orders(fine.len()) {

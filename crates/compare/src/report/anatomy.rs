@@ -4,8 +4,9 @@ use std::fmt;
 
 use firstdiff_trace::{Dump, Entry, Site};
 
-use crate::layout::pair::{Layout, MASKED, Operand, Pair};
+use crate::layout::pair::{MASKED, Operand, Pair};
 use crate::layout::shapes::permuted_index;
+use crate::layout::types::Layout;
 use crate::words::number;
 
 /// The error of one tap, taken apart.

@@ -6,7 +6,7 @@ use crate::align::chunks::Unaligned;
 use crate::graph::Place;
 use crate::judge::tensor::Difference;
 use crate::layout::mismatch::ShapeMismatch;
-use crate::layout::pair::Layout;
+use crate::layout::types::Layout;
 use crate::run::steps::Unwitnessed;
 use crate::words::number;
 

@@ -9,7 +9,8 @@ use firstdiff_trace::{DumpError, Site, Tap, Values};
 use crate::graph::Place;
 use crate::judge::leak::{Shares, leaked_at};
 use crate::judge::tensor::{Allowance, Difference, Judgement, Outcome, judge};
-use crate::layout::pair::{Layout, MASKED, Operand, Pair};
+use crate::layout::pair::{MASKED, Operand, Pair};
+use crate::layout::types::Layout;
 use crate::rules::Ruled;
 use crate::taps::context::{Found, Judged, Run};
 

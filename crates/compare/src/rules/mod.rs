@@ -1,5 +1,6 @@
 //! What is taken back, or explained away, once every tap is judged? Each rule by itself.
 
+mod evidence;
 pub(crate) mod first_position;
 pub(crate) mod layouts;
 pub(crate) mod masked;
@@ -20,7 +21,7 @@ pub(crate) type Rule = for<'a> fn(&Run<'a>, &mut [Found]) -> Ruled;
 
 /// Every rule, in the order in which they are applied: a later one sees what an earlier one said.
 pub(crate) const RULES: [(Stage, Rule); 7] = [
-    (Stage::Layout, |run, found| run.settle_layouts(found)),
+    (Stage::Layout, |run, found| run.resolve_layouts(found)),
     (Stage::Positions, |run, found| run.doubt_positions(found)),
     (Stage::Continuation, |run, found| run.doubt_continuations(found)),
     (Stage::Masked, |run, found| run.forgive_hidden(found)),

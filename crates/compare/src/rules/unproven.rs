@@ -6,8 +6,8 @@ use firstdiff_trace::{Dump, Entry, Site, Tap};
 
 use crate::align::chunks::name_of;
 use crate::graph::Place;
-use crate::layout::pair::Layout;
 use crate::layout::rows::squeezed;
+use crate::layout::types::Layout;
 use crate::report::reason::{Reason, Side};
 use crate::rules::Ruled;
 use crate::run::steps::{Chunks, unwitnessed};

@@ -10,7 +10,7 @@ use crate::graph::{Graph, OpenTaps, Place};
 use crate::judge::tensor::{Judgement, Outcome};
 use crate::judge::tolerance::{Extent, Profile, allowed_nmse, storage_nmse};
 use crate::layout::mismatch::ShapeMismatch;
-use crate::layout::pair::Layout;
+use crate::layout::types::Layout;
 use crate::report::log::{LogEntry, Stage, Standing};
 use crate::report::noise::{NOISE_ROOM, Noise};
 use crate::report::reason::Reason;

@@ -15,7 +15,8 @@ use crate::judge::tensor::{
     Allowance, Judgement, Outcome, balanced_nmse, judge, mean_square, median, size, size_of, square_error,
 };
 use crate::judge::tolerance::Profile;
-use crate::layout::pair::{Layout, MASKED, Pair, by_position};
+use crate::layout::pair::{MASKED, Pair, by_position};
+use crate::layout::types::Layout;
 use crate::metrics::Metrics;
 use crate::taps::context::{Found, Judged, Run};
 use crate::words::number;

@@ -6,15 +6,14 @@ use crate::graph::Place;
 use crate::judge::tensor::{Allowance, Difference, Judgement, Outcome, judge};
 use crate::judge::tolerance::Profile;
 use crate::layout::candidates::LayoutCandidates;
+use crate::layout::explains;
 use crate::layout::mismatch::{Misfit, ShapeMismatch};
-use crate::layout::pair::{Layout, Operand, Pair};
+use crate::layout::pair::{Operand, Pair};
+use crate::layout::types::Layout;
 use crate::report::reason::Reason;
 use crate::taps::context::{Found, Judged, Plain, Run};
 
-/// A reading agrees only if it leaves less than this share of the error: it must explain, not just fit.
-const TELLING: f64 = 0.1;
-/// Elements that are looked at before a reading is judged, and how far they may be off.
-const SAMPLE: usize = 512;
+/// How far a sample of the elements may be off before a layout is judged, in units of what is allowed.
 const SAMPLE_ROOM: f64 = 1e3;
 
 /// Both sides of a place, read.
@@ -42,12 +41,12 @@ impl<'a> Overlay<'a> {
         Overlay { sides: self.sides.with_candidate(candidate), ..*self }
     }
 
-    /// Every other reading.
+    /// Every other layout.
     pub(crate) fn others(&self) -> Vec<Pair<'a>> {
         self.sides.others()
     }
 
-    /// Judges the two sides as they stand and, where they differ so, in every other reading.
+    /// Judges the two sides as they stand and, where they differ so, in every other layout.
     pub(crate) fn judge(&self, allowed: &Allowance) -> Found {
         let plain = match self.sides.as_it_stands() {
             Ok(pair) if pair.is_empty() => return Found::Misfit(ShapeMismatch::Empty),
@@ -65,15 +64,14 @@ impl<'a> Overlay<'a> {
             }
         };
         let mut nearest: Option<(f64, Pair<'_>)> = None;
-        for reading in self.others() {
-            let stride = (reading.len() / SAMPLE).max(1) | 1;
-            let off = reading.sampled_nmse(stride);
-            if reading.layout().is_shown() && nearest.as_ref().is_none_or(|(least, _)| off < *least) {
-                nearest = Some((off, reading.clone()));
+        for other in self.others() {
+            let off = other.estimated_nmse();
+            if other.layout().is_shown() && nearest.as_ref().is_none_or(|(least, _)| off < *least) {
+                nearest = Some((off, other.clone()));
             }
             // Written so that a NaN is no agreement.
             let near = off <= SAMPLE_ROOM * allowed.whole(self.profile);
-            if near && let Some(found) = self.agreeing(&reading, allowed, &plain) {
+            if near && let Some(found) = self.agreeing(&other, allowed, &plain) {
                 return found;
             }
         }
@@ -83,7 +81,7 @@ impl<'a> Overlay<'a> {
                 Some(pair) => self.found(&pair, judge(&pair, self.profile, allowed), None),
                 None => self.found(pair, *judgement, None),
             },
-            // The shape leaves this one reading, and the values are others.
+            // The shape leaves this one layout, and the values are others.
             (Plain::Misfit(_), _, Some((_, pair))) => self.found(&pair, judge(&pair, self.profile, allowed), None),
             (Plain::Misfit(reason), ..) => Found::Misfit(reason),
             (Plain::Judged(judgement), Err(_), _) => unreachable!("judged without a pair: {judgement:?}"),
@@ -102,49 +100,42 @@ impl<'a> Overlay<'a> {
         other.is_some_and(|other| !judge(&other, self.profile, allowed).outcome.agrees())
     }
 
-    /// How it stands under a reading, if it agrees there, or may.
-    fn agreeing(&self, reading: &Pair<'_>, allowed: &Allowance, plain: &Plain) -> Option<Found> {
-        let mut other = judge(reading, self.profile, allowed);
-        let nmse = other.metrics.nmse()?;
+    /// How it stands in another layout, if it agrees there, or may.
+    fn agreeing(&self, pair: &Pair<'_>, allowed: &Allowance, plain: &Plain) -> Option<Found> {
+        let mut other = judge(pair, self.profile, allowed);
         let was = match plain {
             Plain::Judged(judgement) => judgement.metrics.nmse(),
             Plain::Misfit(_) => None,
         };
-        // A constant tensor is the same in any order.
-        if was.is_some_and(|was| nmse > TELLING * was) || other.metrics.correlation().is_none() {
+        if !explains(&other.metrics, was) {
             return None;
         }
         let differs = matches!(plain, Plain::Judged(judgement) if matches!(judgement.outcome, Outcome::Differs(_)));
         if differs && other.outcome == Outcome::Unclear {
-            return Some(self.found(reading, other, None));
+            return Some(self.found(pair, other, None));
         }
         if !other.outcome.agrees() {
             return None;
         }
-        let needs = reading.layout().needs_confirming();
-        if let Some(what) = self.sides.padding_error(reading) {
+        let needs = pair.layout().needs_confirming();
+        if let Some(what) = self.sides.padding_error(pair) {
             // Copies and padding that its shape does not show may not be any.
-            if !reading.layout().is_of_its_shape() {
+            if !pair.layout().is_of_its_shape() {
                 return None;
             }
             other.outcome = Outcome::Differs(Difference::Padding { what });
-            return Some(self.found(reading, other, None));
+            return Some(self.found(pair, other, None));
         }
         let plain = match plain {
             Plain::Judged(judgement) => Plain::Judged(judgement.clone()),
             Plain::Misfit(reason) => Plain::Misfit(reason.clone()),
         };
-        Some(self.found(reading, other, needs.then_some(plain)))
+        Some(self.found(pair, other, needs.then_some(plain)))
     }
 
-    /// How it stands in the nearest reading for which `custom` holds, where that is nearer than `off`.
-    pub(crate) fn in_custom(
-        &self,
-        off: Option<f64>,
-        allowed: &Allowance,
-        custom: impl Fn(&Layout) -> bool,
-    ) -> Option<Found> {
-        let of = |pair: &Pair<'_>| custom(pair.layout());
+    /// How it stands in the nearest of the layouts for which `is` holds, where that is nearer than `off`.
+    pub(crate) fn nearest(&self, off: Option<f64>, allowed: &Allowance, is: impl Fn(&Layout) -> bool) -> Option<Found> {
+        let of = |pair: &Pair<'_>| is(pair.layout());
         let judged = self.others().into_iter().filter(of).map(|pair| (judge(&pair, self.profile, allowed), pair));
         let size = |judgement: &Judgement| judgement.metrics.nmse().unwrap_or(f64::INFINITY);
         let (judgement, pair) = judged.min_by(|a, b| size(&a.0).total_cmp(&size(&b.0)))?;

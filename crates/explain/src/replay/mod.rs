@@ -187,7 +187,7 @@ impl Run<'_> {
     }
 
     /// The step's value in the profile's arithmetic and in f64, from what was recorded.
-    fn computed(&mut self, step: &Step, number: u32) -> Found<(ArrayD<f32>, ArrayD<f64>)> {
+    pub(crate) fn computed(&mut self, step: &Step, number: u32) -> Found<(ArrayD<f32>, ArrayD<f64>)> {
         let (mut narrow, mut wide) = (Vec::new(), Vec::new());
         for &tap in &step.reads {
             let found = if step.cached() == Some(tap) { self.whole(tap, number)? } else { self.value(tap, number)? };

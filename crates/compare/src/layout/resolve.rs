@@ -1,0 +1,123 @@
+//! Is a layout in which a tap agrees the dump's own, or is it the mistake (heads merged without the transpose)?
+//!
+//! That a tap agrees with a witness in another layout is a [`Claim`]. The witness is a reference's values (`compare`), or what the model's own operation
+//! gives on the recorded inputs (`replay`, `explain`). [`resolve`] asks it what speaks for each claim: what reads the tap, as
+//! [`Resolved::of_reader`] weighs it, and what only that witness knows. What nothing speaks for may still be the dump's own way: that of taps of its kind
+//! whose layout is confirmed.
+
+use std::collections::BTreeMap;
+
+use firstdiff_trace::Site;
+
+use crate::graph::Place;
+use crate::layout::convention::LayoutConvention;
+use crate::layout::types::Layout;
+use crate::metrics::Metrics;
+
+/// A layout agrees only if it leaves no more than this share of the error: it must explain, not just fit.
+const EXPLAINS: f64 = 0.1;
+
+/// What speaks for a layout's being the dump's own, or against it; the greatest counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Evidence {
+    /// Nothing.
+    None,
+    /// It is the mistake.
+    Against,
+    /// It is the dump's own.
+    For,
+}
+
+/// A tap that agrees in a layout which something else has to confirm.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The tap.
+    pub place: Place,
+    /// The layout in which it agrees.
+    pub layout: Layout,
+}
+
+impl Claim {
+    /// What the layout is of the tap's site.
+    pub fn convention(&self) -> LayoutConvention {
+        LayoutConvention::of(self.place.tap.site, &self.layout)
+    }
+}
+
+/// What can say of a claim whether it holds.
+pub trait Witness {
+    /// What may fail.
+    type Error;
+
+    /// Whether the layouts of other taps outweigh what speaks against a claim.
+    const IS_OUTWEIGHED: bool;
+
+    /// What speaks for a claim or against it. `resolved` are the claims of the taps behind it.
+    ///
+    /// # Errors
+    /// Where something cannot be read.
+    fn evidence(&mut self, claim: &Claim, resolved: &Resolved) -> Result<Evidence, Self::Error>;
+}
+
+/// Claims, and what they came to.
+#[derive(Debug, Default)]
+pub struct Resolved(BTreeMap<Place, (Claim, Evidence)>);
+
+impl Resolved {
+    /// What the claim of a tap came to; `None` of a tap that has none, or whose turn is yet to come.
+    pub fn evidence(&self, place: Place) -> Option<Evidence> {
+        self.0.get(&place).map(|(_, evidence)| *evidence)
+    }
+
+    /// Whether a tap that agrees still does: it needed no confirming, or was not refused it.
+    pub fn stands(&self, place: Place) -> bool {
+        self.evidence(place).is_none_or(|evidence| evidence == Evidence::For)
+    }
+
+    /// The claims that came to this.
+    pub fn of(&self, evidence: Evidence) -> impl Iterator<Item = &Claim> {
+        self.0.values().filter(move |(_, own)| *own == evidence).map(|(claim, _)| claim)
+    }
+
+    /// What an operation that agrees, with its result in the layout `theirs`, says of the layout of what it reads: it cannot have made that of misplaced values,
+    /// unless it takes each value by itself and is misplaced alike.
+    pub fn of_reader(&self, claim: &Claim, reader: Place, theirs: &Layout) -> Evidence {
+        let site = reader.tap.site;
+        match keeps_places(site) && LayoutConvention::of(site, theirs).same(&claim.convention()) {
+            true => self.evidence(reader).unwrap_or(Evidence::For),
+            false => Evidence::For,
+        }
+    }
+}
+
+/// Decides every claim; they stand in forward order, and the last is decided first.
+///
+/// # Errors
+/// Those of the witness.
+pub fn resolve<W: Witness>(claims: Vec<Claim>, witness: &mut W) -> Result<Resolved, W::Error> {
+    let mut resolved = Resolved::default();
+    for claim in claims.into_iter().rev() {
+        let evidence = witness.evidence(&claim, &resolved)?;
+        resolved.0.insert(claim.place, (claim, evidence));
+    }
+    let known: Vec<LayoutConvention> = resolved.of(Evidence::For).map(Claim::convention).collect();
+    for (claim, evidence) in resolved.0.values_mut() {
+        let is_open = *evidence == Evidence::None || W::IS_OUTWEIGHED;
+        if is_open && known.iter().any(|known| claim.convention().follows_from(known)) {
+            *evidence = Evidence::For;
+        }
+    }
+    Ok(resolved)
+}
+
+/// Whether a layout that leaves this of a tap, which was off by `was` as it stands, explains the error. A constant tensor is the same in any order.
+pub fn explains(now: &Metrics, was: Option<f64>) -> bool {
+    let less = |nmse: f64| was.is_none_or(|was| nmse <= EXPLAINS * was);
+    now.correlation().is_some() && now.nmse().is_some_and(less)
+}
+
+/// Whether an operation takes each value, or each head of a position, by itself: of misplaced values it makes misplaced ones.
+fn keeps_places(site: Site) -> bool {
+    use Site::{FfnAct, H, HAttn, KNorm, Probs, QNorm, RouterProbs, Scores};
+    matches!(site, QNorm | KNorm | Scores | Probs | RouterProbs | FfnAct | HAttn | H)
+}

@@ -1,0 +1,121 @@
+//! How a tensor's memory is read to line it up with another's, and what that is called.
+
+use std::fmt;
+
+use firstdiff_trace::QkRows;
+
+use crate::layout::strided::Stored;
+
+/// How the candidate's memory was read to line it up with the reference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// As it stands.
+    Same,
+    /// Axes merged, split, or of length 1 added: the same memory under another shape.
+    Reshaped,
+    /// Axes in another order, as its own shape shows: axis i of the reference is axis `.0[i]` of the candidate.
+    Permuted(Vec<usize>),
+    /// In another order, or padded, as its content shows.
+    Stored(Stored),
+    /// Q or K with rows of each head in the other RoPE order than the reference's.
+    Rows {
+        /// The candidate's order.
+        rows: QkRows,
+        /// Its axes as in [`Layout::Permuted`], where its own shape shows them in another order.
+        axes: Option<Vec<usize>>,
+    },
+}
+
+impl Layout {
+    /// The RoPE order of the candidate's rows of Q and K, where it is not the reference's.
+    pub fn rows(&self) -> Option<QkRows> {
+        match self {
+            Layout::Rows { rows, .. } => Some(*rows),
+            Layout::Stored(stored) => stored.rows(),
+            Layout::Same | Layout::Reshaped | Layout::Permuted(_) => None,
+        }
+    }
+
+    /// Whether the tensor's own shape lists other extents than its memory has.
+    pub fn contradicts_shape(&self) -> bool {
+        matches!(self, Layout::Stored(stored) if stored.against_shape())
+    }
+
+    /// Whether values stand in other places than the witness's, or its shape lists other extents than memory has: what only follows from its content.
+    pub fn needs_confirming(&self) -> bool {
+        match self {
+            Layout::Same | Layout::Reshaped => false,
+            Layout::Permuted(_) | Layout::Rows { .. } => true,
+            Layout::Stored(stored) => stored.moves() || stored.against_shape(),
+        }
+    }
+
+    /// Whether the tensor's own shape shows this layout, and no other.
+    pub fn is_shown(&self) -> bool {
+        match self {
+            Layout::Same | Layout::Permuted(_) => true,
+            Layout::Stored(stored) => stored.shown() && stored.rows().is_none() && !stored.pads_positions(),
+            Layout::Reshaped | Layout::Rows { .. } => false,
+        }
+    }
+
+    /// Whether the tensor's own shape lists the extents that are read.
+    pub(crate) fn is_of_its_shape(&self) -> bool {
+        !matches!(self, Layout::Stored(stored) if !stored.shown())
+    }
+
+    /// In words; `witness` is what the other side is called.
+    pub fn words(&self, witness: &str) -> String {
+        match self {
+            Layout::Same => "same layout".into(),
+            Layout::Reshaped => "same memory under another shape".into(),
+            Layout::Permuted(order) => format!("its axes are permuted: the {witness}'s are its {order:?}"),
+            Layout::Stored(stored) => stored.words(witness),
+            Layout::Rows { rows, axes: None } => rows_in_words(*rows, witness),
+            Layout::Rows { rows, axes: Some(order) } => {
+                format!("{}; {}", Layout::Permuted(order.clone()).words(witness), rows_in_words(*rows, witness))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words("reference"))
+    }
+}
+
+/// In which order the rows of each head are, where that is not the other side's.
+pub(crate) fn rows_in_words(rows: QkRows, witness: &str) -> String {
+    match rows {
+        QkRows::Adjacent => {
+            format!("rows of each head are in GGUF's order (adjacent RoPE pairs), the {witness}'s in Hugging Face's")
+        }
+        QkRows::Half => {
+            format!("rows of each head are in Hugging Face's order (RoPE halves), the {witness}'s in GGUF's")
+        }
+    }
+}
+
+/// In which other layouts tensors were read, a line for each; `witness` is what they were held against.
+pub fn layout_notes(layouts: &[&Layout], witness: &str) -> Vec<String> {
+    let mut counts: Vec<(String, usize)> = Vec::new();
+    for layout in layouts {
+        let words = layout.words(witness);
+        let line = match layout {
+            Layout::Same | Layout::Reshaped => continue,
+            Layout::Rows { .. } => format!("Q and K: {words}; undone in"),
+            Layout::Stored(stored) if !stored.moves() => format!("{words}; read so in"),
+            _ => format!("{words}; undone, as what follows agrees, in"),
+        };
+        match counts.iter_mut().find(|(known, _)| *known == line) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((line, 1)),
+        }
+    }
+    let line = |(line, count): &(String, usize)| format!("{line} {count} tap{}", if *count == 1 { "" } else { "s" });
+    const MOST: usize = 4;
+    let more = counts.len().saturating_sub(MOST);
+    let lines = counts.iter().take(MOST).map(line);
+    lines.chain((more > 0).then(|| format!("{more} other layouts were undone too"))).collect()
+}

@@ -1,0 +1,234 @@
+//! What speaks for a layout in which a tap agrees with the reference, or against it: its readers, the rotation behind it, and the layouts of its like.
+
+use firstdiff_trace::{DumpError, QkRows, Site, Tap};
+
+use crate::graph::Place;
+use crate::layout::convention::LayoutConvention;
+use crate::layout::pair::Pair;
+use crate::layout::rotation::Heads;
+use crate::layout::types::Layout;
+use crate::layout::{Claim, Evidence, Resolved, Witness};
+use crate::rules::layouts::{agreeing_layout, as_it_stands};
+use crate::taps::context::{Found, Run};
+use crate::taps::tap::Overlay;
+
+/// Times what is allowed of rounding, the lengths and the first position of what was rotated may be off.
+const ROTATED: f64 = 100.0;
+
+/// The reference's values, with every tap judged against them.
+pub(super) struct Reference<'r, 'a> {
+    run: &'r Run<'a>,
+    found: &'r [Found],
+    /// The layout in which each tap agrees.
+    agreeing: Vec<Option<Layout>>,
+}
+
+impl<'r, 'a> Reference<'r, 'a> {
+    pub(super) fn new(run: &'r Run<'a>, found: &'r [Found]) -> Reference<'r, 'a> {
+        Reference { run, found, agreeing: found.iter().map(|here| agreeing_layout(here).cloned()).collect() }
+    }
+}
+
+impl Witness for Reference<'_, '_> {
+    type Error = DumpError;
+
+    // An operation that differs may have a mistake of its own.
+    const IS_OUTWEIGHED: bool = true;
+
+    fn evidence(&mut self, claim: &Claim, resolved: &Resolved) -> Result<Evidence, DumpError> {
+        let Some(index) = self.index(claim.place) else { return Ok(Evidence::None) };
+        let own = claim.convention();
+        if claim.layout.rows().is_some() {
+            let rows = self.of_rows(claim, index, resolved)?;
+            if rows != Evidence::For || own.is_of_rows_alone() {
+                return Ok(rows);
+            }
+        }
+        let others = |(i, other): (usize, &Option<Layout>)| Some((i, self.convention(i, other.as_ref()?)));
+        let mut others = self.agreeing.iter().enumerate().filter(|(i, _)| *i != index).filter_map(others);
+        let contradicted = others.clone().any(|(_, other)| other.speaks_against(&own));
+        if others.any(|(i, other)| resolved.stands(self.place(i)) && other.shows_the_same(&own)) {
+            return Ok(Evidence::For);
+        }
+        let after = self.readers(index);
+        let declared = self.says_its_shape(index);
+        // Memory that is the reference's needs no confirming, unless something speaks against it; of heads, a reader's own.
+        let plain = own.is_of_the_shape_alone() && !contradicted && (after.is_empty() || !own.is_of_heads());
+        let nothing = if plain { Evidence::For } else { Evidence::None };
+        if after.is_empty() {
+            return Ok(if contradicted || declared { Evidence::Against } else { nothing });
+        }
+        let (mut evidence, mut works_as_it_stands) = (Evidence::None, false);
+        for &i in &after {
+            let reads_it = self.run.graph.reads(i).contains(&index);
+            evidence = evidence.max(match &self.agreeing[i] {
+                Some(theirs) if reads_it => resolved.of_reader(claim, self.place(i), theirs),
+                Some(_) => Evidence::For,
+                // The shape's own word stands.
+                None if self.reads_what_is_wrong(i, index) && own.is_shown() => Evidence::For,
+                None if self.reads_what_is_wrong(i, index) => Evidence::None,
+                None if !reads_it && !declared => Evidence::None,
+                None if is_rotated(self.site(i)) => {
+                    let (in_layout, as_it_stands) = self.rotates(index, i, &claim.layout)?;
+                    works_as_it_stands |= as_it_stands;
+                    // What is rotated in neither order, or in both, has a mistake of its own; but no convention of the dump's is against it.
+                    if in_layout && !(as_it_stands && contradicted) { Evidence::For } else { Evidence::Against }
+                }
+                None => self.off_but_nearer(i, &own)?,
+            });
+        }
+        // Misplaced is what stands otherwise than its shape and its like say, or is read by the engine itself as it stands.
+        let witnesses = [declared || own.is_against_its_shape(), contradicted, works_as_it_stands];
+        let misplaced = !own.is_shown() && witnesses.iter().filter(|witness| **witness).count() > 1;
+        // Rows are looked up whole: no mistake makes another order of axes of an embedding.
+        let looked_up = self.site(index) == Site::H0;
+        Ok(match evidence {
+            Evidence::For => Evidence::For,
+            Evidence::Against if misplaced && !looked_up => Evidence::Against,
+            _ => nothing,
+        })
+    }
+}
+
+impl Reference<'_, '_> {
+    fn place(&self, index: usize) -> Place {
+        self.run.graph.places()[index]
+    }
+
+    fn site(&self, index: usize) -> Site {
+        self.place(index).tap.site
+    }
+
+    fn index(&self, place: Place) -> Option<usize> {
+        self.run.graph.places().iter().position(|p| *p == place)
+    }
+
+    fn convention(&self, index: usize, layout: &Layout) -> LayoutConvention {
+        LayoutConvention::of(self.site(index), layout)
+    }
+
+    fn is_compared(&self, index: usize) -> bool {
+        self.agreeing[index].is_some() || self.found[index].is_judged()
+    }
+
+    /// The nearest taps after one that were compared.
+    fn readers(&self, index: usize) -> Vec<usize> {
+        self.run.graph.nearest_after(index, |i| self.is_compared(i)).0
+    }
+
+    /// Whether a tap is still compared, after what its claim came to.
+    fn stays_compared(&self, index: usize, resolved: &Resolved) -> bool {
+        match resolved.evidence(self.place(index)) {
+            Some(Evidence::None) => false,
+            Some(Evidence::Against) => as_it_stands(&self.found[index]).is_judged(),
+            Some(Evidence::For) | None => self.found[index].is_judged(),
+        }
+    }
+
+    /// What speaks for the rows of Q or K being in the dump's own RoPE order, or against it.
+    fn of_rows(&self, claim: &Claim, index: usize, resolved: &Resolved) -> Result<Evidence, DumpError> {
+        let rows = claim.layout.rows();
+        if self.run.declared() == rows {
+            return Ok(Evidence::For);
+        }
+        let told = self.orders_are_told();
+        let same = |i: usize| self.agreeing[i].as_ref().is_some_and(|theirs| theirs.rows() == rows);
+        let partner = self.partner(index).filter(|&i| self.agreeing[i].is_some() && self.stays_compared(i, resolved));
+        let rotated = is_rotated(self.site(index));
+        if let (true, Some(partner)) = (rotated, partner) {
+            // Rotated Q and K both in the other order have the same products: the order is the dump's own.
+            return Ok(if same(partner) { Evidence::For } else { Evidence::Against });
+        }
+        // What was in that order before the rotation and is after it, was rotated in it.
+        let was_so = rotated && !told && self.run.graph.reads(index).iter().any(|&i| same(i));
+        let mut evidence = if was_so { Evidence::For } else { Evidence::None };
+        for i in self.readers(index) {
+            let rotates = is_rotated(self.site(i)) && self.run.graph.reads(i).contains(&index);
+            evidence = evidence.max(match &self.agreeing[i] {
+                Some(_) if !self.site(i).has_rope_rows() || same(i) => Evidence::For,
+                Some(_) => Evidence::Against,
+                // Rotated in the pairs of the reference's order it may be the mistake, or the next one's.
+                None if rotates && self.rotates(index, i, &claim.layout)? == (true, false) => Evidence::For,
+                None => Evidence::None,
+            });
+        }
+        let alone = told || partner.is_some_and(|i| !same(i));
+        Ok(if evidence == Evidence::None && alone { Evidence::Against } else { evidence })
+    }
+
+    /// The tap of K where this is Q's, and the reverse.
+    fn partner(&self, index: usize) -> Option<usize> {
+        let place = self.place(index);
+        let site = match place.tap.site {
+            Site::Q => Site::K,
+            Site::K => Site::Q,
+            Site::QNorm => Site::KNorm,
+            Site::KNorm => Site::QNorm,
+            Site::QRope => Site::KRope,
+            Site::KRope => Site::QRope,
+            _ => return None,
+        };
+        self.index(Place { tap: Tap { site, ..place.tap }, ..place })
+    }
+
+    /// Whether what `reader` makes of `index` is a rotation of it: in this layout, and as both stand.
+    fn rotates(&self, index: usize, reader: usize, layout: &Layout) -> Result<(bool, bool), DumpError> {
+        let own = self.convention(index, layout);
+        let like = |pair: &Pair<'_>| LayoutConvention::of(pair.site(), pair.layout()).same(&own);
+        let both = |laid: &Overlay<'_>, in_layout: Option<Pair<'_>>| {
+            (in_layout.map(|pair| Heads::of(&pair)), laid.under(&Layout::Same).map(|pair| Heads::of(&pair)))
+        };
+        let from = self.run.with_overlay(self.place(index), |laid, _| both(laid, laid.under(layout)))?;
+        let to = self.run.with_overlay(self.place(reader), |laid, allowed| {
+            // The very same layout, where there is one: the same order by the shape, and by content, is two layouts.
+            let exactly = laid.under(layout).filter(|pair| pair.layout() == layout);
+            let in_layout = exactly.or_else(|| laid.under(&Layout::Same).into_iter().chain(laid.others()).find(like));
+            (both(laid, in_layout), allowed)
+        })?;
+        let (Some((from, from_plain)), Some(((to, to_plain), allowed))) = (from, to) else { return Ok((false, false)) };
+        let pairs = match layout.rows() {
+            Some(rows) => rows.other(),
+            None => self.run.reference.meta().qk_rows.unwrap_or(QkRows::Half),
+        };
+        let rotation = |from: Option<Heads>, to: Option<Heads>| {
+            let from_start = self.place(index).step == 0;
+            from.zip(to).is_some_and(|(from, to)| to.is_rotation_of(&from, pairs, from_start, ROTATED * allowed))
+        };
+        Ok((rotation(from, to), rotation(from_plain, to_plain)))
+    }
+
+    /// Whether something else that an operation reads agrees in no layout: then that it differs says nothing.
+    fn reads_what_is_wrong(&self, reader: usize, index: usize) -> bool {
+        let (read, _) = self.run.graph.nearest_before(reader, |i| self.is_compared(i));
+        read.iter().any(|&i| i != index && self.agreeing[i].is_none())
+    }
+
+    /// What a reader that differs says: what is nearly right in this order, and far off as it stands, may have its own mistake.
+    fn off_but_nearer(&self, index: usize, own: &LayoutConvention) -> Result<Evidence, DumpError> {
+        let says = |laid: &Overlay<'_>, _| {
+            let same = |pair: &Pair<'_>| LayoutConvention::of(pair.site(), pair.layout()).same(own);
+            let plain = laid.under(&Layout::Same).map_or(0.0, |pair| pair.mean_correlation());
+            match laid.others().into_iter().filter(same).any(|pair| pair.resembles(plain)) {
+                true => Evidence::None,
+                false => Evidence::Against,
+            }
+        };
+        Ok(self.run.with_overlay(self.place(index), says)?.unwrap_or(Evidence::Against))
+    }
+
+    /// Whether the candidate's tensor has the very shape of the reference's: then it says itself in which order its values are.
+    fn says_its_shape(&self, index: usize) -> bool {
+        let (left, right) = self.run.both(self.place(index));
+        left.zip(right).is_some_and(|(left, right)| left.shape == right.shape)
+    }
+
+    /// Whether both dumps say in which order the rows of Q and K are: then another one is a mistake.
+    fn orders_are_told(&self) -> bool {
+        [self.run.reference, self.run.candidate].iter().all(|dump| dump.meta().qk_rows.is_some())
+    }
+}
+
+/// Whether a site is what RoPE makes.
+fn is_rotated(site: Site) -> bool {
+    matches!(site, Site::QRope | Site::KRope)
+}
