@@ -121,3 +121,62 @@ fn keeps_places(site: Site) -> bool {
     use Site::{FfnAct, H, HAttn, KNorm, Probs, QNorm, RouterProbs, Scores};
     matches!(site, QNorm | KNorm | Scores | Probs | RouterProbs | FfnAct | HAttn | H)
 }
+
+#[cfg(test)]
+mod tests {
+    use firstdiff_trace::Tap;
+
+    use super::*;
+
+    /// Says of each tap what it was told; of others, what their norm says as the reader.
+    struct Told<const OUTWEIGHED: bool>(Vec<(Site, Evidence)>);
+
+    impl<const OUTWEIGHED: bool> Witness for Told<OUTWEIGHED> {
+        type Error = std::convert::Infallible;
+
+        const IS_OUTWEIGHED: bool = OUTWEIGHED;
+
+        fn evidence(&mut self, claim: &Claim, resolved: &Resolved) -> Result<Evidence, Self::Error> {
+            let site = claim.place.tap.site;
+            Ok(match self.0.iter().find(|(of, _)| *of == site) {
+                Some((_, evidence)) => *evidence,
+                None => resolved.of_reader(claim, place(Site::QNorm), &claim.layout),
+            })
+        }
+    }
+
+    fn place(site: Site) -> Place {
+        Place { step: 0, tap: Tap::layer(0, site) }
+    }
+
+    /// What the claims of these taps come to, all of them with heads first.
+    fn resolved<const OUTWEIGHED: bool>(sites: &[Site], told: &[(Site, Evidence)]) -> Vec<Option<Evidence>> {
+        let claim = |site: &Site| Claim { place: place(*site), layout: Layout::Permuted(vec![1, 0, 2]) };
+        let claims = sites.iter().map(claim).collect();
+        let Ok(resolved) = resolve(claims, &mut Told::<OUTWEIGHED>(told.to_vec()));
+        sites.iter().map(|site| resolved.evidence(place(*site))).collect()
+    }
+
+    #[test]
+    fn a_reader_that_takes_each_value_by_itself_says_what_is_said_of_it() {
+        for evidence in [Evidence::For, Evidence::Against, Evidence::None] {
+            let found = resolved::<false>(&[Site::Q, Site::QNorm], &[(Site::QNorm, evidence)]);
+            assert_eq!(found, [Some(evidence); 2]);
+        }
+    }
+
+    #[test]
+    fn what_nothing_speaks_for_is_as_its_like_are() {
+        let (v, context) = ((Site::V, Evidence::None), (Site::Context, Evidence::None));
+        let found = resolved::<false>(&[Site::Q, Site::V, Site::Context], &[(Site::Q, Evidence::For), v, context]);
+        // A context in the order of the heads may be the mistake.
+        assert_eq!(found, [Evidence::For, Evidence::For, Evidence::None].map(Some));
+    }
+
+    #[test]
+    fn evidence_against_is_outweighed_where_it_is_weak() {
+        let told = [(Site::Q, Evidence::For), (Site::K, Evidence::Against)];
+        assert_eq!(resolved::<true>(&[Site::Q, Site::K], &told)[1], Some(Evidence::For));
+        assert_eq!(resolved::<false>(&[Site::Q, Site::K], &told)[1], Some(Evidence::Against));
+    }
+}

@@ -5,7 +5,7 @@ use firstdiff_compare::{Layout, LayoutCandidates, LayoutConvention, Pair, Place}
 use firstdiff_trace::Site;
 
 use crate::layouts::row_order::TELLING;
-use crate::layouts::{Known, Settled, readers};
+use crate::layouts::{Decided, Known, readers};
 use crate::replay::{Done, Due, Replayed, Run};
 
 /// Two tensors that correlate by less may do so by chance.
@@ -86,22 +86,22 @@ impl Run<'_> {
     }
 
     /// Finds the layout of a tap that comes out in none: that of its like, or the one of which what reads it comes out. Whether that is new.
-    pub(super) fn resolve_open(&mut self, place: Place, taps: &[Replayed], settled: &mut Settled) -> Done<bool> {
+    pub(super) fn resolve_open(&mut self, place: Place, taps: &[Replayed], decided: &mut Decided) -> Done<bool> {
         let own_shape = self.recorded.has_its_own_shape(place);
-        if own_shape && settled.known.moved.is_empty() || settled.layouts.contains_key(&place) {
+        if own_shape && decided.known.moved.is_empty() || decided.layouts.contains_key(&place) {
             return Ok(false);
         }
         let Some(step) = self.recorded.model.plan.step(place.tap) else { return Ok(false) };
         let now = self.recorded.layouts.get(&place).cloned();
         // That a reader comes out of it as it is read now is the best witness.
         if readers(place, taps).any(|reader| reader.report.status.agrees()) {
-            settled.layouts.insert(place, now);
+            decided.layouts.insert(place, now);
             return Ok(false);
         }
         let readers: Vec<Place> = readers(place, taps).map(|t| t.report.place).collect();
         self.forget();
         let due = self.due(step, place.step)?;
-        let likely = self.likely(place, due.as_ref().ok(), &settled.known)?;
+        let likely = self.likely(place, due.as_ref().ok(), &decided.known)?;
         // A few values resemble what is due by chance: that a reader comes out of them is no chance.
         let is_open = likely.as_ref().is_none_or(|likely| likely.by_likeness && !own_shape);
         let mut layout = likely.map(|likely| likely.layout);
@@ -111,7 +111,7 @@ impl Run<'_> {
             && !self.is_nearly_as_due(place, due.as_ref().ok())?
         {
             // Against its own shape speaks only what its like are in.
-            let conventions = self.conventions(place, &settled.known);
+            let conventions = self.conventions(place, &decided.known);
             let may_be = |layout: &Layout| !own_shape || follow(place.tap.site, layout, &conventions);
             layout = self.layout_for(place, &readers, may_be)?.or(layout);
             let is_like = |t: &&Replayed| {
@@ -125,7 +125,7 @@ impl Run<'_> {
         }
         let is_new = layout != now;
         if is_new {
-            settled.layouts.insert(place, layout);
+            decided.layouts.insert(place, layout);
         }
         Ok(is_new)
     }

@@ -59,7 +59,7 @@ struct Agreeing {
 
 /// What was resolved in the rounds before.
 #[derive(Default)]
-struct Settled {
+struct Decided {
     /// As it stands where `None`.
     layouts: HashMap<Place, Option<Layout>>,
     /// What is known of the dump's own layouts.
@@ -81,13 +81,13 @@ impl Run<'_> {
         &mut self,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Done<(Vec<Replayed>, Vec<String>)> {
-        let mut settled = Settled::default();
-        let (mut taps, mut shown) = self.one_round(&settled, progress)?;
+        let mut decided = Decided::default();
+        let (mut taps, mut shown) = self.one_round(&decided, progress)?;
         for _ in 1..ROUNDS {
-            if !self.resolve(&shown, &taps, &mut settled)? {
+            if !self.resolve(&shown, &taps, &mut decided)? {
                 break;
             }
-            (taps, shown) = self.one_round(&settled, progress)?;
+            (taps, shown) = self.one_round(&decided, progress)?;
         }
         self.order_is_open = shown.row_order.is_open();
         for Agreeing { place, padding_error, .. } in &shown.agree {
@@ -107,7 +107,7 @@ impl Run<'_> {
     }
 
     /// Judges every step, in the order of the Plan.
-    fn one_round(&mut self, settled: &Settled, progress: &mut dyn FnMut(usize, usize)) -> Done<(Vec<Replayed>, Shown)> {
+    fn one_round(&mut self, decided: &Decided, progress: &mut dyn FnMut(usize, usize)) -> Done<(Vec<Replayed>, Shown)> {
         let model = self.recorded.model;
         let numbers: BTreeSet<u32> = self.recorded.dump.entries().iter().map(|e| e.step).collect();
         let total = numbers.len() * model.plan.steps.len();
@@ -120,7 +120,7 @@ impl Run<'_> {
                     layer = step.tap.layer;
                     self.forget();
                 }
-                taps.push(self.in_its_layout(step, number, settled, &mut shown)?);
+                taps.push(self.in_its_layout(step, number, decided, &mut shown)?);
                 progress(taps.len(), total);
             }
         }
@@ -128,19 +128,19 @@ impl Run<'_> {
     }
 
     /// Judges a tap as it stands and, where it does not come out so, in compare's other layouts.
-    fn in_its_layout(&mut self, step: &Step, number: u32, settled: &Settled, shown: &mut Shown) -> Done<Replayed> {
+    fn in_its_layout(&mut self, step: &Step, number: u32, decided: &Decided, shown: &mut Shown) -> Done<Replayed> {
         let place = Place { step: number, tap: step.tap };
         if !self.recorded.holds(place) {
             return self.judge(step, number);
         }
         self.recorded.layouts.remove(&place);
-        let is_settled = settled.layouts.contains_key(&place);
-        if let Some(Some(layout)) = settled.layouts.get(&place) {
+        let is_decided = decided.layouts.contains_key(&place);
+        if let Some(Some(layout)) = decided.layouts.get(&place) {
             self.recorded.layouts.insert(place, layout.clone());
         }
         let due = self.due(step, number)?;
         // Where nothing is due by what was recorded, the tokens may still tell the order of rows.
-        let from_tokens = match due.is_err() && !is_settled && self.has_open_rows(place) {
+        let from_tokens = match due.is_err() && !is_decided && self.has_open_rows(place) {
             true => self.due_from_whole_taps(step)?,
             false => None,
         };
@@ -148,7 +148,7 @@ impl Run<'_> {
         let mut replayed = self.judged(step, place, witness)?;
         if replayed.report.status.agrees() {
             self.note_agreeing(place, shown)?;
-        } else if !is_settled
+        } else if !is_decided
             && let Ok(due) = witness
             && let Some((agreeing, in_other)) = self.agreeing(step, place, due, &replayed)?
         {
@@ -162,8 +162,8 @@ impl Run<'_> {
             if from_tokens.is_none() {
                 shown.open.push(place);
             }
-            if !is_settled {
-                let mut known = settled.known.clone();
+            if !is_decided {
+                let mut known = decided.known.clone();
                 known.moved.extend(shown.known(|_| true).moved);
                 known.plain.extend(&shown.plain);
                 if let Some(likely) = self.likely(place, witness.ok(), &known)? {
@@ -259,21 +259,21 @@ impl Run<'_> {
     }
 
     /// Decides what the round leaves open; whether anything is to be judged again.
-    fn resolve(&mut self, shown: &Shown, taps: &[Replayed], settled: &mut Settled) -> Done<bool> {
+    fn resolve(&mut self, shown: &Shown, taps: &[Replayed], decided: &mut Decided) -> Done<bool> {
         let claims = shown.agree.iter().filter(|a| a.layout.needs_confirming());
         let claims = claims.map(|a| Claim { place: a.place, layout: a.layout.clone() }).collect();
         let resolved = resolve(claims, &mut OwnValues { run: self, shown, taps })?;
         let mut changed = false;
         for claim in resolved.of(Evidence::Against) {
-            changed |= settled.layouts.insert(claim.place, None) != Some(None);
+            changed |= decided.layouts.insert(claim.place, None) != Some(None);
         }
         for claim in resolved.of(Evidence::None) {
             self.recorded.unconfirmed.insert(claim.place, claim.layout.clone());
             changed = true;
         }
-        settled.known = shown.known(|a| resolved.stands(a.place));
+        decided.known = shown.known(|a| resolved.stands(a.place));
         for &place in &shown.open {
-            changed |= self.resolve_open(place, taps, settled)?;
+            changed |= self.resolve_open(place, taps, decided)?;
         }
         Ok(changed)
     }
