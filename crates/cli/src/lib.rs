@@ -17,6 +17,7 @@ pub mod output;
 mod parity;
 mod progress;
 pub mod render;
+pub mod report;
 pub mod session;
 mod words;
 

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use firstdiff_compare::Verdict;
 use firstdiff_trace::{JSON_LIMIT, Meta, read_regular};
-use serde_json::Value;
 
 /// What a command reads, which nothing that it writes may replace.
 #[derive(Clone, Debug, Default)]
@@ -237,14 +236,4 @@ pub fn exit_code(verdict: &Verdict) -> u8 {
 
 pub(crate) fn is_stdout(json: Option<&PathBuf>) -> bool {
     json.is_some_and(|path| path == Path::new("-"))
-}
-
-/// Writes `value` to a file that is none of `inputs`, or to standard output for `-`.
-///
-/// # Errors
-/// When it cannot be written, or is read by the command.
-pub fn write_json(path: &Path, value: &Value, inputs: &Inputs) -> Result<()> {
-    let mut text = serde_json::to_string_pretty(value)?;
-    text.push('\n');
-    write(path, &text, inputs)
 }

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::Args;
 use firstdiff_compare::{Alias, Evidence, Guess, Naming, Profile, Proposal, number, propose};
-use serde_json::{Value, json};
 
 use crate::commands::print_lines;
 use crate::output::{Inputs, PARITY, print};
 use crate::progress::Bar;
 use crate::render::screen::Screen;
+use crate::report::Align;
 use crate::session::reading::{ReadingArgs, TokenArgs};
 use crate::words::{safe, shorten};
 
@@ -61,7 +61,7 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
         (args.told.tell(args.reading.open(&args.reference)?)?, args.told.tell(args.reading.open(&args.candidate)?)?);
     if candidate.unnamed().is_empty() {
         if let Some(path) = &args.json {
-            crate::output::write_json(path, &report(&Naming::default()), &inputs)?;
+            crate::render::json::to_file(path, &Align::of(&Naming::default()), &inputs)?;
         }
         if args.json.as_deref() != Some(Path::new("-")) {
             print_lines(&format!(
@@ -78,7 +78,7 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
         })?;
     bar.finish();
     if let Some(path) = &args.json {
-        crate::output::write_json(path, &report(&naming), &inputs)?;
+        crate::render::json::to_file(path, &Align::of(&naming), &inputs)?;
     }
     if naming.proposals.is_empty() && naming.aliases.is_empty() {
         bail!(
@@ -180,21 +180,4 @@ fn toml_string(text: &str) -> String {
         c => c.to_string(),
     });
     format!("\"{}\"", plain.collect::<String>())
-}
-
-fn report(naming: &Naming) -> Value {
-    let proposals: Vec<Value> = naming
-        .proposals
-        .iter()
-        .map(|p| match &p.evidence {
-            Evidence::Content { nmse, next, matched } => json!({"name": p.name, "tap": p.tap, "by": "content", "nmse": nmse,
-                "next": next.map(|(tap, nmse)| json!({"tap": tap.to_string(), "nmse": nmse})), "matched": matched.0, "of": matched.1}),
-            Evidence::Size { elements } => json!({"name": p.name, "tap": p.tap, "by": "size", "elements": elements}),
-            Evidence::Guess(Guess::Words) => json!({"name": p.name, "tap": p.tap, "by": "words"}),
-            Evidence::Guess(Guess::Order) => json!({"name": p.name, "tap": p.tap, "by": "order"}),
-        })
-        .collect();
-    let aliases: Vec<Value> =
-        naming.aliases.iter().map(|alias| json!({"name": alias.name, "same_as": alias.same_as})).collect();
-    json!({"schema": 1, "command": "align", "names": proposals, "aliases": aliases, "unknown": naming.unknown, "notes": naming.notes})
 }

@@ -9,6 +9,7 @@ use firstdiff_trace::Tap;
 
 use crate::output::{exit_code, is_stdout, print};
 use crate::render::screen::{Detail, render};
+use crate::report::Compare;
 use crate::session::pair::PairArgs;
 use crate::session::{Judged, Session};
 
@@ -63,11 +64,9 @@ pub(crate) fn run_compare(args: CompareArgs) -> Result<u8> {
         bail!("--why {patterns}: no tap of either dump matches");
     }
     if let Some(path) = &args.json {
-        let mut report = crate::render::json::report("compare", &judged);
-        if let Some(patterns) = &args.why {
-            report["why"] = crate::render::why::json(&judged, patterns);
-        }
-        crate::output::write_json(path, &report, &inputs)?;
+        let mut report = Compare::of("compare", &judged);
+        report.why = args.why.as_deref().map(|patterns| crate::render::why::report(&judged, patterns));
+        crate::render::json::to_file(path, &report, &inputs)?;
     }
     if !is_stdout(args.json.as_ref()) {
         let detail = if args.verbose { Detail::Every } else { Detail::Folded };

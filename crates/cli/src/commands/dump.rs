@@ -8,11 +8,11 @@ use clap::Args;
 use firstdiff_compare::Profile;
 use firstdiff_model::{Prompt, TapValues};
 use firstdiff_trace::{Cache, Producer, Recorder, Tap};
-use serde_json::json;
 
 use crate::commands::compare::matching_none;
 use crate::commands::print_lines;
 use crate::output::{Inputs, PARITY, is_stdout};
+use crate::report;
 use crate::session::reading::token;
 use crate::words::{safe, shorten, taps_in_words};
 
@@ -55,9 +55,7 @@ pub(crate) fn run_dump(args: DumpArgs) -> Result<u8> {
     inputs.spare(args.json.as_deref())?;
     let count = dump(&args)?;
     if let Some(path) = &args.json {
-        let output = args.output.to_string_lossy();
-        let value = json!({"schema": 1, "command": "dump", "output": output, "taps": count});
-        crate::output::write_json(path, &value, &inputs)?;
+        crate::render::json::to_file(path, &report::Dump::of(&args.output, count), &inputs)?;
     }
     if !is_stdout(args.json.as_ref()) {
         print_lines(&format!("{} written to {}\n", taps_in_words(count), args.output.display()))?;

@@ -8,16 +8,16 @@ use firstdiff_compare::{Status, Verdict, number};
 use firstdiff_explain::explain::{Effort, Explanation, Finding, Match, Remainder};
 use firstdiff_explain::mistakes::{ids, what};
 use firstdiff_explain::replay::Replayed;
-use firstdiff_model::Model;
 use firstdiff_trace::{Site, Tap};
-use serde_json::{Value, json};
 
-use crate::commands::replay::{Session, of_each_sequence};
+use crate::commands::replay::of_each_sequence;
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
-use crate::session::arithmetic::{Loosened, parity};
+use crate::report::{self, is_ruled_out};
+use crate::session::arithmetic::parity;
 use crate::session::cause;
 use crate::session::given::CandidateArgs;
 use crate::session::incomplete::Incomplete;
+use crate::session::replay::ReplaySession;
 use crate::words::{layers_in_short, safe, shorten, taps_in_words};
 
 pub(crate) const HELP: &str = "Examples:
@@ -79,7 +79,9 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
     let explained = of_each_sequence(&args.of, |of| explained(of, &effort), |explained| &mut explained.session)?;
     let verdict = explained.session.verdict();
     if let Some(path) = &args.json {
-        crate::output::write_json(path, &explained.json(&verdict, reference.as_ref()), &inputs)?;
+        let reference = reference.as_ref().map(|reference| &reference.session);
+        let report = report::Explain::of(&explained.session, &verdict, &explained.invisible, reference);
+        crate::render::json::to_file(path, &report, &inputs)?;
     }
     if args.json.as_deref() != Some(Path::new("-")) {
         let mut screen = Screen::default();
@@ -97,7 +99,7 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
 
 /// A dump that was explained.
 struct Explained {
-    session: Session,
+    session: ReplaySession,
     invisible: Vec<String>,
 }
 
@@ -105,7 +107,7 @@ fn explained(of: CandidateArgs, effort: &Effort) -> Result<Explained> {
     let given = of.open()?;
     let Explanation { mut replay, findings, invisible } = cause::searched(&given, effort)?;
     replay.warnings.extend(given.notes());
-    Ok(Explained { session: Session { given, verbose: false, replay, findings }, invisible })
+    Ok(Explained { session: ReplaySession { given, replay, findings }, invisible })
 }
 
 /// The reference, explained in its own right.
@@ -291,34 +293,6 @@ impl Explained {
             self.finding(screen, finding, false);
         }
     }
-
-    fn json(&self, verdict: &Verdict, reference: Option<&Explained>) -> Value {
-        let mut out = json!({
-            "schema": 1,
-            "command": "explain",
-            "verdict": verdict.name(),
-            "reason": match verdict { Verdict::Incomparable(why) => Some(why), _ => None },
-            "profile": self.session.given.named.name(),
-            "profile_loosened": Loosened::json(self.session.given.loosened),
-            "cache": self.session.replay.cache.name(),
-            "cache_is_assumed": self.session.replay.cache_is_assumed,
-            "model": self.session.given.path.to_string_lossy(),
-            "candidate": crate::render::json::provenance(&self.session.given.dump),
-            "findings": self.session.findings.iter().map(|f| finding_json(&self.session.given.model, f)).collect::<Vec<_>>(),
-            "invisible": self.invisible,
-            "taps": self.session.taps_json(),
-            "unnamed": self.session.given.dump.unnamed(),
-            "warnings": self.session.replay.warnings,
-        });
-        if let Some(reference) = reference {
-            out["reference"] = json!({
-                "verdict": reference.session.verdict().name(),
-                "candidate": crate::render::json::provenance(&reference.session.given.dump),
-                "findings": reference.session.findings.iter().map(|f| finding_json(&reference.session.given.model, f)).collect::<Vec<_>>(),
-            });
-        }
-        out
-    }
 }
 
 /// What the nearest mistake leaves: where least of the error is left, and where most.
@@ -344,11 +318,6 @@ fn tried(finding: &Finding, verbose: bool) -> Vec<String> {
     tried.iter().map(word).collect()
 }
 
-/// Whether a mistake that was tried is none of those that come nearest.
-fn is_ruled_out(finding: &Finding, id: &str) -> bool {
-    finding.alternatives.iter().all(|near| near.id != id)
-}
-
 /// `layers 0-2, q_rope and k_rope`.
 fn where_of(taps: &[Tap]) -> String {
     let mut sites: Vec<Site> = Vec::new();
@@ -366,27 +335,4 @@ fn where_of(taps: &[Tap]) -> String {
     let Some(first) = layers.first() else { return names };
     let list = layers_in_short(layers.iter().copied());
     if layers.len() == 1 { format!("layer {first}, {names}") } else { format!("layers {list}, {names}") }
-}
-
-fn finding_json(model: &Model, finding: &Finding) -> Value {
-    let layers: std::collections::BTreeSet<u32> = finding.taps.iter().filter_map(|t| t.layer).collect();
-    let names = |taps: &[Tap]| taps.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let mut value = cause::json(model, finding);
-    value["tap"] = finding.taps.first().map(ToString::to_string).into();
-    value["taps"] = names(&finding.taps).into();
-    value["shown_at"] = finding.shown_at.iter().map(ToString::to_string).collect();
-    value["op"] = finding.op.clone().into();
-    value["layers"] = json!(layers);
-    value["base_nmse"] = finding.base_nmse.into();
-    value["through"] = names(&finding.through).into();
-    value["tried"] =
-        finding.tried.iter().map(|(id, residual)| json!({"cause": id, "residual_nmse": residual})).collect();
-    value["untried"] = finding.untried.into();
-    value["ruled_out"] = if finding.cause.is_none() && finding.through.is_empty() {
-        finding.tried.keys().copied().filter(|id| is_ruled_out(finding, id)).collect()
-    } else {
-        Value::Array(Vec::new())
-    };
-    value["note"] = finding.note.clone().into();
-    value
 }

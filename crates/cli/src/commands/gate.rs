@@ -4,14 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use firstdiff_compare::Verdict;
-use serde_json::json;
 
 use crate::baseline::{Baseline, Regression};
 use crate::commands::compare::finish;
 use crate::commands::print_lines;
 use crate::output::{DIVERGED, PARITY, is_stdout, print};
 use crate::render::screen::{Detail, render};
+use crate::report::Gate;
 use crate::session::Judged;
 use crate::session::arithmetic::as_it_asks;
 use crate::session::incomplete::Incomplete;
@@ -59,7 +58,7 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     let regressions = baseline.as_ref().map(|b| b.regressions(&judged.report)).unwrap_or_default();
     if let Some(path) = &args.json {
         let held = baseline.as_ref().is_some_and(|b| b.differing() > 0);
-        crate::output::write_json(path, &gate_json(&judged, &regressions, held), &inputs)?;
+        crate::render::json::to_file(path, &Gate::of(&judged, &regressions, held), &inputs)?;
     }
     let screen = !is_stdout(args.json.as_ref());
     let code = finish(&judged)?;
@@ -130,17 +129,4 @@ pub(crate) fn gate_screen(regressions: &[Regression]) -> String {
         text += &format!("  ... and {} more\n", regressions.len() - 10);
     }
     text
-}
-
-/// `held`: whether the baseline is of an engine that was not at parity.
-pub(crate) fn gate_json(judged: &Judged, regressions: &[Regression], held: bool) -> serde_json::Value {
-    let mut value = crate::render::json::report("gate", judged);
-    let as_good = judged.report.verdict == Verdict::Parity || held && judged.report.verdict == Verdict::Diverged;
-    value["passed"] = (regressions.is_empty() && as_good).into();
-    value["held_to_own_baseline"] = held.into();
-    value["regressions"] = regressions
-        .iter()
-        .map(|r| json!({"tap": r.place.tap.to_string(), "step": r.place.step, "was": r.was, "now": r.now, "reason": r.reason}))
-        .collect();
-    value
 }

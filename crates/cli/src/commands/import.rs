@@ -7,10 +7,10 @@ use anyhow::{Result, bail};
 use clap::Args;
 use firstdiff_trace::{Dump, Entry, Names, Reading, Recorder, Rows, Values, element_count};
 use ndarray::{ArrayViewD, IxDyn};
-use serde_json::json;
 
 use crate::commands::print_lines;
 use crate::output::{Inputs, PARITY};
+use crate::report::Import;
 use crate::session::incomplete::Incomplete;
 use crate::session::reading::{ReadingArgs, token};
 use crate::words::{safe, shorten, taps_in_words, with_suggestion};
@@ -81,10 +81,7 @@ pub(crate) fn run(args: ImportArgs) -> Result<u8> {
     crate::output::write_folder(&args.output, |folder| write(&args, &dump, like.as_ref(), folder))?;
     let parts: Vec<String> = dump.parts().iter().map(|part| part.tap.to_string()).collect();
     if let Some(path) = &args.json {
-        let taps: Vec<String> = dump.entries().iter().map(|e| e.tap.to_string()).collect();
-        let value = json!({"schema": 1, "command": "import", "output": args.output.to_string_lossy(), "taps": taps, "in_part": parts,
-            "unnamed": dump.unnamed(), "warnings": dump.notes()});
-        crate::output::write_json(path, &value, &inputs)?;
+        crate::render::json::to_file(path, &Import::of(&args.output, &dump), &inputs)?;
     }
     if args.json.as_deref() != Some(std::path::Path::new("-")) {
         print_lines(&said(&args, &dump, &parts))?;

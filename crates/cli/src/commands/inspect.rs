@@ -8,11 +8,11 @@ use anyhow::{Result, bail};
 use clap::Args;
 use firstdiff_compare::{Finding, Inspection, Sureness, inspect};
 use firstdiff_trace::{Dump, Rows, Site, Tap};
-use serde_json::{Value, json};
 
 use crate::output::{DIVERGED, Inputs, PARITY};
 use crate::progress::Bar;
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, described, paint};
+use crate::report::Inspect;
 use crate::session::incomplete::Incomplete;
 use crate::session::reading::refuse_rows;
 use crate::words::{safe, shorten, taps_in_words, with_suggestion};
@@ -79,7 +79,7 @@ pub(crate) fn run(args: InspectArgs) -> Result<u8> {
     let inspection = inspect(&dump, args.rows.as_ref(), &mut |done, total| bar.step(done, total))?;
     bar.finish();
     if let Some(path) = &args.json {
-        crate::output::write_json(path, &report(&dump, &inspection), &inputs)?;
+        crate::render::json::to_file(path, &Inspect::of(&dump, &inspection), &inputs)?;
     }
     if args.json.as_deref() != Some(Path::new("-")) {
         crate::output::print(screen(&dump, &inspection, args.verbose).as_str())?;
@@ -207,35 +207,4 @@ fn next(dump: &Dump, groups: &[Vec<&Finding>]) -> String {
             safe(&dump.path().to_string_lossy())
         ),
     }
-}
-
-fn report(dump: &Dump, inspection: &Inspection) -> Value {
-    json!({
-        "schema": 1,
-        "command": "inspect",
-        "verdict": null,
-        "candidate": crate::render::json::provenance(dump),
-        "findings": inspection.findings.iter().map(finding_json).collect::<Vec<_>>(),
-        "unseen": inspection.unseen,
-        "unnamed": dump.unnamed(),
-        "warnings": [],
-    })
-}
-
-fn finding_json(finding: &Finding) -> Value {
-    let mut taps = vec![finding.place.tap.to_string()];
-    taps.extend(finding.others.iter().map(ToString::to_string));
-    let mut value = json!({
-        "tap": taps[0],
-        "taps": taps,
-        "step": finding.place.step,
-        "sure": finding.sure.name(),
-        "what": finding.what,
-        "detail": finding.detail,
-        "points_to": finding.points_to,
-    });
-    for (name, number) in &finding.numbers {
-        value[*name] = json!(number);
-    }
-    value
 }

@@ -7,13 +7,13 @@ use anyhow::{Result, bail};
 use clap::Args;
 use firstdiff_compare::{Verdict, number};
 use firstdiff_explain::mistakes::find;
-use firstdiff_explain::weights::{Compared, Comparison, Finding, Note, Options, Side, State, compare};
+use firstdiff_explain::weights::{Compared, Comparison, Note, Options, Side, State, compare};
 use firstdiff_model::meaning;
-use serde_json::{Value, json};
 
 use crate::output::Inputs;
 use crate::progress::Bar;
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
+use crate::report::Weights;
 use crate::words::{safe, shorten};
 
 pub(crate) const HELP: &str = "Examples:
@@ -59,7 +59,7 @@ pub(crate) fn run(args: WeightsArgs) -> Result<u8> {
     bar.finish();
     let verdict = verdict(&comparison);
     if let Some(path) = &args.json {
-        crate::output::write_json(path, &report(&sides, &comparison, &verdict), &inputs)?;
+        crate::render::json::to_file(path, &Weights::of(&sides, &comparison, &verdict), &inputs)?;
     }
     if args.json.as_deref() != Some(Path::new("-")) {
         crate::output::print(screen(&args, &sides, &comparison, &verdict).as_str())?;
@@ -239,63 +239,4 @@ fn notes(warnings: &[Note]) -> Vec<String> {
         count => format!("{}: {text}", tensors(count)),
     };
     seen.into_iter().map(words).collect()
-}
-
-fn report(sides: &[Side; 2], comparison: &Comparison, verdict: &Verdict) -> Value {
-    let side =
-        |side: &Side| json!({"path": side.path().to_string_lossy(), "format": side.format(), "tensors": side.len()});
-    json!({
-        "schema": 1,
-        "command": "weights",
-        "verdict": verdict.name(),
-        "reason": match verdict { Verdict::Incomparable(why) => Some(why), _ => None },
-        "a": side(&sides[0]),
-        "b": side(&sides[1]),
-        "counts": {
-            "identical": comparison.count(|s| *s == State::Identical),
-            "rounded": comparison.count(|s| *s == State::Rounded),
-            "tied": comparison.count(|s| *s == State::Tied),
-            "wrong": comparison.count(|s| *s == State::Wrong),
-            "unchecked": comparison.count(|s| matches!(s, State::Unchecked(_))),
-        },
-        "another_model": comparison.another_model().is_some(),
-        "findings": comparison.findings.iter().map(finding).collect::<Vec<_>>(),
-        "tensors": comparison.tensors.iter().map(tensor).collect::<Vec<_>>(),
-        "warnings": comparison.warnings.iter().map(Note::to_string).collect::<Vec<_>>(),
-    })
-}
-
-fn finding(finding: &Finding) -> Value {
-    json!({
-        "cause": finding.cause,
-        "match": match (finding.cause, finding.residual_nmse) {
-            (Some(_), Some(_)) => "reproduced",
-            (Some(_), None) => "seen",
-            _ => "unknown",
-        },
-        "tensors": finding.tensors,
-        "note": finding.note,
-        "residual_nmse": finding.residual_nmse,
-    })
-}
-
-fn tensor(tensor: &Compared) -> Value {
-    let (status, reason) = match &tensor.state {
-        State::Identical => ("exact", None),
-        State::Rounded => ("rounding", None),
-        State::Tied => ("tied", None),
-        State::Wrong => ("diverged", None),
-        State::Unchecked(reason) => ("unchecked", Some(reason)),
-    };
-    json!({
-        "tensor": tensor.name,
-        "a": tensor.names[0],
-        "b": tensor.names[1],
-        "types": tensor.types,
-        "shape": tensor.shape,
-        "status": status,
-        "reason": reason,
-        "nmse": tensor.nmse,
-        "allowed_nmse": tensor.allowed,
-    })
 }

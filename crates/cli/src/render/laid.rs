@@ -4,11 +4,9 @@ use std::ops::Range;
 
 use firstdiff_compare::{Laid, Place, Report, Status, TapReport};
 use firstdiff_trace::Tap;
-use serde_json::{Value, json};
 
 use crate::render::screen::{BAD, BOLD, DIM, Screen, WARN, paint};
 use crate::render::table::{Shown, fold_line, kind, step_lines};
-use crate::words::taps_in_words;
 
 /// What was laid against what.
 pub(crate) fn heading(laid: &Laid) -> String {
@@ -87,43 +85,6 @@ pub(crate) fn mixed(name: &str, taps: &[TapReport]) -> String {
     format!("  {mark} {name:<32} {differ} {word}{own}; {agree} agree{unchecked}")
 }
 
-/// Which positions are right, and which is the first wrong one: in words of prefill and decode where there are both.
-/// `chosen`: of taps that were chosen, which tell of no others.
-pub(crate) fn when(laid: &Laid, report: &Report, cell: u32, chosen: bool) -> String {
-    let here = laid.label(cell..cell + 1);
-    let start = laid.cells.get(cell as usize).map_or(0, |cell| cell.start);
-    if start == 0 {
-        return format!("from the first position on: {here}");
-    }
-    let before: Vec<&TapReport> = report.taps.iter().filter(|t| t.place.step < cell).collect();
-    let agree = before.iter().filter(|t| t.status.agrees()).count();
-    let unchecked = match before.len() - agree {
-        0 => String::new(),
-        n => format!(", {n} unchecked"),
-    };
-    if chosen {
-        let before = laid.label(0..cell);
-        return format!(
-            "what was checked of {before} agrees ({}{unchecked}); {here} is the first wrong one",
-            taps_in_words(agree)
-        );
-    }
-    let right = format!("({start} position{}, {}{unchecked})", if start == 1 { "" } else { "s" }, taps_in_words(agree));
-    let prefill = laid.phased().map(|run| run.lengths[0]);
-    let first_step = [&laid.candidate, &laid.reference].into_iter().find(|run| run.lengths.len() > 1);
-    let cached = first_step.is_some_and(|run| run.lengths[0] == start);
-    let cached = if cached { ", the first that reads the K/V cache," } else { "" };
-    let what = match prefill {
-        Some(prefill) if start >= prefill => match (start - prefill, laid.phase(0..cell)) {
-            (0, phase) => format!("the {} is right", phase.unwrap_or_default().trim_start_matches("the ")),
-            (1, _) => "prefill and the first decode step are right".into(),
-            (n, _) => format!("prefill and the first {n} decode steps are right"),
-        },
-        _ => format!("{} {} right", laid.positions(0..cell), if start == 1 { "is" } else { "are" }),
-    };
-    format!("{what} {right}; {here}{cached} is the first wrong one")
-}
-
 /// `layers.0.qk at positions 2-13`: places by tap, neighbouring positions together.
 pub(crate) fn places(laid: &Laid, places: &[Place]) -> Vec<String> {
     let mut runs: Vec<(Tap, Range<u32>)> = Vec::new();
@@ -145,36 +106,4 @@ pub(crate) fn without_reference(laid: &Laid, report: &Report, cell: u32) -> Opti
     (before_agrees && in_steps && !one_pass).then_some(
         "whether the steps alone are wrong: `firstdiff compare ONEPASS STEPS`, the candidate's own run in one pass against this one",
     )
-}
-
-/// What JSON says of it.
-pub(crate) fn json(laid: &Laid, report: &Report) -> Value {
-    let cells = laid.cells.iter().map(|cell| {
-        json!({
-            "positions": [cell.start, cell.end],
-            "reference_step": laid.reference.step_of(cell.start),
-            "candidate_step": laid.candidate.step_of(cell.start),
-        })
-    });
-    let counts = |prefill: bool| {
-        let of = |tap: &&TapReport| {
-            let start = laid.cells.get(tap.place.step as usize).map_or(0, |cell| cell.start);
-            laid.phased().is_some_and(|run| (run.step_of(start) == Some(0)) == prefill)
-        };
-        let taps = || report.taps.iter().filter(of);
-        json!({
-            "agree": taps().filter(|t| t.status.agrees()).count(),
-            "differ": taps().filter(|t| t.status.differs()).count(),
-            "unchecked": taps().filter(|t| t.status == Status::Unchecked).count(),
-        })
-    };
-    let phases = laid.phased().map(|_| json!({"prefill": counts(true), "decode": counts(false)}));
-    json!({
-        "reference": {"how": laid.reference.to_string(), "steps": laid.reference.lengths},
-        "candidate": {"how": laid.candidate.to_string(), "steps": laid.candidate.lengths},
-        "together": laid.together(),
-        "tokens_differ_at": laid.parted,
-        "cells": cells.collect::<Vec<_>>(),
-        "phases": phases,
-    })
 }

@@ -184,7 +184,7 @@ pub(crate) fn divergence(
         screen.line(&format!(
             "  {:<10} {}",
             "when",
-            crate::render::laid::when(laid, report, tap.place.step, judged.session.options.only.is_some())
+            crate::report::when(laid, report, tap.place.step, judged.session.options.only.is_some())
         ));
     } else if tap.place.step > 0 && report.taps.iter().any(|t| t.place.step == 0 && t.status.agrees()) {
         let step = tap.place.step;
@@ -304,8 +304,8 @@ fn where_in_the_tensor(screen: &mut Screen, report: &Report, tap: &TapReport, an
 /// What to do next, from what is known and nothing more.
 pub(crate) fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> String {
     let report = &judged.report;
-    if let Some(Why::Cause { mend, .. }) = &judged.why {
-        return format!("{mend}, and compare again");
+    if let Some(Why::Cause { fix, .. }) = &judged.why {
+        return format!("{fix}, and compare again");
     }
     if !first.unrecorded_layers.is_empty() {
         return "record layers.N.h of the layers in between in both runs, and compare again".into();

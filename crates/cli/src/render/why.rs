@@ -2,9 +2,9 @@
 
 use firstdiff_compare::{LogEntry, Place, Report, Standing, Status, TapReport, number};
 use firstdiff_trace::{Dump, Entry, Tap};
-use serde_json::{Value, json};
 
 use crate::render::screen::{BOLD, Screen, paint};
+use crate::report::{StageEntry, Why};
 use crate::session::Judged;
 use crate::words::{safe, shorten};
 
@@ -39,20 +39,14 @@ struct Section {
     lines: Vec<(String, String)>,
 }
 
-/// The same as JSON.
-pub(crate) fn json(judged: &Judged, patterns: &str) -> Value {
-    let entry = |tap: &TapReport| {
-        let stages = tap.log.iter().map(|entry| {
-            json!({
-                "stage": entry.stage.name(), "status": entry.to.name(), "reason": entry.reason.as_ref().map(ToString::to_string),
-                "nmse": entry.nmse, "allowed_nmse": entry.allowed,
-            })
-        });
-        let inputs: Vec<String> = inputs(judged, tap).iter().map(|input| judged.report.name(input.place)).collect();
-        json!({
-            "tap": tap.place.tap.to_string(), "step": tap.place.step, "status": tap.status.name(),
-            "stages": stages.collect::<Vec<_>>(), "inputs": inputs,
-        })
+/// The same as data.
+pub(crate) fn report(judged: &Judged, patterns: &str) -> Vec<Why> {
+    let entry = |tap: &TapReport| Why {
+        tap: tap.place.tap.to_string(),
+        step: tap.place.step,
+        status: tap.status,
+        stages: tap.log.iter().map(StageEntry::of).collect(),
+        inputs: inputs(judged, tap).iter().map(|input| judged.report.name(input.place)).collect(),
     };
     named(&judged.report, patterns).map(entry).collect()
 }

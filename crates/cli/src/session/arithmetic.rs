@@ -3,7 +3,6 @@
 use anyhow::Result;
 use firstdiff_compare::Profile;
 use firstdiff_trace::{DType, Dump, Entry, Site, to_bf16, to_f16};
-use serde_json::{Value, json};
 
 /// A coarser arithmetic than anything but the candidate's own word asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +45,7 @@ impl Choice {
 
 impl Loosened {
     /// The finest profile that nothing but the candidate's word speaks against.
-    fn without(self) -> Profile {
+    pub(crate) fn without(self) -> Profile {
         self.reference.unwrap_or(Profile::F32).max(self.tensors).max(Profile::F32)
     }
 
@@ -64,16 +63,6 @@ impl Loosened {
             self.others(),
             self.without()
         )
-    }
-
-    /// For programs.
-    pub(crate) fn json(loosened: Option<Loosened>) -> Value {
-        loosened.map_or(Value::Null, |l| {
-            json!({
-                "profile": l.asked.name(), "tensors": l.tensors.name(), "reference": l.reference.map(Profile::name),
-                "without": l.without().name(),
-            })
-        })
     }
 }
 

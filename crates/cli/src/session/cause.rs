@@ -5,11 +5,10 @@ use std::sync::Mutex;
 
 use firstdiff_compare::{Place, Status, number};
 use firstdiff_explain::OtherArithmetic;
-use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match, Remainder, explain};
+use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match, explain};
 use firstdiff_explain::mistakes::{advice, find, what};
 use firstdiff_model::Model;
 use firstdiff_trace::Dump;
-use serde_json::{Value, json};
 
 use crate::progress::Bar;
 use crate::session::Session;
@@ -65,9 +64,9 @@ pub enum Why {
         /// What is left once that is imitated.
         proof: String,
         /// What to change.
-        mend: String,
+        fix: String,
         /// The finding.
-        json: Value,
+        finding: Box<Finding>,
     },
     /// The candidate's operation gives what it should from what it read.
     Right,
@@ -108,8 +107,8 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree
         return Some(Why::Cause {
             what: said(cause),
             proof: proof(finding),
-            mend: mend(&given.model, cause.id, finding),
-            json: json(&given.model, finding),
+            fix: mend(&given.model, cause.id, finding),
+            finding: Box::new(finding.clone()),
         });
     }
     let taps = &explanation.replay.taps;
@@ -210,52 +209,4 @@ pub(crate) fn in_words(cause: &Cause) -> String {
         .iter()
         .map(|(name, value)| format!(", {name} {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned)));
     format!("{}{}", cause.id, params.collect::<String>())
-}
-
-/// What JSON says of a finding's cause, wherever it is named.
-pub(crate) fn json(model: &Model, finding: &Finding) -> Value {
-    let proved = finding.cause.as_ref().filter(|_| finding.matched == Match::Reproduced);
-    let mut ids: Vec<&str> = Vec::new();
-    for other in finding.alternatives.iter().filter(|other| proved.is_some_and(|p| p.id != other.id)) {
-        if !ids.contains(&other.id) {
-            ids.push(other.id);
-        }
-    }
-    json!({
-        "cause": proved.map(|cause| cause.id),
-        "params": proved.map_or(json!({}), params),
-        "match": finding.matched.name(),
-        "residual_nmse": finding.residual_nmse,
-        "residuals": finding.remainders.iter().map(residual).collect::<Vec<_>>(),
-        "alternatives": ids,
-        "also": finding.alternatives.iter().map(|other| json!({"cause": other.id, "params": params(other)})).collect::<Vec<_>>(),
-        "what": proved.map(|cause| what(cause.id)),
-        "mend": proved.map(|cause| mend(model, cause.id, finding)),
-        "arithmetic": finding.arithmetic.as_ref().map(arithmetic_json),
-        "misrecorded": finding.misrecorded.iter().map(ToString::to_string).collect::<Vec<_>>(),
-    })
-}
-
-fn arithmetic_json(other: &OtherArithmetic) -> Value {
-    json!({
-        "products": other.judged,
-        "off": other.places.len(),
-        "alone": other.alone,
-        "nmse": other.nmse,
-        "looks_like": other.nearest.map(firstdiff_explain::Rounding::words),
-        "left_share": other.share,
-    })
-}
-
-fn residual(left: &Remainder) -> Value {
-    json!({"at": left.place.to_string(), "base_nmse": left.base_nmse, "residual_nmse": left.residual_nmse})
-}
-
-fn params(cause: &Cause) -> Value {
-    cause
-        .params
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), value.clone()))
-        .collect::<serde_json::Map<_, _>>()
-        .into()
 }

@@ -9,6 +9,7 @@ pub(crate) mod incomplete;
 pub(crate) mod noise;
 pub mod pair;
 pub(crate) mod reading;
+pub(crate) mod replay;
 pub(crate) mod streams;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,7 +5,6 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use firstdiff_compare::{DROWNED, NOISE_ROOM, Noise, Options, Place, Profile, Report, Verdict, compare, number};
 use firstdiff_trace::Dump;
-use serde_json::{Value, json};
 
 use crate::session::Session;
 use crate::words::{safe, shorten, taps_in_words};
@@ -16,10 +15,10 @@ const LIKE: f64 = 0.25;
 /// A second right run, as far as it was used.
 #[derive(Clone, Debug)]
 pub(crate) struct Second {
-    path: String,
+    pub(crate) path: String,
     /// Taps of the reference and the candidate at which it says nothing: it lacks them, or equals the reference.
-    lacking: Vec<Place>,
-    equal: Vec<Place>,
+    pub(crate) lacking: Vec<Place>,
+    pub(crate) equal: Vec<Place>,
 }
 
 impl Session {
@@ -117,10 +116,5 @@ impl Second {
             ),
             _ => format!("noise      {path}: nothing was measured by it"),
         }
-    }
-
-    pub(crate) fn json(&self) -> Value {
-        let names = |places: &[Place]| places.iter().map(ToString::to_string).collect::<Vec<_>>();
-        json!({"path": self.path, "room": NOISE_ROOM, "lacking": names(&self.lacking), "equal": names(&self.equal)})
     }
 }

@@ -43,7 +43,8 @@ impl Verdict {
 }
 
 /// What is said of a tap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Status {
     /// Bit for bit.
     Exact,

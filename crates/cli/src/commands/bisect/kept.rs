@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 use firstdiff_compare::Place;
 use firstdiff_trace::Dump;
-use serde_json::{Value, json};
 
 use crate::commands::bisect::engine::Question;
 use crate::commands::bisect::evidence::same_bits;
@@ -65,14 +64,19 @@ impl KeptRuns {
         }
     }
 
-    pub(crate) fn json(&self) -> Value {
+    /// The same as data.
+    pub(crate) fn report(&self) -> crate::report::KeptRuns {
         let differs_at = match &self.trust {
             Trust::Differs(place) => Some(place.to_string()),
             _ => None,
         };
-        json!({
-            "runs": self.count, "from": utc(self.from), "to": utc(self.to), "used": matches!(self.trust, Trust::Same), "differs_at": differs_at,
-        })
+        crate::report::KeptRuns {
+            runs: self.count,
+            from: utc(self.from),
+            to: utc(self.to),
+            used: matches!(self.trust, Trust::Same),
+            differs_at,
+        }
     }
 }
 

@@ -135,7 +135,7 @@ pub(crate) fn run(args: BisectArgs) -> Result<u8> {
         std::fs::write(&finished, "").with_context(|| finished.display().to_string())?;
     }
     if let Some(path) = &json {
-        crate::output::write_json(path, &told::json(&bisection, &outcome), &inputs)?;
+        crate::render::json::to_file(path, &told::report(&bisection, &outcome), &inputs)?;
     }
     bisection.say(&told::answer(&bisection, &outcome))?;
     match &outcome {

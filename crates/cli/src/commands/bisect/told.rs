@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use firstdiff_compare::{FirstDivergence, Laid, Place, Reason, Report, Status, TapReport, Verdict, number};
 use firstdiff_trace::Tap;
-use serde_json::{Value, json};
 
 use crate::commands::bisect::evidence::Wavering;
 use crate::commands::bisect::kept::{KeptRuns, Trust};
 use crate::commands::bisect::{Bisection, Outcome, Told};
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, divergence, next_step, paint};
+use crate::report::{Bisect, Compare, Judgement, Run, SeenWhole, Unrepeated};
 use crate::session::Judged;
 use crate::session::arithmetic::parity;
 use crate::words::{between, safe, shorten, taps_in_words};
@@ -267,54 +267,51 @@ fn in_bytes(bytes: u64) -> String {
 }
 
 /// The result for programs.
-pub(crate) fn json(bisection: &Bisection, outcome: &Outcome) -> Value {
-    let mut value = match outcome {
-        Outcome::Answer(judged) => crate::render::json::report("bisect", judged),
-        Outcome::Wavers(wavering) => without(&wavers(wavering)),
-        Outcome::Failed(failure) => without(&failure.to_string()),
+pub(crate) fn report(bisection: &Bisection, outcome: &Outcome) -> Bisect {
+    let nondeterministic = match outcome {
+        Outcome::Wavers(wavering) => Some(Unrepeated {
+            tap: wavering.place.tap.to_string(),
+            step: wavering.place.step,
+            nmse: wavering.nmse,
+            max_abs_diff: wavering.max_abs_diff,
+        }),
+        _ => None,
     };
-    if let Outcome::Wavers(wavering) = outcome {
-        value["nondeterministic"] = json!({
-            "tap": wavering.place.tap.to_string(), "step": wavering.place.step, "nmse": wavering.nmse,
-            "max_abs_diff": wavering.max_abs_diff,
-        });
+    let all_positions = match outcome {
+        Outcome::Answer(judged) => {
+            let whole = |t: &&TapReport| t.metrics.is_some() && (t.place.step > 0 || t.positions.is_none());
+            let seen = |t: &TapReport| SeenWhole { tap: t.place.tap.to_string(), step: t.place.step };
+            Some(judged.report.taps.iter().filter(whole).map(seen).collect())
+        }
+        _ => None,
+    };
+    Bisect {
+        judgement: match outcome {
+            Outcome::Answer(judged) => Judgement::Answer(Box::new(Compare::of("bisect", judged))),
+            Outcome::Wavers(wavering) => Judgement::none(wavers(wavering)),
+            Outcome::Failed(failure) => Judgement::none(failure.to_string()),
+        },
+        nondeterministic,
+        engine: bisection.args.run.clone(),
+        work: bisection.args.work.to_string_lossy().into_owned(),
+        runs: bisection.runs.iter().map(of_run).collect(),
+        kept_runs: bisection.kept.as_ref().map(KeptRuns::report),
+        bytes: bisection.evidence.bytes,
+        full_bytes: bisection.full as u64,
+        all_positions,
     }
-    value["engine"] = bisection.args.run.clone().into();
-    value["work"] = bisection.args.work.to_string_lossy().into();
-    value["runs"] = bisection.runs.iter().map(run_json).collect();
-    value["kept_runs"] = bisection.kept.as_ref().map(KeptRuns::json).into();
-    value["bytes"] = bisection.evidence.bytes.into();
-    value["full_bytes"] = (bisection.full as u64).into();
-    if let Outcome::Answer(judged) = outcome {
-        let whole = |t: &&TapReport| t.metrics.is_some() && (t.place.step > 0 || t.positions.is_none());
-        let names = judged
-            .report
-            .taps
-            .iter()
-            .filter(whole)
-            .map(|t| json!({"tap": t.place.tap.to_string(), "step": t.place.step}));
-        value["all_positions"] = names.collect();
-    }
-    value
 }
 
-fn without(reason: &str) -> Value {
-    json!({
-        "schema": 1, "command": "bisect", "verdict": "incomparable", "reason": reason, "first_divergence": null, "taps": [], "warnings": [],
-    })
-}
-
-fn run_json(run: &Told) -> Value {
-    let plain = anstream::adapter::strip_str(&run.says).to_string();
-    json!({
-        "taps": run.question.taps_text(),
-        "steps": run.question.steps_text(),
-        "rows": run.question.rows_text(),
-        "for": run.why,
-        "kept": run.kept,
-        "seconds": run.seconds,
-        "bytes": run.bytes,
-        "written": run.came.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "says": plain,
-    })
+fn of_run(run: &Told) -> Run {
+    Run {
+        taps: run.question.taps_text(),
+        steps: run.question.steps_text(),
+        rows: run.question.rows_text(),
+        purpose: run.why,
+        kept: run.kept,
+        seconds: run.seconds,
+        bytes: run.bytes,
+        written: run.came.iter().map(ToString::to_string).collect(),
+        says: anstream::adapter::strip_str(&run.says).to_string(),
+    }
 }

@@ -1,0 +1,156 @@
+//! Why is an operation wrong? The cause with its proof, and what to change.
+
+use std::collections::BTreeMap;
+
+use firstdiff_explain::explain::{Cause, Finding, Match as Found, Remainder};
+use firstdiff_explain::mistakes::what;
+use firstdiff_model::Model;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::report::{Match, names};
+use crate::session::cause::mend;
+
+/// Parameters of a mistake, by name.
+pub type Params = BTreeMap<&'static str, Value>;
+
+/// What is known of the cause of one fault.
+#[derive(Clone, Debug, Serialize)]
+pub struct Diagnosis {
+    /// The id of the mistake, where it is proved.
+    pub cause: Option<&'static str>,
+    /// Its parameters.
+    pub params: Params,
+    /// How sure it is.
+    #[serde(rename = "match")]
+    pub matched: Match,
+    /// NMSE that the imitated mistake leaves, the worst of all places.
+    pub residual_nmse: Option<f64>,
+    /// What it leaves at each place.
+    pub residuals: Vec<Residual>,
+    /// Ids of other mistakes that give the same numbers.
+    pub alternatives: Vec<&'static str>,
+    /// The same with their parameters; of `closest`, what came nearest.
+    pub also: Vec<CauseOf>,
+    /// What is done otherwise, in words.
+    pub what: Option<&'static str>,
+    /// What to change.
+    #[serde(rename = "mend")]
+    pub fix: Option<String>,
+    /// Where this is no mistake: all products with weights in another arithmetic.
+    pub arithmetic: Option<OtherArithmetic>,
+    /// Of taps that are only recorded wrongly, what comes out of the value that is due there.
+    pub misrecorded: Vec<String>,
+}
+
+/// A mistake of the catalogue.
+#[derive(Clone, Debug, Serialize)]
+pub struct CauseOf {
+    /// Its id.
+    pub cause: &'static str,
+    /// Its parameters.
+    pub params: Params,
+}
+
+/// What a mistake leaves of the error at one place.
+#[derive(Clone, Debug, Serialize)]
+pub struct Residual {
+    /// The tap that shows it, and its step.
+    pub at: String,
+    /// NMSE without the mistake imitated.
+    pub base_nmse: f64,
+    /// NMSE that it leaves there.
+    pub residual_nmse: f64,
+}
+
+/// All products with weights in another arithmetic.
+#[derive(Clone, Debug, Serialize)]
+pub struct OtherArithmetic {
+    /// How many products could be judged.
+    pub products: usize,
+    /// How many are off.
+    pub off: usize,
+    /// Whether every other operation that could be judged is right.
+    pub alone: bool,
+    /// The least and the largest NMSE of those that are off.
+    pub nmse: [f64; 2],
+    /// The rounding that comes nearest.
+    pub looks_like: Option<String>,
+    /// What it leaves of the error, at the median.
+    pub left_share: f64,
+}
+
+impl Diagnosis {
+    pub(crate) fn of(model: &Model, finding: &Finding) -> Diagnosis {
+        let fix = proved(finding).map(|cause| mend(model, cause.id, finding));
+        Diagnosis::with_fix(finding, fix)
+    }
+
+    /// What is known where it is known what to change.
+    pub(crate) fn with_fix(finding: &Finding, fix: Option<String>) -> Diagnosis {
+        let proved = proved(finding);
+        let mut alternatives: Vec<&'static str> = Vec::new();
+        for other in finding.alternatives.iter().filter(|other| proved.is_some_and(|p| p.id != other.id)) {
+            if !alternatives.contains(&other.id) {
+                alternatives.push(other.id);
+            }
+        }
+        Diagnosis {
+            cause: proved.map(|cause| cause.id),
+            params: proved.map(params).unwrap_or_default(),
+            matched: finding.matched.into(),
+            residual_nmse: Some(finding.residual_nmse),
+            residuals: finding.remainders.iter().map(Residual::of).collect(),
+            alternatives,
+            also: finding.alternatives.iter().map(|o| CauseOf { cause: o.id, params: params(o) }).collect(),
+            what: proved.map(|cause| what(cause.id)),
+            fix,
+            arithmetic: finding.arithmetic.as_ref().map(OtherArithmetic::of),
+            misrecorded: names(&finding.misrecorded),
+        }
+    }
+
+    /// Of a fault of which no cause is known.
+    pub(crate) fn unknown(nmse: Option<f64>) -> Diagnosis {
+        Diagnosis {
+            cause: None,
+            params: Params::new(),
+            matched: Match::Unknown,
+            residual_nmse: nmse,
+            residuals: Vec::new(),
+            alternatives: Vec::new(),
+            also: Vec::new(),
+            what: None,
+            fix: None,
+            arithmetic: None,
+            misrecorded: Vec::new(),
+        }
+    }
+}
+
+impl Residual {
+    fn of(left: &Remainder) -> Residual {
+        Residual { at: left.place.to_string(), base_nmse: left.base_nmse, residual_nmse: left.residual_nmse }
+    }
+}
+
+impl OtherArithmetic {
+    fn of(other: &firstdiff_explain::OtherArithmetic) -> OtherArithmetic {
+        OtherArithmetic {
+            products: other.judged,
+            off: other.places.len(),
+            alone: other.alone,
+            nmse: other.nmse,
+            looks_like: other.nearest.map(firstdiff_explain::Rounding::words),
+            left_share: other.share,
+        }
+    }
+}
+
+fn proved(finding: &Finding) -> Option<&Cause> {
+    finding.cause.as_ref().filter(|_| finding.matched == Found::Reproduced)
+}
+
+fn params(cause: &Cause) -> Params {
+    cause.params.iter().map(|(name, value)| (*name, value.clone())).collect()
+}

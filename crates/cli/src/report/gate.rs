@@ -1,0 +1,62 @@
+//! Is no tap worse than its baseline? What `gate` says.
+
+use firstdiff_compare::Verdict;
+use serde::Serialize;
+
+use crate::baseline::Regression;
+use crate::report::Compare;
+use crate::session::Judged;
+
+/// The report of `firstdiff gate`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Gate {
+    /// The comparison.
+    #[serde(flatten)]
+    pub compare: Compare,
+    /// Whether no tap is worse than its baseline.
+    pub passed: bool,
+    /// Whether the baseline is of an engine that was not at parity.
+    pub held_to_own_baseline: bool,
+    /// The taps that are worse.
+    pub regressions: Vec<Worse>,
+}
+
+/// A tap that is not what its baseline promises.
+#[derive(Clone, Debug, Serialize)]
+pub struct Worse {
+    /// Its name.
+    pub tap: String,
+    /// Its step.
+    pub step: u32,
+    /// NMSE by the baseline.
+    pub was: Option<f64>,
+    /// NMSE now.
+    pub now: Option<f64>,
+    /// What is wrong.
+    pub reason: String,
+}
+
+impl Gate {
+    /// `held`: whether the baseline is of an engine that was not at parity.
+    pub fn of(judged: &Judged, regressions: &[Regression], held: bool) -> Gate {
+        let as_good = judged.report.verdict == Verdict::Parity || held && judged.report.verdict == Verdict::Diverged;
+        Gate {
+            compare: Compare::of("gate", judged),
+            passed: regressions.is_empty() && as_good,
+            held_to_own_baseline: held,
+            regressions: regressions.iter().map(Worse::of).collect(),
+        }
+    }
+}
+
+impl Worse {
+    fn of(worse: &Regression) -> Worse {
+        Worse {
+            tap: worse.place.tap.to_string(),
+            step: worse.place.step,
+            was: worse.was,
+            now: worse.now,
+            reason: worse.reason.clone(),
+        }
+    }
+}

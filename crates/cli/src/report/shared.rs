@@ -1,0 +1,182 @@
+//! What do several reports say? Where a dump comes from, how far a tap is off, and in which arithmetic that was judged.
+
+use firstdiff_compare::{NOISE_ROOM, Profile, Status, TapReport};
+use firstdiff_trace::Dump;
+use serde::Serialize;
+
+use crate::report::names;
+use crate::session::arithmetic;
+use crate::session::noise::Second;
+
+/// Where a dump comes from, as its dump.json says.
+#[derive(Clone, Debug, Serialize)]
+pub struct Provenance {
+    /// Where it was read.
+    pub path: String,
+    /// What wrote it.
+    pub producer: Option<String>,
+    /// The model's name.
+    pub model: Option<String>,
+    /// The arithmetic of the run.
+    pub precision: Option<String>,
+    /// The type of its K/V cache.
+    pub cache: Option<String>,
+    /// Token ids of the prompt.
+    pub tokens: Option<Vec<i64>>,
+    /// Token ids of the decode steps.
+    pub decode_tokens: Option<Vec<i64>>,
+    /// Whether it was recorded to its end.
+    pub complete: bool,
+}
+
+impl Provenance {
+    pub(crate) fn of(dump: &Dump) -> Provenance {
+        let meta = dump.meta();
+        Provenance {
+            path: dump.path().to_string_lossy().into_owned(),
+            producer: meta.producer.name().map(str::to_owned),
+            model: meta.model.clone(),
+            precision: meta.precision.clone(),
+            cache: meta.cache.clone(),
+            tokens: meta.tokens.clone(),
+            decode_tokens: meta.decode_tokens.clone(),
+            complete: !meta.is_incomplete(),
+        }
+    }
+}
+
+/// How far a tap of the candidate is off.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measures {
+    /// Σ(c−r)²/Σr².
+    pub nmse: Option<f64>,
+    /// The same, where no position counts for more than the median one.
+    pub balanced_nmse: Option<f64>,
+    /// Root of the mean squared difference.
+    pub rmse: Option<f64>,
+    /// Pearson's.
+    pub correlation: Option<f64>,
+    /// Cosine of the angle between the two.
+    pub cosine: Option<f64>,
+    /// Mean of the absolute differences.
+    pub mean_abs_diff: Option<f64>,
+    /// The largest absolute difference.
+    pub max_abs_diff: Option<f64>,
+    /// Its index along every axis.
+    pub max_at: Option<Vec<usize>>,
+    /// The reference's value there.
+    pub max_reference: Option<f64>,
+    /// The candidate's value there.
+    pub max_candidate: Option<f64>,
+    /// The NMSE that is allowed.
+    pub allowed_nmse: Option<f64>,
+    /// NMSE of a second right run (`--noise`).
+    pub noise_nmse: Option<f64>,
+    /// How many times that the error is.
+    pub error_over_noise: Option<f64>,
+}
+
+impl Measures {
+    pub(crate) fn of(tap: &TapReport) -> Measures {
+        let metrics = tap.metrics;
+        let peak = metrics.and_then(|m| m.max_abs_diff());
+        Measures {
+            nmse: metrics.and_then(|m| m.nmse()),
+            balanced_nmse: tap.balanced,
+            rmse: metrics.and_then(|m| m.rmse()),
+            correlation: metrics.and_then(|m| m.correlation()),
+            cosine: metrics.and_then(|m| m.cosine()),
+            mean_abs_diff: metrics.and_then(|m| m.mean_abs_diff()),
+            max_abs_diff: peak.map(|p| p.abs_diff),
+            max_at: tap.max_at(),
+            max_reference: peak.map(|p| p.reference),
+            max_candidate: peak.map(|p| p.candidate),
+            allowed_nmse: tap.allowed,
+            noise_nmse: tap.noise,
+            error_over_noise: tap.noise.and_then(|noise| Some(tap.size()? / noise)),
+        }
+    }
+}
+
+/// One tap.
+#[derive(Clone, Debug, Serialize)]
+pub struct TapEntry {
+    /// Its name.
+    pub tap: String,
+    /// 0 is the prefill, n the n-th decode step; of an alignment the number of its cell.
+    pub step: u32,
+    /// The operation that makes it.
+    pub op: String,
+    /// What is said of it.
+    pub status: Status,
+    /// Why it differs, why it is unchecked, or which layout was undone.
+    pub reason: Option<String>,
+    /// How far off it is.
+    #[serde(flatten)]
+    pub measures: Measures,
+    /// `last` where one row was compared, which is the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows: Option<&'static str>,
+}
+
+impl TapEntry {
+    pub(crate) fn of(tap: &TapReport) -> TapEntry {
+        TapEntry {
+            tap: tap.place.tap.to_string(),
+            step: tap.place.step,
+            op: tap.op.clone(),
+            status: tap.status,
+            reason: tap.why(),
+            measures: Measures::of(tap),
+            rows: tap.is_last.then_some("last"),
+        }
+    }
+}
+
+/// A coarser arithmetic than anything but the candidate's own word asks for.
+#[derive(Clone, Debug, Serialize)]
+pub struct Loosened {
+    /// What its dump.json says.
+    pub profile: &'static str,
+    /// What its tensors show.
+    pub tensors: &'static str,
+    /// What the reference says or shows.
+    pub reference: Option<&'static str>,
+    /// What it would be judged in otherwise.
+    pub without: &'static str,
+}
+
+impl Loosened {
+    pub(crate) fn of(loosened: Option<arithmetic::Loosened>) -> Option<Loosened> {
+        loosened.map(|l| Loosened {
+            profile: l.asked.name(),
+            tensors: l.tensors.name(),
+            reference: l.reference.map(Profile::name),
+            without: l.without().name(),
+        })
+    }
+}
+
+/// A second right run (`--noise`), and where it says nothing.
+#[derive(Clone, Debug, Serialize)]
+pub struct NoiseRun {
+    /// Where it was read.
+    pub path: String,
+    /// How many times its distance a tap may be off.
+    pub room: f64,
+    /// Taps that it lacks.
+    pub lacking: Vec<String>,
+    /// Taps at which it is the reference.
+    pub equal: Vec<String>,
+}
+
+impl NoiseRun {
+    pub(crate) fn of(second: &Second) -> NoiseRun {
+        NoiseRun {
+            path: second.path.clone(),
+            room: NOISE_ROOM,
+            lacking: names(&second.lacking),
+            equal: names(&second.equal),
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Are these the same weights? What `weights` says.
+
+use firstdiff_compare::Verdict;
+use firstdiff_explain::weights::{Compared, Comparison, Finding, Note, Side, State};
+use serde::Serialize;
+
+use crate::report::{Conclusion, Header, Match};
+
+/// The report of `firstdiff weights`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Weights {
+    /// Schema and command.
+    #[serde(flatten)]
+    pub header: Header,
+    /// What is concluded.
+    #[serde(flatten)]
+    pub conclusion: Conclusion,
+    /// The right weights.
+    pub a: WeightFile,
+    /// The weights in question.
+    pub b: WeightFile,
+    /// How many tensors are in which state.
+    pub counts: TensorCounts,
+    /// Whether nearly all matrices are unlike, and no known mistake explains them.
+    pub another_model: bool,
+    /// What is wrong.
+    pub findings: Vec<Difference>,
+    /// Every tensor of both.
+    pub tensors: Vec<Tensor>,
+    /// What else should be known.
+    pub warnings: Vec<String>,
+}
+
+/// One of the two.
+#[derive(Clone, Debug, Serialize)]
+pub struct WeightFile {
+    /// Where it was read.
+    pub path: String,
+    /// Its format.
+    pub format: &'static str,
+    /// How many tensors it holds.
+    pub tensors: usize,
+}
+
+/// How many tensors are in which state.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct TensorCounts {
+    /// The same values.
+    pub identical: usize,
+    /// The same but for what the element type must cost.
+    pub rounded: usize,
+    /// One side takes another tensor of its own for it, as the other does in fact.
+    pub tied: usize,
+    /// Not the same.
+    pub wrong: usize,
+    /// Not looked at.
+    pub unchecked: usize,
+}
+
+/// Something wrong, with all tensors it is wrong in.
+#[derive(Clone, Debug, Serialize)]
+pub struct Difference {
+    /// The id of the mistake, where it was proved.
+    pub cause: Option<&'static str>,
+    /// How sure it is.
+    #[serde(rename = "match")]
+    pub matched: Match,
+    /// The tensors, by their names at Hugging Face.
+    pub tensors: Vec<String>,
+    /// What was found, in words.
+    pub note: String,
+    /// NMSE that remains once the mistake is imitated.
+    pub residual_nmse: Option<f64>,
+}
+
+/// One tensor.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tensor {
+    /// Its name at Hugging Face, or its own.
+    pub tensor: String,
+    /// Its name in A.
+    pub a: Option<String>,
+    /// Its name in B.
+    pub b: Option<String>,
+    /// Its element types in the two.
+    pub types: [Option<&'static str>; 2],
+    /// Its shape in the first file that has it.
+    pub shape: Vec<usize>,
+    /// `exact`, `rounding`, `tied`, `diverged` or `unchecked`.
+    pub status: &'static str,
+    /// Why it was not checked.
+    pub reason: Option<String>,
+    /// NMSE of B against A.
+    pub nmse: Option<f64>,
+    /// NMSE that the element types may cost.
+    pub allowed_nmse: Option<f64>,
+}
+
+impl Weights {
+    pub(crate) fn of(sides: &[Side; 2], comparison: &Comparison, verdict: &Verdict) -> Weights {
+        Weights {
+            header: Header::of("weights"),
+            conclusion: Conclusion::of(verdict),
+            a: WeightFile::of(&sides[0]),
+            b: WeightFile::of(&sides[1]),
+            counts: TensorCounts::of(comparison),
+            another_model: comparison.another_model().is_some(),
+            findings: comparison.findings.iter().map(Difference::of).collect(),
+            tensors: comparison.tensors.iter().map(Tensor::of).collect(),
+            warnings: comparison.warnings.iter().map(Note::to_string).collect(),
+        }
+    }
+}
+
+impl WeightFile {
+    fn of(side: &Side) -> WeightFile {
+        WeightFile { path: side.path().to_string_lossy().into_owned(), format: side.format(), tensors: side.len() }
+    }
+}
+
+impl TensorCounts {
+    fn of(comparison: &Comparison) -> TensorCounts {
+        TensorCounts {
+            identical: comparison.count(|s| *s == State::Identical),
+            rounded: comparison.count(|s| *s == State::Rounded),
+            tied: comparison.count(|s| *s == State::Tied),
+            wrong: comparison.count(|s| *s == State::Wrong),
+            unchecked: comparison.count(|s| matches!(s, State::Unchecked(_))),
+        }
+    }
+}
+
+impl Difference {
+    fn of(finding: &Finding) -> Difference {
+        let matched = match (finding.cause, finding.residual_nmse) {
+            (Some(_), Some(_)) => Match::Reproduced,
+            (Some(_), None) => Match::Seen,
+            _ => Match::Unknown,
+        };
+        Difference {
+            cause: finding.cause,
+            matched,
+            tensors: finding.tensors.clone(),
+            note: finding.note.clone(),
+            residual_nmse: finding.residual_nmse,
+        }
+    }
+}
+
+impl Tensor {
+    fn of(tensor: &Compared) -> Tensor {
+        let (status, reason) = match &tensor.state {
+            State::Identical => ("exact", None),
+            State::Rounded => ("rounding", None),
+            State::Tied => ("tied", None),
+            State::Wrong => ("diverged", None),
+            State::Unchecked(reason) => ("unchecked", Some(reason.clone())),
+        };
+        let [a, b] = tensor.names.clone();
+        Tensor {
+            tensor: tensor.name.clone(),
+            a,
+            b,
+            types: tensor.types,
+            shape: tensor.shape.clone(),
+            status,
+            reason,
+            nmse: tensor.nmse,
+            allowed_nmse: tensor.allowed,
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! From which token position on does a candidate differ?
+
+use firstdiff_compare::{Laid, Report, TapReport};
+
+use crate::words::taps_in_words;
+
+/// Which positions are right, and which is the first wrong one: in words of prefill and decode where there are both.
+/// `chosen`: of taps that were chosen, which tell of no others.
+pub(crate) fn when(laid: &Laid, report: &Report, cell: u32, chosen: bool) -> String {
+    let here = laid.label(cell..cell + 1);
+    let start = laid.cells.get(cell as usize).map_or(0, |cell| cell.start);
+    if start == 0 {
+        return format!("from the first position on: {here}");
+    }
+    let before: Vec<&TapReport> = report.taps.iter().filter(|t| t.place.step < cell).collect();
+    let agree = before.iter().filter(|t| t.status.agrees()).count();
+    let unchecked = match before.len() - agree {
+        0 => String::new(),
+        n => format!(", {n} unchecked"),
+    };
+    if chosen {
+        let before = laid.label(0..cell);
+        return format!(
+            "what was checked of {before} agrees ({}{unchecked}); {here} is the first wrong one",
+            taps_in_words(agree)
+        );
+    }
+    let right = format!("({start} position{}, {}{unchecked})", if start == 1 { "" } else { "s" }, taps_in_words(agree));
+    let prefill = laid.phased().map(|run| run.lengths[0]);
+    let first_step = [&laid.candidate, &laid.reference].into_iter().find(|run| run.lengths.len() > 1);
+    let cached = first_step.is_some_and(|run| run.lengths[0] == start);
+    let cached = if cached { ", the first that reads the K/V cache," } else { "" };
+    let what = match prefill {
+        Some(prefill) if start >= prefill => match (start - prefill, laid.phase(0..cell)) {
+            (0, phase) => format!("the {} is right", phase.unwrap_or_default().trim_start_matches("the ")),
+            (1, _) => "prefill and the first decode step are right".into(),
+            (n, _) => format!("prefill and the first {n} decode steps are right"),
+        },
+        _ => format!("{} {} right", laid.positions(0..cell), if start == 1 { "is" } else { "are" }),
+    };
+    format!("{what} {right}; {here}{cached} is the first wrong one")
+}

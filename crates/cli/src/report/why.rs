@@ -1,0 +1,48 @@
+//! Why does a tap have its status? What each stage of the comparison said of it.
+
+use firstdiff_compare::LogEntry;
+use serde::Serialize;
+
+use firstdiff_compare::Status;
+
+/// The log of one tap.
+#[derive(Clone, Debug, Serialize)]
+pub struct Why {
+    /// Its name.
+    pub tap: String,
+    /// Its step.
+    pub step: u32,
+    /// Its status at the end.
+    pub status: Status,
+    /// What each stage said, in order.
+    pub stages: Vec<StageEntry>,
+    /// The nearest taps it depends on that were compared.
+    pub inputs: Vec<String>,
+}
+
+/// What one stage said.
+#[derive(Clone, Debug, Serialize)]
+pub struct StageEntry {
+    /// The stage.
+    pub stage: &'static str,
+    /// How the tap stands after it.
+    pub status: &'static str,
+    /// Why.
+    pub reason: Option<String>,
+    /// The NMSE it was judged by.
+    pub nmse: Option<f64>,
+    /// The NMSE that was allowed.
+    pub allowed_nmse: Option<f64>,
+}
+
+impl StageEntry {
+    pub(crate) fn of(entry: &LogEntry) -> StageEntry {
+        StageEntry {
+            stage: entry.stage.name(),
+            status: entry.to.name(),
+            reason: entry.reason.as_ref().map(ToString::to_string),
+            nmse: entry.nmse,
+            allowed_nmse: entry.allowed,
+        }
+    }
+}

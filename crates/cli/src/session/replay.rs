@@ -1,0 +1,169 @@
+//! What does a replay say as a whole? The candidate and its model, every operation judged, the causes that were found, and the verdict.
+
+use std::collections::BTreeSet;
+
+use firstdiff_compare::{Place, Report, Status, Verdict, Warning};
+use firstdiff_explain::explain::Finding;
+use firstdiff_explain::replay::{Reason, Replay, Replayed};
+use firstdiff_trace::{Cache, Site};
+
+use crate::session::given::Given;
+use crate::words::{shorten, taps_in_words};
+
+/// What is to be said of what is in a file and cannot be computed with.
+pub(crate) const COARSE: &str = "but only in part or with too few digits to compute with: print whole tensors with six significant digits (%g, %.6e) or more";
+
+/// A replay and what it was of.
+pub(crate) struct ReplaySession {
+    pub(crate) given: Given,
+    pub(crate) replay: Replay,
+    /// Why, as far as that was asked.
+    pub(crate) findings: Vec<Finding>,
+}
+
+/// Why a tap is wrong, or why nothing is said of it, in words.
+pub(crate) fn why(tap: &Replayed) -> String {
+    tap.reason.as_ref().map(Reason::to_string).unwrap_or_default()
+}
+
+impl ReplaySession {
+    /// What may be said of the candidate; of one that was not recorded to its end, parity only where that was asked for.
+    pub(crate) fn verdict(&self) -> Verdict {
+        self.given.incomplete(Some(self.replay.taps.len())).verdict(self.of_what_is_there(), self.given.partial)
+    }
+
+    fn of_what_is_there(&self) -> Verdict {
+        let (wrong, right) = (self.replay.count(|s| s == Status::Diverged), self.replay.count(Status::agrees));
+        // That the embedding is a table says nothing of an engine.
+        let only_table = right == 1
+            && self.replay.taps.iter().any(|t| t.report.place.tap.site == Site::H0 && t.report.status.agrees());
+        let unclear: Vec<&Replayed> = self.replay.taps.iter().filter(|t| t.is_for(Reason::is_unclear)).collect();
+        let misfits = |t: &&Replayed| t.is_for(Reason::is_shape);
+        let unconfirmed = |t: &&Replayed| t.is_for(Reason::is_unconfirmed);
+        let (misfit, held) = (
+            self.replay.taps.iter().filter(misfits).count(),
+            self.replay.taps.iter().filter(|t| !t.is_for(Reason::is_absent)).count(),
+        );
+        let first_of = |is: &dyn Fn(&&Replayed) -> bool| {
+            let first = self.replay.taps.iter().find(is);
+            first.map_or(String::new(), |t| format!("{}: {}", t.report.place, why(t)))
+        };
+        let first_misfit = || first_of(&misfits);
+        match (wrong, right) {
+            _ if misfit * 4 > held => Verdict::Incomparable(format!(
+                "{} of {} have shapes that are not this model's ({}): is it another model's dump, or of other tokens?",
+                misfit,
+                taps_in_words(held),
+                first_misfit()
+            )),
+            (0, _) if !unclear.is_empty() => Verdict::Incomparable(format!(
+                "{} are off by no more than {} rounding costs, but are not its numbers (first {}): nobody can tell; {right} are right",
+                taps_in_words(unclear.len()),
+                self.given.named,
+                unclear[0].report.place
+            )),
+            (0, 0) => Verdict::Incomparable(self.nothing()),
+            (0, _) if misfit > 0 => Verdict::Incomparable(format!(
+                "{} of {} have another shape than the model gives them ({}); what could be judged is right",
+                misfit,
+                taps_in_words(held),
+                first_misfit()
+            )),
+            (0, _) if self.replay.taps.iter().any(|t| unconfirmed(&t)) => Verdict::Incomparable(format!(
+                "nobody can tell the layout of {} from a mistake ({}); what could be judged is right",
+                taps_in_words(self.replay.taps.iter().filter(unconfirmed).count()),
+                first_of(&unconfirmed)
+            )),
+            (0, _) if self.replay.order_is_open => Verdict::Incomparable(
+                "what is recorded of Q and K is wrong in either order of their rows; what else could be judged is right".into(),
+            ),
+            (0, _) if let Some(reason) = self.judged_nowhere() => Verdict::Incomparable(reason),
+            (0, _) if only_table => Verdict::Incomparable("nothing but the embedding could be judged".into()),
+            (0, _) => Verdict::Parity,
+            _ => Verdict::Diverged,
+        }
+    }
+
+    /// What was recorded in the prefill, or in decode steps, and could be judged at none of its places: of that nothing is known.
+    fn judged_nowhere(&self) -> Option<String> {
+        let recorded = |t: &&Replayed| {
+            let place = t.report.place;
+            place.tap.site != Site::H0 && self.given.dump.find(place.tap, place.step).is_some()
+        };
+        let kind = |t: &Replayed| (t.report.place.tap.site, t.report.place.step > 0);
+        let recorded: Vec<&Replayed> = self.replay.taps.iter().filter(recorded).collect();
+        let judged: BTreeSet<_> = recorded.iter().filter(|t| t.report.metrics.is_some()).map(|t| kind(t)).collect();
+        let open: Vec<&&Replayed> = recorded.iter().filter(|t| !judged.contains(&kind(t))).collect();
+        let first = open.first()?;
+        let sites: BTreeSet<Site> = open.iter().map(|t| t.report.place.tap.site).collect();
+        let names: Vec<String> = sites.into_iter().map(|site| site.name().to_owned()).collect();
+        Some(format!(
+            "{} of {} could not be judged ({}: {}); what could be is right",
+            shorten(&names, 5),
+            if first.report.place.step > 0 { "the decode steps" } else { "the prefill" },
+            first.report.place,
+            first.reason.as_ref().map_or("unchecked".into(), Reason::to_string)
+        ))
+    }
+
+    /// Why nothing could be judged: the reason that most taps have.
+    fn nothing(&self) -> String {
+        let mut reasons: Vec<(usize, &Reason)> = Vec::new();
+        let recorded = self.replay.taps.iter().filter(|t| !t.is_for(Reason::is_absent));
+        for reason in recorded.filter_map(|t| t.reason.as_ref()) {
+            match reasons.iter_mut().find(|(_, known)| *known == reason) {
+                Some((count, _)) => *count += 1,
+                None => reasons.push((1, reason)),
+            }
+        }
+        let dump = &self.given.dump;
+        let coarse = dump.parts().iter().filter(|part| dump.find(part.tap, part.step).is_none()).count();
+        let otherwise = match coarse {
+            0 => "nothing of the model was recorded".to_owned(),
+            count => format!("{} are in the file, {COARSE}", taps_in_words(count)),
+        };
+        let most = reasons.iter().max_by_key(|(count, _)| *count).map_or(otherwise, |r| r.1.to_string());
+        format!("no operation could be judged: {most}")
+    }
+
+    /// Whether a place is known, but not so that it can be computed with.
+    pub(crate) fn is_coarse(&self, place: Place) -> bool {
+        let dump = &self.given.dump;
+        dump.find_part(place.tap, place.step).is_some() && dump.find(place.tap, place.step).is_none()
+    }
+
+    /// In the form that compare's own screen takes.
+    pub(crate) fn report(&self, verdict: &Verdict) -> Report {
+        let recorded = |t: &&Replayed| !t.is_for(Reason::is_absent);
+        Report {
+            verdict: verdict.clone(),
+            profile: self.given.named,
+            cache: self.replay.cache,
+            prompt: 0,
+            first: None,
+            taps: self.replay.taps.iter().filter(recorded).map(Replayed::listed).collect(),
+            warnings: self.replay.warnings.iter().cloned().map(Warning::Note).collect(),
+            unnamed: self.given.dump.unnamed().to_vec(),
+            laid: None,
+        }
+    }
+
+    /// The type of the K/V cache, where it is not that of the arithmetic.
+    pub(crate) fn cache_in_words(&self) -> String {
+        match self.replay.cache {
+            Cache::F32 => String::new(),
+            cache => format!(" with a K/V cache in {cache}"),
+        }
+    }
+
+    /// What a verdict must say of a cache that nobody named.
+    pub(crate) fn assumed_cache(&self) -> String {
+        match self.replay.cache_is_assumed {
+            true => format!(
+                "; that takes a K/V cache in {}, which nobody says: with it attention comes out right, without it not",
+                self.replay.cache
+            ),
+            false => String::new(),
+        }
+    }
+}
