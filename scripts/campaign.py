@@ -248,7 +248,7 @@ def run_case(seed, firstdiff, keep=None):
     result = {
         "seed": seed, "profile": made.profile, "form": made.form, "layout": made.layout, "words": made.words, "wrong": made.wrong,
         "effect": max((ratio for ratio, _ in found.values()), default=0.0), "compared_effect": max((ratio for ratio, _ in compared.values()), default=0.0),
-        "within": not beyond, "unclear": any("unclear" in reason for place, reason in unchecked.items() if place in found),
+        "within": not beyond, "unclear": any("inconclusive" in reason for place, reason in unchecked.items() if place in found),
         "exit": done.returncode, "first": (report.get("first_divergence") or {}).get("tap"), "blamed": made.blamed, "error": done.stderr.strip()[:300],
         "unchecked": len(unchecked), "taps": len(report.get("taps", [])),
     }

@@ -224,7 +224,7 @@ class Judge:
         first = report["first_divergence"]
         check(report["verdict"] == "parity", f"{label}: {report['verdict']}, {first and (first['place'], first['reason'])} {report['reason'] or ''}")
         check(not left, f"{label}: {len(left)} unchecked, first {left and (left[0]['tap'], left[0]['reason'])}")
-        check(report["laid"]["together"] == len(TOKENS), f"{label}: {report['laid']['together']} positions laid together")
+        check(report["alignment"]["together"] == len(TOKENS), f"{label}: {report['alignment']['together']} positions aligned")
         agree = [t for t in report["taps"] if t["status"] in ("exact", "rounding")]
         return len(agree), max((t["nmse"] or 0.0 for t in agree), default=0.0)
 
@@ -242,7 +242,7 @@ class Judge:
         # Turned by nothing, or by position 0: the numbers are the same, and both are named.
         right = names and all(cause == f["cause"] or cause in f["alternatives"] for f in findings)
         check(right, f"{label}: explain names {names}, as good {others}, where {cause} was planted")
-        undone = (first.get("anatomy") or {}).get("undone_by") or []
+        undone = (first.get("anatomy") or {}).get("explained_by") or []
         return f"{found[0]} at position {found[1]}", ", ".join(sorted(set(names))) + (f" (or {', '.join(others)})" if others else ""), undone
 
 
@@ -294,7 +294,7 @@ def seen_through_the_cache(root, judge, runs):
     apart(of_torch, ROOT / "fixtures/models/llama", out, "token by token", "newest key stale", True)
     report = judge.json("compare", runs["PyTorch", "one pass"], out)
     first = report["first_divergence"]
-    undone = [u["change"] for u in first["anatomy"]["undone_by"]]
+    undone = [u["change"] for u in first["anatomy"]["explained_by"]]
     check((first["tap"], first["position"]) == ("layers.0.k_rope", 1), f"k_rope from the cache: {first['place']}")
     check("the reference's of position 0" in undone, f"k_rope from the cache: {undone}")
     print(f"llama     newest key stale, recorded where it is read: {first['place']} is {undone[:1]}")

@@ -161,7 +161,7 @@ check.done, check.vague = 0, []
 
 
 def blamed(report):
-    return [(finding["tap"], finding.get("through", [])) for finding in report.get("findings", [])]
+    return [(finding["tap"], finding.get("span", [])) for finding in report.get("findings", [])]
 
 
 def main():

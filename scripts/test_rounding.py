@@ -162,7 +162,7 @@ def right_runs(firstdiff, name, folder, tokens):
         print(f"{name:10} {other:14} {report['verdict']:9} {len(measured):5} taps, worst NMSE {nmse:.1e} at {tap} step {step}")
         grown(report, profile)
         first = report.get("first_divergence") or {}
-        unclear = profile != "f32" and "unclear" in (report.get("reason") or "")
+        unclear = profile != "f32" and "inconclusive" in (report.get("reason") or "")
         check(report["verdict"] == "parity" or unclear, f"{name} {other}: {first_of(report)}: {first.get('reason')}")
     return decoded
 

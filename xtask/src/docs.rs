@@ -58,7 +58,7 @@ fn quants(rows: &[Value]) -> Result<String> {
 fn quantised(rows: &[Value]) -> Result<String> {
     let mut text = "# llama.cpp's quantised arithmetic, reproduced\n\nRandom models (256 wide, 3 layers), quantised by llama.cpp itself, run by llama.cpp \
                     (13 tokens and 2 decode steps), and replayed: each operation on llama.cpp's own recorded inputs. NMSE of the worst tap.\n\n\
-                    *exact* is what any reference that does not round activations makes of it: the fog. *logits* are of a forward pass of ours from the \
+                    *exact* is what any reference that does not round activations makes of it, under which real faults hide. *logits* are of a forward pass of ours from the \
                     tokens on. Where they part, *parts at* names the first tap beyond 1e-10: there a value stood on the edge between two steps of \
                     rounding, and the last bit of an f32 sum, which depends on the order of summation, decided. Activations rounded to f16 or bf16 stand \
                     on such edges often, those of 8 bits seldom; a value that falls the other way is right in both.\n\n\

@@ -26,8 +26,8 @@ pub struct Bisection {
     pub report: Report,
 }
 
-/// Halves the layers by their outputs `layers.N.h`, of every stack, until the first difference is bracketed by two of them, then compares what lies between
-/// in the order of the graph. Where nothing differs in the layer outputs, everything is compared.
+/// Halves the layers by their outputs `layers.N.h`, of every stack, until the first difference is bracketed by two adjacent ones, then compares what lies
+/// between them in the order of the graph. Where nothing differs in the layer outputs, everything is compared.
 ///
 /// It takes for granted that a difference, once there, stays. [`Session::run`] does not.
 ///

@@ -73,7 +73,7 @@ pub(crate) fn group(nmse: &[f64], allowed: f64, name: &str, label: impl Fn(usize
         (false, _) => String::new(),
         (true, false) => format!(": NMSE {} and more, worst at {name} {}", number(least), label(worst)),
         (true, true) if nmse[worst] <= 4.0 * least => {
-            format!(": alike (NMSE {} to {})", number(least), number(nmse[worst]))
+            format!(", similar error (NMSE {} to {})", number(least), number(nmse[worst]))
         }
         _ => format!(": NMSE {} to {}, worst at {name} {}", number(least), number(nmse[worst]), label(worst)),
     };

@@ -24,7 +24,7 @@ pub(crate) const COMPARE_HELP: &str = "Examples:
 
 A tap is `exact`, within `rounding`, `diverged` (differs though all it reads agrees), `downstream` (differs, and so does something it
 reads) or `unchecked`. What is unchecked is neither passed nor blamed. Runs that took the same tokens in other chunks (in one pass,
-prefill and steps, token by token) are laid together by token position.
+prefill and steps, token by token) are aligned by token position and reported per position.
 
 A K/V cache in f16, bf16 or q8_0 is part of the arithmetic: --cache, or `cache` in dump.json. Where neither says, and keys, values or the
 products with them show one, it is assumed, and the verdict says so.

@@ -7,7 +7,7 @@ use anstyle::Style;
 use anyhow::{Result, bail};
 use clap::Args;
 use firstdiff_compare::{Finding, Inspection, Sureness, inspect};
-use firstdiff_trace::{Dump, Rows, Site, Tap};
+use firstdiff_trace::{Rows, Site, Tap};
 
 use crate::output::{DIVERGED, Inputs, PARITY};
 use crate::progress::Bar;
@@ -78,11 +78,12 @@ pub(crate) fn run(args: InspectArgs) -> Result<u8> {
     let bar = Bar::new(&dump);
     let inspection = inspect(&dump, args.rows.as_ref(), &mut |done, total| bar.step(done, total))?;
     bar.finish();
+    let told = Inspect::of(&dump, &inspection);
     if let Some(path) = &args.json {
-        crate::render::json::to_file(path, &Inspect::of(&dump, &inspection), &inputs)?;
+        crate::render::json::to_file(path, &told, &inputs)?;
     }
     if args.json.as_deref() != Some(Path::new("-")) {
-        crate::output::print(screen(&dump, &inspection, args.verbose).as_str())?;
+        crate::output::print(screen(&told, &inspection, args.verbose).as_str())?;
     }
     if inspection.count(Sureness::Certain) > 0 {
         return Ok(DIVERGED);
@@ -94,12 +95,12 @@ pub(crate) fn run(args: InspectArgs) -> Result<u8> {
     }
 }
 
-fn screen(dump: &Dump, inspection: &Inspection, verbose: bool) -> Screen {
+fn screen(told: &Inspect, inspection: &Inspection, verbose: bool) -> Screen {
     let mut screen = Screen::default();
-    screen.line(&format!("candidate  {}", described(dump)));
+    screen.line(&format!("candidate  {}", described(&told.candidate)));
     let read = format!(
         "looked at  {}, with no reference and no weights: nothing here is a verdict",
-        taps_in_words(inspection.taps)
+        taps_in_words(told.looked_at)
     );
     screen.line(&paint(DIM, &read));
     screen.line("");
@@ -118,17 +119,17 @@ fn screen(dump: &Dump, inspection: &Inspection, verbose: bool) -> Screen {
         0 => screen.line(&format!("{} nothing that right engines do not do, {notes} to note", paint(GOOD, "found:"))),
         _ => screen.line(&format!("{} {said}", paint(if certain > 0 { BAD } else { WARN }, "found:"))),
     }
-    for text in &inspection.unseen {
+    for text in &told.unseen {
         screen.line(&format!("{} {}", paint(WARN, "not looked at:"), safe(text)));
     }
-    if !dump.unnamed().is_empty() {
-        let names: Vec<String> = dump.unnamed().iter().map(|n| with_suggestion(n)).collect();
+    if !told.unmapped.is_empty() {
+        let names: Vec<String> = told.unmapped.iter().map(|n| with_suggestion(n)).collect();
         screen.line(&format!("{} names that are no taps: {}", paint(WARN, "not looked at:"), shorten(&names, 6)));
     }
-    for note in Incomplete::of(&[("the candidate", dump)], None).notes() {
+    for note in &told.warnings {
         screen.line(&format!("{} {note}", paint(WARN, "note:")));
     }
-    screen.line(&format!("next: {}", next(dump, &groups)));
+    screen.line(&format!("next: {}", told.next));
     screen
 }
 
@@ -191,20 +192,4 @@ fn places(group: &[&Finding]) -> String {
     }
     let names: Vec<String> = taps.iter().map(ToString::to_string).collect();
     format!("{}{steps}", shorten(&names, 4))
-}
-
-/// What to do about the gravest finding.
-fn next(dump: &Dump, groups: &[Vec<&Finding>]) -> String {
-    let grave = groups.first().filter(|g| g[0].sure != Sureness::Note);
-    match grave.map(|g| g[0]) {
-        Some(first) => format!(
-            "look at what makes {} first, and inspect again; `firstdiff replay MODEL {}` judges every operation by itself",
-            first.place,
-            safe(&dump.path().to_string_lossy())
-        ),
-        None => format!(
-            "`firstdiff compare REF {0}` with a reference's dump, or `firstdiff replay MODEL {0}` with the weights",
-            safe(&dump.path().to_string_lossy())
-        ),
-    }
 }

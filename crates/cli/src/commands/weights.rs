@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::Args;
 use firstdiff_compare::{Verdict, number};
-use firstdiff_explain::mistakes::find;
 use firstdiff_explain::weights::{Compared, Comparison, Note, Options, Side, State, compare};
 use firstdiff_model::meaning;
 
 use crate::output::Inputs;
 use crate::progress::Bar;
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
-use crate::report::Weights;
+use crate::report::{NotChecked, Weights};
 use crate::words::{safe, shorten};
 
 pub(crate) const HELP: &str = "Examples:
@@ -58,11 +57,12 @@ pub(crate) fn run(args: WeightsArgs) -> Result<u8> {
         compare(&sides[0], &sides[1], Options { sample: args.sample }, &mut |done, total| bar.step(done, total))?;
     bar.finish();
     let verdict = verdict(&comparison);
+    let told = Weights::of(&sides, &comparison, &verdict);
     if let Some(path) = &args.json {
-        crate::render::json::to_file(path, &Weights::of(&sides, &comparison, &verdict), &inputs)?;
+        crate::render::json::to_file(path, &told, &inputs)?;
     }
     if args.json.as_deref() != Some(Path::new("-")) {
-        crate::output::print(screen(&args, &sides, &comparison, &verdict).as_str())?;
+        crate::output::print(screen(&args, &told, &comparison, &verdict).as_str())?;
     }
     if let Verdict::Incomparable(reason) = &verdict {
         bail!("incomparable: {} and {}: {reason}", args.a.display(), args.b.display());
@@ -79,18 +79,18 @@ fn verdict(comparison: &Comparison) -> Verdict {
     }
 }
 
-fn screen(args: &WeightsArgs, sides: &[Side; 2], comparison: &Comparison, verdict: &Verdict) -> Screen {
+fn screen(args: &WeightsArgs, told: &Weights, comparison: &Comparison, verdict: &Verdict) -> Screen {
     let mut screen = Screen::default();
-    for (letter, side) in ["A", "B"].iter().zip(sides) {
-        let what = paint(DIM, &format!("({}, {})", side.format(), tensors(side.len())));
-        screen.line(&format!("weights {letter}  {}  {what}", safe(&side.path().to_string_lossy())));
+    for (letter, side) in [("A", &told.a), ("B", &told.b)] {
+        let what = paint(DIM, &format!("({}, {})", side.format, tensors(side.tensors)));
+        screen.line(&format!("weights {letter}  {}  {what}", safe(&side.path)));
     }
     screen.line("");
     if args.verbose {
         comparison.tensors.iter().for_each(|tensor| screen.line(&tensor_line(tensor)));
         screen.line("");
     }
-    let another = comparison.another_model();
+    let another = told.unlike;
     if let Some(unlike) = another {
         screen.line(&format!(
             "{} another model's weights: {} of {} matrices have nothing in common with A's, and no known mistake makes one of the other",
@@ -101,30 +101,30 @@ fn screen(args: &WeightsArgs, sides: &[Side; 2], comparison: &Comparison, verdic
     }
     screen.line(&summary(comparison, verdict, another.is_some()));
     let most = if another.is_some() && !args.verbose { OF_ANOTHER } else { usize::MAX };
-    for finding in comparison.findings.iter().take(most) {
+    for finding in told.findings.iter().take(most) {
         let cause = finding.cause.map_or_else(|| paint(WARN, "cause unknown"), |cause| paint(BAD, cause));
         screen.line(&format!("  {}  {cause}", paint(BOLD, &folded(&finding.tensors))));
         let left = finding.residual_nmse.map(|r| format!(" (leaves NMSE {})", number(r))).unwrap_or_default();
         screen.line(&format!("    {}{left}", safe(&finding.note)));
     }
-    if comparison.findings.len() > most {
-        screen
-            .line(&format!("  ... and {} more kinds of differences (-v shows all)", comparison.findings.len() - most));
+    if told.findings.len() > most {
+        screen.line(&format!("  ... and {} more kinds of differences (-v shows all)", told.findings.len() - most));
     }
-    if let Some(advice) = comparison.findings.iter().find_map(|f| find(f.cause?)?.in_file) {
-        screen.line(&format!("next: {advice}"));
+    if let Some(next) = told.next {
+        screen.line(&format!("next: {next}"));
     }
-    for (reason, names) in unchecked(comparison) {
+    for NotChecked { reason, tensors: names } in &told.not_checked {
+        let names: Vec<String> = names.iter().map(|name| safe(name)).collect();
         screen.line(&format!(
             "{} {} ({}): {}",
             paint(WARN, "not checked:"),
             tensors(names.len()),
             shorten(&names, 3),
-            safe(&reason)
+            safe(reason)
         ));
     }
-    for side in sides.iter().filter(|side| !side.doubles().is_empty()) {
-        let names: Vec<String> = side.doubles().iter().map(|n| safe(n)).collect();
+    for side in [&told.a, &told.b].into_iter().filter(|side| !side.doubles.is_empty()) {
+        let names: Vec<String> = side.doubles.iter().map(|n| safe(n)).collect();
         screen.line(&format!(
             "{} {}: names of weights that are there already",
             paint(WARN, "not checked:"),
@@ -215,17 +215,6 @@ fn folded(names: &[String]) -> String {
         name.replace("{}", &range(&layers))
     }));
     shorten(&rest, 4)
-}
-
-/// Reasons, and the names they hold for.
-fn unchecked(comparison: &Comparison) -> BTreeMap<String, Vec<String>> {
-    let mut reasons: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for tensor in &comparison.tensors {
-        if let State::Unchecked(reason) = &tensor.state {
-            reasons.entry(reason.clone()).or_default().push(safe(&tensor.name));
-        }
-    }
-    reasons
 }
 
 /// Notes that are one and the same for several tensors become one.

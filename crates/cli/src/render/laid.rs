@@ -7,21 +7,22 @@ use firstdiff_trace::Tap;
 
 use crate::render::screen::{BAD, BOLD, DIM, Screen, WARN, paint};
 use crate::render::table::{Shown, fold_line, kind, step_lines};
+use crate::report::Alignment;
 
-/// What was laid against what.
-pub(crate) fn heading(laid: &Laid) -> String {
-    let (ours, theirs, both) = (laid.reference.total(), laid.candidate.total(), laid.together());
-    let beyond = match (ours > both, theirs > both) {
-        _ if laid.parted.is_some() => String::new(),
+/// How the two took the tokens, and how many positions stand against each other.
+pub(crate) fn heading(alignment: &Alignment) -> String {
+    let Alignment { reference, candidate, together, .. } = alignment;
+    let [ours, theirs] = [reference, candidate].map(|run| run.steps.iter().sum::<usize>());
+    let beyond = match (ours > *together, theirs > *together) {
+        _ if alignment.tokens_differ_at.is_some() => String::new(),
         (true, _) => format!(" (the reference has {ours})"),
         (_, true) => format!(" (the candidate has {theirs})"),
         _ => String::new(),
     };
-    let text = format!(
-        "laid out   the candidate ran {}, the reference {}: {both} positions laid together{beyond}",
-        laid.candidate, laid.reference
-    );
-    paint(DIM, &text)
+    format!(
+        "alignment  candidate {}, reference {}; {together} positions compared{beyond}",
+        candidate.how, reference.how
+    )
 }
 
 /// Neighbouring cells of which one line tells enough: of one phase, and of one kind.

@@ -6,6 +6,7 @@ use firstdiff_compare::{Place, Report, Status, TapReport, number};
 use firstdiff_trace::Site;
 
 use crate::render::screen::{BAD, BOLD, DIM, Detail, GOOD, Screen, WARN, paint};
+use crate::report::reasons;
 use crate::words::{safe, taps_in_words};
 
 /// Lines that a table may have: with all that stands above and below it, a screen.
@@ -245,14 +246,4 @@ pub(crate) fn fold_line(name: &str, run: &[TapReport]) -> String {
         format!("{} {word}{more}", checked.len())
     };
     format!("  {} {name:<32} {what}{}", mark(status), paint(DIM, &missing))
-}
-
-pub(crate) fn reasons(run: &[&TapReport]) -> String {
-    let mut reasons: Vec<String> = run.iter().filter_map(|t| t.why().as_deref().map(safe)).collect();
-    reasons.sort();
-    reasons.dedup();
-    let more = reasons.len().saturating_sub(2);
-    reasons.truncate(2);
-    let more = if more > 0 { format!("; {more} other reasons") } else { String::new() };
-    format!("{}{more}", reasons.join("; "))
 }

@@ -28,6 +28,10 @@ pub struct Bisect {
     /// The taps that were seen at all of their positions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub all_positions: Option<Vec<SeenWhole>>,
+    /// What was looked at up to the answer, in words.
+    pub looked_at: Vec<String>,
+    /// What stands before the answer in its layer, and was not looked at.
+    pub not_asked: Option<String>,
 }
 
 /// The comparison of all that was seen, or why there is none.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::report::{Match, names};
-use crate::session::cause::mend;
+use crate::session::cause::{arithmetic, beside_another_arithmetic, fix, in_words, proof, said};
 
 /// Parameters of a mistake, by name.
 pub type Params = BTreeMap<&'static str, Value>;
@@ -34,13 +34,18 @@ pub struct Diagnosis {
     pub also: Vec<CauseOf>,
     /// What is done otherwise, in words.
     pub what: Option<&'static str>,
+    /// The same with id and parameters.
+    pub summary: Option<String>,
+    /// What is left once it is imitated, in words.
+    pub proof: Option<String>,
     /// What to change.
-    #[serde(rename = "mend")]
     pub fix: Option<String>,
     /// Where this is no mistake: all products with weights in another arithmetic.
     pub arithmetic: Option<OtherArithmetic>,
     /// Of taps that are only recorded wrongly, what comes out of the value that is due there.
     pub misrecorded: Vec<String>,
+    /// Kept for a law that is measured where no mistake has a name.
+    pub measured: (),
 }
 
 /// A mistake of the catalogue.
@@ -50,6 +55,8 @@ pub struct CauseOf {
     pub cause: &'static str,
     /// Its parameters.
     pub params: Params,
+    /// Both in words.
+    pub words: String,
 }
 
 /// What a mistake leaves of the error at one place.
@@ -78,11 +85,15 @@ pub struct OtherArithmetic {
     pub looks_like: Option<String>,
     /// What it leaves of the error, at the median.
     pub left_share: f64,
+    /// The same in words: what, and which it looks like.
+    pub words: [String; 2],
+    /// What to do about it.
+    pub next: String,
 }
 
 impl Diagnosis {
     pub(crate) fn of(model: &Model, finding: &Finding) -> Diagnosis {
-        let fix = proved(finding).map(|cause| mend(model, cause.id, finding));
+        let fix = proved(finding).map(|cause| fix(model, cause.id, finding));
         Diagnosis::with_fix(finding, fix)
     }
 
@@ -102,11 +113,14 @@ impl Diagnosis {
             residual_nmse: Some(finding.residual_nmse),
             residuals: finding.remainders.iter().map(Residual::of).collect(),
             alternatives,
-            also: finding.alternatives.iter().map(|o| CauseOf { cause: o.id, params: params(o) }).collect(),
+            also: finding.alternatives.iter().map(CauseOf::of).collect(),
             what: proved.map(|cause| what(cause.id)),
+            summary: proved.map(said),
+            proof: proved.map(|_| proof(finding)),
             fix,
             arithmetic: finding.arithmetic.as_ref().map(OtherArithmetic::of),
             misrecorded: names(&finding.misrecorded),
+            measured: (),
         }
     }
 
@@ -121,10 +135,19 @@ impl Diagnosis {
             alternatives: Vec::new(),
             also: Vec::new(),
             what: None,
+            summary: None,
+            proof: None,
             fix: None,
             arithmetic: None,
             misrecorded: Vec::new(),
+            measured: (),
         }
+    }
+}
+
+impl CauseOf {
+    fn of(cause: &Cause) -> CauseOf {
+        CauseOf { cause: cause.id, params: params(cause), words: in_words(cause) }
     }
 }
 
@@ -135,7 +158,7 @@ impl Residual {
 }
 
 impl OtherArithmetic {
-    fn of(other: &firstdiff_explain::OtherArithmetic) -> OtherArithmetic {
+    pub(crate) fn of(other: &firstdiff_explain::OtherArithmetic) -> OtherArithmetic {
         OtherArithmetic {
             products: other.judged,
             off: other.places.len(),
@@ -143,6 +166,8 @@ impl OtherArithmetic {
             nmse: other.nmse,
             looks_like: other.nearest.map(firstdiff_explain::Rounding::words),
             left_share: other.share,
+            words: arithmetic(other),
+            next: beside_another_arithmetic(other),
         }
     }
 }

@@ -3,10 +3,14 @@
 use firstdiff_compare::{Laid, Report, Status, TapReport, UnrecordedLayers, Warning};
 use serde::Serialize;
 
+use crate::report::when::when;
 use crate::report::{
-    Conclusion, Diagnosis, Header, Loosened, Measures, NoiseRun, Provenance, TapEntry, Why, names, when,
+    Conclusion, Counts, Diagnosis, Header, JudgedIn, Loosened, Measures, NoiseRun, Provenance, TapEntry, names,
+    next_step, not_checked, unmapped_hint,
 };
-use crate::session::{self, Judged};
+use crate::session::Judged;
+use crate::session::cause::Why;
+use crate::words::{concentrated, group};
 
 /// The report of `firstdiff compare`.
 #[derive(Clone, Debug, Serialize)]
@@ -18,13 +22,10 @@ pub struct Compare {
     #[serde(flatten)]
     pub conclusion: Conclusion,
     /// In whose arithmetic it was judged.
-    pub profile: &'static str,
-    /// Where only the candidate's own word asks for one so coarse.
-    pub profile_loosened: Option<Loosened>,
-    /// The type in which keys and values were taken to be kept.
-    pub cache: &'static str,
-    /// Whether nobody says so, and a side shows it.
-    pub cache_is_assumed: bool,
+    #[serde(flatten)]
+    pub judged_in: JudgedIn,
+    /// Of a cache that is assumed, the side that shows it.
+    pub cache_shown_by: Option<&'static str>,
     /// The second right run.
     pub noise: Option<NoiseRun>,
     /// The reference.
@@ -35,19 +36,26 @@ pub struct Compare {
     pub first_divergence: Option<FirstDivergence>,
     /// All taps that differ though all they read agrees.
     pub diverged: Vec<String>,
+    /// How the taps stand.
+    pub counts: Counts,
     /// Every tap of either side, in the order they are produced.
     pub taps: Vec<TapEntry>,
     /// Names in either dump that are no taps.
-    #[serde(rename = "unnamed")]
     pub unmapped: Vec<String>,
+    /// Where most names of a side are no taps: the command that proposes taps for them.
+    pub unmapped_hint: Option<String>,
+    /// What was not checked, and why, in lines.
+    pub not_checked: Vec<String>,
+    /// What to do next about the first divergence.
+    pub next: Option<String>,
     /// What this run could not have shown, and what else should be known.
     pub warnings: Vec<String>,
     /// How the two were aligned by token position, where they took the tokens in other chunks.
-    #[serde(rename = "laid", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub alignment: Option<Alignment>,
     /// The log of the taps that `--why` asks for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub why: Option<Vec<Why>>,
+    pub why: Option<Vec<crate::report::Why>>,
 }
 
 /// The first tap that differs though all it reads agrees.
@@ -61,42 +69,49 @@ pub struct FirstDivergence {
     pub layer: Option<u32>,
     /// The operation that makes it.
     pub op: String,
+    /// The tap and where in the run it is, in words.
+    pub place: String,
+    /// Which steps or positions are right, and which is the first wrong one.
+    pub when: Option<String>,
     /// How far off it is.
     #[serde(flatten)]
     pub measures: Measures,
     /// The last tap before it that agrees; null: the tokens themselves.
     pub after: Option<String>,
+    /// What its operation reads in the same step.
+    pub reads: Vec<String>,
     /// Layers in between of which neither dump holds a tap.
     pub unrecorded_layers: Vec<Missing>,
     /// Taps in between that were not checked: the fault may be in any of their operations.
     pub unchecked_between: Vec<String>,
     /// The first tap behind it that agrees again: the difference reaches no further.
-    #[serde(rename = "harmless_from")]
     pub recovers_at: Option<String>,
     /// Keys and values of token positions that were not compared are read on the way.
-    #[serde(rename = "unseen_keys")]
     pub keys_not_compared: bool,
     /// Why it differs, where its size alone does not tell.
     pub reason: Option<String>,
+    /// Where in the tensor the error is, in words.
+    #[serde(rename = "where")]
+    pub regions: Vec<Region>,
     /// The error looked at closely.
     pub anatomy: Anatomy,
-    /// Where it is by token position, of runs that were aligned so.
-    #[serde(flatten)]
-    pub aligned: Option<Aligned>,
+    /// Of an alignment, the first token position of its cell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub position: Option<usize>,
     /// The cause, where a model was given and a known mistake gives the candidate's numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<Diagnosis>,
+    /// Whether by the model the candidate's is what comes out of what it read: the reference may be the wrong side.
+    pub candidate_is_right: bool,
 }
 
-/// Where a divergence is by token position.
+/// Where along one axis an error is.
 #[derive(Clone, Debug, Serialize)]
-pub struct Aligned {
-    /// The first token position of its cell.
-    pub position: Option<usize>,
-    /// The tap and its positions, in words.
-    pub place: String,
-    /// Which positions are right, and which is the first wrong one.
-    pub when: String,
+pub struct Region {
+    /// `positions`, `heads`, `ranks`, `channels` or `keys`.
+    pub axis: &'static str,
+    /// Which are right, and how far off the others are.
+    pub text: String,
 }
 
 /// Layers of which nothing was recorded.
@@ -122,7 +137,6 @@ pub struct Anatomy {
     /// The error of each rank's part.
     pub ranks: Vec<Rank>,
     /// Simple changes that leave no more than rounding, the least first.
-    #[serde(rename = "undone_by")]
     pub explained_by: Vec<Explains>,
 }
 
@@ -198,14 +212,14 @@ pub struct Cell {
 #[derive(Clone, Debug, Serialize)]
 pub struct Phases {
     /// In the prefill.
-    pub prefill: Counts,
+    pub prefill: Phase,
     /// In the decode steps.
-    pub decode: Counts,
+    pub decode: Phase,
 }
 
-/// How many taps agree, differ, or were not checked.
+/// How many taps of a phase agree, differ, or were not checked.
 #[derive(Clone, Debug, Serialize)]
-pub struct Counts {
+pub struct Phase {
     /// Exact, or within rounding.
     pub agree: usize,
     /// Diverged or downstream.
@@ -223,17 +237,25 @@ impl Compare {
         Compare {
             header: Header::of(command),
             conclusion: Conclusion::of(&report.verdict),
-            profile: report.profile.name(),
-            profile_loosened: Loosened::of(session.loosened),
-            cache: report.cache.name(),
-            cache_is_assumed: session.cache_is_assumed(),
-            noise: session.noise.as_ref().map(NoiseRun::of),
+            judged_in: JudgedIn {
+                profile: report.profile.name(),
+                profile_reason: session.profile_reason.clone(),
+                profile_loosened: Loosened::of(session.loosened),
+                cache: report.cache.name(),
+                cache_is_assumed: session.cache_shown_by().is_some(),
+            },
+            cache_shown_by: session.cache_shown_by(),
+            noise: session.noise.as_ref().map(|second| NoiseRun::of(second, report)),
             reference: Provenance::of(reference),
             candidate: Provenance::of(candidate),
             first_divergence: FirstDivergence::of(judged),
             diverged: diverged.map(|t| t.place.tap.to_string()).collect(),
+            counts: Counts::of(&report.taps),
             taps: report.taps.iter().map(TapEntry::of).collect(),
             unmapped: report.unnamed.clone(),
+            unmapped_hint: unmapped_hint(judged),
+            not_checked: not_checked(report, &session.candidate.path().to_string_lossy()),
+            next: report.first.as_ref().map(|first| next_step(judged, first, &report.taps[first.index])),
             warnings: report.warnings.iter().map(Warning::to_string).collect(),
             alignment: report.laid.as_ref().map(|laid| Alignment::of(laid, report)),
             why: None,
@@ -247,32 +269,32 @@ impl FirstDivergence {
         let first = report.first.as_ref()?;
         let tap = &report.taps[first.index];
         let step = tap.place.step;
-        let aligned = report.laid.as_ref().map(|laid| Aligned {
-            position: laid.cells.get(step as usize).map(|cell| cell.start),
-            place: report.name(tap.place),
-            when: when(laid, report, step, session.options.only.is_some()),
-        });
-        let why = match why {
-            Some(session::cause::Why::Cause { finding, fix, .. }) => {
-                Some(Diagnosis::with_fix(finding, Some(fix.clone())))
-            }
-            _ => None,
+        let reads = first.reads.iter().filter(|p| p.step == step).map(|p| p.tap);
+        let (candidate_is_right, why) = match why {
+            Some(Why::Cause { finding, fix, .. }) => (false, Some(Diagnosis::with_fix(finding, Some(fix.clone())))),
+            Some(Why::Right) => (true, None),
+            None => (false, None),
         };
         Some(FirstDivergence {
             tap: tap.place.tap.to_string(),
             step,
             layer: tap.place.tap.layer,
             op: tap.op.clone(),
+            place: report.name(tap.place),
+            when: when(report, tap.place, session.options.only.is_some()),
             measures: Measures::of(tap),
             after: first.after.map(|p| p.tap.to_string()),
+            reads: names(reads),
             unrecorded_layers: first.unrecorded_layers.iter().map(Missing::of).collect(),
             unchecked_between: names(first.unchecked_between.iter().map(|p| p.tap)),
             recovers_at: first.harmless_from.map(|p| p.tap.to_string()),
             keys_not_compared: first.unseen_keys,
             reason: tap.why(),
+            regions: Region::all(report, tap, &first.anatomy),
             anatomy: Anatomy::of(&first.anatomy),
-            aligned,
+            position: report.laid.as_ref().and_then(|laid| laid.cells.get(step as usize)).map(|cell| cell.start),
             why,
+            candidate_is_right,
         })
     }
 }
@@ -312,11 +334,12 @@ impl Alignment {
             reference_step: laid.reference.step_of(cell.start),
             candidate_step: laid.candidate.step_of(cell.start),
         };
-        let counts = |prefill: bool| {
-            Counts::of(report.taps.iter().filter(|tap| {
+        let phase = |prefill: bool| {
+            let counts = Counts::of(report.taps.iter().filter(|tap| {
                 let start = laid.cells.get(tap.place.step as usize).map_or(0, |cell| cell.start);
                 laid.phased().is_some_and(|run| (run.step_of(start) == Some(0)) == prefill)
-            }))
+            }));
+            Phase { agree: counts.agree(), differ: counts.differ(), unchecked: counts.unchecked }
         };
         Alignment {
             reference: chunks(&laid.reference),
@@ -324,21 +347,30 @@ impl Alignment {
             together: laid.together(),
             tokens_differ_at: laid.parted,
             cells: laid.cells.iter().map(cell).collect(),
-            phases: laid.phased().map(|_| Phases { prefill: counts(true), decode: counts(false) }),
+            phases: laid.phased().map(|_| Phases { prefill: phase(true), decode: phase(false) }),
         }
     }
 }
 
-impl Counts {
-    pub(crate) fn of<'a>(taps: impl Iterator<Item = &'a TapReport>) -> Counts {
-        let mut counts = Counts { agree: 0, differ: 0, unchecked: 0 };
-        for tap in taps {
-            match tap.status {
-                Status::Exact | Status::Rounding => counts.agree += 1,
-                Status::Diverged | Status::Downstream => counts.differ += 1,
-                Status::Unchecked => counts.unchecked += 1,
-            }
+impl Region {
+    fn all(report: &Report, tap: &TapReport, anatomy: &firstdiff_compare::Anatomy) -> Vec<Region> {
+        let allowed = tap.allowed.unwrap_or(0.0);
+        let mut regions = Vec::new();
+        let mut region = |axis: &'static str, text: String| regions.push(Region { axis, text });
+        if anatomy.positions.len() > 1 {
+            let label = |row| report.token_position(tap.place.step, tap.position(row));
+            region("positions", group(&anatomy.positions, allowed, "position", label));
         }
-        counts
+        if anatomy.heads.len() > 1 {
+            region("heads", group(&anatomy.heads, allowed, "head", |head| head));
+        }
+        if let Some(text) = anatomy.ranks_in_words() {
+            region("ranks", text);
+        }
+        if let Some(text) = concentrated(&anatomy.channels, &anatomy.channel_nmse, allowed) {
+            let of_keys = matches!(tap.place.tap.site.axes().last(), Some('S'));
+            region(if of_keys { "keys" } else { "channels" }, text);
+        }
+        regions
     }
 }

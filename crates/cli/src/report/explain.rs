@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 
 use firstdiff_compare::Verdict;
-use firstdiff_explain::explain::Finding;
-use firstdiff_model::Model;
+use firstdiff_explain::explain::{Finding, Match};
+use firstdiff_explain::replay::Replayed;
+use firstdiff_trace::{Site, Tap};
 use serde::Serialize;
 
-use crate::report::{self, Conclusion, Diagnosis, Header, Judged, Provenance, names};
+use crate::report::{Conclusion, Diagnosis, Header, Judged, Provenance, names};
+use crate::session::cause::beside_another_arithmetic;
 use crate::session::replay::ReplaySession;
+use crate::words::{layers_in_short, shorten};
 
 /// The report of `firstdiff explain`.
 #[derive(Clone, Debug, Serialize)]
@@ -25,7 +28,6 @@ pub struct Explain {
     /// Each fault, with all places where it was found.
     pub findings: Vec<Explained>,
     /// Ids of mistakes that what was recorded could not have shown.
-    #[serde(rename = "invisible")]
     pub not_testable: Vec<String>,
     /// What is said of a reference (`--ref`).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,6 +41,8 @@ pub struct Explained {
     pub tap: Option<String>,
     /// All of them, in the order of the Plan.
     pub taps: Vec<String>,
+    /// The same in words.
+    pub place: String,
     /// The recorded taps that show it.
     pub shown_at: Vec<String>,
     /// The operation of the first tap.
@@ -50,8 +54,9 @@ pub struct Explained {
     pub diagnosis: Diagnosis,
     /// NMSE without the mistake imitated, the worst of all places.
     pub base_nmse: f64,
+    /// Why the first tap is wrong, where its size alone does not tell.
+    pub reason: Option<String>,
     /// Taps between the recorded ones: the fault may be in any of them.
-    #[serde(rename = "through")]
     pub span: Vec<String>,
     /// All mistakes that were tried, and the best that each leaves.
     pub tried: Vec<Tried>,
@@ -61,6 +66,8 @@ pub struct Explained {
     pub ruled_out: Vec<&'static str>,
     /// What else is to be known.
     pub note: Option<String>,
+    /// What to do next, where that is not to fix it.
+    pub next: Option<String>,
 }
 
 /// A mistake that was tried.
@@ -76,7 +83,8 @@ pub struct Tried {
 #[derive(Clone, Debug, Serialize)]
 pub struct OfReference {
     /// What is concluded of it.
-    pub verdict: report::Verdict,
+    #[serde(flatten)]
+    pub conclusion: Conclusion,
     /// Where it comes from.
     pub candidate: Provenance,
     /// Its faults.
@@ -104,7 +112,7 @@ impl Explain {
 impl OfReference {
     fn of(session: &ReplaySession) -> OfReference {
         OfReference {
-            verdict: Conclusion::of(&session.verdict()).verdict,
+            conclusion: Conclusion::of(&session.verdict()),
             candidate: Provenance::of(&session.given.dump),
             findings: Explained::all(session),
         }
@@ -113,30 +121,63 @@ impl OfReference {
 
 impl Explained {
     fn all(session: &ReplaySession) -> Vec<Explained> {
-        session.findings.iter().map(|finding| Explained::of(&session.given.model, finding)).collect()
+        session.findings.iter().map(|finding| Explained::of(session, finding)).collect()
     }
 
-    fn of(model: &Model, finding: &Finding) -> Explained {
+    fn of(session: &ReplaySession, finding: &Finding) -> Explained {
+        let is_ruled_out = |id: &str| finding.alternatives.iter().all(|near| near.id != id);
         let open = finding.cause.is_none() && finding.through.is_empty();
+        let step = finding.shown_at.iter().map(|place| place.step).min().filter(|&step| step > 0);
+        let from = step.map_or(String::new(), |step| format!(", from decode step {step} on"));
+        let shown = |t: &&Replayed| finding.shown_at.contains(&t.report.place);
+        let reason = session.replay.taps.iter().find(shown).and_then(|t| t.reason.as_ref());
         let tried = finding.tried.iter().map(|(&cause, &residual_nmse)| Tried { cause, residual_nmse });
         Explained {
             tap: finding.taps.first().map(ToString::to_string),
             taps: names(&finding.taps),
+            place: where_of(&finding.taps) + &from,
             shown_at: names(&finding.shown_at),
             op: finding.op.clone(),
             layers: finding.taps.iter().filter_map(|t| t.layer).collect(),
-            diagnosis: Diagnosis::of(model, finding),
+            diagnosis: Diagnosis::of(&session.given.model, finding),
             base_nmse: finding.base_nmse,
+            reason: reason.filter(|reason| !reason.is_size_alone()).map(ToString::to_string),
             span: names(&finding.through),
             tried: tried.collect(),
             untried: finding.untried,
-            ruled_out: finding.tried.keys().copied().filter(|id| open && is_ruled_out(finding, id)).collect(),
+            ruled_out: finding.tried.keys().copied().filter(|id| open && is_ruled_out(id)).collect(),
             note: finding.note.clone(),
+            next: next(finding),
         }
     }
 }
 
-/// Whether a mistake that was tried is none of those that come nearest.
-pub(crate) fn is_ruled_out(finding: &Finding, id: &str) -> bool {
-    finding.alternatives.iter().all(|near| near.id != id)
+/// What is to be done about a fault without a cause.
+fn next(finding: &Finding) -> Option<String> {
+    match (finding.matched, finding.through.as_slice()) {
+        _ if let Some(other) = &finding.arithmetic => Some(beside_another_arithmetic(other)),
+        (Match::Reproduced, _) => None,
+        _ if !finding.misrecorded.is_empty() => None,
+        (_, []) => Some("look at the code of this operation alone: all it reads is right".to_owned()),
+        (_, span) => Some(format!("record {} as well: that tells which operation it is", shorten(&names(span), 4))),
+    }
+}
+
+/// `layers 0-2, q_rope and k_rope`.
+fn where_of(taps: &[Tap]) -> String {
+    let mut sites: Vec<Site> = Vec::new();
+    for tap in taps {
+        if !sites.contains(&tap.site) {
+            sites.push(tap.site);
+        }
+    }
+    let names: Vec<&str> = sites.iter().map(|s| s.name()).collect();
+    let names = match names.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => names.join(""),
+    };
+    let layers: std::collections::BTreeSet<u32> = taps.iter().filter_map(|t| t.layer).collect();
+    let Some(first) = layers.first() else { return names };
+    let list = layers_in_short(layers.iter().copied());
+    if layers.len() == 1 { format!("layer {first}, {names}") } else { format!("layers {list}, {names}") }
 }

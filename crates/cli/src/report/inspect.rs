@@ -1,12 +1,14 @@
 //! What is wrong with a dump by itself? What `inspect` says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use firstdiff_compare::{Finding, Inspection};
+use firstdiff_compare::{Finding, Inspection, Sureness};
 use firstdiff_trace::Dump;
 use serde::Serialize;
 
 use crate::report::{Header, Provenance, Verdict};
+use crate::session::incomplete::Incomplete;
+use crate::words::safe;
 
 /// The report of `firstdiff inspect`.
 #[derive(Clone, Debug, Serialize)]
@@ -18,15 +20,31 @@ pub struct Inspect {
     pub verdict: Option<Verdict>,
     /// The dump.
     pub candidate: Provenance,
+    /// How many tensors were read.
+    pub looked_at: usize,
+    /// How many kinds of findings are how sure.
+    pub counts: Kinds,
     /// What was seen.
     pub findings: Vec<Seen>,
     /// What was not recorded, and therefore not looked at.
     pub unseen: Vec<String>,
     /// Names in the dump that are no taps.
-    #[serde(rename = "unnamed")]
     pub unmapped: Vec<String>,
+    /// What to do next.
+    pub next: String,
     /// What else should be known.
     pub warnings: Vec<String>,
+}
+
+/// How many kinds of findings are how sure.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Kinds {
+    /// No right engine does this.
+    pub certain: usize,
+    /// Most right engines do not.
+    pub likely: usize,
+    /// Good to know.
+    pub note: usize,
 }
 
 /// Something that is seen in a dump by itself.
@@ -57,10 +75,13 @@ impl Inspect {
             header: Header::of("inspect"),
             verdict: None,
             candidate: Provenance::of(dump),
+            looked_at: inspection.taps,
+            counts: Kinds::of(inspection),
             findings: inspection.findings.iter().map(Seen::of).collect(),
             unseen: inspection.unseen.clone(),
             unmapped: dump.unnamed().to_vec(),
-            warnings: Vec::new(),
+            next: next(dump, inspection),
+            warnings: Incomplete::of(&[("the candidate", dump)], None).notes().cloned().collect(),
         }
     }
 }
@@ -79,5 +100,29 @@ impl Seen {
             points_to: finding.points_to,
             numbers: finding.numbers.iter().copied().collect(),
         }
+    }
+}
+
+impl Kinds {
+    fn of(inspection: &Inspection) -> Kinds {
+        let of = |sure: Sureness| {
+            let kinds = inspection.findings.iter().filter(|f| f.sure == sure).map(|f| (f.what, f.points_to));
+            kinds.collect::<BTreeSet<_>>().len()
+        };
+        Kinds { certain: of(Sureness::Certain), likely: of(Sureness::Likely), note: of(Sureness::Note) }
+    }
+}
+
+/// What to do about the gravest finding.
+fn next(dump: &Dump, inspection: &Inspection) -> String {
+    let path = safe(&dump.path().to_string_lossy());
+    match inspection.findings.iter().min_by_key(|f| f.sure).filter(|f| f.sure != Sureness::Note) {
+        Some(first) => format!(
+            "look at what makes {} first, and inspect again; `firstdiff replay MODEL {path}` judges every operation by itself",
+            first.place
+        ),
+        None => format!(
+            "`firstdiff compare REF {path}` with a reference's dump, or `firstdiff replay MODEL {path}` with the weights"
+        ),
     }
 }

@@ -10,6 +10,8 @@ mod compare;
 mod explain;
 mod gate;
 mod inspect;
+mod next;
+mod not_checked;
 mod replay;
 mod shared;
 mod weights;
@@ -24,21 +26,23 @@ pub use align::{Aliased, Align, Named, NextTap, Proposed};
 pub use bisect::{Bisect, Judgement, KeptRuns, NoAnswer, Run, SeenWhole, Unrepeated};
 pub use cause::{CauseOf, Diagnosis, OtherArithmetic, Params, Residual};
 pub use compare::{
-    Aligned, Alignment, Anatomy, Cell, Chunks, Compare, Counts, Explains, Factor, FirstDivergence, Missing, Phases,
-    Rank,
+    Alignment, Anatomy, Cell, Chunks, Compare, Explains, Factor, FirstDivergence, Missing, Phase, Phases, Rank, Region,
 };
 pub use explain::{Explain, Explained, OfReference, Tried};
 pub use gate::{Gate, Worse};
-pub use inspect::{Inspect, Seen};
-pub use replay::{Fit, Judged, Replay, ReplayedTap, WrongOperation};
-pub use shared::{Loosened, Measures, NoiseRun, Provenance, TapEntry};
-pub use weights::{Difference, Tensor, TensorCounts, WeightFile, Weights};
+pub use inspect::{Inspect, Kinds, Seen};
+pub use replay::{Architecture, Fit, Judged, Replay, ReplayedTap, WrongOperation};
+pub use shared::{Counts, JudgedIn, Loosened, Measures, NoiseRun, Provenance, Ratios, TapEntry};
+pub use weights::{Difference, NotChecked, Tensor, TensorCounts, Unlike, WeightFile, Weights};
 pub use why::{StageEntry, Why};
 pub use written::{Dump, Import};
-pub(crate) use {explain::is_ruled_out, replay::misrecorded_by, when::when};
+pub(crate) use {
+    next::next_step,
+    not_checked::{not_checked, reasons, unmapped_hint},
+};
 
 /// The version of the JSON.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// What every command's report begins with.
 #[derive(Clone, Debug, Serialize)]
@@ -55,7 +59,7 @@ impl Header {
     }
 }
 
-/// What is concluded. `null` where nothing is judged.
+/// What is concluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {

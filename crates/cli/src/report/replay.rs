@@ -2,13 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use firstdiff_compare::{Place, Verdict};
+use firstdiff_compare::{Place, Report, Verdict};
 use firstdiff_explain::replay::{Reason, Replayed};
 use serde::Serialize;
 
-use crate::report::{Conclusion, Diagnosis, Header, Loosened, Provenance, TapEntry, names};
+use crate::report::{
+    Conclusion, Counts, Diagnosis, Header, JudgedIn, Loosened, OtherArithmetic, Provenance, TapEntry, names,
+    not_checked,
+};
 use crate::session::cause;
-use crate::session::replay::ReplaySession;
+use crate::session::replay::{COARSE, ReplaySession};
+use crate::words::{layers_in_short, shorten, taps_in_words};
 
 /// The report of `firstdiff replay`.
 #[derive(Clone, Debug, Serialize)]
@@ -24,30 +28,45 @@ pub struct Replay {
     pub judged: Judged,
     /// Wrong operations, the same one of several layers together, in the order of the Plan.
     pub findings: Vec<WrongOperation>,
+    /// Where all products with weights are in another arithmetic.
+    pub arithmetic: Option<OtherArithmetic>,
+    /// What to do next about the first.
+    pub next: Option<String>,
 }
 
 /// What `replay` and `explain` judged, and every tap.
 #[derive(Clone, Debug, Serialize)]
 pub struct Judged {
     /// In whose arithmetic it was judged.
-    pub profile: &'static str,
-    /// Where only the candidate's own word asks for one so coarse.
-    pub profile_loosened: Option<Loosened>,
-    /// The type in which the candidate keeps keys and values.
-    pub cache: &'static str,
-    /// Whether nobody says so, and attention comes out right with it and not without.
-    pub cache_is_assumed: bool,
+    #[serde(flatten)]
+    pub judged_in: JudgedIn,
     /// Where the model was read.
     pub model: String,
+    /// What it is.
+    pub architecture: Architecture,
     /// The candidate.
     pub candidate: Provenance,
+    /// How the taps stand that were recorded.
+    pub counts: Counts,
     /// Every tap the candidate recorded, and every one of the Plan it did not, in the order of the Plan.
     pub taps: Vec<ReplayedTap>,
     /// Names in the dump that are no taps.
-    #[serde(rename = "unnamed")]
     pub unmapped: Vec<String>,
+    /// What was not checked, and why, in lines.
+    pub not_checked: Vec<String>,
     /// What else should be known.
     pub warnings: Vec<String>,
+}
+
+/// A model's family and size.
+#[derive(Clone, Debug, Serialize)]
+pub struct Architecture {
+    /// Its family.
+    pub family: String,
+    /// How many layers.
+    pub layers: u32,
+    /// Width of the residual stream.
+    pub hidden: usize,
 }
 
 /// One tap, judged on the candidate's own inputs.
@@ -61,7 +80,6 @@ pub struct ReplayedTap {
     /// The recorded taps it was computed from.
     pub from: Vec<String>,
     /// Taps in between that were computed: the fault may be in any of them.
-    #[serde(rename = "through")]
     pub span: Vec<String>,
     /// Of a wrong residual add, what was added.
     pub fit: Option<Fit>,
@@ -80,6 +98,8 @@ pub struct Fit {
     pub terms: BTreeMap<String, f64>,
     /// NMSE of what the fit leaves.
     pub residual_nmse: f64,
+    /// The sum in words.
+    pub words: String,
 }
 
 /// A wrong operation.
@@ -87,6 +107,10 @@ pub struct Fit {
 pub struct WrongOperation {
     /// The first tap that shows it.
     pub tap: String,
+    /// All of them, with their steps.
+    pub taps: Vec<String>,
+    /// The same in words.
+    pub place: String,
     /// The operation.
     pub op: String,
     /// The layers it is wrong in.
@@ -96,10 +120,13 @@ pub struct WrongOperation {
     pub diagnosis: Diagnosis,
     /// NMSE of the first tap.
     pub base_nmse: Option<f64>,
+    /// The largest NMSE of all of them.
+    pub worst_nmse: Option<f64>,
+    /// The NMSE that is allowed of the first.
+    pub allowed_nmse: Option<f64>,
     /// The recorded taps it was computed from.
     pub from: Vec<String>,
     /// Taps in between that were computed: the fault may be in any of them.
-    #[serde(rename = "through")]
     pub span: Vec<String>,
     /// Of a wrong residual add, what was added.
     pub fit: Option<Fit>,
@@ -107,6 +134,8 @@ pub struct WrongOperation {
     pub together: Vec<Diagnosis>,
     /// Why it is wrong, where its size alone does not tell.
     pub note: Option<String>,
+    /// What else is to be known of its causes.
+    pub notes: Vec<String>,
 }
 
 impl Replay {
@@ -116,6 +145,8 @@ impl Replay {
             conclusion: Conclusion::of(verdict),
             judged: Judged::of(session),
             findings: session.replay.wrong().iter().map(|group| WrongOperation::of(session, group)).collect(),
+            arithmetic: session.other_arithmetic().map(OtherArithmetic::of),
+            next: next(session).filter(|_| *verdict == Verdict::Diverged),
         }
     }
 }
@@ -123,15 +154,26 @@ impl Replay {
 impl Judged {
     pub(crate) fn of(session: &ReplaySession) -> Judged {
         let ReplaySession { given, replay, .. } = session;
+        let listed = session.report(&Verdict::Parity);
         Judged {
-            profile: given.named.name(),
-            profile_loosened: Loosened::of(given.loosened),
-            cache: replay.cache.name(),
-            cache_is_assumed: replay.cache_is_assumed,
+            judged_in: JudgedIn {
+                profile: given.named.name(),
+                profile_reason: given.why.clone(),
+                profile_loosened: Loosened::of(given.loosened),
+                cache: replay.cache.name(),
+                cache_is_assumed: replay.cache_is_assumed,
+            },
             model: given.path.to_string_lossy().into_owned(),
+            architecture: Architecture {
+                family: given.model.plan.family.to_string(),
+                layers: given.model.plan.dims.layers,
+                hidden: given.model.plan.dims.hidden,
+            },
             candidate: Provenance::of(&given.dump),
+            counts: Counts::of(&listed.taps),
             taps: replay.taps.iter().map(ReplayedTap::of).collect(),
             unmapped: given.dump.unnamed().to_vec(),
+            not_checked: lines_not_checked(session, &listed),
             warnings: replay.warnings.clone(),
         }
     }
@@ -157,34 +199,99 @@ impl Fit {
             norm: fit.norm,
             terms: fit.terms.iter().map(|(tap, factor)| (tap.to_string(), *factor)).collect(),
             residual_nmse: fit.residual_nmse,
+            words: fit.in_words(),
         })
     }
 }
 
 impl WrongOperation {
-    fn of(session: &ReplaySession, group: &[&Replayed]) -> WrongOperation {
+    pub(crate) fn of(session: &ReplaySession, group: &[&Replayed]) -> WrongOperation {
         let one = group[0];
         let nmse = one.report.metrics.and_then(|m| m.nmse());
         let mut causes =
             cause::all_of(&session.findings, one.report.place).map(|(f, _)| Diagnosis::of(&session.given.model, f));
         let mut diagnosis = causes.next().unwrap_or_else(|| Diagnosis::unknown(nmse));
-        diagnosis.misrecorded = names(misrecorded_by(group));
+        // What speaks for it that all taps of a group are only recorded wrongly.
+        let misrecorded: Vec<Place> = group.iter().flat_map(|t| t.misrecorded.iter().copied()).collect();
+        diagnosis.misrecorded = names(&misrecorded);
+        let notes = cause::all_of(&session.findings, one.report.place).filter_map(|(f, _)| f.note.clone());
+        let recorded_wrongly = (!misrecorded.is_empty()).then(|| firstdiff_explain::misrecorded(&misrecorded));
         WrongOperation {
             tap: one.report.place.tap.to_string(),
+            taps: names(group.iter().map(|t| t.report.place)),
+            place: where_of(group),
             op: one.report.op.clone(),
             layers: group.iter().filter_map(|t| t.report.place.tap.layer).collect(),
             diagnosis,
             base_nmse: nmse,
+            worst_nmse: group.iter().filter_map(|t| t.report.metrics?.nmse()).reduce(f64::max),
+            allowed_nmse: one.report.allowed,
             from: names(&one.from),
             span: names(&one.through),
             fit: Fit::of(one),
             together: causes.collect(),
             note: one.reason.as_ref().map(Reason::to_string),
+            notes: notes.chain(recorded_wrongly).collect(),
         }
     }
 }
 
-/// What speaks for it that all taps of a group are only recorded wrongly.
-pub(crate) fn misrecorded_by(group: &[&Replayed]) -> Vec<Place> {
-    group.iter().flat_map(|t| t.misrecorded.iter().copied()).collect()
+/// What is to be done about the first wrong operation.
+fn next(session: &ReplaySession) -> Option<String> {
+    let groups = session.wrong_operations();
+    let Some(group) = groups.first() else { return session.other_arithmetic().map(cause::beside_another_arithmetic) };
+    let one = group[0];
+    if let Some((finding, found)) = cause::of(&session.findings, one.report.place) {
+        return Some(format!("{}, and replay again", cause::fix(&session.given.model, found.id, finding)));
+    }
+    let place = where_of(group);
+    if !one.misrecorded.is_empty() {
+        return Some(format!(
+            "look at what is recorded as {place}, and when; record it where it is made, and replay again"
+        ));
+    }
+    Some(match one.through.as_slice() {
+        [] => format!(
+            "`firstdiff explain` with the same arguments tries more; fix the operation '{}' that makes {place} first, and replay again",
+            one.report.op
+        ),
+        through => format!(
+            "`firstdiff explain` with the same arguments tries known mistakes in that stretch; or record {} as well, and replay again",
+            shorten(&names(through), 4)
+        ),
+    })
+}
+
+/// What was not checked, and why: of what was recorded, and what was not.
+fn lines_not_checked(session: &ReplaySession, listed: &Report) -> Vec<String> {
+    let mut lines = not_checked(listed, &session.given.dump.path().to_string_lossy());
+    let coarse = session.replay.taps.iter().filter(|t| session.is_coarse(t.report.place)).count();
+    let absent = session.replay.taps.len() - listed.taps.len() - coarse;
+    if absent > 0 {
+        lines.push(format!("{} of the model were not recorded", taps_in_words(absent)));
+    }
+    if coarse > 0 {
+        lines.push(format!("{} are in the file, {COARSE}", taps_in_words(coarse)));
+    }
+    lines
+}
+
+/// `layers.0.h_attn`, or `layers.0-2.h_attn` for a group.
+fn where_of(group: &[&Replayed]) -> String {
+    let tap = group[0].report.place.tap;
+    let mut layers: Vec<u32> = group.iter().filter_map(|t| t.report.place.tap.layer).collect();
+    layers.sort_unstable();
+    layers.dedup();
+    let steps = if group.iter().all(|t| t.report.place.step > 0) {
+        format!(" (from decode step {} on)", group[0].report.place.step)
+    } else {
+        String::new()
+    };
+    match (layers.first(), layers.last()) {
+        (Some(first), Some(last)) if first != last => {
+            let list = layers_in_short(layers.iter().copied());
+            format!("layers.{list}.{}{steps}", tap.site.name())
+        }
+        _ => format!("{tap}{steps}"),
+    }
 }

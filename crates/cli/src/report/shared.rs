@@ -1,6 +1,6 @@
 //! What do several reports say? Where a dump comes from, how far a tap is off, and in which arithmetic that was judged.
 
-use firstdiff_compare::{NOISE_ROOM, Profile, Status, TapReport};
+use firstdiff_compare::{NOISE_ROOM, Place, Profile, Report, Status, TapReport};
 use firstdiff_trace::Dump;
 use serde::Serialize;
 
@@ -133,6 +133,67 @@ impl TapEntry {
     }
 }
 
+/// How many taps have which status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Bit for bit.
+    pub exact: usize,
+    /// Within what is allowed.
+    pub rounding: usize,
+    /// Differ, though their inputs agree.
+    pub diverged: usize,
+    /// Differ, and so does something they read.
+    pub downstream: usize,
+    /// Not compared.
+    pub unchecked: usize,
+}
+
+impl Counts {
+    pub(crate) fn of<'a>(taps: impl IntoIterator<Item = &'a TapReport>) -> Counts {
+        let mut counts = Counts::default();
+        for tap in taps {
+            *match tap.status {
+                Status::Exact => &mut counts.exact,
+                Status::Rounding => &mut counts.rounding,
+                Status::Diverged => &mut counts.diverged,
+                Status::Downstream => &mut counts.downstream,
+                Status::Unchecked => &mut counts.unchecked,
+            } += 1;
+        }
+        counts
+    }
+
+    /// How many agree.
+    pub fn agree(&self) -> usize {
+        self.exact + self.rounding
+    }
+
+    /// How many differ.
+    pub fn differ(&self) -> usize {
+        self.diverged + self.downstream
+    }
+
+    /// All of them.
+    pub fn all(&self) -> usize {
+        self.agree() + self.differ() + self.unchecked
+    }
+}
+
+/// In whose arithmetic a run was judged.
+#[derive(Clone, Debug, Serialize)]
+pub struct JudgedIn {
+    /// The profile.
+    pub profile: &'static str,
+    /// Who says so.
+    pub profile_reason: String,
+    /// Where only the candidate's own word asks for one so coarse.
+    pub profile_loosened: Option<Loosened>,
+    /// The type in which keys and values were taken to be kept.
+    pub cache: &'static str,
+    /// Whether nobody says so, and what was recorded shows it.
+    pub cache_is_assumed: bool,
+}
+
 /// A coarser arithmetic than anything but the candidate's own word asks for.
 #[derive(Clone, Debug, Serialize)]
 pub struct Loosened {
@@ -168,15 +229,40 @@ pub struct NoiseRun {
     pub lacking: Vec<String>,
     /// Taps at which it is the reference.
     pub equal: Vec<String>,
+    /// How large the error is beside it; none where nothing was measured by it.
+    pub error_over_noise: Option<Ratios>,
+}
+
+/// Error over noise.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ratios {
+    /// In the middle.
+    pub median: f64,
+    /// The largest.
+    pub worst: f64,
+    /// Where that is.
+    pub worst_at: String,
 }
 
 impl NoiseRun {
-    pub(crate) fn of(second: &Second) -> NoiseRun {
+    pub(crate) fn of(second: &Second, report: &Report) -> NoiseRun {
         NoiseRun {
             path: second.path.clone(),
             room: NOISE_ROOM,
             lacking: names(&second.lacking),
             equal: names(&second.equal),
+            error_over_noise: Ratios::of(report),
         }
+    }
+}
+
+impl Ratios {
+    fn of(report: &Report) -> Option<Ratios> {
+        let ratio = |tap: &TapReport| Some((tap.size()? / tap.noise?, tap.place));
+        let mut ratios: Vec<(f64, Place)> =
+            report.taps.iter().filter_map(ratio).filter(|(r, _)| r.is_finite()).collect();
+        ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let ((median, _), (worst, at)) = (ratios.get(ratios.len() / 2)?, ratios.last()?);
+        Some(Ratios { median: *median, worst: *worst, worst_at: at.to_string() })
     }
 }

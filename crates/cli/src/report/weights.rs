@@ -1,6 +1,9 @@
 //! Are these the same weights? What `weights` says.
 
+use std::collections::BTreeMap;
+
 use firstdiff_compare::Verdict;
+use firstdiff_explain::mistakes::find;
 use firstdiff_explain::weights::{Compared, Comparison, Finding, Note, Side, State};
 use serde::Serialize;
 
@@ -23,10 +26,16 @@ pub struct Weights {
     pub counts: TensorCounts,
     /// Whether nearly all matrices are unlike, and no known mistake explains them.
     pub another_model: bool,
+    /// Where that is so, how many.
+    pub unlike: Option<Unlike>,
     /// What is wrong.
     pub findings: Vec<Difference>,
     /// Every tensor of both.
     pub tensors: Vec<Tensor>,
+    /// What was not checked, by reason.
+    pub not_checked: Vec<NotChecked>,
+    /// What to do next.
+    pub next: Option<&'static str>,
     /// What else should be known.
     pub warnings: Vec<String>,
 }
@@ -40,6 +49,26 @@ pub struct WeightFile {
     pub format: &'static str,
     /// How many tensors it holds.
     pub tensors: usize,
+    /// Names of weights that are there already, and were not looked at.
+    pub doubles: Vec<String>,
+}
+
+/// Matrices that have nothing in common.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Unlike {
+    /// How many.
+    pub unlike: usize,
+    /// Of how many.
+    pub of: usize,
+}
+
+/// Tensors that were not checked for one reason.
+#[derive(Clone, Debug, Serialize)]
+pub struct NotChecked {
+    /// The reason.
+    pub reason: String,
+    /// The tensors.
+    pub tensors: Vec<String>,
 }
 
 /// How many tensors are in which state.
@@ -105,8 +134,11 @@ impl Weights {
             b: WeightFile::of(&sides[1]),
             counts: TensorCounts::of(comparison),
             another_model: comparison.another_model().is_some(),
+            unlike: comparison.another_model().map(|found| Unlike { unlike: found.unlike, of: found.of }),
             findings: comparison.findings.iter().map(Difference::of).collect(),
             tensors: comparison.tensors.iter().map(Tensor::of).collect(),
+            not_checked: NotChecked::all(comparison),
+            next: comparison.findings.iter().find_map(|f| find(f.cause?)?.in_file),
             warnings: comparison.warnings.iter().map(Note::to_string).collect(),
         }
     }
@@ -114,7 +146,12 @@ impl Weights {
 
 impl WeightFile {
     fn of(side: &Side) -> WeightFile {
-        WeightFile { path: side.path().to_string_lossy().into_owned(), format: side.format(), tensors: side.len() }
+        WeightFile {
+            path: side.path().to_string_lossy().into_owned(),
+            format: side.format(),
+            tensors: side.len(),
+            doubles: side.doubles().to_vec(),
+        }
     }
 }
 
@@ -168,5 +205,17 @@ impl Tensor {
             nmse: tensor.nmse,
             allowed_nmse: tensor.allowed,
         }
+    }
+}
+
+impl NotChecked {
+    fn all(comparison: &Comparison) -> Vec<NotChecked> {
+        let mut reasons: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for tensor in &comparison.tensors {
+            if let State::Unchecked(reason) = &tensor.state {
+                reasons.entry(reason).or_default().push(tensor.name.clone());
+            }
+        }
+        reasons.into_iter().map(|(reason, tensors)| NotChecked { reason: reason.to_owned(), tensors }).collect()
     }
 }

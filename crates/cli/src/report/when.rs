@@ -1,12 +1,24 @@
 //! From which token position on does a candidate differ?
 
-use firstdiff_compare::{Laid, Report, TapReport};
+use firstdiff_compare::{Laid, Place, Report, TapReport};
 
 use crate::words::taps_in_words;
 
+/// Which steps or positions are right, and which is the first wrong one; nothing where it is the prefill.
+pub(crate) fn when(report: &Report, place: Place, chosen: bool) -> Option<String> {
+    let step = place.step;
+    match &report.laid {
+        Some(laid) => Some(by_position(laid, report, step, chosen)),
+        None if step > 0 && report.taps.iter().any(|t| t.place.step == 0 && t.status.agrees()) => {
+            Some(format!("what was checked of the prefill agrees; decode step {step} is the first wrong one"))
+        }
+        None => None,
+    }
+}
+
 /// Which positions are right, and which is the first wrong one: in words of prefill and decode where there are both.
 /// `chosen`: of taps that were chosen, which tell of no others.
-pub(crate) fn when(laid: &Laid, report: &Report, cell: u32, chosen: bool) -> String {
+fn by_position(laid: &Laid, report: &Report, cell: u32, chosen: bool) -> String {
     let here = laid.label(cell..cell + 1);
     let start = laid.cells.get(cell as usize).map_or(0, |cell| cell.start);
     if start == 0 {

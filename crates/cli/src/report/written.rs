@@ -29,7 +29,6 @@ pub struct Import {
     /// Taps that are known in part only, and were left out.
     pub in_part: Vec<String>,
     /// Names that are no taps.
-    #[serde(rename = "unnamed")]
     pub unmapped: Vec<String>,
     /// What had to be assumed.
     pub warnings: Vec<String>,

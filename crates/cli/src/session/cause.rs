@@ -107,7 +107,7 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree
         return Some(Why::Cause {
             what: said(cause),
             proof: proof(finding),
-            fix: mend(&given.model, cause.id, finding),
+            fix: fix(&given.model, cause.id, finding),
             finding: Box::new(finding.clone()),
         });
     }
@@ -188,7 +188,7 @@ pub(crate) fn beside_another_arithmetic(other: &OtherArithmetic) -> String {
 }
 
 /// What to change, with the number that is due.
-pub(crate) fn mend(model: &Model, id: &str, finding: &Finding) -> String {
+pub(crate) fn fix(model: &Model, id: &str, finding: &Finding) -> String {
     if let Some(other) = &finding.arithmetic {
         return beside_another_arithmetic(other);
     }

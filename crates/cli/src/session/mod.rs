@@ -179,8 +179,9 @@ impl Session {
         (self.cache_said != CacheSaid::Nobody).then_some(self.options.cache)
     }
 
-    pub(crate) fn cache_is_assumed(&self) -> bool {
-        matches!(self.cache_said, CacheSaid::Assumed(_))
+    /// Of a cache that nobody named, the side that shows it.
+    pub(crate) fn cache_shown_by(&self) -> Option<&'static str> {
+        if let CacheSaid::Assumed(side) = self.cache_said { Some(side) } else { None }
     }
 
     /// The type of the K/V cache, where it is not that of the arithmetic.
@@ -193,12 +194,10 @@ impl Session {
 
     /// What a verdict must say of a cache that nobody named.
     pub(crate) fn assumed_cache(&self) -> String {
-        match self.cache_said {
-            CacheSaid::Assumed(side) => {
-                format!("; that takes a K/V cache in {}, which nobody says and the {side} shows", self.options.cache)
-            }
-            _ => String::new(),
-        }
+        let said = |side| {
+            format!("; that takes a K/V cache in {}, which nobody says and the {side} shows", self.options.cache)
+        };
+        self.cache_shown_by().map(said).unwrap_or_default()
     }
 
     /// Where nobody says the type of the K/V cache, and the two part: takes the one that a side shows, if the two then part no earlier.

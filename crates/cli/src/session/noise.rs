@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use firstdiff_compare::{DROWNED, NOISE_ROOM, Noise, Options, Place, Profile, Report, Verdict, compare, number};
+use firstdiff_compare::{DROWNED, Noise, Options, Place, Profile, Verdict, compare};
 use firstdiff_trace::Dump;
 
 use crate::session::Session;
-use crate::words::{safe, shorten, taps_in_words};
+use crate::words::{shorten, taps_in_words};
 
 /// Two tensors further apart than this are none in two arithmetics: that may be another layout.
 const LIKE: f64 = 0.25;
@@ -95,26 +95,5 @@ impl Second {
             shorten(&names, 4)
         );
         vec![text]
-    }
-
-    /// How large the error is beside the noise: the median of the taps, and the worst.
-    pub(crate) fn heading(&self, report: &Report) -> String {
-        let mut ratios: Vec<(f64, Place)> = report
-            .taps
-            .iter()
-            .filter_map(|tap| Some((tap.size()? / tap.noise?, tap.place)))
-            .filter(|(ratio, _)| ratio.is_finite())
-            .collect();
-        ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let path = safe(&self.path);
-        match (ratios.get(ratios.len() / 2), ratios.last()) {
-            (Some(median), Some(worst)) => format!(
-                "noise      {path}: error over noise {} in the middle, {} at {} ({NOISE_ROOM} allowed)",
-                number(median.0),
-                number(worst.0),
-                worst.1
-            ),
-            _ => format!("noise      {path}: nothing was measured by it"),
-        }
     }
 }

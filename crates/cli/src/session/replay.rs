@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use firstdiff_compare::{Place, Report, Status, Verdict, Warning};
+use firstdiff_explain::OtherArithmetic;
 use firstdiff_explain::explain::Finding;
 use firstdiff_explain::replay::{Reason, Replay, Replayed};
 use firstdiff_trace::{Cache, Site};
@@ -165,5 +166,20 @@ impl ReplaySession {
             ),
             false => String::new(),
         }
+    }
+
+    /// Where all products with weights are in another arithmetic.
+    pub(crate) fn other_arithmetic(&self) -> Option<&OtherArithmetic> {
+        self.findings.iter().find_map(|f| f.arithmetic.as_ref())
+    }
+
+    /// Wrong operations, the same one of several layers together, but for products in another arithmetic.
+    pub(crate) fn wrong_operations(&self) -> Vec<Vec<&Replayed>> {
+        let other = self.other_arithmetic();
+        let in_it = |t: &Replayed| other.is_some_and(|other| other.places.contains(&t.report.place));
+        let mut groups = self.replay.wrong();
+        groups.iter_mut().for_each(|group| group.retain(|t| !in_it(t)));
+        groups.retain(|group| !group.is_empty());
+        groups
     }
 }

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use firstdiff::trace::Dump;
 use serde_json::Value;
 
+use crate::common::parsed;
+
 // ---- the engine ----
 
 /// Run by the tests below through the shell: copies taps of the folder ENGINE_FROM as FIRSTDIFF_* asks.
@@ -304,7 +306,7 @@ impl Bench {
 
     fn json(&self, reference: &Path, from: &Path, mode: &str) -> Value {
         let output = self.run(reference, from, mode, &["--json", "-"]);
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+        parsed(&output)
     }
 
     /// Exit code 2, and one line with every word.
@@ -460,7 +462,7 @@ fn the_tokens_are_told_to_the_engine() {
     let (tokens, decoded) = (list(meta.tokens), list(meta.decode_tokens));
     let asked = ["--tokens", &tokens, "--decode-tokens", &decoded, "--json", "-"];
     let output = bench.run(&fixtures().join("models/llama"), &from, "told", &asked);
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report = parsed(&output);
     assert_eq!(report["verdict"], "parity", "{report:#}");
     // They are in what is left for `explain`.
     let evidence = Dump::open(bench.path().join("work/evidence")).unwrap();
@@ -499,21 +501,16 @@ fn an_interrupted_bisection_goes_on() {
     // Its third run fails; the second start takes the first two from where they are kept.
     bench.refuses(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
     let output = bench.again(&model, &from, "", &["--json", "-"]);
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report = parsed(&output);
     found(&report, "layers.0.q_rope", 0);
     let kept: Vec<bool> = report["runs"].as_array().unwrap().iter().map(|run| run["kept"] == true).collect();
     assert_eq!(kept[..3], [true, true, false]);
     // It has an answer now: the next one begins anew. So does --fresh.
-    let report: Value = serde_json::from_slice(&bench.again(&model, &from, "", &["--json", "-"]).stdout).unwrap();
+    let report = parsed(&bench.again(&model, &from, "", &["--json", "-"]));
     assert!(report["runs"].as_array().unwrap().iter().all(|run| run["kept"] == false));
     bench.refuses(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
-    let report: Value =
-        serde_json::from_slice(&bench.again(&model, &from, "", &["--fresh", "--json", "-"]).stdout).unwrap();
+    let report = parsed(&bench.again(&model, &from, "", &["--fresh", "--json", "-"]));
     assert!(report["runs"].as_array().unwrap().iter().all(|run| run["kept"] == false));
-}
-
-fn report(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
 }
 
 fn kept(report: &Value) -> Vec<bool> {
@@ -529,14 +526,14 @@ fn runs_of_an_engine_that_was_built_anew_are_not_used() {
     bench.refuses(&bench.run(&model, &wrong, "fails-late", &[]), &["the engine failed"]);
     // Nothing in the command tells that it is another engine now.
     let output = bench.again(&model, &right, "", &["--json", "-"]);
-    let told = report(&output);
+    let told = parsed(&output);
     assert_eq!(told["verdict"], "parity", "{told:#}");
     assert_eq!((&told["kept_runs"]["runs"], &told["kept_runs"]["used"]), (&2.into(), &false.into()), "{told:#}");
     assert!(kept(&told).iter().all(|kept| !kept));
     // The same the other way round: a right engine's runs do not hide what a wrong one does.
     let _ = fs::remove_file(format!("{}.count", right.display()));
     bench.refuses(&bench.run(&model, &right, "fails-late", &[]), &["the engine failed"]);
-    found(&report(&bench.again(&model, &wrong, "", &["--json", "-"])), "layers.0.q_rope", 0);
+    found(&parsed(&bench.again(&model, &wrong, "", &["--json", "-"])), "layers.0.q_rope", 0);
 }
 
 #[test]
@@ -566,7 +563,7 @@ fn kept_runs_that_do_not_belong_together_are_discarded() {
     let (shape, mut values) = read(&fs::read(&tap).unwrap());
     values.iter_mut().skip(2).step_by(4).for_each(|byte| *byte ^= 0x20);
     fs::write(&tap, npy(&shape, &values)).unwrap();
-    let told = report(&bench.again(&model, &from, "", &["--json", "-"]));
+    let told = parsed(&bench.again(&model, &from, "", &["--json", "-"]));
     assert_eq!(told["verdict"], "parity", "{told:#}");
     assert_eq!((&told["kept_runs"]["used"], &told["kept_runs"]["differs_at"]), (&false.into(), &"layers.1.h".into()));
     assert!(kept(&told).iter().all(|kept| !kept));

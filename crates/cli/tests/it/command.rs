@@ -154,7 +154,7 @@ fn json_of_explain() {
 #[test]
 fn json_has_the_contracts_keys() {
     let report = json(&["compare", GOLDEN, FAULTY]);
-    assert_eq!((report["schema"].as_u64(), report["command"].as_str()), (Some(1), Some("compare")));
+    assert_eq!((report["schema"].as_u64(), report["command"].as_str()), (Some(2), Some("compare")));
     assert_eq!(report["verdict"], "diverged");
     let first = &report["first_divergence"];
     assert_eq!(
@@ -591,7 +591,7 @@ fn names_that_no_recorder_knows_are_compared_once_they_are_mapped() {
     recorder.finish().unwrap();
     let own = folder.path().join("own").to_string_lossy().into_owned();
     let report = json(&["compare", GOLDEN, &own]);
-    assert_eq!(report["unnamed"], serde_json::json!(["block/layers.0.h (mine)", "block/layers.1.h (mine)"]));
+    assert_eq!(report["unmapped"], serde_json::json!(["block/layers.0.h (mine)", "block/layers.1.h (mine)"]));
     let map = folder.path().join("map.toml");
     fs::write(&map, "[names]\n\"block/layers.{N}.h (mine)\" = \"layers.{N}.h\"\n").unwrap();
     let report = json(&["compare", GOLDEN, &own, "--map", map.to_str().unwrap()]);

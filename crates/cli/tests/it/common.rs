@@ -26,6 +26,14 @@ pub(crate) fn in_one_line(screen: &str) -> String {
     screen.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// The report that a command wrote to standard output; every one that a test reads has the form of docs/schema.
+pub(crate) fn parsed(output: &Output) -> Value {
+    let read = serde_json::from_slice(&output.stdout);
+    let report = read.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+    crate::schema::conforms(&report);
+    report
+}
+
 pub(crate) fn json(args: &[&str]) -> Value {
-    serde_json::from_slice(&firstdiff(&[args, &["--json", "-"]].concat()).stdout).unwrap()
+    parsed(&firstdiff(&[args, &["--json", "-"]].concat()))
 }

@@ -1,4 +1,4 @@
-//! Are runs that took the tokens in other chunks laid together on the command line, and said in terms of positions, prefill and decode?
+//! Are runs that took the tokens in other chunks aligned on the command line, and said in terms of positions, prefill and decode?
 
 use std::fs;
 use std::path::Path;
@@ -31,12 +31,12 @@ fn pytorchs_prefill_and_steps_against_our_one_pass_and_our_token_by_token() {
         for (reference, candidate) in [(GOLDEN, out.as_str()), (&out, GOLDEN)] {
             let report = json(&["compare", reference, candidate]);
             assert_eq!(report["verdict"], "parity", "{prefill}: {}", report["first_divergence"]);
-            assert_eq!(report["laid"]["cells"].as_array().map(Vec::len), Some(cells));
+            assert_eq!(report["alignment"]["cells"].as_array().map(Vec::len), Some(cells));
             assert!(report["taps"].as_array().unwrap().iter().all(|t| t["status"] != "unchecked"));
         }
         let screen = in_one_line(&screen(&["compare", GOLDEN, &out]));
-        let said = format!("the candidate ran {how}");
-        assert!(screen.contains(&said) && screen.contains("14 positions laid together"), "{screen}");
+        let said = format!("candidate {how}");
+        assert!(screen.contains(&said) && screen.contains("14 positions compared"), "{screen}");
         let report = json(&["compare", GOLDEN, &out, "--model", MODEL]);
         assert_eq!(report["verdict"], "parity", "{prefill}, with the model: {}", report["first_divergence"]);
     }
@@ -62,8 +62,8 @@ fn a_key_one_slot_off_is_said_by_position_and_phase() {
     let report = json(&["compare", &reference, &out]);
     let first = &report["first_divergence"];
     assert_eq!((&first["tap"], &first["position"]), (&"layers.1.k_rope".into(), &12.into()));
-    assert_eq!(report["laid"]["phases"]["prefill"]["differ"], 0);
-    assert_eq!(report["laid"]["phases"]["decode"]["differ"], 1);
+    assert_eq!(report["alignment"]["phases"]["prefill"]["differ"], 0);
+    assert_eq!(report["alignment"]["phases"]["decode"]["differ"], 1);
 }
 
 #[test]

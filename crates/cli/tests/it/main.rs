@@ -10,4 +10,5 @@ mod files;
 mod inspect;
 mod positions;
 mod printed;
+mod schema;
 mod why;

@@ -134,7 +134,7 @@ fn rows_appended_by_decode_steps_are_no_padding() {
     let wrong = raw(&folder.path().join("wrong"), appended(0.5));
     let report = json(&["compare", GOLDEN, &right]);
     assert_eq!(
-        (&report["verdict"], report["laid"]["together"].as_u64()),
+        (&report["verdict"], report["alignment"]["together"].as_u64()),
         (&"parity".into(), Some(11 + u64::from(steps)))
     );
     let report = json(&["compare", GOLDEN, &wrong]);

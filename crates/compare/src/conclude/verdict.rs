@@ -154,7 +154,7 @@ impl Run<'_> {
         }
         let word = |count: usize| if count == 1 { "1 step".to_owned() } else { format!("{count} steps") };
         format!(
-            "; the reference has {} and the candidate {}: name the tokens of all positions (--tokens IDS), and they are laid together by position",
+            "; the reference has {} and the candidate {}: name the tokens of all positions (--tokens IDS), and they are aligned by position",
             word(ours),
             word(theirs)
         )

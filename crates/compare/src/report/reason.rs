@@ -160,7 +160,7 @@ impl fmt::Display for Reason {
             Reason::Differs { difference, layout: None } => difference.fmt(f),
             Reason::ReadIn(layout) => write!(f, "{layout}; undone"),
             Reason::Inconclusive => {
-                f.write_str("more than rounding, and what it reads may explain it, or not: unclear")
+                f.write_str("inconclusive: beyond rounding, but input error could explain it")
             }
             Reason::NotIn(side) => write!(f, "not in the {side}"),
             Reason::NotOfTheModel => f.write_str("not a tap of this model"),
@@ -179,10 +179,10 @@ impl fmt::Display for Reason {
                 "it agrees as it stands, though the two dumps say that its rows are in different orders ('qk_rows'): correct one of them",
             ),
             Reason::Unconfirmed(layout) => {
-                write!(f, "it agrees if {layout}, and nothing that follows can confirm it")
+                write!(f, "matches only if {layout}; no later tap confirms it")
             }
             Reason::OrderUnknown => f.write_str(
-                "its shape is not the reference's, and as far as the two could be laid together they differ, though what follows agrees: it may be in another \
+                "its shape is not the reference's, and as far as the two could be aligned they differ, though what follows agrees: it may be in another \
                  order of axes",
             ),
             Reason::Drowned { nmse } if nmse.is_finite() => {

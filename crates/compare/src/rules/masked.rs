@@ -49,7 +49,7 @@ impl Run<'_> {
         let Some(first) = forgiven.last() else { return Ok(None) };
         let more = if forgiven.len() > 1 { format!(" and {} more", forgiven.len() - 1) } else { String::new() };
         Ok(Some(format!(
-            "{}{more}: other numbers than the reference's where that is masked or has no keys, of which what reads them shows nothing: the buffer's own",
+            "{}{more}: differ only where the reference is masked or has no keys; what reads them agrees; ignored",
             first.tap
         )))
     }

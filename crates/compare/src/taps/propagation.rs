@@ -186,8 +186,8 @@ impl Run<'_> {
             cache => format!("keys and values are read from a cache in {cache};"),
         };
         Some(format!(
-            "{count} of the taps that agree are further off than {profile} by itself, as what they read already is (worst NMSE {} at \
-             {place}): {why} a mistake as small as that cannot show there",
+            "{count} of the taps that agree are beyond {profile}'s own tolerance because their inputs already differ (worst NMSE {} at \
+             {place}): {why} smaller faults cannot be seen here",
             number(nmse)
         ))
     }

@@ -47,7 +47,11 @@ fn between_inherited_and_wrong_it_is_unclear() {
     // Five times what the head was ever seen to pass on, at the end: no pass, and no blame.
     let candidate = noisy_at(1e-13, &[("final_norm", 4e-11), ("logits", 2.4e-10)]);
     let report = judged_as(Profile::F32, &run(), &candidate);
-    assert!(matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("unclear")), "{:?}", report.verdict);
+    assert!(
+        matches!(&report.verdict, Verdict::Incomparable(why) if why.contains("inconclusive")),
+        "{:?}",
+        report.verdict
+    );
     // All there is: no pass, no blame, and not nothing in common.
     let only = |run: Run| -> Run { run.into_iter().filter(|(at, _)| at.site == Site::Logits).collect() };
     let report = judged_as(Profile::F32, &only(run()), &only(noisy_at(6e-11, &[])));

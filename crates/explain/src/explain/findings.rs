@@ -170,8 +170,7 @@ fn of_no_known_positions(findings: &mut [Finding]) {
         cause.params.iter().any(|(name, _)| cause.param(name).is_some_and(|param| param.needs_positions))
     };
     for finding in findings.iter_mut().filter(|f| f.cause.as_ref().is_some_and(shift)) {
-        let why = "nobody says which tokens these are: they may be others of a longer run, at their own positions; say --tokens, and --rows where these are \
-                   the last";
+        let why = "token ids unknown; pass --tokens: these may be others of a longer run, at their own positions (and --rows where these are the last)";
         take_back(finding, why.to_owned());
     }
 }

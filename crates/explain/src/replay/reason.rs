@@ -98,11 +98,11 @@ impl fmt::Display for Reason {
             Reason::Padding(what) => write!(f, "right where the model has values, but {what}"),
             Reason::Unclear { nmse, profile, rounding } => {
                 let (nmse, rounding) = (number(*nmse), number(*rounding));
-                write!(f, "unclear: NMSE {nmse}, where {} rounding costs {rounding}", profile.name())
+                write!(f, "inconclusive: NMSE {nmse}, where {} rounding costs {rounding}", profile.name())
             }
             Reason::NotRecorded => f.write_str("not recorded"),
             Reason::Unconfirmed(layout) => {
-                write!(f, "it agrees if {}, and nothing that follows can confirm it", layout.words("model"))
+                write!(f, "matches only if {}; no later tap confirms it", layout.words("model"))
             }
             Reason::Unfit(unfit) => unfit.fmt(f),
             Reason::NeedsAllPositions => f.write_str("holds some positions only, and attention needs all"),

@@ -8,8 +8,8 @@ use firstdiff_trace::Tap;
 use crate::commands::bisect::evidence::Wavering;
 use crate::commands::bisect::kept::{KeptRuns, Trust};
 use crate::commands::bisect::{Bisection, Outcome, Told};
-use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, divergence, next_step, paint};
-use crate::report::{Bisect, Compare, Judgement, Run, SeenWhole, Unrepeated};
+use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, divergence, paint};
+use crate::report::{Bisect, Compare, Judgement, Run, SeenWhole, Unrepeated, next_step};
 use crate::session::Judged;
 use crate::session::arithmetic::parity;
 use crate::words::{between, safe, shorten, taps_in_words};
@@ -139,7 +139,7 @@ pub(crate) fn unclear(report: &Report) -> bool {
 pub(crate) fn wavers(wavering: &Wavering) -> String {
     format!(
         "the engine is not deterministic: two runs of one command differ at {} (NMSE {}, max |d| {}); nothing is blamed before that is \
-         mended (memory that is not set, a race, sampling; or it was built anew in between: --fresh)",
+         fixed (memory that is not set, a race, sampling; or it was built anew in between: --fresh)",
         wavering.place,
         number(wavering.nmse),
         number(wavering.max_abs_diff)
@@ -163,15 +163,12 @@ pub(crate) fn answer(bisection: &Bisection, outcome: &Outcome) -> Screen {
     let report = &judged.report;
     match (&report.verdict, &report.first) {
         (Verdict::Incomparable(reason), _) => screen.line(&format!("{} {}", paint(BAD, "incomparable:"), safe(reason))),
-        (Verdict::Diverged, Some(first)) => {
-            let checked = looked_at(bisection, report).join("; ");
-            let ending = |tap: &TapReport| {
-                let mut lines = vec![("checked", checked.clone())];
-                lines.extend(beside(bisection, judged, first, tap).map(|names| ("not asked", names)));
-                lines.push(("next", next(bisection, judged, first, tap)));
-                lines
-            };
-            divergence(&mut screen, judged, first, &ending);
+        (Verdict::Diverged, Some(_)) => {
+            let told = compared(bisection, judged);
+            let mut ending = vec![("checked", looked_at(bisection, report).join("; "))];
+            ending.extend(not_asked(bisection, judged).map(|names| ("not asked", names)));
+            ending.extend(told.next.clone().map(|next| ("next", next)));
+            divergence(&mut screen, judged, &told, &ending);
         }
         (Verdict::Diverged, None) => screen.line(&paint(BAD, "diverged")),
         (Verdict::Parity, _) => {
@@ -210,14 +207,22 @@ fn looked_at(bisection: &Bisection, report: &Report) -> Vec<String> {
 }
 
 /// What stands before the answer in its layer and was not looked at: it does not lie on the way to it, and may be wrong as well.
-fn beside(bisection: &Bisection, judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> Option<String> {
-    let place = tap.place;
+fn not_asked(bisection: &Bisection, judged: &Judged) -> Option<String> {
+    let first = judged.report.first.as_ref()?;
+    let place = judged.report.taps[first.index].place;
     let seen = |p: &Place| judged.report.taps.iter().any(|t| t.place == *p && t.metrics.is_some());
     let before = |p: &&Place| p.step == place.step && p.tap.layer == place.tap.layer && p.tap < place.tap;
     let open = |p: &&Place| bisection.reference.has(**p) && !seen(p) && !first.unchecked_between.contains(p);
     let places = judged.session.graph.places().iter().filter(before).filter(open);
     let names: Vec<String> = places.map(|p| p.tap.to_string()).collect();
     (!names.is_empty()).then(|| shorten(&names, 6))
+}
+
+/// The comparison of all that was seen, with what to do next about an engine.
+fn compared(bisection: &Bisection, judged: &Judged) -> Compare {
+    let first = judged.report.first.as_ref();
+    let next = first.map(|first| next(bisection, judged, first, &judged.report.taps[first.index]));
+    Compare { next, ..Compare::of("bisect", judged) }
 }
 
 fn next(bisection: &Bisection, judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> String {
@@ -277,17 +282,18 @@ pub(crate) fn report(bisection: &Bisection, outcome: &Outcome) -> Bisect {
         }),
         _ => None,
     };
-    let all_positions = match outcome {
-        Outcome::Answer(judged) => {
-            let whole = |t: &&TapReport| t.metrics.is_some() && (t.place.step > 0 || t.positions.is_none());
-            let seen = |t: &TapReport| SeenWhole { tap: t.place.tap.to_string(), step: t.place.step };
-            Some(judged.report.taps.iter().filter(whole).map(seen).collect())
-        }
+    let answer = match outcome {
+        Outcome::Answer(judged) => Some(judged),
         _ => None,
     };
+    let all_positions = answer.map(|judged| {
+        let whole = |t: &&TapReport| t.metrics.is_some() && (t.place.step > 0 || t.positions.is_none());
+        let seen = |t: &TapReport| SeenWhole { tap: t.place.tap.to_string(), step: t.place.step };
+        judged.report.taps.iter().filter(whole).map(seen).collect()
+    });
     Bisect {
         judgement: match outcome {
-            Outcome::Answer(judged) => Judgement::Answer(Box::new(Compare::of("bisect", judged))),
+            Outcome::Answer(judged) => Judgement::Answer(Box::new(compared(bisection, judged))),
             Outcome::Wavers(wavering) => Judgement::none(wavers(wavering)),
             Outcome::Failed(failure) => Judgement::none(failure.to_string()),
         },
@@ -299,6 +305,8 @@ pub(crate) fn report(bisection: &Bisection, outcome: &Outcome) -> Bisect {
         bytes: bisection.evidence.bytes,
         full_bytes: bisection.full as u64,
         all_positions,
+        looked_at: answer.map(|judged| looked_at(bisection, &judged.report)).unwrap_or_default(),
+        not_asked: answer.and_then(|judged| not_asked(bisection, judged)),
     }
 }
 

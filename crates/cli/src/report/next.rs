@@ -1,0 +1,78 @@
+//! What is to be done about a first divergence? From what is known, and nothing more.
+
+use firstdiff_compare::{Change, FirstDivergence, Report, Status, TapReport};
+use firstdiff_trace::Site;
+
+use crate::session::Judged;
+use crate::session::cause::Why;
+use crate::session::embedding::{first_embedding, rounded_table};
+
+/// What to do next, from what is known and nothing more.
+pub(crate) fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapReport) -> String {
+    let report = &judged.report;
+    if let Some(Why::Cause { fix, .. }) = &judged.why {
+        return format!("{fix}, and compare again");
+    }
+    if !first.unrecorded_layers.is_empty() {
+        return "record layers.N.h of the layers in between in both runs, and compare again".into();
+    }
+    if let Some(missing) = first.unchecked_between.first() {
+        let last = first.unchecked_between.last().unwrap_or(missing);
+        let how = if judged.session.options.only.is_some() { "compare without --taps, or record" } else { "record" };
+        let which = match missing.tap == last.tap {
+            true => missing.tap.to_string(),
+            false => format!("{} to {}", missing.tap, last.tap),
+        };
+        return format!("{how} {which} in both runs, and compare again");
+    }
+    if first.unseen_keys {
+        return format!("record every token position up to {} in both runs, and compare again", tap.place.tap);
+    }
+    if tap.place.tap.site == Site::H0 {
+        let nmse = tap.metrics.and_then(|m| m.nmse());
+        return rounded_table(nmse).unwrap_or_else(|| first_embedding(judged, tap.place.step)).into();
+    }
+    if first.anatomy.undone_by.iter().any(|u| matches!(u.change, Change::RowOrder(_))) {
+        let layer = tap.place.tap.layer.unwrap_or_default();
+        return format!(
+            "if that order is the dump's own, say so ('qk_rows' in dump.json) or record layers.{layer}.q_rope and k_rope; else fix '{}'",
+            tap.op
+        );
+    }
+    let reads: Vec<String> =
+        first.reads.iter().filter(|p| p.step == tap.place.step).map(|p| p.tap.to_string()).collect();
+    let inputs = if reads.is_empty() { "the token ids".into() } else { reads.join(" and ") };
+    if products_are_off_alike(report) {
+        return "all products with weights that can be judged here are off alike and without structure: another arithmetic (quantised, or of 16 bits)? \
+                `firstdiff explain MODEL CAND` tries which; beside a second right run of it, compare --noise REF2"
+            .to_owned();
+    }
+    let also = report.count(|s| s == Status::Diverged) > 1;
+    let order = if also { "; fix it first and compare again" } else { "" };
+    let model = if judged.session.model.is_none() { "; with --model, known mistakes are tried" } else { "" };
+    format!("look at the operation '{}' that makes {} from {inputs}{order}{model}", tap.op, tap.place.tap)
+}
+
+/// Whether all that differs though its inputs agree are products with weights, of several kinds, as far off as each other, and by no one factor.
+fn products_are_off_alike(report: &Report) -> bool {
+    const KINDS: usize = 3;
+    const ALIKE: f64 = 30.0;
+    let rounding = 1e-9..=0.1;
+    let first: Vec<&TapReport> = report.taps.iter().filter(|t| t.status == Status::Diverged).collect();
+    let product = |t: &TapReport| {
+        use Site::{AttnOut, FfnGate, FfnOut, FfnUp, K, Logits, Q, V};
+        matches!(t.place.tap.site, Q | K | V | AttnOut | FfnGate | FfnUp | FfnOut | Logits)
+    };
+    let sizes: Vec<f64> = first
+        .iter()
+        .filter(|t| product(t))
+        .filter_map(|t| {
+            let (metrics, nmse) = (t.metrics?, t.metrics?.nmse()?);
+            let by_a_factor = metrics.best_factor().is_some_and(|best| best.remaining_nmse < 0.8 * nmse);
+            (rounding.contains(&nmse) && !by_a_factor).then_some(nmse)
+        })
+        .collect();
+    let kinds: std::collections::BTreeSet<Site> = first.iter().map(|t| t.place.tap.site).collect();
+    let (least, most) = sizes.iter().fold((f64::INFINITY, 0.0), |(l, m): (f64, f64), s| (l.min(*s), m.max(*s)));
+    sizes.len() == first.len() && kinds.len() >= KINDS && most <= ALIKE * least
+}
