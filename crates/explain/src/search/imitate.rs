@@ -1,11 +1,11 @@
 //! What would come out if a mistake were made? Steps run as a set of edits says, on what the candidate recorded, or from the tokens.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use firstdiff_compare::Place;
 use firstdiff_model::{Chunk, Op, Profile, Step, keep};
 use firstdiff_trace::{Site, Tap};
+use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 use ndarray::ArrayD;
 
 use crate::mistakes::{At, Edit};
@@ -236,7 +236,7 @@ impl<'r, 'a> Imitation<'r, 'a> {
 pub(crate) fn segment<'a>(recorded: &Recorded<'a>, target: Place) -> Vec<&'a Step> {
     let plan = &recorded.model.plan;
     // From which decode step on each is needed: keys and values from the first.
-    let mut needed = HashMap::from([(target.tap, target.step)]);
+    let mut needed: HashMap<Tap, u32> = [(target.tap, target.step)].into_iter().collect();
     let mut steps = Vec::new();
     for step in plan.steps.iter().rev() {
         let Some(&first) = needed.get(&step.tap) else { continue };
