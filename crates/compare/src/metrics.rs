@@ -25,12 +25,10 @@ mod moments;
 mod stream;
 mod values;
 
+use crate::tolerance::judge::NO_DIVISOR;
 use moments::Moments;
 
 pub use values::Values;
-
-/// An energy below this is no divisor: what it is compared with may have vanished. The smallest square of an f32 is 2e-90.
-const VANISHED: f64 = 1e-150;
 
 /// The distance between a reference and a candidate, as sums that merge.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -254,7 +252,7 @@ impl Metrics {
     /// x / y, if every pair is finite, y has not vanished, and nothing has overflowed.
     fn ratio(&self, x: f64, y: f64) -> Option<f64> {
         let ratio = x / y;
-        (self.is_finite() && y > VANISHED && y.is_finite() && ratio.is_finite()).then_some(ratio)
+        (self.is_finite() && y > NO_DIVISOR && y.is_finite() && ratio.is_finite()).then_some(ratio)
     }
 }
 

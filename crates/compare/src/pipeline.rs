@@ -13,7 +13,6 @@ use std::collections::BTreeSet;
 use firstdiff_trace::{Dump, DumpError, Entry};
 
 use crate::graph::{Graph, OpenTaps};
-use crate::judge::tolerance::Extent;
 use crate::report::Report;
 use crate::report::log::{LogEntry, Stage};
 use crate::report::reason::Warning;
@@ -22,6 +21,7 @@ use crate::run::last::lengths;
 use crate::run::positions::told_chunks;
 use crate::run::steps::{contradicted, misaligned};
 use crate::taps::context::{Found, Options, Run};
+use crate::tolerance::Extent;
 
 /// Compares `candidate` with `reference`. `graph` says in what order taps are produced and who reads whom; without a model,
 /// [`graph_of`] serves. `progress` is called before each tap with its number and their count.

@@ -5,10 +5,8 @@ use firstdiff_trace::{Dump, DumpError, Entry};
 
 use crate::layout::rows::{are_all, squeezed};
 use crate::run::steps::Chunks;
+use crate::tolerance::layout::{ORDER_LEAVES, OTHER_ORDER_LEAVES};
 
-/// Of one order this share of the energy is left at the most, of the other at least so much.
-const NEAR: f64 = 0.05;
-const FAR: f64 = 0.5;
 /// Taps that are asked.
 const ASKED: usize = 4;
 
@@ -79,8 +77,8 @@ fn is_reversed(
     };
     let (reversed, transposed) = (left(&|c| c), left(&|c| c * positions));
     Ok(match (reversed, transposed) {
-        (near, far) if near <= NEAR && far >= FAR => Some(true),
-        (far, near) if near <= NEAR && far >= FAR => Some(false),
+        (near, far) if near <= ORDER_LEAVES && far >= OTHER_ORDER_LEAVES => Some(true),
+        (far, near) if near <= ORDER_LEAVES && far >= OTHER_ORDER_LEAVES => Some(false),
         _ => None,
     })
 }

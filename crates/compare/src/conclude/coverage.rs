@@ -3,12 +3,11 @@
 use firstdiff_trace::{DType, Dump, DumpError, Entry, Site};
 
 use crate::align::chunks::Laid;
-use crate::judge::tolerance::Profile;
 use crate::report::reason::Warning;
 use crate::run::last::length;
+use crate::tolerance::Profile;
+use crate::tolerance::context::NEAR_UNIFORM;
 
-/// Attention whose largest probability is, on average, below this many times the uniform one tells little.
-const NEAR_UNIFORM: f64 = 1.3;
 /// Elements of probs looked at, at the most.
 const SAMPLE: usize = 1 << 18;
 

@@ -9,6 +9,7 @@ use crate::layout::types::Layout;
 use crate::report::anatomy::{Anatomy, Undone};
 use crate::report::{FirstDivergence, anatomy};
 use crate::taps::context::{Found, Run};
+use crate::tolerance::layout::ANATOMY_ROOM;
 
 impl Run<'_> {
     pub(crate) fn first_divergence(
@@ -40,15 +41,15 @@ impl Run<'_> {
     }
 
     fn anatomy(&self, place: Place, layout: &Layout, nmse: f64) -> Result<Anatomy, DumpError> {
-        let found = self.with_pair(place, layout, |pair, own| anatomy::anatomy(pair, 4.0 * own))?;
+        let found = self.with_pair(place, layout, |pair, own| anatomy::anatomy(pair, ANATOMY_ROOM * own))?;
         let mut anatomy = found.unwrap_or_default();
         anatomy.ranks = self.by_rank(place, layout)?;
         if let Some(other) = self.other_tap(place, nmse)? {
             anatomy.undone_by.insert(0, other);
         }
         if self.laid().is_some() {
-            let moved =
-                self.with_pair(place, &Layout::Same, |pair, own| moved_positions::moved_keys(pair, 4.0 * own))?;
+            let moved = self
+                .with_pair(place, &Layout::Same, |pair, own| moved_positions::moved_keys(pair, ANATOMY_ROOM * own))?;
             anatomy.undone_by.extend(moved.flatten());
         }
         Ok(anatomy)
@@ -61,7 +62,7 @@ impl Run<'_> {
         let candidate = self.candidate.read(&right)?;
         let values = candidate.values();
         let operand = Operand { values: &values, shape: &right.shape, rows: right.rows.as_ref() };
-        let own = 4.0 * self.allowed(place, &left, &right);
+        let own = ANATOMY_ROOM * self.allowed(place, &left, &right);
         if let Some(laid) = self.laid()
             && let Some(row) = moved_positions::other_position(self.reference, laid, place, &operand, own, nmse)?
         {

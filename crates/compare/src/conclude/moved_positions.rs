@@ -4,8 +4,10 @@ use firstdiff_trace::{Dump, DumpError, Site};
 
 use crate::align::chunks::Laid;
 use crate::graph::Place;
-use crate::layout::pair::{MASKED, Operand, Pair};
-use crate::report::anatomy::{Change, TELLING, Undone};
+use crate::layout::pair::{Operand, Pair};
+use crate::report::anatomy::{Change, Undone};
+use crate::tolerance::judge::MASKED;
+use crate::tolerance::layout::CHANGE_LEAVES;
 
 /// Above this many rows or keys nobody looks for others.
 const MANY: usize = 512;
@@ -32,7 +34,7 @@ pub(crate) fn other_position(
         let Ok(pair) = Pair::new(place.tap.site, &left, candidate, None) else { continue };
         let residual_nmse = pair.sampled_nmse(1);
         let better = best.as_ref().is_none_or(|best| residual_nmse < best.residual_nmse);
-        if better && residual_nmse <= allowed.min(TELLING * nmse) {
+        if better && residual_nmse <= allowed.min(CHANGE_LEAVES * nmse) {
             best = Some(Undone { change: Change::OtherPosition(positions.start), residual_nmse });
         }
     }

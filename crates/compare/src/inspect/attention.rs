@@ -5,23 +5,13 @@ use firstdiff_trace::{DumpError, Site};
 use super::finding::{Finding, Sureness};
 use super::seen::{Run, Seen};
 use super::tally::Tally;
-use crate::judge::leak::UNDERFLOW;
-use crate::layout::pair::MASKED;
+use crate::tolerance::inspect::{
+    ALL_PROBABILITY, ENOUGH_ROWS, EVEN_SUMS, SAME_PROBABILITY, SCORES_APART, SOME_PROBABILITY, SUM_ROOM,
+};
+use crate::tolerance::judge::{MASKED, UNDERFLOW};
 use crate::words::number;
 
-/// Sums of probabilities rounded to bf16 lie within this of 1.
-const SUM: f64 = 0.02;
-/// Sums no further apart than this are one number.
-const EVEN: f64 = 2e-3;
-/// Probability that is more than rounding.
-const SOME: f64 = 1e-6;
-/// A row that gives one key more than this looks at nothing else.
-const ALL: f64 = 0.999;
-/// Scores whose means are further apart than this many times the spread of those before the query are of another kind.
-const APART: f64 = 2.0;
 const WEAK: &str = "masked scores were filled with a number that is too large: -inf is what leaves nothing (mask-fill)";
-/// Of fewer rows nothing can be said.
-const ROWS: usize = 8;
 
 pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Result<Vec<Finding>, DumpError> {
     if !tally.finite() || tally.all_zero() || seen.heads.is_none() {
@@ -39,7 +29,7 @@ pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Result<Vec
 }
 
 fn negative(run: &Run<'_>, seen: &Seen<'_>) -> Option<Finding> {
-    let below = |row: usize| seen.row(row).filter(|p| *p < -SOME).count();
+    let below = |row: usize| seen.row(row).filter(|p| *p < -SOME_PROBABILITY).count();
     let count: usize = (0..seen.rows).map(below).sum();
     (count > 0).then(|| {
         let text = format!("{count} probabilities are negative");
@@ -54,19 +44,19 @@ fn sums(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> {
     let sums: Vec<f64> = (0..seen.rows).map(|row| seen.row(row).sum()).collect();
     // A row of padding sees no key, and sums to 0.
     let filled: Vec<f64> = sums.iter().copied().filter(|s| *s != 0.0).collect();
-    let off = filled.iter().filter(|s| (**s - 1.0).abs() > SUM).count();
+    let off = filled.iter().filter(|s| (**s - 1.0).abs() > SUM_ROOM).count();
     if off == 0 {
         return Ok(None);
     }
     let (least, most) =
         filled.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), s| (least.min(*s), most.max(*s)));
-    let (sure, points) = match (most > 1.0 + SUM, masked_late(run, seen, &sums)?) {
+    let (sure, points) = match (most > 1.0 + SUM_ROOM, masked_late(run, seen, &sums)?) {
         (true, _) => (
             run.law(),
             "softmax over another axis, no softmax, or a lost division (softmax-axis); or attention without softmax",
         ),
         (_, true) => (run.law(), "the mask multiplied in after the softmax (mask-after-softmax)"),
-        _ if most - least < EVEN && filled.len() >= ROWS => {
+        _ if most - least < EVEN_SUMS && filled.len() >= ENOUGH_ROWS => {
             (run.law(), "a sum over more keys than were written, or dropout's factor; or attention that subtracts")
         }
         _ => (Sureness::Note, "attention sinks in the denominator if the model has them (gpt-oss), else a wrong sum"),
@@ -84,7 +74,7 @@ fn masked_late(run: &Run<'_>, seen: &Seen<'_>, sums: &[f64]) -> Result<bool, Dum
         return Ok(true);
     }
     let queries = seen.rows / seen.heads.unwrap_or(1).max(1);
-    let whole = |s: f64| (s - 1.0).abs() <= SUM;
+    let whole = |s: f64| (s - 1.0).abs() <= SUM_ROOM;
     let alone = |head: &[f64]| whole(head[queries - 1]) && head[..queries / 2].iter().all(|s| !whole(*s));
     Ok(queries >= 3 && sums.chunks(queries).all(alone))
 }
@@ -122,10 +112,10 @@ fn behind(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Behind>, DumpError> {
         }
         let top = scores.row(row).fold(f64::NEG_INFINITY, f64::max);
         let sum: f64 = scores.row(row).map(|x| (x - top).exp()).sum();
-        let right = |(p, x): (f64, f64)| p == 0.0 || (p - (x - top).exp() / sum).abs() <= SUM * p;
+        let right = |(p, x): (f64, f64)| p == 0.0 || (p - (x - top).exp() / sum).abs() <= SUM_ROOM * p;
         behind.softmaxed &= seen.row(row).zip(scores.row(row)).all(right);
     }
-    behind.alike = (hidden_keys.mean() - seen_keys.mean()).abs() <= APART * seen_keys.spread();
+    behind.alike = (hidden_keys.mean() - seen_keys.mean()).abs() <= SCORES_APART * seen_keys.spread();
     Ok(Some(behind).filter(|b| b.all > 0))
 }
 
@@ -196,7 +186,7 @@ fn future(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> 
     );
     // Equal scores behind every query are a fill, and masked ones give no probability: no model attends in such a way.
     let broken = weak.is_some() || behind.as_ref().is_some_and(|b| b.masked == b.all);
-    let everywhere = (0..seen.rows).all(|row| seen.row(row).last().is_some_and(|p| p > SOME));
+    let everywhere = (0..seen.rows).all(|row| seen.row(row).last().is_some_and(|p| p > SOME_PROBABILITY));
     let sure = match (broken, everywhere) {
         (true, _) => Sureness::Certain,
         (false, true) => run.causal_law(),
@@ -234,7 +224,7 @@ fn own_key(run: &Run<'_>, seen: &Seen<'_>) -> Option<Finding> {
         rows += 1;
         own += seen.values.get(row * seen.width + at);
     }
-    (rows >= ROWS && own == 0.0).then(|| {
+    (rows >= ENOUGH_ROWS && own == 0.0).then(|| {
         let text = format!("none of {rows} rows attends to the query's own key");
         let finding = Finding::new(run.law(), "own-key-unseen", seen.place, text);
         finding.to("a mask one off, or the newest key missing from the cache (mask-shifted, kv-cache-stale)")
@@ -245,14 +235,14 @@ fn one_key(seen: &Seen<'_>) -> Option<Finding> {
     let (mut rows, mut diagonal, mut least) = (0, 0, 1.0f64);
     for (row, at) in choosing(seen) {
         let top = seen.row(row).fold(0.0, f64::max);
-        if top < ALL {
+        if top < ALL_PROBABILITY {
             return None;
         }
         (rows, least) = (rows + 1, least.min(top));
         diagonal += usize::from(seen.values.get(row * seen.width + at) == top);
     }
     (rows >= 2).then(|| {
-        let sure = if rows >= ROWS { Sureness::Likely } else { Sureness::Note };
+        let sure = if rows >= ENOUGH_ROWS { Sureness::Likely } else { Sureness::Note };
         let which = if diagonal == rows { "its own key" } else { "one key" };
         let text = format!("each of {rows} rows in all heads looks at {which} alone (at least {})", number(least));
         let finding = Finding::new(sure, "one-key", seen.place, text).number("rows", rows as f64);
@@ -265,12 +255,12 @@ fn uniform(run: &Run<'_>, seen: &Seen<'_>) -> Option<Finding> {
     for (row, _) in choosing(seen) {
         let top = seen.row(row).fold(0.0, f64::max);
         // Within a window only the keys in it count.
-        if seen.row(row).any(|p| p != 0.0 && (p - top).abs() > 1e-5 * top) {
+        if seen.row(row).any(|p| p != 0.0 && (p - top).abs() > SAME_PROBABILITY * top) {
             return None;
         }
-        rows += usize::from(top < ALL);
+        rows += usize::from(top < ALL_PROBABILITY);
     }
-    (rows >= ROWS).then(|| {
+    (rows >= ENOUGH_ROWS).then(|| {
         // In 16 bits the small differences of an untrained model round away.
         let sure = if run.coarse { Sureness::Note } else { Sureness::Likely };
         let text = format!("each of {rows} rows gives all its keys the same");

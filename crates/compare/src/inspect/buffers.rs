@@ -9,18 +9,13 @@ use super::seen::Run;
 use super::stream::{SUM, branch, input};
 use super::tally::{Summary, at, embedded};
 use crate::graph::Place;
-
-/// Fewer elements may be equal by chance.
-const ENOUGH: usize = 16;
-
-/// A branch this much smaller than the stream may be lost in rounding.
-const LOST: f64 = 0.02;
+use crate::tolerance::inspect::{BRANCH_LOST, BY_CHANCE};
 
 const SHARED: &str = "same-buffer";
 
 /// `said` is what was found before: of a stream that was looked at nothing is said twice.
 pub(super) fn shared(run: &Run<'_>, known: &[Summary], said: &[Finding]) -> Vec<Finding> {
-    let telling = |s: &&Summary| s.count >= ENOUGH && !s.constant && s.finite;
+    let telling = |s: &&Summary| s.count >= BY_CHANCE && !s.constant && s.finite;
     let mut alike: BTreeMap<(u32, u64, usize), Vec<&Summary>> = BTreeMap::new();
     for tap in known.iter().filter(telling) {
         alike.entry((tap.place.step, tap.hash, tap.count)).or_default().push(tap);
@@ -106,7 +101,7 @@ fn added_between(
     let looked_at = said.contains(&one.place) || said.contains(&other.place);
     let (added, _) = branch(run, other.place).filter(|_| summed(run, other) && !looked_at)?;
     let level = at(known, Place { tap: added, ..other.place })?.level;
-    (level > LOST * other.level).then(|| {
+    (level > BRANCH_LOST * other.level).then(|| {
         let text = format!("equals {} bit for bit, and {added} is not 0", one.place.tap);
         let finding = Finding::new(Sureness::Likely, SHARED, other.place, text).with([one.place.tap, added]);
         finding.to("one buffer recorded under two names, or a sum that is not passed on (aliasing, layer-skipped)")
@@ -116,7 +111,7 @@ fn added_between(
 /// Taps of a decode step that are still those of the step before it, though it was fed another token.
 fn repeated(run: &Run<'_>, known: &[Summary]) -> Vec<Finding> {
     let mut found = Vec::new();
-    for tap in known.iter().filter(|s| s.place.step > 0 && s.count >= ENOUGH && !s.constant && s.finite) {
+    for tap in known.iter().filter(|s| s.place.step > 0 && s.count >= BY_CHANCE && !s.constant && s.finite) {
         // Rare tokens may share an embedding, and all that is made of it before any attention.
         let later = tap.place.tap.layer.is_none_or(|layer| layer > 0) && tap.place.tap.site != Site::H0;
         let before = last_step(known, tap).filter(|s| s.hash == tap.hash && s.count == tap.count);

@@ -7,12 +7,11 @@ use firstdiff_trace::{DumpError, Site, Tap, Values};
 use super::finding::{Finding, Sureness};
 use super::seen::{Run, Seen};
 use crate::graph::Place;
+use crate::tolerance::inspect::{KEPT_LENGTH, KEPT_LENGTH_COARSE, NO_TURN, TURNED_AT_ZERO};
 use crate::words::number;
 
 const NOT_ROTATED: &str = "not-rotated";
 const NO_ROTATION: &str = "rotation missing (rope-omitted), or a layer without one (NoPE) if the model has such";
-/// A difference of less than this share of the energy is none.
-const NONE: f64 = 1e-10;
 
 /// What a rotation did to its input.
 struct Turn {
@@ -43,7 +42,7 @@ pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>) -> Result<Vec<Finding>, Dump
         let finding = Finding::new(Sureness::Likely, NOT_ROTATED, seen.place, text);
         found.push(finding.to("rotation missing (rope-omitted)").number("positions", turn.beyond as f64));
     } else if !turns.is_empty() && seen.heads.is_some() {
-        let tolerance = if run.coarse { 0.03 } else { 1e-3 };
+        let tolerance = if run.coarse { KEPT_LENGTH_COARSE } else { KEPT_LENGTH };
         match turns.iter().find(|(_, t)| t.most - t.least <= tolerance * t.most) {
             Some((source, turn)) => found.extend(kept(seen, *source, turn, tolerance)),
             None => found.push(stretched(seen, &turns)),
@@ -77,7 +76,7 @@ fn turn(seen: &Seen<'_>, source: &Values<'_>) -> Turn {
         let share = if moved == 0.0 { 0.0 } else { moved / whole };
         match seen.position(row) {
             Some(0) => turn.at_zero = share,
-            _ => (turn.beyond, turn.turned) = (turn.beyond + 1, turn.turned || share.is_nan() || share > NONE),
+            _ => (turn.beyond, turn.turned) = (turn.beyond + 1, turn.turned || share.is_nan() || share > NO_TURN),
         }
     }
     turn
@@ -91,7 +90,7 @@ fn kept(seen: &Seen<'_>, source: Site, turn: &Turn, tolerance: f64) -> Option<Fi
         let finding = Finding::new(Sureness::Note, "rotation-scales", seen.place, text).number("factor", factor);
         return Some(finding.to("YaRN's attention factor, if the model has one (rope-attention-factor)"));
     }
-    (turn.at_zero > 1e-3).then(|| {
+    (turn.at_zero > TURNED_AT_ZERO).then(|| {
         let text = format!("differs from {} at position 0, where nothing turns", source.name());
         let finding = Finding::new(Sureness::Note, "position-0-turned", seen.place, text);
         finding.to("positions that start elsewhere (rope-position), or channels reordered with the rotation")

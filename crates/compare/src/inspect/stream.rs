@@ -6,15 +6,11 @@ use super::finding::{Finding, Sureness};
 use super::seen::{Run, Seen};
 use super::tally::Summary;
 use crate::graph::Place;
+use crate::tolerance::inspect::{FIRST_LAYER_GROWTH, LAYER_GROWTH, SUM_LEAVES, SUM_LEAVES_COARSE, TINY_SIGNAL};
 use crate::words::number;
 
 /// A stream that is not its input plus its branch.
 pub(super) const SUM: &str = "residual-sum";
-/// Growth or shrinkage over one layer beyond this is no model's; the first layer may lift a small embedding.
-const GROWTH: f64 = 1e3;
-const FIRST_GROWTH: f64 = 1e5;
-/// A signal this much smaller than those beside it.
-const TINY: f64 = 1e-6;
 
 /// The stream that a layer reads.
 pub(super) fn input<'a>(run: &Run<'a>, place: Place) -> Option<(Tap, &'a Entry)> {
@@ -54,7 +50,7 @@ pub(super) fn sum(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, Dum
     if y.iter().any(|y| !y.is_finite()) {
         return Ok(None);
     }
-    let tolerance = if run.coarse { 1e-4 } else { 1e-9 };
+    let tolerance = if run.coarse { SUM_LEAVES_COARSE } else { SUM_LEAVES };
     let whole = left(&y, &x, &b);
     let fits = |left: f64| left <= tolerance && left * 100.0 < whole;
     if whole <= tolerance {
@@ -127,7 +123,7 @@ pub(super) fn levels(known: &[Summary]) -> Vec<Finding> {
 
 fn growth(before: &Summary, after: &Summary) -> Option<Finding> {
     let ratio = after.typical / before.typical;
-    let bound = if before.place.tap.site == Site::H0 { FIRST_GROWTH } else { GROWTH };
+    let bound = if before.place.tap.site == Site::H0 { FIRST_LAYER_GROWTH } else { LAYER_GROWTH };
     let what = if ratio > bound { "explodes" } else { "vanishes" };
     (before.typical > 0.0 && after.typical > 0.0 && !(1.0 / bound..=bound).contains(&ratio)).then(|| {
         // The first positions of trained models have massive activations.
@@ -147,7 +143,7 @@ fn growth(before: &Summary, after: &Summary) -> Option<Finding> {
 
 fn tiny(before: &Summary, signal: &Summary, after: &Summary) -> Option<Finding> {
     let beside = before.level.min(after.level);
-    (signal.level < TINY * beside).then(|| {
+    (signal.level < TINY_SIGNAL * beside).then(|| {
         let text = format!("RMS {} between {} and {}", number(signal.level), number(before.level), number(after.level));
         let finding = Finding::new(Sureness::Note, "tiny-signal", signal.place, text).number("rms", signal.level);
         finding.to("too small for a tolerance: agreement after it says little of this tap")

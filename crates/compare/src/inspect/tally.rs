@@ -8,11 +8,7 @@ use firstdiff_trace::{Entry, Site, Tap};
 use super::place_of;
 use super::seen::Seen;
 use crate::graph::Place;
-
-/// Beyond this no activation of a right engine lies.
-pub(super) const ABSURD: f64 = 1e20;
-/// Below this a number is one only because integers, or nothing at all, were read as floats.
-const VANISHING: f64 = 1e-36;
+use crate::tolerance::inspect::{ABSURD, SAME_ROW, VANISHING};
 
 /// Counts of one tensor.
 #[derive(Default)]
@@ -162,7 +158,7 @@ impl Summary {
             typical: tally.typical(),
             finite: tally.nan + tally.positive_inf == 0,
             constant: tally.constant,
-            alike: seen.rows > 1 && tally.spread < super::values::ALIKE,
+            alike: seen.rows > 1 && tally.spread < SAME_ROW,
             zero_rows: (0..tally.filled.len()).filter(|&r| tally.filled[r] == 0).collect(),
             hash: hasher.finish(),
         }

@@ -6,16 +6,10 @@ use firstdiff_trace::Site;
 
 use super::finding::{Finding, Sureness};
 use super::seen::{Run, Seen};
-use super::tally::{ABSURD, Summary, Tally, embedded};
+use super::tally::{Summary, Tally, embedded};
 use crate::graph::Place;
+use crate::tolerance::inspect::{ABSURD, BY_CHANCE, SAME_LOGITS, SAME_ROW};
 use crate::words::number;
-
-/// Rows no further apart than this share of their energy are one row.
-pub(super) const ALIKE: f64 = 1e-10;
-/// Logits of two positions that are closer than this hardly depend on the text.
-const NEARLY_ALIKE: f64 = 1e-3;
-/// Fewer elements than this are constant, or zero, by chance.
-const FEW: usize = 16;
 
 const NOT_FINITE: &str = "not-finite";
 const UNREAD: &str = "behind the query, where engines that skip masked keys write nothing";
@@ -138,7 +132,7 @@ fn vanishing(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
     // Probabilities and gated activations may be as small as they like.
     let small = matches!(seen.site(), Site::Probs | Site::RouterProbs | Site::FfnAct);
     let share = tally.vanishing as f64 / (tally.count - tally.zeros).max(1) as f64;
-    (!small && tally.vanishing >= FEW / 2 && share > 0.1).then(|| {
+    (!small && tally.vanishing >= BY_CHANCE / 2 && share > 0.1).then(|| {
         let text = format!("{:.0} % of what is not 0 is smaller than 1e-36", 100.0 * share);
         let finding = Finding::new(run.law(), "denormals", seen.place, text).number("share", share);
         finding.to("integers or uninitialised memory read as floats (storage-type)")
@@ -195,7 +189,7 @@ fn zero_tail(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
     let tail = seen.width - tally.filled.iter().copied().max()?;
     let elsewhere = tally.zeros.saturating_sub(tail * seen.rows);
     let dense = elsewhere * 100 <= (seen.width - tail) * seen.rows;
-    if is_sparse(seen) && seen.site() != Site::FfnAct || !dense || seen.width < FEW || tail < 4 {
+    if is_sparse(seen) && seen.site() != Site::FfnAct || !dense || seen.width < BY_CHANCE || tail < 4 {
         return None;
     }
     let (large, short) = (4 * tail >= seen.width, tail < seen.width / 32);
@@ -226,11 +220,11 @@ fn stopped(seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
 }
 
 fn constant(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
-    if is_sparse(seen) || seen.width < FEW / 2 {
+    if is_sparse(seen) || seen.width < BY_CHANCE / 2 {
         return None;
     }
     let points = "a placeholder, a broadcast, or a reduction along the wrong axis";
-    if tally.constant && tally.count >= FEW {
+    if tally.constant && tally.count >= BY_CHANCE {
         let text = format!("all {} elements are {}", tally.count, number(tally.first));
         return Some(Finding::new(run.law(), "constant", seen.place, text).to(points));
     }
@@ -252,8 +246,8 @@ fn alike(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Op
         return None;
     }
     let logits = seen.site() == Site::Logits;
-    if tally.spread >= ALIKE {
-        return (logits && tally.spread < NEARLY_ALIKE && one_token(run, seen) != Some(true)).then(|| {
+    if tally.spread >= SAME_ROW {
+        return (logits && tally.spread < SAME_LOGITS && one_token(run, seen) != Some(true)).then(|| {
             let text = format!("hardly change with position (at most {} of their energy)", number(tally.spread));
             let finding = Finding::new(Sureness::Note, "positions-nearly-alike", seen.place, text);
             finding.to("a stream in which the tokens drown").number("spread", tally.spread)
@@ -281,7 +275,7 @@ fn alike(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally, known: &[Summary]) -> Op
 fn one_winner(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Option<Finding> {
     let winner = *tally.winners.first()?;
     let same = tally.winners.len() >= 4 && tally.constant_rows.is_empty() && tally.winners.iter().all(|w| *w == winner);
-    (seen.site() == Site::Logits && same && tally.spread >= ALIKE && one_token(run, seen) != Some(true)).then(|| {
+    (seen.site() == Site::Logits && same && tally.spread >= SAME_ROW && one_token(run, seen) != Some(true)).then(|| {
         let text = format!("token {winner} wins at all {} positions", seen.rows);
         let finding = Finding::new(Sureness::Note, "one-winner", seen.place, text).number("token", winner as f64);
         finding.to("greedy decoding that loops; a stream in which the tokens drown")

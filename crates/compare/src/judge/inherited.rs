@@ -1,6 +1,6 @@
 //! What may an operation have passed on of the error of what it reads? Bounds, as they are measured in a run.
 
-use firstdiff_trace::Site;
+use crate::tolerance::judge::{INHERITED_MOST, INHERITED_USUAL, NORM_ROOM, POSITION_ROOM};
 
 /// What an operation may have passed on.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +29,14 @@ impl Inherited {
     /// From the NMSE that `seen` runs would have written at the most.
     pub(crate) fn of(read: f64, seen: f64, positions: Vec<f64>) -> Inherited {
         let usual_positions = positions.clone();
-        Inherited { read, usual: USUAL * seen, most: MOST * seen, positions, usual_positions, ..Inherited::default() }
+        Inherited {
+            read,
+            usual: INHERITED_USUAL * seen,
+            most: INHERITED_MOST * seen,
+            positions,
+            usual_positions,
+            ..Inherited::default()
+        }
     }
 
     /// Adds what may come from a tap that is unclear itself, and off by `nmse`: operations on the way make of it up to `growth` times as much.
@@ -46,55 +53,21 @@ impl Inherited {
             return;
         }
         self.read += stored;
-        self.cache = USUAL * cost;
-        self.usual += USUAL * cost;
-        self.most += MOST * cost;
-        self.within = self.within.map(|within| within + USUAL * cost);
+        self.cache = INHERITED_USUAL * cost;
+        self.usual += INHERITED_USUAL * cost;
+        self.most += INHERITED_MOST * cost;
+        self.within = self.within.map(|within| within + INHERITED_USUAL * cost);
         self.positions.resize(rows, 0.0);
         self.usual_positions.resize(rows, 0.0);
         let each = self.positions.iter_mut().chain(&mut self.usual_positions).chain(&mut self.keys);
-        each.for_each(|most| *most += MOST * POSITION_ROOM * cost);
+        each.for_each(|most| *most += INHERITED_MOST * POSITION_ROOM * cost);
     }
 
     /// Takes what a norm passes on, whole and by position, for what was only estimated.
     pub(crate) fn passed(&mut self, passed: Option<(f64, Vec<f64>)>) {
         let Some((whole, positions)) = passed else { return };
         // What is read is as far off as it looks once the norm has weighed its channels.
-        let positions = positions.into_iter().map(|nmse| NORM_ROOM * MOST * POSITION_ROOM * nmse).collect();
+        let positions = positions.into_iter().map(|nmse| NORM_ROOM * INHERITED_MOST * POSITION_ROOM * nmse).collect();
         *self = Inherited::of(whole, NORM_ROOM * whole, positions);
-    }
-}
-
-/// As a rule no more than this many times the most that was seen.
-const USUAL: f64 = 1.5;
-
-/// And never more than this many times: between the two it is unclear.
-pub(crate) const MOST: f64 = 6.0;
-
-/// What a norm passes on is computed, but for how the error shares out.
-const NORM_ROOM: f64 = 2.0;
-
-/// A position's error scatters this much more than the whole's.
-pub(crate) const POSITION_ROOM: f64 = 4.0;
-
-/// How many times the NMSE of what it reads an operation was seen to write, at the most. (Of the mean square for what is made by e^x, of
-/// the squares for sums: (a + b)² is at most 2 (a² + b²).)
-pub(crate) fn growth(site: Site) -> f64 {
-    use Site::*;
-    match site {
-        AttnNorm | FfnNorm | FinalNorm | QNorm | KNorm | AttnPostNorm | FfnPostNorm => 35.0,
-        Q | K => 3.2,
-        V | AttnOut | FfnOut => 7.6,
-        FfnGate | FfnUp | RouterLogits => 2.7,
-        Logits => 1.2,
-        QRope | KRope => 2.8,
-        Qk => 15.0,
-        Scores => 1.5,
-        Probs | RouterProbs => 4.1,
-        Context => 5.4,
-        FfnAct => 3.0,
-        // Judged as a range of operations, each of them perhaps a norm.
-        Open(_) => 35.0,
-        H0 | H | HAttn => 2.0,
     }
 }

@@ -5,19 +5,9 @@ use std::borrow::Cow;
 use firstdiff_trace::{Cache, Values};
 
 use crate::judge::tensor::{Allowance, Outcome, outcome_of, structure};
-use crate::judge::tolerance::Profile;
 use crate::layout::pair::{Pair, by_position};
 use crate::metrics::Metrics;
-
-/// NMSE that storing keys and values in a type costs by itself, at most: of Q8_0 where one element of each block is all of its energy.
-pub fn cache_nmse(cache: Cache) -> f64 {
-    match cache {
-        Cache::F32 => 0.0,
-        Cache::F16 => 1e-7,
-        Cache::Bf16 => 6e-6,
-        Cache::Q8_0 => 1.7e-4,
-    }
-}
+use crate::tolerance::{Profile, cache_nmse};
 
 /// The type of cache that a profile does not already allow for: its own 16-bit type, and any finer, are part of its table.
 pub(crate) fn beyond_the_profile(profile: Profile, cache: Cache) -> Cache {

@@ -10,8 +10,11 @@ use firstdiff_trace::{Site, to_bf16, to_f16};
 use rayon::prelude::*;
 
 use crate::judge::tensor::Difference;
-use crate::judge::tolerance::Profile;
 use crate::layout::pair::Pair;
+use crate::tolerance::Profile;
+use crate::tolerance::judge::{
+    FLUSH_ROOM, MASK_EDGE, NORMAL_F16, SCORES_SCATTER, TAIL, TAIL_BF16, UNDERFLOW, UNDERFLOW_F16, WINDOW_ROWS, sum_room,
+};
 use crate::words::number;
 
 /// Cells in which one side has a probability and the other side exactly 0.
@@ -32,25 +35,6 @@ impl fmt::Display for Leak {
     }
 }
 
-/// A probability below this is underflow: f32 ends at 1e-38 (1e-45 with subnormal numbers), and scores differ by rounding.
-pub const UNDERFLOW: f64 = 1e-30;
-/// The same in f16, whose smallest numbers are 6e-8: what a softmax in f16 makes 0.
-const UNDERFLOW_F16: f64 = 1.2e-7;
-/// An engine may cut off the tail of e^x; a mask takes away more than this somewhere.
-const TAIL: f64 = 1e-10;
-/// The same where scores were rounded to 8 bits: those far apart may be off by more.
-const TAIL_BF16: f64 = 1e-12;
-/// What underflows in some number format is no larger than this many times the smallest number that the tensor holds elsewhere,
-const FLUSH_ROOM: f64 = 4.0;
-/// nor than this many times the smallest normal number of f16.
-const NORMAL_F16: f64 = 6.2e-5;
-/// At the edge of a mask stands any probability; at the edge of underflow, none as large as this.
-const MASK_EDGE: f64 = 1e-3;
-/// Scores near the end of e^x may be off by so many times as much as those that are seen.
-const SCATTERS: f64 = 2.0;
-/// Of fewer rows at its edge a window may be chance.
-const WINDOW_ROWS: usize = 3;
-
 /// Probability where the reference has none, beyond what underflow may have made 0 of.
 pub(crate) fn leaked(pair: &Pair<'_>, profile: Profile) -> Option<Leak> {
     one_sided(pair, profile, UNDERFLOW, &|i| pair.reference(i), &|i| pair.candidate(i))
@@ -65,16 +49,6 @@ pub(crate) fn hidden(pair: &Pair<'_>, profile: Profile) -> Option<Leak> {
 pub(crate) fn leaked_at(pair: &Pair<'_>, masked: &[usize]) -> Option<Leak> {
     let wrong = |&i: &usize| pair.reference(i).abs() <= UNDERFLOW && pair.candidate(i).abs() > UNDERFLOW;
     largest(pair, masked.iter().copied().filter(wrong), &|i| pair.candidate(i))
-}
-
-/// Sums of probabilities may be off by this in a profile: each is rounded, by 2^-11 of itself in f16 and 2^-9 in bf16, and so is what all are divided by.
-fn sum_room(profile: Profile) -> f64 {
-    match profile {
-        Profile::Exact | Profile::F32 => 1e-5,
-        Profile::Ggml => 1e-3,
-        Profile::F16 => 4e-3,
-        Profile::Bf16 => 16e-3,
-    }
 }
 
 /// A row of probabilities that adds up to 1 in the reference and not in the candidate: no error of scores makes that. `own` is the NMSE of rounding,
@@ -144,7 +118,7 @@ fn scattered(limit: f64, (len, least): (usize, f64), one: Get<'_>, other: Get<'_
         (one - other).abs() / one.abs().max(other.abs()).max(1.0)
     };
     let most = (0..len).into_par_iter().filter(seen).map(apart).reduce(|| 0.0, f64::max);
-    limit.powf((1.0 - SCATTERS * most).max(0.0))
+    limit.powf((1.0 - SCORES_SCATTER * most).max(0.0))
 }
 
 fn largest(pair: &Pair<'_>, cells: impl Iterator<Item = usize>, probability: Get<'_>) -> Option<Leak> {

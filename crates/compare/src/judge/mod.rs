@@ -4,4 +4,3 @@ pub(crate) mod inherited;
 pub(crate) mod kept;
 pub(crate) mod leak;
 pub(crate) mod tensor;
-pub(crate) mod tolerance;

@@ -8,9 +8,15 @@ use crate::judge::inherited::Inherited;
 use crate::judge::kept::as_kept;
 use crate::judge::leak;
 use crate::judge::leak::{Leak, Shares};
-use crate::judge::tolerance::Profile;
-use crate::layout::pair::{MASKED, Pair, by_position};
+use crate::layout::pair::{Pair, by_position};
 use crate::metrics::{Metrics, NonFinite};
+use crate::tolerance::Profile;
+use crate::tolerance::judge::{
+    BALANCED_ROOM, CACHE_GROWS, CHANNEL_INHERITS, CHANNEL_OUTLIER, CHANNEL_ROOM, DROWNED, ENOUGH_POSITIONS,
+    FACTOR_GROWS, FACTOR_LEAVES, FACTOR_SHARE, FACTOR_SIGMAS, FEW_FACTOR_VALUES, FEW_POSITIONS, FEW_STAND_OUT,
+    FRESH_ROOM, HEAD_STANDS_OUT, LEAST_ENERGY_SHARE, MASKED, PRODUCTS_STAND_OUT, ROW_OUTLIER, ROW_ROOM,
+    VALUES_A_POSITION, WHOLE_STANDS_OUT, inherits_most,
+};
 use crate::words::number;
 
 /// What a comparison of two tensors says.
@@ -263,43 +269,6 @@ pub struct Judgement {
     pub own: f64,
 }
 
-/// A row's error is relative to its own energy, which may be small: it scatters this much more than the whole. A channel's is relative
-/// to no less than the mean energy, and has to stand out as well.
-pub(crate) const ROW_ROOM: f64 = 100.0;
-const CHANNEL_ROOM: f64 = 2.0;
-/// A channel this many times worse than the median channel is no chance.
-const CHANNEL_OUTLIER: f64 = 100.0;
-/// A channel of great size has more of the error than others, and of the error that is passed on.
-const CHANNEL_INHERITS: f64 = 40.0;
-/// Of fewer positions a head or a channel is too few values to tell structure from chance.
-const FEW_POSITIONS: usize = 4;
-/// A position that is so many times further off than the median, each beside what it reads, is no chance; of fewer there is no median.
-const ROW_OUTLIER: f64 = 40.0;
-const ENOUGH_POSITIONS: usize = 8;
-/// Of a position with less than this share of the usual energy (what an activation leaves of large negative values) nothing is left to be off by.
-const LEAST_SHARE: f64 = 1e-4;
-/// Factors of what is added up may come out so many times as large.
-const FACTOR_GROWS: f64 = 3.0;
-/// The energy of a constant factor is this many times the error of what is read, or is taken for a part of it. Right runs of
-/// `scripts/test_rounding.py` reach 0.95 over a whole tensor, 12 where it has few positions, 8 in the products of one head and 2 in other heads.
-const WHOLE_STANDS_OUT: f64 = 1.5;
-const FEW_STAND_OUT: f64 = 16.0;
-const PRODUCTS_STAND_OUT: f64 = 12.0;
-const HEAD_STANDS_OUT: f64 = 4.0;
-/// With an NMSE beyond this (a correlation below some 0.97) too little is left to agree.
-const DROWNED: f64 = 0.05;
-/// Inherited errors pass up to this many times what the profile allows by itself: in f32 that is still 1e-4 at the most.
-fn inherits_most(profile: Profile) -> f64 {
-    match profile {
-        Profile::Exact | Profile::F32 => 1e6,
-        Profile::F16 => 1e3,
-        Profile::Bf16 | Profile::Ggml => 30.0,
-    }
-}
-
-/// The balanced NMSE may be so many times that of the whole: positions scatter.
-const BALANCED_ROOM: f64 = 2.0;
-
 /// How far off a tensor is as a whole: its NMSE, and no less than its balanced NMSE with some room. One position of great size (the first token of
 /// many models is some 1000 times the others) would have the NMSE of the whole to itself.
 pub(crate) fn size(nmse: f64, balanced: Option<f64>) -> f64 {
@@ -349,16 +318,6 @@ pub(crate) fn balanced_nmse(positions: &[Metrics]) -> Option<f64> {
     balanced(&positions.iter().filter(|row| row.compared() > 0).map(of).collect::<Option<Vec<_>>>()?)
 }
 
-/// One operation's own rounding scatters by this.
-const BEYOND_FRESH: f64 = 6.0;
-/// A constant factor must explain this share of the error, and stand this many standard errors from 1.
-const FACTOR_SHARE: f64 = 0.2;
-const FACTOR_SIGMAS: f64 = 6.0;
-/// With so many values a factor has to stand out twice as far.
-const FEW_VALUES: f64 = 4.0;
-/// Independent errors in one position, as far as a constant factor is concerned.
-const VALUES_A_POSITION: f64 = 4.0;
-
 impl Judgement {
     /// How far off it is as a whole: its NMSE, and no less than the balanced NMSE with room for how positions scatter.
     pub fn size(&self) -> Option<f64> {
@@ -395,9 +354,6 @@ pub struct Allowance {
     pub coarse: bool,
 }
 
-/// What a K/V cache costs may grow to this many times as much where errors are inherited.
-const CACHE_GROWS: f64 = 1e3;
-
 impl Allowance {
     /// Rounding alone.
     pub fn own(own: f64) -> Allowance {
@@ -416,7 +372,7 @@ impl Allowance {
     /// NMSE from which on the whole differs, whatever was inherited.
     pub fn beyond(&self) -> f64 {
         match self.fresh {
-            Some(fresh) => BEYOND_FRESH * fresh + self.inherited.most,
+            Some(fresh) => FRESH_ROOM * fresh + self.inherited.most,
             None => self.own + self.inherited.most,
         }
     }
@@ -550,7 +506,7 @@ fn constant_factor(
         && (best.factor - 1.0).abs() > allowed.factor;
     let times = if positions < FEW_POSITIONS { FEW_STAND_OUT } else { WHOLE_STANDS_OUT };
     let found = found && allowed.stands_out(best.factor, times, profile.factor_floor());
-    found.then_some(Difference::Factor { factor: best.factor, alone: best.remaining_nmse < 0.1 * nmse })
+    found.then_some(Difference::Factor { factor: best.factor, alone: best.remaining_nmse < FACTOR_LEAVES * nmse })
 }
 
 /// How many independent errors so many values have: those of one position come from few sources, so they count for few.
@@ -563,7 +519,7 @@ fn is_factor(factor: f64, remaining: f64, nmse: f64, values: f64, profile: Profi
     let off = (factor - 1.0).abs();
     let sigma = (remaining / values).sqrt();
     // Of few values the spread itself is known badly, as in Student's distribution.
-    let sigmas = FACTOR_SIGMAS * (1.0 + FEW_VALUES / values);
+    let sigmas = FACTOR_SIGMAS * (1.0 + FEW_FACTOR_VALUES / values);
     off > profile.factor_floor() && 1.0 - remaining / nmse > FACTOR_SHARE && off > sigmas * sigma
 }
 
@@ -618,7 +574,7 @@ fn wrong_row(pair: &Pair<'_>, by_position: &[Metrics], profile: Profile, allowed
     };
     // Over several operations in 16 bits a small position may come out as large as the others.
     let over_several = allowed.fresh.is_none() && !allowed.inherited.positions.is_empty();
-    let share = if profile > Profile::F32 && over_several { 1.0 } else { LEAST_SHARE };
+    let share = if profile > Profile::F32 && over_several { 1.0 } else { LEAST_ENERGY_SHARE };
     let worst = by_position
         .iter()
         .enumerate()

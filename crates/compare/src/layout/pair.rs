@@ -11,6 +11,8 @@ use crate::layout::rows::{Selected, positions_apart, select_rows};
 use crate::layout::shapes::match_shapes;
 use crate::layout::types::Layout;
 use crate::metrics::{Metrics, Values};
+use crate::tolerance::judge::{EXP_VANISHES, MASKED};
+use crate::tolerance::layout::PLACED_CORRELATION;
 use crate::words::{index_in_words, unravel};
 
 pub(crate) type IndexMap = Arc<dyn Fn(usize) -> usize + Send + Sync>;
@@ -296,7 +298,7 @@ impl<'a> Pair<'a> {
     /// Whether the two sides resemble each other, position by position, as misplaced values do not, and more than with a mean correlation of `plain`.
     pub fn resembles(&self, plain: f64) -> bool {
         let here = self.mean_correlation();
-        here > ALIKE && here > plain.abs() + ALIKE / 2.0
+        here > PLACED_CORRELATION && here > plain.abs() + PLACED_CORRELATION / 2.0
     }
 
     /// NMSE in this layout over some elements: enough to tell whether it is worth a closer look.
@@ -322,8 +324,6 @@ impl<'a> Pair<'a> {
 
 /// Elements that an estimate looks at.
 const SAMPLE: usize = 512;
-/// A correlation, position by position, that misplaced values do not have.
-const ALIKE: f64 = 0.4;
 
 /// The elements of a stored tensor, borrowed for the metrics.
 pub(crate) fn borrow<'a>(values: &'a Held<'_>) -> Values<'a> {
@@ -339,13 +339,6 @@ pub(crate) fn borrow<'a>(values: &'a Held<'_>) -> Values<'a> {
     }
 }
 
-/// Below this a score is taken for masked: engines write -inf, the least f32 or f16, -1e9, -1e4 and sums with those.
-/// e^-9000 is 0 in every arithmetic, so two such scores mean the same wherever a row has any score that counts.
-pub(crate) const MASKED: f64 = -9000.0;
-
-/// e to the minus this is 0 in f64.
-const VANISHES: f64 = 746.0;
-
 /// Replaces what is masked on both sides by equal zeros, and on one side by that side's -inf, which disagrees.
 fn settle_masks(reference: &mut [f64], candidate: &mut [f64]) {
     let top = |row: &[f64]| row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -354,7 +347,7 @@ fn settle_masks(reference: &mut [f64], candidate: &mut [f64]) {
     for (r, c) in reference.iter_mut().zip(candidate) {
         let (by_r, by_c) = (masked(*r, top_r), masked(*c, top_c));
         // Where the other side is masked, what e^x makes 0 of is too: some engines add their fill before they scale.
-        match (by_r || (by_c && top_r - *r >= VANISHES), by_c || (by_r && top_c - *c >= VANISHES)) {
+        match (by_r || (by_c && top_r - *r >= EXP_VANISHES), by_c || (by_r && top_c - *c >= EXP_VANISHES)) {
             (true, true) => (*r, *c) = (0.0, 0.0),
             (true, false) => *r = f64::NEG_INFINITY,
             (false, true) => *c = f64::NEG_INFINITY,

@@ -13,9 +13,7 @@ use crate::graph::Place;
 use crate::layout::convention::LayoutConvention;
 use crate::layout::types::Layout;
 use crate::metrics::Metrics;
-
-/// A layout agrees only if it leaves no more than this share of the error: it must explain, not just fit.
-const EXPLAINS: f64 = 0.1;
+use crate::tolerance::layout::CHANGE_LEAVES;
 
 /// What speaks for a layout's being the dump's own, or against it; the greatest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,7 +110,7 @@ pub fn resolve<W: Witness>(claims: Vec<Claim>, witness: &mut W) -> Result<Resolv
 
 /// Whether a layout that leaves this of a tap, which was off by `was` as it stands, explains the error. A constant tensor is the same in any order.
 pub fn explains(now: &Metrics, was: Option<f64>) -> bool {
-    let less = |nmse: f64| was.is_none_or(|was| nmse <= EXPLAINS * was);
+    let less = |nmse: f64| was.is_none_or(|was| nmse <= CHANGE_LEAVES * was);
     now.correlation().is_some() && now.nmse().is_some_and(less)
 }
 

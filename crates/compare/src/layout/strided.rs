@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use firstdiff_trace::{QkRows, Site};
 
-use crate::layout::pair::{IndexMap, MASKED, Operand, Pair, Side};
+use crate::layout::pair::{IndexMap, Operand, Pair, Side};
 use crate::layout::rows::squeezed;
 use crate::layout::types::{Layout, rows_in_words};
+use crate::tolerance::judge::MASKED;
 
 /// Memory in an order that its content shows.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,9 +10,10 @@ use std::hash::{Hash, Hasher};
 use firstdiff_trace::{Dump, DumpError, Entry, Tap, Tensor};
 
 use crate::graph::Place;
-use crate::layout::pair::MASKED;
 use crate::layout::rows::are_all;
 use crate::run::infer_steps::steps;
+use crate::tolerance::judge::MASKED;
+use crate::tolerance::layout::FEW_FINGERPRINT_VALUES;
 
 /// How a tensor holds a tap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,8 +34,6 @@ pub(crate) enum Form {
     Appended,
 }
 
-/// Too few values, or values that are all alike, show nothing.
-const FEW: usize = 16;
 /// More sequences are hardly run at once to find a fault.
 const SEQUENCES: usize = 16;
 /// Rows that are looked at of each tap. Position 0 shows no rotation, so that q_rope is q.
@@ -48,7 +47,7 @@ struct Print {
 
 impl Print {
     fn of(mut sorted: Vec<f64>) -> Option<Print> {
-        if sorted.len() < FEW || sorted.iter().any(|x| x.is_nan()) {
+        if sorted.len() < FEW_FINGERPRINT_VALUES || sorted.iter().any(|x| x.is_nan()) {
             return None;
         }
         // Masks are written in many ways.

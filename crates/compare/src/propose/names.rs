@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use firstdiff_trace::{Dump, DumpError, Entry, Names, Site, Tap, Tensor, split_stored_name, stored_name};
 
 use crate::graph::Place;
-use crate::judge::tolerance::{Extent, Profile, allowed_nmse};
 use crate::propose::fingerprints::{Form, Prints, sorted_values};
 use crate::propose::guess::{Guess, families, guesses, score};
+use crate::tolerance::layout::{NAME_CLEARER, SORTED_EXACT, SORTED_ROOM};
+use crate::tolerance::{Extent, Profile, allowed_nmse};
 
 /// What a name is proposed to mean.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,11 +65,6 @@ pub struct Naming {
     /// In which form tensors hold the taps, where not as they are: one sequence of several, keys padded, a row each.
     pub notes: Vec<String>,
 }
-
-/// A tensor counts as another's if its sorted values are this many times nearer than those of the next.
-const CLEARER: f64 = 100.0;
-/// Room beyond what the profile allows a tap: sorting compares values of other places.
-const ROOM: f64 = 10.0;
 
 /// A name's best tap.
 struct Match {
@@ -132,7 +128,8 @@ pub fn propose(
             aliases.push(Alias { name: name.clone(), same_as: same_as.clone() });
             continue;
         }
-        let allowed = |tap: Tap| ROOM * allowed_nmse(profile, tap, Extent { layers, positions }, [tensor.dtype(); 2]);
+        let allowed =
+            |tap: Tap| SORTED_ROOM * allowed_nmse(profile, tap, Extent { layers, positions }, [tensor.dtype(); 2]);
         match best(&tensor, &prints, allowed) {
             Some((place, form, nmse, next)) => {
                 let (plain, step) = split_stored_name(name);
@@ -284,7 +281,7 @@ fn best(tensor: &Tensor, prints: &Prints, allowed: impl Fn(Tap) -> f64) -> Optio
     near.sort_by(|a, b| a.2.total_cmp(&b.2));
     let (place, form, nmse) = *near.first()?;
     let next = near.iter().find(|(other, ..)| *other != place).map(|(place, _, nmse)| (*place, *nmse));
-    let clear = next.is_none_or(|(_, second)| second > CLEARER * nmse.max(1e-15));
+    let clear = next.is_none_or(|(_, second)| second > NAME_CLEARER * nmse.max(SORTED_EXACT));
     (nmse <= allowed(place.tap) && clear).then_some((place, form, nmse, next))
 }
 

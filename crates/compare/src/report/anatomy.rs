@@ -4,9 +4,11 @@ use std::fmt;
 
 use firstdiff_trace::{Dump, Entry, Site};
 
-use crate::layout::pair::{MASKED, Operand, Pair};
+use crate::layout::pair::{Operand, Pair};
 use crate::layout::shapes::permuted_index;
 use crate::layout::types::Layout;
+use crate::tolerance::judge::MASKED;
+use crate::tolerance::layout::{CHANGE_LEAVES, CHANGED_POSITION_ROOM, SAMPLE_LEAVES, SIGN_FLIPPED};
 use crate::words::number;
 
 /// The error of one tap, taken apart.
@@ -83,7 +85,9 @@ pub enum Change {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Change::Factor(factor) if (factor + 1.0).abs() < 1e-6 => f.write_str("the reference with its sign flipped"),
+            Change::Factor(factor) if (factor + 1.0).abs() < SIGN_FLIPPED => {
+                f.write_str("the reference with its sign flipped")
+            }
             Change::Factor(factor) => write!(f, "{factor:.6} times the reference"),
             Change::FactorByPosition => f.write_str("the reference times a factor of its own at each position"),
             Change::FactorByChannel => f.write_str("the reference times a factor of its own in each channel"),
@@ -110,9 +114,6 @@ impl fmt::Display for Change {
         }
     }
 }
-
-/// A change is named only if it leaves less than this share of the error: it must explain, not just fit.
-pub(crate) const TELLING: f64 = 0.1;
 
 /// Sums of a group of pairs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -229,7 +230,7 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
     let mut undone_by: Vec<Undone> = in_place(pair, &sums, factor)
         .into_iter()
         .chain(moved(pair))
-        .filter(|undone| undone.residual_nmse <= allowed && undone.residual_nmse < TELLING * sums.whole.nmse())
+        .filter(|undone| undone.residual_nmse <= allowed && undone.residual_nmse < CHANGE_LEAVES * sums.whole.nmse())
         // What is not finite no change of this kind explains.
         .filter(|_| sums.finite)
         .collect();
@@ -295,7 +296,7 @@ fn moved(pair: &Pair<'_>) -> Vec<Undone> {
     let mut found = Vec::new();
     let mut attempt = |change, reading: &Pair<'_>| {
         // Most readings are far off: a sample tells.
-        if reading.sampled_nmse(stride) < 1e-2 {
+        if reading.sampled_nmse(stride) < SAMPLE_LEAVES {
             found.push(Undone { change, residual_nmse: reading.sampled_nmse(1) });
         }
     };
@@ -335,7 +336,7 @@ fn shifted(pair: &Pair<'_>, shift: i64) -> Option<Undone> {
         (0..overlap).step_by(stride).for_each(|i| sums.add(pair.reference(from + i), pair.candidate(to + i)));
         sums.nmse()
     };
-    let close = residual((overlap / SAMPLE).max(1)) < 1e-2;
+    let close = residual((overlap / SAMPLE).max(1)) < SAMPLE_LEAVES;
     close.then(|| Undone { change: Change::ShiftedRows(shift), residual_nmse: residual(1) })
 }
 
@@ -364,7 +365,7 @@ pub(crate) fn other_tap(
         let values = tensor.values();
         let left = Operand { values: &values, shape: &other.shape, rows: other.rows.as_ref() };
         let Ok(pair) = Pair::new(here.site, &left, candidate, None) else { continue };
-        if pair.sampled_nmse((pair.len() / SAMPLE).max(1)) >= 1e-2 {
+        if pair.sampled_nmse((pair.len() / SAMPLE).max(1)) >= SAMPLE_LEAVES {
             continue;
         }
         let residual_nmse = pair.sampled_nmse(1);
@@ -373,7 +374,7 @@ pub(crate) fn other_tap(
         let mut positions = pair.nmse_by_position();
         positions.sort_by(f64::total_cmp);
         let most = positions.get(positions.len() * 9 / 10).copied().unwrap_or(0.0);
-        if better && residual_nmse <= allowed.min(TELLING * nmse) && most <= 100.0 * allowed {
+        if better && residual_nmse <= allowed.min(CHANGE_LEAVES * nmse) && most <= CHANGED_POSITION_ROOM * allowed {
             best = Some(Undone { change: Change::OtherTap(other.tap.to_string()), residual_nmse });
         }
     }

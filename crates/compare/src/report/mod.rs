@@ -13,11 +13,11 @@ use firstdiff_trace::{Cache, Partial, Tap};
 use crate::align::chunks::{Laid, name_of};
 use crate::graph::{Place, UnrecordedLayers};
 use crate::judge::tensor::size;
-use crate::judge::tolerance::Profile;
 use crate::metrics::Metrics;
 use crate::report::anatomy::Anatomy;
 use crate::report::log::LogEntry;
 use crate::report::reason::{Reason, Warning};
+use crate::tolerance::Profile;
 use crate::words::{index_in_words, unravel};
 
 /// What a comparison concludes.

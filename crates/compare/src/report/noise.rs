@@ -6,12 +6,8 @@ use firstdiff_trace::Site;
 
 use crate::graph::Place;
 use crate::report::{Report, TapReport};
-
-/// A candidate may be this many times as far from the reference as the second right run: a factor of two in size.
-pub const NOISE_ROOM: f64 = 4.0;
-
-/// Of a second run further off than this nothing can be learnt: the two share too little.
-pub const DROWNED: f64 = 0.05;
+use crate::tolerance::context::FEW_NOISE_ROWS;
+use crate::tolerance::judge::DROWNED;
 
 /// The distance of a second right run from the reference.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,9 +38,6 @@ impl TapNoise {
     }
 }
 
-/// Rows below which a tap's own distance says little.
-const FEW_ROWS: usize = 4;
-
 /// Token positions of a tap that was compared.
 fn rows(tap: &TapReport) -> usize {
     tap.shape.get(tap.place.tap.site.position_axis()).copied().unwrap_or(0)
@@ -63,7 +56,7 @@ impl Noise {
         let both = |tap: &&TapReport| both(tap.place);
         let mut noise = Noise { taps: report.taps.iter().filter(both).filter_map(of_tap).collect() };
         // A row or two may be nearer by chance than the same tap is as a rule.
-        let few = report.taps.iter().filter(|tap| rows(tap) < FEW_ROWS && noise.taps.contains_key(&tap.place));
+        let few = report.taps.iter().filter(|tap| rows(tap) < FEW_NOISE_ROWS && noise.taps.contains_key(&tap.place));
         let few: Vec<Place> = few.map(|tap| tap.place).collect();
         let most = |place: &Place| {
             let same = noise.taps.iter().filter(|(other, _)| other.tap == place.tap).map(|(_, noise)| *noise);

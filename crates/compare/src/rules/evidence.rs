@@ -11,9 +11,7 @@ use crate::layout::{Claim, Evidence, Resolved, Witness};
 use crate::rules::layouts::{agreeing_layout, as_it_stands};
 use crate::taps::context::{Found, Run};
 use crate::taps::tap::Overlay;
-
-/// Times what is allowed of rounding, the lengths and the first position of what was rotated may be off.
-const ROTATED: f64 = 100.0;
+use crate::tolerance::layout::ROTATION_ROOM;
 
 /// The reference's values, with every tap judged against them.
 pub(super) struct Reference<'r, 'a> {
@@ -192,7 +190,7 @@ impl Reference<'_, '_> {
         };
         let rotation = |from: Option<Heads>, to: Option<Heads>| {
             let from_start = self.place(index).step == 0;
-            from.zip(to).is_some_and(|(from, to)| to.is_rotation_of(&from, pairs, from_start, ROTATED * allowed))
+            from.zip(to).is_some_and(|(from, to)| to.is_rotation_of(&from, pairs, from_start, ROTATION_ROOM * allowed))
         };
         Ok((rotation(from, to), rotation(from_plain, to_plain)))
     }

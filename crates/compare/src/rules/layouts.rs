@@ -15,6 +15,7 @@ use crate::rules::Ruled;
 use crate::rules::evidence::Reference;
 use crate::taps::context::{Found, Judged, Plain, Run};
 use crate::taps::tap::Overlay;
+use crate::tolerance::layout::MISPLACED_CORRELATION;
 
 impl Run<'_> {
     /// A layout explains a difference away only if what follows agrees; what nothing confirms is judged as it stands.
@@ -141,14 +142,12 @@ impl Run<'_> {
     }
 }
 
-/// Misplaced values correlate by less; a mistake of an operation whose readers hardly feel it, by more.
-const MISPLACED: f64 = 0.5;
 
 /// Whether values are as far off as misplaced ones are: they do not resemble each other, or as many are masked, and not the same ones.
 fn is_unlike(judged: &Judged) -> bool {
     let metrics = &judged.judgement.metrics;
     let [ours, theirs] = [metrics.non_finite().inf_reference.count, metrics.non_finite().inf_candidate.count];
-    metrics.correlation().is_some_and(|correlation| correlation < MISPLACED) || ours > 0 && ours == theirs
+    metrics.correlation().is_some_and(|correlation| correlation < MISPLACED_CORRELATION) || ours > 0 && ours == theirs
 }
 
 /// The layout in which a tap agrees.

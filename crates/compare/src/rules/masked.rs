@@ -9,13 +9,12 @@ use firstdiff_trace::{DumpError, Site, Tap, Values};
 use crate::graph::Place;
 use crate::judge::leak::{Shares, leaked_at};
 use crate::judge::tensor::{Allowance, Difference, Judgement, Outcome, judge};
-use crate::layout::pair::{MASKED, Operand, Pair};
+use crate::layout::pair::{Operand, Pair};
 use crate::layout::types::Layout;
 use crate::rules::Ruled;
 use crate::taps::context::{Found, Judged, Run};
-
-/// What reads a probability is off by this many times what it is allowed, had it read what the mask leaves: then it has not.
-const WOULD_SHOW: f64 = 10.0;
+use crate::tolerance::context::WOULD_SHOW;
+use crate::tolerance::judge::MASKED;
 
 impl Run<'_> {
     /// Takes the blame from scores that are right wherever the reference has any, where nothing is made of the others; and says so.

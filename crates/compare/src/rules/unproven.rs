@@ -12,9 +12,7 @@ use crate::report::reason::{Reason, Side};
 use crate::rules::Ruled;
 use crate::run::steps::{Chunks, unwitnessed};
 use crate::taps::context::{Found, Run};
-
-/// Of the taps of right runs so many are unclear by chance: 9 of 1,375 in a deep model with channels of great size, 1 in a hundred runs of small ones.
-const UNCLEAR_BY_CHANCE: f64 = 0.01;
+use crate::tolerance::context::UNCLEAR_BY_CHANCE;
 
 impl Run<'_> {
     /// What agrees, or could not be laid against the reference, where the dump itself is in doubt of it; and what differs where it may be a rank's summand.

@@ -5,12 +5,7 @@ use firstdiff_trace::{Dump, DumpError, Partial, Site, Tap};
 use crate::layout::rows::{are_all, squeezed};
 use crate::metrics::Metrics;
 use crate::run::steps::Chunks;
-
-/// Embeddings further apart than this are of different tokens, or of none; nearer than a hundredth of it, of the same.
-const OTHER_TOKEN: f64 = 0.1;
-/// Embeddings of one token that differ in their size alone correlate by more than the first; those of two tokens by less than the second.
-const SAME_DIRECTION: f64 = 0.99;
-const OTHER_DIRECTION: f64 = 0.5;
+use crate::tolerance::run::{OTHER_DIRECTION, OTHER_TOKEN, SAME_DIRECTION};
 
 /// Whether two runs were fed the same prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

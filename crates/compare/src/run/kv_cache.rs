@@ -9,9 +9,7 @@ use firstdiff_trace::{Dump, DumpError, Entry, Tap, Tensor};
 use crate::layout::rows::squeezed;
 use crate::run::slice::Cut;
 use crate::run::steps::Chunks;
-
-/// Further apart than any type a cache is kept in puts them, and nearer than one row of many that is another's.
-const OTHER: f64 = 1e-3;
+use crate::tolerance::run::OTHER_ROW;
 
 /// Cuts every tap that holds a cache to the rows of each step's own positions, and notes it; a row of an earlier position that is not what was written
 /// there before is a doubt of the dump's.
@@ -204,6 +202,6 @@ fn apart(one: &Tensor, other: &Tensor) -> bool {
     let error: f64 = one.iter().zip(&other).map(|(a, b)| (a - b) * (a - b)).sum();
     let energy: f64 = other.iter().map(|b| b * b).sum();
     // A NaN is another value.
-    let same = error <= OTHER * energy;
+    let same = error <= OTHER_ROW * energy;
     one.len() != other.len() || !same
 }

@@ -7,6 +7,7 @@ use crate::layout::candidates::LayoutCandidates;
 use crate::layout::pair::{Operand, Pair};
 use crate::layout::rows::{are_all, squeezed};
 use crate::metrics::Metrics;
+use crate::tolerance::run::{CACHE_TELLS, ENOUGH_ROUNDED, PRODUCTS_COME_OUT, SAME_TOKENS};
 
 /// What a run shows by itself of the type of its K/V cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,19 +41,8 @@ pub fn shown_cache(dump: &Dump, like: &Dump) -> Result<ShownCache, DumpError> {
 /// What a cache may be kept in beyond f32, the finest first.
 const TYPES: [Cache; 3] = [Cache::F16, Cache::Bf16, Cache::Q8_0];
 
-/// Values of which it can be told whether they were rounded.
-const ENOUGH: usize = 64;
-
 /// Rows of queries, from the last, of which products are computed.
 const ROWS: usize = 64;
-
-/// Products in f32 leave no more than this of themselves, and without the cache's rounding so many times as much.
-const COMES_OUT: f64 = 1e-10;
-
-const TELLS: f64 = 100.0;
-
-/// Two runs of the same tokens are nearer than this, whatever cache they keep, and a tensor in another layout is not.
-const SAME: f64 = 0.01;
 
 /// What a run recorded, each tap in the vocabulary's order of axes.
 struct Recorded<'a> {
@@ -85,7 +75,7 @@ impl Recorded<'_> {
         let right = Operand { values: &values, shape: &own, rows: None };
         let layouts = LayoutCandidates::new(tap.site, left, right, None, None);
         let as_it_stands = layouts.as_it_stands().ok().cloned();
-        let near = |pair: &Pair<'_>| Metrics::over(&pair.row_metrics()).nmse().is_some_and(|nmse| nmse <= SAME);
+        let near = |pair: &Pair<'_>| Metrics::over(&pair.row_metrics()).nmse().is_some_and(|nmse| nmse <= SAME_TOKENS);
         // Another order is looked for only where the tap is not right as it stands; a masked tap has no NMSE and is taken by its shape.
         let found = match as_it_stands.filter(|pair| own == shape || near(pair)) {
             Some(pair) => Some(pair),
@@ -137,11 +127,11 @@ impl Recorded<'_> {
         let ordered = self.read(tap, 0)?;
         Ok(TYPES.map(|cache| match (cache, &ordered) {
             (Cache::Q8_0, Some(Ordered { shape, values })) => {
-                (values.len() >= ENOUGH).then(|| is_rounded(cache, values, shape.last().copied().unwrap_or(1)))
+                (values.len() >= ENOUGH_ROUNDED).then(|| is_rounded(cache, values, shape.last().copied().unwrap_or(1)))
             }
             (Cache::Q8_0, None) => None,
             // Each value by itself.
-            _ => (all.len() >= ENOUGH).then(|| is_rounded(cache, &all, all.len())),
+            _ => (all.len() >= ENOUGH_ROUNDED).then(|| is_rounded(cache, &all, all.len())),
         }))
     }
 
@@ -181,7 +171,7 @@ impl Recorded<'_> {
                 let left_of = |cache| left_of(cache, product, &left, &kept, &made);
                 let Some(without) = left_of(Cache::F32) else { continue };
                 // Written so that a NaN speaks against it.
-                let comes_out = |with: f64| with <= COMES_OUT && TELLS * with <= without;
+                let comes_out = |with: f64| with <= PRODUCTS_COME_OUT && CACHE_TELLS * with <= without;
                 votes.add(TYPES.map(|cache| Some(left_of(cache).is_some_and(comes_out))));
             }
         }

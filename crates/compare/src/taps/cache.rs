@@ -3,10 +3,11 @@
 use firstdiff_trace::{Cache, Site, Tap};
 
 use crate::graph::Place;
-use crate::judge::inherited::growth;
-use crate::judge::kept::{beyond_the_profile, cache_nmse};
+use crate::judge::kept::beyond_the_profile;
 use crate::judge::tensor::Allowance;
 use crate::taps::context::Run;
+use crate::tolerance::cache_nmse;
+use crate::tolerance::judge::growth;
 
 impl Run<'_> {
     /// What is allowed of a place that is kept in the cache, or comes after one: `own` of it for rounding alone.

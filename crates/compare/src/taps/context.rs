@@ -8,14 +8,15 @@ use firstdiff_trace::{Cache, Dump, Entry, Rows, Site, Tap};
 use crate::align::chunks::Laid;
 use crate::graph::{Graph, OpenTaps, Place};
 use crate::judge::tensor::{Judgement, Outcome};
-use crate::judge::tolerance::{Extent, Profile, allowed_nmse, storage_nmse};
 use crate::layout::mismatch::ShapeMismatch;
 use crate::layout::types::Layout;
 use crate::report::log::{LogEntry, Stage, Standing};
-use crate::report::noise::{NOISE_ROOM, Noise};
+use crate::report::noise::Noise;
 use crate::report::reason::Reason;
 use crate::report::{KnownPart, start};
 use crate::run::steps::Chunks;
+use crate::tolerance::context::NOISE_ROOM;
+use crate::tolerance::{Extent, Profile, allowed_nmse, storage_nmse};
 
 /// What a comparison is told beside the two dumps.
 #[derive(Clone, Debug)]

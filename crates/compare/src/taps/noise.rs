@@ -3,9 +3,7 @@
 use crate::graph::Place;
 use crate::report::noise::TapNoise;
 use crate::taps::context::{Found, Judged, Run};
-
-/// An operation may make the error over the noise of what it reads so many times as large.
-const PASSED_ON: f64 = 2.0;
+use crate::tolerance::context::NOISE_PASSED_ON;
 
 impl Run<'_> {
     /// What is further off than the second run allows, though no further than what it reads is beside its own noise, may only pass that on: nobody can
@@ -16,7 +14,7 @@ impl Run<'_> {
             Found::Judged(judged) => Some(ratio(judged, self.noise(self.graph.places()[i])?)),
             _ => None,
         });
-        here.judgement.outcome.differs_by_size() && ratio(here, noise) <= PASSED_ON * read.fold(0.0, f64::max)
+        here.judgement.outcome.differs_by_size() && ratio(here, noise) <= NOISE_PASSED_ON * read.fold(0.0, f64::max)
     }
 
     /// How far a second right run is from the reference here.

@@ -7,8 +7,7 @@ use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Values, element_co
 
 use crate::graph::Place;
 use crate::judge::kept::towards;
-use crate::judge::tensor::{Allowance, Difference, Judgement, Outcome, ROW_ROOM, judge};
-use crate::judge::tolerance::allowed_nmse;
+use crate::judge::tensor::{Allowance, Difference, Judgement, Outcome, judge};
 use crate::layout::mismatch::{Misfit, ShapeMismatch};
 use crate::layout::pair::{Operand, Pair};
 use crate::layout::rows::are_all;
@@ -16,9 +15,9 @@ use crate::layout::types::Layout;
 use crate::report::KnownPart;
 use crate::report::reason::{Reason, Side as Of};
 use crate::taps::context::{Found, Judged, Plain, Run};
-
-/// Values whose energy is below this many times that of half a unit of their last digit show nothing.
-const SHOWS: f64 = 100.0;
+use crate::tolerance::allowed_nmse;
+use crate::tolerance::context::{DIGITS_SHOW, FEW_OF_A_TAP, PRINTED_SUM};
+use crate::tolerance::judge::ROW_ROOM;
 
 /// The energy of values, and that of half a unit of their last digits.
 #[derive(Default)]
@@ -35,12 +34,9 @@ impl Sharpness {
 
     /// Whether the values are hardly larger than what was not printed of them.
     fn is_lost(&self) -> bool {
-        self.energy < SHOWS * self.blur
+        self.energy < DIGITS_SHOW * self.blur
     }
 }
-
-/// Less than one in so many values of a tap are few.
-const FEW: usize = 4;
 
 /// Elements of which both sides' values are known: the whole side's place and value, and the number of the other's.
 struct Reading {
@@ -178,7 +174,7 @@ impl Run<'_> {
     fn judge_values(&self, place: Place, [reference, candidate]: [&[f64]; 2], own: f64, total: usize) -> Judgement {
         let site = place.tap.site;
         // A few values scatter as those of a row do, and are too few to tell a factor from chance.
-        let few = FEW * reference.len() < total;
+        let few = FEW_OF_A_TAP * reference.len() < total;
         let own = if few { ROW_ROOM * own } else { own };
         let mut shape = vec![1; site.axes().len()];
         if let Some(last) = shape.last_mut() {
@@ -229,7 +225,7 @@ impl Side<'_> {
         let in_f32 = 2.0 * f64::from(f32::EPSILON) * count.sqrt() * size;
         let rounding = 8.0 * (self.own * energy * count).sqrt();
         let off = (printed - sum).abs();
-        let agrees = off <= 1e-6 + in_f32 + rounding;
+        let agrees = off <= PRINTED_SUM + in_f32 + rounding;
         (!agrees).then_some(match self.part_is_candidate {
             true => Difference::Sum { reference: sum, candidate: printed },
             false => Difference::Sum { reference: printed, candidate: sum },

@@ -9,16 +9,19 @@
 use firstdiff_trace::{Cache, DumpError, Site, Tap};
 
 use crate::align::chunks::name_of;
-use crate::judge::inherited::{Inherited, MOST, POSITION_ROOM, growth};
+use crate::judge::inherited::Inherited;
 use crate::judge::kept::beyond_the_profile;
 use crate::judge::tensor::{
     Allowance, Judgement, Outcome, balanced_nmse, judge, mean_square, median, size, size_of, square_error,
 };
-use crate::judge::tolerance::Profile;
-use crate::layout::pair::{MASKED, Pair, by_position};
+use crate::layout::pair::{Pair, by_position};
 use crate::layout::types::Layout;
 use crate::metrics::Metrics;
 use crate::taps::context::{Found, Judged, Run};
+use crate::tolerance::Profile;
+use crate::tolerance::judge::{
+    INHERITED_MOST, MASKED, POSITION_ROOM, RANGE_OWN, RANGE_USUAL, fresh, growth, range_fresh, range_growth,
+};
 use crate::words::number;
 
 /// A tap that an operation reads, judged and found to agree; of keys and values the worst of all steps.
@@ -210,7 +213,7 @@ fn inherited(out: &Pair<'_>, reads: &[Read]) -> Inherited {
     let squares: f64 = reads.iter().map(|read| square_error(&read.metrics)).sum();
     // The same at each position, where a read tap has it.
     let squares_at = |at: usize| reads.iter().filter_map(|read| read.positions.get(at).map(square_error)).sum::<f64>();
-    let room = MOST * POSITION_ROOM;
+    let room = INHERITED_MOST * POSITION_ROOM;
     let row = |row: usize| reads.iter().map(|read| at(read, site, rows, row, Read::worst)).sum::<f64>();
     let growth = growth(site);
     let by_position = || (0..rows).map(|at| growth * room * row(at)).collect();
@@ -262,44 +265,6 @@ fn over_a_range(out: &Pair<'_>, own: f64, reads: &[Read], profile: Profile) -> I
     let within = range_fresh(profile).filter(|_| !reads.is_empty()).map(|fresh| fresh + usual);
     let usual = own + usual;
     Inherited { read: range_growth(profile) * read, usual, most, within, positions, ..Inherited::default() }
-}
-
-/// Several operations round several times.
-const RANGE_OWN: f64 = 3.0;
-/// How many times the NMSE of what it reads a layer writes as a rule.
-const RANGE_USUAL: f64 = 10.0;
-
-/// NMSE of the rounding of a layer's operations together, in the coarse profiles.
-fn range_fresh(profile: Profile) -> Option<f64> {
-    match profile {
-        Profile::Exact | Profile::F32 => None,
-        Profile::F16 => Some(4e-6),
-        Profile::Bf16 => Some(1e-4),
-        Profile::Ggml => Some(1e-3),
-    }
-}
-
-/// How many times the NMSE of what it reads a layer may write at the very most. Models that amplify rounding do so by as much as this; in the
-/// coarse profiles more would leave nothing to find.
-fn range_growth(profile: Profile) -> f64 {
-    match profile {
-        Profile::Exact | Profile::F32 => 1e4,
-        Profile::F16 => 1e3,
-        Profile::Bf16 | Profile::Ggml => 100.0,
-    }
-}
-
-/// NMSE of one operation's own rounding in the coarse profiles, with some room; the table's is for all operations up to a depth.
-fn fresh(profile: Profile, site: Site) -> Option<f64> {
-    use Site::{AttnOut, FfnGate, FfnOut, FfnUp, K, Logits, Q, RouterLogits, V};
-    let product = matches!(site, Q | K | V | AttnOut | FfnGate | FfnUp | FfnOut | RouterLogits | Logits);
-    match profile {
-        Profile::Exact | Profile::F32 => None,
-        Profile::F16 => Some(1e-6),
-        Profile::Bf16 => Some(3e-5),
-        // Only products of weights are quantised.
-        Profile::Ggml => Some(if product { 1e-3 } else { 3e-5 }),
-    }
 }
 
 /// Whether each position of `site` reads all positions of `read`.

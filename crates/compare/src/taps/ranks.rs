@@ -10,9 +10,7 @@ use crate::report::anatomy::RankError;
 use crate::report::reason::{Missing, Reason};
 use crate::taps::context::Run;
 use crate::taps::tap::Overlay;
-
-/// A summand that leaves less than this share of the error explains it.
-const EXPLAINS: f64 = 1e-3;
+use crate::tolerance::context::SUMMAND_LEAVES;
 
 pub(crate) fn not_joined(why: &str) -> Reason {
     Reason::NotJoined(why.to_owned())
@@ -176,7 +174,12 @@ impl Run<'_> {
                 }
                 let (factor, left) = (ep / pp, 1.0 - ep * ep / (pp * ee));
                 let part = format!("the error is its summand times {factor:.4}");
-                (left < EXPLAINS).then(|| RankError { name: name.clone(), part, nmse: left.max(0.0), right: false })
+                (left < SUMMAND_LEAVES).then(|| RankError {
+                    name: name.clone(),
+                    part,
+                    nmse: left.max(0.0),
+                    right: false,
+                })
             };
             if let Some(error) = self.with_overlay(place, fit)?.flatten() {
                 return Ok(vec![error]);

@@ -4,7 +4,6 @@ use firstdiff_trace::{DumpError, Entry, QkRows, Site, Tap, Values};
 
 use crate::graph::Place;
 use crate::judge::tensor::{Allowance, Difference, Judgement, Outcome, judge};
-use crate::judge::tolerance::Profile;
 use crate::layout::candidates::LayoutCandidates;
 use crate::layout::explains;
 use crate::layout::mismatch::{Misfit, ShapeMismatch};
@@ -12,9 +11,9 @@ use crate::layout::pair::{Operand, Pair};
 use crate::layout::types::Layout;
 use crate::report::reason::Reason;
 use crate::taps::context::{Found, Judged, Plain, Run};
+use crate::tolerance::Profile;
+use crate::tolerance::layout::SAMPLE_ROOM;
 
-/// How far a sample of the elements may be off before a layout is judged, in units of what is allowed.
-const SAMPLE_ROOM: f64 = 1e3;
 
 /// Both sides of a place, read.
 pub(crate) struct Overlay<'a> {

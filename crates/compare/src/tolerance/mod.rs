@@ -1,9 +1,15 @@
 //! How large may honest rounding be? The one table of tolerances, by arithmetic and depth.
 
+pub(crate) mod context;
+pub(crate) mod inspect;
+pub(crate) mod judge;
+pub(crate) mod layout;
+pub(crate) mod run;
+
 use std::fmt;
 use std::str::FromStr;
 
-use firstdiff_trace::{DType, Site, Tap};
+use firstdiff_trace::{Cache, DType, Site, Tap};
 
 /// The arithmetic in which a right implementation works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,6 +92,16 @@ pub fn storage_nmse(dtype: DType) -> f64 {
         DType::F32 => 4e-15,
         DType::F16 => 1e-7,
         DType::BF16 => 6e-6,
+    }
+}
+
+/// NMSE that storing keys and values in a type costs by itself, at most: of Q8_0 where one element of each block is all of its energy.
+pub fn cache_nmse(cache: Cache) -> f64 {
+    match cache {
+        Cache::F32 => 0.0,
+        Cache::F16 => 1e-7,
+        Cache::Bf16 => 6e-6,
+        Cache::Q8_0 => 1.7e-4,
     }
 }
 
