@@ -25,8 +25,9 @@ mod moments;
 mod stream;
 mod values;
 
-use crate::tolerance::judge::NO_DIVISOR;
 use moments::Moments;
+
+use crate::tolerance::judge::NO_DIVISOR;
 
 pub use values::Values;
 

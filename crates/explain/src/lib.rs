@@ -10,6 +10,7 @@ mod minimum;
 pub mod mistakes;
 pub mod replay;
 mod search;
+mod tolerance;
 pub mod weights;
 
 pub use explain::misrecorded::words as misrecorded;

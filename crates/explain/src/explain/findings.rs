@@ -11,6 +11,7 @@ use crate::mistakes::{Edit, Values};
 use crate::replay::Run;
 use crate::search::Reproduction;
 use crate::search::candidates::Candidate;
+use crate::tolerance::search::{FITTED_ALIKE, SAME_NUMBER};
 
 /// The findings of all places, each cause once, and `others` among them.
 pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) -> Vec<Finding> {
@@ -33,8 +34,9 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
         };
         let mut set = BTreeSet::new();
         for mistake in &best.mistakes {
-            let near =
-                out.iter().position(|f| f.cause.as_ref().is_some_and(|known| is_same(known, &cause(mistake), NEAR)));
+            let near = out
+                .iter()
+                .position(|f| f.cause.as_ref().is_some_and(|known| is_same(known, &cause(mistake), FITTED_ALIKE)));
             let at = *groups.entry(mistake.key.clone()).or_insert_with(|| {
                 if let Some(near) = near {
                     return near;
@@ -71,8 +73,8 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
                 let stands_in = other.mistakes.iter().find(|m| rest(other, &m.key) == beside);
                 let same = |m: &&Candidate| m.key.trim_end_matches('\'') == mistake.key.trim_end_matches('\'');
                 if let Some(other) = stands_in.filter(|m| !same(m) && later(explained.place, &m.key)).map(cause)
-                    && !finding.alternatives.iter().any(|known| is_same(known, &other, EQUAL))
-                    && !is_same(&cause(mistake), &other, EQUAL)
+                    && !finding.alternatives.iter().any(|known| is_same(known, &other, SAME_NUMBER))
+                    && !is_same(&cause(mistake), &other, SAME_NUMBER)
                 {
                     finding.alternatives.push(other);
                 }
@@ -219,10 +221,6 @@ fn withdrawn(findings: &mut [Finding], together: &[BTreeSet<usize>]) {
     }
 }
 
-/// By how much a number that was fitted in two places may differ, as a share of it.
-const NEAR: f64 = 3e-3;
-/// 1 and 1.0 are the same number.
-const EQUAL: f64 = 1e-12;
 
 /// Whether two causes are one, their numbers differing by no more than a share.
 fn is_same(a: &Cause, b: &Cause, share: f64) -> bool {

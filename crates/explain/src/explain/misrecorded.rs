@@ -11,11 +11,10 @@ use firstdiff_trace::Tap;
 
 use crate::explain::{Finding, Match};
 use crate::replay::{Done, Replay, Replayed, Run};
+use crate::tolerance::replay::OTHER_BUFFER;
 
 /// Rounds in which wrong taps further up are left out as well.
 const ROUNDS: usize = 4;
-/// NMSE of another buffer at least: what is off by less may be a small mistake, which a reader with its own hides.
-const FAR: f64 = 1e-6;
 
 impl Run<'_> {
     /// Finds wrong taps that nothing was made of, leaves their recordings out from here on, and judges again what reads them.
@@ -50,7 +49,7 @@ impl Run<'_> {
         let mut out: BTreeSet<Place> = BTreeSet::new();
         let mut seen = reader.clone();
         for _ in 0..ROUNDS {
-            let far = |t: &Replayed| t.report.metrics.is_none_or(|m| m.nmse().is_none_or(|nmse| nmse > FAR));
+            let far = |t: &Replayed| t.report.metrics.is_none_or(|m| m.nmse().is_none_or(|nmse| nmse > OTHER_BUFFER));
             let is_wrong = |t: &Replayed| t.report.status == Status::Diverged && far(t);
             let wrong = |p: &Place| taps.iter().any(|t| t.report.place == *p && is_wrong(t));
             let more: Vec<Place> = self.made_of(&seen).into_iter().filter(wrong).filter(|p| !out.contains(p)).collect();

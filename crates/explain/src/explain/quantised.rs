@@ -15,6 +15,9 @@ use crate::replay::reason::Reason;
 use crate::replay::replayed::{Replay, Replayed};
 use crate::replay::right::compared;
 use crate::replay::{Done, Run};
+use crate::tolerance::search::{
+    NEAR_ROUNDING_LEAVES, NEARLY_ALL, OFF_ALIKE, OWN_FAULT, QUANTISED_NMSE, ROUNDING_LEAVES,
+};
 
 /// Another arithmetic of the products with weights, and how it was imitated.
 #[derive(Clone, Debug)]
@@ -35,18 +38,6 @@ pub struct OtherArithmetic {
     pub share: f64,
 }
 
-/// The share of all products that has to be off alike.
-const NEARLY_ALL: f64 = 0.8;
-/// An NMSE outside of this is no rounding to 4 bits or more.
-const ROUNDING: std::ops::RangeInclusive<f64> = 1e-9..=0.1;
-/// Products are off alike if none is so many times as far off as the median.
-const ALIKE: f64 = 30.0;
-/// What an imitation may leave of the error: of one that gives these numbers, and of one that comes near.
-const REPRODUCES: f64 = 0.01;
-const NEAR: f64 = 0.5;
-/// What is left of a product where nearly all others come out: more is a fault.
-const OF_ITS_OWN: f64 = 0.3;
-
 /// What a run looks like in which all products with weights are off alike; `None` where they are not. Of products that are off and have
 /// structure of their own, the reason is set to that.
 ///
@@ -63,7 +54,9 @@ pub(crate) fn recognised(run: &mut Run<'_>, replay: &mut Replay) -> Done<Option<
         replay.taps.iter().filter(known).partition(|t| product(t));
     let off = |t: &&&Replayed| {
         let nmse = t.report.metrics.and_then(|m| m.nmse());
-        t.report.status == Status::Diverged && t.misrecorded.is_empty() && nmse.is_some_and(|n| ROUNDING.contains(&n))
+        t.report.status == Status::Diverged
+            && t.misrecorded.is_empty()
+            && nmse.is_some_and(|n| QUANTISED_NMSE.contains(&n))
     };
     let candidates: Vec<(Place, f64)> =
         products.iter().filter(off).filter_map(|t| Some((t.report.place, t.report.metrics?.nmse()?))).collect();
@@ -91,7 +84,7 @@ pub(crate) fn recognised(run: &mut Run<'_>, replay: &mut Replay) -> Done<Option<
         .outcome
         {
             Outcome::Differs(difference) => structured.push((place, difference)),
-            _ if nmse <= ALIKE * median => alike.push((place, nmse)),
+            _ if nmse <= OFF_ALIKE * median => alike.push((place, nmse)),
             _ => {}
         }
     }
@@ -159,7 +152,7 @@ fn looks_up_rounded(run: &Run<'_>, place: Place, grid: Grid) -> Done<bool> {
         left += distance(&rounded);
         error += distance(&right);
     }
-    Ok(left <= REPRODUCES * error)
+    Ok(left <= ROUNDING_LEAVES * error)
 }
 
 /// How many kinds of products there are among `places`.
@@ -174,7 +167,7 @@ const BEST: usize = 6;
 impl OtherArithmetic {
     /// Whether an imitation gives the candidate's numbers, to a hundredth of the error.
     pub fn is_reproduced(&self) -> bool {
-        self.nearest.is_some() && self.share <= REPRODUCES
+        self.nearest.is_some() && self.share <= ROUNDING_LEAVES
     }
 
     /// What is said of it as a finding: no operation is to blame.
@@ -206,7 +199,7 @@ impl OtherArithmetic {
     /// Whether the rounding that was found takes nearly all of a product's error away.
     fn leaves_little_of(&self, run: &mut Run<'_>, place: Place) -> Done<bool> {
         let Some(rounding) = self.nearest else { return Ok(false) };
-        Ok(Product::of(run, place)?.is_some_and(|product| product.left_by(rounding) <= OF_ITS_OWN))
+        Ok(Product::of(run, place)?.is_some_and(|product| product.left_by(rounding) <= OWN_FAULT))
     }
 
     fn imitate(&mut self, run: &mut Run<'_>, alike: &[(Place, f64)]) -> Done<()> {
@@ -243,13 +236,13 @@ impl OtherArithmetic {
         sorted.sort_by(f64::total_cmp);
         let share = sorted.get(sorted.len() / 2).copied().unwrap_or(1.0);
         // Where nearly all come out, what does not has a fault of its own.
-        if share <= REPRODUCES {
-            shares.retain(|(_, share, _)| *share <= OF_ITS_OWN);
+        if share <= ROUNDING_LEAVES {
+            shares.retain(|(_, share, _)| *share <= OWN_FAULT);
             self.places = shares.iter().map(|(place, ..)| *place).collect();
         }
         let worst = shares.iter().map(|(_, share, nmse)| share * nmse).fold(0.0, f64::max);
         // Written so that a NaN is no likeness.
-        if share <= NEAR && (best.weights.is_some() || best.activations.is_some()) {
+        if share <= NEAR_ROUNDING_LEAVES && (best.weights.is_some() || best.activations.is_some()) {
             (self.nearest, self.share, self.residual_nmse) = (Some(best), share, worst);
         }
         Ok(())

@@ -15,8 +15,9 @@ use crate::replay::recorded::{own, row_inputs};
 use crate::replay::{ReplayError, Replayed, Run};
 use crate::search::candidates::Candidate;
 use crate::search::imitate::Shared;
-use crate::search::proof::{ADDS_UP, Target, misfit};
+use crate::search::proof::{Target, misfit};
 use crate::search::{Effort, Reproduction, Search};
+use crate::tolerance::search::{NEARER, STRETCH_ADDS_UP};
 
 /// What all of it may take; what could not be weighed in that is not stated.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -183,12 +184,9 @@ fn fit(search: &Search<'_, '_>, target: &Target<'_>, edits: &[Edit]) -> Fit {
     let narrow = narrow.mapv(|x| x as f32);
     let report = search.run.verdict(target.step, target.place, &target.own, &narrow, &exact, stretch).report;
     // Over several operations another engine's rounding adds up beyond what is allowed to one.
-    let adds_up = stretch && fine && left <= ADDS_UP * report.allowed.unwrap_or(0.0);
+    let adds_up = stretch && fine && left <= STRETCH_ADDS_UP * report.allowed.unwrap_or(0.0);
     if report.status != Status::Diverged || adds_up {
         return Fit::Gives;
     }
     if left <= NEARER * search.bare(target) { Fit::Nearer } else { Fit::Against }
 }
-
-/// What a mistake must leave of the error of a tap, that others are made as well.
-const NEARER: f64 = 0.9;

@@ -6,6 +6,7 @@ use firstdiff_trace::{Dump, Site};
 
 use crate::replay::Replayed;
 use crate::replay::recorded::Recorded;
+use crate::tolerance::replay::UNLIKE;
 
 /// What is to be said beside a replay.
 pub(crate) fn of(recorded: &Recorded<'_>, taps: &[Replayed]) -> Vec<String> {
@@ -34,14 +35,13 @@ fn one_token(recorded: &Recorded<'_>) -> Option<String> {
 
 /// Nearly every product is another's, and by far.
 fn another_model(model: &Model, taps: &[Replayed]) -> Option<String> {
-    const FAR: f64 = 0.5;
     let product = |t: &&Replayed| {
         let step = model.plan.step(t.report.place.tap);
         let matrix = step.is_some_and(|s| matches!(s.op, Op::Linear { .. } | Op::Embedding { .. }));
         matrix && t.through.is_empty() && t.report.status != Status::Unchecked
     };
     let far = |t: &&Replayed| {
-        t.report.status == Status::Diverged && t.report.metrics.and_then(|m| m.nmse()).is_none_or(|nmse| nmse > FAR)
+        t.report.status == Status::Diverged && t.report.metrics.and_then(|m| m.nmse()).is_none_or(|nmse| nmse > UNLIKE)
     };
     let (products, wrong) = (taps.iter().filter(product).count(), taps.iter().filter(product).filter(far).count());
     let table = taps.iter().filter(product).any(|t| t.report.place.tap.site == Site::H0 && far(&t));

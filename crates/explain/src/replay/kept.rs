@@ -10,10 +10,7 @@ use ndarray::ArrayD;
 use crate::replay::replayed::{Options, Replay};
 use crate::replay::right::compared;
 use crate::replay::{Done, Run};
-
-/// What a type of cache takes away of the error of a tap that comes out right with it, at least this many times: right by a looser
-/// tolerance alone is no sign of it.
-const TELLS: f64 = 10.0;
+use crate::tolerance::replay::CACHE_TELLS;
 
 /// Replays, with the type of cache that `options` name; where they name none and attention is wrong, with the one type that makes most of it right.
 pub(crate) fn replayed<'a>(
@@ -78,7 +75,7 @@ fn explains(before: &Replay, after: &Replay) -> bool {
         tap.report.metrics?.nmse().filter(|_| tap.report.status.agrees() || tap.report.status == Status::Diverged)
     };
     let cleared = |place: &Place| match (nmse(before, place), nmse(after, place)) {
-        (Some(was), Some(is)) => TELLS * is <= was,
+        (Some(was), Some(is)) => CACHE_TELLS * is <= was,
         _ => false,
     };
     is.is_subset(&was) && is.len() < was.len() && was.difference(&is).all(cleared)
@@ -101,7 +98,7 @@ impl Run<'_> {
             let Some(step) = self.recorded.model.plan.step(place.tap) else { continue };
             let again = self.judge(step, place.step)?.report;
             let is = again.metrics.and_then(|m| m.nmse()).unwrap_or(f64::INFINITY);
-            cleared += usize::from(again.status.agrees() && TELLS * is <= was);
+            cleared += usize::from(again.status.agrees() && CACHE_TELLS * is <= was);
         }
         Ok(cleared)
     }

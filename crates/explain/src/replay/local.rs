@@ -4,17 +4,7 @@ use firstdiff_model::Profile;
 use ndarray::{ArrayD, ArrayView1, Dimension};
 
 use crate::replay::reason::InOnePlace;
-
-/// Standard deviations of rounding that one element may be off by, and one row's mean factor.
-const ELEMENT: f64 = 12.0;
-const ROW: f64 = 8.0;
-/// Elements a row needs, by the spread of its energy, for a factor to be no element's own rounding.
-const SPREAD: f64 = 8.0;
-/// In ggml, a factor that values on the edge of a step do not make.
-const FLIPS: f64 = 1e-5;
-/// In ggml, the NMSE of a row from which on one element may not hold most of the error; and how many elements a row needs for that.
-const SEEN: f64 = 1e-11;
-const WIDE: usize = 32;
+use crate::tolerance::replay::{ELEMENT_SIGMAS, FLIPS, ROW_SEEN, ROW_SIGMAS, ROW_SPREAD, ROW_WIDE};
 
 /// What is wrong in one place of `own`, against the value in the profile's arithmetic and in f64, and the nearer of the two; `None` where the error is spread as rounding is.
 ///
@@ -84,7 +74,7 @@ fn far_off(at: &[usize], unit: f64, rms: f64, [own, right, exact]: [Row<'_>; 3])
     seen.into_iter().find_map(|i| {
         let off = (own[i] - right[i]).abs().min((own[i] - exact[i]).abs());
         let due = sigma.max(unit * exact[i].abs()).max(unit * rms);
-        (due > 0.0 && off > ELEMENT * due).then(|| InOnePlace::Element { at: place(at, i), times: off / due })
+        (due > 0.0 && off > ELEMENT_SIGMAS * due).then(|| InOnePlace::Element { at: place(at, i), times: off / due })
     })
 }
 
@@ -95,14 +85,14 @@ fn scaled(at: &[usize], least: f64, own: Row<'_>, right: Row<'_>) -> Option<InOn
     for (o, r) in pairs() {
         (xx, xy, fourth) = (xx + r * r, xy + r * o, fourth + r.powi(4));
     }
-    if xx == 0.0 || xx * xx < SPREAD * fourth {
+    if xx == 0.0 || xx * xx < ROW_SPREAD * fourth {
         return None;
     }
     let factor = xy / xx;
     let left: f64 = pairs().map(|(o, r)| (o - factor * r).powi(2)).sum();
     let sigma = (left / xx / (xx * xx / fourth)).sqrt();
     let off = (factor - 1.0).abs();
-    (off > least && off > ROW * sigma).then(|| InOnePlace::RowFactor { row: at.to_vec(), factor })
+    (off > least && off > ROW_SIGMAS * sigma).then(|| InOnePlace::RowFactor { row: at.to_vec(), factor })
 }
 
 /// A row of probabilities that does not add up to 1, by more than `least`.
@@ -121,7 +111,7 @@ fn alone(at: &[usize], own: Row<'_>, right: Row<'_>) -> Option<InOnePlace> {
             worst = (i, square);
         }
     }
-    (own.len() >= WIDE && error > SEEN * energy && worst.1 > 0.5 * error)
+    (own.len() >= ROW_WIDE && error > ROW_SEEN * energy && worst.1 > 0.5 * error)
         .then(|| InOnePlace::MostOfItsRow { at: place(at, worst.0) })
 }
 

@@ -13,14 +13,17 @@ pub(crate) mod right;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use firstdiff_compare::{Difference, Judgement, Outcome, Place, Profile as Judged, Status, TapReport, storage_nmse};
+use firstdiff_compare::{
+    Difference, Judgement, MASKED, Outcome, Place, Profile as Judged, Status, TapReport, storage_nmse,
+};
 use firstdiff_model::{Cache, Chunk, Model, Op, Profile, Step, eval_step, eval_step_in, keep};
 use firstdiff_trace::{DType, Dump, Rows, Site, Tap};
 use ndarray::{ArrayD, Axis, concatenate};
 
 use crate::replay::local::{leaking, misplaced};
 use crate::replay::recorded::{Recorded, Unusable};
-use crate::replay::right::{EDGE_ROOM, INPUTS, OWN_ROUNDING, compared, distance, jittered, tolerance};
+use crate::replay::right::{compared, distance, jittered, tolerance};
+use crate::tolerance::replay::{EDGE_ROOM, FEW_ROWS, FEW_ROWS_ROOM, INPUT_ROOM, OWN_ROUNDING};
 
 pub use crate::replay::reason::{InOnePlace, Reason, Unfit, UnfitInput};
 pub use crate::replay::replayed::{Options, Replay, ReplayError, Replayed, shared_out};
@@ -37,11 +40,6 @@ pub fn replay(
 ) -> Result<Replay, ReplayError> {
     Ok(crate::replay::kept::replayed(model, dump, options, progress)?.1)
 }
-
-/// Rows below which no channel is looked at by itself over a stretch in a coarse arithmetic.
-const FEW_ROWS: usize = 4;
-/// By how much more so few rows scatter: one decoded token of JAX in bf16 was 1.4 times what the prefill of eleven allows.
-const FEW_ROWS_ROOM: f64 = 2.0;
 
 pub(crate) struct Run<'a> {
     pub(crate) recorded: Recorded<'a>,
@@ -214,7 +212,7 @@ impl Run<'_> {
             let views: Vec<_> = moved.iter().map(|x| x.view()).collect();
             let moved = eval_step(step, &views, chunk, &self.recorded.model.weights)?;
             self.of_inputs
-                .insert(Place { step: number, tap: step.tap }, INPUTS * distance(step.tap.site, &exact, &moved));
+                .insert(Place { step: number, tap: step.tap }, INPUT_ROOM * distance(step.tap.site, &exact, &moved));
         }
         Ok(Ok((right, exact)))
     }
@@ -476,7 +474,6 @@ impl Run<'_> {
 
 /// Whether a recorded input has one right outcome: finite, and in scores at least one key a row that is not masked.
 pub(crate) fn can_be_read(site: Site, values: &ArrayD<f64>) -> bool {
-    const MASKED: f64 = -9000.0;
     match site {
         Site::Scores => values.rows().into_iter().all(|row| {
             row.iter().any(|x| x.is_finite() && *x > MASKED)

@@ -5,6 +5,7 @@ use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, ArrayViewD};
 
 use crate::replay::{Done, Run};
+use crate::tolerance::replay::{SINGULAR, SUM_IS};
 
 /// A residual add, fitted.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,9 +58,6 @@ impl Run<'_> {
     }
 }
 
-/// NMSE below which a sum is what the fit says.
-const IS: f64 = 1e-6;
-
 /// Least squares of `sum` over the first of `terms`, stream, branch and `norm`; or, where that is not it, over the two of all that are.
 fn best_fit(sum: ArrayViewD<'_, f64>, terms: &[(Tap, ArrayD<f64>)], norm: Option<Tap>) -> Option<Fit> {
     let (stream, branch) = (terms.first()?.0, terms.get(1)?.0);
@@ -74,14 +72,14 @@ fn best_fit(sum: ArrayViewD<'_, f64>, terms: &[(Tap, ArrayD<f64>)], norm: Option
     let known: Vec<_> =
         terms.iter().filter(|(tap, _)| [Some(stream), Some(branch), norm].contains(&Some(*tap))).collect();
     let first = over(&known).or_else(|| over(&known[..2]));
-    if first.as_ref().is_some_and(|fit| fit.residual_nmse < IS) {
+    if first.as_ref().is_some_and(|fit| fit.residual_nmse < SUM_IS) {
         return first;
     }
     let pairs = (0..terms.len()).flat_map(|i| (i + 1..terms.len()).map(move |j| (i, j)));
     let best = pairs
         .filter_map(|(i, j)| over(&[&terms[i], &terms[j]]))
         .min_by(|a, b| a.residual_nmse.total_cmp(&b.residual_nmse));
-    best.filter(|fit| fit.residual_nmse < IS).or(first)
+    best.filter(|fit| fit.residual_nmse < SUM_IS).or(first)
 }
 
 /// Five digits, less where they are zeros.
@@ -127,7 +125,7 @@ fn solve(system: &mut [Vec<f64>]) -> Option<Vec<f64>> {
     for at in 0..n {
         let pivot = (at..n).max_by(|&a, &b| system[a][at].abs().total_cmp(&system[b][at].abs()))?;
         system.swap(at, pivot);
-        if system[at][at].abs() < 1e-9 {
+        if system[at][at].abs() < SINGULAR {
             return None;
         }
         for row in 0..n {

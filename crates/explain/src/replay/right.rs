@@ -9,31 +9,17 @@ use firstdiff_model::Profile;
 use firstdiff_trace::{Site, Values};
 use ndarray::{ArrayD, ArrayViewD, Axis};
 
-/// Rounding of one operation, another order of summation included: a plain loop is six times as far off as sixteen lanes.
-pub(crate) const ROOM: f64 = 64.0;
-/// No operation is held to less than this in f32.
-const LEAST: f64 = 1e-12;
-/// In coarser profiles, by how much two right ways to round one operation differ, in units of what rounding costs.
-const HALF_ROOM: f64 = 4.0;
-/// By how much two right runs of a stretch may differ more than those that were tried: 220 real ones differ by 1.1 times as much at most.
-pub(crate) const EDGE_ROOM: f64 = 2.0;
-/// Values on the edge of a step of quantised activations: this share of what quantising costs.
-const EDGES: f64 = 0.01;
-/// Up to this many times what rounding costs, nobody can tell another rounding from a fault.
-pub(crate) const OWN_ROUNDING: f64 = 4.0;
+use crate::tolerance::replay::{EDGES, EXACT_ALLOWED, HALF_ROOM, LEAST_ALLOWED, OPERATION_ROOM};
 
 /// NMSE up to which a step agrees, when its rounding costs `noise`.
 pub(crate) fn tolerance(profile: Profile, noise: f64) -> f64 {
     match profile {
-        Profile::Exact => 1e-24,
-        Profile::F32 => (ROOM * noise).max(LEAST),
-        Profile::F16 | Profile::Bf16 => (HALF_ROOM * noise).max(LEAST),
-        Profile::Ggml { .. } => (EDGES * noise).max(10.0 * LEAST),
+        Profile::Exact => EXACT_ALLOWED,
+        Profile::F32 => (OPERATION_ROOM * noise).max(LEAST_ALLOWED),
+        Profile::F16 | Profile::Bf16 => (HALF_ROOM * noise).max(LEAST_ALLOWED),
+        Profile::Ggml { .. } => (EDGES * noise).max(10.0 * LEAST_ALLOWED),
     }
 }
-
-/// How much more than the error of inputs moved by chance the rounding of inputs may cost.
-pub(crate) const INPUTS: f64 = 4.0;
 
 /// Values moved by half a unit of rounding, up or down as chance has it; the same each time.
 pub(crate) fn jittered(values: &ArrayD<f64>, unit: f64) -> ArrayD<f64> {

@@ -16,11 +16,10 @@ use crate::mistakes::Edit;
 use crate::replay::Run;
 use crate::replay::right::{Coin, distance};
 use crate::search::imitate::{Imitation, Shared, segment};
+use crate::tolerance::search::ORDER_MOVES;
 
 /// Runs that are tried.
 const RUNS: u64 = 12;
-/// By how much the order of a sum moves it, in units of its row's root mean square.
-const MOVED: f64 = 1.0 / (1 << 23) as f64;
 
 impl Run<'_> {
     /// The largest NMSE between `right` and what comes out of the same steps with their sums in other orders; `right` holds `positions` of the tap.
@@ -79,7 +78,7 @@ fn moved(values: ArrayD<f64>, seed: u64) -> ArrayD<f64> {
     for row in out.as_slice_mut().into_iter().flat_map(|all| all.chunks_mut(width)) {
         let finite = row.iter().filter(|x| x.is_finite());
         let (energy, count) = finite.fold((0.0, 0usize), |(e, n), x| (e + x * x, n + 1));
-        let unit = MOVED * (energy / count.max(1) as f64).sqrt();
+        let unit = ORDER_MOVES * (energy / count.max(1) as f64).sqrt();
         row.iter_mut().for_each(|x| *x += unit * coin.sign());
     }
     out

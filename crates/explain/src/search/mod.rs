@@ -22,6 +22,7 @@ use crate::search::candidates::{Candidate, edits_of, extended, order_of};
 use crate::search::imitate::Shared;
 use crate::search::proof::{Left, Target};
 use crate::search::tune::TUNED;
+use crate::tolerance::search::{FEW_TOKENS, MATTERS, NO_RESIDUAL, SAME_RESIDUAL};
 
 /// How far to look.
 #[derive(Clone, Debug)]
@@ -280,7 +281,7 @@ impl Hunt<'_, '_, '_> {
         for at in 0..best.mistakes.len() {
             let edits: Vec<&Edit> = best.mistakes[at].edits.iter().collect();
             let own = self.search.residual(self.target, &edits).nmse;
-            let same = |left: &Left| (left.nmse - own).abs() <= 1e-6 * own;
+            let same = |left: &Left| (left.nmse - own).abs() <= SAME_RESIDUAL * own;
             for (set, _) in singles.iter().filter(|(_, left)| same(left)) {
                 let other = &self.candidates[set[0]];
                 if other.key == best.mistakes[at].key || self.result.reproduced.len() > MOST {
@@ -317,7 +318,7 @@ impl Hunt<'_, '_, '_> {
         let candidates = &self.candidates;
         let place = |r: &Reproduction| {
             // What leaves ten times as much as another is not as good.
-            let worse = r.residual > 10.0 * least + 1e-15;
+            let worse = r.residual > 10.0 * least + NO_RESIDUAL;
             let sites: usize = r.mistakes.iter().map(|m| order_of(&m.edits).len()).sum();
             let at = |m: &Candidate| candidates.iter().position(|c| c.key == m.key).unwrap_or(0);
             (worse, sites, r.mistakes.iter().map(at).sum::<usize>())
@@ -326,8 +327,6 @@ impl Hunt<'_, '_, '_> {
     }
 }
 
-/// By how much each of several mistakes must lower what the others leave.
-const MATTERS: f64 = 100.0;
 /// Unproved ones in the order of their residuals, after which no more are looked at.
 const MISSES: usize = 12;
 /// Ways to reproduce a target that are kept.
@@ -340,8 +339,6 @@ const SCREEN: usize = 4;
 const KEPT: usize = 40;
 /// Candidates below which every layer by itself is tried in combinations too.
 const FEW: usize = 400;
-/// Tokens below which mistakes are tried singly only.
-const FEW_TOKENS: usize = 4;
 /// Sets that are grown by one more mistake.
 const WIDE: usize = 24;
 const NARROW: usize = 8;
@@ -356,7 +353,7 @@ fn grown(tried: &[(Vec<usize>, Left)], base: Left, most: usize) -> Vec<Vec<usize
             break;
         }
         // Numbers that are the same to six digits are the same value by other words; one that changes nothing leads nowhere.
-        let same = |other: f64| (left.nmse - other).abs() <= 1e-6 * other;
+        let same = |other: f64| (left.nmse - other).abs() <= SAME_RESIDUAL * other;
         if !same(base.nmse) && !beam.iter().any(|(_, other)| same(*other)) {
             beam.push((set, left.nmse));
         }

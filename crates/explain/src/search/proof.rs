@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use firstdiff_compare::{Place, Status, TapReport};
+use firstdiff_compare::{MASKED, Place, Status, TapReport};
 use firstdiff_model::{Chunk, Op, Profile, Step};
 use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis};
@@ -10,11 +10,16 @@ use ndarray::{ArrayD, Axis};
 use crate::mistakes::{At, Edit, hidden_cells};
 use crate::replay::local::LEAK;
 use crate::replay::recorded::Recorded;
-use crate::replay::right::{ROOM, distance};
+use crate::replay::right::distance;
 use crate::replay::{Run, joined};
 use crate::search::candidates::Candidate;
 use crate::search::imitate::{Imitation, segment};
 use crate::search::{Reproduction, Search};
+use crate::tolerance::replay::OPERATION_ROOM;
+use crate::tolerance::search::{
+    AS_NOTHING, BEYOND_ROUNDING, CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, LEAK_LEAVES, LEAST_ANGLE, ROUNDED_VALUE,
+    STRETCH_ADDS_UP,
+};
 
 /// A recorded tap that is not what it should be, and what the search knows of it.
 pub(crate) struct Target<'a> {
@@ -190,7 +195,8 @@ impl Search<'_, '_> {
         let narrow = self.value(target, edits, self.run.profile)?;
         // Where the error is far above rounding, what is no cause is seen before anything is computed once more, in f64.
         let rounding = edits.iter().any(|e| e.mistake.is_another_arithmetic);
-        let share = if base > FAR && !self.run.is_coarse() && !rounding { 10.0 * EXPLAINS } else { 0.3 };
+        let share =
+            if base > BEYOND_ROUNDING && !self.run.is_coarse() && !rounding { 10.0 * CAUSE_LEAVES } else { 0.3 };
         if narrow.shape() != target.own.shape() || target.misfit(&narrow) > share * base {
             return None;
         }
@@ -215,17 +221,18 @@ impl Search<'_, '_> {
         let (stretch, fine) = (target.is_stretch(), !self.run.is_coarse());
         let verdict = self.run.verdict(target.step, target.place, &own, &narrow.mapv(|x| x as f32), &exact, stretch);
         // Over several operations another engine's rounding adds up beyond what is allowed to one.
-        let adds_up = stretch && fine && residual <= ADDS_UP * verdict.report.allowed.unwrap_or(0.0);
+        let adds_up = stretch && fine && residual <= STRETCH_ADDS_UP * verdict.report.allowed.unwrap_or(0.0);
         let proved = matches!(verdict.report.status, Status::Exact | Status::Rounding) || adds_up;
         // Within what rounding may do is not enough: another mistake of the same size would be, too. A cause takes nearly all of the error away.
-        let share = if fine { EXPLAINS } else { EXPLAINS_ROUNDED };
+        let share = if fine { CAUSE_LEAVES } else { CAUSE_LEAVES_ROUNDED };
         let noise = distance(target.step.tap.site, &exact, &narrow);
         if target.leak.is_some() {
             // What a masked key takes is as exact as e^x of a rounded score.
-            return (proved && residual <= if fine { EXPLAINS } else { LEAKS } * base).then_some(residual);
+            return (proved && residual <= if fine { CAUSE_LEAVES } else { LEAK_LEAVES } * base).then_some(residual);
         }
-        let nothing =
-            fine && (residual <= LITTLE * noise || residual <= ROOM * noise && residual <= EXPLAINS_ROUNDED * base);
+        let nothing = fine
+            && (residual <= AS_NOTHING * noise
+                || residual <= OPERATION_ROOM * noise && residual <= CAUSE_LEAVES_ROUNDED * base);
         (proved && (residual <= share * base || nothing)).then_some(residual)
     }
 
@@ -272,24 +279,6 @@ impl Search<'_, '_> {
     }
 }
 
-/// By how much the rounding of a stretch may exceed what one operation is allowed, where a cause takes all else away.
-pub(crate) const ADDS_UP: f64 = 3.0;
-
-/// What a cause leaves of the error at most.
-const EXPLAINS: f64 = 1e-3;
-
-/// The same of the share of masked keys, of scores that are rounded to 16 bits.
-const LEAKS: f64 = 0.05;
-
-/// An error no rounding in f32 makes, over however many layers.
-const FAR: f64 = 1e-6;
-
-/// As much as this many times our own rounding is as good as nothing.
-const LITTLE: f64 = 8.0;
-
-/// The same where values are rounded to 16 or 8 bits.
-const EXPLAINS_ROUNDED: f64 = 1e-2;
-
 /// What is NaN in all three is reproduced as well as it can be: 0 in all.
 fn without_shared_nan(own: &ArrayD<f64>, mut narrow: ArrayD<f64>, mut exact: ArrayD<f64>) -> [ArrayD<f64>; 3] {
     let mut own = own.clone();
@@ -303,12 +292,11 @@ fn without_shared_nan(own: &ArrayD<f64>, mut narrow: ArrayD<f64>, mut exact: Arr
 
 /// Whether each value is its counterpart, rounded: of an operation that adds nothing up. 0 is never rounded to anything else.
 fn is_near(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> bool {
-    const ROUNDED: f64 = 1.0 / 64.0;
     let (energy, count) = imitated.iter().filter(|x| x.is_finite()).fold((0.0, 1.0), |(e, n), x| (e + x * x, n + 1.0));
     let least = 1e-6 * (energy / count).sqrt();
     own.iter()
         .zip(imitated)
-        .all(|(o, i)| !o.is_finite() || !i.is_finite() || (o - i).abs() <= ROUNDED * i.abs() + least)
+        .all(|(o, i)| !o.is_finite() || !i.is_finite() || (o - i).abs() <= ROUNDED_VALUE * i.abs() + least)
 }
 
 /// How far an imitation is from the candidate's numbers.
@@ -333,12 +321,11 @@ impl Left {
 /// The geometric mean, over the rows of the first axis, of 1 - correlation². One row that comes out exactly (position 0, which no rotation and no
 /// mask can harm) tells more than all others a little nearer.
 fn angle(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
-    const LEAST: f64 = 1e-12;
     let logs = own.outer_iter().zip(imitated.outer_iter()).map(|(own, imitated)| {
         let finite = own.iter().zip(&imitated).filter(|(o, i)| o.is_finite() && i.is_finite());
         let (dot, own, other) = finite.fold((0.0, 0.0, 0.0), |(d, o, e), (x, y)| (d + x * y, o + x * x, e + y * y));
         let share = if own > 0.0 && other > 0.0 && dot > 0.0 { 1.0 - dot * dot / (own * other) } else { 1.0 };
-        share.max(LEAST).ln()
+        share.max(LEAST_ANGLE).ln()
     });
     let logs: Vec<f64> = logs.collect();
     (logs.iter().sum::<f64>() / logs.len().max(1) as f64).exp()
@@ -346,7 +333,6 @@ fn angle(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
 
 /// Σ(imitated - own)² / Σ own²; what is finite on one side alone counts as all wrong.
 pub(crate) fn misfit(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
-    const MASKED: f64 = -9000.0;
     let (mut error, mut energy, mut foreign, mut count) = (0.0, 0.0, 0usize, 0usize);
     for (o, i) in own.iter().zip(imitated) {
         count += 1;

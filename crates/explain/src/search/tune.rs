@@ -11,6 +11,7 @@ use crate::mistakes::{Edit, snapped};
 use crate::search::candidates::Candidate;
 use crate::search::proof::{Left, Target};
 use crate::search::{Search, Tell};
+use crate::tolerance::search::TUNED_TO_ROUNDING;
 
 impl Search<'_, '_> {
     /// The nearest sets that hold a parameter that may have any value, that value fitted. New candidates go to the end of `candidates`.
@@ -98,7 +99,7 @@ impl Search<'_, '_> {
             // The plainest number that leaves as little as the best, to rounding.
             let left: Vec<f64> = near.iter().map(|&x| with(x, mistakes).nmse).collect();
             let least = left.iter().copied().fold(f64::INFINITY, f64::min);
-            let best = left.iter().position(|&l| l <= 4.0 * least + 1e-13)?;
+            let best = left.iter().position(|&l| l <= 4.0 * least + TUNED_TO_ROUNDING)?;
             mistakes[at] = mistakes[at].tuned(sign * near[best]);
         }
         let edits: Vec<&Edit> = mistakes.iter().flat_map(|m| &m.edits).collect();

@@ -6,9 +6,7 @@ use super::diagnose::near;
 use crate::mistakes::Mistake;
 use crate::mistakes::stored::{DEQUANT_NIBBLES, DEQUANT_SCALE};
 use crate::mistakes::unpack::misreadings;
-
-/// NMSE below which a part comes out.
-const RIGHT: f64 = 1e-9;
+use crate::tolerance::weights::{NO_OFFSET, PART_LEAVES, SLOPE_OF_ONE, WHOLE_STEP};
 
 /// What explains `b`, whose right values `a` are of blocks in `storage`: cause, words, and what is left.
 pub(crate) fn diagnose(a: &[f32], b: &[f32], storage: Storage) -> Option<(&'static Mistake, String, f64)> {
@@ -40,7 +38,7 @@ pub(crate) fn misread(kind: ggml::Type, bytes: &[u8], b: &[f32]) -> Option<(&'st
         let mut values = vec![0.0; b.len()];
         kind.dequantise(&read, &mut values);
         let residual = near(&values, b);
-        (residual < RIGHT).then(|| (way.mistake, way.kind.to_owned(), residual))
+        (residual < PART_LEAVES).then(|| (way.mistake, way.kind.to_owned(), residual))
     })
 }
 
@@ -57,7 +55,7 @@ fn reordered(a: &[f32], b: &[f32], block: usize) -> Option<(&'static Mistake, St
         for (what, order) in orders {
             let other: Vec<f32> = a.chunks(width).flat_map(|c| (0..c.len()).map(move |i| c[order(i, half)])).collect();
             let residual = near(&other, b);
-            if residual < RIGHT {
+            if residual < PART_LEAVES {
                 return Some((&DEQUANT_NIBBLES, format!("{what}, in every {width} elements"), residual));
             }
         }
@@ -65,7 +63,7 @@ fn reordered(a: &[f32], b: &[f32], block: usize) -> Option<(&'static Mistake, St
         if let Some(order) = order_of(&a[..width], &b[..width]) {
             let other: Vec<f32> = a.chunks(width).flat_map(|c| order.iter().map(move |&i| c[i])).collect();
             let residual = near(&other, b);
-            if residual < RIGHT {
+            if residual < PART_LEAVES {
                 return Some((&DEQUANT_NIBBLES, format!("the elements of every {width} in another order"), residual));
             }
         }
@@ -94,7 +92,7 @@ fn sorted_alike(a: &[f32], b: &[f32], block: usize) -> Option<(&'static Mistake,
         let left: Vec<f32> = a.chunks(width).flat_map(sorted).collect();
         let right: Vec<f32> = b.chunks(width).flat_map(sorted).collect();
         let residual = near(&left, &right);
-        if residual < RIGHT {
+        if residual < PART_LEAVES {
             return Some((&DEQUANT_NIBBLES, format!("the elements of every {width} in another order"), residual));
         }
     }
@@ -111,14 +109,14 @@ fn scaled(a: &[f32], b: &[f32], group: usize, block: usize) -> Option<(&'static 
         left += error;
         energy += x.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
         groups += 1;
-        if near(x, y) > RIGHT {
+        if near(x, y) > PART_LEAVES {
             wrong[number % parts] += 1;
-            only_offset &= (slope - 1.0).abs() < 1e-4 && offset != 0.0;
+            only_offset &= (slope - 1.0).abs() < SLOPE_OF_ONE && offset != 0.0;
         }
     }
     let residual = if energy > 0.0 { left / energy } else { f64::INFINITY };
     // Few levels fit a line too easily where few elements share it.
-    if residual >= RIGHT || group < 8 || wrong.iter().sum::<usize>() == 0 {
+    if residual >= PART_LEAVES || group < 8 || wrong.iter().sum::<usize>() == 0 {
         return None;
     }
     // Parts that are wrong in a third of the blocks, and no others: a mistake of unpacking is made in every block.
@@ -150,7 +148,7 @@ fn line(x: &[f32], y: &[f32]) -> (f64, f64, f64) {
     let slope = if xx > 0.0 { xy / xx } else { 1.0 };
     let offset = my - slope * mx;
     let error = x.iter().zip(y).map(|(x, y)| (f64::from(*y) - slope * f64::from(*x) - offset).powi(2)).sum();
-    (slope, if offset.abs() < 1e-9 { 0.0 } else { offset }, error)
+    (slope, if offset.abs() < NO_OFFSET { 0.0 } else { offset }, error)
 }
 
 /// Elements off by one and the same step of their scale: a high bit that belongs to another element.
@@ -165,7 +163,7 @@ fn high_bits(a: &[f32], b: &[f32], group: usize) -> Option<(&'static Mistake, St
         if top == 0.0 {
             continue;
         }
-        let whole = |d: &f32| *d <= 1e-4 * top || (d - top).abs() <= 1e-4 * top;
+        let whole = |d: &f32| *d <= WHOLE_STEP * top || (d - top).abs() <= WHOLE_STEP * top;
         if !differences.iter().all(whole) {
             return None;
         }

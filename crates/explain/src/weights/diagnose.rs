@@ -4,7 +4,7 @@ use firstdiff_compare::number;
 use firstdiff_model::{Role, WeightRef, hugging_face_name};
 use firstdiff_trace::QkRows;
 
-use super::measure::{ROOM, Same, measure};
+use super::measure::{Same, measure};
 use super::relaid::relaid;
 use super::side::{RowOrder, Side, Tensor};
 use super::values::values;
@@ -14,6 +14,7 @@ use crate::mistakes::head::{HEAD_TIED, HEAD_UNTIED};
 use crate::mistakes::linear::{QK_ROW_ORDER, WEIGHT_SWAPPED, WEIGHT_TRANSPOSED, WEIGHT_WRONG_LAYER};
 use crate::mistakes::norm::NORM_WRONG_WEIGHT;
 use crate::mistakes::stored::{DEQUANT_TRUNCATED, STORAGE_SHAPE};
+use crate::tolerance::weights::{CHANGE_LEAVES, LEAST_ALLOWED, OTHER_ORDER, QUANTISING_ROOM};
 
 /// Two tensors of one weight.
 #[derive(Clone, Copy)]
@@ -99,16 +100,13 @@ impl Pair<'_> {
     }
 }
 
-/// An explanation leaves less than this part of the error.
-const EXPLAINED: f64 = 0.3;
-
 /// Why B's tensor is not A's. `nmse` and `allowed` are those of the two as they stand.
 pub(crate) fn diagnose(pair: &Pair<'_>, nmse: Option<f64>, allowed: Option<f64>) -> Diagnosis {
     let trials: [fn(&Pair<'_>) -> Option<Diagnosis>; 6] =
         [shape, row_order, transposed, another_tensor, another_relaid, values];
     // What leaves most of the error explains nothing.
     let explains = |d: &Diagnosis| match (d.residual, nmse) {
-        (Some(left), Some(nmse)) => left <= EXPLAINED * nmse,
+        (Some(left), Some(nmse)) => left <= CHANGE_LEAVES * nmse,
         _ => true,
     };
     let found = trials.iter().find_map(|trial| trial(pair).filter(explains));
@@ -151,7 +149,7 @@ fn unknown(pair: &Pair<'_>, nmse: Option<f64>, allowed: Option<f64>) -> Diagnosi
         });
     };
     let kinds = [pair.left, pair.right].map(|t| t.storage().map_or("-", |s| s.name()));
-    let due = !pair.copy && nmse < 0.1 && allowed > 1e-12 && nmse > 1.5 * allowed;
+    let due = !pair.copy && nmse < 0.1 && allowed > LEAST_ALLOWED && nmse > 1.5 * allowed;
     let place = place(pair, &a, &b).or_else(|| factor(&a, &b, nmse)).unwrap_or_default();
     say(if due {
         let times = nmse / allowed;
@@ -192,7 +190,8 @@ pub(super) fn place(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<String> {
     let due = if pair.copy { vec![0.0; a.len()] } else { noise::between([a, b], storages) };
     let (mut rows, mut columns) = (vec![(0.0, 0.0); a.len() / width], vec![(0.0, 0.0); width]);
     for (i, ((x, y), due)) in a.iter().zip(b).zip(&due).enumerate() {
-        let (error, due) = (f64::from(y - x).powi(2), ROOM * 2.0 * f64::from(*due) + 1e-13 * f64::from(*x).powi(2));
+        let (error, due) =
+            (f64::from(y - x).powi(2), QUANTISING_ROOM * 2.0 * f64::from(*due) + OTHER_ORDER * f64::from(*x).powi(2));
         for sum in [&mut rows[i / width], &mut columns[i % width]] {
             *sum = (sum.0 + error, sum.1 + due);
         }
@@ -437,6 +436,6 @@ pub(super) fn close(a: &[f32], b: &[f32], pair: &Pair<'_>) -> Option<f64> {
     let energy: f64 = a.iter().map(|x| f64::from(*x).powi(2)).sum();
     let storages = [pair.left.storage(), pair.right.storage()];
     let due = if pair.copy { 0.0 } else { noise::between([a, b], storages).iter().map(|v| f64::from(*v)).sum::<f64>() };
-    let allowed = 1e-12 + if energy > 0.0 { ROOM * due / energy } else { 0.0 };
+    let allowed = LEAST_ALLOWED + if energy > 0.0 { QUANTISING_ROOM * due / energy } else { 0.0 };
     (nmse <= allowed && allowed < 0.3).then_some(nmse)
 }

@@ -8,29 +8,10 @@ use rayon::prelude::*;
 
 use super::side::Tensor;
 use super::{Options, State, noise};
-
-/// Other ways to quantise than to nearest cost up to this many times the error of the nearest level; a single row or column three times that.
-pub(super) const ROOM: f64 = 2.0;
-const ROW: f64 = 3.0 * ROOM;
-/// NMSE of f32 arithmetic: a product taken in another order.
-pub(super) const FLOAT: f64 = 1e-13;
-/// One element in so many is equal by chance.
-const COPY: usize = 20;
-/// Standard deviations that chance does not reach.
-const SURE: f64 = 8.0;
-/// A line for each group of values takes this much of an error that a wrong scale or minimum makes.
-const LINED: f64 = 0.9;
-/// Part of a row's mean noise below which a row is not looked at by itself.
-const FAINT: f64 = 1e-3;
-/// Part of a step of 16-bit floats that the mean of trained values is rounded by.
-const BIAS: f64 = 0.08;
-/// Part of what is due below which an error may have a pattern.
-const LITTLE: f64 = 0.5;
-/// Values of so few sizes, as ternary ones, are quantised with a pattern; and so are values that so few levels stand for.
-const SIZES: usize = 8;
-/// So many different values among 32 are of a grid that the model was trained on.
-const GRID: usize = 20;
-const LEVELS: usize = 4;
+use crate::tolerance::weights::{
+    CHANCE_SIGMAS, COPY_SHARE, FAINT_ROW, FEW_LEVELS, FEW_SIZES, GRID_VALUES, LINED, LITTLE_OF_DUE, MEAN_BIAS,
+    OTHER_ORDER, QUANTISING_ROOM, ROW_QUANTISING_ROOM, SPREAD_FOR_SLOPE,
+};
 
 /// How B's values can follow from A's, or A's from B's, without anything being lost but by rounding: each a bit.
 mod follows {
@@ -125,7 +106,7 @@ impl Measured {
     pub(crate) fn allowed(&self) -> f64 {
         let energy: f64 = self.tiles.iter().map(|t| energy(&t.metrics)).sum();
         let due: f64 = self.tiles.iter().filter_map(|t| t.noise.as_ref()).map(|n| n.due).sum();
-        FLOAT + if energy > 0.0 { ROOM * due / energy } else { 0.0 }
+        OTHER_ORDER + if energy > 0.0 { QUANTISING_ROOM * due / energy } else { 0.0 }
     }
 
     /// Whether B is what a loader makes of A's blocks: the same, or some of it the same bit for bit.
@@ -135,7 +116,7 @@ impl Measured {
 
     fn is_partly_equal(&self) -> bool {
         let sum = |part: fn(&Tile) -> usize| self.tiles.iter().map(part).sum::<usize>();
-        sum(|t| t.equal) > sum(|t| t.metrics.len()) / COPY
+        sum(|t| t.equal) > sum(|t| t.metrics.len()) / COPY_SHARE
     }
 
     /// Whether A is quantised, and B is not.
@@ -159,7 +140,9 @@ impl Measured {
         }
         if follows != 0 {
             // Any values between two steps are rounded to the same one: a factor on all of them shows in their mean alone.
-            return noise.filter(|n| self.is_even(n, 0.0, BIAS * unit(follows))).map(|_| Same::Rounded { cut: false });
+            return noise
+                .filter(|n| self.is_even(n, 0.0, MEAN_BIAS * unit(follows)))
+                .map(|_| Same::Rounded { cut: false });
         }
         let copied = self.dequantised && self.is_partly_equal();
         noise.filter(|n| !copied && self.is_noise(n)).map(|_| Same::Noise)
@@ -172,10 +155,10 @@ impl Measured {
             columns.iter_mut().zip(&noise.columns).for_each(|(to, from)| *to = (to.0 + from.0, to.1 + from.1));
         }
         let sum = |part: fn(&Noise) -> f64| noises.iter().map(|n| part(n)).sum::<f64>();
-        noises.iter().all(|n| n.error <= ROOM * n.due && n.worst_row <= ROW)
-            && columns.iter().all(|(e, d)| *e <= ROW * d)
+        noises.iter().all(|n| n.error <= QUANTISING_ROOM * n.due && n.worst_row <= ROW_QUANTISING_ROOM)
+            && columns.iter().all(|(e, d)| *e <= ROW_QUANTISING_ROOM * d)
             && !(self.dequantised && sum(|n| n.lined) > LINED * sum(|n| n.error))
-            && (self.both || self.is_even(noises, if self.quantised { LITTLE } else { 0.0 }, 0.0))
+            && (self.both || self.is_even(noises, if self.quantised { LITTLE_OF_DUE } else { 0.0 }, 0.0))
     }
 
     /// Whether the slope of one side against the other is 1, but for chance and some part of what is lost. An error of less than `little` of
@@ -187,7 +170,7 @@ impl Measured {
             return true;
         }
         let slope = (sum(|n| n.xy) / xx - 1.0).abs();
-        slope <= (SURE * sum(|n| n.spread).sqrt() / xx).max(least) + 2.0 * error / xx
+        slope <= (CHANCE_SIGMAS * sum(|n| n.spread).sqrt() / xx).max(least) + 2.0 * error / xx
     }
 }
 
@@ -219,7 +202,7 @@ fn tile(a: &[f32], b: &[f32], storages: [Option<Storage>; 2], width: usize) -> T
         return Tile { equal: metrics.len(), metrics, follows: follows::ALL, noise: None };
     }
     let mut found = rounded(a, b);
-    if metrics.nmse().is_some_and(|nmse| nmse <= FLOAT) && arithmetic(a, b) {
+    if metrics.nmse().is_some_and(|nmse| nmse <= OTHER_ORDER) && arithmetic(a, b) {
         found |= follows::ARITHMETIC;
     }
     let equal = a.iter().zip(b).filter(|(x, y)| x == y && **x != 0.0).count();
@@ -304,12 +287,12 @@ fn noise_of(a: &[f32], b: &[f32], storages: [Option<Storage>; 2], width: usize) 
         xy: 0.0,
         spread: x.iter().zip(&due).map(|(x, due)| f64::from(x * x) * f64::from(*due)).sum(),
         lined: 0.0,
-        few_sizes: different(y.iter().take(256).map(|y| y.abs())) <= SIZES
-            || y.chunks(32).take(16).all(|y| different(y.iter().copied()) <= GRID)
-            || x.chunks(group).take(16).all(|x| different(x.iter().copied()) <= LEVELS),
+        few_sizes: different(y.iter().take(256).map(|y| y.abs())) <= FEW_SIZES
+            || y.chunks(32).take(16).all(|y| different(y.iter().copied()) <= GRID_VALUES)
+            || x.chunks(group).take(16).all(|x| different(x.iter().copied()) <= FEW_LEVELS),
     };
     // A row too small for the tensor's noise to be seen in it is not judged by its own.
-    let least = FAINT * due.iter().map(|d| f64::from(*d)).sum::<f64>() / (due.len() / width).max(1) as f64;
+    let least = FAINT_ROW * due.iter().map(|d| f64::from(*d)).sum::<f64>() / (due.len() / width).max(1) as f64;
     for (errors, dues) in error.chunks(width).zip(due.chunks(width)) {
         let (mut e, mut d) = (0.0, 0.0);
         for (i, (error, due)) in errors.iter().zip(dues).enumerate() {
@@ -351,6 +334,6 @@ fn line(x: &[f32], e: &[f32]) -> (f64, f64, f64) {
         (sx, se, xx, xe) = (sx + x, se + e, xx + x * x, xe + x * e);
     }
     let (within_xx, within_xe) = (xx - sx * sx / n, xe - sx * se / n);
-    let sloped = if within_xx > 1e-12 * xx { within_xe * within_xe / within_xx } else { 0.0 };
+    let sloped = if within_xx > SPREAD_FOR_SLOPE * xx { within_xe * within_xe / within_xx } else { 0.0 };
     (xx, xe, se * se / n + sloped)
 }

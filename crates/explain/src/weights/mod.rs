@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_model::{ModelError, Role, Storage, WeightRef, hugging_face_name, meaning};
 
+use crate::tolerance::weights::{OTHER_MATRIX, OTHER_ORDER, SAME_VALUE};
+
 pub use side::Side;
 
 use diagnose::{Diagnosis, Pair};
@@ -104,8 +106,9 @@ impl Comparison {
         let explained = |name: &String| self.findings.iter().any(|f| f.cause.is_some() && f.tensors.contains(name));
         let matrices = self.tensors.iter().filter(|t| t.shape.len() == 2 && !matches!(t.state, State::Unchecked(_)));
         let matrices: Vec<&Compared> = matrices.collect();
-        let is_unlike =
-            |t: &&&Compared| t.state == State::Wrong && t.nmse.is_none_or(|nmse| nmse > ANOTHER) && !explained(&t.name);
+        let is_unlike = |t: &&&Compared| {
+            t.state == State::Wrong && t.nmse.is_none_or(|nmse| nmse > OTHER_MATRIX) && !explained(&t.name)
+        };
         let unlike = matrices.iter().filter(is_unlike).count();
         (unlike >= FEWEST && unlike * 10 >= matrices.len() * 9).then_some(Unlike { unlike, of: matrices.len() })
     }
@@ -347,7 +350,7 @@ fn blame(judged: &Judged, sides: [&Side; 2], copies: bool, out: &mut Comparison)
     let compared = &mut out.tensors[judged.index];
     compared.state = State::Wrong;
     if pair.copy {
-        compared.allowed = Some(measure::FLOAT);
+        compared.allowed = Some(OTHER_ORDER);
     }
     let Diagnosis { cause, note, residual } = match judged.order {
         Some(order) => diagnose::mixed_order(&pair, order),
@@ -455,7 +458,7 @@ fn untied(
     let (nmse, allowed) = (measured.as_ref().and_then(|m| m.nmse()), measured.as_ref().map(|m| m.allowed()));
     let pair = Pair { key, sides, left: &left, right: &right, copy: false };
     let Diagnosis { cause, note, residual } = diagnose::diagnose(&pair, nmse, allowed);
-    let like_it = nmse.is_some_and(|nmse| nmse < ANOTHER);
+    let like_it = nmse.is_some_and(|nmse| nmse < OTHER_MATRIX);
     let ties = format!("{} ties it to {}", a.label(), other.name());
     let (cause, note) = match cause.is_some() || residual.is_some() || like_it || right.len() != left.len() {
         true => (cause, format!("{ties}; against that: {note}")),
@@ -480,9 +483,6 @@ fn both_hold_the_same([a, b]: [&Side; 2], key: &Key) -> bool {
         _ => false,
     }
 }
-
-/// Matrices further apart than this have nothing in common.
-const ANOTHER: f64 = 0.5;
 
 /// The name under which B holds the values of a tensor of A's, if it is no name of A's.
 fn elsewhere([a, b]: [&Side; 2], left: &Tensor<'_>) -> Option<String> {
@@ -527,7 +527,7 @@ fn by_content(a: &Side, right: &Tensor<'_>) -> Option<String> {
         let first = tensor.first_values(values.len());
         // Printed with six digits or more.
         let same = first.len() == values.len()
-            && first.iter().zip(&values).all(|(x, y)| (x - y).abs() <= 1e-5 * x.abs().max(1e-3));
+            && first.iter().zip(&values).all(|(x, y)| (x - y).abs() <= SAME_VALUE * x.abs().max(1e-3));
         same.then(|| key.name().to_owned())
     })
 }

@@ -2,6 +2,8 @@
 
 use firstdiff_model::{Half, Storage, ggml};
 
+use crate::tolerance::weights::CODEBOOK_ROOM;
+
 /// Adds to `add` the variance of the error that storing `values` in `storage` costs, element by element. Of 16-bit floats: a step's
 /// square over 12. Of block types: the same, the step following from the values that share a scale and from the levels under it; and
 /// what it costs that the scales are themselves stored in few bits.
@@ -48,13 +50,10 @@ pub(crate) fn clipping(values: &[f32], storage: Option<Storage>) -> Option<Vec<f
     Some(out)
 }
 
-/// Codebooks come this near to the best that their bits allow.
-const CODEBOOK: f32 = 2.0;
-
 /// What so many bits an element leave of a block's energy at best, and some.
 fn codebook(values: &[f32], kind: ggml::Type, add: &mut [f32]) {
     let bits = 8.0 * kind.block_bytes() as f32 / kind.block_len() as f32;
-    let left = CODEBOOK * (-2.0 * bits * std::f32::consts::LN_2).exp();
+    let left = CODEBOOK_ROOM * (-2.0 * bits * std::f32::consts::LN_2).exp();
     for (values, add) in values.chunks(kind.block_len()).zip(add.chunks_mut(kind.block_len())) {
         let mean = values.iter().map(|x| x * x).sum::<f32>() / values.len() as f32;
         add.iter_mut().for_each(|v| *v += left * mean);

@@ -4,12 +4,12 @@ use firstdiff_model::Storage;
 use half::{bf16, f16};
 
 use super::diagnose::{Diagnosis, Pair, close, found, near, place, slope};
-use super::measure::ROOM;
 use super::side::RowOrder;
 use super::{blocks, noise};
 use crate::mistakes::linear::WEIGHT_UNSET;
 use crate::mistakes::norm::NORM_PLUS_ONE;
 use crate::mistakes::stored::{DEQUANT_TRUNCATED, STORAGE_SHAPE, STORAGE_TYPE};
+use crate::tolerance::weights::{FACTOR_FLOOR, FEWEST_TOLD, QUANTISING_ROOM, SAME_START, SAME_VALUE};
 
 /// What can be seen element by element.
 pub(super) fn values(pair: &Pair<'_>) -> Option<Diagnosis> {
@@ -65,7 +65,7 @@ fn zeros(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
     // An error of its own that the type costs: a tail too small for it.
     let lost: f64 = a[start..].iter().map(|x| f64::from(*x).powi(2)).sum();
     let due = noise::between([&a[start..], &b[start..]], [pair.left.storage(), pair.right.storage()]);
-    if lost <= 2.0 * ROOM * due.iter().map(|v| f64::from(*v)).sum::<f64>() {
+    if lost <= 2.0 * QUANTISING_ROOM * due.iter().map(|v| f64::from(*v)).sum::<f64>() {
         return None;
     }
     if b[start..].iter().all(|y| *y == 0.0) {
@@ -129,7 +129,7 @@ fn misread(a: &[f32], b: &[f32]) -> Option<Diagnosis> {
             let misread = read(**x);
             misread.to_bits() == y.to_bits()
                 || misread.is_nan() && y.is_nan()
-                || (misread - **y).abs() <= 1e-5 * misread.abs()
+                || (misread - **y).abs() <= SAME_VALUE * misread.abs()
         };
         // What any reading gives, as 0, proves none.
         let telling = |(x, _): &(&f32, &f32)| {
@@ -147,9 +147,6 @@ fn misread(a: &[f32], b: &[f32]) -> Option<Diagnosis> {
     None
 }
 
-/// Elements that must prove a reading.
-const FEWEST_TOLD: usize = 16;
-
 /// Values that come some elements early or late in B's file.
 fn shifted(pair: &Pair<'_>) -> Option<Diagnosis> {
     const FURTHEST: usize = 128;
@@ -161,7 +158,7 @@ fn shifted(pair: &Pair<'_>) -> Option<Diagnosis> {
     }
     for by in 1..=FURTHEST.min(a.len() - 64) {
         for (x, y, word) in [(&a[by..], &b[..b.len() - by], "early"), (&a[..a.len() - by], &b[by..], "late")] {
-            if near(&x[..64], &y[..64]) < 1e-3
+            if near(&x[..64], &y[..64]) < SAME_START
                 && let Some(residual) = close(x, y, pair)
             {
                 let bytes = pair.right.bytes_of(by).map_or(String::new(), |n| format!(" ({n} bytes)"));
@@ -197,7 +194,7 @@ fn offset(pair: &Pair<'_>, a: &[f32], b: &[f32]) -> Option<Diagnosis> {
         });
     }
     let factor = slope(a, b);
-    if !(factor.is_finite() && (factor - 1.0).abs() > 1e-3) {
+    if !(factor.is_finite() && (factor - 1.0).abs() > FACTOR_FLOOR) {
         return None;
     }
     let scaled: Vec<f32> = a.iter().map(|x| (f64::from(*x) * factor) as f32).collect();

@@ -1,0 +1,48 @@
+//! When is an operation right by itself? What replay allows.
+
+// One operation's rounding (replay/right.rs).
+/// Rounding of one operation, another order of summation included: a plain loop is six times as far off as sixteen lanes.
+pub(crate) const OPERATION_ROOM: f64 = 64.0;
+/// What an operation in f64 is held to.
+pub(crate) const EXACT_ALLOWED: f64 = 1e-24;
+/// No operation is held to less than this in f32.
+pub(crate) const LEAST_ALLOWED: f64 = 1e-12;
+/// In coarser profiles, by how much two right ways to round one operation differ, in units of what rounding costs.
+pub(crate) const HALF_ROOM: f64 = 4.0;
+/// By how much two right runs of a stretch may differ more than those that were tried: 220 real ones differ by 1.1 times as much at most.
+pub(crate) const EDGE_ROOM: f64 = 2.0;
+/// Values on the edge of a step of quantised activations: this share of what quantising costs.
+pub(crate) const EDGES: f64 = 0.01;
+/// Up to this many times what rounding costs, nobody can tell another rounding from a fault.
+pub(crate) const OWN_ROUNDING: f64 = 4.0;
+/// How much more than the error of inputs moved by chance the rounding of inputs may cost.
+pub(crate) const INPUT_ROOM: f64 = 4.0;
+/// Rows below which no channel is looked at by itself over a stretch in a coarse arithmetic.
+pub(crate) const FEW_ROWS: usize = 4;
+/// By how much more so few rows scatter: one decoded token of JAX in bf16 was 1.4 times what the prefill of eleven allows.
+pub(crate) const FEW_ROWS_ROOM: f64 = 2.0;
+
+// An error in one place (replay/local.rs).
+/// Standard deviations of rounding that one element may be off by, and one row's mean factor.
+pub(crate) const ELEMENT_SIGMAS: f64 = 12.0;
+pub(crate) const ROW_SIGMAS: f64 = 8.0;
+/// Elements a row needs, by the spread of its energy, for a factor to be no element's own rounding.
+pub(crate) const ROW_SPREAD: f64 = 8.0;
+/// In ggml, a factor that values on the edge of a step do not make.
+pub(crate) const FLIPS: f64 = 1e-5;
+/// In ggml, the NMSE of a row from which on one element may not hold most of the error; and how many elements a row needs for that.
+pub(crate) const ROW_SEEN: f64 = 1e-11;
+pub(crate) const ROW_WIDE: usize = 32;
+
+// The type of a cache, sums of the residual stream, other buffers (replay/kept.rs, residual.rs, doubts.rs, explain/misrecorded.rs).
+/// What a type of cache takes away of the error of a tap that comes out right with it, at least this many times: right by a looser
+/// tolerance alone is no sign of it.
+pub(crate) const CACHE_TELLS: f64 = 10.0;
+/// A pivot below this makes a system of equations singular.
+pub(crate) const SINGULAR: f64 = 1e-9;
+/// NMSE below which a sum is what the fit says.
+pub(crate) const SUM_IS: f64 = 1e-6;
+/// NMSE above which two tensors have nothing in common.
+pub(crate) const UNLIKE: f64 = 0.5;
+/// NMSE of another buffer at least: what is off by less may be a small mistake, which a reader with its own hides.
+pub(crate) const OTHER_BUFFER: f64 = 1e-6;

@@ -1,0 +1,50 @@
+//! When does a mistake give the candidate's numbers? What the search leaves room for.
+
+// The proof (search/proof.rs, search/mod.rs).
+/// By how much the rounding of a stretch may exceed what one operation is allowed, where a cause takes all else away.
+pub(crate) const STRETCH_ADDS_UP: f64 = 3.0;
+/// What a cause leaves of the error at most.
+pub(crate) const CAUSE_LEAVES: f64 = 1e-3;
+/// The same where values are rounded to 16 or 8 bits.
+pub(crate) const CAUSE_LEAVES_ROUNDED: f64 = 1e-2;
+/// The same of the share of masked keys, of scores that are rounded to 16 bits.
+pub(crate) const LEAK_LEAVES: f64 = 0.05;
+/// An error no rounding in f32 makes, over however many layers.
+pub(crate) const BEYOND_ROUNDING: f64 = 1e-6;
+/// As much as this many times our own rounding is as good as nothing.
+pub(crate) const AS_NOTHING: f64 = 8.0;
+/// Rounding leaves a value within this share of itself: of an operation that adds nothing up, in any 16-bit type.
+pub(crate) const ROUNDED_VALUE: f64 = 1.0 / 64.0;
+/// Nearer in direction than this one row counts for no more.
+pub(crate) const LEAST_ANGLE: f64 = 1e-12;
+/// By how much each of several mistakes must lower what the others leave.
+pub(crate) const MATTERS: f64 = 100.0;
+/// Residuals that are the same to six digits are of the same values by other words.
+pub(crate) const SAME_RESIDUAL: f64 = 1e-6;
+/// A residual this small is none, whatever is smaller.
+pub(crate) const NO_RESIDUAL: f64 = 1e-15;
+/// What a plain number for a parameter may leave beside the best one.
+pub(crate) const TUNED_TO_ROUNDING: f64 = 1e-13;
+/// Tokens below which mistakes are tried singly only.
+pub(crate) const FEW_TOKENS: usize = 4;
+/// By how much the order of a sum moves it, in units of its row's root mean square.
+pub(crate) const ORDER_MOVES: f64 = 1.0 / (1 << 23) as f64;
+
+// Findings, and another arithmetic (explain).
+/// By how much a number that was fitted in two places may differ, as a share of it.
+pub(crate) const FITTED_ALIKE: f64 = 3e-3;
+/// 1 and 1.0 are the same number.
+pub(crate) const SAME_NUMBER: f64 = 1e-12;
+/// What a mistake must leave of the error of a tap, that others are made as well.
+pub(crate) const NEARER: f64 = 0.9;
+/// The share of all products that has to be off alike.
+pub(crate) const NEARLY_ALL: f64 = 0.8;
+/// An NMSE outside of this is no rounding to 4 bits or more.
+pub(crate) const QUANTISED_NMSE: std::ops::RangeInclusive<f64> = 1e-9..=0.1;
+/// Products are off alike if none is so many times as far off as the median.
+pub(crate) const OFF_ALIKE: f64 = 30.0;
+/// What an imitation may leave of the error: of one that gives these numbers, and of one that comes near.
+pub(crate) const ROUNDING_LEAVES: f64 = 0.01;
+pub(crate) const NEAR_ROUNDING_LEAVES: f64 = 0.5;
+/// What is left of a product where nearly all others come out: more is a fault.
+pub(crate) const OWN_FAULT: f64 = 0.3;

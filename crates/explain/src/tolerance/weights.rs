@@ -1,0 +1,49 @@
+//! When are two weight files the same weights?
+
+/// Other ways to quantise than to nearest cost up to this many times the error of the nearest level; a single row or column three times that.
+pub(crate) const QUANTISING_ROOM: f64 = 2.0;
+pub(crate) const ROW_QUANTISING_ROOM: f64 = 3.0 * QUANTISING_ROOM;
+/// NMSE of f32 arithmetic: a product taken in another order.
+pub(crate) const OTHER_ORDER: f64 = 1e-13;
+/// No weights are held to less than this.
+pub(crate) const LEAST_ALLOWED: f64 = 1e-12;
+/// One element in so many is equal by chance.
+pub(crate) const COPY_SHARE: usize = 20;
+/// Standard deviations that chance does not reach.
+pub(crate) const CHANCE_SIGMAS: f64 = 8.0;
+/// A line for each group of values takes this much of an error that a wrong scale or minimum makes.
+pub(crate) const LINED: f64 = 0.9;
+/// Part of a row's mean noise below which a row is not looked at by itself.
+pub(crate) const FAINT_ROW: f64 = 1e-3;
+/// Part of a step of 16-bit floats that the mean of trained values is rounded by.
+pub(crate) const MEAN_BIAS: f64 = 0.08;
+/// Part of what is due below which an error may have a pattern.
+pub(crate) const LITTLE_OF_DUE: f64 = 0.5;
+/// Values of so few sizes, as ternary ones, are quantised with a pattern; and so are values that so few levels stand for.
+pub(crate) const FEW_SIZES: usize = 8;
+/// So many different values among 32 are of a grid that the model was trained on.
+pub(crate) const GRID_VALUES: usize = 20;
+pub(crate) const FEW_LEVELS: usize = 4;
+/// An explanation leaves less than this part of the error.
+pub(crate) const CHANGE_LEAVES: f64 = 0.3;
+/// Matrices further apart than this have nothing in common.
+pub(crate) const OTHER_MATRIX: f64 = 0.5;
+/// NMSE below which a part comes out.
+pub(crate) const PART_LEAVES: f64 = 1e-9;
+/// Elements that must prove a reading.
+pub(crate) const FEWEST_TOLD: usize = 16;
+/// Codebooks come this near to the best that their bits allow.
+pub(crate) const CODEBOOK_ROOM: f32 = 2.0;
+/// Values that differ by less than this share are the same value, computed otherwise.
+pub(crate) const SAME_VALUE: f32 = 1e-5;
+/// NMSE of the first elements below which one tensor is the other, shifted.
+pub(crate) const SAME_START: f64 = 1e-3;
+/// A factor nearer to 1 than this is no finding.
+pub(crate) const FACTOR_FLOOR: f64 = 1e-3;
+/// An offset of blocks below this is none, and a slope within the second of 1.
+pub(crate) const NO_OFFSET: f64 = 1e-9;
+pub(crate) const SLOPE_OF_ONE: f64 = 1e-4;
+/// A difference of a block is 0 or the largest one to this share of the largest.
+pub(crate) const WHOLE_STEP: f32 = 1e-4;
+/// Values that spread by less than this share of their energy have no slope.
+pub(crate) const SPREAD_FOR_SLOPE: f64 = 1e-12;
