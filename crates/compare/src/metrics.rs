@@ -22,6 +22,7 @@
 
 mod kernel;
 mod moments;
+mod squares;
 mod stream;
 mod values;
 
@@ -29,6 +30,7 @@ use moments::Moments;
 
 use crate::tolerance::judge::NO_DIVISOR;
 
+pub use squares::Squares;
 pub use values::Values;
 
 /// The distance between a reference and a candidate, as sums that merge.

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use firstdiff_compare::metrics::Squares;
 use firstdiff_compare::{
     Aligned, Graph, Laid, Node, Options, Place, Profile, Report, Sequences, ShownCache, Verdict, Warning, align,
     compare, number, own_rows_by, shown_cache, graph_of,
@@ -434,12 +435,7 @@ struct Measured {
 
 /// NMSE of `candidate` over the finite values of `exact`; infinite where a value is not finite.
 fn distance(exact: &[f64], candidate: impl Iterator<Item = f64>) -> f64 {
-    let (mut error, mut energy) = (0.0, 0.0);
-    for (r, c) in exact.iter().zip(candidate).filter(|(r, _)| r.is_finite()) {
-        error += (c - r).powi(2);
-        energy += r * r;
-    }
-    let nmse = if energy > 0.0 { error / energy } else { error };
+    let nmse = Squares::of(exact.iter().copied().zip(candidate).filter(|(r, _)| r.is_finite())).nmse();
     if nmse.is_nan() { f64::INFINITY } else { nmse }
 }
 

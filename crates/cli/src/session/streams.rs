@@ -1,6 +1,7 @@
 //! What is the last `hidden_states.N` of transformers: the output of the last layer, or what the final norm made of it? The other run tells, or the model.
 
 use anyhow::Result;
+use firstdiff_compare::metrics::Squares;
 use firstdiff_trace::{Dump, Site, Tap};
 
 /// Nearer than this share of the energy is the same tap, and the other one is so many times further.
@@ -61,7 +62,6 @@ fn distance(dump: &Dump, other: &Dump, tap: Tap) -> Option<f64> {
     let entry = other.find(tap, 0)?;
     let own = dump.read_last_hidden_state()?;
     let (x, y) = (other.read(entry).ok()?.values().to_f64(), own.values().to_f64());
-    let energy: f64 = x.iter().map(|x| x * x).sum();
-    let error: f64 = x.iter().zip(&y).map(|(x, y)| (x - y) * (x - y)).sum();
-    (x.len() == y.len() && energy > 0.0).then_some(error / energy)
+    let squares = Squares::of(x.iter().copied().zip(y.iter().copied()));
+    (x.len() == y.len() && squares.energy > 0.0).then_some(squares.ratio())
 }

@@ -4,6 +4,7 @@
 use firstdiff_trace::{Dump, DumpError, Entry};
 
 use crate::layout::rows::{are_all, squeezed};
+use crate::metrics::Squares;
 use crate::run::steps::Chunks;
 use crate::tolerance::layout::{ORDER_LEAVES, OTHER_ORDER_LEAVES};
 
@@ -68,13 +69,7 @@ fn is_reversed(
     if due.len() != rows * width || own.len() != channels * positions {
         return Ok(None);
     }
-    let left = |at: &dyn Fn(usize) -> usize| {
-        let (error, energy) = (0..width).fold((0.0, 0.0), |(error, energy), c| {
-            let due = due.get(c);
-            (error + (own.get(at(c)) - due).powi(2), energy + due * due)
-        });
-        error / energy
-    };
+    let left = |at: &dyn Fn(usize) -> usize| Squares::of((0..width).map(|c| (due.get(c), own.get(at(c))))).ratio();
     let (reversed, transposed) = (left(&|c| c), left(&|c| c * positions));
     Ok(match (reversed, transposed) {
         (near, far) if near <= ORDER_LEAVES && far >= OTHER_ORDER_LEAVES => Some(true),

@@ -5,6 +5,7 @@ use firstdiff_trace::{Dump, DumpError, Site};
 use crate::align::chunks::Laid;
 use crate::graph::Place;
 use crate::layout::pair::{Operand, Pair};
+use crate::metrics::Squares;
 use crate::report::anatomy::{Change, Undone};
 use crate::tolerance::judge::MASKED;
 use crate::tolerance::layout::CHANGE_LEAVES;
@@ -50,14 +51,13 @@ pub(crate) fn moved_keys(pair: &Pair<'_>, allowed: f64) -> Option<Undone> {
     let column = |key: usize| (0..heads * rows).map(move |row| row * keys + key);
     // NMSE of the candidate's key against another of the reference; masked on both sides is alike.
     let off = |mine: usize, theirs: usize| {
-        let (mut error, mut energy) = (0.0, 0.0);
+        let mut squares = Squares::default();
         for (c, r) in column(mine).zip(column(theirs)).map(|(c, r)| (pair.candidate(c), pair.reference(r))) {
             if c > MASKED || r > MASKED {
-                error += (c - r) * (c - r);
-                energy += r * r;
+                squares.add(r, c);
             }
         }
-        if error == 0.0 { 0.0 } else { error / energy }
+        squares.relative()
     };
     // A NaN is off too.
     let agrees = |key: usize| off(key, key) <= allowed;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use firstdiff_trace::{Cache, Values};
 
-use crate::judge::tensor::{Allowance, Outcome, outcome_of, structure};
+use crate::judge::tensor::{Allowance, Outcome, balanced_nmse, outcome_of, structure};
 use crate::layout::pair::{Pair, by_position};
 use crate::metrics::Metrics;
 use crate::tolerance::{Profile, cache_nmse};
@@ -46,7 +46,8 @@ pub(crate) fn as_kept(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) ->
     let moved = pair.of_values(&reference, &candidate);
     let positions = by_position(&moved, &moved.row_metrics());
     let strict = Allowance { kept: Cache::F32, ..allowed.clone() };
-    let outcome = outcome_of(&moved, &positions, &Metrics::over(&positions), profile, &strict);
+    let outcome =
+        outcome_of(&moved, (&positions, balanced_nmse(&positions)), &Metrics::over(&positions), profile, &strict);
     outcome.agrees().then_some((Outcome::Rounding, cost))
 }
 

@@ -9,7 +9,7 @@ use crate::judge::kept::as_kept;
 use crate::judge::leak;
 use crate::judge::leak::{Leak, Shares};
 use crate::layout::pair::{Pair, by_position};
-use crate::metrics::{Metrics, NonFinite};
+use crate::metrics::{Metrics, NonFinite, Squares};
 use crate::tolerance::Profile;
 use crate::tolerance::judge::{
     BALANCED_ROOM, CACHE_GROWS, CHANNEL_INHERITS, CHANNEL_OUTLIER, CHANNEL_ROOM, DROWNED, ENOUGH_POSITIONS,
@@ -276,20 +276,20 @@ pub(crate) fn size(nmse: f64, balanced: Option<f64>) -> f64 {
 }
 
 /// How far off positions are as a whole, from the error and the energy of each.
-pub fn size_of(positions: &[(f64, f64)]) -> f64 {
-    let (error, energy) = positions.iter().fold((0.0, 0.0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
-    size(if energy > 0.0 { error / energy } else { error }, balanced(positions))
+pub fn size_of(positions: &[Squares]) -> f64 {
+    let whole = positions.iter().fold(Squares::default(), |sum, part| sum + *part);
+    size(whole.nmse(), balanced(positions))
 }
 
 /// The NMSE in which no position counts for more than the median one, from the error and the energy of each.
-fn balanced(positions: &[(f64, f64)]) -> Option<f64> {
-    let most = median(positions.iter().map(|(_, energy)| *energy).filter(|energy| *energy > 0.0))?;
+fn balanced(positions: &[Squares]) -> Option<f64> {
+    let most = median(positions.iter().map(|part| part.energy).filter(|energy| *energy > 0.0))?;
     let weight = |energy: f64| if energy > most { most / energy } else { 1.0 };
-    let add = |sum: (f64, f64), &(error, energy): &(f64, f64)| {
-        (sum.0 + weight(energy) * error, sum.1 + weight(energy) * energy)
+    let weighed = |&Squares { error, energy }: &Squares| Squares {
+        error: weight(energy) * error,
+        energy: weight(energy) * energy,
     };
-    let (error, energy) = positions.iter().fold((0.0, 0.0), add);
-    Some(error / energy)
+    Some(positions.iter().map(weighed).fold(Squares::default(), |sum, part| sum + part).ratio())
 }
 
 /// The upper median; `None` of nothing.
@@ -313,7 +313,7 @@ pub(crate) fn square_error(metrics: &Metrics) -> f64 {
 pub(crate) fn balanced_nmse(positions: &[Metrics]) -> Option<f64> {
     let of = |row: &Metrics| {
         let values = row.compared() as f64;
-        Some((row.rmse()?.powi(2) * values, row.reference_rms()?.powi(2) * values))
+        Some(Squares { error: row.rmse()?.powi(2) * values, energy: row.reference_rms()?.powi(2) * values })
     };
     balanced(&positions.iter().filter(|row| row.compared() > 0).map(of).collect::<Option<Vec<_>>>()?)
 }
@@ -408,10 +408,10 @@ impl Allowance {
 pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Judgement {
     let rows = pair.row_metrics();
     let (metrics, positions) = (Metrics::over(&rows), by_position(pair, &rows));
-    let outcome = outcome_of(pair, &positions, &metrics, profile, allowed);
+    let balanced = balanced_nmse(&positions);
+    let outcome = outcome_of(pair, (&positions, balanced), &metrics, profile, allowed);
     let kept = if outcome.agrees() { None } else { as_kept(pair, profile, allowed) };
     let (outcome, cost) = kept.unwrap_or((outcome, 0.0));
-    let balanced = balanced_nmse(&positions);
     Judgement { outcome, metrics, balanced, allowed: allowed.whole(profile) + cost, own: allowed.own + cost }
 }
 
@@ -426,9 +426,10 @@ pub(crate) fn structure(
         .or_else(|| wrong_head(pair, profile, allowed))
 }
 
+/// How a pair stands, from its metrics as a whole, of each position, and its balanced NMSE.
 pub(crate) fn outcome_of(
     pair: &Pair<'_>,
-    positions: &[Metrics],
+    (positions, balanced): (&[Metrics], Option<f64>),
     metrics: &Metrics,
     profile: Profile,
     allowed: &Allowance,
@@ -455,7 +456,6 @@ pub(crate) fn outcome_of(
         return Outcome::Differs(difference);
     }
     // Written so that a NaN cannot pass.
-    let balanced = balanced_nmse(positions);
     let size = size(nmse, balanced);
     let (within, without) = (size <= allowed.whole(profile), size <= allowed.beyond());
     if !without {

@@ -10,7 +10,7 @@ use crate::layout::mismatch::{Misfit, ShapeMismatch};
 use crate::layout::rows::{Selected, positions_apart, select_rows};
 use crate::layout::shapes::match_shapes;
 use crate::layout::types::Layout;
-use crate::metrics::{Metrics, Values};
+use crate::metrics::{Metrics, Squares, Values};
 use crate::tolerance::judge::{EXP_VANISHES, MASKED};
 use crate::tolerance::layout::PLACED_CORRELATION;
 use crate::words::{index_in_words, unravel};
@@ -308,16 +308,15 @@ impl<'a> Pair<'a> {
 
     /// NMSE in this layout over every `stride`-th element; infinite where a value is not finite.
     pub fn sampled_nmse(&self, stride: usize) -> f64 {
-        let (mut error, mut energy) = (0.0, 0.0);
+        let mut squares = Squares::default();
         for i in (0..self.len()).step_by(stride.max(1)) {
             let (r, c) = (self.reference(i), self.candidate(i));
             if self.site == Site::Scores && r <= MASKED && c <= MASKED {
                 continue;
             }
-            error += (c - r) * (c - r);
-            energy += r * r;
+            squares.add(r, c);
         }
-        let nmse = error / energy;
+        let nmse = squares.ratio();
         if nmse.is_finite() { nmse } else { f64::INFINITY }
     }
 }

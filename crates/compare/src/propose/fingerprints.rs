@@ -11,6 +11,7 @@ use firstdiff_trace::{Dump, DumpError, Entry, Tap, Tensor};
 
 use crate::graph::Place;
 use crate::layout::rows::are_all;
+use crate::metrics::Squares;
 use crate::run::infer_steps::steps;
 use crate::tolerance::judge::MASKED;
 use crate::tolerance::layout::FEW_FINGERPRINT_VALUES;
@@ -62,7 +63,7 @@ impl Print {
             return None;
         }
         let error: f64 = self.sorted.iter().zip(&other.sorted).map(|(a, b)| (a - b) * (a - b)).sum();
-        Some(error / self.energy)
+        Some(Squares { error, energy: self.energy }.ratio())
     }
 }
 

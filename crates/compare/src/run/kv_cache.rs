@@ -7,6 +7,7 @@ use std::ops::Range;
 use firstdiff_trace::{Dump, DumpError, Entry, Tap, Tensor};
 
 use crate::layout::rows::squeezed;
+use crate::metrics::Squares;
 use crate::run::slice::Cut;
 use crate::run::steps::Chunks;
 use crate::tolerance::run::OTHER_ROW;
@@ -199,8 +200,7 @@ fn apart(one: &Tensor, other: &Tensor) -> bool {
         values
     };
     let (one, other) = (sorted(one), sorted(other));
-    let error: f64 = one.iter().zip(&other).map(|(a, b)| (a - b) * (a - b)).sum();
-    let energy: f64 = other.iter().map(|b| b * b).sum();
+    let Squares { error, energy } = Squares::of(other.iter().copied().zip(one.iter().copied()));
     // A NaN is another value.
     let same = error <= OTHER_ROW * energy;
     one.len() != other.len() || !same

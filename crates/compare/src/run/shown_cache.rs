@@ -6,7 +6,7 @@ use crate::judge::kept::is_rounded;
 use crate::layout::candidates::LayoutCandidates;
 use crate::layout::pair::{Operand, Pair};
 use crate::layout::rows::{are_all, squeezed};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Squares};
 use crate::tolerance::run::{CACHE_TELLS, ENOUGH_ROUNDED, PRODUCTS_COME_OUT, SAME_TOKENS};
 
 /// What a run shows by itself of the type of its K/V cache.
@@ -213,10 +213,9 @@ fn left_of(cache: Cache, product: bool, left: &Ordered, kept: &Ordered, made: &O
     let (left, made) = (&left.values, &made.values);
     let mut kept = kept.values.clone();
     cache.round(&mut kept, width);
-    let (mut error, mut energy) = (0.0, 0.0);
+    let mut squares = Squares::default();
     let mut add = |own: f64, due: f64| {
-        error += (own - due).powi(2);
-        energy += own * own;
+        squares.add(own, due);
     };
     for t in rows.saturating_sub(ROWS)..rows {
         // The rows are those of the last positions.
@@ -238,5 +237,5 @@ fn left_of(cache: Cache, product: bool, left: &Ordered, kept: &Ordered, made: &O
             }
         }
     }
-    Some(error / energy)
+    Some(squares.ratio())
 }

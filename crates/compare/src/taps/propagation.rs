@@ -16,7 +16,7 @@ use crate::judge::tensor::{
 };
 use crate::layout::pair::{Pair, by_position};
 use crate::layout::types::Layout;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Squares};
 use crate::taps::context::{Found, Judged, Run};
 use crate::tolerance::Profile;
 use crate::tolerance::judge::{
@@ -222,7 +222,8 @@ fn inherited(out: &Pair<'_>, reads: &[Read]) -> Inherited {
         Site::Probs | Site::RouterProbs => Inherited::of(total, growth * squares, vec![room * growth * squares; rows]),
         // Errors add, though the sum may be smaller than its parts.
         Site::H | Site::HAttn if energy > 0.0 => {
-            let each: Vec<_> = (0..rows).map(|at| (squares_at(at), mean_square(&positions[at]))).collect();
+            let each: Vec<_> =
+                (0..rows).map(|at| Squares { error: squares_at(at), energy: mean_square(&positions[at]) }).collect();
             Inherited::of(total, growth * (squares / energy).max(size_of(&each)), by_position())
         }
         _ => Inherited::of(total, growth * total, by_position()),
@@ -297,7 +298,8 @@ fn through_norm(x: &Pair<'_>, y: &Pair<'_>) -> Option<(f64, Vec<f64>)> {
         *size += from * from;
     }
     // The root mean square is off by no more than the error of the row.
-    let off = |&(error, energy, read, size): &(f64, f64, f64, f64)| (error + energy * read / size, energy);
+    let off =
+        |&(error, energy, read, size): &(f64, f64, f64, f64)| Squares { error: error + energy * read / size, energy };
     passed_on(&sums.iter().map(off).collect::<Vec<_>>())
 }
 
@@ -307,20 +309,17 @@ fn through_mask(products: &Pair<'_>, scores: &Pair<'_>) -> Option<(f64, Vec<f64>
     if products.shape() != scores.shape() || keys == 0 {
         return None;
     }
-    let mut sums = vec![(0.0, 0.0); rows];
+    let mut sums = vec![Squares::default(); rows];
     for i in (0..scores.len()).filter(|&i| scores.reference(i) > MASKED && scores.candidate(i) > MASKED) {
-        let (error, energy) = &mut sums[i / keys % rows];
-        *error += (products.candidate(i) - products.reference(i)).powi(2);
-        *energy += products.reference(i).powi(2);
+        sums[i / keys % rows].add(products.reference(i), products.candidate(i));
     }
     passed_on(&sums)
 }
 
 /// NMSE as a whole, and of each position, from the error and the energy of each.
-fn passed_on(positions: &[(f64, f64)]) -> Option<(f64, Vec<f64>)> {
-    let nmse = |&(error, energy): &(f64, f64)| if energy > 0.0 { error / energy } else { 0.0 };
+fn passed_on(positions: &[Squares]) -> Option<(f64, Vec<f64>)> {
     let whole = size_of(positions);
-    whole.is_finite().then(|| (whole, positions.iter().map(nmse).collect()))
+    whole.is_finite().then(|| (whole, positions.iter().map(|part| part.nmse_or(0.0)).collect()))
 }
 
 /// The layout in which a place was judged.

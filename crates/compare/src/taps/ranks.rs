@@ -5,7 +5,7 @@ use firstdiff_trace::{Dump, DumpError, Entry, Joined, Ranks, Share, Site, Tensor
 use crate::graph::Place;
 use crate::layout::pair::{Pair, borrow};
 use crate::layout::types::Layout;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Squares};
 use crate::report::anatomy::RankError;
 use crate::report::reason::{Missing, Reason};
 use crate::taps::context::Run;
@@ -47,16 +47,16 @@ pub(crate) fn others(ranks: &Ranks, joined: &Dump, place: Place) -> Result<Vec<(
 fn pieces(pair: &Pair<'_>, ranks: &Ranks, joined: &Joined, allowed: f64) -> Vec<RankError> {
     let shape = &joined.shape;
     let (inner, extent) = (shape[joined.axis + 1..].iter().product::<usize>(), shape[joined.axis]);
-    let mut sums = vec![(0.0, 0.0); ranks.names().len()];
+    let mut sums = vec![Squares::default(); ranks.names().len()];
     for i in 0..pair.len() {
         let along = pair.place(i) / inner % extent;
         let rank = joined.bounds.iter().rposition(|&from| from <= along).unwrap_or(0).min(sums.len() - 1);
         let (r, c) = (pair.reference(i), pair.candidate(i));
         // Equal infinities are masks.
         if r != c {
-            sums[rank].0 += (c - r) * (c - r);
+            sums[rank].error += (c - r) * (c - r);
         }
-        sums[rank].1 += if r.is_finite() { r * r } else { 0.0 };
+        sums[rank].energy += if r.is_finite() { r * r } else { 0.0 };
     }
     let named = shape.len() == pair.site().axes().len();
     let what = match pair.site().axes().get(joined.axis).filter(|_| named) {
@@ -66,14 +66,14 @@ fn pieces(pair: &Pair<'_>, ranks: &Ranks, joined: &Joined, allowed: f64) -> Vec<
         Some('V') => "token ids",
         _ => "channels",
     };
-    let error = |(rank, (error, energy)): (usize, (f64, f64))| {
+    let error = |(rank, squares): (usize, Squares)| {
         let (from, to) = (joined.bounds[rank], joined.bounds[rank + 1]);
         let part = if to == from + 1 {
             format!("{} {from}", what.trim_end_matches('s'))
         } else {
             format!("{what} {from}-{}", to.saturating_sub(1))
         };
-        let nmse = if error == 0.0 { 0.0 } else { error / energy };
+        let nmse = squares.relative();
         let nmse = if nmse.is_nan() { f64::INFINITY } else { nmse };
         RankError { name: ranks.names()[rank].clone(), part, nmse, right: nmse <= allowed }
     };

@@ -1,5 +1,6 @@
 //! What was added to the residual stream? The candidate's sum fitted as a·x + b·branch + c·norm(x).
 
+use firstdiff_compare::metrics::Squares;
 use firstdiff_model::Step;
 use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, ArrayViewD};
@@ -108,15 +109,13 @@ fn fit(sum: ArrayViewD<'_, f64>, terms: &[ArrayViewD<'_, f64>]) -> Option<(Vec<f
         .collect();
     let solution = solve(&mut system)?;
     let factors: Vec<f64> = solution.iter().zip(&norms).map(|(x, n)| x / n).collect();
-    let (mut left, mut energy) = (0.0, 0.0);
+    let mut squares = Squares::default();
     let mut iters: Vec<_> = terms.iter().map(|t| t.iter()).collect();
     for y in &sum {
         let fitted: f64 = iters.iter_mut().zip(&factors).map(|(t, f)| t.next().map_or(0.0, |x| x * f)).sum();
-        left += (y - fitted) * (y - fitted);
-        energy += y * y;
+        squares.add(*y, fitted);
     }
-    let residual_nmse = if energy > 0.0 { left / energy } else { left };
-    Some((factors, residual_nmse))
+    Some((factors, squares.nmse()))
 }
 
 /// Gauss with pivots; `None` when the equations do not tell the unknowns apart.

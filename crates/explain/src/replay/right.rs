@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 
 use firstdiff_compare::{
-    Allowance, Judgement, Operand, Outcome, Pair, Profile as Judged, judge, metrics::Metrics, size_of,
+    Allowance, Judgement, Operand, Outcome, Pair, Profile as Judged, judge,
+    metrics::{Metrics, Squares},
+    size_of,
 };
 use firstdiff_model::Profile;
 use firstdiff_trace::{Site, Values};
@@ -54,7 +56,7 @@ impl Coin {
 pub(crate) fn distance(site: Site, reference: &ArrayD<f64>, other: &ArrayD<f64>) -> f64 {
     let part = |(reference, other): (ArrayViewD<'_, f64>, ArrayViewD<'_, f64>)| {
         let finite = reference.iter().zip(&other).filter(|(r, o)| r.is_finite() && o.is_finite());
-        finite.fold((0.0, 0.0), |(e, n), (r, o)| (e + (o - r).powi(2), n + r * r))
+        Squares::of(finite.map(|(r, o)| (*r, *o)))
     };
     let axis = site.position_axis();
     if axis >= reference.ndim() || reference.shape() != other.shape() {

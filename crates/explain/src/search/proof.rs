@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use firstdiff_compare::metrics::Squares;
 use firstdiff_compare::{MASKED, Place, Status, TapReport};
 use firstdiff_model::{Chunk, Op, Profile, Step};
 use firstdiff_trace::{Site, Tap};
@@ -333,19 +334,18 @@ fn angle(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
 
 /// Σ(imitated - own)² / Σ own²; what is finite on one side alone counts as all wrong.
 pub(crate) fn misfit(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> f64 {
-    let (mut error, mut energy, mut foreign, mut count) = (0.0, 0.0, 0usize, 0usize);
+    let (mut squares, mut foreign, mut count) = (Squares::default(), 0usize, 0usize);
     for (o, i) in own.iter().zip(imitated) {
         count += 1;
         let hidden = |x: &f64| !x.is_finite() || *x < MASKED;
         match (hidden(o), hidden(i)) {
             (false, false) => {
-                error += (i - o) * (i - o);
-                energy += o * o;
+                squares.add(*o, *i);
             }
             (true, true) if o.is_nan() == i.is_nan() => {}
             _ => foreign += 1,
         }
     }
     let share = foreign as f64 / count.max(1) as f64;
-    (if energy > 0.0 { error / energy } else { error }) + share
+    squares.nmse() + share
 }

@@ -1,5 +1,6 @@
 //! Where in its blocks is a dequantisation wrong? Scales of some parts, bits of the wrong element, elements in another order.
 
+use firstdiff_compare::metrics::Squares;
 use firstdiff_model::{Storage, ggml};
 
 use super::diagnose::near;
@@ -114,7 +115,7 @@ fn scaled(a: &[f32], b: &[f32], group: usize, block: usize) -> Option<(&'static 
             only_offset &= (slope - 1.0).abs() < SLOPE_OF_ONE && offset != 0.0;
         }
     }
-    let residual = if energy > 0.0 { left / energy } else { f64::INFINITY };
+    let residual = Squares { error: left, energy }.nmse_or(f64::INFINITY);
     // Few levels fit a line too easily where few elements share it.
     if residual >= PART_LEAVES || group < 8 || wrong.iter().sum::<usize>() == 0 {
         return None;

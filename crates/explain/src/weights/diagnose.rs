@@ -1,5 +1,6 @@
 //! Why are two tensors not the same? Each known mistake is imitated on A, and named if B's own values come out.
 
+use firstdiff_compare::metrics::Squares;
 use firstdiff_compare::number;
 use firstdiff_model::{Role, WeightRef, hugging_face_name};
 use firstdiff_trace::QkRows;
@@ -421,12 +422,7 @@ pub(crate) fn near(a: &[f32], b: &[f32]) -> f64 {
     if a.len() != b.len() || a.is_empty() {
         return f64::INFINITY;
     }
-    let (mut error, mut energy) = (0.0, 0.0);
-    for (x, y) in a.iter().zip(b) {
-        error += (f64::from(*y) - f64::from(*x)).powi(2);
-        energy += f64::from(*x).powi(2);
-    }
-    let nmse = if error == 0.0 { 0.0 } else { error / energy };
+    let nmse = Squares::of(a.iter().zip(b).map(|(x, y)| (f64::from(*x), f64::from(*y)))).relative();
     if nmse.is_nan() { f64::INFINITY } else { nmse }
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use firstdiff_compare::Place;
+use firstdiff_compare::metrics::Squares;
 use firstdiff_trace::{DType, Dump, Entry, Meta, NamedRows, Recorder, Rows, Tap, to_bf16, to_f16};
 
 use crate::commands::bisect::engine::Run;
@@ -279,7 +280,7 @@ fn apart(place: Place, one: &[f64], other: &[f64]) -> Wavering {
         (error, most) = (error + d * d, most.max(d));
         energy += if a.is_finite() { a * a } else { 0.0 };
     }
-    Wavering { place, nmse: if energy > 0.0 { error / energy } else { error }, max_abs_diff: most }
+    Wavering { place, nmse: Squares { error, energy }.nmse(), max_abs_diff: most }
 }
 
 #[cfg(test)]
