@@ -7,6 +7,7 @@ use serde_json::json;
 use super::catalogue::Mistake;
 use super::param::Param;
 use super::{At, List, Out, Seen, factor, snapped};
+use crate::tolerance::mistakes::{SAME_PARAMETER, TOKEN_ROW, TOKEN_ROW_ZERO};
 
 /// A mistake of the embedding.
 const EMBEDDING: Mistake = Mistake { at: &[Site::H0], ..Mistake::ORDINARY };
@@ -116,8 +117,10 @@ fn ids(list: &List<'_>, seen: &Seen<'_>) -> Option<Vec<u32>> {
     for first in (0..vocab).step_by(TILE) {
         let tile = view.rows::<f32>(first..(first + TILE).min(vocab));
         for (row, found) in own.rows().into_iter().zip(&mut found).filter(|(_, found)| found.is_none()) {
-            let near =
-                |id: usize| (0..width).all(|i| (f64::from(tile[[id, i]]) - row[i]).abs() <= 1e-2 * row[i].abs() + 1e-9);
+            let near = |id: usize| {
+                (0..width)
+                    .all(|i| (f64::from(tile[[id, i]]) - row[i]).abs() <= TOKEN_ROW * row[i].abs() + TOKEN_ROW_ZERO)
+            };
             *found = (0..tile.nrows()).find(|&id| near(id)).map(|id| (first + id) as u32);
         }
     }

@@ -9,6 +9,7 @@ use serde_json::json;
 use super::catalogue::{BeginsLater, Mistake};
 use super::param::Param;
 use super::{At, List, Out, Seen, snapped};
+use crate::tolerance::mistakes::CLAMPED;
 
 /// A mistake between the feed-forward's projections.
 const GATED: Mistake = Mistake { at: &[Site::FfnAct], begins_later: BeginsLater::InOneOperation, ..Mistake::ORDINARY };
@@ -118,7 +119,7 @@ pub(super) fn fitted(list: &mut List<'_>, activation: Activation, seen: &Seen<'_
         return;
     }
     let act = move |x: f64| activation.of(x);
-    let changed = |own: f64, right: f64| (own - right).abs() > 1e-4 * right.abs();
+    let changed = |own: f64, right: f64| (own - right).abs() > CLAMPED * right.abs();
     let mut limits = Vec::new();
     Zip::from(gate).and(up).and(seen.own).and(seen.right).for_each(|&g, &u, &own, &right| {
         let limit = own / (act(g) * u.signum());

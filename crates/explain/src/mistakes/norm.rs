@@ -362,7 +362,7 @@ pub(super) fn fitted(list: &mut List<'_>, eps: f64, seen: &Seen<'_>) {
     }
     if let (Some(c), Some(&n)) = (factor(seen.own, seen.right), seen.own.shape().last()) {
         let (whole, used) = (n as f64 * c * c, (n as f64 * c * c).round());
-        if (whole - used).abs() < if one_row { 1e-6 } else { 1e-5 } * used
+        if (whole - used).abs() < if one_row { WHOLE_WIDTH_ONE_ROW } else { WHOLE_WIDTH } * used
             && (!one_row || used % 8.0 == 0.0)
             && used > 0.0
             && used < 16.0 * n as f64

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::catalogue::{BeginsLater, Mistake};
 use super::param::Param;
 use super::{At, List, Out, Seen, snapped};
+use crate::tolerance::mistakes::MULTIPLE;
 
 /// A mistake of a residual add.
 const RESIDUAL: Mistake =
@@ -116,7 +117,7 @@ pub(super) fn fitted(list: &mut List<'_>, seen: &Seen<'_>) {
     let (ss, bb, sb) = (dot(stream, stream), dot(branch, branch), dot(stream, branch));
     let (so, bo) = (dot(stream, seen.own), dot(branch, seen.own));
     let determinant = ss * bb - sb * sb;
-    if determinant <= 1e-9 * ss * bb || !determinant.is_finite() {
+    if determinant <= MULTIPLE * ss * bb || !determinant.is_finite() {
         return;
     }
     let (a, b) = ((so * bb - bo * sb) / determinant, (bo * ss - so * sb) / determinant);

@@ -213,7 +213,7 @@ pub(super) fn listed(list: &mut List<'_>, right: &Rope) {
 }
 
 fn bases(list: &mut List<'_>, right: &Rope, bases: &[f64]) {
-    for &theta in bases.iter().filter(|&theta| (theta - right.theta).abs() > 1e-6 * theta) {
+    for &theta in bases.iter().filter(|&theta| (theta - right.theta).abs() > SAME_BASE * theta) {
         theta_edit(list, right, theta);
     }
 }
@@ -230,7 +230,8 @@ pub(super) fn computed(right: &Rope) -> Option<Rope> {
     let (low_freq_factor, high_freq_factor) = (1.0, 4.0);
     let factor = divisors.iter().copied().fold(1.0, f64::max);
     let plain: Vec<f64> = rope_inv_freq(right.rotary_dim, right.theta, &RopeScaling::None).0;
-    let blended = divisors.iter().zip(&plain).find(|(d, _)| **d > 1.0 + 1e-4 && **d < factor * (1.0 - 1e-4));
+    let blended =
+        divisors.iter().zip(&plain).find(|(d, _)| **d > 1.0 + SAME_DIVISOR && **d < factor * (1.0 - SAME_DIVISOR));
     let (divisor, frequency) = blended?;
     let smooth = (1.0 / divisor - 1.0 / factor) / (1.0 - 1.0 / factor);
     let wavelength = 2.0 * std::f64::consts::PI / frequency;
@@ -238,7 +239,7 @@ pub(super) fn computed(right: &Rope) -> Option<Rope> {
     let scaling =
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position: context.round() };
     let scaled: Vec<f64> = rope_inv_freq(right.rotary_dim, right.theta, &scaling).0;
-    let same = scaled.iter().zip(&plain).zip(divisors).all(|((s, p), d)| (p / s - d).abs() <= 1e-4 * d);
+    let same = scaled.iter().zip(&plain).zip(divisors).all(|((s, p), d)| (p / s - d).abs() <= SAME_DIVISOR * d);
     same.then(|| Rope { scaling, ..right.clone() })
 }
 
