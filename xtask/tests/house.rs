@@ -1,5 +1,5 @@
-//! Rules of the code base that no compiler checks: nothing is decided by what a message says or by the id of a mistake, and no folder of a crate imports in
-//! a circle.
+//! Rules of the code base that no compiler checks: nothing is decided by what a message says or by the id of a mistake, no folder of a crate imports in
+//! a circle, and what is allowed stands where all tolerances of a crate do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -171,4 +171,45 @@ fn no_folder_imports_in_a_circle() {
         }
     }
     assert!(circles.is_empty(), "import circles:\n{}", circles.join("\n"));
+}
+
+/// The crates that judge, and their numbers that allow nothing: constants of a number format, of a method, of a known engine.
+const NO_TOLERANCES: [&str; 3] = [
+    // Steps of an 8-bit block.
+    "explain/src/search/edges.rs: const STEPS",
+    // The golden section.
+    "explain/src/minimum.rs: const GOLDEN",
+    // Where gpt-oss clamps: what is imitated.
+    "explain/src/mistakes/feed_forward.rs: const LIMIT",
+];
+
+/// Whether a line of code compares with a small number that it writes out itself.
+fn compares_with_a_literal(line: &str) -> bool {
+    let compares = [" < ", " <= ", " > ", " >= "].iter().any(|operator| line.contains(operator));
+    let is_small = |(at, _): (usize, &str)| {
+        let before = line[..at].chars().next_back().is_some_and(|c| c.is_ascii_digit());
+        before && line[at + 2..].starts_with(|c: char| c.is_ascii_digit())
+    };
+    compares && !line.contains('"') && line.match_indices("e-").any(is_small)
+}
+
+#[test]
+fn all_that_is_allowed_stands_in_the_tolerances_of_its_crate() {
+    let mut found = Vec::new();
+    for name in ["compare", "explain"] {
+        for (path, text) in sources(&root().join("crates").join(name).join("src")) {
+            if path.starts_with("tolerance") {
+                continue;
+            }
+            let place = format!("{name}/src/{}", path.display());
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            for line in code.lines().map(str::trim).filter(|line| !line.starts_with("//")) {
+                let constant = line.split_once("const ").and_then(|(_, rest)| rest.split_once(": f64 ="));
+                let refused = constant.map(|(constant, _)| format!("{place}: const {constant}"));
+                let refused = refused.or_else(|| compares_with_a_literal(line).then(|| format!("{place}: {line}")));
+                found.extend(refused.filter(|refused| !NO_TOLERANCES.contains(&refused.as_str())));
+            }
+        }
+    }
+    assert!(found.is_empty(), "tolerances outside of tolerance/:\n{}", found.join("\n"));
 }

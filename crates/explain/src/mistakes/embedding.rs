@@ -7,7 +7,7 @@ use serde_json::json;
 use super::catalogue::Mistake;
 use super::param::Param;
 use super::{At, List, Out, Seen, factor, snapped};
-use crate::tolerance::mistakes::{SAME_PARAMETER, TOKEN_ROW, TOKEN_ROW_ZERO};
+use crate::tolerance::mistakes::{PLAIN_FACTOR, SAME_PARAMETER, TOKEN_ROW, TOKEN_ROW_ZERO};
 
 /// A mistake of the embedding.
 const EMBEDDING: Mistake = Mistake { at: &[Site::H0], ..Mistake::ORDINARY };
@@ -97,7 +97,8 @@ fn times(at: &At<'_>, c: f64) -> Out {
 
 /// The ids whose rows these are, and the factor on them.
 pub(super) fn fitted(list: &mut List<'_>, seen: &Seen<'_>) {
-    if let Some(c) = factor(seen.own, seen.right).map(|c| snapped(c, 1e-6)).filter(|c| (c - 1.0).abs() > 1e-9) {
+    let c = factor(seen.own, seen.right).map(|c| snapped(c, PLAIN_FACTOR));
+    if let Some(c) = c.filter(|c| (c - 1.0).abs() > SAME_PARAMETER) {
         list.tunable(&EMBED_MULTIPLIER, "factor", c, |c, at| times(at, c));
     }
     if let Some(tokens) = ids(list, seen).filter(|ids| ids != seen.chunk.tokens) {

@@ -2,6 +2,9 @@
 
 /// A factor or a parameter this near to the right one, as a share of it, is the right one.
 pub(crate) const SAME_PARAMETER: f64 = 1e-9;
+/// A factor this near to a plain number, as a share of it, is that number; and a fill of masked scores.
+pub(crate) const PLAIN_FACTOR: f64 = 1e-6;
+pub(crate) const PLAIN_FILL: f64 = 1e-3;
 /// An embedding's row is that of a token where each element is within this share of it, or within the second of 0.
 pub(crate) const TOKEN_ROW: f64 = 1e-2;
 pub(crate) const TOKEN_ROW_ZERO: f64 = 1e-9;

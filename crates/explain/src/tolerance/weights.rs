@@ -36,6 +36,8 @@ pub(crate) const FEWEST_TOLD: usize = 16;
 pub(crate) const CODEBOOK_ROOM: f32 = 2.0;
 /// Values that differ by less than this share are the same value, computed otherwise.
 pub(crate) const SAME_VALUE: f32 = 1e-5;
+/// Values smaller than this are taken for as large.
+pub(crate) const SMALL_VALUE: f32 = 1e-3;
 /// NMSE of the first elements below which one tensor is the other, shifted.
 pub(crate) const SAME_START: f64 = 1e-3;
 /// A factor nearer to 1 than this is no finding.

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_model::{ModelError, Role, Storage, WeightRef, hugging_face_name, meaning};
 
-use crate::tolerance::weights::{OTHER_MATRIX, OTHER_ORDER, SAME_VALUE};
+use crate::tolerance::weights::{OTHER_MATRIX, OTHER_ORDER, SAME_VALUE, SMALL_VALUE};
 
 pub use side::Side;
 
@@ -527,7 +527,7 @@ fn by_content(a: &Side, right: &Tensor<'_>) -> Option<String> {
         let first = tensor.first_values(values.len());
         // Printed with six digits or more.
         let same = first.len() == values.len()
-            && first.iter().zip(&values).all(|(x, y)| (x - y).abs() <= SAME_VALUE * x.abs().max(1e-3));
+            && first.iter().zip(&values).all(|(x, y)| (x - y).abs() <= SAME_VALUE * x.abs().max(SMALL_VALUE));
         same.then(|| key.name().to_owned())
     })
 }
