@@ -10,6 +10,7 @@ use super::head::FINAL_NORM_OMITTED;
 use super::param::Param;
 use super::residual::RESIDUAL_PARALLEL;
 use super::{At, List, Out, Params, Seen, by_row, factor, snapped};
+use crate::tolerance::mistakes::{WHOLE_WIDTH, WHOLE_WIDTH_ONE_ROW};
 
 /// A mistake of the norms.
 const NORM: Mistake = Mistake { at: sites::NORMS, begins_later: BeginsLater::InOneOperation, ..Mistake::ORDINARY };

@@ -11,6 +11,7 @@ use super::linear::{QK_ROW_ORDER, permuted};
 use super::norm::{NORM_OMITTED, QK_NORM_ORDER};
 use super::param::Param;
 use super::{At, List, Out};
+use crate::tolerance::mistakes::{SAME_BASE, SAME_DIVISOR};
 
 /// Of nearly every mistake in the rotation.
 const AT_POSITION_ZERO: &str =
