@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail};
 use firstdiff_compare::metrics::Squares;
 use firstdiff_compare::{
     Aligned, Graph, Laid, Node, Options, Place, Profile, Report, Sequences, ShownCache, Verdict, Warning, align,
-    compare, number, own_rows_by, shown_cache, graph_of,
+    compare, graph_of, number, own_rows_by, shown_cache,
 };
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Batch, Cache, Dump, Rows, Site, Tap};

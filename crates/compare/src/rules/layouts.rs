@@ -142,7 +142,6 @@ impl Run<'_> {
     }
 }
 
-
 /// Whether values are as far off as misplaced ones are: they do not resemble each other, or as many are masked, and not the same ones.
 fn is_unlike(judged: &Judged) -> bool {
     let metrics = &judged.judgement.metrics;

@@ -14,7 +14,6 @@ use crate::taps::context::{Found, Judged, Plain, Run};
 use crate::tolerance::Profile;
 use crate::tolerance::layout::SAMPLE_ROOM;
 
-
 /// Both sides of a place, read.
 pub(crate) struct Overlay<'a> {
     sides: LayoutCandidates<'a>,

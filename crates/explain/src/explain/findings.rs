@@ -221,7 +221,6 @@ fn withdrawn(findings: &mut [Finding], together: &[BTreeSet<usize>]) {
     }
 }
 
-
 /// Whether two causes are one, their numbers differing by no more than a share.
 fn is_same(a: &Cause, b: &Cause, share: f64) -> bool {
     let equal = |x: &serde_json::Value, y: &serde_json::Value| {

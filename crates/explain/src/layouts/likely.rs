@@ -4,12 +4,9 @@
 use firstdiff_compare::{Layout, LayoutCandidates, LayoutConvention, Pair, Place};
 use firstdiff_trace::Site;
 
-use crate::layouts::row_order::TELLING;
 use crate::layouts::{Decided, Known, readers};
 use crate::replay::{Done, Due, Replayed, Run};
-
-/// Two tensors that correlate by less may do so by chance.
-const BY_CHANCE: f64 = 0.5;
+use crate::tolerance::layouts::{CHANCE_CORRELATION, ORDER_TELLS};
 
 /// The layout that a tap which comes out in none is likely to have.
 pub(super) struct Likely {
@@ -133,7 +130,7 @@ impl Run<'_> {
     /// Whether a tap is nearly as due where it stands: then it is in no other layout, though its readers come out of one, and theirs is the mistake.
     fn is_nearly_as_due(&self, place: Place, due: Option<&Due>) -> Done<bool> {
         let near = |layouts: &LayoutCandidates<'_>| {
-            layouts.as_it_stands().is_ok_and(|pair| pair.mean_correlation() > 1.0 - TELLING)
+            layouts.as_it_stands().is_ok_and(|pair| pair.mean_correlation() > 1.0 - ORDER_TELLS)
         };
         Ok(due.is_some() && self.looked_at(place, due, near)?.unwrap_or(false))
     }
@@ -191,6 +188,6 @@ fn most<'c>(pairs: Vec<Pair<'c>>, alike: impl Fn(&Pair<'_>) -> f64) -> Option<Pa
 /// Whether a tap that correlates with what is due by `plain` where it stands is rather in no other layout, in which it does by `other`: nearly as due as it
 /// is, or far more so than there and not by chance.
 fn is_rather_as_it_stands(plain: f64, other: f64) -> bool {
-    let nearly = plain > 1.0 - TELLING && other < plain;
-    nearly || (plain > BY_CHANCE && plain - other > TELLING)
+    let nearly = plain > 1.0 - ORDER_TELLS && other < plain;
+    nearly || (plain > CHANCE_CORRELATION && plain - other > ORDER_TELLS)
 }

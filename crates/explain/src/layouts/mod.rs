@@ -22,11 +22,10 @@ use crate::layouts::row_order::RowOrder;
 use crate::replay::reason::Reason;
 use crate::replay::recorded::Unusable;
 use crate::replay::{Done, Due, Replayed, Run};
+use crate::tolerance::layouts::NEAR_LAYOUT;
 
 /// Rounds of judging: layouts that were resolved change what was judged before.
 const ROUNDS: usize = 4;
-/// A layout is tried where it leaves less than this of a tap.
-const NEAR: f64 = 0.05;
 
 /// What a round of judging shows of the layouts.
 #[derive(Default)]
@@ -242,7 +241,7 @@ impl Run<'_> {
         as_it_stands: &Replayed,
     ) -> Done<Option<(Agreeing, Replayed)>> {
         let near = self.looked_at(place, Some(due), |layouts| {
-            let near = self.others(place, layouts).into_iter().filter(|pair| pair.estimated_nmse() <= NEAR);
+            let near = self.others(place, layouts).into_iter().filter(|pair| pair.estimated_nmse() <= NEAR_LAYOUT);
             near.map(|pair| (pair.layout().clone(), layouts.padding_error(&pair))).collect::<Vec<_>>()
         })?;
         let was = as_it_stands.report.metrics.and_then(|m| m.nmse());

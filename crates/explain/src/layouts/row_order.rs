@@ -9,12 +9,10 @@ use ndarray::Axis;
 
 use crate::layouts::Shown;
 use crate::replay::{Done, Due, Run};
+use crate::tolerance::layouts::ORDER_TELLS;
 
 /// What is said where nothing tells.
 pub(super) const OPEN: &str = "the rows of Q and K may come in either RoPE order: what is recorded of them is wrong in both; say 'qk_rows' in dump.json";
-
-/// By how much a correlation must differ between two orders of rows, to tell which is meant.
-pub(super) const TELLING: f64 = 0.2;
 
 /// What a round shows of the order of the rows of Q and K.
 #[derive(Default)]
@@ -53,7 +51,7 @@ impl Run<'_> {
             near
         })?;
         if let Some([own, other]) = near {
-            let tells = (own - other).abs() >= TELLING;
+            let tells = (own - other).abs() >= ORDER_TELLS;
             shown.row_order.is_known |= tells;
             shown.row_order.is_doubted |= !tells;
         }

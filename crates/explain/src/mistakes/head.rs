@@ -8,6 +8,7 @@ use serde_json::json;
 use super::catalogue::{BeginsLater, Mistake, OneOf};
 use super::param::Param;
 use super::{List, Seen, factor, rows, snapped};
+use crate::tolerance::mistakes::{PLAIN_FACTOR, SAME_PARAMETER};
 
 /// A mistake of the logits.
 const LOGITS: Mistake = Mistake { at: &[Site::Logits], ..Mistake::ORDINARY };
@@ -103,7 +104,8 @@ fn scale(list: &mut List<'_>, c: f64) {
 
 /// The factor on the logits.
 pub(super) fn fitted(list: &mut List<'_>, seen: &Seen<'_>) {
-    if let Some(c) = factor(seen.own, seen.right).map(|c| snapped(c, 1e-6)).filter(|c| (c - 1.0).abs() > 1e-9) {
+    let c = factor(seen.own, seen.right).map(|c| snapped(c, PLAIN_FACTOR));
+    if let Some(c) = c.filter(|c| (c - 1.0).abs() > SAME_PARAMETER) {
         scale(list, c);
     }
 }

@@ -8,6 +8,7 @@ use serde_json::json;
 use super::rope::{computed, pair, shifted, theta_edit, times};
 use super::{List, Seen, snapped};
 use crate::minimum::least;
+use crate::tolerance::mistakes::{ANGLES_LEAVE, NO_EXTRA_FACTOR, SAME_BASE, SHIFT_LEAVES};
 
 /// What each pair was turned by tells base and position; the length, the factor.
 pub(super) fn fitted(list: &mut List<'_>, right: &Rope, seen: &Seen<'_>) {
@@ -16,7 +17,7 @@ pub(super) fn fitted(list: &mut List<'_>, right: &Rope, seen: &Seen<'_>) {
     if let Some(c) = length_factor(&before.view(), &after.view()) {
         let (_, due) = rope_inv_freq::<f64>(right.rotary_dim, right.theta, &right.scaling);
         let extra = snapped(c / due, 1e-5);
-        if (extra - 1.0).abs() > 1e-7 {
+        if (extra - 1.0).abs() > NO_EXTRA_FACTOR {
             times(list, json!(extra), extra);
         }
     }
@@ -26,7 +27,7 @@ pub(super) fn fitted(list: &mut List<'_>, right: &Rope, seen: &Seen<'_>) {
         let mut known = vec![right.theta];
         // Angles in f32 tell a base to five digits or so; a small one, that turns fast, to more.
         let five = snapped(format!("{theta:.5e}").parse().unwrap_or(theta), 1e-5);
-        if (five - right.theta).abs() <= 1e-6 * theta {
+        if (five - right.theta).abs() <= SAME_BASE * theta {
             continue;
         }
         for near in [snapped(five, 2e-2), snapped(five, 2e-3), five, theta] {
@@ -80,7 +81,8 @@ fn base(right: &Rope, before: &ArrayView3<'_, f64>, after: &ArrayView3<'_, f64>,
     let fine = least(|x| off(x, first.len()), rough - 0.05, rough + 0.05, 1e-10);
     let finer = least(|x| off(x, rows.len()), fine - 1e-4, fine + 1e-4, 1e-10);
     let theta = finer.exp();
-    ((theta - right.theta).abs() > 1e-6 * theta && off(theta.ln(), rows.len()) < 1e-6 * (rows.len() * pairs) as f64)
+    ((theta - right.theta).abs() > SAME_BASE * theta
+        && off(theta.ln(), rows.len()) < ANGLES_LEAVE * (rows.len() * pairs) as f64)
         .then_some(theta)
 }
 
@@ -94,5 +96,5 @@ fn shift(right: &Rope, before: &ArrayView3<'_, f64>, after: &ArrayView3<'_, f64>
         angles.iter().zip(&frequencies).map(|(a, w)| 1.0 - (a - p * w).cos()).sum()
     };
     let best = (-4096i64..=4096).min_by(|&a, &b| off(a).total_cmp(&off(b)))?;
-    (off(best) < 1e-3 && best != 0).then_some(best)
+    (off(best) < SHIFT_LEAVES && best != 0).then_some(best)
 }

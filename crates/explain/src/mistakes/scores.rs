@@ -1,5 +1,6 @@
 //! What is done wrong in the scores? Right: scale · qk, capped where the config says, -inf where a key is later than the query, or a window behind it.
 
+use firstdiff_compare::MASKED;
 use firstdiff_model::{Op, Scores};
 use firstdiff_trace::Site;
 use ndarray::{ArrayD, Ix3};
@@ -8,6 +9,7 @@ use serde_json::json;
 use super::catalogue::{BeginsLater, Mistake};
 use super::param::Param;
 use super::{At, List, Out, Seen, factor, snapped};
+use crate::tolerance::mistakes::{NO_FILL, PLAIN_FACTOR, PLAIN_FILL, SAME_PARAMETER};
 
 /// A mistake of the mask.
 const MASK: Mistake =
@@ -101,9 +103,6 @@ pub(crate) static WINDOW_SIZE: Mistake = Mistake {
     ..MASK
 };
 
-/// Below this a score is taken for masked, as compare takes it.
-const MASKED: f64 = -9000.0;
-
 /// Right: scale · qk, -inf where a key is later than the query, or a window behind it.
 pub(super) fn listed(list: &mut List<'_>, right: &Scores) {
     let dims = list.model.plan.dims;
@@ -168,7 +167,7 @@ pub(super) fn omitted(list: &mut List<'_>, right: &Scores) {
 }
 
 fn is_near(a: f64, b: f64) -> bool {
-    (a / b - 1.0).abs() < 1e-9
+    (a / b - 1.0).abs() < SAME_PARAMETER
 }
 
 fn windows(list: &mut List<'_>, right: &Scores) {
@@ -277,12 +276,12 @@ fn fills(shown: &[f64], open: &[f64]) -> Vec<(f64, Fill)> {
         let mut values: Vec<f64> = values.into_iter().filter(|x| x.is_finite() && *x > MASKED).collect();
         values.sort_by(f64::total_cmp);
         // Of more than half of the cells.
-        (2 * values.len() > shown.len()).then(|| snapped(values[values.len() / 2], 1e-3) + 0.0)
+        (2 * values.len() > shown.len()).then(|| snapped(values[values.len() / 2], PLAIN_FILL) + 0.0)
     };
     let replaced = fit(shown.to_vec()).map(|fill| (fill, Fill::Replaced));
     let added = fit(shown.iter().zip(open).map(|(own, open)| own - open).collect());
     // Nothing added is no mask at all.
-    let added = added.filter(|fill| fill.abs() > 1e-6).map(|fill| (fill, Fill::Added));
+    let added = added.filter(|fill| fill.abs() > NO_FILL).map(|fill| (fill, Fill::Added));
     replaced.into_iter().chain(added).collect()
 }
 
@@ -361,8 +360,8 @@ pub(super) fn visible(scores: &Scores, query: usize, key: usize) -> bool {
 
 /// The factor on the products, the fill and the window, as the candidate's scores show them.
 pub(super) fn fitted(list: &mut List<'_>, right: &Scores, seen: &Seen<'_>) {
-    if let Some(c) = factor(seen.own, seen.right).filter(|c| (c - 1.0).abs() > 1e-9) {
-        let scale = snapped(c * right.scale, 1e-6);
+    if let Some(c) = factor(seen.own, seen.right).filter(|c| (c - 1.0).abs() > SAME_PARAMETER) {
+        let scale = snapped(c * right.scale, PLAIN_FACTOR);
         list.op(&SCORE_SCALE, vec![("scale", json!(scale))], Op::Scores(Scores { scale, ..*right }));
     }
     let open = seen.inputs.first().map(|qk| qk.mapv(|x| capped(right, x * right.scale)));
