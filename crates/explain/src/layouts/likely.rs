@@ -25,14 +25,15 @@ impl Run<'_> {
             let rows = !site.has_rope_rows() || at.tap.site.has_rope_rows();
             at.step == place.step && rows && kind(at.tap.site) == kind(site)
         };
-        let like_stand_plain = known.plain.iter().any(is_like);
+        let plain = || known.iter().filter(|(_, layout)| layout.is_none()).map(|(at, _)| at);
+        let like_stand_plain = plain().any(is_like);
         // An engine records all its layers alike.
         let is_of_another_layer = |at: &Place| {
             at.step == place.step && at.tap.site == site && self.recorded.shape(*at) == self.recorded.shape(place)
         };
-        let other_layers_stand_plain = known.plain.iter().any(is_of_another_layer);
+        let other_layers_stand_plain = plain().any(is_of_another_layer);
         let own_shape = self.recorded.has_its_own_shape(place);
-        let shapes_mislead = known.moved.iter().any(|(_, layout)| layout.contradicts_shape());
+        let shapes_mislead = known.iter().any(|(_, layout)| layout.as_ref().is_some_and(Layout::contradicts_shape));
         let chosen = self.looked_at(place, due, |layouts| {
             let alike = |pair: &Pair<'_>| if due.is_some() { pair.mean_correlation() } else { 0.0 };
             let plain = layouts.as_it_stands().map_or(0.0, alike);
@@ -78,14 +79,15 @@ impl Run<'_> {
         // An axis of one element may stand anywhere.
         let ones = |at: Place| self.recorded.shape(at).iter().map(|n| *n == 1).collect::<Vec<bool>>();
         let tells = |at: Place| !ones(at).contains(&true) || ones(at) == ones(place);
-        let moved = known.moved.iter().filter(|(at, _)| tells(*at));
+        let moved = known.iter().filter(|(at, _)| tells(*at)).filter_map(|(at, layout)| Some((at, layout.as_ref()?)));
         moved.map(|(at, layout)| (LayoutConvention::of(at.tap.site, layout), layout)).collect()
     }
 
     /// Finds the layout of a tap that comes out in none: that of its like, or the one of which what reads it comes out. Whether that is new.
     pub(super) fn resolve_open(&mut self, place: Place, taps: &[Replayed], decided: &mut Decided) -> Done<bool> {
         let own_shape = self.recorded.has_its_own_shape(place);
-        if own_shape && decided.known.moved.is_empty() || decided.layouts.contains_key(&place) {
+        if own_shape && decided.known.iter().all(|(_, layout)| layout.is_none()) || decided.layouts.contains_key(&place)
+        {
             return Ok(false);
         }
         let Some(step) = self.recorded.model.plan.step(place.tap) else { return Ok(false) };

@@ -41,10 +41,10 @@ struct Shown {
 }
 
 impl Shown {
-    /// What the taps show that come out, those for which `is`.
+    /// How the taps are recorded that come out, of those in another layout the ones for which `is`.
     fn known(&self, is: impl Fn(&Agreeing) -> bool) -> Known {
-        let moved = self.agree.iter().filter(|a| is(a)).map(|a| (a.place, a.layout.clone())).collect();
-        Known { moved, plain: self.plain.clone() }
+        let moved = self.agree.iter().filter(|a| is(a)).map(|a| (a.place, Some(a.layout.clone())));
+        moved.chain(self.plain.iter().map(|place| (*place, None))).collect()
     }
 }
 
@@ -56,22 +56,15 @@ struct Agreeing {
     padding_error: Option<String>,
 }
 
-/// What was resolved in the rounds before.
+/// Taps that come out, and the layout of each, as it stands where `None`: so far the dump's own layouts are known.
+type Known = Vec<(Place, Option<Layout>)>;
+
+/// What was decided in the rounds before.
 #[derive(Default)]
 struct Decided {
     /// As it stands where `None`.
     layouts: HashMap<Place, Option<Layout>>,
-    /// What is known of the dump's own layouts.
     known: Known,
-}
-
-/// The dump's own layouts, as far as taps show them that come out.
-#[derive(Clone, Default)]
-struct Known {
-    /// Taps that come out in another layout.
-    moved: Vec<(Place, Layout)>,
-    /// Taps that come out as they stand.
-    plain: Vec<Place>,
 }
 
 impl Run<'_> {
@@ -139,10 +132,13 @@ impl Run<'_> {
         }
         let due = self.due(step, number)?;
         // Where nothing is due by what was recorded, the tokens may still tell the order of rows.
-        let from_tokens = match due.is_err() && !is_decided && self.has_open_rows(place) {
-            true => self.due_from_whole_taps(step)?,
-            false => None,
-        };
+        let mut from_tokens = None;
+        if due.is_err() && !is_decided && self.has_open_rows(place) {
+            from_tokens = self.due_from_whole_taps(step)?;
+            if from_tokens.is_none() {
+                return self.judged(step, place, due.as_ref());
+            }
+        }
         let witness = from_tokens.as_ref().map_or(due.as_ref(), Ok);
         let mut replayed = self.judged(step, place, witness)?;
         if replayed.report.status.agrees() {
@@ -162,9 +158,7 @@ impl Run<'_> {
                 shown.open.push(place);
             }
             if !is_decided {
-                let mut known = decided.known.clone();
-                known.moved.extend(shown.known(|_| true).moved);
-                known.plain.extend(&shown.plain);
+                let known = [decided.known.clone(), shown.known(|_| true)].concat();
                 if let Some(likely) = self.likely(place, witness.ok(), &known)? {
                     self.recorded.layouts.insert(place, likely.layout);
                     replayed = self.judged(step, place, witness)?;
