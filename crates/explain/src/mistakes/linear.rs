@@ -37,7 +37,7 @@ pub(crate) static WEIGHT_TRANSPOSED: Mistake = Mistake {
         its [in,out] is that memory",
     ),
     at: sites::MATRICES,
-    params: &[Param::words("form", &["reshape", "transpose"]).from_shape()],
+    params: &[Param::words("form", &["reshape", "transpose"]).of_shape()],
     ..LINEAR
 };
 pub(crate) static WEIGHT_STRIDE: Mistake = Mistake {

@@ -71,7 +71,7 @@ impl Param {
     }
 
     /// The same, following from the shape of a matrix.
-    pub(super) const fn from_shape(self) -> Param {
+    pub(super) const fn of_shape(self) -> Param {
         Param { follows_from_shape: true, ..self }
     }
 

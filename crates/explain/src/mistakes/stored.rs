@@ -57,7 +57,7 @@ pub(crate) static DEQUANT_TRUNCATED: Mistake = Mistake {
     in_file: Some("count a tensor's bytes by its type: blocks times bytes a block, not elements times a fraction"),
     params: &[
         Param::words("bytes_read", &["numel/2", "numel", "numel/4"]),
-        Param::number("zero_from").from_shape(),
+        Param::number("zero_from").of_shape(),
         Param::words("kind", &["first block of each row"]),
     ],
     ..STORED
