@@ -1,6 +1,8 @@
 //! Where does a dump come from? `dump.json`: producer, model, tokens, precision, and the list of taps.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
+#[cfg(feature = "read")]
+use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 

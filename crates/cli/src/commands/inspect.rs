@@ -71,7 +71,7 @@ pub(crate) fn run(args: InspectArgs) -> Result<u8> {
             part.tap
         );
     }
-    if dump.entries().is_empty() {
+    if dump.entries().is_empty() && dump.open_taps().is_empty() {
         let names: Vec<String> = dump.unnamed().iter().map(|n| with_suggestion(n)).collect();
         bail!("{}: no tensor in it is named as a tap: {}", args.candidate.display(), shorten(&names, 4));
     }

@@ -88,7 +88,7 @@ fn recorded(dump: &Dump, place: Place) -> String {
     match (dump.find(place.tap, place.step), dump.find_part(place.tap, place.step)) {
         (Some(entry), _) => whole(entry),
         (None, Some(part)) => format!("{} values", part.values.len()),
-        (None, None) => "nothing".into(),
+        (None, None) => dump.find_open(place.tap, place.step).as_ref().map_or("nothing".into(), whole),
     }
 }
 

@@ -80,6 +80,8 @@ pub struct FirstDivergence {
     pub after: Option<String>,
     /// What its operation reads in the same step.
     pub reads: Vec<String>,
+    /// Whether anybody says what it reads: nobody may of a tap outside the vocabulary.
+    pub inputs_known: bool,
     /// Layers in between of which neither dump holds a tap.
     pub unrecorded_layers: Vec<Missing>,
     /// Taps in between that were not checked: the fault may be in any of their operations.
@@ -285,6 +287,7 @@ impl FirstDivergence {
             measures: Measures::of(tap),
             after: first.after.map(|p| p.tap.to_string()),
             reads: names(reads),
+            inputs_known: first.inputs_known,
             unrecorded_layers: first.unrecorded_layers.iter().map(Missing::of).collect(),
             unchecked_between: names(first.unchecked_between.iter().map(|p| p.tap)),
             recovers_at: first.harmless_from.map(|p| p.tap.to_string()),

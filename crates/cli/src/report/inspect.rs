@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_compare::{Finding, Inspection, Sureness};
-use firstdiff_trace::Dump;
+use firstdiff_trace::{Dump, stored_name};
 use serde::Serialize;
 
 use crate::report::{Header, Provenance, Verdict};
@@ -79,11 +79,18 @@ impl Inspect {
             counts: Kinds::of(inspection),
             findings: inspection.findings.iter().map(Seen::of).collect(),
             unseen: inspection.unseen.clone(),
-            unmapped: dump.unnamed().to_vec(),
+            unmapped: not_looked_at(dump),
             next: next(dump, inspection),
             warnings: Incomplete::of(&[("the candidate", dump)], None).notes().cloned().collect(),
         }
     }
+}
+
+/// The names that are no taps, and were not looked at.
+pub(crate) fn not_looked_at(dump: &Dump) -> Vec<String> {
+    let open: BTreeSet<String> =
+        dump.open_taps().iter().map(|entry| stored_name(&entry.tap.to_string(), entry.step)).collect();
+    dump.unnamed().iter().filter(|name| !open.contains(*name)).cloned().collect()
 }
 
 impl Seen {

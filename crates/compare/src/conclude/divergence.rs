@@ -25,11 +25,13 @@ impl Run<'_> {
             Found::Judged(judged) => (judged.judgement.metrics.nmse().unwrap_or(f64::INFINITY), &judged.layout),
             _ => (f64::INFINITY, &Layout::Same),
         };
+        let inputs_known = self.graph.knows_inputs(index);
         let harmless = !after.is_empty() && after.iter().all(|&i| found[i].agrees() && !found[i].is_in_part());
         Ok(FirstDivergence {
             index: at,
             after: before.last().map(|&i| places[i]),
-            reads: self.graph.reads(index).iter().map(|&i| places[i]).collect(),
+            reads: self.graph.reads(index).iter().filter(|_| inputs_known).map(|&i| places[i]).collect(),
+            inputs_known,
             unchecked_between: between.iter().map(|&i| places[i]).collect(),
             unrecorded_layers: self
                 .graph

@@ -7,7 +7,7 @@ use firstdiff_trace::{Site, Tap};
 use super::Node;
 
 /// What an operation is called of which nobody says what it is.
-pub(super) const UNKNOWN: &str = "unknown operation";
+pub(super) const UNKNOWN: &str = "unknown";
 
 /// A pre-norm decoder of these layers; of one that `is_other` nothing is known but the stream behind it.
 pub(super) fn decoder(layers: &BTreeSet<u32>, sites: &BTreeSet<Site>, is_other: impl Fn(u32) -> bool) -> Vec<Node> {

@@ -7,10 +7,10 @@ use firstdiff_trace::{Entry, NamedRows, Rows, Site};
 use crate::layout::mismatch::{Misfit, ShapeMismatch};
 use crate::layout::pair::{Operand, Side};
 
-/// A shape without its batch axis: [T, D] for [1, T, D].
+/// A shape without its batch axis: [T, D] for [1, T, D]. As it is where the vocabulary does not say the axes.
 pub(crate) fn squeezed(site: Site, shape: &[usize]) -> Vec<usize> {
     let mut shape = shape.to_vec();
-    while shape.len() > site.axes().len() && shape[0] == 1 {
+    while !site.is_open() && shape.len() > site.axes().len() && shape[0] == 1 {
         shape.remove(0);
     }
     shape

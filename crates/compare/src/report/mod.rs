@@ -209,8 +209,10 @@ pub struct FirstDivergence {
     pub index: usize,
     /// The last tap before it, among those it depends on, that agrees. None: the tokens themselves.
     pub after: Option<Place>,
-    /// What its operation reads.
+    /// What its operation reads, where that is known.
     pub reads: Vec<Place>,
+    /// Whether anybody says what it reads: nobody may of a tap outside the vocabulary.
+    pub inputs_known: bool,
     /// What lies between the two and was not checked: the fault may be in any of their operations.
     pub unchecked_between: Vec<Place>,
     /// Layers in between of which neither dump holds a tap; of a model's own graph none.
@@ -227,7 +229,7 @@ pub struct FirstDivergence {
 impl FirstDivergence {
     /// Whether all that its operation reads was compared and agrees, so that no other operation can have done it.
     pub fn is_bracketed(&self) -> bool {
-        self.unchecked_between.is_empty() && self.unrecorded_layers.is_empty() && !self.unseen_keys
+        self.inputs_known && self.unchecked_between.is_empty() && self.unrecorded_layers.is_empty() && !self.unseen_keys
     }
 }
 

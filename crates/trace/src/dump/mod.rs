@@ -448,14 +448,13 @@ impl Dump {
         Some(Entry { tap, step, shape, dtype, rows: found.rows(&self.meta), place: found.place.clone(), header })
     }
 
-    /// The taps that the vocabulary does not have: what dump.json lists, or has in its graph; all names, where none is of the vocabulary.
+    /// The taps that the vocabulary does not have: what dump.json lists, or has in its graph.
     pub fn open_taps(&self) -> Vec<Entry> {
         let listed = self.meta.taps.iter().flatten().map(|entry| entry.tap.as_str());
         let listed: HashSet<&str> =
             listed.chain(self.meta.graph.iter().flatten().map(|node| node.tap.as_str())).collect();
-        let alone = self.entries.is_empty() && self.parts.is_empty();
         let names = self.unnamed.iter().map(|name| split_stored_name(name));
-        let taps = names.filter(|(name, _)| alone || listed.contains(name));
+        let taps = names.filter(|(name, _)| listed.contains(name));
         taps.filter_map(|(name, step)| self.find_open(Tap::named(name), step)).collect()
     }
 
