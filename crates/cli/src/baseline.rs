@@ -214,7 +214,7 @@ impl Baseline {
     fn of_other_steps(&self, report: &Report) -> Option<String> {
         let cells = cells(report);
         let as_in_the_reference =
-            report.laid.as_ref().is_none_or(|laid| cells.as_ref() == Some(&laid.reference.lengths));
+            report.alignment.as_ref().is_none_or(|alignment| cells.as_ref() == Some(&alignment.reference.lengths));
         let fits = self.cells == cells || (self.cells.is_none() && as_in_the_reference);
         (!fits).then(|| {
             "the baseline's steps are of other token positions: the candidate, or the reference, took its tokens in other chunks then; make a baseline of \
@@ -236,7 +236,7 @@ impl Baseline {
 
 /// Token positions of each of the report's steps, where the two runs took the tokens in other chunks.
 fn cells(report: &Report) -> Option<Vec<usize>> {
-    report.laid.as_ref().map(|laid| laid.cells.iter().map(ExactSizeIterator::len).collect())
+    report.alignment.as_ref().map(|alignment| alignment.cells.iter().map(ExactSizeIterator::len).collect())
 }
 
 /// Why `tap` is worse than its baseline, if it is. Written so that what is not known to be as good is worse.

@@ -22,7 +22,7 @@ mod taps;
 mod tolerance;
 mod words;
 
-pub use align::chunks::{Aligned, Laid, Parting, Unaligned, align};
+pub use align::chunks::{Aligned, ChunkAlignment, Parting, Unaligned, align};
 pub use graph::{Graph, Node, Place, UnrecordedLayers, op_of};
 pub use inspect::{Finding, Inspection, Sureness, inspect};
 pub use judge::inherited::Inherited;
@@ -31,13 +31,13 @@ pub use judge::tensor::{Allowance, Difference, Judgement, NotFinite, NotFiniteKi
 pub use layout::candidates::LayoutCandidates;
 pub use layout::convention::LayoutConvention;
 pub use layout::mismatch::{Misfit, ShapeMismatch};
-pub use layout::pair::{Operand, Pair};
+pub use layout::pair::{Pair, TensorRef};
 pub use layout::strided::Stored;
 pub use layout::types::{Layout, layout_notes};
 pub use pipeline::{compare, graph_of};
 pub use propose::guess::Guess;
 pub use propose::names::{Alias, Evidence, Naming, Proposal, propose};
-pub use report::anatomy::{Anatomy, Change, RankError, Undone, anatomy};
+pub use report::anatomy::{Anatomy, Change, RankError, Transform, anatomy};
 pub use report::log::{LogEntry, Stage, Standing};
 pub use report::noise::{Noise, TapNoise};
 pub use report::reason::{Missing, Reason, Side, Warning};

@@ -35,14 +35,17 @@ pub fn compare(
     options: &Options,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Report, DumpError> {
-    let recorded = options.laid.as_ref().map_or([reference, candidate], |laid| laid.runs.each_ref().map(|run| &**run));
-    let misaligned = contradicted(recorded).or_else(|| match options.laid {
+    let recorded = options
+        .alignment
+        .as_ref()
+        .map_or([reference, candidate], |alignment| alignment.runs.each_ref().map(|run| &**run));
+    let misaligned = contradicted(recorded).or_else(|| match options.alignment {
         Some(_) => None,
         None => misaligned(reference, candidate, options.rows.as_ref()),
     });
     let mut extent = extent(reference, graph);
-    if let Some(laid) = &options.laid {
-        extent.positions = laid.together();
+    if let Some(alignment) = &options.alignment {
+        extent.positions = alignment.together();
     }
     let (chunks, doubts) = (told_chunks(reference, candidate), unproven::doubts(recorded[0], recorded[1]));
     let prompt = prompt(reference);

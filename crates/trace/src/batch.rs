@@ -85,7 +85,7 @@ impl Batch {
         let mut dump = Dump::assembled(Path::new(whole.path()), self.meta(whole, index), entries)?;
         let part = |part: &Partial| part_of(part, self.shape(part.tap, part.step)?, index);
         dump.parts = whole.parts().iter().filter_map(part).collect();
-        dump.unnamed = whole.unnamed().to_vec();
+        dump.unmapped = whole.unmapped().to_vec();
         dump.notes = whole.notes().to_vec();
         dump.doubts.clone_from(whole.doubts());
         dump.of_known_names = whole.is_of_known_names();

@@ -301,9 +301,9 @@ fn read_dump(path: &Path) -> bool {
     for part in dump.parts() {
         let _ = (part.whole(), part.precision(), part.values.first().map(|value| part.half_unit(*value)));
     }
-    for name in dump.unnamed() {
-        let _ = dump.unnamed_size(name);
-        let _ = dump.read_unnamed(name).map(|tensor| tensor.values().len());
+    for name in dump.unmapped() {
+        let _ = dump.unmapped_size(name);
+        let _ = dump.read_unmapped(name).map(|tensor| tensor.values().len());
     }
     let _ = (Batch::of(&dump, &|_, _| None).map(|batch| batch.count()), dump.notes().len());
     true

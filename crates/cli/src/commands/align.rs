@@ -59,7 +59,7 @@ pub(crate) fn run(args: AlignArgs) -> Result<u8> {
     inputs.spare(args.json.as_deref())?;
     let (reference, candidate) =
         (args.told.tell(args.reading.open(&args.reference)?)?, args.told.tell(args.reading.open(&args.candidate)?)?);
-    if candidate.unnamed().is_empty() {
+    if candidate.unmapped().is_empty() {
         if let Some(path) = &args.json {
             crate::render::json::to_file(path, &Align::of(&Naming::default()), &inputs)?;
         }

@@ -71,7 +71,7 @@ pub(crate) fn run(args: ImportArgs) -> Result<u8> {
     inputs.spare(args.json.as_deref())?;
     let dump = open(&args)?;
     if dump.entries().is_empty() {
-        let names: Vec<String> = dump.unnamed().iter().map(|n| with_suggestion(n)).collect();
+        let names: Vec<String> = dump.unmapped().iter().map(|n| with_suggestion(n)).collect();
         let parts =
             dump.parts().first().map(|part| format!("{} is known in part only: compare the file itself", part.tap));
         let none = format!("no tensor in it is named as a tap: {}", shorten(&names, 4));
@@ -96,7 +96,7 @@ fn open(args: &ImportArgs) -> Result<Dump> {
             let names = args.reading.map.as_deref().map(Names::open).transpose()?;
             let reading = Reading { names, dtype: args.reading.dtype, name: Some(name.clone()) };
             let dump = Dump::open_with(&args.source, &reading)?;
-            let held = dump.entries().len() + dump.unnamed().len();
+            let held = dump.entries().len() + dump.unmapped().len();
             if held > 1 {
                 bail!("--name {name}: is for a single tensor, and {} holds {held}", args.source.display());
             }
@@ -180,8 +180,8 @@ fn said(args: &ImportArgs, dump: &Dump, parts: &[String]) -> String {
     if !parts.is_empty() {
         text += &format!("left out, as known in part only: {}; compare the source itself\n", shorten(parts, 4));
     }
-    if !dump.unnamed().is_empty() {
-        let names: Vec<String> = dump.unnamed().iter().map(|n| with_suggestion(n)).collect();
+    if !dump.unmapped().is_empty() {
+        let names: Vec<String> = dump.unmapped().iter().map(|n| with_suggestion(n)).collect();
         text += &format!("left out, names that are no taps: {}\n", safe(&shorten(&names, 6)));
         text += "next: name them in a firstdiff.toml (--map), or let `firstdiff align REF SOURCE` propose names by content\n";
     }

@@ -72,7 +72,7 @@ pub(crate) fn run(args: InspectArgs) -> Result<u8> {
         );
     }
     if dump.entries().is_empty() && dump.open_taps().is_empty() {
-        let names: Vec<String> = dump.unnamed().iter().map(|n| with_suggestion(n)).collect();
+        let names: Vec<String> = dump.unmapped().iter().map(|n| with_suggestion(n)).collect();
         bail!("{}: no tensor in it is named as a tap: {}", args.candidate.display(), shorten(&names, 4));
     }
     let bar = Bar::new(&dump);

@@ -1,7 +1,7 @@
 //! How is a report shown? On a terminal, as JSON, tap by tap.
 
+pub(crate) mod alignment;
 pub mod json;
-pub(crate) mod laid;
 pub mod screen;
 pub(crate) mod table;
 pub(crate) mod why;

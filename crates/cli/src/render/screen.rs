@@ -69,7 +69,7 @@ pub fn render(judged: &Judged, detail: Detail) -> Screen {
         screen.line(&paint(DIM, &beside_noise(noise)));
     }
     if let Some(alignment) = &told.alignment {
-        screen.line(&paint(DIM, &crate::render::laid::heading(alignment)));
+        screen.line(&paint(DIM, &crate::render::alignment::heading(alignment)));
     }
     screen.line("");
     taps(&mut screen, &judged.report, detail);
@@ -154,14 +154,16 @@ pub(crate) fn divergence(screen: &mut Screen, judged: &Judged, told: &Compare, e
     let report = &judged.report;
     let (Some(first), Some(said)) = (&report.first, &told.first_divergence) else { return };
     let tap = &report.taps[first.index];
-    let place = match &report.laid {
-        Some(laid) => format!("{} ({}) at {}", tap.place.tap, tap.op, laid.label(tap.place.step..tap.place.step + 1)),
+    let place = match &report.alignment {
+        Some(alignment) => {
+            format!("{} ({}) at {}", tap.place.tap, tap.op, alignment.label(tap.place.step..tap.place.step + 1))
+        }
         None => format!("{} ({})", said.place, said.op),
     };
     let seen = if said.keys_not_compared { " at the positions compared" } else { "" };
     let after = first.after.map_or("the tokens".to_owned(), |after| {
         let named = if after.step == tap.place.step { after.tap.to_string() } else { report.name(after) };
-        format!("{}, which agrees{seen}", if report.laid.is_some() { named } else { after.to_string() })
+        format!("{}, which agrees{seen}", if report.alignment.is_some() { named } else { after.to_string() })
     });
     match said.unchecked_between.is_empty() && said.unrecorded_layers.is_empty() {
         true => screen.line(&format!("{} {}, after {after}", paint(BAD, "first divergence:"), paint(BOLD, &place))),
@@ -199,13 +201,13 @@ pub(crate) fn divergence(screen: &mut Screen, judged: &Judged, told: &Compare, e
         line("scale", &format!("best constant factor {factor:.5}, which leaves NMSE {}", number(*remaining_nmse)));
     }
     // One factor for all is a factor for each position and channel too: that need not be said again.
-    let one = first.anatomy.undone_by.iter().any(|u| matches!(u.change, Change::Factor(_)));
+    let one = first.anatomy.explained_by.iter().any(|u| matches!(u.change, Change::Factor(_)));
     let again = |change: &Change| one && matches!(change, Change::FactorByPosition | Change::FactorByChannel);
-    for undone in first.anatomy.undone_by.iter().filter(|u| !again(&u.change)).take(3) {
+    for undone in first.anatomy.explained_by.iter().filter(|u| !again(&u.change)).take(3) {
         let leaves = number(undone.residual_nmse);
         line("it is", &format!("{} (leaves NMSE {leaves})", paint(BOLD, &undone.change.to_string())));
     }
-    if let Some(from) = first.harmless_from {
+    if let Some(from) = first.recovers_at {
         line("but", &format!("what reads it agrees again, from {from} on: the difference does not reach further"));
     }
     if let Some(cause) = &said.why {
@@ -220,8 +222,8 @@ pub(crate) fn divergence(screen: &mut Screen, judged: &Judged, told: &Compare, e
     }
     let others = report.taps.iter().filter(|t| t.status == Status::Diverged && t.place != tap.place);
     let others: Vec<Place> = others.map(|t| t.place).collect();
-    let others: Vec<String> = match &report.laid {
-        Some(laid) => crate::render::laid::places(laid, &others),
+    let others: Vec<String> = match &report.alignment {
+        Some(alignment) => crate::render::alignment::places(alignment, &others),
         None => places(&others),
     };
     if !others.is_empty() {
@@ -230,8 +232,9 @@ pub(crate) fn divergence(screen: &mut Screen, judged: &Judged, told: &Compare, e
     for (name, text) in ending {
         line(name, text);
     }
-    let alone = |laid: &std::sync::Arc<_>| crate::render::laid::without_reference(laid, report, tap.place.step);
-    if let Some(alone) = report.laid.as_ref().and_then(alone) {
+    let alone =
+        |alignment: &std::sync::Arc<_>| crate::render::alignment::without_reference(alignment, report, tap.place.step);
+    if let Some(alone) = report.alignment.as_ref().and_then(alone) {
         line("", alone);
     }
 }

@@ -51,8 +51,8 @@ pub(crate) fn taps(screen: &mut Screen, report: &Report, detail: Detail) {
     let table = |fold: Fold| {
         let mut table = Screen::default();
         let shown = Shown { report, detail, fold };
-        match &report.laid {
-            Some(laid) => crate::render::laid::taps(&mut table, report, laid, &shown),
+        match &report.alignment {
+            Some(alignment) => crate::render::alignment::taps(&mut table, report, alignment, &shown),
             None => steps(&mut table, report, &shown),
         }
         table
@@ -144,7 +144,7 @@ fn name_of(run: &[TapReport]) -> String {
 /// A line of taps that all agree, or all differ, or of both.
 fn group_line(name: &str, taps: &[TapReport]) -> String {
     let any = |kind_of: u8| taps.iter().any(|t| kind(t.status) == kind_of);
-    if any(0) && any(2) { crate::render::laid::mixed(name, taps) } else { fold_line(name, taps) }
+    if any(0) && any(2) { crate::render::alignment::mixed(name, taps) } else { fold_line(name, taps) }
 }
 
 /// How many taps from the first on are of layers in which the same holds: which sites differ, and which agree.

@@ -67,9 +67,9 @@ fn section(judged: &Judged, tap: &TapReport) -> Section {
     let mut lines = Vec::new();
     let mut line = |label: &str, text: &str| lines.push((label.to_owned(), text.to_owned()));
     line("operation", &tap.op);
-    if let Some(laid) = &report.laid {
+    if let Some(alignment) = &report.alignment {
         let cells = tap.place.step..tap.place.step.saturating_add(1);
-        line("aligned", &format!("by token position: {}", laid.label(cells)));
+        line("aligned", &format!("by token position: {}", alignment.label(cells)));
     }
     if let Some(positions) = &tap.positions {
         let list: Vec<String> = positions.iter().map(ToString::to_string).collect();

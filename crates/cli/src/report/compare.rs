@@ -1,6 +1,6 @@
 //! Where do two runs part? What `compare` says; `gate` and `bisect` say the same and more.
 
-use firstdiff_compare::{Laid, Report, Status, TapReport, UnrecordedLayers, Warning};
+use firstdiff_compare::{ChunkAlignment, Report, Status, TapReport, UnrecordedLayers, Warning};
 use serde::Serialize;
 
 use crate::report::when::when;
@@ -254,12 +254,12 @@ impl Compare {
             diverged: diverged.map(|t| t.place.tap.to_string()).collect(),
             counts: Counts::of(&report.taps),
             taps: report.taps.iter().map(TapEntry::of).collect(),
-            unmapped: report.unnamed.clone(),
+            unmapped: report.unmapped.clone(),
             unmapped_hint: unmapped_hint(judged),
             not_checked: not_checked(report, &session.candidate.path().to_string_lossy()),
             next: report.first.as_ref().map(|first| next_step(judged, first, &report.taps[first.index])),
             warnings: report.warnings.iter().map(Warning::to_string).collect(),
-            alignment: report.laid.as_ref().map(|laid| Alignment::of(laid, report)),
+            alignment: report.alignment.as_ref().map(|alignment| Alignment::of(alignment, report)),
             why: None,
         }
     }
@@ -290,12 +290,16 @@ impl FirstDivergence {
             inputs_known: first.inputs_known,
             unrecorded_layers: first.unrecorded_layers.iter().map(Missing::of).collect(),
             unchecked_between: names(first.unchecked_between.iter().map(|p| p.tap)),
-            recovers_at: first.harmless_from.map(|p| p.tap.to_string()),
-            keys_not_compared: first.unseen_keys,
+            recovers_at: first.recovers_at.map(|p| p.tap.to_string()),
+            keys_not_compared: first.keys_not_compared,
             reason: tap.why(),
             regions: Region::all(report, tap, &first.anatomy),
             anatomy: Anatomy::of(&first.anatomy),
-            position: report.laid.as_ref().and_then(|laid| laid.cells.get(step as usize)).map(|cell| cell.start),
+            position: report
+                .alignment
+                .as_ref()
+                .and_then(|alignment| alignment.cells.get(step as usize))
+                .map(|cell| cell.start),
             why,
             candidate_is_right,
         })
@@ -322,7 +326,7 @@ impl Anatomy {
             channels: anatomy.channels.clone(),
             factor: anatomy.factor.map(|(factor, remaining_nmse)| Factor { factor, remaining_nmse }),
             ranks: anatomy.ranks.iter().map(rank).collect(),
-            explained_by: (anatomy.undone_by.iter())
+            explained_by: (anatomy.explained_by.iter())
                 .map(|u| Explains { change: u.change.to_string(), residual_nmse: u.residual_nmse })
                 .collect(),
         }
@@ -330,27 +334,27 @@ impl Anatomy {
 }
 
 impl Alignment {
-    fn of(laid: &Laid, report: &Report) -> Alignment {
+    fn of(alignment: &ChunkAlignment, report: &Report) -> Alignment {
         let chunks = |run: &firstdiff_compare::Chunks| Chunks { how: run.to_string(), steps: run.lengths.clone() };
         let cell = |cell: &std::ops::Range<usize>| Cell {
             positions: [cell.start, cell.end],
-            reference_step: laid.reference.step_of(cell.start),
-            candidate_step: laid.candidate.step_of(cell.start),
+            reference_step: alignment.reference.step_of(cell.start),
+            candidate_step: alignment.candidate.step_of(cell.start),
         };
         let phase = |prefill: bool| {
             let counts = Counts::of(report.taps.iter().filter(|tap| {
-                let start = laid.cells.get(tap.place.step as usize).map_or(0, |cell| cell.start);
-                laid.phased().is_some_and(|run| (run.step_of(start) == Some(0)) == prefill)
+                let start = alignment.cells.get(tap.place.step as usize).map_or(0, |cell| cell.start);
+                alignment.phased().is_some_and(|run| (run.step_of(start) == Some(0)) == prefill)
             }));
             Phase { agree: counts.agree(), differ: counts.differ(), unchecked: counts.unchecked }
         };
         Alignment {
-            reference: chunks(&laid.reference),
-            candidate: chunks(&laid.candidate),
-            together: laid.together(),
-            tokens_differ_at: laid.parted,
-            cells: laid.cells.iter().map(cell).collect(),
-            phases: laid.phased().map(|_| Phases { prefill: phase(true), decode: phase(false) }),
+            reference: chunks(&alignment.reference),
+            candidate: chunks(&alignment.candidate),
+            together: alignment.together(),
+            tokens_differ_at: alignment.parted,
+            cells: alignment.cells.iter().map(cell).collect(),
+            phases: alignment.phased().map(|_| Phases { prefill: phase(true), decode: phase(false) }),
         }
     }
 }

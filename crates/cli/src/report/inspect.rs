@@ -90,7 +90,7 @@ impl Inspect {
 pub(crate) fn not_looked_at(dump: &Dump) -> Vec<String> {
     let open: BTreeSet<String> =
         dump.open_taps().iter().map(|entry| stored_name(&entry.tap.to_string(), entry.step)).collect();
-    dump.unnamed().iter().filter(|name| !open.contains(*name)).cloned().collect()
+    dump.unmapped().iter().filter(|name| !open.contains(*name)).cloned().collect()
 }
 
 impl Seen {

@@ -25,14 +25,14 @@ pub(crate) fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapRepor
         };
         return format!("{how} {which} in both runs, and compare again");
     }
-    if first.unseen_keys {
+    if first.keys_not_compared {
         return format!("record every token position up to {} in both runs, and compare again", tap.place.tap);
     }
     if tap.place.tap.site == Site::H0 {
         let nmse = tap.metrics.and_then(|m| m.nmse());
         return rounded_table(nmse).unwrap_or_else(|| first_embedding(judged, tap.place.step)).into();
     }
-    if first.anatomy.undone_by.iter().any(|u| matches!(u.change, Change::RowOrder(_))) {
+    if first.anatomy.explained_by.iter().any(|u| matches!(u.change, Change::RowOrder(_))) {
         let layer = tap.place.tap.layer.unwrap_or_default();
         return format!(
             "if that order is the dump's own, say so ('qk_rows' in dump.json) or record layers.{layer}.q_rope and k_rope; else fix '{}'",

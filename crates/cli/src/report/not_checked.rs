@@ -22,8 +22,8 @@ pub(crate) fn not_checked(report: &Report, candidate: &str) -> Vec<String> {
         }
         if let (Some(first), Some(last)) = (whole.first(), whole.last()) {
             let (first, last) = (first.place.step, last.place.step);
-            names.push(match &report.laid {
-                Some(laid) => laid.positions(first..last + 1),
+            names.push(match &report.alignment {
+                Some(alignment) => alignment.positions(first..last + 1),
                 None if first == last => format!("decode step {first}"),
                 None => format!("decode steps {first}-{last}"),
             });
@@ -31,7 +31,8 @@ pub(crate) fn not_checked(report: &Report, candidate: &str) -> Vec<String> {
         let all = taps_in_words(report.taps.len());
         lines.push(format!("{} of {all} ({}): {}", run.len(), names.join(", "), reasons(&run)));
     }
-    let (weights, names): (Vec<&String>, Vec<&String>) = report.unnamed.iter().partition(|n| n.starts_with("weights."));
+    let (weights, names): (Vec<&String>, Vec<&String>) =
+        report.unmapped.iter().partition(|n| n.starts_with("weights."));
     if !weights.is_empty() {
         let count = weights.len();
         lines.push(format!("{count} dumped weights; `firstdiff weights MODEL {}` looks at them", safe(candidate)));
@@ -57,9 +58,9 @@ pub(crate) fn reasons(run: &[&TapReport]) -> String {
 /// How many of a side's names are no taps, where it is most of them, and the command that proposes taps.
 pub(crate) fn unmapped_hint(judged: &Judged) -> Option<String> {
     let dumps = judged.session.recorded();
-    let left: BTreeSet<&String> = judged.report.unnamed.iter().filter(|name| !name.starts_with("weights.")).collect();
+    let left: BTreeSet<&String> = judged.report.unmapped.iter().filter(|name| !name.starts_with("weights.")).collect();
     let of = |side: usize| {
-        let unknown = dumps[side].unnamed().iter().filter(|name| left.contains(name)).count();
+        let unknown = dumps[side].unmapped().iter().filter(|name| left.contains(name)).count();
         let known = dumps[side].entries().len() + dumps[side].parts().len();
         (2 * unknown > known).then_some((side, unknown, unknown + known))
     };

@@ -1,14 +1,14 @@
 //! From which token position on does a candidate differ?
 
-use firstdiff_compare::{Laid, Place, Report, TapReport};
+use firstdiff_compare::{ChunkAlignment, Place, Report, TapReport};
 
 use crate::words::taps_in_words;
 
 /// Which steps or positions are right, and which is the first wrong one; nothing where it is the prefill.
 pub(crate) fn when(report: &Report, place: Place, chosen: bool) -> Option<String> {
     let step = place.step;
-    match &report.laid {
-        Some(laid) => Some(by_position(laid, report, step, chosen)),
+    match &report.alignment {
+        Some(alignment) => Some(by_position(alignment, report, step, chosen)),
         None if step > 0 && report.taps.iter().any(|t| t.place.step == 0 && t.status.agrees()) => {
             Some(format!("what was checked of the prefill agrees; decode step {step} is the first wrong one"))
         }
@@ -18,9 +18,9 @@ pub(crate) fn when(report: &Report, place: Place, chosen: bool) -> Option<String
 
 /// Which positions are right, and which is the first wrong one: in words of prefill and decode where there are both.
 /// `chosen`: of taps that were chosen, which tell of no others.
-fn by_position(laid: &Laid, report: &Report, cell: u32, chosen: bool) -> String {
-    let here = laid.label(cell..cell + 1);
-    let start = laid.cells.get(cell as usize).map_or(0, |cell| cell.start);
+fn by_position(alignment: &ChunkAlignment, report: &Report, cell: u32, chosen: bool) -> String {
+    let here = alignment.label(cell..cell + 1);
+    let start = alignment.cells.get(cell as usize).map_or(0, |cell| cell.start);
     if start == 0 {
         return format!("from the first position on: {here}");
     }
@@ -31,24 +31,24 @@ fn by_position(laid: &Laid, report: &Report, cell: u32, chosen: bool) -> String 
         n => format!(", {n} unchecked"),
     };
     if chosen {
-        let before = laid.label(0..cell);
+        let before = alignment.label(0..cell);
         return format!(
             "what was checked of {before} agrees ({}{unchecked}); {here} is the first wrong one",
             taps_in_words(agree)
         );
     }
     let right = format!("({start} position{}, {}{unchecked})", if start == 1 { "" } else { "s" }, taps_in_words(agree));
-    let prefill = laid.phased().map(|run| run.lengths[0]);
-    let first_step = [&laid.candidate, &laid.reference].into_iter().find(|run| run.lengths.len() > 1);
+    let prefill = alignment.phased().map(|run| run.lengths[0]);
+    let first_step = [&alignment.candidate, &alignment.reference].into_iter().find(|run| run.lengths.len() > 1);
     let cached = first_step.is_some_and(|run| run.lengths[0] == start);
     let cached = if cached { ", the first that reads the K/V cache," } else { "" };
     let what = match prefill {
-        Some(prefill) if start >= prefill => match (start - prefill, laid.phase(0..cell)) {
+        Some(prefill) if start >= prefill => match (start - prefill, alignment.phase(0..cell)) {
             (0, phase) => format!("the {} is right", phase.unwrap_or_default().trim_start_matches("the ")),
             (1, _) => "prefill and the first decode step are right".into(),
             (n, _) => format!("prefill and the first {n} decode steps are right"),
         },
-        _ => format!("{} {} right", laid.positions(0..cell), if start == 1 { "is" } else { "are" }),
+        _ => format!("{} {} right", alignment.positions(0..cell), if start == 1 { "is" } else { "are" }),
     };
     format!("{what} {right}; {here}{cached} is the first wrong one")
 }

@@ -47,7 +47,7 @@ impl Import {
             output: output.to_string_lossy().into_owned(),
             taps: names(dump.entries().iter().map(|e| e.tap)),
             in_part: names(dump.parts().iter().map(|part| part.tap)),
-            unmapped: dump.unnamed().to_vec(),
+            unmapped: dump.unmapped().to_vec(),
             warnings: dump.notes().to_vec(),
         }
     }

@@ -79,11 +79,11 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree
     let tokens = |own: &Option<Vec<i64>>, other: &Option<Vec<i64>>| {
         own.as_ref().or(other.as_ref()).and_then(|tokens| crate::session::ids(tokens).ok())
     };
-    // Laid together by position, each side shares the tokens out among steps of its own.
-    let (tokens, decode_tokens, place) = match session.laid() {
-        Some(laid) => {
-            let step = laid.candidate.step_of(laid.cells.get(place.step as usize)?.start)?;
-            (tokens(&laid.candidate.ids, &laid.reference.ids), None, Place { step, ..place })
+    // ChunkAlignment together by position, each side shares the tokens out among steps of its own.
+    let (tokens, decode_tokens, place) = match session.alignment() {
+        Some(alignment) => {
+            let step = alignment.candidate.step_of(alignment.cells.get(place.step as usize)?.start)?;
+            (tokens(&alignment.candidate.ids, &alignment.reference.ids), None, Place { step, ..place })
         }
         None => (
             tokens(&candidate.tokens, &reference.tokens),

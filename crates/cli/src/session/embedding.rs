@@ -20,14 +20,14 @@ pub(crate) fn rounded_table(nmse: Option<f64>) -> Option<&'static str> {
 /// Before the embedding is suspected, the tokens are.
 pub(crate) fn first_embedding(judged: &Judged, step: u32) -> &'static str {
     let [reference, candidate] = [&judged.session.reference, &judged.session.candidate].map(Dump::meta);
-    let (ours, theirs) = match (judged.session.laid(), step) {
-        (Some(laid), _) => (&laid.reference.ids, &laid.candidate.ids),
+    let (ours, theirs) = match (judged.session.alignment(), step) {
+        (Some(alignment), _) => (&alignment.reference.ids, &alignment.candidate.ids),
         (None, 0) => (&reference.tokens, &candidate.tokens),
         _ => (&reference.decode_tokens, &candidate.decode_tokens),
     };
-    // Laid together, what both were fed is the same, as far as both go.
+    // ChunkAlignment together, what both were fed is the same, as far as both go.
     match (ours, theirs) {
-        (Some(ours), Some(theirs)) if ours == theirs || judged.session.laid().is_some() => {
+        (Some(ours), Some(theirs)) if ours == theirs || judged.session.alignment().is_some() => {
             "look at the operation 'embedding': both say they were fed the same tokens"
         }
         (Some(_), Some(_)) => "feed both runs the same tokens, and compare again",

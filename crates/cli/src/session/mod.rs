@@ -19,8 +19,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use firstdiff_compare::metrics::Squares;
 use firstdiff_compare::{
-    Aligned, Graph, Laid, Node, Options, Place, Profile, Report, Sequences, ShownCache, Verdict, Warning, align,
-    compare, graph_of, number, own_rows_by, shown_cache,
+    Aligned, ChunkAlignment, Graph, Node, Options, Place, Profile, Report, Sequences, ShownCache, Verdict, Warning,
+    align, compare, graph_of, number, own_rows_by, shown_cache,
 };
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Batch, Cache, Dump, Rows, Site, Tap};
@@ -114,7 +114,7 @@ impl Session {
         let (reference, candidate, batch, are_batches) = one_sequence(reference, candidate, reading.sequence)?;
         refuse_rows(rows.as_ref(), &[&reference, &candidate])?;
         let mut notes = notes(&[&reference, &candidate]);
-        let Aligned { reference, candidate, laid } = align(reference, candidate, rows.as_ref())?;
+        let Aligned { reference, candidate, alignment } = align(reference, candidate, rows.as_ref())?;
         let choice = match profile {
             Some(profile) => Choice::asked(profile),
             None => declared_profile(&reference, &candidate)?,
@@ -123,8 +123,11 @@ impl Session {
         let only_rows = rows.as_ref().filter(|r| !r.is_all());
         let mut warnings: Vec<String> =
             only_rows.map(|_| "only the token positions of --rows were compared".to_owned()).into_iter().collect();
-        let left_out: usize =
-            laid.iter().flat_map(|laid| laid.runs.iter().zip([&reference, &candidate])).map(left_out).sum();
+        let left_out: usize = alignment
+            .iter()
+            .flat_map(|alignment| alignment.runs.iter().zip([&reference, &candidate]))
+            .map(left_out)
+            .sum();
         if left_out > 0 {
             notes.push(format!(
                 "not checked: {left_out} taps known in part: the two runs took the tokens in other chunks"
@@ -132,8 +135,8 @@ impl Session {
         }
         warnings.extend(notes);
         warnings.extend(choice.loosened.map(Loosened::note));
-        // Laid together, they hold no other rows than those asked for.
-        let rows = rows.filter(|_| laid.is_none());
+        // ChunkAlignment together, they hold no other rows than those asked for.
+        let rows = rows.filter(|_| alignment.is_none());
         let mut declared = Vec::new();
         for dump in [&reference, &candidate] {
             match declared_cache(dump) {
@@ -143,7 +146,7 @@ impl Session {
         }
         let cache_said = if declared.is_empty() { CacheSaid::Nobody } else { CacheSaid::Declared };
         let cache = declared.into_iter().max().unwrap_or_default();
-        let options = Options { rows, laid, cache, ..Options::new(choice.profile) };
+        let options = Options { rows, alignment, cache, ..Options::new(choice.profile) };
         let session = Session::of(reference, candidate, graph, options, &choice);
         Ok(Session { warnings, batch, are_batches, cache_said, reading: reading.clone(), ..session })
     }
@@ -245,14 +248,14 @@ impl Session {
     }
 
     /// How the two were laid together by token position, where they took the tokens in other chunks.
-    pub fn laid(&self) -> Option<&Laid> {
-        self.options.laid.as_deref()
+    pub fn alignment(&self) -> Option<&ChunkAlignment> {
+        self.options.alignment.as_deref()
     }
 
     /// The two dumps as they were recorded.
     pub fn recorded(&self) -> [&Dump; 2] {
-        match self.laid() {
-            Some(laid) => laid.runs.each_ref().map(|run| &**run),
+        match self.alignment() {
+            Some(alignment) => alignment.runs.each_ref().map(|run| &**run),
             None => [&self.reference, &self.candidate],
         }
     }
@@ -275,8 +278,10 @@ impl Session {
             return Ok(self);
         }
         // Measured by running a prefill and then one token at a time.
-        let together = |laid: &&Laid| laid.cells.iter().skip(1).any(|c| c.len() > 1 && c.start < laid.together());
-        if self.laid().filter(together).is_some() {
+        let together = |alignment: &&ChunkAlignment| {
+            alignment.cells.iter().skip(1).any(|c| c.len() > 1 && c.start < alignment.together())
+        };
+        if self.alignment().filter(together).is_some() {
             self.warnings.push("the two meet in chunks of several tokens: tolerances are the table's".into());
             return Ok(self);
         }
@@ -335,8 +340,8 @@ impl Session {
     /// NMSE between a tap of the reference and the exact run, where the two can be laid together as they stand: not Q and K, whose
     /// rows have two orders, and not scores, which are masked in many ways.
     fn reference_off(&self, place: Place, exact: &[f64]) -> Result<Option<f64>> {
-        let laid = matches!(place.tap.site.axes(), ['T', 'D' | 'C' | 'F' | 'V']);
-        let Some(entry) = self.reference.find(place.tap, place.step).filter(|_| laid) else { return Ok(None) };
+        let alignment = matches!(place.tap.site.axes(), ['T', 'D' | 'C' | 'F' | 'V']);
+        let Some(entry) = self.reference.find(place.tap, place.step).filter(|_| alignment) else { return Ok(None) };
         let tensor = self.reference.read(entry)?;
         let values = tensor.values();
         let same = values.len() == exact.len();

@@ -27,7 +27,7 @@ impl Session {
     /// # Errors
     /// When it cannot be compared with the reference, or is no right run.
     pub(crate) fn with_noise(mut self, path: &Path, second: Session) -> Result<Session> {
-        let cells = |session: &Session| session.laid().map(|laid| laid.cells.clone());
+        let cells = |session: &Session| session.alignment().map(|alignment| alignment.cells.clone());
         if cells(&self) != cells(&second) {
             bail!(
                 "--noise {}: it took its tokens in other chunks than the candidate did: record it as the candidate is",

@@ -144,8 +144,8 @@ impl ReplaySession {
             first: None,
             taps: self.replay.taps.iter().filter(recorded).map(Replayed::listed).collect(),
             warnings: self.replay.warnings.iter().cloned().map(Warning::Note).collect(),
-            unnamed: self.given.dump.unnamed().to_vec(),
-            laid: None,
+            unmapped: self.given.dump.unmapped().to_vec(),
+            alignment: None,
         }
     }
 

@@ -22,7 +22,7 @@ use crate::run::steps::Chunks;
 
 /// Two runs laid together by token position.
 #[derive(Debug)]
-pub struct Laid {
+pub struct ChunkAlignment {
     /// The positions of each cell; a [`Place`]'s step is the number of its cell.
     pub cells: Vec<Range<usize>>,
     /// How the reference took the tokens.
@@ -45,7 +45,7 @@ pub struct Aligned {
     /// The candidate, or its cells.
     pub candidate: Dump,
     /// How they were laid together, where their steps stand for other positions.
-    pub laid: Option<Arc<Laid>>,
+    pub alignment: Option<Arc<ChunkAlignment>>,
 }
 
 /// Lays two dumps together by token position, where their steps stand for other positions; else they stay as they are. `rows` are the
@@ -57,7 +57,7 @@ pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Al
     let reference = with_positions(reference);
     let candidate = with_positions(one_a_token_by(&reference, candidate));
     let Some((ours, theirs, parted)) = other_chunks(&reference, &candidate)? else {
-        return Ok(Aligned { reference, candidate, laid: None });
+        return Ok(Aligned { reference, candidate, alignment: None });
     };
     let candidate = slowest_first(&reference, &ours, candidate, &theirs)?;
     let runs = [Arc::new(reference), Arc::new(candidate)];
@@ -74,17 +74,17 @@ pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Al
         let [ours, theirs] = &sides;
         [ours.cells(&cells, theirs, None, &mut unchecked)?, theirs.cells(&cells, ours, wanted, &mut unchecked)?]
     };
-    let laid = Laid { cells, reference: ours, candidate: theirs, runs, parted, unchecked };
-    let at = laid.parted.unwrap_or(usize::MAX);
+    let alignment = ChunkAlignment { cells, reference: ours, candidate: theirs, runs, parted, unchecked };
+    let at = alignment.parted.unwrap_or(usize::MAX);
     let places = [&left, &right].into_iter().flat_map(|dump| {
         let entries = dump.entries().iter().map(|e| Place { step: e.step, tap: e.tap });
         entries.chain(dump.parts().iter().map(|p| Place { step: p.step, tap: p.tap }))
     });
-    let beyond = places.filter(|place| laid.cells[place.step as usize].start >= at);
-    let beyond = beyond.filter_map(|place| Some((place, Unaligned::Parted(laid.parting()?))));
-    let unchecked = laid.unchecked.clone().into_iter().chain(beyond).collect();
-    let laid = Laid { unchecked, ..laid };
-    Ok(Aligned { reference: left, candidate: right, laid: Some(Arc::new(laid)) })
+    let beyond = places.filter(|place| alignment.cells[place.step as usize].start >= at);
+    let beyond = beyond.filter_map(|place| Some((place, Unaligned::Parted(alignment.parting()?))));
+    let unchecked = alignment.unchecked.clone().into_iter().chain(beyond).collect();
+    let alignment = ChunkAlignment { unchecked, ..alignment };
+    Ok(Aligned { reference: left, candidate: right, alignment: Some(Arc::new(alignment)) })
 }
 
 /// The chunks of both, where they are known and not the same as far as both go, or were of other tokens; and from which position on they were.
@@ -122,8 +122,8 @@ fn parted(ours: &Chunks, theirs: &Chunks) -> Option<usize> {
     ours.iter().zip(theirs).position(|(ours, theirs)| ours != theirs)
 }
 
-impl Laid {
-    /// Why nothing is said of the positions from [`Laid::parted`] on.
+impl ChunkAlignment {
+    /// Why nothing is said of the positions from [`ChunkAlignment::parted`] on.
     pub(crate) fn parting(&self) -> Option<Parting> {
         let at = self.parted?;
         let told = self.reference.ids.is_some() && self.candidate.ids.is_some();
@@ -177,9 +177,9 @@ impl Laid {
 }
 
 /// What a place is called: its tap, and where in the run it is.
-pub(crate) fn name_of(laid: Option<&Laid>, place: Place) -> String {
-    match laid {
-        Some(laid) => format!("{} at {}", place.tap, laid.label(place.step..place.step.saturating_add(1))),
+pub(crate) fn name_of(alignment: Option<&ChunkAlignment>, place: Place) -> String {
+    match alignment {
+        Some(alignment) => format!("{} at {}", place.tap, alignment.label(place.step..place.step.saturating_add(1))),
         None => place.to_string(),
     }
 }

@@ -2,7 +2,7 @@
 
 use firstdiff_trace::{DType, Dump, DumpError, Entry, Site};
 
-use crate::align::chunks::Laid;
+use crate::align::chunks::ChunkAlignment;
 use crate::report::reason::Warning;
 use crate::run::last::length;
 use crate::tolerance::Profile;
@@ -16,18 +16,19 @@ pub(crate) fn blind_spots(
     reference: &Dump,
     candidate: &Dump,
     profile: Profile,
-    laid: Option<&Laid>,
+    alignment: Option<&ChunkAlignment>,
 ) -> Result<Vec<Warning>, DumpError> {
     let mut warnings: Vec<Warning> = Vec::new();
     // How sharp attention is shows where many positions were taken at once.
-    let [reference, candidate] = laid.map_or([reference, candidate], |laid| laid.runs.each_ref().map(|run| &**run));
+    let [reference, candidate] =
+        alignment.map_or([reference, candidate], |alignment| alignment.runs.each_ref().map(|run| &**run));
     let entries = || reference.entries().iter().filter(|e| e.step == 0);
     let tokens = entries().filter_map(|e| e.shape.get(e.tap.site.position_axis()).copied()).max();
     let steps = reference.entries().iter().any(|e| e.step > 0);
     // A single row may be the last of many.
     let named = length(reference, 0).or(length(candidate, 0));
-    match laid.map(Laid::together).or(named).or(tokens.filter(|&rows| rows > 1)) {
-        Some(1) if !steps || laid.is_some() => warnings.push(Warning::Note(
+    match alignment.map(ChunkAlignment::together).or(named).or(tokens.filter(|&rows| rows > 1)) {
+        Some(1) if !steps || alignment.is_some() => warnings.push(Warning::Note(
             "one token: position 0 hides every mistake in RoPE, attention scale, masks, and most in head layout; use 9 or more"
                 .into(),
         )),
@@ -75,8 +76,8 @@ pub(crate) fn blind_spots(
             "attention is nearly uniform (largest probability {sharpest:.2} times the mean): mistakes in RoPE, scale and masks hardly show"
         ).into());
     }
-    if let Some(laid) = laid {
-        warnings.extend(of_tokens(laid).map(Warning::Note));
+    if let Some(alignment) = alignment {
+        warnings.extend(of_tokens(alignment).map(Warning::Note));
         return Ok(warnings);
     }
     if let (Some(r), Some(c)) = (&reference.meta().tokens, &candidate.meta().tokens)
@@ -99,11 +100,11 @@ pub(crate) fn blind_spots(
 }
 
 /// What two runs that were laid together by position say of their tokens.
-fn of_tokens(laid: &Laid) -> Option<String> {
-    let ids = [&laid.reference, &laid.candidate].map(|chunks| chunks.ids.as_ref().map_or(0, Vec::len));
-    match laid.parting() {
+fn of_tokens(alignment: &ChunkAlignment) -> Option<String> {
+    let ids = [&alignment.reference, &alignment.candidate].map(|chunks| chunks.ids.as_ref().map_or(0, Vec::len));
+    match alignment.parting() {
         Some(parting) => Some(format!("{parting}: what follows was not compared")),
-        None if ids[0].min(ids[1]) < laid.together() => Some(
+        None if ids[0].min(ids[1]) < alignment.together() => Some(
             "not both dumps say which tokens they were fed: they are taken for the same, position by position".into(),
         ),
         None => None,

@@ -4,9 +4,9 @@ use firstdiff_trace::{Dump, DumpError};
 
 use crate::conclude::moved_positions;
 use crate::graph::Place;
-use crate::layout::pair::Operand;
+use crate::layout::pair::TensorRef;
 use crate::layout::types::Layout;
-use crate::report::anatomy::{Anatomy, Undone};
+use crate::report::anatomy::{Anatomy, Transform};
 use crate::report::{FirstDivergence, anatomy};
 use crate::taps::context::{Found, Run};
 use crate::tolerance::layout::ANATOMY_ROOM;
@@ -36,8 +36,8 @@ impl Run<'_> {
             unrecorded_layers: self
                 .graph
                 .unrecorded_layers(|place| place == places[index] || between.iter().any(|&i| places[i] == place)),
-            harmless_from: after.first().filter(|_| harmless).map(|&i| places[i]),
-            unseen_keys: self.unseen_keys(found, index, &before, &between),
+            recovers_at: after.first().filter(|_| harmless).map(|&i| places[i]),
+            keys_not_compared: self.keys_not_compared(found, index, &before, &between),
             anatomy: self.anatomy(places[index], layout, nmse)?,
         })
     }
@@ -47,26 +47,26 @@ impl Run<'_> {
         let mut anatomy = found.unwrap_or_default();
         anatomy.ranks = self.by_rank(place, layout)?;
         if let Some(other) = self.other_tap(place, nmse)? {
-            anatomy.undone_by.insert(0, other);
+            anatomy.explained_by.insert(0, other);
         }
-        if self.laid().is_some() {
+        if self.alignment().is_some() {
             let moved = self
                 .with_pair(place, &Layout::Same, |pair, own| moved_positions::moved_keys(pair, ANATOMY_ROOM * own))?;
-            anatomy.undone_by.extend(moved.flatten());
+            anatomy.explained_by.extend(moved.flatten());
         }
         Ok(anatomy)
     }
 
     /// Another tap of the reference that the candidate holds here, or another position's row.
-    fn other_tap(&self, place: Place, nmse: f64) -> Result<Option<Undone>, DumpError> {
+    fn other_tap(&self, place: Place, nmse: f64) -> Result<Option<Transform>, DumpError> {
         let find = |dump: &Dump| dump.find(place.tap, place.step).cloned();
         let (Some(left), Some(right)) = (find(self.reference), find(self.candidate)) else { return Ok(None) };
         let candidate = self.candidate.read(&right)?;
         let values = candidate.values();
-        let operand = Operand { values: &values, shape: &right.shape, rows: right.rows.as_ref() };
+        let operand = TensorRef { values: &values, shape: &right.shape, rows: right.rows.as_ref() };
         let own = ANATOMY_ROOM * self.allowed(place, &left, &right);
-        if let Some(laid) = self.laid()
-            && let Some(row) = moved_positions::other_position(self.reference, laid, place, &operand, own, nmse)?
+        if let Some(alignment) = self.alignment()
+            && let Some(row) = moved_positions::other_position(self.reference, alignment, place, &operand, own, nmse)?
         {
             return Ok(Some(row));
         }

@@ -21,7 +21,7 @@ use crate::taps::context::{Found, Run};
 impl Run<'_> {
     pub(crate) fn report(&self, found: Vec<Found>, mut log: Vec<Vec<LogEntry>>) -> Result<Report, DumpError> {
         let status = self.statuses(&found);
-        let mut warnings = blind_spots(self.reference, self.candidate, self.options.profile, self.laid())?;
+        let mut warnings = blind_spots(self.reference, self.candidate, self.options.profile, self.alignment())?;
         let unknown = |(here, place): (&Found, &Place)| {
             here.is_judged() && !place.tap.is_open() && self.is_of_unknown_position(*place)
         };
@@ -50,8 +50,8 @@ impl Run<'_> {
             let (tap, step) = split_stored_name(name);
             !known.contains(&Place { step, tap: Tap::named(tap) })
         };
-        let names = self.recorded().into_iter().flat_map(|run| run.unnamed());
-        let unnamed: Vec<String> = names.filter(compared).cloned().collect();
+        let names = self.recorded().into_iter().flat_map(|run| run.unmapped());
+        let unmapped: Vec<String> = names.filter(compared).cloned().collect();
         let verdict = self.verdict(&found, &taps, first.is_some());
         let notes = self.amplified(&found).into_iter().chain(undone_orders(&found)).chain(in_part(&taps));
         let notes = notes.chain(self.first_alone(&found).map(|(words, _)| words)).chain(self.taken_for_last());
@@ -64,7 +64,7 @@ impl Run<'_> {
             None => None,
         };
         let (profile, prompt, cache) = (self.options.profile, self.prompt, self.options.cache);
-        let laid = self.options.laid.clone();
-        Ok(Report { verdict, profile, cache, prompt, first, taps, warnings, unnamed, laid })
+        let alignment = self.options.alignment.clone();
+        Ok(Report { verdict, profile, cache, prompt, first, taps, warnings, unmapped, alignment })
     }
 }

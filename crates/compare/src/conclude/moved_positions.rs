@@ -2,11 +2,11 @@
 
 use firstdiff_trace::{Dump, DumpError, Site};
 
-use crate::align::chunks::Laid;
+use crate::align::chunks::ChunkAlignment;
 use crate::graph::Place;
-use crate::layout::pair::{Operand, Pair};
+use crate::layout::pair::{Pair, TensorRef};
 use crate::metrics::Squares;
-use crate::report::anatomy::{Change, Undone};
+use crate::report::anatomy::{Change, Transform};
 use crate::tolerance::judge::MASKED;
 use crate::tolerance::layout::CHANGE_LEAVES;
 
@@ -16,34 +16,34 @@ const MANY: usize = 512;
 /// Which position of the reference the candidate's single row is of, where it is not its own.
 pub(crate) fn other_position(
     reference: &Dump,
-    laid: &Laid,
+    alignment: &ChunkAlignment,
     place: Place,
-    candidate: &Operand<'_>,
+    candidate: &TensorRef<'_>,
     allowed: f64,
     nmse: f64,
-) -> Result<Option<Undone>, DumpError> {
-    let single = |cell: u32| laid.cells.get(cell as usize).is_some_and(|positions| positions.len() == 1);
-    if place.tap.site.position_axis() == 1 || !single(place.step) || laid.cells.len() > MANY {
+) -> Result<Option<Transform>, DumpError> {
+    let single = |cell: u32| alignment.cells.get(cell as usize).is_some_and(|positions| positions.len() == 1);
+    if place.tap.site.position_axis() == 1 || !single(place.step) || alignment.cells.len() > MANY {
         return Ok(None);
     }
-    let mut best: Option<Undone> = None;
-    for (cell, positions) in (0u32..).zip(&laid.cells).filter(|(cell, _)| *cell != place.step && single(*cell)) {
+    let mut best: Option<Transform> = None;
+    for (cell, positions) in (0u32..).zip(&alignment.cells).filter(|(cell, _)| *cell != place.step && single(*cell)) {
         let Some(entry) = reference.find(place.tap, cell) else { continue };
         let tensor = reference.read(entry)?;
         let values = tensor.values();
-        let left = Operand { values: &values, shape: &entry.shape, rows: entry.rows.as_ref() };
+        let left = TensorRef { values: &values, shape: &entry.shape, rows: entry.rows.as_ref() };
         let Ok(pair) = Pair::new(place.tap.site, &left, candidate, None) else { continue };
         let residual_nmse = pair.sampled_nmse(1);
         let better = best.as_ref().is_none_or(|best| residual_nmse < best.residual_nmse);
         if better && residual_nmse <= allowed.min(CHANGE_LEAVES * nmse) {
-            best = Some(Undone { change: Change::OtherPosition(positions.start), residual_nmse });
+            best = Some(Transform { change: Change::OtherPosition(positions.start), residual_nmse });
         }
     }
     Ok(best)
 }
 
 /// From which key on the candidate's products are those with other keys of the reference, all as many slots away; what lies outside is zeros.
-pub(crate) fn moved_keys(pair: &Pair<'_>, allowed: f64) -> Option<Undone> {
+pub(crate) fn moved_keys(pair: &Pair<'_>, allowed: f64) -> Option<Transform> {
     let [heads, rows, keys] = *pair.shape() else { return None };
     if !matches!(pair.site(), Site::Qk | Site::Scores) || heads * rows < 2 || !(2..=MANY).contains(&keys) {
         return None;
@@ -76,7 +76,7 @@ pub(crate) fn moved_keys(pair: &Pair<'_>, allowed: f64) -> Option<Undone> {
             }
         }
         if fits && found > 0 {
-            return Some(Undone { change: Change::MovedKeys { from: first, by }, residual_nmse: worst });
+            return Some(Transform { change: Change::MovedKeys { from: first, by }, residual_nmse: worst });
         }
     }
     None

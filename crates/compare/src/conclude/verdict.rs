@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use firstdiff_trace::{Dump, Site};
 
-use crate::align::chunks::{Laid, name_of};
+use crate::align::chunks::{ChunkAlignment, name_of};
 use crate::graph::{Place, op_of};
 use crate::report::log::Standing;
 use crate::report::reason::Reason;
@@ -70,16 +70,16 @@ impl Run<'_> {
         if diverged {
             return Verdict::Diverged;
         }
-        if let Some(reason) = self.misaligned.as_ref().filter(|_| self.laid().is_some()) {
+        if let Some(reason) = self.misaligned.as_ref().filter(|_| self.alignment().is_some()) {
             return Verdict::Incomparable(reason.clone());
         }
-        if let Some(parting) = self.laid().and_then(Laid::parting) {
+        if let Some(parting) = self.alignment().and_then(ChunkAlignment::parting) {
             let agree = taps.iter().filter(|t| t.status.agrees()).count();
             let before = if agree > 0 { format!("; up to there {agree} taps agree") } else { String::new() };
             return Verdict::Incomparable(format!("{parting}{before}"));
         }
         if taps.iter().all(|t| t.metrics.is_none()) {
-            let names = |dump: &Dump| match (dump.entries().first(), dump.unnamed().first()) {
+            let names = |dump: &Dump| match (dump.entries().first(), dump.unmapped().first()) {
                 (Some(entry), _) => format!("{} ...", entry.tap),
                 (None, Some(name)) => format!("'{name}', which is no tap name", name = name.escape_debug()),
                 (None, None) => "nothing".into(),
@@ -88,8 +88,8 @@ impl Run<'_> {
                 return Verdict::Incomparable(reason.clone());
             }
             let misfit = found.iter().zip(self.graph.places()).find_map(|(here, place)| match here {
-                Found::Misfit(_) | Found::Apart(_) | Found::Unclear(_) => {
-                    Some(format!("{}: {}{}", name_of(self.laid(), *place), here.reason()?, self.untold_steps()))
+                Found::ShapeMismatch(_) | Found::NotComparable(_) | Found::Inconclusive(_) => {
+                    Some(format!("{}: {}{}", name_of(self.alignment(), *place), here.reason()?, self.untold_steps()))
                 }
                 _ => None,
             });
@@ -98,7 +98,7 @@ impl Run<'_> {
                     "the dumps share no tap: the reference has {}, the candidate {}{}",
                     names(self.reference),
                     names(self.candidate),
-                    match self.candidate.unnamed().len() {
+                    match self.candidate.unmapped().len() {
                         0 => String::new(),
                         unknown => format!(
                             "; {unknown} of its {} names are unknown: name its tensors in a firstdiff.toml, or let `firstdiff align` propose names by content",
@@ -111,14 +111,14 @@ impl Run<'_> {
         }
         // Both sides recorded it, nobody could look, and nothing behind it vouches for it.
         for (index, place) in self.graph.places().iter().enumerate() {
-            if let (Found::Misfit(_) | Found::Apart(_) | Found::Unclear(_), Some(reason)) =
+            if let (Found::ShapeMismatch(_) | Found::NotComparable(_) | Found::Inconclusive(_), Some(reason)) =
                 (&found[index], found[index].reason())
             {
                 let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
                 if after.is_empty() {
                     return Verdict::Incomparable(format!(
                         "{} could not be compared, and nothing after it was: {reason}",
-                        name_of(self.laid(), *place)
+                        name_of(self.alignment(), *place)
                     ));
                 }
             }
@@ -126,8 +126,12 @@ impl Run<'_> {
         let tells =
             |t: &TapReport| t.place.tap.site != Site::H0 && t.metrics.is_some_and(|m| m.correlation().is_some());
         if !taps.iter().any(tells) {
-            let which: Vec<String> =
-                taps.iter().filter(|t| t.metrics.is_some()).map(|t| name_of(self.laid(), t.place)).take(3).collect();
+            let which: Vec<String> = taps
+                .iter()
+                .filter(|t| t.metrics.is_some())
+                .map(|t| name_of(self.alignment(), t.place))
+                .take(3)
+                .collect();
             return Verdict::Incomparable(format!(
                 "only {} could be compared: that shows nothing of the model",
                 which.join(", ")
@@ -149,7 +153,7 @@ impl Run<'_> {
     fn untold_steps(&self) -> String {
         let runs = [self.reference, self.candidate];
         let [ours, theirs] = runs.map(|dump| steps(dump).len());
-        if ours == theirs || self.laid().is_some() || runs.iter().all(|dump| dump.meta().tokens.is_some()) {
+        if ours == theirs || self.alignment().is_some() || runs.iter().all(|dump| dump.meta().tokens.is_some()) {
             return String::new();
         }
         let word = |count: usize| if count == 1 { "1 step".to_owned() } else { format!("{count} steps") };

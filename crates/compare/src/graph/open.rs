@@ -36,9 +36,9 @@ impl OpenTaps {
         let graph: Vec<Node> = declared.into_iter().flatten().map(node_of).collect();
         let in_graph: HashMap<Tap, usize> = graph.iter().enumerate().map(|(at, node)| (node.tap, at)).collect();
         let foreign = dumps.iter().any(|dump| dump.is_of_known_names());
-        let held: BTreeSet<&String> = candidate.unnamed().iter().collect();
+        let held: BTreeSet<&String> = candidate.unmapped().iter().collect();
         let mut shared: BTreeMap<u32, BTreeSet<Tap>> = BTreeMap::new();
-        for name in reference.unnamed().iter().filter(|name| held.contains(name)) {
+        for name in reference.unmapped().iter().filter(|name| held.contains(name)) {
             let (plain, step) = split_stored_name(name);
             let tap = Tap::named(plain);
             let is_tap = !foreign && !plain.starts_with(WEIGHTS) && !plain.starts_with(STREAMS);

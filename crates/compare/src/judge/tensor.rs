@@ -29,7 +29,7 @@ pub enum Outcome {
     /// Different beyond it, and why that is said.
     Differs(Difference),
     /// More than rounding by itself, and what is read is off enough to explain it, or not: neither a pass nor a blame.
-    Unclear,
+    Inconclusive,
 }
 
 impl Outcome {
@@ -479,7 +479,7 @@ pub(crate) fn outcome_of(
     match structure {
         Some(difference) => Outcome::Differs(difference),
         None if within => Outcome::Rounding,
-        None => Outcome::Unclear,
+        None => Outcome::Inconclusive,
     }
 }
 

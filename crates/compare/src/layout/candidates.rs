@@ -6,15 +6,15 @@
 use firstdiff_trace::{Rows, Site};
 
 use crate::layout::mismatch::Misfit;
-use crate::layout::pair::{Operand, Pair};
+use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::strided::candidates;
 use crate::layout::types::Layout;
 
 /// A tensor beside its witness, and the layouts in which it may be read.
 pub struct LayoutCandidates<'a> {
     site: Site,
-    witness: Operand<'a>,
-    candidate: Operand<'a>,
+    witness: TensorRef<'a>,
+    candidate: TensorRef<'a>,
     /// How many heads are merged in a context.
     heads: Option<usize>,
     /// The token position at which the step begins.
@@ -26,8 +26,8 @@ impl<'a> LayoutCandidates<'a> {
     /// The layouts of `candidate`, which is the same `site` as its witness. `heads` are those merged in a context; `rows` the positions to compare.
     pub fn new(
         site: Site,
-        witness: Operand<'a>,
-        candidate: Operand<'a>,
+        witness: TensorRef<'a>,
+        candidate: TensorRef<'a>,
         heads: Option<usize>,
         rows: Option<&Rows>,
     ) -> LayoutCandidates<'a> {
@@ -83,14 +83,14 @@ impl<'a> LayoutCandidates<'a> {
     }
 
     /// The same with another candidate's elements under the same shape.
-    pub(crate) fn with_candidate<'b>(&self, candidate: Operand<'b>) -> LayoutCandidates<'b>
+    pub(crate) fn with_candidate<'b>(&self, candidate: TensorRef<'b>) -> LayoutCandidates<'b>
     where
         'a: 'b,
     {
         LayoutCandidates::new(self.site, self.witness, candidate, self.heads, None).beginning_at(self.start)
     }
 
-    pub(crate) fn candidate(&self) -> &Operand<'a> {
+    pub(crate) fn candidate(&self) -> &TensorRef<'a> {
         &self.candidate
     }
 }

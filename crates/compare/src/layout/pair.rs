@@ -56,7 +56,7 @@ pub struct Pair<'a> {
 
 /// A tensor as one side of a comparison.
 #[derive(Clone, Copy)]
-pub struct Operand<'a> {
+pub struct TensorRef<'a> {
     /// Its elements.
     pub values: &'a Held<'a>,
     /// Its shape.
@@ -72,8 +72,8 @@ impl<'a> Pair<'a> {
     /// When the shapes cannot be brought together.
     pub fn new(
         site: Site,
-        reference: &Operand<'a>,
-        candidate: &Operand<'a>,
+        reference: &TensorRef<'a>,
+        candidate: &TensorRef<'a>,
         rows: Option<&Rows>,
     ) -> Result<Pair<'a>, Misfit> {
         let axis = site.position_axis();
@@ -98,7 +98,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Two sides that are seen in `shape`, the reference's.
-    pub(crate) fn laid(
+    pub(crate) fn seen_as(
         site: Site,
         shape: Vec<usize>,
         reference: Side<'a>,
@@ -383,8 +383,8 @@ mod tests {
     fn permuted_axes_are_read_in_the_references_order() {
         // candidate[h][t] = reference[t][h]
         let (reference, candidate) = (stored(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), stored(&[1.0, 3.0, 5.0, 2.0, 4.0, 6.0]));
-        let left = Operand { values: &reference, shape: &[3, 2], rows: None };
-        let right = Operand { values: &candidate, shape: &[2, 3], rows: None };
+        let left = TensorRef { values: &reference, shape: &[3, 2], rows: None };
+        let right = TensorRef { values: &candidate, shape: &[2, 3], rows: None };
         let pair = Pair::new(Site::H, &left, &right, None).unwrap();
         assert!((0..6).all(|i| pair.reference(i) == pair.candidate(i)));
     }
@@ -392,18 +392,18 @@ mod tests {
     #[test]
     fn rows_are_lined_up() {
         let (reference, last) = (stored(&count(12)), stored(&[9.0, 10.0, 11.0, 12.0]));
-        let left = Operand { values: &reference, shape: &[3, 4], rows: None };
+        let left = TensorRef { values: &reference, shape: &[3, 4], rows: None };
         for shape in [&[1usize, 4][..], &[4]] {
             let rows = Rows::Named(NamedRows::Last);
-            let right = Operand { values: &last, shape, rows: Some(&rows) };
+            let right = TensorRef { values: &last, shape, rows: Some(&rows) };
             let pair = Pair::new(Site::H, &left, &right, None).unwrap();
             assert_eq!(pair.shape(), [1, 4]);
             assert!((0..4).all(|i| pair.reference(i) == pair.candidate(i)));
         }
-        let right = Operand { values: &reference, shape: &[3, 4], rows: None };
+        let right = TensorRef { values: &reference, shape: &[3, 4], rows: None };
         let pair = Pair::new(Site::H, &left, &right, Some(&Rows::List(vec![2, 0]))).unwrap();
         assert_eq!((pair.shape(), pair.reference(0)), (&[2usize, 4][..], 1.0));
-        let right = Operand { values: &last, shape: &[1, 4], rows: None };
+        let right = TensorRef { values: &last, shape: &[1, 4], rows: None };
         assert!(Pair::new(Site::H, &left, &right, None).is_err());
         assert!(Pair::new(Site::H, &left, &left, Some(&Rows::List(vec![7]))).is_err());
     }
@@ -413,8 +413,8 @@ mod tests {
         // GGUF row 2i+s is Hugging Face row s*d/2+i.
         let (hf, gguf) = (stored(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]), stored(&[0.0, 3.0, 1.0, 4.0, 2.0, 5.0]));
         let (left, right) = (
-            Operand { values: &hf, shape: &[1, 1, 6], rows: None },
-            Operand { values: &gguf, shape: &[1, 1, 6], rows: None },
+            TensorRef { values: &hf, shape: &[1, 1, 6], rows: None },
+            TensorRef { values: &gguf, shape: &[1, 1, 6], rows: None },
         );
         let same = |pair: &Pair<'_>| (0..6).all(|i| pair.reference(i) == pair.candidate(i));
         let orders = Pair::new(Site::Q, &left, &right, None).unwrap().other_row_orders();

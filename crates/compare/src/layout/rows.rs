@@ -5,7 +5,7 @@ use std::sync::Arc;
 use firstdiff_trace::{Entry, NamedRows, Rows, Site};
 
 use crate::layout::mismatch::{Misfit, ShapeMismatch};
-use crate::layout::pair::{Operand, Side};
+use crate::layout::pair::{Side, TensorRef};
 
 /// A shape without its batch axis: [T, D] for [1, T, D]. As it is where the vocabulary does not say the axes.
 pub(crate) fn squeezed(site: Site, shape: &[usize]) -> Vec<usize> {
@@ -25,7 +25,7 @@ pub(crate) struct Selected<'a> {
 }
 
 impl<'a> Selected<'a> {
-    pub(crate) fn new(site: Site, operand: &Operand<'a>, axis: usize) -> Selected<'a> {
+    pub(crate) fn new(site: Site, operand: &TensorRef<'a>, axis: usize) -> Selected<'a> {
         let shape = squeezed(site, operand.shape);
         let side = Side { values: operand.values, map: None };
         Selected { shape, side, axis, rows: operand.rows.cloned().filter(|r| !r.is_all()) }

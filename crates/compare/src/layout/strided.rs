@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use firstdiff_trace::{QkRows, Site};
 
-use crate::layout::pair::{IndexMap, Operand, Pair, Side};
+use crate::layout::pair::{IndexMap, Pair, Side, TensorRef};
 use crate::layout::rows::squeezed;
 use crate::layout::types::{Layout, rows_in_words};
 use crate::tolerance::judge::MASKED;
@@ -116,7 +116,7 @@ impl Stored {
     }
 
     /// What in the candidate lies beyond the reference's part and must not be what it is.
-    pub(crate) fn padding_error(&self, pair: &Pair<'_>, candidate: &Operand<'_>) -> Option<String> {
+    pub(crate) fn padding_error(&self, pair: &Pair<'_>, candidate: &TensorRef<'_>) -> Option<String> {
         let value = |index: &[usize]| {
             let at = self.axes.iter().zip(index).fold(0, |at, (axis, i)| at * axis.held + i);
             candidate.values.get(at)
@@ -222,11 +222,11 @@ impl fmt::Display for Stored {
 /// Every layout of `candidate`'s memory in which it may be the tensor that `reference` is. `heads` are those merged in a context.
 pub(crate) fn candidates<'a>(
     site: Site,
-    reference: &Operand<'a>,
-    candidate: &Operand<'a>,
+    reference: &TensorRef<'a>,
+    candidate: &TensorRef<'a>,
     heads: Option<usize>,
 ) -> Vec<Pair<'a>> {
-    let partial = |o: &Operand<'_>| o.rows.is_some_and(|r| !r.is_all());
+    let partial = |o: &TensorRef<'_>| o.rows.is_some_and(|r| !r.is_all());
     let shape = squeezed(site, reference.shape);
     let count = candidate.values.len();
     if shape.len() != site.axes().len() || shape.contains(&0) || count == 0 || partial(reference) || partial(candidate)
@@ -255,7 +255,7 @@ pub(crate) fn candidates<'a>(
                 if seen.insert((view.iter().copied().filter(|v| v.0 > 1).collect::<Vec<_>>(), offset)) {
                     let side = Side { values: candidate.values, map: Some(strided(view, offset)) };
                     let reference = Side { values: reference.values, map: None };
-                    found.push(Pair::laid(site, shape.clone(), reference, side, Layout::Stored(stored)));
+                    found.push(Pair::seen_as(site, shape.clone(), reference, side, Layout::Stored(stored)));
                 }
             }
         }
@@ -322,8 +322,8 @@ fn extents(fine: &[(char, usize)], order: &[usize], shape: &[usize], count: usiz
     };
     let product = |axes: &[Axis]| axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.held));
     let same_length = |(extents, _): &(Vec<usize>, bool)| extents.len() == own.len();
-    let laid = options.into_iter().filter(same_length).map(|(extents, shown)| (held(&extents), shown));
-    laid.filter(|(axes, shown)| axes.iter().all(|a| fits(a, *shown)) && product(axes) == Some(count)).collect()
+    let alignment = options.into_iter().filter(same_length).map(|(extents, shown)| (held(&extents), shown));
+    alignment.filter(|(axes, shown)| axes.iter().all(|a| fits(a, *shown)) && product(axes) == Some(count)).collect()
 }
 
 /// A shape without axes of length 1, as long as it has more than `axes`.

@@ -114,15 +114,15 @@ pub fn propose(
     let layers = free.iter().filter_map(|e| e.tap.layer).max().map_or(0, |l| l + 1);
     let of_model = reference.entries().iter().filter_map(|e| e.tap.layer).max().map_or(0, |l| l + 1);
     let positions = reference.meta().tokens.as_ref().map_or(0, Vec::len);
-    let sizes: BTreeSet<usize> = candidate.unnamed().iter().filter_map(|name| candidate.unnamed_size(name)).collect();
+    let sizes: BTreeSet<usize> = candidate.unmapped().iter().filter_map(|name| candidate.unmapped_size(name)).collect();
     let prints = Prints::of(reference, &free, sequence, &sizes)?;
     let own = own_values(candidate, &sizes)?;
     let (mut matches, mut rest, mut aliases) = (Vec::new(), Vec::new(), Vec::new());
-    let total = candidate.unnamed().len();
-    for (number, name) in candidate.unnamed().iter().enumerate() {
+    let total = candidate.unmapped().len();
+    for (number, name) in candidate.unmapped().iter().enumerate() {
         progress(number, total);
         // What cannot be read as floats is no tap.
-        let Ok(tensor) = candidate.read_unnamed(name) else { continue };
+        let Ok(tensor) = candidate.read_unmapped(name) else { continue };
         let values = sorted_values(&tensor);
         if let Some(same_as) = own.get(&values) {
             aliases.push(Alias { name: name.clone(), same_as: same_as.clone() });
@@ -140,7 +140,7 @@ pub fn propose(
     }
     let Elected { matches, others, unclear } = elected(matches);
     aliases.extend(others);
-    let proposals = without_contradictions(rules(&matches, candidate.unnamed(), of_model));
+    let proposals = without_contradictions(rules(&matches, candidate.unmapped(), of_model));
     let mut naming = Naming { proposals, aliases, notes: notes(&matches), ..Naming::default() };
     let table: Vec<Names> = naming.proposals.iter().filter_map(|p| rule(&p.name, &p.tap)).collect();
     let covered = |name: &str| table.iter().any(|names| names.find(name).is_some());
@@ -227,11 +227,11 @@ fn guessed(
     };
     let open = left.iter().filter(|e| e.step == 0 && !proposed(e.tap));
     let open: BTreeMap<Tap, usize> = open.map(|e| (e.tap, e.shape.iter().product())).collect();
-    let written = candidate.unnamed_as_written();
+    let written = candidate.unmapped_as_written();
     let in_order = written.is_some();
-    let names = written.unwrap_or_else(|| candidate.unnamed().to_vec());
+    let names = written.unwrap_or_else(|| candidate.unmapped().to_vec());
     let of_prefill = |name: &String| unknown.contains(name) && split_stored_name(name).1 == 0;
-    let sized = |name: String| Some((candidate.unnamed_size(&name)?, name)).map(|(size, name)| (name, size));
+    let sized = |name: String| Some((candidate.unmapped_size(&name)?, name)).map(|(size, name)| (name, size));
     let names: Vec<(String, usize)> = names.into_iter().filter(of_prefill).filter_map(sized).collect();
     let families = families(&names, layers);
     let guesses = guesses(&families, &open, in_order);

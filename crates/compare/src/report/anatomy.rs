@@ -4,7 +4,7 @@ use std::fmt;
 
 use firstdiff_trace::{Dump, Entry, Site};
 
-use crate::layout::pair::{Operand, Pair};
+use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::shapes::permuted_index;
 use crate::layout::types::Layout;
 use crate::tolerance::judge::MASKED;
@@ -27,7 +27,7 @@ pub struct Anatomy {
     /// The error of each rank's part, where the candidate was joined of ranks.
     pub ranks: Vec<RankError>,
     /// Simple changes that leave no more than rounding, the least first.
-    pub undone_by: Vec<Undone>,
+    pub explained_by: Vec<Transform>,
 }
 
 impl Anatomy {
@@ -39,7 +39,7 @@ impl Anatomy {
 
 /// A simple change that turns the reference into the candidate, to rounding.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Undone {
+pub struct Transform {
     /// What the change is.
     pub change: Change,
     /// The NMSE that remains.
@@ -227,14 +227,14 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
     let factor = (sums.whole.rr > 0.0 && sums.whole.cr.is_finite()).then(|| sums.whole.cr / sums.whole.rr);
     let remains = |f: f64| sums.whole.beside_factor() / (f * f * sums.whole.rr);
     let factor = factor.filter(|f| *f != 0.0).map(|f| (f, remains(f)));
-    let mut undone_by: Vec<Undone> = in_place(pair, &sums, factor)
+    let mut explained_by: Vec<Transform> = in_place(pair, &sums, factor)
         .into_iter()
         .chain(moved(pair))
         .filter(|undone| undone.residual_nmse <= allowed && undone.residual_nmse < CHANGE_LEAVES * sums.whole.nmse())
         // What is not finite no change of this kind explains.
         .filter(|_| sums.finite)
         .collect();
-    undone_by.sort_by_key(|undone| rank(&undone.change));
+    explained_by.sort_by_key(|undone| rank(&undone.change));
     Anatomy {
         positions: sums.positions.iter().map(Sums::nmse).collect(),
         heads: sums.heads.iter().map(Sums::nmse).collect(),
@@ -242,7 +242,7 @@ pub fn anatomy(pair: &Pair<'_>, allowed: f64) -> Anatomy {
         channel_nmse: sums.by_channel(),
         factor,
         ranks: Vec::new(),
-        undone_by,
+        explained_by,
     }
 }
 
@@ -257,9 +257,9 @@ fn rank(change: &Change) -> usize {
 }
 
 /// Changes that leave every element in its place.
-fn in_place(pair: &Pair<'_>, sums: &Tally, factor: Option<(f64, f64)>) -> Vec<Undone> {
+fn in_place(pair: &Pair<'_>, sums: &Tally, factor: Option<(f64, f64)>) -> Vec<Transform> {
     let mut found = Vec::new();
-    let mut add = |change, residual_nmse: f64| found.push(Undone { change, residual_nmse });
+    let mut add = |change, residual_nmse: f64| found.push(Transform { change, residual_nmse });
     let (positions, row) = pair.rows();
     if sums.whole.cc == 0.0 && sums.whole.rr > 0.0 {
         add(Change::Zeros, 0.0);
@@ -291,13 +291,13 @@ fn in_place(pair: &Pair<'_>, sums: &Tally, factor: Option<(f64, f64)>) -> Vec<Un
 }
 
 /// Changes that move elements.
-fn moved(pair: &Pair<'_>) -> Vec<Undone> {
+fn moved(pair: &Pair<'_>) -> Vec<Transform> {
     let stride = (pair.len() / SAMPLE).max(1);
     let mut found = Vec::new();
     let mut attempt = |change, reading: &Pair<'_>| {
         // Most readings are far off: a sample tells.
         if reading.sampled_nmse(stride) < SAMPLE_LEAVES {
-            found.push(Undone { change, residual_nmse: reading.sampled_nmse(1) });
+            found.push(Transform { change, residual_nmse: reading.sampled_nmse(1) });
         }
     };
     for reading in pair.other_row_orders() {
@@ -323,7 +323,7 @@ fn orders(axes: usize) -> Vec<Vec<usize>> {
     }
 }
 
-fn shifted(pair: &Pair<'_>, shift: i64) -> Option<Undone> {
+fn shifted(pair: &Pair<'_>, shift: i64) -> Option<Transform> {
     let (positions, row) = pair.rows();
     let by = shift.unsigned_abs() as usize;
     if positions < by + 2 || pair.site().position_axis() == 1 {
@@ -337,17 +337,17 @@ fn shifted(pair: &Pair<'_>, shift: i64) -> Option<Undone> {
         sums.nmse()
     };
     let close = residual((overlap / SAMPLE).max(1)) < SAMPLE_LEAVES;
-    close.then(|| Undone { change: Change::ShiftedRows(shift), residual_nmse: residual(1) })
+    close.then(|| Transform { change: Change::ShiftedRows(shift), residual_nmse: residual(1) })
 }
 
 /// Which other tap of the reference the candidate holds, if any: the input, a sibling, another layer's. `nmse` is what it is off from its own.
 pub(crate) fn other_tap(
     reference: &Dump,
     entry: &Entry,
-    candidate: &Operand<'_>,
+    candidate: &TensorRef<'_>,
     allowed: f64,
     nmse: f64,
-) -> Result<Option<Undone>, firstdiff_trace::DumpError> {
+) -> Result<Option<Transform>, firstdiff_trace::DumpError> {
     let here = entry.tap;
     let near = |other: &Entry| {
         let neighbour = match (here.layer, other.tap.layer) {
@@ -359,11 +359,11 @@ pub(crate) fn other_tap(
             && other.shape == entry.shape
             && (neighbour || other.tap.site == here.site)
     };
-    let mut best: Option<Undone> = None;
+    let mut best: Option<Transform> = None;
     for other in reference.entries().iter().filter(|e| near(e)) {
         let tensor = reference.read(other)?;
         let values = tensor.values();
-        let left = Operand { values: &values, shape: &other.shape, rows: other.rows.as_ref() };
+        let left = TensorRef { values: &values, shape: &other.shape, rows: other.rows.as_ref() };
         let Ok(pair) = Pair::new(here.site, &left, candidate, None) else { continue };
         if pair.sampled_nmse((pair.len() / SAMPLE).max(1)) >= SAMPLE_LEAVES {
             continue;
@@ -375,7 +375,7 @@ pub(crate) fn other_tap(
         positions.sort_by(f64::total_cmp);
         let most = positions.get(positions.len() * 9 / 10).copied().unwrap_or(0.0);
         if better && residual_nmse <= allowed.min(CHANGE_LEAVES * nmse) && most <= CHANGED_POSITION_ROOM * allowed {
-            best = Some(Undone { change: Change::OtherTap(other.tap.to_string()), residual_nmse });
+            best = Some(Transform { change: Change::OtherTap(other.tap.to_string()), residual_nmse });
         }
     }
     Ok(best)

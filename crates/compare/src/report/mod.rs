@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use firstdiff_trace::{Cache, Partial, Tap};
 
-use crate::align::chunks::{Laid, name_of};
+use crate::align::chunks::{ChunkAlignment, name_of};
 use crate::graph::{Place, UnrecordedLayers};
 use crate::judge::tensor::size;
 use crate::metrics::Metrics;
@@ -218,10 +218,10 @@ pub struct FirstDivergence {
     /// Layers in between of which neither dump holds a tap; of a model's own graph none.
     pub unrecorded_layers: Vec<UnrecordedLayers>,
     /// Taps that depend on it alone of what differs, and agree all the same: the difference does not reach them.
-    pub harmless_from: Option<Place>,
+    pub recovers_at: Option<Place>,
     /// Attention lies between it and what agrees, and only some token positions were compared: keys or values of the others may have
     /// been wrong before, so that no operation can be blamed.
-    pub unseen_keys: bool,
+    pub keys_not_compared: bool,
     /// The error looked at closely.
     pub anatomy: Anatomy,
 }
@@ -229,7 +229,10 @@ pub struct FirstDivergence {
 impl FirstDivergence {
     /// Whether all that its operation reads was compared and agrees, so that no other operation can have done it.
     pub fn is_bracketed(&self) -> bool {
-        self.inputs_known && self.unchecked_between.is_empty() && self.unrecorded_layers.is_empty() && !self.unseen_keys
+        self.inputs_known
+            && self.unchecked_between.is_empty()
+            && self.unrecorded_layers.is_empty()
+            && !self.keys_not_compared
     }
 }
 
@@ -251,9 +254,9 @@ pub struct Report {
     /// What this run could not have shown, and what else should be known.
     pub warnings: Vec<Warning>,
     /// Names in either dump that are no taps.
-    pub unnamed: Vec<String>,
+    pub unmapped: Vec<String>,
     /// How the two runs were laid together, where they took the tokens in other chunks: a place's step is then the number of its cell.
-    pub laid: Option<Arc<Laid>>,
+    pub alignment: Option<Arc<ChunkAlignment>>,
 }
 
 impl Report {
@@ -264,12 +267,12 @@ impl Report {
 
     /// What a place is called: its tap, and where in the run it is.
     pub fn name(&self, place: Place) -> String {
-        name_of(self.laid.as_deref(), place)
+        name_of(self.alignment.as_deref(), place)
     }
 
     /// The token position, in the whole sequence, of position `within` of a step.
     pub fn token_position(&self, step: u32, within: usize) -> usize {
-        within + start(self.laid.as_deref(), self.prompt, step)
+        within + start(self.alignment.as_deref(), self.prompt, step)
     }
 
     /// How many taps have a status for which `is` holds.
@@ -279,7 +282,7 @@ impl Report {
 }
 
 /// The token position at which a step begins, or a cell of runs that were laid together.
-pub(crate) fn start(laid: Option<&Laid>, prompt: usize, step: u32) -> usize {
-    let cell = laid.map(|laid| laid.cells.get(step as usize).map_or(0, |cell| cell.start));
+pub(crate) fn start(alignment: Option<&ChunkAlignment>, prompt: usize, step: u32) -> usize {
+    let cell = alignment.map(|alignment| alignment.cells.get(step as usize).map_or(0, |cell| cell.start));
     cell.unwrap_or_else(|| step.checked_sub(1).map_or(0, |decoded| prompt + decoded as usize))
 }

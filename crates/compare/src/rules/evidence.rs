@@ -10,7 +10,7 @@ use crate::layout::types::Layout;
 use crate::layout::{Claim, Evidence, Resolved, Witness};
 use crate::rules::layouts::{agreeing_layout, as_it_stands};
 use crate::taps::context::{Found, Run};
-use crate::taps::tap::Overlay;
+use crate::taps::tap::TapJudge;
 use crate::tolerance::layout::ROTATION_ROOM;
 
 /// The reference's values, with every tap judged against them.
@@ -173,15 +173,16 @@ impl Reference<'_, '_> {
     fn rotates(&self, index: usize, reader: usize, layout: &Layout) -> Result<(bool, bool), DumpError> {
         let own = self.convention(index, layout);
         let like = |pair: &Pair<'_>| LayoutConvention::of(pair.site(), pair.layout()).same(&own);
-        let both = |laid: &Overlay<'_>, in_layout: Option<Pair<'_>>| {
-            (in_layout.map(|pair| Heads::of(&pair)), laid.under(&Layout::Same).map(|pair| Heads::of(&pair)))
+        let both = |alignment: &TapJudge<'_>, in_layout: Option<Pair<'_>>| {
+            (in_layout.map(|pair| Heads::of(&pair)), alignment.under(&Layout::Same).map(|pair| Heads::of(&pair)))
         };
-        let from = self.run.with_overlay(self.place(index), |laid, _| both(laid, laid.under(layout)))?;
-        let to = self.run.with_overlay(self.place(reader), |laid, allowed| {
+        let from = self.run.with_overlay(self.place(index), |alignment, _| both(alignment, alignment.under(layout)))?;
+        let to = self.run.with_overlay(self.place(reader), |alignment, allowed| {
             // The very same layout, where there is one: the same order by the shape, and by content, is two layouts.
-            let exactly = laid.under(layout).filter(|pair| pair.layout() == layout);
-            let in_layout = exactly.or_else(|| laid.under(&Layout::Same).into_iter().chain(laid.others()).find(like));
-            (both(laid, in_layout), allowed)
+            let exactly = alignment.under(layout).filter(|pair| pair.layout() == layout);
+            let in_layout =
+                exactly.or_else(|| alignment.under(&Layout::Same).into_iter().chain(alignment.others()).find(like));
+            (both(alignment, in_layout), allowed)
         })?;
         let (Some((from, from_plain)), Some(((to, to_plain), allowed))) = (from, to) else { return Ok((false, false)) };
         let pairs = match layout.rows() {
@@ -203,10 +204,10 @@ impl Reference<'_, '_> {
 
     /// What a reader that differs says: what is nearly right in this order, and far off as it stands, may have its own mistake.
     fn off_but_nearer(&self, index: usize, own: &LayoutConvention) -> Result<Evidence, DumpError> {
-        let says = |laid: &Overlay<'_>, _| {
+        let says = |alignment: &TapJudge<'_>, _| {
             let same = |pair: &Pair<'_>| LayoutConvention::of(pair.site(), pair.layout()).same(own);
-            let plain = laid.under(&Layout::Same).map_or(0.0, |pair| pair.mean_correlation());
-            match laid.others().into_iter().filter(same).any(|pair| pair.resembles(plain)) {
+            let plain = alignment.under(&Layout::Same).map_or(0.0, |pair| pair.mean_correlation());
+            match alignment.others().into_iter().filter(same).any(|pair| pair.resembles(plain)) {
                 true => Evidence::None,
                 false => Evidence::Against,
             }

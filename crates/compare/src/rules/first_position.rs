@@ -75,8 +75,8 @@ impl Run<'_> {
 
     /// The token positions of every step, or cell, where they are known: the reference's.
     fn ranges(&self) -> Vec<Range<usize>> {
-        match self.laid() {
-            Some(laid) => laid.cells.clone(),
+        match self.alignment() {
+            Some(alignment) => alignment.cells.clone(),
             None => Chunks::of(self.reference).as_ref().or(self.chunks.as_ref()).map_or(Vec::new(), Chunks::ranges),
         }
     }

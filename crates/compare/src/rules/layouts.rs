@@ -13,8 +13,8 @@ use crate::layout::{Claim, Evidence, resolve};
 use crate::report::reason::Reason;
 use crate::rules::Ruled;
 use crate::rules::evidence::Reference;
-use crate::taps::context::{Found, Judged, Plain, Run};
-use crate::taps::tap::Overlay;
+use crate::taps::context::{AsStored, Found, Judged, Run};
+use crate::taps::tap::TapJudge;
 use crate::tolerance::layout::MISPLACED_CORRELATION;
 
 impl Run<'_> {
@@ -89,7 +89,7 @@ impl Run<'_> {
                 Found::Judged(judged) if judged.layout.is_shown() && is_unlike(judged) => {
                     (judged.judgement.metrics.nmse(), true)
                 }
-                Found::Misfit(_) => (None, false),
+                Found::ShapeMismatch(_) => (None, false),
                 _ => continue,
             };
             let is_own = |layout: &Layout| {
@@ -104,7 +104,8 @@ impl Run<'_> {
                 let padded = !stored.pads_positions() || seen(&|other| other.same_positions(stored));
                 rows && ordered && padded && (permuted || stored.pads_positions() || stored.moves())
             };
-            let in_own = |laid: &Overlay<'_>, own: f64| laid.nearest(off, &self.allowance(place, own), is_own);
+            let in_own =
+                |alignment: &TapJudge<'_>, own: f64| alignment.nearest(off, &self.allowance(place, own), is_own);
             if let Some(other) = self.with_overlay(place, in_own)?.flatten() {
                 found[index] = self.with_inheritance_as_laid(found, index, other)?;
                 changed = true;
@@ -174,8 +175,8 @@ fn cannot_tell(layout: &Layout) -> Found {
 pub(super) fn as_it_stands(found: &Found) -> Found {
     let Found::Judged(judged) = found else { return Found::Nothing };
     match &judged.plain {
-        Some(Plain::Misfit(reason)) => Found::Misfit(reason.clone()),
-        Some(Plain::Judged(plain)) => {
+        Some(AsStored::ShapeMismatch(reason)) => Found::ShapeMismatch(reason.clone()),
+        Some(AsStored::Judged(plain)) => {
             let (shape, positions) = (judged.shape.clone(), judged.positions.clone());
             let judgement = (**plain).clone();
             Found::Judged(Box::new(Judged {

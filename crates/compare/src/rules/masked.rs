@@ -9,7 +9,7 @@ use firstdiff_trace::{DumpError, Site, Tap, Values};
 use crate::graph::Place;
 use crate::judge::leak::{Shares, leaked_at};
 use crate::judge::tensor::{Allowance, Difference, Judgement, Outcome, judge};
-use crate::layout::pair::{Operand, Pair};
+use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::types::Layout;
 use crate::rules::Ruled;
 use crate::taps::context::{Found, Judged, Run};
@@ -116,8 +116,8 @@ impl Run<'_> {
         let seen = |(i, &r): (usize, &f64)| if r <= MASKED { r } else { pair.candidate(i) };
         let candidate: Vec<f64> = reference.iter().enumerate().map(seen).collect();
         let (reference, candidate) = (Values::F64(reference.into()), Values::F64(candidate.into()));
-        let left = Operand { values: &reference, shape: pair.shape(), rows: None };
-        let right = Operand { values: &candidate, shape: pair.shape(), rows: None };
+        let left = TensorRef { values: &reference, shape: pair.shape(), rows: None };
+        let right = TensorRef { values: &candidate, shape: pair.shape(), rows: None };
         let masked = Pair::new(pair.site(), &left, &right, None).ok()?;
         let judgement = judge(&masked, self.options.profile, &Allowance::own(own));
         judgement.outcome.agrees().then_some(Judgement { outcome: Outcome::Rounding, ..judgement })

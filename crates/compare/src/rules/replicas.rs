@@ -6,7 +6,7 @@ use crate::judge::tensor::{Allowance, Difference, Outcome, judge};
 use crate::rules::Ruled;
 use crate::taps::context::{Found, Run};
 use crate::taps::ranks::{not_joined, others};
-use crate::taps::tap::Overlay;
+use crate::taps::tap::TapJudge;
 use crate::words::number;
 
 impl Run<'_> {
@@ -49,8 +49,8 @@ impl Run<'_> {
             let (layout, allowed) = (judged.layout.clone(), Allowance::own(judged.judgement.allowed));
             for (name, tensor, _) in &others {
                 let values = tensor.values();
-                let judge = |laid: &Overlay<'_>, _| {
-                    Some(judge(&laid.with_candidate(&values).under(&layout)?, self.options.profile, &allowed))
+                let judge = |alignment: &TapJudge<'_>, _| {
+                    Some(judge(&alignment.with_candidate(&values).under(&layout)?, self.options.profile, &allowed))
                 };
                 let own = self.with_overlay(place, judge)?.flatten();
                 if let Some(own) = own.filter(|own| !own.outcome.agrees()) {

@@ -9,7 +9,7 @@ impl Run<'_> {
     /// Tensors of the candidate whose names nobody knows, and which by their size may be taps that were not compared: an engine that is wrong
     /// from one of these on would pass.
     /// A tensor that holds the same values as a tap that was compared is that tap once more.
-    pub(crate) fn nameless(&self) -> Option<String> {
+    pub(crate) fn unmapped_taps(&self) -> Option<String> {
         let [reference, candidate] = self.recorded();
         if candidate.is_of_known_names() {
             return None;
@@ -21,23 +21,23 @@ impl Run<'_> {
             .map(|e| e.shape.iter().product())
             .collect();
         // What both have under one name is compared as such.
-        let shared: BTreeSet<&String> = reference.unnamed().iter().collect();
+        let shared: BTreeSet<&String> = reference.unmapped().iter().collect();
         let may_be = |name: &&String| {
-            !shared.contains(name) && candidate.unnamed_size(name).is_some_and(|size| missing.contains(&size))
+            !shared.contains(name) && candidate.unmapped_size(name).is_some_and(|size| missing.contains(&size))
         };
-        let names: Vec<&String> = candidate.unnamed().iter().filter(may_be).collect();
-        let sizes: BTreeSet<usize> = names.iter().filter_map(|name| candidate.unnamed_size(name)).collect();
+        let names: Vec<&String> = candidate.unmapped().iter().filter(may_be).collect();
+        let sizes: BTreeSet<usize> = names.iter().filter_map(|name| candidate.unmapped_size(name)).collect();
         let compared = candidate.entries().iter().filter(|e| reference.find(e.tap, e.step).is_some());
         let compared = compared.filter(|e| sizes.contains(&e.shape.iter().product()));
         let compared: BTreeSet<u64> =
             compared.filter_map(|e| candidate.read(e).ok()).map(|tensor| sorted_values(&tensor)).collect();
         let is_new = |name: &&&String| {
-            let tensor = candidate.read_unnamed(name).ok();
+            let tensor = candidate.read_unmapped(name).ok();
             tensor.is_none_or(|tensor| !compared.contains(&sorted_values(&tensor)))
         };
         let names: Vec<&&String> = names.iter().filter(is_new).collect();
         let first = names.first()?;
-        let (unknown, known) = (candidate.unnamed().len(), candidate.entries().len() + candidate.parts().len());
+        let (unknown, known) = (candidate.unmapped().len(), candidate.entries().len() + candidate.parts().len());
         Some(format!(
             "what was compared agrees, but {unknown} of the candidate's {} names are no taps, and {} of these tensors have the size of taps that \
              were not compared ('{}' ..): name them in a firstdiff.toml, or let `firstdiff align` propose names",

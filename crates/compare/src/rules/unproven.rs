@@ -17,8 +17,10 @@ use crate::tolerance::context::UNCLEAR_BY_CHANCE;
 impl Run<'_> {
     /// What agrees, or could not be laid against the reference, where the dump itself is in doubt of it; and what differs where it may be a rank's summand.
     pub(crate) fn doubted(&self, place: Place, here: Found) -> Found {
-        let step = match self.laid() {
-            Some(laid) => laid.cells.get(place.step as usize).and_then(|cell| laid.candidate.step_of(cell.start)),
+        let step = match self.alignment() {
+            Some(alignment) => {
+                alignment.cells.get(place.step as usize).and_then(|cell| alignment.candidate.step_of(cell.start))
+            }
             None => Some(place.step),
         };
         let reason = match step.and_then(|step| self.doubts.get(&(step, place.tap))) {
@@ -39,7 +41,7 @@ impl Run<'_> {
         }
         let Some(reason) = unwitnessed(reference, candidate) else { return Ok(None) };
         let apart = Reason::Unwitnessed(reason);
-        found.iter_mut().filter(|here| here.is_judged()).for_each(|here| *here = Found::Apart(apart.clone()));
+        found.iter_mut().filter(|here| here.is_judged()).for_each(|here| *here = Found::NotComparable(apart.clone()));
         Ok(None)
     }
 
@@ -64,7 +66,7 @@ impl Run<'_> {
                 continue;
             }
             for at in judged {
-                found[at] = Found::Apart(Reason::Continuation);
+                found[at] = Found::NotComparable(Reason::Continuation);
             }
         }
         Ok(None)
@@ -73,10 +75,10 @@ impl Run<'_> {
     /// Whether both runs say which tokens they were fed up to a step.
     fn names_tokens_of(&self, step: u32) -> bool {
         let named = |chunks: &Chunks, end: usize| chunks.ids.as_ref().is_some_and(|ids| ids.len() >= end);
-        match self.laid() {
-            Some(laid) => {
-                let end = laid.cells.get(step as usize).map_or(usize::MAX, |cell| cell.end);
-                named(&laid.reference, end) && named(&laid.candidate, end)
+        match self.alignment() {
+            Some(alignment) => {
+                let end = alignment.cells.get(step as usize).map_or(usize::MAX, |cell| cell.end);
+                named(&alignment.reference, end) && named(&alignment.candidate, end)
             }
             None => [self.reference, self.candidate].into_iter().all(|dump| {
                 let chunks = Chunks::of(dump);
@@ -96,7 +98,7 @@ impl Run<'_> {
         doubt
             .or_else(|| self.undeclared_padding(found))
             .or_else(|| self.missing_rank(found))
-            .or_else(|| self.nameless())
+            .or_else(|| self.unmapped_taps())
             .or_else(|| self.unclear_together(found))
     }
 
@@ -107,7 +109,7 @@ impl Run<'_> {
         let read = |index: usize| self.graph.nearest_before(index, |i| !matches!(found[i], Found::Nothing)).0;
         let also_unclear = |index: usize| read(index).into_iter().find(|&i| found[i].is_unclear());
         let (first, second) = unclear.iter().find_map(|&index| Some((also_unclear(index)?, index)))?;
-        let name = |index: usize| name_of(self.laid(), self.graph.places()[index]);
+        let name = |index: usize| name_of(self.alignment(), self.graph.places()[index]);
         let (count, agree) = (unclear.len(), found.iter().filter(|here| here.agrees()).count());
         (UNCLEAR_BY_CHANCE * (count + agree) as f64 <= count as f64).then(|| format!(
             "{count} taps are off by more than rounding, {} and {}, which reads it, among them, and what they read may explain it, or not: nobody can tell \
@@ -125,11 +127,11 @@ impl Run<'_> {
                  name the candidate's tokens ('tokens' in its dump.json, or --tokens), or write these positions alone"
             )
         };
-        if let Some(laid) = self.laid() {
-            let (ours, theirs) = (laid.reference.total(), laid.candidate.total());
-            let straddles = laid.candidate.ranges().iter().any(|range| range.start < ours && ours < range.end);
-            let named = laid.candidate.ids.is_some();
-            return (straddles && !named && laid.parted.is_none()).then(|| more(theirs, ours, "the candidate"));
+        if let Some(alignment) = self.alignment() {
+            let (ours, theirs) = (alignment.reference.total(), alignment.candidate.total());
+            let straddles = alignment.candidate.ranges().iter().any(|range| range.start < ours && ours < range.end);
+            let named = alignment.candidate.ids.is_some();
+            return (straddles && !named && alignment.parted.is_none()).then(|| more(theirs, ours, "the candidate"));
         }
         let padded = |here: &Found| match here {
             Found::Judged(judged) => match &judged.layout {

@@ -4,7 +4,7 @@ use firstdiff_trace::{Cache, Dump, DumpError, Site, Tap};
 
 use crate::judge::kept::is_rounded;
 use crate::layout::candidates::LayoutCandidates;
-use crate::layout::pair::{Operand, Pair};
+use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::rows::{are_all, squeezed};
 use crate::metrics::{Metrics, Squares};
 use crate::tolerance::run::{CACHE_TELLS, ENOUGH_ROUNDED, PRODUCTS_COME_OUT, SAME_TOKENS};
@@ -71,8 +71,8 @@ impl Recorded<'_> {
         };
         let (values, due) = (tensor.values(), self.like.read(like)?);
         let due = due.values();
-        let left = Operand { values: &due, shape: &shape, rows: None };
-        let right = Operand { values: &values, shape: &own, rows: None };
+        let left = TensorRef { values: &due, shape: &shape, rows: None };
+        let right = TensorRef { values: &values, shape: &own, rows: None };
         let layouts = LayoutCandidates::new(tap.site, left, right, None, None);
         let as_it_stands = layouts.as_it_stands().ok().cloned();
         let near = |pair: &Pair<'_>| Metrics::over(&pair.row_metrics()).nmse().is_some_and(|nmse| nmse <= SAME_TOKENS);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use firstdiff_trace::{Cache, Dump, Entry, Rows, Site, Tap};
 
-use crate::align::chunks::Laid;
+use crate::align::chunks::ChunkAlignment;
 use crate::graph::{Graph, OpenTaps, Place};
 use crate::judge::tensor::{Judgement, Outcome};
 use crate::layout::mismatch::ShapeMismatch;
@@ -30,7 +30,7 @@ pub struct Options {
     /// The places to look at; all where `None`. The others are as if nobody had recorded them.
     pub only: Option<BTreeSet<Place>>,
     /// How the two were laid together by token position, where they took the tokens in other chunks.
-    pub laid: Option<Arc<Laid>>,
+    pub alignment: Option<Arc<ChunkAlignment>>,
     /// The type in which either side keeps keys and values, the coarser of the two.
     pub cache: Cache,
     /// How far a second right run is from the reference, where there is one: what a tap is allowed then.
@@ -41,7 +41,7 @@ impl Options {
     /// All rows, and the table of `profile`.
     pub fn new(profile: Profile) -> Options {
         let (cache, allowed) = (Cache::F32, BTreeMap::new());
-        Options { profile, rows: None, allowed, only: None, laid: None, cache, noise: None }
+        Options { profile, rows: None, allowed, only: None, alignment: None, cache, noise: None }
     }
 }
 
@@ -50,12 +50,12 @@ pub(crate) enum Found {
     /// Neither side recorded it.
     Nothing,
     Unchecked(Reason),
-    /// Both recorded it and they cannot be laid together as they stand.
-    Misfit(ShapeMismatch),
+    /// Both recorded it, and their shapes do not fit as they stand.
+    ShapeMismatch(ShapeMismatch),
     /// Both recorded it, and not of the same: not compared in any layout.
-    Apart(Reason),
+    NotComparable(Reason),
     /// Both recorded it, and this NMSE may be what its operation passed on, or not.
-    Unclear(f64),
+    Inconclusive(f64),
     Judged(Box<Judged>),
 }
 
@@ -65,16 +65,16 @@ pub(crate) struct Judged {
     pub(crate) positions: Option<Vec<usize>>,
     pub(crate) layout: Layout,
     /// How it stands if nothing confirms the layout; `None` where the layout needs no confirming.
-    pub(crate) plain: Option<Plain>,
+    pub(crate) plain: Option<AsStored>,
     /// What was compared of it, where not all.
     pub(crate) part: Option<KnownPart>,
 }
 
 /// How a tap stands as it is.
-pub(crate) enum Plain {
+pub(crate) enum AsStored {
     Judged(Box<Judgement>),
-    /// It cannot be laid against the reference.
-    Misfit(ShapeMismatch),
+    /// Its shape does not fit the reference's.
+    ShapeMismatch(ShapeMismatch),
 }
 
 impl Found {
@@ -82,7 +82,7 @@ impl Found {
     pub(crate) fn without_rows(asked: bool) -> Found {
         match asked {
             true => Found::Unchecked(Reason::NoneOfTheRowsAsked),
-            false => Found::Apart(Reason::NoCommonPosition),
+            false => Found::NotComparable(Reason::NoCommonPosition),
         }
     }
 
@@ -90,9 +90,9 @@ impl Found {
     pub(crate) fn reason(&self) -> Option<Reason> {
         let judged = match self {
             Found::Nothing => return None,
-            Found::Unchecked(reason) | Found::Apart(reason) => return Some(reason.clone()),
-            Found::Misfit(mismatch) => return Some(Reason::Shape(mismatch.clone())),
-            Found::Unclear(_) => return Some(Reason::Inconclusive),
+            Found::Unchecked(reason) | Found::NotComparable(reason) => return Some(reason.clone()),
+            Found::ShapeMismatch(mismatch) => return Some(Reason::Shape(mismatch.clone())),
+            Found::Inconclusive(_) => return Some(Reason::Inconclusive),
             Found::Judged(judged) => judged,
         };
         match (&judged.judgement.outcome, &judged.layout) {
@@ -109,12 +109,12 @@ impl Found {
     pub(crate) fn standing(&self) -> Option<Standing> {
         Some(match self {
             Found::Nothing => return None,
-            Found::Unchecked(_) | Found::Misfit(_) | Found::Apart(_) => Standing::Unchecked,
-            Found::Unclear(_) => Standing::Inconclusive,
+            Found::Unchecked(_) | Found::ShapeMismatch(_) | Found::NotComparable(_) => Standing::Unchecked,
+            Found::Inconclusive(_) => Standing::Inconclusive,
             Found::Judged(judged) => match judged.judgement.outcome {
                 Outcome::Exact => Standing::Exact,
                 Outcome::Rounding => Standing::Rounding,
-                Outcome::Unclear => Standing::Inconclusive,
+                Outcome::Inconclusive => Standing::Inconclusive,
                 Outcome::Differs(_) => Standing::Differs,
             },
         })
@@ -123,7 +123,7 @@ impl Found {
     /// What is to be logged of it after a stage; `None` of what neither side recorded.
     pub(crate) fn after(&self, stage: Stage) -> Option<LogEntry> {
         let (nmse, allowed) = match self {
-            Found::Unclear(nmse) => (Some(*nmse), None),
+            Found::Inconclusive(nmse) => (Some(*nmse), None),
             Found::Judged(judged) => (judged.judgement.size(), Some(judged.judgement.allowed)),
             _ => (None, None),
         };
@@ -187,20 +187,21 @@ impl Run<'_> {
 
     /// The token position at which a step begins.
     pub(crate) fn start(&self, step: u32) -> usize {
-        start(self.laid(), self.prompt, step)
+        start(self.alignment(), self.prompt, step)
     }
 
-    pub(crate) fn laid(&self) -> Option<&Laid> {
-        self.options.laid.as_deref()
+    pub(crate) fn alignment(&self) -> Option<&ChunkAlignment> {
+        self.options.alignment.as_deref()
     }
 
     /// The two dumps as they were recorded.
     pub(crate) fn recorded(&self) -> [&Dump; 2] {
-        self.laid().map_or([self.reference, self.candidate], |laid| laid.runs.each_ref().map(|run| &**run))
+        self.alignment()
+            .map_or([self.reference, self.candidate], |alignment| alignment.runs.each_ref().map(|run| &**run))
     }
 
     /// Whether keys or values of token positions that were not compared are read on the way from `before` to `index`.
-    pub(crate) fn unseen_keys(&self, found: &[Found], index: usize, before: &[usize], between: &[usize]) -> bool {
+    pub(crate) fn keys_not_compared(&self, found: &[Found], index: usize, before: &[usize], between: &[usize]) -> bool {
         // A query, a product or a probability of a position stands for that position alone.
         let own = |site| matches!(site, Site::Q | Site::QNorm | Site::QRope | Site::Qk | Site::Scores | Site::Probs);
         let partial = |i: &usize| {

@@ -11,8 +11,8 @@ use crate::taps::context::{Found, Run};
 impl Run<'_> {
     /// How many token positions a step, or a cell, has.
     fn positions(&self, step: u32) -> Option<usize> {
-        match self.laid() {
-            Some(laid) => laid.cells.get(step as usize).map(ExactSizeIterator::len),
+        match self.alignment() {
+            Some(alignment) => alignment.cells.get(step as usize).map(ExactSizeIterator::len),
             None => self.chunks.as_ref()?.lengths.get(step as usize).copied(),
         }
     }
@@ -68,7 +68,7 @@ impl Run<'_> {
         let found = self.lay(&left, &reference, &right, &candidate).judge(&Allowance::own(0.0));
         Ok(Some(match found {
             Found::Judged(judged) if judged.judgement.outcome == Outcome::Exact => Found::Judged(judged),
-            _ => Found::Apart(Reason::FlatOnBothSides { values: reference.len() }),
+            _ => Found::NotComparable(Reason::FlatOnBothSides { values: reference.len() }),
         }))
     }
 }

@@ -16,7 +16,7 @@ impl Run<'_> {
         mut right: Option<Entry>,
     ) -> (Option<Entry>, Option<Entry>) {
         let (Some(ours), Some(theirs)) = (&mut left, &mut right) else { return (left, right) };
-        if self.laid().is_some() {
+        if self.alignment().is_some() {
             return (left, right);
         }
         let step = ours.step;
@@ -59,7 +59,7 @@ impl Run<'_> {
             known || dump.find(place.tap, place.step).is_some_and(listed)
         };
         let asked = matches!(self.options.rows, Some(Rows::List(_)));
-        self.laid().is_none() && !asked && !dumps.into_iter().any(|dump| later(dump) || named(dump))
+        self.alignment().is_none() && !asked && !dumps.into_iter().any(|dump| later(dump) || named(dump))
     }
 
     /// Whether somebody says that the single rows of the first step are the last ones.

@@ -30,28 +30,28 @@ impl Run<'_> {
             return Ok(found);
         }
         if let Some(reason) = self.lacks_a_rank(place) {
-            return Ok(Found::Apart(reason));
+            return Ok(Found::NotComparable(reason));
         }
         let (left, right) = match self.both(place) {
             (Some(left), Some(right)) => (left, right),
             (Some(_), None) | (None, Some(_)) if let Some(reason) = self.apart(place) => {
-                return Ok(Found::Apart(reason));
+                return Ok(Found::NotComparable(reason));
             }
             (Some(_), None) => return Ok(Found::Unchecked(Reason::NotIn(Side::Candidate))),
             (None, Some(_)) => return Ok(Found::Unchecked(Reason::NotIn(Side::Reference))),
             (None, None) => return Ok(Found::Nothing),
         };
-        if let Some(reason) = self.options.laid.as_ref().and_then(|laid| laid.unchecked.get(&place)) {
-            return Ok(Found::Apart(Reason::Unaligned(reason.clone())));
+        if let Some(reason) = self.options.alignment.as_ref().and_then(|alignment| alignment.unchecked.get(&place)) {
+            return Ok(Found::NotComparable(Reason::Unaligned(reason.clone())));
         }
         if self.misaligned.is_some() {
-            return Ok(Found::Apart(Reason::OtherTokens));
+            return Ok(Found::NotComparable(Reason::OtherTokens));
         }
         if let Some(found) = self.flat(&left, &right)? {
             return Ok(found);
         }
         if let Some(noise) = self.noise(place).filter(|noise| noise.is_drowned()) {
-            return Ok(Found::Apart(Reason::Drowned { nmse: noise.nmse }));
+            return Ok(Found::NotComparable(Reason::Drowned { nmse: noise.nmse }));
         }
         let (reference, candidate) = (self.reference.read(&left)?, self.candidate.read(&right)?);
         let (reference, candidate) = (reference.values(), candidate.values());

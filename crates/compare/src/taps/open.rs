@@ -26,8 +26,8 @@ impl Run<'_> {
         }
         let shape = self.reference.find_open(place.tap, place.step).map_or_else(Vec::new, |entry| entry.shape);
         let found = match self.noise(place).filter(|noise| noise.is_drowned()) {
-            _ if self.misaligned.is_some() => Found::Apart(Reason::OtherTokens),
-            Some(noise) => Found::Apart(Reason::Drowned { nmse: noise.nmse }),
+            _ if self.misaligned.is_some() => Found::NotComparable(Reason::OtherTokens),
+            Some(noise) => Found::NotComparable(Reason::Drowned { nmse: noise.nmse }),
             None => {
                 let (reference, candidate) = (self.reference.read(&left)?, self.candidate.read(&right)?);
                 let (reference, candidate) = (reference.values(), candidate.values());
@@ -44,10 +44,12 @@ impl Run<'_> {
                 found => found,
             },
             Found::Judged(judged) => match judged.judgement.outcome {
-                Outcome::Differs(_) | Outcome::Unclear => Found::Unchecked(Reason::Undeclared),
+                Outcome::Differs(_) | Outcome::Inconclusive => Found::Unchecked(Reason::Undeclared),
                 _ => Found::Judged(judged),
             },
-            Found::Misfit(_) | Found::Apart(_) | Found::Unclear(_) => Found::Unchecked(Reason::Undeclared),
+            Found::ShapeMismatch(_) | Found::NotComparable(_) | Found::Inconclusive(_) => {
+                Found::Unchecked(Reason::Undeclared)
+            }
             found => found,
         })
     }

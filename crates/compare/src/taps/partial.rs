@@ -9,12 +9,12 @@ use crate::graph::Place;
 use crate::judge::kept::towards;
 use crate::judge::tensor::{Allowance, Difference, Judgement, Outcome, judge};
 use crate::layout::mismatch::{Misfit, ShapeMismatch};
-use crate::layout::pair::{Operand, Pair};
+use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::rows::are_all;
 use crate::layout::types::Layout;
 use crate::report::KnownPart;
 use crate::report::reason::{Reason, Side as Of};
-use crate::taps::context::{Found, Judged, Plain, Run};
+use crate::taps::context::{AsStored, Found, Judged, Run};
 use crate::tolerance::allowed_nmse;
 use crate::tolerance::context::{DIGITS_SHOW, FEW_OF_A_TAP, PRINTED_SUM};
 use crate::tolerance::judge::ROW_ROOM;
@@ -55,10 +55,10 @@ impl Run<'_> {
         let (left, right) = self.both(place);
         let found = match (left, right, parts) {
             (Some(_), Some(_), _) | (_, _, [Some(_), Some(_)]) if self.misaligned.is_some() => {
-                Ok(Found::Apart(Reason::OtherTokens))
+                Ok(Found::NotComparable(Reason::OtherTokens))
             }
-            _ if let Some(reason) = self.laid().and_then(|laid| laid.unchecked.get(&place)) => {
-                Ok(Found::Apart(Reason::Unaligned(reason.clone())))
+            _ if let Some(reason) = self.alignment().and_then(|alignment| alignment.unchecked.get(&place)) => {
+                Ok(Found::NotComparable(Reason::Unaligned(reason.clone())))
             }
             (Some(left), _, [None, Some(part)]) => self.look_at_part(place, &left, part, true),
             (_, Some(right), [Some(part), None]) => self.look_at_part(place, &right, part, false),
@@ -83,7 +83,7 @@ impl Run<'_> {
         let readings = match readings(whole, &values, part, self.options.rows.as_ref()) {
             Ok(readings) => readings,
             Err(Misfit::NoRows) => return Ok(Found::without_rows(self.options.rows.is_some())),
-            Err(Misfit::Shapes(reason)) => return Ok(Found::Misfit(reason)),
+            Err(Misfit::Shapes(reason)) => return Ok(Found::ShapeMismatch(reason)),
         };
         let own = self.allowed(place, whole, whole);
         let side = Side { place, whole, values: &values, part, part_is_candidate, own };
@@ -98,17 +98,17 @@ impl Run<'_> {
                 None if agrees => return Ok(Found::Judged(Box::new(found))),
                 None => judged = Some(found),
                 Some(plain) if agrees => {
-                    let plain = Some(Plain::Judged(Box::new(plain.judgement.clone())));
+                    let plain = Some(AsStored::Judged(Box::new(plain.judgement.clone())));
                     return Ok(Found::Judged(Box::new(Judged { plain, ..found })));
                 }
                 Some(_) => {}
             }
         }
         Ok(match judged {
-            None => Found::Apart(Reason::NothingKnown),
+            None => Found::NotComparable(Reason::NothingKnown),
             // Of heads, queries and keys a list may hold any; that it is the beginning of the whole is a guess.
             Some(_) if part.part.shape.is_none() && place.tap.site.position_axis() > 0 => {
-                Found::Apart(Reason::ListWithoutShape { values: part.part.elements.len() })
+                Found::NotComparable(Reason::ListWithoutShape { values: part.part.elements.len() })
             }
             Some(judged) => Found::Judged(Box::new(judged)),
         })
@@ -181,8 +181,8 @@ impl Run<'_> {
             *last = reference.len();
         }
         let (reference, candidate) = (Values::F64(Cow::Borrowed(reference)), Values::F64(Cow::Borrowed(candidate)));
-        let left = Operand { values: &reference, shape: &shape, rows: None };
-        let right = Operand { values: &candidate, shape: &shape, rows: None };
+        let left = TensorRef { values: &reference, shape: &shape, rows: None };
+        let right = TensorRef { values: &candidate, shape: &shape, rows: None };
         let mut judgement = match Pair::new(site, &left, &right, None) {
             Ok(pair) => judge(&pair, self.options.profile, &Allowance::own(own)),
             // Two lists of one length always fit.
@@ -253,8 +253,8 @@ fn readings(whole: &Entry, values: &Values<'_>, part: &Partial, rows: Option<&Ro
     }
     // Each element of the part's tensor is its own number: what stands where in the pair is then known for every layout.
     let numbers = Values::F64((0..total).map(|i| i as f64).collect::<Vec<_>>().into());
-    let left = Operand { values, shape: &whole.shape, rows: whole.rows.as_ref() };
-    let right = Operand { values: &numbers, shape: &shape, rows: part.rows.as_ref() };
+    let left = TensorRef { values, shape: &whole.shape, rows: whole.rows.as_ref() };
+    let right = TensorRef { values: &numbers, shape: &shape, rows: part.rows.as_ref() };
     let pair = Pair::new(site, &left, &right, rows)?;
     let known: HashMap<usize, usize> =
         part.part.elements.iter().enumerate().map(|(number, &at)| (at, number)).collect();

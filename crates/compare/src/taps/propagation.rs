@@ -80,7 +80,7 @@ impl Run<'_> {
         // What fits as it stands in no order of axes may do so in another, once the error that it only passed on is allowed.
         let first = match &here {
             Found::Judged(first) => Some(first),
-            Found::Misfit(_) => None,
+            Found::ShapeMismatch(_) => None,
             _ => return Ok(here),
         };
         let (before, between) = self.graph.nearest_before(index, |i| found.get(i).is_some_and(Found::is_judged));
@@ -94,7 +94,8 @@ impl Run<'_> {
             return Ok(passed_on.map(|first| unclear(&first.judgement)).unwrap_or(here));
         }
         let (place, profile) = (self.graph.places()[index], self.options.profile);
-        let direct = between.is_empty() && !place.tap.is_open() && !self.unseen_keys(found, index, &before, &between);
+        let direct =
+            between.is_empty() && !place.tap.is_open() && !self.keys_not_compared(found, index, &before, &between);
         let fresh = fresh(profile, place.tap.site).filter(|_| direct);
         let least = if direct { fresh } else { range_fresh(profile) };
         let differs = |first: &Judged| matches!(first.judgement.outcome, Outcome::Differs(_));
@@ -104,13 +105,13 @@ impl Run<'_> {
         }
         let reads = self.reads(found, &before)?;
         // What differs behind what is unclear is no clearer, unless it has structure, or is far more than that would explain.
-        let nmse = |&i: &usize| if let Some(Found::Unclear(nmse)) = found.get(i) { *nmse } else { 0.0 };
+        let nmse = |&i: &usize| if let Some(Found::Inconclusive(nmse)) = found.get(i) { *nmse } else { 0.0 };
         let unclear_before = between.iter().map(nmse).fold(0.0, f64::max);
-        let judged = self.with_overlay(place, |laid, own| {
-            let in_its_layout = || laid.under(first.map_or(&Layout::Same, |first| &first.layout));
-            let pair = if as_laid { in_its_layout() } else { laid.under(&Layout::Same).or_else(in_its_layout) };
+        let judged = self.with_overlay(place, |alignment, own| {
+            let in_its_layout = || alignment.under(first.map_or(&Layout::Same, |first| &first.layout));
+            let pair = if as_laid { in_its_layout() } else { alignment.under(&Layout::Same).or_else(in_its_layout) };
             // In whatever order: what is inherited depends on what is due alone.
-            let Some(pair) = &pair.or_else(|| laid.others().into_iter().next()) else { return Ok(None) };
+            let Some(pair) = &pair.or_else(|| alignment.others().into_iter().next()) else { return Ok(None) };
             let mut inherited = match direct {
                 true => inherited(pair, &reads),
                 false => over_a_range(pair, own, &reads, profile),
@@ -129,13 +130,15 @@ impl Run<'_> {
             inherited.read_from_the_cache(stored, cost, pair.rows().0);
             let allowed = Allowance { fresh, inherited, ..self.allowance(place, own) };
             Ok(Some(if as_laid {
-                laid.found(pair, judge(pair, profile, &allowed), None)
+                alignment.found(pair, judge(pair, profile, &allowed), None)
             } else {
-                laid.judge(&allowed)
+                alignment.judge(&allowed)
             }))
         })?;
         Ok(match judged.transpose()?.flatten() {
-            Some(Found::Judged(judged)) if judged.judgement.outcome == Outcome::Unclear => unclear(&judged.judgement),
+            Some(Found::Judged(judged)) if judged.judgement.outcome == Outcome::Inconclusive => {
+                unclear(&judged.judgement)
+            }
             Some(found) => found,
             // Known in part: all that can be asked is how far off it is.
             None => {
@@ -183,7 +186,7 @@ impl Run<'_> {
         let grown: Vec<(f64, usize)> = found.iter().enumerate().filter_map(inherited).collect();
         let (nmse, worst) = grown.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0))?;
         let (count, profile, place) = (grown.len(), self.options.profile, self.graph.places()[worst]);
-        let place = name_of(self.laid(), place);
+        let place = name_of(self.alignment(), place);
         let why = match beyond_the_profile(profile, self.options.cache) {
             Cache::F32 => "this model amplifies rounding, and".to_owned(),
             cache => format!("keys and values are read from a cache in {cache};"),
@@ -197,7 +200,7 @@ impl Run<'_> {
 }
 
 fn unclear(judgement: &Judgement) -> Found {
-    Found::Unclear(judgement.size().unwrap_or(f64::INFINITY))
+    Found::Inconclusive(judgement.size().unwrap_or(f64::INFINITY))
 }
 
 /// What the operation that makes `out` may pass on of its `reads`.

@@ -9,7 +9,7 @@ use crate::metrics::{Metrics, Squares};
 use crate::report::anatomy::RankError;
 use crate::report::reason::{Missing, Reason};
 use crate::taps::context::Run;
-use crate::taps::tap::Overlay;
+use crate::taps::tap::TapJudge;
 use crate::tolerance::context::SUMMAND_LEAVES;
 
 pub(crate) fn not_joined(why: &str) -> Reason {
@@ -149,8 +149,8 @@ impl Run<'_> {
         let mut errors = Vec::new();
         for (name, tensor) in tensors(ranks, place)? {
             let values = tensor.values();
-            let off = |laid: &Overlay<'_>, own: f64| {
-                let metrics = Metrics::over(&laid.with_candidate(&values).under(layout)?.row_metrics());
+            let off = |alignment: &TapJudge<'_>, own: f64| {
+                let metrics = Metrics::over(&alignment.with_candidate(&values).under(layout)?.row_metrics());
                 let nmse = metrics.nmse().unwrap_or(f64::INFINITY);
                 Some(RankError { name: name.clone(), part: "replica".into(), nmse, right: nmse <= own })
             };
@@ -163,8 +163,8 @@ impl Run<'_> {
     fn summands(&self, place: Place, layout: &Layout, ranks: &Ranks) -> Result<Vec<RankError>, DumpError> {
         for (name, tensor) in tensors(ranks, place)? {
             let values = tensor.values();
-            let fit = |laid: &Overlay<'_>, _| {
-                let (pair, part) = (laid.under(layout)?, laid.with_candidate(&values).under(layout)?);
+            let fit = |alignment: &TapJudge<'_>, _| {
+                let (pair, part) = (alignment.under(layout)?, alignment.with_candidate(&values).under(layout)?);
                 let (mut pp, mut ep, mut ee) = (0.0, 0.0, 0.0);
                 for i in 0..pair.len() {
                     let (error, part) = (pair.candidate(i) - pair.reference(i), part.candidate(i));

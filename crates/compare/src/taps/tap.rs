@@ -7,15 +7,15 @@ use crate::judge::tensor::{Allowance, Difference, Judgement, Outcome, judge};
 use crate::layout::candidates::LayoutCandidates;
 use crate::layout::explains;
 use crate::layout::mismatch::{Misfit, ShapeMismatch};
-use crate::layout::pair::{Operand, Pair};
+use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::types::Layout;
 use crate::report::reason::Reason;
-use crate::taps::context::{Found, Judged, Plain, Run};
+use crate::taps::context::{AsStored, Found, Judged, Run};
 use crate::tolerance::Profile;
 use crate::tolerance::layout::SAMPLE_ROOM;
 
 /// Both sides of a place, read.
-pub(crate) struct Overlay<'a> {
+pub(crate) struct TapJudge<'a> {
     sides: LayoutCandidates<'a>,
     profile: Profile,
     /// The candidate's order of the rows of Q and K, where both sides say theirs and they are not the same.
@@ -24,19 +24,19 @@ pub(crate) struct Overlay<'a> {
     asked: bool,
 }
 
-impl<'a> Overlay<'a> {
+impl<'a> TapJudge<'a> {
     /// The pair under `layout`, where there is one.
     pub(crate) fn under(&self, layout: &Layout) -> Option<Pair<'a>> {
         self.sides.under(layout)
     }
 
     /// The same with another candidate's elements under the same shape.
-    pub(crate) fn with_candidate<'b>(&self, values: &'b Values<'b>) -> Overlay<'b>
+    pub(crate) fn with_candidate<'b>(&self, values: &'b Values<'b>) -> TapJudge<'b>
     where
         'a: 'b,
     {
-        let candidate = Operand { values, ..*self.sides.candidate() };
-        Overlay { sides: self.sides.with_candidate(candidate), ..*self }
+        let candidate = TensorRef { values, ..*self.sides.candidate() };
+        TapJudge { sides: self.sides.with_candidate(candidate), ..*self }
     }
 
     /// Every other layout.
@@ -47,9 +47,9 @@ impl<'a> Overlay<'a> {
     /// Judges the two sides as they stand and, where they differ so, in every other layout.
     pub(crate) fn judge(&self, allowed: &Allowance) -> Found {
         let plain = match self.sides.as_it_stands() {
-            Ok(pair) if pair.is_empty() => return Found::Misfit(ShapeMismatch::Empty),
+            Ok(pair) if pair.is_empty() => return Found::ShapeMismatch(ShapeMismatch::Empty),
             Err(Misfit::NoRows) => return Found::without_rows(self.asked),
-            Err(Misfit::Shapes(reason)) => Plain::Misfit(reason.clone()),
+            Err(Misfit::Shapes(reason)) => AsStored::ShapeMismatch(reason.clone()),
             Ok(pair) => {
                 let judgement = judge(pair, self.profile, allowed);
                 if judgement.outcome.agrees() && self.contradicts_declared(pair, allowed) {
@@ -58,7 +58,7 @@ impl<'a> Overlay<'a> {
                 if judgement.outcome.agrees() {
                     return self.found(pair, judgement.clone(), as_shown(pair, judgement));
                 }
-                Plain::Judged(Box::new(judgement))
+                AsStored::Judged(Box::new(judgement))
             }
         };
         let mut nearest: Option<(f64, Pair<'_>)> = None;
@@ -75,14 +75,16 @@ impl<'a> Overlay<'a> {
         }
         match (plain, self.sides.as_it_stands(), nearest) {
             // What differs is measured in the order that the two sides say themselves: else the error could not be read.
-            (Plain::Judged(judgement), Ok(pair), _) => match self.in_declared_rows(pair) {
+            (AsStored::Judged(judgement), Ok(pair), _) => match self.in_declared_rows(pair) {
                 Some(pair) => self.found(&pair, judge(&pair, self.profile, allowed), None),
                 None => self.found(pair, *judgement, None),
             },
             // The shape leaves this one layout, and the values are others.
-            (Plain::Misfit(_), _, Some((_, pair))) => self.found(&pair, judge(&pair, self.profile, allowed), None),
-            (Plain::Misfit(reason), ..) => Found::Misfit(reason),
-            (Plain::Judged(judgement), Err(_), _) => unreachable!("judged without a pair: {judgement:?}"),
+            (AsStored::ShapeMismatch(_), _, Some((_, pair))) => {
+                self.found(&pair, judge(&pair, self.profile, allowed), None)
+            }
+            (AsStored::ShapeMismatch(reason), ..) => Found::ShapeMismatch(reason),
+            (AsStored::Judged(judgement), Err(_), _) => unreachable!("judged without a pair: {judgement:?}"),
         }
     }
 
@@ -99,17 +101,17 @@ impl<'a> Overlay<'a> {
     }
 
     /// How it stands in another layout, if it agrees there, or may.
-    fn agreeing(&self, pair: &Pair<'_>, allowed: &Allowance, plain: &Plain) -> Option<Found> {
+    fn agreeing(&self, pair: &Pair<'_>, allowed: &Allowance, plain: &AsStored) -> Option<Found> {
         let mut other = judge(pair, self.profile, allowed);
         let was = match plain {
-            Plain::Judged(judgement) => judgement.metrics.nmse(),
-            Plain::Misfit(_) => None,
+            AsStored::Judged(judgement) => judgement.metrics.nmse(),
+            AsStored::ShapeMismatch(_) => None,
         };
         if !explains(&other.metrics, was) {
             return None;
         }
-        let differs = matches!(plain, Plain::Judged(judgement) if matches!(judgement.outcome, Outcome::Differs(_)));
-        if differs && other.outcome == Outcome::Unclear {
+        let differs = matches!(plain, AsStored::Judged(judgement) if matches!(judgement.outcome, Outcome::Differs(_)));
+        if differs && other.outcome == Outcome::Inconclusive {
             return Some(self.found(pair, other, None));
         }
         if !other.outcome.agrees() {
@@ -125,8 +127,8 @@ impl<'a> Overlay<'a> {
             return Some(self.found(pair, other, None));
         }
         let plain = match plain {
-            Plain::Judged(judgement) => Plain::Judged(judgement.clone()),
-            Plain::Misfit(reason) => Plain::Misfit(reason.clone()),
+            AsStored::Judged(judgement) => AsStored::Judged(judgement.clone()),
+            AsStored::ShapeMismatch(reason) => AsStored::ShapeMismatch(reason.clone()),
         };
         Some(self.found(pair, other, needs.then_some(plain)))
     }
@@ -140,7 +142,7 @@ impl<'a> Overlay<'a> {
         off.is_none_or(|off| size(&judgement) < off).then(|| self.found(&pair, judgement, None))
     }
 
-    pub(crate) fn found(&self, pair: &Pair<'_>, judgement: Judgement, plain: Option<Plain>) -> Found {
+    pub(crate) fn found(&self, pair: &Pair<'_>, judgement: Judgement, plain: Option<AsStored>) -> Found {
         let (shape, positions) = (pair.shape().to_vec(), pair.positions().map(<[usize]>::to_vec));
         Found::Judged(Box::new(Judged {
             judgement,
@@ -154,10 +156,10 @@ impl<'a> Overlay<'a> {
 }
 
 /// Axes in the order that the shape alone shows: if nothing confirms it, that is the finding.
-fn as_shown(pair: &Pair<'_>, judgement: Judgement) -> Option<Plain> {
+fn as_shown(pair: &Pair<'_>, judgement: Judgement) -> Option<AsStored> {
     let Layout::Permuted(_) = pair.layout() else { return None };
     let outcome = Outcome::Differs(Difference::Layout { what: pair.layout().to_string() });
-    Some(Plain::Judged(Box::new(Judgement { outcome, ..judgement })))
+    Some(AsStored::Judged(Box::new(Judgement { outcome, ..judgement })))
 }
 
 impl Run<'_> {
@@ -168,12 +170,12 @@ impl Run<'_> {
         reference: &'b Values<'b>,
         right: &'b Entry,
         candidate: &'b Values<'b>,
-    ) -> Overlay<'b> {
-        let reference = Operand { values: reference, shape: &left.shape, rows: left.rows.as_ref() };
-        let candidate = Operand { values: candidate, shape: &right.shape, rows: right.rows.as_ref() };
+    ) -> TapJudge<'b> {
+        let reference = TensorRef { values: reference, shape: &left.shape, rows: left.rows.as_ref() };
+        let candidate = TensorRef { values: candidate, shape: &right.shape, rows: right.rows.as_ref() };
         let (site, heads, options) = (left.tap.site, self.heads(left), self.options);
         let sides = LayoutCandidates::new(site, reference, candidate, heads, options.rows.as_ref());
-        Overlay {
+        TapJudge {
             sides: sides.beginning_at(self.start(left.step)),
             profile: options.profile,
             declared: self.declared(),
@@ -185,7 +187,7 @@ impl Run<'_> {
     pub(crate) fn with_overlay<X>(
         &self,
         place: Place,
-        then: impl FnOnce(&Overlay<'_>, f64) -> X,
+        then: impl FnOnce(&TapJudge<'_>, f64) -> X,
     ) -> Result<Option<X>, DumpError> {
         let (left, right) = self.both(place);
         let (Some(left), Some(right)) = (left, right) else { return Ok(None) };

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Form {
     /// As the vocabulary has them.
-    Plain,
+    AsStored,
     /// Heads first.
     HeadsFirst,
     /// Heads merged, a batch axis in front.
@@ -43,7 +43,7 @@ fn causal() -> crate::synthetic::Run {
 /// One tap of one step: positions `from..to`, and of keys those up to `to`.
 fn step_of(tap: Tap, values: &[f32], shape: &[usize], from: usize, to: usize, form: Form) -> (Vec<usize>, Vec<f32>) {
     if form == Form::FastestFirst {
-        let (shape, values) = step_of(tap, values, shape, from, to, Form::Plain);
+        let (shape, values) = step_of(tap, values, shape, from, to, Form::AsStored);
         return (shape.into_iter().rev().collect(), values);
     }
     if let ['H', 'T', 'S'] = tap.site.axes() {
@@ -94,10 +94,10 @@ fn judged(reference: Dump, candidate: Dump) -> Report {
 }
 
 fn judged_rows(reference: Dump, candidate: Dump, rows: Option<Rows>) -> Report {
-    let Aligned { reference, candidate, laid } = align(reference, candidate, rows.as_ref()).unwrap();
+    let Aligned { reference, candidate, alignment } = align(reference, candidate, rows.as_ref()).unwrap();
     let graph = graph_of(&reference, &candidate);
-    let rows = rows.filter(|_| laid.is_none());
-    let options = Options { laid, rows, ..Options::new(Profile::F32) };
+    let rows = rows.filter(|_| alignment.is_none());
+    let options = Options { alignment, rows, ..Options::new(Profile::F32) };
     compare(&reference, &candidate, &graph, &options, &mut |_, _| {}).unwrap()
 }
 
@@ -115,16 +115,17 @@ fn every_chunking_is_at_parity_with_every_other() {
         for theirs in CHUNKS {
             for named in [true, false] {
                 let report =
-                    judged(dump(&right, ours, Form::Plain, named), dump(&candidate, theirs, Form::Plain, named));
+                    judged(dump(&right, ours, Form::AsStored, named), dump(&candidate, theirs, Form::AsStored, named));
                 assert_eq!(report.verdict, Verdict::Parity, "{ours:?} {theirs:?} {named}: {:?}", report.warnings);
                 assert_eq!(report.count(|s| s == Status::Unchecked), 0, "{ours:?} {theirs:?} {named}");
-                let laid = report.laid.as_ref().map(|laid| (laid.together(), laid.cells.len()));
+                let alignment =
+                    report.alignment.as_ref().map(|alignment| (alignment.together(), alignment.cells.len()));
                 let ends =
                     |chunks: &[usize]| (1..=chunks.len()).map(|n| chunks[..n].iter().sum()).collect::<Vec<usize>>();
                 let mut all = [ends(ours), ends(theirs)].concat();
                 all.sort_unstable();
                 all.dedup();
-                assert_eq!(laid, (ours != theirs).then_some((T, all.len())), "{ours:?} {theirs:?}");
+                assert_eq!(alignment, (ours != theirs).then_some((T, all.len())), "{ours:?} {theirs:?}");
             }
         }
     }
@@ -133,7 +134,7 @@ fn every_chunking_is_at_parity_with_every_other() {
 #[test]
 fn extents_listed_fastest_first_are_no_transposed_tensors() {
     let right = causal();
-    let reference = || dump(&right, CHUNKS[2], Form::Plain, true);
+    let reference = || dump(&right, CHUNKS[2], Form::AsStored, true);
     let report = judged(reference(), dump(&noisy(&right), CHUNKS[0], Form::FastestFirst, true));
     let wrong = report.taps.iter().find(|t| !t.status.agrees()).map(|t| (t.place, t.reason.clone()));
     assert_eq!(report.verdict, Verdict::Parity, "{wrong:?}");
@@ -164,7 +165,7 @@ fn other_shapes_are_cut_where_the_positions_are_certain() {
     let (right, candidate) = (causal(), noisy(&causal()));
     for form in [Form::HeadsFirst, Form::Merged, Form::Padded] {
         for (ours, theirs) in [(CHUNKS[0], CHUNKS[1]), (CHUNKS[1], CHUNKS[0]), (CHUNKS[2], CHUNKS[1])] {
-            for (one, other) in [(Form::Plain, form), (form, Form::Plain)] {
+            for (one, other) in [(Form::AsStored, form), (form, Form::AsStored)] {
                 let report = judged(dump(&right, ours, one, true), dump(&candidate, theirs, other, true));
                 let wrong = report.taps.iter().find(|t| !t.status.agrees()).map(|t| (t.place, t.reason.clone()));
                 assert_eq!(report.verdict, Verdict::Parity, "{one:?} {ours:?} {other:?} {theirs:?}: {wrong:?}");
@@ -185,7 +186,7 @@ fn what_is_masked_in_a_later_step_is_said_with_its_position_in_the_run() {
     for (ours, theirs) in
         [(CHUNKS[2], CHUNKS[2]), (CHUNKS[1], CHUNKS[2]), (CHUNKS[0], CHUNKS[1]), (CHUNKS[0], CHUNKS[0])]
     {
-        let report = judged(dump(&right, ours, Form::Plain, true), dump(&wrong, theirs, Form::Plain, true));
+        let report = judged(dump(&right, ours, Form::AsStored, true), dump(&wrong, theirs, Form::AsStored, true));
         let first = &report.taps[report.first.as_ref().unwrap().index];
         let reason = first.why().unwrap();
         assert!(reason.ends_with("first at head 0, position 9, key 9"), "{ours:?} {theirs:?}: {reason}");
@@ -207,12 +208,13 @@ fn a_missing_mask_is_not_cut_away() {
             right.remove(&tap(left_out));
             wrong.remove(&tap(left_out));
         }
-        let steps = dump(&right, CHUNKS[1], Form::Plain, true);
-        let report = judged(steps, dump(&wrong, CHUNKS[0], Form::Plain, true));
+        let steps = dump(&right, CHUNKS[1], Form::AsStored, true);
+        let report = judged(steps, dump(&wrong, CHUNKS[0], Form::AsStored, true));
         let place = report.first.as_ref().map(|f| report.taps[f.index].place);
         assert_eq!(place.map(|p| (p.tap.to_string(), p.step)), Some((first.to_owned(), 0)));
         // And as the reference.
-        let report = judged(dump(&wrong, CHUNKS[0], Form::Plain, true), dump(&right, CHUNKS[1], Form::Plain, true));
+        let report =
+            judged(dump(&wrong, CHUNKS[0], Form::AsStored, true), dump(&right, CHUNKS[1], Form::AsStored, true));
         assert_eq!(report.verdict, Verdict::Diverged);
     }
 }
@@ -224,25 +226,27 @@ fn what_is_not_in_both_is_unchecked() {
         [(&[T][..], &[7][..]), (&[8, 1, 1, 1], &[7]), (&[1; T], &[7]), (&[T], &[3, 1, 1]), (&[4], &[T])]
     {
         let both = ours.iter().sum::<usize>().min(theirs.iter().sum());
-        let report = judged(dump(&right, ours, Form::Plain, true), dump(&noisy(&right), theirs, Form::Plain, true));
+        let report =
+            judged(dump(&right, ours, Form::AsStored, true), dump(&noisy(&right), theirs, Form::AsStored, true));
         assert_eq!(report.verdict, Verdict::Parity, "{ours:?} {theirs:?}");
-        let laid = report.laid.clone().unwrap();
-        assert_eq!(laid.together(), both);
+        let alignment = report.alignment.clone().unwrap();
+        assert_eq!(alignment.together(), both);
         for tap in &report.taps {
-            let inside = laid.cells[tap.place.step as usize].end <= both;
+            let inside = alignment.cells[tap.place.step as usize].end <= both;
             assert_eq!(tap.status.agrees(), inside, "{ours:?} {theirs:?} {}", tap.place);
         }
     }
     // No ids, but attention of the first step sees its own keys alone.
-    let report = judged(dump(&right, &[T], Form::Plain, true), dump(&right, &[1; 7], Form::Plain, false));
-    assert_eq!((report.verdict, report.laid.unwrap().together()), (Verdict::Parity, 7));
+    let report = judged(dump(&right, &[T], Form::AsStored, true), dump(&right, &[1; 7], Form::AsStored, false));
+    assert_eq!((report.verdict, report.alignment.unwrap().together()), (Verdict::Parity, 7));
     // The logits of each step's last token, and nobody says so.
     let mut logits = right.clone();
     logits.retain(|tap, _| tap.layer.is_none());
-    let report = judged(dump(&right, &[8, 1, 1, 1], Form::Plain, true), dump(&logits, &[1; 4], Form::Plain, false));
+    let report =
+        judged(dump(&right, &[8, 1, 1, 1], Form::AsStored, true), dump(&logits, &[1; 4], Form::AsStored, false));
     assert!(matches!(report.verdict, Verdict::Incomparable(_)), "{:?}", report.verdict);
     // Nobody says whether seven rows are the first or the last of eleven.
-    let report = judged(dump(&right, &[T], Form::Plain, true), dump(&logits, &[7], Form::Plain, false));
+    let report = judged(dump(&right, &[T], Form::AsStored, true), dump(&logits, &[7], Form::AsStored, false));
     assert!(matches!(report.verdict, Verdict::Incomparable(_)));
 }
 
@@ -257,10 +261,10 @@ fn other_tokens_are_said_and_not_compared() {
         }
         let ids: Vec<i64> = (0..T as i64).map(|i| if i == at { 99 } else { 7 * i + 1 }).collect();
         (meta.tokens, meta.decode_tokens) = (Some(ids), None);
-        let one = dump(&candidate, &[T], Form::Plain, false);
+        let one = dump(&candidate, &[T], Form::AsStored, false);
         let entries = one.entries().to_vec();
         let one = Dump::assembled(Path::new("held"), meta.clone(), entries).unwrap();
-        let report = judged(dump(&right, &[1; T], Form::Plain, true), one);
+        let report = judged(dump(&right, &[1; T], Form::AsStored, true), one);
         match (&report.verdict, wrong) {
             (Verdict::Incomparable(reason), false) => assert!(reason.contains(&format!("position {at}")), "{reason}"),
             (Verdict::Diverged, true) => {}
@@ -286,22 +290,22 @@ fn other_tokens_are_not_compared_where_rows_are_in_another_order() {
     }
     let ids = |other: usize| (0..T).map(|i| if i >= other { 99 } else { 7 * i as i64 + 1 }).collect::<Vec<i64>>();
     let run = |candidate: &crate::synthetic::Run, ids: Vec<i64>| {
-        let entries = dump(candidate, &[T], Form::Plain, false).entries().to_vec();
+        let entries = dump(candidate, &[T], Form::AsStored, false).entries().to_vec();
         Dump::assembled(Path::new("held"), Meta { tokens: Some(ids), ..Meta::default() }, entries).unwrap()
     };
     for chunks in [&[T][..], &[1; T], &[8, 1, 1, 1]] {
         for candidate in [candidate.clone(), crate::synthetic::in_gguf_rows(&candidate)] {
-            let report = judged(dump(&right, chunks, Form::Plain, true), run(&candidate, ids(AT)));
+            let report = judged(dump(&right, chunks, Form::AsStored, true), run(&candidate, ids(AT)));
             assert!(
                 matches!(&report.verdict, Verdict::Incomparable(reason) if reason.contains("position 6")),
                 "{chunks:?} {:?}",
                 report.verdict
             );
-            let laid = report.laid.clone().unwrap();
-            let before = |t: &firstdiff_compare::TapReport| laid.cells[t.place.step as usize].end <= AT;
+            let alignment = report.alignment.clone().unwrap();
+            let before = |t: &firstdiff_compare::TapReport| alignment.cells[t.place.step as usize].end <= AT;
             assert!(report.taps.iter().all(|t| t.status.agrees() == before(t)), "{chunks:?}");
             // Fed the same tokens these are wrong, and there.
-            let report = judged(dump(&right, chunks, Form::Plain, true), run(&candidate, ids(T)));
+            let report = judged(dump(&right, chunks, Form::AsStored, true), run(&candidate, ids(T)));
             assert_eq!(report.verdict, Verdict::Diverged, "{chunks:?}");
         }
     }
@@ -325,18 +329,18 @@ fn rows_are_counted_within_the_step() {
         (Rows::Named(NamedRows::All), &[0, 1, 2, 3, 4, 5, 6, 7]),
     ] {
         for chunks in [&[1; T][..], &[4, 4, 3], &[T]] {
-            let report = judged(dump(&right, chunks, Form::Plain, true), last(rows.clone(), kept));
+            let report = judged(dump(&right, chunks, Form::AsStored, true), last(rows.clone(), kept));
             assert_eq!(report.verdict, Verdict::Parity, "{rows:?} {chunks:?}");
             let rows: usize = report.taps.iter().filter(|t| t.status.agrees()).map(|t| t.shape[0]).sum();
             assert_eq!(rows, kept.len(), "{kept:?} {chunks:?}");
         }
     }
     // The wrong row under that name is found.
-    let report = judged(dump(&right, &[1; T], Form::Plain, true), last(Rows::List(vec![2, 5]), &[2, 6]));
+    let report = judged(dump(&right, &[1; T], Form::AsStored, true), last(Rows::List(vec![2, 5]), &[2, 6]));
     let first = report.first.as_ref().map(|f| report.taps[f.index].place.step);
     assert_eq!((report.verdict.name(), first), ("diverged", Some(5)));
     // More rows than were declared.
-    let report = judged(dump(&right, &[1; T], Form::Plain, true), last(Rows::List(vec![2]), &[2, 6]));
+    let report = judged(dump(&right, &[1; T], Form::AsStored, true), last(Rows::List(vec![2]), &[2, 6]));
     assert!(matches!(report.verdict, Verdict::Incomparable(_)));
 }
 
@@ -345,8 +349,8 @@ fn the_rows_asked_for_are_those_of_the_candidates_step() {
     let right = causal();
     for wanted in [Rows::Named(NamedRows::Last), Rows::List(vec![3, 10])] {
         let report = judged_rows(
-            dump(&right, &[1; T], Form::Plain, true),
-            dump(&noisy(&right), &[T], Form::Plain, true),
+            dump(&right, &[1; T], Form::AsStored, true),
+            dump(&noisy(&right), &[T], Form::AsStored, true),
             Some(wanted.clone()),
         );
         let at: Vec<u32> = report.taps.iter().filter(|t| t.status.agrees()).map(|t| t.place.step).collect();
@@ -399,7 +403,7 @@ fn a_step_number_costs_nothing() {
     let far = held(tap("h0"), 4_000_000_000, vec![1, shape[1]], values[..shape[1]].to_vec(), None);
     let meta = Meta { tokens: Some(vec![1, 2, 3]), ..Meta::default() };
     let far = Dump::assembled(Path::new("held"), meta, vec![far]).unwrap();
-    let report = judged(dump(&right, &[T], Form::Plain, true), far);
+    let report = judged(dump(&right, &[T], Form::AsStored, true), far);
     assert!(matches!(report.verdict, Verdict::Incomparable(_)));
 }
 
@@ -429,7 +433,7 @@ proptest! {
     #[test]
     fn a_fault_is_found_where_it_lies(
         ours in chunking(), theirs in chunking(), which in 0usize..1000, position in 0usize..T, seed in 1u64..1000,
-        form in prop_oneof![Just(Form::Plain), Just(Form::HeadsFirst), Just(Form::Merged), Just(Form::Padded)],
+        form in prop_oneof![Just(Form::AsStored), Just(Form::HeadsFirst), Just(Form::Merged), Just(Form::Padded)],
     ) {
         prop_assume!(ours != theirs);
         let right = causal();
@@ -444,10 +448,10 @@ proptest! {
                 values[i] = (f64::from(values[i]) * (1.0 + 0.3 * next())) as f32;
             }
         }
-        let report = judged(dump(&right, &ours, Form::Plain, true), dump(&wrong, &theirs, form, true));
+        let report = judged(dump(&right, &ours, Form::AsStored, true), dump(&wrong, &theirs, form, true));
         prop_assert_eq!(&report.verdict, &Verdict::Diverged);
         for tap in &report.taps {
-            let cell = report.laid.as_ref().unwrap().cells[tap.place.step as usize].clone();
+            let cell = report.alignment.as_ref().unwrap().cells[tap.place.step as usize].clone();
             let due = tap.place.tap == at && cell.contains(&position);
             let layout = tap.status == Status::Unchecked;
             prop_assert_eq!(tap.status.differs(), due, "{} {:?} {:?} {:?}: {:?}", tap.place, cell, ours, theirs, tap.reason);
@@ -458,7 +462,7 @@ proptest! {
 
 /// The run as lists of values without axes, in these chunks.
 fn lists(run: &crate::synthetic::Run, chunks: &[usize], named: bool) -> Dump {
-    let of = dump(run, chunks, Form::Plain, named);
+    let of = dump(run, chunks, Form::AsStored, named);
     let flat = |entry: &Entry| {
         let values = of.read(entry).unwrap().values().to_f64().iter().map(|x| *x as f32).collect::<Vec<_>>();
         held(entry.tap, entry.step, vec![values.len()], values, None)
@@ -471,7 +475,7 @@ fn lists_in_chunks_are_laid_at_their_own_positions() {
     let (right, candidate) = (causal(), noisy(&causal()));
     // Of the tokens of all steps, a position has an equal part; without them the smallest step may be of one.
     for (chunks, named) in [(&[7, 2, 2][..], true), (&[9, 2], true), (&[8, 1, 1, 1], true), (&[8, 1, 1, 1], false)] {
-        let report = judged(dump(&right, &[T], Form::Plain, true), lists(&candidate, chunks, named));
+        let report = judged(dump(&right, &[T], Form::AsStored, true), lists(&candidate, chunks, named));
         let wrong = report.taps.iter().find(|t| t.status.differs()).map(|t| (t.place, t.reason.clone()));
         assert_eq!(wrong, None, "{chunks:?} {named}");
         let agree = report.count(Status::agrees);

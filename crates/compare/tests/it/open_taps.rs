@@ -118,7 +118,7 @@ fn a_wrong_scan_is_blamed_and_what_reads_it_is_not() {
         assert_eq!(first.after.unwrap().tap.to_string(), format!("layers.{layer}.mixer_in"));
         assert!(first.unchecked_between.is_empty(), "{:?}", first.unchecked_between);
         assert_eq!((first.inputs_known, first.reads.is_empty()), (told == Told::Graph, told != Told::Graph));
-        assert!(report.unnamed.is_empty());
+        assert!(report.unmapped.is_empty());
         let due = if told == Told::Graph { "selective_scan" } else { "unknown" };
         assert_eq!(report.taps[first.index].op, due);
     }

@@ -29,7 +29,7 @@ fn check_in(profile: Profile, nmse: f64, at: &str, plant: impl FnOnce(&mut Vec<u
 }
 
 fn undone(report: &Report) -> Vec<&Change> {
-    report.first.as_ref().unwrap().anatomy.undone_by.iter().map(|u| &u.change).collect()
+    report.first.as_ref().unwrap().anatomy.explained_by.iter().map(|u| &u.change).collect()
 }
 
 #[test]
@@ -244,13 +244,13 @@ fn keys_that_were_not_compared_clear_no_operation_of_attention() {
     let last = Options { rows: Some(Rows::Named(NamedRows::Last)), ..Options::new(Profile::F32) };
     let report = judged_with(&last, &reference, &candidate);
     let first = report.first.as_ref().unwrap();
-    assert_eq!((report.taps[first.index].place.tap, first.unseen_keys), (tap("layers.1.qk"), true));
+    assert_eq!((report.taps[first.index].place.tap, first.keys_not_compared), (tap("layers.1.qk"), true));
     assert_eq!(report.taps[first.index].max_at().unwrap()[1], T - 1);
-    assert!(!judged_as(Profile::F32, &reference, &candidate).first.unwrap().unseen_keys);
+    assert!(!judged_as(Profile::F32, &reference, &candidate).first.unwrap().keys_not_compared);
     // An operation that reads its own token position only is blamed as ever.
     let mut candidate = run();
     candidate.get_mut(&tap("layers.1.ffn_up")).unwrap().1.iter_mut().for_each(|x| *x *= 2.0);
-    assert!(!judged_with(&last, &reference, &candidate).first.unwrap().unseen_keys);
+    assert!(!judged_with(&last, &reference, &candidate).first.unwrap().keys_not_compared);
 }
 
 #[test]

@@ -30,9 +30,9 @@ fn dump(entries: Vec<Entry>, ids: Option<usize>) -> Dump {
 }
 
 fn judged(reference: Dump, candidate: Dump) -> Report {
-    let Aligned { reference, candidate, laid } = align(reference, candidate, None).unwrap();
+    let Aligned { reference, candidate, alignment } = align(reference, candidate, None).unwrap();
     let graph = graph_of(&reference, &candidate);
-    let options = Options { laid, ..Options::new(Profile::F32) };
+    let options = Options { alignment, ..Options::new(Profile::F32) };
     compare(&reference, &candidate, &graph, &options, &mut |_, _| {}).unwrap()
 }
 
@@ -235,7 +235,7 @@ fn a_line_a_token_is_laid_at_its_position() {
         for longest in [usize::MAX, 8] {
             let report = judged(reference(&right), lines(&wrong, T, longest));
             let first = report.taps[report.first.as_ref().unwrap().index].place;
-            let position = report.laid.as_ref().unwrap().cells[first.step as usize].start;
+            let position = report.alignment.as_ref().unwrap().cells[first.step as usize].start;
             assert_eq!((first.tap, position), (tap("layers.1.k"), 6), "{longest}");
         }
     }
@@ -490,6 +490,6 @@ fn fewer_lines_than_tokens_are_laid_at_their_positions() {
     assert_eq!(report.verdict, Verdict::Parity);
     let report = judged(in_steps(&right), lines(&with_fault(&candidate, "layers.1.k", 6), 8, usize::MAX));
     let first = report.taps[report.first.as_ref().unwrap().index].place;
-    let position = report.laid.as_ref().unwrap().cells[first.step as usize].start;
+    let position = report.alignment.as_ref().unwrap().cells[first.step as usize].start;
     assert_eq!((first.tap, position), (tap("layers.1.k"), 6));
 }

@@ -2,8 +2,8 @@
 
 pub(crate) mod finding;
 pub(crate) mod findings;
-pub(crate) mod invisible;
 pub(crate) mod misrecorded;
+pub(crate) mod not_testable;
 pub(crate) mod quantised;
 pub(crate) mod weigh;
 
@@ -39,7 +39,7 @@ pub struct Explanation {
     /// Why, in the order of the Plan.
     pub findings: Vec<Finding>,
     /// Ids of mistakes that what was recorded could not have shown, though their operation is in the model.
-    pub invisible: Vec<String>,
+    pub not_testable: Vec<String>,
 }
 
 /// Told what is looked at, what is tried there, and how many of how many.
@@ -111,10 +111,10 @@ pub fn explain(
     if in_prefill_alone {
         findings::in_the_prefill_alone(&mut findings);
     }
-    let mut invisible =
-        if effort.quick { Vec::new() } else { invisible::in_what_is_right(&run, &shared, &replay, effort)? };
-    invisible.retain(|id| !findings.iter().any(|f| f.cause.as_ref().is_some_and(|c| c.id == id)));
-    Ok(Explanation { replay, findings, invisible })
+    let mut not_testable =
+        if effort.quick { Vec::new() } else { not_testable::in_what_is_right(&run, &shared, &replay, effort)? };
+    not_testable.retain(|id| !findings.iter().any(|f| f.cause.as_ref().is_some_and(|c| c.id == id)));
+    Ok(Explanation { replay, findings, not_testable })
 }
 
 /// What a quick search may take in all, once replayed.

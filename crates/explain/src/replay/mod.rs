@@ -420,7 +420,7 @@ impl Run<'_> {
             // As small as rounding. What has structure is none: a factor, one head, one row.
             let by_structure =
                 compared(step.tap.site, &right, own, self.judged_as(), OWN_ROUNDING * noise + stored).0.outcome;
-            outcome = if by_structure.agrees() { Outcome::Unclear } else { by_structure };
+            outcome = if by_structure.agrees() { Outcome::Inconclusive } else { by_structure };
         }
         // Over a stretch, one or two rows have too few values to say how the error should be spread.
         let few = stretch && self.is_coarse() && own.shape().first().is_some_and(|&rows| rows < FEW_ROWS);
@@ -430,17 +430,18 @@ impl Run<'_> {
         {
             outcome = Outcome::Rounding;
         }
-        let local =
-            matches!(outcome, Outcome::Rounding | Outcome::Unclear) && !stretch && stored <= storage_nmse(DType::F32);
+        let local = matches!(outcome, Outcome::Rounding | Outcome::Inconclusive)
+            && !stretch
+            && stored <= storage_nmse(DType::F32);
         let probs = matches!(step.op, Op::Softmax);
         let misplaced = if local { misplaced(self.profile, probs, own, [&right, exact], nearer) } else { None };
         let leaking =
-            if probs && (outcome.agrees() || outcome == Outcome::Unclear) { leaking(own, exact) } else { None };
+            if probs && (outcome.agrees() || outcome == Outcome::Inconclusive) { leaking(own, exact) } else { None };
         let (status, reason) = match outcome {
             _ if let Some(place) = leaking.or(misplaced) => (Status::Diverged, Some(Reason::InOnePlace(place))),
             Outcome::Exact => (Status::Exact, None),
             Outcome::Rounding => (Status::Rounding, None),
-            Outcome::Unclear => {
+            Outcome::Inconclusive => {
                 (Status::Unchecked, Some(Reason::Unclear { nmse, profile: self.profile, rounding: noise }))
             }
             Outcome::Differs(difference) => (Status::Diverged, Some(Reason::Differs(difference))),

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use firstdiff_compare::{Layout, LayoutCandidates, Misfit, Operand, Pair, Place};
+use firstdiff_compare::{Layout, LayoutCandidates, Misfit, Pair, Place, TensorRef};
 use firstdiff_model::{Cache, Model, Step};
 use firstdiff_trace::{Dump, DumpError, NamedRows, QkRows, Rows, Site, Values};
 use ndarray::{ArrayD, Axis};
@@ -135,8 +135,8 @@ impl Recorded<'_> {
         let tensor = self.dump.read(entry)?;
         let (values, witness) = (tensor.values(), witness.as_standard_layout());
         let due = Values::F64(Cow::Borrowed(witness.as_slice().ok_or(Unfit::Absent)?));
-        let reference = Operand { values: &due, shape: witness.shape(), rows: None };
-        let candidate = Operand { values: &values, shape: &entry.shape, rows: None };
+        let reference = TensorRef { values: &due, shape: witness.shape(), rows: None };
+        let candidate = TensorRef { values: &values, shape: &entry.shape, rows: None };
         let heads = (place.tap.site == Site::Context).then_some(self.model.plan.dims.heads);
         Ok(then(&LayoutCandidates::new(place.tap.site, reference, candidate, heads, None)))
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use firstdiff_compare::{
-    Allowance, Judgement, Operand, Outcome, Pair, Profile as Judged, judge,
+    Allowance, Judgement, Outcome, Pair, Profile as Judged, TensorRef, judge,
     metrics::{Metrics, Squares},
     size_of,
 };
@@ -75,7 +75,7 @@ pub(crate) fn compared(
 ) -> (Judgement, Vec<usize>) {
     let values = |x: &ArrayD<f64>| Values::F64(Cow::Owned(x.iter().copied().collect()));
     let (left, right) = (values(reference), values(candidate));
-    let operand = |values| Operand { values, shape: reference.shape(), rows: None };
+    let operand = |values| TensorRef { values, shape: reference.shape(), rows: None };
     match Pair::new(site, &operand(&left), &operand(&right), None) {
         Ok(pair) => {
             let judgement = judge(&pair, profile, &Allowance::own(allowed));
@@ -83,7 +83,7 @@ pub(crate) fn compared(
         }
         Err(_) => {
             let metrics = Metrics::of_f64(&[], &[]);
-            (Judgement { outcome: Outcome::Unclear, metrics, balanced: None, allowed, own: allowed }, Vec::new())
+            (Judgement { outcome: Outcome::Inconclusive, metrics, balanced: None, allowed, own: allowed }, Vec::new())
         }
     }
 }

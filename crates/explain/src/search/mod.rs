@@ -105,7 +105,7 @@ impl<'a> Search<'_, 'a> {
     pub(crate) fn run(&self, target: &Target<'a>, candidates: Vec<Candidate>, progress: Tell<'_>) -> Result {
         let base = self.residual(target, &[]);
         let result = Result { base: base.nmse, ..Result::default() };
-        let mut hunt = Hunt { search: self, target, candidates, base, result, progress };
+        let mut hunt = BeamSearch { search: self, target, candidates, base, result, progress };
         hunt.run();
         hunt.result
     }
@@ -118,7 +118,7 @@ pub(crate) type Tell<'p> = &'p (dyn Fn(&str, usize, usize) + Sync);
 type Tried = Vec<(Vec<usize>, Left)>;
 
 /// One search on its way.
-struct Hunt<'h, 'r, 'a> {
+struct BeamSearch<'h, 'r, 'a> {
     search: &'h Search<'r, 'a>,
     target: &'h Target<'a>,
     candidates: Vec<Candidate>,
@@ -128,7 +128,7 @@ struct Hunt<'h, 'r, 'a> {
     progress: Tell<'h>,
 }
 
-impl Hunt<'_, '_, '_> {
+impl BeamSearch<'_, '_, '_> {
     /// Over several layers a mistake in all of them is what sets grow by first: an engine's layers share their code.
     fn run(&mut self) {
         let all: Vec<usize> = (0..self.candidates.len()).collect();

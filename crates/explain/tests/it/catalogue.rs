@@ -66,7 +66,7 @@ fn what_a_wrong_operation_might_have_shown_is_not_said_to_be_hidden() {
         let read = matches!(tap.site, Site::Qk | Site::Context) && step > 0;
         Some(x.into_iter().enumerate().map(|(i, x)| if read && i % 3 == 0 { 1.5 * x } else { x }).collect())
     });
-    assert!(!explanation.invisible.iter().any(|id| id.starts_with("kv-cache")), "{:?}", explanation.invisible);
+    assert!(!explanation.not_testable.iter().any(|id| id.starts_with("kv-cache")), "{:?}", explanation.not_testable);
 }
 
 /// e^x over the sum of it, in rows of `keys`, what `round` makes of it.

@@ -153,7 +153,7 @@ fn one_token_shows_little_and_that_is_said() {
     let explanation = run(&fixtures().join("models/llama"), &folder.path().join("d"), None, Some(vec![5]), None);
     assert!(explanation.findings.is_empty());
     for id in ["rope-pairing", "rope-theta", "mask-omitted", "kv-cache-shift"] {
-        assert!(explanation.invisible.iter().any(|i| i == id), "{id} could not have shown");
+        assert!(explanation.not_testable.iter().any(|i| i == id), "{id} could not have shown");
     }
 }
 

@@ -62,8 +62,8 @@ pub(crate) fn open_archive(path: &Path) -> Result<Opened, ModelError> {
     let error = |e: firstdiff_trace::DumpError| ModelError::Format { file: path.into(), reason: e.bare(path) };
     let dump = Dump::open(path).map_err(error)?;
     let mut found = Found::default();
-    for name in dump.unnamed() {
-        found.tensor(path, name, &dump.read_unnamed(name).map_err(error)?);
+    for name in dump.unmapped() {
+        found.tensor(path, name, &dump.read_unmapped(name).map_err(error)?);
     }
     found.finish(path, Format::Npz)
 }

@@ -214,8 +214,8 @@ fn of_steps(path: &Path, steps: Vec<(u32, Dump)>) -> Dump {
         }
         for found in &of_step.loose {
             let (whole, name) = (Arc::clone(&of_step), stored_name(&found.name, found.step));
-            let place = Place::Made(Maker(Arc::new(move || whole.read_unnamed(&name))));
-            dump.unnamed.push(stored_name(&found.name, found.step + step));
+            let place = Place::Made(Maker(Arc::new(move || whole.read_unmapped(&name))));
+            dump.unmapped.push(stored_name(&found.name, found.step + step));
             dump.loose.push(Found::stored(&found.name, place).at_step(found.step + step));
         }
         notes.extend(of_step.notes().iter().cloned());
@@ -223,7 +223,7 @@ fn of_steps(path: &Path, steps: Vec<(u32, Dump)>) -> Dump {
     dump.notes = folded(notes);
     dump.notes.push("a folder or an archive for each step, read as the steps of one run".to_owned());
     dump.entries.sort_by_key(|e| (e.step, e.tap));
-    dump.unnamed.sort();
+    dump.unmapped.sort();
     dump
 }
 

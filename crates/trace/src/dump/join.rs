@@ -138,11 +138,11 @@ pub(crate) fn lone_rank(path: &Path, dump: Dump, told: &BTreeMap<String, String>
     if !by_name && !own.any(of_pieces) {
         return Ok(dump);
     }
-    let (unnamed, loose, notes, parts) =
-        (dump.unnamed.clone(), dump.loose.clone(), dump.notes.clone(), dump.parts.clone());
+    let (unmapped, loose, notes, parts) =
+        (dump.unmapped.clone(), dump.loose.clone(), dump.notes.clone(), dump.parts.clone());
     let of_known_names = dump.of_known_names;
     let joined = join(path, vec![(name, dump)], &dims)?;
-    Ok(Dump { unnamed, loose, notes, parts, of_known_names, ..joined })
+    Ok(Dump { unmapped, loose, notes, parts, of_known_names, ..joined })
 }
 
 /// The rank folders in `path` by their number, where there are any.

@@ -168,7 +168,7 @@ pub struct Dump {
     pub(crate) meta: Meta,
     pub(crate) entries: Vec<Entry>,
     pub(crate) parts: Vec<Partial>,
-    pub(crate) unnamed: Vec<String>,
+    pub(crate) unmapped: Vec<String>,
     pub(crate) loose: Vec<Found>,
     /// Where in `loose` each of the names is, once anybody asks.
     pub(crate) loose_at: OnceLock<HashMap<String, usize>>,
@@ -244,7 +244,7 @@ impl Dump {
             meta: Meta::default(),
             entries: Vec::new(),
             parts: Vec::new(),
-            unnamed: Vec::new(),
+            unmapped: Vec::new(),
             loose: Vec::new(),
             loose_at: OnceLock::new(),
             archive: None,
@@ -426,7 +426,7 @@ impl Dump {
     ///
     /// # Errors
     /// When there is none of that name, or it is damaged.
-    pub fn read_unnamed(&self, name: &str) -> Result<Tensor, DumpError> {
+    pub fn read_unmapped(&self, name: &str) -> Result<Tensor, DumpError> {
         let Some(found) = self.loose(name) else {
             return Err(not_a_dump(&self.path, &format!("it holds no tensor '{}'", name.escape_debug())));
         };
@@ -435,7 +435,7 @@ impl Dump {
     }
 
     /// Number of elements of a tensor whose name is no tap; nothing where it cannot be read as floats.
-    pub fn unnamed_size(&self, name: &str) -> Option<usize> {
+    pub fn unmapped_size(&self, name: &str) -> Option<usize> {
         let found = self.loose(name)?;
         element_count(&self.header(found).ok()?.shape)
     }
@@ -453,7 +453,7 @@ impl Dump {
         let listed = self.meta.taps.iter().flatten().map(|entry| entry.tap.as_str());
         let listed: HashSet<&str> =
             listed.chain(self.meta.graph.iter().flatten().map(|node| node.tap.as_str())).collect();
-        let names = self.unnamed.iter().map(|name| split_stored_name(name));
+        let names = self.unmapped.iter().map(|name| split_stored_name(name));
         let taps = names.filter(|(name, _)| listed.contains(name));
         taps.filter_map(|(name, step)| self.find_open(Tap::named(name), step)).collect()
     }
@@ -492,8 +492,8 @@ impl Dump {
     }
 
     /// Names of the tensors that are not taps; they were not opened.
-    pub fn unnamed(&self) -> &[String] {
-        &self.unnamed
+    pub fn unmapped(&self) -> &[String] {
+        &self.unmapped
     }
 
     /// Taps of which some elements only are known, or only so many digits. Where the digits will do to compute with, a tap is one of

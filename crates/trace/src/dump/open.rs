@@ -218,7 +218,7 @@ fn open_file_alone(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
         return Err(not_a_dump(path, all.notes.first().map_or("it holds no tensors", String::as_str)));
     }
     let dump = assemble(path, Meta::default(), all, None, reading)?;
-    match (dump.entries.is_empty() && dump.parts.is_empty(), dump.unnamed.as_slice()) {
+    match (dump.entries.is_empty() && dump.parts.is_empty(), dump.unmapped.as_slice()) {
         (true, [name]) => Err(not_a_dump(
             path,
             &format!(
@@ -294,7 +294,7 @@ pub(crate) fn assemble(
             false => meaning(&found, own, from_zero).or_else(|| streams.meaning(&found)),
         };
         let Some((tap, step, rank, table)) = meant else {
-            dump.unnamed.push(stored_name(&found.name, found.step));
+            dump.unmapped.push(stored_name(&found.name, found.step));
             dump.loose.push(found);
             continue;
         };
@@ -326,7 +326,7 @@ pub(crate) fn assemble(
         dump.notes.push(format!("names by {}", names.origin().display()));
     }
     dump.entries.sort_by_key(|e| (e.step, e.tap));
-    dump.unnamed.sort();
+    dump.unmapped.sort();
     Ok(dump)
 }
 
@@ -420,7 +420,7 @@ impl Dump {
 
     /// The names that are no taps in the order in which they were written, where the file keeps that: not where they stand in the order of the alphabet, but
     /// for numbers before each.
-    pub fn unnamed_as_written(&self) -> Option<Vec<String>> {
+    pub fn unmapped_as_written(&self) -> Option<Vec<String>> {
         let names: Vec<String> = self.loose.iter().map(|found| stored_name(&found.name, found.step)).collect();
         let numbered = names.iter().all(|name| name.starts_with(|c: char| c.is_ascii_digit()));
         (numbered || !names.is_sorted()).then_some(names)
@@ -435,7 +435,7 @@ impl Dump {
     pub fn read_last_hidden_state(&self) -> Option<Tensor> {
         let last = self.last_hidden_state()?;
         let is_it = |name: &&String| names::hidden_state(name) == Some(last);
-        self.read_unnamed(self.unnamed.iter().find(is_it)?).ok()
+        self.read_unmapped(self.unmapped.iter().find(is_it)?).ok()
     }
 
     /// The dump, told what the last `hidden_states.N` is: the output of the final norm, or of layer N-1. Where that tap is there already, it stays a name
@@ -455,7 +455,7 @@ impl Dump {
                 continue;
             }
             let stored = stored_name(&found.name, found.step);
-            self.unnamed.retain(|name| *name != stored);
+            self.unmapped.retain(|name| *name != stored);
             self.take(tap, step, found)?;
         }
         self.notes.push(format!("hidden_states.{last}, the last one, is read as {tap}"));

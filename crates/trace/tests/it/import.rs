@@ -56,7 +56,7 @@ fn peak(path: &Path) -> (usize, Option<String>) {
         Err(refused) => error = Some(refused.to_string()),
         Ok(dump) => {
             dump.entries().iter().for_each(|entry| drop(dump.read(entry).map(|tensor| tensor.values().len())));
-            dump.unnamed().iter().for_each(|name| drop(dump.read_unnamed(name).map(|tensor| tensor.values().len())));
+            dump.unmapped().iter().for_each(|name| drop(dump.read_unmapped(name).map(|tensor| tensor.values().len())));
         }
     });
     (held.bytes_max as usize, error)
@@ -98,7 +98,7 @@ fn views_of_a_pickle_stay_views_until_one_is_read() {
     // A view is 2.3 MB when it is read: all of them at once would be 138 MB.
     assert!(peak < 4 * bytes.len() + (8 << 20) && error.is_none(), "{peak} bytes, {error:?}");
     let dump = Dump::open(&path).unwrap();
-    let view = dump.read_unnamed("w7").unwrap();
+    let view = dump.read_unmapped("w7").unwrap();
     assert_eq!(view.shape(), [576, 1000]);
     let values = view.values().to_f64();
     assert!((0..576_000).all(|i| values[i] == f64::from((i % 1000) as f32 * 0.001)));
@@ -261,7 +261,7 @@ fn archive(path: &Path, names: &[&str]) {
 /// The taps of a dump with the number each tensor was made with, and the names that are none.
 fn taps(dump: &Dump) -> (Vec<(String, f64)>, Vec<String>) {
     let entry = |e: &firstdiff_trace::Entry| (e.tap.to_string(), dump.read(e).unwrap().values().get(0));
-    (dump.entries().iter().map(entry).collect(), dump.unnamed().to_vec())
+    (dump.entries().iter().map(entry).collect(), dump.unmapped().to_vec())
 }
 
 #[test]
@@ -281,8 +281,8 @@ fn the_last_of_the_hidden_states_may_have_passed_the_final_norm() {
     assert_eq!(told(false), (named(&[("h0", 0.0), ("layers.0.h", 1.0), ("layers.1.h", 2.0)]), Vec::new()));
     // Another name is of the layer behind it: the model goes on.
     archive(&path, &[&streams[..], &["model.layers.2.self_attn.q_proj"]].concat());
-    let (found, unnamed) = taps(&open());
-    assert!(found.contains(&("layers.1.h".into(), 2.0)) && unnamed.is_empty(), "{found:?} {unnamed:?}");
+    let (found, unmapped) = taps(&open());
+    assert!(found.contains(&("layers.1.h".into(), 2.0)) && unmapped.is_empty(), "{found:?} {unmapped:?}");
 }
 
 #[test]

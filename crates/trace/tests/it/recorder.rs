@@ -143,13 +143,13 @@ fn names_that_are_no_taps_are_recorded_as_they_are() {
     assert!(matches!(rec.finish(), Err(RecordError::Lost { count: 2, .. })));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no name leads out of the folder");
     let dump = Dump::open(&out).unwrap();
-    let unnamed: Vec<&str> = dump.unnamed().iter().map(String::as_str).collect();
-    assert_eq!(unnamed, ["../../up", "Qcur-0 (view)", "Qcur-0 (view).step1", "h.step1", "h1", "my.block.0.Wq"]);
-    assert_eq!(dump.read_unnamed("Qcur-0 (view).step1").unwrap().values().to_f64(), [9.]);
+    let unmapped: Vec<&str> = dump.unmapped().iter().map(String::as_str).collect();
+    assert_eq!(unmapped, ["../../up", "Qcur-0 (view)", "Qcur-0 (view).step1", "h.step1", "h1", "my.block.0.Wq"]);
+    assert_eq!(dump.read_unmapped("Qcur-0 (view).step1").unwrap().values().to_f64(), [9.]);
     // Of a recording that was not finished the files' names tell them.
     std::fs::write(out.join("dump.json"), r#"{"format": 1, "complete": false}"#).unwrap();
     let torn = Dump::open(&out).unwrap();
-    assert_eq!(torn.unnamed(), dump.unnamed());
+    assert_eq!(torn.unmapped(), dump.unmapped());
 }
 
 fn run(environment: &[(&str, &str)]) -> String {

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use firstdiff_compare::{Laid, Place};
+use firstdiff_compare::{ChunkAlignment, Place};
 use firstdiff_trace::{Entry, NamedRows, Rows, Tap};
 
 use crate::commands::bisect::engine::Question;
@@ -12,27 +12,27 @@ use crate::commands::bisect::evidence::Evidence;
 
 /// How an engine's steps lie against the reference's.
 pub(crate) struct Cells {
-    pub(crate) laid: Arc<Laid>,
+    pub(crate) alignment: Arc<ChunkAlignment>,
     /// The engine's step of each cell, and the rows of that step.
     list: Vec<(u32, Range<usize>)>,
 }
 
 impl Cells {
-    pub(crate) fn new(laid: Arc<Laid>) -> Cells {
-        let steps = laid.candidate.ranges();
+    pub(crate) fn new(alignment: Arc<ChunkAlignment>) -> Cells {
+        let steps = alignment.candidate.ranges();
         let of = |cell: &Range<usize>| {
-            let step = laid.candidate.step_of(cell.start)?;
+            let step = alignment.candidate.step_of(cell.start)?;
             let start = steps.get(step as usize)?.start;
             Some((step, cell.start - start..cell.end - start))
         };
-        let list = laid.cells.iter().map_while(of).collect();
-        Cells { laid, list }
+        let list = alignment.cells.iter().map_while(of).collect();
+        Cells { alignment, list }
     }
 
     /// The last cell that both sides have and were fed the same for, if there is one.
     pub(crate) fn last(&self) -> Option<u32> {
-        let together = self.laid.together();
-        let count = self.laid.cells.iter().take(self.list.len()).take_while(|cell| cell.end <= together).count();
+        let together = self.alignment.together();
+        let count = self.alignment.cells.iter().take(self.list.len()).take_while(|cell| cell.end <= together).count();
         u32::try_from(count.checked_sub(1)?).ok()
     }
 
@@ -46,7 +46,7 @@ impl Cells {
         let end = (asked.steps.1 as usize + 1).min(self.list.len());
         let cells = self.list.get(asked.steps.0 as usize..end).unwrap_or_default();
         let (Some((first, from)), Some((last, to))) = (cells.first(), cells.last()) else { return asked.clone() };
-        let length = |step: u32| self.laid.candidate.lengths.get(step as usize).copied().unwrap_or(0);
+        let length = |step: u32| self.alignment.candidate.lengths.get(step as usize).copied().unwrap_or(0);
         let whole = |(step, rows): &(u32, Range<usize>)| rows.len() == length(*step);
         let rows = if cells.iter().all(whole) {
             asked.rows.clone()
@@ -67,7 +67,7 @@ impl Cells {
         let has = |rows: &Range<usize>| match &entry.rows {
             Some(Rows::List(list)) => list.iter().any(|row| rows.contains(row)),
             Some(Rows::Named(NamedRows::Last)) => {
-                self.laid.candidate.lengths.get(entry.step as usize).is_some_and(|&length| rows.end == length)
+                self.alignment.candidate.lengths.get(entry.step as usize).is_some_and(|&length| rows.end == length)
             }
             _ => true,
         };

@@ -293,7 +293,7 @@ fn written(question: &Question, folder: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let mut wrote: Vec<String> = opened.entries().iter().map(|e| e.tap.to_string()).collect();
-    wrote.extend(opened.unnamed().iter().cloned());
+    wrote.extend(opened.unmapped().iter().cloned());
     wrote.dedup();
     match wrote.is_empty() {
         true => Err(Failure::Silent("it holds no tensor".into(), said())),

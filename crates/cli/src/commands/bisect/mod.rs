@@ -406,12 +406,14 @@ impl Bisection {
         let candidate = self.evidence.write(&self.args.work.join("evidence"))?;
         let taps: Vec<Tap> = candidate.entries().iter().map(|e| e.tap).collect();
         let reference = self.reference.with(&taps)?;
-        let Aligned { reference, candidate, laid } = match &self.cells {
+        let Aligned { reference, candidate, alignment } = match &self.cells {
             Some(_) => align(reference, candidate, None)?,
-            None => Aligned { reference, candidate, laid: None },
+            None => Aligned { reference, candidate, alignment: None },
         };
         if let Some(cells) = &self.cells
-            && laid.as_ref().is_none_or(|laid| laid.cells != cells.laid.cells || laid.candidate != cells.laid.candidate)
+            && alignment.as_ref().is_none_or(|alignment| {
+                alignment.cells != cells.alignment.cells || alignment.candidate != cells.alignment.candidate
+            })
         {
             bail!("the engine took the tokens in other chunks than in its first run");
         }
@@ -419,7 +421,7 @@ impl Bisection {
         let only = candidate.entries().iter().map(|e| Place { step: e.step, tap: e.tap }).collect();
         let cache = self.cache;
         let plain = Options::new(self.choice.profile);
-        let options = Options { only: Some(only), allowed: BTreeMap::new(), laid, cache, ..plain };
+        let options = Options { only: Some(only), allowed: BTreeMap::new(), alignment, cache, ..plain };
         let report = compare(&reference, &candidate, &graph, &options, &mut |_, _| {})?;
         let session = Session::of(reference, candidate, graph, options, &self.choice);
         Ok((session, report))

@@ -113,20 +113,20 @@ impl Bisection {
         let mut look = Evidence::of(self.evidence.meta.clone());
         look.absorb(run, (tokens.map_or(1, <[u32]>::len), ANY_STEP), |_, _| 0.0)?;
         let candidate = look.write(&self.args.work.join("evidence"))?;
-        let Aligned { reference, laid, .. } = align(self.reference.with(&[])?, candidate, None)?;
-        let Some(laid) = laid else { return Ok(false) };
-        let cells = Cells::new(laid);
+        let Aligned { reference, alignment, .. } = align(self.reference.with(&[])?, candidate, None)?;
+        let Some(alignment) = alignment else { return Ok(false) };
+        let cells = Cells::new(alignment);
         // Nothing in common is said as other tokens.
         let Some((last, step)) = cells.last().and_then(|last| Some((last, cells.step(last)?))) else {
             return Ok(false);
         };
-        if let Some(at) = cells.laid.parted {
+        if let Some(at) = cells.alignment.parted {
             self.warnings.push(format!(
                 "the engine was fed other tokens than the reference from position {at} on: only the positions before it are compared"
             ));
         }
-        (self.tokens, self.last_step) = (cells.laid.cells[0].len(), last);
-        self.own = (cells.laid.candidate.lengths[0], step);
+        (self.tokens, self.last_step) = (cells.alignment.cells[0].len(), last);
+        self.own = (cells.alignment.candidate.lengths[0], step);
         self.reference.lay(reference);
         self.cells = Some(cells);
         Ok(true)

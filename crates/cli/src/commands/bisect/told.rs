@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use firstdiff_compare::{FirstDivergence, Laid, Place, Reason, Report, Status, TapReport, Verdict, number};
+use firstdiff_compare::{ChunkAlignment, FirstDivergence, Place, Reason, Report, Status, TapReport, Verdict, number};
 use firstdiff_trace::Tap;
 
 use crate::commands::bisect::evidence::Wavering;
@@ -65,7 +65,7 @@ pub(crate) fn says(run: &Told, report: &Report) -> String {
         report.taps.iter().filter(came).map(|t| t.place).collect()
     };
     let (right, wrong, open) = (of(Status::agrees), of(Status::differs), of(|s| s == Status::Unchecked));
-    let names = |places: &[Place]| shorten(&by_tap(places, run, report.laid.as_deref()), 5);
+    let names = |places: &[Place]| shorten(&by_tap(places, run, report.alignment.as_deref()), 5);
     let one_tap = |places: &[Place]| places.windows(2).all(|pair| pair[0].tap == pair[1].tap);
     let verb = |places: &[Place], one: &'static str, many: &'static str| if one_tap(places) { one } else { many };
     let mut parts = Vec::new();
@@ -92,7 +92,7 @@ pub(crate) fn says(run: &Told, report: &Report) -> String {
 }
 
 /// Each tap once, with the steps where these are not all that came.
-fn by_tap(places: &[Place], run: &Told, laid: Option<&Laid>) -> Vec<String> {
+fn by_tap(places: &[Place], run: &Told, alignment: Option<&ChunkAlignment>) -> Vec<String> {
     let mut taps: Vec<Tap> = places.iter().map(|p| p.tap).collect();
     taps.sort();
     taps.dedup();
@@ -102,8 +102,8 @@ fn by_tap(places: &[Place], run: &Told, laid: Option<&Laid>) -> Vec<String> {
         if here == steps(&run.came) {
             return tap.to_string();
         }
-        match laid {
-            Some(laid) => format!("{tap} at {}", positions(laid, &here)),
+        match alignment {
+            Some(alignment) => format!("{tap} at {}", positions(alignment, &here)),
             None => format!("{tap} (step{} {})", if here.len() == 1 { "" } else { "s" }, numbers(&here)),
         }
     };
@@ -124,8 +124,8 @@ fn numbers(sorted: &[u32]) -> String {
 }
 
 /// `positions 0-3, 7`: where some cells are.
-fn positions(laid: &Laid, cells: &[u32]) -> String {
-    let of = |cell: &u32| laid.cells.get(*cell as usize).cloned().unwrap_or_default();
+fn positions(alignment: &ChunkAlignment, cells: &[u32]) -> String {
+    let of = |cell: &u32| alignment.cells.get(*cell as usize).cloned().unwrap_or_default();
     let all: Vec<u32> = cells.iter().flat_map(of).filter_map(|at| u32::try_from(at).ok()).collect();
     format!("position{} {}", if all.len() == 1 { "" } else { "s" }, numbers(&all))
 }

@@ -306,7 +306,7 @@ fn of_tree(path: &Path, name: &str, fields: &Fields) -> Result<Option<Item>, Dum
             return Err(not_a_dump(path, &format!("{name}: file '{}' lies outside the folder", file.escape_debug())));
         }
         let stored = Dump::open(path.parent().unwrap_or(Path::new(".")).join(file))?;
-        return Ok(Some(super::plain(name, stored.read_unnamed("data")?)));
+        return Ok(Some(super::plain(name, stored.read_unmapped("data")?)));
     }
     let shape: Option<Vec<usize>> = text("shape").map(|s| {
         let digits = |c: char| !c.is_ascii_digit();

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use firstdiff_compare::{Laid, Place, Report, Status, TapReport};
+use firstdiff_compare::{ChunkAlignment, Place, Report, Status, TapReport};
 use firstdiff_trace::Tap;
 
 use crate::render::screen::{BAD, BOLD, DIM, Screen, WARN, paint};
@@ -32,12 +32,12 @@ struct Group<'a> {
 }
 
 /// The taps by position, neighbouring positions of one kind folded.
-pub(crate) fn taps(screen: &mut Screen, report: &Report, laid: &Laid, shown: &Shown<'_>) {
+pub(crate) fn taps(screen: &mut Screen, report: &Report, alignment: &ChunkAlignment, shown: &Shown<'_>) {
     let unfold = &|tap: &TapReport| shown.unfolds(tap);
     let mut rest = &report.taps[..];
-    while let Some(group) = next_group(rest, laid, unfold) {
+    while let Some(group) = next_group(rest, alignment, unfold) {
         rest = &rest[group.taps.len()..];
-        let label = laid.label(group.cells.clone());
+        let label = alignment.label(group.cells.clone());
         if group.taps.iter().any(unfold) {
             screen.line(&paint(BOLD, &label));
             step_lines(screen, group.taps, shown);
@@ -50,7 +50,11 @@ pub(crate) fn taps(screen: &mut Screen, report: &Report, laid: &Laid, shown: &Sh
 }
 
 /// The cells from the first on that go together.
-fn next_group<'a>(taps: &'a [TapReport], laid: &Laid, unfold: &impl Fn(&TapReport) -> bool) -> Option<Group<'a>> {
+fn next_group<'a>(
+    taps: &'a [TapReport],
+    alignment: &ChunkAlignment,
+    unfold: &impl Fn(&TapReport) -> bool,
+) -> Option<Group<'a>> {
     let first = taps.first()?.place.step;
     let (mut cells, mut count) = (first..first, 0);
     let mut like = None;
@@ -58,8 +62,9 @@ fn next_group<'a>(taps: &'a [TapReport], laid: &Laid, unfold: &impl Fn(&TapRepor
         let step = tap.place.step;
         let here = taps[count..].iter().take_while(|t| t.place.step == step).count();
         let cell = &taps[count..count + here];
-        let in_prefill =
-            laid.phased().map(|run| run.step_of(laid.cells.get(step as usize).map_or(0, |c| c.start)) == Some(0));
+        let in_prefill = alignment
+            .phased()
+            .map(|run| run.step_of(alignment.cells.get(step as usize).map_or(0, |c| c.start)) == Some(0));
         let what = (in_prefill, cell.iter().map(|t| kind(t.status)).filter(|k| *k != 1).max(), cell.iter().any(unfold));
         if step < cells.end || *like.get_or_insert(what) != what || (what.2 && count > 0) {
             break;
@@ -87,7 +92,7 @@ pub(crate) fn mixed(name: &str, taps: &[TapReport]) -> String {
 }
 
 /// `layers.0.qk at positions 2-13`: places by tap, neighbouring positions together.
-pub(crate) fn places(laid: &Laid, places: &[Place]) -> Vec<String> {
+pub(crate) fn places(alignment: &ChunkAlignment, places: &[Place]) -> Vec<String> {
     let mut runs: Vec<(Tap, Range<u32>)> = Vec::new();
     for place in places {
         match runs.iter_mut().find(|(tap, cells)| *tap == place.tap && cells.end == place.step) {
@@ -95,15 +100,15 @@ pub(crate) fn places(laid: &Laid, places: &[Place]) -> Vec<String> {
             None => runs.push((place.tap, place.step..place.step + 1)),
         }
     }
-    runs.into_iter().map(|(tap, cells)| format!("{tap} at {}", laid.positions(cells))).collect()
+    runs.into_iter().map(|(tap, cells)| format!("{tap} at {}", alignment.positions(cells))).collect()
 }
 
 /// What the candidate alone can tell, where what a step finds in the cache is in doubt.
-pub(crate) fn without_reference(laid: &Laid, report: &Report, cell: u32) -> Option<&'static str> {
-    let start = laid.cells.get(cell as usize)?.start;
-    let one_pass = laid.candidate.lengths.len() == 1;
+pub(crate) fn without_reference(alignment: &ChunkAlignment, report: &Report, cell: u32) -> Option<&'static str> {
+    let start = alignment.cells.get(cell as usize)?.start;
+    let one_pass = alignment.candidate.lengths.len() == 1;
     let before_agrees = cell > 0 && report.taps.iter().all(|t| t.place.step >= cell || !t.status.differs());
-    let in_steps = laid.candidate.lengths[0] <= start;
+    let in_steps = alignment.candidate.lengths[0] <= start;
     (before_agrees && in_steps && !one_pass).then_some(
         "whether the steps alone are wrong: `firstdiff compare ONEPASS STEPS`, the candidate's own run in one pass against this one",
     )
