@@ -27,7 +27,7 @@ pub use graph::{Graph, Node, Place, UnrecordedLayers, op_of};
 pub use inspect::{Finding, Inspection, Sureness, inspect};
 pub use judge::inherited::Inherited;
 pub use judge::leak::Leak;
-pub use judge::tensor::{Allowance, Difference, Judgement, NotFinite, NotFiniteKind, Outcome, judge, size_of};
+pub use judge::tensor::{Difference, Judgement, NotFinite, NotFiniteKind, Outcome, Tolerance, judge, size_of};
 pub use layout::candidates::LayoutCandidates;
 pub use layout::convention::LayoutConvention;
 pub use layout::mismatch::{Misfit, ShapeMismatch};

@@ -42,7 +42,9 @@ pub fn load(path: impl AsRef<Path>) -> Result<Model, ModelError> {
     // Before a Plan of that length is made.
     if config.dims.layers as usize > weights.len() {
         let (layers, held) = (config.dims.layers, weights.len());
-        let reason = format!("num_hidden_layers or its like: {layers} layers, but the weights hold {held} tensors");
+        let reason = format!(
+            "num_hidden_layers (or n_layer, block_count): {layers} layers, but the weights hold {held} tensors"
+        );
         let config = path.join("config.json");
         return Err(ModelError::Format { file: if config.exists() { config } else { path.into() }, reason });
     }

@@ -6,10 +6,10 @@
 //! reading needs. The feature `half` adds f16 and bf16 of the crate half, `ndarray` adds `Recorder::record_view`.
 
 mod element;
+mod filter;
 mod meta;
 mod recorder;
 mod tap;
-mod wanted;
 
 #[cfg(feature = "read")]
 mod batch;
@@ -44,7 +44,7 @@ pub use {
     dims::{Dims, DimsError, Share},
     dump::import::{Part, Partial},
     dump::join::{Joined, Ranks, join},
-    dump::open::{Reading, own_table},
+    dump::open::{OpenOptions, own_table},
     dump::{Dump, DumpError, Entry},
     file::{FileError, JSON_LIMIT, TABLE_LIMIT, json_fits, memory_limit, open_regular, read_regular},
     names::{Names, NamesError},

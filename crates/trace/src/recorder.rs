@@ -8,9 +8,9 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::element::write::write_npy;
 use crate::element::{Element, byte_len};
+use crate::filter::Filter;
 use crate::meta::{FORMAT, Meta, Rows, TapMeta, file_name, stored_name};
 use crate::tap::Tap;
-use crate::wanted::Wanted;
 
 /// Why a tap could not be recorded.
 #[derive(Debug, thiserror::Error)]
@@ -102,7 +102,7 @@ pub struct Recorder {
 #[derive(Debug)]
 struct Recording {
     folder: PathBuf,
-    wanted: Wanted,
+    filter: Filter,
     state: Mutex<State>,
 }
 
@@ -153,7 +153,7 @@ impl Recorder {
         }
         let meta = Meta { format: Some(FORMAT), taps: Some(Vec::new()), ..Meta::default() };
         let state = Mutex::new(State { meta, ..State::default() });
-        Ok(Recorder { on: Some(Recording { folder, wanted: Wanted::default(), state }) })
+        Ok(Recorder { on: Some(Recording { folder, filter: Filter::default(), state }) })
     }
 
     /// A recorder into the folder `FIRSTDIFF_DIR`; off where that is not set, or empty.
@@ -169,16 +169,16 @@ impl Recorder {
             return Ok(Recorder::off());
         };
         let set = |name| std::env::var(name).ok();
-        let mut wanted = Wanted::default();
+        let mut filter = Filter::default();
         if let Some(taps) = set("FIRSTDIFF_TAPS") {
-            wanted.taps = taps;
+            filter.taps = taps;
         }
         let bad = |name| move |reason| RecordError::Variable { name, reason };
-        wanted.only_steps(&set("FIRSTDIFF_STEPS").unwrap_or_default()).map_err(bad("FIRSTDIFF_STEPS"))?;
-        wanted.only_rows(&set("FIRSTDIFF_ROWS").unwrap_or_default()).map_err(bad("FIRSTDIFF_ROWS"))?;
+        filter.only_steps(&set("FIRSTDIFF_STEPS").unwrap_or_default()).map_err(bad("FIRSTDIFF_STEPS"))?;
+        filter.only_rows(&set("FIRSTDIFF_ROWS").unwrap_or_default()).map_err(bad("FIRSTDIFF_ROWS"))?;
         let mut recorder = Recorder::create(folder)?;
         if let Some(on) = &mut recorder.on {
-            on.wanted = wanted;
+            on.filter = filter;
         }
         Ok(recorder)
     }
@@ -187,7 +187,7 @@ impl Recorder {
     #[must_use]
     pub fn only(mut self, patterns: &str) -> Recorder {
         if let Some(on) = &mut self.on {
-            on.wanted.taps = patterns.to_owned();
+            on.filter.taps = patterns.to_owned();
         }
         self
     }
@@ -290,7 +290,7 @@ impl Recorder {
             return Err(RecordError::Lost { count, first });
         }
         let empty = on.state().meta.taps.as_ref().is_none_or(Vec::is_empty);
-        match on.wanted.in_words().filter(|_| empty) {
+        match on.filter.in_words().filter(|_| empty) {
             Some(asked) => Err(RecordError::NoneMatched(asked)),
             None => Ok(()),
         }
@@ -328,7 +328,7 @@ impl Recording {
         view: ndarray::ArrayView<'_, T, D>,
     ) -> Result<(), RecordError> {
         let (name, step) = (name.to_string(), self.state().step);
-        if !self.wanted.has(&name, step) {
+        if !self.filter.has(&name, step) {
             // Not copied either, where its layout is another.
             return Ok(());
         }
@@ -357,7 +357,7 @@ impl Recording {
             let prompt = state.meta.tokens.as_ref().map(Vec::len).filter(|_| state.step == 0);
             let tokens = if state.step == 0 { prompt } else { Some(state.fed) };
             let site = name.parse::<Tap>().ok().map(|tap| tap.site).filter(|_| held.is_none());
-            site.and_then(|site| self.wanted.positions(site, shape, tokens))
+            site.and_then(|site| self.filter.positions(site, shape, tokens))
         };
         match cut {
             Some((_, rows)) if rows.is_empty() => Ok(()),
@@ -400,7 +400,7 @@ impl Recording {
     fn claim(&self, entry: TapMeta) -> Result<Option<String>, RecordError> {
         let mut state = self.state();
         let step = state.step;
-        if !self.wanted.has(&entry.tap, step) {
+        if !self.filter.has(&entry.tap, step) {
             return Ok(None);
         }
         let Some(stem) = file_name(&entry.tap, step) else { return Err(RecordError::Name(entry.tap)) };

@@ -99,7 +99,7 @@ fn explained(of: CandidateArgs, effort: &Effort) -> Result<Judgement> {
     let given = of.open()?;
     let Explanation { mut replay, findings, not_testable } = cause::searched(&given, effort)?;
     replay.warnings.extend(given.notes());
-    Ok(Judgement { session: ReplaySession { given, replay, findings }, not_testable: not_testable })
+    Ok(Judgement { session: ReplaySession { given, replay, findings }, not_testable })
 }
 
 /// The reference, explained in its own right.

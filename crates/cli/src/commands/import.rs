@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use firstdiff_trace::{Dump, Entry, Names, Reading, Recorder, Rows, Values, element_count};
+use firstdiff_trace::{Dump, Entry, Names, OpenOptions, Recorder, Rows, Values, element_count};
 use ndarray::{ArrayViewD, IxDyn};
 
 use crate::commands::print_lines;
@@ -94,7 +94,7 @@ fn open(args: &ImportArgs) -> Result<Dump> {
         None => args.reading.open(&args.source)?,
         Some(name) => {
             let names = args.reading.map.as_deref().map(Names::open).transpose()?;
-            let reading = Reading { names, dtype: args.reading.dtype, name: Some(name.clone()) };
+            let reading = OpenOptions { names, dtype: args.reading.dtype, name: Some(name.clone()) };
             let dump = Dump::open_with(&args.source, &reading)?;
             let held = dump.entries().len() + dump.unmapped().len();
             if held > 1 {

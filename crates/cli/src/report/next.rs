@@ -51,7 +51,9 @@ pub(crate) fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapRepor
     let order = if also { "; fix it first and compare again" } else { "" };
     if !first.inputs_known {
         let name = tap.place.tap;
-        return format!("look at what makes {name}{order}; nobody says what it reads: 'graph' in dump.json can");
+        return format!(
+            "look at what makes {name}{order}; its inputs are not known ('graph' in dump.json states them)"
+        );
     }
     let model = if judged.session.model.is_none() { "; with --model, known mistakes are tried" } else { "" };
     format!("look at the operation '{}' that makes {} from {inputs}{order}{model}", tap.op, tap.place.tap)

@@ -34,7 +34,7 @@ use crate::session::reading::{ReadingArgs, TokenArgs, one_of, refuse_rows};
 /// Two dumps, opened and ready to be compared.
 #[derive(Debug)]
 pub struct Session {
-    /// The reference; its cells, where the two were laid together by token position.
+    /// The reference; its cells, where the two were aligned by token position.
     pub reference: Dump,
     /// The candidate, or its cells.
     pub candidate: Dump,
@@ -199,7 +199,7 @@ impl Session {
     /// What a verdict must say of a cache that nobody named.
     pub(crate) fn assumed_cache(&self) -> String {
         let said = |side| {
-            format!("; that takes a K/V cache in {}, which nobody says and the {side} shows", self.options.cache)
+            format!("; that takes a K/V cache in {}, which is not stated, but the {side} shows it", self.options.cache)
         };
         self.cache_shown_by().map(said).unwrap_or_default()
     }
@@ -247,7 +247,7 @@ impl Session {
         Ok(())
     }
 
-    /// How the two were laid together by token position, where they took the tokens in other chunks.
+    /// How the two were aligned by token position, where they took the tokens in other chunks.
     pub fn alignment(&self) -> Option<&ChunkAlignment> {
         self.options.alignment.as_deref()
     }
@@ -337,7 +337,7 @@ impl Session {
         Ok(Measured { allowed, doubt })
     }
 
-    /// NMSE between a tap of the reference and the exact run, where the two can be laid together as they stand: not Q and K, whose
+    /// NMSE between a tap of the reference and the exact run, where the two can be compared as they stand: not Q and K, whose
     /// rows have two orders, and not scores, which are masked in many ways.
     fn reference_off(&self, place: Place, exact: &[f64]) -> Result<Option<f64>> {
         let alignment = matches!(place.tap.site.axes(), ['T', 'D' | 'C' | 'F' | 'V']);
@@ -400,7 +400,7 @@ pub(crate) fn notes(dumps: &[&Dump]) -> Vec<String> {
     said
 }
 
-/// How many taps of a run that was laid out anew are known in part, and were not cut.
+/// How many taps of a run that was cut anew are known in part, and were not cut.
 fn left_out((run, now): (&Arc<Dump>, &Dump)) -> usize {
     let entries = now.entries().iter().map(|entry| entry.tap);
     let held: BTreeSet<Tap> = entries.chain(now.parts().iter().map(|part| part.tap)).collect();

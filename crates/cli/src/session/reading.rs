@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use firstdiff_trace::{Batch, DType, Dump, Names, Reading, Rows, own_table};
+use firstdiff_trace::{Batch, DType, Dump, Names, OpenOptions, Rows, own_table};
 
 /// What can be told of files that do not say it.
 #[derive(Clone, Debug, Default, Args)]
@@ -37,7 +37,7 @@ impl ReadingArgs {
             None if Path::new(FILE).exists() => Some(Names::open(Path::new(FILE))?),
             None => None,
         };
-        let mut dump = Dump::open_with(path, &Reading { names, dtype: self.dtype, name: None })?;
+        let mut dump = Dump::open_with(path, &OpenOptions { names, dtype: self.dtype, name: None })?;
         firstdiff_compare::own_rows(&mut dump)?;
         Ok(dump)
     }

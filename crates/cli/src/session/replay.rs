@@ -58,7 +58,7 @@ impl ReplaySession {
                 first_misfit()
             )),
             (0, _) if !unclear.is_empty() => Verdict::Incomparable(format!(
-                "{} are off by no more than {} rounding costs, but are not its numbers (first {}): nobody can tell; {right} are right",
+                "{} are off by no more than {} rounding costs, but are not its numbers (first {}): right or wrong cannot be told; {right} are right",
                 taps_in_words(unclear.len()),
                 self.given.named,
                 unclear[0].report.place
@@ -71,7 +71,7 @@ impl ReplaySession {
                 first_misfit()
             )),
             (0, _) if self.replay.taps.iter().any(|t| unconfirmed(&t)) => Verdict::Incomparable(format!(
-                "nobody can tell the layout of {} from a mistake ({}); what could be judged is right",
+                "the layout of {} cannot be told from a mistake ({}); what could be judged is right",
                 taps_in_words(self.replay.taps.iter().filter(unconfirmed).count()),
                 first_of(&unconfirmed)
             )),
@@ -161,7 +161,7 @@ impl ReplaySession {
     pub(crate) fn assumed_cache(&self) -> String {
         match self.replay.cache_is_assumed {
             true => format!(
-                "; that takes a K/V cache in {}, which nobody says: with it attention comes out right, without it not",
+                "; that takes a K/V cache in {}, which is not stated: with it attention is right, without it not",
                 self.replay.cache
             ),
             false => String::new(),

@@ -32,7 +32,7 @@ fn takes_a_cache(name: &str, cache: &str) {
         let said = json(args);
         let words = (said["verdict"].as_str(), said["cache"].as_str(), said["cache_is_assumed"].as_bool());
         assert_eq!(words, (Some("parity"), Some(cache), Some(true)), "{args:?}: {}", said["first_divergence"]);
-        let line = format!("a K/V cache in {cache}, which nobody says");
+        let line = format!("a K/V cache in {cache}, which is not stated");
         assert!(screen(args).contains(&line), "{args:?}");
         let asked = json(&[args, &["--cache", cache]].concat());
         let words = (asked["verdict"].as_str(), asked["cache_is_assumed"].as_bool());

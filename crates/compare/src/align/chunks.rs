@@ -1,4 +1,4 @@
-//! How are two runs laid together by token position that took the tokens in other chunks? Both are cut at the step boundaries of either.
+//! How are two runs aligned by token position that took the tokens in other chunks? Both are cut at the step boundaries of either.
 //!
 //! A cell is a run of positions between two neighbouring boundaries: it lies within one step of each side. Cell by cell, what both recorded
 //! makes two dumps with the same steps, which are compared as any two. Keys grow with the steps: the raw products of a cell are cut to the
@@ -20,7 +20,7 @@ use crate::run::positions::with_positions;
 use crate::run::slice::{Custom, Cut, CutError, custom, cut, heads, keys};
 use crate::run::steps::Chunks;
 
-/// Two runs laid together by token position.
+/// Two runs aligned by token position.
 #[derive(Debug)]
 pub struct ChunkAlignment {
     /// The positions of each cell; a [`Place`]'s step is the number of its cell.
@@ -44,7 +44,7 @@ pub struct Aligned {
     pub reference: Dump,
     /// The candidate, or its cells.
     pub candidate: Dump,
-    /// How they were laid together, where their steps stand for other positions.
+    /// How they were aligned, where their steps stand for other positions.
     pub alignment: Option<Arc<ChunkAlignment>>,
 }
 

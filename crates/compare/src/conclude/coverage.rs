@@ -99,7 +99,7 @@ pub(crate) fn blind_spots(
     Ok(warnings)
 }
 
-/// What two runs that were laid together by position say of their tokens.
+/// What two runs that were aligned by position say of their tokens.
 fn of_tokens(alignment: &ChunkAlignment) -> Option<String> {
     let ids = [&alignment.reference, &alignment.candidate].map(|chunks| chunks.ids.as_ref().map_or(0, Vec::len));
     match alignment.parting() {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use firstdiff_trace::{Cache, Values};
 
-use crate::judge::tensor::{Allowance, Outcome, balanced_nmse, outcome_of, structure};
+use crate::judge::tensor::{Outcome, Tolerance, balanced_nmse, outcome_of, structure};
 use crate::layout::pair::{Pair, by_position};
 use crate::metrics::Metrics;
 use crate::tolerance::{Profile, cache_nmse};
@@ -21,7 +21,7 @@ pub(crate) fn beyond_the_profile(profile: Profile, cache: Cache) -> Cache {
 
 /// How a pair of keys or values stands that differs as it is, if a side holds what was read back from the cache: every value is moved by half a
 /// step of its type towards the other side's, and what is left is judged; one factor on all, or on a head, is no rounding.
-pub(crate) fn as_kept(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Option<(Outcome, f64)> {
+pub(crate) fn as_kept(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Option<(Outcome, f64)> {
     let width = pair.shape().last().copied().unwrap_or(1);
     let cache = allowed.kept;
     if cache == Cache::F32 || pair.is_empty() {
@@ -34,7 +34,7 @@ pub(crate) fn as_kept(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) ->
         return None;
     }
     let cost = sides * cache_nmse(cache);
-    let rounded = Allowance { own: allowed.own + cost, kept: Cache::F32, ..allowed.clone() };
+    let rounded = Tolerance { own: allowed.own + cost, kept: Cache::F32, ..allowed.clone() };
     let rows = pair.row_metrics();
     if let Some(difference) = structure(pair, &Metrics::over(&rows), profile, &rounded) {
         return Some((Outcome::Differs(difference), cost));
@@ -45,7 +45,7 @@ pub(crate) fn as_kept(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) ->
     let (reference, candidate) = (Values::F64(Cow::Owned(reference)), Values::F64(Cow::Owned(candidate)));
     let moved = pair.of_values(&reference, &candidate);
     let positions = by_position(&moved, &moved.row_metrics());
-    let strict = Allowance { kept: Cache::F32, ..allowed.clone() };
+    let strict = Tolerance { kept: Cache::F32, ..allowed.clone() };
     let outcome =
         outcome_of(&moved, (&positions, balanced_nmse(&positions)), &Metrics::over(&positions), profile, &strict);
     outcome.agrees().then_some((Outcome::Rounding, cost))

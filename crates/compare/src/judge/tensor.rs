@@ -337,7 +337,7 @@ impl Judgement {
 
 /// How far off a tap may be.
 #[derive(Clone, Debug, Default)]
-pub struct Allowance {
+pub struct Tolerance {
     /// NMSE of honest rounding in the profile's arithmetic, that of the operations before included.
     pub own: f64,
     /// NMSE of the one operation's own rounding, where all that it reads was compared.
@@ -354,10 +354,10 @@ pub struct Allowance {
     pub coarse: bool,
 }
 
-impl Allowance {
+impl Tolerance {
     /// Rounding alone.
-    pub fn own(own: f64) -> Allowance {
-        Allowance { own, ..Allowance::default() }
+    pub fn own(own: f64) -> Tolerance {
+        Tolerance { own, ..Tolerance::default() }
     }
 
     /// NMSE up to which the whole agrees: inherited errors pass while they are small beside the signal, and not too many times the
@@ -405,7 +405,7 @@ impl Allowance {
 }
 
 /// Judges a pair against what is allowed.
-pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Judgement {
+pub fn judge(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Judgement {
     let rows = pair.row_metrics();
     let (metrics, positions) = (Metrics::over(&rows), by_position(pair, &rows));
     let balanced = balanced_nmse(&positions);
@@ -420,7 +420,7 @@ pub(crate) fn structure(
     pair: &Pair<'_>,
     metrics: &Metrics,
     profile: Profile,
-    allowed: &Allowance,
+    allowed: &Tolerance,
 ) -> Option<Difference> {
     constant_factor(metrics, (pair.rows().0, pair.len()), profile, allowed)
         .or_else(|| wrong_head(pair, profile, allowed))
@@ -432,7 +432,7 @@ pub(crate) fn outcome_of(
     (positions, balanced): (&[Metrics], Option<f64>),
     metrics: &Metrics,
     profile: Profile,
-    allowed: &Allowance,
+    allowed: &Tolerance,
 ) -> Outcome {
     if metrics.is_identical() {
         return Outcome::Exact;
@@ -495,7 +495,7 @@ fn constant_factor(
     metrics: &Metrics,
     (positions, len): (usize, usize),
     profile: Profile,
-    allowed: &Allowance,
+    allowed: &Tolerance,
 ) -> Option<Difference> {
     let (nmse, best) = (metrics.nmse()?, metrics.best_factor()?);
     // One number is always some times another.
@@ -524,12 +524,12 @@ fn is_factor(factor: f64, remaining: f64, nmse: f64, values: f64, profile: Profi
 }
 
 /// Whether noise is large enough for a head, a channel or a key to hide in it.
-fn is_noisy(profile: Profile, allowed: &Allowance) -> bool {
+fn is_noisy(profile: Profile, allowed: &Tolerance) -> bool {
     profile > Profile::F32 || allowed.coarse
 }
 
 /// Only where noise is large enough for a head to hide in it.
-fn wrong_head(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Option<Difference> {
+fn wrong_head(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Option<Difference> {
     let (positions, _) = pair.rows();
     let heads = pair.heads().filter(|_| is_noisy(profile, allowed) && positions >= FEW_POSITIONS)?;
     let mut sums = vec![(0.0, 0.0, 0.0); heads];
@@ -564,7 +564,7 @@ fn heaviest(pair: &Pair<'_>, positions: &[Metrics]) -> usize {
     pair.token_position((0..positions.len()).max_by(|&a, &b| energy(a).total_cmp(&energy(b))).unwrap_or(0))
 }
 
-fn wrong_row(pair: &Pair<'_>, by_position: &[Metrics], profile: Profile, allowed: &Allowance) -> Option<Difference> {
+fn wrong_row(pair: &Pair<'_>, by_position: &[Metrics], profile: Profile, allowed: &Tolerance) -> Option<Difference> {
     let usual = median(by_position.iter().map(mean_square)).unwrap_or(0.0);
     // An error beside the position's own energy, or that share of the usual one.
     let beside = |row: &Metrics, share: f64| match mean_square(row) {
@@ -592,7 +592,7 @@ fn wrong_row(pair: &Pair<'_>, by_position: &[Metrics], profile: Profile, allowed
 }
 
 /// Only where noise is large enough for a channel to hide in it.
-fn wrong_channel(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Option<Difference> {
+fn wrong_channel(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Option<Difference> {
     let (positions, _) = pair.rows();
     if !is_noisy(profile, allowed) || positions < FEW_POSITIONS || pair.site().position_axis() != 0 {
         return None;
@@ -603,7 +603,7 @@ fn wrong_channel(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Opti
 }
 
 /// Only where noise is large enough for a key to hide in it, and what is inherited is known key by key.
-fn wrong_key(pair: &Pair<'_>, profile: Profile, allowed: &Allowance) -> Option<Difference> {
+fn wrong_key(pair: &Pair<'_>, profile: Profile, allowed: &Tolerance) -> Option<Difference> {
     let (_, keys) = pair.rows();
     let products = matches!(pair.site(), Site::Qk | Site::Scores) && pair.len() / keys.max(1) >= FEW_POSITIONS;
     let by_key = &allowed.inherited.keys;

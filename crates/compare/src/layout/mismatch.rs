@@ -1,6 +1,6 @@
-//! Why can two tensors not be laid against each other?
+//! Why can two tensors not be compared element by element?
 
-/// Why two tensors cannot be laid against each other.
+/// Why two tensors cannot be compared element by element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Misfit {
     /// Their shapes, or the rows they say they hold, do not fit.
@@ -9,7 +9,7 @@ pub enum Misfit {
     NoRows,
 }
 
-/// Why two tensors cannot be laid against each other.
+/// Why two tensors cannot be compared element by element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShapeMismatch {
     /// The shapes cannot be brought together.

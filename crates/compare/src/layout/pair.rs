@@ -38,7 +38,7 @@ impl Side<'_> {
     }
 }
 
-/// Two tensors laid against each other, element by element, in the reference's shape and row-major order.
+/// Two tensors, element by element, in the reference's shape and row-major order.
 #[derive(Clone)]
 pub struct Pair<'a> {
     site: Site,

@@ -97,7 +97,7 @@ impl Match {
 }
 
 /// Proposes taps of `reference` for the names in `candidate` that are none. Of a batch, `sequence` is the one that the reference ran; a candidate that ran
-/// token by token is laid against the rows of one pass. `progress` is told how many of how many were looked at.
+/// token by token is compared with the rows of one pass. `progress` is told how many of how many were looked at.
 ///
 /// # Errors
 /// When a file cannot be read.

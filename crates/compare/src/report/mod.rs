@@ -1,4 +1,4 @@
-//! What is said at the end? The report's types; no text is laid out here.
+//! What is said at the end? The report's types; no text is formatted here.
 
 pub(crate) mod anatomy;
 pub(crate) mod log;
@@ -255,7 +255,7 @@ pub struct Report {
     pub warnings: Vec<Warning>,
     /// Names in either dump that are no taps.
     pub unmapped: Vec<String>,
-    /// How the two runs were laid together, where they took the tokens in other chunks: a place's step is then the number of its cell.
+    /// How the two runs were aligned, where they took the tokens in other chunks: a place's step is then the number of its cell.
     pub alignment: Option<Arc<ChunkAlignment>>,
 }
 
@@ -281,7 +281,7 @@ impl Report {
     }
 }
 
-/// The token position at which a step begins, or a cell of runs that were laid together.
+/// The token position at which a step begins, or a cell of runs that were aligned.
 pub(crate) fn start(alignment: Option<&ChunkAlignment>, prompt: usize, step: u32) -> usize {
     let cell = alignment.map(|alignment| alignment.cells.get(step as usize).map_or(0, |cell| cell.start));
     cell.unwrap_or_else(|| step.checked_sub(1).map_or(0, |decoded| prompt + decoded as usize))

@@ -58,7 +58,7 @@ pub enum Reason {
     OtherTokens,
     /// The shapes, or the rows they declare, do not fit.
     Shape(ShapeMismatch),
-    /// Its positions on the two sides could not be laid against each other.
+    /// Its positions on the two sides could not be aligned.
     Unaligned(Unaligned),
     /// Both sides declare the order of the rows of Q and K, not the same one, and it agrees as it stands.
     RowOrderContradicted,
@@ -196,15 +196,14 @@ impl fmt::Display for Reason {
             }
             Reason::Unwitnessed(why) => why.fmt(f),
             Reason::Continuation => f.write_str(
-                "nothing of this step agrees, and nobody says that both were fed the same token there: name the tokens of both runs (--tokens, --decode-tokens), or \
+                "nothing of this step agrees, and it is not stated that both were fed the same token there: name the tokens of both runs (--tokens, --decode-tokens), or \
                  record h0",
             ),
             Reason::InDoubt { side: Side::Candidate, what } => f.write_str(what),
             Reason::InDoubt { side: Side::Reference, what } => write!(f, "of the reference: {what}"),
             Reason::MoreThanOwnRows { values, positions, due } => write!(
                 f,
-                "{values} values in a step of {positions} position{}, which has {due}: a cache with earlier positions or room, of which nobody can tell whether they \
-                 are right; write the step's own rows",
+                "{values} values in a step of {positions} position{}, which has {due}: a cache with earlier positions or room, which cannot be checked; write the step's own rows",
                 if *positions == 1 { "" } else { "s" },
             ),
             Reason::NotJoined(why) | Reason::Other(why) => f.write_str(why),
@@ -236,7 +235,7 @@ impl fmt::Display for Reason {
             Reason::NothingKnown => f.write_str("none of its elements is known"),
             Reason::ListWithoutShape { values } => write!(
                 f,
-                "{values} values without a shape: nobody can tell of which heads, positions and keys; write its shape"
+                "{values} values without a shape: its heads, positions and keys cannot be told; write its shape"
             ),
             Reason::PrintedTooCoarsely { precision } => {
                 write!(f, "printed with {precision}, and its values are hardly larger: they show nothing")
@@ -266,7 +265,7 @@ impl fmt::Display for Warning {
                 write!(f, "{taps} taps hold some token positions only: the others were not compared")
             }
             Warning::OrderUnknown => f.write_str(
-                "nobody says in which order these taps are computed, so they stand in the order of their names: the first that differs need not be where the \
+                "the order in which these taps are computed is not stated, so they stand in the order of their names: the first that differs need not be where the \
                  fault is ('taps' in dump.json lists them as recorded, 'graph' says what reads what)",
             ),
             Warning::Note(text) => f.write_str(text),

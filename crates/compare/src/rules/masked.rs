@@ -8,7 +8,7 @@ use firstdiff_trace::{DumpError, Site, Tap, Values};
 
 use crate::graph::Place;
 use crate::judge::leak::{Shares, leaked_at};
-use crate::judge::tensor::{Allowance, Difference, Judgement, Outcome, judge};
+use crate::judge::tensor::{Difference, Judgement, Outcome, Tolerance, judge};
 use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::types::Layout;
 use crate::rules::Ruled;
@@ -119,7 +119,7 @@ impl Run<'_> {
         let left = TensorRef { values: &reference, shape: pair.shape(), rows: None };
         let right = TensorRef { values: &candidate, shape: pair.shape(), rows: None };
         let masked = Pair::new(pair.site(), &left, &right, None).ok()?;
-        let judgement = judge(&masked, self.options.profile, &Allowance::own(own));
+        let judgement = judge(&masked, self.options.profile, &Tolerance::own(own));
         judgement.outcome.agrees().then_some(Judgement { outcome: Outcome::Rounding, ..judgement })
     }
 }

@@ -2,7 +2,7 @@
 
 use firstdiff_trace::Share;
 
-use crate::judge::tensor::{Allowance, Difference, Outcome, judge};
+use crate::judge::tensor::{Difference, Outcome, Tolerance, judge};
 use crate::rules::Ruled;
 use crate::taps::context::{Found, Run};
 use crate::taps::ranks::{not_joined, others};
@@ -46,7 +46,7 @@ impl Run<'_> {
             if !judged.judgement.outcome.agrees() {
                 continue;
             }
-            let (layout, allowed) = (judged.layout.clone(), Allowance::own(judged.judgement.allowed));
+            let (layout, allowed) = (judged.layout.clone(), Tolerance::own(judged.judgement.allowed));
             for (name, tensor, _) in &others {
                 let values = tensor.values();
                 let judge = |alignment: &TapJudge<'_>, _| {

@@ -15,7 +15,7 @@ use crate::taps::context::{Found, Run};
 use crate::tolerance::context::UNCLEAR_BY_CHANCE;
 
 impl Run<'_> {
-    /// What agrees, or could not be laid against the reference, where the dump itself is in doubt of it; and what differs where it may be a rank's summand.
+    /// What agrees, or could not be compared with the reference, where the dump itself is in doubt of it; and what differs where it may be a rank's summand.
     pub(crate) fn doubted(&self, place: Place, here: Found) -> Found {
         let step = match self.alignment() {
             Some(alignment) => {
@@ -112,7 +112,7 @@ impl Run<'_> {
         let name = |index: usize| name_of(self.alignment(), self.graph.places()[index]);
         let (count, agree) = (unclear.len(), found.iter().filter(|here| here.agrees()).count());
         (UNCLEAR_BY_CHANCE * (count + agree) as f64 <= count as f64).then(|| format!(
-            "{count} taps are off by more than rounding, {} and {}, which reads it, among them, and what they read may explain it, or not: nobody can tell \
+            "{count} taps are off by more than rounding, {} and {}, which reads it, among them, and the error of what they read may explain it, or not: it cannot be told \
              whether that is a fault; {agree} agree. A second right run tells how far right runs are apart (--noise), the model what each operation adds (explain)",
             name(first),
             name(second)

@@ -282,9 +282,9 @@ impl fmt::Display for AxisUnknown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AxisUnknown::NotHeadsPositionsKeys => f.write_str("the axes are not those of heads, positions and keys"),
-            AxisUnknown::List => f.write_str("nobody can tell which values are of a position; write its axes, [T,H,d]"),
+            AxisUnknown::List => f.write_str("which values are of a position cannot be told; write its axes, [T,H,d]"),
             AxisUnknown::HeadsOrPositions(count) => {
-                write!(f, "nobody can tell {count} positions from as many heads; take a token more or less")
+                write!(f, "{count} positions cannot be told from as many heads; take a token more or less")
             }
             AxisUnknown::None => {
                 f.write_str("no axis is that of the positions ('rows' in dump.json says which positions a tap holds)")

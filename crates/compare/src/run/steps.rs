@@ -198,7 +198,7 @@ fn most(votes: &BTreeMap<usize, usize>) -> Option<usize> {
     (2 * count > all).then_some(rows)
 }
 
-/// Why the steps of two dumps do not stand for the same token positions, where they do not and could not be laid together.
+/// Why the steps of two dumps do not stand for the same token positions, where they do not and could not be aligned.
 pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>) -> Option<String> {
     let all = rows.is_none_or(Rows::is_all);
     if let Some(at) = other_ids(reference, candidate) {
@@ -211,7 +211,7 @@ pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>
     {
         return Some(format!(
             "the candidate holds {held} token positions and no decode steps, the reference's prefill {} and its steps {}: whether the rest are of \
-             these, or padding, nobody can tell. Name the candidate's tokens (--tokens, or 'tokens' in its dump.json), or cut the padding off",
+             these, or padding, cannot be told. Name the candidate's tokens (--tokens, or 'tokens' in its dump.json), or cut the padding off",
             ours.lengths[0],
             ours.total() - ours.lengths[0]
         ));

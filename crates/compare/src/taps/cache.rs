@@ -4,22 +4,22 @@ use firstdiff_trace::{Cache, Site, Tap};
 
 use crate::graph::Place;
 use crate::judge::kept::beyond_the_profile;
-use crate::judge::tensor::Allowance;
+use crate::judge::tensor::Tolerance;
 use crate::taps::context::Run;
 use crate::tolerance::cache_nmse;
 use crate::tolerance::judge::growth;
 
 impl Run<'_> {
     /// What is allowed of a place that is kept in the cache, or comes after one: `own` of it for rounding alone.
-    pub(crate) fn allowance(&self, place: Place, own: f64) -> Allowance {
+    pub(crate) fn allowance(&self, place: Place, own: f64) -> Tolerance {
         let cache = beyond_the_profile(self.options.profile, self.options.cache);
         let noise = self.noise(place);
-        Allowance {
+        Tolerance {
             kept: if self.is_kept(place.tap) { cache } else { Cache::F32 },
             cache: cache_nmse(cache),
             factor: noise.map_or(0.0, |noise| noise.factor_off()),
             coarse: cache != Cache::F32 || noise.is_some_and(|noise| !noise.has_structure),
-            ..Allowance::own(own)
+            ..Tolerance::own(own)
         }
     }
 

@@ -29,7 +29,7 @@ pub struct Options {
     pub allowed: BTreeMap<Place, f64>,
     /// The places to look at; all where `None`. The others are as if nobody had recorded them.
     pub only: Option<BTreeSet<Place>>,
-    /// How the two were laid together by token position, where they took the tokens in other chunks.
+    /// How the two were aligned by token position, where they took the tokens in other chunks.
     pub alignment: Option<Arc<ChunkAlignment>>,
     /// The type in which either side keeps keys and values, the coarser of the two.
     pub cache: Cache,

@@ -1,8 +1,8 @@
-//! How are flat tensors laid against each other, of which nobody says how many positions they hold?
+//! How are flat tensors compared whose number of positions is not stated?
 
 use firstdiff_trace::{DumpError, Entry};
 
-use crate::judge::tensor::{Allowance, Outcome};
+use crate::judge::tensor::{Outcome, Tolerance};
 use crate::layout::rows::{are_all, squeezed};
 use crate::report::reason::Reason;
 use crate::run::positions::unflattened;
@@ -65,7 +65,7 @@ impl Run<'_> {
             row
         };
         let (left, right) = (row(left), row(right));
-        let found = self.lay(&left, &reference, &right, &candidate).judge(&Allowance::own(0.0));
+        let found = self.lay(&left, &reference, &right, &candidate).judge(&Tolerance::own(0.0));
         Ok(Some(match found {
             Found::Judged(judged) if judged.judgement.outcome == Outcome::Exact => Found::Judged(judged),
             _ => Found::NotComparable(Reason::FlatOnBothSides { values: reference.len() }),

@@ -7,7 +7,7 @@ use firstdiff_trace::{DType, DumpError, Entry, Partial, Rows, Values, element_co
 
 use crate::graph::Place;
 use crate::judge::kept::towards;
-use crate::judge::tensor::{Allowance, Difference, Judgement, Outcome, judge};
+use crate::judge::tensor::{Difference, Judgement, Outcome, Tolerance, judge};
 use crate::layout::mismatch::{Misfit, ShapeMismatch};
 use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::rows::are_all;
@@ -39,7 +39,7 @@ impl Sharpness {
 }
 
 /// Elements of which both sides' values are known: the whole side's place and value, and the number of the other's.
-struct Reading {
+struct OpenOptions {
     layout: Layout,
     picks: Vec<(usize, f64, usize)>,
 }
@@ -137,7 +137,7 @@ impl Run<'_> {
         Found::Judged(Box::new(Judged { judgement, shape, positions: None, layout: Layout::Same, plain: None, part }))
     }
 
-    fn judge_part(&self, side: &Side<'_>, reading: &Reading) -> Result<Judged, Reason> {
+    fn judge_part(&self, side: &Side<'_>, reading: &OpenOptions) -> Result<Judged, Reason> {
         let (mut reference, mut candidate, mut sharpness) = (Vec::new(), Vec::new(), Sharpness::default());
         for &(_, known, number) in &reading.picks {
             let printed = side.part.values[number];
@@ -184,7 +184,7 @@ impl Run<'_> {
         let left = TensorRef { values: &reference, shape: &shape, rows: None };
         let right = TensorRef { values: &candidate, shape: &shape, rows: None };
         let mut judgement = match Pair::new(site, &left, &right, None) {
-            Ok(pair) => judge(&pair, self.options.profile, &Allowance::own(own)),
+            Ok(pair) => judge(&pair, self.options.profile, &Tolerance::own(own)),
             // Two lists of one length always fit.
             Err(_) => unreachable!("equal shapes"),
         };
@@ -234,7 +234,12 @@ impl Side<'_> {
 }
 
 /// The ways to lay the part's elements into the whole: as they stand, and with rows of Q and K in the other order.
-fn readings(whole: &Entry, values: &Values<'_>, part: &Partial, rows: Option<&Rows>) -> Result<Vec<Reading>, Misfit> {
+fn readings(
+    whole: &Entry,
+    values: &Values<'_>,
+    part: &Partial,
+    rows: Option<&Rows>,
+) -> Result<Vec<OpenOptions>, Misfit> {
     let site = whole.tap.site;
     let shape = part.part.shape.clone().unwrap_or_else(|| {
         let mut shape = whole.shape.clone();
@@ -260,7 +265,7 @@ fn readings(whole: &Entry, values: &Values<'_>, part: &Partial, rows: Option<&Ro
         part.part.elements.iter().enumerate().map(|(number, &at)| (at, number)).collect();
     let pick = |pair: &Pair<'_>| {
         let here = |i: usize| Some((i, pair.reference(i), *known.get(&(pair.candidate(i) as usize))?));
-        Reading { layout: pair.layout().clone(), picks: (0..pair.len()).filter_map(here).collect() }
+        OpenOptions { layout: pair.layout().clone(), picks: (0..pair.len()).filter_map(here).collect() }
     };
     let mut all = vec![pick(&pair)];
     all.extend(pair.other_row_orders().iter().map(pick));

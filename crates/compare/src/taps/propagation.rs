@@ -12,7 +12,7 @@ use crate::align::chunks::name_of;
 use crate::judge::inherited::Inherited;
 use crate::judge::kept::beyond_the_profile;
 use crate::judge::tensor::{
-    Allowance, Judgement, Outcome, balanced_nmse, judge, mean_square, median, size, size_of, square_error,
+    Judgement, Outcome, Tolerance, balanced_nmse, judge, mean_square, median, size, size_of, square_error,
 };
 use crate::layout::pair::{Pair, by_position};
 use crate::layout::types::Layout;
@@ -128,7 +128,7 @@ impl Run<'_> {
             inherited.unclear(unclear_before, range_growth(profile));
             let [stored, cost] = [self.stored_in_the_cache(index, &between), self.cost_of_the_cache(index, &between)];
             inherited.read_from_the_cache(stored, cost, pair.rows().0);
-            let allowed = Allowance { fresh, inherited, ..self.allowance(place, own) };
+            let allowed = Tolerance { fresh, inherited, ..self.allowance(place, own) };
             Ok(Some(if as_laid {
                 alignment.found(pair, judge(pair, profile, &allowed), None)
             } else {

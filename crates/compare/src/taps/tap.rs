@@ -3,7 +3,7 @@
 use firstdiff_trace::{DumpError, Entry, QkRows, Site, Tap, Values};
 
 use crate::graph::Place;
-use crate::judge::tensor::{Allowance, Difference, Judgement, Outcome, judge};
+use crate::judge::tensor::{Difference, Judgement, Outcome, Tolerance, judge};
 use crate::layout::candidates::LayoutCandidates;
 use crate::layout::explains;
 use crate::layout::mismatch::{Misfit, ShapeMismatch};
@@ -45,7 +45,7 @@ impl<'a> TapJudge<'a> {
     }
 
     /// Judges the two sides as they stand and, where they differ so, in every other layout.
-    pub(crate) fn judge(&self, allowed: &Allowance) -> Found {
+    pub(crate) fn judge(&self, allowed: &Tolerance) -> Found {
         let plain = match self.sides.as_it_stands() {
             Ok(pair) if pair.is_empty() => return Found::ShapeMismatch(ShapeMismatch::Empty),
             Err(Misfit::NoRows) => return Found::without_rows(self.asked),
@@ -95,13 +95,13 @@ impl<'a> TapJudge<'a> {
     }
 
     /// Whether the rows of Q and K of a pair that agrees are in one order, where both sides say that they are not.
-    fn contradicts_declared(&self, pair: &Pair<'a>, allowed: &Allowance) -> bool {
+    fn contradicts_declared(&self, pair: &Pair<'a>, allowed: &Tolerance) -> bool {
         let other = self.in_declared_rows(pair);
         other.is_some_and(|other| !judge(&other, self.profile, allowed).outcome.agrees())
     }
 
     /// How it stands in another layout, if it agrees there, or may.
-    fn agreeing(&self, pair: &Pair<'_>, allowed: &Allowance, plain: &AsStored) -> Option<Found> {
+    fn agreeing(&self, pair: &Pair<'_>, allowed: &Tolerance, plain: &AsStored) -> Option<Found> {
         let mut other = judge(pair, self.profile, allowed);
         let was = match plain {
             AsStored::Judged(judgement) => judgement.metrics.nmse(),
@@ -134,7 +134,7 @@ impl<'a> TapJudge<'a> {
     }
 
     /// How it stands in the nearest of the layouts for which `is` holds, where that is nearer than `off`.
-    pub(crate) fn nearest(&self, off: Option<f64>, allowed: &Allowance, is: impl Fn(&Layout) -> bool) -> Option<Found> {
+    pub(crate) fn nearest(&self, off: Option<f64>, allowed: &Tolerance, is: impl Fn(&Layout) -> bool) -> Option<Found> {
         let of = |pair: &Pair<'_>| is(pair.layout());
         let judged = self.others().into_iter().filter(of).map(|pair| (judge(&pair, self.profile, allowed), pair));
         let size = |judgement: &Judgement| judgement.metrics.nmse().unwrap_or(f64::INFINITY);

@@ -20,7 +20,7 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
     in_some_steps(&places, &mut chosen);
     let mut out: Vec<Finding> = Vec::new();
     let mut groups: HashMap<String, usize> = HashMap::new();
-    let mut together: Vec<BTreeSet<usize>> = Vec::new();
+    let mut simulate_batch: Vec<BTreeSet<usize>> = Vec::new();
     // What a later decode step of the same tap speaks against is as good in one step only.
     let later = |here: Place, key: &str| {
         let behind = |e: &&Explained| e.place.tap == here.tap && here.step > 0 && e.place.step > here.step;
@@ -80,13 +80,13 @@ pub(crate) fn of(run: &Run<'_>, places: Vec<Explained>, others: Vec<Finding>) ->
                 }
             }
         }
-        together.push(set);
+        simulate_batch.push(set);
     }
     one_value(&mut out);
     if run.order_is_open {
         of_no_known_order(&mut out);
     }
-    withdrawn(&mut out, &together);
+    withdrawn(&mut out, &simulate_batch);
     let long: HashSet<Place> = places.iter().filter(|e| e.steps.len() > 1).map(|e| e.place).collect();
     beside_the_prefills(&mut out, &long);
     if !run.known {
@@ -208,10 +208,10 @@ fn in_some_steps(places: &[Explained], chosen: &mut [Option<Reproduction>]) {
 }
 
 /// What held only together with a mistake that is none is none either.
-fn withdrawn(findings: &mut [Finding], together: &[BTreeSet<usize>]) {
+fn withdrawn(findings: &mut [Finding], simulate_batch: &[BTreeSet<usize>]) {
     let gone: Vec<bool> = findings.iter().map(|f| f.matched == Match::Closest && f.cause.is_none()).collect();
     for at in (0..findings.len()).filter(|&at| !gone[at]) {
-        let mut sets = together.iter().filter(|set| set.contains(&at)).peekable();
+        let mut sets = simulate_batch.iter().filter(|set| set.contains(&at)).peekable();
         if sets.peek().is_some() && sets.all(|set| set.iter().any(|&other| gone[other])) {
             take_back(
                 &mut findings[at],

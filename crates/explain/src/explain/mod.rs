@@ -24,9 +24,9 @@ use crate::replay::reason::Reason;
 use crate::replay::{Replay, ReplayError, Replayed, Run};
 pub use crate::search::Effort;
 use crate::search::candidates::Candidate;
-use crate::search::imitate::Shared;
 use crate::search::onset::{begun_later, left_by_the_prefill};
 use crate::search::proof::Target;
+use crate::search::simulate::Shared;
 use crate::search::{Reproduction, Result as Found, Search};
 
 pub use crate::explain::finding::{Cause, Finding, Match, Remainder};
@@ -193,7 +193,7 @@ impl Walk<'_> {
             replayed.reason = Some(Reason::ReadsUnexplained);
             return Ok(());
         }
-        if target.is_stretch() && steps.iter().any(|tap| self.dark.contains(tap)) {
+        if target.is_span() && steps.iter().any(|tap| self.dark.contains(tap)) {
             if partial {
                 replayed.reason = Some(Reason::BehindUnexplained);
             }
@@ -203,7 +203,7 @@ impl Walk<'_> {
             self.right.extend(replayed.report.status.agrees().then_some(place));
             return Ok(());
         }
-        if target.is_stretch() && run.is_coarse() {
+        if target.is_span() && run.is_coarse() {
             let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
             if let Some(right) = search.value(&target, &[], run.profile) {
                 run.know_edges(place, &right, target.positions.as_deref());
@@ -260,7 +260,7 @@ impl Walk<'_> {
                     }
                 }
             }
-            None if target.is_stretch() => self.dark.extend(steps.iter().copied()),
+            None if target.is_span() => self.dark.extend(steps.iter().copied()),
             None => {
                 self.unknown.insert(place.tap);
             }

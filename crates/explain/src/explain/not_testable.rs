@@ -9,8 +9,8 @@ use crate::mistakes::{Edit, Mistake, listed};
 use crate::replay::recorded::own;
 use crate::replay::{Replay, ReplayError, Replayed, Run};
 use crate::search::Search;
-use crate::search::imitate::{Shared, segment};
 use crate::search::proof::Target;
+use crate::search::simulate::{Shared, segment};
 
 /// Matrices above this are not multiplied once more only to say what would not have shown.
 const LARGE: usize = 1 << 22;

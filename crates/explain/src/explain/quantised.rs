@@ -103,7 +103,7 @@ pub(crate) fn recognised(run: &mut Run<'_>, replay: &mut Replay) -> Done<Option<
         share: 1.0,
         places,
     };
-    found.imitate(run, &alike)?;
+    found.simulate(run, &alike)?;
     for (place, difference) in structured {
         // The rounding that gives the others' numbers may have structure by itself, as where one channel has a large weight.
         if found.leaves_little_of(run, place)? {
@@ -202,7 +202,7 @@ impl OtherArithmetic {
         Ok(Product::of(run, place)?.is_some_and(|product| product.left_by(rounding) <= OWN_FAULT))
     }
 
-    fn imitate(&mut self, run: &mut Run<'_>, alike: &[(Place, f64)]) -> Done<()> {
+    fn simulate(&mut self, run: &mut Run<'_>, alike: &[(Place, f64)]) -> Done<()> {
         let mut sample: Vec<Product> = Vec::new();
         let mut seen = BTreeSet::new();
         for (place, _) in alike.iter().filter(|(place, _)| place.step == 0) {

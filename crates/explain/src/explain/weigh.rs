@@ -14,10 +14,10 @@ use crate::mistakes::Edit;
 use crate::replay::recorded::{own, row_inputs};
 use crate::replay::{ReplayError, Replayed, Run};
 use crate::search::candidates::Candidate;
-use crate::search::imitate::Shared;
 use crate::search::proof::{Target, misfit};
+use crate::search::simulate::Shared;
 use crate::search::{Effort, Reproduction, Search};
-use crate::tolerance::search::{NEARER, STRETCH_ADDS_UP};
+use crate::tolerance::search::{NEARER, SPAN_ADDS_UP};
 
 /// What all of it may take; what could not be weighed in that is not stated.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -179,12 +179,12 @@ fn fit(search: &Search<'_, '_>, target: &Target<'_>, edits: &[Edit]) -> Fit {
     if narrow.shape() != target.own.shape() || exact.shape() != target.own.shape() {
         return Fit::Against;
     }
-    let (stretch, fine) = (target.is_stretch(), !search.run.is_coarse());
+    let (span, fine) = (target.is_span(), !search.run.is_coarse());
     let left = misfit(&target.own, &narrow).min(misfit(&target.own, &exact));
     let narrow = narrow.mapv(|x| x as f32);
-    let report = search.run.verdict(target.step, target.place, &target.own, &narrow, &exact, stretch).report;
+    let report = search.run.verdict(target.step, target.place, &target.own, &narrow, &exact, span).report;
     // Over several operations another engine's rounding adds up beyond what is allowed to one.
-    let adds_up = stretch && fine && left <= STRETCH_ADDS_UP * report.allowed.unwrap_or(0.0);
+    let adds_up = span && fine && left <= SPAN_ADDS_UP * report.allowed.unwrap_or(0.0);
     if report.status != Status::Diverged || adds_up {
         return Fit::Gives;
     }

@@ -10,7 +10,7 @@ use super::norm::QK_NORM_ORDER;
 use super::param::Param;
 use super::rope::{ROPE_OMITTED, ROPE_ON_V};
 use super::scores::{MASK_AFTER_SOFTMAX, visible};
-use super::{At, List, Out, rows};
+use super::{List, Out, StepContext, rows};
 
 /// A mistake of the cache of keys and values.
 const CACHE: Mistake = Mistake {
@@ -229,8 +229,8 @@ pub(super) fn context(list: &mut List<'_>) {
 }
 
 /// All rows so far turned by a step of rotation.
-fn turned_from_zero(at: &At<'_>, step: &Step, x: &ArrayD<f64>) -> Out {
+fn turned_from_zero(at: &StepContext<'_>, step: &Step, x: &ArrayD<f64>) -> Out {
     let tokens = vec![0; x.shape()[0]];
     let chunk = firstdiff_model::Chunk { tokens: &tokens, start: 0 };
-    At { step, inputs: at.inputs, chunk, ..*at }.on(std::slice::from_ref(x))
+    StepContext { step, inputs: at.inputs, chunk, ..*at }.on(std::slice::from_ref(x))
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::catalogue::Mistake;
 use super::param::Param;
-use super::{At, List, Out, Seen, factor, snapped};
+use super::{List, Out, Seen, StepContext, factor, snapped};
 use crate::tolerance::mistakes::{PLAIN_FACTOR, SAME_PARAMETER, TOKEN_ROW, TOKEN_ROW_ZERO};
 
 /// A mistake of the embedding.
@@ -78,20 +78,20 @@ fn others(prompt: &[u32]) -> Vec<(&'static str, Vec<u32>)> {
     all
 }
 
-fn of_tokens(at: &At<'_>, tokens: &[u32]) -> Out {
+fn of_tokens(at: &StepContext<'_>, tokens: &[u32]) -> Out {
     if at.chunk.start > 0 || tokens.len() != at.chunk.tokens.len() {
         return at.right();
     }
-    At { chunk: Chunk { tokens, start: 0 }, step: at.step, ..*at }.right()
+    StepContext { chunk: Chunk { tokens, start: 0 }, step: at.step, ..*at }.right()
 }
 
-fn moved(at: &At<'_>, by: i64) -> Out {
+fn moved(at: &StepContext<'_>, by: i64) -> Out {
     let vocab = at.model.plan.dims.vocab as i64;
     let tokens: Vec<u32> = at.chunk.tokens.iter().map(|&t| (i64::from(t) + by).rem_euclid(vocab) as u32).collect();
-    At { chunk: Chunk { tokens: &tokens, start: at.chunk.start }, step: at.step, ..*at }.right()
+    StepContext { chunk: Chunk { tokens: &tokens, start: at.chunk.start }, step: at.step, ..*at }.right()
 }
 
-fn times(at: &At<'_>, c: f64) -> Out {
+fn times(at: &StepContext<'_>, c: f64) -> Out {
     Some(at.kept(at.right()?.mapv(|x| x * c)))
 }
 
@@ -103,7 +103,7 @@ pub(super) fn fitted(list: &mut List<'_>, seen: &Seen<'_>) {
     }
     if let Some(tokens) = ids(list, seen).filter(|ids| ids != seen.chunk.tokens) {
         list.add(&TOKENS_DIFFER, vec![("tokens", json!(tokens))], move |at| {
-            At { chunk: Chunk { tokens: &tokens, start: at.chunk.start }, step: at.step, ..*at }.right()
+            StepContext { chunk: Chunk { tokens: &tokens, start: at.chunk.start }, step: at.step, ..*at }.right()
         });
     }
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::catalogue::{BeginsLater, Mistake};
 use super::param::Param;
-use super::{At, List, Out, Seen, snapped};
+use super::{List, Out, Seen, StepContext, snapped};
 use crate::tolerance::mistakes::CLAMPED;
 
 /// A mistake between the feed-forward's projections.
@@ -140,7 +140,7 @@ pub(super) const LIMIT: f64 = 7.0;
 /// Values that a limit must reach: any one that is too small could be the limit itself.
 const ENOUGH: usize = 4;
 
-fn product(at: &At<'_>, f: impl Fn(f64, f64) -> f64) -> Out {
+fn product(at: &StepContext<'_>, f: impl Fn(f64, f64) -> f64) -> Out {
     let mut out = at.input(0)?.clone();
     Zip::from(&mut out).and(at.input(1)?).for_each(|g, &u| *g = f(*g, u));
     Some(at.kept(out))

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::catalogue::{BeginsLater, Mistake, OneOf, sites};
 use super::head::FINAL_NORM_OMITTED;
 use super::param::Param;
-use super::{At, Edit, List, Out, Params, matrix_shape, merged};
+use super::{Edit, List, Out, Params, StepContext, matrix_shape, merged};
 
 /// A mistake of the products with weights.
 const LINEAR: Mistake = Mistake { at: sites::PRODUCTS, ..Mistake::ORDINARY };
@@ -175,7 +175,7 @@ pub(super) fn listed(list: &mut List<'_>) {
 
 /// The bias that a step adds.
 fn bias_name(model: &Model, step: &Step) -> Option<String> {
-    step.weights.get(1).map(|&bias| format!("{} and its like", model.weights.name(bias)))
+    step.weights.get(1).map(|&bias| format!("{} and the other biases", model.weights.name(bias)))
 }
 
 impl Edit {
@@ -283,7 +283,7 @@ fn others(list: &mut List<'_>) {
 }
 
 /// The step's bias, or nothing.
-fn merged_bias(at: &At<'_>) -> ndarray::Array1<f64> {
+fn merged_bias(at: &StepContext<'_>) -> ndarray::Array1<f64> {
     at.vector(1).map_or_else(|| ndarray::Array1::zeros(1), ndarray::Array1::from_vec)
 }
 
@@ -364,13 +364,13 @@ fn heads(x: ArrayD<f64>, d_first: bool) -> Out {
 }
 
 /// Another projection of the same layer on the same input, \[T,·\].
-fn of_sibling(at: &At<'_>, site: Site) -> Option<ndarray::Array2<f64>> {
+fn of_sibling(at: &StepContext<'_>, site: Site) -> Option<ndarray::Array2<f64>> {
     let step = at.model.plan.step(Tap::layer(at.step.tap.layer?, site))?;
     merged(at.run(step, at.inputs)?)
 }
 
 /// The rows of [Q; K; V] taken as K groups of H/K query heads, a key head and a value head.
-fn by_group(at: &At<'_>) -> Out {
+fn by_group(at: &StepContext<'_>) -> Out {
     let dims = &at.model.plan.dims;
     let [q, k, v] = [Site::Q, Site::K, Site::V].map(|site| of_sibling(at, site));
     let (q, k, v) = (q?, k?, v?);
@@ -398,7 +398,7 @@ fn by_group(at: &At<'_>) -> Out {
 }
 
 /// The rows of [gate; up] taken as stored in turn.
-fn interleaved(at: &At<'_>) -> Out {
+fn interleaved(at: &StepContext<'_>) -> Out {
     let (gate, up) = (of_sibling(at, Site::FfnGate)?, of_sibling(at, Site::FfnUp)?);
     let fused = concatenate(Axis(1), &[gate.view(), up.view()]).ok()?;
     let first = usize::from(at.step.tap.site == Site::FfnUp);

@@ -3,9 +3,9 @@
 //! A group of operations is a file: first its entries of the catalogue, then how a step is carried out with each. `listed` gives the
 //! mistakes that are known without looking at any number; `fitted` those whose parameter is read off what the candidate recorded.
 
-mod at;
 mod attention;
 mod catalogue;
+mod context;
 mod embedding;
 mod feed_forward;
 pub(crate) mod head;
@@ -28,9 +28,9 @@ use firstdiff_trace::{Site, Tap};
 use ndarray::{Array2, ArrayD, ArrayView2, Axis, Ix2};
 use serde_json::Value;
 
-pub(crate) use at::At;
 pub(crate) use catalogue::BeginsLater;
 pub use catalogue::{Mistake, advice, catalogue, find, ids, what};
+pub(crate) use context::StepContext;
 pub use param::{Param, Values};
 pub(crate) use scores::{filled_as_shown, hidden_cells};
 
@@ -52,7 +52,7 @@ pub(crate) struct Edit {
     pub(crate) tap: Tap,
     /// What it reads when it is done so.
     pub(crate) reads: Vec<Tap>,
-    wrong: Arc<dyn Fn(&At<'_>) -> Out + Send + Sync>,
+    wrong: Arc<dyn Fn(&StepContext<'_>) -> Out + Send + Sync>,
     /// The parameter that may have any value, where there is one.
     tune: Option<Tune>,
     /// Where in a run it begins to be made, if not where decoding does.
@@ -77,12 +77,12 @@ struct Tune {
 }
 
 /// The wrong way to carry out a step, by the value of a parameter.
-type Tunable = Arc<dyn Fn(f64, &At<'_>) -> Out + Send + Sync>;
+type Tunable = Arc<dyn Fn(f64, &StepContext<'_>) -> Out + Send + Sync>;
 
 impl Edit {
     /// A step done right, and then changed by what no engine is to blame for.
     pub(crate) fn harmless(step: &Step, change: impl Fn(ArrayD<f64>) -> ArrayD<f64> + Send + Sync + 'static) -> Edit {
-        let wrong = Arc::new(move |at: &At<'_>| at.right().map(&change));
+        let wrong = Arc::new(move |at: &StepContext<'_>| at.right().map(&change));
         let (tap, reads) = (step.tap, step.reads.clone());
         Edit { mistake: &PRECISION, params: vec![], tap, reads, wrong, tune: None, onset: None }
     }
@@ -114,9 +114,9 @@ impl Edit {
     }
 
     /// The step's value on `at.inputs`, one for each of `reads`.
-    pub(crate) fn value(&self, at: &At<'_>) -> Out {
+    pub(crate) fn value(&self, at: &StepContext<'_>) -> Out {
         let prefill = self.onset.map_or(at.prefill, |onset| onset.position);
-        (self.wrong)(&At { prefill, ..*at })
+        (self.wrong)(&StepContext { prefill, ..*at })
     }
 
     /// Whether it is the same way to carry out a step, and not only one of the same name.
@@ -176,7 +176,7 @@ impl List<'_> {
         &mut self,
         mistake: &'static Mistake,
         params: Params,
-        wrong: impl Fn(&At<'_>) -> Out + Send + Sync + 'static,
+        wrong: impl Fn(&StepContext<'_>) -> Out + Send + Sync + 'static,
     ) -> &mut Edit {
         let (tap, reads) = (self.step.tap, self.step.reads.clone());
         debug_assert!(mistake.at.contains(&tap.site), "{} at {tap}", mistake.id);
@@ -190,7 +190,7 @@ impl List<'_> {
         mistake: &'static Mistake,
         name: &'static str,
         value: f64,
-        wrong: impl Fn(f64, &At<'_>) -> Out + Send + Sync + 'static,
+        wrong: impl Fn(f64, &StepContext<'_>) -> Out + Send + Sync + 'static,
     ) -> &mut Edit {
         let wrong = Arc::new(wrong);
         let of = wrong.clone();

@@ -9,7 +9,7 @@ use super::catalogue::{BeginsLater, Mistake, OneOf, sites};
 use super::head::FINAL_NORM_OMITTED;
 use super::param::Param;
 use super::residual::RESIDUAL_PARALLEL;
-use super::{At, List, Out, Params, Seen, by_row, factor, snapped};
+use super::{List, Out, Params, Seen, StepContext, by_row, factor, snapped};
 use crate::tolerance::mistakes::{WHOLE_WIDTH, WHOLE_WIDTH_ONE_ROW};
 
 /// A mistake of the norms.
@@ -278,12 +278,12 @@ fn order(list: &mut List<'_>) {
     }
 }
 
-fn width(at: &At<'_>) -> Option<f64> {
+fn width(at: &StepContext<'_>) -> Option<f64> {
     at.input(0)?.shape().last().map(|&n| n as f64)
 }
 
 /// gain(w) · x · scale(mean(x²)).
-fn scaled(at: &At<'_>, scale: impl Fn(f64) -> f64, gain: impl Fn(f64) -> f64) -> Out {
+fn scaled(at: &StepContext<'_>, scale: impl Fn(f64) -> f64, gain: impl Fn(f64) -> f64) -> Out {
     let (w, square) = (at.vector(0)?, squares(at.profile));
     Some(at.kept(by_row(at.input(0)?, |row| {
         let factor = scale(square(row));
@@ -304,25 +304,25 @@ fn mean_square(row: &[f64]) -> f64 {
 }
 
 /// The norm times a function of the gain.
-fn weighed(at: &At<'_>, of: impl Fn(f64) -> f64) -> Out {
+fn weighed(at: &StepContext<'_>, of: impl Fn(f64) -> f64) -> Out {
     let w = at.vector(0)?;
     Some(at.kept(by_row(&at.right()?, |row| row.iter_mut().zip(&w).for_each(|(x, &w)| *x *= of(w)))))
 }
 
 /// The norm with another gain.
-pub(super) fn normed(at: &At<'_>, gain: impl Fn(f64) -> f64) -> Out {
+pub(super) fn normed(at: &StepContext<'_>, gain: impl Fn(f64) -> f64) -> Out {
     let Op::RmsNorm { eps } = at.step.op else { return None };
     scaled(at, |mean| 1.0 / (mean + eps).sqrt(), gain)
 }
 
 /// w · x / √(Σx² / m + eps), from the norm itself: √(m/n) · w · x / √(mean(x²) + eps · m/n).
-fn widened(at: &At<'_>, eps: f64, m: f64, n: f64) -> Out {
+fn widened(at: &StepContext<'_>, eps: f64, m: f64, n: f64) -> Out {
     let ratio = m / n;
     let out = at.doing(Op::RmsNorm { eps: eps * ratio })?;
     Some(at.kept(out.mapv(|x| x * ratio.sqrt())))
 }
 
-fn over_all(at: &At<'_>, eps: f64) -> Out {
+fn over_all(at: &StepContext<'_>, eps: f64) -> Out {
     let x = at.input(0)?;
     let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
     let scale = 1.0 / (mean + eps).sqrt();
@@ -330,7 +330,7 @@ fn over_all(at: &At<'_>, eps: f64) -> Out {
 }
 
 /// The mean over the rows, a column at a time.
-fn over_positions(at: &At<'_>, eps: f64) -> Out {
+fn over_positions(at: &StepContext<'_>, eps: f64) -> Out {
     let x = super::flat(at.input(0)?)?;
     let means: Vec<f64> =
         x.columns().into_iter().map(|c| c.iter().map(|x| x * x).sum::<f64>() / c.len() as f64).collect();
@@ -343,7 +343,7 @@ fn over_positions(at: &At<'_>, eps: f64) -> Out {
 }
 
 /// The mean over all heads of a position.
-fn over_heads(at: &At<'_>, eps: f64) -> Out {
+fn over_heads(at: &StepContext<'_>, eps: f64) -> Out {
     let x = super::flat(at.input(0)?)?;
     let w = at.vector(0)?;
     let mut out = x.to_owned();

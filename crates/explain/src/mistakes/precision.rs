@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::catalogue::Mistake;
 use super::param::Param;
-use super::{At, List, Out, flat};
+use super::{List, Out, StepContext, flat};
 use crate::mistakes::rounding::{Over, Rounding, Steps};
 
 /// The mistakes of this file.
@@ -74,7 +74,7 @@ pub(super) fn listed(list: &mut List<'_>) {
                 let rounded = |flat: &[f32], row: &mut [f32], o: usize| {
                     row.iter_mut().zip(&flat[o * shape[1]..]).for_each(|(to, &x)| *to = round(x));
                 };
-                At { inputs: &inputs, ..*at }.product(rounded, shape)
+                StepContext { inputs: &inputs, ..*at }.product(rounded, shape)
             });
         }
     }
@@ -91,7 +91,7 @@ pub(super) fn rounded(list: &mut List<'_>, rounding: Rounding) {
     list.add(&PRECISION, rounding.params(), move |at| in_few_bits(at, rounding));
 }
 
-fn in_few_bits(at: &At<'_>, rounding: Rounding) -> Out {
+fn in_few_bits(at: &StepContext<'_>, rounding: Rounding) -> Out {
     if at.profile == Profile::Exact {
         return at.right();
     }
@@ -106,8 +106,8 @@ fn in_few_bits(at: &At<'_>, rounding: Rounding) -> Out {
     };
     let shared: Option<Steps> = match rounding.weights {
         Some(grid) if matches!(grid.over, Over::Tensor | Over::Joined) => {
-            let together = if grid.over == Over::Joined { joined(at) } else { vec![at.step.weights.first()?] };
-            let tensors = together.into_iter().map(|&weight| at.model.weights.view(weight).ok());
+            let simulate_batch = if grid.over == Over::Joined { joined(at) } else { vec![at.step.weights.first()?] };
+            let tensors = simulate_batch.into_iter().map(|&weight| at.model.weights.view(weight).ok());
             let tensors: Vec<_> =
                 tensors.map(|view| view.map(|v| v.rows::<f32>(0..v.shape()[0]))).collect::<Option<_>>()?;
             Some(grid.steps(tensors.iter().flatten().map(|&x| f64::from(x))))
@@ -123,11 +123,11 @@ fn in_few_bits(at: &At<'_>, rounding: Rounding) -> Out {
         }
         row.iter_mut().zip(values).for_each(|(to, x)| *to = x as f32);
     };
-    At { inputs: &inputs, ..*at }.product(row, shape)
+    StepContext { inputs: &inputs, ..*at }.product(row, shape)
 }
 
 /// The matrices that share a scale with a step's: Q, K and V of its layer, else its own.
-fn joined<'a>(at: &At<'a>) -> Vec<&'a firstdiff_model::WeightRef> {
+fn joined<'a>(at: &StepContext<'a>) -> Vec<&'a firstdiff_model::WeightRef> {
     const TOGETHER: [Site; 3] = [Site::Q, Site::K, Site::V];
     let layer = at.step.tap.layer.filter(|_| TOGETHER.contains(&at.step.tap.site));
     let Some(layer) = layer else { return at.step.weights.first().into_iter().collect() };

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::catalogue::{BeginsLater, Mistake};
 use super::param::Param;
-use super::{At, List, Out, Seen, snapped};
+use super::{List, Out, Seen, StepContext, snapped};
 use crate::tolerance::mistakes::MULTIPLE;
 
 /// A mistake of a residual add.
@@ -104,7 +104,7 @@ fn scale(list: &mut List<'_>, c: f64) {
     list.tunable(&RESIDUAL_SCALE, "factor", c, |c, at| sum(at, |h, b| h + c * b));
 }
 
-fn sum(at: &At<'_>, f: impl Fn(f64, f64) -> f64) -> Out {
+fn sum(at: &StepContext<'_>, f: impl Fn(f64, f64) -> f64) -> Out {
     let mut out = at.input(0)?.clone();
     Zip::from(&mut out).and(at.input(1)?).for_each(|h, &b| *h = f(*h, b));
     Some(at.kept(out))

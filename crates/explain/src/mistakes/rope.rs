@@ -10,7 +10,7 @@ use super::catalogue::{BeginsLater, Mistake};
 use super::linear::{QK_ROW_ORDER, permuted};
 use super::norm::{NORM_OMITTED, QK_NORM_ORDER};
 use super::param::Param;
-use super::{At, List, Out};
+use super::{List, Out, StepContext};
 use crate::tolerance::mistakes::{SAME_BASE, SAME_DIVISOR};
 
 /// Of nearly every mistake in the rotation.
@@ -305,7 +305,7 @@ pub(super) fn shifted(list: &mut List<'_>, shift: i64) {
     list.add(&ROPE_POSITION, vec![("shift", json!(shift))], move |at| turned(at, |w| w, |p| p + shift));
 }
 
-fn in_decode(at: &At<'_>, f: impl Fn(i64, i64) -> i64) -> Out {
+fn in_decode(at: &StepContext<'_>, f: impl Fn(i64, i64) -> i64) -> Out {
     if at.chunk.start < at.prefill {
         return at.right();
     }
@@ -337,7 +337,7 @@ fn precisions(list: &mut List<'_>) {
 }
 
 /// The rotation with other frequencies and positions.
-fn turned(at: &At<'_>, frequency: impl Fn(f64) -> f64, position: impl Fn(i64) -> i64) -> Out {
+fn turned(at: &StepContext<'_>, frequency: impl Fn(f64) -> f64, position: impl Fn(i64) -> i64) -> Out {
     let Op::Rope(rope) = &at.step.op else { return None };
     let (frequencies, factor) = rope_inv_freq::<f64>(rope.rotary_dim, rope.theta, &rope.scaling);
     let count = at.chunk.tokens.len();
@@ -347,7 +347,7 @@ fn turned(at: &At<'_>, frequency: impl Fn(f64) -> f64, position: impl Fn(i64) ->
 }
 
 /// The rotation of the first `part` elements, each frequency changed by its place.
-fn with(at: &At<'_>, frequency: impl Fn(usize, f64) -> f64, part: usize) -> Out {
+fn with(at: &StepContext<'_>, frequency: impl Fn(usize, f64) -> f64, part: usize) -> Out {
     let Op::Rope(rope) = &at.step.op else { return None };
     let (frequencies, factor) = rope_inv_freq::<f64>(rope.rotary_dim, rope.theta, &rope.scaling);
     let frequencies: Vec<f64> =
@@ -357,7 +357,7 @@ fn with(at: &At<'_>, frequency: impl Fn(usize, f64) -> f64, part: usize) -> Out 
 }
 
 /// core's rotation; a negative position turns the other way.
-fn rotate(at: &At<'_>, positions: &[i64], frequencies: &[f64], factor: f64, pairing: RopePairing) -> Out {
+fn rotate(at: &StepContext<'_>, positions: &[i64], frequencies: &[f64], factor: f64, pairing: RopePairing) -> Out {
     let x = at.input(0)?.view().into_dimensionality::<Ix3>().ok()?;
     let mut out = x.to_owned();
     // Of other tokens, and another number of them, nothing can be turned.
@@ -381,7 +381,7 @@ fn rotate(at: &At<'_>, positions: &[i64], frequencies: &[f64], factor: f64, pair
 }
 
 /// The rotation by given cosines and sines of (frequency, position, factor).
-fn explicit(at: &At<'_>, turn: impl Fn(f64, f64, f64) -> (f64, f64)) -> Out {
+fn explicit(at: &StepContext<'_>, turn: impl Fn(f64, f64, f64) -> (f64, f64)) -> Out {
     let Op::Rope(rope) = &at.step.op else { return None };
     let (frequencies, factor) = rope_inv_freq::<f64>(rope.rotary_dim, rope.theta, &rope.scaling);
     let narrow: Vec<f64> = if at.profile == firstdiff_model::Profile::Exact {
@@ -407,7 +407,7 @@ fn explicit(at: &At<'_>, turn: impl Fn(f64, f64, f64) -> (f64, f64)) -> Out {
 }
 
 /// aᵢ' = aᵢ cos φ - bᵢ sin φ, and then bᵢ' = bᵢ cos φ + aᵢ' sin φ.
-fn in_place(at: &At<'_>) -> Out {
+fn in_place(at: &StepContext<'_>) -> Out {
     let Op::Rope(rope) = &at.step.op else { return None };
     let (frequencies, factor) = rope_inv_freq::<f64>(rope.rotary_dim, rope.theta, &rope.scaling);
     let mut out = at.input(0)?.view().into_dimensionality::<Ix3>().ok()?.to_owned();

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::catalogue::{BeginsLater, Mistake};
 use super::param::Param;
-use super::{At, List, Out, Seen, factor, snapped};
+use super::{List, Out, Seen, StepContext, factor, snapped};
 use crate::tolerance::mistakes::{NO_FILL, PLAIN_FACTOR, PLAIN_FILL, SAME_PARAMETER};
 
 /// A mistake of the mask.
@@ -335,7 +335,7 @@ pub(super) fn fitted_softmax(list: &mut List<'_>, seen: &Seen<'_>) {
 }
 
 /// The scaled products, `fill` where query t (its position) does not see key s; `seen` is told whether it should.
-fn mask(at: &At<'_>, seen: impl Fn(usize, usize, bool) -> bool, fill: f64) -> Out {
+fn mask(at: &StepContext<'_>, seen: impl Fn(usize, usize, bool) -> bool, fill: f64) -> Out {
     let Op::Scores(right) = &at.step.op else { return None };
     let open = at.doing(Op::Scores(Scores { causal: false, window: None, ..*right }))?;
     let mut out = open.into_dimensionality::<Ix3>().ok()?;

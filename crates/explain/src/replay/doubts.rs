@@ -24,7 +24,7 @@ fn outside_the_plan(model: &Model, dump: &Dump) -> Option<String> {
         .then(|| format!("{} taps are none of this model's and were not looked at: {some}", foreign.len()))
 }
 
-/// At position 0 nothing is rotated, and softmax over one key is 1.
+/// StepContext position 0 nothing is rotated, and softmax over one key is 1.
 fn one_token(recorded: &Recorded<'_>) -> Option<String> {
     let tokens: usize = recorded.tokens.iter().map(Vec::len).sum();
     (tokens == 1).then(|| {

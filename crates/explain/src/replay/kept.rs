@@ -86,7 +86,7 @@ impl Run<'_> {
     fn keeps_in(&mut self, cache: Cache) {
         self.recorded.cache = cache;
         self.profile = self.profile.with_cache(cache);
-        self.edges.clear();
+        self.rounding_spread.clear();
         self.forget();
     }
 

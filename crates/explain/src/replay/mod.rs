@@ -4,7 +4,7 @@
 
 pub(crate) mod doubts;
 pub(crate) mod kept;
-pub(crate) mod local;
+pub(crate) mod outliers;
 pub(crate) mod reason;
 pub(crate) mod recorded;
 pub(crate) mod replayed;
@@ -20,7 +20,7 @@ use firstdiff_model::{Cache, Chunk, Model, Op, Profile, Step, eval_step, eval_st
 use firstdiff_trace::{DType, Dump, Rows, Site, Tap};
 use ndarray::{ArrayD, Axis, concatenate};
 
-use crate::replay::local::{leaking, misplaced};
+use crate::replay::outliers::{leaking, misplaced};
 use crate::replay::recorded::{Recorded, Unusable};
 use crate::replay::right::{compared, distance, jittered, tolerance};
 use crate::tolerance::replay::{EDGE_ROOM, FEW_ROWS, FEW_ROWS_ROOM, INPUT_ROOM, OWN_ROUNDING};
@@ -56,7 +56,7 @@ pub(crate) struct Run<'a> {
     /// What rounding cost a tap in the steps before, at most.
     noise: HashMap<Tap, f64>,
     /// NMSE by which right runs of a stretch differ from each other.
-    pub(crate) edges: HashMap<Place, f64>,
+    pub(crate) rounding_spread: HashMap<Place, f64>,
 }
 
 pub(crate) type Done<T> = Result<T, ReplayError>;
@@ -88,7 +88,7 @@ impl<'a> Run<'a> {
             wide,
             of_inputs: HashMap::new(),
             noise: HashMap::new(),
-            edges: HashMap::new(),
+            rounding_spread: HashMap::new(),
         }
     }
 
@@ -146,7 +146,7 @@ impl Run<'_> {
             Ok(both) => both,
             Err(reason) => return Ok(Err(reason)),
         };
-        let (from, through) = self.stretch(step, number);
+        let (from, through) = self.span(step, number);
         let cost =
             if self.profile == Profile::Exact { 0.0 } else { distance(step.tap.site, &exact, &right.mapv(f64::from)) };
         let known = self.noise.entry(step.tap).or_insert(0.0);
@@ -219,7 +219,7 @@ impl Run<'_> {
 
     /// The unit of rounding in which inputs were recorded, where that is coarser than the profile's own values.
     fn rounded_inputs(&self, step: &Step, number: u32) -> Option<f64> {
-        let kinds = self.stretch(step, number).0.into_iter().filter_map(|tap| self.recorded.dump.find(tap, number));
+        let kinds = self.span(step, number).0.into_iter().filter_map(|tap| self.recorded.dump.find(tap, number));
         kinds
             .filter(|e| self.loses(e.dtype))
             .map(|e| if e.dtype == DType::F16 { 2f64.powi(-11) } else { 2f64.powi(-8) })
@@ -338,7 +338,7 @@ impl Run<'_> {
     }
 
     /// The recorded taps a step is computed from, and those between that were computed.
-    pub(crate) fn stretch(&self, step: &Step, number: u32) -> (Vec<Tap>, Vec<Tap>) {
+    pub(crate) fn span(&self, step: &Step, number: u32) -> (Vec<Tap>, Vec<Tap>) {
         let (mut from, mut through) = (BTreeSet::new(), BTreeSet::new());
         let mut open = step.reads.clone();
         while let Some(tap) = open.pop() {
@@ -377,8 +377,8 @@ impl Run<'_> {
 
     /// Measures, once, how far right runs part from each other at a place.
     pub(crate) fn know_edges(&mut self, place: Place, right: &ArrayD<f64>, positions: Option<&[usize]>) {
-        if !self.edges.contains_key(&place) {
-            self.edges.insert(place, self.edges_of(place, right, positions));
+        if !self.rounding_spread.contains_key(&place) {
+            self.rounding_spread.insert(place, self.edges_of(place, right, positions));
         }
     }
 
@@ -389,7 +389,7 @@ impl Run<'_> {
         own: &ArrayD<f64>,
         right: &ArrayD<f32>,
         exact: &ArrayD<f64>,
-        stretch: bool,
+        span: bool,
     ) -> Replayed {
         let right = if self.profile == Profile::Exact { exact.clone() } else { right.mapv(f64::from) };
         let kept = self.as_kept(place, own, &right);
@@ -397,14 +397,14 @@ impl Run<'_> {
         // A few rows may be rounded less than others, or more, by chance: what rounding cost the same tap before counts as well.
         let rows = own.shape().get(place.tap.site.position_axis()).copied().unwrap_or(0);
         let few_rows = matches!(self.profile, Profile::F16 | Profile::Bf16) && rows < FEW_ROWS;
-        let before = if stretch || few_rows { self.noise.get(&step.tap).copied().unwrap_or(0.0) } else { 0.0 };
+        let before = if span || few_rows { self.noise.get(&step.tap).copied().unwrap_or(0.0) } else { 0.0 };
         let noise = distance(step.tap.site, exact, &right).max(before);
         let dtype = self.recorded.dump.find(place.tap, place.step).map_or(DType::F64, |e| e.dtype);
         let lost = if self.loses(dtype) || dtype == DType::F32 { storage_nmse(dtype) } else { 0.0 };
         let stored = lost + self.of_inputs.get(&place).copied().unwrap_or(0.0);
-        let edges = EDGE_ROOM * self.edges.get(&place).copied().unwrap_or(0.0);
+        let rounding_spread = EDGE_ROOM * self.rounding_spread.get(&place).copied().unwrap_or(0.0);
         let scatter = if few_rows { FEW_ROWS_ROOM } else { 1.0 };
-        let allowed = (scatter * tolerance(self.profile, noise)).max(edges) + stored;
+        let allowed = (scatter * tolerance(self.profile, noise)).max(rounding_spread) + stored;
         let judged = |reference: &ArrayD<f64>| compared(step.tap.site, reference, own, self.judged_as(), allowed);
         let (mut judgement, shape) = judged(&right);
         let against_exact = judged(exact).0;
@@ -423,18 +423,17 @@ impl Run<'_> {
             outcome = if by_structure.agrees() { Outcome::Inconclusive } else { by_structure };
         }
         // Over a stretch, one or two rows have too few values to say how the error should be spread.
-        let few = stretch && self.is_coarse() && own.shape().first().is_some_and(|&rows| rows < FEW_ROWS);
+        let few = span && self.is_coarse() && own.shape().first().is_some_and(|&rows| rows < FEW_ROWS);
         if few
             && matches!(outcome, Outcome::Differs(Difference::Channel { .. } | Difference::Row { .. }))
             && nmse <= allowed
         {
             outcome = Outcome::Rounding;
         }
-        let local = matches!(outcome, Outcome::Rounding | Outcome::Inconclusive)
-            && !stretch
-            && stored <= storage_nmse(DType::F32);
+        let outliers =
+            matches!(outcome, Outcome::Rounding | Outcome::Inconclusive) && !span && stored <= storage_nmse(DType::F32);
         let probs = matches!(step.op, Op::Softmax);
-        let misplaced = if local { misplaced(self.profile, probs, own, [&right, exact], nearer) } else { None };
+        let misplaced = if outliers { misplaced(self.profile, probs, own, [&right, exact], nearer) } else { None };
         let leaking =
             if probs && (outcome.agrees() || outcome == Outcome::Inconclusive) { leaking(own, exact) } else { None };
         let (status, reason) = match outcome {

@@ -142,7 +142,7 @@ pub enum UnfitInput {
     #[error("holds NaN, infinities, or rows without a key")]
     NotFinite,
     /// It was left out of the replay.
-    #[error("was recorded wrongly, or in a layout that nobody knows")]
+    #[error("was recorded wrongly, or in an unknown layout")]
     LeftOut,
 }
 

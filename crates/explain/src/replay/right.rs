@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use firstdiff_compare::{
-    Allowance, Judgement, Outcome, Pair, Profile as Judged, TensorRef, judge,
+    Judgement, Outcome, Pair, Profile as Judged, TensorRef, Tolerance, judge,
     metrics::{Metrics, Squares},
     size_of,
 };
@@ -78,7 +78,7 @@ pub(crate) fn compared(
     let operand = |values| TensorRef { values, shape: reference.shape(), rows: None };
     match Pair::new(site, &operand(&left), &operand(&right), None) {
         Ok(pair) => {
-            let judgement = judge(&pair, profile, &Allowance::own(allowed));
+            let judgement = judge(&pair, profile, &Tolerance::own(allowed));
             (judgement, pair.shape().to_vec())
         }
         Err(_) => {

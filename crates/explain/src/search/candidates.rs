@@ -10,8 +10,8 @@ use crate::mistakes::precision::PRECISION;
 use crate::mistakes::rounding::usual;
 use crate::mistakes::{Edit, Mistake, Onset, Seen, fitted, fitted_fills, listed, rounded, without_mask};
 use crate::search::Search;
-use crate::search::imitate::Imitation;
 use crate::search::proof::Target;
+use crate::search::simulate::Simulation;
 
 /// A mistake, wherever it is made.
 #[derive(Clone)]
@@ -103,13 +103,13 @@ impl Search<'_, '_> {
             }
             all.extend(listed(recorded.model, step, &recorded.tokens));
         }
-        match target.is_stretch() {
+        match target.is_span() {
             true => all.extend(self.fitted_fills(target)),
             false => all.extend(self.fitted(target)),
         }
         let has = |edit: &Edit| self.accepted.iter().any(|old| old.is_made_as(edit));
         all.retain(|edit| !has(edit) && self.effort.tries(edit.mistake));
-        match target.is_stretch() {
+        match target.is_span() {
             true => grouped(all, target).into_iter().chain(self.rounded(target)).collect(),
             false => all.into_iter().map(single).collect(),
         }
@@ -149,7 +149,7 @@ impl Search<'_, '_> {
         let recorded = self.recorded();
         let place = Place { tap: scores.tap, ..target.place };
         let open = without_mask(recorded.model, scores);
-        let open = Imitation::new(recorded, Profile::Exact, self.shared, &open, place, None).run();
+        let open = Simulation::new(recorded, Profile::Exact, self.shared, &open, place, None).run();
         open.map_or_else(Vec::new, |open| fitted_fills(recorded.model, scores, &target.own, &open))
     }
 
@@ -159,7 +159,7 @@ impl Search<'_, '_> {
         let number = target.place.step;
         let inputs = match &target.row_inputs {
             Some(inputs) => Some(inputs.clone()),
-            None => Imitation::new(recorded, Profile::Exact, self.shared, [], target.place, None)
+            None => Simulation::new(recorded, Profile::Exact, self.shared, [], target.place, None)
                 .inputs(target.step, number),
         };
         let (Some(inputs), Some(right)) = (inputs, self.value(target, &[], Profile::Exact)) else { return Vec::new() };
@@ -275,8 +275,9 @@ fn grouped(mut all: Vec<Edit>, target: &Target<'_>) -> Vec<Candidate> {
             there.sort_unstable();
             let complete = edits.iter().find(|e| there.contains(&e.tap.site)).is_none_or(|e| {
                 // A cache of keys or of values may be wrong by itself.
-                let together = e.mistake.made_together;
-                e.mistake.in_the_cache || together.iter().all(|site| !sites.contains(site) || there.contains(site))
+                let simulate_batch = e.mistake.made_together;
+                e.mistake.in_the_cache
+                    || simulate_batch.iter().all(|site| !sites.contains(site) || there.contains(site))
             });
             let everywhere = edits[0].mistake.of_all_matrices;
             if there.is_empty() || everywhere && layered && scope.len() < 7 || !complete || !seen.insert(there.clone())

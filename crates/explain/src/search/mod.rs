@@ -1,11 +1,11 @@
 //! Which mistakes reproduce what the candidate recorded? Tried singly, then in pairs and more, grown by how much of the error they take away.
 
 pub(crate) mod candidates;
-pub(crate) mod edges;
-pub(crate) mod imitate;
 pub(crate) mod onset;
 pub(crate) mod proof;
-pub(crate) mod together;
+pub(crate) mod rounding_spread;
+pub(crate) mod simulate;
+pub(crate) mod simulate_batch;
 pub(crate) mod tune;
 
 use std::collections::BTreeMap;
@@ -19,8 +19,8 @@ use crate::mistakes::{Edit, Mistake};
 use crate::replay::Run;
 use crate::replay::recorded::Recorded;
 use crate::search::candidates::{Candidate, edits_of, extended, order_of};
-use crate::search::imitate::Shared;
-use crate::search::proof::{Left, Target};
+use crate::search::proof::{Residual, Target};
+use crate::search::simulate::Shared;
 use crate::search::tune::TUNED;
 use crate::tolerance::search::{FEW_TOKENS, MATTERS, NO_RESIDUAL, SAME_RESIDUAL};
 
@@ -115,7 +115,7 @@ impl<'a> Search<'_, 'a> {
 pub(crate) type Tell<'p> = &'p (dyn Fn(&str, usize, usize) + Sync);
 
 /// Sets of candidates by their numbers, and what each leaves.
-type Tried = Vec<(Vec<usize>, Left)>;
+type Tried = Vec<(Vec<usize>, Residual)>;
 
 /// One search on its way.
 struct BeamSearch<'h, 'r, 'a> {
@@ -123,7 +123,7 @@ struct BeamSearch<'h, 'r, 'a> {
     target: &'h Target<'a>,
     candidates: Vec<Candidate>,
     /// What is left without any mistake.
-    base: Left,
+    base: Residual,
     result: Result,
     progress: Tell<'h>,
 }
@@ -252,11 +252,11 @@ impl BeamSearch<'_, '_, '_> {
     /// Where a factor is the cause, other factors that may have any value give the same: they are to stand beside it.
     fn factors(&mut self, tried: &Tried) {
         let named = self.result.reproduced.first().map(|best| &best.mistakes[..]);
-        let Some([named]) = named.filter(|_| self.target.is_stretch()) else { return };
+        let Some([named]) = named.filter(|_| self.target.is_span()) else { return };
         if !named.mistake().is_a_factor {
             return;
         }
-        let factor = |(set, _): &&(Vec<usize>, Left)| self.candidates[set[0]].mistake().is_a_factor;
+        let factor = |(set, _): &&(Vec<usize>, Residual)| self.candidates[set[0]].mistake().is_a_factor;
         let free: Tried = tried.iter().filter(factor).cloned().collect();
         let mut tuned = self.search.tuned(self.target, &mut self.candidates, &free, self.base, TUNED, self.progress);
         self.settle(&mut tuned);
@@ -281,7 +281,7 @@ impl BeamSearch<'_, '_, '_> {
         for at in 0..best.mistakes.len() {
             let edits: Vec<&Edit> = best.mistakes[at].edits.iter().collect();
             let own = self.search.residual(self.target, &edits).nmse;
-            let same = |left: &Left| (left.nmse - own).abs() <= SAME_RESIDUAL * own;
+            let same = |left: &Residual| (left.nmse - own).abs() <= SAME_RESIDUAL * own;
             for (set, _) in singles.iter().filter(|(_, left)| same(left)) {
                 let other = &self.candidates[set[0]];
                 if other.key == best.mistakes[at].key || self.result.reproduced.len() > MOST {
@@ -344,8 +344,8 @@ const WIDE: usize = 24;
 const NARROW: usize = 8;
 
 /// The sets to grow: those nearest in kind, no two of them alike.
-fn grown(tried: &[(Vec<usize>, Left)], base: Left, most: usize) -> Vec<Vec<usize>> {
-    let mut order: Vec<&(Vec<usize>, Left)> = tried.iter().filter(|(_, left)| left.nmse.is_finite()).collect();
+fn grown(tried: &[(Vec<usize>, Residual)], base: Residual, most: usize) -> Vec<Vec<usize>> {
+    let mut order: Vec<&(Vec<usize>, Residual)> = tried.iter().filter(|(_, left)| left.nmse.is_finite()).collect();
     order.sort_by(|a, b| a.1.angle.total_cmp(&b.1.angle));
     let mut beam: Vec<(&Vec<usize>, f64)> = Vec::new();
     for (set, left) in order {

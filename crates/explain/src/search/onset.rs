@@ -20,7 +20,7 @@ pub(crate) fn begun_later<'a>(
     let onset = Onset { step: last + 1, position: search.recorded().start(last + 1) };
     let begins = |c: &Candidate| match c.mistake().begins_later {
         BeginsLater::Never => false,
-        BeginsLater::InOneOperation => !target.is_stretch(),
+        BeginsLater::InOneOperation => !target.is_span(),
         BeginsLater::WithTokens => true,
     };
     let candidates = search.candidates(target).into_iter().filter(begins).map(|c| c.beginning(onset)).collect();
@@ -33,8 +33,7 @@ pub(crate) fn begun_later<'a>(
 
 /// Whether a decode step comes out right if what was found is made in the prefill alone, which left its keys and values.
 pub(crate) fn left_by_the_prefill(search: &Search<'_, '_>, target: &mut Target<'_>) -> bool {
-    if target.place.step == 0 || !target.is_stretch() || search.accepted.is_empty() || search.already(target).is_some()
-    {
+    if target.place.step == 0 || !target.is_span() || search.accepted.is_empty() || search.already(target).is_some() {
         return false;
     }
     let from = std::mem::replace(&mut target.from_step, 0);

@@ -8,18 +8,18 @@ use firstdiff_model::{Chunk, Op, Profile, Step};
 use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis};
 
-use crate::mistakes::{At, Edit, hidden_cells};
-use crate::replay::local::LEAK;
+use crate::mistakes::{Edit, StepContext, hidden_cells};
+use crate::replay::outliers::LEAK;
 use crate::replay::recorded::Recorded;
 use crate::replay::right::distance;
 use crate::replay::{Run, joined};
 use crate::search::candidates::Candidate;
-use crate::search::imitate::{Imitation, segment};
+use crate::search::simulate::{Simulation, segment};
 use crate::search::{Reproduction, Search};
 use crate::tolerance::replay::OPERATION_ROOM;
 use crate::tolerance::search::{
     AS_NOTHING, BEYOND_ROUNDING, CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, LEAK_LEAVES, LEAST_ANGLE, ROUNDED_VALUE,
-    STRETCH_ADDS_UP,
+    SPAN_ADDS_UP,
 };
 
 /// A recorded tap that is not what it should be, and what the search knows of it.
@@ -48,10 +48,10 @@ impl<'a> Target<'a> {
     /// Whether it is one row of a norm, so that any factor on it can be had by many mistakes.
     pub(crate) fn is_one_factor(&self) -> bool {
         let rows = self.own.len() / self.own.shape().last().copied().unwrap_or(1).max(1);
-        !self.is_stretch() && rows == 1 && matches!(self.step.op, Op::RmsNorm { .. })
+        !self.is_span() && rows == 1 && matches!(self.step.op, Op::RmsNorm { .. })
     }
 
-    pub(crate) fn is_stretch(&self) -> bool {
+    pub(crate) fn is_span(&self) -> bool {
         self.steps.len() > 1
     }
 
@@ -137,10 +137,10 @@ impl Search<'_, '_> {
         target: &Target<'_>,
         edits: &[&'s Edit],
         profile: Profile,
-    ) -> Imitation<'s, 's> {
+    ) -> Simulation<'s, 's> {
         let before = self.accepted.iter().filter(|old| !edits.iter().any(|e| e.is_made_as(old)));
         let all = edits.iter().copied().chain(before);
-        Imitation::new(self.recorded(), profile, self.shared, all, target.place, target.cut)
+        Simulation::new(self.recorded(), profile, self.shared, all, target.place, target.cut)
             .beginning(target.from_step)
             .ending(target.until)
     }
@@ -162,7 +162,7 @@ impl Search<'_, '_> {
             let inputs: Vec<ArrayD<f64>> = inputs.iter().map(|x| x.select(Axis(0), &[row])).collect();
             let chunk = Chunk { tokens: tokens.get(position..=position)?, start: start + position };
             let prefill = self.recorded().tokens.first().map_or(0, Vec::len);
-            let at = At {
+            let at = StepContext {
                 step: target.step,
                 inputs: &inputs,
                 chunk,
@@ -178,13 +178,13 @@ impl Search<'_, '_> {
     }
 
     /// What is left of the candidate's numbers by these mistakes.
-    pub(crate) fn residual(&self, target: &Target<'_>, edits: &[&Edit]) -> Left {
-        Left::of(target, self.value(target, edits, self.run.profile))
+    pub(crate) fn residual(&self, target: &Target<'_>, edits: &[&Edit]) -> Residual {
+        Residual::of(target, self.value(target, edits, self.run.profile))
     }
 
     /// The same of many sets of mistakes.
-    pub(crate) fn residuals(&self, target: &Target<'_>, sets: &[Vec<&Edit>]) -> Vec<Left> {
-        self.values(target, sets, self.run.profile).into_iter().map(|value| Left::of(target, value)).collect()
+    pub(crate) fn residuals(&self, target: &Target<'_>, sets: &[Vec<&Edit>]) -> Vec<Residual> {
+        self.values(target, sets, self.run.profile).into_iter().map(|value| Residual::of(target, value)).collect()
     }
 
     /// Whether no more than rounding is left, as replay judges it; and how much.
@@ -208,7 +208,7 @@ impl Search<'_, '_> {
         let residual = target.misfit(&narrow).min(target.misfit(&exact));
         let [own, narrow, exact] = without_shared_nan(&target.own, narrow, exact);
         if self.run.is_coarse()
-            && !target.is_stretch()
+            && !target.is_span()
             && matches!(target.step.op, Op::Gated { .. })
             && !is_near(&own, &narrow)
         {
@@ -219,10 +219,10 @@ impl Search<'_, '_> {
             let noise = distance(target.step.tap.site, &exact, &narrow);
             return (misfit(&own, &narrow) <= 0.1 * noise).then_some(residual);
         }
-        let (stretch, fine) = (target.is_stretch(), !self.run.is_coarse());
-        let verdict = self.run.verdict(target.step, target.place, &own, &narrow.mapv(|x| x as f32), &exact, stretch);
+        let (span, fine) = (target.is_span(), !self.run.is_coarse());
+        let verdict = self.run.verdict(target.step, target.place, &own, &narrow.mapv(|x| x as f32), &exact, span);
         // Over several operations another engine's rounding adds up beyond what is allowed to one.
-        let adds_up = stretch && fine && residual <= STRETCH_ADDS_UP * verdict.report.allowed.unwrap_or(0.0);
+        let adds_up = span && fine && residual <= SPAN_ADDS_UP * verdict.report.allowed.unwrap_or(0.0);
         let proved = matches!(verdict.report.status, Status::Exact | Status::Rounding) || adds_up;
         // Within what rounding may do is not enough: another mistake of the same size would be, too. A cause takes nearly all of the error away.
         let share = if fine { CAUSE_LEAVES } else { CAUSE_LEAVES_ROUNDED };
@@ -275,7 +275,7 @@ impl Search<'_, '_> {
         }
         let residual = misfit(&target.own, &narrow).min(misfit(&target.own, &exact));
         let narrow = narrow.mapv(|x| x as f32);
-        let verdict = self.run.verdict(target.step, target.place, &target.own, &narrow, &exact, target.is_stretch());
+        let verdict = self.run.verdict(target.step, target.place, &target.own, &narrow, &exact, target.is_span());
         (verdict.report.status.agrees() && residual < base).then_some(residual)
     }
 }
@@ -302,17 +302,17 @@ fn is_near(own: &ArrayD<f64>, imitated: &ArrayD<f64>) -> bool {
 
 /// How far an imitation is from the candidate's numbers.
 #[derive(Clone, Copy)]
-pub(crate) struct Left {
+pub(crate) struct Residual {
     /// Σ(imitated - own)² / Σ own².
     pub(crate) nmse: f64,
     /// What grows a set of mistakes: how near in direction, row by row.
     pub(crate) angle: f64,
 }
 
-impl Left {
-    fn of(target: &Target<'_>, value: Option<ArrayD<f64>>) -> Left {
+impl Residual {
+    fn of(target: &Target<'_>, value: Option<ArrayD<f64>>) -> Residual {
         let value = value.filter(|x| x.shape() == target.own.shape());
-        value.map_or(Left { nmse: f64::INFINITY, angle: 1.0 }, |value| Left {
+        value.map_or(Residual { nmse: f64::INFINITY, angle: 1.0 }, |value| Residual {
             nmse: target.misfit(&value),
             angle: angle(&target.own, &value),
         })

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use crate::minimum::least;
 use crate::mistakes::{Edit, snapped};
 use crate::search::candidates::Candidate;
-use crate::search::proof::{Left, Target};
+use crate::search::proof::{Residual, Target};
 use crate::search::{Search, Tell};
 use crate::tolerance::search::TUNED_TO_ROUNDING;
 
@@ -19,16 +19,16 @@ impl Search<'_, '_> {
         &self,
         target: &Target<'_>,
         candidates: &mut Vec<Candidate>,
-        tried: &[(Vec<usize>, Left)],
-        base: Left,
+        tried: &[(Vec<usize>, Residual)],
+        base: Residual,
         most: usize,
         progress: Tell<'_>,
-    ) -> Vec<(Vec<usize>, Left)> {
+    ) -> Vec<(Vec<usize>, Residual)> {
         let tunable = |at: usize| candidates[at].edits[0].tunable().is_some();
-        let mut order: Vec<&(Vec<usize>, Left)> =
+        let mut order: Vec<&(Vec<usize>, Residual)> =
             tried.iter().filter(|(set, _)| set.iter().any(|&at| tunable(at))).collect();
         // Rounded to 16 bits, one step's numbers are too few for a free number beside another mistake.
-        order.retain(|(set, _)| set.len() == 1 || target.is_stretch() || !self.run.is_coarse());
+        order.retain(|(set, _)| set.len() == 1 || target.is_span() || !self.run.is_coarse());
         // The nearest in direction and the nearest in all, in turn.
         let mut by_angle = order.clone();
         order.sort_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse));
@@ -47,7 +47,7 @@ impl Search<'_, '_> {
             .take(if self.is_large() { 2 } else { most })
             .collect();
         let (done, total) = (AtomicUsize::new(0), seeds.len());
-        let fitted: Vec<(Vec<Candidate>, Left)> = seeds
+        let fitted: Vec<(Vec<Candidate>, Residual)> = seeds
             .into_par_iter()
             .filter_map(|set| {
                 progress("fitting parameters", done.fetch_add(1, Ordering::Relaxed), total);
@@ -67,7 +67,7 @@ impl Search<'_, '_> {
     }
 
     /// Fits each free parameter of a set in turn: a scan over a factor of 64 either way, then Brent's search.
-    fn tune(&self, target: &Target<'_>, mistakes: &mut [Candidate]) -> Option<Left> {
+    fn tune(&self, target: &Target<'_>, mistakes: &mut [Candidate]) -> Option<Residual> {
         for at in 0..mistakes.len() {
             let Some((begin, whole)) =
                 mistakes[at].edits[0].tunable().filter(|(x, whole)| *x != 0.0 && !(*whole && self.run.is_coarse()))
@@ -76,7 +76,7 @@ impl Search<'_, '_> {
             };
             // Of a number below 0 the size is fitted.
             let (begin, sign) = (begin.abs(), begin.signum());
-            let with = |x: f64, mistakes: &[Candidate]| -> Left {
+            let with = |x: f64, mistakes: &[Candidate]| -> Residual {
                 self.residual(target, &beside(at, &mistakes[at].tuned(sign * x), mistakes))
             };
             let f = |log: f64| with(log.exp(), mistakes).nmse;

@@ -2,7 +2,7 @@
 
 // The proof (search/proof.rs, search/mod.rs).
 /// By how much the rounding of a stretch may exceed what one operation is allowed, where a cause takes all else away.
-pub(crate) const STRETCH_ADDS_UP: f64 = 3.0;
+pub(crate) const SPAN_ADDS_UP: f64 = 3.0;
 /// What a cause leaves of the error at most.
 pub(crate) const CAUSE_LEAVES: f64 = 1e-3;
 /// The same where values are rounded to 16 or 8 bits.

@@ -113,8 +113,8 @@ fn bytes_read(pair: &Pair<'_>, elements: usize, all: usize) -> Option<String> {
 
 /// The bytes of one type read as another.
 fn misread(a: &[f32], b: &[f32]) -> Option<Diagnosis> {
-    type Reading = (&'static str, fn(f32) -> f32);
-    const READINGS: &[Reading] = &[
+    type OpenOptions = (&'static str, fn(f32) -> f32);
+    const READINGS: &[OpenOptions] = &[
         ("bf16 read as f16", |x| f16::from_bits(bf16::from_f32(x).to_bits()).to_f32()),
         ("f16 read as bf16", |x| bf16::from_bits(f16::from_f32(x).to_bits()).to_f32()),
         ("f32 with its bytes in the other order", |x| f32::from_bits(x.to_bits().swap_bytes())),

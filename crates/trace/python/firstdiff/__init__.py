@@ -39,9 +39,9 @@ INNER = ("attn_norm q k v q_norm k_norm q_rope k_rope qk scores probs context at
          "ffn_up ffn_act router_logits router_probs ffn_out ffn_post_norm h").split()
 SCORES, HEADED = {"qk", "scores", "probs"}, {"q", "k", "v", "q_norm", "k_norm", "q_rope", "k_rope"}  # [H,T,S] and [T,H,d]; else [T,D]
 TAP = re.compile(rf"(?:{'|'.join(OUTER)}|layers\.(?:0|[1-9][0-9]{{0,8}})\.(?:{'|'.join(INNER)}))")
-# What a note may be: keys and values that every reader of dump.json takes; None: any text.
+# What a note may be: keys and values that every reader of dump.json takes; None: any text, of `graph` a list of {tap, op, reads}.
 NOTES = {"producer": None, "model": None, "precision": {"exact", "f32", "f16", "bf16", "ggml"},
-         "cache": {"f32", "f16"}, "qk_rows": {"half", "adjacent"}, "rows": {"all", "last"}}
+         "cache": {"f32", "f16"}, "qk_rows": {"half", "adjacent"}, "rows": {"all", "last"}, "graph": None}
 DTYPES = {"float64": ("f64", "<f8"), "float32": ("f32", "<f4"), "float16": ("f16", "<f2"), "bfloat16": ("bf16", "<V2")}
 
 
@@ -309,7 +309,7 @@ def next_chunk(ids):
 
 
 def note(**notes):
-    """Notes what dump.json can hold: producer, model, precision, cache, qk_rows, rows."""
+    """Notes what dump.json can hold: producer, model, precision, cache, qk_rows, rows; graph: which operation makes a tap and what it reads."""
     if on := _current():
         for key, value in notes.items():
             if key not in NOTES or (NOTES[key] and value not in NOTES[key]):

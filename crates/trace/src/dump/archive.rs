@@ -170,7 +170,7 @@ impl Archive {
         }
     }
 
-    /// The first `limit` bytes of a .npz member, and its whole size. Reading to the end checks size and CRC.
+    /// The first `limit` bytes of a .npz member, and its whole size. OpenOptions to the end checks size and CRC.
     fn unpack(&self, name: &str, limit: usize) -> Result<(Vec<u8>, usize), DumpError> {
         let Form::Npz { zip, .. } = &self.form else { return Err(self.absent(name)) };
         let mut zip = zip.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use crate::dump::join::{lone_rank, open_ranks};
 use crate::dump::open::{
-    Findings, Found, Reading, assemble, declared, file_names, folded, foreign, npy, npy_header, open_archive, read_meta,
+    Contents, OpenOptions, RawTensor, assemble, declared, file_names, folded, foreign, npy, npy_header, open_archive,
+    read_meta,
 };
-use crate::dump::{Dump, DumpError, Entry, Maker, Place, import, io_error, not_a_dump};
+use crate::dump::{Dump, DumpError, Entry, Maker, TensorLocation, import, io_error, not_a_dump};
 use crate::element::DType;
 use crate::meta::{Meta, name_in_file, split_stored_name, stored_name};
 use crate::npy::NpyError;
@@ -18,7 +19,7 @@ use crate::npy::NpyError;
 ///
 /// # Errors
 /// As [`Dump::open_with`].
-pub(crate) fn open(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
+pub(crate) fn open(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
     let names = reading.names_for(path)?;
     let dims = names.as_ref().map(|names| names.dims().clone()).unwrap_or_default();
     if let Some(joined) = open_ranks(path, &dims, |rank| open_folder(rank, reading))? {
@@ -27,7 +28,7 @@ pub(crate) fn open(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
     }
     match step_folders(path, reading)? {
         Some(steps) => {
-            let inner = Reading { names, ..reading.clone() };
+            let inner = OpenOptions { names, ..reading.clone() };
             let open = |step: &Path| match step.is_dir() {
                 true => open_folder(step, &inner),
                 false => open_archive(step, Meta::default(), &inner),
@@ -39,16 +40,16 @@ pub(crate) fn open(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
     }
 }
 
-fn open_folder(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
+fn open_folder(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
     let json = path.join("dump.json");
     let meta = if json.exists() { read_meta(&json)? } else { Meta::default() };
     let lists_taps = meta.taps.is_some();
     let names = file_names(path)?;
-    let (found, listed) = declared(&json, &meta, ".npy", |name| Place::File(path.join(name)))?;
-    let mut all = Findings { found, ..Findings::default() };
+    let (found, listed) = declared(&json, &meta, ".npy", |name| TensorLocation::File(path.join(name)))?;
+    let mut all = Contents { found, ..Contents::default() };
     let is_model = path.join("config.json").exists();
     // One engine writes one type: what most files look like is what all are.
-    let reading = &Reading { dtype: reading.dtype.or(usual_dtype(path, &names)), ..reading.clone() };
+    let reading = &OpenOptions { dtype: reading.dtype.or(usual_dtype(path, &names)), ..reading.clone() };
     // What a manifest names has its name there.
     let mut in_manifest = HashSet::new();
     let (manifests, others): (Vec<&String>, Vec<&String>) = names.iter().partition(|name| name.ends_with(".json"));
@@ -79,7 +80,7 @@ fn open_folder(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
         && !is_model
         && !lists_taps
     {
-        let reading = Reading { names: reading.names_for(path)?, ..reading.clone() };
+        let reading = OpenOptions { names: reading.names_for(path)?, ..reading.clone() };
         return open_archive(&path.join(one), meta, &reading);
     }
     if all.found.is_empty() {
@@ -102,9 +103,9 @@ fn open_folder(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
 }
 
 /// A tap of a recording that was not finished, and of which only its file tells. Our recorders know one type of two bytes that NumPy has not.
-fn unlisted(stem: &str, file: &Path) -> Found {
+fn unlisted(stem: &str, file: &Path) -> RawTensor {
     let (name, step) = split_stored_name(stem);
-    let found = Found::stored(&name_in_file(name), Place::File(file.into())).at_step(step);
+    let found = RawTensor::stored(&name_in_file(name), TensorLocation::File(file.into())).at_step(step);
     let untyped = matches!(npy_header(file, None), Err(DumpError::Npy { source: NpyError::Untyped, .. }));
     found.of_type(untyped.then_some(DType::BF16))
 }
@@ -143,7 +144,7 @@ fn nothing_in(path: &Path) -> String {
 }
 
 /// The folders of steps in `path`, or the archives, by their step, where there are any.
-fn step_folders(path: &Path, reading: &Reading) -> Result<Option<Vec<(u32, PathBuf)>>, DumpError> {
+fn step_folders(path: &Path, reading: &OpenOptions) -> Result<Option<Vec<(u32, PathBuf)>>, DumpError> {
     let mut found: BTreeMap<u32, (String, PathBuf)> = BTreeMap::new();
     let mut words = Vec::new();
     for entry in fs::read_dir(path).map_err(|e| io_error(path, e))? {
@@ -174,7 +175,7 @@ fn step_folders(path: &Path, reading: &Reading) -> Result<Option<Vec<(u32, PathB
 }
 
 /// Refuses tensors that lie beside the folders of a run's steps or ranks.
-fn nothing_beside(path: &Path, what: &str, own: &[&str], reading: &Reading) -> Result<(), DumpError> {
+fn nothing_beside(path: &Path, what: &str, own: &[&str], reading: &OpenOptions) -> Result<(), DumpError> {
     let holds = |name: &&String| {
         let file = path.join(name);
         let is_foreign = || *name != "dump.json" && import::is_foreign(&file) && file.is_file();
@@ -214,9 +215,9 @@ fn of_steps(path: &Path, steps: Vec<(u32, Dump)>) -> Dump {
         }
         for found in &of_step.loose {
             let (whole, name) = (Arc::clone(&of_step), stored_name(&found.name, found.step));
-            let place = Place::Made(Maker(Arc::new(move || whole.read_unmapped(&name))));
+            let place = TensorLocation::Made(Maker(Arc::new(move || whole.read_unmapped(&name))));
             dump.unmapped.push(stored_name(&found.name, found.step + step));
-            dump.loose.push(Found::stored(&found.name, place).at_step(found.step + step));
+            dump.loose.push(RawTensor::stored(&found.name, place).at_step(found.step + step));
         }
         notes.extend(of_step.notes().iter().cloned());
     }

@@ -1,4 +1,4 @@
-//! Which taps does a dump hold, and where are their bytes? Reading maps what opening (open.rs) has checked.
+//! Which taps does a dump hold, and where are their bytes? OpenOptions maps what opening (open.rs) has checked.
 
 pub(crate) mod archive;
 pub(crate) mod folder;
@@ -17,7 +17,7 @@ use memmap2::Mmap;
 use crate::dump::archive::Archive;
 use crate::dump::import::Partial;
 use crate::dump::join::Ranks;
-use crate::dump::open::{Found, npy_header};
+use crate::dump::open::{RawTensor, npy_header};
 use crate::element::{DType, element_count};
 use crate::file::{FileError, NOT_A_FILE, open_regular};
 use crate::meta::{Meta, Rows, split_stored_name, stored_name};
@@ -114,13 +114,13 @@ pub struct Entry {
     pub dtype: DType,
     /// The token positions it holds, where the dump says fewer than all.
     pub rows: Option<Rows>,
-    pub(crate) place: Place,
+    pub(crate) place: TensorLocation,
     pub(crate) header: Header,
 }
 
 /// Where a tensor's bytes lie.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum TensorLocation {
     File(PathBuf),
     /// A member of the dump's archive.
     Member(String),
@@ -151,7 +151,7 @@ impl Entry {
     ) -> Entry {
         let layout = Layout { dtype, fortran: false, big_endian: false };
         let header = Header { shape: shape.clone(), layout, data: 0 };
-        Entry { tap, step, shape, dtype, rows, place: Place::Made(Maker(Arc::new(make))), header }
+        Entry { tap, step, shape, dtype, rows, place: TensorLocation::Made(Maker(Arc::new(make))), header }
     }
 }
 
@@ -169,7 +169,7 @@ pub struct Dump {
     pub(crate) entries: Vec<Entry>,
     pub(crate) parts: Vec<Partial>,
     pub(crate) unmapped: Vec<String>,
-    pub(crate) loose: Vec<Found>,
+    pub(crate) loose: Vec<RawTensor>,
     /// Where in `loose` each of the names is, once anybody asks.
     pub(crate) loose_at: OnceLock<HashMap<String, usize>>,
     pub(crate) archive: Option<Archive>,
@@ -266,7 +266,7 @@ impl Dump {
         self.ranks.as_ref()
     }
 
-    pub(crate) fn header(&self, entry: &Found) -> Result<Header, DumpError> {
+    pub(crate) fn header(&self, entry: &RawTensor) -> Result<Header, DumpError> {
         let untyped = |e: &DumpError| matches!(e, DumpError::Npy { source: NpyError::Untyped, .. });
         match self.header_as(entry, entry.dtype) {
             Err(e) if untyped(&e) && entry.dtype.is_none() && self.untyped.is_some() => {
@@ -276,12 +276,12 @@ impl Dump {
         }
     }
 
-    fn header_as(&self, entry: &Found, declared: Option<DType>) -> Result<Header, DumpError> {
+    fn header_as(&self, entry: &RawTensor, declared: Option<DType>) -> Result<Header, DumpError> {
         match (&entry.place, &self.archive) {
-            (Place::File(path), _) => npy_header(path, declared),
-            (Place::Member(name), Some(archive)) => archive.header(name, declared),
-            (Place::Member(name), None) => Err(not_a_dump(&self.path, &format!("no archive holds {name}"))),
-            (Place::Made(Maker(make)), _) => {
+            (TensorLocation::File(path), _) => npy_header(path, declared),
+            (TensorLocation::Member(name), Some(archive)) => archive.header(name, declared),
+            (TensorLocation::Member(name), None) => Err(not_a_dump(&self.path, &format!("no archive holds {name}"))),
+            (TensorLocation::Made(Maker(make)), _) => {
                 let tensor = make()?;
                 let layout = Layout { dtype: tensor.dtype(), fortran: false, big_endian: false };
                 Ok(Header { shape: tensor.shape().to_vec(), layout, data: 0 })
@@ -399,15 +399,15 @@ impl Dump {
         self
     }
 
-    pub(crate) fn tensor(&self, place: &Place, known: &Header) -> Result<Tensor, DumpError> {
+    pub(crate) fn tensor(&self, place: &TensorLocation, known: &Header) -> Result<Tensor, DumpError> {
         let Header { shape, layout, data } = known.clone();
         let bytes = match (place, &self.archive) {
-            (Place::Made(Maker(make)), _) => {
+            (TensorLocation::Made(Maker(make)), _) => {
                 let tensor = make()?;
                 let as_promised = *tensor.shape() == shape && tensor.dtype() == layout.dtype;
                 return if as_promised { Ok(tensor) } else { Err(changed(&self.path)) };
             }
-            (Place::File(path), _) => {
+            (TensorLocation::File(path), _) => {
                 let map = map_file(path)?;
                 let header = read_header(&map[..map.len().min(HEADER_LIMIT)], map.len(), Some(layout.dtype));
                 if header.map_err(|source| DumpError::Npy { path: path.clone(), source })? != *known {
@@ -416,8 +416,8 @@ impl Dump {
                 let end = map.len();
                 Bytes::Mapped(map, data..end)
             }
-            (Place::Member(name), Some(archive)) => archive.bytes(name, known)?,
-            (Place::Member(_), None) => return Err(changed(&self.path)),
+            (TensorLocation::Member(name), Some(archive)) => archive.bytes(name, known)?,
+            (TensorLocation::Member(_), None) => return Err(changed(&self.path)),
         };
         Ok(Tensor::new(shape, layout, bytes))
     }
@@ -459,7 +459,7 @@ impl Dump {
     }
 
     /// The first tensor of a name that is no tap.
-    fn loose(&self, name: &str) -> Option<&Found> {
+    fn loose(&self, name: &str) -> Option<&RawTensor> {
         let at = self.loose_at.get_or_init(|| {
             let mut at = HashMap::new();
             for (index, found) in self.loose.iter().enumerate() {

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use crate::dump::archive::Archive;
 use crate::dump::import::{self, Item, Part, Partial, Printed};
-use crate::dump::{Dump, DumpError, Entry, Maker, Place, file_error, folder, io_error, not_a_dump, open_file};
+use crate::dump::{Dump, DumpError, Entry, Maker, TensorLocation, file_error, folder, io_error, not_a_dump, open_file};
 use crate::element::{DType, element_count};
 use crate::file::{JSON_LIMIT, json_fits, read_regular};
 use crate::meta::{FORMAT, Meta, QkRows, Rows, TapMeta, split_stored_name, stored_name};
@@ -20,7 +20,7 @@ use crate::tensor::Tensor;
 
 /// What a person tells about files that do not say it themselves.
 #[derive(Clone, Debug, Default)]
-pub struct Reading {
+pub struct OpenOptions {
     /// A table of names. Without one, a `firstdiff.toml` in the dump's folder counts.
     pub names: Option<Names>,
     /// The element type of raw floats.
@@ -29,7 +29,7 @@ pub struct Reading {
     pub name: Option<String>,
 }
 
-impl Reading {
+impl OpenOptions {
     /// The table of names that counts for a dump: the one given, else the firstdiff.toml in its folder, or in that of the file.
     pub(crate) fn names_for(&self, path: &Path) -> Result<Option<Names>, DumpError> {
         match (&self.names, own_table(path)) {
@@ -49,25 +49,34 @@ pub fn own_table(path: &Path) -> Option<PathBuf> {
 
 /// A tensor under the name it was found by, before name and bytes are looked at.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct RawTensor {
     pub(crate) name: String,
     pub(crate) step: u32,
     pub(crate) dtype: Option<DType>,
     shape: Option<Vec<usize>>,
     rows: Option<Rows>,
-    pub(crate) place: Place,
+    pub(crate) place: TensorLocation,
     part: Option<Part>,
     printed: Option<Printed>,
 }
 
-impl Found {
-    pub(crate) fn stored(name: &str, place: Place) -> Found {
-        Found { name: name.to_owned(), step: 0, dtype: None, shape: None, rows: None, place, part: None, printed: None }
+impl RawTensor {
+    pub(crate) fn stored(name: &str, place: TensorLocation) -> RawTensor {
+        RawTensor {
+            name: name.to_owned(),
+            step: 0,
+            dtype: None,
+            shape: None,
+            rows: None,
+            place,
+            part: None,
+            printed: None,
+        }
     }
 
     /// The same, of this type.
-    pub(crate) fn of_type(self, dtype: Option<DType>) -> Found {
-        Found { dtype, ..self }
+    pub(crate) fn of_type(self, dtype: Option<DType>) -> RawTensor {
+        RawTensor { dtype, ..self }
     }
 
     /// Whether it is all of a tensor, with all of its digits.
@@ -81,35 +90,35 @@ impl Found {
     }
 
     /// The same in a later step.
-    pub(crate) fn at_step(self, step: u32) -> Found {
-        Found { step, ..self }
+    pub(crate) fn at_step(self, step: u32) -> RawTensor {
+        RawTensor { step, ..self }
     }
 
-    fn declared(tap: &TapMeta, place: Place) -> Found {
+    fn declared(tap: &TapMeta, place: TensorLocation) -> RawTensor {
         let TapMeta { tap: name, step, shape, dtype, rows, .. } = tap.clone();
-        Found { name, step, dtype, shape, rows, place, part: None, printed: None }
+        RawTensor { name, step, dtype, shape, rows, place, part: None, printed: None }
     }
 
-    fn foreign(item: Item) -> Found {
+    fn foreign(item: Item) -> RawTensor {
         let Item { name, step, rows, part, printed, tensor } = item;
-        let place = Place::Made(Maker(std::sync::Arc::new(move || Ok(tensor.clone()))));
-        Found { name, step, dtype: None, shape: None, rows, place, part, printed }
+        let place = TensorLocation::Made(Maker(std::sync::Arc::new(move || Ok(tensor.clone()))));
+        RawTensor { name, step, dtype: None, shape: None, rows, place, part, printed }
     }
 }
 
 /// What was found at a path, and what had to be assumed.
 #[derive(Default)]
-pub(crate) struct Findings {
-    pub(crate) found: Vec<Found>,
+pub(crate) struct Contents {
+    pub(crate) found: Vec<RawTensor>,
     pub(crate) notes: Vec<String>,
     /// The token ids of each sequence, where a file tells them.
     pub(crate) tokens: Option<Vec<Vec<i64>>>,
     pub(crate) qk_rows: Option<QkRows>,
 }
 
-impl Findings {
+impl Contents {
     pub(crate) fn extend(&mut self, read: import::Read) {
-        self.found.extend(read.items.into_iter().map(Found::foreign));
+        self.found.extend(read.items.into_iter().map(RawTensor::foreign));
         self.notes.extend(read.notes);
         self.tokens = self.tokens.take().or(read.tokens);
         self.qk_rows = self.qk_rows.or(read.qk_rows);
@@ -122,14 +131,14 @@ impl Dump {
     /// # Errors
     /// When there is no dump, or a part of it that carries a tap's name is damaged.
     pub fn open(path: impl AsRef<Path>) -> Result<Dump, DumpError> {
-        Dump::open_with(path, &Reading::default())
+        Dump::open_with(path, &OpenOptions::default())
     }
 
     /// Opens the dump at `path`, told what its files do not say.
     ///
     /// # Errors
     /// As [`Dump::open`].
-    pub fn open_with(path: impl AsRef<Path>, reading: &Reading) -> Result<Dump, DumpError> {
+    pub fn open_with(path: impl AsRef<Path>, reading: &OpenOptions) -> Result<Dump, DumpError> {
         let path = path.as_ref();
         if path.to_string_lossy().contains('*') && !path.exists() {
             return open_pattern(path, reading);
@@ -159,26 +168,26 @@ fn is_tensor_file(path: &Path) -> bool {
 }
 
 /// A .npy, or raw floats that are called one.
-pub(crate) fn npy(file: &Path, stem: &str, reading: &Reading, all: &mut Findings) -> Result<(), DumpError> {
+pub(crate) fn npy(file: &Path, stem: &str, reading: &OpenOptions, all: &mut Contents) -> Result<(), DumpError> {
     let headless = matches!(npy_header(file, None), Err(DumpError::Npy { source: NpyError::Magic, .. }));
     match headless && fs::metadata(file).is_ok_and(|m| m.len() > 0) {
         true => all.extend(import::open_raw(file, reading.dtype)?),
-        false => all.found.push(Found::stored(stem, Place::File(file.into()))),
+        false => all.found.push(RawTensor::stored(stem, TensorLocation::File(file.into()))),
     }
     Ok(())
 }
 
-pub(crate) fn foreign(file: &Path, reading: &Reading) -> Result<import::Read, DumpError> {
+pub(crate) fn foreign(file: &Path, reading: &OpenOptions) -> Result<import::Read, DumpError> {
     import::read(file, reading.dtype)
 }
 
-fn open_pattern(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
+fn open_pattern(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let pattern = path.file_name().and_then(|n| n.to_str()).unwrap_or("");
     let Some((before, after)) = pattern.split_once('*').filter(|(_, after)| !after.contains('*')) else {
         return Err(not_a_dump(path, "a pattern has one '*', in the file's name, where the tap's name stands"));
     };
-    let mut all = Findings::default();
+    let mut all = Contents::default();
     for name in file_names(folder)? {
         let Some(stem) = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after)) else { continue };
         let file = folder.join(&name);
@@ -205,8 +214,8 @@ fn open_pattern(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
 }
 
 /// One file of one tensor or more.
-fn open_file_alone(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
-    let mut all = Findings::default();
+fn open_file_alone(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
+    let mut all = Contents::default();
     match path.extension().is_some_and(|e| e == "npy") {
         true => npy(path, &import::stem(path), reading, &mut all)?,
         false => all.extend(import::with_neighbours(path, foreign(path, reading)?)?),
@@ -232,7 +241,7 @@ fn open_file_alone(path: &Path, reading: &Reading) -> Result<Dump, DumpError> {
 }
 
 /// A .npz or a .safetensors; `meta` is what is known of one that says nothing itself.
-pub(crate) fn open_archive(path: &Path, meta: Meta, reading: &Reading) -> Result<Dump, DumpError> {
+pub(crate) fn open_archive(path: &Path, meta: Meta, reading: &OpenOptions) -> Result<Dump, DumpError> {
     let (archive, ending) = match path.extension().is_some_and(|e| e == "npz") {
         true => (Archive::open_npz(path)?, ".npy"),
         false => (Archive::open_safetensors(path)?, ""),
@@ -241,11 +250,11 @@ pub(crate) fn open_archive(path: &Path, meta: Meta, reading: &Reading) -> Result
         Some(json) => parse_meta(path, &json, archive.size())?,
         None => meta,
     };
-    let (found, listed) = declared(path, &meta, ending, |name| Place::Member(name.to_owned()))?;
-    let mut all = Findings { found, ..Findings::default() };
+    let (found, listed) = declared(path, &meta, ending, |name| TensorLocation::Member(name.to_owned()))?;
+    let mut all = Contents { found, ..Contents::default() };
     for name in archive.names().filter(|name| !listed.contains(*name)) {
         if let Some(stem) = name.strip_suffix(ending) {
-            all.found.push(Found::stored(stem, Place::Member(name.to_owned())));
+            all.found.push(RawTensor::stored(stem, TensorLocation::Member(name.to_owned())));
         }
     }
     if all.found.is_empty() {
@@ -267,9 +276,9 @@ struct Claim {
 pub(crate) fn assemble(
     path: &Path,
     meta: Meta,
-    all: Findings,
+    all: Contents,
     archive: Option<Archive>,
-    reading: &Reading,
+    reading: &OpenOptions,
 ) -> Result<Dump, DumpError> {
     let (own, notes) = (reading.names_for(path)?, folded(all.notes));
     let own = own.as_ref();
@@ -279,12 +288,12 @@ pub(crate) fn assemble(
         dump.meta.tokens = Some(one.clone());
     }
     let from_zero = all.found.iter().any(|found| names::of_layer(&found.name).is_some_and(|(layer, _)| layer == 0));
-    let mut claims: BTreeMap<(u32, Tap), Vec<(Claim, Found)>> = BTreeMap::new();
+    let mut claims: BTreeMap<(u32, Tap), Vec<(Claim, RawTensor)>> = BTreeMap::new();
     let mut whose: BTreeMap<&str, usize> = BTreeMap::new();
     let streams = Streams::of(&all.found, own);
     // What the dump's own graph names is that tap, and no other program's name for another.
     let in_graph: HashSet<String> = dump.meta.graph.iter().flatten().map(|node| node.tap.clone()).collect();
-    let is_open = |found: &Found| {
+    let is_open = |found: &RawTensor| {
         let name = split_stored_name(&found.name).0;
         in_graph.contains(name) && name.parse::<Tap>().is_err()
     };
@@ -338,15 +347,15 @@ struct Streams {
 }
 
 impl Streams {
-    fn of(found: &[Found], own: Option<&Names>) -> Streams {
-        let plain = |found: &Found| split_stored_name(&found.name).0.to_owned();
+    fn of(found: &[RawTensor], own: Option<&Names>) -> Streams {
+        let plain = |found: &RawTensor| split_stored_name(&found.name).0.to_owned();
         let last = found.iter().filter_map(|found| names::hidden_state(&plain(found))).max().unwrap_or(0);
-        let layer = |found: &Found| meaning(found, own, false).and_then(|(tap, ..)| tap.layer);
+        let layer = |found: &RawTensor| meaning(found, own, false).and_then(|(tap, ..)| tap.layer);
         Streams { last, goes_on: last > 0 && found.iter().filter_map(layer).any(|layer| layer >= last) }
     }
 
     /// What the name means, but of the last one: that has passed the final norm, unless the dump ends before the model does.
-    fn meaning(&self, found: &Found) -> Option<Meaning> {
+    fn meaning(&self, found: &RawTensor) -> Option<Meaning> {
         let (name, step) = split_stored_name(&found.name);
         let tap = match names::hidden_state(name)? {
             0 => Tap { layer: None, site: Site::H0 },
@@ -362,7 +371,7 @@ type Meaning = (Tap, u32, usize, Option<&'static str>);
 
 /// The tap that a name means, its step, how sure the meaning is, and whose table says so. `layer 1 q` is of the second layer only where another name is
 /// of layer 0.
-fn meaning(found: &Found, own: Option<&Names>, from_zero: bool) -> Option<Meaning> {
+fn meaning(found: &RawTensor, own: Option<&Names>, from_zero: bool) -> Option<Meaning> {
     // A step beyond all that can be counted is a name of nothing.
     let later = |step: u32| step.checked_add(found.step);
     if let Some((tap, step)) = own.and_then(|names| names.find(&found.name)) {
@@ -381,10 +390,10 @@ fn meaning(found: &Found, own: Option<&Names>, from_zero: bool) -> Option<Meanin
 impl Dump {
     /// Of the tensors that claim a tap by different names the longest whole one, of which the others are the start (a probe of the first values), else the
     /// first; an error where two differ: nobody can say which is meant. llama.cpp's table alone knows that one of two is made of the other.
-    fn chosen(&self, tap: Tap, step: u32, claims: Vec<(Claim, Found)>) -> Result<Option<Found>, DumpError> {
+    fn chosen(&self, tap: Tap, step: u32, claims: Vec<(Claim, RawTensor)>) -> Result<Option<RawTensor>, DumpError> {
         let (parts, mut whole): (Vec<_>, Vec<_>) = claims.into_iter().partition(|(claim, _)| claim.in_part);
         if whole.len() > 1 {
-            let length = |found: &Found| self.header(found).map_or(0, |h| element_count(&h.shape).unwrap_or(0));
+            let length = |found: &RawTensor| self.header(found).map_or(0, |h| element_count(&h.shape).unwrap_or(0));
             whole.sort_by_key(|(_, found)| Reverse(length(found)));
         }
         let mut whole = whole.into_iter().map(|(_, found)| found);
@@ -404,7 +413,7 @@ impl Dump {
     }
 
     /// Whether the values of `whole` begin with all of `start`, as f32: one of them may be printed with more digits.
-    fn starts_with(&self, whole: &Found, start: &Found) -> bool {
+    fn starts_with(&self, whole: &RawTensor, start: &RawTensor) -> bool {
         let (Ok(whole), Ok(start)) = (self.loose_tensor(whole), self.loose_tensor(start)) else { return false };
         let (whole, start) = (whole.values(), start.values());
         let same = |i: usize| (start.get(i) as f32).to_bits() == (whole.get(i) as f32).to_bits();
@@ -412,7 +421,7 @@ impl Dump {
     }
 
     /// Whether two tensors hold the same values in the same order, whatever their shapes.
-    fn same_bits(&self, one: &Found, other: &Found) -> bool {
+    fn same_bits(&self, one: &RawTensor, other: &RawTensor) -> bool {
         let (Ok(one), Ok(other)) = (self.loose_tensor(one), self.loose_tensor(other)) else { return false };
         let (one, other) = (one.values(), other.values());
         one.len() == other.len() && (0..one.len()).all(|i| one.get(i).to_bits() == other.get(i).to_bits())
@@ -463,15 +472,15 @@ impl Dump {
         Ok(self)
     }
 
-    fn loose_tensor(&self, found: &Found) -> Result<Tensor, DumpError> {
+    fn loose_tensor(&self, found: &RawTensor) -> Result<Tensor, DumpError> {
         self.tensor(&found.place, &self.header(found)?)
     }
 
     /// Takes a tensor in under its tap.
-    fn take(&mut self, tap: Tap, step: u32, found: Found) -> Result<(), DumpError> {
+    fn take(&mut self, tap: Tap, step: u32, found: RawTensor) -> Result<(), DumpError> {
         let rows = found.rows(&self.meta);
         if found.part.is_some() || found.printed.is_some() {
-            let Place::Made(Maker(make)) = &found.place else { return Ok(()) };
+            let TensorLocation::Made(Maker(make)) = &found.place else { return Ok(()) };
             let (name, part, printed) = (found.name.clone(), found.part.clone(), found.printed);
             let whole = part.is_none();
             let item = Item { name, step, rows: rows.clone(), part, printed, tensor: make()? };
@@ -535,8 +544,8 @@ pub(crate) fn declared(
     json: &Path,
     meta: &Meta,
     ending: &str,
-    place: impl Fn(&str) -> Place,
-) -> Result<(Vec<Found>, HashSet<String>), DumpError> {
+    place: impl Fn(&str) -> TensorLocation,
+) -> Result<(Vec<RawTensor>, HashSet<String>), DumpError> {
     let mut found = Vec::new();
     let mut listed = HashSet::new();
     for tap in meta.taps.iter().flatten() {
@@ -546,7 +555,7 @@ pub(crate) fn declared(
             let reason = format!("tap '{}': file '{file}' is not a plain name inside the dump", tap.tap);
             return Err(DumpError::Meta { path: json.into(), reason });
         }
-        found.push(Found::declared(tap, place(&file)));
+        found.push(RawTensor::declared(tap, place(&file)));
         listed.insert(file);
     }
     Ok((found, listed))

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use allocation_counter::measure;
-use firstdiff_trace::{DType, Dump, Reading};
+use firstdiff_trace::{DType, Dump, OpenOptions};
 use proptest::prelude::*;
 
 /// What a few bytes may grow to: a value of JSON is 32 bytes of memory, a list of them doubles as it grows.
@@ -335,10 +335,10 @@ fn numpy_bfloat16_is_read_where_somebody_says_that_it_is() {
     fs::write(folder.path().join("h0.npy"), &file).unwrap();
     let untold = Dump::open(folder.path()).unwrap_err().to_string();
     assert!(untold.contains("--dtype bf16"), "{untold}");
-    let told = Reading { dtype: Some(DType::BF16), ..Reading::default() };
+    let told = OpenOptions { dtype: Some(DType::BF16), ..OpenOptions::default() };
     let dump = Dump::open_with(folder.path(), &told).unwrap();
     assert_eq!(dump.read(&dump.entries()[0]).unwrap().values().to_f64()[..], [1.0, -2.0]);
     // What a header says itself holds.
-    let wrong = Reading { dtype: Some(DType::F16), ..Reading::default() };
+    let wrong = OpenOptions { dtype: Some(DType::F16), ..OpenOptions::default() };
     assert!(Dump::open_with(folder.path(), &wrong).is_err());
 }

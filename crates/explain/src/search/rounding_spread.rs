@@ -15,7 +15,7 @@ use ndarray::ArrayD;
 use crate::mistakes::Edit;
 use crate::replay::Run;
 use crate::replay::right::{Coin, distance};
-use crate::search::imitate::{Imitation, Shared, segment};
+use crate::search::simulate::{Shared, Simulation, segment};
 use crate::tolerance::search::ORDER_MOVES;
 
 /// Runs that are tried.
@@ -28,7 +28,7 @@ impl Run<'_> {
         let sums = |op: &Op| matches!(op, Op::Linear { .. } | Op::Head | Op::Qk | Op::Context);
         let run = |edits: Vec<Edit>| -> Option<f64> {
             let shared: Shared = Mutex::default();
-            let value = Imitation::new(&self.recorded, self.profile, &shared, &edits, place, None).run()?;
+            let value = Simulation::new(&self.recorded, self.profile, &shared, &edits, place, None).run()?;
             let value = positions.map_or_else(
                 || value.clone(),
                 |list| value.select(ndarray::Axis(place.tap.site.position_axis()), list),

@@ -7,8 +7,8 @@ use rayon::prelude::*;
 
 use crate::mistakes::Edit;
 use crate::search::Search;
-use crate::search::imitate::Imitation;
 use crate::search::proof::Target;
+use crate::search::simulate::Simulation;
 
 impl Search<'_, '_> {
     /// The target's value under each set of mistakes; the same numbers as one by one: no row of a product depends on the others.
@@ -21,7 +21,7 @@ impl Search<'_, '_> {
         if target.row_inputs.is_some() {
             return sets.iter().map(|edits| self.value(target, edits, profile)).collect();
         }
-        let mut runs: Vec<Imitation<'_, '_>> =
+        let mut runs: Vec<Simulation<'_, '_>> =
             sets.iter().map(|edits| self.imitation(target, edits, profile)).collect();
         for (at, &step) in target.steps.iter().enumerate() {
             let place = Place { tap: step.tap, ..target.place };
@@ -38,8 +38,8 @@ impl Search<'_, '_> {
 }
 
 /// Carries out one linear step at once for the runs that make the same of it.
-fn product(runs: &mut [Imitation<'_, '_>], step: &Step, place: Place) {
-    let mut alike: Vec<(Vec<&Edit>, Vec<&mut Imitation<'_, '_>>)> = Vec::new();
+fn product(runs: &mut [Simulation<'_, '_>], step: &Step, place: Place) {
+    let mut alike: Vec<(Vec<&Edit>, Vec<&mut Simulation<'_, '_>>)> = Vec::new();
     for run in runs {
         if !run.is_computed(place) || run.chain(place).iter().any(|edit| edit.mistake.mixes_tokens) {
             continue;
@@ -57,8 +57,8 @@ fn product(runs: &mut [Imitation<'_, '_>], step: &Step, place: Place) {
 }
 
 /// The rows of all runs through one matrix.
-fn joined(runs: Vec<&mut Imitation<'_, '_>>, chain: &[&Edit], step: &Step, place: Place) -> Option<()> {
-    let mut runs: Vec<(&mut Imitation<'_, '_>, ArrayD<f64>)> = runs
+fn joined(runs: Vec<&mut Simulation<'_, '_>>, chain: &[&Edit], step: &Step, place: Place) -> Option<()> {
+    let mut runs: Vec<(&mut Simulation<'_, '_>, ArrayD<f64>)> = runs
         .into_iter()
         .filter_map(|run| <[_; 1]>::try_from(run.inputs(step, place.step)?).ok().map(|[input]| (run, input)))
         .collect();

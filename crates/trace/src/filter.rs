@@ -7,7 +7,7 @@ use crate::tap::{Site, matches};
 
 /// What is asked for; by default everything.
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct Filter {
     pub(crate) taps: String,
     steps: Vec<RangeInclusive<u64>>,
     rows: Rows,
@@ -15,13 +15,13 @@ pub(crate) struct Wanted {
     told: String,
 }
 
-impl Default for Wanted {
-    fn default() -> Wanted {
-        Wanted { taps: "*".into(), steps: Vec::new(), rows: Rows::Named(NamedRows::All), told: String::new() }
+impl Default for Filter {
+    fn default() -> Filter {
+        Filter { taps: "*".into(), steps: Vec::new(), rows: Rows::Named(NamedRows::All), told: String::new() }
     }
 }
 
-impl Wanted {
+impl Filter {
     /// These steps only: numbers and ranges, `0,2-5`; no text is every step.
     pub(crate) fn only_steps(&mut self, text: &str) -> Result<(), String> {
         self.steps = if text.is_empty() { Vec::new() } else { steps(text)? };
@@ -94,39 +94,39 @@ mod tests {
 
     #[test]
     fn lists_of_steps() {
-        let mut wanted = Wanted::default();
-        let has = |wanted: &Wanted| (0..8).filter(|&step| wanted.has("h0", step)).collect::<Vec<u32>>();
-        assert_eq!(has(&wanted).len(), 8);
+        let mut filter = Filter::default();
+        let has = |filter: &Filter| (0..8).filter(|&step| filter.has("h0", step)).collect::<Vec<u32>>();
+        assert_eq!(has(&filter).len(), 8);
         for (text, due) in
             [("0", &[0][..]), ("0,2-3", &[0, 2, 3]), (" 1, 6-99999999999999999999", &[1, 6, 7]), ("007", &[7])]
         {
-            wanted.only_steps(text).unwrap();
-            assert_eq!(has(&wanted), due, "{text}");
+            filter.only_steps(text).unwrap();
+            assert_eq!(has(&filter), due, "{text}");
         }
         for bad in ["3-", "-1", "x", "0,", ",0", "3-2", "0 ", "0;1", "1-2-3", "+1", " "] {
-            assert!(wanted.only_steps(bad).is_err(), "{bad}");
+            assert!(filter.only_steps(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn positions_are_cut_only_where_their_axis_is_known() {
-        let mut wanted = Wanted::default();
-        assert_eq!(wanted.positions(Site::H, &[5, 8], None), None);
-        wanted.only_rows("last").unwrap();
-        assert_eq!(wanted.positions(Site::H, &[5, 8], None), Some((0, vec![4])));
-        assert_eq!(wanted.positions(Site::Probs, &[2, 5, 5], Some(5)), Some((1, vec![4])));
+        let mut filter = Filter::default();
+        assert_eq!(filter.positions(Site::H, &[5, 8], None), None);
+        filter.only_rows("last").unwrap();
+        assert_eq!(filter.positions(Site::H, &[5, 8], None), Some((0, vec![4])));
+        assert_eq!(filter.positions(Site::Probs, &[2, 5, 5], Some(5)), Some((1, vec![4])));
         for (site, shape) in
             [(Site::H, &[1, 5, 8][..]), (Site::Q, &[5, 16]), (Site::Q, &[5, 5, 8]), (Site::H, &[8]), (Site::H, &[1, 8])]
         {
-            assert_eq!(wanted.positions(site, shape, None), None, "{shape:?}");
+            assert_eq!(filter.positions(site, shape, None), None, "{shape:?}");
         }
-        assert_eq!(wanted.positions(Site::Q, &[2, 5, 8], Some(5)), None, "two tokens are not the prompt");
-        assert_eq!(wanted.positions(Site::Q, &[5, 2, 8], None), None, "heads may stand first");
-        assert_eq!(wanted.positions(Site::Q, &[5, 2, 8], Some(5)), Some((0, vec![4])));
-        wanted.only_rows("4,0,9").unwrap();
-        assert_eq!(wanted.positions(Site::H, &[5, 8], Some(5)), Some((0, vec![0, 4])));
-        wanted.only_rows("9").unwrap();
-        assert_eq!(wanted.positions(Site::H, &[5, 8], Some(5)), Some((0, vec![])));
-        assert!(wanted.only_rows("first").is_err() && wanted.only_rows("1,").is_err());
+        assert_eq!(filter.positions(Site::Q, &[2, 5, 8], Some(5)), None, "two tokens are not the prompt");
+        assert_eq!(filter.positions(Site::Q, &[5, 2, 8], None), None, "heads may stand first");
+        assert_eq!(filter.positions(Site::Q, &[5, 2, 8], Some(5)), Some((0, vec![4])));
+        filter.only_rows("4,0,9").unwrap();
+        assert_eq!(filter.positions(Site::H, &[5, 8], Some(5)), Some((0, vec![0, 4])));
+        filter.only_rows("9").unwrap();
+        assert_eq!(filter.positions(Site::H, &[5, 8], Some(5)), Some((0, vec![])));
+        assert!(filter.only_rows("first").is_err() && filter.only_rows("1,").is_err());
     }
 }

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::{Edit, Out, flat, half, matrix_shape};
 
 /// A step at the time it is carried out.
-pub(crate) struct At<'a> {
+pub(crate) struct StepContext<'a> {
     /// As it should be.
     pub(crate) step: &'a Step,
     /// What it reads.
@@ -25,12 +25,12 @@ pub(crate) struct At<'a> {
     pub(crate) unread_from: Option<usize>,
 }
 
-impl At<'_> {
+impl StepContext<'_> {
     /// The step with mistakes made in it, the first around the others.
     pub(crate) fn with(&self, edits: &[&Edit]) -> Out {
         match edits.split_first() {
             None => self.right(),
-            Some((first, inner)) => first.value(&At { inner, ..*self }),
+            Some((first, inner)) => first.value(&StepContext { inner, ..*self }),
         }
     }
 
@@ -46,7 +46,7 @@ impl At<'_> {
 
     pub(super) fn run_as(&self, profile: Profile, step: &Step, inputs: &[ArrayD<f64>]) -> Out {
         if let Some((edit, inner)) = self.inner.split_first().filter(|_| step.tap == self.step.tap) {
-            return edit.value(&At { step, inputs, profile, inner, ..*self });
+            return edit.value(&StepContext { step, inputs, profile, inner, ..*self });
         }
         if let (Op::Softmax, [scores]) = (&step.op, inputs)
             && scores.rows().into_iter().any(|row| row.iter().all(|x| *x == f64::NEG_INFINITY))
@@ -107,9 +107,9 @@ impl At<'_> {
 
     /// The step with its stored elements from `first` on left at 0.
     pub(super) fn unread_from(&self, first: usize) -> Out {
-        let at = At { unread_from: Some(first), ..*self };
+        let at = StepContext { unread_from: Some(first), ..*self };
         match self.inner.split_first() {
-            Some((edit, inner)) => edit.value(&At { inner, ..at }),
+            Some((edit, inner)) => edit.value(&StepContext { inner, ..at }),
             None => {
                 let width = self.matrix_shape()?[1];
                 at.remapped(|o, i| Some(o * width + i))

@@ -8,7 +8,7 @@ use firstdiff_trace::{Site, Tap};
 use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 use ndarray::ArrayD;
 
-use crate::mistakes::{At, Edit};
+use crate::mistakes::{Edit, StepContext};
 use crate::replay::recorded::Recorded;
 use crate::replay::{can_be_read, joined};
 
@@ -19,7 +19,7 @@ type Value = Arc<ArrayD<f64>>;
 pub(crate) type Shared = Mutex<HashMap<(Place, bool), Option<Value>>>;
 
 /// The run under a set of edits.
-pub(crate) struct Imitation<'r, 'a> {
+pub(crate) struct Simulation<'r, 'a> {
     recorded: &'r Recorded<'a>,
     profile: Profile,
     shared: &'r Shared,
@@ -37,7 +37,7 @@ pub(crate) struct Imitation<'r, 'a> {
     busy: HashSet<Place>,
 }
 
-impl<'r, 'a> Imitation<'r, 'a> {
+impl<'r, 'a> Simulation<'r, 'a> {
     pub(crate) fn new(
         recorded: &'r Recorded<'a>,
         profile: Profile,
@@ -45,12 +45,12 @@ impl<'r, 'a> Imitation<'r, 'a> {
         edits: impl IntoIterator<Item = &'r Edit>,
         target: Place,
         cut: Option<usize>,
-    ) -> Imitation<'r, 'a> {
+    ) -> Simulation<'r, 'a> {
         let mut by_tap: HashMap<Tap, Vec<&Edit>> = HashMap::new();
         for edit in edits {
             by_tap.entry(edit.tap).or_default().push(edit);
         }
-        Imitation {
+        Simulation {
             recorded,
             profile,
             shared,
@@ -66,13 +66,13 @@ impl<'r, 'a> Imitation<'r, 'a> {
     }
 
     /// The same with its mistakes made from a decode step on.
-    pub(crate) fn beginning(self, from: u32) -> Imitation<'r, 'a> {
-        Imitation { from, ..self }
+    pub(crate) fn beginning(self, from: u32) -> Simulation<'r, 'a> {
+        Simulation { from, ..self }
     }
 
     /// The same with its mistakes made up to a step.
-    pub(crate) fn ending(self, until: u32) -> Imitation<'r, 'a> {
-        Imitation { until, ..self }
+    pub(crate) fn ending(self, until: u32) -> Simulation<'r, 'a> {
+        Simulation { until, ..self }
     }
 
     /// The target's value; `None` where it cannot be computed.
@@ -160,7 +160,7 @@ impl<'r, 'a> Imitation<'r, 'a> {
         if tokens.is_empty() {
             return None;
         }
-        let at = At {
+        let at = StepContext {
             step,
             inputs,
             chunk: Chunk { tokens: &tokens.repeat(runs), start: recorded.start(number) },
