@@ -284,7 +284,7 @@ impl fmt::Display for AxisUnknown {
             AxisUnknown::NotHeadsPositionsKeys => f.write_str("the axes are not those of heads, positions and keys"),
             AxisUnknown::List => f.write_str("which values are of a position cannot be told; write its axes, [T,H,d]"),
             AxisUnknown::HeadsOrPositions(count) => {
-                write!(f, "{count} positions cannot be told from as many heads; take a token more or less")
+                write!(f, "cannot tell {count} positions from as many heads; take a token more or less")
             }
             AxisUnknown::None => {
                 f.write_str("no axis is that of the positions ('rows' in dump.json says which positions a tap holds)")
