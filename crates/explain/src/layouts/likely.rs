@@ -1,4 +1,4 @@
-//! In which layout is a tap that comes out in none, since its own operation is wrong? In that of its like, in the one in which it resembles what is due, in
+//! In which layout is a tap that comes out in none, since its own operation is wrong? In that of similar taps, in the one in which it resembles what is due, in
 //! the one that its shape shows, or in the one of which something that reads it comes out.
 
 use firstdiff_compare::{Layout, LayoutCandidates, LayoutConvention, Pair, Place};
@@ -16,7 +16,7 @@ pub(super) struct Likely {
 }
 
 impl Run<'_> {
-    /// The layout of a tap that comes out in none: that of its like, else the one in which it resembles what is due, else the one that its shape shows.
+    /// The layout of a tap that comes out in none: that of similar taps, else the one in which it resembles what is due, else the one that its shape shows.
     pub(super) fn likely(&self, place: Place, due: Option<&Due>, known: &Known) -> Done<Option<Likely>> {
         let conventions = self.conventions(place, known);
         let site = place.tap.site;
@@ -43,7 +43,7 @@ impl Run<'_> {
             let like: Vec<Pair<'_>> = others.iter().filter(follows).cloned().collect();
             let same: Vec<Pair<'_>> = like.iter().filter(the_very_same).cloned().collect();
             let like = like.into_iter().filter(|pair| pair.layout().needs_confirming()).collect();
-            // What is as due where it stands is in no other layout, whatever its like are in.
+            // What is as due where it stands is in no other layout, whatever similar taps are in.
             if let Some(pair) = most(if same.is_empty() { like } else { same }, alike)
                 && !other_layers_stand_plain
                 && !is_rather_as_it_stands(plain, alike(&pair))
@@ -83,7 +83,7 @@ impl Run<'_> {
         moved.map(|(at, layout)| (LayoutConvention::of(at.tap.site, layout), layout)).collect()
     }
 
-    /// Finds the layout of a tap that comes out in none: that of its like, or the one of which what reads it comes out. Whether that is new.
+    /// Finds the layout of a tap that comes out in none: that of similar taps, or the one of which what reads it comes out. Whether that is new.
     pub(super) fn resolve_open(&mut self, place: Place, taps: &[Replayed], decided: &mut Decided) -> Done<bool> {
         let own_shape = self.recorded.has_its_own_shape(place);
         if own_shape && decided.known.iter().all(|(_, layout)| layout.is_none()) || decided.layouts.contains_key(&place)
@@ -109,7 +109,7 @@ impl Run<'_> {
             && !self.is_of_one_order(place)?
             && !self.is_nearly_as_due(place, due.as_ref().ok())?
         {
-            // Against its own shape speaks only what its like are in.
+            // Against its own shape speaks only what similar taps are in.
             let conventions = self.conventions(place, &decided.known);
             let may_be = |layout: &Layout| !own_shape || follow(place.tap.site, layout, &conventions);
             layout = self.layout_for(place, &readers, may_be)?.or(layout);

@@ -2,7 +2,7 @@
 //! due there.
 //!
 //! A layout in which the value comes out may still be the mistake itself (heads merged without the transpose): compare's [`layout::resolve`] decides, with
-//! what comes out of the tap as evidence (`evidence.rs`). What nothing confirms is unchecked. A tap that comes out in no layout is read as its like are
+//! what comes out of the tap as evidence (`evidence.rs`). What nothing confirms is unchecked. A tap that comes out in no layout is read as similar taps are
 //! (`likely.rs`). What is due depends on the layouts of what is read, so taps are judged in rounds until nothing changes.
 
 mod evidence;
