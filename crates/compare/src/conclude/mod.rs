@@ -46,12 +46,13 @@ impl Run<'_> {
         if self.options.only.is_none() {
             taps.extend(self.strangers(&known));
         }
-        let compared = |name: &&String| {
+        let told: BTreeSet<Place> = taps.iter().map(|tap| tap.place).collect();
+        let is_left_out = |name: &&String| {
             let (tap, step) = split_stored_name(name);
-            !known.contains(&Place { step, tap: Tap::named(tap) })
+            !told.contains(&Place { step, tap: Tap::named(tap) })
         };
         let names = self.recorded().into_iter().flat_map(|run| run.unmapped());
-        let unmapped: Vec<String> = names.filter(compared).cloned().collect();
+        let unmapped: Vec<String> = names.filter(is_left_out).cloned().collect();
         let verdict = self.verdict(&found, &taps, first.is_some());
         let notes = self.amplified(&found).into_iter().chain(undone_orders(&found)).chain(in_part(&taps));
         let notes = notes.chain(self.first_alone(&found).map(|(words, _)| words)).chain(self.taken_for_last());

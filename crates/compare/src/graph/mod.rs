@@ -224,6 +224,9 @@ fn known_inputs(tap: Tap, step: u32, reads: &[Tap], index: &HashMap<Tap, Vec<(u3
         let made = index.get(read).map_or(&[][..], Vec::as_slice);
         found.extend(made.iter().filter(|(at, _)| cached || *at == step).map(|(_, place)| place));
     }
+    // A state is made of itself.
+    let own = index.get(&tap).filter(|_| tap.is_open());
+    found.extend(own.into_iter().flatten().map(|(_, place)| place));
     found
 }
 

@@ -568,6 +568,8 @@ fn wrong_row(pair: &Pair<'_>, by_position: &[Metrics], profile: Profile, allowed
     let usual = median(by_position.iter().map(mean_square)).unwrap_or(0.0);
     // An error beside the position's own energy, or that share of the usual one.
     let beside = |row: &Metrics, share: f64| match mean_square(row) {
+        // Infinities alone, the same on both sides: nothing of it is off.
+        _ if row.compared() == 0 => 0.0,
         // A row of zeros has no energy of its own: its error is whole.
         0.0 if !row.is_equal() => f64::INFINITY,
         energy => square_error(row) / energy.max(share * usual).max(f64::MIN_POSITIVE),

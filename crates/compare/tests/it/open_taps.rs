@@ -189,6 +189,55 @@ fn other_shapes_and_values_that_are_no_numbers_do_not_pass() {
     assert!(matches!(report.verdict, Verdict::Incomparable(_)), "{:?}", report.verdict);
 }
 
+/// Steps of one tap each, `[T, D]` in every one.
+fn steps(values: &[Vec<f32>], folder: &Path) -> Dump {
+    let recorder = Recorder::create(folder).unwrap();
+    recorder.tokens(&(0..T as i64).collect::<Vec<_>>());
+    let node = |tap: &str, reads: &[&str]| GraphNode {
+        tap: tap.into(),
+        op: None,
+        reads: reads.iter().map(ToString::to_string).collect(),
+    };
+    recorder.describe(|meta| meta.graph = Some(vec![node("layers.0.x", &[]), node("layers.0.state", &["layers.0.x"])]));
+    for (step, state) in values.iter().enumerate() {
+        if step > 0 {
+            recorder.next_step(step as i64);
+        }
+        recorder.record("layers.0.x", &[T, D], &run("", RIGHT, 0.0)[0].1).unwrap();
+        recorder.record("layers.0.state", &[T, D], state).unwrap();
+    }
+    recorder.finish().unwrap();
+    Dump::open(folder).unwrap()
+}
+
+#[test]
+fn a_state_carries_its_error_into_later_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = |step: usize, factor: f32| -> Vec<f32> {
+        run("", RIGHT, 0.0)[2].1.iter().map(|x| (x + step as f32) * factor).collect()
+    };
+    let left = steps(&[state(0, 1.0), state(1, 1.0), state(2, 1.0)], &folder.path().join("ref"));
+    let right = steps(&[state(0, 1.0), state(1, 1.3), state(2, 1.2)], &folder.path().join("cand"));
+    let report = compare(&left, &right, &graph_of(&left, &right), &Options::new(Profile::F32), &mut |_, _| {}).unwrap();
+    let status = |step| report.tap(Tap::named("layers.0.state"), step).unwrap().status;
+    assert!(status(0).agrees());
+    assert_eq!((status(1), status(2)), (Status::Diverged, Status::Downstream));
+}
+
+#[test]
+fn infinities_on_both_sides_are_no_fault() {
+    let mut reference = run("", RIGHT, 0.0);
+    let mut candidate = run("", RIGHT, 1e-7);
+    for run in [&mut reference, &mut candidate] {
+        let scan = run.iter_mut().find(|(name, _)| name == "layers.1.scan").unwrap();
+        scan.1[..D].fill(f32::NEG_INFINITY);
+        scan.1[3 * D] = f32::INFINITY;
+    }
+    assert_eq!(judged(&reference, &candidate, Told::Graph).verdict, Verdict::Parity);
+    candidate.iter_mut().find(|(name, _)| name == "layers.1.scan").unwrap().1[2] = 1.0;
+    assert_eq!(diverged(&judged(&reference, &candidate, Told::Graph)), ["layers.1.scan"]);
+}
+
 #[test]
 fn a_graph_that_cannot_be_is_refused() {
     let folder = tempfile::tempdir().unwrap();
