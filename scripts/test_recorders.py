@@ -434,7 +434,7 @@ def test_python(work, judge):
     check(files(own) == {"dump.json", "q.npy", "Qcur-0%20%28view%29.npy", "%2E.%2Fup.npy", "x%2Estep3.npy"} and is_complete(own),
           f"names that are no taps are recorded as they are: {sorted(files(own))}")
     report = judge.report("compare", GOLDEN / "llama-torch", own, status=2)
-    check(report["unmapped"] == ["../up", "Qcur-0 (view)", "q", "x.step3"], f"and compare lists them: {report['unnamed']}")
+    check(report["unmapped"] == ["../up", "Qcur-0 (view)", "q", "x.step3"], f"and compare lists them: {report['unmapped']}")
     test_torn(work, judge, script)
 
 
