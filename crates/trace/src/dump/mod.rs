@@ -422,7 +422,7 @@ impl Dump {
         Ok(Tensor::new(shape, layout, bytes))
     }
 
-    /// Reads a tensor whose name is no tap: a weight, say. `name` is one of [`Dump::unnamed`].
+    /// Reads a tensor whose name is no tap: a weight, say. `name` is one of [`Dump::unmapped`].
     ///
     /// # Errors
     /// When there is none of that name, or it is damaged.
