@@ -8,21 +8,21 @@ use crate::layout::pair::TensorRef;
 use crate::layout::types::Layout;
 use crate::report::anatomy::{Anatomy, Transform};
 use crate::report::{FirstDivergence, anatomy};
-use crate::taps::context::{Found, Run};
+use crate::taps::context::{Judged, Run};
 use crate::tolerance::layout::ANATOMY_ROOM;
 
 impl Run<'_> {
     pub(crate) fn first_divergence(
         &self,
-        found: &[Found],
+        found: &[Judged],
         index: usize,
         at: usize,
     ) -> Result<FirstDivergence, DumpError> {
         let places = self.graph.places();
-        let (before, between) = self.graph.nearest_before(index, |i| found[i].is_judged());
-        let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
+        let (before, between) = self.graph.nearest_before(index, |i| found[i].is_compared());
+        let (after, _) = self.graph.nearest_after(index, |i| found[i].is_compared());
         let (nmse, layout) = match &found[index] {
-            Found::Judged(judged) => (judged.judgement.metrics.nmse().unwrap_or(f64::INFINITY), &judged.layout),
+            Judged::Compared(judged) => (judged.judgement.metrics.nmse().unwrap_or(f64::INFINITY), &judged.layout),
             _ => (f64::INFINITY, &Layout::Same),
         };
         let inputs_known = self.graph.knows_inputs(index);

@@ -12,18 +12,25 @@ use firstdiff_trace::{DumpError, Tap, split_stored_name};
 use crate::conclude::coverage::blind_spots;
 use crate::conclude::verdict::in_part;
 use crate::graph::Place;
-use crate::report::log::LogEntry;
 use crate::report::reason::Warning;
 use crate::report::{Report, Status, TapReport};
+use crate::rules::Attributed;
 use crate::rules::layouts::undone_orders;
-use crate::taps::context::{Found, Run};
+use crate::taps::context::{Judged, Run};
+
+/// The report of a comparison.
+pub(crate) fn conclude(run: &Run<'_>, attributed: Attributed) -> Result<Report, DumpError> {
+    run.report(attributed)
+}
 
 impl Run<'_> {
-    pub(crate) fn report(&self, found: Vec<Found>, mut log: Vec<Vec<LogEntry>>) -> Result<Report, DumpError> {
+    fn report(&self, attributed: Attributed) -> Result<Report, DumpError> {
+        let Attributed { taps: found, mut log, notes } = attributed;
         let status = self.statuses(&found);
-        let mut warnings = blind_spots(self.reference, self.candidate, self.options.profile, self.alignment())?;
-        let unknown = |(here, place): (&Found, &Place)| {
-            here.is_judged() && !place.tap.is_open() && self.is_of_unknown_position(*place)
+        let mut warnings: Vec<Warning> = notes.into_iter().map(Warning::Note).collect();
+        warnings.extend(blind_spots(self.reference, self.candidate, self.options.profile, self.alignment())?);
+        let unknown = |(here, place): (&Judged, &Place)| {
+            here.is_compared() && !place.tap.is_open() && self.is_of_unknown_position(*place)
         };
         if !self.last_is_declared() && found.iter().zip(self.graph.places()).any(unknown) {
             warnings.push(Warning::Note(
@@ -33,7 +40,7 @@ impl Run<'_> {
             ));
         }
         let first = (0..found.len()).find(|&i| status[i] == Some(Status::Diverged));
-        if first.is_some_and(|first| !self.open.says_order(self.graph.places()[first].tap)) {
+        if first.is_some_and(|first| !self.plan.open.says_order(self.graph.places()[first].tap)) {
             warnings.push(Warning::OrderUnknown);
         }
         let places: Vec<usize> = (0..found.len()).filter(|&i| status[i].is_some()).collect();
@@ -64,7 +71,7 @@ impl Run<'_> {
             }
             None => None,
         };
-        let (profile, prompt, cache) = (self.options.profile, self.prompt, self.options.cache);
+        let (profile, prompt, cache) = (self.options.profile, self.plan.prompt, self.options.cache);
         let alignment = self.options.alignment.clone();
         Ok(Report { verdict, profile, cache, prompt, first, taps, warnings, unmapped, alignment })
     }

@@ -10,19 +10,19 @@ use crate::report::log::Standing;
 use crate::report::reason::Reason;
 use crate::report::{KnownPart, Status, TapReport, Verdict};
 use crate::run::infer_steps::steps;
-use crate::taps::context::{Found, Judged, Run};
+use crate::taps::context::{Compared, Judged, Run};
 
 impl Run<'_> {
-    pub(crate) fn statuses(&self, found: &[Found]) -> Vec<Option<Status>> {
+    pub(crate) fn statuses(&self, found: &[Judged]) -> Vec<Option<Status>> {
         let differs: Vec<usize> =
             (0..found.len()).filter(|&i| found[i].standing() == Some(Standing::Differs)).collect();
-        let status = |(index, here): (usize, &Found)| {
+        let status = |(index, here): (usize, &Judged)| {
             Some(match here.standing()? {
                 Standing::Exact => Status::Exact,
                 Standing::Rounding => Status::Rounding,
                 Standing::Inconclusive | Standing::Unchecked => Status::Unchecked,
                 Standing::Differs => {
-                    let (before, _) = self.graph.nearest_before(index, |i| found[i].is_judged());
+                    let (before, _) = self.graph.nearest_before(index, |i| found[i].is_compared());
                     let inputs_agree = before.iter().all(|&i| found[i].agrees());
                     let inputs_agree = inputs_agree && !differs.iter().any(|&other| self.graph.may_read(index, other));
                     if inputs_agree { Status::Diverged } else { Status::Downstream }
@@ -32,12 +32,12 @@ impl Run<'_> {
         found.iter().enumerate().map(status).collect()
     }
 
-    pub(crate) fn tap_report(&self, index: usize, found: &Found, status: Status) -> TapReport {
+    pub(crate) fn tap_report(&self, index: usize, found: &Judged, status: Status) -> TapReport {
         let place = self.graph.places()[index];
         let op = self.graph.op(index).to_owned();
         let blank = TapReport { status, reason: found.reason(), ..TapReport::unchecked(place, op) };
-        let Found::Judged(judged) = found else { return blank };
-        let Judged { judgement, shape, positions, part, .. } = &**judged;
+        let Judged::Compared(judged) = found else { return blank };
+        let Compared { judgement, shape, positions, part, .. } = &**judged;
         let single = shape.get(place.tap.site.position_axis()) == Some(&1) || shape.len() == 1;
         let is_last = single && part.is_none() && !place.tap.is_open() && self.is_of_unknown_position(place);
         TapReport {
@@ -66,12 +66,12 @@ impl Run<'_> {
         places.into_iter().map(report).collect()
     }
 
-    pub(crate) fn verdict(&self, found: &[Found], taps: &[TapReport], diverged: bool) -> Verdict {
+    pub(crate) fn verdict(&self, found: &[Judged], taps: &[TapReport], diverged: bool) -> Verdict {
         if diverged {
             return Verdict::Diverged;
         }
-        if let Some(reason) = self.misaligned.as_ref().filter(|_| self.alignment().is_some()) {
-            return Verdict::Incomparable(reason.clone());
+        if let Some(reason) = self.plan.misaligned.as_ref().filter(|_| self.alignment().is_some()) {
+            return Verdict::Incomparable(reason.to_string());
         }
         if let Some(parting) = self.alignment().and_then(ChunkAlignment::parting) {
             let agree = taps.iter().filter(|t| t.status.agrees()).count();
@@ -84,11 +84,11 @@ impl Run<'_> {
                 (None, Some(name)) => format!("'{name}', which is no tap name", name = name.escape_debug()),
                 (None, None) => "nothing".into(),
             };
-            if let Some(reason) = &self.misaligned {
-                return Verdict::Incomparable(reason.clone());
+            if let Some(reason) = &self.plan.misaligned {
+                return Verdict::Incomparable(reason.to_string());
             }
             let misfit = found.iter().zip(self.graph.places()).find_map(|(here, place)| match here {
-                Found::ShapeMismatch(_) | Found::NotComparable(_) | Found::Inconclusive(_) => {
+                Judged::ShapeMismatch(_) | Judged::NotComparable(_) | Judged::Inconclusive(_) => {
                     Some(format!("{}: {}{}", name_of(self.alignment(), *place), here.reason()?, self.untold_steps()))
                 }
                 _ => None,
@@ -111,10 +111,10 @@ impl Run<'_> {
         }
         // Both sides recorded it, nobody could look, and nothing behind it vouches for it.
         for (index, place) in self.graph.places().iter().enumerate() {
-            if let (Found::ShapeMismatch(_) | Found::NotComparable(_) | Found::Inconclusive(_), Some(reason)) =
+            if let (Judged::ShapeMismatch(_) | Judged::NotComparable(_) | Judged::Inconclusive(_), Some(reason)) =
                 (&found[index], found[index].reason())
             {
-                let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
+                let (after, _) = self.graph.nearest_after(index, |i| found[i].is_compared());
                 if after.is_empty() {
                     return Verdict::Incomparable(format!(
                         "{} could not be compared, and nothing after it was: {reason}",

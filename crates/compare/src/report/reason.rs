@@ -7,26 +7,9 @@ use crate::graph::Place;
 use crate::judge::tensor::Difference;
 use crate::layout::mismatch::ShapeMismatch;
 use crate::layout::types::Layout;
+use crate::run::side::Side;
 use crate::run::steps::Unwitnessed;
 use crate::words::number;
-
-/// One of the two dumps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The one that is right.
-    Reference,
-    /// The one that is judged.
-    Candidate,
-}
-
-impl fmt::Display for Side {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Side::Reference => "reference",
-            Side::Candidate => "candidate",
-        })
-    }
-}
 
 /// Why a tap differs, is unchecked, or agrees in another layout than the reference's.
 #[derive(Clone, Debug, PartialEq)]

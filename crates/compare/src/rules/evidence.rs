@@ -9,20 +9,20 @@ use crate::layout::rotation::Heads;
 use crate::layout::types::Layout;
 use crate::layout::{Claim, Evidence, Resolved, Witness};
 use crate::rules::layouts::{agreeing_layout, as_it_stands};
-use crate::taps::context::{Found, Run};
+use crate::taps::context::{Judged, Run};
 use crate::taps::tap::TapJudge;
 use crate::tolerance::layout::ROTATION_ROOM;
 
 /// The reference's values, with every tap judged against them.
 pub(super) struct Reference<'r, 'a> {
     run: &'r Run<'a>,
-    found: &'r [Found],
+    found: &'r [Judged],
     /// The layout in which each tap agrees.
     agreeing: Vec<Option<Layout>>,
 }
 
 impl<'r, 'a> Reference<'r, 'a> {
-    pub(super) fn new(run: &'r Run<'a>, found: &'r [Found]) -> Reference<'r, 'a> {
+    pub(super) fn new(run: &'r Run<'a>, found: &'r [Judged]) -> Reference<'r, 'a> {
         Reference { run, found, agreeing: found.iter().map(|here| agreeing_layout(here).cloned()).collect() }
     }
 }
@@ -106,7 +106,7 @@ impl Reference<'_, '_> {
     }
 
     fn is_compared(&self, index: usize) -> bool {
-        self.agreeing[index].is_some() || self.found[index].is_judged()
+        self.agreeing[index].is_some() || self.found[index].is_compared()
     }
 
     /// The nearest taps after one that were compared.
@@ -118,8 +118,8 @@ impl Reference<'_, '_> {
     fn stays_compared(&self, index: usize, resolved: &Resolved) -> bool {
         match resolved.evidence(self.place(index)) {
             Some(Evidence::None) => false,
-            Some(Evidence::Against) => as_it_stands(&self.found[index]).is_judged(),
-            Some(Evidence::For) | None => self.found[index].is_judged(),
+            Some(Evidence::Against) => as_it_stands(&self.found[index]).is_compared(),
+            Some(Evidence::For) | None => self.found[index].is_compared(),
         }
     }
 
@@ -176,8 +176,9 @@ impl Reference<'_, '_> {
         let both = |alignment: &TapJudge<'_>, in_layout: Option<Pair<'_>>| {
             (in_layout.map(|pair| Heads::of(&pair)), alignment.under(&Layout::Same).map(|pair| Heads::of(&pair)))
         };
-        let from = self.run.with_overlay(self.place(index), |alignment, _| both(alignment, alignment.under(layout)))?;
-        let to = self.run.with_overlay(self.place(reader), |alignment, allowed| {
+        let from =
+            self.run.with_tap_judge(self.place(index), |alignment, _| both(alignment, alignment.under(layout)))?;
+        let to = self.run.with_tap_judge(self.place(reader), |alignment, allowed| {
             // The very same layout, where there is one: the same order by the shape, and by content, is two layouts.
             let exactly = alignment.under(layout).filter(|pair| pair.layout() == layout);
             let in_layout =
@@ -212,7 +213,7 @@ impl Reference<'_, '_> {
                 false => Evidence::Against,
             }
         };
-        Ok(self.run.with_overlay(self.place(index), says)?.unwrap_or(Evidence::Against))
+        Ok(self.run.with_tap_judge(self.place(index), says)?.unwrap_or(Evidence::Against))
     }
 
     /// Whether the candidate's tensor has the very shape of the reference's: then it says itself in which order its values are.

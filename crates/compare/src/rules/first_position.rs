@@ -8,14 +8,14 @@ use firstdiff_trace::{Entry, Site, Tap};
 use crate::graph::Place;
 use crate::layout::rows::squeezed;
 use crate::report::reason::Reason;
-use crate::rules::Ruled;
+use crate::rules::{Changes, Ruled};
 use crate::run::steps::Chunks;
-use crate::taps::context::{Found, Judged, Run};
+use crate::taps::context::{Compared, Judged, Run};
 use crate::words::unravel;
 
 impl Run<'_> {
     /// What is to be said where of all that attention has gone into nothing but position 0 is known, and whether the reference has more.
-    pub(crate) fn first_alone(&self, found: &[Found]) -> Option<(String, bool)> {
+    pub(crate) fn first_alone(&self, found: &[Judged]) -> Option<(String, bool)> {
         let ranges = self.ranges();
         let judged = || found.iter().zip(self.graph.places()).filter_map(judged);
         let all = judged().all(|(place, judged)| self.at_first(&ranges, place, judged));
@@ -35,27 +35,26 @@ impl Run<'_> {
     }
 
     /// Rotations of which nothing but position 0 is known: every one is right there, so that to agree shows nothing of the operation.
-    pub(crate) fn doubt_rotations(&self, found: &mut [Found]) -> Ruled {
+    pub(crate) fn doubt_rotations(&self, taps: &[Judged]) -> Ruled {
         let (ranges, more) = (self.ranges(), self.has_more());
-        let rotated = |(place, _): &(Place, &Judged)| matches!(place.tap.site, Site::QRope | Site::KRope);
-        let rotations = found.iter().zip(self.graph.places()).filter_map(judged).filter(rotated);
+        let rotated = |(place, _): &(Place, &Compared)| matches!(place.tap.site, Site::QRope | Site::KRope);
+        let rotations = taps.iter().zip(self.graph.places()).filter_map(judged).filter(rotated);
         let seen_beyond: BTreeSet<Tap> = rotations
             .filter(|(place, judged)| !self.at_first(&ranges, *place, judged))
             .map(|(place, _)| place.tap)
             .collect();
-        for (here, place) in found.iter_mut().zip(self.graph.places()) {
-            let Some((_, judged)) = judged((&*here, place)) else { continue };
-            let turned = rotated(&(*place, judged)) && !seen_beyond.contains(&place.tap);
-            let more = more || extent(*place, judged) > Some(1);
-            if turned && more && judged.judgement.outcome.agrees() && self.at_first(&ranges, *place, judged) {
-                *here = Found::Unchecked(Reason::RotationAtZero);
-            }
-        }
-        Ok(None)
+        let shows_nothing = |&index: &usize| {
+            let Some((place, judged)) = judged((&taps[index], &self.graph.places()[index])) else { return false };
+            let turned = rotated(&(place, judged)) && !seen_beyond.contains(&place.tap);
+            let more = more || extent(place, judged) > Some(1);
+            turned && more && judged.judgement.outcome.agrees() && self.at_first(&ranges, place, judged)
+        };
+        let doubted = (0..taps.len()).filter(shows_nothing);
+        Ok(Changes { taps: doubted.map(|i| (i, Judged::Unchecked(Reason::RotationAtZero))).collect(), note: None })
     }
 
     /// Whether what was compared of a place is of position 0 and of no other.
-    fn at_first(&self, ranges: &[Range<usize>], place: Place, judged: &Judged) -> bool {
+    fn at_first(&self, ranges: &[Range<usize>], place: Place, judged: &Compared) -> bool {
         let own = ranges.get(place.step as usize);
         // A single row of a run of nobody knows how many tokens.
         if judged.part.is_none() && extent(place, judged) == Some(1) && self.is_of_unknown_position(place) {
@@ -77,7 +76,9 @@ impl Run<'_> {
     fn ranges(&self) -> Vec<Range<usize>> {
         match self.alignment() {
             Some(alignment) => alignment.cells.clone(),
-            None => Chunks::of(self.reference).as_ref().or(self.chunks.as_ref()).map_or(Vec::new(), Chunks::ranges),
+            None => {
+                Chunks::of(self.reference).as_ref().or(self.plan.chunks.as_ref()).map_or(Vec::new(), Chunks::ranges)
+            }
         }
     }
 
@@ -98,14 +99,14 @@ fn is_by_position(tap: Tap) -> bool {
     tap.site == H0 || (tap.layer == Some(0) && matches!(tap.site, AttnNorm | Q | K | V | QNorm | KNorm))
 }
 
-fn judged<'a>((here, place): (&'a Found, &Place)) -> Option<(Place, &'a Judged)> {
+fn judged<'a>((here, place): (&'a Judged, &Place)) -> Option<(Place, &'a Compared)> {
     match here {
-        Found::Judged(judged) => Some((*place, &**judged)),
+        Judged::Compared(judged) => Some((*place, &**judged)),
         _ => None,
     }
 }
 
 /// How many positions the reference's tensor has.
-fn extent(place: Place, judged: &Judged) -> Option<usize> {
+fn extent(place: Place, judged: &Compared) -> Option<usize> {
     judged.shape.get(place.tap.site.position_axis()).copied()
 }

@@ -11,34 +11,36 @@ use crate::layout::strided::Stored;
 use crate::layout::types::{Layout, layout_notes};
 use crate::layout::{Claim, Evidence, resolve};
 use crate::report::reason::Reason;
-use crate::rules::Ruled;
+use crate::rules::draft::Draft;
 use crate::rules::evidence::Reference;
-use crate::taps::context::{AsStored, Found, Judged, Run};
+use crate::rules::{Changes, Ruled};
+use crate::taps::context::{AsStored, Compared, Judged, Run};
 use crate::taps::tap::TapJudge;
 use crate::tolerance::layout::MISPLACED_CORRELATION;
 
 impl Run<'_> {
     /// A layout explains a difference away only if what follows agrees; what nothing confirms is judged as it stands.
-    pub(crate) fn resolve_layouts(&self, found: &mut [Found]) -> Ruled {
-        let here = self.graph.places().iter().zip(&*found);
+    pub(crate) fn resolve_layouts(&self, taps: &[Judged]) -> Ruled {
+        let here = self.graph.places().iter().zip(taps);
         let claims =
             here.filter_map(|(place, here)| Some(Claim { place: *place, layout: here.provisional()?.clone() }));
-        let resolved = resolve(claims.collect(), &mut Reference::new(self, found))?;
-        for (place, here) in self.graph.places().iter().zip(&mut *found) {
+        let resolved = resolve(claims.collect(), &mut Reference::new(self, taps))?;
+        let mut draft = Draft::of(taps);
+        for (index, (place, here)) in self.graph.places().iter().zip(taps).enumerate() {
             match (resolved.evidence(*place), here.provisional()) {
-                (Some(Evidence::None), Some(layout)) => *here = cannot_tell(layout),
-                (Some(Evidence::Against), _) => *here = as_it_stands(here),
+                (Some(Evidence::None), Some(layout)) => draft.set(index, cannot_tell(layout)),
+                (Some(Evidence::Against), _) => draft.set(index, as_it_stands(here)),
                 _ => {}
             }
         }
         let known = [Evidence::For, Evidence::None].into_iter().flat_map(|evidence| resolved.of(evidence));
-        self.measure_in_conventions(found, &known.map(Claim::convention).collect::<Vec<_>>())?;
-        self.doubt_unlike_rows(found);
-        Ok(None)
+        self.measure_in_conventions(&mut draft, &known.map(Claim::convention).collect::<Vec<_>>())?;
+        self.doubt_unlike_rows(&mut draft);
+        Ok(draft.into_changes())
     }
 
     /// Queries and keys whose rows are in different orders make other products: where no product shows that they are right, nobody can tell.
-    fn doubt_unlike_rows(&self, found: &mut [Found]) {
+    fn doubt_unlike_rows(&self, draft: &mut Draft) {
         let places = self.graph.places();
         let of = |place: &Place, sites: &[Site]| sites.contains(&place.tap.site);
         const QUERIES: [Site; 3] = [Site::Q, Site::QNorm, Site::QRope];
@@ -49,47 +51,47 @@ impl Run<'_> {
             layers.entry((place.step, place.tap.layer)).or_default().push(index);
         }
         for layer in layers.values() {
-            let rows = |sites: &[Site], found: &[Found]| -> Vec<(usize, Layout)> {
+            let rows = |sites: &[Site], found: &[Judged]| -> Vec<(usize, Layout)> {
                 let here = layer.iter().filter(|&&i| of(&places[i], sites));
                 here.filter_map(|&i| Some((i, agreeing_layout(&found[i])?.clone()))).collect()
             };
-            let (queries, keys) = (rows(&QUERIES, found), rows(&KEYS, found));
+            let (queries, keys) = (rows(&QUERIES, draft), rows(&KEYS, draft));
             let unlike = queries.iter().any(|(_, q)| keys.iter().any(|(_, k)| q.rows() != k.rows()));
-            if !unlike || layer.iter().any(|&i| of(&places[i], &PRODUCTS) && found[i].is_judged()) {
+            if !unlike || layer.iter().any(|&i| of(&places[i], &PRODUCTS) && draft[i].is_compared()) {
                 continue;
             }
             for (index, layout) in queries.iter().chain(&keys).filter(|(_, layout)| layout.rows().is_some()) {
-                found[*index] = cannot_tell(layout);
+                draft.set(*index, cannot_tell(layout));
             }
         }
     }
 
     /// What differs is measured in the order that the dump has there, where others show it: else the error could not be read.
-    fn measure_in_conventions(&self, found: &mut [Found], known: &[LayoutConvention]) -> Result<(), DumpError> {
-        let agreeing: Vec<Layout> = found.iter().filter_map(agreeing_layout).cloned().collect();
+    fn measure_in_conventions(&self, draft: &mut Draft, known: &[LayoutConvention]) -> Result<(), DumpError> {
+        let agreeing: Vec<Layout> = draft.iter().filter_map(agreeing_layout).cloned().collect();
         let seen =
             |is: &dyn Fn(&Stored) -> bool| agreeing.iter().any(|l| matches!(l, Layout::Stored(stored) if is(stored)));
         if known.is_empty() && agreeing.iter().all(|l| l.rows().is_none() && !matches!(l, Layout::Stored(_))) {
             return Ok(());
         }
         let mut changed = false;
-        for index in 0..found.len() {
+        for index in 0..draft.len() {
             let place = self.graph.places()[index];
             // What reads what is measured now may have inherited its error.
-            if changed && matches!(&found[index], Found::Judged(judged) if !judged.judgement.outcome.agrees()) {
-                let here = std::mem::replace(&mut found[index], Found::Nothing);
-                found[index] = self.with_inheritance_as_laid(found, index, here)?;
+            if changed && matches!(&draft[index], Judged::Compared(judged) if !judged.judgement.outcome.agrees()) {
+                let judged = self.with_input_error_as_stored(draft, index, draft[index].clone())?;
+                draft.set(index, judged);
             }
-            let (off, permuted) = match &found[index] {
-                Found::Judged(judged) if judged.judgement.outcome.agrees() || judged.plain.is_some() => continue,
-                Found::Judged(judged) if !matches!(judged.layout, Layout::Stored(_)) => {
+            let (off, permuted) = match &draft[index] {
+                Judged::Compared(judged) if judged.judgement.outcome.agrees() || judged.plain.is_some() => continue,
+                Judged::Compared(judged) if !matches!(judged.layout, Layout::Stored(_)) => {
                     (judged.judgement.metrics.nmse(), matches!(judged.layout, Layout::Permuted(_)))
                 }
                 // The order that its shape shows is not its own, where the values are others altogether.
-                Found::Judged(judged) if judged.layout.is_shown() && is_unlike(judged) => {
+                Judged::Compared(judged) if judged.layout.is_shown() && is_unlike(judged) => {
                     (judged.judgement.metrics.nmse(), true)
                 }
-                Found::ShapeMismatch(_) => (None, false),
+                Judged::ShapeMismatch(_) => (None, false),
                 _ => continue,
             };
             let is_own = |layout: &Layout| {
@@ -106,8 +108,9 @@ impl Run<'_> {
             };
             let in_own =
                 |alignment: &TapJudge<'_>, own: f64| alignment.nearest(off, &self.allowance(place, own), is_own);
-            if let Some(other) = self.with_overlay(place, in_own)?.flatten() {
-                found[index] = self.with_inheritance_as_laid(found, index, other)?;
+            if let Some(other) = self.with_tap_judge(place, in_own)?.flatten() {
+                let judged = self.with_input_error_as_stored(draft, index, other)?;
+                draft.set(index, judged);
                 changed = true;
             }
         }
@@ -116,20 +119,19 @@ impl Run<'_> {
 
     /// What is far off in another shape than the reference's, though all that follows agrees, may be in an order of axes that nobody found, or was recorded
     /// wrongly: no operation's fault.
-    pub(crate) fn doubt_orders(&self, found: &mut [Found]) -> Ruled {
-        let strange: Vec<bool> = (0..found.len()).map(|index| self.is_strange(found, index)).collect();
-        for index in (0..found.len()).filter(|&index| strange[index]) {
-            let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged() && !strange[i]);
-            if !after.is_empty() && after.iter().all(|&i| found[i].agrees()) {
-                found[index] = Found::Unchecked(Reason::OrderUnknown);
-            }
-        }
-        Ok(None)
+    pub(crate) fn doubt_orders(&self, taps: &[Judged]) -> Ruled {
+        let strange: Vec<bool> = (0..taps.len()).map(|index| self.is_strange(taps, index)).collect();
+        let vouched_for = |&index: &usize| {
+            let (after, _) = self.graph.nearest_after(index, |i| taps[i].is_compared() && !strange[i]);
+            strange[index] && !after.is_empty() && after.iter().all(|&i| taps[i].agrees())
+        };
+        let doubted = (0..taps.len()).filter(vouched_for);
+        Ok(Changes { taps: doubted.map(|i| (i, Judged::Unchecked(Reason::OrderUnknown))).collect(), note: None })
     }
 
     /// Whether a place of another shape than the reference's, which does not show its order of axes, is as far off as misplaced values are.
-    fn is_strange(&self, found: &[Found], index: usize) -> bool {
-        let Found::Judged(judged) = &found[index] else { return false };
+    fn is_strange(&self, found: &[Judged], index: usize) -> bool {
+        let Judged::Compared(judged) = &found[index] else { return false };
         let far = is_unlike(judged) && judged.judgement.outcome.differs_by_size() && !judged.layout.is_shown();
         let (left, right) = self.both(self.graph.places()[index]);
         let shape = |entry: &Entry| squeezed(entry.tap.site, &entry.shape);
@@ -144,56 +146,56 @@ impl Run<'_> {
 }
 
 /// Whether values are as far off as misplaced ones are: they do not resemble each other, or as many are masked, and not the same ones.
-fn is_unlike(judged: &Judged) -> bool {
+fn is_unlike(judged: &Compared) -> bool {
     let metrics = &judged.judgement.metrics;
     let [ours, theirs] = [metrics.non_finite().inf_reference.count, metrics.non_finite().inf_candidate.count];
     metrics.correlation().is_some_and(|correlation| correlation < MISPLACED_CORRELATION) || ours > 0 && ours == theirs
 }
 
 /// The layout in which a tap agrees.
-pub(super) fn agreeing_layout(found: &Found) -> Option<&Layout> {
+pub(super) fn agreeing_layout(found: &Judged) -> Option<&Layout> {
     match found {
-        Found::Judged(judged) if judged.judgement.outcome.agrees() => Some(&judged.layout),
+        Judged::Compared(judged) if judged.judgement.outcome.agrees() => Some(&judged.layout),
         _ => None,
     }
 }
 
 /// The layout that was undone: that in which a tap agrees, and the order of rows in which it was measured.
-fn undone_layout(found: &Found) -> Option<&Layout> {
+fn undone_layout(found: &Judged) -> Option<&Layout> {
     match found {
-        Found::Judged(judged) if matches!(judged.layout, Layout::Rows { .. }) => Some(&judged.layout),
+        Judged::Compared(judged) if matches!(judged.layout, Layout::Rows { .. }) => Some(&judged.layout),
         _ => agreeing_layout(found),
     }
 }
 
 /// A tap that agrees in a layout of which nobody can say whether it is the dump's.
-fn cannot_tell(layout: &Layout) -> Found {
-    Found::Unchecked(Reason::Unconfirmed(layout.clone()))
+fn cannot_tell(layout: &Layout) -> Judged {
+    Judged::Unchecked(Reason::Unconfirmed(layout.clone()))
 }
 
 /// A tap as it is without the layout that nothing confirmed.
-pub(super) fn as_it_stands(found: &Found) -> Found {
-    let Found::Judged(judged) = found else { return Found::Nothing };
+pub(super) fn as_it_stands(found: &Judged) -> Judged {
+    let Judged::Compared(judged) = found else { return Judged::NotRecorded };
     match &judged.plain {
-        Some(AsStored::ShapeMismatch(reason)) => Found::ShapeMismatch(reason.clone()),
-        Some(AsStored::Judged(plain)) => {
+        Some(AsStored::ShapeMismatch(reason)) => Judged::ShapeMismatch(reason.clone()),
+        Some(AsStored::Compared(plain)) => {
             let (shape, positions) = (judged.shape.clone(), judged.positions.clone());
             let judgement = (**plain).clone();
-            Found::Judged(Box::new(Judged {
+            Judged::from(Compared {
                 judgement,
                 shape,
                 positions,
                 layout: Layout::Same,
                 plain: None,
                 part: judged.part.clone(),
-            }))
+            })
         }
-        None => Found::Nothing,
+        None => Judged::NotRecorded,
     }
 }
 
 /// What was undone, a line for each layout.
-pub(crate) fn undone_orders(found: &[Found]) -> Vec<String> {
+pub(crate) fn undone_orders(found: &[Judged]) -> Vec<String> {
     let layouts: Vec<&Layout> = found.iter().filter_map(undone_layout).collect();
     layout_notes(&layouts, "reference")
 }

@@ -12,18 +12,20 @@ use crate::judge::tensor::{Difference, Judgement, Outcome, Tolerance, judge};
 use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::types::Layout;
 use crate::rules::Ruled;
-use crate::taps::context::{Found, Judged, Run};
+use crate::rules::draft::Draft;
+use crate::taps::context::{Compared, Judged, Run};
 use crate::tolerance::context::WOULD_SHOW;
 use crate::tolerance::judge::MASKED;
 
 impl Run<'_> {
     /// Takes the blame from scores that are right wherever the reference has any, where nothing is made of the others; and says so.
-    pub(crate) fn forgive_hidden(&self, found: &mut [Found]) -> Ruled {
+    pub(crate) fn forgive_hidden(&self, taps: &[Judged]) -> Ruled {
+        let mut draft = Draft::of(taps);
         let mut forgiven = Vec::new();
         // What is read later is settled first.
-        for index in (0..found.len()).rev() {
+        for index in (0..taps.len()).rev() {
             let place = self.graph.places()[index];
-            let Found::Judged(judged) = &found[index] else { continue };
+            let Judged::Compared(judged) = &draft[index] else { continue };
             if judged.judgement.outcome.agrees() || judged.part.is_some() {
                 continue;
             }
@@ -31,8 +33,8 @@ impl Run<'_> {
             let beside = matches!(judged.judgement.outcome, Outcome::Differs(Difference::Padding { .. }));
             let (layout, shape, positions) = (judged.layout.clone(), judged.shape.clone(), judged.positions.clone());
             let unread = match place.tap.site {
-                Site::Scores => self.is_masked_away(found, index, &layout, beside)?,
-                Site::Probs if beside => self.reader(found, place, Site::Context).is_some_and(|at| agrees(&found[at])),
+                Site::Scores => self.is_masked_away(&mut draft, index, &layout, beside)?,
+                Site::Probs if beside => self.reader(place, Site::Context).is_some_and(|at| agrees(&draft[at])),
                 _ => continue,
             };
             if !unread {
@@ -40,43 +42,47 @@ impl Run<'_> {
             }
             let seen = self.with_pair(place, &layout, |pair, own| self.where_seen(pair, own))?.flatten();
             if let Some(judgement) = seen {
-                let judged = Judged { judgement, shape, positions, layout, plain: None, part: None };
-                found[index] = Found::Judged(Box::new(judged));
+                let judged = Compared { judgement, shape, positions, layout, plain: None, part: None };
+                draft.set(index, Judged::from(judged));
                 forgiven.push(place);
             }
         }
-        let Some(first) = forgiven.last() else { return Ok(None) };
+        let mut changes = draft.into_changes();
+        let Some(first) = forgiven.last() else { return Ok(changes) };
         let more = if forgiven.len() > 1 { format!(" and {} more", forgiven.len() - 1) } else { String::new() };
-        Ok(Some(format!(
+        changes.note = Some(format!(
             "{}{more}: differ only where the reference is masked or has no keys; what reads them agrees; ignored",
             first.tap
-        )))
+        ));
+        Ok(changes)
     }
 
     /// Whether nothing is made of the scores at `index` where the reference masks them. Probabilities that show the contrary are blamed.
     fn is_masked_away(
         &self,
-        found: &mut [Found],
+        draft: &mut Draft,
         index: usize,
         layout: &Layout,
         beside: bool,
     ) -> Result<bool, DumpError> {
         let place = self.graph.places()[index];
-        if let Some(at) = self.reader(found, place, Site::Probs).filter(|&at| found[at].is_judged()) {
-            if !agrees(&found[at]) {
+        if let Some(at) = self.reader(place, Site::Probs).filter(|&at| draft[at].is_compared()) {
+            if !agrees(&draft[at]) {
                 return Ok(false);
             }
             let masked = self.with_pair(place, layout, |pair, _| (pair.shape().to_vec(), masked_cells(pair)))?;
             let (shape, masked) = masked.unwrap_or_default();
-            let Found::Judged(probs) = &mut found[at] else { return Ok(false) };
-            let at = self.graph.places()[at];
-            let leak = self.with_pair(at, &probs.layout, |pair, _| {
+            let Judged::Compared(probs) = &draft[at] else { return Ok(false) };
+            let leak = self.with_pair(self.graph.places()[at], &probs.layout, |pair, _| {
                 (pair.shape() == shape).then(|| leaked_at(pair, &masked)).flatten()
             })?;
             let leak = leak.flatten();
             let leaks = leak.is_some();
             if let Some(leak) = leak {
-                probs.judgement.outcome = Outcome::Differs(Difference::Leak(leak));
+                let judgement =
+                    Judgement { outcome: Outcome::Differs(Difference::Leak(leak)), ..probs.judgement.clone() };
+                let blamed = Compared { judgement, ..Compared::clone(probs) };
+                draft.set(at, Judged::from(blamed));
             }
             return Ok(!leaks);
         }
@@ -94,10 +100,10 @@ impl Run<'_> {
             return Ok(true);
         }
         // What mixes the values shows what else was mixed in; a sum with the stream would hide it.
-        let (after, _) = self.graph.nearest_after(index, |i| found[i].is_judged());
-        let clears = |&i: &usize| match &found[i] {
-            Found::Judged(read) if matches!(self.graph.places()[i].tap.site, Site::Context | Site::AttnOut) => {
-                agrees(&found[i]) && mean_square > WOULD_SHOW * read.judgement.allowed
+        let (after, _) = self.graph.nearest_after(index, |i| draft[i].is_compared());
+        let clears = |&i: &usize| match &draft[i] {
+            Judged::Compared(read) if matches!(self.graph.places()[i].tap.site, Site::Context | Site::AttnOut) => {
+                agrees(&draft[i]) && mean_square > WOULD_SHOW * read.judgement.allowed
             }
             _ => false,
         };
@@ -105,9 +111,9 @@ impl Run<'_> {
     }
 
     /// The place of `site` in the same layer and step.
-    fn reader(&self, found: &[Found], place: Place, site: Site) -> Option<usize> {
+    fn reader(&self, place: Place, site: Site) -> Option<usize> {
         let reader = Place { tap: Tap { site, ..place.tap }, ..place };
-        (0..found.len()).find(|&i| self.graph.places()[i] == reader)
+        self.graph.places().iter().position(|place| *place == reader)
     }
 
     /// The verdict over what the reference does not mask, if that agrees.
@@ -125,7 +131,7 @@ impl Run<'_> {
 }
 
 /// Agrees, as it stands or in a layout that was confirmed.
-fn agrees(found: &Found) -> bool {
+fn agrees(found: &Judged) -> bool {
     found.agrees() && found.provisional().is_none()
 }
 

@@ -1,5 +1,6 @@
-//! What is taken back, or explained away, once every tap is judged? Each rule by itself.
+//! What is taken back, or explained away, once every tap is judged? Each rule by itself: it reads all taps, and says which of them it judges otherwise.
 
+mod draft;
 mod evidence;
 pub(crate) mod first_position;
 pub(crate) mod layouts;
@@ -8,24 +9,56 @@ pub(crate) mod replicas;
 pub(crate) mod unmapped;
 pub(crate) mod unproven;
 
+use std::collections::BTreeMap;
+
 use firstdiff_trace::DumpError;
 
-use crate::report::log::Stage;
-use crate::taps::context::{Found, Run};
+use crate::report::log::{LogEntry, Stage};
+use crate::taps::JudgedTaps;
+use crate::taps::context::{Judged, Run};
 
-/// What a rule has to say beside what it changed.
-pub(crate) type Ruled = Result<Option<String>, DumpError>;
+/// The taps that a rule judges otherwise, by their place in the graph, and what it has to say beside.
+#[derive(Default)]
+pub(crate) struct Changes {
+    pub(crate) taps: BTreeMap<usize, Judged>,
+    pub(crate) note: Option<String>,
+}
 
-/// A rule reads what was found of all taps, and changes what it can say better of some.
-pub(crate) type Rule = for<'a> fn(&Run<'a>, &mut [Found]) -> Ruled;
+pub(crate) type Ruled = Result<Changes, DumpError>;
+
+/// A rule reads how all taps were judged, and gives what it can say better of some.
+type Rule = for<'a> fn(&Run<'a>, &[Judged]) -> Ruled;
 
 /// Every rule, in the order in which they are applied: a later one sees what an earlier one said.
-pub(crate) const RULES: [(Stage, Rule); 7] = [
-    (Stage::Layout, |run, found| run.resolve_layouts(found)),
-    (Stage::Positions, |run, found| run.doubt_positions(found)),
-    (Stage::Continuation, |run, found| run.doubt_continuations(found)),
-    (Stage::Masked, |run, found| run.forgive_hidden(found)),
-    (Stage::FirstPosition, |run, found| run.doubt_rotations(found)),
-    (Stage::AxisOrder, |run, found| run.doubt_orders(found)),
-    (Stage::Replicas, |run, found| run.check_replicas(found)),
+const RULES: [(Stage, Rule); 7] = [
+    (Stage::Layout, |run, taps| run.resolve_layouts(taps)),
+    (Stage::Positions, |run, taps| run.doubt_positions(taps)),
+    (Stage::Continuation, |run, taps| run.doubt_continuations(taps)),
+    (Stage::Masked, |run, taps| run.forgive_hidden(taps)),
+    (Stage::FirstPosition, |run, taps| run.doubt_rotations(taps)),
+    (Stage::AxisOrder, |run, taps| run.doubt_orders(taps)),
+    (Stage::Replicas, |run, taps| run.check_replicas(taps)),
 ];
+
+/// How every tap stands in the end, with a log of what each stage said of it.
+pub(crate) struct Attributed {
+    pub(crate) taps: Vec<Judged>,
+    pub(crate) log: Vec<Vec<LogEntry>>,
+    /// What the rules have to say beside.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Applies every rule.
+pub(crate) fn attribute(run: &Run<'_>, judged: JudgedTaps) -> Result<Attributed, DumpError> {
+    let mut attributed = Attributed { taps: judged.taps, log: judged.log, notes: Vec::new() };
+    for (stage, rule) in RULES {
+        let changes = rule(run, &attributed.taps)?;
+        attributed.notes.extend(changes.note);
+        for (index, judged) in changes.taps {
+            let news = judged.news(stage, attributed.log[index].last());
+            attributed.log[index].extend(news);
+            attributed.taps[index] = judged;
+        }
+    }
+    Ok(attributed)
+}

@@ -2,18 +2,18 @@
 
 use firstdiff_trace::Share;
 
-use crate::judge::tensor::{Difference, Outcome, Tolerance, judge};
-use crate::rules::Ruled;
-use crate::taps::context::{Found, Run};
+use crate::judge::tensor::{Difference, Judgement, Outcome, Tolerance, judge};
+use crate::rules::{Changes, Ruled};
+use crate::taps::context::{Compared, Judged, Run};
 use crate::taps::ranks::{not_joined, others};
 use crate::taps::tap::TapJudge;
 use crate::words::number;
 
 impl Run<'_> {
     /// Whether a rank's dump is not there by what could not be judged: then nothing is passed of the rest.
-    pub(crate) fn missing_rank(&self, found: &[Found]) -> Option<String> {
+    pub(crate) fn missing_rank(&self, found: &[Judged]) -> Option<String> {
         let ranks = self.candidate.ranks()?;
-        let places = self.graph.places().iter().zip(found).filter(|(_, here)| !here.is_judged());
+        let places = self.graph.places().iter().zip(found).filter(|(_, here)| !here.is_compared());
         places.map(|(place, _)| *place).find_map(|place| {
             let alone = ranks.names().len() == 1;
             let reason = self
@@ -25,13 +25,14 @@ impl Run<'_> {
     }
 
     /// Judges every replica that is not the one that was compared. Gives what is to be said of those that differ.
-    pub(crate) fn check_replicas(&self, found: &mut [Found]) -> Ruled {
-        let Some(ranks) = self.candidate.ranks() else { return Ok(None) };
+    pub(crate) fn check_replicas(&self, taps: &[Judged]) -> Ruled {
+        let mut changes = Changes::default();
+        let Some(ranks) = self.candidate.ranks() else { return Ok(changes) };
         let mut unequal: Vec<String> = Vec::new();
-        for (index, here) in found.iter_mut().enumerate() {
+        for (index, here) in taps.iter().enumerate() {
             let place = self.graph.places()[index];
             let replicated = ranks.joined(place.tap, place.step).is_some_and(|j| j.share == Share::Replicated);
-            let Found::Judged(judged) = here else { continue };
+            let Judged::Compared(judged) = here else { continue };
             if !replicated {
                 continue;
             }
@@ -52,23 +53,24 @@ impl Run<'_> {
                 let judge = |alignment: &TapJudge<'_>, _| {
                     Some(judge(&alignment.with_candidate(&values).under(&layout)?, self.options.profile, &allowed))
                 };
-                let own = self.with_overlay(place, judge)?.flatten();
+                let own = self.with_tap_judge(place, judge)?.flatten();
                 if let Some(own) = own.filter(|own| !own.outcome.agrees()) {
                     let nmse =
                         own.metrics.nmse().map_or("not finite".to_owned(), |nmse| format!("NMSE {}", number(nmse)));
-                    judged.judgement = own;
-                    judged.judgement.outcome = Outcome::Differs(Difference::Replica {
-                        what: format!("{name}'s is off ({nmse}), {many}'s agrees"),
-                    });
-                    judged.plain = None;
+                    let what = format!("{name}'s is off ({nmse}), {many}'s agrees");
+                    let outcome = Outcome::Differs(Difference::Replica { what });
+                    let judgement = Judgement { outcome, ..own };
+                    let blamed = Compared { judgement, plain: None, ..Compared::clone(judged) };
+                    changes.taps.insert(index, Judged::from(blamed));
                     break;
                 }
             }
         }
         let count = unequal.len();
-        Ok(unequal.into_iter().next().map(|first| match count {
+        changes.note = unequal.into_iter().next().map(|first| match count {
             1 => format!("replicas that should be equal bit for bit are not: {first}"),
             _ => format!("replicas that should be equal bit for bit are not, in {count} taps; first {first}"),
-        }))
+        });
+        Ok(changes)
     }
 }

@@ -1,75 +1,74 @@
 //! What is neither passed nor blamed, though it was compared? What the dump itself puts in doubt, and what nothing shows to be of the same positions.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use firstdiff_trace::{Dump, Entry, Site, Tap};
+use firstdiff_trace::Site;
 
 use crate::align::chunks::name_of;
 use crate::graph::Place;
-use crate::layout::rows::squeezed;
 use crate::layout::types::Layout;
-use crate::report::reason::{Reason, Side};
-use crate::rules::Ruled;
+use crate::report::reason::Reason;
+use crate::rules::{Changes, Ruled};
 use crate::run::steps::{Chunks, unwitnessed};
-use crate::taps::context::{Found, Run};
+use crate::taps::context::{Judged, Run};
 use crate::tolerance::context::UNCLEAR_BY_CHANCE;
 
 impl Run<'_> {
     /// What agrees, or could not be compared with the reference, where the dump itself is in doubt of it; and what differs where it may be a rank's summand.
-    pub(crate) fn doubted(&self, place: Place, here: Found) -> Found {
+    pub(crate) fn doubted(&self, place: Place, here: Judged) -> Judged {
         let step = match self.alignment() {
             Some(alignment) => {
                 alignment.cells.get(place.step as usize).and_then(|cell| alignment.candidate.step_of(cell.start))
             }
             None => Some(place.step),
         };
-        let reason = match step.and_then(|step| self.doubts.get(&(step, place.tap))) {
-            Some(reason) if !here.is_judged() && !matches!(here, Found::Nothing) => Some(reason.clone()),
+        let reason = match step.and_then(|step| self.plan.doubts.get(&(step, place.tap))) {
+            Some(reason) if !here.is_compared() && !matches!(here, Judged::NotRecorded) => Some(reason.clone()),
             Some(reason) if here.agrees() => Some(reason.clone()),
-            None if here.is_judged() && !here.agrees() => self.may_be_a_sum(place),
+            None if here.is_compared() && !here.agrees() => self.may_be_a_sum(place),
             _ => None,
         };
-        reason.map_or(here, Found::Unchecked)
+        reason.map_or(here, Judged::Unchecked)
     }
 
     /// Takes back what differs where nothing shows that both are of the same positions.
-    pub(crate) fn doubt_positions(&self, found: &mut [Found]) -> Ruled {
+    pub(crate) fn doubt_positions(&self, taps: &[Judged]) -> Ruled {
         let [reference, candidate] = self.recorded();
         let chosen = self.options.rows.as_ref().is_some_and(|rows| !rows.is_all());
-        if chosen || found.iter().any(Found::agrees) {
-            return Ok(None);
+        if chosen || taps.iter().any(Judged::agrees) {
+            return Ok(Changes::default());
         }
-        let Some(reason) = unwitnessed(reference, candidate) else { return Ok(None) };
-        let apart = Reason::Unwitnessed(reason);
-        found.iter_mut().filter(|here| here.is_judged()).for_each(|here| *here = Found::NotComparable(apart.clone()));
-        Ok(None)
+        let Some(reason) = unwitnessed(reference, candidate) else { return Ok(Changes::default()) };
+        let compared = (0..taps.len()).filter(|&i| taps[i].is_compared());
+        let apart = |i| (i, Judged::NotComparable(Reason::Unwitnessed(reason)));
+        Ok(Changes { taps: compared.map(apart).collect(), note: None })
     }
 
     /// Takes back what differs in later steps of which nothing agrees, and of which nothing says that both were fed the same token: neither ids nor embeddings.
-    pub(crate) fn doubt_continuations(&self, found: &mut [Found]) -> Ruled {
+    pub(crate) fn doubt_continuations(&self, taps: &[Judged]) -> Ruled {
+        let mut changes = Changes::default();
         let steps: BTreeSet<u32> =
             self.graph.places().iter().map(|place| place.step).filter(|&step| step > 0).collect();
         // Of a few taps that were asked for, others are known elsewhere.
         if self.options.only.is_some() {
-            return Ok(None);
+            return Ok(changes);
         }
         for step in steps {
-            let wrong_before =
-                |(place, found): (&Place, &Found)| place.step < step && found.is_judged() && !found.agrees();
-            if self.graph.places().iter().zip(&*found).any(wrong_before) {
-                return Ok(None);
+            let wrong_before = |(at, place): (usize, &Place)| {
+                place.step < step && taps[at].is_compared() && !taps[at].agrees() && !changes.taps.contains_key(&at)
+            };
+            if self.graph.places().iter().enumerate().any(wrong_before) {
+                break;
             }
-            let here = |at: &usize| self.graph.places()[*at].step == step && found[*at].is_judged();
-            let judged: Vec<usize> = (0..found.len()).filter(here).collect();
-            let witnessed = |&at: &usize| found[at].agrees() || self.graph.places()[at].tap.site == Site::H0;
+            let here = |at: &usize| self.graph.places()[*at].step == step && taps[*at].is_compared();
+            let judged: Vec<usize> = (0..taps.len()).filter(here).collect();
+            let witnessed = |&at: &usize| taps[at].agrees() || self.graph.places()[at].tap.site == Site::H0;
             if judged.iter().any(witnessed) || self.names_tokens_of(step) {
                 continue;
             }
-            for at in judged {
-                found[at] = Found::NotComparable(Reason::Continuation);
-            }
+            changes.taps.extend(judged.into_iter().map(|at| (at, Judged::NotComparable(Reason::Continuation))));
         }
-        Ok(None)
+        Ok(changes)
     }
 
     /// Whether both runs say which tokens they were fed up to a step.
@@ -90,8 +89,8 @@ impl Run<'_> {
     }
 
     /// Why a run of which all that was compared agrees does not pass.
-    pub(crate) fn not_passed(&self, found: &[Found]) -> Option<String> {
-        let doubt = self.doubts.first_key_value().map(|((step, tap), reason)| {
+    pub(crate) fn not_passed(&self, found: &[Judged]) -> Option<String> {
+        let doubt = self.plan.doubts.first_key_value().map(|((step, tap), reason)| {
             let place = Place { step: *step, tap: *tap };
             format!("what else was compared agrees, but {place}: {reason}")
         });
@@ -104,9 +103,9 @@ impl Run<'_> {
 
     /// Two taps that are both unclear, of which one reads the other, where that is no chance: what is off and stays so is a fault that is small beside
     /// what else is off, or more rounding than is known of, and nobody can tell.
-    fn unclear_together(&self, found: &[Found]) -> Option<String> {
+    fn unclear_together(&self, found: &[Judged]) -> Option<String> {
         let unclear: Vec<usize> = (0..found.len()).filter(|&index| found[index].is_unclear()).collect();
-        let read = |index: usize| self.graph.nearest_before(index, |i| !matches!(found[i], Found::Nothing)).0;
+        let read = |index: usize| self.graph.nearest_before(index, |i| !matches!(found[i], Judged::NotRecorded)).0;
         let also_unclear = |index: usize| read(index).into_iter().find(|&i| found[i].is_unclear());
         let (first, second) = unclear.iter().find_map(|&index| Some((also_unclear(index)?, index)))?;
         let name = |index: usize| name_of(self.alignment(), self.graph.places()[index]);
@@ -120,7 +119,7 @@ impl Run<'_> {
     }
 
     /// Token positions that only the candidate has, in a step of both, and of which nothing says what they are: padding, more tokens, other sequences.
-    fn undeclared_padding(&self, found: &[Found]) -> Option<String> {
+    fn undeclared_padding(&self, found: &[Judged]) -> Option<String> {
         let more = |held: usize, wanted: usize, place: &str| {
             format!(
                 "what was compared agrees, but {place} holds {held} token positions where the reference has {wanted}, and nothing says that the rest are padding: \
@@ -133,8 +132,8 @@ impl Run<'_> {
             let named = alignment.candidate.ids.is_some();
             return (straddles && !named && alignment.parted.is_none()).then(|| more(theirs, ours, "the candidate"));
         }
-        let padded = |here: &Found| match here {
-            Found::Judged(judged) => match &judged.layout {
+        let padded = |here: &Judged| match here {
+            Judged::Compared(judged) => match &judged.layout {
                 Layout::Stored(stored) => stored.padding(),
                 _ => None,
             },
@@ -156,35 +155,4 @@ impl Run<'_> {
             Some(decoded) => meta.decode_tokens.as_ref()?.get(decoded as usize).map(|_| 1),
         }
     }
-}
-
-/// Whether the shape shows the step's own positions, with heads repeated or padded, or lanes behind a head's own.
-fn are_own_heads(entry: &Entry, reference: &Entry, own: usize) -> bool {
-    match (&squeezed(entry.tap.site, &entry.shape)[..], &reference.shape[..]) {
-        ([t, heads, lanes], [_, k, d]) => *t == own && (lanes == d || heads == k),
-        _ => false,
-    }
-}
-
-/// What is not to be passed of a candidate's keys and values: what the dump itself puts in doubt, and steps with more values than their positions have, which
-/// nobody could take apart.
-pub(crate) fn doubts(reference: &Dump, candidate: &Dump) -> BTreeMap<(u32, Tap), Reason> {
-    let mut doubts = BTreeMap::new();
-    for (side, dump) in [(Side::Candidate, candidate), (Side::Reference, reference)] {
-        doubts.extend(dump.doubts().iter().map(|(place, what)| (*place, Reason::InDoubt { side, what: what.clone() })));
-    }
-    let alone = candidate.entries().iter().all(|e| e.tap.site.is_attended());
-    let Some(ours) = Chunks::of(reference) else { return doubts };
-    let Some(theirs) = (if alone { Some(ours.clone()) } else { Chunks::of(candidate) }) else { return doubts };
-    let size = |entry: &Entry| entry.shape.iter().product::<usize>();
-    for entry in candidate.entries().iter().filter(|e| e.tap.site.is_attended() && e.step > 0 && e.rows.is_none()) {
-        let first = reference.entries().iter().find(|e| e.tap == entry.tap && e.rows.is_none());
-        let row = first.and_then(|first| size(first).checked_div(*ours.lengths.get(first.step as usize)?));
-        let (Some(row), Some(&own)) = (row, theirs.lengths.get(entry.step as usize)) else { continue };
-        if size(entry) > row * own && !first.is_some_and(|first| are_own_heads(entry, first, own)) {
-            let more = Reason::MoreThanOwnRows { values: size(entry), positions: own, due: row * own };
-            doubts.entry((entry.step, entry.tap)).or_insert(more);
-        }
-    }
-    doubts
 }

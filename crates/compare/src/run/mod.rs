@@ -7,5 +7,6 @@ pub(crate) mod kv_cache;
 pub(crate) mod last;
 pub(crate) mod positions;
 pub(crate) mod shown_cache;
+pub(crate) mod side;
 pub(crate) mod slice;
 pub(crate) mod steps;

@@ -8,6 +8,7 @@ use firstdiff_trace::{Dump, Partial, Rows, Site, Tap};
 
 use crate::layout::rows::{are_all, squeezed, unlike_positions};
 use crate::run::infer_steps::{beyond_the_prefill, steps};
+use crate::run::side::Side;
 
 /// How a run took its tokens: in one pass, a prefill and then one by one, or in other chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -199,22 +200,16 @@ fn most(votes: &BTreeMap<usize, usize>) -> Option<usize> {
 }
 
 /// Why the steps of two dumps do not stand for the same token positions, where they do not and could not be aligned.
-pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>) -> Option<String> {
+pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>) -> Option<Misaligned> {
     let all = rows.is_none_or(Rows::is_all);
     if let Some(at) = other_ids(reference, candidate) {
-        return Some(format!(
-            "the two runs were fed different tokens from position {at} on, by the ids that both name"
-        ));
+        return Some(Misaligned::OtherTokens { from: at });
     }
     if let Some(ours) = Chunks::of(reference).filter(|_| all)
         && let Some(held) = beyond_the_prefill(candidate, reference, &ours)
     {
-        return Some(format!(
-            "the candidate holds {held} token positions and no decode steps, the reference's prefill {} and its steps {}: whether the rest are of \
-             these, or padding, cannot be told. Name the candidate's tokens (--tokens, or 'tokens' in its dump.json), or cut the padding off",
-            ours.lengths[0],
-            ours.total() - ours.lengths[0]
-        ));
+        let prefill = ours.lengths[0];
+        return Some(Misaligned::BeyondThePrefill { held, prefill, decoded: ours.total() - prefill });
     }
     let steps = |dump: &Dump| held(dump).map(|held| held.step).max().unwrap_or(0);
     let declared = [reference, candidate].map(|dump| dump.meta().tokens.as_ref());
@@ -228,43 +223,34 @@ pub(crate) fn misaligned(reference: &Dump, candidate: &Dump, rows: Option<&Rows>
         None if all => (Chunks::of(reference)?.lengths[0], Chunks::of(candidate)?.lengths[0]),
         None => return None,
     };
-    (ours != theirs).then(|| {
-        format!(
-            "the reference's prefill has {ours} token positions and the candidate's {theirs}, and it cannot be said which positions each \
-             step stands for. Name the tokens of both runs (--tokens and --decode-tokens, or 'tokens' and 'decode_tokens' in dump.json); if \
-             these are the last of the same prompt, say --rows last"
-        )
-    })
+    (ours != theirs).then_some(Misaligned::OtherPrefills { reference: ours, candidate: theirs })
 }
 
 /// What one of two dumps, the reference and the candidate, says of its tokens that its tensors contradict.
-pub(crate) fn contradicted([reference, candidate]: [&Dump; 2]) -> Option<String> {
-    contradiction(reference, "the reference").or_else(|| contradiction(candidate, "the candidate"))
+pub(crate) fn contradicted([reference, candidate]: [&Dump; 2]) -> Option<Misaligned> {
+    let of = |dump, side| Some(Misaligned::Contradicted { side, what: contradiction(dump)? });
+    of(reference, Side::Reference).or_else(|| of(candidate, Side::Candidate))
 }
 
 /// What a dump says of its tokens that its tensors contradict. More positions than tokens may be padding.
-fn contradiction(dump: &Dump, whose: &str) -> Option<String> {
+fn contradiction(dump: &Dump) -> Option<Contradiction> {
     let meta = dump.meta();
     let prompt = meta.tokens.as_ref()?.len();
     let decoded = meta.decode_tokens.as_ref().map_or(0, Vec::len);
     let last = steps(dump).last().map_or(0, |&last| last as usize);
     if last > prompt + decoded {
-        return Some(format!("{whose} names {} tokens and holds step {last}", prompt + decoded));
+        return Some(Contradiction::Step { tokens: prompt + decoded, step: last });
     }
     let shown = shown(dump, last);
     let rows = shown[0].unwrap_or(1);
     // A single row is one of several that were not recorded.
     let fewer = last == 0 && rows > 1 && rows < prompt && !may_be_of_its_tokens(dump);
     if fewer {
-        return Some(format!(
-            "{whose} names {prompt} tokens and its tensors hold {rows} token positions: correct 'tokens', or say which rows they are ('rows' in its dump.json, or --rows)"
-        ));
+        return Some(Contradiction::Positions { tokens: prompt, positions: rows });
     }
     let padded = rows > prompt && decoded >= last && shown.iter().skip(1).flatten().all(|&rows| rows == 1);
     let unfit = last > 0 && Chunks::of(dump).is_none() && !padded && shown.iter().all(Option::is_some);
-    unfit.then(|| {
-        format!("{whose} names {prompt} tokens and {decoded} decode tokens, which do not fit its {} steps", last + 1)
-    })
+    unfit.then_some(Contradiction::Steps { tokens: prompt, decoded, steps: last + 1 })
 }
 
 /// The first position at which two dumps name other tokens, as far as both do.
@@ -306,6 +292,102 @@ fn prefills(reference: &Dump, candidate: &Dump, rows: Option<&Rows>) -> Option<(
     let declared = || Some((reference.meta().tokens.as_ref()?.len(), candidate.meta().tokens.as_ref()?.len()));
     let chosen = rows.is_some_and(|rows| !rows.is_all());
     if chosen { declared() } else { shown.into_iter().next().or_else(declared) }
+}
+
+/// Why the steps of two dumps do not stand for the same token positions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Misaligned {
+    /// Both name the ids of their tokens, and these are others.
+    OtherTokens {
+        /// The first position of which they are.
+        from: usize,
+    },
+    /// The candidate's one pass is longer than the reference's prefill, and no tokens are named.
+    BeyondThePrefill {
+        /// Its token positions.
+        held: usize,
+        /// Those of the reference's prefill.
+        prefill: usize,
+        /// Those of the reference's later steps.
+        decoded: usize,
+    },
+    /// The prefills are of other lengths, and no tokens are named.
+    OtherPrefills {
+        /// Token positions of the reference's.
+        reference: usize,
+        /// And of the candidate's.
+        candidate: usize,
+    },
+    /// A dump says of its tokens what its tensors contradict.
+    Contradicted {
+        /// Which of the two.
+        side: Side,
+        /// In what.
+        what: Contradiction,
+    },
+}
+
+/// What a dump says of its tokens that its tensors contradict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contradiction {
+    /// It holds a step beyond the last token.
+    Step {
+        /// The tokens that it names.
+        tokens: usize,
+        /// The step.
+        step: usize,
+    },
+    /// Its tensors have fewer token positions than it names tokens.
+    Positions {
+        /// The tokens that it names.
+        tokens: usize,
+        /// The positions of its tensors.
+        positions: usize,
+    },
+    /// Its tokens cannot be shared out to its steps.
+    Steps {
+        /// The tokens of the prompt.
+        tokens: usize,
+        /// The tokens of the decode steps.
+        decoded: usize,
+        /// The steps.
+        steps: usize,
+    },
+}
+
+impl fmt::Display for Misaligned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Misaligned::OtherTokens { from } => {
+                write!(f, "the two runs were fed different tokens from position {from} on, by the ids that both name")
+            }
+            Misaligned::BeyondThePrefill { held, prefill, decoded } => write!(
+                f,
+                "the candidate holds {held} token positions and no decode steps, the reference's prefill {prefill} and its steps {decoded}: whether the rest \
+                 are of these, or padding, cannot be told. Name the candidate's tokens (--tokens, or 'tokens' in its dump.json), or cut the padding off"
+            ),
+            Misaligned::OtherPrefills { reference, candidate } => write!(
+                f,
+                "the reference's prefill has {reference} token positions and the candidate's {candidate}, and it cannot be said which positions each \
+                 step stands for. Name the tokens of both runs (--tokens and --decode-tokens, or 'tokens' and 'decode_tokens' in dump.json); if \
+                 these are the last of the same prompt, say --rows last"
+            ),
+            Misaligned::Contradicted { side, what } => {
+                write!(f, "the {side} names ")?;
+                match what {
+                    Contradiction::Step { tokens, step } => write!(f, "{tokens} tokens and holds step {step}"),
+                    Contradiction::Positions { tokens, positions } => write!(
+                        f,
+                        "{tokens} tokens and its tensors hold {positions} token positions: correct 'tokens', or say which rows they are ('rows' in its \
+                         dump.json, or --rows)"
+                    ),
+                    Contradiction::Steps { tokens, decoded, steps } => {
+                        write!(f, "{tokens} tokens and {decoded} decode tokens, which do not fit its {steps} steps")
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Why it cannot be said that two runs of which nothing agrees are of the same positions.

@@ -3,20 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use firstdiff_trace::{Cache, Dump, Entry, Rows, Site, Tap};
+use firstdiff_trace::{Cache, Dump, Entry, Rows, Site};
 
 use crate::align::chunks::ChunkAlignment;
-use crate::graph::{Graph, OpenTaps, Place};
+use crate::graph::{Graph, Place};
 use crate::judge::tensor::{Judgement, Outcome};
 use crate::layout::mismatch::ShapeMismatch;
 use crate::layout::types::Layout;
+use crate::plan::AlignmentPlan;
 use crate::report::log::{LogEntry, Stage, Standing};
 use crate::report::noise::Noise;
 use crate::report::reason::Reason;
 use crate::report::{KnownPart, start};
-use crate::run::steps::Chunks;
 use crate::tolerance::context::NOISE_ROOM;
-use crate::tolerance::{Extent, Profile, allowed_nmse, storage_nmse};
+use crate::tolerance::{Profile, allowed_nmse, storage_nmse};
 
 /// What a comparison is told beside the two dumps.
 #[derive(Clone, Debug)]
@@ -45,10 +45,11 @@ impl Options {
     }
 }
 
-/// What was found at a place of the graph.
-pub(crate) enum Found {
+/// How a tap was judged. Nothing changes it afterwards: a rule that says better makes another.
+#[derive(Clone)]
+pub(crate) enum Judged {
     /// Neither side recorded it.
-    Nothing,
+    NotRecorded,
     Unchecked(Reason),
     /// Both recorded it, and their shapes do not fit as they stand.
     ShapeMismatch(ShapeMismatch),
@@ -56,10 +57,12 @@ pub(crate) enum Found {
     NotComparable(Reason),
     /// Both recorded it, and this NMSE may be what its operation passed on, or not.
     Inconclusive(f64),
-    Judged(Box<Judged>),
+    Compared(Arc<Compared>),
 }
 
-pub(crate) struct Judged {
+/// What was measured of a tap that both recorded.
+#[derive(Clone)]
+pub(crate) struct Compared {
     pub(crate) judgement: Judgement,
     pub(crate) shape: Vec<usize>,
     pub(crate) positions: Option<Vec<usize>>,
@@ -71,29 +74,36 @@ pub(crate) struct Judged {
 }
 
 /// How a tap stands as it is.
+#[derive(Clone)]
 pub(crate) enum AsStored {
-    Judged(Box<Judgement>),
+    Compared(Box<Judgement>),
     /// Its shape does not fit the reference's.
     ShapeMismatch(ShapeMismatch),
 }
 
-impl Found {
+impl From<Compared> for Judged {
+    fn from(compared: Compared) -> Judged {
+        Judged::Compared(Arc::new(compared))
+    }
+}
+
+impl Judged {
     /// Of a tap whose two sides share no token position: what was asked for need not be there, and else it should have been compared.
-    pub(crate) fn without_rows(asked: bool) -> Found {
+    pub(crate) fn without_rows(asked: bool) -> Judged {
         match asked {
-            true => Found::Unchecked(Reason::NoneOfTheRowsAsked),
-            false => Found::NotComparable(Reason::NoCommonPosition),
+            true => Judged::Unchecked(Reason::NoneOfTheRowsAsked),
+            false => Judged::NotComparable(Reason::NoCommonPosition),
         }
     }
 
     /// Why it differs, why nothing is said of it, or in which other layout it agrees.
     pub(crate) fn reason(&self) -> Option<Reason> {
         let judged = match self {
-            Found::Nothing => return None,
-            Found::Unchecked(reason) | Found::NotComparable(reason) => return Some(reason.clone()),
-            Found::ShapeMismatch(mismatch) => return Some(Reason::Shape(mismatch.clone())),
-            Found::Inconclusive(_) => return Some(Reason::Inconclusive),
-            Found::Judged(judged) => judged,
+            Judged::NotRecorded => return None,
+            Judged::Unchecked(reason) | Judged::NotComparable(reason) => return Some(reason.clone()),
+            Judged::ShapeMismatch(mismatch) => return Some(Reason::Shape(mismatch.clone())),
+            Judged::Inconclusive(_) => return Some(Reason::Inconclusive),
+            Judged::Compared(judged) => judged,
         };
         match (&judged.judgement.outcome, &judged.layout) {
             (Outcome::Differs(difference), layout) => {
@@ -108,10 +118,10 @@ impl Found {
     /// How it stands; `None` of what neither side recorded.
     pub(crate) fn standing(&self) -> Option<Standing> {
         Some(match self {
-            Found::Nothing => return None,
-            Found::Unchecked(_) | Found::ShapeMismatch(_) | Found::NotComparable(_) => Standing::Unchecked,
-            Found::Inconclusive(_) => Standing::Inconclusive,
-            Found::Judged(judged) => match judged.judgement.outcome {
+            Judged::NotRecorded => return None,
+            Judged::Unchecked(_) | Judged::ShapeMismatch(_) | Judged::NotComparable(_) => Standing::Unchecked,
+            Judged::Inconclusive(_) => Standing::Inconclusive,
+            Judged::Compared(judged) => match judged.judgement.outcome {
                 Outcome::Exact => Standing::Exact,
                 Outcome::Rounding => Standing::Rounding,
                 Outcome::Inconclusive => Standing::Inconclusive,
@@ -120,14 +130,15 @@ impl Found {
         })
     }
 
-    /// What is to be logged of it after a stage; `None` of what neither side recorded.
-    pub(crate) fn after(&self, stage: Stage) -> Option<LogEntry> {
+    /// What is to be logged of it after a stage, if that is not what was logged `before`.
+    pub(crate) fn news(&self, stage: Stage, before: Option<&LogEntry>) -> Option<LogEntry> {
         let (nmse, allowed) = match self {
-            Found::Inconclusive(nmse) => (Some(*nmse), None),
-            Found::Judged(judged) => (judged.judgement.size(), Some(judged.judgement.allowed)),
+            Judged::Inconclusive(nmse) => (Some(*nmse), None),
+            Judged::Compared(judged) => (judged.judgement.size(), Some(judged.judgement.allowed)),
             _ => (None, None),
         };
-        Some(LogEntry { stage, to: self.standing()?, reason: self.reason(), nmse, allowed })
+        let now = LogEntry { stage, to: self.standing()?, reason: self.reason(), nmse, allowed };
+        before.is_none_or(|before| !now.says_as(before)).then_some(now)
     }
 
     pub(crate) fn agrees(&self) -> bool {
@@ -140,39 +151,29 @@ impl Found {
     }
 
     pub(crate) fn is_in_part(&self) -> bool {
-        matches!(self, Found::Judged(judged) if judged.part.is_some())
+        matches!(self, Judged::Compared(judged) if judged.part.is_some())
     }
 
-    pub(crate) fn is_judged(&self) -> bool {
-        matches!(self, Found::Judged(_))
+    pub(crate) fn is_compared(&self) -> bool {
+        matches!(self, Judged::Compared(_))
     }
 
     /// Agrees only under a layout that something else has to confirm.
     pub(crate) fn provisional(&self) -> Option<&Layout> {
         match self {
-            Found::Judged(judged) if judged.plain.is_some() => Some(&judged.layout),
+            Judged::Compared(judged) if judged.plain.is_some() => Some(&judged.layout),
             _ => None,
         }
     }
 }
 
+/// Two runs and all that is known of them before a value is read.
 pub(crate) struct Run<'a> {
     pub(crate) reference: &'a Dump,
     pub(crate) candidate: &'a Dump,
     pub(crate) graph: &'a Graph,
-    pub(crate) open: OpenTaps,
     pub(crate) options: &'a Options,
-    pub(crate) extent: Extent,
-    /// Token positions of the prefill.
-    pub(crate) prompt: usize,
-    /// Why the steps do not stand for the same token positions, where they do not.
-    pub(crate) misaligned: Option<String>,
-    /// How the tokens were taken, as either side says or shows.
-    pub(crate) chunks: Option<Chunks>,
-    /// Token positions of each step of either side, as far as they are known.
-    pub(crate) lengths: [BTreeMap<u32, usize>; 2],
-    /// What of the recorded keys and values is not to be passed.
-    pub(crate) doubts: BTreeMap<(u32, Tap), Reason>,
+    pub(crate) plan: AlignmentPlan,
 }
 
 impl Run<'_> {
@@ -180,14 +181,14 @@ impl Run<'_> {
         let stored = [left.dtype, right.dtype];
         let own = match self.options.allowed.get(&place) {
             Some(measured) => measured + stored.map(storage_nmse).iter().sum::<f64>(),
-            None => allowed_nmse(self.options.profile, place.tap, self.extent, stored),
+            None => allowed_nmse(self.options.profile, place.tap, self.plan.extent, stored),
         };
         self.noise(place).map_or(own, |noise| own.max(NOISE_ROOM * noise.nmse))
     }
 
     /// The token position at which a step begins.
     pub(crate) fn start(&self, step: u32) -> usize {
-        start(self.alignment(), self.prompt, step)
+        start(self.alignment(), self.plan.prompt, step)
     }
 
     pub(crate) fn alignment(&self) -> Option<&ChunkAlignment> {
@@ -201,11 +202,17 @@ impl Run<'_> {
     }
 
     /// Whether keys or values of token positions that were not compared are read on the way from `before` to `index`.
-    pub(crate) fn keys_not_compared(&self, found: &[Found], index: usize, before: &[usize], between: &[usize]) -> bool {
+    pub(crate) fn keys_not_compared(
+        &self,
+        found: &[Judged],
+        index: usize,
+        before: &[usize],
+        between: &[usize],
+    ) -> bool {
         // A query, a product or a probability of a position stands for that position alone.
         let own = |site| matches!(site, Site::Q | Site::QNorm | Site::QRope | Site::Qk | Site::Scores | Site::Probs);
         let partial = |i: &usize| {
-            let some = matches!(&found[*i], Found::Judged(judged) if judged.positions.is_some());
+            let some = matches!(&found[*i], Judged::Compared(judged) if judged.positions.is_some());
             some && !own(self.graph.places()[*i].tap.site)
         };
         let attends = |i: &usize| matches!(self.graph.places()[*i].tap.site, Site::Qk | Site::Context);

@@ -6,14 +6,14 @@ use crate::judge::tensor::{Outcome, Tolerance};
 use crate::layout::rows::{are_all, squeezed};
 use crate::report::reason::Reason;
 use crate::run::positions::unflattened;
-use crate::taps::context::{Found, Run};
+use crate::taps::context::{Judged, Run};
 
 impl Run<'_> {
     /// How many token positions a step, or a cell, has.
     fn positions(&self, step: u32) -> Option<usize> {
         match self.alignment() {
             Some(alignment) => alignment.cells.get(step as usize).map(ExactSizeIterator::len),
-            None => self.chunks.as_ref()?.lengths.get(step as usize).copied(),
+            None => self.plan.chunks.as_ref()?.lengths.get(step as usize).copied(),
         }
     }
 
@@ -51,12 +51,13 @@ impl Run<'_> {
         left.shape.len() == 1 && are_all(&left.rows) && are_all(&right.rows) && are_all(&self.options.rows)
     }
 
+    /// Whether both sides hold a flat tensor of all positions, of nobody knows how many.
+    pub(crate) fn are_flat(&self, left: &Entry, right: &Entry) -> bool {
+        self.is_flat(left, right) && left.shape.iter().product::<usize>() == right.shape.iter().product::<usize>()
+    }
+
     /// What can be said of flat tensors of nobody knows how many positions: whether they are the same, bit for bit.
-    pub(crate) fn flat(&self, left: &Entry, right: &Entry) -> Result<Option<Found>, DumpError> {
-        let same = left.shape.iter().product::<usize>() == right.shape.iter().product::<usize>();
-        if !self.is_flat(left, right) || !same {
-            return Ok(None);
-        }
+    pub(crate) fn judge_flat(&self, left: &Entry, right: &Entry) -> Result<Judged, DumpError> {
         let (reference, candidate) = (self.reference.read(left)?, self.candidate.read(right)?);
         let (reference, candidate) = (reference.values(), candidate.values());
         let row = |entry: &Entry| {
@@ -65,10 +66,10 @@ impl Run<'_> {
             row
         };
         let (left, right) = (row(left), row(right));
-        let found = self.lay(&left, &reference, &right, &candidate).judge(&Tolerance::own(0.0));
-        Ok(Some(match found {
-            Found::Judged(judged) if judged.judgement.outcome == Outcome::Exact => Found::Judged(judged),
-            _ => Found::NotComparable(Reason::FlatOnBothSides { values: reference.len() }),
-        }))
+        let judged = self.tap_judge(&left, &reference, &right, &candidate).judge(&Tolerance::own(0.0));
+        Ok(match judged {
+            Judged::Compared(compared) if compared.judgement.outcome == Outcome::Exact => Judged::Compared(compared),
+            _ => Judged::NotComparable(Reason::FlatOnBothSides { values: reference.len() }),
+        })
     }
 }

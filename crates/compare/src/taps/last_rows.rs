@@ -20,7 +20,7 @@ impl Run<'_> {
             return (left, right);
         }
         let step = ours.step;
-        let own = self.lengths.each_ref().map(|lengths| lengths.get(&step).copied());
+        let own = self.plan.lengths.each_ref().map(|lengths| lengths.get(&step).copied());
         let known = own[0].or(own[1]);
         let singles = [is_single(ours, theirs), is_single(theirs, ours)];
         for (entry, own, single) in [(&mut *ours, own[0], singles[0]), (&mut *theirs, own[1], singles[1])] {
@@ -52,7 +52,7 @@ impl Run<'_> {
     /// Whether nobody knows of which token position a single row of a place is: of a run that is recorded in one step, of nobody knows how many tokens.
     pub(crate) fn is_of_unknown_position(&self, place: Place) -> bool {
         let dumps = [self.reference, self.candidate];
-        let known = self.lengths.iter().any(|lengths| lengths.contains_key(&place.step));
+        let known = self.plan.lengths.iter().any(|lengths| lengths.contains_key(&place.step));
         let later = |dump: &Dump| dump.entries().last().is_some_and(|entry| entry.step > 0);
         let named = |dump: &Dump| {
             let listed = |entry: &Entry| matches!(entry.rows, Some(Rows::List(_)));

@@ -1,5 +1,6 @@
 //! Every tap judged, in forward order: as recorded, in the layout that fits, against what its operation may have passed on.
 
+pub(crate) mod aligned;
 pub(crate) mod cache;
 pub(crate) mod context;
 pub(crate) mod flat;
@@ -11,51 +12,55 @@ pub(crate) mod propagation;
 pub(crate) mod ranks;
 pub(crate) mod tap;
 
-use firstdiff_trace::DumpError;
+use firstdiff_trace::{DumpError, Entry};
 
 use crate::graph::Place;
-use crate::report::reason::{Reason, Side};
-use crate::taps::context::{Found, Run};
+use crate::report::log::{LogEntry, Stage};
+use crate::taps::aligned::AlignedTap;
+use crate::taps::context::{Judged, Run};
+
+/// Every tap by itself, in the order of the graph, with a log of what was said of each.
+pub(crate) struct JudgedTaps {
+    pub(crate) taps: Vec<Judged>,
+    pub(crate) log: Vec<Vec<LogEntry>>,
+}
+
+/// Aligns and judges every tap. `progress` is called before each with its number and their count.
+pub(crate) fn judge_taps(run: &Run<'_>, progress: &mut dyn FnMut(usize, usize)) -> Result<JudgedTaps, DumpError> {
+    let places = run.graph.places();
+    let mut judged = JudgedTaps { taps: Vec::with_capacity(places.len()), log: Vec::with_capacity(places.len()) };
+    for (index, &place) in places.iter().enumerate() {
+        progress(index, places.len());
+        let mut log: Vec<LogEntry> = Vec::new();
+        let by_itself = run.judge(place, run.aligned(place))?;
+        log.extend(by_itself.news(Stage::Tensors, log.last()));
+        let in_doubt = run.doubted(place, by_itself);
+        log.extend(in_doubt.news(Stage::DumpInDoubt, log.last()));
+        let with_input = run.with_input_error(&judged.taps, index, in_doubt)?;
+        log.extend(with_input.news(Stage::InputError, log.last()));
+        judged.taps.push(with_input);
+        judged.log.push(log);
+    }
+    Ok(judged)
+}
 
 impl Run<'_> {
-    /// Judges one place.
-    pub(crate) fn look(&self, place: Place) -> Result<Found, DumpError> {
-        if self.options.only.as_ref().is_some_and(|only| !only.contains(&place)) {
-            return Ok(Found::Nothing);
-        }
-        if place.tap.is_open() {
-            return self.look_open(place);
-        }
-        if let Some(found) = self.look_in_part(place)? {
-            return Ok(found);
-        }
-        if let Some(reason) = self.lacks_a_rank(place) {
-            return Ok(Found::NotComparable(reason));
-        }
-        let (left, right) = match self.both(place) {
-            (Some(left), Some(right)) => (left, right),
-            (Some(_), None) | (None, Some(_)) if let Some(reason) = self.apart(place) => {
-                return Ok(Found::NotComparable(reason));
-            }
-            (Some(_), None) => return Ok(Found::Unchecked(Reason::NotIn(Side::Candidate))),
-            (None, Some(_)) => return Ok(Found::Unchecked(Reason::NotIn(Side::Reference))),
-            (None, None) => return Ok(Found::Nothing),
-        };
-        if let Some(reason) = self.options.alignment.as_ref().and_then(|alignment| alignment.unchecked.get(&place)) {
-            return Ok(Found::NotComparable(Reason::Unaligned(reason.clone())));
-        }
-        if self.misaligned.is_some() {
-            return Ok(Found::NotComparable(Reason::OtherTokens));
-        }
-        if let Some(found) = self.flat(&left, &right)? {
-            return Ok(found);
-        }
-        if let Some(noise) = self.noise(place).filter(|noise| noise.is_drowned()) {
-            return Ok(Found::NotComparable(Reason::Drowned { nmse: noise.nmse }));
-        }
-        let (reference, candidate) = (self.reference.read(&left)?, self.candidate.read(&right)?);
+    /// Judges one tap by its two tensors.
+    fn judge(&self, place: Place, aligned: AlignedTap<'_>) -> Result<Judged, DumpError> {
+        Ok(match aligned {
+            AlignedTap::Settled(judged) => judged,
+            AlignedTap::Whole { left, right } => self.judge_whole(place, &left, &right)?,
+            AlignedTap::Flat { left, right } => self.judge_flat(&left, &right)?,
+            AlignedTap::OnePart { whole, part, side } => self.judge_one_part(place, &whole, part, side)?,
+            AlignedTap::TwoParts { left, right } => self.judge_two_parts(place, left, right),
+            AlignedTap::Open { left, right } => self.as_declared(place, self.judge_whole(place, &left, &right)?),
+        })
+    }
+
+    fn judge_whole(&self, place: Place, left: &Entry, right: &Entry) -> Result<Judged, DumpError> {
+        let (reference, candidate) = (self.reference.read(left)?, self.candidate.read(right)?);
         let (reference, candidate) = (reference.values(), candidate.values());
-        let allowed = self.allowance(place, self.allowed(place, &left, &right));
-        Ok(self.lay(&left, &reference, &right, &candidate).judge(&allowed))
+        let allowed = self.allowance(place, self.allowed(place, left, right));
+        Ok(self.tap_judge(left, &reference, right, &candidate).judge(&allowed))
     }
 }

@@ -2,16 +2,16 @@
 
 use crate::graph::Place;
 use crate::report::noise::TapNoise;
-use crate::taps::context::{Found, Judged, Run};
+use crate::taps::context::{Compared, Judged, Run};
 use crate::tolerance::context::NOISE_PASSED_ON;
 
 impl Run<'_> {
     /// What is further off than the second run allows, though no further than what it reads is beside its own noise, may only pass that on: nobody can
     /// tell. `before` are the places that it reads.
-    pub(crate) fn passes_on_noise(&self, found: &[Found], before: &[usize], here: &Judged, noise: TapNoise) -> bool {
-        let ratio = |judged: &Judged, noise: TapNoise| judged.judgement.size().unwrap_or(0.0) / noise.nmse;
+    pub(crate) fn passes_on_noise(&self, found: &[Judged], before: &[usize], here: &Compared, noise: TapNoise) -> bool {
+        let ratio = |judged: &Compared, noise: TapNoise| judged.judgement.size().unwrap_or(0.0) / noise.nmse;
         let read = before.iter().filter_map(|&i| match &found[i] {
-            Found::Judged(judged) => Some(ratio(judged, self.noise(self.graph.places()[i])?)),
+            Judged::Compared(judged) => Some(ratio(judged, self.noise(self.graph.places()[i])?)),
             _ => None,
         });
         here.judgement.outcome.differs_by_size() && ratio(here, noise) <= NOISE_PASSED_ON * read.fold(0.0, f64::max)

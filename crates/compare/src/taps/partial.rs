@@ -13,8 +13,9 @@ use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::rows::are_all;
 use crate::layout::types::Layout;
 use crate::report::KnownPart;
-use crate::report::reason::{Reason, Side as Of};
-use crate::taps::context::{AsStored, Found, Judged, Run};
+use crate::report::reason::Reason;
+use crate::run::side::Side;
+use crate::taps::context::{AsStored, Compared, Judged, Run};
 use crate::tolerance::allowed_nmse;
 use crate::tolerance::context::{DIGITS_SHOW, FEW_OF_A_TAP, PRINTED_SUM};
 use crate::tolerance::judge::ROW_ROOM;
@@ -39,85 +40,62 @@ impl Sharpness {
 }
 
 /// Elements of which both sides' values are known: the whole side's place and value, and the number of the other's.
-struct OpenOptions {
+struct Placement {
     layout: Layout,
     picks: Vec<(usize, f64, usize)>,
 }
 
 impl Run<'_> {
-    /// Judges a place of which a side is known in part; nothing where both are whole.
-    pub(crate) fn look_in_part(&self, place: Place) -> Result<Option<Found>, DumpError> {
-        let parts = [self.reference, self.candidate].map(|dump| dump.find_part(place.tap, place.step));
-        if parts.iter().all(Option::is_none) {
-            return Ok(None);
-        }
-        let absent = |side| Ok(Found::Unchecked(Reason::NotIn(side)));
-        let (left, right) = self.both(place);
-        let found = match (left, right, parts) {
-            (Some(_), Some(_), _) | (_, _, [Some(_), Some(_)]) if self.misaligned.is_some() => {
-                Ok(Found::NotComparable(Reason::OtherTokens))
-            }
-            _ if let Some(reason) = self.alignment().and_then(|alignment| alignment.unchecked.get(&place)) => {
-                Ok(Found::NotComparable(Reason::Unaligned(reason.clone())))
-            }
-            (Some(left), _, [None, Some(part)]) => self.look_at_part(place, &left, part, true),
-            (_, Some(right), [Some(part), None]) => self.look_at_part(place, &right, part, false),
-            (_, _, [Some(left), Some(right)]) => Ok(self.look_at_parts(place, left, right)),
-            (None, _, [None, _]) => absent(Of::Reference),
-            _ => absent(Of::Candidate),
-        };
-        found.map(Some)
-    }
-
-    /// Judges a place of which one side is known in part. `part_is_candidate` says which.
-    fn look_at_part(
+    /// Judges a place of which one side is known in part.
+    pub(crate) fn judge_one_part(
         &self,
         place: Place,
         whole: &Entry,
         part: &Partial,
-        part_is_candidate: bool,
-    ) -> Result<Found, DumpError> {
+        side: Side,
+    ) -> Result<Judged, DumpError> {
+        let part_is_candidate = side == Side::Candidate;
         let dump = if part_is_candidate { self.reference } else { self.candidate };
         let tensor = dump.read(whole)?;
         let values = tensor.values();
         let readings = match readings(whole, &values, part, self.options.rows.as_ref()) {
             Ok(readings) => readings,
-            Err(Misfit::NoRows) => return Ok(Found::without_rows(self.options.rows.is_some())),
-            Err(Misfit::Shapes(reason)) => return Ok(Found::ShapeMismatch(reason)),
+            Err(Misfit::NoRows) => return Ok(Judged::without_rows(self.options.rows.is_some())),
+            Err(Misfit::Shapes(reason)) => return Ok(Judged::ShapeMismatch(reason)),
         };
         let own = self.allowed(place, whole, whole);
-        let side = Side { place, whole, values: &values, part, part_is_candidate, own };
+        let sides = Sides { place, whole, values: &values, part, part_is_candidate, own };
         let mut judged = None;
         for reading in readings {
-            let found = match self.judge_part(&side, &reading) {
+            let found = match self.judge_part(&sides, &reading) {
                 Ok(found) => found,
-                Err(reason) => return Ok(Found::Unchecked(reason)),
+                Err(reason) => return Ok(Judged::Unchecked(reason)),
             };
             let agrees = found.judgement.outcome.agrees();
             match &judged {
-                None if agrees => return Ok(Found::Judged(Box::new(found))),
+                None if agrees => return Ok(Judged::from(found)),
                 None => judged = Some(found),
                 Some(plain) if agrees => {
-                    let plain = Some(AsStored::Judged(Box::new(plain.judgement.clone())));
-                    return Ok(Found::Judged(Box::new(Judged { plain, ..found })));
+                    let plain = Some(AsStored::Compared(Box::new(plain.judgement.clone())));
+                    return Ok(Judged::from(Compared { plain, ..found }));
                 }
                 Some(_) => {}
             }
         }
         Ok(match judged {
-            None => Found::NotComparable(Reason::NothingKnown),
+            None => Judged::NotComparable(Reason::NothingKnown),
             // Of heads, queries and keys a list may hold any; that it is the beginning of the whole is a guess.
             Some(_) if part.part.shape.is_none() && place.tap.site.position_axis() > 0 => {
-                Found::NotComparable(Reason::ListWithoutShape { values: part.part.elements.len() })
+                Judged::NotComparable(Reason::ListWithoutShape { values: part.part.elements.len() })
             }
-            Some(judged) => Found::Judged(Box::new(judged)),
+            Some(judged) => Judged::from(judged),
         })
     }
 
     /// Judges both sides where they are known in part: the elements that both have.
-    fn look_at_parts(&self, place: Place, left: &Partial, right: &Partial) -> Found {
+    pub(crate) fn judge_two_parts(&self, place: Place, left: &Partial, right: &Partial) -> Judged {
         if left.part.shape != right.part.shape || left.part.elements != right.part.elements {
-            return Found::Unchecked(Reason::OtherPart);
+            return Judged::Unchecked(Reason::OtherPart);
         }
         let (mut r, mut c, mut sharpness) = (Vec::new(), Vec::new(), Sharpness::default());
         for (&a, &b) in left.values.iter().zip(right.values.iter()) {
@@ -127,17 +105,17 @@ impl Run<'_> {
             c.push(towards(b, a, half));
         }
         if sharpness.is_lost() {
-            return Found::Unchecked(too_coarse(right));
+            return Judged::Unchecked(too_coarse(right));
         }
-        let own = allowed_nmse(self.options.profile, place.tap, self.extent, [DType::F32; 2]);
+        let own = allowed_nmse(self.options.profile, place.tap, self.plan.extent, [DType::F32; 2]);
         let shape = left.part.shape.clone().unwrap_or_default();
         let total: usize = shape.iter().product();
         let judgement = self.judge_values(place, [&r, &c], own, total);
         let part = Some(KnownPart::of(left.part.elements.clone().into(), total, right));
-        Found::Judged(Box::new(Judged { judgement, shape, positions: None, layout: Layout::Same, plain: None, part }))
+        Judged::from(Compared { judgement, shape, positions: None, layout: Layout::Same, plain: None, part })
     }
 
-    fn judge_part(&self, side: &Side<'_>, reading: &OpenOptions) -> Result<Judged, Reason> {
+    fn judge_part(&self, side: &Sides<'_>, reading: &Placement) -> Result<Compared, Reason> {
         let (mut reference, mut candidate, mut sharpness) = (Vec::new(), Vec::new(), Sharpness::default());
         for &(_, known, number) in &reading.picks {
             let printed = side.part.values[number];
@@ -167,7 +145,7 @@ impl Run<'_> {
             (layout, _) => layout.clone(),
         };
         let shape = side.whole.shape.clone();
-        Ok(Judged { judgement, shape, positions: None, layout, plain: None, part })
+        Ok(Compared { judgement, shape, positions: None, layout, plain: None, part })
     }
 
     /// The verdict over lists of values, of so many in all, in which no rows, heads or channels can be seen.
@@ -197,7 +175,7 @@ impl Run<'_> {
 }
 
 /// One side whole, the other in part.
-struct Side<'a> {
+struct Sides<'a> {
     place: Place,
     whole: &'a Entry,
     values: &'a Values<'a>,
@@ -206,7 +184,7 @@ struct Side<'a> {
     own: f64,
 }
 
-impl Side<'_> {
+impl Sides<'_> {
     /// The sums over all elements, where one was printed and the other is another. Sums are taken in f32 by those who print them.
     fn sums_differ(&self) -> Option<Difference> {
         let (Some(printed), Some(shape)) = (self.part.part.sum, &self.part.part.shape) else { return None };
@@ -234,12 +212,7 @@ impl Side<'_> {
 }
 
 /// The ways to lay the part's elements into the whole: as they stand, and with rows of Q and K in the other order.
-fn readings(
-    whole: &Entry,
-    values: &Values<'_>,
-    part: &Partial,
-    rows: Option<&Rows>,
-) -> Result<Vec<OpenOptions>, Misfit> {
+fn readings(whole: &Entry, values: &Values<'_>, part: &Partial, rows: Option<&Rows>) -> Result<Vec<Placement>, Misfit> {
     let site = whole.tap.site;
     let shape = part.part.shape.clone().unwrap_or_else(|| {
         let mut shape = whole.shape.clone();
@@ -265,7 +238,7 @@ fn readings(
         part.part.elements.iter().enumerate().map(|(number, &at)| (at, number)).collect();
     let pick = |pair: &Pair<'_>| {
         let here = |i: usize| Some((i, pair.reference(i), *known.get(&(pair.candidate(i) as usize))?));
-        OpenOptions { layout: pair.layout().clone(), picks: (0..pair.len()).filter_map(here).collect() }
+        Placement { layout: pair.layout().clone(), picks: (0..pair.len()).filter_map(here).collect() }
     };
     let mut all = vec![pick(&pair)];
     all.extend(pair.other_row_orders().iter().map(pick));

@@ -17,7 +17,7 @@ use crate::judge::tensor::{
 use crate::layout::pair::{Pair, by_position};
 use crate::layout::types::Layout;
 use crate::metrics::{Metrics, Squares};
-use crate::taps::context::{Found, Judged, Run};
+use crate::taps::context::{Compared, Judged, Run};
 use crate::tolerance::Profile;
 use crate::tolerance::judge::{
     INHERITED_MOST, MASKED, POSITION_ROOM, RANGE_OWN, RANGE_USUAL, fresh, growth, range_fresh, range_growth,
@@ -62,28 +62,28 @@ fn of_position(metrics: &Metrics) -> f64 {
 impl Run<'_> {
     /// What differs, or is far from what it reads, is judged once more: against what its operation may have passed on of errors that are none
     /// of its own.
-    pub(crate) fn with_inheritance(&self, found: &[Found], index: usize, here: Found) -> Result<Found, DumpError> {
+    pub(crate) fn with_input_error(&self, found: &[Judged], index: usize, here: Judged) -> Result<Judged, DumpError> {
         self.inheriting(found, index, here, false)
     }
 
     /// The same of what is known to be in the layout in which it was judged.
-    pub(crate) fn with_inheritance_as_laid(
+    pub(crate) fn with_input_error_as_stored(
         &self,
-        found: &[Found],
+        found: &[Judged],
         index: usize,
-        here: Found,
-    ) -> Result<Found, DumpError> {
+        here: Judged,
+    ) -> Result<Judged, DumpError> {
         self.inheriting(found, index, here, true)
     }
 
-    fn inheriting(&self, found: &[Found], index: usize, here: Found, as_laid: bool) -> Result<Found, DumpError> {
+    fn inheriting(&self, found: &[Judged], index: usize, here: Judged, as_stored: bool) -> Result<Judged, DumpError> {
         // What fits as it stands in no order of axes may do so in another, once the error that it only passed on is allowed.
         let first = match &here {
-            Found::Judged(first) => Some(first),
-            Found::ShapeMismatch(_) => None,
+            Judged::Compared(first) => Some(first),
+            Judged::ShapeMismatch(_) => None,
             _ => return Ok(here),
         };
-        let (before, between) = self.graph.nearest_before(index, |i| found.get(i).is_some_and(Found::is_judged));
+        let (before, between) = self.graph.nearest_before(index, |i| found.get(i).is_some_and(Judged::is_compared));
         let agree = before.iter().all(|&i| found[i].agrees());
         if !agree || (before.is_empty() && between.is_empty()) {
             return Ok(here);
@@ -98,18 +98,18 @@ impl Run<'_> {
             between.is_empty() && !place.tap.is_open() && !self.keys_not_compared(found, index, &before, &between);
         let fresh = fresh(profile, place.tap.site).filter(|_| direct);
         let least = if direct { fresh } else { range_fresh(profile) };
-        let differs = |first: &Judged| matches!(first.judgement.outcome, Outcome::Differs(_));
-        let leaps = |first: &Judged| least.is_some_and(|least| self.leaps(found, &before, first, least));
+        let differs = |first: &Compared| matches!(first.judgement.outcome, Outcome::Differs(_));
+        let leaps = |first: &Compared| least.is_some_and(|least| self.leaps(found, &before, first, least));
         if first.is_some_and(|first| !differs(first) && !leaps(first)) {
             return Ok(here);
         }
         let reads = self.reads(found, &before)?;
         // What differs behind what is unclear is no clearer, unless it has structure, or is far more than that would explain.
-        let nmse = |&i: &usize| if let Some(Found::Inconclusive(nmse)) = found.get(i) { *nmse } else { 0.0 };
+        let nmse = |&i: &usize| if let Some(Judged::Inconclusive(nmse)) = found.get(i) { *nmse } else { 0.0 };
         let unclear_before = between.iter().map(nmse).fold(0.0, f64::max);
-        let judged = self.with_overlay(place, |alignment, own| {
+        let judged = self.with_tap_judge(place, |alignment, own| {
             let in_its_layout = || alignment.under(first.map_or(&Layout::Same, |first| &first.layout));
-            let pair = if as_laid { in_its_layout() } else { alignment.under(&Layout::Same).or_else(in_its_layout) };
+            let pair = if as_stored { in_its_layout() } else { alignment.under(&Layout::Same).or_else(in_its_layout) };
             // In whatever order: what is inherited depends on what is due alone.
             let Some(pair) = &pair.or_else(|| alignment.others().into_iter().next()) else { return Ok(None) };
             let mut inherited = match direct {
@@ -129,14 +129,14 @@ impl Run<'_> {
             let [stored, cost] = [self.stored_in_the_cache(index, &between), self.cost_of_the_cache(index, &between)];
             inherited.read_from_the_cache(stored, cost, pair.rows().0);
             let allowed = Tolerance { fresh, inherited, ..self.allowance(place, own) };
-            Ok(Some(if as_laid {
+            Ok(Some(if as_stored {
                 alignment.found(pair, judge(pair, profile, &allowed), None)
             } else {
                 alignment.judge(&allowed)
             }))
         })?;
         Ok(match judged.transpose()?.flatten() {
-            Some(Found::Judged(judged)) if judged.judgement.outcome == Outcome::Inconclusive => {
+            Some(Judged::Compared(judged)) if judged.judgement.outcome == Outcome::Inconclusive => {
                 unclear(&judged.judgement)
             }
             Some(found) => found,
@@ -150,17 +150,17 @@ impl Run<'_> {
     }
 
     /// Whether a tap that the table lets pass is far from what it reads.
-    fn leaps(&self, found: &[Found], before: &[usize], judged: &Judged, least: f64) -> bool {
-        let nmse = |here: &Judged| here.judgement.size().unwrap_or(0.0);
-        let read = before.iter().map(|&i| if let Found::Judged(read) = &found[i] { nmse(read) } else { 0.0 });
+    fn leaps(&self, found: &[Judged], before: &[usize], judged: &Compared, least: f64) -> bool {
+        let nmse = |here: &Compared| here.judgement.size().unwrap_or(0.0);
+        let read = before.iter().map(|&i| if let Judged::Compared(read) = &found[i] { nmse(read) } else { 0.0 });
         !before.is_empty() && nmse(judged) > least + read.fold(0.0, f64::max)
     }
 
     /// The taps at `places`, of each the metrics of the step that is furthest off.
-    fn reads(&self, found: &[Found], places: &[usize]) -> Result<Vec<Read>, DumpError> {
+    fn reads(&self, found: &[Judged], places: &[usize]) -> Result<Vec<Read>, DumpError> {
         let mut reads: Vec<Read> = Vec::new();
         for &i in places {
-            let Found::Judged(judged) = &found[i] else { continue };
+            let Judged::Compared(judged) = &found[i] else { continue };
             let (place, metrics) = (self.graph.places()[i], judged.judgement.metrics);
             let positions = self.with_pair(place, &judged.layout, |pair, _| by_position(pair, &pair.row_metrics()))?;
             let positions = positions.unwrap_or_default();
@@ -178,9 +178,9 @@ impl Run<'_> {
     }
 
     /// Says where rounding has grown beyond the profile's own: a fault as small as that cannot show there.
-    pub(crate) fn amplified(&self, found: &[Found]) -> Option<String> {
-        let inherited = |(i, here): (usize, &Found)| match here {
-            Found::Judged(judged) if judged.judgement.is_inherited() => Some((judged.judgement.size()?, i)),
+    pub(crate) fn amplified(&self, found: &[Judged]) -> Option<String> {
+        let inherited = |(i, here): (usize, &Judged)| match here {
+            Judged::Compared(judged) if judged.judgement.is_inherited() => Some((judged.judgement.size()?, i)),
             _ => None,
         };
         let grown: Vec<(f64, usize)> = found.iter().enumerate().filter_map(inherited).collect();
@@ -199,8 +199,8 @@ impl Run<'_> {
     }
 }
 
-fn unclear(judgement: &Judgement) -> Found {
-    Found::Inconclusive(judgement.size().unwrap_or(f64::INFINITY))
+fn unclear(judgement: &Judgement) -> Judged {
+    Judged::Inconclusive(judgement.size().unwrap_or(f64::INFINITY))
 }
 
 /// What the operation that makes `out` may pass on of its `reads`.
@@ -326,9 +326,9 @@ fn passed_on(positions: &[Squares]) -> Option<(f64, Vec<f64>)> {
 }
 
 /// The layout in which a place was judged.
-fn found_layout(found: &Found) -> &Layout {
+fn found_layout(found: &Judged) -> &Layout {
     match found {
-        Found::Judged(judged) => &judged.layout,
+        Judged::Compared(judged) => &judged.layout,
         _ => &Layout::Same,
     }
 }

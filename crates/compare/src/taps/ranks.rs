@@ -154,7 +154,7 @@ impl Run<'_> {
                 let nmse = metrics.nmse().unwrap_or(f64::INFINITY);
                 Some(RankError { name: name.clone(), part: "replica".into(), nmse, right: nmse <= own })
             };
-            errors.extend(self.with_overlay(place, off)?.flatten());
+            errors.extend(self.with_tap_judge(place, off)?.flatten());
         }
         Ok(errors)
     }
@@ -181,7 +181,7 @@ impl Run<'_> {
                     right: false,
                 })
             };
-            if let Some(error) = self.with_overlay(place, fit)?.flatten() {
+            if let Some(error) = self.with_tap_judge(place, fit)?.flatten() {
                 return Ok(vec![error]);
             }
         }

@@ -10,7 +10,7 @@ use crate::layout::mismatch::{Misfit, ShapeMismatch};
 use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::types::Layout;
 use crate::report::reason::Reason;
-use crate::taps::context::{AsStored, Found, Judged, Run};
+use crate::taps::context::{AsStored, Compared, Judged, Run};
 use crate::tolerance::Profile;
 use crate::tolerance::layout::SAMPLE_ROOM;
 
@@ -45,20 +45,20 @@ impl<'a> TapJudge<'a> {
     }
 
     /// Judges the two sides as they stand and, where they differ so, in every other layout.
-    pub(crate) fn judge(&self, allowed: &Tolerance) -> Found {
+    pub(crate) fn judge(&self, allowed: &Tolerance) -> Judged {
         let plain = match self.sides.as_it_stands() {
-            Ok(pair) if pair.is_empty() => return Found::ShapeMismatch(ShapeMismatch::Empty),
-            Err(Misfit::NoRows) => return Found::without_rows(self.asked),
+            Ok(pair) if pair.is_empty() => return Judged::ShapeMismatch(ShapeMismatch::Empty),
+            Err(Misfit::NoRows) => return Judged::without_rows(self.asked),
             Err(Misfit::Shapes(reason)) => AsStored::ShapeMismatch(reason.clone()),
             Ok(pair) => {
                 let judgement = judge(pair, self.profile, allowed);
                 if judgement.outcome.agrees() && self.contradicts_declared(pair, allowed) {
-                    return Found::Unchecked(Reason::RowOrderContradicted);
+                    return Judged::Unchecked(Reason::RowOrderContradicted);
                 }
                 if judgement.outcome.agrees() {
                     return self.found(pair, judgement.clone(), as_shown(pair, judgement));
                 }
-                AsStored::Judged(Box::new(judgement))
+                AsStored::Compared(Box::new(judgement))
             }
         };
         let mut nearest: Option<(f64, Pair<'_>)> = None;
@@ -75,7 +75,7 @@ impl<'a> TapJudge<'a> {
         }
         match (plain, self.sides.as_it_stands(), nearest) {
             // What differs is measured in the order that the two sides say themselves: else the error could not be read.
-            (AsStored::Judged(judgement), Ok(pair), _) => match self.in_declared_rows(pair) {
+            (AsStored::Compared(judgement), Ok(pair), _) => match self.in_declared_rows(pair) {
                 Some(pair) => self.found(&pair, judge(&pair, self.profile, allowed), None),
                 None => self.found(pair, *judgement, None),
             },
@@ -83,8 +83,8 @@ impl<'a> TapJudge<'a> {
             (AsStored::ShapeMismatch(_), _, Some((_, pair))) => {
                 self.found(&pair, judge(&pair, self.profile, allowed), None)
             }
-            (AsStored::ShapeMismatch(reason), ..) => Found::ShapeMismatch(reason),
-            (AsStored::Judged(judgement), Err(_), _) => unreachable!("judged without a pair: {judgement:?}"),
+            (AsStored::ShapeMismatch(reason), ..) => Judged::ShapeMismatch(reason),
+            (AsStored::Compared(judgement), Err(_), _) => unreachable!("judged without a pair: {judgement:?}"),
         }
     }
 
@@ -101,16 +101,17 @@ impl<'a> TapJudge<'a> {
     }
 
     /// How it stands in another layout, if it agrees there, or may.
-    fn agreeing(&self, pair: &Pair<'_>, allowed: &Tolerance, plain: &AsStored) -> Option<Found> {
+    fn agreeing(&self, pair: &Pair<'_>, allowed: &Tolerance, plain: &AsStored) -> Option<Judged> {
         let mut other = judge(pair, self.profile, allowed);
         let was = match plain {
-            AsStored::Judged(judgement) => judgement.metrics.nmse(),
+            AsStored::Compared(judgement) => judgement.metrics.nmse(),
             AsStored::ShapeMismatch(_) => None,
         };
         if !explains(&other.metrics, was) {
             return None;
         }
-        let differs = matches!(plain, AsStored::Judged(judgement) if matches!(judgement.outcome, Outcome::Differs(_)));
+        let differs =
+            matches!(plain, AsStored::Compared(judgement) if matches!(judgement.outcome, Outcome::Differs(_)));
         if differs && other.outcome == Outcome::Inconclusive {
             return Some(self.found(pair, other, None));
         }
@@ -127,14 +128,19 @@ impl<'a> TapJudge<'a> {
             return Some(self.found(pair, other, None));
         }
         let plain = match plain {
-            AsStored::Judged(judgement) => AsStored::Judged(judgement.clone()),
+            AsStored::Compared(judgement) => AsStored::Compared(judgement.clone()),
             AsStored::ShapeMismatch(reason) => AsStored::ShapeMismatch(reason.clone()),
         };
         Some(self.found(pair, other, needs.then_some(plain)))
     }
 
     /// How it stands in the nearest of the layouts for which `is` holds, where that is nearer than `off`.
-    pub(crate) fn nearest(&self, off: Option<f64>, allowed: &Tolerance, is: impl Fn(&Layout) -> bool) -> Option<Found> {
+    pub(crate) fn nearest(
+        &self,
+        off: Option<f64>,
+        allowed: &Tolerance,
+        is: impl Fn(&Layout) -> bool,
+    ) -> Option<Judged> {
         let of = |pair: &Pair<'_>| is(pair.layout());
         let judged = self.others().into_iter().filter(of).map(|pair| (judge(&pair, self.profile, allowed), pair));
         let size = |judgement: &Judgement| judgement.metrics.nmse().unwrap_or(f64::INFINITY);
@@ -142,16 +148,9 @@ impl<'a> TapJudge<'a> {
         off.is_none_or(|off| size(&judgement) < off).then(|| self.found(&pair, judgement, None))
     }
 
-    pub(crate) fn found(&self, pair: &Pair<'_>, judgement: Judgement, plain: Option<AsStored>) -> Found {
+    pub(crate) fn found(&self, pair: &Pair<'_>, judgement: Judgement, plain: Option<AsStored>) -> Judged {
         let (shape, positions) = (pair.shape().to_vec(), pair.positions().map(<[usize]>::to_vec));
-        Found::Judged(Box::new(Judged {
-            judgement,
-            shape,
-            positions,
-            layout: pair.layout().clone(),
-            plain,
-            part: None,
-        }))
+        Judged::from(Compared { judgement, shape, positions, layout: pair.layout().clone(), plain, part: None })
     }
 }
 
@@ -159,12 +158,12 @@ impl<'a> TapJudge<'a> {
 fn as_shown(pair: &Pair<'_>, judgement: Judgement) -> Option<AsStored> {
     let Layout::Permuted(_) = pair.layout() else { return None };
     let outcome = Outcome::Differs(Difference::Layout { what: pair.layout().to_string() });
-    Some(AsStored::Judged(Box::new(Judgement { outcome, ..judgement })))
+    Some(AsStored::Compared(Box::new(Judgement { outcome, ..judgement })))
 }
 
 impl Run<'_> {
-    /// Lays two tensors of one place together.
-    pub(crate) fn lay<'b>(
+    /// Two tensors of one place, to be judged.
+    pub(crate) fn tap_judge<'b>(
         &self,
         left: &'b Entry,
         reference: &'b Values<'b>,
@@ -184,7 +183,7 @@ impl Run<'_> {
     }
 
     /// Reads both sides of `place` and hands them on with what the table allows.
-    pub(crate) fn with_overlay<X>(
+    pub(crate) fn with_tap_judge<X>(
         &self,
         place: Place,
         then: impl FnOnce(&TapJudge<'_>, f64) -> X,
@@ -193,8 +192,8 @@ impl Run<'_> {
         let (Some(left), Some(right)) = (left, right) else { return Ok(None) };
         let (reference, candidate) = (self.reference.read(&left)?, self.candidate.read(&right)?);
         let (reference, candidate) = (reference.values(), candidate.values());
-        let overlay = self.lay(&left, &reference, &right, &candidate);
-        Ok(Some(then(&overlay, self.allowed(place, &left, &right))))
+        let tap = self.tap_judge(&left, &reference, &right, &candidate);
+        Ok(Some(then(&tap, self.allowed(place, &left, &right))))
     }
 
     /// The same under a layout that was found.
@@ -204,7 +203,8 @@ impl Run<'_> {
         layout: &Layout,
         then: impl FnOnce(&Pair<'_>, f64) -> X,
     ) -> Result<Option<X>, DumpError> {
-        self.with_overlay(place, |overlay, own| overlay.under(layout).map(|pair| then(&pair, own))).map(Option::flatten)
+        self.with_tap_judge(place, |overlay, own| overlay.under(layout).map(|pair| then(&pair, own)))
+            .map(Option::flatten)
     }
 
     /// How many heads are merged in a context, by the reference's taps of the same layer.

@@ -1,0 +1,73 @@
+//! What do the two dumps say of their token positions, before any value is compared?
+
+mod doubts;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use firstdiff_trace::{Dump, Entry, Rows, Tap};
+
+use crate::align::chunks::ChunkAlignment;
+use crate::graph::{Graph, OpenTaps};
+use crate::plan::doubts::doubts;
+use crate::report::reason::Reason;
+use crate::run::last::lengths;
+use crate::run::positions::told_chunks;
+use crate::run::steps::{Chunks, Misaligned, contradicted, misaligned};
+use crate::tolerance::Extent;
+
+/// How two runs stand against each other, by what their dumps declare and what their shapes show.
+pub(crate) struct AlignmentPlan {
+    /// Why the steps do not stand for the same token positions, where they do not.
+    pub(crate) misaligned: Option<Misaligned>,
+    /// Token positions of the prefill.
+    pub(crate) prompt: usize,
+    /// How the tokens were taken, as either side says or shows.
+    pub(crate) chunks: Option<Chunks>,
+    /// Token positions of each step of either side, as far as they are known.
+    pub(crate) lengths: [BTreeMap<u32, usize>; 2],
+    /// Layers, and token positions in all.
+    pub(crate) extent: Extent,
+    /// What of the recorded keys and values is not to be passed.
+    pub(crate) doubts: BTreeMap<(u32, Tap), Reason>,
+    /// Taps outside the vocabulary.
+    pub(crate) open: OpenTaps,
+}
+
+impl AlignmentPlan {
+    /// The plan of two runs; of runs that were aligned by token position, `alignment` says how. `rows` are the token positions that were asked for.
+    pub(crate) fn of(
+        reference: &Dump,
+        candidate: &Dump,
+        graph: &Graph,
+        rows: Option<&Rows>,
+        alignment: Option<&Arc<ChunkAlignment>>,
+    ) -> AlignmentPlan {
+        let recorded =
+            alignment.map_or([reference, candidate], |alignment| alignment.runs.each_ref().map(|run| &**run));
+        let by_position = alignment.is_some();
+        let misaligned =
+            contradicted(recorded).or_else(|| if by_position { None } else { misaligned(reference, candidate, rows) });
+        let prompt = prompt(reference);
+        let steps = || reference.entries().iter().map(|e| e.step).collect::<BTreeSet<_>>().len();
+        let positions = alignment.map_or_else(|| prompt.saturating_add(steps()), |alignment| alignment.together());
+        let layers = graph.places().iter().filter_map(|p| p.tap.layer).max().map_or(0, |l| l.saturating_add(1));
+        AlignmentPlan {
+            misaligned,
+            prompt,
+            chunks: told_chunks(reference, candidate),
+            lengths: [reference, candidate].map(lengths),
+            extent: Extent { layers, positions },
+            doubts: doubts(recorded[0], recorded[1]),
+            open: OpenTaps::of(recorded[0], recorded[1]),
+        }
+    }
+}
+
+/// Token positions of the prefill.
+fn prompt(reference: &Dump) -> usize {
+    let rows = |e: &Entry| e.shape.get(e.tap.site.position_axis()).copied();
+    // The least that any tap shows: a tap of another layout must not loosen what is allowed.
+    let shown = || reference.entries().iter().filter(|e| e.step == 0).filter_map(rows).min();
+    reference.meta().tokens.as_ref().map(Vec::len).or_else(shown).unwrap_or(0)
+}

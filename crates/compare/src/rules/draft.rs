@@ -1,0 +1,40 @@
+//! How do taps stand while a rule is at work whose own first steps bear on its later ones?
+
+use std::collections::BTreeSet;
+use std::ops::Deref;
+
+use crate::rules::Changes;
+use crate::taps::context::Judged;
+
+/// All taps, with the changes of one rule so far.
+pub(super) struct Draft {
+    taps: Vec<Judged>,
+    changed: BTreeSet<usize>,
+}
+
+impl Draft {
+    /// Nothing is changed yet.
+    pub(super) fn of(taps: &[Judged]) -> Draft {
+        Draft { taps: taps.to_vec(), changed: BTreeSet::new() }
+    }
+
+    /// Judges one tap otherwise.
+    pub(super) fn set(&mut self, index: usize, judged: Judged) {
+        self.taps[index] = judged;
+        self.changed.insert(index);
+    }
+
+    /// What has become of it.
+    pub(super) fn into_changes(self) -> Changes {
+        let changed = self.taps.into_iter().enumerate().filter(|(index, _)| self.changed.contains(index));
+        Changes { taps: changed.collect(), note: None }
+    }
+}
+
+impl Deref for Draft {
+    type Target = [Judged];
+
+    fn deref(&self) -> &[Judged] {
+        &self.taps
+    }
+}

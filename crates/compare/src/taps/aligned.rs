@@ -1,0 +1,124 @@
+//! How do the two sides of a tap stand against each other? By what the dumps say of them: no value is read.
+
+use firstdiff_trace::{Entry, Partial};
+
+use crate::graph::Place;
+use crate::report::reason::Reason;
+use crate::run::side::Side;
+use crate::taps::context::{Judged, Run};
+
+/// The two sides of a tap, or why they cannot be compared.
+pub(crate) enum AlignedTap<'a> {
+    /// There is nothing to compare, and why.
+    Settled(Judged),
+    /// Both are whole.
+    Whole { left: Entry, right: Entry },
+    /// Both are flat, of nobody knows how many positions.
+    Flat { left: Entry, right: Entry },
+    /// The one on `side` is known in part.
+    OnePart { whole: Entry, part: &'a Partial, side: Side },
+    /// Both are known in part.
+    TwoParts { left: &'a Partial, right: &'a Partial },
+    /// The vocabulary does not have it.
+    Open { left: Entry, right: Entry },
+}
+
+impl Run<'_> {
+    /// The two sides of a place.
+    pub(crate) fn aligned(&self, place: Place) -> AlignedTap<'_> {
+        let settled = AlignedTap::Settled;
+        if self.options.only.as_ref().is_some_and(|only| !only.contains(&place)) {
+            return settled(Judged::NotRecorded);
+        }
+        if place.tap.is_open() {
+            return self.aligned_open(place);
+        }
+        if let Some(parts) = self.aligned_parts(place) {
+            return parts;
+        }
+        if let Some(reason) = self.lacks_a_rank(place) {
+            return settled(Judged::NotComparable(reason));
+        }
+        let (left, right) = match self.both(place) {
+            (Some(left), Some(right)) => (left, right),
+            (Some(_), None) | (None, Some(_)) if let Some(reason) = self.apart(place) => {
+                return settled(Judged::NotComparable(reason));
+            }
+            (left, right) => return settled(recorded_once(left.is_some(), right.is_some())),
+        };
+        if let Some(reason) = self.unaligned(place).or_else(|| self.misaligned()) {
+            return settled(Judged::NotComparable(reason));
+        }
+        if self.are_flat(&left, &right) {
+            return AlignedTap::Flat { left, right };
+        }
+        match self.drowned(place) {
+            Some(reason) => settled(Judged::NotComparable(reason)),
+            None => AlignedTap::Whole { left, right },
+        }
+    }
+
+    /// The two sides of a place of which a side is known in part; nothing where both are whole.
+    fn aligned_parts(&self, place: Place) -> Option<AlignedTap<'_>> {
+        let parts = [self.reference, self.candidate].map(|dump| dump.find_part(place.tap, place.step));
+        if parts.iter().all(Option::is_none) {
+            return None;
+        }
+        if let Some(reason) = self.unaligned(place) {
+            return Some(AlignedTap::Settled(Judged::NotComparable(reason)));
+        }
+        let (left, right) = self.both(place);
+        let aligned = match (left, right, parts) {
+            (_, _, [Some(left), Some(right)]) => AlignedTap::TwoParts { left, right },
+            (Some(whole), _, [None, Some(part)]) => AlignedTap::OnePart { whole, part, side: Side::Candidate },
+            (_, Some(whole), [Some(part), None]) => AlignedTap::OnePart { whole, part, side: Side::Reference },
+            (left, right, [ours, theirs]) => {
+                let recorded = recorded_once(left.is_some() || ours.is_some(), right.is_some() || theirs.is_some());
+                return Some(AlignedTap::Settled(recorded));
+            }
+        };
+        let misaligned = self.misaligned().map(|reason| AlignedTap::Settled(Judged::NotComparable(reason)));
+        Some(misaligned.unwrap_or(aligned))
+    }
+
+    /// The two sides of a tap that the vocabulary does not have. What nobody declares to be a tap is never blamed.
+    fn aligned_open(&self, place: Place) -> AlignedTap<'_> {
+        let (left, right) = match self.both_open(place) {
+            (Some(left), Some(right)) => (left, right),
+            (left, right) => return AlignedTap::Settled(recorded_once(left.is_some(), right.is_some())),
+        };
+        let rows_asked = self.options.rows.as_ref().is_some_and(|rows| !rows.is_all());
+        if rows_asked && !self.is_by_token(place, &left) {
+            return AlignedTap::Settled(Judged::Unchecked(Reason::AxesUnknown));
+        }
+        match self.misaligned().or_else(|| self.drowned(place)) {
+            Some(reason) => AlignedTap::Settled(self.as_declared(place, Judged::NotComparable(reason))),
+            None => AlignedTap::Open { left, right },
+        }
+    }
+
+    /// Why the positions of a place could not be aligned.
+    fn unaligned(&self, place: Place) -> Option<Reason> {
+        self.alignment()?.unchecked.get(&place).cloned().map(Reason::Unaligned)
+    }
+
+    /// Why no place of the two runs can be compared.
+    fn misaligned(&self) -> Option<Reason> {
+        self.plan.misaligned.is_some().then_some(Reason::OtherTokens)
+    }
+
+    /// Why nothing can be said of a place where a second right run is itself far off.
+    fn drowned(&self, place: Place) -> Option<Reason> {
+        let noise = self.noise(place).filter(|noise| noise.is_drowned())?;
+        Some(Reason::Drowned { nmse: noise.nmse })
+    }
+}
+
+/// What is to be said of a tap that one side at most recorded.
+fn recorded_once(reference: bool, candidate: bool) -> Judged {
+    match (reference, candidate) {
+        (true, _) => Judged::Unchecked(Reason::NotIn(Side::Candidate)),
+        (false, true) => Judged::Unchecked(Reason::NotIn(Side::Reference)),
+        (false, false) => Judged::NotRecorded,
+    }
+}
