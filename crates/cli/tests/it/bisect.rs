@@ -363,6 +363,7 @@ fn parity_is_said_with_what_was_looked_at() {
 }
 
 #[test]
+#[ignore = "slow: cargo test -- --ignored, as .ci/run does"]
 fn twenty_two_layers_take_few_runs_and_bytes() {
     let bench = Bench::new();
     let reference = noise(bench.path(), None);

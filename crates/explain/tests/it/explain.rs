@@ -47,11 +47,22 @@ fn causes(explanation: &Explanation) -> (Vec<String>, usize) {
 }
 
 #[test]
+fn planted_mistakes_are_named_and_nothing_else() {
+    planted_mistakes_are_named(7);
+}
+
+#[test]
+#[ignore = "slow: cargo test -- --ignored, as .ci/run does"]
 fn every_planted_mistake_is_named_and_nothing_else() {
+    planted_mistakes_are_named(1);
+}
+
+/// Of one in so many of the shipped faults, that its mistake is named and no other.
+fn planted_mistakes_are_named(every: usize) {
     let index = std::fs::read_to_string(fixtures().join("faulty/index.json")).unwrap();
     let index: Vec<Value> = serde_json::from_str(&index).unwrap();
     let mut problems = Vec::new();
-    for row in &index {
+    for row in index.iter().step_by(every) {
         let path = |key: &str| fixtures().join(row[key].as_str().unwrap());
         let explanation = run(&path("model"), &path("file"), None, None, None);
         let (stated, open) = causes(&explanation);
@@ -61,7 +72,7 @@ fn every_planted_mistake_is_named_and_nothing_else() {
             problems.push(format!("{}: {stated:?}, {open} without a cause", row["file"]));
         }
     }
-    println!("{} planted, {} not named", index.len(), problems.len());
+    println!("{} planted, {} not named", index.len().div_ceil(every), problems.len());
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
@@ -179,6 +190,7 @@ fn field_cases_2_and_3_every_matrix_is_read_the_wrong_way_around() {
 }
 
 #[test]
+#[ignore = "slow: cargo test -- --ignored, as .ci/run does"]
 fn field_case_4_four_mistakes_at_once_from_the_logits() {
     let Some(field) = shared() else { return };
     let folder = tempfile::tempdir().unwrap();
