@@ -56,12 +56,14 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     let baseline = if args.update { None } else { Some(Baseline::read(&args.baseline)?) };
     let judged = args.pair.judged(|_| Ok(()))?;
     let regressions = baseline.as_ref().map(|b| b.regressions(&judged.report)).unwrap_or_default();
+    let finished = finish(&judged);
+    let allows_more = baseline.as_ref().is_some_and(|b| b.differing() > 0);
+    let held = allows_more && !matches!(finished, Ok(PARITY));
     if let Some(path) = &args.json {
-        let held = baseline.as_ref().is_some_and(|b| b.differing() > 0);
         crate::render::json::to_file(path, &Gate::of(&judged, &regressions, held), &inputs)?;
     }
     let screen = !is_stdout(args.json.as_ref());
-    let code = finish(&judged)?;
+    let code = finished?;
     if args.update {
         if code != PARITY && !args.accept_diverged {
             print(render(&judged, Detail::Folded).as_str())?;
@@ -93,14 +95,22 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
         }
         return Ok(PARITY);
     }
-    let held = baseline.as_ref().is_some_and(|b| b.differing() > 0);
     if regressions.is_empty() && (code == PARITY || held) {
         if screen {
             let taps = taps_in_words(baseline.map_or(0, |b| b.len()));
             let (how, path) = (as_it_asks(judged.session.loosened), args.baseline.display());
             let what = if held { "not parity: held to its own baseline, " } else { "" };
+            let better = match allows_more && !held {
+                true => {
+                    "note: the baseline allows taps that differ, and now all agree: write it again (--update), so that they stay so\n"
+                }
+                false => "",
+            };
             let assumed = judged.session.assumed_cache();
-            print_lines(&format!("gate: passed{how}, {what}{taps} no worse than {path}{assumed}\n{}", note(&judged)))?;
+            print_lines(&format!(
+                "gate: passed{how}, {what}{taps} no worse than {path}{assumed}\n{better}{}",
+                note(&judged)
+            ))?;
         }
         return Ok(PARITY);
     }

@@ -55,7 +55,8 @@ pub(crate) fn next_step(judged: &Judged, first: &FirstDivergence, tap: &TapRepor
             "look at what makes {name}{order}; its inputs are not known ('graph' in dump.json states them)"
         );
     }
-    let model = if judged.session.model.is_none() { "; with --model, known mistakes are tried" } else { "" };
+    let model =
+        if judged.session.model.is_none() { "; `firstdiff explain MODEL CAND` tries known mistakes" } else { "" };
     format!("look at the operation '{}' that makes {} from {inputs}{order}{model}", tap.op, tap.place.tap)
 }
 

@@ -252,5 +252,9 @@ fn an_engine_that_is_not_at_parity_can_be_held_to_itself() {
     assert!(in_one_line(&String::from_utf8_lossy(&worse.stdout)).contains("layers.1.ffn_up"));
     assert_eq!(gate(&rounded("w4-a32"), &[]).status.code(), Some(1));
     // A better engine passes too.
-    assert_eq!(gate(GOLDEN, &[]).status.code(), Some(0));
+    let better = gate(GOLDEN, &[]);
+    assert_eq!(better.status.code(), Some(0));
+    let screen = in_one_line(&String::from_utf8_lossy(&better.stdout));
+    assert!(!screen.contains("not parity") && screen.contains("write it again (--update)"), "{screen}");
+    assert_eq!(json(&["gate", GOLDEN, GOLDEN, "--baseline", &file])["held_to_own_baseline"], false);
 }

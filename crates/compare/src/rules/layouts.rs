@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use firstdiff_trace::{DumpError, Entry, QkRows, Site};
+use firstdiff_trace::{DumpError, Entry, Site};
 
 use crate::graph::Place;
 use crate::layout::convention::LayoutConvention;
@@ -136,12 +136,6 @@ impl Run<'_> {
         let (left, right) = self.both(self.graph.places()[index]);
         let shape = |entry: &Entry| squeezed(entry.tap.site, &entry.shape);
         far && left.zip(right).is_some_and(|(left, right)| shape(&left) != shape(&right))
-    }
-
-    /// The candidate's order of the rows of Q and K, where the two dumps declare different ones.
-    pub(crate) fn declared(&self) -> Option<QkRows> {
-        let (ours, theirs) = (self.reference.meta().qk_rows?, self.candidate.meta().qk_rows?);
-        (ours != theirs).then_some(theirs)
     }
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod aligned;
 pub(crate) mod cache;
 pub(crate) mod context;
+mod declared;
 pub(crate) mod flat;
 pub(crate) mod last_rows;
 pub(crate) mod noise;
