@@ -2,7 +2,7 @@
 
     import firstdiff
 
-    firstdiff.note(producer="my engine 1.2", precision="f32")   # also model, cache, qk_rows, rows
+    firstdiff.note(producer="my engine 1.2", precision="f32")   # also model, architecture, cache, qk_rows, rows
     firstdiff.tokens([1, 17, 42])                                # the prompt: step 0
     firstdiff.record(f"layers.{n}.q", q)                         # a NumPy array or a torch tensor, bf16 too; [T,H,d]
     firstdiff.next_step(23)                                      # before each decode step, with the token it is fed
@@ -11,6 +11,8 @@
 
     with firstdiff.record(model, "out"):                         # a PyTorch model of Hugging Face's names: each forward
         model.generate(ids, max_new_tokens=4)                    # call is a step; record() and note() work inside too
+    with firstdiff.record(model, "out", program=True):           # any PyTorch model: every operation that it executes, too
+        model(ids)
 
 FIRSTDIFF_DIR=out records into the folder out. Without it, and without a folder in the call, everything is off.
 FIRSTDIFF_TAPS='layers.*.h,logits' records these taps only, FIRSTDIFF_STEPS=0,2-5 these steps only (0: the prompt), and
@@ -40,7 +42,7 @@ INNER = ("attn_norm q k v q_norm k_norm q_rope k_rope qk scores probs context at
 SCORES, HEADED = {"qk", "scores", "probs"}, {"q", "k", "v", "q_norm", "k_norm", "q_rope", "k_rope"}  # [H,T,S] and [T,H,d]; else [T,D]
 TAP = re.compile(rf"(?:{'|'.join(OUTER)}|layers\.(?:0|[1-9][0-9]{{0,8}})\.(?:{'|'.join(INNER)}))")
 # What a note may be: keys and values that every reader of dump.json takes; None: any text, of `graph` a list of {tap, op, reads}.
-NOTES = {"producer": None, "model": None, "precision": {"exact", "f32", "f16", "bf16", "ggml"},
+NOTES = {"producer": None, "model": None, "architecture": None, "precision": {"exact", "f32", "f16", "bf16", "ggml"},
          "cache": {"f32", "f16"}, "qk_rows": {"half", "adjacent"}, "rows": {"all", "last"}, "graph": None}
 DTYPES = {"float64": ("f64", "<f8"), "float32": ("f32", "<f4"), "float16": ("f16", "<f2"), "bfloat16": ("bf16", "<V2")}
 
@@ -309,7 +311,7 @@ def next_chunk(ids):
 
 
 def note(**notes):
-    """Notes what dump.json can hold: producer, model, precision, cache, qk_rows, rows; graph: which operation makes a tap and what it reads."""
+    """Notes what dump.json can hold: producer, model, architecture, precision, cache, qk_rows, rows; graph: which operation makes a tap and what it reads."""
     if on := _current():
         for key, value in notes.items():
             if key not in NOTES or (NOTES[key] and value not in NOTES[key]):
@@ -317,8 +319,11 @@ def note(**notes):
             on.meta[key] = value
 
 
-def record(what, value=None, *, modules=""):
+def record(what, value=None, *, modules="", program=False):
     """record(name, array): one tap. record(model, folder=FIRSTDIFF_DIR): for a `with`, every tap of a PyTorch model.
+
+    `program`: writes program.json too, every operation that the model executes, and names the taps by the shape of that graph: for a model of any
+    architecture, decoder or not.
 
     `modules`: patterns of names of other modules whose outputs are recorded too, each under its module's name. Of a model of which no layer has a
     name of Hugging Face's they are all modules by themselves.
@@ -326,7 +331,7 @@ def record(what, value=None, *, modules=""):
     if not isinstance(what, str):
         from .model import Watching
 
-        return Watching(what, value, modules)
+        return Watching(what, value, modules, program)
     if on := _current():
         on.write(what, value)
 

@@ -28,12 +28,12 @@ STEM = {"model", "language_model", "decoder"}
 class Watching:
     """A `with`: every forward call of `model` is one step of a dump."""
 
-    def __init__(self, model, folder, modules):
-        self.model, self.folder, self.modules = model, folder, modules
+    def __init__(self, model, folder, modules, program):
+        self.model, self.folder, self.modules, self.program = model, folder, modules, program
         self.unasked, self.called = False, {}  # every module is recorded though none was named; how often in this step
 
     def __enter__(self):
-        if self.folder is not None or firstdiff.is_on():
+        if not self.program and (self.folder is not None or firstdiff.is_on()):
             self.settle_modules()
         self.outer = firstdiff._recording if self.folder is not None else firstdiff._current()
         self.recording = Recording(self.folder) if self.folder is not None else self.outer
@@ -42,11 +42,16 @@ class Watching:
         if self.recording:
             firstdiff._recording = self.recording
             self.describe()
-            self.watch()
+            if self.program:
+                self.follow()
+            else:
+                self.watch()
         return self.recording
 
     def __exit__(self, kind, *_):
         self.stack.close()
+        if self.program and self.recording and kind is None:
+            self.write_program()
         firstdiff._recording = self.outer
         if self.folder is not None and kind is None:
             self.recording.finish()
@@ -84,6 +89,29 @@ class Watching:
     @property
     def config(self):
         return getattr(self.model, "config", None)
+
+    # -- every operation --
+
+    def follow(self):
+        from .program import Following
+
+        self.hook(self.model.register_forward_pre_hook(self.begin, with_kwargs=True))
+        self.following = self.stack.enter_context(Following(self.model, self.recording.write))
+
+    def write_program(self):
+        from .naming import graph_of
+
+        program = self.following.program
+        if program.steps:
+            self.recording.meta["graph"] = graph_of(program, 0)
+        head = {"source": ", ".join(f"{name} {sys.modules[name].__version__}" for name in ("torch", "transformers") if name in sys.modules),
+                "model": type(self.model).__name__}
+        for file, parts in program.files_of(head).items():
+            self.recording.replace(file, *parts)
+        if escapes := program.escapes:
+            print(f"firstdiff: values that left PyTorch are fixed in program.json, and what follows from them: {', '.join(escapes)}", file=sys.stderr)
+        if randoms := program.randoms:
+            print(f"firstdiff: random numbers were drawn ({', '.join(randoms)}): call model.eval() first", file=sys.stderr)
 
     # -- hooks --
 

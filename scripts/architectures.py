@@ -1,0 +1,140 @@
+"""Small random models of many architectures of transformers: what their configs need beside the sizes that all share."""
+
+import math
+import warnings
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+transformers.utils.logging.set_verbosity_error()
+warnings.filterwarnings("ignore")
+
+SIZES = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8, vocab_size=99,
+             max_position_embeddings=64)
+TOKENS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
+EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, num_local_experts=4)
+LATENT = dict(q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=4, qk_nope_head_dim=8, v_head_dim=8, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1,
+              moe_intermediate_size=24, first_k_dense_replace=1, num_key_value_heads=4, n_group=2, topk_group=1, head_dim=4)
+# Of state-space layers: all names under which their sizes go.
+MAMBA = dict(mamba_d_state=8, mamba_d_conv=4, mamba_expand=2)
+HEADED_MAMBA = dict(MAMBA, mamba_n_heads=8, mamba_d_head=8, mamba_n_groups=1, mamba_chunk_size=8)
+IMAGES = dict(image_size=16, patch_size=4)
+GPT = dict(n_embd=32, n_layer=2, n_head=4, n_positions=64)
+
+DECODERS = {
+    **{name: {} for name in ("llama qwen2 qwen3 gemma olmo olmo2 phi3 ernie4_5 hunyuan_v1_dense nemotron arcee helium persimmon seed_oss apertus doge "
+                             "gpt_neox").split()},
+    **{name: EXPERTS for name in "mixtral qwen3_moe olmoe phimoe granitemoe flex_olmo".split()},
+    "mistral": dict(sliding_window=6), "starcoder2": dict(sliding_window=6),
+    "gemma2": dict(sliding_window=6, query_pre_attn_scalar=8), "gemma3_text": dict(num_hidden_layers=6, sliding_window=6, query_pre_attn_scalar=8),
+    "gemma3n_text": dict(num_hidden_layers=5, intermediate_size=[48] * 5, sliding_window=6, vocab_size_per_layer_input=99, hidden_size_per_layer_input=8, laurel_rank=8,
+                         altup_num_inputs=2, num_kv_shared_layers=0, activation_sparsity_pattern=[0.5, 0.5, 0.0, 0.0, 0.0]),
+    "cohere": dict(use_qk_norm=True), "cohere2": dict(sliding_window=6, num_hidden_layers=4),
+    "exaone4": dict(num_hidden_layers=4, sliding_window=6, sliding_window_pattern=4), "olmo3": dict(num_hidden_layers=4, sliding_window=6),
+    "smollm3": dict(num_hidden_layers=4, no_rope_layer_interval=2),
+    "phi": dict(num_key_value_heads=4, partial_rotary_factor=0.5), "stablelm": dict(partial_rotary_factor=0.5), "glm": dict(partial_rotary_factor=0.5),
+    "glm4": dict(partial_rotary_factor=0.5),
+    "granite": dict(embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.5, attention_multiplier=0.3),
+    "qwen2_moe": dict(EXPERTS, shared_expert_intermediate_size=40), "granitemoeshared": dict(EXPERTS, shared_intermediate_size=40),
+    "gpt_oss": dict(EXPERTS, sliding_window=6, rope_scaling=None), "hunyuan_v1_moe": dict(EXPERTS, moe_topk=[2, 2]),
+    "ernie4_5_moe": dict(EXPERTS, moe_num_experts=4, moe_k=2, moe_num_shared_experts=1, moe_layer_start_index=1),
+    "glm4_moe": dict(EXPERTS, n_routed_experts=4, n_shared_experts=1, first_k_dense_replace=1, n_group=1, topk_group=1, partial_rotary_factor=0.5, use_qk_norm=True),
+    "llama4_text": dict(num_hidden_layers=4, num_local_experts=4, num_experts_per_tok=1, interleave_moe_layer_step=2, intermediate_size_mlp=48, attention_chunk_size=6,
+                        no_rope_layer_interval=2),
+    "deepseek_v2": LATENT, "deepseek_v3": LATENT, "dots1": dict(LATENT, num_key_value_heads=2, head_dim=8),
+    "minimax": dict(EXPERTS, layer_types=["linear_attention", "full_attention"], block_size=8),
+    "qwen3_next": dict(EXPERTS, num_hidden_layers=4, shared_expert_intermediate_size=24, linear_key_head_dim=8, linear_value_head_dim=8, linear_num_key_heads=2,
+                       linear_num_value_heads=4, linear_conv_kernel_dim=4),
+    "lfm2": dict(num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], block_auto_adjust_ff_dim=False),
+    "recurrent_gemma": dict(num_hidden_layers=3, lru_width=32, attention_window_size=6, num_key_value_heads=1),
+    "granitemoehybrid": dict(EXPERTS, **HEADED_MAMBA, shared_intermediate_size=40, layers_block_type=["mamba", "attention"],
+                             layer_types=["mamba", "attention"]),
+    "falcon_h1": dict(HEADED_MAMBA, mamba_d_ssm=64), "bamba": dict(HEADED_MAMBA, attn_layer_indices=[1]),
+    "jamba": dict(EXPERTS, **MAMBA, num_hidden_layers=4, attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1, mamba_dt_rank=4,
+                  use_mamba_kernels=False),
+    "zamba2": dict(attention_head_dim=16, mamba_d_state=8, mamba_headdim=8, n_mamba_heads=8, mamba_ngroups=1, chunk_size=8, num_hidden_layers=4,
+                   layers_block_type=["mamba", "hybrid", "mamba", "hybrid"], num_mem_blocks=1, use_mem_rope=True, adapter_rank=4, num_key_value_heads=4, kv_channels=8),
+}
+# Whose configs name the sizes otherwise: nothing of SIZES.
+OWN_NAMES = {
+    "gpt2": dict(GPT, n_inner=48), "gptj": dict(GPT, rotary_dim=4), "codegen": dict(GPT, n_ctx=64, rotary_dim=4), "gpt_bigcode": GPT,
+    "gpt_neo": dict(hidden_size=32, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]], window_size=6),
+    "bloom": dict(hidden_size=32, n_layer=2, n_head=4), "mpt": dict(d_model=32, n_heads=4, n_layers=2, max_seq_len=64),
+    "falcon": dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=2, new_decoder_architecture=False, multi_query=True, parallel_attn=True, alibi=False),
+    **{name: dict(hidden_size=32, num_hidden_layers=2, state_size=8, conv_kernel=4, expand=2) for name in ("mamba", "falcon_mamba")},
+    "mamba2": dict(hidden_size=32, num_hidden_layers=2, state_size=8, conv_kernel=4, expand=2, num_heads=8, head_dim=8, n_groups=1, chunk_size=8),
+    "rwkv": dict(hidden_size=32, num_hidden_layers=2, attention_hidden_size=32, intermediate_size=48, context_length=64),
+}
+OPT = {"opt": dict(ffn_dim=48, word_embed_proj_dim=32)}
+ENCODERS = {
+    "bert": {}, "roberta": {}, "modernbert": dict(local_attention=4, global_attn_every_n_layers=2, reference_compile=False), "clip_text_model": {},
+    "deberta-v2": dict(relative_attention=True, pos_att_type=["c2p", "p2c"], max_relative_positions=16),
+}
+OWN_ENCODERS = {
+    "distilbert": dict(dim=32, n_layers=2, n_heads=4, hidden_dim=48, max_position_embeddings=64),
+    "t5": dict(d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, num_decoder_layers=2),
+    "whisper": dict(d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48,
+                    max_source_positions=30, num_mel_bins=16),
+}
+VISION = {name: IMAGES for name in "vit dinov2 siglip_vision_model clip_vision_model".split()}
+PARTS = {"t5": "T5EncoderModel", "clip_text_model": "CLIPTextModel", "clip_vision_model": "CLIPVisionModel", "siglip_vision_model": "SiglipVisionModel"}
+ALL = [*DECODERS, *OWN_NAMES, *OPT, *ENCODERS, *OWN_ENCODERS, *VISION]
+
+
+def config(name):
+    plain = {key: value for key, value in SIZES.items() if key not in ("head_dim", "num_key_value_heads")}
+    for table, sizes in ((DECODERS, SIZES | TOKENS), (OWN_NAMES, {"vocab_size": 99} | TOKENS), (OPT, plain | TOKENS), (ENCODERS, plain | TOKENS),
+                         (OWN_ENCODERS, {"vocab_size": 99} | TOKENS), (VISION, {key: value for key, value in plain.items() if key != "vocab_size"})):
+        if name in table:
+            made = AutoConfig.for_model(name, **{**sizes, **table[name]})
+            made._attn_implementation = "eager"
+            return made
+    raise KeyError(name)
+
+
+def build(name):
+    """A model with weights that leave no operation without effect, in eval mode."""
+    torch.manual_seed(7)
+    made = config(name)
+    if name in PARTS:
+        model = getattr(transformers, PARTS[name])(made)
+    elif name in ENCODERS or name in OWN_ENCODERS or name in VISION:
+        model = AutoModel.from_config(made)
+        model = model.encoder if name == "whisper" else model
+    else:
+        model = AutoModelForCausalLM.from_config(made, attn_implementation="eager")
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for key, weight in model.named_parameters():
+            if any(word in key for word in ("A_log", "dt_bias", "rg_lru", "time_")) or key.endswith(".D"):
+                continue
+            if weight.dim() < 2:
+                weight.add_(torch.randn(weight.shape, generator=generator) * 0.1)
+            else:
+                inputs = weight[0].numel() if weight.dim() == 4 else weight.shape[-1] if weight.dim() == 2 else weight.shape[-2]
+                weight.normal_(0, 1.3 / math.sqrt(inputs), generator=generator)
+        for key, value in model.named_buffers():
+            if "e_score_correction_bias" in key:
+                value.normal_(0, 0.1, generator=generator)
+    return model.eval()
+
+
+def inputs(name):
+    generator = torch.Generator().manual_seed(5)
+    if name in VISION:
+        return dict(pixel_values=torch.randn(1, 3, 16, 16, generator=generator))
+    if name == "whisper":
+        return dict(input_features=torch.randn(1, 16, 60, generator=generator))
+    return dict(input_ids=torch.tensor([[5, 17, 42, 8, 91, 33, 60, 12, 77, 25, 3, 50]]))
+
+
+def run(model, name, decoded=(7, 19)):
+    """A prefill, and decode steps where the model gives a cache."""
+    with torch.no_grad():
+        out = model(**inputs(name))
+        for token in decoded:
+            cache = getattr(out, "past_key_values", None)
+            if cache is None:
+                return
+            out = model(input_ids=torch.tensor([[token]]), past_key_values=cache)

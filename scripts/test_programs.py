@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Is what a recorded program says what PyTorch computed? Architectures of transformers are recorded; then the files alone, without the model's code,
+are carried out by PyTorch's operations, and every tap must come out bit for bit.
+
+    python test_programs.py [NAME ..] [--keep FOLDER]
+
+The replay shares no code with the recorder: it reads program.json, program.safetensors and the weights.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "crates" / "trace" / "python"))
+import firstdiff
+from architectures import ALL, build, run
+
+DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64, "i32": torch.int32, "i16": torch.int16,
+          "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool, "c64": torch.complex64, "c128": torch.complex128}
+
+
+class Replay:
+    """The operations of a program.json, from its weights, constants and inputs."""
+
+    def __init__(self, folder, weights):
+        self.program = json.loads((folder / "program.json").read_text())
+        self.memory, stored = {}, load_file(folder / "program.safetensors")
+        self.sizes = {}
+        for number, value in enumerate(self.program["values"]):
+            self.reach(number, value[0], value[1], value[2] if len(value) > 2 else contiguous(value[1]), value[3] if len(value) > 2 else 0)
+        self.walk(self.program["ops"])
+        for number, name in self.program["weights"].items():
+            self.put(int(number), weights[name])
+        for number in [*self.program["constants"], *map(int, self.program["inputs"])]:
+            self.put(number, stored[str(number)])
+
+    def walk(self, item):
+        """The extent of every buffer: as far as any view of it reaches."""
+        if isinstance(item, dict) and "v" in item:
+            number, shape, strides, *more = item["v"]
+            dtype = more[1] if len(more) > 1 else self.program["values"][number][0]
+            self.reach(number, dtype, shape, strides, more[0] if more else 0)
+        elif isinstance(item, (dict, list)):
+            for inner in item.values() if isinstance(item, dict) else item:
+                self.walk(inner)
+
+    def reach(self, number, dtype, shape, strides, offset):
+        if 0 not in shape:
+            end = offset + sum((extent - 1) * stride for extent, stride in zip(shape, strides)) + 1
+            self.sizes[number] = max(self.sizes.get(number, 0), end * DTYPES[dtype].itemsize)
+
+    def put(self, number, value):
+        dtype, shape, *_ = self.program["values"][number]
+        value = torch.view_as_complex(value) if DTYPES[dtype].is_complex else value
+        self.view(number).copy_(value.reshape(shape))
+
+    def view(self, operand):
+        number, shape, strides, *more = operand["v"] if isinstance(operand, dict) else [operand, *self.canonical(operand)]
+        dtype = DTYPES[more[1] if len(more) > 1 else self.program["values"][number][0]]
+        if number not in self.memory:
+            self.memory[number] = torch.UntypedStorage(self.sizes.get(number, 0))
+        return torch.empty(0, dtype=dtype).set_(self.memory[number], more[0] if more else 0, shape, strides)
+
+    def canonical(self, number):
+        _, shape, *how = self.program["values"][number]
+        return [shape, *(how or [contiguous(shape), 0])]
+
+    def argument(self, item):
+        if item is None or isinstance(item, list):
+            return item and [self.argument(inner) for inner in item]
+        if isinstance(item, dict) and "c" in item:
+            return float(item["c"]) if item["c"] in ("inf", "-inf", "nan") else item["c"]
+        return DTYPES[item["t"]] if isinstance(item, dict) and "t" in item else self.view(item)
+
+    def carry_out(self, op):
+        if op["o"] == "tolist":
+            assert self.view(op["i"][0]).tolist() == op["x"]
+            return
+        function = torch.ops.aten
+        name = op["o"] if "." in op["o"] else op["o"] + ".default"
+        for part in name.split("."):
+            function = getattr(function, part)
+        given = [self.argument(item) for item in op["i"]]
+        result = function(*given, **{key: self.argument(item) for key, item in op.get("a", {}).items()})
+        if "x" in op:
+            assert result == op["x"], f"{op['o']} gave {result}, and {op['x']} as recorded"
+        elif not op.get("w"):
+            for operand, value in zip(op["y"], result if isinstance(result, (tuple, list)) else [result]):
+                if operand is not None:
+                    self.view(operand).copy_(value)
+
+    def taps(self):
+        """Every tap, right after its operation."""
+        at = 0
+        for tap in sorted(self.program["taps"], key=lambda tap: tap["op"]):
+            for op in self.program["ops"][at:tap["op"] + 1]:
+                self.carry_out(op)
+            at = max(at, tap["op"] + 1)
+            yield tap, self.view(tap["v"])
+
+
+def contiguous(shape):
+    strides, due = [], 1
+    for extent in reversed(shape):
+        strides.append(due)
+        due *= max(extent, 1)
+    return strides[::-1]
+
+
+def check(name, folder):
+    torch.set_num_threads(1)
+    model = build(name)
+    # A run writes into some of a model's buffers.
+    weights = {key: value.detach().clone().contiguous() for key, value in model.state_dict(keep_vars=False).items()}
+    (folder / "model").mkdir(parents=True)
+    save_file(weights, folder / "model" / "model.safetensors")
+    start = time.monotonic()
+    with firstdiff.record(model, folder / "golden", program=True):
+        run(model, name)
+    seconds = time.monotonic() - start
+    replay = Replay(folder / "golden", weights)
+    files = {(entry["tap"], entry["step"]): entry["file"] for entry in json.loads((folder / "golden" / "dump.json").read_text())["taps"]}
+    count, steps = 0, set()
+    with torch.inference_mode():
+        for tap, value in replay.taps():
+            recorded = np.load(folder / "golden" / files[tap["tap"], tap["step"]])
+            if not np.array_equal(recorded.view(np.uint8), value.contiguous().numpy().view(np.uint8)):
+                raise AssertionError(f"{tap['tap']} step {tap['step']} is not what was recorded")
+            count, steps = count + 1, steps | {tap["step"]}
+    size = (folder / "golden" / "program.json").stat().st_size
+    print(f"  ok   {name:20} {len(replay.program['ops']):5} operations, {len(steps)} steps, {count:4} taps bit for bit; {size / 1024:.0f} kB, {seconds:.1f} s", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"architectures; all where none is named: {', '.join(ALL)}")
+    parser.add_argument("--keep", metavar="FOLDER", help="keep the models and dumps here")
+    args = parser.parse_args()
+    wrong = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for name in args.names or ALL:
+            try:
+                check(name, Path(args.keep or temporary) / name)
+            except Exception as error:
+                wrong.append(name)
+                print(f"FAIL   {name:20} {type(error).__name__}: {str(error)[:160]}", flush=True)
+    count = len(args.names or ALL)
+    print(f"{count - len(wrong)} of {count} architectures recorded and carried out again bit for bit")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
