@@ -8,9 +8,10 @@
     python dump_torch.py MODEL -o DIR --tokens 1,403,407 --decode 3
     firstdiff compare DIR my_engine_dump/
 
-MODEL is a folder with config.json and weights, of family llama, mistral, qwen2, qwen3 or minimind. Nothing is ever
-fetched from a network. The file is complete in itself: copy it anywhere. Needs torch 2.9.1 and transformers 4.57.1
-(`uv run dump_torch.py ...` installs what the header above states).
+MODEL is a folder with config.json and weights, of family llama, mistral, qwen2, qwen3 or minimind; with --program, of any
+architecture that transformers has. Nothing is ever fetched from a network. The file is complete in itself: copy it anywhere
+(--program needs firstdiff's Python package beside it). Needs torch 2.9.1 and transformers 4.57.1 (`uv run dump_torch.py ...`
+installs what the header above states).
 
 What is written: DIR/dump.json and one .npy a tap: h0, layers.N.{attn_norm, q, k, v, q_norm, k_norm, q_rope, k_rope, qk,
 scores, probs, context, attn_out, h_attn, ffn_norm, ffn_gate, ffn_up, ffn_act, ffn_out, h}, final_norm, logits. q, k, v are
@@ -28,6 +29,9 @@ Where the values come from:
   * --dtype f64 is the exact run: transformers computes RMSNorm, RoPE's angles and softmax in float32 whatever the dtype,
     and these are replaced by the same formulas in float64.
   * --dtype bf16 and f16 run as transformers does, and store what each module gave: bf16 as '<V2' (NumPy has no bfloat16).
+
+--program writes program.json as well: every operation that the model executed, from which the taps are named, whatever the
+architecture; dump.json then says which operation makes each tap, by its source line, and what it reads (docs/PROGRAMS.md).
 
 MiniMind (model_type "minimind") is not in transformers: as MiniMind's own scripts/convert_model.py does, it is built as a
 LlamaForCausalLM with the mapped config, or as Qwen3ForCausalLM where the weights hold q_norm (minimind-3, 2026).
@@ -106,6 +110,10 @@ class Dump:
         lines = ",\n    ".join(json.dumps(entry) for entry in self.entries)
         head = json.dumps({"format": 1, "complete": True, **note}, indent=2)
         (self.folder / "dump.json").write_text(f'{head[:-2]},\n  "taps": [\n    {lines}\n  ]\n}}\n', encoding="utf-8")
+        self.place()
+
+    def place(self):
+        """Everything is in the temporary folder: it becomes the dump."""
         aside = self.out.with_name(f".{self.out.name}.{os.getpid()}.old")
         if self.out.is_dir() and any(self.out.iterdir()):
             os.rename(self.out, aside)
@@ -116,7 +124,7 @@ class Dump:
 # ---- the model ----
 
 
-def read_config(folder):
+def read_config(folder, any_family=False):
     path = folder / "config.json"
     if not folder.is_dir():
         raise Refused(f"{folder}: no such folder (models are local folders; nothing is downloaded)")
@@ -125,8 +133,8 @@ def read_config(folder):
     except (OSError, ValueError) as error:
         raise Refused(f"{path}: not a readable config: {error}") from None
     family = config.get("model_type") if isinstance(config, dict) else None
-    if family not in (*FAMILIES, "minimind"):
-        raise Refused(f"{path}: model_type {family!r}; known are {', '.join(FAMILIES)}, minimind")
+    if not any_family and family not in (*FAMILIES, "minimind"):
+        raise Refused(f"{path}: model_type {family!r}; known are {', '.join(FAMILIES)}, minimind; --program takes any")
     if config.get("quantization_config"):
         raise Refused(f"{path}: a quantised checkpoint; give the floating-point one")
     if config.get("use_moe"):
@@ -401,6 +409,7 @@ def arguments():
     parser.add_argument("--taps", metavar="GLOB[,GLOB]", help="only these, e.g. 'layers.0.*,logits'. Default: all")
     parser.add_argument("--dtype", choices=["f32", "f64", "bf16", "f16"], default="f32", help="arithmetic and stored type; f64 is the exact run (default f32)")
     parser.add_argument("--attn", choices=["eager", "sdpa"], default="eager", help="sdpa hides qk, scores and probs (default eager)")
+    parser.add_argument("--program", action="store_true", help="any architecture: record every operation, and name the taps by them")
     parser.add_argument("--threads", type=count, default=0, metavar="N", help="PyTorch threads. Default: PyTorch's choice")
     parser.add_argument("--force", action="store_true", help="replace DIR if it holds a dump")
     parser.add_argument("--version", action="version", version=f"{NAME} {VERSION}")
@@ -420,7 +429,82 @@ def tokenize(folder, text):
     return tokens
 
 
+def package():
+    """firstdiff's Python package: installed, or beside this file in its repository."""
+    try:
+        import firstdiff
+    except ModuleNotFoundError:
+        beside = Path(__file__).resolve().parent.parent / "crates" / "trace" / "python"
+        if not (beside / "firstdiff").is_dir():
+            raise Refused("--program needs the Python package firstdiff: pip install it from crates/trace/python of its repository") from None
+        sys.path.insert(0, str(beside))
+        import firstdiff
+    return firstdiff
+
+
+def load_any(folder, dtype, attn):
+    """A model of whatever architecture its config names."""
+    import transformers
+
+    config = read_config(folder, any_family=True)
+    named = [getattr(transformers, name, None) for name in config.get("architectures") or []]
+    kinds = [kind for kind in named if kind] or [transformers.AutoModelForCausalLM, transformers.AutoModel]
+    for at, kind in enumerate(kinds):
+        try:
+            model, told = kind.from_pretrained(folder, dtype=dtype, attn_implementation=attn, local_files_only=True, trust_remote_code=False, output_loading_info=True)
+            break
+        except Exception as error:  # the kinds are many
+            if at + 1 == len(kinds):
+                raise Refused(f"{folder}: transformers cannot load it: {str(error).splitlines()[0][:160]}") from None
+    if missing := sorted(told["missing_keys"]):
+        raise Refused(f"{folder}: weights are missing: {', '.join(missing[:3])}{' ..' if len(missing) > 3 else ''}")
+    return model.eval()
+
+
+def dump_program(args):
+    """A run of any model, with every operation that it executes."""
+    if args.dtype == "f64":
+        raise Refused("--program records what runs, and transformers computes norms and softmax in f32 whatever the dtype: f64 is no exact run here")
+    firstdiff = package()
+    with Dump(args.out, [], args.force) as out:
+        read_config(args.model, any_family=True)
+        import torch
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        if args.threads:
+            torch.set_num_threads(args.threads)
+        tokens, fixed = args.tokens or tokenize(args.model, args.text), args.decode_tokens or []
+        say(f"loading {args.model} in {args.dtype}")
+        model = load_any(args.model, {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[args.dtype], args.attn)
+        vocab = getattr(getattr(model.config, "text_config", model.config), "vocab_size", math.inf)
+        for token in tokens + fixed:
+            if not 0 <= token < vocab:
+                raise Refused(f"token {token} is outside the vocabulary of {vocab}")
+        (out.folder / "dump.json").unlink()
+        os.environ["FIRSTDIFF_TAPS"] = args.taps or "*"
+        decoded, steps = [], len(fixed) or args.decode
+        try:
+            with torch.inference_mode(), firstdiff.record(model, out.folder, program=True) as recording:
+                firstdiff.note(model=args.model.resolve().name, architecture=model.config.model_type)
+                result = model(torch.tensor([tokens]))
+                for step in range(steps):
+                    cache = getattr(result, "past_key_values", None)
+                    if cache is None:
+                        raise Refused("this model gives no cache: only the prompt can be recorded (no --decode)")
+                    decoded.append(fixed[step] if fixed else int(result.logits[0, -1].argmax()))
+                    result = model(torch.tensor([decoded[-1:]]), past_key_values=cache)
+                count = len(recording.entries)
+        except ValueError as error:
+            raise Refused(str(error)) from None
+        out.place()
+        say(f"{out.out}: {count} tensors" + (f", decoded {','.join(map(str, decoded))}" if decoded else ""))
+
+
 def dump(args):
+    if args.program:
+        return dump_program(args)
     if args.dtype == "f64" and args.attn == "sdpa":
         raise Refused("--dtype f64 is the exact run and needs --attn eager")
     patterns = [glob for glob in (args.taps or "").split(",") if glob]

@@ -222,8 +222,11 @@ class Trial:
         words = next((line for line in done.stderr.splitlines() if "error: " in line), "")
         return {"verdict": f"exit {done.returncode}", "exit": done.returncode, "error": words.partition("error: ")[2]}
 
-    def arguments(self, case, without=None):
+    def arguments(self, case, out, without=None):
         """(reference, the candidate's own options, those that say how it is read)."""
+        said = out.with_name(f"{out.name}.precision")  # where an engine chooses by what the processor has
+        if case.profile and said.exists():
+            case = case._replace(profile=said.read_text())
         folder = "reference-prefill" if case.engine in PREFILL_ALONE else "reference"
         profile = ["--profile", case.profile] if case.profile else []
         steps = [] if case.engine in PREFILL_ALONE else ["--decode-tokens", ids(DECODED)]
@@ -240,7 +243,7 @@ class Trial:
             shutil.rmtree(part, ignore_errors=True)
             shutil.copytree(out, part, ignore=shutil.ignore_patterns(case.without))
             out = part
-        reference, profile, tokens = self.arguments(case, case.without)
+        reference, profile, tokens = self.arguments(case, out, case.without)
         reports = {"compare": self.firstdiff("compare", reference, out, *profile, *tokens), "inspect": self.firstdiff("inspect", out, *tokens)}
         for command in ("replay", "explain"):
             if command == "explain" or case.engine not in LOGITS_ALONE:
@@ -254,7 +257,7 @@ class Trial:
 
     def planted(self, case):
         out = self.dump(case.engine, case.model, case.variant, case.mistake)
-        reference, profile, tokens = self.arguments(case)
+        reference, profile, tokens = self.arguments(case, out)
         reports = {"compare": self.firstdiff("compare", reference, out, *profile, *tokens)}
         if case.noise:
             own = self.dump(case.engine, case.model, case.variant)

@@ -183,6 +183,8 @@ def run_openvino(model, tokens, folder, hint):
         for name in output.names:
             written[name] = np.asarray(result[output])
     np.savez(folder / "run.npz", **written)
+    # A processor without arithmetic in f16 is given bf16: OpenVINO says what it chose.
+    folder.with_name(f"{folder.name}.precision").write_text(compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name())
 
 
 def main(argv=None):
