@@ -329,7 +329,7 @@ const LONGEST: usize = 200;
 
 /// The name of a tap's file, without an ending: as [`stored_name`], with every byte but ASCII letters, digits, `_`, `-` and `.` as `%` and two
 /// hexadecimal digits, and so is a `.` at the start, and the one of a name that itself ends like a step. None: the name is empty, or too long for a file.
-pub(crate) fn file_name(tap: &str, step: u32) -> Option<String> {
+pub fn file_name(tap: &str, step: u32) -> Option<String> {
     let like_step = tap.rfind(".step").filter(|at| tap[at + 5..].bytes().all(|b| b.is_ascii_digit()));
     let mut name = String::new();
     for (at, byte) in tap.bytes().enumerate() {
@@ -344,7 +344,7 @@ pub(crate) fn file_name(tap: &str, step: u32) -> Option<String> {
 
 /// The name of a tap in the name of its file, without the step; the reverse of [`file_name`].
 #[cfg(feature = "read")]
-pub(crate) fn name_in_file(stem: &str) -> String {
+pub fn name_in_file(stem: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), stem.as_bytes());
     while let [first, more @ ..] = rest {
         let digits = more.get(..2).filter(|_| *first == b'%').and_then(|digits| std::str::from_utf8(digits).ok());

@@ -22,9 +22,12 @@ impl Run<'_> {
                 Standing::Rounding => Status::Rounding,
                 Standing::Inconclusive | Standing::Unchecked => Status::Unchecked,
                 Standing::Differs => {
-                    let (before, _) = self.graph.nearest_before(index, |i| found[i].is_compared());
+                    let (before, between) = self.graph.nearest_before(index, |i| found[i].is_compared());
                     let inputs_agree = before.iter().all(|&i| found[i].agrees());
-                    let inputs_agree = inputs_agree && !differs.iter().any(|&other| self.graph.may_read(index, other));
+                    // What was not compared on the way may have been made of it.
+                    let hidden = |other| !between.is_empty() && other < index && self.graph.may_be_read_by_any(other);
+                    let may_read = |&other: &usize| self.graph.may_read(index, other) || hidden(other);
+                    let inputs_agree = inputs_agree && !differs.iter().any(may_read);
                     if inputs_agree { Status::Diverged } else { Status::Downstream }
                 }
             })

@@ -162,6 +162,11 @@ impl Graph {
         other < index && (!self.knows_inputs(index) || self.joins_stacks && stack(index) != stack(other))
     }
 
+    /// Whether nobody knows who reads a place: a tap outside the vocabulary that no graph has.
+    pub(crate) fn may_be_read_by_any(&self, index: usize) -> bool {
+        !self.knows_inputs(index) && self.readers[index].is_empty()
+    }
+
     /// Whether anybody knows what the operation of place `index` reads.
     pub fn knows_inputs(&self, index: usize) -> bool {
         !self.unknown_inputs.contains(&index)

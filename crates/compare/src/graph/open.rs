@@ -29,7 +29,7 @@ pub(crate) struct OpenTaps {
 }
 
 impl OpenTaps {
-    /// What both dumps hold under one name. Names of a known producer, who names much that is no tap, are taps only where a graph has them.
+    /// What both dumps hold under one name. Names of a known producer, who names much that is no tap, are taps only where dump.json lists them, or its graph does.
     pub(crate) fn of(reference: &Dump, candidate: &Dump) -> OpenTaps {
         let dumps = [reference, candidate];
         let declared = dumps.iter().find_map(|dump| dump.meta().graph.as_ref());
@@ -37,19 +37,20 @@ impl OpenTaps {
         let in_graph: HashMap<Tap, usize> = graph.iter().enumerate().map(|(at, node)| (node.tap, at)).collect();
         let foreign = dumps.iter().any(|dump| dump.is_of_known_names());
         let held: BTreeSet<&String> = candidate.unmapped().iter().collect();
-        let mut shared: BTreeMap<u32, BTreeSet<Tap>> = BTreeMap::new();
-        for name in reference.unmapped().iter().filter(|name| held.contains(name)) {
-            let (plain, step) = split_stored_name(name);
-            let tap = Tap::named(plain);
-            let is_tap = !foreign && !plain.starts_with(WEIGHTS) && !plain.starts_with(STREAMS);
-            if tap.is_open() && (is_tap || in_graph.contains_key(&tap)) {
-                shared.entry(step).or_default().insert(tap);
-            }
-        }
         let listed = dumps.iter().filter_map(|dump| dump.meta().taps.as_ref()).flatten();
         let mut recorded = HashMap::new();
         for (at, entry) in listed.enumerate() {
             recorded.entry(Tap::named(&entry.tap)).or_insert(at);
+        }
+        let mut shared: BTreeMap<u32, BTreeSet<Tap>> = BTreeMap::new();
+        for name in reference.unmapped().iter().filter(|name| held.contains(name)) {
+            let (plain, step) = split_stored_name(name);
+            let tap = Tap::named(plain);
+            let is_tap =
+                (!foreign || recorded.contains_key(&tap)) && !plain.starts_with(WEIGHTS) && !plain.starts_with(STREAMS);
+            if tap.is_open() && (is_tap || in_graph.contains_key(&tap)) {
+                shared.entry(step).or_default().insert(tap);
+            }
         }
         let of_reference: BTreeSet<Place> = places(reference).collect();
         let beside_vocabulary = places(candidate).any(|place| of_reference.contains(&place));
@@ -93,21 +94,29 @@ impl OpenTaps {
         let open = self.shared.get(&step).into_iter().flatten().copied().filter(|tap| !known.contains(tap));
         // Other stacks (vision, an encoder) run before the one that they feed.
         let (stacks, others): (Vec<Tap>, Vec<Tap>) = open.partition(|tap| !tap.stack().is_empty());
-        let (before, others) = (self.stacks(&stacks), self.in_order(others));
-        let known: BTreeSet<Tap> = before.iter().map(|node| node.tap).collect();
-        let rest = self.in_order(stacks.into_iter().filter(|tap| !known.contains(tap)).collect());
-        let mut all = self.inserted(before, rest);
-        all.extend(self.inserted(nodes, others));
-        all
+        let mut all = self.stacks(&stacks);
+        let known: BTreeSet<Tap> = all.iter().map(|node| node.tap).collect();
+        let rest = stacks.into_iter().filter(|tap| !known.contains(tap)).chain(others).collect();
+        all.extend(nodes);
+        self.inserted(all, self.in_order(rest))
     }
 
     /// Layers of other stacks, as the vocabulary has those of a decoder.
     fn stacks(&self, taps: &[Tap]) -> Vec<Node> {
         let sites: BTreeSet<Site> = taps.iter().map(Tap::role).collect();
-        let of_role: BTreeSet<Tap> =
-            taps.iter().filter(|tap| !tap.role().is_open()).map(|tap| tap.sibling(Site::H)).collect();
+        // In the order in which they were recorded.
+        let mut first: BTreeMap<&str, usize> = BTreeMap::new();
+        for tap in taps {
+            let at = self.recorded.get(tap).copied().unwrap_or(usize::MAX);
+            first.entry(tap.stack()).and_modify(|first| *first = at.min(*first)).or_insert(at);
+        }
+        let of_role: BTreeSet<(usize, Tap)> = taps
+            .iter()
+            .filter(|tap| !tap.role().is_open())
+            .map(|tap| (first.get(tap.stack()).copied().unwrap_or(usize::MAX), tap.sibling(Site::H)))
+            .collect();
         let (mut nodes, mut last): (Vec<Node>, Option<Tap>) = (Vec::new(), None);
-        for here in of_role {
+        for (_, here) in of_role {
             let follows = |before: &Tap| before.stack() == here.stack() && before.layer.map(|n| n + 1) == here.layer;
             let stream = last.filter(follows);
             let in_layer = |tap: &&Tap| tap.sibling(Site::H) == here && **tap != here;
@@ -144,24 +153,33 @@ impl OpenTaps {
     /// `nodes` with `more` among them, which stand in their own order: each behind all that it reads; else behind what was recorded last before it; else at the end of its layer, or of all.
     fn inserted(&self, nodes: Vec<Node>, more: Vec<Node>) -> Vec<Node> {
         let recorded = |tap: &Tap| self.recorded.get(tap).copied();
-        let mut behind: HashMap<Tap, usize> = nodes.iter().enumerate().map(|(at, node)| (node.tap, at)).collect();
+        // From 1 on: what was recorded before all of them stands at 0.
+        let mut behind: HashMap<Tap, usize> = (1..).zip(&nodes).map(|(at, node)| (node.tap, at)).collect();
         let mut as_recorded: Vec<(usize, usize)> =
-            nodes.iter().enumerate().filter_map(|(at, node)| Some((recorded(&node.tap)?, at))).collect();
+            (1..).zip(&nodes).filter_map(|(at, node)| Some((recorded(&node.tap)?, at))).collect();
         as_recorded.sort_unstable();
         let layer_of = |tap: &Tap| tap.layer.map(|layer| (tap.stack(), layer));
         let ends: HashMap<(&str, u32), usize> =
-            nodes.iter().enumerate().filter_map(|(at, node)| Some((layer_of(&node.tap)?, at))).collect();
-        let end = nodes.len().saturating_sub(1);
-        let mut all: Vec<(usize, Node)> = nodes.into_iter().enumerate().collect();
+            (1..).zip(&nodes).filter_map(|(at, node)| Some((layer_of(&node.tap)?, at))).collect();
+        // Other stacks stand first.
+        let (end, end_of_stacks) = (nodes.len(), nodes.iter().take_while(|node| !node.tap.stack().is_empty()).count());
+        let mut all: Vec<(usize, Node)> = (1..).zip(nodes).collect();
         for node in more {
             let read = node.reads.iter().flatten().filter_map(|read| behind.get(read).copied()).max();
             let before = || {
                 let own = recorded(&node.tap)?;
                 let earlier = as_recorded.partition_point(|(at, _)| *at < own);
-                as_recorded.get(earlier.checked_sub(1)?).map(|(_, at)| *at)
+                match earlier.checked_sub(1) {
+                    Some(last) => as_recorded.get(last).map(|(_, at)| *at),
+                    None => (!as_recorded.is_empty()).then_some(0),
+                }
             };
             let in_layer = || ends.get(&layer_of(&node.tap)?).copied();
-            let at = read.or_else(before).or_else(in_layer).unwrap_or(end);
+            let at = read.or_else(before).or_else(in_layer).unwrap_or(if node.tap.stack().is_empty() {
+                end
+            } else {
+                end_of_stacks
+            });
             behind.insert(node.tap, at);
             all.push((at, node));
         }
@@ -237,6 +255,18 @@ mod tests {
         assert_eq!(names(&nodes, &order), order);
         let late = nodes.iter().find(|node| node.tap == Tap::named("layers.0.late")).unwrap();
         assert_eq!((late.op.as_str(), &late.reads), (UNKNOWN, &None));
+    }
+
+    #[test]
+    fn what_was_recorded_first_stands_first() {
+        let order =
+            ["embed out", "encoder.layers.0.q", "encoder.out", "h0", "decoder.layers.0.q", "decoder.layers.0.h"];
+        let nodes = open(&order, &[]).among(decoder(&BTreeSet::new(), &BTreeSet::new(), |_| false), 0);
+        let met = names(&nodes, &order);
+        assert_eq!(
+            met.iter().filter(|name| *name != "h0").collect::<Vec<_>>(),
+            ["embed out", "encoder.layers.0.q", "encoder.out", "decoder.layers.0.q", "decoder.layers.0.h"]
+        );
     }
 
     #[test]

@@ -273,3 +273,66 @@ fn inspect_looks_at_them() {
     assert_eq!(found["layers.0.scan"], ("all-zero", Sureness::Likely));
     assert_eq!(found["layers.1.scan"], ("not-finite", Sureness::Certain));
 }
+
+/// A dump of these tensors in this order, all of shape [T,D]; `keep_list`: dump.json lists them.
+fn small(tensors: &[(&str, f64)], graph: &[(&str, &[&str])], keep_list: bool, folder: &Path) -> Dump {
+    let recorder = Recorder::create(folder).unwrap();
+    recorder.tokens(&(0..T as i64).collect::<Vec<_>>());
+    let node = |(tap, reads): &(&str, &[&str])| GraphNode {
+        tap: (*tap).into(),
+        op: Some("op".into()),
+        reads: reads.iter().map(ToString::to_string).collect(),
+    };
+    if !graph.is_empty() {
+        recorder.describe(|meta| meta.graph = Some(graph.iter().map(node).collect()));
+    }
+    for (name, factor) in tensors {
+        let values: Vec<f32> = (0..T * D).map(|at| (noise(name.len(), at) * factor) as f32).collect();
+        recorder.record(*name, &[T, D], &values).unwrap();
+    }
+    recorder.finish().unwrap();
+    if !keep_list {
+        let json = folder.join("dump.json");
+        let mut meta: serde_json::Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+        meta.as_object_mut().unwrap().remove("taps");
+        fs::write(json, meta.to_string()).unwrap();
+    }
+    Dump::open(folder).unwrap()
+}
+
+fn first_of_small(right: &[(&str, f64)], wrong: &[(&str, f64)], graph: &[(&str, &[&str])], keep_list: bool) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let [reference, candidate] = [("right", right), ("wrong", wrong)]
+        .map(|(name, tensors)| small(tensors, graph, keep_list, &folder.path().join(name)));
+    let graph = graph_of(&reference, &candidate);
+    let report = compare(&reference, &candidate, &graph, &Options::new(Profile::F32), &mut |_, _| ()).unwrap();
+    assert_eq!(report.verdict, Verdict::Diverged);
+    report.taps[report.first.unwrap().index].place.tap.to_string()
+}
+
+#[test]
+fn what_was_recorded_before_the_decoder_is_blamed_before_it() {
+    let names =
+        ["embed out", "encoder.layers.0.q", "encoder.out", "h0", "decoder.layers.0.cross.k", "layers.0.h", "logits"];
+    let right: Vec<(&str, f64)> = names.iter().map(|name| (*name, 1.0)).collect();
+    for wrong_from in 0..3 {
+        let wrong: Vec<(&str, f64)> =
+            names.iter().enumerate().map(|(at, name)| (*name, if at >= wrong_from { 1.1 } else { 1.0 })).collect();
+        assert_eq!(first_of_small(&right, &wrong, &[], true), names[wrong_from]);
+    }
+}
+
+#[test]
+fn a_name_that_its_file_spells_otherwise_is_that_of_the_graph() {
+    let graph: [(&str, &[&str]); 3] = [("h0", &[]), ("my scan", &["h0"]), ("logits", &["my scan"])];
+    let (right, wrong) =
+        ([("h0", 1.0), ("my scan", 1.0), ("logits", 1.0)], [("h0", 1.0), ("my scan", 1.1), ("logits", 1.0)]);
+    assert_eq!(first_of_small(&right, &wrong, &graph, false), "my scan");
+}
+
+#[test]
+fn another_programs_name_takes_no_listed_tap_away() {
+    let right = [("h0", 1.0), ("model.layers.0.mlp", 1.0), ("layers.0.scan", 1.0), ("logits", 1.0)];
+    let wrong = [("h0", 1.0), ("model.layers.0.mlp", 1.0), ("layers.0.scan", 1.1), ("logits", 1.0)];
+    assert_eq!(first_of_small(&right, &wrong, &[], true), "layers.0.scan");
+}

@@ -59,7 +59,8 @@ fn open_folder(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
             continue;
         }
         if let Some(stem) = name.strip_suffix(".npy") {
-            match meta.is_incomplete() {
+            // Recorders write what no file name holds as `%` and two digits.
+            match meta.is_incomplete() || (json.exists() && stem.contains('%')) {
                 true => all.found.push(unlisted(stem, &file)),
                 false => npy(&file, stem, reading, &mut all)?,
             }
@@ -102,7 +103,7 @@ fn open_folder(path: &Path, reading: &OpenOptions) -> Result<Dump, DumpError> {
     assemble(path, meta, all, None, reading)
 }
 
-/// A tap of a recording that was not finished, and of which only its file tells. Our recorders know one type of two bytes that NumPy has not.
+/// A tap of which only its file tells, as of a recording that was not finished. Our recorders know one type of two bytes that NumPy has not.
 fn unlisted(stem: &str, file: &Path) -> RawTensor {
     let (name, step) = split_stored_name(stem);
     let found = RawTensor::stored(&name_in_file(name), TensorLocation::File(file.into())).at_step(step);
