@@ -50,9 +50,7 @@ pub(crate) fn order(
 
 fn output(number: usize, step: &Step, written: &HashSet<usize>) -> Result<(), ProgramError> {
     match &step.output {
-        Some(view) if !written.contains(&view.buffer) => {
-            Err(at(Place::Step(number))(Fault::Unwritten(view.buffer)))
-        }
+        Some(view) if !written.contains(&view.buffer) => Err(at(Place::Step(number))(Fault::Unwritten(view.buffer))),
         _ => Ok(()),
     }
 }

@@ -316,7 +316,9 @@ pub enum EvaluateError {
         error: KernelError,
     },
     /// The reference went on with another value than the one that was found: it may have computed other operations.
-    #[error("op {op}: the reference went on with the value {recorded}, and evaluation finds {found}: its path is another one")]
+    #[error(
+        "op {op}: the reference went on with the value {recorded}, and evaluation finds {found}: its path is another one"
+    )]
     OtherPath {
         /// The operation.
         op: usize,

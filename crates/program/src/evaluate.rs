@@ -13,7 +13,7 @@ use crate::weights::Weights;
 /// In which floats values are kept. Every kernel computes in f64; f16 and bf16 buffers always hold what those types can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// f32 buffers hold f64.
+    /// f32 buffers hold f64, but what would overflow f32 is infinite.
     F64,
     /// What is stored to an f32 buffer is rounded to f32.
     F32,
@@ -209,7 +209,8 @@ fn load(
 fn read<'a>(memory: &'a [Option<Memory>], view: &View) -> Tensor<'a> {
     match &memory[view.buffer] {
         Some(memory) => memory.read(view),
-        None => Memory::zeros(view.dtype, 0).read(&View { shape: vec![0], strides: vec![1], offset: 0, ..view.clone() })
+        None => Memory::zeros(view.dtype, 0)
+            .read(&View { shape: vec![0], strides: vec![1], offset: 0, ..view.clone() })
             .into_owned(),
     }
 }
@@ -244,7 +245,8 @@ fn same(op: usize, recorded: &[Scalar], results: &[Tensor<'_>]) -> Result<(), Ev
     };
     let none = || Scalar::Text("nothing".into());
     for i in 0..recorded.len().max(found.len()) {
-        let (recorded, found) = (recorded.get(i).cloned().unwrap_or_else(none), found.get(i).cloned().unwrap_or_else(none));
+        let (recorded, found) =
+            (recorded.get(i).cloned().unwrap_or_else(none), found.get(i).cloned().unwrap_or_else(none));
         if !agree(&recorded, &found) {
             return Err(EvaluateError::OtherPath { op, recorded, found });
         }

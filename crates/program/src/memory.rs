@@ -50,12 +50,7 @@ impl Memory {
     ///
     /// # Errors
     /// When they cannot be broadcast.
-    pub(crate) fn write(
-        &mut self,
-        view: &View,
-        tensor: Tensor<'_>,
-        arithmetic: Arithmetic,
-    ) -> Result<(), KernelError> {
+    pub(crate) fn write(&mut self, view: &View, tensor: Tensor<'_>, arithmetic: Arithmetic) -> Result<(), KernelError> {
         let strides = broadcast_strides(&tensor.shape, &view.shape).ok_or_else(|| KernelError::Shape {
             what: "the result and its output",
             left: tensor.shape.clone(),
@@ -85,7 +80,10 @@ impl Memory {
                     _ => tensor.to_floats().into_owned(),
                 };
                 round(&mut values, view.dtype, arithmetic);
-                if values.len() == memory.len() && view.offset == 0 && view.is_contiguous() && tensor.shape == view.shape
+                if values.len() == memory.len()
+                    && view.offset == 0
+                    && view.is_contiguous()
+                    && tensor.shape == view.shape
                 {
                     *memory = values;
                 } else {
@@ -106,6 +104,14 @@ pub(crate) fn round(values: &mut [f64], dtype: DType, arithmetic: Arithmetic) {
         DType::F16 => values.iter_mut().for_each(|x| *x = to_f16(first(*x)).to_f64()),
         DType::BF16 => values.iter_mut().for_each(|x| *x = to_bf16(first(*x)).to_f64()),
         DType::F32 | DType::C64 if single => values.iter_mut().for_each(|x| *x = f64::from(*x as f32)),
+        // What overflows f32 was infinite for the reference, and masks rely on it.
+        DType::F32 | DType::C64 => {
+            values.iter_mut().filter(|x| x.abs() > f64::from(f32::MAX)).for_each(|x| {
+                if (*x as f32).is_infinite() {
+                    *x = f64::from(*x as f32);
+                }
+            });
+        }
         _ => {}
     }
 }

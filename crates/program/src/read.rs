@@ -111,7 +111,11 @@ impl Reader {
         })
     }
 
-    fn named(&self, table: &'static str, names: &BTreeMap<String, String>) -> Result<BTreeMap<usize, String>, ProgramError> {
+    fn named(
+        &self,
+        table: &'static str,
+        names: &BTreeMap<String, String>,
+    ) -> Result<BTreeMap<usize, String>, ProgramError> {
         let mut out = BTreeMap::new();
         for (key, name) in names {
             let place = || Place::Given(table, cut(key));
@@ -127,7 +131,11 @@ impl Reader {
         Ok(out)
     }
 
-    fn scopes(&self, records: Vec<(String, Vec<String>, Option<i64>)>, files: usize) -> Result<Vec<Scope>, ProgramError> {
+    fn scopes(
+        &self,
+        records: Vec<(String, Vec<String>, Option<i64>)>,
+        files: usize,
+    ) -> Result<Vec<Scope>, ProgramError> {
         let mut out = Vec::with_capacity(records.len());
         for (number, (module, functions, file)) in records.into_iter().enumerate() {
             let file = file.map(|file| index("file", file, files)).transpose().map_err(at(Place::Scope(number)))?;
@@ -249,10 +257,9 @@ impl Reader {
             Value::Array(list) => Ok(Operand::List(list.iter().map(|x| self.operand(x)).collect::<Result<_, _>>()?)),
             Value::Object(object) => match object.iter().next() {
                 Some((key, view)) if key == "v" => self.view(view).map(Operand::View),
-                Some((key, x)) if key == "c" => Ok(x.as_null().map_or_else(
-                    || scalar(x).map(Operand::Scalar),
-                    |()| Ok(Operand::None),
-                )?),
+                Some((key, x)) if key == "c" => {
+                    Ok(x.as_null().map_or_else(|| scalar(x).map(Operand::Scalar), |()| Ok(Operand::None))?)
+                }
                 Some((key, Value::String(name))) if key == "t" => dtype(name).map(Operand::DType),
                 _ => Err(not("an operand", &value.to_string())),
             },
@@ -374,4 +381,3 @@ fn cut(text: &str) -> String {
     let plain: String = text.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().count() > LONGEST { plain + "..." } else { plain }
 }
-

@@ -136,6 +136,9 @@ mod tests {
         assert_eq!(view(&[0, usize::MAX, 9], &[3, 1, 1], 4, DType::F32).reach(100).unwrap(), 0);
         assert!(matches!(view(&[1 << 40, 1 << 40], &[0, 0], 0, DType::F32).reach(100), Err(Fault::Overflow)));
         assert!(matches!(view(&[2], &[usize::MAX], 1, DType::F32).reach(100), Err(Fault::Overflow)));
-        assert!(matches!(view(&[101], &[0], 1, DType::F32).reach(100), Err(Fault::Elements { needed: 101, limit: 100 })));
+        assert!(matches!(
+            view(&[101], &[0], 1, DType::F32).reach(100),
+            Err(Fault::Elements { needed: 101, limit: 100 })
+        ));
     }
 }

@@ -208,7 +208,13 @@ pub(super) fn pow(call: &Call<'_>) -> Results {
     let ints = |x: i64, y: i64| match (u32::try_from(y), x) {
         (Ok(y), _) => x.wrapping_pow(y),
         (Err(_), 1) => 1,
-        (Err(_), -1) => if y % 2 == 0 { 1 } else { -1 },
+        (Err(_), -1) => {
+            if y % 2 == 0 {
+                1
+            } else {
+                -1
+            }
+        }
         (Err(_), _) => 0,
     };
     let floats = |x: f64, y: f64| match y {
@@ -307,7 +313,10 @@ pub(super) fn logaddexp(call: &Call<'_>) -> Results {
 pub(super) fn polar(call: &Call<'_>) -> Results {
     let (r, angle) = (call.operand(0, "abs")?, call.operand(1, "angle")?);
     let shape = broadcast(&r.shape, &angle.shape)?;
-    let (r, angle) = (spread(&r.to_floats(), &r.shape, &shape)?.into_owned(), spread(&angle.to_floats(), &angle.shape, &shape)?.into_owned());
+    let (r, angle) = (
+        spread(&r.to_floats(), &r.shape, &shape)?.into_owned(),
+        spread(&angle.to_floats(), &angle.shape, &shape)?.into_owned(),
+    );
     let values: Vec<_> = r.iter().zip(&angle).map(|(r, t)| [r * t.cos(), r * t.sin()]).collect();
     Ok(vec![Tensor::of(shape, values)])
 }

@@ -153,7 +153,9 @@ impl<'a> Call<'a> {
 
     pub(crate) fn tensors(&self, position: usize, name: &'static str) -> Result<Vec<Tensor<'_>>, KernelError> {
         let list = self.list(position, name)?;
-        list.iter().map(|arg| arg.as_tensor().ok_or(KernelError::Sort { name, expected: "a list of tensors" })).collect()
+        list.iter()
+            .map(|arg| arg.as_tensor().ok_or(KernelError::Sort { name, expected: "a list of tensors" }))
+            .collect()
     }
 
     pub(crate) fn dtype(&self, position: usize, name: &str) -> Option<DType> {
@@ -166,7 +168,8 @@ impl<'a> Call<'a> {
     /// The shape of an output; nothing is computed that would not fit it.
     pub(crate) fn output_shape(&self, number: usize) -> Result<&'a [usize], KernelError> {
         let view = self.outputs.get(number).copied().flatten();
-        view.map(|view| view.shape.as_slice()).ok_or(KernelError::Outputs { results: number + 1, outputs: self.outputs.len() })
+        view.map(|view| view.shape.as_slice())
+            .ok_or(KernelError::Outputs { results: number + 1, outputs: self.outputs.len() })
     }
 
     /// Kind of the values of the first output.
@@ -226,6 +229,7 @@ pub(crate) fn spread<'a, T: Copy>(values: &'a [T], from: &[usize], to: &[usize])
         return Ok(Cow::Borrowed(values));
     }
     let strides = crate::memory::broadcast_strides(from, to);
-    let strides = strides.ok_or_else(|| KernelError::Shape { what: "broadcast", left: from.into(), right: to.into() })?;
+    let strides =
+        strides.ok_or_else(|| KernelError::Shape { what: "broadcast", left: from.into(), right: to.into() })?;
     Ok(Cow::Owned(crate::memory::spread(values, to, &strides)))
 }

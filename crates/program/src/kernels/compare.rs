@@ -15,9 +15,9 @@ fn compare(call: &Call<'_>, holds: impl Fn(Option<Ordering>) -> bool) -> Results
     let (a, b) = (call.operand(0, "self")?, call.operand(1, "other")?);
     let shape = broadcast(&a.shape, &b.shape)?;
     let values = match a.kind().max(b.kind()) {
-        Kind::Int => zip((&a.to_ints(), &a.shape), (&b.to_ints(), &b.shape), &shape, |x, y| {
-            i64::from(holds(Some(x.cmp(&y))))
-        })?,
+        Kind::Int => {
+            zip((&a.to_ints(), &a.shape), (&b.to_ints(), &b.shape), &shape, |x, y| i64::from(holds(Some(x.cmp(&y)))))?
+        }
         Kind::Float => zip((&a.to_floats(), &a.shape), (&b.to_floats(), &b.shape), &shape, |x, y| {
             i64::from(holds(x.partial_cmp(&y)))
         })?,

@@ -26,7 +26,13 @@ struct Axis {
 
 impl Axis {
     /// An axis with zeros before and after; the window must fit at least once, and be something.
-    fn new(extent: usize, window: usize, stride: usize, dilation: usize, (before, after): (usize, usize)) -> Option<Axis> {
+    fn new(
+        extent: usize,
+        window: usize,
+        stride: usize,
+        dilation: usize,
+        (before, after): (usize, usize),
+    ) -> Option<Axis> {
         let padded = extent.checked_add(before)?.checked_add(after)?;
         let reach = window.checked_sub(1)?.checked_mul(dilation)?.checked_add(1)?;
         let count = padded.checked_sub(reach)?.checked_div(stride)? + 1;
@@ -40,7 +46,13 @@ impl Axis {
 }
 
 /// `count` numbers of which one may stand for all.
-fn numbers(call: &Call<'_>, position: usize, name: &'static str, count: usize, otherwise: usize) -> Result<Vec<usize>, KernelError> {
+fn numbers(
+    call: &Call<'_>,
+    position: usize,
+    name: &'static str,
+    count: usize,
+    otherwise: usize,
+) -> Result<Vec<usize>, KernelError> {
     let list = call.ints(position, name)?.filter(|list| !list.is_empty());
     let list = list.unwrap_or_else(|| vec![otherwise as i64]);
     let fail = || KernelError::Value { name, value: format!("{list:?}") };
@@ -77,9 +89,17 @@ fn convolution(call: &Call<'_>, rank: usize) -> Results {
     let channels = x.shape[usize::from(!alone)];
     let (stride, dilation) = (numbers(call, 3, "stride", rank, 1)?, numbers(call, 5, "dilation", rank, 1)?);
     let groups = call.int(6, "groups")?.unwrap_or(1);
-    let groups = usize::try_from(groups).ok().filter(|&n| n > 0).ok_or(KernelError::Value { name: "groups", value: groups.to_string() })?;
+    let groups = usize::try_from(groups)
+        .ok()
+        .filter(|&n| n > 0)
+        .ok_or(KernelError::Value { name: "groups", value: groups.to_string() })?;
     let (out, per_group, windows) = (w.shape[0], w.shape[1], &w.shape[2..]);
-    ensure(Some(channels) == per_group.checked_mul(groups) && out.is_multiple_of(groups), "channels and groups", &x.shape, &w.shape)?;
+    ensure(
+        Some(channels) == per_group.checked_mul(groups) && out.is_multiple_of(groups),
+        "channels and groups",
+        &x.shape,
+        &w.shape,
+    )?;
     let padding: Vec<(usize, usize)> = match call.text(4, "padding") {
         Some("valid") => vec![(0, 0); rank],
         Some("same") => {
@@ -89,7 +109,8 @@ fn convolution(call: &Call<'_>, rank: usize) -> Results {
         Some(other) => return Err(KernelError::Value { name: "padding", value: other.into() }),
         None => numbers(call, 4, "padding", rank, 0)?.into_iter().map(|n| (n, n)).collect(),
     };
-    let axes: Option<Vec<Axis>> = (0..rank).map(|i| Axis::new(spatial[i], windows[i], stride[i], dilation[i], padding[i])).collect();
+    let axes: Option<Vec<Axis>> =
+        (0..rank).map(|i| Axis::new(spatial[i], windows[i], stride[i], dilation[i], padding[i])).collect();
     let axes = axes.ok_or_else(|| misfit("the window and the padded input"))?;
     let mut shape = if alone { vec![out] } else { vec![batch, out] };
     shape.extend(axes.iter().map(|axis| axis.count));
@@ -127,7 +148,14 @@ fn convolution(call: &Call<'_>, rank: usize) -> Results {
 }
 
 /// What the window holds at a position.
-fn unfold(x: &[f64], channels: usize, inner: usize, (rows, columns): (Axis, Axis), position: usize, out: &mut Vec<f64>) {
+fn unfold(
+    x: &[f64],
+    channels: usize,
+    inner: usize,
+    (rows, columns): (Axis, Axis),
+    position: usize,
+    out: &mut Vec<f64>,
+) {
     let (row, column) = (position / columns.count, position % columns.count);
     for channel in 0..channels {
         for u in 0..rows.window {
@@ -159,7 +187,11 @@ pub(super) fn avg_pool2d(call: &Call<'_>) -> Results {
     let divisor = call.float(6, "divisor_override")?;
     let axis = |i: usize, extent: usize| Axis::new(extent, window[i], stride[i], 1, (padding[i], padding[i]));
     let (Some(rows), Some(columns)) = (axis(0, *height), axis(1, *width)) else {
-        return Err(KernelError::Shape { what: "the window and the padded input", left: x.shape.clone(), right: window });
+        return Err(KernelError::Shape {
+            what: "the window and the padded input",
+            left: x.shape.clone(),
+            right: window,
+        });
     };
     let mut shape = lead.to_vec();
     shape.extend([rows.count, columns.count]);

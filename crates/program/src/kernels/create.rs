@@ -48,7 +48,11 @@ pub(super) fn arange(call: &Call<'_>) -> Results {
     let count: usize = shape.iter().product();
     let fits = |found: f64| match found == count as f64 {
         true => Ok(()),
-        false => Err(KernelError::Shape { what: "arange and its output", left: vec![found.max(0.0) as usize], right: shape.to_vec() }),
+        false => Err(KernelError::Shape {
+            what: "arange and its output",
+            left: vec![found.max(0.0) as usize],
+            right: shape.to_vec(),
+        }),
     };
     if call.get(2, "step").is_some() && call.float(2, "step")? == Some(0.0) {
         return Err(KernelError::Value { name: "step", value: "0".into() });

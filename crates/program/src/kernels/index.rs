@@ -79,7 +79,8 @@ fn resolve(extents: &[usize], list: &[Arg<'_>]) -> Result<Places, KernelError> {
         range.filter(|axis| !indexed.contains(axis)).map(|axis| (extents[axis], strides[axis])).unzip()
     };
     let (before, after) = (others(0..first), others(first..extents.len()));
-    let total = [&before.0, &shape, &after.0].into_iter().flatten().try_fold(1usize, |n, &extent| n.checked_mul(extent));
+    let total =
+        [&before.0, &shape, &after.0].into_iter().flatten().try_fold(1usize, |n, &extent| n.checked_mul(extent));
     total.ok_or_else(|| KernelError::Shape { what: "indices", left: shape.clone(), right: extents.into() })?;
     let (outer, inner) = (offsets(&before.0, &before.1), offsets(&after.0, &after.1));
     let mut all = Vec::with_capacity(outer.len() * chosen.len() * inner.len());

@@ -26,7 +26,8 @@ pub(super) fn embedding(call: &Call<'_>) -> Results {
     let shape = call.claim("embedding and its output", shape)?;
     let ids = indices(ids)?;
     let at = ids.iter().map(|&id| position(id, rows).map(|row| row * width)).collect::<Result<Vec<_>, _>>()?;
-    let values = each_kind!(&table.values, x => at.iter().flat_map(|&at| x[at..at + width].iter().copied()).collect::<Vec<_>>());
+    let values =
+        each_kind!(&table.values, x => at.iter().flat_map(|&at| x[at..at + width].iter().copied()).collect::<Vec<_>>());
     Ok(vec![Tensor::of(shape, values)])
 }
 
@@ -67,10 +68,13 @@ pub(super) fn along(extents: &[usize], at: usize, index: &Tensor<'_>) -> Result<
 
 /// y\[i,j,k\] = x\[index\[i,j,k\],j,k\] for the first axis, and so for others.
 pub(super) fn gather(call: &Call<'_>) -> Results {
-    let (x, (at, index)) = (call.tensor(0, "self")?, match call.name {
-        "take_along_dim" => (call.int(2, "dim")?, call.tensor(1, "indices")?),
-        _ => (call.int(1, "dim")?, call.tensor(2, "index")?),
-    });
+    let (x, (at, index)) = (
+        call.tensor(0, "self")?,
+        match call.name {
+            "take_along_dim" => (call.int(2, "dim")?, call.tensor(1, "indices")?),
+            _ => (call.int(1, "dim")?, call.tensor(2, "index")?),
+        },
+    );
     let at = axis(at.ok_or(KernelError::Absent("dim"))?, x.shape.len())?;
     let places = along(&x.shape, at, index)?;
     let values = each_kind!(&x.values, x => places.iter().map(|&at| x[at]).collect::<Vec<_>>());

@@ -35,9 +35,7 @@ fn ints(a: &[i64], b: &[i64], size: (usize, usize, usize)) -> Vec<i64> {
 }
 
 fn complex(a: &[[f64; 2]], b: &[[f64; 2]], size: (usize, usize, usize)) -> Vec<[f64; 2]> {
-    plain(a, b, size, [0.0; 2], |sum, x, y| {
-        [sum[0] + x[0] * y[0] - x[1] * y[1], sum[1] + x[0] * y[1] + x[1] * y[0]]
-    })
+    plain(a, b, size, [0.0; 2], |sum, x, y| [sum[0] + x[0] * y[0] - x[1] * y[1], sum[1] + x[0] * y[1] + x[1] * y[0]])
 }
 
 /// y\[..,o\] = Σᵢ x\[..,i\] · w\[o,i\] + b\[o\].
@@ -126,7 +124,9 @@ pub(super) fn product(a: &Tensor<'_>, b: &Tensor<'_>) -> Result<Tensor<'static>,
     let mut order: Vec<usize> = (0..right.len()).collect();
     order.swap(right.len() - 2, right.len() - 1);
     // A matrix that serves all batches is multiplied with once.
-    let (batch, left_batch, m) = match right_batch.iter().all(|&extent| extent == 1) && left_batch.iter().product::<usize>() == batch.iter().product::<usize>() {
+    let (batch, left_batch, m) = match right_batch.iter().all(|&extent| extent == 1)
+        && left_batch.iter().product::<usize>() == batch.iter().product::<usize>()
+    {
         true => (vec![], vec![], batch.iter().product::<usize>() * m),
         false => (batch, left_batch.to_vec(), m),
     };
@@ -135,7 +135,8 @@ pub(super) fn product(a: &Tensor<'_>, b: &Tensor<'_>) -> Result<Tensor<'static>,
         let strides = crate::memory::broadcast_strides(from, &batch).ok_or_else(misfit)?;
         Ok(offsets(&batch, &strides).into_iter().map(|at| at * width).collect())
     };
-    let pairs: Vec<(usize, usize)> = starts(&left_batch, m * k)?.into_iter().zip(starts(&right_batch, n * k)?).collect();
+    let pairs: Vec<(usize, usize)> =
+        starts(&left_batch, m * k)?.into_iter().zip(starts(&right_batch, n * k)?).collect();
     let values: Values<'static> = match a.kind().max(b.kind()) {
         Kind::Float => {
             let (a, b) = (a.to_floats(), b.to_floats());
@@ -149,12 +150,20 @@ pub(super) fn product(a: &Tensor<'_>, b: &Tensor<'_>) -> Result<Tensor<'static>,
         Kind::Int => {
             let (a, b) = (a.to_ints(), b.to_ints());
             let b = transposed(&b, &right, &order);
-            pairs.into_iter().flat_map(|(i, j)| ints(&a[i..i + m * k], &b[j..j + n * k], (m, n, k))).collect::<Vec<_>>().into()
+            pairs
+                .into_iter()
+                .flat_map(|(i, j)| ints(&a[i..i + m * k], &b[j..j + n * k], (m, n, k)))
+                .collect::<Vec<_>>()
+                .into()
         }
         Kind::Complex => {
             let (a, b) = (a.to_complex(), b.to_complex());
             let b = transposed(&b, &right, &order);
-            pairs.into_iter().flat_map(|(i, j)| complex(&a[i..i + m * k], &b[j..j + n * k], (m, n, k))).collect::<Vec<_>>().into()
+            pairs
+                .into_iter()
+                .flat_map(|(i, j)| complex(&a[i..i + m * k], &b[j..j + n * k], (m, n, k)))
+                .collect::<Vec<_>>()
+                .into()
         }
     };
     Ok(Tensor::of(shape, values))

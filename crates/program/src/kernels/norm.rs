@@ -22,7 +22,12 @@ fn width(x: &Tensor<'_>, shape: &[i64]) -> Result<usize, KernelError> {
 }
 
 /// Gain or bias of `count` elements.
-fn vector<'a>(call: &'a Call<'_>, position: usize, name: &'static str, count: usize) -> Result<Option<std::borrow::Cow<'a, [f64]>>, KernelError> {
+fn vector<'a>(
+    call: &'a Call<'_>,
+    position: usize,
+    name: &'static str,
+    count: usize,
+) -> Result<Option<std::borrow::Cow<'a, [f64]>>, KernelError> {
     let Some(tensor) = call.optional(position, name)? else { return Ok(None) };
     ensure(tensor.len() == count, name, &tensor.shape, &[count])?;
     floats(tensor).map(Some)

@@ -106,8 +106,16 @@ pub(super) fn diff(call: &Call<'_>) -> Results {
         let after: Vec<usize> = (1..extent).collect();
         let (before, after) = (shape::pick_axis(&joined, at, &before), shape::pick_axis(&joined, at, &after));
         let values: Values<'static> = match joined.kind() {
-            Kind::Int => after.to_ints().iter().zip(before.to_ints().iter()).map(|(x, y)| x.wrapping_sub(*y)).collect::<Vec<_>>().into(),
-            Kind::Float => after.to_floats().iter().zip(before.to_floats().iter()).map(|(x, y)| x - y).collect::<Vec<_>>().into(),
+            Kind::Int => after
+                .to_ints()
+                .iter()
+                .zip(before.to_ints().iter())
+                .map(|(x, y)| x.wrapping_sub(*y))
+                .collect::<Vec<_>>()
+                .into(),
+            Kind::Float => {
+                after.to_floats().iter().zip(before.to_floats().iter()).map(|(x, y)| x - y).collect::<Vec<_>>().into()
+            }
             kind => return Err(KernelError::Kind { what: "diff", kind }),
         };
         joined = Tensor::of(after.shape, values);
@@ -126,7 +134,7 @@ pub(super) fn glu(call: &Call<'_>) -> Results {
     let half = extent / 2;
     let a = shape::pick_axis(x, at, &(0..half).collect::<Vec<_>>());
     let b = shape::pick_axis(x, at, &(half..extent).collect::<Vec<_>>());
-    let values: Vec<f64> = a.to_floats().iter().zip(b.to_floats().iter()).map(|(a, b)| a * special::sigmoid(*b)).collect();
+    let values: Vec<f64> =
+        a.to_floats().iter().zip(b.to_floats().iter()).map(|(a, b)| a * special::sigmoid(*b)).collect();
     Ok(vec![Tensor::of(a.shape, values)])
 }
-

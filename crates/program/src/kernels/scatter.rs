@@ -18,7 +18,11 @@ enum How {
 /// x with `new` put, added or multiplied at `places`, in order; one new value serves all.
 fn written(x: &Tensor<'_>, places: &[usize], new: &Tensor<'_>, how: How) -> Results {
     if new.len() != 1 && new.len() < places.len() {
-        return Err(KernelError::Shape { what: "the source and its places", left: new.shape.clone(), right: vec![places.len()] });
+        return Err(KernelError::Shape {
+            what: "the source and its places",
+            left: new.shape.clone(),
+            right: vec![places.len()],
+        });
     }
     fn put<T: Copy>(x: &[T], places: &[usize], new: &[T], f: impl Fn(T, T) -> T) -> Vec<T> {
         let mut out = x.to_vec();
@@ -36,7 +40,9 @@ fn written(x: &Tensor<'_>, places: &[usize], new: &Tensor<'_>, how: How) -> Resu
         (Kind::Complex, How::Add) => {
             put(&x.to_complex(), places, &new.to_complex(), |a, b| [a[0] + b[0], a[1] + b[1]]).into()
         }
-        (Kind::Complex, How::Multiply) => return Err(KernelError::Kind { what: "scatter with multiply", kind: Kind::Complex }),
+        (Kind::Complex, How::Multiply) => {
+            return Err(KernelError::Kind { what: "scatter with multiply", kind: Kind::Complex });
+        }
     };
     Ok(vec![Tensor::of(x.shape.clone(), values)])
 }
@@ -68,7 +74,12 @@ fn slices(call: &Call<'_>, x: &Tensor<'_>) -> Result<(Vec<usize>, Vec<usize>), K
 /// The source, whose shape must be that of the slices.
 fn source<'a>(call: &'a Call<'_>, x: &Tensor<'_>, shape: &[usize]) -> Result<Tensor<'a>, KernelError> {
     let source = call.tensor(3, "source")?.borrowed();
-    ensure(x.shape.is_empty() || source.shape == shape || source.shape.is_empty() && shape == [1], "the source", &source.shape, shape)?;
+    ensure(
+        x.shape.is_empty() || source.shape == shape || source.shape.is_empty() && shape == [1],
+        "the source",
+        &source.shape,
+        shape,
+    )?;
     Ok(source)
 }
 

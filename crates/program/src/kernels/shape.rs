@@ -124,7 +124,9 @@ fn remapped(x: &Tensor<'_>, maps: &[Vec<Option<usize>>], filling: &Tensor<'_>) -
     let values: Values<'static> = match &x.values {
         Values::Int(v) => remap(v, &x.shape, maps, filling.to_ints().first().copied().unwrap_or(0)).into(),
         Values::Float(v) => remap(v, &x.shape, maps, filling.to_floats().first().copied().unwrap_or(0.0)).into(),
-        Values::Complex(v) => remap(v, &x.shape, maps, filling.to_complex().first().copied().unwrap_or_default()).into(),
+        Values::Complex(v) => {
+            remap(v, &x.shape, maps, filling.to_complex().first().copied().unwrap_or_default()).into()
+        }
     };
     Tensor::of(shape, values)
 }
@@ -143,7 +145,8 @@ pub(super) fn pick_axis(x: &Tensor<'_>, at: usize, sources: &[usize]) -> Tensor<
     let (outer, inner) = (x.shape[..at].iter().product::<usize>(), x.shape[at + 1..].iter().product::<usize>());
     let block = x.shape[at] * inner;
     let starts = (0..outer).flat_map(|o| sources.iter().map(move |i| o * block + i * inner));
-    let values = each_kind!(&x.values, v => starts.flat_map(|at| v[at..at + inner].iter().copied()).collect::<Vec<_>>());
+    let values =
+        each_kind!(&x.values, v => starts.flat_map(|at| v[at..at + inner].iter().copied()).collect::<Vec<_>>());
     let mut shape = x.shape.clone();
     shape[at] = sources.len();
     Tensor::of(shape, values)
@@ -175,8 +178,20 @@ pub(super) fn pad(call: &Call<'_>) -> Results {
             _ if inside => at,
             "constant" => return Ok(None),
             "replicate" => at.clamp(0, extent - 1),
-            "reflect" => if at < 0 { -at } else { 2 * (extent - 1) - at },
-            "circular" => if extent > 0 { at.rem_euclid(extent) } else { -1 },
+            "reflect" => {
+                if at < 0 {
+                    -at
+                } else {
+                    2 * (extent - 1) - at
+                }
+            }
+            "circular" => {
+                if extent > 0 {
+                    at.rem_euclid(extent)
+                } else {
+                    -1
+                }
+            }
             other => return Err(KernelError::Value { name: "mode", value: other.into() }),
         };
         if (0..extent).contains(&other) { Ok(Some(other as usize)) } else { Err(fail()) }
@@ -201,7 +216,8 @@ pub(super) fn repeat(call: &Call<'_>) -> Results {
     (x.shape.len()..times.len()).for_each(|_| x.shape.insert(0, 1));
     let times = times.into_iter().map(|n| size(name, n)).collect::<Result<Vec<_>, _>>()?;
     call.claim("repeat and its output", x.shape.iter().zip(&times).map(|(a, b)| a.saturating_mul(*b)).collect())?;
-    let maps: Vec<Vec<_>> = x.shape.iter().zip(&times).map(|(&extent, &n)| (0..extent * n).map(|i| Some(i % extent)).collect()).collect();
+    let maps: Vec<Vec<_>> =
+        x.shape.iter().zip(&times).map(|(&extent, &n)| (0..extent * n).map(|i| Some(i % extent)).collect()).collect();
     Ok(vec![remapped(&x, &maps, &zero())])
 }
 
@@ -209,7 +225,11 @@ pub(super) fn repeat(call: &Call<'_>) -> Results {
 pub(super) fn repeat_interleave(call: &Call<'_>) -> Results {
     let mut x = call.tensor(0, "self")?.borrowed();
     let alone = call.overload == "Tensor";
-    let counts = if alone { x.to_ints().into_owned() } else { call.ints(1, "repeats")?.ok_or(KernelError::Absent("repeats"))? };
+    let counts = if alone {
+        x.to_ints().into_owned()
+    } else {
+        call.ints(1, "repeats")?.ok_or(KernelError::Absent("repeats"))?
+    };
     let dim = if alone { None } else { call.int(2, "dim")? };
     if alone {
         x = Tensor::of(x.shape.clone(), (0..counts.len() as i64).collect::<Vec<_>>());
@@ -273,9 +293,15 @@ fn triangle(call: &Call<'_>, keep: impl Fn(i64, i64) -> bool) -> Results {
     let diagonal = call.int(1, "diagonal")?.unwrap_or(0);
     let inside = |at: usize| keep((at % columns) as i64 - (at / columns % rows) as i64, diagonal);
     let values: Values<'static> = match &x.values {
-        Values::Int(v) => v.iter().enumerate().map(|(at, &v)| if inside(at) { v } else { 0 }).collect::<Vec<_>>().into(),
-        Values::Float(v) => v.iter().enumerate().map(|(at, &v)| if inside(at) { v } else { 0.0 }).collect::<Vec<_>>().into(),
-        Values::Complex(v) => v.iter().enumerate().map(|(at, &v)| if inside(at) { v } else { [0.0; 2] }).collect::<Vec<_>>().into(),
+        Values::Int(v) => {
+            v.iter().enumerate().map(|(at, &v)| if inside(at) { v } else { 0 }).collect::<Vec<_>>().into()
+        }
+        Values::Float(v) => {
+            v.iter().enumerate().map(|(at, &v)| if inside(at) { v } else { 0.0 }).collect::<Vec<_>>().into()
+        }
+        Values::Complex(v) => {
+            v.iter().enumerate().map(|(at, &v)| if inside(at) { v } else { [0.0; 2] }).collect::<Vec<_>>().into()
+        }
     };
     Ok(vec![Tensor::of(x.shape.clone(), values)])
 }

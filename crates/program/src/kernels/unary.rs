@@ -18,7 +18,9 @@ fn floats(call: &Call<'_>, f: impl Fn(f64) -> f64) -> Results {
 /// f of floats, g of integers.
 fn both(call: &Call<'_>, f: impl Fn(f64) -> f64, g: impl Fn(i64) -> i64) -> Results {
     match &call.tensor(0, "self")?.values {
-        Values::Int(x) => Ok(vec![Tensor::of(call.tensor(0, "self")?.shape.clone(), x.iter().map(|&x| g(x)).collect::<Vec<_>>())]),
+        Values::Int(x) => {
+            Ok(vec![Tensor::of(call.tensor(0, "self")?.shape.clone(), x.iter().map(|&x| g(x)).collect::<Vec<_>>())])
+        }
         _ => floats(call, f),
     }
 }
@@ -71,7 +73,19 @@ pub(super) fn conj(call: &Call<'_>) -> Results {
 
 /// -1, 0 or 1.
 pub(super) fn sign(call: &Call<'_>) -> Results {
-    both(call, |x| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { 0.0 }, i64::signum)
+    both(
+        call,
+        |x| {
+            if x > 0.0 {
+                1.0
+            } else if x < 0.0 {
+                -1.0
+            } else {
+                0.0
+            }
+        },
+        i64::signum,
+    )
 }
 
 /// x².
