@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::call::{Call, Results, broadcast, ensure, spread};
+use super::call::{Call, Results, ensure, spread};
 use super::matmul::rows_by_rows;
 use super::reduce::log_sum_exp;
 use super::rows::permute;
@@ -50,7 +50,7 @@ fn attend(call: &Call<'_>, mask: Option<&Tensor<'_>>, is_causal: bool) -> Result
         }
         (0..matrices).map(|i| i / heads * kv_heads + i % heads / (heads / kv_heads)).collect()
     } else {
-        if broadcast(q_batch, k_batch)? != q_batch {
+        if call.broadcast(q_batch, k_batch)? != q_batch {
             return Err(misfit());
         }
         let strides = crate::memory::broadcast_strides(k_batch, q_batch).ok_or_else(misfit)?;

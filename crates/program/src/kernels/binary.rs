@@ -1,6 +1,6 @@
 //! Functions of two or three numbers, broadcast. Two integers give an integer, a complex number makes all complex, else all are floats.
 
-use super::call::{Call, Results, broadcast, spread};
+use super::call::{Call, Results, spread};
 use super::special;
 use crate::dtype::Kind;
 use crate::error::KernelError;
@@ -51,19 +51,20 @@ pub(super) fn zip<A: Copy, B: Copy, T>(
 
 /// The result of f, g or h, by the kind of both operands.
 fn arithmetic(
+    call: &Call<'_>,
     a: &Tensor<'_>,
     b: &Tensor<'_>,
     f: impl Fn(i64, i64) -> i64,
     g: impl Fn(f64, f64) -> f64,
     h: Option<fn([f64; 2], [f64; 2]) -> [f64; 2]>,
 ) -> Results {
-    let shape = broadcast(&a.shape, &b.shape)?;
+    let shape = call.broadcast(&a.shape, &b.shape)?;
     match (a.kind().max(b.kind()), h) {
         (Kind::Int, _) => {
             let values = zip((&a.to_ints(), &a.shape), (&b.to_ints(), &b.shape), &shape, f)?;
             Ok(vec![Tensor::of(shape, values)])
         }
-        (Kind::Float, _) => float(a, b, g),
+        (Kind::Float, _) => float(call, a, b, g),
         (Kind::Complex, Some(h)) => {
             let values = zip((&a.to_complex(), &a.shape), (&b.to_complex(), &b.shape), &shape, h)?;
             Ok(vec![Tensor::of(shape, values)])
@@ -73,12 +74,12 @@ fn arithmetic(
 }
 
 /// The result of g, all as floats.
-fn float(a: &Tensor<'_>, b: &Tensor<'_>, g: impl Fn(f64, f64) -> f64) -> Results {
+fn float(call: &Call<'_>, a: &Tensor<'_>, b: &Tensor<'_>, g: impl Fn(f64, f64) -> f64) -> Results {
     let kind = a.kind().max(b.kind());
     if kind == Kind::Complex {
         return Err(KernelError::Kind { what: "this operation", kind });
     }
-    let shape = broadcast(&a.shape, &b.shape)?;
+    let shape = call.broadcast(&a.shape, &b.shape)?;
     let values = zip((&a.to_floats(), &a.shape), (&b.to_floats(), &b.shape), &shape, g)?;
     Ok(vec![Tensor::of(shape, values)])
 }
@@ -89,51 +90,51 @@ fn scaled<'a>(call: &Call<'_>, b: Tensor<'a>, position: usize) -> Result<Tensor<
         return Ok(b);
     }
     let alpha = call.operand(position, "alpha")?;
-    let product = product(&b, &alpha)?;
+    let product = product(call, &b, &alpha)?;
     product.into_iter().next().ok_or(KernelError::Absent("alpha"))
 }
 
-fn product(a: &Tensor<'_>, b: &Tensor<'_>) -> Results {
+fn product(call: &Call<'_>, a: &Tensor<'_>, b: &Tensor<'_>) -> Results {
     let complex = |x: [f64; 2], y: [f64; 2]| [x[0] * y[0] - x[1] * y[1], x[0] * y[1] + x[1] * y[0]];
-    arithmetic(a, b, i64::wrapping_mul, |x, y| x * y, Some(complex))
+    arithmetic(call, a, b, i64::wrapping_mul, |x, y| x * y, Some(complex))
 }
 
-fn sum(a: &Tensor<'_>, b: &Tensor<'_>) -> Results {
-    arithmetic(a, b, i64::wrapping_add, |x, y| x + y, Some(|x, y| [x[0] + y[0], x[1] + y[1]]))
+fn sum(call: &Call<'_>, a: &Tensor<'_>, b: &Tensor<'_>) -> Results {
+    arithmetic(call, a, b, i64::wrapping_add, |x, y| x + y, Some(|x, y| [x[0] + y[0], x[1] + y[1]]))
 }
 
-fn difference(a: &Tensor<'_>, b: &Tensor<'_>) -> Results {
-    arithmetic(a, b, i64::wrapping_sub, |x, y| x - y, Some(|x, y| [x[0] - y[0], x[1] - y[1]]))
+fn difference(call: &Call<'_>, a: &Tensor<'_>, b: &Tensor<'_>) -> Results {
+    arithmetic(call, a, b, i64::wrapping_sub, |x, y| x - y, Some(|x, y| [x[0] - y[0], x[1] - y[1]]))
 }
 
 /// a + α · b.
 pub(super) fn add(call: &Call<'_>) -> Results {
-    sum(&call.operand(0, "self")?, &scaled(call, call.operand(1, "other")?, 2)?)
+    sum(call, &call.operand(0, "self")?, &scaled(call, call.operand(1, "other")?, 2)?)
 }
 
 /// a - α · b.
 pub(super) fn sub(call: &Call<'_>) -> Results {
-    difference(&call.operand(0, "self")?, &scaled(call, call.operand(1, "other")?, 2)?)
+    difference(call, &call.operand(0, "self")?, &scaled(call, call.operand(1, "other")?, 2)?)
 }
 
 /// b - α · a.
 pub(super) fn rsub(call: &Call<'_>) -> Results {
-    difference(&call.operand(1, "other")?, &scaled(call, call.operand(0, "self")?, 2)?)
+    difference(call, &call.operand(1, "other")?, &scaled(call, call.operand(0, "self")?, 2)?)
 }
 
 /// a · b.
 pub(super) fn mul(call: &Call<'_>) -> Results {
-    product(&call.operand(0, "self")?, &call.operand(1, "other")?)
+    product(call, &call.operand(0, "self")?, &call.operand(1, "other")?)
 }
 
 /// a / b as floats; with `rounding_mode` rounded down or towards zero, and exact for integers.
 pub(super) fn div(call: &Call<'_>) -> Results {
     let (a, b) = (call.operand(0, "self")?, call.operand(1, "other")?);
     match call.text(2, "rounding_mode") {
-        Some("floor") => floored(&a, &b),
+        Some("floor") => floored(call, &a, &b),
         Some("trunc") => {
             divisor(&a, &b)?;
-            arithmetic(&a, &b, i64::wrapping_div, |x, y| (x / y).trunc(), None)
+            arithmetic(call, &a, &b, i64::wrapping_div, |x, y| (x / y).trunc(), None)
         }
         Some(other) => Err(KernelError::Value { name: "rounding_mode", value: other.into() }),
         None if a.kind().max(b.kind()) == Kind::Complex => {
@@ -141,9 +142,9 @@ pub(super) fn div(call: &Call<'_>) -> Results {
                 let norm = y[0] * y[0] + y[1] * y[1];
                 [(x[0] * y[0] + x[1] * y[1]) / norm, (x[1] * y[0] - x[0] * y[1]) / norm]
             };
-            arithmetic(&a, &b, |x, _| x, |x, _| x, Some(quotient))
+            arithmetic(call, &a, &b, |x, _| x, |x, _| x, Some(quotient))
         }
-        None => float(&a, &b, |x, y| x / y),
+        None => float(call, &a, &b, |x, y| x / y),
     }
 }
 
@@ -156,7 +157,7 @@ fn divisor(a: &Tensor<'_>, b: &Tensor<'_>) -> Result<(), KernelError> {
     }
 }
 
-fn floored(a: &Tensor<'_>, b: &Tensor<'_>) -> Results {
+fn floored(call: &Call<'_>, a: &Tensor<'_>, b: &Tensor<'_>) -> Results {
     divisor(a, b)?;
     let ints = |x: i64, y: i64| {
         let quotient = x.wrapping_div(y);
@@ -171,12 +172,12 @@ fn floored(a: &Tensor<'_>, b: &Tensor<'_>) -> Results {
         let quotient = (x - rest) / y - if rest != 0.0 && (y < 0.0) != (rest < 0.0) { 1.0 } else { 0.0 };
         quotient.round()
     };
-    arithmetic(a, b, ints, floats, None)
+    arithmetic(call, a, b, ints, floats, None)
 }
 
 /// ⌊a / b⌋.
 pub(super) fn floor_divide(call: &Call<'_>) -> Results {
-    floored(&call.operand(0, "self")?, &call.operand(1, "other")?)
+    floored(call, &call.operand(0, "self")?, &call.operand(1, "other")?)
 }
 
 /// a - b · ⌊a / b⌋: it has the sign of b.
@@ -191,14 +192,14 @@ pub(super) fn remainder(call: &Call<'_>) -> Results {
         let rest = x % y;
         if rest != 0.0 && (rest < 0.0) != (y < 0.0) { rest + y } else { rest }
     };
-    arithmetic(&a, &b, ints, floats, None)
+    arithmetic(call, &a, &b, ints, floats, None)
 }
 
 /// a - b · trunc(a / b): it has the sign of a.
 pub(super) fn fmod(call: &Call<'_>) -> Results {
     let (a, b) = (call.operand(0, "self")?, call.operand(1, "other")?);
     divisor(&a, &b)?;
-    arithmetic(&a, &b, i64::wrapping_rem, |x, y| x % y, None)
+    arithmetic(call, &a, &b, i64::wrapping_rem, |x, y| x % y, None)
 }
 
 /// a^b; squares and cubes as products.
@@ -223,12 +224,12 @@ pub(super) fn pow(call: &Call<'_>) -> Results {
         0.5 => x.sqrt(),
         _ => x.powf(y),
     };
-    arithmetic(&a, &b, ints, floats, None)
+    arithmetic(call, &a, &b, ints, floats, None)
 }
 
 /// The angle of the point (b, a).
 pub(super) fn atan2(call: &Call<'_>) -> Results {
-    float(&call.operand(0, "self")?, &call.operand(1, "other")?, f64::atan2)
+    float(call, &call.operand(0, "self")?, &call.operand(1, "other")?, f64::atan2)
 }
 
 /// The larger; NaN where either is.
@@ -243,21 +244,21 @@ pub(super) fn smaller(x: f64, y: f64) -> f64 {
 
 /// max(a, b).
 pub(super) fn maximum(call: &Call<'_>) -> Results {
-    arithmetic(&call.operand(0, "self")?, &call.operand(1, "other")?, i64::max, larger, None)
+    arithmetic(call, &call.operand(0, "self")?, &call.operand(1, "other")?, i64::max, larger, None)
 }
 
 /// min(a, b).
 pub(super) fn minimum(call: &Call<'_>) -> Results {
-    arithmetic(&call.operand(0, "self")?, &call.operand(1, "other")?, i64::min, smaller, None)
+    arithmetic(call, &call.operand(0, "self")?, &call.operand(1, "other")?, i64::min, smaller, None)
 }
 
 fn limited(call: &Call<'_>, low: Option<usize>, high: Option<usize>) -> Results {
     let mut out = vec![call.operand(0, "self")?.into_owned()];
     if let Some(at) = low.filter(|&at| call.get(at, "min").is_some()) {
-        out = arithmetic(&out[0], &call.operand(at, "min")?, i64::max, larger, None)?;
+        out = arithmetic(call, &out[0], &call.operand(at, "min")?, i64::max, larger, None)?;
     }
     if let Some(at) = high.filter(|&at| call.get(at, "max").is_some()) {
-        out = arithmetic(&out[0], &call.operand(at, "max")?, i64::min, smaller, None)?;
+        out = arithmetic(call, &out[0], &call.operand(at, "max")?, i64::min, smaller, None)?;
     }
     Ok(out)
 }
@@ -280,31 +281,31 @@ pub(super) fn clamp_max(call: &Call<'_>) -> Results {
 /// a + w · (b - a).
 pub(super) fn lerp(call: &Call<'_>) -> Results {
     let (a, b) = (call.operand(0, "self")?, call.operand(1, "end")?);
-    let step = product(&difference(&b, &a)?[0], &call.operand(2, "weight")?)?;
-    sum(&a, &step[0])
+    let step = product(call, &difference(call, &b, &a)?[0], &call.operand(2, "weight")?)?;
+    sum(call, &a, &step[0])
 }
 
 /// a + v · b · c.
 pub(super) fn addcmul(call: &Call<'_>) -> Results {
-    let mut term = product(&call.operand(1, "tensor1")?, &call.operand(2, "tensor2")?)?;
+    let mut term = product(call, &call.operand(1, "tensor1")?, &call.operand(2, "tensor2")?)?;
     if call.keyword("value").is_some() {
-        term = product(&term[0], &call.operand(usize::MAX, "value")?)?;
+        term = product(call, &term[0], &call.operand(usize::MAX, "value")?)?;
     }
-    sum(&call.operand(0, "self")?, &term[0])
+    sum(call, &call.operand(0, "self")?, &term[0])
 }
 
 /// a + v · b / c.
 pub(super) fn addcdiv(call: &Call<'_>) -> Results {
-    let mut term = float(&call.operand(1, "tensor1")?, &call.operand(2, "tensor2")?, |x, y| x / y)?;
+    let mut term = float(call, &call.operand(1, "tensor1")?, &call.operand(2, "tensor2")?, |x, y| x / y)?;
     if call.keyword("value").is_some() {
-        term = product(&term[0], &call.operand(usize::MAX, "value")?)?;
+        term = product(call, &term[0], &call.operand(usize::MAX, "value")?)?;
     }
-    sum(&call.operand(0, "self")?, &term[0])
+    sum(call, &call.operand(0, "self")?, &term[0])
 }
 
 /// ln(e^a + e^b).
 pub(super) fn logaddexp(call: &Call<'_>) -> Results {
-    float(&call.operand(0, "self")?, &call.operand(1, "other")?, |x, y| {
+    float(call, &call.operand(0, "self")?, &call.operand(1, "other")?, |x, y| {
         if x == y && x.is_infinite() { x } else { y + special::softplus(x - y) }
     })
 }
@@ -312,7 +313,7 @@ pub(super) fn logaddexp(call: &Call<'_>) -> Results {
 /// r · e^(i·θ).
 pub(super) fn polar(call: &Call<'_>) -> Results {
     let (r, angle) = (call.operand(0, "abs")?, call.operand(1, "angle")?);
-    let shape = broadcast(&r.shape, &angle.shape)?;
+    let shape = call.broadcast(&r.shape, &angle.shape)?;
     let (r, angle) = (
         spread(&r.to_floats(), &r.shape, &shape)?.into_owned(),
         spread(&angle.to_floats(), &angle.shape, &shape)?.into_owned(),
@@ -325,5 +326,5 @@ pub(super) fn polar(call: &Call<'_>) -> Results {
 pub(super) fn outer(call: &Call<'_>) -> Results {
     let (a, b) = (call.tensor(0, "self")?, call.tensor(1, "vec2")?);
     let column = Tensor { shape: vec![a.len(), 1], ..a.clone() };
-    product(&column, b)
+    product(call, &column, b)
 }

@@ -50,6 +50,15 @@ impl Arg<'_> {
         }
     }
 
+    /// Number of elements.
+    fn len(&self) -> usize {
+        match self {
+            Arg::Tensor(tensor) => tensor.len(),
+            Arg::List(list) => list.iter().map(Arg::len).sum(),
+            _ => 0,
+        }
+    }
+
     fn int(&self) -> Option<i64> {
         match self.scalar()? {
             Scalar::Int(x) => Some(x),
@@ -182,6 +191,27 @@ impl<'a> Call<'a> {
         ensure(self.output_shape(0)? == shape, what, &shape, self.output_shape(0)?)?;
         Ok(shape)
     }
+
+    /// The shape that two have together: an axis of 1 takes the other's extent. Refused where that is far more than the operation's outputs and
+    /// operands hold: a result is never larger.
+    pub(crate) fn broadcast(&self, left: &[usize], right: &[usize]) -> Result<Vec<usize>, KernelError> {
+        let shape = broadcast(left, right)?;
+        self.room("broadcast", &shape)?;
+        Ok(shape)
+    }
+
+    /// Whether something of these extents may be made.
+    pub(crate) fn room(&self, what: &'static str, extents: &[usize]) -> Result<(), KernelError> {
+        const SMALL: usize = 1 << 24;
+        let needed = extents.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent));
+        if needed.is_some_and(|needed| needed <= SMALL) {
+            return Ok(());
+        }
+        let held: usize = self.args.iter().chain(self.named.iter().map(|(_, arg)| arg)).map(Arg::len).sum();
+        let outputs: usize = self.outputs.iter().flatten().map(|view| view.elements()).sum();
+        let most = held.saturating_add(outputs).saturating_mul(4);
+        ensure(needed.is_some_and(|needed| needed <= most), what, extents, &[most])
+    }
 }
 
 /// `Ok` when `fits`, else the error with both shapes.
@@ -208,8 +238,8 @@ pub(crate) fn size(name: &'static str, x: i64) -> Result<usize, KernelError> {
     usize::try_from(x).map_err(|_| KernelError::Value { name, value: x.to_string() })
 }
 
-/// The shape that two have together: an axis of 1 takes the other's extent.
-pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, KernelError> {
+/// See [`Call::broadcast`].
+fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, KernelError> {
     let rank = left.len().max(right.len());
     let extent = |shape: &[usize], axis: usize| (axis + shape.len()).checked_sub(rank).map_or(1, |at| shape[at]);
     (0..rank)

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::HashSet;
 
 use super::binary::zip;
-use super::call::{Call, Results, broadcast, spread};
+use super::call::{Call, Results, spread};
 use super::index;
 use crate::dtype::Kind;
 use crate::error::KernelError;
@@ -13,7 +13,7 @@ use crate::tensor::{Tensor, Values};
 /// Whether `holds` for the order of each pair; NaN has no order, and complex numbers are only equal or not.
 fn compare(call: &Call<'_>, holds: impl Fn(Option<Ordering>) -> bool) -> Results {
     let (a, b) = (call.operand(0, "self")?, call.operand(1, "other")?);
-    let shape = broadcast(&a.shape, &b.shape)?;
+    let shape = call.broadcast(&a.shape, &b.shape)?;
     let values = match a.kind().max(b.kind()) {
         Kind::Int => {
             zip((&a.to_ints(), &a.shape), (&b.to_ints(), &b.shape), &shape, |x, y| i64::from(holds(Some(x.cmp(&y)))))?
@@ -98,7 +98,7 @@ fn bits(call: &Call<'_>, f: impl Fn(i64, i64) -> i64) -> Results {
     if kind != Kind::Int {
         return Err(KernelError::Kind { what: "a bitwise operation", kind });
     }
-    let shape = broadcast(&a.shape, &b.shape)?;
+    let shape = call.broadcast(&a.shape, &b.shape)?;
     let values = zip((&a.to_ints(), &a.shape), (&b.to_ints(), &b.shape), &shape, f)?;
     Ok(vec![Tensor::of(shape, values)])
 }
@@ -120,7 +120,7 @@ pub(super) fn bitwise_xor(call: &Call<'_>) -> Results {
 
 fn logic(call: &Call<'_>, f: impl Fn(bool, bool) -> bool) -> Results {
     let (a, b) = (call.operand(0, "self")?, call.operand(1, "other")?);
-    let shape = broadcast(&a.shape, &b.shape)?;
+    let shape = call.broadcast(&a.shape, &b.shape)?;
     let values = zip((&a.to_bools(), &a.shape), (&b.to_bools(), &b.shape), &shape, |x, y| i64::from(f(x, y)))?;
     Ok(vec![Tensor::of(shape, values)])
 }
@@ -146,16 +146,16 @@ pub(super) fn where_(call: &Call<'_>) -> Results {
     if call.get(1, "self").is_none() {
         return Ok(index::places(&condition));
     }
-    choose(&condition, &call.operand(1, "self")?, &call.operand(2, "other")?)
+    choose(call, &condition, &call.operand(1, "self")?, &call.operand(2, "other")?)
 }
 
 /// The value where the mask holds, else x.
 pub(super) fn masked_fill(call: &Call<'_>) -> Results {
-    choose(&call.operand(1, "mask")?, &call.operand(2, "value")?, &call.operand(0, "self")?)
+    choose(call, &call.operand(1, "mask")?, &call.operand(2, "value")?, &call.operand(0, "self")?)
 }
 
-fn choose(condition: &Tensor<'_>, a: &Tensor<'_>, b: &Tensor<'_>) -> Results {
-    let shape = broadcast(&condition.shape, &broadcast(&a.shape, &b.shape)?)?;
+fn choose(call: &Call<'_>, condition: &Tensor<'_>, a: &Tensor<'_>, b: &Tensor<'_>) -> Results {
+    let shape = call.broadcast(&condition.shape, &call.broadcast(&a.shape, &b.shape)?)?;
     let condition = spread(&condition.to_bools(), &condition.shape, &shape)?.into_owned();
     fn pick<T: Copy>(
         condition: &[bool],

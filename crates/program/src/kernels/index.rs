@@ -1,6 +1,6 @@
 //! `x[i, :, mask]`: lists of indices, None and masks, for reading and for writing.
 
-use super::call::{Arg, Call, Results, broadcast, ensure, index as position, spread};
+use super::call::{Arg, Call, Results, ensure, index as position, spread};
 use crate::dtype::{DType, Kind};
 use crate::error::KernelError;
 use crate::tensor::{Tensor, Values, each_kind};
@@ -39,7 +39,7 @@ struct Places {
 
 /// A mask counts as the indices at which it holds. Where the indexed axes stand side by side, the indices' own axes take their place, else they
 /// come first.
-fn resolve(extents: &[usize], list: &[Arg<'_>]) -> Result<Places, KernelError> {
+fn resolve(call: &Call<'_>, extents: &[usize], list: &[Arg<'_>]) -> Result<Places, KernelError> {
     // For each axis of the tensor: its indices, or none.
     let mut by_axis: Vec<Option<Tensor<'static>>> = Vec::new();
     for arg in list {
@@ -62,7 +62,7 @@ fn resolve(extents: &[usize], list: &[Arg<'_>]) -> Result<Places, KernelError> {
     let indexed: Vec<usize> = (0..extents.len()).filter(|&axis| by_axis[axis].is_some()).collect();
     let mut shape = Vec::new();
     for indices in by_axis.iter().flatten() {
-        shape = broadcast(&shape, &indices.shape)?;
+        shape = call.broadcast(&shape, &indices.shape)?;
     }
     let strides = contiguous_strides(extents);
     let mut chosen = vec![0; shape.iter().product()];
@@ -79,9 +79,7 @@ fn resolve(extents: &[usize], list: &[Arg<'_>]) -> Result<Places, KernelError> {
         range.filter(|axis| !indexed.contains(axis)).map(|axis| (extents[axis], strides[axis])).unzip()
     };
     let (before, after) = (others(0..first), others(first..extents.len()));
-    let total =
-        [&before.0, &shape, &after.0].into_iter().flatten().try_fold(1usize, |n, &extent| n.checked_mul(extent));
-    total.ok_or_else(|| KernelError::Shape { what: "indices", left: shape.clone(), right: extents.into() })?;
+    call.room("indices", &[before.0.as_slice(), &shape, &after.0].concat())?;
     let (outer, inner) = (offsets(&before.0, &before.1), offsets(&after.0, &after.1));
     let mut all = Vec::with_capacity(outer.len() * chosen.len() * inner.len());
     for a in &outer {
@@ -95,7 +93,7 @@ fn resolve(extents: &[usize], list: &[Arg<'_>]) -> Result<Places, KernelError> {
 /// The elements that the indices name.
 pub(super) fn index(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
-    let places = resolve(&x.shape, call.list(1, "indices")?)?;
+    let places = resolve(call, &x.shape, call.list(1, "indices")?)?;
     let values = each_kind!(&x.values, x => places.offsets.iter().map(|&at| x[at]).collect::<Vec<_>>());
     Ok(vec![Tensor::of(places.shape, values)])
 }
@@ -103,7 +101,7 @@ pub(super) fn index(call: &Call<'_>) -> Results {
 /// x with these values at the indices; with `accumulate` they are added, in order.
 pub(super) fn index_put(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
-    let places = resolve(&x.shape, call.list(1, "indices")?)?;
+    let places = resolve(call, &x.shape, call.list(1, "indices")?)?;
     let new = call.operand(2, "values")?;
     let accumulate = call.flag(3, "accumulate", false)?;
     fn put<T: Copy>(x: &[T], at: &[usize], new: &[T], add: impl Fn(T, T) -> T) -> Vec<T> {
@@ -134,7 +132,7 @@ pub(super) fn index_put(call: &Call<'_>) -> Results {
 /// x with the elements of a source, in order, where the mask holds.
 pub(super) fn masked_scatter(call: &Call<'_>) -> Results {
     let (x, mask, source) = (call.tensor(0, "self")?, call.tensor(1, "mask")?, call.tensor(2, "source")?);
-    let shape = broadcast(&x.shape, &mask.shape)?;
+    let shape = call.broadcast(&x.shape, &mask.shape)?;
     let mask = spread(&mask.to_bools(), &mask.shape, &shape)?.into_owned();
     let count = mask.iter().filter(|truth| **truth).count();
     ensure(source.len() >= count, "the source and the mask", &source.shape, &[count])?;

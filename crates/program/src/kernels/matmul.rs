@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use ndarray::ArrayView2;
 
-use super::call::{Call, Results, broadcast, ensure};
+use super::call::{Call, Results, ensure};
 use super::rows::permute;
 use super::{binary, call};
 use crate::dtype::Kind;
@@ -45,6 +45,7 @@ pub(super) fn linear(call: &Call<'_>) -> Results {
         return Err(KernelError::Shape { what: "input and weight", left: x.shape.clone(), right: w.shape.clone() });
     };
     ensure(outer.len() <= 1 && *last == k, "input and weight", &x.shape, &w.shape)?;
+    call.room("a product", &[batch, outer].concat())?;
     let (m, n) = (batch.iter().product(), outer.first().copied().unwrap_or(1));
     let mut shape = batch.to_vec();
     shape.extend(outer);
@@ -56,17 +57,17 @@ pub(super) fn linear(call: &Call<'_>) -> Results {
     let y = Tensor::of(shape, values);
     match call.get(2, "bias") {
         None => Ok(vec![y]),
-        Some(_) => sum(&y, &call.operand(2, "bias")?),
+        Some(_) => sum(call, &y, &call.operand(2, "bias")?),
     }
 }
 
-fn sum(a: &Tensor<'_>, b: &Tensor<'_>) -> Results {
-    combine(a, b, 1.0, 1.0)
+fn sum(call: &Call<'_>, a: &Tensor<'_>, b: &Tensor<'_>) -> Results {
+    combine(call, a, b, 1.0, 1.0)
 }
 
 /// β · b + α · a.
-fn combine(a: &Tensor<'_>, b: &Tensor<'_>, alpha: f64, beta: f64) -> Results {
-    let shape = broadcast(&a.shape, &b.shape)?;
+fn combine(call: &Call<'_>, a: &Tensor<'_>, b: &Tensor<'_>, alpha: f64, beta: f64) -> Results {
+    let shape = call.broadcast(&a.shape, &b.shape)?;
     // The bias is not read where β is 0: it may hold NaN.
     let values: Values<'static> = match a.kind().max(b.kind()) {
         Kind::Float => {
@@ -88,11 +89,11 @@ fn combine(a: &Tensor<'_>, b: &Tensor<'_>, alpha: f64, beta: f64) -> Results {
 /// y\[..,i,j\] = Σₗ a\[..,i,l\] · b\[..,l,j\], the axes before the last two broadcast; a vector is a row on the left and a column on the right.
 pub(super) fn matmul(call: &Call<'_>) -> Results {
     let (a, b) = (call.tensor(0, "self")?, call.tensor(1, "other")?);
-    Ok(vec![product(a, b)?])
+    Ok(vec![product(call, a, b)?])
 }
 
 /// See [`matmul`].
-pub(super) fn product(a: &Tensor<'_>, b: &Tensor<'_>) -> Result<Tensor<'static>, KernelError> {
+fn product(call: &Call<'_>, a: &Tensor<'_>, b: &Tensor<'_>) -> Result<Tensor<'static>, KernelError> {
     let misfit = || KernelError::Shape { what: "a product", left: a.shape.clone(), right: b.shape.clone() };
     let (mut left, mut right) = (a.shape.clone(), b.shape.clone());
     if left.is_empty() || right.is_empty() {
@@ -112,7 +113,7 @@ pub(super) fn product(a: &Tensor<'_>, b: &Tensor<'_>) -> Result<Tensor<'static>,
     if k != *k2 {
         return Err(misfit());
     }
-    let batch = broadcast(left_batch, right_batch)?;
+    let batch = call.broadcast(left_batch, right_batch)?;
     let mut shape = batch.clone();
     if !row {
         shape.push(m);
@@ -120,6 +121,7 @@ pub(super) fn product(a: &Tensor<'_>, b: &Tensor<'_>) -> Result<Tensor<'static>,
     if !column {
         shape.push(n);
     }
+    call.room("a product", &[batch.as_slice(), &[m, n]].concat())?;
     // The matrices of b with their columns as rows.
     let mut order: Vec<usize> = (0..right.len()).collect();
     order.swap(right.len() - 2, right.len() - 1);
@@ -181,10 +183,10 @@ fn transposed<'a, T: Copy>(values: &'a [T], shape: &[usize], order: &[usize]) ->
 /// β · x + α · a b, for matrices and for batches of them.
 pub(super) fn addmm(call: &Call<'_>) -> Results {
     let x = call.operand(0, "self")?;
-    let y = product(call.tensor(1, "mat1")?, call.tensor(2, "mat2")?)?;
+    let y = product(call, call.tensor(1, "mat1")?, call.tensor(2, "mat2")?)?;
     let (alpha, beta) = (call.float(usize::MAX, "alpha")?, call.float(usize::MAX, "beta")?);
     let shape = y.shape.clone();
-    let out = combine(&y, &x, alpha.unwrap_or(1.0), beta.unwrap_or(1.0))?;
+    let out = combine(call, &y, &x, alpha.unwrap_or(1.0), beta.unwrap_or(1.0))?;
     call::ensure(out[0].shape == shape, "the product and what it is added to", &shape, &x.shape)?;
     Ok(out)
 }
