@@ -33,7 +33,7 @@ pub(super) fn zip<A: Copy, B: Copy, T>(
     let outer = &shape[..shape.len() - 1];
     let mut starts = Vec::new();
     if extent > 0 {
-        starts.reserve(count / extent);
+        starts.reserve(outer.iter().product());
         for_each_row(outer, &a_strides[..outer.len()], 0, |start, stride, n| {
             starts.extend((0..n).map(|i| start + i * stride));
         });
@@ -49,6 +49,9 @@ pub(super) fn zip<A: Copy, B: Copy, T>(
     Ok(out)
 }
 
+/// A function of two complex numbers.
+type OfComplex = fn([f64; 2], [f64; 2]) -> [f64; 2];
+
 /// The result of f, g or h, by the kind of both operands.
 fn arithmetic(
     call: &Call<'_>,
@@ -56,7 +59,7 @@ fn arithmetic(
     b: &Tensor<'_>,
     f: impl Fn(i64, i64) -> i64,
     g: impl Fn(f64, f64) -> f64,
-    h: Option<fn([f64; 2], [f64; 2]) -> [f64; 2]>,
+    h: Option<OfComplex>,
 ) -> Results {
     let shape = call.broadcast(&a.shape, &b.shape)?;
     match (a.kind().max(b.kind()), h) {

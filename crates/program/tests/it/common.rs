@@ -33,8 +33,11 @@ pub(crate) fn number(x: &Value) -> f64 {
     }
 }
 
+/// Type, shape and bytes of a tensor.
+pub(crate) type Stored = (Dtype, Vec<usize>, Vec<u8>);
+
 /// Elements of a buffer as program.safetensors has them: i64 and f64 (complex with an axis of 2).
-pub(crate) fn stored(dtype: &str, shape: &[usize], data: &[Value]) -> (Dtype, Vec<usize>, Vec<u8>) {
+pub(crate) fn stored(dtype: &str, shape: &[usize], data: &[Value]) -> Stored {
     let mut shape = shape.to_vec();
     if dtype.starts_with('c') {
         shape.push(2);
@@ -48,7 +51,7 @@ pub(crate) fn stored(dtype: &str, shape: &[usize], data: &[Value]) -> (Dtype, Ve
 }
 
 /// Writes program.json, and program.safetensors with these buffers.
-pub(crate) fn write(folder: &Path, program: &Value, buffers: &[(usize, (Dtype, Vec<usize>, Vec<u8>))]) {
+pub(crate) fn write(folder: &Path, program: &Value, buffers: &[(usize, Stored)]) {
     fs::write(folder.join("program.json"), program.to_string()).unwrap();
     let tensors: Vec<(String, TensorView<'_>)> = buffers
         .iter()
