@@ -325,6 +325,10 @@ def order():
     yield case("topk", x, 3, -1, False)
     yield case("topk", f(4, 2), 2, 0)
     yield case("topk", t([3, 9, 4], torch.int64), 2)
+    # Equal values: which are taken is libstdc++'s choice.
+    for k, largest, ordered in ((2, True, False), (4, True, True), (6, True, False), (3, False, True)):
+        yield case("topk", i(6, 12, high=4).double(), k, -1, largest, ordered)
+        yield case("topk", i(5, 40, high=9), k + 15, 1, largest, ordered)
     yield case("sort", x)
     yield case("sort", x, -1, True)
     yield case("sort", f(3, 2), 0)

@@ -15,6 +15,7 @@ mod reduce;
 mod rows;
 mod scan;
 mod scatter;
+mod select;
 mod shape;
 mod special;
 mod unary;
