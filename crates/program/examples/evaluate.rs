@@ -1,0 +1,54 @@
+//! Does a recorded program give the values that its dump holds? Evaluates it, and prints the NMSE of each tap.
+//!
+//!     cargo run -p firstdiff-program --example evaluate -- DUMP MODEL [f32]
+
+use std::error::Error;
+use std::path::Path;
+use std::time::Instant;
+
+use firstdiff_program::{Arithmetic, Evaluator, ModelFolder, Program};
+use firstdiff_trace::{Dump, Tap};
+
+/// Σ (x - y)² / Σ y².
+fn nmse(x: &[f64], y: &[f64]) -> f64 {
+    let square = |sum: f64, x: f64| sum + x * x;
+    let error = x.iter().zip(y).filter(|(x, y)| x != y).map(|(x, y)| x - y).fold(0.0, square);
+    if error == 0.0 { 0.0 } else { error / y.iter().copied().fold(0.0, square) }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [dump, model, rest @ ..] = args.as_slice() else { return Err("evaluate DUMP MODEL [f32]".into()) };
+    let arithmetic = if rest == ["f32"] { Arithmetic::F32 } else { Arithmetic::F64 };
+    let program = Program::open(Path::new(dump))?;
+    for (name, count) in program.opaque() {
+        println!("no kernel for {name} ({count})");
+    }
+    let dump = Dump::open(dump)?;
+    let weights = ModelFolder::open(Path::new(model))?;
+    let mut evaluator = Evaluator::new(&program, arithmetic, &weights);
+    let (mut worst, mut count, mut lacking) = (0.0, 0, 0);
+    for step in 0..program.steps().len() {
+        let start = Instant::now();
+        evaluator.run_step(step, &mut |found| {
+            let tap = Tap::named(found.tap);
+            let stored = match dump.find(tap, step as u32) {
+                Some(entry) => dump.read(entry).ok(),
+                None => dump.find_open(tap, step as u32).and_then(|entry| dump.read(&entry).ok()),
+            };
+            let Some(stored) = stored else {
+                lacking += 1;
+                println!("{step} {:40} is not in the dump", found.tap);
+                return;
+            };
+            let (x, y) = (found.value.to_floats(), stored.values().to_f64());
+            let error = if x.len() == y.len() { nmse(&x, &y) } else { f64::INFINITY };
+            println!("{step} {:40} {:?} {error:.2e}", found.tap, found.value.shape());
+            count += 1;
+            worst = if error > worst || error.is_nan() { error } else { worst };
+        })?;
+        println!("step {step}: {:.2} s", start.elapsed().as_secs_f64());
+    }
+    println!("{count} taps, worst NMSE {worst:.2e}, {lacking} not in the dump");
+    Ok(())
+}

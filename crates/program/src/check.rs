@@ -1,0 +1,128 @@
+//! What is to be checked of a program as a whole: order, sizes, and memory at a time.
+
+use std::collections::HashSet;
+
+use crate::error::{Fault, Place, ProgramError};
+use crate::operand::Operand;
+use crate::program::{Limits, Operation, Program, ProgramTap, Step};
+use crate::read::at;
+use crate::view::View;
+
+/// Every buffer is written before it is read; `written` are those that are given.
+pub(crate) fn order(
+    ops: &[Operation],
+    steps: &[Step],
+    taps: &[ProgramTap],
+    mut written: HashSet<usize>,
+) -> Result<(), ProgramError> {
+    let mut by_op: Vec<Vec<usize>> = vec![Vec::new(); ops.len()];
+    taps.iter().enumerate().for_each(|(number, tap)| by_op[tap.op].push(number));
+    let mut step = 0;
+    for (number, op) in ops.iter().enumerate() {
+        while step < steps.len() && steps[step].ops.end <= number {
+            output(step, &steps[step], &written)?;
+            step += 1;
+        }
+        let place = |part: String| Place::Op(number, op.name.clone(), part);
+        for (i, operand) in op.operands.iter().enumerate() {
+            if let Some(buffer) = unwritten(operand, &written) {
+                return Err(at(place(format!("operand {i}")))(Fault::Unwritten(buffer)));
+            }
+        }
+        for (key, operand) in &op.keywords {
+            if let Some(buffer) = unwritten(operand, &written) {
+                return Err(at(place(format!("keyword {key}")))(Fault::Unwritten(buffer)));
+            }
+        }
+        written.extend(op.outputs.iter().flatten().map(|view| view.buffer));
+        for &tap in &by_op[number] {
+            let buffer = taps[tap].view.buffer;
+            if !written.contains(&buffer) {
+                return Err(at(Place::Tap(tap))(Fault::Unwritten(buffer)));
+            }
+        }
+    }
+    for (number, step) in steps.iter().enumerate().skip(step) {
+        output(number, step, &written)?;
+    }
+    Ok(())
+}
+
+fn output(number: usize, step: &Step, written: &HashSet<usize>) -> Result<(), ProgramError> {
+    match &step.output {
+        Some(view) if !written.contains(&view.buffer) => Err(at(Place::Step(number))(Fault::Unwritten(view.buffer))),
+        _ => Ok(()),
+    }
+}
+
+fn unwritten(operand: &Operand, written: &HashSet<usize>) -> Option<usize> {
+    operand.views().into_iter().map(|view| view.buffer).find(|buffer| !written.contains(buffer))
+}
+
+/// How many numbers each buffer holds: what its views reach. Each view has been checked by itself.
+pub(crate) fn sizes(buffers: &[View], ops: &[Operation], steps: &[Step], taps: &[ProgramTap]) -> Vec<usize> {
+    let mut sizes = vec![0; buffers.len()];
+    let mut reach = |view: &View| {
+        let size = &mut sizes[view.buffer];
+        *size = view.reach(u64::MAX).unwrap_or(0).max(*size);
+    };
+    buffers.iter().for_each(&mut reach);
+    for op in ops {
+        operands(op).for_each(&mut reach);
+        op.outputs.iter().flatten().for_each(&mut reach);
+    }
+    steps.iter().filter_map(|step| step.output.as_ref()).for_each(&mut reach);
+    taps.iter().for_each(|tap| reach(&tap.view));
+    sizes
+}
+
+/// All views that an operation reads.
+pub(crate) fn operands(op: &Operation) -> impl Iterator<Item = &View> {
+    op.operands.iter().chain(op.keywords.iter().map(|(_, operand)| operand)).flat_map(Operand::views)
+}
+
+/// For each operation the buffers that nothing reads after it.
+pub(crate) fn releases(program: &Program) -> Vec<Vec<usize>> {
+    let mut last = vec![None; program.buffers.len()];
+    for (number, op) in program.ops.iter().enumerate() {
+        operands(op).chain(op.outputs.iter().flatten()).for_each(|view| last[view.buffer] = Some(number));
+    }
+    let later = program.taps.iter().map(|tap| (tap.op, &tap.view));
+    let outputs = program.steps.iter().filter_map(|step| Some((step.ops.end.checked_sub(1)?, step.output.as_ref()?)));
+    for (op, view) in later.chain(outputs) {
+        last[view.buffer] = last[view.buffer].max(Some(op));
+    }
+    let mut out = vec![Vec::new(); program.ops.len()];
+    for (buffer, op) in last.into_iter().enumerate() {
+        if let Some(op) = op {
+            out[op].push(buffer);
+        }
+    }
+    out
+}
+
+/// The buffers that are alive at a time hold no more than the limit. Weights are not counted: their file has them.
+pub(crate) fn memory(program: &Program, limits: Limits) -> Result<(), ProgramError> {
+    let mut alive = vec![false; program.buffers.len()];
+    let mut held = 0u64;
+    let limit = limits.elements;
+    let hold = |alive: &mut [bool], held: &mut u64, buffer: usize| {
+        if !alive[buffer] && !program.weights.contains_key(&buffer) {
+            alive[buffer] = true;
+            *held = held.saturating_add(program.sizes[buffer] as u64);
+        }
+    };
+    program.given.keys().for_each(|&buffer| hold(&mut alive, &mut held, buffer));
+    for (op, released) in program.ops.iter().zip(releases(program)) {
+        op.outputs.iter().flatten().for_each(|view| hold(&mut alive, &mut held, view.buffer));
+        if held > limit {
+            return Err(at(Place::Whole)(Fault::Elements { needed: held, limit }));
+        }
+        for buffer in released {
+            if std::mem::take(&mut alive[buffer]) {
+                held = held.saturating_sub(program.sizes[buffer] as u64);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! Convolutions and pooling, in one dimension or two.
+
+use super::call::{Call, Results, ensure};
+use super::matmul::rows_by_rows;
+use crate::dtype::Kind;
+use crate::error::KernelError;
+use crate::tensor::Tensor;
+
+/// Elements of the unfolded input that are held at a time.
+const TILE: usize = 1 << 20;
+
+/// How a window moves along one axis.
+#[derive(Clone, Copy, Debug)]
+struct Axis {
+    /// Extent of the input.
+    extent: usize,
+    /// Extent of the window.
+    window: usize,
+    stride: usize,
+    dilation: usize,
+    /// Zeros before the first element.
+    before: usize,
+    /// Positions of the window.
+    count: usize,
+}
+
+impl Axis {
+    /// An axis with zeros before and after; the window must fit at least once, and be something.
+    fn new(
+        extent: usize,
+        window: usize,
+        stride: usize,
+        dilation: usize,
+        (before, after): (usize, usize),
+    ) -> Option<Axis> {
+        let padded = extent.checked_add(before)?.checked_add(after)?;
+        let reach = window.checked_sub(1)?.checked_mul(dilation)?.checked_add(1)?;
+        let count = padded.checked_sub(reach)?.checked_div(stride)? + 1;
+        Some(Axis { extent, window, stride, dilation, before, count })
+    }
+
+    /// Which element of the input element `at` of the window has at a position, if it is none of the zeros.
+    fn source(&self, position: usize, at: usize) -> Option<usize> {
+        (position * self.stride + at * self.dilation).checked_sub(self.before).filter(|&i| i < self.extent)
+    }
+}
+
+/// `count` numbers of which one may stand for all.
+fn numbers(
+    call: &Call<'_>,
+    position: usize,
+    name: &'static str,
+    count: usize,
+    otherwise: usize,
+) -> Result<Vec<usize>, KernelError> {
+    let list = call.ints(position, name)?.filter(|list| !list.is_empty());
+    let list = list.unwrap_or_else(|| vec![otherwise as i64]);
+    let fail = || KernelError::Value { name, value: format!("{list:?}") };
+    let sizes: Vec<usize> = list.iter().map(|&x| usize::try_from(x).map_err(|_| fail())).collect::<Result<_, _>>()?;
+    match sizes.len() {
+        1 => Ok(vec![sizes[0]; count]),
+        n if n == count => Ok(sizes),
+        _ => Err(fail()),
+    }
+}
+
+/// y\[b,o,p\] = Σ over the channels c of o's group and the window u of x\[b,c,p · stride + u · dilation - padding\] · w\[o,c,u\], + bias\[o\].
+pub(super) fn conv1d(call: &Call<'_>) -> Results {
+    convolution(call, 1)
+}
+
+/// The same in two dimensions.
+pub(super) fn conv2d(call: &Call<'_>) -> Results {
+    convolution(call, 2)
+}
+
+fn convolution(call: &Call<'_>, rank: usize) -> Results {
+    let (x, w) = (call.tensor(0, "input")?, call.tensor(1, "weight")?);
+    let misfit = |what| KernelError::Shape { what, left: x.shape.clone(), right: w.shape.clone() };
+    if x.kind().max(w.kind()) != Kind::Float || w.shape.len() != rank + 2 {
+        return Err(misfit("weight [out, in, window]"));
+    }
+    let alone = x.shape.len() == rank + 1;
+    let (batch, spatial) = match x.shape.as_slice() {
+        [_, spatial @ ..] if alone => (1, spatial),
+        [batch, _, spatial @ ..] if spatial.len() == rank => (*batch, spatial),
+        _ => return Err(misfit("input [batch, channels, extents]")),
+    };
+    let channels = x.shape[usize::from(!alone)];
+    let (stride, dilation) = (numbers(call, 3, "stride", rank, 1)?, numbers(call, 5, "dilation", rank, 1)?);
+    let groups = call.int(6, "groups")?.unwrap_or(1);
+    let groups = usize::try_from(groups)
+        .ok()
+        .filter(|&n| n > 0)
+        .ok_or(KernelError::Value { name: "groups", value: groups.to_string() })?;
+    let (out, per_group, windows) = (w.shape[0], w.shape[1], &w.shape[2..]);
+    ensure(
+        Some(channels) == per_group.checked_mul(groups) && out.is_multiple_of(groups),
+        "channels and groups",
+        &x.shape,
+        &w.shape,
+    )?;
+    let padding: Vec<(usize, usize)> = match call.text(4, "padding") {
+        Some("valid") => vec![(0, 0); rank],
+        Some("same") => {
+            let all = (0..rank).map(|i| dilation[i].saturating_mul(windows[i].saturating_sub(1)));
+            all.map(|all| (all / 2, all - all / 2)).collect()
+        }
+        Some(other) => return Err(KernelError::Value { name: "padding", value: other.into() }),
+        None => numbers(call, 4, "padding", rank, 0)?.into_iter().map(|n| (n, n)).collect(),
+    };
+    let axes: Option<Vec<Axis>> =
+        (0..rank).map(|i| Axis::new(spatial[i], windows[i], stride[i], dilation[i], padding[i])).collect();
+    let axes = axes.ok_or_else(|| misfit("the window and the padded input"))?;
+    let mut shape = if alone { vec![out] } else { vec![batch, out] };
+    shape.extend(axes.iter().map(|axis| axis.count));
+    let shape = call.claim("a convolution and its output", shape)?;
+    let bias = call.optional(2, "bias")?.map(Tensor::to_floats);
+    ensure(bias.as_ref().is_none_or(|b| b.len() == out), "bias", &[bias.as_ref().map_or(0, |b| b.len())], &[out])?;
+    // In one dimension there is one line.
+    let line = Axis { extent: 1, window: 1, stride: 1, dilation: 1, before: 0, count: 1 };
+    let (rows, columns) = if rank == 1 { (line, axes[0]) } else { (axes[0], axes[1]) };
+    let (x, w) = (x.to_floats(), w.to_floats());
+    let (positions, inner) = (rows.count * columns.count, rows.extent * columns.extent);
+    let width = per_group * rows.window * columns.window;
+    let each = out / groups;
+    let mut y = vec![0.0; batch * out * positions];
+    let tile = (TILE / width.max(1)).max(1);
+    for (b, g) in (0..batch).flat_map(|b| (0..groups).map(move |g| (b, g))) {
+        let weights = &w[g * each * width..(g + 1) * each * width];
+        let source = &x[(b * channels + g * per_group) * inner..];
+        for start in (0..positions).step_by(tile) {
+            let end = (start + tile).min(positions);
+            let mut unfolded = Vec::with_capacity((end - start) * width);
+            for position in start..end {
+                unfold(source, per_group, inner, (rows, columns), position, &mut unfolded);
+            }
+            let part = rows_by_rows(&unfolded, weights, (end - start, each, width))?;
+            for (i, values) in part.chunks_exact(each.max(1)).enumerate() {
+                for (o, value) in values.iter().enumerate() {
+                    let o = g * each + o;
+                    y[(b * out + o) * positions + start + i] = value + bias.as_ref().map_or(0.0, |bias| bias[o]);
+                }
+            }
+        }
+    }
+    Ok(vec![Tensor::of(shape, y)])
+}
+
+/// What the window holds at a position.
+fn unfold(
+    x: &[f64],
+    channels: usize,
+    inner: usize,
+    (rows, columns): (Axis, Axis),
+    position: usize,
+    out: &mut Vec<f64>,
+) {
+    let (row, column) = (position / columns.count, position % columns.count);
+    for channel in 0..channels {
+        for u in 0..rows.window {
+            let line = rows.source(row, u);
+            for v in 0..columns.window {
+                let at = line.and_then(|line| Some(line * columns.extent + columns.source(column, v)?));
+                out.push(at.map_or(0.0, |at| x[channel * inner + at]));
+            }
+        }
+    }
+}
+
+/// The mean of each window of the last two axes; zeros of the padding count unless `count_include_pad` is false.
+pub(super) fn avg_pool2d(call: &Call<'_>) -> Results {
+    let x = call.tensor(0, "self")?;
+    let [lead @ .., height, width] = x.shape.as_slice() else {
+        return Err(KernelError::Shape { what: "two axes", left: x.shape.clone(), right: vec![] });
+    };
+    let window = numbers(call, 1, "kernel_size", 2, 1)?;
+    let stride = match call.ints(2, "stride")?.filter(|list| !list.is_empty()) {
+        Some(_) => numbers(call, 2, "stride", 2, 1)?,
+        None => window.clone(),
+    };
+    let padding = numbers(call, 3, "padding", 2, 0)?;
+    if call.flag(4, "ceil_mode", false)? {
+        return Err(KernelError::Value { name: "ceil_mode", value: "true".into() });
+    }
+    let with_padding = call.flag(5, "count_include_pad", true)?;
+    let divisor = call.float(6, "divisor_override")?;
+    let axis = |i: usize, extent: usize| Axis::new(extent, window[i], stride[i], 1, (padding[i], padding[i]));
+    let (Some(rows), Some(columns)) = (axis(0, *height), axis(1, *width)) else {
+        return Err(KernelError::Shape {
+            what: "the window and the padded input",
+            left: x.shape.clone(),
+            right: window,
+        });
+    };
+    let mut shape = lead.to_vec();
+    shape.extend([rows.count, columns.count]);
+    let shape = call.claim("a pooling and its output", shape)?;
+    let values = x.to_floats();
+    let inner = height * width;
+    let mut out = Vec::with_capacity(shape.iter().product());
+    for image in 0..lead.iter().product() {
+        for (row, column) in (0..rows.count).flat_map(|row| (0..columns.count).map(move |column| (row, column))) {
+            let lines: Vec<usize> = (0..rows.window).filter_map(|u| rows.source(row, u)).collect();
+            let places: Vec<usize> = (0..columns.window).filter_map(|v| columns.source(column, v)).collect();
+            let at = lines.iter().flat_map(|line| places.iter().map(move |place| line * width + place));
+            let sum: f64 = at.map(|at| values[image * inner + at]).sum();
+            let inside = lines.len() * places.len();
+            let all = rows.window * columns.window;
+            out.push(sum / divisor.unwrap_or(if with_padding { all as f64 } else { inside as f64 }));
+        }
+    }
+    Ok(vec![Tensor::of(shape, out)])
+}

@@ -1,0 +1,146 @@
+//! Writing by index along one axis.
+
+use super::call::{Call, Results, axis, ensure, index as position};
+use super::indexing::{along, indices};
+use crate::dtype::Kind;
+use crate::error::KernelError;
+use crate::tensor::{Tensor, Values};
+use crate::view::contiguous_strides;
+
+/// How an element and a new value become one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum How {
+    Put,
+    Add,
+    Multiply,
+}
+
+/// x with `new` put, added or multiplied at `places`, in order; one new value serves all.
+fn written(x: &Tensor<'_>, places: &[usize], new: &Tensor<'_>, how: How) -> Results {
+    if new.len() != 1 && new.len() < places.len() {
+        return Err(KernelError::Shape {
+            what: "the source and its places",
+            left: new.shape.clone(),
+            right: vec![places.len()],
+        });
+    }
+    fn put<T: Copy>(x: &[T], places: &[usize], new: &[T], f: impl Fn(T, T) -> T) -> Vec<T> {
+        let mut out = x.to_vec();
+        places.iter().zip(new.iter().cycle()).for_each(|(&at, &new)| out[at] = f(out[at], new));
+        out
+    }
+    let values: Values<'static> = match (x.kind(), how) {
+        (Kind::Int, How::Put) => put(&x.to_ints(), places, &new.to_ints(), |_, b| b).into(),
+        (Kind::Int, How::Add) => put(&x.to_ints(), places, &new.to_ints(), i64::wrapping_add).into(),
+        (Kind::Int, How::Multiply) => put(&x.to_ints(), places, &new.to_ints(), i64::wrapping_mul).into(),
+        (Kind::Float, How::Put) => put(&x.to_floats(), places, &new.to_floats(), |_, b| b).into(),
+        (Kind::Float, How::Add) => put(&x.to_floats(), places, &new.to_floats(), |a, b| a + b).into(),
+        (Kind::Float, How::Multiply) => put(&x.to_floats(), places, &new.to_floats(), |a, b| a * b).into(),
+        (Kind::Complex, How::Put) => put(&x.to_complex(), places, &new.to_complex(), |_, b| b).into(),
+        (Kind::Complex, How::Add) => {
+            put(&x.to_complex(), places, &new.to_complex(), |a, b| [a[0] + b[0], a[1] + b[1]]).into()
+        }
+        (Kind::Complex, How::Multiply) => {
+            return Err(KernelError::Kind { what: "scatter with multiply", kind: Kind::Complex });
+        }
+    };
+    Ok(vec![Tensor::of(x.shape.clone(), values)])
+}
+
+/// The axis at position 1.
+fn dim(call: &Call<'_>, x: &Tensor<'_>) -> Result<usize, KernelError> {
+    axis(call.int(1, "dim")?.ok_or(KernelError::Absent("dim"))?, x.shape.len())
+}
+
+/// The places of whole slices along an axis, in the order of a source of that many slices.
+fn slices(call: &Call<'_>, x: &Tensor<'_>) -> Result<(Vec<usize>, Vec<usize>), KernelError> {
+    let at = dim(call, x)?;
+    let ids = indices(call.tensor(2, "index")?)?;
+    let extents = if x.shape.is_empty() { vec![1] } else { x.shape.clone() };
+    let mut shape = extents.clone();
+    shape[at] = ids.len();
+    let rows = ids.iter().map(|&i| position(i, extents[at])).collect::<Result<Vec<_>, _>>()?;
+    let (stride, inner) = (contiguous_strides(&extents)[at], extents[at + 1..].iter().product::<usize>());
+    let outer: usize = extents[..at].iter().product();
+    let mut places = Vec::new();
+    for block in 0..outer {
+        for row in &rows {
+            places.extend((0..inner).map(|i| block * extents[at] * inner + row * stride + i));
+        }
+    }
+    Ok((places, shape))
+}
+
+/// The source, whose shape must be that of the slices.
+fn source<'a>(call: &'a Call<'_>, x: &Tensor<'_>, shape: &[usize]) -> Result<Tensor<'a>, KernelError> {
+    let source = call.tensor(3, "source")?.borrowed();
+    ensure(
+        x.shape.is_empty() || source.shape == shape || source.shape.is_empty() && shape == [1],
+        "the source",
+        &source.shape,
+        shape,
+    )?;
+    Ok(source)
+}
+
+/// x with α · the source's slices added at the indices of an axis, in order.
+pub(super) fn index_add(call: &Call<'_>) -> Results {
+    let x = call.tensor(0, "self")?;
+    let (places, shape) = slices(call, x)?;
+    let mut new = source(call, x, &shape)?;
+    if let Some(alpha) = call.float(usize::MAX, "alpha")?.filter(|&alpha| alpha != 1.0) {
+        let values: Values<'_> = match new.kind() {
+            Kind::Int => new.to_ints().iter().map(|&x| x.wrapping_mul(alpha as i64)).collect::<Vec<_>>().into(),
+            Kind::Float => new.to_floats().iter().map(|x| x * alpha).collect::<Vec<_>>().into(),
+            Kind::Complex => new.to_complex().iter().map(|x| [x[0] * alpha, x[1] * alpha]).collect::<Vec<_>>().into(),
+        };
+        new.values = values;
+    }
+    written(x, &places, &new, How::Add)
+}
+
+/// x with the source's slices at the indices of an axis.
+pub(super) fn index_copy(call: &Call<'_>) -> Results {
+    let x = call.tensor(0, "self")?;
+    let (places, shape) = slices(call, x)?;
+    written(x, &places, &source(call, x, &shape)?, How::Put)
+}
+
+/// x with one value in the slices at the indices of an axis.
+pub(super) fn index_fill(call: &Call<'_>) -> Results {
+    let x = call.tensor(0, "self")?;
+    let value = call.operand(3, "value")?;
+    ensure(value.len() == 1, "one value", &value.shape, &[])?;
+    written(x, &slices(call, x)?.0, &value, How::Put)
+}
+
+/// x with y\[index\[i,j\],j\] = src\[i,j\] for the first axis, and so for others; `src` may be one number.
+pub(super) fn scatter(call: &Call<'_>) -> Results {
+    let how = match call.text(4, "reduce") {
+        None => How::Put,
+        Some("add") => How::Add,
+        Some("multiply") => How::Multiply,
+        Some(other) => return Err(KernelError::Value { name: "reduce", value: other.into() }),
+    };
+    scattered(call, how)
+}
+
+/// The same, the source added.
+pub(super) fn scatter_add(call: &Call<'_>) -> Results {
+    scattered(call, How::Add)
+}
+
+fn scattered(call: &Call<'_>, how: How) -> Results {
+    let (x, index) = (call.tensor(0, "self")?, call.tensor(2, "index")?);
+    let places = along(&x.shape, dim(call, x)?, index)?;
+    let new = call.operand(3, "src")?;
+    if new.shape.len() != index.shape.len() || new.len() == 1 {
+        return written(x, &places, &new, how);
+    }
+    // The source may be larger: its first elements along each axis.
+    let fits = new.shape.iter().zip(&index.shape).all(|(source, index)| index <= source);
+    ensure(fits || index.is_empty(), "the source and the index", &new.shape, &index.shape)?;
+    let at = crate::view::offsets(&index.shape, &contiguous_strides(&new.shape));
+    let values = crate::tensor::each_kind!(&new.values, x => at.iter().map(|&at| x[at]).collect::<Vec<_>>());
+    written(x, &places, &Tensor::of(index.shape.clone(), values), how)
+}

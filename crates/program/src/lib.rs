@@ -1,0 +1,35 @@
+//! The program that a reference ran, as it was recorded: every operation in order, its operands as strided views of buffers.
+//!
+//! [`Program::open`] reads `program.json` and `program.safetensors` of a dump folder, and checks everything in them. An [`Evaluator`] carries
+//! the operations out step by step, with weights of its own, and hands out the value of each tap.
+//!
+//! Nothing here knows a model or a family: an operation is its name in PyTorch's aten library, and the table of kernels says what it computes.
+//!
+//! # Limits
+//! Shapes are those of the recording: other tokens of the same number, but not more or fewer. Where the reference took another path because
+//! of a value, evaluation stops with an error. An operation that the table lacks is read, but not carried out.
+
+mod check;
+mod dtype;
+mod error;
+mod evaluate;
+mod format;
+mod kernels;
+mod memory;
+mod operand;
+mod program;
+mod read;
+mod stored;
+mod tensor;
+mod view;
+mod weights;
+
+pub use dtype::{DType, Kind};
+pub use error::{EvaluateError, Fault, KernelError, Place, ProgramError, WeightError};
+pub use evaluate::{Arithmetic, Evaluator, TapValue};
+pub use kernels::kernel_names;
+pub use operand::{Operand, Scalar};
+pub use program::{Limits, Operation, Program, ProgramTap, Scope, Step};
+pub use tensor::{Tensor, Values};
+pub use view::View;
+pub use weights::{ModelFolder, Weights};

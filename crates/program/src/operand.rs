@@ -1,0 +1,56 @@
+//! What an operation is given.
+
+use std::fmt;
+
+use crate::dtype::DType;
+use crate::view::View;
+
+/// A number, a truth value or a text of Python.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scalar {
+    /// A whole number.
+    Int(i64),
+    /// A float.
+    Float(f64),
+    /// True or False.
+    Bool(bool),
+    /// A text.
+    Text(String),
+}
+
+/// An operand.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Operand {
+    /// A view of a buffer.
+    View(View),
+    /// A scalar.
+    Scalar(Scalar),
+    /// An element type.
+    DType(DType),
+    /// Python's None.
+    None,
+    /// A list of operands.
+    List(Vec<Operand>),
+}
+
+impl Operand {
+    /// All views in it.
+    pub(crate) fn views(&self) -> Vec<&View> {
+        match self {
+            Operand::View(view) => vec![view],
+            Operand::List(list) => list.iter().flat_map(Operand::views).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scalar::Int(x) => write!(f, "{x}"),
+            Scalar::Float(x) => write!(f, "{x:?}"),
+            Scalar::Bool(x) => write!(f, "{x}"),
+            Scalar::Text(x) => write!(f, "{x:?}"),
+        }
+    }
+}

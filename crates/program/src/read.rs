@@ -1,0 +1,383 @@
+//! From program.json to a [`Program`]: every number of the document is checked.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+
+use firstdiff_trace::{JSON_LIMIT, json_fits, read_regular};
+use serde_json::Value;
+
+use crate::check;
+use crate::dtype::DType;
+use crate::error::{Fault, Place, ProgramError};
+use crate::format::{Document, Header, OpRecord, StepRecord, TapRecord};
+use crate::operand::{Operand, Scalar};
+use crate::program::{Limits, Operation, Program, ProgramTap, Scope, Step};
+use crate::stored;
+use crate::view::{View, contiguous_strides};
+
+impl Program {
+    /// Reads program.json of a dump folder, and program.safetensors beside it where the program has constants or inputs.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or anything in it cannot be.
+    pub fn open(folder: &Path) -> Result<Program, ProgramError> {
+        Program::open_within(folder, Limits::default())
+    }
+
+    /// [`Program::open`] with other limits.
+    ///
+    /// # Errors
+    /// The same, and when the program asks for more than the limits.
+    pub fn open_within(folder: &Path, limits: Limits) -> Result<Program, ProgramError> {
+        let file = folder.join("program.json");
+        let text = read_regular(&file, JSON_LIMIT)?;
+        let json = |reason: String| ProgramError::Json { file: file.clone(), reason };
+        if !json_fits(&text, text.len() as u64) {
+            return Err(json("holds far more values than any program".into()));
+        }
+        let header: Header = serde_json::from_slice(&text).map_err(|e| json(e.to_string()))?;
+        if header.version != 1 {
+            return Err(ProgramError::Version { found: header.version });
+        }
+        let document: Document = serde_json::from_slice(&text).map_err(|e| json(e.to_string()))?;
+        let reader = Reader::new(&document.values, limits)?;
+        let mut program = reader.program(document)?;
+        check::memory(&program, limits)?;
+        program.given = stored::read(folder, &program)?;
+        Ok(program)
+    }
+}
+
+/// A fault at a place.
+pub(crate) fn at(place: Place) -> impl FnOnce(Fault) -> ProgramError {
+    move |fault| ProgramError::At { place, fault }
+}
+
+/// What operands are read against.
+struct Reader {
+    limits: Limits,
+    buffers: Vec<View>,
+}
+
+impl Reader {
+    fn new(values: &[Vec<Value>], limits: Limits) -> Result<Reader, ProgramError> {
+        let mut buffers = Vec::with_capacity(values.len());
+        for (number, value) in values.iter().enumerate() {
+            let view = canonical(number, value).map_err(at(Place::Value(number)))?;
+            view.reach(limits.elements).map_err(at(Place::Value(number)))?;
+            buffers.push(view);
+        }
+        Ok(Reader { limits, buffers })
+    }
+
+    fn program(&self, document: Document) -> Result<Program, ProgramError> {
+        let (scopes, files) = (self.scopes(document.scopes, document.files.len())?, document.files);
+        let weights = self.named("weights", &document.weights)?;
+        let inputs = self.named("inputs", &document.inputs)?;
+        let mut constants = Vec::new();
+        for number in document.constants {
+            let place = || Place::Given("constants", number.to_string());
+            constants.push(self.number(number).map_err(at(place()))?);
+        }
+        let mut given = HashSet::new();
+        for &buffer in weights.keys().chain(inputs.keys()).chain(&constants) {
+            if !given.insert(buffer) {
+                return Err(at(Place::Value(buffer))(Fault::GivenTwice(buffer)));
+            }
+        }
+        let mut ops = Vec::with_capacity(document.ops.len());
+        for (number, record) in document.ops.into_iter().enumerate() {
+            ops.push(self.operation(number, record, scopes.len())?);
+        }
+        let steps = self.steps(document.steps, ops.len())?;
+        let taps = self.taps(document.taps, &steps)?;
+        check::order(&ops, &steps, &taps, given)?;
+        let sizes = check::sizes(&self.buffers, &ops, &steps, &taps);
+        // The values of constants and inputs are read when all else is known to be right; till then their numbers stand here.
+        let unread = constants.iter().chain(inputs.keys()).map(|&buffer| (buffer, stored::none()));
+        Ok(Program {
+            source: document.source,
+            model: document.model,
+            given: unread.collect::<HashMap<_, _>>(),
+            buffers: self.buffers.clone(),
+            weights,
+            inputs,
+            sizes,
+            ops,
+            steps,
+            taps,
+            files,
+            scopes,
+        })
+    }
+
+    fn named(
+        &self,
+        table: &'static str,
+        names: &BTreeMap<String, String>,
+    ) -> Result<BTreeMap<usize, String>, ProgramError> {
+        let mut out = BTreeMap::new();
+        for (key, name) in names {
+            let place = || Place::Given(table, cut(key));
+            let number = key.parse::<i64>().map_err(|_| not("the number of a buffer", key)).map_err(at(place()))?;
+            let buffer = self.number(number).map_err(at(place()))?;
+            if name.is_empty() {
+                return Err(at(place())(Fault::EmptyName));
+            }
+            if out.insert(buffer, name.clone()).is_some() {
+                return Err(at(place())(Fault::GivenTwice(buffer)));
+            }
+        }
+        Ok(out)
+    }
+
+    fn scopes(
+        &self,
+        records: Vec<(String, Vec<String>, Option<i64>)>,
+        files: usize,
+    ) -> Result<Vec<Scope>, ProgramError> {
+        let mut out = Vec::with_capacity(records.len());
+        for (number, (module, functions, file)) in records.into_iter().enumerate() {
+            let file = file.map(|file| index("file", file, files)).transpose().map_err(at(Place::Scope(number)))?;
+            out.push(Scope { module, functions, file });
+        }
+        Ok(out)
+    }
+
+    fn operation(&self, number: usize, record: OpRecord, scopes: usize) -> Result<Operation, ProgramError> {
+        let name = record.o;
+        let place = |part: String| Place::Op(number, cut(&name), part);
+        if name.is_empty() {
+            return Err(at(place("name".into()))(Fault::EmptyName));
+        }
+        let mut operands = Vec::with_capacity(record.i.len());
+        for (i, value) in record.i.iter().enumerate() {
+            operands.push(self.operand(value).map_err(at(place(format!("operand {i}"))))?);
+        }
+        let mut keywords = Vec::with_capacity(record.a.len());
+        for (key, value) in &record.a {
+            let operand = self.operand(value).map_err(at(place(format!("keyword {}", cut(key)))))?;
+            keywords.push((key.clone(), operand));
+        }
+        // Copies of expanded views must not add up to more than the limit.
+        let views = operands.iter().chain(keywords.iter().map(|(_, operand)| operand)).flat_map(Operand::views);
+        let needed = views.fold(0u64, |sum, view| sum.saturating_add((view.elements() * view.dtype.units()) as u64));
+        if needed > self.limits.elements {
+            let limit = self.limits.elements;
+            return Err(at(place("all operands".into()))(Fault::Elements { needed, limit }));
+        }
+        let mut outputs = Vec::with_capacity(record.y.len());
+        for (i, value) in record.y.iter().enumerate() {
+            let view = self.view_or_none(value).map_err(at(place(format!("output {i}"))))?;
+            outputs.push(view);
+        }
+        let mut written = Vec::new();
+        for &i in &record.w {
+            let i = index("operand", i, operands.len()).map_err(at(place("w".into())))?;
+            if !matches!(operands[i], Operand::View(_)) {
+                return Err(at(place("w".into()))(not("a view", &format!("operand {i}"))));
+            }
+            written.push(i);
+        }
+        if !written.is_empty() && written.len() != outputs.len() {
+            let fault = Fault::Outputs { written: written.len(), outputs: outputs.len() };
+            return Err(at(place("w".into()))(fault));
+        }
+        let scalar = record.x.as_ref().map(scalars).transpose().map_err(at(place("x".into())))?;
+        if scalar.is_some() && outputs.iter().any(Option::is_some) {
+            return Err(at(place("x".into()))(Fault::ScalarAndOutputs));
+        }
+        let scope = record.s.map(|s| index("scope", s, scopes)).transpose().map_err(at(place("s".into())))?;
+        let line = record.l.map(size).transpose().map_err(at(place("l".into())))?;
+        Ok(Operation { name, operands, keywords, outputs, written, scalar, scope, line })
+    }
+
+    fn steps(&self, records: Vec<StepRecord>, count: usize) -> Result<Vec<Step>, ProgramError> {
+        let (mut out, mut from) = (Vec::with_capacity(records.len()), 0);
+        for (number, record) in records.into_iter().enumerate() {
+            let at = |fault| at(Place::Step(number))(fault);
+            let start = size(record.ops.0).map_err(at)?;
+            let end = size(record.ops.1).map_err(at)?;
+            if start < from || end < start || end > count {
+                return Err(at(Fault::Range { start, end, from, count }));
+            }
+            let output = match &record.output {
+                Some(value) => self.view_or_none(value).map_err(at)?,
+                None => None,
+            };
+            out.push(Step { ops: start..end, tokens: size(record.tokens).map_err(at)?, output });
+            from = end;
+        }
+        Ok(out)
+    }
+
+    fn taps(&self, records: Vec<TapRecord>, steps: &[Step]) -> Result<Vec<ProgramTap>, ProgramError> {
+        let (mut out, mut seen) = (Vec::with_capacity(records.len()), HashSet::new());
+        for (number, record) in records.into_iter().enumerate() {
+            let at = |fault| at(Place::Tap(number))(fault);
+            if record.tap.is_empty() {
+                return Err(at(Fault::EmptyName));
+            }
+            let step = index("step", record.step, steps.len()).map_err(at)?;
+            let op = size(record.op).map_err(at)?;
+            let range = steps[step].ops.clone();
+            if !range.contains(&op) {
+                return Err(at(Fault::OutsideStep { op, step, start: range.start, end: range.end }));
+            }
+            if !seen.insert((record.tap.clone(), step)) {
+                return Err(at(Fault::Duplicate { tap: cut(&record.tap), step }));
+            }
+            let Some(view) = self.view_or_none(&record.v).map_err(at)? else {
+                return Err(at(not("a view", "null")));
+            };
+            out.push(ProgramTap { tap: record.tap, step, op, view });
+        }
+        Ok(out)
+    }
+
+    fn number(&self, number: i64) -> Result<usize, Fault> {
+        let count = self.buffers.len();
+        let buffer = usize::try_from(number).ok().filter(|&buffer| buffer < count);
+        buffer.ok_or(Fault::Buffer { number, count })
+    }
+
+    fn view_or_none(&self, value: &Value) -> Result<Option<View>, Fault> {
+        match self.operand(value)? {
+            Operand::View(view) => Ok(Some(view)),
+            Operand::None => Ok(None),
+            _ => Err(not("a view or null", &value.to_string())),
+        }
+    }
+
+    /// Lists are nested no deeper than the parser of JSON allows.
+    fn operand(&self, value: &Value) -> Result<Operand, Fault> {
+        match value {
+            Value::Null => Ok(Operand::None),
+            Value::Number(_) => Ok(Operand::View(self.buffers[self.number(int(value)?)?].clone())),
+            Value::Array(list) => Ok(Operand::List(list.iter().map(|x| self.operand(x)).collect::<Result<_, _>>()?)),
+            Value::Object(object) => match object.iter().next() {
+                Some((key, view)) if key == "v" => self.view(view).map(Operand::View),
+                Some((key, x)) if key == "c" => {
+                    Ok(x.as_null().map_or_else(|| scalar(x).map(Operand::Scalar), |()| Ok(Operand::None))?)
+                }
+                Some((key, Value::String(name))) if key == "t" => dtype(name).map(Operand::DType),
+                _ => Err(not("an operand", &value.to_string())),
+            },
+            _ => Err(not("an operand", &value.to_string())),
+        }
+    }
+
+    /// \[buffer, shape, strides, offset, dtype\], the last two optional.
+    fn view(&self, value: &Value) -> Result<View, Fault> {
+        let parts = value.as_array().map(Vec::as_slice).unwrap_or_default();
+        let (buffer, shape, strides) = match parts {
+            [buffer, shape, strides, ..] if parts.len() <= 5 => (buffer, shape, strides),
+            _ => return Err(not("a view", &value.to_string())),
+        };
+        let buffer = self.number(int(buffer)?)?;
+        let offset = parts.get(3).filter(|x| !x.is_null()).map(|x| size(int(x)?)).transpose()?.unwrap_or(0);
+        let from = self.buffers[buffer].dtype;
+        let to = match parts.get(4) {
+            None | Some(Value::Null) => from,
+            Some(Value::String(name)) => dtype(name)?,
+            Some(other) => return Err(not("a dtype", &other.to_string())),
+        };
+        if !from.can_be_viewed_as(to) {
+            return Err(Fault::Reinterpreted { from, to });
+        }
+        let view = View { buffer, dtype: to, shape: sizes(shape)?, strides: sizes(strides)?, offset };
+        checked(view, self.limits)
+    }
+}
+
+fn checked(view: View, limits: Limits) -> Result<View, Fault> {
+    if view.shape.len() != view.strides.len() {
+        return Err(Fault::Strides { axes: view.shape.len(), strides: view.strides.len() });
+    }
+    view.reach(limits.elements)?;
+    Ok(view)
+}
+
+/// \[dtype, shape, strides, offset\], the last two optional.
+fn canonical(buffer: usize, parts: &[Value]) -> Result<View, Fault> {
+    let (name, shape) = match parts {
+        [Value::String(name), shape, ..] if parts.len() <= 4 => (name, sizes(shape)?),
+        _ => return Err(not("[dtype, shape, strides, offset]", &Value::from(parts).to_string())),
+    };
+    let dtype = dtype(name)?;
+    let strides = match parts.get(2).filter(|x| !x.is_null()) {
+        Some(strides) => sizes(strides)?,
+        None => contiguous_strides(&shape),
+    };
+    let offset = parts.get(3).filter(|x| !x.is_null()).map(|x| size(int(x)?)).transpose()?.unwrap_or(0);
+    if shape.len() != strides.len() {
+        return Err(Fault::Strides { axes: shape.len(), strides: strides.len() });
+    }
+    Ok(View { buffer, dtype, shape, strides, offset })
+}
+
+fn dtype(name: &str) -> Result<DType, Fault> {
+    DType::named(name).ok_or_else(|| Fault::DType(cut(name)))
+}
+
+/// A number, truth value or text; floats that are no numbers are texts.
+fn scalar(value: &Value) -> Result<Scalar, Fault> {
+    match value {
+        Value::Bool(x) => Ok(Scalar::Bool(*x)),
+        Value::Number(x) => match (x.as_i64(), x.as_f64()) {
+            (Some(x), _) => Ok(Scalar::Int(x)),
+            (None, Some(x)) => Ok(Scalar::Float(x)),
+            (None, None) => Err(not("a number", &x.to_string())),
+        },
+        Value::String(x) => Ok(match x.as_str() {
+            "inf" => Scalar::Float(f64::INFINITY),
+            "-inf" => Scalar::Float(f64::NEG_INFINITY),
+            "nan" => Scalar::Float(f64::NAN),
+            _ => Scalar::Text(x.clone()),
+        }),
+        _ => Err(not("a scalar", &value.to_string())),
+    }
+}
+
+/// A scalar, or all of a list, whatever its nesting.
+fn scalars(value: &Value) -> Result<Vec<Scalar>, Fault> {
+    match value {
+        Value::Array(list) => {
+            let mut out = Vec::new();
+            for x in list {
+                out.extend(scalars(x)?);
+            }
+            Ok(out)
+        }
+        _ => Ok(vec![scalar(value)?]),
+    }
+}
+
+fn sizes(value: &Value) -> Result<Vec<usize>, Fault> {
+    let list = value.as_array().ok_or_else(|| not("a list of whole numbers", &value.to_string()))?;
+    list.iter().map(|x| size(int(x)?)).collect()
+}
+
+fn int(value: &Value) -> Result<i64, Fault> {
+    value.as_i64().ok_or_else(|| not("a whole number", &value.to_string()))
+}
+
+fn size(x: i64) -> Result<usize, Fault> {
+    if x < 0 { Err(Fault::Negative(x)) } else { usize::try_from(x).map_err(|_| Fault::Overflow) }
+}
+
+fn index(what: &'static str, x: i64, count: usize) -> Result<usize, Fault> {
+    let index = size(x)?;
+    if index < count { Ok(index) } else { Err(Fault::Index { what, index, count }) }
+}
+
+fn not(expected: &'static str, found: &str) -> Fault {
+    Fault::Not { expected, found: cut(found) }
+}
+
+/// The start of a foreign text, for a message.
+fn cut(text: &str) -> String {
+    const LONGEST: usize = 60;
+    let plain: String = text.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().count() > LONGEST { plain + "..." } else { plain }
+}

@@ -1,0 +1,182 @@
+//! Values of a view, dense and in row-major order.
+
+use std::borrow::Cow;
+
+use crate::dtype::{DType, Kind};
+
+/// Dense values in row-major order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Values<'a> {
+    /// Integers, and 0 or 1 for truth values.
+    Int(Cow<'a, [i64]>),
+    /// Floats.
+    Float(Cow<'a, [f64]>),
+    /// Real and imaginary parts.
+    Complex(Cow<'a, [[f64; 2]]>),
+}
+
+/// A dense tensor. As many values as the shape has elements.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor<'a> {
+    pub(crate) dtype: DType,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) values: Values<'a>,
+}
+
+/// Evaluates an expression for whichever kind of values it is; the result is of the same kind.
+macro_rules! each_kind {
+    ($values:expr, $x:ident => $body:expr) => {
+        match $values {
+            $crate::tensor::Values::Int($x) => $crate::tensor::Values::from($body),
+            $crate::tensor::Values::Float($x) => $crate::tensor::Values::from($body),
+            $crate::tensor::Values::Complex($x) => $crate::tensor::Values::from($body),
+        }
+    };
+}
+pub(crate) use each_kind;
+
+impl From<Vec<i64>> for Values<'_> {
+    fn from(x: Vec<i64>) -> Self {
+        Values::Int(x.into())
+    }
+}
+
+impl From<Vec<f64>> for Values<'_> {
+    fn from(x: Vec<f64>) -> Self {
+        Values::Float(x.into())
+    }
+}
+
+impl From<Vec<[f64; 2]>> for Values<'_> {
+    fn from(x: Vec<[f64; 2]>) -> Self {
+        Values::Complex(x.into())
+    }
+}
+
+impl Values<'_> {
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        match self {
+            Values::Int(x) => x.len(),
+            Values::Float(x) => x.len(),
+            Values::Complex(x) => x.len(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Values::Int(_) => Kind::Int,
+            Values::Float(_) => Kind::Float,
+            Values::Complex(_) => Kind::Complex,
+        }
+    }
+
+    fn into_owned(self) -> Values<'static> {
+        each_kind!(self, x => x.into_owned())
+    }
+}
+
+impl<'a> Tensor<'a> {
+    /// A tensor of these values, if they are as many as the shape asks for.
+    pub fn new(dtype: DType, shape: Vec<usize>, values: Values<'a>) -> Option<Tensor<'a>> {
+        let count = shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent));
+        (count == Some(values.len()) && dtype.kind() == values.kind()).then_some(Tensor { dtype, shape, values })
+    }
+
+    /// Extent of every axis, slowest first.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The values.
+    pub fn values(&self) -> &Values<'a> {
+        &self.values
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// The same, owning its values.
+    pub fn into_owned(self) -> Tensor<'static> {
+        Tensor { dtype: self.dtype, shape: self.shape, values: self.values.into_owned() }
+    }
+
+    /// The same values, borrowed.
+    pub(crate) fn borrowed(&self) -> Tensor<'_> {
+        let values = match &self.values {
+            Values::Int(x) => Values::Int(Cow::Borrowed(x)),
+            Values::Float(x) => Values::Float(Cow::Borrowed(x)),
+            Values::Complex(x) => Values::Complex(Cow::Borrowed(x)),
+        };
+        Tensor { dtype: self.dtype, shape: self.shape.clone(), values }
+    }
+
+    /// A tensor that a kernel computed; its type is the usual one of its kind, for the output's view decides what is stored.
+    pub(crate) fn of(shape: Vec<usize>, values: impl Into<Values<'static>>) -> Tensor<'static> {
+        let values = values.into();
+        let dtype = match values.kind() {
+            Kind::Int => DType::I64,
+            Kind::Float => DType::F64,
+            Kind::Complex => DType::C128,
+        };
+        debug_assert_eq!(shape.iter().product::<usize>(), values.len());
+        Tensor { dtype, shape, values }
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.values.kind()
+    }
+
+    /// The values as floats; of complex numbers the real parts.
+    pub fn to_floats(&self) -> Cow<'_, [f64]> {
+        match &self.values {
+            Values::Int(x) => x.iter().map(|&x| x as f64).collect(),
+            Values::Float(x) => Cow::Borrowed(x),
+            Values::Complex(x) => x.iter().map(|x| x[0]).collect(),
+        }
+    }
+
+    /// The values as integers, floats cut off towards zero.
+    pub(crate) fn to_ints(&self) -> Cow<'_, [i64]> {
+        match &self.values {
+            Values::Int(x) => Cow::Borrowed(x),
+            Values::Float(x) => x.iter().map(|&x| x as i64).collect(),
+            Values::Complex(x) => x.iter().map(|x| x[0] as i64).collect(),
+        }
+    }
+
+    /// The values as complex numbers.
+    pub(crate) fn to_complex(&self) -> Cow<'_, [[f64; 2]]> {
+        match &self.values {
+            Values::Int(x) => x.iter().map(|&x| [x as f64, 0.0]).collect(),
+            Values::Float(x) => x.iter().map(|&x| [x, 0.0]).collect(),
+            Values::Complex(x) => Cow::Borrowed(x),
+        }
+    }
+
+    /// Whether each value is other than 0 (NaN is).
+    pub(crate) fn to_bools(&self) -> Vec<bool> {
+        match &self.values {
+            Values::Int(x) => x.iter().map(|&x| x != 0).collect(),
+            Values::Float(x) => x.iter().map(|&x| x != 0.0).collect(),
+            Values::Complex(x) => x.iter().map(|&x| x != [0.0, 0.0]).collect(),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Steps, views, types, weights and paths.
+
+use firstdiff_program::{Arithmetic, EvaluateError, Evaluator, KernelError, Scalar, Values};
+use serde_json::{Value, json};
+
+use crate::common::{Held, open};
+
+fn floats(values: &Values<'_>) -> Vec<f64> {
+    match values {
+        Values::Float(x) => x.to_vec(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Runs all steps of a program of constants; the taps in order, or the first error.
+fn taps(
+    program: &Value,
+    constants: &[(usize, Vec<usize>, Vec<f64>)],
+    arithmetic: Arithmetic,
+) -> Result<Vec<Vec<f64>>, EvaluateError> {
+    let program = open(program, constants).unwrap();
+    let mut weights = Held::default();
+    weights.0.insert("w".into(), (vec![2, 2], vec![1.0, 2.0, 3.0, 4.0]));
+    let mut evaluator = Evaluator::new(&program, arithmetic, &weights);
+    let mut out = Vec::new();
+    for step in 0..program.steps().len() {
+        evaluator.run_step(step, &mut |tap| out.push(floats(tap.value.values())))?;
+    }
+    Ok(out)
+}
+
+/// A buffer written in place twice, its tap read in between; a later step reads what an earlier one made.
+#[test]
+fn taps_are_read_right_after_their_operation_and_steps_share_buffers() {
+    let program = json!({"version": 1, "constants": [0], "weights": {"1": "w"},
+        "values": [["f32", [2]], ["f32", [2, 2]], ["f32", [2]], ["f32", [2, 2]]],
+        "ops": [
+            {"o": "linear", "i": [0, 1], "y": [2]},
+            {"o": "add_.Tensor", "i": [{"v": [2, [1], [1], 1]}, {"c": 10}], "y": [{"v": [2, [1], [1], 1]}], "w": [0]},
+            {"o": "cat", "i": [[2, 2]], "y": [{"v": [3, [4], [1]]}]},
+            {"o": "mul.Tensor", "i": [{"v": [3, [2, 2], [1, 2]]}, {"v": [0, [2, 2], [0, 1]]}], "y": [3]}],
+        "steps": [{"ops": [0, 2], "tokens": 1, "output": 2}, {"ops": [2, 4], "tokens": 1, "output": 3}],
+        "taps": [{"tap": "a", "step": 0, "op": 0, "v": 2}, {"tap": "b", "step": 0, "op": 1, "v": 2},
+            {"tap": "c", "step": 1, "op": 3, "v": 3}]});
+    let found = taps(&program, &[(0, vec![2], vec![1.0, 0.5])], Arithmetic::F64).unwrap();
+    assert_eq!(found, [vec![2.0, 5.0], vec![2.0, 15.0], vec![2.0, 1.0, 15.0, 7.5]]);
+}
+
+#[test]
+fn values_are_rounded_to_the_type_of_their_buffer() {
+    let program = |dtype: &str| {
+        json!({"version": 1, "constants": [0], "values": [["f64", [1]], [dtype, [1]]],
+            "ops": [{"o": "mul.Tensor", "i": [0, {"c": 1.0}], "y": [1]}], "steps": [{"ops": [0, 1]}],
+            "taps": [{"tap": "a", "step": 0, "op": 0, "v": 1}]})
+    };
+    let x = 1.0 + 2f64.powi(-9) + 2f64.powi(-30);
+    let run = |dtype, arithmetic| taps(&program(dtype), &[(0, vec![1], vec![x])], arithmetic).unwrap()[0][0];
+    assert_eq!(run("f64", Arithmetic::F32), x);
+    assert_eq!(run("f32", Arithmetic::F64), x);
+    assert_eq!(run("f32", Arithmetic::F32), 1.0 + 2f64.powi(-9));
+    assert_eq!(run("f16", Arithmetic::F64), 1.0 + 2f64.powi(-9));
+    assert_eq!(run("bf16", Arithmetic::F64), 1.0);
+    let overflow = taps(&program("f32"), &[(0, vec![1], vec![-7e38])], Arithmetic::F64).unwrap();
+    assert_eq!(overflow[0][0], f64::NEG_INFINITY);
+}
+
+#[test]
+fn complex_numbers_over_their_parts() {
+    let program = json!({"version": 1, "constants": [0], "values": [["f32", [4]], ["c64", [2]]],
+        "ops": [{"o": "mul.Tensor", "i": [{"v": [0, [2], [1], 0, "c64"]}, {"v": [0, [2], [0], 1, "c64"]}], "y": [1]}],
+        "steps": [{"ops": [0, 1]}], "taps": [{"tap": "a", "step": 0, "op": 0, "v": {"v": [1, [4], [1], 0, "f32"]}}]});
+    // (1 + 2i)(3 + 4i) and (3 + 4i)².
+    let found = taps(&program, &[(0, vec![4], vec![1.0, 2.0, 3.0, 4.0])], Arithmetic::F64).unwrap();
+    assert_eq!(found, [vec![-5.0, 10.0, -7.0, 24.0]]);
+}
+
+#[test]
+fn another_path_and_an_operation_without_kernel_are_said() {
+    let program = |op: Value| json!({"version": 1, "constants": [0], "values": [["f64", [2]], ["f64", [2]]], "ops": [op], "steps": [{"ops": [0, 1]}]});
+    let run = |op: Value| taps(&program(op), &[(0, vec![2], vec![1.0, 2.5])], Arithmetic::F64);
+    let item = |x: Value| json!({"o": "item", "i": [{"v": [0, [], [], 1]}], "y": [], "x": x});
+    assert!(run(item(json!(2.500001))).is_ok());
+    let error = run(item(json!(3.5))).unwrap_err();
+    assert!(matches!(&error, EvaluateError::OtherPath { op: 0, recorded: Scalar::Float(_), .. }), "{error}");
+    assert_eq!(error.to_string().lines().count(), 1);
+    assert!(run(json!({"o": "tolist", "i": [0], "y": [], "x": [1.0, 2.5]})).is_ok());
+    assert!(run(json!({"o": "tolist", "i": [0], "y": [], "x": [1.0]})).is_err());
+    let error = run(json!({"o": "my_own", "i": [0], "y": [1]})).unwrap_err();
+    assert!(matches!(&error, EvaluateError::Opaque { op: 0, name } if name == "my_own"), "{error}");
+    let misfit = json!({"o": "matmul", "i": [0, {"v": [0, [1, 2], [1, 1]]}], "y": [1]});
+    let error = run(misfit).unwrap_err();
+    assert!(matches!(&error, EvaluateError::Kernel { op: 0, error: KernelError::Shape { .. }, .. }), "{error}");
+}
+
+#[test]
+fn steps_go_in_order_and_weights_must_fit() {
+    let program = json!({"version": 1, "weights": {"0": "w", "1": "none"}, "values": [["f32", [4]], ["f32", [1]], ["f32", [4]]],
+        "ops": [{"o": "neg", "i": [0], "y": [2]}], "steps": [{"ops": [0, 1]}]});
+    assert!(matches!(taps(&program, &[], Arithmetic::F64), Err(EvaluateError::WeightShape { .. })));
+    let mut absent = program.clone();
+    absent["ops"][0]["i"] = json!([1]);
+    assert!(matches!(taps(&absent, &[], Arithmetic::F64), Err(EvaluateError::Weight(_))));
+    let program = open(&program, &[]).unwrap();
+    let weights = Held::default();
+    let mut evaluator = Evaluator::new(&program, Arithmetic::F64, &weights);
+    let error = evaluator.run_step(1, &mut |_| {}).unwrap_err();
+    assert!(matches!(error, EvaluateError::Step { step: 1, next: 0, count: 1 }));
+}

@@ -1,0 +1,237 @@
+//! Every number of a program is foreign: none may lead to a panic or to memory that the file does not justify.
+
+use std::fs;
+
+use firstdiff_program::{Arithmetic, Evaluator, Fault, Limits, Program, ProgramError, kernel_names};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::common::{Held, open};
+
+fn good() -> Value {
+    json!({"version": 1, "source": "s", "model": "m", "weights": {"1": "w"}, "constants": [0],
+        "values": [["f32", [2, 2]], ["f32", [2, 2]], ["f32", [2, 2], [2, 1], 0], ["i64", [2]], ["f32", [2]]],
+        "files": ["a.py"], "scopes": [["m", ["f"], 0]],
+        "ops": [
+            {"o": "linear", "i": [0, 1], "y": [2], "s": 0, "l": 7},
+            {"o": "argmax", "i": [2, {"c": -1}], "y": [3]},
+            {"o": "index.Tensor", "i": [2, [null, 3]], "y": [{"v": [2, [2, 2], [1, 2]]}]},
+            {"o": "add_.Tensor", "i": [2, {"c": 1}], "a": {"alpha": {"c": 2}}, "y": [2], "w": [0]},
+            {"o": "softmax.int", "i": [{"v": [2, [2], [1], 2]}, {"c": 0}, {"t": "f32"}], "y": [4]},
+            {"o": "item", "i": [{"v": [3, [], [], 1]}], "y": [], "x": 1}],
+        "steps": [{"ops": [0, 2], "tokens": 2, "output": 2}, {"ops": [3, 6], "tokens": 1, "output": null}],
+        "taps": [{"tap": "q", "step": 0, "op": 0, "v": 2}, {"tap": "q", "step": 1, "op": 4, "v": 4}]})
+}
+
+fn constants() -> Vec<(usize, Vec<usize>, Vec<f64>)> {
+    vec![(0, vec![2, 2], vec![1.0, 2.0, -3.0, 4.0])]
+}
+
+/// The fault of a program that differs from the good one at a pointer.
+fn fault(pointer: &str, value: Value) -> Fault {
+    let mut program = good();
+    *program.pointer_mut(pointer).unwrap() = value;
+    match open(&program, &constants()) {
+        Err(error @ ProgramError::At { .. }) => {
+            assert_eq!(error.to_string().lines().count(), 1, "{error}");
+            let ProgramError::At { fault, .. } = error else { unreachable!() };
+            fault
+        }
+        other => panic!("{pointer}: {other:?}"),
+    }
+}
+
+#[test]
+fn the_good_one_is_read() {
+    let program = open(&good(), &constants()).unwrap();
+    assert_eq!((program.source(), program.model(), program.ops().len(), program.taps().len()), ("s", "m", 6, 2));
+    assert_eq!(
+        (program.scopes()[0].module.as_str(), program.files(), program.weights()[&1].as_str()),
+        ("m", &["a.py".to_owned()][..], "w")
+    );
+    assert!(program.opaque().is_empty() && program.inputs().is_empty() && program.buffers().len() == 5);
+}
+
+#[test]
+fn each_fault_is_named() {
+    use Fault::*;
+    assert!(matches!(fault("/values/0/0", json!("f31")), DType(name) if name == "f31"));
+    assert!(matches!(fault("/values/0/1", json!([2, -2])), Negative(-2)));
+    assert!(matches!(fault("/values/0/1", json!([2.5])), Not { .. }));
+    assert!(matches!(fault("/values/0", json!(["f32"])), Not { .. }));
+    assert!(matches!(fault("/values/0/1", json!([1u64 << 40, 1u64 << 40])), Overflow));
+    assert!(matches!(fault("/values/0/1", json!([1u64 << 33])), Elements { limit: 0x1_0000_0000, .. }));
+    assert!(matches!(fault("/values/2/2", json!([2])), Strides { axes: 2, strides: 1 }));
+    assert!(matches!(fault("/values/2/2", json!([i64::MAX, i64::MAX])), Elements { .. }));
+    assert!(matches!(fault("/values/2/3", json!(-1)), Negative(-1)));
+    assert!(matches!(fault("/weights", json!({"9": "w"})), Buffer { number: 9, count: 5 }));
+    assert!(matches!(fault("/weights", json!({"x": "w"})), Not { .. }));
+    assert!(matches!(fault("/weights", json!({"1": ""})), EmptyName));
+    assert!(matches!(fault("/weights", json!({"1": "a", "01": "b"})), GivenTwice(1)));
+    assert!(matches!(fault("/constants", json!([0, 1])), GivenTwice(1)));
+    assert!(matches!(fault("/constants", json!([0, -1])), Buffer { number: -1, .. }));
+    assert!(matches!(fault("/constants", json!([0, 4])), Missing));
+    assert!(matches!(fault("/constants", json!([])), Unwritten(0)));
+    assert!(matches!(fault("/values/0/1", json!([4])), StoredShape { .. }));
+    assert!(matches!(fault("/values/0/0", json!("i64")), StoredAs { .. }));
+    assert!(matches!(fault("/ops/0/i/0", json!(7)), Buffer { number: 7, .. }));
+    assert!(matches!(fault("/ops/0/i/0", json!(4)), Unwritten(4)));
+    assert!(matches!(fault("/ops/0/i/0", json!({"z": 1})), Not { .. }));
+    assert!(matches!(fault("/ops/0/i/0", json!({"c": []})), Not { .. }));
+    assert!(matches!(fault("/ops/0/i/0", json!({"t": "x"})), DType(_)));
+    assert!(matches!(fault("/ops/0/i/0", json!("text")), Not { .. }));
+    assert!(matches!(fault("/ops/0/i/0", json!({"v": [0, [2], [1], 0, "i64"]})), Reinterpreted { .. }));
+    assert!(matches!(fault("/ops/0/i/0", json!({"v": [0, [1u64 << 33], [0]]})), Elements { .. }));
+    assert!(matches!(fault("/ops/0/i/0", json!({"v": [0, [2], [-1]]})), Negative(-1)));
+    assert!(matches!(fault("/ops/0/i/0", json!({"v": [0]})), Not { .. }));
+    let large = json!({"v": [0, [1u64 << 31], [0]]});
+    assert!(matches!(fault("/ops/0/i", json!([large, large, large])), Elements { .. }));
+    assert!(matches!(fault("/ops/0/s", json!(1)), Index { what: "scope", .. }));
+    assert!(matches!(fault("/ops/0/l", json!(-1)), Negative(-1)));
+    assert!(matches!(fault("/ops/0/o", json!("")), EmptyName));
+    assert!(matches!(fault("/ops/3/w", json!([2])), Index { what: "operand", .. }));
+    assert!(matches!(fault("/ops/3/w", json!([1])), Not { .. }));
+    assert!(matches!(fault("/ops/3/w", json!([0, 0])), Outputs { .. }));
+    assert!(matches!(fault("/ops/5/y", json!([4])), ScalarAndOutputs));
+    assert!(matches!(fault("/ops/5/x", json!({})), Not { .. }));
+    assert!(matches!(fault("/scopes/0/2", json!(1)), Index { what: "file", .. }));
+    assert!(matches!(fault("/steps/0/ops", json!([0, 7])), Range { .. }));
+    assert!(matches!(fault("/steps/1/ops", json!([1, 6])), Range { .. }));
+    assert!(matches!(fault("/steps/1/ops", json!([5, 4])), Range { .. }));
+    assert!(matches!(fault("/steps/0/tokens", json!(-3)), Negative(-3)));
+    assert!(matches!(fault("/steps/0/output", json!(4)), Unwritten(4)));
+    assert!(matches!(fault("/steps/0/output", json!({"c": 1})), Not { .. }));
+    assert!(matches!(fault("/taps/0/tap", json!("")), EmptyName));
+    assert!(matches!(fault("/taps/0/step", json!(2)), Index { what: "step", .. }));
+    assert!(matches!(fault("/taps/0/op", json!(2)), OutsideStep { .. }));
+    assert!(matches!(fault("/taps/0/v", json!(3)), Unwritten(3)));
+    assert!(matches!(fault("/taps/0/v", json!(null)), Not { .. }));
+    let twice = json!([{"tap": "q", "step": 0, "op": 0, "v": 2}, {"tap": "q", "step": 0, "op": 1, "v": 2}]);
+    assert!(matches!(fault("/taps", twice), Duplicate { .. }));
+}
+
+#[test]
+fn versions_and_documents() {
+    let mut program = good();
+    program["version"] = json!(2);
+    assert!(matches!(open(&program, &constants()), Err(ProgramError::Version { found: 2 })));
+    program["version"] = json!("1");
+    assert!(matches!(open(&program, &constants()), Err(ProgramError::Json { .. })));
+    let folder = TempDir::new().unwrap();
+    assert!(matches!(Program::open(folder.path()), Err(ProgramError::File(_))));
+    fs::write(folder.path().join("program.json"), "[".repeat(100_000)).unwrap();
+    assert!(matches!(Program::open(folder.path()), Err(ProgramError::Json { .. })));
+    fs::write(folder.path().join("program.json"), good().to_string()).unwrap();
+    assert!(matches!(Program::open(folder.path()), Err(ProgramError::File(_))));
+    fs::write(folder.path().join("program.safetensors"), b"no tensors").unwrap();
+    assert!(matches!(Program::open(folder.path()), Err(ProgramError::Safetensors { .. })));
+}
+
+#[test]
+fn all_buffers_together_are_limited() {
+    let folder = TempDir::new().unwrap();
+    let many: Vec<Value> = (0..10).map(|_| json!(["f32", [100]])).collect();
+    let ops: Vec<Value> = (0..10).map(|b| json!({"o": "zeros", "i": [[{"c": 100}]], "y": [b]})).collect();
+    let last = json!({"o": "cat", "i": [(0..10).collect::<Vec<_>>()], "y": [{"v": [0, [100], [1]]}]});
+    let ops = [ops, vec![last]].concat();
+    let program = json!({"version": 1, "values": many, "ops": ops, "steps": [{"ops": [0, 11]}]});
+    fs::write(folder.path().join("program.json"), program.to_string()).unwrap();
+    let open = |elements| Program::open_within(folder.path(), Limits { elements });
+    assert!(open(1000).is_ok());
+    assert!(matches!(open(999), Err(ProgramError::At { fault: Fault::Elements { needed: 1000, limit: 999 }, .. })));
+}
+
+/// Every value of a good program replaced by each of a list: read or refused, evaluated or refused, never a panic.
+#[test]
+fn no_change_of_one_value_leads_to_a_panic() {
+    let others = [
+        json!(null),
+        json!(-1),
+        json!(0),
+        json!(1),
+        json!(3),
+        json!(70),
+        json!(i64::MAX),
+        json!(i64::MIN),
+        json!(1.5),
+        json!("inf"),
+        json!("x"),
+        json!([]),
+        json!([1]),
+        json!([[1]]),
+        json!({}),
+        json!({"c": 0}),
+        json!({"c": -5}),
+        json!({"c": "nan"}),
+        json!({"t": "c64"}),
+        json!({"v": [2, [0], [1]]}),
+        json!({"v": [2, [3, 1], [0, 9]]}),
+        json!({"v": [2, [], []]}),
+        json!({"v": [3, [2, 2], [0, 0]]}),
+    ];
+    let limits = Limits { elements: 1 << 12 };
+    let folder = TempDir::new().unwrap();
+    let mut weights = Held::default();
+    weights.0.insert("w".into(), (vec![2, 2], vec![1.0, 2.0, 3.0, 4.0]));
+    let (mut read, mut refused) = (0, 0);
+    open(&good(), &constants()).unwrap();
+    crate::common::write(
+        folder.path(),
+        &good(),
+        &[(0, crate::common::stored("f32", &[2, 2], &[json!(1.0), json!(2.0), json!(-3.0), json!(4.0)]))],
+    );
+    let mut attempt = |program: &Value| {
+        fs::write(folder.path().join("program.json"), program.to_string()).unwrap();
+        let Ok(program) = Program::open_within(folder.path(), limits) else {
+            refused += 1;
+            return;
+        };
+        read += 1;
+        let mut evaluator = Evaluator::new(&program, Arithmetic::F32, &weights);
+        for step in 0..program.steps().len() {
+            if evaluator.run_step(step, &mut |tap| drop(tap.value.to_floats())).is_err() {
+                break;
+            }
+        }
+    };
+    for pointer in pointers(&good(), String::new()) {
+        for other in &others {
+            let mut program = good();
+            *program.pointer_mut(&pointer).unwrap() = other.clone();
+            attempt(&program);
+        }
+    }
+    // These values to every kernel, one operand after the other. All of them take two minutes and were tried; here every so many, and so each
+    // kernel a few.
+    const EVERY: usize = 29;
+    let operand = json!({"v": [2, [2, 2], [2, 1]]});
+    let mut number = 0;
+    for name in kernel_names() {
+        for (i, other) in (0..4).flat_map(|i| others.iter().map(move |other| (i, other))) {
+            number += 1;
+            if number % EVERY != 0 {
+                continue;
+            }
+            for count in [i + 1, 4] {
+                let mut operands = vec![operand.clone(), json!(3), json!(3), operand.clone()];
+                operands[i] = other.clone();
+                operands.truncate(count);
+                let mut program = good();
+                program["ops"][2] = json!({"o": name, "i": operands, "y": [{"v": [2, [2, 2], [1, 2]]}]});
+                attempt(&program);
+            }
+        }
+    }
+    assert!(read > 500 && refused > 1000, "{read} read, {refused} refused");
+}
+
+/// Pointers to every value of a document.
+fn pointers(value: &Value, here: String) -> Vec<String> {
+    let mut out = vec![here.clone()];
+    match value {
+        Value::Array(list) => list.iter().enumerate().for_each(|(i, x)| out.extend(pointers(x, format!("{here}/{i}")))),
+        Value::Object(map) => map.iter().for_each(|(key, x)| out.extend(pointers(x, format!("{here}/{key}")))),
+        _ => {}
+    }
+    out
+}

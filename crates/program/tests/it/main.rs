@@ -1,0 +1,6 @@
+//! Programs read and evaluated. One binary: each links the whole crate anew.
+
+mod common;
+mod evaluate;
+mod goldens;
+mod hostile;
