@@ -1,23 +1,15 @@
 //! Carrying a program out, step by step.
 
-use crate::check;
-use crate::error::EvaluateError;
 use crate::kernels::{self, Arg, Call, Kernel};
 use crate::memory::Memory;
-use crate::operand::{Operand, Scalar};
+use crate::program::check;
 use crate::program::{Operation, Program};
-use crate::tensor::{Tensor, Values};
-use crate::view::View;
+use crate::value::arithmetic::Arithmetic;
+use crate::value::error::EvaluateError;
+use crate::value::operand::{Operand, Scalar};
+use crate::value::tensor::{Tensor, Values};
+use crate::value::view::View;
 use crate::weights::Weights;
-
-/// In which floats values are kept. Every kernel computes in f64; f16 and bf16 buffers always hold what those types can.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arithmetic {
-    /// f32 buffers hold f64, but what would overflow f32 is infinite.
-    F64,
-    /// What is stored to an f32 buffer is rounded to f32.
-    F32,
-}
 
 /// The value of a tap.
 #[derive(Debug)]

@@ -9,27 +9,20 @@
 //! Shapes are those of the recording: other tokens of the same number, but not more or fewer. Where the reference took another path because
 //! of a value, evaluation stops with an error. An operation that the table lacks is read, but not carried out.
 
-mod check;
-mod dtype;
-mod error;
 mod evaluate;
-mod format;
 mod kernels;
 mod memory;
-mod operand;
 mod program;
-mod read;
-mod stored;
-mod tensor;
-mod view;
+mod value;
 mod weights;
 
-pub use dtype::{DType, Kind};
-pub use error::{EvaluateError, Fault, KernelError, Place, ProgramError, WeightError};
-pub use evaluate::{Arithmetic, Evaluator, TapValue};
+pub use evaluate::{Evaluator, TapValue};
 pub use kernels::kernel_names;
-pub use operand::{Operand, Scalar};
 pub use program::{Limits, Operation, Program, ProgramTap, Scope, Step};
-pub use tensor::{Tensor, Values};
-pub use view::View;
+pub use value::arithmetic::Arithmetic;
+pub use value::dtype::{DType, Kind};
+pub use value::error::{EvaluateError, Fault, KernelError, Place, ProgramError, WeightError};
+pub use value::operand::{Operand, Scalar};
+pub use value::tensor::{Tensor, Values};
+pub use value::view::View;
 pub use weights::{ModelFolder, Weights};

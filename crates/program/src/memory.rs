@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use firstdiff_trace::{to_bf16, to_f16};
 
-use crate::dtype::{DType, Kind};
-use crate::error::KernelError;
-use crate::evaluate::Arithmetic;
-use crate::tensor::{Tensor, Values};
-use crate::view::{View, contiguous_strides, for_each_row};
+use crate::value::arithmetic::Arithmetic;
+use crate::value::dtype::{DType, Kind};
+use crate::value::error::KernelError;
+use crate::value::tensor::{Tensor, Values};
+use crate::value::view::{View, contiguous_strides, for_each_row};
 
 /// The numbers of a buffer; a complex number is two floats.
 #[derive(Debug)]

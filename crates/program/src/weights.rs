@@ -4,9 +4,9 @@ use std::path::Path;
 
 use firstdiff_model::{ModelError, Opened, Storage, open_weights};
 
-use crate::dtype::DType;
-use crate::error::WeightError;
-use crate::tensor::{Tensor, Values};
+use crate::value::dtype::DType;
+use crate::value::error::WeightError;
+use crate::value::tensor::{Tensor, Values};
 
 /// A source of weights, by the names that the program has for them.
 pub trait Weights {

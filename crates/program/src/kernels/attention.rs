@@ -7,9 +7,9 @@ use super::matmul::rows_by_rows;
 use super::reduce::log_sum_exp;
 use super::rows::permute;
 use super::scan::soft;
-use crate::dtype::{DType, Kind};
-use crate::error::KernelError;
-use crate::tensor::Tensor;
+use crate::value::dtype::{DType, Kind};
+use crate::value::error::KernelError;
+use crate::value::tensor::Tensor;
 
 /// Scores that are held at a time.
 const TILE: usize = 1 << 20;
@@ -54,7 +54,7 @@ fn attend(call: &Call<'_>, mask: Option<&Tensor<'_>>, is_causal: bool) -> Result
             return Err(misfit());
         }
         let strides = crate::memory::broadcast_strides(k_batch, q_batch).ok_or_else(misfit)?;
-        crate::view::offsets(q_batch, &strides)
+        crate::value::view::offsets(q_batch, &strides)
     };
     let mut rows = q_batch.to_vec();
     rows.push(t);

@@ -2,11 +2,11 @@
 
 use super::call::{Call, Results, spread};
 use super::special;
-use crate::dtype::Kind;
-use crate::error::KernelError;
 use crate::memory::broadcast_strides;
-use crate::tensor::Tensor;
-use crate::view::for_each_row;
+use crate::value::dtype::Kind;
+use crate::value::error::KernelError;
+use crate::value::tensor::Tensor;
+use crate::value::view::for_each_row;
 
 /// f of every pair of two broadcast tensors, row by row.
 pub(super) fn zip<A: Copy, B: Copy, T>(

@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use crate::dtype::{DType, Kind};
-use crate::error::KernelError;
-use crate::operand::Scalar;
-use crate::tensor::{Tensor, Values};
-use crate::view::View;
+use crate::value::dtype::{DType, Kind};
+use crate::value::error::KernelError;
+use crate::value::operand::Scalar;
+use crate::value::tensor::{Tensor, Values};
+use crate::value::view::View;
 
 /// Computes the results of an operation. They are as many as the operation has outputs, or more.
 pub(crate) type Kernel = fn(&Call<'_>) -> Result<Vec<Tensor<'static>>, KernelError>;

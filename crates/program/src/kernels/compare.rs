@@ -6,9 +6,9 @@ use std::collections::HashSet;
 use super::binary::zip;
 use super::call::{Call, Results, spread};
 use super::index;
-use crate::dtype::Kind;
-use crate::error::KernelError;
-use crate::tensor::{Tensor, Values};
+use crate::value::dtype::Kind;
+use crate::value::error::KernelError;
+use crate::value::tensor::{Tensor, Values};
 
 /// Whether `holds` for the order of each pair; NaN has no order, and complex numbers are only equal or not.
 fn compare(call: &Call<'_>, holds: impl Fn(Option<Ordering>) -> bool) -> Results {

@@ -2,9 +2,9 @@
 
 use super::call::{Call, Results, ensure};
 use super::matmul::rows_by_rows;
-use crate::dtype::Kind;
-use crate::error::KernelError;
-use crate::tensor::Tensor;
+use crate::value::dtype::Kind;
+use crate::value::error::KernelError;
+use crate::value::tensor::Tensor;
 
 /// Elements of the unfolded input that are held at a time.
 const TILE: usize = 1 << 20;

@@ -1,9 +1,9 @@
 //! Tensors made from numbers alone. The output's view says how many elements they have; nothing larger is made.
 
 use super::call::{Call, Results, size as count_of};
-use crate::dtype::Kind;
-use crate::error::KernelError;
-use crate::tensor::{Tensor, Values};
+use crate::value::dtype::Kind;
+use crate::value::error::KernelError;
+use crate::value::tensor::{Tensor, Values};
 
 /// One value throughout, in the output's shape.
 fn filled(call: &Call<'_>, value: &Tensor<'_>) -> Results {

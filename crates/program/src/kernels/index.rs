@@ -1,10 +1,10 @@
 //! `x[i, :, mask]`: lists of indices, None and masks, for reading and for writing.
 
 use super::call::{Arg, Call, Results, ensure, index as position, spread};
-use crate::dtype::{DType, Kind};
-use crate::error::KernelError;
-use crate::tensor::{Tensor, Values, each_kind};
-use crate::view::{contiguous_strides, offsets};
+use crate::value::dtype::{DType, Kind};
+use crate::value::error::KernelError;
+use crate::value::tensor::{Tensor, Values, each_kind};
+use crate::value::view::{contiguous_strides, offsets};
 
 /// The indices at which a tensor is not 0, a vector for each axis.
 pub(super) fn places(x: &Tensor<'_>) -> Vec<Tensor<'static>> {

@@ -2,10 +2,10 @@
 
 use super::call::{Call, Results, axis, index as position};
 use super::shape::pick_axis;
-use crate::dtype::Kind;
-use crate::error::KernelError;
-use crate::tensor::{Tensor, each_kind};
-use crate::view::contiguous_strides;
+use crate::value::dtype::Kind;
+use crate::value::error::KernelError;
+use crate::value::tensor::{Tensor, each_kind};
+use crate::value::view::contiguous_strides;
 
 /// The indices of an operand, which must be integers.
 pub(super) fn indices<'a>(x: &'a Tensor<'_>) -> Result<std::borrow::Cow<'a, [i64]>, KernelError> {

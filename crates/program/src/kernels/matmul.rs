@@ -7,10 +7,10 @@ use ndarray::ArrayView2;
 use super::call::{Call, Results, ensure};
 use super::rows::permute;
 use super::{binary, call};
-use crate::dtype::Kind;
-use crate::error::KernelError;
-use crate::tensor::{Tensor, Values};
-use crate::view::{contiguous_strides, offsets};
+use crate::value::dtype::Kind;
+use crate::value::error::KernelError;
+use crate::value::tensor::{Tensor, Values};
+use crate::value::view::{contiguous_strides, offsets};
 
 /// y\[i,j\] = Σₗ a\[i,l\] · b\[j,l\]: rows with rows.
 pub(super) fn rows_by_rows(a: &[f64], b: &[f64], (m, n, k): (usize, usize, usize)) -> Result<Vec<f64>, KernelError> {

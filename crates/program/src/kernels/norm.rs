@@ -2,9 +2,9 @@
 
 use super::call::{Call, Results, ensure};
 use super::reduce::total;
-use crate::dtype::{DType, Kind};
-use crate::error::KernelError;
-use crate::tensor::Tensor;
+use crate::value::dtype::{DType, Kind};
+use crate::value::error::KernelError;
+use crate::value::tensor::Tensor;
 
 /// Floats, and not complex numbers.
 fn floats<'a>(x: &'a Tensor<'_>) -> Result<std::borrow::Cow<'a, [f64]>, KernelError> {

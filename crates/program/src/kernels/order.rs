@@ -5,9 +5,9 @@ use std::cmp::Ordering;
 use super::call::{Call, Results, size};
 use super::rows::{Rows, back, one_axis};
 use super::select::first_places;
-use crate::dtype::Kind;
-use crate::error::KernelError;
-use crate::tensor::{Tensor, Values};
+use crate::value::dtype::Kind;
+use crate::value::error::KernelError;
+use crate::value::tensor::{Tensor, Values};
 
 /// Each row along `dim` in order, and the places that its values had.
 fn sorted(call: &Call<'_>, x: &Tensor<'_>, position: usize, descending: bool) -> Results {

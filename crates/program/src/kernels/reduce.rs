@@ -3,10 +3,10 @@
 use super::call::{Arg, Call, Results};
 use super::rows::{Rows, axes, reduced};
 use super::{binary, rows};
-use crate::dtype::Kind;
-use crate::error::KernelError;
-use crate::operand::Scalar;
-use crate::tensor::{Tensor, Values};
+use crate::value::dtype::Kind;
+use crate::value::error::KernelError;
+use crate::value::operand::Scalar;
+use crate::value::tensor::{Tensor, Values};
 
 /// Which axes are reduced, and whether they stay with extent 1.
 struct Over {

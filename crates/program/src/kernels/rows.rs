@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use super::call::{Call, axis};
-use crate::error::KernelError;
-use crate::tensor::Tensor;
-use crate::view::{contiguous_strides, for_each_row};
+use crate::value::error::KernelError;
+use crate::value::tensor::Tensor;
+use crate::value::view::{contiguous_strides, for_each_row};
 
 /// A tensor whose reduced axes come last.
 #[derive(Debug)]

@@ -4,10 +4,10 @@ use super::call::{Call, Results, axis};
 use super::reduce::log_sum_exp;
 use super::rows::{Rows, back, one_axis};
 use super::{binary, shape, special};
-use crate::dtype::Kind;
-use crate::error::KernelError;
 use crate::memory::{round, wrap};
-use crate::tensor::{Tensor, Values};
+use crate::value::dtype::Kind;
+use crate::value::error::KernelError;
+use crate::value::tensor::{Tensor, Values};
 
 /// Every row along `dim` through f, which changes it.
 fn each_row(call: &Call<'_>, x: &Tensor<'_>, f: impl Fn(&mut [f64])) -> Results {
@@ -30,7 +30,7 @@ fn cast(call: &Call<'_>, x: &Tensor<'_>, position: usize) -> Tensor<'static> {
     let mut x = x.clone().into_owned();
     if let Some(dtype) = call.dtype(position, "dtype") {
         match &mut x.values {
-            Values::Float(values) => round(values.to_mut(), dtype, crate::evaluate::Arithmetic::F64),
+            Values::Float(values) => round(values.to_mut(), dtype, crate::value::arithmetic::Arithmetic::F64),
             Values::Int(values) => wrap(values.to_mut(), dtype),
             Values::Complex(_) => {}
         }

@@ -2,10 +2,10 @@
 
 use super::call::{Call, Results, axis, ensure, index as position};
 use super::indexing::{along, indices};
-use crate::dtype::Kind;
-use crate::error::KernelError;
-use crate::tensor::{Tensor, Values};
-use crate::view::contiguous_strides;
+use crate::value::dtype::Kind;
+use crate::value::error::KernelError;
+use crate::value::tensor::{Tensor, Values};
+use crate::value::view::contiguous_strides;
 
 /// How an element and a new value become one.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -140,7 +140,7 @@ fn scattered(call: &Call<'_>, how: How) -> Results {
     // The source may be larger: its first elements along each axis.
     let fits = new.shape.iter().zip(&index.shape).all(|(source, index)| index <= source);
     ensure(fits || index.is_empty(), "the source and the index", &new.shape, &index.shape)?;
-    let at = crate::view::offsets(&index.shape, &contiguous_strides(&new.shape));
-    let values = crate::tensor::each_kind!(&new.values, x => at.iter().map(|&at| x[at]).collect::<Vec<_>>());
+    let at = crate::value::view::offsets(&index.shape, &contiguous_strides(&new.shape));
+    let values = crate::value::tensor::each_kind!(&new.values, x => at.iter().map(|&at| x[at]).collect::<Vec<_>>());
     written(x, &places, &Tensor::of(index.shape.clone(), values), how)
 }

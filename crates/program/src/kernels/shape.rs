@@ -1,10 +1,10 @@
 //! The same values in another place or another number.
 
 use super::call::{Arg, Call, Results, axis, ensure, size, spread};
-use crate::dtype::Kind;
-use crate::error::KernelError;
-use crate::tensor::{Tensor, Values, each_kind};
-use crate::view::contiguous_strides;
+use crate::value::dtype::Kind;
+use crate::value::error::KernelError;
+use crate::value::tensor::{Tensor, Values, each_kind};
+use crate::value::view::contiguous_strides;
 
 /// The tensor itself; the output's type is what it is rounded to.
 pub(super) fn same(call: &Call<'_>) -> Results {

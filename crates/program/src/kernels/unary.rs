@@ -2,9 +2,9 @@
 
 use super::call::{Call, Results, ensure};
 use super::special;
-use crate::dtype::{DType, Kind};
-use crate::error::KernelError;
-use crate::tensor::{Tensor, Values};
+use crate::value::dtype::{DType, Kind};
+use crate::value::error::KernelError;
+use crate::value::tensor::{Tensor, Values};
 
 /// f of every value, as a float.
 fn floats(call: &Call<'_>, f: impl Fn(f64) -> f64) -> Results {

@@ -6,14 +6,14 @@ use std::path::Path;
 use firstdiff_trace::{JSON_LIMIT, json_fits, read_regular};
 use serde_json::Value;
 
-use crate::check;
-use crate::dtype::DType;
-use crate::error::{Fault, Place, ProgramError};
-use crate::format::{Document, Header, OpRecord, StepRecord, TapRecord};
-use crate::operand::{Operand, Scalar};
+use crate::program::check;
+use crate::program::format::{Document, Header, OpRecord, StepRecord, TapRecord};
+use crate::program::stored;
 use crate::program::{Limits, Operation, Program, ProgramTap, Scope, Step};
-use crate::stored;
-use crate::view::{View, contiguous_strides};
+use crate::value::dtype::DType;
+use crate::value::error::{Fault, Place, ProgramError};
+use crate::value::operand::{Operand, Scalar};
+use crate::value::view::{View, contiguous_strides};
 
 impl Program {
     /// Reads program.json of a dump folder, and program.safetensors beside it where the program has constants or inputs.

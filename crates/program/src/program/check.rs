@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-use crate::error::{Fault, Place, ProgramError};
-use crate::operand::Operand;
+use crate::program::read::at;
 use crate::program::{Limits, Operation, Program, ProgramTap, Step};
-use crate::read::at;
-use crate::view::View;
+use crate::value::error::{Fault, Place, ProgramError};
+use crate::value::operand::Operand;
+use crate::value::view::View;
 
 /// Every buffer is written before it is read; `written` are those that are given.
 pub(crate) fn order(

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::dtype::DType;
-use crate::view::View;
+use crate::value::dtype::DType;
+use crate::value::view::View;
 
 /// A number, a truth value or a text of Python.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,12 +1,17 @@
 //! A program as it was read and checked.
 
+pub(crate) mod check;
+mod format;
+pub(crate) mod read;
+mod stored;
+
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use crate::kernels;
-use crate::operand::{Operand, Scalar};
-use crate::tensor::Tensor;
-use crate::view::View;
+use crate::value::operand::{Operand, Scalar};
+use crate::value::tensor::Tensor;
+use crate::value::view::View;
 
 /// What a program may ask of the machine.
 #[derive(Clone, Copy, Debug)]

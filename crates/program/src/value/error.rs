@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use firstdiff_trace::FileError;
 
-use crate::dtype::{DType, Kind};
-use crate::operand::Scalar;
+use crate::value::dtype::{DType, Kind};
+use crate::value::operand::Scalar;
 
 /// Why a program is not read.
 #[derive(Debug, thiserror::Error)]

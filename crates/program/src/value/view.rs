@@ -1,7 +1,7 @@
 //! A strided window on a buffer.
 
-use crate::dtype::DType;
-use crate::error::Fault;
+use crate::value::dtype::DType;
+use crate::value::error::Fault;
 
 /// A strided view of a buffer. Strides and offset are in elements of the view's own type; a stride may be 0.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,11 +8,11 @@ use half::{bf16, f16};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
-use crate::dtype::{DType, Kind};
-use crate::error::{Fault, Place, ProgramError};
 use crate::program::Program;
-use crate::read::at;
-use crate::tensor::{Tensor, Values};
+use crate::program::read::at;
+use crate::value::dtype::{DType, Kind};
+use crate::value::error::{Fault, Place, ProgramError};
+use crate::value::tensor::{Tensor, Values};
 
 /// The most bytes of program.safetensors.
 const LARGEST: u64 = 4 << 30;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::dtype::{DType, Kind};
+use crate::value::dtype::{DType, Kind};
 
 /// Dense values in row-major order.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,9 +27,9 @@ pub struct Tensor<'a> {
 macro_rules! each_kind {
     ($values:expr, $x:ident => $body:expr) => {
         match $values {
-            $crate::tensor::Values::Int($x) => $crate::tensor::Values::from($body),
-            $crate::tensor::Values::Float($x) => $crate::tensor::Values::from($body),
-            $crate::tensor::Values::Complex($x) => $crate::tensor::Values::from($body),
+            $crate::value::tensor::Values::Int($x) => $crate::value::tensor::Values::from($body),
+            $crate::value::tensor::Values::Float($x) => $crate::value::tensor::Values::from($body),
+            $crate::value::tensor::Values::Complex($x) => $crate::value::tensor::Values::from($body),
         }
     };
 }

@@ -1,0 +1,10 @@
+//! In which arithmetic are values kept?
+
+/// In which floats values are kept. Every kernel computes in f64; f16 and bf16 buffers always hold what those types can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// f32 buffers hold f64, but what would overflow f32 is infinite.
+    F64,
+    /// What is stored to an f32 buffer is rounded to f32.
+    F32,
+}
