@@ -74,6 +74,7 @@ fn a_cache_is_assumed_beside_a_fault_too() {
 }
 
 #[test]
+#[ignore = "slow: cargo test -- --ignored, as .ci/run does"]
 fn the_type_of_the_cache_is_assumed_where_it_fits_and_said() {
     takes_a_cache("cache-f16", "f16");
     takes_a_cache("cache-f16-kept", "f16");
@@ -169,6 +170,7 @@ fn is_another_arithmetic(name: &str, looks_like: &[&str], wrong: &[&str]) {
 }
 
 #[test]
+#[ignore = "slow: cargo test -- --ignored, as .ci/run does"]
 fn quantised_engines_are_another_arithmetic() {
     let by_row = ["weights rounded to 8 bits, one scale a row", "activations rounded to 8 bits, one scale a row"];
     is_another_arithmetic("a8-row", &by_row, &[]);

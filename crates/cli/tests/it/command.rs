@@ -306,6 +306,7 @@ fn declared_as(precision: &str, folder: &Path) -> String {
 }
 
 #[test]
+#[ignore = "slow: cargo test -- --ignored, as .ci/run does"]
 fn a_candidate_does_not_loosen_its_own_tolerance_unseen() {
     let folder = tempfile::tempdir().unwrap();
     let loose = declared_as("bf16", folder.path());

@@ -48,7 +48,7 @@ fn causes(explanation: &Explanation) -> (Vec<String>, usize) {
 
 #[test]
 fn planted_mistakes_are_named_and_nothing_else() {
-    planted_mistakes_are_named(7);
+    planted_mistakes_are_named(14);
 }
 
 #[test]

@@ -45,6 +45,7 @@ fn adjacent(values: &[f32], width: usize) -> Vec<f32> {
 }
 
 #[test]
+#[ignore = "slow: cargo test -- --ignored, as .ci/run does"]
 fn an_undeclared_order_of_a_few_rows_is_found() {
     let rows = |fault: f32| {
         last_rows("llama", TORCH, |meta| meta.qk_rows = None, &move |_, tap, _, x| {
