@@ -241,7 +241,9 @@ class Layer:
         scores = graph.sources(attention.softmax)[0][0]
         for name, at in {"qk": attention.product, "scores": scores, "probs": attention.probs}.items():
             self.tap(prefix + name, at)
-        query, key = graph.sources(attention.product)[-2:]
+        query, (keys, transposed) = graph.sources(attention.product)[-2:]
+        shape, strides = list(transposed.shape), list(transposed.strides)
+        key = keys, of(transposed, [*shape[:-2], shape[-1], shape[-2]], [*strides[:-2], strides[-1], strides[-2]], transposed.offset)
         values = [source for source in graph.sources(attention.mixed) if source[0] != attention.probs]
         for side, source in {"q": query, "k": key, **({"v": values[0]} if values else {})}.items():
             self.name_side(attention, prefix, side, source)
@@ -460,10 +462,10 @@ def name_taps(program, step):
     if largest is not None:
         name_head(graph, program.steps[step]["output"], stacks[largest][-1][1].end, taps)
     name_modules(graph, stacks, largest, taps)
-    named = []
+    named, tokens = [], [here["tokens"] for here in program.steps[:step + 1]]
     for name, (at, view) in taps.items():
         view = view or graph.output(at)
-        shown = in_tap_axes(name, view, program.steps[step]["tokens"])
+        shown = in_tap_axes(name, view, tokens[-1], sum(tokens))
         if shown is not None and view.dtype in {"f64", "f32", "f16", "bf16"} and 0 not in shown.shape:
             named.append(NamedTap(name, at, shown))
     return sorted(named, key=lambda tap: tap.operation)
@@ -566,15 +568,16 @@ HEADED = {"q", "k", "v", "q_norm", "k_norm", "q_rope", "k_rope"}
 SCORES = {"qk", "scores", "probs"}
 
 
-def in_tap_axes(name, view, tokens):
-    """A view without its batch axis, in the axes of the tap: [T,H,d] of heads."""
+def in_tap_axes(name, view, tokens, keys):
+    """A view without its batch axis, in the axes of the tap: [T,H,d] of heads. `keys`: positions of all steps so far."""
     shape, strides = list(view.shape), list(view.strides)
     site = name.rsplit(".", 1)[-1]
     due = 3 if site in HEADED | SCORES else 2
     while len(shape) > due and shape[0] == 1:
         shape, strides = shape[1:], strides[1:]
     if site in HEADED and len(shape) == 3:
-        heads_first = shape[1] == tokens and (shape[0] != tokens or strides[0] < strides[1] or name.endswith("_rope"))
+        positions = (tokens, keys)
+        heads_first = shape[1] in positions and (shape[0] not in positions or strides[0] < strides[1] or name.endswith("_rope"))
         if heads_first:
             shape, strides = [shape[1], shape[0], shape[2]], [strides[1], strides[0], strides[2]]
         if shape[0] > tokens:  # of a cache, the new positions
