@@ -171,6 +171,11 @@ def minimind_config(config, path):
     return mapped
 
 
+def refuse_missing(folder, info):
+    if missing := sorted(info["missing_keys"]):
+        raise Refused(f"{folder}: {len(missing)} weights are missing, first {missing[0]}")
+
+
 def load(folder, dtype, attn):
     """The model, in evaluation mode; every weight found or refused."""
     import transformers
@@ -199,9 +204,7 @@ def load(folder, dtype, attn):
             say("MiniMind: built as LlamaForCausalLM")
     else:
         model, info = build(FAMILIES[family])
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise Refused(f"{folder}: {len(missing)} weights are missing, first {missing[0]}")
+    refuse_missing(folder, info)
     unused = sorted(key for key in info["unexpected_keys"] if not key.endswith("inv_freq"))
     if unused:
         say(f"warning: {len(unused)} weights in the files are not used by the model, first {unused[0]}")
@@ -442,23 +445,43 @@ def package():
     return firstdiff
 
 
-def load_any(folder, dtype, attn):
+def load_any(folder, config, dtype, attn):
     """A model of whatever architecture its config names."""
     import transformers
 
-    config = read_config(folder, any_family=True)
     named = [getattr(transformers, name, None) for name in config.get("architectures") or []]
     kinds = [kind for kind in named if kind] or [transformers.AutoModelForCausalLM, transformers.AutoModel]
     for at, kind in enumerate(kinds):
         try:
-            model, told = kind.from_pretrained(folder, dtype=dtype, attn_implementation=attn, local_files_only=True, trust_remote_code=False, output_loading_info=True)
+            model, info = kind.from_pretrained(folder, dtype=dtype, attn_implementation=attn, local_files_only=True, trust_remote_code=False, output_loading_info=True)
             break
         except Exception as error:  # the kinds are many
             if at + 1 == len(kinds):
                 raise Refused(f"{folder}: transformers cannot load it: {str(error).splitlines()[0][:160]}") from None
-    if missing := sorted(told["missing_keys"]):
-        raise Refused(f"{folder}: weights are missing: {', '.join(missing[:3])}{' ..' if len(missing) > 3 else ''}")
+    refuse_missing(folder, info)
     return model.eval()
+
+
+def prepare(threads):
+    """PyTorch and transformers, quiet."""
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    if threads:
+        torch.set_num_threads(threads)
+    return torch, transformers
+
+
+def refuse_strange(tokens, vocab):
+    for token in tokens:
+        if not 0 <= token < vocab:
+            raise Refused(f"token {token} is outside the vocabulary of {vocab}")
+
+
+def say_done(out, count, decoded):
+    say(f"{out.out}: {count} tensors" + (f", decoded {','.join(map(str, decoded))}" if decoded else ""))
 
 
 def dump_program(args):
@@ -467,21 +490,13 @@ def dump_program(args):
         raise Refused("--program records what runs, and transformers computes norms and softmax in f32 whatever the dtype: f64 is no exact run here")
     firstdiff = package()
     with Dump(args.out, [], args.force) as out:
-        read_config(args.model, any_family=True)
-        import torch
-        import transformers
-
-        transformers.logging.set_verbosity_error()
-        transformers.logging.disable_progress_bar()
-        if args.threads:
-            torch.set_num_threads(args.threads)
+        config = read_config(args.model, any_family=True)
+        torch, _ = prepare(args.threads)
         tokens, fixed = args.tokens or tokenize(args.model, args.text), args.decode_tokens or []
         say(f"loading {args.model} in {args.dtype}")
-        model = load_any(args.model, {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[args.dtype], args.attn)
+        model = load_any(args.model, config, {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[args.dtype], args.attn)
         vocab = getattr(getattr(model.config, "text_config", model.config), "vocab_size", math.inf)
-        for token in tokens + fixed:
-            if not 0 <= token < vocab:
-                raise Refused(f"token {token} is outside the vocabulary of {vocab}")
+        refuse_strange(tokens + fixed, vocab)
         (out.folder / "dump.json").unlink()
         os.environ["FIRSTDIFF_TAPS"] = args.taps or "*"
         decoded, steps = [], len(fixed) or args.decode
@@ -499,7 +514,7 @@ def dump_program(args):
         except ValueError as error:
             raise Refused(str(error)) from None
         out.place()
-        say(f"{out.out}: {count} tensors" + (f", decoded {','.join(map(str, decoded))}" if decoded else ""))
+        say_done(out, count, decoded)
 
 
 def dump(args):
@@ -510,19 +525,10 @@ def dump(args):
     patterns = [glob for glob in (args.taps or "").split(",") if glob]
     with Dump(args.out, patterns, args.force) as out:
         config = read_config(args.model)
-        import torch
-        import transformers
-
-        transformers.logging.set_verbosity_error()
-        transformers.logging.disable_progress_bar()
-        if args.threads:
-            torch.set_num_threads(args.threads)
+        torch, transformers = prepare(args.threads)
         tokens = args.tokens or tokenize(args.model, args.text)
         fixed = args.decode_tokens or []
-        vocab = config.get("vocab_size", math.inf)
-        for token in tokens + fixed:
-            if not 0 <= token < vocab:
-                raise Refused(f"token {token} is outside the vocabulary of {vocab}")
+        refuse_strange(tokens + fixed, config.get("vocab_size", math.inf))
         say(f"loading {args.model} in {args.dtype}")
         dtypes = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}
         model = load(args.model, dtypes[args.dtype], args.attn)
@@ -544,7 +550,7 @@ def dump(args):
         if hidden:
             note["not_recorded"] = {"taps": hidden, "reason": "attention implementation sdpa does not show them"}
         out.finish(note)
-        say(f"{out.out}: {len(out.entries)} tensors" + (f", decoded {','.join(map(str, decoded))}" if decoded else ""))
+        say_done(out, len(out.entries), decoded)
 
 
 def main():

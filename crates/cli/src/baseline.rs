@@ -107,9 +107,8 @@ impl Baseline {
             let _ = writeln!(text, "cells {}", lengths.join(","));
         }
         for (place, Was { nmse, part, differed }) in &self.taps {
-            // A name may hold whatever text; that of its file holds no space.
-            let tap = place.tap.to_string();
-            let name = firstdiff_trace::file_name(&tap, place.step).unwrap_or(tap);
+            // A name may hold whatever text; escaped it holds no space.
+            let name = firstdiff_trace::escaped_name(&place.tap.to_string(), place.step);
             let part = if *part { PART } else { "" };
             let differs = differed.map_or(String::new(), |factor| format!("{DIFFERED}{factor:.4}"));
             let _ = writeln!(text, "{name:<32} {nmse:.1e}{differs}{part}");

@@ -15,7 +15,6 @@
 
 use firstdiff_trace::{Dump, DumpError};
 
-use crate::conclude::conclude;
 use crate::graph::Graph;
 use crate::plan::AlignmentPlan;
 use crate::report::Report;
@@ -39,7 +38,7 @@ pub fn compare(
     let run = Run { reference, candidate, graph, options, plan };
     let judged = judge_taps(&run, progress)?;
     let attributed = attribute(&run, judged)?;
-    conclude(&run, attributed)
+    run.conclude(attributed)
 }
 
 /// The graph of two dumps, without a model: see [`Graph::of_dumps`].

@@ -178,21 +178,17 @@ fn load(
         (None, Some(tensor)) => tensor.borrowed(),
         (None, None) => return Ok(()),
     };
+    let found = tensor.shape.clone();
     let mismatch = || EvaluateError::WeightShape {
         name: name.cloned().unwrap_or_default(),
         expected: canonical.shape.clone(),
-        found: tensor.shape.clone(),
+        found: found.clone(),
     };
-    if tensor.shape != canonical.shape {
+    if found != canonical.shape {
         return Err(mismatch());
     }
     let mut zeros = Memory::zeros(canonical.dtype, program.sizes[buffer]);
-    let shape = tensor.shape.clone();
-    zeros.write(canonical, tensor, arithmetic).map_err(|_| EvaluateError::WeightShape {
-        name: name.cloned().unwrap_or_default(),
-        expected: canonical.shape.clone(),
-        found: shape,
-    })?;
+    zeros.write(canonical, tensor, arithmetic).map_err(|_| mismatch())?;
     memory[buffer] = Some(zeros);
     Ok(())
 }

@@ -327,9 +327,19 @@ pub fn stored_name(tap: &str, step: u32) -> String {
 /// The longest file name of a tap, without an ending and a step.
 const LONGEST: usize = 200;
 
-/// The name of a tap's file, without an ending: as [`stored_name`], with every byte but ASCII letters, digits, `_`, `-` and `.` as `%` and two
-/// hexadecimal digits, and so is a `.` at the start, and the one of a name that itself ends like a step. None: the name is empty, or too long for a file.
-pub fn file_name(tap: &str, step: u32) -> Option<String> {
+/// The name of a tap's file, without an ending: [`escaped_name`]. None: the name is empty, or too long for a file.
+pub(crate) fn file_name(tap: &str, step: u32) -> Option<String> {
+    let name = escaped(tap);
+    (1..=LONGEST).contains(&name.len()).then(|| stored_name(&name, step))
+}
+
+/// As [`stored_name`], with every byte but ASCII letters, digits, `_`, `-` and `.` as `%` and two hexadecimal digits, and so is a `.` at the start, and
+/// the one of a name that itself ends like a step.
+pub fn escaped_name(tap: &str, step: u32) -> String {
+    stored_name(&escaped(tap), step)
+}
+
+fn escaped(tap: &str) -> String {
     let like_step = tap.rfind(".step").filter(|at| tap[at + 5..].bytes().all(|b| b.is_ascii_digit()));
     let mut name = String::new();
     for (at, byte) in tap.bytes().enumerate() {
@@ -339,10 +349,10 @@ pub fn file_name(tap: &str, step: u32) -> Option<String> {
             false => name += &format!("%{byte:02X}"),
         }
     }
-    (1..=LONGEST).contains(&name.len()).then(|| stored_name(&name, step))
+    name
 }
 
-/// The name of a tap in the name of its file, without the step; the reverse of [`file_name`].
+/// The name of a tap in the name of its file, without the step; the reverse of [`escaped_name`].
 #[cfg(feature = "read")]
 pub fn name_in_file(stem: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), stem.as_bytes());

@@ -18,13 +18,9 @@ use crate::rules::Attributed;
 use crate::rules::layouts::undone_orders;
 use crate::taps::context::{Judged, Run};
 
-/// The report of a comparison.
-pub(crate) fn conclude(run: &Run<'_>, attributed: Attributed) -> Result<Report, DumpError> {
-    run.report(attributed)
-}
-
 impl Run<'_> {
-    fn report(&self, attributed: Attributed) -> Result<Report, DumpError> {
+    /// The report of a comparison.
+    pub(crate) fn conclude(&self, attributed: Attributed) -> Result<Report, DumpError> {
         let Attributed { taps: found, mut log, notes } = attributed;
         let status = self.statuses(&found);
         let mut warnings: Vec<Warning> = notes.into_iter().map(Warning::Note).collect();

@@ -50,7 +50,7 @@ impl Run<'_> {
             turned && more && judged.judgement.outcome.agrees() && self.at_first(&ranges, place, judged)
         };
         let doubted = (0..taps.len()).filter(shows_nothing);
-        Ok(Changes { taps: doubted.map(|i| (i, Judged::Unchecked(Reason::RotationAtZero))).collect(), note: None })
+        Ok(Changes::all(doubted, &Judged::Unchecked(Reason::RotationAtZero)))
     }
 
     /// Whether what was compared of a place is of position 0 and of no other.

@@ -126,7 +126,7 @@ impl Run<'_> {
             strange[index] && !after.is_empty() && after.iter().all(|&i| taps[i].agrees())
         };
         let doubted = (0..taps.len()).filter(vouched_for);
-        Ok(Changes { taps: doubted.map(|i| (i, Judged::Unchecked(Reason::OrderUnknown))).collect(), note: None })
+        Ok(Changes::all(doubted, &Judged::Unchecked(Reason::OrderUnknown)))
     }
 
     /// Whether a place of another shape than the reference's, which does not show its order of axes, is as far off as misplaced values are.

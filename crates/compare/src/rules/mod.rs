@@ -24,6 +24,13 @@ pub(crate) struct Changes {
     pub(crate) note: Option<String>,
 }
 
+impl Changes {
+    /// The same for several taps.
+    fn all(taps: impl Iterator<Item = usize>, judged: &Judged) -> Changes {
+        Changes { taps: taps.map(|index| (index, judged.clone())).collect(), note: None }
+    }
+}
+
 pub(crate) type Ruled = Result<Changes, DumpError>;
 
 /// A rule reads how all taps were judged, and gives what it can say better of some.

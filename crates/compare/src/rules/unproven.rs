@@ -23,8 +23,7 @@ impl Run<'_> {
         }
         let Some(reason) = unwitnessed(reference, candidate) else { return Ok(Changes::default()) };
         let compared = (0..taps.len()).filter(|&i| taps[i].is_compared());
-        let apart = |i| (i, Judged::NotComparable(Reason::Unwitnessed(reason)));
-        Ok(Changes { taps: compared.map(apart).collect(), note: None })
+        Ok(Changes::all(compared, &Judged::NotComparable(Reason::Unwitnessed(reason))))
     }
 
     /// Takes back what differs in later steps of which nothing agrees, and of which nothing says that both were fed the same token: neither ids nor embeddings.

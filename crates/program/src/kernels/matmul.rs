@@ -10,7 +10,7 @@ use super::{binary, call};
 use crate::value::dtype::Kind;
 use crate::value::error::KernelError;
 use crate::value::tensor::{Tensor, Values};
-use crate::value::view::{contiguous_strides, offsets};
+use crate::value::view::offsets;
 
 /// y\[i,j\] = Σₗ a\[i,l\] · b\[j,l\]: rows with rows.
 pub(super) fn rows_by_rows(a: &[f64], b: &[f64], (m, n, k): (usize, usize, usize)) -> Result<Vec<f64>, KernelError> {
@@ -139,36 +139,39 @@ fn product(call: &Call<'_>, a: &Tensor<'_>, b: &Tensor<'_>) -> Result<Tensor<'st
     };
     let pairs: Vec<(usize, usize)> =
         starts(&left_batch, m * k)?.into_iter().zip(starts(&right_batch, n * k)?).collect();
+    let size = (m, n, k);
     let values: Values<'static> = match a.kind().max(b.kind()) {
         Kind::Float => {
-            let (a, b) = (a.to_floats(), b.to_floats());
-            let b = transposed(&b, &right, &order);
-            let mut out = Vec::with_capacity(pairs.len() * m * n);
-            for (i, j) in pairs {
-                out.extend(rows_by_rows(&a[i..i + m * k], &b[j..j + n * k], (m, n, k))?);
-            }
-            out.into()
+            let b = b.to_floats();
+            each(&pairs, &a.to_floats(), &transposed(&b, &right, &order), size, rows_by_rows)?.into()
         }
         Kind::Int => {
-            let (a, b) = (a.to_ints(), b.to_ints());
-            let b = transposed(&b, &right, &order);
-            pairs
-                .into_iter()
-                .flat_map(|(i, j)| ints(&a[i..i + m * k], &b[j..j + n * k], (m, n, k)))
-                .collect::<Vec<_>>()
-                .into()
+            let b = b.to_ints();
+            let ints = |a: &[i64], b: &[i64], size| Ok(ints(a, b, size));
+            each(&pairs, &a.to_ints(), &transposed(&b, &right, &order), size, ints)?.into()
         }
         Kind::Complex => {
-            let (a, b) = (a.to_complex(), b.to_complex());
-            let b = transposed(&b, &right, &order);
-            pairs
-                .into_iter()
-                .flat_map(|(i, j)| complex(&a[i..i + m * k], &b[j..j + n * k], (m, n, k)))
-                .collect::<Vec<_>>()
-                .into()
+            let b = b.to_complex();
+            let complex = |a: &[[f64; 2]], b: &[[f64; 2]], size| Ok(complex(a, b, size));
+            each(&pairs, &a.to_complex(), &transposed(&b, &right, &order), size, complex)?.into()
         }
     };
     Ok(Tensor::of(shape, values))
+}
+
+/// The product of each pair of matrices, which begin at these places.
+fn each<T>(
+    pairs: &[(usize, usize)],
+    a: &[T],
+    b: &[T],
+    (m, n, k): (usize, usize, usize),
+    product: impl Fn(&[T], &[T], (usize, usize, usize)) -> Result<Vec<T>, KernelError>,
+) -> Result<Vec<T>, KernelError> {
+    let mut out = Vec::with_capacity(pairs.len() * m * n);
+    for &(i, j) in pairs {
+        out.extend(product(&a[i..i + m * k], &b[j..j + n * k], (m, n, k))?);
+    }
+    Ok(out)
 }
 
 fn transposed<'a, T: Copy>(values: &'a [T], shape: &[usize], order: &[usize]) -> Cow<'a, [T]> {
@@ -176,7 +179,7 @@ fn transposed<'a, T: Copy>(values: &'a [T], shape: &[usize], order: &[usize]) ->
     if *k == 1 || *n == 1 {
         return Cow::Borrowed(values);
     }
-    debug_assert_eq!(contiguous_strides(shape).len(), order.len());
+    debug_assert_eq!(shape.len(), order.len());
     permute(values, shape, order)
 }
 

@@ -112,17 +112,19 @@ pub(super) fn std(call: &Call<'_>) -> Results {
 /// Variance and mean.
 pub(super) fn var_mean(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
-    let mut out = var(call)?;
-    out.extend(floats(x, spread(call, x)?.1, |row| total(row) / row.len() as f64)?);
-    Ok(out)
+    with_mean(call, x, var(call)?)
 }
 
 /// Root of the variance, and mean.
 pub(super) fn std_mean(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
-    let mut out = std(call)?;
-    out.extend(floats(x, spread(call, x)?.1, |row| total(row) / row.len() as f64)?);
-    Ok(out)
+    with_mean(call, x, std(call)?)
+}
+
+/// What was found over the axes of a variance, and the mean over these.
+fn with_mean(call: &Call<'_>, x: &Tensor<'_>, mut found: Vec<Tensor<'static>>) -> Results {
+    found.extend(floats(x, spread(call, x)?.1, |row| total(row) / row.len() as f64)?);
+    Ok(found)
 }
 
 /// The place of the first extreme of a row; of the first NaN where there is one.
@@ -140,21 +142,22 @@ fn extremes(x: &Tensor<'_>, over: Over, is_max: bool) -> Results {
     let (values, places): (Values<'static>, Vec<i64>) = match &x.values {
         Values::Complex(_) => return Err(KernelError::Kind { what: "an order", kind: Kind::Complex }),
         Values::Int(values) => {
-            let rows = Rows::new(values, &x.shape, &over.axes);
-            nonempty(rows.count, rows.width)?;
-            let places: Vec<usize> = rows.iter().map(|row| extreme(row, is_max)).collect();
-            let values: Vec<i64> = rows.iter().zip(&places).map(|(row, &at)| row[at]).collect();
-            (values.into(), places.into_iter().map(|at| at as i64).collect())
+            let (values, places) = extremes_of(&Rows::new(values, &x.shape, &over.axes), is_max)?;
+            (values.into(), places)
         }
         Values::Float(values) => {
-            let rows = Rows::new(values, &x.shape, &over.axes);
-            nonempty(rows.count, rows.width)?;
-            let places: Vec<usize> = rows.iter().map(|row| extreme(row, is_max)).collect();
-            let values: Vec<f64> = rows.iter().zip(&places).map(|(row, &at)| row[at]).collect();
-            (values.into(), places.into_iter().map(|at| at as i64).collect())
+            let (values, places) = extremes_of(&Rows::new(values, &x.shape, &over.axes), is_max)?;
+            (values.into(), places)
         }
     };
     Ok(vec![Tensor::of(over.shape.clone(), values), Tensor::of(over.shape, places)])
+}
+
+fn extremes_of<T: Copy + PartialOrd>(rows: &Rows<'_, T>, is_max: bool) -> Result<(Vec<T>, Vec<i64>), KernelError> {
+    nonempty(rows.count, rows.width)?;
+    let places: Vec<usize> = rows.iter().map(|row| extreme(row, is_max)).collect();
+    let values = rows.iter().zip(&places).map(|(row, &at)| row[at]).collect();
+    Ok((values, places.into_iter().map(|at| at as i64).collect()))
 }
 
 fn nonempty(count: usize, width: usize) -> Result<(), KernelError> {

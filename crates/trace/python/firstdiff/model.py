@@ -99,11 +99,11 @@ class Watching:
         self.following = self.stack.enter_context(Following(self.model, self.recording.write))
 
     def write_program(self):
-        from .naming import graph_of
+        from .naming import graph_of_prefill
 
         program = self.following.program
         if program.steps:
-            self.recording.meta["graph"] = graph_of(program, 0)
+            self.recording.meta["graph"] = graph_of_prefill(self.following.graph)
         head = {"source": ", ".join(f"{name} {sys.modules[name].__version__}" for name in ("torch", "transformers") if name in sys.modules),
                 "model": type(self.model).__name__}
         for file, parts in program.files_of(head).items():

@@ -5,9 +5,9 @@ What no rule names keeps the name of its module: `layers.0.mlp/router`.
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from .program import View
+from . import HEADED, SCORES
 
 # Operations that hand their input on.
 COPIES = {"reshape", "contiguous", "clone", "expand", "to", "type_as", "repeat_interleave", "repeat", "_to_copy", "alias", "lift_fresh"}
@@ -30,7 +30,7 @@ class NamedTap:
 
     name: str
     operation: int
-    view: View
+    view: object
 
 
 @dataclass
@@ -41,24 +41,27 @@ class Attention:
     softmax: int
     mixed: int
     probs: int
-    sides: dict = field(default_factory=dict)
 
 
 class Graph:
-    """Who makes what, and who reads it, in one step of a program."""
+    """Who makes what, and who reads it, in the steps of a program so far; its calls, begin and end are those of the last."""
 
-    def __init__(self, program, step):
+    def __init__(self, program):
         self.program, self.operations = program, program.operations
-        self.begin, self.end = program.steps[step]["ops"]
-        self.calls = [call for call in program.calls if call.step == step]
+        self.calls, self.begin, self.end = [], 0, 0
         self.reads, self.readers, self.writers = {}, defaultdict(list), defaultdict(list)
         self.stream = {}
-        writer = {}
+
+    def read_step(self, step):
+        """Goes on to the next step."""
+        program, done = self.program, self.end
+        self.begin, self.end = program.steps[step]["ops"]
+        self.calls = [call for call in program.calls if call.step == step]
         inputs = {buffer for buffer, (_, value) in program.inputs.items() if value.dim() >= 2}
-        for at in range(self.end):
+        for at in range(done, self.end):
             operation = self.operations[at]
             views = operation.views()
-            self.reads[at] = [(writer.get(view.buffer), view) for view in views]
+            self.reads[at] = [(self.writers[view.buffer][-1] if self.writers[view.buffer] else None, view) for view in views]
             for made, view in self.reads[at]:
                 if made is not None:
                     self.readers[made].append((at, view))
@@ -66,7 +69,6 @@ class Graph:
             self.stream[at] = fed or self.begins_stream(operation, views, inputs)
             for view in operation.outputs:
                 if view is not None:
-                    writer[view.buffer] = at
                     self.writers[view.buffer].append(at)
 
     def begins_stream(self, operation, views, inputs):
@@ -134,9 +136,9 @@ class Graph:
 class Layer:
     """The operations of one layer, and the taps that are found in them."""
 
-    def __init__(self, graph, name, call, given, gave, tokens):
+    def __init__(self, graph, name, call, given, gave):
         self.graph, self.name, self.begin, self.end = graph, name, call.begin, call.end
-        self.given, self.gave, self.path, self.tokens = given, gave, call.path, tokens
+        self.given, self.gave, self.path = given, gave, call.path
         self.taps = {}
         self.norms = self.norms_inside()
 
@@ -243,13 +245,13 @@ class Layer:
             self.tap(prefix + name, at)
         query, (keys, transposed) = graph.sources(attention.product)[-2:]
         shape, strides = list(transposed.shape), list(transposed.strides)
-        key = keys, of(transposed, [*shape[:-2], shape[-1], shape[-2]], [*strides[:-2], strides[-1], strides[-2]], transposed.offset)
+        key = keys, transposed.with_axes([*shape[:-2], shape[-1], shape[-2]], [*strides[:-2], strides[-1], strides[-2]])
         values = [source for source in graph.sources(attention.mixed) if source[0] != attention.probs]
         for side, source in {"q": query, "k": key, **({"v": values[0]} if values else {})}.items():
-            self.name_side(attention, prefix, side, source)
+            self.name_side(prefix, side, source)
         self.name_output(attention, prefix)
 
-    def name_side(self, attention, prefix, side, source):
+    def name_side(self, prefix, side, source):
         """The projection, norm and rotation of queries, keys or values."""
         graph = self.graph
         at, view = graph.origin(source[0], self.begin)
@@ -282,7 +284,6 @@ class Layer:
             self.tap(f"{prefix}{side}_norm", norms[0], spanning(headed[norms[0]]))
         if projections:
             last = max(projections)
-            attention.sides[side] = last
             self.tap(prefix + side, last, spanning(headed[last]))
 
     def norm_view(self, norm):
@@ -444,9 +445,9 @@ class Layer:
         self.tap("router_probs", probs if probs is not None else next(after, None))
 
 
-def name_taps(program, step):
-    """Every tap of a step, in the order in which they are computed."""
-    graph, taps = Graph(program, step), {}
+def name_taps(graph, step):
+    """Every tap of the step that was read last, in the order in which they are computed."""
+    program, taps = graph.program, {}
     containers = defaultdict(list)
     for call in graph.calls:
         numbered = re.fullmatch(r"(.*?)\.?(\d+)", call.path)
@@ -458,7 +459,7 @@ def name_taps(program, step):
         if any(path.startswith(other + ".") for other in stacks if other != path) or is_inside(calls, stacks.get(largest), path == largest):
             continue
         prefix = "" if path == largest else stack_name(path)
-        name_stack(graph, prefix, calls, taps, program, step)
+        name_stack(graph, prefix, calls, taps)
     if largest is not None:
         name_head(graph, program.steps[step]["output"], stacks[largest][-1][1].end, taps)
     name_modules(graph, stacks, largest, taps)
@@ -466,15 +467,15 @@ def name_taps(program, step):
     for name, (at, view) in taps.items():
         view = view or graph.output(at)
         shown = in_tap_axes(name, view, tokens[-1], sum(tokens))
-        if shown is not None and view.dtype in {"f64", "f32", "f16", "bf16"} and 0 not in shown.shape:
+        if view.dtype in {"f64", "f32", "f16", "bf16"} and 0 not in shown.shape:
             named.append(NamedTap(name, at, shown))
     return sorted(named, key=lambda tap: tap.operation)
 
 
-def graph_of(program, step):
-    """Of each tap of a step: the operation that makes it, by its line in the reference, and the nearest taps above that it is made of."""
-    graph = Graph(program, step)
-    taps = [tap for tap in program.taps if tap["step"] == step]
+def graph_of_prefill(graph):
+    """Of each tap of step 0: the operation that makes it, by its line in the reference, and the nearest taps above that it is made of."""
+    program = graph.program
+    taps = [tap for tap in program.taps if tap["step"] == 0]
     by_operation = defaultdict(list)
     for tap in taps:
         by_operation[tap["op"]].append(tap["tap"])
@@ -487,7 +488,7 @@ def graph_of(program, step):
         open_, seen = [] if reads else [made for made, _ in graph.reads[tap["op"]]], set()
         while open_:
             at = open_.pop(0)
-            if at is None or at < graph.begin or at in seen:
+            if at is None or at in seen:
                 continue
             seen.add(at)
             if at in by_operation:
@@ -510,7 +511,7 @@ def stack_name(path):
     return f"{parts[0].removesuffix('_tower').removesuffix('_model')}." if parts else "stack."
 
 
-def name_stack(graph, prefix, calls, taps, program, step):
+def name_stack(graph, prefix, calls, taps):
     before = None
     for number, call in calls:
         gave = graph.maker(call.gave[0], call.begin, call.end) if call.gave else None
@@ -520,7 +521,7 @@ def name_stack(graph, prefix, calls, taps, program, step):
             given = made[-1] if made else before
         if before is None and given is not None:
             taps[f"{prefix}h0"] = (given, None)
-        layer = Layer(graph, f"{prefix}layers.{number}", call, given, gave, program.steps[step]["tokens"])
+        layer = Layer(graph, f"{prefix}layers.{number}", call, given, gave)
         attentions = layer.attentions()
         for at, attention in enumerate(attentions):
             layer.name_attention(attention, "" if at == 0 else "cross." if len(attentions) == 2 else f"attention{at + 1}.")
@@ -564,10 +565,6 @@ def name_modules(graph, stacks, largest, taps):
         taps[name if count[name] == 1 else f"{name}#{count[name]}"] = (at, call.gave[0])
 
 
-HEADED = {"q", "k", "v", "q_norm", "k_norm", "q_rope", "k_rope"}
-SCORES = {"qk", "scores", "probs"}
-
-
 def in_tap_axes(name, view, tokens, keys):
     """A view without its batch axis, in the axes of the tap: [T,H,d] of heads. `keys`: positions of all steps so far."""
     shape, strides = list(view.shape), list(view.strides)
@@ -582,8 +579,8 @@ def in_tap_axes(name, view, tokens, keys):
             shape, strides = [shape[1], shape[0], shape[2]], [strides[1], strides[0], strides[2]]
         if shape[0] > tokens:  # of a cache, the new positions
             cut = shape[0] - tokens
-            return of(view, [tokens, *shape[1:]], strides, view.offset + cut * strides[0])
-    return of(view, shape, strides, view.offset)
+            return view.with_axes([tokens, *shape[1:]], strides, view.offset + cut * strides[0])
+    return view.with_axes(shape, strides)
 
 
 def spanning(views):
@@ -595,11 +592,4 @@ def spanning(views):
     alike = [view for view in views if view.shape[:-1] == first.shape[:-1] and view.strides == first.strides]
     width = max((view.offset - first.offset) // (first.strides[-1] or 1) + view.shape[-1] for view in alike)
     limit = min((stride for stride in first.strides[:-1] if stride), default=width)
-    return of(first, [*first.shape[:-1], min(width, limit)], first.strides, first.offset)
-
-
-def of(view, shape, strides, offset):
-    shown = View.__new__(View)
-    shown.buffer, shown.dtype, shown.offset = view.buffer, view.dtype, offset
-    shown.shape, shown.strides = tuple(shape), tuple(strides)
-    return shown
+    return first.with_axes([*first.shape[:-1], min(width, limit)], first.strides)

@@ -1,7 +1,7 @@
 """Which operations does a PyTorch model execute? Every one, with its operands as strided views of buffers, for the time of a `with`.
 
 What is recorded is a straight line: views (transpose, slice, expand) are no operations but ways to look at a buffer, and what writes in place writes
-into a view. docs/FORMAT.md has the file.
+into a view. docs/PROGRAMS.md has the file.
 """
 
 import inspect
@@ -14,6 +14,8 @@ from pathlib import Path
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from .naming import Graph, name_taps
 
 DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64", torch.int32: "i32", torch.int16: "i16",
           torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool", torch.complex64: "c64", torch.complex128: "c128"}
@@ -49,9 +51,17 @@ class View:
 
     __slots__ = ("buffer", "dtype", "offset", "shape", "strides")
 
-    def __init__(self, buffer, tensor):
-        self.buffer, self.dtype = buffer, DTYPES[tensor.dtype]
-        self.shape, self.strides, self.offset = tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()
+    def __init__(self, buffer, dtype, shape, strides, offset):
+        self.buffer, self.dtype, self.shape, self.strides, self.offset = buffer, dtype, tuple(shape), tuple(strides), offset
+
+    @classmethod
+    def of(cls, buffer, tensor):
+        """How a tensor looks at a buffer."""
+        return cls(buffer, DTYPES[tensor.dtype], tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def with_axes(self, shape, strides, offset=None):
+        """The same buffer in other axes."""
+        return View(self.buffer, self.dtype, shape, strides, self.offset if offset is None else offset)
 
 
 class Operation:
@@ -85,10 +95,10 @@ def views_in(value):
 class Call:
     """One call of a module: the operations between its begin and its end, and the tensors that it was given and gave."""
 
-    __slots__ = ("begin", "end", "given", "gave", "kind", "path", "step")
+    __slots__ = ("begin", "end", "gave", "given", "path", "step")
 
-    def __init__(self, path, kind, step, begin, given):
-        self.path, self.kind, self.step, self.begin, self.given = path, kind, step, begin, given
+    def __init__(self, path, step, begin, given):
+        self.path, self.step, self.begin, self.given = path, step, begin, given
         self.end, self.gave = begin, []
 
 
@@ -206,7 +216,7 @@ class Tracer(TorchDispatchMode):
         if tensor.is_conj() or tensor.is_neg():
             tensor = tensor.resolve_conj().resolve_neg()
         known = tensor.untyped_storage()._cdata in self.by_storage
-        view = View(self.buffer_of(tensor), tensor)
+        view = View.of(self.buffer_of(tensor), tensor)
         if not known:
             self.program.constants[view.buffer] = self.whole(tensor, self.program.buffers[view.buffer])
         return view
@@ -281,8 +291,8 @@ class Tracer(TorchDispatchMode):
         named = {key: value for key, value in named.items() if value is not None and key not in ("device", "pin_memory")}
         operation = Operation(str(function).removeprefix("aten.").removesuffix(".default"), given, named, written, *self.place())
         index = len(self.program.operations)
-        operation.outputs = [View(self.buffer_of(item), item) if isinstance(item, torch.Tensor) else None for item in results]
-        if not tensors and not isinstance(results[0], torch.Tensor):
+        operation.outputs = [View.of(self.buffer_of(item), item) if isinstance(item, torch.Tensor) else None for item in results]
+        if not tensors:
             operation.outputs, operation.scalar = [], results[0]
         if torch.Tag.nondeterministic_seeded in function.tags and "dropout" not in schema.name:
             self.program.randoms[schema.name] += 1
@@ -328,7 +338,7 @@ class Following:
         self.model, self.write = model, write
         self.program = Program()
         self.tracer = Tracer(self.program, model)
-        self.open, self.stack, self.depth = [], ExitStack(), 0
+        self.graph, self.open, self.stack, self.depth = Graph(self.program), [], ExitStack(), 0
 
     def __enter__(self):
         if any(isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule" for module in self.model.modules()):
@@ -392,11 +402,11 @@ class Following:
         if module is self.model:
             self.depth += 1
         given = [self.known(tensor) for tensor in tensors_in(args)]
-        self.open.append(Call(path, type(module).__name__, len(self.program.steps), len(self.program.operations), given))
+        self.open.append(Call(path, len(self.program.steps), len(self.program.operations), given))
 
     def known(self, tensor):
         """The view of a tensor that some operation made, or of an input."""
-        return View(self.tracer.by_storage.get(tensor.untyped_storage()._cdata), tensor)
+        return View.of(self.tracer.by_storage.get(tensor.untyped_storage()._cdata), tensor)
 
     def end(self, module, _, result):
         if id(module) not in self.tracer.paths or not self.open:
@@ -412,8 +422,6 @@ class Following:
 
     def finish_step(self, result):
         """One forward call is over: its taps are named by the graph, and written."""
-        from .naming import name_taps
-
         step = len(self.program.steps)
         main = next(iter(tensors_in(getattr(result, "logits", None))), None)
         main = main if main is not None else next(iter(tensors_in(result)), None)
@@ -421,7 +429,8 @@ class Following:
         ids = next((value for _, value in inputs_of(self.program, step) if value.dim() == 2 and not value.is_floating_point()), None)
         tokens = ids.shape[-1] if ids is not None else main.shape[-2] if main is not None and main.dim() > 1 else 1
         self.program.steps.append({"ops": [self.start, len(self.program.operations)], "tokens": tokens, "output": output})
-        for tap in name_taps(self.program, step):
+        self.graph.read_step(step)
+        for tap in name_taps(self.graph, step):
             tensor = self.tracer.value(tap.operation, tap.view)
             self.program.taps.append({"tap": tap.name, "step": step, "op": tap.operation, "v": tap.view})
             self.write(tap.name, tensor)
