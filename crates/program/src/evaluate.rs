@@ -1,15 +1,14 @@
 //! Carrying a program out, step by step.
 
-use crate::kernels::{self, Arg, Call, Kernel};
-use crate::memory::Memory;
+use crate::kernels::Kernel;
 use crate::program::check;
 use crate::program::{Operation, Program};
 use crate::value::arithmetic::Arithmetic;
 use crate::value::error::EvaluateError;
-use crate::value::operand::{Operand, Scalar};
-use crate::value::tensor::{Tensor, Values};
+use crate::value::tensor::Tensor;
 use crate::value::view::View;
 use crate::weights::Weights;
+use crate::workspace::{Workspace, kernel};
 
 /// The value of a tap.
 #[derive(Debug)]
@@ -27,15 +26,16 @@ pub struct TapValue<'a> {
 /// Operations within which a weight that is needed again is kept.
 const KEPT_FOR: usize = 64;
 
-/// How far apart a float that the reference gave to Python and the value found here may be, relatively: it was computed in f32.
-const SAME_FLOAT: f64 = 1e-4;
-
 /// Evaluates a program. A buffer is freed when nothing reads it any more, and a weight soon after it is used.
 pub struct Evaluator<'a> {
     program: &'a Program,
-    arithmetic: Arithmetic,
-    weights: &'a dyn Weights,
-    memory: Vec<Option<Memory>>,
+    values: Workspace<'a>,
+    /// What is not known of each buffer, because an operation could not be carried out.
+    unknown: Vec<Option<Unknown>>,
+    /// The operations that could not be carried out, and why.
+    gaps: Vec<EvaluateError>,
+    /// The module in which the reference took another path, until it is left.
+    astray: Option<String>,
     kernels: Vec<Option<Kernel>>,
     /// Indexes of taps, by operation.
     taps: Vec<Vec<usize>>,
@@ -44,7 +44,18 @@ pub struct Evaluator<'a> {
     /// For each operation and each weight that it reads and that can be read anew: the next operation that does.
     next_use: Vec<Vec<(usize, Option<usize>)>>,
     next_op: usize,
+    /// Taps of the operation before `next_op` that were reached.
+    reached: usize,
     next_step: usize,
+}
+
+/// A buffer of which something is not known.
+#[derive(Clone, Copy, Debug)]
+struct Unknown {
+    /// Index of the gap that it comes from.
+    gap: usize,
+    /// Elements that were written since.
+    written: usize,
 }
 
 impl<'a> Evaluator<'a> {
@@ -52,18 +63,18 @@ impl<'a> Evaluator<'a> {
     pub fn new(program: &'a Program, arithmetic: Arithmetic, weights: &'a dyn Weights) -> Evaluator<'a> {
         let mut taps = vec![Vec::new(); program.ops.len()];
         program.taps.iter().enumerate().for_each(|(number, tap)| taps[tap.op].push(number));
-        let kernels = program.ops.iter().map(|op| kernels::find(&op.name)).collect();
-        let memory = program.buffers.iter().map(|_| None).collect();
         Evaluator {
             program,
-            arithmetic,
-            weights,
-            memory,
-            kernels,
+            values: Workspace::new(program, arithmetic, weights),
+            unknown: vec![None; program.buffers.len()],
+            gaps: Vec::new(),
+            astray: None,
+            kernels: program.ops.iter().map(kernel).collect(),
             taps,
             releases: check::releases(program),
             next_use: next_use(program),
             next_op: 0,
+            reached: 0,
             next_step: 0,
         }
     }
@@ -84,178 +95,157 @@ impl<'a> Evaluator<'a> {
         let Some(record) = program.steps.get(step).filter(|_| step == self.next_step) else {
             return Err(EvaluateError::Step { step, next: self.next_step, count: program.steps.len() });
         };
-        while self.next_op < record.ops.end {
-            let op = self.next_op;
-            self.evaluate(op)?;
-            for &number in &self.taps[op] {
-                let found = &program.taps[number];
-                load(&mut self.memory, program, self.weights, self.arithmetic, &found.view)?;
-                let value = read(&self.memory, &found.view);
-                tap(TapValue { tap: &found.tap, step, op, value });
+        while let Some(number) = self.tap_before(record.ops.end) {
+            self.refuse_gaps()?;
+            let found = &program.taps[number];
+            if let Some(value) = self.value(number)? {
+                tap(TapValue { tap: &found.tap, step, op: found.op, value });
             }
-            // The output of the step is read after its last operation.
-            if op + 1 < record.ops.end {
-                self.release(op);
-            }
-            self.next_op += 1;
         }
+        self.refuse_gaps()?;
         self.next_step += 1;
         let mut output = None;
         if let Some(view) = &record.output {
-            load(&mut self.memory, program, self.weights, self.arithmetic, view)?;
-            output = Some(read(&self.memory, view).into_owned());
-        }
-        if let Some(last) = record.ops.end.checked_sub(1).filter(|_| !record.ops.is_empty()) {
-            self.release(last);
+            self.values.load(view)?;
+            output = Some(self.values.read(view).into_owned());
         }
         Ok(output)
+    }
+
+    /// Goes on to the next tap, over all steps, and returns its index in [`Program::taps`]; `None` at the end.
+    ///
+    /// An operation that cannot be carried out leaves its outputs unknown, and so does one that reads what is unknown: see [`Evaluator::gaps`].
+    pub fn next_tap(&mut self) -> Option<usize> {
+        self.tap_before(self.program.ops.len())
+    }
+
+    /// The value of the tap that was reached last; `None` where it is unknown.
+    ///
+    /// # Errors
+    /// When it is a weight that cannot be read.
+    pub fn value(&mut self, tap: usize) -> Result<Option<Tensor<'_>>, EvaluateError> {
+        let view = &self.program.taps[tap].view;
+        if self.unknown[view.buffer].is_some() {
+            return Ok(None);
+        }
+        self.values.load(view)?;
+        Ok(Some(self.values.read(view)))
+    }
+
+    /// Goes on with another value of the tap that was reached last.
+    ///
+    /// # Errors
+    /// When it has not the tap's shape, or the tap is part of a weight that cannot be read.
+    pub fn hold(&mut self, tap: usize, value: Tensor<'_>) -> Result<(), EvaluateError> {
+        let found = &self.program.taps[tap];
+        self.values.load(&found.view)?;
+        let fail = |error| EvaluateError::Tap { tap: found.tap.clone(), error };
+        self.values.write(&found.view, value).map_err(fail)?;
+        self.is_written(&found.view);
+        Ok(())
+    }
+
+    /// The operations that could not be carried out, and why.
+    pub fn gaps(&self) -> &[EvaluateError] {
+        &self.gaps
+    }
+
+    /// The next tap of the operations before `end`.
+    fn tap_before(&mut self, end: usize) -> Option<usize> {
+        loop {
+            let done = self.next_op.checked_sub(1);
+            if let Some(&tap) = done.and_then(|done| self.taps[done].get(self.reached)) {
+                self.reached += 1;
+                return Some(tap);
+            }
+            if self.next_op >= end {
+                return None;
+            }
+            if let Some(done) = done {
+                self.release(done);
+            }
+            if let Err(gap) = self.evaluate(self.next_op) {
+                self.leave_unknown(self.next_op, gap);
+            }
+            (self.next_op, self.reached) = (self.next_op + 1, 0);
+        }
+    }
+
+    fn refuse_gaps(&mut self) -> Result<(), EvaluateError> {
+        if self.gaps.is_empty() { Ok(()) } else { Err(self.gaps.remove(0)) }
+    }
+
+    /// Goes on without an operation.
+    fn leave_unknown(&mut self, op: usize, why: EvaluateError) {
+        if let EvaluateError::OtherPath { .. } = why {
+            let scope = self.program.ops[op].scope.map(|scope| self.program.scopes[scope].module.as_str());
+            self.astray = scope.map(|module| module.rsplit_once('.').map_or("", |(outer, _)| outer).to_owned());
+        }
+        self.gaps.push(why);
+        self.spread(op, self.gaps.len() - 1);
+    }
+
+    /// What an operation gives is not known.
+    fn spread(&mut self, op: usize, gap: usize) {
+        for view in self.program.ops[op].outputs.iter().flatten() {
+            self.unknown[view.buffer] = Some(Unknown { gap, written: 0 });
+        }
+    }
+
+    /// The gap that an operation comes behind: it reads what is unknown, or is of a path that the reference did not take for these values.
+    fn behind(&mut self, op: &Operation) -> Option<usize> {
+        let of = |scope: usize| self.program.scopes[scope].module.as_str();
+        let inside = |outer: &str| op.scope.is_some_and(|scope| is_inside(of(scope), outer));
+        if self.astray.as_deref().is_some_and(|outer| !inside(outer)) {
+            self.astray = None;
+        }
+        let last = || self.astray.as_ref().map(|_| self.gaps.len() - 1);
+        check::operands(op).find_map(|view| self.unknown[view.buffer]).map(|unknown| unknown.gap).or_else(last)
     }
 
     fn evaluate(&mut self, number: usize) -> Result<(), EvaluateError> {
         let program = self.program;
         let op = &program.ops[number];
-        let Some(kernel) = self.kernels[number] else {
-            return Err(EvaluateError::Opaque { op: number, name: op.name.clone() });
-        };
-        for view in check::operands(op) {
-            load(&mut self.memory, program, self.weights, self.arithmetic, view)?;
+        if let Some(gap) = self.behind(op) {
+            self.spread(number, gap);
+            return Ok(());
         }
-        let fail = |error| EvaluateError::Kernel { op: number, name: op.name.clone(), error };
-        let results = kernel(&call(&self.memory, op)).map_err(fail)?;
-        if let Some(recorded) = &op.scalar {
-            return same(number, recorded, &results);
-        }
-        if op.outputs.len() > results.len() {
-            let (results, outputs) = (results.len(), op.outputs.len());
-            return Err(fail(crate::KernelError::Outputs { results, outputs }));
-        }
-        for (view, result) in op.outputs.iter().zip(results) {
-            let Some(view) = view else { continue };
-            let (dtype, size) = (program.buffers[view.buffer].dtype, program.sizes[view.buffer]);
-            // An output may be part of a weight's or a constant's buffer.
-            load(&mut self.memory, program, self.weights, self.arithmetic, view)?;
-            let memory = self.memory[view.buffer].get_or_insert_with(|| Memory::zeros(dtype, size));
-            memory.write(view, result, self.arithmetic).map_err(fail)?;
-        }
+        self.values.carry_out(number, op, self.kernels[number])?;
+        op.outputs.iter().flatten().for_each(|view| self.is_written(view));
         Ok(())
+    }
+
+    /// What was written all over is known again.
+    fn is_written(&mut self, view: &View) {
+        if let Some(unknown) = &mut self.unknown[view.buffer] {
+            unknown.written += view.distinct();
+            if unknown.written >= self.program.sizes[view.buffer] {
+                self.unknown[view.buffer] = None;
+            }
+        }
     }
 
     fn release(&mut self, op: usize) {
         for &buffer in &self.releases[op] {
-            self.memory[buffer] = None;
+            self.values.free(buffer);
         }
         for &(buffer, next) in &self.next_use[op] {
             if next.is_none_or(|next| next > op + KEPT_FOR) {
-                self.memory[buffer] = None;
+                self.values.free(buffer);
             }
         }
     }
 }
 
+/// Whether a module is another one, or inside it; all are inside the model itself.
+fn is_inside(module: &str, outer: &str) -> bool {
+    outer.is_empty() || module.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
 impl std::fmt::Debug for Evaluator<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let held = self.memory.iter().flatten().count();
-        f.debug_struct("Evaluator").field("next_step", &self.next_step).field("held", &held).finish_non_exhaustive()
+        f.debug_struct("Evaluator").field("next_step", &self.next_step).field("held", &self.values.held()).finish_non_exhaustive()
     }
-}
-
-/// Puts the values of a weight, a constant or an input into memory, if they are not there.
-fn load(
-    memory: &mut [Option<Memory>],
-    program: &Program,
-    weights: &dyn Weights,
-    arithmetic: Arithmetic,
-    view: &View,
-) -> Result<(), EvaluateError> {
-    let buffer = view.buffer;
-    if memory[buffer].is_some() {
-        return Ok(());
-    }
-    let canonical = &program.buffers[buffer];
-    let name = program.weights.get(&buffer);
-    let tensor = match (name, program.given.get(&buffer)) {
-        (Some(name), _) => weights.read(name)?,
-        (None, Some(tensor)) => tensor.borrowed(),
-        (None, None) => return Ok(()),
-    };
-    let found = tensor.shape.clone();
-    let mismatch = || EvaluateError::WeightShape {
-        name: name.cloned().unwrap_or_default(),
-        expected: canonical.shape.clone(),
-        found: found.clone(),
-    };
-    if found != canonical.shape {
-        return Err(mismatch());
-    }
-    let mut zeros = Memory::zeros(canonical.dtype, program.sizes[buffer]);
-    zeros.write(canonical, tensor, arithmetic).map_err(|_| mismatch())?;
-    memory[buffer] = Some(zeros);
-    Ok(())
-}
-
-/// The values of a view. Every buffer was written before; one that was freed has no reader.
-fn read<'a>(memory: &'a [Option<Memory>], view: &View) -> Tensor<'a> {
-    match &memory[view.buffer] {
-        Some(memory) => memory.read(view),
-        None => Memory::zeros(view.dtype, 0)
-            .read(&View { shape: vec![0], strides: vec![1], offset: 0, ..view.clone() })
-            .into_owned(),
-    }
-}
-
-fn call<'a>(memory: &'a [Option<Memory>], op: &'a Operation) -> Call<'a> {
-    let (base, overload) = op.name.split_once('.').unwrap_or((&op.name, ""));
-    Call {
-        name: base,
-        overload,
-        args: op.operands.iter().map(|operand| argument(memory, operand)).collect(),
-        named: op.keywords.iter().map(|(key, operand)| (key.as_str(), argument(memory, operand))).collect(),
-        outputs: op.outputs.iter().map(Option::as_ref).collect(),
-    }
-}
-
-fn argument<'a>(memory: &'a [Option<Memory>], operand: &'a Operand) -> Arg<'a> {
-    match operand {
-        Operand::View(view) => Arg::Tensor(read(memory, view)),
-        Operand::Scalar(scalar) => Arg::Scalar(scalar),
-        Operand::DType(dtype) => Arg::DType(*dtype),
-        Operand::None => Arg::None,
-        Operand::List(list) => Arg::List(list.iter().map(|operand| argument(memory, operand)).collect()),
-    }
-}
-
-/// Whether the reference went on with the values that are found here.
-fn same(op: usize, recorded: &[Scalar], results: &[Tensor<'_>]) -> Result<(), EvaluateError> {
-    let found: Vec<Scalar> = match results.first().map(Tensor::values) {
-        Some(Values::Int(x)) => x.iter().map(|&x| Scalar::Int(x)).collect(),
-        Some(Values::Float(x)) => x.iter().map(|&x| Scalar::Float(x)).collect(),
-        _ => Vec::new(),
-    };
-    let none = || Scalar::Text("nothing".into());
-    for i in 0..recorded.len().max(found.len()) {
-        let (recorded, found) =
-            (recorded.get(i).cloned().unwrap_or_else(none), found.get(i).cloned().unwrap_or_else(none));
-        if !agree(&recorded, &found) {
-            return Err(EvaluateError::OtherPath { op, recorded, found });
-        }
-    }
-    Ok(())
-}
-
-fn agree(recorded: &Scalar, found: &Scalar) -> bool {
-    match (recorded, found) {
-        (Scalar::Bool(x), Scalar::Int(y)) => *x == (*y != 0),
-        (Scalar::Bool(x), Scalar::Float(y)) => *x == (*y != 0.0),
-        (Scalar::Int(x), Scalar::Int(y)) => x == y,
-        (Scalar::Int(x), Scalar::Float(y)) => near(*x as f64, *y),
-        (Scalar::Float(x), Scalar::Float(y)) => near(*x, *y),
-        (Scalar::Float(x), Scalar::Int(y)) => *x == *y as f64,
-        _ => false,
-    }
-}
-
-fn near(x: f64, y: f64) -> bool {
-    x == y || x.is_nan() && y.is_nan() || (x - y).abs() <= SAME_FLOAT * x.abs().max(y.abs())
 }
 
 /// For each operation the weights that it reads, and which operation is the next to read each. Weights that are written are left out.

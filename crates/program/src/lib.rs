@@ -10,16 +10,20 @@
 //! of a value, evaluation stops with an error. An operation that the table lacks is read, but not carried out.
 
 mod evaluate;
+mod flow;
 mod kernels;
 mod memory;
 mod program;
+mod slice;
 mod value;
 mod weights;
+mod workspace;
 
 pub use evaluate::{Evaluator, TapValue};
 pub use kernels::kernel_names;
 pub use program::{Limits, Operation, Program, ProgramTap, Scope, Step};
-pub use value::arithmetic::Arithmetic;
+pub use slice::{Bench, Change, Edit, Instead, Slice};
+pub use value::arithmetic::{Arithmetic, Half};
 pub use value::dtype::{DType, Kind};
 pub use value::error::{EvaluateError, Fault, KernelError, Place, ProgramError, WeightError};
 pub use value::operand::{Operand, Scalar};

@@ -4,14 +4,14 @@ use std::borrow::Cow;
 
 use firstdiff_trace::{to_bf16, to_f16};
 
-use crate::value::arithmetic::Arithmetic;
+use crate::value::arithmetic::{Arithmetic, Half};
 use crate::value::dtype::{DType, Kind};
 use crate::value::error::KernelError;
 use crate::value::tensor::{Tensor, Values};
 use crate::value::view::{View, contiguous_strides, for_each_row};
 
 /// The numbers of a buffer; a complex number is two floats.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Memory {
     /// Of integers.
     Int(Vec<i64>),
@@ -97,7 +97,12 @@ impl Memory {
 
 /// Floats as a type holds them.
 pub(crate) fn round(values: &mut [f64], dtype: DType, arithmetic: Arithmetic) {
-    let single = arithmetic == Arithmetic::F32;
+    let single = arithmetic != Arithmetic::F64;
+    let dtype = match (dtype, arithmetic) {
+        (DType::F32, Arithmetic::Half(Half::F16)) => DType::F16,
+        (DType::F32, Arithmetic::Half(Half::BF16)) => DType::BF16,
+        (dtype, _) => dtype,
+    };
     // PyTorch computes half types in f32 and rounds once more.
     let first = |x: f64| if single { f64::from(x as f32) } else { x };
     match dtype {

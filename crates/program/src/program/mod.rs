@@ -8,6 +8,7 @@ mod stored;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
+use crate::flow::Flow;
 use crate::kernels;
 use crate::value::operand::{Operand, Scalar};
 use crate::value::tensor::Tensor;
@@ -100,6 +101,7 @@ pub struct Program {
     pub(crate) taps: Vec<ProgramTap>,
     pub(crate) files: Vec<String>,
     pub(crate) scopes: Vec<Scope>,
+    pub(crate) flow: Flow,
 }
 
 impl Program {
@@ -151,6 +153,38 @@ impl Program {
     /// Scopes of the operations.
     pub fn scopes(&self) -> &[Scope] {
         &self.scopes
+    }
+
+    /// Whether a buffer holds what weights and the model's input give together; positions, masks and tables are none of it.
+    pub fn is_activation(&self, buffer: usize) -> bool {
+        self.flow.is_activation(buffer)
+    }
+
+    /// The class of an operation: the same line of the code, in whichever layer and step, is one.
+    pub fn class(&self, op: usize) -> usize {
+        self.flow.class(op)
+    }
+
+    /// The operation that wrote a buffer last before `op` reads it; `None` of a weight, a constant or an input.
+    pub fn writer(&self, op: usize, buffer: usize) -> Option<usize> {
+        self.flow.writer(op, buffer)
+    }
+
+    /// The operations that read what `op` wrote.
+    pub fn readers(&self, op: usize) -> &[usize] {
+        self.flow.readers(op)
+    }
+
+    /// An operation in words: `linear (modeling_gemma3.py:233)`.
+    pub fn said(&self, op: usize) -> String {
+        let found = &self.ops[op];
+        let base = found.name.split('.').next().unwrap_or_default();
+        let file = found.scope.and_then(|scope| self.files.get(self.scopes[scope].file?));
+        let file = file.map(|file| file.rsplit('/').next().unwrap_or_default());
+        match (file, found.line) {
+            (Some(file), Some(line)) => format!("{base} ({file}:{line})"),
+            _ => base.to_owned(),
+        }
     }
 
     /// Names of the operations that no kernel knows, and how many there are of each.

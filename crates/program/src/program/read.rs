@@ -6,6 +6,7 @@ use std::path::Path;
 use firstdiff_trace::{JSON_LIMIT, json_fits, read_regular};
 use serde_json::Value;
 
+use crate::flow::Flow;
 use crate::program::check;
 use crate::program::format::{Document, Header, OpRecord, StepRecord, TapRecord};
 use crate::program::stored;
@@ -95,6 +96,7 @@ impl Reader {
         let sizes = check::sizes(&self.buffers, &ops, &steps, &taps);
         // The values of constants and inputs are read when all else is known to be right; till then their numbers stand here.
         let unread = constants.iter().chain(inputs.keys()).map(|&buffer| (buffer, stored::none()));
+        let flow = Flow::of(&self.buffers, &ops, &scopes, &weights, &inputs);
         Ok(Program {
             source: document.source,
             model: document.model,
@@ -108,6 +110,7 @@ impl Reader {
             taps,
             files,
             scopes,
+            flow,
         })
     }
 

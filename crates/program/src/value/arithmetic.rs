@@ -7,4 +7,15 @@ pub enum Arithmetic {
     F64,
     /// What is stored to an f32 buffer is rounded to f32.
     F32,
+    /// Weights and what is computed from the model's input are rounded to 16 bits; positions and masks to f32.
+    Half(Half),
+}
+
+/// A type of 16 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// IEEE 754 half.
+    F16,
+    /// bfloat16.
+    BF16,
 }

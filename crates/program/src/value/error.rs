@@ -315,6 +315,20 @@ pub enum EvaluateError {
         /// What does not fit.
         error: KernelError,
     },
+    /// An operation that cannot be carried out in the other way that was asked for.
+    #[error("op {op}: its operands do not suit the other way")]
+    Edit {
+        /// The operation.
+        op: usize,
+    },
+    /// A value that does not fit a tap.
+    #[error("{tap}: {error}")]
+    Tap {
+        /// Its name.
+        tap: String,
+        /// What does not fit.
+        error: KernelError,
+    },
     /// The reference went on with another value than the one that was found: it may have computed other operations.
     #[error(
         "op {op}: the reference went on with the value {recorded}, and evaluation finds {found}: its path is another one"

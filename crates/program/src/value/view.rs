@@ -24,6 +24,12 @@ impl View {
         self.shape.iter().product()
     }
 
+    /// Number of elements of the buffer that it shows, where no two axes show the same.
+    pub(crate) fn distinct(&self) -> usize {
+        let shown = self.shape.iter().zip(&self.strides).filter(|(_, stride)| **stride != 0);
+        shown.map(|(extent, _)| extent).product::<usize>() * self.dtype.units()
+    }
+
     /// Whether its elements stand one after the other.
     pub fn is_contiguous(&self) -> bool {
         let mut due = 1;

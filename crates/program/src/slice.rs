@@ -1,0 +1,249 @@
+//! One step of a program: the operations between a tap and the nearest taps above it whose values are known.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::program::check;
+use crate::program::{Operation, Program};
+use crate::value::arithmetic::Arithmetic;
+use crate::value::error::EvaluateError;
+use crate::value::tensor::Tensor;
+use crate::value::view::{View, for_each_row};
+use crate::weights::Weights;
+use crate::workspace::{Workspace, kernel};
+
+/// The operations that make one tap of values that are known.
+#[derive(Debug)]
+pub struct Slice<'a> {
+    program: &'a Program,
+    target: usize,
+    events: Vec<Event>,
+}
+
+/// What is done, in this order.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// An operation is carried out.
+    Op(usize),
+    /// A tap takes its known value.
+    Hold(usize),
+}
+
+/// An operation that is carried out otherwise.
+#[derive(Clone)]
+pub struct Edit {
+    /// Its index.
+    pub op: usize,
+    /// How.
+    pub change: Change,
+}
+
+/// The values of an operation's outputs, from those of the tensors that it is given; `None` where they do not suit it.
+pub type Instead = Arc<dyn Fn(&[Tensor<'_>]) -> Option<Vec<Tensor<'static>>> + Send + Sync>;
+
+/// How an operation is carried out otherwise.
+#[derive(Clone)]
+pub enum Change {
+    /// Another one gives the same outputs.
+    Operation(Operation),
+    /// What is computed of the tensors that it is given, those of lists included.
+    Values(Instead),
+}
+
+impl fmt::Debug for Edit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let by = match &self.change {
+            Change::Operation(op) => op.name.as_str(),
+            Change::Values(_) => "values",
+        };
+        f.debug_struct("Edit").field("op", &self.op).field("by", &by).finish()
+    }
+}
+
+impl<'a> Slice<'a> {
+    /// The operations that make the tap `target`, of the taps for which `is_known` holds.
+    pub fn of(program: &'a Program, target: usize, is_known: impl Fn(usize) -> bool) -> Slice<'a> {
+        let found = &program.taps[target];
+        let mut taps: HashMap<usize, Vec<usize>> = HashMap::new();
+        for (number, tap) in program.taps.iter().enumerate().filter(|(_, tap)| tap.op <= found.op) {
+            taps.entry(tap.op).or_default().push(number);
+        }
+        let (mut needed, mut events) = (Needed::new(program), Vec::new());
+        needed.add(&found.view);
+        let mut above = false;
+        for op in (0..=found.op).rev() {
+            for &tap in taps.get(&op).into_iter().flatten().rev() {
+                above |= tap == target;
+                let is_above = above && tap != target;
+                if is_above && needed.has(&program.taps[tap].view) && is_known(tap) {
+                    needed.remove(&program.taps[tap].view);
+                    events.push(Event::Hold(tap));
+                }
+            }
+            if needed.is_empty() {
+                break;
+            }
+            let record = &program.ops[op];
+            if record.outputs.iter().flatten().any(|view| needed.has(view)) {
+                record.outputs.iter().flatten().for_each(|view| needed.remove(view));
+                check::operands(record).for_each(|view| needed.add(view));
+                events.push(Event::Op(op));
+            }
+        }
+        events.reverse();
+        Slice { program, target, events }
+    }
+
+    /// The tap that it makes.
+    pub fn target(&self) -> usize {
+        self.target
+    }
+
+    /// The operations, in their order.
+    pub fn ops(&self) -> impl Iterator<Item = usize> {
+        self.events.iter().filter_map(|event| match event {
+            Event::Op(op) => Some(*op),
+            Event::Hold(_) => None,
+        })
+    }
+
+    /// The taps whose values it takes.
+    pub fn known(&self) -> impl Iterator<Item = usize> {
+        self.events.iter().filter_map(|event| match event {
+            Event::Hold(tap) => Some(*tap),
+            Event::Op(_) => None,
+        })
+    }
+
+    /// What the tap is, with some operations carried out otherwise. `value` gives the known values.
+    ///
+    /// # Errors
+    /// When an operation cannot be carried out, or a known value does not fit its tap.
+    pub fn evaluate<'v>(
+        &self,
+        bench: &Bench<'_>,
+        value: &dyn Fn(usize) -> Tensor<'v>,
+        edits: &[Edit],
+    ) -> Result<Tensor<'static>, EvaluateError> {
+        let mut values = bench.values.clone();
+        for event in &self.events {
+            match *event {
+                Event::Hold(tap) => {
+                    let found = &self.program.taps[tap];
+                    values.load(&found.view)?;
+                    let fail = |error| EvaluateError::Tap { tap: found.tap.clone(), error };
+                    values.write(&found.view, value(tap)).map_err(fail)?;
+                }
+                Event::Op(number) => {
+                    let op = &self.program.ops[number];
+                    match edits.iter().find(|edit| edit.op == number).map(|edit| &edit.change) {
+                        None => values.carry_out(number, op, kernel(op))?,
+                        Some(Change::Operation(other)) => values.carry_out(number, other, kernel(other))?,
+                        Some(Change::Values(instead)) => {
+                            for view in check::operands(op) {
+                                values.load(view)?;
+                            }
+                            let operands: Vec<Tensor<'_>> = check::operands(op).map(|view| values.read(view)).collect();
+                            let results = instead(&operands);
+                            drop(operands);
+                            let results = results.ok_or(EvaluateError::Edit { op: number })?;
+                            values.store(number, op, results)?;
+                        }
+                    }
+                }
+            }
+        }
+        let view = &self.program.taps[self.target].view;
+        values.load(view)?;
+        Ok(values.read(view).into_owned())
+    }
+}
+
+/// Where slices are evaluated: weights that several of them read stay loaded.
+pub struct Bench<'a> {
+    values: Workspace<'a>,
+}
+
+impl<'a> Bench<'a> {
+    /// A place with nothing loaded.
+    pub fn new(program: &'a Program, arithmetic: Arithmetic, weights: &'a dyn Weights) -> Bench<'a> {
+        Bench { values: Workspace::new(program, arithmetic, weights) }
+    }
+
+    /// Loads the weights that a slice reads.
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    pub fn load(&mut self, slice: &Slice<'_>) -> Result<(), EvaluateError> {
+        for op in slice.ops() {
+            for view in check::operands(&slice.program.ops[op]) {
+                if !slice.program.flow.is_written(view.buffer) {
+                    self.values.load(view)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Bench<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bench").field("held", &self.values.held()).finish_non_exhaustive()
+    }
+}
+
+/// The elements of buffers that are still to be made.
+struct Needed<'a> {
+    program: &'a Program,
+    /// For each buffer, which of its numbers, and how many.
+    open: HashMap<usize, (Vec<bool>, usize)>,
+}
+
+impl<'a> Needed<'a> {
+    fn new(program: &'a Program) -> Needed<'a> {
+        Needed { program, open: HashMap::new() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    fn has(&self, view: &View) -> bool {
+        let Some((open, _)) = self.open.get(&view.buffer) else { return false };
+        let mut any = false;
+        each(view, |at| any |= open[at]);
+        any
+    }
+
+    /// What no operation writes is at hand.
+    fn add(&mut self, view: &View) {
+        if !self.program.flow.is_written(view.buffer) {
+            return;
+        }
+        let size = self.program.sizes[view.buffer];
+        let (open, count) = self.open.entry(view.buffer).or_insert_with(|| (vec![false; size], 0));
+        each(view, |at| *count += usize::from(!std::mem::replace(&mut open[at], true)));
+        if *count == 0 {
+            self.open.remove(&view.buffer);
+        }
+    }
+
+    fn remove(&mut self, view: &View) {
+        let Some((open, count)) = self.open.get_mut(&view.buffer) else { return };
+        each(view, |at| *count -= usize::from(std::mem::take(&mut open[at])));
+        if *count == 0 {
+            self.open.remove(&view.buffer);
+        }
+    }
+}
+
+/// Every number of the buffer that a view shows.
+fn each(view: &View, mut then: impl FnMut(usize)) {
+    let units = view.dtype.units();
+    for_each_row(&view.shape, &view.strides, view.offset, |start, stride, count| {
+        for i in 0..count {
+            (0..units).for_each(|unit| then((start + i * stride) * units + unit));
+        }
+    });
+}

@@ -1,0 +1,214 @@
+//! What the buffers hold, and the carrying out of one operation.
+
+use std::sync::Arc;
+
+use crate::kernels::{self, Arg, Call, Kernel};
+use crate::memory::Memory;
+use crate::program::check;
+use crate::program::{Operation, Program};
+use crate::value::arithmetic::Arithmetic;
+use crate::value::error::{EvaluateError, KernelError};
+use crate::value::operand::{Operand, Scalar};
+use crate::value::tensor::{Tensor, Values};
+use crate::value::view::View;
+use crate::weights::Weights;
+
+/// How far apart a float that the reference gave to Python and the value found here may be, relatively: it was computed in f32.
+const SAME_FLOAT: f64 = 1e-4;
+
+/// What the buffers of a program hold. A clone shares their memory until one of them is written.
+#[derive(Clone)]
+pub(crate) struct Workspace<'a> {
+    pub(crate) program: &'a Program,
+    arithmetic: Arithmetic,
+    weights: &'a dyn Weights,
+    memory: Vec<Option<Arc<Memory>>>,
+}
+
+impl<'a> Workspace<'a> {
+    /// Nothing is held yet.
+    pub(crate) fn new(program: &'a Program, arithmetic: Arithmetic, weights: &'a dyn Weights) -> Workspace<'a> {
+        Workspace { program, arithmetic, weights, memory: vec![None; program.buffers.len()] }
+    }
+
+    /// Carries an operation out, and stores what it gives. `number` is what it is called in errors.
+    ///
+    /// # Errors
+    /// When it has no kernel, does not fit its operands, or gives Python another value than the reference had.
+    pub(crate) fn carry_out(
+        &mut self,
+        number: usize,
+        op: &Operation,
+        kernel: Option<Kernel>,
+    ) -> Result<(), EvaluateError> {
+        let Some(kernel) = kernel else {
+            return Err(EvaluateError::Opaque { op: number, name: op.name.clone() });
+        };
+        for view in check::operands(op) {
+            self.load(view)?;
+        }
+        let results = kernel(&self.call(op)).map_err(|error| refused(number, op, error))?;
+        if let Some(recorded) = &op.scalar {
+            return same(number, recorded, &results);
+        }
+        self.store(number, op, results)
+    }
+
+    /// Stores what an operation gives.
+    ///
+    /// # Errors
+    /// When that has not the shapes of the operation's outputs.
+    pub(crate) fn store(
+        &mut self,
+        number: usize,
+        op: &Operation,
+        results: Vec<Tensor<'static>>,
+    ) -> Result<(), EvaluateError> {
+        if op.outputs.len() > results.len() {
+            let (results, outputs) = (results.len(), op.outputs.len());
+            return Err(refused(number, op, KernelError::Outputs { results, outputs }));
+        }
+        for (view, result) in op.outputs.iter().zip(results) {
+            let Some(view) = view else { continue };
+            // An output may be part of a weight's or a constant's buffer.
+            self.load(view)?;
+            self.write(view, result).map_err(|error| refused(number, op, error))?;
+        }
+        Ok(())
+    }
+
+    /// Stores values in a view, rounded to what it holds.
+    ///
+    /// # Errors
+    /// When they cannot be broadcast to it.
+    pub(crate) fn write(&mut self, view: &View, values: Tensor<'_>) -> Result<(), KernelError> {
+        let arithmetic = self.arithmetic_of(view.buffer);
+        let (dtype, size) = (self.program.buffers[view.buffer].dtype, self.program.sizes[view.buffer]);
+        let memory = self.memory[view.buffer].get_or_insert_with(|| Arc::new(Memory::zeros(dtype, size)));
+        Arc::make_mut(memory).write(view, values, arithmetic)
+    }
+
+    /// Puts the values of a weight, a constant or an input into memory, if they are not there.
+    ///
+    /// # Errors
+    /// When a weight cannot be read, or has another shape.
+    pub(crate) fn load(&mut self, view: &View) -> Result<(), EvaluateError> {
+        let buffer = view.buffer;
+        if self.memory[buffer].is_some() {
+            return Ok(());
+        }
+        let canonical = &self.program.buffers[buffer];
+        let name = self.program.weights.get(&buffer);
+        let tensor = match (name, self.program.given.get(&buffer)) {
+            (Some(name), _) => self.weights.read(name)?,
+            (None, Some(tensor)) => tensor.borrowed(),
+            (None, None) => return Ok(()),
+        };
+        let found = tensor.shape.clone();
+        let mismatch = || EvaluateError::WeightShape {
+            name: name.cloned().unwrap_or_default(),
+            expected: canonical.shape.clone(),
+            found: found.clone(),
+        };
+        if found != canonical.shape {
+            return Err(mismatch());
+        }
+        let mut memory = Memory::zeros(canonical.dtype, self.program.sizes[buffer]);
+        memory.write(canonical, tensor, self.arithmetic_of(buffer)).map_err(|_| mismatch())?;
+        self.memory[buffer] = Some(Arc::new(memory));
+        Ok(())
+    }
+
+    /// The values of a view. Every buffer was written before; one that was freed has no reader.
+    pub(crate) fn read(&self, view: &View) -> Tensor<'_> {
+        match &self.memory[view.buffer] {
+            Some(memory) => memory.read(view),
+            None => Memory::zeros(view.dtype, 0)
+                .read(&View { shape: vec![0], strides: vec![1], offset: 0, ..view.clone() })
+                .into_owned(),
+        }
+    }
+
+    /// Lets go of a buffer's memory.
+    pub(crate) fn free(&mut self, buffer: usize) {
+        self.memory[buffer] = None;
+    }
+
+    /// How many buffers are held.
+    pub(crate) fn held(&self) -> usize {
+        self.memory.iter().flatten().count()
+    }
+
+    /// In 16 bits are weights and what is computed from the model's input; positions and masks are not.
+    fn arithmetic_of(&self, buffer: usize) -> Arithmetic {
+        match self.arithmetic {
+            Arithmetic::Half(_) if !self.program.flow.is_narrow(buffer) => Arithmetic::F32,
+            own => own,
+        }
+    }
+
+    fn call<'s>(&'s self, op: &'s Operation) -> Call<'s> {
+        let (base, overload) = op.name.split_once('.').unwrap_or((&op.name, ""));
+        Call {
+            name: base,
+            overload,
+            args: op.operands.iter().map(|operand| self.argument(operand)).collect(),
+            named: op.keywords.iter().map(|(key, operand)| (key.as_str(), self.argument(operand))).collect(),
+            outputs: op.outputs.iter().map(Option::as_ref).collect(),
+        }
+    }
+
+    fn argument<'s>(&'s self, operand: &'s Operand) -> Arg<'s> {
+        match operand {
+            Operand::View(view) => Arg::Tensor(self.read(view)),
+            Operand::Scalar(scalar) => Arg::Scalar(scalar),
+            Operand::DType(dtype) => Arg::DType(*dtype),
+            Operand::None => Arg::None,
+            Operand::List(list) => Arg::List(list.iter().map(|operand| self.argument(operand)).collect()),
+        }
+    }
+}
+
+/// The kernel of an operation.
+pub(crate) fn kernel(op: &Operation) -> Option<Kernel> {
+    kernels::find(&op.name)
+}
+
+fn refused(number: usize, op: &Operation, error: KernelError) -> EvaluateError {
+    EvaluateError::Kernel { op: number, name: op.name.clone(), error }
+}
+
+/// Whether the reference went on with the values that are found here.
+fn same(op: usize, recorded: &[Scalar], results: &[Tensor<'_>]) -> Result<(), EvaluateError> {
+    let found: Vec<Scalar> = match results.first().map(Tensor::values) {
+        Some(Values::Int(x)) => x.iter().map(|&x| Scalar::Int(x)).collect(),
+        Some(Values::Float(x)) => x.iter().map(|&x| Scalar::Float(x)).collect(),
+        _ => Vec::new(),
+    };
+    let none = || Scalar::Text("nothing".into());
+    for i in 0..recorded.len().max(found.len()) {
+        let (recorded, found) =
+            (recorded.get(i).cloned().unwrap_or_else(none), found.get(i).cloned().unwrap_or_else(none));
+        if !agree(&recorded, &found) {
+            return Err(EvaluateError::OtherPath { op, recorded, found });
+        }
+    }
+    Ok(())
+}
+
+fn agree(recorded: &Scalar, found: &Scalar) -> bool {
+    match (recorded, found) {
+        (Scalar::Bool(x), Scalar::Int(y)) => *x == (*y != 0),
+        (Scalar::Bool(x), Scalar::Float(y)) => *x == (*y != 0.0),
+        (Scalar::Int(x), Scalar::Int(y)) => x == y,
+        (Scalar::Int(x), Scalar::Float(y)) => near(*x as f64, *y),
+        (Scalar::Float(x), Scalar::Float(y)) => near(*x, *y),
+        (Scalar::Float(x), Scalar::Int(y)) => *x == *y as f64,
+        _ => false,
+    }
+}
+
+fn near(x: f64, y: f64) -> bool {
+    x == y || x.is_nan() && y.is_nan() || (x - y).abs() <= SAME_FLOAT * x.abs().max(y.abs())
+}
+
