@@ -35,7 +35,7 @@ pub use layout::mismatch::{Misfit, ShapeMismatch};
 pub use layout::pair::{Pair, TensorRef};
 pub use layout::strided::Stored;
 pub use layout::types::{Layout, layout_notes};
-pub use pipeline::{compare, graph_of};
+pub use pipeline::{InReferenceOrder, compare, graph_of};
 pub use propose::guess::Guess;
 pub use propose::names::{Alias, Evidence, Naming, Proposal, propose};
 pub use report::anatomy::{Anatomy, Change, RankError, Transform, anatomy};

@@ -17,7 +17,7 @@ use firstdiff_trace::{Dump, DumpError};
 
 use crate::graph::Graph;
 use crate::plan::AlignmentPlan;
-use crate::report::Report;
+use crate::report::{Report, TapReport};
 use crate::rules::attribute;
 use crate::taps::context::{Options, Run};
 use crate::taps::judge_taps;
@@ -39,6 +39,39 @@ pub fn compare(
     let judged = judge_taps(&run, progress)?;
     let attributed = attribute(&run, judged)?;
     run.conclude(attributed)
+}
+
+/// What a candidate holds, in the order in which the reference has it: by the layouts in which a comparison read it.
+pub struct InReferenceOrder<'a> {
+    run: Run<'a>,
+}
+
+impl std::fmt::Debug for InReferenceOrder<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InReferenceOrder").finish_non_exhaustive()
+    }
+}
+
+impl<'a> InReferenceOrder<'a> {
+    /// The two sides as [`compare`] was given them.
+    pub fn new(
+        reference: &'a Dump,
+        candidate: &'a Dump,
+        graph: &'a Graph,
+        options: &'a Options,
+    ) -> InReferenceOrder<'a> {
+        let plan = AlignmentPlan::of(reference, candidate, graph, options.rows.as_ref(), options.alignment.as_ref());
+        InReferenceOrder { run: Run { reference, candidate, graph, options, plan } }
+    }
+
+    /// The candidate's values of a tap of that comparison, one for each of [`TapReport::shape`]; `None` where it was not compared whole.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn values(&self, tap: &TapReport) -> Result<Option<Vec<f64>>, DumpError> {
+        let Some(layout) = tap.layout.as_ref().filter(|_| tap.part.is_none()) else { return Ok(None) };
+        self.run.with_pair(tap.place, layout, |pair, _| (0..pair.len()).map(|i| pair.candidate(i)).collect())
+    }
 }
 
 /// The graph of two dumps, without a model: see [`Graph::of_dumps`].

@@ -8,6 +8,7 @@ pub mod explain;
 mod layouts;
 mod minimum;
 pub mod mistakes;
+pub mod program;
 pub mod replay;
 mod search;
 mod tolerance;

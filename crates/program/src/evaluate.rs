@@ -5,6 +5,7 @@ use crate::program::check;
 use crate::program::{Operation, Program};
 use crate::value::arithmetic::Arithmetic;
 use crate::value::error::EvaluateError;
+use crate::value::operand::Operand;
 use crate::value::tensor::Tensor;
 use crate::value::view::View;
 use crate::weights::Weights;
@@ -130,6 +131,19 @@ impl<'a> Evaluator<'a> {
         }
         self.values.load(view)?;
         Ok(Some(self.values.read(view)))
+    }
+
+    /// Why a tap has no value.
+    pub fn why(&self, tap: usize) -> Option<&EvaluateError> {
+        self.unknown[self.program.taps[tap].view.buffer].map(|unknown| &self.gaps[unknown.gap])
+    }
+
+    /// An operand of the operation that was carried out last; `None` where it is no tensor, or unknown.
+    pub fn operand(&self, operand: &Operand) -> Option<Tensor<'_>> {
+        match operand {
+            Operand::View(view) if self.unknown[view.buffer].is_none() => Some(self.values.read(view)),
+            _ => None,
+        }
     }
 
     /// Goes on with another value of the tap that was reached last.

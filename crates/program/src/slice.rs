@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::kernels::{self, Arg, Call};
 use crate::program::check;
 use crate::program::{Operation, Program};
 use crate::value::arithmetic::Arithmetic;
-use crate::value::error::EvaluateError;
+use crate::value::error::{EvaluateError, KernelError};
+use crate::value::operand::Scalar;
 use crate::value::tensor::Tensor;
 use crate::value::view::{View, for_each_row};
 use crate::weights::Weights;
@@ -39,23 +41,23 @@ pub struct Edit {
     pub change: Change,
 }
 
-/// The values of an operation's outputs, from those of the tensors that it is given; `None` where they do not suit it.
+/// The values of an operation's outputs, from those of the views that it is given; `None` where they do not suit it.
 pub type Instead = Arc<dyn Fn(&[Tensor<'_>]) -> Option<Vec<Tensor<'static>>> + Send + Sync>;
 
 /// How an operation is carried out otherwise.
 #[derive(Clone)]
 pub enum Change {
     /// Another one gives the same outputs.
-    Operation(Operation),
-    /// What is computed of the tensors that it is given, those of lists included.
-    Values(Instead),
+    Operation(Box<Operation>),
+    /// What is computed of some views.
+    Values(Vec<View>, Instead),
 }
 
 impl fmt::Debug for Edit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let by = match &self.change {
             Change::Operation(op) => op.name.as_str(),
-            Change::Values(_) => "values",
+            Change::Values(..) => "values",
         };
         f.debug_struct("Edit").field("op", &self.op).field("by", &by).finish()
     }
@@ -108,6 +110,11 @@ impl<'a> Slice<'a> {
         })
     }
 
+    /// Every view that its operations read.
+    pub fn reads(&self) -> impl Iterator<Item = &'a View> {
+        self.ops().flat_map(|op| check::operands(&self.program.ops[op]))
+    }
+
     /// The taps whose values it takes.
     pub fn known(&self) -> impl Iterator<Item = usize> {
         self.events.iter().filter_map(|event| match event {
@@ -123,7 +130,7 @@ impl<'a> Slice<'a> {
     pub fn evaluate<'v>(
         &self,
         bench: &Bench<'_>,
-        value: &dyn Fn(usize) -> Tensor<'v>,
+        value: &dyn Fn(usize) -> Option<Tensor<'v>>,
         edits: &[Edit],
     ) -> Result<Tensor<'static>, EvaluateError> {
         let mut values = bench.values.clone();
@@ -133,22 +140,20 @@ impl<'a> Slice<'a> {
                     let found = &self.program.taps[tap];
                     values.load(&found.view)?;
                     let fail = |error| EvaluateError::Tap { tap: found.tap.clone(), error };
-                    values.write(&found.view, value(tap)).map_err(fail)?;
+                    let value = value(tap).ok_or(KernelError::Absent("its value")).map_err(fail)?;
+                    values.write(&found.view, value).map_err(fail)?;
                 }
                 Event::Op(number) => {
                     let op = &self.program.ops[number];
                     match edits.iter().find(|edit| edit.op == number).map(|edit| &edit.change) {
                         None => values.carry_out(number, op, kernel(op))?,
                         Some(Change::Operation(other)) => values.carry_out(number, other, kernel(other))?,
-                        Some(Change::Values(instead)) => {
-                            for view in check::operands(op) {
+                        Some(Change::Values(views, instead)) => {
+                            for view in views {
                                 values.load(view)?;
                             }
-                            let operands: Vec<Tensor<'_>> = check::operands(op).map(|view| values.read(view)).collect();
-                            let results = instead(&operands);
-                            drop(operands);
-                            let results = results.ok_or(EvaluateError::Edit { op: number })?;
-                            values.store(number, op, results)?;
+                            let results = instead(&views.iter().map(|view| values.read(view)).collect::<Vec<_>>());
+                            values.store(number, op, results.ok_or(EvaluateError::Edit { op: number })?)?;
                         }
                     }
                 }
@@ -176,14 +181,7 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// When one cannot be read.
     pub fn load(&mut self, slice: &Slice<'_>) -> Result<(), EvaluateError> {
-        for op in slice.ops() {
-            for view in check::operands(&slice.program.ops[op]) {
-                if !slice.program.flow.is_written(view.buffer) {
-                    self.values.load(view)?;
-                }
-            }
-        }
-        Ok(())
+        slice.reads().filter(|view| !slice.program.flow.is_written(view.buffer)).try_for_each(|view| self.values.load(view))
     }
 }
 
@@ -236,6 +234,15 @@ impl<'a> Needed<'a> {
             self.open.remove(&view.buffer);
         }
     }
+}
+
+/// What an operation of this name gives: one of [`crate::kernel_names`], with its operands in order and by keyword.
+pub fn apply(name: &str, operands: &[&Tensor<'_>], keywords: &[(&str, Scalar)]) -> Option<Vec<Tensor<'static>>> {
+    let (base, overload) = name.split_once('.').unwrap_or((name, ""));
+    let args = operands.iter().map(|tensor| Arg::Tensor(tensor.view())).collect();
+    let named = keywords.iter().map(|(key, scalar)| (*key, Arg::Scalar(scalar))).collect();
+    let call = Call { name: base, overload, args, named, outputs: Vec::new() };
+    kernels::find(name)?(&call).ok()
 }
 
 /// Every number of the buffer that a view shows.

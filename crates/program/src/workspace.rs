@@ -101,7 +101,7 @@ impl<'a> Workspace<'a> {
         let name = self.program.weights.get(&buffer);
         let tensor = match (name, self.program.given.get(&buffer)) {
             (Some(name), _) => self.weights.read(name)?,
-            (None, Some(tensor)) => tensor.borrowed(),
+            (None, Some(tensor)) => tensor.view(),
             (None, None) => return Ok(()),
         };
         let found = tensor.shape.clone();

@@ -106,6 +106,7 @@ fn explained(of: CandidateArgs, effort: &Effort) -> Result<Judgement> {
 fn of_reference(of: &CandidateArgs, path: &Path, effort: &Effort) -> Result<Judgement> {
     let args = CandidateArgs {
         model: of.model.clone(),
+        weights: of.weights.clone(),
         candidate: path.to_owned(),
         profile: None,
         cache: None,

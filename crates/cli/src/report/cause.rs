@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use firstdiff_explain::explain::{Cause, Finding, Match as Found, Remainder};
 use firstdiff_explain::mistakes::what;
-use firstdiff_model::Model;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::report::{Match, names};
+use crate::session::source::Source;
 use crate::session::cause::{arithmetic, beside_another_arithmetic, fix, in_words, proof, said};
 
 /// Parameters of a mistake, by name.
@@ -92,8 +92,8 @@ pub struct OtherArithmetic {
 }
 
 impl Diagnosis {
-    pub(crate) fn of(model: &Model, finding: &Finding) -> Diagnosis {
-        let fix = proved(finding).map(|cause| fix(model, cause.id, finding));
+    pub(crate) fn of(source: &Source, finding: &Finding) -> Diagnosis {
+        let fix = proved(finding).map(|cause| fix(source, cause.id, finding));
         Diagnosis::with_fix(finding, fix)
     }
 

@@ -164,11 +164,7 @@ impl Judged {
                 cache_is_assumed: replay.cache_is_assumed,
             },
             model: given.path.to_string_lossy().into_owned(),
-            architecture: Architecture {
-                family: given.model.plan.family.to_string(),
-                layers: given.model.plan.dims.layers,
-                hidden: given.model.plan.dims.hidden,
-            },
+            architecture: given.source.architecture(),
             candidate: Provenance::of(&given.dump),
             counts: Counts::of(&listed.taps),
             taps: replay.taps.iter().map(ReplayedTap::of).collect(),
@@ -209,7 +205,7 @@ impl WrongOperation {
         let one = group[0];
         let nmse = one.report.metrics.and_then(|m| m.nmse());
         let mut causes =
-            cause::all_of(&session.findings, one.report.place).map(|(f, _)| Diagnosis::of(&session.given.model, f));
+            cause::all_of(&session.findings, one.report.place).map(|(f, _)| Diagnosis::of(&session.given.source, f));
         let mut diagnosis = causes.next().unwrap_or_else(|| Diagnosis::unknown(nmse));
         // What speaks for it that all taps of a group are only recorded wrongly.
         let misrecorded: Vec<Place> = group.iter().flat_map(|t| t.misrecorded.iter().copied()).collect();
@@ -242,7 +238,7 @@ fn next(session: &ReplaySession) -> Option<String> {
     let Some(group) = groups.first() else { return session.other_arithmetic().map(cause::beside_another_arithmetic) };
     let one = group[0];
     if let Some((finding, found)) = cause::of(&session.findings, one.report.place) {
-        return Some(format!("{}, and replay again", cause::fix(&session.given.model, found.id, finding)));
+        return Some(format!("{}, and replay again", cause::fix(&session.given.source, found.id, finding)));
     }
     let place = where_of(group);
     if !one.misrecorded.is_empty() {

@@ -5,14 +5,14 @@ use std::sync::Mutex;
 
 use firstdiff_compare::{Place, Status, number};
 use firstdiff_explain::OtherArithmetic;
-use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match, explain};
-use firstdiff_explain::mistakes::{advice, find, what};
-use firstdiff_model::Model;
+use firstdiff_explain::explain::{Cause, Effort, Explanation, Finding, Match};
+use firstdiff_explain::mistakes::{advice, what};
 use firstdiff_trace::Dump;
 
 use crate::progress::Bar;
 use crate::session::Session;
 use crate::session::given::{CandidateArgs, Given};
+use crate::session::source::Source;
 use crate::words::shorten;
 
 /// Replays, and names the causes that take a moment to find; up to `faults` mistakes in one operation.
@@ -26,7 +26,7 @@ pub(crate) fn quickly(given: &Given, faults: usize) -> anyhow::Result<Explanatio
             bar.step(done, total);
         }
     };
-    let explanation = explain(&given.model, &given.dump, &given.options, &Effort { faults, ..Effort::quick() }, &tell)?;
+    let explanation = given.source.explained(&given.dump, &Effort { faults, ..Effort::quick() }, &tell)?;
     bar.finish();
     Ok(explanation)
 }
@@ -47,7 +47,7 @@ pub(crate) fn searched(given: &Given, effort: &Effort) -> anyhow::Result<Explana
             bar.tell(what, done, total);
         }
     };
-    let explanation = explain(&given.model, &given.dump, &given.options, effort, &tell)?;
+    let explanation = given.source.explained(&given.dump, effort, &tell)?;
     if let Ok(bar) = bar.into_inner() {
         bar.finish();
     }
@@ -93,6 +93,7 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree
     };
     let args = CandidateArgs {
         model: model.to_owned(),
+        weights: None,
         candidate: session.candidate.path().to_owned(),
         profile: Some(session.options.profile),
         cache: session.known_cache(),
@@ -107,7 +108,7 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree
         return Some(Why::Cause {
             what: said(cause),
             proof: proof(finding),
-            fix: fix(&given.model, cause.id, finding),
+            fix: fix(&given.source, cause.id, finding),
             finding: Box::new(finding.clone()),
         });
     }
@@ -188,18 +189,12 @@ pub(crate) fn beside_another_arithmetic(other: &OtherArithmetic) -> String {
 }
 
 /// What to change, with the number that is due.
-pub(crate) fn fix(model: &Model, id: &str, finding: &Finding) -> String {
+pub(crate) fn fix(source: &Source, id: &str, finding: &Finding) -> String {
     if let Some(other) = &finding.arithmetic {
         return beside_another_arithmetic(other);
     }
-    format!("{}{}", advice(id), due(model, id, finding))
-}
-
-/// What the model says is right, in numbers.
-fn due(model: &Model, id: &str, finding: &Finding) -> String {
-    let step = finding.taps.first().and_then(|&tap| model.plan.step(tap));
-    let value = step.zip(find(id)).and_then(|(step, mistake)| mistake.right_value(model, step));
-    value.map_or_else(String::new, |value| format!(": {value}"))
+    let due = source.right_value(id, finding).map_or_else(String::new, |value| format!(": {value}"));
+    format!("{}{due}", advice(id))
 }
 
 /// `rope-theta, theta 10000`.

@@ -13,11 +13,12 @@ use crate::output::Inputs;
 use crate::session::arithmetic::{Choice, Loosened, sixteen_bits};
 use crate::session::incomplete::Incomplete;
 use crate::session::reading::{ReadingArgs, one_of, token};
+use crate::session::source::{Recorded, Source, is_recorded};
 
 /// A model, a candidate, and how to judge it.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CandidateArgs {
-    /// A Hugging Face folder, a .gguf, a llama2.c .bin or a MiniMind .json
+    /// A Hugging Face folder, a .gguf, a llama2.c .bin or a MiniMind .json; or a reference's dump that holds its program
     pub(crate) model: PathBuf,
     /// The candidate's dump
     #[arg(value_name = "CAND")]
@@ -28,6 +29,9 @@ pub(crate) struct CandidateArgs {
     /// The type the candidate keeps keys and values in: f32, f16, bf16, q8_0 [default: what the dump says, else what fits]
     #[arg(long)]
     pub(crate) cache: Option<Cache>,
+    /// The weights of a recorded program, a folder or a file [default: the folder that the program names]
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) weights: Option<PathBuf>,
     /// Token ids the candidate was fed, where dump.json does not say: those of the prefill, or of all steps
     #[arg(long, value_delimiter = ',', value_parser = token::<u32>)]
     pub(crate) tokens: Option<Vec<u32>>,
@@ -52,16 +56,15 @@ pub(crate) fn arithmetic(named: Named, cache: Cache) -> Profile {
     }
 }
 
-/// A model and a candidate's dump, ready to be judged.
+/// What a candidate is held against, and its dump, ready to be judged.
 pub(crate) struct Given {
     pub(crate) path: PathBuf,
-    pub(crate) model: Model,
+    pub(crate) source: Source,
     pub(crate) dump: Dump,
     pub(crate) named: Named,
     pub(crate) why: String,
     /// Whether only the dump's own word asks for a profile as coarse as this.
     pub(crate) loosened: Option<Loosened>,
-    pub(crate) options: Options,
     /// What should be said beside the judge's own warnings.
     pub(crate) warnings: Vec<String>,
     /// Whether parity of what is there may be said of a recording that was not finished.
@@ -82,6 +85,12 @@ impl CandidateArgs {
     /// When something cannot be read, or the tokens of a step are not known.
     pub(crate) fn open(self) -> Result<Given> {
         let args = self;
+        if is_recorded(&args.model) {
+            return of_program(args);
+        }
+        if args.weights.is_some() {
+            bail!("--weights: {} holds no recorded program, and has its own weights", args.model.display());
+        }
         let model = firstdiff_model::load(&args.model)?;
         let dump =
             crate::session::streams::of_model(args.reading.open(&args.candidate)?, model.plan.dims.layers as usize)?;
@@ -155,8 +164,18 @@ impl CandidateArgs {
         }
         let options = Options { profile, cache, tokens, tokens_are_known, decode_tokens, rows };
         let partial = args.reading.partial;
-        Ok(Given { path: args.model, model, dump, named, why, loosened, options, warnings, sequences, partial })
+        let source = Source::Plan { model, options };
+        Ok(Given { path: args.model, source, dump, named, why, loosened, warnings, sequences, partial })
     }
+}
+
+/// A candidate beside the program that its reference ran.
+fn of_program(args: CandidateArgs) -> Result<Given> {
+    let dump = args.reading.open(&args.candidate)?;
+    let (recorded, why, loosened) = Recorded::open(&args)?;
+    let (named, warnings, partial) = (recorded.profile(), recorded.warnings(), args.reading.partial);
+    let source = Source::Program(Box::new(recorded));
+    Ok(Given { path: args.model, source, dump, named, why, loosened, warnings, sequences: 1, partial })
 }
 
 impl Given {

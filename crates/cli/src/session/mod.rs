@@ -10,6 +10,7 @@ pub(crate) mod noise;
 pub mod pair;
 pub(crate) mod reading;
 pub(crate) mod replay;
+pub(crate) mod source;
 pub(crate) mod streams;
 
 use std::collections::{BTreeMap, BTreeSet};

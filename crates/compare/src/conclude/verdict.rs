@@ -40,7 +40,7 @@ impl Run<'_> {
         let op = self.graph.op(index).to_owned();
         let blank = TapReport { status, reason: found.reason(), ..TapReport::unchecked(place, op) };
         let Judged::Compared(judged) = found else { return blank };
-        let Compared { judgement, shape, positions, part, .. } = &**judged;
+        let Compared { judgement, shape, positions, layout, part, .. } = &**judged;
         let single = shape.get(place.tap.site.position_axis()) == Some(&1) || shape.len() == 1;
         let is_last = single && part.is_none() && !place.tap.is_open() && self.is_of_unknown_position(place);
         TapReport {
@@ -50,6 +50,7 @@ impl Run<'_> {
             shape: shape.clone(),
             positions: positions.clone(),
             is_last,
+            layout: Some(layout.clone()),
             part: part.clone(),
             noise: self.noise(place).map(|noise| noise.nmse),
             ..blank

@@ -13,6 +13,7 @@ use firstdiff_trace::{Cache, Partial, Tap};
 use crate::align::chunks::{ChunkAlignment, name_of};
 use crate::graph::{Place, UnrecordedLayers};
 use crate::judge::tensor::size;
+use crate::layout::types::Layout;
 use crate::metrics::Metrics;
 use crate::report::anatomy::Anatomy;
 use crate::report::log::LogEntry;
@@ -104,6 +105,8 @@ pub struct TapReport {
     pub positions: Option<Vec<usize>>,
     /// Whether one row was compared, of which nobody knows the position: the last one, of however many.
     pub is_last: bool,
+    /// How the candidate's memory was read, where it was compared.
+    pub layout: Option<Layout>,
     /// What was compared of it, where it is known in part.
     pub part: Option<KnownPart>,
     /// NMSE of a second right run against the reference, where that was measured here.
@@ -127,6 +130,7 @@ impl TapReport {
             shape: Vec::new(),
             positions,
             is_last: false,
+            layout: None,
             part,
             noise: None,
             log: Vec::new(),

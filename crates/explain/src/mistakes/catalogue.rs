@@ -5,7 +5,8 @@ use firstdiff_model::{Model, Step};
 use firstdiff_trace::Site;
 
 use super::{
-    attention, embedding, feed_forward, head, linear, norm, param::Param, precision, residual, rope, scores, stored,
+    attention, embedding, feed_forward, head, linear, norm, param::Param, precision, recorded, residual, rope, scores,
+    stored,
 };
 
 /// A mistake that people make.
@@ -21,6 +22,8 @@ pub struct Mistake {
     pub in_file: Option<&'static str>,
     /// The taps whose operation can be done so; none where only a file of weights shows it.
     pub at: &'static [Site],
+    /// Whether it is made in operations that only recorded programs have.
+    pub in_programs: bool,
     /// What is said beside the id: its forms, and its numbers.
     pub params: &'static [Param],
     /// What the model says is right at a step, in words or a number, where that helps.
@@ -77,6 +80,7 @@ impl Mistake {
         fix: "",
         in_file: None,
         at: &[],
+        in_programs: false,
         params: &[],
         right_value: |_, _| None,
         note: None,
@@ -122,6 +126,7 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mistake> {
         feed_forward::MISTAKES,
         residual::MISTAKES,
         head::MISTAKES,
+        recorded::MISTAKES,
         stored::MISTAKES,
         precision::MISTAKES,
     ];
@@ -149,7 +154,7 @@ pub fn advice(id: &str) -> &'static str {
 }
 
 fn made_in_operations() -> impl Iterator<Item = &'static Mistake> {
-    catalogue().filter(|mistake| !mistake.at.is_empty())
+    catalogue().filter(|mistake| mistake.in_programs || !mistake.at.is_empty())
 }
 
 /// Taps of several operations, for the entries.

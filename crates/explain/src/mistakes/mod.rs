@@ -3,21 +3,22 @@
 //! A group of operations is a file: first its entries of the catalogue, then how a step is carried out with each. `listed` gives the
 //! mistakes that are known without looking at any number; `fitted` those whose parameter is read off what the candidate recorded.
 
-mod attention;
+pub(crate) mod attention;
 mod catalogue;
 mod context;
-mod embedding;
-mod feed_forward;
+pub(crate) mod embedding;
+pub(crate) mod feed_forward;
 pub(crate) mod head;
 pub(crate) mod linear;
 pub(crate) mod norm;
 mod param;
 pub(crate) mod precision;
-mod residual;
-mod rope;
+pub(crate) mod recorded;
+pub(crate) mod residual;
+pub(crate) mod rope;
 mod rope_fitted;
 pub(crate) mod rounding;
-mod scores;
+pub(crate) mod scores;
 pub(crate) mod stored;
 pub(crate) mod unpack;
 

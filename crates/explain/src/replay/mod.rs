@@ -4,6 +4,7 @@
 
 pub(crate) mod doubts;
 pub(crate) mod kept;
+pub(crate) mod operation;
 pub(crate) mod outliers;
 pub(crate) mod reason;
 pub(crate) mod recorded;
@@ -13,17 +14,15 @@ pub(crate) mod right;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use firstdiff_compare::{
-    Difference, Judgement, MASKED, Outcome, Place, Profile as Judged, Status, TapReport, storage_nmse,
-};
+use firstdiff_compare::{MASKED, Place, Status, storage_nmse};
 use firstdiff_model::{Cache, Chunk, Model, Op, Profile, Step, eval_step, eval_step_in, keep};
 use firstdiff_trace::{DType, Dump, Rows, Site, Tap};
 use ndarray::{ArrayD, Axis, concatenate};
 
-use crate::replay::outliers::{leaking, misplaced};
+use crate::replay::operation::{Operation, is_coarse, loses};
 use crate::replay::recorded::{Recorded, Unusable};
-use crate::replay::right::{compared, distance, jittered, tolerance};
-use crate::tolerance::replay::{EDGE_ROOM, FEW_ROWS, FEW_ROWS_ROOM, INPUT_ROOM, OWN_ROUNDING};
+use crate::replay::right::{distance, jittered};
+use crate::tolerance::replay::INPUT_ROOM;
 
 pub use crate::replay::reason::{InOnePlace, Reason, Unfit, UnfitInput};
 pub use crate::replay::replayed::{Options, Replay, ReplayError, Replayed, shared_out};
@@ -228,11 +227,7 @@ impl Run<'_> {
 
     /// Whether recording in this type rounds what the profile's arithmetic gives.
     fn loses(&self, dtype: DType) -> bool {
-        match dtype {
-            DType::F16 => self.profile != Profile::F16,
-            DType::BF16 => self.profile != Profile::Bf16,
-            DType::F32 | DType::F64 => false,
-        }
+        loses(self.profile, dtype)
     }
 
     pub(crate) fn evaluated(
@@ -394,81 +389,24 @@ impl Run<'_> {
         let right = if self.profile == Profile::Exact { exact.clone() } else { right.mapv(f64::from) };
         let kept = self.as_kept(place, own, &right);
         let own = kept.as_ref().unwrap_or(own);
-        // A few rows may be rounded less than others, or more, by chance: what rounding cost the same tap before counts as well.
-        let rows = own.shape().get(place.tap.site.position_axis()).copied().unwrap_or(0);
-        let few_rows = matches!(self.profile, Profile::F16 | Profile::Bf16) && rows < FEW_ROWS;
-        let before = if span || few_rows { self.noise.get(&step.tap).copied().unwrap_or(0.0) } else { 0.0 };
-        let noise = distance(step.tap.site, exact, &right).max(before);
         let dtype = self.recorded.dump.find(place.tap, place.step).map_or(DType::F64, |e| e.dtype);
         let lost = if self.loses(dtype) || dtype == DType::F32 { storage_nmse(dtype) } else { 0.0 };
-        let stored = lost + self.of_inputs.get(&place).copied().unwrap_or(0.0);
-        let rounding_spread = EDGE_ROOM * self.rounding_spread.get(&place).copied().unwrap_or(0.0);
-        let scatter = if few_rows { FEW_ROWS_ROOM } else { 1.0 };
-        let allowed = (scatter * tolerance(self.profile, noise)).max(rounding_spread) + stored;
-        let judged = |reference: &ArrayD<f64>| compared(step.tap.site, reference, own, self.judged_as(), allowed);
-        let (mut judgement, shape) = judged(&right);
-        let against_exact = judged(exact).0;
-        let exact_nmse = against_exact.metrics.nmse();
-        // An engine that rounds less than the profile does is right as well.
-        if !judgement.outcome.agrees() && against_exact.outcome.agrees() {
-            judgement = against_exact;
-        }
-        let nmse = judgement.size().unwrap_or(f64::INFINITY);
-        let Judgement { mut outcome, metrics, balanced, .. } = judgement;
-        let nearer = if exact_nmse <= metrics.nmse() { exact } else { &right };
-        if self.is_coarse() && nmse <= OWN_ROUNDING * noise && outcome.differs_by_size() {
-            // As small as rounding. What has structure is none: a factor, one head, one row.
-            let by_structure =
-                compared(step.tap.site, &right, own, self.judged_as(), OWN_ROUNDING * noise + stored).0.outcome;
-            outcome = if by_structure.agrees() { Outcome::Inconclusive } else { by_structure };
-        }
-        // Over a stretch, one or two rows have too few values to say how the error should be spread.
-        let few = span && self.is_coarse() && own.shape().first().is_some_and(|&rows| rows < FEW_ROWS);
-        if few
-            && matches!(outcome, Outcome::Differs(Difference::Channel { .. } | Difference::Row { .. }))
-            && nmse <= allowed
-        {
-            outcome = Outcome::Rounding;
-        }
-        let outliers =
-            matches!(outcome, Outcome::Rounding | Outcome::Inconclusive) && !span && stored <= storage_nmse(DType::F32);
-        let probs = matches!(step.op, Op::Softmax);
-        let misplaced = if outliers { misplaced(self.profile, probs, own, [&right, exact], nearer) } else { None };
-        let leaking =
-            if probs && (outcome.agrees() || outcome == Outcome::Inconclusive) { leaking(own, exact) } else { None };
-        let (status, reason) = match outcome {
-            _ if let Some(place) = leaking.or(misplaced) => (Status::Diverged, Some(Reason::InOnePlace(place))),
-            Outcome::Exact => (Status::Exact, None),
-            Outcome::Rounding => (Status::Rounding, None),
-            Outcome::Inconclusive => {
-                (Status::Unchecked, Some(Reason::Unclear { nmse, profile: self.profile, rounding: noise }))
-            }
-            Outcome::Differs(difference) => (Status::Diverged, Some(Reason::Differs(difference))),
+        let operation = Operation {
+            place,
+            name: step.op.name(),
+            profile: self.profile,
+            is_softmax: matches!(step.op, Op::Softmax),
+            is_span: span,
+            noise_before: self.noise.get(&step.tap).copied().unwrap_or(0.0),
+            stored: lost + self.of_inputs.get(&place).copied().unwrap_or(0.0),
+            spread: self.rounding_spread.get(&place).copied().unwrap_or(0.0),
         };
-        let report = TapReport {
-            status,
-            metrics: Some(metrics),
-            balanced,
-            allowed: Some(allowed),
-            shape,
-            ..TapReport::unchecked(place, step.op.name().into())
-        };
-        Replayed { reason, exact_nmse, ..Replayed::of(report) }
+        operation.judged(own, &right, exact)
     }
 
     /// Whether one operation's rounding is larger than its order of summation.
     pub(crate) fn is_coarse(&self) -> bool {
-        !matches!(self.profile, Profile::Exact | Profile::F32)
-    }
-
-    /// What compare's judge is told: single operations are held to f32's structure rules whatever the profile.
-    fn judged_as(&self) -> Judged {
-        match self.profile {
-            Profile::Exact => Judged::Exact,
-            Profile::F16 => Judged::F16,
-            Profile::Bf16 => Judged::Bf16,
-            Profile::F32 | Profile::Ggml { .. } => Judged::F32,
-        }
+        is_coarse(self.profile)
     }
 }
 

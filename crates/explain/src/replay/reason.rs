@@ -55,6 +55,19 @@ pub enum Reason {
     ReadsUnexplained,
     /// It lies behind a span whose fault has no known cause.
     BehindUnexplained,
+    /// An operation before it could not be carried out; why, in words.
+    NotEvaluated(String),
+    /// It has another shape than the recorded program gives it.
+    OtherExtent,
+    /// Other whole numbers than are due, of which nobody says what they choose among.
+    OtherNumbers,
+    /// Other choices than the values before it make, where those leave none.
+    OtherChoice {
+        /// The row that chooses otherwise.
+        row: usize,
+        /// By how much what it chose is below what it should have, as a share of the largest value.
+        margin: f64,
+    },
 }
 
 impl Reason {
@@ -113,6 +126,14 @@ impl fmt::Display for Reason {
             Reason::NotOfTheModel(tap) => write!(f, "{tap} is not of the model"),
             Reason::RowsDoNotFit(why) => write!(f, "the rows of earlier steps do not fit: {why}"),
             Reason::ReadsUnexplained => f.write_str("reads what an operation without a known cause has made"),
+            Reason::NotEvaluated(why) => f.write_str(why),
+            Reason::OtherExtent => f.write_str("has another shape than the recorded program gives it"),
+            Reason::OtherNumbers => f.write_str("holds other whole numbers, and what they choose among is not known"),
+            Reason::OtherChoice { row, margin } => write!(
+                f,
+                "row {row} chooses others: what it takes is {} of the largest value below what it leaves",
+                number(*margin)
+            ),
             Reason::BehindUnexplained => f.write_str("lies behind a stretch whose fault has no known cause"),
         }
     }

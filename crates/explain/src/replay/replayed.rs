@@ -2,6 +2,7 @@
 
 use firstdiff_compare::{Chunks, Place, Status, TapReport};
 use firstdiff_model::{Cache, ModelError, Profile, Step};
+use firstdiff_program::EvaluateError;
 use firstdiff_trace::{Dump, DumpError, Rows, Site, Tap};
 
 use crate::replay::reason::Reason;
@@ -63,6 +64,9 @@ pub enum ReplayError {
     /// The dump cannot be read.
     #[error(transparent)]
     Dump(#[from] DumpError),
+    /// The recorded program cannot be evaluated.
+    #[error(transparent)]
+    Program(#[from] EvaluateError),
 }
 
 /// One operation, judged on the candidate's own inputs.

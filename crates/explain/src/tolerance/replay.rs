@@ -17,6 +17,8 @@ pub(crate) const EDGES: f64 = 0.01;
 pub(crate) const OWN_ROUNDING: f64 = 4.0;
 /// How much more than the error of inputs moved by chance the rounding of inputs may cost.
 pub(crate) const INPUT_ROOM: f64 = 4.0;
+/// By how many units of rounding two values may differ that are taken for each other when the largest are chosen.
+pub(crate) const CHOICE_ROOM: f64 = 64.0;
 /// Rows below which no channel is looked at by itself over a stretch in a coarse arithmetic.
 pub(crate) const FEW_ROWS: usize = 4;
 /// By how much more so few rows scatter: one decoded token of JAX in bf16 was 1.4 times what the prefill of eleven allows.

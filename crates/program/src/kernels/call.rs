@@ -80,7 +80,7 @@ impl Arg<'_> {
     /// A tensor as it is, or a number as a tensor without axes.
     pub(crate) fn as_tensor(&self) -> Option<Tensor<'_>> {
         let (dtype, values) = match self {
-            Arg::Tensor(tensor) => return Some(tensor.borrowed()),
+            Arg::Tensor(tensor) => return Some(tensor.view()),
             Arg::Scalar(Scalar::Int(x)) => (DType::I64, vec![*x].into()),
             Arg::Scalar(Scalar::Bool(x)) => (DType::Bool, vec![i64::from(*x)].into()),
             Arg::Scalar(Scalar::Float(x)) => (DType::F64, vec![*x].into()),

@@ -94,7 +94,7 @@ pub(super) fn diff(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let at = axis(call.int(2, "dim")?.unwrap_or(-1), x.shape.len())?;
     let parts = [call.optional(3, "prepend")?, Some(x), call.optional(4, "append")?];
-    let parts: Vec<Tensor<'_>> = parts.into_iter().flatten().map(Tensor::borrowed).collect();
+    let parts: Vec<Tensor<'_>> = parts.into_iter().flatten().map(Tensor::view).collect();
     let mut joined = shape::join(&parts, at)?;
     let times = call.int(1, "n")?.unwrap_or(1);
     for _ in 0..times.max(0) {

@@ -73,7 +73,7 @@ fn slices(call: &Call<'_>, x: &Tensor<'_>) -> Result<(Vec<usize>, Vec<usize>), K
 
 /// The source, whose shape must be that of the slices.
 fn source<'a>(call: &'a Call<'_>, x: &Tensor<'_>, shape: &[usize]) -> Result<Tensor<'a>, KernelError> {
-    let source = call.tensor(3, "source")?.borrowed();
+    let source = call.tensor(3, "source")?.view();
     ensure(
         x.shape.is_empty() || source.shape == shape || source.shape.is_empty() && shape == [1],
         "the source",

@@ -206,7 +206,7 @@ pub(super) fn pad(call: &Call<'_>) -> Results {
 
 /// The tensor so many times along each axis; new axes come first.
 pub(super) fn repeat(call: &Call<'_>) -> Results {
-    let mut x = call.tensor(0, "self")?.borrowed();
+    let mut x = call.tensor(0, "self")?.view();
     let name = if call.name == "tile" { "dims" } else { "repeats" };
     let mut times = call.ints(1, name)?.ok_or(KernelError::Absent(name))?;
     if call.name == "tile" {
@@ -223,7 +223,7 @@ pub(super) fn repeat(call: &Call<'_>) -> Results {
 
 /// Each element of an axis so many times; without an axis each of all elements. Of counts alone: their indices.
 pub(super) fn repeat_interleave(call: &Call<'_>) -> Results {
-    let mut x = call.tensor(0, "self")?.borrowed();
+    let mut x = call.tensor(0, "self")?.view();
     let alone = call.overload == "Tensor";
     let counts = if alone {
         x.to_ints().into_owned()
@@ -254,7 +254,7 @@ pub(super) fn roll(call: &Call<'_>) -> Results {
     let x = call.tensor(0, "self")?;
     let shifts = call.ints(1, "shifts")?.ok_or(KernelError::Absent("shifts"))?;
     let dims = call.ints(2, "dims")?.unwrap_or_default();
-    let mut flat = x.borrowed();
+    let mut flat = x.view();
     if dims.is_empty() {
         flat.shape = vec![x.len()];
     }

@@ -18,6 +18,9 @@ pub(crate) struct Document {
     pub(crate) source: String,
     #[serde(default)]
     pub(crate) model: String,
+    /// The folder of the model's files.
+    #[serde(default)]
+    pub(crate) folder: Option<std::path::PathBuf>,
     #[serde(default)]
     pub(crate) weights: BTreeMap<String, String>,
     #[serde(default)]

@@ -7,6 +7,7 @@ mod stored;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use crate::flow::Flow;
 use crate::kernels;
@@ -88,6 +89,7 @@ pub struct ProgramTap {
 pub struct Program {
     pub(crate) source: String,
     pub(crate) model: String,
+    pub(crate) folder: Option<PathBuf>,
     pub(crate) weights: BTreeMap<usize, String>,
     pub(crate) inputs: BTreeMap<usize, String>,
     /// Values of constants and inputs.
@@ -113,6 +115,11 @@ impl Program {
     /// Class of the model.
     pub fn model(&self) -> &str {
         &self.model
+    }
+
+    /// The folder of the model's files, where the recording names one.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
     }
 
     /// Names of the weights, by buffer.

@@ -100,6 +100,7 @@ impl Reader {
         Ok(Program {
             source: document.source,
             model: document.model,
+            folder: document.folder,
             given: unread.collect::<HashMap<_, _>>(),
             buffers: self.buffers.clone(),
             weights,

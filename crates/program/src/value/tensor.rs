@@ -119,7 +119,7 @@ impl<'a> Tensor<'a> {
     }
 
     /// The same values, borrowed.
-    pub(crate) fn borrowed(&self) -> Tensor<'_> {
+    pub fn view(&self) -> Tensor<'_> {
         let values = match &self.values {
             Values::Int(x) => Values::Int(Cow::Borrowed(x)),
             Values::Float(x) => Values::Float(Cow::Borrowed(x)),

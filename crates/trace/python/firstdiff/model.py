@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import firstdiff
 from firstdiff import RecordError, Recording, tap_patterns
@@ -106,6 +107,8 @@ class Watching:
             self.recording.meta["graph"] = graph_of_prefill(self.following.graph)
         head = {"source": ", ".join(f"{name} {sys.modules[name].__version__}" for name in ("torch", "transformers") if name in sys.modules),
                 "model": type(self.model).__name__}
+        if (folder := Path(getattr(self.config, "_name_or_path", None) or "-")).is_dir():
+            head["folder"] = str(folder.resolve())
         for file, parts in program.files_of(head).items():
             self.recording.replace(file, *parts)
         if escapes := program.escapes:

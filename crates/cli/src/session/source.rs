@@ -1,0 +1,151 @@
+//! What is a candidate held against? A model of a family that is known, or the program that a reference ran.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use firstdiff_compare::{InReferenceOrder, Profile as Named, Report, Verdict};
+use firstdiff_explain::explain::{Effort, Explanation, Finding, Progress, explain};
+use firstdiff_explain::mistakes::find;
+use firstdiff_explain::program::{Candidate, Recording};
+use firstdiff_explain::replay::Options;
+use firstdiff_model::{Cache, Model};
+use firstdiff_program::{ModelFolder, Program};
+use firstdiff_trace::{Dump, Tap};
+
+use crate::report::Architecture;
+use crate::session::Session;
+use crate::session::arithmetic::Loosened;
+use crate::session::given::{CandidateArgs, arithmetic};
+use crate::session::reading::TokenArgs;
+
+/// What a candidate is held against.
+pub(crate) enum Source {
+    /// A model that is read as a Plan, and how to judge by it.
+    Plan { model: Model, options: Options },
+    /// The program that the reference ran.
+    Program(Box<Recorded>),
+}
+
+/// A reference's dump with its program and weights, and how the candidate compares with it.
+pub(crate) struct Recorded {
+    program: Program,
+    weights: ModelFolder,
+    session: Session,
+    report: Report,
+}
+
+/// Whether a path is a dump with its program.
+pub(crate) fn is_recorded(path: &Path) -> bool {
+    path.join("program.json").is_file()
+}
+
+impl Source {
+    /// Family and sizes.
+    pub(crate) fn architecture(&self) -> Architecture {
+        match self {
+            Source::Plan { model, .. } => Architecture {
+                family: model.plan.family.to_string(),
+                layers: model.plan.dims.layers,
+                hidden: model.plan.dims.hidden,
+            },
+            Source::Program(recorded) => recorded.architecture(),
+        }
+    }
+
+    /// Replays, and explains with `effort`.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub(crate) fn explained(&self, dump: &Dump, effort: &Effort, progress: Progress<'_>) -> Result<Explanation> {
+        Ok(match self {
+            Source::Plan { model, options } => explain(model, dump, options, effort, progress)?,
+            Source::Program(recorded) => recorded.explained(effort, progress)?,
+        })
+    }
+
+    /// What is right where a mistake was made, in numbers.
+    pub(crate) fn right_value(&self, id: &str, finding: &Finding) -> Option<String> {
+        let Source::Plan { model, .. } = self else { return None };
+        let step = finding.taps.first().and_then(|&tap| model.plan.step(tap))?;
+        find(id)?.right_value(model, step)
+    }
+}
+
+impl Recorded {
+    /// Opens all, and compares the two dumps: by that the candidate's tensors are read. With it why the profile is what it is.
+    ///
+    /// # Errors
+    /// When something cannot be read, or the two runs are not of the same tokens.
+    pub(crate) fn open(args: &CandidateArgs) -> Result<(Recorded, String, Option<Loosened>)> {
+        let folder = &args.model;
+        let program = Program::open(folder).with_context(|| folder.display().to_string())?;
+        let path = weights_of(args, &program)?;
+        let weights = ModelFolder::open(&path)
+            .with_context(|| format!("the weights of {}: {}", folder.display(), path.display()))?;
+        let told = TokenArgs { tokens: ids(&args.tokens), decode_tokens: ids(&args.decode_tokens) };
+        let session =
+            Session::open_with(folder, &args.candidate, args.profile, args.rows.clone(), &args.reading, &told)?
+                .with_cache(args.cache);
+        if session.alignment().is_some() {
+            bail!(
+                "{} took the tokens in other chunks than {}: a program holds for the chunks that it was recorded with; record the reference in the candidate's \
+                 chunks (`firstdiff compare` aligns the two as they are)",
+                args.candidate.display(),
+                folder.display()
+            );
+        }
+        let judged = session.run()?;
+        if let Verdict::Incomparable(reason) = &judged.report.verdict
+            && judged.report.taps.iter().all(|tap| tap.layout.is_none())
+        {
+            bail!("incomparable: {}: {reason}", args.candidate.display());
+        }
+        let (why, loosened) = (judged.session.profile_reason.clone(), judged.session.loosened);
+        Ok((Recorded { program, weights, session: judged.session, report: judged.report }, why, loosened))
+    }
+
+    pub(crate) fn profile(&self) -> Named {
+        self.session.options.profile
+    }
+
+    /// What is to be said of how the two were compared.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        self.session.warnings.clone()
+    }
+
+    fn explained(&self, effort: &Effort, progress: Progress<'_>) -> Result<Explanation> {
+        let Session { reference, candidate, graph, options, .. } = &self.session;
+        let values = InReferenceOrder::new(reference, candidate, graph, options);
+        let profile = arithmetic(self.profile(), Cache::F32);
+        let recording = Recording { program: &self.program, weights: &self.weights };
+        let candidate = Candidate { dump: candidate, values: &values, taps: &self.report.taps, profile };
+        Ok(firstdiff_explain::program::explain(&recording, &candidate, effort, progress)?)
+    }
+
+    fn architecture(&self) -> Architecture {
+        let taps = || self.program.taps().iter().map(|tap| (Tap::named(&tap.tap), &tap.view));
+        let layers = taps().filter_map(|(tap, _)| tap.layer).max().map_or(0, |last| last + 1);
+        let stream = taps().find(|(tap, _)| *tap == Tap::named("h0"));
+        let hidden = stream.and_then(|(_, view)| view.shape.last().copied()).unwrap_or(0);
+        Architecture { family: self.program.model().to_owned(), layers, hidden }
+    }
+}
+
+/// Where the weights of a program are.
+fn weights_of(args: &CandidateArgs, program: &Program) -> Result<PathBuf> {
+    let named = program.folder().map(Path::to_owned);
+    match (&args.weights, named) {
+        (Some(path), _) => Ok(path.clone()),
+        (None, Some(path)) if path.exists() => Ok(path),
+        (None, Some(path)) => bail!(
+            "{}: the program names {} as the folder of its weights, which is not there: say --weights MODEL",
+            args.model.display(),
+            path.display()
+        ),
+        (None, None) => bail!("{}: the program does not say where its weights are: --weights MODEL", args.model.display()),
+    }
+}
+
+fn ids(tokens: &Option<Vec<u32>>) -> Option<Vec<i64>> {
+    tokens.as_ref().map(|ids| ids.iter().map(|&id| i64::from(id)).collect())
+}

@@ -1,0 +1,106 @@
+//! Mistakes in operations that the families with a Plan do not have: they are found in recorded programs alone.
+
+use super::catalogue::Mistake;
+use super::param::Param;
+
+/// A mistake in an operation of a recorded program.
+const RECORDED: Mistake = Mistake { in_programs: true, ..Mistake::ORDINARY };
+
+/// The mistakes of this file.
+pub(super) static MISTAKES: &[&Mistake] = &[
+    &POSITION_EMBEDDING_OFFSET,
+    &NORM_NOT_CENTERED,
+    &POSITION_BIAS,
+    &ROUTER_NORM,
+    &ROUTER_BIAS,
+    &ROUTER_SCALE,
+    &ROUTER_TOPK,
+    &EXPERT_ORDER,
+    &SHARED_GATE,
+    &OPERATION_OMITTED,
+    &SIGN_FLIPPED,
+    &NUMBER_DIFFERS,
+];
+
+pub(crate) static POSITION_EMBEDDING_OFFSET: Mistake = Mistake {
+    id: "position-embedding-offset",
+    what: "tokens get the learned positions of others",
+    fix: "look at the offset of the position table, and at the first position",
+    params: &[Param::number("offset")],
+    ..RECORDED
+};
+pub(crate) static NORM_NOT_CENTERED: Mistake = Mistake {
+    id: "norm-not-centered",
+    what: "the mean is not taken off",
+    fix: "LayerNorm centres: (x - mean(x)) / sqrt(var(x) + eps)",
+    ..RECORDED
+};
+pub(crate) static POSITION_BIAS: Mistake = Mistake {
+    id: "position-bias",
+    what: "what is added to the scores by distance has another factor",
+    fix: "look at the slopes of ALiBi, or at the table of relative positions",
+    params: &[Param::free("factor")],
+    ..RECORDED
+};
+pub(crate) static ROUTER_NORM: Mistake = Mistake {
+    id: "router-norm",
+    what: "the weights of the chosen experts are not divided by their sum, or are where they should not be",
+    fix: "look at norm_topk_prob in the config",
+    params: &[Param::words("kind", &["normalised", "not-normalised"])],
+    ..RECORDED
+};
+pub(crate) static ROUTER_BIAS: Mistake = Mistake {
+    id: "router-bias",
+    what: "experts are scored otherwise",
+    fix: "look at the function of the router's logits, and at the bias that only the choice sees",
+    params: &[Param::words("kind", &["ignored", "in-weights", "softmax", "sigmoid"])],
+    ..RECORDED
+};
+pub(crate) static ROUTER_SCALE: Mistake = Mistake {
+    id: "router-scale",
+    what: "the weights of the experts have another factor",
+    fix: "look at routed_scaling_factor in the config",
+    params: &[Param::free("factor")],
+    ..RECORDED
+};
+pub(crate) static ROUTER_TOPK: Mistake = Mistake {
+    id: "router-topk",
+    what: "another number of experts takes part",
+    fix: "take num_experts_per_tok from the config",
+    params: &[Param::number("experts")],
+    ..RECORDED
+};
+pub(crate) static EXPERT_ORDER: Mistake = Mistake {
+    id: "expert-order",
+    what: "another expert's matrix is used",
+    fix: "look at the order of the experts' matrices, and at the number of the first",
+    params: &[Param::words("expert", &["next", "previous"])],
+    ..RECORDED
+};
+pub(crate) static SHARED_GATE: Mistake = Mistake {
+    id: "shared-gate",
+    what: "the shared expert's gate is not applied",
+    fix: "multiply the shared expert by the sigmoid of its gate",
+    ..RECORDED
+};
+pub(crate) static OPERATION_OMITTED: Mistake = Mistake {
+    id: "operation-omitted",
+    what: "an operation of the reference is left out",
+    fix: "carry it out: the line of the reference's code is named",
+    params: &[Param::other("operation", "its name and its line"), Param::words("keeps", &["second"])],
+    ..RECORDED
+};
+pub(crate) static SIGN_FLIPPED: Mistake = Mistake {
+    id: "sign-flipped",
+    what: "a sign is turned about",
+    fix: "look at the operation: the line of the reference's code is named",
+    params: &[Param::other("operation", "its name and its line")],
+    ..RECORDED
+};
+pub(crate) static NUMBER_DIFFERS: Mistake = Mistake {
+    id: "number-differs",
+    what: "a number of an operation is another one",
+    fix: "look at the number: the line of the reference's code is named",
+    params: &[Param::free("value"), Param::other("operation", "its name and its line")],
+    ..RECORDED
+};

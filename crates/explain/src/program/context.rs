@@ -1,0 +1,182 @@
+//! What stands around an operation of a program? Who made what it reads, who reads what it makes.
+
+use std::collections::{BTreeSet, HashSet};
+
+use firstdiff_program::{Kind, Operand, Operation, Program, Scalar, Slice, View};
+
+use crate::program::held::Held;
+
+/// The operations of a slice, in their program.
+pub(crate) struct Context<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) held: &'a Held,
+    pub(crate) slice: &'a Slice<'a>,
+    ops: BTreeSet<usize>,
+    /// Buffers of which the slice knows values.
+    buffers: HashSet<usize>,
+}
+
+/// Operations that only move, round or scale values, and those between a product and its softmax.
+const FOLLOWED: usize = 24;
+
+impl<'a> Context<'a> {
+    pub(crate) fn new(program: &'a Program, held: &'a Held, slice: &'a Slice<'a>) -> Context<'a> {
+        let ops: BTreeSet<usize> = slice.ops().collect();
+        let made = ops.iter().flat_map(|&op| program.ops()[op].outputs.iter().flatten()).map(|view| view.buffer);
+        let known = slice.known().map(|tap| program.taps()[tap].view.buffer);
+        let buffers = made.chain(known).collect();
+        Context { program, held, slice, ops, buffers }
+    }
+
+    /// The operations, in their order.
+    pub(crate) fn ops(&self) -> impl Iterator<Item = usize> {
+        self.ops.iter().copied()
+    }
+
+    pub(crate) fn has(&self, op: usize) -> bool {
+        self.ops.contains(&op)
+    }
+
+    /// Whether the slice knows the values of a view.
+    pub(crate) fn knows(&self, view: &View) -> bool {
+        self.is_weight(view) || self.buffers.contains(&view.buffer)
+    }
+
+    pub(crate) fn op(&self, op: usize) -> &'a Operation {
+        &self.program.ops()[op]
+    }
+
+    /// The name without overload, and without the `_` of one in place.
+    pub(crate) fn base(&self, op: usize) -> &'a str {
+        let base = self.op(op).name.split('.').next().unwrap_or_default();
+        if base.starts_with('_') { base } else { base.strip_suffix('_').unwrap_or(base) }
+    }
+
+    /// What it writes first.
+    pub(crate) fn out(&self, op: usize) -> Option<&'a View> {
+        self.op(op).outputs.first().and_then(Option::as_ref)
+    }
+
+    /// The tensors among its operands, with their places; none of lists.
+    pub(crate) fn tensors(&self, op: usize) -> Vec<(usize, &'a View)> {
+        let tensor = |(place, operand): (usize, &'a Operand)| match operand {
+            Operand::View(view) => Some((place, view)),
+            _ => None,
+        };
+        self.op(op).operands.iter().enumerate().filter_map(tensor).collect()
+    }
+
+    /// The tensor at a place.
+    pub(crate) fn tensor(&self, op: usize, place: usize) -> Option<&'a View> {
+        match self.op(op).operands.get(place) {
+            Some(Operand::View(view)) => Some(view),
+            _ => None,
+        }
+    }
+
+    /// The first number among the operands behind the first, and its place.
+    pub(crate) fn number(&self, op: usize) -> Option<(usize, f64)> {
+        let operands = self.op(op).operands.iter().enumerate().take(2);
+        let mut numbers = operands.filter_map(|(place, operand)| match operand {
+            Operand::Scalar(Scalar::Float(x)) => Some((place, *x)),
+            Operand::Scalar(Scalar::Int(x)) => Some((place, *x as f64)),
+            _ => None,
+        });
+        numbers.next()
+    }
+
+    pub(crate) fn is_weight(&self, view: &View) -> bool {
+        self.program.weights().contains_key(&view.buffer)
+    }
+
+    pub(crate) fn is_activation(&self, view: &View) -> bool {
+        self.program.is_activation(view.buffer)
+    }
+
+    /// Whether it is a table of floats or truths that depends on no activation, and is no weight: positions, masks.
+    pub(crate) fn is_table(&self, view: &View) -> bool {
+        !self.is_activation(view) && !self.is_weight(view) && view.elements() > 1
+    }
+
+    /// The operation that made what `op` reads in a view.
+    pub(crate) fn maker(&self, op: usize, view: &View) -> Option<usize> {
+        self.program.writer(op, view.buffer)
+    }
+
+    /// What `op` reads in a view, before copies, changes of type and shape: the operation that made it.
+    pub(crate) fn origin(&self, op: usize, view: &View) -> Option<usize> {
+        let mut at = self.maker(op, view)?;
+        for _ in 0..FOLLOWED {
+            if !matches!(self.base(at), "clone" | "contiguous" | "to" | "_to_copy" | "reshape" | "view" | "type_as" | "dropout") {
+                break;
+            }
+            let Some((_, read)) = self.tensors(at).first().copied() else { break };
+            let Some(before) = self.maker(at, read) else { break };
+            at = before;
+        }
+        Some(at)
+    }
+
+    /// Whether what an operation makes comes to one for which `is` holds, with no product with a weight and no norm between.
+    pub(crate) fn leads_to(&self, op: usize, is: impl Fn(usize) -> bool) -> bool {
+        let (mut open, mut seen) = (vec![op], BTreeSet::new());
+        while let Some(at) = open.pop() {
+            for &reader in self.program.readers(at) {
+                if is(reader) {
+                    return true;
+                }
+                let ends = matches!(self.base(reader), "linear" | "addmm" | "layer_norm" | "rms_norm" | "rsqrt" | "softmax" | "topk");
+                if !ends && seen.len() < FOLLOWED && seen.insert(reader) {
+                    open.push(reader);
+                }
+            }
+        }
+        false
+    }
+
+    /// Whether it makes scores of attention: what it gives comes to a softmax, and its last two axes are queries and keys.
+    pub(crate) fn leads_to_probs(&self, op: usize) -> bool {
+        self.leads_to(op, |reader| self.is_attention_softmax(reader))
+    }
+
+    pub(crate) fn is_attention_softmax(&self, op: usize) -> bool {
+        let is_wide = self.out(op).is_some_and(|out| out.shape.len() >= 3);
+        self.base(op).trim_start_matches('_') == "softmax" && is_wide && self.leads_to_product(op)
+    }
+
+    /// Whether what it makes is multiplied with another activation.
+    fn leads_to_product(&self, op: usize) -> bool {
+        self.leads_to(op, |reader| matches!(self.base(reader), "matmul" | "bmm" | "baddbmm"))
+    }
+
+    /// The module that an operation is called in.
+    pub(crate) fn module(&self, op: usize) -> Option<&'a str> {
+        self.op(op).scope.map(|scope| self.program.scopes()[scope].module.as_str())
+    }
+
+    /// The operations of one call of a module, `op` among them.
+    pub(crate) fn call(&self, op: usize) -> std::ops::RangeInclusive<usize> {
+        let module = self.module(op);
+        let inside = |&at: &usize| self.module(at) == module;
+        let first = (0..op).rev().take_while(inside).last().unwrap_or(op);
+        let last = (op + 1..self.program.ops().len()).take_while(inside).last().unwrap_or(op);
+        first..=last
+    }
+
+    /// The name of the weight that a view is of.
+    pub(crate) fn weight(&self, view: &View) -> Option<&'a str> {
+        self.program.weights().get(&view.buffer).map(String::as_str)
+    }
+
+    /// Other weights of the same shape, by their names.
+    pub(crate) fn alike(&self, view: &'a View) -> impl Iterator<Item = (&'a str, usize)> {
+        let shape = &self.program.buffers()[view.buffer].shape;
+        let weights = self.program.weights().iter().filter(move |(buffer, _)| **buffer != view.buffer);
+        let same = weights.filter(move |(buffer, _)| self.program.buffers()[**buffer].shape == *shape);
+        same.map(|(&buffer, name)| (name.as_str(), buffer))
+    }
+
+    pub(crate) fn is_float(&self, view: &View) -> bool {
+        view.dtype.kind() == Kind::Float
+    }
+}

@@ -1,0 +1,423 @@
+//! Why is it wrong? Each wrong slice is carried out otherwise, until the candidate's own numbers come out.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+use firstdiff_compare::{Place, Status};
+use firstdiff_program::{Arithmetic, Bench, Edit, Slice};
+use firstdiff_trace::Tap;
+use ndarray::ArrayD;
+
+use crate::explain::{Cause, Effort, Explanation, Finding, Match, Progress, Remainder};
+use crate::program::context::Context;
+use crate::program::forms::{Form, forms};
+use crate::program::held::{Held, array};
+use crate::program::replay::{Replays, arithmetic, replayed};
+use crate::program::{Candidate, Recording};
+use crate::replay::operation::{Operation, is_coarse};
+use crate::replay::right::distance;
+use crate::replay::{ReplayError, Replayed};
+use crate::tolerance::search::{CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, NEARER, SAME_RESIDUAL, TUNED_TO_ROUNDING};
+
+/// Replays a candidate, and looks for what is done otherwise where it goes wrong.
+///
+/// # Errors
+/// As [`replay`](crate::program::replay()).
+pub fn explain(
+    recording: &Recording<'_>,
+    candidate: &Candidate<'_>,
+    effort: &Effort,
+    progress: Progress<'_>,
+) -> Result<Explanation, ReplayError> {
+    let held = Held::of(recording, candidate)?;
+    let replays = replayed(recording, candidate, &held, &mut |done, total| progress("replay", done, total))?;
+    let mut search = Search {
+        recording: *recording,
+        held: &held,
+        replays: &replays,
+        candidate,
+        effort,
+        begun: Instant::now(),
+        exact: Bench::new(recording.program, Arithmetic::F64, recording.weights),
+        rounded: arithmetic(candidate.profile).map(|own| Bench::new(recording.program, own, recording.weights)),
+    };
+    let mut explained: Vec<Explained> = Vec::new();
+    let wrong: Vec<usize> = replays.wrong().collect();
+    for (done, &tap) in wrong.iter().enumerate() {
+        progress(&held.place(tap).to_string(), done, wrong.len());
+        let known = explained.iter().flat_map(|e| &e.reproduced).map(|found| found.form.clone()).collect::<Vec<_>>();
+        explained.extend(search.explained(tap, &known));
+    }
+    let findings = findings(recording, &held, &explained);
+    Ok(Explanation { replay: replays.replay, findings, not_testable: Vec::new() })
+}
+
+/// A wrong tap, and what was found.
+struct Explained {
+    tap: usize,
+    base: f64,
+    through: Vec<Tap>,
+    reproduced: Vec<Reproduced>,
+    tried: BTreeMap<&'static str, f64>,
+    /// What came nearest.
+    nearest: Option<Reproduced>,
+}
+
+/// A form that was tried, and what it leaves.
+#[derive(Clone)]
+struct Reproduced {
+    form: Form,
+    /// A second one, where one alone is not it.
+    second: Option<Form>,
+    residual: f64,
+}
+
+impl Reproduced {
+    fn forms(&self) -> impl Iterator<Item = &Form> {
+        std::iter::once(&self.form).chain(&self.second)
+    }
+
+    fn key(&self) -> String {
+        let keys: BTreeSet<String> = self.forms().map(|form| format!("{} @{}", form.key(), form.class)).collect();
+        keys.into_iter().collect::<Vec<_>>().join(" and ")
+    }
+}
+
+/// What a quick search may take in all.
+const A_MOMENT: Duration = Duration::from_secs(5);
+/// Pairs are made of so many forms that each take something of the error away.
+const PAIRED: usize = 24;
+
+struct Search<'a> {
+    recording: Recording<'a>,
+    held: &'a Held,
+    replays: &'a Replays,
+    candidate: &'a Candidate<'a>,
+    effort: &'a Effort,
+    begun: Instant,
+    exact: Bench<'a>,
+    rounded: Option<Bench<'a>>,
+}
+
+/// A wrong tap in the search.
+struct Target<'t> {
+    slice: &'t Slice<'t>,
+    own: ArrayD<f64>,
+    place: Place,
+    /// How far off it is.
+    base: f64,
+    operation: Operation<'t>,
+    begun: Instant,
+}
+
+impl Search<'_> {
+    fn explained(&mut self, tap: usize, known: &[Form]) -> Option<Explained> {
+        let (program, held) = (self.recording.program, self.held);
+        let own = array(held.get(tap)?);
+        let replayed = self.replays.of(held.place(tap))?;
+        if self.effort.quick && (self.begun.elapsed() > A_MOMENT || !replayed.through.is_empty()) {
+            return None;
+        }
+        let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
+        // A weight that cannot be read was told of by the replay.
+        self.exact.load(&slice).ok()?;
+        let place = held.place(tap);
+        let right = self.value(&slice, &[])?;
+        let size = replayed.report.metrics.and_then(|metrics| metrics.nmse()).filter(|nmse| nmse.is_finite());
+        let target = Target {
+            slice: &slice,
+            base: distance(place.tap.site, &right, &own).max(size.unwrap_or(0.0)),
+            own,
+            place,
+            operation: self.replays.operation(replayed, self.candidate.profile),
+            begun: Instant::now(),
+        };
+        let context = Context::new(program, held, &slice);
+        let all: Vec<Form> = forms(&context).into_iter().filter(|form| self.effort.tries(form.mistake)).collect();
+        let mut found = Explained {
+            tap,
+            base: target.base,
+            through: replayed.through.clone(),
+            reproduced: Vec::new(),
+            tried: BTreeMap::new(),
+            nearest: None,
+        };
+        // What gave another tap's numbers is tried first: one mistake is made in many layers.
+        let again = |form: &&Form| known.iter().any(|known| known.key() == form.key() && known.class == form.class);
+        let tuned: Vec<Form> = all.iter().flat_map(|form| known_number(form, known)).collect();
+        for form in all.iter().filter(|form| form.tune.is_none()).filter(again).chain(&tuned) {
+            self.attempt(&target, form, &mut found);
+        }
+        if !found.reproduced.is_empty() {
+            return Some(found);
+        }
+        let mut measured: Vec<(f64, &Form)> = Vec::new();
+        for form in all.iter().filter(|form| form.tune.is_none()) {
+            let residual = self.attempt(&target, form, &mut found);
+            measured.extend(residual.map(|residual| (residual, form)));
+            if self.is_late(&target) {
+                break;
+            }
+        }
+        if found.reproduced.is_empty() && !self.effort.quick {
+            for form in all.iter().filter(|form| form.tune.is_some()) {
+                if self.is_late(&target) {
+                    break;
+                }
+                if let Some(best) = self.tuned(&target, form) {
+                    self.attempt(&target, &best, &mut found);
+                }
+            }
+        }
+        if found.reproduced.is_empty() && self.effort.faults > 1 {
+            measured.retain(|(residual, _)| *residual < NEARER * target.base);
+            measured.sort_by(|a, b| a.0.total_cmp(&b.0));
+            measured.truncate(PAIRED);
+            self.pairs(&target, &measured, &mut found);
+        }
+        Some(found)
+    }
+
+    fn is_late(&self, target: &Target<'_>) -> bool {
+        target.begun.elapsed().as_secs_f64() > self.effort.seconds
+            || self.effort.quick && self.begun.elapsed() > A_MOMENT
+    }
+
+    /// Tries a form, and notes what it leaves.
+    fn attempt(&self, target: &Target<'_>, form: &Form, found: &mut Explained) -> Option<f64> {
+        let residual = self.residual(target, &form.edits)?;
+        let best = found.tried.entry(form.mistake.id).or_insert(residual);
+        *best = best.min(residual);
+        let reproduced = Reproduced { form: form.clone(), second: None, residual };
+        self.weigh(target, reproduced, found);
+        Some(residual)
+    }
+
+    /// Notes a form that gives the candidate's numbers, or that came nearest.
+    fn weigh(&self, target: &Target<'_>, tried: Reproduced, found: &mut Explained) {
+        let edits: Vec<Edit> = tried.forms().flat_map(|form| form.edits.clone()).collect();
+        if self.proves(target, &edits, tried.residual) {
+            found.reproduced.push(tried);
+        } else if tried.residual < NEARER * target.base
+            && found.nearest.as_ref().is_none_or(|nearest| tried.residual < nearest.residual)
+        {
+            found.nearest = Some(tried);
+        }
+    }
+
+    fn pairs(&self, target: &Target<'_>, measured: &[(f64, &Form)], found: &mut Explained) {
+        for (at, (_, first)) in measured.iter().enumerate() {
+            for (_, second) in &measured[at + 1..] {
+                if self.is_late(target) {
+                    return;
+                }
+                let apart = first.edits.iter().all(|a| second.edits.iter().all(|b| a.op != b.op));
+                let edits = [first.edits.clone(), second.edits.clone()].concat();
+                let Some(residual) = self.residual(target, &edits).filter(|_| apart) else { continue };
+                let pair = Reproduced { form: (*first).clone(), second: Some((*second).clone()), residual };
+                self.weigh(target, pair, found);
+            }
+        }
+    }
+
+    /// What the slice gives with some operations carried out otherwise.
+    fn value(&self, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
+        self.value_on(&self.exact, slice, edits)
+    }
+
+    fn value_on(&self, bench: &Bench<'_>, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
+        let value = |tap: usize| self.held.readable(tap).map(|own| own.view());
+        Some(array(&slice.evaluate(bench, &value, edits).ok()?))
+    }
+
+    fn residual(&self, target: &Target<'_>, edits: &[Edit]) -> Option<f64> {
+        let value = self.value(target.slice, edits).filter(|value| value.shape() == target.own.shape())?;
+        Some(distance(target.place.tap.site, &value, &target.own)).filter(|residual| residual.is_finite())
+    }
+
+    /// Whether a form leaves no more than rounding, by the judge that found the tap wrong.
+    fn proves(&self, target: &Target<'_>, edits: &[Edit], residual: f64) -> bool {
+        let leaves = if is_coarse(self.candidate.profile) { CAUSE_LEAVES_ROUNDED } else { CAUSE_LEAVES };
+        if residual > leaves * target.base {
+            return false;
+        }
+        let Some(exact) = self.value(target.slice, edits) else { return false };
+        let right = match &self.rounded {
+            Some(bench) => self.value_on(bench, target.slice, edits),
+            None => Some(exact.clone()),
+        };
+        let Some(right) = right.filter(|right| right.shape() == exact.shape()) else { return false };
+        target.operation.judged(&target.own, &right, &exact).report.status.agrees()
+    }
+
+    /// The number that leaves least, a plain one where that leaves as little.
+    fn tuned(&self, target: &Target<'_>, form: &Form) -> Option<Form> {
+        let tune = form.tune.as_ref()?;
+        let at = |value: f64| self.residual(target, &(tune.with)(value)).unwrap_or(f64::INFINITY);
+        let unit = if tune.right == 0.0 { 1.0 } else { tune.right };
+        // Whether it matters at all.
+        if (at(1.01 * unit) - at(unit)).abs() <= SAME_RESIDUAL * target.base {
+            return None;
+        }
+        let grid = (-30..=30).map(|power| unit * 10f64.powf(f64::from(power) / 10.0));
+        let all: Vec<f64> = grid.flat_map(|value| [value, -value]).collect();
+        let (mut best, mut least) = (unit, at(unit));
+        for value in all {
+            let residual = at(value);
+            if residual < least {
+                (best, least) = (value, residual);
+            }
+        }
+        let mut span = 10f64.powf(0.1) - 1.0;
+        // Golden section around the best of the grid.
+        let (mut low, mut high) = (best / (1.0 + span), best * (1.0 + span));
+        for _ in 0..GOLDEN_STEPS {
+            let ratio = 0.618_033_988_749_894_8;
+            let (a, b) = (high - ratio * (high - low), low + ratio * (high - low));
+            if at(a) < at(b) { high = b } else { low = a }
+        }
+        span = 0.5 * (low + high);
+        if at(span) < least {
+            (best, least) = (span, at(span));
+        }
+        let plain = (1..=6).map(|digits| rounded_to(best, digits)).find(|&value| at(value) <= (4.0 * least).max(TUNED_TO_ROUNDING));
+        Some(form.tuned(plain.unwrap_or(best)))
+    }
+}
+
+/// Steps of a golden section: a part in 10⁹ of the first span.
+const GOLDEN_STEPS: usize = 44;
+
+/// A number with so many digits.
+fn rounded_to(value: f64, digits: i32) -> f64 {
+    let scale = 10f64.powi(digits - 1 - value.abs().log10().floor() as i32);
+    if scale.is_finite() && scale > 0.0 { (value * scale).round() / scale } else { value }
+}
+
+/// A form of any number with those that others of its class were found with.
+fn known_number(form: &Form, known: &[Form]) -> Vec<Form> {
+    let Some(tune) = &form.tune else { return Vec::new() };
+    let same = |known: &&Form| known.mistake == form.mistake && known.class == form.class;
+    let number = |known: &Form| known.params.iter().find(|(name, _)| *name == tune.name)?.1.as_f64();
+    known.iter().filter(same).filter_map(number).map(|value| form.tuned(value)).collect()
+}
+
+/// Each cause once, with all taps that it explains: first the one that explains most.
+fn findings(recording: &Recording<'_>, held: &Held, explained: &[Explained]) -> Vec<Finding> {
+    let mut open: Vec<&Explained> = explained.iter().filter(|e| !e.reproduced.is_empty()).collect();
+    let mut out: Vec<(usize, Finding)> = Vec::new();
+    while !open.is_empty() {
+        // The order in which forms are listed settles what gives the same numbers.
+        let mut counts: Vec<(String, usize)> = Vec::new();
+        let mut index: HashMap<String, usize> = HashMap::new();
+        for explained in &open {
+            let least = explained.reproduced.iter().map(|r| r.residual).fold(f64::INFINITY, f64::min);
+            for found in explained.reproduced.iter().filter(|r| r.residual <= AS_NEAR * least + f64::MIN_POSITIVE) {
+                let key = found.key();
+                let at = *index.entry(key.clone()).or_insert_with(|| {
+                    counts.push((key, 0));
+                    counts.len() - 1
+                });
+                counts[at].1 += 1;
+            }
+        }
+        let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0);
+        let Some((key, _)) = counts.into_iter().find(|(_, count)| *count == most) else { break };
+        let has = |explained: &&Explained| explained.reproduced.iter().any(|r| r.key() == key);
+        let (of_it, rest): (Vec<&Explained>, Vec<&Explained>) = open.iter().copied().partition(has);
+        open = rest;
+        out.extend(proved(recording, held, &of_it, &key));
+    }
+    out.extend(explained.iter().filter(|e| e.reproduced.is_empty()).map(|e| (e.tap, unexplained(recording, held, e))));
+    out.sort_by_key(|(tap, _)| *tap);
+    out.into_iter().map(|(_, finding)| finding).collect()
+}
+
+/// Among forms that all prove themselves, one that leaves so many times more than another is not it.
+const AS_NEAR: f64 = 100.0;
+
+/// The findings of one cause, or of two together.
+fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &str) -> Vec<(usize, Finding)> {
+    let found = |e: &&Explained| e.reproduced.iter().find(|r| r.key() == key).cloned().map(|r| (e.tap, e.base, r));
+    let all: Vec<(usize, f64, Reproduced)> = of_it.iter().filter_map(found).collect();
+    let Some((first, _, one)) = all.first() else { return Vec::new() };
+    let cause = |form: &Form| Cause { id: form.mistake.id, params: form.params.clone() };
+    let in_all = |other: &Reproduced| of_it.iter().all(|e| e.reproduced.iter().any(|r| r.key() == other.key()));
+    let alternatives = of_it[0].reproduced.iter().filter(|r| r.second.is_none() && r.key() != key && in_all(r));
+    let mut named = vec![one.form.key()];
+    let alternatives: Vec<Cause> = alternatives
+        .filter(|r| !named.contains(&r.form.key()) && { named.push(r.form.key()); true })
+        .map(|r| cause(&r.form))
+        .collect();
+    let finding = |form: &Form| Finding {
+        taps: taps_of(recording, held, form, &all),
+        shown_at: all.iter().map(|(tap, ..)| held.place(*tap)).collect(),
+        op: form.edits.first().map_or_else(String::new, |edit| recording.program.said(edit.op)),
+        cause: Some(cause(form)),
+        residual_nmse: all.iter().map(|(.., r)| r.residual).fold(0.0, f64::max),
+        base_nmse: all.iter().map(|(_, base, _)| *base).fold(0.0, f64::max),
+        remainders: all
+            .iter()
+            .map(|(tap, base, r)| Remainder { place: held.place(*tap), base_nmse: *base, residual_nmse: r.residual })
+            .collect(),
+        alternatives: if one.second.is_some() { Vec::new() } else { alternatives.clone() },
+        tried: of_it[0].tried.clone(),
+        ..Finding::without_cause(Match::Reproduced)
+    };
+    one.forms().map(|form| (*first, finding(form))).collect()
+}
+
+/// The taps that operations which are carried out otherwise make, or the nearest behind them.
+fn taps_of(recording: &Recording<'_>, held: &Held, form: &Form, all: &[(usize, f64, Reproduced)]) -> Vec<Tap> {
+    let program = recording.program;
+    let mut out: BTreeSet<(usize, Tap)> = BTreeSet::new();
+    for (tap, _, found) in all {
+        let same = found.forms().find(|other| other.key() == form.key());
+        let ops = same.into_iter().flat_map(|form| &form.edits).map(|edit| edit.op);
+        let step = program.taps()[*tap].step;
+        for op in ops {
+            let behind = program.taps().iter().enumerate().filter(|(_, t)| t.step == step && t.op >= op);
+            let nearest = behind.min_by_key(|(_, t)| t.op).map(|(number, _)| number);
+            out.extend(nearest.map(|number| (number, held.place(number).tap)));
+        }
+    }
+    let mut taps: Vec<Tap> = Vec::new();
+    for (_, tap) in out {
+        if !taps.contains(&tap) {
+            taps.push(tap);
+        }
+    }
+    taps
+}
+
+fn unexplained(recording: &Recording<'_>, held: &Held, explained: &Explained) -> Finding {
+    let place = held.place(explained.tap);
+    let nearest = explained.nearest.as_ref();
+    let matched = if nearest.is_some() { Match::Closest } else { Match::Unknown };
+    let cause = nearest.map(|r| Cause { id: r.form.mistake.id, params: r.form.params.clone() });
+    let residual = nearest.map_or(explained.base, |r| r.residual);
+    Finding {
+        taps: vec![place.tap],
+        shown_at: vec![place],
+        op: recording.program.said(recording.program.taps()[explained.tap].op),
+        cause,
+        residual_nmse: residual,
+        base_nmse: explained.base,
+        remainders: vec![Remainder { place, base_nmse: explained.base, residual_nmse: residual }],
+        through: explained.through.clone(),
+        tried: explained.tried.clone(),
+        ..Finding::without_cause(matched)
+    }
+}
+
+impl Replays {
+    /// The program's taps that are wrong by themselves, in their order.
+    fn wrong(&self) -> impl Iterator<Item = usize> {
+        let wrong = self.replay.taps.iter().zip(&self.taps).filter(|(t, _)| t.report.status == Status::Diverged);
+        wrong.map(|(_, tap)| *tap)
+    }
+
+    fn of(&self, place: Place) -> Option<&Replayed> {
+        self.replay.taps.iter().find(|t| t.report.place == place)
+    }
+}

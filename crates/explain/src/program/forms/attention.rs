@@ -1,0 +1,260 @@
+//! Scores of attention: scale, cap, mask, softmax, and which heads read which.
+
+use firstdiff_compare::MASKED;
+use firstdiff_program::{Change, Edit, Operand, View};
+use ndarray::{ArrayD, Axis};
+use serde_json::json;
+
+use super::{Form, computed, kept, with_number};
+use crate::mistakes::attention::{CONTEXT_LAYOUT, KV_HEAD_MAP, SINK_OMITTED, SOFTMAX_BASE};
+use crate::mistakes::head::LOGIT_SOFTCAP;
+use crate::mistakes::recorded::POSITION_BIAS;
+use crate::mistakes::scores::{
+    MASK_FILL, MASK_INVERTED, MASK_OMITTED, MASK_SHIFTED, SCORE_SCALE, SCORE_SOFTCAP, WINDOW_SIZE,
+};
+use crate::program::context::Context;
+
+pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
+    match context.base(op) {
+        "mul" | "div" => of_scale(context, op),
+        "tanh" => of_cap(context, op),
+        "add" | "where" | "masked_fill" => of_mask(context, op),
+        "softmax" | "_softmax" => of_softmax(context, op),
+        "cat" => of_sinks(context, op),
+        "clone" | "reshape" | "contiguous" | "_unsafe_view" => [of_copies(context, op), of_merge(context, op)].concat(),
+        "repeat_interleave" => of_repeat(context, op),
+        _ => Vec::new(),
+    }
+}
+
+fn of_scale(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let Some((place, number)) = context.number(op) else { return Vec::new() };
+    if number == 0.0 || beside_tanh(context, op) || !context.leads_to_probs(op) {
+        return Vec::new();
+    }
+    let record = context.op(op);
+    let divides = context.base(op) == "div";
+    // Whatever the operation, the scale is what the products are multiplied by.
+    let (scale, number_of) = if divides { (1.0 / number, true) } else { (number, false) };
+    let change = move |scale: f64| if number_of { 1.0 / scale } else { scale };
+    let mut forms = Vec::new();
+    for other in [1.0, scale * scale, scale.abs().sqrt()].into_iter().filter(|other| (other - scale).abs() > 1e-12) {
+        let edit = with_number(record, place, change(other));
+        forms.push(Form::one(&SCORE_SCALE, vec![("scale", json!(other))], op, edit));
+    }
+    let owned = record.clone();
+    let any = move |scale: f64| vec![Edit { op, change: with_number(&owned, place, change(scale)) }];
+    forms.push(Form::any(&SCORE_SCALE, "scale", scale, any));
+    forms
+}
+
+/// Whether an operation scales what goes into a cap, or comes out of it.
+fn beside_tanh(context: &Context<'_>, op: usize) -> bool {
+    let is_tanh = |at: usize| context.base(at) == "tanh";
+    let before = context.tensors(op).iter().any(|(_, view)| context.maker(op, view).is_some_and(is_tanh));
+    before || context.program.readers(op).iter().any(|&reader| is_tanh(reader))
+}
+
+/// c tanh(x / c).
+fn of_cap(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let Some(x) = context.tensor(op, 0) else { return Vec::new() };
+    let Some(before) = context.maker(op, x) else { return Vec::new() };
+    let after = context.program.readers(op).iter().copied().find(|&reader| context.base(reader) == "mul");
+    let (Some((first, cap)), Some(after)) = (context.number(before), after) else { return Vec::new() };
+    let Some((second, _)) = context.number(after).filter(|_| context.base(before) == "div") else { return Vec::new() };
+    let mistake = if context.leads_to_probs(op) { &SCORE_SOFTCAP } else { &LOGIT_SOFTCAP };
+    let (before_record, after_record) = (context.op(before).clone(), context.op(after).clone());
+    let any = move |cap: f64| {
+        vec![
+            Edit { op: before, change: with_number(&before_record, first, cap) },
+            Edit { op: after, change: with_number(&after_record, second, cap) },
+        ]
+    };
+    vec![Form::one(mistake, vec![], op, kept(x)), Form::any(mistake, "cap", cap, any)]
+}
+
+/// The scores before their mask, the mask, and which keys a query sees by it.
+struct Masked {
+    views: Vec<View>,
+    sees: fn(f64) -> bool,
+}
+
+impl Masked {
+    fn of(context: &Context<'_>, op: usize) -> Option<Masked> {
+        let tensors = context.tensors(op);
+        let activation = |view: &View| context.is_activation(view);
+        let (x, mask, sees): (&View, &View, fn(f64) -> bool) = match (context.base(op), &tensors[..]) {
+            ("add", &[(_, x), (_, mask)]) if activation(x) && !activation(mask) => (x, mask, |m| m > MASKED),
+            ("add", &[(_, mask), (_, x)]) if activation(x) && !activation(mask) => (x, mask, |m| m > MASKED),
+            ("where", &[(0, mask), (1, x), ..]) if activation(x) => (x, mask, |m| m != 0.0),
+            ("masked_fill", &[(0, x), (1, mask), ..]) if activation(x) => (x, mask, |m| m == 0.0),
+            _ => return None,
+        };
+        let attends = mask.elements() > 1 && !context.is_weight(mask) && context.leads_to_probs(op);
+        attends.then(|| Masked { views: vec![x.clone(), mask.clone()], sees })
+    }
+
+    /// The mask where a query at `position` sees a key by `sees`, of what it saw before; and what hidden scores are.
+    fn change(&self, hidden: f64, sees: impl Fn(&dyn Fn(i64) -> bool, i64, i64) -> bool + Send + Sync + 'static) -> Change {
+        let saw = self.sees;
+        let views: Vec<&View> = self.views.iter().collect();
+        computed(&views, move |x| {
+            let (x, mask) = (&x[0], x[1].broadcast(x[0].raw_dim())?);
+            let [.., queries, keys] = x.shape() else { return None };
+            let (queries, keys) = (*queries, *keys);
+            // A mask that hides nothing is none.
+            if mask.iter().all(|&m| saw(m)) {
+                return None;
+            }
+            let mut out = x.clone();
+            for (mut out, mask) in out.rows_mut().into_iter().zip(mask.rows()).enumerate().map(|(row, (out, mask))| (out, (row, mask))) {
+                let (row, mask) = mask;
+                let position = (keys - queries + row % queries) as i64;
+                let before = |key: i64| usize::try_from(key).ok().and_then(|key| mask.get(key)).is_some_and(|&m| saw(m));
+                for key in 0..keys {
+                    let is_seen = sees(&before, position, key as i64);
+                    let bias = if mask[key].is_finite() && mask[key] > MASKED && mask[key] != 1.0 { mask[key] } else { 0.0 };
+                    out[key] = if is_seen { out[key] + bias } else { hidden };
+                }
+            }
+            Some(out)
+        })
+    }
+}
+
+fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let Some(masked) = Masked::of(context, op) else { return Vec::new() };
+    const HIDDEN: f64 = f64::NEG_INFINITY;
+    let one = |mistake, params, change| Form::one(mistake, params, op, change);
+    let mut forms = vec![
+        one(&MASK_OMITTED, vec![], masked.change(HIDDEN, |_, _, _| true)),
+        one(&WINDOW_SIZE, vec![("window", json!("ignored"))], masked.change(HIDDEN, |_, position, key| key <= position)),
+        one(&MASK_SHIFTED, vec![("kind", json!("future"))], masked.change(HIDDEN, |saw, _, key| key == 0 || saw(key - 1) || saw(key))),
+        one(&MASK_SHIFTED, vec![("kind", json!("past"))], masked.change(HIDDEN, |saw, position, key| saw(key) && key != position)),
+        one(&MASK_INVERTED, vec![], masked.change(HIDDEN, |saw, _, key| !saw(key))),
+    ];
+    let keys = masked.views[0].shape.last().copied().unwrap_or(0).min(MOST_WINDOWS) as i64;
+    for window in 1..keys {
+        let change = masked.change(HIDDEN, move |_, position, key| key <= position && key > position - window);
+        forms.push(one(&WINDOW_SIZE, vec![("window", json!(window))], change));
+    }
+    for fill in [0.0, -1.0, -10.0, -100.0, -1e3, -1e4] {
+        forms.push(one(&MASK_FILL, vec![("fill", json!(fill))], masked.change(fill, |saw, _, key| saw(key))));
+    }
+    let views: Vec<&View> = masked.views.iter().collect();
+    if context.base(op) == "add" {
+        // What is added beside the mask: slopes by distance.
+        let scaled = |factor: f64| {
+            computed(&views, move |x| {
+                let bias = x[1].mapv(|m| if m > MASKED { factor * m } else { m });
+                (bias.iter().any(|m| *m > MASKED && *m != 0.0)).then(|| &x[0] + &bias)
+            })
+        };
+        forms.push(one(&POSITION_BIAS, vec![("factor", json!(0.0))], scaled(0.0)));
+        let owned: Vec<View> = masked.views.clone();
+        let any = move |factor: f64| {
+            let views: Vec<&View> = owned.iter().collect();
+            let change = computed(&views, move |x| {
+                let bias = x[1].mapv(|m| if m > MASKED { factor * m } else { m });
+                (bias.iter().any(|m| *m > MASKED && *m != 0.0)).then(|| &x[0] + &bias)
+            });
+            vec![Edit { op, change }]
+        };
+        forms.push(Form::any(&POSITION_BIAS, "factor", 1.0, any));
+    }
+    forms
+}
+
+/// Windows that are tried.
+const MOST_WINDOWS: usize = 64;
+
+fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let Some(x) = context.tensor(op, 0).filter(|_| context.is_attention_softmax(op)) else { return Vec::new() };
+    let base = computed(&[x], |x| softmax(&x[0].mapv(|x| x * std::f64::consts::LN_2)));
+    vec![Form::one(&SOFTMAX_BASE, vec![], op, base)]
+}
+
+/// e^x over its sum, along the last axis.
+pub(super) fn softmax(x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+    let mut out = x.clone();
+    for mut row in out.lanes_mut(Axis(x.ndim().checked_sub(1)?)) {
+        let top = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        row.mapv_inplace(|x| (x - top).exp());
+        let sum = row.sum();
+        row.mapv_inplace(|x| x / sum);
+    }
+    Some(out)
+}
+
+/// A learned score that every query has beside its keys.
+fn of_sinks(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let Some(Operand::List(parts)) = context.op(op).operands.first() else { return Vec::new() };
+    let [Operand::View(scores), Operand::View(sinks)] = &parts[..] else { return Vec::new() };
+    let from_weight = context.is_weight(sinks) || context.origin(op, sinks).is_none() && !context.is_activation(sinks);
+    if !from_weight || !context.is_activation(scores) || !context.leads_to_probs(op) {
+        return Vec::new();
+    }
+    let change = computed(&[scores, sinks], |x| {
+        let last = Axis(x[0].ndim().checked_sub(1)?);
+        let none = ArrayD::from_elem(x[1].raw_dim(), f64::NEG_INFINITY);
+        ndarray::concatenate(last, &[x[0].view(), none.view()]).ok()
+    });
+    vec![Form::one(&SINK_OMITTED, vec![], op, change)]
+}
+
+/// Key/value heads that several query heads read, as a copy: [.., K, rep, T, d].
+fn of_copies(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let Some(view) = context.tensor(op, 0) else { return Vec::new() };
+    let Some(axis) = view.strides.iter().zip(&view.shape).position(|(stride, extent)| *stride == 0 && *extent > 1) else {
+        return Vec::new();
+    };
+    if axis == 0 || !context.is_activation(view) {
+        return Vec::new();
+    }
+    let shape = context.out(op).map_or_else(Vec::new, |out| out.shape.clone());
+    let tiled = {
+        let shape = shape.clone();
+        computed(&[view], move |x| {
+            let mut x = x[0].clone();
+            x.swap_axes(axis - 1, axis);
+            x.as_standard_layout().into_owned().into_shape_with_order(shape.as_slice()).ok()
+        })
+    };
+    let first = computed(&[view], move |x| {
+        let one = x[0].index_axis(Axis(axis - 1), 0).insert_axis(Axis(axis - 1));
+        one.broadcast(x[0].raw_dim())?.to_owned().into_shape_with_order(shape.as_slice()).ok()
+    });
+    vec![
+        Form::one(&KV_HEAD_MAP, vec![("map", json!("h % K"))], op, tiled),
+        Form::one(&KV_HEAD_MAP, vec![("map", json!("0"))], op, first),
+    ]
+}
+
+/// The same by an operation of its own.
+fn of_repeat(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let (Some(view), Some(out)) = (context.tensor(op, 0), context.out(op)) else { return Vec::new() };
+    let Some(axis) = (0..view.shape.len()).find(|&axis| out.shape.get(axis) != view.shape.get(axis)) else { return Vec::new() };
+    let count = out.shape[axis];
+    let change = computed(&[view], move |x| {
+        let heads = x[0].len_of(Axis(axis)).max(1);
+        Some(x[0].select(Axis(axis), &(0..count).map(|head| head % heads).collect::<Vec<_>>()))
+    });
+    vec![Form::one(&KV_HEAD_MAP, vec![("map", json!("h % K"))], op, change)]
+}
+
+/// Heads that are merged: [T,H,d] of what stands as [H,T,d].
+fn of_merge(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let (Some(view), Some(out)) = (context.tensor(op, 0), context.out(op)) else { return Vec::new() };
+    let made = context.origin(op, view).is_some_and(|at| matches!(context.base(at), "matmul" | "bmm"));
+    let rank = view.shape.len();
+    if !made || rank < 3 || view.is_contiguous() || !context.is_activation(view) {
+        return Vec::new();
+    }
+    let shape = out.shape.clone();
+    let change = computed(&[view], move |x| {
+        let mut x = x[0].clone();
+        x.swap_axes(rank - 3, rank - 2);
+        x.as_standard_layout().into_owned().into_shape_with_order(shape.as_slice()).ok()
+    });
+    vec![Form::one(&CONTEXT_LAYOUT, vec![], op, change)]
+}

@@ -1,0 +1,64 @@
+//! Rows of tables, and what they are multiplied with.
+
+use firstdiff_program::View;
+use ndarray::{ArrayD, Axis, IxDyn};
+use serde_json::json;
+
+use super::{Form, computed, with_number};
+use crate::mistakes::embedding::{EMBED_MULTIPLIER, EMBED_SCALE, TOKENS_DIFFER};
+use crate::mistakes::recorded::POSITION_EMBEDDING_OFFSET;
+use crate::program::context::Context;
+
+pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
+    match context.base(op) {
+        "embedding" => of_rows(context, op),
+        "mul" => of_factor(context, op),
+        _ => Vec::new(),
+    }
+}
+
+fn of_rows(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let (Some(table), Some(ids)) = (context.tensor(op, 0), context.tensor(op, 1)) else { return Vec::new() };
+    let is_token = context.program.inputs().contains_key(&ids.buffer);
+    let shifted = |by: i64| {
+        computed(&[table, ids], move |x| {
+            let rows = x[0].len_of(Axis(0)) as i64;
+            let moved: Option<Vec<usize>> =
+                x[1].iter().map(|&id| Some(id as i64 + by).filter(|id| (0..rows).contains(id)).map(|id| id as usize)).collect();
+            let picked: ArrayD<f64> = x[0].select(Axis(0), &moved?);
+            let shape: Vec<usize> = x[1].shape().iter().chain(&x[0].shape()[1..]).copied().collect();
+            picked.into_shape_with_order(IxDyn(&shape)).ok()
+        })
+    };
+    if is_token {
+        let kinds = [(1, "ids-one-too-high"), (-1, "ids-one-too-low")];
+        let form = |(by, kind): (i64, &str)| Form::one(&TOKENS_DIFFER, vec![("kind", json!(kind))], op, shifted(by));
+        return kinds.into_iter().map(form).collect();
+    }
+    let form = |by: i64| Form::one(&POSITION_EMBEDDING_OFFSET, vec![("offset", json!(by))], op, shifted(by));
+    [-1, 1, -2, 2].into_iter().map(form).collect()
+}
+
+fn of_factor(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let Some((place, factor)) = context.number(op).filter(|(_, factor)| *factor != 0.0) else { return Vec::new() };
+    let x = context.tensors(op).into_iter().map(|(_, view)| view).find(|view| context.is_activation(view));
+    let Some(x) = x.filter(|x| context.origin(op, x).is_some_and(|at| context.base(at) == "embedding")) else {
+        return Vec::new();
+    };
+    let record = context.op(op);
+    let owned = record.clone();
+    let any = move |times: f64| vec![firstdiff_program::Edit { op, change: with_number(&owned, place, times * factor) }];
+    let mut forms = Vec::new();
+    let root = width(x).sqrt();
+    if (factor - root).abs() < 0.01 * root {
+        let change = with_number(record, place, 1.0);
+        forms.push(Form::one(&EMBED_SCALE, vec![("factor", json!("1/sqrt(D)"))], op, change));
+    }
+    forms.push(Form::one(&EMBED_MULTIPLIER, vec![("factor", json!(1.0 / factor))], op, with_number(record, place, 1.0)));
+    forms.push(Form::any(&EMBED_MULTIPLIER, "factor", 1.0, any));
+    forms
+}
+
+fn width(x: &View) -> f64 {
+    x.shape.last().map_or(1.0, |&width| width as f64)
+}

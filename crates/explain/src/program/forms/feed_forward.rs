@@ -1,0 +1,91 @@
+//! Activations, and products of a gate with what it lets through.
+
+use firstdiff_program::{Scalar, View};
+use ndarray::ArrayD;
+use serde_json::json;
+
+use super::{Form, array, computed, function, kept, tensor};
+use crate::mistakes::feed_forward::{ACTIVATION, GATE_PRODUCT, GATE_UP_SWAPPED};
+use crate::program::context::Context;
+
+/// Activations that models have.
+const ACTIVATIONS: [(&str, fn(&ArrayD<f64>) -> Option<ArrayD<f64>>); 8] = [
+    ("silu", |x| function("silu", x)),
+    ("gelu-erf", |x| function("gelu", x)),
+    ("gelu-tanh", gelu_tanh),
+    ("relu", |x| Some(x.mapv(|x| x.max(0.0)))),
+    ("gelu-quick", |x| Some(x.mapv(|x| x / (1.0 + (-1.702 * x).exp())))),
+    ("sigmoid", |x| function("sigmoid", x)),
+    ("relu-squared", |x| Some(x.mapv(|x| x.max(0.0).powi(2)))),
+    ("none", |x| Some(x.clone())),
+];
+
+fn gelu_tanh(x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+    let out = firstdiff_program::apply("gelu", &[&tensor(x.clone())?], &[("approximate", Scalar::Text("tanh".into()))])?;
+    out.first().map(array)
+}
+
+pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let mut forms = Vec::new();
+    if let Some((x, last)) = activation(context, op) {
+        for (name, f) in ACTIVATIONS {
+            let change = computed(&[x], move |x| f(&x[0]));
+            forms.push(Form::one(&ACTIVATION, vec![("activation", json!(name))], last, change));
+        }
+    }
+    if context.base(op) == "mul" {
+        forms.extend(of_gate(context, op));
+    }
+    forms
+}
+
+/// What an activation reads, and its last operation: a kernel, or several operations of one module around a tanh.
+fn activation<'a>(context: &Context<'a>, op: usize) -> Option<(&'a View, usize)> {
+    let x = context.tensor(op, 0).filter(|x| context.is_activation(x))?;
+    match context.base(op) {
+        "silu" | "gelu" | "relu" | "mish" | "elu" | "leaky_relu" | "hardswish" | "relu6" => Some((x, op)),
+        // As a function of its own, that is not a cap.
+        "tanh" if context.number(context.maker(op, x)?).is_none_or(|_| context.base(op) != "div") => {
+            let call = context.call(op);
+            let inside = |at: usize| call.contains(&at);
+            let entering = |at: usize| {
+                let read = context.tensors(at).into_iter().map(|(_, view)| view).find(|view| context.is_activation(view))?;
+                context.maker(at, read).is_none_or(|maker| !inside(maker)).then_some(read)
+            };
+            let last = *call.end();
+            let read = call.clone().find_map(entering)?;
+            let plain = call.clone().all(|at| matches!(context.base(at), "mul" | "add" | "pow" | "tanh" | "div"));
+            (plain && call.clone().count() > 3 && context.has(last) && context.out(last)?.elements() == read.elements()).then_some((read, last))
+        }
+        _ => None,
+    }
+}
+
+fn of_gate(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let [(_, a), (_, b)] = context.tensors(op)[..] else { return Vec::new() };
+    if !context.is_activation(a) || !context.is_activation(b) {
+        return Vec::new();
+    }
+    let gate = |view: &View| {
+        let maker = context.origin(op, view)?;
+        let is_gate = matches!(context.base(maker), "silu" | "gelu" | "relu" | "sigmoid");
+        let approximate = context.op(maker).keywords.iter().any(|(key, _)| key == "approximate");
+        is_gate.then(|| Some((context.base(maker), approximate, context.tensor(maker, 0)?)))?
+    };
+    let (act, up, (name, by_tanh, gate)) = match (gate(a), gate(b)) {
+        (Some(found), None) => (a, b, found),
+        (None, Some(found)) => (b, a, found),
+        _ => return Vec::new(),
+    };
+    let name = if by_tanh { "gelu-tanh".to_owned() } else { name.to_owned() };
+    let swapped = computed(&[gate, up], move |x| {
+        let acted = if name == "gelu-tanh" { gelu_tanh(&x[1])? } else { function(&name, &x[1])? };
+        (x[0].shape() == acted.shape()).then(|| &x[0] * &acted)
+    });
+    vec![
+        Form::one(&GATE_UP_SWAPPED, vec![], op, swapped),
+        Form::one(&GATE_PRODUCT, vec![("kind", json!("added"))], op, computed(&[act, up], |x| Some(&x[0] + &x[1]))),
+        Form::one(&GATE_PRODUCT, vec![("kind", json!("up-not-applied"))], op, kept(act)),
+        Form::one(&GATE_PRODUCT, vec![("kind", json!("gate-not-applied"))], op, kept(up)),
+    ]
+}

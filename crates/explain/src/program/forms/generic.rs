@@ -1,0 +1,55 @@
+//! Any operation: left out, turned about, or with another number.
+
+use firstdiff_program::{Edit, View};
+use ndarray::ArrayD;
+use serde_json::json;
+
+use super::{Form, computed, function, kept, with_number};
+use crate::mistakes::recorded::{NUMBER_DIFFERS, OPERATION_OMITTED, SIGN_FLIPPED};
+use crate::program::context::Context;
+
+pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let Some(out) = context.out(op).filter(|out| context.is_activation(out) && context.is_float(out)) else { return Vec::new() };
+    let said = || vec![("operation", json!(context.program.said(op)))];
+    let mut forms = Vec::new();
+    let like = |view: &&View| context.is_activation(view) && view.shape == out.shape && context.is_float(view);
+    if elementwise(context.base(op)) {
+        let kept_ones = context.tensors(op).into_iter().map(|(_, view)| view).filter(like);
+        for (at, view) in kept_ones.enumerate() {
+            let mut params = said();
+            params.extend((at > 0).then(|| ("keeps", json!("second"))));
+            forms.push(Form::one(&OPERATION_OMITTED, params, op, kept(view)));
+        }
+    }
+    let turned: Option<fn(&[ArrayD<f64>]) -> Option<ArrayD<f64>>> = match context.base(op) {
+        "add" => Some(|x| Some(&x[0] - &x[1])),
+        "sub" => Some(|x| Some(&x[0] + &x[1])),
+        "exp" => Some(|x| Some(x[0].mapv(|x| (-x).exp()))),
+        "sin" | "tanh" | "neg" => None,
+        "softplus" => Some(|x| function("softplus", &x[0].mapv(|x| -x))),
+        _ => None,
+    };
+    let views: Vec<&View> = context.tensors(op).into_iter().map(|(_, view)| view).collect();
+    if let Some(turned) = turned.filter(|_| context.number(op).is_none()) {
+        let needed = if matches!(context.base(op), "add" | "sub") { 2 } else { 1 };
+        if views.len() >= needed {
+            forms.push(Form::one(&SIGN_FLIPPED, said(), op, computed(&views, turned)));
+        }
+    }
+    if let Some((place, number)) = context.number(op).filter(|(_, number)| *number != 0.0) {
+        let owned = context.op(op).clone();
+        let any = move |value: f64| vec![Edit { op, change: with_number(&owned, place, value) }];
+        forms.push(Form::any(&NUMBER_DIFFERS, "value", number, any));
+    }
+    forms
+}
+
+/// Operations that give a value for each value.
+fn elementwise(base: &str) -> bool {
+    const KNOWN: [&str; 33] = [
+        "add", "sub", "mul", "div", "neg", "exp", "tanh", "sigmoid", "silu", "gelu", "relu", "softplus", "clamp", "pow",
+        "where", "masked_fill", "roll", "layer_norm", "rms_norm", "abs", "square", "sqrt", "log", "sin", "cos", "erf",
+        "clamp_min", "clamp_max", "maximum", "minimum", "index_add", "rsub", "softmax",
+    ];
+    KNOWN.contains(&base)
+}

@@ -1,0 +1,210 @@
+//! Products with a matrix of weights.
+
+use firstdiff_program::{Operand, Operation, View};
+use ndarray::{ArrayD, Axis, Ix2};
+use serde_json::json;
+
+use super::{Form, computed, with};
+use crate::mistakes::linear::{
+    BIAS_OMITTED, BIAS_TWICE, LINEAR_INPUT, QK_ROW_ORDER, WEIGHT_STRIDE, WEIGHT_SWAPPED, WEIGHT_TRANSPOSED, WEIGHT_UNSET,
+    WEIGHT_WRONG_LAYER,
+};
+use crate::mistakes::recorded::EXPERT_ORDER;
+use crate::program::context::Context;
+
+/// A product, by the places of its operands.
+struct Product<'a> {
+    record: &'a Operation,
+    x: (usize, &'a View),
+    weight: (usize, &'a View),
+    bias: Option<(usize, &'a View)>,
+}
+
+impl<'a> Product<'a> {
+    fn of(context: &Context<'a>, op: usize) -> Option<Product<'a>> {
+        let (x, weight, bias) = match context.base(op) {
+            "linear" | "conv1d" | "conv2d" => (0, 1, 2),
+            "addmm" => (1, 2, 0),
+            "matmul" | "mm" => (0, 1, usize::MAX),
+            _ => return None,
+        };
+        let weight = (weight, context.tensor(op, weight)?);
+        let of_weight = |view: &View| context.is_weight(view) || !context.is_activation(view);
+        let bias = context.tensor(op, bias).map(|view| (bias, view));
+        let product = Product { record: context.op(op), x: (x, context.tensor(op, x)?), weight, bias };
+        of_weight(product.weight.1).then_some(product)
+    }
+}
+
+pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let Some(product) = Product::of(context, op) else { return Vec::new() };
+    let mut forms = of_bias(context, &product, op);
+    if context.is_weight(product.weight.1) {
+        forms.extend(of_weight(context, &product, op));
+    }
+    forms.extend(of_input(context, &product, op));
+    forms.extend(of_rows(context, &product, op));
+    forms
+}
+
+fn of_bias(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
+    let Some((place, bias)) = product.bias else { return Vec::new() };
+    let (x, weight) = (product.x.1, product.weight.1);
+    let bare: fn(&[ArrayD<f64>]) -> Option<ArrayD<f64>> = match context.base(op) {
+        "addmm" => |x| product_of(&x[0], &transposed(&x[1])),
+        "linear" => |x| product_of(&x[0], &x[1]),
+        _ => return vec![Form::one(&BIAS_OMITTED, vec![], op, with(product.record, place, Operand::None))],
+    };
+    let twice = computed(&[x, weight, bias], move |x| Some(bare(x)? + &x[2] + &x[2]));
+    vec![
+        Form::one(&BIAS_OMITTED, vec![], op, computed(&[x, weight], bare)),
+        Form::one(&BIAS_TWICE, vec![], op, twice),
+    ]
+}
+
+fn transposed(x: &ArrayD<f64>) -> ArrayD<f64> {
+    x.clone().reversed_axes().as_standard_layout().into_owned()
+}
+
+/// x Wᵀ for x of any axes.
+fn product_of(x: &ArrayD<f64>, weight: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+    let weight = weight.view().into_dimensionality::<Ix2>().ok()?;
+    let (rows, width) = (weight.nrows(), *x.shape().last()?);
+    let flat = x.as_standard_layout().into_owned().into_shape_with_order((x.len().checked_div(width)?, width)).ok()?;
+    let mut shape = x.shape().to_vec();
+    *shape.last_mut()? = rows;
+    (weight.ncols() == width).then(|| flat.dot(&weight.t()).into_shape_with_order(shape).ok()).flatten()
+}
+
+fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
+    let (record, (place, weight)) = (product.record, product.weight);
+    let mut forms = Vec::new();
+    let instead = |view: View| with(record, place, Operand::View(view));
+    if let [rows, columns] = weight.shape[..] {
+        if rows == columns {
+            let turned = View { strides: weight.strides.iter().rev().copied().collect(), ..weight.clone() };
+            forms.push(Form::one(&WEIGHT_TRANSPOSED, vec![("form", json!("transpose"))], op, instead(turned)));
+        } else if weight.is_contiguous() {
+            // The same bytes as [in,out].
+            let turned = View { strides: vec![1, rows], ..weight.clone() };
+            forms.push(Form::one(&WEIGHT_TRANSPOSED, vec![("form", json!("reshape"))], op, instead(turned)));
+        }
+        if weight.is_contiguous() && columns > 1 {
+            let short = View { strides: vec![columns - 1, 1], ..weight.clone() };
+            forms.push(Form::one(&WEIGHT_STRIDE, vec![("leading_dimension", json!("in-1"))], op, instead(short)));
+        }
+    }
+    let name = context.weight(weight).unwrap_or_default();
+    let experts = name.contains(".experts.");
+    for (said, buffer) in beside(context, weight, name) {
+        let view = View { buffer, ..weight.clone() };
+        let form = match (said.as_str(), experts) {
+            (by @ ("next" | "previous"), true) => Form::one(&EXPERT_ORDER, vec![("expert", json!(by))], op, instead(view)),
+            (by @ ("next" | "previous"), false) => {
+                Form::one(&WEIGHT_WRONG_LAYER, vec![("layer", json!(by))], op, instead(view))
+            }
+            (other, _) => Form::one(&WEIGHT_SWAPPED, vec![("with", json!(other))], op, instead(view)),
+        };
+        forms.push(form);
+    }
+    // A slice of stacked experts: the one beside it.
+    let whole = &context.program.buffers()[weight.buffer];
+    if whole.shape.len() == weight.shape.len() + 1 && whole.is_contiguous() && whole.shape[0] > 1 {
+        let (size, count) = (weight.elements(), whole.shape[0]);
+        for (by, step) in [("next", 1), ("previous", count - 1)] {
+            let at = (weight.offset / size.max(1) + step) % count;
+            let other = View { offset: at * size + weight.offset % size.max(1), ..weight.clone() };
+            forms.push(Form::one(&EXPERT_ORDER, vec![("expert", json!(by))], op, instead(other)));
+        }
+    }
+    if context.base(op) == "linear" {
+        let unset = match product.bias {
+            None => computed(&[product.x.1, weight], |x| Some(product_of(&x[0], &x[1])? * 0.0)),
+            Some((_, bias)) => computed(&[product.x.1, weight, bias], |x| Some(product_of(&x[0], &x[1])? * 0.0 + &x[2])),
+        };
+        forms.push(Form::one(&WEIGHT_UNSET, vec![], op, unset));
+    }
+    forms
+}
+
+/// Weights that may be taken for one: `next` and `previous` of the same name with another number in it, and the others of its layer, by their name there.
+pub(super) fn beside<'a>(context: &Context<'a>, weight: &'a View, name: &str) -> Vec<(String, usize)> {
+    let own: Vec<&str> = name.split('.').collect();
+    let number = |part: &str| part.parse::<usize>().ok();
+    // The number of the expert, else that of the layer.
+    let numbered = own.iter().rposition(|part| number(part).is_some());
+    let layer = own.iter().position(|part| number(part).is_some());
+    let mut out = Vec::new();
+    for (other, buffer) in context.alike(weight) {
+        let parts: Vec<&str> = other.split('.').collect();
+        let differs: Vec<usize> = (0..parts.len().max(own.len())).filter(|&at| parts.get(at) != own.get(at)).collect();
+        if differs.len() == 1 && Some(differs[0]) == numbered {
+            let (this, that) = (number(own[differs[0]]), number(parts[differs[0]]));
+            match this.zip(that) {
+                Some((this, that)) if that == this + 1 => out.push(("next".to_owned(), buffer)),
+                Some((this, that)) if that + 1 == this => out.push(("previous".to_owned(), buffer)),
+                _ => {}
+            }
+        } else if layer.is_some_and(|layer| parts.get(..=layer) == own.get(..=layer)) && parts.last() == own.last() {
+            let at = layer.map_or(0, |layer| layer + 1);
+            out.push((parts[at..parts.len() - 1].join("."), buffer));
+        }
+    }
+    out
+}
+
+/// The product of another tensor of the same width.
+fn of_input(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
+    let (place, x) = product.x;
+    if context.base(op) != "linear" || !context.is_activation(x) {
+        return Vec::new();
+    }
+    let taps = context.program.taps();
+    let target = &taps[context.slice.target()];
+    let layer = |tap: usize| context.held.place(tap).tap.layer;
+    let own = layer(context.slice.target());
+    let near = |tap: &usize| {
+        let found = &taps[*tap];
+        let beside = layer(*tap) == own || layer(*tap).map(|layer| layer + 1) == own || layer(*tap).is_none();
+        found.step == target.step && found.op < op && beside
+    };
+    let mut seen = vec![x.buffer];
+    let mut forms = Vec::new();
+    for tap in (0..taps.len()).filter(near) {
+        let view = &context.program.buffers()[taps[tap].view.buffer];
+        let fits = view.shape == x.shape && context.knows(view) && !seen.contains(&view.buffer);
+        if fits && taps[tap].view.elements() == view.elements() {
+            seen.push(view.buffer);
+            let change = with(product.record, place, Operand::View(view.clone()));
+            let reads = context.held.place(tap).tap.to_string();
+            forms.push(Form::one(&LINEAR_INPUT, vec![("reads", json!(reads))], op, change));
+        }
+    }
+    forms
+}
+
+/// Rows of each head in the order of the other rotation.
+fn of_rows(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
+    let Some(out) = context.out(op) else { return Vec::new() };
+    let taps = context.program.taps().iter().filter(|tap| tap.op == op && tap.view.buffer == out.buffer);
+    let width = taps.filter(|tap| tap.view.shape.len() == 3).filter_map(|tap| tap.view.shape.last().copied()).next();
+    let Some(width) = width.filter(|width| width % 2 == 0 && product.bias.is_none() && context.base(op) == "linear") else {
+        return Vec::new();
+    };
+    let views = [product.x.1, product.weight.1];
+    let kinds: [(&str, fn(usize, usize) -> usize); 2] =
+        [("halves-to-pairs", |i, d| if i % 2 == 0 { i / 2 } else { d / 2 + i / 2 }), ("pairs-to-halves", |i, d| {
+            if i < d / 2 { 2 * i } else { 2 * (i - d / 2) + 1 }
+        })];
+    let form = |(kind, from): (&'static str, fn(usize, usize) -> usize)| {
+        let change = computed(&views, move |x| {
+            let y = product_of(&x[0], &x[1])?;
+            let last = Axis(y.ndim() - 1);
+            let rows = y.len_of(last);
+            let order: Vec<usize> = (0..rows).map(|row| row / width * width + from(row % width, width)).collect();
+            order.iter().all(|&row| row < rows).then(|| y.select(last, &order))
+        });
+        Form::one(&QK_ROW_ORDER, vec![("kind", json!(kind))], op, change)
+    };
+    kinds.into_iter().map(form).collect()
+}

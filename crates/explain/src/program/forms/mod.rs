@@ -1,0 +1,168 @@
+//! What may an engine do otherwise? Other ways to carry out operations of a program, found by what stands around them and never by a family's name.
+
+mod attention;
+mod embedding;
+mod feed_forward;
+mod generic;
+mod linear;
+mod norm;
+mod residual;
+mod rotation;
+mod router;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use firstdiff_program::{Change, DType, Edit, Operand, Operation, Scalar, Tensor, Values, View};
+use ndarray::{ArrayD, IxDyn};
+
+use crate::mistakes::{Mistake, Params};
+use crate::program::context::Context;
+
+/// One way to carry out some operations otherwise.
+#[derive(Clone)]
+pub(crate) struct Form {
+    pub(crate) mistake: &'static Mistake,
+    pub(crate) params: Params,
+    pub(crate) edits: Vec<Edit>,
+    /// Of the operation that it is made in.
+    pub(crate) class: usize,
+    /// A number that may be any: its name, the right one, and what is done with another.
+    pub(crate) tune: Option<Tune>,
+}
+
+/// A number that may be any.
+#[derive(Clone)]
+pub(crate) struct Tune {
+    pub(crate) name: &'static str,
+    pub(crate) right: f64,
+    pub(crate) with: Arc<dyn Fn(f64) -> Vec<Edit> + Send + Sync>,
+}
+
+impl Form {
+    pub(crate) fn new(mistake: &'static Mistake, params: Params, edits: Vec<Edit>) -> Form {
+        Form { mistake, params, edits, class: 0, tune: None }
+    }
+
+    /// A form of one operation.
+    pub(crate) fn one(mistake: &'static Mistake, params: Params, op: usize, change: Change) -> Form {
+        Form::new(mistake, params, vec![Edit { op, change }])
+    }
+
+    /// With a number that may be any.
+    pub(crate) fn any(
+        mistake: &'static Mistake,
+        name: &'static str,
+        right: f64,
+        with: impl Fn(f64) -> Vec<Edit> + Send + Sync + 'static,
+    ) -> Form {
+        Form { tune: Some(Tune { name, right, with: Arc::new(with) }), ..Form::new(mistake, Vec::new(), Vec::new()) }
+    }
+
+    /// What tells it from other forms, wherever it is made.
+    pub(crate) fn key(&self) -> String {
+        let params: Vec<String> = self.params.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        format!("{} {}", self.mistake.id, params.join(","))
+    }
+
+    /// The same with a value of its number.
+    pub(crate) fn tuned(&self, value: f64) -> Form {
+        let Some(tune) = &self.tune else { return self.clone() };
+        let params = vec![(tune.name, serde_json::json!(value))];
+        Form { params, edits: (tune.with)(value), tune: None, ..self.clone() }
+    }
+}
+
+/// All forms of the operations of a slice, the plainest first. What is one line of code in several layers is done otherwise in all of them.
+pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
+    let groups: [fn(&Context<'_>, usize) -> Vec<Form>; 9] = [
+        embedding::forms,
+        norm::forms,
+        linear::forms,
+        rotation::forms,
+        attention::forms,
+        feed_forward::forms,
+        router::forms,
+        residual::forms,
+        generic::forms,
+    ];
+    let mut all: Vec<Form> = Vec::new();
+    let mut known: HashMap<(String, usize), usize> = HashMap::new();
+    for group in groups {
+        for op in context.ops() {
+            for form in group(context, op) {
+                let class = context.program.class(op);
+                let key = (form.tune.as_ref().map_or_else(|| form.key(), |tune| format!("{} {}", form.mistake.id, tune.name)), class);
+                match known.get(&key) {
+                    Some(&at) => join(&mut all[at], form),
+                    None => {
+                        known.insert(key, all.len());
+                        all.push(Form { class, ..form });
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+/// The same form of another operation of the class.
+fn join(known: &mut Form, other: Form) {
+    known.edits.extend(other.edits);
+    if let (Some(tune), Some(more)) = (&mut known.tune, other.tune) {
+        let (before, with) = (tune.with.clone(), more.with);
+        tune.with = Arc::new(move |value| [before(value), with(value)].concat());
+    }
+}
+
+/// What some views give.
+pub(crate) fn computed(
+    views: &[&View],
+    compute: impl Fn(&[ArrayD<f64>]) -> Option<ArrayD<f64>> + Send + Sync + 'static,
+) -> Change {
+    let instead = move |tensors: &[Tensor<'_>]| {
+        let arrays: Vec<ArrayD<f64>> = tensors.iter().map(array).collect();
+        Some(vec![tensor(compute(&arrays)?)?])
+    };
+    Change::Values(views.iter().copied().cloned().collect(), Arc::new(instead))
+}
+
+/// What a view holds.
+pub(crate) fn kept(view: &View) -> Change {
+    Change::Values(vec![view.clone()], Arc::new(|tensors| Some(vec![tensors[0].clone().into_owned()])))
+}
+
+/// The same operation with another operand.
+pub(crate) fn with(op: &Operation, place: usize, operand: Operand) -> Change {
+    let mut other = op.clone();
+    if let Some(old) = other.operands.get_mut(place) {
+        *old = operand;
+    }
+    Change::Operation(Box::new(other))
+}
+
+/// The same operation with another number.
+pub(crate) fn with_number(op: &Operation, place: usize, number: f64) -> Change {
+    with(op, place, Operand::Scalar(Scalar::Float(number)))
+}
+
+/// Another operation of the same operands.
+pub(crate) fn renamed(op: &Operation, name: &str) -> Change {
+    Change::Operation(Box::new(Operation { name: name.into(), ..op.clone() }))
+}
+
+pub(crate) fn array(tensor: &Tensor<'_>) -> ArrayD<f64> {
+    ArrayD::from_shape_vec(IxDyn(tensor.shape()), tensor.to_floats().into_owned()).unwrap_or_default()
+}
+
+pub(crate) fn tensor(values: ArrayD<f64>) -> Option<Tensor<'static>> {
+    let shape = values.shape().to_vec();
+    Tensor::new(DType::F64, shape, Values::from(values.into_iter().collect::<Vec<f64>>()))
+}
+
+/// A named kernel of one operand.
+pub(crate) fn function(name: &str, x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+    let tensor = tensor(x.clone())?;
+    let out = firstdiff_program::apply(name, &[&tensor], &[])?;
+    out.first().map(array)
+}

@@ -1,0 +1,190 @@
+//! Norms: a reciprocal root of a mean square, or a kernel of that.
+
+use firstdiff_program::{Edit, Operand, Scalar, View};
+use ndarray::{ArrayD, Axis};
+use serde_json::json;
+
+use super::{Form, computed, kept, renamed, with, with_number};
+use crate::mistakes::norm::{
+    NORM_AXIS, NORM_CENTERED, NORM_EPS, NORM_EPS_OUTSIDE, NORM_OMITTED, NORM_PLUS_ONE, NORM_SUM, NORM_WEIGHT_OMITTED,
+    NORM_WEIGHT_TWICE, NORM_WRONG_WEIGHT,
+};
+use crate::mistakes::linear::BIAS_OMITTED;
+use crate::mistakes::recorded::NORM_NOT_CENTERED;
+use crate::program::context::Context;
+
+/// Values of epsilon that models have.
+const EPSILONS: [f64; 6] = [1e-6, 1e-5, 1e-8, 1e-12, 1e-3, 0.0];
+
+pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
+    match context.base(op) {
+        "rsqrt" => of_root(context, op),
+        "layer_norm" => of_kernel(context, op, 4),
+        "rms_norm" => of_kernel(context, op, 3),
+        "mul" => of_gain(context, op),
+        "sub" => of_mean(context, op),
+        _ => Vec::new(),
+    }
+}
+
+/// mean(x²) + eps under a root.
+fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let mut forms = Vec::new();
+    let Some(add) = context.tensor(op, 0).and_then(|view| context.maker(op, view)) else { return forms };
+    let Some((place, eps)) = context.number(add).filter(|_| context.base(add) == "add") else { return forms };
+    let record = context.op(add);
+    for other in EPSILONS.into_iter().filter(|other| *other != eps) {
+        let change = with_number(record, place, other);
+        forms.push(Form::one(&NORM_EPS, vec![("eps", json!(other))], add, change));
+    }
+    let owned = record.clone();
+    let tuned = move |value| vec![Edit { op: add, change: with_number(&owned, place, value) }];
+    forms.push(Form::any(&NORM_EPS, "eps", eps, tuned));
+    let Some(mean) = context.tensor(add, 0) else { return forms };
+    let outside = computed(&[mean], move |x| Some(x[0].mapv(|x| 1.0 / (x.sqrt() + eps))));
+    forms.push(Form::one(&NORM_EPS_OUTSIDE, vec![], op, outside));
+    let ones = computed(&[mean], |x| Some(ArrayD::ones(x[0].raw_dim())));
+    forms.push(Form::one(&NORM_OMITTED, vec![("kind", json!("gain-only"))], op, ones));
+    let Some(at) = context.maker(add, mean).filter(|&at| context.base(at) == "mean") else { return forms };
+    let over_all = computed(&[mean], move |x| Some(ArrayD::from_elem(x[0].raw_dim(), x[0].mean()? + eps)));
+    forms.push(Form::one(&NORM_AXIS, vec![("kind", json!("whole-tensor"))], add, over_all));
+    let Some(squares) = context.tensor(at, 0) else { return forms };
+    forms.push(Form::one(&NORM_SUM, vec![], at, renamed(context.op(at), "sum.dim_IntList")));
+    let Some(square) = context.maker(at, squares).filter(|&square| matches!(context.base(square), "pow" | "square" | "mul")) else {
+        return forms;
+    };
+    let Some(x) = context.tensor(square, 0) else { return forms };
+    let centred = |x: &ArrayD<f64>| {
+        let mean = x.mean_axis(Axis(x.ndim() - 1))?.insert_axis(Axis(x.ndim() - 1));
+        Some(x - &mean)
+    };
+    // The values that are multiplied by the root are centred too.
+    let scaled = context.program.readers(op).iter().copied().find(|&reader| context.base(reader) == "mul" && context.has(reader));
+    if let Some((scaled, root)) = scaled.zip(context.out(op)) {
+        let both = vec![
+            Edit { op: square, change: computed(&[x], move |x| Some(centred(&x[0])?.mapv(|x| x * x))) },
+            Edit { op: scaled, change: computed(&[x, root], move |x| Some(centred(&x[0])? * &x[1])) },
+        ];
+        forms.push(Form::new(&NORM_CENTERED, vec![], both));
+    }
+    let last = *context.call(op).end();
+    if context.out(last).is_some_and(|out| out.elements() == x.elements()) && context.has(last) {
+        forms.push(Form::one(&NORM_OMITTED, vec![], last, as_shape(x, context.out(last))));
+    }
+    forms
+}
+
+/// A view's values under another shape.
+fn as_shape(view: &View, out: Option<&View>) -> firstdiff_program::Change {
+    let shape = out.map_or_else(Vec::new, |out| out.shape.clone());
+    computed(&[view], move |x| x[0].clone().into_shape_with_order(shape.as_slice()).ok())
+}
+
+/// A norm that is one operation; `place` is its epsilon's.
+fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
+    let record = context.op(op);
+    let mut forms = Vec::new();
+    let Some(x) = context.tensor(op, 0) else { return forms };
+    let eps = match record.operands.get(place) {
+        Some(Operand::Scalar(Scalar::Float(eps))) => *eps,
+        _ => 1e-5,
+    };
+    if record.operands.len() > place {
+        for other in EPSILONS.into_iter().filter(|other| *other != eps) {
+            forms.push(Form::one(&NORM_EPS, vec![("eps", json!(other))], op, with_number(record, place, other)));
+        }
+        let owned = record.clone();
+        forms.push(Form::any(&NORM_EPS, "eps", eps, move |value| vec![Edit { op, change: with_number(&owned, place, value) }]));
+    }
+    let mut views = vec![x];
+    let (gain, bias) = (context.tensor(op, 2), if place == 4 { context.tensor(op, 3) } else { None });
+    views.extend(gain.iter().chain(&bias));
+    let (has_gain, has_bias) = (gain.is_some(), bias.is_some());
+    let weighed = move |normed: ArrayD<f64>, x: &[ArrayD<f64>]| {
+        let normed = if has_gain { normed * &x[1] } else { normed };
+        if has_bias { normed + &x[1 + usize::from(has_gain)] } else { normed }
+    };
+    if place == 4 {
+        let rms = computed(&views, move |x| Some(weighed(by_root(&x[0], eps)?, x)));
+        forms.push(Form::one(&NORM_NOT_CENTERED, vec![], op, rms));
+    }
+    if gain.is_some() {
+        forms.push(Form::one(&NORM_WEIGHT_OMITTED, vec![], op, with(record, 2, Operand::None)));
+    }
+    if bias.is_some() {
+        forms.push(Form::one(&BIAS_OMITTED, vec![], op, with(record, 3, Operand::None)));
+    }
+    if let Some(gain) = gain {
+        for (name, buffer) in neighbours(context, gain) {
+            let other = Operand::View(View { buffer, ..gain.clone() });
+            forms.push(Form::one(&NORM_WRONG_WEIGHT, vec![("weight", json!(name))], op, with(record, 2, other)));
+        }
+    }
+    forms.push(Form::one(&NORM_OMITTED, vec![], op, kept(x)));
+    forms
+}
+
+/// x over the root of its mean square.
+fn by_root(x: &ArrayD<f64>, eps: f64) -> Option<ArrayD<f64>> {
+    let last = Axis(x.ndim().checked_sub(1)?);
+    let mean = x.mapv(|x| x * x).mean_axis(last)?.insert_axis(last);
+    Some(x / &mean.mapv(|mean| (mean + eps).sqrt()))
+}
+
+/// A factor for each channel.
+fn of_gain(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let mut forms = Vec::new();
+    let tensors = context.tensors(op);
+    let [(_, a), (_, b)] = tensors[..] else { return forms };
+    let is_gain = |view: &View| {
+        let wide = view.shape.iter().filter(|&&extent| extent > 1).count() == 1;
+        wide && !context.is_activation(view) && from_weight(context, op, view)
+    };
+    let (gain, x, place) = match (is_gain(a), is_gain(b)) {
+        (true, false) => (a, b, 0),
+        (false, true) => (b, a, 1),
+        _ => return forms,
+    };
+    let normed = context.call(op).any(|at| matches!(context.base(at), "rsqrt" | "sqrt" | "std" | "var"));
+    if !normed || !context.is_activation(x) {
+        return forms;
+    }
+    forms.push(Form::one(&NORM_WEIGHT_OMITTED, vec![], op, kept(x)));
+    forms.push(Form::one(&NORM_WEIGHT_TWICE, vec![], op, computed(&[x, gain], |x| Some(&x[0] * &x[1] * &x[1]))));
+    let is_stored = context.is_weight(gain);
+    let (more, params) = if is_stored { (1.0, vec![]) } else { (-1.0, vec![("kind", json!("missing"))]) };
+    forms.push(Form::one(&NORM_PLUS_ONE, params, op, computed(&[x, gain], move |x| Some(&x[0] * &x[1].mapv(|w| w + more)))));
+    if is_stored {
+        for (name, buffer) in neighbours(context, gain) {
+            let other = Operand::View(View { buffer, ..gain.clone() });
+            forms.push(Form::one(&NORM_WRONG_WEIGHT, vec![("weight", json!(name))], op, with(context.op(op), place, other)));
+        }
+    }
+    forms
+}
+
+/// Whether a view is a weight, or one with a number added.
+fn from_weight(context: &Context<'_>, op: usize, view: &View) -> bool {
+    if context.is_weight(view) {
+        return true;
+    }
+    let Some(maker) = context.origin(op, view) else { return false };
+    context.tensors(maker).iter().any(|(_, read)| context.is_weight(read))
+}
+
+/// Other gains of this width: of the same layer, and of the same name in the layers beside it.
+fn neighbours<'a>(context: &Context<'a>, gain: &'a View) -> Vec<(String, usize)> {
+    let own = context.weight(gain).unwrap_or_default();
+    super::linear::beside(context, gain, own)
+}
+
+/// x - mean(x), which RMSNorm does not have.
+fn of_mean(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let tensors = context.tensors(op);
+    let [(_, x), (_, mean)] = tensors[..] else { return Vec::new() };
+    let is_mean = context.maker(op, mean).is_some_and(|maker| context.base(maker) == "mean");
+    if !is_mean || !context.is_activation(x) {
+        return Vec::new();
+    }
+    vec![Form::one(&NORM_NOT_CENTERED, vec![], op, kept(x))]
+}

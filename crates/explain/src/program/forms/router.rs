@@ -1,0 +1,183 @@
+//! Routers of experts: which are chosen, and with what weights.
+
+use firstdiff_program::{Change, DType, Edit, Operand, Tensor, Values, View};
+use ndarray::{ArrayD, Axis, Dimension};
+use serde_json::json;
+use std::sync::Arc;
+
+use super::attention::softmax;
+use super::{Form, array, computed, function, kept, tensor, with, with_number};
+use crate::mistakes::recorded::{ROUTER_BIAS, ROUTER_NORM, ROUTER_SCALE, ROUTER_TOPK, SHARED_GATE};
+use crate::program::context::Context;
+
+pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
+    match context.base(op) {
+        "softmax" | "_softmax" if is_router(context, op) => score(context, op, "sigmoid", |x| function("sigmoid", x)),
+        "sigmoid" if is_router(context, op) => score(context, op, "softmax", softmax),
+        "add" => of_bias(context, op),
+        "div" => of_norm(context, op),
+        "topk" => of_choice(context, op),
+        "gather" => of_weights(context, op),
+        "mul" => [of_scale(context, op), of_shared(context, op)].concat(),
+        _ => Vec::new(),
+    }
+}
+
+fn is_choice(context: &Context<'_>, op: usize) -> bool {
+    context.base(op) == "topk"
+}
+
+/// Whether it scores experts: what it gives is chosen from.
+fn is_router(context: &Context<'_>, op: usize) -> bool {
+    let chooses = |at: usize| is_choice(context, at);
+    context.program.readers(op).iter().any(|&reader| chooses(reader)) || context.leads_to(op, chooses) || comes_from_choice(context, op)
+}
+
+/// Whether what it reads was chosen.
+fn comes_from_choice(context: &Context<'_>, op: usize) -> bool {
+    let mut open = vec![op];
+    for _ in 0..NEAR {
+        let Some(at) = open.pop() else { return false };
+        for (_, view) in context.tensors(at) {
+            let Some(maker) = context.maker(at, view) else { continue };
+            match context.base(maker) {
+                "topk" | "gather" => return true,
+                "linear" | "matmul" | "bmm" | "index_add" => {}
+                _ => open.push(maker),
+            }
+        }
+    }
+    false
+}
+
+/// Operations between a choice and what its weights are used for.
+const NEAR: usize = 8;
+
+fn score(context: &Context<'_>, op: usize, kind: &'static str, by: fn(&ArrayD<f64>) -> Option<ArrayD<f64>>) -> Vec<Form> {
+    let Some(x) = context.tensor(op, 0) else { return Vec::new() };
+    vec![Form::one(&ROUTER_BIAS, vec![("kind", json!(kind))], op, computed(&[x], move |x| by(&x[0])))]
+}
+
+/// A term for each expert that only the choice sees.
+fn of_bias(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let tensors = context.tensors(op);
+    let [(_, a), (_, b)] = tensors[..] else { return Vec::new() };
+    let x = match (context.is_weight(a), context.is_weight(b)) {
+        (false, true) => a,
+        (true, false) => b,
+        _ => return Vec::new(),
+    };
+    if !context.leads_to(op, |at| is_choice(context, at)) {
+        return Vec::new();
+    }
+    let mut forms = vec![Form::one(&ROUTER_BIAS, vec![("kind", json!("ignored"))], op, kept(x))];
+    let reads_scores = |at: &usize| context.base(*at) == "gather" && context.tensor(*at, 0).is_some_and(|view| view.buffer == x.buffer);
+    let gather = context.ops().find(reads_scores);
+    if let Some((gather, out)) = gather.zip(context.out(op)) {
+        let change = with(context.op(gather), 0, Operand::View(out.clone()));
+        forms.push(Form::one(&ROUTER_BIAS, vec![("kind", json!("in-weights"))], gather, change));
+    }
+    forms
+}
+
+/// Weights over their sum.
+fn of_norm(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let [(_, x), (_, sum)] = context.tensors(op)[..] else { return Vec::new() };
+    let is_sum = context.origin(op, sum).is_some_and(|at| matches!(context.base(at), "sum" | "add" | "clamp"));
+    if !is_sum || sum.shape.last() != Some(&1) || !comes_from_choice(context, op) {
+        return Vec::new();
+    }
+    vec![Form::one(&ROUTER_NORM, vec![("kind", json!("not-normalised"))], op, kept(x))]
+}
+
+fn over_sum(x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+    let last = Axis(x.ndim().checked_sub(1)?);
+    Some(x / &x.sum_axis(last).insert_axis(last))
+}
+
+/// The chosen scores, and which they are.
+fn of_choice(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let (Some(x), Some(out)) = (context.tensor(op, 0), context.out(op)) else { return Vec::new() };
+    let count = out.shape.last().copied().unwrap_or(0);
+    let change = |weigh: fn(ArrayD<f64>) -> Option<ArrayD<f64>>| {
+        let instead = move |tensors: &[Tensor<'_>]| {
+            let (values, indexes) = largest(&array(tensors.first()?), count)?;
+            let shape = indexes.shape().to_vec();
+            let indexes = Values::from(indexes.into_iter().map(|at| at as i64).collect::<Vec<i64>>());
+            Some(vec![tensor(weigh(values)?)?, Tensor::new(DType::I64, shape, indexes)?])
+        };
+        Change::Values(vec![x.clone()], Arc::new(instead))
+    };
+    let without_last = |mut values: ArrayD<f64>| {
+        let last = Axis(values.ndim().checked_sub(1)?);
+        let count = values.len_of(last);
+        (count > 1).then(|| values.index_axis_mut(last, count - 1).fill(0.0)).map(|()| values)
+    };
+    vec![
+        Form::one(&ROUTER_NORM, vec![("kind", json!("normalised"))], op, change(|values| over_sum(&values))),
+        Form::one(&ROUTER_TOPK, vec![("experts", json!(count.saturating_sub(1)))], op, change(without_last)),
+    ]
+}
+
+/// The largest of each row, and where they are.
+fn largest(x: &ArrayD<f64>, count: usize) -> Option<(ArrayD<f64>, ArrayD<usize>)> {
+    let width = *x.shape().last()?;
+    let flat = x.as_standard_layout().into_owned();
+    let (mut values, mut indexes) = (Vec::new(), Vec::new());
+    for row in flat.as_slice()?.chunks(width.max(1)) {
+        let mut order: Vec<usize> = (0..width).collect();
+        order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
+        values.extend(order.iter().take(count).map(|&at| row[at]));
+        indexes.extend(order.iter().take(count));
+    }
+    let mut shape = x.shape().to_vec();
+    *shape.last_mut()? = count;
+    Some((ArrayD::from_shape_vec(shape.clone(), values).ok()?, ArrayD::from_shape_vec(shape, indexes).ok()?))
+}
+
+/// Scores that are taken by the choice of others.
+fn of_weights(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let (Some(x), Some(index)) = (context.tensor(op, 0), context.tensor(op, 2)) else { return Vec::new() };
+    if !comes_from_choice(context, op) {
+        return Vec::new();
+    }
+    let change = computed(&[x, index], |x| {
+        let last = x[0].ndim().checked_sub(1)?;
+        let mut out = x[1].clone();
+        for (at, out) in out.indexed_iter_mut() {
+            let mut place: Vec<usize> = at.slice().to_vec();
+            place[last] = *out as usize;
+            *out = *x[0].get(place.as_slice())?;
+        }
+        over_sum(&out)
+    });
+    vec![Form::one(&ROUTER_NORM, vec![("kind", json!("normalised"))], op, change)]
+}
+
+fn of_scale(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let Some((place, factor)) = context.number(op).filter(|(_, factor)| *factor != 0.0) else { return Vec::new() };
+    if !comes_from_choice(context, op) {
+        return Vec::new();
+    }
+    let record = context.op(op);
+    let owned = record.clone();
+    let any = move |times: f64| vec![Edit { op, change: with_number(&owned, place, times * factor) }];
+    vec![
+        Form::one(&ROUTER_SCALE, vec![("factor", json!(1.0 / factor))], op, with_number(record, place, 1.0)),
+        Form::any(&ROUTER_SCALE, "factor", 1.0, any),
+    ]
+}
+
+/// What all tokens go through, times a gate of its own.
+fn of_shared(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let [(_, a), (_, b)] = context.tensors(op)[..] else { return Vec::new() };
+    let is_gate = |view: &View| {
+        let sigmoid = context.origin(op, view).is_some_and(|at| context.base(at) == "sigmoid");
+        sigmoid && view.shape.last() == Some(&1)
+    };
+    match (is_gate(a), is_gate(b)) {
+        (true, false) => vec![Form::one(&SHARED_GATE, vec![], op, kept(b))],
+        (false, true) => vec![Form::one(&SHARED_GATE, vec![], op, kept(a))],
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,43 @@
+//! Replay and explain on a recorded program: each operation of a candidate judged by the one that the reference ran there.
+
+mod context;
+mod explain;
+mod forms;
+mod held;
+mod replay;
+
+use firstdiff_compare::{InReferenceOrder, TapReport};
+use firstdiff_model::Profile;
+use firstdiff_program::{Program, Weights};
+use firstdiff_trace::Dump;
+
+pub use crate::program::explain::explain;
+pub use crate::program::replay::replay;
+
+/// A reference's program, with the weights that it reads.
+#[derive(Clone, Copy)]
+pub struct Recording<'a> {
+    /// What it ran.
+    pub program: &'a Program,
+    /// Its weights.
+    pub weights: &'a dyn Weights,
+}
+
+/// A candidate, as a comparison with the reference read it.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// Its dump.
+    pub dump: &'a Dump,
+    /// Its values, in the order in which the reference has them.
+    pub values: &'a InReferenceOrder<'a>,
+    /// How the comparison lists its taps.
+    pub taps: &'a [TapReport],
+    /// In what arithmetic a right candidate works.
+    pub profile: Profile,
+}
+
+impl std::fmt::Debug for Recording<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recording").field("model", &self.program.model()).finish_non_exhaustive()
+    }
+}

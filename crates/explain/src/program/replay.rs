@@ -1,0 +1,309 @@
+//! Which operations are wrong in themselves? The program is run once, and takes the candidate's values at every tap that the candidate holds:
+//! so each tap is computed from the candidate's own values above it.
+
+use std::collections::{BTreeSet, HashMap};
+
+use firstdiff_compare::{Place, Status, TapReport, storage_nmse};
+use firstdiff_model::{Cache, Profile};
+use firstdiff_program::{Arithmetic, EvaluateError, Evaluator, Half, Kind, Program, Slice};
+use firstdiff_trace::{DType, Site, Tap};
+use ndarray::ArrayD;
+
+use crate::program::held::{Held, array, moved};
+use crate::program::{Candidate, Recording};
+use crate::replay::operation::{Operation, is_coarse, loses};
+use crate::replay::reason::Reason;
+use crate::replay::right::distance;
+use crate::replay::{Replay, ReplayError, Replayed};
+use crate::tolerance::replay::{CHOICE_ROOM, INPUT_ROOM};
+
+/// Judges every tap that the candidate recorded. `progress` is told how many of how many taps are done.
+///
+/// # Errors
+/// When a file or a weight cannot be read.
+pub fn replay(
+    recording: &Recording<'_>,
+    candidate: &Candidate<'_>,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Replay, ReplayError> {
+    let held = Held::of(recording, candidate)?;
+    Ok(replayed(recording, candidate, &held, progress)?.replay)
+}
+
+/// A replay, and by what its taps were judged.
+pub(crate) struct Replays {
+    pub(crate) replay: Replay,
+    /// For each tap of the replay its index in the program.
+    pub(crate) taps: Vec<usize>,
+    /// What recording costs a place, and by how much right runs differ there.
+    noise: HashMap<Place, (f64, f64)>,
+}
+
+impl Replays {
+    /// How a tap was judged.
+    pub(crate) fn operation<'t>(&self, tap: &'t Replayed, profile: Profile) -> Operation<'t> {
+        let place = tap.report.place;
+        let (stored, spread) = self.noise.get(&place).copied().unwrap_or_default();
+        Operation {
+            place,
+            name: &tap.report.op,
+            profile,
+            is_softmax: place.tap.site == Site::Probs,
+            is_span: !tap.through.is_empty(),
+            noise_before: 0.0,
+            stored,
+            spread,
+        }
+    }
+}
+
+pub(crate) fn replayed(
+    recording: &Recording<'_>,
+    candidate: &Candidate<'_>,
+    held: &Held,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Replays, ReplayError> {
+    let program = recording.program;
+    let (mut numbers, mut noise_of) = (Vec::new(), HashMap::new());
+    let mut lockstep = Lockstep::new(recording, candidate, held);
+    let reports: HashMap<Place, &TapReport> = candidate.taps.iter().map(|tap| (tap.place, tap)).collect();
+    let mut noise: HashMap<Tap, f64> = HashMap::new();
+    let mut taps = Vec::new();
+    let count = program.taps().len();
+    while let Some(tap) = lockstep.next_tap() {
+        progress(taps.len(), count);
+        numbers.push(tap);
+        let (place, record) = (held.place(tap), &program.taps()[tap]);
+        let name = program.said(record.op);
+        let Some(own) = held.get(tap) else {
+            let reason = match reports.get(&place) {
+                None => Reason::NotRecorded,
+                Some(report) => report.why().map_or(Reason::OtherExtent, Reason::NotEvaluated),
+            };
+            taps.push(Replayed { reason: Some(reason), ..unchecked(place, name) });
+            continue;
+        };
+        let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
+        let (from, through) = (taps_of(held, slice.known()), between(program, held, &slice));
+        let judged = match lockstep.due(tap)? {
+            Err(why) => Replayed { reason: Some(Reason::NotEvaluated(why)), ..unchecked(place, name) },
+            Ok(due) if record.view.dtype.kind() == Kind::Int => {
+                chosen(unchecked(place, name), &array(own), &due, own_unit(candidate.profile))
+            }
+            Ok(due) => {
+                let site = place.tap.site;
+                let stored = candidate.dump.find(place.tap, place.step).map_or(DType::F64, |entry| entry.dtype);
+                let is_rounded = loses(candidate.profile, stored) || stored == DType::F32;
+                let lost = if is_rounded { storage_nmse(stored) } else { 0.0 };
+                let coarse = is_coarse(candidate.profile);
+                let of_inputs = due.moved.as_ref().filter(|_| !coarse);
+                let spread = due.moved.as_ref().filter(|_| coarse && !through.is_empty());
+                let before = noise.entry(place.tap).or_insert(0.0);
+                let operation = Operation {
+                    place,
+                    name: &name,
+                    profile: candidate.profile,
+                    is_softmax: site == Site::Probs,
+                    is_span: !through.is_empty(),
+                    noise_before: *before,
+                    stored: lost + of_inputs.map_or(0.0, |moved| INPUT_ROOM * distance(site, &due.exact, moved)),
+                    spread: spread.map_or(0.0, |moved| distance(site, &due.right, moved)),
+                };
+                *before = before.max(distance(site, &due.exact, &due.right));
+                noise_of.insert(place, (operation.stored, operation.spread));
+                operation.judged(&array(own), &due.right, &due.exact)
+            }
+        };
+        taps.push(Replayed { from, through, ..judged });
+        lockstep.hold(tap)?;
+    }
+    let warnings = lockstep.warnings();
+    let replay = Replay { taps, warnings, order_is_open: false, cache: Cache::F32, cache_is_assumed: false };
+    Ok(Replays { replay, taps: numbers, noise: noise_of })
+}
+
+/// What is due at a tap.
+struct Due {
+    /// In the profile's arithmetic.
+    right: ArrayD<f64>,
+    exact: ArrayD<f64>,
+    /// From inputs as another right recording would have them, where that differs.
+    moved: Option<ArrayD<f64>>,
+    /// What is chosen among, where the tap says which.
+    choices: Option<ArrayD<f64>>,
+}
+
+/// The same program in several arithmetics, side by side.
+struct Lockstep<'a> {
+    held: &'a Held,
+    program: &'a Program,
+    exact: Evaluator<'a>,
+    /// In the profile's arithmetic; `None` where that is f64.
+    rounded: Option<Evaluator<'a>>,
+    /// On values that were moved by half a unit of rounding.
+    moved: Option<Evaluator<'a>>,
+    /// The unit of rounding of each tap, where that counts.
+    units: HashMap<usize, f64>,
+}
+
+impl<'a> Lockstep<'a> {
+    fn new(recording: &Recording<'a>, candidate: &Candidate<'_>, held: &'a Held) -> Lockstep<'a> {
+        let Recording { program, weights } = *recording;
+        let evaluator = |arithmetic| Evaluator::new(program, arithmetic, weights);
+        let (profile, coarse) = (candidate.profile, is_coarse(candidate.profile));
+        let mut units = HashMap::new();
+        for number in 0..program.taps().len() {
+            let place = held.place(number);
+            let dtype = candidate.dump.find(place.tap, place.step).map_or(DType::F64, |entry| entry.dtype);
+            let recorded = if loses(profile, dtype) { unit_of(dtype) } else { 0.0 };
+            let unit = if coarse { own_unit(profile).max(recorded) } else { recorded };
+            units.extend((unit > 0.0).then_some((number, unit)));
+        }
+        let rounded = arithmetic(profile);
+        let second = if coarse { rounded.unwrap_or(Arithmetic::F64) } else { Arithmetic::F64 };
+        Lockstep {
+            held,
+            program,
+            exact: evaluator(Arithmetic::F64),
+            rounded: rounded.map(evaluator),
+            moved: (!units.is_empty()).then(|| evaluator(second)),
+            units,
+        }
+    }
+
+    fn next_tap(&mut self) -> Option<usize> {
+        let others = self.rounded.iter_mut().chain(&mut self.moved);
+        others.for_each(|evaluator| {
+            evaluator.next_tap();
+        });
+        self.exact.next_tap()
+    }
+
+    /// What is due at the tap that was reached, or why that is not known.
+    fn due(&mut self, tap: usize) -> Result<Result<Due, String>, EvaluateError> {
+        let Some(exact) = self.exact.value(tap)?.map(|value| array(&value)) else {
+            return Ok(Err(self.exact.why(tap).map_or_else(String::new, ToString::to_string)));
+        };
+        let of = |evaluator: Option<&mut Evaluator<'_>>| -> Result<Option<ArrayD<f64>>, EvaluateError> {
+            let Some(evaluator) = evaluator else { return Ok(None) };
+            Ok(evaluator.value(tap)?.map(|value| array(&value)).filter(|value| value.shape() == exact.shape()))
+        };
+        let right = of(self.rounded.as_mut())?.unwrap_or_else(|| exact.clone());
+        let moved = of(self.moved.as_mut())?;
+        let op = &self.program.ops()[self.program.taps()[tap].op];
+        let chooses = op.name.starts_with("topk");
+        let choices = chooses.then(|| self.exact.operand(&op.operands[0]).map(|value| array(&value))).flatten();
+        Ok(Ok(Due { right, exact, moved, choices }))
+    }
+
+    /// Goes on with what the candidate holds, where anything can be computed from that.
+    fn hold(&mut self, tap: usize) -> Result<(), EvaluateError> {
+        let Some(own) = self.held.readable(tap) else { return Ok(()) };
+        self.exact.hold(tap, own.view())?;
+        if let Some(rounded) = &mut self.rounded {
+            rounded.hold(tap, own.view())?;
+        }
+        if let Some(evaluator) = &mut self.moved {
+            let site = self.held.place(tap).tap.site;
+            let other = self.units.get(&tap).map(|&unit| moved(own, unit, site));
+            evaluator.hold(tap, other.unwrap_or_else(|| own.clone()))?;
+        }
+        Ok(())
+    }
+
+    /// What could not be carried out.
+    fn warnings(&self) -> Vec<String> {
+        let gaps = self.exact.gaps();
+        let told = gaps.iter().take(TOLD).map(|gap| format!("{gap}: what reads it is not judged"));
+        let more = (gaps.len() > TOLD).then(|| format!("{} further operations could not be carried out", gaps.len() - TOLD));
+        told.chain(more).collect()
+    }
+}
+
+/// How many operations without a value are told of one by one.
+const TOLD: usize = 3;
+
+/// What a profile's arithmetic is called in a program; `None` where it is f64.
+pub(crate) fn arithmetic(profile: Profile) -> Option<Arithmetic> {
+    match profile {
+        Profile::Exact => None,
+        // ggml's own rounding is not carried out on programs yet.
+        Profile::F32 | Profile::Ggml { .. } => Some(Arithmetic::F32),
+        Profile::F16 => Some(Arithmetic::Half(Half::F16)),
+        Profile::Bf16 => Some(Arithmetic::Half(Half::BF16)),
+    }
+}
+
+/// The unit by which an arithmetic rounds its values.
+fn own_unit(profile: Profile) -> f64 {
+    match profile {
+        Profile::Exact => 2f64.powi(-53),
+        Profile::F32 | Profile::Ggml { .. } => 2f64.powi(-24),
+        Profile::F16 => unit_of(DType::F16),
+        Profile::Bf16 => unit_of(DType::BF16),
+    }
+}
+
+/// The unit by which a recording in this type rounds.
+fn unit_of(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 2f64.powi(-11),
+        DType::BF16 => 2f64.powi(-8),
+        DType::F32 => 2f64.powi(-24),
+        DType::F64 => 2f64.powi(-53),
+    }
+}
+
+fn unchecked(place: Place, op: String) -> Replayed {
+    Replayed::of(TapReport::unchecked(place, op))
+}
+
+fn taps_of(held: &Held, taps: impl Iterator<Item = usize>) -> Vec<Tap> {
+    taps.map(|tap| held.place(tap).tap).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// The taps that a slice makes on the way.
+fn between(program: &Program, held: &Held, slice: &Slice<'_>) -> Vec<Tap> {
+    let ops: BTreeSet<usize> = slice.ops().collect();
+    let made = program.taps().iter().enumerate().filter(|(_, tap)| ops.contains(&tap.op)).map(|(number, _)| number);
+    taps_of(held, made.filter(|&tap| tap != slice.target() && held.readable(tap).is_none()))
+}
+
+/// Whether a choice of the largest is right. Two that are as large but for rounding may be taken for each other, and in any order.
+fn chosen(blank: Replayed, own: &ArrayD<f64>, due: &Due, unit: f64) -> Replayed {
+    let with = |status: Status, reason: Option<Reason>| {
+        let metrics = firstdiff_compare::metrics::Metrics::of_f64(due.exact.as_slice().unwrap_or_default(), own.as_slice().unwrap_or_default());
+        let report = TapReport { status, metrics: Some(metrics), shape: own.shape().to_vec(), ..blank.report.clone() };
+        Replayed { reason, ..Replayed::of(report) }
+    };
+    if *own == due.exact {
+        return with(Status::Exact, None);
+    }
+    let Some((row, margin)) = due.choices.as_ref().and_then(|choices| worst_choice(own, choices)) else {
+        return with(Status::Unchecked, Some(Reason::OtherNumbers));
+    };
+    match margin <= CHOICE_ROOM * unit {
+        true => with(Status::Rounding, None),
+        false => with(Status::Diverged, Some(Reason::OtherChoice { row, margin })),
+    }
+}
+
+/// The row whose choice is furthest below what it leaves, and by how much, as a share of the row's largest value.
+fn worst_choice(own: &ArrayD<f64>, choices: &ArrayD<f64>) -> Option<(usize, f64)> {
+    let (&width, &count) = (choices.shape().last()?, own.shape().last()?);
+    if width == 0 || count == 0 || choices.len() / width != own.len() / count {
+        return None;
+    }
+    let (choices, own) = (choices.as_slice()?, own.as_slice()?);
+    let margin = |(choices, own): (&[f64], &[f64])| {
+        let taken: BTreeSet<usize> = own.iter().map(|&x| x as usize).filter(|&at| at < width).collect();
+        if taken.len() < count {
+            return f64::INFINITY;
+        }
+        let least = taken.iter().map(|&at| choices[at]).fold(f64::INFINITY, f64::min);
+        let left = (0..width).filter(|at| !taken.contains(at)).map(|at| choices[at]).fold(f64::NEG_INFINITY, f64::max);
+        let largest = choices.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+        if left <= least { 0.0 } else { (left - least) / largest }
+    };
+    choices.chunks(width).zip(own.chunks(count)).map(margin).enumerate().max_by(|a, b| a.1.total_cmp(&b.1))
+}

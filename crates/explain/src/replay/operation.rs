@@ -1,0 +1,115 @@
+//! Is an operation right by itself? One value beside the right one, by the profile's arithmetic.
+
+use firstdiff_compare::{
+    Difference, Judgement, Outcome, Place, Profile as Judged, Status, TapReport, storage_nmse,
+};
+use firstdiff_model::Profile;
+use firstdiff_trace::DType;
+use ndarray::ArrayD;
+
+use crate::replay::outliers::{leaking, misplaced};
+use crate::replay::reason::Reason;
+use crate::replay::replayed::Replayed;
+use crate::replay::right::{compared, distance, tolerance};
+use crate::tolerance::replay::{EDGE_ROOM, FEW_ROWS, FEW_ROWS_ROOM, OWN_ROUNDING};
+
+/// An operation, and what is known of how far rounding may leave its value from the right one.
+pub(crate) struct Operation<'a> {
+    pub(crate) place: Place,
+    pub(crate) name: &'a str,
+    pub(crate) profile: Profile,
+    /// Whether it gives probabilities.
+    pub(crate) is_softmax: bool,
+    /// Whether it is several operations, of which the inner values are not known.
+    pub(crate) is_span: bool,
+    /// NMSE that rounding cost the same tap in the steps before.
+    pub(crate) noise_before: f64,
+    /// NMSE that recording its value and its inputs costs.
+    pub(crate) stored: f64,
+    /// NMSE by which right runs of it differ from each other, where that was measured.
+    pub(crate) spread: f64,
+}
+
+/// Whether one operation's rounding is larger than its order of summation.
+pub(crate) fn is_coarse(profile: Profile) -> bool {
+    !matches!(profile, Profile::Exact | Profile::F32)
+}
+
+/// Whether recording in this type rounds what the profile's arithmetic gives.
+pub(crate) fn loses(profile: Profile, dtype: DType) -> bool {
+    match dtype {
+        DType::F16 => profile != Profile::F16,
+        DType::BF16 => profile != Profile::Bf16,
+        DType::F32 | DType::F64 => false,
+    }
+}
+
+/// What compare's judge is told: single operations are held to f32's structure rules whatever the profile.
+fn judged_as(profile: Profile) -> Judged {
+    match profile {
+        Profile::Exact => Judged::Exact,
+        Profile::F16 => Judged::F16,
+        Profile::Bf16 => Judged::Bf16,
+        Profile::F32 | Profile::Ggml { .. } => Judged::F32,
+    }
+}
+
+impl Operation<'_> {
+    /// `own` beside the value in the profile's arithmetic, and in f64.
+    pub(crate) fn judged(&self, own: &ArrayD<f64>, right: &ArrayD<f64>, exact: &ArrayD<f64>) -> Replayed {
+        let (profile, site, span) = (self.profile, self.place.tap.site, self.is_span);
+        // A few rows may be rounded less than others, or more, by chance: what rounding cost the same tap before counts as well.
+        let rows = own.shape().get(site.position_axis()).copied().unwrap_or(0);
+        let few_rows = matches!(profile, Profile::F16 | Profile::Bf16) && rows < FEW_ROWS;
+        let before = if span || few_rows { self.noise_before } else { 0.0 };
+        let noise = distance(site, exact, right).max(before);
+        let stored = self.stored;
+        let scatter = if few_rows { FEW_ROWS_ROOM } else { 1.0 };
+        let allowed = (scatter * tolerance(profile, noise)).max(EDGE_ROOM * self.spread) + stored;
+        let judged = |reference: &ArrayD<f64>| compared(site, reference, own, judged_as(profile), allowed);
+        let (mut judgement, shape) = judged(right);
+        let against_exact = judged(exact).0;
+        let exact_nmse = against_exact.metrics.nmse();
+        // An engine that rounds less than the profile does is right as well.
+        if !judgement.outcome.agrees() && against_exact.outcome.agrees() {
+            judgement = against_exact;
+        }
+        let nmse = judgement.size().unwrap_or(f64::INFINITY);
+        let Judgement { mut outcome, metrics, balanced, .. } = judgement;
+        let nearer = if exact_nmse <= metrics.nmse() { exact } else { right };
+        if is_coarse(profile) && nmse <= OWN_ROUNDING * noise && outcome.differs_by_size() {
+            // As small as rounding. What has structure is none: a factor, one head, one row.
+            let by_structure = compared(site, right, own, judged_as(profile), OWN_ROUNDING * noise + stored).0.outcome;
+            outcome = if by_structure.agrees() { Outcome::Inconclusive } else { by_structure };
+        }
+        // Over a stretch, one or two rows have too few values to say how the error should be spread.
+        let few = span && is_coarse(profile) && own.shape().first().is_some_and(|&rows| rows < FEW_ROWS);
+        if few
+            && matches!(outcome, Outcome::Differs(Difference::Channel { .. } | Difference::Row { .. }))
+            && nmse <= allowed
+        {
+            outcome = Outcome::Rounding;
+        }
+        let outliers =
+            matches!(outcome, Outcome::Rounding | Outcome::Inconclusive) && !span && stored <= storage_nmse(DType::F32);
+        let misplaced = if outliers { misplaced(profile, self.is_softmax, own, [right, exact], nearer) } else { None };
+        let quiet = outcome.agrees() || outcome == Outcome::Inconclusive;
+        let leaking = if self.is_softmax && quiet { leaking(own, exact) } else { None };
+        let (status, reason) = match outcome {
+            _ if let Some(place) = leaking.or(misplaced) => (Status::Diverged, Some(Reason::InOnePlace(place))),
+            Outcome::Exact => (Status::Exact, None),
+            Outcome::Rounding => (Status::Rounding, None),
+            Outcome::Inconclusive => (Status::Unchecked, Some(Reason::Unclear { nmse, profile, rounding: noise })),
+            Outcome::Differs(difference) => (Status::Diverged, Some(Reason::Differs(difference))),
+        };
+        let report = TapReport {
+            status,
+            metrics: Some(metrics),
+            balanced,
+            allowed: Some(allowed),
+            shape,
+            ..TapReport::unchecked(self.place, self.name.into())
+        };
+        Replayed { reason, exact_nmse, ..Replayed::of(report) }
+    }
+}
