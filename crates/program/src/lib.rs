@@ -22,7 +22,7 @@ mod workspace;
 pub use evaluate::{Evaluator, TapValue};
 pub use kernels::kernel_names;
 pub use program::{Limits, Operation, Program, ProgramTap, Scope, Step};
-pub use slice::{Bench, Change, Edit, Instead, Slice, apply};
+pub use slice::{At, Bench, Change, Edit, Instead, Slice, apply};
 pub use value::arithmetic::{Arithmetic, Half};
 pub use value::dtype::{DType, Kind};
 pub use value::error::{EvaluateError, Fault, KernelError, Place, ProgramError, WeightError};

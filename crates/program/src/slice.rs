@@ -32,13 +32,22 @@ enum Event {
     Hold(usize),
 }
 
-/// An operation that is carried out otherwise.
+/// Something that is done otherwise.
 #[derive(Clone)]
 pub struct Edit {
-    /// Its index.
-    pub op: usize,
+    /// What.
+    pub at: At,
     /// How.
     pub change: Change,
+}
+
+/// What an edit changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// An operation, by its index: what it gives.
+    Op(usize),
+    /// A tap, by its index: what those behind it read.
+    Tap(usize),
 }
 
 /// The values of an operation's outputs, from those of the views that it is given; `None` where they do not suit it.
@@ -59,13 +68,23 @@ impl fmt::Debug for Edit {
             Change::Operation(op) => op.name.as_str(),
             Change::Values(..) => "values",
         };
-        f.debug_struct("Edit").field("op", &self.op).field("by", &by).finish()
+        f.debug_struct("Edit").field("at", &self.at).field("by", &by).finish()
     }
 }
 
 impl<'a> Slice<'a> {
     /// The operations that make the tap `target`, of the taps for which `is_known` holds.
     pub fn of(program: &'a Program, target: usize, is_known: impl Fn(usize) -> bool) -> Slice<'a> {
+        Slice::with(program, target, &[], is_known)
+    }
+
+    /// The same, with what some views hold beside it.
+    pub fn with(
+        program: &'a Program,
+        target: usize,
+        beside: &[&View],
+        is_known: impl Fn(usize) -> bool,
+    ) -> Slice<'a> {
         let found = &program.taps[target];
         let mut taps: HashMap<usize, Vec<usize>> = HashMap::new();
         for (number, tap) in program.taps.iter().enumerate().filter(|(_, tap)| tap.op <= found.op) {
@@ -73,6 +92,7 @@ impl<'a> Slice<'a> {
         }
         let (mut needed, mut events) = (Needed::new(program), Vec::new());
         needed.add(&found.view);
+        beside.iter().for_each(|view| needed.add(view));
         let mut above = false;
         for op in (0..=found.op).rev() {
             for &tap in taps.get(&op).into_iter().flatten().rev() {
@@ -134,28 +154,30 @@ impl<'a> Slice<'a> {
         edits: &[Edit],
     ) -> Result<Tensor<'static>, EvaluateError> {
         let mut values = bench.values.clone();
+        let change = |at: At| edits.iter().find(|edit| edit.at == at).map(|edit| &edit.change);
+        let edited: Vec<usize> = edits.iter().filter_map(|edit| edit.at.tap()).collect();
         for event in &self.events {
             match *event {
                 Event::Hold(tap) => {
-                    let found = &self.program.taps[tap];
-                    values.load(&found.view)?;
-                    let fail = |error| EvaluateError::Tap { tap: found.tap.clone(), error };
-                    let value = value(tap).ok_or(KernelError::Absent("its value")).map_err(fail)?;
-                    values.write(&found.view, value).map_err(fail)?;
+                    let value = value(tap).ok_or(KernelError::Absent("its value"));
+                    self.put(&mut values, tap, value)?;
                 }
                 Event::Op(number) => {
                     let op = &self.program.ops[number];
-                    match edits.iter().find(|edit| edit.op == number).map(|edit| &edit.change) {
+                    match change(At::Op(number)) {
                         None => values.carry_out(number, op, kernel(op))?,
                         Some(Change::Operation(other)) => values.carry_out(number, other, kernel(other))?,
                         Some(Change::Values(views, instead)) => {
-                            for view in views {
-                                values.load(view)?;
-                            }
-                            let results = instead(&views.iter().map(|view| values.read(view)).collect::<Vec<_>>());
+                            let results = given(&mut values, views, instead)?;
                             values.store(number, op, results.ok_or(EvaluateError::Edit { op: number })?)?;
                         }
                     }
+                }
+            }
+            for &tap in edited.iter().filter(|&&tap| self.is_there(tap, *event)) {
+                if let Some(Change::Values(views, instead)) = change(At::Tap(tap)) {
+                    let results = given(&mut values, views, instead)?.and_then(|results| results.into_iter().next());
+                    self.put(&mut values, tap, results.ok_or(KernelError::Absent("its value")))?;
                 }
             }
         }
@@ -163,6 +185,54 @@ impl<'a> Slice<'a> {
         values.load(view)?;
         Ok(values.read(view).into_owned())
     }
+
+    /// Whether a tap has its value after an event, and not before.
+    fn is_there(&self, tap: usize, event: Event) -> bool {
+        match event {
+            Event::Hold(held) => held == tap,
+            Event::Op(op) => op == self.program.taps[tap].op && self.known().all(|known| known != tap),
+        }
+    }
+
+    fn put(
+        &self,
+        values: &mut Workspace<'_>,
+        tap: usize,
+        value: Result<Tensor<'_>, KernelError>,
+    ) -> Result<(), EvaluateError> {
+        let found = &self.program.taps[tap];
+        values.load(&found.view)?;
+        let written = value.and_then(|value| values.write(&found.view, value));
+        written.map_err(|error| EvaluateError::Tap { tap: found.tap.clone(), error })
+    }
+}
+
+impl At {
+    /// The tap, where it is one.
+    pub fn tap(self) -> Option<usize> {
+        match self {
+            At::Tap(tap) => Some(tap),
+            At::Op(_) => None,
+        }
+    }
+
+    /// The operation, where it is one.
+    pub fn op(self) -> Option<usize> {
+        match self {
+            At::Op(op) => Some(op),
+            At::Tap(_) => None,
+        }
+    }
+}
+
+/// What a function gives of some views.
+fn given(
+    values: &mut Workspace<'_>,
+    views: &[View],
+    instead: &Instead,
+) -> Result<Option<Vec<Tensor<'static>>>, EvaluateError> {
+    views.iter().try_for_each(|view| values.load(view))?;
+    Ok(instead(&views.iter().map(|view| values.read(view)).collect::<Vec<_>>()))
 }
 
 /// Where slices are evaluated: weights that several of them read stay loaded.

@@ -17,6 +17,8 @@ pub(super) static MISTAKES: &[&Mistake] = &[
     &ROUTER_TOPK,
     &EXPERT_ORDER,
     &SHARED_GATE,
+    &OPERATION_INPUT,
+    &RESULT_SCALED,
     &OPERATION_OMITTED,
     &SIGN_FLIPPED,
     &NUMBER_DIFFERS,
@@ -88,6 +90,20 @@ pub(crate) static OPERATION_OMITTED: Mistake = Mistake {
     what: "an operation of the reference is left out",
     fix: "carry it out: the line of the reference's code is named",
     params: &[Param::other("operation", "its name and its line"), Param::words("keeps", &["second"])],
+    ..RECORDED
+};
+pub(crate) static OPERATION_INPUT: Mistake = Mistake {
+    id: "operation-input",
+    what: "another tensor is read",
+    fix: "look at what is passed in",
+    params: &[Param::other("reads", "the tap that it reads")],
+    ..RECORDED
+};
+pub(crate) static RESULT_SCALED: Mistake = Mistake {
+    id: "result-scaled",
+    what: "the result has a factor",
+    fix: "look for a factor that the reference does not have, or has",
+    params: &[Param::free("factor")],
     ..RECORDED
 };
 pub(crate) static SIGN_FLIPPED: Mistake = Mistake {

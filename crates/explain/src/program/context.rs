@@ -1,8 +1,10 @@
 //! What stands around an operation of a program? Who made what it reads, who reads what it makes.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use firstdiff_program::{Kind, Operand, Operation, Program, Scalar, Slice, View};
+use ndarray::ArrayD;
 
 use crate::program::held::Held;
 
@@ -11,21 +13,23 @@ pub(crate) struct Context<'a> {
     pub(crate) program: &'a Program,
     pub(crate) held: &'a Held,
     pub(crate) slice: &'a Slice<'a>,
+    /// What the candidate has at the tap that the slice makes.
+    pub(crate) own: Arc<ArrayD<f64>>,
     ops: BTreeSet<usize>,
-    /// Buffers of which the slice knows values.
-    buffers: HashSet<usize>,
 }
 
 /// Operations that only move, round or scale values, and those between a product and its softmax.
 const FOLLOWED: usize = 24;
 
 impl<'a> Context<'a> {
-    pub(crate) fn new(program: &'a Program, held: &'a Held, slice: &'a Slice<'a>) -> Context<'a> {
+    pub(crate) fn new(
+        program: &'a Program,
+        held: &'a Held,
+        slice: &'a Slice<'a>,
+        own: Arc<ArrayD<f64>>,
+    ) -> Context<'a> {
         let ops: BTreeSet<usize> = slice.ops().collect();
-        let made = ops.iter().flat_map(|&op| program.ops()[op].outputs.iter().flatten()).map(|view| view.buffer);
-        let known = slice.known().map(|tap| program.taps()[tap].view.buffer);
-        let buffers = made.chain(known).collect();
-        Context { program, held, slice, ops, buffers }
+        Context { program, held, slice, own, ops }
     }
 
     /// The operations, in their order.
@@ -35,11 +39,6 @@ impl<'a> Context<'a> {
 
     pub(crate) fn has(&self, op: usize) -> bool {
         self.ops.contains(&op)
-    }
-
-    /// Whether the slice knows the values of a view.
-    pub(crate) fn knows(&self, view: &View) -> bool {
-        self.is_weight(view) || self.buffers.contains(&view.buffer)
     }
 
     pub(crate) fn op(&self, op: usize) -> &'a Operation {
@@ -80,6 +79,7 @@ impl<'a> Context<'a> {
         let mut numbers = operands.filter_map(|(place, operand)| match operand {
             Operand::Scalar(Scalar::Float(x)) => Some((place, *x)),
             Operand::Scalar(Scalar::Int(x)) => Some((place, *x as f64)),
+            Operand::View(view) => Some((place, self.program.constant(view)?)),
             _ => None,
         });
         numbers.next()
@@ -147,6 +147,18 @@ impl<'a> Context<'a> {
     /// Whether what it makes is multiplied with another activation.
     fn leads_to_product(&self, op: usize) -> bool {
         self.leads_to(op, |reader| matches!(self.base(reader), "matmul" | "bmm" | "baddbmm"))
+    }
+
+    /// The step that an operation is of.
+    pub(crate) fn step_of(&self, op: usize) -> usize {
+        self.program.steps().iter().position(|step| op < step.ops.end).unwrap_or(usize::MAX)
+    }
+
+    /// Whether it is a product of an activation function with another activation.
+    pub(crate) fn is_gated(&self, op: usize) -> bool {
+        let tensors = self.tensors(op);
+        let acts = |view: &View| self.origin(op, view).is_some_and(|at| matches!(self.base(at), "silu" | "gelu" | "relu" | "sigmoid"));
+        tensors.len() == 2 && tensors.iter().any(|(_, view)| acts(view)) && tensors.iter().all(|(_, view)| self.is_activation(view))
     }
 
     /// The module that an operation is called in.

@@ -1,10 +1,11 @@
 //! Why is it wrong? Each wrong slice is carried out otherwise, until the candidate's own numbers come out.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use firstdiff_compare::{Place, Status};
-use firstdiff_program::{Arithmetic, Bench, Edit, Slice};
+use firstdiff_program::{Arithmetic, At, Bench, Edit, Slice};
 use firstdiff_trace::Tap;
 use ndarray::ArrayD;
 
@@ -132,7 +133,7 @@ impl Search<'_> {
             operation: self.replays.operation(replayed, self.candidate.profile),
             begun: Instant::now(),
         };
-        let context = Context::new(program, held, &slice);
+        let context = Context::new(program, held, &slice, Arc::new(target.own.clone()));
         let all: Vec<Form> = forms(&context).into_iter().filter(|form| self.effort.tries(form.mistake)).collect();
         let mut found = Explained {
             tap,
@@ -211,7 +212,7 @@ impl Search<'_> {
                 if self.is_late(target) {
                     return;
                 }
-                let apart = first.edits.iter().all(|a| second.edits.iter().all(|b| a.op != b.op));
+                let apart = first.edits.iter().all(|a| second.edits.iter().all(|b| a.at != b.at));
                 let edits = [first.edits.clone(), second.edits.clone()].concat();
                 let Some(residual) = self.residual(target, &edits).filter(|_| apart) else { continue };
                 let pair = Reproduced { form: (*first).clone(), second: Some((*second).clone()), residual };
@@ -352,7 +353,7 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
     let finding = |form: &Form| Finding {
         taps: taps_of(recording, held, form, &all),
         shown_at: all.iter().map(|(tap, ..)| held.place(*tap)).collect(),
-        op: form.edits.first().map_or_else(String::new, |edit| recording.program.said(edit.op)),
+        op: form.edits.first().map_or_else(String::new, |edit| recording.program.said(op_of(recording, edit.at))),
         cause: Some(cause(form)),
         residual_nmse: all.iter().map(|(.., r)| r.residual).fold(0.0, f64::max),
         base_nmse: all.iter().map(|(_, base, _)| *base).fold(0.0, f64::max),
@@ -367,13 +368,21 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
     one.forms().map(|form| (*first, finding(form))).collect()
 }
 
+/// The operation that is carried out otherwise, or that reads what is.
+fn op_of(recording: &Recording<'_>, at: At) -> usize {
+    match at {
+        At::Op(op) => op,
+        At::Tap(tap) => recording.program.taps()[tap].op,
+    }
+}
+
 /// The taps that operations which are carried out otherwise make, or the nearest behind them.
 fn taps_of(recording: &Recording<'_>, held: &Held, form: &Form, all: &[(usize, f64, Reproduced)]) -> Vec<Tap> {
     let program = recording.program;
     let mut out: BTreeSet<(usize, Tap)> = BTreeSet::new();
     for (tap, _, found) in all {
         let same = found.forms().find(|other| other.key() == form.key());
-        let ops = same.into_iter().flat_map(|form| &form.edits).map(|edit| edit.op);
+        let ops = same.into_iter().flat_map(|form| &form.edits).map(|edit| op_of(recording, edit.at));
         let step = program.taps()[*tap].step;
         for op in ops {
             let behind = program.taps().iter().enumerate().filter(|(_, t)| t.step == step && t.op >= op);

@@ -160,11 +160,13 @@ fn hugging_face(folder: &Path) -> Result<Opened, ModelError> {
         let config = Err(ModelError::Format { file: folder.into(), reason: "holds no config.json".into() });
         return Ok(Opened::new(Format::HuggingFace, weights, config));
     }
-    let map = read_config(&file)?;
-    let keys = Keys::new(&file, &map);
-    let name = keys.text("model_type").and_then(|name| keys.required("model_type", name))?;
     let weights = safetensors::open(folder)?;
-    let config = family(&keys, name, &weights);
+    // Weights are read whatever the config says of the model.
+    let config = read_config(&file).and_then(|map| {
+        let keys = Keys::new(&file, &map);
+        let name = keys.text("model_type").and_then(|name| keys.required("model_type", name))?;
+        family(&keys, name, &weights)
+    });
     let mut opened = Opened::new(Format::HuggingFace, weights, config);
     opened.qk_rows = Some(QkRows::Half);
     Ok(opened)

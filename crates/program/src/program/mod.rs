@@ -162,6 +162,12 @@ impl Program {
         &self.scopes
     }
 
+    /// The value of a view of one element of a constant.
+    pub fn constant(&self, view: &View) -> Option<f64> {
+        let tensor = self.given.get(&view.buffer).filter(|tensor| tensor.len() == 1 && view.elements() == 1)?;
+        (!self.inputs.contains_key(&view.buffer)).then(|| tensor.to_floats()[0])
+    }
+
     /// Whether a buffer holds what weights and the model's input give together; positions, masks and tables are none of it.
     pub fn is_activation(&self, buffer: usize) -> bool {
         self.flow.is_activation(buffer)

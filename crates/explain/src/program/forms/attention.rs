@@ -1,16 +1,18 @@
 //! Scores of attention: scale, cap, mask, softmax, and which heads read which.
 
 use firstdiff_compare::MASKED;
-use firstdiff_program::{Change, Edit, Operand, View};
+use firstdiff_program::{At, Change, Edit, Operand, Scalar, View};
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
 use super::{Form, computed, kept, with_number};
-use crate::mistakes::attention::{CONTEXT_LAYOUT, KV_HEAD_MAP, SINK_OMITTED, SOFTMAX_BASE};
+use crate::mistakes::attention::{
+    CONTEXT_LAYOUT, KV_CACHE_SHIFT, KV_CACHE_STALE, KV_HEAD_MAP, SINK_OMITTED, SOFTMAX_AXIS, SOFTMAX_BASE,
+};
 use crate::mistakes::head::LOGIT_SOFTCAP;
 use crate::mistakes::recorded::POSITION_BIAS;
 use crate::mistakes::scores::{
-    MASK_FILL, MASK_INVERTED, MASK_OMITTED, MASK_SHIFTED, SCORE_SCALE, SCORE_SOFTCAP, WINDOW_SIZE,
+    MASK_AFTER_SOFTMAX, MASK_FILL, MASK_INVERTED, MASK_OMITTED, MASK_SHIFTED, SCORE_SCALE, SCORE_SOFTCAP, WINDOW_SIZE,
 };
 use crate::program::context::Context;
 
@@ -20,7 +22,8 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         "tanh" => of_cap(context, op),
         "add" | "where" | "masked_fill" => of_mask(context, op),
         "softmax" | "_softmax" => of_softmax(context, op),
-        "cat" => of_sinks(context, op),
+        "cat" => [of_sinks(context, op), of_cache(context, op)].concat(),
+        "baddbmm" => of_product(context, op),
         "clone" | "reshape" | "contiguous" | "_unsafe_view" => [of_copies(context, op), of_merge(context, op)].concat(),
         "repeat_interleave" => of_repeat(context, op),
         _ => Vec::new(),
@@ -43,7 +46,7 @@ fn of_scale(context: &Context<'_>, op: usize) -> Vec<Form> {
         forms.push(Form::one(&SCORE_SCALE, vec![("scale", json!(other))], op, edit));
     }
     let owned = record.clone();
-    let any = move |scale: f64| vec![Edit { op, change: with_number(&owned, place, change(scale)) }];
+    let any = move |scale: f64| vec![Edit { at: At::Op(op), change: with_number(&owned, place, change(scale)) }];
     forms.push(Form::any(&SCORE_SCALE, "scale", scale, any));
     forms
 }
@@ -66,14 +69,15 @@ fn of_cap(context: &Context<'_>, op: usize) -> Vec<Form> {
     let (before_record, after_record) = (context.op(before).clone(), context.op(after).clone());
     let any = move |cap: f64| {
         vec![
-            Edit { op: before, change: with_number(&before_record, first, cap) },
-            Edit { op: after, change: with_number(&after_record, second, cap) },
+            Edit { at: At::Op(before), change: with_number(&before_record, first, cap) },
+            Edit { at: At::Op(after), change: with_number(&after_record, second, cap) },
         ]
     };
     vec![Form::one(mistake, vec![], op, kept(x)), Form::any(mistake, "cap", cap, any)]
 }
 
 /// The scores before their mask, the mask, and which keys a query sees by it.
+#[derive(Clone)]
 struct Masked {
     views: Vec<View>,
     sees: fn(f64) -> bool,
@@ -92,6 +96,32 @@ impl Masked {
         };
         let attends = mask.elements() > 1 && !context.is_weight(mask) && context.leads_to_probs(op);
         attends.then(|| Masked { views: vec![x.clone(), mask.clone()], sees })
+    }
+
+    /// A query sees the keys up to its own row of the chunk.
+    fn top_left(&self) -> Change {
+        let views: Vec<&View> = self.views.iter().collect();
+        computed(&views, |x| {
+            let [.., queries, keys] = x[0].shape() else { return None };
+            let (queries, keys) = (*queries, *keys);
+            let mut out = x[0].clone();
+            for (row, mut out) in out.rows_mut().into_iter().enumerate() {
+                (row % queries + 1..keys).for_each(|key| out[key] = f64::NEG_INFINITY);
+            }
+            (queries < keys).then_some(out)
+        })
+    }
+
+    /// A number is added to what is hidden.
+    fn added(&self, fill: f64) -> Change {
+        let (saw, views) = (self.sees, self.views.iter().collect::<Vec<&View>>());
+        computed(&views, move |x| {
+            let mask = x[1].broadcast(x[0].raw_dim())?;
+            let hides = mask.iter().any(|&m| !saw(m));
+            let mut out = x[0].clone();
+            out.zip_mut_with(&mask, |out, &m| if !saw(m) { *out += fill });
+            hides.then_some(out)
+        })
     }
 
     /// The mask where a query at `position` sees a key by `sees`, of what it saw before; and what hidden scores are.
@@ -125,7 +155,18 @@ impl Masked {
 fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
     let Some(masked) = Masked::of(context, op) else { return Vec::new() };
     const HIDDEN: f64 = f64::NEG_INFINITY;
-    let one = |mistake, params, change| Form::one(mistake, params, op, change);
+    // One mask in two operations is one mistake.
+    let mut chain: Vec<(usize, Masked)> = Vec::new();
+    let mut at = context.origin(op, &masked.views[0]);
+    while let Some((before, found)) = at.filter(|&at| context.has(at)).and_then(|at| Some((at, Masked::of(context, at)?))) {
+        at = context.origin(before, &found.views[0]);
+        chain.push((before, found));
+    }
+    let one = |mistake, params, change| {
+        let mut edits = vec![Edit { at: At::Op(op), change }];
+        edits.extend(chain.iter().map(|(before, found)| Edit { at: At::Op(*before), change: kept(&found.views[0]) }));
+        Form::new(mistake, params, edits)
+    };
     let mut forms = vec![
         one(&MASK_OMITTED, vec![], masked.change(HIDDEN, |_, _, _| true)),
         one(&WINDOW_SIZE, vec![("window", json!("ignored"))], masked.change(HIDDEN, |_, position, key| key <= position)),
@@ -138,9 +179,16 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
         let change = masked.change(HIDDEN, move |_, position, key| key <= position && key > position - window);
         forms.push(one(&WINDOW_SIZE, vec![("window", json!(window))], change));
     }
+    forms.push(one(&MASK_SHIFTED, vec![("kind", json!("top-left"))], masked.top_left()));
     for fill in [0.0, -1.0, -10.0, -100.0, -1e3, -1e4] {
-        forms.push(one(&MASK_FILL, vec![("fill", json!(fill))], masked.change(fill, |saw, _, key| saw(key))));
+        let params = |how: &str| vec![("fill", json!(fill)), ("how", json!(how))];
+        forms.push(one(&MASK_FILL, params("replaced"), masked.change(fill, |saw, _, key| saw(key))));
+        forms.push(one(&MASK_FILL, params("added"), masked.added(fill)));
     }
+    let owned = masked.clone();
+    forms.push(Form::any(&MASK_FILL, "fill", -10.0, move |fill| {
+        vec![Edit { at: At::Op(op), change: owned.added(fill) }]
+    }));
     let views: Vec<&View> = masked.views.iter().collect();
     if context.base(op) == "add" {
         // What is added beside the mask: slopes by distance.
@@ -158,7 +206,7 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
                 let bias = x[1].mapv(|m| if m > MASKED { factor * m } else { m });
                 (bias.iter().any(|m| *m > MASKED && *m != 0.0)).then(|| &x[0] + &bias)
             });
-            vec![Edit { op, change }]
+            vec![Edit { at: At::Op(op), change }]
         };
         forms.push(Form::any(&POSITION_BIAS, "factor", 1.0, any));
     }
@@ -171,7 +219,98 @@ const MOST_WINDOWS: usize = 64;
 fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
     let Some(x) = context.tensor(op, 0).filter(|_| context.is_attention_softmax(op)) else { return Vec::new() };
     let base = computed(&[x], |x| softmax(&x[0].mapv(|x| x * std::f64::consts::LN_2)));
-    vec![Form::one(&SOFTMAX_BASE, vec![], op, base)]
+    let mut forms = vec![Form::one(&SOFTMAX_BASE, vec![], op, base)];
+    let rank = x.shape.len();
+    for (kind, back) in [("queries", 2), ("heads", 3)].into_iter().filter(|(_, back)| *back <= rank) {
+        let change = computed(&[x], move |x| {
+            let mut turned = x[0].clone();
+            turned.swap_axes(rank - 1, rank - back);
+            let mut out = softmax(&turned.as_standard_layout().into_owned())?;
+            out.swap_axes(rank - 1, rank - back);
+            Some(out)
+        });
+        forms.push(Form::one(&SOFTMAX_AXIS, vec![("kind", json!(kind))], op, change));
+    }
+    // Of what comes out as nothing the mask is seen where the candidate has it.
+    let own = context.own.clone();
+    let after = computed(&[x], move |x| {
+        let out = softmax(&x[0])?;
+        let (seen, shape) = (own.iter().map(|&p| if p == 0.0 { 0.0 } else { 1.0 }).collect::<Vec<f64>>(), out.raw_dim());
+        let seen = ArrayD::from_shape_vec(shape, seen).ok()?;
+        let hides = seen.iter().any(|&seen| seen == 0.0) && out.iter().zip(&seen).any(|(p, seen)| *seen == 0.0 && *p > 0.0);
+        hides.then(|| out * seen)
+    });
+    forms.push(Form::one(&MASK_AFTER_SOFTMAX, vec![], op, after));
+    forms
+}
+
+/// Keys or values behind those of the steps before.
+fn of_cache(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let Some(Operand::List(parts)) = context.op(op).operands.first() else { return Vec::new() };
+    let [Operand::View(past), Operand::View(new)] = &parts[..] else { return Vec::new() };
+    let rank = past.shape.len();
+    let before = |view: &View| context.maker(op, view).is_some_and(|maker| context.step_of(maker) < context.step_of(op));
+    if rank < 3 || !before(past) || before(new) || !context.is_activation(new) {
+        return Vec::new();
+    }
+    let Some(axis) = (0..rank).find(|&axis| context.out(op).is_some_and(|out| out.shape[axis] != past.shape[axis])) else {
+        return Vec::new();
+    };
+    let along = Axis(axis);
+    type Kept = fn(&[ArrayD<f64>], Axis) -> Option<ArrayD<f64>>;
+    let kinds: [(&'static crate::mistakes::Mistake, &str, Kept); 4] = [
+        (&KV_CACHE_STALE, "newest missing", |x, axis| joined(axis, &x[0], &ArrayD::zeros(x[1].raw_dim()))),
+        (&KV_CACHE_STALE, "last one's", |x, axis| {
+            let last = x[0].len_of(axis).checked_sub(x[1].len_of(axis))?;
+            joined(axis, &x[0], &x[0].slice_axis(axis, (last..).into()).to_owned())
+        }),
+        (&KV_CACHE_SHIFT, "early", |x, axis| {
+            let kept = x[0].len_of(axis).checked_sub(x[1].len_of(axis))?;
+            let first = joined(axis, &x[0].slice_axis(axis, (..kept).into()).to_owned(), &x[1])?;
+            joined(axis, &first, &ArrayD::zeros(x[1].raw_dim()))
+        }),
+        (&KV_CACHE_SHIFT, "late", |x, axis| {
+            let moved = joined(axis, &ArrayD::zeros(x[1].raw_dim()), &x[0])?;
+            let kept = moved.len_of(axis);
+            (kept > 0).then_some(moved)
+        }),
+    ];
+    let form = |(mistake, kind, keep): (&'static crate::mistakes::Mistake, &str, Kept)| {
+        Form::one(mistake, vec![("kind", json!(kind))], op, computed(&[past, new], move |x| keep(x, along)))
+    };
+    kinds.into_iter().map(form).collect()
+}
+
+fn joined(axis: Axis, a: &ArrayD<f64>, b: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+    ndarray::concatenate(axis, &[a.view(), b.view()]).ok()
+}
+
+/// beta table + alpha q k.
+fn of_product(context: &Context<'_>, op: usize) -> Vec<Form> {
+    if !context.leads_to_probs(op) {
+        return Vec::new();
+    }
+    let record = context.op(op);
+    let mut forms = Vec::new();
+    for (key, mistake, name) in [("alpha", &SCORE_SCALE, "scale"), ("beta", &POSITION_BIAS, "factor")] {
+        let right = match record.keywords.iter().find(|(known, _)| known == key) {
+            Some((_, Operand::Scalar(Scalar::Float(x)))) => *x,
+            Some((_, Operand::Scalar(Scalar::Int(x)))) => *x as f64,
+            _ => 1.0,
+        };
+        let owned = record.clone();
+        let any = move |value: f64| {
+            let mut other = owned.clone();
+            other.keywords.retain(|(known, _)| known != key);
+            other.keywords.push((key.to_owned(), Operand::Scalar(Scalar::Float(value))));
+            vec![Edit { at: At::Op(op), change: Change::Operation(Box::new(other)) }]
+        };
+        for value in if key == "alpha" { vec![1.0, right * right] } else { vec![0.0] } {
+            forms.push(Form::new(mistake, vec![(name, json!(value))], any(value)));
+        }
+        forms.push(Form::any(mistake, name, right, any));
+    }
+    forms
 }
 
 /// e^x over its sum, along the last axis.

@@ -1,6 +1,6 @@
 //! Rows of tables, and what they are multiplied with.
 
-use firstdiff_program::View;
+use firstdiff_program::{At, Edit, View};
 use ndarray::{ArrayD, Axis, IxDyn};
 use serde_json::json;
 
@@ -47,7 +47,7 @@ fn of_factor(context: &Context<'_>, op: usize) -> Vec<Form> {
     };
     let record = context.op(op);
     let owned = record.clone();
-    let any = move |times: f64| vec![firstdiff_program::Edit { op, change: with_number(&owned, place, times * factor) }];
+    let any = move |times: f64| vec![Edit { at: At::Op(op), change: with_number(&owned, place, times * factor) }];
     let mut forms = Vec::new();
     let root = width(x).sqrt();
     if (factor - root).abs() < 0.01 * root {

@@ -1,6 +1,6 @@
 //! Any operation: left out, turned about, or with another number.
 
-use firstdiff_program::{Edit, View};
+use firstdiff_program::{At, Edit, View};
 use ndarray::ArrayD;
 use serde_json::json;
 
@@ -36,9 +36,10 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
             forms.push(Form::one(&SIGN_FLIPPED, said(), op, computed(&views, turned)));
         }
     }
-    if let Some((place, number)) = context.number(op).filter(|(_, number)| *number != 0.0) {
+    let counts = matches!(context.base(op), "add" | "sub" | "mul" | "div" | "pow" | "clamp" | "clamp_min" | "clamp_max");
+    if let Some((place, number)) = context.number(op).filter(|(_, number)| counts && *number != 0.0) {
         let owned = context.op(op).clone();
-        let any = move |value: f64| vec![Edit { op, change: with_number(&owned, place, value) }];
+        let any = move |value: f64| vec![Edit { at: At::Op(op), change: with_number(&owned, place, value) }];
         forms.push(Form::any(&NUMBER_DIFFERS, "value", number, any));
     }
     forms

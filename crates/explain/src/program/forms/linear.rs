@@ -5,8 +5,13 @@ use ndarray::{ArrayD, Axis, Ix2};
 use serde_json::json;
 
 use super::{Form, computed, with};
+use half::{bf16, f16};
+
+use crate::mistakes::feed_forward::GATE_UP_SWAPPED;
+use crate::mistakes::head::{HEAD_TIED, HEAD_UNTIED};
+use crate::mistakes::stored::STORAGE_TYPE;
 use crate::mistakes::linear::{
-    BIAS_OMITTED, BIAS_TWICE, LINEAR_INPUT, QK_ROW_ORDER, WEIGHT_STRIDE, WEIGHT_SWAPPED, WEIGHT_TRANSPOSED, WEIGHT_UNSET,
+    BIAS_OMITTED, BIAS_TWICE, QK_ROW_ORDER, WEIGHT_STRIDE, WEIGHT_SWAPPED, WEIGHT_TRANSPOSED, WEIGHT_UNSET,
     WEIGHT_WRONG_LAYER,
 };
 use crate::mistakes::recorded::EXPERT_ORDER;
@@ -21,6 +26,11 @@ struct Product<'a> {
 }
 
 impl<'a> Product<'a> {
+    fn views(&self) -> Vec<&'a View> {
+        let bias = self.bias.map(|(_, view)| view);
+        [self.x.1, self.weight.1].into_iter().chain(bias).collect()
+    }
+
     fn of(context: &Context<'a>, op: usize) -> Option<Product<'a>> {
         let (x, weight, bias) = match context.base(op) {
             "linear" | "conv1d" | "conv2d" => (0, 1, 2),
@@ -42,9 +52,32 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     if context.is_weight(product.weight.1) {
         forms.extend(of_weight(context, &product, op));
     }
-    forms.extend(of_input(context, &product, op));
     forms.extend(of_rows(context, &product, op));
     forms
+}
+
+/// What is right only where nothing else gives the same: a product of nothing.
+pub(super) fn last(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let Some(product) = Product::of(context, op).filter(|_| context.base(op) == "linear") else { return Vec::new() };
+    let unset = computed(&product.views(), |x| with_bias(product_of(&x[0], &x[1])? * 0.0, x));
+    vec![Form::one(&WEIGHT_UNSET, vec![], op, unset)]
+}
+
+/// A product and its bias, where there is one.
+fn with_bias(product: ArrayD<f64>, x: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {
+    Some(match x.get(2) {
+        Some(bias) => product + bias,
+        None => product,
+    })
+}
+
+/// The value of the same 16 bits in the other type.
+fn reads_f16_as_bf16(x: f64) -> f64 {
+    bf16::from_bits(f16::from_f64(x).to_bits()).to_f64()
+}
+
+fn reads_bf16_as_f16(x: f64) -> f64 {
+    f16::from_bits(bf16::from_f64(x).to_bits()).to_f64()
 }
 
 fn of_bias(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
@@ -105,6 +138,11 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
             }
             (other, _) => Form::one(&WEIGHT_SWAPPED, vec![("with", json!(other))], op, instead(view)),
         };
+        // A gate that holds what it should let through, and the reverse: the activation is on the other of the two.
+        let feeds = |at: usize| context.leads_to(at, |reader| context.base(reader) == "mul" && context.is_gated(reader));
+        if form.mistake == &WEIGHT_SWAPPED && feeds(op) {
+            forms.push(Form { mistake: &GATE_UP_SWAPPED, params: vec![], ..form.clone() });
+        }
         forms.push(form);
     }
     // A slice of stacked experts: the one beside it.
@@ -118,11 +156,25 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
         }
     }
     if context.base(op) == "linear" {
-        let unset = match product.bias {
-            None => computed(&[product.x.1, weight], |x| Some(product_of(&x[0], &x[1])? * 0.0)),
-            Some((_, bias)) => computed(&[product.x.1, weight, bias], |x| Some(product_of(&x[0], &x[1])? * 0.0 + &x[2])),
-        };
-        forms.push(Form::one(&WEIGHT_UNSET, vec![], op, unset));
+        let views = product.views();
+        for (read_as, bits) in [("bf16", reads_f16_as_bf16 as fn(f64) -> f64), ("f16", reads_bf16_as_f16)] {
+            let change = computed(&views, move |x| with_bias(product_of(&x[0], &x[1].mapv(bits))?, x));
+            forms.push(Form::one(&STORAGE_TYPE, vec![("read_as", json!(read_as))], op, change));
+        }
+        let long = computed(&views, |x| {
+            let (columns, flat) = (x[1].len_of(Axis(1)), x[1].as_slice()?);
+            let at = |(row, column): (usize, usize)| flat.get(row * (columns + 1) + column).copied().unwrap_or(0.0);
+            let read = ndarray::Array2::from_shape_fn((x[1].len_of(Axis(0)), columns), at);
+            with_bias(product_of(&x[0], &read.into_dyn())?, x)
+        });
+        forms.push(Form::one(&WEIGHT_STRIDE, vec![("leading_dimension", json!("in+1"))], op, long));
+        for (name, buffer) in context.alike(weight).filter(|_| name.split('.').all(|part| part.parse::<usize>().is_err())) {
+            if name.split('.').all(|part| part.parse::<usize>().is_err()) {
+                forms.push(Form::one(&HEAD_TIED, vec![], op, instead(View { buffer, ..weight.clone() })));
+            }
+        }
+        let ones = computed(&views, |x| with_bias(product_of(&x[0], &ArrayD::ones(x[1].raw_dim()))?, x));
+        forms.push(Form::one(&HEAD_UNTIED, vec![("kind", json!("ones"))], op, ones));
     }
     forms
 }
@@ -153,58 +205,34 @@ pub(super) fn beside<'a>(context: &Context<'a>, weight: &'a View, name: &str) ->
     out
 }
 
-/// The product of another tensor of the same width.
-fn of_input(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
-    let (place, x) = product.x;
-    if context.base(op) != "linear" || !context.is_activation(x) {
-        return Vec::new();
-    }
-    let taps = context.program.taps();
-    let target = &taps[context.slice.target()];
-    let layer = |tap: usize| context.held.place(tap).tap.layer;
-    let own = layer(context.slice.target());
-    let near = |tap: &usize| {
-        let found = &taps[*tap];
-        let beside = layer(*tap) == own || layer(*tap).map(|layer| layer + 1) == own || layer(*tap).is_none();
-        found.step == target.step && found.op < op && beside
-    };
-    let mut seen = vec![x.buffer];
-    let mut forms = Vec::new();
-    for tap in (0..taps.len()).filter(near) {
-        let view = &context.program.buffers()[taps[tap].view.buffer];
-        let fits = view.shape == x.shape && context.knows(view) && !seen.contains(&view.buffer);
-        if fits && taps[tap].view.elements() == view.elements() {
-            seen.push(view.buffer);
-            let change = with(product.record, place, Operand::View(view.clone()));
-            let reads = context.held.place(tap).tap.to_string();
-            forms.push(Form::one(&LINEAR_INPUT, vec![("reads", json!(reads))], op, change));
-        }
-    }
-    forms
-}
-
 /// Rows of each head in the order of the other rotation.
 fn of_rows(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
     let Some(out) = context.out(op) else { return Vec::new() };
     let taps = context.program.taps().iter().filter(|tap| tap.op == op && tap.view.buffer == out.buffer);
     let width = taps.filter(|tap| tap.view.shape.len() == 3).filter_map(|tap| tap.view.shape.last().copied()).next();
-    let Some(width) = width.filter(|width| width % 2 == 0 && product.bias.is_none() && context.base(op) == "linear") else {
+    let Some(width) = width.filter(|width| width % 2 == 0 && context.base(op) == "linear") else {
         return Vec::new();
     };
-    let views = [product.x.1, product.weight.1];
+    let views = product.views();
     let kinds: [(&str, fn(usize, usize) -> usize); 2] =
         [("halves-to-pairs", |i, d| if i % 2 == 0 { i / 2 } else { d / 2 + i / 2 }), ("pairs-to-halves", |i, d| {
             if i < d / 2 { 2 * i } else { 2 * (i - d / 2) + 1 }
         })];
-    let form = |(kind, from): (&'static str, fn(usize, usize) -> usize)| {
+    // Of a part of each head, where a part is rotated.
+    let parts = [width, width / 2, width / 4].into_iter().filter(|part| part % 2 == 0 && *part > 2);
+    let all = parts.flat_map(|part| kinds.map(|(kind, from)| (kind, from, part)));
+    let form = |(kind, from, part): (&'static str, fn(usize, usize) -> usize, usize)| {
+        let from = move |i: usize, _: usize| if i < part { from(i, part) } else { i };
         let change = computed(&views, move |x| {
-            let y = product_of(&x[0], &x[1])?;
+            let y = with_bias(product_of(&x[0], &x[1])?, x)?;
             let last = Axis(y.ndim() - 1);
             let rows = y.len_of(last);
             let order: Vec<usize> = (0..rows).map(|row| row / width * width + from(row % width, width)).collect();
             order.iter().all(|&row| row < rows).then(|| y.select(last, &order))
         });
-        Form::one(&QK_ROW_ORDER, vec![("kind", json!(kind))], op, change)
+        let mut params = vec![("kind", json!(kind))];
+        params.extend((part < width).then(|| ("rotary_dim", json!(part))));
+        Form::one(&QK_ROW_ORDER, params, op, change)
     };
-    kinds.into_iter().map(form).collect()
+    all.map(form).collect()
 }

@@ -9,11 +9,12 @@ mod norm;
 mod residual;
 mod rotation;
 mod router;
+mod taps;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use firstdiff_program::{Change, DType, Edit, Operand, Operation, Scalar, Tensor, Values, View};
+use firstdiff_program::{At, Change, DType, Edit, Operand, Operation, Scalar, Tensor, Values, View};
 use ndarray::{ArrayD, IxDyn};
 
 use crate::mistakes::{Mistake, Params};
@@ -46,7 +47,7 @@ impl Form {
 
     /// A form of one operation.
     pub(crate) fn one(mistake: &'static Mistake, params: Params, op: usize, change: Change) -> Form {
-        Form::new(mistake, params, vec![Edit { op, change }])
+        Form::new(mistake, params, vec![Edit { at: At::Op(op), change }])
     }
 
     /// With a number that may be any.
@@ -75,7 +76,7 @@ impl Form {
 
 /// All forms of the operations of a slice, the plainest first. What is one line of code in several layers is done otherwise in all of them.
 pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
-    let groups: [fn(&Context<'_>, usize) -> Vec<Form>; 9] = [
+    let groups: [fn(&Context<'_>, usize) -> Vec<Form>; 10] = [
         embedding::forms,
         norm::forms,
         linear::forms,
@@ -84,9 +85,10 @@ pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
         feed_forward::forms,
         router::forms,
         residual::forms,
+        linear::last,
         generic::forms,
     ];
-    let mut all: Vec<Form> = Vec::new();
+    let mut all: Vec<Form> = taps::forms(context);
     let mut known: HashMap<(String, usize), usize> = HashMap::new();
     for group in groups {
         for op in context.ops() {
@@ -103,7 +105,26 @@ pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
             }
         }
     }
+    let last = all.len();
+    together(&mut all, last);
     all
+}
+
+/// What is made in several places at once: of q and of k, of gate and of up.
+fn together(all: &mut Vec<Form>, last: usize) {
+    let mut places: Vec<(String, Vec<usize>)> = Vec::new();
+    for (at, form) in all[..last].iter().enumerate().filter(|(_, form)| form.tune.is_none() && form.edits.iter().all(|edit| edit.at.op().is_some())) {
+        let key = form.key();
+        match places.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, places)) => places.push(at),
+            None => places.push((key, vec![at])),
+        }
+    }
+    for (_, places) in places.into_iter().filter(|(_, places)| places.len() > 1) {
+        let edits = places.iter().flat_map(|&at| all[at].edits.clone()).collect();
+        let first = all[places[0]].clone();
+        all.push(Form { edits, ..first });
+    }
 }
 
 /// The same form of another operation of the class.

@@ -1,6 +1,6 @@
 //! Norms: a reciprocal root of a mean square, or a kernel of that.
 
-use firstdiff_program::{Edit, Operand, Scalar, View};
+use firstdiff_program::{At, Edit, Operand, Scalar, View};
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
@@ -38,7 +38,7 @@ fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
         forms.push(Form::one(&NORM_EPS, vec![("eps", json!(other))], add, change));
     }
     let owned = record.clone();
-    let tuned = move |value| vec![Edit { op: add, change: with_number(&owned, place, value) }];
+    let tuned = move |value| vec![Edit { at: At::Op(add), change: with_number(&owned, place, value) }];
     forms.push(Form::any(&NORM_EPS, "eps", eps, tuned));
     let Some(mean) = context.tensor(add, 0) else { return forms };
     let outside = computed(&[mean], move |x| Some(x[0].mapv(|x| 1.0 / (x.sqrt() + eps))));
@@ -54,16 +54,12 @@ fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
         return forms;
     };
     let Some(x) = context.tensor(square, 0) else { return forms };
-    let centred = |x: &ArrayD<f64>| {
-        let mean = x.mean_axis(Axis(x.ndim() - 1))?.insert_axis(Axis(x.ndim() - 1));
-        Some(x - &mean)
-    };
     // The values that are multiplied by the root are centred too.
     let scaled = context.program.readers(op).iter().copied().find(|&reader| context.base(reader) == "mul" && context.has(reader));
     if let Some((scaled, root)) = scaled.zip(context.out(op)) {
         let both = vec![
-            Edit { op: square, change: computed(&[x], move |x| Some(centred(&x[0])?.mapv(|x| x * x))) },
-            Edit { op: scaled, change: computed(&[x, root], move |x| Some(centred(&x[0])? * &x[1])) },
+            Edit { at: At::Op(square), change: computed(&[x], move |x| Some(centred(&x[0])?.mapv(|x| x * x))) },
+            Edit { at: At::Op(scaled), change: computed(&[x, root], move |x| Some(centred(&x[0])? * &x[1])) },
         ];
         forms.push(Form::new(&NORM_CENTERED, vec![], both));
     }
@@ -94,7 +90,7 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
             forms.push(Form::one(&NORM_EPS, vec![("eps", json!(other))], op, with_number(record, place, other)));
         }
         let owned = record.clone();
-        forms.push(Form::any(&NORM_EPS, "eps", eps, move |value| vec![Edit { op, change: with_number(&owned, place, value) }]));
+        forms.push(Form::any(&NORM_EPS, "eps", eps, move |value| vec![Edit { at: At::Op(op), change: with_number(&owned, place, value) }]));
     }
     let mut views = vec![x];
     let (gain, bias) = (context.tensor(op, 2), if place == 4 { context.tensor(op, 3) } else { None });
@@ -115,13 +111,41 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
         forms.push(Form::one(&BIAS_OMITTED, vec![], op, with(record, 3, Operand::None)));
     }
     if let Some(gain) = gain {
+        let plain = computed(&views, move |x| {
+            let mut raised = x.to_vec();
+            raised[1].mapv_inplace(|w| w + 1.0);
+            let centred = if place == 4 { centred(&x[0])? } else { x[0].clone() };
+            Some(weighed(by_root(&centred, eps)?, &raised))
+        });
+        forms.push(Form::one(&NORM_PLUS_ONE, vec![], op, plain));
         for (name, buffer) in neighbours(context, gain) {
             let other = Operand::View(View { buffer, ..gain.clone() });
-            forms.push(Form::one(&NORM_WRONG_WEIGHT, vec![("weight", json!(name))], op, with(record, 2, other)));
+            forms.push(Form::one(&NORM_WRONG_WEIGHT, vec![("weight", json!(name))], op, with(record, 2, other.clone())));
+            let own = context.weight(gain).unwrap_or_default();
+            let named = context.program.weights()[&buffer].clone();
+            let pair = bias.zip(bias_of(context, own, &named, bias));
+            if let Some((bias, other_bias)) = pair {
+                let mut both = record.clone();
+                (both.operands[2], both.operands[3]) = (other, Operand::View(View { buffer: other_bias, ..bias.clone() }));
+                let change = firstdiff_program::Change::Operation(Box::new(both));
+                forms.push(Form::one(&NORM_WRONG_WEIGHT, vec![("weight", json!(format!("{name}, with its bias")))], op, change));
+            }
         }
     }
     forms.push(Form::one(&NORM_OMITTED, vec![], op, kept(x)));
     forms
+}
+
+/// The bias beside another norm's gain.
+fn bias_of(context: &Context<'_>, _: &str, gain: &str, bias: Option<&View>) -> Option<usize> {
+    let last = context.weight(bias?)?.rsplit('.').next()?;
+    let name = format!("{}.{last}", gain.rsplit_once('.')?.0);
+    context.program.weights().iter().find(|(_, known)| **known == name).map(|(&buffer, _)| buffer)
+}
+
+fn centred(x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+    let last = Axis(x.ndim().checked_sub(1)?);
+    Some(x - &x.mean_axis(last)?.insert_axis(last))
 }
 
 /// x over the root of its mean square.
@@ -172,11 +196,18 @@ fn from_weight(context: &Context<'_>, op: usize, view: &View) -> bool {
     context.tensors(maker).iter().any(|(_, read)| context.is_weight(read))
 }
 
-/// Other gains of this width: of the same layer, and of the same name in the layers beside it.
+/// Other gains of this width, by their names.
 fn neighbours<'a>(context: &Context<'a>, gain: &'a View) -> Vec<(String, usize)> {
     let own = context.weight(gain).unwrap_or_default();
-    super::linear::beside(context, gain, own)
+    let last = |name: &str| name.rsplit('.').next().map(str::to_owned);
+    let near = super::linear::beside(context, gain, own);
+    let known: Vec<usize> = near.iter().map(|(_, buffer)| *buffer).collect();
+    let others = context.alike(gain).filter(|(name, buffer)| last(name) == last(own) && !known.contains(buffer));
+    near.into_iter().chain(others.map(|(name, buffer)| (name.to_owned(), buffer)).take(OTHERS)).collect()
 }
+
+/// Gains of other layers that are tried.
+const OTHERS: usize = 64;
 
 /// x - mean(x), which RMSNorm does not have.
 fn of_mean(context: &Context<'_>, op: usize) -> Vec<Form> {

@@ -1,13 +1,13 @@
 //! Rotations: pairs of elements that are multiplied with tables of cosines and sines.
 
-use firstdiff_program::{Change, Operand, View};
+use firstdiff_program::{At, Change, Edit, Operand, View};
 use half::{bf16, f16};
 use ndarray::{Array2, ArrayD};
 use serde_json::json;
 
 use super::{Form, computed};
 use crate::mistakes::rope::{
-    ROPE_ATTENTION_FACTOR, ROPE_DIRECTION, ROPE_OMITTED, ROPE_PAIRING, ROPE_POSITION, ROPE_PRECISION, ROPE_SCALING,
+    ALIASING, ROPE_ATTENTION_FACTOR, ROPE_DIRECTION, ROPE_EXPONENT, ROPE_OMITTED, ROPE_PAIRING, ROPE_POSITION, ROPE_PRECISION, ROPE_SCALING,
     ROPE_THETA, ROPE_TWICE,
 };
 use crate::program::context::Context;
@@ -25,7 +25,7 @@ struct Rotation {
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     let Some(Rotation { views, start }) = Rotation::of(context, op) else { return Vec::new() };
     let shape = context.out(op).map_or_else(Vec::new, |out| out.shape.clone());
-    let change = |turn: fn(&mut Turn, f64) -> Option<()>, value: f64| -> Change {
+    let change = move |turn: fn(&mut Turn, f64) -> Option<()>, value: f64| -> Change {
         let shape = shape.clone();
         computed(&views.each_ref(), move |x| {
             let mut turned = Turn::of(x, start)?;
@@ -42,15 +42,26 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         Form::one(&ROPE_SCALING, vec![("kind", json!("absent"))], op, change(Turn::unscaled, 0.0)),
         Form::one(&ROPE_PRECISION, vec![("tables", json!("bf16"))], op, change(Turn::rounded, 8.0)),
         Form::one(&ROPE_PRECISION, vec![("tables", json!("f16"))], op, change(Turn::rounded, 11.0)),
+        Form::one(&ALIASING, vec![("kind", json!("rotated in place"))], op, change(Turn::in_place, 0.0)),
+        Form::one(&ROPE_EXPONENT, vec![], op, change(Turn::of_half_exponent, 0.0)),
         Form::one(&ROPE_POSITION, vec![("kind", json!("decode-zero"))], op, change(Turn::from_zero, 0.0)),
     ];
     for shift in [-2, -1, 1, 2] {
         let change = change(Turn::shifted, f64::from(shift));
         forms.push(Form::one(&ROPE_POSITION, vec![("shift", json!(shift))], op, change));
     }
+    for factor in [2.0, 4.0, 8.0, 16.0, 32.0] {
+        let kinds = [(format!("linear by {factor}"), 1.0 / factor), ("inverse".to_owned(), factor)];
+        for (kind, times) in kinds {
+            let change = change(Turn::scaled, times);
+            forms.push(Form::one(&ROPE_SCALING, vec![("kind", json!(kind))], op, change));
+        }
+    }
     for base in BASES {
         forms.push(Form::one(&ROPE_THETA, vec![("theta", json!(base))], op, change(Turn::of_base, base)));
     }
+    let of_base = move |base: f64| vec![Edit { at: At::Op(op), change: change(Turn::of_base, base) }];
+    forms.push(Form::any(&ROPE_THETA, "theta", 1e5, of_base));
     forms
 }
 
@@ -119,6 +130,8 @@ struct Turn {
     /// Whether the pairs are (i, i + d/2), else (2i, 2i + 1).
     halves: bool,
     times: usize,
+    /// Whether the second of a pair is made of the first as it was written.
+    rereads: bool,
     /// The position of each row.
     positions: Vec<f64>,
     /// The angle of each pair from one position to the next, where the tables have two.
@@ -160,7 +173,7 @@ impl Turn {
         });
         let flat = x.as_standard_layout().into_owned().into_shape_with_order((rows, width)).ok()?;
         let positions = (0..rows).map(|row| (start + position(row)) as f64).collect();
-        (width % 2 == 0).then_some(Turn { x: flat, cos, sin, halves, times: 1, positions, steps })
+        (width % 2 == 0).then_some(Turn { x: flat, cos, sin, halves, times: 1, rereads: false, positions, steps })
     }
 
     fn done(&self) -> Option<ArrayD<f64>> {
@@ -170,7 +183,8 @@ impl Turn {
                 for i in 0..pairs {
                     let (a, b) = if self.halves { (i, i + pairs) } else { (2 * i, 2 * i + 1) };
                     let (c, s, p, q) = (self.cos[[row, i]], self.sin[[row, i]], values[a], values[b]);
-                    (values[a], values[b]) = (p * c - q * s, q * c + p * s);
+                    values[a] = p * c - q * s;
+                    values[b] = q * c + if self.rereads { values[a] } else { p } * s;
                 }
             }
         }
@@ -203,6 +217,24 @@ impl Turn {
 
     fn back(&mut self, _: f64) -> Option<()> {
         self.sin.mapv_inplace(|sin| -sin);
+        Some(())
+    }
+
+    /// What is written first is read again.
+    fn in_place(&mut self, _: f64) -> Option<()> {
+        self.rereads = true;
+        Some(())
+    }
+
+    fn of_half_exponent(&mut self, _: f64) -> Option<()> {
+        let steps = self.steps.clone()?;
+        self.turned_by(|position, i| position * steps[i].abs().sqrt());
+        Some(())
+    }
+
+    fn scaled(&mut self, times: f64) -> Option<()> {
+        let steps = self.steps.clone()?;
+        self.turned_by(|position, i| position * steps[i] * times);
         Some(())
     }
 

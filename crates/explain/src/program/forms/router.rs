@@ -1,6 +1,6 @@
 //! Routers of experts: which are chosen, and with what weights.
 
-use firstdiff_program::{Change, DType, Edit, Operand, Tensor, Values, View};
+use firstdiff_program::{At, Change, DType, Edit, Operand, Tensor, Values, View};
 use ndarray::{ArrayD, Axis, Dimension};
 use serde_json::json;
 use std::sync::Arc;
@@ -161,7 +161,7 @@ fn of_scale(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
     let record = context.op(op);
     let owned = record.clone();
-    let any = move |times: f64| vec![Edit { op, change: with_number(&owned, place, times * factor) }];
+    let any = move |times: f64| vec![Edit { at: At::Op(op), change: with_number(&owned, place, times * factor) }];
     vec![
         Form::one(&ROUTER_SCALE, vec![("factor", json!(1.0 / factor))], op, with_number(record, place, 1.0)),
         Form::any(&ROUTER_SCALE, "factor", 1.0, any),

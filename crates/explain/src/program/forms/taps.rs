@@ -1,0 +1,203 @@
+//! What is read, and what comes out: taps that hold another tensor, other rows, other heads, or a function of what is due.
+
+use std::sync::Arc;
+
+use firstdiff_program::{At, Change, Edit, Tensor, View};
+use firstdiff_trace::Site;
+use ndarray::{ArrayD, Axis};
+use serde_json::json;
+
+use super::{Form, array, computed, tensor};
+use crate::mistakes::Mistake;
+use crate::mistakes::attention::SOFTMAX_BASE;
+use crate::mistakes::embedding::TOKENS_DIFFER;
+use crate::mistakes::head::{LOGIT_ROW, LOGIT_SCALE, LOGIT_SOFTCAP};
+use crate::mistakes::linear::{HEAD_LAYOUT, LINEAR_INPUT};
+use crate::mistakes::recorded::{OPERATION_INPUT, RESULT_SCALED};
+use crate::mistakes::residual::{LAYER_SKIPPED, RESIDUAL_PARALLEL, RESIDUAL_SOURCE};
+use crate::mistakes::scores::{SCORE_SCALE, SCORE_SOFTCAP};
+use crate::program::context::Context;
+
+pub(super) fn forms(context: &Context<'_>) -> Vec<Form> {
+    let mut forms = of_tokens(context);
+    for tap in context.slice.known() {
+        forms.extend(of_heads(context, tap));
+        forms.extend(of_others(context, tap));
+    }
+    forms.extend(of_heads(context, context.slice.target()));
+    forms.extend(of_result(context));
+    forms
+}
+
+/// Which kind of operation the slice is, by how it ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    InProduct,
+    InSum,
+    InNorm,
+    Otherwise,
+}
+
+fn ends(context: &Context<'_>) -> Ends {
+    let op = context.program.taps()[context.slice.target()].op;
+    let normed = context.call(op).any(|at| matches!(context.base(at), "rsqrt" | "layer_norm" | "rms_norm" | "sqrt"));
+    match context.base(op) {
+        "linear" | "addmm" | "matmul" if context.tensors(op).iter().any(|(_, view)| context.is_weight(view)) => Ends::InProduct,
+        "add" if context.tensors(op).iter().filter(|(_, view)| context.is_activation(view)).count() == 2 => Ends::InSum,
+        _ if normed => Ends::InNorm,
+        _ => Ends::Otherwise,
+    }
+}
+
+/// Another tap of the candidate's is read, or another position's row.
+fn of_others(context: &Context<'_>, tap: usize) -> Vec<Form> {
+    let taps = context.program.taps();
+    let (found, target) = (&taps[tap], context.slice.target());
+    let place = |tap: usize| context.held.place(tap).tap;
+    let (own, layer) = (place(tap), place(target).layer);
+    let near = |other: usize| {
+        let beside = place(other).layer == layer || place(other).layer.map(|l| l + 1) == layer || place(other).layer.is_none();
+        beside && taps[other].step == found.step && taps[other].view.shape == found.view.shape && taps[other].op < taps[target].op
+    };
+    let mut forms = Vec::new();
+    for other in (0..taps.len()).filter(|&other| other != tap && near(other)) {
+        let Some(held) = context.held.readable(other) else { continue };
+        let (name, held) = (place(other).to_string(), Arc::new(held.clone()));
+        let is_stream = |site: Site| matches!(site, Site::H | Site::H0);
+        let (mistake, params): (&'static Mistake, _) = match ends(context) {
+            Ends::InProduct => (&LINEAR_INPUT, vec![("reads", json!(name))]),
+            Ends::InSum => (&RESIDUAL_SOURCE, vec![("sum", json!(format!("{name} for {own}")))]),
+            Ends::InNorm if own.site == Site::HAttn && is_stream(place(other).site) => (&RESIDUAL_PARALLEL, vec![]),
+            Ends::InNorm if is_stream(own.site) && is_stream(place(other).site) => (&LAYER_SKIPPED, vec![]),
+            _ => (&OPERATION_INPUT, vec![("reads", json!(name))]),
+        };
+        let change = Change::Values(Vec::new(), Arc::new(move |_| Some(vec![(*held).clone()])));
+        forms.push(Form::new(mistake, params, vec![Edit { at: At::Tap(tap), change }]));
+    }
+    for (word, by) in [("before", 1), ("behind", -1)] {
+        let Some(change) = rows_moved(&found.view, own.site, by) else { continue };
+        let (mistake, params): (&'static Mistake, _) = match place(target).site {
+            Site::Logits => (&LOGIT_ROW, vec![("row", json!(word))]),
+            _ => (&OPERATION_INPUT, vec![("reads", json!(format!("{own}, the position {word}")))]),
+        };
+        forms.push(Form::new(mistake, params, vec![Edit { at: At::Tap(tap), change }]));
+    }
+    forms
+}
+
+/// Rows of the position before, or behind; at the edge there is none, and its own stays.
+fn rows_moved(view: &View, site: Site, by: isize) -> Option<Change> {
+    let axis = site.position_axis();
+    let rows = *view.shape.get(axis).filter(|&&rows| rows > 1)?;
+    Some(computed(&[view], move |x| {
+        let from = |row: usize| row.checked_add_signed(-by).filter(|row| *row < rows).unwrap_or(row);
+        Some(x[0].select(Axis(axis), &(0..rows).map(from).collect::<Vec<_>>()))
+    }))
+}
+
+/// Heads that are read from memory in another order.
+fn of_heads(context: &Context<'_>, tap: usize) -> Vec<Form> {
+    let view = &context.program.taps()[tap].view;
+    let site = context.held.place(tap).tap.site;
+    let by_heads = matches!(site, Site::Q | Site::K | Site::V | Site::QNorm | Site::KNorm | Site::QRope | Site::KRope);
+    let &[rows, heads, width] = &view.shape[..] else { return Vec::new() };
+    if !by_heads || heads < 2 {
+        return Vec::new();
+    }
+    type From = fn([usize; 3], [usize; 3]) -> usize;
+    let kinds: [(&str, From); 2] = [
+        ("d-first", |[row, head, i], [_, heads, width]| row * heads * width + i * heads + head),
+        ("head-first", |[row, head, i], [rows, _, width]| (head * rows + row) * width + i),
+    ];
+    let form = |(kind, from): (&str, From)| {
+        let change = computed(&[view], move |x| {
+            let flat = x[0].as_slice()?;
+            let at = |(row, head, i): (usize, usize, usize)| flat[from([row, head, i], [rows, heads, width])];
+            Some(ndarray::Array3::from_shape_fn((rows, heads, width), at).into_dyn())
+        });
+        Form::new(&HEAD_LAYOUT, vec![("kind", json!(kind))], vec![Edit { at: At::Tap(tap), change }])
+    };
+    kinds.into_iter().map(form).collect()
+}
+
+/// A function of what is due.
+fn of_result(context: &Context<'_>) -> Vec<Form> {
+    let target = context.slice.target();
+    let (view, site) = (context.program.taps()[target].view.clone(), context.held.place(target).tap.site);
+    if !context.is_float(&view) {
+        return Vec::new();
+    }
+    let owned = view.clone();
+    let changed = move |f: fn(f64, f64) -> f64, number: f64| {
+        vec![Edit { at: At::Tap(target), change: computed(&[&owned], move |x| Some(x[0].mapv(|x| f(x, number)))) }]
+    };
+    let any = |mistake: &'static Mistake, name: &'static str, right: f64, f: fn(f64, f64) -> f64| {
+        let changed = changed.clone();
+        Form::any(mistake, name, right, move |number| changed(f, number))
+    };
+    let times: fn(f64, f64) -> f64 = |x, number| x * number;
+    let capped: fn(f64, f64) -> f64 = |x, cap| cap * (x / cap).tanh();
+    let mut forms = Vec::new();
+    match site {
+        Site::Logits => {
+            forms.push(any(&LOGIT_SOFTCAP, "cap", 30.0, capped));
+            forms.push(any(&LOGIT_SCALE, "factor", 1.0, times));
+        }
+        Site::Qk | Site::Scores => {
+            forms.push(Form::new(&SOFTMAX_BASE, vec![], changed(times, std::f64::consts::LN_2)));
+            forms.push(any(&SCORE_SOFTCAP, "cap", 30.0, capped));
+            forms.push(any(&SCORE_SCALE, "scale", 1.0, times));
+        }
+        _ => forms.push(any(&RESULT_SCALED, "factor", 1.0, times)),
+    }
+    if matches!(site, Site::Logits | Site::FinalNorm) {
+        for (word, by) in [("before", 1), ("behind", -1)] {
+            let change = rows_moved(&view, site, by);
+            let edit = |change| vec![Edit { at: At::Tap(target), change }];
+            forms.extend(change.map(|change| Form::new(&LOGIT_ROW, vec![("row", json!(word))], edit(change))));
+        }
+    }
+    forms
+}
+
+/// Rows of the embedding that are those of other tokens.
+fn of_tokens(context: &Context<'_>) -> Vec<Form> {
+    let is_table = |&op: &usize| {
+        let ids = context.tensor(op, 1).is_some_and(|ids| context.program.inputs().contains_key(&ids.buffer));
+        context.base(op) == "embedding" && ids
+    };
+    let Some(op) = context.ops().find(is_table) else { return Vec::new() };
+    let (Some(table), Some(ids)) = (context.tensor(op, 0), context.tensor(op, 1)) else { return Vec::new() };
+    let own = context.own.clone();
+    let instead = move |tensors: &[Tensor<'_>]| {
+        let (rows, fed) = (array(tensors.first()?), array(tensors.get(1)?));
+        let tokens = nearest(&rows, &own)?;
+        (tokens.len() == fed.len()).then_some(())?;
+        let picked = rows.select(Axis(0), &tokens);
+        let shape: Vec<usize> = fed.shape().iter().chain(&rows.shape()[1..]).copied().collect();
+        Some(vec![tensor(picked.into_shape_with_order(shape).ok()?)?])
+    };
+    let change = Change::Values(vec![table.clone(), ids.clone()], Arc::new(instead));
+    vec![Form::one(&TOKENS_DIFFER, vec![], op, change)]
+}
+
+/// For each row the nearest row of a table, by direction.
+fn nearest(table: &ArrayD<f64>, own: &ArrayD<f64>) -> Option<Vec<usize>> {
+    let width = *table.shape().last()?;
+    if own.shape().last() != Some(&width) || table.ndim() != 2 || table.len() > MOST_ROWS {
+        return None;
+    }
+    let (table, own) = (table.as_slice()?, own.as_slice()?);
+    let cosine = |a: &[f64], b: &[f64]| {
+        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        dot(a, b) / (dot(a, a) * dot(b, b)).sqrt().max(f64::MIN_POSITIVE)
+    };
+    let best = |row: &[f64]| {
+        let all = table.chunks(width).map(|known| cosine(known, row)).enumerate();
+        all.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(at, _)| at)
+    };
+    own.chunks(width).map(best).collect()
+}
+
+/// Values of a table beyond which no row is looked for.
+const MOST_ROWS: usize = 1 << 24;
