@@ -184,7 +184,9 @@ fn load(
         expected: canonical.shape.clone(),
         found: found.clone(),
     };
-    if found != canonical.shape {
+    // A file may list axes of one element in front that the program leaves out.
+    let bare = |shape: &[usize]| shape[shape.iter().take_while(|&&extent| extent == 1).count()..].to_vec();
+    if bare(&found) != bare(&canonical.shape) {
         return Err(mismatch());
     }
     let mut zeros = Memory::zeros(canonical.dtype, program.sizes[buffer]);
