@@ -72,11 +72,14 @@ EXPECTED = ["attn_norm", "q", "k", "v", "q_rope", "k_rope", "qk", "probs", "cont
 NORMED = ("MUL", "ADD", "RMS_NORM", "NORM")
 MORE_NODES = {
     "attn_norm": ("attn_norm", NORMED), "ffn_norm": ("ffn_norm", NORMED), "Qcur_normed": ("q_norm", NORMED), "Kcur_normed": ("k_norm", NORMED),
-    "attn_post_norm": ("attn_post_norm", NORMED), "ffn_post_norm": ("ffn_post_norm", NORMED),
+    "Qcur_norm": ("q_norm", NORMED), "Kcur_norm": ("k_norm", NORMED), "attn_post_norm": ("attn_post_norm", NORMED), "post_attn_norm": ("attn_post_norm", NORMED),
+    "ffn_post_norm": ("ffn_post_norm", NORMED), "sa_out": ("h_attn", ("ADD",)), "mamba_out": ("mixer_out", ("MUL_MAT", "ADD")),
+    **{name: ("ffn_act", None) for name in ("ffn_gelu", "ffn_silu", "ffn_relu", "ffn_sqr(relu)", "ffn_swiglu_oai", "ffn_swiglu_limited")},
     "ffn_moe_logits": ("router_logits", ("MUL_MAT", "ADD")), "ffn_moe_logits_biased": ("router_logits", ("ADD",)),
-    "ffn_moe_probs": ("router_probs", None), "ffn_moe_topk": ("router_topk", None),
+    "ffn_moe_probs": ("router_probs", ("SOFT_MAX", "UNARY")), "ffn_moe_probs ADD": ("router_logits", None), "ffn_moe_topk": ("router_topk", None),
 }
-MORE_OUTER = {"inp_scaled": "h0"}
+MORE_ROPED = {"Qcur_pos": "q_rope", "Kcur_pos": "k_rope", "Qcur_rope": "q_rope", "Kcur_rope": "k_rope"}
+MORE_OUTER = {"inp_scaled": "h0", "inpL": "h0", "inp_norm": "h0", "embd_norm": "h0"}
 KINDS = {kind for kind, _ in (NODES | MORE_NODES).values()} | {"q_rope", "k_rope"} | {*OUTER.values()}
 # Of a layer of experts alone their sum is what the feed-forward gives.
 ALIASES = {"ffn_moe_out": "ffn_out"}
@@ -155,6 +158,18 @@ class Dump:
     def rename(self, names):
         """Other names for taps that are written."""
         self.entries = {(names.get(tap, tap), step): {**entry, "tap": names.get(tap, tap)} for (tap, step), entry in self.entries.items()}
+
+    def halve(self, tap, names):
+        """Two taps, the halves of the last axis of one."""
+        import numpy as np
+
+        for _, step in [key for key in self.entries if key[0] == tap]:
+            file = self.folder / self.entries.pop((tap, step))["file"]
+            values = np.load(file)
+            file.unlink()
+            for name, half in zip(names, np.split(values, 2, axis=-1)):
+                if self.wants(name):
+                    self.write(name, step, half)
 
     def finish(self, note):
         if not self.entries:
@@ -383,6 +398,16 @@ class Program:
     def rename(self, names):
         self.taps = [{**tap, "tap": names.get(tap["tap"], tap["tap"])} for tap in self.taps]
 
+    def halve(self, tap, names):
+        """Two taps, the halves of the last axis of one."""
+        for entry in [entry for entry in self.taps if entry["tap"] == tap]:
+            self.taps.remove(entry)
+            view = entry["v"]
+            half = view.shape[-1] // 2
+            for name, offset in zip(names, (0, half * view.strides[-1])):
+                seen = View(view.buffer, view.dtype, [*view.shape[:-1], half], view.strides, view.offset + offset)
+                self.taps.append({**entry, "tap": name, "v": seen})
+
     def graph(self):
         """Of each tap of step 0: the operation that makes it, and the nearest taps above that it is made of."""
         taps = sorted((tap for tap in self.taps if tap["step"] == 0), key=lambda tap: tap["op"])
@@ -482,12 +507,12 @@ class Recorder:
 
     def __init__(self, ggml, dump, heads, program):
         self.ggml, self.dump, self.heads, self.program = ggml, dump, heads, program
-        self.nodes, self.outer = (NODES | MORE_NODES, OUTER | MORE_OUTER) if program else (NODES, OUTER)
+        self.nodes, self.roped, self.outer = (NODES | MORE_NODES, ROPED | MORE_ROPED, OUTER | MORE_OUTER) if program else (NODES, ROPED, OUTER)
         self.step, self.rows, self.keys = 0, 0, 0
         self.seen, self.weights, self.attn_out = set(), set(), {}
         # Of this step: taps by the address of a node, how often a name has come, and what a tap of the tables was last.
         self.named, self.count, self.holds = {}, {}, {}
-        self.stack, self.ranks = "", {}
+        self.stack, self.ranks, self.fused = "", {}, {}
         self.error, self.checked = None, False
 
     def begin(self, step, rows, keys, stack=""):
@@ -518,9 +543,11 @@ class Recorder:
             return f"layers.{self.attn_out[ctypes.addressof(source)]}.attn_out"
         if not match:
             return None
-        if op == "ROPE" and match[1] in ROPED:
-            return f"layers.{layer}.{ROPED[match[1]]}"
-        kind, ops = self.nodes.get(match[1], (None, None))
+        if op == "ROPE" and match[1] in self.roped:
+            return f"layers.{layer}.{self.roped[match[1]]}"
+        if self.program and match[1] in self.outer:
+            return self.outer[match[1]]
+        kind, ops = self.nodes.get(f"{match[1]} {op}", self.nodes.get(match[1], (None, None)))
         return f"layers.{layer}.{kind}" if kind and (ops is None or op in ops) else None
 
     def open_tap(self, address):
@@ -533,27 +560,45 @@ class Recorder:
         if op == "VIEW" and self.ggml.ggml_nelements(address) == self.ggml.ggml_nelements(ctypes.addressof(tensor.src[0].contents)):
             return None  # the same values again
         match = re.fullmatch(r"(.+)-(\d+)", name)
-        return self.counted(f"layers.{match[2]}.{match[1]}" if match else name)
+        stem, layer = (match[1], f"layers.{match[2]}.") if match else (name, "")
+        # What llama.cpp calls `q` may be another thing than the vocabulary does.
+        return self.counted(f"{layer}node/{stem}" if stem in KINDS else f"{layer}{stem}")
 
     def observe(self, address):
         """With --program: the operation of a node, and its name. Called once for each node, in the order in which they run."""
         self.program.record(address)
-        tap = self.tap_of(address)
-        tap = self.again(tap, address) if tap else self.open_tap(address)
+        tap = self.meant(self.tap_of(address), address) or self.open_tap(address)
         if tap is not None:
             tap = self.stack + tap
             self.program.tap(tap, address, lambda array: self.shaped(tap, array))
         self.named[address] = tap
 
-    def again(self, tap, address):
-        """A tap of the tables whose name has come in this step: the sum with a bias takes its place, what is not made of it is another one."""
-        tensor, before = Tensor.from_address(address), self.holds.get(tap)
-        sources = {root(ctypes.addressof(source.contents)) for source in tensor.src if source}
-        if before is not None and before not in {*sources, root(address)}:
-            return self.counted(tap)
+    def meant(self, tap, address):
+        """The tap of the tables that a node is by what it reads, or None. llama.cpp gives one name to several things."""
+        if tap is None:
+            return None
+        tensor, (layer, _, kind) = Tensor.from_address(address), tap.rpartition(".")
+        op, sources = self.ggml.op(tensor), [root(ctypes.addressof(source.contents)) for source in tensor.src if source]
+        if kind == "qk" and sources[1] not in self.holds.values() and self.ggml.op(Tensor.from_address(sources[1])) in ("SCALE", "MUL"):
+            return None  # the queries were scaled before
+        if kind == "attn_post_norm" and self.holds.get(f"{layer}.h_attn") in self.normed(sources[0]):
+            tap = f"{layer}.ffn_norm"
+        if kind == "ffn_act" and op == "GLU" and len(sources) == 1 and sources[0] == self.holds.get(f"{layer}.ffn_up"):
+            self.fused[f"{self.stack}{layer}"] = bool(tensor.op_params[1])
+        before = self.holds.get(tap)
+        if before is not None and layer:
+            # A sum with a bias takes the place of what it adds to; one with an activation is another thing, and so is what reads neither.
+            others = [source for source in sources if source != before]
+            is_biased = all(self.ggml.op(Tensor.from_address(source)) == "NONE" for source in others)
+            if before not in {*sources, root(address)} or (op == "ADD" and not is_biased):
+                return None
         self.holds[tap] = root(address)
-        self.count.setdefault(tap, 1)
         return tap
+
+    def normed(self, address):
+        """What the statistic of a norm reads, where this node is one, and the node itself."""
+        tensor = Tensor.from_address(address)
+        return {address, root(ctypes.addressof(tensor.src[0].contents))} if self.ggml.op(tensor) in NORMED and tensor.src[0] else {address}
 
     def counted(self, name):
         """The second of a name in a step as `name#2`."""
@@ -567,8 +612,10 @@ class Recorder:
             stem, _, kind = tap.rpartition(".")
             if kind in ALIASES and f"{stem}.{ALIASES[kind]}" not in taken:
                 names[tap] = f"{stem}.{ALIASES[kind]}"
-        self.dump.rename(names)
-        self.program.rename(names)
+        for keeper in (self.dump, self.program):
+            keeper.rename(names)
+            for layer, swapped in self.fused.items():  # gate and up in one product
+                keeper.halve(f"{layer}.ffn_up", [f"{layer}.ffn_gate", f"{layer}.ffn_up"][::-1 if swapped else 1])
 
     def shaped(self, tap, values):
         """From ggml's four axes to the vocabulary's shape."""
