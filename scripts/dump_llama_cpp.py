@@ -74,15 +74,15 @@ MORE_NODES = {
     "attn_norm": ("attn_norm", NORMED), "ffn_norm": ("ffn_norm", NORMED), "Qcur_normed": ("q_norm", NORMED), "Kcur_normed": ("k_norm", NORMED),
     "Qcur_norm": ("q_norm", NORMED), "Kcur_norm": ("k_norm", NORMED), "attn_post_norm": ("attn_post_norm", NORMED), "post_attn_norm": ("attn_post_norm", NORMED),
     "ffn_post_norm": ("ffn_post_norm", NORMED), "sa_out": ("h_attn", ("ADD",)), "mamba_out": ("mixer_out", ("MUL_MAT", "ADD")),
-    **{name: ("ffn_act", None) for name in ("ffn_gelu", "ffn_silu", "ffn_relu", "ffn_sqr(relu)", "ffn_swiglu_oai", "ffn_swiglu_limited")},
+    **{name: ("ffn_act", None) for name in ("ffn_gelu", "ffn_silu", "ffn_relu", "ffn_sqr(relu)", "ffn_xielu", "ffn_swiglu_oai", "ffn_swiglu_limited")},
     "ffn_moe_logits": ("router_logits", ("MUL_MAT", "ADD")), "ffn_moe_logits_biased": ("router_logits", ("ADD",)),
     "ffn_moe_probs": ("router_probs", ("SOFT_MAX", "UNARY")), "ffn_moe_probs ADD": ("router_logits", None), "ffn_moe_topk": ("router_topk", None),
 }
 MORE_ROPED = {"Qcur_pos": "q_rope", "Kcur_pos": "k_rope", "Qcur_rope": "q_rope", "Kcur_rope": "k_rope"}
 MORE_OUTER = {"inp_scaled": "h0", "inpL": "h0", "inp_norm": "h0", "embd_norm": "h0"}
 KINDS = {kind for kind, _ in (NODES | MORE_NODES).values()} | {"q_rope", "k_rope"} | {*OUTER.values()}
-# Of a layer of experts alone their sum is what the feed-forward gives.
-ALIASES = {"ffn_moe_out": "ffn_out"}
+# What the feed-forward gives where nothing is named so: the sum of experts, or the projection if no bias is added to it.
+ALIASES = {"ffn_moe_out": "ffn_out", "ffn_down": "ffn_out"}
 F32, F16, BF16 = 0, 1, 30
 # Operations that compute nothing: they look at a buffer in another way.
 LOOKS = {"NONE", "VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"}
@@ -300,7 +300,7 @@ class Program:
 
     def __init__(self, ggml):
         self.ggml, self.buffers, self.weights, self.inputs, self.constants = ggml, [], {}, {}, {}
-        self.ops, self.steps, self.taps, self.scopes = [], [], [], {}
+        self.ops, self.steps, self.taps, self.scopes = [], [], {}, {}
         self.lasting, self.passing = {}, {}  # buffers by the address of their tensor: those that stay, and those of this step's graph
         self.writers, self.reads = {}, []
 
@@ -392,26 +392,41 @@ class Program:
         start = self.steps[-1]["ops"][1] if self.steps else 0
         if shown is None or not writers or writers[-1] < start:
             return
-        self.taps = [tap for tap in self.taps if (tap["tap"], tap["step"]) != (name, len(self.steps))]
-        self.taps.append({"tap": name, "step": len(self.steps), "op": writers[-1], "v": shown})
+        self.put({"tap": name, "step": len(self.steps), "op": writers[-1], "v": shown})
+
+    def put(self, tap):
+        self.taps[tap["tap"], tap["step"]] = tap
+
+    def in_order(self):
+        return sorted(self.taps.values(), key=lambda tap: tap["op"])
 
     def rename(self, names):
-        self.taps = [{**tap, "tap": names.get(tap["tap"], tap["tap"])} for tap in self.taps]
+        for tap in self.in_order():
+            del self.taps[tap["tap"], tap["step"]]
+            self.put({**tap, "tap": names.get(tap["tap"], tap["tap"])})
+
+    def is_biased(self, name):
+        """Whether a weight is added to what a tap shows."""
+        made = {tap["op"] for tap in self.taps.values() if tap["tap"] == name}
+        return any(op["o"] == "ggml.ADD" and made & set(reads) and any(view.buffer in self.weights for view in op["i"])
+                   for op, reads in zip(self.ops, self.reads))
 
     def halve(self, tap, names):
         """Two taps, the halves of the last axis of one."""
-        for entry in [entry for entry in self.taps if entry["tap"] == tap]:
-            self.taps.remove(entry)
+        for key in [key for key in self.taps if key[0] == tap]:
+            entry = self.taps.pop(key)
             view = entry["v"]
             half = view.shape[-1] // 2
             for name, offset in zip(names, (0, half * view.strides[-1])):
                 seen = View(view.buffer, view.dtype, [*view.shape[:-1], half], view.strides, view.offset + offset)
-                self.taps.append({**entry, "tap": name, "v": seen})
+                self.put({**entry, "tap": name, "v": seen})
 
     def graph(self):
-        """Of each tap of step 0: the operation that makes it, and the nearest taps above that it is made of."""
-        taps = sorted((tap for tap in self.taps if tap["step"] == 0), key=lambda tap: tap["op"])
-        by_op, scopes, rows = {}, list(self.scopes), []
+        """Of each tap, in the step where it first is: the operation that makes it, and the nearest taps above that it is made of."""
+        first, by_op, scopes, rows = {}, {}, list(self.scopes), []
+        for tap in self.in_order():
+            first.setdefault(tap["tap"], tap)
+        taps = list(first.values())
         for tap in taps:
             by_op.setdefault(tap["op"], []).append(tap["tap"])
         for tap in taps:
@@ -456,7 +471,7 @@ class Program:
         head = {"version": 1, **about, "weights": {str(b): name for b, name in self.weights.items()},
                 "constants": sorted(set(self.constants) - set(self.inputs)), "inputs": {str(b): name for b, name in self.inputs.items()},
                 "scopes": [[name, [], None] for name in self.scopes], "steps": [{**step, "output": operand(step["output"])} for step in self.steps],
-                "taps": [{**tap, "v": operand(tap["v"])} for tap in sorted(self.taps, key=lambda tap: tap["op"])]}
+                "taps": [{**tap, "v": operand(tap["v"])} for tap in self.in_order()]}
         lines = [f"  {json.dumps(key)}: {json.dumps(item, separators=(',', ':'))}" for key, item in head.items()]
         ops = [{**op, "i": operand(op["i"]), "y": operand(op["y"])} for op in self.ops]
         for key, items in {"values": map(canonical, self.buffers), "ops": ops}.items():
@@ -524,8 +539,8 @@ class Recorder:
     def end(self):
         """The step is over."""
         if self.program:
-            logits = [tap for tap in self.program.taps if (tap["tap"], tap["step"]) == (f"{self.stack}logits", self.step)]
-            self.program.end(self.rows, logits[0]["v"] if logits else None)
+            logits = self.program.taps.get((f"{self.stack}logits", self.step))
+            self.program.end(self.rows, logits and logits["v"])
 
     def tap_of(self, address):
         """The tap of this node, or None. Names are `stem-layer`."""
@@ -610,7 +625,7 @@ class Recorder:
         taken, names = {tap for tap, _ in self.dump.entries}, {}
         for tap in taken:
             stem, _, kind = tap.rpartition(".")
-            if kind in ALIASES and f"{stem}.{ALIASES[kind]}" not in taken:
+            if kind in ALIASES and f"{stem}.{ALIASES[kind]}" not in taken and not self.program.is_biased(tap):
                 names[tap] = f"{stem}.{ALIASES[kind]}"
         for keeper in (self.dump, self.program):
             keeper.rename(names)
@@ -735,7 +750,7 @@ def run(api, log, model, recorder, tokens, steps, fixed, cache, threads):
     context = api.llama_init_from_model(model, params)
     if not context:
         raise Refused(f"llama.cpp makes no context{log.because()}")
-    if steps and not api.llama_get_memory(context):
+    if steps and not (api.llama_get_memory(context) and api.llama_model_has_decoder(model)):
         api.llama_free(context)
         raise Refused("this model keeps nothing between steps: it has no decode steps")
     encodes = api.llama_model_has_encoder(model) and api.llama_model_has_decoder(model)

@@ -1,11 +1,15 @@
 //! Carrying a program out, step by step.
 
+use firstdiff_model::{Storage, ggml_activations};
+use ndarray::Array2;
+
 use crate::kernels::{self, Arg, Call, Kernel};
 use crate::memory::Memory;
 use crate::program::check;
 use crate::program::{Operation, Program};
 use crate::value::arithmetic::Arithmetic;
-use crate::value::error::EvaluateError;
+use crate::value::dtype::DType;
+use crate::value::error::{EvaluateError, KernelError};
 use crate::value::operand::{Operand, Scalar};
 use crate::value::tensor::{Tensor, Values};
 use crate::value::view::View;
@@ -121,13 +125,17 @@ impl<'a> Evaluator<'a> {
             load(&mut self.memory, program, self.weights, self.arithmetic, view)?;
         }
         let fail = |error| EvaluateError::Kernel { op: number, name: op.name.clone(), error };
-        let results = kernel(&call(&self.memory, op)).map_err(fail)?;
+        let mut call = call(&self.memory, op);
+        if self.arithmetic == Arithmetic::Ggml {
+            self.round_activations(op, &mut call).map_err(fail)?;
+        }
+        let results = kernel(&call).map_err(fail)?;
         if let Some(recorded) = &op.scalar {
             return same(number, recorded, &results);
         }
         if op.outputs.len() > results.len() {
             let (results, outputs) = (results.len(), op.outputs.len());
-            return Err(fail(crate::KernelError::Outputs { results, outputs }));
+            return Err(fail(KernelError::Outputs { results, outputs }));
         }
         for (view, result) in op.outputs.iter().zip(results) {
             let Some(view) = view else { continue };
@@ -137,6 +145,31 @@ impl<'a> Evaluator<'a> {
             let memory = self.memory[view.buffer].get_or_insert_with(|| Memory::zeros(dtype, size));
             memory.write(view, result, self.arithmetic).map_err(fail)?;
         }
+        Ok(())
+    }
+
+    /// The second operand of ggml's products as it is multiplied with the first.
+    fn round_activations(&self, op: &Operation, call: &mut Call<'_>) -> Result<(), KernelError> {
+        let is_product = matches!(op.name.as_str(), "ggml.MUL_MAT" | "ggml.MUL_MAT_ID");
+        let (Some(Operand::View(matrix)), [_, Arg::Tensor(x), ..], true) =
+            (op.operands.first(), call.args.as_mut_slice(), is_product)
+        else {
+            return Ok(());
+        };
+        let weight = self.program.weights.get(&matrix.buffer).and_then(|name| self.weights.storage(name));
+        let storage = match matrix.dtype {
+            DType::F16 => Storage::F16,
+            DType::BF16 => Storage::BF16,
+            _ => weight.unwrap_or(Storage::F32),
+        };
+        let misfit =
+            || KernelError::Shape { what: "rows and blocks", left: x.shape.clone(), right: matrix.shape.clone() };
+        let width = x.shape.last().copied().unwrap_or(1).max(1);
+        let rows = x.to_floats().iter().map(|&x| x as f32).collect();
+        let rows = Array2::from_shape_vec((x.len() / width, width), rows).map_err(|_| misfit())?;
+        let rounded = ggml_activations(rows.view(), storage).map_err(|_| misfit())?;
+        let values: Vec<f64> = rounded.iter().map(|&x| f64::from(x)).collect();
+        *x = Tensor::of(x.shape.clone(), values);
         Ok(())
     }
 

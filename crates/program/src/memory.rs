@@ -97,7 +97,7 @@ impl Memory {
 
 /// Floats as a type holds them.
 pub(crate) fn round(values: &mut [f64], dtype: DType, arithmetic: Arithmetic) {
-    let single = arithmetic == Arithmetic::F32;
+    let single = arithmetic != Arithmetic::F64;
     // PyTorch computes half types in f32 and rounds once more.
     let first = |x: f64| if single { f64::from(x as f32) } else { x };
     match dtype {

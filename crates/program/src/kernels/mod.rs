@@ -261,9 +261,7 @@ pub(crate) fn find(name: &str) -> Option<Kernel> {
     let known = |table: &[(&str, Kernel)], name: &str| {
         table.iter().find(|(known, _)| *known == name).map(|(_, kernel)| *kernel)
     };
-    known(ggml::KERNELS, name)
-        .or_else(|| known(KERNELS, base))
-        .or_else(|| known(KERNELS, base.strip_suffix('_')?))
+    known(ggml::KERNELS, name).or_else(|| known(KERNELS, base)).or_else(|| known(KERNELS, base.strip_suffix('_')?))
 }
 
 /// Names of all operations that can be evaluated.

@@ -7,4 +7,6 @@ pub enum Arithmetic {
     F64,
     /// What is stored to an f32 buffer is rounded to f32.
     F32,
+    /// The same, and ggml's products round activations as the type of the stored matrix asks: to f16, bf16, or blocks of 8 bits.
+    Ggml,
 }

@@ -184,9 +184,7 @@ pub(super) fn softplus(call: &Call<'_>) -> Results {
 pub(super) fn xielu(call: &Call<'_>) -> Results {
     let (negative, positive) = (float(call, "alpha_n")?, float(call, "alpha_p")?);
     let (beta, eps) = (float(call, "beta")?, float(call, "eps")?);
-    unary(call, |x| {
-        beta * x + if x > 0.0 { positive * x * x } else { negative * (x.min(eps).exp_m1() - x) }
-    })
+    unary(call, |x| beta * x + if x > 0.0 { positive * x * x } else { negative * (x.min(eps).exp_m1() - x) })
 }
 
 /// The largest whole number that is not greater.

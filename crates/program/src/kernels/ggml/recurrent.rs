@@ -38,11 +38,13 @@ pub(super) fn ssm_scan(call: &Call<'_>) -> Results {
     let fits = decays[..3] == [1, 1, heads] && (decays[3] == 1 || decays[3] == depth);
     ensure(fits, "heads and their decays", &cells, &decays)?;
     let groups = inputs[2];
-    let fits = inputs == outputs && inputs == [sequences, tokens, groups, depth] && groups > 0 && heads.is_multiple_of(groups);
+    let fits =
+        inputs == outputs && inputs == [sequences, tokens, groups, depth] && groups > 0 && heads.is_multiple_of(groups);
     ensure(fits, "B and C", &inputs, &outputs)?;
     let ids = given(6)?.to_ints();
     ensure(ids.len() == sequences, "sequences and their states", &[sequences], &[ids.len()])?;
-    let (state, x, dt, a, b, c) = (state.to_floats(), x.to_floats(), dt.to_floats(), a.to_floats(), b.to_floats(), c.to_floats());
+    let (state, x, dt, a, b, c) =
+        (state.to_floats(), x.to_floats(), dt.to_floats(), a.to_floats(), b.to_floats(), c.to_floats());
     let (mut out, mut states) = (vec![0.0; x.len()], Vec::new());
     for (sequence, &id) in ids.iter().enumerate() {
         let cell = heads * dim * depth;
@@ -89,14 +91,20 @@ impl Tokens {
             ensure(other == shape, "operands of each token", &shape, &other)?;
         }
         let state = call.tensor(state, "state")?;
-        let sequences = state.len() / (heads * dim * dim);
-        let fits = sequences > 0 && state.len() == sequences * heads * dim * dim && tokens.is_multiple_of(sequences);
+        let each = (heads * dim).saturating_mul(dim);
+        let sequences = state.len() / each;
+        let fits = sequences > 0 && state.len() == sequences * each && tokens.is_multiple_of(sequences);
         ensure(fits, "tokens and states", &shape, &state.shape)?;
         Ok(Tokens { tokens, heads, dim, sequences })
     }
 
     /// Goes through the tokens. `step` is given head, the start of its values, its matrix and where its results go.
-    fn go(&self, call: &Call<'_>, state: &[f64], mut step: impl FnMut(usize, usize, &mut [f64], &mut [f64])) -> Results {
+    fn go(
+        &self,
+        call: &Call<'_>,
+        state: &[f64],
+        mut step: impl FnMut(usize, usize, &mut [f64], &mut [f64]),
+    ) -> Results {
         let (mut out, mut states) = (vec![0.0; self.tokens * self.heads * self.dim], state.to_vec());
         let square = self.dim * self.dim;
         for token in 0..self.tokens {
@@ -173,7 +181,11 @@ pub(super) fn gated_delta_net(call: &Call<'_>) -> Results {
     let [queries, keys, values, gates, betas, states] = shapes;
     let [sequences, tokens, heads, dim] = values;
     for fellow in [queries, keys] {
-        let fits = fellow[1] == tokens && fellow[3] == dim && fellow[0] > 0 && fellow[2] > 0 && sequences.is_multiple_of(fellow[0]);
+        let fits = fellow[1] == tokens
+            && fellow[3] == dim
+            && fellow[0] > 0
+            && fellow[2] > 0
+            && sequences.is_multiple_of(fellow[0]);
         ensure(fits, "values and their queries or keys", &values, &fellow)?;
     }
     let fits = gates[..3] == [sequences, tokens, heads] && (gates[3] == 1 || gates[3] == dim);

@@ -56,7 +56,12 @@ impl Rope {
         }
         let has_sections = !matches!(mode, Mode::Normal | Mode::Neox);
         let total = sections.iter().try_fold(0usize, |sum, &n| sum.checked_add(n));
-        ensure(!has_sections || total.is_some_and(|n| n > 0 && n <= width), "a head and its sections", &[width], &sections)?;
+        ensure(
+            !has_sections || total.is_some_and(|n| n > 0 && n <= width),
+            "a head and its sections",
+            &[width],
+            &sections,
+        )?;
         let base = float(call, "freq_base")?;
         // The pair that turns so often within the original context.
         let context = int(call, "n_ctx_orig")? as f64;
