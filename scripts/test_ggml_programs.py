@@ -6,7 +6,8 @@ the recorded one.
     python test_ggml_programs.py --evaluate BINARY [NAME ..] [--each N] [--quantised] [--vendor FOLDER] [--keep FOLDER]
 
 BINARY: the example evaluate of crates/program. FOLDER: llama.cpp as the source distribution of llama-cpp-python has it (vendor/llama.cpp); without it
-that distribution is downloaded, once. --quantised: models 256 wide in Q8_0 and Q4_K_M too, evaluated in ggml's arithmetic.
+that distribution is downloaded, once. --quantised: models 256 wide in Q8_0 and Q4_K_M instead, evaluated in ggml's arithmetic. --names: PyTorch's program of
+the same model is recorded too, and where both give the same in the end, every tap of one name must be one tensor.
 """
 
 import argparse
@@ -26,8 +27,9 @@ import torch
 import transformers
 
 SCRIPTS = Path(__file__).resolve().parent
-sys.path.insert(0, str(SCRIPTS))
+sys.path[:0] = [str(SCRIPTS), str(SCRIPTS.parent / "crates" / "trace" / "python")]
 import architectures
+import firstdiff
 from dump_llama_cpp import NEEDS
 from test_quantised import quantise
 
@@ -55,6 +57,15 @@ WHOLE_T5 = "t5_with_decoder"
 REFUSED = {"dots1", "phimoe", "gemma3n_text", "minimax", "recurrent_gemma", "zamba2", "doge", "helium", "persimmon", "flex_olmo", "gptj", "codegen", "gpt_neo",
            "rwkv", "opt", "clip_text_model", "deberta-v2", "whisper", "vit", "dinov2", "siglip_vision_model", "clip_vision_model"}
 ALL = [*(name for name in architectures.ALL if name not in REFUSED), WHOLE_T5]
+# Taps that PyTorch's side has as another tensor: a product with ALiBi added, probabilities with the sink's, those of the chosen experts alone, what is normed
+# behind the rotation, the whole of a product of q, k and v, what a cache joined for all layers, and products of queries that were scaled before.
+OTHER_TENSORS = {"bloom": {"qk"}, "gpt_oss": {"probs", "qk"}, **dict.fromkeys(("granitemoe", "granitemoeshared", "granitemoehybrid"), {"router_probs", "k", "v"}),
+                 **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe"), {"q_rope", "k_rope"}), **dict.fromkeys(("falcon", "falcon_h1", "jamba", "lfm2"), {"k", "v"}),
+                 "qwen3_next": {"k", "v", "k_rope"}, "distilbert": {"qk"},
+                 # A window's cache is cut to its length there.
+                 **dict.fromkeys(("gemma2", "gemma3_text", "cohere2", "olmo3"), {"qk", "probs"})}
+# Both dumps' last tensors of each step are one, but for rounding.
+SAME_MODEL = 1e-5
 WIDE = "llama qwen2 qwen3 olmo2 phi3 ernie4_5 granite stablelm starcoder2 nemotron mixtral qwen3_moe".split()
 WIDE_SIZES = dict(hidden_size=256, intermediate_size=512, num_attention_heads=4, head_dim=64, vocab_size=256)
 KINDS = ["Q8_0", "Q4_K_M"]
@@ -117,6 +128,38 @@ def record(model, out, *options):
     return json.loads((out / "program.json").read_text())
 
 
+def taps_of(dump):
+    return {(tap["tap"], tap["step"]): np.load(dump / tap["file"]).astype(np.float64) for tap in json.loads((dump / "dump.json").read_text())["taps"]}
+
+
+def differs(reference, found):
+    """How far a tensor is from another of as many elements, in either order of the rows of Q and K; 1 where it has other elements."""
+    if reference.size != found.size:
+        return 1.0
+    found = found.reshape(reference.shape)
+    orders = [found]
+    if found.shape[-1] % 2 == 0:
+        orders.append(found.reshape(*found.shape[:-1], -1, 2).swapaxes(-1, -2).reshape(found.shape))
+    return min(float(((reference - one) ** 2).sum() / (reference ** 2).sum()) if reference.any() else float(one.any()) for one in orders)
+
+
+def check_names(name, folder):
+    """Whether taps of one name are one tensor; in words."""
+    model = architectures.build(name)
+    with firstdiff.record(model, folder / "torch", program=True):
+        architectures.run(model, name)
+    reference, found = taps_of(folder / "torch"), taps_of(folder / "dump-f32")
+    shared = [key for key in reference if key in found]
+    last = {step: (tap, step) for tap, step in shared}
+    if any(differs(reference[key], found[key]) > SAME_MODEL for key in last.values()):
+        return "llama.cpp runs another model than PyTorch: names not held against it"
+    wrong = [tap for tap, step in shared if differs(reference[tap, step], found[tap, step]) > SAME_MODEL]
+    unknown = [tap for tap in wrong if tap.rpartition(".")[2] not in OTHER_TENSORS.get(name, ())]
+    if unknown:
+        raise AssertionError(f"{unknown[0]} is another tensor than PyTorch's ({len(unknown)} such)")
+    return f"{len(shared) - len(wrong)} taps are PyTorch's"
+
+
 def evaluate(binary, dump, model, *arithmetic):
     """Taps, and the worst NMSE of them."""
     done = subprocess.run([binary, dump, model, *arithmetic], capture_output=True, text=True)
@@ -153,6 +196,8 @@ def check(name, folder, args):
             raise AssertionError(f"a tap is off by NMSE {worst:.1e}, cache {cache}")
         if "f16" not in {value[0] for value in program["values"]} and cache == "f16":
             words.pop()  # nothing is cached
+    if args.names_too and name in architectures.ALL:
+        words[-1] += "; " + check_names(name, folder)
     size = (folder / "dump-f32" / "program.json").stat().st_size
     print(f"  ok   {name:17} {len(program['ops']):4} operations, {len(program['steps'])} steps, {count:3} taps, {size / 1024:.0f} kB; "
           f"worst NMSE {', cache f16 '.join(words)}", flush=True)
@@ -176,6 +221,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"architectures; all where none is named: {', '.join(ALL)}")
     parser.add_argument("--each", type=int, default=1, metavar="N", help="only every Nth")
+    parser.add_argument("--names", dest="names_too", action="store_true", help="hold the taps against PyTorch's of one name")
     parser.add_argument("--quantised", action="store_true", help=f"wide models in {', '.join(KINDS)} instead, of {', '.join(WIDE)}")
     parser.add_argument("--evaluate", metavar="BINARY", required=True, help="the example evaluate of crates/program")
     parser.add_argument("--vendor", type=Path, metavar="FOLDER", help="llama.cpp as llama-cpp-python's source distribution has it")
