@@ -25,9 +25,10 @@ How llama.cpp is read:
   * attn_out has no name in most families: it is the product that reads kqv_out, plus its bias.
   * --cache f32 (default) makes attention comparable with other engines; f16 is what llama.cpp does by itself.
 
---program writes program.json and program.safetensors too: every operation of the graph with its parameters and its operands, as strided views of buffers
-(firstdiff's docs/PROGRAMS.md), for any architecture. Every node that llama.cpp names is a tap then: what the tables below do not know is called
-as llama.cpp calls it (`layers.0.ffn_moe_weights`), and dump.json's `graph` says which operation makes a tap and what that reads.
+--program writes program.json and program.safetensors too: every operation of the graph, its operands as strided views of buffers
+(firstdiff's docs/PROGRAMS.md), for any architecture. Every node that llama.cpp names is a tap then: what the tables below do not
+know is called as llama.cpp calls it (`layers.0.ffn_moe_weights`), and dump.json's `graph` says which operation makes a tap and
+what that reads.
 
 dump.json's `precision` is f32 when weights and cache are; f16 or bf16 when a matrix or the cache is; ggml when a matrix is
 quantised (llama.cpp then quantises activations too). `qk_rows` is `adjacent` for files of NORM-type RoPE (llama, mistral …),
@@ -72,9 +73,10 @@ EXPECTED = ["attn_norm", "q", "k", "v", "q_rope", "k_rope", "qk", "probs", "cont
 NORMED = ("MUL", "ADD", "RMS_NORM", "NORM")
 MORE_NODES = {
     "attn_norm": ("attn_norm", NORMED), "ffn_norm": ("ffn_norm", NORMED), "Qcur_normed": ("q_norm", NORMED), "Kcur_normed": ("k_norm", NORMED),
-    "Qcur_norm": ("q_norm", NORMED), "Kcur_norm": ("k_norm", NORMED), "attn_post_norm": ("attn_post_norm", NORMED), "post_attn_norm": ("attn_post_norm", NORMED),
-    "ffn_post_norm": ("ffn_post_norm", NORMED), "sa_out": ("h_attn", ("ADD",)), "mamba_out": ("mixer_out", ("MUL_MAT", "ADD")),
-    **{name: ("ffn_act", None) for name in ("ffn_gelu", "ffn_silu", "ffn_relu", "ffn_sqr(relu)", "ffn_xielu", "ffn_swiglu_oai", "ffn_swiglu_limited")},
+    "Qcur_norm": ("q_norm", NORMED), "Kcur_norm": ("k_norm", NORMED), "attn_post_norm": ("attn_post_norm", NORMED),
+    "post_attn_norm": ("attn_post_norm", NORMED), "ffn_post_norm": ("ffn_post_norm", NORMED),
+    "sa_out": ("h_attn", ("ADD",)), "mamba_out": ("mixer_out", ("MUL_MAT", "ADD")),
+    **dict.fromkeys(("ffn_gelu", "ffn_silu", "ffn_relu", "ffn_sqr(relu)", "ffn_xielu", "ffn_swiglu_oai", "ffn_swiglu_limited"), ("ffn_act", None)),
     "ffn_moe_logits": ("router_logits", ("MUL_MAT", "ADD")), "ffn_moe_logits_biased": ("router_logits", ("ADD",)),
     "ffn_moe_probs": ("router_probs", ("SOFT_MAX", "UNARY")), "ffn_moe_probs ADD": ("router_logits", None), "ffn_moe_topk": ("router_topk", None),
 }
@@ -89,19 +91,16 @@ LOOKS = {"NONE", "VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"}
 # Parameters in the order of op_params: whole numbers, `:f` floats, `:x` an axis counted from the fastest, `?` left out at 0, `_` what nothing reads.
 # Of an operation that is not here they stay the numbers that they are.
 PARAMETERS = {
-    "ADD": "", "SUB": "", "MUL": "", "DIV": "", "ADD_ID": "", "SQR": "", "SQRT": "", "LOG": "", "SIN": "", "COS": "", "SUM": "", "SUM_ROWS": "", "CUMSUM": "",
-    "MEAN": "", "ARGMAX": "", "REPEAT": "", "GET_ROWS": "", "SET_ROWS": "", "CPY": "", "CONT": "", "DUP": "", "DIAG": "", "TOP_K": "", "SSM_CONV": "",
-    "RWKV_WKV6": "", "RWKV_WKV7": "", "SOLVE_TRI": "", "LIGHTNING_INDEXER": "", "DSV4_HC_POST": "", "OUT_PROD": "",
     "CONCAT": "axis:x", "NORM": "eps:f", "RMS_NORM": "eps:f", "L2_NORM": "eps:f", "GROUP_NORM": "n_groups eps:f", "SCALE": "scale:f bias:f",
     "CLAMP": "min:f max:f", "SOFT_MAX": "scale:f max_bias:f", "LEAKY_RELU": "negative_slope:f", "FILL": "value:f", "ARANGE": "start:f stop:f step:f",
     "ARGSORT": "order", "TRI": "kind", "DIAG_MASK_INF": "n_past", "DIAG_MASK_ZERO": "n_past", "MUL_MAT": "precision? hint? _ source_precision?",
     "MUL_MAT_ID": "precision? hint? _ source_precision?", "FLASH_ATTN_EXT": "scale:f max_bias:f logit_softcap:f precision? n_kv_max?",
-    "ROPE": "_ n_dims mode _ n_ctx_orig freq_base:f freq_scale:f ext_factor:f attn_factor:f beta_fast:f beta_slow:f section0? section1? section2? section3? offset?",
+    "ROPE": "_ n_dims mode _ n_ctx_orig freq_base:f freq_scale:f ext_factor:f attn_factor:f beta_fast:f beta_slow:f "
+            "section0? section1? section2? section3? offset?",
     "PAD": "before0 after0 before1 after1 before2 after2 before3 after3 circular?", "ROLL": "shift0 shift1 shift2 shift3",
-    "SSM_SCAN": "snapshots", "GATED_DELTA_NET": "snapshots", "GATED_LINEAR_ATTN": "scale:f", "DSV4_HC_COMB": "eps:f n_iter", "DSV4_HC_PRE": "scale:f gated",
-    "IM2COL": "s0 s1 p0 p1 d0 d1 is_2d", "CONV_2D_DW": "s0 s1 p0 p1 d0 d1", "CONV_2D": "s0 s1 p0 p1 d0 d1", "POOL_2D": "kind k0 k1 s0 s1 p0 p1",
-    "UPSCALE": "mode", "UNARY": "_", "UNARY.XIELU": "_ alpha_n:f alpha_p:f beta:f eps:f", "GLU": "_ swapped?", "GLU.SWIGLU_OAI": "_ swapped? alpha:f limit:f",
-    "GLU.SWIGLU_CLAMP": "_ swapped? _ limit:f",
+    "SSM_SCAN": "snapshots", "GATED_DELTA_NET": "snapshots", "GATED_LINEAR_ATTN": "scale:f",
+    "DSV4_HC_COMB": "eps:f n_iter", "DSV4_HC_PRE": "scale:f gated", "UNARY": "_", "UNARY.XIELU": "_ alpha_n:f alpha_p:f beta:f eps:f",
+    "GLU": "_ swapped?", "GLU.SWIGLU_OAI": "_ swapped? alpha:f limit:f", "GLU.SWIGLU_CLAMP": "_ swapped? _ limit:f",
 }
 DTYPES = {F32: "f32", F16: "f16", BF16: "bf16", 24: "i8", 25: "i16", 26: "i32", 27: "i64", 28: "f64"}
 NUMPY = {"f32": "<f4", "f16": "<f2", "bf16": "<u2", "i8": "<i1", "i16": "<i2", "i32": "<i4", "i64": "<i8", "f64": "<f8"}
@@ -189,7 +188,7 @@ class Dump:
 
 def file_name(tap):
     """The name of a tap as that of a file: docs/FORMAT.md."""
-    plain = "".join(char if char in "_-." or (char.isascii() and char.isalnum()) else "".join(f"%{byte:02X}" for byte in char.encode()) for char in tap)
+    plain = re.sub(rb"[^A-Za-z0-9_.-]", lambda byte: b"%%%02X" % byte[0][0], tap.encode()).decode()
     return re.sub(r"^\.|\.(?=step\d+$)", "%2E", plain)
 
 
@@ -809,7 +808,7 @@ def arguments():
     more.add_argument("--decode", type=count, default=0, metavar="N", help="then N greedy steps with the KV cache")
     more.add_argument("--decode-tokens", type=ids, metavar="5,9,..", help="then one step for each of these ids, as the engine under test was fed")
     parser.add_argument("--taps", metavar="GLOB[,GLOB]", help="only these, e.g. 'layers.0.*,logits'. Default: all")
-    parser.add_argument("--program", action="store_true", help="write program.json too: every operation, of any architecture; every node that has a name is a tap then")
+    parser.add_argument("--program", action="store_true", help="write program.json too: every operation; every named node is a tap then")
     parser.add_argument("--cache", choices=["f32", "f16"], default="f32", help="type of the KV cache (default f32)")
     parser.add_argument("--threads", type=count, default=os.cpu_count() or 1, metavar="N", help="threads. Default: all cores")
     parser.add_argument("--force", action="store_true", help="replace DIR if it holds a dump")

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Is the program that dump_llama_cpp.py records what llama.cpp computed? Small random models of many architectures are converted by llama.cpp's own
-converter and recorded with --program; then Rust evaluates the files in f64 (with a cache in f16: in ggml's arithmetic), and every tap must be within rounding of
-the recorded one.
+converter and recorded with --program; then Rust evaluates the files in f64 (with a cache in f16: in ggml's arithmetic), and every tap must be within
+rounding of the recorded one.
 
     python test_ggml_programs.py --evaluate BINARY [NAME ..] [--each N] [--quantised] [--vendor FOLDER] [--keep FOLDER]
 
 BINARY: the example evaluate of crates/program. FOLDER: llama.cpp as the source distribution of llama-cpp-python has it (vendor/llama.cpp); without it
-that distribution is downloaded, once. --quantised: models 256 wide in Q8_0 and Q4_K_M instead, evaluated in ggml's arithmetic. --names: PyTorch's program of
-the same model is recorded too, and where both give the same in the end, every tap of one name must be one tensor.
+that distribution is downloaded, once. --quantised: models 256 wide in Q8_0 and Q4_K_M instead, evaluated in ggml's arithmetic. --names: PyTorch's
+program of the same model is recorded too, and where both give the same in the end, every tap of one name must be one tensor.
 """
 
 import argparse
@@ -34,8 +34,8 @@ from dump_llama_cpp import NEEDS
 from test_quantised import quantise
 
 TOKENS, DECODED = [5, 17, 42, 8, 91, 33, 60, 12, 77, 25, 3, 50], [7, 19]
-# What f64 and ggml's f32 may differ by at any tap of these models; through a table of GELU by f16; and, where queries and probabilities are rounded to
-# f16 as the keys and values that they meet, by one of them that falls on the other side.
+# What f64 and ggml's f32 may differ by at any tap of these models; through a table of GELU by f16; and, where queries and probabilities are rounded
+# to f16 as the keys and values that they meet, by one of them that falls on the other side.
 F32_ROUNDING, GELU_TABLE, F16_CACHE = 1e-9, 2e-6, 3e-6
 TABLES = {"ggml.UNARY.GELU", "ggml.UNARY.GELU_QUICK", "ggml.GLU.GEGLU", "ggml.GLU.GEGLU_QUICK"}
 # In ggml's arithmetic activations are rounded as there, but a sum in another order may take one to the next step of 8 bits.
@@ -54,16 +54,21 @@ EXPECTED = {
 # Not in architectures.py: an encoder with its decoder.
 WHOLE_T5 = "t5_with_decoder"
 # llama.cpp refuses these small models, or its converter does: why stands in its error.
-REFUSED = {"dots1", "phimoe", "gemma3n_text", "minimax", "recurrent_gemma", "zamba2", "doge", "helium", "persimmon", "flex_olmo", "gptj", "codegen", "gpt_neo",
-           "rwkv", "opt", "clip_text_model", "deberta-v2", "whisper", "vit", "dinov2", "siglip_vision_model", "clip_vision_model"}
+REFUSED = set("dots1 phimoe gemma3n_text minimax recurrent_gemma zamba2 doge helium persimmon flex_olmo gptj codegen gpt_neo rwkv opt "
+              "clip_text_model deberta-v2 whisper vit dinov2 siglip_vision_model clip_vision_model".split())
 ALL = [*(name for name in architectures.ALL if name not in REFUSED), WHOLE_T5]
-# Taps that PyTorch's side has as another tensor: a product with ALiBi added, probabilities with the sink's, those of the chosen experts alone, what is normed
-# behind the rotation, the whole of a product of q, k and v, what a cache joined for all layers, and products of queries that were scaled before.
-OTHER_TENSORS = {"bloom": {"qk"}, "gpt_oss": {"probs", "qk"}, **dict.fromkeys(("granitemoe", "granitemoeshared", "granitemoehybrid"), {"router_probs", "k", "v"}),
-                 **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe"), {"q_rope", "k_rope"}), **dict.fromkeys(("falcon", "falcon_h1", "jamba", "lfm2"), {"k", "v"}),
-                 "qwen3_next": {"k", "v", "k_rope"}, "distilbert": {"qk"},
-                 # A window's cache is cut to its length there.
-                 **dict.fromkeys(("gemma2", "gemma3_text", "cohere2", "olmo3"), {"qk", "probs"})}
+# Taps that PyTorch's side has as another tensor.
+OTHER_TENSORS = {
+    "bloom": {"qk"},  # with ALiBi added
+    "distilbert": {"qk"},  # of queries that were scaled before
+    "gpt_oss": {"probs", "qk"},  # with the sink's probability, and of a window
+    **dict.fromkeys(("gemma2", "gemma3_text", "cohere2", "olmo3"), {"qk", "probs"}),  # of a window, whose cache is cut to its length
+    **dict.fromkeys(("granitemoe", "granitemoeshared"), {"router_probs"}),  # of the chosen experts alone
+    "granitemoehybrid": {"router_probs", "k", "v"},
+    **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe"), {"q_rope", "k_rope"}),  # behind the norm that follows the rotation
+    "falcon": {"k", "v"},  # the whole product of q, k and v
+    **dict.fromkeys(("falcon_h1", "jamba", "lfm2", "qwen3_next"), {"k", "v", "k_rope"}),  # of the cache of all layers
+}
 # Both dumps' last tensors of each step are one, but for rounding.
 SAME_MODEL = 1e-5
 WIDE = "llama qwen2 qwen3 olmo2 phi3 ernie4_5 granite stablelm starcoder2 nemotron mixtral qwen3_moe".split()
@@ -78,9 +83,11 @@ def vendored(folder):
         folder = kept / f"llama_cpp_python-{NEEDS}" / "vendor" / "llama.cpp"
         if not folder.is_dir():
             name = f"llama-cpp-python=={NEEDS}"
-            subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-binary", "llama-cpp-python", "--no-deps", name, "-d", kept], check=True)
+            pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "llama-cpp-python", name, "-d", kept]
+            subprocess.run(pip, check=True)
             with tarfile.open(next(kept.glob("*.tar.gz"))) as archive:
-                archive.extractall(kept, filter="data")
+                parts = ("/vendor/llama.cpp/conversion/", "/vendor/llama.cpp/gguf-py/")
+                archive.extractall(kept, [member for member in archive if any(part in member.name for part in parts)], filter="data")
     sys.path[:0] = [str(folder / "gguf-py"), str(folder)]
 
 
@@ -250,7 +257,8 @@ def main():
             except (Exception, SystemExit) as error:
                 wrong.append(run)
                 place = traceback.extract_tb(error.__traceback__)[-1]
-                print(f"FAIL   {' '.join(run):17} {type(error).__name__}: {str(error)[:200]} ({Path(place.filename).name}:{place.lineno})", flush=True)
+                at = f"{Path(place.filename).name}:{place.lineno}"
+                print(f"FAIL   {' '.join(run):17} {type(error).__name__}: {str(error)[:200]} ({at})", flush=True)
             if not args.keep and not args.quantised:
                 shutil.rmtree(base / run[0], ignore_errors=True)
     print(f"{len(runs) - len(wrong)} of {len(runs)} recorded from llama.cpp and evaluated within rounding")
