@@ -88,13 +88,15 @@ ALIASES = {"ffn_moe_out": "ffn_out", "ffn_down": "ffn_out"}
 F32, F16, BF16 = 0, 1, 30
 # Operations that compute nothing: they look at a buffer in another way.
 LOOKS = {"NONE", "VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"}
-# Parameters in the order of op_params: whole numbers, `:f` floats, `:x` an axis counted from the fastest, `?` left out at 0, `_` what nothing reads.
+# Parameters in the order of op_params: whole numbers, `:f` floats, `:b` bytes, told in elements, `:x` an axis counted from the fastest, `?` left out
+# at 0, `_` what nothing reads.
 # Of an operation that is not here they stay the numbers that they are.
 PARAMETERS = {
     "CONCAT": "axis:x", "NORM": "eps:f", "RMS_NORM": "eps:f", "L2_NORM": "eps:f", "GROUP_NORM": "n_groups eps:f", "SCALE": "scale:f bias:f",
     "CLAMP": "min:f max:f", "SOFT_MAX": "scale:f max_bias:f", "LEAKY_RELU": "negative_slope:f", "FILL": "value:f", "ARANGE": "start:f stop:f step:f",
     "ARGSORT": "order", "TRI": "kind", "DIAG_MASK_INF": "n_past", "DIAG_MASK_ZERO": "n_past", "MUL_MAT": "precision? hint? _ source_precision?",
     "MUL_MAT_ID": "precision? hint? _ source_precision?", "FLASH_ATTN_EXT": "scale:f max_bias:f logit_softcap:f precision? n_kv_max?",
+    "SET": "stride1:b stride2:b stride3:b offset:b _",
     "ROPE": "_ n_dims mode _ n_ctx_orig freq_base:f freq_scale:f ext_factor:f attn_factor:f beta_fast:f beta_slow:f "
             "section0? section1? section2? section3? offset?",
     "PAD": "before0 after0 before1 after1 before2 after2 before3 after3 circular?", "ROLL": "shift0 shift1 shift2 shift3",
@@ -498,7 +500,7 @@ def root(address):
 
 def parameters(kind, tensor):
     """What op_params say, by name."""
-    words = PARAMETERS.get(kind, PARAMETERS.get(kind.split(".")[0]))
+    words = PARAMETERS.get(kind, PARAMETERS.get(kind.split(".")[0].removesuffix("_BACK")))
     if words is None:
         values = list(tensor.op_params)
         while values and values[-1] == 0:
@@ -507,7 +509,8 @@ def parameters(kind, tensor):
     found, floats = {}, (ctypes.c_float * 16).from_buffer(tensor.op_params)
     for at, word in enumerate(words.split()):
         name, _, form = word.partition(":")
-        value = {"f": floats[at], "x": -1 - tensor.op_params[at]}.get(form, tensor.op_params[at])
+        plain = tensor.op_params[at]
+        value = {"f": floats[at], "x": -1 - plain, "b": plain // tensor.nb[0]}.get(form, plain)
         if name != "_" and (value or not name.endswith("?")):
             found[name.removesuffix("?")] = {"c": str(value) if value in (float("inf"), float("-inf")) or value != value else value}
     return found

@@ -167,6 +167,7 @@ def rope():
         yield case("rope_multi", f(3, 2, 16), streams, None, 16, [3, 3, 2, 0], mode, 0, *plain)
         yield case("rope_multi", f(3, 2, 16), streams, None, 12, [2, 1, 1, 1], mode, 0, *plain)
     yield case("rope_multi", f(3, 2, 16), streams, None, 8, [4, 4, 0, 0], VISION, 0, *plain)
+    yield case("rope_ext_back", f(3, 2, 8), positions, None, 6, NEOX, 0, 10000.0, 1.0, 0.0, 1.5, 32.0, 1.0)
 
 
 def product():
@@ -194,6 +195,14 @@ def recurrent():
         yield case("gated_delta_net", f(2, 3, 2, 8), f(2, 3, 2, 8, scale=0.3), f(2, 3, 4, 8), gate, beta, f(2, 4, 8, 8, scale=0.3), 1)
 
 
+def streams():
+    yield from (case("dsv4_hc_comb", f(2, 24), f(3), f(24), 1e-3, times) for times in (1, 4))
+    yield from (case("dsv4_hc_pre", f(2, 4, 6), f(2, 4)), case("dsv4_hc_pre_gated", f(2, 4, 6), f(2, 4, 6), 1.5))
+    yield from (case("dsv4_hc_post", f(2, 6), f(2, 4, 6), f(2, 4), f(2, 4, 4)), case("dsv4_hc_post", f(2, 6), f(2, 4, 6), f(2, 4), None))
+    mask = t(np.where(np.tri(3, 5) > 0, 0, -np.inf).astype("f2"))
+    yield case("lightning_indexer", f(3, 2, 8), f(5, 1, 8), f(3, 2), mask)
+
+
 def places():
     turned = lambda x: GGML.call("permute", x, 1, 0, 2, 3)
     yield from (case("cont", turned(f(2, 3, 4))), case("dup", f(2, 3)), case("cpy", f(2, 3), t(np.zeros((3, 2), "f4"))), case("cast", f(2, 3), 1))
@@ -202,6 +211,7 @@ def places():
     yield case("get_rows", i([[1, 2], [3, 4]]), i([1]))
     yield from (case("set_rows", f(5, 4), f(2, 4), i([3, 1], "i8")), case("set_rows", f(2, 5, 4), f(2, 2, 4), i([[3, 1]], "i8")))
     yield case("set_rows", t(np.zeros((5, 4), "f2")), f(2, 4), i([0, 4]))
+    yield from (case("set", f(3, 4), f(2, 2), 16, 48, 48, 20), case("set_1d_inplace", f(6), f(2), 8))
     yield case("add_id", f(3, 2, 4), f(5, 4), i([[0, 3], [4, 4], [1, 0]]))
     yield from (case("concat", f(2, 3, 4), f(2, 3, 5), 0), case("concat", f(2, 3, 4), f(1, 3, 4), 2))
     yield from (case("repeat", f(1, 3), t(np.zeros((2, 4, 6), "f4"))), case("repeat_4d", f(2, 3), 3, 4, 2, 1))
@@ -212,7 +222,7 @@ def places():
 
 
 def main():
-    cases = [made for group in (elementwise, rows, rope, product, recurrent, places) for made in group()]
+    cases = [made for group in (elementwise, rows, rope, product, recurrent, streams, places) for made in group()]
     lines = ",\n".join(json.dumps(record, separators=(",", ":")) for record in cases)
     (Path(sys.argv[1]) / "ggml.json").write_text(f"[\n{lines}\n]\n")
     print("ggml", len(cases))

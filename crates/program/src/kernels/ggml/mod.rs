@@ -11,6 +11,7 @@ mod product;
 mod recurrent;
 mod rope;
 mod rows;
+mod streams;
 
 use super::call::{Arg, Call, Kernel};
 use crate::value::error::KernelError;
@@ -74,11 +75,17 @@ pub(super) const KERNELS: &[(&str, Kernel)] = &[
     ("ggml.ARGSORT", order::argsort),
     ("ggml.TOP_K", order::top_k),
     ("ggml.ROPE", rope::rope),
+    ("ggml.ROPE_BACK", rope::rope_back),
     // Products.
     ("ggml.MUL_MAT", product::mul_mat),
     ("ggml.MUL_MAT_ID", product::mul_mat_id),
     ("ggml.SSM_CONV", product::ssm_conv),
     ("ggml.SOLVE_TRI", product::solve_tri),
+    ("ggml.LIGHTNING_INDEXER", streams::lightning_indexer),
+    // Several residual streams.
+    ("ggml.DSV4_HC_COMB", streams::comb),
+    ("ggml.DSV4_HC_PRE", streams::pre),
+    ("ggml.DSV4_HC_POST", streams::post),
     // A state that goes from token to token.
     ("ggml.SSM_SCAN", recurrent::ssm_scan),
     ("ggml.RWKV_WKV6", recurrent::wkv6),
@@ -91,6 +98,7 @@ pub(super) const KERNELS: &[(&str, Kernel)] = &[
     ("ggml.DUP", places::copy),
     ("ggml.GET_ROWS", places::get_rows),
     ("ggml.SET_ROWS", places::set_rows),
+    ("ggml.SET", places::set),
     ("ggml.ADD_ID", places::add_id),
     ("ggml.CONCAT", places::concat),
     ("ggml.REPEAT", places::repeat),

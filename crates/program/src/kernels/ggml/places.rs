@@ -1,6 +1,6 @@
 //! The same values in another place, and values from nothing.
 
-use super::super::call::{Call, Results, axis};
+use super::super::call::{Call, Results, axis, size};
 use super::super::shape;
 use super::product::row_of;
 use super::{ensure, float, for_each, four, int, like, or_zero, place, tiled};
@@ -50,6 +50,32 @@ pub(super) fn set_rows(call: &Call<'_>) -> Results {
             }
         }
     }
+    Ok(like(into, out))
+}
+
+/// The first operand with the second stored over it, at a place and with strides in elements.
+pub(super) fn set(call: &Call<'_>) -> Results {
+    let (into, part) = (call.tensor(0, "src0")?, call.tensor(1, "src1")?);
+    let shape = four(&part.shape)?;
+    let mut strides = [1; 4];
+    for (stride, name) in strides.iter_mut().zip(["stride3", "stride2", "stride1"]) {
+        *stride = size(name, or_zero(call, name)?)?;
+    }
+    let offset = size("offset", or_zero(call, "offset")?)?;
+    let last = strides
+        .iter()
+        .zip(shape)
+        .try_fold(offset, |at, (&stride, extent)| at.checked_add(extent.saturating_sub(1).checked_mul(stride)?));
+    let fits = part.is_empty() || last.is_some_and(|last| last < into.len());
+    ensure(fits, "a tensor and what is stored over it", &into.shape, &part.shape)?;
+    let mut out = into.to_floats().into_owned();
+    let mut values = part.to_floats().into_owned().into_iter();
+    for_each(shape, |at| {
+        let to = offset + strides.iter().zip(at).map(|(stride, i)| stride * i).sum::<usize>();
+        if let Some(value) = values.next() {
+            out[to] = value;
+        }
+    });
     Ok(like(into, out))
 }
 

@@ -120,6 +120,15 @@ impl Rope {
 /// With `ext_factor` YaRN: slow pairs keep `freq_scale`, fast ones do not, and both cosine and sine grow by 1 + 0.1 ln(1/`freq_scale`).
 /// x is \[..,tokens,heads,d\]. Source: Su et al., RoFormer, 2021; Peng et al., YaRN, 2023.
 pub(super) fn rope(call: &Call<'_>) -> Results {
+    rotated(call, 1.0)
+}
+
+/// [`rope`] undone: the other way round, though with the same factor.
+pub(super) fn rope_back(call: &Call<'_>) -> Results {
+    rotated(call, -1.0)
+}
+
+fn rotated(call: &Call<'_>, direction: f64) -> Results {
     let (x, positions) = (call.tensor(0, "src0")?, call.tensor(1, "src1")?);
     let factors = if is_given(call, 2) { Some(call.tensor(2, "src2")?.to_floats()) } else { None };
     let [batch, tokens, heads, width] = four(&x.shape)?;
@@ -140,6 +149,7 @@ pub(super) fn rope(call: &Call<'_>) -> Results {
             for row in (0..batch).flat_map(|b| (0..heads).map(move |head| (b * tokens + token) * heads + head)) {
                 let i = row * width + rope.offset + pair * first;
                 let (a, b) = (out[i], out[i + apart]);
+                let sin = direction * sin;
                 (out[i], out[i + apart]) = (a * cos - b * sin, a * sin + b * cos);
             }
         }
