@@ -1,6 +1,6 @@
 //! Does a recorded program give the values that its dump holds? Evaluates it, and prints the NMSE of each tap.
 //!
-//!     cargo run -p firstdiff-program --example evaluate -- DUMP MODEL [f32]
+//!     cargo run -p firstdiff-program --example evaluate -- DUMP MODEL [f32 | ggml]
 
 use std::error::Error;
 use std::path::Path;
@@ -25,8 +25,13 @@ fn in_order(values: &[f64], width: usize) -> Vec<f64> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [dump, model, rest @ ..] = args.as_slice() else { return Err("evaluate DUMP MODEL [f32]".into()) };
-    let arithmetic = if rest == ["f32"] { Arithmetic::F32 } else { Arithmetic::F64 };
+    let [dump, model, rest @ ..] = args.as_slice() else { return Err("evaluate DUMP MODEL [f32 | ggml]".into()) };
+    let arithmetic = match rest.first().map(String::as_str) {
+        None => Arithmetic::F64,
+        Some("f32") => Arithmetic::F32,
+        Some("ggml") => Arithmetic::Ggml,
+        Some(other) => return Err(format!("{other} is no arithmetic: f32, ggml").into()),
+    };
     let program = Program::open(Path::new(dump))?;
     for (name, count) in program.opaque() {
         println!("no kernel for {name} ({count})");

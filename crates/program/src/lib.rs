@@ -3,7 +3,7 @@
 //! [`Program::open`] reads `program.json` and `program.safetensors` of a dump folder, and checks everything in them. An [`Evaluator`] carries
 //! the operations out step by step, with weights of its own, and hands out the value of each tap.
 //!
-//! Nothing here knows a model or a family: an operation is its name in PyTorch's aten library, and the table of kernels says what it computes.
+//! Nothing here knows a model or a family: an operation is its name in PyTorch's aten library or in ggml, and the table of kernels says what it computes.
 //!
 //! # Limits
 //! Shapes are those of the recording: other tokens of the same number, but not more or fewer. Where the reference took another path because

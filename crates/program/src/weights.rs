@@ -15,6 +15,11 @@ pub trait Weights {
     /// # Errors
     /// When there is none of that name, or it cannot be read.
     fn read(&self, name: &str) -> Result<Tensor<'static>, WeightError>;
+
+    /// How the tensor of that name is stored, where that is known.
+    fn storage(&self, _name: &str) -> Option<Storage> {
+        None
+    }
 }
 
 /// The weights of a model's folder (model.safetensors, or shards with their index); the files stay mapped, and values are read when they are
@@ -35,6 +40,10 @@ impl ModelFolder {
 }
 
 impl Weights for ModelFolder {
+    fn storage(&self, name: &str) -> Option<Storage> {
+        Some(self.opened.weights.tensor(name).ok()??.storage())
+    }
+
     fn read(&self, name: &str) -> Result<Tensor<'static>, WeightError> {
         let fail = |reason: String| WeightError { name: name.into(), reason };
         let view = self.opened.weights.tensor(name).map_err(|e| fail(e.to_string()))?;

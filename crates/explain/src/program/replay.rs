@@ -227,8 +227,8 @@ const TOLD: usize = 3;
 pub(crate) fn arithmetic(profile: Profile) -> Option<Arithmetic> {
     match profile {
         Profile::Exact => None,
-        // ggml's own rounding is not carried out on programs yet.
-        Profile::F32 | Profile::Ggml { .. } => Some(Arithmetic::F32),
+        Profile::F32 => Some(Arithmetic::F32),
+        Profile::Ggml { .. } => Some(Arithmetic::Ggml),
         Profile::F16 => Some(Arithmetic::Half(Half::F16)),
         Profile::Bf16 => Some(Arithmetic::Half(Half::BF16)),
     }

@@ -6,6 +6,7 @@ mod call;
 mod compare;
 mod convolution;
 mod create;
+mod ggml;
 mod index;
 mod indexing;
 mod matmul;
@@ -22,7 +23,7 @@ mod unary;
 
 pub(crate) use call::{Arg, Call, Kernel};
 
-/// Every operation that can be evaluated, without overload and without the `_` of one in place.
+/// Every operation of PyTorch's aten that can be evaluated, without overload and without the `_` of one in place.
 const KERNELS: &[(&str, Kernel)] = &[
     // One number at a time.
     ("neg", unary::neg),
@@ -254,14 +255,16 @@ const KERNELS: &[(&str, Kernel)] = &[
     ("fill", create::full),
 ];
 
-/// The kernel of an operation: its name up to the overload, or without the `_` of one in place.
+/// The kernel of an operation: ggml's by its name, one of aten by its name up to the overload, or without the `_` of one in place.
 pub(crate) fn find(name: &str) -> Option<Kernel> {
     let base = name.split('.').next().unwrap_or(name);
-    let known = |name: &str| KERNELS.iter().find(|(known, _)| *known == name).map(|(_, kernel)| *kernel);
-    known(base).or_else(|| known(base.strip_suffix('_')?))
+    let known = |table: &[(&str, Kernel)], name: &str| {
+        table.iter().find(|(known, _)| *known == name).map(|(_, kernel)| *kernel)
+    };
+    known(ggml::KERNELS, name).or_else(|| known(KERNELS, base)).or_else(|| known(KERNELS, base.strip_suffix('_')?))
 }
 
 /// Names of all operations that can be evaluated.
 pub fn kernel_names() -> impl Iterator<Item = &'static str> {
-    KERNELS.iter().map(|(name, _)| *name)
+    KERNELS.iter().chain(ggml::KERNELS).map(|(name, _)| *name)
 }

@@ -31,7 +31,7 @@ impl Default for Limits {
 /// One operation.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// Name of the aten operation, with its overload: `add.Tensor`.
+    /// Name of the aten operation, with its overload: `add.Tensor`; of ggml's: `ggml.MUL_MAT`.
     pub name: String,
     /// Positional operands, in the order of PyTorch's schema.
     pub operands: Vec<Operand>,

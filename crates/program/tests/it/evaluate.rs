@@ -64,6 +64,24 @@ fn values_are_rounded_to_the_type_of_their_buffer() {
     assert_eq!(overflow[0][0], f64::NEG_INFINITY);
 }
 
+/// A matrix in f16 is multiplied with rows in f16, and one in f32 with what is there.
+#[test]
+fn activations_are_rounded_as_ggml_does() {
+    let program = |dtype: &str, op: &str| {
+        json!({"version": 1, "constants": [0, 1], "values": [[dtype, [1, 2]], ["f32", [1, 2]], ["f32", [1, 1]]],
+            "ops": [{"o": op, "i": [0, 1], "y": [2]}], "steps": [{"ops": [0, 1]}],
+            "taps": [{"tap": "a", "step": 0, "op": 0, "v": 2}]})
+    };
+    let given = [(0, vec![1, 2], vec![1.0, 2.0]), (1, vec![1, 2], vec![1.0 + 2f64.powi(-12), 3.0])];
+    let run = |dtype, op, arithmetic| taps(&program(dtype, op), &given, arithmetic).unwrap()[0][0];
+    let exact = 7.0 + 2f64.powi(-12);
+    assert_eq!(run("f16", "ggml.MUL_MAT", Arithmetic::Ggml), 7.0);
+    assert_eq!(run("bf16", "ggml.MUL_MAT", Arithmetic::Ggml), 7.0);
+    assert_eq!(run("f32", "ggml.MUL_MAT", Arithmetic::Ggml), exact);
+    assert_eq!(run("f16", "ggml.MUL_MAT", Arithmetic::F32), exact);
+    assert_eq!(run("f16", "linear", Arithmetic::Ggml), exact);
+}
+
 #[test]
 fn complex_numbers_over_their_parts() {
     let program = json!({"version": 1, "constants": [0], "values": [["f32", [4]], ["c64", [2]]],

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::common::{Held, open};
+use crate::goldens::{cases, program_of, write_case};
 
 fn good() -> Value {
     json!({"version": 1, "source": "s", "model": "m", "weights": {"1": "w"}, "constants": [0],
@@ -223,6 +224,39 @@ fn no_change_of_one_value_leads_to_a_panic() {
         }
     }
     assert!(read > 500 && refused > 1000, "{read} read, {refused} refused");
+}
+
+/// Operands and parameters of ggml's operations, which have no other bounds than the kernel's own, replaced one after the other.
+#[test]
+fn no_operand_of_ggml_leads_to_a_panic() {
+    // All of them were tried.
+    const EVERY: usize = 23;
+    let numbers = [0, 1, 2, 3, 7, 1 << 11, -1, i64::MAX, i64::MIN];
+    let others: Vec<Value> = numbers.iter().map(|&x| json!(x)).chain([json!(0.5), json!("nan"), json!(null)]).collect();
+    let folder = TempDir::new().unwrap();
+    let weights = Held::default();
+    let (mut number, mut evaluated) = (0, 0);
+    for case in cases().into_iter().filter(|case| case["o"].as_str().unwrap().starts_with("ggml.")) {
+        write_case(folder.path(), &case);
+        let good = program_of(&case);
+        for pointer in
+            pointers(&good["ops"][0], "/ops/0".into()).into_iter().chain(pointers(&good["values"], "/values".into()))
+        {
+            for other in &others {
+                number += 1;
+                if number % EVERY != 0 {
+                    continue;
+                }
+                let mut program = good.clone();
+                *program.pointer_mut(&pointer).unwrap() = other.clone();
+                fs::write(folder.path().join("program.json"), program.to_string()).unwrap();
+                let Ok(program) = Program::open_within(folder.path(), Limits { elements: 1 << 16 }) else { continue };
+                let mut evaluator = Evaluator::new(&program, Arithmetic::F64, &weights);
+                evaluated += usize::from(evaluator.run_step(0, &mut |tap| drop(tap.value.to_floats())).is_ok());
+            }
+        }
+    }
+    assert!(evaluated > 100, "{evaluated}");
 }
 
 /// Pointers to every value of a document.

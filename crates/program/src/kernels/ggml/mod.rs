@@ -1,0 +1,182 @@
+//! What each operation of ggml computes: llama.cpp's own graphs. A tensor has four axes, of which those of one element in front may be absent.
+//!
+//! Names and parameters are ggml's, axes and results in NumPy's order. Sources: the definitions in ggml.h and the CPU backend's ops.cpp. Kernels
+//! compute in f64; ggml in f32, with these roundings of its own, which belong to an operation's error and are not imitated: a product with f16 or
+//! bf16 weights rounds the other operand to that type, one with quantised weights quantises it, and GELU goes through a table of f16.
+
+mod elementwise;
+mod order;
+mod places;
+mod product;
+mod recurrent;
+mod rope;
+mod rows;
+mod streams;
+
+use super::call::{Arg, Call, Kernel};
+use crate::value::error::KernelError;
+use crate::value::tensor::Tensor;
+use crate::value::view::contiguous_strides;
+
+/// Every operation of ggml that can be evaluated.
+pub(super) const KERNELS: &[(&str, Kernel)] = &[
+    ("ggml.ADD", elementwise::add),
+    ("ggml.SUB", elementwise::sub),
+    ("ggml.MUL", elementwise::mul),
+    ("ggml.DIV", elementwise::div),
+    ("ggml.SCALE", elementwise::scale),
+    ("ggml.CLAMP", elementwise::clamp),
+    ("ggml.SQR", elementwise::sqr),
+    ("ggml.SQRT", elementwise::sqrt),
+    ("ggml.LOG", elementwise::log),
+    ("ggml.SIN", elementwise::sin),
+    ("ggml.COS", elementwise::cos),
+    ("ggml.LEAKY_RELU", elementwise::leaky_relu),
+    ("ggml.UNARY.ABS", elementwise::abs),
+    ("ggml.UNARY.SGN", elementwise::sgn),
+    ("ggml.UNARY.NEG", elementwise::neg),
+    ("ggml.UNARY.STEP", elementwise::step),
+    ("ggml.UNARY.TANH", elementwise::tanh),
+    ("ggml.UNARY.ELU", elementwise::elu),
+    ("ggml.UNARY.RELU", elementwise::relu),
+    ("ggml.UNARY.SIGMOID", elementwise::sigmoid),
+    ("ggml.UNARY.GELU", elementwise::gelu),
+    ("ggml.UNARY.GELU_QUICK", elementwise::gelu_quick),
+    ("ggml.UNARY.GELU_ERF", elementwise::gelu_erf),
+    ("ggml.UNARY.SILU", elementwise::silu),
+    ("ggml.UNARY.HARDSWISH", elementwise::hardswish),
+    ("ggml.UNARY.HARDSIGMOID", elementwise::hardsigmoid),
+    ("ggml.UNARY.EXP", elementwise::exp),
+    ("ggml.UNARY.EXPM1", elementwise::expm1),
+    ("ggml.UNARY.SOFTPLUS", elementwise::softplus),
+    ("ggml.UNARY.XIELU", elementwise::xielu),
+    ("ggml.UNARY.FLOOR", elementwise::floor),
+    ("ggml.UNARY.CEIL", elementwise::ceil),
+    ("ggml.UNARY.ROUND", elementwise::round),
+    ("ggml.UNARY.TRUNC", elementwise::trunc),
+    ("ggml.GLU.REGLU", elementwise::reglu),
+    ("ggml.GLU.GEGLU", elementwise::geglu),
+    ("ggml.GLU.GEGLU_ERF", elementwise::geglu_erf),
+    ("ggml.GLU.GEGLU_QUICK", elementwise::geglu_quick),
+    ("ggml.GLU.SWIGLU", elementwise::swiglu),
+    ("ggml.GLU.SWIGLU_OAI", elementwise::swiglu_oai),
+    ("ggml.GLU.SWIGLU_CLAMP", elementwise::swiglu_clamp),
+    // Over rows.
+    ("ggml.NORM", rows::norm),
+    ("ggml.RMS_NORM", rows::rms_norm),
+    ("ggml.L2_NORM", rows::l2_norm),
+    ("ggml.GROUP_NORM", rows::group_norm),
+    ("ggml.SOFT_MAX", rows::soft_max),
+    ("ggml.SUM", rows::sum),
+    ("ggml.SUM_ROWS", rows::sum_rows),
+    ("ggml.MEAN", rows::mean),
+    ("ggml.CUMSUM", rows::cumsum),
+    ("ggml.ARGMAX", order::argmax),
+    ("ggml.ARGSORT", order::argsort),
+    ("ggml.TOP_K", order::top_k),
+    ("ggml.ROPE", rope::rope),
+    ("ggml.ROPE_BACK", rope::rope_back),
+    // Products.
+    ("ggml.MUL_MAT", product::mul_mat),
+    ("ggml.MUL_MAT_ID", product::mul_mat_id),
+    ("ggml.SSM_CONV", product::ssm_conv),
+    ("ggml.SOLVE_TRI", product::solve_tri),
+    ("ggml.LIGHTNING_INDEXER", streams::lightning_indexer),
+    // Several residual streams.
+    ("ggml.DSV4_HC_COMB", streams::comb),
+    ("ggml.DSV4_HC_PRE", streams::pre),
+    ("ggml.DSV4_HC_POST", streams::post),
+    // A state that goes from token to token.
+    ("ggml.SSM_SCAN", recurrent::ssm_scan),
+    ("ggml.RWKV_WKV6", recurrent::wkv6),
+    ("ggml.RWKV_WKV7", recurrent::wkv7),
+    ("ggml.GATED_LINEAR_ATTN", recurrent::gated_linear_attention),
+    ("ggml.GATED_DELTA_NET", recurrent::gated_delta_net),
+    // The same values in another place.
+    ("ggml.CONT", places::copy),
+    ("ggml.CPY", places::copy),
+    ("ggml.DUP", places::copy),
+    ("ggml.GET_ROWS", places::get_rows),
+    ("ggml.SET_ROWS", places::set_rows),
+    ("ggml.SET", places::set),
+    ("ggml.ADD_ID", places::add_id),
+    ("ggml.CONCAT", places::concat),
+    ("ggml.REPEAT", places::repeat),
+    ("ggml.PAD", places::pad),
+    ("ggml.ROLL", places::roll),
+    ("ggml.TRI", places::tri),
+    ("ggml.DIAG", places::diag),
+    ("ggml.DIAG_MASK_INF", places::diag_mask_inf),
+    ("ggml.FILL", places::fill),
+    ("ggml.ARANGE", places::arange),
+];
+
+/// The extents of ggml's four axes.
+fn four(shape: &[usize]) -> Result<[usize; 4], KernelError> {
+    let too_many = || KernelError::Shape { what: "ggml's axes", left: shape.into(), right: vec![4] };
+    let lead = 4usize.checked_sub(shape.len()).ok_or_else(too_many)?;
+    let mut out = [1; 4];
+    out[lead..].copy_from_slice(shape);
+    Ok(out)
+}
+
+/// `Ok` when `fits`, else the error with both shapes.
+fn ensure(fits: bool, what: &'static str, left: &[usize], right: &[usize]) -> Result<(), KernelError> {
+    super::call::ensure(fits, what, left, right)
+}
+
+/// A parameter that is a float.
+fn float(call: &Call<'_>, name: &'static str) -> Result<f64, KernelError> {
+    call.float(usize::MAX, name)?.ok_or(KernelError::Absent(name))
+}
+
+/// A parameter that is a whole number.
+fn int(call: &Call<'_>, name: &'static str) -> Result<i64, KernelError> {
+    call.int(usize::MAX, name)?.ok_or(KernelError::Absent(name))
+}
+
+/// A parameter that is a whole number, and 0 where it is left out.
+fn or_zero(call: &Call<'_>, name: &'static str) -> Result<i64, KernelError> {
+    Ok(call.int(usize::MAX, name)?.unwrap_or(0))
+}
+
+/// Whether there is a tensor at a position.
+fn is_given(call: &Call<'_>, position: usize) -> bool {
+    matches!(call.get(position, ""), Some(Arg::Tensor(_)))
+}
+
+/// The result of an operation that keeps the shape of its operand.
+fn like(x: &Tensor<'_>, values: Vec<f64>) -> Vec<Tensor<'static>> {
+    vec![Tensor::of(x.shape.clone(), values)]
+}
+
+/// Calls `at` with every index of four axes, in row-major order.
+fn for_each(shape: [usize; 4], mut at: impl FnMut([usize; 4])) {
+    for i in 0..shape[0] {
+        for j in 0..shape[1] {
+            for k in 0..shape[2] {
+                for l in 0..shape[3] {
+                    at([i, j, k, l]);
+                }
+            }
+        }
+    }
+}
+
+/// The place of an index in dense values.
+fn place(shape: [usize; 4], at: [usize; 4]) -> usize {
+    contiguous_strides(&shape).iter().zip(at).map(|(stride, i)| stride * i).sum()
+}
+
+/// Values said again along each axis until they fill `to`.
+fn tiled<T: Copy>(values: &[T], from: [usize; 4], to: [usize; 4]) -> Result<Vec<T>, KernelError> {
+    let fits = from.iter().zip(to).all(|(&from, to)| if from == 0 { to == 0 } else { to.is_multiple_of(from) });
+    ensure(fits, "a tensor to be repeated", &from, &to)?;
+    if from == to {
+        return Ok(values.to_vec());
+    }
+    let strides = contiguous_strides(&from);
+    let mut out = Vec::with_capacity(to.iter().product());
+    for_each(to, |at| out.push(values[(0..4).map(|axis| at[axis] % from[axis] * strides[axis]).sum::<usize>()]));
+    Ok(out)
+}
