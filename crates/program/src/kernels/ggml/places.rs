@@ -98,7 +98,7 @@ pub(super) fn add_id(call: &Call<'_>) -> Results {
 pub(super) fn concat(call: &Call<'_>) -> Results {
     let mut parts = Vec::with_capacity(2);
     for position in 0..2 {
-        let part = call.tensor(position, "src")?.borrowed();
+        let part = call.tensor(position, "src")?.view();
         parts.push(Tensor { shape: four(&part.shape)?.to_vec(), ..part });
     }
     Ok(vec![shape::join(&parts, axis(int(call, "axis")?, 4)?)?])
