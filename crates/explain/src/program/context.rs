@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use firstdiff_program::{Kind, Operand, Operation, Program, Scalar, Slice, View};
+use firstdiff_trace::{Site, Tap};
 use ndarray::ArrayD;
 
 use crate::program::held::Held;
@@ -79,10 +80,29 @@ impl<'a> Context<'a> {
         let mut numbers = operands.filter_map(|(place, operand)| match operand {
             Operand::Scalar(Scalar::Float(x)) => Some((place, *x)),
             Operand::Scalar(Scalar::Int(x)) => Some((place, *x as f64)),
-            Operand::View(view) => Some((place, self.program.constant(view)?)),
+            Operand::View(view) => Some((place, self.program.constant(view).or_else(|| self.filled(op, view))?)),
             _ => None,
         });
         numbers.next()
+    }
+
+    /// The number that a tensor of one element was made of.
+    fn filled(&self, op: usize, view: &View) -> Option<f64> {
+        let maker = self.maker(op, view).filter(|&maker| self.base(maker) == "full" && view.elements() == 1)?;
+        match self.op(maker).operands.get(1)? {
+            Operand::Scalar(Scalar::Float(x)) => Some(*x),
+            Operand::Scalar(Scalar::Int(x)) => Some(*x as f64),
+            _ => None,
+        }
+    }
+
+    /// What a tap is, whichever stack it is of.
+    pub(crate) fn site(&self, tap: usize) -> Site {
+        let own = self.held.place(tap).tap;
+        let name = own.to_string();
+        let last = name.rsplit('.').next().unwrap_or_default();
+        let known = [format!("layers.0.{last}"), last.to_owned()].map(|name| Tap::named(&name));
+        known.into_iter().find(|tap| own.is_open() && !tap.is_open()).map_or(own.site, |tap| tap.site)
     }
 
     pub(crate) fn is_weight(&self, view: &View) -> bool {

@@ -9,6 +9,7 @@ use firstdiff_program::{Arithmetic, At, Bench, Edit, Slice};
 use firstdiff_trace::Tap;
 use ndarray::ArrayD;
 
+use crate::mistakes::Values;
 use crate::explain::{Cause, Effort, Explanation, Finding, Match, Progress, Remainder};
 use crate::program::context::Context;
 use crate::program::forms::{Form, forms};
@@ -78,6 +79,15 @@ impl Reproduced {
         std::iter::once(&self.form).chain(&self.second)
     }
 
+    /// Whether a number of it was read off the candidate.
+    fn is_fitted(&self) -> bool {
+        let is_free = |form: &Form| {
+            let free = |name: &str| form.mistake.param(name).is_some_and(|param| param.values == Values::Free);
+            form.params.iter().any(|(name, value)| free(name) && value.is_number())
+        };
+        self.forms().any(is_free)
+    }
+
     fn key(&self) -> String {
         let keys: BTreeSet<String> = self.forms().map(|form| format!("{} @{}", form.key(), form.class)).collect();
         keys.into_iter().collect::<Vec<_>>().join(" and ")
@@ -125,9 +135,12 @@ impl Search<'_> {
         let place = held.place(tap);
         let right = self.value(&slice, &[])?;
         let size = replayed.report.metrics.and_then(|metrics| metrics.nmse()).filter(|nmse| nmse.is_finite());
+        let off = distance(place.tap.site, &right, &own).max(size.unwrap_or(0.0));
+        // Where the size alone is none, what is wrong is which values there are at all.
+        let by_size = off > replayed.report.allowed.unwrap_or(0.0);
         let target = Target {
             slice: &slice,
-            base: distance(place.tap.site, &right, &own).max(size.unwrap_or(0.0)),
+            base: if by_size { off } else { f64::INFINITY },
             own,
             place,
             operation: self.replays.operation(replayed, self.candidate.profile),
@@ -137,7 +150,7 @@ impl Search<'_> {
         let all: Vec<Form> = forms(&context).into_iter().filter(|form| self.effort.tries(form.mistake)).collect();
         let mut found = Explained {
             tap,
-            base: target.base,
+            base: off,
             through: replayed.through.clone(),
             reproduced: Vec::new(),
             tried: BTreeMap::new(),
@@ -233,6 +246,9 @@ impl Search<'_> {
 
     fn residual(&self, target: &Target<'_>, edits: &[Edit]) -> Option<f64> {
         let value = self.value(target.slice, edits).filter(|value| value.shape() == target.own.shape())?;
+        if value.iter().any(|x| x.is_nan()) {
+            return None;
+        }
         Some(distance(target.place.tap.site, &value, &target.own)).filter(|residual| residual.is_finite())
     }
 
@@ -327,6 +343,14 @@ fn findings(recording: &Recording<'_>, held: &Held, explained: &[Explained]) -> 
         let has = |explained: &&Explained| explained.reproduced.iter().any(|r| r.key() == key);
         let (of_it, rest): (Vec<&Explained>, Vec<&Explained>) = open.iter().copied().partition(has);
         open = rest;
+        // A number is one number of an engine: where another place of the same operation needs another, it is not what is done.
+        let alike = |a: &Explained, b: &Explained| same_operation(recording, held, a.tap, b.tap);
+        let is_free = of_it.iter().any(|e| e.reproduced.iter().any(|r| r.key() == key && r.is_fitted()));
+        let elsewhere = |e: &&Explained| explained.iter().any(|other| alike(e, other) && !of_it.iter().any(|known| known.tap == other.tap));
+        if is_free && of_it.iter().any(elsewhere) {
+            out.extend(of_it.iter().map(|e| (e.tap, unexplained(recording, held, e))));
+            continue;
+        }
         out.extend(proved(recording, held, &of_it, &key));
     }
     out.extend(explained.iter().filter(|e| e.reproduced.is_empty()).map(|e| (e.tap, unexplained(recording, held, e))));
@@ -336,6 +360,13 @@ fn findings(recording: &Recording<'_>, held: &Held, explained: &[Explained]) -> 
 
 /// Among forms that all prove themselves, one that leaves so many times more than another is not it.
 const AS_NEAR: f64 = 100.0;
+
+/// Whether two taps are made by the same line of the reference, in whichever layer and step.
+fn same_operation(recording: &Recording<'_>, held: &Held, a: usize, b: usize) -> bool {
+    let program = recording.program;
+    let class = |tap: usize| program.class(program.taps()[tap].op);
+    class(a) == class(b) && held.place(a).tap.site == held.place(b).tap.site
+}
 
 /// The findings of one cause, or of two together.
 fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &str) -> Vec<(usize, Finding)> {

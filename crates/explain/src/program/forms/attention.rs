@@ -173,6 +173,11 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
         one(&MASK_SHIFTED, vec![("kind", json!("future"))], masked.change(HIDDEN, |saw, _, key| key == 0 || saw(key - 1) || saw(key))),
         one(&MASK_SHIFTED, vec![("kind", json!("past"))], masked.change(HIDDEN, |saw, position, key| saw(key) && key != position)),
         one(&MASK_INVERTED, vec![], masked.change(HIDDEN, |saw, _, key| !saw(key))),
+        one(
+            &MASK_INVERTED,
+            vec![("kind", json!("token-seen"))],
+            masked.change(HIDDEN, |saw, position, key| !saw(key) || key == position),
+        ),
     ];
     let keys = masked.views[0].shape.last().copied().unwrap_or(0).min(MOST_WINDOWS) as i64;
     for window in 1..keys {
@@ -389,11 +394,14 @@ fn of_merge(context: &Context<'_>, op: usize) -> Vec<Form> {
     if !made || rank < 3 || view.is_contiguous() || !context.is_activation(view) {
         return Vec::new();
     }
-    let shape = out.shape.clone();
-    let change = computed(&[view], move |x| {
-        let mut x = x[0].clone();
-        x.swap_axes(rank - 3, rank - 2);
-        x.as_standard_layout().into_owned().into_shape_with_order(shape.as_slice()).ok()
-    });
-    vec![Form::one(&CONTEXT_LAYOUT, vec![], op, change)]
+    let form = |params, axes: [usize; 2]| {
+        let shape = out.shape.clone();
+        let change = computed(&[view], move |x| {
+            let mut x = x[0].clone();
+            x.swap_axes(axes[0], axes[1]);
+            x.as_standard_layout().into_owned().into_shape_with_order(shape.as_slice()).ok()
+        });
+        Form::one(&CONTEXT_LAYOUT, params, op, change)
+    };
+    vec![form(vec![], [rank - 3, rank - 2]), form(vec![("kind", json!("d-first"))], [rank - 2, rank - 1])]
 }

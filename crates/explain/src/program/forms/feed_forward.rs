@@ -1,11 +1,11 @@
 //! Activations, and products of a gate with what it lets through.
 
-use firstdiff_program::{Scalar, View};
+use firstdiff_program::{At, Edit, Scalar, View};
 use ndarray::ArrayD;
 use serde_json::json;
 
 use super::{Form, array, computed, function, kept, tensor};
-use crate::mistakes::feed_forward::{ACTIVATION, GATE_PRODUCT, GATE_UP_SWAPPED};
+use crate::mistakes::feed_forward::{ACTIVATION, ACTIVATION_CLAMP, GATE_PRODUCT, GATE_UP_SWAPPED};
 use crate::program::context::Context;
 
 /// Activations that models have.
@@ -32,11 +32,34 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
             let change = computed(&[x], move |x| f(&x[0]));
             forms.push(Form::one(&ACTIVATION, vec![("activation", json!(name))], last, change));
         }
+        if let Some(own) = kernel(context, op) {
+            let view = x.clone();
+            let any = move |limit: f64| {
+                let own = own.clone();
+                let change = computed(&[&view], move |x| acted(&own, &x[0].mapv(|x| x.min(limit))));
+                vec![Edit { at: At::Op(last), change }]
+            };
+            forms.push(Form::any(&ACTIVATION_CLAMP, "limit", 1.0, any));
+        }
     }
     if context.base(op) == "mul" {
         forms.extend(of_gate(context, op));
     }
     forms
+}
+
+/// The name of an activation's own function.
+fn kernel(context: &Context<'_>, op: usize) -> Option<String> {
+    let by_tanh = context.op(op).keywords.iter().any(|(key, _)| key == "approximate");
+    match context.base(op) {
+        "gelu" if by_tanh => Some("gelu-tanh".to_owned()),
+        base @ ("gelu" | "silu" | "relu" | "mish") => Some(base.to_owned()),
+        _ => None,
+    }
+}
+
+fn acted(name: &str, x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+    if name == "gelu-tanh" { gelu_tanh(x) } else { function(name, x) }
 }
 
 /// What an activation reads, and its last operation: a kernel, or several operations of one module around a tanh.
@@ -69,17 +92,16 @@ fn of_gate(context: &Context<'_>, op: usize) -> Vec<Form> {
     let gate = |view: &View| {
         let maker = context.origin(op, view)?;
         let is_gate = matches!(context.base(maker), "silu" | "gelu" | "relu" | "sigmoid");
-        let approximate = context.op(maker).keywords.iter().any(|(key, _)| key == "approximate");
-        is_gate.then(|| Some((context.base(maker), approximate, context.tensor(maker, 0)?)))?
+        let name = kernel(context, maker).unwrap_or_else(|| context.base(maker).to_owned());
+        is_gate.then(|| Some((name, context.tensor(maker, 0)?)))?
     };
-    let (act, up, (name, by_tanh, gate)) = match (gate(a), gate(b)) {
+    let (act, up, (name, gate)) = match (gate(a), gate(b)) {
         (Some(found), None) => (a, b, found),
         (None, Some(found)) => (b, a, found),
         _ => return Vec::new(),
     };
-    let name = if by_tanh { "gelu-tanh".to_owned() } else { name.to_owned() };
     let swapped = computed(&[gate, up], move |x| {
-        let acted = if name == "gelu-tanh" { gelu_tanh(&x[1])? } else { function(&name, &x[1])? };
+        let acted = acted(&name, &x[1])?;
         (x[0].shape() == acted.shape()).then(|| &x[0] * &acted)
     });
     vec![

@@ -71,6 +71,9 @@ fn with_bias(product: ArrayD<f64>, x: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {
     })
 }
 
+/// Energy of weights below which they are as good as none.
+const NOTHING: f64 = 1e-6;
+
 /// The value of the same 16 bits in the other type.
 fn reads_f16_as_bf16(x: f64) -> f64 {
     bf16::from_bits(f16::from_f64(x).to_bits()).to_f64()
@@ -158,7 +161,12 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
     if context.base(op) == "linear" {
         let views = product.views();
         for (read_as, bits) in [("bf16", reads_f16_as_bf16 as fn(f64) -> f64), ("f16", reads_bf16_as_f16)] {
-            let change = computed(&views, move |x| with_bias(product_of(&x[0], &x[1].mapv(bits))?, x));
+            let change = computed(&views, move |x| {
+                let read = x[1].mapv(bits);
+                let energy = |x: &ArrayD<f64>| x.iter().map(|x| x * x).sum::<f64>();
+                // Bits that read as nothing prove nothing.
+                (energy(&read) > NOTHING * energy(&x[1])).then(|| with_bias(product_of(&x[0], &read)?, x))?
+            });
             forms.push(Form::one(&STORAGE_TYPE, vec![("read_as", json!(read_as))], op, change));
         }
         let long = computed(&views, |x| {
@@ -221,18 +229,24 @@ fn of_rows(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form>
     // Of a part of each head, where a part is rotated.
     let parts = [width, width / 2, width / 4].into_iter().filter(|part| part % 2 == 0 && *part > 2);
     let all = parts.flat_map(|part| kinds.map(|(kind, from)| (kind, from, part)));
-    let form = |(kind, from, part): (&'static str, fn(usize, usize) -> usize, usize)| {
-        let from = move |i: usize, _: usize| if i < part { from(i, part) } else { i };
+    let has_bias = product.bias.is_some();
+    let form = |(kind, from, part): (&'static str, fn(usize, usize) -> usize, usize), leaves_bias: bool| {
+        let from = move |i: usize| if i < part { from(i, part) } else { i };
         let change = computed(&views, move |x| {
-            let y = with_bias(product_of(&x[0], &x[1])?, x)?;
+            let y = product_of(&x[0], &x[1])?;
+            let y = if leaves_bias { y } else { with_bias(y, x)? };
             let last = Axis(y.ndim() - 1);
             let rows = y.len_of(last);
-            let order: Vec<usize> = (0..rows).map(|row| row / width * width + from(row % width, width)).collect();
-            order.iter().all(|&row| row < rows).then(|| y.select(last, &order))
+            let order: Vec<usize> = (0..rows).map(|row| row / width * width + from(row % width)).collect();
+            let moved = order.iter().all(|&row| row < rows).then(|| y.select(last, &order))?;
+            if leaves_bias { with_bias(moved, x) } else { Some(moved) }
         });
         let mut params = vec![("kind", json!(kind))];
         params.extend((part < width).then(|| ("rotary_dim", json!(part))));
+        params.extend(leaves_bias.then(|| ("bias", json!("left"))));
         Form::one(&QK_ROW_ORDER, params, op, change)
     };
-    all.map(form).collect()
+    all.flat_map(|kind| [false, true].into_iter().filter(|left| has_bias || !left).map(move |left| (kind, left)))
+        .map(|(kind, left)| form(kind, left))
+        .collect()
 }

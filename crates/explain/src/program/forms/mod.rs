@@ -107,6 +107,7 @@ pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
     }
     let last = all.len();
     together(&mut all, last);
+    all.extend(taps::scaled(context));
     all
 }
 

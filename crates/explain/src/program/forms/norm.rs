@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{Form, computed, kept, renamed, with, with_number};
 use crate::mistakes::norm::{
     NORM_AXIS, NORM_CENTERED, NORM_EPS, NORM_EPS_OUTSIDE, NORM_OMITTED, NORM_PLUS_ONE, NORM_SUM, NORM_WEIGHT_OMITTED,
-    NORM_WEIGHT_TWICE, NORM_WRONG_WEIGHT,
+    NORM_WEIGHT_TWICE, NORM_WIDTH, NORM_WRONG_WEIGHT,
 };
 use crate::mistakes::linear::BIAS_OMITTED;
 use crate::mistakes::recorded::NORM_NOT_CENTERED;
@@ -49,6 +49,12 @@ fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
     let over_all = computed(&[mean], move |x| Some(ArrayD::from_elem(x[0].raw_dim(), x[0].mean()? + eps)));
     forms.push(Form::one(&NORM_AXIS, vec![("kind", json!("whole-tensor"))], add, over_all));
     let Some(squares) = context.tensor(at, 0) else { return forms };
+    let columns = squares.shape.last().copied().unwrap_or(1) as f64;
+    let (view, owned) = (mean.clone(), add);
+    let width = move |width: f64| {
+        vec![Edit { at: At::Op(owned), change: computed(&[&view], move |x| Some(x[0].mapv(|x| x * columns / width + eps))) }]
+    };
+    forms.push(Form::any(&NORM_WIDTH, "width", columns, width));
     forms.push(Form::one(&NORM_SUM, vec![], at, renamed(context.op(at), "sum.dim_IntList")));
     let Some(square) = context.maker(at, squares).filter(|&square| matches!(context.base(square), "pow" | "square" | "mul")) else {
         return forms;
@@ -66,6 +72,13 @@ fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
     let last = *context.call(op).end();
     if context.out(last).is_some_and(|out| out.elements() == x.elements()) && context.has(last) {
         forms.push(Form::one(&NORM_OMITTED, vec![], last, as_shape(x, context.out(last))));
+        let gain = context.call(op).find_map(|at| gain_of(context, at));
+        if let (Some(gain), Some(out)) = (gain, context.out(last)) {
+            let tap = context.program.taps().iter().position(|tap| tap.op == last && tap.view.buffer == out.buffer);
+            let again = |view: &View| computed(&[view, gain], move |x| Some(by_root(&x[0], eps)? * &x[1]));
+            let edit = |tap: usize| vec![Edit { at: At::Tap(tap), change: again(&context.program.taps()[tap].view) }];
+            forms.extend(tap.map(|tap| Form::new(&NORM_OMITTED, vec![("kind", json!("twice"))], edit(tap))));
+        }
     }
     forms
 }
@@ -153,6 +166,14 @@ fn by_root(x: &ArrayD<f64>, eps: f64) -> Option<ArrayD<f64>> {
     let last = Axis(x.ndim().checked_sub(1)?);
     let mean = x.mapv(|x| x * x).mean_axis(last)?.insert_axis(last);
     Some(x / &mean.mapv(|mean| (mean + eps).sqrt()))
+}
+
+/// What an operation weighs channels by.
+fn gain_of<'a>(context: &Context<'a>, op: usize) -> Option<&'a View> {
+    let tensors = context.tensors(op);
+    let wide = |view: &View| view.shape.iter().filter(|&&extent| extent > 1).count() == 1;
+    let gain = tensors.iter().map(|(_, view)| *view).find(|view| wide(view) && !context.is_activation(view) && from_weight(context, op, view));
+    gain.filter(|_| context.base(op) == "mul" && tensors.len() == 2)
 }
 
 /// A factor for each channel.

@@ -1,6 +1,6 @@
 //! Rotations: pairs of elements that are multiplied with tables of cosines and sines.
 
-use firstdiff_program::{At, Change, Edit, Operand, View};
+use firstdiff_program::{At, Change, Edit, Operand, Scalar, View};
 use half::{bf16, f16};
 use ndarray::{Array2, ArrayD};
 use serde_json::json;
@@ -23,6 +23,9 @@ struct Rotation {
 }
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
+    if context.base(op) == "arange" {
+        return of_positions(context, op);
+    }
     let Some(Rotation { views, start }) = Rotation::of(context, op) else { return Vec::new() };
     let shape = context.out(op).map_or_else(Vec::new, |out| out.shape.clone());
     let change = move |turn: fn(&mut Turn, f64) -> Option<()>, value: f64| -> Change {
@@ -62,6 +65,41 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
     let of_base = move |base: f64| vec![Edit { at: At::Op(op), change: change(Turn::of_base, base) }];
     forms.push(Form::any(&ROPE_THETA, "theta", 1e5, of_base));
+    forms
+}
+
+/// The positions themselves, where a slice makes its tables of them.
+fn of_positions(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let turns = context.ops().any(|at| context.base(at) == "cos" || context.base(at) == "polar");
+    let numbers: Option<Vec<i64>> = context.op(op).operands.iter().map(|operand| match operand {
+        Operand::Scalar(Scalar::Int(x)) => Some(*x),
+        _ => None,
+    }).collect();
+    let (first, last) = match numbers.as_deref() {
+        Some([last]) => (0, *last),
+        Some([first, last]) => (*first, *last),
+        _ => return Vec::new(),
+    };
+    // Positions of tokens, and no others that are counted up.
+    let tokens = context.program.steps().get(context.step_of(op)).map_or(0, |step| step.tokens as i64);
+    if !turns || last - first != tokens {
+        return Vec::new();
+    }
+    let beginning = |at: i64| {
+        let mut other = context.op(op).clone();
+        other.name = "arange.start".into();
+        other.operands = vec![Operand::Scalar(Scalar::Int(at)), Operand::Scalar(Scalar::Int(at + last - first))];
+        Change::Operation(Box::new(other))
+    };
+    let mut forms = Vec::new();
+    if first > 0 {
+        forms.push(Form::one(&ROPE_POSITION, vec![("kind", json!("decode-zero"))], op, beginning(0)));
+        forms.push(Form::one(&ROPE_POSITION, vec![("kind", json!("decode-behind"))], op, beginning(first - 1)));
+        forms.push(Form::one(&ROPE_POSITION, vec![("kind", json!("decode-ahead"))], op, beginning(first + 1)));
+    }
+    for shift in [-2i64, -1, 1, 2] {
+        forms.push(Form::one(&ROPE_POSITION, vec![("shift", json!(shift))], op, beginning(first + shift)));
+    }
     forms
 }
 

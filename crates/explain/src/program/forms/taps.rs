@@ -24,7 +24,10 @@ pub(super) fn forms(context: &Context<'_>) -> Vec<Form> {
         forms.extend(of_heads(context, tap));
         forms.extend(of_others(context, tap));
     }
-    forms.extend(of_heads(context, context.slice.target()));
+    // Those that are made on the way.
+    let taps = context.program.taps();
+    let made = (0..taps.len()).filter(|&tap| context.has(taps[tap].op) && context.slice.known().all(|known| known != tap));
+    forms.extend(made.flat_map(|tap| of_heads(context, tap)));
     forms.extend(of_result(context));
     forms
 }
@@ -67,14 +70,14 @@ fn of_others(context: &Context<'_>, tap: usize) -> Vec<Form> {
         let (mistake, params): (&'static Mistake, _) = match ends(context) {
             Ends::InProduct => (&LINEAR_INPUT, vec![("reads", json!(name))]),
             Ends::InSum => (&RESIDUAL_SOURCE, vec![("sum", json!(format!("{name} for {own}")))]),
-            Ends::InNorm if own.site == Site::HAttn && is_stream(place(other).site) => (&RESIDUAL_PARALLEL, vec![]),
-            Ends::InNorm if is_stream(own.site) && is_stream(place(other).site) => (&LAYER_SKIPPED, vec![]),
+            Ends::InNorm if context.site(tap) == Site::HAttn && is_stream(context.site(other)) => (&RESIDUAL_PARALLEL, vec![]),
+            Ends::InNorm if is_stream(context.site(tap)) && is_stream(context.site(other)) => (&LAYER_SKIPPED, vec![]),
             _ => (&OPERATION_INPUT, vec![("reads", json!(name))]),
         };
         let change = Change::Values(Vec::new(), Arc::new(move |_| Some(vec![(*held).clone()])));
         forms.push(Form::new(mistake, params, vec![Edit { at: At::Tap(tap), change }]));
     }
-    for (word, by) in [("before", 1), ("behind", -1)] {
+    for (word, by) in MOVED {
         let Some(change) = rows_moved(&found.view, own.site, by) else { continue };
         let (mistake, params): (&'static Mistake, _) = match place(target).site {
             Site::Logits => (&LOGIT_ROW, vec![("row", json!(word))]),
@@ -85,12 +88,19 @@ fn of_others(context: &Context<'_>, tap: usize) -> Vec<Form> {
     forms
 }
 
+/// Whose rows are taken; 2 is the same as 1, and the first takes the last one's.
+const MOVED: [(&str, isize); 4] = [("before", 1), ("behind", -1), ("before", 2), ("behind", -2)];
+
 /// Rows of the position before, or behind; at the edge there is none, and its own stays.
 fn rows_moved(view: &View, site: Site, by: isize) -> Option<Change> {
     let axis = site.position_axis();
     let rows = *view.shape.get(axis).filter(|&&rows| rows > 1)?;
     Some(computed(&[view], move |x| {
-        let from = |row: usize| row.checked_add_signed(-by).filter(|row| *row < rows).unwrap_or(row);
+        let from = |row: usize| match by.abs() {
+            1 => row.checked_add_signed(-by).filter(|row| *row < rows).unwrap_or(row),
+            // Twice as far: the rows go round.
+            _ => (row + rows).wrapping_add_signed(-by / 2) % rows,
+        };
         Some(x[0].select(Axis(axis), &(0..rows).map(from).collect::<Vec<_>>()))
     }))
 }
@@ -98,7 +108,7 @@ fn rows_moved(view: &View, site: Site, by: isize) -> Option<Change> {
 /// Heads that are read from memory in another order.
 fn of_heads(context: &Context<'_>, tap: usize) -> Vec<Form> {
     let view = &context.program.taps()[tap].view;
-    let site = context.held.place(tap).tap.site;
+    let site = context.site(tap);
     let by_heads = matches!(site, Site::Q | Site::K | Site::V | Site::QNorm | Site::KNorm | Site::QRope | Site::KRope);
     let &[rows, heads, width] = &view.shape[..] else { return Vec::new() };
     if !by_heads || heads < 2 {
@@ -123,7 +133,7 @@ fn of_heads(context: &Context<'_>, tap: usize) -> Vec<Form> {
 /// A function of what is due.
 fn of_result(context: &Context<'_>) -> Vec<Form> {
     let target = context.slice.target();
-    let (view, site) = (context.program.taps()[target].view.clone(), context.held.place(target).tap.site);
+    let (view, site) = (context.program.taps()[target].view.clone(), context.site(target));
     if !context.is_float(&view) {
         return Vec::new();
     }
@@ -148,16 +158,29 @@ fn of_result(context: &Context<'_>) -> Vec<Form> {
             forms.push(any(&SCORE_SOFTCAP, "cap", 30.0, capped));
             forms.push(any(&SCORE_SCALE, "scale", 1.0, times));
         }
-        _ => forms.push(any(&RESULT_SCALED, "factor", 1.0, times)),
+        _ => {}
     }
     if matches!(site, Site::Logits | Site::FinalNorm) {
-        for (word, by) in [("before", 1), ("behind", -1)] {
+        for (word, by) in MOVED {
             let change = rows_moved(&view, site, by);
             let edit = |change| vec![Edit { at: At::Tap(target), change }];
             forms.extend(change.map(|change| Form::new(&LOGIT_ROW, vec![("row", json!(word))], edit(change))));
         }
     }
     forms
+}
+
+/// Any factor on what is due: where nothing that is known of the operation says more.
+pub(super) fn scaled(context: &Context<'_>) -> Vec<Form> {
+    let target = context.slice.target();
+    let view = context.program.taps()[target].view.clone();
+    if !context.is_float(&view) || matches!(context.site(target), Site::Logits | Site::Qk | Site::Scores) {
+        return Vec::new();
+    }
+    let any = move |factor: f64| {
+        vec![Edit { at: At::Tap(target), change: computed(&[&view], move |x| Some(x[0].mapv(|x| factor * x))) }]
+    };
+    vec![Form::any(&RESULT_SCALED, "factor", 1.0, any)]
 }
 
 /// Rows of the embedding that are those of other tokens.
