@@ -174,6 +174,12 @@ impl<'a> Context<'a> {
         self.program.steps().iter().position(|step| op < step.ops.end).unwrap_or(usize::MAX)
     }
 
+    /// The first operation of its class.
+    pub(crate) fn first_of(&self, op: usize) -> usize {
+        let class = self.program.class(op);
+        (0..op).find(|&at| self.program.class(at) == class).unwrap_or(op)
+    }
+
     /// Whether it is a product of an activation function with another activation.
     pub(crate) fn is_gated(&self, op: usize) -> bool {
         let tensors = self.tensors(op);

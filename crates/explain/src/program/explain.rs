@@ -276,7 +276,7 @@ impl Search<'_> {
         if (at(1.01 * unit) - at(unit)).abs() <= SAME_RESIDUAL * target.base {
             return None;
         }
-        let grid = (-30..=30).map(|power| unit * 10f64.powf(f64::from(power) / 10.0));
+        let grid = (-60..=60).map(|power| unit * 10f64.powf(f64::from(power) / 10.0));
         let all: Vec<f64> = grid.flat_map(|value| [value, -value]).collect();
         let (mut best, mut least) = (unit, at(unit));
         for value in all {
@@ -322,7 +322,7 @@ fn known_number(form: &Form, known: &[Form]) -> Vec<Form> {
 /// Each cause once, with all taps that it explains: first the one that explains most.
 fn findings(recording: &Recording<'_>, held: &Held, explained: &[Explained]) -> Vec<Finding> {
     let mut open: Vec<&Explained> = explained.iter().filter(|e| !e.reproduced.is_empty()).collect();
-    let mut out: Vec<(usize, Finding)> = Vec::new();
+    let (mut out, mut unknown): (Vec<(usize, Finding)>, Vec<&Explained>) = Default::default();
     while !open.is_empty() {
         // The order in which forms are listed settles what gives the same numbers.
         let mut counts: Vec<(String, usize)> = Vec::new();
@@ -348,12 +348,18 @@ fn findings(recording: &Recording<'_>, held: &Held, explained: &[Explained]) -> 
         let is_free = of_it.iter().any(|e| e.reproduced.iter().any(|r| r.key() == key && r.is_fitted()));
         let elsewhere = |e: &&Explained| explained.iter().any(|other| alike(e, other) && !of_it.iter().any(|known| known.tap == other.tap));
         if is_free && of_it.iter().any(elsewhere) {
-            out.extend(of_it.iter().map(|e| (e.tap, unexplained(recording, held, e))));
+            unknown.extend(of_it);
             continue;
         }
         out.extend(proved(recording, held, &of_it, &key));
     }
-    out.extend(explained.iter().filter(|e| e.reproduced.is_empty()).map(|e| (e.tap, unexplained(recording, held, e))));
+    unknown.extend(explained.iter().filter(|e| e.reproduced.is_empty()));
+    unknown.sort_by_key(|e| e.tap);
+    while let Some(first) = unknown.first().copied() {
+        let (same, rest) = unknown.iter().partition(|e| same_operation(recording, held, first.tap, e.tap));
+        unknown = rest;
+        out.push((first.tap, unexplained(recording, held, &same)));
+    }
     out.sort_by_key(|(tap, _)| *tap);
     out.into_iter().map(|(_, finding)| finding).collect()
 }
@@ -430,23 +436,27 @@ fn taps_of(recording: &Recording<'_>, held: &Held, form: &Form, all: &[(usize, f
     taps
 }
 
-fn unexplained(recording: &Recording<'_>, held: &Held, explained: &Explained) -> Finding {
-    let place = held.place(explained.tap);
-    let nearest = explained.nearest.as_ref();
-    let matched = if nearest.is_some() { Match::Closest } else { Match::Unknown };
-    let cause = nearest.map(|r| Cause { id: r.form.mistake.id, params: r.form.params.clone() });
-    let residual = nearest.map_or(explained.base, |r| r.residual);
+/// One operation that is wrong in some places, for a reason that is not known; and what comes nearest, where the same does in all.
+fn unexplained(recording: &Recording<'_>, held: &Held, all: &[&Explained]) -> Finding {
+    let program = recording.program;
+    let nearest = |e: &&Explained| e.nearest.as_ref().map(Reproduced::key);
+    let near = all.first().and_then(|e| e.nearest.as_ref()).filter(|first| all.iter().all(|e| nearest(e).as_ref() == Some(&first.key())));
+    let left = |e: &Explained| near.and(e.nearest.as_ref()).map_or(e.base, |nearest| nearest.residual);
+    let remainder = |e: &&Explained| Remainder { place: held.place(e.tap), base_nmse: e.base, residual_nmse: left(e) };
+    let cause = |form: &Form| Cause { id: form.mistake.id, params: form.params.clone() };
+    let mut taps: Vec<Tap> = all.iter().map(|e| held.place(e.tap).tap).collect();
+    taps.dedup();
     Finding {
-        taps: vec![place.tap],
-        shown_at: vec![place],
-        op: recording.program.said(recording.program.taps()[explained.tap].op),
-        cause,
-        residual_nmse: residual,
-        base_nmse: explained.base,
-        remainders: vec![Remainder { place, base_nmse: explained.base, residual_nmse: residual }],
-        through: explained.through.clone(),
-        tried: explained.tried.clone(),
-        ..Finding::without_cause(matched)
+        taps,
+        shown_at: all.iter().map(|e| held.place(e.tap)).collect(),
+        op: all.first().map_or_else(String::new, |e| program.said(program.taps()[e.tap].op)),
+        residual_nmse: all.iter().map(|e| left(e)).fold(0.0, f64::max),
+        base_nmse: all.iter().map(|e| e.base).fold(0.0, f64::max),
+        remainders: near.map_or_else(Vec::new, |_| all.iter().map(remainder).collect()),
+        alternatives: near.map_or_else(Vec::new, |nearest| nearest.forms().map(cause).collect()),
+        through: all.first().map_or_else(Vec::new, |e| e.through.clone()),
+        tried: all.first().map_or_else(BTreeMap::new, |e| e.tried.clone()),
+        ..Finding::without_cause(if near.is_some() { Match::Closest } else { Match::Unknown })
     }
 }
 

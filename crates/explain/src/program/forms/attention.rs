@@ -5,7 +5,7 @@ use firstdiff_program::{At, Change, Edit, Operand, Scalar, View};
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
-use super::{Form, computed, kept, with_number};
+use super::{Form, computed, kept, plus, times, with_number};
 use crate::mistakes::attention::{
     CONTEXT_LAYOUT, KV_CACHE_SHIFT, KV_CACHE_STALE, KV_HEAD_MAP, SINK_OMITTED, SOFTMAX_AXIS, SOFTMAX_BASE,
 };
@@ -48,6 +48,14 @@ fn of_scale(context: &Context<'_>, op: usize) -> Vec<Form> {
     let owned = record.clone();
     let any = move |scale: f64| vec![Edit { at: At::Op(op), change: with_number(&owned, place, change(scale)) }];
     forms.push(Form::any(&SCORE_SCALE, "scale", scale, any));
+    let x = context.tensors(op).into_iter().map(|(_, view)| view).find(|view| context.is_activation(view));
+    if let Some(x) = x.cloned() {
+        let capped = move |cap: f64| {
+            let change = computed(&[&x], move |x| Some(x[0].mapv(|x| cap * (scale * x / cap).tanh())));
+            vec![Edit { at: At::Op(op), change }]
+        };
+        forms.push(Form::any(&SCORE_SOFTCAP, "cap", 30.0, capped));
+    }
     forms
 }
 
@@ -200,7 +208,7 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
         let scaled = |factor: f64| {
             computed(&views, move |x| {
                 let bias = x[1].mapv(|m| if m > MASKED { factor * m } else { m });
-                (bias.iter().any(|m| *m > MASKED && *m != 0.0)).then(|| &x[0] + &bias)
+                (bias.iter().any(|m| *m > MASKED && *m != 0.0)).then(|| plus(&x[0], &bias))?
             })
         };
         forms.push(one(&POSITION_BIAS, vec![("factor", json!(0.0))], scaled(0.0)));
@@ -209,7 +217,7 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
             let views: Vec<&View> = owned.iter().collect();
             let change = computed(&views, move |x| {
                 let bias = x[1].mapv(|m| if m > MASKED { factor * m } else { m });
-                (bias.iter().any(|m| *m > MASKED && *m != 0.0)).then(|| &x[0] + &bias)
+                (bias.iter().any(|m| *m > MASKED && *m != 0.0)).then(|| plus(&x[0], &bias))?
             });
             vec![Edit { at: At::Op(op), change }]
         };
@@ -243,7 +251,7 @@ fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
         let (seen, shape) = (own.iter().map(|&p| if p == 0.0 { 0.0 } else { 1.0 }).collect::<Vec<f64>>(), out.raw_dim());
         let seen = ArrayD::from_shape_vec(shape, seen).ok()?;
         let hides = seen.iter().any(|&seen| seen == 0.0) && out.iter().zip(&seen).any(|(p, seen)| *seen == 0.0 && *p > 0.0);
-        hides.then(|| out * seen)
+        hides.then(|| times(&out, &seen))?
     });
     forms.push(Form::one(&MASK_AFTER_SOFTMAX, vec![], op, after));
     forms

@@ -4,7 +4,7 @@ use firstdiff_program::{At, Edit, Scalar, View};
 use ndarray::ArrayD;
 use serde_json::json;
 
-use super::{Form, array, computed, function, kept, tensor};
+use super::{Form, array, computed, function, kept, plus, tensor, times};
 use crate::mistakes::feed_forward::{ACTIVATION, ACTIVATION_CLAMP, GATE_PRODUCT, GATE_UP_SWAPPED};
 use crate::program::context::Context;
 
@@ -102,11 +102,11 @@ fn of_gate(context: &Context<'_>, op: usize) -> Vec<Form> {
     };
     let swapped = computed(&[gate, up], move |x| {
         let acted = acted(&name, &x[1])?;
-        (x[0].shape() == acted.shape()).then(|| &x[0] * &acted)
+        times(&x[0], &acted)
     });
     vec![
         Form::one(&GATE_UP_SWAPPED, vec![], op, swapped),
-        Form::one(&GATE_PRODUCT, vec![("kind", json!("added"))], op, computed(&[act, up], |x| Some(&x[0] + &x[1]))),
+        Form::one(&GATE_PRODUCT, vec![("kind", json!("added"))], op, computed(&[act, up], |x| plus(&x[0], &x[1]))),
         Form::one(&GATE_PRODUCT, vec![("kind", json!("up-not-applied"))], op, kept(act)),
         Form::one(&GATE_PRODUCT, vec![("kind", json!("gate-not-applied"))], op, kept(up)),
     ]

@@ -4,7 +4,7 @@ use firstdiff_program::{At, Edit, View};
 use ndarray::ArrayD;
 use serde_json::json;
 
-use super::{Form, computed, function, kept, with_number};
+use super::{Form, computed, function, kept, minus, plus, with_number};
 use crate::mistakes::recorded::{NUMBER_DIFFERS, OPERATION_OMITTED, SIGN_FLIPPED};
 use crate::program::context::Context;
 
@@ -22,8 +22,8 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         }
     }
     let turned: Option<fn(&[ArrayD<f64>]) -> Option<ArrayD<f64>>> = match context.base(op) {
-        "add" => Some(|x| Some(&x[0] - &x[1])),
-        "sub" => Some(|x| Some(&x[0] + &x[1])),
+        "add" => Some(|x| minus(&x[0], &x[1])),
+        "sub" => Some(|x| plus(&x[0], &x[1])),
         "exp" => Some(|x| Some(x[0].mapv(|x| (-x).exp()))),
         "sin" | "tanh" | "neg" => None,
         "softplus" => Some(|x| function("softplus", &x[0].mapv(|x| -x))),

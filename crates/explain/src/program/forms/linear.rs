@@ -4,7 +4,7 @@ use firstdiff_program::{Operand, Operation, View};
 use ndarray::{ArrayD, Axis, Ix2};
 use serde_json::json;
 
-use super::{Form, computed, with};
+use super::{Form, computed, plus, with};
 use half::{bf16, f16};
 
 use crate::mistakes::feed_forward::GATE_UP_SWAPPED;
@@ -65,10 +65,10 @@ pub(super) fn last(context: &Context<'_>, op: usize) -> Vec<Form> {
 
 /// A product and its bias, where there is one.
 fn with_bias(product: ArrayD<f64>, x: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {
-    Some(match x.get(2) {
-        Some(bias) => product + bias,
-        None => product,
-    })
+    match x.get(2) {
+        Some(bias) => plus(&product, bias),
+        None => Some(product),
+    }
 }
 
 /// Energy of weights below which they are as good as none.
@@ -91,7 +91,7 @@ fn of_bias(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form>
         "linear" => |x| product_of(&x[0], &x[1]),
         _ => return vec![Form::one(&BIAS_OMITTED, vec![], op, with(product.record, place, Operand::None))],
     };
-    let twice = computed(&[x, weight, bias], move |x| Some(bare(x)? + &x[2] + &x[2]));
+    let twice = computed(&[x, weight, bias], move |x| plus(&plus(&bare(x)?, &x[2])?, &x[2]));
     vec![
         Form::one(&BIAS_OMITTED, vec![], op, computed(&[x, weight], bare)),
         Form::one(&BIAS_TWICE, vec![], op, twice),

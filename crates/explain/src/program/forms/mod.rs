@@ -182,6 +182,31 @@ pub(crate) fn tensor(values: ArrayD<f64>) -> Option<Tensor<'static>> {
     Tensor::new(DType::F64, shape, Values::from(values.into_iter().collect::<Vec<f64>>()))
 }
 
+/// A function of two arrays, as far as their shapes allow.
+fn both(a: &ArrayD<f64>, b: &ArrayD<f64>, f: impl Fn(f64, f64) -> f64) -> Option<ArrayD<f64>> {
+    let rank = a.ndim().max(b.ndim());
+    let extent = |x: &ArrayD<f64>, axis: usize| (axis + x.ndim()).checked_sub(rank).map_or(1, |axis| x.shape()[axis]);
+    let shape: Vec<usize> = (0..rank).map(|axis| if extent(a, axis) == 1 { extent(b, axis) } else { extent(a, axis) }).collect();
+    let (a, b) = (a.broadcast(shape.as_slice())?, b.broadcast(shape.as_slice())?);
+    Some(ndarray::Zip::from(&a).and(&b).map_collect(|&a, &b| f(a, b)))
+}
+
+pub(crate) fn plus(a: &ArrayD<f64>, b: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+    both(a, b, |a, b| a + b)
+}
+
+pub(crate) fn minus(a: &ArrayD<f64>, b: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+    both(a, b, |a, b| a - b)
+}
+
+pub(crate) fn times(a: &ArrayD<f64>, b: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+    both(a, b, |a, b| a * b)
+}
+
+pub(crate) fn over(a: &ArrayD<f64>, b: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+    both(a, b, |a, b| a / b)
+}
+
 /// A named kernel of one operand.
 pub(crate) fn function(name: &str, x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
     let tensor = tensor(x.clone())?;

@@ -4,7 +4,7 @@ use firstdiff_program::{At, Edit, Operand, Scalar, View};
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
-use super::{Form, computed, kept, renamed, with, with_number};
+use super::{Form, computed, kept, minus, over, plus, renamed, times, with, with_number};
 use crate::mistakes::norm::{
     NORM_AXIS, NORM_CENTERED, NORM_EPS, NORM_EPS_OUTSIDE, NORM_OMITTED, NORM_PLUS_ONE, NORM_SUM, NORM_WEIGHT_OMITTED,
     NORM_WEIGHT_TWICE, NORM_WIDTH, NORM_WRONG_WEIGHT,
@@ -65,7 +65,7 @@ fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
     if let Some((scaled, root)) = scaled.zip(context.out(op)) {
         let both = vec![
             Edit { at: At::Op(square), change: computed(&[x], move |x| Some(centred(&x[0])?.mapv(|x| x * x))) },
-            Edit { at: At::Op(scaled), change: computed(&[x, root], move |x| Some(centred(&x[0])? * &x[1])) },
+            Edit { at: At::Op(scaled), change: computed(&[x, root], move |x| times(&centred(&x[0])?, &x[1])) },
         ];
         forms.push(Form::new(&NORM_CENTERED, vec![], both));
     }
@@ -75,7 +75,7 @@ fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
         let gain = context.call(op).find_map(|at| gain_of(context, at));
         if let (Some(gain), Some(out)) = (gain, context.out(last)) {
             let tap = context.program.taps().iter().position(|tap| tap.op == last && tap.view.buffer == out.buffer);
-            let again = |view: &View| computed(&[view, gain], move |x| Some(by_root(&x[0], eps)? * &x[1]));
+            let again = |view: &View| computed(&[view, gain], move |x| times(&by_root(&x[0], eps)?, &x[1]));
             let edit = |tap: usize| vec![Edit { at: At::Tap(tap), change: again(&context.program.taps()[tap].view) }];
             forms.extend(tap.map(|tap| Form::new(&NORM_OMITTED, vec![("kind", json!("twice"))], edit(tap))));
         }
@@ -110,11 +110,11 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
     views.extend(gain.iter().chain(&bias));
     let (has_gain, has_bias) = (gain.is_some(), bias.is_some());
     let weighed = move |normed: ArrayD<f64>, x: &[ArrayD<f64>]| {
-        let normed = if has_gain { normed * &x[1] } else { normed };
-        if has_bias { normed + &x[1 + usize::from(has_gain)] } else { normed }
+        let normed = if has_gain { times(&normed, &x[1])? } else { normed };
+        if has_bias { plus(&normed, &x[1 + usize::from(has_gain)]) } else { Some(normed) }
     };
     if place == 4 {
-        let rms = computed(&views, move |x| Some(weighed(by_root(&x[0], eps)?, x)));
+        let rms = computed(&views, move |x| weighed(by_root(&x[0], eps)?, x));
         forms.push(Form::one(&NORM_NOT_CENTERED, vec![], op, rms));
     }
     if gain.is_some() {
@@ -128,7 +128,7 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
             let mut raised = x.to_vec();
             raised[1].mapv_inplace(|w| w + 1.0);
             let centred = if place == 4 { centred(&x[0])? } else { x[0].clone() };
-            Some(weighed(by_root(&centred, eps)?, &raised))
+            weighed(by_root(&centred, eps)?, &raised)
         });
         forms.push(Form::one(&NORM_PLUS_ONE, vec![], op, plain));
         for (name, buffer) in neighbours(context, gain) {
@@ -158,14 +158,14 @@ fn bias_of(context: &Context<'_>, _: &str, gain: &str, bias: Option<&View>) -> O
 
 fn centred(x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
     let last = Axis(x.ndim().checked_sub(1)?);
-    Some(x - &x.mean_axis(last)?.insert_axis(last))
+    minus(x, &x.mean_axis(last)?.insert_axis(last))
 }
 
 /// x over the root of its mean square.
 fn by_root(x: &ArrayD<f64>, eps: f64) -> Option<ArrayD<f64>> {
     let last = Axis(x.ndim().checked_sub(1)?);
     let mean = x.mapv(|x| x * x).mean_axis(last)?.insert_axis(last);
-    Some(x / &mean.mapv(|mean| (mean + eps).sqrt()))
+    over(x, &mean.mapv(|mean| (mean + eps).sqrt()))
 }
 
 /// What an operation weighs channels by.
@@ -195,10 +195,10 @@ fn of_gain(context: &Context<'_>, op: usize) -> Vec<Form> {
         return forms;
     }
     forms.push(Form::one(&NORM_WEIGHT_OMITTED, vec![], op, kept(x)));
-    forms.push(Form::one(&NORM_WEIGHT_TWICE, vec![], op, computed(&[x, gain], |x| Some(&x[0] * &x[1] * &x[1]))));
+    forms.push(Form::one(&NORM_WEIGHT_TWICE, vec![], op, computed(&[x, gain], |x| times(&times(&x[0], &x[1])?, &x[1]))));
     let is_stored = context.is_weight(gain);
     let (more, params) = if is_stored { (1.0, vec![]) } else { (-1.0, vec![("kind", json!("missing"))]) };
-    forms.push(Form::one(&NORM_PLUS_ONE, params, op, computed(&[x, gain], move |x| Some(&x[0] * &x[1].mapv(|w| w + more)))));
+    forms.push(Form::one(&NORM_PLUS_ONE, params, op, computed(&[x, gain], move |x| times(&x[0], &x[1].mapv(|w| w + more)))));
     if is_stored {
         for (name, buffer) in neighbours(context, gain) {
             let other = Operand::View(View { buffer, ..gain.clone() });

@@ -3,7 +3,7 @@
 use firstdiff_program::{At, Edit, View};
 use serde_json::json;
 
-use super::{Form, computed, kept};
+use super::{Form, both, computed, kept};
 use crate::mistakes::residual::{RESIDUAL_OMITTED, RESIDUAL_SCALE, RESIDUAL_SOURCE};
 use crate::program::context::Context;
 
@@ -17,11 +17,12 @@ fn of_sum(context: &Context<'_>, op: usize) -> Vec<Form> {
     if !sums {
         return Vec::new();
     }
-    // The stream is what was there before.
-    let made = |view: &View| context.maker(op, view).unwrap_or(0);
-    let (stream, branch) = if made(a) <= made(b) { (a, b) } else { (b, a) };
+    // The stream is what was there before, in the first layer and step as in all.
+    let first = context.first_of(op);
+    let made = |at: usize| context.tensor(first, at).and_then(|view| context.maker(first, view)).unwrap_or(0);
+    let (stream, branch) = if made(0) <= made(1) { (a, b) } else { (b, a) };
     let source = |sum: &str| vec![("sum", json!(sum))];
-    let weighed = |a: f64, b: f64| computed(&[stream, branch], move |x| Some(x[0].mapv(|x| a * x) + x[1].mapv(|x| b * x)));
+    let weighed = |a: f64, b: f64| computed(&[stream, branch], move |x| both(&x[0], &x[1], |x, y| a * x + b * y));
     let mut forms = vec![
         Form::one(&RESIDUAL_OMITTED, vec![], op, kept(branch)),
         Form::one(&RESIDUAL_SOURCE, source("stream"), op, kept(stream)),
@@ -32,7 +33,7 @@ fn of_sum(context: &Context<'_>, op: usize) -> Vec<Form> {
     let by = move |a: fn(f64) -> f64, b: fn(f64) -> f64| {
         let views = owned.clone();
         move |value: f64| {
-            let change = computed(&views.each_ref(), move |x| Some(x[0].mapv(|x| a(value) * x) + x[1].mapv(|x| b(value) * x)));
+            let change = computed(&views.each_ref(), move |x| both(&x[0], &x[1], |x, y| a(value) * x + b(value) * y));
             vec![Edit { at: At::Op(op), change }]
         }
     };

@@ -6,7 +6,7 @@ use serde_json::json;
 use std::sync::Arc;
 
 use super::attention::softmax;
-use super::{Form, array, computed, function, kept, tensor, with, with_number};
+use super::{Form, array, computed, function, kept, over, tensor, with, with_number};
 use crate::mistakes::recorded::{ROUTER_BIAS, ROUTER_NORM, ROUTER_SCALE, ROUTER_TOPK, SHARED_GATE};
 use crate::program::context::Context;
 
@@ -92,7 +92,7 @@ fn of_norm(context: &Context<'_>, op: usize) -> Vec<Form> {
 
 fn over_sum(x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
     let last = Axis(x.ndim().checked_sub(1)?);
-    Some(x / &x.sum_axis(last).insert_axis(last))
+    over(x, &x.sum_axis(last).insert_axis(last))
 }
 
 /// The chosen scores, and which they are.
