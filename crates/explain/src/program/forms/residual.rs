@@ -1,6 +1,6 @@
 //! Sums of a stream and a branch.
 
-use firstdiff_program::{At, Edit, View};
+use firstdiff_program::{At, Edit};
 use serde_json::json;
 
 use super::{Form, both, computed, kept};
