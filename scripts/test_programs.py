@@ -146,6 +146,7 @@ def check(name, folder, binary):
     with torch.inference_mode():
         for tap, value in replay.taps():
             recorded = np.load(folder / "golden" / files[tap["tap"], tap["step"]])
+            value = value if value.is_floating_point() else value.float()
             if not np.array_equal(recorded.view(np.uint8), value.contiguous().numpy().view(np.uint8)):
                 raise AssertionError(f"{tap['tap']} step {tap['step']} is not what was recorded")
             count, steps = count + 1, steps | {tap["step"]}

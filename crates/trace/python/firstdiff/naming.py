@@ -3,11 +3,13 @@
 What no rule names keeps the name of its module: `layers.0.mlp/router`.
 """
 
+import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass
 
 from . import HEADED, SCORES
+from .experts import name_mixture
 
 # Operations that hand their input on.
 COPIES = {"reshape", "contiguous", "clone", "expand", "to", "type_as", "repeat_interleave", "repeat", "_to_copy", "alias", "lift_fresh"}
@@ -17,9 +19,17 @@ PRODUCTS = {"matmul", "bmm", "baddbmm"}
 PROJECTIONS = PRODUCTS | {"linear", "addmm", "mm", "conv1d", "conv2d", "convolution"}
 SOFTMAX = {"softmax", "_softmax"}
 NORM_STATISTICS = {"rsqrt", "layer_norm", "native_layer_norm", "rms_norm", "var", "var_mean", "linalg_vector_norm"}
-ACTIVATIONS = {"silu", "gelu", "relu", "sigmoid", "tanh", "erf", "softplus"}
+ACTIVATIONS = {"silu", "gelu", "relu", "sigmoid", "tanh", "erf", "softplus", "elu", "leaky_relu", "mish", "hardswish", "hardsigmoid", "selu", "celu", "relu6"}
+# What takes some of the rows or columns: nothing behind it is a function of each element by itself.
+CHOICES = {"topk", "sort", "max", "argmax", "gather", "index", "index_select", "scatter", "embedding"} | SOFTMAX
+# Attention as one operation: queries, keys and values are its first operands.
+FUSED = {"scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"}
+# What a state that runs over positions is made with, and the window of a convolution is not.
+SCANS = PRODUCTS | {"exp", "sum"}
 # What tells positions apart, and is no table of a rotation.
 COUNTERS = {"arange", "zeros", "ones", "empty", "full", "scalar_tensor"}
+COMPLEX = {"c64": "f32", "c128": "f64"}
+FLOATS = {"f64", "f32", "f16", "bf16"}
 # A search along the graph goes no further than this: no operation of a layer is a longer chain of elementwise ones.
 FAR = 16
 
@@ -35,7 +45,7 @@ class NamedTap:
 
 @dataclass
 class Attention:
-    """One softmax between two products of activations."""
+    """One softmax between two products of activations; of attention as one operation `mixed` alone is known."""
 
     product: int
     softmax: int
@@ -98,11 +108,23 @@ class Graph:
         """The activations that an operation reads: who made each, and how it is looked at."""
         return [(made, view) for made, view in self.reads[at] if made is not None and self.stream[made]]
 
+    def first_source(self, at):
+        """Who made the first activation that an operation reads, or None."""
+        return next((made for made, _ in self.sources(at)), None)
+
     def is_projection(self, at):
         """A product with a matrix of weights."""
         weights = self.program.weights
         has_matrix = any(view.buffer in weights and sum(extent > 1 for extent in view.shape) > 1 for _, view in self.reads[at])
         return self.kind(at) == "linear" or (self.kind(at) in PROJECTIONS and has_matrix)
+
+    def projected(self, at):
+        """The projection that an operation is, or adds a bias to; None where it is neither."""
+        if self.is_projection(at):
+            return at
+        sources = self.sources(at)
+        biased = self.kind(at) in SUMS and len(sources) == 1 and any(view.buffer in self.program.weights for _, view in self.reads[at])
+        return sources[0][0] if biased and self.is_projection(sources[0][0]) else None
 
     def appends_to_cache(self, at):
         """`cat` of what an earlier step left, or nothing, and what is new."""
@@ -127,6 +149,14 @@ class Graph:
             else:
                 break
         return at, view
+
+    def rows_joined(self, at, view):
+        """Of matrices that are joined row by row, and looked at in some columns: the same columns of each."""
+        width = self.output(at).shape[-1] if self.kind(at) in {"cat", "concat"} and len(view.shape) == 2 else 0
+        rows = [made for made in self.sources(at) if made[1].shape[1:] == (width,) and made[1].is_contiguous()]
+        if not rows or len(rows) < len(self.reads[at]) or view.strides[0] != width:
+            return []
+        return [(made, part.with_axes([part.shape[0], view.shape[1]], view.strides, part.offset + view.offset % width)) for made, part in rows]
 
     def maker(self, view, begin, end):
         """The last operation of a range that wrote what a view shows."""
@@ -175,6 +205,14 @@ class Layer:
                     open_ += [made for made, _ in self.graph.reads[at] if made is not None]
         return found
 
+    def below(self, at):
+        """All operations of the layer that depend on one."""
+        found = {at}
+        for reader in range(at + 1, self.end):
+            if any(made in found for made, _ in self.graph.reads[reader]):
+                found.add(reader)
+        return found - {at}
+
     def residual(self):
         """From the layer's output up to its input by sums: the sums with the stream's side of each, and norms on the way."""
         known = {}
@@ -195,7 +233,7 @@ class Layer:
                         best = [*found, ("sum", at, made)]
             elif at in self.norms:
                 found = way(self.norms[at], depth + 1)
-                best = [*found, ("norm", at, self.norms[at])] if found else None
+                best = [*found, ("norm", at, self.norms[at])] if found is not None else None
             elif graph.kind(at) in COPIES | SCALES and len(graph.sources(at)) == 1:
                 best = way(graph.sources(at)[0][0], depth + 1)
             known[at] = best
@@ -209,6 +247,8 @@ class Layer:
         """Every softmax whose input goes back to a product of two activations, and whose output goes into another."""
         graph, found = self.graph, []
         for at in range(self.begin, self.end):
+            if graph.kind(at) in FUSED and len(graph.sources(at)) >= 3:
+                found.append(Attention(None, None, at, None))
             if graph.kind(at) not in SOFTMAX or not graph.sources(at):
                 continue
             product = graph.sources(at)[0][0]
@@ -240,20 +280,32 @@ class Layer:
 
     def name_attention(self, attention, prefix=""):
         graph = self.graph
-        scores = graph.sources(attention.softmax)[0][0]
-        for name, at in {"qk": attention.product, "scores": scores, "probs": attention.probs}.items():
-            self.tap(prefix + name, at)
-        query, (keys, transposed) = graph.sources(attention.product)[-2:]
-        shape, strides = list(transposed.shape), list(transposed.strides)
-        key = keys, transposed.with_axes([*shape[:-2], shape[-1], shape[-2]], [*strides[:-2], strides[-1], strides[-2]])
-        values = [source for source in graph.sources(attention.mixed) if source[0] != attention.probs]
-        for side, source in {"q": query, "k": key, **({"v": values[0]} if values else {})}.items():
+        if attention.softmax is None:
+            query, key, value = graph.sources(attention.mixed)[:3]
+        else:
+            query, key, value = self.name_scores(attention, prefix)
+        for side, source in {"q": query, "k": key, **({"v": value} if value else {})}.items():
             self.name_side(prefix, side, source)
         self.name_output(attention, prefix)
 
+    def name_scores(self, attention, prefix):
+        """The products, scores and probabilities; gives what queries, keys and values are read from."""
+        graph, scores = self.graph, self.graph.first_source(attention.softmax)
+        keys_read = graph.output(attention.product).shape[-1]
+        while self.inside(scores) and graph.output(scores).shape[-1] != keys_read:  # up from sinks beside the keys
+            scores = graph.first_source(scores)
+        read = next(view for made, view in graph.reads[attention.mixed] if made == attention.probs)
+        whole = graph.output(attention.probs).shape[-1] == read.shape[-1]
+        for name, found in {"qk": (attention.product, None), "scores": (scores, None), "probs": (attention.probs, None if whole else read)}.items():
+            self.tap(prefix + name, *found)
+        query, (keys, transposed) = graph.sources(attention.product)[-2:]
+        shape, strides = list(transposed.shape), list(transposed.strides)
+        key = keys, transposed.with_axes([*shape[:-2], shape[-1], shape[-2]], [*strides[:-2], strides[-1], strides[-2]])
+        return query, key, next((source for source in graph.sources(attention.mixed) if source[0] != attention.probs), None)
+
     def name_side(self, prefix, side, source):
         """The projection, norm and rotation of queries, keys or values."""
-        graph = self.graph
+        graph, width = self.graph, source[1].shape[-1]
         at, view = graph.origin(source[0], self.begin)
         if not self.inside(at):
             return
@@ -261,7 +313,7 @@ class Layer:
         open_, seen = [(at, view or source[1])], set()
         while open_:
             here, looked_at = open_.pop(0)
-            headed[here].append(looked_at)
+            headed[here].append(as_real(looked_at))
             if here in seen or not self.inside(here):
                 continue
             seen.add(here)
@@ -274,8 +326,7 @@ class Layer:
                 continue
             for made, seen_as in graph.reads[here]:
                 if made is None or not graph.stream[made]:
-                    table = made is not None and graph.kind(made) not in COUNTERS and graph.kind(here) != "where"
-                    rotated = rotated or table
+                    rotated = rotated or (made is not None and graph.kind(here) != "where" and self.is_rotation_table(made, seen_as))
                 else:
                     open_.append((made, seen_as))
         if side != "v" and rotated:
@@ -284,7 +335,25 @@ class Layer:
             self.tap(f"{prefix}{side}_norm", norms[0], spanning(headed[norms[0]]))
         if projections:
             last = max(projections)
-            self.tap(prefix + side, last, spanning(headed[last]))
+            self.tap(prefix + side, last, in_heads(spanning(headed[last]), width))
+            self.name_latent(prefix, "q" if side == "q" else "kv", last)
+
+    def is_rotation_table(self, made, view):
+        """Whether what positions alone decide differs from element to element of a head: a factor of the whole head rotates nothing."""
+        return self.graph.kind(made) not in COUNTERS and len(view.shape) > 0 and view.shape[-1] > 1 and view.strides[-1] != 0
+
+    def name_latent(self, prefix, side, projection):
+        """Of two projections in a row: both, and the norm between them."""
+        graph = self.graph
+        if not graph.sources(projection):
+            return
+        between, _ = graph.origin(graph.sources(projection)[0][0], self.begin)
+        first, _ = graph.origin(self.norms.get(between, between), self.begin)
+        if self.inside(first) and graph.is_projection(first):
+            self.tap(f"{prefix}{side}_a", first)
+            if between in self.norms:
+                self.tap(f"{prefix}{side}_a_norm", between)
+            self.tap(f"{prefix}{side}_b", projection)
 
     def norm_view(self, norm):
         """How a norm looks at what it norms."""
@@ -307,18 +376,16 @@ class Layer:
     def with_bias(self, projection):
         """A projection, or the sum with its bias, where that is an operation of its own."""
         readers = [at for at, _ in self.graph.readers[projection] if self.inside(at)]
-        biased = len(readers) == 1 and self.graph.kind(readers[0]) in SUMS
-        if biased and any(view.buffer in self.graph.program.weights for _, view in self.graph.reads[readers[0]]):
-            return readers[0]
-        return projection
+        return readers[0] if len(readers) == 1 and self.graph.projected(readers[0]) == projection else projection
 
     # -- branches of the residual stream --
 
     def name_branches(self, attentions):
         graph, way = self.graph, self.residual()
         sums = [(at, stream) for kind, at, stream in way if kind == "sum"]
-        on_the_way = {stream: at for kind, at, stream in way if kind == "norm"}  # of post-norm blocks: the sum, and the norm of it
-        ends = {at for at, _ in sums} | set(on_the_way.values()) | {self.given}
+        normed = {stream: at for kind, at, stream in way if kind == "norm"}
+        ends = {at for at, _ in sums} | set(normed.values()) | {self.given}
+        on_the_way = {} if self.given in normed else normed  # of post-norm blocks: the sum, and the norm of it
         mixed = {attention.mixed for attention in attentions}
         branches = []
         for at, stream in sums:
@@ -366,12 +433,25 @@ class Layer:
     def name_mixer(self, other, body):
         self.tap("mixer_out", self.behind_norm(other, "mixer_post_norm"))
         projections = sorted(at for at in body if self.graph.is_projection(at) and self.graph.kind(at) != "conv1d")
-        convolutions = sorted(at for at in body if self.graph.kind(at) == "conv1d")
         if projections:
             self.tap("mixer_in", projections[0])
             self.before_projection(projections[0], "attn_norm")
-        if convolutions:
-            self.tap("mixer_conv", convolutions[0])
+        for name, kind in {"mixer_conv": "conv1d", "mixer_dt": "softplus"}.items():
+            self.tap(name, next((at for at in sorted(body) if self.graph.kind(at) == kind), None))
+        self.name_state(projections)
+
+    def name_state(self, projections):
+        """What a scan leaves to the next step: nothing in this one reads it."""
+        graph, found = self.graph, []
+        for at in range(self.begin, self.end):
+            if not graph.stream[at] or graph.readers[at] or at == self.gave or graph.kind(at) == "item" or not graph.operations[at].outputs:
+                continue
+            if any(graph.kind(above) in SCANS and above not in projections for above in self.above(at, projections)):
+                found.append(at)
+        if len(found) == 1:
+            operation = graph.operations[found[0]]
+            made = operation.given[operation.written[0]] if operation.written else operation.outputs[0]
+            self.tap("mixer_state", found[0], made)
 
     def behind_norm(self, at, name):
         """What a branch gives before the norm behind it, which is named."""
@@ -397,52 +477,55 @@ class Layer:
         self.tap("ffn_out", self.behind_norm(other, "ffn_post_norm"))
         projections = sorted(at for at in body if graph.is_projection(at))
         self.before_projection(projections[0] if projections else None, "ffn_norm")
-        chosen = next((at for at in sorted(body) if graph.kind(at) == "topk"), None)
-        if chosen is not None:
-            self.name_router(chosen, body)
-            return
+        if not name_mixture(self, body):
+            for name, found in self.block(projections, body).items():
+                self.tap(name, *found)
+
+    def block(self, projections, body):
+        """Gate, up and activation of a feed-forward block of these projections: operation and view by name."""
+        graph = self.graph
+        read, view = self.read_by(projections[-1]) if projections else (None, None)
         for at in sorted(body):
-            if graph.kind(at) == "mul" and len(graph.sources(at)) == 2 and self.name_gated(at):
-                return
-        if len(projections) > 1:
-            self.tap("ffn_up", self.with_bias(projections[0]))
-            read = graph.origin(graph.sources(projections[-1])[0][0], self.begin)[0]
-            self.tap("ffn_act", read)
+            if graph.kind(at) == "mul" and len(graph.sources(at)) == 2 and (found := self.gated(at, projections)):
+                return {**found, "ffn_act": (at, view if at == read else None)}
+        return {"ffn_up": (self.with_bias(projections[0]), None), "ffn_act": (read, view)} if len(projections) > 1 else {}
 
-    def name_gated(self, product):
+    def read_by(self, projection):
+        """What a projection reads, and the part of it where that is not all."""
+        made, view = self.graph.sources(projection)[0]
+        at, _ = self.graph.origin(made, self.begin)
+        return at, view if at == made and math.prod(view.shape) < math.prod(self.graph.output(at).shape) else None
+
+    def gated(self, product, projections):
         """activation(gate) * up."""
-        found = []
-        for made, looked_at in self.graph.sources(product):
-            activated = False
-            while self.inside(made) and not self.graph.is_projection(made) and self.graph.sources(made):
-                activated = activated or self.graph.kind(made) in ACTIVATIONS
-                made, looked_at = self.graph.sources(made)[0]
-            if not self.inside(made) or not self.graph.is_projection(made):
-                return False
-            found.append((activated, made, looked_at))
-        gates, ups = [side for side in found if side[0]], [side for side in found if not side[0]]
+        found = [self.factor(made, view, projections) for made, view in self.graph.sources(product)]
+        gates, ups = [side for side in found if side and side[0]], [side for side in found if side and not side[0]]
         if len(gates) != 1 or len(ups) != 1:
-            return False
+            return None
         (_, gate, seen), (_, up, also) = gates[0], ups[0]
-        if gate == up and seen.offset == also.offset:
-            return False  # x * sigmoid(x) is an activation
-        self.tap("ffn_gate", gate, seen)
-        self.tap("ffn_up", up, also)
-        self.tap("ffn_act", product)
-        return True
+        if seen.shape[-1] != also.shape[-1] or (gate == up and seen.offset == also.offset):  # x * sigmoid(x) is an activation
+            return None
+        return {"ffn_gate": (gate, seen), "ffn_up": (up, also)}
 
-    def name_router(self, chosen, body):
-        graph, at, probs = self.graph, chosen, None
-        for _ in range(FAR):
-            sources = [made for made, _ in graph.sources(at) if self.inside(made)]
-            if not sources or graph.is_projection(at):
-                break
-            at = sources[0]
-            probs = at if graph.kind(at) in SOFTMAX | {"sigmoid"} else probs
-        if graph.is_projection(at):
-            self.tap("router_logits", at)
-        after = (at for at in sorted(body) if at > chosen and graph.kind(at) in SOFTMAX | {"sigmoid"} and chosen in self.above(at))
-        self.tap("router_probs", probs if probs is not None else next(after, None))
+    def factor(self, made, view, projections):
+        """Up from one side of a product to that one of some projections that it is a function of: whether an activation is on the way, the projection with
+        its bias, and how it is looked at."""
+        graph, found, activated, open_, seen = self.graph, {}, False, [(made, view)], set()
+        while open_:
+            at, looked_at = open_.pop()
+            if not self.inside(at) or graph.kind(at) in CHOICES:
+                return None
+            if (projection := graph.projected(at)) is not None:
+                if projection in projections:
+                    found[at, looked_at.offset] = looked_at
+            elif at not in seen:
+                seen.add(at)
+                activated = activated or graph.kind(at) in ACTIVATIONS
+                open_ += graph.rows_joined(at, looked_at) or graph.sources(at)
+        if len(found) != 1:
+            return None
+        [((at, _), looked_at)] = found.items()
+        return activated, at, looked_at
 
 
 def name_taps(graph, step):
@@ -450,9 +533,9 @@ def name_taps(graph, step):
     program, taps = graph.program, {}
     containers = defaultdict(list)
     for call in graph.calls:
-        numbered = re.fullmatch(r"(.*?)\.?(\d+)", call.path)
-        if numbered and not re.search(r"(^|\.)\d+(\.|$)", numbered[1]):
-            containers[numbered[1]].append((int(numbered[2]), call))
+        container, _, number = call.path.rpartition(".")
+        if number.isdigit() and not re.search(r"(^|\.)\d+(\.|$)", container):
+            containers[container].append((int(number), call))
     stacks = {path: calls for path, calls in containers.items() if len(calls) > 1 and [at for at, _ in calls] == sorted({at for at, _ in calls})}
     largest = max(stacks, key=lambda path: sum(call.end - call.begin for _, call in stacks[path]), default=None)
     for path, calls in stacks.items():
@@ -467,7 +550,7 @@ def name_taps(graph, step):
     for name, (at, view) in taps.items():
         view = view or graph.output(at)
         shown = in_tap_axes(name, view, tokens[-1], sum(tokens))
-        if view.dtype in {"f64", "f32", "f16", "bf16"} and 0 not in shown.shape:
+        if (view.dtype in FLOATS or name.endswith(".router_topk")) and 0 not in shown.shape:
             named.append(NamedTap(name, at, shown))
     return sorted(named, key=lambda tap: tap.operation)
 
@@ -567,7 +650,9 @@ def name_modules(graph, stacks, largest, taps):
 
 def in_tap_axes(name, view, tokens, keys):
     """A view without its batch axis, in the axes of the tap: [T,H,d] of heads. `keys`: positions of all steps so far."""
-    shape, strides = list(view.shape), list(view.strides)
+    # An axis of stride 0 shows the same again: keys repeated for each group of queries.
+    axes = [(extent, stride) for extent, stride in zip(view.shape, view.strides) if stride or extent == 1]
+    shape, strides = [extent for extent, _ in axes], [stride for _, stride in axes]
     site = name.rsplit(".", 1)[-1]
     due = 3 if site in HEADED | SCORES else 2
     while len(shape) > due and shape[0] == 1:
@@ -581,6 +666,24 @@ def in_tap_axes(name, view, tokens, keys):
             cut = shape[0] - tokens
             return view.with_axes([tokens, *shape[1:]], strides, view.offset + cut * strides[0])
     return view.with_axes(shape, strides)
+
+
+def as_real(view):
+    """A view of complex numbers as one of pairs."""
+    if view is None or view.dtype not in COMPLEX or view.strides[-1] != 1:
+        return view
+    real = view.with_axes([*view.shape[:-1], 2 * view.shape[-1]], [*(2 * stride for stride in view.strides[:-1]), 1], 2 * view.offset)
+    real.dtype = COMPLEX[view.dtype]
+    return real
+
+
+def in_heads(view, width):
+    """A view of heads side by side as one with an axis for the heads, which are `width` wide."""
+    if view is None or len(view.shape) > 3 or view.shape[-1] % width or view.shape[-1] == width:
+        return view
+    *shape, merged = view.shape
+    *strides, last = view.strides
+    return view.with_axes([*shape, merged // width, width], [*strides, width * last, last])
 
 
 def spanning(views):

@@ -38,12 +38,16 @@ class Buffer:
         self.weak = StorageWeakRef(tensor.untyped_storage())  # so that its key is not given to another
 
     def is_contiguous(self):
-        due = 1
-        for extent, stride in zip(reversed(self.shape), reversed(self.strides)):
-            if extent != 1 and stride != due:
-                return False
-            due *= extent
-        return self.offset == 0
+        return self.offset == 0 and is_contiguous(self.shape, self.strides)
+
+
+def is_contiguous(shape, strides):
+    due = 1
+    for extent, stride in zip(reversed(shape), reversed(strides)):
+        if extent != 1 and stride != due:
+            return False
+        due *= extent
+    return True
 
 
 class View:
@@ -58,6 +62,9 @@ class View:
     def of(cls, buffer, tensor):
         """How a tensor looks at a buffer."""
         return cls(buffer, DTYPES[tensor.dtype], tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def is_contiguous(self):
+        return is_contiguous(self.shape, self.strides)
 
     def with_axes(self, shape, strides, offset=None):
         """The same buffer in other axes."""
@@ -433,7 +440,7 @@ class Following:
         for tap in name_taps(self.graph, step):
             tensor = self.tracer.value(tap.operation, tap.view)
             self.program.taps.append({"tap": tap.name, "step": step, "op": tap.operation, "v": tap.view})
-            self.write(tap.name, tensor)
+            self.write(tap.name, tensor if tensor.is_floating_point() else tensor.float())
         self.tracer.forget()
 
 
