@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 
 GATES = {"softmax", "_softmax", "sigmoid"}
-JOINS = {"cat", "concat", "concatenate"}
+JOINS = {"cat", "concat", "concatenate", "index_put", "reshape", "contiguous", "clone", "to"}
 PICKS = {"index", "index_select", "gather"}
 # A search along the graph goes no further than this.
 FAR = 16
@@ -104,11 +104,7 @@ def block(layer, projections, everything):
     """The taps of one feed-forward block: operation and view by name. None where one of its weights is read twice: which rows are whose nobody knows."""
     graph = layer.graph
     weights = [(view.buffer, view.offset) for at in projections for _, view in graph.reads[at] if view.buffer in graph.program.weights]
-    if len(projections) < 2 or len(set(weights)) < len(weights):
-        return {}
-    last = projections[-1]
-    between = set().union(*(layer.above(made, everything) for made, _ in graph.sources(last)))
-    return {**layer.block(projections, between), "ffn_out": (layer.with_bias(last), None)}
+    return layer.block(projections, everything) if len(set(weights)) == len(weights) else {}
 
 
 def name_router(layer, choice, router, columns, body, below):
@@ -122,7 +118,7 @@ def name_router(layer, choice, router, columns, body, below):
         probs = next((at for at in gates + spread if graph.output(at).shape[-1] == columns), None)
     layer.tap("router_probs", probs)
     numbers = graph.program.operations[choice].outputs[-1]
-    joined = next((at for at, view in graph.readers[choice] if graph.kind(at) in JOINS and view.buffer == numbers.buffer), None)
+    joined = next((at for at, view in graph.readers[choice] if graph.kind(at) in {"cat", "concat"} and view.buffer == numbers.buffer), None)
     layer.tap("router_topk", choice if joined is None else joined, numbers if joined is None else None)
 
 
@@ -134,9 +130,9 @@ def name_weights(layer, out, below):
         product = next((reader for reader in readers if graph.kind(reader) == "mul" and len(graph.sources(reader)) == 2), None)
         if product is not None:
             break
-        if not readers or graph.kind(readers[0]) not in JOINS:
+        at = next((reader for reader in readers if graph.kind(reader) in JOINS), None)
+        if at is None:
             return
-        at = readers[0]
     weights = next((made for made, _ in graph.sources(product) if made != at), None)
     weights, _ = graph.origin(weights, layer.begin)
     if graph.kind(weights) in PICKS:

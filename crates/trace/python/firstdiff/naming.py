@@ -61,6 +61,7 @@ class Graph:
         self.calls, self.begin, self.end = [], 0, 0
         self.reads, self.readers, self.writers = {}, defaultdict(list), defaultdict(list)
         self.stream = {}
+        self.of_prefill = {}  # of each tap of step 0 that is a projection as a whole: the weights
 
     def read_step(self, step):
         """Goes on to the next step."""
@@ -126,6 +127,28 @@ class Graph:
         biased = self.kind(at) in SUMS and len(sources) == 1 and any(view.buffer in self.program.weights for _, view in self.reads[at])
         return sources[0][0] if biased and self.is_projection(sources[0][0]) else None
 
+    def matrices(self, at):
+        """The weights that a projection reads."""
+        return [view.buffer for _, view in self.reads[at] if view.buffer in self.program.weights and len(view.shape) > 1]
+
+    def adapted(self, at):
+        """The projections that an operation adds, where both start from one input: a matrix and an adapter beside it."""
+        sources = [self.origin(made)[0] for made, _ in self.sources(at)] if self.kind(at) in SUMS else []
+        if len(sources) != 2 or not all(self.is_projection(made) for made in sources):
+            return []
+        starts = []
+        for made in sources:
+            for _ in range(FAR):
+                made = next((self.origin(read)[0] for read, _ in self.sources(made)), None)
+                if made is None or not self.is_projection(made):
+                    break
+            starts.append(made)
+        return sources if starts[0] == starts[1] and starts[0] is not None else []
+
+    def reads_earlier_step(self, at):
+        """Whether an operation reads what was computed in a step before this one."""
+        return any(made is not None and made < self.begin and self.stream[made] for made, _ in self.reads[at])
+
     def appends_to_cache(self, at):
         """`cat` of what an earlier step left, or nothing, and what is new."""
         if self.kind(at) not in {"cat", "concat"} or len(self.reads[at]) != 2:
@@ -166,11 +189,11 @@ class Graph:
 class Layer:
     """The operations of one layer, and the taps that are found in them."""
 
-    def __init__(self, graph, name, call, given, gave):
-        self.graph, self.name, self.begin, self.end = graph, name, call.begin, call.end
+    def __init__(self, graph, call, given, gave):
+        self.graph, self.begin, self.end = graph, call.begin, call.end
         self.given, self.gave, self.path = given, gave, call.path
         self.taps = {}
-        self.norms = self.norms_inside()
+        self.norms = norms_between(graph, [inner for inner in graph.calls if call.begin <= inner.begin and inner.end <= call.end and inner is not call])
 
     def inside(self, at):
         return at is not None and self.begin <= at < self.end
@@ -178,21 +201,6 @@ class Layer:
     def tap(self, name, at, view=None):
         if at is not None:
             self.taps[name] = (at, view)
-
-    def norms_inside(self):
-        """Of each norm's last operation, what it norms: a module with a statistic and without a product."""
-        norms = {}
-        for call in self.graph.calls:
-            if not (self.begin <= call.begin and call.end <= self.end and call.gave and call.path.startswith(self.path + ".")):
-                continue
-            kinds = {self.graph.kind(at) for at in range(call.begin, call.end)}
-            if not kinds & NORM_STATISTICS or kinds & (PROJECTIONS | SOFTMAX):
-                continue
-            last = self.graph.maker(call.gave[0], call.begin, call.end)
-            read = next((made for at in range(call.begin, call.end) for made, _ in self.graph.sources(at) if made < call.begin), None)
-            if last is not None:
-                norms[last] = read
-        return norms
 
     def above(self, at, stop=()):
         """All operations of the layer that an operation depends on, itself too."""
@@ -263,6 +271,11 @@ class Layer:
                 found.append(Attention(product, at, mixed, probs))
         return found
 
+    def reads_own_keys(self, attention):
+        """Whether keys come from what the layer is given, and not from another stack."""
+        keys = self.graph.sources(attention.mixed)[1][0] if attention.softmax is None else self.graph.sources(attention.product)[-1][0]
+        return self.given is None or any(made == self.given for at in self.above(keys) for made, _ in self.graph.reads[at])
+
     def read_by_product(self, softmax):
         """The product of probabilities and values, and the probabilities as it reads them."""
         front = [softmax]
@@ -317,7 +330,7 @@ class Layer:
             if here in seen or not self.inside(here):
                 continue
             seen.add(here)
-            if graph.is_projection(here):
+            if graph.is_projection(here) or graph.adapted(here):
                 projections.append(here)
                 continue
             if here in self.norms:
@@ -407,6 +420,37 @@ class Layer:
         if rest:
             self.name_feed_forward(*rest[-1][1:])
 
+    def name_locally(self, attentions):
+        """What can be told without the residual stream: of attention, feed-forward and mixer what their own neighbours are."""
+        graph = self.graph
+        projections = [at for at in range(self.begin, self.end) if graph.is_projection(at) and graph.stream[at] and graph.kind(at) != "conv1d"]
+        if attentions and "q" in self.taps and "attn_norm" not in self.taps:
+            self.before_projection(self.taps.get("q_a", self.taps["q"])[0], "attn_norm")
+        apart = set().union(*(self.above(attention.mixed) for attention in attentions))
+        convolution = next((at for at in range(self.begin, self.end) if graph.kind(at) == "conv1d" and graph.stream[at] and at not in apart), None)
+        if convolution is not None and "mixer_out" not in self.taps:
+            first = max((at for at in projections if at in self.above(convolution)), default=None)
+            below = self.below(convolution)
+            out = max((at for at in projections if at in below), default=None)
+            if first is not None and out is not None:
+                body = {first} | (self.above(out) & self.below(first))
+                self.name_mixer(out, body)
+                apart |= body
+        rest = [at for at in projections if at not in apart]
+        products = [at for at in range(self.begin, self.end) if graph.kind(at) == "mul" and len(graph.sources(at)) == 2 and at not in apart]
+        for product in products if "ffn_out" not in self.taps else ():
+            found, down = self.gated(product, rest), next((at for at in rest if self.read_by(at)[0] == product), None)
+            if found and down is not None:
+                for name, tap in {**found, "ffn_act": (product, None), "ffn_out": (self.with_bias(down), None)}.items():
+                    self.tap(name, *tap)
+                self.before_projection(min(self.above(found["ffn_gate"][0], projections).intersection(projections)), "ffn_norm")
+                break
+        for out in ("attn_out", "ffn_out"):
+            if out in self.taps and out.replace("out", "post_norm") not in self.taps:
+                known = {at for at, _ in self.taps.values()}
+                behind = (norm for norm, read in self.norms.items() if read is not None and graph.origin(read, self.begin)[0] == self.taps[out][0])
+                self.tap(out.replace("out", "post_norm"), next((norm for norm in behind if norm not in known), None))
+
     def name_h_attn(self, total, on_the_way, rest):
         """The stream behind attention, where something follows that reads it."""
         at = on_the_way.get(total, total)
@@ -427,24 +471,37 @@ class Layer:
         return [other]
 
     def mixes(self, body):
-        """Whether a branch without attention mixes positions: a convolution along them, a running sum, a scan."""
-        return any(self.graph.kind(at) in {"conv1d", "convolution", "cumsum"} for at in body)
+        """Whether a branch without attention mixes positions: a convolution along them, a running sum, a state that an earlier step left."""
+        return any(self.graph.kind(at) in {"conv1d", "convolution", "cumsum"} or self.graph.reads_earlier_step(at) for at in body)
 
     def name_mixer(self, other, body):
-        self.tap("mixer_out", self.behind_norm(other, "mixer_post_norm"))
-        projections = sorted(at for at in body if self.graph.is_projection(at) and self.graph.kind(at) != "conv1d")
+        graph = self.graph
+        out = self.behind_norm(other, "mixer_post_norm")
+        self.tap("mixer_out", out)
+        projections = sorted(at for at in body if graph.is_projection(at) and graph.kind(at) != "conv1d")
+        made = {kind: next((at for at in sorted(body) if graph.kind(at) == kind and graph.stream[at]), None) for kind in ("conv1d", "softplus")}
+        if made["conv1d"] is not None:
+            self.tap("mixer_conv", made["conv1d"], self.positions_first(made["conv1d"]))
+        self.tap("mixer_dt", made["softplus"])
         if projections:
-            self.tap("mixer_in", projections[0])
-            self.before_projection(projections[0], "attn_norm")
-        for name, kind in {"mixer_conv": "conv1d", "mixer_dt": "softplus"}.items():
-            self.tap(name, next((at for at in sorted(body) if self.graph.kind(at) == kind), None))
-        self.name_state(projections)
+            first = max((at for at in projections if made["conv1d"] and at in self.above(made["conv1d"])), default=projections[0])
+            self.tap("mixer_in", first)
+            self.before_projection(first, "mixer_norm" if "attn_norm" in self.taps else "attn_norm")
+            self.name_state(projections, out)
 
-    def name_state(self, projections):
-        """What a scan leaves to the next step: nothing in this one reads it."""
+    def positions_first(self, convolution):
+        """What is read of a convolution along positions, which lie next to each other in memory: [T,channels]."""
+        read = next((view for at, view in self.graph.readers[convolution] if self.inside(at) and len(view.shape) == 3), None)
+        if read is None or read.strides[-1] != 1:
+            return read
+        shape, strides = read.shape, read.strides
+        return read.with_axes([shape[0], shape[2], shape[1]], [strides[0], strides[2], strides[1]])
+
+    def name_state(self, projections, out):
+        """What a scan leaves to the next step: nothing in this layer reads it."""
         graph, found = self.graph, []
-        for at in range(self.begin, self.end):
-            if not graph.stream[at] or graph.readers[at] or at == self.gave or graph.kind(at) == "item" or not graph.operations[at].outputs:
+        for at in range(projections[0], out):
+            if not graph.stream[at] or any(self.inside(reader) for reader, _ in graph.readers[at]) or not graph.operations[at].outputs:
                 continue
             if any(graph.kind(above) in SCANS and above not in projections for above in self.above(at, projections)):
                 found.append(at)
@@ -462,15 +519,17 @@ class Layer:
         return at
 
     def before_projection(self, projection, name):
-        """Names the norm that a projection reads."""
+        """Names the one norm that a projection reads, by itself or mixed with that of other positions."""
         if projection is None:
             return
-        sources = self.graph.sources(projection)
-        read = self.graph.origin(sources[0][0])[0] if sources else None
-        if self.inside(read) and self.graph.kind(read) in {"index", "index_select"} and self.graph.sources(read):
-            read = self.graph.origin(self.graph.sources(read)[0][0])[0]
-        if read in self.norms and read not in {at for at, _ in self.taps.values()}:
-            self.tap(name, read)
+        read, open_ = set(), [made for made, _ in self.graph.sources(projection)[:1]]
+        for at in open_:
+            if at in self.norms:
+                read.add(at)
+            elif self.inside(at) and not self.graph.is_projection(at) and len(open_) < FAR:
+                open_ += [made for made, _ in self.graph.sources(at) if made not in open_]
+        if len(read) == 1 and read.isdisjoint(at for at, _ in self.taps.values()):
+            self.tap(name, read.pop())
 
     def name_feed_forward(self, other, body):
         graph = self.graph
@@ -478,17 +537,25 @@ class Layer:
         projections = sorted(at for at in body if graph.is_projection(at))
         self.before_projection(projections[0] if projections else None, "ffn_norm")
         if not name_mixture(self, body):
-            for name, found in self.block(projections, body).items():
-                self.tap(name, *found)
+            for name, found in self.block(projections, projections).items():
+                if name != "ffn_out":
+                    self.tap(name, *found)
 
-    def block(self, projections, body):
-        """Gate, up and activation of a feed-forward block of these projections: operation and view by name."""
-        graph = self.graph
-        read, view = self.read_by(projections[-1]) if projections else (None, None)
-        for at in sorted(body):
+    def block(self, projections, everything):
+        """The taps of a feed-forward block of these projections: operation and view by name. `everything`: all projections beside these, too."""
+        graph, inputs = self.graph, {}
+        for at in projections:
+            inputs[at] = set().union(*(self.above(made, everything) for made, _ in graph.sources(at)))
+        down = max((at for at in projections if not inputs[at].isdisjoint(projections)), default=None)
+        if down is None:
+            return {}
+        read, view = self.read_by(down)
+        taps = {"ffn_act": (read, view), "ffn_out": (self.with_bias(down), None)}
+        for at in sorted(inputs[down]):
             if graph.kind(at) == "mul" and len(graph.sources(at)) == 2 and (found := self.gated(at, projections)):
-                return {**found, "ffn_act": (at, view if at == read else None)}
-        return {"ffn_up": (self.with_bias(projections[0]), None), "ffn_act": (read, view)} if len(projections) > 1 else {}
+                return {**taps, **found, "ffn_act": (at, view if at == read else None)}
+        up = min(inputs[down].intersection(projections))
+        return {**taps, "ffn_up": (self.with_bias(up), None)}
 
     def read_by(self, projection):
         """What a projection reads, and the part of it where that is not all."""
@@ -515,8 +582,9 @@ class Layer:
             at, looked_at = open_.pop()
             if not self.inside(at) or graph.kind(at) in CHOICES:
                 return None
-            if (projection := graph.projected(at)) is not None:
-                if projection in projections:
+            projection = graph.projected(at)
+            if adapted := [projection] if projection is not None else graph.adapted(at):
+                if not set(adapted).isdisjoint(projections):
                     found[at, looked_at.offset] = looked_at
             elif at not in seen:
                 seen.add(at)
@@ -537,15 +605,18 @@ def name_taps(graph, step):
         if number.isdigit() and not re.search(r"(^|\.)\d+(\.|$)", container):
             containers[container].append((int(number), call))
     stacks = {path: calls for path, calls in containers.items() if len(calls) > 1 and [at for at, _ in calls] == sorted({at for at, _ in calls})}
-    largest = max(stacks, key=lambda path: sum(call.end - call.begin for _, call in stacks[path]), default=None)
-    for path, calls in stacks.items():
-        if any(path.startswith(other + ".") for other in stacks if other != path) or is_inside(calls, stacks.get(largest), path == largest):
+    outer = {path: calls for path, calls in stacks.items() if not any(path.startswith(other + ".") for other in stacks if other != path)}
+    main = main_stack(outer)
+    for path, calls in outer.items():
+        if path != main and any(call.begin <= calls[0][1].begin and calls[0][1].end <= call.end for _, call in outer[main]):
             continue
-        prefix = "" if path == largest else stack_name(path)
-        name_stack(graph, prefix, calls, taps)
-    if largest is not None:
-        name_head(graph, program.steps[step]["output"], stacks[largest][-1][1].end, taps)
-    name_modules(graph, stacks, largest, taps)
+        found, is_decoder = name_stack(graph, calls)
+        prefix = "" if path == main and not (is_decoder and len(outer) > 1) else stack_name(path, taps)
+        taps.update({prefix + name: tap for name, tap in found.items()})
+    if main is not None:
+        name_head(graph, program.steps[step]["output"], outer[main][-1][1].end, taps)
+    keep_weights(graph, step, taps)
+    name_modules(graph, main, taps)
     named, tokens = [], [here["tokens"] for here in program.steps[:step + 1]]
     for name, (at, view) in taps.items():
         view = view or graph.output(at)
@@ -583,19 +654,38 @@ def graph_of_prefill(graph):
     return rows
 
 
-def is_inside(calls, outer, is_outer):
-    """Whether a stack's calls run inside of those of another."""
-    return not is_outer and any(call.begin <= calls[0][1].begin and calls[0][1].end <= call.end for _, call in outer or [])
+def keep_weights(graph, step, taps):
+    """A name stays with the weights that it had in step 0, where a later step shows less: a window that is kept needs no convolution."""
+    if step == 0:
+        graph.of_prefill = {name: graph.matrices(at) for name, (at, view) in taps.items() if view is None and graph.is_projection(at)}
+        return
+    readers = defaultdict(list)
+    for at in range(graph.begin, graph.end):
+        if graph.is_projection(at):
+            readers[tuple(graph.matrices(at))].append(at)
+    for name, weights in graph.of_prefill.items():
+        if name in taps and graph.is_projection(taps[name][0]) and graph.matrices(taps[name][0]) != weights:
+            del taps[name]
+            if len(same := readers[tuple(weights)]) == 1:
+                taps[name] = same[0], None
 
 
-def stack_name(path):
-    """`vision.` of vision_tower.encoder.layers."""
-    parts = [part for part in path.split(".") if part not in {"model", "layers", "layer", "blocks", "h"}]
-    return f"{parts[0].removesuffix('_tower').removesuffix('_model')}." if parts else "stack."
+def main_stack(stacks):
+    """The path of the layers that lead to the output: of those that do a good part of the work, the last that run."""
+    work = {path: sum(call.end - call.begin for _, call in calls) for path, calls in stacks.items()}
+    return max((path for path in stacks if 4 * work[path] >= max(work.values())), key=lambda path: stacks[path][-1][1].end, default=None)
 
 
-def name_stack(graph, prefix, calls, taps):
-    before = None
+def stack_name(path, taps):
+    """`vision.` of vision_tower.encoder.layers; more of the path where another stack has that name."""
+    parts = [part.removesuffix("_tower").removesuffix("_model") for part in path.split(".") if part not in {"model", "layers", "layer", "blocks", "block", "h"}]
+    short = f"{parts[0]}." if parts else "stack."
+    return f"{'.'.join(parts)}." if any(name.startswith(f"{short}layers.") for name in taps) else short
+
+
+def name_stack(graph, calls):
+    """The taps of a stack of layers, and whether one of them attends to another stack too."""
+    before, taps, is_decoder = None, {}, False
     for number, call in calls:
         gave = graph.maker(call.gave[0], call.begin, call.end) if call.gave else None
         given = before
@@ -603,15 +693,41 @@ def name_stack(graph, prefix, calls, taps):
             made = [at for at in graph.writers.get(call.given[0].buffer, []) if at < call.begin]
             given = made[-1] if made else before
         if before is None and given is not None:
-            taps[f"{prefix}h0"] = (given, None)
-        layer = Layer(graph, f"{prefix}layers.{number}", call, given, gave)
+            taps["h0"] = (given, None)
+        layer = Layer(graph, call, given, gave)
         attentions = layer.attentions()
-        for at, attention in enumerate(attentions):
-            layer.name_attention(attention, "" if at == 0 else "cross." if len(attentions) == 2 else f"attention{at + 1}.")
+        crossing = [attention for attention in attentions if len(attentions) == 2 and not layer.reads_own_keys(attention)]
+        own = [attention for attention in attentions if attention not in crossing]
+        for attention in crossing[:1]:
+            layer.name_attention(attention, "cross.")
+        for at, attention in enumerate(own):
+            layer.name_attention(attention, "" if at == 0 else f"attention{at + 1}.")
+        is_decoder = is_decoder or bool(crossing)
         layer.name_branches(attentions)
-        layer.tap("h", gave)
-        taps.update({f"{layer.name}.{name}": found for name, found in layer.taps.items()})
+        layer.name_locally(attentions)
+        layer.tap("h", gave, call.gave[0] if call.gave else None)
+        taps.update({f"layers.{number}.{name}": found for name, found in layer.taps.items()})
         before = gave
+    last = calls[-1][1].end
+    norms = norms_between(graph, [call for call in graph.calls if call.begin >= last])
+    behind = (at for at, read in norms.items() if before is not None and read is not None and graph.origin(read)[0] == before)
+    if (final := next(behind, None)) is not None:
+        taps["final_norm"] = (final, None)
+    return taps, is_decoder
+
+
+def norms_between(graph, calls):
+    """Of the last operation of each norm among some calls, what it norms: a module with a statistic and without a product."""
+    norms = {}
+    for call in calls:
+        kinds = {graph.kind(at) for at in range(call.begin, call.end)}
+        if not call.gave or not (kinds & NORM_STATISTICS or kinds >= {"mean", "pow"}) or kinds & (PROJECTIONS | SOFTMAX):
+            continue
+        last = graph.maker(call.gave[0], call.begin, call.end)
+        read = next((made for at in range(call.begin, call.end) for made, _ in graph.sources(at) if made < call.begin), None)
+        if last is not None:
+            norms[last] = read
+    return norms
 
 
 def name_head(graph, output, begin, taps):
@@ -631,7 +747,7 @@ def name_head(graph, output, begin, taps):
             taps["final_norm"] = (read, None)
 
 
-def name_modules(graph, stacks, largest, taps):
+def name_modules(graph, main, taps):
     """What no rule named and is a module's output, under the module's name."""
     named, count = {at for at, _ in taps.values()}, defaultdict(int)
     for call in sorted(graph.calls, key=lambda call: call.end):
@@ -640,8 +756,8 @@ def name_modules(graph, stacks, largest, taps):
             continue
         named.add(at)
         name = call.path
-        if largest is not None and name.startswith(f"{largest}."):
-            name = "layers" + name[len(largest):]
+        if main and name.startswith(f"{main}."):
+            name = "layers" + name[len(main):]
         before, _, last = name.rpartition(".")
         name = f"{before}/{last}" if before else f"/{last}"  # no name of a tap, whatever other programs call theirs
         count[name] += 1
@@ -657,6 +773,8 @@ def in_tap_axes(name, view, tokens, keys):
     due = 3 if site in HEADED | SCORES else 2
     while len(shape) > due and shape[0] == 1:
         shape, strides = shape[1:], strides[1:]
+    if site == "mixer_conv":
+        shape[0] = min(shape[0], tokens)  # what is behind comes from the padding
     if site in HEADED and len(shape) == 3:
         positions = (tokens, keys)
         heads_first = shape[1] in positions and (shape[0] not in positions or strides[0] < strides[1] or name.endswith("_rope"))
