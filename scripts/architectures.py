@@ -131,8 +131,9 @@ def inputs(name):
 
 def run(model, name, decoded=(7, 19)):
     """A prefill, and decode steps where the model gives a cache."""
+    given = {key: value.to(model.dtype) if value.is_floating_point() else value for key, value in inputs(name).items()}
     with torch.no_grad():
-        out = model(**inputs(name))
+        out = model(**given)
         for token in decoded:
             cache = getattr(out, "past_key_values", None)
             if cache is None:

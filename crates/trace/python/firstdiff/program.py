@@ -346,6 +346,7 @@ class Following:
         self.program = Program()
         self.tracer = Tracer(self.program, model)
         self.graph, self.open, self.stack, self.depth = Graph(self.program), [], ExitStack(), 0
+        self.tracing = ExitStack()  # of the forward call under way
 
     def __enter__(self):
         if any(isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule" for module in self.model.modules()):
@@ -361,6 +362,7 @@ class Following:
         return self
 
     def __exit__(self, *_):
+        self.tracing.close()  # a forward call that raised did not end
         self.stack.close()
 
     def escape(self, name, own):
@@ -400,7 +402,7 @@ class Following:
                 buffer = self.tracer.buffer_of(value)
                 held = Tracer.whole(value, self.program.buffers[buffer])
                 self.program.inputs[buffer] = (name if step == 0 else f"{name}@{step}", held)
-        self.tracer.__enter__()
+        self.tracing.enter_context(self.tracer)
 
     def begin(self, module, args):
         path = self.tracer.paths.get(id(module))
@@ -424,7 +426,7 @@ class Following:
         if module is self.model:
             self.depth -= 1
             if self.depth == 0:
-                self.tracer.__exit__(None, None, None)
+                self.tracing.close()
                 self.finish_step(result)
 
     def finish_step(self, result):
