@@ -68,7 +68,6 @@ class Graph:
         program, done = self.program, self.end
         self.begin, self.end = program.steps[step]["ops"]
         self.calls = [call for call in program.calls if call.step == step]
-        inputs = {buffer for buffer, (_, value) in program.inputs.items() if value.dim() >= 2}
         for at in range(done, self.end):
             operation = self.operations[at]
             views = operation.views()
@@ -77,21 +76,21 @@ class Graph:
                 if made is not None:
                     self.readers[made].append((at, view))
             fed = any(made is not None and self.stream[made] for made, _ in self.reads[at])
-            self.stream[at] = fed or self.begins_stream(operation, views, inputs)
+            self.stream[at] = fed or self.begins_stream(operation, views)
             for view in operation.outputs:
                 if view is not None:
                     self.writers[view.buffer].append(at)
 
-    def begins_stream(self, operation, views, inputs):
+    def begins_stream(self, operation, views):
         """Whether an operation looks up or projects what the model was given: masks and positions are given too, and are neither."""
         if operation.kind == "embedding":
-            return len(views) > 1 and self.comes_from(views[1].buffer, inputs)
-        return operation.kind in PROJECTIONS and bool(views) and views[0].buffer in inputs
+            return len(views) > 1 and self.is_fed(views[1].buffer)
+        return operation.kind in PROJECTIONS and bool(views) and views[0].buffer in self.program.fed
 
-    def comes_from(self, buffer, inputs):
+    def is_fed(self, buffer):
         """Whether a buffer is an input or a copy of one."""
         for _ in range(FAR):
-            if buffer in inputs:
+            if buffer in self.program.fed:
                 return True
             made = self.writers.get(buffer)
             if not made or self.operations[made[-1]].kind not in COPIES or not self.reads[made[-1]]:
@@ -407,7 +406,7 @@ class Layer:
                 branches += [(at, part, self.above(part, ends)) for part in self.parallel(other, ends, mixed)]
         attending = [branch for branch in branches if branch[2] & mixed]
         rest = [branch for branch in branches if not branch[2] & mixed]
-        mixing = [branch for branch in rest if self.mixes(branch[2])] or ([] if attending else rest[:1] if len(rest) > 1 else [])
+        mixing = [branch for branch in rest if self.mixes(branch[2])][:1] or ([] if attending else rest[:1] if len(rest) > 1 else [])
         rest = [branch for branch in rest if branch not in mixing]
         for branch in attending[:1]:
             self.behind_norm(branch[1], "attn_post_norm")
@@ -481,21 +480,15 @@ class Layer:
         projections = sorted(at for at in body if graph.is_projection(at) and graph.kind(at) != "conv1d")
         made = {kind: next((at for at in sorted(body) if graph.kind(at) == kind and graph.stream[at]), None) for kind in ("conv1d", "softplus")}
         if made["conv1d"] is not None:
-            self.tap("mixer_conv", made["conv1d"], self.positions_first(made["conv1d"]))
+            channels_first = graph.output(made["conv1d"])
+            shape, strides = ([*axes[:-2], axes[-1], axes[-2]] for axes in (channels_first.shape, channels_first.strides))
+            self.tap("mixer_conv", made["conv1d"], channels_first.with_axes(shape, strides))
         self.tap("mixer_dt", made["softplus"])
         if projections:
             first = max((at for at in projections if made["conv1d"] and at in self.above(made["conv1d"])), default=projections[0])
             self.tap("mixer_in", first)
             self.before_projection(first, "mixer_norm" if "attn_norm" in self.taps else "attn_norm")
             self.name_state(projections, out)
-
-    def positions_first(self, convolution):
-        """What is read of a convolution along positions, which lie next to each other in memory: [T,channels]."""
-        read = next((view for at, view in self.graph.readers[convolution] if self.inside(at) and len(view.shape) == 3), None)
-        if read is None or read.strides[-1] != 1:
-            return read
-        shape, strides = read.shape, read.strides
-        return read.with_axes([shape[0], shape[2], shape[1]], [strides[0], strides[2], strides[1]])
 
     def name_state(self, projections, out):
         """What a scan leaves to the next step: nothing in this layer reads it."""

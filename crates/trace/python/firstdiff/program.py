@@ -114,6 +114,7 @@ class Program:
 
     def __init__(self):
         self.buffers, self.weights, self.constants, self.inputs = [], {}, {}, {}
+        self.fed = set()  # inputs that may be tokens or pixels: of two axes or more, as the model is given them
         self.operations, self.steps, self.calls, self.taps = [], [], [], []
         self.scopes, self.files = {}, {}
         self.escapes, self.randoms = Counter(), Counter()
@@ -402,6 +403,8 @@ class Following:
                 buffer = self.tracer.buffer_of(value)
                 held = Tracer.whole(value, self.program.buffers[buffer])
                 self.program.inputs[buffer] = (name if step == 0 else f"{name}@{step}", held)
+                if value.dim() >= 2:
+                    self.program.fed.add(buffer)
         self.tracing.enter_context(self.tracer)
 
     def begin(self, module, args):
