@@ -552,6 +552,8 @@ class Layer:
 
     def read_by(self, projection):
         """What a projection reads, and the part of it where that is not all."""
+        if not self.graph.sources(projection):
+            return None, None
         made, view = self.graph.sources(projection)[0]
         at, _ = self.graph.origin(made, self.begin)
         return at, view if at == made and math.prod(view.shape) < math.prod(self.graph.output(at).shape) else None
@@ -591,7 +593,7 @@ class Layer:
 
 def name_taps(graph, step):
     """Every tap of the step that was read last, in the order in which they are computed."""
-    program, taps = graph.program, {}
+    program, taps, rows = graph.program, {}, {}
     containers = defaultdict(list)
     for call in graph.calls:
         container, _, number = call.path.rpartition(".")
@@ -606,6 +608,7 @@ def name_taps(graph, step):
         found, is_decoder = name_stack(graph, calls)
         prefix = "" if path == main and not (is_decoder and len(outer) > 1) else stack_name(path, taps)
         taps.update({prefix + name: tap for name, tap in found.items()})
+        rows.update(dict.fromkeys((prefix + name for name in found), positions_of(calls[0][1])))
     if main is not None:
         name_head(graph, program.steps[step]["output"], outer[main][-1][1].end, taps)
     keep_weights(graph, step, taps)
@@ -613,7 +616,8 @@ def name_taps(graph, step):
     named, tokens = [], [here["tokens"] for here in program.steps[:step + 1]]
     for name, (at, view) in taps.items():
         view = view or graph.output(at)
-        shown = in_tap_axes(name, view, tokens[-1], sum(tokens))
+        length = rows.get(name) or tokens[-1]
+        shown = in_tap_axes(name, view, length, sum(tokens) if length == tokens[-1] else length)
         if (view.dtype in FLOATS or name.endswith(".router_topk")) and 0 not in shown.shape:
             named.append(NamedTap(name, at, shown))
     return sorted(named, key=lambda tap: tap.operation)
@@ -661,6 +665,11 @@ def keep_weights(graph, step, taps):
             del taps[name]
             if len(same := readers[tuple(weights)]) == 1:
                 taps[name] = same[0], None
+
+
+def positions_of(call):
+    """How many positions a layer gives, or None."""
+    return call.gave[0].shape[-2] if call.gave and len(call.gave[0].shape) > 1 else None
 
 
 def main_stack(stacks):
@@ -769,11 +778,13 @@ def in_tap_axes(name, view, tokens, keys):
     if site == "mixer_conv":
         shape[0] = min(shape[0], tokens)  # what is behind comes from the padding
     if site in HEADED and len(shape) == 3:
-        positions = (tokens, keys)
-        heads_first = shape[1] in positions and (shape[0] not in positions or strides[0] < strides[1] or name.endswith("_rope"))
+        first, second = (extent in (tokens, keys) for extent in shape[:2])
+        heads_first = strides[0] < strides[1] if first == second else second
+        if first and second and site.endswith("_rope"):
+            heads_first = True
         if heads_first:
             shape, strides = [shape[1], shape[0], shape[2]], [strides[1], strides[0], strides[2]]
-        if shape[0] > tokens:  # of a cache, the new positions
+        if shape[0] > tokens and ".cross." not in name:  # of a cache, the new positions
             cut = shape[0] - tokens
             return view.with_axes([tokens, *shape[1:]], strides, view.offset + cut * strides[0])
     return view.with_axes(shape, strides)

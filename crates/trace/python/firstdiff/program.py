@@ -187,6 +187,13 @@ def safetensors(tensors):
     return [len(text).to_bytes(8, "little"), text, *data]
 
 
+def draws(name, args, kwargs):
+    """Whether an operation that can draw random numbers does: dropout that is off does not."""
+    if "attention" in name:
+        return bool(args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0))
+    return "dropout" not in name
+
+
 class Tracer(TorchDispatchMode):
     """Records every operation that runs while it is on. Values are kept until `forget`, for the taps of a step."""
 
@@ -296,14 +303,16 @@ class Tracer(TorchDispatchMode):
             return result  # another look at memory that is known
         if schema.name == "aten::detach_" or (not tensors and results == [None]):
             return result
+        if torch.Tag.nondeterministic_seeded in function.tags and draws(schema.name, args, kwargs):
+            self.program.randoms[schema.name] += 1
+            if not written and not any(True for _ in views_in([given, list(named.values())])):
+                return result  # numbers made of nothing: a constant of this run, where anything reads them
         named = {key: value for key, value in named.items() if value is not None and key not in ("device", "pin_memory")}
         operation = Operation(str(function).removeprefix("aten.").removesuffix(".default"), given, named, written, *self.place())
         index = len(self.program.operations)
         operation.outputs = [View.of(self.buffer_of(item), item) if isinstance(item, torch.Tensor) else None for item in results]
         if not tensors:
             operation.outputs, operation.scalar = [], results[0]
-        if torch.Tag.nondeterministic_seeded in function.tags and "dropout" not in schema.name:
-            self.program.randoms[schema.name] += 1
         self.program.operations.append(operation)
         for view, item in zip(operation.outputs, results):
             if view is not None:
