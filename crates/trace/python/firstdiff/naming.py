@@ -13,6 +13,8 @@ from .experts import name_mixture
 
 # Operations that hand their input on.
 COPIES = {"reshape", "contiguous", "clone", "expand", "to", "type_as", "repeat_interleave", "repeat", "_to_copy", "alias", "lift_fresh"}
+# Operations that put other values in the place of some.
+REPLACEMENTS = {"where", "masked_fill", "index_put", "copy", "pad", "masked_scatter"}
 SCALES = {"mul", "div"}
 SUMS = {"add"}
 PRODUCTS = {"matmul", "bmm", "baddbmm"}
@@ -87,16 +89,14 @@ class Graph:
             return len(views) > 1 and self.is_fed(views[1].buffer)
         return operation.kind in PROJECTIONS and bool(views) and views[0].buffer in self.program.fed
 
-    def is_fed(self, buffer):
-        """Whether a buffer is an input or a copy of one."""
-        for _ in range(FAR):
-            if buffer in self.program.fed:
-                return True
-            made = self.writers.get(buffer)
-            if not made or self.operations[made[-1]].kind not in COPIES or not self.reads[made[-1]]:
-                return False
-            buffer = self.reads[made[-1]][0][1].buffer
-        return False
+    def is_fed(self, buffer, far=FAR):
+        """Whether a buffer is an input, a copy of one, or one with some of its values replaced."""
+        if buffer in self.program.fed:
+            return True
+        made = self.writers.get(buffer)
+        if not made or not far or self.operations[made[-1]].kind not in COPIES | REPLACEMENTS:
+            return False
+        return any(view.buffer != buffer and self.is_fed(view.buffer, far - 1) for at in set(made) for _, view in self.reads[at][:3])
 
     def kind(self, at):
         return self.operations[at].kind
@@ -233,14 +233,14 @@ class Layer:
                 return known[at]
             known[at], best = None, None
             graph = self.graph
-            if graph.kind(at) in SUMS:
+            if at in self.norms:  # the last operation of one may be a sum, too
+                found = way(self.norms[at], depth + 1)
+                best = [*found, ("norm", at, self.norms[at])] if found is not None else None
+            elif graph.kind(at) in SUMS:
                 for made, _ in graph.sources(at):
                     found = way(made, depth + 1)
                     if found is not None and (best is None or len(found) < len(best)):
                         best = [*found, ("sum", at, made)]
-            elif at in self.norms:
-                found = way(self.norms[at], depth + 1)
-                best = [*found, ("norm", at, self.norms[at])] if found is not None else None
             elif graph.kind(at) in COPIES | SCALES and len(graph.sources(at)) == 1:
                 best = way(graph.sources(at)[0][0], depth + 1)
             known[at] = best
@@ -412,6 +412,10 @@ class Layer:
             self.behind_norm(branch[1], "attn_post_norm")
             self.name_h_attn(branch[0], on_the_way, rest)
             self.before_projection(min((at for at in branch[2] if graph.is_projection(at)), default=None), "attn_norm")
+        for branch in attending[1:2] if "cross.q" in self.taps else ():
+            self.behind_norm(branch[1], "cross.attn_post_norm")
+            self.name_h_attn(branch[0], on_the_way, rest, "cross.")
+            self.before_projection(self.taps["cross.q"][0], "cross.attn_norm")
         for branch in mixing[:1]:
             self.name_mixer(*branch[1:])
             if not attending:
@@ -450,11 +454,11 @@ class Layer:
                 behind = (norm for norm, read in self.norms.items() if read is not None and graph.origin(read, self.begin)[0] == self.taps[out][0])
                 self.tap(out.replace("out", "post_norm"), next((norm for norm in behind if norm not in known), None))
 
-    def name_h_attn(self, total, on_the_way, rest):
+    def name_h_attn(self, total, on_the_way, rest, prefix=""):
         """The stream behind attention, where something follows that reads it."""
         at = on_the_way.get(total, total)
         if at != self.gave and any(at in self.above(other) for _, other, _ in rest):
-            self.tap("h_attn", at)
+            self.tap(f"{prefix}h_attn", at)
 
     def parallel(self, other, ends, mixed):
         """The parts of a branch that were added to each other before the stream: attention and feed-forward beside each other."""
@@ -593,7 +597,7 @@ class Layer:
 
 def name_taps(graph, step):
     """Every tap of the step that was read last, in the order in which they are computed."""
-    program, taps, rows = graph.program, {}, {}
+    program, taps, rows, named_stacks = graph.program, {}, {}, {}
     containers = defaultdict(list)
     for call in graph.calls:
         container, _, number = call.path.rpartition(".")
@@ -607,12 +611,15 @@ def name_taps(graph, step):
             continue
         found, is_decoder = name_stack(graph, calls)
         prefix = "" if path == main and not (is_decoder and len(outer) > 1) else stack_name(path, taps)
+        named_stacks[path] = prefix + "layers"
+        if path == main and "final_norm" in found:
+            taps["final_norm"] = found.pop("final_norm")
         taps.update({prefix + name: tap for name, tap in found.items()})
         rows.update(dict.fromkeys((prefix + name for name in found), positions_of(calls[0][1])))
     if main is not None:
         name_head(graph, program.steps[step]["output"], outer[main][-1][1].end, taps)
     keep_weights(graph, step, taps)
-    name_modules(graph, main, taps)
+    name_modules(graph, named_stacks, taps)
     named, tokens = [], [here["tokens"] for here in program.steps[:step + 1]]
     for name, (at, view) in taps.items():
         view = view or graph.output(at)
@@ -694,6 +701,8 @@ def name_stack(graph, calls):
         if call.given:
             made = [at for at in graph.writers.get(call.given[0].buffer, []) if at < call.begin]
             given = made[-1] if made else before
+        elif before is None:  # given by a name: hooks do not show it
+            given = next((made for at in range(call.begin, call.end) for made, _ in graph.sources(at) if made < call.begin), None)
         if before is None and given is not None:
             taps["h0"] = (given, None)
         layer = Layer(graph, call, given, gave)
@@ -749,7 +758,7 @@ def name_head(graph, output, begin, taps):
             taps["final_norm"] = (read, None)
 
 
-def name_modules(graph, main, taps):
+def name_modules(graph, stacks, taps):
     """What no rule named and is a module's output, under the module's name."""
     named, count = {at for at, _ in taps.values()}, defaultdict(int)
     for call in sorted(graph.calls, key=lambda call: call.end):
@@ -757,9 +766,8 @@ def name_modules(graph, main, taps):
         if at is None or at in named or not graph.stream[at] or not call.path:
             continue
         named.add(at)
-        name = call.path
-        if main and name.startswith(f"{main}."):
-            name = "layers" + name[len(main):]
+        inside = next((path for path in stacks if path and call.path.startswith(f"{path}.")), None)
+        name = call.path if inside is None else stacks[inside] + call.path[len(inside):]
         before, _, last = name.rpartition(".")
         name = f"{before}/{last}" if before else f"/{last}"  # no name of a tap, whatever other programs call theirs
         count[name] += 1
