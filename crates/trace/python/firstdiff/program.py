@@ -447,8 +447,9 @@ class Following:
         main = next(iter(tensors_in(getattr(result, "logits", None))), None)
         main = main if main is not None else next(iter(tensors_in(result)), None)
         output = self.known(main) if main is not None else None
-        ids = next((value for _, value in inputs_of(self.program, step) if value.dim() == 2 and not value.is_floating_point()), None)
-        tokens = ids.shape[-1] if ids is not None else main.shape[-2] if main is not None and main.dim() > 1 else 1
+        lengths = [value.shape[-1] for _, value in inputs_of(self.program, step) if value.dim() == 2 and not value.is_floating_point()]
+        rows = main.shape[-2] if main is not None and main.dim() > 1 else 1
+        tokens = rows if rows in lengths or not lengths else lengths[0]
         self.program.steps.append({"ops": [self.start, len(self.program.operations)], "tokens": tokens, "output": output})
         self.graph.read_step(step)
         for tap in name_taps(self.graph, step):
