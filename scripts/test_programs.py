@@ -221,6 +221,8 @@ def table(rows):
 Small random models of transformers {transformers.__version__}, recorded in f32 with PyTorch {torch.__version__} (docs/PROGRAMS.md), by
 `scripts/test_programs.py --evaluate BINARY --table docs/ARCHITECTURES.md`, which writes this file. {len(good)} of {len(rows)} types are recorded, carried out
 again bit for bit by PyTorch's operations, and evaluated in Rust in f64. A step is a forward call: a prefill, and decode steps where there is a cache.
+Of models that take images or sounds beside tokens the tokens alone are given: those rows are of their text layers.
+The last column counts the prefill's layers that have no such tap; in brackets the reason, where other taps tell it.
 
 | architecture | steps | operations | kB a layer and step | worst NMSE in Rust | taps named by rules | by modules | taps of the vocabulary that lack |
 |---|---|---|---|---|---|---|---|"""]

@@ -63,6 +63,7 @@ class Graph:
         self.calls, self.begin, self.end = [], 0, 0
         self.reads, self.readers, self.writers = {}, defaultdict(list), defaultdict(list)
         self.stream = {}
+        self.prefixes = {}  # of each stack of layers
         self.of_prefill = {}  # of each tap of step 0 that is a projection as a whole: the weights
 
     def read_step(self, step):
@@ -190,7 +191,7 @@ class Layer:
 
     def __init__(self, graph, call, given, gave):
         self.graph, self.begin, self.end = graph, call.begin, call.end
-        self.given, self.gave, self.path = given, gave, call.path
+        self.given, self.gave, self.path, self.rows = given, gave, call.path, positions_of(call)
         self.taps = {}
         self.norms = norms_between(graph, [inner for inner in graph.calls if call.begin <= inner.begin and inner.end <= call.end and inner is not call])
 
@@ -342,13 +343,21 @@ class Layer:
                 else:
                     open_.append((made, seen_as))
         if side != "v" and rotated:
-            self.tap(f"{prefix}{side}_rope", at, spanning(headed[at]))
+            self.tap(f"{prefix}{side}_rope", at, self.all_positions(at, spanning(headed[at]), width))
         if side != "v" and norms:
             self.tap(f"{prefix}{side}_norm", norms[0], spanning(headed[norms[0]]))
         if projections:
             last = max(projections)
-            self.tap(prefix + side, last, in_heads(spanning(headed[last]), width))
+            self.tap(prefix + side, last, self.all_positions(last, in_heads(spanning(headed[last]), width), width))
             self.name_latent(prefix, "q" if side == "q" else "kv", last)
+
+    def all_positions(self, at, view, width):
+        """A view of heads; that of all positions, where only some of them are read, as for a window that is kept."""
+        made = self.graph.output(at)
+        if view is None or self.rows is None or self.rows in view.shape[:-1] or len(made.shape) < 2:
+            return view
+        columns = math.prod(extent for extent, stride in zip(view.shape, view.strides) if 0 < stride < made.strides[-2])
+        return in_heads(made, width) if columns == made.shape[-1] else view
 
     def is_rotation_table(self, made, view):
         """Whether what positions alone decide differs from element to element of a head: a factor of the whole head rotates nothing."""
@@ -610,7 +619,8 @@ def name_taps(graph, step):
         if path != main and any(call.begin <= calls[0][1].begin and calls[0][1].end <= call.end for _, call in outer[main]):
             continue
         found, is_decoder = name_stack(graph, calls)
-        prefix = "" if path == main and not (is_decoder and len(outer) > 1) else stack_name(path, taps)
+        own = "" if path == main and not (is_decoder and len(outer) > 1) else stack_name(path, taps)
+        prefix = graph.prefixes.setdefault(path, own)  # a later step may run one stack alone
         named_stacks[path] = prefix + "layers"
         if path == main and "final_norm" in found:
             taps["final_norm"] = found.pop("final_norm")
