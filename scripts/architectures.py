@@ -1,11 +1,14 @@
 """Small random models of many architectures of transformers: what their configs need beside the sizes that all share."""
 
 import math
+import re
 import warnings
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.models.auto import modeling_auto
 
 transformers.utils.logging.set_verbosity_error()
 warnings.filterwarnings("ignore")
@@ -79,7 +82,67 @@ OWN_ENCODERS = {
 }
 VISION = {name: IMAGES for name in "vit dinov2 siglip_vision_model clip_vision_model".split()}
 PARTS = {"t5": "T5EncoderModel", "clip_text_model": "CLIPTextModel", "clip_vision_model": "CLIPVisionModel", "siglip_vision_model": "SiglipVisionModel"}
-ALL = [*DECODERS, *OWN_NAMES, *OPT, *ENCODERS, *OWN_ENCODERS, *VISION]
+# Of these the default config is taken, and each size made small by the name of its field.
+SHRUNK = ("aimv2_vision_model albert aya_vision bart bert-generation biogpt bitnet blenderbot blenderbot-small camembert code_llama cohere2_vision "
+          "ctrl data2vec-text data2vec-vision deberta deepseek_vl deepseek_vl_hybrid deit diffllama electra ernie flaubert fuyu gemma3 git got_ocr2 "
+          "gpt-sw3 gpt_neox_japanese granite_speech ibert idefics2 idefics3 ijepa imagegpt internvl jetmoe kosmos-2.5 layoutlm led lfm2_vl llava "
+          "llava_next llava_next_video llava_onevision longformer m2m_100 marian mbart megatron-bert mistral3 mlcd mobilebert modernbert-decoder "
+          "moshi mpnet mra mt5 mvp nezha nllb-moe nystromformer openai-gpt ovis2 paligemma pegasus pegasus_x plbart poolformer qwen2_audio rembert "
+          "roberta-prelayernorm roc_bert roformer seamless_m4t seamless_m4t_v2 shieldgemma2 smolvlm squeezebert swiftformer t5gemma trocr umt5 van "
+          "vaultgemma vipllava vit_mae vit_msn voxtral xglm xlm xlm-roberta xlm-roberta-xl").split()
+FIELDS = [
+    (r"num_hidden_layers|n_layers?|num_layers|(num_)?(encoder|decoder)_layers|depth|n_block|num_blocks", 2),
+    (r"num_attention_heads|n_heads?|num_heads|(num_)?(encoder|decoder)_attention_heads", 4),
+    (r"num_key_value_heads|n_kv_heads|num_kv_heads|(encoder|decoder)_num_key_value_heads", 2),
+    (r"hidden_size|d_model|n_embd?|n_embed|embed_dim|dim|embedding_size|emb_dim|word_embed_proj_dim|projection_dim|out_hidden_size|text_hidden_size", 32),
+    (r"intermediate_size(_mlp)?|(encoder_|decoder_)?ffn_dim|d_ff|ffn_hidden_size|n_inner|hidden_dim|dim_ff|mlp_dim|shared(_expert)?_intermediate_size", 48),
+    (r"moe_intermediate_size", 24), (r"head_dim|d_kv|attention_head_dim|qk_head_dim|qk_nope_head_dim|v_head_dim", 8), (r"qk_rope_head_dim", 4), (r"vocab_size", 99),
+    (r"max_position_embeddings|n_positions|max_seq_len|n_ctx|max_sequence_length|seq_length|max_(source|target)_positions", 64),
+    (r"image_size|input_size", 16), (r"patch_size", 4), (r"num_mel_bins|q_lora_rank|kv_lora_rank", 16), (r"num_experts|num_local_experts|n_routed_experts|moe_num_experts", 4),
+    (r"num_experts_per_tok(en)?|moe_k|moe_topk", 2), (r"n_shared_experts|n_group|topk_group|first_k_dense_replace", 1), (r"sliding_window|local_attention", 6),
+]
+# Who return no cache that they were not given: `generate` makes theirs, and each of its forward calls is a step.
+GENERATED = set("granitemoehybrid falcon_h1 bamba jamba recurrent_gemma mamba falcon_mamba mamba2 rwkv mpt".split())
+KINDS = [("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM"), ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM"),
+         ("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM"), ("AutoModelForImageTextToText", "MODEL_FOR_IMAGE_TEXT_TO_TEXT"), ("AutoModel", "MODEL_FOR_IMAGE"),
+         ("AutoModel", "MODEL_FOR_TEXT_ENCODING")]
+ALL = [*DECODERS, *OWN_NAMES, *OPT, *ENCODERS, *OWN_ENCODERS, *VISION, *SHRUNK]
+
+
+def others():
+    """The types of transformers with a language model or an encoder that are not recorded."""
+    return sorted({name for _, kind in KINDS for name in getattr(modeling_auto, f"{kind}_MAPPING_NAMES")} - set(ALL))
+
+
+def small(given):
+    """A config's fields with small sizes."""
+    found = {}
+    for key, value in given.items():
+        if isinstance(value, dict) and key not in ("rope_scaling", "id2label", "label2id"):
+            found[key] = small(value)
+        elif key == "layer_types" and isinstance(value, list):
+            kinds = list(dict.fromkeys(value))
+            found[key] = kinds if len(kinds) > 1 else kinds * 2
+        elif key.endswith("_token_id") and isinstance(value, (int, list)):
+            found[key] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}.get(key, 98)
+        else:
+            sized = isinstance(value, int) and not isinstance(value, bool) and value
+            found[key] = next((size for field, size in FIELDS if sized and re.fullmatch(field, key)), value)
+    if isinstance(found.get("layer_types"), list):
+        found["num_hidden_layers"] = len(found["layer_types"])
+    return found
+
+
+def shrunk(name):
+    """A small model of a type from its default config."""
+    made = CONFIG_MAPPING[name].from_dict(small(CONFIG_MAPPING[name]().to_dict()))
+    made._attn_implementation = "eager"
+    auto = next(getattr(transformers, auto) for auto, kind in KINDS if name in getattr(modeling_auto, f"{kind}_MAPPING_NAMES"))
+    with torch.device("meta"):
+        count = sum(weight.numel() for weight in auto.from_config(made).parameters())
+    if count > 3e7:
+        raise ValueError(f"{count / 1e6:.0f} M parameters with small sizes")
+    return auto.from_config(made)
 
 
 def config(name):
@@ -90,14 +153,16 @@ def config(name):
             made = AutoConfig.for_model(name, **{**sizes, **table[name]})
             made._attn_implementation = "eager"
             return made
-    raise KeyError(name)
+    return None
 
 
 def build(name):
     """A model with weights that leave no operation without effect, in eval mode."""
     torch.manual_seed(7)
     made = config(name)
-    if name in PARTS:
+    if made is None:
+        model = shrunk(name)
+    elif name in PARTS:
         model = getattr(transformers, PARTS[name])(made)
     elif name in ENCODERS or name in OWN_ENCODERS or name in VISION:
         model = AutoModel.from_config(made)
@@ -120,21 +185,38 @@ def build(name):
     return model.eval()
 
 
-def inputs(name):
+def inputs(name, model):
     generator = torch.Generator().manual_seed(5)
-    if name in VISION:
+    if model.main_input_name == "pixel_values":
         return dict(pixel_values=torch.randn(1, 3, 16, 16, generator=generator))
     if name == "whisper":
         return dict(input_features=torch.randn(1, 16, 60, generator=generator))
-    return dict(input_ids=torch.tensor([[5, 17, 42, 8, 91, 33, 60, 12, 77, 25, 3, 50]]))
+    ids = dict(input_ids=torch.tensor([[5, 17, 42, 8, 91, 33, 60, 12, 77, 25, 3, 50]]))
+    return ids | dict(decoder_input_ids=torch.tensor([[2, 9, 31, 4, 8]])) if is_translator(model) else ids
+
+
+def is_translator(model):
+    """Whether it decodes what another stack has read."""
+    return getattr(model.config, "is_encoder_decoder", False) and model.can_generate()
 
 
 def run(model, name, decoded=(7, 19)):
     """A prefill, and decode steps where the model gives a cache."""
+    given = {key: value.to(model.dtype) if value.is_floating_point() else value for key, value in inputs(name, model).items()}
+    if name in GENERATED:
+        length = given["input_ids"].shape[1]
+        # The same tokens whatever the weights are; the last one is fed to nobody.
+        model.generate(**given, max_new_tokens=len(decoded) + 1, min_new_tokens=len(decoded) + 1, do_sample=False, use_cache=True,
+                       prefix_allowed_tokens_fn=lambda _, ids: [[*decoded, 5][len(ids) - length]])
+        return
     with torch.no_grad():
-        out = model(**inputs(name))
+        out = model(**given)
         for token in decoded:
             cache = getattr(out, "past_key_values", None)
             if cache is None:
                 return
-            out = model(input_ids=torch.tensor([[token]]), past_key_values=cache)
+            ids = torch.tensor([[token]])
+            if is_translator(model):
+                out = model(decoder_input_ids=ids, encoder_outputs=BaseModelOutput(out.encoder_last_hidden_state), past_key_values=cache)
+            else:
+                out = model(input_ids=ids, past_key_values=cache)

@@ -2,7 +2,10 @@
 """Is what a recorded program says what PyTorch computed? Architectures of transformers are recorded; then the files alone, without the model's code,
 are carried out by PyTorch's operations, and every tap must come out bit for bit; and by Rust in f64, where every tap must be within f32's rounding.
 
-    python test_programs.py [NAME ..] [--evaluate BINARY] [--keep FOLDER]
+    python test_programs.py [NAME ..] [--evaluate BINARY] [--double] [--keep FOLDER] [--table FILE]
+
+--double records the models in f64: what Rust evaluates must then be within f64's rounding, and what a model casts to f32 rounded as it says.
+--table tries every other type of transformers too, and writes what was found of each to docs/ARCHITECTURES.md.
 
 The replay shares no code with the recorder: it reads program.json, program.safetensors and the weights.
 """
@@ -14,18 +17,22 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "crates" / "trace" / "python"))
 import firstdiff
-from architectures import ALL, build, run
+from architectures import ALL, build, others, run
 
 # What f64 and PyTorch's f32 may differ by in the deepest of these models, twenty times over.
 F32_ROUNDING = 2e-9
+# Of models in f64: what is left is the order of sums, and what a model computes in f32 by itself (positions, routers).
+F64_ROUNDING = 1e-11
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64, "i32": torch.int32, "i16": torch.int16,
           "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool, "c64": torch.complex64, "c128": torch.complex128}
 
@@ -118,20 +125,37 @@ def contiguous(shape):
     return strides[::-1]
 
 
-def evaluated(binary, folder):
-    """The worst NMSE of any tap as Rust evaluates the program in f64, in words."""
-    done = subprocess.run([binary, folder / "golden", folder / "model"], capture_output=True, text=True)
+def evaluated(binary, folder, double):
+    """The worst NMSE of any tap as Rust evaluates the program, and of how many taps the rows stand in another order. In f64; of a model in f64 with its own
+    f32 rounded."""
+    allowed = F64_ROUNDING if double else F32_ROUNDING
+    done = subprocess.run([binary, folder / "golden", folder / "model", *["f32"] * double], capture_output=True, text=True)
     found = re.search(r"(\d+) taps, worst NMSE (\S+), (\d+) with rows in another order, 0 not in the dump", done.stdout)
     if done.returncode or not found:
         raise AssertionError(f"evaluate: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
-    if not float(found[2]) <= F32_ROUNDING:
-        raise AssertionError(f"evaluated in f64 a tap is off by NMSE {found[2]}")
-    return f"; in Rust worst NMSE {found[2]}" + (f", {found[3]} with rows in another order" if found[3] != "0" else "")
+    if not float(found[2]) <= allowed:
+        off = [line.split() for line in done.stdout.splitlines() if re.match(r"\d+ \S+ +\[", line)]
+        first = next((line for line in off if not float(line[-1]) <= allowed), ["?", "?"])
+        raise AssertionError(f"evaluated a tap is off by NMSE {found[2]}; first {first[1]} in step {first[0]} by {first[-1]}")
+    return found[2], found[3]
 
 
-def check(name, folder, binary):
+def runs_in_double(name):
+    """Whether PyTorch runs the model in f64: some mix it with f32 in one operation."""
+    try:
+        run(build(name).double(), name)
+    except RuntimeError as error:
+        print(f"  left out {name}: PyTorch does not run it in f64: {str(error).splitlines()[0]}", flush=True)
+        return False
+    return True
+
+
+def check(name, folder, binary, double, row):
+    """Records, replays and evaluates one architecture; `row` takes what is found, as far as it goes."""
     torch.set_num_threads(1)
-    model = build(name)
+    if double and not runs_in_double(name):
+        return
+    model = build(name).double() if double else build(name)
     # A run writes into some of a model's buffers.
     weights = {key: value.detach().clone().contiguous() for key, value in model.state_dict(keep_vars=False).items()}
     (folder / "model").mkdir(parents=True)
@@ -142,34 +166,109 @@ def check(name, folder, binary):
     seconds = time.monotonic() - start
     replay = Replay(folder / "golden", weights)
     files = {(entry["tap"], entry["step"]): entry["file"] for entry in json.loads((folder / "golden" / "dump.json").read_text())["taps"]}
-    count, steps = 0, set()
+    size = (folder / "golden" / "program.json").stat().st_size / 1024
+    row.update(operations=len(replay.program["ops"]), steps=len(replay.program["steps"]), size=size, taps={tap for tap, step in files if step == 0})
     with torch.inference_mode():
         for tap, value in replay.taps():
             recorded = np.load(folder / "golden" / files[tap["tap"], tap["step"]])
+            value = value if value.is_floating_point() else value.float()
             if not np.array_equal(recorded.view(np.uint8), value.contiguous().numpy().view(np.uint8)):
                 raise AssertionError(f"{tap['tap']} step {tap['step']} is not what was recorded")
-            count, steps = count + 1, steps | {tap["step"]}
-    size = (folder / "golden" / "program.json").stat().st_size
-    print(f"  ok   {name:20} {len(replay.program['ops']):5} operations, {len(steps)} steps, {count:4} taps bit for bit; {size / 1024:.0f} kB, {seconds:.1f} s"
-          + (evaluated(binary, folder) if binary else ""), flush=True)
+    row["replayed"] = True
+    said = ""
+    if binary:
+        row["worst"], reordered = evaluated(binary, folder, double)
+        said = f"; in Rust worst NMSE {row['worst']}" + (f", {reordered} with rows in another order" if reordered != "0" else "")
+    print(f"  ok   {name:20} {row['operations']:5} operations, {row['steps']} steps, {len(files):4} taps bit for bit; {size:.0f} kB, {seconds:.1f} s{said}", flush=True)
+
+
+# ---- the table ----
+
+ATTENTION, SCORES, FEED_FORWARD = ["q", "k", "v", "context", "attn_out"], ["qk", "scores", "probs"], ["ffn_up", "ffn_act", "ffn_out"]
+
+
+def lacking(taps):
+    """Taps of the vocabulary that a layer could have, and no rule found, each with the number of layers; and why, where the other taps tell."""
+    layers, lack = defaultdict(set), Counter()
+    for tap in taps:
+        if found := re.fullmatch(r"((?:.*\.)?layers\.\d+)\.(.*)", tap):
+            layers[found[1]].add(found[2])
+    if not layers:
+        return "all: no list of layers that run one after the other"
+    for found in layers.values():
+        attends, mixes = "attn_out" in found or "q" in found, "mixer_out" in found
+        due = [*(ATTENTION if attends or not mixes else []), "h"]
+        fed = found.intersection(FEED_FORWARD) or "router_logits" in found
+        due += ["ffn_out"] if "router_logits" in found else FEED_FORWARD if fed or not mixes else []
+        due += [*SCORES, "attn_norm"] if attends else []
+        due += ["h_attn", "ffn_norm"] if fed and (attends or mixes) else []
+        lost = [tap for tap in due if tap not in found]
+        if not found.isdisjoint(["context"]) and set(SCORES) <= set(lost):
+            lost = [tap for tap in lost if tap not in SCORES] + ["qk, scores, probs (attention is one operation)"]
+        if {"h_attn", "ffn_norm"} <= set(lost) and "attn_norm" not in lost:
+            lost = [tap for tap in lost if tap not in ("h_attn", "ffn_norm")] + ["h_attn, ffn_norm (attention and feed-forward beside each other)"]
+        if {"attn_norm", "ffn_norm"} <= set(lost) and ("h_attn" in found or "attn_post_norm" in found):
+            lost = [tap for tap in lost if tap not in ("attn_norm", "ffn_norm")] + ["attn_norm, ffn_norm (norms stand behind)"]
+        lack.update(lost)
+    return "; ".join(f"{tap} in {count} of {len(layers)}" if count < len(layers) else tap for tap, count in lack.items())
+
+
+def table(rows):
+    """docs/ARCHITECTURES.md."""
+    good = {name: row for name, row in rows.items() if "worst" in row}
+    lines = [f"""# Architectures
+
+Small random models of transformers {transformers.__version__}, recorded in f32 with PyTorch {torch.__version__} (docs/PROGRAMS.md), by
+`scripts/test_programs.py --evaluate BINARY --table docs/ARCHITECTURES.md`, which writes this file. {len(good)} of {len(rows)} types are recorded, carried out
+again bit for bit by PyTorch's operations, and evaluated in Rust in f64. A step is a forward call: a prefill, and decode steps where there is a cache.
+Of models that take images or sounds beside tokens the tokens alone are given: those rows are of their text layers.
+The last column counts the prefill's layers that have no such tap; in brackets the reason, where other taps tell it.
+
+| architecture | steps | operations | kB a layer and step | worst NMSE in Rust | taps named by rules | by modules | taps of the vocabulary that lack |
+|---|---|---|---|---|---|---|---|"""]
+    for name, row in good.items():
+        layers = len({found[0] for tap in row["taps"] if (found := re.match(r"(.*\.)?layers\.\d+", tap))})
+        by_module = sum("/" in tap for tap in row["taps"])
+        size = row["size"] / row["steps"] / max(layers, 1)
+        lines.append(f"| {name} | {row['steps']} | {row['operations']} | {size:.1f} | {row['worst']} | {len(row['taps']) - by_module} | {by_module} | {lacking(row['taps'])} |")
+    lines.append("""
+## Not in the list
+
+Types with a language model or an encoder of which a small model could not be made by shrinking the default config, or that go less far.
+
+| type | recorded | bit for bit | what stopped it |
+|---|---|---|---|""")
+    for name, row in rows.items():
+        if "worst" not in row:
+            yes = ["yes" if row.get(key) else "" for key in ("operations", "replayed")]
+            reason = re.sub(r"[|]|/\S+/", "", row.get("reason", ""))
+            lines.append(f"| {name} | {yes[0]} | {yes[1]} | {reason} |")
+    return "\n".join(lines) + "\n"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"architectures; all where none is named: {', '.join(ALL)}")
     parser.add_argument("--evaluate", metavar="BINARY", help="the example evaluate of crates/program: evaluates each program in Rust as well")
+    parser.add_argument("--double", action="store_true", help="models in f64")
     parser.add_argument("--keep", metavar="FOLDER", help="keep the models and dumps here")
+    parser.add_argument("--table", metavar="FILE", help="write docs/ARCHITECTURES.md; needs --evaluate")
     args = parser.parse_args()
-    wrong = []
+    wrong, rows, names = [], {}, args.names or ALL
     with tempfile.TemporaryDirectory() as temporary:
-        for name in args.names or ALL:
+        for name in [*names, *(others() if args.table else [])]:
+            rows[name] = {}
             try:
-                check(name, Path(args.keep or temporary) / name, args.evaluate)
+                check(name, Path(args.keep or temporary) / name, args.evaluate, args.double, rows[name])
             except Exception as error:
-                wrong.append(name)
-                print(f"FAIL   {name:20} {type(error).__name__}: {str(error)[:160]}", flush=True)
-    count = len(args.names or ALL)
-    print(f"{count - len(wrong)} of {count} architectures recorded and carried out again bit for bit")
+                reason = str(error).strip().partition("\n")[0][:160]
+                rows[name]["reason"] = f"{type(error).__name__}: {reason}"
+                if name in names:
+                    wrong.append(name)
+                    print(f"FAIL   {name:20} {rows[name]['reason']}", flush=True)
+    if args.table:
+        Path(args.table).write_text(table(rows))
+    print(f"{len(names) - len(wrong)} of {len(names)} architectures recorded and carried out again bit for bit")
     sys.exit(1 if wrong else 0)
 
 

@@ -16,7 +16,7 @@ fn nmse(x: &[f64], y: &[f64]) -> f64 {
     if error == 0.0 { 0.0 } else { error / y.iter().copied().fold(0.0, square) }
 }
 
-/// The rows of a matrix in the order of their values: a sort that is not stable leaves rows of one expert in any order.
+/// The rows of a tensor in the order of their values: a sort that is not stable leaves rows of one expert in any order.
 fn in_order(values: &[f64], width: usize) -> Vec<f64> {
     let mut rows: Vec<&[f64]> = values.chunks(width.max(1)).collect();
     rows.sort_by(|a, b| a[0].total_cmp(&b[0]));
@@ -55,8 +55,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             };
             let (x, y) = (found.value.to_floats(), stored.values().to_f64());
             let mut error = if x.len() == y.len() { nmse(&x, &y) } else { f64::INFINITY };
-            if let ([_, width], true) = (found.value.shape(), error.is_finite()) {
-                let sorted = nmse(&in_order(&x, *width), &in_order(&y, *width));
+            if let ([_, row @ ..], true) = (found.value.shape(), error.is_finite()) {
+                let width = row.iter().product();
+                let sorted = nmse(&in_order(&x, width), &in_order(&y, width));
                 if sorted < 1e-6 * error {
                     (error, reordered) = (sorted, reordered + 1);
                 }

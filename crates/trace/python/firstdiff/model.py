@@ -155,7 +155,8 @@ class Watching:
 
     def begin(self, _, args, kwargs):
         """One forward call begins: the first is the prompt or its first chunk, each later one a decode step or a further chunk."""
-        ids = kwargs.get("input_ids", args[0] if args else None)
+        # Of a model that decodes what another stack has read, the positions are those of what it decodes.
+        ids = next((kwargs[name] for name in ("decoder_input_ids", "input_ids") if name in kwargs), args[0] if args else None)
         shown = firstdiff.is_torch(ids) and not ids.is_floating_point()
         embeds = kwargs.get("inputs_embeds", ids)
         fed_with = ids if shown else embeds if firstdiff.is_torch(embeds) else None

@@ -3,23 +3,35 @@
 What no rule names keeps the name of its module: `layers.0.mlp/router`.
 """
 
+import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass
 
 from . import HEADED, SCORES
+from .experts import name_mixture
 
 # Operations that hand their input on.
 COPIES = {"reshape", "contiguous", "clone", "expand", "to", "type_as", "repeat_interleave", "repeat", "_to_copy", "alias", "lift_fresh"}
+# Operations that put other values in the place of some.
+REPLACEMENTS = {"where", "masked_fill", "index_put", "copy", "pad", "masked_scatter"}
 SCALES = {"mul", "div"}
 SUMS = {"add"}
 PRODUCTS = {"matmul", "bmm", "baddbmm"}
 PROJECTIONS = PRODUCTS | {"linear", "addmm", "mm", "conv1d", "conv2d", "convolution"}
 SOFTMAX = {"softmax", "_softmax"}
 NORM_STATISTICS = {"rsqrt", "layer_norm", "native_layer_norm", "rms_norm", "var", "var_mean", "linalg_vector_norm"}
-ACTIVATIONS = {"silu", "gelu", "relu", "sigmoid", "tanh", "erf", "softplus"}
+ACTIVATIONS = {"silu", "gelu", "relu", "sigmoid", "tanh", "erf", "softplus", "elu", "leaky_relu", "mish", "hardswish", "hardsigmoid", "selu", "celu", "relu6"}
+# What takes some of the rows or columns: nothing behind it is a function of each element by itself.
+CHOICES = {"topk", "sort", "max", "argmax", "gather", "index", "index_select", "scatter", "embedding"} | SOFTMAX
+# Attention as one operation: queries, keys and values are its first operands.
+FUSED = {"scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"}
+# What a state that runs over positions is made with, and the window of a convolution is not.
+SCANS = PRODUCTS | {"exp", "sum"}
 # What tells positions apart, and is no table of a rotation.
 COUNTERS = {"arange", "zeros", "ones", "empty", "full", "scalar_tensor"}
+COMPLEX = {"c64": "f32", "c128": "f64"}
+FLOATS = {"f64", "f32", "f16", "bf16"}
 # A search along the graph goes no further than this: no operation of a layer is a longer chain of elementwise ones.
 FAR = 16
 
@@ -35,7 +47,7 @@ class NamedTap:
 
 @dataclass
 class Attention:
-    """One softmax between two products of activations."""
+    """One softmax between two products of activations; of attention as one operation `mixed` alone is known."""
 
     product: int
     softmax: int
@@ -51,13 +63,14 @@ class Graph:
         self.calls, self.begin, self.end = [], 0, 0
         self.reads, self.readers, self.writers = {}, defaultdict(list), defaultdict(list)
         self.stream = {}
+        self.prefixes = {}  # of each stack of layers
+        self.of_prefill = {}  # of each tap of step 0 that is a projection as a whole: the weights
 
     def read_step(self, step):
         """Goes on to the next step."""
         program, done = self.program, self.end
         self.begin, self.end = program.steps[step]["ops"]
         self.calls = [call for call in program.calls if call.step == step]
-        inputs = {buffer for buffer, (_, value) in program.inputs.items() if value.dim() >= 2}
         for at in range(done, self.end):
             operation = self.operations[at]
             views = operation.views()
@@ -66,27 +79,25 @@ class Graph:
                 if made is not None:
                     self.readers[made].append((at, view))
             fed = any(made is not None and self.stream[made] for made, _ in self.reads[at])
-            self.stream[at] = fed or self.begins_stream(operation, views, inputs)
+            self.stream[at] = fed or self.begins_stream(operation, views)
             for view in operation.outputs:
                 if view is not None:
                     self.writers[view.buffer].append(at)
 
-    def begins_stream(self, operation, views, inputs):
+    def begins_stream(self, operation, views):
         """Whether an operation looks up or projects what the model was given: masks and positions are given too, and are neither."""
         if operation.kind == "embedding":
-            return len(views) > 1 and self.comes_from(views[1].buffer, inputs)
-        return operation.kind in PROJECTIONS and bool(views) and views[0].buffer in inputs
+            return len(views) > 1 and self.is_fed(views[1].buffer)
+        return operation.kind in PROJECTIONS and bool(views) and views[0].buffer in self.program.fed
 
-    def comes_from(self, buffer, inputs):
-        """Whether a buffer is an input or a copy of one."""
-        for _ in range(FAR):
-            if buffer in inputs:
-                return True
-            made = self.writers.get(buffer)
-            if not made or self.operations[made[-1]].kind not in COPIES or not self.reads[made[-1]]:
-                return False
-            buffer = self.reads[made[-1]][0][1].buffer
-        return False
+    def is_fed(self, buffer, far=FAR):
+        """Whether a buffer is an input, a copy of one, or one with some of its values replaced."""
+        if buffer in self.program.fed:
+            return True
+        made = self.writers.get(buffer)
+        if not made or not far or self.operations[made[-1]].kind not in COPIES | REPLACEMENTS:
+            return False
+        return any(view.buffer != buffer and self.is_fed(view.buffer, far - 1) for at in set(made) for _, view in self.reads[at][:3])
 
     def kind(self, at):
         return self.operations[at].kind
@@ -98,11 +109,45 @@ class Graph:
         """The activations that an operation reads: who made each, and how it is looked at."""
         return [(made, view) for made, view in self.reads[at] if made is not None and self.stream[made]]
 
+    def first_source(self, at):
+        """Who made the first activation that an operation reads, or None."""
+        return next((made for made, _ in self.sources(at)), None)
+
     def is_projection(self, at):
         """A product with a matrix of weights."""
         weights = self.program.weights
         has_matrix = any(view.buffer in weights and sum(extent > 1 for extent in view.shape) > 1 for _, view in self.reads[at])
         return self.kind(at) == "linear" or (self.kind(at) in PROJECTIONS and has_matrix)
+
+    def projected(self, at):
+        """The projection that an operation is, or adds a bias to; None where it is neither."""
+        if self.is_projection(at):
+            return at
+        sources = self.sources(at)
+        biased = self.kind(at) in SUMS and len(sources) == 1 and any(view.buffer in self.program.weights for _, view in self.reads[at])
+        return sources[0][0] if biased and self.is_projection(sources[0][0]) else None
+
+    def matrices(self, at):
+        """The weights that a projection reads."""
+        return [view.buffer for _, view in self.reads[at] if view.buffer in self.program.weights and len(view.shape) > 1]
+
+    def adapted(self, at):
+        """The projections that an operation adds, where both start from one input: a matrix and an adapter beside it."""
+        sources = [self.origin(made)[0] for made, _ in self.sources(at)] if self.kind(at) in SUMS else []
+        if len(sources) != 2 or not all(self.is_projection(made) for made in sources):
+            return []
+        starts = []
+        for made in sources:
+            for _ in range(FAR):
+                made = next((self.origin(read)[0] for read, _ in self.sources(made)), None)
+                if made is None or not self.is_projection(made):
+                    break
+            starts.append(made)
+        return sources if starts[0] == starts[1] and starts[0] is not None else []
+
+    def reads_earlier_step(self, at):
+        """Whether an operation reads what was computed in a step before this one."""
+        return any(made is not None and made < self.begin and self.stream[made] for made, _ in self.reads[at])
 
     def appends_to_cache(self, at):
         """`cat` of what an earlier step left, or nothing, and what is new."""
@@ -128,6 +173,14 @@ class Graph:
                 break
         return at, view
 
+    def rows_joined(self, at, view):
+        """Of matrices that are joined row by row, and looked at in some columns: the same columns of each."""
+        width = self.output(at).shape[-1] if self.kind(at) in {"cat", "concat"} and len(view.shape) == 2 else 0
+        rows = [made for made in self.sources(at) if made[1].shape[1:] == (width,) and made[1].is_contiguous()]
+        if not rows or len(rows) < len(self.reads[at]) or view.strides[0] != width:
+            return []
+        return [(made, part.with_axes([part.shape[0], view.shape[1]], view.strides, part.offset + view.offset % width)) for made, part in rows]
+
     def maker(self, view, begin, end):
         """The last operation of a range that wrote what a view shows."""
         return max((at for at in self.writers.get(view.buffer, []) if begin <= at < end), default=None)
@@ -136,11 +189,11 @@ class Graph:
 class Layer:
     """The operations of one layer, and the taps that are found in them."""
 
-    def __init__(self, graph, name, call, given, gave):
-        self.graph, self.name, self.begin, self.end = graph, name, call.begin, call.end
-        self.given, self.gave, self.path = given, gave, call.path
+    def __init__(self, graph, call, given, gave):
+        self.graph, self.begin, self.end = graph, call.begin, call.end
+        self.given, self.gave, self.path, self.rows = given, gave, call.path, positions_of(call)
         self.taps = {}
-        self.norms = self.norms_inside()
+        self.norms = norms_between(graph, [inner for inner in graph.calls if call.begin <= inner.begin and inner.end <= call.end and inner is not call])
 
     def inside(self, at):
         return at is not None and self.begin <= at < self.end
@@ -148,21 +201,6 @@ class Layer:
     def tap(self, name, at, view=None):
         if at is not None:
             self.taps[name] = (at, view)
-
-    def norms_inside(self):
-        """Of each norm's last operation, what it norms: a module with a statistic and without a product."""
-        norms = {}
-        for call in self.graph.calls:
-            if not (self.begin <= call.begin and call.end <= self.end and call.gave and call.path.startswith(self.path + ".")):
-                continue
-            kinds = {self.graph.kind(at) for at in range(call.begin, call.end)}
-            if not kinds & NORM_STATISTICS or kinds & (PROJECTIONS | SOFTMAX):
-                continue
-            last = self.graph.maker(call.gave[0], call.begin, call.end)
-            read = next((made for at in range(call.begin, call.end) for made, _ in self.graph.sources(at) if made < call.begin), None)
-            if last is not None:
-                norms[last] = read
-        return norms
 
     def above(self, at, stop=()):
         """All operations of the layer that an operation depends on, itself too."""
@@ -174,6 +212,14 @@ class Layer:
                 if at not in stop:
                     open_ += [made for made, _ in self.graph.reads[at] if made is not None]
         return found
+
+    def below(self, at):
+        """All operations of the layer that depend on one."""
+        found = {at}
+        for reader in range(at + 1, self.end):
+            if any(made in found for made, _ in self.graph.reads[reader]):
+                found.add(reader)
+        return found - {at}
 
     def residual(self):
         """From the layer's output up to its input by sums: the sums with the stream's side of each, and norms on the way."""
@@ -188,14 +234,14 @@ class Layer:
                 return known[at]
             known[at], best = None, None
             graph = self.graph
-            if graph.kind(at) in SUMS:
+            if at in self.norms:  # the last operation of one may be a sum, too
+                found = way(self.norms[at], depth + 1)
+                best = [*found, ("norm", at, self.norms[at])] if found is not None else None
+            elif graph.kind(at) in SUMS:
                 for made, _ in graph.sources(at):
                     found = way(made, depth + 1)
                     if found is not None and (best is None or len(found) < len(best)):
                         best = [*found, ("sum", at, made)]
-            elif at in self.norms:
-                found = way(self.norms[at], depth + 1)
-                best = [*found, ("norm", at, self.norms[at])] if found else None
             elif graph.kind(at) in COPIES | SCALES and len(graph.sources(at)) == 1:
                 best = way(graph.sources(at)[0][0], depth + 1)
             known[at] = best
@@ -209,6 +255,8 @@ class Layer:
         """Every softmax whose input goes back to a product of two activations, and whose output goes into another."""
         graph, found = self.graph, []
         for at in range(self.begin, self.end):
+            if graph.kind(at) in FUSED and len(graph.sources(at)) >= 3:
+                found.append(Attention(None, None, at, None))
             if graph.kind(at) not in SOFTMAX or not graph.sources(at):
                 continue
             product = graph.sources(at)[0][0]
@@ -222,6 +270,11 @@ class Layer:
             if mixed is not None:
                 found.append(Attention(product, at, mixed, probs))
         return found
+
+    def reads_own_keys(self, attention):
+        """Whether keys come from what the layer is given, and not from another stack."""
+        keys = self.graph.sources(attention.mixed)[1][0] if attention.softmax is None else self.graph.sources(attention.product)[-1][0]
+        return self.given is None or any(made == self.given for at in self.above(keys) for made, _ in self.graph.reads[at])
 
     def read_by_product(self, softmax):
         """The product of probabilities and values, and the probabilities as it reads them."""
@@ -240,20 +293,32 @@ class Layer:
 
     def name_attention(self, attention, prefix=""):
         graph = self.graph
-        scores = graph.sources(attention.softmax)[0][0]
-        for name, at in {"qk": attention.product, "scores": scores, "probs": attention.probs}.items():
-            self.tap(prefix + name, at)
-        query, (keys, transposed) = graph.sources(attention.product)[-2:]
-        shape, strides = list(transposed.shape), list(transposed.strides)
-        key = keys, transposed.with_axes([*shape[:-2], shape[-1], shape[-2]], [*strides[:-2], strides[-1], strides[-2]])
-        values = [source for source in graph.sources(attention.mixed) if source[0] != attention.probs]
-        for side, source in {"q": query, "k": key, **({"v": values[0]} if values else {})}.items():
+        if attention.softmax is None:
+            query, key, value = graph.sources(attention.mixed)[:3]
+        else:
+            query, key, value = self.name_scores(attention, prefix)
+        for side, source in {"q": query, "k": key, **({"v": value} if value else {})}.items():
             self.name_side(prefix, side, source)
         self.name_output(attention, prefix)
 
+    def name_scores(self, attention, prefix):
+        """The products, scores and probabilities; gives what queries, keys and values are read from."""
+        graph, scores = self.graph, self.graph.first_source(attention.softmax)
+        keys_read = graph.output(attention.product).shape[-1]
+        while self.inside(scores) and graph.output(scores).shape[-1] != keys_read:  # up from sinks beside the keys
+            scores = graph.first_source(scores)
+        read = next(view for made, view in graph.reads[attention.mixed] if made == attention.probs)
+        whole = graph.output(attention.probs).shape[-1] == read.shape[-1]
+        for name, found in {"qk": (attention.product, None), "scores": (scores, None), "probs": (attention.probs, None if whole else read)}.items():
+            self.tap(prefix + name, *found)
+        query, (keys, transposed) = graph.sources(attention.product)[-2:]
+        shape, strides = list(transposed.shape), list(transposed.strides)
+        key = keys, transposed.with_axes([*shape[:-2], shape[-1], shape[-2]], [*strides[:-2], strides[-1], strides[-2]])
+        return query, key, next((source for source in graph.sources(attention.mixed) if source[0] != attention.probs), None)
+
     def name_side(self, prefix, side, source):
         """The projection, norm and rotation of queries, keys or values."""
-        graph = self.graph
+        graph, width = self.graph, source[1].shape[-1]
         at, view = graph.origin(source[0], self.begin)
         if not self.inside(at):
             return
@@ -261,11 +326,11 @@ class Layer:
         open_, seen = [(at, view or source[1])], set()
         while open_:
             here, looked_at = open_.pop(0)
-            headed[here].append(looked_at)
+            headed[here].append(as_real(looked_at))
             if here in seen or not self.inside(here):
                 continue
             seen.add(here)
-            if graph.is_projection(here):
+            if graph.is_projection(here) or graph.adapted(here):
                 projections.append(here)
                 continue
             if here in self.norms:
@@ -274,17 +339,42 @@ class Layer:
                 continue
             for made, seen_as in graph.reads[here]:
                 if made is None or not graph.stream[made]:
-                    table = made is not None and graph.kind(made) not in COUNTERS and graph.kind(here) != "where"
-                    rotated = rotated or table
+                    rotated = rotated or (made is not None and graph.kind(here) != "where" and self.is_rotation_table(made, seen_as))
                 else:
                     open_.append((made, seen_as))
         if side != "v" and rotated:
-            self.tap(f"{prefix}{side}_rope", at, spanning(headed[at]))
+            self.tap(f"{prefix}{side}_rope", at, self.all_positions(at, spanning(headed[at]), width))
         if side != "v" and norms:
             self.tap(f"{prefix}{side}_norm", norms[0], spanning(headed[norms[0]]))
         if projections:
             last = max(projections)
-            self.tap(prefix + side, last, spanning(headed[last]))
+            self.tap(prefix + side, last, self.all_positions(last, in_heads(spanning(headed[last]), width), width))
+            self.name_latent(prefix, "q" if side == "q" else "kv", last)
+
+    def all_positions(self, at, view, width):
+        """A view of heads; that of all positions, where only some of them are read, as for a window that is kept."""
+        made = self.graph.output(at)
+        if view is None or self.rows is None or self.rows in view.shape[:-1] or len(made.shape) < 2:
+            return view
+        columns = math.prod(extent for extent, stride in zip(view.shape, view.strides) if 0 < stride < made.strides[-2])
+        return in_heads(made, width) if columns == made.shape[-1] else view
+
+    def is_rotation_table(self, made, view):
+        """Whether what positions alone decide differs from element to element of a head: a factor of the whole head rotates nothing."""
+        return self.graph.kind(made) not in COUNTERS and len(view.shape) > 0 and view.shape[-1] > 1 and view.strides[-1] != 0
+
+    def name_latent(self, prefix, side, projection):
+        """Of two projections in a row: both, and the norm between them."""
+        graph = self.graph
+        if not graph.sources(projection):
+            return
+        between, _ = graph.origin(graph.sources(projection)[0][0], self.begin)
+        first, _ = graph.origin(self.norms.get(between, between), self.begin)
+        if self.inside(first) and graph.is_projection(first):
+            self.tap(f"{prefix}{side}_a", first)
+            if between in self.norms:
+                self.tap(f"{prefix}{side}_a_norm", between)
+            self.tap(f"{prefix}{side}_b", projection)
 
     def norm_view(self, norm):
         """How a norm looks at what it norms."""
@@ -307,18 +397,16 @@ class Layer:
     def with_bias(self, projection):
         """A projection, or the sum with its bias, where that is an operation of its own."""
         readers = [at for at, _ in self.graph.readers[projection] if self.inside(at)]
-        biased = len(readers) == 1 and self.graph.kind(readers[0]) in SUMS
-        if biased and any(view.buffer in self.graph.program.weights for _, view in self.graph.reads[readers[0]]):
-            return readers[0]
-        return projection
+        return readers[0] if len(readers) == 1 and self.graph.projected(readers[0]) == projection else projection
 
     # -- branches of the residual stream --
 
     def name_branches(self, attentions):
         graph, way = self.graph, self.residual()
         sums = [(at, stream) for kind, at, stream in way if kind == "sum"]
-        on_the_way = {stream: at for kind, at, stream in way if kind == "norm"}  # of post-norm blocks: the sum, and the norm of it
-        ends = {at for at, _ in sums} | set(on_the_way.values()) | {self.given}
+        normed = {stream: at for kind, at, stream in way if kind == "norm"}
+        ends = {at for at, _ in sums} | set(normed.values()) | {self.given}
+        on_the_way = {} if self.given in normed else normed  # of post-norm blocks: the sum, and the norm of it
         mixed = {attention.mixed for attention in attentions}
         branches = []
         for at, stream in sums:
@@ -327,12 +415,16 @@ class Layer:
                 branches += [(at, part, self.above(part, ends)) for part in self.parallel(other, ends, mixed)]
         attending = [branch for branch in branches if branch[2] & mixed]
         rest = [branch for branch in branches if not branch[2] & mixed]
-        mixing = [branch for branch in rest if self.mixes(branch[2])] or ([] if attending else rest[:1] if len(rest) > 1 else [])
+        mixing = [branch for branch in rest if self.mixes(branch[2])][:1] or ([] if attending else rest[:1] if len(rest) > 1 else [])
         rest = [branch for branch in rest if branch not in mixing]
         for branch in attending[:1]:
             self.behind_norm(branch[1], "attn_post_norm")
             self.name_h_attn(branch[0], on_the_way, rest)
             self.before_projection(min((at for at in branch[2] if graph.is_projection(at)), default=None), "attn_norm")
+        for branch in attending[1:2] if "cross.q" in self.taps else ():
+            self.behind_norm(branch[1], "cross.attn_post_norm")
+            self.name_h_attn(branch[0], on_the_way, rest, "cross.")
+            self.before_projection(self.taps["cross.q"][0], "cross.attn_norm")
         for branch in mixing[:1]:
             self.name_mixer(*branch[1:])
             if not attending:
@@ -340,11 +432,42 @@ class Layer:
         if rest:
             self.name_feed_forward(*rest[-1][1:])
 
-    def name_h_attn(self, total, on_the_way, rest):
+    def name_locally(self, attentions):
+        """What can be told without the residual stream: of attention, feed-forward and mixer what their own neighbours are."""
+        graph = self.graph
+        projections = [at for at in range(self.begin, self.end) if graph.is_projection(at) and graph.stream[at] and graph.kind(at) != "conv1d"]
+        if attentions and "q" in self.taps and "attn_norm" not in self.taps:
+            self.before_projection(self.taps.get("q_a", self.taps["q"])[0], "attn_norm")
+        apart = set().union(*(self.above(attention.mixed) for attention in attentions))
+        convolution = next((at for at in range(self.begin, self.end) if graph.kind(at) == "conv1d" and graph.stream[at] and at not in apart), None)
+        if convolution is not None and "mixer_out" not in self.taps:
+            first = max((at for at in projections if at in self.above(convolution)), default=None)
+            below = self.below(convolution)
+            out = max((at for at in projections if at in below), default=None)
+            if first is not None and out is not None:
+                body = {first} | (self.above(out) & self.below(first))
+                self.name_mixer(out, body)
+                apart |= body
+        rest = [at for at in projections if at not in apart]
+        products = [at for at in range(self.begin, self.end) if graph.kind(at) == "mul" and len(graph.sources(at)) == 2 and at not in apart]
+        for product in products if "ffn_out" not in self.taps else ():
+            found, down = self.gated(product, rest), next((at for at in rest if self.read_by(at)[0] == product), None)
+            if found and down is not None:
+                for name, tap in {**found, "ffn_act": (product, None), "ffn_out": (self.with_bias(down), None)}.items():
+                    self.tap(name, *tap)
+                self.before_projection(min(self.above(found["ffn_gate"][0], projections).intersection(projections)), "ffn_norm")
+                break
+        for out in ("attn_out", "ffn_out"):
+            if out in self.taps and out.replace("out", "post_norm") not in self.taps:
+                known = {at for at, _ in self.taps.values()}
+                behind = (norm for norm, read in self.norms.items() if read is not None and graph.origin(read, self.begin)[0] == self.taps[out][0])
+                self.tap(out.replace("out", "post_norm"), next((norm for norm in behind if norm not in known), None))
+
+    def name_h_attn(self, total, on_the_way, rest, prefix=""):
         """The stream behind attention, where something follows that reads it."""
         at = on_the_way.get(total, total)
         if at != self.gave and any(at in self.above(other) for _, other, _ in rest):
-            self.tap("h_attn", at)
+            self.tap(f"{prefix}h_attn", at)
 
     def parallel(self, other, ends, mixed):
         """The parts of a branch that were added to each other before the stream: attention and feed-forward beside each other."""
@@ -360,18 +483,38 @@ class Layer:
         return [other]
 
     def mixes(self, body):
-        """Whether a branch without attention mixes positions: a convolution along them, a running sum, a scan."""
-        return any(self.graph.kind(at) in {"conv1d", "convolution", "cumsum"} for at in body)
+        """Whether a branch without attention mixes positions: a convolution along them, a running sum, a state that an earlier step left."""
+        return any(self.graph.kind(at) in {"conv1d", "convolution", "cumsum"} or self.graph.reads_earlier_step(at) for at in body)
 
     def name_mixer(self, other, body):
-        self.tap("mixer_out", self.behind_norm(other, "mixer_post_norm"))
-        projections = sorted(at for at in body if self.graph.is_projection(at) and self.graph.kind(at) != "conv1d")
-        convolutions = sorted(at for at in body if self.graph.kind(at) == "conv1d")
+        graph = self.graph
+        out = self.behind_norm(other, "mixer_post_norm")
+        self.tap("mixer_out", out)
+        projections = sorted(at for at in body if graph.is_projection(at) and graph.kind(at) != "conv1d")
+        made = {kind: next((at for at in sorted(body) if graph.kind(at) == kind and graph.stream[at]), None) for kind in ("conv1d", "softplus")}
+        if made["conv1d"] is not None:
+            channels_first = graph.output(made["conv1d"])
+            shape, strides = ([*axes[:-2], axes[-1], axes[-2]] for axes in (channels_first.shape, channels_first.strides))
+            self.tap("mixer_conv", made["conv1d"], channels_first.with_axes(shape, strides))
+        self.tap("mixer_dt", made["softplus"])
         if projections:
-            self.tap("mixer_in", projections[0])
-            self.before_projection(projections[0], "attn_norm")
-        if convolutions:
-            self.tap("mixer_conv", convolutions[0])
+            first = max((at for at in projections if made["conv1d"] and at in self.above(made["conv1d"])), default=projections[0])
+            self.tap("mixer_in", first)
+            self.before_projection(first, "mixer_norm" if "attn_norm" in self.taps else "attn_norm")
+            self.name_state(projections, out)
+
+    def name_state(self, projections, out):
+        """What a scan leaves to the next step: nothing in this layer reads it."""
+        graph, found = self.graph, []
+        for at in range(projections[0], out):
+            if not graph.stream[at] or any(self.inside(reader) for reader, _ in graph.readers[at]) or not graph.operations[at].outputs:
+                continue
+            if any(graph.kind(above) in SCANS and above not in projections for above in self.above(at, projections)):
+                found.append(at)
+        if len(found) == 1:
+            operation = graph.operations[found[0]]
+            made = operation.given[operation.written[0]] if operation.written else operation.outputs[0]
+            self.tap("mixer_state", found[0], made)
 
     def behind_norm(self, at, name):
         """What a branch gives before the norm behind it, which is named."""
@@ -382,92 +525,117 @@ class Layer:
         return at
 
     def before_projection(self, projection, name):
-        """Names the norm that a projection reads."""
+        """Names the one norm that a projection reads, by itself or mixed with that of other positions."""
         if projection is None:
             return
-        sources = self.graph.sources(projection)
-        read = self.graph.origin(sources[0][0])[0] if sources else None
-        if self.inside(read) and self.graph.kind(read) in {"index", "index_select"} and self.graph.sources(read):
-            read = self.graph.origin(self.graph.sources(read)[0][0])[0]
-        if read in self.norms and read not in {at for at, _ in self.taps.values()}:
-            self.tap(name, read)
+        read, open_ = set(), [made for made, _ in self.graph.sources(projection)[:1]]
+        for at in open_:
+            if at in self.norms:
+                read.add(at)
+            elif self.inside(at) and not self.graph.is_projection(at) and len(open_) < FAR:
+                open_ += [made for made, _ in self.graph.sources(at) if made not in open_]
+        if len(read) == 1 and read.isdisjoint(at for at, _ in self.taps.values()):
+            self.tap(name, read.pop())
 
     def name_feed_forward(self, other, body):
         graph = self.graph
         self.tap("ffn_out", self.behind_norm(other, "ffn_post_norm"))
         projections = sorted(at for at in body if graph.is_projection(at))
         self.before_projection(projections[0] if projections else None, "ffn_norm")
-        chosen = next((at for at in sorted(body) if graph.kind(at) == "topk"), None)
-        if chosen is not None:
-            self.name_router(chosen, body)
-            return
-        for at in sorted(body):
-            if graph.kind(at) == "mul" and len(graph.sources(at)) == 2 and self.name_gated(at):
-                return
-        if len(projections) > 1:
-            self.tap("ffn_up", self.with_bias(projections[0]))
-            read = graph.origin(graph.sources(projections[-1])[0][0], self.begin)[0]
-            self.tap("ffn_act", read)
+        if not name_mixture(self, body):
+            for name, found in self.block(projections, projections).items():
+                if name != "ffn_out":
+                    self.tap(name, *found)
 
-    def name_gated(self, product):
+    def block(self, projections, everything):
+        """The taps of a feed-forward block of these projections: operation and view by name. `everything`: all projections beside these, too."""
+        graph, inputs = self.graph, {}
+        for at in projections:
+            inputs[at] = set().union(*(self.above(made, everything) for made, _ in graph.sources(at)))
+        down = max((at for at in projections if not inputs[at].isdisjoint(projections)), default=None)
+        if down is None:
+            return {}
+        read, view = self.read_by(down)
+        taps = {"ffn_act": (read, view), "ffn_out": (self.with_bias(down), None)}
+        for at in sorted(inputs[down]):
+            if graph.kind(at) == "mul" and len(graph.sources(at)) == 2 and (found := self.gated(at, projections)):
+                return {**taps, **found, "ffn_act": (at, view if at == read else None)}
+        up = min(inputs[down].intersection(projections))
+        return {**taps, "ffn_up": (self.with_bias(up), None)}
+
+    def read_by(self, projection):
+        """What a projection reads, and the part of it where that is not all."""
+        if not self.graph.sources(projection):
+            return None, None
+        made, view = self.graph.sources(projection)[0]
+        at, _ = self.graph.origin(made, self.begin)
+        return at, view if at == made and math.prod(view.shape) < math.prod(self.graph.output(at).shape) else None
+
+    def gated(self, product, projections):
         """activation(gate) * up."""
-        found = []
-        for made, looked_at in self.graph.sources(product):
-            activated = False
-            while self.inside(made) and not self.graph.is_projection(made) and self.graph.sources(made):
-                activated = activated or self.graph.kind(made) in ACTIVATIONS
-                made, looked_at = self.graph.sources(made)[0]
-            if not self.inside(made) or not self.graph.is_projection(made):
-                return False
-            found.append((activated, made, looked_at))
-        gates, ups = [side for side in found if side[0]], [side for side in found if not side[0]]
+        found = [self.factor(made, view, projections) for made, view in self.graph.sources(product)]
+        gates, ups = [side for side in found if side and side[0]], [side for side in found if side and not side[0]]
         if len(gates) != 1 or len(ups) != 1:
-            return False
+            return None
         (_, gate, seen), (_, up, also) = gates[0], ups[0]
-        if gate == up and seen.offset == also.offset:
-            return False  # x * sigmoid(x) is an activation
-        self.tap("ffn_gate", gate, seen)
-        self.tap("ffn_up", up, also)
-        self.tap("ffn_act", product)
-        return True
+        if seen.shape[-1] != also.shape[-1] or (gate == up and seen.offset == also.offset):  # x * sigmoid(x) is an activation
+            return None
+        return {"ffn_gate": (gate, seen), "ffn_up": (up, also)}
 
-    def name_router(self, chosen, body):
-        graph, at, probs = self.graph, chosen, None
-        for _ in range(FAR):
-            sources = [made for made, _ in graph.sources(at) if self.inside(made)]
-            if not sources or graph.is_projection(at):
-                break
-            at = sources[0]
-            probs = at if graph.kind(at) in SOFTMAX | {"sigmoid"} else probs
-        if graph.is_projection(at):
-            self.tap("router_logits", at)
-        after = (at for at in sorted(body) if at > chosen and graph.kind(at) in SOFTMAX | {"sigmoid"} and chosen in self.above(at))
-        self.tap("router_probs", probs if probs is not None else next(after, None))
+    def factor(self, made, view, projections):
+        """Up from one side of a product to that one of some projections that it is a function of: whether an activation is on the way, the projection with
+        its bias, and how it is looked at."""
+        graph, found, activated, open_, seen = self.graph, {}, False, [(made, view)], set()
+        while open_:
+            at, looked_at = open_.pop()
+            if not self.inside(at) or graph.kind(at) in CHOICES:
+                return None
+            projection = graph.projected(at)
+            if adapted := [projection] if projection is not None else graph.adapted(at):
+                if not set(adapted).isdisjoint(projections):
+                    found[at, looked_at.offset] = looked_at
+            elif at not in seen:
+                seen.add(at)
+                activated = activated or graph.kind(at) in ACTIVATIONS
+                open_ += graph.rows_joined(at, looked_at) or graph.sources(at)
+        if len(found) != 1:
+            return None
+        [((at, _), looked_at)] = found.items()
+        return activated, at, looked_at
 
 
 def name_taps(graph, step):
     """Every tap of the step that was read last, in the order in which they are computed."""
-    program, taps = graph.program, {}
+    program, taps, rows, named_stacks = graph.program, {}, {}, {}
     containers = defaultdict(list)
     for call in graph.calls:
-        numbered = re.fullmatch(r"(.*?)\.?(\d+)", call.path)
-        if numbered and not re.search(r"(^|\.)\d+(\.|$)", numbered[1]):
-            containers[numbered[1]].append((int(numbered[2]), call))
+        container, _, number = call.path.rpartition(".")
+        if number.isdigit() and not re.search(r"(^|\.)\d+(\.|$)", container):
+            containers[container].append((int(number), call))
     stacks = {path: calls for path, calls in containers.items() if len(calls) > 1 and [at for at, _ in calls] == sorted({at for at, _ in calls})}
-    largest = max(stacks, key=lambda path: sum(call.end - call.begin for _, call in stacks[path]), default=None)
-    for path, calls in stacks.items():
-        if any(path.startswith(other + ".") for other in stacks if other != path) or is_inside(calls, stacks.get(largest), path == largest):
+    outer = {path: calls for path, calls in stacks.items() if not any(path.startswith(other + ".") for other in stacks if other != path)}
+    main = main_stack(outer)
+    for path, calls in outer.items():
+        if path != main and any(call.begin <= calls[0][1].begin and calls[0][1].end <= call.end for _, call in outer[main]):
             continue
-        prefix = "" if path == largest else stack_name(path)
-        name_stack(graph, prefix, calls, taps)
-    if largest is not None:
-        name_head(graph, program.steps[step]["output"], stacks[largest][-1][1].end, taps)
-    name_modules(graph, stacks, largest, taps)
+        found, is_decoder = name_stack(graph, calls)
+        own = "" if path == main and not (is_decoder and len(outer) > 1) else stack_name(path, taps)
+        prefix = graph.prefixes.setdefault(path, own)  # a later step may run one stack alone
+        named_stacks[path] = prefix + "layers"
+        if path == main and "final_norm" in found:
+            taps["final_norm"] = found.pop("final_norm")
+        taps.update({prefix + name: tap for name, tap in found.items()})
+        rows.update(dict.fromkeys((prefix + name for name in found), positions_of(calls[0][1])))
+    if main is not None:
+        name_head(graph, program.steps[step]["output"], outer[main][-1][1].end, taps)
+    keep_weights(graph, step, taps)
+    name_modules(graph, named_stacks, taps)
     named, tokens = [], [here["tokens"] for here in program.steps[:step + 1]]
     for name, (at, view) in taps.items():
         view = view or graph.output(at)
-        shown = in_tap_axes(name, view, tokens[-1], sum(tokens))
-        if view.dtype in {"f64", "f32", "f16", "bf16"} and 0 not in shown.shape:
+        length = rows.get(name) or tokens[-1]
+        shown = in_tap_axes(name, view, length, sum(tokens) if length == tokens[-1] else length)
+        if (view.dtype in FLOATS or name.endswith(".router_topk")) and 0 not in shown.shape:
             named.append(NamedTap(name, at, shown))
     return sorted(named, key=lambda tap: tap.operation)
 
@@ -500,35 +668,87 @@ def graph_of_prefill(graph):
     return rows
 
 
-def is_inside(calls, outer, is_outer):
-    """Whether a stack's calls run inside of those of another."""
-    return not is_outer and any(call.begin <= calls[0][1].begin and calls[0][1].end <= call.end for _, call in outer or [])
+def keep_weights(graph, step, taps):
+    """A name stays with the weights that it had in step 0, where a later step shows less: a window that is kept needs no convolution."""
+    if step == 0:
+        graph.of_prefill = {name: graph.matrices(at) for name, (at, view) in taps.items() if view is None and graph.is_projection(at)}
+        return
+    readers = defaultdict(list)
+    for at in range(graph.begin, graph.end):
+        if graph.is_projection(at):
+            readers[tuple(graph.matrices(at))].append(at)
+    for name, weights in graph.of_prefill.items():
+        if name in taps and graph.is_projection(taps[name][0]) and graph.matrices(taps[name][0]) != weights:
+            del taps[name]
+            if len(same := readers[tuple(weights)]) == 1:
+                taps[name] = same[0], None
 
 
-def stack_name(path):
-    """`vision.` of vision_tower.encoder.layers."""
-    parts = [part for part in path.split(".") if part not in {"model", "layers", "layer", "blocks", "h"}]
-    return f"{parts[0].removesuffix('_tower').removesuffix('_model')}." if parts else "stack."
+def positions_of(call):
+    """How many positions a layer gives, or None."""
+    return call.gave[0].shape[-2] if call.gave and len(call.gave[0].shape) > 1 else None
 
 
-def name_stack(graph, prefix, calls, taps):
-    before = None
+def main_stack(stacks):
+    """The path of the layers that lead to the output: of those that do a good part of the work, the last that run."""
+    work = {path: sum(call.end - call.begin for _, call in calls) for path, calls in stacks.items()}
+    return max((path for path in stacks if 4 * work[path] >= max(work.values())), key=lambda path: stacks[path][-1][1].end, default=None)
+
+
+def stack_name(path, taps):
+    """`vision.` of vision_tower.encoder.layers; more of the path where another stack has that name."""
+    parts = [part.removesuffix("_tower").removesuffix("_model") for part in path.split(".") if part not in {"model", "layers", "layer", "blocks", "block", "h"}]
+    short = f"{parts[0]}." if parts else "stack."
+    return f"{'.'.join(parts)}." if any(name.startswith(f"{short}layers.") for name in taps) else short
+
+
+def name_stack(graph, calls):
+    """The taps of a stack of layers, and whether one of them attends to another stack too."""
+    before, taps, is_decoder = None, {}, False
     for number, call in calls:
         gave = graph.maker(call.gave[0], call.begin, call.end) if call.gave else None
         given = before
         if call.given:
             made = [at for at in graph.writers.get(call.given[0].buffer, []) if at < call.begin]
             given = made[-1] if made else before
+        elif before is None:  # given by a name: hooks do not show it
+            given = next((made for at in range(call.begin, call.end) for made, _ in graph.sources(at) if made < call.begin), None)
         if before is None and given is not None:
-            taps[f"{prefix}h0"] = (given, None)
-        layer = Layer(graph, f"{prefix}layers.{number}", call, given, gave)
+            taps["h0"] = (given, None)
+        layer = Layer(graph, call, given, gave)
         attentions = layer.attentions()
-        for at, attention in enumerate(attentions):
-            layer.name_attention(attention, "" if at == 0 else "cross." if len(attentions) == 2 else f"attention{at + 1}.")
+        crossing = [attention for attention in attentions if len(attentions) == 2 and not layer.reads_own_keys(attention)]
+        own = [attention for attention in attentions if attention not in crossing]
+        for attention in crossing[:1]:
+            layer.name_attention(attention, "cross.")
+        for at, attention in enumerate(own):
+            layer.name_attention(attention, "" if at == 0 else f"attention{at + 1}.")
+        is_decoder = is_decoder or bool(crossing)
         layer.name_branches(attentions)
-        layer.tap("h", gave)
-        taps.update({f"{layer.name}.{name}": found for name, found in layer.taps.items()})
+        layer.name_locally(attentions)
+        layer.tap("h", gave, call.gave[0] if call.gave else None)
+        taps.update({f"layers.{number}.{name}": found for name, found in layer.taps.items()})
         before = gave
+    last = calls[-1][1].end
+    norms = norms_between(graph, [call for call in graph.calls if call.begin >= last])
+    behind = (at for at, read in norms.items() if before is not None and read is not None and graph.origin(read)[0] == before)
+    if (final := next(behind, None)) is not None:
+        taps["final_norm"] = (final, None)
+    return taps, is_decoder
+
+
+def norms_between(graph, calls):
+    """Of the last operation of each norm among some calls, what it norms: a module with a statistic and without a product."""
+    norms = {}
+    for call in calls:
+        kinds = {graph.kind(at) for at in range(call.begin, call.end)}
+        if not call.gave or not (kinds & NORM_STATISTICS or kinds >= {"mean", "pow"}) or kinds & (PROJECTIONS | SOFTMAX):
+            continue
+        last = graph.maker(call.gave[0], call.begin, call.end)
+        read = next((made for at in range(call.begin, call.end) for made, _ in graph.sources(at) if made < call.begin), None)
+        if last is not None:
+            norms[last] = read
+    return norms
 
 
 def name_head(graph, output, begin, taps):
@@ -548,7 +768,7 @@ def name_head(graph, output, begin, taps):
             taps["final_norm"] = (read, None)
 
 
-def name_modules(graph, stacks, largest, taps):
+def name_modules(graph, stacks, taps):
     """What no rule named and is a module's output, under the module's name."""
     named, count = {at for at, _ in taps.values()}, defaultdict(int)
     for call in sorted(graph.calls, key=lambda call: call.end):
@@ -556,9 +776,8 @@ def name_modules(graph, stacks, largest, taps):
         if at is None or at in named or not graph.stream[at] or not call.path:
             continue
         named.add(at)
-        name = call.path
-        if largest is not None and name.startswith(f"{largest}."):
-            name = "layers" + name[len(largest):]
+        inside = next((path for path in stacks if path and call.path.startswith(f"{path}.")), None)
+        name = call.path if inside is None else stacks[inside] + call.path[len(inside):]
         before, _, last = name.rpartition(".")
         name = f"{before}/{last}" if before else f"/{last}"  # no name of a tap, whatever other programs call theirs
         count[name] += 1
@@ -567,20 +786,44 @@ def name_modules(graph, stacks, largest, taps):
 
 def in_tap_axes(name, view, tokens, keys):
     """A view without its batch axis, in the axes of the tap: [T,H,d] of heads. `keys`: positions of all steps so far."""
-    shape, strides = list(view.shape), list(view.strides)
+    # An axis of stride 0 shows the same again: keys repeated for each group of queries.
+    axes = [(extent, stride) for extent, stride in zip(view.shape, view.strides) if stride or extent == 1]
+    shape, strides = [extent for extent, _ in axes], [stride for _, stride in axes]
     site = name.rsplit(".", 1)[-1]
     due = 3 if site in HEADED | SCORES else 2
     while len(shape) > due and shape[0] == 1:
         shape, strides = shape[1:], strides[1:]
+    if site == "mixer_conv":
+        shape[0] = min(shape[0], tokens)  # what is behind comes from the padding
     if site in HEADED and len(shape) == 3:
-        positions = (tokens, keys)
-        heads_first = shape[1] in positions and (shape[0] not in positions or strides[0] < strides[1] or name.endswith("_rope"))
+        first, second = (extent in (tokens, keys) for extent in shape[:2])
+        heads_first = strides[0] < strides[1] if first == second else second
+        if first and second and site.endswith("_rope"):
+            heads_first = True
         if heads_first:
             shape, strides = [shape[1], shape[0], shape[2]], [strides[1], strides[0], strides[2]]
-        if shape[0] > tokens:  # of a cache, the new positions
+        if shape[0] > tokens and ".cross." not in name:  # of a cache, the new positions
             cut = shape[0] - tokens
             return view.with_axes([tokens, *shape[1:]], strides, view.offset + cut * strides[0])
     return view.with_axes(shape, strides)
+
+
+def as_real(view):
+    """A view of complex numbers as one of pairs."""
+    if view is None or view.dtype not in COMPLEX or view.strides[-1] != 1:
+        return view
+    real = view.with_axes([*view.shape[:-1], 2 * view.shape[-1]], [*(2 * stride for stride in view.strides[:-1]), 1], 2 * view.offset)
+    real.dtype = COMPLEX[view.dtype]
+    return real
+
+
+def in_heads(view, width):
+    """A view of heads side by side as one with an axis for the heads, which are `width` wide."""
+    if view is None or len(view.shape) > 3 or view.shape[-1] % width or view.shape[-1] == width:
+        return view
+    *shape, merged = view.shape
+    *strides, last = view.strides
+    return view.with_axes([*shape, merged // width, width], [*strides, width * last, last])
 
 
 def spanning(views):

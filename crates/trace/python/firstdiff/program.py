@@ -38,12 +38,16 @@ class Buffer:
         self.weak = StorageWeakRef(tensor.untyped_storage())  # so that its key is not given to another
 
     def is_contiguous(self):
-        due = 1
-        for extent, stride in zip(reversed(self.shape), reversed(self.strides)):
-            if extent != 1 and stride != due:
-                return False
-            due *= extent
-        return self.offset == 0
+        return self.offset == 0 and is_contiguous(self.shape, self.strides)
+
+
+def is_contiguous(shape, strides):
+    due = 1
+    for extent, stride in zip(reversed(shape), reversed(strides)):
+        if extent != 1 and stride != due:
+            return False
+        due *= extent
+    return True
 
 
 class View:
@@ -58,6 +62,9 @@ class View:
     def of(cls, buffer, tensor):
         """How a tensor looks at a buffer."""
         return cls(buffer, DTYPES[tensor.dtype], tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def is_contiguous(self):
+        return is_contiguous(self.shape, self.strides)
 
     def with_axes(self, shape, strides, offset=None):
         """The same buffer in other axes."""
@@ -107,6 +114,7 @@ class Program:
 
     def __init__(self):
         self.buffers, self.weights, self.constants, self.inputs = [], {}, {}, {}
+        self.fed = set()  # inputs that may be tokens or pixels: of two axes or more, as the model is given them
         self.operations, self.steps, self.calls, self.taps = [], [], [], []
         self.scopes, self.files = {}, {}
         self.escapes, self.randoms = Counter(), Counter()
@@ -177,6 +185,13 @@ def safetensors(tensors):
     text = json.dumps(head, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return [len(text).to_bytes(8, "little"), text, *data]
+
+
+def draws(name, args, kwargs):
+    """Whether an operation that can draw random numbers does: dropout that is off does not."""
+    if "attention" in name:
+        return bool(args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0))
+    return "dropout" not in name
 
 
 class Tracer(TorchDispatchMode):
@@ -288,14 +303,16 @@ class Tracer(TorchDispatchMode):
             return result  # another look at memory that is known
         if schema.name == "aten::detach_" or (not tensors and results == [None]):
             return result
+        if torch.Tag.nondeterministic_seeded in function.tags and draws(schema.name, args, kwargs):
+            self.program.randoms[schema.name] += 1
+            if not written and not any(True for _ in views_in([given, list(named.values())])):
+                return result  # numbers made of nothing: a constant of this run, where anything reads them
         named = {key: value for key, value in named.items() if value is not None and key not in ("device", "pin_memory")}
         operation = Operation(str(function).removeprefix("aten.").removesuffix(".default"), given, named, written, *self.place())
         index = len(self.program.operations)
         operation.outputs = [View.of(self.buffer_of(item), item) if isinstance(item, torch.Tensor) else None for item in results]
         if not tensors:
             operation.outputs, operation.scalar = [], results[0]
-        if torch.Tag.nondeterministic_seeded in function.tags and "dropout" not in schema.name:
-            self.program.randoms[schema.name] += 1
         self.program.operations.append(operation)
         for view, item in zip(operation.outputs, results):
             if view is not None:
@@ -339,6 +356,7 @@ class Following:
         self.program = Program()
         self.tracer = Tracer(self.program, model)
         self.graph, self.open, self.stack, self.depth = Graph(self.program), [], ExitStack(), 0
+        self.tracing = ExitStack()  # of the forward call under way
 
     def __enter__(self):
         if any(isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule" for module in self.model.modules()):
@@ -354,6 +372,7 @@ class Following:
         return self
 
     def __exit__(self, *_):
+        self.tracing.close()  # a forward call that raised did not end
         self.stack.close()
 
     def escape(self, name, own):
@@ -393,7 +412,9 @@ class Following:
                 buffer = self.tracer.buffer_of(value)
                 held = Tracer.whole(value, self.program.buffers[buffer])
                 self.program.inputs[buffer] = (name if step == 0 else f"{name}@{step}", held)
-        self.tracer.__enter__()
+                if value.dim() >= 2:
+                    self.program.fed.add(buffer)
+        self.tracing.enter_context(self.tracer)
 
     def begin(self, module, args):
         path = self.tracer.paths.get(id(module))
@@ -417,7 +438,7 @@ class Following:
         if module is self.model:
             self.depth -= 1
             if self.depth == 0:
-                self.tracer.__exit__(None, None, None)
+                self.tracing.close()
                 self.finish_step(result)
 
     def finish_step(self, result):
@@ -426,14 +447,15 @@ class Following:
         main = next(iter(tensors_in(getattr(result, "logits", None))), None)
         main = main if main is not None else next(iter(tensors_in(result)), None)
         output = self.known(main) if main is not None else None
-        ids = next((value for _, value in inputs_of(self.program, step) if value.dim() == 2 and not value.is_floating_point()), None)
-        tokens = ids.shape[-1] if ids is not None else main.shape[-2] if main is not None and main.dim() > 1 else 1
+        lengths = [value.shape[-1] for _, value in inputs_of(self.program, step) if value.dim() == 2 and not value.is_floating_point()]
+        rows = main.shape[-2] if main is not None and main.dim() > 1 else 1
+        tokens = rows if rows in lengths or not lengths else lengths[0]
         self.program.steps.append({"ops": [self.start, len(self.program.operations)], "tokens": tokens, "output": output})
         self.graph.read_step(step)
         for tap in name_taps(self.graph, step):
             tensor = self.tracer.value(tap.operation, tap.view)
             self.program.taps.append({"tap": tap.name, "step": step, "op": tap.operation, "v": tap.view})
-            self.write(tap.name, tensor)
+            self.write(tap.name, tensor if tensor.is_floating_point() else tensor.float())
         self.tracer.forget()
 
 
