@@ -9,8 +9,10 @@ than `VISIBLE` while everything that they are made of is as it was. Of a run in 
 """
 
 import argparse
+import contextlib
 import copy
 import fnmatch
+import io
 import json
 import random
 import re
@@ -52,6 +54,8 @@ VISIBLE, NOTHING = 1e-8, 1e-13
 # How far above the rounding of bf16 a mistake must be in a run in bf16.
 ABOVE_ROUNDING = 30.0
 HIDDEN = -1e30
+# Names of modules outside of the layers that firstdiff knows as h0, final_norm and logits: an engine that writes the taps does not write them again.
+AGAIN = re.compile(r"[\w.]*/(embed_tokens|wte|word_embeddings|embed_in|embeddings|norm|ln_f|final_layernorm|final_layer_norm|norm_f|lm_head|embed_out)")
 HEADED = {"q", "k", "v", "q_norm", "k_norm", "q_rope", "k_rope"}
 
 
@@ -72,8 +76,14 @@ def build(name):
 
 
 def record(model, name, folder):
-    with firstdiff.record(model, folder, program=True):
-        architectures.run(model, MORE[name][0] if name in MORE else name)
+    with firstdiff.record(model, folder, program=True), torch.no_grad():
+        given = architectures.inputs(MORE[name][0] if name in MORE else name)
+        out = model(**{key: value.to(model.dtype) if value.is_floating_point() else value for key, value in given.items()})
+        for token in (7, 19):
+            cache = getattr(out, "past_key_values", None)
+            if cache is None:
+                break
+            out = model(input_ids=torch.tensor([[token]]), past_key_values=cache)
     return Dump(folder)
 
 
@@ -82,7 +92,7 @@ class Dump:
 
     def __init__(self, folder):
         self.head = json.loads((folder / "dump.json").read_text())
-        self.values = {(entry["tap"], entry["step"]): plain(folder / entry["file"], entry["dtype"]) for entry in self.head["taps"]}
+        self.values = {(entry["tap"], entry["step"]): plain(folder / entry["file"], entry["dtype"]) for entry in self.head["taps"] if not AGAIN.fullmatch(entry["tap"])}
 
     def write(self, folder, values, **more):
         """The same as an engine would leave it: no program, no graph, taps in f32."""
@@ -195,8 +205,10 @@ def ask(command, *words):
 
 def judge_place(code, report, step, roots):
     """Whether the first divergence is one of the taps that show the mistake first."""
-    if "error" in report or report["verdict"] == "incomparable":
-        return "not comparable", report.get("error") or report.get("reason")
+    if "error" in report:
+        return "not comparable", report["error"]
+    if report["verdict"] == "incomparable":
+        return "not told", report["reason"]
     first = report.get("first_divergence")
     if code != 1 or not first:
         return "at parity", report["verdict"]
@@ -229,7 +241,7 @@ class Suite:
         if self.out:
             self.out.write(json.dumps(line) + "\n")
             self.out.flush()
-        bad = line["place"] in ("elsewhere", "at parity", "not comparable", "false alarm", "false finding") or line.get("cause") in ("named wrongly", "no answer", "named beside others")
+        bad = line["place"] in ("elsewhere", "at parity", "not comparable", "not told", "false alarm", "false finding") or line.get("cause") in ("named wrongly", "no answer", "named beside others")
         if bad or self.args.verbose:
             print(f"  {line['place']:14} {line.get('cause') or '':20} {line['architecture']}, {line['mistake']}, {line['variant']}: {line.get('said')}"
                   f" where {line.get('due')} is due {line.get('named') or ''}", flush=True)
@@ -273,7 +285,8 @@ class Suite:
         dump.write(out, values, **more)
         code, report, seconds = ask(self.args.command, "compare", reference.folder, out)
         first = (report.get("first_divergence") or {}).get("tap")
-        line = dict(architecture=name, mistake="none", variant=variant, place="parity" if code == 0 else "false alarm", said=report.get("error") or report.get("reason") or first, seconds=seconds)
+        place = "parity" if code == 0 else "false alarm" if code == 1 else "not comparable" if "error" in report else "not told"
+        line = dict(architecture=name, mistake="none", variant=variant, place=place, said=report.get("error") or report.get("reason") or first, seconds=seconds)
         if not self.args.compare_only:
             code, report, _ = ask(self.args.command, "explain", reference.folder, out, "--weights", folder / "model")
             named = [found["cause"] for found in report.get("findings", [])]
@@ -311,7 +324,8 @@ class Suite:
             try:
                 if not plant(site):
                     return None
-                return record(candidate.to(dtype) if dtype else candidate, name, out), site.notes
+                with contextlib.redirect_stderr(io.StringIO()):
+                    return record(candidate.to(dtype) if dtype else candidate, name, out), site.notes
             except Exception as error:
                 self.tried[mistake].add(f"{name}: {type(error).__name__} {str(error)[:80]}")
                 return None
