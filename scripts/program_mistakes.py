@@ -24,7 +24,7 @@ UNLISTED = "unlisted"
 # What is computed elsewhere for all models: masks and the cache.
 SHARED = (transformers.masking_utils, transformers.modeling_attn_mask_utils)
 SHARED_CLASSES = (transformers.cache_utils.DynamicLayer, transformers.modeling_attn_mask_utils.AttentionMaskConverter)
-NOT_RUN = re.compile(r"__|_init_weights|extra_repr|prepare_inputs|resize|load_|.*flash|.*cuda|.*sdpa|.*flex|prune_|.*docstring")
+NOT_RUN = re.compile(r"__|_init_weights|extra_repr|prepare_inputs|resize|load_|.*flash|.*cuda|.*flex|prune_|.*docstring")
 # Decorators that look at a function's file again.
 DECORATORS = re.compile(r"^@(auto_docstring|can_return_tuple|add_\w+|replace_\w+)(\(.*?\)\n|\n|\(\n.*?^\)\n)", re.M | re.S)
 
@@ -40,10 +40,10 @@ class Unit:
         file, body = sys.modules[self.function.__module__], DECORATORS.sub("", source)
         line = self.function.__code__.co_firstlineno
         if "super()" in body:
-            body = f"def outer(__class__):\n{textwrap.indent(body, '    ')}\n    return {self.name}\n"
+            body = f"def outer(__class__):\n{textwrap.indent(body, '    ')}\n    return {self.function.__name__}\n"
         space = {}
         exec(compile("\n" * (line - 1) + body, inspect.getsourcefile(self.function), "exec", dont_inherit=True), vars(file), space)
-        return space["outer"](self.owner) if "outer" in space else space[self.name]
+        return space["outer"](self.owner) if "outer" in space else space[self.function.__name__]
 
 
 UNITS = {}
@@ -710,7 +710,7 @@ text("mask-omitted", "mask-omitted", (CAUSAL, "kv_idx <= q_idx + 1000"), (BIASED
 text("mask-one-ahead", "mask-shifted", (CAUSAL, "kv_idx <= q_idx + 1"), (BIASED, "torch.where(causal_mask | causal_mask.roll(1, -1).tril(1), attn_weights"), (TRIANGLE, r"torch.triu(\1, diagonal=2)"),
      (CONVERTER, "mask.masked_fill_(mask_cond < (mask_cond + 2).view(mask.size(-1), 1), 0)"))
 text("mask-without-itself", "mask-shifted", (CAUSAL, "(kv_idx < q_idx) | (kv_idx == 0)"), (TRIANGLE, r"torch.triu(\1, diagonal=0)"))
-text("mask-from-the-top-left", "mask-shifted", (r"q_idx \+ q_offset", "q_idx"))
+text("mask-from-the-top-left", "mask-shifted", (r"cache_position, kv_arange\)", "cache_position - cache_position[0], kv_arange)"))
 text("mask-inverted", "mask-inverted", (CAUSAL, "kv_idx >= q_idx"))
 text("mask-every-other-key", "unlisted", (CAUSAL, "(kv_idx <= q_idx) & ((q_idx - kv_idx) % 2 == 0)"))
 text("mask-small-fill", "mask-fill", (r"attn_weights = attn_weights \+ causal_mask", "attn_weights = attn_weights + causal_mask.clamp(min=-4.0)"))
