@@ -432,7 +432,7 @@ def bias_of_other_layer(site):
     return site.note(name)
 
 
-@mistake("weight-unset", "weight-unset")
+@mistake("weight-unset", "weight-unset", "residual-source", "score-scale")
 def weight_unset(site):
     return weigh(site, "weight", lambda weight, module: weight * 0)
 
@@ -443,7 +443,7 @@ def tail_unset(site):
     return weigh(site, "weight", lambda weight, module: torch.cat([weight[:weight.shape[0] // 2], 0 * weight[weight.shape[0] // 2:]]))
 
 
-@mistake("weight-negated", UNLISTED)
+@mistake("weight-negated", UNLISTED, "score-scale", "residual-scale")
 def negated(site):
     return weigh(site, "weight", lambda weight, module: -weight)
 
@@ -473,16 +473,23 @@ def rows_first(weight, module):
 
 @mistake("fused-rows-regrouped", "fused-split")
 def regrouped(site):
-    """Rows of Q, K and V are taken in blocks where they lie head by head, or the reverse."""
+    """Rows of Q, K and V are taken head by head where they lie in blocks, or the reverse."""
     heads = getattr(site.config, "num_attention_heads", 0)
 
-    def regroup(weight, module):
-        rows = rows_first(weight, module)
-        rows = rows.reshape(3, heads, -1, rows.shape[-1]).transpose(0, 1).reshape(rows.shape)
-        return rows_first(rows, module)
+    def fused(name, module):
+        rows, columns = rows_first(module.weight, module).shape
+        return bool(FUSED.search(name)) and rows == 3 * columns and columns % max(heads, 1) == 0
 
-    return weigh(site, "weight", regroup, lambda name, module: bool(FUSED.search(name)) and rows_first(module.weight, module).shape[0] == 3 * module.weight.shape[1 - isinstance(module, nn.Linear) - 1]
-                 and heads > 0)
+    found = site.role(lambda name, module: isinstance(module, (nn.Linear, Conv1D)) and fused(name, module)) if heads else []
+    for name, module in found:
+        parts = (3, heads) if name.endswith("query_key_value") else (heads, 3)
+        regroup = lambda rows: rows.reshape(*parts, -1, *rows.shape[1:]).transpose(0, 1).reshape(rows.shape)
+        with torch.no_grad():
+            module.weight.copy_(rows_first(regroup(rows_first(module.weight.clone(), module)), module))
+            if module.bias is not None:
+                module.bias.copy_(regroup(module.bias.clone()))
+        site.note(name)
+    return bool(found)
 
 
 @mistake("fused-gate-interleaved", "fused-split")
@@ -581,7 +588,7 @@ def factor_twice(site):
     return site.set(["attention_scaling"], lambda factor, module: factor * factor if factor != 1.0 else None)
 
 
-@mistake("rope-exponent", "rope-exponent")
+@mistake("rope-exponent", "rope-exponent", "rope-theta")
 def rope_exponent(site):
     """i/d where 2i/d is due."""
     return frequencies(site, lambda frequency, module: frequency.sqrt())
@@ -597,7 +604,7 @@ def pairs_unturned(site):
     return frequencies(site, lambda frequency, module: frequency * (torch.arange(len(frequency)) < len(frequency) // 2) if len(frequency) > 1 else None)
 
 
-@mistake("rope-exponent-of-whole-head", "rope-partial")
+@mistake("rope-exponent-of-whole-head", "rope-partial", "rope-theta")
 def exponent_of_head(site):
     width = head_width(site)
 
@@ -644,7 +651,7 @@ text("rope-position-one-ahead", "rope-position", (IDS, r"(position_ids[:, None, 
 text("rope-position-restarts", "rope-position", (IDS, r"(position_ids[:, None, :] - position_ids[:, None, :1]).float()"))
 text("rope-position-behind-in-decode", "rope-position", (IDS, r"(position_ids[:, None, :] - (position_ids[:, None, :1] > 0).long()).float()"))
 text("rope-position-reversed", "unlisted", (IDS, r"position_ids[:, None, :].flip(-1).float()"))
-text("rope-position-doubled", "rope-scaling unlisted", (IDS, r"(position_ids[:, None, :].float() * 2)"))
+text("rope-position-doubled", "rope-scaling rope-position unlisted", (IDS, r"(position_ids[:, None, :].float() * 2)"))
 Q_ROTATED = (r"q_embed = \(q \* cos\) \+ \(rotate_half\(q\) \* sin\)", r"q_embed = _apply_rotary_emb\(q, cos, sin\)")
 K_ROTATED = (r"k_embed = \(k \* cos\) \+ \(rotate_half\(k\) \* sin\)", r"k_embed = _apply_rotary_emb\(k, cos, sin\)")
 text("rope-not-on-k", "rope-omitted", *((pattern, "k_embed = k") for pattern in K_ROTATED))
@@ -709,7 +716,7 @@ text("mask-omitted", "mask-omitted", (CAUSAL, "kv_idx <= q_idx + 1000"), (BIASED
      (CONVERTER, "mask.fill_(0)"))
 text("mask-one-ahead", "mask-shifted", (CAUSAL, "kv_idx <= q_idx + 1"), (BIASED, "torch.where(causal_mask | causal_mask.roll(1, -1).tril(1), attn_weights"), (TRIANGLE, r"torch.triu(\1, diagonal=2)"),
      (CONVERTER, "mask.masked_fill_(mask_cond < (mask_cond + 2).view(mask.size(-1), 1), 0)"))
-text("mask-without-itself", "mask-shifted", (CAUSAL, "(kv_idx < q_idx) | (kv_idx == 0)"), (TRIANGLE, r"torch.triu(\1, diagonal=0)"))
+text("mask-without-itself", "mask-shifted unlisted", (CAUSAL, "(kv_idx < q_idx) | (kv_idx == 0)"), (TRIANGLE, r"torch.triu(\1, diagonal=0)"))
 text("mask-from-the-top-left", "mask-shifted", (r"cache_position, kv_arange\)", "cache_position - cache_position[0], kv_arange)"))
 text("mask-inverted", "mask-inverted", (CAUSAL, "kv_idx >= q_idx"))
 text("mask-every-other-key", "unlisted", (CAUSAL, "(kv_idx <= q_idx) & ((q_idx - kv_idx) % 2 == 0)"))
@@ -732,7 +739,7 @@ text("softmax-over-queries", "softmax-axis", (SOFTMAX + r"dim=-1", r"softmax(\1,
 text("softmax-over-heads", "softmax-axis", (SOFTMAX + r"dim=-1", r"softmax(\1, dim=1"))
 text("softmax-extra-zero", "sink-omitted", (r"(nn\.functional|F)\.softmax\((attn_weights|attention_scores), dim=-1(, dtype=torch\.float32)?\)",
                                            r"\1.softmax(nn.functional.pad(\2, (0, 1)), dim=-1\3)[..., :-1]"))
-text("probs-of-dropout", "unlisted", (r"attn_output = torch\.matmul\(attn_weights, ", "attn_output = torch.matmul(attn_weights / 0.9, "), (r"context_layer = torch\.matmul\(attention_probs, ", "context_layer = torch.matmul(attention_probs / 0.9, "))
+text("probs-of-dropout", "unlisted residual-scale", (r"attn_output = torch\.matmul\(attn_weights, ", "attn_output = torch.matmul(attn_weights / 0.9, "), (r"context_layer = torch\.matmul\(attention_probs, ", "context_layer = torch.matmul(attention_probs / 0.9, "))
 text("probs-clipped", "unlisted", (r"attn_output = torch\.matmul\(attn_weights, ", "attn_output = torch.matmul(attn_weights.clamp(max=0.3), "),
      (r"context_layer = torch\.matmul\(attention_probs, ", "context_layer = torch.matmul(attention_probs.clamp(max=0.3), "))
 
@@ -833,8 +840,8 @@ text("gate-and-up-in-blocks", "fused-split", (r"gate, up = gate_up\[\.\.\., ::2\
 # ---- residual stream ----
 
 ADD = r"(hidden_states|hidden_state) = residual \+ \1$"
-text("branch-omitted", "residual-source layer-skipped", (ADD, r"\1 = residual"), (r"hidden_states = \(residual \+ hidden_states\)\.view", "hidden_states = residual.view"), one=True)
-text("stream-omitted", "residual-omitted", (ADD, r"\1 = \1"), (r"out = residual \+ out", "out = out"), (r"hidden_states = attn_output \+ residual", "hidden_states = attn_output"),
+text("branch-omitted", "residual-source residual-scale layer-skipped weight-unset", (ADD, r"\1 = residual"), (r"hidden_states = \(residual \+ hidden_states\)\.view", "hidden_states = residual.view"), one=True)
+text("stream-omitted", "residual-omitted residual-scale residual-source", (ADD, r"\1 = \1"), (r"out = residual \+ out", "out = out"), (r"hidden_states = attn_output \+ residual", "hidden_states = attn_output"),
      (r"hidden_states = \(residual \+ hidden_states\)\.view", "hidden_states = hidden_states.view"), one=True)
 text("stream-twice", "residual-source residual-scale", (ADD, r"\1 = residual + residual + \1"), (r"out = residual \+ out", "out = 2 * residual + out"), one=True)
 text("branch-halved", "residual-scale", (ADD, r"\1 = residual + 0.5 * \1"), (r"out = residual \+ out", "out = residual + 0.5 * out"), one=True)
@@ -852,7 +859,7 @@ text("attention-output-dropped-rows", "unlisted", (r"attn_output = self\.(o_proj
 text("residual-branch-of-previous-token", "unlisted", (ADD, r"\1 = residual + \1.roll(1, -2)"), one=True)
 
 
-@mistake("layer-skipped", "layer-skipped")
+@mistake("layer-skipped", "layer-skipped", "residual-source")
 def layer_skipped(site):
     layers = [(name, module) for name, module in site.modules(lambda name, module: bool(re.search(r"\.\d+$", name)) and re.search(r"Layer|Block", type(module).__name__))
               if not re.search(r"\.\d+\.", name)]
@@ -1090,6 +1097,6 @@ text("relative-scores-scaled", "score-scale", (r"scores = torch\.matmul\(query_s
 
 QUERY = r"^( +)(cos, sin = position_embeddings)$"
 text("queries-grow-with-position", "unlisted", (QUERY, r"\1query_states = query_states * (1 + 0.1 * torch.arange(query_states.shape[-2])[:, None])\n\1\2"), where=r"ttention\.forward")
-text("keys-scaled", "unlisted rope-attention-factor", (QUERY, r"\1key_states = key_states * 1.1\n\1\2"), where=r"ttention\.forward")
+text("keys-scaled", "unlisted rope-attention-factor score-scale", (QUERY, r"\1key_states = key_states * 1.1\n\1\2"), where=r"ttention\.forward")
 text("values-of-previous-token", "unlisted", (QUERY, r"\1value_states = value_states.roll(1, -2)\n\1\2"), where=r"ttention\.forward")
 text("keys-clipped", "unlisted", (QUERY, r"\1key_states = key_states.clamp(-0.8, 0.8)\n\1\2"), where=r"ttention\.forward")
