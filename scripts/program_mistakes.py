@@ -2,6 +2,7 @@
 
 Each says which causes of docs/MISTAKES.md name it (`unlisted`: none does). A mistake finds its site by the text of the code and by the shapes of weights,
 in whatever architecture has such a text; where it finds none it is not plantable there. Nothing here is shared with the product.
+`~cause`: gives the same numbers where what stands between two taps was not recorded.
 """
 
 import inspect
@@ -432,7 +433,7 @@ def bias_of_other_layer(site):
     return site.note(name)
 
 
-@mistake("weight-unset", "weight-unset", "residual-source", "score-scale")
+@mistake("weight-unset", "weight-unset", "~residual-source", "~score-scale")
 def weight_unset(site):
     return weigh(site, "weight", lambda weight, module: weight * 0)
 
@@ -443,7 +444,7 @@ def tail_unset(site):
     return weigh(site, "weight", lambda weight, module: torch.cat([weight[:weight.shape[0] // 2], 0 * weight[weight.shape[0] // 2:]]))
 
 
-@mistake("weight-negated", UNLISTED, "score-scale", "residual-scale")
+@mistake("weight-negated", UNLISTED, "~score-scale", "~residual-scale")
 def negated(site):
     return weigh(site, "weight", lambda weight, module: -weight)
 
@@ -733,13 +734,13 @@ text("window-on-the-other-layers", "window-size", (r"\[(decoder_layer|layer)\.at
 text("chunks-ignored", "window-size unlisted", (r"kv_idx // chunk_size == q_idx // chunk_size", "kv_idx > q_idx - 1000"),
      (r"\(kv_idx - left_padding\[batch_idx\]\) // chunk_size == .*", "kv_idx > q_idx - 1000"))
 SOFTMAX = r"softmax\((attn_weights|attention_scores|scores|combined_logits|attention_logits|attention_scores \+ attention_mask|attention_logits \+ attention_mask|attention_scores\.float\(\)|scores\.float\(\)), "
-text("softmax-base", "softmax-base score-scale", (SOFTMAX, r"softmax((\1) * 0.6931471805599453, "))
-text("softmax-temperature", "unlisted softmax-base score-scale", (SOFTMAX, r"softmax((\1) * 0.8, "))
+text("softmax-base", "softmax-base ~score-scale", (SOFTMAX, r"softmax((\1) * 0.6931471805599453, "))
+text("softmax-temperature", "unlisted softmax-base ~score-scale", (SOFTMAX, r"softmax((\1) * 0.8, "))
 text("softmax-over-queries", "softmax-axis", (SOFTMAX + r"dim=-1", r"softmax(\1, dim=-2"))
 text("softmax-over-heads", "softmax-axis", (SOFTMAX + r"dim=-1", r"softmax(\1, dim=1"))
 text("softmax-extra-zero", "sink-omitted", (r"(nn\.functional|F)\.softmax\((attn_weights|attention_scores), dim=-1(, dtype=torch\.float32)?\)",
                                            r"\1.softmax(nn.functional.pad(\2, (0, 1)), dim=-1\3)[..., :-1]"))
-text("probs-of-dropout", "unlisted residual-scale", (r"attn_output = torch\.matmul\(attn_weights, ", "attn_output = torch.matmul(attn_weights / 0.9, "), (r"context_layer = torch\.matmul\(attention_probs, ", "context_layer = torch.matmul(attention_probs / 0.9, "))
+text("probs-of-dropout", "unlisted ~residual-scale", (r"attn_output = torch\.matmul\(attn_weights, ", "attn_output = torch.matmul(attn_weights / 0.9, "), (r"context_layer = torch\.matmul\(attention_probs, ", "context_layer = torch.matmul(attention_probs / 0.9, "))
 text("probs-clipped", "unlisted", (r"attn_output = torch\.matmul\(attn_weights, ", "attn_output = torch.matmul(attn_weights.clamp(max=0.3), "),
      (r"context_layer = torch\.matmul\(attention_probs, ", "context_layer = torch.matmul(attention_probs.clamp(max=0.3), "))
 
@@ -840,7 +841,7 @@ text("gate-and-up-in-blocks", "fused-split", (r"gate, up = gate_up\[\.\.\., ::2\
 # ---- residual stream ----
 
 ADD = r"(hidden_states|hidden_state) = residual \+ \1$"
-text("branch-omitted", "residual-source residual-scale layer-skipped weight-unset", (ADD, r"\1 = residual"), (r"hidden_states = \(residual \+ hidden_states\)\.view", "hidden_states = residual.view"), one=True)
+text("branch-omitted", "residual-source residual-scale layer-skipped ~weight-unset", (ADD, r"\1 = residual"), (r"hidden_states = \(residual \+ hidden_states\)\.view", "hidden_states = residual.view"), one=True)
 text("stream-omitted", "residual-omitted residual-scale residual-source", (ADD, r"\1 = \1"), (r"out = residual \+ out", "out = out"), (r"hidden_states = attn_output \+ residual", "hidden_states = attn_output"),
      (r"hidden_states = \(residual \+ hidden_states\)\.view", "hidden_states = hidden_states.view"), one=True)
 text("stream-twice", "residual-source residual-scale", (ADD, r"\1 = residual + residual + \1"), (r"out = residual \+ out", "out = 2 * residual + out"), one=True)
@@ -1097,6 +1098,6 @@ text("relative-scores-scaled", "score-scale", (r"scores = torch\.matmul\(query_s
 
 QUERY = r"^( +)(cos, sin = position_embeddings)$"
 text("queries-grow-with-position", "unlisted", (QUERY, r"\1query_states = query_states * (1 + 0.1 * torch.arange(query_states.shape[-2])[:, None])\n\1\2"), where=r"ttention\.forward")
-text("keys-scaled", "unlisted rope-attention-factor score-scale", (QUERY, r"\1key_states = key_states * 1.1\n\1\2"), where=r"ttention\.forward")
+text("keys-scaled", "unlisted rope-attention-factor ~score-scale", (QUERY, r"\1key_states = key_states * 1.1\n\1\2"), where=r"ttention\.forward")
 text("values-of-previous-token", "unlisted", (QUERY, r"\1value_states = value_states.roll(1, -2)\n\1\2"), where=r"ttention\.forward")
 text("keys-clipped", "unlisted", (QUERY, r"\1key_states = key_states.clamp(-0.8, 0.8)\n\1\2"), where=r"ttention\.forward")
