@@ -11,6 +11,7 @@ than `VISIBLE` while everything that they are made of is as it was. Of a run in 
 import argparse
 import copy
 import fnmatch
+import inspect
 import json
 import random
 import re
@@ -83,7 +84,7 @@ def run(model, name):
     """A prompt, and two tokens behind it where the model gives a cache. Returns the outputs."""
     with torch.no_grad():
         given, ids = architectures.inputs(MORE[name][0] if name in MORE else name), "input_ids"
-        if model.config.is_encoder_decoder and model.get_encoder() is not model:
+        if "decoder_input_ids" in inspect.signature(model.forward).parameters:
             given, ids = {**given, "decoder_input_ids": given["input_ids"].flip(1)}, "decoder_input_ids"
         outs = [model(**{key: value.to(model.dtype) if value.is_floating_point() else value for key, value in given.items()})]
         for token in (7, 19):
