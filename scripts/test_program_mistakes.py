@@ -48,7 +48,7 @@ MORE = {
     "falcon with alibi": ("falcon", dict(alibi=True, parallel_attn=False, bias=True, multi_query=False)),
     "falcon of 40b": ("falcon", dict(new_decoder_architecture=True, num_kv_heads=2)),
     "gpt_neox in sequence": ("gpt_neox", dict(use_parallel_residual=False, rotary_pct=0.5)),
-    "stablelm parallel": ("stablelm", dict(use_parallel_residual=True, qk_layernorm=True, use_qkv_bias=True)),
+    "stablelm parallel": ("stablelm", dict(use_parallel_residual=True, use_qkv_bias=True)),
     "glm4_moe scaled": ("glm4_moe", dict(routed_scaling_factor=2.5, n_group=2, topk_group=1, attention_bias=True)),
 }
 # Of an encoder and a decoder both; of the architectures by themselves only the encoder is built.
