@@ -729,8 +729,8 @@ WINDOW = r"kv_idx > q_idx - sliding_window"
 text("window-ignored", "window-size", (WINDOW, "kv_idx > q_idx - 1000"))
 text("window-one-more", "window-size", (WINDOW, "kv_idx >= q_idx - sliding_window"))
 text("window-one-less", "window-size", (WINDOW, "kv_idx > q_idx - sliding_window + 1"))
-text("window-on-every-layer", "window-size", (r"\[(decoder_layer|layer)\.attention_type\]", r'["sliding_attention"]'))
-text("window-on-the-other-layers", "window-size", (r"\[(decoder_layer|layer)\.attention_type\]", r'["full_attention" if \1.attention_type == "sliding_attention" else "sliding_attention"]'))
+text("window-on-every-layer", "window-size", (r"\[(decoder_layer|layer)\.attention_type\]", r'["sliding_attention" if hidden_states.shape[1] > 1 else \1.attention_type]'))
+text("window-on-the-other-layers", "window-size", (r"\[(decoder_layer|layer)\.attention_type\]", r'["full_attention" if (\1.attention_type == "sliding_attention") == (hidden_states.shape[1] > 1) else "sliding_attention"]'))
 text("chunks-ignored", "window-size unlisted", (r"kv_idx // chunk_size == q_idx // chunk_size", "kv_idx > q_idx - 1000"),
      (r"\(kv_idx - left_padding\[batch_idx\]\) // chunk_size == .*", "kv_idx > q_idx - 1000"))
 SOFTMAX = r"softmax\((attn_weights|attention_scores|scores|combined_logits|attention_logits|attention_scores \+ attention_mask|attention_logits \+ attention_mask|attention_scores\.float\(\)|scores\.float\(\)), "

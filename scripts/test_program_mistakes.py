@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "crates" / "trace" / "pyth
 import architectures
 import firstdiff
 from program_mistakes import MISTAKES, UNLISTED, Site
+from test_program_faults import buffers_in
 
 NAMES = ("llama qwen2 qwen3 gemma gemma2 gemma3_text granite phi phi3 falcon gpt2 gptj gpt_neox bloom mpt opt bert vit mamba mamba2 qwen3_moe qwen2_moe mixtral glm4_moe "
          "deepseek_v3 gpt_oss jamba bamba olmoe olmo2 cohere cohere2 stablelm starcoder2 t5 whisper modernbert smollm3 llama4_text").split()
@@ -91,6 +92,9 @@ def run(model, name):
             if getattr(outs[-1], "past_key_values", None) is not None:
                 more = {"encoder_outputs": (outs[0].encoder_last_hidden_state,)} if ids != "input_ids" else {}
                 outs.append(model(**{ids: torch.tensor([[token]])}, past_key_values=outs[-1].past_key_values, **more))
+            elif getattr(outs[-1], "cache_params", None) is not None:
+                position = torch.tensor([given[ids].shape[1] + len(outs) - 1])
+                outs.append(model(input_ids=torch.tensor([[token]]), cache_params=outs[-1].cache_params, cache_position=position))
     return [out[0].float() for out in outs]
 
 
@@ -145,11 +149,17 @@ class Reference:
     def __init__(self, folder):
         self.folder, self.dump = folder, Dump(folder)
         program = json.loads((folder / "program.json").read_text())
-        self.order = [(tap["tap"], tap["step"]) for tap in sorted(program["taps"], key=lambda tap: tap["op"])]
-        self.above = defaultdict(set)
-        for row in self.dump.head["graph"]:
-            for read in row["reads"]:
-                self.above[row["tap"]] |= {read} | self.above[read]
+        taps = sorted(program["taps"], key=lambda tap: tap["op"])
+        self.order = [(tap["tap"], tap["step"]) for tap in taps]
+        self.above, behind, made = {}, defaultdict(set), defaultdict(list)
+        for tap in taps:
+            made[tap["op"]].append((tap["tap"], tap["step"]))
+        for at, op in enumerate(program["ops"]):
+            reads = [*buffers_in(op["i"]), *buffers_in(list(op.get("a", {}).values()))]
+            depends = set().union(*(behind[buffer] for buffer in reads))
+            self.above.update(dict.fromkeys(made[at], depends))
+            for buffer in buffers_in(op["y"]):
+                behind[buffer] = depends | set(made[at])
 
     def errors(self, values):
         """NMSE of each tap that both have in one shape, in the program's order."""
@@ -162,10 +172,9 @@ class Reference:
         if not shown:
             return None
         step = min(step for _, step in shown)
-        here = {tap for tap, at in shown if at == step}
-        roots = [tap for tap, at in errors if at == step and tap in here and not self.above[tap] & here]
-        faint = any(NOTHING < error <= visible(key) for key, error in errors.items() if key[1] < step or (key[1] == step and any(key[0] in self.above[root] for root in roots)))
-        return step, roots, faint
+        roots = [key for key in shown if key[1] == step and not self.above[key] & set(shown)]
+        faint = any(NOTHING < error <= visible(key) for key, error in errors.items() if key[1] < step or any(key in self.above[root] for root in roots))
+        return step, [tap for tap, _ in roots], faint
 
 
 # ---- variants ----
