@@ -20,8 +20,8 @@ import firstdiff
 
 def model(layers):
     """Weights that repeat one random row: drawing 1.1 B numbers would take longer than the runs."""
-    config = LlamaConfig(hidden_size=2048, intermediate_size=5632, num_hidden_layers=layers, num_attention_heads=32, num_key_value_heads=4, vocab_size=32000,
-                         attn_implementation="eager")
+    config = LlamaConfig(hidden_size=2048, intermediate_size=5632, num_hidden_layers=layers, num_attention_heads=32, num_key_value_heads=4,
+                         vocab_size=32000, attn_implementation="eager")
     with no_init_weights():
         made = LlamaForCausalLM(config)
     with torch.no_grad():

@@ -1,5 +1,5 @@
-"""Which operations of a mixture of experts give which tap? By what chooses among the columns of a projection, and by which slice of the weights, or which
-member of a list of modules, a projection reads.
+"""Which operations of a mixture of experts give which tap? By what chooses among the columns of a projection, and by which slice of the weights, or
+which member of a list of modules, a projection reads.
 """
 
 import math
@@ -18,7 +18,8 @@ def name_mixture(layer, body):
     graph = layer.graph
     routers = {at: router_of(layer, at) for at in sorted(body) if chooses(graph, at)}
     # Groups of experts, and rows in the order of their experts, are chosen from other numbers of columns.
-    routers = {at: router for at, router in routers.items() if router is not None and graph.reads[at][0][1].shape[-1] == graph.output(router).shape[-1]}
+    routers = {at: router for at, router in routers.items()
+               if router is not None and graph.reads[at][0][1].shape[-1] == graph.output(router).shape[-1]}
     if not routers:
         return False
     choice = max(routers)
@@ -101,7 +102,7 @@ def slices(expert, view, columns):
 
 
 def block(layer, projections, everything):
-    """The taps of one feed-forward block: operation and view by name. None where one of its weights is read twice: which rows are whose nobody knows."""
+    """The taps of one feed-forward block: operation and view by name. None where one of its weights is read twice: whose rows these are nobody knows."""
     graph = layer.graph
     weights = [(view.buffer, view.offset) for at in projections for _, view in graph.reads[at] if view.buffer in graph.program.weights]
     return layer.block(projections, everything) if len(set(weights)) == len(weights) else {}

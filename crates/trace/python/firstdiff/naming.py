@@ -21,7 +21,8 @@ PRODUCTS = {"matmul", "bmm", "baddbmm"}
 PROJECTIONS = PRODUCTS | {"linear", "addmm", "mm", "conv1d", "conv2d", "convolution"}
 SOFTMAX = {"softmax", "_softmax"}
 NORM_STATISTICS = {"rsqrt", "layer_norm", "native_layer_norm", "rms_norm", "var", "var_mean", "linalg_vector_norm"}
-ACTIVATIONS = {"silu", "gelu", "relu", "sigmoid", "tanh", "erf", "softplus", "elu", "leaky_relu", "mish", "hardswish", "hardsigmoid", "selu", "celu", "relu6"}
+ACTIVATIONS = {"silu", "gelu", "relu", "sigmoid", "tanh", "erf", "softplus", "elu",
+               "leaky_relu", "mish", "hardswish", "hardsigmoid", "selu", "celu", "relu6"}
 # What takes some of the rows or columns: nothing behind it is a function of each element by itself.
 CHOICES = {"topk", "sort", "max", "argmax", "gather", "index", "index_select", "scatter", "embedding"} | SOFTMAX
 # Attention as one operation: queries, keys and values are its first operands.
@@ -193,7 +194,8 @@ class Layer:
         self.graph, self.begin, self.end = graph, call.begin, call.end
         self.given, self.gave, self.path, self.rows = given, gave, call.path, positions_of(call)
         self.taps = {}
-        self.norms = norms_between(graph, [inner for inner in graph.calls if call.begin <= inner.begin and inner.end <= call.end and inner is not call])
+        inner = [other for other in graph.calls if call.begin <= other.begin and other.end <= call.end and other is not call]
+        self.norms = norms_between(graph, inner)
 
     def inside(self, at):
         return at is not None and self.begin <= at < self.end
@@ -583,8 +585,8 @@ class Layer:
         return {"ffn_gate": (gate, seen), "ffn_up": (up, also)}
 
     def factor(self, made, view, projections):
-        """Up from one side of a product to that one of some projections that it is a function of: whether an activation is on the way, the projection with
-        its bias, and how it is looked at."""
+        """Up from one side of a product to that one of some projections that it is a function of: whether an activation is on the way, the projection
+        with its bias, and how it is looked at."""
         graph, found, activated, open_, seen = self.graph, {}, False, [(made, view)], set()
         while open_:
             at, looked_at = open_.pop()
@@ -697,7 +699,8 @@ def main_stack(stacks):
 
 def stack_name(path, taps):
     """`vision.` of vision_tower.encoder.layers; more of the path where another stack has that name."""
-    parts = [part.removesuffix("_tower").removesuffix("_model") for part in path.split(".") if part not in {"model", "layers", "layer", "blocks", "block", "h"}]
+    plain = {"model", "layers", "layer", "blocks", "block", "h"}
+    parts = [part.removesuffix("_tower").removesuffix("_model") for part in path.split(".") if part not in plain]
     short = f"{parts[0]}." if parts else "stack."
     return f"{'.'.join(parts)}." if any(name.startswith(f"{short}layers.") for name in taps) else short
 
