@@ -444,7 +444,7 @@ class Suite:
             for mistake in self.args.mistakes:
                 print(f"{len(self.kinds[mistake]):4} {mistake:36} {', '.join(sorted(MISTAKES[mistake][1])):50} {'; '.join(sorted(self.tried[mistake]))[:100]}")
             return True
-        print(f"\n{len({(line['architecture'], line['mistake']) for line in self.lines if line['mistake'] != 'none'})} mistakes made, of {len(self.kinds)} kinds, "
+        print(f"\n{len({(line['architecture'], line['mistake']) for line in self.lines if line['mistake'] != 'none'})} mistakes made, of {sum(map(bool, self.kinds.values()))} kinds, "
               f"in {len({line['architecture'] for line in self.lines})} architectures")
         bad = {"elsewhere", "at parity", "not comparable", "false alarm", "false finding"}
         return not any(line["place"] in bad or line.get("cause") in ("named wrongly", "named beside others", "no answer") for line in self.lines)
