@@ -205,10 +205,13 @@ text("norm-first-half", "unlisted norm-width", (SQUARES, r"\1\2[..., :\1.shape[-
 text("norm-absolute", "unlisted", (SQUARES, r"\1\2.abs().mean(-1, keepdim=True).pow(2)"))
 text("norm-width-less-one", "norm-width", (SQUARES, r"(\1\2.pow(2).sum(-1, keepdim=True) / (\1.shape[-1] - 1))"))
 text("norm-previous-row", "unlisted", (SQUARES, r"\1\2.pow(2).mean(-1, keepdim=True).roll(1, -2)"))
-text("norm-gain-first", "unlisted", (r"(    input_dtype = hidden_states\.dtype\n)", r"\1    hidden_states = hidden_states * self.weight\n"), where=r"Norm\.forward")
-text("gated-norm-order", "unlisted norm-gate-order", (r"( +)if gate is not None:\n.*\n((?:.*\n)*?) *return self\.weight \* hidden_states\.to\(input_dtype\)",
-                                                       r"\2\1return self.weight * hidden_states.to(input_dtype) * nn.functional.silu(gate)"), where="Gated")
-text("gate-not-activated", "unlisted activation", (r"nn\.functional\.silu\(gate\.to\(torch\.float32\)\)", r"gate.to(torch.float32)"), (r"self\.act\(gate\)", "gate"))
+text("norm-gain-first", "unlisted", (r"(    input_dtype = hidden_states\.dtype\n)", r"\1    hidden_states = hidden_states * self.weight\n"),
+     where=r"Norm\.forward")
+text("gated-norm-order", "unlisted norm-gate-order",
+     (r"( +)if gate is not None:\n.*\n((?:.*\n)*?) *return self\.weight \* hidden_states\.to\(input_dtype\)",
+      r"\2\1return self.weight * hidden_states.to(input_dtype) * nn.functional.silu(gate)"), where="Gated")
+text("gate-not-activated", "unlisted activation", (r"nn\.functional\.silu\(gate\.to\(torch\.float32\)\)", r"gate.to(torch.float32)"),
+     (r"self\.act\(gate\)", "gate"))
 
 
 @mistake("norm-eps-swapped", "norm-eps")
@@ -291,11 +294,10 @@ def qk_norm_omitted(site):
     return site.forward(found, skip)
 
 
-text("qk-norm-after-rope", "qk-norm-order",
-     (r"self\.[qk]_norm\((self\.[qk]_proj\(hidden_states\)\.view\(hidden_shape\))\)", r"\1"),
+text("qk-norm-after-rope", "qk-norm-order", (r"self\.[qk]_norm\((self\.[qk]_proj\(hidden_states\)\.view\(hidden_shape\))\)", r"\1"),
      (r"^ +(query|key)_states = self\.[qk]_norm\(\1_states\)\n", ""),
-     (r"^( +)(query_states, key_states = apply_rotary_pos_emb\(.*\))\n", r"\1\2\n\1query_states, key_states = self.q_norm(query_states), self.k_norm(key_states)\n"),
-     where=r"Attention\.forward")
+     (r"^( +)(query_states, key_states = apply_rotary_pos_emb\(.*\))\n",
+      r"\1\2\n\1query_states, key_states = self.q_norm(query_states), self.k_norm(key_states)\n"), where=r"Attention\.forward")
 
 
 @mistake("latent-norm-omitted", "norm-omitted")
@@ -519,8 +521,12 @@ def head_width(site):
     return next((module.head_dim for _, module in site.modules(lambda name, module: isinstance(getattr(module, "head_dim", None), int) and hasattr(module, "q_proj"))), 0)
 
 
-text("heads-of-q-apart", "head-layout", (r"self\.q_proj\(hidden_states\)\.view\(hidden_shape\)", r"self.q_proj(hidden_states).view(*hidden_shape[:-2], self.head_dim, -1).transpose(-1, -2)"))
-text("heads-of-v-apart", "head-layout", (r"self\.v_proj\(hidden_states\)\.view\(hidden_shape\)", r"self.v_proj(hidden_states).view(*hidden_shape[:-2], self.head_dim, -1).transpose(-1, -2)"))
+text("heads-of-q-apart", "head-layout",
+     (r"self\.q_proj\(hidden_states\)\.view\(hidden_shape\)",
+      r"self.q_proj(hidden_states).view(*hidden_shape[:-2], self.head_dim, -1).transpose(-1, -2)"))
+text("heads-of-v-apart", "head-layout",
+     (r"self\.v_proj\(hidden_states\)\.view\(hidden_shape\)",
+      r"self.v_proj(hidden_states).view(*hidden_shape[:-2], self.head_dim, -1).transpose(-1, -2)"))
 
 # ---- rotation ----
 
@@ -632,12 +638,15 @@ def partial_as_full(site):
 
 
 HALVES = r"torch\.cat\(\(-x2, x1\), dim=-1\)"
-text("rope-direction", "rope-direction", (HALVES, r"torch.cat((x2, -x1), dim=-1)"), (r"torch\.stack\(\[-x2, x1\], dim=-1\)", r"torch.stack([x2, -x1], dim=-1)"),
+text("rope-direction", "rope-direction", (HALVES, r"torch.cat((x2, -x1), dim=-1)"),
+     (r"torch\.stack\(\[-x2, x1\], dim=-1\)", r"torch.stack([x2, -x1], dim=-1)"),
      (r"torch\.stack\(\(-x2, x1\), dim=-1\)", r"torch.stack((x2, -x1), dim=-1)"),
-     (r"first_half \* cos - second_half \* sin", r"first_half * cos + second_half * sin"), (r"second_half \* cos \+ first_half \* sin", r"second_half * cos - first_half * sin"))
+     (r"first_half \* cos - second_half \* sin", r"first_half * cos + second_half * sin"),
+     (r"second_half \* cos \+ first_half \* sin", r"second_half * cos - first_half * sin"))
 text("rope-pairing", "rope-pairing qk-row-order", (HALVES, r"torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)"),
      (r"emb = torch\.cat\(\(freqs, freqs\), dim=-1\)", r"emb = freqs.repeat_interleave(2, dim=-1)"),
-     (r"rot_x = torch\.stack\(\[-x2, x1\], dim=-1\)\.flatten\(-2\)", r"rot_x = torch.cat((-x[..., x.shape[-1] // 2 :], x[..., : x.shape[-1] // 2]), dim=-1)"),
+     (r"rot_x = torch\.stack\(\[-x2, x1\], dim=-1\)\.flatten\(-2\)",
+      r"rot_x = torch.cat((-x[..., x.shape[-1] // 2 :], x[..., : x.shape[-1] // 2]), dim=-1)"),
      (r"emb = torch\.repeat_interleave\(freqs, 2, dim=-1\).*", r"emb = torch.cat((freqs, freqs), dim=-1)"),
      (r"first_half, second_half = torch\.chunk\(x, 2, dim=-1\)", r"first_half, second_half = x[..., ::2], x[..., 1::2]"),
      (r"torch\.cat\(\(first_, second_\), dim=-1\)", r"torch.stack((first_, second_), dim=-1).flatten(-2)"))
@@ -660,8 +669,12 @@ text("rope-not-on-q", "rope-omitted", *((pattern, "q_embed = q") for pattern in 
 text("rope-omitted", "rope-omitted", *((pattern, "k_embed = k") for pattern in K_ROTATED), *((pattern, "q_embed = q") for pattern in Q_ROTATED))
 text("rope-twice", "rope-twice", (Q_ROTATED[0], r"\g<0>\n    q_embed = (q_embed * cos) + (rotate_half(q_embed) * sin)"),
      (K_ROTATED[0], r"\g<0>\n    k_embed = (k_embed * cos) + (rotate_half(k_embed) * sin)"))
-text("rope-in-place", "aliasing", (Q_ROTATED[0], r"q1, q2 = q.chunk(2, -1); c, s = cos.chunk(2, -1)[0], sin.chunk(2, -1)[0]; q1 = q1 * c - q2 * s; q_embed = torch.cat((q1, q2 * c + q1 * s), -1)"))
-text("rope-on-v", "rope-on-v", (r"^( +)(query_states, key_states = apply_rotary_pos_emb\(.*\))\n", r"\1\2\n\1value_states = apply_rotary_pos_emb(value_states, value_states, cos, sin)[0]\n"))
+text("rope-in-place", "aliasing",
+     (Q_ROTATED[0],
+      r"q1, q2 = q.chunk(2, -1); c, s = cos.chunk(2, -1)[0], sin.chunk(2, -1)[0]; q1 = q1 * c - q2 * s; q_embed = torch.cat((q1, q2 * c + q1 * s), -1)"))
+text("rope-on-v", "rope-on-v",
+     (r"^( +)(query_states, key_states = apply_rotary_pos_emb\(.*\))\n",
+      r"\1\2\n\1value_states = apply_rotary_pos_emb(value_states, value_states, cos, sin)[0]\n"))
 text("rope-of-other-kind-of-layer", "rope-theta rope-layer-kind", (r"if self\.self_attn\.is_sliding:", "if not self.self_attn.is_sliding:"))
 
 
@@ -713,9 +726,10 @@ CAUSAL = r"kv_idx <= q_idx$"
 BIASED = r"torch\.where\(causal_mask, attn_weights"
 TRIANGLE = r"torch\.triu\((\w+), diagonal=1\)"
 CONVERTER = r"mask\.masked_fill_\(mask_cond < \(mask_cond \+ 1\)\.view\(mask\.size\(-1\), 1\), 0\)"
-text("mask-omitted", "mask-omitted", (CAUSAL, "kv_idx <= q_idx + 1000"), (BIASED, "torch.where(torch.ones_like(causal_mask), attn_weights"), (TRIANGLE, r"torch.triu(\1, diagonal=1000)"),
-     (CONVERTER, "mask.fill_(0)"))
-text("mask-one-ahead", "mask-shifted", (CAUSAL, "kv_idx <= q_idx + 1"), (BIASED, "torch.where(causal_mask | causal_mask.roll(1, -1).tril(1), attn_weights"), (TRIANGLE, r"torch.triu(\1, diagonal=2)"),
+text("mask-omitted", "mask-omitted", (CAUSAL, "kv_idx <= q_idx + 1000"), (BIASED, "torch.where(torch.ones_like(causal_mask), attn_weights"),
+     (TRIANGLE, r"torch.triu(\1, diagonal=1000)"), (CONVERTER, "mask.fill_(0)"))
+text("mask-one-ahead", "mask-shifted", (CAUSAL, "kv_idx <= q_idx + 1"),
+     (BIASED, "torch.where(causal_mask | causal_mask.roll(1, -1).tril(1), attn_weights"), (TRIANGLE, r"torch.triu(\1, diagonal=2)"),
      (CONVERTER, "mask.masked_fill_(mask_cond < (mask_cond + 2).view(mask.size(-1), 1), 0)"))
 text("mask-without-itself", "mask-shifted unlisted", (CAUSAL, "(kv_idx < q_idx) | (kv_idx == 0)"), (TRIANGLE, r"torch.triu(\1, diagonal=0)"))
 text("mask-from-the-top-left", "mask-shifted", (r"cache_position, kv_arange\)", "cache_position - cache_position[0], kv_arange)"))
@@ -723,14 +737,17 @@ text("mask-inverted", "mask-inverted", (CAUSAL, "kv_idx >= q_idx"))
 text("mask-every-other-key", "unlisted", (CAUSAL, "(kv_idx <= q_idx) & ((q_idx - kv_idx) % 2 == 0)"))
 text("mask-small-fill", "mask-fill", (r"attn_weights = attn_weights \+ causal_mask", "attn_weights = attn_weights + causal_mask.clamp(min=-4.0)"))
 text("mask-after-softmax", "mask-after-softmax", (r"attn_weights = attn_weights \+ causal_mask", "pass"),
-     (r"^( +)(attn_weights = nn\.functional\.softmax\(attn_weights, dim=-1, dtype=torch\.float32\)\.to\(query\.dtype\))", r"\1\2\n\1attn_weights = attn_weights * (attention_mask[..., : attn_weights.shape[-1]] == 0)"),
-     where="eager_attention_forward")
+     (r"^( +)(attn_weights = nn\.functional\.softmax\(attn_weights, dim=-1, dtype=torch\.float32\)\.to\(query\.dtype\))",
+      r"\1\2\n\1attn_weights = attn_weights * (attention_mask[..., : attn_weights.shape[-1]] == 0)"), where="eager_attention_forward")
 WINDOW = r"kv_idx > q_idx - sliding_window"
 text("window-ignored", "window-size", (WINDOW, "kv_idx > q_idx - 1000"))
 text("window-one-more", "window-size", (WINDOW, "kv_idx >= q_idx - sliding_window"))
 text("window-one-less", "window-size", (WINDOW, "kv_idx > q_idx - sliding_window + 1"))
-text("window-on-every-layer", "window-size", (r"\[(decoder_layer|layer)\.attention_type\]", r'["sliding_attention" if hidden_states.shape[1] > 1 else \1.attention_type]'))
-text("window-on-the-other-layers", "window-size", (r"\[(decoder_layer|layer)\.attention_type\]", r'["full_attention" if (\1.attention_type == "sliding_attention") == (hidden_states.shape[1] > 1) else "sliding_attention"]'))
+text("window-on-every-layer", "window-size",
+     (r"\[(decoder_layer|layer)\.attention_type\]", r'["sliding_attention" if hidden_states.shape[1] > 1 else \1.attention_type]'))
+text("window-on-the-other-layers", "window-size",
+     (r"\[(decoder_layer|layer)\.attention_type\]",
+      r'["full_attention" if (\1.attention_type == "sliding_attention") == (hidden_states.shape[1] > 1) else "sliding_attention"]'))
 text("chunks-ignored", "window-size unlisted", (r"kv_idx // chunk_size == q_idx // chunk_size", "kv_idx > q_idx - 1000"),
      (r"\(kv_idx - left_padding\[batch_idx\]\) // chunk_size == .*", "kv_idx > q_idx - 1000"))
 SOFTMAX = r"softmax\((attn_weights|attention_scores|scores|combined_logits|attention_logits|attention_scores \+ attention_mask|attention_logits \+ attention_mask|attention_scores\.float\(\)|scores\.float\(\)), "
@@ -740,7 +757,9 @@ text("softmax-over-queries", "softmax-axis", (SOFTMAX + r"dim=-1", r"softmax(\1,
 text("softmax-over-heads", "softmax-axis", (SOFTMAX + r"dim=-1", r"softmax(\1, dim=1"))
 text("softmax-extra-zero", "sink-omitted", (r"(nn\.functional|F)\.softmax\((attn_weights|attention_scores), dim=-1(, dtype=torch\.float32)?\)",
                                            r"\1.softmax(nn.functional.pad(\2, (0, 1)), dim=-1\3)[..., :-1]"))
-text("probs-of-dropout", "unlisted ~residual-scale", (r"attn_output = torch\.matmul\(attn_weights, ", "attn_output = torch.matmul(attn_weights / 0.9, "), (r"context_layer = torch\.matmul\(attention_probs, ", "context_layer = torch.matmul(attention_probs / 0.9, "))
+text("probs-of-dropout", "unlisted ~residual-scale",
+     (r"attn_output = torch\.matmul\(attn_weights, ", "attn_output = torch.matmul(attn_weights / 0.9, "),
+     (r"context_layer = torch\.matmul\(attention_probs, ", "context_layer = torch.matmul(attention_probs / 0.9, "))
 text("probs-clipped", "unlisted", (r"attn_output = torch\.matmul\(attn_weights, ", "attn_output = torch.matmul(attn_weights.clamp(max=0.3), "),
      (r"context_layer = torch\.matmul\(attention_probs, ", "context_layer = torch.matmul(attention_probs.clamp(max=0.3), "))
 
@@ -763,7 +782,8 @@ def sinks_rolled(site):
 
 ALIBI = r"alibi = (slopes\[\.\.\., None\](?:\.bfloat16\(\))? \* arange_tensor|alibi \* slopes)"
 text("alibi-omitted", "unlisted alibi alibi-omitted", (ALIBI, r"alibi = 0 * \1"))
-text("alibi-slopes", "unlisted alibi alibi-slopes", (r"(math\.log2\(closest_power_of_2\)) - 3\)\)\)", r"\1 - 2)))"), (r"alibi_bias_max / num_heads_power_of_2", "2 * alibi_bias_max / num_heads_power_of_2"))
+text("alibi-slopes", "unlisted alibi alibi-slopes", (r"(math\.log2\(closest_power_of_2\)) - 3\)\)\)", r"\1 - 2)))"),
+     (r"alibi_bias_max / num_heads_power_of_2", "2 * alibi_bias_max / num_heads_power_of_2"))
 text("alibi-slopes-reversed", "unlisted alibi alibi-slopes", (ALIBI, r"slopes = slopes.flip(0 if slopes.dim() == 1 else 1)\n    alibi = \1"))
 text("alibi-sign", "unlisted alibi alibi-slopes", (ALIBI, r"alibi = -\1"))
 
@@ -772,19 +792,33 @@ text("alibi-sign", "unlisted alibi alibi-slopes", (ALIBI, r"alibi = -\1"))
 REPEAT = r"hidden_states = hidden_states\[:, :, None, :, :\]\.expand\(batch, num_key_value_heads, n_rep, slen, head_dim\)"
 text("kv-heads-in-turn", "kv-head-map", (REPEAT, "hidden_states = hidden_states[:, None].expand(batch, n_rep, num_key_value_heads, slen, head_dim)"))
 text("kv-head-0", "kv-head-map", (REPEAT, "hidden_states = hidden_states[:, :1, None].expand(batch, num_key_value_heads, n_rep, slen, head_dim)"))
-text("kv-heads-of-v-in-turn", "kv-head-map", (r"(value_states = )repeat_kv\((\w+), (module|self)\.num_key_value_groups\)", r"\1\2.repeat(1, \3.num_key_value_groups, 1, 1)"))
+text("kv-heads-of-v-in-turn", "kv-head-map",
+     (r"(value_states = )repeat_kv\((\w+), (module|self)\.num_key_value_groups\)", r"\1\2.repeat(1, \3.num_key_value_groups, 1, 1)"))
 MERGE = (r"attn_output = attn_output\.transpose\(1, 2\)(\.contiguous\(\))?", r"x = x\.permute\(0, 2, 1, 3\)", r"(attn_output|context_layer|context_states) = \1\.permute\(0, 2, 1, 3\)")
-text("context-not-transposed", "context-layout", (MERGE[0], "attn_output = attn_output.reshape(attn_output.shape[0], attn_output.shape[2], attn_output.shape[1], -1)"),
-     (MERGE[1], "x = x.reshape(x.shape[0], x.shape[2], x.shape[1], -1)"), (MERGE[2], r"\1 = \1.reshape(\1.shape[0], \1.shape[2], \1.shape[1], -1)"), where=r"eager|_merge_heads|ttention")
-text("context-elements-first", "context-layout", (MERGE[0], r"attn_output = attn_output.permute(0, 2, 3, 1).contiguous()"), where="eager_attention_forward")
-text("context-heads-reversed", "unlisted context-layout", (MERGE[0], r"attn_output = attn_output.flip(1).transpose(1, 2).contiguous()"), (MERGE[2], r"\1 = \1.flip(1).permute(0, 2, 1, 3)"))
-text("context-last-head-lost", "unlisted", (MERGE[0], r"attn_output = (attn_output * (torch.arange(attn_output.shape[1]) < attn_output.shape[1] - 1)[:, None, None]).transpose(1, 2).contiguous()"))
+text("context-not-transposed", "context-layout",
+     (MERGE[0], "attn_output = attn_output.reshape(attn_output.shape[0], attn_output.shape[2], attn_output.shape[1], -1)"),
+     (MERGE[1], "x = x.reshape(x.shape[0], x.shape[2], x.shape[1], -1)"), (MERGE[2], r"\1 = \1.reshape(\1.shape[0], \1.shape[2], \1.shape[1], -1)"),
+     where=r"eager|_merge_heads|ttention")
+text("context-elements-first", "context-layout", (MERGE[0], r"attn_output = attn_output.permute(0, 2, 3, 1).contiguous()"),
+     where="eager_attention_forward")
+text("context-heads-reversed", "unlisted context-layout", (MERGE[0], r"attn_output = attn_output.flip(1).transpose(1, 2).contiguous()"),
+     (MERGE[2], r"\1 = \1.flip(1).permute(0, 2, 1, 3)"))
+text("context-last-head-lost", "unlisted",
+     (MERGE[0],
+      r"attn_output = (attn_output * (torch.arange(attn_output.shape[1]) < attn_output.shape[1] - 1)[:, None, None]).transpose(1, 2).contiguous()"))
 CACHED = r"self\.{0} = torch\.cat\(\[self\.{0}, {1}\], dim=-2\)"
-text("cache-newest-key-missing", "kv-cache-stale", (CACHED.format("keys", "key_states"), "self.keys = torch.cat([self.keys, self.keys[..., -1:, :] if self.keys.numel() else key_states], dim=-2)"))
-text("cache-newest-value-missing", "kv-cache-stale", (CACHED.format("values", "value_states"), "self.values = torch.cat([self.values, 0 * value_states if self.values.numel() else value_states], dim=-2)"))
-text("cache-new-key-first", "kv-cache-shift unlisted", (CACHED.format("keys", "key_states"), "self.keys = torch.cat([key_states, self.keys], dim=-2)"))
-text("cache-slot-overwritten", "kv-cache-shift", (CACHED.format("keys", "key_states"), "self.keys = torch.cat([self.keys[..., :-1, :], key_states, key_states * 0] if self.keys.numel() else [self.keys, key_states], dim=-2)"))
-text("cache-int8", "unlisted precision", (CACHED.format("keys", "key_states"), "self.keys = torch.cat([self.keys, (key_states * 20).round() / 20], dim=-2)"))
+text("cache-newest-key-missing", "kv-cache-stale",
+     (CACHED.format("keys", "key_states"), "self.keys = torch.cat([self.keys, self.keys[..., -1:, :] if self.keys.numel() else key_states], dim=-2)"))
+text("cache-newest-value-missing", "kv-cache-stale",
+     (CACHED.format("values", "value_states"),
+      "self.values = torch.cat([self.values, 0 * value_states if self.values.numel() else value_states], dim=-2)"))
+text("cache-new-key-first", "kv-cache-shift unlisted",
+     (CACHED.format("keys", "key_states"), "self.keys = torch.cat([key_states, self.keys], dim=-2)"))
+text("cache-slot-overwritten", "kv-cache-shift",
+     (CACHED.format("keys", "key_states"),
+      "self.keys = torch.cat([self.keys[..., :-1, :], key_states, key_states * 0] if self.keys.numel() else [self.keys, key_states], dim=-2)"))
+text("cache-int8", "unlisted precision",
+     (CACHED.format("keys", "key_states"), "self.keys = torch.cat([self.keys, (key_states * 20).round() / 20], dim=-2)"))
 
 # ---- feed-forward ----
 
@@ -826,8 +860,10 @@ activation("activation-squared-relu", "unlisted activation", "squared")
 activation("activation-beta", "unlisted", lambda x: x * torch.sigmoid(1.2 * x))
 activation("activation-sine", "unlisted", torch.sin)
 GATED = r"self\.(act_fn|act|activation_fn)\(self\.(gate_proj|w1|wi_0)\((\w+)\)\) \* self\.(up_proj|w3|wi_1)\(\3\)"
-text("activation-on-up", "gate-up-swapped", (GATED, r"self.\2(\3) * self.\1(self.\4(\3))"), (r"up_states \* self\.activation_fn\(gate\)", "gate * self.activation_fn(up_states)"))
-text("gate-added", "gate-product", (GATED, r"self.\1(self.\2(\3)) + self.\4(\3)"), (r"up_states \* self\.activation_fn\(gate\)", "up_states + self.activation_fn(gate)"))
+text("activation-on-up", "gate-up-swapped", (GATED, r"self.\2(\3) * self.\1(self.\4(\3))"),
+     (r"up_states \* self\.activation_fn\(gate\)", "gate * self.activation_fn(up_states)"))
+text("gate-added", "gate-product", (GATED, r"self.\1(self.\2(\3)) + self.\4(\3)"),
+     (r"up_states \* self\.activation_fn\(gate\)", "up_states + self.activation_fn(gate)"))
 text("up-not-applied", "gate-product", (GATED, r"self.\1(self.\2(\3))"))
 text("gate-of-previous-token", "unlisted", (GATED, r"self.\1(self.\2(\3.roll(1, -2))) * self.\4(\3)"))
 text("gate-normed", "unlisted", (GATED, r"self.\1(torch.nn.functional.normalize(self.\2(\3), dim=-1)) * self.\4(\3)"))
@@ -841,22 +877,33 @@ text("gate-and-up-in-blocks", "fused-split", (r"gate, up = gate_up\[\.\.\., ::2\
 # ---- residual stream ----
 
 ADD = r"(hidden_states|hidden_state) = residual \+ \1$"
-text("branch-omitted", "residual-source residual-scale layer-skipped ~weight-unset", (ADD, r"\1 = residual"), (r"hidden_states = \(residual \+ hidden_states\)\.view", "hidden_states = residual.view"), one=True)
-text("stream-omitted", "residual-omitted residual-scale residual-source", (ADD, r"\1 = \1"), (r"out = residual \+ out", "out = out"), (r"hidden_states = attn_output \+ residual", "hidden_states = attn_output"),
+text("branch-omitted", "residual-source residual-scale layer-skipped ~weight-unset", (ADD, r"\1 = residual"),
+     (r"hidden_states = \(residual \+ hidden_states\)\.view", "hidden_states = residual.view"), one=True)
+text("stream-omitted", "residual-omitted residual-scale residual-source", (ADD, r"\1 = \1"), (r"out = residual \+ out", "out = out"),
+     (r"hidden_states = attn_output \+ residual", "hidden_states = attn_output"),
      (r"hidden_states = \(residual \+ hidden_states\)\.view", "hidden_states = hidden_states.view"), one=True)
-text("stream-twice", "residual-source residual-scale", (ADD, r"\1 = residual + residual + \1"), (r"out = residual \+ out", "out = 2 * residual + out"), one=True)
+text("stream-twice", "residual-source residual-scale", (ADD, r"\1 = residual + residual + \1"),
+     (r"out = residual \+ out", "out = 2 * residual + out"), one=True)
 text("branch-halved", "residual-scale", (ADD, r"\1 = residual + 0.5 * \1"), (r"out = residual \+ out", "out = residual + 0.5 * out"), one=True)
 text("branch-subtracted", "residual-scale", (ADD, r"\1 = residual - \1"), one=True)
-text("stream-normed", "residual-source", (r"^( +)residual = hidden_states\n((?: *#.*\n|\s*\n)*) +(hidden_states = self\.\w*(?:norm|ln)\w*\(hidden_states\))", r"\1\3\n\1residual = hidden_states\n"), one=True, where=r"Layer|Block")
-text("stream-before-attention", "residual-source", (r"\A((?:.*\n)*?)( +)residual = hidden_states\n((?:.*\n)*?) +residual = hidden_states\n", r"\1\2residual = hidden_states\n\3"), where=r"(Layer|Block)\.forward")
+text("stream-normed", "residual-source",
+     (r"^( +)residual = hidden_states\n((?: *#.*\n|\s*\n)*) +(hidden_states = self\.\w*(?:norm|ln)\w*\(hidden_states\))",
+      r"\1\3\n\1residual = hidden_states\n"), one=True, where=r"Layer|Block")
+text("stream-before-attention", "residual-source",
+     (r"\A((?:.*\n)*?)( +)residual = hidden_states\n((?:.*\n)*?) +residual = hidden_states\n", r"\1\2residual = hidden_states\n\3"),
+     where=r"(Layer|Block)\.forward")
 text("residual-multiplier-omitted", "residual-scale", (r" \* self\.residual_multiplier", ""), one=True)
-text("sequential-as-parallel", "residual-parallel", (r"\A((?:.*\n)*?)( +)residual = hidden_states\n((?:.*\n)*?)( +)(hidden_states = self\.(?:post_attention_layernorm|pre_feedforward_layernorm|ln_2))\(hidden_states\)",
-                                                      r"\1\2residual = begin = hidden_states\n\3\4\5(begin)"), where=r"(Layer|Block)\.forward")
-text("parallel-as-sequential", "residual-parallel unlisted", (r"hidden_states_mlp = self\.mlp\(hidden_states\)", "hidden_states_mlp = self.mlp(self.input_layernorm(residual + hidden_states_attention))"),
+text("sequential-as-parallel", "residual-parallel",
+     (r"\A((?:.*\n)*?)( +)residual = hidden_states\n((?:.*\n)*?)( +)(hidden_states = self\.(?:post_attention_layernorm|pre_feedforward_layernorm|ln_2))\(hidden_states\)",
+      r"\1\2residual = begin = hidden_states\n\3\4\5(begin)"), where=r"(Layer|Block)\.forward")
+text("parallel-as-sequential", "residual-parallel unlisted",
+     (r"hidden_states_mlp = self\.mlp\(hidden_states\)", "hidden_states_mlp = self.mlp(self.input_layernorm(residual + hidden_states_attention))"),
      (r"self\.mlp\(self\.post_attention_layernorm\(hidden_states\)\)", "self.mlp(self.post_attention_layernorm(hidden_states + attn_output))"),
      (r"mlp_layernorm_out = attention_layernorm_out", "mlp_layernorm_out = self.input_layernorm(residual + attention_output)"))
 text("feed-forward-reads-unnormed", "norm-omitted linear-input", (r"self\.mlp\(hidden_states\)", "self.mlp(residual)"), where=r"Layer|Block")
-text("attention-output-dropped-rows", "unlisted", (r"attn_output = self\.(o_proj|dense|out_proj)\(attn_output\)$", r"attn_output = self.\1(attn_output) * (torch.arange(attn_output.shape[-2]) % 3 != 1)[:, None]"))
+text("attention-output-dropped-rows", "unlisted",
+     (r"attn_output = self\.(o_proj|dense|out_proj)\(attn_output\)$",
+      r"attn_output = self.\1(attn_output) * (torch.arange(attn_output.shape[-2]) % 3 != 1)[:, None]"))
 text("residual-branch-of-previous-token", "unlisted", (ADD, r"\1 = residual + \1.roll(1, -2)"), one=True)
 
 
@@ -887,21 +934,32 @@ def layers_exchanged(site):
 
 # ---- embedding ----
 
-text("embedding-scale-omitted", "embed-scale embed-multiplier", (r"hidden_states = hidden_states \* normalizer", "pass"), (r"inputs_embeds \* self\.embedding_multiplier", "inputs_embeds"),
-     (r"\* self\.embed_scale\S*", ""))
-text("embedding-scale-rounded", "embed-scale embed-multiplier precision", (r"hidden_states = hidden_states \* normalizer", "hidden_states = hidden_states * 5.6875"))
-text("embedding-scale-added", "embed-scale", (r"^( +)hidden_states = inputs_embeds$", r"\1hidden_states = inputs_embeds * self.config.hidden_size**0.5"))
-text("embedding-normed", "unlisted", (r"^( +)hidden_states = inputs_embeds$", r"\1hidden_states = torch.nn.functional.normalize(inputs_embeds, dim=-1)"))
-text("tokens-one-too-high", "tokens-differ", (r"self\.(embed_tokens|embed_in|wte|word_embeddings|embeddings)\(input_ids\)", r"self.\1((input_ids + 1) % 99)"))
-text("tokens-first-doubled", "tokens-differ", (r"self\.(embed_tokens|embed_in|wte|word_embeddings|embeddings)\(input_ids\)", r"self.\1(torch.cat((input_ids[:, :1], input_ids[:, :-1]), 1) if input_ids.shape[1] > 1 else input_ids)"))
-text("learned-positions-one-ahead", "position-embedding-offset unlisted", (r"self\.(wpe|position_embeddings)\(position_ids\)", r"self.\1(position_ids + 1)"), (r"position_ids \+ self\.offset", "position_ids + self.offset - 1"))
-text("learned-positions-restart", "position-embedding-offset unlisted", (r"self\.(wpe|position_embeddings)\(position_ids\)", r"self.\1(position_ids - position_ids[:, :1])"),
+text("embedding-scale-omitted", "embed-scale embed-multiplier", (r"hidden_states = hidden_states \* normalizer", "pass"),
+     (r"inputs_embeds \* self\.embedding_multiplier", "inputs_embeds"), (r"\* self\.embed_scale\S*", ""))
+text("embedding-scale-rounded", "embed-scale embed-multiplier precision",
+     (r"hidden_states = hidden_states \* normalizer", "hidden_states = hidden_states * 5.6875"))
+text("embedding-scale-added", "embed-scale",
+     (r"^( +)hidden_states = inputs_embeds$", r"\1hidden_states = inputs_embeds * self.config.hidden_size**0.5"))
+text("embedding-normed", "unlisted",
+     (r"^( +)hidden_states = inputs_embeds$", r"\1hidden_states = torch.nn.functional.normalize(inputs_embeds, dim=-1)"))
+text("tokens-one-too-high", "tokens-differ",
+     (r"self\.(embed_tokens|embed_in|wte|word_embeddings|embeddings)\(input_ids\)", r"self.\1((input_ids + 1) % 99)"))
+text("tokens-first-doubled", "tokens-differ",
+     (r"self\.(embed_tokens|embed_in|wte|word_embeddings|embeddings)\(input_ids\)",
+      r"self.\1(torch.cat((input_ids[:, :1], input_ids[:, :-1]), 1) if input_ids.shape[1] > 1 else input_ids)"))
+text("learned-positions-one-ahead", "position-embedding-offset unlisted",
+     (r"self\.(wpe|position_embeddings)\(position_ids\)", r"self.\1(position_ids + 1)"),
+     (r"position_ids \+ self\.offset", "position_ids + self.offset - 1"))
+text("learned-positions-restart", "position-embedding-offset unlisted",
+     (r"self\.(wpe|position_embeddings)\(position_ids\)", r"self.\1(position_ids - position_ids[:, :1])"),
      (r"position_ids \+ self\.offset", "position_ids - position_ids[:, :1] + self.offset"))
-text("learned-positions-omitted", "unlisted position-embedding-omitted", (r"self\.(wpe|position_embeddings)\(position_ids\)", r"0 * self.\1(position_ids)"),
+text("learned-positions-omitted", "unlisted position-embedding-omitted",
+     (r"self\.(wpe|position_embeddings)\(position_ids\)", r"0 * self.\1(position_ids)"),
      (r"embeddings = embeddings \+ self\.position_embeddings", "embeddings = embeddings"))
 text("opt-offset-omitted", "position-embedding-offset unlisted", (r"position_ids \+ self\.offset", "position_ids"))
 text("token-types-omitted", "unlisted", (r"embeddings = inputs_embeds \+ token_type_embeddings", "embeddings = inputs_embeds"))
-text("patches-transposed", "unlisted", (r"self\.projection\(pixel_values\)\.flatten\(2\)", r"self.projection(pixel_values).transpose(2, 3).flatten(2)"))
+text("patches-transposed", "unlisted",
+     (r"self\.projection\(pixel_values\)\.flatten\(2\)", r"self.projection(pixel_values).transpose(2, 3).flatten(2)"))
 text("class-token-last", "unlisted", (r"torch\.cat\(\(cls_tokens, embeddings\), dim=1\)", "torch.cat((embeddings, cls_tokens), dim=1)"))
 
 
@@ -914,9 +972,12 @@ def embedding_norm(site):
 
 text("logits-scale-omitted", "logit-scale", (r"logits = logits (/ self\.config\.logits_scaling|\* self\.logit_scale)", "logits = logits"))
 text("logits-scale-added", "logit-scale", (r"logits = self\.lm_head\((.*)\)$", r"logits = self.lm_head(\1) * 0.7"), where="ForCausalLM")
-text("logits-of-other-row", "logit-row", (r"self\.lm_head\(hidden_states\[:, slice_indices, :\]\)", "self.lm_head(hidden_states.roll(1, 1)[:, slice_indices, :])"), where="ForCausalLM")
-text("logits-as-log-probabilities", "unlisted", (r"logits = self\.lm_head\((.*)\)$", r"logits = self.lm_head(\1).log_softmax(-1)"), where="ForCausalLM")
-text("logits-rows-of-vocabulary-shifted", "unlisted", (r"logits = self\.lm_head\((.*)\)$", r"logits = self.lm_head(\1).roll(1, -1)"), where="ForCausalLM")
+text("logits-of-other-row", "logit-row",
+     (r"self\.lm_head\(hidden_states\[:, slice_indices, :\]\)", "self.lm_head(hidden_states.roll(1, 1)[:, slice_indices, :])"), where="ForCausalLM")
+text("logits-as-log-probabilities", "unlisted", (r"logits = self\.lm_head\((.*)\)$", r"logits = self.lm_head(\1).log_softmax(-1)"),
+     where="ForCausalLM")
+text("logits-rows-of-vocabulary-shifted", "unlisted", (r"logits = self\.lm_head\((.*)\)$", r"logits = self.lm_head(\1).roll(1, -1)"),
+     where="ForCausalLM")
 
 
 @mistake("logits-softcap-omitted", "logit-softcap")
@@ -967,23 +1028,36 @@ def head_tied(site):
 ROUTED = r"routing_weights = F\.softmax\(router_logits, dim=1, dtype=torch\.float\)"
 SUM = r"routing_weights /= routing_weights\.sum\(dim=-1, keepdim=True\)"
 text("router-not-renormalised", "unlisted router-norm", (rf"^( +){SUM}", r"\1pass"), (r"if self\.norm_topk_prob:.*", "if not self.norm_topk_prob:"))
-text("router-sigmoid", "unlisted router-function router-bias", (ROUTED, "routing_weights = torch.sigmoid(router_logits.float())"), (r"router_logits\.sigmoid\(\)", "router_logits.softmax(-1)"))
-text("router-softmax-of-chosen", "unlisted router-norm", (ROUTED + r"\n( +)routing_weights, selected_experts = torch\.topk\(routing_weights, self\.top_k, dim=-1\)",
-                                                           r"routing_weights, selected_experts = torch.topk(router_logits, self.top_k, dim=-1)\n\1routing_weights = routing_weights.float().softmax(-1)"))
-text("router-softmax-of-all", "unlisted router-norm", (r"router_top_value, router_indices = torch\.topk\(router_logits, self\.top_k, dim=-1\)", "router_top_value, router_indices = torch.topk(router_logits.softmax(-1), self.top_k, dim=-1)"),
+text("router-sigmoid", "unlisted router-function router-bias", (ROUTED, "routing_weights = torch.sigmoid(router_logits.float())"),
+     (r"router_logits\.sigmoid\(\)", "router_logits.softmax(-1)"))
+text("router-softmax-of-chosen", "unlisted router-norm",
+     (ROUTED + r"\n( +)routing_weights, selected_experts = torch\.topk\(routing_weights, self\.top_k, dim=-1\)",
+      r"routing_weights, selected_experts = torch.topk(router_logits, self.top_k, dim=-1)\n\1routing_weights = routing_weights.float().softmax(-1)"))
+text("router-softmax-of-all", "unlisted router-norm",
+     (r"router_top_value, router_indices = torch\.topk\(router_logits, self\.top_k, dim=-1\)",
+      "router_top_value, router_indices = torch.topk(router_logits.softmax(-1), self.top_k, dim=-1)"),
      (r"router_top_value = torch\.nn\.functional\.softmax\(.*\)", "pass"))
-text("router-correction-in-weights", "unlisted router-bias", (r"topk_weights = scores\.gather", "topk_weights = (scores + self.e_score_correction_bias).gather"))
-text("router-groups-ignored", "unlisted router-bias router-groups", (r"scores_for_choice\.masked_fill\(~score_mask\.bool\(\), 0\.0\)", "scores_for_choice"))
-text("router-softmax-base", "unlisted softmax-base", (ROUTED, "routing_weights = F.softmax(router_logits * 0.6931471805599453, dim=1, dtype=torch.float)"))
-text("router-smallest", "unlisted", (r"torch\.topk\(routing_weights, self\.top_k, dim=-1\)", "torch.topk(routing_weights, self.top_k, dim=-1, largest=False)"))
-text("router-weights-on-input", "unlisted", (r"expert_layer\(current_state\) \* routing_weights\[top_x, idx, None\]", "expert_layer(current_state * routing_weights[top_x, idx, None])"),
-     (r"expert_output = expert\(expert_input\)\n( +)weighted_output = expert_output \* expert_weights\.unsqueeze\(-1\)", r"weighted_output = expert(expert_input * expert_weights.unsqueeze(-1))"))
+text("router-correction-in-weights", "unlisted router-bias",
+     (r"topk_weights = scores\.gather", "topk_weights = (scores + self.e_score_correction_bias).gather"))
+text("router-groups-ignored", "unlisted router-bias router-groups",
+     (r"scores_for_choice\.masked_fill\(~score_mask\.bool\(\), 0\.0\)", "scores_for_choice"))
+text("router-softmax-base", "unlisted softmax-base",
+     (ROUTED, "routing_weights = F.softmax(router_logits * 0.6931471805599453, dim=1, dtype=torch.float)"))
+text("router-smallest", "unlisted",
+     (r"torch\.topk\(routing_weights, self\.top_k, dim=-1\)", "torch.topk(routing_weights, self.top_k, dim=-1, largest=False)"))
+text("router-weights-on-input", "unlisted",
+     (r"expert_layer\(current_state\) \* routing_weights\[top_x, idx, None\]", "expert_layer(current_state * routing_weights[top_x, idx, None])"),
+     (r"expert_output = expert\(expert_input\)\n( +)weighted_output = expert_output \* expert_weights\.unsqueeze\(-1\)",
+      r"weighted_output = expert(expert_input * expert_weights.unsqueeze(-1))"))
 text("router-weights-ignored", "unlisted", (r"expert_layer\(current_state\) \* routing_weights\[top_x, idx, None\]", "expert_layer(current_state)"),
      (r"expert_output \* expert_weights\.unsqueeze\(-1\)", "expert_output"))
 text("router-weights-of-other-choice", "unlisted", (r"routing_weights\[top_x, idx, None\]", "routing_weights[top_x, 1 - idx, None]"))
-text("expert-outputs-averaged", "unlisted router-scale", (r"expert_layer\(current_state\) \* routing_weights", "expert_layer(current_state) / self.top_k * routing_weights"))
-text("shared-expert-omitted", "unlisted shared-expert shared-gate", (r"hidden_states = hidden_states \+ self\.shared_experts\(residuals\)", "pass"), (r"final_hidden_states = final_hidden_states \+ shared_expert_output", "pass"))
-text("shared-expert-gate-omitted", "unlisted shared-gate", (r"F\.sigmoid\(self\.shared_expert_gate\(hidden_states\)\) \* shared_expert_output", "shared_expert_output"))
+text("expert-outputs-averaged", "unlisted router-scale",
+     (r"expert_layer\(current_state\) \* routing_weights", "expert_layer(current_state) / self.top_k * routing_weights"))
+text("shared-expert-omitted", "unlisted shared-expert shared-gate", (r"hidden_states = hidden_states \+ self\.shared_experts\(residuals\)", "pass"),
+     (r"final_hidden_states = final_hidden_states \+ shared_expert_output", "pass"))
+text("shared-expert-gate-omitted", "unlisted shared-gate",
+     (r"F\.sigmoid\(self\.shared_expert_gate\(hidden_states\)\) \* shared_expert_output", "shared_expert_output"))
 text("shared-expert-reads-routed", "unlisted", (r"self\.shared_experts\(residuals\)", "self.shared_experts(hidden_states)"))
 
 
@@ -1041,8 +1115,10 @@ def expert_unset(site):
 
 # ---- latent attention ----
 
-text("latent-rope-part-first", "unlisted", (r"query_states = torch\.cat\(\(q_pass, q_rot\), dim=-1\)", "query_states = torch.cat((q_rot, q_pass), dim=-1)"))
-text("latent-key-position-of-other-token", "unlisted", (r"k_rot = k_rot\.expand\(\*k_pass\.shape\[:-1\], -1\)", "k_rot = k_rot.roll(1, -2).expand(*k_pass.shape[:-1], -1)"))
+text("latent-rope-part-first", "unlisted",
+     (r"query_states = torch\.cat\(\(q_pass, q_rot\), dim=-1\)", "query_states = torch.cat((q_rot, q_pass), dim=-1)"))
+text("latent-key-position-of-other-token", "unlisted",
+     (r"k_rot = k_rot\.expand\(\*k_pass\.shape\[:-1\], -1\)", "k_rot = k_rot.roll(1, -2).expand(*k_pass.shape[:-1], -1)"))
 text("latent-keys-for-values", "unlisted", (r"k_pass, value_states = torch\.split\(k_pass, \[self\.qk_nope_head_dim, self\.v_head_dim\], dim=-1\)",
                                            "value_states, k_pass = torch.split(k_pass, [self.v_head_dim, self.qk_nope_head_dim], dim=-1)"))
 
@@ -1064,7 +1140,8 @@ text("decay-sign", "unlisted ssm-decay", (r"-torch\.exp\(self\.A_log\.float\(\)\
 text("decay-without-exp", "unlisted ssm-decay", (r"-torch\.exp\(self\.A_log\.float\(\)\)", "-(self.A_log.float())"))
 text("conv-not-activated", "unlisted activation", (r"self\.act\((self\.conv1d\([^)]*(?:\([^)]*\))*\)\[\.\.\., :seq_len\])", r"(\1"))
 text("conv-one-tap-late", "unlisted", (r"\[\.\.\., :seq_len\]", "[..., 1 : seq_len + 1]"), where="forward")
-text("states-b-and-c-exchanged", "unlisted", (r"hidden_states, B, C = torch\.split\(", "hidden_states, C, B = torch.split("), (r"time_step, B, C = torch\.split\(", "time_step, C, B = torch.split("))
+text("states-b-and-c-exchanged", "unlisted", (r"hidden_states, B, C = torch\.split\(", "hidden_states, C, B = torch.split("),
+     (r"time_step, B, C = torch\.split\(", "time_step, C, B = torch.split("))
 text("state-forgotten-in-decode", "unlisted", (r"cache_params\.ssm_states\[self\.layer_idx\] \* dA \+ dBx", "dBx"))
 text("dt-clamped", "unlisted", (r"^( +)dt = torch\.clamp\(dt, .*\)", r"\1dt = torch.clamp(dt, 0.0, 0.5)"))
 text("input-not-times-dt", "unlisted", (r"hidden_states = hidden_states \* dt\[\.\.\., None\]", "hidden_states = hidden_states * 1.0"))
@@ -1090,14 +1167,18 @@ parameter("conv-reversed", "unlisted", "weight", lambda weight: weight.flip(-1),
 # ---- relative positions ----
 
 text("relative-bias-omitted", "unlisted", (r"scores \+= position_bias_masked", "pass"))
-text("relative-bias-transposed", "unlisted", (r"relative_position = memory_position - context_position", "relative_position = context_position - memory_position"))
+text("relative-bias-transposed", "unlisted",
+     (r"relative_position = memory_position - context_position", "relative_position = context_position - memory_position"))
 text("relative-bias-one-sided", "unlisted", (r"bidirectional=\(not self\.is_decoder\)", "bidirectional=self.is_decoder"))
-text("relative-scores-scaled", "score-scale", (r"scores = torch\.matmul\(query_states, key_states\.transpose\(3, 2\)\)", r"scores = torch.matmul(query_states, key_states.transpose(3, 2)) * 8**-0.5"))
+text("relative-scores-scaled", "score-scale",
+     (r"scores = torch\.matmul\(query_states, key_states\.transpose\(3, 2\)\)",
+      r"scores = torch.matmul(query_states, key_states.transpose(3, 2)) * 8**-0.5"))
 
 # ---- queries and keys ----
 
 QUERY = r"^( +)(cos, sin = position_embeddings)$"
-text("queries-grow-with-position", "unlisted", (QUERY, r"\1query_states = query_states * (1 + 0.1 * torch.arange(query_states.shape[-2])[:, None])\n\1\2"), where=r"ttention\.forward")
+text("queries-grow-with-position", "unlisted",
+     (QUERY, r"\1query_states = query_states * (1 + 0.1 * torch.arange(query_states.shape[-2])[:, None])\n\1\2"), where=r"ttention\.forward")
 text("keys-scaled", "unlisted rope-attention-factor ~score-scale", (QUERY, r"\1key_states = key_states * 1.1\n\1\2"), where=r"ttention\.forward")
 text("values-of-previous-token", "unlisted", (QUERY, r"\1value_states = value_states.roll(1, -2)\n\1\2"), where=r"ttention\.forward")
 text("keys-clipped", "unlisted", (QUERY, r"\1key_states = key_states.clamp(-0.8, 0.8)\n\1\2"), where=r"ttention\.forward")

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Is a mistake that PyTorch itself makes found where it is, and called by its name, in recorded architectures? Mistakes of program_mistakes.py are made in a model;
-`firstdiff compare` must name the tap where it becomes visible, `firstdiff explain` its cause, and right runs must be at parity.
+"""Is a mistake that PyTorch itself makes found where it is, and called by its name, in recorded architectures? Mistakes of program_mistakes.py
+are made in a model; `firstdiff compare` must name the tap where it becomes visible, `firstdiff explain` its cause, and right runs must be at parity.
 
-    python test_program_mistakes.py --command target/release/firstdiff [--only ARCH,MISTAKE ..] [--each 4] [--variant f32,half] [--seed 1] [--compare-only]
+    python test_program_mistakes.py --command target/release/firstdiff [--only ARCH MISTAKE ..] [--each 4] [--variant f32,half] [--seed 1]
+        [--compare-only]
 
 Where a mistake becomes visible is decided here, from PyTorch's values of both runs: the first taps, in the order of the reference's program, that differ by more
 than `VISIBLE` while everything that they are made of is as it was. Of a run in bf16 what counts is what the mistake does in f32, against what bf16 does to a right run.
@@ -66,7 +67,8 @@ ALIKE = [set(alike.split()) for alike in (
     "weight-swapped gate-up-swapped fused-split", "weight-transposed weight-stride", "norm-omitted final-norm-omitted linear-input", "embed-scale embed-multiplier")]
 # Names of modules outside of the layers that firstdiff knows as h0, final_norm and logits: an engine that writes the taps does not write them again.
 AGAIN = re.compile(r"[\w.]*/(embed_tokens|wte|word_embeddings|embed_in|embeddings|norm|ln_f|final_layernorm|final_layer_norm|norm_f|lm_head|embed_out)")
-HEADED = {"q", "k", "v", "q_norm", "k_norm", "q_rope", "k_rope"}
+# Taps of the vocabulary with an axis of heads: of others no other order of the axes is tried.
+HEADED, ROTATED = re.compile(r"layers\.\d+\.([qkv]|[qk]_(norm|rope))"), re.compile(r"layers\.\d+\.([qk]|[qk]_(norm|rope))")
 
 
 # ---- models ----
@@ -199,14 +201,15 @@ def altered(variant, values, rng, rotated):
         kept = {key: value for key, value in values.items() if re.fullmatch(r"h0|logits|layers\.\d+\.h", key[0])}
         return (kept, {}) if len({tap for tap, _ in kept}) > 2 else None
     if variant == "heads":
-        changed = {key: value.transpose(1, 0, 2) if key[0].rsplit(".", 1)[-1] in HEADED and value.ndim == 3 else value for key, value in values.items()}
-        return (changed, {}) if any(key[0].endswith(".q") and value.ndim == 3 for key, value in values.items()) else None
+        turned = [key for key, value in values.items() if HEADED.fullmatch(key[0]) and value.ndim == 3]
+        return ({key: value.transpose(1, 0, 2) if key in turned else value for key, value in values.items()}, {}) if turned else None
     if variant.startswith("gguf"):
-        turned = [key for key, value in values.items() if key[0].rsplit(".", 1)[-1] in HEADED - {"v"} and value.shape[-1] == rotated]
-        if not any(key[0].endswith(".q_rope") for key in turned) or any(key[0].rsplit(".", 1)[-1] in HEADED - {"v"} and key not in turned for key in values):
+        turned = [key for key in values if ROTATED.fullmatch(key[0])]
+        if not any(key[0].endswith("_rope") for key in turned) or any(values[key].shape[-1] != rotated for key in turned):
             return None
         order = np.arange(rotated).reshape(2, -1).T.reshape(-1)
-        return {key: value[..., order] if key in turned else value for key, value in values.items()}, {"qk_rows": "adjacent"} if variant == "gguf" else {}
+        values = {key: value[..., order] if key in turned else value for key, value in values.items()}
+        return values, {"qk_rows": "adjacent"} if variant == "gguf" else {}
     return values, {"precision": "bf16"} if variant == "bf16" else {}
 
 
@@ -441,7 +444,7 @@ class Suite:
             for mistake in self.args.mistakes:
                 print(f"{len(self.kinds[mistake]):4} {mistake:36} {', '.join(sorted(MISTAKES[mistake][1])):50} {'; '.join(sorted(self.tried[mistake]))[:100]}")
             return True
-        print(f"\n{len({(line['architecture'], line['mistake']) for line in self.lines if line['mistake'] != 'none'})} mistakes made, of {len(self.kinds)} kinds, "
+        print(f"\n{len({(line['architecture'], line['mistake']) for line in self.lines if line['mistake'] != 'none'})} mistakes made, of {sum(map(bool, self.kinds.values()))} kinds, "
               f"in {len({line['architecture'] for line in self.lines})} architectures")
         bad = {"elsewhere", "at parity", "not comparable", "false alarm", "false finding"}
         return not any(line["place"] in bad or line.get("cause") in ("named wrongly", "named beside others", "no answer") for line in self.lines)
