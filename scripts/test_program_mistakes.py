@@ -86,9 +86,9 @@ def build(name):
 def run(model, name):
     """A prompt, and two tokens behind it where the model gives a cache. Returns the outputs."""
     with torch.no_grad():
-        given, ids = architectures.inputs(MORE[name][0] if name in MORE else name), "input_ids"
+        given, ids = architectures.inputs(MORE[name][0] if name in MORE else name, model), "input_ids"
         if "decoder_input_ids" in inspect.signature(model.forward).parameters:
-            given, ids = {**given, "decoder_input_ids": given["input_ids"].flip(1)}, "decoder_input_ids"
+            given, ids = {"decoder_input_ids": given["input_ids"].flip(1), **given}, "decoder_input_ids"
         outs = [model(**{key: value.to(model.dtype) if value.is_floating_point() else value for key, value in given.items()})]
         for token in (7, 19):
             if getattr(outs[-1], "past_key_values", None) is not None:

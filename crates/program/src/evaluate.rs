@@ -258,7 +258,10 @@ fn is_inside(module: &str, outer: &str) -> bool {
 
 impl std::fmt::Debug for Evaluator<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Evaluator").field("next_step", &self.next_step).field("held", &self.values.held()).finish_non_exhaustive()
+        f.debug_struct("Evaluator")
+            .field("next_step", &self.next_step)
+            .field("held", &self.values.held())
+            .finish_non_exhaustive()
     }
 }
 

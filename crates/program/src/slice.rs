@@ -79,12 +79,7 @@ impl<'a> Slice<'a> {
     }
 
     /// The same, with what some views hold beside it.
-    pub fn with(
-        program: &'a Program,
-        target: usize,
-        beside: &[&View],
-        is_known: impl Fn(usize) -> bool,
-    ) -> Slice<'a> {
+    pub fn with(program: &'a Program, target: usize, beside: &[&View], is_known: impl Fn(usize) -> bool) -> Slice<'a> {
         let found = &program.taps[target];
         let mut taps: HashMap<usize, Vec<usize>> = HashMap::new();
         for (number, tap) in program.taps.iter().enumerate().filter(|(_, tap)| tap.op <= found.op) {
@@ -251,7 +246,10 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// When one cannot be read.
     pub fn load(&mut self, slice: &Slice<'_>) -> Result<(), EvaluateError> {
-        slice.reads().filter(|view| !slice.program.flow.is_written(view.buffer)).try_for_each(|view| self.values.load(view))
+        slice
+            .reads()
+            .filter(|view| !slice.program.flow.is_written(view.buffer))
+            .try_for_each(|view| self.values.load(view))
     }
 }
 

@@ -175,10 +175,11 @@ impl<'a> Workspace<'a> {
         self.memory.iter().flatten().count()
     }
 
-    /// In 16 bits are weights and what is computed from the model's input; positions and masks are not.
+    /// In 16 bits are weights and what is computed from the model's input; positions, masks and one number for each row are not.
     fn arithmetic_of(&self, buffer: usize) -> Arithmetic {
+        let is_of_rows = self.program.buffers[buffer].shape.last() == Some(&1);
         match self.arithmetic {
-            Arithmetic::Half(_) if !self.program.flow.is_narrow(buffer) => Arithmetic::F32,
+            Arithmetic::Half(_) if is_of_rows || !self.program.flow.is_narrow(buffer) => Arithmetic::F32,
             own => own,
         }
     }
@@ -247,4 +248,3 @@ fn agree(recorded: &Scalar, found: &Scalar) -> bool {
 fn near(x: f64, y: f64) -> bool {
     x == y || x.is_nan() && y.is_nan() || (x - y).abs() <= SAME_FLOAT * x.abs().max(y.abs())
 }
-

@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::report::{Match, names};
-use crate::session::source::Source;
 use crate::session::cause::{arithmetic, beside_another_arithmetic, fix, in_words, proof, said};
+use crate::session::source::Source;
 
 /// Parameters of a mistake, by name.
 pub type Params = BTreeMap<&'static str, Value>;

@@ -142,7 +142,9 @@ fn weights_of(args: &CandidateArgs, program: &Program) -> Result<PathBuf> {
             args.model.display(),
             path.display()
         ),
-        (None, None) => bail!("{}: the program does not say where its weights are: --weights MODEL", args.model.display()),
+        (None, None) => {
+            bail!("{}: the program does not say where its weights are: --weights MODEL", args.model.display())
+        }
     }
 }
 

@@ -127,7 +127,10 @@ impl<'a> Context<'a> {
     pub(crate) fn origin(&self, op: usize, view: &View) -> Option<usize> {
         let mut at = self.maker(op, view)?;
         for _ in 0..FOLLOWED {
-            if !matches!(self.base(at), "clone" | "contiguous" | "to" | "_to_copy" | "reshape" | "view" | "type_as" | "dropout") {
+            if !matches!(
+                self.base(at),
+                "clone" | "contiguous" | "to" | "_to_copy" | "reshape" | "view" | "type_as" | "dropout"
+            ) {
                 break;
             }
             let Some((_, read)) = self.tensors(at).first().copied() else { break };
@@ -145,7 +148,10 @@ impl<'a> Context<'a> {
                 if is(reader) {
                     return true;
                 }
-                let ends = matches!(self.base(reader), "linear" | "addmm" | "layer_norm" | "rms_norm" | "rsqrt" | "softmax" | "topk");
+                let ends = matches!(
+                    self.base(reader),
+                    "linear" | "addmm" | "layer_norm" | "rms_norm" | "rsqrt" | "softmax" | "topk"
+                );
                 if !ends && seen.len() < FOLLOWED && seen.insert(reader) {
                     open.push(reader);
                 }
@@ -183,8 +189,12 @@ impl<'a> Context<'a> {
     /// Whether it is a product of an activation function with another activation.
     pub(crate) fn is_gated(&self, op: usize) -> bool {
         let tensors = self.tensors(op);
-        let acts = |view: &View| self.origin(op, view).is_some_and(|at| matches!(self.base(at), "silu" | "gelu" | "relu" | "sigmoid"));
-        tensors.len() == 2 && tensors.iter().any(|(_, view)| acts(view)) && tensors.iter().all(|(_, view)| self.is_activation(view))
+        let acts = |view: &View| {
+            self.origin(op, view).is_some_and(|at| matches!(self.base(at), "silu" | "gelu" | "relu" | "sigmoid"))
+        };
+        tensors.len() == 2
+            && tensors.iter().any(|(_, view)| acts(view))
+            && tensors.iter().all(|(_, view)| self.is_activation(view))
     }
 
     /// The module that an operation is called in.

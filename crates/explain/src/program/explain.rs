@@ -9,8 +9,8 @@ use firstdiff_program::{Arithmetic, At, Bench, Edit, Slice};
 use firstdiff_trace::Tap;
 use ndarray::ArrayD;
 
-use crate::mistakes::Values;
 use crate::explain::{Cause, Effort, Explanation, Finding, Match, Progress, Remainder};
+use crate::mistakes::Values;
 use crate::program::context::Context;
 use crate::program::forms::{Form, forms};
 use crate::program::held::{Held, array};
@@ -297,7 +297,9 @@ impl Search<'_> {
         if at(span) < least {
             (best, least) = (span, at(span));
         }
-        let plain = (1..=6).map(|digits| rounded_to(best, digits)).find(|&value| at(value) <= (4.0 * least).max(TUNED_TO_ROUNDING));
+        let plain = (1..=6)
+            .map(|digits| rounded_to(best, digits))
+            .find(|&value| at(value) <= (4.0 * least).max(TUNED_TO_ROUNDING));
         Some(form.tuned(plain.unwrap_or(best)))
     }
 }
@@ -346,7 +348,9 @@ fn findings(recording: &Recording<'_>, held: &Held, explained: &[Explained]) -> 
         // A number is one number of an engine: where another place of the same operation needs another, it is not what is done.
         let alike = |a: &Explained, b: &Explained| same_operation(recording, held, a.tap, b.tap);
         let is_free = of_it.iter().any(|e| e.reproduced.iter().any(|r| r.key() == key && r.is_fitted()));
-        let elsewhere = |e: &&Explained| explained.iter().any(|other| alike(e, other) && !of_it.iter().any(|known| known.tap == other.tap));
+        let elsewhere = |e: &&Explained| {
+            explained.iter().any(|other| alike(e, other) && !of_it.iter().any(|known| known.tap == other.tap))
+        };
         if is_free && of_it.iter().any(elsewhere) {
             unknown.extend(of_it);
             continue;
@@ -384,7 +388,12 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
     let alternatives = of_it[0].reproduced.iter().filter(|r| r.second.is_none() && r.key() != key && in_all(r));
     let mut named = vec![one.form.key()];
     let alternatives: Vec<Cause> = alternatives
-        .filter(|r| !named.contains(&r.form.key()) && { named.push(r.form.key()); true })
+        .filter(|r| {
+            !named.contains(&r.form.key()) && {
+                named.push(r.form.key());
+                true
+            }
+        })
         .map(|r| cause(&r.form))
         .collect();
     let finding = |form: &Form| Finding {
@@ -440,7 +449,10 @@ fn taps_of(recording: &Recording<'_>, held: &Held, form: &Form, all: &[(usize, f
 fn unexplained(recording: &Recording<'_>, held: &Held, all: &[&Explained]) -> Finding {
     let program = recording.program;
     let nearest = |e: &&Explained| e.nearest.as_ref().map(Reproduced::key);
-    let near = all.first().and_then(|e| e.nearest.as_ref()).filter(|first| all.iter().all(|e| nearest(e).as_ref() == Some(&first.key())));
+    let near = all
+        .first()
+        .and_then(|e| e.nearest.as_ref())
+        .filter(|first| all.iter().all(|e| nearest(e).as_ref() == Some(&first.key())));
     let left = |e: &Explained| near.and(e.nearest.as_ref()).map_or(e.base, |nearest| nearest.residual);
     let remainder = |e: &&Explained| Remainder { place: held.place(e.tap), base_nmse: e.base, residual_nmse: left(e) };
     let cause = |form: &Form| Cause { id: form.mistake.id, params: form.params.clone() };

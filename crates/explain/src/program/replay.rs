@@ -50,6 +50,7 @@ impl Replays {
             profile,
             is_softmax: place.tap.site == Site::Probs,
             is_span: !tap.through.is_empty(),
+            is_recorded: true,
             noise_before: 0.0,
             stored,
             spread,
@@ -105,6 +106,7 @@ pub(crate) fn replayed(
                     profile: candidate.profile,
                     is_softmax: site == Site::Probs,
                     is_span: !through.is_empty(),
+                    is_recorded: true,
                     noise_before: *before,
                     stored: lost + of_inputs.map_or(0.0, |moved| INPUT_ROOM * distance(site, &due.exact, moved)),
                     spread: spread.map_or(0.0, |moved| distance(site, &due.right, moved)),
@@ -215,7 +217,8 @@ impl<'a> Lockstep<'a> {
     fn warnings(&self) -> Vec<String> {
         let gaps = self.exact.gaps();
         let told = gaps.iter().take(TOLD).map(|gap| format!("{gap}: what reads it is not judged"));
-        let more = (gaps.len() > TOLD).then(|| format!("{} further operations could not be carried out", gaps.len() - TOLD));
+        let more =
+            (gaps.len() > TOLD).then(|| format!("{} further operations could not be carried out", gaps.len() - TOLD));
         told.chain(more).collect()
     }
 }
@@ -272,7 +275,10 @@ fn between(program: &Program, held: &Held, slice: &Slice<'_>) -> Vec<Tap> {
 /// Whether a choice of the largest is right. Two that are as large but for rounding may be taken for each other, and in any order.
 fn chosen(blank: Replayed, own: &ArrayD<f64>, due: &Due, unit: f64) -> Replayed {
     let with = |status: Status, reason: Option<Reason>| {
-        let metrics = firstdiff_compare::metrics::Metrics::of_f64(due.exact.as_slice().unwrap_or_default(), own.as_slice().unwrap_or_default());
+        let metrics = firstdiff_compare::metrics::Metrics::of_f64(
+            due.exact.as_slice().unwrap_or_default(),
+            own.as_slice().unwrap_or_default(),
+        );
         let report = TapReport { status, metrics: Some(metrics), shape: own.shape().to_vec(), ..blank.report.clone() };
         Replayed { reason, ..Replayed::of(report) }
     };

@@ -397,6 +397,7 @@ impl Run<'_> {
             profile: self.profile,
             is_softmax: matches!(step.op, Op::Softmax),
             is_span: span,
+            is_recorded: false,
             noise_before: self.noise.get(&step.tap).copied().unwrap_or(0.0),
             stored: lost + self.of_inputs.get(&place).copied().unwrap_or(0.0),
             spread: self.rounding_spread.get(&place).copied().unwrap_or(0.0),

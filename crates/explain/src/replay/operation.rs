@@ -1,8 +1,6 @@
 //! Is an operation right by itself? One value beside the right one, by the profile's arithmetic.
 
-use firstdiff_compare::{
-    Difference, Judgement, Outcome, Place, Profile as Judged, Status, TapReport, storage_nmse,
-};
+use firstdiff_compare::{Difference, Judgement, Outcome, Place, Profile as Judged, Status, TapReport, storage_nmse};
 use firstdiff_model::Profile;
 use firstdiff_trace::DType;
 use ndarray::ArrayD;
@@ -22,6 +20,8 @@ pub(crate) struct Operation<'a> {
     pub(crate) is_softmax: bool,
     /// Whether it is several operations, of which the inner values are not known.
     pub(crate) is_span: bool,
+    /// Whether it is of a recorded program: which of its numbers another engine rounds to 16 bits is not known then.
+    pub(crate) is_recorded: bool,
     /// NMSE that rounding cost the same tap in the steps before.
     pub(crate) noise_before: f64,
     /// NMSE that recording its value and its inputs costs.
@@ -90,8 +90,14 @@ impl Operation<'_> {
         {
             outcome = Outcome::Rounding;
         }
-        let outliers =
-            matches!(outcome, Outcome::Rounding | Outcome::Inconclusive) && !span && stored <= storage_nmse(DType::F32);
+        let unknown_rounding = self.is_recorded && is_coarse(profile);
+        if unknown_rounding && nmse <= allowed && matches!(outcome, Outcome::Differs(_)) {
+            outcome = Outcome::Rounding;
+        }
+        let outliers = !unknown_rounding
+            && matches!(outcome, Outcome::Rounding | Outcome::Inconclusive)
+            && !span
+            && stored <= storage_nmse(DType::F32);
         let misplaced = if outliers { misplaced(profile, self.is_softmax, own, [right, exact], nearer) } else { None };
         let quiet = outcome.agrees() || outcome == Outcome::Inconclusive;
         let leaking = if self.is_softmax && quiet { leaking(own, exact) } else { None };

@@ -127,13 +127,21 @@ impl Masked {
             let mask = x[1].broadcast(x[0].raw_dim())?;
             let hides = mask.iter().any(|&m| !saw(m));
             let mut out = x[0].clone();
-            out.zip_mut_with(&mask, |out, &m| if !saw(m) { *out += fill });
+            out.zip_mut_with(&mask, |out, &m| {
+                if !saw(m) {
+                    *out += fill
+                }
+            });
             hides.then_some(out)
         })
     }
 
     /// The mask where a query at `position` sees a key by `sees`, of what it saw before; and what hidden scores are.
-    fn change(&self, hidden: f64, sees: impl Fn(&dyn Fn(i64) -> bool, i64, i64) -> bool + Send + Sync + 'static) -> Change {
+    fn change(
+        &self,
+        hidden: f64,
+        sees: impl Fn(&dyn Fn(i64) -> bool, i64, i64) -> bool + Send + Sync + 'static,
+    ) -> Change {
         let saw = self.sees;
         let views: Vec<&View> = self.views.iter().collect();
         computed(&views, move |x| {
@@ -145,13 +153,17 @@ impl Masked {
                 return None;
             }
             let mut out = x.clone();
-            for (mut out, mask) in out.rows_mut().into_iter().zip(mask.rows()).enumerate().map(|(row, (out, mask))| (out, (row, mask))) {
+            for (mut out, mask) in
+                out.rows_mut().into_iter().zip(mask.rows()).enumerate().map(|(row, (out, mask))| (out, (row, mask)))
+            {
                 let (row, mask) = mask;
                 let position = (keys - queries + row % queries) as i64;
-                let before = |key: i64| usize::try_from(key).ok().and_then(|key| mask.get(key)).is_some_and(|&m| saw(m));
+                let before =
+                    |key: i64| usize::try_from(key).ok().and_then(|key| mask.get(key)).is_some_and(|&m| saw(m));
                 for key in 0..keys {
                     let is_seen = sees(&before, position, key as i64);
-                    let bias = if mask[key].is_finite() && mask[key] > MASKED && mask[key] != 1.0 { mask[key] } else { 0.0 };
+                    let bias =
+                        if mask[key].is_finite() && mask[key] > MASKED && mask[key] != 1.0 { mask[key] } else { 0.0 };
                     out[key] = if is_seen { out[key] + bias } else { hidden };
                 }
             }
@@ -166,7 +178,9 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
     // One mask in two operations is one mistake.
     let mut chain: Vec<(usize, Masked)> = Vec::new();
     let mut at = context.origin(op, &masked.views[0]);
-    while let Some((before, found)) = at.filter(|&at| context.has(at)).and_then(|at| Some((at, Masked::of(context, at)?))) {
+    while let Some((before, found)) =
+        at.filter(|&at| context.has(at)).and_then(|at| Some((at, Masked::of(context, at)?)))
+    {
         at = context.origin(before, &found.views[0]);
         chain.push((before, found));
     }
@@ -177,9 +191,21 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
     };
     let mut forms = vec![
         one(&MASK_OMITTED, vec![], masked.change(HIDDEN, |_, _, _| true)),
-        one(&WINDOW_SIZE, vec![("window", json!("ignored"))], masked.change(HIDDEN, |_, position, key| key <= position)),
-        one(&MASK_SHIFTED, vec![("kind", json!("future"))], masked.change(HIDDEN, |saw, _, key| key == 0 || saw(key - 1) || saw(key))),
-        one(&MASK_SHIFTED, vec![("kind", json!("past"))], masked.change(HIDDEN, |saw, position, key| saw(key) && key != position)),
+        one(
+            &WINDOW_SIZE,
+            vec![("window", json!("ignored"))],
+            masked.change(HIDDEN, |_, position, key| key <= position),
+        ),
+        one(
+            &MASK_SHIFTED,
+            vec![("kind", json!("future"))],
+            masked.change(HIDDEN, |saw, _, key| key == 0 || saw(key - 1) || saw(key)),
+        ),
+        one(
+            &MASK_SHIFTED,
+            vec![("kind", json!("past"))],
+            masked.change(HIDDEN, |saw, position, key| saw(key) && key != position),
+        ),
         one(&MASK_INVERTED, vec![], masked.change(HIDDEN, |saw, _, key| !saw(key))),
         one(
             &MASK_INVERTED,
@@ -248,9 +274,11 @@ fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
     let own = context.own.clone();
     let after = computed(&[x], move |x| {
         let out = softmax(&x[0])?;
-        let (seen, shape) = (own.iter().map(|&p| if p == 0.0 { 0.0 } else { 1.0 }).collect::<Vec<f64>>(), out.raw_dim());
+        let (seen, shape) =
+            (own.iter().map(|&p| if p == 0.0 { 0.0 } else { 1.0 }).collect::<Vec<f64>>(), out.raw_dim());
         let seen = ArrayD::from_shape_vec(shape, seen).ok()?;
-        let hides = seen.iter().any(|&seen| seen == 0.0) && out.iter().zip(&seen).any(|(p, seen)| *seen == 0.0 && *p > 0.0);
+        let hides =
+            seen.iter().any(|&seen| seen == 0.0) && out.iter().zip(&seen).any(|(p, seen)| *seen == 0.0 && *p > 0.0);
         hides.then(|| times(&out, &seen))?
     });
     forms.push(Form::one(&MASK_AFTER_SOFTMAX, vec![], op, after));
@@ -262,11 +290,13 @@ fn of_cache(context: &Context<'_>, op: usize) -> Vec<Form> {
     let Some(Operand::List(parts)) = context.op(op).operands.first() else { return Vec::new() };
     let [Operand::View(past), Operand::View(new)] = &parts[..] else { return Vec::new() };
     let rank = past.shape.len();
-    let before = |view: &View| context.maker(op, view).is_some_and(|maker| context.step_of(maker) < context.step_of(op));
+    let before =
+        |view: &View| context.maker(op, view).is_some_and(|maker| context.step_of(maker) < context.step_of(op));
     if rank < 3 || !before(past) || before(new) || !context.is_activation(new) {
         return Vec::new();
     }
-    let Some(axis) = (0..rank).find(|&axis| context.out(op).is_some_and(|out| out.shape[axis] != past.shape[axis])) else {
+    let Some(axis) = (0..rank).find(|&axis| context.out(op).is_some_and(|out| out.shape[axis] != past.shape[axis]))
+    else {
         return Vec::new();
     };
     let along = Axis(axis);
@@ -357,7 +387,8 @@ fn of_sinks(context: &Context<'_>, op: usize) -> Vec<Form> {
 /// Key/value heads that several query heads read, as a copy: [.., K, rep, T, d].
 fn of_copies(context: &Context<'_>, op: usize) -> Vec<Form> {
     let Some(view) = context.tensor(op, 0) else { return Vec::new() };
-    let Some(axis) = view.strides.iter().zip(&view.shape).position(|(stride, extent)| *stride == 0 && *extent > 1) else {
+    let Some(axis) = view.strides.iter().zip(&view.shape).position(|(stride, extent)| *stride == 0 && *extent > 1)
+    else {
         return Vec::new();
     };
     if axis == 0 || !context.is_activation(view) {
@@ -385,7 +416,9 @@ fn of_copies(context: &Context<'_>, op: usize) -> Vec<Form> {
 /// The same by an operation of its own.
 fn of_repeat(context: &Context<'_>, op: usize) -> Vec<Form> {
     let (Some(view), Some(out)) = (context.tensor(op, 0), context.out(op)) else { return Vec::new() };
-    let Some(axis) = (0..view.shape.len()).find(|&axis| out.shape.get(axis) != view.shape.get(axis)) else { return Vec::new() };
+    let Some(axis) = (0..view.shape.len()).find(|&axis| out.shape.get(axis) != view.shape.get(axis)) else {
+        return Vec::new();
+    };
     let count = out.shape[axis];
     let change = computed(&[view], move |x| {
         let heads = x[0].len_of(Axis(axis)).max(1);

@@ -23,8 +23,10 @@ fn of_rows(context: &Context<'_>, op: usize) -> Vec<Form> {
     let shifted = |by: i64| {
         computed(&[table, ids], move |x| {
             let rows = x[0].len_of(Axis(0)) as i64;
-            let moved: Option<Vec<usize>> =
-                x[1].iter().map(|&id| Some(id as i64 + by).filter(|id| (0..rows).contains(id)).map(|id| id as usize)).collect();
+            let moved: Option<Vec<usize>> = x[1]
+                .iter()
+                .map(|&id| Some(id as i64 + by).filter(|id| (0..rows).contains(id)).map(|id| id as usize))
+                .collect();
             let picked: ArrayD<f64> = x[0].select(Axis(0), &moved?);
             let shape: Vec<usize> = x[1].shape().iter().chain(&x[0].shape()[1..]).copied().collect();
             picked.into_shape_with_order(IxDyn(&shape)).ok()
@@ -54,7 +56,12 @@ fn of_factor(context: &Context<'_>, op: usize) -> Vec<Form> {
         let change = with_number(record, place, 1.0);
         forms.push(Form::one(&EMBED_SCALE, vec![("factor", json!("1/sqrt(D)"))], op, change));
     }
-    forms.push(Form::one(&EMBED_MULTIPLIER, vec![("factor", json!(1.0 / factor))], op, with_number(record, place, 1.0)));
+    forms.push(Form::one(
+        &EMBED_MULTIPLIER,
+        vec![("factor", json!(1.0 / factor))],
+        op,
+        with_number(record, place, 1.0),
+    ));
     forms.push(Form::any(&EMBED_MULTIPLIER, "factor", 1.0, any));
     forms
 }

@@ -21,7 +21,8 @@ const ACTIVATIONS: [(&str, fn(&ArrayD<f64>) -> Option<ArrayD<f64>>); 8] = [
 ];
 
 fn gelu_tanh(x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
-    let out = firstdiff_program::apply("gelu", &[&tensor(x.clone())?], &[("approximate", Scalar::Text("tanh".into()))])?;
+    let out =
+        firstdiff_program::apply("gelu", &[&tensor(x.clone())?], &[("approximate", Scalar::Text("tanh".into()))])?;
     out.first().map(array)
 }
 
@@ -72,13 +73,15 @@ fn activation<'a>(context: &Context<'a>, op: usize) -> Option<(&'a View, usize)>
             let call = context.call(op);
             let inside = |at: usize| call.contains(&at);
             let entering = |at: usize| {
-                let read = context.tensors(at).into_iter().map(|(_, view)| view).find(|view| context.is_activation(view))?;
+                let read =
+                    context.tensors(at).into_iter().map(|(_, view)| view).find(|view| context.is_activation(view))?;
                 context.maker(at, read).is_none_or(|maker| !inside(maker)).then_some(read)
             };
             let last = *call.end();
             let read = call.clone().find_map(entering)?;
             let plain = call.clone().all(|at| matches!(context.base(at), "mul" | "add" | "pow" | "tanh" | "div"));
-            (plain && call.clone().count() > 3 && context.has(last) && context.out(last)?.elements() == read.elements()).then_some((read, last))
+            (plain && call.clone().count() > 3 && context.has(last) && context.out(last)?.elements() == read.elements())
+                .then_some((read, last))
         }
         _ => None,
     }

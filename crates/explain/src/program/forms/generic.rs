@@ -9,7 +9,9 @@ use crate::mistakes::recorded::{NUMBER_DIFFERS, OPERATION_OMITTED, SIGN_FLIPPED}
 use crate::program::context::Context;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some(out) = context.out(op).filter(|out| context.is_activation(out) && context.is_float(out)) else { return Vec::new() };
+    let Some(out) = context.out(op).filter(|out| context.is_activation(out) && context.is_float(out)) else {
+        return Vec::new();
+    };
     let said = || vec![("operation", json!(context.program.said(op)))];
     let mut forms = Vec::new();
     let like = |view: &&View| context.is_activation(view) && view.shape == out.shape && context.is_float(view);
@@ -36,7 +38,8 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
             forms.push(Form::one(&SIGN_FLIPPED, said(), op, computed(&views, turned)));
         }
     }
-    let counts = matches!(context.base(op), "add" | "sub" | "mul" | "div" | "pow" | "clamp" | "clamp_min" | "clamp_max");
+    let counts =
+        matches!(context.base(op), "add" | "sub" | "mul" | "div" | "pow" | "clamp" | "clamp_min" | "clamp_max");
     if let Some((place, number)) = context.number(op).filter(|(_, number)| counts && *number != 0.0) {
         let owned = context.op(op).clone();
         let any = move |value: f64| vec![Edit { at: At::Op(op), change: with_number(&owned, place, value) }];
@@ -48,9 +51,39 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
 /// Operations that give a value for each value.
 fn elementwise(base: &str) -> bool {
     const KNOWN: [&str; 33] = [
-        "add", "sub", "mul", "div", "neg", "exp", "tanh", "sigmoid", "silu", "gelu", "relu", "softplus", "clamp", "pow",
-        "where", "masked_fill", "roll", "layer_norm", "rms_norm", "abs", "square", "sqrt", "log", "sin", "cos", "erf",
-        "clamp_min", "clamp_max", "maximum", "minimum", "index_add", "rsub", "softmax",
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "neg",
+        "exp",
+        "tanh",
+        "sigmoid",
+        "silu",
+        "gelu",
+        "relu",
+        "softplus",
+        "clamp",
+        "pow",
+        "where",
+        "masked_fill",
+        "roll",
+        "layer_norm",
+        "rms_norm",
+        "abs",
+        "square",
+        "sqrt",
+        "log",
+        "sin",
+        "cos",
+        "erf",
+        "clamp_min",
+        "clamp_max",
+        "maximum",
+        "minimum",
+        "index_add",
+        "rsub",
+        "softmax",
     ];
     KNOWN.contains(&base)
 }

@@ -9,12 +9,12 @@ use half::{bf16, f16};
 
 use crate::mistakes::feed_forward::GATE_UP_SWAPPED;
 use crate::mistakes::head::{HEAD_TIED, HEAD_UNTIED};
-use crate::mistakes::stored::STORAGE_TYPE;
 use crate::mistakes::linear::{
     BIAS_OMITTED, BIAS_TWICE, QK_ROW_ORDER, WEIGHT_STRIDE, WEIGHT_SWAPPED, WEIGHT_TRANSPOSED, WEIGHT_UNSET,
     WEIGHT_WRONG_LAYER,
 };
 use crate::mistakes::recorded::EXPERT_ORDER;
+use crate::mistakes::stored::STORAGE_TYPE;
 use crate::program::context::Context;
 
 /// A product, by the places of its operands.
@@ -92,10 +92,7 @@ fn of_bias(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form>
         _ => return vec![Form::one(&BIAS_OMITTED, vec![], op, with(product.record, place, Operand::None))],
     };
     let twice = computed(&[x, weight, bias], move |x| plus(&plus(&bare(x)?, &x[2])?, &x[2]));
-    vec![
-        Form::one(&BIAS_OMITTED, vec![], op, computed(&[x, weight], bare)),
-        Form::one(&BIAS_TWICE, vec![], op, twice),
-    ]
+    vec![Form::one(&BIAS_OMITTED, vec![], op, computed(&[x, weight], bare)), Form::one(&BIAS_TWICE, vec![], op, twice)]
 }
 
 fn transposed(x: &ArrayD<f64>) -> ArrayD<f64> {
@@ -135,16 +132,32 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
     for (said, buffer) in beside(context, weight, name) {
         let view = View { buffer, ..weight.clone() };
         let form = match (said.as_str(), experts) {
-            (by @ ("next" | "previous"), true) => Form::one(&EXPERT_ORDER, vec![("expert", json!(by))], op, instead(view)),
+            (by @ ("next" | "previous"), true) => {
+                Form::one(&EXPERT_ORDER, vec![("expert", json!(by))], op, instead(view))
+            }
             (by @ ("next" | "previous"), false) => {
                 Form::one(&WEIGHT_WRONG_LAYER, vec![("layer", json!(by))], op, instead(view))
             }
             (other, _) => Form::one(&WEIGHT_SWAPPED, vec![("with", json!(other))], op, instead(view)),
         };
         // A gate that holds what it should let through, and the reverse: the activation is on the other of the two.
-        let feeds = |at: usize| context.leads_to(at, |reader| context.base(reader) == "mul" && context.is_gated(reader));
+        let feeds =
+            |at: usize| context.leads_to(at, |reader| context.base(reader) == "mul" && context.is_gated(reader));
         if form.mistake == &WEIGHT_SWAPPED && feeds(op) {
             forms.push(Form { mistake: &GATE_UP_SWAPPED, params: vec![], ..form.clone() });
+        }
+        let named = context.program.weights()[&buffer].clone();
+        if let Some(((at, bias), other)) =
+            product.bias.zip(super::norm::bias_of(context, &named, product.bias.map(|(_, view)| view)))
+        {
+            let mut both = record.clone();
+            (both.operands[place], both.operands[at]) = (
+                Operand::View(View { buffer, ..weight.clone() }),
+                Operand::View(View { buffer: other, ..bias.clone() }),
+            );
+            let mut params = form.params.clone();
+            params.push(("bias", json!(true)));
+            forms.push(Form::one(form.mistake, params, op, firstdiff_program::Change::Operation(Box::new(both))));
         }
         forms.push(form);
     }
@@ -176,7 +189,9 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
             with_bias(product_of(&x[0], &read.into_dyn())?, x)
         });
         forms.push(Form::one(&WEIGHT_STRIDE, vec![("leading_dimension", json!("in+1"))], op, long));
-        for (name, buffer) in context.alike(weight).filter(|_| name.split('.').all(|part| part.parse::<usize>().is_err())) {
+        for (name, buffer) in
+            context.alike(weight).filter(|_| name.split('.').all(|part| part.parse::<usize>().is_err()))
+        {
             if name.split('.').all(|part| part.parse::<usize>().is_err()) {
                 forms.push(Form::one(&HEAD_TIED, vec![], op, instead(View { buffer, ..weight.clone() })));
             }
@@ -222,10 +237,10 @@ fn of_rows(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form>
         return Vec::new();
     };
     let views = product.views();
-    let kinds: [(&str, fn(usize, usize) -> usize); 2] =
-        [("halves-to-pairs", |i, d| if i % 2 == 0 { i / 2 } else { d / 2 + i / 2 }), ("pairs-to-halves", |i, d| {
-            if i < d / 2 { 2 * i } else { 2 * (i - d / 2) + 1 }
-        })];
+    let kinds: [(&str, fn(usize, usize) -> usize); 2] = [
+        ("halves-to-pairs", |i, d| if i % 2 == 0 { i / 2 } else { d / 2 + i / 2 }),
+        ("pairs-to-halves", |i, d| if i < d / 2 { 2 * i } else { 2 * (i - d / 2) + 1 }),
+    ];
     // Of a part of each head, where a part is rotated.
     let parts = [width, width / 2, width / 4].into_iter().filter(|part| part % 2 == 0 && *part > 2);
     let all = parts.flat_map(|part| kinds.map(|(kind, from)| (kind, from, part)));

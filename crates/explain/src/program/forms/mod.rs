@@ -94,7 +94,10 @@ pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
         for op in context.ops() {
             for form in group(context, op) {
                 let class = context.program.class(op);
-                let key = (form.tune.as_ref().map_or_else(|| form.key(), |tune| format!("{} {}", form.mistake.id, tune.name)), class);
+                let key = (
+                    form.tune.as_ref().map_or_else(|| form.key(), |tune| format!("{} {}", form.mistake.id, tune.name)),
+                    class,
+                );
                 match known.get(&key) {
                     Some(&at) => join(&mut all[at], form),
                     None => {
@@ -114,7 +117,11 @@ pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
 /// What is made in several places at once: of q and of k, of gate and of up.
 fn together(all: &mut Vec<Form>, last: usize) {
     let mut places: Vec<(String, Vec<usize>)> = Vec::new();
-    for (at, form) in all[..last].iter().enumerate().filter(|(_, form)| form.tune.is_none() && form.edits.iter().all(|edit| edit.at.op().is_some())) {
+    for (at, form) in all[..last]
+        .iter()
+        .enumerate()
+        .filter(|(_, form)| form.tune.is_none() && form.edits.iter().all(|edit| edit.at.op().is_some()))
+    {
         let key = form.key();
         match places.iter_mut().find(|(known, _)| *known == key) {
             Some((_, places)) => places.push(at),
@@ -186,7 +193,8 @@ pub(crate) fn tensor(values: ArrayD<f64>) -> Option<Tensor<'static>> {
 fn both(a: &ArrayD<f64>, b: &ArrayD<f64>, f: impl Fn(f64, f64) -> f64) -> Option<ArrayD<f64>> {
     let rank = a.ndim().max(b.ndim());
     let extent = |x: &ArrayD<f64>, axis: usize| (axis + x.ndim()).checked_sub(rank).map_or(1, |axis| x.shape()[axis]);
-    let shape: Vec<usize> = (0..rank).map(|axis| if extent(a, axis) == 1 { extent(b, axis) } else { extent(a, axis) }).collect();
+    let shape: Vec<usize> =
+        (0..rank).map(|axis| if extent(a, axis) == 1 { extent(b, axis) } else { extent(a, axis) }).collect();
     let (a, b) = (a.broadcast(shape.as_slice())?, b.broadcast(shape.as_slice())?);
     Some(ndarray::Zip::from(&a).and(&b).map_collect(|&a, &b| f(a, b)))
 }

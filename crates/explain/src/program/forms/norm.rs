@@ -5,11 +5,11 @@ use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
 use super::{Form, computed, kept, minus, over, plus, renamed, times, with, with_number};
+use crate::mistakes::linear::BIAS_OMITTED;
 use crate::mistakes::norm::{
     NORM_AXIS, NORM_CENTERED, NORM_EPS, NORM_EPS_OUTSIDE, NORM_OMITTED, NORM_PLUS_ONE, NORM_SUM, NORM_WEIGHT_OMITTED,
     NORM_WEIGHT_TWICE, NORM_WIDTH, NORM_WRONG_WEIGHT,
 };
-use crate::mistakes::linear::BIAS_OMITTED;
 use crate::mistakes::recorded::NORM_NOT_CENTERED;
 use crate::program::context::Context;
 
@@ -22,6 +22,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         "layer_norm" => of_kernel(context, op, 4),
         "rms_norm" => of_kernel(context, op, 3),
         "mul" => of_gain(context, op),
+        "add" => of_raised_gain(context, op),
         "sub" => of_mean(context, op),
         _ => Vec::new(),
     }
@@ -52,16 +53,26 @@ fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
     let columns = squares.shape.last().copied().unwrap_or(1) as f64;
     let (view, owned) = (mean.clone(), add);
     let width = move |width: f64| {
-        vec![Edit { at: At::Op(owned), change: computed(&[&view], move |x| Some(x[0].mapv(|x| x * columns / width + eps))) }]
+        vec![Edit {
+            at: At::Op(owned),
+            change: computed(&[&view], move |x| Some(x[0].mapv(|x| x * columns / width + eps))),
+        }]
     };
     forms.push(Form::any(&NORM_WIDTH, "width", columns, width));
     forms.push(Form::one(&NORM_SUM, vec![], at, renamed(context.op(at), "sum.dim_IntList")));
-    let Some(square) = context.maker(at, squares).filter(|&square| matches!(context.base(square), "pow" | "square" | "mul")) else {
+    let Some(square) =
+        context.maker(at, squares).filter(|&square| matches!(context.base(square), "pow" | "square" | "mul"))
+    else {
         return forms;
     };
     let Some(x) = context.tensor(square, 0) else { return forms };
     // The values that are multiplied by the root are centred too.
-    let scaled = context.program.readers(op).iter().copied().find(|&reader| context.base(reader) == "mul" && context.has(reader));
+    let scaled = context
+        .program
+        .readers(op)
+        .iter()
+        .copied()
+        .find(|&reader| context.base(reader) == "mul" && context.has(reader));
     if let Some((scaled, root)) = scaled.zip(context.out(op)) {
         let both = vec![
             Edit { at: At::Op(square), change: computed(&[x], move |x| Some(centred(&x[0])?.mapv(|x| x * x))) },
@@ -91,19 +102,28 @@ fn as_shape(view: &View, out: Option<&View>) -> firstdiff_program::Change {
 
 /// A norm that is one operation; `place` is its epsilon's.
 fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
-    let record = context.op(op);
     let mut forms = Vec::new();
     let Some(x) = context.tensor(op, 0) else { return forms };
+    let mut whole = context.op(op).clone();
+    while whole.operands.len() < place {
+        whole.operands.push(Operand::None);
+    }
+    if whole.operands.len() == place {
+        whole.operands.push(Operand::Scalar(Scalar::Float(DEFAULT_EPS)));
+    }
+    let record = &whole;
     let eps = match record.operands.get(place) {
         Some(Operand::Scalar(Scalar::Float(eps))) => *eps,
-        _ => 1e-5,
+        _ => DEFAULT_EPS,
     };
-    if record.operands.len() > place {
+    if record.keywords.is_empty() {
         for other in EPSILONS.into_iter().filter(|other| *other != eps) {
             forms.push(Form::one(&NORM_EPS, vec![("eps", json!(other))], op, with_number(record, place, other)));
         }
         let owned = record.clone();
-        forms.push(Form::any(&NORM_EPS, "eps", eps, move |value| vec![Edit { at: At::Op(op), change: with_number(&owned, place, value) }]));
+        forms.push(Form::any(&NORM_EPS, "eps", eps, move |value| {
+            vec![Edit { at: At::Op(op), change: with_number(&owned, place, value) }]
+        }));
     }
     let mut views = vec![x];
     let (gain, bias) = (context.tensor(op, 2), if place == 4 { context.tensor(op, 3) } else { None });
@@ -133,24 +153,47 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
         forms.push(Form::one(&NORM_PLUS_ONE, vec![], op, plain));
         for (name, buffer) in neighbours(context, gain) {
             let other = Operand::View(View { buffer, ..gain.clone() });
-            forms.push(Form::one(&NORM_WRONG_WEIGHT, vec![("weight", json!(name))], op, with(record, 2, other.clone())));
-            let own = context.weight(gain).unwrap_or_default();
+            forms.push(Form::one(
+                &NORM_WRONG_WEIGHT,
+                vec![("weight", json!(name))],
+                op,
+                with(record, 2, other.clone()),
+            ));
             let named = context.program.weights()[&buffer].clone();
-            let pair = bias.zip(bias_of(context, own, &named, bias));
+            let pair = bias.zip(bias_of(context, &named, bias));
             if let Some((bias, other_bias)) = pair {
                 let mut both = record.clone();
-                (both.operands[2], both.operands[3]) = (other, Operand::View(View { buffer: other_bias, ..bias.clone() }));
+                (both.operands[2], both.operands[3]) =
+                    (other, Operand::View(View { buffer: other_bias, ..bias.clone() }));
                 let change = firstdiff_program::Change::Operation(Box::new(both));
-                forms.push(Form::one(&NORM_WRONG_WEIGHT, vec![("weight", json!(format!("{name}, with its bias")))], op, change));
+                forms.push(Form::one(
+                    &NORM_WRONG_WEIGHT,
+                    vec![("weight", json!(format!("{name}, with its bias")))],
+                    op,
+                    change,
+                ));
             }
         }
     }
     forms.push(Form::one(&NORM_OMITTED, vec![], op, kept(x)));
+    let twice = computed(&views, move |x| {
+        let once = |x: &[ArrayD<f64>]| {
+            let of = if place == 4 { centred(&x[0])? } else { x[0].clone() };
+            weighed(by_root(&of, eps)?, x)
+        };
+        let mut again = x.to_vec();
+        again[0] = once(x)?;
+        once(&again)
+    });
+    forms.push(Form::one(&NORM_OMITTED, vec![("kind", json!("twice"))], op, twice));
     forms
 }
 
+/// Epsilon of a kernel that is not told one.
+const DEFAULT_EPS: f64 = 1e-5;
+
 /// The bias beside another norm's gain.
-fn bias_of(context: &Context<'_>, _: &str, gain: &str, bias: Option<&View>) -> Option<usize> {
+pub(super) fn bias_of(context: &Context<'_>, gain: &str, bias: Option<&View>) -> Option<usize> {
     let last = context.weight(bias?)?.rsplit('.').next()?;
     let name = format!("{}.{last}", gain.rsplit_once('.')?.0);
     context.program.weights().iter().find(|(_, known)| **known == name).map(|(&buffer, _)| buffer)
@@ -172,7 +215,10 @@ fn by_root(x: &ArrayD<f64>, eps: f64) -> Option<ArrayD<f64>> {
 fn gain_of<'a>(context: &Context<'a>, op: usize) -> Option<&'a View> {
     let tensors = context.tensors(op);
     let wide = |view: &View| view.shape.iter().filter(|&&extent| extent > 1).count() == 1;
-    let gain = tensors.iter().map(|(_, view)| *view).find(|view| wide(view) && !context.is_activation(view) && from_weight(context, op, view));
+    let gain = tensors
+        .iter()
+        .map(|(_, view)| *view)
+        .find(|view| wide(view) && !context.is_activation(view) && from_weight(context, op, view));
     gain.filter(|_| context.base(op) == "mul" && tensors.len() == 2)
 }
 
@@ -195,17 +241,45 @@ fn of_gain(context: &Context<'_>, op: usize) -> Vec<Form> {
         return forms;
     }
     forms.push(Form::one(&NORM_WEIGHT_OMITTED, vec![], op, kept(x)));
-    forms.push(Form::one(&NORM_WEIGHT_TWICE, vec![], op, computed(&[x, gain], |x| times(&times(&x[0], &x[1])?, &x[1]))));
+    forms.push(Form::one(
+        &NORM_WEIGHT_TWICE,
+        vec![],
+        op,
+        computed(&[x, gain], |x| times(&times(&x[0], &x[1])?, &x[1])),
+    ));
     let is_stored = context.is_weight(gain);
     let (more, params) = if is_stored { (1.0, vec![]) } else { (-1.0, vec![("kind", json!("missing"))]) };
-    forms.push(Form::one(&NORM_PLUS_ONE, params, op, computed(&[x, gain], move |x| times(&x[0], &x[1].mapv(|w| w + more)))));
+    forms.push(Form::one(
+        &NORM_PLUS_ONE,
+        params,
+        op,
+        computed(&[x, gain], move |x| times(&x[0], &x[1].mapv(|w| w + more))),
+    ));
     if is_stored {
         for (name, buffer) in neighbours(context, gain) {
             let other = Operand::View(View { buffer, ..gain.clone() });
-            forms.push(Form::one(&NORM_WRONG_WEIGHT, vec![("weight", json!(name))], op, with(context.op(op), place, other)));
+            forms.push(Form::one(
+                &NORM_WRONG_WEIGHT,
+                vec![("weight", json!(name))],
+                op,
+                with(context.op(op), place, other),
+            ));
         }
     }
     forms
+}
+
+/// A gain that is stored less 1: others that may be raised in its place.
+fn of_raised_gain(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let Some(gain) = context.tensor(op, 0).filter(|view| context.is_weight(view) && context.number(op).is_some())
+    else {
+        return Vec::new();
+    };
+    let form = |(name, buffer): (String, usize)| {
+        let other = Operand::View(View { buffer, ..gain.clone() });
+        Form::one(&NORM_WRONG_WEIGHT, vec![("weight", json!(name))], op, with(context.op(op), 0, other))
+    };
+    neighbours(context, gain).into_iter().map(form).collect()
 }
 
 /// Whether a view is a weight, or one with a number added.

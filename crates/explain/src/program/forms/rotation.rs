@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::{Form, computed};
 use crate::mistakes::rope::{
-    ALIASING, ROPE_ATTENTION_FACTOR, ROPE_DIRECTION, ROPE_EXPONENT, ROPE_OMITTED, ROPE_PAIRING, ROPE_POSITION, ROPE_PRECISION, ROPE_SCALING,
-    ROPE_THETA, ROPE_TWICE,
+    ALIASING, ROPE_ATTENTION_FACTOR, ROPE_DIRECTION, ROPE_EXPONENT, ROPE_OMITTED, ROPE_PAIRING, ROPE_POSITION,
+    ROPE_PRECISION, ROPE_SCALING, ROPE_THETA, ROPE_TWICE,
 };
 use crate::program::context::Context;
 
@@ -71,10 +71,15 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
 /// The positions themselves, where a slice makes its tables of them.
 fn of_positions(context: &Context<'_>, op: usize) -> Vec<Form> {
     let turns = context.ops().any(|at| context.base(at) == "cos" || context.base(at) == "polar");
-    let numbers: Option<Vec<i64>> = context.op(op).operands.iter().map(|operand| match operand {
-        Operand::Scalar(Scalar::Int(x)) => Some(*x),
-        _ => None,
-    }).collect();
+    let numbers: Option<Vec<i64>> = context
+        .op(op)
+        .operands
+        .iter()
+        .map(|operand| match operand {
+            Operand::Scalar(Scalar::Int(x)) => Some(*x),
+            _ => None,
+        })
+        .collect();
     let (first, last) = match numbers.as_deref() {
         Some([last]) => (0, *last),
         Some([first, last]) => (*first, *last),
@@ -123,7 +128,11 @@ fn whole(context: &Context<'_>, op: usize) -> Option<[View; 3]> {
     let [(_, a), (_, b)] = context.tensors(op)[..] else { return None };
     let ([first, second], out) = ([a, b].map(|view| scaled(context, op, view)), context.out(op)?);
     let ((x, cos), (turned, sin)) = (first?, second?);
-    let (x, cos, sin) = if x.elements() == out.elements() && is_turned(context, op, b, &turned) { (x, cos, sin) } else { (turned, sin, cos) };
+    let (x, cos, sin) = if x.elements() == out.elements() && is_turned(context, op, b, &turned) {
+        (x, cos, sin)
+    } else {
+        (turned, sin, cos)
+    };
     (x.shape == out.shape).then_some([x, cos, sin])
 }
 
@@ -182,7 +191,10 @@ impl Turn {
         let (width, tables) = (*x.shape().last()?, *cos.shape().last()?);
         let pairs = width / 2;
         let same = |at: &dyn Fn(usize) -> usize| {
-            cos.rows().into_iter().all(|row| (0..pairs).all(|i| row[at(i)] == row[at(i) + if tables == width { at(pairs.max(1)) - at(0) } else { 0 }]))
+            cos.rows().into_iter().all(|row| {
+                (0..pairs)
+                    .all(|i| row[at(i)] == row[at(i) + if tables == width { at(pairs.max(1)) - at(0) } else { 0 }])
+            })
         };
         // Tables of one number a pair belong to halves; of two, they show the pairs themselves.
         let halves = tables == pairs || same(&|i| i) || pairs < 2;
@@ -204,7 +216,10 @@ impl Turn {
         let first = |at: usize| (0..rows).find(|&row| position(row) == at);
         let steps = first(0).zip(first(1)).map(|(a, b)| {
             let angle = |i: usize| {
-                let (c, s) = (cos[[b, i]] * cos[[a, i]] + sin[[b, i]] * sin[[a, i]], sin[[b, i]] * cos[[a, i]] - cos[[b, i]] * sin[[a, i]]);
+                let (c, s) = (
+                    cos[[b, i]] * cos[[a, i]] + sin[[b, i]] * sin[[a, i]],
+                    sin[[b, i]] * cos[[a, i]] - cos[[b, i]] * sin[[a, i]],
+                );
                 s.atan2(c)
             };
             (0..pairs).map(angle).collect()

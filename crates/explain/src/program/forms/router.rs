@@ -30,7 +30,9 @@ fn is_choice(context: &Context<'_>, op: usize) -> bool {
 /// Whether it scores experts: what it gives is chosen from.
 fn is_router(context: &Context<'_>, op: usize) -> bool {
     let chooses = |at: usize| is_choice(context, at);
-    context.program.readers(op).iter().any(|&reader| chooses(reader)) || context.leads_to(op, chooses) || comes_from_choice(context, op)
+    context.program.readers(op).iter().any(|&reader| chooses(reader))
+        || context.leads_to(op, chooses)
+        || comes_from_choice(context, op)
 }
 
 /// Whether what it reads was chosen.
@@ -53,7 +55,12 @@ fn comes_from_choice(context: &Context<'_>, op: usize) -> bool {
 /// Operations between a choice and what its weights are used for.
 const NEAR: usize = 8;
 
-fn score(context: &Context<'_>, op: usize, kind: &'static str, by: fn(&ArrayD<f64>) -> Option<ArrayD<f64>>) -> Vec<Form> {
+fn score(
+    context: &Context<'_>,
+    op: usize,
+    kind: &'static str,
+    by: fn(&ArrayD<f64>) -> Option<ArrayD<f64>>,
+) -> Vec<Form> {
     let Some(x) = context.tensor(op, 0) else { return Vec::new() };
     vec![Form::one(&ROUTER_BIAS, vec![("kind", json!(kind))], op, computed(&[x], move |x| by(&x[0])))]
 }
@@ -71,7 +78,9 @@ fn of_bias(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     }
     let mut forms = vec![Form::one(&ROUTER_BIAS, vec![("kind", json!("ignored"))], op, kept(x))];
-    let reads_scores = |at: &usize| context.base(*at) == "gather" && context.tensor(*at, 0).is_some_and(|view| view.buffer == x.buffer);
+    let reads_scores = |at: &usize| {
+        context.base(*at) == "gather" && context.tensor(*at, 0).is_some_and(|view| view.buffer == x.buffer)
+    };
     let gather = context.ops().find(reads_scores);
     if let Some((gather, out)) = gather.zip(context.out(op)) {
         let change = with(context.op(gather), 0, Operand::View(out.clone()));

@@ -26,7 +26,8 @@ pub(super) fn forms(context: &Context<'_>) -> Vec<Form> {
     }
     // Those that are made on the way.
     let taps = context.program.taps();
-    let made = (0..taps.len()).filter(|&tap| context.has(taps[tap].op) && context.slice.known().all(|known| known != tap));
+    let made =
+        (0..taps.len()).filter(|&tap| context.has(taps[tap].op) && context.slice.known().all(|known| known != tap));
     forms.extend(made.flat_map(|tap| of_heads(context, tap)));
     forms.extend(of_result(context));
     forms
@@ -45,7 +46,9 @@ fn ends(context: &Context<'_>) -> Ends {
     let op = context.program.taps()[context.slice.target()].op;
     let normed = context.call(op).any(|at| matches!(context.base(at), "rsqrt" | "layer_norm" | "rms_norm" | "sqrt"));
     match context.base(op) {
-        "linear" | "addmm" | "matmul" if context.tensors(op).iter().any(|(_, view)| context.is_weight(view)) => Ends::InProduct,
+        "linear" | "addmm" | "matmul" if context.tensors(op).iter().any(|(_, view)| context.is_weight(view)) => {
+            Ends::InProduct
+        }
         "add" if context.tensors(op).iter().filter(|(_, view)| context.is_activation(view)).count() == 2 => Ends::InSum,
         _ if normed => Ends::InNorm,
         _ => Ends::Otherwise,
@@ -59,8 +62,12 @@ fn of_others(context: &Context<'_>, tap: usize) -> Vec<Form> {
     let place = |tap: usize| context.held.place(tap).tap;
     let (own, layer) = (place(tap), place(target).layer);
     let near = |other: usize| {
-        let beside = place(other).layer == layer || place(other).layer.map(|l| l + 1) == layer || place(other).layer.is_none();
-        beside && taps[other].step == found.step && taps[other].view.shape == found.view.shape && taps[other].op < taps[target].op
+        let beside =
+            place(other).layer == layer || place(other).layer.map(|l| l + 1) == layer || place(other).layer.is_none();
+        beside
+            && taps[other].step == found.step
+            && taps[other].view.shape == found.view.shape
+            && taps[other].op < taps[target].op
     };
     let mut forms = Vec::new();
     for other in (0..taps.len()).filter(|&other| other != tap && near(other)) {
@@ -70,7 +77,9 @@ fn of_others(context: &Context<'_>, tap: usize) -> Vec<Form> {
         let (mistake, params): (&'static Mistake, _) = match ends(context) {
             Ends::InProduct => (&LINEAR_INPUT, vec![("reads", json!(name))]),
             Ends::InSum => (&RESIDUAL_SOURCE, vec![("sum", json!(format!("{name} for {own}")))]),
-            Ends::InNorm if context.site(tap) == Site::HAttn && is_stream(context.site(other)) => (&RESIDUAL_PARALLEL, vec![]),
+            Ends::InNorm if context.site(tap) == Site::HAttn && is_stream(context.site(other)) => {
+                (&RESIDUAL_PARALLEL, vec![])
+            }
             Ends::InNorm if is_stream(context.site(tap)) && is_stream(context.site(other)) => (&LAYER_SKIPPED, vec![]),
             _ => (&OPERATION_INPUT, vec![("reads", json!(name))]),
         };
@@ -159,6 +168,16 @@ fn of_result(context: &Context<'_>) -> Vec<Form> {
             forms.push(any(&SCORE_SCALE, "scale", 1.0, times));
         }
         _ => {}
+    }
+    if site == Site::H {
+        let is_stream = |&tap: &usize| {
+            matches!(context.site(tap), Site::H | Site::H0) && context.program.taps()[tap].view.shape == view.shape
+        };
+        for held in context.slice.known().filter(is_stream).filter_map(|tap| context.held.readable(tap)) {
+            let held = held.clone();
+            let change = Change::Values(Vec::new(), Arc::new(move |_| Some(vec![held.clone()])));
+            forms.push(Form::new(&LAYER_SKIPPED, vec![], vec![Edit { at: At::Tap(target), change }]));
+        }
     }
     if matches!(site, Site::Logits | Site::FinalNorm) {
         for (word, by) in MOVED {
