@@ -48,7 +48,10 @@ pub fn explain(
     for (done, &tap) in wrong.iter().enumerate() {
         progress(&held.place(tap).to_string(), done, wrong.len());
         let known = explained.iter().flat_map(|e| &e.reproduced).map(|found| found.form.clone()).collect::<Vec<_>>();
-        explained.extend(search.explained(tap, &known));
+        // What was searched in vain once is not searched again as far.
+        let in_vain = |e: &Explained| e.reproduced.is_empty() && same_operation(recording, &held, e.tap, tap);
+        let is_new = !explained.iter().any(in_vain);
+        explained.extend(search.explained(tap, &known, is_new));
     }
     let findings = findings(recording, &held, &explained);
     Ok(Explanation { replay: replays.replay, findings, not_testable: Vec::new() })
@@ -122,7 +125,7 @@ struct Target<'t> {
 }
 
 impl Search<'_> {
-    fn explained(&mut self, tap: usize, known: &[Form]) -> Option<Explained> {
+    fn explained(&mut self, tap: usize, known: &[Form], is_new: bool) -> Option<Explained> {
         let (program, held) = (self.recording.program, self.held);
         let own = array(held.get(tap)?);
         let replayed = self.replays.of(held.place(tap))?;
@@ -173,7 +176,7 @@ impl Search<'_> {
                 break;
             }
         }
-        if found.reproduced.is_empty() && !self.effort.quick {
+        if found.reproduced.is_empty() && is_new && !self.effort.quick {
             for form in all.iter().filter(|form| form.tune.is_some()) {
                 if self.is_late(&target) {
                     break;
@@ -183,7 +186,7 @@ impl Search<'_> {
                 }
             }
         }
-        if found.reproduced.is_empty() && self.effort.faults > 1 {
+        if found.reproduced.is_empty() && is_new && self.effort.faults > 1 {
             measured.retain(|(residual, _)| *residual < NEARER * target.base);
             measured.sort_by(|a, b| a.0.total_cmp(&b.0));
             measured.truncate(PAIRED);
@@ -276,27 +279,32 @@ impl Search<'_> {
         if (at(1.01 * unit) - at(unit)).abs() <= SAME_RESIDUAL * target.base {
             return None;
         }
-        let grid = (-60..=60).map(|power| unit * 10f64.powf(f64::from(power) / 10.0));
-        let all: Vec<f64> = grid.flat_map(|value| [value, -value]).collect();
-        let (mut best, mut least) = (unit, at(unit));
-        for value in all {
-            let residual = at(value);
-            if residual < least {
-                (best, least) = (value, residual);
-            }
+        let mut least = (at(unit), unit);
+        let mut search = |values: &mut dyn Iterator<Item = f64>| {
+            values.map(|value| (at(value), value)).for_each(|found| {
+                if found.0 < least.0 {
+                    least = found
+                }
+            });
+            least
+        };
+        let powers = |range: std::ops::RangeInclusive<i32>, decades: f64| {
+            range.map(move |power| 10f64.powf(f64::from(power) * decades))
+        };
+        search(&mut powers(-24..=24, 0.25).map(|times| unit * times));
+        let (residual, near) = search(&mut powers(-4..=4, 0.25).map(|times| -unit * times));
+        if residual >= NEARER * target.base {
+            return None;
         }
-        let mut span = 10f64.powf(0.1) - 1.0;
-        // Golden section around the best of the grid.
-        let (mut low, mut high) = (best / (1.0 + span), best * (1.0 + span));
+        let (_, near) = search(&mut powers(-10..=10, 0.025).map(|times| near * times));
+        // Golden section around the best of these.
+        let span = 10f64.powf(0.025);
+        let (mut low, mut high) = (near / span, near * span);
         for _ in 0..GOLDEN_STEPS {
-            let ratio = 0.618_033_988_749_894_8;
-            let (a, b) = (high - ratio * (high - low), low + ratio * (high - low));
+            let (a, b) = (high - GOLDEN * (high - low), low + GOLDEN * (high - low));
             if at(a) < at(b) { high = b } else { low = a }
         }
-        span = 0.5 * (low + high);
-        if at(span) < least {
-            (best, least) = (span, at(span));
-        }
+        let (least, best) = search(&mut std::iter::once(0.5 * (low + high)));
         let plain = (1..=6)
             .map(|digits| rounded_to(best, digits))
             .find(|&value| at(value) <= (4.0 * least).max(TUNED_TO_ROUNDING));
@@ -304,8 +312,9 @@ impl Search<'_> {
     }
 }
 
-/// Steps of a golden section: a part in 10⁹ of the first span.
+/// Steps of a golden section, and its ratio: a part in 10⁹ of the first span.
 const GOLDEN_STEPS: usize = 44;
+const GOLDEN: f64 = 0.618_033_988_749_894_8;
 
 /// A number with so many digits.
 fn rounded_to(value: f64, digits: i32) -> f64 {
