@@ -1054,7 +1054,7 @@ text("router-weights-ignored", "unlisted", (r"expert_layer\(current_state\) \* r
 text("router-weights-of-other-choice", "unlisted", (r"routing_weights\[top_x, idx, None\]", "routing_weights[top_x, 1 - idx, None]"))
 text("expert-outputs-averaged", "unlisted router-scale",
      (r"expert_layer\(current_state\) \* routing_weights", "expert_layer(current_state) / self.top_k * routing_weights"))
-text("shared-expert-omitted", "unlisted shared-expert shared-gate", (r"hidden_states = hidden_states \+ self\.shared_experts\(residuals\)", "pass"),
+text("shared-expert-omitted", "unlisted shared-expert shared-gate weight-unset residual-source", (r"hidden_states = hidden_states \+ self\.shared_experts\(residuals\)", "pass"),
      (r"final_hidden_states = final_hidden_states \+ shared_expert_output", "pass"))
 text("shared-expert-gate-omitted", "unlisted shared-gate",
      (r"F\.sigmoid\(self\.shared_expert_gate\(hidden_states\)\) \* shared_expert_output", "shared_expert_output"))

@@ -64,7 +64,7 @@ HIDDEN = -1e30
 # Causes that give the same numbers where what stands between two taps was not recorded.
 ALIKE = [set(alike.split()) for alike in (
     "score-scale rope-attention-factor softmax-base", "residual-scale residual-source residual-omitted layer-skipped weight-unset", "rope-pairing qk-row-order",
-    "weight-swapped gate-up-swapped fused-split", "weight-transposed weight-stride", "norm-omitted final-norm-omitted linear-input", "embed-scale embed-multiplier")]
+    "weight-swapped gate-up-swapped fused-split", "alibi alibi-omitted alibi-slopes position-bias", "weight-transposed weight-stride", "norm-omitted final-norm-omitted linear-input", "embed-scale embed-multiplier")]
 # Names of modules outside of the layers that firstdiff knows as h0, final_norm and logits: an engine that writes the taps does not write them again.
 AGAIN = re.compile(r"[\w.]*/(embed_tokens|wte|word_embeddings|embed_in|embeddings|norm|ln_f|final_layernorm|final_layer_norm|norm_f|lm_head|embed_out)")
 # Taps of the vocabulary with an axis of heads: of others no other order of the axes is tried.
@@ -248,6 +248,10 @@ def possible(expected, variant):
     return expected.union(*(alike for alike in ALIKE if alike & expected))
 
 
+# What the numbers prove of an operation where no mistake has a name.
+OF_OPERATIONS = {"operation-omitted", "operation-input", "sign-flipped", "number-differs", "result-scaled"}
+
+
 def judge_cause(code, report, expected):
     """Whether a cause that reproduces the candidate's numbers is one that is expected."""
     if "error" in report or code is None:
@@ -256,6 +260,8 @@ def judge_cause(code, report, expected):
     named = [found["cause"] for found in findings]
     if not findings:
         return ("unknown, as it is" if UNLISTED in expected else "unknown"), [found["match"] for found in report.get("findings", [])]
+    if UNLISTED in expected and set(named) <= OF_OPERATIONS:
+        return "said of the operation", named
     good = [bool(expected & {found["cause"], *found["alternatives"]}) for found in findings]
     return ("named" if all(good) else "named beside others" if any(good) else "named wrongly"), named
 

@@ -32,6 +32,7 @@ fn row(mistake: &Mistake) -> String {
     sites.sort_unstable();
     let names: Vec<&str> = sites.iter().map(|site| site.name()).collect();
     let place = match sites.len() {
+        0 if mistake.in_programs => "operations of recorded programs".to_owned(),
         0 => "files of weights alone".to_owned(),
         all if all == Site::ALL.len() => "every tap".to_owned(),
         _ => names.join(", "),

@@ -168,7 +168,7 @@ impl Judged {
             candidate: Provenance::of(&given.dump),
             counts: Counts::of(&listed.taps),
             taps: replay.taps.iter().map(ReplayedTap::of).collect(),
-            unmapped: given.dump.unmapped().to_vec(),
+            unmapped: given.source.unmapped(&given.dump).to_vec(),
             not_checked: lines_not_checked(session, &listed),
             warnings: replay.warnings.clone(),
         }

@@ -164,7 +164,7 @@ impl CandidateArgs {
         }
         let options = Options { profile, cache, tokens, tokens_are_known, decode_tokens, rows };
         let partial = args.reading.partial;
-        let source = Source::Plan { model, options };
+        let source = Source::Plan { model: Box::new(model), options };
         Ok(Given { path: args.model, source, dump, named, why, loosened, warnings, sequences, partial })
     }
 }

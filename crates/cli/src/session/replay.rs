@@ -144,7 +144,7 @@ impl ReplaySession {
             first: None,
             taps: self.replay.taps.iter().filter(recorded).map(Replayed::listed).collect(),
             warnings: self.replay.warnings.iter().cloned().map(Warning::Note).collect(),
-            unmapped: self.given.dump.unmapped().to_vec(),
+            unmapped: self.given.source.unmapped(&self.given.dump).to_vec(),
             alignment: None,
         }
     }

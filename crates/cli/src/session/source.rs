@@ -21,7 +21,7 @@ use crate::session::reading::TokenArgs;
 /// What a candidate is held against.
 pub(crate) enum Source {
     /// A model that is read as a Plan, and how to judge by it.
-    Plan { model: Model, options: Options },
+    Plan { model: Box<Model>, options: Options },
     /// The program that the reference ran.
     Program(Box<Recorded>),
 }
@@ -61,6 +61,14 @@ impl Source {
             Source::Plan { model, options } => explain(model, dump, options, effort, progress)?,
             Source::Program(recorded) => recorded.explained(effort, progress)?,
         })
+    }
+
+    /// Names in the candidate's dump that are no taps.
+    pub(crate) fn unmapped<'s>(&'s self, dump: &'s Dump) -> &'s [String] {
+        match self {
+            Source::Plan { .. } => dump.unmapped(),
+            Source::Program(recorded) => &recorded.report.unmapped,
+        }
     }
 
     /// What is right where a mistake was made, in numbers.

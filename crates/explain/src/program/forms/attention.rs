@@ -270,6 +270,17 @@ fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
         });
         forms.push(Form::one(&SOFTMAX_AXIS, vec![("kind", json!(kind))], op, change));
     }
+    let extra = computed(&[x], |x| {
+        let mut out = softmax(&x[0])?;
+        let last = Axis(out.ndim().checked_sub(1)?);
+        for (mut row, scores) in out.lanes_mut(last).into_iter().zip(x[0].lanes(last)) {
+            let top = scores.iter().copied().fold(0.0f64, f64::max);
+            let sum: f64 = (-top).exp() + scores.iter().map(|x| (x - top).exp()).sum::<f64>();
+            row.iter_mut().zip(scores).for_each(|(p, x)| *p = (x - top).exp() / sum);
+        }
+        Some(out)
+    });
+    forms.push(Form::one(&SINK_OMITTED, vec![("kind", json!("extra zero"))], op, extra));
     // Of what comes out as nothing the mask is seen where the candidate has it.
     let own = context.own.clone();
     let after = computed(&[x], move |x| {

@@ -4,12 +4,12 @@ use firstdiff_program::{At, Edit, Scalar, View};
 use ndarray::ArrayD;
 use serde_json::json;
 
-use super::{Form, array, computed, function, kept, plus, tensor, times};
+use super::{Form, Function, array, computed, function, kept, plus, tensor, times};
 use crate::mistakes::feed_forward::{ACTIVATION, ACTIVATION_CLAMP, GATE_PRODUCT, GATE_UP_SWAPPED};
 use crate::program::context::Context;
 
 /// Activations that models have.
-const ACTIVATIONS: [(&str, fn(&ArrayD<f64>) -> Option<ArrayD<f64>>); 8] = [
+const ACTIVATIONS: [(&str, Function); 8] = [
     ("silu", |x| function("silu", x)),
     ("gelu-erf", |x| function("gelu", x)),
     ("gelu-tanh", gelu_tanh),

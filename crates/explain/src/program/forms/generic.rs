@@ -1,20 +1,22 @@
 //! Any operation: left out, turned about, or with another number.
 
 use firstdiff_program::{At, Edit, View};
-use ndarray::ArrayD;
 use serde_json::json;
 
-use super::{Form, computed, function, kept, minus, plus, with_number};
+use super::{Compute, Form, computed, function, kept, minus, plus, with_number};
 use crate::mistakes::recorded::{NUMBER_DIFFERS, OPERATION_OMITTED, SIGN_FLIPPED};
 use crate::program::context::Context;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some(out) = context.out(op).filter(|out| context.is_activation(out) && context.is_float(out)) else {
+    // What is computed of weights alone is part of what is done with them.
+    let of_weights = context.tensors(op).iter().any(|(_, view)| context.is_weight(view));
+    let counts = |view: &View| context.is_activation(view) || of_weights;
+    let Some(out) = context.out(op).filter(|out| counts(out) && context.is_float(out)) else {
         return Vec::new();
     };
     let said = || vec![("operation", json!(context.program.said(op)))];
     let mut forms = Vec::new();
-    let like = |view: &&View| context.is_activation(view) && view.shape == out.shape && context.is_float(view);
+    let like = |view: &&View| counts(view) && view.shape == out.shape && context.is_float(view);
     if elementwise(context.base(op)) {
         let kept_ones = context.tensors(op).into_iter().map(|(_, view)| view).filter(like);
         for (at, view) in kept_ones.enumerate() {
@@ -23,7 +25,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
             forms.push(Form::one(&OPERATION_OMITTED, params, op, kept(view)));
         }
     }
-    let turned: Option<fn(&[ArrayD<f64>]) -> Option<ArrayD<f64>>> = match context.base(op) {
+    let turned: Option<Compute> = match context.base(op) {
         "add" => Some(|x| minus(&x[0], &x[1])),
         "sub" => Some(|x| plus(&x[0], &x[1])),
         "exp" => Some(|x| Some(x[0].mapv(|x| (-x).exp()))),

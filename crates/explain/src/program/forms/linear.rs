@@ -237,7 +237,8 @@ fn of_rows(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form>
         return Vec::new();
     };
     let views = product.views();
-    let kinds: [(&str, fn(usize, usize) -> usize); 2] = [
+    type From = fn(usize, usize) -> usize;
+    let kinds: [(&str, From); 2] = [
         ("halves-to-pairs", |i, d| if i % 2 == 0 { i / 2 } else { d / 2 + i / 2 }),
         ("pairs-to-halves", |i, d| if i < d / 2 { 2 * i } else { 2 * (i - d / 2) + 1 }),
     ];
@@ -245,7 +246,7 @@ fn of_rows(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form>
     let parts = [width, width / 2, width / 4].into_iter().filter(|part| part % 2 == 0 && *part > 2);
     let all = parts.flat_map(|part| kinds.map(|(kind, from)| (kind, from, part)));
     let has_bias = product.bias.is_some();
-    let form = |(kind, from, part): (&'static str, fn(usize, usize) -> usize, usize), leaves_bias: bool| {
+    let form = |(kind, from, part): (&'static str, From, usize), leaves_bias: bool| {
         let from = move |i: usize| if i < part { from(i, part) } else { i };
         let change = computed(&views, move |x| {
             let y = product_of(&x[0], &x[1])?;

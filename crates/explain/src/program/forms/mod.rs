@@ -144,6 +144,10 @@ fn join(known: &mut Form, other: Form) {
     }
 }
 
+/// A function of one array, or of several.
+type Function = fn(&ArrayD<f64>) -> Option<ArrayD<f64>>;
+type Compute = fn(&[ArrayD<f64>]) -> Option<ArrayD<f64>>;
+
 /// What some views give.
 pub(crate) fn computed(
     views: &[&View],

@@ -44,10 +44,11 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         Form::one(&ROPE_ATTENTION_FACTOR, vec![("factor", json!("ignored"))], op, change(Turn::normalised, 0.0)),
         Form::one(&ROPE_SCALING, vec![("kind", json!("absent"))], op, change(Turn::unscaled, 0.0)),
         Form::one(&ROPE_PRECISION, vec![("tables", json!("bf16"))], op, change(Turn::rounded, 8.0)),
+        Form::one(&ROPE_PRECISION, vec![("frequencies", json!("bf16"))], op, change(Turn::of_rounded_steps, 0.0)),
         Form::one(&ROPE_PRECISION, vec![("tables", json!("f16"))], op, change(Turn::rounded, 11.0)),
         Form::one(&ALIASING, vec![("kind", json!("rotated in place"))], op, change(Turn::in_place, 0.0)),
         Form::one(&ROPE_EXPONENT, vec![], op, change(Turn::of_half_exponent, 0.0)),
-        Form::one(&ROPE_POSITION, vec![("kind", json!("decode-zero"))], op, change(Turn::from_zero, 0.0)),
+        Form::one(&ROPE_POSITION, vec![("kind", json!("decode-zero"))], op, change(Turn::restarted, 0.0)),
     ];
     for shift in [-2, -1, 1, 2] {
         let change = change(Turn::shifted, f64::from(shift));
@@ -285,6 +286,13 @@ impl Turn {
         Some(())
     }
 
+    /// With frequencies that are kept in bf16.
+    fn of_rounded_steps(&mut self, _: f64) -> Option<()> {
+        let steps = self.steps.clone()?;
+        self.turned_by(|position, i| position * bf16::from_f64(steps[i]).to_f64());
+        Some(())
+    }
+
     fn scaled(&mut self, times: f64) -> Option<()> {
         let steps = self.steps.clone()?;
         self.turned_by(|position, i| position * steps[i] * times);
@@ -312,7 +320,7 @@ impl Turn {
         Some(())
     }
 
-    fn from_zero(&mut self, _: f64) -> Option<()> {
+    fn restarted(&mut self, _: f64) -> Option<()> {
         let start = self.positions.iter().copied().fold(f64::INFINITY, f64::min);
         // A single position is 0 then, whatever its angles.
         match self.steps.clone() {
