@@ -10,7 +10,6 @@
 //! of a value, evaluation stops with an error. An operation that the table lacks is read, but not carried out.
 
 mod evaluate;
-mod flow;
 mod kernels;
 mod memory;
 mod program;

@@ -155,6 +155,7 @@ impl Judged {
     pub(crate) fn of(session: &ReplaySession) -> Judged {
         let ReplaySession { given, replay, .. } = session;
         let listed = session.report(&Verdict::Parity);
+        let (family, layers, hidden) = given.source.sizes();
         Judged {
             judged_in: JudgedIn {
                 profile: given.named.name(),
@@ -164,7 +165,7 @@ impl Judged {
                 cache_is_assumed: replay.cache_is_assumed,
             },
             model: given.path.to_string_lossy().into_owned(),
-            architecture: given.source.architecture(),
+            architecture: Architecture { family: family.to_owned(), layers, hidden },
             candidate: Provenance::of(&given.dump),
             counts: Counts::of(&listed.taps),
             taps: replay.taps.iter().map(ReplayedTap::of).collect(),

@@ -12,7 +12,6 @@ use firstdiff_model::{Cache, Model};
 use firstdiff_program::{ModelFolder, Program};
 use firstdiff_trace::{Dump, Tap};
 
-use crate::report::Architecture;
 use crate::session::Session;
 use crate::session::arithmetic::Loosened;
 use crate::session::given::{CandidateArgs, arithmetic};
@@ -40,15 +39,11 @@ pub(crate) fn is_recorded(path: &Path) -> bool {
 }
 
 impl Source {
-    /// Family and sizes.
-    pub(crate) fn architecture(&self) -> Architecture {
+    /// Its family, how many layers it has, and the width of its stream.
+    pub(crate) fn sizes(&self) -> (&str, u32, usize) {
         match self {
-            Source::Plan { model, .. } => Architecture {
-                family: model.plan.family.to_string(),
-                layers: model.plan.dims.layers,
-                hidden: model.plan.dims.hidden,
-            },
-            Source::Program(recorded) => recorded.architecture(),
+            Source::Plan { model, .. } => (&model.plan.family, model.plan.dims.layers, model.plan.dims.hidden),
+            Source::Program(recorded) => recorded.sizes(),
         }
     }
 
@@ -130,12 +125,12 @@ impl Recorded {
         Ok(firstdiff_explain::program::explain(&recording, &candidate, effort, progress)?)
     }
 
-    fn architecture(&self) -> Architecture {
+    fn sizes(&self) -> (&str, u32, usize) {
         let taps = || self.program.taps().iter().map(|tap| (Tap::named(&tap.tap), &tap.view));
         let layers = taps().filter_map(|(tap, _)| tap.layer).max().map_or(0, |last| last + 1);
         let stream = taps().find(|(tap, _)| *tap == Tap::named("h0"));
         let hidden = stream.and_then(|(_, view)| view.shape.last().copied()).unwrap_or(0);
-        Architecture { family: self.program.model().to_owned(), layers, hidden }
+        (self.program.model(), layers, hidden)
     }
 }
 

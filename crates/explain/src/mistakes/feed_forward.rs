@@ -23,7 +23,10 @@ pub(crate) static ACTIVATION: Mistake = Mistake {
     id: "activation",
     what: "another activation is used",
     fix: "take hidden_act from the config",
-    params: &[Param::words("activation", &["gelu-tanh", "gelu-erf", "relu", "silu", "sigmoid", "none", "gelu-quick"])],
+    params: &[Param::words(
+        "activation",
+        &["gelu-tanh", "gelu-erf", "relu", "silu", "sigmoid", "none", "gelu-quick", "relu-squared"],
+    )],
     right_value: |_, step| match &step.op {
         Op::Gated { activation } => Some(format!("{activation:?}").to_lowercase()),
         _ => None,

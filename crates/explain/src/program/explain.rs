@@ -19,7 +19,9 @@ use crate::program::{Candidate, Recording};
 use crate::replay::operation::{Operation, is_coarse};
 use crate::replay::right::distance;
 use crate::replay::{ReplayError, Replayed};
-use crate::tolerance::search::{CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, NEARER, SAME_RESIDUAL, TUNED_TO_ROUNDING};
+use crate::tolerance::search::{
+    AS_NEAR, CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, FINEST, NEARER, SAME_RESIDUAL, TUNED_TO_ROUNDING,
+};
 
 /// Replays a candidate, and looks for what is done otherwise where it goes wrong.
 ///
@@ -297,24 +299,16 @@ impl Search<'_> {
             return None;
         }
         let (_, near) = search(&mut powers(-10..=10, 0.025).map(|times| near * times));
-        // Golden section around the best of these.
         let span = 10f64.powf(0.025);
-        let (mut low, mut high) = (near / span, near * span);
-        for _ in 0..GOLDEN_STEPS {
-            let (a, b) = (high - GOLDEN * (high - low), low + GOLDEN * (high - low));
-            if at(a) < at(b) { high = b } else { low = a }
-        }
-        let (least, best) = search(&mut std::iter::once(0.5 * (low + high)));
+        let (low, high) = if near < 0.0 { (near * span, near / span) } else { (near / span, near * span) };
+        let nearest = crate::minimum::least(at, low, high, FINEST * near.abs());
+        let (least, best) = search(&mut std::iter::once(nearest));
         let plain = (1..=6)
             .map(|digits| rounded_to(best, digits))
             .find(|&value| at(value) <= (4.0 * least).max(TUNED_TO_ROUNDING));
         Some(form.tuned(plain.unwrap_or(best)))
     }
 }
-
-/// Steps of a golden section, and its ratio: a part in 10⁹ of the first span.
-const GOLDEN_STEPS: usize = 44;
-const GOLDEN: f64 = 0.618_033_988_749_894_8;
 
 /// A number with so many digits.
 fn rounded_to(value: f64, digits: i32) -> f64 {
@@ -376,9 +370,6 @@ fn findings(recording: &Recording<'_>, held: &Held, explained: &[Explained]) -> 
     out.sort_by_key(|(tap, _)| *tap);
     out.into_iter().map(|(_, finding)| finding).collect()
 }
-
-/// Among forms that all prove themselves, one that leaves so many times more than another is not it.
-const AS_NEAR: f64 = 100.0;
 
 /// Whether two taps are made by the same line of the reference, in whichever layer and step.
 fn same_operation(recording: &Recording<'_>, held: &Held, a: usize, b: usize) -> bool {

@@ -11,6 +11,12 @@ pub(crate) const CAUSE_LEAVES_ROUNDED: f64 = 1e-2;
 pub(crate) const LEAK_LEAVES: f64 = 0.05;
 /// An error no rounding in f32 makes, over however many layers.
 pub(crate) const BEYOND_ROUNDING: f64 = 1e-6;
+/// Among causes that all prove themselves, one that leaves so many times more than another is not it.
+pub(crate) const AS_NEAR: f64 = 100.0;
+/// To which share of itself a number is searched for.
+pub(crate) const FINEST: f64 = 1e-9;
+/// Energy of weights below which they are as good as none.
+pub(crate) const NO_WEIGHTS: f64 = 1e-6;
 /// As much as this many times our own rounding is as good as nothing.
 pub(crate) const AS_NOTHING: f64 = 8.0;
 /// Rounding leaves a value within this share of itself: of an operation that adds nothing up, in any 16-bit type.

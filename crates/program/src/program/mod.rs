@@ -1,6 +1,7 @@
 //! A program as it was read and checked.
 
 pub(crate) mod check;
+mod flow;
 mod format;
 pub(crate) mod read;
 mod stored;
@@ -9,8 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::flow::Flow;
 use crate::kernels;
+use crate::program::flow::Flow;
 use crate::value::operand::{Operand, Scalar};
 use crate::value::tensor::Tensor;
 use crate::value::view::View;

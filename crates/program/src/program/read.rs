@@ -6,8 +6,8 @@ use std::path::Path;
 use firstdiff_trace::{JSON_LIMIT, json_fits, read_regular};
 use serde_json::Value;
 
-use crate::flow::Flow;
 use crate::program::check;
+use crate::program::flow::Flow;
 use crate::program::format::{Document, Header, OpRecord, StepRecord, TapRecord};
 use crate::program::stored;
 use crate::program::{Limits, Operation, Program, ProgramTap, Scope, Step};

@@ -15,6 +15,7 @@ use crate::mistakes::scores::{
     MASK_AFTER_SOFTMAX, MASK_FILL, MASK_INVERTED, MASK_OMITTED, MASK_SHIFTED, SCORE_SCALE, SCORE_SOFTCAP, WINDOW_SIZE,
 };
 use crate::program::context::Context;
+use crate::tolerance::search::SAME_NUMBER;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     match context.base(op) {
@@ -41,7 +42,9 @@ fn of_scale(context: &Context<'_>, op: usize) -> Vec<Form> {
     let (scale, number_of) = if divides { (1.0 / number, true) } else { (number, false) };
     let change = move |scale: f64| if number_of { 1.0 / scale } else { scale };
     let mut forms = Vec::new();
-    for other in [1.0, scale * scale, scale.abs().sqrt()].into_iter().filter(|other| (other - scale).abs() > 1e-12) {
+    for other in
+        [1.0, scale * scale, scale.abs().sqrt()].into_iter().filter(|other| (other - scale).abs() > SAME_NUMBER)
+    {
         let edit = with_number(record, place, change(other));
         forms.push(Form::one(&SCORE_SCALE, vec![("scale", json!(other))], op, edit));
     }
@@ -174,7 +177,7 @@ impl Masked {
 
 fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
     let Some(masked) = Masked::of(context, op) else { return Vec::new() };
-    const HIDDEN: f64 = f64::NEG_INFINITY;
+    let hidden = f64::NEG_INFINITY;
     // One mask in two operations is one mistake.
     let mut chain: Vec<(usize, Masked)> = Vec::new();
     let mut at = context.origin(op, &masked.views[0]);
@@ -190,32 +193,32 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
         Form::new(mistake, params, edits)
     };
     let mut forms = vec![
-        one(&MASK_OMITTED, vec![], masked.change(HIDDEN, |_, _, _| true)),
+        one(&MASK_OMITTED, vec![], masked.change(hidden, |_, _, _| true)),
         one(
             &WINDOW_SIZE,
             vec![("window", json!("ignored"))],
-            masked.change(HIDDEN, |_, position, key| key <= position),
+            masked.change(hidden, |_, position, key| key <= position),
         ),
         one(
             &MASK_SHIFTED,
             vec![("kind", json!("future"))],
-            masked.change(HIDDEN, |saw, _, key| key == 0 || saw(key - 1) || saw(key)),
+            masked.change(hidden, |saw, _, key| key == 0 || saw(key - 1) || saw(key)),
         ),
         one(
             &MASK_SHIFTED,
             vec![("kind", json!("past"))],
-            masked.change(HIDDEN, |saw, position, key| saw(key) && key != position),
+            masked.change(hidden, |saw, position, key| saw(key) && key != position),
         ),
-        one(&MASK_INVERTED, vec![], masked.change(HIDDEN, |saw, _, key| !saw(key))),
+        one(&MASK_INVERTED, vec![], masked.change(hidden, |saw, _, key| !saw(key))),
         one(
             &MASK_INVERTED,
             vec![("kind", json!("token-seen"))],
-            masked.change(HIDDEN, |saw, position, key| !saw(key) || key == position),
+            masked.change(hidden, |saw, position, key| !saw(key) || key == position),
         ),
     ];
     let keys = masked.views[0].shape.last().copied().unwrap_or(0).min(MOST_WINDOWS) as i64;
     for window in 1..keys {
-        let change = masked.change(HIDDEN, move |_, position, key| key <= position && key > position - window);
+        let change = masked.change(hidden, move |_, position, key| key <= position && key > position - window);
         forms.push(one(&WINDOW_SIZE, vec![("window", json!(window))], change));
     }
     forms.push(one(&MASK_SHIFTED, vec![("kind", json!("top-left"))], masked.top_left()));

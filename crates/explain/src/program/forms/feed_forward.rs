@@ -31,7 +31,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     if let Some((x, last)) = activation(context, op) {
         for (name, f) in ACTIVATIONS {
             let change = computed(&[x], move |x| f(&x[0]));
-            forms.push(Form::one(&ACTIVATION, vec![("activation", json!(name))], last, change));
+            forms.push(Form::one(&ACTIVATION, vec![(ACTIVATION.params[0].name, json!(name))], last, change));
         }
         if let Some(own) = kernel(context, op) {
             let view = x.clone();

@@ -16,6 +16,7 @@ use crate::mistakes::linear::{
 use crate::mistakes::recorded::EXPERT_ORDER;
 use crate::mistakes::stored::STORAGE_TYPE;
 use crate::program::context::Context;
+use crate::tolerance::search::NO_WEIGHTS;
 
 /// A product, by the places of its operands.
 struct Product<'a> {
@@ -70,9 +71,6 @@ fn with_bias(product: ArrayD<f64>, x: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {
         None => Some(product),
     }
 }
-
-/// Energy of weights below which they are as good as none.
-const NOTHING: f64 = 1e-6;
 
 /// The value of the same 16 bits in the other type.
 fn reads_f16_as_bf16(x: f64) -> f64 {
@@ -178,7 +176,7 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
                 let read = x[1].mapv(bits);
                 let energy = |x: &ArrayD<f64>| x.iter().map(|x| x * x).sum::<f64>();
                 // Bits that read as nothing prove nothing.
-                (energy(&read) > NOTHING * energy(&x[1])).then(|| with_bias(product_of(&x[0], &read)?, x))?
+                (energy(&read) > NO_WEIGHTS * energy(&x[1])).then(|| with_bias(product_of(&x[0], &read)?, x))?
             });
             forms.push(Form::one(&STORAGE_TYPE, vec![("read_as", json!(read_as))], op, change));
         }
