@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use firstdiff_compare::{Place, Status};
+use firstdiff_compare::{MASKED, Place, Status};
 use firstdiff_program::{Arithmetic, At, Bench, Edit, Slice};
 use firstdiff_trace::Tap;
 use ndarray::ArrayD;
@@ -140,7 +140,7 @@ impl Search<'_> {
         let place = held.place(tap);
         let right = self.value(&slice, &[])?;
         let size = replayed.report.metrics.and_then(|metrics| metrics.nmse()).filter(|nmse| nmse.is_finite());
-        let off = distance(place.tap.site, &right, &own).max(size.unwrap_or(0.0));
+        let off = apart(place, &right, &own).max(size.unwrap_or(0.0));
         // Where the size alone is none, what is wrong is which values there are at all.
         let by_size = off > replayed.report.allowed.unwrap_or(0.0);
         let target = Target {
@@ -254,7 +254,7 @@ impl Search<'_> {
         if value.iter().any(|x| x.is_nan()) {
             return None;
         }
-        Some(distance(target.place.tap.site, &value, &target.own)).filter(|residual| residual.is_finite())
+        Some(apart(target.place, &value, &target.own)).filter(|residual| residual.is_finite())
     }
 
     /// Whether a form leaves no more than rounding, by the judge that found the tap wrong.
@@ -308,6 +308,12 @@ impl Search<'_> {
             .find(|&value| at(value) <= (4.0 * least).max(TUNED_TO_ROUNDING));
         Some(form.tuned(plain.unwrap_or(best)))
     }
+}
+
+/// NMSE of what two hold that is not masked: the number that fills masked scores is larger than all others together.
+fn apart(place: Place, right: &ArrayD<f64>, own: &ArrayD<f64>) -> f64 {
+    let shown = |x: &ArrayD<f64>| x.mapv(|x| if x > MASKED { x } else { f64::NEG_INFINITY });
+    distance(place.tap.site, &shown(right), &shown(own))
 }
 
 /// A number with so many digits.

@@ -33,7 +33,8 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
 
 fn of_scale(context: &Context<'_>, op: usize) -> Vec<Form> {
     let Some((place, number)) = context.number(op) else { return Vec::new() };
-    if number == 0.0 || beside_tanh(context, op) || !context.leads_to_probs(op) {
+    let scales = context.tensors(op).iter().any(|(_, view)| context.is_activation(view));
+    if number == 0.0 || !scales || beside_tanh(context, op) || !context.leads_to_probs(op) {
         return Vec::new();
     }
     let record = context.op(op);

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use ndarray::{Array2, ArrayD};
 use serde_json::json;
 
-use super::{Form, computed};
+use super::{Form, computed, with_number};
 use crate::mistakes::rope::{
     ALIASING, ROPE_ATTENTION_FACTOR, ROPE_DIRECTION, ROPE_EXPONENT, ROPE_OMITTED, ROPE_PAIRING, ROPE_POSITION,
     ROPE_PRECISION, ROPE_SCALING, ROPE_THETA, ROPE_TWICE,
@@ -23,8 +23,10 @@ struct Rotation {
 }
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
-    if context.base(op) == "arange" {
-        return of_positions(context, op);
+    match context.base(op) {
+        "arange" => return of_positions(context, op),
+        "mul" => return of_factor(context, op),
+        _ => {}
     }
     let Some(Rotation { views, start }) = Rotation::of(context, op) else { return Vec::new() };
     let shape = context.out(op).map_or_else(Vec::new, |out| out.shape.clone());
@@ -107,6 +109,29 @@ fn of_positions(context: &Context<'_>, op: usize) -> Vec<Form> {
         forms.push(Form::one(&ROPE_POSITION, vec![("shift", json!(shift))], op, beginning(first + shift)));
     }
     forms
+}
+
+/// Whether an operation ends a rotation.
+pub(super) fn is_rotation(context: &Context<'_>, op: usize) -> bool {
+    Rotation::of(context, op).is_some()
+}
+
+/// A factor on the tables.
+fn of_factor(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let Some((place, factor)) = context.number(op).filter(|(_, factor)| *factor != 0.0) else { return Vec::new() };
+    let table = context.tensors(op).into_iter().map(|(_, view)| view).find(|view| context.is_table(view));
+    let turns =
+        table.and_then(|table| context.maker(op, table)).is_some_and(|at| matches!(context.base(at), "cos" | "sin"));
+    if !turns {
+        return Vec::new();
+    }
+    let said = |kind: &str| vec![("factor", json!(kind))];
+    let change = |number: f64| with_number(context.op(op), place, number);
+    vec![
+        Form::one(&ROPE_ATTENTION_FACTOR, said("ignored"), op, change(1.0)),
+        Form::one(&ROPE_ATTENTION_FACTOR, said("twice"), op, change(factor * factor)),
+        Form::one(&ROPE_ATTENTION_FACTOR, said("inverse"), op, change(1.0 / factor)),
+    ]
 }
 
 impl Rotation {

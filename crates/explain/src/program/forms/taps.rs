@@ -49,6 +49,7 @@ fn ends(context: &Context<'_>) -> Ends {
         "linear" | "addmm" | "matmul" if context.tensors(op).iter().any(|(_, view)| context.is_weight(view)) => {
             Ends::InProduct
         }
+        "add" if super::rotation::is_rotation(context, op) => Ends::Otherwise,
         "add" if context.tensors(op).iter().filter(|(_, view)| context.is_activation(view)).count() == 2 => Ends::InSum,
         _ if normed => Ends::InNorm,
         _ => Ends::Otherwise,
