@@ -10,5 +10,6 @@ mod files;
 mod inspect;
 mod positions;
 mod printed;
+mod program;
 mod schema;
 mod why;

@@ -209,7 +209,8 @@ mod tests {
             assert!(known.insert(id), "{id} stands twice");
             assert_eq!(find(id), Some(mistake));
             assert!(mistake.made_together.iter().all(|site| mistake.at.contains(site)), "{id}");
-            assert!(!mistake.at.is_empty() || mistake.in_file.is_some(), "{id} is made nowhere");
+            let is_made = !mistake.at.is_empty() || mistake.in_file.is_some() || mistake.in_programs;
+            assert!(is_made, "{id} is made nowhere");
             let names: BTreeSet<&str> = mistake.params.iter().map(|param| param.name).collect();
             assert_eq!(names.len(), mistake.params.len(), "{id} has a parameter twice");
         }

@@ -161,8 +161,9 @@ fn hugging_face(folder: &Path) -> Result<Opened, ModelError> {
         return Ok(Opened::new(Format::HuggingFace, weights, config));
     }
     let weights = safetensors::open(folder)?;
+    let bytes = config_bytes(&file)?;
     // Weights are read whatever the config says of the model.
-    let config = read_config(&file).and_then(|map| {
+    let config = parse_config(&file, &bytes).and_then(|map| {
         let keys = Keys::new(&file, &map);
         let name = keys.text("model_type").and_then(|name| keys.required("model_type", name))?;
         family(&keys, name, &weights)
@@ -181,11 +182,14 @@ fn family(keys: &Keys<'_>, name: &str, weights: &Weights) -> Result<Config, Mode
     (family.read)(keys, weights)
 }
 
-fn read_config(file: &Path) -> Result<Map<String, Value>, ModelError> {
+fn config_bytes(file: &Path) -> Result<Vec<u8>, ModelError> {
     /// The most that a config.json holds; a vision model's names of 20,000 classes are a megabyte.
     const CONFIG_LIMIT: u64 = 2 << 20;
-    let bytes = read_regular(file, CONFIG_LIMIT).map_err(ModelError::of_file)?;
-    parse_json(&bytes).map_err(|reason| ModelError::Format { file: file.into(), reason })
+    read_regular(file, CONFIG_LIMIT).map_err(ModelError::of_file)
+}
+
+fn parse_config(file: &Path, bytes: &[u8]) -> Result<Map<String, Value>, ModelError> {
+    parse_json(bytes).map_err(|reason| ModelError::Format { file: file.into(), reason })
 }
 
 /// Parses the JSON file `bytes`, unless a few bytes of it would make far more in memory.

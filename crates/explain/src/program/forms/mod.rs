@@ -60,14 +60,6 @@ impl Form {
         Form { tune: Some(Tune { name, right, with: Arc::new(with) }), ..Form::new(mistake, Vec::new(), Vec::new()) }
     }
 
-    /// Whether the catalogue says what its parameters may be.
-    fn is_listed(&self) -> bool {
-        let allowed =
-            |name: &str, value: &serde_json::Value| self.mistake.param(name).is_some_and(|param| param.allows(value));
-        self.params.iter().all(|(name, value)| allowed(name, value))
-            && self.tune.iter().all(|tune| self.mistake.param(tune.name).is_some())
-    }
-
     /// What tells it from other forms, wherever it is made.
     pub(crate) fn key(&self) -> String {
         let params: Vec<String> = self.params.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -116,11 +108,6 @@ pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
             }
         }
     }
-    debug_assert!(
-        all.iter().all(Form::is_listed),
-        "{:?}",
-        all.iter().filter(|form| !form.is_listed()).map(Form::key).collect::<Vec<_>>()
-    );
     let last = all.len();
     together(&mut all, last);
     all.extend(taps::scaled(context));

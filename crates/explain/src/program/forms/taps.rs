@@ -166,7 +166,6 @@ fn of_result(context: &Context<'_>) -> Vec<Form> {
         Site::Qk | Site::Scores => {
             forms.push(Form::new(&SOFTMAX_BASE, vec![], changed(times, std::f64::consts::LN_2)));
             forms.push(any(&SCORE_SOFTCAP, "cap", 30.0, capped));
-            forms.push(any(&SCORE_SCALE, "scale", 1.0, times));
         }
         _ => {}
     }
@@ -194,13 +193,18 @@ fn of_result(context: &Context<'_>) -> Vec<Form> {
 pub(super) fn scaled(context: &Context<'_>) -> Vec<Form> {
     let target = context.slice.target();
     let view = context.program.taps()[target].view.clone();
-    if !context.is_float(&view) || matches!(context.site(target), Site::Logits | Site::Qk | Site::Scores) {
+    let (mistake, name): (&'static Mistake, &'static str) = match context.site(target) {
+        Site::Qk | Site::Scores => (&SCORE_SCALE, "scale"),
+        Site::Logits => return Vec::new(),
+        _ => (&RESULT_SCALED, "factor"),
+    };
+    if !context.is_float(&view) {
         return Vec::new();
     }
     let any = move |factor: f64| {
         vec![Edit { at: At::Tap(target), change: computed(&[&view], move |x| Some(x[0].mapv(|x| factor * x))) }]
     };
-    vec![Form::any(&RESULT_SCALED, "factor", 1.0, any)]
+    vec![Form::any(mistake, name, 1.0, any)]
 }
 
 /// Rows of the embedding that are those of other tokens.
