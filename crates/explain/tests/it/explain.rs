@@ -98,7 +98,13 @@ fn every_id_has_words_and_an_engine_that_shows_it() {
     assert_eq!(listed, planted, "scripts/fixture_faults.py and fixtures/faulty/index.json");
     // By another arithmetic below; by a real engine below, where its file is at hand; by scripts/test_unpacked.py.
     let elsewhere = ["precision", "dequant-truncated", "dequant-nibbles", "dequant-scale"];
-    for id in ids() {
+    // What recorded programs alone have is planted in PyTorch's own models.
+    let in_programs = [script("program_mistakes.py"), script("test_program_mistakes.py")].concat();
+    let in_programs: BTreeSet<&str> = in_programs.split(|c: char| !(c.is_alphanumeric() || c == '-')).collect();
+    for id in ids().into_iter().filter(|id| find(id).is_some_and(|mistake| mistake.in_programs)) {
+        assert!(in_programs.contains(id), "{id} is planted in no recorded architecture");
+    }
+    for id in ids().into_iter().filter(|id| find(id).is_some_and(|mistake| !mistake.in_programs)) {
         assert!(!what(id).is_empty() && !advice(id).is_empty(), "{id}");
         assert_ne!(planted.contains(id), elsewhere.contains(&id), "{id} is planted nowhere, or is said to be");
         assert_ne!(in_engine.contains(id), elsewhere.contains(&id), "{id} in scripts/engine_mistakes.py");
