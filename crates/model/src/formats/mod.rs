@@ -160,10 +160,13 @@ fn hugging_face(folder: &Path) -> Result<Opened, ModelError> {
         let config = Err(ModelError::Format { file: folder.into(), reason: "holds no config.json".into() });
         return Ok(Opened::new(Format::HuggingFace, weights, config));
     }
-    let weights = safetensors::open(folder)?;
-    let bytes = config_bytes(&file)?;
+    let map = parse_config(&file, &config_bytes(&file)?);
+    let weights = match safetensors::open(folder) {
+        Ok(weights) => weights,
+        Err(error) => return Err(map.err().unwrap_or(error)),
+    };
     // Weights are read whatever the config says of the model.
-    let config = parse_config(&file, &bytes).and_then(|map| {
+    let config = map.and_then(|map| {
         let keys = Keys::new(&file, &map);
         let name = keys.text("model_type").and_then(|name| keys.required("model_type", name))?;
         family(&keys, name, &weights)
