@@ -38,8 +38,6 @@ pub struct Evaluator<'a> {
     /// The module in which the reference took another path, until it is left.
     astray: Option<String>,
     kernels: Vec<Option<Kernel>>,
-    /// Indexes of taps, by operation.
-    taps: Vec<Vec<usize>>,
     /// Buffers that nothing reads after an operation.
     releases: Vec<Vec<usize>>,
     /// For each operation and each weight that it reads and that can be read anew: the next operation that does.
@@ -62,8 +60,6 @@ struct Unknown {
 impl<'a> Evaluator<'a> {
     /// An evaluator before the first step.
     pub fn new(program: &'a Program, arithmetic: Arithmetic, weights: &'a dyn Weights) -> Evaluator<'a> {
-        let mut taps = vec![Vec::new(); program.ops.len()];
-        program.taps.iter().enumerate().for_each(|(number, tap)| taps[tap.op].push(number));
         Evaluator {
             program,
             values: Workspace::new(program, arithmetic, weights),
@@ -71,7 +67,6 @@ impl<'a> Evaluator<'a> {
             gaps: Vec::new(),
             astray: None,
             kernels: program.ops.iter().map(kernel).collect(),
-            taps,
             releases: check::releases(program),
             next_use: next_use(program),
             next_op: 0,
@@ -168,7 +163,7 @@ impl<'a> Evaluator<'a> {
     fn tap_before(&mut self, end: usize) -> Option<usize> {
         loop {
             let done = self.next_op.checked_sub(1);
-            if let Some(&tap) = done.and_then(|done| self.taps[done].get(self.reached)) {
+            if let Some(&tap) = done.and_then(|done| self.program.taps_after[done].get(self.reached)) {
                 self.reached += 1;
                 return Some(tap);
             }

@@ -75,22 +75,12 @@ impl fmt::Debug for Edit {
 impl<'a> Slice<'a> {
     /// The operations that make the tap `target`, of the taps for which `is_known` holds.
     pub fn of(program: &'a Program, target: usize, is_known: impl Fn(usize) -> bool) -> Slice<'a> {
-        Slice::with(program, target, &[], is_known)
-    }
-
-    /// The same, with what some views hold beside it.
-    pub fn with(program: &'a Program, target: usize, beside: &[&View], is_known: impl Fn(usize) -> bool) -> Slice<'a> {
         let found = &program.taps[target];
-        let mut taps: HashMap<usize, Vec<usize>> = HashMap::new();
-        for (number, tap) in program.taps.iter().enumerate().filter(|(_, tap)| tap.op <= found.op) {
-            taps.entry(tap.op).or_default().push(number);
-        }
         let (mut needed, mut events) = (Needed::new(program), Vec::new());
         needed.add(&found.view);
-        beside.iter().for_each(|view| needed.add(view));
         let mut above = false;
         for op in (0..=found.op).rev() {
-            for &tap in taps.get(&op).into_iter().flatten().rev() {
+            for &tap in program.taps_after[op].iter().rev() {
                 above |= tap == target;
                 let is_above = above && tap != target;
                 if is_above && needed.has(&program.taps[tap].view) && is_known(tap) {
@@ -123,11 +113,6 @@ impl<'a> Slice<'a> {
             Event::Op(op) => Some(*op),
             Event::Hold(_) => None,
         })
-    }
-
-    /// Every view that its operations read.
-    pub fn reads(&self) -> impl Iterator<Item = &'a View> {
-        self.ops().flat_map(|op| check::operands(&self.program.ops[op]))
     }
 
     /// The taps whose values it takes.
@@ -246,10 +231,8 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// When one cannot be read.
     pub fn load(&mut self, slice: &Slice<'_>) -> Result<(), EvaluateError> {
-        slice
-            .reads()
-            .filter(|view| !slice.program.flow.is_written(view.buffer))
-            .try_for_each(|view| self.values.load(view))
+        let reads = slice.ops().flat_map(|op| check::operands(&slice.program.ops[op]));
+        reads.filter(|view| !slice.program.flow.is_written(view.buffer)).try_for_each(|view| self.values.load(view))
     }
 }
 

@@ -13,8 +13,14 @@ use crate::replay::{ReplayError, can_be_read};
 
 /// The values of the taps that a candidate recorded whole, in the program's axes, by the tap's index in the program.
 pub(crate) struct Held {
-    values: HashMap<usize, Tensor<'static>>,
+    values: HashMap<usize, Own>,
     places: Vec<Place>,
+}
+
+/// The values of one tap, and whether what comes behind it can be computed from them.
+struct Own {
+    values: Tensor<'static>,
+    is_readable: bool,
 }
 
 impl Held {
@@ -26,8 +32,10 @@ impl Held {
         for (number, tap) in taps.iter().enumerate() {
             let report = reports.get(&place_of(tap)).filter(|report| report.positions.is_none());
             let own = report.map(|report| candidate.values.values(report)).transpose()?.flatten();
-            let own = own.and_then(|own| tensor(tap, own));
-            values.extend(own.map(|own| (number, own)));
+            if let Some(own) = own.and_then(|own| tensor(tap, own)) {
+                let is_readable = can_be_read(place_of(tap).tap.site, &array(&own));
+                values.insert(number, Own { values: own, is_readable });
+            }
         }
         Ok(Held { values, places: taps.iter().map(place_of).collect() })
     }
@@ -38,12 +46,12 @@ impl Held {
     }
 
     pub(crate) fn get(&self, tap: usize) -> Option<&Tensor<'static>> {
-        self.values.get(&tap)
+        self.values.get(&tap).map(|own| &own.values)
     }
 
     /// What the candidate holds at a tap, where what comes behind it can be computed from that.
     pub(crate) fn readable(&self, tap: usize) -> Option<&Tensor<'static>> {
-        self.get(tap).filter(|own| can_be_read(self.places[tap].tap.site, &array(own)))
+        self.values.get(&tap).filter(|own| own.is_readable).map(|own| &own.values)
     }
 }
 

@@ -6,10 +6,10 @@ mod forms;
 mod held;
 mod replay;
 
-use firstdiff_compare::{InReferenceOrder, TapReport};
+use firstdiff_compare::{InReferenceOrder, Place, TapReport};
 use firstdiff_model::Profile;
 use firstdiff_program::{Program, Weights};
-use firstdiff_trace::Dump;
+use firstdiff_trace::{DType, Dump};
 
 pub use crate::program::explain::explain;
 pub use crate::program::replay::replay;
@@ -34,6 +34,13 @@ pub struct Candidate<'a> {
     pub taps: &'a [TapReport],
     /// In what arithmetic a right candidate works.
     pub profile: Profile,
+}
+
+impl Candidate<'_> {
+    /// The type that a tap was recorded in.
+    fn dtype(&self, place: Place) -> DType {
+        self.dump.find(place.tap, place.step).map_or(DType::F64, |entry| entry.dtype)
+    }
 }
 
 impl std::fmt::Debug for Recording<'_> {

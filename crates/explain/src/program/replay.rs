@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use firstdiff_compare::{Place, Status, TapReport, storage_nmse};
+use firstdiff_compare::metrics::Metrics;
+use firstdiff_compare::{Place, Status, TapReport};
 use firstdiff_model::{Cache, Profile};
 use firstdiff_program::{Arithmetic, EvaluateError, Evaluator, Half, Kind, Program, Slice};
 use firstdiff_trace::{DType, Site, Tap};
@@ -11,7 +12,7 @@ use ndarray::ArrayD;
 
 use crate::program::held::{Held, array, moved};
 use crate::program::{Candidate, Recording};
-use crate::replay::operation::{Operation, is_coarse, loses};
+use crate::replay::operation::{Operation, is_coarse, loses, lost, unit_of};
 use crate::replay::reason::Reason;
 use crate::replay::right::distance;
 use crate::replay::{Replay, ReplayError, Replayed};
@@ -42,20 +43,15 @@ pub(crate) struct Replays {
 impl Replays {
     /// How a tap was judged.
     pub(crate) fn operation<'t>(&self, tap: &'t Replayed, profile: Profile) -> Operation<'t> {
-        let place = tap.report.place;
-        let (stored, spread) = self.noise.get(&place).copied().unwrap_or_default();
-        Operation {
-            place,
-            name: &tap.report.op,
-            profile,
-            is_softmax: place.tap.site == Site::Probs,
-            is_span: !tap.through.is_empty(),
-            is_recorded: true,
-            noise_before: 0.0,
-            stored,
-            spread,
-        }
+        let noise = self.noise.get(&tap.report.place).copied().unwrap_or_default();
+        operation(tap.report.place, &tap.report.op, profile, !tap.through.is_empty(), noise)
     }
+}
+
+/// How a tap is judged, by what recording it costs and by how much right runs of it differ.
+fn operation(place: Place, name: &str, profile: Profile, is_span: bool, (stored, spread): (f64, f64)) -> Operation<'_> {
+    let is_softmax = place.tap.site == Site::Probs;
+    Operation { place, name, profile, is_softmax, is_span, is_recorded: true, noise_before: 0.0, stored, spread }
 }
 
 pub(crate) fn replayed(
@@ -93,26 +89,17 @@ pub(crate) fn replayed(
             }
             Ok(due) => {
                 let site = place.tap.site;
-                let stored = candidate.dump.find(place.tap, place.step).map_or(DType::F64, |entry| entry.dtype);
-                let is_rounded = loses(candidate.profile, stored) || stored == DType::F32;
-                let lost = if is_rounded { storage_nmse(stored) } else { 0.0 };
-                let coarse = is_coarse(candidate.profile);
+                let (coarse, is_span) = (is_coarse(candidate.profile), !through.is_empty());
                 let of_inputs = due.moved.as_ref().filter(|_| !coarse);
-                let spread = due.moved.as_ref().filter(|_| coarse && !through.is_empty());
+                let spread = due.moved.as_ref().filter(|_| coarse && is_span);
+                let of_inputs = of_inputs.map_or(0.0, |moved| INPUT_ROOM * distance(site, &due.exact, moved));
+                let stored = lost(candidate.profile, candidate.dtype(place)) + of_inputs;
+                let costs = (stored, spread.map_or(0.0, |moved| distance(site, &due.right, moved)));
+                noise_of.insert(place, costs);
                 let before = noise.entry(place.tap).or_insert(0.0);
-                let operation = Operation {
-                    place,
-                    name: &name,
-                    profile: candidate.profile,
-                    is_softmax: site == Site::Probs,
-                    is_span: !through.is_empty(),
-                    is_recorded: true,
-                    noise_before: *before,
-                    stored: lost + of_inputs.map_or(0.0, |moved| INPUT_ROOM * distance(site, &due.exact, moved)),
-                    spread: spread.map_or(0.0, |moved| distance(site, &due.right, moved)),
-                };
+                let operation =
+                    Operation { noise_before: *before, ..operation(place, &name, candidate.profile, is_span, costs) };
                 *before = before.max(distance(site, &due.exact, &due.right));
-                noise_of.insert(place, (operation.stored, operation.spread));
                 operation.judged(&array(own), &due.right, &due.exact)
             }
         };
@@ -155,8 +142,7 @@ impl<'a> Lockstep<'a> {
         let (profile, coarse) = (candidate.profile, is_coarse(candidate.profile));
         let mut units = HashMap::new();
         for number in 0..program.taps().len() {
-            let place = held.place(number);
-            let dtype = candidate.dump.find(place.tap, place.step).map_or(DType::F64, |entry| entry.dtype);
+            let dtype = candidate.dtype(held.place(number));
             let recorded = if loses(profile, dtype) { unit_of(dtype) } else { 0.0 };
             let unit = if coarse { own_unit(profile).max(recorded) } else { recorded };
             units.extend((unit > 0.0).then_some((number, unit)));
@@ -193,8 +179,8 @@ impl<'a> Lockstep<'a> {
         let right = of(self.rounded.as_mut())?.unwrap_or_else(|| exact.clone());
         let moved = of(self.moved.as_mut())?;
         let op = &self.program.ops()[self.program.taps()[tap].op];
-        let chooses = op.name.starts_with("topk");
-        let choices = chooses.then(|| self.exact.operand(&op.operands[0]).map(|value| array(&value))).flatten();
+        let among = op.operands.first().filter(|_| op.name.starts_with("topk"));
+        let choices = among.and_then(|among| self.exact.operand(among)).map(|value| array(&value));
         Ok(Ok(Due { right, exact, moved, choices }))
     }
 
@@ -247,16 +233,6 @@ fn own_unit(profile: Profile) -> f64 {
     }
 }
 
-/// The unit by which a recording in this type rounds.
-fn unit_of(dtype: DType) -> f64 {
-    match dtype {
-        DType::F16 => 2f64.powi(-11),
-        DType::BF16 => 2f64.powi(-8),
-        DType::F32 => 2f64.powi(-24),
-        DType::F64 => 2f64.powi(-53),
-    }
-}
-
 fn unchecked(place: Place, op: String) -> Replayed {
     Replayed::of(TapReport::unchecked(place, op))
 }
@@ -275,10 +251,7 @@ fn between(program: &Program, held: &Held, slice: &Slice<'_>) -> Vec<Tap> {
 /// Whether a choice of the largest is right. Two that are as large but for rounding may be taken for each other, and in any order.
 fn chosen(blank: Replayed, own: &ArrayD<f64>, due: &Due, unit: f64) -> Replayed {
     let with = |status: Status, reason: Option<Reason>| {
-        let metrics = firstdiff_compare::metrics::Metrics::of_f64(
-            due.exact.as_slice().unwrap_or_default(),
-            own.as_slice().unwrap_or_default(),
-        );
+        let metrics = Metrics::of_f64(due.exact.as_slice().unwrap_or_default(), own.as_slice().unwrap_or_default());
         let report = TapReport { status, metrics: Some(metrics), shape: own.shape().to_vec(), ..blank.report.clone() };
         Replayed { reason, ..Replayed::of(report) }
     };

@@ -14,12 +14,12 @@ pub(crate) mod right;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use firstdiff_compare::{MASKED, Place, Status, storage_nmse};
+use firstdiff_compare::{MASKED, Place, Status};
 use firstdiff_model::{Cache, Chunk, Model, Op, Profile, Step, eval_step, eval_step_in, keep};
 use firstdiff_trace::{DType, Dump, Rows, Site, Tap};
 use ndarray::{ArrayD, Axis, concatenate};
 
-use crate::replay::operation::{Operation, is_coarse, loses};
+use crate::replay::operation::{Operation, is_coarse, loses, lost, unit_of};
 use crate::replay::recorded::{Recorded, Unusable};
 use crate::replay::right::{distance, jittered};
 use crate::tolerance::replay::INPUT_ROOM;
@@ -219,15 +219,7 @@ impl Run<'_> {
     /// The unit of rounding in which inputs were recorded, where that is coarser than the profile's own values.
     fn rounded_inputs(&self, step: &Step, number: u32) -> Option<f64> {
         let kinds = self.span(step, number).0.into_iter().filter_map(|tap| self.recorded.dump.find(tap, number));
-        kinds
-            .filter(|e| self.loses(e.dtype))
-            .map(|e| if e.dtype == DType::F16 { 2f64.powi(-11) } else { 2f64.powi(-8) })
-            .reduce(f64::max)
-    }
-
-    /// Whether recording in this type rounds what the profile's arithmetic gives.
-    fn loses(&self, dtype: DType) -> bool {
-        loses(self.profile, dtype)
+        kinds.filter(|e| loses(self.profile, e.dtype)).map(|e| unit_of(e.dtype)).reduce(f64::max)
     }
 
     pub(crate) fn evaluated(
@@ -390,7 +382,6 @@ impl Run<'_> {
         let kept = self.as_kept(place, own, &right);
         let own = kept.as_ref().unwrap_or(own);
         let dtype = self.recorded.dump.find(place.tap, place.step).map_or(DType::F64, |e| e.dtype);
-        let lost = if self.loses(dtype) || dtype == DType::F32 { storage_nmse(dtype) } else { 0.0 };
         let operation = Operation {
             place,
             name: step.op.name(),
@@ -399,7 +390,7 @@ impl Run<'_> {
             is_span: span,
             is_recorded: false,
             noise_before: self.noise.get(&step.tap).copied().unwrap_or(0.0),
-            stored: lost + self.of_inputs.get(&place).copied().unwrap_or(0.0),
+            stored: lost(self.profile, dtype) + self.of_inputs.get(&place).copied().unwrap_or(0.0),
             spread: self.rounding_spread.get(&place).copied().unwrap_or(0.0),
         };
         operation.judged(own, &right, exact)

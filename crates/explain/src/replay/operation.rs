@@ -44,6 +44,21 @@ pub(crate) fn loses(profile: Profile, dtype: DType) -> bool {
     }
 }
 
+/// NMSE that recording a tap in this type costs.
+pub(crate) fn lost(profile: Profile, dtype: DType) -> f64 {
+    if loses(profile, dtype) || dtype == DType::F32 { storage_nmse(dtype) } else { 0.0 }
+}
+
+/// The unit by which recording in this type rounds.
+pub(crate) fn unit_of(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 2f64.powi(-11),
+        DType::BF16 => 2f64.powi(-8),
+        DType::F32 => 2f64.powi(-24),
+        DType::F64 => 2f64.powi(-53),
+    }
+}
+
 /// What compare's judge is told: single operations are held to f32's structure rules whatever the profile.
 fn judged_as(profile: Profile) -> Judged {
     match profile {

@@ -15,8 +15,7 @@ pub(crate) fn order(
     taps: &[ProgramTap],
     mut written: HashSet<usize>,
 ) -> Result<(), ProgramError> {
-    let mut by_op: Vec<Vec<usize>> = vec![Vec::new(); ops.len()];
-    taps.iter().enumerate().for_each(|(number, tap)| by_op[tap.op].push(number));
+    let by_op = taps_after(taps, ops.len());
     let mut step = 0;
     for (number, op) in ops.iter().enumerate() {
         while step < steps.len() && steps[step].ops.end <= number {
@@ -46,6 +45,13 @@ pub(crate) fn order(
         output(number, step, &written)?;
     }
     Ok(())
+}
+
+/// For each of so many operations the taps that are read after it.
+pub(crate) fn taps_after(taps: &[ProgramTap], ops: usize) -> Vec<Vec<usize>> {
+    let mut after = vec![Vec::new(); ops];
+    taps.iter().enumerate().for_each(|(number, tap)| after[tap.op].push(number));
+    after
 }
 
 fn output(number: usize, step: &Step, written: &HashSet<usize>) -> Result<(), ProgramError> {

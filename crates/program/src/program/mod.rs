@@ -102,6 +102,8 @@ pub struct Program {
     pub(crate) ops: Vec<Operation>,
     pub(crate) steps: Vec<Step>,
     pub(crate) taps: Vec<ProgramTap>,
+    /// For each operation the taps that are read after it.
+    pub(crate) taps_after: Vec<Vec<usize>>,
     pub(crate) files: Vec<String>,
     pub(crate) scopes: Vec<Scope>,
     pub(crate) flow: Flow,

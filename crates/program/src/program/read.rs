@@ -96,6 +96,7 @@ impl Reader {
         let sizes = check::sizes(&self.buffers, &ops, &steps, &taps);
         // The values of constants and inputs are read when all else is known to be right; till then their numbers stand here.
         let unread = constants.iter().chain(inputs.keys()).map(|&buffer| (buffer, stored::none()));
+        let taps_after = check::taps_after(&taps, ops.len());
         let flow = Flow::of(&self.buffers, &ops, &scopes, &weights, &inputs);
         Ok(Program {
             source: document.source,
@@ -109,6 +110,7 @@ impl Reader {
             ops,
             steps,
             taps,
+            taps_after,
             files,
             scopes,
             flow,
