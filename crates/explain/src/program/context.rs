@@ -186,14 +186,16 @@ impl<'a> Context<'a> {
         (0..op).find(|&at| self.program.class(at) == class).unwrap_or(op)
     }
 
+    /// The activation function that made what `op` reads in a view, where one did.
+    pub(crate) fn gate(&self, op: usize, view: &View) -> Option<usize> {
+        self.origin(op, view).filter(|&at| matches!(self.base(at), "silu" | "gelu" | "relu" | "sigmoid"))
+    }
+
     /// Whether it is a product of an activation function with another activation.
     pub(crate) fn is_gated(&self, op: usize) -> bool {
         let tensors = self.tensors(op);
-        let acts = |view: &View| {
-            self.origin(op, view).is_some_and(|at| matches!(self.base(at), "silu" | "gelu" | "relu" | "sigmoid"))
-        };
         tensors.len() == 2
-            && tensors.iter().any(|(_, view)| acts(view))
+            && tensors.iter().any(|(_, view)| self.gate(op, view).is_some())
             && tensors.iter().all(|(_, view)| self.is_activation(view))
     }
 
@@ -217,10 +219,11 @@ impl<'a> Context<'a> {
     }
 
     /// Other weights of the same shape, by their names.
-    pub(crate) fn alike(&self, view: &'a View) -> impl Iterator<Item = (&'a str, usize)> {
-        let shape = &self.program.buffers()[view.buffer].shape;
-        let weights = self.program.weights().iter().filter(move |(buffer, _)| **buffer != view.buffer);
-        let same = weights.filter(move |(buffer, _)| self.program.buffers()[**buffer].shape == *shape);
+    pub(crate) fn alike(&self, view: &View) -> impl Iterator<Item = (&'a str, usize)> {
+        let (program, own) = (self.program, view.buffer);
+        let shape = &program.buffers()[own].shape;
+        let weights = program.weights().iter().filter(move |(buffer, _)| **buffer != own);
+        let same = weights.filter(move |(buffer, _)| program.buffers()[**buffer].shape == *shape);
         same.map(|(&buffer, name)| (name.as_str(), buffer))
     }
 

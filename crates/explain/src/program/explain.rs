@@ -1,6 +1,6 @@
 //! Why is it wrong? Each wrong slice is carried out otherwise, until the candidate's own numbers come out.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -337,16 +337,14 @@ fn findings(recording: &Recording<'_>, held: &Held, explained: &[Explained]) -> 
     while !open.is_empty() {
         // The order in which forms are listed settles what gives the same numbers.
         let mut counts: Vec<(String, usize)> = Vec::new();
-        let mut index: HashMap<String, usize> = HashMap::new();
         for explained in &open {
             let least = explained.reproduced.iter().map(|r| r.residual).fold(f64::INFINITY, f64::min);
             for found in explained.reproduced.iter().filter(|r| r.residual <= AS_NEAR * least + f64::MIN_POSITIVE) {
                 let key = found.key();
-                let at = *index.entry(key.clone()).or_insert_with(|| {
-                    counts.push((key, 0));
-                    counts.len() - 1
-                });
-                counts[at].1 += 1;
+                match counts.iter_mut().find(|(known, _)| *known == key) {
+                    Some((_, count)) => *count += 1,
+                    None => counts.push((key, 1)),
+                }
             }
         }
         let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0);
@@ -369,9 +367,9 @@ fn findings(recording: &Recording<'_>, held: &Held, explained: &[Explained]) -> 
     unknown.extend(explained.iter().filter(|e| e.reproduced.is_empty()));
     unknown.sort_by_key(|e| e.tap);
     while let Some(first) = unknown.first().copied() {
-        let (same, rest) = unknown.iter().partition(|e| same_operation(recording, held, first.tap, e.tap));
+        let (same, rest): (Vec<_>, _) = unknown.iter().partition(|e| same_operation(recording, held, first.tap, e.tap));
         unknown = rest;
-        out.push((first.tap, unexplained(recording, held, &same)));
+        out.push((first.tap, unexplained(recording, held, first, &same)));
     }
     out.sort_by_key(|(tap, _)| *tap);
     out.into_iter().map(|(_, finding)| finding).collect()
@@ -389,24 +387,20 @@ fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &st
     let found = |e: &&Explained| e.reproduced.iter().find(|r| r.key() == key).cloned().map(|r| (e.tap, e.base, r));
     let all: Vec<(usize, f64, Reproduced)> = of_it.iter().filter_map(found).collect();
     let Some((first, _, one)) = all.first() else { return Vec::new() };
-    let cause = |form: &Form| Cause { id: form.mistake.id, params: form.params.clone() };
     let in_all = |other: &Reproduced| of_it.iter().all(|e| e.reproduced.iter().any(|r| r.key() == other.key()));
-    let alternatives = of_it[0].reproduced.iter().filter(|r| r.second.is_none() && r.key() != key && in_all(r));
+    let mut alternatives: Vec<Cause> = Vec::new();
     let mut named = vec![one.form.key()];
-    let alternatives: Vec<Cause> = alternatives
-        .filter(|r| {
-            !named.contains(&r.form.key()) && {
-                named.push(r.form.key());
-                true
-            }
-        })
-        .map(|r| cause(&r.form))
-        .collect();
+    for other in of_it[0].reproduced.iter().filter(|r| r.second.is_none() && r.key() != key && in_all(r)) {
+        if !named.contains(&other.form.key()) {
+            named.push(other.form.key());
+            alternatives.push(other.form.cause());
+        }
+    }
     let finding = |form: &Form| Finding {
         taps: taps_of(recording, held, form, &all),
         shown_at: all.iter().map(|(tap, ..)| held.place(*tap)).collect(),
         op: form.edits.first().map_or_else(String::new, |edit| recording.program.said(op_of(recording, edit.at))),
-        cause: Some(cause(form)),
+        cause: Some(form.cause()),
         residual_nmse: all.iter().map(|(.., r)| r.residual).fold(0.0, f64::max),
         base_nmse: all.iter().map(|(_, base, _)| *base).fold(0.0, f64::max),
         remainders: all
@@ -452,28 +446,24 @@ fn taps_of(recording: &Recording<'_>, held: &Held, form: &Form, all: &[(usize, f
 }
 
 /// One operation that is wrong in some places, for a reason that is not known; and what comes nearest, where the same does in all.
-fn unexplained(recording: &Recording<'_>, held: &Held, all: &[&Explained]) -> Finding {
+fn unexplained(recording: &Recording<'_>, held: &Held, first: &Explained, all: &[&Explained]) -> Finding {
     let program = recording.program;
-    let nearest = |e: &&Explained| e.nearest.as_ref().map(Reproduced::key);
-    let near = all
-        .first()
-        .and_then(|e| e.nearest.as_ref())
-        .filter(|first| all.iter().all(|e| nearest(e).as_ref() == Some(&first.key())));
+    let nearest = |e: &Explained| e.nearest.as_ref().map(Reproduced::key);
+    let near = first.nearest.as_ref().filter(|_| all.iter().all(|e| nearest(e) == nearest(first)));
     let left = |e: &Explained| near.and(e.nearest.as_ref()).map_or(e.base, |nearest| nearest.residual);
     let remainder = |e: &&Explained| Remainder { place: held.place(e.tap), base_nmse: e.base, residual_nmse: left(e) };
-    let cause = |form: &Form| Cause { id: form.mistake.id, params: form.params.clone() };
     let mut taps: Vec<Tap> = all.iter().map(|e| held.place(e.tap).tap).collect();
     taps.dedup();
     Finding {
         taps,
         shown_at: all.iter().map(|e| held.place(e.tap)).collect(),
-        op: all.first().map_or_else(String::new, |e| program.said(program.taps()[e.tap].op)),
+        op: program.said(program.taps()[first.tap].op),
         residual_nmse: all.iter().map(|e| left(e)).fold(0.0, f64::max),
         base_nmse: all.iter().map(|e| e.base).fold(0.0, f64::max),
         remainders: near.map_or_else(Vec::new, |_| all.iter().map(remainder).collect()),
-        alternatives: near.map_or_else(Vec::new, |nearest| nearest.forms().map(cause).collect()),
-        through: all.first().map_or_else(Vec::new, |e| e.through.clone()),
-        tried: all.first().map_or_else(BTreeMap::new, |e| e.tried.clone()),
+        alternatives: near.map_or_else(Vec::new, |nearest| nearest.forms().map(Form::cause).collect()),
+        through: first.through.clone(),
+        tried: first.tried.clone(),
         ..Finding::without_cause(if near.is_some() { Match::Closest } else { Match::Unknown })
     }
 }

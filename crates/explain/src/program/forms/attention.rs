@@ -5,7 +5,8 @@ use firstdiff_program::{At, Change, Edit, Operand, Scalar, View};
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
-use super::{Form, computed, kept, plus, times, with_number};
+use super::{Form, computed, kept, numbers, plus, softmax, times, with_number};
+use crate::mistakes::Mistake;
 use crate::mistakes::attention::{
     CONTEXT_LAYOUT, KV_CACHE_SHIFT, KV_CACHE_STALE, KV_HEAD_MAP, SINK_OMITTED, SOFTMAX_AXIS, SOFTMAX_BASE,
 };
@@ -40,25 +41,21 @@ fn of_scale(context: &Context<'_>, op: usize) -> Vec<Form> {
     let record = context.op(op);
     let divides = context.base(op) == "div";
     // Whatever the operation, the scale is what the products are multiplied by.
-    let (scale, number_of) = if divides { (1.0 / number, true) } else { (number, false) };
-    let change = move |scale: f64| if number_of { 1.0 / scale } else { scale };
+    let number_of = move |scale: f64| if divides { 1.0 / scale } else { scale };
+    let scale = number_of(number);
     let mut forms = Vec::new();
     for other in
         [1.0, scale * scale, scale.abs().sqrt()].into_iter().filter(|other| (other - scale).abs() > SAME_NUMBER)
     {
-        let edit = with_number(record, place, change(other));
-        forms.push(Form::one(&SCORE_SCALE, vec![("scale", json!(other))], op, edit));
+        let change = with_number(record, place, number_of(other));
+        forms.push(Form::one(&SCORE_SCALE, vec![("scale", json!(other))], op, change));
     }
-    let owned = record.clone();
-    let any = move |scale: f64| vec![Edit { at: At::Op(op), change: with_number(&owned, place, change(scale)) }];
-    forms.push(Form::any(&SCORE_SCALE, "scale", scale, any));
+    let change = numbers(record, place);
+    forms.push(Form::any(&SCORE_SCALE, "scale", scale, At::Op(op), move |scale| change(number_of(scale))));
     let x = context.tensors(op).into_iter().map(|(_, view)| view).find(|view| context.is_activation(view));
     if let Some(x) = x.cloned() {
-        let capped = move |cap: f64| {
-            let change = computed(&[&x], move |x| Some(x[0].mapv(|x| cap * (scale * x / cap).tanh())));
-            vec![Edit { at: At::Op(op), change }]
-        };
-        forms.push(Form::any(&SCORE_SOFTCAP, "cap", 30.0, capped));
+        let capped = move |cap: f64| computed(&[&x], move |x| Some(x[0].mapv(|x| cap * (scale * x / cap).tanh())));
+        forms.push(Form::any(&SCORE_SOFTCAP, "cap", 30.0, At::Op(op), capped));
     }
     forms
 }
@@ -78,20 +75,17 @@ fn of_cap(context: &Context<'_>, op: usize) -> Vec<Form> {
     let (Some((first, cap)), Some(after)) = (context.number(before), after) else { return Vec::new() };
     let Some((second, _)) = context.number(after).filter(|_| context.base(before) == "div") else { return Vec::new() };
     let mistake = if context.leads_to_probs(op) { &SCORE_SOFTCAP } else { &LOGIT_SOFTCAP };
-    let (before_record, after_record) = (context.op(before).clone(), context.op(after).clone());
+    let (before_with, after_with) = (numbers(context.op(before), first), numbers(context.op(after), second));
     let any = move |cap: f64| {
-        vec![
-            Edit { at: At::Op(before), change: with_number(&before_record, first, cap) },
-            Edit { at: At::Op(after), change: with_number(&after_record, second, cap) },
-        ]
+        vec![Edit { at: At::Op(before), change: before_with(cap) }, Edit { at: At::Op(after), change: after_with(cap) }]
     };
-    vec![Form::one(mistake, vec![], op, kept(x)), Form::any(mistake, "cap", cap, any)]
+    vec![Form::one(mistake, vec![], op, kept(x)), Form::any_of(mistake, "cap", cap, any)]
 }
 
 /// The scores before their mask, the mask, and which keys a query sees by it.
 #[derive(Clone)]
 struct Masked {
-    views: Vec<View>,
+    views: [View; 2],
     sees: fn(f64) -> bool,
 }
 
@@ -107,13 +101,12 @@ impl Masked {
             _ => return None,
         };
         let attends = mask.elements() > 1 && !context.is_weight(mask) && context.leads_to_probs(op);
-        attends.then(|| Masked { views: vec![x.clone(), mask.clone()], sees })
+        attends.then(|| Masked { views: [x.clone(), mask.clone()], sees })
     }
 
     /// A query sees the keys up to its own row of the chunk.
     fn top_left(&self) -> Change {
-        let views: Vec<&View> = self.views.iter().collect();
-        computed(&views, |x| {
+        computed(&self.views.each_ref(), |x| {
             let [.., queries, keys] = x[0].shape() else { return None };
             let (queries, keys) = (*queries, *keys);
             let mut out = x[0].clone();
@@ -126,8 +119,8 @@ impl Masked {
 
     /// A number is added to what is hidden.
     fn added(&self, fill: f64) -> Change {
-        let (saw, views) = (self.sees, self.views.iter().collect::<Vec<&View>>());
-        computed(&views, move |x| {
+        let saw = self.sees;
+        computed(&self.views.each_ref(), move |x| {
             let mask = x[1].broadcast(x[0].raw_dim())?;
             let hides = mask.iter().any(|&m| !saw(m));
             let mut out = x[0].clone();
@@ -140,6 +133,14 @@ impl Masked {
         })
     }
 
+    /// What is added beside the mask, slopes by distance, times a factor.
+    fn scaled(&self, factor: f64) -> Change {
+        computed(&self.views.each_ref(), move |x| {
+            let bias = x[1].mapv(|m| if m > MASKED { factor * m } else { m });
+            bias.iter().any(|m| *m > MASKED && *m != 0.0).then(|| plus(&x[0], &bias))?
+        })
+    }
+
     /// The mask where a query at `position` sees a key by `sees`, of what it saw before; and what hidden scores are.
     fn change(
         &self,
@@ -147,8 +148,7 @@ impl Masked {
         sees: impl Fn(&dyn Fn(i64) -> bool, i64, i64) -> bool + Send + Sync + 'static,
     ) -> Change {
         let saw = self.sees;
-        let views: Vec<&View> = self.views.iter().collect();
-        computed(&views, move |x| {
+        computed(&self.views.each_ref(), move |x| {
             let (x, mask) = (&x[0], x[1].broadcast(x[0].raw_dim())?);
             let [.., queries, keys] = x.shape() else { return None };
             let (queries, keys) = (*queries, *keys);
@@ -157,10 +157,7 @@ impl Masked {
                 return None;
             }
             let mut out = x.clone();
-            for (mut out, mask) in
-                out.rows_mut().into_iter().zip(mask.rows()).enumerate().map(|(row, (out, mask))| (out, (row, mask)))
-            {
-                let (row, mask) = mask;
+            for (row, (mut out, mask)) in out.rows_mut().into_iter().zip(mask.rows()).enumerate() {
                 let position = (keys - queries + row % queries) as i64;
                 let before =
                     |key: i64| usize::try_from(key).ok().and_then(|key| mask.get(key)).is_some_and(|&m| saw(m));
@@ -229,29 +226,10 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
         forms.push(one(&MASK_FILL, params("added"), masked.added(fill)));
     }
     let owned = masked.clone();
-    forms.push(Form::any(&MASK_FILL, "fill", -10.0, move |fill| {
-        vec![Edit { at: At::Op(op), change: owned.added(fill) }]
-    }));
-    let views: Vec<&View> = masked.views.iter().collect();
+    forms.push(Form::any(&MASK_FILL, "fill", -10.0, At::Op(op), move |fill| owned.added(fill)));
     if context.base(op) == "add" {
-        // What is added beside the mask: slopes by distance.
-        let scaled = |factor: f64| {
-            computed(&views, move |x| {
-                let bias = x[1].mapv(|m| if m > MASKED { factor * m } else { m });
-                (bias.iter().any(|m| *m > MASKED && *m != 0.0)).then(|| plus(&x[0], &bias))?
-            })
-        };
-        forms.push(one(&POSITION_BIAS, vec![("factor", json!(0.0))], scaled(0.0)));
-        let owned: Vec<View> = masked.views.clone();
-        let any = move |factor: f64| {
-            let views: Vec<&View> = owned.iter().collect();
-            let change = computed(&views, move |x| {
-                let bias = x[1].mapv(|m| if m > MASKED { factor * m } else { m });
-                (bias.iter().any(|m| *m > MASKED && *m != 0.0)).then(|| plus(&x[0], &bias))?
-            });
-            vec![Edit { at: At::Op(op), change }]
-        };
-        forms.push(Form::any(&POSITION_BIAS, "factor", 1.0, any));
+        forms.push(one(&POSITION_BIAS, vec![("factor", json!(0.0))], masked.scaled(0.0)));
+        forms.push(Form::any(&POSITION_BIAS, "factor", 1.0, At::Op(op), move |factor| masked.scaled(factor)));
     }
     forms
 }
@@ -289,11 +267,8 @@ fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
     let own = context.own.clone();
     let after = computed(&[x], move |x| {
         let out = softmax(&x[0])?;
-        let (seen, shape) =
-            (own.iter().map(|&p| if p == 0.0 { 0.0 } else { 1.0 }).collect::<Vec<f64>>(), out.raw_dim());
-        let seen = ArrayD::from_shape_vec(shape, seen).ok()?;
-        let hides =
-            seen.iter().any(|&seen| seen == 0.0) && out.iter().zip(&seen).any(|(p, seen)| *seen == 0.0 && *p > 0.0);
+        let seen = own.mapv(|p| if p == 0.0 { 0.0 } else { 1.0 }).into_shape_with_order(out.raw_dim()).ok()?;
+        let hides = out.iter().zip(&seen).any(|(p, seen)| *seen == 0.0 && *p > 0.0);
         hides.then(|| times(&out, &seen))?
     });
     forms.push(Form::one(&MASK_AFTER_SOFTMAX, vec![], op, after));
@@ -316,7 +291,7 @@ fn of_cache(context: &Context<'_>, op: usize) -> Vec<Form> {
     };
     let along = Axis(axis);
     type Kept = fn(&[ArrayD<f64>], Axis) -> Option<ArrayD<f64>>;
-    let kinds: [(&'static crate::mistakes::Mistake, &str, Kept); 4] = [
+    let kinds: [(&'static Mistake, &str, Kept); 4] = [
         (&KV_CACHE_STALE, "newest missing", |x, axis| joined(axis, &x[0], &ArrayD::zeros(x[1].raw_dim()))),
         (&KV_CACHE_STALE, "last one's", |x, axis| {
             let last = x[0].len_of(axis).checked_sub(x[1].len_of(axis))?;
@@ -327,13 +302,9 @@ fn of_cache(context: &Context<'_>, op: usize) -> Vec<Form> {
             let first = joined(axis, &x[0].slice_axis(axis, (..kept).into()).to_owned(), &x[1])?;
             joined(axis, &first, &ArrayD::zeros(x[1].raw_dim()))
         }),
-        (&KV_CACHE_SHIFT, "late", |x, axis| {
-            let moved = joined(axis, &ArrayD::zeros(x[1].raw_dim()), &x[0])?;
-            let kept = moved.len_of(axis);
-            (kept > 0).then_some(moved)
-        }),
+        (&KV_CACHE_SHIFT, "late", |x, axis| joined(axis, &ArrayD::zeros(x[1].raw_dim()), &x[0])),
     ];
-    let form = |(mistake, kind, keep): (&'static crate::mistakes::Mistake, &str, Kept)| {
+    let form = |(mistake, kind, keep): (&'static Mistake, &str, Kept)| {
         Form::one(mistake, vec![("kind", json!(kind))], op, computed(&[past, new], move |x| keep(x, along)))
     };
     kinds.into_iter().map(form).collect()
@@ -357,30 +328,18 @@ fn of_product(context: &Context<'_>, op: usize) -> Vec<Form> {
             _ => 1.0,
         };
         let owned = record.clone();
-        let any = move |value: f64| {
+        let change = move |value: f64| {
             let mut other = owned.clone();
             other.keywords.retain(|(known, _)| known != key);
             other.keywords.push((key.to_owned(), Operand::Scalar(Scalar::Float(value))));
-            vec![Edit { at: At::Op(op), change: Change::Operation(Box::new(other)) }]
+            Change::Operation(Box::new(other))
         };
         for value in if key == "alpha" { vec![1.0, right * right] } else { vec![0.0] } {
-            forms.push(Form::new(mistake, vec![(name, json!(value))], any(value)));
+            forms.push(Form::one(mistake, vec![(name, json!(value))], op, change(value)));
         }
-        forms.push(Form::any(mistake, name, right, any));
+        forms.push(Form::any(mistake, name, right, At::Op(op), change));
     }
     forms
-}
-
-/// e^x over its sum, along the last axis.
-pub(super) fn softmax(x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
-    let mut out = x.clone();
-    for mut row in out.lanes_mut(Axis(x.ndim().checked_sub(1)?)) {
-        let top = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        row.mapv_inplace(|x| (x - top).exp());
-        let sum = row.sum();
-        row.mapv_inplace(|x| x / sum);
-    }
-    Some(out)
 }
 
 /// A learned score that every query has beside its keys.

@@ -1,10 +1,10 @@
 //! Rows of tables, and what they are multiplied with.
 
-use firstdiff_program::{At, Edit, View};
+use firstdiff_program::{At, View};
 use ndarray::{ArrayD, Axis, IxDyn};
 use serde_json::json;
 
-use super::{Form, computed, with_number};
+use super::{Form, computed, numbers, with_number};
 use crate::mistakes::embedding::{EMBED_MULTIPLIER, EMBED_SCALE, TOKENS_DIFFER};
 use crate::mistakes::recorded::POSITION_EMBEDDING_OFFSET;
 use crate::program::context::Context;
@@ -48,8 +48,7 @@ fn of_factor(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     };
     let record = context.op(op);
-    let owned = record.clone();
-    let any = move |times: f64| vec![Edit { at: At::Op(op), change: with_number(&owned, place, times * factor) }];
+    let number = numbers(record, place);
     let mut forms = Vec::new();
     let root = width(x).sqrt();
     if (factor - root).abs() < 0.01 * root {
@@ -62,7 +61,7 @@ fn of_factor(context: &Context<'_>, op: usize) -> Vec<Form> {
         op,
         with_number(record, place, 1.0),
     ));
-    forms.push(Form::any(&EMBED_MULTIPLIER, "factor", 1.0, any));
+    forms.push(Form::any(&EMBED_MULTIPLIER, "factor", 1.0, At::Op(op), move |times| number(times * factor)));
     forms
 }
 

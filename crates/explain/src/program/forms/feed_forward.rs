@@ -1,10 +1,10 @@
 //! Activations, and products of a gate with what it lets through.
 
-use firstdiff_program::{At, Edit, Scalar, View};
+use firstdiff_program::{At, Scalar, View};
 use ndarray::ArrayD;
 use serde_json::json;
 
-use super::{Form, Function, array, computed, function, kept, plus, tensor, times};
+use super::{Form, Function, computed, function, function_with, kept, plus, times};
 use crate::mistakes::feed_forward::{ACTIVATION, ACTIVATION_CLAMP, GATE_PRODUCT, GATE_UP_SWAPPED};
 use crate::program::context::Context;
 
@@ -21,9 +21,7 @@ const ACTIVATIONS: [(&str, Function); 8] = [
 ];
 
 fn gelu_tanh(x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
-    let out =
-        firstdiff_program::apply("gelu", &[&tensor(x.clone())?], &[("approximate", Scalar::Text("tanh".into()))])?;
-    out.first().map(array)
+    function_with("gelu", x, &[("approximate", Scalar::Text("tanh".into()))])
 }
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
@@ -35,12 +33,11 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         }
         if let Some(own) = kernel(context, op) {
             let view = x.clone();
-            let any = move |limit: f64| {
+            let clamped = move |limit: f64| {
                 let own = own.clone();
-                let change = computed(&[&view], move |x| acted(&own, &x[0].mapv(|x| x.min(limit))));
-                vec![Edit { at: At::Op(last), change }]
+                computed(&[&view], move |x| acted(&own, &x[0].mapv(|x| x.min(limit))))
             };
-            forms.push(Form::any(&ACTIVATION_CLAMP, "limit", 1.0, any));
+            forms.push(Form::any(&ACTIVATION_CLAMP, "limit", 1.0, At::Op(last), clamped));
         }
     }
     if context.base(op) == "mul" {
@@ -93,20 +90,16 @@ fn of_gate(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     }
     let gate = |view: &View| {
-        let maker = context.origin(op, view)?;
-        let is_gate = matches!(context.base(maker), "silu" | "gelu" | "relu" | "sigmoid");
+        let maker = context.gate(op, view)?;
         let name = kernel(context, maker).unwrap_or_else(|| context.base(maker).to_owned());
-        is_gate.then(|| Some((name, context.tensor(maker, 0)?)))?
+        Some((name, context.tensor(maker, 0)?))
     };
     let (act, up, (name, gate)) = match (gate(a), gate(b)) {
         (Some(found), None) => (a, b, found),
         (None, Some(found)) => (b, a, found),
         _ => return Vec::new(),
     };
-    let swapped = computed(&[gate, up], move |x| {
-        let acted = acted(&name, &x[1])?;
-        times(&x[0], &acted)
-    });
+    let swapped = computed(&[gate, up], move |x| times(&x[0], &acted(&name, &x[1])?));
     vec![
         Form::one(&GATE_UP_SWAPPED, vec![], op, swapped),
         Form::one(&GATE_PRODUCT, vec![("kind", json!("added"))], op, computed(&[act, up], |x| plus(&x[0], &x[1]))),

@@ -1,9 +1,9 @@
 //! Any operation: left out, turned about, or with another number.
 
-use firstdiff_program::{At, Edit, View};
+use firstdiff_program::{At, View};
 use serde_json::json;
 
-use super::{Compute, Form, computed, function, kept, minus, plus, with_number};
+use super::{Compute, Form, computed, function, kept, minus, numbers, plus};
 use crate::mistakes::recorded::{NUMBER_DIFFERS, OPERATION_OMITTED, SIGN_FLIPPED};
 use crate::program::context::Context;
 
@@ -43,9 +43,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     let counts =
         matches!(context.base(op), "add" | "sub" | "mul" | "div" | "pow" | "clamp" | "clamp_min" | "clamp_max");
     if let Some((place, number)) = context.number(op).filter(|(_, number)| counts && *number != 0.0) {
-        let owned = context.op(op).clone();
-        let any = move |value: f64| vec![Edit { at: At::Op(op), change: with_number(&owned, place, value) }];
-        forms.push(Form::any(&NUMBER_DIFFERS, "value", number, any));
+        forms.push(Form::any(&NUMBER_DIFFERS, "value", number, At::Op(op), numbers(context.op(op), place)));
     }
     forms
 }

@@ -1,12 +1,11 @@
 //! Products with a matrix of weights.
 
 use firstdiff_program::{Operand, Operation, View};
+use half::{bf16, f16};
 use ndarray::{ArrayD, Axis, Ix2};
 use serde_json::json;
 
-use super::{Form, computed, plus, with};
-use half::{bf16, f16};
-
+use super::{Form, computed, plus, with, with_all};
 use crate::mistakes::feed_forward::GATE_UP_SWAPPED;
 use crate::mistakes::head::{HEAD_TIED, HEAD_UNTIED};
 use crate::mistakes::linear::{
@@ -131,12 +130,12 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
         let view = View { buffer, ..weight.clone() };
         let form = match (said.as_str(), experts) {
             (by @ ("next" | "previous"), true) => {
-                Form::one(&EXPERT_ORDER, vec![("expert", json!(by))], op, instead(view))
+                Form::one(&EXPERT_ORDER, vec![("expert", json!(by))], op, instead(view.clone()))
             }
             (by @ ("next" | "previous"), false) => {
-                Form::one(&WEIGHT_WRONG_LAYER, vec![("layer", json!(by))], op, instead(view))
+                Form::one(&WEIGHT_WRONG_LAYER, vec![("layer", json!(by))], op, instead(view.clone()))
             }
-            (other, _) => Form::one(&WEIGHT_SWAPPED, vec![("with", json!(other))], op, instead(view)),
+            (other, _) => Form::one(&WEIGHT_SWAPPED, vec![("with", json!(other))], op, instead(view.clone())),
         };
         // A gate that holds what it should let through, and the reverse: the activation is on the other of the two.
         let feeds =
@@ -144,18 +143,11 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
         if form.mistake == &WEIGHT_SWAPPED && feeds(op) {
             forms.push(Form { mistake: &GATE_UP_SWAPPED, params: vec![], ..form.clone() });
         }
-        let named = context.program.weights()[&buffer].clone();
-        if let Some(((at, bias), other)) =
-            product.bias.zip(super::norm::bias_of(context, &named, product.bias.map(|(_, view)| view)))
-        {
-            let mut both = record.clone();
-            (both.operands[place], both.operands[at]) = (
-                Operand::View(View { buffer, ..weight.clone() }),
-                Operand::View(View { buffer: other, ..bias.clone() }),
-            );
-            let mut params = form.params.clone();
-            params.push(("bias", json!(true)));
-            forms.push(Form::one(form.mistake, params, op, firstdiff_program::Change::Operation(Box::new(both))));
+        let bias = product.bias.and_then(|(at, bias)| Some((at, super::norm::bias_beside(context, &view, bias)?)));
+        if let Some((at, bias)) = bias {
+            let both = with_all(record, [(place, Operand::View(view)), (at, Operand::View(bias))]);
+            let params = [&form.params[..], &[("bias", json!(true))]].concat();
+            forms.push(Form::one(form.mistake, params, op, both));
         }
         forms.push(form);
     }
@@ -187,13 +179,12 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
             with_bias(product_of(&x[0], &read.into_dyn())?, x)
         });
         forms.push(Form::one(&WEIGHT_STRIDE, vec![("leading_dimension", json!("in+1"))], op, long));
-        for (name, buffer) in
-            context.alike(weight).filter(|_| name.split('.').all(|part| part.parse::<usize>().is_err()))
-        {
-            if name.split('.').all(|part| part.parse::<usize>().is_err()) {
-                forms.push(Form::one(&HEAD_TIED, vec![], op, instead(View { buffer, ..weight.clone() })));
-            }
-        }
+        // Matrices of no layer: the embedding and the head.
+        let is_of_none = |name: &str| name.split('.').all(|part| part.parse::<usize>().is_err());
+        let others = context.alike(weight).filter(|(other, _)| is_of_none(name) && is_of_none(other));
+        forms.extend(
+            others.map(|(_, buffer)| Form::one(&HEAD_TIED, vec![], op, instead(View { buffer, ..weight.clone() }))),
+        );
         let ones = computed(&views, |x| with_bias(product_of(&x[0], &ArrayD::ones(x[1].raw_dim()))?, x));
         forms.push(Form::one(&HEAD_UNTIED, vec![("kind", json!("ones"))], op, ones));
     }
@@ -201,7 +192,7 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
 }
 
 /// Weights that may be taken for one: `next` and `previous` of the same name with another number in it, and the others of its layer, by their name there.
-pub(super) fn beside<'a>(context: &Context<'a>, weight: &'a View, name: &str) -> Vec<(String, usize)> {
+pub(super) fn beside(context: &Context<'_>, weight: &View, name: &str) -> Vec<(String, usize)> {
     let own: Vec<&str> = name.split('.').collect();
     let number = |part: &str| part.parse::<usize>().ok();
     // The number of the expert, else that of the layer.

@@ -15,10 +15,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use firstdiff_program::{At, Change, DType, Edit, Operand, Operation, Scalar, Tensor, Values, View};
-use ndarray::{ArrayD, IxDyn};
+use ndarray::ArrayD;
 
+use crate::explain::Cause;
 use crate::mistakes::{Mistake, Params};
 use crate::program::context::Context;
+use crate::program::held::array;
 
 /// One way to carry out some operations otherwise.
 #[derive(Clone)]
@@ -50,8 +52,24 @@ impl Form {
         Form::new(mistake, params, vec![Edit { at: At::Op(op), change }])
     }
 
-    /// With a number that may be any.
+    /// A form of what those behind a tap read.
+    pub(crate) fn read(mistake: &'static Mistake, params: Params, tap: usize, change: Change) -> Form {
+        Form::new(mistake, params, vec![Edit { at: At::Tap(tap), change }])
+    }
+
+    /// With a number that may be any, in one place.
     pub(crate) fn any(
+        mistake: &'static Mistake,
+        name: &'static str,
+        right: f64,
+        at: At,
+        change: impl Fn(f64) -> Change + Send + Sync + 'static,
+    ) -> Form {
+        Form::any_of(mistake, name, right, move |value| vec![Edit { at, change: change(value) }])
+    }
+
+    /// With a number that may be any, in several.
+    pub(crate) fn any_of(
         mistake: &'static Mistake,
         name: &'static str,
         right: f64,
@@ -60,8 +78,16 @@ impl Form {
         Form { tune: Some(Tune { name, right, with: Arc::new(with) }), ..Form::new(mistake, Vec::new(), Vec::new()) }
     }
 
+    /// What is said of it.
+    pub(crate) fn cause(&self) -> Cause {
+        Cause { id: self.mistake.id, params: self.params.clone() }
+    }
+
     /// What tells it from other forms, wherever it is made.
     pub(crate) fn key(&self) -> String {
+        if let Some(tune) = &self.tune {
+            return format!("{} {}", self.mistake.id, tune.name);
+        }
         let params: Vec<String> = self.params.iter().map(|(name, value)| format!("{name}={value}")).collect();
         format!("{} {}", self.mistake.id, params.join(","))
     }
@@ -94,10 +120,7 @@ pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
         for op in context.ops() {
             for form in group(context, op) {
                 let class = context.program.class(op);
-                let key = (
-                    form.tune.as_ref().map_or_else(|| form.key(), |tune| format!("{} {}", form.mistake.id, tune.name)),
-                    class,
-                );
+                let key = (form.key(), class);
                 match known.get(&key) {
                     Some(&at) => join(&mut all[at], form),
                     None => {
@@ -108,31 +131,26 @@ pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
             }
         }
     }
-    let last = all.len();
-    together(&mut all, last);
+    all.extend(together(&all));
     all.extend(taps::scaled(context));
     all
 }
 
 /// What is made in several places at once: of q and of k, of gate and of up.
-fn together(all: &mut Vec<Form>, last: usize) {
-    let mut places: Vec<(String, Vec<usize>)> = Vec::new();
-    for (at, form) in all[..last]
-        .iter()
-        .enumerate()
-        .filter(|(_, form)| form.tune.is_none() && form.edits.iter().all(|edit| edit.at.op().is_some()))
-    {
+fn together(all: &[Form]) -> Vec<Form> {
+    let is_of_operations = |form: &&Form| form.tune.is_none() && form.edits.iter().all(|edit| edit.at.op().is_some());
+    let mut groups: Vec<(String, Vec<&Form>)> = Vec::new();
+    for form in all.iter().filter(is_of_operations) {
         let key = form.key();
-        match places.iter_mut().find(|(known, _)| *known == key) {
-            Some((_, places)) => places.push(at),
-            None => places.push((key, vec![at])),
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, group)) => group.push(form),
+            None => groups.push((key, vec![form])),
         }
     }
-    for (_, places) in places.into_iter().filter(|(_, places)| places.len() > 1) {
-        let edits = places.iter().flat_map(|&at| all[at].edits.clone()).collect();
-        let first = all[places[0]].clone();
-        all.push(Form { edits, ..first });
-    }
+    let several = groups.into_iter().map(|(_, group)| group).filter(|group| group.len() > 1);
+    several
+        .map(|group| Form { edits: group.iter().flat_map(|form| form.edits.clone()).collect(), ..group[0].clone() })
+        .collect()
 }
 
 /// The same form of another operation of the class.
@@ -167,9 +185,16 @@ pub(crate) fn kept(view: &View) -> Change {
 
 /// The same operation with another operand.
 pub(crate) fn with(op: &Operation, place: usize, operand: Operand) -> Change {
+    with_all(op, [(place, operand)])
+}
+
+/// The same operation with several other operands.
+pub(crate) fn with_all(op: &Operation, operands: impl IntoIterator<Item = (usize, Operand)>) -> Change {
     let mut other = op.clone();
-    if let Some(old) = other.operands.get_mut(place) {
-        *old = operand;
+    for (place, operand) in operands {
+        if let Some(old) = other.operands.get_mut(place) {
+            *old = operand;
+        }
     }
     Change::Operation(Box::new(other))
 }
@@ -179,13 +204,15 @@ pub(crate) fn with_number(op: &Operation, place: usize, number: f64) -> Change {
     with(op, place, Operand::Scalar(Scalar::Float(number)))
 }
 
+/// The same operation with any number.
+pub(crate) fn numbers(op: &Operation, place: usize) -> impl Fn(f64) -> Change + Send + Sync + 'static {
+    let op = op.clone();
+    move |number| with_number(&op, place, number)
+}
+
 /// Another operation of the same operands.
 pub(crate) fn renamed(op: &Operation, name: &str) -> Change {
     Change::Operation(Box::new(Operation { name: name.into(), ..op.clone() }))
-}
-
-pub(crate) fn array(tensor: &Tensor<'_>) -> ArrayD<f64> {
-    ArrayD::from_shape_vec(IxDyn(tensor.shape()), tensor.to_floats().into_owned()).unwrap_or_default()
 }
 
 pub(crate) fn tensor(values: ArrayD<f64>) -> Option<Tensor<'static>> {
@@ -221,7 +248,15 @@ pub(crate) fn over(a: &ArrayD<f64>, b: &ArrayD<f64>) -> Option<ArrayD<f64>> {
 
 /// A named kernel of one operand.
 pub(crate) fn function(name: &str, x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
-    let tensor = tensor(x.clone())?;
-    let out = firstdiff_program::apply(name, &[&tensor], &[])?;
-    out.first().map(array)
+    function_with(name, x, &[])
+}
+
+/// The same, told more.
+pub(crate) fn function_with(name: &str, x: &ArrayD<f64>, keywords: &[(&str, Scalar)]) -> Option<ArrayD<f64>> {
+    firstdiff_program::apply(name, &[&tensor(x.clone())?], keywords)?.first().map(array)
+}
+
+/// e^x over its sum, along the last axis.
+pub(crate) fn softmax(x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+    function_with("softmax", x, &[("dim", Scalar::Int(-1))])
 }

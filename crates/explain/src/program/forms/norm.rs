@@ -1,10 +1,10 @@
 //! Norms: a reciprocal root of a mean square, or a kernel of that.
 
-use firstdiff_program::{At, Edit, Operand, Scalar, View};
+use firstdiff_program::{At, Change, Edit, Operand, Scalar, View};
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
-use super::{Form, computed, kept, minus, over, plus, renamed, times, with, with_number};
+use super::{Form, computed, kept, minus, numbers, over, plus, renamed, times, with, with_all, with_number};
 use crate::mistakes::linear::BIAS_OMITTED;
 use crate::mistakes::norm::{
     NORM_AXIS, NORM_CENTERED, NORM_EPS, NORM_EPS_OUTSIDE, NORM_OMITTED, NORM_PLUS_ONE, NORM_SUM, NORM_WEIGHT_OMITTED,
@@ -38,9 +38,7 @@ fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
         let change = with_number(record, place, other);
         forms.push(Form::one(&NORM_EPS, vec![("eps", json!(other))], add, change));
     }
-    let owned = record.clone();
-    let tuned = move |value| vec![Edit { at: At::Op(add), change: with_number(&owned, place, value) }];
-    forms.push(Form::any(&NORM_EPS, "eps", eps, tuned));
+    forms.push(Form::any(&NORM_EPS, "eps", eps, At::Op(add), numbers(record, place)));
     let Some(mean) = context.tensor(add, 0) else { return forms };
     let outside = computed(&[mean], move |x| Some(x[0].mapv(|x| 1.0 / (x.sqrt() + eps))));
     forms.push(Form::one(&NORM_EPS_OUTSIDE, vec![], op, outside));
@@ -51,14 +49,9 @@ fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
     forms.push(Form::one(&NORM_AXIS, vec![("kind", json!("whole-tensor"))], add, over_all));
     let Some(squares) = context.tensor(at, 0) else { return forms };
     let columns = squares.shape.last().copied().unwrap_or(1) as f64;
-    let (view, owned) = (mean.clone(), add);
-    let width = move |width: f64| {
-        vec![Edit {
-            at: At::Op(owned),
-            change: computed(&[&view], move |x| Some(x[0].mapv(|x| x * columns / width + eps))),
-        }]
-    };
-    forms.push(Form::any(&NORM_WIDTH, "width", columns, width));
+    let view = mean.clone();
+    let of_width = move |width: f64| computed(&[&view], move |x| Some(x[0].mapv(|x| x * columns / width + eps)));
+    forms.push(Form::any(&NORM_WIDTH, "width", columns, At::Op(add), of_width));
     forms.push(Form::one(&NORM_SUM, vec![], at, renamed(context.op(at), "sum.dim_IntList")));
     let Some(square) =
         context.maker(at, squares).filter(|&square| matches!(context.base(square), "pow" | "square" | "mul"))
@@ -87,15 +80,18 @@ fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
         if let (Some(gain), Some(out)) = (gain, context.out(last)) {
             let tap = context.program.taps().iter().position(|tap| tap.op == last && tap.view.buffer == out.buffer);
             let again = |view: &View| computed(&[view, gain], move |x| times(&by_root(&x[0], eps)?, &x[1]));
-            let edit = |tap: usize| vec![Edit { at: At::Tap(tap), change: again(&context.program.taps()[tap].view) }];
-            forms.extend(tap.map(|tap| Form::new(&NORM_OMITTED, vec![("kind", json!("twice"))], edit(tap))));
+            let form = |tap: usize| {
+                let change = again(&context.program.taps()[tap].view);
+                Form::read(&NORM_OMITTED, vec![("kind", json!("twice"))], tap, change)
+            };
+            forms.extend(tap.map(form));
         }
     }
     forms
 }
 
 /// A view's values under another shape.
-fn as_shape(view: &View, out: Option<&View>) -> firstdiff_program::Change {
+fn as_shape(view: &View, out: Option<&View>) -> Change {
     let shape = out.map_or_else(Vec::new, |out| out.shape.clone());
     computed(&[view], move |x| x[0].clone().into_shape_with_order(shape.as_slice()).ok())
 }
@@ -120,10 +116,7 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
         for other in EPSILONS.into_iter().filter(|other| *other != eps) {
             forms.push(Form::one(&NORM_EPS, vec![("eps", json!(other))], op, with_number(record, place, other)));
         }
-        let owned = record.clone();
-        forms.push(Form::any(&NORM_EPS, "eps", eps, move |value| {
-            vec![Edit { at: At::Op(op), change: with_number(&owned, place, value) }]
-        }));
+        forms.push(Form::any(&NORM_EPS, "eps", eps, At::Op(op), numbers(record, place)));
     }
     let mut views = vec![x];
     let (gain, bias) = (context.tensor(op, 2), if place == 4 { context.tensor(op, 3) } else { None });
@@ -133,7 +126,12 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
         let normed = if has_gain { times(&normed, &x[1])? } else { normed };
         if has_bias { plus(&normed, &x[1 + usize::from(has_gain)]) } else { Some(normed) }
     };
-    if place == 4 {
+    let centres = place == 4;
+    let carried_out = move |x: &[ArrayD<f64>]| {
+        let of = if centres { centred(&x[0])? } else { x[0].clone() };
+        weighed(by_root(&of, eps)?, x)
+    };
+    if centres {
         let rms = computed(&views, move |x| weighed(by_root(&x[0], eps)?, x));
         forms.push(Form::one(&NORM_NOT_CENTERED, vec![], op, rms));
     }
@@ -144,46 +142,27 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
         forms.push(Form::one(&BIAS_OMITTED, vec![], op, with(record, 3, Operand::None)));
     }
     if let Some(gain) = gain {
-        let plain = computed(&views, move |x| {
+        let raised = computed(&views, move |x| {
             let mut raised = x.to_vec();
             raised[1].mapv_inplace(|w| w + 1.0);
-            let centred = if place == 4 { centred(&x[0])? } else { x[0].clone() };
-            weighed(by_root(&centred, eps)?, &raised)
+            carried_out(&raised)
         });
-        forms.push(Form::one(&NORM_PLUS_ONE, vec![], op, plain));
-        for (name, buffer) in neighbours(context, gain) {
-            let other = Operand::View(View { buffer, ..gain.clone() });
-            forms.push(Form::one(
-                &NORM_WRONG_WEIGHT,
-                vec![("weight", json!(name))],
-                op,
-                with(record, 2, other.clone()),
-            ));
-            let named = context.program.weights()[&buffer].clone();
-            let pair = bias.zip(bias_of(context, &named, bias));
-            if let Some((bias, other_bias)) = pair {
-                let mut both = record.clone();
-                (both.operands[2], both.operands[3]) =
-                    (other, Operand::View(View { buffer: other_bias, ..bias.clone() }));
-                let change = firstdiff_program::Change::Operation(Box::new(both));
-                forms.push(Form::one(
-                    &NORM_WRONG_WEIGHT,
-                    vec![("weight", json!(format!("{name}, with its bias")))],
-                    op,
-                    change,
-                ));
+        forms.push(Form::one(&NORM_PLUS_ONE, vec![], op, raised));
+        for (name, gain) in other_gains(context, gain) {
+            let alone = with(record, 2, Operand::View(gain.clone()));
+            forms.push(Form::one(&NORM_WRONG_WEIGHT, vec![("weight", json!(name))], op, alone));
+            if let Some(bias) = bias.and_then(|bias| bias_beside(context, &gain, bias)) {
+                let both = with_all(record, [(2, Operand::View(gain)), (3, Operand::View(bias))]);
+                let said = vec![("weight", json!(format!("{name}, with its bias")))];
+                forms.push(Form::one(&NORM_WRONG_WEIGHT, said, op, both));
             }
         }
     }
     forms.push(Form::one(&NORM_OMITTED, vec![], op, kept(x)));
     let twice = computed(&views, move |x| {
-        let once = |x: &[ArrayD<f64>]| {
-            let of = if place == 4 { centred(&x[0])? } else { x[0].clone() };
-            weighed(by_root(&of, eps)?, x)
-        };
         let mut again = x.to_vec();
-        again[0] = once(x)?;
-        once(&again)
+        again[0] = carried_out(x)?;
+        carried_out(&again)
     });
     forms.push(Form::one(&NORM_OMITTED, vec![("kind", json!("twice"))], op, twice));
     forms
@@ -192,11 +171,12 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
 /// Epsilon of a kernel that is not told one.
 const DEFAULT_EPS: f64 = 1e-5;
 
-/// The bias beside another norm's gain.
-pub(super) fn bias_of(context: &Context<'_>, gain: &str, bias: Option<&View>) -> Option<usize> {
-    let last = context.weight(bias?)?.rsplit('.').next()?;
-    let name = format!("{}.{last}", gain.rsplit_once('.')?.0);
-    context.program.weights().iter().find(|(_, known)| **known == name).map(|(&buffer, _)| buffer)
+/// The bias that stands beside another weight, in place of one.
+pub(super) fn bias_beside(context: &Context<'_>, weight: &View, bias: &View) -> Option<View> {
+    let last = context.weight(bias)?.rsplit('.').next()?;
+    let name = format!("{}.{last}", context.weight(weight)?.rsplit_once('.')?.0);
+    let buffer = context.program.weights().iter().find(|(_, known)| **known == name).map(|(&buffer, _)| buffer)?;
+    Some(View { buffer, ..bias.clone() })
 }
 
 fn centred(x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
@@ -211,15 +191,16 @@ fn by_root(x: &ArrayD<f64>, eps: f64) -> Option<ArrayD<f64>> {
     over(x, &mean.mapv(|mean| (mean + eps).sqrt()))
 }
 
-/// What an operation weighs channels by.
+/// Whether a view weighs channels: a vector of weights.
+fn is_gain(context: &Context<'_>, op: usize, view: &View) -> bool {
+    let wide = view.shape.iter().filter(|&&extent| extent > 1).count() == 1;
+    wide && !context.is_activation(view) && from_weight(context, op, view)
+}
+
+/// What a product weighs channels by.
 fn gain_of<'a>(context: &Context<'a>, op: usize) -> Option<&'a View> {
-    let tensors = context.tensors(op);
-    let wide = |view: &View| view.shape.iter().filter(|&&extent| extent > 1).count() == 1;
-    let gain = tensors
-        .iter()
-        .map(|(_, view)| *view)
-        .find(|view| wide(view) && !context.is_activation(view) && from_weight(context, op, view));
-    gain.filter(|_| context.base(op) == "mul" && tensors.len() == 2)
+    let [(_, a), (_, b)] = context.tensors(op)[..] else { return None };
+    [a, b].into_iter().find(|view| is_gain(context, op, view)).filter(|_| context.base(op) == "mul")
 }
 
 /// A factor for each channel.
@@ -227,11 +208,7 @@ fn of_gain(context: &Context<'_>, op: usize) -> Vec<Form> {
     let mut forms = Vec::new();
     let tensors = context.tensors(op);
     let [(_, a), (_, b)] = tensors[..] else { return forms };
-    let is_gain = |view: &View| {
-        let wide = view.shape.iter().filter(|&&extent| extent > 1).count() == 1;
-        wide && !context.is_activation(view) && from_weight(context, op, view)
-    };
-    let (gain, x, place) = match (is_gain(a), is_gain(b)) {
+    let (gain, x, place) = match (is_gain(context, op, a), is_gain(context, op, b)) {
         (true, false) => (a, b, 0),
         (false, true) => (b, a, 1),
         _ => return forms,
@@ -256,30 +233,24 @@ fn of_gain(context: &Context<'_>, op: usize) -> Vec<Form> {
         computed(&[x, gain], move |x| times(&x[0], &x[1].mapv(|w| w + more))),
     ));
     if is_stored {
-        for (name, buffer) in neighbours(context, gain) {
-            let other = Operand::View(View { buffer, ..gain.clone() });
-            forms.push(Form::one(
-                &NORM_WRONG_WEIGHT,
-                vec![("weight", json!(name))],
-                op,
-                with(context.op(op), place, other),
-            ));
-        }
+        forms.extend(wrong_gains(context, op, place, gain));
     }
     forms
 }
 
 /// A gain that is stored less 1: others that may be raised in its place.
 fn of_raised_gain(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some(gain) = context.tensor(op, 0).filter(|view| context.is_weight(view) && context.number(op).is_some())
-    else {
-        return Vec::new();
+    let gain = context.tensor(op, 0).filter(|view| context.is_weight(view) && context.number(op).is_some());
+    gain.map_or_else(Vec::new, |gain| wrong_gains(context, op, 0, gain))
+}
+
+/// Other gains in the place of one.
+fn wrong_gains(context: &Context<'_>, op: usize, place: usize, gain: &View) -> Vec<Form> {
+    let form = |(name, other): (String, View)| {
+        let change = with(context.op(op), place, Operand::View(other));
+        Form::one(&NORM_WRONG_WEIGHT, vec![("weight", json!(name))], op, change)
     };
-    let form = |(name, buffer): (String, usize)| {
-        let other = Operand::View(View { buffer, ..gain.clone() });
-        Form::one(&NORM_WRONG_WEIGHT, vec![("weight", json!(name))], op, with(context.op(op), 0, other))
-    };
-    neighbours(context, gain).into_iter().map(form).collect()
+    other_gains(context, gain).into_iter().map(form).collect()
 }
 
 /// Whether a view is a weight, or one with a number added.
@@ -292,13 +263,14 @@ fn from_weight(context: &Context<'_>, op: usize, view: &View) -> bool {
 }
 
 /// Other gains of this width, by their names.
-fn neighbours<'a>(context: &Context<'a>, gain: &'a View) -> Vec<(String, usize)> {
+fn other_gains(context: &Context<'_>, gain: &View) -> Vec<(String, View)> {
     let own = context.weight(gain).unwrap_or_default();
     let last = |name: &str| name.rsplit('.').next().map(str::to_owned);
-    let near = super::linear::beside(context, gain, own);
-    let known: Vec<usize> = near.iter().map(|(_, buffer)| *buffer).collect();
+    let mut gains = super::linear::beside(context, gain, own);
+    let known: Vec<usize> = gains.iter().map(|(_, buffer)| *buffer).collect();
     let others = context.alike(gain).filter(|(name, buffer)| last(name) == last(own) && !known.contains(buffer));
-    near.into_iter().chain(others.map(|(name, buffer)| (name.to_owned(), buffer)).take(OTHERS)).collect()
+    gains.extend(others.map(|(name, buffer)| (name.to_owned(), buffer)).take(OTHERS));
+    gains.into_iter().map(|(name, buffer)| (name, View { buffer, ..gain.clone() })).collect()
 }
 
 /// Gains of other layers that are tried.

@@ -1,6 +1,6 @@
 //! Sums of a stream and a branch.
 
-use firstdiff_program::{At, Edit};
+use firstdiff_program::At;
 use serde_json::json;
 
 use super::{Form, both, computed, kept};
@@ -32,12 +32,9 @@ fn of_sum(context: &Context<'_>, op: usize) -> Vec<Form> {
     let owned = [stream.clone(), branch.clone()];
     let by = move |a: fn(f64) -> f64, b: fn(f64) -> f64| {
         let views = owned.clone();
-        move |value: f64| {
-            let change = computed(&views.each_ref(), move |x| both(&x[0], &x[1], |x, y| a(value) * x + b(value) * y));
-            vec![Edit { at: At::Op(op), change }]
-        }
+        move |value: f64| computed(&views.each_ref(), move |x| both(&x[0], &x[1], |x, y| a(value) * x + b(value) * y))
     };
-    forms.push(Form::any(&RESIDUAL_SCALE, "factor", 1.0, by(|_| 1.0, |x| x)));
-    forms.push(Form::any(&RESIDUAL_SCALE, "stream_factor", 1.0, by(|x| x, |_| 1.0)));
+    forms.push(Form::any(&RESIDUAL_SCALE, "factor", 1.0, At::Op(op), by(|_| 1.0, |x| x)));
+    forms.push(Form::any(&RESIDUAL_SCALE, "stream_factor", 1.0, At::Op(op), by(|x| x, |_| 1.0)));
     forms
 }

@@ -1,6 +1,6 @@
 //! Rotations: pairs of elements that are multiplied with tables of cosines and sines.
 
-use firstdiff_program::{At, Change, Edit, Operand, Scalar, View};
+use firstdiff_program::{At, Change, Operand, Scalar, View};
 use half::{bf16, f16};
 use ndarray::{Array2, ArrayD};
 use serde_json::json;
@@ -66,8 +66,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     for base in BASES {
         forms.push(Form::one(&ROPE_THETA, vec![("theta", json!(base))], op, change(Turn::of_base, base)));
     }
-    let of_base = move |base: f64| vec![Edit { at: At::Op(op), change: change(Turn::of_base, base) }];
-    forms.push(Form::any(&ROPE_THETA, "theta", 1e5, of_base));
+    forms.push(Form::any(&ROPE_THETA, "theta", 1e5, At::Op(op), move |base| change(Turn::of_base, base)));
     forms
 }
 
@@ -136,10 +135,7 @@ fn of_factor(context: &Context<'_>, op: usize) -> Vec<Form> {
 
 impl Rotation {
     fn of(context: &Context<'_>, op: usize) -> Option<Rotation> {
-        let step = context.program.taps()[context.slice.target()].step;
-        // A step of its own position: that of the operation.
-        let step = context.program.steps().iter().position(|found| found.ops.contains(&op)).unwrap_or(step);
-        let start = context.program.steps()[..step].iter().map(|step| step.tokens).sum();
+        let start = context.program.steps().iter().take(context.step_of(op)).map(|step| step.tokens).sum();
         let views = match context.base(op) {
             "add" => whole(context, op),
             "cat" => halves(context, op),
@@ -216,14 +212,13 @@ impl Turn {
         let [x, cos, sin] = x else { return None };
         let (width, tables) = (*x.shape().last()?, *cos.shape().last()?);
         let pairs = width / 2;
-        let same = |at: &dyn Fn(usize) -> usize| {
-            cos.rows().into_iter().all(|row| {
-                (0..pairs)
-                    .all(|i| row[at(i)] == row[at(i) + if tables == width { at(pairs.max(1)) - at(0) } else { 0 }])
-            })
-        };
+        // A table wider or narrower than this is none of these pairs'.
+        if tables != width && tables != pairs || cos.shape() != sin.shape() || cos.ndim() > x.ndim() {
+            return None;
+        }
+        let is_twice = |row: ndarray::ArrayView1<'_, f64>| (0..pairs).all(|i| row[i] == row[i + pairs]);
         // Tables of one number a pair belong to halves; of two, they show the pairs themselves.
-        let halves = tables == pairs || same(&|i| i) || pairs < 2;
+        let halves = tables == pairs || pairs < 2 || cos.rows().into_iter().all(is_twice);
         let index = |i: usize| if tables == pairs || halves { i } else { 2 * i };
         let rows = x.len() / width.max(1);
         let table = |values: &ArrayD<f64>| -> Option<Array2<f64>> {

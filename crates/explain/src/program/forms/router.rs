@@ -1,14 +1,14 @@
 //! Routers of experts: which are chosen, and with what weights.
 
-use firstdiff_program::{At, Change, DType, Edit, Operand, Tensor, Values, View};
+use firstdiff_program::{At, Change, Operand, Scalar, Tensor, View};
 use ndarray::{ArrayD, Axis, Dimension};
 use serde_json::json;
 use std::sync::Arc;
 
-use super::attention::softmax;
-use super::{Form, array, computed, function, kept, over, tensor, with, with_number};
+use super::{Form, Function, computed, function, kept, numbers, over, softmax, tensor, with, with_number};
 use crate::mistakes::recorded::{ROUTER_BIAS, ROUTER_NORM, ROUTER_SCALE, ROUTER_TOPK, SHARED_GATE};
 use crate::program::context::Context;
+use crate::program::held::array;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     match context.base(op) {
@@ -55,12 +55,7 @@ fn comes_from_choice(context: &Context<'_>, op: usize) -> bool {
 /// Operations between a choice and what its weights are used for.
 const NEAR: usize = 8;
 
-fn score(
-    context: &Context<'_>,
-    op: usize,
-    kind: &'static str,
-    by: fn(&ArrayD<f64>) -> Option<ArrayD<f64>>,
-) -> Vec<Form> {
+fn score(context: &Context<'_>, op: usize, kind: &'static str, by: Function) -> Vec<Form> {
     let Some(x) = context.tensor(op, 0) else { return Vec::new() };
     vec![Form::one(&ROUTER_BIAS, vec![("kind", json!(kind))], op, computed(&[x], move |x| by(&x[0])))]
 }
@@ -110,10 +105,11 @@ fn of_choice(context: &Context<'_>, op: usize) -> Vec<Form> {
     let count = out.shape.last().copied().unwrap_or(0);
     let change = |weigh: fn(ArrayD<f64>) -> Option<ArrayD<f64>>| {
         let instead = move |tensors: &[Tensor<'_>]| {
-            let (values, indexes) = largest(&array(tensors.first()?), count)?;
-            let shape = indexes.shape().to_vec();
-            let indexes = Values::from(indexes.into_iter().map(|at| at as i64).collect::<Vec<i64>>());
-            Some(vec![tensor(weigh(values)?)?, Tensor::new(DType::I64, shape, indexes)?])
+            let mut chosen =
+                firstdiff_program::apply("topk", &[tensors.first()?], &[("k", Scalar::Int(count as i64))])?;
+            let values = chosen.first_mut()?;
+            *values = tensor(weigh(array(values))?)?;
+            Some(chosen)
         };
         Change::Values(vec![x.clone()], Arc::new(instead))
     };
@@ -126,22 +122,6 @@ fn of_choice(context: &Context<'_>, op: usize) -> Vec<Form> {
         Form::one(&ROUTER_NORM, vec![("kind", json!("normalised"))], op, change(|values| over_sum(&values))),
         Form::one(&ROUTER_TOPK, vec![("experts", json!(count.saturating_sub(1)))], op, change(without_last)),
     ]
-}
-
-/// The largest of each row, and where they are.
-fn largest(x: &ArrayD<f64>, count: usize) -> Option<(ArrayD<f64>, ArrayD<usize>)> {
-    let width = *x.shape().last()?;
-    let flat = x.as_standard_layout().into_owned();
-    let (mut values, mut indexes) = (Vec::new(), Vec::new());
-    for row in flat.as_slice()?.chunks(width.max(1)) {
-        let mut order: Vec<usize> = (0..width).collect();
-        order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
-        values.extend(order.iter().take(count).map(|&at| row[at]));
-        indexes.extend(order.iter().take(count));
-    }
-    let mut shape = x.shape().to_vec();
-    *shape.last_mut()? = count;
-    Some((ArrayD::from_shape_vec(shape.clone(), values).ok()?, ArrayD::from_shape_vec(shape, indexes).ok()?))
 }
 
 /// Scores that are taken by the choice of others.
@@ -169,11 +149,10 @@ fn of_scale(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     }
     let record = context.op(op);
-    let owned = record.clone();
-    let any = move |times: f64| vec![Edit { at: At::Op(op), change: with_number(&owned, place, times * factor) }];
+    let number = numbers(record, place);
     vec![
         Form::one(&ROUTER_SCALE, vec![("factor", json!(1.0 / factor))], op, with_number(record, place, 1.0)),
-        Form::any(&ROUTER_SCALE, "factor", 1.0, any),
+        Form::any(&ROUTER_SCALE, "factor", 1.0, At::Op(op), move |times| number(times * factor)),
     ]
 }
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use firstdiff_program::{At, Change, Edit, Tensor, View};
+use firstdiff_program::{At, Change, Tensor, View};
 use firstdiff_trace::Site;
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
-use super::{Form, array, computed, tensor};
+use super::{Form, computed, tensor};
 use crate::mistakes::Mistake;
 use crate::mistakes::attention::SOFTMAX_BASE;
 use crate::mistakes::embedding::TOKENS_DIFFER;
@@ -17,12 +17,14 @@ use crate::mistakes::recorded::{OPERATION_INPUT, RESULT_SCALED};
 use crate::mistakes::residual::{LAYER_SKIPPED, RESIDUAL_PARALLEL, RESIDUAL_SOURCE};
 use crate::mistakes::scores::{SCORE_SCALE, SCORE_SOFTCAP};
 use crate::program::context::Context;
+use crate::program::held::array;
 
 pub(super) fn forms(context: &Context<'_>) -> Vec<Form> {
     let mut forms = of_tokens(context);
+    let ends = ends(context);
     for tap in context.slice.known() {
         forms.extend(of_heads(context, tap));
-        forms.extend(of_others(context, tap));
+        forms.extend(of_others(context, tap, ends));
     }
     // Those that are made on the way.
     let taps = context.program.taps();
@@ -57,7 +59,7 @@ fn ends(context: &Context<'_>) -> Ends {
 }
 
 /// Another tap of the candidate's is read, or another position's row.
-fn of_others(context: &Context<'_>, tap: usize) -> Vec<Form> {
+fn of_others(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
     let taps = context.program.taps();
     let (found, target) = (&taps[tap], context.slice.target());
     let place = |tap: usize| context.held.place(tap).tap;
@@ -75,7 +77,7 @@ fn of_others(context: &Context<'_>, tap: usize) -> Vec<Form> {
         let Some(held) = context.held.readable(other) else { continue };
         let (name, held) = (place(other).to_string(), Arc::new(held.clone()));
         let is_stream = |site: Site| matches!(site, Site::H | Site::H0);
-        let (mistake, params): (&'static Mistake, _) = match ends(context) {
+        let (mistake, params): (&'static Mistake, _) = match ends {
             Ends::InProduct => (&LINEAR_INPUT, vec![("reads", json!(name))]),
             Ends::InSum => (&RESIDUAL_SOURCE, vec![("sum", json!(format!("{name} for {own}")))]),
             Ends::InNorm if context.site(tap) == Site::HAttn && is_stream(context.site(other)) => {
@@ -85,7 +87,7 @@ fn of_others(context: &Context<'_>, tap: usize) -> Vec<Form> {
             _ => (&OPERATION_INPUT, vec![("reads", json!(name))]),
         };
         let change = Change::Values(Vec::new(), Arc::new(move |_| Some(vec![(*held).clone()])));
-        forms.push(Form::new(mistake, params, vec![Edit { at: At::Tap(tap), change }]));
+        forms.push(Form::read(mistake, params, tap, change));
     }
     for (word, by) in MOVED {
         let Some(change) = rows_moved(&found.view, own.site, by) else { continue };
@@ -93,7 +95,7 @@ fn of_others(context: &Context<'_>, tap: usize) -> Vec<Form> {
             Site::Logits => (&LOGIT_ROW, vec![("row", json!(word))]),
             _ => (&OPERATION_INPUT, vec![("reads", json!(format!("{own}, the position {word}")))]),
         };
-        forms.push(Form::new(mistake, params, vec![Edit { at: At::Tap(tap), change }]));
+        forms.push(Form::read(mistake, params, tap, change));
     }
     forms
 }
@@ -135,7 +137,7 @@ fn of_heads(context: &Context<'_>, tap: usize) -> Vec<Form> {
             let at = |(row, head, i): (usize, usize, usize)| flat[from([row, head, i], [rows, heads, width])];
             Some(ndarray::Array3::from_shape_fn((rows, heads, width), at).into_dyn())
         });
-        Form::new(&HEAD_LAYOUT, vec![("kind", json!(kind))], vec![Edit { at: At::Tap(tap), change }])
+        Form::read(&HEAD_LAYOUT, vec![("kind", json!(kind))], tap, change)
     };
     kinds.into_iter().map(form).collect()
 }
@@ -148,12 +150,11 @@ fn of_result(context: &Context<'_>) -> Vec<Form> {
         return Vec::new();
     }
     let owned = view.clone();
-    let changed = move |f: fn(f64, f64) -> f64, number: f64| {
-        vec![Edit { at: At::Tap(target), change: computed(&[&owned], move |x| Some(x[0].mapv(|x| f(x, number)))) }]
-    };
+    let changed =
+        move |f: fn(f64, f64) -> f64, number: f64| computed(&[&owned], move |x| Some(x[0].mapv(|x| f(x, number))));
     let any = |mistake: &'static Mistake, name: &'static str, right: f64, f: fn(f64, f64) -> f64| {
         let changed = changed.clone();
-        Form::any(mistake, name, right, move |number| changed(f, number))
+        Form::any(mistake, name, right, At::Tap(target), move |number| changed(f, number))
     };
     let times: fn(f64, f64) -> f64 = |x, number| x * number;
     let capped: fn(f64, f64) -> f64 = |x, cap| cap * (x / cap).tanh();
@@ -164,7 +165,7 @@ fn of_result(context: &Context<'_>) -> Vec<Form> {
             forms.push(any(&LOGIT_SCALE, "factor", 1.0, times));
         }
         Site::Qk | Site::Scores => {
-            forms.push(Form::new(&SOFTMAX_BASE, vec![], changed(times, std::f64::consts::LN_2)));
+            forms.push(Form::read(&SOFTMAX_BASE, vec![], target, changed(times, std::f64::consts::LN_2)));
             forms.push(any(&SCORE_SOFTCAP, "cap", 30.0, capped));
         }
         _ => {}
@@ -176,14 +177,13 @@ fn of_result(context: &Context<'_>) -> Vec<Form> {
         for held in context.slice.known().filter(is_stream).filter_map(|tap| context.held.readable(tap)) {
             let held = held.clone();
             let change = Change::Values(Vec::new(), Arc::new(move |_| Some(vec![held.clone()])));
-            forms.push(Form::new(&LAYER_SKIPPED, vec![], vec![Edit { at: At::Tap(target), change }]));
+            forms.push(Form::read(&LAYER_SKIPPED, vec![], target, change));
         }
     }
     if matches!(site, Site::Logits | Site::FinalNorm) {
         for (word, by) in MOVED {
-            let change = rows_moved(&view, site, by);
-            let edit = |change| vec![Edit { at: At::Tap(target), change }];
-            forms.extend(change.map(|change| Form::new(&LOGIT_ROW, vec![("row", json!(word))], edit(change))));
+            let form = |change| Form::read(&LOGIT_ROW, vec![("row", json!(word))], target, change);
+            forms.extend(rows_moved(&view, site, by).map(form));
         }
     }
     forms
@@ -201,10 +201,8 @@ pub(super) fn scaled(context: &Context<'_>) -> Vec<Form> {
     if !context.is_float(&view) {
         return Vec::new();
     }
-    let any = move |factor: f64| {
-        vec![Edit { at: At::Tap(target), change: computed(&[&view], move |x| Some(x[0].mapv(|x| factor * x))) }]
-    };
-    vec![Form::any(mistake, name, 1.0, any)]
+    let scaled = move |factor: f64| computed(&[&view], move |x| Some(x[0].mapv(|x| factor * x)));
+    vec![Form::any(mistake, name, 1.0, At::Tap(target), scaled)]
 }
 
 /// Rows of the embedding that are those of other tokens.
