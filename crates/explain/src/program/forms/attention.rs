@@ -158,7 +158,8 @@ impl Masked {
             }
             let mut out = x.clone();
             for (row, (mut out, mask)) in out.rows_mut().into_iter().zip(mask.rows()).enumerate() {
-                let position = (keys - queries + row % queries) as i64;
+                // Of a query that stands before all keys it is negative: another sequence's.
+                let position = keys as i64 - queries as i64 + (row % queries) as i64;
                 let before =
                     |key: i64| usize::try_from(key).ok().and_then(|key| mask.get(key)).is_some_and(|&m| saw(m));
                 for key in 0..keys {
@@ -285,7 +286,8 @@ fn of_cache(context: &Context<'_>, op: usize) -> Vec<Form> {
     if rank < 3 || !before(past) || before(new) || !context.is_activation(new) {
         return Vec::new();
     }
-    let Some(axis) = (0..rank).find(|&axis| context.out(op).is_some_and(|out| out.shape[axis] != past.shape[axis]))
+    let Some(axis) =
+        (0..rank).find(|&axis| context.out(op).is_some_and(|out| out.shape.get(axis) != past.shape.get(axis)))
     else {
         return Vec::new();
     };

@@ -173,9 +173,9 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
             forms.push(Form::one(&STORAGE_TYPE, vec![("read_as", json!(read_as))], op, change));
         }
         let long = computed(&views, |x| {
-            let (columns, flat) = (x[1].len_of(Axis(1)), x[1].as_slice()?);
+            let (&[rows, columns], flat) = (x[1].shape(), x[1].as_slice()?) else { return None };
             let at = |(row, column): (usize, usize)| flat.get(row * (columns + 1) + column).copied().unwrap_or(0.0);
-            let read = ndarray::Array2::from_shape_fn((x[1].len_of(Axis(0)), columns), at);
+            let read = ndarray::Array2::from_shape_fn((rows, columns), at);
             with_bias(product_of(&x[0], &read.into_dyn())?, x)
         });
         forms.push(Form::one(&WEIGHT_STRIDE, vec![("leading_dimension", json!("in+1"))], op, long));
@@ -211,7 +211,8 @@ pub(super) fn beside(context: &Context<'_>, weight: &View, name: &str) -> Vec<(S
             }
         } else if layer.is_some_and(|layer| parts.get(..=layer) == own.get(..=layer)) && parts.last() == own.last() {
             let at = layer.map_or(0, |layer| layer + 1);
-            out.push((parts[at..parts.len() - 1].join("."), buffer));
+            // A name that ends with its layer's number has nothing behind that.
+            out.extend(parts.get(at..parts.len() - 1).map(|parts| (parts.join("."), buffer)));
         }
     }
     out
