@@ -140,11 +140,17 @@ class Dump:
     def __enter__(self):
         self.folder.mkdir(parents=True)
         # What is left of a run that was killed says so.
-        (self.folder / "dump.json").write_text('{"format": 1, "complete": false}\n', encoding="utf-8")
+        self.tell('{"format": 1, "complete": false}\n')
         return self
 
     def __exit__(self, *_):
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def tell(self, text):
+        """Writes dump.json, whole at every moment."""
+        temporary = self.folder / "dump.json.tmp"
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, self.folder / "dump.json")
 
     def wants(self, tap):
         return not self.patterns or any(fnmatch.fnmatchcase(tap, pattern) for pattern in self.patterns)
@@ -180,7 +186,7 @@ class Dump:
                 file.writelines(parts)
         lines = ",\n    ".join(json.dumps(entry) for entry in self.entries.values())
         head = json.dumps({"format": 1, "complete": True, **note}, indent=2)
-        (self.folder / "dump.json").write_text(f'{head[:-2]},\n  "taps": [\n    {lines}\n  ]\n}}\n', encoding="utf-8")
+        self.tell(f'{head[:-2]},\n  "taps": [\n    {lines}\n  ]\n}}\n')
         aside = self.out.with_name(f".{self.out.name}.{os.getpid()}.old")
         if self.out.is_dir() and any(self.out.iterdir()):
             os.rename(self.out, aside)

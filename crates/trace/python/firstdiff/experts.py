@@ -125,7 +125,7 @@ def name_router(layer, choice, router, columns, body, below):
 
 def name_weights(layer, out, below):
     """By what an expert's output is multiplied: [T,k] of the chosen, or [T,E]."""
-    graph, at = layer.graph, out
+    graph, at, product = layer.graph, out, None
     for _ in range(FAR):
         readers = [reader for reader, _ in graph.readers[at] if layer.inside(reader)]
         product = next((reader for reader in readers if graph.kind(reader) == "mul" and len(graph.sources(reader)) == 2), None)
@@ -134,7 +134,9 @@ def name_weights(layer, out, below):
         at = next((reader for reader in readers if graph.kind(reader) in JOINS), None)
         if at is None:
             return
-    weights = next((made for made, _ in graph.sources(product) if made != at), None)
+    weights = next((made for made, _ in graph.sources(product) if made != at), None) if product is not None else None
+    if weights is None:
+        return
     weights, _ = graph.origin(weights, layer.begin)
     if graph.kind(weights) in PICKS:
         weights, _ = graph.origin(graph.reads[weights][0][0], layer.begin)
