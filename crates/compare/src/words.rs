@@ -37,3 +37,10 @@ pub fn number(value: f64) -> String {
         format!("{value:.1e}")
     }
 }
+
+/// "token 3", "tokens 3, 5 and 4 more".
+pub(crate) fn tokens_in_words(tokens: &[usize]) -> String {
+    let shown: Vec<String> = tokens.iter().take(4).map(usize::to_string).collect();
+    let more = if tokens.len() > 4 { format!(" and {} more", tokens.len() - 4) } else { String::new() };
+    format!("token{} {}{more}", if tokens.len() == 1 { "" } else { "s" }, shown.join(", "))
+}

@@ -74,6 +74,15 @@ pub enum Difference {
         /// The position that has most of the energy.
         heaviest: usize,
     },
+    /// A token is sent to other experts than the scores ask for.
+    Choice {
+        /// The first such token.
+        position: usize,
+        /// The reference's experts.
+        reference: Vec<usize>,
+        /// The candidate's experts.
+        candidate: Vec<usize>,
+    },
     /// A row of probabilities does not add up to 1.
     Unnormalised {
         /// The head it is of.
@@ -158,6 +167,10 @@ impl Difference {
                 number(*nmse),
                 number(*allowed)
             ),
+            Difference::Choice { position, reference, candidate } => {
+                let listed = |experts: &[usize]| experts.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+                format!("token {position} goes to experts {}, {witness}'s to {}", listed(candidate), listed(reference))
+            }
             Difference::Unnormalised { head, position, sum } => {
                 format!("the probabilities of head {head}, position {position} add up to {sum:.6}, not to 1")
             }

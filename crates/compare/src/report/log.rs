@@ -19,6 +19,8 @@ pub enum Stage {
     Positions,
     /// Both sides must have been fed the same token.
     Continuation,
+    /// A router's choice is judged by the scores it was made of.
+    Routing,
     /// Nothing may have read what differs behind a mask.
     Masked,
     /// At position 0 every rotation is right.
@@ -39,6 +41,7 @@ impl Stage {
             Stage::Layout => "layout",
             Stage::Positions => "positions",
             Stage::Continuation => "continuation",
+            Stage::Routing => "routing",
             Stage::Masked => "masked",
             Stage::FirstPosition => "first_position",
             Stage::AxisOrder => "axis_order",
@@ -56,6 +59,7 @@ impl fmt::Display for Stage {
             Stage::Layout => "layout, by later taps",
             Stage::Positions => "token positions",
             Stage::Continuation => "token of the step",
+            Stage::Routing => "choice of experts",
             Stage::Masked => "masked elements",
             Stage::FirstPosition => "position 0 alone",
             Stage::AxisOrder => "order of axes",

@@ -9,7 +9,7 @@ use crate::layout::mismatch::ShapeMismatch;
 use crate::layout::types::Layout;
 use crate::run::side::Side;
 use crate::run::steps::Unwitnessed;
-use crate::words::number;
+use crate::words::{number, tokens_in_words};
 
 /// Why a tap differs, is unchecked, or agrees in another layout than the reference's.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,6 +54,15 @@ pub enum Reason {
         /// Its NMSE, infinite where it could not be compared.
         nmse: f64,
     },
+    /// Tokens are sent to other experts than in the reference, and that is no fault, or it cannot be told.
+    OtherExperts {
+        /// The tokens.
+        tokens: Vec<usize>,
+        /// Whether the candidate's own scores, which agree, ask for it.
+        by_rounding: bool,
+    },
+    /// Made of tokens that were sent to other experts, at this place first.
+    BehindOtherExperts(Place),
     /// Every rotation is right at position 0, and no other position is known.
     RotationAtZero,
     /// Nothing shows that both sides are of the same token positions.
@@ -173,6 +182,18 @@ impl fmt::Display for Reason {
             }
             Reason::Drowned { .. } => {
                 f.write_str("the second right run is itself not comparable here: nothing can be told")
+            }
+            Reason::OtherExperts { tokens, by_rounding: true } => {
+                let which = tokens_in_words(tokens);
+                write!(f, "{which}: other experts than in the reference, as the candidate's own scores ask for, which agree: rounding, no fault")
+            }
+            Reason::OtherExperts { tokens, by_rounding: false } => write!(
+                f,
+                "{}: other experts than in the reference, which rounding may explain, or not: record the scores that the choice is made of",
+                tokens_in_words(tokens)
+            ),
+            Reason::BehindOtherExperts(place) => {
+                write!(f, "made of tokens that went to other experts at {place}: cannot be compared")
             }
             Reason::RotationAtZero => {
                 f.write_str("agrees at position 0, where every rotation is right, and no other is known")

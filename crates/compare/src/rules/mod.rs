@@ -6,6 +6,7 @@ pub(crate) mod first_position;
 pub(crate) mod layouts;
 pub(crate) mod masked;
 pub(crate) mod replicas;
+pub(crate) mod routing;
 pub(crate) mod unmapped;
 pub(crate) mod unproven;
 
@@ -37,10 +38,11 @@ pub(crate) type Ruled = Result<Changes, DumpError>;
 type Rule = for<'a> fn(&Run<'a>, &[Judged]) -> Ruled;
 
 /// Every rule, in the order in which they are applied: a later one sees what an earlier one said.
-const RULES: [(Stage, Rule); 7] = [
+const RULES: [(Stage, Rule); 8] = [
     (Stage::Layout, |run, taps| run.resolve_layouts(taps)),
     (Stage::Positions, |run, taps| run.doubt_positions(taps)),
     (Stage::Continuation, |run, taps| run.doubt_continuations(taps)),
+    (Stage::Routing, |run, taps| run.judge_routing(taps)),
     (Stage::Masked, |run, taps| run.forgive_hidden(taps)),
     (Stage::FirstPosition, |run, taps| run.doubt_rotations(taps)),
     (Stage::AxisOrder, |run, taps| run.doubt_orders(taps)),

@@ -1,15 +1,19 @@
 //! May what has no name be a tap that was not compared? Then a run does not pass.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
+use firstdiff_trace::{Tap, split_stored_name};
+
+use crate::graph::Place;
 use crate::propose::fingerprints::sorted_values;
-use crate::taps::context::Run;
+use crate::taps::context::{Judged, Run};
 
 impl Run<'_> {
     /// Tensors of the candidate whose names nobody knows, and which by their size may be taps that were not compared: an engine that is wrong
     /// from one of these on would pass.
-    /// A tensor that holds the same values as a tap that was compared is that tap once more.
-    pub(crate) fn unmapped_taps(&self) -> Option<String> {
+    /// A tensor that holds the same values as a tap that was compared is that tap once more, and one of which the candidate's own graph says that a tap is made
+    /// of it which agrees was right.
+    pub(crate) fn unmapped_taps(&self, found: &[Judged]) -> Option<String> {
         let [reference, candidate] = self.recorded();
         if candidate.is_of_known_names() {
             return None;
@@ -31,7 +35,13 @@ impl Run<'_> {
         let compared = compared.filter(|e| sizes.contains(&e.shape.iter().product()));
         let compared: BTreeSet<u64> =
             compared.filter_map(|e| candidate.read(e).ok()).map(|tensor| sorted_values(&tensor)).collect();
+        let read = self.readers_in_candidate();
+        let agreeing = self.graph.places().iter().zip(found).filter(|(_, here)| here.agrees());
+        let agreeing: BTreeSet<Place> = agreeing.map(|(place, _)| *place).collect();
         let is_new = |name: &&&String| {
+            if is_vouched_for(name, &read, &agreeing) {
+                return false;
+            }
             let tensor = candidate.read_unmapped(name).ok();
             tensor.is_none_or(|tensor| !compared.contains(&sorted_values(&tensor)))
         };
@@ -46,4 +56,32 @@ impl Run<'_> {
             first.escape_debug()
         ))
     }
+
+    /// Which taps are made of which, as the candidate's own graph says.
+    fn readers_in_candidate(&self) -> HashMap<&str, Vec<&str>> {
+        let mut readers: HashMap<&str, Vec<&str>> = HashMap::new();
+        for node in self.recorded()[1].meta().graph.iter().flatten() {
+            for read in &node.reads {
+                readers.entry(read).or_default().push(&node.tap);
+            }
+        }
+        readers
+    }
+}
+
+/// Whether of a tensor, by these readers, a tap is made that agrees, in the same step.
+fn is_vouched_for(name: &str, readers: &HashMap<&str, Vec<&str>>, agreeing: &BTreeSet<Place>) -> bool {
+    let (name, step) = split_stored_name(name);
+    let (mut open, mut seen) = (vec![name], BTreeSet::new());
+    while let Some(here) = open.pop() {
+        for &reader in readers.get(here).into_iter().flatten() {
+            if agreeing.contains(&Place { step, tap: Tap::named(reader) }) {
+                return true;
+            }
+            if seen.insert(reader) {
+                open.push(reader);
+            }
+        }
+    }
+    false
 }

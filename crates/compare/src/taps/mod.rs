@@ -47,7 +47,7 @@ pub(crate) fn judge_taps(run: &Run<'_>, progress: &mut dyn FnMut(usize, usize)) 
 
 impl Run<'_> {
     /// Judges one tap by its two tensors.
-    fn judge(&self, place: Place, aligned: AlignedTap<'_>) -> Result<Judged, DumpError> {
+    pub(crate) fn judge(&self, place: Place, aligned: AlignedTap<'_>) -> Result<Judged, DumpError> {
         Ok(match aligned {
             AlignedTap::Settled(judged) => judged,
             AlignedTap::Whole { left, right } => self.judge_whole(place, &left, &right)?,

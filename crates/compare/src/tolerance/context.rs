@@ -24,5 +24,9 @@ pub(crate) const PRINTED_SUM: f64 = 1e-6;
 pub(crate) const WOULD_SHOW: f64 = 10.0;
 /// Of the taps of right runs so many are unclear by chance: 9 of 1,375 in a deep model with channels of great size, 1 in a hundred runs of small ones.
 pub(crate) const UNCLEAR_BY_CHANCE: f64 = 0.01;
+/// Scores that were not recorded may be off by this many times what is allowed of them, where a choice is made of them.
+pub(crate) const CHOICE_ROOM: f64 = 4.0;
+/// Rounding sends no more than this many times its own share of tokens to other experts.
+pub(crate) const FLIPS_ROOM: f64 = 3.0;
 /// Attention whose largest probability is, on average, below this many times the uniform one tells little.
 pub(crate) const NEAR_UNIFORM: f64 = 1.3;

@@ -13,4 +13,5 @@ mod open_taps;
 mod planted;
 mod positions;
 mod purposes;
+mod routing;
 mod synthetic;

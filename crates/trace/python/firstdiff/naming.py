@@ -646,25 +646,26 @@ def graph_of_prefill(graph):
     """Of each tap of step 0: the operation that makes it, by its line in the reference, and the nearest taps above that it is made of."""
     program = graph.program
     taps = [tap for tap in program.taps if tap["step"] == 0]
-    by_operation = defaultdict(list)
+    made = defaultdict(list)  # the taps that look at what an operation wrote, of which it may write several
     for tap in taps:
-        by_operation[tap["op"]].append(tap["tap"])
+        made[tap["op"], tap["v"].buffer].append(tap["tap"])
     files, scopes = list(program.files), list(program.scopes)
     rows = []
     for tap in taps:
         operation = program.operations[tap["op"]]
         # Another look at the same tensor comes from the first.
-        reads = dict.fromkeys(by_operation[tap["op"]][:by_operation[tap["op"]].index(tap["tap"])][:1])
-        open_, seen = [] if reads else [made for made, _ in graph.reads[tap["op"]]], set()
+        same = made[tap["op"], tap["v"].buffer]
+        reads = dict.fromkeys(same[:same.index(tap["tap"])][:1])
+        open_, seen = [] if reads else [(writer, view.buffer) for writer, view in graph.reads[tap["op"]]], set()
         while open_:
             at = open_.pop(0)
-            if at is None or at in seen:
+            if at[0] is None or at in seen:
                 continue
             seen.add(at)
-            if at in by_operation:
-                reads[by_operation[at][0]] = None
+            if at in made:
+                reads[made[at][0]] = None
             else:
-                open_ += [made for made, _ in graph.reads[at]]
+                open_ += [(writer, view.buffer) for writer, view in graph.reads[at[0]]]
         file = files[scopes[operation.scope][2]].rsplit("/", 1)[-1]
         rows.append({"tap": tap["tap"], "op": f"{operation.kind} ({file}:{operation.line})", "reads": list(reads)})
     return rows

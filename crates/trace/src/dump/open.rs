@@ -263,6 +263,9 @@ pub(crate) fn open_archive(path: &Path, meta: Meta, reading: &OpenOptions) -> Re
     assemble(path, meta, all, Some(archive), reading)
 }
 
+/// The rank of a tensor that has the vocabulary's own name.
+const VOCABULARY: usize = 1;
+
 /// Which of several tensors that claim one tap is it? The lower the better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
@@ -323,6 +326,7 @@ pub(crate) fn assemble(
             let [other, named] = [other, &named].map(|found| stored_name(&found.name, found.step));
             dump.notes.push(format!("'{}' is the same as '{}'", other.escape_debug(), named.escape_debug()));
         }
+        let claims = dump.set_aside(tap, claims);
         let Some(found) = dump.chosen(tap, step, claims)? else { continue };
         dump.take(tap, step, found)?;
     }
@@ -379,15 +383,36 @@ fn meaning(found: &RawTensor, own: Option<&Names>, from_zero: bool) -> Option<Me
     }
     let (name, step) = split_stored_name(&found.name);
     if let Ok(tap) = name.parse::<Tap>() {
-        return Some((tap, later(step)?, 1, None));
+        return Some((tap, later(step)?, VOCABULARY, None));
     }
     let of_layer =
         || names::of_layer(&found.name).filter(|_| from_zero).map(|(n, inner)| format!("layers.{n}.{inner}"));
     let known = names::built_in(&found.name).or_else(|| names::built_in(&of_layer()?))?;
-    Some((known.tap, later(known.step)?, 2 + known.rank, Some(known.whose)))
+    Some((known.tap, later(known.step)?, VOCABULARY + 1 + known.rank, Some(known.whose)))
 }
 
 impl Dump {
+    /// What has the tap's own name is that tap: what another program's name means, and holds other values, is something else, and has no name.
+    fn set_aside(&mut self, tap: Tap, claims: Vec<(Claim, RawTensor)>) -> Vec<(Claim, RawTensor)> {
+        let (own, others): (Vec<_>, Vec<_>) = claims.into_iter().partition(|(claim, _)| claim.rank <= VOCABULARY);
+        let Some((_, named)) = own.iter().find(|(claim, _)| !claim.in_part).cloned() else {
+            return own.into_iter().chain(others).collect();
+        };
+        let is_same =
+            |(_, other): &(Claim, RawTensor)| self.starts_with(other, &named) || self.starts_with(&named, other);
+        let (same, aside): (Vec<_>, Vec<_>) = others.into_iter().partition(is_same);
+        for (_, other) in aside {
+            let name = stored_name(&other.name, other.step);
+            self.notes.push(format!(
+                "'{}' is not {tap}, which is there by its own name, with other values",
+                name.escape_debug()
+            ));
+            self.unmapped.push(name);
+            self.loose.push(other);
+        }
+        own.into_iter().chain(same).collect()
+    }
+
     /// Of the tensors that claim a tap by different names the longest whole one, of which the others are the start (a probe of the first values), else the
     /// first; an error where two differ: nobody can say which is meant. llama.cpp's table alone knows that one of two is made of the other.
     fn chosen(&self, tap: Tap, step: u32, claims: Vec<(Claim, RawTensor)>) -> Result<Option<RawTensor>, DumpError> {
