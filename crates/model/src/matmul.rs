@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use bytemuck::{cast_slice_mut, try_cast_slice, try_cast_slice_mut};
 use firstdiff_core::{OpError, Packed, Rows, linear_rows};
-use ndarray::{ArrayView2, ArrayViewMut2, Axis};
+use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis};
 use rayon::prelude::*;
 
 use crate::storage::{Real, Storage};
@@ -37,6 +37,27 @@ pub(crate) fn product<E: Real>(
         }
         BUFFER.with_borrow_mut(|buffer| linear_rows(&x, stored(w, range, columns, buffer), tile))
     })
+}
+
+impl WeightView<'_> {
+    /// y\[t,o\] = Σᵢ x\[t,i\] · w\[o,i\], the matrix as it is stored. `x` \[T,in\], the weight \[out,in\]; the result is \[T,out\]. Each sum is a
+    /// [`dot`](firstdiff_core::dot) in E; neither T nor the number of threads changes a bit of a row.
+    ///
+    /// # Errors
+    /// When the weight is no matrix with rows of that length.
+    pub fn product<E: Real>(&self, x: ArrayView2<'_, E>) -> Result<Array2<E>, OpError> {
+        let (shape, width) = (self.shape(), x.ncols());
+        let rows = match *shape {
+            [rows, columns] if columns == width => rows,
+            _ => {
+                let (left, right) = (x.shape().to_vec(), shape.to_vec());
+                return Err(OpError::Shape { op: "product", left, right, rule: "x is [T,in], the weight [out,in]" });
+            }
+        };
+        let mut out = Array2::zeros((x.nrows(), rows));
+        product(x, self, width, out.view_mut())?;
+        Ok(out)
+    }
 }
 
 thread_local! {

@@ -14,6 +14,7 @@ mod kernels;
 mod memory;
 mod program;
 mod slice;
+mod streamed;
 mod value;
 mod weights;
 mod workspace;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use firstdiff_model::{ModelError, Opened, Storage, open_weights};
+use firstdiff_model::{ModelError, Opened, Storage, WeightView, open_weights};
 
 use crate::value::dtype::DType;
 use crate::value::error::WeightError;
@@ -16,8 +16,8 @@ pub trait Weights {
     /// When there is none of that name, or it cannot be read.
     fn read(&self, name: &str) -> Result<Tensor<'static>, WeightError>;
 
-    /// How the tensor of that name is stored, where that is known.
-    fn storage(&self, _name: &str) -> Option<Storage> {
+    /// The tensor of that name as it is stored, where it is.
+    fn view(&self, _name: &str) -> Option<WeightView<'_>> {
         None
     }
 }
@@ -40,8 +40,8 @@ impl ModelFolder {
 }
 
 impl Weights for ModelFolder {
-    fn storage(&self, name: &str) -> Option<Storage> {
-        Some(self.opened.weights.tensor(name).ok()??.storage())
+    fn view(&self, name: &str) -> Option<WeightView<'_>> {
+        self.opened.weights.tensor(name).ok()?
     }
 
     fn read(&self, name: &str) -> Result<Tensor<'static>, WeightError> {
@@ -67,7 +67,7 @@ impl Weights for ModelFolder {
 }
 
 /// All values; matrices a tile of rows at a time on several threads.
-fn floats(view: &firstdiff_model::WeightView<'_>) -> Vec<f64> {
+fn floats(view: &WeightView<'_>) -> Vec<f64> {
     use rayon::prelude::*;
     const TILE: usize = 1 << 16;
     let &[rows, columns] = view.shape() else { return view.vector::<f64>().to_vec() };

@@ -25,7 +25,7 @@ const SAME_FLOAT: f64 = 1e-4;
 pub(crate) struct Workspace<'a> {
     pub(crate) program: &'a Program,
     arithmetic: Arithmetic,
-    weights: &'a dyn Weights,
+    pub(crate) weights: &'a dyn Weights,
     memory: Vec<Option<Arc<Memory>>>,
 }
 
@@ -48,12 +48,15 @@ impl<'a> Workspace<'a> {
         let Some(kernel) = kernel else {
             return Err(EvaluateError::Opaque { op: number, name: op.name.clone() });
         };
+        if let Some(result) = self.streamed(op)? {
+            return self.store(number, op, vec![result]);
+        }
         for view in check::operands(op) {
             self.load(view)?;
         }
         let refuse = |error| refused(number, op, error);
         let mut call = self.call(op);
-        if self.arithmetic == Arithmetic::Ggml {
+        if self.rounds_activations(op) {
             self.round_activations(op, &mut call).map_err(refuse)?;
         }
         let results = kernel(&call).map_err(refuse)?;
@@ -63,15 +66,18 @@ impl<'a> Workspace<'a> {
         self.store(number, op, results)
     }
 
+    /// Whether an operation rounds its activations to what its matrix is stored in.
+    pub(crate) fn rounds_activations(&self, op: &Operation) -> bool {
+        self.arithmetic == Arithmetic::Ggml && matches!(op.name.as_str(), "ggml.MUL_MAT" | "ggml.MUL_MAT_ID")
+    }
+
     /// The second operand of ggml's products as it is multiplied with the first.
     fn round_activations(&self, op: &Operation, call: &mut Call<'_>) -> Result<(), KernelError> {
-        let is_product = matches!(op.name.as_str(), "ggml.MUL_MAT" | "ggml.MUL_MAT_ID");
-        let (Some(Operand::View(matrix)), [_, Arg::Tensor(x), ..], true) =
-            (op.operands.first(), call.args.as_mut_slice(), is_product)
+        let (Some(Operand::View(matrix)), [_, Arg::Tensor(x), ..]) = (op.operands.first(), call.args.as_mut_slice())
         else {
             return Ok(());
         };
-        let weight = self.program.weights.get(&matrix.buffer).and_then(|name| self.weights.storage(name));
+        let weight = self.program.weights.get(&matrix.buffer).and_then(|name| Some(self.weights.view(name)?.storage()));
         let storage = match matrix.dtype {
             DType::F16 => Storage::F16,
             DType::BF16 => Storage::BF16,
@@ -170,13 +176,18 @@ impl<'a> Workspace<'a> {
         self.memory[buffer] = None;
     }
 
+    /// Whether a buffer's memory is held.
+    pub(crate) fn holds(&self, buffer: usize) -> bool {
+        self.memory[buffer].is_some()
+    }
+
     /// How many buffers are held.
     pub(crate) fn held(&self) -> usize {
         self.memory.iter().flatten().count()
     }
 
     /// In 16 bits are weights and what is computed from the model's input; positions, masks and one number for each row are not.
-    fn arithmetic_of(&self, buffer: usize) -> Arithmetic {
+    pub(crate) fn arithmetic_of(&self, buffer: usize) -> Arithmetic {
         let is_of_rows = self.program.buffers[buffer].shape.last() == Some(&1);
         match self.arithmetic {
             Arithmetic::Half(_) if is_of_rows || !self.program.flow.is_narrow(buffer) => Arithmetic::F32,

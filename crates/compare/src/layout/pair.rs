@@ -183,8 +183,12 @@ impl<'a> Pair<'a> {
         self.positions.as_deref()
     }
 
-    /// Number of positions T along the position axis, and the length of what is contiguous behind it.
+    /// Number of positions T along the position axis, and the length of what is contiguous behind it. A map of an image has more axes than its tap has in the
+    /// vocabulary, and which of them are positions is not known: it is one row.
     pub fn rows(&self) -> (usize, usize) {
+        if !self.site.is_open() && self.shape.len() > self.site.axes().len() {
+            return (1, self.len());
+        }
         let axis = self.site.position_axis().min(self.shape.len().saturating_sub(1));
         let positions = self.shape.get(axis).copied().unwrap_or(1);
         (positions, self.shape.iter().skip(axis + 1).product())

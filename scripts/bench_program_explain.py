@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""How long does explain take by a recorded program, and how long by the hand-built Plan of the same model? A random Llama of TinyLlama's shape (1.1 B weights,
+f32), all taps of a prefill, mistakes made in PyTorch.
+
+    python bench_program_explain.py --command target/release/firstdiff [--layers 22] [--tokens 14] [--rounds 3] [--at-most 1.5]
+"""
+
+import argparse
+import copy
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.modeling_utils import no_init_weights
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "crates" / "trace" / "python"))
+import firstdiff
+
+
+def made(layers, **more):
+    config = LlamaConfig(hidden_size=2048, intermediate_size=5632, num_hidden_layers=layers, num_attention_heads=32, num_key_value_heads=4,
+                         vocab_size=32000, attn_implementation="eager", **more)
+    with no_init_weights():
+        return LlamaForCausalLM(config).eval()
+
+
+def wrong_base(model, config):
+    """Angles of another base."""
+    other = copy.copy(config)
+    other.rope_theta = 500000.0
+    model.model.rotary_emb = type(model.model.rotary_emb)(other)
+    return "rope-theta"
+
+
+def wrong_scale(model, config):
+    """Scores that are not divided by the root of the head's width."""
+    for layer in model.model.layers:
+        layer.self_attn.scaling = 1.0
+    return "score-scale"
+
+
+def wrong_weights(model, config):
+    """Gate and up of one layer exchanged."""
+    mlp = model.model.layers[len(model.model.layers) // 2].mlp
+    mlp.gate_proj, mlp.up_proj = mlp.up_proj, mlp.gate_proj
+    return "gate-up-swapped"
+
+
+def record(model, folder, ids, program):
+    with torch.no_grad(), firstdiff.record(model, folder, program=program):
+        model(ids)
+
+
+def seconds(command, *words):
+    """Wall time, and the causes that were found."""
+    start = time.perf_counter()
+    ran = subprocess.run([command, "explain", *map(str, words), "--json", "-"], capture_output=True, text=True)
+    took = time.perf_counter() - start
+    if ran.returncode not in (0, 1):
+        sys.exit(ran.stderr)
+    report = json.loads(ran.stdout)
+    return took, [(finding.get("cause") or {}).get("id", "unknown") if isinstance(finding.get("cause"), dict) else finding.get("cause") for finding in report.get("findings", [])]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--command", required=True, help="the firstdiff to time")
+    parser.add_argument("--layers", type=int, default=22)
+    parser.add_argument("--tokens", type=int, default=14)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--at-most", type=float, default=1.5, help="fail where the ratio of a mistake is larger")
+    args = parser.parse_args()
+    torch.set_num_threads(2)
+    torch.manual_seed(1)
+    worst = 0.0
+    with tempfile.TemporaryDirectory() as work:
+        work = Path(work)
+        model, ids = made(args.layers), torch.arange(args.tokens)[None] * 37 % 32000
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.normal_(1.0 if weight.dim() == 1 else 0.0, 0.1 if weight.dim() == 1 else 0.02)
+        model.save_pretrained(work / "model")
+        record(model, work / "golden", ids, True)
+        for mistake in (wrong_base, wrong_scale, wrong_weights):
+            model = LlamaForCausalLM.from_pretrained(work / "model", attn_implementation="eager", dtype=torch.float32).eval()
+            cause = mistake(model, model.config)
+            out = work / mistake.__name__
+            record(model, out, ids, False)
+            del model
+            times = {"plan": [], "program": []}
+            for _ in range(args.rounds):
+                for how, words in (("plan", (work / "model", out)), ("program", (work / "golden", out, "--weights", work / "model"))):
+                    took, found = seconds(args.command, *words)
+                    times[how].append(took)
+                    print(f"  {mistake.__name__} by {how}: {took:.1f} s: {', '.join(map(str, found))} (made: {cause})", flush=True)
+            plan, program = statistics.median(times["plan"]), statistics.median(times["program"])
+            worst = max(worst, program / plan)
+            print(f"{mistake.__name__}: {plan:.1f} s by the Plan, {program:.1f} s by the program: {program / plan:.2f} times", flush=True)
+    sys.exit(0 if worst <= args.at_most else 1)
+
+
+if __name__ == "__main__":
+    main()
