@@ -14,6 +14,7 @@ use crate::layout::types::Layout;
 use crate::rules::Ruled;
 use crate::rules::draft::Draft;
 use crate::taps::context::{Compared, Judged, Run};
+use crate::taps::open::judged_as;
 use crate::tolerance::context::WOULD_SHOW;
 use crate::tolerance::judge::MASKED;
 
@@ -32,7 +33,7 @@ impl Run<'_> {
             // Of probabilities nothing is masked, but a buffer may be longer than what was written into it.
             let beside = matches!(judged.judgement.outcome, Outcome::Differs(Difference::Padding { .. }));
             let (layout, shape, positions) = (judged.layout.clone(), judged.shape.clone(), judged.positions.clone());
-            let unread = match place.tap.site {
+            let unread = match judged_as(place.tap, &shape) {
                 Site::Scores => self.is_masked_away(&mut draft, index, &layout, beside)?,
                 Site::Probs if beside => self.reader(place, Site::Context).is_some_and(|at| agrees(&draft[at])),
                 _ => continue,
@@ -112,7 +113,7 @@ impl Run<'_> {
 
     /// The place of `site` in the same layer and step.
     fn reader(&self, place: Place, site: Site) -> Option<usize> {
-        let reader = Place { tap: Tap { site, ..place.tap }, ..place };
+        let reader = Place { tap: beside(place.tap, site), ..place };
         self.graph.places().iter().position(|place| *place == reader)
     }
 
@@ -128,6 +129,13 @@ impl Run<'_> {
         let judgement = judge(&masked, self.options.profile, &Tolerance::own(own));
         judgement.outcome.agrees().then_some(Judgement { outcome: Outcome::Rounding, ..judgement })
     }
+}
+
+/// The tap of another site in the same attention.
+fn beside(tap: Tap, site: Site) -> Tap {
+    let name = tap.to_string();
+    let attention = name.rsplit_once('.').map_or("", |(attention, _)| attention);
+    if tap.is_open() { Tap::named(&format!("{attention}.{}", site.name())) } else { Tap { site, ..tap } }
 }
 
 /// Agrees, as it stands or in a layout that was confirmed.

@@ -1,6 +1,6 @@
 //! Taps outside the vocabulary: compared as they stand, as nobody knows what their axes are.
 
-use firstdiff_trace::{Dump, Entry};
+use firstdiff_trace::{Dump, Entry, Site, Tap};
 
 use crate::graph::Place;
 use crate::layout::shapes::match_shapes;
@@ -9,6 +9,17 @@ use crate::taps::context::{Compared, Judged, Run};
 
 /// Fewer values than this in a row are no row to be judged by itself.
 const LEAST_ROW: usize = 8;
+
+/// As which site of the vocabulary a tap is judged: attention of another stack, and attention to one, has the same axes and the same masks as the decoder's own.
+pub(crate) fn judged_as(tap: Tap, shape: &[usize]) -> Site {
+    if !tap.is_open() || tap.layer.is_none() || shape.len() != 3 {
+        return tap.site;
+    }
+    let name = tap.to_string();
+    let last = name.rsplit('.').next();
+    let attends = [Site::Qk, Site::Scores, Site::Probs];
+    attends.into_iter().find(|site| last == Some(site.name())).unwrap_or(tap.site)
+}
 
 impl Run<'_> {
     /// A tap that the vocabulary does not have, as it was judged. What nobody declares to be a tap is never blamed.
@@ -34,8 +45,8 @@ impl Run<'_> {
         let (Some(mut left), Some(mut right)) = (held(self.reference), held(self.candidate)) else {
             return (held(self.reference), held(self.candidate));
         };
-        let by_token = [&left, &right].iter().all(|entry| self.is_by_token(place, entry));
-        if !by_token && match_shapes(place.tap.site, &left.shape, &right.shape).is_some() {
+        let is_known = |entry: &Entry| self.is_by_token(place, entry) || !judged_as(place.tap, &entry.shape).is_open();
+        if !(is_known(&left) && is_known(&right)) && match_shapes(place.tap.site, &left.shape, &right.shape).is_some() {
             for entry in [&mut left, &mut right] {
                 (entry.shape, entry.rows) = (vec![1, entry.shape.iter().product()], None);
             }

@@ -11,6 +11,7 @@ use crate::layout::pair::{Pair, TensorRef};
 use crate::layout::types::Layout;
 use crate::report::reason::Reason;
 use crate::taps::context::{AsStored, Compared, Judged, Run};
+use crate::taps::open::judged_as;
 use crate::tolerance::Profile;
 use crate::tolerance::layout::SAMPLE_ROOM;
 
@@ -172,7 +173,7 @@ impl Run<'_> {
     ) -> TapJudge<'b> {
         let reference = TensorRef { values: reference, shape: &left.shape, rows: left.rows.as_ref() };
         let candidate = TensorRef { values: candidate, shape: &right.shape, rows: right.rows.as_ref() };
-        let (site, heads, options) = (left.tap.site, self.heads(left), self.options);
+        let (site, heads, options) = (judged_as(left.tap, &left.shape), self.heads(left), self.options);
         let sides = LayoutCandidates::new(site, reference, candidate, heads, options.rows.as_ref());
         TapJudge {
             sides: sides.beginning_at(self.start(left.step)),
