@@ -2,21 +2,19 @@
 parameter than those of program_mistakes.py, whose interface it has. The causes were decided from the words of docs/MISTAKES.md alone.
 """
 
+import inspect
 import re
 import sys
 import textwrap
-import inspect
 
 import torch
 from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.pytorch_utils import Conv1D
 
-from program_mistakes import (ACTS, ADD, CACHED, CAUSAL, EPS, GATED, HALVES, IDS, INVERSE, K_ROTATED, Q_ROTATED, QK_NORM, REPEAT, ROUTED,
-                              SCALES, SOFTMAX,
-                              SQUARES, SUM, UNLISTED, Plain, Unit, exchange, frequencies, head, head_width, in_layer, is_attention, is_layer_norm,
-                              is_norm, pair,
-                              rotaries, rows_first, theta_of, weigh)
+from program_mistakes import (ACTS, ADD, CACHED, CAUSAL, EPS, GATED, HALVES, IDS, INVERSE, K_ROTATED, Q_ROTATED, QK_NORM, REPEAT, ROUTED, SCALES,
+                              SOFTMAX, SQUARES, SUM, UNLISTED, Plain, Unit, exchange, frequencies, head, head_width, in_layer, is_attention,
+                              is_layer_norm, is_norm, pair, rotaries, rows_first, theta_of, weigh)
 
 MISTAKES = {}
 
@@ -61,7 +59,7 @@ def held(name, causes, pattern, how, test=lambda name, module: True):
 def rows(site, test, how, keys=("weight", "bias")):
     """The rows of the linear layers of one role, and what is added to them, stand otherwise."""
     found = site.role(lambda name, module: isinstance(module, (nn.Linear, Conv1D)) and in_layer(name) and test(name, module)
-                      and all(key == "weight" or getattr(module, key) is not None or len(keys) > 1 for key in keys))
+                      and ("weight" in keys or module.bias is not None))
     for name, module in found:
         with torch.no_grad():
             if "weight" in keys:
@@ -484,9 +482,7 @@ text("class-token-without-position", "unlisted", (ADDED, r"embeddings = torch.ca
 text("image-positions-behind-class-token", "position-embedding-offset unlisted",
      (ADDED, r"embeddings = embeddings + \1.roll(1, 1 if \1.dim() == 3 else 0)"))
 text("pixels-halved", "unlisted result-scaled", (r"(self\.(?:projection|patch_embedding|patch_embeddings))\(pixel_values", r"\1(0.5 * pixel_values"))
-text("patches-in-columns", "unlisted",
-     (r"patch_embeds\.flatten\(2\)", "patch_embeds.transpose(2, 3).flatten(2)"),
-     (r"(self\.projection\(pixel_values\))\.flatten\(2\)", r"\1.transpose(2, 3).contiguous().flatten(2)"))
+text("patches-in-columns", "unlisted", (r"patch_embeds\.flatten\(2\)", "patch_embeds.transpose(2, 3).flatten(2)"))
 text("layer-scale-omitted", "operation-omitted", (r"hidden_state \* self\.lambda1", "hidden_state"))
 text("conv-gelu-omitted", "operation-omitted activation", (r"nn\.functional\.gelu\(self\.conv1\(input_features\)\)", "self.conv1(input_features)"))
 text("conv-gelu-by-tanh", "activation unlisted", (r"nn\.functional\.gelu\((self\.conv\d\(\w+\))\)", r'nn.functional.gelu(\1, approximate="tanh")'))
@@ -834,7 +830,7 @@ text("gate-activated-after-product", "unlisted", (GATED, r"self.\1(self.\2(\3) *
 text("gate-activated-in-bf16", "precision unlisted", (GATED, r"self.\1(self.\2(\3).bfloat16()).type_as(\3) * self.\4(\3)"))
 text("gate-clipped-below", "unlisted activation-clamp", (GATED, r"self.\1(self.\2(\3).clamp(min=-0.5)) * self.\4(\3)"))
 text("up-reads-gate-of-next-token", "unlisted", (GATED, r"self.\1(self.\2(\3)) * self.\4(\3).roll(-1, -2)"))
-text("gate-read-twice", "gate-product unlisted", (GATED, r"self.\1(self.\2(\3)) * self.\2(\3)"))
+text("gate-read-twice", "weight-swapped operation-input", (GATED, r"self.\1(self.\2(\3)) * self.\2(\3)"))
 HALVED = r"(input, gate|gate, up_states|gate, up) = (self\.Wi\(hidden_states\)|up_states|gate_up)\.chunk\(2, dim=-1\)"
 text("gate-and-up-read-in-turn", "fused-split", (HALVED, r"\1 = [part.squeeze(-1) for part in \2.unflatten(-1, (-1, 2)).chunk(2, dim=-1)]"))
 text("gate-and-up-halves-exchanged", "gate-up-swapped weight-swapped fused-split", (HALVED, r"\1 = \2.chunk(2, dim=-1)[::-1]"))
