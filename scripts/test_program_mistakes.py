@@ -3,7 +3,8 @@
 are made in a model; `firstdiff compare` must name the tap where it becomes visible, `firstdiff explain` its cause, and right runs must be at parity.
 
     python test_program_mistakes.py --command target/release/firstdiff [--only ARCH MISTAKE ..] [--each 4] [--variant f32,half] [--seed 1]
-        [--compare-only]
+        [--compare-only] [--set fresh]
+    python test_program_mistakes.py --list [--set fresh] [--only ARCH MISTAKE ..]
 
 Where a mistake becomes visible is decided here, from PyTorch's values of both runs: the first taps, in the order of the reference's program, that differ by more
 than `VISIBLE` while everything that they are made of is as it was. Of a run in bf16 what counts is what the mistake does in f32, against what bf16 does to a right run.
@@ -31,8 +32,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent / "crates" / "trace" / "python"))
 import architectures
 import firstdiff
-from program_mistakes import MISTAKES, UNLISTED, Site
+import program_mistakes
+import program_mistakes_fresh
+from program_mistakes import UNLISTED, Site
 from test_program_faults import buffers_in
+
+# `fresh`: what nobody who works on the explainer has seen.
+SETS = {"first": program_mistakes.MISTAKES, "fresh": program_mistakes_fresh.MISTAKES}
 
 NAMES = ("llama qwen2 qwen3 gemma gemma2 gemma3_text granite phi phi3 falcon gpt2 gptj gpt_neox bloom mpt opt bert vit mamba mamba2 qwen3_moe qwen2_moe mixtral glm4_moe "
          "deepseek_v3 gpt_oss jamba bamba olmoe olmo2 cohere cohere2 stablelm starcoder2 t5 whisper modernbert smollm3 llama4_text").split()
@@ -84,7 +90,7 @@ def build(name):
 
 
 def run(model, name):
-    """A prompt, and two tokens behind it where the model gives a cache. Returns the outputs."""
+    """A prompt, and two tokens behind it where the model gives a cache. Returns the tensors of the outputs."""
     with torch.no_grad():
         given, ids = architectures.inputs(MORE[name][0] if name in MORE else name, model), "input_ids"
         if "decoder_input_ids" in inspect.signature(model.forward).parameters:
@@ -97,7 +103,7 @@ def run(model, name):
             elif getattr(outs[-1], "cache_params", None) is not None:
                 position = torch.tensor([given[ids].shape[1] + len(outs) - 1])
                 outs.append(model(input_ids=torch.tensor([[token]]), cache_params=outs[-1].cache_params, cache_position=position))
-    return [out[0].float() for out in outs]
+    return [value.float() for out in outs for value in out.values() if isinstance(value, torch.Tensor)]
 
 
 def record(model, name, folder):
@@ -344,7 +350,7 @@ class Suite:
 
     def mistake(self, name, mistake, model, reference, folder, rounding):
         """One mistake, in every variant that is asked for. False where it cannot be made here, or has no effect."""
-        plant, expected = MISTAKES[mistake]
+        plant, expected = self.args.set[mistake]
         out = folder / "wrong"
         shutil.rmtree(out, ignore_errors=True)
         made = self.made(name, model, mistake, plant, out)
@@ -426,11 +432,11 @@ class Suite:
             site = Site(candidate, random.Random(f"{self.args.seed} {name} {mistake}"))
             with site.stack:
                 try:
-                    wrong = run(candidate, name) if MISTAKES[mistake][0](site) else []
+                    wrong = run(candidate, name) if self.args.set[mistake][0](site) else []
                 except Exception as error:
                     self.tried[mistake].add(f"{name}: {type(error).__name__} {str(error)[:80]}")
                     continue
-            if any(not difference(a.numpy(), b.numpy()) <= VISIBLE for a, b in zip(right, wrong)):
+            if any(a.shape != b.shape or not difference(a.numpy(), b.numpy()) <= VISIBLE for a, b in zip(right, wrong)):
                 self.kinds[mistake].add(name)
 
     def tell(self):
@@ -448,7 +454,7 @@ class Suite:
                 print(f"{variant:14}" + "".join(f"{row[column]:20}" for column in columns))
         if self.args.kinds:
             for mistake in self.args.mistakes:
-                print(f"{len(self.kinds[mistake]):4} {mistake:36} {', '.join(sorted(MISTAKES[mistake][1])):50} {'; '.join(sorted(self.tried[mistake]))[:100]}")
+                print(f"{len(self.kinds[mistake]):4} {mistake:36} {', '.join(sorted(self.args.set[mistake][1])):50} {'; '.join(sorted(self.tried[mistake]))[:100]}")
             return True
         print(f"\n{len({(line['architecture'], line['mistake']) for line in self.lines if line['mistake'] != 'none'})} mistakes made, of {sum(map(bool, self.kinds.values()))} kinds, "
               f"in {len({line['architecture'] for line in self.lines})} architectures")
@@ -458,7 +464,8 @@ class Suite:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--command", required=True, help="the firstdiff to judge")
+    parser.add_argument("--command", help="the firstdiff to judge")
+    parser.add_argument("--set", choices=SETS, default="first", help="the mistakes of program_mistakes.py, or those of program_mistakes_fresh.py")
     parser.add_argument("--only", nargs="*", default=[], metavar="PATTERN", help="architectures and mistakes with these names; * matches anything")
     parser.add_argument("--each", type=int, default=8, help="mistakes in each architecture (default 8)")
     parser.add_argument("--variant", default=",".join(VARIANTS), help=f"of {', '.join(VARIANTS)}; a mistake is judged in f32 and in one of the others")
@@ -467,16 +474,18 @@ def main():
     parser.add_argument("--compare-only", action="store_true", help="do not ask for causes")
     parser.add_argument("--lines", metavar="FILE", help="a line of JSON for every case")
     parser.add_argument("--keep", metavar="FOLDER", help="keep golden, out and model of what is not right here")
-    parser.add_argument("--kinds", action="store_true", help="only say in how many architectures each mistake can be made, and the causes that are expected")
+    parser.add_argument("--list", "--kinds", action="store_true", dest="kinds", help="only say in how many architectures each mistake can be made, and the causes that are expected")
     parser.add_argument("--verbose", action="store_true", help="a line for what is right, too")
     args = parser.parse_args()
-    args.variants = args.variant.split(",")
+    if not (args.command or args.kinds):
+        parser.error("--command or --list is needed")
+    args.variants, args.set = args.variant.split(","), SETS[args.set]
     every = [*NAMES, *MORE]
     match = lambda names: [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in args.only)]
-    known = [pattern for pattern in args.only if not fnmatch.filter([*every, *architectures.ALL, *MISTAKES], pattern)]
+    known = [pattern for pattern in args.only if not fnmatch.filter([*every, *architectures.ALL, *args.set], pattern)]
     if known:
         parser.error(f"no architecture and no mistake: {', '.join(known)}")
-    args.mistakes = match(MISTAKES) or list(MISTAKES)
+    args.mistakes = match(args.set) or list(args.set)
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as work:
         suite = Suite(args, Path(work))
