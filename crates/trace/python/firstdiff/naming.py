@@ -13,6 +13,10 @@ from .experts import name_mixture
 
 # Operations that hand their input on.
 COPIES = {"reshape", "contiguous", "clone", "expand", "to", "type_as", "repeat_interleave", "repeat", "_to_copy", "alias", "lift_fresh"}
+# Those of them that may change the type.
+CASTS = {"to", "type_as", "_to_copy"}
+# What keeps values within those of 16 bits.
+LIMITS = {"clamp"}
 # Operations that put other values in the place of some.
 REPLACEMENTS = {"where", "masked_fill", "index_put", "copy", "pad", "masked_scatter"}
 SCALES = {"mul", "div"}
@@ -32,7 +36,7 @@ SCANS = PRODUCTS | {"exp", "sum"}
 # What tells positions apart, and is no table of a rotation.
 COUNTERS = {"arange", "zeros", "ones", "empty", "full", "scalar_tensor"}
 COMPLEX = {"c64": "f32", "c128": "f64"}
-FLOATS = {"f64", "f32", "f16", "bf16"}
+FLOATS = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}  # in bytes
 # A search along the graph goes no further than this: no operation of a layer is a longer chain of elementwise ones.
 FAR = 16
 
@@ -74,7 +78,7 @@ class Graph:
         self.calls = [call for call in program.calls if call.step == step]
         for at in range(done, self.end):
             operation = self.operations[at]
-            views = operation.views()
+            views = operation.views()[:1 if operation.kind == "type_as" else None]  # of the other the type alone
             self.reads[at] = [(self.writers[view.buffer][-1] if self.writers[view.buffer] else None, view) for view in views]
             for made, view in self.reads[at]:
                 if made is not None:
@@ -174,6 +178,25 @@ class Graph:
                 break
         return at, view
 
+    def before_casts(self, at):
+        """The operation whose value another one hands on in another type; itself where it changes none."""
+        while self.kind(at) in CASTS and self.reads[at][0][0] is not None:
+            at = self.reads[at][0][0]
+        return at
+
+    def as_read(self, at, view):
+        """A value as what follows reads it: behind the cast, where nothing but casts to a narrower type reads it."""
+        while readers := self.readers[at]:
+            view, cast, seen = view or self.output(at), readers[0][0], readers[0][1]
+            made = self.output(cast)
+            if any(self.kind(reader) not in CASTS or FLOATS.get(self.output(reader).dtype, 9) >= FLOATS.get(view.dtype, 0) for reader, _ in readers):
+                break
+            whole = math.prod(seen.shape) == math.prod(self.output(at).shape)
+            if (moved := in_copy(view, seen, made) if whole or same_axes(view, seen) else None) is None:
+                break
+            at, view = cast, moved
+        return at, view
+
     def rows_joined(self, at, view):
         """Of matrices that are joined row by row, and looked at in some columns: the same columns of each."""
         width = self.output(at).shape[-1] if self.kind(at) in {"cat", "concat"} and len(view.shape) == 2 else 0
@@ -244,6 +267,9 @@ class Layer:
                     found = way(made, depth + 1)
                     if found is not None and (best is None or len(found) < len(best)):
                         best = [*found, ("sum", at, made)]
+            elif graph.kind(at) in LIMITS and graph.sources(at):
+                found = way(graph.sources(at)[0][0], depth + 1)
+                best = [*found, ("limit", at, graph.sources(at)[0][0])] if found is not None else None
             elif graph.kind(at) in COPIES | SCALES and len(graph.sources(at)) == 1:
                 best = way(graph.sources(at)[0][0], depth + 1)
             known[at] = best
@@ -328,8 +354,9 @@ class Layer:
         open_, seen = [(at, view or source[1])], set()
         while open_:
             here, looked_at = open_.pop(0)
-            headed[here].append(as_real(looked_at))
-            if here in seen or not self.inside(here):
+            looked_at = as_real(looked_at)
+            headed[here].append(looked_at)
+            if (here in seen and graph.kind(here) not in CASTS) or not self.inside(here):
                 continue
             seen.add(here)
             if graph.is_projection(here) or graph.adapted(here):
@@ -340,6 +367,8 @@ class Layer:
                 open_ += [(self.norms[here], self.norm_view(here))]
                 continue
             for made, seen_as in graph.reads[here]:
+                if graph.kind(here) in CASTS:
+                    seen_as = in_copy(looked_at, graph.output(here), seen_as) or seen_as
                 if made is None or not graph.stream[made]:
                     rotated = rotated or (made is not None and graph.kind(here) != "where" and self.is_rotation_table(made, seen_as))
                 else:
@@ -409,6 +438,7 @@ class Layer:
         normed = {stream: at for kind, at, stream in way if kind == "norm"}
         ends = {at for at, _ in sums} | set(normed.values()) | {self.given}
         on_the_way = {} if self.given in normed else normed  # of post-norm blocks: the sum, and the norm of it
+        on_the_way = {**on_the_way, **{stream: at for kind, at, stream in way if kind == "limit"}}
         mixed = {attention.mixed for attention in attentions}
         branches = []
         for at, stream in sums:
@@ -631,6 +661,7 @@ def name_taps(graph, step):
     if main is not None:
         name_head(graph, program.steps[step]["output"], outer[main][-1][1].end, taps)
     keep_weights(graph, step, taps)
+    taps = {name: graph.as_read(*tap) for name, tap in taps.items()}
     name_modules(graph, named_stacks, taps)
     named, tokens = [], [here["tokens"] for here in program.steps[:step + 1]]
     for name, (at, view) in taps.items():
@@ -750,7 +781,7 @@ def norms_between(graph, calls):
         last = graph.maker(call.gave[0], call.begin, call.end)
         read = next((made for at in range(call.begin, call.end) for made, _ in graph.sources(at) if made < call.begin), None)
         if last is not None:
-            norms[last] = read
+            norms[graph.before_casts(last)] = read
     return norms
 
 
@@ -773,18 +804,30 @@ def name_head(graph, output, begin, taps):
 
 def name_modules(graph, stacks, taps):
     """What no rule named and is a module's output, under the module's name."""
-    named, count = {at for at, _ in taps.values()}, defaultdict(int)
+    named, count = {graph.before_casts(at) for at, _ in taps.values()}, defaultdict(int)
+    named |= {graph.before_casts(graph.first_source(at)) for at in named if graph.kind(at) in LIMITS and graph.sources(at)}
     for call in sorted(graph.calls, key=lambda call: call.end):
         at = graph.maker(call.gave[0], call.begin, call.end) if call.gave else None
-        if at is None or at in named or not graph.stream[at] or not call.path:
+        if at is None or graph.before_casts(at) in named or not graph.stream[at] or not call.path:
             continue
-        named.add(at)
+        named.add(graph.before_casts(at))
         inside = next((path for path in stacks if path and call.path.startswith(f"{path}.")), None)
         name = call.path if inside is None else stacks[inside] + call.path[len(inside):]
         before, _, last = name.rpartition(".")
         name = f"{before}/{last}" if before else f"/{last}"  # no name of a tap, whatever other programs call theirs
         count[name] += 1
-        taps[name if count[name] == 1 else f"{name}#{count[name]}"] = (at, call.gave[0])
+        taps[name if count[name] == 1 else f"{name}#{count[name]}"] = graph.as_read(at, call.gave[0])
+
+
+def same_axes(view, other):
+    return (view.shape, view.strides, view.offset) == (other.shape, other.strides, other.offset)
+
+
+def in_copy(view, source, copy):
+    """A view of what `source` shows, in the copy of it; None where the copy lies otherwise in memory."""
+    if same_axes(view, source):
+        return copy
+    return copy.with_axes(view.shape, view.strides, view.offset - source.offset + copy.offset) if source.strides == copy.strides else None
 
 
 def in_tap_axes(name, view, tokens, keys):
@@ -835,7 +878,8 @@ def spanning(views):
     if not views:
         return None
     first = min(views, key=lambda view: view.offset)
-    alike = [view for view in views if view.shape[:-1] == first.shape[:-1] and view.strides == first.strides]
+    steps = [[stride for extent, stride in zip(view.shape, view.strides) if extent > 1] for view in (first, *views)]  # of one element none is taken
+    alike = [view for view, taken in zip(views, steps[1:]) if view.shape[:-1] == first.shape[:-1] and taken == steps[0]]
     width = max((view.offset - first.offset) // (first.strides[-1] or 1) + view.shape[-1] for view in alike)
     limit = min((stride for stride in first.strides[:-1] if stride), default=width)
     return first.with_axes([*first.shape[:-1], min(width, limit)], first.strides)
