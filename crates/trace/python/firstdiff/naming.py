@@ -79,7 +79,8 @@ class Graph:
         for at in range(done, self.end):
             operation = self.operations[at]
             views = operation.views()[:1 if operation.kind == "type_as" else None]  # of the other the type alone
-            self.reads[at] = [(self.writers[view.buffer][-1] if self.writers[view.buffer] else None, view) for view in views]
+            written = [operation.given[index] for index in operation.written]
+            self.reads[at] = [(self.last_writer(view, any(view is other for other in written)), view) for view in views]
             for made, view in self.reads[at]:
                 if made is not None:
                     self.readers[made].append((at, view))
@@ -88,6 +89,15 @@ class Graph:
             for view in operation.outputs:
                 if view is not None:
                     self.writers[view.buffer].append(at)
+
+    def last_writer(self, view, whole):
+        """The last operation that wrote what a view shows, or any part of its buffer: what is written in place has all before it behind it."""
+        begin, end = view.extent()
+        for at in reversed(self.writers.get(view.buffer, [])):
+            outputs = (made.extent() for made in self.operations[at].outputs if made is not None and made.buffer == view.buffer)
+            if whole or 0 in view.shape or any(other[0] < end and begin < other[1] for other in outputs):
+                return at
+        return None
 
     def begins_stream(self, operation, views):
         """Whether an operation looks up or projects what the model was given: masks and positions are given too, and are neither."""
@@ -377,7 +387,8 @@ class Layer:
             self.tap(f"{prefix}{side}_rope", at, self.all_positions(at, spanning(headed[at]), width))
         if side != "v" and norms:
             self.tap(f"{prefix}{side}_norm", norms[0], spanning(headed[norms[0]]))
-        if projections:
+        whole = math.prod(source[1].shape) if side == "q" else 0  # keys and values may be repeated
+        if projections and math.prod(graph.output(max(projections)).shape) >= whole:  # else of one of several experts
             last = max(projections)
             self.tap(prefix + side, last, self.all_positions(last, in_heads(spanning(headed[last]), width), width))
             self.name_latent(prefix, "q" if side == "q" else "kv", last)
@@ -418,6 +429,9 @@ class Layer:
         for _ in range(FAR):
             after = [reader for reader, _ in graph.readers[at] if self.inside(reader)]
             if not after:
+                return
+            parts = {(view.shape, view.strides, view.offset) for reader, view in graph.readers[at] if graph.is_projection(reader)}
+            if len(parts) > 1:  # each of an expert
                 return
             if graph.is_projection(after[0]):
                 self.tap(f"{prefix}context", at, next(view for made, view in graph.reads[after[0]] if made == at))
@@ -471,7 +485,7 @@ class Layer:
         if attentions and "q" in self.taps and "attn_norm" not in self.taps:
             self.before_projection(self.taps.get("q_a", self.taps["q"])[0], "attn_norm")
         apart = set().union(*(self.above(attention.mixed) for attention in attentions))
-        convolution = next((at for at in range(self.begin, self.end) if graph.kind(at) == "conv1d" and graph.stream[at] and at not in apart), None)
+        convolution = self.first_mixing(apart, projections)
         if convolution is not None and "mixer_out" not in self.taps:
             first = max((at for at in projections if at in self.above(convolution)), default=None)
             below = self.below(convolution)
@@ -494,6 +508,15 @@ class Layer:
                 known = {at for at, _ in self.taps.values()}
                 behind = (norm for norm, read in self.norms.items() if read is not None and graph.origin(read, self.begin)[0] == self.taps[out][0])
                 self.tap(out.replace("out", "post_norm"), next((norm for norm in behind if norm not in known), None))
+
+    def first_mixing(self, apart, projections):
+        """The first operation that brings other positions to a projection's: a convolution, or one that has a state of an earlier step beside it."""
+        graph = self.graph
+        others = [at for at in range(self.begin, self.end) if graph.stream[at] and at not in apart]
+        if (convolution := next((at for at in others if graph.kind(at) == "conv1d"), None)) is not None:
+            return convolution
+        kept = [at for at in others if graph.reads_earlier_step(at)]
+        return next((at for at in others if kept and not (above := self.above(at)).isdisjoint(kept) and not above.isdisjoint(projections)), None)
 
     def name_h_attn(self, total, on_the_way, rest, prefix=""):
         """The stream behind attention, where something follows that reads it."""

@@ -19,6 +19,7 @@ from .naming import Graph, name_taps
 
 DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64", torch.int32: "i32", torch.int16: "i16",
           torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool", torch.complex64: "c64", torch.complex128: "c128"}
+SIZES = {name: dtype.itemsize for dtype, name in DTYPES.items()}
 # safetensors has no complex numbers: they are written as pairs.
 SAFETENSORS = {"f64": "F64", "f32": "F32", "f16": "F16", "bf16": "BF16", "i64": "I64", "i32": "I32", "i16": "I16", "i8": "I8", "u8": "U8", "bool": "BOOL"}
 # Operations made of others, of which the parts are recorded: what attention computes on the way is worth a look.
@@ -65,6 +66,11 @@ class View:
 
     def is_contiguous(self):
         return is_contiguous(self.shape, self.strides)
+
+    def extent(self):
+        """The first byte that it shows, and the one behind the last."""
+        size, last = SIZES[self.dtype], self.offset + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides))
+        return self.offset * size, (last + 1) * size
 
     def with_axes(self, shape, strides, offset=None):
         """The same buffer in other axes."""
