@@ -188,9 +188,9 @@ class Graph:
                 break
         return at, view
 
-    def before_casts(self, at):
-        """The operation whose value another one hands on in another type; itself where it changes none."""
-        while self.kind(at) in CASTS and self.reads[at][0][0] is not None:
+    def before(self, at, kinds=COPIES):
+        """The operation whose value another one hands on by copies alone; itself where it is none."""
+        while self.kind(at) in kinds and self.reads[at] and self.reads[at][0][0] is not None:
             at = self.reads[at][0][0]
         return at
 
@@ -804,7 +804,7 @@ def norms_between(graph, calls):
         last = graph.maker(call.gave[0], call.begin, call.end)
         read = next((made for at in range(call.begin, call.end) for made, _ in graph.sources(at) if made < call.begin), None)
         if last is not None:
-            norms[graph.before_casts(last)] = read
+            norms[graph.before(last, CASTS)] = read
     return norms
 
 
@@ -827,13 +827,13 @@ def name_head(graph, output, begin, taps):
 
 def name_modules(graph, stacks, taps):
     """What no rule named and is a module's output, under the module's name."""
-    named, count = {graph.before_casts(at) for at, _ in taps.values()}, defaultdict(int)
-    named |= {graph.before_casts(graph.first_source(at)) for at in named if graph.kind(at) in LIMITS and graph.sources(at)}
+    named, count = {graph.before(at, CASTS) for at, _ in taps.values()}, defaultdict(int)
+    named |= {graph.before(graph.first_source(at), CASTS) for at in named if graph.kind(at) in LIMITS and graph.sources(at)}
     for call in sorted(graph.calls, key=lambda call: call.end):
         at = graph.maker(call.gave[0], call.begin, call.end) if call.gave else None
-        if at is None or graph.before_casts(at) in named or not graph.stream[at] or not call.path:
+        if at is None or graph.before(at, CASTS) in named or not graph.stream[at] or not call.path:
             continue
-        named.add(graph.before_casts(at))
+        named.add(graph.before(at, CASTS))
         inside = next((path for path in stacks if path and call.path.startswith(f"{path}.")), None)
         name = call.path if inside is None else stacks[inside] + call.path[len(inside):]
         before, _, last = name.rpartition(".")
