@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from . import HEADED, SCORES
-from .experts import name_mixture
+from .experts import PICKS, name_mixture
 
 # Operations that hand their input on.
 COPIES = {"reshape", "contiguous", "clone", "expand", "to", "type_as", "repeat_interleave", "repeat", "_to_copy", "alias", "lift_fresh"}
@@ -102,17 +102,19 @@ class Graph:
     def begins_stream(self, operation, views):
         """Whether an operation looks up or projects what the model was given: masks and positions are given too, and are neither."""
         if operation.kind == "embedding":
-            return len(views) > 1 and self.is_fed(views[1].buffer)
-        return operation.kind in PROJECTIONS and bool(views) and views[0].buffer in self.program.fed
+            return len(views) > 1 and self.fed_by(views[1].buffer) is not None
+        fed = self.fed_by(views[0].buffer) if operation.kind in PROJECTIONS and views else None
+        return fed is not None and self.program.buffers[fed].dtype in FLOATS
 
-    def is_fed(self, buffer, far=FAR):
-        """Whether a buffer is an input, a copy of one, or one with some of its values replaced."""
+    def fed_by(self, buffer, far=FAR):
+        """The input that a buffer is, or is a copy of, some rows of, or has with some of its values replaced; or None."""
         if buffer in self.program.fed:
-            return True
+            return buffer
         made = self.writers.get(buffer)
-        if not made or not far or self.operations[made[-1]].kind not in COPIES | REPLACEMENTS:
-            return False
-        return any(view.buffer != buffer and self.is_fed(view.buffer, far - 1) for at in set(made) for _, view in self.reads[at][:3])
+        if not made or not far or self.operations[made[-1]].kind not in COPIES | PICKS | REPLACEMENTS:
+            return None
+        sources = (self.fed_by(view.buffer, far - 1) for at in set(made) for _, view in self.reads[at][:3] if view.buffer != buffer)
+        return next((fed for fed in sources if fed is not None), None)
 
     def kind(self, at):
         return self.operations[at].kind
@@ -659,8 +661,8 @@ class Layer:
         return activated, at, looked_at
 
 
-def name_taps(graph, step):
-    """Every tap of the step that was read last, in the order in which they are computed."""
+def name_taps(graph, step, gives_logits):
+    """Every tap of the step that was read last, in the order in which they are computed. `gives_logits`: the model's output is called so."""
     program, taps, rows, named_stacks = graph.program, {}, {}, {}
     containers = defaultdict(list)
     for call in graph.calls:
@@ -681,8 +683,8 @@ def name_taps(graph, step):
             taps["final_norm"] = found.pop("final_norm")
         taps.update({prefix + name: tap for name, tap in found.items()})
         rows.update(dict.fromkeys((prefix + name for name in found), positions_of(calls[0][1])))
-    if main is not None:
-        name_head(graph, program.steps[step]["output"], outer[main][-1][1].end, taps)
+    if main is not None or gives_logits:
+        name_head(graph, program.steps[step]["output"], outer[main][-1][1].end if main is not None else graph.begin, taps)
     keep_weights(graph, step, taps)
     taps = {name: graph.as_read(*tap) for name, tap in taps.items()}
     name_modules(graph, named_stacks, taps)
@@ -787,9 +789,11 @@ def name_stack(graph, calls):
         taps.update({f"layers.{number}.{name}": found for name, found in layer.taps.items()})
         before = gave
     last = calls[-1][1].end
-    norms = norms_between(graph, [call for call in graph.calls if call.begin >= last])
-    behind = (at for at, read in norms.items() if before is not None and read is not None and graph.origin(read)[0] == before)
-    if (final := next(behind, None)) is not None:
+    behind = [call for call in graph.calls if call.begin >= last]
+    heads = [call for call in behind if any(graph.is_projection(at) for at in range(call.begin, call.end))]  # a norm of theirs is their own
+    norms = norms_between(graph, [call for call in behind if not any(head.begin <= call.begin and call.end <= head.end for head in heads)])
+    final = (at for at, read in norms.items() if before is not None and read is not None and graph.origin(read)[0] == before)
+    if (final := next(final, None)) is not None:
         taps["final_norm"] = (final, None)
     return taps, is_decoder
 

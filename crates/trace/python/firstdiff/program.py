@@ -428,6 +428,8 @@ class Following:
             return
         if module is self.model:
             self.depth += 1
+        if not self.depth:  # a part, called by itself
+            return
         given = [self.known(tensor) for tensor in tensors_in(args)]
         self.open.append(Call(path, len(self.program.steps), len(self.program.operations), given))
 
@@ -450,15 +452,15 @@ class Following:
     def finish_step(self, result):
         """One forward call is over: its taps are named by the graph, and written."""
         step = len(self.program.steps)
-        main = next(iter(tensors_in(getattr(result, "logits", None))), None)
-        main = main if main is not None else next(iter(tensors_in(result)), None)
+        logits = next(iter(tensors_in(getattr(result, "logits", None))), None)
+        main = logits if logits is not None else next(iter(tensors_in(result)), None)
         output = self.known(main) if main is not None else None
         lengths = [value.shape[-1] for _, value in inputs_of(self.program, step) if value.dim() == 2 and not value.is_floating_point()]
         rows = main.shape[-2] if main is not None and main.dim() > 1 else 1
         tokens = rows if rows in lengths or not lengths else lengths[0]
         self.program.steps.append({"ops": [self.start, len(self.program.operations)], "tokens": tokens, "output": output})
         self.graph.read_step(step)
-        for tap in name_taps(self.graph, step):
+        for tap in name_taps(self.graph, step, logits is not None):
             tensor = self.tracer.value(tap.operation, tap.view)
             self.program.taps.append({"tap": tap.name, "step": step, "op": tap.operation, "v": tap.view})
             self.write(tap.name, tensor if tensor.is_floating_point() else tensor.float())
