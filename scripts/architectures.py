@@ -1,6 +1,5 @@
 """Small random models of many architectures of transformers: what their configs need beside the sizes that all share."""
 
-import inspect
 import math
 import re
 import warnings
@@ -99,7 +98,8 @@ FIELDS = [
     (r"intermediate_size(_mlp)?|(encoder_|decoder_)?ffn_dim|d_ff|ffn_hidden_size|n_inner|hidden_dim|dim_ff|mlp_dim|shared(_expert)?_intermediate_size", 48),
     (r"moe_intermediate_size", 24), (r"head_dim|d_kv|attention_head_dim|qk_head_dim|qk_nope_head_dim|v_head_dim", 8), (r"qk_rope_head_dim", 4), (r"vocab_size", 99),
     (r"max_position_embeddings|n_positions|max_seq_len|n_ctx|max_sequence_length|seq_length|max_(source|target)_positions", 64),
-    (r"image_size|input_size", 16), (r"patch_size", 4), (r"mm_tokens_per_image", 4), (r"num_mel_bins|q_lora_rank|kv_lora_rank", 16), (r"num_experts|num_local_experts|n_routed_experts|moe_num_experts", 4),
+    (r"image_size|input_size", 16), (r"patch_size", 4), (r"mm_tokens_per_image", 4),
+    (r"num_mel_bins|q_lora_rank|kv_lora_rank", 16), (r"num_experts|num_local_experts|n_routed_experts|moe_num_experts", 4),
     (r"num_experts_per_tok(en)?|moe_k|moe_topk", 2), (r"n_shared_experts|n_group|topk_group|first_k_dense_replace", 1), (r"sliding_window|local_attention", 6),
 ]
 # Of these an image is given too, beside the tokens that stand for it: `llava+image`.
@@ -126,7 +126,7 @@ def small(given):
         elif key == "layer_types" and isinstance(value, list):
             kinds = list(dict.fromkeys(value))
             found[key] = kinds if len(kinds) > 1 else kinds * 2
-        elif key.endswith(("_token_id", "_token_index")) and isinstance(value, (int, list)):
+        elif key.endswith("_token_id") and isinstance(value, (int, list)):
             found[key] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}.get(key, 98)
         else:
             sized = isinstance(value, int) and not isinstance(value, bool) and value
@@ -161,7 +161,7 @@ def config(name):
 
 def build(name):
     """A model with weights that leave no operation without effect, in eval mode."""
-    name = name.removesuffix("+image")
+    name, seeing = name.removesuffix("+image"), name.endswith("+image")
     torch.manual_seed(7)
     made = config(name)
     if made is None:
@@ -186,6 +186,8 @@ def build(name):
         for key, value in model.named_buffers():
             if "e_score_correction_bias" in key:
                 value.normal_(0, 0.1, generator=generator)
+    if seeing and hasattr(model.config, "image_token_index"):
+        model.config.image_token_index = 98  # of a small vocabulary
     return model.eval()
 
 
@@ -203,16 +205,12 @@ def inputs(name, model):
 
 def with_image(model, ids, pixels):
     """An image and tokens: as many of them stand for it as the model makes of it."""
-    wanted = inspect.signature(model.model.get_image_features).parameters
-    given = dict(pixel_values=pixels[None] if "pixel_attention_mask" in wanted else pixels)
-    if "image_sizes" in wanted:
-        given["image_sizes"] = torch.tensor([[16, 16]])
     with torch.no_grad():
-        features = model.model.get_image_features(**given)
+        features = model.model.get_image_features(pixel_values=pixels)
     features = features if isinstance(features, torch.Tensor) else features[0]
     place = getattr(model.config, "image_token_id", None) or model.config.image_token_index
     image = torch.full((1, features.numel() // features.shape[-1]), place)
-    return given | dict(input_ids=torch.cat([ids[:, :2], image, ids[:, 2:]], 1))
+    return dict(pixel_values=pixels, input_ids=torch.cat([ids[:, :2], image, ids[:, 2:]], 1))
 
 
 def is_translator(model):

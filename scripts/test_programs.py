@@ -6,8 +6,8 @@ are carried out by PyTorch's operations, and every tap must come out bit for bit
     python test_programs.py [NAME ..] --dtypes
 
 --double records the models in f64: what Rust evaluates must then be within f64's rounding, and what a model casts to f32 rounded as it says.
---dtypes records each in f32, bf16 and f16 instead: the names must be the same, at the same lines of the model, with the same values but for rounding; and a
-decode step may have no name that the prefill has not.
+--dtypes records each in f32, bf16 and f16 instead: the names must be the same, with the same values but for rounding; and a decode step may have no name
+that the prefill has not.
 --table tries every other type of transformers too, and writes what was found of each to docs/ARCHITECTURES.md.
 
 The replay shares no code with the recorder: it reads program.json, program.safetensors and the weights.
@@ -231,8 +231,8 @@ def check_types(name, folder, row):
     for dtype, taps in found.items():
         own = {key for key in taps.keys() ^ plain.keys() if not CHOSEN.search(key[0])}
         wrong += [f"{tap} step {step} is {'only' if (tap, step) in taps else 'not'} in {dtype}" for tap, step in sorted(own)]
-        prefill = {tap for tap, step in taps if step == 0}
-        wrong += [f"{tap} is in step {step} and not in the prefill, in {dtype}" for tap, step in taps if tap not in prefill and not CHOSEN.search(tap)]
+        later = {key for key in taps if (key[0], 0) not in taps and not CHOSEN.search(key[0])}
+        wrong += [f"{tap} is in step {step} and not in the prefill, in {dtype}" for tap, step in sorted(later)]
         for key in sorted(taps.keys() & plain.keys()):
             place, value = taps[key]
             _, reference = plain[key]
@@ -282,12 +282,14 @@ def lacking(taps):
 def table(rows):
     """docs/ARCHITECTURES.md."""
     good = {name: row for name, row in rows.items() if "worst" in row}
+    types, with_image = [sum("+" not in name for name in names) for names in (good, rows)], sum("+" in name for name in good)
     lines = [f"""# Architectures
 
 Small random models of transformers {transformers.__version__}, recorded in f32 with PyTorch {torch.__version__} (docs/PROGRAMS.md), by
-`scripts/test_programs.py --evaluate BINARY --table docs/ARCHITECTURES.md`, which writes this file. {len(good)} of {len(rows)} types are recorded, carried out
+`scripts/test_programs.py --evaluate BINARY --table docs/ARCHITECTURES.md`, which writes this file. {types[0]} of {types[1]} types are recorded, carried out
 again bit for bit by PyTorch's operations, and evaluated in Rust in f64. A step is a forward call: a prefill, and decode steps where there is a cache.
-Of models that take images or sounds beside tokens the tokens alone are given: those rows are of their text layers.
+Of models that take images or sounds beside tokens the tokens alone are given: those rows are of their text layers. {with_image} rows, `type+image`, are
+of both.
 The last column counts the prefill's layers that have no such tap; in brackets the reason, where other taps tell it.
 
 | architecture | steps | operations | kB a layer and step | worst NMSE in Rust | taps named by rules | by modules | taps of the vocabulary that lack |
@@ -341,7 +343,8 @@ def main():
     if args.table:
         Path(args.table).write_text(table(rows))
     done = sum("alike" in rows[name] or "replayed" in rows[name] for name in names if name not in wrong)
-    print(f"{done} of {len(names)} architectures {'have the same names in f32, f16 and bf16' if args.dtypes else 'recorded and carried out again bit for bit'}")
+    found = "have the same names in f32, f16 and bf16" if args.dtypes else "recorded and carried out again bit for bit"
+    print(f"{done} of {len(names)} architectures {found}")
     sys.exit(1 if wrong else 0)
 
 

@@ -905,8 +905,8 @@ def spanning(views):
     if not views:
         return None
     first = min(views, key=lambda view: view.offset)
-    steps = [[stride for extent, stride in zip(view.shape, view.strides) if extent > 1] for view in (first, *views)]  # of one element none is taken
-    alike = [view for view, taken in zip(views, steps[1:]) if view.shape[:-1] == first.shape[:-1] and taken == steps[0]]
+    laid = lambda view: [(extent, stride) for extent, stride in zip(view.shape[:-1], view.strides) if extent > 1]  # of one element no step is taken
+    alike = [view for view in views if laid(view) == laid(first) and (view.strides[-1] == first.strides[-1] or view.shape[-1] == 1)]
     width = max((view.offset - first.offset) // (first.strides[-1] or 1) + view.shape[-1] for view in alike)
     limit = min((stride for stride in first.strides[:-1] if stride), default=width)
     return first.with_axes([*first.shape[:-1], min(width, limit)], first.strides)
