@@ -70,6 +70,7 @@ class Graph:
         self.stream = {}
         self.prefixes = {}  # of each stack of layers
         self.of_prefill = {}  # of each tap of step 0 that is a projection as a whole: the weights
+        self.states = {}  # of each tap of step 0 that is written into a state: how it lies there
 
     def read_step(self, step):
         """Goes on to the next step."""
@@ -727,10 +728,15 @@ def graph_of_prefill(graph):
 
 
 def keep_weights(graph, step, taps):
-    """A name stays with the weights that it had in step 0, where a later step shows less: a window that is kept needs no convolution."""
+    """A name stays with the weights, or the state, that it had in step 0, where a later step shows less: a window that is kept needs no convolution."""
     if step == 0:
         graph.of_prefill = {name: graph.matrices(at) for name, (at, view) in taps.items() if view is None and graph.is_projection(at)}
+        graph.states = {name: view for name, (at, view) in taps.items() if name.endswith(".mixer_state") and graph.operations[at].written}
         return
+    for name, state in graph.states.items():
+        at = graph.last_writer(state, False)
+        if name not in taps and at is not None and at >= graph.begin:
+            taps[name] = at, state
     readers = defaultdict(list)
     for at in range(graph.begin, graph.end):
         if graph.is_projection(at):
