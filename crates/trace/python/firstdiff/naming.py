@@ -728,7 +728,7 @@ def graph_of_prefill(graph):
 
 
 def keep_weights(graph, step, taps):
-    """A name stays with the weights, or the state, that it had in step 0, where a later step shows less: a window that is kept needs no convolution."""
+    """A name stays with the weights, or the state, that it had in step 0, where a later step shows less: a kept window needs no convolution."""
     if step == 0:
         graph.of_prefill = {name: graph.matrices(at) for name, (at, view) in taps.items() if view is None and graph.is_projection(at)}
         graph.states = {name: view for name, (at, view) in taps.items() if name.endswith(".mixer_state") and graph.operations[at].written}
