@@ -98,15 +98,18 @@ FIELDS = [
     (r"intermediate_size(_mlp)?|(encoder_|decoder_)?ffn_dim|d_ff|ffn_hidden_size|n_inner|hidden_dim|dim_ff|mlp_dim|shared(_expert)?_intermediate_size", 48),
     (r"moe_intermediate_size", 24), (r"head_dim|d_kv|attention_head_dim|qk_head_dim|qk_nope_head_dim|v_head_dim", 8), (r"qk_rope_head_dim", 4), (r"vocab_size", 99),
     (r"max_position_embeddings|n_positions|max_seq_len|n_ctx|max_sequence_length|seq_length|max_(source|target)_positions", 64),
-    (r"image_size|input_size", 16), (r"patch_size", 4), (r"num_mel_bins|q_lora_rank|kv_lora_rank", 16), (r"num_experts|num_local_experts|n_routed_experts|moe_num_experts", 4),
+    (r"image_size|input_size", 16), (r"patch_size", 4), (r"mm_tokens_per_image", 4),
+    (r"num_mel_bins|q_lora_rank|kv_lora_rank", 16), (r"num_experts|num_local_experts|n_routed_experts|moe_num_experts", 4),
     (r"num_experts_per_tok(en)?|moe_k|moe_topk", 2), (r"n_shared_experts|n_group|topk_group|first_k_dense_replace", 1), (r"sliding_window|local_attention", 6),
 ]
+# Of these an image is given too, beside the tokens that stand for it: `llava+image`.
+SEEING = "aya_vision cohere2_vision deepseek_vl gemma3 llava ovis2 paligemma".split()
 # Who return no cache that they were not given: `generate` makes theirs, and each of its forward calls is a step.
 GENERATED = set("granitemoehybrid falcon_h1 bamba jamba recurrent_gemma mamba falcon_mamba mamba2 rwkv mpt".split())
 KINDS = [("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM"), ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM"),
          ("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM"), ("AutoModelForImageTextToText", "MODEL_FOR_IMAGE_TEXT_TO_TEXT"), ("AutoModel", "MODEL_FOR_IMAGE"),
          ("AutoModel", "MODEL_FOR_TEXT_ENCODING")]
-ALL = [*DECODERS, *OWN_NAMES, *OPT, *ENCODERS, *OWN_ENCODERS, *VISION, *SHRUNK]
+ALL = [*DECODERS, *OWN_NAMES, *OPT, *ENCODERS, *OWN_ENCODERS, *VISION, *SHRUNK, *(f"{name}+image" for name in SEEING)]
 
 
 def others():
@@ -158,6 +161,7 @@ def config(name):
 
 def build(name):
     """A model with weights that leave no operation without effect, in eval mode."""
+    name, seeing = name.removesuffix("+image"), name.endswith("+image")
     torch.manual_seed(7)
     made = config(name)
     if made is None:
@@ -182,6 +186,8 @@ def build(name):
         for key, value in model.named_buffers():
             if "e_score_correction_bias" in key:
                 value.normal_(0, 0.1, generator=generator)
+    if seeing and hasattr(model.config, "image_token_index"):
+        model.config.image_token_index = 98  # of a small vocabulary
     return model.eval()
 
 
@@ -192,7 +198,19 @@ def inputs(name, model):
     if name == "whisper":
         return dict(input_features=torch.randn(1, 16, 60, generator=generator))
     ids = dict(input_ids=torch.tensor([[5, 17, 42, 8, 91, 33, 60, 12, 77, 25, 3, 50]]))
+    if name.endswith("+image"):
+        return with_image(model, ids["input_ids"], torch.randn(1, 3, 16, 16, generator=generator))
     return ids | dict(decoder_input_ids=torch.tensor([[2, 9, 31, 4, 8]])) if is_translator(model) else ids
+
+
+def with_image(model, ids, pixels):
+    """An image and tokens: as many of them stand for it as the model makes of it."""
+    with torch.no_grad():
+        features = model.model.get_image_features(pixel_values=pixels)
+    features = features if isinstance(features, torch.Tensor) else features[0]
+    place = getattr(model.config, "image_token_id", None) or model.config.image_token_index
+    image = torch.full((1, features.numel() // features.shape[-1]), place)
+    return dict(pixel_values=pixels, input_ids=torch.cat([ids[:, :2], image, ids[:, 2:]], 1))
 
 
 def is_translator(model):

@@ -3,8 +3,11 @@
 are carried out by PyTorch's operations, and every tap must come out bit for bit; and by Rust in f64, where every tap must be within f32's rounding.
 
     python test_programs.py [NAME ..] [--evaluate BINARY] [--double] [--keep FOLDER] [--table FILE]
+    python test_programs.py [NAME ..] --dtypes
 
 --double records the models in f64: what Rust evaluates must then be within f64's rounding, and what a model casts to f32 rounded as it says.
+--dtypes records each in f32, bf16 and f16 instead: the names must be the same, with the same values but for rounding; and a decode step may have no name
+that the prefill has not.
 --table tries every other type of transformers too, and writes what was found of each to docs/ARCHITECTURES.md.
 
 The replay shares no code with the recorder: it reads program.json, program.safetensors and the weights.
@@ -33,6 +36,10 @@ from architectures import ALL, build, others, run
 F32_ROUNDING = 2e-9
 # Of models in f64: what is left is the order of sums, and what a model computes in f32 by itself (positions, routers).
 F64_ROUNDING = 1e-11
+# Of one tap in 16 bits and in f32, in most rows: another value is further off.
+SAME = 1e-2
+# Which experts run, and which rows they have, is for rounding to choose.
+CHOSEN = re.compile(r"\bexperts\.\d+\b")
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64, "i32": torch.int32, "i16": torch.int16,
           "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool, "c64": torch.complex64, "c128": torch.complex128}
 
@@ -183,6 +190,64 @@ def check(name, folder, binary, double, row):
           flush=True)
 
 
+# ---- types ----
+
+
+def recorded(name, dtype, folder):
+    """Of each tap and step of an architecture in a type: the place in the model's text, and the value."""
+    torch.set_num_threads(1)
+    model = build(name).to(DTYPES[dtype])
+    with firstdiff.record(model, folder, program=True):
+        run(model, name)
+    program, dump = (json.loads((folder / file).read_text()) for file in ("program.json", "dump.json"))
+    entries, found = {(entry["tap"], entry["step"]): entry for entry in dump["taps"]}, {}
+    for tap in program["taps"]:
+        op, key = program["ops"][tap["op"]], (tap["tap"], tap["step"])
+        value = np.load(folder / entries[key]["file"])
+        if entries[key]["dtype"] == "bf16":
+            value = (value.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        found[key] = (op["s"], op["l"]), value.astype(np.float64)
+    return found
+
+
+def distance(value, reference):
+    """How far off the middle row is, as NMSE: where rounding turns a choice, that is of some rows. What masks is left out."""
+    masked = ~(np.isfinite(value) & np.isfinite(reference) & (np.abs(value) < 3e4) & (np.abs(reference) < 3e4))
+    rows = [np.where(masked, 0, side).reshape(len(side), -1) for side in (value, reference)]
+    squares = (rows[1] ** 2).sum(1)
+    return np.median(((rows[0] - rows[1]) ** 2).sum(1)[squares > 0] / squares[squares > 0]) if squares.any() else 0.0
+
+
+def check_types(name, folder, row):
+    """Whether f32, f16 and bf16 give the same names to the same values, and decode steps no others than the prefill."""
+    try:
+        found = {dtype: recorded(name, dtype, folder / dtype) for dtype in ("f32", "f16", "bf16")}
+    except RuntimeError as error:
+        if "dtype" not in str(error) and "scalar type" not in str(error):
+            raise
+        print(f"  left out {name}: PyTorch does not run it in 16 bits: {str(error).splitlines()[0]}", flush=True)
+        return
+    wrong, plain = [], found["f32"]
+    for dtype, taps in found.items():
+        own = {key for key in taps.keys() ^ plain.keys() if not CHOSEN.search(key[0])}
+        wrong += [f"{tap} step {step} is {'only' if (tap, step) in taps else 'not'} in {dtype}" for tap, step in sorted(own)]
+        later = {key for key in taps if (key[0], 0) not in taps and not CHOSEN.search(key[0])}
+        wrong += [f"{tap} is in step {step} and not in the prefill, in {dtype}" for tap, step in sorted(later)]
+        for key in sorted(taps.keys() & plain.keys()):
+            place, value = taps[key]
+            _, reference = plain[key]
+            if CHOSEN.search(key[0]) and value.shape != reference.shape:
+                continue
+            apart = distance(value, reference) if value.shape == reference.shape else np.inf
+            # bf16 rounds 8 times as coarsely as f16 does, and turns more choices: where it is too far off, both must come from one place.
+            if not apart <= SAME and not (dtype == "bf16" and place == found["f16"].get(key, [None])[0]):
+                wrong.append(f"{key[0]} step {key[1]} is another value in {dtype}: NMSE {apart:.1e}")
+    if wrong:
+        raise AssertionError(f"{len(wrong)} names: {'; '.join(wrong[:6])}")
+    row["alike"] = True
+    print(f"  ok   {name:20} {len(plain):4} taps alike in f32, f16 and bf16", flush=True)
+
+
 # ---- the table ----
 
 ATTENTION, SCORES, FEED_FORWARD = ["q", "k", "v", "context", "attn_out"], ["qk", "scores", "probs"], ["ffn_up", "ffn_act", "ffn_out"]
@@ -217,12 +282,14 @@ def lacking(taps):
 def table(rows):
     """docs/ARCHITECTURES.md."""
     good = {name: row for name, row in rows.items() if "worst" in row}
+    types, with_image = [sum("+" not in name for name in names) for names in (good, rows)], sum("+" in name for name in good)
     lines = [f"""# Architectures
 
 Small random models of transformers {transformers.__version__}, recorded in f32 with PyTorch {torch.__version__} (docs/PROGRAMS.md), by
-`scripts/test_programs.py --evaluate BINARY --table docs/ARCHITECTURES.md`, which writes this file. {len(good)} of {len(rows)} types are recorded, carried out
+`scripts/test_programs.py --evaluate BINARY --table docs/ARCHITECTURES.md`, which writes this file. {types[0]} of {types[1]} types are recorded, carried out
 again bit for bit by PyTorch's operations, and evaluated in Rust in f64. A step is a forward call: a prefill, and decode steps where there is a cache.
-Of models that take images or sounds beside tokens the tokens alone are given: those rows are of their text layers.
+Of models that take images or sounds beside tokens the tokens alone are given: those rows are of their text layers. {with_image} rows, `type+image`, are
+of both.
 The last column counts the prefill's layers that have no such tap; in brackets the reason, where other taps tell it.
 
 | architecture | steps | operations | kB a layer and step | worst NMSE in Rust | taps named by rules | by modules | taps of the vocabulary that lack |
@@ -253,6 +320,7 @@ def main():
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"architectures; all where none is named: {', '.join(ALL)}")
     parser.add_argument("--evaluate", metavar="BINARY", help="the example evaluate of crates/program: evaluates each program in Rust as well")
     parser.add_argument("--double", action="store_true", help="models in f64")
+    parser.add_argument("--dtypes", action="store_true", help="compare names between types and steps instead")
     parser.add_argument("--keep", metavar="FOLDER", help="keep the models and dumps here")
     parser.add_argument("--table", metavar="FILE", help="write docs/ARCHITECTURES.md; needs --evaluate")
     args = parser.parse_args()
@@ -261,17 +329,22 @@ def main():
         for name in [*names, *(others() if args.table else [])]:
             rows[name] = {}
             try:
-                check(name, Path(args.keep or temporary) / name, args.evaluate, args.double, rows[name])
+                folder = Path(args.keep or temporary) / name
+                if args.dtypes:
+                    check_types(name, folder, rows[name])
+                else:
+                    check(name, folder, args.evaluate, args.double, rows[name])
             except Exception as error:
-                reason = str(error).strip().partition("\n")[0][:160]
+                reason = str(error).strip().partition("\n")[0][:900 if args.dtypes else 160]
                 rows[name]["reason"] = f"{type(error).__name__}: {reason}"
                 if name in names:
                     wrong.append(name)
                     print(f"FAIL   {name:20} {rows[name]['reason']}", flush=True)
     if args.table:
         Path(args.table).write_text(table(rows))
-    done = sum("replayed" in rows[name] for name in names if name not in wrong)
-    print(f"{done} of {len(names)} architectures recorded and carried out again bit for bit")
+    done = sum("alike" in rows[name] or "replayed" in rows[name] for name in names if name not in wrong)
+    found = "have the same names in f32, f16 and bf16" if args.dtypes else "recorded and carried out again bit for bit"
+    print(f"{done} of {len(names)} architectures {found}")
     sys.exit(1 if wrong else 0)
 
 

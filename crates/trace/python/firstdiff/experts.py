@@ -121,6 +121,17 @@ def name_router(layer, choice, router, columns, body, below):
     numbers = graph.program.operations[choice].outputs[-1]
     joined = next((at for at, view in graph.readers[choice] if graph.kind(at) in {"cat", "concat"} and view.buffer == numbers.buffer), None)
     layer.tap("router_topk", choice if joined is None else joined, numbers if joined is None else None)
+    if joined is None:
+        name_scores(layer, choice)
+
+
+def name_scores(layer, choice):
+    """What the experts are chosen by, where that is no more the products or the probabilities: a bias was added, or groups were left out."""
+    graph = layer.graph
+    made, view = graph.reads[choice][0]
+    named = {graph.before(layer.taps[name][0]) for name in ("router_logits", "router_probs") if name in layer.taps}
+    if graph.before(made) not in named:
+        layer.tap("router_scores", made, view)
 
 
 def name_weights(layer, out, below):

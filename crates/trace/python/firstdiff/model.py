@@ -1,5 +1,6 @@
 """Which modules of a PyTorch model give which tap? Hooks by Hugging Face's names, for the time of a `with`."""
 
+import re
 import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ SANDWICH_INPUTS = {"pre_feedforward_layernorm": "h_attn"}
 HEADED = {"q", "k", "v", "q_norm", "k_norm"}
 # What may stand before `layers` and `norm`: not the encoder of images or sounds.
 STEM = {"model", "language_model", "decoder"}
+ATTENTION = re.compile(rf"(?:(?:{'|'.join(STEM)})\.)*(layers\.\d+)\.self_attn")
 
 
 class Watching:
@@ -207,7 +209,7 @@ class Watching:
 
     def watch_attention(self, named):
         """Wraps the attention function where transformers' models look it up, eager or not."""
-        attentions = [m for m in named.values() if hasattr(m, "layer_idx") and hasattr(m, "q_proj")]
+        attentions = {m: path[1] for name, m in named.items() if hasattr(m, "q_proj") and (path := ATTENTION.fullmatch(name))}
         for file in {type(m).__module__ for m in attentions}:
             modeling = sys.modules[file]
             if own := getattr(modeling, "eager_attention_forward", None):
@@ -223,8 +225,8 @@ class Watching:
         def attend(module, query, key, value, mask, *args, **options):
             """query [1,H,T,d] and key [1,K,S,d] after RoPE, mask [1,1,T,>=S] or None."""
             out = own(module, query, key, value, mask, *args, **options)
-            if any(module is m for m in attentions):
-                at, T, write = f"layers.{module.layer_idx}", query.shape[2], self.recording.write  # shapes are known here
+            if module in attentions:
+                at, T, write = attentions[module], query.shape[2], self.recording.write  # shapes are known here
                 write(f"{at}.q_rope", query[0].transpose(0, 1))
                 write(f"{at}.k_rope", key[0, :, -T:].transpose(0, 1))
                 if out[1] is not None:  # a fused function keeps its probabilities to itself

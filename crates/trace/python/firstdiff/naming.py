@@ -9,10 +9,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from . import HEADED, SCORES
-from .experts import name_mixture
+from .experts import PICKS, name_mixture
 
 # Operations that hand their input on.
 COPIES = {"reshape", "contiguous", "clone", "expand", "to", "type_as", "repeat_interleave", "repeat", "_to_copy", "alias", "lift_fresh"}
+# Those of them that may change the type.
+CASTS = {"to", "type_as", "_to_copy"}
+# What keeps values within those of 16 bits.
+LIMITS = {"clamp"}
 # Operations that put other values in the place of some.
 REPLACEMENTS = {"where", "masked_fill", "index_put", "copy", "pad", "masked_scatter"}
 SCALES = {"mul", "div"}
@@ -32,7 +36,7 @@ SCANS = PRODUCTS | {"exp", "sum"}
 # What tells positions apart, and is no table of a rotation.
 COUNTERS = {"arange", "zeros", "ones", "empty", "full", "scalar_tensor"}
 COMPLEX = {"c64": "f32", "c128": "f64"}
-FLOATS = {"f64", "f32", "f16", "bf16"}
+FLOATS = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}  # in bytes
 # A search along the graph goes no further than this: no operation of a layer is a longer chain of elementwise ones.
 FAR = 16
 
@@ -66,6 +70,7 @@ class Graph:
         self.stream = {}
         self.prefixes = {}  # of each stack of layers
         self.of_prefill = {}  # of each tap of step 0 that is a projection as a whole: the weights
+        self.states = {}  # of each tap of step 0 that is written into a state: how it lies there
 
     def read_step(self, step):
         """Goes on to the next step."""
@@ -74,8 +79,9 @@ class Graph:
         self.calls = [call for call in program.calls if call.step == step]
         for at in range(done, self.end):
             operation = self.operations[at]
-            views = operation.views()
-            self.reads[at] = [(self.writers[view.buffer][-1] if self.writers[view.buffer] else None, view) for view in views]
+            views = operation.views()[:1 if operation.kind == "type_as" else None]  # of the other the type alone
+            written = [operation.given[index] for index in operation.written]
+            self.reads[at] = [(self.last_writer(view, any(view is other for other in written)), view) for view in views]
             for made, view in self.reads[at]:
                 if made is not None:
                     self.readers[made].append((at, view))
@@ -85,20 +91,31 @@ class Graph:
                 if view is not None:
                     self.writers[view.buffer].append(at)
 
+    def last_writer(self, view, whole):
+        """The last operation that wrote what a view shows, or any part of its buffer: what is written in place has all before it behind it."""
+        begin, end = view.extent()
+        for at in reversed(self.writers.get(view.buffer, [])):
+            outputs = (made.extent() for made in self.operations[at].outputs if made is not None and made.buffer == view.buffer)
+            if whole or 0 in view.shape or any(other[0] < end and begin < other[1] for other in outputs):
+                return at
+        return None
+
     def begins_stream(self, operation, views):
         """Whether an operation looks up or projects what the model was given: masks and positions are given too, and are neither."""
         if operation.kind == "embedding":
-            return len(views) > 1 and self.is_fed(views[1].buffer)
-        return operation.kind in PROJECTIONS and bool(views) and views[0].buffer in self.program.fed
+            return len(views) > 1 and self.fed_by(views[1].buffer) is not None
+        fed = self.fed_by(views[0].buffer) if operation.kind in PROJECTIONS and views else None
+        return fed is not None and self.program.buffers[fed].dtype in FLOATS
 
-    def is_fed(self, buffer, far=FAR):
-        """Whether a buffer is an input, a copy of one, or one with some of its values replaced."""
+    def fed_by(self, buffer, far=FAR):
+        """The input that a buffer is, or is a copy of, some rows of, or has with some of its values replaced; or None."""
         if buffer in self.program.fed:
-            return True
+            return buffer
         made = self.writers.get(buffer)
-        if not made or not far or self.operations[made[-1]].kind not in COPIES | REPLACEMENTS:
-            return False
-        return any(view.buffer != buffer and self.is_fed(view.buffer, far - 1) for at in set(made) for _, view in self.reads[at][:3])
+        if not made or not far or self.operations[made[-1]].kind not in COPIES | PICKS | REPLACEMENTS:
+            return None
+        sources = (self.fed_by(view.buffer, far - 1) for at in set(made) for _, view in self.reads[at][:3] if view.buffer != buffer)
+        return next((fed for fed in sources if fed is not None), None)
 
     def kind(self, at):
         return self.operations[at].kind
@@ -174,6 +191,25 @@ class Graph:
                 break
         return at, view
 
+    def before(self, at, kinds=COPIES):
+        """The operation whose value another one hands on by copies alone; itself where it is none."""
+        while self.kind(at) in kinds and self.reads[at] and self.reads[at][0][0] is not None:
+            at = self.reads[at][0][0]
+        return at
+
+    def as_read(self, at, view):
+        """A value as what follows reads it: behind the cast, where nothing but casts to a narrower type reads it."""
+        while readers := self.readers[at]:
+            view, cast, seen = view or self.output(at), readers[0][0], readers[0][1]
+            made = self.output(cast)
+            if any(self.kind(reader) not in CASTS or FLOATS.get(self.output(reader).dtype, 9) >= FLOATS.get(view.dtype, 0) for reader, _ in readers):
+                break
+            whole = math.prod(seen.shape) == math.prod(self.output(at).shape)
+            if (moved := in_copy(view, seen, made) if whole or same_axes(view, seen) else None) is None:
+                break
+            at, view = cast, moved
+        return at, view
+
     def rows_joined(self, at, view):
         """Of matrices that are joined row by row, and looked at in some columns: the same columns of each."""
         width = self.output(at).shape[-1] if self.kind(at) in {"cat", "concat"} and len(view.shape) == 2 else 0
@@ -244,6 +280,9 @@ class Layer:
                     found = way(made, depth + 1)
                     if found is not None and (best is None or len(found) < len(best)):
                         best = [*found, ("sum", at, made)]
+            elif graph.kind(at) in LIMITS and graph.sources(at):
+                found = way(graph.sources(at)[0][0], depth + 1)
+                best = [*found, ("limit", at, graph.sources(at)[0][0])] if found is not None else None
             elif graph.kind(at) in COPIES | SCALES and len(graph.sources(at)) == 1:
                 best = way(graph.sources(at)[0][0], depth + 1)
             known[at] = best
@@ -328,8 +367,9 @@ class Layer:
         open_, seen = [(at, view or source[1])], set()
         while open_:
             here, looked_at = open_.pop(0)
-            headed[here].append(as_real(looked_at))
-            if here in seen or not self.inside(here):
+            looked_at = as_real(looked_at)
+            headed[here].append(looked_at)
+            if (here in seen and graph.kind(here) not in CASTS) or not self.inside(here):
                 continue
             seen.add(here)
             if graph.is_projection(here) or graph.adapted(here):
@@ -340,6 +380,8 @@ class Layer:
                 open_ += [(self.norms[here], self.norm_view(here))]
                 continue
             for made, seen_as in graph.reads[here]:
+                if graph.kind(here) in CASTS:
+                    seen_as = in_copy(looked_at, graph.output(here), seen_as) or seen_as
                 if made is None or not graph.stream[made]:
                     rotated = rotated or (made is not None and graph.kind(here) != "where" and self.is_rotation_table(made, seen_as))
                 else:
@@ -348,7 +390,8 @@ class Layer:
             self.tap(f"{prefix}{side}_rope", at, self.all_positions(at, spanning(headed[at]), width))
         if side != "v" and norms:
             self.tap(f"{prefix}{side}_norm", norms[0], spanning(headed[norms[0]]))
-        if projections:
+        whole = math.prod(source[1].shape) if side == "q" else 0  # keys and values may be repeated
+        if projections and math.prod(graph.output(max(projections)).shape) >= whole:  # else of one of several experts
             last = max(projections)
             self.tap(prefix + side, last, self.all_positions(last, in_heads(spanning(headed[last]), width), width))
             self.name_latent(prefix, "q" if side == "q" else "kv", last)
@@ -390,6 +433,9 @@ class Layer:
             after = [reader for reader, _ in graph.readers[at] if self.inside(reader)]
             if not after:
                 return
+            parts = {(view.shape, view.strides, view.offset) for reader, view in graph.readers[at] if graph.is_projection(reader)}
+            if len(parts) > 1:  # each of an expert
+                return
             if graph.is_projection(after[0]):
                 self.tap(f"{prefix}context", at, next(view for made, view in graph.reads[after[0]] if made == at))
                 self.tap(f"{prefix}attn_out", self.with_bias(after[0]))
@@ -409,6 +455,7 @@ class Layer:
         normed = {stream: at for kind, at, stream in way if kind == "norm"}
         ends = {at for at, _ in sums} | set(normed.values()) | {self.given}
         on_the_way = {} if self.given in normed else normed  # of post-norm blocks: the sum, and the norm of it
+        on_the_way = {**on_the_way, **{stream: at for kind, at, stream in way if kind == "limit"}}
         mixed = {attention.mixed for attention in attentions}
         branches = []
         for at, stream in sums:
@@ -441,7 +488,7 @@ class Layer:
         if attentions and "q" in self.taps and "attn_norm" not in self.taps:
             self.before_projection(self.taps.get("q_a", self.taps["q"])[0], "attn_norm")
         apart = set().union(*(self.above(attention.mixed) for attention in attentions))
-        convolution = next((at for at in range(self.begin, self.end) if graph.kind(at) == "conv1d" and graph.stream[at] and at not in apart), None)
+        convolution = self.first_mixing(apart, projections)
         if convolution is not None and "mixer_out" not in self.taps:
             first = max((at for at in projections if at in self.above(convolution)), default=None)
             below = self.below(convolution)
@@ -464,6 +511,15 @@ class Layer:
                 known = {at for at, _ in self.taps.values()}
                 behind = (norm for norm, read in self.norms.items() if read is not None and graph.origin(read, self.begin)[0] == self.taps[out][0])
                 self.tap(out.replace("out", "post_norm"), next((norm for norm in behind if norm not in known), None))
+
+    def first_mixing(self, apart, projections):
+        """The first operation that brings other positions to a projection's: a convolution, or one that has a state of an earlier step beside it."""
+        graph = self.graph
+        others = [at for at in range(self.begin, self.end) if graph.stream[at] and at not in apart]
+        if (convolution := next((at for at in others if graph.kind(at) == "conv1d"), None)) is not None:
+            return convolution
+        kept = [at for at in others if graph.reads_earlier_step(at)]
+        return next((at for at in others if kept and not (above := self.above(at)).isdisjoint(kept) and not above.isdisjoint(projections)), None)
 
     def name_h_attn(self, total, on_the_way, rest, prefix=""):
         """The stream behind attention, where something follows that reads it."""
@@ -606,8 +662,8 @@ class Layer:
         return activated, at, looked_at
 
 
-def name_taps(graph, step):
-    """Every tap of the step that was read last, in the order in which they are computed."""
+def name_taps(graph, step, gives_logits):
+    """Every tap of the step that was read last, in the order in which they are computed. `gives_logits`: the model's output is called so."""
     program, taps, rows, named_stacks = graph.program, {}, {}, {}
     containers = defaultdict(list)
     for call in graph.calls:
@@ -628,9 +684,10 @@ def name_taps(graph, step):
             taps["final_norm"] = found.pop("final_norm")
         taps.update({prefix + name: tap for name, tap in found.items()})
         rows.update(dict.fromkeys((prefix + name for name in found), positions_of(calls[0][1])))
-    if main is not None:
-        name_head(graph, program.steps[step]["output"], outer[main][-1][1].end, taps)
+    if main is not None or gives_logits:
+        name_head(graph, program.steps[step]["output"], outer[main][-1][1].end if main is not None else graph.begin, taps)
     keep_weights(graph, step, taps)
+    taps = {name: graph.as_read(*tap) for name, tap in taps.items()}
     name_modules(graph, named_stacks, taps)
     named, tokens = [], [here["tokens"] for here in program.steps[:step + 1]]
     for name, (at, view) in taps.items():
@@ -672,10 +729,15 @@ def graph_of_prefill(graph):
 
 
 def keep_weights(graph, step, taps):
-    """A name stays with the weights that it had in step 0, where a later step shows less: a window that is kept needs no convolution."""
+    """A name stays with the weights, or the state, that it had in step 0, where a later step shows less: a kept window needs no convolution."""
     if step == 0:
         graph.of_prefill = {name: graph.matrices(at) for name, (at, view) in taps.items() if view is None and graph.is_projection(at)}
+        graph.states = {name: view for name, (at, view) in taps.items() if name.endswith(".mixer_state") and graph.operations[at].written}
         return
+    for name, state in graph.states.items():
+        at = graph.last_writer(state, False)
+        if name not in taps and at is not None and at >= graph.begin:
+            taps[name] = at, state
     readers = defaultdict(list)
     for at in range(graph.begin, graph.end):
         if graph.is_projection(at):
@@ -734,9 +796,11 @@ def name_stack(graph, calls):
         taps.update({f"layers.{number}.{name}": found for name, found in layer.taps.items()})
         before = gave
     last = calls[-1][1].end
-    norms = norms_between(graph, [call for call in graph.calls if call.begin >= last])
-    behind = (at for at, read in norms.items() if before is not None and read is not None and graph.origin(read)[0] == before)
-    if (final := next(behind, None)) is not None:
+    behind = [call for call in graph.calls if call.begin >= last]
+    heads = [call for call in behind if any(graph.is_projection(at) for at in range(call.begin, call.end))]  # a norm of theirs is their own
+    norms = norms_between(graph, [call for call in behind if not any(head.begin <= call.begin and call.end <= head.end for head in heads)])
+    final = (at for at, read in norms.items() if before is not None and read is not None and graph.origin(read)[0] == before)
+    if (final := next(final, None)) is not None:
         taps["final_norm"] = (final, None)
     return taps, is_decoder
 
@@ -751,7 +815,7 @@ def norms_between(graph, calls):
         last = graph.maker(call.gave[0], call.begin, call.end)
         read = next((made for at in range(call.begin, call.end) for made, _ in graph.sources(at) if made < call.begin), None)
         if last is not None:
-            norms[last] = read
+            norms[graph.before(last, CASTS)] = read
     return norms
 
 
@@ -774,18 +838,30 @@ def name_head(graph, output, begin, taps):
 
 def name_modules(graph, stacks, taps):
     """What no rule named and is a module's output, under the module's name."""
-    named, count = {at for at, _ in taps.values()}, defaultdict(int)
+    named, count = {graph.before(at, CASTS) for at, _ in taps.values()}, defaultdict(int)
+    named |= {graph.before(graph.first_source(at), CASTS) for at in named if graph.kind(at) in LIMITS and graph.sources(at)}
     for call in sorted(graph.calls, key=lambda call: call.end):
         at = graph.maker(call.gave[0], call.begin, call.end) if call.gave else None
-        if at is None or at in named or not graph.stream[at] or not call.path:
+        if at is None or graph.before(at, CASTS) in named or not graph.stream[at] or not call.path:
             continue
-        named.add(at)
+        named.add(graph.before(at, CASTS))
         inside = next((path for path in stacks if path and call.path.startswith(f"{path}.")), None)
         name = call.path if inside is None else stacks[inside] + call.path[len(inside):]
         before, _, last = name.rpartition(".")
         name = f"{before}/{last}" if before else f"/{last}"  # no name of a tap, whatever other programs call theirs
         count[name] += 1
-        taps[name if count[name] == 1 else f"{name}#{count[name]}"] = (at, call.gave[0])
+        taps[name if count[name] == 1 else f"{name}#{count[name]}"] = graph.as_read(at, call.gave[0])
+
+
+def same_axes(view, other):
+    return (view.shape, view.strides, view.offset) == (other.shape, other.strides, other.offset)
+
+
+def in_copy(view, source, copy):
+    """A view of what `source` shows, in the copy of it; None where the copy lies otherwise in memory."""
+    if same_axes(view, source):
+        return copy
+    return copy.with_axes(view.shape, view.strides, view.offset - source.offset + copy.offset) if source.strides == copy.strides else None
 
 
 def in_tap_axes(name, view, tokens, keys):
@@ -836,7 +912,8 @@ def spanning(views):
     if not views:
         return None
     first = min(views, key=lambda view: view.offset)
-    alike = [view for view in views if view.shape[:-1] == first.shape[:-1] and view.strides == first.strides]
+    laid = lambda view: [(extent, stride) for extent, stride in zip(view.shape[:-1], view.strides) if extent > 1]  # of one element no step is taken
+    alike = [view for view in views if laid(view) == laid(first) and (view.strides[-1] == first.strides[-1] or view.shape[-1] == 1)]
     width = max((view.offset - first.offset) // (first.strides[-1] or 1) + view.shape[-1] for view in alike)
     limit = min((stride for stride in first.strides[:-1] if stride), default=width)
     return first.with_axes([*first.shape[:-1], min(width, limit)], first.strides)

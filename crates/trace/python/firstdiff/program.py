@@ -19,6 +19,7 @@ from .naming import Graph, name_taps
 
 DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64", torch.int32: "i32", torch.int16: "i16",
           torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool", torch.complex64: "c64", torch.complex128: "c128"}
+SIZES = {name: dtype.itemsize for dtype, name in DTYPES.items()}
 # safetensors has no complex numbers: they are written as pairs.
 SAFETENSORS = {"f64": "F64", "f32": "F32", "f16": "F16", "bf16": "BF16", "i64": "I64", "i32": "I32", "i16": "I16", "i8": "I8", "u8": "U8", "bool": "BOOL"}
 # Operations made of others, of which the parts are recorded: what attention computes on the way is worth a look.
@@ -65,6 +66,11 @@ class View:
 
     def is_contiguous(self):
         return is_contiguous(self.shape, self.strides)
+
+    def extent(self):
+        """The first byte that it shows, and the one behind the last."""
+        size, last = SIZES[self.dtype], self.offset + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides))
+        return self.offset * size, (last + 1) * size
 
     def with_axes(self, shape, strides, offset=None):
         """The same buffer in other axes."""
@@ -422,6 +428,8 @@ class Following:
             return
         if module is self.model:
             self.depth += 1
+        if not self.depth:  # a part, called by itself
+            return
         given = [self.known(tensor) for tensor in tensors_in(args)]
         self.open.append(Call(path, len(self.program.steps), len(self.program.operations), given))
 
@@ -444,15 +452,15 @@ class Following:
     def finish_step(self, result):
         """One forward call is over: its taps are named by the graph, and written."""
         step = len(self.program.steps)
-        main = next(iter(tensors_in(getattr(result, "logits", None))), None)
-        main = main if main is not None else next(iter(tensors_in(result)), None)
+        logits = next(iter(tensors_in(getattr(result, "logits", None))), None)
+        main = logits if logits is not None else next(iter(tensors_in(result)), None)
         output = self.known(main) if main is not None else None
         lengths = [value.shape[-1] for _, value in inputs_of(self.program, step) if value.dim() == 2 and not value.is_floating_point()]
         rows = main.shape[-2] if main is not None and main.dim() > 1 else 1
         tokens = rows if rows in lengths or not lengths else lengths[0]
         self.program.steps.append({"ops": [self.start, len(self.program.operations)], "tokens": tokens, "output": output})
         self.graph.read_step(step)
-        for tap in name_taps(self.graph, step):
+        for tap in name_taps(self.graph, step, logits is not None):
             tensor = self.tracer.value(tap.operation, tap.view)
             self.program.taps.append({"tap": tap.name, "step": step, "op": tap.operation, "v": tap.view})
             self.write(tap.name, tensor if tensor.is_floating_point() else tensor.float())
