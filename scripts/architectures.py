@@ -109,7 +109,9 @@ GENERATED = set("granitemoehybrid falcon_h1 bamba jamba recurrent_gemma mamba fa
 KINDS = [("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM"), ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM"),
          ("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM"), ("AutoModelForImageTextToText", "MODEL_FOR_IMAGE_TEXT_TO_TEXT"), ("AutoModel", "MODEL_FOR_IMAGE"),
          ("AutoModel", "MODEL_FOR_TEXT_ENCODING")]
-ALL = [*DECODERS, *OWN_NAMES, *OPT, *ENCODERS, *OWN_ENCODERS, *VISION, *SHRUNK, *(f"{name}+image" for name in SEEING)]
+# Those with a config of their own here, and those made small from their default one.
+CONFIGURED = [*DECODERS, *OWN_NAMES, *OPT, *ENCODERS, *OWN_ENCODERS, *VISION]
+ALL = [*CONFIGURED, *SHRUNK, *(f"{name}+image" for name in SEEING)]
 
 
 def others():

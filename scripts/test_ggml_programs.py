@@ -56,7 +56,7 @@ WHOLE_T5 = "t5_with_decoder"
 # llama.cpp refuses these small models, or its converter does: why stands in its error.
 REFUSED = set("dots1 phimoe gemma3n_text minimax recurrent_gemma zamba2 doge helium persimmon flex_olmo gptj codegen gpt_neo rwkv opt "
               "clip_text_model deberta-v2 whisper vit dinov2 siglip_vision_model clip_vision_model".split())
-ALL = [*(name for name in architectures.ALL if name not in REFUSED), WHOLE_T5]
+ALL = [*(name for name in architectures.CONFIGURED if name not in REFUSED), WHOLE_T5]
 # Taps that PyTorch's side has as another tensor.
 OTHER_TENSORS = {
     "bloom": {"qk"},  # with ALiBi added
