@@ -108,11 +108,12 @@ class Graph:
         return fed is not None and self.program.buffers[fed].dtype in FLOATS
 
     def fed_by(self, buffer, far=FAR):
-        """The input that a buffer is, or is a copy of, some rows of, or has with some of its values replaced; or None."""
+        """The input that a buffer is, or is a copy of, some rows of, has with some of its values replaced, or of numbers with a scale and a shift; or None."""
         if buffer in self.program.fed:
             return buffer
         made = self.writers.get(buffer)
-        if not made or not far or self.operations[made[-1]].kind not in COPIES | PICKS | REPLACEMENTS:
+        kinds = COPIES | PICKS | REPLACEMENTS | (SCALES | SUMS | {"sub"} if self.program.buffers[buffer].dtype in FLOATS else set())
+        if not made or not far or self.operations[made[-1]].kind not in kinds:
             return None
         sources = (self.fed_by(view.buffer, far - 1) for at in set(made) for _, view in self.reads[at][:3] if view.buffer != buffer)
         return next((fed for fed in sources if fed is not None), None)
