@@ -11,6 +11,8 @@ pub enum Stage {
     Tensors,
     /// The dump itself may put it in doubt.
     DumpInDoubt,
+    /// A router's choice is judged by the scores it was made of.
+    Choice,
     /// It is judged again against what its operation may have passed on.
     InputError,
     /// Later taps confirm the layout in which it agrees, or do not.
@@ -19,8 +21,8 @@ pub enum Stage {
     Positions,
     /// Both sides must have been fed the same token.
     Continuation,
-    /// A router's choice is judged by the scores it was made of.
-    Routing,
+    /// What other experts computed cannot be compared.
+    BehindChoices,
     /// Nothing may have read what differs behind a mask.
     Masked,
     /// At position 0 every rotation is right.
@@ -37,11 +39,12 @@ impl Stage {
         match self {
             Stage::Tensors => "tensors",
             Stage::DumpInDoubt => "dump_in_doubt",
+            Stage::Choice => "choice",
             Stage::InputError => "input_error",
             Stage::Layout => "layout",
             Stage::Positions => "positions",
             Stage::Continuation => "continuation",
-            Stage::Routing => "routing",
+            Stage::BehindChoices => "behind_choices",
             Stage::Masked => "masked",
             Stage::FirstPosition => "first_position",
             Stage::AxisOrder => "axis_order",
@@ -55,11 +58,12 @@ impl fmt::Display for Stage {
         f.write_str(match self {
             Stage::Tensors => "as recorded",
             Stage::DumpInDoubt => "the dump's own note",
+            Stage::Choice => "choice of experts",
             Stage::InputError => "with the error of what it reads",
             Stage::Layout => "layout, by later taps",
             Stage::Positions => "token positions",
             Stage::Continuation => "token of the step",
-            Stage::Routing => "choice of experts",
+            Stage::BehindChoices => "tokens of other experts",
             Stage::Masked => "masked elements",
             Stage::FirstPosition => "position 0 alone",
             Stage::AxisOrder => "order of axes",

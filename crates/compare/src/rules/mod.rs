@@ -42,7 +42,7 @@ const RULES: [(Stage, Rule); 8] = [
     (Stage::Layout, |run, taps| run.resolve_layouts(taps)),
     (Stage::Positions, |run, taps| run.doubt_positions(taps)),
     (Stage::Continuation, |run, taps| run.doubt_continuations(taps)),
-    (Stage::Routing, |run, taps| run.judge_routing(taps)),
+    (Stage::BehindChoices, |run, taps| run.judge_behind_choices(taps)),
     (Stage::Masked, |run, taps| run.forgive_hidden(taps)),
     (Stage::FirstPosition, |run, taps| run.doubt_rotations(taps)),
     (Stage::AxisOrder, |run, taps| run.doubt_orders(taps)),

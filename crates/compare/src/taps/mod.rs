@@ -2,6 +2,7 @@
 
 pub(crate) mod aligned;
 pub(crate) mod cache;
+pub(crate) mod choice;
 pub(crate) mod context;
 mod declared;
 pub(crate) mod flat;
@@ -18,6 +19,7 @@ use firstdiff_trace::{DumpError, Entry};
 use crate::graph::Place;
 use crate::report::log::{LogEntry, Stage};
 use crate::taps::aligned::AlignedTap;
+use crate::taps::choice::is_choice;
 use crate::taps::context::{Judged, Run};
 
 /// Every tap by itself, in the order of the graph, with a log of what was said of each.
@@ -37,7 +39,13 @@ pub(crate) fn judge_taps(run: &Run<'_>, progress: &mut dyn FnMut(usize, usize)) 
         log.extend(by_itself.news(Stage::Tensors, log.last()));
         let in_doubt = run.doubted(place, by_itself);
         log.extend(in_doubt.news(Stage::DumpInDoubt, log.last()));
-        let with_input = run.with_input_error(&judged.taps, index, in_doubt)?;
+        let chosen = run.judge_choice(&judged.taps, index, in_doubt)?;
+        log.extend(chosen.news(Stage::Choice, log.last()));
+        // Numbers of experts are not off by a little.
+        let with_input = match is_choice(place.tap) {
+            true => chosen,
+            false => run.with_input_error(&judged.taps, index, chosen)?,
+        };
         log.extend(with_input.news(Stage::InputError, log.last()));
         judged.taps.push(with_input);
         judged.log.push(log);
@@ -47,7 +55,7 @@ pub(crate) fn judge_taps(run: &Run<'_>, progress: &mut dyn FnMut(usize, usize)) 
 
 impl Run<'_> {
     /// Judges one tap by its two tensors.
-    pub(crate) fn judge(&self, place: Place, aligned: AlignedTap<'_>) -> Result<Judged, DumpError> {
+    fn judge(&self, place: Place, aligned: AlignedTap<'_>) -> Result<Judged, DumpError> {
         Ok(match aligned {
             AlignedTap::Settled(judged) => judged,
             AlignedTap::Whole { left, right } => self.judge_whole(place, &left, &right)?,

@@ -1,0 +1,235 @@
+//! Does a router send tokens to other experts, and is that a fault? Its choice is right where it takes the best of the candidate's own scores; where these
+//! agree with the reference's, another choice is rounding.
+
+use std::collections::BTreeSet;
+
+use firstdiff_trace::{Dump, DumpError, Entry, NamedRows, Rows, Tap};
+
+use crate::graph::Place;
+use crate::judge::tensor::{Difference, Judgement, Outcome};
+use crate::layout::types::Layout;
+use crate::report::reason::Reason;
+use crate::taps::context::{Compared, Judged, Run};
+use crate::tolerance::context::{CHOICE_ROOM, FLIPS_ROOM};
+use crate::tolerance::storage_nmse;
+
+/// The name of the tap in a layer.
+const CHOICE: &str = "router_topk";
+
+/// The numbers of a tap, row by row, each off by `unit` of the largest of its row.
+struct Grid {
+    values: Vec<f64>,
+    width: usize,
+    unit: f64,
+}
+
+impl Grid {
+    fn of(dump: &Dump, entry: &Entry, shape: &[usize]) -> Result<Option<Grid>, DumpError> {
+        let tensor = dump.read(entry)?;
+        let values = tensor.values();
+        Ok(Grid::new((0..values.len()).map(|i| values.get(i)).collect(), entry, shape))
+    }
+
+    /// Nothing where the values are no rows of that shape.
+    fn new(values: Vec<f64>, entry: &Entry, shape: &[usize]) -> Option<Grid> {
+        let width = *shape.last().filter(|width| **width > 0)?;
+        let unit = storage_nmse(entry.dtype).sqrt();
+        (values.len() == shape.iter().product::<usize>()).then_some(Grid { values, width, unit })
+    }
+
+    fn rows(&self) -> std::slice::ChunksExact<'_, f64> {
+        self.values.chunks_exact(self.width)
+    }
+
+    /// Whether none that was not chosen is larger than one that was. NaN is no score.
+    fn is_best(&self, row: usize, chosen: &BTreeSet<usize>) -> bool {
+        let scores = &self.values[row * self.width..(row + 1) * self.width];
+        if scores.iter().any(|score| score.is_nan()) || chosen.iter().any(|&expert| expert >= scores.len()) {
+            return false;
+        }
+        let size = |most: f64, score: &f64| if score.is_finite() { most.max(score.abs()) } else { most };
+        let room = 2.0 * self.unit * scores.iter().fold(0.0, size);
+        let worst = chosen.iter().map(|&expert| scores[expert]).fold(f64::INFINITY, f64::min);
+        let others = (0..scores.len()).filter(|expert| !chosen.contains(expert)).map(|expert| scores[expert]);
+        others.fold(f64::NEG_INFINITY, f64::max) <= worst + room
+    }
+}
+
+/// What a choice is made of.
+struct Scores {
+    at: usize,
+    entry: Entry,
+    /// The reference's.
+    grid: Grid,
+    /// Whether the reference takes the best of them for every token.
+    are_ranked: bool,
+}
+
+/// The experts that each token is sent to.
+type Chosen = Vec<BTreeSet<usize>>;
+
+/// What the scores say of another choice.
+enum Cause {
+    Rounding,
+    Fault,
+    Unknown,
+}
+
+/// The first token that rounding sent elsewhere: of which step, and in which row of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Token {
+    pub(crate) step: u32,
+    pub(crate) row: usize,
+}
+
+impl Run<'_> {
+    /// A router's choice, by the scores that it was made of; anything else as it is.
+    pub(crate) fn judge_choice(&self, found: &[Judged], index: usize, here: Judged) -> Result<Judged, DumpError> {
+        let place = self.graph.places()[index];
+        let (true, Judged::Compared(judged)) = (is_choice(place.tap), &here) else { return Ok(here) };
+        let Some((ours, theirs)) = self.chosen(index)? else { return Ok(here) };
+        let is_asked = |row: &usize| match &self.options.rows {
+            Some(Rows::List(rows)) => rows.contains(row),
+            Some(Rows::Named(NamedRows::Last)) => row + 1 == ours.len(),
+            Some(Rows::Named(NamedRows::All)) | None => true,
+        };
+        let asked = (0..ours.len()).filter(is_asked);
+        let other: Vec<usize> = asked.filter(|&row| ours[row] != theirs[row]).collect();
+        if other.is_empty() {
+            let is_same = judged.judgement.outcome == Outcome::Exact;
+            return Ok(if is_same { here } else { with_outcome(judged, Outcome::Rounding) });
+        }
+        // Tokens behind one that went elsewhere read what it became.
+        let first = self.flips(found).min_by_key(|(token, _)| *token);
+        let is_before = |row: &usize| first.is_none_or(|(first, _)| Token { step: place.step, row: *row } < first);
+        let rows: Vec<usize> = other.into_iter().filter(is_before).collect();
+        let Some(&row) = rows.first() else { return Ok(behind(first.map_or(index, |(_, at)| at), self)) };
+        let begin = self.start(place.step);
+        let by_rounding = match self.cause(found, index, &rows, [&ours, &theirs])? {
+            Cause::Fault => {
+                let [reference, candidate] = [&ours, &theirs].map(|all| all[row].iter().copied().collect());
+                let difference = Difference::Choice { position: begin + row, reference, candidate };
+                return Ok(with_outcome(judged, Outcome::Differs(difference)));
+            }
+            Cause::Rounding => true,
+            Cause::Unknown => false,
+        };
+        let tokens = rows.iter().map(|row| begin + row).collect();
+        Ok(Judged::Unchecked(Reason::OtherExperts { tokens, by_rounding }))
+    }
+
+    /// The first tokens of each place that were sent elsewhere, and nothing is to blame for.
+    pub(crate) fn flips(&self, found: &[Judged]) -> impl Iterator<Item = (Token, usize)> {
+        found.iter().enumerate().filter_map(|(at, here)| match here {
+            Judged::Unchecked(Reason::OtherExperts { tokens, .. }) => {
+                let step = self.graph.places()[at].step;
+                Some((Token { step, row: tokens.first()? - self.start(step) }, at))
+            }
+            _ => None,
+        })
+    }
+
+    /// The experts that both sides choose, token by token; nothing where the two cannot be laid together.
+    fn chosen(&self, index: usize) -> Result<Option<(Chosen, Chosen)>, DumpError> {
+        let place = self.graph.places()[index];
+        let (Some(left), Some(right)) = (held(self.reference, place), held(self.candidate, place)) else {
+            return Ok(None);
+        };
+        if left.shape != right.shape {
+            return Ok(None);
+        }
+        let is_expert = |value: f64| value >= 0.0 && value.fract() == 0.0;
+        let of = |dump, entry: &Entry| {
+            let grid = Grid::of(dump, entry, &entry.shape)?.filter(|grid| grid.values.iter().copied().all(is_expert));
+            let set = |row: &[f64]| row.iter().map(|&expert| expert as usize).collect();
+            Ok::<_, DumpError>(grid.map(|grid| grid.rows().map(set).collect::<Chosen>()))
+        };
+        Ok(of(self.reference, &left)?.zip(of(self.candidate, &right)?))
+    }
+
+    /// Why the candidate chooses otherwise in these rows.
+    fn cause(
+        &self,
+        taps: &[Judged],
+        index: usize,
+        rows: &[usize],
+        [ours, theirs]: [&Chosen; 2],
+    ) -> Result<Cause, DumpError> {
+        let Some(scores) = self.scores(index, ours)? else { return Ok(Cause::Unknown) };
+        let allowed = self.allowed(self.graph.places()[scores.at], &scores.entry, &scores.entry);
+        let fault_unless = |may_be, cause| if may_be { cause } else { Cause::Fault };
+        if !scores.are_ranked {
+            // What else the choice is made of was not recorded: do as many tokens go elsewhere as rounding sends there?
+            let share = FLIPS_ROOM * scores.grid.width as f64 * allowed.sqrt();
+            return Ok(fault_unless(rows.len() as f64 <= share * ours.len() as f64, Cause::Unknown));
+        }
+        let here = &taps[scores.at];
+        if here.is_unclear() {
+            return Ok(Cause::Unknown);
+        }
+        if let Judged::Compared(compared) = here
+            && let Some(candidate) = self.candidate_grid(&scores, &compared.layout)?
+        {
+            let is_best = |&row: &usize| candidate.is_best(row, &theirs[row]);
+            let explains = compared.judgement.outcome.agrees() && rows.iter().all(is_best);
+            return Ok(fault_unless(explains, Cause::Rounding));
+        }
+        // The candidate's own were not recorded: they are off by what is allowed of them, or by what they were made of.
+        let (before, _) = self.graph.nearest_before(scores.at, |i| taps[i].is_compared());
+        let off = |&i: &usize| if let Judged::Compared(read) = &taps[i] { read.judgement.size() } else { None };
+        let noise = before.iter().filter_map(off).fold(allowed, f64::max).sqrt();
+        let grid = Grid { unit: CHOICE_ROOM * noise, ..scores.grid };
+        Ok(fault_unless(rows.iter().all(|&row| grid.is_best(row, &theirs[row])), Cause::Unknown))
+    }
+
+    /// What the reference's choice is made of: the nearest tap of so many rows before it of which it takes the best, else the nearest.
+    fn scores(&self, index: usize, chosen: &Chosen) -> Result<Option<Scores>, DumpError> {
+        let place = |index: usize| self.graph.places()[index];
+        let (read, _) = self.graph.nearest_before(index, |i| held(self.reference, place(i)).is_some());
+        let mut nearest = None;
+        for &at in read.iter().rev() {
+            let Some(entry) = held(self.reference, place(at)) else { continue };
+            let Some(grid) = Grid::of(self.reference, &entry, &entry.shape)? else { continue };
+            let fits = grid.rows().len() == chosen.len()
+                && chosen.first().is_some_and(|of_a_token| of_a_token.len() < grid.width);
+            if !fits {
+                continue;
+            }
+            let are_ranked = (0..chosen.len()).all(|row| grid.is_best(row, &chosen[row]));
+            let scores = Scores { at, entry, grid, are_ranked };
+            if are_ranked {
+                return Ok(Some(scores));
+            }
+            nearest = nearest.or(Some(scores));
+        }
+        Ok(nearest)
+    }
+
+    /// The candidate's scores, in the reference's order.
+    fn candidate_grid(&self, scores: &Scores, layout: &Layout) -> Result<Option<Grid>, DumpError> {
+        let place = self.graph.places()[scores.at];
+        let values =
+            self.with_pair(place, layout, |pair, _| (0..pair.len()).map(|i| pair.candidate(i)).collect::<Vec<_>>())?;
+        let stored = held(self.candidate, place);
+        Ok(values.and_then(|values| Grid::new(values, stored.as_ref().unwrap_or(&scores.entry), &scores.entry.shape)))
+    }
+}
+
+/// Whether a tap holds the experts that a router chose.
+pub(crate) fn is_choice(tap: Tap) -> bool {
+    tap.is_open() && tap.layer.is_some() && tap.to_string().rsplit('.').next() == Some(CHOICE)
+}
+
+/// What a dump holds at a place, whole.
+pub(crate) fn held(dump: &Dump, place: Place) -> Option<Entry> {
+    let open = || dump.find_open(place.tap, place.step);
+    if place.tap.is_open() { open() } else { dump.find(place.tap, place.step).cloned() }
+}
+
+fn with_outcome(judged: &Compared, outcome: Outcome) -> Judged {
+    Judged::from(Compared { judgement: Judgement { outcome, ..judged.judgement.clone() }, ..judged.clone() })
+}
+
+pub(crate) fn behind(at: usize, run: &Run<'_>) -> Judged {
+    Judged::Unchecked(Reason::BehindOtherExperts(run.graph.places()[at]))
+}
