@@ -5,6 +5,7 @@ mod explain;
 mod forms;
 mod held;
 mod replay;
+mod routing;
 
 use firstdiff_compare::{InReferenceOrder, Place, TapReport};
 use firstdiff_model::Profile;

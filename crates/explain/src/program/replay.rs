@@ -6,16 +6,17 @@ use std::collections::{BTreeSet, HashMap};
 use firstdiff_compare::metrics::Metrics;
 use firstdiff_compare::{Place, Status, TapReport};
 use firstdiff_model::{Cache, Profile};
-use firstdiff_program::{Arithmetic, EvaluateError, Evaluator, Half, Kind, Program, Slice};
+use firstdiff_program::{Arithmetic, EvaluateError, Evaluator, Half, Kind, Program, Slice, Tensor, Values};
 use firstdiff_trace::{DType, Site, Tap};
 use ndarray::ArrayD;
 
 use crate::program::held::{Held, array, moved};
+use crate::program::routing::{Routed, routing};
 use crate::program::{Candidate, Recording};
 use crate::replay::operation::{Operation, is_coarse, loses, lost, unit_of};
 use crate::replay::reason::Reason;
 use crate::replay::right::distance;
-use crate::replay::{Replay, ReplayError, Replayed};
+use crate::replay::{Replay, ReplayError, Replayed, Routing};
 use crate::tolerance::replay::{CHOICE_ROOM, INPUT_ROOM};
 
 /// Judges every tap that the candidate recorded. `progress` is told how many of how many taps are done.
@@ -27,8 +28,8 @@ pub fn replay(
     candidate: &Candidate<'_>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Replay, ReplayError> {
-    let held = Held::of(recording, candidate)?;
-    Ok(replayed(recording, candidate, &held, progress)?.replay)
+    let routed = Routed::of(recording, candidate)?;
+    Ok(replayed(&routed.recording(recording), candidate, &routed.held, progress)?.replay)
 }
 
 /// A replay, and by what its taps were judged.
@@ -66,12 +67,14 @@ pub(crate) fn replayed(
     let reports: HashMap<Place, &TapReport> = candidate.taps.iter().map(|tap| (tap.place, tap)).collect();
     let mut noise: HashMap<Tap, f64> = HashMap::new();
     let mut taps = Vec::new();
+    let mut routing = Vec::new();
     let count = program.taps().len();
     while let Some(tap) = lockstep.next_tap() {
         progress(taps.len(), count);
         numbers.push(tap);
         let (place, record) = (held.place(tap), &program.taps()[tap]);
         let name = program.said(record.op);
+        routing.extend(lockstep.routing(tap, candidate)?);
         let Some(own) = held.get(tap) else {
             let reason = match reports.get(&place) {
                 None => Reason::NotRecorded,
@@ -107,7 +110,7 @@ pub(crate) fn replayed(
         lockstep.hold(tap)?;
     }
     let warnings = lockstep.warnings();
-    let replay = Replay { taps, warnings, order_is_open: false, cache: Cache::F32, cache_is_assumed: false };
+    let replay = Replay { taps, routing, warnings, order_is_open: false, cache: Cache::F32, cache_is_assumed: false };
     Ok(Replays { replay, taps: numbers, noise: noise_of })
 }
 
@@ -178,10 +181,27 @@ impl<'a> Lockstep<'a> {
         };
         let right = of(self.rounded.as_mut())?.unwrap_or_else(|| exact.clone());
         let moved = of(self.moved.as_mut())?;
+        Ok(Ok(Due { right, exact, moved, choices: self.choices(tap) }))
+    }
+
+    /// What the tap that was reached is chosen from, where its operation says that.
+    fn choices(&self, tap: usize) -> Option<ArrayD<f64>> {
         let op = &self.program.ops()[self.program.taps()[tap].op];
         let among = op.operands.first().filter(|_| op.name.starts_with("topk"));
-        let choices = among.and_then(|among| self.exact.operand(among)).map(|value| array(&value));
-        Ok(Ok(Due { right, exact, moved, choices }))
+        among.and_then(|among| self.exact.operand(among)).map(|value| array(&value))
+    }
+
+    /// The tokens that a choice sends elsewhere than the reference's.
+    fn routing(&self, tap: usize, candidate: &Candidate<'_>) -> Result<Option<Routing>, ReplayError> {
+        let view = &self.program.taps()[tap].view;
+        let own = self.held.readable(tap).filter(|_| view.dtype.kind() == Kind::Int);
+        let Some(own) = own else { return Ok(None) };
+        let place = self.held.place(tap);
+        let Some(reference) = candidate.values.reference(place)? else { return Ok(None) };
+        let values = Values::from(reference.into_iter().map(|x| x as i64).collect::<Vec<_>>());
+        let reference = Tensor::new(view.dtype, view.shape.clone(), values);
+        let (among, unit) = (self.choices(tap), own_unit(candidate.profile));
+        Ok(reference.and_then(|reference| routing(place, own, &reference, among.as_ref(), unit)))
     }
 
     /// Goes on with what the candidate holds, where anything can be computed from that.
@@ -224,7 +244,7 @@ pub(crate) fn arithmetic(profile: Profile) -> Option<Arithmetic> {
 }
 
 /// The unit by which an arithmetic rounds its values.
-fn own_unit(profile: Profile) -> f64 {
+pub(crate) fn own_unit(profile: Profile) -> f64 {
     match profile {
         Profile::Exact => 2f64.powi(-53),
         Profile::F32 | Profile::Ggml { .. } => 2f64.powi(-24),

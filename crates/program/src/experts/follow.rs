@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use crate::experts::loops::{Body, Index, Loop, Loops, Name, Turn, parts};
 use crate::experts::part::Part;
+use crate::experts::pieces::{Piece, Pieces};
 use crate::kernels::{self, Arg, Call};
 use crate::memory::Memory;
 use crate::program::flow::Flow;
@@ -24,7 +25,8 @@ impl Program {
             return None;
         }
         let loops = Loops::of(self);
-        let mut following = Following::new(self, chosen, &loops);
+        let pieces = Pieces::of(self);
+        let mut following = Following::new(self, chosen, &loops, &pieces);
         let mut op = 0;
         while op < self.ops.len() {
             match loops.by_start.get(&op) {
@@ -47,6 +49,9 @@ struct Following<'a> {
     old: &'a Program,
     chosen: &'a HashMap<usize, Tensor<'static>>,
     loops: &'a Loops,
+    pieces: &'a Pieces,
+    /// The lengths that Python is given now, where they are others, by the operation that gives them.
+    lengths: HashMap<usize, Vec<usize>>,
     releases: Vec<Vec<usize>>,
     weights: HashMap<&'a str, usize>,
     buffers: Vec<View>,
@@ -91,7 +96,12 @@ enum Given {
 }
 
 impl<'a> Following<'a> {
-    fn new(old: &'a Program, chosen: &'a HashMap<usize, Tensor<'static>>, loops: &'a Loops) -> Following<'a> {
+    fn new(
+        old: &'a Program,
+        chosen: &'a HashMap<usize, Tensor<'static>>,
+        loops: &'a Loops,
+        pieces: &'a Pieces,
+    ) -> Following<'a> {
         let mut known = HashMap::new();
         for (&buffer, tensor) in &old.given {
             let mut memory = Memory::zeros(old.buffers[buffer].dtype, old.sizes[buffer]);
@@ -105,6 +115,8 @@ impl<'a> Following<'a> {
             old,
             chosen,
             loops,
+            pieces,
+            lengths: HashMap::new(),
             releases: check::releases(old),
             weights: old.weights.iter().map(|(&buffer, name)| (name.as_str(), buffer)).collect(),
             buffers: old.buffers.clone(),
@@ -230,7 +242,7 @@ impl<'a> Following<'a> {
             if let Some(chosen) = self.chosen.get(&tap) {
                 self.take(&found.view, chosen);
             }
-            let view = self.view(&found.view, None, frame);
+            let view = self.piece(&found.view, self.pieces.taps.get(&tap), None, frame);
             let misfit = view.as_ref().err().cloned();
             let view = view.unwrap_or_else(|_| self.renamed(&found.view, frame));
             // What no row is of is no tap.
@@ -320,6 +332,22 @@ impl<'a> Following<'a> {
         Ok(View { buffer: own.buffer, ..part.moved(view, &begins, is_indexed)? })
     }
 
+    /// A view as it is now, which may be a piece of a tensor.
+    fn piece(
+        &self,
+        view: &View,
+        piece: Option<&Piece>,
+        indices: Option<&[Index]>,
+        frame: &Frame<'_>,
+    ) -> Result<View, Misfit> {
+        let cut = piece.and_then(|piece| Some((piece, self.lengths.get(&piece.list)?)));
+        match cut {
+            Some(_) if frame.of.is_some() || self.parts.contains_key(&view.buffer) => Err(Misfit::Window),
+            Some((piece, lengths)) => Ok(piece.cut(self.old, view, lengths)),
+            None => self.view(view, indices, frame),
+        }
+    }
+
     /// The operation as it is now.
     fn made(&mut self, op: usize, frame: &mut Frame<'_>) -> Result<Operation, Misfit> {
         let record = &self.old.ops[op];
@@ -329,13 +357,16 @@ impl<'a> Following<'a> {
         let (mut slot, mut extents) = (0, Vec::new());
         for view in made.operands_mut() {
             let indices = frame.of.as_ref().and_then(|of| of.body.begins.get(&(op - of.from.ops.start, slot)));
-            let own = self.view(view, indices.map(Vec::as_slice), frame)?;
+            let own = self.piece(view, self.pieces.views.get(&(op, slot)), indices.map(Vec::as_slice), frame)?;
             extents.extend(view.shape.iter().copied().zip(own.shape.iter().copied()).filter(|(old, new)| old != new));
             (*view, slot) = (own, slot + 1);
         }
         let given = self.given(&made, &extents)?;
         if let (Some(recorded), Given::Known(results)) = (&record.scalar, &given) {
-            made.scalar = Some(told(recorded, results, frame));
+            made.scalar = Some(match self.cut(op, recorded, results) {
+                Some(lengths) => lengths,
+                None => told(recorded, results, frame),
+            });
             return Ok(made);
         }
         if !record.written.is_empty() {
@@ -349,6 +380,20 @@ impl<'a> Following<'a> {
         }
         self.remember(&made, given)?;
         Ok(made)
+    }
+
+    /// Other lengths of pieces of which it is known where they are cut, as Python is given them.
+    fn cut(&mut self, op: usize, recorded: &[Scalar], results: &[Tensor<'_>]) -> Option<Vec<Scalar>> {
+        let found = results.first()?.to_ints().into_owned();
+        let lengths: Vec<usize> = found.iter().map(|&x| usize::try_from(x).ok()).collect::<Option<_>>()?;
+        let was = |x: &Scalar| if let Scalar::Int(x) = x { *x } else { 0 };
+        let is_same_whole = recorded.iter().map(was).sum::<i64>() == found.iter().sum::<i64>();
+        if !self.pieces.are_of(op) || recorded.len() != found.len() || !is_same_whole {
+            return None;
+        }
+        self.is_other |= !recorded.iter().map(was).eq(found.iter().copied());
+        self.lengths.insert(op, lengths);
+        Some(found.into_iter().map(Scalar::Int).collect())
     }
 
     /// The weights of the turn's own expert, for those of the one that it is made of.

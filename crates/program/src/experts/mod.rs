@@ -9,3 +9,4 @@
 mod follow;
 mod loops;
 mod part;
+mod pieces;

@@ -73,12 +73,19 @@ impl Part {
         begins: &[usize],
         is_indexed: impl Fn(usize) -> bool,
     ) -> Result<View, Misfit> {
-        let is_whole = view.shape == self.old.shape && view.strides == self.old.strides;
+        // Axis by axis the same memory: whichever extent is 1, or none.
+        let is_aligned = view.strides == self.old.strides;
         let mut moved = View { offset: self.new.offset, ..view.clone() };
         let mut shown = vec![false; self.open.len()];
-        if is_whole {
-            (moved.shape, moved.strides) = (self.new.shape.clone(), self.new.strides.clone());
+        if is_aligned {
+            moved.strides = self.new.strides.clone();
             shown.fill(true);
+            for (axis, extent) in moved.shape.iter_mut().enumerate().filter(|(axis, _)| self.is_other(*axis)) {
+                if *extent != self.old.shape[axis] {
+                    return Err(Misfit::Window);
+                }
+                *extent = self.new.shape[axis];
+            }
         } else {
             let is_unclear = |axis: usize| self.old.shape[axis] < 2 && self.is_other(axis) && !is_indexed(axis);
             if self.order.iter().any(|&axis| is_unclear(axis)) {
