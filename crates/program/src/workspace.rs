@@ -110,7 +110,11 @@ impl<'a> Workspace<'a> {
             // One place is not broadcast to several.
             if op.gives_places() && result.shape() != view.shape {
                 let (left, right) = (result.shape().to_vec(), view.shape.clone());
-                return Err(refused(number, op, KernelError::Shape { what: "the places and their output", left, right }));
+                return Err(refused(
+                    number,
+                    op,
+                    KernelError::Shape { what: "the places and their output", left, right },
+                ));
             }
             // An output may be part of a weight's or a constant's buffer.
             self.load(view)?;

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use firstdiff_compare::{Place, TapReport};
 use firstdiff_program::{DType, Kind, Program, ProgramTap, Tensor, Values};
 use firstdiff_trace::{Site, Tap};
-use ndarray::{ArrayD, IxDyn};
+use ndarray::{ArrayD, Axis, IxDyn};
 
 use crate::program::{Candidate, Recording};
 use crate::replay::right::jittered;
@@ -65,6 +65,15 @@ impl Held {
     /// Takes for the candidate's what follows from its own values.
     pub(crate) fn suppose(&mut self, tap: usize, values: Tensor<'static>) {
         self.values.insert(tap, Own { values, is_readable: true, is_recorded: false });
+    }
+
+    /// Brings the rows of a tap into another order.
+    pub(crate) fn reorder(&mut self, tap: usize, order: &[usize]) {
+        let Some(own) = self.values.get_mut(&tap) else { return };
+        let ordered = array(&own.values).select(Axis(0), order);
+        let (dtype, shape) = (own.values.dtype(), own.values.shape().to_vec());
+        let values = Values::from(ordered.into_iter().collect::<Vec<f64>>());
+        own.values = Tensor::new(dtype, shape, values).unwrap_or_else(|| own.values.clone());
     }
 
     /// What the candidate holds at a tap, where what comes behind it can be computed from that.

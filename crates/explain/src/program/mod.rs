@@ -6,6 +6,7 @@ mod forms;
 mod held;
 mod replay;
 mod routing;
+mod rows;
 
 use firstdiff_compare::{InReferenceOrder, Place, TapReport};
 use firstdiff_model::Profile;

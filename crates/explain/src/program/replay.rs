@@ -8,10 +8,11 @@ use firstdiff_compare::{Place, Status, TapReport};
 use firstdiff_model::{Cache, Profile};
 use firstdiff_program::{Arithmetic, EvaluateError, Evaluator, Half, Kind, Program, Slice, Tensor, Values};
 use firstdiff_trace::{DType, Site, Tap};
-use ndarray::ArrayD;
+use ndarray::{ArrayD, Axis};
 
 use crate::program::held::{Held, array, moved};
 use crate::program::routing::{Routed, routing};
+use crate::program::rows::{order, sorted};
 use crate::program::{Candidate, Recording};
 use crate::replay::operation::{Operation, is_coarse, loses, lost, unit_of};
 use crate::replay::reason::Reason;
@@ -28,8 +29,9 @@ pub fn replay(
     candidate: &Candidate<'_>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Replay, ReplayError> {
-    let routed = Routed::of(recording, candidate)?;
-    Ok(replayed(&routed.recording(recording), candidate, &routed.held, progress)?.replay)
+    let Routed { program, mut held } = Routed::of(recording, candidate)?;
+    let recording = Recording { program: program.as_ref().unwrap_or(recording.program), ..*recording };
+    Ok(replayed(&recording, candidate, &mut held, progress)?.replay)
 }
 
 /// A replay, and by what its taps were judged.
@@ -58,7 +60,7 @@ fn operation(place: Place, name: &str, profile: Profile, is_span: bool, (stored,
 pub(crate) fn replayed(
     recording: &Recording<'_>,
     candidate: &Candidate<'_>,
-    held: &Held,
+    held: &mut Held,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Replays, ReplayError> {
     let program = recording.program;
@@ -67,14 +69,14 @@ pub(crate) fn replayed(
     let reports: HashMap<Place, &TapReport> = candidate.taps.iter().map(|tap| (tap.place, tap)).collect();
     let mut noise: HashMap<Tap, f64> = HashMap::new();
     let mut taps = Vec::new();
-    let mut routing = Vec::new();
+    let (mut routing, sorted) = (Vec::new(), sorted(program));
     let count = program.taps().len();
     while let Some(tap) = lockstep.next_tap() {
         progress(taps.len(), count);
         numbers.push(tap);
         let (place, record) = (held.place(tap), &program.taps()[tap]);
         let name = program.said(record.op);
-        routing.extend(lockstep.routing(tap, candidate)?);
+        routing.extend(lockstep.routing(tap, held, candidate)?);
         let Some(own) = held.get(tap) else {
             let reason = match reports.get(&place) {
                 None => Reason::NotRecorded,
@@ -103,11 +105,22 @@ pub(crate) fn replayed(
                 let operation =
                     Operation { noise_before: *before, ..operation(place, &name, candidate.profile, is_span, costs) };
                 *before = before.max(distance(site, &due.exact, &due.right));
-                operation.judged(&array(own), &due.right, &due.exact)
+                let judged = operation.judged(&array(own), &due.right, &due.exact);
+                let is_free = judged.report.status == Status::Diverged && sorted.contains(&record.op);
+                let order = is_free.then(|| order(&array(own), &due.exact)).flatten();
+                let ordered = order.map(|order| (array(own).select(Axis(0), &order), order));
+                let again = ordered.map(|(own, order)| (operation.judged(&own, &due.right, &due.exact), order));
+                match again.filter(|(judged, _)| judged.report.status.agrees()) {
+                    Some((judged, order)) => {
+                        held.reorder(tap, &order);
+                        judged
+                    }
+                    None => judged,
+                }
             }
         };
         taps.push(Replayed { from, through, ..judged });
-        lockstep.hold(tap)?;
+        lockstep.hold(tap, held)?;
     }
     let warnings = lockstep.warnings();
     let replay = Replay { taps, routing, warnings, order_is_open: false, cache: Cache::F32, cache_is_assumed: false };
@@ -127,7 +140,6 @@ struct Due {
 
 /// The same program in several arithmetics, side by side.
 struct Lockstep<'a> {
-    held: &'a Held,
     program: &'a Program,
     exact: Evaluator<'a>,
     /// In the profile's arithmetic; `None` where that is f64.
@@ -139,7 +151,7 @@ struct Lockstep<'a> {
 }
 
 impl<'a> Lockstep<'a> {
-    fn new(recording: &Recording<'a>, candidate: &Candidate<'_>, held: &'a Held) -> Lockstep<'a> {
+    fn new(recording: &Recording<'a>, candidate: &Candidate<'_>, held: &Held) -> Lockstep<'a> {
         let Recording { program, weights } = *recording;
         let evaluator = |arithmetic| Evaluator::new(program, arithmetic, weights);
         let (profile, coarse) = (candidate.profile, is_coarse(candidate.profile));
@@ -153,7 +165,6 @@ impl<'a> Lockstep<'a> {
         let rounded = arithmetic(profile);
         let second = if coarse { rounded.unwrap_or(Arithmetic::F64) } else { Arithmetic::F64 };
         Lockstep {
-            held,
             program,
             exact: evaluator(Arithmetic::F64),
             rounded: rounded.map(evaluator),
@@ -192,11 +203,11 @@ impl<'a> Lockstep<'a> {
     }
 
     /// The tokens that a choice sends elsewhere than the reference's.
-    fn routing(&self, tap: usize, candidate: &Candidate<'_>) -> Result<Option<Routing>, ReplayError> {
+    fn routing(&self, tap: usize, held: &Held, candidate: &Candidate<'_>) -> Result<Option<Routing>, ReplayError> {
         let view = &self.program.taps()[tap].view;
-        let own = self.held.readable(tap).filter(|_| view.dtype.kind() == Kind::Int);
+        let own = held.readable(tap).filter(|_| view.dtype.kind() == Kind::Int);
         let Some(own) = own else { return Ok(None) };
-        let place = self.held.place(tap);
+        let place = held.place(tap);
         let Some(reference) = candidate.values.reference(place)? else { return Ok(None) };
         let values = Values::from(reference.into_iter().map(|x| x as i64).collect::<Vec<_>>());
         let reference = Tensor::new(view.dtype, view.shape.clone(), values);
@@ -205,14 +216,14 @@ impl<'a> Lockstep<'a> {
     }
 
     /// Goes on with what the candidate holds, where anything can be computed from that.
-    fn hold(&mut self, tap: usize) -> Result<(), EvaluateError> {
-        let Some(own) = self.held.readable(tap) else { return Ok(()) };
+    fn hold(&mut self, tap: usize, held: &Held) -> Result<(), EvaluateError> {
+        let Some(own) = held.readable(tap) else { return Ok(()) };
         self.exact.hold(tap, own.view())?;
         if let Some(rounded) = &mut self.rounded {
             rounded.hold(tap, own.view())?;
         }
         if let Some(evaluator) = &mut self.moved {
-            let site = self.held.place(tap).tap.site;
+            let site = held.place(tap).tap.site;
             let other = self.units.get(&tap).map(|&unit| moved(own, unit, site));
             evaluator.hold(tap, other.unwrap_or_else(|| own.clone()))?;
         }

@@ -15,7 +15,7 @@ use crate::tolerance::replay::CHOICE_ROOM;
 /// The program with the candidate's choices, and what it holds of that program's taps.
 pub(crate) struct Routed {
     /// `None` where the recorded one serves.
-    program: Option<Program>,
+    pub(crate) program: Option<Program>,
     pub(crate) held: Held,
 }
 
@@ -47,11 +47,6 @@ impl Routed {
             }
         }
         Ok(Routed { program: Some(program), held })
-    }
-
-    /// The recording to replay.
-    pub(crate) fn recording<'r>(&'r self, recording: &Recording<'r>) -> Recording<'r> {
-        Recording { program: self.program.as_ref().unwrap_or(recording.program), weights: recording.weights }
     }
 }
 

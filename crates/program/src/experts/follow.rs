@@ -55,6 +55,8 @@ struct Following<'a> {
     releases: Vec<Vec<usize>>,
     weights: HashMap<&'a str, usize>,
     buffers: Vec<View>,
+    /// How many numbers each buffer held in the recording, or that which it stands for.
+    sizes: Vec<usize>,
     scopes: Vec<Scope>,
     ops: Vec<Operation>,
     taps: Vec<ProgramTap>,
@@ -120,6 +122,7 @@ impl<'a> Following<'a> {
             releases: check::releases(old),
             weights: old.weights.iter().map(|(&buffer, name)| (name.as_str(), buffer)).collect(),
             buffers: old.buffers.clone(),
+            sizes: old.sizes.clone(),
             scopes: old.scopes.clone(),
             ops: Vec::with_capacity(old.ops.len()),
             taps: Vec::with_capacity(old.taps.len()),
@@ -187,7 +190,8 @@ impl<'a> Following<'a> {
         for (turn, &expert) in experts.iter().enumerate() {
             let own = found.turns.iter().find(|own| own.expert == expert);
             // One row does not say which axis is that of the rows.
-            let is_clear = |own: &&Turn| own.is_whole && (own.rows > 1 || most.is_some_and(|most| most.rows == own.rows));
+            let is_clear =
+                |own: &&Turn| own.is_whole && (own.rows > 1 || most.is_some_and(|most| most.rows == own.rows));
             let Some(from) = own.filter(is_clear).or(most).or(own) else { continue };
             self.turn(InTurn { from, body, expert, turn });
         }
@@ -301,6 +305,7 @@ impl<'a> Following<'a> {
             frame.buffers.insert(view.buffer, self.buffers.len());
             let canonical = &self.old.buffers[view.buffer];
             self.buffers.push(View { buffer: self.buffers.len(), ..canonical.clone() });
+            self.sizes.push(self.old.sizes[view.buffer]);
         }
     }
 
@@ -378,7 +383,7 @@ impl<'a> Following<'a> {
         } else {
             self.outputs(record, &mut made, &given, !extents.is_empty(), frame)?;
         }
-        self.remember(&made, given)?;
+        self.remember(&made, given);
         Ok(made)
     }
 
@@ -522,24 +527,24 @@ impl<'a> Following<'a> {
     }
 
     /// Keeps what is known of results.
-    fn remember(&mut self, made: &Operation, given: Given) -> Result<(), Misfit> {
+    fn remember(&mut self, made: &Operation, given: Given) {
         let mut results = match given {
             Given::Known(results) => results.into_iter(),
             _ => Vec::new().into_iter(),
         };
         for view in made.outputs.iter().flatten() {
-            let Some(result) = results.next() else {
-                self.known.remove(&view.buffer);
-                continue;
-            };
             let reach = |view: &View| view.reach(u64::MAX).unwrap_or(0);
-            let of_parts = self.parts.get(&view.buffer).into_iter().flatten().map(|part| reach(part.now()));
-            let old = self.old.sizes.get(view.buffer).copied().unwrap_or(0);
-            let size = of_parts.max().unwrap_or(old).max(reach(view)).max(reach(&self.buffers[view.buffer]));
-            let memory = self.known.entry(view.buffer).or_insert_with(|| Memory::zeros(view.dtype, size));
-            memory.write(view, result, Arithmetic::F64).map_err(|_| Misfit::Extents)?;
+            let parts = self.parts.get(&view.buffer).into_iter().flatten().map(|part| reach(part.now())).max();
+            let size = parts.unwrap_or(self.sizes[view.buffer]);
+            let size = size.max(reach(view)).max(reach(&self.buffers[view.buffer]));
+            let dtype = self.buffers[view.buffer].dtype;
+            let held = self.known.remove(&view.buffer).filter(|memory| memory.len() >= size);
+            let mut memory = held.unwrap_or_else(|| Memory::zeros(dtype, size));
+            let result = results.next();
+            if result.is_some_and(|result| memory.write(view, result, Arithmetic::F64).is_ok()) {
+                self.known.insert(view.buffer, memory);
+            }
         }
-        Ok(())
     }
 }
 

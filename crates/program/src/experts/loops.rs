@@ -223,11 +223,11 @@ fn experts(program: &Program, length: usize, group: &[Stretch]) -> Option<Vec<Ve
     let numbers = |start: usize| -> Vec<Vec<usize>> {
         (0..length).flat_map(|op| weights(program, start + op)).map(|(_, view)| numbers_of(program, view)).collect()
     };
-    let all: Vec<Vec<Vec<Vec<usize>>>> = group.iter().map(|found| whole(found).into_iter().map(numbers).collect()).collect();
+    let all: Vec<Vec<Vec<Vec<usize>>>> =
+        group.iter().map(|found| whole(found).into_iter().map(numbers).collect()).collect();
     let first = all.iter().flatten().next()?;
-    let same_form = |turn: &Vec<Vec<usize>>| {
-        turn.len() == first.len() && turn.iter().zip(first).all(|(a, b)| a.len() == b.len())
-    };
+    let same_form =
+        |turn: &Vec<Vec<usize>>| turn.len() == first.len() && turn.iter().zip(first).all(|(a, b)| a.len() == b.len());
     if !all.iter().flatten().all(same_form) {
         return None;
     }
@@ -239,9 +239,7 @@ fn experts(program: &Program, length: usize, group: &[Stretch]) -> Option<Vec<Ve
     let &(slot, at) = moving.first()?;
     let number = |turn: &Vec<Vec<usize>>| turn[slot][at];
     let agrees = |turn: &Vec<Vec<usize>>| moving.iter().all(|&(slot, at)| turn[slot][at] == number(turn));
-    let differ = |turns: &Vec<Vec<Vec<usize>>>| {
-        turns.iter().map(number).collect::<HashSet<_>>().len() == turns.len()
-    };
+    let differ = |turns: &Vec<Vec<Vec<usize>>>| turns.iter().map(number).collect::<HashSet<_>>().len() == turns.len();
     if !all.iter().flatten().all(agrees) || !all.iter().all(differ) {
         return None;
     }
@@ -272,7 +270,9 @@ fn body(program: &Program, length: usize, whole: &[(usize, usize, usize)]) -> Op
             let view = |start: usize| check::operands(&program.ops[start + op]).nth(slot);
             let made = |start: usize| -> Option<Option<usize>> {
                 let buffer = view(start)?.buffer;
-                let maker = program.writer(start + op, buffer).filter(|maker| program.ops[*maker].made().any(|made| made == buffer));
+                let maker = program
+                    .writer(start + op, buffer)
+                    .filter(|maker| program.ops[*maker].made().any(|made| made == buffer));
                 Some(maker.and_then(|maker| maker.checked_sub(start)))
             };
             // What a turn makes by itself follows from what it reads.

@@ -104,7 +104,8 @@ impl Part {
             }
             moved.offset += at * self.new.strides[axis];
         }
-        Ok(moved)
+        let reach = |view: &View| view.reach(u64::MAX).unwrap_or(usize::MAX);
+        if reach(&moved) > reach(&self.new) { Err(Misfit::Window) } else { Ok(moved) }
     }
 
     fn is_other(&self, axis: usize) -> bool {
