@@ -193,7 +193,8 @@ impl<'a> Following<'a> {
             let is_clear =
                 |own: &&Turn| own.is_whole && (own.rows > 1 || most.is_some_and(|most| most.rows == own.rows));
             let Some(from) = own.filter(is_clear).or(most).or(own) else { continue };
-            self.turn(InTurn { from, body, expert, turn });
+            let rows = self.turn(InTurn { from, body, expert, turn });
+            self.is_other |= own.is_none_or(|own| own.rows != rows);
         }
         // What all turns write into is whole behind the last of them.
         let number = self.ops.len().saturating_sub(1);
@@ -214,28 +215,32 @@ impl<'a> Following<'a> {
         experts.into_iter().map(|expert| usize::try_from(expert).ok()).collect()
     }
 
-    fn turn(&mut self, of: InTurn<'_>) {
+    /// One turn. Returns how many rows it takes.
+    fn turn(&mut self, of: InTurn<'_>) -> usize {
         let ops = of.from.ops.clone();
-        let is_own = of.from.expert == of.expert;
         let mut frame = Frame { of: Some(of), ..Frame::default() };
+        let mut rows = None;
         for op in ops {
             let gave = self.operation(op, &mut frame);
-            // No row is this expert's: nothing that follows does anything.
-            if self.old.ops[op].gives_places() && gave == Some(0) {
-                break;
+            if self.old.ops[op].gives_places() {
+                rows = rows.or(gave);
+                // No row is this expert's: nothing that follows does anything.
+                if gave == Some(0) {
+                    break;
+                }
             }
         }
-        self.is_other |= !is_own;
+        rows.unwrap_or(0)
     }
 
-    /// An operation as it is now, and its taps. Returns how many elements it gives.
+    /// An operation as it is now, and its taps. Returns how many rows it gives.
     fn operation(&mut self, op: usize, frame: &mut Frame<'_>) -> Option<usize> {
         let made = self.made(op, frame).unwrap_or_else(|misfit| {
             self.is_other = true;
             self.misfits.insert(self.ops.len(), misfit);
             self.as_before(op, frame)
         });
-        let gives = made.outputs.first().and_then(Option::as_ref).map(View::elements);
+        let gives = made.outputs.first().and_then(Option::as_ref).and_then(|view| view.shape.first().copied());
         let number = self.ops.len();
         self.ops.push(made);
         for (at, &tap) in self.old.taps_after[op].iter().enumerate() {
@@ -510,7 +515,8 @@ impl<'a> Following<'a> {
                 made.outputs[number] = Some(own);
                 continue;
             }
-            self.is_other |= shape != view.shape;
+            // Of a turn it is its rows that say so.
+            self.is_other |= shape != view.shape && frame.of.is_none();
             let open = (0..shape.len()).map(|axis| axis == 0 && record.gives_places()).collect();
             let begin = *ends.get(&own.buffer).unwrap_or(&0);
             let part = Part::new(view, &shape, begin, open)?;
