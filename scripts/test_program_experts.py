@@ -126,9 +126,11 @@ def told(report):
 def cases(golden, name, folder):
     """Each run: its name, the folder of the candidate, and which taps it may be blamed for, and which must be."""
     routers = golden.routers()
-    model = build(name).to(torch.bfloat16)
-    record(model, name, folder / "bf16")
-    yield "bf16", folder / "bf16", re.compile("(?!)"), None
+    try:
+        record(build(name).to(torch.bfloat16), name, folder / "bf16")
+        yield "bf16", folder / "bf16", re.compile("(?!)"), None
+    except RuntimeError as error:
+        print(f"{name:18} bf16      is not run by transformers: {error}", flush=True)
     model = build(name)
     other_routers(model, routers, BY_HALF)
     record(model, name, folder / "router")
@@ -154,6 +156,9 @@ def cases(golden, name, folder):
             weight[: weight.shape[0] // 3] *= 1.25
         record(model, name, folder / "expert")
         due = rf"layers\.{layer}\.experts\.{expert}\.ffn_out"
+        if not any(re.fullmatch(due, tap) for tap, _ in golden.taps):
+            # Where no row is the expert's its operations run all the same, and have no tap: the next one behind them.
+            due = rf"({due}|layers\.{layer}(\.ffn_out|\..*/output_linear|/\w+))"
         yield "expert", folder / "expert", re.compile(rf".*router_logits|{due}"), re.compile(rf"{due}@{step}")
         break
 

@@ -333,7 +333,7 @@ impl<'a> Following<'a> {
         let mut begins = part.begins(view).ok_or(Misfit::Window)?;
         for (at, index) in begins.iter_mut().zip(indices) {
             match (index, &frame.of) {
-                (Index::Expert, Some(of)) => *at = of.expert,
+                (Index::Expert(times), Some(of)) => *at = times * of.expert,
                 (Index::Turn, Some(of)) => *at = of.turn,
                 _ => {}
             }

@@ -57,7 +57,8 @@ pub(crate) enum Name {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Index {
     Fixed,
-    Expert,
+    /// So many times the expert's number.
+    Expert(usize),
     Turn,
 }
 
@@ -207,11 +208,16 @@ fn weights(program: &Program, op: usize) -> impl Iterator<Item = (usize, &View)>
     check::operands(&program.ops[op]).enumerate().filter(|(_, view)| program.weights.contains_key(&view.buffer))
 }
 
-/// The numbers that stand in a weight's name, and the index at which a view of it begins.
+/// The numbers that stand in a weight's name, and which slice of it a view is: by its first axis where it has one of slices, else one as large as the view.
 fn numbers_of(program: &Program, view: &View) -> Vec<usize> {
     let mut numbers = parts(&program.weights[&view.buffer]).1;
-    let begins = Part::same(&program.buffers[view.buffer]).ok().and_then(|part| part.begins(view));
-    numbers.extend(begins.and_then(|begins| begins.first().copied()));
+    let whole = &program.buffers[view.buffer];
+    let begins = Part::same(whole).ok().and_then(|part| part.begins(view));
+    let slice = match whole.shape.len() {
+        0..=2 => view.offset.checked_div(view.elements()),
+        _ => begins.and_then(|begins| begins.first().copied()),
+    };
+    numbers.extend(slice);
     numbers
 }
 
@@ -381,7 +387,8 @@ fn indices<'p>(
         if holds(&|at, _, _| Some(at) == fixed) {
             return Some(Index::Fixed);
         }
-        holds(&|at, _, expert| at == expert).then_some(Index::Expert)
+        let times = all.iter().find(|(.., expert)| *expert > 0).map(|(begins, _, expert)| begins[axis] / expert)?;
+        holds(&|at, _, expert| at == times * expert).then_some(Index::Expert(times))
     };
     (0..rank).map(index).collect()
 }
