@@ -262,6 +262,8 @@ impl<'a> Following<'a> {
                 self.misfits.entry(number).or_insert(misfit);
             }
             let name = match &frame.of {
+                // A name that counts calls is another one where others are hit.
+                Some(of) if !of.has_number(Name::Tap(op - of.from.ops.start, at)) => None,
                 Some(of) => of.named(&found.tap, |op| Name::Tap(op, at), op),
                 None => Some(found.tap.clone()),
             };
@@ -555,6 +557,11 @@ impl<'a> Following<'a> {
 }
 
 impl InTurn<'_> {
+    /// Whether the expert's number stands in a name.
+    fn has_number(&self, name: Name) -> bool {
+        self.body.names.get(&name).is_some_and(|numbers| numbers.contains(&true))
+    }
+
     /// A name with the number of this expert; `None` where nobody knows which number that is.
     fn named(&self, name: &str, what: impl Fn(usize) -> Name, op: usize) -> Option<String> {
         if self.expert == self.from.expert {
