@@ -167,7 +167,8 @@ fn behind_choices(program: &Program) -> Vec<Range<usize>> {
 
 /// The first operation of a range that one line carries out several times, where all that stands between is the same each time.
 fn recurring(program: &Program, lines: &[Line<'_>], range: Range<usize>) -> Option<Stretch> {
-    let mut places: HashMap<(Option<usize>, Option<usize>, &str), Vec<usize>> = HashMap::new();
+    type Called<'a> = (Option<usize>, Option<usize>, &'a str);
+    let mut places: HashMap<Called<'_>, Vec<usize>> = HashMap::new();
     let key = |at: usize| (program.ops[at].scope, program.ops[at].line, program.ops[at].name.as_str());
     range.clone().for_each(|at| places.entry(key(at)).or_default().push(at));
     let mut seen = HashSet::new();
