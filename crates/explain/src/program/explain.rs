@@ -14,7 +14,7 @@ use crate::mistakes::Values;
 use crate::program::context::Context;
 use crate::program::forms::{Form, forms};
 use crate::program::held::{Held, array};
-use crate::program::replay::{Replays, arithmetic, replayed};
+use crate::program::replay::{Replays, replayed};
 use crate::program::routing::Routed;
 use crate::program::{Candidate, Recording};
 use crate::replay::operation::{Operation, is_coarse};
@@ -46,7 +46,7 @@ pub fn explain(
         effort,
         begun: Instant::now(),
         exact: Bench::new(recording.program, Arithmetic::F64, recording.weights),
-        rounded: arithmetic(candidate.profile).map(|own| Bench::new(recording.program, own, recording.weights)),
+        rounded: candidate.arithmetic().map(|own| Bench::new(recording.program, own, recording.weights)),
     };
     let mut explained: Vec<Explained> = Vec::new();
     let wrong: Vec<usize> = replays.wrong().collect();

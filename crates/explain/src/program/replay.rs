@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use firstdiff_compare::metrics::Metrics;
 use firstdiff_compare::{Place, Status, TapReport};
 use firstdiff_model::{Cache, Profile};
-use firstdiff_program::{Arithmetic, EvaluateError, Evaluator, Half, Kind, Program, Slice, Tensor, Values};
+use firstdiff_program::{Arithmetic, EvaluateError, Evaluator, Kind, Program, Slice, Tensor, Values};
 use firstdiff_trace::{DType, Site, Tap};
 use ndarray::{ArrayD, Axis};
 
@@ -162,7 +162,7 @@ impl<'a> Lockstep<'a> {
             let unit = if coarse { own_unit(profile).max(recorded) } else { recorded };
             units.extend((unit > 0.0).then_some((number, unit)));
         }
-        let rounded = arithmetic(profile);
+        let rounded = candidate.arithmetic();
         let second = if coarse { rounded.unwrap_or(Arithmetic::F64) } else { Arithmetic::F64 };
         Lockstep {
             program,
@@ -243,19 +243,8 @@ impl<'a> Lockstep<'a> {
 /// How many operations without a value are told of one by one.
 const TOLD: usize = 3;
 
-/// What a profile's arithmetic is called in a program; `None` where it is f64.
-pub(crate) fn arithmetic(profile: Profile) -> Option<Arithmetic> {
-    match profile {
-        Profile::Exact => None,
-        Profile::F32 => Some(Arithmetic::F32),
-        Profile::Ggml { .. } => Some(Arithmetic::Ggml),
-        Profile::F16 => Some(Arithmetic::Half(Half::F16)),
-        Profile::Bf16 => Some(Arithmetic::Half(Half::BF16)),
-    }
-}
-
 /// The unit by which an arithmetic rounds its values.
-pub(crate) fn own_unit(profile: Profile) -> f64 {
+fn own_unit(profile: Profile) -> f64 {
     match profile {
         Profile::Exact => 2f64.powi(-53),
         Profile::F32 | Profile::Ggml { .. } => 2f64.powi(-24),

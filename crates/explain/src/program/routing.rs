@@ -7,7 +7,6 @@ use firstdiff_program::{Arithmetic, Bench, Kind, Program, Slice, Tensor};
 use ndarray::{ArrayD, ArrayView1, Axis};
 
 use crate::program::held::{Held, array};
-use crate::program::replay::arithmetic;
 use crate::program::{Candidate, Recording};
 use crate::replay::{ReplayError, Rerouted, Routing};
 use crate::tolerance::replay::CHOICE_ROOM;
@@ -70,7 +69,7 @@ fn computed_choice(
         slice.evaluate(&bench, &value, &[]).ok()
     };
     let exact = of(Arithmetic::F64)?;
-    let rounded = arithmetic(candidate.profile).map_or_else(|| Some(exact.clone()), of)?;
+    let rounded = candidate.arithmetic().map_or_else(|| Some(exact.clone()), of)?;
     (choices(&exact) == choices(&rounded)).then_some(exact)
 }
 
