@@ -15,7 +15,7 @@
 
 use firstdiff_trace::{Dump, DumpError};
 
-use crate::graph::Graph;
+use crate::graph::{Graph, Place};
 use crate::plan::AlignmentPlan;
 use crate::report::{Report, TapReport};
 use crate::rules::attribute;
@@ -71,6 +71,19 @@ impl<'a> InReferenceOrder<'a> {
     pub fn values(&self, tap: &TapReport) -> Result<Option<Vec<f64>>, DumpError> {
         let Some(layout) = tap.layout.as_ref().filter(|_| tap.part.is_none()) else { return Ok(None) };
         self.run.with_pair(tap.place, layout, |pair, _| (0..pair.len()).map(|i| pair.candidate(i)).collect())
+    }
+}
+
+impl InReferenceOrder<'_> {
+    /// The reference's values of a tap; `None` where it was not recorded whole.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn reference(&self, place: Place) -> Result<Option<Vec<f64>>, DumpError> {
+        let reference = self.run.reference;
+        let entry = reference.find(place.tap, place.step).cloned();
+        let entry = entry.or_else(|| reference.find_open(place.tap, place.step)).filter(|entry| entry.rows.is_none());
+        entry.map(|entry| Ok(reference.read(&entry)?.values().to_f64())).transpose()
     }
 }
 

@@ -1,12 +1,15 @@
 //! Does a recorded program give the values that its dump holds? Evaluates it, and prints the NMSE of each tap.
 //!
-//!     cargo run -p firstdiff-program --example evaluate -- DUMP MODEL [f32 | ggml]
+//!     cargo run -p firstdiff-program --example evaluate -- DUMP MODEL [f32 | ggml] [as OTHER]
+//!
+//! `as OTHER`: the program as it is with the experts that another dump of the same tokens chose, beside that dump's taps.
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
 
-use firstdiff_program::{Arithmetic, Evaluator, ModelFolder, Program};
+use firstdiff_program::{Arithmetic, Evaluator, ModelFolder, Program, Tensor, Values};
 use firstdiff_trace::{Dump, Tap};
 
 /// Σ (x - y)² / Σ y².
@@ -23,16 +26,38 @@ fn in_order(values: &[f64], width: usize) -> Vec<f64> {
     rows.concat()
 }
 
+/// A tap of a dump.
+fn stored(dump: &Dump, tap: &str, step: usize) -> Option<firstdiff_trace::Tensor> {
+    let (tap, step) = (Tap::named(tap), step as u32);
+    let entry = dump.find(tap, step).cloned().or_else(|| dump.find_open(tap, step))?;
+    dump.read(&entry).ok()
+}
+
+/// What a dump holds at the taps of whole numbers.
+fn choices(program: &Program, dump: &Dump) -> HashMap<usize, Tensor<'static>> {
+    let held = |number: usize| {
+        let tap = &program.taps()[number];
+        let values: Vec<i64> = stored(dump, &tap.tap, tap.step)?.values().to_f64().iter().map(|&x| x as i64).collect();
+        Some((number, Tensor::new(tap.view.dtype, tap.view.shape.clone(), Values::from(values))?))
+    };
+    program.choices().filter_map(held).collect()
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [dump, model, rest @ ..] = args.as_slice() else { return Err("evaluate DUMP MODEL [f32 | ggml]".into()) };
-    let arithmetic = match rest.first().map(String::as_str) {
-        None => Arithmetic::F64,
-        Some("f32") => Arithmetic::F32,
-        Some("ggml") => Arithmetic::Ggml,
-        Some(other) => return Err(format!("{other} is no arithmetic: f32, ggml").into()),
+    let (arithmetic, other) = match rest.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => (Arithmetic::F64, None),
+        ["f32"] => (Arithmetic::F32, None),
+        ["ggml"] => (Arithmetic::Ggml, None),
+        ["as", other] => (Arithmetic::F64, Some(other)),
+        _ => return Err(format!("{rest:?} is no arithmetic (f32, ggml) and no other dump (as OTHER)").into()),
     };
-    let program = Program::open(Path::new(dump))?;
+    let mut program = Program::open(Path::new(dump))?;
+    if let Some(other) = other {
+        program = program.with_choices(&choices(&program, &Dump::open(other)?)).ok_or("it chooses the same")?;
+    }
+    let dump = other.unwrap_or(dump);
     for (name, count) in program.opaque() {
         println!("no kernel for {name} ({count})");
     }
@@ -43,12 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for step in 0..program.steps().len() {
         let start = Instant::now();
         evaluator.run_step(step, &mut |found| {
-            let tap = Tap::named(found.tap);
-            let stored = match dump.find(tap, step as u32) {
-                Some(entry) => dump.read(entry).ok(),
-                None => dump.find_open(tap, step as u32).and_then(|entry| dump.read(&entry).ok()),
-            };
-            let Some(stored) = stored else {
+            let Some(stored) = stored(&dump, found.tap, step) else {
                 lacking += 1;
                 println!("{step} {:40} is not in the dump", found.tap);
                 return;

@@ -10,6 +10,7 @@
 //! of a value, evaluation stops with an error. An operation that the table lacks is read, but not carried out.
 
 mod evaluate;
+mod experts;
 mod kernels;
 mod memory;
 mod program;
@@ -25,7 +26,7 @@ pub use program::{Limits, Operation, Program, ProgramTap, Scope, Step};
 pub use slice::{At, Bench, Change, Edit, Instead, Slice, apply};
 pub use value::arithmetic::{Arithmetic, Half};
 pub use value::dtype::{DType, Kind};
-pub use value::error::{EvaluateError, Fault, KernelError, Place, ProgramError, WeightError};
+pub use value::error::{EvaluateError, Fault, KernelError, Misfit, Place, ProgramError, WeightError};
 pub use value::operand::{Operand, Scalar};
 pub use value::tensor::{Tensor, Values};
 pub use value::view::View;

@@ -28,6 +28,14 @@ impl Memory {
         }
     }
 
+    /// How many numbers it holds.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Memory::Int(x) => x.len(),
+            Memory::Float(x) => x.len(),
+        }
+    }
+
     /// The values of a view, borrowed where they stand one after the other.
     pub(crate) fn read(&self, view: &View) -> Tensor<'_> {
         let count = view.elements();

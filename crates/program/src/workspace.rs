@@ -45,6 +45,9 @@ impl<'a> Workspace<'a> {
         op: &Operation,
         kernel: Option<Kernel>,
     ) -> Result<(), EvaluateError> {
+        if let Some(misfit) = self.program.misfits.get(&number) {
+            return Err(EvaluateError::Unfollowed { op: number, name: op.name.clone(), misfit: misfit.clone() });
+        }
         let Some(kernel) = kernel else {
             return Err(EvaluateError::Opaque { op: number, name: op.name.clone() });
         };
@@ -110,6 +113,15 @@ impl<'a> Workspace<'a> {
         }
         for (view, result) in op.outputs.iter().zip(results) {
             let Some(view) = view else { continue };
+            // One place is not broadcast to several.
+            if op.gives_places() && result.shape() != view.shape {
+                let (left, right) = (result.shape().to_vec(), view.shape.clone());
+                return Err(refused(
+                    number,
+                    op,
+                    KernelError::Shape { what: "the places and their output", left, right },
+                ));
+            }
             // An output may be part of a weight's or a constant's buffer.
             self.load(view)?;
             self.write(view, result).map_err(|error| refused(number, op, error))?;

@@ -90,7 +90,16 @@ pub(crate) fn heading(screen: &mut Screen, session: &ReplaySession, told: &Judge
     let cache = session.cache_in_words();
     let how = format!("judged as  {profile}{cache} ({profile_reason}), each operation on the candidate's own inputs");
     screen.line(&paint(DIM, &how));
+    for routed in told.routing.iter().take(MOST_ROUTERS) {
+        screen.line(&format!("routing    {}", safe(&routed.words)));
+    }
+    if let Some(more) = told.routing.len().checked_sub(MOST_ROUTERS).filter(|more| *more > 0) {
+        screen.line(&format!("routing    and so do {more} more"));
+    }
 }
+
+/// Routers that are told of one by one.
+const MOST_ROUTERS: usize = 4;
 
 /// What was not checked, and what else is to be known.
 pub(crate) fn rest(screen: &mut Screen, told: &Judged) {

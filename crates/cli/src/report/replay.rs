@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use firstdiff_compare::{Place, Report, Verdict};
-use firstdiff_explain::replay::{Reason, Replayed};
+use firstdiff_compare::{Place, Report, Status, Verdict, number};
+use firstdiff_explain::replay::{Reason, Replayed, Routing};
 use serde::Serialize;
 
 use crate::report::{
@@ -46,6 +46,8 @@ pub struct Judged {
     pub architecture: Architecture,
     /// The candidate.
     pub candidate: Provenance,
+    /// Routers that send tokens to other experts than the reference's.
+    pub routing: Vec<Routed>,
     /// How the taps stand that were recorded.
     pub counts: Counts,
     /// Every tap the candidate recorded, and every one of the Plan it did not, in the order of the Plan.
@@ -56,6 +58,98 @@ pub struct Judged {
     pub not_checked: Vec<String>,
     /// What else should be known.
     pub warnings: Vec<String>,
+}
+
+/// A router that sends tokens to other experts than the reference's.
+#[derive(Clone, Debug, Serialize)]
+pub struct Routed {
+    /// The tap.
+    pub tap: String,
+    /// Its step.
+    pub step: u32,
+    /// How many tokens it has.
+    pub tokens: usize,
+    /// Those that go elsewhere.
+    pub rerouted: Vec<Rerouted>,
+    /// Whether the router is wrong in itself, or why it is not.
+    pub because: Because,
+    /// All of this in words.
+    pub words: String,
+}
+
+/// A token that goes to other experts.
+#[derive(Clone, Debug, Serialize)]
+pub struct Rerouted {
+    /// The token.
+    pub token: usize,
+    /// Experts that the candidate chose and the reference did not.
+    pub taken: Vec<usize>,
+    /// Experts that the reference chose and the candidate did not.
+    pub left: Vec<usize>,
+    /// By how much the candidate's scores of those taken are above those of those left, as a share of the largest.
+    pub margin: Option<f64>,
+}
+
+/// Why tokens go to other experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Because {
+    /// Rounding decides: no fault.
+    Rounding,
+    /// Its scores are others than the reference's, and this is the right choice among them.
+    Scores,
+    /// The choice is not what its scores say.
+    Fault,
+    /// Nobody can say whether it is what its scores say.
+    Unknown,
+}
+
+impl Routed {
+    fn of(routing: &Routing, replay: &firstdiff_explain::replay::Replay) -> Routed {
+        let judged = replay.taps.iter().find(|tap| tap.report.place == routing.place);
+        let because = match judged.map(|tap| tap.report.status) {
+            Some(Status::Diverged) => Because::Fault,
+            _ if routing.is_rounding() => Because::Rounding,
+            Some(status) if status.agrees() => Because::Scores,
+            _ => Because::Unknown,
+        };
+        let Routing { place, rows, tokens, .. } = routing;
+        let rerouted = tokens.iter().map(|token| Rerouted {
+            token: token.row,
+            taken: token.taken.clone(),
+            left: token.left.clone(),
+            margin: token.margin,
+        });
+        Routed {
+            tap: place.tap.to_string(),
+            step: place.step,
+            tokens: *rows,
+            rerouted: rerouted.collect(),
+            because,
+            words: format!("{place}: {}", in_words(routing, because)),
+        }
+    }
+}
+
+/// `2 of 12 tokens go to other experts than the reference's ..`
+fn in_words(routing: &Routing, because: Because) -> String {
+    let list = |experts: &[usize]| experts.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+    let tokens = if routing.rows == 1 { "token" } else { "tokens" };
+    let how = routing.widest().map(|token| {
+        let margin = token.margin.map_or_else(String::new, |margin| {
+            format!(", whose scores are {} of the largest apart", number(margin.abs()))
+        });
+        format!("token {} to {} for {}{margin}", token.row, list(&token.taken), list(&token.left))
+    });
+    let why = match because {
+        Because::Rounding => "rounding decides between them: no fault",
+        Because::Scores => "right by the candidate's own scores, which are others than the reference's",
+        Because::Fault => "not what the candidate's own scores say",
+        Because::Unknown => "whether its own scores say so is not known",
+    };
+    let how = how.unwrap_or_default();
+    let count = routing.tokens.len();
+    format!("{count} of {} {tokens} to other experts than the reference's ({how}): {why}", routing.rows)
 }
 
 /// A model's family and size.
@@ -167,6 +261,7 @@ impl Judged {
             model: given.path.to_string_lossy().into_owned(),
             architecture: Architecture { family: family.to_owned(), layers, hidden },
             candidate: Provenance::of(&given.dump),
+            routing: replay.routing.iter().map(|routing| Routed::of(routing, replay)).collect(),
             counts: Counts::of(&listed.taps),
             taps: replay.taps.iter().map(ReplayedTap::of).collect(),
             unmapped: given.source.unmapped(&given.dump).to_vec(),

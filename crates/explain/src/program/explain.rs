@@ -14,7 +14,8 @@ use crate::mistakes::Values;
 use crate::program::context::Context;
 use crate::program::forms::{Form, forms};
 use crate::program::held::{Held, array};
-use crate::program::replay::{Replays, arithmetic, replayed};
+use crate::program::replay::{Replays, replayed};
+use crate::program::routing::Routed;
 use crate::program::{Candidate, Recording};
 use crate::replay::operation::{Operation, is_coarse};
 use crate::replay::right::distance;
@@ -33,17 +34,19 @@ pub fn explain(
     effort: &Effort,
     progress: Progress<'_>,
 ) -> Result<Explanation, ReplayError> {
-    let held = Held::of(recording, candidate)?;
-    let replays = replayed(recording, candidate, &held, &mut |done, total| progress("replay", done, total))?;
+    let Routed { program, mut held } = Routed::of(recording, candidate)?;
+    let recording = &Recording { program: program.as_ref().unwrap_or(recording.program), ..*recording };
+    let replays = replayed(recording, candidate, &mut held, &mut |done, total| progress("replay", done, total))?;
+    let held = &held;
     let mut search = Search {
         recording: *recording,
-        held: &held,
+        held,
         replays: &replays,
         candidate,
         effort,
         begun: Instant::now(),
         exact: Bench::new(recording.program, Arithmetic::F64, recording.weights),
-        rounded: arithmetic(candidate.profile).map(|own| Bench::new(recording.program, own, recording.weights)),
+        rounded: candidate.arithmetic().map(|own| Bench::new(recording.program, own, recording.weights)),
     };
     let mut explained: Vec<Explained> = Vec::new();
     let wrong: Vec<usize> = replays.wrong().collect();
@@ -51,11 +54,11 @@ pub fn explain(
         progress(&held.place(tap).to_string(), done, wrong.len());
         let known = explained.iter().flat_map(|e| &e.reproduced).map(|found| found.form.clone()).collect::<Vec<_>>();
         // What was searched in vain once is not searched again as far.
-        let in_vain = |e: &Explained| e.reproduced.is_empty() && same_operation(recording, &held, e.tap, tap);
+        let in_vain = |e: &Explained| e.reproduced.is_empty() && same_operation(recording, held, e.tap, tap);
         let is_new = !explained.iter().any(in_vain);
         explained.extend(search.explained(tap, &known, is_new));
     }
-    let findings = findings(recording, &held, &explained);
+    let findings = findings(recording, held, &explained);
     Ok(Explanation { replay: replays.replay, findings, not_testable: Vec::new() })
 }
 

@@ -1,11 +1,11 @@
 //! What does the candidate hold of the program's taps?
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use firstdiff_compare::{Place, TapReport};
-use firstdiff_program::{DType, Kind, ProgramTap, Tensor, Values};
+use firstdiff_program::{DType, Kind, Program, ProgramTap, Tensor, Values};
 use firstdiff_trace::{Site, Tap};
-use ndarray::{ArrayD, IxDyn};
+use ndarray::{ArrayD, Axis, IxDyn};
 
 use crate::program::{Candidate, Recording};
 use crate::replay::right::jittered;
@@ -21,20 +21,33 @@ pub(crate) struct Held {
 struct Own {
     values: Tensor<'static>,
     is_readable: bool,
+    /// Whether the candidate recorded them, and they do not just follow from what it recorded.
+    is_recorded: bool,
 }
 
 impl Held {
-    /// Reads all of them.
-    pub(crate) fn of(recording: &Recording<'_>, candidate: &Candidate<'_>) -> Result<Held, ReplayError> {
+    /// Reads all of them. Where experts take other rows than in the program of the reference, that is `before`.
+    pub(crate) fn of(
+        recording: &Recording<'_>,
+        candidate: &Candidate<'_>,
+        before: Option<&Program>,
+    ) -> Result<Held, ReplayError> {
         let reports: HashMap<Place, &TapReport> = candidate.taps.iter().map(|tap| (tap.place, tap)).collect();
         let taps = recording.program.taps();
+        let before = before.map(|program| program.taps().iter().map(extents).collect::<HashSet<_>>());
         let mut values = HashMap::new();
         for (number, tap) in taps.iter().enumerate() {
             let report = reports.get(&place_of(tap)).filter(|report| report.positions.is_none());
             let own = report.map(|report| candidate.values.values(report)).transpose()?.flatten();
-            if let Some(own) = own.and_then(|own| tensor(tap, own)) {
+            let own = match own.and_then(|own| tensor(tap, own)) {
+                None if before.as_ref().is_some_and(|before| !before.contains(&extents(tap))) => {
+                    rerouted(tap, candidate)?
+                }
+                own => own,
+            };
+            if let Some(own) = own {
                 let is_readable = can_be_read(place_of(tap).tap.site, &array(&own));
-                values.insert(number, Own { values: own, is_readable });
+                values.insert(number, Own { values: own, is_readable, is_recorded: true });
             }
         }
         Ok(Held { values, places: taps.iter().map(place_of).collect() })
@@ -46,7 +59,21 @@ impl Held {
     }
 
     pub(crate) fn get(&self, tap: usize) -> Option<&Tensor<'static>> {
-        self.values.get(&tap).map(|own| &own.values)
+        self.values.get(&tap).filter(|own| own.is_recorded).map(|own| &own.values)
+    }
+
+    /// Takes for the candidate's what follows from its own values.
+    pub(crate) fn suppose(&mut self, tap: usize, values: Tensor<'static>) {
+        self.values.insert(tap, Own { values, is_readable: true, is_recorded: false });
+    }
+
+    /// Brings the rows of a tap into another order.
+    pub(crate) fn reorder(&mut self, tap: usize, order: &[usize]) {
+        let Some(own) = self.values.get_mut(&tap) else { return };
+        let ordered = array(&own.values).select(Axis(0), order);
+        let (dtype, shape) = (own.values.dtype(), own.values.shape().to_vec());
+        let values = Values::from(ordered.into_iter().collect::<Vec<f64>>());
+        own.values = Tensor::new(dtype, shape, values).unwrap_or_else(|| own.values.clone());
     }
 
     /// What the candidate holds at a tap, where what comes behind it can be computed from that.
@@ -58,6 +85,22 @@ impl Held {
 /// The place of a program's tap.
 pub(crate) fn place_of(tap: &ProgramTap) -> Place {
     Place { tap: Tap::named(&tap.tap), step: tap.step as u32 }
+}
+
+/// A tap, its step and its extents.
+fn extents(tap: &ProgramTap) -> (&str, usize, &[usize]) {
+    (&tap.tap, tap.step, &tap.view.shape)
+}
+
+/// What the candidate holds of an expert to which it sent other tokens than the reference: no comparison with the reference has read it. Its rows are
+/// taken in the order of the tokens, as those of other experts are.
+fn rerouted(tap: &ProgramTap, candidate: &Candidate<'_>) -> Result<Option<Tensor<'static>>, ReplayError> {
+    let Place { tap: name, step } = place_of(tap);
+    let entry = candidate.dump.find(name, step).cloned().or_else(|| candidate.dump.find_open(name, step));
+    let Some(entry) = entry.filter(|entry| entry.shape == tap.view.shape && entry.rows.is_none()) else {
+        return Ok(None);
+    };
+    Ok(tensor(tap, candidate.dump.read(&entry)?.values().to_f64()))
 }
 
 /// Values as the program takes them; `None` where they are not as many.

@@ -5,10 +5,12 @@ mod explain;
 mod forms;
 mod held;
 mod replay;
+mod routing;
+mod rows;
 
 use firstdiff_compare::{InReferenceOrder, Place, TapReport};
 use firstdiff_model::Profile;
-use firstdiff_program::{Program, Weights};
+use firstdiff_program::{Arithmetic, Half, Program, Weights};
 use firstdiff_trace::{DType, Dump};
 
 pub use crate::program::explain::explain;
@@ -37,6 +39,17 @@ pub struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
+    /// What its profile's arithmetic is called in a program; `None` where it is f64.
+    fn arithmetic(&self) -> Option<Arithmetic> {
+        match self.profile {
+            Profile::Exact => None,
+            Profile::F32 => Some(Arithmetic::F32),
+            Profile::Ggml { .. } => Some(Arithmetic::Ggml),
+            Profile::F16 => Some(Arithmetic::Half(Half::F16)),
+            Profile::Bf16 => Some(Arithmetic::Half(Half::BF16)),
+        }
+    }
+
     /// The type that a tap was recorded in.
     fn dtype(&self, place: Place) -> DType {
         self.dump.find(place.tap, place.step).map_or(DType::F64, |entry| entry.dtype)

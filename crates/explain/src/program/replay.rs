@@ -6,16 +6,18 @@ use std::collections::{BTreeSet, HashMap};
 use firstdiff_compare::metrics::Metrics;
 use firstdiff_compare::{Place, Status, TapReport};
 use firstdiff_model::{Cache, Profile};
-use firstdiff_program::{Arithmetic, EvaluateError, Evaluator, Half, Kind, Program, Slice};
+use firstdiff_program::{Arithmetic, EvaluateError, Evaluator, Kind, Program, Slice, Tensor, Values};
 use firstdiff_trace::{DType, Site, Tap};
-use ndarray::ArrayD;
+use ndarray::{ArrayD, Axis};
 
 use crate::program::held::{Held, array, moved};
+use crate::program::routing::{Routed, routing};
+use crate::program::rows::{order, sorted};
 use crate::program::{Candidate, Recording};
 use crate::replay::operation::{Operation, is_coarse, loses, lost, unit_of};
 use crate::replay::reason::Reason;
 use crate::replay::right::distance;
-use crate::replay::{Replay, ReplayError, Replayed};
+use crate::replay::{Replay, ReplayError, Replayed, Routing};
 use crate::tolerance::replay::{CHOICE_ROOM, INPUT_ROOM};
 
 /// Judges every tap that the candidate recorded. `progress` is told how many of how many taps are done.
@@ -27,8 +29,9 @@ pub fn replay(
     candidate: &Candidate<'_>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Replay, ReplayError> {
-    let held = Held::of(recording, candidate)?;
-    Ok(replayed(recording, candidate, &held, progress)?.replay)
+    let Routed { program, mut held } = Routed::of(recording, candidate)?;
+    let recording = Recording { program: program.as_ref().unwrap_or(recording.program), ..*recording };
+    Ok(replayed(&recording, candidate, &mut held, progress)?.replay)
 }
 
 /// A replay, and by what its taps were judged.
@@ -57,7 +60,7 @@ fn operation(place: Place, name: &str, profile: Profile, is_span: bool, (stored,
 pub(crate) fn replayed(
     recording: &Recording<'_>,
     candidate: &Candidate<'_>,
-    held: &Held,
+    held: &mut Held,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Replays, ReplayError> {
     let program = recording.program;
@@ -66,12 +69,14 @@ pub(crate) fn replayed(
     let reports: HashMap<Place, &TapReport> = candidate.taps.iter().map(|tap| (tap.place, tap)).collect();
     let mut noise: HashMap<Tap, f64> = HashMap::new();
     let mut taps = Vec::new();
+    let (mut routing, sorted) = (Vec::new(), sorted(program));
     let count = program.taps().len();
     while let Some(tap) = lockstep.next_tap() {
         progress(taps.len(), count);
         numbers.push(tap);
         let (place, record) = (held.place(tap), &program.taps()[tap]);
         let name = program.said(record.op);
+        routing.extend(lockstep.routing(tap, held, candidate)?);
         let Some(own) = held.get(tap) else {
             let reason = match reports.get(&place) {
                 None => Reason::NotRecorded,
@@ -100,14 +105,25 @@ pub(crate) fn replayed(
                 let operation =
                     Operation { noise_before: *before, ..operation(place, &name, candidate.profile, is_span, costs) };
                 *before = before.max(distance(site, &due.exact, &due.right));
-                operation.judged(&array(own), &due.right, &due.exact)
+                let judged = operation.judged(&array(own), &due.right, &due.exact);
+                let is_free = judged.report.status == Status::Diverged && sorted.contains(&record.op);
+                let order = is_free.then(|| order(&array(own), &due.exact)).flatten();
+                let ordered = order.map(|order| (array(own).select(Axis(0), &order), order));
+                let again = ordered.map(|(own, order)| (operation.judged(&own, &due.right, &due.exact), order));
+                match again.filter(|(judged, _)| judged.report.status.agrees()) {
+                    Some((judged, order)) => {
+                        held.reorder(tap, &order);
+                        judged
+                    }
+                    None => judged,
+                }
             }
         };
         taps.push(Replayed { from, through, ..judged });
-        lockstep.hold(tap)?;
+        lockstep.hold(tap, held)?;
     }
     let warnings = lockstep.warnings();
-    let replay = Replay { taps, warnings, order_is_open: false, cache: Cache::F32, cache_is_assumed: false };
+    let replay = Replay { taps, routing, warnings, order_is_open: false, cache: Cache::F32, cache_is_assumed: false };
     Ok(Replays { replay, taps: numbers, noise: noise_of })
 }
 
@@ -124,7 +140,6 @@ struct Due {
 
 /// The same program in several arithmetics, side by side.
 struct Lockstep<'a> {
-    held: &'a Held,
     program: &'a Program,
     exact: Evaluator<'a>,
     /// In the profile's arithmetic; `None` where that is f64.
@@ -136,7 +151,7 @@ struct Lockstep<'a> {
 }
 
 impl<'a> Lockstep<'a> {
-    fn new(recording: &Recording<'a>, candidate: &Candidate<'_>, held: &'a Held) -> Lockstep<'a> {
+    fn new(recording: &Recording<'a>, candidate: &Candidate<'_>, held: &Held) -> Lockstep<'a> {
         let Recording { program, weights } = *recording;
         let evaluator = |arithmetic| Evaluator::new(program, arithmetic, weights);
         let (profile, coarse) = (candidate.profile, is_coarse(candidate.profile));
@@ -147,10 +162,9 @@ impl<'a> Lockstep<'a> {
             let unit = if coarse { own_unit(profile).max(recorded) } else { recorded };
             units.extend((unit > 0.0).then_some((number, unit)));
         }
-        let rounded = arithmetic(profile);
+        let rounded = candidate.arithmetic();
         let second = if coarse { rounded.unwrap_or(Arithmetic::F64) } else { Arithmetic::F64 };
         Lockstep {
-            held,
             program,
             exact: evaluator(Arithmetic::F64),
             rounded: rounded.map(evaluator),
@@ -178,21 +192,38 @@ impl<'a> Lockstep<'a> {
         };
         let right = of(self.rounded.as_mut())?.unwrap_or_else(|| exact.clone());
         let moved = of(self.moved.as_mut())?;
+        Ok(Ok(Due { right, exact, moved, choices: self.choices(tap) }))
+    }
+
+    /// What the tap that was reached is chosen from, where its operation says that.
+    fn choices(&self, tap: usize) -> Option<ArrayD<f64>> {
         let op = &self.program.ops()[self.program.taps()[tap].op];
         let among = op.operands.first().filter(|_| op.name.starts_with("topk"));
-        let choices = among.and_then(|among| self.exact.operand(among)).map(|value| array(&value));
-        Ok(Ok(Due { right, exact, moved, choices }))
+        among.and_then(|among| self.exact.operand(among)).map(|value| array(&value))
+    }
+
+    /// The tokens that a choice sends elsewhere than the reference's.
+    fn routing(&self, tap: usize, held: &Held, candidate: &Candidate<'_>) -> Result<Option<Routing>, ReplayError> {
+        let view = &self.program.taps()[tap].view;
+        let own = held.readable(tap).filter(|_| view.dtype.kind() == Kind::Int);
+        let Some(own) = own else { return Ok(None) };
+        let place = held.place(tap);
+        let Some(reference) = candidate.values.reference(place)? else { return Ok(None) };
+        let values = Values::from(reference.into_iter().map(|x| x as i64).collect::<Vec<_>>());
+        let reference = Tensor::new(view.dtype, view.shape.clone(), values);
+        let (among, unit) = (self.choices(tap), own_unit(candidate.profile));
+        Ok(reference.and_then(|reference| routing(place, own, &reference, among.as_ref(), unit)))
     }
 
     /// Goes on with what the candidate holds, where anything can be computed from that.
-    fn hold(&mut self, tap: usize) -> Result<(), EvaluateError> {
-        let Some(own) = self.held.readable(tap) else { return Ok(()) };
+    fn hold(&mut self, tap: usize, held: &Held) -> Result<(), EvaluateError> {
+        let Some(own) = held.readable(tap) else { return Ok(()) };
         self.exact.hold(tap, own.view())?;
         if let Some(rounded) = &mut self.rounded {
             rounded.hold(tap, own.view())?;
         }
         if let Some(evaluator) = &mut self.moved {
-            let site = self.held.place(tap).tap.site;
+            let site = held.place(tap).tap.site;
             let other = self.units.get(&tap).map(|&unit| moved(own, unit, site));
             evaluator.hold(tap, other.unwrap_or_else(|| own.clone()))?;
         }
@@ -211,17 +242,6 @@ impl<'a> Lockstep<'a> {
 
 /// How many operations without a value are told of one by one.
 const TOLD: usize = 3;
-
-/// What a profile's arithmetic is called in a program; `None` where it is f64.
-pub(crate) fn arithmetic(profile: Profile) -> Option<Arithmetic> {
-    match profile {
-        Profile::Exact => None,
-        Profile::F32 => Some(Arithmetic::F32),
-        Profile::Ggml { .. } => Some(Arithmetic::Ggml),
-        Profile::F16 => Some(Arithmetic::Half(Half::F16)),
-        Profile::Bf16 => Some(Arithmetic::Half(Half::BF16)),
-    }
-}
 
 /// The unit by which an arithmetic rounds its values.
 fn own_unit(profile: Profile) -> f64 {

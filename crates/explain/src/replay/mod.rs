@@ -25,7 +25,7 @@ use crate::replay::right::{distance, jittered};
 use crate::tolerance::replay::INPUT_ROOM;
 
 pub use crate::replay::reason::{InOnePlace, Reason, Unfit, UnfitInput};
-pub use crate::replay::replayed::{Options, Replay, ReplayError, Replayed, shared_out};
+pub use crate::replay::replayed::{Options, Replay, ReplayError, Replayed, Rerouted, Routing, shared_out};
 
 /// Runs every step of `model` on what `dump` recorded. `progress` is told how many of how many taps are done.
 ///
@@ -98,7 +98,7 @@ impl<'a> Run<'a> {
         self.leave_out_misrecorded(&mut taps)?;
         warnings.extend(crate::replay::doubts::of(&self.recorded, &taps));
         let (order_is_open, cache) = (self.order_is_open, self.recorded.cache);
-        Ok(Replay { taps, warnings, order_is_open, cache, cache_is_assumed: false })
+        Ok(Replay { taps, routing: Vec::new(), warnings, order_is_open, cache, cache_is_assumed: false })
     }
 }
 

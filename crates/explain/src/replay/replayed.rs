@@ -119,11 +119,52 @@ impl Replayed {
     }
 }
 
+/// The tokens that one router sends to other experts than the reference's did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Routing {
+    /// Where it chooses.
+    pub place: Place,
+    /// How many tokens it has.
+    pub rows: usize,
+    /// Those that go elsewhere.
+    pub tokens: Vec<Rerouted>,
+    /// A margin that is no larger is one of rounding.
+    pub rounding: f64,
+}
+
+/// A token that goes to other experts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rerouted {
+    /// The token.
+    pub row: usize,
+    /// The experts that the candidate chose and the reference did not.
+    pub taken: Vec<usize>,
+    /// Those that the reference chose and the candidate did not.
+    pub left: Vec<usize>,
+    /// By how much the candidate's scores of those taken are above those of those left, as a share of the largest; below 0 where they are not.
+    pub margin: Option<f64>,
+}
+
+impl Routing {
+    /// Whether rounding decides between what is taken and what is left, of every token.
+    pub fn is_rounding(&self) -> bool {
+        self.tokens.iter().all(|token| token.margin.is_some_and(|margin| margin.abs() <= self.rounding))
+    }
+
+    /// The largest margin, and the token that has it.
+    pub fn widest(&self) -> Option<&Rerouted> {
+        let size = |token: &Rerouted| token.margin.map_or(-1.0, f64::abs);
+        self.tokens.iter().max_by(|a, b| size(a).total_cmp(&size(b)))
+    }
+}
+
 /// All operations of a candidate, judged.
 #[derive(Clone, Debug)]
 pub struct Replay {
     /// Every tap the candidate recorded, and every one of the Plan it did not, in the order of the Plan.
     pub taps: Vec<Replayed>,
+    /// Which tokens go to other experts than in the reference, router by router.
+    pub routing: Vec<Routing>,
     /// What else should be known.
     pub warnings: Vec<String>,
     /// Whether Q and K were read in one of two orders of their rows, and what is recorded of them is wrong in both.

@@ -1,7 +1,7 @@
 //! A program as it was read and checked.
 
 pub(crate) mod check;
-mod flow;
+pub(crate) mod flow;
 mod format;
 pub(crate) mod read;
 mod stored;
@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 use crate::kernels;
 use crate::program::flow::Flow;
+use crate::value::dtype::DType;
+use crate::value::error::Misfit;
 use crate::value::operand::{Operand, Scalar};
 use crate::value::tensor::Tensor;
 use crate::value::view::View;
@@ -48,6 +50,38 @@ pub struct Operation {
     pub scope: Option<usize>,
     /// Line in the scope's file.
     pub line: Option<usize>,
+}
+
+impl Operation {
+    /// Whether the extents of what it gives follow from values: the places at which something holds.
+    pub(crate) fn gives_places(&self) -> bool {
+        let is_mask = |operand: &Operand| operand.views().iter().any(|view| view.dtype == DType::Bool);
+        match self.name.split('.').next().unwrap_or_default() {
+            "nonzero" => true,
+            "where" => self.operands.len() == 1,
+            "index" => self.operands.get(1).is_some_and(is_mask),
+            _ => false,
+        }
+    }
+
+    /// The buffers that it makes, and does not only write into.
+    pub(crate) fn made(&self) -> impl Iterator<Item = usize> {
+        let outputs = self.outputs.iter().flatten().map(|view| view.buffer);
+        outputs.filter(|_| self.written.is_empty())
+    }
+
+    /// All views that it reads, to be changed; in the order of [`check::operands`].
+    pub(crate) fn operands_mut(&mut self) -> impl Iterator<Item = &mut View> {
+        let named = self.keywords.iter_mut().map(|(_, operand)| operand);
+        self.operands.iter_mut().chain(named).flat_map(Operand::views_mut)
+    }
+
+    /// All of its views, to be changed.
+    pub(crate) fn views_mut(&mut self) -> impl Iterator<Item = &mut View> {
+        let named = self.keywords.iter_mut().map(|(_, operand)| operand);
+        let read = self.operands.iter_mut().chain(named).flat_map(Operand::views_mut);
+        read.chain(self.outputs.iter_mut().flatten())
+    }
 }
 
 /// Where in the reference's code an operation was called.
@@ -107,6 +141,8 @@ pub struct Program {
     pub(crate) files: Vec<String>,
     pub(crate) scopes: Vec<Scope>,
     pub(crate) flow: Flow,
+    /// The operations that could not be followed to other choices of experts, and why.
+    pub(crate) misfits: BTreeMap<usize, Misfit>,
 }
 
 impl Program {

@@ -114,6 +114,7 @@ impl Reader {
             files,
             scopes,
             flow,
+            misfits: BTreeMap::new(),
         })
     }
 

@@ -293,6 +293,32 @@ pub struct WeightError {
     pub reason: String,
 }
 
+/// Why an operation is not followed to other choices of experts.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misfit {
+    /// An axis of one element in the recording, which may be that of the rows or another.
+    #[error("one row in the recording does not say which axis is that of the rows")]
+    One,
+    /// A part of an axis whose extent follows from values.
+    #[error("it reads a part of the rows, and which part these values ask for is not known")]
+    Window,
+    /// Axes that do not stand closely, or not as many.
+    #[error("how its axes lie for other rows is not known")]
+    Axes,
+    /// Whole numbers that decide how much there is, and are not known.
+    #[error("the whole numbers that say how many rows there are cannot be computed")]
+    Value,
+    /// Results whose extents do not follow from those of the operands.
+    #[error("how large its result is for other rows is not known")]
+    Extents,
+    /// An operation without a kernel.
+    #[error("there is no kernel for it")]
+    Opaque,
+    /// A weight that the program does not have.
+    #[error("the recording has no weight {0}")]
+    Weight(String),
+}
+
 /// Why a program is not evaluated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -304,6 +330,16 @@ pub enum EvaluateError {
         op: usize,
         /// Its name.
         name: String,
+    },
+    /// An operation that is not known for other choices of experts than were recorded.
+    #[error("op {op} ({name}), for other experts than were recorded: {misfit}")]
+    Unfollowed {
+        /// Its index.
+        op: usize,
+        /// Its name.
+        name: String,
+        /// Why.
+        misfit: Misfit,
     },
     /// An operation that a kernel refuses.
     #[error("op {op} ({name}): {error}")]

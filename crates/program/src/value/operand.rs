@@ -42,6 +42,24 @@ impl Operand {
             _ => Vec::new(),
         }
     }
+
+    /// The same, to be changed.
+    pub(crate) fn views_mut(&mut self) -> Vec<&mut View> {
+        match self {
+            Operand::View(view) => vec![view],
+            Operand::List(list) => list.iter_mut().flat_map(Operand::views_mut).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What it is beside the memory that it shows.
+    pub(crate) fn without_views(&self) -> Operand {
+        match self {
+            Operand::View(view) => Operand::DType(view.dtype),
+            Operand::List(list) => Operand::List(list.iter().map(Operand::without_views).collect()),
+            other => other.clone(),
+        }
+    }
 }
 
 impl fmt::Display for Scalar {

@@ -2,5 +2,6 @@
 
 mod common;
 mod evaluate;
+mod experts;
 mod goldens;
 mod hostile;

@@ -1,0 +1,598 @@
+//! The operations of a program one after the other, as they are when other experts are chosen.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+
+use crate::experts::loops::{Body, Index, Loop, Loops, Name, Turn, parts};
+use crate::experts::part::Part;
+use crate::experts::pieces::{Piece, Pieces};
+use crate::kernels::{self, Arg, Call};
+use crate::memory::Memory;
+use crate::program::flow::Flow;
+use crate::program::{Limits, Operation, Program, ProgramTap, Scope, Step, check};
+use crate::value::arithmetic::Arithmetic;
+use crate::value::dtype::Kind;
+use crate::value::error::Misfit;
+use crate::value::operand::{Operand, Scalar};
+use crate::value::tensor::{Tensor, Values};
+use crate::value::view::View;
+
+impl Program {
+    /// The program had these been chosen, by the index of the tap that says so; `None` where it is the same.
+    pub fn with_choices(&self, chosen: &HashMap<usize, Tensor<'static>>) -> Option<Program> {
+        if chosen.is_empty() {
+            return None;
+        }
+        let loops = Loops::of(self);
+        let pieces = Pieces::of(self);
+        let mut following = Following::new(self, chosen, &loops, &pieces);
+        let mut op = 0;
+        while op < self.ops.len() {
+            match loops.by_start.get(&op) {
+                Some(found) => {
+                    following.turns(found);
+                    op = found.end;
+                }
+                None => {
+                    following.plain(op..op + 1);
+                    op += 1;
+                }
+            }
+        }
+        following.program()
+    }
+}
+
+/// What has been made so far.
+struct Following<'a> {
+    old: &'a Program,
+    chosen: &'a HashMap<usize, Tensor<'static>>,
+    loops: &'a Loops,
+    pieces: &'a Pieces,
+    /// The lengths that Python is given now, where they are others, by the operation that gives them.
+    lengths: HashMap<usize, Vec<usize>>,
+    releases: Vec<Vec<usize>>,
+    weights: HashMap<&'a str, usize>,
+    buffers: Vec<View>,
+    /// How many numbers each buffer held in the recording, or that which it stands for.
+    sizes: Vec<usize>,
+    scopes: Vec<Scope>,
+    ops: Vec<Operation>,
+    taps: Vec<ProgramTap>,
+    misfits: BTreeMap<usize, Misfit>,
+    /// For each operation of the recording, how many came before it.
+    begins: Vec<usize>,
+    /// Of a buffer that is another one now: what stands in it.
+    parts: HashMap<usize, Vec<Part>>,
+    /// The values that follow from what was chosen and from constants.
+    known: HashMap<usize, Memory>,
+    is_other: bool,
+}
+
+/// What an operation is now, which of the recording's it is, and what differs.
+#[derive(Default)]
+struct Frame<'f> {
+    /// The buffers that stand for those of the recording.
+    buffers: HashMap<usize, usize>,
+    /// The turn that it is of.
+    of: Option<InTurn<'f>>,
+}
+
+/// A turn of a loop, made of another one.
+struct InTurn<'f> {
+    from: &'f Turn,
+    body: &'f Body,
+    expert: usize,
+    turn: usize,
+}
+
+/// What an operation gives.
+enum Given {
+    /// Values.
+    Known(Vec<Tensor<'static>>),
+    /// Results of these extents.
+    Extents(Vec<Vec<usize>>),
+    /// What it gave in the recording.
+    AsBefore,
+}
+
+impl<'a> Following<'a> {
+    fn new(
+        old: &'a Program,
+        chosen: &'a HashMap<usize, Tensor<'static>>,
+        loops: &'a Loops,
+        pieces: &'a Pieces,
+    ) -> Following<'a> {
+        let mut known = HashMap::new();
+        for (&buffer, tensor) in &old.given {
+            let mut memory = Memory::zeros(old.buffers[buffer].dtype, old.sizes[buffer]);
+            // Pixels and frames of sound follow from nothing, and decide nothing here.
+            let is_fed = old.is_activation(buffer);
+            if !is_fed && memory.write(&old.buffers[buffer], tensor.view(), Arithmetic::F64).is_ok() {
+                known.insert(buffer, memory);
+            }
+        }
+        Following {
+            old,
+            chosen,
+            loops,
+            pieces,
+            lengths: HashMap::new(),
+            releases: check::releases(old),
+            weights: old.weights.iter().map(|(&buffer, name)| (name.as_str(), buffer)).collect(),
+            buffers: old.buffers.clone(),
+            sizes: old.sizes.clone(),
+            scopes: old.scopes.clone(),
+            ops: Vec::with_capacity(old.ops.len()),
+            taps: Vec::with_capacity(old.taps.len()),
+            misfits: BTreeMap::new(),
+            begins: Vec::with_capacity(old.ops.len()),
+            parts: HashMap::new(),
+            known,
+            is_other: false,
+        }
+    }
+
+    /// What was made, checked as what was read is.
+    fn program(mut self) -> Option<Program> {
+        if !self.is_other {
+            return None;
+        }
+        let old = self.old;
+        self.begins.push(self.ops.len());
+        let steps: Vec<Step> = old
+            .steps
+            .iter()
+            .map(|step| Step { ops: self.begins[step.ops.start]..self.begins[step.ops.end], ..step.clone() })
+            .collect();
+        let sizes = check::sizes(&self.buffers, &self.ops, &steps, &self.taps);
+        let program = Program {
+            taps_after: check::taps_after(&self.taps, self.ops.len()),
+            flow: Flow::of(&self.buffers, &self.ops, &self.scopes, &old.weights, &old.inputs),
+            buffers: self.buffers,
+            sizes,
+            ops: self.ops,
+            steps,
+            taps: self.taps,
+            scopes: self.scopes,
+            misfits: self.misfits,
+            ..old.clone()
+        };
+        check::memory(&program, Limits::default()).is_ok().then_some(program)
+    }
+
+    /// Operations as they are in the recording, but for extents.
+    fn plain(&mut self, ops: Range<usize>) {
+        let mut frame = Frame::default();
+        for op in ops {
+            self.begins.push(self.ops.len());
+            self.operation(op, &mut frame);
+            for &buffer in &self.releases[op] {
+                self.known.remove(&buffer);
+            }
+        }
+    }
+
+    /// The turns of a loop, as many as experts are hit.
+    fn turns(&mut self, found: &Loop) {
+        let body = &self.loops.bodies[found.body];
+        let all = found.turns[0].ops.start..found.end;
+        let experts = match body.list {
+            None => Some(found.turns.iter().map(|turn| turn.expert).collect()),
+            Some(place) => self.hit(found, place),
+        };
+        let Some(experts) = experts else { return self.plain(all) };
+        let most = found.turns.iter().filter(|turn| turn.is_whole).max_by_key(|turn| turn.rows);
+        let recorded: Vec<usize> = found.turns.iter().map(|turn| turn.expert).collect();
+        self.is_other |= recorded != experts;
+        self.begins.extend(std::iter::repeat_n(self.ops.len(), all.len()));
+        for (turn, &expert) in experts.iter().enumerate() {
+            let own = found.turns.iter().find(|own| own.expert == expert);
+            // One row does not say which axis is that of the rows.
+            let is_clear =
+                |own: &&Turn| own.is_whole && (own.rows > 1 || most.is_some_and(|most| most.rows == own.rows));
+            let Some(from) = own.filter(is_clear).or(most).or(own) else { continue };
+            let rows = self.turn(InTurn { from, body, expert, turn });
+            self.is_other |= own.is_none_or(|own| own.rows != rows);
+        }
+        // What all turns write into is whole behind the last of them.
+        let number = self.ops.len().saturating_sub(1);
+        let old = self.old;
+        let made: HashSet<usize> = all.clone().flat_map(|op| old.ops[op].made()).collect();
+        let taps = all.clone().flat_map(|op| &old.taps_after[op]).map(|&tap| &old.taps[tap]);
+        let of_all = taps.filter(|tap| !made.contains(&tap.view.buffer));
+        self.taps.extend(of_all.map(|tap| ProgramTap { op: number, ..tap.clone() }));
+        all.for_each(|op| self.releases[op].iter().for_each(|buffer| drop(self.known.remove(buffer))));
+    }
+
+    /// The experts that are hit, where what says so is known.
+    fn hit(&self, found: &Loop, (op, slot): (usize, usize)) -> Option<Vec<usize>> {
+        let first = &found.turns[0];
+        let view = check::operands(&self.old.ops[first.ops.start + op]).nth(slot)?;
+        let list = self.parts.get(&view.buffer)?.first()?.now();
+        let experts = self.known.get(&view.buffer)?.read(list).to_ints().into_owned();
+        experts.into_iter().map(|expert| usize::try_from(expert).ok()).collect()
+    }
+
+    /// One turn. Returns how many rows it takes.
+    fn turn(&mut self, of: InTurn<'_>) -> usize {
+        let ops = of.from.ops.clone();
+        let mut frame = Frame { of: Some(of), ..Frame::default() };
+        let mut rows = None;
+        for op in ops {
+            let gave = self.operation(op, &mut frame);
+            if self.old.ops[op].gives_places() {
+                rows = rows.or(gave);
+                // No row is this expert's: nothing that follows does anything.
+                if gave == Some(0) {
+                    break;
+                }
+            }
+        }
+        rows.unwrap_or(0)
+    }
+
+    /// An operation as it is now, and its taps. Returns how many rows it gives.
+    fn operation(&mut self, op: usize, frame: &mut Frame<'_>) -> Option<usize> {
+        let made = self.made(op, frame).unwrap_or_else(|misfit| {
+            self.is_other = true;
+            self.misfits.insert(self.ops.len(), misfit);
+            self.as_before(op, frame)
+        });
+        let gives = made.outputs.first().and_then(Option::as_ref).and_then(|view| view.shape.first().copied());
+        let number = self.ops.len();
+        self.ops.push(made);
+        for (at, &tap) in self.old.taps_after[op].iter().enumerate() {
+            let found = &self.old.taps[tap];
+            if frame.of.is_some() && !frame.buffers.contains_key(&found.view.buffer) {
+                continue;
+            }
+            if let Some(chosen) = self.chosen.get(&tap) {
+                self.take(&found.view, chosen);
+            }
+            let view = self.piece(&found.view, self.pieces.taps.get(&tap), None, frame);
+            let misfit = view.as_ref().err().cloned();
+            let view = view.unwrap_or_else(|_| self.renamed(&found.view, frame));
+            // What no row is of is no tap.
+            if view.elements() == 0 && found.view.elements() > 0 {
+                continue;
+            }
+            if let Some(misfit) = misfit {
+                self.misfits.entry(number).or_insert(misfit);
+            }
+            let name = match &frame.of {
+                // A name that counts calls is another one where others are hit.
+                Some(of) if !of.has_number(Name::Tap(op - of.from.ops.start, at)) => None,
+                Some(of) => of.named(&found.tap, |op| Name::Tap(op, at), op),
+                None => Some(found.tap.clone()),
+            };
+            self.taps.extend(name.map(|tap| ProgramTap { tap, step: found.step, op: number, view }));
+        }
+        gives
+    }
+
+    /// A choice that is taken instead of the recorded one.
+    fn take(&mut self, view: &View, chosen: &Tensor<'_>) {
+        if view.distinct() < self.old.sizes[view.buffer] {
+            return;
+        }
+        let mut memory = Memory::zeros(self.old.buffers[view.buffer].dtype, self.old.sizes[view.buffer]);
+        if memory.write(view, chosen.view(), Arithmetic::F64).is_ok() {
+            self.known.insert(view.buffer, memory);
+        }
+    }
+
+    /// An operation with the buffers that are its own now, and all else as it was.
+    fn as_before(&mut self, op: usize, frame: &mut Frame<'_>) -> Operation {
+        let record = &self.old.ops[op];
+        if record.written.is_empty() {
+            for view in record.outputs.iter().flatten() {
+                self.fresh(view, frame);
+                let own = self.renamed(view, frame).buffer;
+                self.parts.remove(&own);
+                self.buffers[own] = View { buffer: own, ..self.old.buffers[view.buffer].clone() };
+            }
+        }
+        let mut made = record.clone();
+        made.views_mut().for_each(|view| *view = self.renamed(view, frame));
+        for view in made.outputs.iter().flatten() {
+            self.known.remove(&view.buffer);
+        }
+        made
+    }
+
+    fn renamed(&self, view: &View, frame: &Frame<'_>) -> View {
+        View { buffer: frame.buffers.get(&view.buffer).copied().unwrap_or(view.buffer), ..view.clone() }
+    }
+
+    /// A buffer of this turn's own for what it makes.
+    fn fresh(&mut self, view: &View, frame: &mut Frame<'_>) {
+        if frame.of.is_some() && !frame.buffers.contains_key(&view.buffer) {
+            frame.buffers.insert(view.buffer, self.buffers.len());
+            let canonical = &self.old.buffers[view.buffer];
+            self.buffers.push(View { buffer: self.buffers.len(), ..canonical.clone() });
+            self.sizes.push(self.old.sizes[view.buffer]);
+        }
+    }
+
+    /// A view as it is now; `indices` say what the places are at which it begins.
+    fn view(&self, view: &View, indices: Option<&[Index]>, frame: &Frame<'_>) -> Result<View, Misfit> {
+        let own = self.renamed(view, frame);
+        let indices = indices.unwrap_or_default();
+        let parts = self.parts.get(&own.buffer);
+        if parts.is_none() && indices.is_empty() {
+            return Ok(own);
+        }
+        let same;
+        let part = match parts {
+            Some(parts) => parts.iter().find(|part| part.holds(view)).ok_or(Misfit::Window)?,
+            None => {
+                same = Part::same(&self.old.buffers[view.buffer])?;
+                &same
+            }
+        };
+        let mut begins = part.begins(view).ok_or(Misfit::Window)?;
+        for (at, index) in begins.iter_mut().zip(indices) {
+            match (index, &frame.of) {
+                (Index::Expert(times), Some(of)) => *at = times * of.expert,
+                (Index::Turn, Some(of)) => *at = of.turn,
+                _ => {}
+            }
+        }
+        let is_indexed = |axis: usize| indices.get(axis).is_some_and(|index| *index != Index::Fixed);
+        Ok(View { buffer: own.buffer, ..part.moved(view, &begins, is_indexed)? })
+    }
+
+    /// A view as it is now, which may be a piece of a tensor.
+    fn piece(
+        &self,
+        view: &View,
+        piece: Option<&Piece>,
+        indices: Option<&[Index]>,
+        frame: &Frame<'_>,
+    ) -> Result<View, Misfit> {
+        let cut = piece.and_then(|piece| Some((piece, self.lengths.get(&piece.list)?)));
+        match cut {
+            Some(_) if frame.of.is_some() || self.parts.contains_key(&view.buffer) => Err(Misfit::Window),
+            Some((piece, lengths)) => Ok(piece.cut(self.old, view, lengths)),
+            None => self.view(view, indices, frame),
+        }
+    }
+
+    /// The operation as it is now.
+    fn made(&mut self, op: usize, frame: &mut Frame<'_>) -> Result<Operation, Misfit> {
+        let record = &self.old.ops[op];
+        self.take_weights(op, frame)?;
+        let mut made = record.clone();
+        made.scope = self.scope(op, frame);
+        let (mut slot, mut extents) = (0, Vec::new());
+        for view in made.operands_mut() {
+            let indices = frame.of.as_ref().and_then(|of| of.body.begins.get(&(op - of.from.ops.start, slot)));
+            let own = self.piece(view, self.pieces.views.get(&(op, slot)), indices.map(Vec::as_slice), frame)?;
+            extents.extend(view.shape.iter().copied().zip(own.shape.iter().copied()).filter(|(old, new)| old != new));
+            (*view, slot) = (own, slot + 1);
+        }
+        let given = self.given(&made, &extents)?;
+        if let (Some(recorded), Given::Known(results)) = (&record.scalar, &given) {
+            made.scalar = Some(match self.cut(op, recorded, results) {
+                Some(lengths) => lengths,
+                None => told(recorded, results, frame),
+            });
+            return Ok(made);
+        }
+        if !record.written.is_empty() {
+            for (output, &at) in made.outputs.iter_mut().zip(&record.written) {
+                if let Operand::View(view) = &made.operands[at] {
+                    *output = Some(view.clone());
+                }
+            }
+        } else {
+            self.outputs(record, &mut made, &given, !extents.is_empty(), frame)?;
+        }
+        self.remember(&made, given);
+        Ok(made)
+    }
+
+    /// Other lengths of pieces of which it is known where they are cut, as Python is given them.
+    fn cut(&mut self, op: usize, recorded: &[Scalar], results: &[Tensor<'_>]) -> Option<Vec<Scalar>> {
+        let found = results.first()?.to_ints().into_owned();
+        let lengths: Vec<usize> = found.iter().map(|&x| usize::try_from(x).ok()).collect::<Option<_>>()?;
+        let was = |x: &Scalar| if let Scalar::Int(x) = x { *x } else { 0 };
+        let is_same_whole = recorded.iter().map(was).sum::<i64>() == found.iter().sum::<i64>();
+        if !self.pieces.are_of(op) || recorded.len() != found.len() || !is_same_whole {
+            return None;
+        }
+        self.is_other |= !recorded.iter().map(was).eq(found.iter().copied());
+        self.lengths.insert(op, lengths);
+        Some(found.into_iter().map(Scalar::Int).collect())
+    }
+
+    /// The weights of the turn's own expert, for those of the one that it is made of.
+    fn take_weights(&mut self, op: usize, frame: &mut Frame<'_>) -> Result<(), Misfit> {
+        let Some(of) = &frame.of else { return Ok(()) };
+        for (slot, view) in check::operands(&self.old.ops[op]).enumerate() {
+            let Some(name) = self.old.weights.get(&view.buffer) else { continue };
+            let other = of.named(name, |op| Name::Weight(op, slot), op).ok_or_else(|| Misfit::Weight(name.clone()))?;
+            let buffer = self.weights.get(other.as_str()).copied();
+            let fits = |buffer: &usize| self.old.buffers[*buffer].shape == self.old.buffers[view.buffer].shape;
+            frame.buffers.insert(view.buffer, buffer.filter(fits).ok_or(Misfit::Weight(other))?);
+        }
+        Ok(())
+    }
+
+    /// The scope of an operation, in the module of the turn's own expert.
+    fn scope(&mut self, op: usize, frame: &Frame<'_>) -> Option<usize> {
+        let number = self.old.ops[op].scope?;
+        let scope = &self.old.scopes[number];
+        let module = frame.of.as_ref().and_then(|of| of.named(&scope.module, Name::Module, op));
+        let Some(module) = module.filter(|module| *module != scope.module) else { return Some(number) };
+        self.scopes.push(Scope { module, ..scope.clone() });
+        Some(self.scopes.len() - 1)
+    }
+
+    /// What the operation gives of its operands as they are now; `extents` are those that are others than in the recording.
+    fn given(&self, op: &Operation, extents: &[(usize, usize)]) -> Result<Given, Misfit> {
+        let is_of_numbers = |view: &View| view.dtype.kind() == Kind::Int;
+        let is_known = check::operands(op).all(|view| self.known.contains_key(&view.buffer));
+        let has_numbers = check::operands(op).all(|view| !is_of_numbers(view) || self.known.contains_key(&view.buffer));
+        let is_chosen = op.gives_places() && has_numbers && check::operands(op).any(is_of_numbers);
+        if !is_known && !is_chosen && extents.is_empty() {
+            return Ok(Given::AsBefore);
+        }
+        let Some(kernel) = kernels::find(&op.name) else {
+            return if extents.is_empty() { Ok(Given::AsBefore) } else { Err(Misfit::Opaque) };
+        };
+        if !has_numbers {
+            return Err(Misfit::Value);
+        }
+        let (base, overload) = op.name.split_once('.').unwrap_or((&op.name, ""));
+        let call = Call {
+            name: base,
+            overload,
+            args: op.operands.iter().map(|operand| self.argument(operand)).collect(),
+            named: op.keywords.iter().map(|(key, operand)| (key.as_str(), self.argument(operand))).collect(),
+            outputs: if op.gives_places() { Vec::new() } else { op.outputs.iter().map(Option::as_ref).collect() },
+        };
+        let results = match kernel(&call) {
+            Ok(results) if results.len() >= op.outputs.len() => results,
+            _ if extents.is_empty() => return Ok(Given::AsBefore),
+            _ => return Err(Misfit::Extents),
+        };
+        let follows = |(view, result): (&Option<View>, &Tensor<'_>)| {
+            let Some(view) = view else { return true };
+            let axes = view.shape.iter().copied().zip(result.shape().iter().copied());
+            // Parts one behind the other have the extent of all of them.
+            let joins = base.starts_with("cat") || base.starts_with("concat");
+            view.shape.len() == result.shape().len()
+                && axes.into_iter().all(|pair| pair.0 == pair.1 || joins || extents.contains(&pair))
+        };
+        let is_in_place = !op.written.is_empty();
+        if !extents.is_empty() && !is_in_place && op.scalar.is_none() && !op.outputs.iter().zip(&results).all(follows) {
+            return Err(Misfit::Extents);
+        }
+        match is_known {
+            true => Ok(Given::Known(results)),
+            false => Ok(Given::Extents(results.iter().map(|result| result.shape().to_vec()).collect())),
+        }
+    }
+
+    fn argument<'s>(&'s self, operand: &'s Operand) -> Arg<'s> {
+        match operand {
+            Operand::View(view) => Arg::Tensor(match self.known.get(&view.buffer) {
+                Some(memory) => memory.read(view),
+                None => blank(view),
+            }),
+            Operand::Scalar(scalar) => Arg::Scalar(scalar),
+            Operand::DType(dtype) => Arg::DType(*dtype),
+            Operand::None => Arg::None,
+            Operand::List(list) => Arg::List(list.iter().map(|operand| self.argument(operand)).collect()),
+        }
+    }
+
+    /// Where results go: one behind the other, where a buffer takes several.
+    fn outputs(
+        &mut self,
+        record: &Operation,
+        made: &mut Operation,
+        given: &Given,
+        is_moved: bool,
+        frame: &mut Frame<'_>,
+    ) -> Result<(), Misfit> {
+        let shape = |number: usize, view: &View| -> Vec<usize> {
+            match given {
+                Given::Extents(shapes) => shapes[number].clone(),
+                // What is as large as before may be broadcast as it is stored.
+                Given::Known(results) if record.gives_places() || is_moved => results[number].shape().to_vec(),
+                _ => view.shape.clone(),
+            }
+        };
+        let mut ends: HashMap<usize, usize> = HashMap::new();
+        for (number, view) in record.outputs.iter().enumerate() {
+            let Some(view) = view else { continue };
+            self.fresh(view, frame);
+            let shape = shape(number, view);
+            let own = self.renamed(view, frame);
+            if shape == view.shape && !record.gives_places() {
+                made.outputs[number] = Some(own);
+                continue;
+            }
+            // Of a turn it is its rows that say so.
+            self.is_other |= shape != view.shape && frame.of.is_none();
+            let open = (0..shape.len()).map(|axis| axis == 0 && record.gives_places()).collect();
+            let begin = *ends.get(&own.buffer).unwrap_or(&0);
+            let part = Part::new(view, &shape, begin, open)?;
+            ends.insert(own.buffer, begin + shape.iter().product::<usize>());
+            let now = View { buffer: own.buffer, ..part.now().clone() };
+            if begin == 0 && number == 0 {
+                self.buffers[own.buffer] = now.clone();
+                self.parts.remove(&own.buffer);
+            }
+            self.parts.entry(own.buffer).or_default().push(part);
+            made.outputs[number] = Some(now);
+        }
+        Ok(())
+    }
+
+    /// Keeps what is known of results.
+    fn remember(&mut self, made: &Operation, given: Given) {
+        let mut results = match given {
+            Given::Known(results) => results.into_iter(),
+            _ => Vec::new().into_iter(),
+        };
+        for view in made.outputs.iter().flatten() {
+            let reach = |view: &View| view.reach(u64::MAX).unwrap_or(0);
+            let parts = self.parts.get(&view.buffer).into_iter().flatten().map(|part| reach(part.now())).max();
+            let size = parts.unwrap_or(self.sizes[view.buffer]);
+            let size = size.max(reach(view)).max(reach(&self.buffers[view.buffer]));
+            let dtype = self.buffers[view.buffer].dtype;
+            let held = self.known.remove(&view.buffer).filter(|memory| memory.len() >= size);
+            let mut memory = held.unwrap_or_else(|| Memory::zeros(dtype, size));
+            let result = results.next();
+            if result.is_some_and(|result| memory.write(view, result, Arithmetic::F64).is_ok()) {
+                self.known.insert(view.buffer, memory);
+            }
+        }
+    }
+}
+
+impl InTurn<'_> {
+    /// Whether the expert's number stands in a name.
+    fn has_number(&self, name: Name) -> bool {
+        self.body.names.get(&name).is_some_and(|numbers| numbers.contains(&true))
+    }
+
+    /// A name with the number of this expert; `None` where nobody knows which number that is.
+    fn named(&self, name: &str, what: impl Fn(usize) -> Name, op: usize) -> Option<String> {
+        if self.expert == self.from.expert {
+            return Some(name.to_owned());
+        }
+        let is_own = self.body.names.get(&what(op - self.from.ops.start))?;
+        let (texts, numbers) = parts(name);
+        let number = |(&number, &is_own): (&usize, &bool)| if is_own { self.expert } else { number };
+        let numbers = numbers.iter().zip(is_own).map(|pair| number(pair).to_string()).chain([String::new()]);
+        Some(texts.iter().zip(numbers).flat_map(|(text, number)| [(*text).to_owned(), number]).collect())
+    }
+}
+
+/// What an operation gives to Python now: the number of the turn's expert, where it was that of the one which the turn is made of.
+fn told(recorded: &[Scalar], results: &[Tensor<'_>], frame: &Frame<'_>) -> Vec<Scalar> {
+    let found = results.first().filter(|found| found.kind() == Kind::Int).map(Tensor::to_ints);
+    match (recorded, found.as_deref(), &frame.of) {
+        (&[Scalar::Int(was)], Some(&[is]), Some(of)) if was == of.from.expert as i64 && is == of.expert as i64 => {
+            vec![Scalar::Int(is)]
+        }
+        // Another value is another path, and evaluation stops there.
+        _ => recorded.to_vec(),
+    }
+}
+
+/// Zeros in a view's extents.
+fn blank(view: &View) -> Tensor<'static> {
+    let count = view.elements();
+    let values = match view.dtype.kind() {
+        Kind::Complex => Values::Complex(Cow::Owned(vec![[0.0; 2]; count])),
+        _ => Values::Float(Cow::Owned(vec![0.0; count])),
+    };
+    Tensor { dtype: view.dtype, shape: view.shape.clone(), values }
+}

@@ -1,0 +1,206 @@
+//! Where does a view lie, when extents of what it shows are others than in the recording?
+
+use crate::value::error::Misfit;
+use crate::value::view::View;
+
+/// What an operation gave, as it was recorded and as it is now.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    old: View,
+    new: View,
+    /// Axes whose extent follows from values.
+    open: Vec<bool>,
+    /// The axes that hold more than one element, or whose extent follows from values, those of the largest stride first.
+    order: Vec<usize>,
+}
+
+impl Part {
+    /// `old` in another shape: its axes keep their order in memory, from `offset` on.
+    pub(crate) fn new(old: &View, shape: &[usize], offset: usize, mut open: Vec<bool>) -> Result<Part, Misfit> {
+        if old.shape.len() != shape.len() {
+            return Err(Misfit::Axes);
+        }
+        let mut all: Vec<usize> = (0..shape.len()).collect();
+        all.sort_by_key(|&axis| (std::cmp::Reverse(old.strides[axis]), axis));
+        let (mut strides, mut due, mut count) = (vec![1; shape.len()], 1, 1);
+        for &axis in all.iter().rev() {
+            // What does not stand closely has no other extents.
+            if old.shape[axis] > 1 && old.strides[axis] != due {
+                return Err(Misfit::Axes);
+            }
+            strides[axis] = count;
+            due *= old.shape[axis].max(1);
+            count *= shape[axis].max(1);
+        }
+        open.iter_mut().enumerate().for_each(|(axis, open)| *open |= old.shape[axis] != shape[axis]);
+        let order = all.into_iter().filter(|&axis| old.shape[axis] > 1 || open[axis]).collect();
+        let new = View { shape: shape.to_vec(), strides, offset, ..old.clone() };
+        Ok(Part { old: old.clone(), new, open, order })
+    }
+
+    /// What is as it was.
+    pub(crate) fn same(view: &View) -> Result<Part, Misfit> {
+        Part::new(view, &view.shape, view.offset, vec![false; view.shape.len()])
+    }
+
+    pub(crate) fn now(&self) -> &View {
+        &self.new
+    }
+
+    /// Whether a view begins in it.
+    pub(crate) fn holds(&self, view: &View) -> bool {
+        let inside = view.offset >= self.old.offset && view.offset < self.old.offset + self.old.elements().max(1);
+        inside && view.dtype == self.old.dtype
+    }
+
+    /// The index along each axis at which a view begins.
+    pub(crate) fn begins(&self, view: &View) -> Option<Vec<usize>> {
+        let mut rest = view.offset.checked_sub(self.old.offset).filter(|_| self.holds(view))?;
+        let mut begins = vec![0; self.old.shape.len()];
+        for &axis in &self.order {
+            let stride = self.old.strides[axis].max(1);
+            begins[axis] = rest / stride;
+            rest %= stride;
+        }
+        let inside = begins.iter().zip(&self.old.shape).all(|(&at, &extent)| at < extent.max(1));
+        (inside && rest == 0).then_some(begins)
+    }
+
+    /// The view as it is now, when it begins there. Of the axes for which `is_indexed` holds it shows one index.
+    pub(crate) fn moved(
+        &self,
+        view: &View,
+        begins: &[usize],
+        is_indexed: impl Fn(usize) -> bool,
+    ) -> Result<View, Misfit> {
+        // Axis by axis the same memory: whichever extent is 1, or none.
+        let is_aligned = view.strides == self.old.strides;
+        let mut moved = View { offset: self.new.offset, ..view.clone() };
+        let mut shown = vec![false; self.open.len()];
+        if is_aligned {
+            moved.strides = self.new.strides.clone();
+            shown.fill(true);
+            for (axis, extent) in moved.shape.iter_mut().enumerate().filter(|(axis, _)| self.is_other(*axis)) {
+                if *extent != self.old.shape[axis] {
+                    return Err(Misfit::Window);
+                }
+                *extent = self.new.shape[axis];
+            }
+        } else {
+            let is_unclear = |axis: usize| self.old.shape[axis] < 2 && self.is_other(axis) && !is_indexed(axis);
+            if self.order.iter().any(|&axis| is_unclear(axis)) {
+                return Err(Misfit::One);
+            }
+            for at in 0..view.shape.len() {
+                (moved.shape[at], moved.strides[at]) =
+                    self.axis(view.shape[at], view.strides[at], begins, &mut shown)?;
+            }
+        }
+        for (axis, &at) in begins.iter().enumerate() {
+            // Of an axis that is not the recorded one, all is shown, or one index that it still has.
+            let inside = if shown[axis] { at == 0 } else { at < self.new.shape[axis] };
+            if self.open[axis] && !inside {
+                return Err(Misfit::Window);
+            }
+            moved.offset += at * self.new.strides[axis];
+        }
+        let reach = |view: &View| view.reach(u64::MAX).unwrap_or(usize::MAX);
+        if reach(&moved) > reach(&self.new) { Err(Misfit::Window) } else { Ok(moved) }
+    }
+
+    fn is_other(&self, axis: usize) -> bool {
+        self.old.shape[axis] != self.new.shape[axis]
+    }
+
+    /// Extent and stride of a view's axis now.
+    fn axis(
+        &self,
+        extent: usize,
+        stride: usize,
+        begins: &[usize],
+        shown: &mut [bool],
+    ) -> Result<(usize, usize), Misfit> {
+        if extent == 1 || stride == 0 {
+            return Ok((extent, stride));
+        }
+        // The innermost axis that it runs along.
+        let inner = self.order.iter().rposition(|&axis| self.old.strides[axis] == stride && self.old.shape[axis] > 1);
+        if let Some(inner) = inner {
+            let last = self.order[inner];
+            if extent < self.old.shape[last] {
+                // A part of one axis.
+                let fits = begins[last] + extent <= self.old.shape[last] && !self.is_other(last);
+                shown[last] = true;
+                return if fits { Ok((extent, self.new.strides[last])) } else { Err(Misfit::Window) };
+            }
+            let (mut old, mut new) = (1, 1);
+            for &axis in self.order[..=inner].iter().rev() {
+                if old > 1 && self.old.strides[axis] != stride * old {
+                    break;
+                }
+                (old, new) = (old * self.old.shape[axis], new * self.new.shape[axis]);
+                shown[axis] = true;
+                if old == extent {
+                    return Ok((new, self.new.strides[last]));
+                }
+            }
+            return Err(Misfit::Window);
+        }
+        // Every so many elements of one axis.
+        let within = self.order.iter().copied().find(|&axis| {
+            let own = self.old.strides[axis];
+            own > 0 && stride.is_multiple_of(own) && stride / own * extent <= self.old.shape[axis]
+        });
+        let axis = within.filter(|&axis| !self.is_other(axis)).ok_or(Misfit::Window)?;
+        shown[axis] = true;
+        Ok((extent, self.new.strides[axis] * (stride / self.old.strides[axis])))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::value::dtype::DType;
+
+    fn view(shape: &[usize], strides: &[usize], offset: usize) -> View {
+        View { buffer: 0, dtype: DType::F32, shape: shape.into(), strides: strides.into(), offset }
+    }
+
+    fn moved(part: &Part, of: &View) -> Result<View, Misfit> {
+        part.moved(of, &part.begins(of).unwrap(), |_| false)
+    }
+
+    fn part(old: &[usize], strides: &[usize], new: &[usize]) -> Part {
+        Part::new(&view(old, strides, 0), new, 0, vec![false; old.len()]).unwrap()
+    }
+
+    #[test]
+    fn views_follow_the_axis_that_they_show() {
+        let rows = part(&[1, 3, 32], &[96, 32, 1], &[1, 5, 32]);
+        assert_eq!(moved(&rows, &view(&[3, 32], &[32, 1], 0)).unwrap(), view(&[5, 32], &[32, 1], 0));
+        let halves = part(&[3, 96], &[96, 1], &[7, 96]);
+        assert_eq!(moved(&halves, &view(&[3, 48], &[96, 2], 1)).unwrap(), view(&[7, 48], &[96, 2], 1));
+        assert_eq!(moved(&halves, &view(&[3, 48], &[96, 1], 48)).unwrap(), view(&[7, 48], &[96, 1], 48));
+        let columns = part(&[3, 4], &[1, 3], &[5, 4]);
+        assert_eq!(moved(&columns, &view(&[3], &[1], 6)).unwrap(), view(&[5], &[1], 10));
+        assert_eq!(moved(&columns, &view(&[12], &[1], 0)).unwrap(), view(&[20], &[1], 0));
+    }
+
+    #[test]
+    fn an_extent_that_coincides_is_none_that_follows() {
+        let rows = part(&[4, 4, 2], &[8, 2, 1], &[6, 4, 2]);
+        assert_eq!(moved(&rows, &view(&[4, 2], &[2, 1], 8)).unwrap(), view(&[4, 2], &[2, 1], 8));
+        assert_eq!(moved(&rows, &view(&[4, 2], &[8, 1], 2)).unwrap(), view(&[6, 2], &[8, 1], 2));
+    }
+
+    #[test]
+    fn what_may_be_one_axis_or_another_is_not_followed() {
+        let rows = part(&[1, 1, 32], &[32, 32, 1], &[1, 2, 32]);
+        assert_eq!(moved(&rows, &view(&[1, 32], &[32, 1], 0)), Err(Misfit::One));
+        let rows = part(&[6, 32], &[32, 1], &[7, 32]);
+        assert_eq!(moved(&rows, &view(&[4, 32], &[32, 1], 64)), Err(Misfit::Window));
+        let rows = part(&[4, 1], &[1, 4], &[2, 1]);
+        assert_eq!(moved(&rows, &view(&[1], &[4], 3)), Err(Misfit::Window));
+        assert_eq!(moved(&rows, &view(&[1], &[4], 1)).unwrap(), view(&[1], &[4], 1));
+    }
+}
