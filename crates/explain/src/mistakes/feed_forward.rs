@@ -38,7 +38,10 @@ pub(crate) static ACTIVATION_CLAMP: Mistake = Mistake {
     what: "gate and up are clamped or shifted",
     fix: "this family does not",
     at: &[Site::FfnGate, Site::FfnUp, Site::FfnAct],
-    params: &[Param::words("kind", &["clamped", "gpt-oss", "up-plus-one"]), Param::free("limit")],
+    params: &[
+        Param::words("kind", &["clamped", "gpt-oss", "up-plus-one", "up-without-one", "not-clamped"]),
+        Param::free("limit"),
+    ],
     ..GATED
 };
 pub(crate) static GATE_PRODUCT: Mistake = Mistake {

@@ -131,7 +131,12 @@ pub(crate) static FUSED_SPLIT: Mistake = Mistake {
     what: "a fused matrix is split in the wrong order",
     fix: "look at how its rows are stored: blocks, groups, or in turn",
     at: &[Site::Q, Site::K, Site::V, Site::FfnGate, Site::FfnUp],
-    params: &[Param::words("kind", &["by-group", "interleaved"])],
+    params: &[
+        Param::words("kind", &["by-group", "interleaved", "blocks"]),
+        Param::other("order", "the parts as they are taken to lie"),
+        Param::words("how", &["read", "stored"]),
+        Param::number("first"),
+    ],
     ..LINEAR
 };
 pub(crate) static HEAD_LAYOUT: Mistake = Mistake {

@@ -3,17 +3,18 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use firstdiff_program::{Kind, Operand, Operation, Program, Scalar, Slice, View};
+use firstdiff_program::{Bench, Kind, Operand, Operation, Program, Scalar, Slice, View};
 use firstdiff_trace::{Site, Tap};
 use ndarray::ArrayD;
 
-use crate::program::held::Held;
+use crate::program::held::{Held, array};
 
 /// The operations of a slice, in their program.
 pub(crate) struct Context<'a> {
     pub(crate) program: &'a Program,
     pub(crate) held: &'a Held,
     pub(crate) slice: &'a Slice<'a>,
+    bench: &'a Bench<'a>,
     /// What the candidate has at the tap that the slice makes.
     pub(crate) own: Arc<ArrayD<f64>>,
     ops: BTreeSet<usize>,
@@ -27,10 +28,11 @@ impl<'a> Context<'a> {
         program: &'a Program,
         held: &'a Held,
         slice: &'a Slice<'a>,
+        bench: &'a Bench<'a>,
         own: Arc<ArrayD<f64>>,
     ) -> Context<'a> {
         let ops: BTreeSet<usize> = slice.ops().collect();
-        Context { program, held, slice, own, ops }
+        Context { program, held, slice, bench, own, ops }
     }
 
     /// The operations, in their order.
@@ -116,6 +118,11 @@ impl<'a> Context<'a> {
     /// Whether it is a table of floats or truths that depends on no activation, and is no weight: positions, masks.
     pub(crate) fn is_table(&self, view: &View) -> bool {
         !self.is_activation(view) && !self.is_weight(view) && view.elements() > 1
+    }
+
+    /// The values of a table, as `op` reads it.
+    pub(crate) fn table(&self, op: usize, view: &View) -> Option<ArrayD<f64>> {
+        self.bench.table(op, view).map(|values| array(&values))
     }
 
     /// The operation that made what `op` reads in a view.

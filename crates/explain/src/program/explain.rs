@@ -10,7 +10,10 @@ use firstdiff_trace::Tap;
 use ndarray::ArrayD;
 
 use crate::explain::{Cause, Effort, Explanation, Finding, Match, Progress, Remainder};
-use crate::mistakes::Values;
+use crate::mistakes::norm::QK_NORM_ORDER;
+use crate::mistakes::rope::ROPE_OMITTED;
+use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED};
+use crate::mistakes::{Mistake, Values};
 use crate::program::context::Context;
 use crate::program::forms::{Form, forms};
 use crate::program::held::{Held, array};
@@ -151,7 +154,7 @@ impl Search<'_> {
             operation: self.replays.operation(replayed, self.candidate.profile),
             begun: Instant::now(),
         };
-        let context = Context::new(program, held, &slice, Arc::new(target.own.clone()));
+        let context = Context::new(program, held, &slice, &self.exact, Arc::new(target.own.clone()));
         let all: Vec<Form> = forms(&context).into_iter().filter(|form| self.effort.tries(form.mistake)).collect();
         let mut found = Explained {
             tap,
@@ -277,11 +280,12 @@ impl Search<'_> {
         let tune = form.tune.as_ref()?;
         let at = |value: f64| self.residual(target, &(tune.with)(value)).unwrap_or(f64::INFINITY);
         let unit = if tune.right == 0.0 { 1.0 } else { tune.right };
+        let begin = at(unit);
         // Whether it matters at all.
-        if (at(1.01 * unit) - at(unit)).abs() <= SAME_RESIDUAL * target.base {
+        if (at(1.01 * unit) - begin).abs() <= SAME_RESIDUAL * target.base.min(begin) {
             return None;
         }
-        let mut least = (at(unit), unit);
+        let mut least = (begin, unit);
         let mut search = |values: &mut dyn Iterator<Item = f64>| {
             values.map(|value| (at(value), value)).for_each(|found| {
                 if found.0 < least.0 {
@@ -294,6 +298,8 @@ impl Search<'_> {
             range.map(move |power| 10f64.powf(f64::from(power) * decades))
         };
         search(&mut powers(-24..=24, 0.25).map(|times| unit * times));
+        // A number may be nearly right.
+        search(&mut powers(-6..=-1, 0.5).flat_map(|by| [unit * (1.0 - by), unit * (1.0 + by)]));
         let (residual, near) = search(&mut powers(-4..=4, 0.25).map(|times| -unit * times));
         if residual >= NEARER * target.base {
             return None;
@@ -325,7 +331,8 @@ fn rounded_to(value: f64, digits: i32) -> f64 {
 /// A form of any number with those that others of its class were found with.
 fn known_number(form: &Form, known: &[Form]) -> Vec<Form> {
     let Some(tune) = &form.tune else { return Vec::new() };
-    let same = |known: &&Form| known.mistake == form.mistake && known.class == form.class;
+    let fixed = |known: &Form| form.params.iter().all(|param| known.params.contains(param));
+    let same = |known: &&Form| known.mistake == form.mistake && known.class == form.class && fixed(known);
     let number = |known: &Form| known.params.iter().find(|(name, _)| *name == tune.name)?.1.as_f64();
     known.iter().filter(same).filter_map(number).map(|value| form.tuned(value)).collect()
 }
@@ -372,7 +379,31 @@ fn findings(recording: &Recording<'_>, held: &Held, explained: &[Explained]) -> 
         out.push((first.tap, unexplained(recording, held, first, &same)));
     }
     out.sort_by_key(|(tap, _)| *tap);
-    out.into_iter().map(|(_, finding)| finding).collect()
+    elsewhere(out.into_iter().map(|(_, finding)| finding).collect())
+}
+
+/// What is left out in one place because it is done in another.
+const MOVED: [(&Mistake, &Mistake); 2] = [(&MASK_OMITTED, &MASK_AFTER_SOFTMAX), (&ROPE_OMITTED, &QK_NORM_ORDER)];
+
+/// What is done elsewhere is one mistake, not two.
+fn elsewhere(mut findings: Vec<Finding>) -> Vec<Finding> {
+    let is = |finding: &Finding, mistake: &Mistake| finding.cause.as_ref().is_some_and(|cause| cause.id == mistake.id);
+    let layers = |finding: &Finding| finding.shown_at.iter().map(|place| place.tap.layer).collect::<BTreeSet<_>>();
+    for (left_out, done) in MOVED {
+        let Some(at) = findings.iter().position(|finding| is(finding, done)) else { continue };
+        let there = layers(&findings[at]);
+        let (moved, mut kept): (Vec<Finding>, Vec<Finding>) =
+            findings.into_iter().partition(|finding| is(finding, left_out) && layers(finding).is_subset(&there));
+        if let Some(one) = kept.iter_mut().find(|finding| is(finding, done)) {
+            for finding in moved {
+                one.taps.extend(finding.taps);
+                one.shown_at.extend(finding.shown_at);
+                one.remainders.extend(finding.remainders);
+            }
+        }
+        findings = kept;
+    }
+    findings
 }
 
 /// Whether two taps are made by the same line of the reference, in whichever layer and step.

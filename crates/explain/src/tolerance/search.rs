@@ -15,6 +15,8 @@ pub(crate) const BEYOND_ROUNDING: f64 = 1e-6;
 pub(crate) const AS_NEAR: f64 = 100.0;
 /// To which share of itself a number is searched for.
 pub(crate) const FINEST: f64 = 1e-9;
+/// Frequencies that follow one base do so within this share of themselves.
+pub(crate) const SAME_STEP: f64 = 1e-4;
 /// Energy of weights below which they are as good as none.
 pub(crate) const NO_WEIGHTS: f64 = 1e-6;
 /// As much as this many times our own rounding is as good as nothing.

@@ -28,6 +28,7 @@ fn of_sum(context: &Context<'_>, op: usize) -> Vec<Form> {
         Form::one(&RESIDUAL_SOURCE, source("stream"), op, kept(stream)),
         Form::one(&RESIDUAL_SOURCE, source("2*stream"), op, weighed(2.0, 0.0)),
         Form::one(&RESIDUAL_SOURCE, source("2*branch"), op, weighed(0.0, 2.0)),
+        Form::one(&RESIDUAL_SCALE, vec![("factor", json!(-1.0))], op, weighed(1.0, -1.0)),
     ];
     let owned = [stream.clone(), branch.clone()];
     let by = move |a: fn(f64) -> f64, b: fn(f64) -> f64| {
