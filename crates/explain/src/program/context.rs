@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use firstdiff_program::{Bench, Kind, Operand, Operation, Program, Scalar, Slice, View};
-use firstdiff_trace::{Site, Tap};
+use firstdiff_trace::Site;
 use ndarray::ArrayD;
 
-use crate::program::held::{Held, array};
+use crate::program::held::{Held, array, site_of};
 
 /// The operations of a slice, in their program.
 pub(crate) struct Context<'a> {
@@ -100,11 +100,7 @@ impl<'a> Context<'a> {
 
     /// What a tap is, whichever stack it is of.
     pub(crate) fn site(&self, tap: usize) -> Site {
-        let own = self.held.place(tap).tap;
-        let name = own.to_string();
-        let last = name.rsplit('.').next().unwrap_or_default();
-        let known = [format!("layers.0.{last}"), last.to_owned()].map(|name| Tap::named(&name));
-        known.into_iter().find(|tap| own.is_open() && !tap.is_open()).map_or(own.site, |tap| tap.site)
+        site_of(self.held.place(tap).tap)
     }
 
     pub(crate) fn is_weight(&self, view: &View) -> bool {

@@ -16,14 +16,15 @@ use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED};
 use crate::mistakes::{Mistake, Values};
 use crate::program::context::Context;
 use crate::program::forms::{Form, forms};
-use crate::program::held::{Held, array};
+use crate::program::held::{Held, array, site_of};
 use crate::program::replay::{Replays, arithmetic, replayed};
 use crate::program::{Candidate, Recording};
 use crate::replay::operation::{Operation, is_coarse};
 use crate::replay::right::distance;
 use crate::replay::{ReplayError, Replayed};
 use crate::tolerance::search::{
-    AS_NEAR, CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, FINEST, NEARER, SAME_RESIDUAL, TUNED_TO_ROUNDING,
+    AS_NEAR, CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, FINEST, NEARER, NEARLY_LEAVES, ROUNDING_ROOM, SAME_RESIDUAL,
+    TUNED_TO_ROUNDING,
 };
 
 /// Replays a candidate, and looks for what is done otherwise where it goes wrong.
@@ -254,7 +255,10 @@ impl Search<'_> {
 
     fn residual(&self, target: &Target<'_>, edits: &[Edit]) -> Option<f64> {
         let value = self.value(target.slice, edits).filter(|value| value.shape() == target.own.shape())?;
-        if value.iter().any(|x| x.is_nan()) {
+        // Where the size alone is none, the same values must be hidden.
+        let otherwise = |(x, own): (&f64, &f64)| (*x > MASKED) != (*own > MASKED);
+        let hides_others = || target.base.is_infinite() && value.iter().zip(&target.own).any(otherwise);
+        if value.iter().any(|x| x.is_nan()) || hides_others() {
             return None;
         }
         Some(apart(target.place, &value, &target.own)).filter(|residual| residual.is_finite())
@@ -262,8 +266,11 @@ impl Search<'_> {
 
     /// Whether a form leaves no more than rounding, by the judge that found the tap wrong.
     fn proves(&self, target: &Target<'_>, edits: &[Edit], residual: f64) -> bool {
-        let leaves = if is_coarse(self.candidate.profile) { CAUSE_LEAVES_ROUNDED } else { CAUSE_LEAVES };
-        if residual > leaves * target.base {
+        let (leaves, most) = match is_coarse(self.candidate.profile) {
+            true => (CAUSE_LEAVES_ROUNDED, NEARLY_LEAVES),
+            false => (CAUSE_LEAVES, CAUSE_LEAVES),
+        };
+        if residual > most * target.base {
             return false;
         }
         let Some(exact) = self.value(target.slice, edits) else { return false };
@@ -272,7 +279,10 @@ impl Search<'_> {
             None => Some(exact.clone()),
         };
         let Some(right) = right.filter(|right| right.shape() == exact.shape()) else { return false };
-        target.operation.judged(&target.own, &right, &exact).report.status.agrees()
+        // What is left may be the rounding that a right run has, where all of the error is not much more than that.
+        let rounding = ROUNDING_ROOM * apart(target.place, &right, &exact);
+        let is_left = residual <= (leaves * target.base).max(rounding);
+        is_left && target.operation.judged(&target.own, &right, &exact).report.status.agrees()
     }
 
     /// The number that leaves least, a plain one where that leaves as little.
@@ -319,7 +329,7 @@ impl Search<'_> {
 /// NMSE of what two hold that is not masked: the number that fills masked scores is larger than all others together.
 fn apart(place: Place, right: &ArrayD<f64>, own: &ArrayD<f64>) -> f64 {
     let shown = |x: &ArrayD<f64>| x.mapv(|x| if x > MASKED { x } else { f64::NEG_INFINITY });
-    distance(place.tap.site, &shown(right), &shown(own))
+    distance(site_of(place.tap), &shown(right), &shown(own))
 }
 
 /// A number with so many digits.

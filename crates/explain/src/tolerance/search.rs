@@ -7,6 +7,9 @@ pub(crate) const SPAN_ADDS_UP: f64 = 3.0;
 pub(crate) const CAUSE_LEAVES: f64 = 1e-3;
 /// The same where values are rounded to 16 or 8 bits.
 pub(crate) const CAUSE_LEAVES_ROUNDED: f64 = 1e-2;
+/// The same where no more is left than so many times the rounding of a right run.
+pub(crate) const NEARLY_LEAVES: f64 = 0.1;
+pub(crate) const ROUNDING_ROOM: f64 = 2.0;
 /// The same of the share of masked keys, of scores that are rounded to 16 bits.
 pub(crate) const LEAK_LEAVES: f64 = 0.05;
 /// An error no rounding in f32 makes, over however many layers.

@@ -216,8 +216,8 @@ pub(super) fn beside(context: &Context<'_>, weight: &View, name: &str) -> Vec<(S
                 _ => {}
             }
         } else if layer.is_some_and(|layer| parts.get(..=layer) == own.get(..=layer)) && parts.last() == own.last() {
-            let at = layer.map_or(0, |layer| layer + 1);
-            // A name that ends with its layer's number has nothing behind that.
+            // What the names share in front says nothing; one that ends with its layer's number has nothing behind that.
+            let at = differs.first().copied().unwrap_or(0);
             out.extend(parts.get(at..parts.len() - 1).map(|parts| (parts.join("."), buffer)));
         }
     }

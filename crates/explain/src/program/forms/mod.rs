@@ -105,7 +105,7 @@ impl Form {
 
 /// All forms of the operations of a slice, the plainest first. What is one line of code in several layers is done otherwise in all of them.
 pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
-    let groups: [fn(&Context<'_>, usize) -> Vec<Form>; 10] = [
+    let groups: [fn(&Context<'_>, usize) -> Vec<Form>; 11] = [
         embedding::forms,
         norm::forms,
         linear::forms,
@@ -116,6 +116,7 @@ pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
         residual::forms,
         linear::last,
         generic::forms,
+        attention::of_few_bits,
     ];
     let mut all: Vec<Form> = [taps::forms(context), rotation::of_taps(context)].concat();
     let mut known: HashMap<(String, usize), usize> = HashMap::new();

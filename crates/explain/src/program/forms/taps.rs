@@ -171,10 +171,14 @@ fn of_result(context: &Context<'_>) -> Vec<Form> {
         _ => {}
     }
     if site == Site::H {
-        let is_stream = |&tap: &usize| {
-            matches!(context.site(tap), Site::H | Site::H0) && context.program.taps()[tap].view.shape == view.shape
+        let (taps, own) = (context.program.taps(), context.held.place(target));
+        let is_input = |&tap: &usize| {
+            let (place, found) = (context.held.place(tap), &taps[tap]);
+            let before = place.tap.layer == own.tap.layer.and_then(|layer| layer.checked_sub(1));
+            let is_stream = matches!(context.site(tap), Site::H | Site::H0) && found.op < taps[target].op;
+            before && is_stream && place.step == own.step && found.view.shape == view.shape
         };
-        for held in context.slice.known().filter(is_stream).filter_map(|tap| context.held.readable(tap)) {
+        for held in (0..taps.len()).filter(is_input).filter_map(|tap| context.held.readable(tap)) {
             let held = held.clone();
             let change = Change::Values(Vec::new(), Arc::new(move |_| Some(vec![held.clone()])));
             forms.push(Form::read(&LAYER_SKIPPED, vec![], target, change));
