@@ -25,7 +25,21 @@ pub(crate) static ACTIVATION: Mistake = Mistake {
     fix: "take hidden_act from the config",
     params: &[Param::words(
         "activation",
-        &["gelu-tanh", "gelu-erf", "relu", "silu", "sigmoid", "none", "gelu-quick", "relu-squared"],
+        &[
+            "gelu-tanh",
+            "gelu-erf",
+            "relu",
+            "silu",
+            "sigmoid",
+            "none",
+            "gelu-quick",
+            "relu-squared",
+            "tanh",
+            "mish",
+            "elu",
+            "leaky-relu",
+            "softplus",
+        ],
     )],
     right_value: |_, step| match &step.op {
         Op::Gated { activation } => Some(format!("{activation:?}").to_lowercase()),

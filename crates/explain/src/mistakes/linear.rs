@@ -55,7 +55,7 @@ pub(crate) static WEIGHT_WRONG_LAYER: Mistake = Mistake {
     fix: "look at the layer index in the tensor's name",
     in_file: Some("look at the name under which it is looked up"),
     at: sites::PROJECTIONS,
-    params: &[Param::layer("layer"), Param::flag("bias")],
+    params: &[Param::layer("layer"), Param::flag("bias"), Param::words("part", &["bias"])],
     ..LINEAR
 };
 pub(crate) static WEIGHT_SWAPPED: Mistake = Mistake {

@@ -29,7 +29,7 @@ pub(crate) static POSITION_EMBEDDING_OFFSET: Mistake = Mistake {
     id: "position-embedding-offset",
     what: "tokens get the learned positions of others",
     fix: "look at the offset of the position table, and at the first position",
-    params: &[Param::number("offset")],
+    params: &[Param::number("offset"), Param::words("kind", &["restarts"])],
     ..RECORDED
 };
 pub(crate) static ROPE_LAYER_KIND: Mistake = Mistake {

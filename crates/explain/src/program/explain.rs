@@ -107,6 +107,8 @@ impl Reproduced {
 const A_MOMENT: Duration = Duration::from_secs(5);
 /// Pairs are made of so many forms that each take something of the error away.
 const PAIRED: usize = 24;
+/// A number is looked for beside so many of them.
+const TUNED_WITH: usize = 6;
 
 struct Search<'a> {
     recording: Recording<'a>,
@@ -124,7 +126,8 @@ struct Target<'t> {
     slice: &'t Slice<'t>,
     own: ArrayD<f64>,
     place: Place,
-    /// How far off it is.
+    /// How far off it is, and the same where that is too much for rounding.
+    off: f64,
     base: f64,
     operation: Operation<'t>,
     begun: Instant,
@@ -149,6 +152,7 @@ impl Search<'_> {
         let by_size = off > replayed.report.allowed.unwrap_or(0.0);
         let target = Target {
             slice: &slice,
+            off,
             base: if by_size { off } else { f64::INFINITY },
             own,
             place,
@@ -187,7 +191,7 @@ impl Search<'_> {
                 if self.is_late(&target) {
                     break;
                 }
-                if let Some(best) = self.tuned(&target, form) {
+                if let Some(best) = self.tuned(&target, form, &[]) {
                     self.attempt(&target, &best, &mut found);
                 }
             }
@@ -197,6 +201,8 @@ impl Search<'_> {
             measured.sort_by(|a, b| a.0.total_cmp(&b.0));
             measured.truncate(PAIRED);
             self.pairs(&target, &measured, &mut found);
+            let tunable: Vec<&Form> = all.iter().filter(|form| form.tune.is_some()).collect();
+            self.tuned_pairs(&target, &measured, &tunable, &mut found);
         }
         Some(found)
     }
@@ -243,6 +249,22 @@ impl Search<'_> {
         }
     }
 
+    /// The nearest, each with a number of another form.
+    fn tuned_pairs(&self, target: &Target<'_>, measured: &[(f64, &Form)], tunable: &[&Form], found: &mut Explained) {
+        for (_, first) in measured.iter().take(TUNED_WITH) {
+            for form in tunable {
+                if self.is_late(target) || !found.reproduced.is_empty() {
+                    return;
+                }
+                let Some(second) = self.tuned(target, form, &first.edits) else { continue };
+                let edits = [first.edits.clone(), second.edits.clone()].concat();
+                let Some(residual) = self.residual(target, &edits) else { continue };
+                let pair = Reproduced { form: (*first).clone(), second: Some(second), residual };
+                self.weigh(target, pair, found);
+            }
+        }
+    }
+
     /// What the slice gives with some operations carried out otherwise.
     fn value(&self, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
         self.value_on(&self.exact, slice, edits)
@@ -281,14 +303,20 @@ impl Search<'_> {
         let Some(right) = right.filter(|right| right.shape() == exact.shape()) else { return false };
         // What is left may be the rounding that a right run has, where all of the error is not much more than that.
         let rounding = ROUNDING_ROOM * apart(target.place, &right, &exact);
-        let is_left = residual <= (leaves * target.base).max(rounding);
+        // Where the size alone is none, it must not become one.
+        let is_left = residual <= (leaves * target.base).max(rounding).min(ROUNDING_ROOM * target.off);
         is_left && target.operation.judged(&target.own, &right, &exact).report.status.agrees()
     }
 
     /// The number that leaves least, a plain one where that leaves as little.
-    fn tuned(&self, target: &Target<'_>, form: &Form) -> Option<Form> {
+    fn tuned(&self, target: &Target<'_>, form: &Form, beside: &[Edit]) -> Option<Form> {
         let tune = form.tune.as_ref()?;
-        let at = |value: f64| self.residual(target, &(tune.with)(value)).unwrap_or(f64::INFINITY);
+        let edits = |value: f64| [beside, &(tune.with)(value)].concat();
+        let at = |value: f64| self.residual(target, &edits(value)).unwrap_or(f64::INFINITY);
+        // One operation is done in one way.
+        if (tune.with)(tune.right).iter().any(|own| beside.iter().any(|other| other.at == own.at)) {
+            return None;
+        }
         let unit = if tune.right == 0.0 { 1.0 } else { tune.right };
         let begin = at(unit);
         // Whether it matters at all.

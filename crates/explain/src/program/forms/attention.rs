@@ -318,6 +318,9 @@ fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
 /// Whether a query at a position sees a key.
 type Sees = Box<dyn Fn(i64, i64) -> bool + Send + Sync>;
 
+/// Brings rows to few bits.
+type Round = Arc<dyn Fn(&mut Array2<f64>) + Send + Sync>;
+
 /// Keys, or values, of few bits as a product of two activations reads them.
 pub(super) fn of_few_bits(context: &Context<'_>, op: usize) -> Vec<Form> {
     let [(_, a), (_, b)] = context.tensors(op)[..] else { return Vec::new() };
@@ -330,7 +333,7 @@ pub(super) fn of_few_bits(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
     let name = context.op(op).name.clone();
     let tokens = context.program.steps().get(context.step_of(op)).map_or(0, |step| step.tokens);
-    let form = |word: String, of_past: bool, round: Arc<dyn Fn(&mut Array2<f64>) + Send + Sync>| {
+    let form = |word: String, of_past: bool, round: Round| {
         let name = name.clone();
         let change = computed(&[a, b], move |x| {
             // A row for each position.
@@ -361,7 +364,7 @@ pub(super) fn of_few_bits(context: &Context<'_>, op: usize) -> Vec<Form> {
         params.extend(of_past.then(|| ("of", json!("past"))));
         Form::one(&PRECISION, params, op, change)
     };
-    let mut rounds: Vec<(String, Arc<dyn Fn(&mut Array2<f64>) + Send + Sync>)> = vec![
+    let mut rounds: Vec<(String, Round)> = vec![
         ("f16".into(), Arc::new(|x| x.mapv_inplace(|x| f16::from_f64(x).to_f64()))),
         ("bf16".into(), Arc::new(|x| x.mapv_inplace(|x| bf16::from_f64(x).to_f64()))),
         ("f8 e4m3".into(), Arc::new(|x| x.mapv_inplace(|x| of_eight_bits(x, 3, -6, 448.0)))),
@@ -401,7 +404,7 @@ fn of_cache(context: &Context<'_>, op: usize) -> Vec<Form> {
     };
     let along = Axis(axis);
     type Kept = fn(&[ArrayD<f64>], Axis) -> Option<ArrayD<f64>>;
-    let kinds: [(&'static Mistake, &str, Kept); 4] = [
+    let kinds: [(&'static Mistake, &str, Kept); 5] = [
         (&KV_CACHE_STALE, "newest missing", |x, axis| joined(axis, &x[0], &ArrayD::zeros(x[1].raw_dim()))),
         (&KV_CACHE_STALE, "last one's", |x, axis| {
             let last = x[0].len_of(axis).checked_sub(x[1].len_of(axis))?;
@@ -412,6 +415,7 @@ fn of_cache(context: &Context<'_>, op: usize) -> Vec<Form> {
             let first = joined(axis, &x[0].slice_axis(axis, (..kept).into()).to_owned(), &x[1])?;
             joined(axis, &first, &ArrayD::zeros(x[1].raw_dim()))
         }),
+        (&KV_CACHE_SHIFT, "newest first", |x, axis| joined(axis, &x[1], &x[0])),
         (&KV_CACHE_SHIFT, "late", |x, axis| joined(axis, &ArrayD::zeros(x[1].raw_dim()), &x[0])),
     ];
     let form = |(mistake, kind, keep): (&'static Mistake, &str, Kept)| {
@@ -479,23 +483,27 @@ fn of_copies(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     }
     let shape = context.out(op).map_or_else(Vec::new, |out| out.shape.clone());
-    let tiled = {
+    let (kv_heads, each) = (view.shape[axis - 1], view.shape[axis]);
+    let form = |(name, map): (&str, HeadMap)| {
         let shape = shape.clone();
-        computed(&[view], move |x| {
-            let mut x = x[0].clone();
-            x.swap_axes(axis - 1, axis);
-            x.as_standard_layout().into_owned().into_shape_with_order(shape.as_slice()).ok()
-        })
+        let change = computed(&[view], move |x| {
+            let heads = x[0].index_axis(Axis(axis), 0).into_owned();
+            let read: Vec<usize> = (0..kv_heads * each).map(|head| map(head, kv_heads)).collect();
+            heads.select(Axis(axis - 1), &read).into_shape_with_order(shape.as_slice()).ok()
+        });
+        Form::one(&KV_HEAD_MAP, vec![("map", json!(name))], op, change)
     };
-    let first = computed(&[view], move |x| {
-        let one = x[0].index_axis(Axis(axis - 1), 0).insert_axis(Axis(axis - 1));
-        one.broadcast(x[0].raw_dim())?.to_owned().into_shape_with_order(shape.as_slice()).ok()
-    });
-    vec![
-        Form::one(&KV_HEAD_MAP, vec![("map", json!("h % K"))], op, tiled),
-        Form::one(&KV_HEAD_MAP, vec![("map", json!("0"))], op, first),
-    ]
+    HEAD_MAPS.into_iter().map(form).collect()
 }
+
+/// Which of so many heads a query head reads.
+type HeadMap = fn(usize, usize) -> usize;
+const HEAD_MAPS: [(&str, HeadMap); 4] = [
+    ("h % K", |head, heads| head % heads),
+    ("0", |_, _| 0),
+    ("h / K", |head, heads| (head / heads).min(heads - 1)),
+    ("min(h, K-1)", |head, heads| head.min(heads - 1)),
+];
 
 /// The same by an operation of its own.
 fn of_repeat(context: &Context<'_>, op: usize) -> Vec<Form> {
@@ -504,11 +512,14 @@ fn of_repeat(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     };
     let count = out.shape[axis];
-    let change = computed(&[view], move |x| {
-        let heads = x[0].len_of(Axis(axis)).max(1);
-        Some(x[0].select(Axis(axis), &(0..count).map(|head| head % heads).collect::<Vec<_>>()))
-    });
-    vec![Form::one(&KV_HEAD_MAP, vec![("map", json!("h % K"))], op, change)]
+    let form = |(name, map): (&str, HeadMap)| {
+        let change = computed(&[view], move |x| {
+            let heads = x[0].len_of(Axis(axis)).max(1);
+            Some(x[0].select(Axis(axis), &(0..count).map(|head| map(head, heads)).collect::<Vec<_>>()))
+        });
+        Form::one(&KV_HEAD_MAP, vec![("map", json!(name))], op, change)
+    };
+    HEAD_MAPS.into_iter().map(form).collect()
 }
 
 /// Heads that are merged: [T,H,d] of what stands as [H,T,d].

@@ -38,7 +38,10 @@ fn of_rows(context: &Context<'_>, op: usize) -> Vec<Form> {
         return kinds.into_iter().map(form).chain(of_size(context, op)).collect();
     }
     let form = |by: i64| Form::one(&POSITION_EMBEDDING_OFFSET, vec![("offset", json!(by))], op, shifted(by));
-    [-1, 1, -2, 2].into_iter().map(form).collect()
+    let start: usize = context.program.steps().iter().take(context.step_of(op)).map(|step| step.tokens).sum();
+    let restarted =
+        Form::one(&POSITION_EMBEDDING_OFFSET, vec![("kind", json!("restarts"))], op, shifted(-(start as i64)));
+    [-1, 1, -2, 2].into_iter().map(form).chain((start > 0).then_some(restarted)).collect()
 }
 
 /// A factor that the reference does not have.

@@ -9,7 +9,7 @@ use crate::mistakes::feed_forward::{ACTIVATION, ACTIVATION_CLAMP, GATE_PRODUCT, 
 use crate::program::context::Context;
 
 /// Activations that models have.
-const ACTIVATIONS: [(&str, Function); 8] = [
+const ACTIVATIONS: [(&str, Function); 13] = [
     ("silu", |x| function("silu", x)),
     ("gelu-erf", |x| function("gelu", x)),
     ("gelu-tanh", gelu_tanh),
@@ -18,6 +18,11 @@ const ACTIVATIONS: [(&str, Function); 8] = [
     ("sigmoid", |x| function("sigmoid", x)),
     ("relu-squared", |x| Some(x.mapv(|x| x.max(0.0).powi(2)))),
     ("none", |x| Some(x.clone())),
+    ("tanh", |x| Some(x.mapv(f64::tanh))),
+    ("mish", |x| Some(x.mapv(|x| x * x.exp().ln_1p().tanh()))),
+    ("elu", |x| Some(x.mapv(|x| if x > 0.0 { x } else { x.exp_m1() }))),
+    ("leaky-relu", |x| Some(x.mapv(|x| x.max(0.01 * x)))),
+    ("softplus", |x| function("softplus", x)),
 ];
 
 fn gelu_tanh(x: &ArrayD<f64>) -> Option<ArrayD<f64>> {

@@ -18,7 +18,11 @@ use crate::mistakes::linear::{
 use crate::mistakes::recorded::EXPERT_ORDER;
 use crate::mistakes::stored::STORAGE_TYPE;
 use crate::program::context::Context;
+use crate::program::held::array;
 use crate::tolerance::search::NO_WEIGHTS;
+
+/// How a matrix is read.
+type Read = fn(&ArrayD<f64>) -> ArrayD<f64>;
 
 /// A product, by the places of its operands.
 struct Product<'a> {
@@ -29,6 +33,15 @@ struct Product<'a> {
 }
 
 impl<'a> Product<'a> {
+    /// How its weight becomes [out, in].
+    fn matrix(&self) -> Option<Read> {
+        match self.record.name.split('.').next() {
+            Some("linear") => Some(ArrayD::clone),
+            Some("addmm") => Some(transposed),
+            _ => None,
+        }
+    }
+
     fn views(&self) -> Vec<&'a View> {
         let bias = self.bias.map(|(_, view)| view);
         [self.x.1, self.weight.1].into_iter().chain(bias).collect()
@@ -62,9 +75,42 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
 
 /// What is right only where nothing else gives the same: a product of nothing.
 pub(super) fn last(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some(product) = Product::of(context, op).filter(|_| context.base(op) == "linear") else { return Vec::new() };
-    let unset = computed(&product.views(), |x| with_bias(product_of(&x[0], &x[1])? * 0.0, x));
-    vec![Form::one(&WEIGHT_UNSET, vec![], op, unset)]
+    let Some(product) = Product::of(context, op).filter(|product| product.matrix().is_some()) else {
+        return Vec::new();
+    };
+    let Some(matrix) = product.matrix() else { return Vec::new() };
+    let unset = computed(&product.views(), move |x| with_bias(product_of(&x[0], &matrix(&x[1]))? * 0.0, x));
+    let nothing = |x: &ArrayD<f64>| x.iter().all(|x| *x == 0.0);
+    // A matrix that gave something in a step before is not unset.
+    let target = context.held.place(context.slice.target());
+    let before = (0..context.program.taps().len()).filter(|&tap| {
+        let place = context.held.place(tap);
+        place.tap == target.tap && place.step < target.step
+    });
+    let gave = || before.filter_map(|tap| context.held.get(tap)).any(|held| !nothing(&array(held)));
+    if nothing(&context.own) && gave() {
+        return Vec::new();
+    }
+    let unset = Form::one(&WEIGHT_UNSET, vec![], op, unset);
+    [vec![unset], of_bits(context, &product, op, true)].concat()
+}
+
+/// Bits that are read as another type's; `reads_nothing`: what is read is as good as nothing.
+fn of_bits(context: &Context<'_>, product: &Product<'_>, op: usize, reads_nothing: bool) -> Vec<Form> {
+    let Some(matrix) = product.matrix().filter(|_| context.is_weight(product.weight.1)) else { return Vec::new() };
+    let form = |(read_as, bits): (&str, fn(f64) -> f64)| {
+        let change = computed(&product.views(), move |x| {
+            let product = product_of(&x[0], &matrix(&x[1].mapv(bits)))?;
+            let energy = |x: &ArrayD<f64>| x.iter().map(|x| x * x).sum::<f64>();
+            let size = energy(&product);
+            let out = with_bias(product, x)?;
+            ((size <= NO_WEIGHTS * energy(&out)) == reads_nothing).then_some(out)
+        });
+        Form::one(&STORAGE_TYPE, vec![("read_as", json!(read_as))], op, change)
+    };
+    type Bits = fn(f64) -> f64;
+    let kinds: [(&str, Bits); 2] = [("bf16", reads_f16_as_bf16), ("f16", reads_bf16_as_f16)];
+    kinds.into_iter().map(form).collect()
 }
 
 /// A product and its bias, where there is one.
@@ -93,7 +139,21 @@ fn of_bias(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form>
         _ => return vec![Form::one(&BIAS_OMITTED, vec![], op, with(product.record, place, Operand::None))],
     };
     let twice = computed(&[x, weight, bias], move |x| plus(&plus(&bare(x)?, &x[2])?, &x[2]));
-    vec![Form::one(&BIAS_OMITTED, vec![], op, computed(&[x, weight], bare)), Form::one(&BIAS_TWICE, vec![], op, twice)]
+    let name = context.weight(bias).unwrap_or_default();
+    let other = |(said, buffer): (String, usize)| {
+        let change = with(product.record, place, Operand::View(View { buffer, ..bias.clone() }));
+        let part = ("part", json!("bias"));
+        match said.as_str() {
+            "next" | "previous" => Form::one(&WEIGHT_WRONG_LAYER, vec![("layer", json!(said)), part], op, change),
+            _ => Form::one(&WEIGHT_SWAPPED, vec![("with", json!(said)), part], op, change),
+        }
+    };
+    let mut forms = vec![
+        Form::one(&BIAS_OMITTED, vec![], op, computed(&[x, weight], bare)),
+        Form::one(&BIAS_TWICE, vec![], op, twice),
+    ];
+    forms.extend(beside(context, bias, name).into_iter().map(other));
+    forms
 }
 
 fn transposed(x: &ArrayD<f64>) -> ArrayD<f64> {
@@ -165,19 +225,9 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
             forms.push(Form::one(&EXPERT_ORDER, vec![("expert", json!(by))], op, instead(other)));
         }
     }
+    forms.extend(of_bits(context, product, op, false));
     if context.base(op) == "linear" {
         let views = product.views();
-        for (read_as, bits) in [("bf16", reads_f16_as_bf16 as fn(f64) -> f64), ("f16", reads_bf16_as_f16)] {
-            let change = computed(&views, move |x| {
-                let product = product_of(&x[0], &x[1].mapv(bits))?;
-                let energy = |x: &ArrayD<f64>| x.iter().map(|x| x * x).sum::<f64>();
-                let size = energy(&product);
-                let out = with_bias(product, x)?;
-                // Bits that read as nothing prove nothing.
-                (size > NO_WEIGHTS * energy(&out)).then_some(out)
-            });
-            forms.push(Form::one(&STORAGE_TYPE, vec![("read_as", json!(read_as))], op, change));
-        }
         let long = computed(&views, |x| {
             let (&[rows, columns], flat) = (x[1].shape(), x[1].as_slice()?) else { return None };
             let at = |(row, column): (usize, usize)| flat.get(row * (columns + 1) + column).copied().unwrap_or(0.0);

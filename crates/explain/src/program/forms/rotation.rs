@@ -127,7 +127,7 @@ pub(super) fn of_taps(context: &Context<'_>) -> Vec<Form> {
 /// What a tap holds, turned as the nearest rotation of its step turns.
 fn turned_as_beside(context: &Context<'_>, tap: usize) -> Option<Change> {
     let record = &context.program.taps()[tap];
-    let step = context.program.steps().get(record.step as usize)?;
+    let step = context.program.steps().get(record.step)?;
     let near = step.ops.clone().filter(|&op| is_rotation(context, op)).min_by_key(|op| op.abs_diff(record.op))?;
     let tables = Rotation::of(context, near)?.tables(context)?;
     let view = record.view.clone();
