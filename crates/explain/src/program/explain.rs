@@ -148,8 +148,8 @@ impl Search<'_> {
         let right = self.value(&slice, &[])?;
         let size = replayed.report.metrics.and_then(|metrics| metrics.nmse()).filter(|nmse| nmse.is_finite());
         let off = apart(place, &right, &own).max(size.unwrap_or(0.0));
-        // Where the size alone is none, what is wrong is which values there are at all.
-        let by_size = off > replayed.report.allowed.unwrap_or(0.0);
+        // Where the size alone is none, what is wrong may be which values there are at all.
+        let by_size = off > replayed.report.allowed.unwrap_or(0.0) || !hides_others(&right, &own);
         let target = Target {
             slice: &slice,
             off,
@@ -278,9 +278,8 @@ impl Search<'_> {
     fn residual(&self, target: &Target<'_>, edits: &[Edit]) -> Option<f64> {
         let value = self.value(target.slice, edits).filter(|value| value.shape() == target.own.shape())?;
         // Where the size alone is none, the same values must be hidden.
-        let otherwise = |(x, own): (&f64, &f64)| (*x > MASKED) != (*own > MASKED);
-        let hides_others = || target.base.is_infinite() && value.iter().zip(&target.own).any(otherwise);
-        if value.iter().any(|x| x.is_nan()) || hides_others() {
+        let hides_others = target.base.is_infinite() && hides_others(&value, &target.own);
+        if value.iter().any(|x| x.is_nan()) || hides_others {
             return None;
         }
         Some(apart(target.place, &value, &target.own)).filter(|residual| residual.is_finite())
@@ -358,6 +357,12 @@ impl Search<'_> {
 fn apart(place: Place, right: &ArrayD<f64>, own: &ArrayD<f64>) -> f64 {
     let shown = |x: &ArrayD<f64>| x.mapv(|x| if x > MASKED { x } else { f64::NEG_INFINITY });
     distance(site_of(place.tap), &shown(right), &shown(own))
+}
+
+/// Whether other values are hidden, or infinite, in one than in the other.
+fn hides_others(a: &ArrayD<f64>, b: &ArrayD<f64>) -> bool {
+    let shown = |x: f64| x > MASKED && x.is_finite();
+    a.iter().zip(b).any(|(a, b)| shown(*a) != shown(*b))
 }
 
 /// A number with so many digits.

@@ -20,8 +20,6 @@ pub(crate) const AS_NEAR: f64 = 100.0;
 pub(crate) const FINEST: f64 = 1e-9;
 /// Frequencies that follow one base do so within this share of themselves.
 pub(crate) const SAME_STEP: f64 = 1e-4;
-/// Energy of weights below which they are as good as none.
-pub(crate) const NO_WEIGHTS: f64 = 1e-6;
 /// As much as this many times our own rounding is as good as nothing.
 pub(crate) const AS_NOTHING: f64 = 8.0;
 /// Rounding leaves a value within this share of itself: of an operation that adds nothing up, in any 16-bit type.

@@ -406,7 +406,7 @@ fn of_cache(context: &Context<'_>, op: usize) -> Vec<Form> {
     type Kept = fn(&[ArrayD<f64>], Axis) -> Option<ArrayD<f64>>;
     let kinds: [(&'static Mistake, &str, Kept); 5] = [
         (&KV_CACHE_STALE, "newest missing", |x, axis| joined(axis, &x[0], &ArrayD::zeros(x[1].raw_dim()))),
-        (&KV_CACHE_STALE, "last one's", |x, axis| {
+        (&KV_CACHE_STALE, "last-one's", |x, axis| {
             let last = x[0].len_of(axis).checked_sub(x[1].len_of(axis))?;
             joined(axis, &x[0], &x[0].slice_axis(axis, (last..).into()).to_owned())
         }),

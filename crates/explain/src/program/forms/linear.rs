@@ -19,7 +19,6 @@ use crate::mistakes::recorded::EXPERT_ORDER;
 use crate::mistakes::stored::STORAGE_TYPE;
 use crate::program::context::Context;
 use crate::program::held::array;
-use crate::tolerance::search::NO_WEIGHTS;
 
 /// How a matrix is read.
 type Read = fn(&ArrayD<f64>) -> ArrayD<f64>;
@@ -75,7 +74,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
 
 /// What is right only where nothing else gives the same: a product of nothing.
 pub(super) fn last(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some(product) = Product::of(context, op).filter(|product| product.matrix().is_some()) else {
+    let Some(product) = Product::of(context, op) else {
         return Vec::new();
     };
     let Some(matrix) = product.matrix() else { return Vec::new() };
@@ -92,20 +91,14 @@ pub(super) fn last(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     }
     let unset = Form::one(&WEIGHT_UNSET, vec![], op, unset);
-    [vec![unset], of_bits(context, &product, op, true)].concat()
+    [vec![unset], of_bits(context, &product, op)].concat()
 }
 
-/// Bits that are read as another type's; `reads_nothing`: what is read is as good as nothing.
-fn of_bits(context: &Context<'_>, product: &Product<'_>, op: usize, reads_nothing: bool) -> Vec<Form> {
+/// Bits that are read as another type's: what they give may be as good as nothing.
+fn of_bits(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
     let Some(matrix) = product.matrix().filter(|_| context.is_weight(product.weight.1)) else { return Vec::new() };
     let form = |(read_as, bits): (&str, fn(f64) -> f64)| {
-        let change = computed(&product.views(), move |x| {
-            let product = product_of(&x[0], &matrix(&x[1].mapv(bits)))?;
-            let energy = |x: &ArrayD<f64>| x.iter().map(|x| x * x).sum::<f64>();
-            let size = energy(&product);
-            let out = with_bias(product, x)?;
-            ((size <= NO_WEIGHTS * energy(&out)) == reads_nothing).then_some(out)
-        });
+        let change = computed(&product.views(), move |x| with_bias(product_of(&x[0], &matrix(&x[1].mapv(bits)))?, x));
         Form::one(&STORAGE_TYPE, vec![("read_as", json!(read_as))], op, change)
     };
     type Bits = fn(f64) -> f64;
@@ -225,7 +218,6 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
             forms.push(Form::one(&EXPERT_ORDER, vec![("expert", json!(by))], op, instead(other)));
         }
     }
-    forms.extend(of_bits(context, product, op, false));
     if context.base(op) == "linear" {
         let views = product.views();
         let long = computed(&views, |x| {
@@ -255,15 +247,18 @@ pub(super) fn beside(context: &Context<'_>, weight: &View, name: &str) -> Vec<(S
     let numbered = own.iter().rposition(|part| number(part).is_some());
     let layer = own.iter().position(|part| number(part).is_some());
     let mut out = Vec::new();
+    // The nearest number above, and below, that has one.
+    let mut near: [Option<(usize, usize)>; 2] = [None; 2];
     for (other, buffer) in context.alike(weight) {
         let parts: Vec<&str> = other.split('.').collect();
         let differs: Vec<usize> = (0..parts.len().max(own.len())).filter(|&at| parts.get(at) != own.get(at)).collect();
         if differs.len() == 1 && Some(differs[0]) == numbered {
             let (this, that) = (number(own[differs[0]]), number(parts[differs[0]]));
-            match this.zip(that) {
-                Some((this, that)) if that == this + 1 => out.push(("next".to_owned(), buffer)),
-                Some((this, that)) if that + 1 == this => out.push(("previous".to_owned(), buffer)),
-                _ => {}
+            if let Some((this, that)) = this.zip(that) {
+                let (side, apart) = (usize::from(that < this), this.abs_diff(that));
+                if near[side].is_none_or(|(known, _)| apart < known) {
+                    near[side] = Some((apart, buffer));
+                }
             }
         } else if layer.is_some_and(|layer| parts.get(..=layer) == own.get(..=layer)) && parts.last() == own.last() {
             // What the names share in front says nothing; one that ends with its layer's number has nothing behind that.
@@ -271,6 +266,8 @@ pub(super) fn beside(context: &Context<'_>, weight: &View, name: &str) -> Vec<(S
             out.extend(parts.get(at..parts.len() - 1).map(|parts| (parts.join("."), buffer)));
         }
     }
+    let words = ["next", "previous"].into_iter().zip(near);
+    out.extend(words.filter_map(|(word, found)| Some((word.to_owned(), found?.1))));
     out
 }
 
