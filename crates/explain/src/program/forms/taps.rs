@@ -30,7 +30,7 @@ pub(super) fn forms(context: &Context<'_>) -> Vec<Form> {
     let taps = context.program.taps();
     let made =
         (0..taps.len()).filter(|&tap| context.has(taps[tap].op) && context.slice.known().all(|known| known != tap));
-    forms.extend(made.flat_map(|tap| [of_heads(context, tap), of_layer(context, tap)].concat()));
+    forms.extend(made.flat_map(|tap| [of_heads(context, tap), of_layer(context, tap, ends)].concat()));
     forms.extend(of_result(context));
     forms
 }
@@ -120,8 +120,13 @@ fn rows_moved(view: &View, site: Site, by: isize) -> Option<Change> {
     }))
 }
 
-/// What comes out of a layer is what went into it.
-fn of_layer(context: &Context<'_>, tap: usize) -> Vec<Form> {
+/// What comes out of a layer, or is normed behind its attention, is what went into it.
+fn of_layer(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
+    let mistake: &'static Mistake = match context.site(tap) {
+        Site::H => &LAYER_SKIPPED,
+        Site::HAttn if ends == Ends::InNorm => &RESIDUAL_PARALLEL,
+        _ => return Vec::new(),
+    };
     let (taps, own) = (context.program.taps(), context.held.place(tap));
     let is_input = |&other: &usize| {
         let (place, found) = (context.held.place(other), &taps[other]);
@@ -129,11 +134,11 @@ fn of_layer(context: &Context<'_>, tap: usize) -> Vec<Form> {
         let is_stream = matches!(context.site(other), Site::H | Site::H0) && found.op < taps[tap].op;
         before && is_stream && place.step == own.step && found.view.shape == taps[tap].view.shape
     };
-    let inputs = (0..taps.len()).filter(|other| context.site(tap) == Site::H && is_input(other));
+    let inputs = (0..taps.len()).filter(is_input);
     let form = |held: &Tensor<'static>| {
         let held = held.clone();
         let change = Change::Values(Vec::new(), Arc::new(move |_| Some(vec![held.clone()])));
-        Form::read(&LAYER_SKIPPED, vec![], tap, change)
+        Form::read(mistake, vec![], tap, change)
     };
     inputs.filter_map(|other| context.held.readable(other)).map(form).collect()
 }
