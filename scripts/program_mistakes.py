@@ -922,7 +922,7 @@ def layer_skipped(site):
     return len(layers) > 1 and site.forward([site.rng.choice(layers)], make)
 
 
-@mistake("layers-in-other-order", UNLISTED, "weight-wrong-layer")
+@mistake("layers-in-other-order", UNLISTED, "weight-wrong-layer", "norm-wrong-weight")
 def layers_exchanged(site):
     for _, module in site.model.named_modules():
         if isinstance(module, nn.ModuleList) and len(module) > 1 and re.search("Layer|Block", type(module[0]).__name__):

@@ -89,6 +89,15 @@ def build(name):
         return architectures.build(base)
 
 
+def narrowed(model):
+    """A model in bf16 as `from_pretrained` loads one: the frequencies of rotations stay in f32."""
+    kept = {module: module.inv_freq for module in model.modules() if isinstance(getattr(module, "inv_freq", None), torch.Tensor)}
+    model.to(torch.bfloat16)
+    for module, frequency in kept.items():
+        module.inv_freq = frequency
+    return model
+
+
 def run(model, name):
     """A prompt, and two tokens behind it where the model gives a cache. Returns the tensors of the outputs."""
     with torch.no_grad():
@@ -118,6 +127,7 @@ class Dump:
     def __init__(self, folder):
         self.head = json.loads((folder / "dump.json").read_text())
         self.values = {(entry["tap"], entry["step"]): plain(folder / entry["file"], entry["dtype"]) for entry in self.head["taps"] if not AGAIN.fullmatch(entry["tap"])}
+        self.weight_of = weights_of(folder)
 
     def write(self, folder, values, **more):
         """The same as an engine would leave it: no program, no graph, taps in f32."""
@@ -129,6 +139,14 @@ class Dump:
             np.save(folder / file, np.ascontiguousarray(value))
             head["taps"].append({"tap": tap, "step": step, "file": file, "shape": list(value.shape), "dtype": "f32"})
         (folder / "dump.json").write_text(json.dumps(head))
+
+
+def weights_of(folder):
+    """The weight that the operation behind each tap reads."""
+    program = json.loads((folder / "program.json").read_text())
+    names = {int(buffer): name for buffer, name in program["weights"].items()}
+    read = lambda op: [names[buffer] for buffer in buffers_in(op["i"]) if buffer in names]
+    return {(tap["tap"], tap["step"]): name for tap in program["taps"] for name in read(program["ops"][tap["op"]])}
 
 
 def plain(file, dtype):
@@ -317,7 +335,7 @@ class Suite:
         with torch.backends.mkldnn.flags(enabled=False):
             other = record(copy.deepcopy(model), name, folder / "other")
         torch.set_num_threads(1)
-        narrow = record(copy.deepcopy(model).to(torch.bfloat16), name, folder / "narrow")
+        narrow = record(narrowed(copy.deepcopy(model)), name, folder / "narrow")
         errors = reference.errors(narrow.values)
         strange = {tap for (tap, _), error in errors.items() if not error <= NO_ROUNDING}
         self.strange = strange | {tap for tap, _ in narrow.values.keys() ^ reference.dump.values.keys()}
@@ -368,7 +386,7 @@ class Suite:
             self.variant(name, mistake, variant, model, plant, dump, errors, reference, folder, rounding, notes, expected, rng)
         return True
 
-    def made(self, name, model, mistake, plant, out, dtype=None):
+    def made(self, name, model, mistake, plant, out, narrow=False):
         """The dump of a run with the mistake in it, and where it was made."""
         candidate = copy.deepcopy(model)
         site = Site(candidate, random.Random(f"{self.args.seed} {name} {mistake}"))
@@ -376,7 +394,7 @@ class Suite:
             try:
                 if not plant(site):
                     return None
-                candidate = candidate.to(dtype) if dtype else candidate
+                candidate = narrowed(candidate) if narrow else candidate
                 run(candidate, name)  # what cannot run is known before anything is recorded of it
                 return record(candidate, name, out), site.notes
             except Exception as error:
@@ -389,12 +407,16 @@ class Suite:
             if rounding is None:
                 return
             shutil.rmtree(folder / "wrong-narrow", ignore_errors=True)
-            made = self.made(name, model, mistake, plant, folder / "wrong-narrow", torch.bfloat16)
+            made = self.made(name, model, mistake, plant, folder / "wrong-narrow", narrow=True)
             if made is None:
                 return
             dump, visible = made[0], lambda key: max(VISIBLE, ABOVE_ROUNDING * rounding.get(key, np.inf))
         # An engine has its own code, and no module that the reference does not have; what has another shape than the reference's is no longer that tap.
         values = {key: value for key, value in dump.values.items() if key in reference.dump.values and value.shape == reference.dump.values[key].shape}
+        # The recorder names by the graph, which the mistake may have changed; an engine calls what it computes of a weight by its own name.
+        weights = reference.dump.weight_of
+        taken = lambda key: dump.weight_of.get(key) in weights.values() and key in weights and dump.weight_of[key] != weights[key]
+        values = {key: value for key, value in values.items() if not taken(key)}
         values = {key: value for key, value in values.items() if variant != "bf16" or key[0] not in self.strange}
         made = altered(variant, values, rng, whole_rotation(model))
         if not made:

@@ -91,10 +91,7 @@ impl<'a> Slice<'a> {
             if needed.is_empty() {
                 break;
             }
-            let record = &program.ops[op];
-            if record.outputs.iter().flatten().any(|view| needed.has(view)) {
-                record.outputs.iter().flatten().for_each(|view| needed.remove(view));
-                check::operands(record).for_each(|view| needed.add(view));
+            if needed.passes(op) {
                 events.push(Event::Op(op));
             }
         }
@@ -154,12 +151,15 @@ impl<'a> Slice<'a> {
                     }
                 }
             }
+            // Taps may lie in one buffer: all are computed before any is written.
+            let mut others = Vec::new();
             for &tap in edited.iter().filter(|&&tap| self.is_there(tap, *event)) {
                 if let Some(Change::Values(views, instead)) = change(At::Tap(tap)) {
                     let results = given(&mut values, views, instead)?.and_then(|results| results.into_iter().next());
-                    self.put(&mut values, tap, results.ok_or(KernelError::Absent("its value")))?;
+                    others.push((tap, results.ok_or(KernelError::Absent("its value"))));
                 }
             }
+            others.into_iter().try_for_each(|(tap, value)| self.put(&mut values, tap, value))?;
         }
         let view = &self.program.taps[self.target].view;
         values.load(view)?;
@@ -234,6 +234,26 @@ impl<'a> Bench<'a> {
         let reads = slice.ops().flat_map(|op| check::operands(&slice.program.ops[op]));
         reads.filter(|view| !slice.program.flow.is_written(view.buffer)).try_for_each(|view| self.values.load(view))
     }
+
+    /// What an operation reads in a view that depends on no activation, positions, masks, tables; `None` where it does.
+    pub fn table(&self, op: usize, view: &View) -> Option<Tensor<'static>> {
+        let program = self.values.program;
+        let mut needed = Needed::new(program);
+        needed.add(view);
+        let makes = |at: &usize| !needed.is_empty() && needed.passes(*at);
+        let ops: Vec<usize> = (0..op).rev().filter(makes).collect();
+        let reads = || ops.iter().flat_map(|&at| check::operands(&program.ops[at]));
+        if program.is_activation(view.buffer) || reads().any(|read| program.is_activation(read.buffer)) {
+            return None;
+        }
+        let mut values = self.values.clone();
+        let carried_out = ops.iter().rev().try_for_each(|&at| {
+            let record = &program.ops[at];
+            values.carry_out(at, record, kernel(record))
+        });
+        carried_out.and_then(|()| values.load(view)).ok()?;
+        Some(values.read(view).into_owned())
+    }
 }
 
 impl fmt::Debug for Bench<'_> {
@@ -276,6 +296,17 @@ impl<'a> Needed<'a> {
         if *count == 0 {
             self.open.remove(&view.buffer);
         }
+    }
+
+    /// Needs what an operation reads in place of what it makes; false where that is not needed.
+    fn passes(&mut self, op: usize) -> bool {
+        let record = &self.program.ops[op];
+        let makes = record.outputs.iter().flatten().any(|view| self.has(view));
+        if makes {
+            record.outputs.iter().flatten().for_each(|view| self.remove(view));
+            check::operands(record).for_each(|view| self.add(view));
+        }
+        makes
     }
 
     fn remove(&mut self, view: &View) {

@@ -65,7 +65,7 @@ pub(crate) static KV_CACHE_SHIFT: Mistake = Mistake {
     id: "kv-cache-shift",
     what: "keys or values are written to another slot of the cache",
     fix: "position p goes to slot p",
-    params: &[Param::words("kind", &["early", "late"])],
+    params: &[Param::words("kind", &["early", "late", "newest first"])],
     ..CACHE
 };
 pub(crate) static KV_CACHE_STALE: Mistake = Mistake {

@@ -25,7 +25,21 @@ pub(crate) static ACTIVATION: Mistake = Mistake {
     fix: "take hidden_act from the config",
     params: &[Param::words(
         "activation",
-        &["gelu-tanh", "gelu-erf", "relu", "silu", "sigmoid", "none", "gelu-quick", "relu-squared"],
+        &[
+            "gelu-tanh",
+            "gelu-erf",
+            "relu",
+            "silu",
+            "sigmoid",
+            "none",
+            "gelu-quick",
+            "relu-squared",
+            "tanh",
+            "mish",
+            "elu",
+            "leaky-relu",
+            "softplus",
+        ],
     )],
     right_value: |_, step| match &step.op {
         Op::Gated { activation } => Some(format!("{activation:?}").to_lowercase()),
@@ -38,7 +52,10 @@ pub(crate) static ACTIVATION_CLAMP: Mistake = Mistake {
     what: "gate and up are clamped or shifted",
     fix: "this family does not",
     at: &[Site::FfnGate, Site::FfnUp, Site::FfnAct],
-    params: &[Param::words("kind", &["clamped", "gpt-oss", "up-plus-one"]), Param::free("limit")],
+    params: &[
+        Param::words("kind", &["clamped", "gpt-oss", "up-plus-one", "up-without-one", "not-clamped"]),
+        Param::free("limit"),
+    ],
     ..GATED
 };
 pub(crate) static GATE_PRODUCT: Mistake = Mistake {

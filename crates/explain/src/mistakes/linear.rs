@@ -55,7 +55,7 @@ pub(crate) static WEIGHT_WRONG_LAYER: Mistake = Mistake {
     fix: "look at the layer index in the tensor's name",
     in_file: Some("look at the name under which it is looked up"),
     at: sites::PROJECTIONS,
-    params: &[Param::layer("layer"), Param::flag("bias")],
+    params: &[Param::layer("layer"), Param::flag("bias"), Param::words("part", &["bias"])],
     ..LINEAR
 };
 pub(crate) static WEIGHT_SWAPPED: Mistake = Mistake {
@@ -131,7 +131,12 @@ pub(crate) static FUSED_SPLIT: Mistake = Mistake {
     what: "a fused matrix is split in the wrong order",
     fix: "look at how its rows are stored: blocks, groups, or in turn",
     at: &[Site::Q, Site::K, Site::V, Site::FfnGate, Site::FfnUp],
-    params: &[Param::words("kind", &["by-group", "interleaved"])],
+    params: &[
+        Param::words("kind", &["by-group", "interleaved", "blocks"]),
+        Param::other("order", "the parts as they are taken to lie"),
+        Param::words("how", &["read", "stored"]),
+        Param::number("first"),
+    ],
     ..LINEAR
 };
 pub(crate) static HEAD_LAYOUT: Mistake = Mistake {

@@ -35,6 +35,8 @@ pub(crate) static PRECISION: Mistake = Mistake {
         ),
         Param::other("weights", "to how few bits, and what shares a scale"),
         Param::other("activations", "the same"),
+        Param::other("cache", "the same, of keys or values as attention reads them"),
+        Param::words("of", &["past"]),
     ],
     of_all_matrices: true,
     is_another_arithmetic: true,

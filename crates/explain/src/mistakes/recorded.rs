@@ -9,6 +9,7 @@ const RECORDED: Mistake = Mistake { in_programs: true, ..Mistake::ORDINARY };
 /// The mistakes of this file.
 pub(super) static MISTAKES: &[&Mistake] = &[
     &POSITION_EMBEDDING_OFFSET,
+    &ROPE_LAYER_KIND,
     &NORM_NOT_CENTERED,
     &POSITION_BIAS,
     &ROUTER_NORM,
@@ -28,7 +29,14 @@ pub(crate) static POSITION_EMBEDDING_OFFSET: Mistake = Mistake {
     id: "position-embedding-offset",
     what: "tokens get the learned positions of others",
     fix: "look at the offset of the position table, and at the first position",
-    params: &[Param::number("offset")],
+    params: &[Param::number("offset"), Param::words("kind", &["restarts"])],
+    ..RECORDED
+};
+pub(crate) static ROPE_LAYER_KIND: Mistake = Mistake {
+    id: "rope-layer-kind",
+    what: "a layer is rotated as layers of another kind are",
+    fix: "look at which layers have which base, and which have no rotation",
+    params: &[Param::words("kind", &["rotated", "other tables"])],
     ..RECORDED
 };
 pub(crate) static NORM_NOT_CENTERED: Mistake = Mistake {

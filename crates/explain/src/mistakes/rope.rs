@@ -65,7 +65,11 @@ pub(crate) static ROPE_SCALING: Mistake = Mistake {
     id: "rope-scaling",
     what: "frequencies are scaled otherwise than the config says",
     fix: "look at rope_scaling in the config: kind, factor, direction",
-    params: &[Param::other("kind", "linear by N").or(&["absent", "inverse"])],
+    params: &[
+        Param::other("kind", "linear by N").or(&["absent", "inverse"]),
+        Param::free("theta"),
+        Param::free("factor"),
+    ],
     ..ROPE
 };
 pub(crate) static ROPE_ATTENTION_FACTOR: Mistake = Mistake {
@@ -81,7 +85,7 @@ pub(crate) static ROPE_PARTIAL: Mistake = Mistake {
     id: "rope-partial",
     what: "another share of each head is rotated",
     fix: "rotate rotary_dim elements, with exponents 2i/rotary_dim",
-    params: &[Param::number("rotary_dim"), Param::words("exponent", &["2i/head_dim"])],
+    params: &[Param::number("rotary_dim"), Param::words("exponent", &["2i/head_dim"]), Param::number("pairs")],
     ..ROPE
 };
 pub(crate) static ROPE_EXPONENT: Mistake = Mistake {

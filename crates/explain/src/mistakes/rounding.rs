@@ -157,7 +157,7 @@ impl Grid {
         Steps { step, zero, least, most }
     }
 
-    fn words(self) -> String {
+    pub(crate) fn words(self) -> String {
         let over = match self.over {
             Over::Tensor => "a tensor".to_owned(),
             Over::Joined => "a tensor, q, k and v together".to_owned(),

@@ -65,7 +65,11 @@ pub(crate) static MASK_SHIFTED: Mistake = Mistake {
     id: "mask-shifted",
     what: "the mask is off by a key",
     fix: "query t sees keys 0 to t, itself included; in a chunk, t counts from the first position",
-    params: &[Param::words("kind", &["future", "past", "top-left"])],
+    params: &[
+        Param::words("kind", &["future", "past", "top-left"]),
+        Param::number("by"),
+        Param::words("sees", &["the first"]),
+    ],
     ..MASK
 };
 pub(crate) static MASK_INVERTED: Mistake = Mistake {

@@ -3,17 +3,18 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use firstdiff_program::{Kind, Operand, Operation, Program, Scalar, Slice, View};
-use firstdiff_trace::{Site, Tap};
+use firstdiff_program::{Bench, Kind, Operand, Operation, Program, Scalar, Slice, View};
+use firstdiff_trace::Site;
 use ndarray::ArrayD;
 
-use crate::program::held::Held;
+use crate::program::held::{Held, array, site_of};
 
 /// The operations of a slice, in their program.
 pub(crate) struct Context<'a> {
     pub(crate) program: &'a Program,
     pub(crate) held: &'a Held,
     pub(crate) slice: &'a Slice<'a>,
+    bench: &'a Bench<'a>,
     /// What the candidate has at the tap that the slice makes.
     pub(crate) own: Arc<ArrayD<f64>>,
     ops: BTreeSet<usize>,
@@ -27,10 +28,11 @@ impl<'a> Context<'a> {
         program: &'a Program,
         held: &'a Held,
         slice: &'a Slice<'a>,
+        bench: &'a Bench<'a>,
         own: Arc<ArrayD<f64>>,
     ) -> Context<'a> {
         let ops: BTreeSet<usize> = slice.ops().collect();
-        Context { program, held, slice, own, ops }
+        Context { program, held, slice, bench, own, ops }
     }
 
     /// The operations, in their order.
@@ -98,11 +100,7 @@ impl<'a> Context<'a> {
 
     /// What a tap is, whichever stack it is of.
     pub(crate) fn site(&self, tap: usize) -> Site {
-        let own = self.held.place(tap).tap;
-        let name = own.to_string();
-        let last = name.rsplit('.').next().unwrap_or_default();
-        let known = [format!("layers.0.{last}"), last.to_owned()].map(|name| Tap::named(&name));
-        known.into_iter().find(|tap| own.is_open() && !tap.is_open()).map_or(own.site, |tap| tap.site)
+        site_of(self.held.place(tap).tap)
     }
 
     pub(crate) fn is_weight(&self, view: &View) -> bool {
@@ -116,6 +114,11 @@ impl<'a> Context<'a> {
     /// Whether it is a table of floats or truths that depends on no activation, and is no weight: positions, masks.
     pub(crate) fn is_table(&self, view: &View) -> bool {
         !self.is_activation(view) && !self.is_weight(view) && view.elements() > 1
+    }
+
+    /// The values of a table, as `op` reads it.
+    pub(crate) fn table(&self, op: usize, view: &View) -> Option<ArrayD<f64>> {
+        self.bench.table(op, view).map(|values| array(&values))
     }
 
     /// The operation that made what `op` reads in a view.

@@ -10,10 +10,13 @@ use firstdiff_trace::Tap;
 use ndarray::ArrayD;
 
 use crate::explain::{Cause, Effort, Explanation, Finding, Match, Progress, Remainder};
-use crate::mistakes::Values;
+use crate::mistakes::norm::QK_NORM_ORDER;
+use crate::mistakes::rope::ROPE_OMITTED;
+use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED};
+use crate::mistakes::{Mistake, Values};
 use crate::program::context::Context;
 use crate::program::forms::{Form, forms};
-use crate::program::held::{Held, array};
+use crate::program::held::{Held, array, site_of};
 use crate::program::replay::{Replays, replayed};
 use crate::program::routing::Routed;
 use crate::program::{Candidate, Recording};
@@ -21,7 +24,8 @@ use crate::replay::operation::{Operation, is_coarse};
 use crate::replay::right::distance;
 use crate::replay::{ReplayError, Replayed};
 use crate::tolerance::search::{
-    AS_NEAR, CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, FINEST, NEARER, SAME_RESIDUAL, TUNED_TO_ROUNDING,
+    AS_NEAR, CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, FINEST, NEARER, NEARLY_LEAVES, ROUNDING_ROOM, SAME_RESIDUAL,
+    TUNED_TO_ROUNDING,
 };
 
 /// Replays a candidate, and looks for what is done otherwise where it goes wrong.
@@ -106,6 +110,8 @@ impl Reproduced {
 const A_MOMENT: Duration = Duration::from_secs(5);
 /// Pairs are made of so many forms that each take something of the error away.
 const PAIRED: usize = 24;
+/// A number is looked for beside so many of them.
+const TUNED_WITH: usize = 6;
 
 struct Search<'a> {
     recording: Recording<'a>,
@@ -123,7 +129,8 @@ struct Target<'t> {
     slice: &'t Slice<'t>,
     own: ArrayD<f64>,
     place: Place,
-    /// How far off it is.
+    /// How far off it is, and the same where that is too much for rounding.
+    off: f64,
     base: f64,
     operation: Operation<'t>,
     begun: Instant,
@@ -144,17 +151,18 @@ impl Search<'_> {
         let right = self.value(&slice, &[])?;
         let size = replayed.report.metrics.and_then(|metrics| metrics.nmse()).filter(|nmse| nmse.is_finite());
         let off = apart(place, &right, &own).max(size.unwrap_or(0.0));
-        // Where the size alone is none, what is wrong is which values there are at all.
-        let by_size = off > replayed.report.allowed.unwrap_or(0.0);
+        // Where the size alone is none, what is wrong may be which values there are at all.
+        let by_size = off > replayed.report.allowed.unwrap_or(0.0) || !hides_others(&right, &own);
         let target = Target {
             slice: &slice,
+            off,
             base: if by_size { off } else { f64::INFINITY },
             own,
             place,
             operation: self.replays.operation(replayed, self.candidate.profile),
             begun: Instant::now(),
         };
-        let context = Context::new(program, held, &slice, Arc::new(target.own.clone()));
+        let context = Context::new(program, held, &slice, &self.exact, Arc::new(target.own.clone()));
         let all: Vec<Form> = forms(&context).into_iter().filter(|form| self.effort.tries(form.mistake)).collect();
         let mut found = Explained {
             tap,
@@ -186,7 +194,7 @@ impl Search<'_> {
                 if self.is_late(&target) {
                     break;
                 }
-                if let Some(best) = self.tuned(&target, form) {
+                if let Some(best) = self.tuned(&target, form, &[]) {
                     self.attempt(&target, &best, &mut found);
                 }
             }
@@ -196,6 +204,8 @@ impl Search<'_> {
             measured.sort_by(|a, b| a.0.total_cmp(&b.0));
             measured.truncate(PAIRED);
             self.pairs(&target, &measured, &mut found);
+            let tunable: Vec<&Form> = all.iter().filter(|form| form.tune.is_some()).collect();
+            self.tuned_pairs(&target, &measured, &tunable, &mut found);
         }
         Some(found)
     }
@@ -242,6 +252,22 @@ impl Search<'_> {
         }
     }
 
+    /// The nearest, each with a number of another form.
+    fn tuned_pairs(&self, target: &Target<'_>, measured: &[(f64, &Form)], tunable: &[&Form], found: &mut Explained) {
+        for (_, first) in measured.iter().take(TUNED_WITH) {
+            for form in tunable {
+                if self.is_late(target) || !found.reproduced.is_empty() {
+                    return;
+                }
+                let Some(second) = self.tuned(target, form, &first.edits) else { continue };
+                let edits = [first.edits.clone(), second.edits.clone()].concat();
+                let Some(residual) = self.residual(target, &edits) else { continue };
+                let pair = Reproduced { form: (*first).clone(), second: Some(second), residual };
+                self.weigh(target, pair, found);
+            }
+        }
+    }
+
     /// What the slice gives with some operations carried out otherwise.
     fn value(&self, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
         self.value_on(&self.exact, slice, edits)
@@ -254,7 +280,9 @@ impl Search<'_> {
 
     fn residual(&self, target: &Target<'_>, edits: &[Edit]) -> Option<f64> {
         let value = self.value(target.slice, edits).filter(|value| value.shape() == target.own.shape())?;
-        if value.iter().any(|x| x.is_nan()) {
+        // Where the size alone is none, the same values must be hidden.
+        let hides_others = target.base.is_infinite() && hides_others(&value, &target.own);
+        if value.iter().any(|x| x.is_nan()) || hides_others {
             return None;
         }
         Some(apart(target.place, &value, &target.own)).filter(|residual| residual.is_finite())
@@ -262,8 +290,11 @@ impl Search<'_> {
 
     /// Whether a form leaves no more than rounding, by the judge that found the tap wrong.
     fn proves(&self, target: &Target<'_>, edits: &[Edit], residual: f64) -> bool {
-        let leaves = if is_coarse(self.candidate.profile) { CAUSE_LEAVES_ROUNDED } else { CAUSE_LEAVES };
-        if residual > leaves * target.base {
+        let (leaves, most) = match is_coarse(self.candidate.profile) {
+            true => (CAUSE_LEAVES_ROUNDED, NEARLY_LEAVES),
+            false => (CAUSE_LEAVES, CAUSE_LEAVES),
+        };
+        if residual > most * target.base {
             return false;
         }
         let Some(exact) = self.value(target.slice, edits) else { return false };
@@ -272,19 +303,29 @@ impl Search<'_> {
             None => Some(exact.clone()),
         };
         let Some(right) = right.filter(|right| right.shape() == exact.shape()) else { return false };
-        target.operation.judged(&target.own, &right, &exact).report.status.agrees()
+        // What is left may be the rounding that a right run has, where all of the error is not much more than that.
+        let rounding = ROUNDING_ROOM * apart(target.place, &right, &exact);
+        // Where the size alone is none, it must not become one.
+        let is_left = residual <= (leaves * target.base).max(rounding).min(ROUNDING_ROOM * target.off);
+        is_left && target.operation.judged(&target.own, &right, &exact).report.status.agrees()
     }
 
     /// The number that leaves least, a plain one where that leaves as little.
-    fn tuned(&self, target: &Target<'_>, form: &Form) -> Option<Form> {
+    fn tuned(&self, target: &Target<'_>, form: &Form, beside: &[Edit]) -> Option<Form> {
         let tune = form.tune.as_ref()?;
-        let at = |value: f64| self.residual(target, &(tune.with)(value)).unwrap_or(f64::INFINITY);
-        let unit = if tune.right == 0.0 { 1.0 } else { tune.right };
-        // Whether it matters at all.
-        if (at(1.01 * unit) - at(unit)).abs() <= SAME_RESIDUAL * target.base {
+        let edits = |value: f64| [beside, &(tune.with)(value)].concat();
+        let at = |value: f64| self.residual(target, &edits(value)).unwrap_or(f64::INFINITY);
+        // One operation is done in one way.
+        if (tune.with)(tune.right).iter().any(|own| beside.iter().any(|other| other.at == own.at)) {
             return None;
         }
-        let mut least = (at(unit), unit);
+        let unit = if tune.right == 0.0 { 1.0 } else { tune.right };
+        let begin = at(unit);
+        // Whether it matters at all.
+        if (at(1.01 * unit) - begin).abs() <= SAME_RESIDUAL * target.base.min(begin) {
+            return None;
+        }
+        let mut least = (begin, unit);
         let mut search = |values: &mut dyn Iterator<Item = f64>| {
             values.map(|value| (at(value), value)).for_each(|found| {
                 if found.0 < least.0 {
@@ -297,6 +338,8 @@ impl Search<'_> {
             range.map(move |power| 10f64.powf(f64::from(power) * decades))
         };
         search(&mut powers(-24..=24, 0.25).map(|times| unit * times));
+        // A number may be nearly right.
+        search(&mut powers(-6..=-1, 0.5).flat_map(|by| [unit * (1.0 - by), unit * (1.0 + by)]));
         let (residual, near) = search(&mut powers(-4..=4, 0.25).map(|times| -unit * times));
         if residual >= NEARER * target.base {
             return None;
@@ -316,7 +359,13 @@ impl Search<'_> {
 /// NMSE of what two hold that is not masked: the number that fills masked scores is larger than all others together.
 fn apart(place: Place, right: &ArrayD<f64>, own: &ArrayD<f64>) -> f64 {
     let shown = |x: &ArrayD<f64>| x.mapv(|x| if x > MASKED { x } else { f64::NEG_INFINITY });
-    distance(place.tap.site, &shown(right), &shown(own))
+    distance(site_of(place.tap), &shown(right), &shown(own))
+}
+
+/// Whether other values are hidden, or infinite, in one than in the other.
+fn hides_others(a: &ArrayD<f64>, b: &ArrayD<f64>) -> bool {
+    let shown = |x: f64| x > MASKED && x.is_finite();
+    a.iter().zip(b).any(|(a, b)| shown(*a) != shown(*b))
 }
 
 /// A number with so many digits.
@@ -328,7 +377,8 @@ fn rounded_to(value: f64, digits: i32) -> f64 {
 /// A form of any number with those that others of its class were found with.
 fn known_number(form: &Form, known: &[Form]) -> Vec<Form> {
     let Some(tune) = &form.tune else { return Vec::new() };
-    let same = |known: &&Form| known.mistake == form.mistake && known.class == form.class;
+    let fixed = |known: &Form| form.params.iter().all(|param| known.params.contains(param));
+    let same = |known: &&Form| known.mistake == form.mistake && known.class == form.class && fixed(known);
     let number = |known: &Form| known.params.iter().find(|(name, _)| *name == tune.name)?.1.as_f64();
     known.iter().filter(same).filter_map(number).map(|value| form.tuned(value)).collect()
 }
@@ -375,7 +425,31 @@ fn findings(recording: &Recording<'_>, held: &Held, explained: &[Explained]) -> 
         out.push((first.tap, unexplained(recording, held, first, &same)));
     }
     out.sort_by_key(|(tap, _)| *tap);
-    out.into_iter().map(|(_, finding)| finding).collect()
+    elsewhere(out.into_iter().map(|(_, finding)| finding).collect())
+}
+
+/// What is left out in one place because it is done in another.
+const MOVED: [(&Mistake, &Mistake); 2] = [(&MASK_OMITTED, &MASK_AFTER_SOFTMAX), (&ROPE_OMITTED, &QK_NORM_ORDER)];
+
+/// What is done elsewhere is one mistake, not two.
+fn elsewhere(mut findings: Vec<Finding>) -> Vec<Finding> {
+    let is = |finding: &Finding, mistake: &Mistake| finding.cause.as_ref().is_some_and(|cause| cause.id == mistake.id);
+    let layers = |finding: &Finding| finding.shown_at.iter().map(|place| place.tap.layer).collect::<BTreeSet<_>>();
+    for (left_out, done) in MOVED {
+        let Some(at) = findings.iter().position(|finding| is(finding, done)) else { continue };
+        let there = layers(&findings[at]);
+        let (moved, mut kept): (Vec<Finding>, Vec<Finding>) =
+            findings.into_iter().partition(|finding| is(finding, left_out) && layers(finding).is_subset(&there));
+        if let Some(one) = kept.iter_mut().find(|finding| is(finding, done)) {
+            for finding in moved {
+                one.taps.extend(finding.taps);
+                one.shown_at.extend(finding.shown_at);
+                one.remainders.extend(finding.remainders);
+            }
+        }
+        findings = kept;
+    }
+    findings
 }
 
 /// Whether two taps are made by the same line of the reference, in whichever layer and step.

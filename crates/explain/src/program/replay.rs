@@ -10,7 +10,7 @@ use firstdiff_program::{Arithmetic, EvaluateError, Evaluator, Kind, Program, Sli
 use firstdiff_trace::{DType, Site, Tap};
 use ndarray::{ArrayD, Axis};
 
-use crate::program::held::{Held, array, moved};
+use crate::program::held::{Held, array, moved, site_of};
 use crate::program::routing::{Routed, routing};
 use crate::program::rows::{order, sorted};
 use crate::program::{Candidate, Recording};
@@ -53,8 +53,8 @@ impl Replays {
 
 /// How a tap is judged, by what recording it costs and by how much right runs of it differ.
 fn operation(place: Place, name: &str, profile: Profile, is_span: bool, (stored, spread): (f64, f64)) -> Operation<'_> {
-    let is_softmax = place.tap.site == Site::Probs;
-    Operation { place, name, profile, is_softmax, is_span, is_recorded: true, noise_before: 0.0, stored, spread }
+    let (site, is_softmax) = (site_of(place.tap), place.tap.site == Site::Probs);
+    Operation { place, site, name, profile, is_softmax, is_span, is_recorded: true, noise_before: 0.0, stored, spread }
 }
 
 pub(crate) fn replayed(
@@ -93,7 +93,7 @@ pub(crate) fn replayed(
                 chosen(unchecked(place, name), &array(own), &due, own_unit(candidate.profile))
             }
             Ok(due) => {
-                let site = place.tap.site;
+                let site = site_of(place.tap);
                 let (coarse, is_span) = (is_coarse(candidate.profile), !through.is_empty());
                 let of_inputs = due.moved.as_ref().filter(|_| !coarse);
                 let spread = due.moved.as_ref().filter(|_| coarse && is_span);
@@ -223,7 +223,7 @@ impl<'a> Lockstep<'a> {
             rounded.hold(tap, own.view())?;
         }
         if let Some(evaluator) = &mut self.moved {
-            let site = held.place(tap).tap.site;
+            let site = site_of(held.place(tap).tap);
             let other = self.units.get(&tap).map(|&unit| moved(own, unit, site));
             evaluator.hold(tap, other.unwrap_or_else(|| own.clone()))?;
         }

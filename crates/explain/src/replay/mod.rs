@@ -384,6 +384,7 @@ impl Run<'_> {
         let dtype = self.recorded.dump.find(place.tap, place.step).map_or(DType::F64, |e| e.dtype);
         let operation = Operation {
             place,
+            site: place.tap.site,
             name: step.op.name(),
             profile: self.profile,
             is_softmax: matches!(step.op, Op::Softmax),

@@ -2,7 +2,7 @@
 
 use firstdiff_compare::{Difference, Judgement, Outcome, Place, Profile as Judged, Status, TapReport, storage_nmse};
 use firstdiff_model::Profile;
-use firstdiff_trace::DType;
+use firstdiff_trace::{DType, Site};
 use ndarray::ArrayD;
 
 use crate::replay::outliers::{leaking, misplaced};
@@ -14,6 +14,8 @@ use crate::tolerance::replay::{EDGE_ROOM, FEW_ROWS, FEW_ROWS_ROOM, OWN_ROUNDING}
 /// An operation, and what is known of how far rounding may leave its value from the right one.
 pub(crate) struct Operation<'a> {
     pub(crate) place: Place,
+    /// What its tap is.
+    pub(crate) site: Site,
     pub(crate) name: &'a str,
     pub(crate) profile: Profile,
     /// Whether it gives probabilities.
@@ -72,7 +74,7 @@ fn judged_as(profile: Profile) -> Judged {
 impl Operation<'_> {
     /// `own` beside the value in the profile's arithmetic, and in f64.
     pub(crate) fn judged(&self, own: &ArrayD<f64>, right: &ArrayD<f64>, exact: &ArrayD<f64>) -> Replayed {
-        let (profile, site, span) = (self.profile, self.place.tap.site, self.is_span);
+        let (profile, site, span) = (self.profile, self.site, self.is_span);
         // A few rows may be rounded less than others, or more, by chance: what rounding cost the same tap before counts as well.
         let rows = own.shape().get(site.position_axis()).copied().unwrap_or(0);
         let few_rows = matches!(profile, Profile::F16 | Profile::Bf16) && rows < FEW_ROWS;

@@ -7,6 +7,9 @@ pub(crate) const SPAN_ADDS_UP: f64 = 3.0;
 pub(crate) const CAUSE_LEAVES: f64 = 1e-3;
 /// The same where values are rounded to 16 or 8 bits.
 pub(crate) const CAUSE_LEAVES_ROUNDED: f64 = 1e-2;
+/// The same where no more is left than so many times the rounding of a right run.
+pub(crate) const NEARLY_LEAVES: f64 = 0.1;
+pub(crate) const ROUNDING_ROOM: f64 = 2.0;
 /// The same of the share of masked keys, of scores that are rounded to 16 bits.
 pub(crate) const LEAK_LEAVES: f64 = 0.05;
 /// An error no rounding in f32 makes, over however many layers.
@@ -15,8 +18,8 @@ pub(crate) const BEYOND_ROUNDING: f64 = 1e-6;
 pub(crate) const AS_NEAR: f64 = 100.0;
 /// To which share of itself a number is searched for.
 pub(crate) const FINEST: f64 = 1e-9;
-/// Energy of weights below which they are as good as none.
-pub(crate) const NO_WEIGHTS: f64 = 1e-6;
+/// Frequencies that follow one base do so within this share of themselves.
+pub(crate) const SAME_STEP: f64 = 1e-4;
 /// As much as this many times our own rounding is as good as nothing.
 pub(crate) const AS_NOTHING: f64 = 8.0;
 /// Rounding leaves a value within this share of itself: of an operation that adds nothing up, in any 16-bit type.

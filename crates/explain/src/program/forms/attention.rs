@@ -1,21 +1,27 @@
 //! Scores of attention: scale, cap, mask, softmax, and which heads read which.
 
 use firstdiff_compare::MASKED;
+use std::sync::Arc;
+
 use firstdiff_program::{At, Change, Edit, Operand, Scalar, View};
-use ndarray::{ArrayD, Axis};
+use half::{bf16, f16};
+use ndarray::{Array2, ArrayD, Axis};
 use serde_json::json;
 
-use super::{Form, computed, kept, numbers, plus, softmax, times, with_number};
+use super::{Form, computed, kept, numbers, plus, softmax, tensor, times, with_number};
 use crate::mistakes::Mistake;
 use crate::mistakes::attention::{
     CONTEXT_LAYOUT, KV_CACHE_SHIFT, KV_CACHE_STALE, KV_HEAD_MAP, SINK_OMITTED, SOFTMAX_AXIS, SOFTMAX_BASE,
 };
 use crate::mistakes::head::LOGIT_SOFTCAP;
+use crate::mistakes::precision::PRECISION;
 use crate::mistakes::recorded::POSITION_BIAS;
+use crate::mistakes::rounding::{Grid, Kind, weight_grids};
 use crate::mistakes::scores::{
     MASK_AFTER_SOFTMAX, MASK_FILL, MASK_INVERTED, MASK_OMITTED, MASK_SHIFTED, SCORE_SCALE, SCORE_SOFTCAP, WINDOW_SIZE,
 };
 use crate::program::context::Context;
+use crate::program::held::array;
 use crate::tolerance::search::SAME_NUMBER;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
@@ -111,7 +117,7 @@ impl Masked {
             let (queries, keys) = (*queries, *keys);
             let mut out = x[0].clone();
             for (row, mut out) in out.rows_mut().into_iter().enumerate() {
-                (row % queries + 1..keys).for_each(|key| out[key] = f64::NEG_INFINITY);
+                (row % queries + 1..keys).for_each(|key| out[key] = HIDDEN);
             }
             (queries < keys).then_some(out)
         })
@@ -152,11 +158,9 @@ impl Masked {
             let (x, mask) = (&x[0], x[1].broadcast(x[0].raw_dim())?);
             let [.., queries, keys] = x.shape() else { return None };
             let (queries, keys) = (*queries, *keys);
-            // A mask that hides nothing is none.
-            if mask.iter().all(|&m| saw(m)) {
-                return None;
-            }
             let mut out = x.clone();
+            // One that hides what is hidden is the same mask.
+            let mut differs = false;
             for (row, (mut out, mask)) in out.rows_mut().into_iter().zip(mask.rows()).enumerate() {
                 // Of a query that stands before all keys it is negative: another sequence's.
                 let position = keys as i64 - queries as i64 + (row % queries) as i64;
@@ -164,19 +168,20 @@ impl Masked {
                     |key: i64| usize::try_from(key).ok().and_then(|key| mask.get(key)).is_some_and(|&m| saw(m));
                 for key in 0..keys {
                     let is_seen = sees(&before, position, key as i64);
+                    differs |= is_seen != saw(mask[key]) || !is_seen && hidden != HIDDEN;
                     let bias =
                         if mask[key].is_finite() && mask[key] > MASKED && mask[key] != 1.0 { mask[key] } else { 0.0 };
                     out[key] = if is_seen { out[key] + bias } else { hidden };
                 }
             }
-            Some(out)
+            differs.then_some(out)
         })
     }
 }
 
 fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
     let Some(masked) = Masked::of(context, op) else { return Vec::new() };
-    let hidden = f64::NEG_INFINITY;
+    let hidden = HIDDEN;
     // One mask in two operations is one mistake.
     let mut chain: Vec<(usize, Masked)> = Vec::new();
     let mut at = context.origin(op, &masked.views[0]);
@@ -198,16 +203,6 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
             vec![("window", json!("ignored"))],
             masked.change(hidden, |_, position, key| key <= position),
         ),
-        one(
-            &MASK_SHIFTED,
-            vec![("kind", json!("future"))],
-            masked.change(hidden, |saw, _, key| key == 0 || saw(key - 1) || saw(key)),
-        ),
-        one(
-            &MASK_SHIFTED,
-            vec![("kind", json!("past"))],
-            masked.change(hidden, |saw, position, key| saw(key) && key != position),
-        ),
         one(&MASK_INVERTED, vec![], masked.change(hidden, |saw, _, key| !saw(key))),
         one(
             &MASK_INVERTED,
@@ -215,6 +210,20 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
             masked.change(hidden, |saw, position, key| !saw(key) || key == position),
         ),
     ];
+    for by in 1..=MOST_SHIFTS {
+        let kinds = |kind: &str| {
+            let by = (by > 1).then(|| ("by", json!(by)));
+            [("kind", json!(kind))].into_iter().chain(by).collect::<Vec<_>>()
+        };
+        let future = masked.change(hidden, move |saw, _, key| (key - by..=key).any(|key| saw(key.max(0))));
+        let past = masked.change(hidden, move |saw, position, key| saw(key) && key <= position - by);
+        // Of a query that would see none the first is left.
+        let all_but = move |position: i64, key: i64| key <= position - by || key == 0;
+        let past_but_first = masked.change(hidden, move |saw, position, key| saw(key) && all_but(position, key));
+        forms.push(one(&MASK_SHIFTED, kinds("future"), future));
+        forms.push(one(&MASK_SHIFTED, kinds("past"), past));
+        forms.push(one(&MASK_SHIFTED, [kinds("past"), vec![("sees", json!("the first"))]].concat(), past_but_first));
+    }
     let keys = masked.views[0].shape.last().copied().unwrap_or(0).min(MOST_WINDOWS) as i64;
     for window in 1..keys {
         let change = masked.change(hidden, move |_, position, key| key <= position && key > position - window);
@@ -235,8 +244,11 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
     forms
 }
 
-/// Windows that are tried.
+/// Windows that are tried, and by how many keys a mask may be off.
 const MOST_WINDOWS: usize = 64;
+const MOST_SHIFTS: i64 = 3;
+/// What hides a score: all that a query sees being hidden, it sees all alike.
+const HIDDEN: f64 = -1e38;
 
 fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
     let Some(x) = context.tensor(op, 0).filter(|_| context.is_attention_softmax(op)) else { return Vec::new() };
@@ -273,7 +285,106 @@ fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
         hides.then(|| times(&out, &seen))?
     });
     forms.push(Form::one(&MASK_AFTER_SOFTMAX, vec![], op, after));
+    // Where the reference needs no mask.
+    if !context.ops().any(|at| Masked::of(context, at).is_some()) {
+        let keys = x.shape.last().copied().unwrap_or(0).min(MOST_WINDOWS) as i64;
+        let masked = |sees: Sees| {
+            computed(&[x], move |x| {
+                let [.., queries, keys] = *x[0].shape() else { return None };
+                let mut out = x[0].clone();
+                for (row, mut scores) in out.rows_mut().into_iter().enumerate() {
+                    let position = keys as i64 - queries as i64 + (row % queries) as i64;
+                    scores
+                        .iter_mut()
+                        .enumerate()
+                        .filter(|(key, _)| !sees(position, *key as i64))
+                        .for_each(|(_, x)| *x = HIDDEN);
+                }
+                softmax(&out)
+            })
+        };
+        for window in 1..keys {
+            let change = masked(Box::new(move |position, key| key > position - window));
+            forms.push(Form::one(&WINDOW_SIZE, vec![("window", json!(window))], op, change));
+        }
+        for by in 1..=MOST_SHIFTS {
+            let change = masked(Box::new(move |position, key| key <= position - by || key == 0));
+            forms.push(Form::one(&MASK_SHIFTED, vec![("kind", json!("past")), ("by", json!(by))], op, change));
+        }
+    }
     forms
+}
+
+/// Whether a query at a position sees a key.
+type Sees = Box<dyn Fn(i64, i64) -> bool + Send + Sync>;
+
+/// Brings rows to few bits.
+type Round = Arc<dyn Fn(&mut Array2<f64>) + Send + Sync>;
+
+/// Keys, or values, of few bits as a product of two activations reads them.
+pub(super) fn of_few_bits(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let [(_, a), (_, b)] = context.tensors(op)[..] else { return Vec::new() };
+    let is_product =
+        matches!(context.base(op), "matmul" | "bmm") && context.is_activation(a) && context.is_activation(b);
+    let (keys, weighs) = (context.leads_to_probs(op), a.shape.last());
+    let from_probs = || context.origin(op, a).is_some_and(|at| context.is_attention_softmax(at));
+    if !is_product || weighs.is_none() || !keys && !from_probs() {
+        return Vec::new();
+    }
+    let name = context.op(op).name.clone();
+    let tokens = context.program.steps().get(context.step_of(op)).map_or(0, |step| step.tokens);
+    let form = |word: String, of_past: bool, round: Round| {
+        let name = name.clone();
+        let change = computed(&[a, b], move |x| {
+            // A row for each position.
+            let mut rows = x[1].clone();
+            let rank = rows.ndim();
+            if keys {
+                rows.swap_axes(rank.checked_sub(2)?, rank - 1);
+            }
+            let (count, shape) = (*rows.shape().get(rank.checked_sub(2)?)?, rows.shape().to_vec());
+            let width = *shape.last()?;
+            let flat = rows.as_standard_layout().into_owned();
+            let mut flat = flat.into_shape_with_order((x[1].len().checked_div(width)?, width)).ok()?;
+            let own = flat.clone();
+            round(&mut flat);
+            let past = count.checked_sub(tokens).filter(|past| !of_past || *past > 0)?;
+            if of_past {
+                let new = (0..flat.nrows()).filter(|row| row % count >= past);
+                new.for_each(|row| flat.row_mut(row).assign(&own.row(row)));
+            }
+            let mut rounded = flat.into_dyn().into_shape_with_order(shape).ok()?;
+            if keys {
+                rounded.swap_axes(rank - 2, rank - 1);
+            }
+            let operands = [tensor(x[0].clone())?, tensor(rounded.as_standard_layout().into_owned())?];
+            firstdiff_program::apply(&name, &operands.each_ref(), &[])?.first().map(array)
+        });
+        let mut params = vec![("cache", json!(word))];
+        params.extend(of_past.then(|| ("of", json!("past"))));
+        Form::one(&PRECISION, params, op, change)
+    };
+    let mut rounds: Vec<(String, Round)> = vec![
+        ("f16".into(), Arc::new(|x| x.mapv_inplace(|x| f16::from_f64(x).to_f64()))),
+        ("bf16".into(), Arc::new(|x| x.mapv_inplace(|x| bf16::from_f64(x).to_f64()))),
+        ("f8 e4m3".into(), Arc::new(|x| x.mapv_inplace(|x| of_eight_bits(x, 3, -6, 448.0)))),
+        ("f8 e5m2".into(), Arc::new(|x| x.mapv_inplace(|x| of_eight_bits(x, 2, -14, 57344.0)))),
+    ];
+    let plain = |grid: &Grid| matches!(grid.kind, Kind::Affine) || grid.kind == Kind::Symmetric { beyond: 0.0 };
+    for grid in weight_grids().flatten().filter(plain) {
+        rounds.push((grid.words(), Arc::new(move |x| grid.round(x))));
+    }
+    [false, true]
+        .into_iter()
+        .flat_map(|of_past| rounds.iter().map(move |(word, round)| (word.clone(), of_past, round.clone())))
+        .map(|(word, of_past, round)| form(word, of_past, round))
+        .collect()
+}
+
+/// A float of so many bits of fraction.
+fn of_eight_bits(x: f64, fraction: i32, least: i32, most: f64) -> f64 {
+    let step = 2f64.powi((x.abs().log2().floor() as i32).max(least) - fraction);
+    ((x / step).round_ties_even() * step).clamp(-most, most)
 }
 
 /// Keys or values behind those of the steps before.
@@ -293,9 +404,9 @@ fn of_cache(context: &Context<'_>, op: usize) -> Vec<Form> {
     };
     let along = Axis(axis);
     type Kept = fn(&[ArrayD<f64>], Axis) -> Option<ArrayD<f64>>;
-    let kinds: [(&'static Mistake, &str, Kept); 4] = [
+    let kinds: [(&'static Mistake, &str, Kept); 5] = [
         (&KV_CACHE_STALE, "newest missing", |x, axis| joined(axis, &x[0], &ArrayD::zeros(x[1].raw_dim()))),
-        (&KV_CACHE_STALE, "last one's", |x, axis| {
+        (&KV_CACHE_STALE, "last-one's", |x, axis| {
             let last = x[0].len_of(axis).checked_sub(x[1].len_of(axis))?;
             joined(axis, &x[0], &x[0].slice_axis(axis, (last..).into()).to_owned())
         }),
@@ -304,6 +415,7 @@ fn of_cache(context: &Context<'_>, op: usize) -> Vec<Form> {
             let first = joined(axis, &x[0].slice_axis(axis, (..kept).into()).to_owned(), &x[1])?;
             joined(axis, &first, &ArrayD::zeros(x[1].raw_dim()))
         }),
+        (&KV_CACHE_SHIFT, "newest first", |x, axis| joined(axis, &x[1], &x[0])),
         (&KV_CACHE_SHIFT, "late", |x, axis| joined(axis, &ArrayD::zeros(x[1].raw_dim()), &x[0])),
     ];
     let form = |(mistake, kind, keep): (&'static Mistake, &str, Kept)| {
@@ -371,23 +483,27 @@ fn of_copies(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     }
     let shape = context.out(op).map_or_else(Vec::new, |out| out.shape.clone());
-    let tiled = {
+    let (kv_heads, each) = (view.shape[axis - 1], view.shape[axis]);
+    let form = |(name, map): (&str, HeadMap)| {
         let shape = shape.clone();
-        computed(&[view], move |x| {
-            let mut x = x[0].clone();
-            x.swap_axes(axis - 1, axis);
-            x.as_standard_layout().into_owned().into_shape_with_order(shape.as_slice()).ok()
-        })
+        let change = computed(&[view], move |x| {
+            let heads = x[0].index_axis(Axis(axis), 0).into_owned();
+            let read: Vec<usize> = (0..kv_heads * each).map(|head| map(head, kv_heads)).collect();
+            heads.select(Axis(axis - 1), &read).into_shape_with_order(shape.as_slice()).ok()
+        });
+        Form::one(&KV_HEAD_MAP, vec![("map", json!(name))], op, change)
     };
-    let first = computed(&[view], move |x| {
-        let one = x[0].index_axis(Axis(axis - 1), 0).insert_axis(Axis(axis - 1));
-        one.broadcast(x[0].raw_dim())?.to_owned().into_shape_with_order(shape.as_slice()).ok()
-    });
-    vec![
-        Form::one(&KV_HEAD_MAP, vec![("map", json!("h % K"))], op, tiled),
-        Form::one(&KV_HEAD_MAP, vec![("map", json!("0"))], op, first),
-    ]
+    HEAD_MAPS.into_iter().map(form).collect()
 }
+
+/// Which of so many heads a query head reads.
+type HeadMap = fn(usize, usize) -> usize;
+const HEAD_MAPS: [(&str, HeadMap); 4] = [
+    ("h % K", |head, heads| head % heads),
+    ("0", |_, _| 0),
+    ("h / K", |head, heads| (head / heads).min(heads - 1)),
+    ("min(h, K-1)", |head, heads| head.min(heads - 1)),
+];
 
 /// The same by an operation of its own.
 fn of_repeat(context: &Context<'_>, op: usize) -> Vec<Form> {
@@ -396,11 +512,14 @@ fn of_repeat(context: &Context<'_>, op: usize) -> Vec<Form> {
         return Vec::new();
     };
     let count = out.shape[axis];
-    let change = computed(&[view], move |x| {
-        let heads = x[0].len_of(Axis(axis)).max(1);
-        Some(x[0].select(Axis(axis), &(0..count).map(|head| head % heads).collect::<Vec<_>>()))
-    });
-    vec![Form::one(&KV_HEAD_MAP, vec![("map", json!("h % K"))], op, change)]
+    let form = |(name, map): (&str, HeadMap)| {
+        let change = computed(&[view], move |x| {
+            let heads = x[0].len_of(Axis(axis)).max(1);
+            Some(x[0].select(Axis(axis), &(0..count).map(|head| map(head, heads)).collect::<Vec<_>>()))
+        });
+        Form::one(&KV_HEAD_MAP, vec![("map", json!(name))], op, change)
+    };
+    HEAD_MAPS.into_iter().map(form).collect()
 }
 
 /// Heads that are merged: [T,H,d] of what stands as [H,T,d].

@@ -35,10 +35,37 @@ fn of_rows(context: &Context<'_>, op: usize) -> Vec<Form> {
     if is_token {
         let kinds = [(1, "ids-one-too-high"), (-1, "ids-one-too-low")];
         let form = |(by, kind): (i64, &str)| Form::one(&TOKENS_DIFFER, vec![("kind", json!(kind))], op, shifted(by));
-        return kinds.into_iter().map(form).collect();
+        return kinds.into_iter().map(form).chain(of_size(context, op)).collect();
     }
     let form = |by: i64| Form::one(&POSITION_EMBEDDING_OFFSET, vec![("offset", json!(by))], op, shifted(by));
-    [-1, 1, -2, 2].into_iter().map(form).collect()
+    let start: usize = context.program.steps().iter().take(context.step_of(op)).map(|step| step.tokens).sum();
+    let restarted =
+        Form::one(&POSITION_EMBEDDING_OFFSET, vec![("kind", json!("restarts"))], op, shifted(-(start as i64)));
+    [-1, 1, -2, 2].into_iter().map(form).chain((start > 0).then_some(restarted)).collect()
+}
+
+/// A factor that the reference does not have.
+fn of_size(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let Some(out) = context.out(op) else { return Vec::new() };
+    let view = out.clone();
+    let (table, ids) = (context.tensor(op, 0).cloned(), context.tensor(op, 1).cloned());
+    let Some((table, ids)) = table.zip(ids) else { return Vec::new() };
+    let times = move |factor: f64| {
+        let shape = view.shape.clone();
+        computed(&[&table, &ids], move |x| {
+            let rows: Vec<usize> = x[1].iter().map(|&id| id as usize).collect();
+            let known = rows.iter().all(|&row| row < x[0].len_of(Axis(0)));
+            let picked = known.then(|| x[0].select(Axis(0), &rows))?;
+            picked.mapv(|x| factor * x).into_shape_with_order(IxDyn(&shape)).ok()
+        })
+    };
+    let root = width(out).sqrt();
+    let scaled = |said: &str, factor: f64| Form::one(&EMBED_SCALE, vec![("factor", json!(said))], op, times(factor));
+    vec![
+        scaled("sqrt(D)", root),
+        scaled("1/sqrt(D)", 1.0 / root),
+        Form::any(&EMBED_MULTIPLIER, "factor", 1.0, At::Op(op), times),
+    ]
 }
 
 fn of_factor(context: &Context<'_>, op: usize) -> Vec<Form> {

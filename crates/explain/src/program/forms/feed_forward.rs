@@ -4,12 +4,12 @@ use firstdiff_program::{At, Scalar, View};
 use ndarray::ArrayD;
 use serde_json::json;
 
-use super::{Form, Function, computed, function, function_with, kept, plus, times};
+use super::{Form, Function, computed, function, function_with, kept, plus, times, with_number};
 use crate::mistakes::feed_forward::{ACTIVATION, ACTIVATION_CLAMP, GATE_PRODUCT, GATE_UP_SWAPPED};
 use crate::program::context::Context;
 
 /// Activations that models have.
-const ACTIVATIONS: [(&str, Function); 8] = [
+const ACTIVATIONS: [(&str, Function); 13] = [
     ("silu", |x| function("silu", x)),
     ("gelu-erf", |x| function("gelu", x)),
     ("gelu-tanh", gelu_tanh),
@@ -18,6 +18,11 @@ const ACTIVATIONS: [(&str, Function); 8] = [
     ("sigmoid", |x| function("sigmoid", x)),
     ("relu-squared", |x| Some(x.mapv(|x| x.max(0.0).powi(2)))),
     ("none", |x| Some(x.clone())),
+    ("tanh", |x| Some(x.mapv(f64::tanh))),
+    ("mish", |x| Some(x.mapv(|x| x * x.exp().ln_1p().tanh()))),
+    ("elu", |x| Some(x.mapv(|x| if x > 0.0 { x } else { x.exp_m1() }))),
+    ("leaky-relu", |x| Some(x.mapv(|x| x.max(0.01 * x)))),
+    ("softplus", |x| function("softplus", x)),
 ];
 
 fn gelu_tanh(x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
@@ -40,8 +45,11 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
             forms.push(Form::any(&ACTIVATION_CLAMP, "limit", 1.0, At::Op(last), clamped));
         }
     }
-    if context.base(op) == "mul" {
-        forms.extend(of_gate(context, op));
+    match context.base(op) {
+        "mul" => forms.extend(of_gate(context, op).into_iter().chain(of_slope(context, op))),
+        "add" => forms.extend(of_raised(context, op)),
+        "clamp" | "clamp_max" | "clamp_min" => forms.extend(of_limit(context, op)),
+        _ => {}
     }
     forms
 }
@@ -84,6 +92,46 @@ fn activation<'a>(context: &Context<'a>, op: usize) -> Option<(&'a View, usize)>
     }
 }
 
+/// Whether what it makes is multiplied with another activation behind at most a few operations on single values.
+fn feeds_product(context: &Context<'_>, op: usize) -> bool {
+    let is_product = |at: usize| {
+        let tensors = context.tensors(at);
+        context.base(at) == "mul" && tensors.len() == 2 && tensors.iter().all(|(_, view)| context.is_activation(view))
+    };
+    context.program.readers(op).iter().any(|&reader| is_product(reader))
+}
+
+/// up + 1.
+fn of_raised(context: &Context<'_>, op: usize) -> Option<Form> {
+    let x = context.tensor(op, 0).filter(|x| context.is_activation(x))?;
+    let raised = context.number(op).is_some_and(|(_, number)| number == 1.0) && feeds_product(context, op);
+    raised.then(|| Form::one(&ACTIVATION_CLAMP, vec![("kind", json!("up-without-one"))], op, kept(x)))
+}
+
+/// x sigmoid(a x): another a.
+fn of_slope(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let Some((place, slope)) = context.number(op) else { return Vec::new() };
+    if !context.program.readers(op).iter().any(|&reader| context.base(reader) == "sigmoid") {
+        return Vec::new();
+    }
+    let kinds = [("silu", 1.0), ("gelu-quick", 1.702)].into_iter().filter(|(_, other)| *other != slope);
+    let form = |(name, other)| {
+        let change = with_number(context.op(op), place, other);
+        Form::one(&ACTIVATION, vec![(ACTIVATION.params[0].name, json!(name))], op, change)
+    };
+    kinds.map(form).collect()
+}
+
+/// Values that do not pass a limit.
+fn of_limit(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let acts = context.call(op).any(|at| matches!(context.base(at), "sigmoid" | "silu" | "gelu" | "relu"));
+    let x = context.tensor(op, 0).filter(|x| acts && context.is_activation(x));
+    let Some(x) = x.cloned() else { return Vec::new() };
+    let omitted = Form::one(&ACTIVATION_CLAMP, vec![("kind", json!("not-clamped"))], op, kept(&x));
+    let clamped = move |limit: f64| computed(&[&x], move |x| Some(x[0].mapv(|x| x.clamp(-limit.abs(), limit.abs()))));
+    vec![omitted, Form::any(&ACTIVATION_CLAMP, "limit", 1.0, At::Op(op), clamped)]
+}
+
 fn of_gate(context: &Context<'_>, op: usize) -> Vec<Form> {
     let [(_, a), (_, b)] = context.tensors(op)[..] else { return Vec::new() };
     if !context.is_activation(a) || !context.is_activation(b) {
@@ -102,6 +150,12 @@ fn of_gate(context: &Context<'_>, op: usize) -> Vec<Form> {
     let swapped = computed(&[gate, up], move |x| times(&x[0], &acted(&name, &x[1])?));
     vec![
         Form::one(&GATE_UP_SWAPPED, vec![], op, swapped),
+        Form::one(
+            &ACTIVATION_CLAMP,
+            vec![("kind", json!("up-plus-one"))],
+            op,
+            computed(&[act, up], |x| times(&x[0], &x[1].mapv(|up| up + 1.0))),
+        ),
         Form::one(&GATE_PRODUCT, vec![("kind", json!("added"))], op, computed(&[act, up], |x| plus(&x[0], &x[1]))),
         Form::one(&GATE_PRODUCT, vec![("kind", json!("up-not-applied"))], op, kept(act)),
         Form::one(&GATE_PRODUCT, vec![("kind", json!("gate-not-applied"))], op, kept(up)),

@@ -1,21 +1,27 @@
 //! Products with a matrix of weights.
 
-use firstdiff_program::{Operand, Operation, View};
+use std::collections::BTreeSet;
+
+use firstdiff_program::{At, Edit, Operand, Operation, View};
 use half::{bf16, f16};
 use ndarray::{ArrayD, Axis, Ix2};
 use serde_json::json;
 
 use super::{Form, computed, plus, with, with_all};
+use crate::mistakes::Params;
 use crate::mistakes::feed_forward::GATE_UP_SWAPPED;
 use crate::mistakes::head::{HEAD_TIED, HEAD_UNTIED};
 use crate::mistakes::linear::{
-    BIAS_OMITTED, BIAS_TWICE, QK_ROW_ORDER, WEIGHT_STRIDE, WEIGHT_SWAPPED, WEIGHT_TRANSPOSED, WEIGHT_UNSET,
-    WEIGHT_WRONG_LAYER,
+    BIAS_OMITTED, BIAS_TWICE, FUSED_SPLIT, QK_ROW_ORDER, WEIGHT_STRIDE, WEIGHT_SWAPPED, WEIGHT_TRANSPOSED,
+    WEIGHT_UNSET, WEIGHT_WRONG_LAYER,
 };
 use crate::mistakes::recorded::EXPERT_ORDER;
 use crate::mistakes::stored::STORAGE_TYPE;
 use crate::program::context::Context;
-use crate::tolerance::search::NO_WEIGHTS;
+use crate::program::held::array;
+
+/// How a matrix is read.
+type Read = fn(&ArrayD<f64>) -> ArrayD<f64>;
 
 /// A product, by the places of its operands.
 struct Product<'a> {
@@ -26,6 +32,15 @@ struct Product<'a> {
 }
 
 impl<'a> Product<'a> {
+    /// How its weight becomes [out, in].
+    fn matrix(&self) -> Option<Read> {
+        match self.record.name.split('.').next() {
+            Some("linear") => Some(ArrayD::clone),
+            Some("addmm") => Some(transposed),
+            _ => None,
+        }
+    }
+
     fn views(&self) -> Vec<&'a View> {
         let bias = self.bias.map(|(_, view)| view);
         [self.x.1, self.weight.1].into_iter().chain(bias).collect()
@@ -47,8 +62,9 @@ impl<'a> Product<'a> {
 }
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some(product) = Product::of(context, op) else { return Vec::new() };
-    let mut forms = of_bias(context, &product, op);
+    let split = of_split(context, op);
+    let Some(product) = Product::of(context, op) else { return split };
+    let mut forms = [of_bias(context, &product, op), split].concat();
     if context.is_weight(product.weight.1) {
         forms.extend(of_weight(context, &product, op));
     }
@@ -58,9 +74,36 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
 
 /// What is right only where nothing else gives the same: a product of nothing.
 pub(super) fn last(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some(product) = Product::of(context, op).filter(|_| context.base(op) == "linear") else { return Vec::new() };
-    let unset = computed(&product.views(), |x| with_bias(product_of(&x[0], &x[1])? * 0.0, x));
-    vec![Form::one(&WEIGHT_UNSET, vec![], op, unset)]
+    let Some(product) = Product::of(context, op) else {
+        return Vec::new();
+    };
+    let Some(matrix) = product.matrix() else { return Vec::new() };
+    let unset = computed(&product.views(), move |x| with_bias(product_of(&x[0], &matrix(&x[1]))? * 0.0, x));
+    let nothing = |x: &ArrayD<f64>| x.iter().all(|x| *x == 0.0);
+    // A matrix that gave something in a step before is not unset.
+    let target = context.held.place(context.slice.target());
+    let before = (0..context.program.taps().len()).filter(|&tap| {
+        let place = context.held.place(tap);
+        place.tap == target.tap && place.step < target.step
+    });
+    let gave = || before.filter_map(|tap| context.held.get(tap)).any(|held| !nothing(&array(held)));
+    if nothing(&context.own) && gave() {
+        return Vec::new();
+    }
+    let unset = Form::one(&WEIGHT_UNSET, vec![], op, unset);
+    [vec![unset], of_bits(context, &product, op)].concat()
+}
+
+/// Bits that are read as another type's: what they give may be as good as nothing.
+fn of_bits(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
+    let Some(matrix) = product.matrix().filter(|_| context.is_weight(product.weight.1)) else { return Vec::new() };
+    let form = |(read_as, bits): (&str, fn(f64) -> f64)| {
+        let change = computed(&product.views(), move |x| with_bias(product_of(&x[0], &matrix(&x[1].mapv(bits)))?, x));
+        Form::one(&STORAGE_TYPE, vec![("read_as", json!(read_as))], op, change)
+    };
+    type Bits = fn(f64) -> f64;
+    let kinds: [(&str, Bits); 2] = [("bf16", reads_f16_as_bf16), ("f16", reads_bf16_as_f16)];
+    kinds.into_iter().map(form).collect()
 }
 
 /// A product and its bias, where there is one.
@@ -89,7 +132,21 @@ fn of_bias(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form>
         _ => return vec![Form::one(&BIAS_OMITTED, vec![], op, with(product.record, place, Operand::None))],
     };
     let twice = computed(&[x, weight, bias], move |x| plus(&plus(&bare(x)?, &x[2])?, &x[2]));
-    vec![Form::one(&BIAS_OMITTED, vec![], op, computed(&[x, weight], bare)), Form::one(&BIAS_TWICE, vec![], op, twice)]
+    let name = context.weight(bias).unwrap_or_default();
+    let other = |(said, buffer): (String, usize)| {
+        let change = with(product.record, place, Operand::View(View { buffer, ..bias.clone() }));
+        let part = ("part", json!("bias"));
+        match said.as_str() {
+            "next" | "previous" => Form::one(&WEIGHT_WRONG_LAYER, vec![("layer", json!(said)), part], op, change),
+            _ => Form::one(&WEIGHT_SWAPPED, vec![("with", json!(said)), part], op, change),
+        }
+    };
+    let mut forms = vec![
+        Form::one(&BIAS_OMITTED, vec![], op, computed(&[x, weight], bare)),
+        Form::one(&BIAS_TWICE, vec![], op, twice),
+    ];
+    forms.extend(beside(context, bias, name).into_iter().map(other));
+    forms
 }
 
 fn transposed(x: &ArrayD<f64>) -> ArrayD<f64> {
@@ -163,15 +220,6 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
     }
     if context.base(op) == "linear" {
         let views = product.views();
-        for (read_as, bits) in [("bf16", reads_f16_as_bf16 as fn(f64) -> f64), ("f16", reads_bf16_as_f16)] {
-            let change = computed(&views, move |x| {
-                let read = x[1].mapv(bits);
-                let energy = |x: &ArrayD<f64>| x.iter().map(|x| x * x).sum::<f64>();
-                // Bits that read as nothing prove nothing.
-                (energy(&read) > NO_WEIGHTS * energy(&x[1])).then(|| with_bias(product_of(&x[0], &read)?, x))?
-            });
-            forms.push(Form::one(&STORAGE_TYPE, vec![("read_as", json!(read_as))], op, change));
-        }
         let long = computed(&views, |x| {
             let (&[rows, columns], flat) = (x[1].shape(), x[1].as_slice()?) else { return None };
             let at = |(row, column): (usize, usize)| flat.get(row * (columns + 1) + column).copied().unwrap_or(0.0);
@@ -199,23 +247,143 @@ pub(super) fn beside(context: &Context<'_>, weight: &View, name: &str) -> Vec<(S
     let numbered = own.iter().rposition(|part| number(part).is_some());
     let layer = own.iter().position(|part| number(part).is_some());
     let mut out = Vec::new();
+    // The nearest number above, and below, that has one.
+    let mut near: [Option<(usize, usize)>; 2] = [None; 2];
     for (other, buffer) in context.alike(weight) {
         let parts: Vec<&str> = other.split('.').collect();
         let differs: Vec<usize> = (0..parts.len().max(own.len())).filter(|&at| parts.get(at) != own.get(at)).collect();
         if differs.len() == 1 && Some(differs[0]) == numbered {
             let (this, that) = (number(own[differs[0]]), number(parts[differs[0]]));
-            match this.zip(that) {
-                Some((this, that)) if that == this + 1 => out.push(("next".to_owned(), buffer)),
-                Some((this, that)) if that + 1 == this => out.push(("previous".to_owned(), buffer)),
-                _ => {}
+            if let Some((this, that)) = this.zip(that) {
+                let (side, apart) = (usize::from(that < this), this.abs_diff(that));
+                if near[side].is_none_or(|(known, _)| apart < known) {
+                    near[side] = Some((apart, buffer));
+                }
             }
         } else if layer.is_some_and(|layer| parts.get(..=layer) == own.get(..=layer)) && parts.last() == own.last() {
-            let at = layer.map_or(0, |layer| layer + 1);
-            // A name that ends with its layer's number has nothing behind that.
+            // What the names share in front says nothing; one that ends with its layer's number has nothing behind that.
+            let at = differs.first().copied().unwrap_or(0);
             out.extend(parts.get(at..parts.len() - 1).map(|parts| (parts.join("."), buffer)));
         }
     }
+    let words = ["next", "previous"].into_iter().zip(near);
+    out.extend(words.filter_map(|(word, found)| Some((word.to_owned(), found?.1))));
     out
+}
+
+/// A part of what an operation gives that is a tap of its own.
+struct Part<'a> {
+    tap: usize,
+    name: String,
+    shape: &'a [usize],
+    /// Which columns of a row it is.
+    columns: Vec<usize>,
+}
+
+/// The parts of what an operation gives, in the order in which they lie.
+fn parts_of<'a>(context: &Context<'a>, op: usize) -> Option<(&'a View, Vec<Part<'a>>)> {
+    let out = context.out(op).filter(|out| out.is_contiguous())?;
+    let width = *out.shape.last()?;
+    let taps = context.program.taps().iter().enumerate();
+    let here = taps.filter(|(_, tap)| {
+        let view = &tap.view;
+        tap.op == op && view.buffer == out.buffer && view.elements() < out.elements() && view.offset >= out.offset
+    });
+    let part = |(tap, found): (usize, &'a firstdiff_program::ProgramTap)| {
+        let view = &found.view;
+        let (&rows, inner) = view.shape.split_first()?;
+        let mut columns = vec![(view.offset - out.offset) % width];
+        for (extent, stride) in inner.iter().zip(&view.strides[1..]) {
+            columns = columns.iter().flat_map(|at| (0..*extent).map(move |i| at + i * stride)).collect();
+        }
+        let by_rows = rows * width == out.elements() && (rows == 1 || view.strides[0] == width);
+        let name = context.held.place(tap).tap.to_string();
+        let name = name.rsplit('.').next().unwrap_or_default().to_owned();
+        let fits = by_rows && columns.iter().all(|column| *column < width);
+        fits.then_some(Part { tap, name, shape: &view.shape, columns })
+    };
+    let mut parts: Vec<Part<'a>> = here.filter_map(part).collect();
+    parts.sort_by_key(|part| part.columns.first().copied());
+    Some((out, parts))
+}
+
+/// Rows of several projections in one matrix: taken as if they lay otherwise, or brought into another order and taken as if not.
+fn of_split(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let Some((out, parts)) = parts_of(context, op) else { return Vec::new() };
+    let width = out.shape.last().copied().unwrap_or(0);
+    let is_known = |tap: usize| context.slice.known().any(|known| known == tap);
+    let with = |params: Params, columns: &dyn Fn(usize) -> usize| {
+        let edit = |part: &Part<'_>| {
+            let (shape, columns): (_, Vec<usize>) =
+                (part.shape.to_vec(), part.columns.iter().map(|&at| columns(at)).collect());
+            let change = computed(&[out], move |x| {
+                let rows = x[0].clone().into_shape_with_order((x[0].len().checked_div(width)?, width)).ok()?;
+                let picked = rows.select(Axis(1), &columns).as_standard_layout().into_owned();
+                picked.into_shape_with_order(shape.as_slice()).ok()
+            });
+            Edit { at: At::Tap(part.tap), change }
+        };
+        let moved = |part: &&Part<'_>| !is_known(part.tap) && part.columns.iter().any(|&at| columns(at) != at);
+        let edits: Vec<Edit> = parts.iter().filter(moved).map(edit).collect();
+        (!edits.is_empty()).then(|| Form::new(&FUSED_SPLIT, params, edits))
+    };
+    let mut forms = Vec::new();
+    let covered: BTreeSet<usize> = parts.iter().flat_map(|part| part.columns.iter().copied()).collect();
+    let count: usize = parts.iter().map(|part| part.columns.len()).sum();
+    if (2..=MOST_PARTS).contains(&parts.len()) && covered.len() == width && count == width {
+        let heads = parts.iter().filter(|part| part.shape.len() == 3).map(|part| part.shape[1]);
+        let least = parts.iter().map(|part| part.columns.len()).min().unwrap_or(1);
+        for groups in BTreeSet::from_iter(heads.chain([1, least])) {
+            if parts.iter().any(|part| part.columns.len() % groups != 0) {
+                continue;
+            }
+            let kind = match groups {
+                1 => "blocks",
+                _ if groups == least => "interleaved",
+                _ => "by-group",
+            };
+            for order in orders(parts.len()) {
+                // Where each column is in this order, by where it is.
+                let mut read = vec![0; width];
+                let mut begin = 0;
+                for &part in &order {
+                    let each = parts[part].columns.len() / groups;
+                    for (at, &column) in parts[part].columns.iter().enumerate() {
+                        read[column] = at / each * (width / groups) + begin + at % each;
+                    }
+                    begin += each;
+                }
+                let mut stored = vec![0; width];
+                read.iter().enumerate().for_each(|(to, &from)| stored[from] = to);
+                let names: Vec<&str> = order.iter().map(|&part| parts[part].name.as_str()).collect();
+                for (how, columns) in [("read", &read), ("stored", &stored)] {
+                    let params = vec![("kind", json!(kind)), ("order", json!(names.join(" "))), ("how", json!(how))];
+                    forms.extend(with(params, &|at| columns[at]));
+                }
+            }
+        }
+    }
+    // One part alone that begins elsewhere.
+    for part in parts.iter().filter(|part| part.columns.windows(2).all(|pair| pair[1] == pair[0] + 1)) {
+        let (unit, length) = (part.shape.last().copied().unwrap_or(1).max(1), part.columns.len());
+        let own = part.columns.first().copied().unwrap_or(0);
+        for first in (0..=width - length).step_by(unit).filter(|first| *first != own).take(MOST_PLACES) {
+            let params = vec![("order", json!(part.name)), ("first", json!(first))];
+            forms.extend(with(params, &|at| if part.columns.contains(&at) { at - own + first } else { at }));
+        }
+    }
+    forms
+}
+
+/// Parts of one matrix that are put in every order, and places where one may begin.
+const MOST_PARTS: usize = 3;
+const MOST_PLACES: usize = 64;
+
+/// Every order of so many.
+fn orders(count: usize) -> Vec<Vec<usize>> {
+    let Some(last) = count.checked_sub(1) else { return vec![Vec::new()] };
+    let with_last = |order: Vec<usize>| (0..=order.len()).map(move |at| [&order[..at], &[last], &order[at..]].concat());
+    orders(last).into_iter().flat_map(with_last).collect()
 }
 
 /// Rows of each head in the order of the other rotation.

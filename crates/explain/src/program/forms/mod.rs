@@ -78,6 +78,11 @@ impl Form {
         Form { tune: Some(Tune { name, right, with: Arc::new(with) }), ..Form::new(mistake, Vec::new(), Vec::new()) }
     }
 
+    /// That says more of itself.
+    pub(crate) fn saying(self, params: Params) -> Form {
+        Form { params, ..self }
+    }
+
     /// What is said of it.
     pub(crate) fn cause(&self) -> Cause {
         Cause { id: self.mistake.id, params: self.params.clone() }
@@ -85,24 +90,22 @@ impl Form {
 
     /// What tells it from other forms, wherever it is made.
     pub(crate) fn key(&self) -> String {
-        if let Some(tune) = &self.tune {
-            return format!("{} {}", self.mistake.id, tune.name);
-        }
-        let params: Vec<String> = self.params.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        format!("{} {}", self.mistake.id, params.join(","))
+        let params = self.params.iter().map(|(name, value)| format!("{name}={value}"));
+        let any = self.tune.iter().map(|tune| tune.name.to_owned());
+        format!("{} {}", self.mistake.id, params.chain(any).collect::<Vec<_>>().join(","))
     }
 
     /// The same with a value of its number.
     pub(crate) fn tuned(&self, value: f64) -> Form {
         let Some(tune) = &self.tune else { return self.clone() };
-        let params = vec![(tune.name, serde_json::json!(value))];
+        let params = [&self.params[..], &[(tune.name, serde_json::json!(value))]].concat();
         Form { params, edits: (tune.with)(value), tune: None, ..self.clone() }
     }
 }
 
 /// All forms of the operations of a slice, the plainest first. What is one line of code in several layers is done otherwise in all of them.
 pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
-    let groups: [fn(&Context<'_>, usize) -> Vec<Form>; 10] = [
+    let groups: [fn(&Context<'_>, usize) -> Vec<Form>; 11] = [
         embedding::forms,
         norm::forms,
         linear::forms,
@@ -113,8 +116,9 @@ pub(crate) fn forms(context: &Context<'_>) -> Vec<Form> {
         residual::forms,
         linear::last,
         generic::forms,
+        attention::of_few_bits,
     ];
-    let mut all: Vec<Form> = taps::forms(context);
+    let mut all: Vec<Form> = [taps::forms(context), rotation::of_taps(context)].concat();
     let mut known: HashMap<(String, usize), usize> = HashMap::new();
     for group in groups {
         for op in context.ops() {

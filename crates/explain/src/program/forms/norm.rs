@@ -11,6 +11,7 @@ use crate::mistakes::norm::{
     NORM_WEIGHT_TWICE, NORM_WIDTH, NORM_WRONG_WEIGHT,
 };
 use crate::mistakes::recorded::NORM_NOT_CENTERED;
+use crate::mistakes::{Mistake, Params};
 use crate::program::context::Context;
 
 /// Values of epsilon that models have.
@@ -48,6 +49,11 @@ fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
     let over_all = computed(&[mean], move |x| Some(ArrayD::from_elem(x[0].raw_dim(), x[0].mean()? + eps)));
     forms.push(Form::one(&NORM_AXIS, vec![("kind", json!("whole-tensor"))], add, over_all));
     let Some(squares) = context.tensor(at, 0) else { return forms };
+    let over_positions = computed(&[squares], move |x| {
+        let axis = Axis(x[0].ndim().checked_sub(2)?);
+        Some(x[0].mean_axis(axis)?.insert_axis(axis).mapv(|x| x + eps))
+    });
+    forms.push(Form::one(&NORM_AXIS, vec![("kind", json!("over-positions"))], add, over_positions));
     let columns = squares.shape.last().copied().unwrap_or(1) as f64;
     let view = mean.clone();
     let of_width = move |width: f64| computed(&[&view], move |x| Some(x[0].mapv(|x| x * columns / width + eps)));
@@ -127,6 +133,33 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
         if has_bias { plus(&normed, &x[1 + usize::from(has_gain)]) } else { Some(normed) }
     };
     let centres = place == 4;
+    // The values, and the mean of their squares, done otherwise.
+    type Root = Box<dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>;
+    let owned: Vec<View> = views.iter().map(|view| (*view).clone()).collect();
+    let rooted = move |root: Root| {
+        computed(&owned.iter().collect::<Vec<_>>(), move |x| {
+            let of = if centres { centred(&x[0])? } else { x[0].clone() };
+            let divisor = root(&of.mapv(|x| x * x))?;
+            weighed(over(&of, &divisor)?, x)
+        })
+    };
+    let mean = |x: &ArrayD<f64>| {
+        let last = Axis(x.ndim().checked_sub(1)?);
+        Some(x.mean_axis(last)?.insert_axis(last))
+    };
+    let columns = x.shape.last().copied().unwrap_or(1) as f64;
+    let one = |mistake: &'static Mistake, params: Params, root: Root| Form::one(mistake, params, op, rooted(root));
+    forms.push(one(&NORM_EPS_OUTSIDE, vec![], Box::new(move |x| Some(mean(x)?.mapv(|x| x.sqrt() + eps)))));
+    forms.push(one(&NORM_SUM, vec![], Box::new(move |x| Some(mean(x)?.mapv(|x| (columns * x + eps).sqrt())))));
+    forms.push(one(
+        &NORM_AXIS,
+        vec![("kind", json!("whole-tensor"))],
+        Box::new(move |x| Some(ArrayD::from_elem(vec![1; x.ndim()], (x.mean()? + eps).sqrt()))),
+    ));
+    let other = rooted.clone();
+    let of_width =
+        move |width: f64| other(Box::new(move |x| Some(mean(x)?.mapv(|x| (x * columns / width + eps).sqrt()))));
+    forms.push(Form::any(&NORM_WIDTH, "width", columns, At::Op(op), of_width));
     let carried_out = move |x: &[ArrayD<f64>]| {
         let of = if centres { centred(&x[0])? } else { x[0].clone() };
         weighed(by_root(&of, eps)?, x)
@@ -148,6 +181,12 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
             carried_out(&raised)
         });
         forms.push(Form::one(&NORM_PLUS_ONE, vec![], op, raised));
+        let squared = computed(&views, move |x| {
+            let mut squared = x.to_vec();
+            squared[1].mapv_inplace(|w| w * w);
+            carried_out(&squared)
+        });
+        forms.push(Form::one(&NORM_WEIGHT_TWICE, vec![], op, squared));
         for (name, gain) in other_gains(context, gain) {
             let alone = with(record, 2, Operand::View(gain.clone()));
             forms.push(Form::one(&NORM_WRONG_WEIGHT, vec![("weight", json!(name))], op, alone));

@@ -14,7 +14,9 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
 fn of_sum(context: &Context<'_>, op: usize) -> Vec<Form> {
     let [(_, a), (_, b)] = context.tensors(op)[..] else { return Vec::new() };
     let sums = [a, b].iter().all(|view| context.is_activation(view)) && a.shape == b.shape && a.shape.len() <= 3;
-    if !sums || super::rotation::is_rotation(context, op) {
+    // What is summed within an activation is no stream.
+    let acts = context.call(op).any(|at| matches!(context.base(at), "tanh" | "sigmoid" | "erf"));
+    if !sums || acts || super::rotation::is_rotation(context, op) {
         return Vec::new();
     }
     // The stream is what was there before, in the first layer and step as in all.
@@ -28,6 +30,7 @@ fn of_sum(context: &Context<'_>, op: usize) -> Vec<Form> {
         Form::one(&RESIDUAL_SOURCE, source("stream"), op, kept(stream)),
         Form::one(&RESIDUAL_SOURCE, source("2*stream"), op, weighed(2.0, 0.0)),
         Form::one(&RESIDUAL_SOURCE, source("2*branch"), op, weighed(0.0, 2.0)),
+        Form::one(&RESIDUAL_SCALE, vec![("factor", json!(-1.0))], op, weighed(1.0, -1.0)),
     ];
     let owned = [stream.clone(), branch.clone()];
     let by = move |a: fn(f64) -> f64, b: fn(f64) -> f64| {

@@ -1,25 +1,45 @@
 //! Rotations: pairs of elements that are multiplied with tables of cosines and sines.
 
-use firstdiff_program::{At, Change, Operand, Scalar, View};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use firstdiff_program::{At, Change, Edit, Operand, Scalar, View};
+use firstdiff_trace::Site;
 use half::{bf16, f16};
-use ndarray::{Array2, ArrayD};
+use ndarray::{Array2, ArrayD, Axis, Slice};
 use serde_json::json;
 
 use super::{Form, computed, with_number};
+use crate::mistakes::norm::QK_NORM_ORDER;
+use crate::mistakes::recorded::ROPE_LAYER_KIND;
 use crate::mistakes::rope::{
-    ALIASING, ROPE_ATTENTION_FACTOR, ROPE_DIRECTION, ROPE_EXPONENT, ROPE_OMITTED, ROPE_PAIRING, ROPE_POSITION,
-    ROPE_PRECISION, ROPE_SCALING, ROPE_THETA, ROPE_TWICE,
+    ALIASING, ROPE_ATTENTION_FACTOR, ROPE_DIRECTION, ROPE_EXPONENT, ROPE_OMITTED, ROPE_ON_V, ROPE_PAIRING,
+    ROPE_PARTIAL, ROPE_POSITION, ROPE_PRECISION, ROPE_SCALING, ROPE_THETA, ROPE_TWICE,
 };
+use crate::mistakes::{Mistake, Params};
 use crate::program::context::Context;
+use crate::tolerance::search::SAME_STEP;
 
 /// Bases that models have.
 const BASES: [f64; 8] = [1e4, 1e6, 5e5, 1e5, 1e3, 1e7, 8e6, 2.5e5];
+/// Factors of scalings.
+const FACTORS: [f64; 12] = [1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 32.0, 64.0];
+/// Positions by which others may be off.
+const SHIFTS: i32 = 8;
+/// Shares of a head that may be turned, in so many parts.
+const PARTS: usize = 8;
 
 /// A rotation: its last operation, what it turns, and the two tables.
+#[derive(Clone)]
 struct Rotation {
+    op: usize,
     views: [View; 3],
+    /// Of what it gives.
+    shape: Vec<usize>,
     /// Position of the step's first token.
     start: usize,
+    /// The angle of each pair from one position to the next, where a step of several positions shows it.
+    steps: Option<Arc<Vec<f64>>>,
 }
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
@@ -28,46 +48,160 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         "mul" => return of_factor(context, op),
         _ => {}
     }
-    let Some(Rotation { views, start }) = Rotation::of(context, op) else { return Vec::new() };
-    let shape = context.out(op).map_or_else(Vec::new, |out| out.shape.clone());
-    let change = move |turn: fn(&mut Turn, f64) -> Option<()>, value: f64| -> Change {
-        let shape = shape.clone();
-        computed(&views.each_ref(), move |x| {
-            let mut turned = Turn::of(x, start)?;
-            turn(&mut turned, value)?;
-            turned.done()?.into_shape_with_order(shape.as_slice()).ok()
-        })
+    let Some(rotation) = Rotation::of(context, op) else { return of_part(context, op) };
+    let rotation = rotation.stepped(context);
+    let one = |mistake: &'static Mistake, params: Params, turn: fn(&mut Turn) -> Option<()>| {
+        Form::one(mistake, params, op, rotation.change(turn))
     };
     let mut forms = vec![
-        Form::one(&ROPE_OMITTED, vec![], op, change(Turn::not, 0.0)),
-        Form::one(&ROPE_PAIRING, vec![], op, change(Turn::other_pairs, 0.0)),
-        Form::one(&ROPE_DIRECTION, vec![], op, change(Turn::back, 0.0)),
-        Form::one(&ROPE_TWICE, vec![], op, change(Turn::twice, 0.0)),
-        Form::one(&ROPE_ATTENTION_FACTOR, vec![("factor", json!("ignored"))], op, change(Turn::normalised, 0.0)),
-        Form::one(&ROPE_SCALING, vec![("kind", json!("absent"))], op, change(Turn::unscaled, 0.0)),
-        Form::one(&ROPE_PRECISION, vec![("tables", json!("bf16"))], op, change(Turn::rounded, 8.0)),
-        Form::one(&ROPE_PRECISION, vec![("frequencies", json!("bf16"))], op, change(Turn::of_rounded_steps, 0.0)),
-        Form::one(&ROPE_PRECISION, vec![("tables", json!("f16"))], op, change(Turn::rounded, 11.0)),
-        Form::one(&ALIASING, vec![("kind", json!("rotated in place"))], op, change(Turn::in_place, 0.0)),
-        Form::one(&ROPE_EXPONENT, vec![], op, change(Turn::of_half_exponent, 0.0)),
-        Form::one(&ROPE_POSITION, vec![("kind", json!("decode-zero"))], op, change(Turn::restarted, 0.0)),
+        one(&ROPE_OMITTED, vec![], Turn::not),
+        one(&ROPE_PAIRING, vec![], Turn::other_pairs),
+        one(&ROPE_DIRECTION, vec![], Turn::back),
+        one(&ROPE_TWICE, vec![], Turn::twice),
+        one(&ROPE_ATTENTION_FACTOR, vec![("factor", json!("ignored"))], Turn::normalised),
+        one(&ROPE_PRECISION, vec![("tables", json!("bf16"))], |turn| turn.rounded(|x| bf16::from_f64(x).to_f64())),
+        one(&ROPE_PRECISION, vec![("frequencies", json!("bf16"))], |turn| {
+            turn.stepping(|w| bf16::from_f64(w).to_f64())
+        }),
+        one(&ROPE_PRECISION, vec![("tables", json!("f16"))], |turn| turn.rounded(|x| f16::from_f64(x).to_f64())),
+        one(&ROPE_PRECISION, vec![("frequencies", json!("f16"))], |turn| turn.stepping(|w| f16::from_f64(w).to_f64())),
+        one(&ROPE_PRECISION, vec![("angles", json!("bf16"))], Turn::of_rounded_angles),
+        one(&ALIASING, vec![("kind", json!("rotated in place"))], Turn::in_place),
+        one(&ROPE_EXPONENT, vec![], |turn| turn.stepping(|w| w.abs().sqrt())),
+        one(&ROPE_POSITION, vec![("kind", json!("decode-zero"))], Turn::restarted),
     ];
-    for shift in [-2, -1, 1, 2] {
-        let change = change(Turn::shifted, f64::from(shift));
+    for shift in (-SHIFTS..=SHIFTS).filter(|shift| *shift != 0) {
+        let change = rotation.change(move |turn| turn.shifted(f64::from(shift)));
         forms.push(Form::one(&ROPE_POSITION, vec![("shift", json!(shift))], op, change));
     }
-    for factor in [2.0, 4.0, 8.0, 16.0, 32.0] {
-        let kinds = [(format!("linear by {factor}"), 1.0 / factor), ("inverse".to_owned(), factor)];
-        for (kind, times) in kinds {
-            let change = change(Turn::scaled, times);
+    for factor in FACTORS {
+        for (kind, times) in [(format!("linear by {factor}"), 1.0 / factor), (format!("times {factor}"), factor)] {
+            let change = rotation.change(move |turn| turn.stepping(|w| w * times));
             forms.push(Form::one(&ROPE_SCALING, vec![("kind", json!(kind))], op, change));
         }
     }
-    for base in BASES {
-        forms.push(Form::one(&ROPE_THETA, vec![("theta", json!(base))], op, change(Turn::of_base, base)));
-    }
-    forms.push(Form::any(&ROPE_THETA, "theta", 1e5, At::Op(op), move |base| change(Turn::of_base, base)));
+    forms.extend(of_other_tables(context, &rotation));
+    let Some(steps) = rotation.steps.clone() else { return forms };
+    forms.extend(rotation.of_frequencies(&steps));
+    let whole = rotation.views[0].clone();
+    forms.extend(rotation.of_parts(&whole, &steps));
+    let owned = rotation.clone();
+    forms.push(Form::any(&ROPE_SCALING, "factor", 1.0, At::Op(op), move |factor| {
+        owned.change(move |turn| turn.stepping(|w| w * factor))
+    }));
+    forms.push(Form::any(&ROPE_ATTENTION_FACTOR, "factor", 1.0, At::Op(op), move |factor| {
+        rotation.change(move |turn| turn.lengthened(factor))
+    }));
     forms
+}
+
+/// What is read as q and k are rotated, or not: v, what is normed first, layers that have no rotation.
+pub(super) fn of_taps(context: &Context<'_>) -> Vec<Form> {
+    let target = context.slice.target();
+    let taps = context.program.taps();
+    let known: Vec<usize> = context.slice.known().collect();
+    let made = (0..taps.len()).filter(|&tap| tap != target && context.has(taps[tap].op));
+    let read: BTreeSet<usize> = known.iter().copied().chain(made).collect();
+    let at =
+        |sites: &[Site]| read.iter().copied().filter(|&tap| sites.contains(&context.site(tap))).collect::<Vec<_>>();
+    let turned = |mistake, params, taps: Vec<usize>| {
+        let edit = |tap: usize| Some(Edit { at: At::Tap(tap), change: turned_as_beside(context, tap)? });
+        let edits: Vec<Edit> = taps.into_iter().filter_map(edit).collect();
+        (!edits.is_empty()).then(|| Form::new(mistake, params, edits))
+    };
+    let unrotated = || !context.ops().any(|op| is_rotation(context, op)) && at(&[Site::QRope, Site::KRope]).is_empty();
+    let mut forms = Vec::new();
+    match context.site(target) {
+        Site::QNorm | Site::KNorm => forms.extend(turned(&QK_NORM_ORDER, vec![], at(&[Site::Q, Site::K]))),
+        Site::Qk | Site::Scores | Site::Probs if unrotated() => {
+            let read = known.iter().copied();
+            let both = read.filter(|&tap| matches!(context.site(tap), Site::Q | Site::K | Site::QNorm | Site::KNorm));
+            forms.extend(turned(&ROPE_LAYER_KIND, vec![("kind", json!("rotated"))], both.collect()));
+        }
+        _ => {}
+    }
+    forms.extend(turned(&ROPE_ON_V, vec![], at(&[Site::V])));
+    forms
+}
+
+/// What a tap holds, turned as the nearest rotation of its step turns.
+fn turned_as_beside(context: &Context<'_>, tap: usize) -> Option<Change> {
+    let record = &context.program.taps()[tap];
+    let step = context.program.steps().get(record.step)?;
+    let near = step.ops.clone().filter(|&op| is_rotation(context, op)).min_by_key(|op| op.abs_diff(record.op))?;
+    let tables = Rotation::of(context, near)?.tables(context)?;
+    let view = record.view.clone();
+    Some(computed(&[&view], move |x| tables.turning(&x[0])))
+}
+
+/// The tables that other layers of the step have.
+fn of_other_tables(context: &Context<'_>, rotation: &Rotation) -> Vec<Form> {
+    let step = context.program.steps().get(context.step_of(rotation.op));
+    let own = [&rotation.views[1], &rotation.views[2]];
+    let mut seen: Vec<[View; 2]> = vec![own.map(View::clone)];
+    let mut forms = Vec::new();
+    for op in step.into_iter().flat_map(|step| step.ops.clone()) {
+        let Some(Rotation { views: [_, cos, sin], .. }) = Rotation::of(context, op) else { continue };
+        let is_new = cos.shape == own[0].shape && !seen.contains(&[cos.clone(), sin.clone()]);
+        let tables = is_new.then(|| Some([context.table(op, &cos)?, context.table(op, &sin)?])).flatten();
+        seen.push([cos, sin]);
+        if let Some([cos, sin]) = tables {
+            let change = rotation.with_tables(cos, sin);
+            forms.push(Form::one(&ROPE_LAYER_KIND, vec![("kind", json!("other tables"))], rotation.op, change));
+            break;
+        }
+    }
+    forms
+}
+
+/// A rotation of a part of each head, and what is left as it is: another part is turned.
+fn of_part(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let whole = || {
+        let Some(Operand::List(parts)) = context.op(op).operands.first() else { return None };
+        let [Operand::View(turned), Operand::View(rest)] = &parts[..] else { return None };
+        let rotation = Rotation::of(context, context.origin(op, turned)?)?.stepped(context);
+        let x = &rotation.views[0];
+        let width = *x.shape.last()?;
+        let beside = rest.buffer == x.buffer && rest.offset == x.offset + width && x.strides.last() == Some(&1);
+        let mut all = x.clone();
+        *all.shape.last_mut()? = width + rest.shape.last()?;
+        let shape = context.out(op)?.shape.clone();
+        beside.then_some((all, Rotation { op, shape, ..rotation }))
+    };
+    let Some((all, rotation)) = whole().filter(|_| context.base(op) == "cat") else { return Vec::new() };
+    rotation.steps.as_ref().map_or_else(Vec::new, |steps| rotation.of_parts(&all, steps))
+}
+
+/// The base of which frequencies are the powers base^(-2i/d), times the first of them.
+fn base_of(steps: &[f64]) -> Option<f64> {
+    let (first, count) = (*steps.first()?, steps.len() as f64);
+    let base = (steps.get(1)? / first).powf(-count);
+    let is_power = |(i, w): (usize, &f64)| (w / (first * base.powf(-(i as f64) / count)) - 1.0).abs() <= SAME_STEP;
+    (base.is_finite() && steps.iter().enumerate().all(is_power)).then(|| plain(base))
+}
+
+/// Bases that scaled frequencies may have come from: a scaling leaves some as they are, or gives neighbours one factor.
+fn bases_of(steps: &[f64]) -> Vec<f64> {
+    let count = steps.len() as f64;
+    let alone = (1..steps.len()).map(|i| steps[i].powf(-count / i as f64));
+    let beside = steps.windows(2).map(|pair| (pair[1] / pair[0]).powf(-count));
+    let mut out: Vec<f64> = Vec::new();
+    for base in alone.chain(beside).map(plain).filter(|base| base.is_finite() && *base > 1.0) {
+        if !out.contains(&base) && out.len() < MOST_BASES {
+            out.push(base);
+        }
+    }
+    out
+}
+
+/// Bases of a scaled table that are tried.
+const MOST_BASES: usize = 24;
+
+/// A number that was computed in f32, or the plain one that it is as good as.
+fn plain(x: f64) -> f64 {
+    let scale = 10f64.powi(3 - x.abs().log10().floor() as i32);
+    let plain = (x * scale).round() / scale;
+    if (plain - x).abs() <= SAME_STEP * x { plain } else { x }
 }
 
 /// The positions themselves, where a slice makes its tables of them.
@@ -135,13 +269,128 @@ fn of_factor(context: &Context<'_>, op: usize) -> Vec<Form> {
 
 impl Rotation {
     fn of(context: &Context<'_>, op: usize) -> Option<Rotation> {
-        let start = context.program.steps().iter().take(context.step_of(op)).map(|step| step.tokens).sum();
         let views = match context.base(op) {
             "add" => whole(context, op),
             "cat" => halves(context, op),
             _ => None,
         }?;
-        Some(Rotation { views, start })
+        let start = context.program.steps().iter().take(context.step_of(op)).map(|step| step.tokens).sum();
+        Some(Rotation { op, views, shape: context.out(op)?.shape.clone(), start, steps: None })
+    }
+
+    /// With the angles of a step of several positions: its own, or another one's of the same module.
+    fn stepped(self, context: &Context<'_>) -> Rotation {
+        let (program, module) = (context.program, context.module(self.op));
+        let several = program.steps().iter().filter(|step| step.tokens > 1).flat_map(|step| step.ops.clone());
+        let same = |op: &usize| program.class(*op) == program.class(self.op) && context.module(*op) == module;
+        let steps = several.filter(same).find_map(|op| Rotation::of(context, op)?.tables(context)?.steps);
+        Rotation { steps: steps.map(Arc::new), ..self }
+    }
+
+    /// What it turns nothing by.
+    fn tables(&self, context: &Context<'_>) -> Option<Turn> {
+        let [x, cos, sin] = &self.views;
+        let zeros = ArrayD::zeros(x.shape.as_slice());
+        Turn::of(&[zeros, context.table(self.op, cos)?, context.table(self.op, sin)?], self)
+    }
+
+    /// Turned otherwise.
+    fn change(&self, turn: impl Fn(&mut Turn) -> Option<()> + Send + Sync + 'static) -> Change {
+        let own = self.clone();
+        computed(&self.views.each_ref(), move |x| {
+            let mut turned = Turn::of(x, &own)?;
+            turn(&mut turned)?;
+            turned.done()?.into_shape_with_order(own.shape.as_slice()).ok()
+        })
+    }
+
+    fn with_tables(&self, cos: ArrayD<f64>, sin: ArrayD<f64>) -> Change {
+        let own = self.clone();
+        computed(&[&self.views[0]], move |x| {
+            let turned = Turn::of(&[x[0].clone(), cos.clone(), sin.clone()], &own)?;
+            turned.done()?.into_shape_with_order(own.shape.as_slice()).ok()
+        })
+    }
+
+    /// With the powers of a base as frequencies, times the first of them.
+    fn by_powers(&self, first: f64, base: f64) -> Change {
+        self.change(move |turn| {
+            let count = turn.cos.ncols() as f64;
+            turn.turned_by(|position, i| position * first * base.powf(-(i as f64) / count));
+            Some(())
+        })
+    }
+
+    /// Frequencies of another base, and of another scaling.
+    fn of_frequencies(&self, steps: &Arc<Vec<f64>>) -> Vec<Form> {
+        let (op, own) = (self.op, self.clone());
+        let first = steps.first().copied().unwrap_or(1.0);
+        let mut forms = Vec::new();
+        let base = base_of(steps);
+        if let Some(base) = base {
+            let other = |other: &f64| (other - base).abs() > SAME_STEP * base;
+            for theta in BASES.into_iter().chain([base.sqrt()]).filter(other) {
+                forms.push(Form::one(&ROPE_THETA, vec![("theta", json!(theta))], op, self.by_powers(first, theta)));
+            }
+            forms.push(Form::any(&ROPE_THETA, "theta", 1e5, At::Op(op), move |theta| own.by_powers(first, theta)));
+        }
+        if base.is_some() && (first - 1.0).abs() <= SAME_STEP {
+            return forms;
+        }
+        for base in bases_of(steps) {
+            let said = |kind: &str| vec![("kind", json!(kind)), ("theta", json!(base))];
+            let scaled = steps.clone();
+            let inverse = self.change(move |turn| {
+                let count = turn.cos.ncols() as f64;
+                let own = |i: usize| base.powf(-(i as f64) / count);
+                (scaled.len() == turn.cos.ncols()).then(|| turn.turned_by(|p, i| p * own(i).powi(2) / scaled[i]))
+            });
+            forms.push(Form::one(&ROPE_SCALING, said("absent"), op, self.by_powers(1.0, base)));
+            forms.push(Form::one(&ROPE_SCALING, said("inverse"), op, inverse));
+        }
+        let own = self.clone();
+        let absent = Form::any(&ROPE_SCALING, "theta", 1e4, At::Op(op), move |theta| own.by_powers(1.0, theta));
+        forms.push(absent.saying(vec![("kind", json!("absent"))]));
+        forms
+    }
+
+    /// Another share of each head is turned, with exponents over that or over the head; `all` is the head.
+    fn of_parts(&self, all: &View, steps: &Arc<Vec<f64>>) -> Vec<Form> {
+        let (width, own) = (all.shape.last().copied().unwrap_or(0), 2 * steps.len());
+        let base = base_of(steps);
+        let form = |params: Params, part: usize, over: usize| {
+            // What is scaled is known where the exponents are.
+            let frequencies: Vec<f64> = match base {
+                _ if over == own && part <= own => steps[..part / 2].to_vec(),
+                Some(base) => (0..part / 2).map(|i| steps[0] * base.powf(-2.0 * i as f64 / over as f64)).collect(),
+                None => return None,
+            };
+            let rotation = self.clone();
+            let change = computed(&[all, &self.views[1], &self.views[2]], move |x| {
+                let last = Axis(x[0].ndim().checked_sub(1)?);
+                let rotated = x[0].slice_axis(last, Slice::from(..own.min(width))).to_owned();
+                let turn = Turn::of(&[rotated, x[1].clone(), x[2].clone()], &rotation)?;
+                turn.of_part(&x[0], &frequencies)?.into_shape_with_order(rotation.shape.as_slice()).ok()
+            });
+            Some(Form::one(&ROPE_PARTIAL, params, self.op, change))
+        };
+        let mut forms = Vec::new();
+        let parts: BTreeSet<usize> = (1..=PARTS).map(|part| 2 * (width * part / PARTS / 2)).collect();
+        for part in parts.into_iter().filter(|part| *part > 0) {
+            for over in BTreeSet::from([part, width]).into_iter().filter(|over| [part, *over] != [own, own]) {
+                let mut params = vec![("rotary_dim", json!(part))];
+                params.extend((over != part).then(|| ("exponent", json!("2i/head_dim"))));
+                forms.extend(form(params, part, over));
+            }
+        }
+        if width == own {
+            let counts: BTreeSet<usize> = (1..PARTS).map(|part| steps.len() * part / PARTS).collect();
+            for count in counts.into_iter().filter(|count| *count > 0) {
+                let change = self.change(move |turn| turn.leaving(count));
+                forms.push(Form::one(&ROPE_PARTIAL, vec![("pairs", json!(count))], self.op, change));
+            }
+        }
+        forms
     }
 }
 
@@ -167,7 +416,7 @@ fn is_turned(context: &Context<'_>, op: usize, product: &View, turned: &View) ->
 
 /// An activation that was multiplied with a table.
 fn scaled(context: &Context<'_>, op: usize, view: &View) -> Option<(View, View)> {
-    let maker = context.maker(op, view).filter(|&maker| context.base(maker) == "mul" && context.has(maker))?;
+    let maker = context.maker(op, view).filter(|&maker| context.base(maker) == "mul")?;
     let [(_, a), (_, b)] = context.tensors(maker)[..] else { return None };
     match (context.is_activation(a), context.is_activation(b)) {
         (true, false) if context.is_table(b) => Some((a.clone(), b.clone())),
@@ -180,7 +429,7 @@ fn scaled(context: &Context<'_>, op: usize, view: &View) -> Option<(View, View)>
 fn halves(context: &Context<'_>, op: usize) -> Option<[View; 3]> {
     let Some(Operand::List(parts)) = context.op(op).operands.first() else { return None };
     let [Operand::View(first), Operand::View(_)] = &parts[..] else { return None };
-    let first = context.maker(op, first).filter(|&at| context.base(at) == "sub" && context.has(at))?;
+    let first = context.maker(op, first).filter(|&at| context.base(at) == "sub")?;
     let [(_, a), (_, b)] = context.tensors(first)[..] else { return None };
     let ((x1, cos), (x2, sin)) = (scaled(context, first, a)?, scaled(context, first, b)?);
     let width = *x1.shape.last()?;
@@ -208,7 +457,7 @@ struct Turn {
 }
 
 impl Turn {
-    fn of(x: &[ArrayD<f64>], start: usize) -> Option<Turn> {
+    fn of(x: &[ArrayD<f64>], rotation: &Rotation) -> Option<Turn> {
         let [x, cos, sin] = x else { return None };
         let (width, tables) = (*x.shape().last()?, *cos.shape().last()?);
         let pairs = width / 2;
@@ -245,8 +494,9 @@ impl Turn {
             };
             (0..pairs).map(angle).collect()
         });
+        let steps = steps.or_else(|| rotation.steps.as_deref().filter(|steps| steps.len() == pairs).cloned());
         let flat = x.as_standard_layout().into_owned().into_shape_with_order((rows, width)).ok()?;
-        let positions = (0..rows).map(|row| (start + position(row)) as f64).collect();
+        let positions = (0..rows).map(|row| (rotation.start + position(row)) as f64).collect();
         (width % 2 == 0).then_some(Turn { x: flat, cos, sin, halves, times: 1, rereads: false, positions, steps })
     }
 
@@ -274,63 +524,44 @@ impl Turn {
         }
     }
 
-    fn not(&mut self, _: f64) -> Option<()> {
+    fn not(&mut self) -> Option<()> {
         self.times = 0;
         Some(())
     }
 
-    fn twice(&mut self, _: f64) -> Option<()> {
+    fn twice(&mut self) -> Option<()> {
         self.times = 2;
         Some(())
     }
 
-    fn other_pairs(&mut self, _: f64) -> Option<()> {
+    fn other_pairs(&mut self) -> Option<()> {
         self.halves = !self.halves;
         Some(())
     }
 
-    fn back(&mut self, _: f64) -> Option<()> {
+    fn back(&mut self) -> Option<()> {
         self.sin.mapv_inplace(|sin| -sin);
         Some(())
     }
 
     /// What is written first is read again.
-    fn in_place(&mut self, _: f64) -> Option<()> {
+    fn in_place(&mut self) -> Option<()> {
         self.rereads = true;
         Some(())
     }
 
-    fn of_half_exponent(&mut self, _: f64) -> Option<()> {
+    /// With frequencies that are a function of the right ones.
+    fn stepping(&mut self, of: impl Fn(f64) -> f64) -> Option<()> {
         let steps = self.steps.clone()?;
-        self.turned_by(|position, i| position * steps[i].abs().sqrt());
+        self.turned_by(|position, i| position * of(steps[i]));
         Some(())
     }
 
-    /// With frequencies that are kept in bf16.
-    fn of_rounded_steps(&mut self, _: f64) -> Option<()> {
+    /// With angles that are kept in bf16.
+    fn of_rounded_angles(&mut self) -> Option<()> {
         let steps = self.steps.clone()?;
-        self.turned_by(|position, i| position * bf16::from_f64(steps[i]).to_f64());
-        Some(())
-    }
-
-    fn scaled(&mut self, times: f64) -> Option<()> {
-        let steps = self.steps.clone()?;
-        self.turned_by(|position, i| position * steps[i] * times);
-        Some(())
-    }
-
-    fn normalised(&mut self, _: f64) -> Option<()> {
-        for (cos, sin) in self.cos.iter_mut().zip(&mut self.sin) {
-            let length = cos.hypot(*sin);
-            (*cos, *sin) = (*cos / length, *sin / length);
-        }
-        Some(())
-    }
-
-    fn rounded(&mut self, bits: f64) -> Option<()> {
-        let round = |x: f64| if bits > 8.0 { f16::from_f64(x).to_f64() } else { bf16::from_f64(x).to_f64() };
-        self.cos.mapv_inplace(round);
-        self.sin.mapv_inplace(round);
+        let round = |x: f64| bf16::from_f64(x).to_f64();
+        self.turned_by(|position, i| round(position * round(steps[i])));
         Some(())
     }
 
@@ -340,7 +571,27 @@ impl Turn {
         Some(())
     }
 
-    fn restarted(&mut self, _: f64) -> Option<()> {
+    fn normalised(&mut self) -> Option<()> {
+        for (cos, sin) in self.cos.iter_mut().zip(&mut self.sin) {
+            let length = cos.hypot(*sin);
+            (*cos, *sin) = (*cos / length, *sin / length);
+        }
+        Some(())
+    }
+
+    fn lengthened(&mut self, factor: f64) -> Option<()> {
+        self.cos.mapv_inplace(|x| factor * x);
+        self.sin.mapv_inplace(|x| factor * x);
+        Some(())
+    }
+
+    fn rounded(&mut self, round: fn(f64) -> f64) -> Option<()> {
+        self.cos.mapv_inplace(round);
+        self.sin.mapv_inplace(round);
+        Some(())
+    }
+
+    fn restarted(&mut self) -> Option<()> {
         let start = self.positions.iter().copied().fold(f64::INFINITY, f64::min);
         // A single position is 0 then, whatever its angles.
         match self.steps.clone() {
@@ -351,17 +602,39 @@ impl Turn {
         Some(())
     }
 
-    fn of_base(&mut self, base: f64) -> Option<()> {
-        let pairs = self.cos.ncols() as f64;
-        self.turned_by(|position, i| position * base.powf(-(i as f64) / pairs));
+    /// With so many pairs alone; the others are left as they are, but for the tables' length.
+    fn leaving(&mut self, count: usize) -> Option<()> {
+        let steps = self.steps.clone()?;
+        self.turned_by(|position, i| if i < count { position * steps[i] } else { 0.0 });
         Some(())
     }
 
-    /// With the base that the two fastest pairs have, which scalings leave alone.
-    fn unscaled(&mut self, _: f64) -> Option<()> {
-        let steps = self.steps.clone()?;
-        let (first, second) = (*steps.first()?, *steps.get(1)?);
-        let base = (second / first).powf(-(steps.len() as f64));
-        self.of_base(base)
+    /// A part of each head turned by these frequencies.
+    fn of_part(&self, all: &ArrayD<f64>, frequencies: &[f64]) -> Option<ArrayD<f64>> {
+        let (rows, width) = (self.x.nrows(), *all.shape().last()?);
+        let flat = all.as_standard_layout().into_owned().into_shape_with_order((rows, width)).ok()?;
+        let length = self.cos.first()?.hypot(*self.sin.first()?);
+        let table = |of: fn(f64) -> f64| {
+            let angle = |(row, i): (usize, usize)| length * of(self.positions[row] * frequencies[i]);
+            Array2::from_shape_fn((rows, frequencies.len()), angle)
+        };
+        let turn =
+            Turn { x: flat, cos: table(f64::cos), sin: table(f64::sin), positions: vec![], steps: None, ..*self };
+        (2 * frequencies.len() <= width).then(|| turn.done()).flatten()
+    }
+
+    /// Rows, positions first, turned by these tables.
+    fn turning(&self, x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
+        let (&rows, &width) = (x.shape().first()?, x.shape().last()?);
+        let each = (x.len() / width.max(1)).checked_div(rows)?;
+        let begin = self.positions.iter().copied().fold(f64::INFINITY, f64::min);
+        let of = |row: usize| self.positions.iter().position(|&at| at == begin + (row / each) as f64);
+        let index: Vec<usize> = (0..rows * each).map(of).collect::<Option<_>>()?;
+        let pick = |table: &Array2<f64>| table.select(Axis(0), &index);
+        let flat = x.as_standard_layout().into_owned().into_shape_with_order((rows * each, width)).ok()?;
+        let turn =
+            Turn { x: flat, cos: pick(&self.cos), sin: pick(&self.sin), positions: vec![], steps: None, ..*self };
+        let turned = (2 * self.cos.ncols() <= width).then(|| turn.done()).flatten()?;
+        turned.into_shape_with_order(x.shape()).ok()
     }
 }

@@ -30,7 +30,7 @@ pub(super) fn forms(context: &Context<'_>) -> Vec<Form> {
     let taps = context.program.taps();
     let made =
         (0..taps.len()).filter(|&tap| context.has(taps[tap].op) && context.slice.known().all(|known| known != tap));
-    forms.extend(made.flat_map(|tap| of_heads(context, tap)));
+    forms.extend(made.flat_map(|tap| [of_heads(context, tap), of_layer(context, tap, ends)].concat()));
     forms.extend(of_result(context));
     forms
 }
@@ -74,7 +74,10 @@ fn of_others(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
     };
     let mut forms = Vec::new();
     for other in (0..taps.len()).filter(|&other| other != tap && near(other)) {
-        let Some(held) = context.held.readable(other) else { continue };
+        // Nothing but zeros could be anything.
+        let Some(held) = context.held.readable(other).filter(|held| array(held).iter().any(|x| *x != 0.0)) else {
+            continue;
+        };
         let (name, held) = (place(other).to_string(), Arc::new(held.clone()));
         let is_stream = |site: Site| matches!(site, Site::H | Site::H0);
         let (mistake, params): (&'static Mistake, _) = match ends {
@@ -115,6 +118,29 @@ fn rows_moved(view: &View, site: Site, by: isize) -> Option<Change> {
         };
         Some(x[0].select(Axis(axis), &(0..rows).map(from).collect::<Vec<_>>()))
     }))
+}
+
+/// What comes out of a layer, or is normed behind its attention, is what went into it.
+fn of_layer(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
+    let mistake: &'static Mistake = match context.site(tap) {
+        Site::H => &LAYER_SKIPPED,
+        Site::HAttn if ends == Ends::InNorm => &RESIDUAL_PARALLEL,
+        _ => return Vec::new(),
+    };
+    let (taps, own) = (context.program.taps(), context.held.place(tap));
+    let is_input = |&other: &usize| {
+        let (place, found) = (context.held.place(other), &taps[other]);
+        let before = place.tap.layer == own.tap.layer.and_then(|layer| layer.checked_sub(1));
+        let is_stream = matches!(context.site(other), Site::H | Site::H0) && found.op < taps[tap].op;
+        before && is_stream && place.step == own.step && found.view.shape == taps[tap].view.shape
+    };
+    let inputs = (0..taps.len()).filter(is_input);
+    let form = |held: &Tensor<'static>| {
+        let held = held.clone();
+        let change = Change::Values(Vec::new(), Arc::new(move |_| Some(vec![held.clone()])));
+        Form::read(mistake, vec![], tap, change)
+    };
+    inputs.filter_map(|other| context.held.readable(other)).map(form).collect()
 }
 
 /// Heads that are read from memory in another order.
@@ -169,16 +195,6 @@ fn of_result(context: &Context<'_>) -> Vec<Form> {
             forms.push(any(&SCORE_SOFTCAP, "cap", 30.0, capped));
         }
         _ => {}
-    }
-    if site == Site::H {
-        let is_stream = |&tap: &usize| {
-            matches!(context.site(tap), Site::H | Site::H0) && context.program.taps()[tap].view.shape == view.shape
-        };
-        for held in context.slice.known().filter(is_stream).filter_map(|tap| context.held.readable(tap)) {
-            let held = held.clone();
-            let change = Change::Values(Vec::new(), Arc::new(move |_| Some(vec![held.clone()])));
-            forms.push(Form::read(&LAYER_SKIPPED, vec![], target, change));
-        }
     }
     if matches!(site, Site::Logits | Site::FinalNorm) {
         for (word, by) in MOVED {
