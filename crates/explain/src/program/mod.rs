@@ -12,7 +12,7 @@ use firstdiff_program::{Program, Weights};
 use firstdiff_trace::{DType, Dump};
 
 pub use crate::program::explain::explain;
-pub use crate::program::replay::replay;
+pub use crate::program::replay::{arithmetic, replay};
 
 /// A reference's program, with the weights that it reads.
 #[derive(Clone, Copy)]

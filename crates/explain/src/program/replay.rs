@@ -213,7 +213,7 @@ impl<'a> Lockstep<'a> {
 const TOLD: usize = 3;
 
 /// What a profile's arithmetic is called in a program; `None` where it is f64.
-pub(crate) fn arithmetic(profile: Profile) -> Option<Arithmetic> {
+pub fn arithmetic(profile: Profile) -> Option<Arithmetic> {
     match profile {
         Profile::Exact => None,
         Profile::F32 => Some(Arithmetic::F32),
