@@ -29,7 +29,7 @@ sum to 1 or lie behind the query, q_rope that equals q, rows that do not change 
 buffer under two names. Each line says how sure it is: `certain` (no right engine does this), `likely`, or `note`. Where dump.json names no
 architecture, or one that is no plain decoder, what another architecture may do on purpose (no RoPE, no mask, no softmax) is `likely` at most.
 Where the dump holds its program (program.json), the operations that read no weights are carried out on the dump's own tensors: what is not
-their result is `certain`, and what they do themselves is a `note`.
+their result is `likely` wrong, and what they do themselves is a `note`.
 None is a verdict: a dump without findings may still be wrong everywhere. Exit code 0: nothing certain. 1: something certain. 2: bad input.";
 
 /// Lines of findings on the screen, unless all are asked for.

@@ -116,7 +116,7 @@ fn not_its_program(tap: &Replayed) -> Option<Finding> {
         let nmse = report.metrics.and_then(|metrics| metrics.nmse());
         let size = nmse.map_or_else(String::new, |nmse| format!(" (NMSE {})", number(nmse)));
         Finding {
-            sure: Sureness::Certain,
+            sure: Sureness::Likely,
             what: "not-its-program",
             place: report.place,
             others: tap.from.clone(),

@@ -110,15 +110,15 @@ fn a_dump_is_inspected_by_its_own_program() {
     let of = |name: &str| folder.path().join(name);
     std::fs::copy(of("layers.2.ffn_act.npy"), of("layers.1.ffn_act.npy")).unwrap();
     let out = firstdiff(&["inspect", &folder.path().to_string_lossy(), "--json", "-"]);
-    assert_eq!(out.status.code(), Some(1));
+    assert_eq!(out.status.code(), Some(0), "likely is not certain");
     let report = crate::common::parsed(&out);
-    let certain: Vec<&serde_json::Value> = report["findings"]
+    let told: Vec<&serde_json::Value> = report["findings"]
         .as_array()
         .expect("findings")
         .iter()
-        .filter(|finding| finding["sure"] == "certain")
+        .filter(|finding| finding["what"] == "not-its-program")
         .collect();
-    let [finding] = &certain[..] else { panic!("{certain:#?}") };
+    let [finding] = &told[..] else { panic!("{told:#?}") };
     assert_eq!((&finding["what"], &finding["tap"]), (&"not-its-program".into(), &"layers.1.ffn_act".into()));
     assert_eq!(finding["taps"], serde_json::json!(["layers.1.ffn_act", "layers.1.ffn_gate", "layers.1.ffn_up"]));
 }
