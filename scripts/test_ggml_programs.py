@@ -98,7 +98,7 @@ def build(name):
     return transformers.T5ForConditionalGeneration(architectures.config("t5")).eval()
 
 
-def convert(name, folder):
+def convert(name, folder, file_type="ALL_F32"):
     """Writes the GGUF of a small random model, by llama.cpp's converter, without a vocabulary."""
     import gguf
     from conversion import ModelBase, get_model_class
@@ -120,7 +120,7 @@ def convert(name, folder):
     converter.set_vocab, converter.no_mtp = no_vocab, True
     path = folder / f"{name}.gguf"
     with torch.inference_mode():
-        converter(source, gguf.LlamaFileType.ALL_F32, path, eager=True, hparams=config).write()
+        converter(source, gguf.LlamaFileType[file_type], path, eager=True, hparams=config).write()
     return path
 
 

@@ -48,8 +48,9 @@ fn judge(model: &Path, golden: &Path, profile: Profile) -> Result<Judged> {
         tokens,
         decode_tokens,
         taps: "*".into(),
-        profile,
+        profile: Some(profile),
         cache: Default::default(),
+        weights: None,
         json: None,
     })?;
     // Judged as f32 whatever we ran in: the golden run is f32.

@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use serde_json::Value;
+
 /// A piece of a file.
 #[derive(Clone, Debug)]
 pub(super) enum Piece {
@@ -11,6 +13,8 @@ pub(super) enum Piece {
     Text(String),
     /// Text behind its own length, in so many bytes, little-endian.
     Counted(usize, String),
+    /// A document that stays one when a value of it is changed: what most changes of its text would end.
+    Json(Value),
 }
 
 /// A member of an archive.
@@ -48,6 +52,10 @@ pub(super) enum Reader {
     Names,
     /// A gate's baseline.
     Baseline,
+    /// A recorded program, carried out.
+    Program,
+    /// A recorded program with its dump and weights, carried out and held against a candidate.
+    Recording,
 }
 
 /// A valid input, or one that was made of it.
@@ -67,6 +75,7 @@ pub(super) fn render(pieces: &[Piece]) -> Vec<u8> {
         match piece {
             Piece::Bytes(bytes) => out.extend_from_slice(bytes),
             Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
+            Piece::Json(document) => out.extend_from_slice(document.to_string().as_bytes()),
             Piece::Counted(width, text) => {
                 out.extend_from_slice(&(text.len() as u64).to_le_bytes()[..*width]);
                 out.extend_from_slice(text.as_bytes());

@@ -2,6 +2,7 @@
 
 mod input;
 mod mutate;
+mod programs;
 mod random;
 mod seeds;
 
@@ -16,7 +17,13 @@ use std::time::{Duration, Instant};
 use allocation_counter::measure;
 use anyhow::{Context, Result, bail};
 use firstdiff::baseline::Baseline;
+use firstdiff::{Judged, Session};
+use firstdiff_compare::InReferenceOrder;
+use firstdiff_explain::explain::Effort;
+use firstdiff_explain::program::{Candidate, Recording, explain};
 use firstdiff_explain::weights::{self, Side};
+use firstdiff_model::Profile;
+use firstdiff_program::{Arithmetic, Evaluator, Half, Limits, ModelFolder, Program};
 use firstdiff_trace::{Batch, Dump, Names, memory_limit};
 
 use input::{Body, Input, Reader};
@@ -92,7 +99,8 @@ pub(crate) fn run(args: &FuzzArgs) -> Result<u8> {
 }
 
 fn drive(args: &FuzzArgs) -> Result<(BTreeMap<&'static str, Tally>, Failures, f64)> {
-    let all: Vec<Input> = seeds::all().into_iter().filter(|input| input.form.contains(&args.form)).collect();
+    let seeds = seeds::all().into_iter().chain(programs::all());
+    let all: Vec<Input> = seeds.filter(|input| input.form.contains(&args.form)).collect();
     if all.is_empty() {
         bail!("--form {}: no such form", args.form);
     }
@@ -288,7 +296,44 @@ fn read(reader: Reader, path: &Path, right: &RightWeights) -> bool {
             true
         }
         Reader::Baseline => Baseline::read(path).is_ok(),
+        Reader::Program => carried_out(path),
+        Reader::Recording => carried_out(path) && explained(path).is_ok(),
     }
+}
+
+/// What a program may ask for here: what it may by default, 4 thousand million numbers, is no fault of the reader.
+const SMALL: Limits = Limits { elements: 1 << 16 };
+
+/// Whether a program could be read; it is carried out in every arithmetic.
+fn carried_out(folder: &Path) -> bool {
+    let Ok(program) = Program::open(folder) else { return false };
+    let _ = (program.opaque().len(), (0..program.ops().len()).map(|op| program.said(op).len()).sum::<usize>());
+    let Ok(program) = Program::open_within(folder, SMALL) else { return true };
+    let Ok(weights) = ModelFolder::open(folder).or_else(|_| ModelFolder::open(&folder.join("program.safetensors")))
+    else {
+        return true;
+    };
+    for arithmetic in [Arithmetic::F64, Arithmetic::F32, Arithmetic::Half(Half::BF16), Arithmetic::Ggml] {
+        let mut evaluator = Evaluator::new(&program, arithmetic, &weights);
+        while let Some(tap) = evaluator.next_tap() {
+            let _ = evaluator.value(tap).map(|value| value.map(|value| value.to_floats().len()));
+        }
+    }
+    true
+}
+
+/// A program's dump against the candidate beside it, replayed and explained.
+fn explained(folder: &Path) -> Result<()> {
+    let program = Program::open_within(folder, SMALL)?;
+    let weights = ModelFolder::open(folder)?;
+    let Judged { session, report, .. } = Session::open(folder, &folder.join("candidate"), None, None)?.run()?;
+    let Session { reference, candidate, graph, options, .. } = &session;
+    let values = InReferenceOrder::new(reference, candidate, graph, options);
+    let candidate = Candidate { dump: candidate, values: &values, taps: &report.taps, profile: Profile::F32 };
+    let recording = Recording { program: &program, weights: &weights };
+    let effort = Effort { quick: true, ..Effort::default() };
+    let _ = explain(&recording, &candidate, &effort, &|_, _, _| {});
+    Ok(())
 }
 
 fn read_dump(path: &Path) -> bool {

@@ -1,5 +1,7 @@
 //! What can be wrong with an input? Numbers, names, lengths, order and ends, changed where they stand, a few at a time.
 
+use serde_json::{Value, json};
+
 use super::input::{Body, Input, Member, Piece};
 use super::random::Random;
 
@@ -85,7 +87,9 @@ const WORDS: [&str; 44] = [
 /// Changes `input` in a few places; `others` are inputs to take pieces of.
 pub(super) fn mutate(input: &mut Input, others: &[Input], random: &mut Random) {
     for _ in 0..1 + random.below(4) {
-        let part = random.below(input.parts.len());
+        // A document says what all else is: mostly it is the one that is changed.
+        let document = input.parts.iter().position(|part| is_document(&part.body)).filter(|_| !random.one_in(8));
+        let part = document.unwrap_or_else(|| random.below(input.parts.len()));
         if random.one_in(60) {
             change_parts(input, random);
             continue;
@@ -104,6 +108,10 @@ pub(super) fn mutate(input: &mut Input, others: &[Input], random: &mut Random) {
         };
         change_pieces(piece, others, random);
     }
+}
+
+fn is_document(body: &Body) -> bool {
+    matches!(body, Body::Plain(pieces) if matches!(pieces[..], [Piece::Json(_)]))
 }
 
 fn change_parts(input: &mut Input, random: &mut Random) {
@@ -176,7 +184,64 @@ fn change_pieces(pieces: &mut Vec<Piece>, others: &[Input], random: &mut Random)
         _ => match &mut pieces[at] {
             Piece::Bytes(bytes) => change_bytes(bytes, random),
             Piece::Text(text) | Piece::Counted(_, text) => change_text(text, random),
+            Piece::Json(document) if random.one_in(20) => {
+                let mut text = document.to_string();
+                change_text(&mut text, random);
+                pieces[at] = Piece::Text(text);
+            }
+            Piece::Json(document) => change_document(document, random),
         },
+    }
+}
+
+/// Another value in one place of a document, mostly one of the same kind.
+fn change_document(document: &mut Value, random: &mut Random) {
+    let count = values_in(document);
+    let at = random.below(count);
+    let Some(kind) = nth(document, &mut at.clone()).map(|value| std::mem::discriminant(value)) else { return };
+    let others: Vec<Value> = (0..8).filter_map(|_| nth(document, &mut random.below(count)).cloned()).collect();
+    let alike = others.iter().find(|other| std::mem::discriminant(*other) == kind);
+    let donor = alike.filter(|_| !random.one_in(16)).or(others.first()).cloned().unwrap_or_default();
+    let Some(place) = nth(document, &mut at.clone()) else { return };
+    match (place, random.below(6)) {
+        (Value::Array(list), 0) if !list.is_empty() => drop(list.remove(random.below(list.len()))),
+        (Value::Array(list), 1) if !list.is_empty() => {
+            let twice = list[random.below(list.len())].clone();
+            list.insert(random.below(list.len() + 1), twice);
+        }
+        (Value::Array(list), 2) if !list.is_empty() => {
+            let (one, other) = (random.below(list.len()), random.below(list.len()));
+            list.swap(one, other);
+        }
+        (place @ Value::Number(_), 0..=2) => {
+            let by = *random.pick(&[-1, 1, 2, 3, 8]);
+            *place = json!(place.as_i64().unwrap_or_default().wrapping_add(by));
+        }
+        (place @ Value::Number(_), 3) => {
+            *place = serde_json::from_str(NUMBERS[random.below(NUMBERS.len())]).unwrap_or_default();
+        }
+        (place, _) => *place = donor,
+    }
+}
+
+fn values_in(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(list) => list.iter().map(values_in).sum(),
+        Value::Object(map) => map.values().map(values_in).sum(),
+        _ => 0,
+    }
+}
+
+/// The value of that number in a document.
+fn nth<'v>(value: &'v mut Value, number: &mut usize) -> Option<&'v mut Value> {
+    if *number == 0 {
+        return Some(value);
+    }
+    *number -= 1;
+    match value {
+        Value::Array(list) => list.iter_mut().find_map(|value| nth(value, number)),
+        Value::Object(map) => map.values_mut().find_map(|value| nth(value, number)),
+        _ => None,
     }
 }
 
@@ -314,6 +379,14 @@ pub(super) fn inflate(input: &mut Input, random: &mut Random) {
             let whole = range(bytes.len(), 64, random);
             let slice = if whole.is_empty() { bytes.clone() } else { bytes[whole.clone()].to_vec() };
             bytes.splice(whole.start..whole.start, slice.repeat(LARGE / slice.len()));
+        }
+        Piece::Json(document) => {
+            let count = values_in(document);
+            let slice = nth(document, &mut random.below(count)).cloned().unwrap_or_default();
+            if let Some(Value::Array(list)) = nth(document, &mut random.below(count)) {
+                let size = slice.to_string().len();
+                list.extend(std::iter::repeat_n(slice, LARGE / size));
+            }
         }
         Piece::Bytes(_) => {}
     }

@@ -6,15 +6,15 @@ const TOKENS: &str = "[1, 17, 42]";
 /// The form whose first input is the right side when weights are compared.
 pub(super) const WEIGHTS: &str = "safetensors of weights";
 
-fn bytes(bytes: impl Into<Vec<u8>>) -> Piece {
+pub(super) fn bytes(bytes: impl Into<Vec<u8>>) -> Piece {
     Piece::Bytes(bytes.into())
 }
 
-fn text(text: impl Into<String>) -> Piece {
+pub(super) fn text(text: impl Into<String>) -> Piece {
     Piece::Text(text.into())
 }
 
-fn floats(count: usize) -> Vec<u8> {
+pub(super) fn floats(count: usize) -> Vec<u8> {
     (0..count).flat_map(|i| ((i as f32 * 0.37).sin() + 0.01).to_le_bytes()).collect()
 }
 
@@ -23,13 +23,13 @@ fn halves(count: usize) -> Vec<u8> {
 }
 
 /// A .npy with its header's length counted.
-fn npy(version: u8, descr: &str, fortran: &str, shape: &str, data: Vec<u8>) -> Vec<Piece> {
+pub(super) fn npy(version: u8, descr: &str, fortran: &str, shape: &str, data: Vec<u8>) -> Vec<Piece> {
     let start = [b"\x93NUMPY".as_slice(), &[version, 0]].concat();
     let header = format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}\n");
     vec![bytes(start), Piece::Counted(if version == 1 { 2 } else { 4 }, header), bytes(data)]
 }
 
-fn plain(name: &str, pieces: Vec<Piece>) -> Part {
+pub(super) fn plain(name: &str, pieces: Vec<Piece>) -> Part {
     Part { name: name.into(), body: Body::Plain(pieces) }
 }
 
@@ -37,7 +37,7 @@ fn one(form: &'static str, reader: Reader, name: &'static str, pieces: Vec<Piece
     Input { form, parts: vec![plain(name, pieces)], reader, opened: name }
 }
 
-fn folder(form: &'static str, reader: Reader, parts: Vec<Part>) -> Input {
+pub(super) fn folder(form: &'static str, reader: Reader, parts: Vec<Part>) -> Input {
     Input { form, parts, reader, opened: "" }
 }
 

@@ -1,4 +1,6 @@
-//! `firstdiff dump`: a model run through the reference forward pass.
+//! `firstdiff dump`: a model run through the reference forward pass, or a recorded program carried out.
+
+mod program;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,24 +16,29 @@ use crate::commands::print_lines;
 use crate::output::{Inputs, PARITY, is_stdout};
 use crate::report;
 use crate::session::reading::token;
+use crate::session::source::{is_recorded, refuse_weights};
 use crate::words::{safe, shorten, taps_in_words};
 
-pub(crate) const DUMP_HELP: &str = "Example:
+pub(crate) const DUMP_HELP: &str = "Examples:
   firstdiff dump models/TinyLlama -o golden --tokens 1,403,407,261 --taps 'layers.*.h,logits'
+  firstdiff dump golden -o golden-exact --profile exact                 a dump with its program, carried out in f64
 
 Families: llama, mistral, qwen2, qwen3, minimind. Profiles: exact (f64), f32, f16 and bf16 as PyTorch rounds, ggml as llama.cpp's
-CPU backend does (activations rounded to what each weight type asks).";
+CPU backend does (activations rounded to what each weight type asks).
+
+A dump that holds its program (program.json) is of any architecture, and is carried out as it was recorded: with the same tokens in the same
+steps. Its shapes, masks and branches are those of these tokens; others are refused.";
 
 /// A model folder, and what to dump of a run of it.
 #[derive(Debug, Args)]
 pub struct DumpArgs {
-    /// A Hugging Face folder, a .gguf, a llama2.c .bin or a MiniMind .json
+    /// A Hugging Face folder, a .gguf, a llama2.c .bin or a MiniMind .json; or a reference's dump that holds its program
     pub model: PathBuf,
     /// Folder to write the dump to; it must not exist
     #[arg(long, short)]
     pub output: PathBuf,
-    /// Token ids of the prompt, separated by commas
-    #[arg(long, value_delimiter = ',', required = true, value_parser = token::<u32>)]
+    /// Token ids of the prompt, separated by commas; of a recorded program they are known
+    #[arg(long, value_delimiter = ',', value_parser = token::<u32>)]
     pub tokens: Vec<u32>,
     /// Token ids fed one by one after the prompt
     #[arg(long, value_delimiter = ',', value_parser = token::<u32>)]
@@ -39,19 +46,22 @@ pub struct DumpArgs {
     /// Taps to write: patterns with *, separated by commas
     #[arg(long, default_value = "*", value_name = "PATTERNS")]
     pub taps: String,
-    /// Arithmetic of the run: exact (f64), f32, f16 and bf16 (as PyTorch), ggml (as llama.cpp)
-    #[arg(long, default_value = "f32")]
-    pub profile: Profile,
+    /// Arithmetic of the run: exact (f64), f32, f16 and bf16 (as PyTorch), ggml (as llama.cpp) [default: f32; of a recorded program what its dump says]
+    #[arg(long)]
+    pub profile: Option<Profile>,
     /// The type keys and values are kept in: f32, f16, bf16, q8_0
     #[arg(long, default_value = "f32")]
     pub cache: Cache,
+    /// The weights of a recorded program, a folder or a file [default: the folder that the program names]
+    #[arg(long, value_name = "MODEL")]
+    pub weights: Option<PathBuf>,
     /// Write what was done as JSON to this file (- for standard output)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
 pub(crate) fn run_dump(args: DumpArgs) -> Result<u8> {
-    let inputs = Inputs::of([args.model.as_path()]);
+    let inputs = Inputs::of([args.model.as_path()]).and(&args.weights);
     inputs.spare(args.json.as_deref())?;
     let count = dump(&args)?;
     if let Some(path) = &args.json {
@@ -63,15 +73,20 @@ pub(crate) fn run_dump(args: DumpArgs) -> Result<u8> {
     Ok(PARITY)
 }
 
-/// Runs a model and writes the dump, whole or not at all. Gives the number of taps.
+/// Runs a model, or carries a recorded program out, and writes the dump, whole or not at all. Gives the number of taps.
 ///
 /// # Errors
 /// When the model cannot be read or run, or the output exists.
 pub fn dump(args: &DumpArgs) -> Result<usize> {
-    let profile = crate::session::given::arithmetic(args.profile, args.cache);
-    let arithmetic = firstdiff_model::Arithmetic { profile, cache: args.cache };
     if args.output.exists() {
         bail!("{}: already exists; remove it, or write elsewhere", args.output.display());
+    }
+    if is_recorded(&args.model) {
+        return program::dump(args);
+    }
+    refuse_weights(&args.model, args.weights.as_deref())?;
+    if args.tokens.is_empty() {
+        bail!("--tokens: {} says nothing of a prompt; name the token ids, as 1,403,407", args.model.display());
     }
     let model = firstdiff_model::load(&args.model)?;
     if !model.unread.is_empty() {
@@ -83,22 +98,20 @@ pub fn dump(args: &DumpArgs) -> Result<usize> {
     if let Some(pattern) = matching_none(&args.taps, &all) {
         bail!("--taps {pattern}: no tap of this model matches");
     }
-    crate::output::write_folder(&args.output, |folder| write_dump(args, &model, arithmetic, folder))
+    crate::output::write_folder(&args.output, |folder| write_dump(args, &model, folder))
 }
 
-pub(crate) fn write_dump(
-    args: &DumpArgs,
-    model: &firstdiff_model::Model,
-    arithmetic: firstdiff_model::Arithmetic,
-    folder: &Path,
-) -> Result<usize> {
+pub(crate) fn write_dump(args: &DumpArgs, model: &firstdiff_model::Model, folder: &Path) -> Result<usize> {
+    let named = args.profile.unwrap_or(Profile::F32);
+    let profile = crate::session::given::arithmetic(named, args.cache);
+    let arithmetic = firstdiff_model::Arithmetic { profile, cache: args.cache };
     let recorder = Recorder::create(folder)?.only(&args.taps);
     recorder.tokens(&args.tokens.iter().map(|&t| i64::from(t)).collect::<Vec<_>>());
     recorder.describe(|meta| {
         meta.producer = Producer::new("firstdiff", env!("CARGO_PKG_VERSION"));
         meta.model = name(&args.model);
         meta.architecture = Some(model.plan.family.to_string());
-        meta.precision = Some(args.profile.name().into());
+        meta.precision = Some(named.name().into());
         meta.cache = (args.cache != Cache::F32).then(|| args.cache.name().into());
         meta.qk_rows = Some(model.qk_rows);
     });

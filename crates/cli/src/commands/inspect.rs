@@ -14,7 +14,9 @@ use crate::progress::Bar;
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, described, paint};
 use crate::report::Inspect;
 use crate::session::incomplete::Incomplete;
+use crate::session::own_program::OwnProgram;
 use crate::session::reading::refuse_rows;
+use crate::session::source::is_recorded;
 use crate::words::{safe, shorten, taps_in_words, with_suggestion};
 
 pub(crate) const HELP: &str = "Examples:
@@ -26,6 +28,8 @@ Looks for what no right engine does: NaN, tensors or tails of exact zeros, unini
 sum to 1 or lie behind the query, q_rope that equals q, rows that do not change with position, a residual stream that does not add up, one
 buffer under two names. Each line says how sure it is: `certain` (no right engine does this), `likely`, or `note`. Where dump.json names no
 architecture, or one that is no plain decoder, what another architecture may do on purpose (no RoPE, no mask, no softmax) is `likely` at most.
+Where the dump holds its program (program.json), the operations that read no weights are carried out on the dump's own tensors: what is not
+their result is `likely` wrong, and what they do themselves is a `note`.
 None is a verdict: a dump without findings may still be wrong everywhere. Exit code 0: nothing certain. 1: something certain. 2: bad input.";
 
 /// Lines of findings on the screen, unless all are asked for.
@@ -76,8 +80,11 @@ pub(crate) fn run(args: InspectArgs) -> Result<u8> {
         bail!("{}: no tensor in it is named as a tap: {}", args.candidate.display(), shorten(&names, 4));
     }
     let bar = Bar::new(&dump);
-    let inspection = inspect(&dump, args.rows.as_ref(), &mut |done, total| bar.step(done, total))?;
+    let mut inspection = inspect(&dump, args.rows.as_ref(), &mut |done, total| bar.step(done, total))?;
     bar.finish();
+    if is_recorded(&args.candidate) {
+        OwnProgram::of(&args.candidate, args.rows.clone(), &args.reading, &args.told)?.settle(&mut inspection);
+    }
     let told = Inspect::of(&dump, &inspection);
     if let Some(path) = &args.json {
         crate::render::json::to_file(path, &told, &inputs)?;

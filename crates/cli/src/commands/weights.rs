@@ -3,36 +3,46 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use firstdiff_compare::{Verdict, number};
 use firstdiff_explain::weights::{Compared, Comparison, Note, Options, Side, State, compare};
 use firstdiff_model::meaning;
+use firstdiff_program::{Operand, Program};
 
 use crate::output::Inputs;
 use crate::progress::Bar;
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
 use crate::report::{NotChecked, Weights};
+use crate::session::source::{is_recorded, program_weights, refuse_weights};
 use crate::words::{safe, shorten};
 
 pub(crate) const HELP: &str = "Examples:
   firstdiff weights models/TinyLlama TinyLlama-Q4_K_M.gguf
   firstdiff weights model.gguf out/            what an engine dumped after loading: weights.blk.0.attn_q.npy, w_wq0.f32 ...
   firstdiff weights stories.bin stories.gguf --sample
+  firstdiff weights golden model.gguf          a reference's dump with its program, which names its weights and says which of them are read
 
 Formats: Hugging Face folders, .safetensors, .gguf (split or whole), llama2.c .bin, MiniMind .json, .npz, and folders of .npy, raw .f32 or text.
 A is taken for right. Names are mapped, Q and K rows brought into one RoPE order, and each tensor's error held against what its element type
-must cost. Exit code 0: the same weights. 1: something is wrong. 2: nothing to compare, or bad input.";
+must cost. Of an architecture that is not known, names that mean one part of a block are mapped, and the rest is found by content: rows of fused or
+split tensors, stacked experts, transposed ones, gains with 1 added. What no rule maps is listed as not checked. Exit code 0: the same weights. 1: something is wrong. 2: nothing to compare, or bad input.";
 
 /// Two weight files.
 #[derive(Debug, Args)]
 pub(crate) struct WeightsArgs {
-    /// The right weights
+    /// The right weights; or a reference's dump that holds its program
     #[arg(value_name = "A")]
     pub(crate) a: PathBuf,
     /// The weights in question, or what an engine dumped of them
     #[arg(value_name = "B")]
     pub(crate) b: PathBuf,
+    /// A reference's dump that holds its program: it says which weights are read
+    #[arg(long, value_name = "GOLDEN")]
+    pub(crate) program: Option<PathBuf>,
+    /// The weights of a recorded program, where A is one [default: the folder that the program names]
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) weights: Option<PathBuf>,
     /// Look at one tile of rows in 16
     #[arg(long)]
     pub(crate) sample: bool,
@@ -49,13 +59,17 @@ pub(crate) struct WeightsArgs {
 /// # Errors
 /// When something cannot be read, or nothing can be compared.
 pub(crate) fn run(args: WeightsArgs) -> Result<u8> {
-    let inputs = Inputs::of([args.a.as_path(), &args.b]);
+    let inputs = Inputs::of([args.a.as_path(), &args.b]).and(&args.program).and(&args.weights);
     inputs.spare(args.json.as_deref())?;
-    let sides = [Side::open(&args.a)?, Side::open(&args.b)?];
+    let (program, a) = right_weights(&args)?;
+    let sides = [Side::open(&a)?, Side::open(&args.b)?];
     let bar = Bar::of_tensors();
-    let comparison =
+    let mut comparison =
         compare(&sides[0], &sides[1], Options { sample: args.sample }, &mut |done, total| bar.step(done, total))?;
     bar.finish();
+    if let Some(program) = &program {
+        say_what_is_read(program, &mut comparison);
+    }
     let verdict = verdict(&comparison);
     let told = Weights::of(&sides, &comparison, &verdict);
     if let Some(path) = &args.json {
@@ -68,6 +82,42 @@ pub(crate) fn run(args: WeightsArgs) -> Result<u8> {
         bail!("incomparable: {} and {}: {reason}", args.a.display(), args.b.display());
     }
     Ok(crate::output::exit_code(&verdict))
+}
+
+/// The program that says which weights are read, where there is one, and where the right weights are.
+fn right_weights(args: &WeightsArgs) -> Result<(Option<Program>, PathBuf)> {
+    let open = |golden: &Path| Program::open(golden).with_context(|| golden.display().to_string());
+    match (is_recorded(&args.a), &args.program) {
+        (true, Some(_)) => bail!("--program: {} holds a program of its own", args.a.display()),
+        (true, None) => {
+            let program = open(&args.a)?;
+            let path = program_weights(&args.a, args.weights.as_deref(), &program)?;
+            Ok((Some(program), path))
+        }
+        (false, golden) => {
+            refuse_weights(&args.a, args.weights.as_deref())?;
+            Ok((golden.as_deref().map(open).transpose()?, args.a.clone()))
+        }
+    }
+}
+
+/// What is not checked is grave where the program reads it, and nothing where it does not.
+fn say_what_is_read(program: &Program, comparison: &mut Comparison) {
+    let mut readers: BTreeMap<&str, usize> = BTreeMap::new();
+    for (number, op) in program.ops().iter().enumerate() {
+        for view in op.operands.iter().flat_map(Operand::views) {
+            if let Some(name) = program.weights().get(&view.buffer) {
+                readers.entry(name).or_insert(number);
+            }
+        }
+    }
+    for tensor in &mut comparison.tensors {
+        let (State::Unchecked(reason), Some(name)) = (&mut tensor.state, &tensor.names[0]) else { continue };
+        match readers.get(name.as_str()) {
+            Some(&op) => *reason += &format!("; the program reads it: {}", program.said(op)),
+            None => *reason += "; the program does not read it",
+        }
+    }
 }
 
 fn verdict(comparison: &Comparison) -> Verdict {

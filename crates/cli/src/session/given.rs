@@ -13,7 +13,7 @@ use crate::output::Inputs;
 use crate::session::arithmetic::{Choice, Loosened, sixteen_bits};
 use crate::session::incomplete::Incomplete;
 use crate::session::reading::{ReadingArgs, one_of, token};
-use crate::session::source::{Recorded, Source, is_recorded};
+use crate::session::source::{Recorded, Source, is_recorded, refuse_weights};
 
 /// A model, a candidate, and how to judge it.
 #[derive(Clone, Debug, Args)]
@@ -88,9 +88,7 @@ impl CandidateArgs {
         if is_recorded(&args.model) {
             return of_program(args);
         }
-        if args.weights.is_some() {
-            bail!("--weights: {} holds no recorded program, and has its own weights", args.model.display());
-        }
+        refuse_weights(&args.model, args.weights.as_deref())?;
         let model = firstdiff_model::load(&args.model)?;
         let dump =
             crate::session::streams::of_model(args.reading.open(&args.candidate)?, model.plan.dims.layers as usize)?;

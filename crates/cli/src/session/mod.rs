@@ -7,6 +7,7 @@ pub(crate) mod embedding;
 pub(crate) mod given;
 pub(crate) mod incomplete;
 pub(crate) mod noise;
+pub(crate) mod own_program;
 pub mod pair;
 pub(crate) mod reading;
 pub(crate) mod replay;

@@ -82,7 +82,7 @@ impl Recorded {
     pub(crate) fn open(args: &CandidateArgs) -> Result<(Recorded, String, Option<Loosened>)> {
         let folder = &args.model;
         let program = Program::open(folder).with_context(|| folder.display().to_string())?;
-        let path = weights_of(args, &program)?;
+        let path = program_weights(folder, args.weights.as_deref(), &program)?;
         let weights = ModelFolder::open(&path)
             .with_context(|| format!("the weights of {}: {}", folder.display(), path.display()))?;
         let told = TokenArgs { tokens: ids(&args.tokens), decode_tokens: ids(&args.decode_tokens) };
@@ -134,20 +134,31 @@ impl Recorded {
     }
 }
 
-/// Where the weights of a program are.
-fn weights_of(args: &CandidateArgs, program: &Program) -> Result<PathBuf> {
-    let named = program.folder().map(Path::to_owned);
-    match (&args.weights, named) {
-        (Some(path), _) => Ok(path.clone()),
-        (None, Some(path)) if path.exists() => Ok(path),
+/// Where the weights of a program are: `asked`, else the folder that it names.
+///
+/// # Errors
+/// When neither is there.
+pub(crate) fn program_weights(dump: &Path, asked: Option<&Path>, program: &Program) -> Result<PathBuf> {
+    let dump = dump.display();
+    match (asked, program.folder()) {
+        (Some(path), _) => Ok(path.to_owned()),
+        (None, Some(path)) if path.exists() => Ok(path.to_owned()),
         (None, Some(path)) => bail!(
-            "{}: the program names {} as the folder of its weights, which is not there: say --weights MODEL",
-            args.model.display(),
+            "{dump}: the program names {} as the folder of its weights, which is not there: say --weights MODEL",
             path.display()
         ),
-        (None, None) => {
-            bail!("{}: the program does not say where its weights are: --weights MODEL", args.model.display())
-        }
+        (None, None) => bail!("{dump}: the program does not say where its weights are: --weights MODEL"),
+    }
+}
+
+/// Refuses weights beside a model that has its own.
+///
+/// # Errors
+/// When there are some.
+pub(crate) fn refuse_weights(model: &Path, asked: Option<&Path>) -> Result<()> {
+    match asked {
+        Some(_) => bail!("--weights: {} holds no recorded program, and has its own weights", model.display()),
+        None => Ok(()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `replay` and `explain` where a recorded program stands for the model: an architecture that no code here names.
 
-use crate::common::{firstdiff, in_one_line, json};
+use crate::common::{firstdiff, fixtures, in_one_line, json};
 
 const GOLDEN: &str = "programs/forgetting/golden";
 const WEIGHTS: [&str; 2] = ["--weights", "programs/forgetting/model.safetensors"];
@@ -50,4 +50,93 @@ fn a_program_needs_its_weights() {
     assert_eq!(out.status.code(), Some(2));
     let said = in_one_line(&String::from_utf8_lossy(&out.stderr));
     assert!(said.contains("does not say where its weights are: --weights MODEL"), "{said}");
+}
+
+#[test]
+fn a_program_is_dumped_in_any_arithmetic() {
+    let folder = tempfile::tempdir().unwrap();
+    for (profile, precision) in [("exact", "exact"), ("f32", "f32"), ("", "f32"), ("bf16", "bf16")] {
+        let out = folder.path().join(format!("of-{profile}")).to_string_lossy().into_owned();
+        let asked: &[&str] = if profile.is_empty() { &[] } else { &["--profile", profile] };
+        let args =
+            [&["dump", GOLDEN, "-o", &out, "--tokens", "7,3,19,42,8,8,31,2,25,11"], &WEIGHTS[..], asked].concat();
+        assert_eq!(json(&args)["taps"], 34);
+        let report = json(&["compare", GOLDEN, &out]);
+        assert_eq!((&report["verdict"], &report["candidate"]["precision"]), (&"parity".into(), &precision.into()));
+        assert_eq!(report["not_checked"], serde_json::json!([]), "{profile}");
+        // By it a fault is blamed as by the recording itself.
+        let wrong = json(&["compare", &out, "programs/forgetting/wrong.npz", "--profile", "bf16"]);
+        assert_eq!(wrong["first_divergence"]["tap"], "layers.0.mixer_out", "{profile}");
+    }
+}
+
+#[test]
+fn a_program_is_dumped_as_it_was_recorded_or_not_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out").to_string_lossy().into_owned();
+    let refused = |more: &[&str], due: &str| {
+        let args = [&["dump", GOLDEN, "-o", &out], more].concat();
+        let output = firstdiff(&args);
+        let said = in_one_line(&String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(due), "{said}");
+        assert!(!folder.path().join("out").exists());
+    };
+    let with = |more: &[&'static str]| [&WEIGHTS[..], more].concat();
+    refused(&with(&["--tokens", "7,3,20"]), "holds for the tokens that it was recorded with");
+    refused(&with(&["--decode-tokens", "4"]), "--decode-tokens: programs/forgetting/golden is a recorded program");
+    refused(&with(&["--cache", "f16"]), "has its own caches");
+    refused(&with(&["--taps", "layers.9.h"]), "no tap of this program matches");
+    refused(&[], "does not say where its weights are: --weights MODEL");
+    refused(&["--weights", "models/llama"], "is not in the model's files");
+    let of_model = firstdiff(&["dump", "models/llama", "-o", &out, "--tokens", "1", "--weights", "models/llama"]);
+    assert!(String::from_utf8_lossy(&of_model.stderr).contains("holds no recorded program"));
+    let untold = firstdiff(&["dump", "models/llama", "-o", &out]);
+    assert!(String::from_utf8_lossy(&untold.stderr).contains("--tokens: models/llama says nothing of a prompt"));
+}
+
+#[test]
+fn a_dump_is_inspected_by_its_own_program() {
+    let right = json(&["inspect", GOLDEN]);
+    assert_eq!((&right["counts"]["certain"], &right["counts"]["likely"]), (&0.into(), &0.into()), "{right:#}");
+    let unseen = right["unseen"].as_array().expect("unseen").iter().filter_map(|text| text.as_str());
+    assert!(unseen.into_iter().any(|text| text.contains("takes weights")), "{right:#}");
+    // A tensor that was recorded too late.
+    let folder = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(fixtures().join(GOLDEN)).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), folder.path().join(entry.file_name())).unwrap();
+    }
+    let of = |name: &str| folder.path().join(name);
+    std::fs::copy(of("layers.2.ffn_act.npy"), of("layers.1.ffn_act.npy")).unwrap();
+    let out = firstdiff(&["inspect", &folder.path().to_string_lossy(), "--json", "-"]);
+    assert_eq!(out.status.code(), Some(0), "likely is not certain");
+    let report = crate::common::parsed(&out);
+    let told: Vec<&serde_json::Value> = report["findings"]
+        .as_array()
+        .expect("findings")
+        .iter()
+        .filter(|finding| finding["what"] == "not-its-program")
+        .collect();
+    let [finding] = &told[..] else { panic!("{told:#?}") };
+    assert_eq!((&finding["what"], &finding["tap"]), (&"not-its-program".into(), &"layers.1.ffn_act".into()));
+    assert_eq!(finding["taps"], serde_json::json!(["layers.1.ffn_act", "layers.1.ffn_gate", "layers.1.ffn_up"]));
+}
+
+#[test]
+fn weights_are_found_by_the_program_that_reads_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let b = fixtures().join(WEIGHTS[1]).to_string_lossy().into_owned();
+    let report = json(&[&["weights", GOLDEN, &b], &WEIGHTS[..]].concat());
+    assert_eq!((&report["verdict"], &report["not_checked"]), (&"parity".into(), &serde_json::json!([])));
+    let refused = |args: &[&str], due: &str| {
+        let out = firstdiff(args);
+        let said = in_one_line(&String::from_utf8_lossy(&out.stderr));
+        assert_eq!(out.status.code(), Some(2), "{said}");
+        assert!(said.contains(due), "{said}");
+    };
+    refused(&["weights", GOLDEN, &b], "does not say where its weights are: --weights MODEL");
+    refused(&["weights", &b, &b, "--weights", &b], "holds no recorded program");
+    refused(&["weights", GOLDEN, &b, "--program", GOLDEN], "holds a program of its own");
+    refused(&["weights", &b, &b, "--program", &folder.path().to_string_lossy()], "program.json");
 }

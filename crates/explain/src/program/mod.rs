@@ -41,18 +41,23 @@ pub struct Candidate<'a> {
 impl Candidate<'_> {
     /// What its profile's arithmetic is called in a program; `None` where it is f64.
     fn arithmetic(&self) -> Option<Arithmetic> {
-        match self.profile {
-            Profile::Exact => None,
-            Profile::F32 => Some(Arithmetic::F32),
-            Profile::Ggml { .. } => Some(Arithmetic::Ggml),
-            Profile::F16 => Some(Arithmetic::Half(Half::F16)),
-            Profile::Bf16 => Some(Arithmetic::Half(Half::BF16)),
-        }
+        arithmetic(self.profile)
     }
 
     /// The type that a tap was recorded in.
     fn dtype(&self, place: Place) -> DType {
         self.dump.find(place.tap, place.step).map_or(DType::F64, |entry| entry.dtype)
+    }
+}
+
+/// What a profile's arithmetic is called in a program; `None` where it is f64.
+pub fn arithmetic(profile: Profile) -> Option<Arithmetic> {
+    match profile {
+        Profile::Exact => None,
+        Profile::F32 => Some(Arithmetic::F32),
+        Profile::Ggml { .. } => Some(Arithmetic::Ggml),
+        Profile::F16 => Some(Arithmetic::Half(Half::F16)),
+        Profile::Bf16 => Some(Arithmetic::Half(Half::BF16)),
     }
 }
 

@@ -49,3 +49,12 @@ pub(crate) const SLOPE_OF_ONE: f64 = 1e-4;
 pub(crate) const WHOLE_STEP: f32 = 1e-4;
 /// Values that spread by less than this share of their energy have no slope.
 pub(crate) const SPREAD_FOR_SLOPE: f64 = 1e-12;
+/// Rows nearer than this (NMSE) are one row, however many bits it is stored in; others are 2 apart. Rows too short for blocks are stored in 16 bits at the least.
+pub(crate) const SAME_ROW: f64 = 0.02;
+pub(crate) const SAME_NARROW_ROW: f64 = 1e-5;
+/// How far sums of signed elements of one row may be apart: 4 times what [`SAME_ROW`] makes of a row of length 1.
+pub(crate) const SKETCH_ROOM: f32 = 0.6;
+/// A tensor nearer than this (NMSE) to what it should be made of is made so, but for mistakes in parts of it.
+pub(crate) const MADE_SO: f64 = 0.1;
+/// A vector is another one, as it is or changed in a known way, where no more than 16 bits lie between them.
+pub(crate) const SAME_VECTOR: f64 = 1e-4;

@@ -3,9 +3,13 @@
 
 mod blocks;
 mod diagnose;
+mod general;
 mod measure;
 mod noise;
+mod parts;
 mod relaid;
+mod relations;
+mod rows;
 mod side;
 mod values;
 
@@ -134,7 +138,12 @@ pub fn compare(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Comparison, ModelError> {
     let mut out = Comparison::default();
-    let keys: BTreeSet<Key> = a.keys().chain(b.keys()).collect();
+    // Of a known family names mean a weight; of any other equal names are one, and what the others are is to be found.
+    let is_general = a.is_of_no_family();
+    let shared = |key: &Key| {
+        !is_general || a.tensor(key).zip(b.tensor(key)).is_some_and(|(left, right)| left.name() == right.name())
+    };
+    let keys: BTreeSet<Key> = a.keys().chain(b.keys()).filter(shared).collect();
     let total = keys.len();
     let mut judged = Vec::new();
     for (done, key) in keys.into_iter().enumerate() {
@@ -157,6 +166,9 @@ pub fn compare(
     one_row_order(&mut judged, [a, b], &mut out);
     for judged in judged.iter().filter(|j| j.same.is_none()) {
         blame(judged, [a, b], copies, &mut out);
+    }
+    if is_general {
+        general::compare(a, b, options, progress, &mut out);
     }
     progress(total, total);
     if out.another_model().is_some() {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use firstdiff_model::{
     Format, ModelError, Opened, Role, Storage, WeightRef, WeightView, ggml, hugging_face_name, open_weights,
@@ -17,6 +18,8 @@ pub struct Side {
     path: PathBuf,
     opened: Opened,
     names: BTreeMap<Key, String>,
+    /// Names in the file, in order.
+    all: Vec<String>,
     /// Names that mean a weight that another tensor is already.
     doubles: Vec<String>,
     notes: Vec<String>,
@@ -30,10 +33,10 @@ impl Side {
     pub fn open(path: impl AsRef<Path>) -> Result<Side, ModelError> {
         let path = path.as_ref();
         let opened = open_weights(path)?;
-        let mut all: Vec<&str> = opened.weights.names().collect();
+        let mut all: Vec<String> = opened.weights.names().map(str::to_owned).collect();
         all.sort_unstable();
         let (mut names, mut doubles) = (BTreeMap::new(), Vec::new());
-        for name in all {
+        for name in &all {
             match names.entry(Key::of(name)) {
                 std::collections::btree_map::Entry::Vacant(place) => {
                     place.insert(name.to_owned());
@@ -41,7 +44,7 @@ impl Side {
                 std::collections::btree_map::Entry::Occupied(_) => doubles.push(name.to_owned()),
             }
         }
-        let mut side = Side { path: path.into(), opened, names, doubles, notes: Vec::new() };
+        let mut side = Side { path: path.into(), opened, names, all, doubles, notes: Vec::new() };
         side.leave_out_tied_head();
         Ok(side)
     }
@@ -118,13 +121,31 @@ impl Side {
     }
 
     pub(crate) fn tensor(&self, key: &Key) -> Option<Tensor<'_>> {
-        let name = self.names.get(key)?;
+        self.stored(self.names.get(key)?)
+    }
+
+    fn stored<'s>(&'s self, name: &'s str) -> Option<Tensor<'s>> {
         let view = match self.opened.weights.tensor(name) {
             Ok(view) => Ok(view?),
             Err(e) => Err(e.to_string()),
         };
         let shape = view.as_ref().map_or_else(|_| Vec::new(), |v| v.shape().to_vec());
-        Some(Tensor { name, view, shape, order: None, dump: self.is_dump() })
+        Some(Tensor { name, view, shape, order: None, made: None, dump: self.is_dump() })
+    }
+
+    /// Names in the file, in order.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> + '_ {
+        self.all.iter().map(String::as_str)
+    }
+
+    /// The tensor of that name in the file.
+    pub(crate) fn named(&self, name: &str) -> Option<Tensor<'_>> {
+        self.stored(&self.all[self.all.binary_search_by(|own| own.as_str().cmp(name)).ok()?])
+    }
+
+    /// Whether it is of a model, and of none that is known here.
+    pub(crate) fn is_of_no_family(&self) -> bool {
+        matches!(self.opened.format, Format::HuggingFace | Format::Gguf) && self.opened.config.is_err()
     }
 
     /// Every tensor that can be read, with its key.
@@ -161,6 +182,8 @@ pub(crate) struct Tensor<'a> {
     view: Result<WeightView<'a>, String>,
     shape: Vec<usize>,
     order: Option<RowOrder>,
+    /// Values that were made of several tensors, of which this is the first.
+    made: Option<Arc<Vec<f32>>>,
     dump: bool,
 }
 
@@ -223,6 +246,11 @@ impl<'a> Tensor<'a> {
         Tensor { shape: if take { other.shape.clone() } else { self.shape.clone() }, ..self.clone() }
     }
 
+    /// Values that were made of it and others.
+    pub(crate) fn made(&self, values: Vec<f32>, shape: Vec<usize>) -> Tensor<'a> {
+        Tensor { made: Some(Arc::new(values)), shape, ..self.clone() }
+    }
+
     /// The same numbers under another shape.
     pub(crate) fn reshaped(&self, shape: Vec<usize>) -> Tensor<'a> {
         Tensor { shape, ..self.clone() }
@@ -236,7 +264,11 @@ impl<'a> Tensor<'a> {
     pub(crate) fn same_bytes(&self, other: &Tensor<'_>) -> bool {
         match (&self.view, &other.view) {
             (Ok(a), Ok(b)) => {
-                let plain = a.is_plain() && b.is_plain() && self.order == other.order && self.shape == other.shape;
+                let plain = self.made.is_none()
+                    && a.is_plain()
+                    && b.is_plain()
+                    && self.order == other.order
+                    && self.shape == other.shape;
                 plain && a.storage() == b.storage() && a.bytes() == b.bytes() && !may_be_nan(a)
             }
             _ => false,
@@ -254,6 +286,9 @@ impl<'a> Tensor<'a> {
 
     /// Elements `range`, which are whole rows. Where rows change places the heads that they stand in are read; rows behind the last whole head stay.
     pub(crate) fn read(&self, range: Range<usize>) -> Vec<f32> {
+        if let Some(values) = &self.made {
+            return values.get(range).map(<[f32]>::to_vec).unwrap_or_default();
+        }
         let Ok(view) = &self.view else { return Vec::new() };
         let Some(order) = self.order else { return view.elements(range) };
         // A vector's elements are the rows.
@@ -297,7 +332,8 @@ impl<'a> Tensor<'a> {
 
     /// The blocks as they are stored, in the order of the elements.
     pub(crate) fn blocks(&self) -> Option<(ggml::Type, &'a [u8])> {
-        let view = self.view.as_ref().ok().filter(|view| view.is_plain() && self.order.is_none())?;
+        let view =
+            self.view.as_ref().ok().filter(|view| view.is_plain() && self.order.is_none() && self.made.is_none())?;
         match view.storage() {
             Storage::Block(kind) => Some((kind, view.bytes())),
             _ => None,

@@ -8,5 +8,6 @@ mod few;
 mod misrecorded;
 mod onset;
 mod open;
+mod relations;
 mod replay;
 mod weights;

@@ -41,12 +41,25 @@ impl Program {
             return Err(ProgramError::Version { found: header.version });
         }
         let document: Document = serde_json::from_slice(&text).map_err(|e| json(e.to_string()))?;
+        if document.ops.iter().flat_map(|op| &op.i).map(operands_in).sum::<usize>()
+            > FEW_OPERANDS + text.len() / OPERAND_BYTES
+        {
+            return Err(json("holds far more operands than any program".into()));
+        }
         let reader = Reader::new(&document.values, limits)?;
         let mut program = reader.program(document)?;
         check::memory(&program, limits)?;
         program.given = stored::read(folder, &program)?;
         Ok(program)
     }
+}
+
+/// An operand takes hundreds of bytes in memory and may take three in the file; beside the operation that made it, it takes more than so many.
+const OPERAND_BYTES: usize = 16;
+const FEW_OPERANDS: usize = 1 << 14;
+
+fn operands_in(value: &Value) -> usize {
+    value.as_array().map_or(1, |list| list.iter().map(operands_in).sum())
 }
 
 /// A fault at a place.

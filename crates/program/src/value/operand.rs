@@ -35,7 +35,7 @@ pub enum Operand {
 
 impl Operand {
     /// All views in it.
-    pub(crate) fn views(&self) -> Vec<&View> {
+    pub fn views(&self) -> Vec<&View> {
         match self {
             Operand::View(view) => vec![view],
             Operand::List(list) => list.iter().flat_map(Operand::views).collect(),

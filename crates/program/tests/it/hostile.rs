@@ -118,6 +118,12 @@ fn versions_and_documents() {
     assert!(matches!(open(&program, &constants()), Err(ProgramError::Version { found: 2 })));
     program["version"] = json!("1");
     assert!(matches!(open(&program, &constants()), Err(ProgramError::Json { .. })));
+    let many: Vec<usize> = vec![2; 1 << 18];
+    program = good();
+    program["ops"][0]["i"] = json!(many);
+    assert!(
+        matches!(open(&program, &constants()), Err(ProgramError::Json { reason, .. }) if reason.contains("operands"))
+    );
     let folder = TempDir::new().unwrap();
     assert!(matches!(Program::open(folder.path()), Err(ProgramError::File(_))));
     fs::write(folder.path().join("program.json"), "[".repeat(100_000)).unwrap();

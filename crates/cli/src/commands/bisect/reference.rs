@@ -195,16 +195,15 @@ impl Computed {
                 tokens: self.tokens.clone(),
                 decode_tokens: self.decode_tokens.clone(),
                 taps: names.join(","),
-                profile: self.profile,
+                profile: Some(self.profile),
                 cache: self.cache,
+                weights: None,
                 json: None,
             };
-            let profile = crate::session::given::arithmetic(self.profile, self.cache);
-            let arithmetic = firstdiff_model::Arithmetic { profile, cache: self.cache };
             if self.taps.is_empty() {
                 bail!("{}: no tap to compute", self.path.display());
             }
-            crate::commands::dump::write_dump(&args, &self.model, arithmetic, &self.folder)
+            crate::commands::dump::write_dump(&args, &self.model, &self.folder)
                 .with_context(|| self.path.display().to_string())?;
         }
         Ok(Dump::open(&self.folder)?)

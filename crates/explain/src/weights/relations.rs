@@ -1,0 +1,368 @@
+//! Of which of A's tensors is each of B's made, where no family says? By names as far as they have one meaning, and by content: a recipe that makes B's
+//! tensor in one layer is what the file does in all of them, and a tensor that it does not make is wrong.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::diagnose::near;
+use super::parts::Named;
+use super::rows::{Pool, Row};
+use super::side::{Side, Tensor};
+use crate::tolerance::weights::{MADE_SO, SAME_VECTOR};
+
+/// What is done to every element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Change {
+    None,
+    /// A norm's gain is stored as what is added to 1.
+    PlusOne,
+    /// A decay is stored as its logarithm.
+    MinusExp,
+}
+
+const CHANGES: [Change; 3] = [Change::None, Change::PlusOne, Change::MinusExp];
+
+impl Change {
+    fn of(self, x: f32) -> f32 {
+        match self {
+            Change::None => x,
+            Change::PlusOne => x + 1.0,
+            Change::MinusExp => -x.exp(),
+        }
+    }
+
+    pub(super) fn words(self) -> Option<&'static str> {
+        match self {
+            Change::None => None,
+            Change::PlusOne => Some("1 is added to every element"),
+            Change::MinusExp => Some("it is minus the exponential of every element"),
+        }
+    }
+}
+
+/// Of what the last two axes are exchanged before rows are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Turned {
+    Nothing,
+    /// A's tensors: \[in,out\] is stored as \[out,in\].
+    Sources,
+    /// B's tensor: each head of it.
+    Result,
+}
+
+/// A name, and what it says.
+type Name = (String, Named);
+
+/// How the tensors of one name are made, whatever their layer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Recipe {
+    /// Names of A's tensors, with `#` for the layer.
+    stems: Vec<String>,
+    turned: Turned,
+    pub(super) change: Change,
+    /// The rows, of so many elements; `None` where it is the one tensor as it stands, or several one after the other.
+    rows: Option<(usize, Vec<Row>)>,
+}
+
+impl Recipe {
+    /// How many different steps there are from a row to the next: what is simpler is meant.
+    fn steps(&self) -> usize {
+        let step = |pair: &[Row]| (pair[1].0 as i64 - pair[0].0 as i64, pair[1].1 as i64 - pair[0].1 as i64);
+        self.rows.as_ref().map_or(0, |(_, rows)| rows.windows(2).map(step).collect::<BTreeSet<_>>().len())
+    }
+}
+
+/// A tensor of B, and what A has for it.
+pub(super) struct Relation {
+    /// B's name.
+    pub(super) name: String,
+    pub(super) recipe: Recipe,
+    /// The names of what it is made of.
+    pub(super) sources: Vec<String>,
+}
+
+impl Relation {
+    /// How many elements of one of its sources it takes, where it does not take all.
+    pub(super) fn taken(&self, source: &str) -> Option<usize> {
+        let at = self.sources.iter().position(|own| own == source)?;
+        let (width, rows) = self.recipe.rows.as_ref()?;
+        let distinct: BTreeSet<usize> = rows.iter().filter(|(tensor, _)| *tensor == at).map(|(_, row)| *row).collect();
+        Some(distinct.len() * width)
+    }
+
+    /// A's tensors in a few words.
+    pub(super) fn label(&self) -> String {
+        match &self.sources[..] {
+            [one] => one.clone(),
+            [first, .., last] => format!("{first} .. {last}"),
+            [] => String::new(),
+        }
+    }
+
+    /// B's tensor as A has it.
+    pub(super) fn left<'a>(&self, a: &'a Side, right: &Tensor<'_>) -> Option<Tensor<'a>> {
+        let values = made(a, &self.recipe, &self.sources, right.shape())?;
+        let first = a.named(self.sources.first()?)?;
+        let shape = match values.len() == right.len() {
+            true => right.shape().to_vec(),
+            false => first.shape().to_vec(),
+        };
+        Some(first.made(values, shape))
+    }
+}
+
+/// So many vectors are no convention yet.
+const FEW: usize = 3;
+
+/// The tensors of B that no tensor of A has the name of, each with what it is made of, where that is known.
+pub(super) fn relations(a: &Side, b: &Side) -> Vec<Relation> {
+    let sources: Vec<Name> = a.names().map(|name| (name.to_owned(), Named::of(name))).collect();
+    let mut kinds: BTreeMap<String, Vec<Name>> = BTreeMap::new();
+    for name in b.names().filter(|name| a.named(name).is_none()) {
+        let named = Named::of(name);
+        kinds.entry(named.stem.clone()).or_default().push((name.to_owned(), named));
+    }
+    let finder = Finder { a, b, sources: &sources };
+    let mut found: Vec<(Vec<Name>, Votes)> = Vec::new();
+    for tensors in kinds.into_values() {
+        let votes = finder.recipes(&tensors);
+        found.push((tensors, votes));
+    }
+    // Where votes are even, it is what is done to most tensors of the file that are like it.
+    let kind = |tensors: &[Name]| {
+        let is_vector = tensors.iter().any(|(name, _)| b.named(name).is_some_and(|tensor| is_flat(&tensor)));
+        (is_vector, tensors.iter().any(|(name, _)| name.ends_with("bias")))
+    };
+    let mut counts: BTreeMap<((bool, bool), Turned, Change), usize> = BTreeMap::new();
+    for (tensors, recipes) in &found {
+        for (recipe, votes) in recipes {
+            *counts.entry((kind(tensors), recipe.turned, recipe.change)).or_default() += votes;
+        }
+    }
+    // A square matrix fits either way: it is turned where others of the file must be.
+    let is_square = |tensors: &[Name]| {
+        let shape = |(name, _): &Name| b.named(name).map(|tensor| tensor.shape().to_vec());
+        tensors
+            .iter()
+            .filter_map(shape)
+            .all(|shape| shape.last_chunk::<2>().is_some_and(|[rows, columns]| rows == columns))
+    };
+    let is_turned = |recipe: &Recipe| recipe.turned == Turned::Sources;
+    let turns = found.iter().any(|(of, recipes)| !is_square(of) && recipes.iter().any(|(recipe, _)| is_turned(recipe)));
+    let (mut out, mut open) = (Vec::new(), Vec::new());
+    for (tensors, mut recipes) in found {
+        let kind = kind(&tensors);
+        let usual = |recipe: &Recipe| counts.get(&(kind, recipe.turned, recipe.change)).copied().unwrap_or(0);
+        recipes.retain(|(recipe, _)| turns || !is_turned(recipe) || !is_square(&tensors));
+        // One gain alone that is stored otherwise than all others is no convention that anything confirms.
+        let most = counts.iter().filter(|((other, ..), _)| *other == kind).map(|(_, votes)| *votes).max().unwrap_or(0);
+        if kind == (true, false)
+            && tensors.len() == 1
+            && most > FEW
+            && recipes.iter().all(|(recipe, _)| usual(recipe) == 1)
+        {
+            continue;
+        }
+        recipes.sort_by_key(|(recipe, votes)| (Reverse((*votes, usual(recipe))), recipe.steps()));
+        for tensor in tensors {
+            // Layers need not be alike: one may lack what another is made of.
+            match recipes.iter().find_map(|(recipe, _)| relation(a, &tensor, recipe)) {
+                Some(relation) => out.push(relation),
+                None => open.push(tensor),
+            }
+        }
+    }
+    let used: BTreeSet<String> = out.iter().flat_map(|relation| relation.sources.clone()).collect();
+    out.extend(open.iter().filter_map(|tensor| relation(a, tensor, &finder.by_name(tensor, &used)?)));
+    out
+}
+
+/// The recipe for one tensor, where A has all that it takes.
+fn relation(a: &Side, (name, named): &Name, recipe: &Recipe) -> Option<Relation> {
+    let layer = named.layer.map(|layer| layer.to_string()).unwrap_or_default();
+    let sources: Vec<String> = recipe.stems.iter().map(|stem| stem.replacen('#', &layer, 1)).collect();
+    let all = sources.iter().all(|source| a.named(source).is_some());
+    all.then(|| Relation { name: name.clone(), recipe: recipe.clone(), sources })
+}
+
+/// What a recipe makes of tensors, for a tensor of that shape.
+fn made(a: &Side, recipe: &Recipe, sources: &[String], shape: &[usize]) -> Option<Vec<f32>> {
+    let oriented = |name: &String| {
+        let tensor = a.named(name)?;
+        let values = tensor.values();
+        Some(if recipe.turned == Turned::Sources { exchanged(&values, tensor.shape()) } else { values })
+    };
+    let tensors: Vec<Vec<f32>> = sources.iter().map(oriented).collect::<Option<_>>()?;
+    let mut values = match &recipe.rows {
+        None => tensors.concat(),
+        Some((width, rows)) => {
+            let row = |(tensor, row): &Row| tensors.get(*tensor)?.get(row * width..(row + 1) * width);
+            rows.iter().map(row).collect::<Option<Vec<&[f32]>>>()?.concat()
+        }
+    };
+    if let (Turned::Result, Some([rows, columns])) = (recipe.turned, shape.last_chunk::<2>()) {
+        values = exchanged(&values, &[*columns, *rows]);
+    }
+    values.iter_mut().for_each(|x| *x = recipe.change.of(*x));
+    Some(values)
+}
+
+/// Values of that shape with the last two axes exchanged.
+fn exchanged(values: &[f32], shape: &[usize]) -> Vec<f32> {
+    let Some([rows, columns]) = shape.last_chunk::<2>() else { return values.to_vec() };
+    let turn = |matrix: &[f32]| -> Vec<f32> {
+        let column = |column: usize| matrix.iter().skip(column).step_by(*columns).copied();
+        (0..*columns).flat_map(column).collect()
+    };
+    values.chunks((rows * columns).max(1)).flat_map(turn).collect()
+}
+
+/// One axis alone is longer than 1.
+fn is_flat(tensor: &Tensor<'_>) -> bool {
+    tensor.shape().iter().filter(|&&extent| extent != 1).count() <= 1
+}
+
+/// Recipes, each with how many layers it fits.
+type Votes = Vec<(Recipe, usize)>;
+
+/// A tensor of A, with its name and what that says.
+type Source<'s> = (&'s str, &'s Named, Tensor<'s>);
+
+struct Finder<'a> {
+    a: &'a Side,
+    b: &'a Side,
+    sources: &'a [Name],
+}
+
+impl Finder<'_> {
+    /// Recipes for tensors of one name, each with how many of the layers it fits.
+    fn recipes(&self, tensors: &[Name]) -> Votes {
+        let mut out: Votes = Vec::new();
+        for tensor in tensors {
+            let Some(right) = self.b.named(&tensor.0).filter(|right| right.unreadable().is_none()) else { continue };
+            let values = right.values();
+            let fits = |recipe: &Recipe| {
+                let sources = relation(self.a, tensor, recipe).map(|relation| relation.sources);
+                let made = sources.and_then(|sources| made(self.a, recipe, &sources, right.shape()));
+                made.is_some_and(|made| near(&made, &values) < if is_flat(&right) { SAME_VECTOR } else { MADE_SO })
+            };
+            if let Some((_, votes)) = out.iter_mut().find(|(recipe, _)| fits(recipe)) {
+                *votes += 1;
+            } else {
+                out.extend(self.search(tensor, &right, &values).map(|recipe| (recipe, 1)));
+            }
+        }
+        out
+    }
+
+    /// The tensors of A that one of that name may be made of, in the order in which they are joined: those of just its parts alone, where they are enough.
+    fn allowed(&self, (_, named): &Name, right: &Tensor<'_>) -> Vec<Source<'_>> {
+        let all = self.sources.iter().filter(|(_, other)| named.may_be_of(other));
+        let mut all: Vec<Source<'_>> =
+            all.filter_map(|(name, other)| Some((name.as_str(), other, self.a.named(name)?))).collect();
+        all.retain(|(.., tensor)| tensor.unreadable().is_none() && !tensor.shape().is_empty());
+        let of_it = |tensors: &[Source<'_>]| {
+            tensors.iter().filter(|(_, other, _)| named.is_of(other)).map(|(.., tensor)| tensor.len()).sum::<usize>()
+        };
+        if of_it(&all) >= right.len() {
+            all.retain(|(_, other, _)| named.is_of(other));
+        }
+        all.sort_by_key(|(_, other, _)| other.order());
+        all
+    }
+
+    fn search(&self, tensor: &Name, right: &Tensor<'_>, values: &[f32]) -> Option<Recipe> {
+        if values.iter().all(|x| *x == values[0]) {
+            return None;
+        }
+        let allowed = self.allowed(tensor, right);
+        self.whole(&allowed, right, values).or_else(|| self.of_rows(&allowed, right, values))
+    }
+
+    /// One tensor as it stands, or with every element changed.
+    fn whole(&self, allowed: &[Source<'_>], right: &Tensor<'_>, values: &[f32]) -> Option<Recipe> {
+        let fits = |tensor: &Tensor<'_>| {
+            let same_rows = tensor.row_len() == right.row_len() || is_flat(tensor) && is_flat(right);
+            tensor.len() == values.len() && same_rows
+        };
+        let tried = allowed.iter().filter(|(.., tensor)| fits(tensor)).flat_map(|(_, named, tensor)| {
+            let own = tensor.values();
+            CHANGES.map(|change| {
+                let changed: Vec<f32> = own.iter().map(|x| change.of(*x)).collect();
+                let stems = vec![named.stem.clone()];
+                let recipe = Recipe { stems, turned: Turned::Nothing, change, rows: None };
+                (near(&changed, values), recipe)
+            })
+        });
+        let least = tried.min_by(|one, other| one.0.total_cmp(&other.0));
+        least.filter(|(error, _)| *error < if is_flat(right) { SAME_VECTOR } else { MADE_SO }).map(|(_, recipe)| recipe)
+    }
+
+    /// Rows of several tensors, or the rows of one in another order; as they are stored, or with columns for rows. Of small ones single elements.
+    fn of_rows(&self, allowed: &[Source<'_>], right: &Tensor<'_>, values: &[f32]) -> Option<Recipe> {
+        const FEW: usize = 1 << 14;
+        let flat = is_flat(right);
+        let last = |tensor: &Tensor<'_>, at: usize| tensor.shape().iter().rev().nth(at).copied();
+        let (width, height) = (right.row_len(), last(right, 1).unwrap_or(1));
+        let by_rows = |turned: Turned| {
+            let fits = |tensor: &Tensor<'_>| match turned {
+                Turned::Nothing => last(tensor, 0) == Some(width),
+                Turned::Sources => last(tensor, 1) == Some(width),
+                Turned::Result => last(tensor, 0) == Some(height),
+            };
+            match turned {
+                _ if flat => None,
+                Turned::Result => self.rows(allowed, turned, height, &exchanged(values, right.shape()), &fits),
+                _ => self.rows(allowed, turned, width, values, &fits),
+            }
+        };
+        let by_elements = || {
+            let fits = |tensor: &Tensor<'_>| tensor.len() <= FEW && (!flat || is_flat(tensor));
+            let exact = right.storage().is_some_and(|storage| !storage.is_quantised());
+            self.rows(allowed, Turned::Nothing, 1, values, &fits).filter(|_| exact)
+        };
+        let turns = [Turned::Nothing, Turned::Sources, Turned::Result];
+        turns.into_iter().find_map(by_rows).or_else(|| if values.len() <= FEW { by_elements() } else { None })
+    }
+
+    fn rows(
+        &self,
+        allowed: &[Source<'_>],
+        turned: Turned,
+        width: usize,
+        values: &[f32],
+        fits: &dyn Fn(&Tensor<'_>) -> bool,
+    ) -> Option<Recipe> {
+        let some: Vec<&Source<'_>> = allowed.iter().filter(|(.., tensor)| fits(tensor)).collect();
+        let oriented = |(.., tensor): &&Source<'_>| match turned {
+            Turned::Sources => exchanged(&tensor.values(), tensor.shape()),
+            _ => tensor.values(),
+        };
+        let tensors: Vec<Vec<f32>> = some.iter().map(oriented).collect();
+        let found = Pool::of(width, &tensors).find(values)?;
+        // Only those that it takes.
+        let used: BTreeSet<usize> = found.iter().map(|(tensor, _)| *tensor).collect();
+        let stems = used.iter().map(|&tensor| some[tensor].1.stem.clone()).collect();
+        let place: BTreeMap<usize, usize> = used.iter().enumerate().map(|(at, &tensor)| (tensor, at)).collect();
+        let rows = found.into_iter().map(|(tensor, row)| (place[&tensor], row)).collect();
+        Some(Recipe { stems, turned, change: Change::None, rows: Some((width, rows)) })
+    }
+
+    /// What must be meant where the values do not show it: the tensors of just these parts, or the only one of its size that is left.
+    fn by_name(&self, tensor: &Name, used: &BTreeSet<String>) -> Option<Recipe> {
+        let right = self.b.named(&tensor.0)?;
+        let allowed = self.allowed(tensor, &right);
+        let of_it: Vec<&Source<'_>> = allowed.iter().filter(|(_, other, _)| tensor.1.is_of(other)).collect();
+        let left = || -> Vec<&Source<'_>> {
+            allowed.iter().filter(|(name, _, other)| !used.contains(*name) && other.len() == right.len()).collect()
+        };
+        let size = |tensors: &[&Source<'_>]| tensors.iter().map(|(.., tensor)| tensor.len()).sum::<usize>();
+        let meant = if size(&of_it) == right.len() { of_it } else { left() };
+        (size(&meant) == right.len()).then(|| Recipe {
+            stems: meant.iter().map(|(_, named, _)| named.stem.clone()).collect(),
+            turned: Turned::Nothing,
+            change: Change::None,
+            rows: None,
+        })
+    }
+}

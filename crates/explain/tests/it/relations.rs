@@ -1,0 +1,167 @@
+//! Are tensors of an architecture that is not known mapped, by names and by content, and is a wrong one named?
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use firstdiff_explain::weights::{Comparison, Options, Side, State, compare};
+use tempfile::TempDir;
+
+const WIDTH: usize = 32;
+const INNER: usize = 24;
+const EXPERTS: usize = 3;
+const LAYERS: usize = 3;
+
+type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
+fn numbers(seed: &str, count: usize) -> Vec<f32> {
+    let seed = seed.bytes().fold(7u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte))) % 10_007;
+    (0..count as u32).map(|i| (((i + 1 + seed) as f32 * 12.9898).sin() * 43758.547).fract() * 0.1).collect()
+}
+
+/// The model as it was trained, and as another program stores it.
+fn model() -> (Tensors, Tensors) {
+    let (mut a, mut b) = (Tensors::new(), Tensors::new());
+    let mut own = |name: String, shape: &[usize]| -> Vec<f32> {
+        let values = numbers(&name, shape.iter().product());
+        a.insert(name, (shape.to_vec(), values.clone()));
+        values
+    };
+    let mut stored = |name: String, shape: &[usize], values: Vec<f32>| b.insert(name, (shape.to_vec(), values));
+    stored("token_embd.weight".into(), &[40, WIDTH], own("model.embed_tokens.weight".into(), &[40, WIDTH]));
+    own("model.rotary.inv_freq".into(), &[4]);
+    for layer in 0..LAYERS {
+        let (here, there) =
+            (|name: &str| format!("model.layers.{layer}.{name}"), |name: &str| format!("blk.{layer}.{name}"));
+        let norm = own(here("input_layernorm.weight"), &[WIDTH]);
+        stored(there("attn_norm.weight"), &[WIDTH], norm.iter().map(|x| x + 1.0).collect());
+        let second = own(here("second_norm.weight"), &[WIDTH]);
+        stored(there("ffn_norm.weight"), &[WIDTH], second.iter().map(|x| x + 1.0).collect());
+        let [q, k, v] = ["q", "k", "v"].map(|of| own(here(&format!("self_attn.{of}_proj.weight")), &[WIDTH, WIDTH]));
+        stored(there("attn_qkv.weight"), &[3 * WIDTH, WIDTH], [q, k, v].concat());
+        // Conv1D's order of axes.
+        let out = own(here("self_attn.o_proj.weight"), &[WIDTH, WIDTH]);
+        stored(there("attn_output.weight"), &[WIDTH, WIDTH], turned(&out, WIDTH));
+        let inner = own(here("mixer.conv.weight"), &[WIDTH, INNER]);
+        stored(there("mixer_in.weight"), &[INNER, WIDTH], turned(&inner, INNER));
+        let decay = own(here("mixer.A_log"), &[8]);
+        stored(there("ssm_a"), &[8, 1], decay.iter().map(|x| -x.exp()).collect());
+        for part in ["gate", "up"] {
+            let experts: Vec<Vec<f32>> = (0..EXPERTS)
+                .map(|e| own(here(&format!("mlp.experts.{e}.{part}_proj.weight")), &[INNER, WIDTH]))
+                .collect();
+            stored(there(&format!("ffn_{part}_exps.weight")), &[EXPERTS, INNER, WIDTH], experts.concat());
+        }
+        let fused = own(here("shared.in_proj.weight"), &[2 * INNER, WIDTH]);
+        let (gate, up) = fused.split_at(INNER * WIDTH);
+        stored(there("ssm_gate.weight"), &[INNER, WIDTH], gate.to_vec());
+        stored(there("ssm_in.weight"), &[INNER, WIDTH], up.to_vec());
+    }
+    (a, b)
+}
+
+fn turned(values: &[f32], columns: usize) -> Vec<f32> {
+    (0..columns).flat_map(|column| values.iter().skip(column).step_by(columns).copied()).collect()
+}
+
+fn write(path: &Path, tensors: &Tensors) {
+    let bytes = |values: &[f32]| values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+    let stored: Vec<_> = tensors.iter().map(|(name, (shape, values))| (name, shape, bytes(values))).collect();
+    let views = stored.iter().map(|(name, shape, bytes)| {
+        (name.as_str(), safetensors::tensor::TensorView::new(safetensors::Dtype::F32, (*shape).clone(), bytes).unwrap())
+    });
+    safetensors::serialize_to_file(views, None, path).unwrap();
+}
+
+fn compared(a: &Tensors, b: &Tensors) -> Comparison {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("config.json"), r#"{"model_type": "odd"}"#).unwrap();
+    write(&folder.path().join("model.safetensors"), a);
+    let other = TempDir::new().unwrap();
+    write(&other.path().join("b.safetensors"), b);
+    let sides = [Side::open(folder.path()).unwrap(), Side::open(other.path().join("b.safetensors")).unwrap()];
+    compare(&sides[0], &sides[1], Options::default(), &mut |_, _| {}).unwrap()
+}
+
+/// B's names of what is wrong.
+fn wrong(comparison: &Comparison) -> Vec<&str> {
+    let wrong = comparison.tensors.iter().filter(|tensor| tensor.state == State::Wrong);
+    let mut names: Vec<&str> = wrong.filter_map(|tensor| tensor.names[1].as_deref()).collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn every_tensor_is_mapped_and_what_is_in_no_other_is_said() {
+    let (a, b) = model();
+    let comparison = compared(&a, &b);
+    assert!(comparison.findings.is_empty(), "{:?}", comparison.findings);
+    let of_b = comparison.tensors.iter().filter(|tensor| tensor.names[1].is_some());
+    assert_eq!(of_b.filter(|tensor| matches!(tensor.state, State::Identical | State::Rounded)).count(), b.len());
+    let open: Vec<&str> = comparison
+        .tensors
+        .iter()
+        .filter(|tensor| matches!(tensor.state, State::Unchecked(_)))
+        .map(|tensor| tensor.name.as_str())
+        .collect();
+    assert_eq!(open, ["model.rotary.inv_freq"]);
+}
+
+#[test]
+fn equal_names_are_one_tensor_whatever_they_hold() {
+    let (a, _) = model();
+    let mut b = a.clone();
+    let up = b["model.layers.0.mlp.experts.0.up_proj.weight"].clone();
+    b.insert("model.layers.0.mlp.experts.0.gate_proj.weight".into(), up);
+    assert_eq!(compared(&a, &a).findings, []);
+    assert_eq!(wrong(&compared(&a, &b)), ["model.layers.0.mlp.experts.0.gate_proj.weight"]);
+}
+
+#[test]
+fn a_wrong_tensor_is_named() {
+    let (a, b) = model();
+    let check = |due: &[&str], cause: Option<&str>, change: &dyn Fn(&mut Tensors)| {
+        let mut b = b.clone();
+        change(&mut b);
+        let comparison = compared(&a, &b);
+        assert_eq!(wrong(&comparison), due, "{:?}", comparison.findings);
+        assert!(comparison.findings.iter().any(|finding| finding.cause == cause), "{:?}", comparison.findings);
+    };
+    let exchange = |b: &mut Tensors, one: &str, other: &str| {
+        let (kept, taken) = (b[one].clone(), b[other].clone());
+        b.extend([(one.to_owned(), taken), (other.to_owned(), kept)]);
+    };
+    let rows = |values: &mut Vec<f32>, width: usize, one: usize, other: usize| {
+        (0..width).for_each(|at| values.swap(one * width + at, other * width + at));
+    };
+    let gate_up = ["blk.1.ffn_gate_exps.weight", "blk.1.ffn_up_exps.weight"];
+    check(&gate_up, Some("weight-swapped"), &|b| exchange(b, gate_up[0], gate_up[1]));
+    // In all layers, which only names can tell.
+    let all: Vec<String> =
+        (0..LAYERS).flat_map(|l| ["gate", "up"].map(|of| format!("blk.{l}.ffn_{of}_exps.weight"))).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    check(&all, Some("weight-swapped"), &|b| all.chunks(2).for_each(|pair| exchange(b, pair[0], pair[1])));
+    let of_layers = ["blk.0.attn_qkv.weight", "blk.1.attn_qkv.weight"];
+    check(&of_layers, Some("weight-wrong-layer"), &|b| exchange(b, of_layers[0], of_layers[1]));
+    let qkv = "blk.2.attn_qkv.weight";
+    check(&[qkv], None, &|b| rows(&mut b.get_mut(qkv).unwrap().1, WIDTH, 3, 40));
+    check(&[qkv], Some("dequant-truncated"), &|b| b.get_mut(qkv).unwrap().1[64 * WIDTH..].fill(0.0));
+    let experts = "blk.0.ffn_up_exps.weight";
+    check(&[experts], None, &|b| rows(&mut b.get_mut(experts).unwrap().1, INNER * WIDTH, 1, 2));
+    let norm = "blk.1.ffn_norm.weight";
+    check(&[norm], Some("norm-plus-one"), &|b| b.get_mut(norm).unwrap().1.iter_mut().for_each(|x| *x -= 1.0));
+    let square = "blk.2.attn_output.weight";
+    check(&[square], Some("weight-transposed"), &|b| {
+        let values = turned(&b[square].1, WIDTH);
+        b.get_mut(square).unwrap().1 = values;
+    });
+    // A square matrix alone that is turned is wrong where no other is.
+    let alone = |tensors: &Tensors, names: &[&str]| -> Tensors {
+        tensors.iter().filter(|(name, _)| names.contains(&name.as_str())).map(|(n, t)| (n.clone(), t.clone())).collect()
+    };
+    let of_a = alone(&a, &["model.layers.0.self_attn.o_proj.weight"]);
+    assert_eq!(wrong(&compared(&of_a, &alone(&b, &["blk.0.attn_output.weight"]))), ["blk.0.attn_output.weight"]);
+    check(&["token_embd.weight"], Some("dequant-truncated"), &|b| {
+        b.get_mut("token_embd.weight").unwrap().1[20 * WIDTH..].fill(0.0)
+    });
+    check(&["token_embd.weight"], None, &|b| rows(&mut b.get_mut("token_embd.weight").unwrap().1, WIDTH, 5, 6));
+}
