@@ -2,7 +2,7 @@
 """Does `firstdiff weights` map the tensors of any architecture? Small random models are converted by llama.cpp's own converter to f32, f16 and Q8_0: every
 tensor must be mapped, and at parity. Then mistakes are planted in the GGUF: the tensor that is wrong must be named, and no other.
 
-    python test_program_weights.py --firstdiff BINARY [NAME ..] [--each N] [--list] [--faults] [--vendor FOLDER] [--keep FOLDER]
+    python test_program_weights.py --command BINARY [NAME ..] [--each N] [--list] [--faults] [--vendor FOLDER] [--keep FOLDER]
 
 NAME and --vendor: as of test_ggml_programs.py. --keep: models and conversions stay here, and are taken from here where they are. --list: a line for each
 tensor that is not checked. What the converter refuses is counted, and no failure.
@@ -55,7 +55,7 @@ def converted(name, folder):
 
 def judged(args, model, path):
     """What firstdiff says: the exit code, and each tensor of B that is wrong or not checked."""
-    done = subprocess.run([args.firstdiff, "weights", model, path, "--json", "-"], capture_output=True, text=True)
+    done = subprocess.run([args.command, "weights", model, path, "--json", "-"], capture_output=True, text=True)
     if not done.stdout.strip():
         raise AssertionError(done.stderr.strip().splitlines()[-1])
     report = json.loads(done.stdout)
@@ -158,7 +158,7 @@ def check_faults(name, model, files, args, counts):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="architectures; all where none is named")
-    parser.add_argument("--firstdiff", metavar="BINARY", required=True)
+    parser.add_argument("--command", metavar="BINARY", required=True)
     parser.add_argument("--each", type=int, default=1, metavar="N", help="only every Nth")
     parser.add_argument("--faults", action="store_true", help="plant mistakes instead")
     parser.add_argument("--list", action="store_true", help="a line for each tensor that is not checked")

@@ -99,7 +99,7 @@ pub(crate) static WINDOW_SIZE: Mistake = Mistake {
     id: "window-size",
     what: "another number of keys is seen",
     fix: "take the window from the config: a query sees that many keys, itself included, in the layers that have it",
-    params: &[Param::number("window").or(&["ignored"])],
+    params: &[Param::free("window").or(&["ignored"])],
     right_value: |_, step| match &step.op {
         Op::Scores(scores) => Some(scores.window.map_or("none here".into(), |window| format!("{window} here"))),
         _ => None,

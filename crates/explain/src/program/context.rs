@@ -107,6 +107,12 @@ impl<'a> Context<'a> {
         self.program.weights().contains_key(&view.buffer)
     }
 
+    /// Whether a product made it.
+    pub(crate) fn is_projected(&self, op: usize, view: &View) -> bool {
+        let products = ["linear", "addmm", "mm", "bmm", "matmul", "baddbmm"];
+        self.origin(op, view).is_some_and(|at| products.contains(&self.base(at)))
+    }
+
     pub(crate) fn is_activation(&self, view: &View) -> bool {
         self.program.is_activation(view.buffer)
     }

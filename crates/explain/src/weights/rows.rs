@@ -109,7 +109,8 @@ fn is_regular(rows: &[Row]) -> bool {
 /// Whether numbers are those of a few strided views, one after the other: queries, keys and values that were cut out of groups.
 fn is_joined(numbers: &[usize]) -> bool {
     const FEWEST: usize = 8;
-    let least = numbers.len().div_ceil(FEWEST);
+    // One row by itself is no view.
+    let least = numbers.len().div_ceil(FEWEST).max(2).min(numbers.len());
     let views = |from: usize| (from + least..=numbers.len()).rev().find(|&end| is_ascending(&numbers[from..end]));
     let mut from = 0;
     while from < numbers.len() {

@@ -201,7 +201,7 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
         one(
             &WINDOW_SIZE,
             vec![("window", json!("ignored"))],
-            masked.change(hidden, |_, position, key| key <= position),
+            masked.change(hidden, |saw, position, key| key <= position || saw(key)),
         ),
         one(&MASK_INVERTED, vec![], masked.change(hidden, |saw, _, key| !saw(key))),
         one(
@@ -226,7 +226,11 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
     let keys = masked.views[0].shape.last().copied().unwrap_or(0).min(MOST_WINDOWS) as i64;
     for window in 1..keys {
-        let change = masked.change(hidden, move |_, position, key| key <= position && key > position - window);
+        // Of queries that see what follows them, a window is as long that way.
+        let change = masked.change(hidden, move |saw, position, key| match key <= position {
+            true => key > position - window,
+            false => saw(position + 1) && key < position + window,
+        });
         forms.push(one(&WINDOW_SIZE, vec![("window", json!(window))], change));
     }
     forms.push(one(&MASK_SHIFTED, vec![("kind", json!("top-left"))], masked.top_left()));

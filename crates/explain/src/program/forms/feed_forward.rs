@@ -147,6 +147,9 @@ fn of_gate(context: &Context<'_>, op: usize) -> Vec<Form> {
         (None, Some(found)) => (b, a, found),
         _ => return Vec::new(),
     };
+    if !context.is_projected(op, up) {
+        return Vec::new();
+    }
     let swapped = computed(&[gate, up], move |x| times(&x[0], &acted(&name, &x[1])?));
     vec![
         Form::one(&GATE_UP_SWAPPED, vec![], op, swapped),

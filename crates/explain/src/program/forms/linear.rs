@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use firstdiff_program::{At, Edit, Operand, Operation, View};
+use firstdiff_trace::Site;
 use half::{bf16, f16};
 use ndarray::{ArrayD, Axis, Ix2};
 use serde_json::json;
@@ -389,7 +390,10 @@ fn orders(count: usize) -> Vec<Vec<usize>> {
 /// Rows of each head in the order of the other rotation.
 fn of_rows(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
     let Some(out) = context.out(op) else { return Vec::new() };
-    let taps = context.program.taps().iter().filter(|tap| tap.op == op && tap.view.buffer == out.buffer);
+    let taps = context.program.taps().iter().enumerate();
+    let taps = taps.filter(|(_, tap)| tap.op == op && tap.view.buffer == out.buffer);
+    // What is turned later, and nothing else, has such an order.
+    let taps = taps.filter(|(number, _)| matches!(context.site(*number), Site::Q | Site::K)).map(|(_, tap)| tap);
     let width = taps.filter(|tap| tap.view.shape.len() == 3).filter_map(|tap| tap.view.shape.last().copied()).next();
     let Some(width) = width.filter(|width| width % 2 == 0 && context.base(op) == "linear") else {
         return Vec::new();

@@ -164,8 +164,8 @@ fn of_shared(context: &Context<'_>, op: usize) -> Vec<Form> {
         sigmoid && view.shape.last() == Some(&1)
     };
     match (is_gate(a), is_gate(b)) {
-        (true, false) => vec![Form::one(&SHARED_GATE, vec![], op, kept(b))],
-        (false, true) => vec![Form::one(&SHARED_GATE, vec![], op, kept(a))],
+        (true, false) if context.is_projected(op, b) => vec![Form::one(&SHARED_GATE, vec![], op, kept(b))],
+        (false, true) if context.is_projected(op, a) => vec![Form::one(&SHARED_GATE, vec![], op, kept(a))],
         _ => Vec::new(),
     }
 }
