@@ -67,10 +67,8 @@ pub(crate) fn run(args: WeightsArgs) -> Result<u8> {
     let mut comparison =
         compare(&sides[0], &sides[1], Options { sample: args.sample }, &mut |done, total| bar.step(done, total))?;
     bar.finish();
-    if let Some(program) = &program {
-        say_what_is_read(program, &mut comparison);
-    }
-    let verdict = verdict(&comparison);
+    let read = program.as_ref().and_then(|program| say_what_is_read(program, &mut comparison));
+    let verdict = verdict(&comparison, read.as_deref());
     let told = Weights::of(&sides, &comparison, &verdict);
     if let Some(path) = &args.json {
         crate::render::json::to_file(path, &told, &inputs)?;
@@ -101,8 +99,9 @@ fn right_weights(args: &WeightsArgs) -> Result<(Option<Program>, PathBuf)> {
     }
 }
 
-/// What is not checked is grave where the program reads it, and nothing where it does not.
-fn say_what_is_read(program: &Program, comparison: &mut Comparison) {
+/// What is not checked is grave where the program reads it, and nothing where it does not. The name of the first that it reads.
+fn say_what_is_read(program: &Program, comparison: &mut Comparison) -> Option<String> {
+    let mut first = None;
     let mut readers: BTreeMap<&str, usize> = BTreeMap::new();
     for (number, op) in program.ops().iter().enumerate() {
         for view in op.operands.iter().flat_map(Operand::views) {
@@ -114,16 +113,27 @@ fn say_what_is_read(program: &Program, comparison: &mut Comparison) {
     for tensor in &mut comparison.tensors {
         let (State::Unchecked(reason), Some(name)) = (&mut tensor.state, &tensor.names[0]) else { continue };
         match readers.get(name.as_str()) {
-            Some(&op) => *reason += &format!("; the program reads it: {}", program.said(op)),
+            Some(&op) => {
+                *reason += &format!("; the program reads it: {}", program.said(op));
+                first = first.or(Some(name.clone()));
+            }
             None => *reason += "; the program does not read it",
         }
     }
+    first
 }
 
-fn verdict(comparison: &Comparison) -> Verdict {
+fn verdict(comparison: &Comparison, read: Option<&str>) -> Verdict {
     let checked = comparison.count(|s| !matches!(s, State::Unchecked(_)));
+    let unchecked = comparison.tensors.len() - checked;
     match (comparison.findings.is_empty(), checked) {
         (true, 0) => Verdict::Incomparable("they share no weight that could be compared".into()),
+        (true, _) if let Some(read) = read => Verdict::Incomparable(format!(
+            "what could be compared agrees, but not {read}, which the program reads (--verbose lists all)"
+        )),
+        (true, _) if unchecked > checked => Verdict::Incomparable(format!(
+            "{checked} tensors agree, and {unchecked} could not be compared: --verbose lists them"
+        )),
         (true, _) => Verdict::Parity,
         (false, _) => Verdict::Diverged,
     }

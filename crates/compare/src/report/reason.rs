@@ -61,6 +61,8 @@ pub enum Reason {
         /// Whether the candidate's own scores, which agree, ask for it.
         by_rounding: bool,
     },
+    /// The same in another order, which is each side's own: of the rows of an expert, or of the chosen experts.
+    OrderOfExperts,
     /// Made of tokens that were sent to other experts, at this place first.
     BehindOtherExperts(Place),
     /// Every rotation is right at position 0, and no other position is known.
@@ -191,6 +193,9 @@ impl fmt::Display for Reason {
                 f,
                 "{}: other experts than in the reference, which rounding may explain, or not: record the scores that the choice is made of",
                 tokens_in_words(tokens)
+            ),
+            Reason::OrderOfExperts => f.write_str(
+                "the reference's values in another order, which is each engine's own: what is made of them is compared",
             ),
             Reason::BehindOtherExperts(place) => {
                 write!(f, "made of tokens that went to other experts at {place}: cannot be compared")

@@ -1,18 +1,18 @@
 //! May what has no name be a tap that was not compared? Then a run does not pass.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use firstdiff_trace::{Tap, split_stored_name};
 
-use crate::graph::Place;
 use crate::propose::fingerprints::sorted_values;
+use crate::taps::choice::is_choice;
 use crate::taps::context::{Judged, Run};
 
 impl Run<'_> {
     /// Tensors of the candidate whose names nobody knows, and which by their size may be taps that were not compared: an engine that is wrong
     /// from one of these on would pass.
-    /// A tensor that holds the same values as a tap that was compared is that tap once more, and one of which the candidate's own graph says that a tap is made
-    /// of it which agrees was right.
+    /// A tensor that holds the same values as a tap that was compared is that tap once more, and one of which the candidate's own graph says that all that is
+    /// made of it agrees was right.
     pub(crate) fn unmapped_taps(&self, found: &[Judged]) -> Option<String> {
         let [reference, candidate] = self.recorded();
         if candidate.is_of_known_names() {
@@ -35,17 +35,16 @@ impl Run<'_> {
         let compared = compared.filter(|e| sizes.contains(&e.shape.iter().product()));
         let compared: BTreeSet<u64> =
             compared.filter_map(|e| candidate.read(e).ok()).map(|tensor| sorted_values(&tensor)).collect();
-        let read = self.readers_in_candidate();
-        let agreeing = self.graph.places().iter().zip(found).filter(|(_, here)| here.agrees());
-        let agreeing: BTreeSet<Place> = agreeing.map(|(place, _)| *place).collect();
-        let is_new = |name: &&&String| {
-            if is_vouched_for(name, &read, &agreeing) {
+        let mut vouched: HashMap<u32, HashSet<&str>> = HashMap::new();
+        let mut is_new = |name: &&&String| {
+            let (plain, step) = split_stored_name(name);
+            if vouched.entry(step).or_insert_with(|| self.vouched_for(step, found)).contains(plain) {
                 return false;
             }
             let tensor = candidate.read_unmapped(name).ok();
             tensor.is_none_or(|tensor| !compared.contains(&sorted_values(&tensor)))
         };
-        let names: Vec<&&String> = names.iter().filter(is_new).collect();
+        let names: Vec<&&String> = names.iter().filter(|name| is_new(name)).collect();
         let first = names.first()?;
         let (unknown, known) = (candidate.unmapped().len(), candidate.entries().len() + candidate.parts().len());
         Some(format!(
@@ -57,31 +56,28 @@ impl Run<'_> {
         ))
     }
 
-    /// Which taps are made of which, as the candidate's own graph says.
-    fn readers_in_candidate(&self) -> HashMap<&str, Vec<&str>> {
-        let mut readers: HashMap<&str, Vec<&str>> = HashMap::new();
-        for node in self.recorded()[1].meta().graph.iter().flatten() {
+    /// The names of which, by the candidate's own graph, all that is made of them was compared and agrees, in that step, or is itself such a name. That an
+    /// operation chooses right says nothing of the size of what it chooses by.
+    fn vouched_for(&self, step: u32, found: &[Judged]) -> HashSet<&str> {
+        let graph = self.recorded()[1].meta().graph.as_deref().unwrap_or_default();
+        let agreeing =
+            self.graph.places().iter().zip(found).filter(|(place, here)| place.step == step && here.agrees());
+        let agreeing: HashSet<Tap> = agreeing.map(|(place, _)| place.tap).filter(|tap| !is_choice(*tap)).collect();
+        // Of each name how many read it, and how many of these are right; what reads stands behind what is read.
+        let mut readers: HashMap<&str, (usize, usize)> = HashMap::new();
+        let mut vouched = HashSet::new();
+        for node in graph.iter().rev() {
+            let is_vouched = readers.get(&*node.tap).is_some_and(|(all, right)| all == right);
+            if is_vouched {
+                vouched.insert(&*node.tap);
+            }
+            let is_right = is_vouched || agreeing.contains(&Tap::named(&node.tap));
             for read in &node.reads {
-                readers.entry(read).or_default().push(&node.tap);
+                let (all, right) = readers.entry(read).or_default();
+                *all += 1;
+                *right += usize::from(is_right);
             }
         }
-        readers
+        vouched
     }
-}
-
-/// Whether of a tensor, by these readers, a tap is made that agrees, in the same step.
-fn is_vouched_for(name: &str, readers: &HashMap<&str, Vec<&str>>, agreeing: &BTreeSet<Place>) -> bool {
-    let (name, step) = split_stored_name(name);
-    let (mut open, mut seen) = (vec![name], BTreeSet::new());
-    while let Some(here) = open.pop() {
-        for &reader in readers.get(here).into_iter().flatten() {
-            if agreeing.contains(&Place { step, tap: Tap::named(reader) }) {
-                return true;
-            }
-            if seen.insert(reader) {
-                open.push(reader);
-            }
-        }
-    }
-    false
 }

@@ -32,6 +32,8 @@ struct Otherwise {
     /// The choice of layer 0 is not a number.
     is_nan: bool,
     hides_scores: bool,
+    /// The best expert is chosen twice.
+    doubled: bool,
 }
 
 fn product(x: &[f64], width: usize, seed: usize) -> Vec<f64> {
@@ -69,7 +71,13 @@ fn run(how: Otherwise) -> Vec<(String, Vec<usize>, Vec<f32>)> {
         let mut chosen = Vec::new();
         for (token, row) in scores.chunks(E).enumerate() {
             let order = ranked(row);
-            let second = if layer == 0 && how.misroutes == Some(token) { order[E - 1] } else { order[1] };
+            let second = if how.doubled {
+                order[0]
+            } else if layer == 0 && how.misroutes == Some(token) {
+                order[E - 1]
+            } else {
+                order[1]
+            };
             chosen.extend(if how.reorders { [second, order[0]] } else { [order[0], second] });
         }
         let numbers: Vec<f64> = chosen.iter().map(|&expert| expert as f64).collect();
@@ -152,6 +160,7 @@ const HONEST: Otherwise = Otherwise {
     doubles: None,
     is_nan: false,
     hides_scores: false,
+    doubled: false,
 };
 
 #[test]
@@ -207,6 +216,12 @@ fn without_scores_a_choice_on_the_edge_cannot_be_told() {
     let report = report(Profile::Bf16, Otherwise { flips: true, hides_scores: true, ..HONEST });
     assert_eq!(first(&report), None);
     assert!(matches!(report.verdict, Verdict::Incomparable(_)), "{:?}", report.verdict);
+}
+
+#[test]
+fn one_expert_twice_is_no_choice() {
+    let report = report(Profile::Bf16, Otherwise { doubled: true, ..HONEST });
+    assert_eq!(first(&report).as_deref(), Some("layers.0.router_topk"));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Do two files of an architecture that is not known hold the same weights? Each tensor of B against what A has for it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::diagnose::{Diagnosis, Pair, diagnose, near};
 use super::measure::measure;
@@ -31,7 +31,14 @@ pub(super) fn compare(
         if left.shape() == right.shape() {
             let measured = measure(&left, &right, options);
             (compared.nmse, compared.allowed) = (measured.nmse(), Some(measured.allowed()));
-            compared.state = measured.same().map_or(State::Wrong, |same| same.state());
+            compared.state = match measured.same() {
+                Some(_) if !relation.recipe.is_known_order(&Named::of(&relation.name)) => State::Unchecked(
+                    "its values are A's, in another order, which may be how it is stored or a mistake in every layer"
+                        .into(),
+                ),
+                Some(same) => same.state(),
+                None => State::Wrong,
+            };
         } else {
             compared.state = State::Wrong;
         }
@@ -94,15 +101,33 @@ fn unmapped(relations: &[Relation], [a, b]: [&Side; 2], out: &mut Comparison) {
             ));
         }
     }
+    // What B has of A, by name and layer.
+    let held = a.names().filter(|name| sources.contains(name) || b.named(name).is_some()).map(Named::of);
+    let mut kinds: BTreeMap<String, BTreeSet<Option<u32>>> = BTreeMap::new();
+    for named in held {
+        kinds.entry(named.stem).or_default().insert(named.layer);
+    }
+    let layers: BTreeSet<Option<u32>> = kinds.values().flatten().copied().collect();
     for name in a.names().filter(|name| !sources.contains(name) && b.named(name).is_none()) {
         let Some(tensor) = a.named(name) else { continue };
         let mut compared = entry(&Key::Other(name.into()), [Some(&tensor), None]);
         let may_be =
             |other: &Tensor<'_>| other.shape() == tensor.shape() && near(&other.sample(), &tensor.sample()) < MADE_SO;
         let is_copy = |source: &&str| a.named(source).is_some_and(|other| may_be(&other) && is_same(&other, &tensor));
-        compared.state = match sources.iter().any(is_copy) {
-            true => State::Tied,
-            false => State::Unchecked(format!("nothing in {} is made of it by any rule known here", b.label())),
+        let named = Named::of(name);
+        let is_elsewhere =
+            kinds.get(&named.stem).is_some_and(|layers| layers.iter().any(|other| *other != named.layer));
+        let has_its_kind = is_elsewhere && named.layer.is_some() && layers.contains(&named.layer);
+        compared.state = match (sources.iter().any(is_copy), has_its_kind) {
+            (true, _) => State::Tied,
+            (false, true) => {
+                let note = format!("nothing in {} is made of it, as something is in other layers", b.label());
+                out.findings.push(finding(None, &Key::Other(name.into()), note, None));
+                State::Wrong
+            }
+            (false, false) => {
+                State::Unchecked(format!("nothing in {} is made of it by any rule known here", b.label()))
+            }
         };
         out.tensors.push(compared);
     }

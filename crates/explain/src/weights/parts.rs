@@ -157,6 +157,16 @@ impl Named {
         !self.parts.is_empty() && self.parts == other.parts && is_bias(self) == is_bias(other)
     }
 
+    /// How many parts a tensor of that name has: queries, keys and values that are stored together have three.
+    pub(super) fn count(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Whether it is of queries or keys, whose rows stand in the order of a rotation.
+    pub(super) fn is_turned(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Q | K | QNorm | KNorm))
+    }
+
     /// Whether both names have words for one part.
     fn shares(&self, other: &Named) -> bool {
         self.parts.iter().any(|part| other.parts.contains(part))

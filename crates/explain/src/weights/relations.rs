@@ -65,11 +65,37 @@ pub(super) struct Recipe {
 }
 
 impl Recipe {
+    /// Whether its rows stand in an order that files have: A's own, part by part, or of queries and keys that of the other rotation. Any other order may be
+    /// a mistake that was made in every layer.
+    pub(super) fn is_known_order(&self, named: &Named) -> bool {
+        let Some((_, rows)) = &self.rows else { return true };
+        let parts = rows.chunk_by(|one, next| one < next).count();
+        let is_each_once = rows.iter().collect::<BTreeSet<_>>().len() == rows.len();
+        let is_split = parts == 1 || parts <= named.count() && is_each_once;
+        is_split || named.is_turned() && is_of_the_other_rotation(rows)
+    }
+
     /// How many different steps there are from a row to the next: what is simpler is meant.
     fn steps(&self) -> usize {
         let step = |pair: &[Row]| (pair[1].0 as i64 - pair[0].0 as i64, pair[1].1 as i64 - pair[0].1 as i64);
         self.rows.as_ref().map_or(0, |(_, rows)| rows.windows(2).map(step).collect::<BTreeSet<_>>().len())
     }
+}
+
+/// Whether the rows of each head, or of a first part of it, stand as pairs where A has halves, or the other way.
+fn is_of_the_other_rotation(rows: &[Row]) -> bool {
+    let Some(&(tensor, first)) = rows.iter().min() else { return false };
+    let to_pairs = |i: usize, part: usize| i % 2 * (part / 2) + i / 2;
+    let to_halves = |i: usize, part: usize| i % (part / 2) * 2 + i / (part / 2);
+    let is_so = |width: usize, part: usize, order: &dyn Fn(usize, usize) -> usize| {
+        let of_head = |i: usize| if i < part { order(i, part) } else { i };
+        let due = |at: usize| (tensor, first + at / width * width + of_head(at % width));
+        rows.iter().enumerate().all(|(at, row)| *row == due(at))
+    };
+    let widths = (4..=rows.len()).step_by(2).filter(|width| rows.len().is_multiple_of(*width));
+    let parts = widths.flat_map(|width| [1, 2, 4].map(|share| (width, width / share)));
+    let mut turned = parts.filter(|(_, part)| *part > 2 && part.is_multiple_of(2));
+    turned.any(|(width, part)| is_so(width, part, &to_pairs) || is_so(width, part, &to_halves))
 }
 
 /// A tensor of B, and what A has for it.
