@@ -1,0 +1,159 @@
+//! An operation that is wrong, in all places where it is.
+
+use ndarray::{Array2, ArrayD};
+
+/// What an operation computes, as far as its laws differ. Shapes: T tokens, S keys, H heads, K key heads, d a head's width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `[T,D]` of `[T,D]`, or `[T,H,d]` of the same: each row over a statistic of it, times a gain.
+    Norm,
+    /// `[T,F]` (or `[T,H,d]`) of `[T,D]`: a product with a weight.
+    Linear,
+    /// `[T,H,d]` of `[T,H,d]`: pairs of dimensions, rotated by angles that depend on the position.
+    Rotation,
+    /// `[H,T,S]` of queries `[T,H,d]` and keys `[S,K,d]`: probabilities of keys.
+    Probs,
+    /// `[T,H,d]` of probabilities `[H,T,S]` and values `[S,K,d]`.
+    Context,
+    /// `[T,F]` of one `[T,F]`: a function of each element.
+    Activation,
+    /// `[T,F]` of a gate and another operand, both `[T,F]`.
+    Gate,
+    /// The sum of two operands of the output's shape.
+    Sum,
+    /// `[T,D]` of token ids `[T]`: rows of a table.
+    Embedding,
+    /// Anything with one output.
+    Other,
+}
+
+/// What an axis of a tensor counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Axis {
+    /// Tokens of the sequence.
+    Token,
+    /// Tokens that ask.
+    Query,
+    /// Tokens that are seen.
+    Key,
+    /// Heads.
+    Head,
+    /// The width of a head.
+    Dim,
+    /// The width of a row.
+    Channel,
+    /// Layers.
+    Layer,
+    /// Pairs of a rotation.
+    Pair,
+    /// Rows of the vocabulary.
+    Row,
+    /// Experts.
+    Expert,
+}
+
+impl Axis {
+    /// What one of it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Axis::Token => "position",
+            Axis::Query => "query",
+            Axis::Key => "key",
+            Axis::Head => "head",
+            Axis::Dim => "dimension",
+            Axis::Channel => "channel",
+            Axis::Layer => "layer",
+            Axis::Pair => "pair",
+            Axis::Row => "row",
+            Axis::Expert => "expert",
+        }
+    }
+
+    /// Whether it counts positions of the sequence.
+    pub fn is_position(self) -> bool {
+        matches!(self, Axis::Token | Axis::Query | Axis::Key)
+    }
+}
+
+/// One place where the operation is wrong.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Which layer of the model; `None` outside the layers.
+    pub layer: Option<usize>,
+    /// What the candidate recorded of the operation's inputs, in the order of [`Kind`].
+    pub inputs: Vec<ArrayD<f64>>,
+    /// What is due for these inputs, in f64.
+    pub right: ArrayD<f64>,
+    /// What the candidate has.
+    pub own: ArrayD<f64>,
+    /// NMSE that rounding may leave between a right value and the recorded one.
+    pub tolerance: f64,
+    /// Other recorded tensors nearby, by what they are called from here ("h of the layer before").
+    pub around: Vec<(String, ArrayD<f64>)>,
+}
+
+impl Place {
+    /// The size of an error that rounding may make, as a share of the values: the root of the tolerance.
+    pub fn noise(&self) -> f64 {
+        self.tolerance.sqrt()
+    }
+}
+
+/// The right operation, as the model has it.
+pub trait Operation: Sync {
+    /// What it gives for other inputs than the recorded ones; `None` where that cannot be computed.
+    fn apply(&self, place: usize, inputs: &[ArrayD<f64>]) -> Option<ArrayD<f64>>;
+
+    /// Whether the candidate's value is this prediction but for rounding, by the judge that found it wrong.
+    fn agrees(&self, place: usize, predicted: &ArrayD<f64>) -> bool;
+
+    /// Its weight as `[F,D]`, of a product; `None` where it has none or is too large.
+    fn weight(&self, place: usize) -> Option<Array2<f64>> {
+        let _ = place;
+        None
+    }
+
+    /// What other weights of the weight's extents are called from this place ("k", "q of layer +1").
+    fn other_weights(&self, place: usize) -> Vec<String> {
+        let _ = place;
+        Vec::new()
+    }
+
+    /// One of those.
+    fn other_weight(&self, place: usize, name: &str) -> Option<Array2<f64>> {
+        let _ = (place, name);
+        None
+    }
+
+    /// Vectors of the model that have this length, by what they are called from this place ("attn_norm of layer +1").
+    fn vectors(&self, place: usize, length: usize) -> Vec<(String, Vec<f64>)> {
+        let _ = (place, length);
+        Vec::new()
+    }
+}
+
+/// An operation, and all places where a candidate is wrong in it. The first is what laws are fitted on.
+pub struct Case<'a> {
+    /// What it computes.
+    pub kind: Kind,
+    /// The axes of its output.
+    pub axes: Vec<Axis>,
+    /// Where it is wrong, in the order of the run.
+    pub places: Vec<Place>,
+    /// The token ids by position, where they are known.
+    pub tokens: Option<Vec<u32>>,
+    /// The right one.
+    pub operation: &'a dyn Operation,
+}
+
+impl Case<'_> {
+    /// The place that laws are fitted on.
+    pub(crate) fn first(&self) -> &Place {
+        &self.places[0]
+    }
+
+    /// The token ids, where an axis counts tokens.
+    pub(crate) fn tokens_of(&self, axis: Axis) -> Option<&[u32]> {
+        self.tokens.as_deref().filter(|_| axis.is_position())
+    }
+}

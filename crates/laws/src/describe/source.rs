@@ -1,0 +1,166 @@
+//! Which slice stands at each place?
+
+use std::cell::RefCell;
+
+use crate::case::Axis;
+use crate::describe::choice;
+use crate::describe::set::describe as describe_set;
+
+/// A table of sources, in words.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) words: String,
+    pub(crate) bits: f64,
+    /// For each place the slice that stands there, where that is not known included.
+    pub(crate) from: Vec<usize>,
+    /// Whether each stands at its own place.
+    pub(crate) is_itself: bool,
+}
+
+/// The cheapest law of `from`, of which `None` is not known: which of `n` slices stands at each place.
+pub(crate) fn describe(from: &[Option<usize>], n: usize, axis: Axis) -> Source {
+    described(from, n, axis, true)
+}
+
+fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> Source {
+    let (count, name) = (from.len(), axis.name());
+    let last = n.saturating_sub(1);
+    let best: RefCell<Option<Source>> = RefCell::new(None);
+    let offer = |words: &dyn Fn() -> String, bits: f64, of: &dyn Fn(usize) -> usize| {
+        if best.borrow().as_ref().is_some_and(|best| best.bits <= bits) {
+            return;
+        }
+        if from.iter().enumerate().all(|(i, from)| from.is_none_or(|from| from == of(i))) {
+            let from: Vec<usize> = (0..count).map(|i| of(i).min(last)).collect();
+            let is_itself = from.iter().enumerate().all(|(i, from)| i == *from);
+            best.replace(Some(Source { words: words(), bits, from, is_itself }));
+        }
+    };
+    offer(&|| "itself".into(), 0.0, &|i| i);
+    offer(&|| format!("the {name}s in reverse"), 5.0, &|i| last.saturating_sub(i));
+    offer(&|| format!("neighbouring {name}s exchanged"), 5.0, &|i| if (i ^ 1) < n { i ^ 1 } else { i });
+    for by in 1..n {
+        let signed = if 2 * by <= n { format!("+{by}") } else { format!("-{}", n - by) };
+        let size = by.min(n - by);
+        offer(&|| format!("{name} i{signed}, around the end"), 6.0 + choice(size), &|i| (i + by) % n);
+    }
+    for by in 1..n.min(65) {
+        let bits = 7.0 + choice(by);
+        offer(&|| format!("{name} i-{by} (before the first: itself)"), bits, &|i| if i >= by { i - by } else { i });
+        offer(&|| format!("{name} i-{by} (never before the first)"), bits, &|i| i.saturating_sub(by));
+        offer(&|| format!("{name} i+{by} (never behind the last)"), bits, &|i| (i + by).min(last));
+        offer(&|| format!("{name} i+{by} (behind the last: itself)"), bits + 1.0, &|i| {
+            if i + by <= last { i + by } else { i }
+        });
+    }
+    for by in 2..=count.max(n) {
+        let bits = 6.0 + choice(by);
+        offer(&|| format!("{name} i mod {by}"), bits, &|i| i % by);
+        offer(&|| format!("{name} i div {by}"), bits, &|i| i / by);
+        offer(&|| format!("the first of its {by} {name}s"), bits, &|i| i / by * by);
+        offer(&|| format!("{name} {by} i (never behind the last)"), bits + 1.0, &|i| (i * by).min(last));
+        offer(&|| format!("{name} i, at most {by}"), bits, &|i| i.min(by));
+        offer(&|| format!("{name} i, at least {by}"), bits, &|i| i.max(by));
+        offer(&|| format!("the {name}s in reverse within blocks of {by}"), bits, &|i| {
+            (i / by * by + by - 1 - i % by).min(last)
+        });
+        if by < n && n.is_multiple_of(by) {
+            let rows = n / by;
+            offer(&|| format!("the {name}s as a transposed [{by}, {rows}]"), bits, &|i| i % rows * by + i / rows);
+            offer(&|| format!("blocks of {by} {name}s in reverse"), bits, &|i| {
+                (rows - 1).saturating_sub(i / by) * by + i % by
+            });
+            for shift in 1..by.min(65) {
+                let bits = 8.0 + choice(by) + choice(shift);
+                offer(&|| format!("{name} i+{shift} around its block of {by}"), bits, &|i| {
+                    i / by * by + (i % by + shift) % by
+                });
+            }
+            for shift in 1..rows.min(17) {
+                offer(
+                    &|| format!("the block of {by} {name}s {shift} further, around the end"),
+                    8.0 + choice(by) + choice(shift),
+                    &|i| (i / by + shift) % rows * by + i % by,
+                );
+            }
+            if n.is_multiple_of(2 * by) {
+                offer(&|| format!("neighbouring blocks of {by} {name}s exchanged"), bits, &|i| {
+                    (i / by ^ 1) * by + i % by
+                });
+                offer(&|| format!("the halves of each {} {name}s interleaved", 2 * by), bits + 1.0, &|i| {
+                    i / (2 * by) * 2 * by + i % (2 * by) / 2 + i % 2 * by
+                });
+                offer(&|| format!("each {} {name}s taken apart by even and odd", 2 * by), bits + 1.0, &|i| {
+                    let (block, inner) = (i / (2 * by) * 2 * by, i % (2 * by));
+                    block + if inner < by { 2 * inner } else { 2 * (inner - by) + 1 }
+                });
+            }
+        }
+    }
+    if let Some(always) = from.iter().flatten().next().copied() {
+        offer(&|| format!("always {name} {always}"), 4.0 + choice(n), &|_| always);
+    }
+    let moved: Vec<usize> = (0..count).filter(|&i| from[i].is_some_and(|from| from != i)).collect();
+    let known = from.iter().flatten().count();
+    if (1..=2).contains(&moved.len()) {
+        let listed =
+            || moved.iter().map(|&i| format!("{name} {i} has {name} {}", from[i].unwrap_or(i))).collect::<Vec<_>>();
+        let bits = 4.0 + 2.0 * moved.len() as f64 * choice(n);
+        offer(&|| listed().join("; "), bits, &|i| from[i].unwrap_or(i));
+    }
+    if best.borrow().is_none() && on_parts && !moved.is_empty() && moved.len() < known {
+        let is_moved: Vec<Option<bool>> = from.iter().enumerate().map(|(i, from)| from.map(|from| from != i)).collect();
+        let set = describe_set(&is_moved, axis, None);
+        let part: Vec<Option<usize>> = from.iter().zip(&set.has).map(|(from, has)| from.filter(|_| *has)).collect();
+        let inner = described(&part, n, axis, false);
+        if let Some(on) = &set.words {
+            let words = format!("{} for {on}", inner.words);
+            offer(&|| words.clone(), inner.bits + set.bits + 2.0, &|i| if set.has[i] { inner.from[i] } else { i });
+        }
+    }
+    let listed = || {
+        let these = from.iter().take(16).map(|from| from.map_or_else(|| "?".into(), |from| from.to_string()));
+        format!("{name}s {}{}", these.collect::<Vec<_>>().join(", "), if count > 16 { ", .." } else { "" })
+    };
+    offer(&listed, 20.0 + known as f64 * choice(n), &|i| from[i].unwrap_or(i));
+    best.into_inner().unwrap_or(Source {
+        words: listed(),
+        bits: f64::INFINITY,
+        from: (0..count).collect(),
+        is_itself: true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(n: usize, of: impl Fn(usize) -> usize) -> String {
+        describe(&(0..n).map(|i| Some(of(i))).collect::<Vec<_>>(), n, Axis::Head).words
+    }
+
+    #[test]
+    fn sources_are_said_as_what_they_are() {
+        assert_eq!(words(8, |i| i), "itself");
+        assert_eq!(words(8, |i| (i + 1) % 8), "head i+1, around the end");
+        assert_eq!(words(8, |i| 7 - i), "the heads in reverse");
+        assert_eq!(words(8, |i| i / 2), "head i div 2");
+        assert_eq!(words(12, |i| i % 4 * 3 + i / 4), "the heads as a transposed [3, 4]");
+        assert_eq!(
+            words(8, |i| if i == 3 {
+                5
+            } else if i == 5 {
+                3
+            } else {
+                i
+            }),
+            "head 3 has head 5; head 5 has head 3"
+        );
+    }
+
+    #[test]
+    fn random_sources_have_no_law() {
+        let from: Vec<Option<usize>> = [3, 0, 7, 5, 1, 6, 2, 4].map(Some).to_vec();
+        assert!(describe(&from, 8, Axis::Head).bits > 40.0);
+    }
+}

@@ -1,0 +1,226 @@
+//! Sums: which tensors, and how often?
+
+use std::sync::Arc;
+
+use ndarray::{ArrayD, Axis as Dimension, concatenate};
+
+use crate::case::{Case, Place};
+use crate::describe::choice;
+use crate::describe::number::{Measured, Number};
+use crate::fit::{dot, least_squares};
+use crate::identify::output;
+use crate::identify::subject::Subject;
+use crate::law::{Form, Law};
+
+/// The laws of a sum of two operands.
+pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
+    let subject = Subject::output(case);
+    let mut laws = sparse(&subject, case, "the output", 3, &|case, place| terms(&case.places[place]));
+    laws.extend(operands(case));
+    laws
+}
+
+/// What may be added: the operands, what stands nearby, and both at other positions.
+fn terms(place: &Place) -> Vec<(String, ArrayD<f64>)> {
+    let called = ["the first operand", "the second operand"];
+    let mut all: Vec<(String, ArrayD<f64>)> = Vec::new();
+    for (at, input) in place.inputs.iter().enumerate() {
+        all.push((called.get(at).map_or_else(|| format!("operand {at}"), |name| (*name).to_owned()), input.clone()));
+    }
+    all.extend(place.around.iter().cloned());
+    for (at, input) in place.inputs.iter().enumerate().take(2) {
+        all.extend(moved(called[at], input));
+    }
+    all.retain(|(_, term)| term.shape() == place.own.shape());
+    all
+}
+
+/// The tensor at other positions, and what is made of its rows.
+pub(crate) fn moved(name: &str, x: &ArrayD<f64>) -> Vec<(String, ArrayD<f64>)> {
+    let n = x.shape().first().copied().unwrap_or(0);
+    if n < 2 {
+        return Vec::new();
+    }
+    let (first, last) = (Dimension(0), n - 1);
+    let rows = |of: &dyn Fn(usize) -> usize| x.select(first, &(0..n).map(of).collect::<Vec<_>>());
+    let zero = ArrayD::zeros(x.index_axis(first, 0).raw_dim()).insert_axis(first);
+    let but = |range: std::ops::Range<usize>| x.slice_axis(first, range.into());
+    let joined = |parts: [ndarray::ArrayViewD<'_, f64>; 2]| concatenate(first, &parts).unwrap_or_else(|_| x.clone());
+    let mut so_far = x.clone();
+    so_far.accumulate_axis_inplace(first, |before, here| *here += before);
+    let counts: Vec<f64> = (1..=n).map(|n| 1.0 / n as f64).collect();
+    let mean_so_far =
+        crate::identify::subject::by_slice(&so_far, 0, &counts, |x, by| x * by).unwrap_or_else(|| x.clone());
+    let mean = x.mean_axis(first).map(|mean| mean.insert_axis(first));
+    let mut all = vec![
+        (format!("{name} of the position before (nothing before the first)"), joined([zero.view(), but(0..last)])),
+        (format!("{name} of the position before (the first: itself)"), rows(&|i| i.saturating_sub(1))),
+        (format!("{name} of the next position (nothing behind the last)"), joined([but(1..n), zero.view()])),
+        (format!("{name} of the first position"), rows(&|_| 0)),
+        (format!("the sum of {name} so far"), so_far),
+        (format!("the mean of {name} so far"), mean_so_far),
+    ];
+    all.extend(mean.and_then(|mean| {
+        Some((format!("the mean of {name} over all positions"), mean.broadcast(x.raw_dim())?.to_owned()))
+    }));
+    if let [_, width] = *x.shape()
+        && width > 2
+    {
+        let columns = |of: &dyn Fn(usize) -> usize| x.select(Dimension(1), &(0..width).map(of).collect::<Vec<_>>());
+        all.push((format!("{name} of the channel before, around the end"), columns(&|i| (i + width - 1) % width)));
+        all.push((format!("{name} of the next channel, around the end"), columns(&|i| (i + 1) % width)));
+        all.push((format!("{name} with its channels in reverse"), columns(&|i| width - 1 - i)));
+        let size = |row: &[f64]| (dot(row, row) / row.len() as f64).sqrt();
+        let by = |f: &dyn Fn(&[f64]) -> f64, over: bool| {
+            let mut out = x.clone();
+            for mut row in out.axis_iter_mut(first) {
+                let of = f(&row.iter().copied().collect::<Vec<_>>());
+                row.mapv_inplace(|x| if over { x / of } else { of });
+            }
+            out
+        };
+        all.push((format!("{name} over its root mean square"), by(&size, true)));
+        all.push((
+            format!("the mean of each row of {name}"),
+            by(&|row| row.iter().sum::<f64>() / row.len() as f64, false),
+        ));
+    }
+    all
+}
+
+/// The named tensors of a place.
+pub(crate) type Library = &'static (dyn Fn(&Case<'_>, usize) -> Vec<(String, ArrayD<f64>)> + Sync);
+
+/// Elements that terms are chosen on; coefficients are fitted on all.
+const SAMPLE: usize = 1 << 15;
+/// Terms that pairs and triples are made of.
+const FIRST: usize = 24;
+
+/// Sums of few tensors of a library that give the subject.
+pub(crate) fn sparse(subject: &Subject, case: &Case<'_>, label: &str, most: usize, library: Library) -> Vec<Law> {
+    let all: Vec<(String, ArrayD<f64>)> =
+        library(case, 0).into_iter().filter(|(_, term)| term.shape() == subject.own.shape()).collect();
+    let n = subject.own.len();
+    let step = n.div_ceil(SAMPLE).max(1);
+    // A step that shares no factor with the extents visits every row and column.
+    let step = (step..).find(|step| subject.own.shape().iter().all(|extent| gcd(*extent, *step) == 1)).unwrap_or(1);
+    let sample = |x: &ArrayD<f64>| x.iter().copied().step_by(step).collect::<Vec<f64>>();
+    let wanted = sample(&subject.own);
+    let columns: Vec<Vec<f64>> = all.iter().map(|(_, term)| sample(term)).collect();
+    let left = |set: &[usize]| {
+        let columns: Vec<&[f64]> = set.iter().map(|&at| columns[at].as_slice()).collect();
+        least_squares(&columns, &wanted, subject.noise).map(|fit| fit.left)
+    };
+    let is_all = |left: f64| left <= 5.0 * subject.noise;
+    let mut singles: Vec<(f64, usize)> = (0..all.len()).filter_map(|at| Some((left(&[at])?, at))).collect();
+    singles.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut found: Vec<Vec<usize>> =
+        singles.iter().filter(|(left, _)| is_all(*left)).map(|(_, at)| vec![*at]).collect();
+    if found.is_empty() && most >= 2 {
+        let mut pairs: Vec<(f64, Vec<usize>)> = Vec::new();
+        // Most often one of the right operands is part of it: each of them is paired with all, the nearest with each other.
+        let near: Vec<usize> = singles.iter().take(FIRST).map(|(_, at)| *at).collect();
+        for a in (0..all.len().min(2)).chain(near.iter().copied()) {
+            for b in 0..all.len() {
+                let set = vec![a.min(b), a.max(b)];
+                if a != b && !pairs.iter().any(|(_, known)| *known == set) {
+                    pairs.extend(left(&set).map(|left| (left, set)));
+                }
+            }
+        }
+        pairs.sort_by(|a, b| a.0.total_cmp(&b.0));
+        found.extend(pairs.iter().filter(|(left, _)| is_all(*left)).map(|(_, set)| set.clone()));
+        if found.is_empty() && most >= 3 {
+            for (_, pair) in pairs.iter().take(FIRST) {
+                for third in (0..all.len()).filter(|third| !pair.contains(third)) {
+                    let mut set = [&pair[..], &[third]].concat();
+                    set.sort_unstable();
+                    if left(&set).is_some_and(is_all) && !found.contains(&set) {
+                        found.push(set);
+                    }
+                }
+                if !found.is_empty() {
+                    break;
+                }
+            }
+        }
+    }
+    found.truncate(6);
+    found.into_iter().flat_map(|set| of_terms(subject, label, &all, &set, library)).collect()
+}
+
+fn of_terms(
+    subject: &Subject,
+    label: &str,
+    all: &[(String, ArrayD<f64>)],
+    set: &[usize],
+    library: Library,
+) -> Option<Law> {
+    let flat = |x: &ArrayD<f64>| x.iter().copied().collect::<Vec<f64>>();
+    let columns: Vec<Vec<f64>> = set.iter().map(|&at| flat(&all[at].1)).collect();
+    let columns: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
+    let fit = least_squares(&columns, &flat(&subject.own), subject.noise)?;
+    if fit.coefficients.iter().any(|c| c.may_be(0.0)) {
+        return None;
+    }
+    let numbers: Vec<Number> = fit.coefficients.iter().map(Measured::number).collect();
+    let term = |(number, &at): (&Number, &usize)| match number.value {
+        1.0 => all[at].0.clone(),
+        _ => format!("{} times {}", number.words, all[at].0),
+    };
+    let said: Vec<String> = numbers.iter().zip(set).map(term).collect();
+    let bits = numbers.iter().map(|number| number.bits + choice(all.len())).sum::<f64>();
+    let names: Vec<(String, f64)> =
+        set.iter().zip(&numbers).map(|(&at, number)| (all[at].0.clone(), number.value)).collect();
+    let listed: Vec<serde_json::Value> = names.iter().map(|(name, by)| serde_json::json!([name, by])).collect();
+    let made = move |case: &Case<'_>, place: usize, right: &ArrayD<f64>| {
+        let library = library(case, place);
+        let mut sum = ArrayD::zeros(right.raw_dim());
+        for (name, by) in &names {
+            let (_, term) = library.iter().find(|(known, _)| known == name)?;
+            sum.scaled_add(*by, &term.broadcast(right.raw_dim())?);
+        }
+        Some(sum)
+    };
+    let law = subject.law_of_place(Form::Sum, format!("{label} is {}", said.join(" + ")), bits, made);
+    Some(law.with("terms", listed))
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// One operand, recovered by taking the other away, by its own laws.
+fn operands(case: &Case<'_>) -> Vec<Law> {
+    let first = case.first();
+    let [a, b] = &first.inputs[..] else { return Vec::new() };
+    if a.shape() != first.own.shape() || b.shape() != first.own.shape() {
+        return Vec::new();
+    }
+    let mut laws = Vec::new();
+    for (operand, (other, right)) in [(b, a), (a, b)].into_iter().enumerate() {
+        let own = &first.own - other;
+        let size = |x: &ArrayD<f64>| x.iter().map(|x| x * x).sum::<f64>().sqrt();
+        // What is recovered carries the rounding of the whole.
+        let noise = first.noise() * size(&first.own) / size(&own).max(f64::MIN_POSITIVE);
+        if !noise.is_finite() || noise > MOST_NOISE {
+            continue;
+        }
+        let subject = Subject {
+            label: ["the first operand as it is added", "the second operand as it is added"][operand],
+            form: Some(Form::Sum),
+            bits: 2.0,
+            axes: case.axes.clone(),
+            right: right.clone(),
+            own,
+            noise,
+            right_at: Arc::new(move |case, place| case.places[place].inputs.get(operand).cloned()),
+            output: Arc::new(move |case, place, value| Some(value + case.places[place].inputs.get(1 - operand)?)),
+        };
+        laws.extend(output::laws(&subject, case));
+    }
+    laws
+}
+
+/// A recovered operand of more noise than this tells nothing.
+const MOST_NOISE: f64 = 0.05;

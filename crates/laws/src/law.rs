@@ -1,0 +1,222 @@
+//! A law: what is computed instead, in words and as a function.
+
+use std::sync::Arc;
+
+use ndarray::ArrayD;
+use serde_json::Value;
+
+use crate::case::Case;
+
+/// Named numbers and words of a law.
+pub type Parameters = Vec<(&'static str, Value)>;
+
+/// What kind of law it is: a closed list, documented in docs/LAWS.md.
+macro_rules! forms {
+    ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {
+        /// What kind of law it is. The list is closed; docs/LAWS.md has each with its formula.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Form { $($(#[doc = $doc])* $variant,)* }
+
+        impl Form {
+            /// All of them.
+            pub const ALL: &'static [Form] = &[$(Form::$variant,)*];
+
+            /// The word in JSON.
+            pub fn name(self) -> &'static str {
+                match self { $(Form::$variant => $name,)* }
+            }
+
+            /// What it says, in a line.
+            pub fn formula(self) -> &'static str {
+                match self { $(Form::$variant => concat!($($doc),*),)* }
+            }
+        }
+    };
+}
+
+forms! {
+    /// y = f(right): each element by one function of the right one.
+    OutputFunction = "output.function",
+    /// y = c_i · right: a factor for each slice along an axis.
+    OutputScale = "output.scale",
+    /// y = right + b_i: a term for each slice along an axis.
+    OutputBias = "output.bias",
+    /// y_i = c · right_j: each slice is that of another place.
+    OutputSource = "output.source",
+    /// The right numbers in another order of axes.
+    OutputAxes = "output.axes",
+    /// y_i = a · right_i + b · right_{i+k}: neighbours are mixed.
+    OutputMix = "output.mix",
+    /// The right value rounded more than the arithmetic does.
+    OutputRounding = "output.rounding",
+    /// The operation is left out: an input goes through.
+    Omitted = "operation.omitted",
+    /// The operation is carried out twice.
+    Twice = "operation.twice",
+    /// A sum of other tensors than the right ones, or with other coefficients.
+    Sum = "sum.terms",
+    /// The divisor of a norm: another statistic, another epsilon, another place of it.
+    NormDivisor = "norm.divisor",
+    /// The gain of a norm.
+    NormGain = "norm.gain",
+    /// What a norm is computed of.
+    NormInput = "norm.input",
+    /// What a norm subtracts.
+    NormCentre = "norm.centre",
+    /// A norm over groups of channels.
+    NormGroups = "norm.groups",
+    /// Which dimensions a rotation pairs.
+    RotationPairing = "rotation.pairing",
+    /// The positions of a rotation.
+    RotationPosition = "rotation.position",
+    /// The frequencies of a rotation.
+    RotationFrequency = "rotation.frequency",
+    /// What a rotation multiplies lengths by.
+    RotationMagnitude = "rotation.magnitude",
+    /// A matrix for each pair that is no rotation.
+    RotationMatrix = "rotation.matrix",
+    /// Which keys a query sees.
+    Mask = "mask",
+    /// What masked scores are filled with.
+    MaskFill = "mask.fill",
+    /// A factor of the scores.
+    ScoreScale = "score.scale",
+    /// A term added to the scores.
+    ScoreBias = "score.bias",
+    /// A function of the scores.
+    ScoreFunction = "score.function",
+    /// What the scores are a product of.
+    ScoreSource = "score.source",
+    /// Which key head answers which query head.
+    HeadMap = "head.map",
+    /// What probabilities are divided by.
+    Denominator = "probs.denominator",
+    /// Another mixture of probabilities.
+    ProbsMix = "probs.mix",
+    /// Which values a context takes.
+    ContextValues = "context.values",
+    /// How often values are counted.
+    ContextWeights = "context.weights",
+    /// Another weight.
+    LinearWeight = "linear.weight",
+    /// Another input.
+    LinearInput = "linear.input",
+    /// Columns of the input.
+    LinearColumns = "linear.columns",
+    /// A function of the weight's values.
+    LinearValues = "linear.values",
+    /// The function of an activation.
+    Activation = "activation.function",
+    /// Which operand is activated.
+    GateRoles = "gate.roles",
+    /// The row of a table that is read for a token.
+    EmbeddingRow = "embedding.row",
+}
+
+/// Where a law differs from the right operation; `None` is everywhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Support {
+    /// Which layers.
+    pub layers: Option<String>,
+    /// Which heads.
+    pub heads: Option<String>,
+    /// Which positions.
+    pub positions: Option<String>,
+    /// Which channels.
+    pub channels: Option<String>,
+}
+
+/// How sure it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// A law.
+    Measured,
+    /// True, but numbers without a law.
+    Table,
+}
+
+/// What a law predicts at a place.
+pub(crate) type Predict = Arc<dyn Fn(&Case<'_>, usize) -> Option<ArrayD<f64>> + Send + Sync>;
+
+/// What is computed instead.
+#[derive(Clone)]
+pub struct Law {
+    /// The kind of law.
+    pub form: Form,
+    /// What it does, in a sentence without its end.
+    pub words: String,
+    /// Its numbers.
+    pub parameters: Parameters,
+    /// Where it differs.
+    pub support: Support,
+    /// What saying it costs.
+    pub bits: f64,
+    /// A law, or true numbers.
+    pub status: Status,
+    /// Other laws that predict the same here.
+    pub equivalent: Vec<String>,
+    pub(crate) predict: Predict,
+}
+
+/// How a law was proved.
+#[derive(Clone, Debug)]
+pub struct Proof {
+    /// NMSE that it leaves, the worst of all places.
+    pub residual_nmse: f64,
+    /// NMSE of the right values, the worst of all places.
+    pub before_nmse: f64,
+    /// Bits that it explains.
+    pub gained: f64,
+    /// Places that it was fitted on, by their index in the case.
+    pub fitted: Vec<usize>,
+    /// Places that it was not.
+    pub held_out: Vec<usize>,
+}
+
+impl std::fmt::Debug for Law {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Law { form, words, bits, .. } = self;
+        f.debug_struct("Law").field("form", form).field("words", words).field("bits", bits).finish_non_exhaustive()
+    }
+}
+
+impl Law {
+    pub(crate) fn new(
+        form: Form,
+        words: impl Into<String>,
+        bits: f64,
+        predict: impl Fn(&Case<'_>, usize) -> Option<ArrayD<f64>> + Send + Sync + 'static,
+    ) -> Law {
+        Law {
+            form,
+            words: words.into(),
+            parameters: Vec::new(),
+            support: Support::default(),
+            bits,
+            status: Status::Measured,
+            equivalent: Vec::new(),
+            predict: Arc::new(predict),
+        }
+    }
+
+    /// With a parameter.
+    pub(crate) fn with(mut self, name: &'static str, value: impl Into<Value>) -> Law {
+        self.parameters.push((name, value.into()));
+        self
+    }
+
+    /// That differs from the right operation in some places alone.
+    pub(crate) fn on(self, support: Support) -> Law {
+        Law { support, ..self }
+    }
+
+    /// True numbers, not a law.
+    pub(crate) fn table(self) -> Law {
+        Law { status: Status::Table, ..self }
+    }
+
+    /// What it predicts at a place of a case.
+    pub fn predicted(&self, case: &Case<'_>, place: usize) -> Option<ArrayD<f64>> {
+        (self.predict)(case, place)
+    }
+}
