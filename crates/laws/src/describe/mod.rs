@@ -1,5 +1,6 @@
 //! Words for what was measured, each with its price in bits: numbers, sets, tables of numbers, tables of sources.
 
+pub(crate) mod mask;
 pub(crate) mod number;
 pub(crate) mod set;
 pub(crate) mod source;

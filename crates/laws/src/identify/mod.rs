@@ -1,6 +1,8 @@
 //! Which laws may a wrong operation follow? Each is fitted on the first place and said with its price; none is believed before its proof.
 
+mod attention;
 mod output;
+mod rotation;
 mod subject;
 mod sums;
 
@@ -14,6 +16,8 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     let mut laws = whole(case);
     laws.extend(match case.kind {
         Kind::Sum => sums::laws(case),
+        Kind::Rotation => rotation::laws(case),
+        Kind::Probs => attention::laws(case),
         _ => Vec::new(),
     });
     laws.extend(output::laws(&subject::Subject::output(case), case));

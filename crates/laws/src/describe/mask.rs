@@ -1,0 +1,247 @@
+//! Which keys does each query see?
+
+use ndarray::Array2;
+
+use crate::describe::choice;
+
+/// A mask in words.
+#[derive(Clone, Debug)]
+pub(crate) struct Mask {
+    pub(crate) words: String,
+    pub(crate) bits: f64,
+    /// `[T,S]`: whether the query sees the key.
+    pub(crate) sees: Array2<bool>,
+    /// Its numbers by name.
+    pub(crate) parameters: Vec<(&'static str, usize)>,
+}
+
+/// A condition on a query and a key.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Atom {
+    /// key <= query + k
+    UpTo(i64),
+    /// key > query - w
+    Window(i64),
+    /// key <= query - w
+    Further(i64),
+    /// distance below w, both ways
+    Near(i64),
+    /// key < n
+    KeyBelow(i64),
+    KeyFrom(i64),
+    QueryBelow(i64),
+    QueryFrom(i64),
+    /// one distance
+    Distance(i64),
+    /// distance = 0 mod n
+    DistanceEvery(i64),
+    /// key = r mod n
+    KeyEvery(i64, i64),
+    SameBlock(i64),
+    /// the key's block is before the query's
+    EarlierBlock(i64),
+    /// the key's block is not behind the query's
+    UpToBlock(i64),
+    /// the same block or the one before
+    NearBlock(i64),
+}
+
+impl Atom {
+    fn holds(self, t: i64, s: i64) -> bool {
+        match self {
+            Atom::UpTo(k) => s <= t + k,
+            Atom::Window(w) => s > t - w,
+            Atom::Further(w) => s <= t - w,
+            Atom::Near(w) => (t - s).abs() < w,
+            Atom::KeyBelow(n) => s < n,
+            Atom::KeyFrom(n) => s >= n,
+            Atom::QueryBelow(n) => t < n,
+            Atom::QueryFrom(n) => t >= n,
+            Atom::Distance(n) => t - s == n,
+            Atom::DistanceEvery(n) => (t - s).rem_euclid(n) == 0,
+            Atom::KeyEvery(n, r) => s.rem_euclid(n) == r,
+            Atom::SameBlock(n) => t / n == s / n,
+            Atom::EarlierBlock(n) => s / n < t / n,
+            Atom::UpToBlock(n) => s / n <= t / n,
+            Atom::NearBlock(n) => s / n <= t / n && t / n - s / n <= 1,
+        }
+    }
+
+    fn words(self) -> String {
+        match self {
+            Atom::UpTo(0) => "up to the query's own".into(),
+            Atom::UpTo(k) if k > 0 => format!("up to {k} behind the query's own"),
+            Atom::UpTo(k) => format!("up to {} before the query's own", -k),
+            Atom::Window(w) => format!("t-{} to t (window of {w})", w - 1),
+            Atom::Further(w) => format!("{w} or more before the query"),
+            Atom::Near(w) => format!("less than {w} away"),
+            Atom::KeyBelow(1) => "the first key".into(),
+            Atom::KeyBelow(n) => format!("before position {n}"),
+            Atom::KeyFrom(n) => format!("from position {n} on"),
+            Atom::QueryBelow(n) => format!("for queries before {n}"),
+            Atom::QueryFrom(n) => format!("for queries from {n} on"),
+            Atom::Distance(0) => "the query's own".into(),
+            Atom::Distance(n) => format!("{n} before the query"),
+            Atom::DistanceEvery(n) => format!("at distances that are multiples of {n}"),
+            Atom::KeyEvery(n, r) => format!("every {n}th from position {r} on"),
+            Atom::SameBlock(n) => format!("in the query's block of {n}"),
+            Atom::EarlierBlock(n) => format!("in blocks of {n} before the query's"),
+            Atom::UpToBlock(n) => format!("in blocks of {n} up to the query's"),
+            Atom::NearBlock(n) => format!("in the query's block of {n} and the one before"),
+        }
+    }
+
+    fn bits(self) -> f64 {
+        let of = |n: i64| choice(n.unsigned_abs() as usize);
+        match self {
+            Atom::UpTo(0) => 0.0,
+            Atom::UpTo(k) => 3.0 + of(k),
+            Atom::Window(n) | Atom::KeyBelow(n) | Atom::KeyFrom(n) => 4.0 + of(n),
+            Atom::Distance(n) => 4.0 + of(n),
+            Atom::Near(n) | Atom::Further(n) | Atom::QueryBelow(n) | Atom::QueryFrom(n) => 5.0 + of(n),
+            Atom::DistanceEvery(n) | Atom::SameBlock(n) => 5.0 + of(n),
+            Atom::UpToBlock(n) | Atom::EarlierBlock(n) | Atom::NearBlock(n) => 6.0 + of(n),
+            Atom::KeyEvery(n, _) => 6.0 + 2.0 * of(n),
+        }
+    }
+
+    fn parameter(self) -> Option<(&'static str, usize)> {
+        let at = |name, n: i64| usize::try_from(n).ok().map(|n| (name, n));
+        match self {
+            Atom::Window(n) => at("window", n),
+            Atom::Near(n) => at("near", n),
+            Atom::UpTo(n) if n != 0 => at("ahead", n),
+            Atom::KeyBelow(n) => at("keys_before", n),
+            Atom::KeyFrom(n) => at("keys_from", n),
+            Atom::SameBlock(n) | Atom::UpToBlock(n) | Atom::EarlierBlock(n) | Atom::NearBlock(n) => at("block", n),
+            Atom::DistanceEvery(n) | Atom::KeyEvery(n, _) => at("every", n),
+            Atom::Distance(n) => at("distance", n),
+            _ => None,
+        }
+    }
+}
+
+/// The tightest conditions that all these pairs meet.
+fn around(pairs: &[(i64, i64)], n: i64) -> Vec<Atom> {
+    let least = |f: &dyn Fn(i64, i64) -> i64| pairs.iter().map(|&(t, s)| f(t, s)).min().unwrap_or(0);
+    let most = |f: &dyn Fn(i64, i64) -> i64| pairs.iter().map(|&(t, s)| f(t, s)).max().unwrap_or(0);
+    let mut all = vec![
+        Atom::UpTo(most(&|t, s| s - t)),
+        Atom::Window(most(&|t, s| t - s) + 1),
+        Atom::Further(least(&|t, s| t - s)),
+        Atom::Near(most(&|t, s| (t - s).abs()) + 1),
+        Atom::KeyBelow(most(&|_, s| s) + 1),
+        Atom::KeyFrom(least(&|_, s| s)),
+        Atom::QueryBelow(most(&|t, _| t) + 1),
+        Atom::QueryFrom(least(&|t, _| t)),
+    ];
+    let (near, far) = (least(&|t, s| t - s), most(&|t, s| t - s));
+    if near == far {
+        all.push(Atom::Distance(near));
+    }
+    let first = pairs[0].1;
+    for by in 2..n.min(MOST_BLOCK) {
+        all.push(Atom::DistanceEvery(by));
+        all.push(Atom::KeyEvery(by, first.rem_euclid(by)));
+        all.extend([Atom::SameBlock(by), Atom::EarlierBlock(by), Atom::UpToBlock(by), Atom::NearBlock(by)]);
+    }
+    all.retain(|atom| pairs.iter().all(|&(t, s)| atom.holds(t, s)));
+    all
+}
+
+/// Blocks above this size are not looked for.
+const MOST_BLOCK: i64 = 257;
+/// Conditions that pairs are made of.
+const PAIRED: usize = 48;
+
+/// The cheapest mask that agrees with what is seen, as far as that can be told: causal or not, with one or two conditions, or all but those that meet them.
+pub(crate) fn describe(sees: &Array2<Option<bool>>) -> Option<Mask> {
+    let known: Vec<((i64, i64), bool)> =
+        sees.indexed_iter().filter_map(|((t, s), is)| Some(((t as i64, s as i64), (*is)?))).collect();
+    let seen: Vec<(i64, i64)> = known.iter().filter(|(_, is)| *is).map(|(at, _)| *at).collect();
+    if seen.is_empty() {
+        return None;
+    }
+    let n = sees.nrows().max(sees.ncols()) as i64;
+    let mut best: Option<Mask> = None;
+    for (is_causal, base_bits) in [(true, 0.0), (false, 2.0)] {
+        let base = |t: i64, s: i64| !is_causal || s <= t;
+        if !seen.iter().all(|&(t, s)| base(t, s)) {
+            continue;
+        }
+        let within: Vec<((i64, i64), bool)> = known.iter().filter(|((t, s), _)| base(*t, *s)).copied().collect();
+        let hidden: Vec<(i64, i64)> = within.iter().filter(|(_, is)| !is).map(|(at, _)| *at).collect();
+        let mut offer = |atoms: &[Atom], is_without: bool, bits: f64| {
+            let bits = bits + base_bits + atoms.iter().map(|atom| atom.bits()).sum::<f64>();
+            if best.as_ref().is_some_and(|best| best.bits <= bits) {
+                return;
+            }
+            let is = |t: i64, s: i64| base(t, s) && (atoms.iter().all(|atom| atom.holds(t, s)) != is_without);
+            if within.iter().all(|&((t, s), sees)| is(t, s) == sees) {
+                let sees = Array2::from_shape_fn(sees.dim(), |(t, s)| is(t as i64, s as i64));
+                let parameters = atoms.iter().filter_map(|atom| atom.parameter()).collect();
+                best = Some(Mask { words: said(is_causal, atoms, is_without), bits, sees, parameters });
+            }
+        };
+        offer(&[], false, 0.0);
+        for (pairs, is_without, bits) in [(&seen, false, 0.0), (&hidden, true, 2.0)] {
+            if pairs.is_empty() {
+                continue;
+            }
+            let mut atoms = around(pairs, n);
+            atoms.sort_by(|a, b| a.bits().total_cmp(&b.bits()));
+            atoms.truncate(PAIRED);
+            for (at, a) in atoms.iter().enumerate() {
+                offer(&[*a], is_without, bits);
+                for b in &atoms[at + 1..] {
+                    offer(&[*a, *b], is_without, bits + 2.0);
+                }
+            }
+        }
+    }
+    best
+}
+
+fn said(is_causal: bool, atoms: &[Atom], is_without: bool) -> String {
+    let list = atoms.iter().map(|atom| atom.words()).collect::<Vec<_>>().join(", ");
+    match (is_causal, atoms.is_empty(), is_without) {
+        (true, true, _) => "keys up to its own".into(),
+        (false, true, _) => "all keys".into(),
+        (true, _, false) => format!("keys up to its own, {list}"),
+        (false, _, false) => format!("keys {list}"),
+        (true, _, true) => format!("keys up to its own, but not those {list}"),
+        (false, _, true) => format!("all keys but those {list}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(of: impl Fn(i64, i64) -> bool) -> String {
+        let sees = Array2::from_shape_fn((16, 16), |(t, s)| Some(of(t as i64, s as i64)));
+        describe(&sees).map_or_else(|| "none".into(), |mask| mask.words)
+    }
+
+    #[test]
+    fn masks_are_said_as_what_they_are() {
+        assert_eq!(words(|t, s| s <= t), "keys up to its own");
+        assert_eq!(words(|_, _| true), "all keys");
+        assert_eq!(words(|t, s| s <= t && t - s < 5), "keys up to its own, t-4 to t (window of 5)");
+        assert_eq!(
+            words(|t, s| s < t || (t == 0 && s == 0)),
+            "keys up to its own, but not those for queries from 1 on, the query's own"
+        );
+        assert_eq!(words(|t, s| s <= t + 1), "keys up to 1 behind the query's own");
+        assert_eq!(words(|t, s| s <= t && s / 4 == t / 4), "keys up to its own, in the query's block of 4");
+        assert_eq!(
+            words(|t, s| s <= t && (t - s < 4 || s < 1)),
+            "keys up to its own, but not those from position 1 on, 4 or more before the query"
+        );
+    }
+
+    #[test]
+    fn no_mask_is_made_up_for_noise() {
+        assert_eq!(words(|t, s| s <= t && (t * 7 + s * 13) % 5 != 0), "none");
+    }
+}
