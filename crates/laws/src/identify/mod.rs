@@ -1,6 +1,8 @@
 //! Which laws may a wrong operation follow? Each is fitted on the first place and said with its price; none is believed before its proof.
 
+mod activation;
 mod attention;
+mod norm;
 mod output;
 mod rotation;
 mod subject;
@@ -17,6 +19,8 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     laws.extend(match case.kind {
         Kind::Sum => sums::laws(case),
         Kind::Rotation => rotation::laws(case),
+        Kind::Norm => norm::laws(case),
+        Kind::Activation | Kind::Gate => activation::laws(case),
         Kind::Probs => attention::laws(case),
         _ => Vec::new(),
     });
