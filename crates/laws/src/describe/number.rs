@@ -14,7 +14,7 @@ pub(crate) struct Measured {
 /// Standard errors within which two numbers are the same.
 pub(crate) const SURE: f64 = 5.0;
 /// Simple numbers are said only where so few of the same price would be expected near a measured one by chance.
-const BY_CHANCE: f64 = 0.02;
+const BY_CHANCE: f64 = 0.1;
 
 /// A number with the price of saying it.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,17 +117,11 @@ fn simple_numbers(value: f64) -> impl Iterator<Item = Number> {
         }
     }
     if size > 0.0 {
-        let first = size.log10().floor() as i32;
+        let first = size.log10().floor();
         for digits in 1..=5 {
-            let scale = 10f64.powi(digits - 1 - first);
-            let rounded = (size * scale).round() / scale;
-            if rounded.is_finite() && scale.is_finite() {
-                say(
-                    rounded,
-                    shortest(rounded),
-                    3.0 + f64::from(digits) * 10f64.log2() + f64::from(first.abs()).max(1.0).log2(),
-                );
-            }
+            let rounded = to_digits(size, digits);
+            let place = first.abs().max(1.0).log2();
+            say(rounded, shortest(rounded), 3.0 + digits as f64 * 10f64.log2() + place);
         }
     }
     for under in [
@@ -167,9 +161,12 @@ pub(crate) fn with_error(value: f64, error: f64) -> String {
     }
     let first = value.abs().log10().floor() as i32;
     let last = if error > 0.0 && error.is_finite() { error.log10().floor() as i32 } else { first - 15 };
-    let digits = (first - last + 1).clamp(1, 8);
-    let scale = 10f64.powi(digits - 1 - first);
-    shortest((value * scale).round() / scale)
+    shortest(to_digits(value, (first - last + 1).clamp(1, 8) as usize))
+}
+
+/// A number rounded to so many digits.
+fn to_digits(value: f64, digits: usize) -> f64 {
+    format!("{value:.*e}", digits.saturating_sub(1)).parse().unwrap_or(value)
 }
 
 #[cfg(test)]

@@ -926,7 +926,7 @@ fn other_rows(n: usize) -> Vec<(String, f64, Vec<usize>)> {
 }
 
 /// Which key head answers, in words.
-fn key_heads_in_words(answers: &[Option<usize>], heads: usize, keys: usize, group: usize) -> (String, f64) {
+pub(crate) fn key_heads_in_words(answers: &[Option<usize>], heads: usize, keys: usize, group: usize) -> (String, f64) {
     let of: Vec<usize> = answers.iter().map(|a| a.unwrap_or(0)).collect();
     let is = |f: &dyn Fn(usize) -> usize| of.iter().enumerate().all(|(h, a)| *a == f(h));
     if is(&|h| h / group) {

@@ -2,6 +2,9 @@
 
 mod activation;
 mod attention;
+mod context;
+mod embedding;
+mod linear;
 mod norm;
 mod output;
 mod rotation;
@@ -22,7 +25,10 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         Kind::Norm => norm::laws(case),
         Kind::Activation | Kind::Gate => activation::laws(case),
         Kind::Probs => attention::laws(case),
-        _ => Vec::new(),
+        Kind::Context => context::laws(case),
+        Kind::Linear => linear::laws(case),
+        Kind::Embedding => embedding::laws(case),
+        Kind::Other => Vec::new(),
     });
     laws.extend(output::laws(&subject::Subject::output(case), case));
     laws

@@ -418,8 +418,8 @@ impl How<'_> {
         if still.contains(&Some(true)) {
             let set = describe_set(&still, Axis::Token, tokens);
             let values = set.has.iter().enumerate().map(|(t, is)| if *is { 0.0 } else { t as f64 }).collect();
-            let at = set.words.map_or_else(|| "anywhere".to_owned(), |words| format!("at {words}"));
-            offer(format!("nothing is rotated {at}"), set.bits + 3.0, values);
+            let at = set.words.map_or_else(String::new, |words| format!(" at {words}"));
+            offer(format!("nothing is rotated{at}"), set.bits + 1.0, values);
         }
         let whole = |m: &Measured| {
             let near = m.value.round();
@@ -430,6 +430,9 @@ impl How<'_> {
             let n = from.len().max(from.iter().flatten().max().map_or(0, |most| most + 1));
             let source = describe_source(&from, n, Axis::Token);
             let values = source.from.iter().map(|&p| p as f64).collect();
+            if source.is_itself {
+                return laws;
+            }
             offer(format!("each position i is rotated as {}", source.words), source.bits, values);
         }
         laws

@@ -1,0 +1,420 @@
+//! Contexts: which head's probabilities meet which head's values, which values they are, and how often each is counted.
+
+use std::sync::Arc;
+
+use ndarray::{Array2, Array3, ArrayD, Axis as Dimension, Ix3, s};
+
+use crate::case::{Axis, Case, Place};
+use crate::describe::number::Measured;
+use crate::describe::table::{bits_of, describe as describe_table};
+use crate::describe::{mask, source};
+use crate::fit::{factor, least_squares};
+use crate::identify::output;
+use crate::identify::subject::Subject;
+use crate::identify::sums::{moved, sparse};
+use crate::law::{Form, Law};
+
+/// Probabilities `[H,T,S]`, values `[S,K,d]`, and the key head of each head.
+struct Operands {
+    probs: Array3<f64>,
+    values: Array3<f64>,
+    key_head: Vec<usize>,
+}
+
+fn cube(x: &ArrayD<f64>) -> Option<Array3<f64>> {
+    x.clone().into_dimensionality::<Ix3>().ok()
+}
+
+impl Operands {
+    fn of(place: &Place) -> Option<Operands> {
+        let [probs, values] = &place.inputs[..] else { return None };
+        let (probs, values) = (cube(probs)?, cube(values)?);
+        let (heads, key_heads) = (probs.shape()[0], values.shape()[1]);
+        if key_heads == 0
+            || probs.shape()[2] != values.shape()[0]
+            || place.right.shape() != [probs.shape()[1], heads, values.shape()[2]]
+        {
+            return None;
+        }
+        let group = heads.div_ceil(key_heads);
+        Some(Operands { probs, values, key_head: (0..heads).map(|h| (h / group).min(key_heads - 1)).collect() })
+    }
+
+    /// `[S,H,d]`: the values that each head meets.
+    fn met(&self) -> Array3<f64> {
+        self.values.select(Dimension(1), &self.key_head)
+    }
+}
+
+/// `[T,H,d]`: probabilities of each head times its values `[S,H,d]`.
+fn context(probs: &Array3<f64>, values: &Array3<f64>) -> Array3<f64> {
+    let (heads, rows, _) = probs.dim();
+    let mut out = Array3::zeros((rows, heads, values.shape()[2]));
+    for h in 0..heads {
+        out.slice_mut(s![.., h, ..]).assign(&probs.slice(s![h, .., ..]).dot(&values.slice(s![.., h, ..])));
+    }
+    out
+}
+
+/// Errors of rounding's size that a context may be left with before the proof.
+const ROOM: f64 = 5.0;
+/// Ways to pair heads that are tried at most.
+const MOST_HEADS: usize = 1 << 14;
+/// Queries and keys up to which single coefficients are fitted.
+const MOST_KEYS: usize = 128;
+
+/// The laws of a context.
+pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
+    let first = case.first();
+    let (Some(of), Some(own)) = (Operands::of(first), cube(&first.own)) else { return Vec::new() };
+    let mut laws = heads(case, &of, &own);
+    laws.extend(other_values(case));
+    laws.extend(recovered(case, &of, &own));
+    laws.extend(coefficients(case, &of, &own));
+    laws.extend(sparse(&Subject::output(case), case, "the context", 2, &terms));
+    laws
+}
+
+fn law(
+    form: Form,
+    words: String,
+    bits: f64,
+    made: impl Fn(&Case<'_>, usize, Operands) -> Option<Array3<f64>> + Send + Sync + 'static,
+) -> Law {
+    Law::new(form, words, bits, move |case, at| Some(made(case, at, Operands::of(&case.places[at])?)?.into_dyn()))
+}
+
+/// Which heads meet.
+fn heads(case: &Case<'_>, of: &Operands, own: &Array3<f64>) -> Vec<Law> {
+    let (heads, key_heads) = (of.probs.shape()[0], of.values.shape()[1]);
+    if heads * heads * key_heads > MOST_HEADS {
+        return Vec::new();
+    }
+    let noise = case.first().noise();
+    let flat = |x: ndarray::ArrayView2<'_, f64>| x.iter().copied().collect::<Vec<f64>>();
+    let (mut whose, mut values, mut by) = (Vec::new(), Vec::new(), Vec::new());
+    for h in 0..heads {
+        let wanted = flat(own.slice(s![.., h, ..]));
+        let mut best: Option<(f64, usize, usize, Measured)> = None;
+        for p in 0..heads {
+            for v in 0..key_heads {
+                let product = of.probs.slice(s![p, .., ..]).dot(&of.values.slice(s![.., v, ..]));
+                let fit = factor(&flat(product.view()), &wanted, noise);
+                let left = fit.left + if p == h { 0.0 } else { 1e-9 } + if v == of.key_head[h] { 0.0 } else { 1e-9 };
+                if best.as_ref().is_none_or(|best| left < best.0) {
+                    best = Some((left, p, v, fit.coefficients[0]));
+                }
+            }
+        }
+        let Some((left, p, v, factor)) = best else { return Vec::new() };
+        if left > ROOM * noise {
+            return Vec::new();
+        }
+        whose.push(Some(p));
+        values.push(Some(v));
+        by.push(factor);
+    }
+    let is_right = whose.iter().enumerate().all(|(h, p)| *p == Some(h))
+        && values.iter().zip(&of.key_head).all(|(v, k)| *v == Some(*k));
+    let Some(table) = describe_table(&by, Axis::Head, Some(1.0), None).filter(|_| !is_right) else { return Vec::new() };
+    let group = heads.div_ceil(key_heads);
+    let (probs, (said, bits)) = (
+        source::describe(&whose, heads, Axis::Head),
+        crate::identify::attention::key_heads_in_words(&values, heads, key_heads, group),
+    );
+    let mut words = format!("head h meets values of key head {said}");
+    if !probs.is_itself {
+        words = format!("{words}; its probabilities are those of {}", probs.words);
+    }
+    if table.words != "1" {
+        words = format!("{words}; times {}", table.words);
+    }
+    let bits = probs.bits + bits + if table.words == "1" { 0.0 } else { table.bits };
+    let (from, key_head, by): (Vec<usize>, Vec<usize>, Vec<f64>) =
+        (probs.from, values.into_iter().flatten().collect(), table.values);
+    vec![
+        law(Form::HeadMap, words, bits, move |_, _, of| {
+            let fits = from.len() == of.probs.shape()[0] && key_head.iter().all(|k| *k < of.values.shape()[1]);
+            let mut out = fits
+                .then(|| context(&of.probs.select(Dimension(0), &from), &of.values.select(Dimension(1), &key_head)))?;
+            for (h, by) in by.iter().enumerate() {
+                out.slice_mut(s![.., h, ..]).mapv_inplace(|x| x * by);
+            }
+            Some(out)
+        })
+        .with("key_head", said),
+    ]
+}
+
+/// Values of other positions, or other tensors in their place.
+fn other_values(case: &Case<'_>) -> Vec<Law> {
+    let first = case.first();
+    let n = first.inputs[1].shape().first().copied().unwrap_or(0);
+    let last = n.saturating_sub(1);
+    let mut families: Vec<(String, f64, Vec<Option<usize>>)> = vec![
+        ("the positions in reverse".into(), 5.0, (0..n).rev().map(Some).collect()),
+        ("the neighbouring position".into(), 5.0, (0..n).map(|i| Some((i ^ 1).min(last))).collect()),
+    ];
+    for by in 1..n.min(65) {
+        let bits = 7.0 + crate::describe::choice(by);
+        families.push((
+            format!("position s-{by} (never before the first)"),
+            bits,
+            (0..n).map(|i| Some(i.saturating_sub(by))).collect(),
+        ));
+        families.push((
+            format!("position s-{by} (nothing before the first)"),
+            bits,
+            (0..n).map(|i| i.checked_sub(by)).collect(),
+        ));
+        families.push((
+            format!("position s-{by} (before the first: itself)"),
+            bits,
+            (0..n).map(|i| Some(if i >= by { i - by } else { i })).collect(),
+        ));
+        families.push((
+            format!("position s+{by} (never behind the last)"),
+            bits,
+            (0..n).map(|i| Some((i + by).min(last))).collect(),
+        ));
+        families.push((
+            format!("position s+{by} (behind the last: itself)"),
+            bits,
+            (0..n).map(|i| Some(if i + by < n { i + by } else { i })).collect(),
+        ));
+        families.push((format!("position s+{by}, around the end"), bits, (0..n).map(|i| Some((i + by) % n)).collect()));
+        if by > 1 {
+            families.push((
+                format!("the first of its {by} positions"),
+                bits,
+                (0..n).map(|i| Some(i / by * by)).collect(),
+            ));
+            families.push((format!("position s mod {by}"), bits, (0..n).map(|i| Some(i % by)).collect()));
+            families.push((format!("position s, at most {by}"), bits, (0..n).map(|i| Some(i.min(by))).collect()));
+            families.push((
+                format!("position s, at least {by}"),
+                bits,
+                (0..n).map(|i| Some(i.max(by).min(last))).collect(),
+            ));
+        }
+    }
+    let mut laws = Vec::new();
+    let subject = Subject::output(case);
+    let mut offer = |law: Law| {
+        if law.predicted(case, 0).is_some_and(|value| subject.is_near(&value)) {
+            laws.push(law);
+        }
+    };
+    for (words, bits, from) in families {
+        let shown = words.clone();
+        offer(
+            law(
+                Form::ContextValues,
+                format!("the values of each key s are those of {words}"),
+                bits,
+                move |_, _, of| {
+                    let met = of.met();
+                    if met.shape()[0] != from.len() {
+                        return None;
+                    }
+                    let mut values = Array3::zeros(met.dim());
+                    for (s, from) in from.iter().enumerate() {
+                        if let Some(from) = from {
+                            values.slice_mut(s![s, .., ..]).assign(&met.slice(s![*from, .., ..]));
+                        }
+                    }
+                    Some(context(&of.probs, &values))
+                },
+            )
+            .with("source", shown),
+        );
+    }
+    for (name, tensor) in &first.around {
+        let Some(tensor) = cube(tensor) else { continue };
+        let (heads, key_heads) = (first.inputs[0].shape()[0], first.inputs[1].shape()[1]);
+        if tensor.shape()[0] != n
+            || ![heads, key_heads].contains(&tensor.shape()[1])
+            || tensor.shape()[2] != first.inputs[1].shape()[2]
+        {
+            continue;
+        }
+        let known = name.clone();
+        offer(
+            law(Form::ContextValues, format!("the values are {name}"), 8.0, move |case, at, of| {
+                let (_, tensor) = case.places[at].around.iter().find(|(name, _)| *name == known)?;
+                let tensor = cube(tensor)?;
+                let values = if tensor.shape()[1] == of.probs.shape()[0] {
+                    tensor
+                } else {
+                    tensor.select(Dimension(1), &of.key_head)
+                };
+                (values.shape()[0] == of.probs.shape()[2]).then(|| context(&of.probs, &values))
+            })
+            .with("values", name.clone()),
+        );
+    }
+    laws
+}
+
+/// The values that must have been read: probabilities of a causal head are a triangle, which is solved row by row.
+fn recovered(case: &Case<'_>, of: &Operands, own: &Array3<f64>) -> Vec<Law> {
+    let (heads, rows, keys) = of.probs.dim();
+    if rows != keys || rows > MOST_KEYS {
+        return Vec::new();
+    }
+    let mut values = Array3::zeros((rows, heads, of.values.shape()[2]));
+    let mut worst = 1.0f64;
+    for h in 0..heads {
+        let probs = of.probs.slice(s![h, .., ..]);
+        let matrix = nalgebra::DMatrix::from_fn(rows, keys, |t, s| probs[[t, s]]);
+        let Some(inverse) = matrix.clone().try_inverse() else { return Vec::new() };
+        worst = worst.max(matrix.norm() * inverse.norm() / rows as f64);
+        let inverse = Array2::from_shape_fn((rows, keys), |(t, s)| inverse[(t, s)]);
+        values.slice_mut(s![.., h, ..]).assign(&inverse.dot(&own.slice(s![.., h, ..])));
+    }
+    let noise = case.first().noise() * worst;
+    if !noise.is_finite() || noise > MOST_NOISE {
+        return Vec::new();
+    }
+    let subject = Subject {
+        label: "the value read",
+        form: Some(Form::ContextValues),
+        bits: 4.0,
+        axes: vec![Axis::Token, Axis::Head, Axis::Dim],
+        right: of.met().into_dyn(),
+        own: values.into_dyn(),
+        noise,
+        right_at: Arc::new(|case, place| Some(Operands::of(&case.places[place])?.met().into_dyn())),
+        output: Arc::new(|case, place, values| {
+            let of = Operands::of(&case.places[place])?;
+            Some(context(&of.probs, &cube(&values)?).into_dyn())
+        }),
+    };
+    output::laws(&subject, case)
+}
+
+/// Recovered values of more noise than this tell nothing.
+const MOST_NOISE: f64 = 0.02;
+
+/// Each value counted as often as a number for its key, its distance, or its pair of query and key.
+fn coefficients(case: &Case<'_>, of: &Operands, own: &Array3<f64>) -> Vec<Law> {
+    let (heads, rows, keys) = of.probs.dim();
+    if rows.max(keys) > MOST_KEYS {
+        return Vec::new();
+    }
+    let noise = case.first().noise();
+    let met = of.met();
+    let wanted: Vec<f64> = own.iter().copied().collect();
+    let mut laws = Vec::new();
+    for (called, is_distance) in [("key", false), ("distance", true)] {
+        let index = move |t: usize, s: usize| if is_distance { t.abs_diff(s) } else { s };
+        let n = rows.max(keys);
+        let column = |i: usize| -> Vec<f64> {
+            let mut probs = of.probs.clone();
+            probs.indexed_iter_mut().filter(|((_, t, s), _)| index(*t, *s) != i).for_each(|(_, p)| *p = 0.0);
+            context(&probs, &met).iter().copied().collect()
+        };
+        let columns: Vec<(usize, Vec<f64>)> =
+            (0..n).map(|i| (i, column(i))).filter(|(_, c)| c.iter().any(|x| *x != 0.0)).collect();
+        let views: Vec<&[f64]> = columns.iter().map(|(_, c)| c.as_slice()).collect();
+        let Some(fit) = least_squares(&views, &wanted, noise).filter(|fit| fit.left <= ROOM * noise) else { continue };
+        let mut table = vec![Measured::UNKNOWN; n];
+        columns.iter().zip(&fit.coefficients).for_each(|((i, _), m)| table[*i] = *m);
+        let axis = if is_distance { Axis::Query } else { Axis::Key };
+        let described = describe_table(&table, axis, Some(1.0), None);
+        let (said, bits, values, is_table) = match described {
+            Some(described) => {
+                (described.words.replace(axis.name(), called), described.bits + 4.0, described.values, false)
+            }
+            None => {
+                let values = table.iter().map(|m| if m.is_known() { m.value } else { 1.0 }).collect();
+                (format!("a number for each {called}"), bits_of(&table), values, true)
+            }
+        };
+        let law = law(
+            Form::ContextWeights,
+            format!("the values of each key are counted {said} times"),
+            bits,
+            move |_, _, of| {
+                let mut probs = of.probs.clone();
+                for ((_, t, s), p) in probs.indexed_iter_mut() {
+                    *p *= values.get(index(t, s))?;
+                }
+                Some(context(&probs, &of.met()))
+            },
+        );
+        let law = law.with("coefficient", said).with("by", called);
+        laws.push(if is_table { law.table() } else { law });
+    }
+    laws.extend(pairs(of, own, noise, heads));
+    laws
+}
+
+/// A coefficient for each pair of query and key, from all heads and dimensions: which pairs are left out, or counted otherwise.
+fn pairs(of: &Operands, own: &Array3<f64>, noise: f64, heads: usize) -> Option<Law> {
+    let (_, rows, keys) = of.probs.dim();
+    let (met, width) = (of.met(), of.values.shape()[2]);
+    let mut counted = Array2::from_elem((rows, keys), None);
+    let mut all: Vec<Measured> = Vec::new();
+    for t in 0..rows {
+        let seen: Vec<usize> = (0..keys).filter(|&s| (0..heads).any(|h| of.probs[[h, t, s]] > 1e-9)).collect();
+        let column = |s: usize| {
+            (0..heads)
+                .flat_map(|h| (0..width).map(move |d| (h, d)))
+                .map(|(h, d)| of.probs[[h, t, s]] * met[[s, h, d]])
+                .collect::<Vec<f64>>()
+        };
+        let columns: Vec<Vec<f64>> = seen.iter().map(|&s| column(s)).collect();
+        let views: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
+        let wanted: Vec<f64> =
+            (0..heads).flat_map(|h| (0..width).map(move |d| (h, d))).map(|(h, d)| own[[t, h, d]]).collect();
+        let fit = least_squares(&views, &wanted, noise).filter(|fit| fit.left <= ROOM * noise)?;
+        for (&s, m) in seen.iter().zip(&fit.coefficients) {
+            // Too little is known of what is hardly seen.
+            if m.error < 0.05 {
+                let is_one = m.may_be(1.0);
+                counted[[t, s]] = Some(is_one);
+                if !is_one {
+                    all.push(*m);
+                }
+            }
+        }
+    }
+    let other = Measured::mean(all.iter().copied());
+    if all.is_empty() || !all.iter().all(|m| m.may_be(other.value)) {
+        return None;
+    }
+    let number = other.number();
+    let value = number.value;
+    let described = mask::describe(&counted)?;
+    let words = match value == 0.0 {
+        true => format!("only values are counted of {}", described.words),
+        false => format!("values are counted once of {}, and {} times elsewhere", described.words, number.words),
+    };
+    let sees = described.sees;
+    Some(law(Form::ContextWeights, words, described.bits + number.bits + 6.0, move |_, _, of| {
+        let mut probs = of.probs.clone();
+        for ((_, t, s), p) in probs.indexed_iter_mut() {
+            if !*sees.get((t, s))? {
+                *p *= value;
+            }
+        }
+        Some(context(&probs, &of.met()))
+    }))
+}
+
+/// What may be added to a context.
+fn terms(case: &Case<'_>, place: usize) -> Vec<(String, ArrayD<f64>)> {
+    let here = &case.places[place];
+    let Some(of) = Operands::of(here) else { return Vec::new() };
+    let values = of.met().into_dyn();
+    let mut all = vec![
+        ("the right context".to_owned(), here.right.clone()),
+        ("the value of the token itself".to_owned(), values.clone()),
+    ];
+    all.extend(moved("the value", &values));
+    all.extend(moved("the right context", &here.right));
+    all.extend(here.around.iter().cloned());
+    all.retain(|(_, term)| term.shape() == here.own.shape());
+    all
+}

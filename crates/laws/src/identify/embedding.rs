@@ -1,0 +1,159 @@
+//! Embeddings: which row is read for which token?
+
+use ndarray::{Array1, ArrayD};
+
+use crate::case::{Axis, Case};
+use crate::describe::set::describe as describe_set;
+use crate::describe::{choice, source};
+use crate::fit::factor;
+use crate::identify::subject::Subject;
+use crate::law::{Form, Law};
+
+/// The ids of a place.
+fn ids(case: &Case<'_>, place: usize) -> Option<Vec<i64>> {
+    Some(case.places[place].inputs.first()?.iter().map(|x| *x as i64).collect())
+}
+
+/// Other ids than those that are due.
+type Ids = std::sync::Arc<dyn Fn(&[i64]) -> Vec<i64> + Send + Sync>;
+
+fn law(words: String, bits: f64, of: Ids) -> Law {
+    Law::new(Form::EmbeddingRow, words, bits, move |case, place| {
+        let other = Array1::from(of(&ids(case, place)?)).mapv(|id| id as f64);
+        let shape = case.places[place].inputs.first()?.raw_dim();
+        case.operation.apply(place, &[other.into_shape_with_order(shape).ok()?])
+    })
+}
+
+/// Arithmetic of ids that is tried.
+fn families() -> Vec<(String, f64, Ids)> {
+    let mut all: Vec<(String, f64, Ids)> = Vec::new();
+    let mut each = |words: String, bits: f64, f: Box<dyn Fn(i64) -> i64 + Send + Sync>| {
+        all.push((words, bits, std::sync::Arc::new(move |ids: &[i64]| ids.iter().map(|id| f(*id)).collect())));
+    };
+    for by in 1..=9i64 {
+        each(format!("token id + {by}"), 8.0, Box::new(move |id| id + by));
+        each(format!("token id - {by}"), 8.0, Box::new(move |id| (id - by).max(0)));
+    }
+    for bit in 0..16 {
+        each(format!("token id with bit {bit} flipped"), 9.0, Box::new(move |id| id ^ (1 << bit)));
+    }
+    for bits in [7, 8, 12, 14, 15, 16] {
+        each(format!("token id mod {}", 1i64 << bits), 9.0, Box::new(move |id| id % (1 << bits)));
+    }
+    for by in 2..=8i64 {
+        each(format!("token id div {by}"), 9.0, Box::new(move |id| id / by));
+    }
+    for by in [2, 4, 8, 16, 32, 64i64] {
+        each(format!("token id cut to a multiple of {by}"), 9.0, Box::new(move |id| id / by * by));
+    }
+    all.push(("the position".into(), 6.0, std::sync::Arc::new(|ids| (0..ids.len() as i64).collect())));
+    all.push((
+        "the token of the position before".into(),
+        6.0,
+        std::sync::Arc::new(|ids| (0..ids.len()).map(|i| ids[i.saturating_sub(1)]).collect()),
+    ));
+    all.push((
+        "the token of the next position".into(),
+        6.0,
+        std::sync::Arc::new(|ids| (0..ids.len()).map(|i| ids[(i + 1).min(ids.len() - 1)]).collect()),
+    ));
+    all.push(("the tokens in reverse".into(), 6.0, std::sync::Arc::new(|ids| ids.iter().rev().copied().collect())));
+    all
+}
+
+/// The laws of an embedding.
+pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
+    let (Some(due), subject) = (ids(case, 0), Subject::output(case)) else { return Vec::new() };
+    let wrong: Vec<bool> =
+        crate::identify::wrong(case.first()).outer_iter().map(|row| row.iter().any(|wrong| *wrong)).collect();
+    if wrong.len() != due.len() {
+        return Vec::new();
+    }
+    let mut laws = Vec::new();
+    let meant: Vec<Option<bool>> = wrong.iter().map(|is| Some(*is)).collect();
+    let part = describe_set(&meant, Axis::Token, case.tokens_of(Axis::Token));
+    for (words, bits, of) in families() {
+        let whole = law(format!("the row read is that of {words}"), bits, of.clone());
+        let is_near = |law: &Law| law.predicted(case, 0).is_some_and(|value| subject.is_near(&value));
+        if is_near(&whole) {
+            laws.push(whole);
+        } else if let Some(on) = &part.words {
+            let has = part.has.clone();
+            let some: Ids = std::sync::Arc::new(move |ids: &[i64]| {
+                let other = of(ids);
+                ids.iter()
+                    .zip(other)
+                    .zip(has.iter().chain(std::iter::repeat(&false)))
+                    .map(|((id, other), is)| if *is { other } else { *id })
+                    .collect()
+            });
+            let some = law(format!("the row read is that of {words} ({on})"), bits + part.bits + 2.0, some);
+            if is_near(&some) {
+                laws.push(some.on(Subject::support(Axis::Token, part.words.clone())));
+            }
+        }
+    }
+    laws.extend(bounds(case, &due, &wrong, &subject));
+    laws.extend(positions(&due, &subject));
+    laws
+}
+
+/// Ids that are held to a bound, or exchanged for one: read off the tokens that are wrong.
+fn bounds(case: &Case<'_>, due: &[i64], wrong: &[bool], subject: &Subject) -> Vec<Law> {
+    let of = |which: bool| due.iter().zip(wrong).filter(move |(_, is)| **is == which).map(|(id, _)| *id);
+    let (Some(low), Some(high)) = (of(true).min(), of(true).max()) else { return Vec::new() };
+    let mut offer: Vec<(String, f64, Ids)> = Vec::new();
+    for to in [0i64, 1, 2, 3] {
+        let ids: Vec<i64> = of(true).collect();
+        let said = ids.iter().take(4).map(i64::to_string).collect::<Vec<_>>().join(", ");
+        offer.push((
+            format!("token {to} in place of {said}"),
+            12.0 + choice(ids.len()),
+            std::sync::Arc::new(move |all| all.iter().map(|id| if ids.contains(id) { to } else { *id }).collect()),
+        ));
+    }
+    if of(false).max().is_none_or(|right| right < low) {
+        let most = of(false).max().unwrap_or(0);
+        for bound in [most, low - 1, high] {
+            offer.push((
+                format!("token id, at most {bound}"),
+                14.0,
+                std::sync::Arc::new(move |all| all.iter().map(|id| (*id).min(bound)).collect()),
+            ));
+        }
+    }
+    let near = |law: &Law| law.predicted(case, 0).is_some_and(|value| subject.is_near(&value));
+    offer
+        .into_iter()
+        .map(|(words, bits, of)| law(format!("the row read is that of {words}"), bits, of))
+        .filter(near)
+        .collect()
+}
+
+/// Rows of other positions of the same text.
+fn positions(due: &[i64], subject: &Subject) -> Option<Law> {
+    let rows =
+        |x: &ArrayD<f64>| x.outer_iter().map(|row| row.iter().copied().collect::<Vec<f64>>()).collect::<Vec<_>>();
+    let (right, own) = (rows(&subject.right), rows(&subject.own));
+    let from = |t: usize| {
+        let fits = |s: &usize| {
+            let fit = factor(&right[*s], &own[t], subject.noise);
+            fit.left <= 5.0 * subject.noise && (fit.coefficients[0].value - 1.0).abs() < 1e-2
+        };
+        std::iter::once(t).chain(0..right.len()).find(fits)
+    };
+    let found: Vec<Option<usize>> = (0..own.len()).map(from).collect();
+    if found.iter().any(Option::is_none) {
+        return None;
+    }
+    let source = source::describe(&found, due.len(), Axis::Token);
+    let of = source.from.clone();
+    (!source.is_itself).then(|| {
+        law(
+            format!("the row read is that of the token of {}", source.words),
+            source.bits + 3.0,
+            std::sync::Arc::new(move |ids: &[i64]| of.iter().map(|&s| ids.get(s).copied().unwrap_or(0)).collect()),
+        )
+    })
+}

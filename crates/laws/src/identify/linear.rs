@@ -1,0 +1,449 @@
+//! Products with a weight: which weight, which input, which of its columns, and what was done to their values.
+
+use std::sync::Arc;
+
+use nalgebra::{DMatrix, DVector};
+use ndarray::{Array2, ArrayD, Axis as Dimension};
+
+use crate::case::{Axis, Case, Place};
+use crate::describe::number::Measured;
+use crate::describe::source::describe as describe_source;
+use crate::describe::table::describe as describe_table;
+use crate::describe::{choice, set};
+use crate::fit::{factor, least_squares, search};
+use crate::identify::output::roundings_of;
+use crate::identify::subject::Subject;
+use crate::identify::sums::moved;
+use crate::law::{Form, Law};
+
+/// Output rows that laws are looked for on.
+const ROWS: usize = 160;
+/// Input columns up to which each has a coefficient of its own.
+const MOST_COLUMNS: usize = 768;
+/// Errors of rounding's size that a product may be left with before the proof.
+const ROOM: f64 = 5.0;
+
+/// Rows of a tensor as `[T,K]`.
+fn flat(x: &ArrayD<f64>) -> Option<Array2<f64>> {
+    let rows = *x.shape().first()?;
+    x.to_shape((rows, x.len() / rows.max(1))).ok().map(|x| x.into_owned())
+}
+
+/// The product on some of its output rows.
+struct Sample {
+    x: Array2<f64>,
+    /// `[R,K]`
+    weight: Array2<f64>,
+    /// `[T,R]`
+    own: Array2<f64>,
+    right: Array2<f64>,
+    rows: Vec<usize>,
+    noise: f64,
+}
+
+/// The laws of a product.
+pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
+    let mut laws = inputs(case);
+    let Some(sample) = Sample::of(case) else { return laws };
+    laws.extend(sample.weights(case));
+    laws.extend(sample.columns());
+    if laws.is_empty() {
+        laws.extend(sample.orders());
+        laws.extend(sample.values());
+    }
+    laws
+}
+
+/// A law of another input.
+fn of_input(
+    form: Form,
+    words: String,
+    bits: f64,
+    made: impl Fn(&Case<'_>, &Place) -> Option<ArrayD<f64>> + Send + Sync + 'static,
+) -> Law {
+    Law::new(form, words, bits, move |case, at| {
+        let place = &case.places[at];
+        let input = made(case, place)?;
+        let shape = place.inputs.first()?.raw_dim();
+        case.operation.apply(at, &[input.into_shape_with_order(shape).ok()?])
+    })
+}
+
+/// Other inputs, by what they are called.
+fn library(place: &Place) -> Vec<(String, ArrayD<f64>)> {
+    let Some(x) = place.inputs.first() else { return Vec::new() };
+    let mut all: Vec<(String, ArrayD<f64>)> = vec![("the input".into(), x.clone())];
+    for (name, tensor) in &place.around {
+        if tensor.len() == x.len() && tensor.shape().first() == x.shape().first() {
+            all.extend(tensor.to_shape(x.raw_dim()).ok().map(|x| (name.clone(), x.into_owned())));
+        }
+    }
+    all.extend(moved("the input", x));
+    all.push(("the size of the input".into(), x.mapv(f64::abs)));
+    all.push(("the positive part of the input".into(), x.mapv(|x| x.max(0.0))));
+    all
+}
+
+/// Laws of what is read: another tensor, or a sum of two.
+fn inputs(case: &Case<'_>) -> Vec<Law> {
+    let first = case.first();
+    let all = library(first);
+    let of = |x: &ArrayD<f64>| case.operation.apply(0, std::slice::from_ref(x));
+    let subject = Subject::output(case);
+    let nothing = first.inputs.first().and_then(|x| of(&ArrayD::zeros(x.raw_dim())));
+    // What the product adds by itself (a bias) is not scaled with its input.
+    let Some(bias) = nothing else { return Vec::new() };
+    let made: Vec<(String, Vec<f64>)> = all
+        .iter()
+        .filter_map(|(name, x)| Some((name.clone(), of(x)?.iter().zip(&bias).map(|(y, b)| y - b).collect())))
+        .collect();
+    let wanted: Vec<f64> = first.own.iter().zip(&bias).map(|(y, b)| y - b).collect();
+    let mut laws = Vec::new();
+    let law = |terms: Vec<(String, Measured)>| {
+        let numbers: Vec<_> = terms.iter().map(|(_, m)| m.number()).collect();
+        let said: Vec<String> = terms
+            .iter()
+            .zip(&numbers)
+            .map(|((name, _), n)| if n.value == 1.0 { name.clone() } else { format!("{} times {name}", n.words) })
+            .collect();
+        let bits = 4.0 + numbers.iter().map(|n| n.bits + choice(all.len())).sum::<f64>();
+        let terms: Vec<(String, f64)> = terms.into_iter().zip(&numbers).map(|((name, _), n)| (name, n.value)).collect();
+        let parameter = said.join(" + ");
+        of_input(Form::LinearInput, format!("the product reads {parameter}"), bits, move |_, place| {
+            let library = library(place);
+            let mut sum: ArrayD<f64> = ArrayD::zeros(place.inputs.first()?.raw_dim());
+            for (name, by) in &terms {
+                sum.scaled_add(*by, &library.iter().find(|(known, _)| known == name)?.1);
+            }
+            Some(sum)
+        })
+        .with("input", parameter)
+    };
+    let noise = subject.noise;
+    for (name, column) in made.iter().skip(1) {
+        let fit = factor(column, &wanted, noise);
+        if fit.left <= ROOM * noise && fit.coefficients[0].is_known() {
+            laws.push(law(vec![(name.clone(), fit.coefficients[0])]));
+        }
+    }
+    if laws.is_empty() {
+        for (a, (first, x)) in made.iter().enumerate() {
+            for (second, y) in &made[a + 1..] {
+                let Some(fit) = least_squares(&[x, y], &wanted, noise).filter(|fit| fit.left <= ROOM * noise) else {
+                    continue;
+                };
+                if fit.coefficients.iter().all(|c| !c.may_be(0.0)) {
+                    laws.push(law(vec![(first.clone(), fit.coefficients[0]), (second.clone(), fit.coefficients[1])]));
+                }
+            }
+        }
+    }
+    laws
+}
+
+impl Sample {
+    fn of(case: &Case<'_>) -> Option<Sample> {
+        let first = case.first();
+        let weight = case.operation.weight(0)?;
+        let (x, own, right) = (flat(first.inputs.first()?)?, flat(&first.own)?, flat(&first.right)?);
+        if weight.ncols() != x.ncols() || weight.nrows() != own.ncols() {
+            return None;
+        }
+        let wrong = crate::identify::further_off(&right.clone().into_dyn(), &own.clone().into_dyn(), first.noise());
+        let all: Vec<usize> = (0..own.ncols()).filter(|&row| (0..own.nrows()).any(|t| wrong[[t, row]])).collect();
+        let rows: Vec<usize> = all.iter().copied().step_by(all.len().div_ceil(ROWS).max(1)).collect();
+        let pick = |x: &Array2<f64>| x.select(Dimension(1), &rows);
+        Some(Sample {
+            weight: weight.select(Dimension(0), &rows),
+            own: pick(&own),
+            right: pick(&right),
+            x,
+            rows,
+            noise: first.noise(),
+        })
+    }
+
+    fn is_near(&self, made: &Array2<f64>) -> bool {
+        self.left(made) <= ROOM * self.noise
+    }
+
+    /// What is left, as a share.
+    fn left(&self, made: &Array2<f64>) -> f64 {
+        if made.dim() != self.own.dim() {
+            return f64::INFINITY;
+        }
+        // A bias is as it was.
+        let bias = &self.right - &self.x.dot(&self.weight.t());
+        let (mut rest, mut all) = (0.0, 0.0);
+        ndarray::Zip::from(made).and(&bias).and(&self.own).for_each(|made, bias, own| {
+            rest += (made + bias - own).powi(2);
+            all += own * own;
+        });
+        (rest / f64::max(all, f64::MIN_POSITIVE)).sqrt()
+    }
+
+    /// Other weights of the model, and the weight read otherwise.
+    fn weights(&self, case: &Case<'_>) -> Vec<Law> {
+        let mut laws = Vec::new();
+        for name in case.operation.other_weights(0) {
+            let Some(other) = case.operation.other_weight(0, &name) else { continue };
+            if other.ncols() != self.x.ncols() || self.rows.iter().any(|row| *row >= other.nrows()) {
+                continue;
+            }
+            if self.is_near(&self.x.dot(&other.select(Dimension(0), &self.rows).t())) {
+                let known = name.clone();
+                let law = of_weight(format!("the weight is that of {name}"), 8.0, move |case, at| {
+                    case.operation.other_weight(at, &known)
+                });
+                laws.push(law.with("weight", name));
+            }
+        }
+        let square = |w: &Array2<f64>| (w.nrows() == w.ncols()).then(|| w.t().to_owned());
+        let swapped = |w: &Array2<f64>| {
+            let (rows, columns) = w.dim();
+            let values: Vec<f64> = w.t().iter().copied().collect();
+            Array2::from_shape_vec((rows, columns), values).ok()
+        };
+        let read = |w: &Array2<f64>| {
+            let (rows, columns) = w.dim();
+            let other = w.to_shape((columns, rows)).ok()?.t().to_owned();
+            (other.dim() == w.dim() || rows != columns).then_some(other).filter(|other| other.dim() == w.dim())
+        };
+        type Reading = fn(&Array2<f64>) -> Option<Array2<f64>>;
+        let readings: [(&str, Reading); 3] = [
+            ("transposed", square),
+            ("stored with its extents exchanged, and read as if it were not", swapped),
+            ("read with its extents exchanged", read),
+        ];
+        if let Some(weight) = case.operation.weight(0) {
+            for (words, reading) in readings {
+                let other = reading(&weight).filter(|other| other.dim() == weight.dim());
+                if other.is_some_and(|other| self.is_near(&self.x.dot(&other.select(Dimension(0), &self.rows).t()))) {
+                    laws.push(
+                        of_weight(format!("the weight is {words}"), 6.0, move |case, at| {
+                            reading(&case.operation.weight(at)?)
+                        })
+                        .with("weight", words),
+                    );
+                }
+            }
+        }
+        laws
+    }
+
+    /// How often each column of the input is counted.
+    fn columns(&self) -> Vec<Law> {
+        let (tokens, k) = self.x.dim();
+        if k > MOST_COLUMNS || tokens * self.rows.len() < k + k / 2 {
+            return self.few_columns();
+        }
+        let error = &self.own - &self.right;
+        let gram = self.weight.t().dot(&self.weight) * self.x.t().dot(&self.x);
+        let cross = (self.x.t().dot(&error) * self.weight.t()).sum_axis(Dimension(1));
+        let matrix = DMatrix::from_fn(k, k, |a, b| gram[[a, b]]);
+        let Some(factored) = matrix.cholesky() else { return Vec::new() };
+        let fitted = factored.solve(&DVector::from_fn(k, |a, _| cross[a]));
+        let by: Vec<f64> = fitted.iter().map(|a| 1.0 + a).collect();
+        let made = |by: &[f64]| {
+            let mut x = self.x.clone();
+            x.columns_mut().into_iter().zip(by).for_each(|(mut column, by)| column.mapv_inplace(|x| x * by));
+            x.dot(&self.weight.t())
+        };
+        let left = self.left(&made(&by));
+        if left > ROOM * self.noise {
+            return Vec::new();
+        }
+        let size = (self.own.iter().map(|y| y * y).sum::<f64>() / self.own.len() as f64).sqrt();
+        let each = left.max(self.noise) * size;
+        let inverse = factored.inverse();
+        let table: Vec<Measured> =
+            by.iter().enumerate().map(|(a, by)| Measured::new(*by, each * inverse[(a, a)].max(0.0).sqrt())).collect();
+        let Some(described) = describe_table(&table, Axis::Channel, Some(1.0), None) else { return Vec::new() };
+        let values = described.values;
+        let words = format!("channels of the input are counted {} times", described.words);
+        vec![scaled_columns(words, described.bits + 5.0, values).with("factor", described.words)]
+    }
+
+    /// Where columns are many: those from one on, or up to one, are left out.
+    fn few_columns(&self) -> Vec<Law> {
+        let k = self.x.ncols();
+        let bias = &self.right - &self.x.dot(&self.weight.t());
+        let wanted = &self.own - &bias;
+        let size = wanted.iter().map(|y| y * y).sum::<f64>().sqrt();
+        let mut laws = Vec::new();
+        for is_first in [true, false] {
+            let mut rest = wanted.clone();
+            for step in 0..k {
+                let at = if is_first { step } else { k - 1 - step };
+                let left = rest.iter().map(|x| x * x).sum::<f64>().sqrt();
+                if step > 0 && left <= ROOM * self.noise * size {
+                    let counted: Vec<Option<bool>> =
+                        (0..k).map(|c| Some(if is_first { c < at } else { c > at })).collect();
+                    let on = set::describe(&counted, Axis::Channel, None);
+                    let values: Vec<f64> = on.has.iter().map(|has| if *has { 1.0 } else { 0.0 }).collect();
+                    let words = format!(
+                        "only {} of the input are counted",
+                        on.words.clone().unwrap_or_else(|| "all channels".into())
+                    );
+                    laws.push(scaled_columns(words, on.bits + 6.0, values));
+                    break;
+                }
+                for (t, mut row) in rest.rows_mut().into_iter().enumerate() {
+                    row.scaled_add(-self.x[[t, at]], &self.weight.column(at));
+                }
+            }
+        }
+        laws
+    }
+
+    /// Columns of the input in another order.
+    fn orders(&self) -> Vec<Law> {
+        let k = self.x.ncols();
+        let few: Vec<usize> = (0..self.x.nrows()).step_by((self.x.nrows() / 4).max(1)).collect();
+        let (x, own) = (self.x.select(Dimension(0), &few), self.own.select(Dimension(0), &few));
+        let bias = (&self.right - &self.x.dot(&self.weight.t())).select(Dimension(0), &few);
+        let size = own.iter().map(|y| y * y).sum::<f64>().sqrt();
+        let mut laws = Vec::new();
+        for from in orders_of(k) {
+            let made = x.select(Dimension(1), &from).dot(&self.weight.t()) + &bias;
+            let left = made.iter().zip(&own).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
+            if left <= ROOM * self.noise * size {
+                let known: Vec<Option<usize>> = from.iter().map(|i| Some(*i)).collect();
+                let source = describe_source(&known, k, Axis::Channel);
+                let words = format!("channel i of the input is taken from {}", source.words);
+                let law = of_input(Form::LinearColumns, words, source.bits + 2.0, move |_, place| {
+                    let x = flat(place.inputs.first()?)?;
+                    (x.ncols() == from.len()).then(|| x.select(Dimension(1), &from).into_dyn())
+                });
+                laws.push(law.with("source", source.words));
+                break;
+            }
+        }
+        laws
+    }
+
+    /// Values of the input or the weight that are rounded, or held within a bound.
+    fn values(&self) -> Vec<Law> {
+        let mut laws = Vec::new();
+        let before = self.left(&self.x.dot(&self.weight.t()));
+        for is_input in [true, false] {
+            let called = if is_input { "input" } else { "weight" };
+            let made = |f: &dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>>| -> Option<Array2<f64>> {
+                let two = |x: ArrayD<f64>| x.into_dimensionality().ok();
+                match is_input {
+                    true => Some(two(f(&self.x.clone().into_dyn())?).map(|x: Array2<f64>| x.dot(&self.weight.t()))?),
+                    false => two(f(&self.weight.clone().into_dyn())?).map(|w: Array2<f64>| self.x.dot(&w.t())),
+                }
+            };
+            let law = |words: String, bits: f64, f: Arc<dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>| {
+                match is_input {
+                    true => of_input(Form::LinearValues, words, bits, move |_, place| f(place.inputs.first()?)),
+                    false => of_weight(words, bits, move |case, at| {
+                        f(&case.operation.weight(at)?.into_dyn())?.into_dimensionality().ok()
+                    }),
+                }
+            };
+            for (words, bits, f) in roundings_of() {
+                if made(&|x| f(x)).is_some_and(|made| self.left(&made) <= (0.1 * before).max(ROOM * self.noise)) {
+                    laws.push(law(format!("the {called} is {words}"), bits + 2.0, f.clone()));
+                }
+            }
+            let base: Vec<f64> =
+                if is_input { self.x.iter().copied().collect() } else { self.weight.iter().copied().collect() };
+            let most = base.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+            type Bound = fn(f64, f64) -> f64;
+            let bounds: [(&str, Bound, f64); 6] = [
+                ("held within {}", |x, c| x.clamp(-c, c), 1.0),
+                ("at most {}", |x, c| x.min(c), 1.0),
+                ("at least -{}", |x, c| x.max(-c), 1.0),
+                ("zero where it is below {} in size", |x, c| if x.abs() < c { 0.0 } else { x }, 1.0),
+                ("zero where it is above {} in size", |x, c| if x.abs() > c { 0.0 } else { x }, 1.0),
+                ("{} tanh(x/{})", |x, c| c * (x / c).tanh(), 20.0),
+            ];
+            for (words, f, times) in bounds {
+                let left = |c: f64| made(&|x| Some(x.mapv(|x| f(x, c)))).map_or(f64::INFINITY, |made| self.left(&made));
+                let (at, rest) = search(1e-3 * most, times * most, 41, true, left);
+                if rest > (0.1 * before).max(ROOM * self.noise) {
+                    continue;
+                }
+                for number in [
+                    Measured::new(at, 2e-3 * at).simple(),
+                    Some(Measured::new(at, 1e-5 * at).number()),
+                    Some(Measured::new(at, 0.0).plain()),
+                ]
+                .into_iter()
+                .flatten()
+                {
+                    let c = number.value;
+                    if left(c) <= ROOM * self.noise {
+                        let said = format!("the {called} is {}", words.replace("{}", &number.words));
+                        laws.push(
+                            law(said, 8.0 + number.bits, Arc::new(move |x: &ArrayD<f64>| Some(x.mapv(|x| f(x, c)))))
+                                .with("bound", c),
+                        );
+                        break;
+                    }
+                }
+            }
+        }
+        laws
+    }
+}
+
+/// A law of another weight: what the product adds by itself stays.
+fn of_weight(
+    words: String,
+    bits: f64,
+    made: impl Fn(&Case<'_>, usize) -> Option<Array2<f64>> + Send + Sync + 'static,
+) -> Law {
+    Law::new(Form::LinearWeight, words, bits, move |case, at| {
+        let place = &case.places[at];
+        let (x, weight, right) = (flat(place.inputs.first()?)?, case.operation.weight(at)?, flat(&place.right)?);
+        let other =
+            made(case, at).filter(|other| other.ncols() == weight.ncols() && other.nrows() >= weight.nrows())?;
+        let other = other.slice(ndarray::s![..weight.nrows(), ..]).to_owned();
+        let out = right + x.dot(&(other - weight).t());
+        out.into_shape_with_order(place.right.raw_dim()).ok().map(|out| out.into_dyn())
+    })
+}
+
+fn scaled_columns(words: String, bits: f64, values: Vec<f64>) -> Law {
+    of_input(Form::LinearColumns, words, bits, move |_, place| {
+        let mut x = flat(place.inputs.first()?)?;
+        if x.ncols() != values.len() {
+            return None;
+        }
+        x.columns_mut().into_iter().zip(&values).for_each(|(mut column, by)| column.mapv_inplace(|x| x * by));
+        Some(x.into_dyn())
+    })
+}
+
+/// Orders that columns may be in.
+fn orders_of(n: usize) -> Vec<Vec<usize>> {
+    let of = |f: &dyn Fn(usize) -> usize| (0..n).map(f).collect::<Vec<_>>();
+    let mut all = vec![of(&|i| n - 1 - i), of(&|i| if i ^ 1 < n { i ^ 1 } else { i })];
+    for by in (1..n).filter(|by| *by <= 64 || n - by <= 64 || n.is_multiple_of(*by)) {
+        all.push(of(&|i| (i + by) % n));
+    }
+    for block in (2..n).filter(|block| n.is_multiple_of(*block)) {
+        let rows = n / block;
+        all.push(of(&|i| i % rows * block + i / rows));
+        all.push(of(&|i| i / block * block + block - 1 - i % block));
+        all.push(of(&|i| (rows - 1 - i / block) * block + i % block));
+        for shift in 1..block.min(9) {
+            all.push(of(&|i| i / block * block + (i % block + shift) % block));
+        }
+        for shift in 1..rows.min(9) {
+            all.push(of(&|i| (i / block + shift) % rows * block + i % block));
+        }
+        if n.is_multiple_of(2 * block) {
+            all.push(of(&|i| (i / block ^ 1) * block + i % block));
+            all.push(of(&|i| i / (2 * block) * 2 * block + i % (2 * block) / 2 + i % 2 * block));
+            all.push(of(&|i| {
+                let (start, inner) = (i / (2 * block) * 2 * block, i % (2 * block));
+                start + if inner < block { 2 * inner } else { 2 * (inner - block) + 1 }
+            }));
+        }
+    }
+    all
+}

@@ -1,0 +1,77 @@
+use firstdiff_laws::{Axis, Kind};
+use ndarray::ArrayD;
+
+use crate::plant::{Rounded, law_of, said};
+
+const AXES: [Axis; 3] = [Axis::Head, Axis::Query, Axis::Key];
+const T: usize = 14;
+const HEADS: usize = 4;
+const KEY_HEADS: usize = 2;
+const WIDTH: usize = 8;
+
+fn score(x: &[ArrayD<f64>], h: usize, t: usize, s: usize, key_head: usize) -> f64 {
+    (0..WIDTH).map(|d| x[0][[t, h, d]] * x[1][[s, key_head, d]]).sum::<f64>() / (WIDTH as f64).sqrt()
+}
+
+fn softmax(
+    sees: impl Fn(usize, usize, usize) -> bool,
+    score: impl Fn(usize, usize, usize) -> f64,
+    beside: f64,
+) -> ArrayD<f64> {
+    let mut out = ArrayD::zeros(vec![HEADS, T, T]);
+    for h in 0..HEADS {
+        for t in 0..T {
+            let all: Vec<f64> = (0..T).map(|s| if sees(h, t, s) { score(h, t, s).exp() } else { 0.0 }).collect();
+            let sum: f64 = all.iter().sum::<f64>() + beside;
+            (0..T).for_each(|s| out[[h, t, s]] = if sum > 0.0 { all[s] / sum } else { 0.0 });
+        }
+    }
+    out
+}
+
+fn right(_: usize, x: &[ArrayD<f64>]) -> ArrayD<f64> {
+    softmax(|_, t, s| s <= t, |h, t, s| score(x, h, t, s, h / 2), 0.0)
+}
+
+fn law(wrong: fn(usize, &[ArrayD<f64>]) -> ArrayD<f64>) -> String {
+    said(&law_of(Kind::Probs, &AXES, &[&[T, HEADS, WIDTH], &[T, KEY_HEADS, WIDTH]], right, wrong, Rounded::F32))
+}
+
+#[test]
+fn masks_are_recovered() {
+    let window = law(|_, x| softmax(|_, t, s| s <= t && t - s < 5, |h, t, s| score(x, h, t, s, h / 2), 0.0));
+    assert!(window.contains("t-4 to t (window of 5)"), "{window}");
+    let open = law(|_, x| softmax(|_, _, _| true, |h, t, s| score(x, h, t, s, h / 2), 0.0));
+    assert!(open.contains("each query sees all keys"), "{open}");
+    let without =
+        law(|_, x| softmax(|h, t, s| s <= t && (h != 1 || s != 0 || t == 0), |h, t, s| score(x, h, t, s, h / 2), 0.0));
+    assert!(without.contains("head 1"), "{without}");
+}
+
+#[test]
+fn scores_are_recovered() {
+    let scale = law(|_, x| softmax(|_, t, s| s <= t, |h, t, s| 1.5 * score(x, h, t, s, h / 2), 0.0));
+    assert!(
+        scale.starts_with("scores are 3/2 times the right ones") || scale.starts_with("scores are 1.5 times"),
+        "{scale}"
+    );
+    let head =
+        law(|_, x| softmax(|_, t, s| s <= t, |h, t, s| if h == 2 { 0.5 } else { 1.0 } * score(x, h, t, s, h / 2), 0.0));
+    assert!(head.contains("1/2") && head.contains("head 2"), "{head}");
+    let alibi = law(|_, x| softmax(|_, t, s| s <= t, |h, t, s| score(x, h, t, s, h / 2) - 0.1 * (t - s) as f64, 0.0));
+    assert!(alibi.contains("-0.1 * distance"), "{alibi}");
+    let cap = law(|_, x| softmax(|_, t, s| s <= t, |h, t, s| 3.0 * (score(x, h, t, s, h / 2) / 3.0).tanh(), 0.0));
+    assert!(cap.contains("3 tanh(score/3)"), "{cap}");
+    let heads = law(|_, x| softmax(|_, t, s| s <= t, |h, t, s| score(x, h, t, s, h % 2), 0.0));
+    assert!(heads.contains("h mod 2"), "{heads}");
+}
+
+#[test]
+fn denominators_are_recovered() {
+    let one = law(|_, x| softmax(|_, t, s| s <= t, |h, t, s| score(x, h, t, s, h / 2), 1.0));
+    assert!(one.contains("sum of exp(score) plus 1"), "{one}");
+    let half = law(|layer, x| right(layer, x).mapv(|p| 0.9 * p));
+    assert!(half.contains("0.9") || half.contains("9/10"), "{half}");
+    let fill = law(|_, x| softmax(|_, _, _| true, |h, t, s| if s <= t { score(x, h, t, s, h / 2) } else { -5.0 }, 0.0));
+    assert!(fill.contains("masked scores are -5"), "{fill}");
+}

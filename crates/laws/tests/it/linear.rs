@@ -1,0 +1,53 @@
+use firstdiff_laws::{Axis, Kind};
+use ndarray::{Array2, ArrayD, Axis as Dimension, Ix2};
+
+use crate::plant::{Numbers, law_with_weight, said};
+
+const AXES: [Axis; 2] = [Axis::Token, Axis::Channel];
+const SHAPE: [usize; 2] = [12, 32];
+const ROWS: usize = 48;
+
+fn weight(layer: usize) -> Array2<f64> {
+    let mut numbers = Numbers::new(900 + layer as u64);
+    Array2::from_shape_fn((ROWS, SHAPE[1]), |_| 0.2 * numbers.next())
+}
+
+fn product(x: &ArrayD<f64>, w: &Array2<f64>) -> ArrayD<f64> {
+    x.view().into_dimensionality::<Ix2>().unwrap().dot(&w.t()).into_dyn()
+}
+
+fn law(wrong: fn(usize, &[ArrayD<f64>]) -> ArrayD<f64>) -> String {
+    said(&law_with_weight(Kind::Linear, &AXES, &[&SHAPE], |layer, x| product(&x[0], &weight(layer)), wrong, weight))
+}
+
+#[test]
+fn rows_columns_inputs_and_values() {
+    let is = |wrong: fn(usize, &[ArrayD<f64>]) -> ArrayD<f64>, words: &str| {
+        let law = law(wrong);
+        assert!(law.contains(words), "{law} instead of {words}");
+    };
+    is(
+        |l, x| product(&x[0], &weight(l).select(Dimension(0), &(0..ROWS).map(|i| (i + 1) % ROWS).collect::<Vec<_>>())),
+        "channel i+1, around the end",
+    );
+    is(
+        |l, x| {
+            let mut x = x[0].clone();
+            x.index_axis_mut(Dimension(1), 31).fill(0.0);
+            product(&x, &weight(l))
+        },
+        "0 for the last channel",
+    );
+    is(
+        |l, x| product(&x[0].select(Dimension(1), &(0..32).rev().collect::<Vec<_>>()), &weight(l)),
+        "channels in reverse",
+    );
+    is(
+        |l, x| {
+            let from: Vec<usize> = (0..12usize).map(|t| t.saturating_sub(1)).collect();
+            product(&x[0].select(Dimension(0), &from), &weight(l))
+        },
+        "position i-1",
+    );
+    is(|l, x| product(&x[0].mapv(|x| x.clamp(-1.0, 1.0)), &weight(l)), "held within 1");
+}

@@ -1,0 +1,11 @@
+//! Planted mistakes: operations carried out otherwise by plain loops that share nothing with the identification, over three layers, with f32's rounding.
+
+mod activation;
+mod attention;
+mod context;
+mod linear;
+mod norm;
+mod output;
+mod plant;
+mod rotation;
+mod sums;
