@@ -81,8 +81,7 @@ impl InReferenceOrder<'_> {
     /// When a file cannot be read.
     pub fn reference(&self, place: Place) -> Result<Option<Vec<f64>>, DumpError> {
         let reference = self.run.reference;
-        let entry = reference.find(place.tap, place.step).cloned();
-        let entry = entry.or_else(|| reference.find_open(place.tap, place.step)).filter(|entry| entry.rows.is_none());
+        let entry = reference.entry(place.tap, place.step).filter(|entry| entry.rows.is_none());
         entry.map(|entry| Ok(reference.read(&entry)?.values().to_f64())).transpose()
     }
 }

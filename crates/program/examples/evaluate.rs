@@ -28,8 +28,7 @@ fn in_order(values: &[f64], width: usize) -> Vec<f64> {
 
 /// A tap of a dump.
 fn stored(dump: &Dump, tap: &str, step: usize) -> Option<firstdiff_trace::Tensor> {
-    let (tap, step) = (Tap::named(tap), step as u32);
-    let entry = dump.find(tap, step).cloned().or_else(|| dump.find_open(tap, step))?;
+    let entry = dump.entry(Tap::named(tap), step as u32)?;
     dump.read(&entry).ok()
 }
 

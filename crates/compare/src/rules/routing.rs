@@ -10,7 +10,7 @@ use crate::plan::AlignmentPlan;
 use crate::report::reason::Reason;
 use crate::rules::draft::Draft;
 use crate::rules::{Ruled, attribute};
-use crate::taps::choice::{Token, behind, held};
+use crate::taps::choice::{Token, behind};
 use crate::taps::context::{Judged, Options, Run};
 use crate::taps::judge_taps;
 
@@ -59,7 +59,7 @@ impl Run<'_> {
         }
         let probs = self.graph.places().iter().filter(here).filter(|place| place.tap.role() == Site::Probs);
         for place in probs {
-            let Some(entry) = held(self.reference, *place) else { continue };
+            let Some(entry) = self.reference.entry(place.tap, place.step) else { continue };
             if let [_, queries, keys] = entry.shape[..]
                 && queries == keys
                 && queries > 1

@@ -137,7 +137,9 @@ impl Run<'_> {
     fn is_in_another_order(&self, place: Place) -> Result<bool, DumpError> {
         let name = place.tap.to_string();
         let (of_expert, of_chosen) = (name.contains(".experts."), name.strip_suffix(WEIGHTS));
-        let (Some(left), Some(right)) = (held(self.reference, place), held(self.candidate, place)) else {
+        let (Some(left), Some(right)) =
+            (self.reference.entry(place.tap, place.step), self.candidate.entry(place.tap, place.step))
+        else {
             return Ok(false);
         };
         let &[rows, width] = &left.shape[..] else { return Ok(false) };
@@ -152,8 +154,8 @@ impl Run<'_> {
         let allowed = self.allowed(place, &left, &right);
         if let Some(layer) = of_chosen {
             let choice = Place { tap: Tap::named(&format!("{layer}{CHOICE}")), ..place };
-            let numbers = |dump| {
-                let entry = held(dump, choice).filter(|entry| entry.shape == left.shape);
+            let numbers = |dump: &Dump| {
+                let entry = dump.entry(choice.tap, choice.step).filter(|entry| entry.shape == left.shape);
                 entry.map(|entry| Grid::of(dump, &entry, &entry.shape)).transpose().map(Option::flatten)
             };
             let (Some(our_numbers), Some(their_numbers)) = (numbers(self.reference)?, numbers(self.candidate)?) else {
@@ -199,7 +201,9 @@ impl Run<'_> {
     /// The experts that both sides choose, token by token; nothing where the two cannot be laid together.
     fn chosen(&self, index: usize) -> Result<Option<(Chosen, Chosen)>, DumpError> {
         let place = self.graph.places()[index];
-        let (Some(left), Some(right)) = (held(self.reference, place), held(self.candidate, place)) else {
+        let (Some(left), Some(right)) =
+            (self.reference.entry(place.tap, place.step), self.candidate.entry(place.tap, place.step))
+        else {
             return Ok(None);
         };
         if left.shape != right.shape {
@@ -256,10 +260,11 @@ impl Run<'_> {
     /// What the reference's choice is made of: the nearest tap of so many rows before it of which it takes the best, else the nearest.
     fn scores(&self, index: usize, chosen: &Chosen) -> Result<Option<Scores>, DumpError> {
         let place = |index: usize| self.graph.places()[index];
-        let (read, _) = self.graph.nearest_before(index, |i| held(self.reference, place(i)).is_some());
+        let held = |place: Place| self.reference.entry(place.tap, place.step);
+        let (read, _) = self.graph.nearest_before(index, |i| held(place(i)).is_some());
         let mut nearest = None;
         for &at in read.iter().rev() {
-            let Some(entry) = held(self.reference, place(at)) else { continue };
+            let Some(entry) = held(place(at)) else { continue };
             let Some(grid) = Grid::of(self.reference, &entry, &entry.shape)? else { continue };
             let fits = grid.rows().len() == chosen.len()
                 && chosen.first().is_some_and(|of_a_token| of_a_token.len() < grid.width);
@@ -281,7 +286,7 @@ impl Run<'_> {
         let place = self.graph.places()[scores.at];
         let values =
             self.with_pair(place, layout, |pair, _| (0..pair.len()).map(|i| pair.candidate(i)).collect::<Vec<_>>())?;
-        let stored = held(self.candidate, place);
+        let stored = self.candidate.entry(place.tap, place.step);
         Ok(values.and_then(|values| Grid::new(values, stored.as_ref().unwrap_or(&scores.entry), &scores.entry.shape)))
     }
 }
@@ -289,12 +294,6 @@ impl Run<'_> {
 /// Whether a tap holds the experts that a router chose.
 pub(crate) fn is_choice(tap: Tap) -> bool {
     tap.is_open() && tap.layer.is_some() && tap.to_string().rsplit('.').next() == Some(CHOICE)
-}
-
-/// What a dump holds at a place, whole.
-pub(crate) fn held(dump: &Dump, place: Place) -> Option<Entry> {
-    let open = || dump.find_open(place.tap, place.step);
-    if place.tap.is_open() { open() } else { dump.find(place.tap, place.step).cloned() }
 }
 
 fn with_outcome(judged: &Compared, outcome: Outcome) -> Judged {

@@ -26,7 +26,7 @@ impl Run<'_> {
     pub(crate) fn as_declared(&self, place: Place, judged: Judged) -> Judged {
         match judged {
             Judged::Compared(compared) if self.plan.open.is_declared(place.tap) => {
-                let shape = self.reference.find_open(place.tap, place.step).map(|entry| entry.shape);
+                let shape = self.reference.entry(place.tap, place.step).map(|entry| entry.shape);
                 match shape.filter(|_| compared.positions.is_none()) {
                     Some(shape) => Judged::from(Compared { shape, ..Compared::clone(&compared) }),
                     None => Judged::Compared(compared),
@@ -41,7 +41,7 @@ impl Run<'_> {
     /// Both sides of a tap that the vocabulary does not have, where their shapes fit: by token where the first axis of both is the step's tokens, else as
     /// one row, as nobody knows what a row of it is.
     pub(crate) fn both_open(&self, place: Place) -> (Option<Entry>, Option<Entry>) {
-        let held = |dump: &Dump| dump.find_open(place.tap, place.step);
+        let held = |dump: &Dump| dump.entry(place.tap, place.step);
         let (Some(mut left), Some(mut right)) = (held(self.reference), held(self.candidate)) else {
             return (held(self.reference), held(self.candidate));
         };

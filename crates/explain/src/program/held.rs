@@ -104,7 +104,7 @@ fn extents(tap: &ProgramTap) -> (&str, usize, &[usize]) {
 /// taken in the order of the tokens, as those of other experts are.
 fn rerouted(tap: &ProgramTap, candidate: &Candidate<'_>) -> Result<Option<Tensor<'static>>, ReplayError> {
     let Place { tap: name, step } = place_of(tap);
-    let entry = candidate.dump.find(name, step).cloned().or_else(|| candidate.dump.find_open(name, step));
+    let entry = candidate.dump.entry(name, step);
     let Some(entry) = entry.filter(|entry| entry.shape == tap.view.shape && entry.rows.is_none()) else {
         return Ok(None);
     };
