@@ -293,7 +293,7 @@ impl Run<'_> {
 
 /// Whether a tap holds the experts that a router chose.
 pub(crate) fn is_choice(tap: Tap) -> bool {
-    tap.is_open() && tap.layer.is_some() && tap.to_string().rsplit('.').next() == Some(CHOICE)
+    tap.is_open() && tap.layer.is_some() && tap.last_name() == CHOICE
 }
 
 fn with_outcome(judged: &Compared, outcome: Outcome) -> Judged {

@@ -15,10 +15,10 @@ pub(crate) fn judged_as(tap: Tap, shape: &[usize]) -> Site {
     if !tap.is_open() || tap.layer.is_none() || shape.len() != 3 {
         return tap.site;
     }
-    let name = tap.to_string();
-    let last = name.rsplit('.').next();
-    let attends = [Site::Qk, Site::Scores, Site::Probs];
-    attends.into_iter().find(|site| last == Some(site.name())).unwrap_or(tap.site)
+    match tap.last_site() {
+        attends @ (Site::Qk | Site::Scores | Site::Probs) => attends,
+        _ => tap.site,
+    }
 }
 
 impl Run<'_> {

@@ -7,7 +7,7 @@ use firstdiff_program::{Bench, Kind, Operand, Operation, Program, Scalar, Slice,
 use firstdiff_trace::Site;
 use ndarray::ArrayD;
 
-use crate::program::held::{Held, array, site_of};
+use crate::program::held::{Held, array};
 
 /// The operations of a slice, in their program.
 pub(crate) struct Context<'a> {
@@ -100,7 +100,7 @@ impl<'a> Context<'a> {
 
     /// What a tap is, whichever stack it is of.
     pub(crate) fn site(&self, tap: usize) -> Site {
-        site_of(self.held.place(tap).tap)
+        self.held.place(tap).tap.last_site()
     }
 
     pub(crate) fn is_weight(&self, view: &View) -> bool {

@@ -46,7 +46,7 @@ impl Held {
                 own => own,
             };
             if let Some(own) = own {
-                let is_readable = can_be_read(site_of(place_of(tap).tap), &array(&own));
+                let is_readable = can_be_read(place_of(tap).tap.last_site(), &array(&own));
                 values.insert(number, Own { values: own, is_readable, is_recorded: true });
             }
         }
@@ -80,14 +80,6 @@ impl Held {
     pub(crate) fn readable(&self, tap: usize) -> Option<&Tensor<'static>> {
         self.values.get(&tap).filter(|own| own.is_readable).map(|own| &own.values)
     }
-}
-
-/// What a tap is, whichever stack it is of.
-pub(crate) fn site_of(own: Tap) -> Site {
-    let name = own.to_string();
-    let last = name.rsplit('.').next().unwrap_or_default();
-    let known = [format!("layers.0.{last}"), last.to_owned()].map(|name| Tap::named(&name));
-    known.into_iter().find(|tap| own.is_open() && !tap.is_open()).map_or(own.site, |tap| tap.site)
 }
 
 /// The place of a program's tap.

@@ -10,7 +10,7 @@ use firstdiff_program::{Arithmetic, EvaluateError, Evaluator, Kind, Program, Sli
 use firstdiff_trace::{DType, Site, Tap};
 use ndarray::{ArrayD, Axis};
 
-use crate::program::held::{Held, array, moved, site_of};
+use crate::program::held::{Held, array, moved};
 use crate::program::routing::{Routed, routing};
 use crate::program::rows::{order, sorted};
 use crate::program::{Candidate, Recording};
@@ -53,7 +53,7 @@ impl Replays {
 
 /// How a tap is judged, by what recording it costs and by how much right runs of it differ.
 fn operation(place: Place, name: &str, profile: Profile, is_span: bool, (stored, spread): (f64, f64)) -> Operation<'_> {
-    let (site, is_softmax) = (site_of(place.tap), place.tap.site == Site::Probs);
+    let (site, is_softmax) = (place.tap.last_site(), place.tap.site == Site::Probs);
     Operation { place, site, name, profile, is_softmax, is_span, is_recorded: true, noise_before: 0.0, stored, spread }
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn replayed(
                 chosen(unchecked(place, name), &array(own), &due, own_unit(candidate.profile))
             }
             Ok(due) => {
-                let site = site_of(place.tap);
+                let site = place.tap.last_site();
                 let (coarse, is_span) = (is_coarse(candidate.profile), !through.is_empty());
                 let of_inputs = due.moved.as_ref().filter(|_| !coarse);
                 let spread = due.moved.as_ref().filter(|_| coarse && is_span);
@@ -223,7 +223,7 @@ impl<'a> Lockstep<'a> {
             rounded.hold(tap, own.view())?;
         }
         if let Some(evaluator) = &mut self.moved {
-            let site = site_of(held.place(tap).tap);
+            let site = held.place(tap).tap.last_site();
             let other = self.units.get(&tap).map(|&unit| moved(own, unit, site));
             evaluator.hold(tap, other.unwrap_or_else(|| own.clone()))?;
         }
