@@ -6,7 +6,6 @@ use firstdiff_trace::{DumpError, Rows, Site};
 
 use crate::align::chunks::name_of;
 use crate::graph::Place;
-use crate::plan::AlignmentPlan;
 use crate::report::reason::Reason;
 use crate::rules::draft::Draft;
 use crate::rules::{Ruled, attribute};
@@ -45,9 +44,7 @@ impl Run<'_> {
             _ => (0..row).collect(),
         };
         let options = Options { rows: Some(Rows::List(rows)), ..self.options.clone() };
-        let Run { reference, candidate, graph, .. } = *self;
-        let plan = AlignmentPlan::of(reference, candidate, graph, options.rows.as_ref(), options.alignment.as_ref());
-        let run = Run { reference, candidate, graph, options: &options, plan };
+        let run = Run::of(self.reference, self.candidate, self.graph, &options);
         Ok(attribute(&run, judge_taps(&run, &mut |_, _| ())?)?.taps)
     }
 
