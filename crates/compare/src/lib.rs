@@ -33,6 +33,7 @@ pub use layout::candidates::LayoutCandidates;
 pub use layout::convention::LayoutConvention;
 pub use layout::mismatch::{Misfit, ShapeMismatch};
 pub use layout::pair::{Pair, TensorRef};
+pub use layout::row_order::row_order;
 pub use layout::strided::Stored;
 pub use layout::types::{Layout, layout_notes};
 pub use pipeline::{InReferenceOrder, compare, graph_of};

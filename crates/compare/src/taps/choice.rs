@@ -8,34 +8,26 @@ use firstdiff_trace::{Dump, DumpError, Entry, NamedRows, Rows, Tap};
 use crate::graph::Place;
 use crate::judge::tensor::{Difference, Judgement, Outcome};
 use crate::layout::types::Layout;
-use crate::metrics::Squares;
 use crate::report::reason::Reason;
 use crate::taps::context::{Compared, Judged, Run};
 use crate::tolerance::context::{CHOICE_ROOM, FLIPS_ROOM};
 use crate::tolerance::storage_nmse;
 
 /// The name of the tap in a layer.
-const CHOICE: &str = "router_topk";
+pub(crate) const CHOICE: &str = "router_topk";
 
 /// Beside it: by what the outputs of the chosen are multiplied.
-const WEIGHTS: &str = "router_weights";
-
-/// NMSE; NaN where anything is none.
-fn apart(reference: &[f64], candidate: &[f64]) -> f64 {
-    let mut sum = Squares::default();
-    reference.iter().zip(candidate).for_each(|(r, c)| sum.add(*r, *c));
-    sum.nmse()
-}
+pub(crate) const WEIGHTS: &str = "router_weights";
 
 /// The numbers of a tap, row by row, each off by `unit` of the largest of its row.
-struct Grid {
-    values: Vec<f64>,
+pub(crate) struct Grid {
+    pub(crate) values: Vec<f64>,
     width: usize,
     unit: f64,
 }
 
 impl Grid {
-    fn of(dump: &Dump, entry: &Entry, shape: &[usize]) -> Result<Option<Grid>, DumpError> {
+    pub(crate) fn of(dump: &Dump, entry: &Entry, shape: &[usize]) -> Result<Option<Grid>, DumpError> {
         let tensor = dump.read(entry)?;
         let values = tensor.values();
         Ok(Grid::new((0..values.len()).map(|i| values.get(i)).collect(), entry, shape))
@@ -48,7 +40,7 @@ impl Grid {
         (values.len() == shape.iter().product::<usize>()).then_some(Grid { values, width, unit })
     }
 
-    fn rows(&self) -> std::slice::ChunksExact<'_, f64> {
+    pub(crate) fn rows(&self) -> std::slice::ChunksExact<'_, f64> {
         self.values.chunks_exact(self.width)
     }
 
@@ -94,14 +86,10 @@ pub(crate) struct Token {
 }
 
 impl Run<'_> {
-    /// A router's choice, by the scores that it was made of; what stands in an order that is free is not compared in it; anything else as it is.
+    /// A router's choice, by the scores that it was made of.
     pub(crate) fn judge_choice(&self, found: &[Judged], index: usize, here: Judged) -> Result<Judged, DumpError> {
         let place = self.graph.places()[index];
         let Judged::Compared(judged) = &here else { return Ok(here) };
-        if !is_choice(place.tap) {
-            let is_moved = !judged.judgement.outcome.agrees() && self.is_in_another_order(place)?;
-            return Ok(if is_moved { Judged::Unchecked(Reason::OrderOfExperts) } else { here });
-        }
         let Some((ours, theirs)) = self.chosen(index)? else { return Ok(here) };
         let is_asked = |row: &usize| match &self.options.rows {
             Some(Rows::List(rows)) => rows.contains(row),
@@ -131,60 +119,6 @@ impl Run<'_> {
         };
         let tokens = rows.iter().map(|row| begin + row).collect();
         Ok(Judged::Unchecked(Reason::OtherExperts { tokens, by_rounding }))
-    }
-
-    /// Whether both sides hold the same in an order that is free: the rows of an expert, and the weights of the chosen in the order of their numbers.
-    fn is_in_another_order(&self, place: Place) -> Result<bool, DumpError> {
-        let name = place.tap.to_string();
-        let (of_expert, of_chosen) = (name.contains(".experts."), name.strip_suffix(WEIGHTS));
-        let (Some(left), Some(right)) =
-            (self.reference.entry(place.tap, place.step), self.candidate.entry(place.tap, place.step))
-        else {
-            return Ok(false);
-        };
-        let &[rows, width] = &left.shape[..] else { return Ok(false) };
-        if left.shape != right.shape || rows == 0 || !(of_expert || of_chosen.is_some()) {
-            return Ok(false);
-        }
-        let (Some(ours), Some(theirs)) =
-            (Grid::of(self.reference, &left, &left.shape)?, Grid::of(self.candidate, &right, &right.shape)?)
-        else {
-            return Ok(false);
-        };
-        let allowed = self.allowed(place, &left, &right);
-        if let Some(layer) = of_chosen {
-            let choice = Place { tap: Tap::named(&format!("{layer}{CHOICE}")), ..place };
-            let numbers = |dump: &Dump| {
-                let entry = dump.entry(choice.tap, choice.step).filter(|entry| entry.shape == left.shape);
-                entry.map(|entry| Grid::of(dump, &entry, &entry.shape)).transpose().map(Option::flatten)
-            };
-            let (Some(our_numbers), Some(their_numbers)) = (numbers(self.reference)?, numbers(self.candidate)?) else {
-                return Ok(false);
-            };
-            let sorted = |weights: &Grid, numbers: &Grid| {
-                let by_number = |(weights, numbers): (&[f64], &[f64])| {
-                    let mut pairs: Vec<(f64, f64)> = numbers.iter().copied().zip(weights.iter().copied()).collect();
-                    pairs.sort_by(|one, other| one.0.total_cmp(&other.0));
-                    pairs
-                };
-                weights.rows().zip(numbers.rows()).flat_map(by_number).collect::<Vec<_>>()
-            };
-            let (ours, theirs) = (sorted(&ours, &our_numbers), sorted(&theirs, &their_numbers));
-            let is_same_choice = ours.iter().zip(&theirs).all(|(one, other)| one.0 == other.0);
-            let values = |pairs: &[(f64, f64)]| pairs.iter().map(|(_, weight)| *weight).collect::<Vec<_>>();
-            return Ok(is_same_choice && apart(&values(&ours), &values(&theirs)) <= allowed);
-        }
-        // Each row with the nearest that is left; a row that stays where it is is not moved.
-        let mut left_over: Vec<(usize, &[f64])> = ours.rows().enumerate().collect();
-        let (mut sum, mut is_moved) = (Squares::default(), false);
-        for (at, row) in theirs.rows().enumerate().filter(|_| width > 1) {
-            let nearest = left_over.iter().enumerate().map(|(place, (_, own))| (apart(own, row), place));
-            let Some((_, nearest)) = nearest.min_by(|one, other| one.0.total_cmp(&other.0)) else { return Ok(false) };
-            let (from, own) = left_over.swap_remove(nearest);
-            is_moved |= from != at;
-            own.iter().zip(row).for_each(|(r, c)| sum.add(*r, *c));
-        }
-        Ok(is_moved && sum.nmse() <= allowed)
     }
 
     /// The first tokens of each place that were sent elsewhere, and nothing is to blame for.
