@@ -25,14 +25,17 @@ impl Run<'_> {
         let is_reached = |index: &usize| reached.contains(index) || *index > at && !self.graph.knows_inputs(*index);
         let is_open = |here: &Judged| !here.agrees() && !matches!(here, Judged::NotRecorded | Judged::Unchecked(_));
         let behind_it: Vec<usize> = (0..taps.len()).filter(is_reached).filter(|&index| is_open(&taps[index])).collect();
-        let earlier = if token.row > 0 { Some(self.at_rows_before(token.row)?) } else { None };
         let stack = place(at).tap.stack();
-        let is_causal = self.is_causal(stack)?;
+        let is_of_the_step = |&index: &usize| place(index).step == token.step && place(index).tap.stack() == stack;
+        let earlier = match token.row > 0 && behind_it.iter().any(is_of_the_step) {
+            true => Some((self.at_rows_before(token.row)?, self.is_causal(stack)?)),
+            false => None,
+        };
         for index in behind_it {
-            let is_of_the_step = place(index).step == token.step && place(index).tap.stack() == stack;
-            let again = earlier.as_ref().filter(|_| is_of_the_step).map(|taps| &taps[index]);
-            let again = again.filter(|here| here.is_compared() && (here.agrees() || is_causal));
-            draft.set(index, again.cloned().unwrap_or_else(|| behind(at, self)));
+            let again = earlier.as_ref().filter(|_| is_of_the_step(&index));
+            let again = again.map(|(taps, is_causal)| (&taps[index], is_causal));
+            let again = again.filter(|(here, is_causal)| here.is_compared() && (here.agrees() || **is_causal));
+            draft.set(index, again.map_or_else(|| behind(at, self), |(here, _)| here.clone()));
         }
         Ok(draft.into_changes())
     }
