@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use firstdiff_trace::{Dump, DumpError, Entry, NamedRows, Rows, Tap};
 
 use crate::graph::Place;
+use crate::judge::choice::margin_of_best;
 use crate::judge::tensor::{Difference, Judgement, Outcome};
 use crate::layout::types::Layout;
 use crate::report::reason::Reason;
@@ -47,14 +48,7 @@ impl Grid {
     /// Whether none that was not chosen is larger than one that was. NaN is no score.
     fn is_best(&self, row: usize, chosen: &BTreeSet<usize>) -> bool {
         let scores = &self.values[row * self.width..(row + 1) * self.width];
-        if scores.iter().any(|score| score.is_nan()) || chosen.iter().any(|&expert| expert >= scores.len()) {
-            return false;
-        }
-        let size = |most: f64, score: &f64| if score.is_finite() { most.max(score.abs()) } else { most };
-        let room = 2.0 * self.unit * scores.iter().fold(0.0, size);
-        let worst = chosen.iter().map(|&expert| scores[expert]).fold(f64::INFINITY, f64::min);
-        let others = (0..scores.len()).filter(|expert| !chosen.contains(expert)).map(|expert| scores[expert]);
-        others.fold(f64::NEG_INFINITY, f64::max) <= worst + room
+        margin_of_best(scores, chosen).is_some_and(|margin| margin >= -2.0 * self.unit)
     }
 }
 
