@@ -50,7 +50,7 @@ impl<'a> Context<'a> {
 
     /// The name without overload, and without the `_` of one in place.
     pub(crate) fn base(&self, op: usize) -> &'a str {
-        let base = self.op(op).name.split('.').next().unwrap_or_default();
+        let base = self.op(op).base();
         if base.starts_with('_') { base } else { base.strip_suffix('_').unwrap_or(base) }
     }
 

@@ -9,7 +9,7 @@ use ndarray::ArrayD;
 
 /// The operations whose rows stand in an order that a sort of whole numbers made, up to where they are put back.
 pub(crate) fn sorted(program: &Program) -> BTreeSet<usize> {
-    let base = |op: usize| program.ops()[op].name.split('.').next().unwrap_or_default().trim_end_matches('_');
+    let base = |op: usize| program.ops()[op].base().trim_end_matches('_');
     let of_numbers =
         |op: &Operation| matches!(op.operands.first(), Some(Operand::View(x)) if x.dtype.kind() == Kind::Int);
     let sorts = |&op: &usize| matches!(base(op), "sort" | "argsort") && of_numbers(&program.ops()[op]);

@@ -10,7 +10,7 @@ use crate::experts::pieces::{Piece, Pieces};
 use crate::kernels::{self, Arg, Call};
 use crate::memory::Memory;
 use crate::program::flow::Flow;
-use crate::program::{Limits, Operation, Program, ProgramTap, Scope, Step, check};
+use crate::program::{Limits, Operation, Program, ProgramTap, Scope, Step, base_and_overload, check};
 use crate::value::arithmetic::Arithmetic;
 use crate::value::dtype::Kind;
 use crate::value::error::Misfit;
@@ -446,7 +446,7 @@ impl<'a> Following<'a> {
         if !has_numbers {
             return Err(Misfit::Value);
         }
-        let (base, overload) = op.name.split_once('.').unwrap_or((&op.name, ""));
+        let (base, overload) = base_and_overload(&op.name);
         let call = Call {
             name: base,
             overload,

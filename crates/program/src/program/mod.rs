@@ -52,11 +52,21 @@ pub struct Operation {
     pub line: Option<usize>,
 }
 
+/// The name of an operation and its overload: `add` and `Tensor` of `add.Tensor`.
+pub(crate) fn base_and_overload(name: &str) -> (&str, &str) {
+    name.split_once('.').unwrap_or((name, ""))
+}
+
 impl Operation {
+    /// Its name without the overload: `add_` of `add_.Tensor`, and `ggml` of all that are ggml's.
+    pub fn base(&self) -> &str {
+        base_and_overload(&self.name).0
+    }
+
     /// Whether the extents of what it gives follow from values: the places at which something holds.
     pub(crate) fn gives_places(&self) -> bool {
         let is_mask = |operand: &Operand| operand.views().iter().any(|view| view.dtype == DType::Bool);
-        match self.name.split('.').next().unwrap_or_default() {
+        match self.base() {
             "nonzero" => true,
             "where" => self.operands.len() == 1,
             "index" => self.operands.get(1).is_some_and(is_mask),
@@ -230,7 +240,7 @@ impl Program {
     /// An operation in words: `linear (modeling_gemma3.py:233)`.
     pub fn said(&self, op: usize) -> String {
         let found = &self.ops[op];
-        let base = found.name.split('.').next().unwrap_or_default();
+        let base = found.base();
         let file = found.scope.and_then(|scope| self.files.get(self.scopes[scope].file?));
         let file = file.map(|file| file.rsplit('/').next().unwrap_or_default());
         match (file, found.line) {
