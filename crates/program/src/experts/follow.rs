@@ -147,7 +147,7 @@ impl<'a> Following<'a> {
             .map(|step| Step { ops: self.begins[step.ops.start]..self.begins[step.ops.end], ..step.clone() })
             .collect();
         let sizes = check::sizes(&self.buffers, &self.ops, &steps, &self.taps);
-        let program = Program {
+        let mut program = Program {
             taps_after: check::taps_after(&self.taps, self.ops.len()),
             flow: Flow::of(&self.buffers, &self.ops, &self.scopes, &old.weights, &old.inputs),
             buffers: self.buffers,
@@ -159,7 +159,8 @@ impl<'a> Following<'a> {
             misfits: self.misfits,
             ..old.clone()
         };
-        check::memory(&program, Limits::default()).is_ok().then_some(program)
+        program.needed = check::memory(&program);
+        check::within(program.needed, Limits::default().elements).is_ok().then_some(program)
     }
 
     /// Operations as they are in the recording, but for extents.
