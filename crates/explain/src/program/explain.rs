@@ -16,7 +16,7 @@ use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED};
 use crate::mistakes::{Mistake, Values};
 use crate::program::context::Context;
 use crate::program::forms::{Form, forms};
-use crate::program::held::{Held, array, site_of};
+use crate::program::held::{Held, array};
 use crate::program::replay::{Replays, replayed};
 use crate::program::routing::Routed;
 use crate::program::{Candidate, Recording};
@@ -378,7 +378,7 @@ impl Search<'_> {
 /// NMSE of what two hold that is not masked: the number that fills masked scores is larger than all others together.
 fn apart(place: Place, right: &ArrayD<f64>, own: &ArrayD<f64>) -> f64 {
     let shown = |x: &ArrayD<f64>| x.mapv(|x| if x > MASKED { x } else { f64::NEG_INFINITY });
-    distance(site_of(place.tap), &shown(right), &shown(own))
+    distance(place.tap.last_site(), &shown(right), &shown(own))
 }
 
 /// Whether other values are hidden, or infinite, in one than in the other.
