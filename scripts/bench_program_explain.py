@@ -16,18 +16,17 @@ import time
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.modeling_utils import no_init_weights
+from transformers import LlamaForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "crates" / "trace" / "python"))
 import firstdiff
+import tinyllama
 
 
-def made(layers, **more):
-    config = LlamaConfig(hidden_size=2048, intermediate_size=5632, num_hidden_layers=layers, num_attention_heads=32, num_key_value_heads=4,
-                         vocab_size=32000, attn_implementation="eager", **more)
-    with no_init_weights():
-        return LlamaForCausalLM(config).eval()
+def draw(weight):
+    """Norms around 1, matrices around 0."""
+    is_norm = weight.dim() == 1
+    weight.normal_(1.0 if is_norm else 0.0, 0.1 if is_norm else 0.02)
 
 
 def wrong_base(model, config):
@@ -64,8 +63,8 @@ def seconds(command, *words):
     took = time.perf_counter() - start
     if ran.returncode not in (0, 1):
         sys.exit(ran.stderr)
-    report = json.loads(ran.stdout)
-    return took, [(finding.get("cause") or {}).get("id", "unknown") if isinstance(finding.get("cause"), dict) else finding.get("cause") for finding in report.get("findings", [])]
+    findings = json.loads(ran.stdout)["findings"]
+    return took, [finding["cause"] or "unknown" for finding in findings]
 
 
 def main():
@@ -81,10 +80,7 @@ def main():
     worst = 0.0
     with tempfile.TemporaryDirectory() as work:
         work = Path(work)
-        model, ids = made(args.layers), torch.arange(args.tokens)[None] * 37 % 32000
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight.normal_(1.0 if weight.dim() == 1 else 0.0, 0.1 if weight.dim() == 1 else 0.02)
+        model, ids = tinyllama.model(args.layers, draw), torch.arange(args.tokens)[None] * 37 % 32000
         model.save_pretrained(work / "model")
         record(model, work / "golden", ids, True)
         for mistake in (wrong_base, wrong_scale, wrong_weights):
@@ -98,7 +94,7 @@ def main():
                 for how, words in (("plan", (work / "model", out)), ("program", (work / "golden", out, "--weights", work / "model"))):
                     took, found = seconds(args.command, *words)
                     times[how].append(took)
-                    print(f"  {mistake.__name__} by {how}: {took:.1f} s: {', '.join(map(str, found))} (made: {cause})", flush=True)
+                    print(f"  {mistake.__name__} by {how}: {took:.1f} s: {', '.join(found)} (made: {cause})", flush=True)
             plan, program = statistics.median(times["plan"]), statistics.median(times["program"])
             worst = max(worst, program / plan)
             print(f"{mistake.__name__}: {plan:.1f} s by the Plan, {program:.1f} s by the program: {program / plan:.2f} times", flush=True)

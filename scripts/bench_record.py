@@ -11,23 +11,15 @@ import time
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.modeling_utils import no_init_weights
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "crates" / "trace" / "python"))
 import firstdiff
+import tinyllama
 
 
-def model(layers):
-    """Weights that repeat one random row: drawing 1.1 B numbers would take longer than the runs."""
-    config = LlamaConfig(hidden_size=2048, intermediate_size=5632, num_hidden_layers=layers, num_attention_heads=32, num_key_value_heads=4,
-                         vocab_size=32000, attn_implementation="eager")
-    with no_init_weights():
-        made = LlamaForCausalLM(config)
-    with torch.no_grad():
-        for weight in made.parameters():
-            weight.copy_((torch.rand(weight.shape[-1]) * 0.04 - 0.02).expand(weight.shape))
-    return made.eval()
+def repeat_one_row(weight):
+    """Drawing 1.1 B numbers would take longer than the runs."""
+    weight.copy_((torch.rand(weight.shape[-1]) * 0.04 - 0.02).expand(weight.shape))
 
 
 def timed(made, ids, program):
@@ -49,7 +41,7 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    made, ids = model(args.layers), torch.arange(args.tokens)[None] * 37 % 32000
+    made, ids = tinyllama.model(args.layers, repeat_one_row), torch.arange(args.tokens)[None] * 37 % 32000
     timed(made, ids, False)
     taps = min(timed(made, ids, False)[0] for _ in range(args.rounds))
     programs = [timed(made, ids, True) for _ in range(args.rounds)]

@@ -34,10 +34,7 @@ pub struct Bisection {
 /// # Errors
 /// When a file cannot be read.
 pub fn bisect(session: &Session) -> Result<Bisection> {
-    let holds = |dump: &Dump, tap: Tap| match tap.is_open() {
-        true => dump.find_open(tap, 0).is_some(),
-        false => dump.find(tap, 0).is_some(),
-    };
+    let holds = |dump: &Dump, tap: Tap| dump.entry(tap, 0).is_some();
     let both = |tap: Tap| holds(&session.reference, tap) && holds(&session.candidate, tap);
     let mut order: HashMap<Tap, usize> = HashMap::new();
     for (at, place) in session.graph.places().iter().enumerate() {

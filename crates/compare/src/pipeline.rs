@@ -9,6 +9,7 @@
 //!
 //! `run` answers what a single run holds: its steps, their positions, its K/V cache.
 //!
+//! [`AlignmentPlan`]: crate::plan::AlignmentPlan
 //! [`AlignedTap`]: crate::taps::aligned::AlignedTap
 //! [`Judged`]: crate::taps::context::Judged
 //! [`Attributed`]: crate::rules::Attributed
@@ -16,7 +17,6 @@
 use firstdiff_trace::{Dump, DumpError};
 
 use crate::graph::{Graph, Place};
-use crate::plan::AlignmentPlan;
 use crate::report::{Report, TapReport};
 use crate::rules::attribute;
 use crate::taps::context::{Options, Run};
@@ -34,8 +34,7 @@ pub fn compare(
     options: &Options,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Report, DumpError> {
-    let plan = AlignmentPlan::of(reference, candidate, graph, options.rows.as_ref(), options.alignment.as_ref());
-    let run = Run { reference, candidate, graph, options, plan };
+    let run = Run::of(reference, candidate, graph, options);
     let judged = judge_taps(&run, progress)?;
     let attributed = attribute(&run, judged)?;
     run.conclude(attributed)
@@ -60,8 +59,7 @@ impl<'a> InReferenceOrder<'a> {
         graph: &'a Graph,
         options: &'a Options,
     ) -> InReferenceOrder<'a> {
-        let plan = AlignmentPlan::of(reference, candidate, graph, options.rows.as_ref(), options.alignment.as_ref());
-        InReferenceOrder { run: Run { reference, candidate, graph, options, plan } }
+        InReferenceOrder { run: Run::of(reference, candidate, graph, options) }
     }
 
     /// The candidate's values of a tap of that comparison, one for each of [`TapReport::shape`]; `None` where it was not compared whole.
@@ -81,8 +79,7 @@ impl InReferenceOrder<'_> {
     /// When a file cannot be read.
     pub fn reference(&self, place: Place) -> Result<Option<Vec<f64>>, DumpError> {
         let reference = self.run.reference;
-        let entry = reference.find(place.tap, place.step).cloned();
-        let entry = entry.or_else(|| reference.find_open(place.tap, place.step)).filter(|entry| entry.rows.is_none());
+        let entry = reference.entry(place.tap, place.step).filter(|entry| entry.rows.is_none());
         entry.map(|entry| Ok(reference.read(&entry)?.values().to_f64())).transpose()
     }
 }

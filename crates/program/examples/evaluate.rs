@@ -28,8 +28,7 @@ fn in_order(values: &[f64], width: usize) -> Vec<f64> {
 
 /// A tap of a dump.
 fn stored(dump: &Dump, tap: &str, step: usize) -> Option<firstdiff_trace::Tensor> {
-    let (tap, step) = (Tap::named(tap), step as u32);
-    let entry = dump.find(tap, step).cloned().or_else(|| dump.find_open(tap, step))?;
+    let entry = dump.entry(Tap::named(tap), step as u32)?;
     dump.read(&entry).ok()
 }
 
@@ -63,6 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let dump = Dump::open(dump)?;
     let weights = ModelFolder::open(Path::new(model))?;
+    program.check_memory(&weights)?;
     let mut evaluator = Evaluator::new(&program, arithmetic, &weights);
     let (mut worst, mut count, mut reordered, mut lacking) = (0.0, 0, 0, 0);
     for step in 0..program.steps().len() {

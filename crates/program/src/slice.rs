@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::kernels::{self, Arg, Call};
 use crate::program::check;
-use crate::program::{Operation, Program};
+use crate::program::{Operation, Program, base_and_overload};
 use crate::value::arithmetic::Arithmetic;
 use crate::value::error::{EvaluateError, KernelError};
 use crate::value::operand::Scalar;
@@ -320,7 +320,7 @@ impl<'a> Needed<'a> {
 
 /// What an operation of this name gives: one of [`crate::kernel_names`], with its operands in order and by keyword.
 pub fn apply(name: &str, operands: &[&Tensor<'_>], keywords: &[(&str, Scalar)]) -> Option<Vec<Tensor<'static>>> {
-    let (base, overload) = name.split_once('.').unwrap_or((name, ""));
+    let (base, overload) = base_and_overload(name);
     let args = operands.iter().map(|tensor| Arg::Tensor(tensor.view())).collect();
     let named = keywords.iter().map(|(key, scalar)| (*key, Arg::Scalar(scalar))).collect();
     let call = Call { name: base, overload, args, named, outputs: Vec::new() };

@@ -10,7 +10,7 @@ use crate::value::arithmetic::{Arithmetic, Half};
 use crate::value::error::EvaluateError;
 use crate::value::operand::Operand;
 use crate::value::tensor::Tensor;
-use crate::value::view::View;
+use crate::value::view::{View, bare};
 use crate::workspace::Workspace;
 
 /// What an operation does with a matrix, and where its operands stand.
@@ -95,8 +95,6 @@ impl Workspace<'_> {
             return None;
         }
         let stored = self.weights.view(self.program.weights.get(&view.buffer)?)?;
-        // A file may list axes of one element in front, and so may a program.
-        let bare = |shape: &[usize]| shape[shape.iter().take_while(|&&extent| extent == 1).count()..].to_vec();
         let is_whole = bare(&view.shape) == bare(stored.shape()) && bare(&canonical.shape) == bare(stored.shape());
         (is_whole && stored.shape().len() == 2 && !self.rounds(view.buffer, stored.storage())).then_some(stored)
     }

@@ -8,13 +8,13 @@ use ndarray::Array2;
 use crate::kernels::{self, Arg, Call, Kernel};
 use crate::memory::Memory;
 use crate::program::check;
-use crate::program::{Operation, Program};
+use crate::program::{Operation, Program, base_and_overload};
 use crate::value::arithmetic::Arithmetic;
 use crate::value::dtype::DType;
 use crate::value::error::{EvaluateError, KernelError};
 use crate::value::operand::{Operand, Scalar};
 use crate::value::tensor::{Tensor, Values};
-use crate::value::view::View;
+use crate::value::view::{View, bare};
 use crate::weights::Weights;
 
 /// How far apart a float that the reference gave to Python and the value found here may be, relatively: it was computed in f32.
@@ -162,8 +162,6 @@ impl<'a> Workspace<'a> {
             expected: canonical.shape.clone(),
             found: found.clone(),
         };
-        // A file may list axes of one element in front that the program leaves out.
-        let bare = |shape: &[usize]| shape[shape.iter().take_while(|&&extent| extent == 1).count()..].to_vec();
         if bare(&found) != bare(&canonical.shape) {
             return Err(mismatch());
         }
@@ -208,7 +206,7 @@ impl<'a> Workspace<'a> {
     }
 
     fn call<'s>(&'s self, op: &'s Operation) -> Call<'s> {
-        let (base, overload) = op.name.split_once('.').unwrap_or((&op.name, ""));
+        let (base, overload) = base_and_overload(&op.name);
         Call {
             name: base,
             overload,

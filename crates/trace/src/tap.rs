@@ -66,6 +66,11 @@ macro_rules! sites {
                 matches!(self, Site::Open(_))
             }
 
+            /// The site of the vocabulary of this name.
+            fn named(name: &str) -> Option<Site> {
+                Site::ALL.iter().copied().find(|site| site.name() == name)
+            }
+
             /// The axis along which token positions run.
             pub fn position_axis(self) -> usize {
                 self.axes().iter().position(|axis| *axis == 'T').unwrap_or(0)
@@ -224,22 +229,47 @@ impl Tap {
     pub fn role(&self) -> Site {
         match self.site {
             Site::Open(name) if name.0.in_layer => {
-                let same = |site: &Site| site.in_layer() && site.name() == name.0.inner;
-                Site::ALL.iter().copied().find(same).unwrap_or(self.site)
+                Site::named(&name.0.inner).filter(|site| site.in_layer()).unwrap_or(self.site)
             }
             site => site,
         }
     }
 
-    /// The same place in another site of its stack and layer, by the name of that site.
+    /// What stands behind the last point of its name: `q` of `vision.layers.3.cross.q`.
+    pub fn last_name(&self) -> &'static str {
+        let name = self.site.name();
+        name.rsplit_once('.').map_or(name, |(_, last)| last)
+    }
+
+    /// The site of the vocabulary with whose name its own ends: `q` of `vision.layers.3.cross.q`. Its own site where there is none.
+    pub fn last_site(&self) -> Site {
+        if self.is_open() { Site::named(self.last_name()).unwrap_or(self.site) } else { self.site }
+    }
+
+    /// A site of the tap's stack and layer, by the name of that site.
+    pub fn in_same_layer(&self, site: Site) -> Tap {
+        self.with_inner("", site)
+    }
+
+    /// Another site of the same attention or block: `vision.layers.3.cross.k` beside `vision.layers.3.cross.q`.
     pub fn sibling(&self, site: Site) -> Tap {
         match self.site {
-            Site::Open(name) if name.0.in_layer && !name.0.stack.is_empty() => {
-                let site = Site::Open(OpenName::new(&name.0.stack, true, site.name()));
-                Tap { layer: self.layer, site }
-            }
-            _ => Tap { layer: self.layer, site },
+            Site::Open(name) => self.with_inner(name.0.inner.rsplit_once('.').map_or("", |(block, _)| block), site),
+            _ => self.with_inner("", site),
         }
+    }
+
+    /// A site inside a block of the tap's stack and layer.
+    fn with_inner(&self, block: &str, site: Site) -> Tap {
+        let open = |stack: &str, inner: &str| Site::Open(OpenName::new(stack, true, inner));
+        let site = match self.site {
+            Site::Open(name) if name.0.in_layer && !block.is_empty() => {
+                open(&name.0.stack, &format!("{block}.{}", site.name()))
+            }
+            Site::Open(name) if name.0.in_layer && !name.0.stack.is_empty() => open(&name.0.stack, site.name()),
+            _ => site,
+        };
+        Tap { layer: self.layer, site }
     }
 
     fn key(&self) -> (u32, &'static str, u64, Site) {
@@ -340,7 +370,7 @@ impl FromStr for Tap {
             }
             None => (None, name),
         };
-        let site = Site::ALL.iter().copied().find(|s| s.name() == site_name).ok_or_else(err)?;
+        let site = Site::named(site_name).ok_or_else(err)?;
         if site.in_layer() != layer.is_some() {
             return Err(err());
         }
@@ -408,8 +438,33 @@ mod tests {
             assert_eq!(tap, Tap::named(name));
         }
         assert_eq!(Tap::named("layers.3.q"), Tap::layer(3, Site::Q));
-        assert_eq!(Tap::named("vision.layers.1.q").sibling(Site::AttnNorm).to_string(), "vision.layers.1.attn_norm");
         assert!(Tap::named("vision.layers.2.q") < Tap::named("vision.layers.10.q"));
+    }
+
+    #[test]
+    fn the_last_name_and_what_stands_beside() {
+        for (name, last, beside, in_layer) in [
+            ("layers.3.q", Some(Site::Q), "layers.3.k", "layers.3.k"),
+            ("layers.3.mixer_in", None, "layers.3.k", "layers.3.k"),
+            ("layers.3.cross.q", Some(Site::Q), "layers.3.cross.k", "layers.3.k"),
+            ("vision.layers.1.q", Some(Site::Q), "vision.layers.1.k", "vision.layers.1.k"),
+            ("vision.layers.1.a.cross.probs", Some(Site::Probs), "vision.layers.1.a.cross.k", "vision.layers.1.k"),
+        ] {
+            let tap = Tap::named(name);
+            assert_eq!(Some(tap.last_site()).filter(|site| !site.is_open()), last, "{name}");
+            assert_eq!(
+                [tap.sibling(Site::K), tap.in_same_layer(Site::K)],
+                [beside, in_layer].map(Tap::named),
+                "{name}"
+            );
+        }
+        for (name, last) in
+            [("mtp.logits", Some(Site::Logits)), ("q", Some(Site::Q)), ("layers.0.x.qq", None), ("a.", None)]
+        {
+            let last_site = Tap::named(name).last_site();
+            assert_eq!(Some(last_site).filter(|site| !site.is_open()), last, "{name}");
+        }
+        assert_eq!(Tap::named("layers.0.moe.router_topk").last_name(), "router_topk");
     }
 
     #[test]

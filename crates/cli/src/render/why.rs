@@ -1,7 +1,7 @@
 //! Why does a tap have its status? What was recorded of it, how the two sides were aligned, and what each stage of the comparison said.
 
 use firstdiff_compare::{LogEntry, Place, Report, Standing, Status, TapReport, number};
-use firstdiff_trace::{Dump, Entry, Tap};
+use firstdiff_trace::{Dump, Tap};
 
 use crate::render::screen::{BOLD, Screen, paint};
 use crate::report::{StageEntry, Why};
@@ -84,11 +84,10 @@ fn section(judged: &Judged, tap: &TapReport) -> Section {
 
 /// The shape and type of what a side recorded.
 fn recorded(dump: &Dump, place: Place) -> String {
-    let whole = |entry: &Entry| format!("{:?} {}", entry.shape, entry.dtype.name());
-    match (dump.find(place.tap, place.step), dump.find_part(place.tap, place.step)) {
-        (Some(entry), _) => whole(entry),
+    match (dump.entry(place.tap, place.step), dump.find_part(place.tap, place.step)) {
+        (Some(entry), _) => format!("{:?} {}", entry.shape, entry.dtype.name()),
         (None, Some(part)) => format!("{} values", part.values.len()),
-        (None, None) => dump.find_open(place.tap, place.step).as_ref().map_or("nothing".into(), whole),
+        (None, None) => "nothing".into(),
     }
 }
 

@@ -38,6 +38,7 @@ impl OwnProgram {
     /// When something cannot be read.
     pub(crate) fn of(folder: &Path, rows: Option<Rows>, reading: &ReadingArgs, told: &TokenArgs) -> Result<OwnProgram> {
         let program = Program::open(folder).with_context(|| folder.display().to_string())?;
+        program.check_memory(&NoWeights).with_context(|| folder.display().to_string())?;
         let judged = Session::open_with(folder, folder, None, rows, reading, told)?.run()?;
         let Session { reference, candidate, graph, options, .. } = &judged.session;
         let values = InReferenceOrder::new(reference, candidate, graph, options);

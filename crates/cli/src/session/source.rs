@@ -85,6 +85,7 @@ impl Recorded {
         let path = program_weights(folder, args.weights.as_deref(), &program)?;
         let weights = ModelFolder::open(&path)
             .with_context(|| format!("the weights of {}: {}", folder.display(), path.display()))?;
+        program.check_memory(&weights).with_context(|| folder.display().to_string())?;
         let told = TokenArgs { tokens: ids(&args.tokens), decode_tokens: ids(&args.decode_tokens) };
         let session =
             Session::open_with(folder, &args.candidate, args.profile, args.rows.clone(), &args.reading, &told)?

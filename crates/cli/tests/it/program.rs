@@ -140,3 +140,20 @@ fn weights_are_found_by_the_program_that_reads_them() {
     refused(&["weights", GOLDEN, &b, "--program", GOLDEN], "holds a program of its own");
     refused(&["weights", &b, &b, "--program", &folder.path().to_string_lossy()], "program.json");
 }
+
+#[test]
+fn a_program_that_asks_for_more_than_its_files_hold_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let recorder = firstdiff_trace::Recorder::create(folder.path()).unwrap();
+    recorder.tokens(&[1]);
+    recorder.record("h0", &[1, 2], &[1.0, 2.0]).unwrap();
+    recorder.finish().unwrap();
+    let size = 1u64 << 31;
+    let program = serde_json::json!({"version": 1, "values": [["f32", [size]]], "ops": [{"o": "zeros", "i": [[{"c": size}]], "y": [0]}],
+        "steps": [{"ops": [0, 1], "tokens": 1}]});
+    std::fs::write(folder.path().join("program.json"), program.to_string()).unwrap();
+    let out = firstdiff(&["inspect", &folder.path().to_string_lossy()]);
+    let said = in_one_line(&String::from_utf8_lossy(&out.stderr));
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    assert!(said.contains("2147483648 elements, and"), "{said}");
+}

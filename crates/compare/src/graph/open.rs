@@ -113,20 +113,20 @@ impl OpenTaps {
         let of_role: BTreeSet<(usize, Tap)> = taps
             .iter()
             .filter(|tap| !tap.role().is_open())
-            .map(|tap| (first.get(tap.stack()).copied().unwrap_or(usize::MAX), tap.sibling(Site::H)))
+            .map(|tap| (first.get(tap.stack()).copied().unwrap_or(usize::MAX), tap.in_same_layer(Site::H)))
             .collect();
         let (mut nodes, mut last): (Vec<Node>, Option<Tap>) = (Vec::new(), None);
         for (_, here) in of_role {
             let follows = |before: &Tap| before.stack() == here.stack() && before.layer.map(|n| n + 1) == here.layer;
             let stream = last.filter(follows);
-            let in_layer = |tap: &&Tap| tap.sibling(Site::H) == here && **tap != here;
+            let in_layer = |tap: &&Tap| tap.in_same_layer(Site::H) == here && **tap != here;
             let (inner, other): (Vec<&Tap>, Vec<&Tap>) =
                 taps.iter().filter(in_layer).partition(|tap| !tap.role().is_open());
             match inner.is_empty() && !other.is_empty() {
                 true => {
                     nodes.push(Node { tap: here, op: op_of(Site::H).into(), reads: stream.map(|stream| vec![stream]) })
                 }
-                false => nodes.extend(layer_nodes(|site| here.sibling(site), stream, &sites)),
+                false => nodes.extend(layer_nodes(|site| here.in_same_layer(site), stream, &sites)),
             }
             last = Some(here);
         }

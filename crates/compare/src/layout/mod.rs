@@ -6,6 +6,7 @@ pub(crate) mod mismatch;
 pub(crate) mod pair;
 pub(crate) mod resolve;
 pub(crate) mod rotation;
+pub(crate) mod row_order;
 pub(crate) mod rows;
 pub(crate) mod shapes;
 pub(crate) mod strided;

@@ -4,7 +4,7 @@
 //! leaves the bare products; and some mask with a number instead of -inf. The probabilities tell which it is, where they were recorded: they are 0
 //! there. Else the scores themselves do, where e to their power is 0; or what reads the probabilities, where it would be off had they been read.
 
-use firstdiff_trace::{DumpError, Site, Tap, Values};
+use firstdiff_trace::{DumpError, Site, Values};
 
 use crate::graph::Place;
 use crate::judge::leak::{Shares, leaked_at};
@@ -113,7 +113,7 @@ impl Run<'_> {
 
     /// The place of `site` in the same layer and step.
     fn reader(&self, place: Place, site: Site) -> Option<usize> {
-        let reader = Place { tap: beside(place.tap, site), ..place };
+        let reader = Place { tap: place.tap.sibling(site), ..place };
         self.graph.places().iter().position(|place| *place == reader)
     }
 
@@ -129,13 +129,6 @@ impl Run<'_> {
         let judgement = judge(&masked, self.options.profile, &Tolerance::own(own));
         judgement.outcome.agrees().then_some(Judgement { outcome: Outcome::Rounding, ..judgement })
     }
-}
-
-/// The tap of another site in the same attention.
-fn beside(tap: Tap, site: Site) -> Tap {
-    let name = tap.to_string();
-    let attention = name.rsplit_once('.').map_or("", |(attention, _)| attention);
-    if tap.is_open() { Tap::named(&format!("{attention}.{}", site.name())) } else { Tap { site, ..tap } }
 }
 
 /// Agrees, as it stands or in a layout that was confirmed.

@@ -6,11 +6,10 @@ use firstdiff_trace::{DumpError, Rows, Site};
 
 use crate::align::chunks::name_of;
 use crate::graph::Place;
-use crate::plan::AlignmentPlan;
 use crate::report::reason::Reason;
 use crate::rules::draft::Draft;
 use crate::rules::{Ruled, attribute};
-use crate::taps::choice::{Token, behind, held};
+use crate::taps::choice::{Token, behind};
 use crate::taps::context::{Judged, Options, Run};
 use crate::taps::judge_taps;
 
@@ -26,14 +25,17 @@ impl Run<'_> {
         let is_reached = |index: &usize| reached.contains(index) || *index > at && !self.graph.knows_inputs(*index);
         let is_open = |here: &Judged| !here.agrees() && !matches!(here, Judged::NotRecorded | Judged::Unchecked(_));
         let behind_it: Vec<usize> = (0..taps.len()).filter(is_reached).filter(|&index| is_open(&taps[index])).collect();
-        let earlier = if token.row > 0 { Some(self.at_rows_before(token.row)?) } else { None };
         let stack = place(at).tap.stack();
-        let is_causal = self.is_causal(stack)?;
+        let is_of_the_step = |&index: &usize| place(index).step == token.step && place(index).tap.stack() == stack;
+        let earlier = match token.row > 0 && behind_it.iter().any(is_of_the_step) {
+            true => Some((self.at_rows_before(token.row)?, self.is_causal(stack)?)),
+            false => None,
+        };
         for index in behind_it {
-            let is_of_the_step = place(index).step == token.step && place(index).tap.stack() == stack;
-            let again = earlier.as_ref().filter(|_| is_of_the_step).map(|taps| &taps[index]);
-            let again = again.filter(|here| here.is_compared() && (here.agrees() || is_causal));
-            draft.set(index, again.cloned().unwrap_or_else(|| behind(at, self)));
+            let again = earlier.as_ref().filter(|_| is_of_the_step(&index));
+            let again = again.map(|(taps, is_causal)| (&taps[index], is_causal));
+            let again = again.filter(|(here, is_causal)| here.is_compared() && (here.agrees() || **is_causal));
+            draft.set(index, again.map_or_else(|| behind(at, self), |(here, _)| here.clone()));
         }
         Ok(draft.into_changes())
     }
@@ -45,9 +47,7 @@ impl Run<'_> {
             _ => (0..row).collect(),
         };
         let options = Options { rows: Some(Rows::List(rows)), ..self.options.clone() };
-        let Run { reference, candidate, graph, .. } = *self;
-        let plan = AlignmentPlan::of(reference, candidate, graph, options.rows.as_ref(), options.alignment.as_ref());
-        let run = Run { reference, candidate, graph, options: &options, plan };
+        let run = Run::of(self.reference, self.candidate, self.graph, &options);
         Ok(attribute(&run, judge_taps(&run, &mut |_, _| ())?)?.taps)
     }
 
@@ -59,7 +59,7 @@ impl Run<'_> {
         }
         let probs = self.graph.places().iter().filter(here).filter(|place| place.tap.role() == Site::Probs);
         for place in probs {
-            let Some(entry) = held(self.reference, *place) else { continue };
+            let Some(entry) = self.reference.entry(place.tap, place.step) else { continue };
             if let [_, queries, keys] = entry.shape[..]
                 && queries == keys
                 && queries > 1

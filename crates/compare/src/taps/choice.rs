@@ -6,36 +6,29 @@ use std::collections::BTreeSet;
 use firstdiff_trace::{Dump, DumpError, Entry, NamedRows, Rows, Tap};
 
 use crate::graph::Place;
+use crate::judge::choice::margin_of_best;
 use crate::judge::tensor::{Difference, Judgement, Outcome};
 use crate::layout::types::Layout;
-use crate::metrics::Squares;
 use crate::report::reason::Reason;
 use crate::taps::context::{Compared, Judged, Run};
 use crate::tolerance::context::{CHOICE_ROOM, FLIPS_ROOM};
 use crate::tolerance::storage_nmse;
 
 /// The name of the tap in a layer.
-const CHOICE: &str = "router_topk";
+pub(crate) const CHOICE: &str = "router_topk";
 
 /// Beside it: by what the outputs of the chosen are multiplied.
-const WEIGHTS: &str = "router_weights";
-
-/// NMSE; NaN where anything is none.
-fn apart(reference: &[f64], candidate: &[f64]) -> f64 {
-    let mut sum = Squares::default();
-    reference.iter().zip(candidate).for_each(|(r, c)| sum.add(*r, *c));
-    sum.nmse()
-}
+pub(crate) const WEIGHTS: &str = "router_weights";
 
 /// The numbers of a tap, row by row, each off by `unit` of the largest of its row.
-struct Grid {
-    values: Vec<f64>,
+pub(crate) struct Grid {
+    pub(crate) values: Vec<f64>,
     width: usize,
     unit: f64,
 }
 
 impl Grid {
-    fn of(dump: &Dump, entry: &Entry, shape: &[usize]) -> Result<Option<Grid>, DumpError> {
+    pub(crate) fn of(dump: &Dump, entry: &Entry, shape: &[usize]) -> Result<Option<Grid>, DumpError> {
         let tensor = dump.read(entry)?;
         let values = tensor.values();
         Ok(Grid::new((0..values.len()).map(|i| values.get(i)).collect(), entry, shape))
@@ -48,21 +41,14 @@ impl Grid {
         (values.len() == shape.iter().product::<usize>()).then_some(Grid { values, width, unit })
     }
 
-    fn rows(&self) -> std::slice::ChunksExact<'_, f64> {
+    pub(crate) fn rows(&self) -> std::slice::ChunksExact<'_, f64> {
         self.values.chunks_exact(self.width)
     }
 
     /// Whether none that was not chosen is larger than one that was. NaN is no score.
     fn is_best(&self, row: usize, chosen: &BTreeSet<usize>) -> bool {
         let scores = &self.values[row * self.width..(row + 1) * self.width];
-        if scores.iter().any(|score| score.is_nan()) || chosen.iter().any(|&expert| expert >= scores.len()) {
-            return false;
-        }
-        let size = |most: f64, score: &f64| if score.is_finite() { most.max(score.abs()) } else { most };
-        let room = 2.0 * self.unit * scores.iter().fold(0.0, size);
-        let worst = chosen.iter().map(|&expert| scores[expert]).fold(f64::INFINITY, f64::min);
-        let others = (0..scores.len()).filter(|expert| !chosen.contains(expert)).map(|expert| scores[expert]);
-        others.fold(f64::NEG_INFINITY, f64::max) <= worst + room
+        margin_of_best(scores, chosen).is_some_and(|margin| margin >= -2.0 * self.unit)
     }
 }
 
@@ -94,14 +80,10 @@ pub(crate) struct Token {
 }
 
 impl Run<'_> {
-    /// A router's choice, by the scores that it was made of; what stands in an order that is free is not compared in it; anything else as it is.
+    /// A router's choice, by the scores that it was made of.
     pub(crate) fn judge_choice(&self, found: &[Judged], index: usize, here: Judged) -> Result<Judged, DumpError> {
         let place = self.graph.places()[index];
         let Judged::Compared(judged) = &here else { return Ok(here) };
-        if !is_choice(place.tap) {
-            let is_moved = !judged.judgement.outcome.agrees() && self.is_in_another_order(place)?;
-            return Ok(if is_moved { Judged::Unchecked(Reason::OrderOfExperts) } else { here });
-        }
         let Some((ours, theirs)) = self.chosen(index)? else { return Ok(here) };
         let is_asked = |row: &usize| match &self.options.rows {
             Some(Rows::List(rows)) => rows.contains(row),
@@ -133,58 +115,6 @@ impl Run<'_> {
         Ok(Judged::Unchecked(Reason::OtherExperts { tokens, by_rounding }))
     }
 
-    /// Whether both sides hold the same in an order that is free: the rows of an expert, and the weights of the chosen in the order of their numbers.
-    fn is_in_another_order(&self, place: Place) -> Result<bool, DumpError> {
-        let name = place.tap.to_string();
-        let (of_expert, of_chosen) = (name.contains(".experts."), name.strip_suffix(WEIGHTS));
-        let (Some(left), Some(right)) = (held(self.reference, place), held(self.candidate, place)) else {
-            return Ok(false);
-        };
-        let &[rows, width] = &left.shape[..] else { return Ok(false) };
-        if left.shape != right.shape || rows == 0 || !(of_expert || of_chosen.is_some()) {
-            return Ok(false);
-        }
-        let (Some(ours), Some(theirs)) =
-            (Grid::of(self.reference, &left, &left.shape)?, Grid::of(self.candidate, &right, &right.shape)?)
-        else {
-            return Ok(false);
-        };
-        let allowed = self.allowed(place, &left, &right);
-        if let Some(layer) = of_chosen {
-            let choice = Place { tap: Tap::named(&format!("{layer}{CHOICE}")), ..place };
-            let numbers = |dump| {
-                let entry = held(dump, choice).filter(|entry| entry.shape == left.shape);
-                entry.map(|entry| Grid::of(dump, &entry, &entry.shape)).transpose().map(Option::flatten)
-            };
-            let (Some(our_numbers), Some(their_numbers)) = (numbers(self.reference)?, numbers(self.candidate)?) else {
-                return Ok(false);
-            };
-            let sorted = |weights: &Grid, numbers: &Grid| {
-                let by_number = |(weights, numbers): (&[f64], &[f64])| {
-                    let mut pairs: Vec<(f64, f64)> = numbers.iter().copied().zip(weights.iter().copied()).collect();
-                    pairs.sort_by(|one, other| one.0.total_cmp(&other.0));
-                    pairs
-                };
-                weights.rows().zip(numbers.rows()).flat_map(by_number).collect::<Vec<_>>()
-            };
-            let (ours, theirs) = (sorted(&ours, &our_numbers), sorted(&theirs, &their_numbers));
-            let is_same_choice = ours.iter().zip(&theirs).all(|(one, other)| one.0 == other.0);
-            let values = |pairs: &[(f64, f64)]| pairs.iter().map(|(_, weight)| *weight).collect::<Vec<_>>();
-            return Ok(is_same_choice && apart(&values(&ours), &values(&theirs)) <= allowed);
-        }
-        // Each row with the nearest that is left; a row that stays where it is is not moved.
-        let mut left_over: Vec<(usize, &[f64])> = ours.rows().enumerate().collect();
-        let (mut sum, mut is_moved) = (Squares::default(), false);
-        for (at, row) in theirs.rows().enumerate().filter(|_| width > 1) {
-            let nearest = left_over.iter().enumerate().map(|(place, (_, own))| (apart(own, row), place));
-            let Some((_, nearest)) = nearest.min_by(|one, other| one.0.total_cmp(&other.0)) else { return Ok(false) };
-            let (from, own) = left_over.swap_remove(nearest);
-            is_moved |= from != at;
-            own.iter().zip(row).for_each(|(r, c)| sum.add(*r, *c));
-        }
-        Ok(is_moved && sum.nmse() <= allowed)
-    }
-
     /// The first tokens of each place that were sent elsewhere, and nothing is to blame for.
     pub(crate) fn flips(&self, found: &[Judged]) -> impl Iterator<Item = (Token, usize)> {
         found.iter().enumerate().filter_map(|(at, here)| match here {
@@ -199,7 +129,9 @@ impl Run<'_> {
     /// The experts that both sides choose, token by token; nothing where the two cannot be laid together.
     fn chosen(&self, index: usize) -> Result<Option<(Chosen, Chosen)>, DumpError> {
         let place = self.graph.places()[index];
-        let (Some(left), Some(right)) = (held(self.reference, place), held(self.candidate, place)) else {
+        let (Some(left), Some(right)) =
+            (self.reference.entry(place.tap, place.step), self.candidate.entry(place.tap, place.step))
+        else {
             return Ok(None);
         };
         if left.shape != right.shape {
@@ -256,10 +188,11 @@ impl Run<'_> {
     /// What the reference's choice is made of: the nearest tap of so many rows before it of which it takes the best, else the nearest.
     fn scores(&self, index: usize, chosen: &Chosen) -> Result<Option<Scores>, DumpError> {
         let place = |index: usize| self.graph.places()[index];
-        let (read, _) = self.graph.nearest_before(index, |i| held(self.reference, place(i)).is_some());
+        let held = |place: Place| self.reference.entry(place.tap, place.step);
+        let (read, _) = self.graph.nearest_before(index, |i| held(place(i)).is_some());
         let mut nearest = None;
         for &at in read.iter().rev() {
-            let Some(entry) = held(self.reference, place(at)) else { continue };
+            let Some(entry) = held(place(at)) else { continue };
             let Some(grid) = Grid::of(self.reference, &entry, &entry.shape)? else { continue };
             let fits = grid.rows().len() == chosen.len()
                 && chosen.first().is_some_and(|of_a_token| of_a_token.len() < grid.width);
@@ -281,20 +214,14 @@ impl Run<'_> {
         let place = self.graph.places()[scores.at];
         let values =
             self.with_pair(place, layout, |pair, _| (0..pair.len()).map(|i| pair.candidate(i)).collect::<Vec<_>>())?;
-        let stored = held(self.candidate, place);
+        let stored = self.candidate.entry(place.tap, place.step);
         Ok(values.and_then(|values| Grid::new(values, stored.as_ref().unwrap_or(&scores.entry), &scores.entry.shape)))
     }
 }
 
 /// Whether a tap holds the experts that a router chose.
 pub(crate) fn is_choice(tap: Tap) -> bool {
-    tap.is_open() && tap.layer.is_some() && tap.to_string().rsplit('.').next() == Some(CHOICE)
-}
-
-/// What a dump holds at a place, whole.
-pub(crate) fn held(dump: &Dump, place: Place) -> Option<Entry> {
-    let open = || dump.find_open(place.tap, place.step);
-    if place.tap.is_open() { open() } else { dump.find(place.tap, place.step).cloned() }
+    tap.is_open() && tap.layer.is_some() && tap.last_name() == CHOICE
 }
 
 fn with_outcome(judged: &Compared, outcome: Outcome) -> Judged {

@@ -176,6 +176,13 @@ pub(crate) struct Run<'a> {
     pub(crate) plan: AlignmentPlan,
 }
 
+impl<'a> Run<'a> {
+    pub(crate) fn of(reference: &'a Dump, candidate: &'a Dump, graph: &'a Graph, options: &'a Options) -> Run<'a> {
+        let plan = AlignmentPlan::of(reference, candidate, graph, options.rows.as_ref(), options.alignment.as_ref());
+        Run { reference, candidate, graph, options, plan }
+    }
+}
+
 impl Run<'_> {
     pub(crate) fn allowed(&self, place: Place, left: &Entry, right: &Entry) -> f64 {
         let stored = [left.dtype, right.dtype];

@@ -6,6 +6,7 @@ pub(crate) mod choice;
 pub(crate) mod context;
 mod declared;
 pub(crate) mod flat;
+mod free_order;
 pub(crate) mod last_rows;
 pub(crate) mod noise;
 pub(crate) mod open;
@@ -39,15 +40,19 @@ pub(crate) fn judge_taps(run: &Run<'_>, progress: &mut dyn FnMut(usize, usize)) 
         log.extend(by_itself.news(Stage::Tensors, log.last()));
         let in_doubt = run.doubted(place, by_itself);
         log.extend(in_doubt.news(Stage::DumpInDoubt, log.last()));
-        let chosen = run.judge_choice(&judged.taps, index, in_doubt)?;
-        log.extend(chosen.news(Stage::Choice, log.last()));
         // Numbers of experts are not off by a little.
-        let with_input = match is_choice(place.tap) {
-            true => chosen,
-            false => run.with_input_error(&judged.taps, index, chosen)?,
+        let here = if is_choice(place.tap) {
+            let chosen = run.judge_choice(&judged.taps, index, in_doubt)?;
+            log.extend(chosen.news(Stage::Choice, log.last()));
+            chosen
+        } else {
+            let in_order = run.in_free_order(place, in_doubt)?;
+            log.extend(in_order.news(Stage::Choice, log.last()));
+            let with_input = run.with_input_error(&judged.taps, index, in_order)?;
+            log.extend(with_input.news(Stage::InputError, log.last()));
+            with_input
         };
-        log.extend(with_input.news(Stage::InputError, log.last()));
-        judged.taps.push(with_input);
+        judged.taps.push(here);
         judged.log.push(log);
     }
     Ok(judged)

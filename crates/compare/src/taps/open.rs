@@ -15,10 +15,10 @@ pub(crate) fn judged_as(tap: Tap, shape: &[usize]) -> Site {
     if !tap.is_open() || tap.layer.is_none() || shape.len() != 3 {
         return tap.site;
     }
-    let name = tap.to_string();
-    let last = name.rsplit('.').next();
-    let attends = [Site::Qk, Site::Scores, Site::Probs];
-    attends.into_iter().find(|site| last == Some(site.name())).unwrap_or(tap.site)
+    match tap.last_site() {
+        attends @ (Site::Qk | Site::Scores | Site::Probs) => attends,
+        _ => tap.site,
+    }
 }
 
 impl Run<'_> {
@@ -26,7 +26,7 @@ impl Run<'_> {
     pub(crate) fn as_declared(&self, place: Place, judged: Judged) -> Judged {
         match judged {
             Judged::Compared(compared) if self.plan.open.is_declared(place.tap) => {
-                let shape = self.reference.find_open(place.tap, place.step).map(|entry| entry.shape);
+                let shape = self.reference.entry(place.tap, place.step).map(|entry| entry.shape);
                 match shape.filter(|_| compared.positions.is_none()) {
                     Some(shape) => Judged::from(Compared { shape, ..Compared::clone(&compared) }),
                     None => Judged::Compared(compared),
@@ -41,7 +41,7 @@ impl Run<'_> {
     /// Both sides of a tap that the vocabulary does not have, where their shapes fit: by token where the first axis of both is the step's tokens, else as
     /// one row, as nobody knows what a row of it is.
     pub(crate) fn both_open(&self, place: Place) -> (Option<Entry>, Option<Entry>) {
-        let held = |dump: &Dump| dump.find_open(place.tap, place.step);
+        let held = |dump: &Dump| dump.entry(place.tap, place.step);
         let (Some(mut left), Some(mut right)) = (held(self.reference), held(self.candidate)) else {
             return (held(self.reference), held(self.candidate));
         };

@@ -229,3 +229,36 @@ fn what_is_no_number_of_an_expert_never_passes() {
     let report = report(Profile::Bf16, Otherwise { is_nan: true, ..HONEST });
     assert_eq!(first(&report).as_deref(), Some("layers.0.router_topk"));
 }
+
+/// An expert's rows, one of them perhaps twice as large, and the numbers and weights of the two that each token chose.
+fn of_experts(rows: &[usize], is_swapped: bool, doubled: Option<usize>) -> (tempfile::TempDir, Dump) {
+    let folder = tempfile::tempdir().unwrap();
+    let recorder = Recorder::create(folder.path()).unwrap();
+    recorder.tokens(&(0..T as i64).collect::<Vec<_>>());
+    let value = |at: usize, i: usize| noise(3, at * D + i) as f32 * if doubled == Some(at) { 2.0 } else { 1.0 };
+    let values: Vec<f32> =
+        rows.iter().flat_map(|&at| (0..D).map(move |i| (at, i))).map(|(at, i)| value(at, i)).collect();
+    recorder.record("layers.0.experts.3.up", &[rows.len(), D], &values).unwrap();
+    let pairs = |of: [f32; 2]| (0..T).flat_map(|_| if is_swapped { [of[1], of[0]] } else { of }).collect::<Vec<f32>>();
+    recorder.record("layers.0.router_topk", &[T, 2], &pairs([4.0, 1.0])).unwrap();
+    recorder.record("layers.0.router_weights", &[T, 2], &pairs([0.75, 0.25])).unwrap();
+    recorder.finish().unwrap();
+    let dump = Dump::open(folder.path()).unwrap();
+    (folder, dump)
+}
+
+#[test]
+fn what_stands_in_a_free_order_is_not_blamed_and_a_fault_in_it_is() {
+    let order: Vec<usize> = (0..T).rev().collect();
+    let (_left, reference) = of_experts(&(0..T).collect::<Vec<_>>(), false, None);
+    for doubled in [None, Some(5)] {
+        let (_right, candidate) = of_experts(&order, true, doubled);
+        let graph = graph_of(&reference, &candidate);
+        let report = compare(&reference, &candidate, &graph, &Options::new(Profile::F32), &mut |_, _| ()).unwrap();
+        assert_eq!(status(&report, "layers.0.router_topk"), Status::Rounding);
+        for (tap, is_right) in [("layers.0.experts.3.up", doubled.is_none()), ("layers.0.router_weights", true)] {
+            let found = status(&report, tap);
+            assert_eq!((found == Status::Unchecked, found.differs()), (is_right, !is_right), "{tap} {found:?}");
+        }
+    }
+}

@@ -7,7 +7,7 @@ use firstdiff_program::{Bench, Kind, Operand, Operation, Program, Scalar, Slice,
 use firstdiff_trace::Site;
 use ndarray::ArrayD;
 
-use crate::program::held::{Held, array, site_of};
+use crate::program::held::{Held, array};
 
 /// The operations of a slice, in their program.
 pub(crate) struct Context<'a> {
@@ -50,7 +50,7 @@ impl<'a> Context<'a> {
 
     /// The name without overload, and without the `_` of one in place.
     pub(crate) fn base(&self, op: usize) -> &'a str {
-        let base = self.op(op).name.split('.').next().unwrap_or_default();
+        let base = self.op(op).base();
         if base.starts_with('_') { base } else { base.strip_suffix('_').unwrap_or(base) }
     }
 
@@ -100,7 +100,7 @@ impl<'a> Context<'a> {
 
     /// What a tap is, whichever stack it is of.
     pub(crate) fn site(&self, tap: usize) -> Site {
-        site_of(self.held.place(tap).tap)
+        self.held.place(tap).tap.last_site()
     }
 
     pub(crate) fn is_weight(&self, view: &View) -> bool {

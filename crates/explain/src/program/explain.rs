@@ -16,7 +16,7 @@ use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED};
 use crate::mistakes::{Mistake, Values};
 use crate::program::context::Context;
 use crate::program::forms::{Form, forms};
-use crate::program::held::{Held, array, site_of};
+use crate::program::held::{Held, array};
 use crate::program::replay::{Replays, replayed};
 use crate::program::routing::Routed;
 use crate::program::{Candidate, Recording};
@@ -56,7 +56,7 @@ pub fn explain(
     let wrong: Vec<usize> = replays.wrong().collect();
     for (done, &tap) in wrong.iter().enumerate() {
         progress(&held.place(tap).to_string(), done, wrong.len());
-        let known = explained.iter().flat_map(|e| &e.reproduced).map(|found| found.form.clone()).collect::<Vec<_>>();
+        let known = Known::of(&explained);
         // What was searched in vain once is not searched again as far.
         let in_vain = |e: &Explained| e.reproduced.is_empty() && same_operation(recording, held, e.tap, tap);
         let is_new = !explained.iter().any(in_vain);
@@ -106,6 +106,25 @@ impl Reproduced {
     }
 }
 
+/// What gave the numbers of taps before: each form once for each operation that it was made in.
+struct Known(BTreeMap<(String, usize), Form>);
+
+impl Known {
+    fn of(explained: &[Explained]) -> Known {
+        let reproduced = explained.iter().flat_map(|e| &e.reproduced);
+        Known(reproduced.map(|found| ((found.form.key(), found.form.class), found.form.clone())).collect())
+    }
+
+    /// A form of any number with each of those that it was found with.
+    fn numbers(&self, form: &Form) -> Vec<Form> {
+        let Some(tune) = &form.tune else { return Vec::new() };
+        let fixed = |known: &Form| form.params.iter().all(|param| known.params.contains(param));
+        let same = |known: &&Form| known.mistake == form.mistake && known.class == form.class && fixed(known);
+        let number = |known: &Form| known.params.iter().find(|(name, _)| *name == tune.name)?.1.as_f64();
+        self.0.values().filter(same).filter_map(number).map(|value| form.tuned(value)).collect()
+    }
+}
+
 /// What a quick search may take in all.
 const A_MOMENT: Duration = Duration::from_secs(5);
 /// Pairs are made of so many forms that each take something of the error away.
@@ -137,7 +156,7 @@ struct Target<'t> {
 }
 
 impl Search<'_> {
-    fn explained(&mut self, tap: usize, known: &[Form], is_new: bool) -> Option<Explained> {
+    fn explained(&mut self, tap: usize, known: &Known, is_new: bool) -> Option<Explained> {
         let (program, held) = (self.recording.program, self.held);
         let own = array(held.get(tap)?);
         let replayed = self.replays.of(held.place(tap))?;
@@ -173,8 +192,8 @@ impl Search<'_> {
             nearest: None,
         };
         // What gave another tap's numbers is tried first: one mistake is made in many layers.
-        let again = |form: &&Form| known.iter().any(|known| known.key() == form.key() && known.class == form.class);
-        let tuned: Vec<Form> = all.iter().flat_map(|form| known_number(form, known)).collect();
+        let again = |form: &&Form| known.0.contains_key(&(form.key(), form.class));
+        let tuned: Vec<Form> = all.iter().flat_map(|form| known.numbers(form)).collect();
         for form in all.iter().filter(|form| form.tune.is_none()).filter(again).chain(&tuned) {
             self.attempt(&target, form, &mut found);
         }
@@ -359,7 +378,7 @@ impl Search<'_> {
 /// NMSE of what two hold that is not masked: the number that fills masked scores is larger than all others together.
 fn apart(place: Place, right: &ArrayD<f64>, own: &ArrayD<f64>) -> f64 {
     let shown = |x: &ArrayD<f64>| x.mapv(|x| if x > MASKED { x } else { f64::NEG_INFINITY });
-    distance(site_of(place.tap), &shown(right), &shown(own))
+    distance(place.tap.last_site(), &shown(right), &shown(own))
 }
 
 /// Whether other values are hidden, or infinite, in one than in the other.
@@ -372,15 +391,6 @@ fn hides_others(a: &ArrayD<f64>, b: &ArrayD<f64>) -> bool {
 fn rounded_to(value: f64, digits: i32) -> f64 {
     let scale = 10f64.powi(digits - 1 - value.abs().log10().floor() as i32);
     if scale.is_finite() && scale > 0.0 { (value * scale).round() / scale } else { value }
-}
-
-/// A form of any number with those that others of its class were found with.
-fn known_number(form: &Form, known: &[Form]) -> Vec<Form> {
-    let Some(tune) = &form.tune else { return Vec::new() };
-    let fixed = |known: &Form| form.params.iter().all(|param| known.params.contains(param));
-    let same = |known: &&Form| known.mistake == form.mistake && known.class == form.class && fixed(known);
-    let number = |known: &Form| known.params.iter().find(|(name, _)| *name == tune.name)?.1.as_f64();
-    known.iter().filter(same).filter_map(number).map(|value| form.tuned(value)).collect()
 }
 
 /// Each cause once, with all taps that it explains: first the one that explains most.

@@ -46,7 +46,7 @@ impl Held {
                 own => own,
             };
             if let Some(own) = own {
-                let is_readable = can_be_read(site_of(place_of(tap).tap), &array(&own));
+                let is_readable = can_be_read(place_of(tap).tap.last_site(), &array(&own));
                 values.insert(number, Own { values: own, is_readable, is_recorded: true });
             }
         }
@@ -82,14 +82,6 @@ impl Held {
     }
 }
 
-/// What a tap is, whichever stack it is of.
-pub(crate) fn site_of(own: Tap) -> Site {
-    let name = own.to_string();
-    let last = name.rsplit('.').next().unwrap_or_default();
-    let known = [format!("layers.0.{last}"), last.to_owned()].map(|name| Tap::named(&name));
-    known.into_iter().find(|tap| own.is_open() && !tap.is_open()).map_or(own.site, |tap| tap.site)
-}
-
 /// The place of a program's tap.
 pub(crate) fn place_of(tap: &ProgramTap) -> Place {
     Place { tap: Tap::named(&tap.tap), step: tap.step as u32 }
@@ -104,7 +96,7 @@ fn extents(tap: &ProgramTap) -> (&str, usize, &[usize]) {
 /// taken in the order of the tokens, as those of other experts are.
 fn rerouted(tap: &ProgramTap, candidate: &Candidate<'_>) -> Result<Option<Tensor<'static>>, ReplayError> {
     let Place { tap: name, step } = place_of(tap);
-    let entry = candidate.dump.find(name, step).cloned().or_else(|| candidate.dump.find_open(name, step));
+    let entry = candidate.dump.entry(name, step);
     let Some(entry) = entry.filter(|entry| entry.shape == tap.view.shape && entry.rows.is_none()) else {
         return Ok(None);
     };

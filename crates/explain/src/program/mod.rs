@@ -46,11 +46,7 @@ impl Candidate<'_> {
 
     /// The type that a tap was recorded in.
     fn dtype(&self, place: Place) -> DType {
-        match place.tap.is_open() {
-            true => self.dump.find_open(place.tap, place.step).map(|entry| entry.dtype),
-            false => self.dump.find(place.tap, place.step).map(|entry| entry.dtype),
-        }
-        .unwrap_or(DType::F64)
+        self.dump.entry(place.tap, place.step).map_or(DType::F64, |entry| entry.dtype)
     }
 }
 

@@ -4,13 +4,13 @@
 use std::collections::{BTreeSet, HashMap};
 
 use firstdiff_compare::metrics::Metrics;
-use firstdiff_compare::{Place, Status, TapReport};
+use firstdiff_compare::{Place, Status, TapReport, margin_of_best};
 use firstdiff_model::{Cache, Profile};
 use firstdiff_program::{Arithmetic, EvaluateError, Evaluator, Kind, Program, Slice, Tensor, Values};
 use firstdiff_trace::{DType, Site, Tap};
 use ndarray::{ArrayD, Axis};
 
-use crate::program::held::{Held, array, moved, site_of};
+use crate::program::held::{Held, array, moved};
 use crate::program::routing::{Routed, routing};
 use crate::program::rows::{order, sorted};
 use crate::program::{Candidate, Recording};
@@ -53,7 +53,7 @@ impl Replays {
 
 /// How a tap is judged, by what recording it costs and by how much right runs of it differ.
 fn operation(place: Place, name: &str, profile: Profile, is_span: bool, (stored, spread): (f64, f64)) -> Operation<'_> {
-    let (site, is_softmax) = (site_of(place.tap), place.tap.site == Site::Probs);
+    let (site, is_softmax) = (place.tap.last_site(), place.tap.site == Site::Probs);
     Operation { place, site, name, profile, is_softmax, is_span, is_recorded: true, noise_before: 0.0, stored, spread }
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn replayed(
                 chosen(unchecked(place, name), &array(own), &due, own_unit(candidate.profile))
             }
             Ok(due) => {
-                let site = site_of(place.tap);
+                let site = place.tap.last_site();
                 let (coarse, is_span) = (is_coarse(candidate.profile), !through.is_empty());
                 let of_inputs = due.moved.as_ref().filter(|_| !coarse);
                 let spread = due.moved.as_ref().filter(|_| coarse && is_span);
@@ -223,7 +223,7 @@ impl<'a> Lockstep<'a> {
             rounded.hold(tap, own.view())?;
         }
         if let Some(evaluator) = &mut self.moved {
-            let site = site_of(held.place(tap).tap);
+            let site = held.place(tap).tap.last_site();
             let other = self.units.get(&tap).map(|&unit| moved(own, unit, site));
             evaluator.hold(tap, other.unwrap_or_else(|| own.clone()))?;
         }
@@ -293,16 +293,15 @@ fn worst_choice(own: &ArrayD<f64>, choices: &ArrayD<f64>) -> Option<(usize, f64)
     if width == 0 || count == 0 || choices.len() / width != own.len() / count {
         return None;
     }
-    let (choices, own) = (choices.as_slice()?, own.as_slice()?);
-    let margin = |(choices, own): (&[f64], &[f64])| {
-        let taken: BTreeSet<usize> = own.iter().map(|&x| x as usize).filter(|&at| at < width).collect();
+    let below = |(choices, own): (&[f64], &[f64])| {
+        let is_one = |x: f64| x >= 0.0 && x < width as f64;
+        let taken: BTreeSet<usize> = own.iter().copied().filter(|&x| is_one(x)).map(|x| x as usize).collect();
         if taken.len() < count {
-            return f64::INFINITY;
+            return Some(f64::INFINITY);
         }
-        let least = taken.iter().map(|&at| choices[at]).fold(f64::INFINITY, f64::min);
-        let left = (0..width).filter(|at| !taken.contains(at)).map(|at| choices[at]).fold(f64::NEG_INFINITY, f64::max);
-        let largest = choices.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
-        if left <= least { 0.0 } else { (left - least) / largest }
+        margin_of_best(choices, &taken).map(|margin| (-margin).max(0.0))
     };
-    choices.chunks(width).zip(own.chunks(count)).map(margin).enumerate().max_by(|a, b| a.1.total_cmp(&b.1))
+    let rows = choices.as_slice()?.chunks(width).zip(own.as_slice()?.chunks(count));
+    let all: Vec<f64> = rows.map(below).collect::<Option<_>>()?;
+    all.into_iter().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))
 }

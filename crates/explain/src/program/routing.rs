@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use firstdiff_compare::Place;
+use firstdiff_compare::{Place, choice_margin};
 use firstdiff_program::{Arithmetic, Bench, Kind, Program, Slice, Tensor};
 use ndarray::{ArrayD, ArrayView1, Axis};
 
@@ -104,18 +104,11 @@ pub(crate) fn routing(
     let token = |(row, (own, reference)): (usize, (&BTreeSet<usize>, &BTreeSet<usize>))| {
         let taken: Vec<usize> = own.difference(reference).copied().collect();
         let left: Vec<usize> = reference.difference(own).copied().collect();
-        let margin = rows.as_ref().and_then(|rows| margin(rows[row], &taken, &left));
+        let margin =
+            rows.as_ref().and_then(|rows| choice_margin(rows[row], taken.iter().copied(), left.iter().copied()));
+        let margin = margin.filter(|margin| margin.is_finite());
         (!taken.is_empty() || !left.is_empty()).then_some(Rerouted { row, taken, left, margin })
     };
     let tokens: Vec<Rerouted> = ours.iter().zip(&theirs).enumerate().filter_map(token).collect();
     (!tokens.is_empty()).then_some(Routing { place, rows: ours.len(), tokens, rounding: CHOICE_ROOM * unit })
-}
-
-/// By how much the least of what is taken is above the largest of what is left, as a share of the largest of all.
-fn margin(scores: &[f64], taken: &[usize], left: &[usize]) -> Option<f64> {
-    let of = |list: &[usize]| list.iter().map(|&at| scores.get(at).copied()).collect::<Option<Vec<f64>>>();
-    let least = of(taken)?.into_iter().fold(f64::INFINITY, f64::min);
-    let most = of(left)?.into_iter().fold(f64::NEG_INFINITY, f64::max);
-    let largest = scores.iter().filter(|x| x.is_finite()).fold(0.0, |most: f64, x| most.max(x.abs()));
-    Some((least - most) / largest).filter(|margin| margin.is_finite())
 }

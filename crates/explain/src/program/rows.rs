@@ -3,15 +3,13 @@
 
 use std::collections::BTreeSet;
 
+use firstdiff_compare::row_order;
 use firstdiff_program::{Kind, Operand, Operation, Program};
-use ndarray::{ArrayD, Axis};
-
-/// Values beyond which no order is looked for: each row is held against each.
-const MOST: usize = 1 << 32;
+use ndarray::ArrayD;
 
 /// The operations whose rows stand in an order that a sort of whole numbers made, up to where they are put back.
 pub(crate) fn sorted(program: &Program) -> BTreeSet<usize> {
-    let base = |op: usize| program.ops()[op].name.split('.').next().unwrap_or_default().trim_end_matches('_');
+    let base = |op: usize| program.ops()[op].base().trim_end_matches('_');
     let of_numbers =
         |op: &Operation| matches!(op.operands.first(), Some(Operand::View(x)) if x.dtype.kind() == Kind::Int);
     let sorts = |&op: &usize| matches!(base(op), "sort" | "argsort") && of_numbers(&program.ops()[op]);
@@ -28,19 +26,6 @@ pub(crate) fn sorted(program: &Program) -> BTreeSet<usize> {
 
 /// For each row that is due, which of the candidate's it is; `None` where they are no such rows.
 pub(crate) fn order(own: &ArrayD<f64>, due: &ArrayD<f64>) -> Option<Vec<usize>> {
-    let rows = *own.shape().first()?;
-    if own.shape() != due.shape() || rows.saturating_mul(own.len()) > MOST {
-        return None;
-    }
-    let apart = |row: usize, at: usize| -> f64 {
-        let (due, own) = (due.index_axis(Axis(0), row), own.index_axis(Axis(0), at));
-        due.iter().zip(&own).map(|(due, own)| (due - own) * (due - own)).sum()
-    };
-    let nearest = |row: usize| {
-        let all = (0..rows).map(|at| (at, apart(row, at)));
-        all.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(at, _)| at)
-    };
-    let order: Vec<usize> = (0..rows).map(nearest).collect::<Option<_>>()?;
-    let all: BTreeSet<usize> = order.iter().copied().collect();
-    (all.len() == rows).then_some(order)
+    let width = own.len().checked_div(*own.shape().first()?)?;
+    (own.shape() == due.shape()).then(|| row_order(own.as_slice()?, due.as_slice()?, width))?
 }

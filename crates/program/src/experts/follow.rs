@@ -10,7 +10,7 @@ use crate::experts::pieces::{Piece, Pieces};
 use crate::kernels::{self, Arg, Call};
 use crate::memory::Memory;
 use crate::program::flow::Flow;
-use crate::program::{Limits, Operation, Program, ProgramTap, Scope, Step, check};
+use crate::program::{Limits, Operation, Program, ProgramTap, Scope, Step, base_and_overload, check};
 use crate::value::arithmetic::Arithmetic;
 use crate::value::dtype::Kind;
 use crate::value::error::Misfit;
@@ -147,7 +147,7 @@ impl<'a> Following<'a> {
             .map(|step| Step { ops: self.begins[step.ops.start]..self.begins[step.ops.end], ..step.clone() })
             .collect();
         let sizes = check::sizes(&self.buffers, &self.ops, &steps, &self.taps);
-        let program = Program {
+        let mut program = Program {
             taps_after: check::taps_after(&self.taps, self.ops.len()),
             flow: Flow::of(&self.buffers, &self.ops, &self.scopes, &old.weights, &old.inputs),
             buffers: self.buffers,
@@ -159,7 +159,8 @@ impl<'a> Following<'a> {
             misfits: self.misfits,
             ..old.clone()
         };
-        check::memory(&program, Limits::default()).is_ok().then_some(program)
+        program.needed = check::memory(&program);
+        check::within(program.needed, Limits::default().elements).is_ok().then_some(program)
     }
 
     /// Operations as they are in the recording, but for extents.
@@ -446,7 +447,7 @@ impl<'a> Following<'a> {
         if !has_numbers {
             return Err(Misfit::Value);
         }
-        let (base, overload) = op.name.split_once('.').unwrap_or((&op.name, ""));
+        let (base, overload) = base_and_overload(&op.name);
         let call = Call {
             name: base,
             overload,

@@ -21,6 +21,7 @@ mod shape;
 mod special;
 mod unary;
 
+use crate::program::base_and_overload;
 pub(crate) use call::{Arg, Call, Kernel};
 
 /// Every operation of PyTorch's aten that can be evaluated, without overload and without the `_` of one in place.
@@ -257,7 +258,7 @@ const KERNELS: &[(&str, Kernel)] = &[
 
 /// The kernel of an operation: ggml's by its name, one of aten by its name up to the overload, or without the `_` of one in place.
 pub(crate) fn find(name: &str) -> Option<Kernel> {
-    let base = name.split('.').next().unwrap_or(name);
+    let (base, _) = base_and_overload(name);
     let known = |table: &[(&str, Kernel)], name: &str| {
         table.iter().find(|(known, _)| *known == name).map(|(_, kernel)| *kernel)
     };

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::program::read::at;
-use crate::program::{Limits, Operation, Program, ProgramTap, Step};
+use crate::program::{Operation, Program, ProgramTap, Step};
 use crate::value::error::{Fault, Place, ProgramError};
 use crate::value::operand::Operand;
 use crate::value::view::View;
@@ -107,28 +107,38 @@ pub(crate) fn releases(program: &Program) -> Vec<Vec<usize>> {
     out
 }
 
-/// The buffers that are alive at a time hold no more than the limit. Weights are not counted: their file has them.
-pub(crate) fn memory(program: &Program, limits: Limits) -> Result<(), ProgramError> {
+/// The most numbers that are held at a time: the buffers that are alive, and copies of views that are not one piece of memory. Of a weight only what is
+/// beyond its own elements counts: its file has those.
+pub(crate) fn memory(program: &Program) -> u64 {
+    let size = |buffer: usize| {
+        let own = if program.weights.contains_key(&buffer) { program.buffers[buffer].distinct() } else { 0 };
+        program.sizes[buffer].saturating_sub(own) as u64
+    };
+    let copied = |view: &View| if view.is_contiguous() { 0 } else { (view.elements() * view.dtype.units()) as u64 };
     let mut alive = vec![false; program.buffers.len()];
-    let mut held = 0u64;
-    let limit = limits.elements;
+    let (mut held, mut most) = (0u64, 0);
     let hold = |alive: &mut [bool], held: &mut u64, buffer: usize| {
-        if !alive[buffer] && !program.weights.contains_key(&buffer) {
-            alive[buffer] = true;
-            *held = held.saturating_add(program.sizes[buffer] as u64);
+        if !std::mem::replace(&mut alive[buffer], true) {
+            *held = held.saturating_add(size(buffer));
         }
     };
     program.given.keys().for_each(|&buffer| hold(&mut alive, &mut held, buffer));
-    for (op, released) in program.ops.iter().zip(releases(program)) {
-        op.outputs.iter().flatten().for_each(|view| hold(&mut alive, &mut held, view.buffer));
-        if held > limit {
-            return Err(at(Place::Whole)(Fault::Elements { needed: held, limit }));
-        }
+    for (number, (op, released)) in program.ops.iter().zip(releases(program)).enumerate() {
+        operands(op).chain(op.outputs.iter().flatten()).for_each(|view| hold(&mut alive, &mut held, view.buffer));
+        let copies = operands(op).map(copied).fold(0, u64::saturating_add);
+        let taps = program.taps_after[number].iter().map(|&tap| copied(&program.taps[tap].view));
+        most = most.max(held.saturating_add(taps.fold(copies, u64::max)));
         for buffer in released {
             if std::mem::take(&mut alive[buffer]) {
-                held = held.saturating_sub(program.sizes[buffer] as u64);
+                held = held.saturating_sub(size(buffer));
             }
         }
     }
-    Ok(())
+    let outputs = program.steps.iter().filter_map(|step| step.output.as_ref()).map(copied);
+    outputs.fold(most, u64::max)
+}
+
+/// Refuses what takes more than a limit.
+pub(crate) fn within(needed: u64, limit: u64) -> Result<(), ProgramError> {
+    if needed > limit { Err(at(Place::Whole)(Fault::Elements { needed, limit })) } else { Ok(()) }
 }

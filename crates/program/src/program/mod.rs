@@ -6,17 +6,18 @@ mod format;
 pub(crate) mod read;
 mod stored;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::kernels;
 use crate::program::flow::Flow;
 use crate::value::dtype::DType;
-use crate::value::error::Misfit;
+use crate::value::error::{Misfit, ProgramError};
 use crate::value::operand::{Operand, Scalar};
 use crate::value::tensor::Tensor;
 use crate::value::view::View;
+use crate::weights::Weights;
 
 /// What a program may ask of the machine.
 #[derive(Clone, Copy, Debug)]
@@ -52,11 +53,21 @@ pub struct Operation {
     pub line: Option<usize>,
 }
 
+/// The name of an operation and its overload: `add` and `Tensor` of `add.Tensor`.
+pub(crate) fn base_and_overload(name: &str) -> (&str, &str) {
+    name.split_once('.').unwrap_or((name, ""))
+}
+
 impl Operation {
+    /// Its name without the overload: `add_` of `add_.Tensor`, and `ggml` of all that are ggml's.
+    pub fn base(&self) -> &str {
+        base_and_overload(&self.name).0
+    }
+
     /// Whether the extents of what it gives follow from values: the places at which something holds.
     pub(crate) fn gives_places(&self) -> bool {
         let is_mask = |operand: &Operand| operand.views().iter().any(|view| view.dtype == DType::Bool);
-        match self.name.split('.').next().unwrap_or_default() {
+        match self.base() {
             "nonzero" => true,
             "where" => self.operands.len() == 1,
             "index" => self.operands.get(1).is_some_and(is_mask),
@@ -143,9 +154,36 @@ pub struct Program {
     pub(crate) flow: Flow,
     /// The operations that could not be followed to other choices of experts, and why.
     pub(crate) misfits: BTreeMap<usize, Misfit>,
+    /// The most numbers that are held at a time, weights not counted.
+    pub(crate) needed: u64,
+    /// Bytes of the files beside it.
+    pub(crate) recorded: u64,
 }
 
+/// Numbers that any program may hold at a time: 2 GiB.
+const FEW: u64 = 1 << 28;
+
+/// Numbers for each element of a weight. Logits of 4096 tokens take four for each of a model of 270 M, and are copied once.
+const FOR_A_WEIGHT: u64 = 8;
+
+/// Numbers for each byte that was recorded.
+const FOR_A_BYTE: u64 = 2;
+
 impl Program {
+    /// Refuses a program that asks for far more memory than the files of its recording and of its weights hold. A few kilobytes may ask for all that a
+    /// machine has.
+    ///
+    /// # Errors
+    /// When it does.
+    pub fn check_memory(&self, weights: &dyn Weights) -> Result<(), ProgramError> {
+        let names: BTreeSet<&String> = self.weights.values().collect();
+        let elements =
+            |name: &&String| weights.view(name).map_or(0, |view| view.shape().iter().product::<usize>() as u64);
+        let of_weights = names.iter().map(elements).fold(0, u64::saturating_add).saturating_mul(FOR_A_WEIGHT);
+        let of_files = self.recorded.saturating_mul(FOR_A_BYTE);
+        check::within(self.needed, FEW.saturating_add(of_weights).saturating_add(of_files))
+    }
+
     /// What it was recorded with.
     pub fn source(&self) -> &str {
         &self.source
@@ -230,7 +268,7 @@ impl Program {
     /// An operation in words: `linear (modeling_gemma3.py:233)`.
     pub fn said(&self, op: usize) -> String {
         let found = &self.ops[op];
-        let base = found.name.split('.').next().unwrap_or_default();
+        let base = found.base();
         let file = found.scope.and_then(|scope| self.files.get(self.scopes[scope].file?));
         let file = file.map(|file| file.rsplit('/').next().unwrap_or_default());
         match (file, found.line) {

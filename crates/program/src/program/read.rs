@@ -1,6 +1,7 @@
 //! From program.json to a [`Program`]: every number of the document is checked.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::{self, Metadata};
 use std::path::Path;
 
 use firstdiff_trace::{JSON_LIMIT, json_fits, read_regular};
@@ -48,10 +49,18 @@ impl Program {
         }
         let reader = Reader::new(&document.values, limits)?;
         let mut program = reader.program(document)?;
-        check::memory(&program, limits)?;
+        program.needed = check::memory(&program);
+        check::within(program.needed, limits.elements)?;
+        program.recorded = bytes_in(folder);
         program.given = stored::read(folder, &program)?;
         Ok(program)
     }
+}
+
+/// What the files of a folder hold; what cannot be read holds nothing.
+fn bytes_in(folder: &Path) -> u64 {
+    let files = fs::read_dir(folder).into_iter().flatten().filter_map(|entry| entry.ok()?.metadata().ok());
+    files.filter(Metadata::is_file).map(|file| file.len()).fold(0, u64::saturating_add)
 }
 
 /// An operand takes hundreds of bytes in memory and may take three in the file; beside the operation that made it, it takes more than so many.
@@ -128,6 +137,8 @@ impl Reader {
             scopes,
             flow,
             misfits: BTreeMap::new(),
+            needed: 0,
+            recorded: 0,
         })
     }
 

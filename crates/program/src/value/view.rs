@@ -58,6 +58,11 @@ impl View {
     }
 }
 
+/// A shape without the axes of one element in front, which a file may list and a program leave out, or the other way round.
+pub(crate) fn bare(shape: &[usize]) -> &[usize] {
+    &shape[shape.iter().take_while(|&&extent| extent == 1).count()..]
+}
+
 /// The strides of a contiguous tensor.
 pub(crate) fn contiguous_strides(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1usize; shape.len()];

@@ -148,6 +148,38 @@ fn all_buffers_together_are_limited() {
     assert!(matches!(open(999), Err(ProgramError::At { fault: Fault::Elements { needed: 1000, limit: 999 }, .. })));
 }
 
+/// What a few kilobytes ask for is held against what the files beside them hold.
+#[test]
+fn memory_is_bounded_by_what_the_files_hold() {
+    let folder = TempDir::new().unwrap();
+    let weights = Held::default();
+    let refused = |values: Value, ops: Value, given: &[(usize, crate::common::Stored)]| {
+        let program = json!({"version": 1, "values": values, "weights": {"0": "w"}, "ops": ops, "steps": [{"ops": [0, 1]}],
+            "taps": [{"tap": "q", "step": 0, "op": 0, "v": 1}]});
+        crate::common::write(folder.path(), &program, given);
+        match Program::open(folder.path()).unwrap().check_memory(&weights) {
+            Ok(()) => None,
+            Err(ProgramError::At { fault: Fault::Elements { needed, .. }, .. }) => Some(needed),
+            Err(other) => panic!("{other}"),
+        }
+    };
+    let large = 1u64 << 29;
+    let ones = json!([{"o": "zeros", "i": [[{"c": large}]], "y": [1]}]);
+    assert_eq!(refused(json!([["f32", [2]], ["f32", [large]]]), ones, &[]), Some(large));
+    // A view that reaches far beyond its weight, and one that shows the same number again and again.
+    let read = |view: Value| json!([{"o": "sum", "i": [{"v": view}], "y": [1]}]);
+    let values = json!([["f32", [2]], ["f32", []]]);
+    assert_eq!(refused(values.clone(), read(json!([0, [2], [1], large])), &[]), Some(large + 1));
+    assert_eq!(refused(values.clone(), read(json!([0, [large], [0]])), &[]), Some(large + 1));
+    assert_eq!(refused(values, read(json!([0, [2], [1]])), &[]), None);
+    // Logits of a long prompt that was recorded.
+    let ones = json!([{"o": "zeros", "i": [[{"c": large}]], "y": [1]}]);
+    let values = json!([["f32", [2]], ["f32", [large]]]);
+    let logits = fs::File::create(folder.path().join("logits.npy")).unwrap();
+    logits.set_len(4 * large).unwrap();
+    assert_eq!(refused(values, ones, &[]), None);
+}
+
 /// Every value of a good program replaced by each of a list: read or refused, evaluated or refused, never a panic.
 #[test]
 fn no_change_of_one_value_leads_to_a_panic() {

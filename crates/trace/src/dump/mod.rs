@@ -441,7 +441,7 @@ impl Dump {
     }
 
     /// The tensor of a tap that the vocabulary does not have, where the dump holds one of that name, whole, of floats.
-    pub fn find_open(&self, tap: Tap, step: u32) -> Option<Entry> {
+    fn find_open(&self, tap: Tap, step: u32) -> Option<Entry> {
         let found = self.loose(&stored_name(&tap.to_string(), step)).filter(|found| found.is_whole())?;
         let header = self.header(found).ok()?;
         let (shape, dtype) = (header.shape.clone(), header.layout.dtype);
@@ -474,6 +474,11 @@ impl Dump {
     pub fn find(&self, tap: Tap, step: u32) -> Option<&Entry> {
         let at = self.entries.binary_search_by_key(&(step, tap), |e| (e.step, e.tap)).ok()?;
         self.entries.get(at)
+    }
+
+    /// The whole tensor of any tap in `step`, of the vocabulary or not, where there is one.
+    pub fn entry(&self, tap: Tap, step: u32) -> Option<Entry> {
+        self.find(tap, step).cloned().or_else(|| self.find_open(tap, step))
     }
 
     /// Where the dump was opened.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use firstdiff_trace::{Dump, NamedRows, RecordError, Recorder, Rows};
+use firstdiff_trace::{Dump, NamedRows, RecordError, Recorder, Rows, Tap};
 use half::bf16;
 
 /// Prompt and decode step of a tiny engine, whose every value says where it stands.
@@ -41,6 +41,22 @@ fn a_prompt_in_chunks() {
     let steps: Vec<(u32, usize)> =
         dump.entries().iter().filter(|e| e.tap.to_string() == "layers.0.h").map(|e| (e.step, e.shape[0])).collect();
     assert_eq!(steps, [(0, 2), (1, 2), (2, 1)]);
+}
+
+#[test]
+fn any_tap_is_found_by_its_name_and_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let rec = Recorder::create(folder.path()).unwrap();
+    rec.tokens(&[7, 8]);
+    rec.record("h0", &[2, 2], &[0.0; 4]).unwrap();
+    rec.next_step(9);
+    rec.record("layers.0.mixer_in", &[1, 3], &[1.0; 3]).unwrap();
+    rec.finish().unwrap();
+    let dump = Dump::open(folder.path()).unwrap();
+    let shape = |name, step| dump.entry(Tap::named(name), step).map(|entry| (entry.tap, entry.step, entry.shape));
+    assert_eq!(shape("h0", 0), Some((Tap::named("h0"), 0, vec![2, 2])));
+    assert_eq!(shape("layers.0.mixer_in", 1), Some((Tap::named("layers.0.mixer_in"), 1, vec![1, 3])));
+    assert_eq!([shape("h0", 1), shape("layers.0.mixer_in", 0), shape("layers.0.q", 0)], [None, None, None]);
 }
 
 /// Run by the tests below, with an environment of its own.

@@ -35,9 +35,9 @@ struct Product<'a> {
 impl<'a> Product<'a> {
     /// How its weight becomes [out, in].
     fn matrix(&self) -> Option<Read> {
-        match self.record.name.split('.').next() {
-            Some("linear") => Some(ArrayD::clone),
-            Some("addmm") => Some(transposed),
+        match self.record.base() {
+            "linear" => Some(ArrayD::clone),
+            "addmm" => Some(transposed),
             _ => None,
         }
     }

@@ -221,7 +221,7 @@ pub(crate) fn renamed(op: &Operation, name: &str) -> Change {
 
 pub(crate) fn tensor(values: ArrayD<f64>) -> Option<Tensor<'static>> {
     let shape = values.shape().to_vec();
-    Tensor::new(DType::F64, shape, Values::from(values.into_iter().collect::<Vec<f64>>()))
+    Tensor::new(DType::F64, shape, Values::from(values.iter().copied().collect::<Vec<f64>>()))
 }
 
 /// A function of two arrays, as far as their shapes allow.

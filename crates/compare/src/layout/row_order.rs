@@ -1,0 +1,126 @@
+//! In which order do rows stand that are the same rows in another order?
+
+/// Steps after which the search is given up. Rows that only stand in another order take far fewer: the right one is found at once.
+const MOST: usize = 1 << 32;
+
+/// Values that are added before the sum is held against the smallest so far.
+const PIECE: usize = 64;
+
+/// For each row of `due` which row of `own` it is: the nearest that no row before it took; of rows that are as near, the one of its own place. `None` where
+/// the two are not as many rows of `width` numbers, or are so far from each other that the search would take too long.
+pub fn row_order(own: &[f64], due: &[f64], width: usize) -> Option<Vec<usize>> {
+    let is_finite = own.iter().chain(due).all(|x| x.is_finite());
+    if width == 0 || own.len() != due.len() || !own.len().is_multiple_of(width) || !is_finite {
+        return None;
+    }
+    let mut sorted: Vec<(f64, usize)> = own.chunks_exact(width).enumerate().map(|(at, row)| (along(row), at)).collect();
+    sorted.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let mut taken = vec![false; sorted.len()];
+    let mut order = Vec::with_capacity(sorted.len());
+    let mut steps = 0;
+    for (here, due) in due.chunks_exact(width).enumerate() {
+        let row = |at: usize| &own[at * width..(at + 1) * width];
+        let mut nearest = if taken[here] { None } else { distance(row(here), due, f64::INFINITY, &mut steps) };
+        let mut found = here;
+        let place = along(due);
+        let (below, above) = sorted.split_at(sorted.partition_point(|(other, _)| *other < place));
+        let (mut below, mut above) = (below.iter().rev().peekable(), above.iter().peekable());
+        let off = |next: Option<&&(f64, usize)>| next.map_or(f64::INFINITY, |(other, _)| (other - place).abs());
+        loop {
+            let (down, up) = (off(below.peek()), off(above.peek()));
+            let Some(&(other, at)) = (if down < up { below.next() } else { above.next() }) else { break };
+            // Two rows are no further apart along the direction than they are, times its length: no row further outwards is nearer.
+            if nearest.is_some_and(|nearest| (other - place) * (other - place) > nearest * width as f64) {
+                break;
+            }
+            steps += 1;
+            if taken[at] || at == here {
+                continue;
+            }
+            if let Some(nearer) = distance(row(at), due, nearest.unwrap_or(f64::INFINITY), &mut steps) {
+                (nearest, found) = (Some(nearer), at);
+            }
+        }
+        if nearest.is_none() || steps > MOST {
+            return None;
+        }
+        taken[found] = true;
+        order.push(found);
+    }
+    Some(order)
+}
+
+/// The squared distance of two rows if it is below `most`.
+fn distance(own: &[f64], due: &[f64], most: f64, steps: &mut usize) -> Option<f64> {
+    let mut sum = 0.0;
+    for (own, due) in own.chunks(PIECE).zip(due.chunks(PIECE)) {
+        sum += own.iter().zip(due).map(|(own, due)| (own - due) * (own - due)).sum::<f64>();
+        *steps += own.len();
+        if sum >= most {
+            return None;
+        }
+    }
+    Some(sum)
+}
+
+/// Where a row stands along a direction that is as long as the root of its width.
+fn along(row: &[f64]) -> f64 {
+    row.iter().enumerate().map(|(i, x)| if is_reversed(i) { -x } else { *x }).sum()
+}
+
+/// Signs without a period, by the number of ones in the index: a direction in which structured rows differ too.
+fn is_reversed(i: usize) -> bool {
+    i.count_ones() % 2 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(at: usize) -> f64 {
+        let x = (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((x ^ (x >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 11) as f64 / (1u64 << 53) as f64 - 0.5
+    }
+
+    #[test]
+    fn rows_are_found_through_rounding() {
+        const WIDTH: usize = 70;
+        let due: Vec<f64> = (0..40 * WIDTH).map(value).collect();
+        let order: Vec<usize> = (0..40).map(|at| at * 7 % 40).collect();
+        let mut own = vec![0.0; due.len()];
+        for (from, &to) in order.iter().enumerate() {
+            for i in 0..WIDTH {
+                own[to * WIDTH + i] = due[from * WIDTH + i] * (1.0 + 1e-3 * value(5 * i + from));
+            }
+        }
+        assert_eq!(row_order(&own, &due, WIDTH), Some(order));
+        assert_eq!(row_order(&due, &due, WIDTH), Some((0..40).collect()));
+    }
+
+    #[test]
+    fn each_row_is_taken_once_and_equal_ones_stay() {
+        let due = [1.0, 2.0, 5.0, 6.0, 1.0, 2.0, 1.0, 2.0];
+        assert_eq!(row_order(&due, &due, 2), Some(vec![0, 1, 2, 3]));
+        let own = [5.0, 6.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0];
+        let order = row_order(&own, &due, 2).unwrap();
+        assert_eq!(order[1], 0);
+        assert_eq!(order.iter().copied().collect::<std::collections::BTreeSet<_>>().len(), 4);
+    }
+
+    #[test]
+    fn what_are_no_such_rows_has_no_order() {
+        assert_eq!(row_order(&[1.0, 2.0], &[1.0, 2.0, 3.0], 1), None);
+        assert_eq!(row_order(&[1.0, 2.0, 3.0], &[1.0, 2.0, 3.0], 2), None);
+        assert_eq!(row_order(&[1.0, f64::NAN], &[1.0, f64::NAN], 1), None);
+        assert_eq!(row_order(&[], &[], 0), None);
+    }
+
+    #[test]
+    fn many_rows_in_another_order_are_found_in_time() {
+        const ROWS: usize = 6000;
+        const WIDTH: usize = 256;
+        let due: Vec<f64> = (0..ROWS * WIDTH).map(value).collect();
+        let own: Vec<f64> = due.chunks(WIDTH).rev().flatten().map(|x| x * (1.0 + 1e-3)).collect();
+        assert_eq!(row_order(&own, &due, WIDTH), Some((0..ROWS).rev().collect()));
+    }
+}

@@ -1,0 +1,86 @@
+//! Does a tap hold the same in an order that is free? The rows of an expert, and the weights of the chosen in the order of their numbers.
+
+use firstdiff_trace::{Dump, DumpError, Tap};
+
+use crate::graph::Place;
+use crate::layout::row_order::row_order;
+use crate::metrics::Squares;
+use crate::report::reason::Reason;
+use crate::taps::choice::{CHOICE, Grid, WEIGHTS};
+use crate::taps::context::{Judged, Run};
+
+/// What both sides hold at a place, and the NMSE that is allowed there.
+struct Both {
+    reference: Grid,
+    candidate: Grid,
+    shape: [usize; 2],
+    allowed: f64,
+}
+
+impl Run<'_> {
+    /// A tap that differs, unless both sides hold the same in an order that is free: then it is not compared.
+    pub(crate) fn in_free_order(&self, place: Place, here: Judged) -> Result<Judged, DumpError> {
+        let (name, is_compared) = (place.tap.to_string(), here.is_compared());
+        if !is_compared || here.agrees() {
+            return Ok(here);
+        }
+        let is_same = match name.strip_suffix(WEIGHTS) {
+            Some(layer) => {
+                self.are_same_weights(place, Place { tap: Tap::named(&format!("{layer}{CHOICE}")), ..place })?
+            }
+            None => name.contains(".experts.") && self.are_same_rows(place)?,
+        };
+        Ok(if is_same { Judged::Unchecked(Reason::OrderOfExperts) } else { here })
+    }
+
+    /// Both sides of a place of two axes.
+    fn both_grids(&self, place: Place) -> Result<Option<Both>, DumpError> {
+        let held = |dump: &Dump| dump.entry(place.tap, place.step);
+        let (Some(left), Some(right)) = (held(self.reference), held(self.candidate)) else { return Ok(None) };
+        let &[rows, width] = &left.shape[..] else { return Ok(None) };
+        if left.shape != right.shape || rows == 0 {
+            return Ok(None);
+        }
+        let grids = Grid::of(self.reference, &left, &left.shape)?.zip(Grid::of(self.candidate, &right, &right.shape)?);
+        let allowed = self.allowed(place, &left, &right);
+        Ok(grids.map(|(reference, candidate)| Both { reference, candidate, shape: [rows, width], allowed }))
+    }
+
+    /// Whether the rows of both sides are the same in another order.
+    fn are_same_rows(&self, place: Place) -> Result<bool, DumpError> {
+        // A number by itself tells no row.
+        let Some(both) = self.both_grids(place)?.filter(|both| both.shape[1] > 1) else { return Ok(false) };
+        let (ours, theirs) = (&both.reference, &both.candidate);
+        let Some(order) = row_order(&theirs.values, &ours.values, both.shape[1]) else { return Ok(false) };
+        let is_moved = order.iter().enumerate().any(|(to, &from)| to != from);
+        let theirs: Vec<&[f64]> = theirs.rows().collect();
+        let pairs =
+            ours.rows().zip(&order).flat_map(|(row, &from)| row.iter().copied().zip(theirs[from].iter().copied()));
+        Ok(is_moved && Squares::of(pairs).nmse() <= both.allowed)
+    }
+
+    /// Whether both sides choose the same with the same weights, in the order of the numbers that they chose.
+    fn are_same_weights(&self, weights: Place, choice: Place) -> Result<bool, DumpError> {
+        let (Some(weights), Some(chosen)) = (self.both_grids(weights)?, self.both_grids(choice)?) else {
+            return Ok(false);
+        };
+        if weights.shape != chosen.shape {
+            return Ok(false);
+        }
+        let ours = by_number(&weights.reference, &chosen.reference);
+        let theirs = by_number(&weights.candidate, &chosen.candidate);
+        let is_same_choice = ours.iter().zip(&theirs).all(|(one, other)| one.0 == other.0);
+        let pairs = ours.iter().zip(&theirs).map(|(one, other)| (one.1, other.1));
+        Ok(is_same_choice && Squares::of(pairs).nmse() <= weights.allowed)
+    }
+}
+
+/// The numbers of a row and their weights, each row in the order of its numbers.
+fn by_number(weights: &Grid, numbers: &Grid) -> Vec<(f64, f64)> {
+    let sorted = |(weights, numbers): (&[f64], &[f64])| {
+        let mut pairs: Vec<(f64, f64)> = numbers.iter().copied().zip(weights.iter().copied()).collect();
+        pairs.sort_by(|one, other| one.0.total_cmp(&other.0));
+        pairs
+    };
+    weights.rows().zip(numbers.rows()).flat_map(sorted).collect()
+}
