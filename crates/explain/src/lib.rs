@@ -5,6 +5,7 @@
 //! run names every wrong operation. [`weights`] lays the tensors of two files against each other, in whatever format they are.
 
 pub mod explain;
+mod laws;
 mod layouts;
 mod minimum;
 pub mod mistakes;
@@ -16,5 +17,6 @@ pub mod weights;
 
 pub use explain::misrecorded::words as misrecorded;
 pub use explain::quantised::OtherArithmetic;
+pub use laws::Measured;
 pub use mistakes::rounding::Rounding;
 pub use replay::residual::Fit;

@@ -100,18 +100,12 @@ impl Place {
 }
 
 /// The right operation, as the model has it.
-pub trait Operation: Sync {
+pub trait Operation {
     /// What it gives for other inputs than the recorded ones; `None` where that cannot be computed.
     fn apply(&self, place: usize, inputs: &[ArrayD<f64>]) -> Option<ArrayD<f64>>;
 
     /// Whether the candidate's value is this prediction but for rounding, by the judge that found it wrong.
     fn agrees(&self, place: usize, predicted: &ArrayD<f64>) -> bool;
-
-    /// Its weight as `[F,D]`, of a product; `None` where it has none or is too large.
-    fn weight(&self, place: usize) -> Option<Array2<f64>> {
-        let _ = place;
-        None
-    }
 
     /// What other weights of the weight's extents are called from this place ("k", "q of layer +1").
     fn other_weights(&self, place: usize) -> Vec<String> {

@@ -154,13 +154,15 @@ fn summary(findings: &[Explained]) -> String {
         findings.iter().partition(|f| f.diagnosis.arithmetic.is_some());
     let proved = own.iter().copied().filter(is_proved).count();
     let misrecorded = own.iter().filter(|f| !f.diagnosis.misrecorded.is_empty()).count();
-    let open = own.len() - proved - misrecorded;
+    let measured = own.iter().filter(|f| f.diagnosis.matched == Match::Measured).count();
+    let open = own.len() - proved - misrecorded - measured;
     let counted = |n: usize, what: &str, how: &str| format!("{n} {what}{} {how}", if n == 1 { "" } else { "s" });
     let mut parts = vec![match (other.is_empty(), proved) {
         (false, 0) => "another arithmetic, no mistake proved".to_owned(),
         (false, n) => format!("another arithmetic, and {}", counted(n, "cause", "proved")),
         (true, n) => counted(n, "cause", "proved"),
     }];
+    parts.extend((measured > 0).then(|| counted(measured, "law", "measured")));
     parts.extend((open > 0).then(|| counted(open, "fault", "unexplained")));
     parts.extend((misrecorded > 0).then(|| counted(misrecorded, "tap", "recorded wrongly")));
     parts.join(", ")
@@ -186,6 +188,15 @@ fn finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose: boo
         }
         _ if !cause.misrecorded.is_empty() => {
             screen.line(&format!("  {place}: recorded wrongly (NMSE {})", number(found.base_nmse)));
+        }
+        _ if let Some(law) = &cause.measured => {
+            screen.line(&format!("  {place}: {}", safe(&law.words)));
+            let known = if law.status == "table" { "true numbers, no law found" } else { "measured" };
+            screen.line(&format!("    {known}: {}", law.proof()));
+            if !law.equivalent.is_empty() {
+                screen.line(&format!("    the same here: {}", safe(&shorten(&law.equivalent, 3))));
+            }
+            next(screen, found);
         }
         _ => open_finding(screen, judged, found, verbose),
     }

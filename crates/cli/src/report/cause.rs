@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use firstdiff_compare::number;
+use firstdiff_explain::Measured;
 use firstdiff_explain::explain::{Cause, Finding, Match as Found, Remainder};
 use firstdiff_explain::mistakes::what;
+use firstdiff_laws::Status;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::report::{Match, names};
 use crate::session::cause::{arithmetic, beside_another_arithmetic, fix, in_words, proof, said};
 use crate::session::source::Source;
+use crate::words::layers_in_short;
 
 /// Parameters of a mistake, by name.
 pub type Params = BTreeMap<&'static str, Value>;
@@ -44,8 +48,64 @@ pub struct Diagnosis {
     pub arithmetic: Option<OtherArithmetic>,
     /// Of taps that are only recorded wrongly, what comes out of the value that is due there.
     pub misrecorded: Vec<String>,
-    /// Kept for a law that is measured where no mistake has a name.
-    pub measured: (),
+    /// What the operation computes instead, where that was measured.
+    pub measured: Option<MeasuredLaw>,
+}
+
+/// What an operation computes instead.
+#[derive(Clone, Debug, Serialize)]
+pub struct MeasuredLaw {
+    /// The kind of law, of a closed list: docs/LAWS.md.
+    pub form: &'static str,
+    /// What it does, in words.
+    pub words: String,
+    /// Its numbers.
+    pub parameters: Params,
+    /// Where it differs from the right operation; "all" is everywhere.
+    pub support: Support,
+    /// NMSE that it leaves, the worst of all places.
+    pub residual_nmse: f64,
+    /// NMSE of the right values, the worst of all places.
+    pub before_nmse: f64,
+    /// What saying it costs, and what it explains.
+    pub bits: Bits,
+    /// Where it was fitted, and where it holds without having been.
+    pub proved_on: ProvedOn,
+    /// Other laws that give the same numbers here.
+    pub equivalent: Vec<String>,
+    /// `measured`: a law; `table`: true numbers without a law.
+    pub status: &'static str,
+}
+
+/// Where a law differs from the right operation.
+#[derive(Clone, Debug, Serialize)]
+pub struct Support {
+    /// Which layers.
+    pub layers: String,
+    /// Which heads.
+    pub heads: String,
+    /// Which positions.
+    pub positions: String,
+    /// Which channels.
+    pub channels: String,
+}
+
+/// Description length.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Bits {
+    /// What saying the law costs.
+    pub paid: f64,
+    /// What it explains.
+    pub gained: f64,
+}
+
+/// Places of a law, by their taps.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProvedOn {
+    /// Where it was fitted.
+    pub fitted: Vec<String>,
+    /// Where it holds without having been.
+    pub held_out: Vec<String>,
 }
 
 /// A mistake of the catalogue.
@@ -120,7 +180,7 @@ impl Diagnosis {
             fix,
             arithmetic: finding.arithmetic.as_ref().map(OtherArithmetic::of),
             misrecorded: names(&finding.misrecorded),
-            measured: (),
+            measured: finding.measured.as_ref().map(|measured| MeasuredLaw::of(measured, finding)),
         }
     }
 
@@ -140,8 +200,52 @@ impl Diagnosis {
             fix: None,
             arithmetic: None,
             misrecorded: Vec::new(),
-            measured: (),
+            measured: None,
         }
+    }
+}
+
+impl MeasuredLaw {
+    fn of(measured: &Measured, finding: &Finding) -> MeasuredLaw {
+        let Measured { law, proof, places } = measured;
+        let all = |words: &Option<String>| words.clone().unwrap_or_else(|| "all".to_owned());
+        let layers = layers_in_short(finding.shown_at.iter().filter_map(|place| place.tap.layer));
+        let at = |which: &[usize]| names(which.iter().filter_map(|&at| places.get(at)));
+        MeasuredLaw {
+            form: law.form.name(),
+            words: law.words.clone(),
+            parameters: law.parameters.iter().map(|(name, value)| (*name, value.clone())).collect(),
+            support: Support {
+                layers,
+                heads: all(&law.support.heads),
+                positions: all(&law.support.positions),
+                channels: all(&law.support.channels),
+            },
+            residual_nmse: proof.residual_nmse,
+            before_nmse: proof.before_nmse,
+            bits: Bits { paid: law.bits.round(), gained: proof.gained.round() },
+            proved_on: ProvedOn { fitted: at(&proof.fitted), held_out: at(&proof.held_out) },
+            equivalent: law.equivalent.clone(),
+            status: match law.status {
+                Status::Measured => "measured",
+                Status::Table => "table",
+            },
+        }
+    }
+
+    /// How sure it is, in words.
+    pub(crate) fn proof(&self) -> String {
+        let left = format!("leaves NMSE {} of {}", number(self.residual_nmse), number(self.before_nmse));
+        let on = match self.proved_on.held_out.len() {
+            0 => format!("one place, {} numbers' worth explained by {}", self.bits.gained, self.bits.paid),
+            1 => format!(
+                "measured at {}, proved at {}",
+                self.proved_on.fitted.join(""),
+                self.proved_on.held_out.join("")
+            ),
+            n => format!("measured at {}, proved at {n} others", self.proved_on.fitted.join("")),
+        };
+        format!("{left}; {on}")
     }
 }
 

@@ -99,6 +99,8 @@ pub enum Match {
     Reproduced,
     /// Of weights: it is seen as it is, and needs no imitation.
     Seen,
+    /// No mistake has it, but a measured law gives all of its numbers.
+    Measured,
     /// Something takes part of the error away, but is not it.
     Closest,
     /// Nothing in the catalogue does.
@@ -109,6 +111,7 @@ impl From<firstdiff_explain::explain::Match> for Match {
     fn from(found: firstdiff_explain::explain::Match) -> Match {
         match found {
             firstdiff_explain::explain::Match::Reproduced => Match::Reproduced,
+            firstdiff_explain::explain::Match::Measured => Match::Measured,
             firstdiff_explain::explain::Match::Closest => Match::Closest,
             firstdiff_explain::explain::Match::Unknown => Match::Unknown,
         }

@@ -6,6 +6,7 @@ use firstdiff_compare::Place;
 use firstdiff_trace::Tap;
 
 use crate::explain::quantised::OtherArithmetic;
+use crate::laws::Measured;
 use crate::mistakes::{Mistake, Param, Params, find};
 
 /// How sure a cause is.
@@ -13,6 +14,8 @@ use crate::mistakes::{Mistake, Param, Params, find};
 pub enum Match {
     /// The imitated mistake leaves no more than rounding.
     Reproduced,
+    /// No mistake has it, but a law that was measured gives all of its numbers.
+    Measured,
     /// Something takes part of the error away, but is not it.
     Closest,
     /// Nothing in the catalogue does.
@@ -24,6 +27,7 @@ impl Match {
     pub fn name(self) -> &'static str {
         match self {
             Match::Reproduced => "reproduced",
+            Match::Measured => "measured",
             Match::Closest => "closest",
             Match::Unknown => "unknown",
         }
@@ -83,6 +87,8 @@ pub struct Finding {
     pub misrecorded: Vec<Place>,
     /// Where this is no mistake, but all products with weights in another arithmetic.
     pub arithmetic: Option<OtherArithmetic>,
+    /// What the operation computes instead, where that was measured.
+    pub measured: Option<Measured>,
 }
 
 impl Cause {
@@ -116,6 +122,7 @@ impl Finding {
             note: None,
             misrecorded: Vec::new(),
             arithmetic: None,
+            measured: None,
         }
     }
 

@@ -111,6 +111,9 @@ pub fn explain(
     if in_prefill_alone {
         findings::in_the_prefill_alone(&mut findings);
     }
+    if !effort.quick {
+        crate::laws::by_plan::measure(&mut run, &replay, &mut findings)?;
+    }
     let mut not_testable =
         if effort.quick { Vec::new() } else { not_testable::in_what_is_right(&run, &shared, &replay, effort)? };
     not_testable.retain(|id| !findings.iter().any(|f| f.cause.as_ref().is_some_and(|c| c.id == id)));

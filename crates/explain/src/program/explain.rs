@@ -62,7 +62,10 @@ pub fn explain(
         let is_new = !explained.iter().any(in_vain);
         explained.extend(search.explained(tap, &known, is_new));
     }
-    let findings = findings(recording, held, &explained);
+    let mut findings = findings(recording, held, &explained);
+    if !effort.quick {
+        crate::laws::by_program::measure(recording, candidate, held, &replays.replay, &mut findings);
+    }
     Ok(Explanation { replay: replays.replay, findings, not_testable: Vec::new() })
 }
 

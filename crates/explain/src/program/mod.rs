@@ -3,7 +3,7 @@
 mod context;
 mod explain;
 mod forms;
-mod held;
+pub(crate) mod held;
 mod replay;
 mod routing;
 mod rows;

@@ -62,7 +62,7 @@ pub(crate) fn unit_of(dtype: DType) -> f64 {
 }
 
 /// What compare's judge is told: single operations are held to f32's structure rules whatever the profile.
-fn judged_as(profile: Profile) -> Judged {
+pub(crate) fn judged_as(profile: Profile) -> Judged {
     match profile {
         Profile::Exact => Judged::Exact,
         Profile::F16 => Judged::F16,

@@ -23,6 +23,33 @@ const MOST_COLUMNS: usize = 768;
 /// Errors of rounding's size that a product may be left with before the proof.
 const ROOM: f64 = 5.0;
 
+/// Elements up to which a weight is asked of the operation, and channels of its input.
+const MOST_ELEMENTS: usize = 1 << 22;
+
+/// The weight of a product `[F,K]`: what it gives for one channel after the other, less what it gives for nothing. `None` where it is too large.
+fn weight_of(case: &Case<'_>, at: usize) -> Option<Array2<f64>> {
+    let input = case.places[at].inputs.first()?;
+    let x = flat(input)?;
+    let (rows, channels) = x.dim();
+    let outputs = case.places[at].right.len() / rows.max(1);
+    if channels * outputs > MOST_ELEMENTS {
+        return None;
+    }
+    let of = |x: Array2<f64>| flat(&case.operation.apply(at, &[x.into_shape_with_order(input.raw_dim()).ok()?])?);
+    let nothing = of(Array2::zeros((rows, channels)))?;
+    let mut weight = Array2::zeros((outputs, channels));
+    for start in (0..channels).step_by(rows) {
+        let some = rows.min(channels - start);
+        let mut ones = Array2::zeros((rows, channels));
+        (0..some).for_each(|row| ones[[row, start + row]] = 1.0);
+        let made = of(ones)? - &nothing;
+        for row in 0..some {
+            weight.column_mut(start + row).assign(&made.row(row));
+        }
+    }
+    Some(weight)
+}
+
 /// Rows of a tensor as `[T,K]`.
 fn flat(x: &ArrayD<f64>) -> Option<Array2<f64>> {
     let rows = *x.shape().first()?;
@@ -144,7 +171,7 @@ fn inputs(case: &Case<'_>) -> Vec<Law> {
 impl Sample {
     fn of(case: &Case<'_>) -> Option<Sample> {
         let first = case.first();
-        let weight = case.operation.weight(0)?;
+        let weight = weight_of(case, 0)?;
         let (x, own, right) = (flat(first.inputs.first()?)?, flat(&first.own)?, flat(&first.right)?);
         if weight.ncols() != x.ncols() || weight.nrows() != own.ncols() {
             return None;
@@ -215,13 +242,13 @@ impl Sample {
             ("stored with its extents exchanged, and read as if it were not", swapped),
             ("read with its extents exchanged", read),
         ];
-        if let Some(weight) = case.operation.weight(0) {
+        if let Some(weight) = weight_of(case, 0) {
             for (words, reading) in readings {
                 let other = reading(&weight).filter(|other| other.dim() == weight.dim());
                 if other.is_some_and(|other| self.is_near(&self.x.dot(&other.select(Dimension(0), &self.rows).t()))) {
                     laws.push(
                         of_weight(format!("the weight is {words}"), 6.0, move |case, at| {
-                            reading(&case.operation.weight(at)?)
+                            reading(&weight_of(case, at)?)
                         })
                         .with("weight", words),
                     );
@@ -339,7 +366,7 @@ impl Sample {
                 match is_input {
                     true => of_input(Form::LinearValues, words, bits, move |_, place| f(place.inputs.first()?)),
                     false => of_weight(words, bits, move |case, at| {
-                        f(&case.operation.weight(at)?.into_dyn())?.into_dimensionality().ok()
+                        f(&weight_of(case, at)?.into_dyn())?.into_dimensionality().ok()
                     }),
                 }
             };
@@ -398,7 +425,7 @@ fn of_weight(
 ) -> Law {
     Law::new(Form::LinearWeight, words, bits, move |case, at| {
         let place = &case.places[at];
-        let (x, weight, right) = (flat(place.inputs.first()?)?, case.operation.weight(at)?, flat(&place.right)?);
+        let (x, weight, right) = (flat(place.inputs.first()?)?, weight_of(case, at)?, flat(&place.right)?);
         let other =
             made(case, at).filter(|other| other.ncols() == weight.ncols() && other.nrows() >= weight.nrows())?;
         let other = other.slice(ndarray::s![..weight.nrows(), ..]).to_owned();

@@ -1,7 +1,7 @@
 use firstdiff_laws::{Axis, Kind};
 use ndarray::{Array2, ArrayD, Axis as Dimension, Ix2};
 
-use crate::plant::{Numbers, law_with_weight, said};
+use crate::plant::{Numbers, Rounded, law_of, said};
 
 const AXES: [Axis; 2] = [Axis::Token, Axis::Channel];
 const SHAPE: [usize; 2] = [12, 32];
@@ -17,7 +17,7 @@ fn product(x: &ArrayD<f64>, w: &Array2<f64>) -> ArrayD<f64> {
 }
 
 fn law(wrong: fn(usize, &[ArrayD<f64>]) -> ArrayD<f64>) -> String {
-    said(&law_with_weight(Kind::Linear, &AXES, &[&SHAPE], |layer, x| product(&x[0], &weight(layer)), wrong, weight))
+    said(&law_of(Kind::Linear, &AXES, &[&SHAPE], |layer, x| product(&x[0], &weight(layer)), wrong, Rounded::F32))
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A right operation, a wrong one, and the case of both.
 
 use firstdiff_laws::{Axis, Case, Kind, Law, Operation, Place, Proof, measured};
-use ndarray::{Array2, ArrayD};
+use ndarray::ArrayD;
 
 /// Numbers that look random, and are the same in every run.
 pub(crate) struct Numbers(u64);
@@ -59,7 +59,6 @@ impl Rounded {
 
 struct Planted {
     right: Of,
-    weight: Option<fn(usize) -> Array2<f64>>,
     own: Vec<ArrayD<f64>>,
     tolerance: f64,
 }
@@ -67,10 +66,6 @@ struct Planted {
 impl Operation for Planted {
     fn apply(&self, place: usize, inputs: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {
         Some((self.right)(place, inputs))
-    }
-
-    fn weight(&self, place: usize) -> Option<Array2<f64>> {
-        self.weight.map(|weight| weight(place))
     }
 
     fn agrees(&self, place: usize, predicted: &ArrayD<f64>) -> bool {
@@ -97,7 +92,7 @@ pub(crate) fn law_of(
             shapes.iter().map(|shape| numbers.tensor(shape).mapv(|x| rounded.round(x))).collect();
         places.push(place(layer, inputs, right, wrong, rounded, &mut all));
     }
-    case_of(kind, axes, places, all, right, rounded, None)
+    case_of(kind, axes, places, all, right, rounded)
 }
 
 /// The same with inputs made by hand.
@@ -117,7 +112,7 @@ pub(crate) fn law_of_inputs(
             place(layer, inputs, right, wrong, rounded, &mut all)
         })
         .collect();
-    case_of(kind, axes, places, all, right, rounded, None)
+    case_of(kind, axes, places, all, right, rounded)
 }
 
 fn place(
@@ -141,28 +136,10 @@ fn case_of(
     own: Vec<ArrayD<f64>>,
     right: Of,
     rounded: Rounded,
-    weight: Option<fn(usize) -> Array2<f64>>,
 ) -> Option<(Law, Proof)> {
-    let operation = Planted { right, weight, own, tolerance: rounded.tolerance() };
+    let operation = Planted { right, own, tolerance: rounded.tolerance() };
     let tokens = places[0].own.shape().first().map(|&n| (0..n as u32).map(|i| i * 37 % 101).collect());
     measured(&Case { kind, axes: axes.to_vec(), places, tokens, operation: &operation })
-}
-
-/// Of a product with a weight.
-pub(crate) fn law_with_weight(
-    kind: Kind,
-    axes: &[Axis],
-    shapes: &[&[usize]],
-    right: Of,
-    wrong: Of,
-    weight: fn(usize) -> Array2<f64>,
-) -> Option<(Law, Proof)> {
-    let (mut numbers, mut places, mut all) = (Numbers::new(7), Vec::new(), Vec::new());
-    for layer in 0..3 {
-        let inputs: Vec<ArrayD<f64>> = shapes.iter().map(|shape| numbers.tensor(shape)).collect();
-        places.push(place(layer, inputs, right, wrong, Rounded::F32, &mut all));
-    }
-    case_of(kind, axes, places, all, right, Rounded::F32, Some(weight))
 }
 
 /// The words of a law, or none.

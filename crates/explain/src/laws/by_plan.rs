@@ -1,0 +1,168 @@
+//! Laws of a Plan's steps.
+
+use firstdiff_compare::Place;
+use firstdiff_laws::Kind;
+use firstdiff_model::{Chunk, Model, Op, Step, eval_step};
+use firstdiff_trace::{Site, Tap};
+use ndarray::ArrayD;
+
+use crate::explain::{Finding, Match};
+use crate::laws::{Wrong, allowed_at, law_of};
+use crate::replay::{Replay, ReplayError, Run};
+
+/// Measures the laws of the faults that no mistake of the catalogue explains.
+///
+/// # Errors
+/// When a file or a weight cannot be read.
+pub(crate) fn measure(run: &mut Run<'_>, replay: &Replay, findings: &mut [Finding]) -> Result<(), ReplayError> {
+    for finding in findings.iter_mut() {
+        let is_open = matches!(finding.matched, Match::Unknown | Match::Closest);
+        if !is_open || finding.arithmetic.is_some() || !finding.misrecorded.is_empty() {
+            continue;
+        }
+        let measured = of_finding(run, replay, finding)?;
+        if measured.is_some() {
+            finding.matched = Match::Measured;
+        }
+        finding.measured = measured;
+    }
+    Ok(())
+}
+
+/// The taps that a step of this place is measured from, and the steps between.
+struct Chain<'a> {
+    reads: Vec<Tap>,
+    steps: Vec<&'a Step>,
+}
+
+fn chain(model: &Model, place: Place) -> Option<Chain<'_>> {
+    let plan = &model.plan;
+    let step = plan.step(place.tap)?;
+    let mut chain = Chain { reads: step.reads.clone(), steps: vec![step] };
+    // Scores and probabilities are measured from the queries and keys.
+    while matches!(chain.steps[0].op, Op::Softmax | Op::Scores(_)) {
+        let before = plan.step(*chain.steps[0].reads.first()?)?;
+        chain.reads.clone_from(&before.reads);
+        chain.steps.insert(0, before);
+    }
+    Some(chain)
+}
+
+fn of_finding(
+    run: &mut Run<'_>,
+    replay: &Replay,
+    finding: &Finding,
+) -> Result<Option<crate::laws::Measured>, ReplayError> {
+    let (model, mut wrong) = (run.recorded.model, Vec::new());
+    let (mut chains, mut site) = (Vec::new(), None);
+    let inner = [Site::Qk, Site::Scores];
+    for &place in finding.shown_at.iter().filter(|place| place.step == 0) {
+        if !run.recorded.is_whole(place) {
+            continue;
+        }
+        let Some(chain) = chain(model, place) else { continue };
+        let is_one = finding.through.iter().all(|tap| chain.steps.len() > 1 && inner.contains(&tap.site));
+        if !is_one
+            || site.is_some_and(|site| site != place.tap.site)
+            || chain.reads.iter().any(|tap| !run.recorded.is_whole(Place { step: 0, tap: *tap }))
+        {
+            return Ok(None);
+        }
+        site = Some(place.tap.site);
+        let mut inputs = Vec::new();
+        for &tap in &chain.reads {
+            match run.value(tap, 0)? {
+                Ok((_, wide)) => inputs.push(wide),
+                Err(_) => return Ok(None),
+            }
+        }
+        let is_embedding = matches!(chain.steps[0].op, Op::Embedding { .. });
+        if is_embedding {
+            inputs =
+                vec![ndarray::Array1::from_iter(run.recorded.tokens[0].iter().map(|id| f64::from(*id))).into_dyn()];
+        }
+        let (Ok(own), Some(allowed)) = (run.recorded.read(place), allowed_at(replay, place)) else { return Ok(None) };
+        let Some(right) = evaluated(run, &chain, &inputs) else { return Ok(None) };
+        wrong.push(Wrong { place, inputs, right, own, allowed, around: around(run, place)? });
+        chains.push(chain);
+    }
+    let (Some(site), Some(first)) = (site, chains.first()) else { return Ok(None) };
+    let kind = kind(&first.steps[0].op, first.steps.len());
+    let tokens = run.known.then(|| run.recorded.tokens[0].clone());
+    let run = &*run;
+    let apply = |at: usize, inputs: &[ArrayD<f64>]| evaluated(run, &chains[at], inputs);
+    Ok(law_of(kind, site, wrong, tokens, run.profile, &apply))
+}
+
+fn kind(op: &Op, steps: usize) -> Kind {
+    match op {
+        Op::Embedding { .. } => Kind::Embedding,
+        Op::RmsNorm { .. } => Kind::Norm,
+        Op::Linear { .. } | Op::Head => Kind::Linear,
+        Op::Rope(_) => Kind::Rotation,
+        Op::Qk if steps > 1 => Kind::Probs,
+        Op::Qk | Op::Scores(_) | Op::Softmax => Kind::Other,
+        Op::Context => Kind::Context,
+        Op::Gated { .. } => Kind::Gate,
+        Op::Residual { .. } => Kind::Sum,
+    }
+}
+
+/// What the steps give for other inputs; an embedding's are token ids.
+fn evaluated(run: &Run<'_>, chain: &Chain<'_>, inputs: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {
+    let model = run.recorded.model;
+    let mut tokens = run.recorded.tokens.first()?.clone();
+    let mut values = inputs.to_vec();
+    if matches!(chain.steps[0].op, Op::Embedding { .. }) {
+        tokens = inputs.first()?.iter().map(|id| u32::try_from(*id as i64).ok()).collect::<Option<_>>()?;
+        values.clear();
+    }
+    let chunk = Chunk { tokens: &tokens, start: 0 };
+    for step in &chain.steps {
+        let views: Vec<_> = values.iter().map(|x| x.view()).collect();
+        let value = eval_step(step, &views, chunk, &model.weights).ok()?;
+        values = vec![value];
+    }
+    values.pop()
+}
+
+/// Other taps of the layer and of the one before.
+fn around(run: &mut Run<'_>, place: Place) -> Result<Vec<(String, ArrayD<f64>)>, ReplayError> {
+    const SITES: [Site; 14] = [
+        Site::AttnNorm,
+        Site::Q,
+        Site::K,
+        Site::V,
+        Site::QRope,
+        Site::KRope,
+        Site::Context,
+        Site::AttnOut,
+        Site::HAttn,
+        Site::FfnNorm,
+        Site::FfnGate,
+        Site::FfnUp,
+        Site::FfnOut,
+        Site::H,
+    ];
+    let Some(layer) = place.tap.layer else { return Ok(Vec::new()) };
+    let own = run.recorded.model.plan.step(place.tap).map(|step| step.reads.clone()).unwrap_or_default();
+    let mut all = Vec::new();
+    for (before, said) in [(0, ""), (1, " of the layer before")] {
+        let Some(layer) = layer.checked_sub(before) else { continue };
+        for site in SITES {
+            let tap = Tap { site, layer: Some(layer) };
+            let there = Place { step: 0, tap };
+            // What comes behind the place knows it already.
+            let is_later = before == 0
+                && run.recorded.model.plan.steps.iter().position(|s| s.tap == tap)
+                    >= run.recorded.model.plan.steps.iter().position(|s| s.tap == place.tap);
+            if own.contains(&tap) || is_later || !run.recorded.is_whole(there) {
+                continue;
+            }
+            if let Ok((_, wide)) = run.value(tap, 0)? {
+                all.push((format!("{}{said}", site.name()), wide));
+            }
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,115 @@
+//! Laws of a recorded program's steps.
+
+use firstdiff_program::{Arithmetic, Bench, Slice, Tensor, Values};
+use firstdiff_trace::Site;
+use ndarray::ArrayD;
+
+use crate::explain::{Finding, Match};
+use crate::laws::{Measured, Wrong, allowed_at, kind_of, law_of};
+use crate::program::held::{Held, array};
+use crate::program::{Candidate, Recording};
+use crate::replay::Replay;
+
+/// Measures the laws of the faults that no mistake of the catalogue explains.
+pub(crate) fn measure(
+    recording: &Recording<'_>,
+    candidate: &Candidate<'_>,
+    held: &Held,
+    replay: &Replay,
+    findings: &mut [Finding],
+) {
+    for finding in findings.iter_mut() {
+        if !matches!(finding.matched, Match::Unknown | Match::Closest) {
+            continue;
+        }
+        finding.measured = of_finding(recording, candidate, held, replay, finding);
+        if finding.measured.is_some() {
+            finding.matched = Match::Measured;
+        }
+    }
+}
+
+/// A slice, with the taps that are its inputs in the order of its kind.
+struct Step<'p> {
+    slice: Slice<'p>,
+    bench: Bench<'p>,
+    inputs: Vec<usize>,
+}
+
+impl Step<'_> {
+    /// What it gives for these inputs.
+    fn value(&self, held: &Held, program: &firstdiff_program::Program, inputs: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {
+        let value = |tap: usize| -> Option<Tensor<'_>> {
+            match self.inputs.iter().position(|&input| input == tap) {
+                Some(at) => {
+                    let values = inputs.get(at)?.iter().copied().collect::<Vec<f64>>();
+                    Tensor::new(
+                        firstdiff_program::DType::F64,
+                        program.taps()[tap].view.shape.clone(),
+                        Values::from(values),
+                    )
+                }
+                None => held.readable(tap).map(Tensor::view),
+            }
+        };
+        Some(array(&self.slice.evaluate(&self.bench, &value, &[]).ok()?))
+    }
+}
+
+fn of_finding(
+    recording: &Recording<'_>,
+    candidate: &Candidate<'_>,
+    held: &Held,
+    replay: &Replay,
+    finding: &Finding,
+) -> Option<Measured> {
+    let program = recording.program;
+    let (mut wrong, mut steps) = (Vec::new(), Vec::new());
+    let mut common: Option<Site> = None;
+    for &place in finding.shown_at.iter().filter(|place| place.step == 0) {
+        let tap = (0..program.taps().len()).find(|&tap| held.place(tap) == place)?;
+        let site = place.tap.last_site();
+        if common.is_some_and(|common| common != site) {
+            return None;
+        }
+        common = Some(site);
+        // Scores and probabilities are measured from the queries and keys.
+        let inner: &[Site] = match site {
+            Site::Probs => &[Site::Scores, Site::Qk],
+            Site::Scores => &[Site::Qk],
+            _ => &[],
+        };
+        let is_input = |other: usize| {
+            held.readable(other).is_some()
+                && !(held.place(other).tap.layer == place.tap.layer
+                    && inner.contains(&held.place(other).tap.last_site()))
+        };
+        let slice = Slice::of(program, tap, is_input);
+        let mut bench = Bench::new(program, Arithmetic::F64, recording.weights);
+        bench.load(&slice).ok()?;
+        let mut inputs: Vec<usize> = slice.known().collect();
+        inputs.dedup();
+        // Gate before up, queries before keys, probabilities before values.
+        inputs.sort_by_key(|&tap| order_of(held.place(tap).tap.last_site()));
+        let step = Step { slice, bench, inputs };
+        let inputs: Vec<ArrayD<f64>> = step.inputs.iter().filter_map(|&tap| held.readable(tap).map(array)).collect();
+        let right = step.value(held, program, &inputs)?;
+        let (own, allowed) = (array(held.get(tap)?), allowed_at(replay, place)?);
+        wrong.push(Wrong { place, inputs, right, own, allowed, around: Vec::new() });
+        steps.push(step);
+    }
+    let first = wrong.first()?;
+    let kind = kind_of(common?, &first.inputs, &first.right);
+    let tokens =
+        candidate.dump.meta().tokens.as_ref().and_then(|ids| ids.iter().map(|id| u32::try_from(*id).ok()).collect());
+    let apply = |at: usize, inputs: &[ArrayD<f64>]| steps[at].value(held, program, inputs);
+    law_of(kind, common?, wrong, tokens, candidate.profile, &apply)
+}
+
+/// In which order a kind takes its operands.
+fn order_of(site: Site) -> u8 {
+    match site {
+        Site::V | Site::FfnUp | Site::K | Site::KNorm | Site::KRope => 1,
+        _ => 0,
+    }
+}

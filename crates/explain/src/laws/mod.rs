@@ -1,0 +1,184 @@
+//! What does a wrong operation compute instead, where no mistake of the catalogue gives its numbers? The law that its inputs and outputs show.
+
+pub(crate) mod by_plan;
+pub(crate) mod by_program;
+
+use firstdiff_compare::Place;
+use firstdiff_laws::{Axis, Case, Kind, Law, Operation, Proof, measured};
+use firstdiff_model::Profile;
+use firstdiff_trace::Site;
+use ndarray::ArrayD;
+
+use crate::replay::Replay;
+use crate::replay::operation::judged_as;
+use crate::replay::right::compared;
+
+/// What an operation computes instead, with its proof.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The law.
+    pub law: Law,
+    /// What proves it.
+    pub proof: Proof,
+    /// The places that it was proved in, in the order of the proof's indices.
+    pub places: Vec<Place>,
+}
+
+/// Numbers above which an operation is not measured: each candidate would take too long.
+const MOST_NUMBERS: usize = 1 << 24;
+
+/// One place of a wrong operation.
+pub(crate) struct Wrong {
+    pub(crate) place: Place,
+    pub(crate) inputs: Vec<ArrayD<f64>>,
+    pub(crate) right: ArrayD<f64>,
+    pub(crate) own: ArrayD<f64>,
+    /// NMSE that the replay allowed.
+    pub(crate) allowed: f64,
+    pub(crate) around: Vec<(String, ArrayD<f64>)>,
+}
+
+/// How the right operation is carried out on other inputs, by the index of the place.
+pub(crate) type Apply<'a> = &'a dyn Fn(usize, &[ArrayD<f64>]) -> Option<ArrayD<f64>>;
+
+/// The law of an operation that is wrong in these places.
+pub(crate) fn law_of(
+    kind: Kind,
+    site: Site,
+    wrong: Vec<Wrong>,
+    tokens: Option<Vec<u32>>,
+    profile: Profile,
+    apply: Apply<'_>,
+) -> Option<Measured> {
+    let numbers = |wrong: &Wrong| wrong.own.len() + wrong.inputs.iter().map(ArrayD::len).sum::<usize>();
+    if wrong.is_empty() || wrong.iter().any(|wrong| numbers(wrong) > MOST_NUMBERS) {
+        return None;
+    }
+    let is_scores = site == Site::Scores;
+    let shape = shape_of(kind, &wrong[0]);
+    let places: Vec<Place> = wrong.iter().map(|wrong| wrong.place).collect();
+    let asked = Asked { site, wrong: &wrong, shape: shape.clone(), profile, apply, is_scores };
+    let made = |wrong: &Wrong| firstdiff_laws::Place {
+        layer: wrong.place.tap.layer.map(|layer| layer as usize),
+        inputs: wrong.inputs.clone(),
+        right: asked.seen(wrong.right.clone()),
+        own: asked.seen(wrong.own.clone()),
+        tolerance: wrong.allowed.clamp(LEAST, MOST),
+        around: wrong.around.clone(),
+    };
+    let axes = axes_of(kind, site, shape.as_ref().map_or(wrong[0].right.ndim(), Vec::len));
+    let case = Case { kind, axes, places: wrong.iter().map(made).collect(), tokens, operation: &asked };
+    let (law, proof) = measured(&case)?;
+    Some(Measured { law, proof, places })
+}
+
+/// Tolerances that laws are measured with.
+const LEAST: f64 = 1e-13;
+const MOST: f64 = 1e-3;
+
+/// The shape that a kind's output has for its laws, where it stands otherwise: heads of a context by themselves.
+fn shape_of(kind: Kind, wrong: &Wrong) -> Option<Vec<usize>> {
+    let [probs, values] = &wrong.inputs[..] else { return None };
+    match (kind, probs.shape(), values.shape()) {
+        (Kind::Context, &[heads, rows, _], &[_, _, width]) if wrong.right.len() == rows * heads * width => {
+            Some(vec![rows, heads, width])
+        }
+        _ => None,
+    }
+}
+
+/// The axes of an output.
+fn axes_of(kind: Kind, site: Site, rank: usize) -> Vec<Axis> {
+    let axes: &[Axis] = match (kind, rank) {
+        (Kind::Probs, 3) => &[Axis::Head, Axis::Query, Axis::Key],
+        (Kind::Rotation | Kind::Context, 3) => &[Axis::Token, Axis::Head, Axis::Dim],
+        (_, 3) if matches!(site, Site::Qk | Site::Scores | Site::Probs) => &[Axis::Head, Axis::Query, Axis::Key],
+        (_, 3) => &[Axis::Token, Axis::Head, Axis::Dim],
+        (_, 2) if site == Site::Logits => &[Axis::Token, Axis::Row],
+        (_, 2) if matches!(site.name(), "router_logits" | "router_probs" | "router_scores") => {
+            &[Axis::Token, Axis::Expert]
+        }
+        (_, 2) => &[Axis::Token, Axis::Channel],
+        (_, 1) => &[Axis::Channel],
+        _ => &[Axis::Token, Axis::Channel, Axis::Channel, Axis::Channel],
+    };
+    axes.iter().copied().chain(std::iter::repeat(Axis::Channel)).take(rank).collect()
+}
+
+/// What a tap's operation computes, by what the tap is and how many tensors it reads.
+pub(crate) fn kind_of(site: Site, inputs: &[ArrayD<f64>], right: &ArrayD<f64>) -> Kind {
+    let same = |x: &ArrayD<f64>| x.shape() == right.shape();
+    match (site, inputs) {
+        (Site::Probs | Site::Scores, [q, k]) if q.ndim() == 3 && k.ndim() == 3 => Kind::Probs,
+        (Site::QRope | Site::KRope, [x]) if same(x) => Kind::Rotation,
+        (Site::Context, [probs, values]) if probs.ndim() == 3 && values.ndim() == 3 => Kind::Context,
+        (Site::H0, [ids]) if ids.ndim() == 1 => Kind::Embedding,
+        (Site::FfnAct, [gate, up]) if same(gate) && same(up) => Kind::Gate,
+        (Site::FfnAct, [x]) if same(x) => Kind::Activation,
+        (Site::AttnNorm | Site::FfnNorm | Site::FinalNorm | Site::QNorm | Site::KNorm, [x]) if same(x) => Kind::Norm,
+        (_, [x]) if same(x) && site.name().ends_with("norm") => Kind::Norm,
+        (Site::HAttn | Site::H, [a, b]) if same(a) && same(b) => Kind::Sum,
+        (
+            Site::Q | Site::K | Site::V | Site::AttnOut | Site::FfnGate | Site::FfnUp | Site::FfnOut | Site::Logits,
+            [x],
+        ) if x.shape().first() == right.shape().first() => Kind::Linear,
+        _ => Kind::Other,
+    }
+}
+
+/// The right operation, asked by the laws.
+struct Asked<'a> {
+    site: Site,
+    wrong: &'a [Wrong],
+    shape: Option<Vec<usize>>,
+    profile: Profile,
+    apply: Apply<'a>,
+    /// Scores are measured as the probabilities that they make.
+    is_scores: bool,
+}
+
+impl Asked<'_> {
+    /// A tensor as the laws see it.
+    fn seen(&self, x: ArrayD<f64>) -> ArrayD<f64> {
+        if self.is_scores {
+            return probabilities(x);
+        }
+        match &self.shape {
+            Some(shape) if shape.iter().product::<usize>() == x.len() => {
+                x.into_shape_with_order(shape.clone()).unwrap_or_default()
+            }
+            _ => x,
+        }
+    }
+}
+
+/// The probabilities that scores make.
+fn probabilities(mut x: ArrayD<f64>) -> ArrayD<f64> {
+    let last = ndarray::Axis(x.ndim().saturating_sub(1));
+    for mut row in x.lanes_mut(last) {
+        let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        row.mapv_inplace(|x| if most.is_finite() { (x - most).exp() } else { 0.0 });
+        let sum: f64 = row.sum();
+        row.mapv_inplace(|x| if sum > 0.0 { x / sum } else { 0.0 });
+    }
+    x
+}
+
+impl Operation for Asked<'_> {
+    fn apply(&self, place: usize, inputs: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {
+        (self.apply)(place, inputs).map(|x| self.seen(x))
+    }
+
+    fn agrees(&self, place: usize, predicted: &ArrayD<f64>) -> bool {
+        let wrong = &self.wrong[place];
+        let own = if self.is_scores { probabilities(wrong.own.clone()) } else { wrong.own.clone() };
+        let Ok(predicted) = predicted.to_shape(own.raw_dim()) else { return false };
+        let site = if self.is_scores { Site::Probs } else { self.site };
+        compared(site, &predicted.into_owned(), &own, judged_as(self.profile), wrong.allowed).0.outcome.agrees()
+    }
+}
+
+/// NMSE that the replay allowed at a place.
+pub(crate) fn allowed_at(replay: &Replay, place: Place) -> Option<f64> {
+    replay.taps.iter().find(|tap| tap.report.place == place)?.report.allowed.filter(|allowed| allowed.is_finite())
+}
