@@ -82,6 +82,8 @@ pub(super) struct Named {
     is_bias: Option<bool>,
     is_shared: bool,
     is_cross: bool,
+    /// Whether it is of a part that reads images or sound.
+    pub(super) is_tower: bool,
     stack: Option<&'static str>,
 }
 
@@ -124,6 +126,7 @@ impl Named {
             is_bias,
             is_shared: has(&["shexp", "shared_expert", "shared_mlp"]),
             is_cross: has(&["cross", "encdecattention", "encoder_attn"]),
+            is_tower: has(&["vision", "visual", "image", "audio"]),
             stack: stack.map(|(short, _)| short),
         }
     }
@@ -135,6 +138,11 @@ impl Named {
             Err(_) => (0, piece.to_owned()),
         };
         (self.parts.first().copied(), self.stem.split('.').map(number).collect::<Vec<_>>())
+    }
+
+    /// What stands before the number of the layer.
+    pub(super) fn stack_name(&self) -> String {
+        self.stem.split('#').next().unwrap_or_default().to_owned()
     }
 
     /// Whether a tensor of that name may be made of one of the other name.
