@@ -123,7 +123,8 @@ fn unmapped(relations: &[Relation], [a, b]: [&Side; 2], out: &mut Comparison) {
                 State::Wrong
             }
             None => {
-                out.unfound.extend((!is_derived(name)).then(|| name.to_owned()));
+                // A single number may be one of the file's settings.
+                out.unfound.extend((!is_derived(name) && tensor.len() > 1).then(|| name.to_owned()));
                 State::Unchecked(format!("nothing in {label} is made of it by any rule known here"))
             }
         };
