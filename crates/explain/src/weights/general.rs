@@ -54,7 +54,14 @@ pub(super) fn compare(
         let key = Key::Other(relation.label());
         let pair = Pair { key: &key, sides: [a, b], left: &left, right: &right, copy: false };
         let Diagnosis { cause, note, residual } =
-            another(relation, &relations, &right, [a, b]).unwrap_or_else(|| diagnose(&pair, nmse, allowed));
+            another(relation, &relations, &right, [a, b]).unwrap_or_else(|| match relation.other_order(a, &right) {
+                Some(order) => Diagnosis {
+                    cause: None,
+                    note: format!("its parts stand in the order {}", order.join(", ")),
+                    residual: None,
+                },
+                None => diagnose(&pair, nmse, allowed),
+            });
         out.findings.push(finding(cause, &key, note, residual));
     }
     unmapped(&relations, [a, b], out);

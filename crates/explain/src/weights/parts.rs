@@ -165,6 +165,13 @@ impl Named {
         !self.parts.is_empty() && self.parts == other.parts && is_bias(self) == is_bias(other)
     }
 
+    /// Whether a tensor of the other name is one of the parts that are stored together under this one.
+    pub(super) fn has_part(&self, other: &Named) -> bool {
+        let is_bias = |named: &Named| named.is_bias == Some(true);
+        let is_one = matches!(other.parts, [part] if self.parts.contains(part));
+        self.parts.len() > 1 && is_one && is_bias(self) == is_bias(other)
+    }
+
     /// How many parts a tensor of that name has: queries, keys and values that are stored together have three.
     pub(super) fn count(&self) -> usize {
         self.parts.len()

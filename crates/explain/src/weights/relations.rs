@@ -133,6 +133,25 @@ impl Relation {
         Some(distinct.len() * width)
     }
 
+    /// The order in which B's tensor has what it is made of, where that is one after the other, and another order than is due.
+    pub(super) fn other_order(&self, a: &Side, right: &Tensor<'_>) -> Option<Vec<&str>> {
+        if self.recipe.rows.is_some() || self.recipe.turned != Turned::Nothing || self.sources.len() < 2 {
+            return None;
+        }
+        let values = right.values();
+        let mut left: Vec<(&str, Vec<f32>)> =
+            self.sources.iter().map(|name| Some((name.as_str(), a.named(name)?.values()))).collect::<Option<_>>()?;
+        let (mut order, mut from) = (Vec::new(), 0);
+        while !left.is_empty() {
+            let is_here = |own: &[f32]| values.get(from..from + own.len()).is_some_and(|x| near(own, x) < MADE_SO);
+            let (name, own) = left.remove(left.iter().position(|(_, own)| is_here(own))?);
+            order.push(name);
+            from += own.len();
+        }
+        let is_due = order.iter().zip(&self.sources).all(|(name, due)| name == due);
+        (!is_due).then_some(order)
+    }
+
     /// A's tensors in a few words.
     pub(super) fn label(&self) -> String {
         match &self.sources[..] {
@@ -463,8 +482,10 @@ impl<'a> Finder<'a> {
         let left = || -> Vec<&Source<'_>> {
             all().filter(|source| !used.contains(source.tensor.name()) && source.tensor.len() == right.len()).collect()
         };
+        let parts: Vec<&Source<'_>> = all().filter(|source| tensor.1.has_part(&source.named)).collect();
         let size = |sources: &[&Source<'_>]| sources.iter().map(|source| source.tensor.len()).sum::<usize>();
-        let meant = if size(&of_it) == right.len() { of_it } else { left() };
+        let named = [of_it, parts].into_iter().find(|sources| size(sources) == right.len());
+        let meant = named.unwrap_or_else(left);
         (size(&meant) == right.len()).then(|| Recipe {
             stems: meant.iter().map(|source| source.named.stem.clone()).collect(),
             turned: Turned::Nothing,

@@ -250,6 +250,7 @@ fn queries_keys_and_values_in_another_order_do_not_pass() {
         // Made of three tensors whose names say what they are.
         let comparison = compared(&a, &other);
         assert_eq!(wrong(&comparison), names, "{order:?}");
+        assert!(comparison.findings[0].note.contains("in the order"), "{:?}", comparison.findings);
         // Of one tensor nothing says in which order it holds them.
         let mut fused = a.clone();
         for layer in 0..LAYERS {
