@@ -18,7 +18,7 @@ use crate::replay::operation::{Operation, is_coarse, loses, lost, unit_of};
 use crate::replay::reason::Reason;
 use crate::replay::right::distance;
 use crate::replay::{Replay, ReplayError, Replayed, Routing};
-use crate::tolerance::replay::{CHOICE_ROOM, INPUT_ROOM};
+use crate::tolerance::replay::{BESIDE_ONE, CHOICE_ROOM, INPUT_ROOM};
 
 /// Judges every tap that the candidate recorded. `progress` is told how many of how many taps are done.
 ///
@@ -70,6 +70,8 @@ pub(crate) fn replayed(
     let mut noise: HashMap<Tap, f64> = HashMap::new();
     let mut taps = Vec::new();
     let (mut routing, sorted) = (Vec::new(), sorted(program));
+    // Taps in the order of a sort, of which nothing could be computed that tells which: the candidate's, and not the program's.
+    let mut own_order: BTreeSet<usize> = BTreeSet::new();
     let count = program.taps().len();
     while let Some(tap) = lockstep.next_tap() {
         progress(taps.len(), count);
@@ -87,8 +89,14 @@ pub(crate) fn replayed(
         };
         let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
         let (from, through) = (taps_of(held, slice.known()), between(program, held, &slice));
-        let judged = match lockstep.due(tap)? {
+        let makes_order = |known: usize| sorted.holds(program.taps()[known].op) && !own_order.contains(&known);
+        let is_mixed = slice.known().any(|known| own_order.contains(&known))
+            && (slice.ops().any(|op| sorted.begins_at(op)) || slice.known().any(makes_order));
+        let due = lockstep.due(tap)?;
+        let is_in_own_order = due.is_err() || slice.known().any(|known| own_order.contains(&known));
+        let judged = match due {
             Err(why) => Replayed { reason: Some(Reason::NotEvaluated(why)), ..unchecked(place, name) },
+            Ok(_) if is_mixed => Replayed { reason: Some(Reason::OrderUnknown), ..unchecked(place, name) },
             Ok(due) if record.view.dtype.kind() == Kind::Int => {
                 chosen(unchecked(place, name), &array(own), &due, own_unit(candidate.profile))
             }
@@ -106,7 +114,15 @@ pub(crate) fn replayed(
                     Operation { noise_before: *before, ..operation(place, &name, candidate.profile, is_span, costs) };
                 *before = before.max(distance(site, &due.exact, &due.right));
                 let judged = operation.judged(&array(own), &due.right, &due.exact);
-                let is_free = judged.report.status == Status::Diverged && sorted.contains(&record.op);
+                let is_rounding = !coarse && lockstep.is_beside_one(tap, &array(own), &due.exact);
+                let judged = match is_rounding && judged.report.status == Status::Diverged {
+                    true => {
+                        let report = TapReport { status: Status::Rounding, ..judged.report };
+                        Replayed { reason: None, report, ..judged }
+                    }
+                    false => judged,
+                };
+                let is_free = judged.report.status == Status::Diverged && sorted.holds(record.op);
                 let order = is_free.then(|| order(&array(own), &due.exact)).flatten();
                 let ordered = order.map(|order| (array(own).select(Axis(0), &order), order));
                 let again = ordered.map(|(own, order)| (operation.judged(&own, &due.right, &due.exact), order));
@@ -119,6 +135,7 @@ pub(crate) fn replayed(
                 }
             }
         };
+        own_order.extend((is_in_own_order && sorted.holds(record.op)).then_some(tap));
         taps.push(Replayed { from, through, ..judged });
         lockstep.hold(tap, held)?;
     }
@@ -195,6 +212,18 @@ impl<'a> Lockstep<'a> {
         Ok(Ok(Due { right, exact, moved, choices: self.choices(tap) }))
     }
 
+    /// Whether the tap that was reached is off by no more than f32 makes of 1 + erf(x): of large negative numbers GELU leaves less than that.
+    fn is_beside_one(&self, tap: usize, own: &ArrayD<f64>, exact: &ArrayD<f64>) -> bool {
+        let op = &self.program.ops()[self.program.taps()[tap].op];
+        let is_gelu = op.base() == GELU;
+        let input = op.operands.first().filter(|_| is_gelu).and_then(|input| self.exact.operand(input));
+        let Some(input) = input.map(|input| array(&input)).filter(|input| input.len() == own.len()) else {
+            return false;
+        };
+        let mut all = own.iter().zip(exact).zip(&input);
+        all.all(|((own, exact), x)| (own - exact).abs() <= BESIDE_ONE * x.abs())
+    }
+
     /// What the tap that was reached is chosen from, where its operation says that.
     fn choices(&self, tap: usize) -> Option<ArrayD<f64>> {
         let op = &self.program.ops()[self.program.taps()[tap].op];
@@ -239,6 +268,9 @@ impl<'a> Lockstep<'a> {
         told.chain(more).collect()
     }
 }
+
+/// PyTorch's name of the operation.
+const GELU: &str = "gelu";
 
 /// How many operations without a value are told of one by one.
 const TOLD: usize = 3;
