@@ -1,15 +1,16 @@
 //! Which operations are wrong in themselves? The program is run once, and takes the candidate's values at every tap that the candidate holds:
 //! so each tap is computed from the candidate's own values above it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use firstdiff_compare::metrics::Metrics;
 use firstdiff_compare::{Place, Status, TapReport, margin_of_best};
 use firstdiff_model::{Cache, Profile};
-use firstdiff_program::{Arithmetic, EvaluateError, Evaluator, Kind, Program, Slice, Tensor, Values};
+use firstdiff_program::{Arithmetic, Bench, EvaluateError, Evaluator, Kind, Program, Slice, Tensor, Values};
 use firstdiff_trace::{DType, Site, Tap};
 use ndarray::{ArrayD, Axis};
 
+use crate::program::condition::condition;
 use crate::program::held::{Held, array, moved};
 use crate::program::routing::{Routed, routing};
 use crate::program::rows::{order, sorted};
@@ -29,9 +30,9 @@ pub fn replay(
     candidate: &Candidate<'_>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Replay, ReplayError> {
-    let Routed { program, mut held } = Routed::of(recording, candidate)?;
+    let Routed { program, mut held, undecided } = Routed::of(recording, candidate)?;
     let recording = Recording { program: program.as_ref().unwrap_or(recording.program), ..*recording };
-    Ok(replayed(&recording, candidate, &mut held, progress)?.replay)
+    Ok(replayed(&recording, candidate, &mut held, &undecided, progress)?.replay)
 }
 
 /// A replay, and by what its taps were judged.
@@ -54,13 +55,27 @@ impl Replays {
 /// How a tap is judged, by what recording it costs and by how much right runs of it differ.
 fn operation(place: Place, name: &str, profile: Profile, is_span: bool, (stored, spread): (f64, f64)) -> Operation<'_> {
     let (site, is_softmax) = (place.tap.last_site(), place.tap.site == Site::Probs);
-    Operation { place, site, name, profile, is_softmax, is_span, is_recorded: true, noise_before: 0.0, stored, spread }
+    let (noise_before, condition) = (0.0, 1.0);
+    Operation {
+        place,
+        site,
+        name,
+        profile,
+        is_softmax,
+        is_span,
+        is_recorded: true,
+        noise_before,
+        stored,
+        spread,
+        condition,
+    }
 }
 
 pub(crate) fn replayed(
     recording: &Recording<'_>,
     candidate: &Candidate<'_>,
     held: &mut Held,
+    undecided: &HashSet<Place>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Replays, ReplayError> {
     let program = recording.program;
@@ -73,6 +88,12 @@ pub(crate) fn replayed(
     // Taps in the order of a sort, of which nothing could be computed that tells which: the candidate's, and not the program's.
     let mut own_order: BTreeSet<usize> = BTreeSet::new();
     let count = program.taps().len();
+    let open: HashMap<usize, Place> = program
+        .choices()
+        .map(|tap| (program.taps()[tap].op, held.place(tap)))
+        .filter(|(_, place)| undecided.contains(place))
+        .collect();
+    let bench = Bench::new(program, Arithmetic::F64, recording.weights);
     while let Some(tap) = lockstep.next_tap() {
         progress(taps.len(), count);
         numbers.push(tap);
@@ -92,7 +113,14 @@ pub(crate) fn replayed(
         let makes_order = |known: usize| sorted.holds(program.taps()[known].op) && !own_order.contains(&known);
         let is_mixed = slice.known().any(|known| own_order.contains(&known))
             && (slice.ops().any(|op| sorted.begins_at(op)) || slice.known().any(makes_order));
-        let due = lockstep.due(tap)?;
+        let open = slice.ops().find_map(|op| open.get(&op));
+        let due = match open {
+            Some(choice) => {
+                let what = "was not recorded, and rounding decides it, or nothing does";
+                Err(format!("the choice of experts at {choice} {what}"))
+            }
+            None => lockstep.due(tap)?,
+        };
         let is_in_own_order = due.is_err() || slice.known().any(|known| own_order.contains(&known));
         let judged = match due {
             Err(why) => Replayed { reason: Some(Reason::NotEvaluated(why)), ..unchecked(place, name) },
@@ -114,6 +142,18 @@ pub(crate) fn replayed(
                     Operation { noise_before: *before, ..operation(place, &name, candidate.profile, is_span, costs) };
                 *before = before.max(distance(site, &due.exact, &due.right));
                 let judged = operation.judged(&array(own), &due.right, &due.exact);
+                // What nearly cancels is held to the size of its terms.
+                let again = judged.report.status == Status::Diverged && !is_span;
+                let times = again
+                    .then(|| {
+                        condition(&slice, program.ops(), &bench, &|tap| held.readable(tap).map(Tensor::view), site)
+                    })
+                    .flatten();
+                let operation = Operation { condition: times.unwrap_or(1.0).max(1.0), ..operation };
+                let judged = match operation.condition > 1.0 {
+                    true => operation.judged(&array(own), &due.right, &due.exact),
+                    false => judged,
+                };
                 let is_rounding = !coarse && lockstep.is_beside_one(tap, &array(own), &due.exact);
                 let judged = match is_rounding && judged.report.status == Status::Diverged {
                     true => {
@@ -207,7 +247,16 @@ impl<'a> Lockstep<'a> {
             let Some(evaluator) = evaluator else { return Ok(None) };
             Ok(evaluator.value(tap)?.map(|value| array(&value)).filter(|value| value.shape() == exact.shape()))
         };
-        let right = of(self.rounded.as_mut())?.unwrap_or_else(|| exact.clone());
+        let is_rounded = self.rounded.is_some();
+        let right = match of(self.rounded.as_mut())? {
+            Some(right) => right,
+            // Its values take it another way: nothing is due in this arithmetic.
+            None if is_rounded => {
+                let why = self.rounded.as_ref().and_then(|rounded| rounded.why(tap)).map(ToString::to_string);
+                return Ok(Err(why.unwrap_or_else(|| "rounding decides how many rows it has".to_owned())));
+            }
+            None => exact.clone(),
+        };
         let moved = of(self.moved.as_mut())?;
         Ok(Ok(Due { right, exact, moved, choices: self.choices(tap) }))
     }
@@ -276,7 +325,7 @@ const GELU: &str = "gelu";
 const TOLD: usize = 3;
 
 /// The unit by which an arithmetic rounds its values.
-fn own_unit(profile: Profile) -> f64 {
+pub(crate) fn own_unit(profile: Profile) -> f64 {
     match profile {
         Profile::Exact => 2f64.powi(-53),
         Profile::F32 | Profile::Ggml { .. } => 2f64.powi(-24),

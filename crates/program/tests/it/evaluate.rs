@@ -1,6 +1,6 @@
 //! Steps, views, types, weights and paths.
 
-use firstdiff_program::{Arithmetic, DType, EvaluateError, Evaluator, KernelError, Scalar, Tensor, Values};
+use firstdiff_program::{Arithmetic, DType, EvaluateError, Evaluator, Half, KernelError, Scalar, Tensor, Values};
 use serde_json::{Value, json};
 
 use crate::common::{Held, open};
@@ -152,4 +152,23 @@ fn what_is_held_twice_is_no_more_than_what_is_held_once() {
     };
     assert_eq!(last(0), None);
     assert_eq!(last(1), Some(vec![15.0]));
+}
+
+/// A mean of each row stays in f32, and what follows from it alone; a product of a single column is rounded as others are.
+#[test]
+fn a_single_column_is_rounded_unless_it_is_a_statistic() {
+    let program = json!({"version": 1, "constants": [], "inputs": {"0": "pixels"}, "weights": {"1": "w"},
+        "values": [["f32", [1, 1, 2]], ["f32", [2, 2]], ["f32", [1, 1, 1]], ["f32", [1, 1, 1]], ["f32", [1, 1, 1]],
+            ["f32", [1, 1, 1]]],
+        "ops": [
+            {"o": "mean.dim", "i": [0, [{"c": -1}], true], "y": [2]},
+            {"o": "add.Tensor", "i": [2, {"c": 0.001}], "y": [3]},
+            {"o": "linear", "i": [0, {"v": [1, [1, 2], [2, 1]]}], "y": [4]},
+            {"o": "add.Tensor", "i": [4, {"c": 0.001}], "y": [5]}],
+        "steps": [{"ops": [0, 4], "tokens": 1, "output": 5}],
+        "taps": [{"tap": "mean", "step": 0, "op": 0, "v": 2}, {"tap": "more", "step": 0, "op": 1, "v": 3},
+            {"tap": "gate", "step": 0, "op": 2, "v": 4}, {"tap": "of", "step": 0, "op": 3, "v": 5}]});
+    let found = taps(&program, &[(0, vec![1, 1, 2], vec![1.0, 1.015625])], Arithmetic::Half(Half::BF16)).unwrap();
+    let single = |x: f64| vec![f64::from(x as f32)];
+    assert_eq!(found, [single(1.0078125), single(1.0078125 + 0.001), vec![3.03125], vec![3.03125]]);
 }
