@@ -6,6 +6,7 @@ recorded, and run again in ways that send tokens to other experts.
 
 - `bf16`: the same model in bf16. Nothing may be blamed.
 - `rounding`: two experts of each router are alike up to the last bits, and so is the candidate's router. Tokens flip; nothing may be blamed.
+- `behind`: the same, and the head is another. `logits` must be blamed, and nothing else: what follows a token that went elsewhere is judged.
 - `router`: the candidate's routers are others by half. `router_logits` must be blamed, and no expert.
 - `expert`: the same, and one matrix of an expert is another, in a layer and a step where the reference did not hit that expert and the candidate does.
   That expert's `ffn_out` must be blamed there, beside the routers, and nothing else.
@@ -184,7 +185,14 @@ def main():
             record(model, name, folder / "alike")
             other_routers(model, golden.routers(), LAST_BITS)
             record(model, name, folder / "rounding")
-            runs.append((Golden(folder / "alike"), folder / "alike-model", ("rounding", folder / "rounding", re.compile("(?!)"), None)))
+            alike_golden = Golden(folder / "alike")
+            runs.append((alike_golden, folder / "alike-model", ("rounding", folder / "rounding", re.compile("(?!)"), None)))
+            head = model.get_output_embeddings()
+            if head is not None and head.weight is not model.get_input_embeddings().weight:
+                with torch.no_grad():
+                    head.weight[::3] *= 1.25
+                record(model, name, folder / "behind")
+                runs.append((alike_golden, folder / "alike-model", ("behind", folder / "behind", re.compile("logits"), re.compile("logits"))))
             for golden, weights, (case, candidate, may, must) in runs:
                 report = replay(args.command, golden.folder, candidate, weights)
                 total += 1

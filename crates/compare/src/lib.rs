@@ -25,7 +25,7 @@ mod words;
 
 pub use align::chunks::{Aligned, ChunkAlignment, Parting, Unaligned, align};
 pub use graph::{Graph, Node, Place, UnrecordedLayers, op_of};
-pub use inspect::{Finding, Inspection, Sureness, inspect};
+pub use inspect::{FUTURE_ATTENDED, Finding, Inspection, Sureness, inspect};
 pub use judge::choice::{choice_margin, margin_of_best};
 pub use judge::inherited::Inherited;
 pub use judge::leak::Leak;

@@ -17,6 +17,7 @@
 use firstdiff_trace::{Dump, DumpError};
 
 use crate::graph::{Graph, Place};
+use crate::layout::types::Layout;
 use crate::report::{Report, TapReport};
 use crate::rules::attribute;
 use crate::taps::context::{Options, Run};
@@ -68,7 +69,15 @@ impl<'a> InReferenceOrder<'a> {
     /// When a file cannot be read.
     pub fn values(&self, tap: &TapReport) -> Result<Option<Vec<f64>>, DumpError> {
         let Some(layout) = tap.layout.as_ref().filter(|_| tap.part.is_none()) else { return Ok(None) };
-        self.run.with_pair(tap.place, layout, |pair, _| (0..pair.len()).map(|i| pair.candidate(i)).collect())
+        self.values_in(tap.place, layout)
+    }
+
+    /// The candidate's values of a place in a layout; `None` where the two cannot be laid together in it.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn values_in(&self, place: Place, layout: &Layout) -> Result<Option<Vec<f64>>, DumpError> {
+        self.run.with_pair(place, layout, |pair, _| (0..pair.len()).map(|i| pair.candidate(i)).collect())
     }
 }
 

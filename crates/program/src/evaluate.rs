@@ -7,7 +7,7 @@ use crate::value::arithmetic::Arithmetic;
 use crate::value::error::EvaluateError;
 use crate::value::operand::Operand;
 use crate::value::tensor::Tensor;
-use crate::value::view::View;
+use crate::value::view::{View, each_number};
 use crate::weights::Weights;
 use crate::workspace::{Workspace, kernel};
 
@@ -49,12 +49,24 @@ pub struct Evaluator<'a> {
 }
 
 /// A buffer of which something is not known.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Unknown {
     /// Index of the gap that it comes from.
     gap: usize,
-    /// Elements that were written since.
-    written: usize,
+    /// Which of its numbers were not written since, and how many; empty where none was written.
+    open: (Vec<bool>, usize),
+}
+
+impl Unknown {
+    /// Takes what a view shows for known; true where that was the last of a buffer of that size.
+    fn is_all_known_with(&mut self, view: &View, size: usize) -> bool {
+        let (open, count) = &mut self.open;
+        if open.is_empty() {
+            (*open, *count) = (vec![true; size], size);
+        }
+        each_number(view, |at| *count -= usize::from(std::mem::take(&mut open[at])));
+        *count == 0
+    }
 }
 
 impl<'a> Evaluator<'a> {
@@ -130,7 +142,7 @@ impl<'a> Evaluator<'a> {
 
     /// Why a tap has no value.
     pub fn why(&self, tap: usize) -> Option<&EvaluateError> {
-        self.unknown[self.program.taps[tap].view.buffer].map(|unknown| &self.gaps[unknown.gap])
+        self.unknown[self.program.taps[tap].view.buffer].as_ref().map(|unknown| &self.gaps[unknown.gap])
     }
 
     /// An operand of the operation that was carried out last; `None` where it is no tensor, or unknown.
@@ -197,7 +209,7 @@ impl<'a> Evaluator<'a> {
     /// What an operation gives is not known.
     fn spread(&mut self, op: usize, gap: usize) {
         for view in self.program.ops[op].outputs.iter().flatten() {
-            self.unknown[view.buffer] = Some(Unknown { gap, written: 0 });
+            self.unknown[view.buffer] = Some(Unknown { gap, open: Default::default() });
         }
     }
 
@@ -209,7 +221,7 @@ impl<'a> Evaluator<'a> {
             self.astray = None;
         }
         let last = || self.astray.as_ref().map(|_| self.gaps.len() - 1);
-        check::operands(op).find_map(|view| self.unknown[view.buffer]).map(|unknown| unknown.gap).or_else(last)
+        check::operands(op).find_map(|view| self.unknown[view.buffer].as_ref()).map(|unknown| unknown.gap).or_else(last)
     }
 
     fn evaluate(&mut self, number: usize) -> Result<(), EvaluateError> {
@@ -224,13 +236,11 @@ impl<'a> Evaluator<'a> {
         Ok(())
     }
 
-    /// What was written all over is known again.
+    /// What was written all over is known again: each number of it, however often some were written.
     fn is_written(&mut self, view: &View) {
-        if let Some(unknown) = &mut self.unknown[view.buffer] {
-            unknown.written += view.distinct();
-            if unknown.written >= self.program.sizes[view.buffer] {
-                self.unknown[view.buffer] = None;
-            }
+        let (unknown, size) = (&mut self.unknown[view.buffer], self.program.sizes[view.buffer]);
+        if unknown.as_mut().is_some_and(|unknown| unknown.is_all_known_with(view, size)) {
+            *unknown = None;
         }
     }
 

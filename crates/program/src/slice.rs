@@ -11,7 +11,7 @@ use crate::value::arithmetic::Arithmetic;
 use crate::value::error::{EvaluateError, KernelError};
 use crate::value::operand::Scalar;
 use crate::value::tensor::Tensor;
-use crate::value::view::{View, for_each_row};
+use crate::value::view::{View, each_number};
 use crate::weights::Weights;
 use crate::workspace::{Workspace, kernel};
 
@@ -281,7 +281,7 @@ impl<'a> Needed<'a> {
     fn has(&self, view: &View) -> bool {
         let Some((open, _)) = self.open.get(&view.buffer) else { return false };
         let mut any = false;
-        each(view, |at| any |= open[at]);
+        each_number(view, |at| any |= open[at]);
         any
     }
 
@@ -292,7 +292,7 @@ impl<'a> Needed<'a> {
         }
         let size = self.program.sizes[view.buffer];
         let (open, count) = self.open.entry(view.buffer).or_insert_with(|| (vec![false; size], 0));
-        each(view, |at| *count += usize::from(!std::mem::replace(&mut open[at], true)));
+        each_number(view, |at| *count += usize::from(!std::mem::replace(&mut open[at], true)));
         if *count == 0 {
             self.open.remove(&view.buffer);
         }
@@ -311,7 +311,7 @@ impl<'a> Needed<'a> {
 
     fn remove(&mut self, view: &View) {
         let Some((open, count)) = self.open.get_mut(&view.buffer) else { return };
-        each(view, |at| *count -= usize::from(std::mem::take(&mut open[at])));
+        each_number(view, |at| *count -= usize::from(std::mem::take(&mut open[at])));
         if *count == 0 {
             self.open.remove(&view.buffer);
         }
@@ -325,14 +325,4 @@ pub fn apply(name: &str, operands: &[&Tensor<'_>], keywords: &[(&str, Scalar)]) 
     let named = keywords.iter().map(|(key, scalar)| (*key, Arg::Scalar(scalar))).collect();
     let call = Call { name: base, overload, args, named, outputs: Vec::new() };
     kernels::find(name)?(&call).ok()
-}
-
-/// Every number of the buffer that a view shows.
-fn each(view: &View, mut then: impl FnMut(usize)) {
-    let units = view.dtype.units();
-    for_each_row(&view.shape, &view.strides, view.offset, |start, stride, count| {
-        for i in 0..count {
-            (0..units).for_each(|unit| then((start + i * stride) * units + unit));
-        }
-    });
 }

@@ -196,11 +196,10 @@ impl<'a> Workspace<'a> {
         self.memory.iter().flatten().count()
     }
 
-    /// In 16 bits are weights and what is computed from the model's input; positions, masks and one number for each row are not.
+    /// In 16 bits are weights and what is computed from the model's input; positions, masks and what is made of a row in one number are not.
     pub(crate) fn arithmetic_of(&self, buffer: usize) -> Arithmetic {
-        let is_of_rows = self.program.buffers[buffer].shape.last() == Some(&1);
         match self.arithmetic {
-            Arithmetic::Half(_) if is_of_rows || !self.program.flow.is_narrow(buffer) => Arithmetic::F32,
+            Arithmetic::Half(_) if !self.program.flow.is_narrow(buffer) => Arithmetic::F32,
             own => own,
         }
     }

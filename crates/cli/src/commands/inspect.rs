@@ -83,7 +83,8 @@ pub(crate) fn run(args: InspectArgs) -> Result<u8> {
     let mut inspection = inspect(&dump, args.rows.as_ref(), &mut |done, total| bar.step(done, total))?;
     bar.finish();
     if is_recorded(&args.candidate) {
-        OwnProgram::of(&args.candidate, args.rows.clone(), &args.reading, &args.told)?.settle(&mut inspection);
+        let own = OwnProgram::of(&args.candidate, args.rows.clone(), &args.reading, &args.told, &inspection)?;
+        own.settle(&mut inspection);
     }
     let told = Inspect::of(&dump, &inspection);
     if let Some(path) = &args.json {

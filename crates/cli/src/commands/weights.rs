@@ -68,7 +68,7 @@ pub(crate) fn run(args: WeightsArgs) -> Result<u8> {
         compare(&sides[0], &sides[1], Options { sample: args.sample }, &mut |done, total| bar.step(done, total))?;
     bar.finish();
     let read = program.as_ref().and_then(|program| say_what_is_read(program, &mut comparison));
-    let verdict = verdict(&comparison, read.as_deref());
+    let verdict = verdict(&comparison, read.as_deref(), program.is_some());
     let told = Weights::of(&sides, &comparison, &verdict);
     if let Some(path) = &args.json {
         crate::render::json::to_file(path, &told, &inputs)?;
@@ -123,7 +123,8 @@ fn say_what_is_read(program: &Program, comparison: &mut Comparison) -> Option<St
     first
 }
 
-fn verdict(comparison: &Comparison, read: Option<&str>) -> Verdict {
+/// `read`: what is not checked and read by the program; `is_recorded`: whether there is a program that says so.
+fn verdict(comparison: &Comparison, read: Option<&str>, is_recorded: bool) -> Verdict {
     let checked = comparison.count(|s| !matches!(s, State::Unchecked(_)));
     let unchecked = comparison.tensors.len() - checked;
     match (comparison.findings.is_empty(), checked) {
@@ -131,6 +132,16 @@ fn verdict(comparison: &Comparison, read: Option<&str>) -> Verdict {
         (true, _) if let Some(read) = read => Verdict::Incomparable(format!(
             "what could be compared agrees, but not {read}, which the program reads (--verbose lists all)"
         )),
+        (true, _) if let (false, Some(name)) = (is_recorded, comparison.unfound.first()) => {
+            Verdict::Incomparable(format!(
+                "what could be compared agrees, but nothing was found that is made of {}{}: --program says whether it is read (--verbose lists all)",
+                name,
+                match comparison.unfound.len() {
+                    1 => String::new(),
+                    count => format!(" and {} more", count - 1),
+                }
+            ))
+        }
         (true, _) if unchecked > checked => Verdict::Incomparable(format!(
             "{checked} tensors agree, and {unchecked} could not be compared: --verbose lists them"
         )),

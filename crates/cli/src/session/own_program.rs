@@ -1,14 +1,14 @@
 //! What does the program in a dump say of that dump? Its operations are carried out on the dump's own tensors; those that read weights are not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use firstdiff_compare::{Finding, InReferenceOrder, Inspection, Place, Status, Sureness, number};
+use firstdiff_compare::{FUTURE_ATTENDED, Finding, InReferenceOrder, Inspection, Place, Status, Sureness, number};
 use firstdiff_explain::program::{Candidate, Recording, replay};
 use firstdiff_explain::replay::{Reason, Replayed};
 use firstdiff_model::Cache;
-use firstdiff_program::{Operand, Program, ProgramTap, Slice, Tensor, WeightError, Weights};
+use firstdiff_program::{DType, Kind, Operand, Program, ProgramTap, Slice, Tensor, Values, View, WeightError, Weights};
 use firstdiff_trace::{Rows, Tap};
 
 use crate::session::Session;
@@ -20,6 +20,8 @@ use crate::words::{shorten, taps_in_words};
 pub(crate) struct OwnProgram {
     program: Program,
     replayed: BTreeMap<Place, Replayed>,
+    /// Taps that the program makes of those before them whatever the weights are: zeros of zeros.
+    whatever_weights: BTreeSet<Place>,
 }
 
 /// No weight can be read: what needs one is not carried out.
@@ -31,12 +33,43 @@ impl Weights for NoWeights {
     }
 }
 
+/// Weights that are no model's.
+struct AnyWeights<'a> {
+    of: HashMap<&'a str, &'a View>,
+}
+
+impl AnyWeights<'_> {
+    fn of(program: &Program) -> AnyWeights<'_> {
+        let weights = program.weights().iter();
+        AnyWeights { of: weights.map(|(&buffer, name)| (name.as_str(), &program.buffers()[buffer])).collect() }
+    }
+}
+
+impl Weights for AnyWeights<'_> {
+    fn read(&self, name: &str) -> Result<Tensor<'static>, WeightError> {
+        let fail = |reason: &str| WeightError { name: name.into(), reason: reason.into() };
+        let view = self.of.get(name).ok_or_else(|| fail("is no weight of the program"))?;
+        if view.dtype.kind() != Kind::Float {
+            return Err(fail("holds no real numbers"));
+        }
+        let count = view.shape.iter().product::<usize>();
+        let values: Vec<f64> = (1..=count).map(|i| (i as f64 * 12.9898).sin()).collect();
+        Tensor::new(DType::F64, view.shape.clone(), Values::from(values)).ok_or_else(|| fail("has no such shape"))
+    }
+}
+
 impl OwnProgram {
-    /// Carries the program of the dump in `folder` out.
+    /// Carries the program of the dump in `folder` out; further where a finding asks for it.
     ///
     /// # Errors
     /// When something cannot be read.
-    pub(crate) fn of(folder: &Path, rows: Option<Rows>, reading: &ReadingArgs, told: &TokenArgs) -> Result<OwnProgram> {
+    pub(crate) fn of(
+        folder: &Path,
+        rows: Option<Rows>,
+        reading: &ReadingArgs,
+        told: &TokenArgs,
+        inspection: &Inspection,
+    ) -> Result<OwnProgram> {
         let program = Program::open(folder).with_context(|| folder.display().to_string())?;
         program.check_memory(&NoWeights).with_context(|| folder.display().to_string())?;
         let judged = Session::open_with(folder, folder, None, rows, reading, told)?.run()?;
@@ -46,9 +79,17 @@ impl OwnProgram {
         let candidate = Candidate { dump: candidate, values: &values, taps: &judged.report.taps, profile };
         let recording = Recording { program: &program, weights: &NoWeights };
         let taps = replay(&recording, &candidate, &mut |_, _| {})?.taps;
-        let mut own = OwnProgram { replayed: taps.into_iter().map(|tap| (tap.report.place, tap)).collect(), program };
-        let of_weights: Vec<Place> = own.taps_of_weights().collect();
+        let replayed = taps.into_iter().map(|tap| (tap.report.place, tap)).collect();
+        let mut own = OwnProgram { replayed, whatever_weights: BTreeSet::new(), program };
+        let of_weights: BTreeSet<Place> = own.taps_of_weights().collect();
         own.replayed.retain(|place, _| !of_weights.contains(place));
+        let is_open = |finding: &Finding| of_weights.contains(&finding.place) && !own.is_meant(finding);
+        if inspection.findings.iter().any(|finding| may_be_meant(finding) && is_open(finding)) {
+            let recording = Recording { program: &own.program, weights: &AnyWeights::of(&own.program) };
+            let taps = replay(&recording, &candidate, &mut |_, _| {})?.taps;
+            let right = taps.iter().filter(|tap| is_right(tap)).map(|tap| tap.report.place);
+            own.whatever_weights = right.filter(|place| of_weights.contains(place)).collect();
+        }
         Ok(own)
     }
 
@@ -67,6 +108,8 @@ impl OwnProgram {
 
     /// Tells of what the program does not make, and takes back what it does itself.
     pub(crate) fn settle(&self, inspection: &mut Inspection) {
+        // Whether queries see what follows them is the program's to say.
+        inspection.findings.retain(|finding| finding.what != FUTURE_ATTENDED || !self.is_meant(finding));
         for finding in inspection.findings.iter_mut().filter(|finding| self.is_meant(finding)) {
             finding.sure = Sureness::Note;
             finding.points_to = "the program in this dump does so itself";
@@ -83,23 +126,31 @@ impl OwnProgram {
         }
     }
 
-    /// Whether the program makes what was seen, so that it is no fault of the recording. NaN and the like stay what they are, whatever they were made of.
+    /// Whether the program makes what was seen, so that it is no fault of the recording.
     fn is_meant(&self, finding: &Finding) -> bool {
-        const OF_NUMBERS: [&str; 3] = ["not-finite", "absurd-values", "empty"];
-        let right = |tap: &Replayed| is_judged(tap) && tap.report.status.agrees() && !tap.from.is_empty();
         let is_one = || {
             let all = std::iter::once(finding.place.tap).chain(finding.others.iter().copied());
             let views: Option<Vec<&ProgramTap>> = all.map(|tap| self.find(tap, finding.place.step)).collect();
             views.is_some_and(|taps| taps.len() > 1 && taps.iter().all(|tap| tap.op == taps[0].op))
         };
-        finding.sure != Sureness::Note
-            && !OF_NUMBERS.contains(&finding.what)
-            && (self.replayed.get(&finding.place).is_some_and(right) || is_one())
+        let is_made = || self.replayed.get(&finding.place).is_some_and(is_right);
+        may_be_meant(finding) && (is_made() || self.whatever_weights.contains(&finding.place) || is_one())
     }
 
     fn find(&self, tap: Tap, step: u32) -> Option<&ProgramTap> {
         self.program.taps().iter().find(|found| found.step as u32 == step && Tap::named(&found.tap) == tap)
     }
+}
+
+/// NaN and the like stay what they are, whatever they were made of.
+fn may_be_meant(finding: &Finding) -> bool {
+    const OF_NUMBERS: [&str; 3] = ["not-finite", "absurd-values", "empty"];
+    finding.sure != Sureness::Note && !OF_NUMBERS.contains(&finding.what)
+}
+
+/// Whether it is what the program makes of other taps of the dump.
+fn is_right(tap: &Replayed) -> bool {
+    is_judged(tap) && tap.report.status.agrees() && !tap.from.is_empty()
 }
 
 fn is_held(tap: &Replayed) -> bool {

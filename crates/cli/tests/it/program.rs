@@ -157,3 +157,70 @@ fn a_program_that_asks_for_more_than_its_files_hold_is_refused() {
     assert_eq!(out.status.code(), Some(2), "{said}");
     assert!(said.contains("2147483648 elements, and"), "{said}");
 }
+
+/// A tensor as numpy writes it.
+fn npy(path: &std::path::Path, shape: [usize; 2], values: &[f32]) {
+    let head = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", shape[0], shape[1]);
+    let head = format!("{head:<117}\n");
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((head.len() as u16).to_le_bytes());
+    bytes.extend(head.into_bytes());
+    bytes.extend(values.iter().flat_map(|x| x.to_le_bytes()));
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// Rows of two experts as a sort that keeps no order of equal numbers leaves them, through a weight that inspect does not read.
+fn of_experts(folder: &std::path::Path, activated: f32) {
+    use serde_json::json;
+    let program = json!({"version": 1, "constants": [0, 2, 7], "weights": {"1": "w"},
+        "values": [["f32", [4, 2]], ["f32", [2, 2]], ["i64", [4]], ["f32", [4, 2]], ["i64", [4]], ["f32", [4, 2]],
+            ["f32", [4, 2]], ["f32", [4, 2]], ["f32", [4, 2]], ["f32", [4, 2]], ["i64", [4]]],
+        "ops": [
+            {"o": "mul.Tensor", "i": [0, {"c": 1.0}], "y": [3]},
+            {"o": "sort", "i": [2], "y": [10, 4]},
+            {"o": "index.Tensor", "i": [3, [4]], "y": [5]},
+            {"o": "linear", "i": [5, 1], "y": [6]},
+            {"o": "relu", "i": [6], "y": [9]},
+            {"o": "index_add", "i": [7, {"c": 0}, 4, 9], "y": [8]}],
+        "steps": [{"ops": [0, 6], "tokens": 4, "output": 8}],
+        "taps": [{"tap": "h0", "step": 0, "op": 0, "v": 3}, {"tap": "layers.0.node/experts", "step": 0, "op": 3, "v": 6},
+            {"tap": "layers.0.node/act", "step": 0, "op": 4, "v": 9}, {"tap": "layers.0.ffn_out", "step": 0, "op": 5, "v": 8}]});
+    std::fs::write(folder.join("program.json"), program.to_string()).unwrap();
+    let x = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
+    let (floats, zeros) = (x.map(f32::to_le_bytes).concat(), [0u8; 32]);
+    let ids = [1i64, 0, 1, 0].map(i64::to_le_bytes).concat();
+    let place = |dtype: &str, shape: &[usize], at: usize| json!({"dtype": dtype, "shape": shape, "data_offsets": [at, at + 32]});
+    let head = json!({"0": place("F32", &[4, 2], 0), "2": place("I64", &[4], 32), "7": place("F32", &[4, 2], 64)});
+    let mut head = head.to_string();
+    head += &" ".repeat(head.len().next_multiple_of(8) - head.len());
+    let stored = [&(head.len() as u64).to_le_bytes()[..], head.as_bytes(), &floats, &ids, &zeros].concat();
+    std::fs::write(folder.join("program.safetensors"), stored).unwrap();
+    let mut taps = Vec::new();
+    let mut tap = |name: &str, values: Vec<f32>| {
+        let file = format!("{}.npy", name.replace('/', "_"));
+        npy(&folder.join(&file), [4, 2], &values);
+        taps.push(json!({"tap": name, "step": 0, "file": file, "shape": [4, 2], "dtype": "f32"}));
+    };
+    let of_rows =
+        |rows: [usize; 4]| rows.iter().flat_map(|&row| [2.0 * x[2 * row], 2.0 * x[2 * row + 1]]).collect::<Vec<f32>>();
+    tap("h0", x.to_vec());
+    tap("layers.0.node/experts", of_rows([3, 1, 2, 0]));
+    tap("layers.0.node/act", of_rows([3, 1, 2, 0]).iter().map(|x| x * activated).collect());
+    tap("layers.0.ffn_out", of_rows([0, 1, 2, 3]));
+    let dump = json!({"format": 1, "complete": true, "model": "Odd", "precision": "f32", "tokens": [1, 2, 3, 4], "taps": taps});
+    std::fs::write(folder.join("dump.json"), dump.to_string()).unwrap();
+}
+
+#[test]
+fn rows_in_an_order_that_nothing_tells_are_not_judged() {
+    let told = |activated: f32| -> Vec<serde_json::Value> {
+        let folder = tempfile::tempdir().unwrap();
+        of_experts(folder.path(), activated);
+        let report = crate::common::parsed(&firstdiff(&["inspect", &folder.path().to_string_lossy(), "--json", "-"]));
+        let findings = report["findings"].as_array().expect("findings").iter();
+        findings.filter(|finding| finding["what"] == "not-its-program").map(|finding| finding["tap"].clone()).collect()
+    };
+    assert_eq!(told(1.0), [serde_json::Value::Null; 0]);
+    // What reads rows in their own order alone is judged.
+    assert_eq!(told(1.5), ["layers.0.node/act"]);
+}

@@ -11,6 +11,9 @@ use crate::tolerance::inspect::{
 use crate::tolerance::judge::{MASKED, UNDERFLOW};
 use crate::words::number;
 
+/// The name of the finding that queries see keys behind them.
+pub const FUTURE_ATTENDED: &str = "future-attended";
+
 const WEAK: &str = "masked scores were filled with a number that is too large: -inf is what leaves nothing (mask-fill)";
 
 pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>, tally: &Tally) -> Result<Vec<Finding>, DumpError> {
@@ -208,7 +211,7 @@ fn future(run: &Run<'_>, seen: &Seen<'_>) -> Result<Option<Finding>, DumpError> 
         Some(b) if b.masked == b.all => "the scores are masked, but probs were not made of them (aliasing)",
         Some(_) => "some keys behind are masked, others are not: shifted or inverted (mask-shifted, mask-inverted)",
     };
-    let finding = Finding::new(sure, "future-attended", seen.place, text).to(points);
+    let finding = Finding::new(sure, FUTURE_ATTENDED, seen.place, text).to(points);
     Ok(Some(finding.number("rows", rows as f64).number("mass", mass[worst])))
 }
 

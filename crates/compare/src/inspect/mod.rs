@@ -15,6 +15,7 @@ mod values;
 
 use firstdiff_trace::{Dump, DumpError, Entry, Rows, Site};
 
+pub use attention::FUTURE_ATTENDED;
 pub use finding::{Finding, Sureness};
 
 use crate::graph::Place;

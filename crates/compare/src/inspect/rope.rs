@@ -40,6 +40,7 @@ pub(super) fn check(run: &Run<'_>, seen: &Seen<'_>) -> Result<Vec<Finding>, Dump
     if let Some((source, turn)) = turns.iter().find(|(_, t)| t.beyond > 0 && !t.turned) {
         let text = format!("equals {} beyond position 0", source.name());
         let finding = Finding::new(Sureness::Likely, NOT_ROTATED, seen.place, text);
+        let finding = finding.with([Tap { site: *source, ..seen.place.tap }]);
         found.push(finding.to("rotation missing (rope-omitted)").number("positions", turn.beyond as f64));
     } else if !turns.is_empty() && seen.heads.is_some() {
         let tolerance = if run.coarse { KEPT_LENGTH_COARSE } else { KEPT_LENGTH };

@@ -58,10 +58,15 @@ impl<'a> Run<'a> {
         if self.plain { Sureness::Certain } else { Sureness::Likely }
     }
 
-    /// The same of attention to what comes first alone: models of embeddings are plain decoders in all else, but have no head and never decode.
+    /// The same of attention to what comes first alone: models of embeddings are plain decoders in all else, but have no head and never decode; where nothing
+    /// says that it is a decoder, it may be an encoder.
     pub(super) fn causal_law(&self) -> Sureness {
         let generates = |e: &Entry| e.tap.site == Site::Logits || e.step > 0;
-        if self.dump.entries().iter().any(generates) { self.law() } else { Sureness::Likely }
+        match self.dump.entries().iter().any(generates) {
+            true => self.law(),
+            false if self.plain => Sureness::Likely,
+            false => Sureness::Note,
+        }
     }
 
     pub(super) fn find(&self, site: Site, beside: Place) -> Option<&'a Entry> {

@@ -137,6 +137,11 @@ impl TapReport {
         }
     }
 
+    /// Whether it was not compared because tokens went to other experts: here, or before.
+    pub fn is_of_other_experts(&self) -> bool {
+        matches!(self.reason, Some(Reason::OtherExperts { .. } | Reason::BehindOtherExperts(_)))
+    }
+
     /// The reason in words, behind what is known of it where that is a part.
     pub fn why(&self) -> Option<String> {
         let (part, reason) =

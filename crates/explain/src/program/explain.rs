@@ -38,9 +38,10 @@ pub fn explain(
     effort: &Effort,
     progress: Progress<'_>,
 ) -> Result<Explanation, ReplayError> {
-    let Routed { program, mut held } = Routed::of(recording, candidate)?;
+    let Routed { program, mut held, undecided } = Routed::of(recording, candidate)?;
     let recording = &Recording { program: program.as_ref().unwrap_or(recording.program), ..*recording };
-    let replays = replayed(recording, candidate, &mut held, &mut |done, total| progress("replay", done, total))?;
+    let replays =
+        replayed(recording, candidate, &mut held, &undecided, &mut |done, total| progress("replay", done, total))?;
     let held = &held;
     let mut search = Search {
         recording: *recording,

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use firstdiff_compare::{Place, TapReport};
+use firstdiff_compare::{Layout, Place, TapReport};
 use firstdiff_program::{DType, Kind, Program, ProgramTap, Tensor, Values};
 use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis, IxDyn};
@@ -35,10 +35,11 @@ impl Held {
         let reports: HashMap<Place, &TapReport> = candidate.taps.iter().map(|tap| (tap.place, tap)).collect();
         let taps = recording.program.taps();
         let before = before.map(|program| program.taps().iter().map(extents).collect::<HashSet<_>>());
+        let layouts = layouts(candidate.taps);
         let mut values = HashMap::new();
         for (number, tap) in taps.iter().enumerate() {
-            let report = reports.get(&place_of(tap)).filter(|report| report.positions.is_none());
-            let own = report.map(|report| candidate.values.values(report)).transpose()?.flatten();
+            let report = reports.get(&place_of(tap)).copied();
+            let own = report.map(|report| values_of(candidate, report, &layouts)).transpose()?.flatten();
             let own = match own.and_then(|own| tensor(tap, own)) {
                 None if before.as_ref().is_some_and(|before| !before.contains(&extents(tap))) => {
                     rerouted(tap, candidate)?
@@ -85,6 +86,48 @@ impl Held {
 /// The place of a program's tap.
 pub(crate) fn place_of(tap: &ProgramTap) -> Place {
     Place { tap: Tap::named(&tap.tap), step: tap.step as u32 }
+}
+
+/// In which layouts the taps of each name were compared, in whichever layer and of whichever expert, and in which steps.
+type Layouts<'a> = HashMap<String, Vec<(u32, &'a Layout)>>;
+
+fn layouts<'a>(taps: &'a [TapReport]) -> Layouts<'a> {
+    let mut layouts: Layouts<'a> = HashMap::new();
+    if taps.iter().any(TapReport::is_of_other_experts) {
+        for tap in taps {
+            let layout = tap.layout.as_ref().map(|layout| (tap.place.step, layout));
+            layouts.entry(without_numbers(tap.place)).or_default().extend(layout);
+        }
+    }
+    layouts
+}
+
+/// The candidate's values of a tap. What was not compared because of other experts stands as others of its name do.
+fn values_of(
+    candidate: &Candidate<'_>,
+    report: &TapReport,
+    layouts: &Layouts<'_>,
+) -> Result<Option<Vec<f64>>, ReplayError> {
+    if !report.is_of_other_experts() {
+        return Ok(candidate.values.values(report)?);
+    }
+    let alike = layouts.get(&without_numbers(report.place)).map_or(&[][..], Vec::as_slice);
+    let of_the_step = alike.iter().filter(|(step, _)| *step == report.place.step);
+    let mut nearest: Vec<&Layout> = of_the_step.map(|(_, layout)| *layout).collect();
+    if nearest.is_empty() {
+        nearest.extend(alike.iter().map(|(_, layout)| *layout));
+    }
+    let layout = match nearest.split_first() {
+        None => &Layout::Same,
+        Some((first, others)) if others.iter().all(|other| other == first) => first,
+        Some(_) => return Ok(None),
+    };
+    Ok(candidate.values.values_in(report.place, layout)?)
+}
+
+/// A tap's name in whichever layer, and of whichever expert.
+fn without_numbers(place: Place) -> String {
+    place.tap.to_string().split('.').filter(|part| part.parse::<usize>().is_err()).collect::<Vec<_>>().join(".")
 }
 
 /// A tap, its step and its extents.

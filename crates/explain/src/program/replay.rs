@@ -1,15 +1,16 @@
 //! Which operations are wrong in themselves? The program is run once, and takes the candidate's values at every tap that the candidate holds:
 //! so each tap is computed from the candidate's own values above it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use firstdiff_compare::metrics::Metrics;
 use firstdiff_compare::{Place, Status, TapReport, margin_of_best};
 use firstdiff_model::{Cache, Profile};
-use firstdiff_program::{Arithmetic, EvaluateError, Evaluator, Kind, Program, Slice, Tensor, Values};
+use firstdiff_program::{Arithmetic, Bench, EvaluateError, Evaluator, Kind, Program, Slice, Tensor, Values};
 use firstdiff_trace::{DType, Site, Tap};
 use ndarray::{ArrayD, Axis};
 
+use crate::program::condition::condition;
 use crate::program::held::{Held, array, moved};
 use crate::program::routing::{Routed, routing};
 use crate::program::rows::{order, sorted};
@@ -18,7 +19,7 @@ use crate::replay::operation::{Operation, is_coarse, loses, lost, unit_of};
 use crate::replay::reason::Reason;
 use crate::replay::right::distance;
 use crate::replay::{Replay, ReplayError, Replayed, Routing};
-use crate::tolerance::replay::{CHOICE_ROOM, INPUT_ROOM};
+use crate::tolerance::replay::{BESIDE_ONE, CHOICE_ROOM, INPUT_ROOM};
 
 /// Judges every tap that the candidate recorded. `progress` is told how many of how many taps are done.
 ///
@@ -29,9 +30,9 @@ pub fn replay(
     candidate: &Candidate<'_>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Replay, ReplayError> {
-    let Routed { program, mut held } = Routed::of(recording, candidate)?;
+    let Routed { program, mut held, undecided } = Routed::of(recording, candidate)?;
     let recording = Recording { program: program.as_ref().unwrap_or(recording.program), ..*recording };
-    Ok(replayed(&recording, candidate, &mut held, progress)?.replay)
+    Ok(replayed(&recording, candidate, &mut held, &undecided, progress)?.replay)
 }
 
 /// A replay, and by what its taps were judged.
@@ -54,13 +55,27 @@ impl Replays {
 /// How a tap is judged, by what recording it costs and by how much right runs of it differ.
 fn operation(place: Place, name: &str, profile: Profile, is_span: bool, (stored, spread): (f64, f64)) -> Operation<'_> {
     let (site, is_softmax) = (place.tap.last_site(), place.tap.site == Site::Probs);
-    Operation { place, site, name, profile, is_softmax, is_span, is_recorded: true, noise_before: 0.0, stored, spread }
+    let (noise_before, condition) = (0.0, 1.0);
+    Operation {
+        place,
+        site,
+        name,
+        profile,
+        is_softmax,
+        is_span,
+        is_recorded: true,
+        noise_before,
+        stored,
+        spread,
+        condition,
+    }
 }
 
 pub(crate) fn replayed(
     recording: &Recording<'_>,
     candidate: &Candidate<'_>,
     held: &mut Held,
+    undecided: &HashSet<Place>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Replays, ReplayError> {
     let program = recording.program;
@@ -70,7 +85,15 @@ pub(crate) fn replayed(
     let mut noise: HashMap<Tap, f64> = HashMap::new();
     let mut taps = Vec::new();
     let (mut routing, sorted) = (Vec::new(), sorted(program));
+    // Taps in the order of a sort, of which nothing could be computed that tells which: the candidate's, and not the program's.
+    let mut own_order: BTreeSet<usize> = BTreeSet::new();
     let count = program.taps().len();
+    let open: HashMap<usize, Place> = program
+        .choices()
+        .map(|tap| (program.taps()[tap].op, held.place(tap)))
+        .filter(|(_, place)| undecided.contains(place))
+        .collect();
+    let bench = Bench::new(program, Arithmetic::F64, recording.weights);
     while let Some(tap) = lockstep.next_tap() {
         progress(taps.len(), count);
         numbers.push(tap);
@@ -87,8 +110,21 @@ pub(crate) fn replayed(
         };
         let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
         let (from, through) = (taps_of(held, slice.known()), between(program, held, &slice));
-        let judged = match lockstep.due(tap)? {
+        let makes_order = |known: usize| sorted.holds(program.taps()[known].op) && !own_order.contains(&known);
+        let is_mixed = slice.known().any(|known| own_order.contains(&known))
+            && (slice.ops().any(|op| sorted.begins_at(op)) || slice.known().any(makes_order));
+        let open = slice.ops().find_map(|op| open.get(&op));
+        let due = match open {
+            Some(choice) => {
+                let what = "was not recorded, and rounding decides it, or nothing does";
+                Err(format!("the choice of experts at {choice} {what}"))
+            }
+            None => lockstep.due(tap)?,
+        };
+        let is_in_own_order = due.is_err() || slice.known().any(|known| own_order.contains(&known));
+        let judged = match due {
             Err(why) => Replayed { reason: Some(Reason::NotEvaluated(why)), ..unchecked(place, name) },
+            Ok(_) if is_mixed => Replayed { reason: Some(Reason::OrderUnknown), ..unchecked(place, name) },
             Ok(due) if record.view.dtype.kind() == Kind::Int => {
                 chosen(unchecked(place, name), &array(own), &due, own_unit(candidate.profile))
             }
@@ -106,7 +142,27 @@ pub(crate) fn replayed(
                     Operation { noise_before: *before, ..operation(place, &name, candidate.profile, is_span, costs) };
                 *before = before.max(distance(site, &due.exact, &due.right));
                 let judged = operation.judged(&array(own), &due.right, &due.exact);
-                let is_free = judged.report.status == Status::Diverged && sorted.contains(&record.op);
+                // What nearly cancels is held to the size of its terms.
+                let again = judged.report.status == Status::Diverged && !is_span;
+                let times = again
+                    .then(|| {
+                        condition(&slice, program.ops(), &bench, &|tap| held.readable(tap).map(Tensor::view), site)
+                    })
+                    .flatten();
+                let operation = Operation { condition: times.unwrap_or(1.0).max(1.0), ..operation };
+                let judged = match operation.condition > 1.0 {
+                    true => operation.judged(&array(own), &due.right, &due.exact),
+                    false => judged,
+                };
+                let is_rounding = !coarse && lockstep.is_beside_one(tap, &array(own), &due.exact);
+                let judged = match is_rounding && judged.report.status == Status::Diverged {
+                    true => {
+                        let report = TapReport { status: Status::Rounding, ..judged.report };
+                        Replayed { reason: None, report, ..judged }
+                    }
+                    false => judged,
+                };
+                let is_free = judged.report.status == Status::Diverged && sorted.holds(record.op);
                 let order = is_free.then(|| order(&array(own), &due.exact)).flatten();
                 let ordered = order.map(|order| (array(own).select(Axis(0), &order), order));
                 let again = ordered.map(|(own, order)| (operation.judged(&own, &due.right, &due.exact), order));
@@ -119,6 +175,7 @@ pub(crate) fn replayed(
                 }
             }
         };
+        own_order.extend((is_in_own_order && sorted.holds(record.op)).then_some(tap));
         taps.push(Replayed { from, through, ..judged });
         lockstep.hold(tap, held)?;
     }
@@ -190,9 +247,30 @@ impl<'a> Lockstep<'a> {
             let Some(evaluator) = evaluator else { return Ok(None) };
             Ok(evaluator.value(tap)?.map(|value| array(&value)).filter(|value| value.shape() == exact.shape()))
         };
-        let right = of(self.rounded.as_mut())?.unwrap_or_else(|| exact.clone());
+        let is_rounded = self.rounded.is_some();
+        let right = match of(self.rounded.as_mut())? {
+            Some(right) => right,
+            // Its values take it another way: nothing is due in this arithmetic.
+            None if is_rounded => {
+                let why = self.rounded.as_ref().and_then(|rounded| rounded.why(tap)).map(ToString::to_string);
+                return Ok(Err(why.unwrap_or_else(|| "rounding decides how many rows it has".to_owned())));
+            }
+            None => exact.clone(),
+        };
         let moved = of(self.moved.as_mut())?;
         Ok(Ok(Due { right, exact, moved, choices: self.choices(tap) }))
+    }
+
+    /// Whether the tap that was reached is off by no more than f32 makes of 1 + erf(x): of large negative numbers GELU leaves less than that.
+    fn is_beside_one(&self, tap: usize, own: &ArrayD<f64>, exact: &ArrayD<f64>) -> bool {
+        let op = &self.program.ops()[self.program.taps()[tap].op];
+        let is_gelu = op.base() == GELU;
+        let input = op.operands.first().filter(|_| is_gelu).and_then(|input| self.exact.operand(input));
+        let Some(input) = input.map(|input| array(&input)).filter(|input| input.len() == own.len()) else {
+            return false;
+        };
+        let mut all = own.iter().zip(exact).zip(&input);
+        all.all(|((own, exact), x)| (own - exact).abs() <= BESIDE_ONE * x.abs())
     }
 
     /// What the tap that was reached is chosen from, where its operation says that.
@@ -240,11 +318,14 @@ impl<'a> Lockstep<'a> {
     }
 }
 
+/// PyTorch's name of the operation.
+const GELU: &str = "gelu";
+
 /// How many operations without a value are told of one by one.
 const TOLD: usize = 3;
 
 /// The unit by which an arithmetic rounds its values.
-fn own_unit(profile: Profile) -> f64 {
+pub(crate) fn own_unit(profile: Profile) -> f64 {
     match profile {
         Profile::Exact => 2f64.powi(-53),
         Profile::F32 | Profile::Ggml { .. } => 2f64.powi(-24),

@@ -1,21 +1,25 @@
 //! Which experts does the candidate choose? The program as it is with its choices, and the tokens that go elsewhere than in the reference.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex};
 
 use firstdiff_compare::{Place, choice_margin};
-use firstdiff_program::{Arithmetic, Bench, Kind, Program, Slice, Tensor};
+use firstdiff_program::{Arithmetic, At, Bench, Change, Edit, Instead, Kind, Operand, Program, Slice, Tensor};
 use ndarray::{ArrayD, ArrayView1, Axis};
 
 use crate::program::held::{Held, array};
+use crate::program::replay::own_unit;
 use crate::program::{Candidate, Recording};
 use crate::replay::{ReplayError, Rerouted, Routing};
-use crate::tolerance::replay::CHOICE_ROOM;
+use crate::tolerance::replay::{CHOICE_MOVES, CHOICE_ROOM};
 
 /// The program with the candidate's choices, and what it holds of that program's taps.
 pub(crate) struct Routed {
     /// `None` where the recorded one serves.
     pub(crate) program: Option<Program>,
     pub(crate) held: Held,
+    /// The choices that it did not record, and that its own scores do not decide.
+    pub(crate) undecided: HashSet<Place>,
 }
 
 impl Routed {
@@ -27,25 +31,33 @@ impl Routed {
         let held = Held::of(recording, candidate, None)?;
         let mut chosen: HashMap<usize, Tensor<'static>> = HashMap::new();
         let mut computed: HashMap<Place, Tensor<'static>> = HashMap::new();
+        let mut undecided = HashSet::new();
         for tap in recording.program.choices() {
             match held.get(tap) {
                 Some(own) => drop(chosen.insert(tap, own.clone())),
-                None => {
-                    if let Some(own) = computed_choice(recording, candidate, &held, tap) {
+                None => match computed_choice(recording, candidate, &held, tap) {
+                    Some(own) => {
                         computed.insert(held.place(tap), own.clone());
                         chosen.insert(tap, own);
                     }
-                }
+                    // Numbers of tokens and positions are no choice.
+                    None if recording.program.is_activation(recording.program.taps()[tap].view.buffer) => {
+                        undecided.insert(held.place(tap));
+                    }
+                    None => {}
+                },
             }
         }
-        let Some(program) = recording.program.with_choices(&chosen) else { return Ok(Routed { program: None, held }) };
+        let Some(program) = recording.program.with_choices(&chosen) else {
+            return Ok(Routed { program: None, held, undecided });
+        };
         let mut held = Held::of(&Recording { program: &program, ..*recording }, candidate, Some(recording.program))?;
         for tap in program.choices() {
             if let Some(own) = computed.remove(&held.place(tap)) {
                 held.suppose(tap, own);
             }
         }
-        Ok(Routed { program: Some(program), held })
+        Ok(Routed { program: Some(program), held, undecided })
     }
 }
 
@@ -70,7 +82,52 @@ fn computed_choice(
     };
     let exact = of(Arithmetic::F64)?;
     let rounded = candidate.arithmetic().map_or_else(|| Some(exact.clone()), of)?;
-    (choices(&exact) == choices(&rounded)).then_some(exact)
+    let scores =
+        |arithmetic: Arithmetic| scores(&slice, &Bench::new(program, arithmetic, recording.weights), program, &value);
+    let (among, own) = (scores(Arithmetic::F64), candidate.arithmetic().map_or(Some(None), |own| Some(scores(own)))?);
+    let is_clear = among.is_none_or(|among| is_clear(&exact, &among, own.as_ref(), own_unit(candidate.profile)));
+    (is_clear && choices(&exact) == choices(&rounded)).then_some(exact)
+}
+
+/// What the operation behind a choice chooses among.
+fn scores<'v>(
+    slice: &Slice<'_>,
+    bench: &Bench<'_>,
+    program: &Program,
+    value: &dyn Fn(usize) -> Option<Tensor<'v>>,
+) -> Option<ArrayD<f64>> {
+    let op = program.taps()[slice.target()].op;
+    let Some(Operand::View(among)) = program.ops()[op].operands.first() else { return None };
+    let read: Arc<Mutex<Option<ArrayD<f64>>>> = Arc::default();
+    let seen = Arc::clone(&read);
+    let look: Instead = Arc::new(move |views| {
+        *seen.lock().ok()? = views.first().map(array);
+        None
+    });
+    // The choice itself is not carried out.
+    let _ = slice.evaluate(bench, value, &[Edit { at: At::Op(op), change: Change::Values(vec![among.clone()], look) }]);
+    read.lock().ok()?.take()
+}
+
+/// Whether in each row what is taken is further above what is left than another right run may move the two.
+fn is_clear(chosen: &Tensor<'_>, among: &ArrayD<f64>, rounded: Option<&ArrayD<f64>>, unit: f64) -> bool {
+    let Some(&width) = among.shape().last().filter(|width| **width > 0) else { return false };
+    let (chosen, Some(among)) = (choices(chosen), among.as_slice()) else { return false };
+    let rounded =
+        rounded.and_then(|rounded| rounded.as_slice()).filter(|rounded| rounded.len() == among.len()).unwrap_or(among);
+    // As many rows, or it is no choice among them.
+    chosen.len() * width != among.len()
+        || chosen.iter().zip(among.chunks(width).zip(rounded.chunks(width))).all(|(taken, (row, rounded))| {
+            let taken: Vec<usize> = taken.iter().copied().filter(|&at| at < width).collect();
+            let left: Vec<usize> = (0..width).filter(|at| !taken.contains(at)).collect();
+            let (mut off, mut largest) = (0f64, 0f64);
+            for (x, y) in row.iter().zip(rounded).filter(|(x, y)| x.is_finite() && y.is_finite()) {
+                (off, largest) = (off.max((x - y).abs()), largest.max(x.abs()));
+            }
+            let least = if off > 0.0 { CHOICE_MOVES * off / largest } else { CHOICE_ROOM * unit };
+            let margin = choice_margin(row, taken, left.iter().copied());
+            left.is_empty() || margin.is_none_or(|margin| margin > least)
+        })
 }
 
 /// Which are chosen in each row, in whatever order.
@@ -111,4 +168,25 @@ pub(crate) fn routing(
     };
     let tokens: Vec<Rerouted> = ours.iter().zip(&theirs).enumerate().filter_map(token).collect();
     (!tokens.is_empty()).then_some(Routing { place, rows: ours.len(), tokens, rounding: CHOICE_ROOM * unit })
+}
+
+#[cfg(test)]
+mod tests {
+    use firstdiff_program::{DType, Values};
+    use ndarray::array;
+
+    use super::*;
+
+    #[test]
+    fn a_choice_is_clear_where_rounding_cannot_turn_it() {
+        let chosen = Tensor::new(DType::I64, vec![1, 2], Values::from(vec![2i64, 0])).unwrap();
+        let among = |last: f64| array![[0.5, 0.1, 0.8, last]].into_dyn();
+        let unit = 2f64.powi(-24);
+        assert!(is_clear(&chosen, &among(0.4), None, unit));
+        assert!(!is_clear(&chosen, &among(0.5), None, unit));
+        assert!(!is_clear(&chosen, &among(0.5 - 1e-7), None, unit));
+        // Rounding moves them by a hundredth.
+        assert!(!is_clear(&chosen, &among(0.45), Some(&among(0.46)), unit));
+        assert!(is_clear(&chosen, &among(0.3), Some(&among(0.31)), unit));
+    }
 }

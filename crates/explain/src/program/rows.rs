@@ -7,13 +7,34 @@ use firstdiff_compare::row_order;
 use firstdiff_program::{Kind, Operand, Operation, Program};
 use ndarray::ArrayD;
 
-/// The operations whose rows stand in an order that a sort of whole numbers made, up to where they are put back.
-pub(crate) fn sorted(program: &Program) -> BTreeSet<usize> {
+/// What stands in the order of a sort of whole numbers.
+pub(crate) struct Sorted {
+    /// The sorts.
+    sorts: BTreeSet<usize>,
+    /// All whose rows stand in that order, up to where they are put back.
+    ops: BTreeSet<usize>,
+}
+
+impl Sorted {
+    /// Whether an operation's rows stand in such an order.
+    pub(crate) fn holds(&self, op: usize) -> bool {
+        self.ops.contains(&op)
+    }
+
+    /// Whether an operation makes such an order.
+    pub(crate) fn begins_at(&self, op: usize) -> bool {
+        self.sorts.contains(&op)
+    }
+}
+
+/// The operations whose rows stand in an order that a sort of whole numbers made.
+pub(crate) fn sorted(program: &Program) -> Sorted {
     let base = |op: usize| program.ops()[op].base().trim_end_matches('_');
     let of_numbers =
         |op: &Operation| matches!(op.operands.first(), Some(Operand::View(x)) if x.dtype.kind() == Kind::Int);
     let sorts = |&op: &usize| matches!(base(op), "sort" | "argsort") && of_numbers(&program.ops()[op]);
-    let mut open: Vec<usize> = (0..program.ops().len()).filter(sorts).collect();
+    let sorts: BTreeSet<usize> = (0..program.ops().len()).filter(sorts).collect();
+    let mut open: Vec<usize> = sorts.iter().copied().collect();
     let mut found = BTreeSet::new();
     while let Some(op) = open.pop() {
         let puts_back = matches!(base(op), "index_add" | "index_put" | "index_copy" | "scatter" | "scatter_add");
@@ -21,7 +42,7 @@ pub(crate) fn sorted(program: &Program) -> BTreeSet<usize> {
             open.extend(program.readers(op));
         }
     }
-    found
+    Sorted { sorts, ops: found }
 }
 
 /// For each row that is due, which of the candidate's it is; `None` where they are no such rows.

@@ -393,6 +393,7 @@ impl Run<'_> {
             noise_before: self.noise.get(&step.tap).copied().unwrap_or(0.0),
             stored: lost(self.profile, dtype) + self.of_inputs.get(&place).copied().unwrap_or(0.0),
             spread: self.rounding_spread.get(&place).copied().unwrap_or(0.0),
+            condition: 1.0,
         };
         operation.judged(own, &right, exact)
     }

@@ -30,6 +30,8 @@ pub(crate) struct Operation<'a> {
     pub(crate) stored: f64,
     /// NMSE by which right runs of it differ from each other, where that was measured.
     pub(crate) spread: f64,
+    /// By how much more its sums are off than what does not cancel, where that was measured.
+    pub(crate) condition: f64,
 }
 
 /// Whether one operation's rounding is larger than its order of summation.
@@ -82,7 +84,8 @@ impl Operation<'_> {
         let noise = distance(site, exact, right).max(before);
         let stored = self.stored;
         let scatter = if few_rows { FEW_ROWS_ROOM } else { 1.0 };
-        let allowed = (scatter * tolerance(profile, noise)).max(EDGE_ROOM * self.spread) + stored;
+        let of_order = self.condition * tolerance(profile, 0.0);
+        let allowed = (scatter * tolerance(profile, noise)).max(EDGE_ROOM * self.spread).max(of_order) + stored;
         let judged = |reference: &ArrayD<f64>| compared(site, reference, own, judged_as(profile), allowed);
         let (mut judgement, shape) = judged(right);
         let against_exact = judged(exact).0;

@@ -59,6 +59,8 @@ pub enum Reason {
     NotEvaluated(String),
     /// It has another shape than the recorded program gives it.
     OtherExtent,
+    /// It reads rows that were sorted by their expert, and in which order the candidate has them nothing tells.
+    OrderUnknown,
     /// Other whole numbers than are due, of which nobody says what they choose among.
     OtherNumbers,
     /// Other choices than the values before it make, where those leave none.
@@ -128,6 +130,9 @@ impl fmt::Display for Reason {
             Reason::ReadsUnexplained => f.write_str("reads what an operation without a known cause has made"),
             Reason::NotEvaluated(why) => f.write_str(why),
             Reason::OtherExtent => f.write_str("has another shape than the recorded program gives it"),
+            Reason::OrderUnknown => f.write_str(
+                "reads rows that were sorted by their expert, and nothing tells in which order they were recorded",
+            ),
             Reason::OtherNumbers => f.write_str("holds other whole numbers, and what they choose among is not known"),
             Reason::OtherChoice { row, margin } => write!(
                 f,

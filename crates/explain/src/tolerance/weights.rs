@@ -56,5 +56,7 @@ pub(crate) const SAME_NARROW_ROW: f64 = 1e-5;
 pub(crate) const SKETCH_ROOM: f32 = 0.6;
 /// A tensor nearer than this (NMSE) to what it should be made of is made so, but for mistakes in parts of it.
 pub(crate) const MADE_SO: f64 = 0.1;
+/// Some elements of it, a row in eight, are then no further off than this; of matrices that have nothing in common they are 2 apart.
+pub(crate) const SAMPLE_MAY_BE: f64 = 1.0;
 /// A vector is another one, as it is or changed in a known way, where no more than 16 bits lie between them.
 pub(crate) const SAME_VECTOR: f64 = 1e-4;

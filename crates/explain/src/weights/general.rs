@@ -7,7 +7,7 @@ use super::measure::measure;
 use super::parts::Named;
 use super::relations::{Relation, relations};
 use super::side::{Side, Tensor};
-use super::{Comparison, Key, Note, Options, State, entry, finding, is_same};
+use super::{Comparison, Key, Note, Options, State, entry, finding, is_derived, is_same};
 use crate::mistakes::linear::{WEIGHT_SWAPPED, WEIGHT_WRONG_LAYER};
 use crate::tolerance::weights::MADE_SO;
 
@@ -32,10 +32,10 @@ pub(super) fn compare(
             let measured = measure(&left, &right, options);
             (compared.nmse, compared.allowed) = (measured.nmse(), Some(measured.allowed()));
             compared.state = match measured.same() {
-                Some(_) if !relation.recipe.is_known_order(&Named::of(&relation.name)) => State::Unchecked(
-                    "its values are A's, in another order, which may be how it is stored or a mistake in every layer"
-                        .into(),
-                ),
+                Some(_) if !relation.recipe.is_known_order(&Named::of(&relation.name)) => State::Unchecked(format!(
+                    "its values are A's in the order {}, which may be how it is stored or a mistake in every layer",
+                    relation.recipe.order()
+                )),
                 Some(same) => same.state(),
                 None => State::Wrong,
             };
@@ -54,7 +54,14 @@ pub(super) fn compare(
         let key = Key::Other(relation.label());
         let pair = Pair { key: &key, sides: [a, b], left: &left, right: &right, copy: false };
         let Diagnosis { cause, note, residual } =
-            another(relation, &relations, &right, [a, b]).unwrap_or_else(|| diagnose(&pair, nmse, allowed));
+            another(relation, &relations, &right, [a, b]).unwrap_or_else(|| match relation.other_order(a, &right) {
+                Some(order) => Diagnosis {
+                    cause: None,
+                    note: format!("its parts stand in the order {}", order.join(", ")),
+                    residual: None,
+                },
+                None => diagnose(&pair, nmse, allowed),
+            });
         out.findings.push(finding(cause, &key, note, residual));
     }
     unmapped(&relations, [a, b], out);
@@ -101,41 +108,101 @@ fn unmapped(relations: &[Relation], [a, b]: [&Side; 2], out: &mut Comparison) {
             ));
         }
     }
-    // What B has of A, by name and layer.
-    let held = a.names().filter(|name| sources.contains(name) || b.named(name).is_some()).map(Named::of);
-    let mut kinds: BTreeMap<String, BTreeSet<Option<u32>>> = BTreeMap::new();
-    for named in held {
-        kinds.entry(named.stem).or_default().insert(named.layer);
-    }
-    let layers: BTreeSet<Option<u32>> = kinds.values().flatten().copied().collect();
-    for name in a.names().filter(|name| !sources.contains(name) && b.named(name).is_none()) {
+    let holds = |name: &&str| sources.contains(name) || b.named(name).is_some();
+    let (of_a, of_b) = (Layers::of(a.names(), &holds), Layers::of(b.names(), &|name| made.contains(name)));
+    for name in a.names().filter(|name| !holds(name)) {
         let Some(tensor) = a.named(name) else { continue };
-        let mut compared = entry(&Key::Other(name.into()), [Some(&tensor), None]);
+        let key = Key::Other(name.into());
+        let mut compared = entry(&key, [Some(&tensor), None]);
         let may_be =
             |other: &Tensor<'_>| other.shape() == tensor.shape() && near(&other.sample(), &tensor.sample()) < MADE_SO;
         let is_copy = |source: &&str| a.named(source).is_some_and(|other| may_be(&other) && is_same(&other, &tensor));
-        let named = Named::of(name);
-        let is_elsewhere =
-            kinds.get(&named.stem).is_some_and(|layers| layers.iter().any(|other| *other != named.layer));
-        let has_its_kind = is_elsewhere && named.layer.is_some() && layers.contains(&named.layer);
-        compared.state = match (sources.iter().any(is_copy), has_its_kind) {
-            (true, _) => State::Tied,
-            (false, true) => {
-                let note = format!("nothing in {} is made of it, as something is in other layers", b.label());
-                out.findings.push(finding(None, &Key::Other(name.into()), note, None));
+        let label = b.label();
+        let missing = match of_a.lack(name) {
+            Lack::Tensor => Some(format!("nothing in {label} is made of it, as something is in other layers")),
+            Lack::Layer => Some(format!("{label} has nothing of this layer, as it has of others")),
+            Lack::Unknown => None,
+        };
+        compared.state = match missing {
+            _ if sources.iter().any(is_copy) => State::Tied,
+            Some(note) => {
+                out.findings.push(finding(None, &key, note, None));
                 State::Wrong
             }
-            (false, false) => {
-                State::Unchecked(format!("nothing in {} is made of it by any rule known here", b.label()))
+            None => {
+                // A single number may be one of the file's settings.
+                out.unfound.extend((!is_derived(name) && tensor.len() > 1).then(|| name.to_owned()));
+                State::Unchecked(format!("nothing in {label} is made of it by any rule known here"))
             }
         };
         out.tensors.push(compared);
     }
     for name in b.names().filter(|name| !made.contains(name) && a.named(name).is_none()) {
         let Some(tensor) = b.named(name) else { continue };
-        let mut compared = entry(&Key::Other(name.into()), [None, Some(&tensor)]);
-        compared.state =
-            State::Unchecked(format!("nothing in {} that it is made of by any rule known here", a.label()));
+        let key = Key::Other(name.into());
+        let mut compared = entry(&key, [None, Some(&tensor)]);
+        let label = a.label();
+        let is_of_a = a.names().any(|of_a| Named::of(of_a).layer == Named::of(name).layer);
+        compared.state = match of_b.lack(name) {
+            Lack::Layer if !is_of_a => {
+                let note = format!("{label} has nothing of this layer, as it has of others");
+                out.findings.push(finding(None, &key, note, None));
+                State::Wrong
+            }
+            _ => State::Unchecked(format!("nothing in {label} that it is made of by any rule known here")),
+        };
         out.tensors.push(compared);
+    }
+}
+
+/// Which layers of a file the other has anything of: the names of a file, told apart by what stands before the layer's number.
+struct Layers {
+    /// The stems of what the other file has in any layer.
+    held: BTreeSet<String>,
+    /// For each stack and layer its stems.
+    all: BTreeMap<(String, u32), BTreeSet<String>>,
+    /// For each stack the layers of which the other file has anything.
+    stacks: BTreeMap<String, BTreeSet<u32>>,
+}
+
+/// What the other file lacks with a tensor.
+enum Lack {
+    /// That tensor of a layer, which it has in other layers.
+    Tensor,
+    /// A whole layer, which is one as others are.
+    Layer,
+    /// Nothing says that it should have it.
+    Unknown,
+}
+
+impl Layers {
+    fn of<'n>(names: impl Iterator<Item = &'n str>, holds: &dyn Fn(&&str) -> bool) -> Layers {
+        let mut out = Layers { held: BTreeSet::new(), all: BTreeMap::new(), stacks: BTreeMap::new() };
+        for name in names {
+            let named = Named::of(name);
+            let (Some(layer), stack) = (named.layer, named.stack_name()) else { continue };
+            if holds(&name) {
+                out.held.insert(named.stem.clone());
+                out.stacks.entry(stack.clone()).or_default().insert(layer);
+            }
+            out.all.entry((stack, layer)).or_default().insert(named.stem);
+        }
+        out
+    }
+
+    fn lack(&self, name: &str) -> Lack {
+        let named = Named::of(name);
+        let (Some(layer), stack) = (named.layer, named.stack_name()) else { return Lack::Unknown };
+        let Some(layers) = self.stacks.get(&stack).filter(|_| self.held.contains(&named.stem)) else {
+            return Lack::Unknown;
+        };
+        if layers.contains(&layer) {
+            return Lack::Tensor;
+        }
+        // Layers that predict further tokens come last and have tensors of their own; of a tower for images the last layers may be left out.
+        let is_between = layers.range(layer..).next().is_some();
+        let stems = self.all.get(&(stack, layer));
+        let is_plain = stems.is_some_and(|stems| stems.iter().all(|stem| self.held.contains(stem)));
+        if is_between || is_plain && !named.is_tower { Lack::Layer } else { Lack::Unknown }
     }
 }

@@ -83,6 +83,8 @@ pub struct Comparison {
     pub tensors: Vec<Compared>,
     /// What is wrong.
     pub findings: Vec<Finding>,
+    /// Tensors of A of which nothing was found in B: whether B should have them nothing says.
+    pub unfound: Vec<String>,
     /// What else should be known.
     pub warnings: Vec<Note>,
 }

@@ -82,6 +82,8 @@ pub(super) struct Named {
     is_bias: Option<bool>,
     is_shared: bool,
     is_cross: bool,
+    /// Whether it is of a part that reads images or sound.
+    pub(super) is_tower: bool,
     stack: Option<&'static str>,
 }
 
@@ -124,6 +126,7 @@ impl Named {
             is_bias,
             is_shared: has(&["shexp", "shared_expert", "shared_mlp"]),
             is_cross: has(&["cross", "encdecattention", "encoder_attn"]),
+            is_tower: has(&["vision", "visual", "image", "audio"]),
             stack: stack.map(|(short, _)| short),
         }
     }
@@ -135,6 +138,11 @@ impl Named {
             Err(_) => (0, piece.to_owned()),
         };
         (self.parts.first().copied(), self.stem.split('.').map(number).collect::<Vec<_>>())
+    }
+
+    /// What stands before the number of the layer.
+    pub(super) fn stack_name(&self) -> String {
+        self.stem.split('#').next().unwrap_or_default().to_owned()
     }
 
     /// Whether a tensor of that name may be made of one of the other name.
@@ -155,6 +163,13 @@ impl Named {
     pub(super) fn is_of(&self, other: &Named) -> bool {
         let is_bias = |named: &Named| named.is_bias == Some(true);
         !self.parts.is_empty() && self.parts == other.parts && is_bias(self) == is_bias(other)
+    }
+
+    /// Whether a tensor of the other name is one of the parts that are stored together under this one.
+    pub(super) fn has_part(&self, other: &Named) -> bool {
+        let is_bias = |named: &Named| named.is_bias == Some(true);
+        let is_one = matches!(other.parts, [part] if self.parts.contains(part));
+        self.parts.len() > 1 && is_one && is_bias(self) == is_bias(other)
     }
 
     /// How many parts a tensor of that name has: queries, keys and values that are stored together have three.

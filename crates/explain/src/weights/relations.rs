@@ -1,14 +1,16 @@
 //! Of which of A's tensors is each of B's made, where no family says? By names as far as they have one meaning, and by content: a recipe that makes B's
 //! tensor in one layer is what the file does in all of them, and a tensor that it does not make is wrong.
 
+use std::cell::{OnceCell, RefCell};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use super::diagnose::near;
 use super::parts::Named;
 use super::rows::{Pool, Row};
 use super::side::{Side, Tensor};
-use crate::tolerance::weights::{MADE_SO, SAME_VECTOR};
+use crate::tolerance::weights::{MADE_SO, SAME_VECTOR, SAMPLE_MAY_BE};
 
 /// What is done to every element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,10 +71,25 @@ impl Recipe {
     /// a mistake that was made in every layer.
     pub(super) fn is_known_order(&self, named: &Named) -> bool {
         let Some((_, rows)) = &self.rows else { return true };
-        let parts = rows.chunk_by(|one, next| one < next).count();
+        let parts: Vec<&[Row]> = rows.chunk_by(|one, next| one < next).collect();
+        // A may have them head by head, and then each of them is a part; it begins with queries, or the gate, in either case.
+        let are_all = parts.len() == named.count() && parts.is_sorted_by_key(|part| part[0]);
         let is_each_once = rows.iter().collect::<BTreeSet<_>>().len() == rows.len();
-        let is_split = parts == 1 || parts <= named.count() && is_each_once;
+        let is_split = parts.len() == 1 || are_all && is_each_once;
         is_split || named.is_turned() && is_of_the_other_rotation(rows)
+    }
+
+    /// Its rows in their order, as far as a few runs of neighbours go: `rows 0-31, 64-95, 32-63`.
+    pub(super) fn order(&self) -> String {
+        const SHOWN: usize = 4;
+        let Some((_, rows)) = &self.rows else { return String::new() };
+        let runs: Vec<&[Row]> = rows.chunk_by(|one, next| one.0 == next.0 && one.1 + 1 == next.1).collect();
+        let said = runs.iter().take(SHOWN).map(|run| match run {
+            [(_, one)] => one.to_string(),
+            run => format!("{}-{}", run[0].1, run[run.len() - 1].1),
+        });
+        let said = said.chain((runs.len() > SHOWN).then(|| "...".to_owned()));
+        format!("rows {}", said.collect::<Vec<_>>().join(", "))
     }
 
     /// How many different steps there are from a row to the next: what is simpler is meant.
@@ -116,6 +133,25 @@ impl Relation {
         Some(distinct.len() * width)
     }
 
+    /// The order in which B's tensor has what it is made of, where that is one after the other, and another order than is due.
+    pub(super) fn other_order(&self, a: &Side, right: &Tensor<'_>) -> Option<Vec<&str>> {
+        if self.recipe.rows.is_some() || self.recipe.turned != Turned::Nothing || self.sources.len() < 2 {
+            return None;
+        }
+        let values = right.values();
+        let mut left: Vec<(&str, Vec<f32>)> =
+            self.sources.iter().map(|name| Some((name.as_str(), a.named(name)?.values()))).collect::<Option<_>>()?;
+        let (mut order, mut from) = (Vec::new(), 0);
+        while !left.is_empty() {
+            let is_here = |own: &[f32]| values.get(from..from + own.len()).is_some_and(|x| near(own, x) < MADE_SO);
+            let (name, own) = left.remove(left.iter().position(|(_, own)| is_here(own))?);
+            order.push(name);
+            from += own.len();
+        }
+        let is_due = order.iter().zip(&self.sources).all(|(name, due)| name == due);
+        (!is_due).then_some(order)
+    }
+
     /// A's tensors in a few words.
     pub(super) fn label(&self) -> String {
         match &self.sources[..] {
@@ -142,13 +178,12 @@ const FEW: usize = 3;
 
 /// The tensors of B that no tensor of A has the name of, each with what it is made of, where that is known.
 pub(super) fn relations(a: &Side, b: &Side) -> Vec<Relation> {
-    let sources: Vec<Name> = a.names().map(|name| (name.to_owned(), Named::of(name))).collect();
     let mut kinds: BTreeMap<String, Vec<Name>> = BTreeMap::new();
     for name in b.names().filter(|name| a.named(name).is_none()) {
         let named = Named::of(name);
         kinds.entry(named.stem.clone()).or_default().push((name.to_owned(), named));
     }
-    let finder = Finder { a, b, sources: &sources };
+    let finder = Finder::of(a, b);
     let mut found: Vec<(Vec<Name>, Votes)> = Vec::new();
     for tensors in kinds.into_values() {
         let votes = finder.recipes(&tensors);
@@ -243,6 +278,11 @@ fn exchanged(values: &[f32], shape: &[usize]) -> Vec<f32> {
     values.chunks((rows * columns).max(1)).flat_map(turn).collect()
 }
 
+/// Some elements of a tensor, whichever axes of 1 it has.
+fn some(tensor: &Tensor<'_>) -> Vec<f32> {
+    if is_flat(tensor) { tensor.reshaped(vec![tensor.len()]).sample() } else { tensor.sample() }
+}
+
 /// One axis alone is longer than 1.
 fn is_flat(tensor: &Tensor<'_>) -> bool {
     tensor.shape().iter().filter(|&&extent| extent != 1).count() <= 1
@@ -251,16 +291,51 @@ fn is_flat(tensor: &Tensor<'_>) -> bool {
 /// Recipes, each with how many layers it fits.
 type Votes = Vec<(Recipe, usize)>;
 
-/// A tensor of A, with its name and what that says.
-type Source<'s> = (&'s str, &'s Named, Tensor<'s>);
+/// A tensor of A, with what its name says.
+struct Source<'a> {
+    named: Named,
+    tensor: Tensor<'a>,
+    /// Some of its elements, once they are asked for.
+    some: OnceCell<Vec<f32>>,
+}
+
+impl Source<'_> {
+    /// Whether a changed tensor may be another one, by some of its elements: most are refused without reading them whole.
+    fn may_be(&self, change: Change, wanted: &[f32]) -> bool {
+        let some = self.some.get_or_init(|| some(&self.tensor));
+        let changed: Vec<f32> = some.iter().map(|x| change.of(*x)).collect();
+        // Of the smaller of the two: what is small beside 1 is not 1 more.
+        changed == wanted || near(&changed, wanted).max(near(wanted, &changed)) < SAMPLE_MAY_BE
+    }
+}
+
+/// Rows of some of A's tensors, which many of B's are looked for in.
+struct Kept {
+    sources: Vec<usize>,
+    pool: Rc<Pool>,
+}
 
 struct Finder<'a> {
     a: &'a Side,
     b: &'a Side,
-    sources: &'a [Name],
+    /// In the order in which tensors are joined.
+    sources: Vec<Source<'a>>,
+    /// The rows that were looked through last, by what they are.
+    pools: RefCell<BTreeMap<(Turned, usize), Kept>>,
 }
 
-impl Finder<'_> {
+impl<'a> Finder<'a> {
+    fn of(a: &'a Side, b: &'a Side) -> Finder<'a> {
+        let source = |name: &'a str| {
+            let (named, tensor) = (Named::of(name), a.named(name)?);
+            let is_read = tensor.unreadable().is_none() && !tensor.shape().is_empty();
+            is_read.then(|| Source { named, tensor, some: OnceCell::new() })
+        };
+        let mut sources: Vec<Source<'a>> = a.names().filter_map(source).collect();
+        sources.sort_by_cached_key(|source| source.named.order());
+        Finder { a, b, sources, pools: RefCell::default() }
+    }
+
     /// Recipes for tensors of one name, each with how many of the layers it fits.
     fn recipes(&self, tensors: &[Name]) -> Votes {
         let mut out: Votes = Vec::new();
@@ -282,18 +357,14 @@ impl Finder<'_> {
     }
 
     /// The tensors of A that one of that name may be made of, in the order in which they are joined: those of just its parts alone, where they are enough.
-    fn allowed(&self, (_, named): &Name, right: &Tensor<'_>) -> Vec<Source<'_>> {
-        let all = self.sources.iter().filter(|(_, other)| named.may_be_of(other));
-        let mut all: Vec<Source<'_>> =
-            all.filter_map(|(name, other)| Some((name.as_str(), other, self.a.named(name)?))).collect();
-        all.retain(|(.., tensor)| tensor.unreadable().is_none() && !tensor.shape().is_empty());
-        let of_it = |tensors: &[Source<'_>]| {
-            tensors.iter().filter(|(_, other, _)| named.is_of(other)).map(|(.., tensor)| tensor.len()).sum::<usize>()
-        };
-        if of_it(&all) >= right.len() {
-            all.retain(|(_, other, _)| named.is_of(other));
+    fn allowed(&self, (_, named): &Name, right: &Tensor<'_>) -> Vec<usize> {
+        let mut all: Vec<usize> =
+            (0..self.sources.len()).filter(|&at| named.may_be_of(&self.sources[at].named)).collect();
+        let is_of_it = |at: &usize| named.is_of(&self.sources[*at].named);
+        let of_it: usize = all.iter().filter(|at| is_of_it(at)).map(|&at| self.sources[at].tensor.len()).sum();
+        if of_it >= right.len() {
+            all.retain(is_of_it);
         }
-        all.sort_by_key(|(_, other, _)| other.order());
         all
     }
 
@@ -306,16 +377,19 @@ impl Finder<'_> {
     }
 
     /// One tensor as it stands, or with every element changed.
-    fn whole(&self, allowed: &[Source<'_>], right: &Tensor<'_>, values: &[f32]) -> Option<Recipe> {
+    fn whole(&self, allowed: &[usize], right: &Tensor<'_>, values: &[f32]) -> Option<Recipe> {
+        let wanted = some(right);
         let fits = |tensor: &Tensor<'_>| {
             let same_rows = tensor.row_len() == right.row_len() || is_flat(tensor) && is_flat(right);
             tensor.len() == values.len() && same_rows
         };
-        let tried = allowed.iter().filter(|(.., tensor)| fits(tensor)).flat_map(|(_, named, tensor)| {
-            let own = tensor.values();
-            CHANGES.map(|change| {
+        let sources = allowed.iter().map(|&at| &self.sources[at]).filter(|source| fits(&source.tensor));
+        let tried = sources.flat_map(|source| {
+            let changes: Vec<Change> = CHANGES.into_iter().filter(|change| source.may_be(*change, &wanted)).collect();
+            let own = if changes.is_empty() { Vec::new() } else { source.tensor.values() };
+            changes.into_iter().map(move |change| {
                 let changed: Vec<f32> = own.iter().map(|x| change.of(*x)).collect();
-                let stems = vec![named.stem.clone()];
+                let stems = vec![source.named.stem.clone()];
                 let recipe = Recipe { stems, turned: Turned::Nothing, change, rows: None };
                 (near(&changed, values), recipe)
             })
@@ -325,7 +399,7 @@ impl Finder<'_> {
     }
 
     /// Rows of several tensors, or the rows of one in another order; as they are stored, or with columns for rows. Of small ones single elements.
-    fn of_rows(&self, allowed: &[Source<'_>], right: &Tensor<'_>, values: &[f32]) -> Option<Recipe> {
+    fn of_rows(&self, allowed: &[usize], right: &Tensor<'_>, values: &[f32]) -> Option<Recipe> {
         const FEW: usize = 1 << 14;
         let flat = is_flat(right);
         let last = |tensor: &Tensor<'_>, at: usize| tensor.shape().iter().rev().nth(at).copied();
@@ -353,39 +427,67 @@ impl Finder<'_> {
 
     fn rows(
         &self,
-        allowed: &[Source<'_>],
+        allowed: &[usize],
         turned: Turned,
         width: usize,
         values: &[f32],
         fits: &dyn Fn(&Tensor<'_>) -> bool,
     ) -> Option<Recipe> {
-        let some: Vec<&Source<'_>> = allowed.iter().filter(|(.., tensor)| fits(tensor)).collect();
-        let oriented = |(.., tensor): &&Source<'_>| match turned {
-            Turned::Sources => exchanged(&tensor.values(), tensor.shape()),
-            _ => tensor.values(),
-        };
-        let tensors: Vec<Vec<f32>> = some.iter().map(oriented).collect();
-        let found = Pool::of(width, &tensors).find(values)?;
+        let some: Vec<usize> = allowed.iter().copied().filter(|&at| fits(&self.sources[at].tensor)).collect();
+        let found = self.pool(&some, turned, width).find(values)?;
         // Only those that it takes.
         let used: BTreeSet<usize> = found.iter().map(|(tensor, _)| *tensor).collect();
-        let stems = used.iter().map(|&tensor| some[tensor].1.stem.clone()).collect();
+        let stems = used.iter().map(|&tensor| self.sources[some[tensor]].named.stem.clone()).collect();
         let place: BTreeMap<usize, usize> = used.iter().enumerate().map(|(at, &tensor)| (tensor, at)).collect();
         let rows = found.into_iter().map(|(tensor, row)| (place[&tensor], row)).collect();
         Some(Recipe { stems, turned, change: Change::None, rows: Some((width, rows)) })
+    }
+
+    /// The rows of some sources. Names that say nothing let a tensor be made of any source: their rows are brought into order once.
+    fn pool(&self, some: &[usize], turned: Turned, width: usize) -> Rc<Pool> {
+        /// Elements that stay in memory.
+        const MOST: usize = 1 << 26;
+        let key = (turned, width);
+        if let Some(kept) = self.pools.borrow().get(&key).filter(|kept| kept.sources == some) {
+            return kept.pool.clone();
+        }
+        let oriented = |&at: &usize| {
+            let tensor = &self.sources[at].tensor;
+            match turned {
+                Turned::Sources => exchanged(&tensor.values(), tensor.shape()),
+                _ => tensor.values(),
+            }
+        };
+        // What is not asked for again is no longer held while the next is made.
+        let mut pools = self.pools.borrow_mut();
+        pools.remove(&key);
+        let size: usize = some.iter().map(|&at| self.sources[at].tensor.len()).sum();
+        let held: usize = pools.values().map(|kept| kept.pool.len()).sum();
+        if size + held > MOST {
+            pools.clear();
+        }
+        let pool = Rc::new(Pool::of(width, some.iter().map(oriented).collect()));
+        if size <= MOST {
+            pools.insert(key, Kept { sources: some.to_vec(), pool: pool.clone() });
+        }
+        pool
     }
 
     /// What must be meant where the values do not show it: the tensors of just these parts, or the only one of its size that is left.
     fn by_name(&self, tensor: &Name, used: &BTreeSet<String>) -> Option<Recipe> {
         let right = self.b.named(&tensor.0)?;
         let allowed = self.allowed(tensor, &right);
-        let of_it: Vec<&Source<'_>> = allowed.iter().filter(|(_, other, _)| tensor.1.is_of(other)).collect();
+        let all = || allowed.iter().map(|&at| &self.sources[at]);
+        let of_it: Vec<&Source<'_>> = all().filter(|source| tensor.1.is_of(&source.named)).collect();
         let left = || -> Vec<&Source<'_>> {
-            allowed.iter().filter(|(name, _, other)| !used.contains(*name) && other.len() == right.len()).collect()
+            all().filter(|source| !used.contains(source.tensor.name()) && source.tensor.len() == right.len()).collect()
         };
-        let size = |tensors: &[&Source<'_>]| tensors.iter().map(|(.., tensor)| tensor.len()).sum::<usize>();
-        let meant = if size(&of_it) == right.len() { of_it } else { left() };
+        let parts: Vec<&Source<'_>> = all().filter(|source| tensor.1.has_part(&source.named)).collect();
+        let size = |sources: &[&Source<'_>]| sources.iter().map(|source| source.tensor.len()).sum::<usize>();
+        let named = [of_it, parts].into_iter().find(|sources| size(sources) == right.len());
+        let meant = named.unwrap_or_else(left);
         (size(&meant) == right.len()).then(|| Recipe {
-            stems: meant.iter().map(|(_, named, _)| named.stem.clone()).collect(),
+            stems: meant.iter().map(|source| source.named.stem.clone()).collect(),
             turned: Turned::Nothing,
             change: Change::None,
             rows: None,

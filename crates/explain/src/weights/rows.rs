@@ -1,26 +1,33 @@
 //! Of which rows of some tensors is a tensor made? Found by content, however coarsely it is stored, and only where the rows stand in a regular order.
 
+use std::collections::BTreeSet;
+
 use crate::tolerance::weights::{SAME_NARROW_ROW, SAME_ROW, SKETCH_ROOM};
 
 /// A row of one of the tensors: which tensor, and which row of it.
 pub(super) type Row = (usize, usize);
 
 /// Rows of several tensors, all of one width.
-pub(super) struct Pool<'a> {
+pub(super) struct Pool {
     width: usize,
-    tensors: &'a [Vec<f32>],
+    tensors: Vec<Vec<f32>>,
     /// A number of each row that is much the same where the row is, in order.
     sketches: Vec<(f32, Row)>,
 }
 
-impl Pool<'_> {
-    pub(super) fn of(width: usize, tensors: &[Vec<f32>]) -> Pool<'_> {
+impl Pool {
+    pub(super) fn of(width: usize, tensors: Vec<Vec<f32>>) -> Pool {
         let mut sketches = Vec::new();
         for (tensor, values) in tensors.iter().enumerate() {
             sketches.extend(values.chunks_exact(width).enumerate().map(|(row, x)| (sketch(x), (tensor, row))));
         }
         sketches.sort_by(|one, other| one.0.total_cmp(&other.0));
         Pool { width, tensors, sketches }
+    }
+
+    /// How many elements it holds.
+    pub(super) fn len(&self) -> usize {
+        self.tensors.iter().map(Vec::len).sum()
     }
 
     fn row(&self, (tensor, row): Row) -> Option<&[f32]> {
@@ -30,8 +37,14 @@ impl Pool<'_> {
     /// For each row of `values` the one that it is; `None` where one of them is none, or where they stand in no regular order.
     pub(super) fn find(&self, values: &[f32]) -> Option<Vec<Row>> {
         let mut found: Vec<Row> = Vec::with_capacity(values.len() / self.width);
+        let mut tensors = BTreeSet::new();
         for row in values.chunks_exact(self.width) {
-            found.push(self.following(&found, row).or_else(|| self.nearest(row))?);
+            let place = self.following(&found, row).or_else(|| self.nearest(row))?;
+            // Rows that are alike by chance are soon of tensors in no order.
+            if tensors.insert(place.0) && tensors.last() != Some(&place.0) {
+                return None;
+            }
+            found.push(place);
         }
         is_regular(&found).then_some(found)
     }
@@ -170,7 +183,7 @@ mod tests {
     fn rows_are_found_behind_rounding() {
         let values = |from: usize| -> Vec<f32> { (from..from + 256).map(|i| (i as f32 * 1.7).sin()).collect() };
         let tensors = [values(0), values(1000)];
-        let pool = Pool::of(32, &tensors);
+        let pool = Pool::of(32, tensors.to_vec());
         let joined: Vec<f32> = tensors.concat().iter().map(|x| (x * 64.0).round() / 64.0).collect();
         let found = pool.find(&joined).unwrap();
         assert_eq!((found.len(), found[0], found[15]), (16, (0, 0), (1, 7)));

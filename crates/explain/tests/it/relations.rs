@@ -165,3 +165,103 @@ fn a_wrong_tensor_is_named() {
     });
     check(&["token_embd.weight"], None, &|b| rows(&mut b.get_mut("token_embd.weight").unwrap().1, WIDTH, 5, 6));
 }
+
+/// What of A is wrong because B does not have it.
+fn missing(comparison: &Comparison) -> Vec<&str> {
+    let wrong = comparison.tensors.iter().filter(|tensor| tensor.state == State::Wrong && tensor.names[1].is_none());
+    let mut names: Vec<&str> = wrong.filter_map(|tensor| tensor.names[0].as_deref()).collect();
+    names.sort_unstable();
+    names
+}
+
+fn without(tensors: &Tensors, start: &str) -> Tensors {
+    tensors.iter().filter(|(name, _)| !name.starts_with(start)).map(|(n, t)| (n.clone(), t.clone())).collect()
+}
+
+#[test]
+fn a_layer_that_is_missing_is_missing_whichever_it_is() {
+    let (a, b) = model();
+    for layer in 0..LAYERS {
+        let comparison = compared(&a, &without(&b, &format!("blk.{layer}.")));
+        let of_it: Vec<&str> =
+            a.keys().map(String::as_str).filter(|name| name.starts_with(&format!("model.layers.{layer}."))).collect();
+        assert_eq!(missing(&comparison), of_it, "layer {layer}");
+        // And the other way round.
+        let comparison = compared(&without(&a, &format!("model.layers.{layer}.")), &b);
+        let of_it: Vec<&str> =
+            b.keys().map(String::as_str).filter(|name| name.starts_with(&format!("blk.{layer}."))).collect();
+        assert_eq!(wrong(&comparison), of_it, "layer {layer}");
+    }
+    // Layers that predict further tokens have tensors of their own, and files leave them out.
+    let mut more = a.clone();
+    for (name, tensor) in a.iter().filter(|(name, _)| name.starts_with("model.layers.2.")) {
+        more.insert(name.replace("layers.2", "layers.3"), (tensor.0.clone(), numbers(name, tensor.1.len())));
+    }
+    more.insert("model.layers.3.eh_proj.weight".into(), (vec![WIDTH, WIDTH], numbers("eh", WIDTH * WIDTH)));
+    let comparison = compared(&more, &b);
+    assert_eq!(comparison.findings, []);
+    assert!(comparison.unfound.iter().any(|name| name == "model.layers.3.eh_proj.weight"), "{:?}", comparison.unfound);
+}
+
+#[test]
+fn a_tensor_alone_of_its_kind_that_is_missing_does_not_pass() {
+    let (mut a, mut b) = model();
+    assert_eq!(compared(&a, &b).unfound, Vec::<String>::new());
+    a.insert("model.norm.weight".into(), (vec![WIDTH], numbers("norm", WIDTH)));
+    assert_eq!(compared(&a, &b).unfound, ["model.norm.weight"]);
+    b.insert("output_norm.weight".into(), (vec![WIDTH], numbers("norm", WIDTH).iter().map(|x| x + 1.0).collect()));
+    assert_eq!(compared(&a, &b).unfound, Vec::<String>::new());
+}
+
+#[test]
+fn one_layer_that_is_stored_otherwise_than_the_others_is_wrong() {
+    let (a, b) = model();
+    for layer in 0..LAYERS {
+        let changes: [(&str, &dyn Fn(f32) -> f32); 4] = [
+            ("attn_norm.weight", &|x| x - 1.0),
+            ("ffn_norm.weight", &|x| x + 1.0),
+            ("ssm_a", &|x| (-x).ln()),
+            ("ssm_a", &|x| -x),
+        ];
+        for (of, change) in changes {
+            let (name, mut b) = (format!("blk.{layer}.{of}"), b.clone());
+            b.get_mut(&name).unwrap().1.iter_mut().for_each(|x| *x = change(*x));
+            assert_eq!(wrong(&compared(&a, &b)), [name]);
+        }
+    }
+}
+
+#[test]
+fn queries_keys_and_values_in_another_order_do_not_pass() {
+    let (a, b) = model();
+    let size = WIDTH * WIDTH;
+    let in_order = |values: &[f32], order: [usize; 3]| -> Vec<f32> {
+        order.iter().flat_map(|&part| values[part * size..][..size].iter().copied()).collect()
+    };
+    for order in [[0, 2, 1], [1, 0, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]] {
+        let mut other = b.clone();
+        let mut names = Vec::new();
+        for layer in 0..LAYERS {
+            let name = format!("blk.{layer}.attn_qkv.weight");
+            let values = in_order(&b[&name].1, order);
+            other.get_mut(&name).unwrap().1 = values;
+            names.push(name);
+        }
+        // Made of three tensors whose names say what they are.
+        let comparison = compared(&a, &other);
+        assert_eq!(wrong(&comparison), names, "{order:?}");
+        assert!(comparison.findings[0].note.contains("in the order"), "{:?}", comparison.findings);
+        // Of one tensor nothing says in which order it holds them.
+        let mut fused = a.clone();
+        for layer in 0..LAYERS {
+            let name = |of: &str| format!("model.layers.{layer}.self_attn.{of}_proj.weight");
+            let parts: Vec<f32> = ["q", "k", "v"].iter().flat_map(|of| fused.remove(&name(of)).unwrap().1).collect();
+            fused.insert(name("qkv"), (vec![3 * WIDTH, WIDTH], parts));
+        }
+        assert_eq!(compared(&fused, &b).findings, []);
+        let comparison = compared(&fused, &other);
+        let open = comparison.tensors.iter().filter(|tensor| matches!(tensor.state, State::Unchecked(_)));
+        let open: Vec<&str> = open.filter_map(|tensor| tensor.names[1].as_deref()).collect();
+        assert_eq!((open, comparison.findings.len()), (names.iter().map(String::as_str).collect(), 0), "{order:?}");
+    }
+}

@@ -14,6 +14,8 @@ pub(crate) struct Flow {
     activations: Vec<bool>,
     /// Buffers that are weights.
     weights: Vec<bool>,
+    /// Buffers of one number for each row: a sum or a mean along it, and what follows from such numbers alone.
+    statistics: Vec<bool>,
     /// Buffers that some operation writes.
     written: Vec<bool>,
     /// The class of each operation.
@@ -23,6 +25,25 @@ pub(crate) struct Flow {
     /// For each operation those that read what it wrote.
     readers: Vec<Vec<usize>>,
 }
+
+/// Operations that make one number of a row.
+const REDUCTIONS: [&str; 15] = [
+    "sum",
+    "mean",
+    "prod",
+    "var",
+    "std",
+    "var_mean",
+    "std_mean",
+    "amax",
+    "amin",
+    "logsumexp",
+    "linalg_vector_norm",
+    "norm",
+    "ggml.SUM",
+    "ggml.SUM_ROWS",
+    "ggml.MEAN",
+];
 
 impl Flow {
     /// Reads the operations once, in their order.
@@ -37,6 +58,7 @@ impl Flow {
         let mut flow = Flow {
             activations: vec![false; count],
             weights: (0..count).map(is_weight).collect(),
+            statistics: vec![false; count],
             written: vec![false; count],
             classes: classes(ops, scopes),
             sources: Vec::with_capacity(ops.len()),
@@ -63,7 +85,9 @@ impl Flow {
                 flow.readers[writer].push(number);
             }
             flow.sources.push(sources);
+            let is_statistic = flow.is_statistic(op);
             for view in op.outputs.iter().flatten() {
+                flow.statistics[view.buffer] = is_statistic && buffers[view.buffer].shape.last() == Some(&1);
                 flow.written[view.buffer] = true;
                 from_input[view.buffer] |= reads_input;
                 flow.activations[view.buffer] |= activates;
@@ -75,7 +99,20 @@ impl Flow {
 
     /// Whether a run in 16 bits holds a buffer in them.
     pub(crate) fn is_narrow(&self, buffer: usize) -> bool {
-        self.activations[buffer] || self.weights[buffer]
+        (self.activations[buffer] || self.weights[buffer]) && !self.statistics[buffer]
+    }
+
+    /// Whether an operation makes one number of each row, or reads no other activations than such numbers. A single column of a product, or a single key,
+    /// is none.
+    fn is_statistic(&self, op: &Operation) -> bool {
+        let base = if op.name.starts_with("ggml.") { &op.name } else { op.name.split('.').next().unwrap_or_default() };
+        let mut read = check::operands(op).filter(|view| self.activations[view.buffer]).peekable();
+        match REDUCTIONS.contains(&base) {
+            true => {
+                read.any(|view| view.shape.last().is_some_and(|&extent| extent > 1) || self.statistics[view.buffer])
+            }
+            false => read.peek().is_some() && read.all(|view| self.statistics[view.buffer]),
+        }
     }
 
     pub(crate) fn is_activation(&self, buffer: usize) -> bool {

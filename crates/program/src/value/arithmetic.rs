@@ -9,7 +9,7 @@ pub enum Arithmetic {
     F32,
     /// The same, and ggml's products round activations as the type of the stored matrix asks: to f16, bf16, or blocks of 8 bits.
     Ggml,
-    /// Weights and what is computed from the model's input are rounded to 16 bits; positions, masks and one number for each row to f32.
+    /// Weights and what is computed from the model's input are rounded to 16 bits; positions, masks, and sums and means of rows to f32.
     Half(Half),
 }
 

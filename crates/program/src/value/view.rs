@@ -119,6 +119,16 @@ pub(crate) fn offsets(shape: &[usize], strides: &[usize]) -> Vec<usize> {
     out
 }
 
+/// Every number of the buffer that a view shows.
+pub(crate) fn each_number(view: &View, mut then: impl FnMut(usize)) {
+    let units = view.dtype.units();
+    for_each_row(&view.shape, &view.strides, view.offset, |start, stride, count| {
+        for i in 0..count {
+            (0..units).for_each(|unit| then((start + i * stride) * units + unit));
+        }
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,6 @@
 //! Steps, views, types, weights and paths.
 
-use firstdiff_program::{Arithmetic, EvaluateError, Evaluator, KernelError, Scalar, Values};
+use firstdiff_program::{Arithmetic, DType, EvaluateError, Evaluator, Half, KernelError, Scalar, Tensor, Values};
 use serde_json::{Value, json};
 
 use crate::common::{Held, open};
@@ -123,4 +123,52 @@ fn steps_go_in_order_and_weights_must_fit() {
     let mut evaluator = Evaluator::new(&program, Arithmetic::F64, &weights);
     let error = evaluator.run_step(1, &mut |_| {}).unwrap_err();
     assert!(matches!(error, EvaluateError::Step { step: 1, next: 0, count: 1 }));
+}
+
+/// Of a product that cannot be computed, one half is held under two names: the other half stays unknown.
+#[test]
+fn what_is_held_twice_is_no_more_than_what_is_held_once() {
+    let half = |from: usize| json!({"v": [2, [1], [1], from]});
+    let mut program = json!({"version": 1, "constants": [0], "weights": {"1": "none"},
+        "values": [["f32", [2]], ["f32", [2, 2]], ["f32", [2]], ["f32", [1]]],
+        "ops": [
+            {"o": "linear", "i": [0, 1], "y": [2]},
+            {"o": "mul.Tensor", "i": [half(0), half(1)], "y": [3]}],
+        "steps": [{"ops": [0, 2], "tokens": 1, "output": 3}],
+        "taps": [{"tap": "a", "step": 0, "op": 0, "v": half(0)}, {"tap": "b", "step": 0, "op": 0, "v": half(0)},
+            {"tap": "c", "step": 0, "op": 1, "v": 3}]});
+    let mut last = |second: usize| {
+        program["taps"][1]["v"] = half(second);
+        let program = open(&program, &[(0, vec![2], vec![1.0, 1.0])]).unwrap();
+        let weights = Held::default();
+        let mut evaluator = Evaluator::new(&program, Arithmetic::F64, &weights);
+        for held in [3.0, 5.0] {
+            let tap = evaluator.next_tap().unwrap();
+            let value = Tensor::new(DType::F32, vec![1], Values::Float(vec![held].into())).unwrap();
+            evaluator.hold(tap, value).unwrap();
+        }
+        let tap = evaluator.next_tap().unwrap();
+        evaluator.value(tap).unwrap().map(|value| floats(value.values()))
+    };
+    assert_eq!(last(0), None);
+    assert_eq!(last(1), Some(vec![15.0]));
+}
+
+/// A mean of each row stays in f32, and what follows from it alone; a product of a single column is rounded as others are.
+#[test]
+fn a_single_column_is_rounded_unless_it_is_a_statistic() {
+    let program = json!({"version": 1, "constants": [], "inputs": {"0": "pixels"}, "weights": {"1": "w"},
+        "values": [["f32", [1, 1, 2]], ["f32", [2, 2]], ["f32", [1, 1, 1]], ["f32", [1, 1, 1]], ["f32", [1, 1, 1]],
+            ["f32", [1, 1, 1]]],
+        "ops": [
+            {"o": "mean.dim", "i": [0, [{"c": -1}], true], "y": [2]},
+            {"o": "add.Tensor", "i": [2, {"c": 0.001}], "y": [3]},
+            {"o": "linear", "i": [0, {"v": [1, [1, 2], [2, 1]]}], "y": [4]},
+            {"o": "add.Tensor", "i": [4, {"c": 0.001}], "y": [5]}],
+        "steps": [{"ops": [0, 4], "tokens": 1, "output": 5}],
+        "taps": [{"tap": "mean", "step": 0, "op": 0, "v": 2}, {"tap": "more", "step": 0, "op": 1, "v": 3},
+            {"tap": "gate", "step": 0, "op": 2, "v": 4}, {"tap": "of", "step": 0, "op": 3, "v": 5}]});
+    let found = taps(&program, &[(0, vec![1, 1, 2], vec![1.0, 1.015625])], Arithmetic::Half(Half::BF16)).unwrap();
+    let single = |x: f64| vec![f64::from(x as f32)];
+    assert_eq!(found, [single(1.0078125), single(1.0078125 + 0.001), vec![3.03125], vec![3.03125]]);
 }

@@ -15,27 +15,15 @@ FAR = 16
 
 def name_mixture(layer, body):
     """Names router, experts and shared expert of a branch. Whether it has a router."""
-    graph = layer.graph
-    routers = {at: router_of(layer, at) for at in sorted(body) if chooses(graph, at)}
-    # Groups of experts, and rows in the order of their experts, are chosen from other numbers of columns.
-    routers = {at: router for at, router in routers.items()
-               if router is not None and graph.reads[at][0][1].shape[-1] == graph.output(router).shape[-1]}
-    if not routers:
+    graph, found = layer.graph, choice_of(layer, body)
+    if found is None:
         return False
-    choice = max(routers)
-    router, below = routers[choice], layer.below(choice)
+    choice, router, below = found
     columns = graph.output(router).shape[-1]
-    members, shared = defaultdict(list), []
-    for at in sorted(body - {router}):
-        if graph.is_projection(at):
-            expert = expert_of(layer, at, columns)
-            if expert is not None and (expert == "all" or at in below):
-                members[expert].append(at)
-            elif at not in below:
-                shared.append(at)
+    members, shared = members_of(layer, body, found)
     if not members and graph.kind(choice) != "topk":
         return False
-    name_router(layer, choice, router, columns, body, below)
+    name_router(layer, found, body)
     everything = {at for at in body if graph.is_projection(at)}
     for expert, projections in members.items():
         taps = block(layer, projections, everything)
@@ -50,6 +38,40 @@ def name_mixture(layer, body):
     if len(gates) == 1:
         layer.tap("shared_expert.gate", gates[0])
     return True
+
+
+def name_chosen_projections(layer, body):
+    """Names the router of an attention whose projections are those of experts: `attn.router_logits` and so on."""
+    found = choice_of(layer, body)
+    if found is not None and members_of(layer, body, found)[0]:
+        name_router(layer, found, body, "attn.")
+
+
+def choice_of(layer, body):
+    """What chooses among experts, the projection that it chooses by, and all that is below it; None where nothing does."""
+    graph = layer.graph
+    routers = {at: router_of(layer, at) for at in sorted(body) if chooses(graph, at)}
+    # Groups of experts, and rows in the order of their experts, are chosen from other numbers of columns.
+    routers = {at: router for at, router in routers.items()
+               if router is not None and graph.reads[at][0][1].shape[-1] == graph.output(router).shape[-1]}
+    if not routers:
+        return None
+    choice = max(routers)
+    return choice, routers[choice], layer.below(choice)
+
+
+def members_of(layer, body, found):
+    """The projections of each expert, and those of none."""
+    graph, (_, router, below) = layer.graph, found
+    members, shared = defaultdict(list), []
+    for at in sorted(body - {router}):
+        if graph.is_projection(at):
+            expert = expert_of(layer, at, graph.output(router).shape[-1])
+            if expert is not None and (expert == "all" or at in below):
+                members[expert].append(at)
+            elif at not in below:
+                shared.append(at)
+    return members, shared
 
 
 def chooses(graph, at):
@@ -108,30 +130,31 @@ def block(layer, projections, everything):
     return layer.block(projections, everything) if len(set(weights)) == len(weights) else {}
 
 
-def name_router(layer, choice, router, columns, body, below):
+def name_router(layer, found, body, prefix=""):
     """The products of the router, the probabilities of all experts, and the numbers of those that are chosen."""
-    graph = layer.graph
-    layer.tap("router_logits", layer.with_bias(router))
+    graph, (choice, router, below) = layer.graph, found
+    layer.tap(f"{prefix}router_logits", layer.with_bias(router))
     probs = next((at for at in sorted(body) if router in layer.above(at) and graph.kind(at) in GATES and at not in below), None)
     if probs is None:
-        gates = [at for at in sorted(body & below) if graph.kind(at) in GATES][:1]
+        named = {at for at, _ in layer.taps.values()}  # an attention has probabilities of its own
+        gates = [at for at in sorted((body & below) - named) if graph.kind(at) in GATES][:1]
         spread = [reader for at in gates for reader, _ in graph.readers[at] if graph.kind(reader) in {"scatter", "scatter_"}]
-        probs = next((at for at in gates + spread if graph.output(at).shape[-1] == columns), None)
-    layer.tap("router_probs", probs)
+        probs = next((at for at in gates + spread if graph.output(at).shape[-1] == graph.output(router).shape[-1]), None)
+    layer.tap(f"{prefix}router_probs", probs)
     numbers = graph.program.operations[choice].outputs[-1]
     joined = next((at for at, view in graph.readers[choice] if graph.kind(at) in {"cat", "concat"} and view.buffer == numbers.buffer), None)
-    layer.tap("router_topk", choice if joined is None else joined, numbers if joined is None else None)
+    layer.tap(f"{prefix}router_topk", choice if joined is None else joined, numbers if joined is None else None)
     if joined is None:
-        name_scores(layer, choice)
+        name_scores(layer, choice, prefix)
 
 
-def name_scores(layer, choice):
+def name_scores(layer, choice, prefix):
     """What the experts are chosen by, where that is no more the products or the probabilities: a bias was added, or groups were left out."""
     graph = layer.graph
     made, view = graph.reads[choice][0]
-    named = {graph.before(layer.taps[name][0]) for name in ("router_logits", "router_probs") if name in layer.taps}
+    named = {graph.before(layer.taps[prefix + name][0]) for name in ("router_logits", "router_probs") if prefix + name in layer.taps}
     if graph.before(made) not in named:
-        layer.tap("router_scores", made, view)
+        layer.tap(f"{prefix}router_scores", made, view)
 
 
 def name_weights(layer, out, below):

@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from . import HEADED, SCORES
-from .experts import PICKS, name_mixture
+from .experts import PICKS, name_chosen_projections, name_mixture
 
 # Operations that hand their input on.
 COPIES = {"reshape", "contiguous", "clone", "expand", "to", "type_as", "repeat_interleave", "repeat", "_to_copy", "alias", "lift_fresh"}
@@ -471,6 +471,7 @@ class Layer:
             self.behind_norm(branch[1], "attn_post_norm")
             self.name_h_attn(branch[0], on_the_way, rest)
             self.before_projection(min((at for at in branch[2] if graph.is_projection(at)), default=None), "attn_norm")
+            name_chosen_projections(self, branch[2])
         for branch in attending[1:2] if "cross.q" in self.taps else ():
             self.behind_norm(branch[1], "cross.attn_post_norm")
             self.name_h_attn(branch[0], on_the_way, rest, "cross.")

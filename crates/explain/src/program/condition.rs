@@ -1,0 +1,138 @@
+//! How far off does the order of a sum leave a value? As far as its terms are large, however little they add up to: what nearly cancels is less exact than
+//! its own size says.
+
+use std::sync::Arc;
+
+use firstdiff_program::{
+    At, Bench, Change, DType, Edit, Instead, Operand, Operation, Scalar, Slice, Tensor, Values, View, apply,
+};
+use firstdiff_trace::Site;
+
+use crate::program::held::array;
+use crate::replay::right::{Coin, distance};
+use crate::tolerance::replay::LEAST_ALLOWED;
+
+/// What adds products of its operands up.
+const PRODUCTS: [&str; 8] = ["linear", "addmm", "mm", "bmm", "matmul", "baddbmm", "addbmm", "ggml.MUL_MAT"];
+
+/// How many times as far off as its sums what a slice makes is, when each sum of products is off by a share of the energy of its terms; `None` where it has no
+/// such sum.
+pub(crate) fn condition<'v>(
+    slice: &Slice<'_>,
+    ops: &[Operation],
+    bench: &Bench<'_>,
+    value: &dyn Fn(usize) -> Option<Tensor<'v>>,
+    site: Site,
+) -> Option<f64> {
+    let edits: Vec<Edit> =
+        slice.ops().filter_map(|op| Some(Edit { at: At::Op(op), change: moved(&ops[op], op)? })).collect();
+    if edits.is_empty() {
+        return None;
+    }
+    let of = |edits: &[Edit]| slice.evaluate(bench, value, edits).ok().map(|value| array(&value));
+    let (exact, moved) = (of(&[])?, of(&edits)?);
+    Some(distance(site, &exact, &moved) / LEAST_ALLOWED).filter(|times| times.is_finite())
+}
+
+/// An operation whose sums are each off by a share of their terms, up or down as chance has it.
+fn moved(op: &Operation, seed: usize) -> Option<Change> {
+    let name = op.name.clone();
+    let base = if name.starts_with("ggml.") { &name } else { name.split('.').next().unwrap_or_default() };
+    if !PRODUCTS.contains(&base) || op.outputs.len() != 1 {
+        return None;
+    }
+    let view = |operand: &Operand| match operand {
+        Operand::View(view) => Some(Some(view.clone())),
+        Operand::None => Some(None),
+        _ => None,
+    };
+    let views: Vec<View> = op.operands.iter().map(view).collect::<Option<Vec<_>>>()?.into_iter().flatten().collect();
+    let keyword = |(key, operand): &(String, Operand)| match operand {
+        Operand::Scalar(scalar) => Some((key.clone(), scalar.clone())),
+        _ => None,
+    };
+    let keywords: Vec<(String, Scalar)> = op.keywords.iter().map(keyword).collect::<Option<_>>()?;
+    let instead: Instead = Arc::new(move |read| {
+        let sums = called(&name, read, &keywords, |x| x)?;
+        let terms = called(&name, read, &keywords, |x| x * x)?;
+        let (sums, terms) = (sums.to_floats().into_owned(), (terms.shape().to_vec(), terms.to_floats().into_owned()));
+        let mut coin = Coin::new(seed as u64 + 1);
+        let off = |(sum, terms): (f64, f64)| sum + coin.sign() * (LEAST_ALLOWED * terms).sqrt();
+        let values: Vec<f64> = sums.into_iter().zip(terms.1).map(off).collect();
+        Some(vec![Tensor::new(DType::F64, terms.0, Values::from(values))?])
+    });
+    Some(Change::Values(views, instead))
+}
+
+/// What an operation gives of its operands and numbers, each of them `of` itself: of their squares it adds up the squares of its terms.
+fn called(
+    name: &str,
+    read: &[Tensor<'_>],
+    keywords: &[(String, Scalar)],
+    of: fn(f64) -> f64,
+) -> Option<Tensor<'static>> {
+    let operand = |tensor: &Tensor<'_>| {
+        let values: Vec<f64> = tensor.to_floats().iter().map(|&x| of(x)).collect();
+        Tensor::new(DType::F64, tensor.shape().to_vec(), Values::from(values))
+    };
+    let number = |(key, scalar): &(String, Scalar)| {
+        let scalar = match scalar {
+            Scalar::Float(x) => Scalar::Float(of(*x)),
+            Scalar::Int(x) => Scalar::Float(of(*x as f64)),
+            other => other.clone(),
+        };
+        (key.clone(), scalar)
+    };
+    let operands: Vec<Tensor<'static>> = read.iter().map(operand).collect::<Option<_>>()?;
+    let keywords: Vec<(String, Scalar)> = keywords.iter().map(number).collect();
+    let keywords: Vec<(&str, Scalar)> = keywords.iter().map(|(key, scalar)| (key.as_str(), scalar.clone())).collect();
+    apply(name, &operands.iter().collect::<Vec<_>>(), &keywords)?.into_iter().next()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use firstdiff_program::{Arithmetic, Program, WeightError, Weights};
+    use firstdiff_trace::Tap;
+    use safetensors::tensor::{Dtype, TensorView};
+
+    use super::*;
+
+    struct Row(Vec<f64>);
+
+    impl Weights for Row {
+        fn read(&self, name: &str) -> Result<Tensor<'static>, WeightError> {
+            let refused = || WeightError { name: name.into(), reason: "shape".into() };
+            Tensor::new(DType::F64, vec![1, self.0.len()], Values::from(self.0.clone())).ok_or_else(refused)
+        }
+    }
+
+    /// The condition of the product of (1, 1, 1) with a row of weights.
+    fn of(row: [f64; 3]) -> f64 {
+        let program = serde_json::json!({
+            "version": 1, "source": "torch", "model": "M", "constants": [0], "inputs": {}, "weights": {"1": "w"},
+            "values": [["f32", [1, 3]], ["f32", [1, 3]], ["f32", [1, 1]]],
+            "files": ["m.py"], "scopes": [["m", [], 0]],
+            "ops": [{"o": "linear", "i": [0, 1], "y": [2], "s": 0, "l": 1}],
+            "steps": [{"ops": [0, 1], "tokens": 1, "output": 2}],
+            "taps": [{"tap": "gate", "step": 0, "op": 0, "v": 2}]
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let ones: Vec<u8> = [1f64; 3].iter().flat_map(|x| x.to_le_bytes()).collect();
+        let ones = TensorView::new(Dtype::F64, vec![1, 3], &ones).unwrap();
+        fs::write(folder.path().join("program.json"), program.to_string()).unwrap();
+        safetensors::serialize_to_file([("0", ones)], None, &folder.path().join("program.safetensors")).unwrap();
+        let (program, weights) = (Program::open(folder.path()).unwrap(), Row(row.to_vec()));
+        let (slice, bench) = (Slice::of(&program, 0, |_| false), Bench::new(&program, Arithmetic::F64, &weights));
+        condition(&slice, program.ops(), &bench, &|_| None, Tap::named("gate").site).unwrap()
+    }
+
+    #[test]
+    fn a_sum_is_as_inexact_as_its_terms_are_large() {
+        assert!((of([3.0, 0.0, 0.0]) - 1.0).abs() < 1e-6);
+        // Terms of 2, and a sum of a hundredth.
+        let condition = of([1.0, -1.0, 0.01]);
+        assert!((condition / 2.0001e4 - 1.0).abs() < 1e-6, "{condition}");
+    }
+}
