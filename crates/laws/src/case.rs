@@ -126,7 +126,7 @@ pub trait Operation {
     }
 }
 
-/// An operation, and all places where a candidate is wrong in it. The first is what laws are fitted on.
+/// An operation, and all places where a candidate is wrong in it. One of them is what laws are fitted on.
 pub struct Case<'a> {
     /// What it computes.
     pub kind: Kind,
@@ -138,12 +138,27 @@ pub struct Case<'a> {
     pub tokens: Option<Vec<u32>>,
     /// The right one.
     pub operation: &'a dyn Operation,
+    /// The place that laws are fitted on, by its index.
+    pub(crate) fitted: usize,
+}
+
+impl<'a> Case<'a> {
+    /// The operation in these places.
+    pub fn new(
+        kind: Kind,
+        axes: Vec<Axis>,
+        places: Vec<Place>,
+        tokens: Option<Vec<u32>>,
+        operation: &'a dyn Operation,
+    ) -> Case<'a> {
+        Case { kind, axes, places, tokens, operation, fitted: 0 }
+    }
 }
 
 impl Case<'_> {
     /// The place that laws are fitted on.
     pub(crate) fn first(&self) -> &Place {
-        &self.places[0]
+        &self.places[self.fitted]
     }
 
     /// The token ids, where an axis counts tokens.

@@ -7,26 +7,88 @@ use crate::identify;
 use crate::law::{Law, Proof, Status};
 
 /// The law that a wrong operation follows, the plainest of those that are proved, and its proof. What the others say is in `equivalent`.
-pub fn measured(case: &Case<'_>) -> Option<(Law, Proof)> {
+///
+/// It is fitted in one place and holds in all. Where none does, each place may have its own.
+pub fn measured(case: &mut Case<'_>) -> Option<(Law, Proof)> {
     if case.places.is_empty() || case.places.iter().any(|place| !is_usable(place)) {
         return None;
     }
+    let all: Vec<usize> = (0..case.places.len()).collect();
+    for fitted in all.iter().copied().take(FITS) {
+        case.fitted = fitted;
+        let found = fitted_here(case, &all);
+        if found.is_some() {
+            return found;
+        }
+    }
+    if all.len() > 1 { of_each(case) } else { None }
+}
+
+/// Places that laws are fitted on, one after the other, until one holds in all.
+const FITS: usize = 2;
+/// Places that may have a law each, at most.
+const MOST_PLACES: usize = 8;
+
+/// A law for each place, of one form.
+fn of_each(case: &mut Case<'_>) -> Option<(Law, Proof)> {
+    if case.places.len() > MOST_PLACES {
+        return None;
+    }
+    let mut all: Vec<(Law, Proof)> = Vec::new();
+    for fitted in 0..case.places.len() {
+        case.fitted = fitted;
+        let (law, proof) = fitted_here(case, &[fitted])?;
+        if all.first().is_some_and(|(first, _)| first.form != law.form) {
+            return None;
+        }
+        all.push((law, proof));
+    }
+    let place =
+        |at: usize| case.places[at].layer.map_or_else(|| format!("place {at}"), |layer| format!("layer {layer}"));
+    let words: Vec<String> =
+        all.iter().enumerate().map(|(at, (law, _))| format!("{}: {}", place(at), law.words)).collect();
+    let of = |f: fn(&Proof) -> f64| all.iter().map(move |(_, proof)| f(proof));
+    let proof = Proof {
+        residual_nmse: of(|proof| proof.residual_nmse).fold(0.0, f64::max),
+        before_nmse: of(|proof| proof.before_nmse).fold(0.0, f64::max),
+        gained: of(|proof| proof.gained).sum(),
+        fitted: (0..all.len()).collect(),
+        held_out: Vec::new(),
+    };
+    let first = all[0].0.clone();
+    let is_law = all.iter().all(|(law, _)| law.status == Status::Measured);
+    let bits = all.iter().map(|(law, _)| law.bits).sum();
+    let laws: Vec<Law> = all.into_iter().map(|(law, _)| law).collect();
+    let law = Law {
+        words: words.join("; "),
+        bits,
+        status: if is_law { Status::Measured } else { Status::Table },
+        equivalent: Vec::new(),
+        predict: std::sync::Arc::new(move |case, at| laws.get(at)?.predicted(case, at)),
+        ..first
+    };
+    Some((law, proof))
+}
+
+/// The plainest law that is fitted on the case's place and proved in these.
+fn fitted_here(case: &Case<'_>, places: &[usize]) -> Option<(Law, Proof)> {
     let mut laws = identify::laws(case);
     laws.sort_by(|a, b| a.bits.total_cmp(&b.bits));
     let mut proved: Vec<(f64, Law, Proof)> = Vec::new();
     for law in laws {
         // What costs more than what stands already is not needed.
-        if proved.iter().any(|(score, known, _)| *score + WORTH < law.bits && known.status == Status::Measured)
-            || proved.len() >= MOST
-        {
+        let is_dear =
+            |(score, known, _): &(f64, Law, Proof)| *score + WORTH < law.bits && known.status == Status::Measured;
+        if proved.iter().any(is_dear) || proved.len() >= MOST {
             break;
         }
-        if let Some((score, proof)) = proved_everywhere(case, &law) {
+        if let Some((score, proof)) = proved_in(case, &law, places) {
             proved.push((score, law, proof));
         }
     }
     // A law before a table.
-    proved.sort_by(|a, b| (a.1.status == Status::Table).cmp(&(b.1.status == Status::Table)).then(a.0.total_cmp(&b.0)));
+    let is_table = |law: &Law| law.status == Status::Table;
+    proved.sort_by(|a, b| is_table(&a.1).cmp(&is_table(&b.1)).then(a.0.total_cmp(&b.0)));
     let mut proved = proved.into_iter();
     let (score, mut law, proof) = proved.next()?;
     law.equivalent = proved
@@ -57,9 +119,10 @@ fn is_usable(place: &Place) -> bool {
 }
 
 /// The score of a law (its price, and what it leaves beyond rounding) and its proof, where it holds in every place.
-fn proved_everywhere(case: &Case<'_>, law: &Law) -> Option<(f64, Proof)> {
+fn proved_in(case: &Case<'_>, law: &Law, places: &[usize]) -> Option<(f64, Proof)> {
     let (mut gained, mut worst, mut before, mut beyond) = (0.0, 0.0f64, 0.0f64, 0.0);
-    for (at, place) in case.places.iter().enumerate() {
+    for &at in places {
+        let place = &case.places[at];
         let predicted = law.predicted(case, at).filter(|p| p.shape() == place.own.shape())?;
         if predicted.iter().any(|x| !x.is_finite()) {
             return None;
@@ -80,8 +143,8 @@ fn proved_everywhere(case: &Case<'_>, law: &Law) -> Option<(f64, Proof)> {
     if gained < law.bits + BEYOND || law.bits > SHARE * gained + ALWAYS {
         return None;
     }
-    let fitted = vec![0];
-    let held_out = (1..case.places.len()).collect();
+    let fitted = vec![case.fitted];
+    let held_out = places.iter().copied().filter(|&at| at != case.fitted).collect();
     let proof = Proof { residual_nmse: worst, before_nmse: before, gained, fitted, held_out };
     // What is left beyond rounding tells a nearly right law from the right one; it cannot tell more than a few numbers' worth.
     Some((law.bits + beyond.min(BEYOND_AT_MOST), proof))
@@ -109,6 +172,7 @@ fn of_inputs(case: &Case<'_>, law: &Law, at: usize, predicted: &ArrayD<f64>) -> 
         places,
         tokens: case.tokens.clone(),
         operation: case.operation,
+        fitted: case.fitted,
     };
     law.predicted(&moved, at).filter(|p| p.shape() == predicted.shape()).map_or(0.0, |p| 4.0 * nmse(&p, predicted))
 }

@@ -67,8 +67,8 @@ pub(crate) fn law_of(
         around: wrong.around.clone(),
     };
     let axes = axes_of(kind, site, shape.as_ref().map_or(wrong[0].right.ndim(), Vec::len));
-    let case = Case { kind, axes, places: wrong.iter().map(made).collect(), tokens, operation: &asked };
-    let (law, proof) = measured(&case)?;
+    let mut case = Case::new(kind, axes, wrong.iter().map(made).collect(), tokens, &asked);
+    let (law, proof) = measured(&mut case)?;
     Some(Measured { law, proof, places })
 }
 

@@ -72,6 +72,7 @@ impl Atom {
             Atom::UpTo(0) => "up to the query's own".into(),
             Atom::UpTo(k) if k > 0 => format!("up to {k} behind the query's own"),
             Atom::UpTo(k) => format!("up to {} before the query's own", -k),
+            Atom::Window(1) => "from the query's own on".into(),
             Atom::Window(w) => format!("t-{} to t (window of {w})", w - 1),
             Atom::Further(w) => format!("{w} or more before the query"),
             Atom::Near(w) => format!("less than {w} away"),
@@ -230,7 +231,7 @@ mod tests {
         assert_eq!(words(|t, s| s <= t && t - s < 5), "keys up to its own, t-4 to t (window of 5)");
         assert_eq!(
             words(|t, s| s < t || (t == 0 && s == 0)),
-            "keys up to its own, but not those for queries from 1 on, the query's own"
+            "keys up to its own, but not those from the query's own on, from position 1 on"
         );
         assert_eq!(words(|t, s| s <= t + 1), "keys up to 1 behind the query's own");
         assert_eq!(words(|t, s| s <= t && s / 4 == t / 4), "keys up to its own, in the query's block of 4");
@@ -242,6 +243,6 @@ mod tests {
 
     #[test]
     fn no_mask_is_made_up_for_noise() {
-        assert_eq!(words(|t, s| s <= t && (t * 7 + s * 13) % 5 != 0), "none");
+        assert_eq!(words(|t, s| s <= t && (t * t * 7 + s * 31 + s * s * t) % 5 != 0), "none");
     }
 }

@@ -395,7 +395,7 @@ impl How<'_> {
             law = law.table();
         }
         let first = self.case.first();
-        let near = law.predicted(self.case, 0).is_some_and(|predicted| {
+        let near = law.predicted(self.case, self.case.fitted).is_some_and(|predicted| {
             let left = crate::proof::nmse(&predicted, &first.own);
             left <= (NEAR * first.tolerance).max(SHARE * crate::proof::nmse(&first.right, &first.own))
         });
@@ -711,7 +711,7 @@ impl How<'_> {
                 }
                 scaled(&operands[0], &operands[1], right)
             });
-            let Some(scores) = unit(self.case, 0, self.right) else { continue };
+            let Some(scores) = unit(self.case, self.case.fitted, self.right) else { continue };
             let (left, by) = field.along(&scores);
             if left > LOG_ROOM * field.noise {
                 continue;

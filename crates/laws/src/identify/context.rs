@@ -201,7 +201,7 @@ fn other_values(case: &Case<'_>) -> Vec<Law> {
     let mut laws = Vec::new();
     let subject = Subject::output(case);
     let mut offer = |law: Law| {
-        if law.predicted(case, 0).is_some_and(|value| subject.is_near(&value)) {
+        if law.predicted(case, case.fitted).is_some_and(|value| subject.is_near(&value)) {
             laws.push(law);
         }
     };

@@ -64,7 +64,7 @@ fn families() -> Vec<(String, f64, Ids)> {
 
 /// The laws of an embedding.
 pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
-    let (Some(due), subject) = (ids(case, 0), Subject::output(case)) else { return Vec::new() };
+    let (Some(due), subject) = (ids(case, case.fitted), Subject::output(case)) else { return Vec::new() };
     let wrong: Vec<bool> =
         crate::identify::wrong(case.first()).outer_iter().map(|row| row.iter().any(|wrong| *wrong)).collect();
     if wrong.len() != due.len() {
@@ -75,7 +75,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     let part = describe_set(&meant, Axis::Token, case.tokens_of(Axis::Token));
     for (words, bits, of) in families() {
         let whole = law(format!("the row read is that of {words}"), bits, of.clone());
-        let is_near = |law: &Law| law.predicted(case, 0).is_some_and(|value| subject.is_near(&value));
+        let is_near = |law: &Law| law.predicted(case, case.fitted).is_some_and(|value| subject.is_near(&value));
         if is_near(&whole) {
             laws.push(whole);
         } else if let Some(on) = &part.words {
@@ -123,7 +123,7 @@ fn bounds(case: &Case<'_>, due: &[i64], wrong: &[bool], subject: &Subject) -> Ve
             ));
         }
     }
-    let near = |law: &Law| law.predicted(case, 0).is_some_and(|value| subject.is_near(&value));
+    let near = |law: &Law| law.predicted(case, case.fitted).is_some_and(|value| subject.is_near(&value));
     offer
         .into_iter()
         .map(|(words, bits, of)| law(format!("the row read is that of {words}"), bits, of))

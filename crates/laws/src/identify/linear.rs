@@ -115,7 +115,7 @@ fn library(place: &Place) -> Vec<(String, ArrayD<f64>)> {
 fn inputs(case: &Case<'_>) -> Vec<Law> {
     let first = case.first();
     let all = library(first);
-    let of = |x: &ArrayD<f64>| case.operation.apply(0, std::slice::from_ref(x));
+    let of = |x: &ArrayD<f64>| case.operation.apply(case.fitted, std::slice::from_ref(x));
     let subject = Subject::output(case);
     let nothing = first.inputs.first().and_then(|x| of(&ArrayD::zeros(x.raw_dim())));
     // What the product adds by itself (a bias) is not scaled with its input.
@@ -171,7 +171,7 @@ fn inputs(case: &Case<'_>) -> Vec<Law> {
 impl Sample {
     fn of(case: &Case<'_>) -> Option<Sample> {
         let first = case.first();
-        let weight = weight_of(case, 0)?;
+        let weight = weight_of(case, case.fitted)?;
         let (x, own, right) = (flat(first.inputs.first()?)?, flat(&first.own)?, flat(&first.right)?);
         if weight.ncols() != x.ncols() || weight.nrows() != own.ncols() {
             return None;
@@ -212,8 +212,8 @@ impl Sample {
     /// Other weights of the model, and the weight read otherwise.
     fn weights(&self, case: &Case<'_>) -> Vec<Law> {
         let mut laws = Vec::new();
-        for name in case.operation.other_weights(0) {
-            let Some(other) = case.operation.other_weight(0, &name) else { continue };
+        for name in case.operation.other_weights(case.fitted) {
+            let Some(other) = case.operation.other_weight(case.fitted, &name) else { continue };
             if other.ncols() != self.x.ncols() || self.rows.iter().any(|row| *row >= other.nrows()) {
                 continue;
             }
@@ -242,7 +242,7 @@ impl Sample {
             ("stored with its extents exchanged, and read as if it were not", swapped),
             ("read with its extents exchanged", read),
         ];
-        if let Some(weight) = weight_of(case, 0) {
+        if let Some(weight) = weight_of(case, case.fitted) {
             for (words, reading) in readings {
                 let other = reading(&weight).filter(|other| other.dim() == weight.dim());
                 if other.is_some_and(|other| self.is_near(&self.x.dot(&other.select(Dimension(0), &self.rows).t()))) {

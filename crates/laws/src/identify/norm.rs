@@ -610,7 +610,7 @@ fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec<Part<Gain>
             laws.push(Part { words: Some(format!("{words} (w: the right gain)")), bits, f });
         }
     }
-    for (name, vector) in case.operation.vectors(0, own.len()) {
+    for (name, vector) in case.operation.vectors(case.fitted, own.len()) {
         for (words, bits, plus) in [("", 8.0, 0.0), ("1 plus ", 10.0, 1.0)] {
             if fits(&vector.iter().map(|v| v + plus).collect::<Vec<_>>()) {
                 let known = name.clone();

@@ -405,7 +405,7 @@ fn biases(subject: &Subject, case: &Case<'_>, axis: usize) -> Vec<Law> {
 fn known_biases(subject: &Subject, case: &Case<'_>, axis: usize, numbers: &[Measured]) -> Vec<Law> {
     let means: Vec<f64> = numbers.iter().map(|m| m.value).collect();
     let mut laws = Vec::new();
-    for (called, vector) in case.operation.vectors(0, numbers.len()) {
+    for (called, vector) in case.operation.vectors(case.fitted, numbers.len()) {
         let by = factor(&vector, &means, subject.noise).coefficients[0];
         let number = by.number();
         if !by.is_known() || !numbers.iter().zip(&vector).all(|(m, v)| m.may_be(number.value * v)) {

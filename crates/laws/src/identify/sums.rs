@@ -99,7 +99,7 @@ const FIRST: usize = 24;
 /// Sums of few tensors of a library that give the subject.
 pub(crate) fn sparse(subject: &Subject, case: &Case<'_>, label: &str, most: usize, library: Library) -> Vec<Law> {
     let all: Vec<(String, ArrayD<f64>)> =
-        library(case, 0).into_iter().filter(|(_, term)| term.shape() == subject.own.shape()).collect();
+        library(case, case.fitted).into_iter().filter(|(_, term)| term.shape() == subject.own.shape()).collect();
     let n = subject.own.len();
     let step = n.div_ceil(SAMPLE).max(1);
     // A step that shares no factor with the extents visits every row and column.

@@ -3,6 +3,7 @@
 mod activation;
 mod attention;
 mod context;
+mod docs;
 mod linear;
 mod norm;
 mod output;

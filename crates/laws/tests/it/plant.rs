@@ -139,7 +139,7 @@ fn case_of(
 ) -> Option<(Law, Proof)> {
     let operation = Planted { right, own, tolerance: rounded.tolerance() };
     let tokens = places[0].own.shape().first().map(|&n| (0..n as u32).map(|i| i * 37 % 101).collect());
-    measured(&Case { kind, axes: axes.to_vec(), places, tokens, operation: &operation })
+    measured(&mut Case::new(kind, axes.to_vec(), places, tokens, &operation))
 }
 
 /// The words of a law, or none.
