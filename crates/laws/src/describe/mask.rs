@@ -22,8 +22,6 @@ enum Atom {
     UpTo(i64),
     /// key > query - w
     Window(i64),
-    /// key <= query - w
-    Further(i64),
     /// distance below w, both ways
     Near(i64),
     /// key < n
@@ -51,7 +49,6 @@ impl Atom {
         match self {
             Atom::UpTo(k) => s <= t + k,
             Atom::Window(w) => s > t - w,
-            Atom::Further(w) => s <= t - w,
             Atom::Near(w) => (t - s).abs() < w,
             Atom::KeyBelow(n) => s < n,
             Atom::KeyFrom(n) => s >= n,
@@ -71,10 +68,9 @@ impl Atom {
         match self {
             Atom::UpTo(0) => "up to the query's own".into(),
             Atom::UpTo(k) if k > 0 => format!("up to {k} behind the query's own"),
-            Atom::UpTo(k) => format!("up to {} before the query's own", -k),
+            Atom::UpTo(k) => format!("{} or more before the query", -k),
             Atom::Window(1) => "from the query's own on".into(),
             Atom::Window(w) => format!("t-{} to t (window of {w})", w - 1),
-            Atom::Further(w) => format!("{w} or more before the query"),
             Atom::Near(w) => format!("less than {w} away"),
             Atom::KeyBelow(1) => "the first key".into(),
             Atom::KeyBelow(n) => format!("before position {n}"),
@@ -99,7 +95,7 @@ impl Atom {
             Atom::UpTo(k) => 3.0 + of(k),
             Atom::Window(n) | Atom::KeyBelow(n) | Atom::KeyFrom(n) => 4.0 + of(n),
             Atom::Distance(n) => 4.0 + of(n),
-            Atom::Near(n) | Atom::Further(n) | Atom::QueryBelow(n) | Atom::QueryFrom(n) => 5.0 + of(n),
+            Atom::Near(n) | Atom::QueryBelow(n) | Atom::QueryFrom(n) => 5.0 + of(n),
             Atom::DistanceEvery(n) | Atom::SameBlock(n) => 5.0 + of(n),
             Atom::UpToBlock(n) | Atom::EarlierBlock(n) | Atom::NearBlock(n) => 6.0 + of(n),
             Atom::KeyEvery(n, _) => 6.0 + 2.0 * of(n),
@@ -129,7 +125,6 @@ fn around(pairs: &[(i64, i64)], n: i64) -> Vec<Atom> {
     let mut all = vec![
         Atom::UpTo(most(&|t, s| s - t)),
         Atom::Window(most(&|t, s| t - s) + 1),
-        Atom::Further(least(&|t, s| t - s)),
         Atom::Near(most(&|t, s| (t - s).abs()) + 1),
         Atom::KeyBelow(most(&|_, s| s) + 1),
         Atom::KeyFrom(least(&|_, s| s)),
@@ -237,7 +232,7 @@ mod tests {
         assert_eq!(words(|t, s| s <= t && s / 4 == t / 4), "keys up to its own, in the query's block of 4");
         assert_eq!(
             words(|t, s| s <= t && (t - s < 4 || s < 1)),
-            "keys up to its own, but not those from position 1 on, 4 or more before the query"
+            "keys up to its own, but not those 4 or more before the query, from position 1 on"
         );
     }
 
