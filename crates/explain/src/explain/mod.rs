@@ -2,6 +2,7 @@
 
 pub(crate) mod finding;
 pub(crate) mod findings;
+mod laws;
 pub(crate) mod misrecorded;
 pub(crate) mod not_testable;
 pub(crate) mod quantised;
@@ -112,7 +113,7 @@ pub fn explain(
         findings::in_the_prefill_alone(&mut findings);
     }
     if !effort.quick {
-        crate::laws::by_plan::measure(&mut run, &replay, &mut findings)?;
+        laws::measure(&mut run, &replay, &mut findings)?;
     }
     let mut not_testable =
         if effort.quick { Vec::new() } else { not_testable::in_what_is_right(&run, &shared, &replay, effort)? };

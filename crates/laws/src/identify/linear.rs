@@ -287,7 +287,7 @@ impl Sample {
             by.iter().enumerate().map(|(a, by)| Measured::new(*by, each * inverse[(a, a)].max(0.0).sqrt())).collect();
         let Some(described) = describe_table(&table, Axis::Channel, Some(1.0), None) else { return Vec::new() };
         let values = described.values;
-        let words = format!("channels of the input are counted {} times", described.words);
+        let words = format!("each channel of the input is multiplied by {}", described.words);
         vec![scaled_columns(words, described.bits + 5.0, values).with("factor", described.words)]
     }
 

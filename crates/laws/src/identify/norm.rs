@@ -456,10 +456,13 @@ fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Meas
                     continue;
                 }
                 let times = if a.words == "1" { String::new() } else { format!("{} times ", a.words) };
-                let square = if is_inside && e.value != 0.0 { " squared" } else { "" };
+                let square = match words.strip_prefix("the root mean square") {
+                    Some(of) => format!("the mean square{of}"),
+                    None => format!("{words} squared"),
+                };
                 let plus = if e.value == 0.0 { String::new() } else { format!(" plus {}", e.words) };
                 let said = match is_inside && e.value != 0.0 {
-                    true => format!("rows are divided by the root of {times}{words}{square}{plus}"),
+                    true => format!("rows are divided by the root of {times}{square}{plus}"),
                     false => format!("rows are divided by {times}{words}{plus}"),
                 };
                 let (statistic, a, e) = (statistic.clone(), a.value, e.value);

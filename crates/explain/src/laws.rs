@@ -1,8 +1,5 @@
 //! What does a wrong operation compute instead, where no mistake of the catalogue gives its numbers? The law that its inputs and outputs show.
 
-pub(crate) mod by_plan;
-pub(crate) mod by_program;
-
 use firstdiff_compare::Place;
 use firstdiff_laws::{Axis, Case, Kind, Law, Operation, Proof, measured};
 use firstdiff_model::Profile;
@@ -12,6 +9,7 @@ use ndarray::ArrayD;
 use crate::replay::Replay;
 use crate::replay::operation::judged_as;
 use crate::replay::right::compared;
+use crate::tolerance::laws::{LEAST_NOISE, MOST_NOISE};
 
 /// What an operation computes instead, with its proof.
 #[derive(Clone, Debug)]
@@ -63,7 +61,7 @@ pub(crate) fn law_of(
         inputs: wrong.inputs.clone(),
         right: asked.seen(wrong.right.clone()),
         own: asked.seen(wrong.own.clone()),
-        tolerance: wrong.allowed.clamp(LEAST, MOST),
+        tolerance: wrong.allowed.clamp(LEAST_NOISE, MOST_NOISE),
         around: wrong.around.clone(),
     };
     let axes = axes_of(kind, site, shape.as_ref().map_or(wrong[0].right.ndim(), Vec::len));
@@ -71,10 +69,6 @@ pub(crate) fn law_of(
     let (law, proof) = measured(&mut case)?;
     Some(Measured { law, proof, places })
 }
-
-/// Tolerances that laws are measured with.
-const LEAST: f64 = 1e-13;
-const MOST: f64 = 1e-3;
 
 /// The shape that a kind's output has for its laws, where it stands otherwise: heads of a context by themselves.
 fn shape_of(kind: Kind, wrong: &Wrong) -> Option<Vec<usize>> {
