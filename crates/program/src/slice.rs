@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::kernels::{self, Arg, Call};
+use crate::kernels::{self, Arg, Call, base_and_overload};
 use crate::program::check;
-use crate::program::{Operation, Program, base_and_overload};
+use crate::program::{Operation, Program};
 use crate::value::arithmetic::Arithmetic;
 use crate::value::error::{EvaluateError, KernelError};
 use crate::value::operand::Scalar;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use firstdiff_model::{Storage, ggml_activations};
 use ndarray::Array2;
 
-use crate::kernels::{self, Arg, Call, Kernel};
+use crate::kernels::{self, Arg, Call, Kernel, base_and_overload};
 use crate::memory::Memory;
 use crate::program::check;
-use crate::program::{Operation, Program, base_and_overload};
+use crate::program::{Operation, Program};
 use crate::value::arithmetic::Arithmetic;
 use crate::value::dtype::DType;
 use crate::value::error::{EvaluateError, KernelError};

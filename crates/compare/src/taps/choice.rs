@@ -9,6 +9,7 @@ use crate::graph::Place;
 use crate::judge::choice::margin_of_best;
 use crate::judge::tensor::{Difference, Judgement, Outcome};
 use crate::layout::types::Layout;
+use crate::metrics::Metrics;
 use crate::report::reason::Reason;
 use crate::taps::context::{Compared, Judged, Run};
 use crate::tolerance::context::{CHOICE_ROOM, FLIPS_ROOM};
@@ -94,7 +95,7 @@ impl Run<'_> {
         let other: Vec<usize> = asked.filter(|&row| ours[row] != theirs[row]).collect();
         if other.is_empty() {
             let is_same = judged.judgement.outcome == Outcome::Exact;
-            return Ok(if is_same { here } else { with_outcome(judged, Outcome::Rounding) });
+            return if is_same { Ok(here) } else { self.in_another_order(place, judged) };
         }
         // Tokens behind one that went elsewhere read what it became.
         let first = self.flips(found).min_by_key(|(token, _)| *token);
@@ -113,6 +114,17 @@ impl Run<'_> {
         };
         let tokens = rows.iter().map(|row| begin + row).collect();
         Ok(Judged::Unchecked(Reason::OtherExperts { tokens, by_rounding }))
+    }
+
+    /// The same choice in another order: it differs in nothing.
+    fn in_another_order(&self, place: Place, judged: &Compared) -> Result<Judged, DumpError> {
+        let held = self.reference.entry(place.tap, place.step);
+        let values =
+            held.map(|entry| self.reference.read(&entry).map(|tensor| tensor.values().to_f64())).transpose()?;
+        let values = values.unwrap_or_default();
+        let metrics = Metrics::of_f64(&values, &values);
+        let judgement = Judgement { outcome: Outcome::Rounding, metrics, balanced: None, ..judged.judgement.clone() };
+        Ok(Judged::from(Compared { judgement, ..judged.clone() }))
     }
 
     /// The first tokens of each place that were sent elsewhere, and nothing is to blame for.

@@ -17,6 +17,7 @@ use crate::judge::tensor::{
 use crate::layout::pair::{Pair, by_position};
 use crate::layout::types::Layout;
 use crate::metrics::{Metrics, Squares};
+use crate::taps::choice::is_choice;
 use crate::taps::context::{Compared, Judged, Run};
 use crate::tolerance::Profile;
 use crate::tolerance::judge::{
@@ -160,7 +161,11 @@ impl Run<'_> {
     fn reads(&self, found: &[Judged], places: &[usize]) -> Result<Vec<Read>, DumpError> {
         let mut reads: Vec<Read> = Vec::new();
         for &i in places {
+            // The numbers of experts are no values of which an error is passed on.
             let Judged::Compared(judged) = &found[i] else { continue };
+            if is_choice(self.graph.places()[i].tap) {
+                continue;
+            }
             let (place, metrics) = (self.graph.places()[i], judged.judgement.metrics);
             let positions = self.with_pair(place, &judged.layout, |pair, _| by_position(pair, &pair.row_metrics()))?;
             let positions = positions.unwrap_or_default();

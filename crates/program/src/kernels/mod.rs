@@ -21,7 +21,6 @@ mod shape;
 mod special;
 mod unary;
 
-use crate::program::base_and_overload;
 pub(crate) use call::{Arg, Call, Kernel};
 
 /// Every operation of PyTorch's aten that can be evaluated, without overload and without the `_` of one in place.
@@ -255,6 +254,11 @@ const KERNELS: &[(&str, Kernel)] = &[
     ("scalar_tensor", create::scalar_tensor),
     ("fill", create::full),
 ];
+
+/// The name of an operation and its overload: `add` and `Tensor` of `add.Tensor`.
+pub(crate) fn base_and_overload(name: &str) -> (&str, &str) {
+    name.split_once('.').unwrap_or((name, ""))
+}
 
 /// The kernel of an operation: ggml's by its name, one of aten by its name up to the overload, or without the `_` of one in place.
 pub(crate) fn find(name: &str) -> Option<Kernel> {

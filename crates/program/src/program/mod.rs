@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::kernels;
+use crate::kernels::{self, base_and_overload};
 use crate::program::flow::Flow;
 use crate::value::dtype::DType;
 use crate::value::error::{Misfit, ProgramError};
@@ -51,11 +51,6 @@ pub struct Operation {
     pub scope: Option<usize>,
     /// Line in the scope's file.
     pub line: Option<usize>,
-}
-
-/// The name of an operation and its overload: `add` and `Tensor` of `add.Tensor`.
-pub(crate) fn base_and_overload(name: &str) -> (&str, &str) {
-    name.split_once('.').unwrap_or((name, ""))
 }
 
 impl Operation {
