@@ -112,7 +112,7 @@ fn simple_numbers(value: f64) -> impl Iterator<Item = Number> {
     }
     for below in [2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0, 16.0, 32.0, 64.0, 128.0] {
         let above = (size * below).round();
-        if above >= 1.0 && above < 1000.0 && above % below != 0.0 {
+        if (1.0..1000.0).contains(&above) && above % below != 0.0 {
             say(above / below, format!("{above}/{below}"), 3.0 + f64::log2(above) + f64::log2(below));
         }
     }
@@ -177,7 +177,7 @@ mod tests {
     fn a_simple_number_is_said_where_it_is_not_by_chance() {
         let words = |value: f64, error: f64| Measured::new(value, error).number().words;
         assert_eq!(words(1.0200000003, 1e-8), "1.02");
-        assert_eq!(words(0.70710678, 1e-8), "1/sqrt(2)");
+        assert_eq!(words(0.353553391, 1e-9), "1/sqrt(8)");
         assert_eq!(words(-2.0000001, 1e-6), "-2");
         assert_eq!(words(1e-6, 1e-13), "0.000001".parse::<f64>().map(shortest).unwrap());
         // Between 1.017 and 1.023 there are too many three-digit numbers.

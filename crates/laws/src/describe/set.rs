@@ -97,13 +97,12 @@ pub(crate) fn describe(meant: &[Option<bool>], axis: Axis, tokens: Option<&[u32]
     best.unwrap_or(Set { words: None, bits: 0.0, has: vec![true; n] })
 }
 
+/// Takes up a predicate with its words and price, where it is the cheapest that agrees.
+type Offer<'o> = &'o mut dyn FnMut(Option<String>, f64, &dyn Fn(usize) -> bool);
+
 /// Predicates of the token that stands at a position.
-fn of_tokens(
-    meant: &[Option<bool>],
-    tokens: &[u32],
-    offer: &mut dyn FnMut(Option<String>, f64, &dyn Fn(usize) -> bool),
-) {
-    offer(Some("tokens with an even id".into()), 6.0, &|i| tokens[i] % 2 == 0);
+fn of_tokens(meant: &[Option<bool>], tokens: &[u32], offer: Offer<'_>) {
+    offer(Some("tokens with an even id".into()), 6.0, &|i| tokens[i].is_multiple_of(2));
     offer(Some("tokens with an odd id".into()), 6.0, &|i| tokens[i] % 2 == 1);
     offer(Some("tokens that were there before".into()), 6.0, &|i| tokens[..i].contains(&tokens[i]));
     offer(Some("tokens that were not there before".into()), 6.0, &|i| !tokens[..i].contains(&tokens[i]));

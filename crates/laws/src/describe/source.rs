@@ -85,7 +85,7 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
             }
             if n.is_multiple_of(2 * by) {
                 offer(&|| format!("neighbouring blocks of {by} {name}s exchanged"), bits, &|i| {
-                    (i / by ^ 1) * by + i % by
+                    ((i / by) ^ 1) * by + i % by
                 });
                 offer(&|| format!("the halves of each {} {name}s interleaved", 2 * by), bits + 1.0, &|i| {
                     i / (2 * by) * 2 * by + i % (2 * by) / 2 + i % 2 * by

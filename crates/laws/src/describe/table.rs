@@ -130,7 +130,8 @@ impl Laws<'_> {
         }
         let name = axis.name();
         let at = |f: fn(f64) -> f64| move |i: usize| f(i as f64);
-        let lines: [(&str, fn(f64) -> f64, f64); 12] = [
+        type Line = (&'static str, fn(f64) -> f64, f64);
+        let lines: [Line; 12] = [
             ("{}", |i| i, 2.0),
             ("{}^2", |i| i * i, 3.0),
             ("sqrt({})", f64::sqrt, 3.0),

@@ -48,7 +48,8 @@ fn gelu_tanh(x: f64) -> f64 {
 }
 
 /// Functions without a constant.
-const FIXED: [(&str, fn(f64) -> f64); 31] = [
+type Fixed = (&'static str, fn(f64) -> f64);
+const FIXED: [Fixed; 31] = [
     ("silu(x)", silu),
     ("gelu(x) by tanh", gelu_tanh),
     ("gelu(x) by erf", |x| 0.5 * x * (1.0 + erf(x * FRAC_1_SQRT_2))),
@@ -248,14 +249,7 @@ impl How<'_> {
                     let c = number.value;
                     let times = if c == 1.0 { String::new() } else { format!("{} times ", number.words) };
                     let bits = role.bits + 5.0 + if c == 1.0 { 0.0 } else { number.bits };
-                    let law = self.law(
-                        role,
-                        format!("{times}{} with a(x) = {words}", role.words),
-                        bits,
-                        &model,
-                        move |x| f(x),
-                        c,
-                    );
+                    let law = self.law(role, format!("{times}{} with a(x) = {words}", role.words), bits, &model, f, c);
                     laws.push(law.with("a", words).with("role", role.words).with("scale", c));
                 }
             }
@@ -394,8 +388,7 @@ impl How<'_> {
                         set.iter().zip(&numbers).map(|(&at, n)| format!("{} {}", n.words, TERMS[at].0)).collect();
                     let bits = 8.0 + numbers.iter().map(|n| n.bits + 3.0).sum::<f64>();
                     let right = model.as_ref().map_or_else(String::new, |model| format!(" (right: {model})"));
-                    let terms: Vec<(f64, fn(f64, f64) -> f64)> =
-                        set.iter().zip(&numbers).map(|(&at, n)| (n.value, TERMS[at].1)).collect();
+                    let terms: Vec<_> = set.iter().zip(&numbers).map(|(&at, n)| (n.value, TERMS[at].1)).collect();
                     laws.push(Law::new(
                         Form::GateRoles,
                         format!("the output is {}{right}", said.join(" + ")),

@@ -37,8 +37,8 @@ fn cube(x: &ArrayD<f64>) -> Option<Array3<f64>> {
 fn products(q: &Array3<f64>, k: &Array3<f64>, key_head: &[usize]) -> Array3<f64> {
     let (t, heads, keys) = (q.shape()[0], q.shape()[1], k.shape()[0]);
     let mut out = Array3::zeros((heads, t, keys));
-    for head in 0..heads {
-        let (q, k) = (q.slice(s![.., head, ..]), k.slice(s![.., key_head[head], ..]));
+    for (head, &key_head) in key_head.iter().enumerate() {
+        let (q, k) = (q.slice(s![.., head, ..]), k.slice(s![.., key_head, ..]));
         out.slice_mut(s![head, .., ..]).assign(&q.dot(&k.t()));
     }
     out
@@ -104,7 +104,8 @@ impl Right {
             let by = l.iter().zip(s).map(|(l, s)| l * s).sum::<f64>() / square.max(f64::MIN_POSITIVE);
             let left: f64 = l.iter().zip(s).map(|(l, s)| (l - by * s).powi(2)).sum();
             // A model that caps its scores, or adds to them, is not one of these.
-            if left > 1e-10 * l.iter().map(|l| l * l).sum::<f64>() + 1e-18 || !(by > 0.0) {
+            let is_factor = left <= 1e-10 * l.iter().map(|l| l * l).sum::<f64>() + 1e-18;
+            if !is_factor || by <= 0.0 || by.is_nan() {
                 return None;
             }
             scores.index_axis_mut(Dimension(0), head).mapv_inplace(|s| s * by);

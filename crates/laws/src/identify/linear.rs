@@ -11,7 +11,7 @@ use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::describe::{choice, set};
 use crate::fit::{factor, least_squares, search};
-use crate::identify::output::roundings_of;
+use crate::identify::output::{Whole, roundings_of};
 use crate::identify::subject::Subject;
 use crate::identify::sums::moved;
 use crate::law::{Form, Law};
@@ -362,13 +362,11 @@ impl Sample {
                     false => two(f(&self.weight.clone().into_dyn())?).map(|w: Array2<f64>| self.x.dot(&w.t())),
                 }
             };
-            let law = |words: String, bits: f64, f: Arc<dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>| {
-                match is_input {
-                    true => of_input(Form::LinearValues, words, bits, move |_, place| f(place.inputs.first()?)),
-                    false => of_weight(words, bits, move |case, at| {
-                        f(&weight_of(case, at)?.into_dyn())?.into_dimensionality().ok()
-                    }),
-                }
+            let law = |words: String, bits: f64, f: Whole| match is_input {
+                true => of_input(Form::LinearValues, words, bits, move |_, place| f(place.inputs.first()?)),
+                false => of_weight(words, bits, move |case, at| {
+                    f(&weight_of(case, at)?.into_dyn())?.into_dimensionality().ok()
+                }),
             };
             for (words, bits, f) in roundings_of() {
                 if made(&|x| f(x)).is_some_and(|made| self.left(&made) <= (0.1 * before).max(ROOM * self.noise)) {
@@ -464,7 +462,7 @@ fn orders_of(n: usize) -> Vec<Vec<usize>> {
             all.push(of(&|i| (i / block + shift) % rows * block + i % block));
         }
         if n.is_multiple_of(2 * block) {
-            all.push(of(&|i| (i / block ^ 1) * block + i % block));
+            all.push(of(&|i| ((i / block) ^ 1) * block + i % block));
             all.push(of(&|i| i / (2 * block) * 2 * block + i % (2 * block) / 2 + i % 2 * block));
             all.push(of(&|i| {
                 let (start, inner) = (i / (2 * block) * 2 * block, i % (2 * block));

@@ -10,6 +10,7 @@ use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::describe::{NUMBER, choice};
 use crate::fit::{dot, factor, least_squares};
+use crate::identify::output::OfRow;
 use crate::law::{Form, Law};
 
 /// Rows and channels of a tensor: its last axis, and all others together.
@@ -36,23 +37,13 @@ fn product(x: &Array2<f64>, y: &Array2<f64>, noise: f64) -> Product {
         .collect();
     let mut g = vec![1.0; width];
     for _ in 0..ROUNDS {
-        for c in 0..width {
-            let (x, y) = (x.column(c), y.column(c));
-            let (mut cross, mut square) = (0.0, 0.0);
-            for t in 0..rows {
-                cross += y[t] * x[t] * f[t];
-                square += (x[t] * f[t]).powi(2);
-            }
-            g[c] = if square > 0.0 { cross / square } else { 0.0 };
+        for (c, g) in g.iter_mut().enumerate() {
+            let pairs = x.column(c).into_iter().zip(&f).map(|(x, f)| x * f).zip(y.column(c));
+            *g = along(pairs);
         }
-        for t in 0..rows {
-            let (x, y) = (x.row(t), y.row(t));
-            let (mut cross, mut square) = (0.0, 0.0);
-            for c in 0..width {
-                cross += y[c] * x[c] * g[c];
-                square += (x[c] * g[c]).powi(2);
-            }
-            f[t] = if square > 0.0 { cross / square } else { 0.0 };
+        for (t, f) in f.iter_mut().enumerate() {
+            let pairs = x.row(t).into_iter().zip(&g).map(|(x, g)| x * g).zip(y.row(t));
+            *f = along(pairs);
         }
     }
     let size = (y.iter().map(|y| y * y).sum::<f64>() / y.len() as f64).sqrt();
@@ -68,6 +59,12 @@ fn product(x: &Array2<f64>, y: &Array2<f64>, noise: f64) -> Product {
     };
     let left = (left / y.len() as f64).sqrt() / size.max(f64::MIN_POSITIVE);
     Product { rows: (0..rows).map(row).collect(), gain: (0..width).map(channel).collect(), left }
+}
+
+/// The factor that brings the first of each pair nearest to the second.
+fn along<'a>(pairs: impl Iterator<Item = (f64, &'a f64)>) -> f64 {
+    let (cross, square) = pairs.fold((0.0, 0.0), |(cross, square), (x, y)| (cross + x * y, square + x * x));
+    if square > 0.0 { cross / square } else { 0.0 }
 }
 
 /// Rounds of alternating least squares.
@@ -596,7 +593,8 @@ fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec<Part<Gain>
     }
     let mut laws: Vec<Part<Gain>> = Vec::new();
     let w = &right.gain;
-    let functions: [(&str, f64, fn(f64) -> f64); 9] = [
+    type OfGain = (&'static str, f64, fn(f64) -> f64);
+    let functions: [OfGain; 9] = [
         ("the gain is left out", 3.0, |_| 1.0),
         ("the gain is 1 + w", 4.0, |w| 1.0 + w),
         ("the gain is w - 1", 4.0, |w| w - 1.0),
@@ -715,7 +713,7 @@ fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec<Part<Gain>
 }
 
 /// A statistic of the row that is added or subtracted before.
-const OFFSETS: [(&str, fn(&[f64]) -> f64); 7] = [
+const OFFSETS: [OfRow; 7] = [
     ("mean", |row| row.iter().sum::<f64>() / row.len() as f64),
     ("median", |row| {
         let mut row = row.to_vec();

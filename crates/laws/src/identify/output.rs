@@ -322,8 +322,11 @@ fn scales(subject: &Subject, case: &Case<'_>, axis: usize) -> Vec<Law> {
     }
 }
 
+/// A statistic of a row, and what it is called.
+pub(crate) type OfRow = (&'static str, fn(&[f64]) -> f64);
+
 /// Statistics of a row that may be added to it.
-const STATISTICS: [(&str, fn(&[f64]) -> f64); 7] = [
+const STATISTICS: [OfRow; 7] = [
     ("mean", |row| row.iter().sum::<f64>() / row.len() as f64),
     ("mean size", |row| row.iter().map(|x| x.abs()).sum::<f64>() / row.len() as f64),
     ("root mean square", |row| (dot(row, row) / row.len() as f64).sqrt()),
@@ -613,7 +616,7 @@ fn orders(subject: &Subject) -> Vec<Law> {
 /// The right value, rounded.
 fn roundings(subject: &Subject) -> Vec<Law> {
     let mut laws = Vec::new();
-    let mut offer = |words: String, bits: f64, f: Arc<dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>| {
+    let mut offer = |words: String, bits: f64, f: Whole| {
         if f(&subject.right).is_some_and(|value| nearer(subject, &value)) {
             let made = move |right: &ArrayD<f64>| f(right);
             laws.push(subject.law(Form::OutputRounding, format!("{} is {words}", subject.label), bits, made));

@@ -266,6 +266,8 @@ struct How<'h> {
     heads: &'h Set,
 }
 
+/// Makes frequencies of the right ones.
+type Frequencies = Arc<dyn Fn(&[f64]) -> Vec<f64> + Send + Sync>;
 /// Makes a place's turns of what is right there.
 type Made = Arc<dyn Fn(&Right) -> Option<Array2<Complex<f64>>> + Send + Sync>;
 
@@ -455,7 +457,7 @@ impl How<'_> {
             Some(shift) => shift,
             None => return laws,
         };
-        let mut offer = |form: Form, words: String, bits: f64, of: Arc<dyn Fn(&[f64]) -> Vec<f64> + Send + Sync>| {
+        let mut offer = |form: Form, words: String, bits: f64, of: Frequencies| {
             let (positions, shift) = (positions.to_vec(), shift.clone());
             let made = move |right: &Right| {
                 let own: Vec<f64> = right.frequencies.iter().map(|m| m.value).collect();
@@ -606,7 +608,7 @@ fn position(angle: &Array2<f64>, error: &Array2<f64>, t: usize, right: &[f64]) -
 /// Base and first frequency of a geometric row.
 fn base_of(measured: &[Measured]) -> Option<(Measured, Measured)> {
     let n = measured.len();
-    if n < 3 || measured.iter().any(|m| !(m.value > 0.0) || m.error > 0.2 * m.value) {
+    if n < 3 || measured.iter().any(|m| m.value.is_nan() || m.value <= 0.0 || m.error > 0.2 * m.value) {
         return None;
     }
     let (mut s, mut sx, mut sxx, mut sy, mut sxy) = (0.0, 0.0, 0.0, 0.0, 0.0);
