@@ -36,6 +36,8 @@ pub enum Axis {
     Query,
     /// Tokens that are seen.
     Key,
+    /// Tokens between a query and a key.
+    Distance,
     /// Heads.
     Head,
     /// The width of a head.
@@ -59,6 +61,7 @@ impl Axis {
             Axis::Token => "position",
             Axis::Query => "query",
             Axis::Key => "key",
+            Axis::Distance => "distance",
             Axis::Head => "head",
             Axis::Dim => "dimension",
             Axis::Channel => "channel",

@@ -23,8 +23,7 @@ pub(crate) const HELP: &str = "Examples:
   firstdiff explain model.gguf last.npz --rows last --faults 2
 
 Every operation that replay finds wrong is done again with each known mistake, and a cause is named only when the candidate's own numbers
-come out, to rounding. Several mistakes at once are tried where one is not it. Where no known mistake gives them, what the operation
-computes instead is measured from its inputs and outputs, and said with its proof (docs/LAWS.md). Where little was recorded the stretch from the nearest
+come out, to rounding. Several mistakes at once are tried where one is not it. Where little was recorded the stretch from the nearest
 recorded taps, or from the tokens, is run under each mistake.";
 
 /// What `explain` is asked.

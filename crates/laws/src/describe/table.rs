@@ -34,6 +34,9 @@ pub(crate) fn describe(measured: &[Measured], axis: Axis, usual: Option<f64>, to
     laws.found.into_iter().min_by(|a, b| a.bits.total_cmp(&b.bits))
 }
 
+/// The share of the largest number up to which an error leaves functions apart.
+const FINE: f64 = 1e-5;
+
 /// What a table without a law costs.
 pub(crate) fn bits_of(measured: &[Measured]) -> f64 {
     NUMBER * measured.iter().filter(|m| m.is_known()).count() as f64
@@ -161,6 +164,9 @@ impl Laws<'_> {
             let Some([first, slope]) = fitted(&logs, |i| f(i as f64)) else { continue };
             let (first, slope) = (exponential(first), if shape == 0 { exponential(slope) } else { slope });
             for (c, by) in [(first.number(), slope.number()), (first.plain(), slope.plain())] {
+                if !self.is_told(&c, &by) {
+                    continue;
+                }
                 let value = |i: usize| match shape {
                     0 => c.value * by.value.powf(i as f64),
                     _ => c.value * (i as f64 + 1.0).powf(by.value),
@@ -183,6 +189,9 @@ impl Laws<'_> {
             return;
         }
         for (a, b) in [(offset.number(), slope.number()), (offset.plain(), slope.plain())] {
+            if !self.is_told(&a, &b) {
+                continue;
+            }
             let sum = if a.value == 0.0 { String::new() } else { format!("{} + ", a.words) };
             let by = if b.value == 1.0 { String::new() } else { format!("{} * ", b.words) };
             let values = (0..self.measured.len()).map(|i| a.value + b.value * f(i)).collect();
@@ -190,6 +199,14 @@ impl Laws<'_> {
                 return;
             }
         }
+    }
+
+    /// Whether a function with these numbers is told from others: of numbers that are known to few digits many functions give the same, and only one
+    /// with simple numbers is said.
+    fn is_told(&self, a: &Number, b: &Number) -> bool {
+        let size = self.known().map(|(_, m)| m.value.abs()).fold(0.0, f64::max);
+        let is_fine = self.known().all(|(_, m)| m.error <= FINE * size);
+        is_fine || (a.bits < NUMBER && b.bits < NUMBER)
     }
 
     /// Straight lines over whole steps and bounded indices.

@@ -517,10 +517,10 @@ impl How<'_> {
                     continue;
                 }
                 let by = slope.number();
-                let axis = if is_distance { Axis::Query } else { Axis::Key };
+                let axis = if is_distance { Axis::Distance } else { Axis::Key };
                 // A term that is the same for all keys changes nothing: the first may be called nothing.
                 let Some(described) = describe_table(&table, axis, Some(0.0), None) else { continue };
-                let said = described.words.replace(axis.name(), called);
+                let said = described.words;
                 let times = if by.value == 1.0 { String::new() } else { format!("{} times ", by.words) };
                 let words = format!("scores are {times}the right ones plus {said}");
                 let bits = described.bits + 5.0 + if by.value == 1.0 { 0.0 } else { by.bits };

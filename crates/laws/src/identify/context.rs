@@ -320,12 +320,10 @@ fn coefficients(case: &Case<'_>, of: &Operands, own: &Array3<f64>) -> Vec<Law> {
         let Some(fit) = least_squares(&views, &wanted, noise).filter(|fit| fit.left <= ROOM * noise) else { continue };
         let mut table = vec![Measured::UNKNOWN; n];
         columns.iter().zip(&fit.coefficients).for_each(|((i, _), m)| table[*i] = *m);
-        let axis = if is_distance { Axis::Query } else { Axis::Key };
+        let axis = if is_distance { Axis::Distance } else { Axis::Key };
         let described = describe_table(&table, axis, Some(1.0), None);
         let (said, bits, values, is_table) = match described {
-            Some(described) => {
-                (described.words.replace(axis.name(), called), described.bits + 4.0, described.values, false)
-            }
+            Some(described) => (described.words, described.bits + 4.0, described.values, false),
             None => {
                 let values = table.iter().map(|m| if m.is_known() { m.value } else { 1.0 }).collect();
                 (format!("a number for each {called}"), bits_of(&table), values, true)

@@ -453,7 +453,7 @@ impl How<'_> {
         let d = 2 * right.len();
         let mut laws = Vec::new();
         let begins = positions_are.map_or_else(String::new, |words| format!("positions are {words}; "));
-        let (shift, shift_words, shift_bits) = match self.shift(offsets, right) {
+        let (shift, shift_words, shift_bits) = match self.shift(offsets, measured) {
             Some(shift) => shift,
             None => return laws,
         };
@@ -556,17 +556,18 @@ impl How<'_> {
     }
 
     /// The angle of each pair at position 0, in words behind a law.
-    fn shift(&self, offsets: &[Measured], right: &[f64]) -> Option<(Vec<f64>, String, f64)> {
+    fn shift(&self, offsets: &[Measured], frequencies: &[Measured]) -> Option<(Vec<f64>, String, f64)> {
         if offsets.iter().all(|m| m.may_be(0.0)) {
             return Some((vec![0.0; offsets.len()], String::new(), 0.0));
         }
+        // At the frequencies that are used, whatever they are.
         let over: Vec<Measured> = offsets
             .iter()
-            .zip(right)
-            .map(|(m, right)| Measured::new(m.value / right, m.error / right.abs().max(1e-300)))
+            .zip(frequencies)
+            .map(|(m, by)| Measured::new(m.value / by.value, m.error / by.value.abs().max(1e-300)))
             .collect();
         let positions = describe_table(&over, Axis::Pair, Some(0.0), None).map(|table| {
-            let values = table.values.iter().zip(right).map(|(by, right)| by * right).collect();
+            let values = table.values.iter().zip(frequencies).map(|(at, by)| at * by.value).collect();
             (values, format!("; positions {} further on", table.words), table.bits + 2.0)
         });
         let angles = describe_table(offsets, Axis::Pair, Some(0.0), None)

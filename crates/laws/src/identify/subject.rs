@@ -99,7 +99,7 @@ impl Support {
     pub(crate) fn add(&mut self, axis: Axis, words: Option<String>) {
         let part = match axis {
             Axis::Head => &mut self.heads,
-            Axis::Token | Axis::Query | Axis::Key => &mut self.positions,
+            Axis::Token | Axis::Query | Axis::Key | Axis::Distance => &mut self.positions,
             Axis::Layer => &mut self.layers,
             Axis::Dim | Axis::Channel | Axis::Pair | Axis::Row | Axis::Expert => &mut self.channels,
         };
