@@ -68,7 +68,7 @@ def explained(a, source, dump):
 
 def support(law):
     everywhere = {"layers": f"0-{law_forms.LAYERS - 1}"}
-    return ", ".join(f"{axis} {where}" for axis, where in law["support"].items() if where not in ("all", everywhere.get(axis)))
+    return ", ".join(f"{axis} {where}" for axis, where in law["support"].items() if where and where not in ("all", everywhere.get(axis)))
 
 
 def judged(form, finding, arith):
@@ -92,8 +92,13 @@ def judged(form, finding, arith):
     return "unknown", f"{finding.get('match')}: {finding.get('reason') or finding.get('note') or said or ''}", False
 
 
+def seen(tap):
+    """Products and scores are not recorded: what is wrong with them shows in the probabilities."""
+    return re.sub(r"\b(qk|scores)$", "probs", tap)
+
+
 def is_of(form, tap):
-    return re.sub(r"^layers\.\d+\.", "", tap) in form.sites
+    return re.sub(r"^layers\.\d+\.", "", seen(tap)) in form.sites
 
 
 def one(a, source, model, seed, form, folder, arith):
@@ -117,7 +122,7 @@ def one(a, source, model, seed, form, folder, arith):
     kinds = [finding["class"] for finding in result["findings"]]
     if not kinds:
         result["class"] = "unknown"
-    elif not any(form.first in (finding.get("taps") or [finding["tap"]]) for finding in report["findings"]):
+    elif not any(form.first == seen(tap) for finding in report["findings"] for tap in [finding["tap"], *(finding.get("taps") or [])]):
         result["class"] = "first"
     else:
         result["class"] = max(kinds, key=CLASSES.index)
