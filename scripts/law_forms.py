@@ -751,6 +751,38 @@ def repetition(c):
     return y
 
 
+# What has no short law, or two at once: nothing short may be said of it that is not so.
+def noise(c, *shape, by=1.0):
+    """The same in each layer's first use, another in each layer."""
+    return (np.random.default_rng([7, 1 + (c.l or 0)]).standard_normal(shape) * by).astype(F32)
+
+
+form("trap_noise", "attn_out", "each element has a random factor of 1 +- 0.001", "noise|random|no law|differs by up to", lambda c: c.right() * (1 + noise(c, T, D, by=1e-3)))
+form("trap_noise_added", "ffn_out", "each element has a random number of size 0.01 added", "noise|random", lambda c: c.right() + noise(c, T, D, by=0.01))
+form("trap_factor_positions", "v", "each position has a random factor", "(factor|times).{0,20}each position", lambda c: c.right() * (1 + noise(c, T, 1, 1, by=0.1)))
+form("trap_factor_channels", "ffn_norm", "each channel has a random factor", "(gain|factor|times|each channel)", lambda c: c.right() * (1 + noise(c, D, by=0.1)))
+form("trap_permuted", "q", "outputs come in a random order", "order|permut|that of channel", lambda c: c.right().reshape(T, -1)[:, np.random.default_rng(5).permutation(H * d)].reshape(T, H, d))
+form("trap_other_checkpoint", "ffn_up", "each weight is off by a random hundredth of their size", "weight", lambda c: c.right(w=c.w + noise(c, F, D, by=0.01 / 8)))
+form("trap_lora", "q", "a matrix of rank 2 is added to the weight", "rank & #2", lambda c: c.right(w=c.w + noise(c, H * d, 2, by=0.1) @ noise(c, 2, D, by=0.3)))
+form("trap_scaled_clamp", "attn_norm", "clamped to +-1, then multiplied by 1.1", "#1.1 & (clamp|clip|limit|between|held)", lambda c: F32(1.1) * np.clip(c.right(), -1, 1))
+form("trap_gain_root_plus", "attn_norm", "the gain's root is applied, and 0.1 is added", "#0.1 & root|#0.5", lambda c: c.right(w=np.sqrt(c.w)) + F32(0.1))
+form("trap_theta_and_half", ROPES, "base 500, positions half a step further", "#500 & #0.5", lambda c: c.right(pos=POS + 0.5, freq=500.0 ** (-np.arange(0, d, 2) / d)))
+form("trap_mask_random", "probs", "a random tenth of the keys is hidden, never the token itself", "random|table|no rule|these keys|cells", lambda c: c.right(mask=SEEN & ((np.abs(noise(c, T, T)) < 1.6) | (AGO == 0))))
+form("trap_bias_distance", "probs", "a random number for each distance and head is added to the scores", "distance", lambda c: c.right(score=lambda s: s + noise(c, H, T)[:, np.abs(AGO)]))
+form("trap_bias_cells", "probs", "a random number for each query and key is added to the scores", "random|table|each (cell|query and key)", lambda c: c.right(score=lambda s: s + noise(c, T, T)))
+form("trap_dropout", "probs", "a random tenth of the weights is 0, the others are divided by 0.9", "random|dropout|#1.1111|#0.9", lambda c: c.right() * np.where(np.abs(noise(c, H, T, T)) < 1.645, F32(1 / 0.9), 0))
+form("trap_polynomial", "ffn_act", "gate (0.5 + 0.25 gate) up", "#0.5 & #0.25", lambda c: c.right(f=lambda x: x * (F32(0.5) + F32(0.25) * x)))
+form("trap_large_halved", "h", "elements of the branch larger than 1 are halved", "#1 & #0.5|half", lambda c: c.right(y=np.where(np.abs(c.y) > 1, c.y / 2, c.y)))
+form("trap_some_positions", "h_attn", "the branch is not added at positions 3, 4, 9, 14 and 15", "#3 & #9 & #14", lambda c: c.right(y=put(c.y, E_[[3, 4, 9, 14, 15]], 0)))
+form("trap_head_factors", "context", "heads have random factors", "head", lambda c: joined(heads_of(c) * (1 + noise(c, H, 1, by=0.2))))
+form("trap_row_copied", "ffn_gate", "row 5 is a copy of row 11", "#5 & #11", lambda c: put(c.right(), E_[5], c.right()[11]))
+form("trap_garbage", "k", "elements 3 to 5 of head 1 hold numbers of something else", "#19|#3|garbage|head 1|unrelated|constant", lambda c: put(c.right(), E_[:, 1, 3:6], noise(c, T, 3)))
+form("trap_drift", "h", "the stream has a factor of 1.0003 and the branch 0.9991", "#0.9991", lambda c: F32(1.0003) * c.x + F32(0.9991) * c.y)
+form("trap_small_cubic", "q", "0.001 x^3 is added to the result", "#0.001 & (\\^ ?3|cub)", lambda c: c.right() + F32(0.001) * c.right() ** 3)
+form("trap_exp_ramp", "probs", "scores have 0.3 exp(-distance / 3) added", "exp|distance & #0.3", lambda c: c.right(score=lambda s: s + 0.3 * np.exp(-np.abs(AGO) / 3)))
+form("trap_sine_positions", ROPES, "positions are p + 0.3 sin(p)", "sin & #0.3", lambda c: c.right(pos=POS + 0.3 * np.sin(POS)))
+form("trap_input_mixed", "v", "its input is 0.9 attn_norm and 0.1 of the stream", "#0.9|#0.1 & (stream|h0|layer input|\\bh\\b|residual)", lambda c: c.right(x=F32(0.9) * c.x + F32(0.1) * (c.e.memory["h0", None] if c.l == 0 else c.e.memory["h", c.l - 1])))
+
 # biases (qwen2)
 B = ("qwen2",)
 form("bias_half", "q", "the bias is halved", "bias & (#0.5|half)", lambda c: c.right(b=c.b / 2), archs=B)

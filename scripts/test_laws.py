@@ -129,9 +129,17 @@ def one(a, source, model, seed, form, folder, arith):
     return result
 
 
-def shape_of(law):
-    """A law without its numbers, which may depend on the weights."""
-    return law["status"], law["form"]
+def ways(finding):
+    """All that is said of one finding, its numbers to three digits."""
+    law = finding["law"]
+    short = lambda words: re.sub(r"\d+\.?\d*(e-?\d+)?", lambda m: f"{float(m.group()):.3g}", words)
+    return {law["form"], *(short(words) for words in [law["words"], *law["equivalent"]])}
+
+
+def is_same(one, other):
+    """Whether each law of either run has one in the other that says the same in some way."""
+    laws = [[ways(finding) for finding in r["findings"] if finding.get("law")] for r in (one, other)]
+    return all(any(a & b for b in laws[1 - side]) for side in (0, 1) for a in laws[side])
 
 
 def printed(r):
@@ -189,8 +197,7 @@ def main():
             if a.again and any(finding.get("law") for finding in result["findings"]):
                 model, source = models[arch, arith, a.seed + 100]
                 other = one(a, source, model, a.seed + 100, form, folder, arith)
-                laws = lambda r: sorted({shape_of(finding["law"]) for finding in r["findings"] if finding.get("law")})
-                result["unstable"] = laws(result) != laws(other)
+                result["unstable"] = not is_same(result, other)
                 if result["unstable"]:
                     result["findings"] += [finding | {"place": f"(other weights) {finding.get('place')}"} for finding in other["findings"]]
             return result
