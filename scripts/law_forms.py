@@ -334,7 +334,7 @@ form("norm_no_root", "attn_norm", "divided by the mean square, without the root"
 form("norm_fourth_root", "ffn_norm", "divided by the fourth root of the mean square", ["right divisor & power & #0.5", "fourth|quarter", "#0.25|#-0.25", "(rms|root mean square).{0,30}(sqrt|root|0\\.5)"], lambda c: over(c, (np.mean(c.x * c.x, -1, keepdims=True) + EPS) ** 0.25))
 form("norm_gain_before", "attn_norm", "the gain is applied to x before the mean square: xw / rms(xw)", ["(gain|weight).{0,40}before", "rms\\(.{0,12}(gain|weight|w)", "(mean square|rms|root mean).{0,40}(gain|weight)"], lambda c: c.right(x=c.x * c.w, w=np.ones_like(c.w)))
 form("norm_std", "ffn_norm", "divided by the standard deviation, the mean not taken off", ["standard deviation|std|variance|var\\("], lambda c: over(c, np.sqrt(c.x.var(-1, keepdims=True) + EPS)))
-form("norm_floor", "attn_norm", "the mean square is at least 0.5", ["#0.5 & (max|least|floor|below|clamp)"], lambda c: over(c, np.sqrt(np.maximum(np.mean(c.x * c.x, -1, keepdims=True), 0.5))))
+form("norm_floor", "attn_norm", "the mean square is at least 0.5", ["#0.5 & (max|least|floor|below|clamp)", "#0.7071 & least"], lambda c: over(c, np.sqrt(np.maximum(np.mean(c.x * c.x, -1, keepdims=True), 0.5) + EPS)))
 form("norm_add_outside", "ffn_norm", "0.1 is added to the root, outside", ["#0.1 & (outside|root|denominator|rms|added)"], lambda c: over(c, np.sqrt(np.mean(c.x * c.x, -1, keepdims=True)) + F32(0.1)))
 form("norm_plus_const", "ffn_norm", "0.1 is added to the result", "#0.1 & (add|plus|\\+|constant|offset)", lambda c: c.right() + F32(0.1))
 form("norm_gain_reversed", "attn_norm", "the gain is read from its end", "(gain|weight) & revers|backward|from its end|D ?- ?1 ?-", lambda c: c.right(w=c.w[::-1]))
@@ -390,7 +390,7 @@ form("rope_freq_next", ROPES, "the exponent is 2(i+1)/d", ["#0.3162|1/sqrt\\(10\
 form("rope_freq_harmonic", ROPES, "frequency i is 1/(1+i)", "1/\\((1 ?\\+ ?i|i ?\\+ ?1)|harmonic|frequenc", lambda c: c.right(freq=1 / (1 + np.arange(8))))
 form("rope_sine_scaled", ROPES, "the sine has a factor of 0.9", "sin & #0.9", lambda c: turn(c.e, c.x, POS[:, None, None] * FREQ, sin=F32(0.9) * np.sin(POS[:, None, None] * FREQ).astype(F32)))
 form("rope_no_sine", ROPES, "only the cosine is applied", ["sin.{0,20}(0|miss|omit|absent|without|not|no)", "(only|alone).{0,20}cos|cos.{0,20}(only|alone)"], lambda c: turn(c.e, c.x, POS[:, None, None] * FREQ, sin=F32(0)))
-form("rope_sine_sign_half", ROPES, "both halves add the sine: a cos + b sin, b cos + a sin", "sin|sign", lambda c: turn_both(c))
+form("rope_sine_sign_half", ROPES, "both halves add the sine: a cos + b sin, b cos + a sin", "sin|sign|operation neg", lambda c: turn_both(c))
 form("rope_sin_cos_swapped", ROPES, "sine and cosine are exchanged", ["(sin.{0,20}cos|cos.{0,20}sin).{0,30}(swap|exchang)|(swap|exchang).{0,30}(sin|cos)", "#1.5708|pi ?/ ?2|90"], lambda c: turn(c.e, c.x, None, cos=np.sin(POS[:, None, None] * FREQ).astype(F32), sin=np.cos(POS[:, None, None] * FREQ).astype(F32)))
 form("rope_second_half_next", ROPES, "the second half of a head takes the next frequency", "(second|half|next|i ?\\+ ?1|frequenc)", lambda c: turn_halves(c))
 form("rope_two_heads", "q_rope", "heads 2 and 3 are not rotated", ["#2 & #3", "second half of the heads & not|nothing"], lambda c: put(c.right(), E_[:, 2:], c.x[:, 2:]))
@@ -466,7 +466,7 @@ def by_head(values):
 
 
 form("score_alibi", "probs", "0.1 is taken off for each key of distance", "#0.1|#-0.1 & (distance|position|alibi|slope|t ?- ?s|per key|each key|key)", scored(lambda s: s - 0.1 * AGO))
-form("score_alibi_heads", "probs", "ALiBi of slopes 1/4, 1/16, 1/64, 1/256", "#0.25 & #0.0625|alibi", scored(lambda s: s - by_head([0.25, 0.0625, 0.015625, 0.00390625]) * AGO))
+form("score_alibi_heads", "probs", "ALiBi of slopes 1/4, 1/16, 1/64, 1/256", "#-0.25|#0.25 & #-0.0625|#0.0625 & distance", scored(lambda s: s - by_head([0.25, 0.0625, 0.015625, 0.00390625]) * AGO))
 form("score_diagonal", "probs", "1 is added to the score of a token with itself", ["(distance|diagonal|itself|self) & #1|#-1"], scored(lambda s: s + (AGO == 0)))
 form("score_key_0", "probs", "2 is added to the scores of key 0", ["#2 & (key.{0,6}0|first key)", "#-2 & all keys but the first"], scored(lambda s: s + 2 * (POS[None] == 0)))
 form("score_log_scale", "probs", "scores of token t are multiplied by log2(t + 2)", "(log|position|token)", scored(lambda s: s * np.log2(POS[:, None] + 2)))
