@@ -794,7 +794,7 @@ form("bias_inside", "v", "the bias is multiplied by the input's root mean square
 # norms of heads (qwen3)
 Q3 = ("qwen3", "moe")
 form("qk_norm_max", "q_norm", "divided by max(|q|)", "max|largest|infinity", lambda c: over(c, np.abs(c.x).max(-1, keepdims=True)), archs=Q3)
-form("qk_norm_unit", "k_norm", "divided by its length and multiplied by 3", "#3|#0.75 & (length|L2|unit|factor|sum)", lambda c: over(c, np.linalg.norm(c.x, axis=-1, keepdims=True) / 3), archs=Q3)
+form("qk_norm_unit", "k_norm", "divided by its length and multiplied by 3", ["#3|#0.75 & (length|L2|unit|factor|sum)", "norm-width & #9"], lambda c: over(c, np.linalg.norm(c.x, axis=-1, keepdims=True) / 3), archs=Q3)
 form("qk_norm_head_0", "q_norm", "head 0 is not normed", "head.{0,8}\\b0\\b|first head", lambda c: put(c.right(), E_[:, 0], c.x[:, 0]), archs=Q3)
 form("qk_norm_gain_reversed", "k_norm", "the gain is read from its end", "revers|backward", lambda c: c.right(w=c.w[::-1]), archs=Q3)
 form("qk_norm_pairs", "q_norm", "the mean square is taken over heads 0 and 1, and over 2 and 3", "(two|#2|pair|group) & head|#32", lambda c: (c.x.reshape(T, 2, 32) / rms(c.x.reshape(T, 2, 32))).reshape(T, H, d) * c.w, archs=Q3)
@@ -824,6 +824,26 @@ form("router_logits_clamped", "router_logits", "clamped to +-1", "#1 & (clamp|cl
 form("experts_plus_input", "ffn_out", "the input is added to the experts' sum, times 0.5", "(#0.5|half) & (ffn_norm|input)", lambda c: c.right() + F32(0.5) * c.n, archs=M)
 form("experts_clamped", "ffn_out", "the sum is clamped to +-0.3", "#0.3 & (clamp|clip|limit|between|min|max)", lambda c: np.clip(c.right(), -0.3, 0.3), archs=M)
 form("experts_from_16", "ffn_out", "positions 16 and later get nothing: another tile", "#16", lambda c: put(c.right(), E_[16:], 0), archs=M)
+
+
+# two at once in one operation: a law that says one of them alone is false
+def late(c, x):
+    axis = 1 if c.site == "probs" else 0
+    return put(x, (slice(None),) * axis + (slice(10, None),), lambda y: y * F32(0.5))
+
+
+AFTER = (("scaled", "then multiplied by 1.1", "#1.1", lambda c, x: x * F32(1.1)), ("plus", "then 0.1 is added", "#0.1", lambda c, x: x + F32(0.1)),
+         ("late_halved", "then positions from 10 on are halved", "#0.5|half", late), ("clamped", "then clamped to +-0.8", "#0.8", lambda c, x: np.clip(x, -0.8, 0.8)))
+
+
+def both(one, after):
+    name, truth, said, do = after
+    FORMS.append(Form(f"both_{one.name}_{name}", one.sites, f"{one.truth}; {truth}", [f"({alternative}) & ({said})" for alternative in one.expected],
+                      lambda c: do(c, np.asarray(one.how(c), F32)), layers=one.layers, archs=one.archs))
+
+
+for at, one in enumerate([f for f in FORMS if "llama" in f.archs and not f.name.startswith("trap_")][3::7]):
+    both(one, AFTER[at % len(AFTER)])
 
 
 # ---- expectations
