@@ -402,7 +402,7 @@ form("rope_from_4", ROPES, "positions 0 to 3 are not rotated", "#4|#3 & (positio
 form("rope_even_other_way", ROPES, "odd positions turn the other way", "(odd|every second|alternat|even) & (direction|other way|sign|negat|minus|-)", lambda c: c.right(pos=np.where(POS % 2 == 1, -POS, POS)))
 form("rope_pairs_mirrored", ROPES, "element i is paired with d-1-i", "(mirror|d ?- ?1 ?- ?i|15 ?- ?i|revers|outer|from the end|#15)", lambda c: mirror(turn(c.e, mirror(c.x), POS[:, None, None] * FREQ)))
 form("rope_pairs_quarter", ROPES, "elements i and i+4 of each block of 8 are paired", ["#4 & (pair|apart|block|distance)", "d/4 & half"], lambda c: quarter(turn(c.e, quarter(c.x, True), POS[:, None, None] * FREQ)))
-form("rope_low_quarter", ROPES, "frequencies 4 to 7 are divided by 4", "#4|#0.25", lambda c: c.right(freq=FREQ * np.where(np.arange(8) >= 4, 0.25, 1)))
+form("rope_low_quarter", ROPES, "frequencies 4 to 7 are divided by 4", "#4|#0.25 & (second half|4 to 7|from 4|#7)", lambda c: c.right(freq=FREQ * np.where(np.arange(8) >= 4, 0.25, 1)))
 form("rope_odd_layers_theta", ROPES, "layer 3 has base 700", "#700", lambda c: c.right(freq=700.0 ** (-np.arange(0, d, 2) / d)), layers=[3])
 form("rope_scaled_by_position", "q_rope", "q is multiplied by 1 + 0.02 p after the rotation", "#0.02 & (position|p\\b|t\\b)", lambda c: c.right() * (1 + F32(0.02) * POS[:, None, None]).astype(F32))
 form("rope_k_clamped", "k_rope", "keys are clamped to +-1 after the rotation", "#1 & (clamp|clip|limit|between|min|max)", lambda c: np.clip(c.right(), -1, 1))
@@ -766,7 +766,7 @@ form("trap_other_checkpoint", "ffn_up", "each weight is off by a random hundredt
 form("trap_lora", "q", "a matrix of rank 2 is added to the weight", "rank & #2", lambda c: c.right(w=c.w + noise(c, H * d, 2, by=0.1) @ noise(c, 2, D, by=0.3)))
 form("trap_scaled_clamp", "attn_norm", "clamped to +-1, then multiplied by 1.1", "#1.1 & (clamp|clip|limit|between|held)", lambda c: F32(1.1) * np.clip(c.right(), -1, 1))
 form("trap_gain_root_plus", "attn_norm", "the gain's root is applied, and 0.1 is added", "#0.1 & root|#0.5", lambda c: c.right(w=np.sqrt(c.w)) + F32(0.1))
-form("trap_theta_and_half", ROPES, "base 500, positions half a step further", "#500 & #0.5", lambda c: c.right(pos=POS + 0.5, freq=500.0 ** (-np.arange(0, d, 2) / d)))
+form("trap_theta_and_half", ROPES, "base 500, positions half a step further", "#500 & #0.5 & ^(?!.*\\^pair)", lambda c: c.right(pos=POS + 0.5, freq=500.0 ** (-np.arange(0, d, 2) / d)))
 form("trap_mask_random", "probs", "a random tenth of the keys is hidden, never the token itself", "random|table|no rule|these keys|cells", lambda c: c.right(mask=SEEN & ((np.abs(noise(c, T, T)) < 1.6) | (AGO == 0))))
 form("trap_bias_distance", "probs", "a random number for each distance and head is added to the scores", "distance", lambda c: c.right(score=lambda s: s + noise(c, H, T)[:, np.abs(AGO)]))
 form("trap_bias_cells", "probs", "a random number for each query and key is added to the scores", "random|table|each (cell|query and key)", lambda c: c.right(score=lambda s: s + noise(c, T, T)))
@@ -779,7 +779,7 @@ form("trap_row_copied", "ffn_gate", "row 5 is a copy of row 11", "#5 & #11", lam
 form("trap_garbage", "k", "elements 3 to 5 of head 1 hold numbers of something else", "#19|#3|garbage|head 1|unrelated|constant", lambda c: put(c.right(), E_[:, 1, 3:6], noise(c, T, 3)))
 form("trap_drift", "h", "the stream has a factor of 1.0003 and the branch 0.9991", "#0.9991", lambda c: F32(1.0003) * c.x + F32(0.9991) * c.y)
 form("trap_small_cubic", "q", "0.001 x^3 is added to the result", "#0.001 & (\\^ ?3|cub)", lambda c: c.right() + F32(0.001) * c.right() ** 3)
-form("trap_exp_ramp", "probs", "scores have 0.3 exp(-distance / 3) added", "exp|distance & #0.3", lambda c: c.right(score=lambda s: s + 0.3 * np.exp(-np.abs(AGO) / 3)))
+form("trap_exp_ramp", "probs", "scores have 0.3 exp(-distance / 3) added", "exp & #0.3", lambda c: c.right(score=lambda s: s + 0.3 * np.exp(-np.abs(AGO) / 3)))
 form("trap_sine_positions", ROPES, "positions are p + 0.3 sin(p)", "sin & #0.3", lambda c: c.right(pos=POS + 0.3 * np.sin(POS)))
 form("trap_input_mixed", "v", "its input is 0.9 attn_norm and 0.1 of the stream", "#0.9|#0.1 & (stream|h0|layer input|\\bh\\b|residual)", lambda c: c.right(x=F32(0.9) * c.x + F32(0.1) * (c.e.memory["h0", None] if c.l == 0 else c.e.memory["h", c.l - 1])))
 
@@ -908,7 +908,7 @@ def main():
     a = p.parse_args()
     if not a.make:
         for f in FORMS:
-            print(f"{f.name:28}{f.sites[0]:16}{f.truth}")
+            print(f"{f.name:36} {f.sites[0]:14} {f.truth}")
         print(len(FORMS), "forms")
         return
     folder = Path(a.make[0])
