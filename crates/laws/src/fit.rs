@@ -1,8 +1,9 @@
 //! Coefficients by least squares, with their standard errors.
 
 use nalgebra::{DMatrix, DVector};
+use ndarray::ArrayD;
 
-use crate::describe::number::Measured;
+use crate::number::Measured;
 
 /// Coefficients of some columns.
 #[derive(Clone, Debug)]
@@ -105,6 +106,22 @@ pub(crate) fn search(low: f64, high: f64, steps: usize, by_size: bool, left: imp
 
 pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// Squared error as a share of the squared size of `own`.
+pub(crate) fn nmse(predicted: &ArrayD<f64>, own: &ArrayD<f64>) -> f64 {
+    let (mut error, mut size) = (0.0, 0.0);
+    for (p, o) in predicted.iter().zip(own) {
+        error += (p - o) * (p - o);
+        size += o * o;
+    }
+    if size > 0.0 {
+        error / size
+    } else if error > 0.0 {
+        f64::INFINITY
+    } else {
+        0.0
+    }
 }
 
 #[cfg(test)]

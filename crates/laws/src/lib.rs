@@ -10,6 +10,7 @@ mod describe;
 mod fit;
 mod identify;
 mod law;
+mod number;
 mod proof;
 
 pub use case::{Axis, Case, Kind, Operation, Place};

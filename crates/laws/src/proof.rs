@@ -3,6 +3,7 @@
 use ndarray::ArrayD;
 
 use crate::case::{Case, Place};
+use crate::fit::nmse;
 use crate::identify;
 use crate::law::{Law, Proof, Status};
 
@@ -183,22 +184,6 @@ const AMPLIFIED: f64 = 1e-4;
 /// NMSE that f32's arithmetic leaves.
 const FLOOR: f64 = 1e-14;
 const BEYOND_AT_MOST: f64 = 400.0;
-
-/// Squared error as a share of the squared size of `own`.
-pub(crate) fn nmse(predicted: &ArrayD<f64>, own: &ArrayD<f64>) -> f64 {
-    let (mut error, mut size) = (0.0, 0.0);
-    for (p, o) in predicted.iter().zip(own) {
-        error += (p - o) * (p - o);
-        size += o * o;
-    }
-    if size > 0.0 {
-        error / size
-    } else if error > 0.0 {
-        f64::INFINITY
-    } else {
-        0.0
-    }
-}
 
 /// How many values are further off than rounding.
 fn wrong_elements(place: &Place) -> usize {

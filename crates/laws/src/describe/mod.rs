@@ -1,7 +1,6 @@
 //! Words for what was measured, each with its price in bits: numbers, sets, tables of numbers, tables of sources.
 
 pub(crate) mod mask;
-pub(crate) mod number;
 pub(crate) mod set;
 pub(crate) mod source;
 pub(crate) mod table;
@@ -10,6 +9,3 @@ pub(crate) mod table;
 pub(crate) fn choice(n: usize) -> f64 {
     (n.max(2) as f64).log2()
 }
-
-/// Bits of one number that has no name.
-pub(crate) const NUMBER: f64 = 24.0;

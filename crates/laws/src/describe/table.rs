@@ -1,10 +1,10 @@
 //! Is there a law in a table of measured numbers?
 
 use crate::case::Axis;
-use crate::describe::number::{Measured, Number, shortest};
+use crate::describe::choice;
 use crate::describe::set::describe as describe_set;
-use crate::describe::{NUMBER, choice};
 use crate::fit::least_squares;
+use crate::number::{Measured, NUMBER, Number, shortest};
 
 /// A table along an axis, in words.
 #[derive(Clone, Debug)]

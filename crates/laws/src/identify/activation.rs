@@ -6,10 +6,10 @@ use std::sync::Arc;
 use ndarray::ArrayD;
 
 use crate::case::{Axis, Case, Kind, Place};
-use crate::describe::number::Measured;
 use crate::describe::set::{Set, describe as describe_set};
 use crate::fit::{factor, least_squares, search};
 use crate::law::{Form, Law, Support};
+use crate::number::Measured;
 
 fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use ndarray::{Array1, Array2, Array3, ArrayD, Axis as Dimension, Ix3, s};
 
 use crate::case::{Axis, Case, Place};
-use crate::describe::number::{Measured, SURE};
 use crate::describe::set::{Set, describe as describe_set};
 use crate::describe::table::{bits_of, describe as describe_table};
 use crate::describe::{mask, source};
 use crate::fit::{Fit, least_squares, search};
 use crate::law::{Form, Law, Support};
+use crate::number::{Measured, SURE};
 
 /// Probabilities below this share of their row may have been rounded to nothing.
 const UNDERFLOW: f64 = 1e-25;
@@ -397,8 +397,8 @@ impl How<'_> {
         }
         let first = self.case.first();
         let near = law.predicted(self.case, self.case.fitted).is_some_and(|predicted| {
-            let left = crate::proof::nmse(&predicted, &first.own);
-            left <= (NEAR * first.tolerance).max(SHARE * crate::proof::nmse(&first.right, &first.own))
+            let left = crate::fit::nmse(&predicted, &first.own);
+            left <= (NEAR * first.tolerance).max(SHARE * crate::fit::nmse(&first.right, &first.own))
         });
         if near {
             self.laws.push(law);

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use ndarray::{Array2, Array3, ArrayD, Axis as Dimension, Ix3, s};
 
 use crate::case::{Axis, Case, Place};
-use crate::describe::number::Measured;
 use crate::describe::table::{bits_of, describe as describe_table};
 use crate::describe::{mask, source};
 use crate::fit::{factor, least_squares};
@@ -13,6 +12,7 @@ use crate::identify::output;
 use crate::identify::subject::Subject;
 use crate::identify::sums::{moved, sparse};
 use crate::law::{Form, Law};
+use crate::number::Measured;
 
 /// Probabilities `[H,T,S]`, values `[S,K,d]`, and the key head of each head.
 struct Operands {

@@ -6,7 +6,6 @@ use nalgebra::{DMatrix, DVector};
 use ndarray::{Array2, ArrayD, Axis as Dimension};
 
 use crate::case::{Axis, Case, Place};
-use crate::describe::number::Measured;
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::describe::{choice, set};
@@ -15,6 +14,7 @@ use crate::identify::output::{Whole, roundings_of};
 use crate::identify::subject::Subject;
 use crate::identify::sums::moved;
 use crate::law::{Form, Law};
+use crate::number::Measured;
 
 /// Output rows that laws are looked for on.
 const ROWS: usize = 160;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use ndarray::{Array2, ArrayD};
 
 use crate::case::{Axis, Case, Place};
-use crate::describe::number::Measured;
+use crate::describe::choice;
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
-use crate::describe::{NUMBER, choice};
 use crate::fit::{dot, factor, least_squares};
 use crate::identify::output::OfRow;
 use crate::law::{Form, Law};
+use crate::number::{Measured, NUMBER};
 
 /// Rows and channels of a tensor: its last axis, and all others together.
 fn matrix(x: &ArrayD<f64>) -> Option<Array2<f64>> {
@@ -453,13 +453,9 @@ fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Meas
                     continue;
                 }
                 let times = if a.words == "1" { String::new() } else { format!("{} times ", a.words) };
-                let square = match words.strip_prefix("the root mean square") {
-                    Some(of) => format!("the mean square{of}"),
-                    None => format!("{words} squared"),
-                };
                 let plus = if e.value == 0.0 { String::new() } else { format!(" plus {}", e.words) };
                 let said = match is_inside && e.value != 0.0 {
-                    true => format!("rows are divided by the root of {times}{square}{plus}"),
+                    true => format!("rows are divided by sqrt({times}s^2{plus}), s being {words}"),
                     false => format!("rows are divided by {times}{words}{plus}"),
                 };
                 let (statistic, a, e) = (statistic.clone(), a.value, e.value);
@@ -547,8 +543,8 @@ fn scale_and_epsilon(
     x: &[f64],
     y: &[Measured],
     epsilon: f64,
-) -> Vec<(crate::describe::number::Number, crate::describe::number::Number, f64)> {
-    let exact = |value: f64, words: String| crate::describe::number::Number { value, words, bits: 0.0 };
+) -> Vec<(crate::number::Number, crate::number::Number, f64)> {
+    let exact = |value: f64, words: String| crate::number::Number { value, words, bits: 0.0 };
     let (one, nothing) = (exact(1.0, "1".into()), exact(0.0, "0".into()));
     let eps = exact(epsilon, Measured::new(epsilon, 1e-3 * epsilon).number().words);
     let mut all = vec![(one.clone(), eps.clone(), 0.0), (one.clone(), nothing.clone(), 2.0)];

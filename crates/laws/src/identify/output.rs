@@ -6,7 +6,6 @@ use ndarray::{Array2, ArrayD, Axis as Dimension};
 use serde_json::json;
 
 use crate::case::{Axis, Case};
-use crate::describe::number::Measured;
 use crate::describe::set::{Set, describe as describe_set};
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::{bits_of, describe as describe_table};
@@ -14,6 +13,7 @@ use crate::fit::{dot, factor, least_squares, search};
 use crate::identify::further_off;
 use crate::identify::subject::{Subject, by_slice, from_rows, rows};
 use crate::law::{Form, Law, Support};
+use crate::number::Measured;
 
 /// The laws of a subject.
 pub(crate) fn laws(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
@@ -630,7 +630,7 @@ fn roundings(subject: &Subject) -> Vec<Law> {
 
 /// Rounding is proved at its own size: what it leaves must be much less than what it takes away.
 fn nearer(subject: &Subject, value: &ArrayD<f64>) -> bool {
-    let (left, before) = (crate::proof::nmse(value, &subject.own), crate::proof::nmse(&subject.right, &subject.own));
+    let (left, before) = (crate::fit::nmse(value, &subject.own), crate::fit::nmse(&subject.right, &subject.own));
     left <= (1e-2 * before).max(30.0 * subject.noise * subject.noise) && before > 30.0 * subject.noise * subject.noise
 }
 

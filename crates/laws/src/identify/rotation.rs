@@ -8,12 +8,12 @@ use ndarray::{Array2, Array3, ArrayD, Axis as Dimension, Ix3};
 
 use crate::case::{Axis, Case, Place};
 use crate::describe::choice;
-use crate::describe::number::{Measured, SURE, shortest};
 use crate::describe::set::{Set, describe as describe_set};
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::{bits_of, describe as describe_table};
 use crate::identify::further_off;
 use crate::law::{Form, Law, Support};
+use crate::number::{Measured, SURE, shortest};
 
 /// Which dimensions of a head are rotated together.
 #[derive(Clone, Debug, PartialEq)]

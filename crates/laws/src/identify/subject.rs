@@ -78,8 +78,8 @@ impl Subject {
         if value.shape() != self.own.shape() {
             return false;
         }
-        let left = crate::proof::nmse(value, &self.own);
-        left <= (NEAR * self.noise * self.noise).max(SHARE * crate::proof::nmse(&self.right, &self.own))
+        let left = crate::fit::nmse(value, &self.own);
+        left <= (NEAR * self.noise * self.noise).max(SHARE * crate::fit::nmse(&self.right, &self.own))
     }
 
     /// The support of a law along one axis.

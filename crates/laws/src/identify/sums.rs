@@ -6,11 +6,11 @@ use ndarray::{ArrayD, Axis as Dimension, concatenate};
 
 use crate::case::{Case, Place};
 use crate::describe::choice;
-use crate::describe::number::{Measured, Number};
 use crate::fit::{dot, least_squares};
 use crate::identify::output;
 use crate::identify::subject::Subject;
 use crate::law::{Form, Law};
+use crate::number::{Measured, Number};
 
 /// The laws of a sum of two operands.
 pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {

@@ -2,7 +2,8 @@
 
 use std::f64::consts::{E, LN_2, PI, SQRT_2};
 
-use crate::describe::NUMBER;
+/// Bits of one number that has no name.
+pub(crate) const NUMBER: f64 = 24.0;
 
 /// A number that was measured, and its standard error. Not known where the value is NaN.
 #[derive(Clone, Copy, Debug)]
