@@ -25,8 +25,8 @@ How llama.cpp is read:
   * attn_out has no name in most families: it is the product that reads kqv_out, plus its bias.
   * --cache f32 (default) makes attention comparable with other engines; f16 is what llama.cpp does by itself.
 
---program writes program.json and program.safetensors too: every operation of the graph, its operands as strided views of buffers
-(firstdiff's docs/PROGRAMS.md), for any architecture. Every node that llama.cpp names is a tap then: what the tables below do not
+Beside the taps it writes program.json and program.safetensors: every operation of the graph, its operands as strided views of
+buffers (firstdiff's docs/PROGRAMS.md), for any architecture; --no-program leaves them out. Every node that llama.cpp names is a tap then: what the tables below do not
 know is called as llama.cpp calls it (`layers.0.ffn_moe_weights`), and dump.json's `graph` says which operation makes a tap and
 what that reads.
 
@@ -817,7 +817,8 @@ def arguments():
     more.add_argument("--decode", type=count, default=0, metavar="N", help="then N greedy steps with the KV cache")
     more.add_argument("--decode-tokens", type=ids, metavar="5,9,..", help="then one step for each of these ids, as the engine under test was fed")
     parser.add_argument("--taps", metavar="GLOB[,GLOB]", help="only these, e.g. 'layers.0.*,logits'. Default: all")
-    parser.add_argument("--program", action="store_true", help="write program.json too: every operation; every named node is a tap then")
+    parser.add_argument("--program", action=argparse.BooleanOptionalAction, default=True,
+                        help="write program.json too: every operation; every named node is a tap then (default; --no-program: the vocabulary's taps alone)")
     parser.add_argument("--cache", choices=["f32", "f16"], default="f32", help="type of the KV cache (default f32)")
     parser.add_argument("--threads", type=count, default=os.cpu_count() or 1, metavar="N", help="threads. Default: all cores")
     parser.add_argument("--force", action="store_true", help="replace DIR if it holds a dump")

@@ -8,9 +8,9 @@
     python dump_torch.py MODEL -o DIR --tokens 1,403,407 --decode 3
     firstdiff compare DIR my_engine_dump/
 
-MODEL is a folder with config.json and weights, of family llama, mistral, qwen2, qwen3 or minimind; with --program, of any
-architecture that transformers has. Nothing is ever fetched from a network. The file is complete in itself: copy it anywhere
-(--program needs firstdiff's Python package beside it). Needs torch 2.9.1 and transformers 4.57.1 (`uv run dump_torch.py ...`
+MODEL is a folder with config.json and weights, of any architecture that transformers has; without a program of family llama,
+mistral, qwen2, qwen3 or minimind. Nothing is ever fetched from a network. The file is complete in itself: copy it anywhere
+(a program needs firstdiff's Python package, installed or beside it in its repository). Needs torch 2.9.1 and transformers 4.57.1 (`uv run dump_torch.py ...`
 installs what the header above states).
 
 What is written: DIR/dump.json and one .npy a tap: h0, layers.N.{attn_norm, q, k, v, q_norm, k_norm, q_rope, k_rope, qk,
@@ -18,7 +18,7 @@ scores, probs, context, attn_out, h_attn, ffn_norm, ffn_gate, ffn_up, ffn_act, f
 [T, heads, d] after their bias; qk, scores and probs are [H, T, S]. Step 0 is the prefill; every decode step holds its one
 new row (and [H, 1, S] over all S keys so far), in files with `.stepN`.
 
-Where the values come from:
+Where the values come from without a program:
   * Forward hooks on the model's own modules, and a wrap around its attention function. q_rope, k_rope, probs and context
     are what the model itself computed. qk and scores exist inside that function only: they are computed once more from
     the recorded q and k, with the operations of the eager code (same bits), the model's scale and the model's mask.
@@ -30,8 +30,9 @@ Where the values come from:
     and these are replaced by the same formulas in float64.
   * --dtype bf16 and f16 run as transformers does, and store what each module gave: bf16 as '<V2' (NumPy has no bfloat16).
 
---program writes program.json as well: every operation that the model executed, from which the taps are named, whatever the
+Beside the taps it writes program.json: every operation that the model executed, from which the taps are named, whatever the
 architecture; dump.json then says which operation makes each tap, by its source line, and what it reads (docs/PROGRAMS.md).
+`firstdiff explain DIR my_engine_dump/` works by it. --no-program leaves it out: what follows is about such a run.
 
 MiniMind (model_type "minimind") is not in transformers: as MiniMind's own scripts/convert_model.py does, it is built as a
 LlamaForCausalLM with the mapped config, or as Qwen3ForCausalLM where the weights hold q_norm (minimind-3, 2026).
@@ -130,6 +131,11 @@ class Dump:
 # ---- the model ----
 
 
+def is_known(config):
+    """Whether a config is of a family whose modules have hooks here."""
+    return isinstance(config, dict) and config.get("model_type") in (*FAMILIES, "minimind")
+
+
 def read_config(folder, any_family=False):
     path = folder / "config.json"
     if not folder.is_dir():
@@ -139,8 +145,8 @@ def read_config(folder, any_family=False):
     except (OSError, ValueError) as error:
         raise Refused(f"{path}: not a readable config: {error}") from None
     family = config.get("model_type") if isinstance(config, dict) else None
-    if not any_family and family not in (*FAMILIES, "minimind"):
-        raise Refused(f"{path}: model_type {family!r}; known are {', '.join(FAMILIES)}, minimind; --program takes any")
+    if not any_family and not is_known(config):
+        raise Refused(f"{path}: model_type {family!r}; known are {', '.join(FAMILIES)}, minimind; a recorded program (f32, bf16 or f16, eager) takes any")
     if config.get("quantization_config"):
         raise Refused(f"{path}: a quantised checkpoint; give the floating-point one")
     if config.get("use_moe"):
@@ -418,7 +424,8 @@ def arguments():
     parser.add_argument("--taps", metavar="GLOB[,GLOB]", help="only these, e.g. 'layers.0.*,logits'. Default: all")
     parser.add_argument("--dtype", choices=["f32", "f64", "bf16", "f16"], default="f32", help="arithmetic and stored type; f64 is the exact run (default f32)")
     parser.add_argument("--attn", choices=["eager", "sdpa"], default="eager", help="sdpa hides qk, scores and probs (default eager)")
-    parser.add_argument("--program", action="store_true", help="any architecture: record every operation, and name the taps by them")
+    parser.add_argument("--program", action=argparse.BooleanOptionalAction, help="record every operation, and name the taps by them (any architecture); "
+                        "--no-program: hooks on the modules of the families above. Default: --program, but for f64 and sdpa")
     parser.add_argument("--threads", type=count, default=0, metavar="N", help="PyTorch threads. Default: PyTorch's choice")
     parser.add_argument("--force", action="store_true", help="replace DIR if it holds a dump")
     parser.add_argument("--version", action="version", version=f"{NAME} {VERSION}")
@@ -445,7 +452,7 @@ def package():
     except ModuleNotFoundError:
         beside = Path(__file__).resolve().parent.parent / "crates" / "trace" / "python"
         if not (beside / "firstdiff").is_dir():
-            raise Refused("--program needs the Python package firstdiff: pip install it from crates/trace/python of its repository") from None
+            raise Refused("a program needs the Python package firstdiff: pip install it from crates/trace/python of its repository, or give --no-program") from None
         sys.path.insert(0, str(beside))
         import firstdiff
     return firstdiff
@@ -500,7 +507,8 @@ def dump_program(args):
         torch, _ = prepare(args.threads)
         tokens, fixed = args.tokens or tokenize(args.model, args.text), args.decode_tokens or []
         say(f"loading {args.model} in {args.dtype}")
-        model = load_any(args.model, config, {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[args.dtype], args.attn)
+        dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[args.dtype]
+        model = load(args.model, dtype, args.attn) if is_known(config) else load_any(args.model, config, dtype, args.attn)
         vocab = getattr(getattr(model.config, "text_config", model.config), "vocab_size", math.inf)
         refuse_strange(tokens + fixed, vocab)
         (out.folder / "dump.json").unlink()
@@ -517,6 +525,8 @@ def dump_program(args):
                     decoded.append(fixed[step] if fixed else int(result.logits[0, -1].argmax()))
                     result = model(torch.tensor([decoded[-1:]]), past_key_values=cache)
                 count = len(recording.entries)
+                if not count:
+                    raise Refused("no tap matches --taps: nothing to write")
         except ValueError as error:
             raise Refused(str(error)) from None
         out.place()
@@ -524,7 +534,8 @@ def dump_program(args):
 
 
 def dump(args):
-    if args.program:
+    is_plain = args.dtype != "f64" and args.attn == "eager"
+    if is_plain if args.program is None else args.program:
         return dump_program(args)
     if args.dtype == "f64" and args.attn == "sdpa":
         raise Refused("--dtype f64 is the exact run and needs --attn eager")

@@ -142,7 +142,7 @@ class Maker:
             tokens += ["--decode-tokens", ",".join(map(str, DECODE_TOKENS))]
         with tempfile.TemporaryDirectory() as folder:
             folder = Path(folder) / "dump"
-            self.script(script, model, "-o", folder, *tokens, *options)
+            self.script(script, model, "-o", folder, "--no-program", *tokens, *options)
             members = read_members(folder)
         if str(out).endswith(".safetensors"):
             write_safetensors_dump(self.out / out, members)

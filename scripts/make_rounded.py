@@ -47,7 +47,7 @@ def of_torch(out):
     own = dump_torch.load
     dump_torch.load = lambda *how: torch.ao.quantization.quantize_dynamic(own(*how), {torch.nn.Linear}, dtype=torch.qint8)
     ids = lambda tokens: ",".join(map(str, tokens))
-    sys.argv = ["dump_torch.py", str(MODEL), "-o", str(out), "--tokens", ids(TOKENS), "--decode-tokens", ids(DECODE)]
+    sys.argv = ["dump_torch.py", str(MODEL), "-o", str(out), "--no-program", "--tokens", ids(TOKENS), "--decode-tokens", ids(DECODE)]
     if dump_torch.main():
         raise SystemExit("dump_torch.py failed")
 

@@ -68,7 +68,7 @@ def of_llama_cpp(folder, arithmetic, kind, factor):
     field.parts[field.data[0]][0] *= factor
     del reader
     shutil.rmtree(dump, ignore_errors=True)
-    run(sys.executable, HERE / "dump_llama_cpp.py", faulty, "-o", dump, "--tokens", TOKENS)
+    run(sys.executable, HERE / "dump_llama_cpp.py", faulty, "-o", dump, "--no-program", "--tokens", TOKENS)
     return folder / f"{arithmetic}.gguf", dump
 
 
@@ -98,7 +98,7 @@ def in_a_fork(change, arguments):
     def child():
         exec(change, {})
         sys.stderr = open(os.devnull, "w")
-        sys.argv = ["dump_torch.py", *map(str, arguments)]
+        sys.argv = ["dump_torch.py", "--no-program", *map(str, arguments)]
         sys.exit(dump_torch.main())
 
     sys.stdout.flush()

@@ -70,7 +70,7 @@ def quiet(work, *arguments):
 
 def options(script, model, out, way):
     first = PREFILL[way]
-    sys.argv = [script, str(model), "-o", str(out), "--threads", "1", "--tokens", ",".join(map(str, TOKENS[:first]))]
+    sys.argv = [script, str(model), "-o", str(out), "--no-program", "--threads", "1", "--tokens", ",".join(map(str, TOKENS[:first]))]
     if TOKENS[first:]:
         sys.argv += ["--decode-tokens", ",".join(map(str, TOKENS[first:]))]
 

@@ -63,8 +63,10 @@ def check(ok, message):
         print(f"FAILED {message}")
 
 
-def script(name, *args, expect=0):
-    done = subprocess.run([sys.executable, HERE / name, *map(str, args)], capture_output=True, text=True)
+def script(name, *args, expect=0, program=False):
+    """Runs a script of this folder: by its hooks or tables alone, where nothing else is asked for."""
+    way = ["--no-program"] if name.startswith("dump_") and not program else []
+    done = subprocess.run([sys.executable, HERE / name, *way, *map(str, args)], capture_output=True, text=True)
     check(done.returncode == expect, f"{name} {' '.join(map(str, args))}: exit {done.returncode}, not {expect}: {done.stderr.strip()[-400:]}")
     return done.stderr
 
@@ -255,15 +257,31 @@ def check_refusals(root):
         ("dump_llama_cpp.py", root / "llama.gguf", *out, "--taps", "nothing"),
         ("hf_to_gguf.py", root / "foreign", root / "no"), ("hf_to_gguf.py", root / "absent", root / "no"),
     ]:
-        said = script(name, *args, expect=2)
-        last = said.strip().splitlines()[-1] if said.strip() else ""
-        check("error: " in last and "Traceback" not in said, f"{name} {args}: {said[-300:]}")
+        for program in (False, True) if name.startswith("dump_") else (False,):
+            said = script(name, *args, expect=2, program=program)
+            last = said.strip().splitlines()[-1] if said.strip() else ""
+            check("error: " in last and "Traceback" not in said, f"{name} {args}: {said[-300:]}")
     left = {path.name for path in set(root.iterdir()) - before}
     check(not left, f"refused runs left {left}")
     script("dump_torch.py", root / "llama", "-o", root / "some", "--tokens", "1,2", "--taps", "layers.1.q*,logits", "--threads", 1)
     script("dump_torch.py", root / "llama", "-o", root / "some", "--tokens", "1,2,3", "--taps", "layers.1.q*,logits", "--force", "--threads", 1)
     taps = sorted(tap for tap, _ in Dump(root / "some").taps)
     check(taps == ["layers.1.q", "layers.1.q_rope", "layers.1.qk", "logits"], f"--taps wrote {taps}")
+
+
+def check_programs(root):
+    """What is written where nothing is said of it: the same values, and the program."""
+    tokens, forced = ",".join(map(str, TOKENS)), ",".join(map(str, Dump(root / "llama.f32").note["decode_tokens"]))
+    for name, model, by_hooks in (("dump_torch.py", root / "llama", "llama.f32"), ("dump_llama_cpp.py", root / "llama.gguf", "llama.cpp")):
+        out = root / f"program-{by_hooks}"
+        script(name, model, "-o", out, "--tokens", tokens, "--decode-tokens", forced, "--threads", 1, program=True)
+        check((out / "program.json").is_file() and (out / "program.safetensors").is_file(), f"{name} wrote no program")
+        # Scores are as the model has them there, with its own large negative number where it masks.
+        plain = Dump(root / by_hooks)
+        plain.taps = {key: value for key, value in plain.taps.items() if not key[0].endswith("scores")}
+        compare(f"{name}: without a program and with one", plain, program := Dump(out), LIMIT, {})
+        lacking = set(plain.taps) - set(program.taps)
+        check(not lacking, f"{name}: a run with its program lacks {sorted(lacking)[:4]}")
 
 
 def main():
@@ -280,6 +298,7 @@ def main():
                 run_case(name, root, by_kind)
         if not args.only:
             check_precisions(root)
+            check_programs(root)
             check_refusals(root)
     for pair, worst in by_kind.items():
         print(f"\n{pair}: worst NMSE by kind of tap")

@@ -164,7 +164,7 @@ class Trial:
             out, prefill = self.work / f"reference-{name}", self.work / f"reference-prefill-{name}"
             if not out.exists():
                 tokens = ["--tokens", ids(TOKENS), "--decode-tokens", ids(DECODED)]
-                subprocess.run([TORCH_PYTHON, SCRIPTS / "dump_torch.py", self.model(name), "-o", out, *tokens], env=clean(), check=True, stderr=subprocess.DEVNULL)
+                subprocess.run([TORCH_PYTHON, SCRIPTS / "dump_torch.py", self.model(name), "-o", out, "--no-program", *tokens], env=clean(), check=True, stderr=subprocess.DEVNULL)
             shutil.rmtree(prefill, ignore_errors=True)
             shutil.copytree(out, prefill, ignore=shutil.ignore_patterns("*.step*"))
             note = json.loads((out / "dump.json").read_text())

@@ -144,13 +144,13 @@ class Engines:
         folder, gguf = self.model.folder, self.model.gguf
         match engine:
             case "PyTorch":
-                script("dump_torch.py", self.model.wrong(mistake) if mistake else folder, "-o", out, *feed, "--threads", "1")
+                script("dump_torch.py", self.model.wrong(mistake) if mistake else folder, "-o", out, "--no-program", *feed, "--threads", "1")
             case "llama.cpp":
                 if mistake:
                     gguf = self.work / f"wrong-{mistake}.gguf"
                     wrong = self.work / f"wrong-{mistake}"
                     script("hf_to_gguf.py", wrong if wrong.exists() else self.model.wrong(mistake), gguf)
-                script("dump_llama_cpp.py", gguf, "-o", out, *feed, "--threads", "1")
+                script("dump_llama_cpp.py", gguf, "-o", out, "--no-program", *feed, "--threads", "1")
             case "C":
                 run([self.work / "run", self.model.checkpoint, ids(tokens + decoded)], **environment)
             case "C++":

@@ -92,7 +92,7 @@ def torch_run(folder, model, dtype="f64", tokens=TOKENS, mistake=None):
     dump_torch.load = load
     out = folder / f"{model}-{dtype}-{len(tokens)}-{mistake.__name__ if mistake else 'right'}"
     given = [str(MODELS / model), "-o", str(out), "--tokens", ",".join(map(str, tokens)), "--decode-tokens", ",".join(map(str, DECODE)), "--dtype", dtype]
-    sys.argv, said = ["dump_torch.py", *given], dump_torch.say
+    sys.argv, said = ["dump_torch.py", "--no-program", *given], dump_torch.say
     dump_torch.say = lambda _: None
     try:
         dump_torch.dump(dump_torch.arguments())
@@ -111,7 +111,7 @@ def llama_cpp_run(folder, model, rope_factor=1.0):
     (source / "config.json").write_text(json.dumps(config))
     gguf, out = source / "model.gguf", source / "dump"
     tokens = ["--tokens", ",".join(map(str, TOKENS)), "--decode-tokens", ",".join(map(str, DECODE))]
-    for command in (["hf_to_gguf.py", source, gguf, "--dtype", "f32"], ["dump_llama_cpp.py", gguf, "-o", out, *tokens]):
+    for command in (["hf_to_gguf.py", source, gguf, "--dtype", "f32"], ["dump_llama_cpp.py", gguf, "-o", out, "--no-program", *tokens]):
         done = subprocess.run([sys.executable, HERE / command[0], *map(str, command[1:])], capture_output=True, text=True)
         if done.returncode:
             sys.exit(f"{command[0]}: {done.stderr[-600:]}")

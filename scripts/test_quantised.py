@@ -140,7 +140,7 @@ def main():
                     quantise(source, model, kind)
                 for cache in ("f32", "f16") if kind in ("F16", "Q4_K_M") else ("f32",):
                     folder = base / f"{family}-{kind}-{cache}"
-                    run(sys.executable, SCRIPTS / "dump_llama_cpp.py", model, "-o", folder / "dump", "--tokens", ",".join(map(str, TOKENS)),
+                    run(sys.executable, SCRIPTS / "dump_llama_cpp.py", model, "-o", folder / "dump", "--no-program", "--tokens", ",".join(map(str, TOKENS)),
                         "--decode-tokens", ",".join(map(str, DECODE)), "--cache", cache, "--threads", "2", "--force")
                     row = {"family": family, "type": kind, "cache": cache}
                     ggml = replay(binary, model, folder / "dump", "ggml", cache)

@@ -376,7 +376,7 @@ if {mistake}:
     with torch.no_grad():
         model.model.layers[1].mlp.up_proj.weight.mul_(1.5)
 cache = transformers.DynamicCache()
-with torch.no_grad(), firstdiff.record(model, {out!r}, modules={modules!r}):
+with torch.no_grad(), firstdiff.record(model, {out!r}, modules={modules!r}, program=False):
     for feed in [{tokens}, *([t] for t in {decoded})]:
         model(input_ids=torch.tensor([feed]), past_key_values=cache, use_cache=True)
 assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
@@ -483,7 +483,7 @@ def test_torch(work, judge):
         long = {"f32": "float32", "bf16": "bfloat16"}[dtype]
         fill = dict(model=str(MODELS / name), dtype=long, attn="eager", tokens=TOKENS, decoded=DECODED, modules="", mistake=False)
         python(TORCH.format(out=str(out), **fill))
-        run([sys.executable, ROOT / "scripts/dump_torch.py", MODELS / name, "-o", reference, "--dtype", dtype, "--tokens", ids(TOKENS),
+        run([sys.executable, ROOT / "scripts/dump_torch.py", MODELS / name, "-o", reference, "--no-program", "--dtype", dtype, "--tokens", ids(TOKENS),
              "--decode-tokens", ids(DECODED)])
         report = judge.report("compare", reference, out)
         exact = sum(t["status"] == "exact" for t in report["taps"])
@@ -501,7 +501,7 @@ def test_torch(work, judge):
     text = TORCH[:TORCH.index("    for feed")] + "    model.generate(torch.tensor([{tokens}]), max_new_tokens=4, do_sample=False)\n"
     python(text.format(out=str(out), **fill))
     reference = work / "dump_torch-greedy"
-    run([sys.executable, ROOT / "scripts/dump_torch.py", MODELS / "llama", "-o", reference, "--tokens", ids(TOKENS), "--decode", 3])
+    run([sys.executable, ROOT / "scripts/dump_torch.py", MODELS / "llama", "-o", reference, "--no-program", "--tokens", ids(TOKENS), "--decode", 3])
     noted, due = (json.loads((folder / "dump.json").read_text())["decode_tokens"] for folder in (out, reference))
     check(noted == due, f"model.generate: the decoded tokens are noted, {noted}")
     judge.parity("llama f32, model.generate", reference, out)
@@ -523,7 +523,7 @@ def test_torch(work, judge):
     before = files(work)
     python(TORCH.replace("{out!r}", "None").format(**fill))
     check(files(work) == before, "off: no file")
-    unknown = "import firstdiff, torch\nm = torch.nn.Sequential(torch.nn.Linear(2, 2))\nwith firstdiff.record(m, {out!r}{more}):\n    m(torch.ones(1, 2))"
+    unknown = "import firstdiff, torch\nm = torch.nn.Sequential(torch.nn.Linear(2, 2))\nwith firstdiff.record(m, {out!r}{more}, program=False):\n    m(torch.ones(1, 2))"
     told = python(unknown.format(out=str(work / "torch-unknown"), more=", modules='x*'"), 1).splitlines()[-1]
     check("names no module" in told and not (work / "torch-unknown").exists(), told)
     # Issue 15: a name that the recorder does not know is recorded, and compare asks for a map.

@@ -70,7 +70,7 @@ def runs(folder, family):
     write_model(source, family)
     for dtype in TORCH:
         shutil.rmtree(dump, ignore_errors=True)
-        script("dump_torch.py", source, "-o", dump, *tokens, "--dtype", dtype)
+        script("dump_torch.py", source, "-o", dump, "--no-program", *tokens, "--dtype", dtype)
         yield "PyTorch", dtype, source, dump
     plain = folder / f"{family}.gguf"
     script("hf_to_gguf.py", source, plain, "--dtype", "f32")
@@ -79,7 +79,7 @@ def runs(folder, family):
         if not model.exists():
             shutil.copyfile(plain, model) if kind == "F32" else quantise(str(plain), str(model), kind)
         shutil.rmtree(dump, ignore_errors=True)
-        script("dump_llama_cpp.py", model, "-o", dump, *tokens, "--cache", cache)
+        script("dump_llama_cpp.py", model, "-o", dump, "--no-program", *tokens, "--cache", cache)
         yield "llama.cpp", kind if cache == "f32" else f"{kind}, f16 cache", model, dump
 
 

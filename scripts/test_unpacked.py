@@ -82,7 +82,7 @@ def main():
                 quantise(str(folder / "plain.gguf"), str(model), file)
             unpacked(model, engine, config, kind, change(wrong))
             shutil.rmtree(dump, ignore_errors=True)
-            script("dump_torch.py", engine, "-o", dump, "--tokens", ",".join(map(str, TOKENS)), "--dtype", "f32")
+            script("dump_torch.py", engine, "-o", dump, "--no-program", "--tokens", ",".join(map(str, TOKENS)), "--dtype", "f32")
             for kept in ("all taps", "streams", "logits"):
                 cut(dump, folder / "cut", kept)
                 said = named(a.command, model, folder / "cut")

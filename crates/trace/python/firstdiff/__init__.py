@@ -9,9 +9,9 @@
     firstdiff.next_chunk([5, 6])                                 # before a step of several: a further chunk of the prompt
     firstdiff.finish()                                           # the dump is complete: dump.json says so from here on
 
-    with firstdiff.record(model, "out"):                         # a PyTorch model of Hugging Face's names: each forward
-        model.generate(ids, max_new_tokens=4)                    # call is a step; record() and note() work inside too
-    with firstdiff.record(model, "out", program=True):           # any PyTorch model: every operation that it executes, too
+    with firstdiff.record(model, "out"):                         # any PyTorch model: each forward call is a step; every operation
+        model.generate(ids, max_new_tokens=4)                    # that it executes is recorded too; record() and note() work inside
+    with firstdiff.record(model, "out", program=False):          # a PyTorch model of Hugging Face's names, by hooks alone
         model(ids)
 
 FIRSTDIFF_DIR=out records into the folder out. Without it, and without a folder in the call, everything is off.
@@ -319,19 +319,20 @@ def note(**notes):
             on.meta[key] = value
 
 
-def record(what, value=None, *, modules="", program=False):
+def record(what, value=None, *, modules="", program=None):
     """record(name, array): one tap. record(model, folder=FIRSTDIFF_DIR): for a `with`, every tap of a PyTorch model.
 
     `program`: writes program.json too, every operation that the model executes, and names the taps by the shape of that graph: for a model of any
-    architecture, decoder or not.
+    architecture, decoder or not. False: hooks on modules of Hugging Face's names give the taps. Where it is not said, a program is written if
+    the call names a folder and no `modules`.
 
-    `modules`: patterns of names of other modules whose outputs are recorded too, each under its module's name. Of a model of which no layer has a
-    name of Hugging Face's they are all modules by themselves.
+    `modules`: patterns of names of other modules whose outputs are recorded too, by hooks, each under its module's name. Of a model of which no
+    layer has a name of Hugging Face's they are all modules by themselves.
     """
     if not isinstance(what, str):
         from .model import Watching
 
-        return Watching(what, value, modules, program)
+        return Watching(what, value, modules, value is not None and not modules if program is None else program)
     if on := _current():
         on.write(what, value)
 
