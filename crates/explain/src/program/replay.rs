@@ -100,7 +100,9 @@ pub(crate) fn replayed(
         let (place, record) = (held.place(tap), &program.taps()[tap]);
         let name = program.said(record.op);
         routing.extend(lockstep.routing(tap, held, candidate)?);
-        let Some(own) = held.get(tap) else {
+        let part = held.part(tap).map(|part| (part.rows.clone(), part.values.clone()));
+        let own = held.get(tap).map(array).or_else(|| part.as_ref().map(|(_, values)| values.clone()));
+        let Some(own) = own else {
             let reason = match reports.get(&place) {
                 None => Reason::NotRecorded,
                 Some(report) => report.why().map_or(Reason::OtherExtent, Reason::NotEvaluated),
@@ -121,12 +123,17 @@ pub(crate) fn replayed(
             }
             None => lockstep.due(tap)?,
         };
+        let whole = due.as_ref().ok().filter(|_| part.is_some()).map(|due| due.right.clone());
+        let due = due.map(|due| part.as_ref().map_or_else(|| due.clone(), |(rows, _)| due.of_rows(rows)));
+        if due.is_err() && held.is_in_own_order(tap) {
+            held.close(tap);
+        }
         let is_in_own_order = due.is_err() || slice.known().any(|known| own_order.contains(&known));
         let judged = match due {
             Err(why) => Replayed { reason: Some(Reason::NotEvaluated(why)), ..unchecked(place, name) },
             Ok(_) if is_mixed => Replayed { reason: Some(Reason::OrderUnknown), ..unchecked(place, name) },
             Ok(due) if record.view.dtype.kind() == Kind::Int => {
-                chosen(unchecked(place, name), &array(own), &due, own_unit(candidate.profile))
+                chosen(unchecked(place, name), &own, &due, own_unit(candidate.profile))
             }
             Ok(due) => {
                 let site = place.tap.last_site();
@@ -141,7 +148,7 @@ pub(crate) fn replayed(
                 let operation =
                     Operation { noise_before: *before, ..operation(place, &name, candidate.profile, is_span, costs) };
                 *before = before.max(distance(site, &due.exact, &due.right));
-                let judged = operation.judged(&array(own), &due.right, &due.exact);
+                let judged = operation.judged(&own, &due.right, &due.exact);
                 // What nearly cancels is held to the size of its terms.
                 let again = judged.report.status == Status::Diverged && !is_span;
                 let times = again
@@ -151,10 +158,10 @@ pub(crate) fn replayed(
                     .flatten();
                 let operation = Operation { condition: times.unwrap_or(1.0).max(1.0), ..operation };
                 let judged = match operation.condition > 1.0 {
-                    true => operation.judged(&array(own), &due.right, &due.exact),
+                    true => operation.judged(&own, &due.right, &due.exact),
                     false => judged,
                 };
-                let is_rounding = !coarse && lockstep.is_beside_one(tap, &array(own), &due.exact);
+                let is_rounding = !coarse && lockstep.is_beside_one(tap, &own, &due.exact);
                 let judged = match is_rounding && judged.report.status == Status::Diverged {
                     true => {
                         let report = TapReport { status: Status::Rounding, ..judged.report };
@@ -162,9 +169,10 @@ pub(crate) fn replayed(
                     }
                     false => judged,
                 };
-                let is_free = judged.report.status == Status::Diverged && sorted.holds(record.op);
-                let order = is_free.then(|| order(&array(own), &due.exact)).flatten();
-                let ordered = order.map(|order| (array(own).select(Axis(0), &order), order));
+                let is_free =
+                    judged.report.status == Status::Diverged && (sorted.holds(record.op) || held.is_in_own_order(tap));
+                let order = is_free.then(|| order(&own, &due.exact)).flatten();
+                let ordered = order.map(|order| (own.select(Axis(0), &order), order));
                 let again = ordered.map(|(own, order)| (operation.judged(&own, &due.right, &due.exact), order));
                 match again.filter(|(judged, _)| judged.report.status.agrees()) {
                     Some((judged, order)) => {
@@ -175,6 +183,9 @@ pub(crate) fn replayed(
                 }
             }
         };
+        if let Some(whole) = whole {
+            held.complete(tap, &whole);
+        }
         own_order.extend((is_in_own_order && sorted.holds(record.op)).then_some(tap));
         taps.push(Replayed { from, through, ..judged });
         lockstep.hold(tap, held)?;
@@ -185,6 +196,7 @@ pub(crate) fn replayed(
 }
 
 /// What is due at a tap.
+#[derive(Clone)]
 struct Due {
     /// In the profile's arithmetic.
     right: ArrayD<f64>,
@@ -193,6 +205,19 @@ struct Due {
     moved: Option<ArrayD<f64>>,
     /// What is chosen among, where the tap says which.
     choices: Option<ArrayD<f64>>,
+}
+
+impl Due {
+    /// The same of some rows.
+    fn of_rows(&self, rows: &[usize]) -> Due {
+        let picked = |all: &ArrayD<f64>| all.select(Axis(0), rows);
+        Due {
+            right: picked(&self.right),
+            exact: picked(&self.exact),
+            moved: self.moved.as_ref().map(picked),
+            choices: None,
+        }
+    }
 }
 
 /// The same program in several arithmetics, side by side.
