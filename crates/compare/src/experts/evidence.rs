@@ -27,24 +27,17 @@ pub(super) fn likely<'r>(
     for block in held.blocks() {
         of_block(dumps, wanted, held, choices, block, readings, &mut off)?;
     }
-    let total = |rows: &Vec<Row>| rows.iter().map(|row| row.map_or(1.0, |(_, off)| off)).sum::<f64>();
-    let best = (0..readings.len()).min_by(|&one, &other| total(&off[one]).total_cmp(&total(&off[other])));
-    let Some(best) = best else { return Ok(None) };
-    let is_better = |other: usize| {
-        let differ = |one: &Row, other: &Row| match (one, other) {
-            (Some((row, off)), Some((other, other_off))) => row != other && off.max(*other_off) > ROW_IS_SAME,
-            (None, None) => false,
-            _ => true,
-        };
-        let pairs = off[best].iter().zip(&off[other]).filter(|(one, other)| differ(one, other));
-        let size = |row: &Row| row.map_or(1.0, |(_, off)| off);
-        let (own, others) = pairs.fold((0.0, 0.0), |sum, (one, other)| (sum.0 + size(one), sum.1 + size(other)));
-        match others > 0.0 {
-            true => own <= ROW_TELLS * others,
-            false => readings[best].reads_as(&readings[other]),
+    let is_better = |one: usize, other: usize| {
+        if readings[one].reads_as(&readings[other]) {
+            return true;
         }
+        let pairs = off[one].iter().zip(&off[other]).filter_map(|(one, other)| Some(((*one)?, (*other)?)));
+        let differ = pairs.filter(|(one, other)| one.0 != other.0 && one.1.max(other.1) > ROW_IS_SAME);
+        let (own, others) = differ.fold((0.0, 0.0), |sum, (one, other)| (sum.0 + one.1, sum.1 + other.1));
+        others > 0.0 && own <= ROW_TELLS * others
     };
-    Ok((0..readings.len()).filter(|&other| other != best).all(is_better).then_some(&readings[best]))
+    let is_best = |&one: &usize| (0..readings.len()).filter(|&other| other != one).all(|other| is_better(one, other));
+    Ok((0..readings.len()).find(is_best).map(|best| &readings[best]))
 }
 
 /// What each reading takes for the reference's rows of one block.

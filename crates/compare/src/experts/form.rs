@@ -55,11 +55,6 @@ impl Form {
         }
     }
 
-    /// Whether each expert has rows of all tokens.
-    fn has_all_tokens(self) -> bool {
-        matches!(self, Form::OwnOfAll | Form::ByExpert | Form::ByToken)
-    }
-
     /// Whether the axes before those of a row can be this form's.
     fn fits(self, axes: &[usize], choice: &Choice, experts: usize) -> bool {
         let (tokens, places) = (choice.tokens(), choice.places);
@@ -163,7 +158,8 @@ impl Reading {
                     return None;
                 }
                 let chosen = choice.rows_of(expert, order.unwrap_or(Order::Token));
-                let all = order.is_none() && form.has_all_tokens();
+                // Of all experts together nobody reads the rows of tokens that are sent elsewhere.
+                let all = order.is_none() && form == Form::OwnOfAll;
                 let due: Vec<(usize, usize)> =
                     if all { (0..choice.tokens()).map(|token| (token, 0)).collect() } else { chosen };
                 let rows = form.rows(choice, [experts, axes.last().copied()?], expert, &due)?;
