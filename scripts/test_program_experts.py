@@ -6,7 +6,7 @@ recorded, and run again in ways that send tokens to other experts.
 
 - `bf16`: the same model in bf16. Nothing may be blamed.
 - `rounding`: two experts of each router are alike up to the last bits, and so is the candidate's router. Tokens flip; nothing may be blamed.
-- `behind`: the same, and the head is another. `logits` must be blamed, and nothing else: what follows a token that went elsewhere is judged.
+- `behind`: the same, and the head is another. `logits` (or the head itself, where they are scaled) must be blamed, and nothing else: what follows a token that went elsewhere is judged.
 - `router`: the candidate's routers are others by half. `router_logits` must be blamed, and no expert.
 - `expert`: the same, and one matrix of an expert is another, in a layer and a step where the reference did not hit that expert and the candidate does.
   That expert's `ffn_out` must be blamed there, beside the routers, and nothing else.
@@ -192,7 +192,7 @@ def main():
                 with torch.no_grad():
                     head.weight[::3] *= 1.25
                 record(model, name, folder / "behind")
-                runs.append((alike_golden, folder / "alike-model", ("behind", folder / "behind", re.compile("logits"), re.compile("logits"))))
+                runs.append((alike_golden, folder / "alike-model", ("behind", folder / "behind", re.compile("logits|/lm_head"), re.compile("logits|/lm_head"))))
             for golden, weights, (case, candidate, may, must) in runs:
                 report = replay(args.command, golden.folder, candidate, weights)
                 total += 1

@@ -8,6 +8,7 @@
 
 mod align;
 mod conclude;
+mod experts;
 mod graph;
 mod inspect;
 mod judge;
@@ -24,6 +25,7 @@ mod tolerance;
 mod words;
 
 pub use align::chunks::{Aligned, ChunkAlignment, Parting, Unaligned, align};
+pub use experts::{is_of_expert, split_experts};
 pub use graph::{Graph, Node, Place, UnrecordedLayers, op_of};
 pub use inspect::{FUTURE_ATTENDED, Finding, Inspection, Sureness, inspect};
 pub use judge::choice::{choice_margin, margin_of_best};

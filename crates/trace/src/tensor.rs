@@ -194,6 +194,15 @@ impl Tensor {
         }
     }
 
+    /// Some of its rows, under a shape whose first axis they are; `None` where that holds not as many, or one is not there.
+    pub fn rows(&self, rows: &[usize], shape: Vec<usize>) -> Option<Tensor> {
+        let width = shape.iter().skip(1).try_fold(self.dtype().size(), |size, extent| size.checked_mul(*extent))?;
+        let bytes = self.bytes();
+        let row = |&row: &usize| bytes.get(row.checked_mul(width)?..row.checked_add(1)?.checked_mul(width)?);
+        let taken: Vec<u8> = rows.iter().map(row).collect::<Option<Vec<_>>>()?.concat();
+        Tensor::of_bytes(shape, self.dtype(), taken)
+    }
+
     /// Extent of every axis, slowest first.
     pub fn shape(&self) -> &[usize] {
         &self.shape

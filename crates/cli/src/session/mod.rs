@@ -22,7 +22,7 @@ use anyhow::{Context, Result, bail};
 use firstdiff_compare::metrics::Squares;
 use firstdiff_compare::{
     Aligned, ChunkAlignment, Graph, Node, Options, Place, Profile, Report, Sequences, ShownCache, Verdict, Warning,
-    align, compare, graph_of, number, own_rows_by, shown_cache,
+    align, compare, graph_of, number, own_rows_by, shown_cache, split_experts,
 };
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Batch, Cache, Dump, Rows, Site, Tap};
@@ -113,7 +113,8 @@ impl Session {
             (told.tell(reading.open(reference)?)?, told.tell(reading.open(candidate)?)?);
         (reference, candidate) = crate::session::streams::told(reference, candidate)?;
         own_rows_by(&reference, &mut candidate)?;
-        let (reference, candidate, batch, are_batches) = one_sequence(reference, candidate, reading.sequence)?;
+        let (reference, mut candidate, batch, are_batches) = one_sequence(reference, candidate, reading.sequence)?;
+        split_experts(&reference, &mut candidate)?;
         refuse_rows(rows.as_ref(), &[&reference, &candidate])?;
         let mut notes = notes(&[&reference, &candidate]);
         let Aligned { reference, candidate, alignment } = align(reference, candidate, rows.as_ref())?;

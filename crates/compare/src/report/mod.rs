@@ -137,6 +137,16 @@ impl TapReport {
         }
     }
 
+    /// Whether it holds the reference's values in another order, which is each side's own.
+    pub fn is_in_own_order(&self) -> bool {
+        matches!(self.reason, Some(Reason::OrderOfExperts))
+    }
+
+    /// Whether what it reads may explain its error, or not.
+    pub fn is_inconclusive(&self) -> bool {
+        matches!(self.reason, Some(Reason::Inconclusive))
+    }
+
     /// Whether it was not compared because tokens went to other experts: here, or before.
     pub fn is_of_other_experts(&self) -> bool {
         matches!(self.reason, Some(Reason::OtherExperts { .. } | Reason::BehindOtherExperts(_)))

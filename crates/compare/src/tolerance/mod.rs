@@ -1,6 +1,7 @@
 //! How large may honest rounding be? The one table of tolerances, by arithmetic and depth.
 
 pub(crate) mod context;
+pub(crate) mod experts;
 pub(crate) mod inspect;
 pub(crate) mod judge;
 pub(crate) mod layout;

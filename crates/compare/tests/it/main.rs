@@ -2,6 +2,7 @@
 
 mod chunks;
 mod declared;
+mod experts;
 mod fixtures;
 mod inherited;
 mod inspect;

@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 
+use firstdiff_compare::metrics::Squares;
 use firstdiff_program::{
     At, Bench, Change, DType, Edit, Instead, Operand, Operation, Scalar, Slice, Tensor, Values, View, apply,
 };
 use firstdiff_trace::Site;
+use ndarray::{ArrayD, Axis};
 
 use crate::program::held::array;
 use crate::replay::right::{Coin, distance};
@@ -15,23 +17,50 @@ use crate::tolerance::replay::LEAST_ALLOWED;
 /// What adds products of its operands up.
 const PRODUCTS: [&str; 8] = ["linear", "addmm", "mm", "bmm", "matmul", "baddbmm", "addbmm", "ggml.MUL_MAT"];
 
-/// How many times as far off as its sums what a slice makes is, when each sum of products is off by a share of the energy of its terms; `None` where it has no
-/// such sum.
+/// What a slice makes, and what it makes where each of its sums of products is off by a share of the energy of its terms.
+pub(crate) struct Condition {
+    exact: ArrayD<f64>,
+    moved: ArrayD<f64>,
+}
+
+impl Condition {
+    /// How many times as far off as its sums the whole is.
+    pub(crate) fn times(&self, site: Site) -> Option<f64> {
+        Some(distance(site, &self.exact, &self.moved) / LEAST_ALLOWED).filter(|times| times.is_finite())
+    }
+
+    /// The rows that are further off than what they nearly cancel of leaves them, where a sum may be off by `allowed`.
+    pub(crate) fn rows_beyond(&self, own: &ArrayD<f64>, due: &ArrayD<f64>, allowed: f64) -> Vec<usize> {
+        let count = due.shape().first().copied().unwrap_or(0);
+        if own.shape() != due.shape() || self.exact.shape() != due.shape() || self.moved.shape() != due.shape() {
+            return (0..count).collect();
+        }
+        let off = |one: &ArrayD<f64>, other: &ArrayD<f64>, row: usize| {
+            let (one, other) = (one.index_axis(Axis(0), row), other.index_axis(Axis(0), row));
+            Squares::of(one.iter().copied().zip(other.iter().copied())).nmse()
+        };
+        let is_within = |&row: &usize| {
+            let times = off(&self.exact, &self.moved, row) / LEAST_ALLOWED;
+            times > 1.0 && off(due, own, row) <= times * allowed
+        };
+        (0..count).filter(|row| !is_within(row)).collect()
+    }
+}
+
+/// By how much the sums of a slice make it inexact; `None` where it has no sum of products.
 pub(crate) fn condition<'v>(
     slice: &Slice<'_>,
     ops: &[Operation],
     bench: &Bench<'_>,
     value: &dyn Fn(usize) -> Option<Tensor<'v>>,
-    site: Site,
-) -> Option<f64> {
+) -> Option<Condition> {
     let edits: Vec<Edit> =
         slice.ops().filter_map(|op| Some(Edit { at: At::Op(op), change: moved(&ops[op], op)? })).collect();
     if edits.is_empty() {
         return None;
     }
     let of = |edits: &[Edit]| slice.evaluate(bench, value, edits).ok().map(|value| array(&value));
-    let (exact, moved) = (of(&[])?, of(&edits)?);
-    Some(distance(site, &exact, &moved) / LEAST_ALLOWED).filter(|times| times.is_finite())
+    Some(Condition { exact: of(&[])?, moved: of(&edits)? })
 }
 
 /// An operation whose sums are each off by a share of their terms, up or down as chance has it.
@@ -95,6 +124,7 @@ mod tests {
 
     use firstdiff_program::{Arithmetic, Program, WeightError, Weights};
     use firstdiff_trace::Tap;
+    use ndarray::array;
     use safetensors::tensor::{Dtype, TensorView};
 
     use super::*;
@@ -125,7 +155,20 @@ mod tests {
         safetensors::serialize_to_file([("0", ones)], None, &folder.path().join("program.safetensors")).unwrap();
         let (program, weights) = (Program::open(folder.path()).unwrap(), Row(row.to_vec()));
         let (slice, bench) = (Slice::of(&program, 0, |_| false), Bench::new(&program, Arithmetic::F64, &weights));
-        condition(&slice, program.ops(), &bench, &|_| None, Tap::named("gate").site).unwrap()
+        condition(&slice, program.ops(), &bench, &|_| None).unwrap().times(Tap::named("gate").site).unwrap()
+    }
+
+    #[test]
+    fn a_row_that_nearly_cancels_has_room_of_its_own() {
+        let condition = Condition {
+            exact: array![[1.0], [0.001]].into_dyn(),
+            moved: array![[1.0 + 1e-6], [0.001 + 1e-6]].into_dyn(),
+        };
+        let due = array![[1.0], [0.001]].into_dyn();
+        let beyond =
+            |off: [f64; 2]| condition.rows_beyond(&array![[1.0 + off[0]], [0.001 + off[1]]].into_dyn(), &due, 1e-12);
+        assert_eq!(beyond([0.0, 5e-7]), [0]);
+        assert_eq!(beyond([0.0, 5e-6]), [0, 1]);
     }
 
     #[test]

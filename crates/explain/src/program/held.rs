@@ -2,9 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use firstdiff_compare::{Layout, Place, TapReport};
+use firstdiff_compare::{Layout, Place, TapReport, is_of_expert};
 use firstdiff_program::{DType, Kind, Program, ProgramTap, Tensor, Values};
-use firstdiff_trace::{Site, Tap};
+use firstdiff_trace::{Rows, Site, Tap};
 use ndarray::{ArrayD, Axis, IxDyn};
 
 use crate::program::{Candidate, Recording};
@@ -14,7 +14,15 @@ use crate::replay::{ReplayError, can_be_read};
 /// The values of the taps that a candidate recorded whole, in the program's axes, by the tap's index in the program.
 pub(crate) struct Held {
     values: HashMap<usize, Own>,
+    /// Rows of experts that take all tokens, of which the candidate holds those alone that are sent to them.
+    parts: HashMap<usize, Part>,
     places: Vec<Place>,
+}
+
+/// Some rows of a tap.
+pub(crate) struct Part {
+    pub(crate) rows: Vec<usize>,
+    pub(crate) values: ArrayD<f64>,
 }
 
 /// The values of one tap, and whether what comes behind it can be computed from them.
@@ -23,6 +31,8 @@ struct Own {
     is_readable: bool,
     /// Whether the candidate recorded them, and they do not just follow from what it recorded.
     is_recorded: bool,
+    /// Whether its rows are those of the reference in another order.
+    is_in_own_order: bool,
 }
 
 impl Held {
@@ -48,10 +58,34 @@ impl Held {
             };
             if let Some(own) = own {
                 let is_readable = can_be_read(place_of(tap).tap.last_site(), &array(&own));
-                values.insert(number, Own { values: own, is_readable, is_recorded: true });
+                let is_in_own_order = report.is_some_and(TapReport::is_in_own_order);
+                values.insert(number, Own { values: own, is_readable, is_recorded: true, is_in_own_order });
             }
         }
-        Ok(Held { values, places: taps.iter().map(place_of).collect() })
+        let missing = (0..taps.len()).filter(|number| !values.contains_key(number));
+        let parts = missing.map(|number| Ok(part(&taps[number], candidate)?.map(|part| (number, part))));
+        let parts = parts.filter_map(Result::transpose).collect::<Result<_, ReplayError>>()?;
+        Ok(Held { values, parts, places: taps.iter().map(place_of).collect() })
+    }
+
+    /// What the candidate holds of a tap of which it holds some rows.
+    pub(crate) fn part(&self, tap: usize) -> Option<&Part> {
+        self.parts.get(&tap)
+    }
+
+    /// Takes what is due for the rows of a tap that the candidate does not hold: nobody reads them.
+    pub(crate) fn complete(&mut self, tap: usize, due: &ArrayD<f64>) {
+        let Some(part) = self.parts.get(&tap) else { return };
+        let mut whole = due.clone();
+        for (own, &row) in part.values.outer_iter().zip(&part.rows) {
+            whole.index_axis_mut(Axis(0), row).assign(&own);
+        }
+        let is_readable = whole.iter().all(|x| x.is_finite());
+        let shape = whole.shape().to_vec();
+        let values = Values::from(whole.into_iter().collect::<Vec<f64>>());
+        let values = Tensor::new(DType::F64, shape, values);
+        self.values
+            .extend(values.map(|values| (tap, Own { values, is_readable, is_recorded: true, is_in_own_order: false })));
     }
 
     /// The tap and its step, by its index in the program.
@@ -65,7 +99,19 @@ impl Held {
 
     /// Takes for the candidate's what follows from its own values.
     pub(crate) fn suppose(&mut self, tap: usize, values: Tensor<'static>) {
-        self.values.insert(tap, Own { values, is_readable: true, is_recorded: false });
+        self.values.insert(tap, Own { values, is_readable: true, is_recorded: false, is_in_own_order: false });
+    }
+
+    /// Whether the rows of a tap are those of the reference in an order of the candidate's own.
+    pub(crate) fn is_in_own_order(&self, tap: usize) -> bool {
+        self.values.get(&tap).is_some_and(|own| own.is_in_own_order)
+    }
+
+    /// Leaves a tap out of what others are computed from.
+    pub(crate) fn close(&mut self, tap: usize) {
+        if let Some(own) = self.values.get_mut(&tap) {
+            own.is_readable = false;
+        }
     }
 
     /// Brings the rows of a tap into another order.
@@ -93,7 +139,7 @@ type Layouts<'a> = HashMap<String, Vec<(u32, &'a Layout)>>;
 
 fn layouts<'a>(taps: &'a [TapReport]) -> Layouts<'a> {
     let mut layouts: Layouts<'a> = HashMap::new();
-    if taps.iter().any(TapReport::is_of_other_experts) {
+    if taps.iter().any(is_read_alike) {
         for tap in taps {
             let layout = tap.layout.as_ref().map(|layout| (tap.place.step, layout));
             layouts.entry(without_numbers(tap.place)).or_default().extend(layout);
@@ -102,13 +148,19 @@ fn layouts<'a>(taps: &'a [TapReport]) -> Layouts<'a> {
     layouts
 }
 
+/// Whether a tap that was not compared is read in the layout of others of its name: it is of other experts, its rows stand in an order of their own, or what
+/// it reads may explain its error.
+fn is_read_alike(report: &TapReport) -> bool {
+    report.is_of_other_experts() || report.is_in_own_order() || report.layout.is_none() && report.is_inconclusive()
+}
+
 /// The candidate's values of a tap. What was not compared because of other experts stands as others of its name do.
 fn values_of(
     candidate: &Candidate<'_>,
     report: &TapReport,
     layouts: &Layouts<'_>,
 ) -> Result<Option<Vec<f64>>, ReplayError> {
-    if !report.is_of_other_experts() {
+    if !is_read_alike(report) {
         return Ok(candidate.values.values(report)?);
     }
     let alike = layouts.get(&without_numbers(report.place)).map_or(&[][..], Vec::as_slice);
@@ -144,6 +196,20 @@ fn rerouted(tap: &ProgramTap, candidate: &Candidate<'_>) -> Result<Option<Tensor
         return Ok(None);
     };
     Ok(tensor(tap, candidate.dump.read(&entry)?.values().to_f64()))
+}
+
+/// The rows of an expert that the candidate holds, where the program's expert takes all tokens.
+fn part(tap: &ProgramTap, candidate: &Candidate<'_>) -> Result<Option<Part>, ReplayError> {
+    let Place { tap: name, step } = place_of(tap);
+    let Some(entry) = candidate.dump.entry(name, step).filter(|_| is_of_expert(name)) else { return Ok(None) };
+    let Some(Rows::List(rows)) = entry.rows.clone() else { return Ok(None) };
+    let is_there = rows.iter().all(|&row| tap.view.shape.first().is_some_and(|&count| row < count));
+    let is_alike = entry.shape.get(1..) == tap.view.shape.get(1..) && entry.shape.first() == Some(&rows.len());
+    if !is_there || !is_alike || tap.view.dtype.kind() != Kind::Float {
+        return Ok(None);
+    }
+    let values = ArrayD::from_shape_vec(IxDyn(&entry.shape), candidate.dump.read(&entry)?.values().to_f64());
+    Ok(values.ok().map(|values| Part { rows, values }))
 }
 
 /// Values as the program takes them; `None` where they are not as many.

@@ -4,22 +4,24 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use firstdiff_compare::metrics::Metrics;
-use firstdiff_compare::{Place, Status, TapReport, margin_of_best};
+use firstdiff_compare::{Difference, Place, Status, TapReport, margin_of_best};
 use firstdiff_model::{Cache, Profile};
-use firstdiff_program::{Arithmetic, Bench, EvaluateError, Evaluator, Kind, Program, Slice, Tensor, Values};
+use firstdiff_program::{
+    Arithmetic, Bench, DType as ProgramType, EvaluateError, Evaluator, Kind, Program, Slice, Tensor, Values,
+};
 use firstdiff_trace::{DType, Site, Tap};
 use ndarray::{ArrayD, Axis};
 
-use crate::program::condition::condition;
+use crate::program::condition::{Condition, condition};
 use crate::program::held::{Held, array, moved};
 use crate::program::routing::{Routed, routing};
 use crate::program::rows::{order, sorted};
 use crate::program::{Candidate, Recording};
 use crate::replay::operation::{Operation, is_coarse, loses, lost, unit_of};
 use crate::replay::reason::Reason;
-use crate::replay::right::distance;
+use crate::replay::right::{distance, tolerance};
 use crate::replay::{Replay, ReplayError, Replayed, Routing};
-use crate::tolerance::replay::{BESIDE_ONE, CHOICE_ROOM, INPUT_ROOM};
+use crate::tolerance::replay::{BESIDE_ONE, CHOICE_ROOM, INPUT_ROOM, ORDER_LEAVES};
 
 /// Judges every tap that the candidate recorded. `progress` is told how many of how many taps are done.
 ///
@@ -100,7 +102,9 @@ pub(crate) fn replayed(
         let (place, record) = (held.place(tap), &program.taps()[tap]);
         let name = program.said(record.op);
         routing.extend(lockstep.routing(tap, held, candidate)?);
-        let Some(own) = held.get(tap) else {
+        let part = held.part(tap).map(|part| (part.rows.clone(), part.values.clone()));
+        let own = held.get(tap).map(array).or_else(|| part.as_ref().map(|(_, values)| values.clone()));
+        let Some(own) = own else {
             let reason = match reports.get(&place) {
                 None => Reason::NotRecorded,
                 Some(report) => report.why().map_or(Reason::OtherExtent, Reason::NotEvaluated),
@@ -121,12 +125,17 @@ pub(crate) fn replayed(
             }
             None => lockstep.due(tap)?,
         };
+        let whole = due.as_ref().ok().filter(|_| part.is_some()).map(|due| due.right.clone());
+        let due = due.map(|due| part.as_ref().map_or_else(|| due.clone(), |(rows, _)| due.of_rows(rows)));
+        if due.is_err() && held.is_in_own_order(tap) {
+            held.close(tap);
+        }
         let is_in_own_order = due.is_err() || slice.known().any(|known| own_order.contains(&known));
         let judged = match due {
             Err(why) => Replayed { reason: Some(Reason::NotEvaluated(why)), ..unchecked(place, name) },
             Ok(_) if is_mixed => Replayed { reason: Some(Reason::OrderUnknown), ..unchecked(place, name) },
             Ok(due) if record.view.dtype.kind() == Kind::Int => {
-                chosen(unchecked(place, name), &array(own), &due, own_unit(candidate.profile))
+                chosen(unchecked(place, name), &own, &due, own_unit(candidate.profile))
             }
             Ok(due) => {
                 let site = place.tap.last_site();
@@ -134,27 +143,35 @@ pub(crate) fn replayed(
                 let of_inputs = due.moved.as_ref().filter(|_| !coarse);
                 let spread = due.moved.as_ref().filter(|_| coarse && is_span);
                 let of_inputs = of_inputs.map_or(0.0, |moved| INPUT_ROOM * distance(site, &due.exact, moved));
-                let stored = lost(candidate.profile, candidate.dtype(place)) + of_inputs;
+                // Where the program rounds to 16 bits itself, another right run has the next number of its type.
+                let is_half = matches!(record.view.dtype, ProgramType::F16 | ProgramType::BF16);
+                let of_edges = if coarse && is_half { own_unit(candidate.profile).powi(2) } else { 0.0 };
+                let stored = lost(candidate.profile, candidate.dtype(place)) + of_inputs + of_edges;
                 let costs = (stored, spread.map_or(0.0, |moved| distance(site, &due.right, moved)));
                 noise_of.insert(place, costs);
                 let before = noise.entry(place.tap).or_insert(0.0);
                 let operation =
                     Operation { noise_before: *before, ..operation(place, &name, candidate.profile, is_span, costs) };
                 *before = before.max(distance(site, &due.exact, &due.right));
-                let judged = operation.judged(&array(own), &due.right, &due.exact);
+                let judged = operation.judged(&own, &due.right, &due.exact);
                 // What nearly cancels is held to the size of its terms.
                 let again = judged.report.status == Status::Diverged && !is_span;
-                let times = again
-                    .then(|| {
-                        condition(&slice, program.ops(), &bench, &|tap| held.readable(tap).map(Tensor::view), site)
-                    })
+                let condition = again
+                    .then(|| condition(&slice, program.ops(), &bench, &|tap| held.readable(tap).map(Tensor::view)))
                     .flatten();
+                let times = condition.as_ref().and_then(|condition| condition.times(site));
                 let operation = Operation { condition: times.unwrap_or(1.0).max(1.0), ..operation };
                 let judged = match operation.condition > 1.0 {
-                    true => operation.judged(&array(own), &due.right, &due.exact),
+                    true => operation.judged(&own, &due.right, &due.exact),
                     false => judged,
                 };
-                let is_rounding = !coarse && lockstep.is_beside_one(tap, &array(own), &due.exact);
+                let judged = match &condition {
+                    Some(condition) if part.is_none() && judged.is_for(is_of_a_row) => {
+                        without_cancelling(condition, &operation, [&own, &due.right, &due.exact], judged)
+                    }
+                    _ => judged,
+                };
+                let is_rounding = !coarse && lockstep.is_beside_one(tap, &own, &due.exact);
                 let judged = match is_rounding && judged.report.status == Status::Diverged {
                     true => {
                         let report = TapReport { status: Status::Rounding, ..judged.report };
@@ -162,11 +179,14 @@ pub(crate) fn replayed(
                     }
                     false => judged,
                 };
-                let is_free = judged.report.status == Status::Diverged && sorted.holds(record.op);
-                let order = is_free.then(|| order(&array(own), &due.exact)).flatten();
-                let ordered = order.map(|order| (array(own).select(Axis(0), &order), order));
+                let is_free =
+                    judged.report.status == Status::Diverged && (sorted.holds(record.op) || held.is_in_own_order(tap));
+                let order = is_free.then(|| order(&own, &due.exact)).flatten();
+                let ordered = order.map(|order| (own.select(Axis(0), &order), order));
                 let again = ordered.map(|(own, order)| (operation.judged(&own, &due.right, &due.exact), order));
-                match again.filter(|(judged, _)| judged.report.status.agrees()) {
+                let is_order =
+                    |other: &Replayed| other.report.status.agrees() || is_far_nearer(&other.report, &judged.report);
+                match again.filter(|(other, _)| is_order(other)) {
                     Some((judged, order)) => {
                         held.reorder(tap, &order);
                         judged
@@ -175,6 +195,9 @@ pub(crate) fn replayed(
                 }
             }
         };
+        if let Some(whole) = whole {
+            held.complete(tap, &whole);
+        }
         own_order.extend((is_in_own_order && sorted.holds(record.op)).then_some(tap));
         taps.push(Replayed { from, through, ..judged });
         lockstep.hold(tap, held)?;
@@ -185,6 +208,7 @@ pub(crate) fn replayed(
 }
 
 /// What is due at a tap.
+#[derive(Clone)]
 struct Due {
     /// In the profile's arithmetic.
     right: ArrayD<f64>,
@@ -193,6 +217,19 @@ struct Due {
     moved: Option<ArrayD<f64>>,
     /// What is chosen among, where the tap says which.
     choices: Option<ArrayD<f64>>,
+}
+
+impl Due {
+    /// The same of some rows.
+    fn of_rows(&self, rows: &[usize]) -> Due {
+        let picked = |all: &ArrayD<f64>| all.select(Axis(0), rows);
+        Due {
+            right: picked(&self.right),
+            exact: picked(&self.exact),
+            moved: self.moved.as_ref().map(picked),
+            choices: None,
+        }
+    }
 }
 
 /// The same program in several arithmetics, side by side.
@@ -315,6 +352,38 @@ impl<'a> Lockstep<'a> {
         let more =
             (gaps.len() > TOLD).then(|| format!("{} further operations could not be carried out", gaps.len() - TOLD));
         told.chain(more).collect()
+    }
+}
+
+/// Whether rows in another order leave far less, so that it is theirs though they are wrong.
+fn is_far_nearer(ordered: &TapReport, as_stored: &TapReport) -> bool {
+    let size = |report: &TapReport| report.metrics.and_then(|metrics| metrics.nmse());
+    size(ordered).zip(size(as_stored)).is_some_and(|(ordered, as_stored)| ordered <= ORDER_LEAVES * as_stored)
+}
+
+/// Whether one row is off by more than its own size allows.
+fn is_of_a_row(reason: &Reason) -> bool {
+    matches!(reason, Reason::Differs(Difference::Row { .. }))
+}
+
+/// A tap of which a row is off: right, where all rows are but for those that nearly cancel, and these are within what their terms leave.
+fn without_cancelling(
+    condition: &Condition,
+    operation: &Operation<'_>,
+    [own, right, exact]: [&ArrayD<f64>; 3],
+    judged: Replayed,
+) -> Replayed {
+    let rest = condition.rows_beyond(own, right, tolerance(operation.profile, 0.0));
+    let of_rest = |all: &ArrayD<f64>| all.select(Axis(0), &rest);
+    let is_right = rest.is_empty()
+        || rest.len() < own.shape()[0]
+            && operation.judged(&of_rest(own), &of_rest(right), &of_rest(exact)).report.status.agrees();
+    match is_right {
+        true => {
+            let report = TapReport { status: Status::Rounding, ..judged.report };
+            Replayed { reason: None, report, ..judged }
+        }
+        false => judged,
     }
 }
 

@@ -52,3 +52,5 @@ pub(crate) const UNLIKE: f64 = 0.5;
 pub(crate) const OTHER_BUFFER: f64 = 1e-6;
 /// Share of its input that GELU in f32 may be off by: 1 + erf(x) is rounded beside 1. Of recordings by PyTorch 2.9 it was 2.7e-7 at the most, in 241 taps.
 pub(crate) const BESIDE_ONE: f64 = 4e-7;
+/// Rows that were sorted by their expert, and are wrong, stand in the order that leaves no more than this share of what is off as they are stored.
+pub(crate) const ORDER_LEAVES: f64 = 0.5;

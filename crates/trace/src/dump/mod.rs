@@ -223,6 +223,21 @@ impl Dump {
         }
     }
 
+    /// Puts tensors of names that the vocabulary does not have beside the others, or in the place of those that have these names in their steps, and leaves
+    /// those out that are `without`, by name and step.
+    pub fn put_open(&mut self, entries: Vec<Entry>, without: &[(String, u32)]) {
+        let mut gone: HashSet<String> = without.iter().map(|(name, step)| stored_name(name, *step)).collect();
+        gone.extend(entries.iter().map(|entry| stored_name(&entry.tap.to_string(), entry.step)));
+        self.unmapped.retain(|own| !gone.contains(own));
+        self.loose.retain(|found| !gone.contains(&stored_name(&found.name, found.step)));
+        for entry in entries {
+            let name = entry.tap.to_string();
+            self.unmapped.push(stored_name(&name, entry.step));
+            self.loose.push(RawTensor::made(&name, entry));
+        }
+        self.loose_at = OnceLock::new();
+    }
+
     /// Says why a tap of a step is not to be passed, whatever is compared of it.
     pub fn doubt(&mut self, tap: Tap, step: u32, reason: String) {
         self.doubts.entry((step, tap)).or_insert(reason);
@@ -281,6 +296,10 @@ impl Dump {
             (TensorLocation::File(path), _) => npy_header(path, declared),
             (TensorLocation::Member(name), Some(archive)) => archive.header(name, declared),
             (TensorLocation::Member(name), None) => Err(not_a_dump(&self.path, &format!("no archive holds {name}"))),
+            (TensorLocation::Made(_), _) if let Some((shape, dtype)) = entry.declared_extents() => {
+                let layout = Layout { dtype, fortran: false, big_endian: false };
+                Ok(Header { shape, layout, data: 0 })
+            }
             (TensorLocation::Made(Maker(make)), _) => {
                 let tensor = make()?;
                 let layout = Layout { dtype: tensor.dtype(), fortran: false, big_endian: false };

@@ -74,6 +74,17 @@ impl RawTensor {
         }
     }
 
+    /// One that is made when it is read.
+    pub(crate) fn made(name: &str, entry: Entry) -> RawTensor {
+        let Entry { step, shape, dtype, rows, place, .. } = entry;
+        RawTensor { step, dtype: Some(dtype), shape: Some(shape), rows, ..RawTensor::stored(name, place) }
+    }
+
+    /// Shape and type, where both are said.
+    pub(crate) fn declared_extents(&self) -> Option<(Vec<usize>, DType)> {
+        self.shape.clone().zip(self.dtype)
+    }
+
     /// The same, of this type.
     pub(crate) fn of_type(self, dtype: Option<DType>) -> RawTensor {
         RawTensor { dtype, ..self }

@@ -1,0 +1,103 @@
+//! Which experts does each token of a block go to, in which of its places?
+
+use std::collections::BTreeMap;
+
+use firstdiff_trace::{Dump, DumpError, Entry, Tap};
+
+use crate::experts::source::{Block, Wanted};
+use crate::taps::choice::CHOICE;
+
+/// In which order an expert takes the tokens that are sent to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// The order of the tokens.
+    Token,
+    /// First those whose first choice it is.
+    Place,
+}
+
+/// The experts that the tokens of a block are sent to.
+pub(super) struct Choice {
+    /// How many each token goes to.
+    pub(super) places: usize,
+    tokens: usize,
+    /// Token and place of every row of each expert, in the order of the tokens.
+    rows: BTreeMap<usize, Vec<(usize, usize)>>,
+}
+
+impl Choice {
+    fn of(dump: &Dump, block: &Block, places: Option<usize>) -> Result<Option<Choice>, DumpError> {
+        let tap = Tap::named(&format!("{}.{CHOICE}", block.prefix));
+        let Some(entry) = dump.entry(tap, block.step).filter(|entry| entry.rows.is_none()) else { return Ok(None) };
+        let Some(places) = places.or_else(|| places_of(&entry)) else { return Ok(None) };
+        let values = dump.read(&entry)?.values().to_f64();
+        let is_expert = |value: &f64| *value >= 0.0 && value.fract() == 0.0 && *value < f64::from(u32::MAX);
+        let fits = places > 0 && !values.is_empty() && values.len().is_multiple_of(places);
+        if !fits || !values.iter().all(is_expert) {
+            return Ok(None);
+        }
+        let mut rows: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
+        for (at, value) in values.iter().enumerate() {
+            rows.entry(*value as usize).or_default().push((at / places, at % places));
+        }
+        // No token goes to one expert twice.
+        let is_twice = rows.values().any(|rows| rows.windows(2).any(|pair| pair[0].0 == pair[1].0));
+        Ok((!is_twice).then(|| Choice { places, tokens: values.len() / places, rows }))
+    }
+
+    pub(super) fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// The largest number of an expert that is chosen.
+    pub(super) fn last(&self) -> Option<usize> {
+        self.rows.keys().last().copied()
+    }
+
+    /// Token and place of every row of an expert.
+    pub(super) fn rows_of(&self, expert: usize, order: Order) -> Vec<(usize, usize)> {
+        let mut rows = self.rows.get(&expert).cloned().unwrap_or_default();
+        if order == Order::Place {
+            rows.sort_by_key(|&(token, place)| (place, token));
+        }
+        rows
+    }
+
+    /// How many rows all experts before one have.
+    pub(super) fn rows_before(&self, expert: usize) -> usize {
+        self.rows.range(..expert).map(|(_, rows)| rows.len()).sum()
+    }
+
+    pub(super) fn count_of(&self, expert: usize) -> usize {
+        self.rows.get(&expert).map_or(0, Vec::len)
+    }
+}
+
+/// The last axis of more than one; a single axis may be that of the tokens.
+fn places_of(entry: &Entry) -> Option<usize> {
+    (entry.shape.len() > 1).then(|| entry.shape.last().copied()).flatten()
+}
+
+/// The choices of both sides.
+pub(super) struct Choices {
+    pub(super) own: BTreeMap<Block, Choice>,
+    pub(super) reference: BTreeMap<Block, Choice>,
+}
+
+impl Choices {
+    pub(super) fn of(reference: &Dump, candidate: &Dump, wanted: &Wanted) -> Result<Choices, DumpError> {
+        let mut choices = Choices { own: BTreeMap::new(), reference: BTreeMap::new() };
+        for block in wanted.blocks.keys() {
+            let theirs = Choice::of(reference, block, None)?;
+            let places = theirs.as_ref().map(|choice| choice.places);
+            choices.own.extend(Choice::of(candidate, block, places)?.map(|own| (block.clone(), own)));
+            choices.reference.extend(theirs.map(|theirs| (block.clone(), theirs)));
+        }
+        Ok(choices)
+    }
+
+    /// Whether the candidate recorded those of all these blocks.
+    pub(super) fn know_all<'b>(&self, mut blocks: impl Iterator<Item = &'b Block>) -> bool {
+        blocks.all(|block| self.own.contains_key(block))
+    }
+}

@@ -1,0 +1,216 @@
+//! In which forms may the rows of experts stand? Each says by the choice of experts alone where the rows of an expert are.
+
+use std::collections::BTreeMap;
+
+use crate::experts::choice::{Choice, Choices, Order};
+use crate::experts::source::{Block, Held, Wanted};
+
+/// How rows stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// A tensor for each expert, of its own rows, perhaps with others behind.
+    Own(Order),
+    /// A tensor for each expert, of all tokens.
+    OwnOfAll,
+    /// [experts, tokens, ..].
+    ByExpert,
+    /// [tokens, experts, ..].
+    ByToken,
+    /// [experts, capacity, ..], with padding behind each expert's rows.
+    Padded(Order),
+    /// [tokens, places, ..], or both in one axis.
+    ByPlace,
+    /// [places, tokens, ..].
+    PlacesFirst,
+    /// [tokens * places, ..], sorted by expert.
+    Sorted(Order),
+}
+
+const OWN: [Form; 3] = [Form::Own(Order::Token), Form::Own(Order::Place), Form::OwnOfAll];
+const TOGETHER: [Form; 8] = [
+    Form::ByExpert,
+    Form::ByToken,
+    Form::Padded(Order::Token),
+    Form::Padded(Order::Place),
+    Form::ByPlace,
+    Form::PlacesFirst,
+    Form::Sorted(Order::Token),
+    Form::Sorted(Order::Place),
+];
+
+impl Form {
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Form::Own(Order::Token) => "an expert's own rows, in the order of the tokens",
+            Form::Own(Order::Place) => "an expert's own rows, by place of the choice",
+            Form::OwnOfAll => "all tokens for each expert",
+            Form::ByExpert => "[experts, tokens, ..]",
+            Form::ByToken => "[tokens, experts, ..]",
+            Form::Padded(Order::Token) => "[experts, capacity, ..], padded, in the order of the tokens",
+            Form::Padded(Order::Place) => "[experts, capacity, ..], padded, by place of the choice",
+            Form::ByPlace => "[tokens, places, ..]",
+            Form::PlacesFirst => "[places, tokens, ..]",
+            Form::Sorted(Order::Token) => "[tokens * places, ..], sorted by expert and token",
+            Form::Sorted(Order::Place) => "[tokens * places, ..], sorted by expert, place and token",
+        }
+    }
+
+    /// Whether the axes before those of a row can be this form's.
+    fn fits(self, axes: &[usize], choice: &Choice, experts: usize) -> bool {
+        let (tokens, places) = (choice.tokens(), choice.places);
+        let largest = || (0..experts).map(|expert| choice.count_of(expert)).max().unwrap_or(0);
+        match self {
+            Form::Own(_) => axes.len() == 1,
+            Form::OwnOfAll => axes == [tokens],
+            Form::ByExpert => axes == [experts, tokens],
+            Form::ByToken => axes == [tokens, experts],
+            Form::Padded(_) => axes.len() == 2 && axes[0] == experts && axes[1] >= largest(),
+            Form::ByPlace => axes == [tokens, places] || axes == [tokens * places],
+            Form::PlacesFirst => axes == [places, tokens],
+            Form::Sorted(_) => axes == [tokens * places],
+        }
+    }
+
+    /// Where the rows of an expert are among those of its tensor, by token and place.
+    fn rows(
+        self,
+        choice: &Choice,
+        [experts, stride]: [usize; 2],
+        expert: usize,
+        due: &[(usize, usize)],
+    ) -> Option<Vec<usize>> {
+        let order = match self {
+            Form::Own(order) | Form::Padded(order) | Form::Sorted(order) => Some(order),
+            _ => None,
+        };
+        let own: BTreeMap<(usize, usize), usize> = order.map_or_else(BTreeMap::new, |order| {
+            choice.rows_of(expert, order).into_iter().enumerate().map(|(at, row)| (row, at)).collect()
+        });
+        let before = choice.rows_before(expert);
+        let row = |&(token, place): &(usize, usize)| {
+            let own = own.get(&(token, place)).copied();
+            Some(match self {
+                Form::Own(_) => own?,
+                Form::OwnOfAll => token,
+                Form::ByExpert => expert * choice.tokens() + token,
+                Form::ByToken => token * experts + expert,
+                Form::Padded(_) => expert * stride + own?,
+                Form::ByPlace => token * choice.places + place,
+                Form::PlacesFirst => place * choice.tokens() + token,
+                Form::Sorted(_) => before + own?,
+            })
+        };
+        due.iter().map(row).collect()
+    }
+}
+
+/// The rows of an expert, in the reference's order.
+pub(super) struct Piece {
+    /// Which they are of the candidate's tensor.
+    pub(super) rows: Vec<usize>,
+    /// Their tokens.
+    pub(super) tokens: Vec<usize>,
+    /// Their tokens where the reference has rows of all, and these are fewer.
+    pub(super) positions: Option<Vec<usize>>,
+}
+
+/// The candidate's rows in one form, for a reference that has its own in some order.
+pub(super) struct Reading {
+    pub(super) form: Form,
+    /// In which order the reference has an expert's rows; all tokens where `None`.
+    pub(super) order: Option<Order>,
+    pub(super) pieces: BTreeMap<Block, BTreeMap<usize, Piece>>,
+    /// Whether every expert's tensor is read as it is.
+    pub(super) is_as_it_stands: bool,
+}
+
+impl Reading {
+    /// All that the shapes allow.
+    pub(super) fn all(wanted: &Wanted, held: &Held, choices: &Choices) -> Vec<Reading> {
+        let forms: &[Form] = if matches!(held, Held::ByExpert(_)) { &OWN } else { &TOGETHER };
+        let orders: &[Option<Order>] = match wanted.is_dense(choices) {
+            true => &[None],
+            false => &[Some(Order::Token), Some(Order::Place)],
+        };
+        let both = forms.iter().flat_map(|&form| orders.iter().map(move |&order| (form, order)));
+        both.filter_map(|(form, order)| Reading::of(form, order, wanted, held, choices)).collect()
+    }
+
+    /// Whether another one takes the same rows.
+    pub(super) fn reads_as(&self, other: &Reading) -> bool {
+        let rows = |reading: &Reading| -> Vec<Vec<usize>> {
+            reading.pieces.values().flat_map(BTreeMap::values).map(|piece| piece.rows.clone()).collect()
+        };
+        rows(self) == rows(other)
+    }
+
+    fn of(form: Form, order: Option<Order>, wanted: &Wanted, held: &Held, choices: &Choices) -> Option<Reading> {
+        let mut pieces = BTreeMap::new();
+        let mut is_as_it_stands = matches!(held, Held::ByExpert(_));
+        for block in held.blocks() {
+            let choice = choices.own.get(block)?;
+            let experts = experts_of(wanted, held, block, choice);
+            let mut of_block = BTreeMap::new();
+            for expert in 0..experts {
+                let Some(source) = held.source(block, expert) else { continue };
+                let axes = axes(&source.shape, wanted)?;
+                if !form.fits(&axes, choice, experts) {
+                    return None;
+                }
+                let chosen = choice.rows_of(expert, order.unwrap_or(Order::Token));
+                // Of all experts together nobody reads the rows of tokens that are sent elsewhere.
+                let all = order.is_none() && form == Form::OwnOfAll;
+                let due: Vec<(usize, usize)> =
+                    if all { (0..choice.tokens()).map(|token| (token, 0)).collect() } else { chosen };
+                let rows = form.rows(choice, [experts, axes.last().copied()?], expert, &due)?;
+                let count: usize = axes.iter().product();
+                if rows.iter().any(|&row| row >= count) {
+                    return None;
+                }
+                is_as_it_stands &= rows.iter().copied().eq(0..count);
+                let tokens: Vec<usize> = due.iter().map(|&(token, _)| token).collect();
+                let is_part = order.is_none() && tokens.len() < choice.tokens();
+                is_as_it_stands &= !is_part;
+                let positions = is_part.then(|| tokens.clone());
+                of_block.insert(expert, Piece { rows, tokens, positions });
+            }
+            pieces.insert(block.clone(), of_block);
+        }
+        Some(Reading { form, order, pieces, is_as_it_stands })
+    }
+}
+
+/// How many experts a block has.
+fn experts_of(wanted: &Wanted, held: &Held, block: &Block, choice: &Choice) -> usize {
+    let named = wanted.blocks.values().flat_map(BTreeMap::keys).copied();
+    let known = named.chain(choice.last()).max().map_or(0, |last| last + 1);
+    match held {
+        Held::ByExpert(all) => {
+            all.get(block).and_then(|own| own.keys().last()).map_or(known, |last| known.max(last + 1))
+        }
+        // An axis is that of the experts where it is no shorter than their numbers ask, and neither tokens nor places.
+        Held::Together(all) => {
+            let axes = all.get(block).and_then(|entry| axes(&entry.shape, wanted)).unwrap_or_default();
+            match axes[..] {
+                [first, second] if second == choice.tokens() && first >= known => first,
+                [first, second] if first == choice.tokens() && second >= known => second,
+                [first, _] if first >= known => first,
+                _ => known,
+            }
+        }
+    }
+}
+
+/// The axes before those of a row, without those of one element in front; `None` where its last axes are no row.
+fn axes(shape: &[usize], wanted: &Wanted) -> Option<Vec<usize>> {
+    let mut width = wanted.width();
+    let mut axes = shape.to_vec();
+    while width > 1 {
+        let last = axes.pop().filter(|&last| last > 0 && width.is_multiple_of(last))?;
+        width /= last;
+    }
+    while axes.len() > 2 && axes[0] == 1 {
+        axes.remove(0);
+    }
+    Some(axes)
+}

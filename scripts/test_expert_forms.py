@@ -1,0 +1,293 @@
+#!/usr/bin/env python3
+"""Are the rows of experts read in the forms in which engines write them? Small mixtures of transformers are recorded, and runs of the same model, right and
+wrong, are written in each form: an expert's rows in the order of the tokens or of the places of the choice, of all tokens, [E,T,F], [T,E,F], [E,capacity,F]
+with padding, [T,k,F] and [k,T,F] by place, and [T*k,F] sorted by expert.
+
+    python test_expert_forms.py --command target/release/firstdiff [ARCH ..] [--keep DIR] [--without explain]
+
+- `right`: compare and replay must be at parity, and judge experts.
+- `wrong`: one matrix of an expert is another. compare must name what it makes first, replay nothing else, and explain must find it.
+- `moved`: two rows of different experts or tokens have changed places. No command may be at parity.
+- `blind`: right, without router_topk. Nothing may be blamed, and no row of an expert be judged where its place follows from the choice.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import architectures
+from test_program_experts import NAMES, Golden, build, record
+
+EXPERT = re.compile(r"(layers\.\d+)\.experts\.(\d+)\.(\w+)")
+
+
+class Run:
+    """A recorded run: its taps by name and step."""
+
+    def __init__(self, folder):
+        self.meta = json.loads((folder / "dump.json").read_text())
+        self.taps = {(tap["tap"], tap["step"]): np.load(folder / tap["file"]) for tap in self.meta["taps"]}
+
+    def write(self, taps, folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        meta = {key: value for key, value in self.meta.items() if key not in ("graph", "taps")}
+        meta["taps"] = []
+        for (name, step), values in taps.items():
+            file = f"{name.replace('/', '%2F')}{f'.step{step}' if step else ''}.npy"
+            np.save(folder / file, np.ascontiguousarray(values, dtype=np.float32))
+            meta["taps"].append(dict(tap=name, step=step, file=file, shape=list(values.shape), dtype="f32"))
+        (folder / "dump.json").write_text(json.dumps(meta))
+
+
+class Experts:
+    """The rows of each site's experts by layer, step, expert, token and place."""
+
+    def __init__(self, run, orders):
+        self.run, self.rows, self.choice = run, {}, {}
+        for (name, step), values in run.taps.items():
+            found = re.fullmatch(r"(layers\.\d+)\.router_topk", name)
+            if found:
+                self.choice[found[1], step] = values.reshape(values.shape[0], -1).astype(int)
+        for (name, step), values in run.taps.items():
+            found = EXPERT.fullmatch(name)
+            if found and (found[1], step) in self.choice:
+                layer, expert, site = found[1], int(found[2]), found[3]
+                chosen = self.places(layer, step, expert, orders)
+                dense = values.shape[0] != len(chosen)
+                for at, (token, place) in enumerate(chosen):
+                    self.rows[layer, step, site, expert, token, place] = values[token if dense else at]
+
+    def places(self, layer, step, expert, by_place):
+        chosen = np.argwhere(self.choice[layer, step] == expert)
+        found = [(int(token), int(place)) for token, place in chosen]
+        return sorted(found, key=lambda at: at[::-1]) if by_place else found
+
+    def others(self):
+        return {key: values for key, values in self.run.taps.items() if not EXPERT.fullmatch(key[0])}
+
+    def count(self):
+        return 1 + max(key[3] for key in self.rows)
+
+    def sites(self):
+        return sorted({key[:3] for key in self.rows})
+
+    def form(self, form, generator):
+        """All taps with those of experts in a form."""
+        taps = self.others()
+        for layer, step, site in self.sites():
+            choice = self.choice[layer, step]
+            tokens, k = choice.shape
+            count = max(self.count(), 1 + choice.max())
+            rows = {key[3:]: row for key, row in self.rows.items() if key[:3] == (layer, step, site)}
+            width = next(iter(rows.values())).shape
+            noise = lambda *shape: generator.standard_normal((*shape, *width)).astype(np.float32)
+            name = f"{layer}.experts.{site}"
+            if form in ("own-token", "own-place", "own-all", "own-padded"):
+                for expert in range(count):
+                    at = self.places(layer, step, expert, form == "own-place")
+                    if form == "own-all":
+                        values = noise(tokens)
+                        for token, place in at:
+                            values[token] = rows[expert, token, place]
+                    else:
+                        values = np.array([rows[expert, *here] for here in at]).reshape(len(at), *width)
+                    if form == "own-padded" and len(at):
+                        values = np.concatenate([values, 0 * noise(tokens + 1 - len(at))])
+                    if len(values):
+                        taps[f"{layer}.experts.{expert}.{site}", step] = values
+                continue
+            flat = {}
+            if form == "all":
+                values = noise(count, tokens)
+                flat = {key: key[:2] for key in rows}
+            elif form == "tokens-first":
+                values = noise(tokens, count)
+                flat = {key: (key[1], key[0]) for key in rows}
+            elif form in ("padded-token", "padded-place"):
+                values = 0 * noise(count, tokens + 2)
+                for expert in range(count):
+                    for at, here in enumerate(self.places(layer, step, expert, form == "padded-place")):
+                        flat[expert, *here] = expert, at
+            elif form in ("by-place", "by-place-flat"):
+                values = noise(tokens, k)
+                flat = {key: key[1:] for key in rows}
+            elif form == "places-first":
+                values = noise(k, tokens)
+                flat = {key: (key[2], key[1]) for key in rows}
+            elif form in ("sorted-token", "sorted-place"):
+                values = noise(tokens * k)
+                order = [(expert, *here) for expert in range(count) for here in self.places(layer, step, expert, form == "sorted-place")]
+                flat = {key: (at,) for at, key in enumerate(order) if key in rows}
+            for key, at in flat.items():
+                values[at] = rows[key]
+            taps[name, step] = values.reshape(tokens * k, *width) if form == "by-place-flat" else values
+        return taps
+
+
+FORMS = ("own-token own-place own-all own-padded all tokens-first padded-token padded-place by-place by-place-flat places-first sorted-token sorted-place").split()
+
+
+def reference_order(golden, model, run):
+    """Whether the reference's rows of an expert stand by place of the choice, by what its weights make of the block's input. None where that does not show it."""
+    votes = {False: 0, True: 0}
+    both = {by_place: Experts(run, by_place) for by_place in votes}
+    for layer, step, site in both[False].sites():
+        if site != "ffn_gate" or (f"{layer}.ffn_norm", step) not in run.taps:
+            continue
+        x = run.taps[f"{layer}.ffn_norm", step].astype(np.float64)
+        for expert in range(both[False].count()):
+            key = (f"{layer}.experts.{expert}.{site}", step)
+            if key not in run.taps or (tokens := both[False].places(layer, step, expert, False)) == both[True].places(layer, step, expert, True):
+                continue
+            rows = run.taps[key].astype(np.float64)
+            if len(rows) != len(tokens):
+                return False  # of all tokens
+            weight = model.get_parameter(golden.matrix(key)).detach().double().numpy()
+            weight = weight[expert] if weight.ndim == 3 else weight
+            made = [matrix for matrix in (weight, weight.T) if matrix.shape[1] == x.shape[1]]
+            for by_place in votes:
+                at = [token for token, _ in both[False].places(layer, step, expert, by_place)]
+                near = [np.abs(x[at] @ part.T - rows).max() for matrix in made for part in parts(matrix, rows.shape[1])]
+                votes[by_place] += bool(near) and min(near) < 1e-4
+    return None if votes[False] == votes[True] else votes[True] > votes[False]
+
+
+def parts(matrix, width):
+    yield from (matrix[begin:begin + width] for begin in range(0, len(matrix) - width + 1, width))
+    if len(matrix) == 2 * width:
+        yield from (matrix[::2], matrix[1::2])
+
+
+def spoil(model, golden, layer, expert, site):
+    """Changes a third of an expert's matrix; its name."""
+    key = (f"{layer}.experts.{expert}.{site}", 0)
+    name = golden.matrix(key)
+    with torch.no_grad():
+        weight = model.get_parameter(name)
+        if weight.dim() > 2:
+            weight[expert] *= 1.25
+        elif f".experts.{expert}." in name:
+            weight[: weight.shape[0] // 3] *= 1.25
+        else:
+            rows = weight.shape[0] // 4
+            weight[expert * rows:expert * rows + rows // 3] *= 1.25
+    return name
+
+
+def moved(experts, generator):
+    """The same with two rows of different tokens and experts in each other's place."""
+    layer, step, site = experts.sites()[0]
+    keys = [key for key in experts.rows if key[:3] == (layer, step, site)]
+    one = keys[0]
+    other = next(key for key in keys[::-1] if key[3] != one[3] and key[4] != one[4])
+    experts.rows[one], experts.rows[other] = experts.rows[other], experts.rows[one]
+    return experts
+
+
+def ask(command, what, *args):
+    done = subprocess.run([command, what, *map(str, args), "--json", "-"], capture_output=True, text=True)
+    if not done.stdout.startswith("{"):
+        return {"verdict": "ERROR " + (done.stderr.strip().splitlines() or ["nothing said"])[-1], "taps": [], "findings": [], "warnings": []}
+    return json.loads(done.stdout)
+
+
+def count_experts(report):
+    taps = [tap for tap in report["taps"] if EXPERT.fullmatch(tap["tap"])]
+    return sum(tap["status"] in ("exact", "rounding", "diverged", "downstream") for tap in taps), len(taps)
+
+
+def wrong_taps(report):
+    return [tap["tap"] for tap in report["taps"] if tap["status"] == "diverged"]
+
+
+def judge(case, due, reports):
+    """What is not as it should be."""
+    bad = []
+    for what, report in reports.items():
+        verdict, (judged, _) = report["verdict"], count_experts(report)
+        if verdict.startswith("ERROR"):
+            bad.append(f"{what}: {verdict}")
+        elif case == "right" and (verdict != "parity" or not judged and what != "explain"):
+            bad.append(f"{what}: {verdict}, {judged} experts judged, wrong {wrong_taps(report)[:2]}")
+        elif case == "wrong" and what == "compare" and (report["first_divergence"] or {}).get("tap") not in due:
+            bad.append(f"compare: first {(report['first_divergence'] or {}).get('tap')}")
+        elif case == "wrong" and what == "replay" and set(wrong_taps(report)) != due:
+            bad.append(f"replay: wrong {wrong_taps(report)[:3]}")
+        elif case == "wrong" and what == "explain" and (not report["findings"] or not {finding["tap"] for finding in report["findings"]} <= due):
+            bad.append(f"explain: {[finding['tap'] for finding in report['findings']][:3]}")
+        elif case == "moved" and verdict == "parity":
+            bad.append(f"{what}: parity")
+        elif case == "blind" and wrong_taps(report):
+            bad.append(f"{what}: wrong {wrong_taps(report)[:2]}")
+    return bad
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="ARCH")
+    parser.add_argument("--command", required=True, help="the firstdiff to judge")
+    parser.add_argument("--keep", metavar="DIR", help="leave the dumps there")
+    parser.add_argument("--forms", nargs="*", default=FORMS, choices=FORMS)
+    parser.add_argument("--without", nargs="*", default=[], choices=["replay", "explain"], help="commands that are not asked")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    total = bad = 0
+    with tempfile.TemporaryDirectory() as made:
+        for name in args.names or NAMES:
+            folder = Path(args.keep or made) / name
+            shutil.rmtree(folder, ignore_errors=True)
+            model = build(name)
+            model.save_pretrained(folder / "model", safe_serialization=True)
+            record(model, name, folder / "golden")
+            golden, run = Golden(folder / "golden"), Run(folder / "golden")
+            if not any(EXPERT.fullmatch(key[0]) for key in run.taps) or not any(key[0].endswith(".router_topk") for key in run.taps):
+                print(f"{name:18} has no taps of experts, or no router_topk", flush=True)
+                continue
+            by_place = reference_order(golden, model, run)
+            right = Experts(run, bool(by_place))
+            site = "ffn_gate" if any(key[2] == "ffn_gate" for key in right.rows) else right.sites()[0][2]
+            layer, _, _, expert = next(key[:4] for key in sorted(right.rows) if key[2] == site and key[1] == 0)
+            model = build(name)
+            matrix = spoil(model, golden, layer, expert, site)
+            record(model, name, folder / "spoilt")
+            # gate and up may be of one matrix.
+            taps = [f"{layer}.experts.{expert}.{other}" for other in ("ffn_gate", "ffn_up", "ffn_out")]
+            due = {tap for tap in taps if (tap, 0) in golden.taps and golden.matrix((tap, 0)) == matrix}
+            wrong_run = Run(folder / "spoilt")
+            print(f"{name:18} rows of an expert {'by place' if by_place else 'by token' if by_place is False else 'in an order that nothing shows'}; wrong: {', '.join(sorted(due))}", flush=True)
+            for form in args.forms:
+                words = []
+                for case in ("right", "wrong", "moved", "blind"):
+                    generator = np.random.default_rng(5)
+                    experts = Experts(wrong_run if case == "wrong" else run, bool(by_place))
+                    experts = moved(experts, generator) if case == "moved" else experts
+                    taps = experts.form(form, generator)
+                    if case == "blind":
+                        taps = {key: values for key, values in taps.items() if not key[0].endswith("router_topk")}
+                    candidate = folder / f"{form}-{case}"
+                    run.write(taps, candidate)
+                    reports = {"compare": ask(args.command, "compare", folder / "golden", candidate)}
+                    for what in ("replay", "explain"):
+                        if what not in args.without and not (what == "explain" and case != "wrong"):
+                            reports[what] = ask(args.command, what, folder / "golden", candidate, "--weights", folder / "model")
+                    wrong = judge(case, due, reports)
+                    total += 1
+                    bad += bool(wrong)
+                    judged = "/".join(str(count_experts(report)[0]) for report in reports.values())
+                    words.append(f"{case} {'BAD ' + '; '.join(wrong) if wrong else 'ok'} ({judged})")
+                print(f"{name:18} {form:14} {', '.join(words)}", flush=True)
+    print(f"{total} runs, {bad} bad")
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()
