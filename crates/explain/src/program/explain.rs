@@ -52,6 +52,7 @@ pub fn explain(
         exact: Bench::new(recording.program, Arithmetic::F64, recording.weights),
         rounded: candidate.arithmetic().map(|own| Bench::new(recording.program, own, recording.weights)),
         readers: OnceCell::new(),
+        contradicted: BTreeSet::new(),
     };
     let mut explained: Vec<Explained> = Vec::new();
     let wrong: Vec<usize> = replays.wrong().collect();
@@ -148,6 +149,8 @@ pub(super) struct Search<'a> {
     pub(super) rounded: Option<Bench<'a>>,
     /// For each operation the taps that are right and made of it.
     readers: OnceCell<HashMap<usize, Vec<usize>>>,
+    /// Forms of operations that gave a tap's numbers, and that another tap spoke against.
+    contradicted: BTreeSet<(String, usize)>,
 }
 
 /// A wrong tap in the search.
@@ -247,7 +250,7 @@ impl Search<'_> {
     }
 
     /// Tries a form, and notes what it leaves.
-    fn attempt(&self, target: &Target<'_>, form: &Form, found: &mut Explained) -> Option<f64> {
+    fn attempt(&mut self, target: &Target<'_>, form: &Form, found: &mut Explained) -> Option<f64> {
         let residual = self.residual(target, &form.edits)?;
         let best = found.tried.entry(form.mistake.id).or_insert(residual);
         *best = best.min(residual);
@@ -257,11 +260,17 @@ impl Search<'_> {
     }
 
     /// Notes a form that gives the candidate's numbers, or that came nearest.
-    fn weigh(&self, target: &Target<'_>, tried: Reproduced, found: &mut Explained) {
+    fn weigh(&mut self, target: &Target<'_>, tried: Reproduced, found: &mut Explained) {
         let edits: Vec<Edit> = tried.forms().flat_map(|form| form.edits.clone()).collect();
         if self.proves(target, &edits, tried.residual) {
-            if self.holds_elsewhere(target, &edits) {
+            // One line of code does the same in all layers.
+            let name = (tried.form.key(), tried.form.class);
+            let is_alone = tried.second.is_none();
+            let is_spoken_against = is_alone && self.contradicted.contains(&name);
+            if !is_spoken_against && self.holds_elsewhere(target, &edits) {
                 found.reproduced.push(tried);
+            } else if is_alone {
+                self.contradicted.insert(name);
             }
         } else if tried.residual < NEARER * target.base
             && found.nearest.as_ref().is_none_or(|nearest| tried.residual < nearest.residual)
@@ -302,7 +311,7 @@ impl Search<'_> {
         fits.then(|| operation.judged(&own, &right, &exact).report.status.agrees())
     }
 
-    fn pairs(&self, target: &Target<'_>, measured: &[(f64, &Form)], found: &mut Explained) {
+    fn pairs(&mut self, target: &Target<'_>, measured: &[(f64, &Form)], found: &mut Explained) {
         for (at, (_, first)) in measured.iter().enumerate() {
             for (_, second) in &measured[at + 1..] {
                 if self.is_late(target) {
@@ -318,7 +327,13 @@ impl Search<'_> {
     }
 
     /// The nearest, each with a number of another form.
-    fn tuned_pairs(&self, target: &Target<'_>, measured: &[(f64, &Form)], tunable: &[&Form], found: &mut Explained) {
+    fn tuned_pairs(
+        &mut self,
+        target: &Target<'_>,
+        measured: &[(f64, &Form)],
+        tunable: &[&Form],
+        found: &mut Explained,
+    ) {
         for (_, first) in measured.iter().take(TUNED_WITH) {
             for form in tunable {
                 if self.is_late(target) || !found.reproduced.is_empty() {

@@ -172,9 +172,12 @@ fn taps_of(recording: &Recording<'_>, held: &Held, form: &Form, all: &[(usize, f
     for (tap, _, found) in all {
         // The same mistake in two operations stands at the taps of both.
         let same = found.forms().find(|other| other.key() == form.key() && other.class == form.class);
-        let ops = same.into_iter().flat_map(|form| &form.edits).map(|edit| op_of(recording, edit.at));
-        for op in ops {
-            let nearest = made_of(program, op, *tap);
+        for edit in same.into_iter().flat_map(|form| &form.edits) {
+            // What was recorded is as it is: wrong is what reads it.
+            let nearest = match edit.at {
+                At::Tap(read) if held.readable(read).is_some() => Some(*tap),
+                at => made_of(program, op_of(recording, at), *tap),
+            };
             out.extend(nearest.map(|number| (number, held.place(number).tap)));
         }
     }
