@@ -752,7 +752,7 @@ text("chunks-ignored", "window-size unlisted", (r"kv_idx // chunk_size == q_idx 
      (r"\(kv_idx - left_padding\[batch_idx\]\) // chunk_size == .*", "kv_idx > q_idx - 1000"))
 SOFTMAX = r"softmax\((attn_weights|attention_scores|scores|combined_logits|attention_logits|attention_scores \+ attention_mask|attention_logits \+ attention_mask|attention_scores\.float\(\)|scores\.float\(\)), "
 text("softmax-base", "softmax-base ~score-scale", (SOFTMAX, r"softmax((\1) * 0.6931471805599453, "))
-text("softmax-temperature", "unlisted softmax-base ~score-scale", (SOFTMAX, r"softmax((\1) * 0.8, "))
+text("softmax-temperature", "unlisted softmax-base score-scale", (SOFTMAX, r"softmax((\1) * 0.8, "))
 text("softmax-over-queries", "softmax-axis", (SOFTMAX + r"dim=-1", r"softmax(\1, dim=-2"))
 text("softmax-over-heads", "softmax-axis", (SOFTMAX + r"dim=-1", r"softmax(\1, dim=1"))
 text("softmax-extra-zero", "sink-omitted", (r"(nn\.functional|F)\.softmax\((attn_weights|attention_scores), dim=-1(, dtype=torch\.float32)?\)",

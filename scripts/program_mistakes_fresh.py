@@ -822,9 +822,9 @@ def activation(name, causes, function):
 
 activation("activation-sigmoid", "activation", torch.sigmoid)
 activation("activation-hard-swish", "unlisted", nn.functional.hardswish)
-activation("activation-mish", "unlisted", nn.functional.mish)
-activation("activation-tanh", "unlisted", torch.tanh)
-activation("activation-leaky-relu", "unlisted", nn.functional.leaky_relu)
+activation("activation-mish", "activation", nn.functional.mish)
+activation("activation-tanh", "activation", torch.tanh)
+activation("activation-leaky-relu", "activation", nn.functional.leaky_relu)
 activation("activation-gelu-of-3-digits", "activation precision unlisted", lambda x: 0.5 * x * (1 + torch.tanh(0.8 * x * (1 + 0.045 * x * x))))
 text("gate-activated-after-product", "unlisted", (GATED, r"self.\1(self.\2(\3) * self.\4(\3))"))
 text("gate-activated-in-bf16", "precision unlisted", (GATED, r"self.\1(self.\2(\3).bfloat16()).type_as(\3) * self.\4(\3)"))

@@ -65,14 +65,17 @@ pub(crate) static KV_CACHE_SHIFT: Mistake = Mistake {
     id: "kv-cache-shift",
     what: "keys or values are written to another slot of the cache",
     fix: "position p goes to slot p",
-    params: &[Param::words("kind", &["early", "late", "newest first"])],
+    params: &[Param::words("kind", &["early", "late", "newest first", "prompt late"])],
     ..CACHE
 };
 pub(crate) static KV_CACHE_STALE: Mistake = Mistake {
     id: "kv-cache-stale",
     what: "the newest token's key or value is not in the cache when it is read",
     fix: "write the cache before the products",
-    params: &[Param::words("kind", &["last-one's", "newest missing", "decoded never written"])],
+    params: &[Param::words(
+        "kind",
+        &["last-one's", "newest missing", "decoded never written", "written behind the products"],
+    )],
     ..CACHE
 };
 pub(crate) static CONTEXT_LAYOUT: Mistake = Mistake {

@@ -42,6 +42,9 @@ pub(super) static MISTAKES: &[&Mistake] = &[
     &ROPE_PRECISION,
 ];
 
+/// Mistakes of the table of angles, of which one position says nothing.
+pub(crate) const OF_TABLES: [&Mistake; 2] = [&ROPE_THETA, &ROPE_PARTIAL];
+
 pub(crate) static ROPE_PAIRING: Mistake = Mistake {
     id: "rope-pairing",
     what: "the rotation pairs other elements than this model does",
@@ -66,7 +69,8 @@ pub(crate) static ROPE_SCALING: Mistake = Mistake {
     what: "frequencies are scaled otherwise than the config says",
     fix: "look at rope_scaling in the config: kind, factor, direction",
     params: &[
-        Param::other("kind", "linear by N").or(&["absent", "inverse"]),
+        Param::other("kind", "linear by N, times N")
+            .or(&["absent", "inverse", "llama3", "yarn", "by bands", "a table"]),
         Param::free("theta"),
         Param::free("factor"),
     ],
@@ -109,7 +113,15 @@ pub(crate) static ROPE_POSITION: Mistake = Mistake {
         Param::number("shift").of_positions(),
         Param::words(
             "kind",
-            &["decode-zero", "decode-behind", "decode-ahead", "decode-from-zero", "decode-stuck", "all-zero-based-one"],
+            &[
+                "decode-zero",
+                "decode-behind",
+                "decode-ahead",
+                "decode-from-zero",
+                "decode-stuck",
+                "all-zero-based-one",
+                "the last for all",
+            ],
         ),
     ],
     note: Some(

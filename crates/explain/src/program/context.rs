@@ -1,11 +1,11 @@
 //! What stands around an operation of a program? Who made what it reads, who reads what it makes.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
 
-use firstdiff_program::{Bench, Kind, Operand, Operation, Program, Scalar, Slice, View};
+use firstdiff_program::{At, Bench, Change, Edit, Kind, Operand, Operation, Program, Scalar, Slice, Tensor, View};
 use firstdiff_trace::Site;
-use ndarray::ArrayD;
+use ndarray::{ArrayD, Dimension, IxDyn};
 
 use crate::program::held::{Held, array};
 
@@ -98,6 +98,14 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// The same of another slice.
+    pub(crate) fn at<'s>(&self, slice: &'s Slice<'s>, own: ArrayD<f64>) -> Context<'s>
+    where
+        'a: 's,
+    {
+        Context::new(self.program, self.held, slice, self.bench, Arc::new(own))
+    }
+
     /// What a tap is, whichever stack it is of.
     pub(crate) fn site(&self, tap: usize) -> Site {
         self.held.place(tap).tap.last_site()
@@ -125,6 +133,50 @@ impl<'a> Context<'a> {
     /// The values of a table, as `op` reads it.
     pub(crate) fn table(&self, op: usize, view: &View) -> Option<ArrayD<f64>> {
         self.bench.table(op, view).map(|values| array(&values))
+    }
+
+    /// What `op` reads in views, of the candidate's own values.
+    pub(crate) fn read(&self, op: usize, views: &[&View]) -> Option<Vec<ArrayD<f64>>> {
+        let seen = Arc::new(Mutex::new(None));
+        let kept = seen.clone();
+        let keep = move |tensors: &[Tensor<'_>]| {
+            *kept.lock().ok()? = Some(tensors.iter().map(array).collect::<Vec<_>>());
+            None
+        };
+        let change = Change::Values(views.iter().copied().cloned().collect(), Arc::new(keep));
+        let value = |tap: usize| self.held.readable(tap).map(Tensor::view);
+        // It ends there: nothing is given in its place.
+        let ended = self.slice.evaluate(self.bench, &value, &[Edit { at: At::Op(op), change }]).is_err();
+        seen.lock().ok()?.take().filter(|_| ended)
+    }
+
+    /// What the candidate has at the tap that the slice makes, as a view of the same elements shows it.
+    pub(crate) fn own_as(&self, view: &View) -> Option<ArrayD<f64>> {
+        let target = &self.program.taps()[self.slice.target()].view;
+        if target.buffer != view.buffer || target.elements() != view.elements() || target.dtype != view.dtype {
+            return None;
+        }
+        let place = |view: &View, index: &IxDyn| {
+            view.offset + index.slice().iter().zip(&view.strides).map(|(i, stride)| i * stride).sum::<usize>()
+        };
+        let shaped = self.own.to_shape(target.shape.as_slice()).ok()?;
+        let held: HashMap<usize, f64> = shaped.indexed_iter().map(|(index, x)| (place(target, &index), *x)).collect();
+        let values: Option<Vec<f64>> =
+            ndarray::indices(view.shape.as_slice()).into_iter().map(|i| held.get(&place(view, &i)).copied()).collect();
+        ArrayD::from_shape_vec(view.shape.as_slice(), values?).ok()
+    }
+
+    /// All operations that make what `op` reads in a view, where no activation is among what they read.
+    pub(crate) fn makers(&self, op: usize, view: &View) -> BTreeSet<usize> {
+        let (mut open, mut found): (Vec<usize>, BTreeSet<usize>) =
+            (self.maker(op, view).into_iter().collect(), BTreeSet::new());
+        while let Some(at) = open.pop() {
+            if found.insert(at) {
+                let read = self.op(at).operands.iter().flat_map(Operand::views);
+                open.extend(read.filter(|read| !self.is_activation(read)).filter_map(|read| self.maker(at, read)));
+            }
+        }
+        found
     }
 
     /// The operation that made what `op` reads in a view.

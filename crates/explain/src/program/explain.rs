@@ -1,22 +1,22 @@
 //! Why is it wrong? Each wrong slice is carried out otherwise, until the candidate's own numbers come out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use firstdiff_compare::{MASKED, Place, Status};
-use firstdiff_program::{Arithmetic, At, Bench, Edit, Slice};
+use firstdiff_program::{Arithmetic, Bench, Edit, Operand, Program, Slice};
 use firstdiff_trace::Tap;
 use ndarray::ArrayD;
 
-use crate::explain::{Cause, Effort, Explanation, Finding, Match, Progress, Remainder};
-use crate::mistakes::norm::QK_NORM_ORDER;
-use crate::mistakes::rope::ROPE_OMITTED;
-use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED};
-use crate::mistakes::{Mistake, Values};
+use crate::explain::{Effort, Explanation, Progress};
+use crate::mistakes::Values;
 use crate::program::context::Context;
+use crate::program::findings::{findings, same_operation};
 use crate::program::forms::{Form, forms};
 use crate::program::held::{Held, array};
+use crate::program::not_testable::not_testable;
 use crate::program::replay::{Replays, replayed};
 use crate::program::routing::Routed;
 use crate::program::{Candidate, Recording};
@@ -24,8 +24,7 @@ use crate::replay::operation::{Operation, is_coarse};
 use crate::replay::right::distance;
 use crate::replay::{ReplayError, Replayed};
 use crate::tolerance::search::{
-    AS_NEAR, CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, FINEST, NEARER, NEARLY_LEAVES, ROUNDING_ROOM, SAME_RESIDUAL,
-    TUNED_TO_ROUNDING,
+    CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, FINEST, NEARER, NEARLY_LEAVES, ROUNDING_ROOM, SAME_RESIDUAL, TUNED_TO_ROUNDING,
 };
 
 /// Replays a candidate, and looks for what is done otherwise where it goes wrong.
@@ -52,6 +51,8 @@ pub fn explain(
         begun: Instant::now(),
         exact: Bench::new(recording.program, Arithmetic::F64, recording.weights),
         rounded: candidate.arithmetic().map(|own| Bench::new(recording.program, own, recording.weights)),
+        readers: OnceCell::new(),
+        contradicted: BTreeSet::new(),
     };
     let mut explained: Vec<Explained> = Vec::new();
     let wrong: Vec<usize> = replays.wrong().collect();
@@ -67,36 +68,37 @@ pub fn explain(
     if cfg!(feature = "laws") && !effort.quick {
         crate::program::laws::measure(recording, candidate, held, &replays.replay, &mut findings);
     }
-    Ok(Explanation { replay: replays.replay, findings, not_testable: Vec::new() })
+    let not_testable = if effort.quick { Vec::new() } else { not_testable(&mut search, &findings) };
+    Ok(Explanation { replay: replays.replay, findings, not_testable })
 }
 
 /// A wrong tap, and what was found.
-struct Explained {
-    tap: usize,
-    base: f64,
-    through: Vec<Tap>,
-    reproduced: Vec<Reproduced>,
-    tried: BTreeMap<&'static str, f64>,
+pub(super) struct Explained {
+    pub(super) tap: usize,
+    pub(super) base: f64,
+    pub(super) through: Vec<Tap>,
+    pub(super) reproduced: Vec<Reproduced>,
+    pub(super) tried: BTreeMap<&'static str, f64>,
     /// What came nearest.
-    nearest: Option<Reproduced>,
+    pub(super) nearest: Option<Reproduced>,
 }
 
 /// A form that was tried, and what it leaves.
 #[derive(Clone)]
-struct Reproduced {
-    form: Form,
+pub(super) struct Reproduced {
+    pub(super) form: Form,
     /// A second one, where one alone is not it.
-    second: Option<Form>,
-    residual: f64,
+    pub(super) second: Option<Form>,
+    pub(super) residual: f64,
 }
 
 impl Reproduced {
-    fn forms(&self) -> impl Iterator<Item = &Form> {
+    pub(super) fn forms(&self) -> impl Iterator<Item = &Form> {
         std::iter::once(&self.form).chain(&self.second)
     }
 
     /// Whether a number of it was read off the candidate.
-    fn is_fitted(&self) -> bool {
+    pub(super) fn is_fitted(&self) -> bool {
         let is_free = |form: &Form| {
             let free = |name: &str| form.mistake.param(name).is_some_and(|param| param.values == Values::Free);
             form.params.iter().any(|(name, value)| free(name) && value.is_number())
@@ -104,7 +106,7 @@ impl Reproduced {
         self.forms().any(is_free)
     }
 
-    fn key(&self) -> String {
+    pub(super) fn key(&self) -> String {
         let keys: BTreeSet<String> = self.forms().map(|form| format!("{} @{}", form.key(), form.class)).collect();
         keys.into_iter().collect::<Vec<_>>().join(" and ")
     }
@@ -136,15 +138,19 @@ const PAIRED: usize = 24;
 /// A number is looked for beside so many of them.
 const TUNED_WITH: usize = 6;
 
-struct Search<'a> {
-    recording: Recording<'a>,
-    held: &'a Held,
-    replays: &'a Replays,
-    candidate: &'a Candidate<'a>,
-    effort: &'a Effort,
+pub(super) struct Search<'a> {
+    pub(super) recording: Recording<'a>,
+    pub(super) held: &'a Held,
+    pub(super) replays: &'a Replays,
+    pub(super) candidate: &'a Candidate<'a>,
+    pub(super) effort: &'a Effort,
     begun: Instant,
-    exact: Bench<'a>,
-    rounded: Option<Bench<'a>>,
+    pub(super) exact: Bench<'a>,
+    pub(super) rounded: Option<Bench<'a>>,
+    /// For each operation the taps that are right and made of it.
+    readers: OnceCell<HashMap<usize, Vec<usize>>>,
+    /// Forms of operations that gave a tap's numbers, and that another tap spoke against.
+    contradicted: BTreeSet<(String, usize)>,
 }
 
 /// A wrong tap in the search.
@@ -233,13 +239,18 @@ impl Search<'_> {
         Some(found)
     }
 
+    /// Loads the weights of a slice; `None` where one cannot be read.
+    pub(super) fn load(&mut self, slice: &Slice<'_>) -> Option<()> {
+        self.exact.load(slice).ok()
+    }
+
     fn is_late(&self, target: &Target<'_>) -> bool {
         target.begun.elapsed().as_secs_f64() > self.effort.seconds
             || self.effort.quick && self.begun.elapsed() > A_MOMENT
     }
 
     /// Tries a form, and notes what it leaves.
-    fn attempt(&self, target: &Target<'_>, form: &Form, found: &mut Explained) -> Option<f64> {
+    fn attempt(&mut self, target: &Target<'_>, form: &Form, found: &mut Explained) -> Option<f64> {
         let residual = self.residual(target, &form.edits)?;
         let best = found.tried.entry(form.mistake.id).or_insert(residual);
         *best = best.min(residual);
@@ -249,10 +260,18 @@ impl Search<'_> {
     }
 
     /// Notes a form that gives the candidate's numbers, or that came nearest.
-    fn weigh(&self, target: &Target<'_>, tried: Reproduced, found: &mut Explained) {
+    fn weigh(&mut self, target: &Target<'_>, tried: Reproduced, found: &mut Explained) {
         let edits: Vec<Edit> = tried.forms().flat_map(|form| form.edits.clone()).collect();
         if self.proves(target, &edits, tried.residual) {
-            found.reproduced.push(tried);
+            // One line of code does the same in all layers.
+            let name = (tried.form.key(), tried.form.class);
+            let is_alone = tried.second.is_none();
+            let is_spoken_against = is_alone && self.contradicted.contains(&name);
+            if !is_spoken_against && self.holds_elsewhere(target, &edits) {
+                found.reproduced.push(tried);
+            } else if is_alone {
+                self.contradicted.insert(name);
+            }
         } else if tried.residual < NEARER * target.base
             && found.nearest.as_ref().is_none_or(|nearest| tried.residual < nearest.residual)
         {
@@ -260,7 +279,39 @@ impl Search<'_> {
         }
     }
 
-    fn pairs(&self, target: &Target<'_>, measured: &[(f64, &Form)], found: &mut Explained) {
+    /// Whether what else was recorded of the step agrees with operations that are done otherwise: where one is right as it is, only what reads it for the
+    /// target is wrong. Taps are as many as read an operation that was not recorded.
+    fn holds_elsewhere(&self, target: &Target<'_>, edits: &[Edit]) -> bool {
+        let program = self.recording.program;
+        let number = target.slice.target();
+        let readers = self.readers.get_or_init(|| self.replays.readers(program, self.held));
+        let ops = edits.iter().filter_map(|edit| edit.at.op());
+        let others: BTreeSet<usize> = ops.filter_map(|op| readers.get(&op)).flatten().copied().collect();
+        let of_the_step = |&other: &usize| other != number && program.taps()[other].step == program.taps()[number].step;
+        others.into_iter().filter(of_the_step).all(|other| {
+            let slice = Slice::of(program, other, |tap| self.held.readable(tap).is_some());
+            self.agrees_with(&slice, edits).unwrap_or(true)
+        })
+    }
+
+    /// Whether a tap that is right agrees with some operations that are done otherwise; `None` where that is not known.
+    pub(super) fn agrees_with(&self, slice: &Slice<'_>, edits: &[Edit]) -> Option<bool> {
+        let own = array(self.held.get(slice.target())?);
+        let replayed = self.replays.of(self.held.place(slice.target()))?;
+        let ops: BTreeSet<usize> = slice.ops().collect();
+        let here = |edit: &&Edit| edit.at.op().is_none_or(|op| ops.contains(&op));
+        let edits: Vec<Edit> = edits.iter().filter(here).cloned().collect();
+        let exact = self.value(slice, &edits)?;
+        let right = match &self.rounded {
+            Some(bench) => self.value_on(bench, slice, &edits)?,
+            None => exact.clone(),
+        };
+        let operation = self.replays.operation(replayed, self.candidate.profile);
+        let fits = exact.shape() == own.shape() && right.shape() == own.shape();
+        fits.then(|| operation.judged(&own, &right, &exact).report.status.agrees())
+    }
+
+    fn pairs(&mut self, target: &Target<'_>, measured: &[(f64, &Form)], found: &mut Explained) {
         for (at, (_, first)) in measured.iter().enumerate() {
             for (_, second) in &measured[at + 1..] {
                 if self.is_late(target) {
@@ -276,7 +327,13 @@ impl Search<'_> {
     }
 
     /// The nearest, each with a number of another form.
-    fn tuned_pairs(&self, target: &Target<'_>, measured: &[(f64, &Form)], tunable: &[&Form], found: &mut Explained) {
+    fn tuned_pairs(
+        &mut self,
+        target: &Target<'_>,
+        measured: &[(f64, &Form)],
+        tunable: &[&Form],
+        found: &mut Explained,
+    ) {
         for (_, first) in measured.iter().take(TUNED_WITH) {
             for form in tunable {
                 if self.is_late(target) || !found.reproduced.is_empty() {
@@ -292,11 +349,11 @@ impl Search<'_> {
     }
 
     /// What the slice gives with some operations carried out otherwise.
-    fn value(&self, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
+    pub(super) fn value(&self, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
         self.value_on(&self.exact, slice, edits)
     }
 
-    fn value_on(&self, bench: &Bench<'_>, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
+    pub(super) fn value_on(&self, bench: &Bench<'_>, slice: &Slice<'_>, edits: &[Edit]) -> Option<ArrayD<f64>> {
         let value = |tap: usize| self.held.readable(tap).map(|own| own.view());
         Some(array(&slice.evaluate(bench, &value, edits).ok()?))
     }
@@ -397,166 +454,14 @@ fn rounded_to(value: f64, digits: i32) -> f64 {
     if scale.is_finite() && scale > 0.0 { (value * scale).round() / scale } else { value }
 }
 
-/// Each cause once, with all taps that it explains: first the one that explains most.
-fn findings(recording: &Recording<'_>, held: &Held, explained: &[Explained]) -> Vec<Finding> {
-    let mut open: Vec<&Explained> = explained.iter().filter(|e| !e.reproduced.is_empty()).collect();
-    let (mut out, mut unknown): (Vec<(usize, Finding)>, Vec<&Explained>) = Default::default();
-    while !open.is_empty() {
-        // The order in which forms are listed settles what gives the same numbers.
-        let mut counts: Vec<(String, usize)> = Vec::new();
-        for explained in &open {
-            let least = explained.reproduced.iter().map(|r| r.residual).fold(f64::INFINITY, f64::min);
-            for found in explained.reproduced.iter().filter(|r| r.residual <= AS_NEAR * least + f64::MIN_POSITIVE) {
-                let key = found.key();
-                match counts.iter_mut().find(|(known, _)| *known == key) {
-                    Some((_, count)) => *count += 1,
-                    None => counts.push((key, 1)),
-                }
-            }
-        }
-        let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0);
-        let Some((key, _)) = counts.into_iter().find(|(_, count)| *count == most) else { break };
-        let has = |explained: &&Explained| explained.reproduced.iter().any(|r| r.key() == key);
-        let (of_it, rest): (Vec<&Explained>, Vec<&Explained>) = open.iter().copied().partition(has);
-        open = rest;
-        // A number is one number of an engine: where another place of the same operation needs another, it is not what is done.
-        let alike = |a: &Explained, b: &Explained| same_operation(recording, held, a.tap, b.tap);
-        let is_free = of_it.iter().any(|e| e.reproduced.iter().any(|r| r.key() == key && r.is_fitted()));
-        let elsewhere = |e: &&Explained| {
-            explained.iter().any(|other| alike(e, other) && !of_it.iter().any(|known| known.tap == other.tap))
-        };
-        if is_free && of_it.iter().any(elsewhere) {
-            unknown.extend(of_it);
-            continue;
-        }
-        out.extend(proved(recording, held, &of_it, &key));
-    }
-    unknown.extend(explained.iter().filter(|e| e.reproduced.is_empty()));
-    unknown.sort_by_key(|e| e.tap);
-    while let Some(first) = unknown.first().copied() {
-        let (same, rest): (Vec<_>, _) = unknown.iter().partition(|e| same_operation(recording, held, first.tap, e.tap));
-        unknown = rest;
-        out.push((first.tap, unexplained(recording, held, first, &same)));
-    }
-    out.sort_by_key(|(tap, _)| *tap);
-    elsewhere(out.into_iter().map(|(_, finding)| finding).collect())
-}
+/// Matrices above this are not multiplied once more only to say what else would show.
+const LARGE: usize = 1 << 22;
 
-/// What is left out in one place because it is done in another.
-const MOVED: [(&Mistake, &Mistake); 2] = [(&MASK_OMITTED, &MASK_AFTER_SOFTMAX), (&ROPE_OMITTED, &QK_NORM_ORDER)];
-
-/// What is done elsewhere is one mistake, not two.
-fn elsewhere(mut findings: Vec<Finding>) -> Vec<Finding> {
-    let is = |finding: &Finding, mistake: &Mistake| finding.cause.as_ref().is_some_and(|cause| cause.id == mistake.id);
-    let layers = |finding: &Finding| finding.shown_at.iter().map(|place| place.tap.layer).collect::<BTreeSet<_>>();
-    for (left_out, done) in MOVED {
-        let Some(at) = findings.iter().position(|finding| is(finding, done)) else { continue };
-        let there = layers(&findings[at]);
-        let (moved, mut kept): (Vec<Finding>, Vec<Finding>) =
-            findings.into_iter().partition(|finding| is(finding, left_out) && layers(finding).is_subset(&there));
-        if let Some(one) = kept.iter_mut().find(|finding| is(finding, done)) {
-            for finding in moved {
-                one.taps.extend(finding.taps);
-                one.shown_at.extend(finding.shown_at);
-                one.remainders.extend(finding.remainders);
-            }
-        }
-        findings = kept;
-    }
-    findings
-}
-
-/// Whether two taps are made by the same line of the reference, in whichever layer and step.
-fn same_operation(recording: &Recording<'_>, held: &Held, a: usize, b: usize) -> bool {
-    let program = recording.program;
-    let class = |tap: usize| program.class(program.taps()[tap].op);
-    class(a) == class(b) && held.place(a).tap.site == held.place(b).tap.site
-}
-
-/// The findings of one cause, or of two together.
-fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &str) -> Vec<(usize, Finding)> {
-    let found = |e: &&Explained| e.reproduced.iter().find(|r| r.key() == key).cloned().map(|r| (e.tap, e.base, r));
-    let all: Vec<(usize, f64, Reproduced)> = of_it.iter().filter_map(found).collect();
-    let Some((first, _, one)) = all.first() else { return Vec::new() };
-    let in_all = |other: &Reproduced| of_it.iter().all(|e| e.reproduced.iter().any(|r| r.key() == other.key()));
-    let mut alternatives: Vec<Cause> = Vec::new();
-    let mut named = vec![one.form.key()];
-    for other in of_it[0].reproduced.iter().filter(|r| r.second.is_none() && r.key() != key && in_all(r)) {
-        if !named.contains(&other.form.key()) {
-            named.push(other.form.key());
-            alternatives.push(other.form.cause());
-        }
-    }
-    let finding = |form: &Form| Finding {
-        taps: taps_of(recording, held, form, &all),
-        shown_at: all.iter().map(|(tap, ..)| held.place(*tap)).collect(),
-        op: form.edits.first().map_or_else(String::new, |edit| recording.program.said(op_of(recording, edit.at))),
-        cause: Some(form.cause()),
-        residual_nmse: all.iter().map(|(.., r)| r.residual).fold(0.0, f64::max),
-        base_nmse: all.iter().map(|(_, base, _)| *base).fold(0.0, f64::max),
-        remainders: all
-            .iter()
-            .map(|(tap, base, r)| Remainder { place: held.place(*tap), base_nmse: *base, residual_nmse: r.residual })
-            .collect(),
-        alternatives: if one.second.is_some() { Vec::new() } else { alternatives.clone() },
-        tried: of_it[0].tried.clone(),
-        ..Finding::without_cause(Match::Reproduced)
-    };
-    one.forms().map(|form| (*first, finding(form))).collect()
-}
-
-/// The operation that is carried out otherwise, or that reads what is.
-fn op_of(recording: &Recording<'_>, at: At) -> usize {
-    match at {
-        At::Op(op) => op,
-        At::Tap(tap) => recording.program.taps()[tap].op,
-    }
-}
-
-/// The taps that operations which are carried out otherwise make, or the nearest behind them.
-fn taps_of(recording: &Recording<'_>, held: &Held, form: &Form, all: &[(usize, f64, Reproduced)]) -> Vec<Tap> {
-    let program = recording.program;
-    let mut out: BTreeSet<(usize, Tap)> = BTreeSet::new();
-    for (tap, _, found) in all {
-        let same = found.forms().find(|other| other.key() == form.key());
-        let ops = same.into_iter().flat_map(|form| &form.edits).map(|edit| op_of(recording, edit.at));
-        let step = program.taps()[*tap].step;
-        for op in ops {
-            let behind = program.taps().iter().enumerate().filter(|(_, t)| t.step == step && t.op >= op);
-            let nearest = behind.min_by_key(|(_, t)| t.op).map(|(number, _)| number);
-            out.extend(nearest.map(|number| (number, held.place(number).tap)));
-        }
-    }
-    let mut taps: Vec<Tap> = Vec::new();
-    for (_, tap) in out {
-        if !taps.contains(&tap) {
-            taps.push(tap);
-        }
-    }
-    taps
-}
-
-/// One operation that is wrong in some places, for a reason that is not known; and what comes nearest, where the same does in all.
-fn unexplained(recording: &Recording<'_>, held: &Held, first: &Explained, all: &[&Explained]) -> Finding {
-    let program = recording.program;
-    let nearest = |e: &Explained| e.nearest.as_ref().map(Reproduced::key);
-    let near = first.nearest.as_ref().filter(|_| all.iter().all(|e| nearest(e) == nearest(first)));
-    let left = |e: &Explained| near.and(e.nearest.as_ref()).map_or(e.base, |nearest| nearest.residual);
-    let remainder = |e: &&Explained| Remainder { place: held.place(e.tap), base_nmse: e.base, residual_nmse: left(e) };
-    let mut taps: Vec<Tap> = all.iter().map(|e| held.place(e.tap).tap).collect();
-    taps.dedup();
-    Finding {
-        taps,
-        shown_at: all.iter().map(|e| held.place(e.tap)).collect(),
-        op: program.said(program.taps()[first.tap].op),
-        residual_nmse: all.iter().map(|e| left(e)).fold(0.0, f64::max),
-        base_nmse: all.iter().map(|e| e.base).fold(0.0, f64::max),
-        remainders: near.map_or_else(Vec::new, |_| all.iter().map(remainder).collect()),
-        alternatives: near.map_or_else(Vec::new, |nearest| nearest.forms().map(Form::cause).collect()),
-        through: first.through.clone(),
-        tried: first.tried.clone(),
-        ..Finding::without_cause(if near.is_some() { Match::Closest } else { Match::Unknown })
-    }
+/// Whether a slice multiplies by a matrix that large.
+pub(super) fn reads_large(program: &Program, slice: &Slice<'_>) -> bool {
+    let views = slice.ops().flat_map(|op| program.ops()[op].operands.iter().flat_map(Operand::views));
+    let mut weights = views.map(|view| view.buffer).filter(|buffer| program.weights().contains_key(buffer));
+    weights.any(|buffer| program.buffers()[buffer].elements() > LARGE)
 }
 
 impl Replays {
@@ -566,7 +471,20 @@ impl Replays {
         wrong.map(|(_, tap)| *tap)
     }
 
-    fn of(&self, place: Place) -> Option<&Replayed> {
+    /// For each operation the taps that are right, and made of it by what was recorded.
+    fn readers(&self, program: &Program, held: &Held) -> HashMap<usize, Vec<usize>> {
+        let mut readers: HashMap<usize, Vec<usize>> = HashMap::new();
+        let right = self.replay.taps.iter().zip(&self.taps).filter(|(t, _)| t.report.status.agrees());
+        for &tap in right.map(|(_, tap)| tap).filter(|&&tap| held.get(tap).is_some()) {
+            let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
+            if !reads_large(program, &slice) {
+                slice.ops().for_each(|op| readers.entry(op).or_default().push(tap));
+            }
+        }
+        readers
+    }
+
+    pub(super) fn of(&self, place: Place) -> Option<&Replayed> {
         self.replay.taps.iter().find(|t| t.report.place == place)
     }
 }

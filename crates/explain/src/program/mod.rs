@@ -3,9 +3,11 @@
 mod condition;
 mod context;
 mod explain;
+mod findings;
 mod forms;
 mod held;
 mod laws;
+mod not_testable;
 mod replay;
 mod routing;
 mod rows;

@@ -110,6 +110,15 @@ impl Masked {
         attends.then(|| Masked { views: [x.clone(), mask.clone()], sees })
     }
 
+    /// How many queries and keys there are, and what is hidden from each query of the first head.
+    fn hidden(&self, context: &Context<'_>, op: usize) -> Option<(usize, usize, Array2<bool>)> {
+        let table = context.table(op, &self.views[1])?;
+        let &[.., queries, keys] = &self.views[0].shape[..] else { return None };
+        let all = table.broadcast(self.views[0].shape.as_slice())?;
+        let first = all.rows().into_iter().take(queries).flat_map(|row| row.to_vec()).map(|m| !(self.sees)(m));
+        Some((queries, keys, Array2::from_shape_vec((queries, keys), first.collect()).ok()?))
+    }
+
     /// A query sees the keys up to its own row of the chunk.
     fn top_left(&self) -> Change {
         computed(&self.views.each_ref(), |x| {
@@ -179,6 +188,36 @@ impl Masked {
     }
 }
 
+/// Whether an operation hides from each query what follows it; of a single query nothing is known against that.
+pub(crate) fn sees_the_past_alone(context: &Context<'_>, op: usize) -> bool {
+    Masked::of(context, op).and_then(|masked| masked.hidden(context, op)).is_some_and(|(queries, keys, hidden)| {
+        let first = keys.saturating_sub(queries);
+        (0..queries).all(|row| (0..keys).all(|key| hidden[[row, key]] || key <= first + row))
+    })
+}
+
+/// Of a mask with a window: whether it hides what stands before a query, so that it would be seen if it did not. `None` of a mask without one.
+pub(crate) fn window(context: &Context<'_>, op: usize) -> Option<bool> {
+    let masked = Masked::of(context, op)?;
+    let (queries, keys, hidden) = masked.hidden(context, op)?;
+    let first = keys.saturating_sub(queries);
+    let hides = (0..queries).any(|row| (0..keys.min(first + row)).any(|key| hidden[[row, key]]));
+    // A distance that no two tokens have.
+    let is_far = |at: usize| {
+        let shifts = matches!(context.base(at), "add" | "sub" | "rsub" | "tril" | "triu" | "lt" | "le" | "gt" | "ge");
+        let operands = context.op(at).operands.iter();
+        shifts
+            && operands
+                .filter_map(|operand| match operand {
+                    Operand::Scalar(Scalar::Int(x)) => Some(x.unsigned_abs()),
+                    _ => None,
+                })
+                .any(|x| x >= keys as u64)
+    };
+    let is_windowed = hides || context.makers(op, &masked.views[1]).into_iter().any(is_far);
+    is_windowed.then_some(hides)
+}
+
 fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
     let Some(masked) = Masked::of(context, op) else { return Vec::new() };
     let hidden = HIDDEN;
@@ -241,7 +280,10 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
     let owned = masked.clone();
     forms.push(Form::any(&MASK_FILL, "fill", -10.0, At::Op(op), move |fill| owned.added(fill)));
-    if context.base(op) == "add" {
+    // What is added is more than a mask.
+    let table = context.table(op, &masked.views[1]);
+    let is_bias = table.is_none_or(|table| table.iter().any(|m| *m > MASKED && *m != 0.0));
+    if context.base(op) == "add" && is_bias {
         forms.push(one(&POSITION_BIAS, vec![("factor", json!(0.0))], masked.scaled(0.0)));
         forms.push(Form::any(&POSITION_BIAS, "factor", 1.0, At::Op(op), move |factor| masked.scaled(factor)));
     }
@@ -408,7 +450,7 @@ fn of_cache(context: &Context<'_>, op: usize) -> Vec<Form> {
     };
     let along = Axis(axis);
     type Kept = fn(&[ArrayD<f64>], Axis) -> Option<ArrayD<f64>>;
-    let kinds: [(&'static Mistake, &str, Kept); 5] = [
+    let kinds: [(&'static Mistake, &str, Kept); 6] = [
         (&KV_CACHE_STALE, "newest missing", |x, axis| joined(axis, &x[0], &ArrayD::zeros(x[1].raw_dim()))),
         (&KV_CACHE_STALE, "last-one's", |x, axis| {
             let last = x[0].len_of(axis).checked_sub(x[1].len_of(axis))?;
@@ -421,11 +463,36 @@ fn of_cache(context: &Context<'_>, op: usize) -> Vec<Form> {
         }),
         (&KV_CACHE_SHIFT, "newest first", |x, axis| joined(axis, &x[1], &x[0])),
         (&KV_CACHE_SHIFT, "late", |x, axis| joined(axis, &ArrayD::zeros(x[1].raw_dim()), &x[0])),
+        (&KV_CACHE_SHIFT, "prompt late", |x, axis| {
+            let kept = x[0].len_of(axis).checked_sub(1)?;
+            let first = x[0].slice_axis(axis, (..1).into()).to_owned();
+            let moved = joined(axis, &first, &x[0].slice_axis(axis, (..kept).into()).to_owned())?;
+            joined(axis, &moved, &x[1])
+        }),
     ];
     let form = |(mistake, kind, keep): (&'static Mistake, &str, Kept)| {
         Form::one(mistake, vec![("kind", json!(kind))], op, computed(&[past, new], move |x| keep(x, along)))
     };
-    kinds.into_iter().map(form).collect()
+    let mut forms: Vec<Form> = kinds.into_iter().map(form).collect();
+    // Of a cache that is right but for the step that is looked at.
+    let target = context.program.taps()[context.slice.target()].step;
+    let prompt = context.program.steps().first().map_or(0, |step| step.tokens);
+    if context.step_of(op) == target {
+        let unwritten = computed(&[past, new], move |x| {
+            let mut past = x[0].clone();
+            let decoded = past.len_of(along).checked_sub(prompt).filter(|decoded| *decoded > 0)?;
+            past.slice_axis_mut(along, (prompt..prompt + decoded).into()).fill(0.0);
+            joined(along, &past, &x[1])
+        });
+        let behind = computed(&[past, new], move |x| {
+            x[0].len_of(along).checked_sub(prompt).filter(|decoded| *decoded > 0)?;
+            joined(along, &x[0], &ArrayD::zeros(x[1].raw_dim()))
+        });
+        for (kind, change) in [("decoded never written", unwritten), ("written behind the products", behind)] {
+            forms.push(Form::one(&KV_CACHE_STALE, vec![("kind", json!(kind))], op, change));
+        }
+    }
+    forms
 }
 
 fn joined(axis: Axis, a: &ArrayD<f64>, b: &ArrayD<f64>) -> Option<ArrayD<f64>> {

@@ -6,7 +6,9 @@ use serde_json::json;
 
 use super::{Form, computed, numbers, with_number};
 use crate::mistakes::embedding::{EMBED_MULTIPLIER, EMBED_SCALE, TOKENS_DIFFER};
+use crate::mistakes::linear::{WEIGHT_STRIDE, WEIGHT_TRANSPOSED};
 use crate::mistakes::recorded::POSITION_EMBEDDING_OFFSET;
+use crate::mistakes::stored::STORAGE_TYPE;
 use crate::program::context::Context;
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
@@ -35,13 +37,53 @@ fn of_rows(context: &Context<'_>, op: usize) -> Vec<Form> {
     if is_token {
         let kinds = [(1, "ids-one-too-high"), (-1, "ids-one-too-low")];
         let form = |(by, kind): (i64, &str)| Form::one(&TOKENS_DIFFER, vec![("kind", json!(kind))], op, shifted(by));
-        return kinds.into_iter().map(form).chain(of_size(context, op)).collect();
+        return kinds.into_iter().map(form).chain(of_size(context, op)).chain(of_memory(context, op)).collect();
     }
     let form = |by: i64| Form::one(&POSITION_EMBEDDING_OFFSET, vec![("offset", json!(by))], op, shifted(by));
     let start: usize = context.program.steps().iter().take(context.step_of(op)).map(|step| step.tokens).sum();
     let restarted =
         Form::one(&POSITION_EMBEDDING_OFFSET, vec![("kind", json!("restarts"))], op, shifted(-(start as i64)));
     [-1, 1, -2, 2].into_iter().map(form).chain((start > 0).then_some(restarted)).collect()
+}
+
+/// The table's memory read otherwise: at another distance of rows, by columns, or as another type of 16 bits.
+fn of_memory(context: &Context<'_>, op: usize) -> Vec<Form> {
+    let (Some(table), Some(ids)) = (context.tensor(op, 0), context.tensor(op, 1)) else { return Vec::new() };
+    if !context.is_weight(table) {
+        return Vec::new();
+    }
+    type Place = fn(usize, usize, [usize; 2]) -> usize;
+    let read = |place: Place, bits: fn(f64) -> f64| {
+        computed(&[table, ids], move |x| {
+            let (&[rows, width], flat) = (x[0].shape(), x[0].as_slice()?) else { return None };
+            let shape: Vec<usize> = x[1].shape().iter().copied().chain([width]).collect();
+            let at = |(&id, column): (&f64, usize)| {
+                let place = place(id as usize, column, [rows, width]);
+                bits(flat.get(place).copied().unwrap_or(0.0))
+            };
+            let values = x[1].iter().flat_map(|id| (0..width).map(move |column| (id, column))).map(at).collect();
+            ArrayD::from_shape_vec(IxDyn(&shape), values).ok()
+        })
+    };
+    let as_is: fn(f64) -> f64 = |x| x;
+    let strided = |what: &str, place: Place| {
+        Form::one(&WEIGHT_STRIDE, vec![("leading_dimension", json!(what))], op, read(place, as_is))
+    };
+    let mut forms = vec![
+        strided("in-1", |id, column, [_, width]| id * (width - 1) + column),
+        strided("in+1", |id, column, [_, width]| id * (width + 1) + column),
+        Form::one(
+            &WEIGHT_TRANSPOSED,
+            vec![("form", json!("reshape"))],
+            op,
+            read(|id, column, [rows, _]| column * rows + id, as_is),
+        ),
+    ];
+    for (read_as, bits) in super::linear::READ_AS {
+        let change = read(|id, column, [_, width]| id * width + column, bits);
+        forms.push(Form::one(&STORAGE_TYPE, vec![("read_as", json!(read_as))], op, change));
+    }
+    forms
 }
 
 /// A factor that the reference does not have.

@@ -98,14 +98,16 @@ pub(super) fn last(context: &Context<'_>, op: usize) -> Vec<Form> {
 /// Bits that are read as another type's: what they give may be as good as nothing.
 fn of_bits(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
     let Some(matrix) = product.matrix().filter(|_| context.is_weight(product.weight.1)) else { return Vec::new() };
-    let form = |(read_as, bits): (&str, fn(f64) -> f64)| {
+    let form = |(read_as, bits): (&str, Bits)| {
         let change = computed(&product.views(), move |x| with_bias(product_of(&x[0], &matrix(&x[1].mapv(bits)))?, x));
         Form::one(&STORAGE_TYPE, vec![("read_as", json!(read_as))], op, change)
     };
-    type Bits = fn(f64) -> f64;
-    let kinds: [(&str, Bits); 2] = [("bf16", reads_f16_as_bf16), ("f16", reads_bf16_as_f16)];
-    kinds.into_iter().map(form).collect()
+    READ_AS.into_iter().map(form).collect()
 }
+
+/// The type that 16 bits are read as, and what a number becomes then.
+type Bits = fn(f64) -> f64;
+pub(super) const READ_AS: [(&str, Bits); 2] = [("bf16", reads_f16_as_bf16), ("f16", reads_bf16_as_f16)];
 
 /// A product and its bias, where there is one.
 fn with_bias(product: ArrayD<f64>, x: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {
@@ -177,11 +179,8 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
             let turned = View { strides: vec![1, rows], ..weight.clone() };
             forms.push(Form::one(&WEIGHT_TRANSPOSED, vec![("form", json!("reshape"))], op, instead(turned)));
         }
-        if weight.is_contiguous() && columns > 1 {
-            let short = View { strides: vec![columns - 1, 1], ..weight.clone() };
-            forms.push(Form::one(&WEIGHT_STRIDE, vec![("leading_dimension", json!("in-1"))], op, instead(short)));
-        }
     }
+    forms.extend(of_distance(context, product, op));
     let name = context.weight(weight).unwrap_or_default();
     let experts = name.contains(".experts.");
     for (said, buffer) in beside(context, weight, name) {
@@ -221,13 +220,6 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
     }
     if context.base(op) == "linear" {
         let views = product.views();
-        let long = computed(&views, |x| {
-            let (&[rows, columns], flat) = (x[1].shape(), x[1].as_slice()?) else { return None };
-            let at = |(row, column): (usize, usize)| flat.get(row * (columns + 1) + column).copied().unwrap_or(0.0);
-            let read = ndarray::Array2::from_shape_fn((rows, columns), at);
-            with_bias(product_of(&x[0], &read.into_dyn())?, x)
-        });
-        forms.push(Form::one(&WEIGHT_STRIDE, vec![("leading_dimension", json!("in+1"))], op, long));
         // Matrices of no layer: the embedding and the head.
         let is_of_none = |name: &str| name.split('.').all(|part| part.parse::<usize>().is_err());
         let others = context.alike(weight).filter(|(other, _)| is_of_none(name) && is_of_none(other));
@@ -238,6 +230,36 @@ fn of_weight(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<For
         forms.push(Form::one(&HEAD_UNTIED, vec![("kind", json!("ones"))], op, ones));
     }
     forms
+}
+
+/// Rows that are read at another distance than they stand, whichever way the product takes its matrix.
+fn of_distance(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
+    let weight = product.weight.1;
+    let &[rows, columns] = &weight.shape[..] else { return Vec::new() };
+    let turned =
+        View { shape: vec![columns, rows], strides: vec![weight.strides[1], weight.strides[0]], ..weight.clone() };
+    let is_turned = !weight.is_contiguous();
+    // As it stands in memory, row by row.
+    let stored = if is_turned { turned } else { weight.clone() };
+    if !stored.is_contiguous()
+        || stored.shape[1] < 2
+        || !matches!(context.base(op), "linear" | "addmm" | "matmul" | "mm")
+    {
+        return Vec::new();
+    }
+    let is_out_in = (context.base(op) == "linear") != is_turned;
+    let views: Vec<&View> = [product.x.1, &stored].into_iter().chain(product.bias.map(|(_, bias)| bias)).collect();
+    let form = |(what, by): (&str, isize)| {
+        let read = computed(&views, move |x| {
+            let (&[rows, columns], flat) = (x[1].shape(), x[1].as_slice()?) else { return None };
+            let distance = columns.checked_add_signed(by)?;
+            let at = |(row, column): (usize, usize)| flat.get(row * distance + column).copied().unwrap_or(0.0);
+            let read = ndarray::Array2::from_shape_fn((rows, columns), at).into_dyn();
+            with_bias(product_of(&x[0], &if is_out_in { read } else { transposed(&read) })?, x)
+        });
+        Form::one(&WEIGHT_STRIDE, vec![("leading_dimension", json!(what))], op, read)
+    };
+    [("in-1", -1), ("in+1", 1)].into_iter().map(form).collect()
 }
 
 /// Weights that may be taken for one: `next` and `previous` of the same name with another number in it, and the others of its layer, by their name there.

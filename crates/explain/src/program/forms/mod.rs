@@ -9,6 +9,7 @@ mod norm;
 mod residual;
 mod rotation;
 mod router;
+mod scaling;
 mod taps;
 
 use std::collections::HashMap;
@@ -21,6 +22,9 @@ use crate::explain::Cause;
 use crate::mistakes::{Mistake, Params};
 use crate::program::context::Context;
 use crate::program::held::array;
+
+pub(crate) use attention::{sees_the_past_alone, window};
+pub(crate) use rotation::is_rotation as turns;
 
 /// One way to carry out some operations otherwise.
 #[derive(Clone)]

@@ -4,6 +4,7 @@ use firstdiff_program::{At, Change, Edit, Operand, Scalar, View};
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
+use super::linear::READ_AS;
 use super::{Form, computed, kept, minus, numbers, over, plus, renamed, times, with, with_all, with_number};
 use crate::mistakes::linear::BIAS_OMITTED;
 use crate::mistakes::norm::{
@@ -11,6 +12,7 @@ use crate::mistakes::norm::{
     NORM_WEIGHT_TWICE, NORM_WIDTH, NORM_WRONG_WEIGHT,
 };
 use crate::mistakes::recorded::NORM_NOT_CENTERED;
+use crate::mistakes::stored::STORAGE_TYPE;
 use crate::mistakes::{Mistake, Params};
 use crate::program::context::Context;
 
@@ -187,6 +189,14 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
             carried_out(&squared)
         });
         forms.push(Form::one(&NORM_WEIGHT_TWICE, vec![], op, squared));
+        for (read_as, bits) in READ_AS {
+            let read = computed(&views, move |x| {
+                let mut other = x.to_vec();
+                other[1].mapv_inplace(bits);
+                carried_out(&other)
+            });
+            forms.push(Form::one(&STORAGE_TYPE, vec![("read_as", json!(read_as))], op, read));
+        }
         for (name, gain) in other_gains(context, gain) {
             let alone = with(record, 2, Operand::View(gain.clone()));
             forms.push(Form::one(&NORM_WRONG_WEIGHT, vec![("weight", json!(name))], op, alone));
@@ -273,6 +283,10 @@ fn of_gain(context: &Context<'_>, op: usize) -> Vec<Form> {
     ));
     if is_stored {
         forms.extend(wrong_gains(context, op, place, gain));
+        for (read_as, bits) in READ_AS {
+            let read = computed(&[x, gain], move |x| times(&x[0], &x[1].mapv(bits)));
+            forms.push(Form::one(&STORAGE_TYPE, vec![("read_as", json!(read_as))], op, read));
+        }
     }
     forms
 }

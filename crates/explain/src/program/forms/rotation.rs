@@ -1,6 +1,6 @@
 //! Rotations: pairs of elements that are multiplied with tables of cosines and sines.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use firstdiff_program::{At, Change, Edit, Operand, Scalar, View};
@@ -31,15 +31,15 @@ const PARTS: usize = 8;
 
 /// A rotation: its last operation, what it turns, and the two tables.
 #[derive(Clone)]
-struct Rotation {
-    op: usize,
-    views: [View; 3],
+pub(super) struct Rotation {
+    pub(super) op: usize,
+    pub(super) views: [View; 3],
     /// Of what it gives.
     shape: Vec<usize>,
     /// Position of the step's first token.
     start: usize,
     /// The angle of each pair from one position to the next, where a step of several positions shows it.
-    steps: Option<Arc<Vec<f64>>>,
+    pub(super) steps: Option<Arc<Vec<f64>>>,
 }
 
 pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
@@ -58,7 +58,6 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         one(&ROPE_PAIRING, vec![], Turn::other_pairs),
         one(&ROPE_DIRECTION, vec![], Turn::back),
         one(&ROPE_TWICE, vec![], Turn::twice),
-        one(&ROPE_ATTENTION_FACTOR, vec![("factor", json!("ignored"))], Turn::normalised),
         one(&ROPE_PRECISION, vec![("tables", json!("bf16"))], |turn| turn.rounded(|x| bf16::from_f64(x).to_f64())),
         one(&ROPE_PRECISION, vec![("frequencies", json!("bf16"))], |turn| {
             turn.stepping(|w| bf16::from_f64(w).to_f64())
@@ -69,7 +68,11 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         one(&ALIASING, vec![("kind", json!("rotated in place"))], Turn::in_place),
         one(&ROPE_EXPONENT, vec![], |turn| turn.stepping(|w| w.abs().sqrt())),
         one(&ROPE_POSITION, vec![("kind", json!("decode-zero"))], Turn::restarted),
+        one(&ROPE_POSITION, vec![("kind", json!("the last for all"))], Turn::of_the_last),
     ];
+    if rotation.tables(context).is_some_and(|turn| turn.is_longer()) {
+        forms.push(one(&ROPE_ATTENTION_FACTOR, vec![("factor", json!("ignored"))], Turn::normalised));
+    }
     for shift in (-SHIFTS..=SHIFTS).filter(|shift| *shift != 0) {
         let change = rotation.change(move |turn| turn.shifted(f64::from(shift)));
         forms.push(Form::one(&ROPE_POSITION, vec![("shift", json!(shift))], op, change));
@@ -85,6 +88,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     forms.extend(rotation.of_frequencies(&steps));
     let whole = rotation.views[0].clone();
     forms.extend(rotation.of_parts(&whole, &steps));
+    forms.extend(super::scaling::forms(context, &rotation));
     let owned = rotation.clone();
     forms.push(Form::any(&ROPE_SCALING, "factor", 1.0, At::Op(op), move |factor| {
         owned.change(move |turn| turn.stepping(|w| w * factor))
@@ -173,7 +177,7 @@ fn of_part(context: &Context<'_>, op: usize) -> Vec<Form> {
 }
 
 /// The base of which frequencies are the powers base^(-2i/d), times the first of them.
-fn base_of(steps: &[f64]) -> Option<f64> {
+pub(super) fn base_of(steps: &[f64]) -> Option<f64> {
     let (first, count) = (*steps.first()?, steps.len() as f64);
     let base = (steps.get(1)? / first).powf(-count);
     let is_power = |(i, w): (usize, &f64)| (w / (first * base.powf(-(i as f64) / count)) - 1.0).abs() <= SAME_STEP;
@@ -181,7 +185,7 @@ fn base_of(steps: &[f64]) -> Option<f64> {
 }
 
 /// Bases that scaled frequencies may have come from: a scaling leaves some as they are, or gives neighbours one factor.
-fn bases_of(steps: &[f64]) -> Vec<f64> {
+pub(super) fn bases_of(steps: &[f64]) -> Vec<f64> {
     let count = steps.len() as f64;
     let alone = (1..steps.len()).map(|i| steps[i].powf(-count / i as f64));
     let beside = steps.windows(2).map(|pair| (pair[1] / pair[0]).powf(-count));
@@ -199,9 +203,14 @@ const MOST_BASES: usize = 24;
 
 /// A number that was computed in f32, or the plain one that it is as good as.
 fn plain(x: f64) -> f64 {
-    let scale = 10f64.powi(3 - x.abs().log10().floor() as i32);
-    let plain = (x * scale).round() / scale;
+    let plain = rounded(x, 4);
     if (plain - x).abs() <= SAME_STEP * x { plain } else { x }
+}
+
+/// A number with so many digits.
+pub(super) fn rounded(x: f64, digits: i32) -> f64 {
+    let scale = 10f64.powi(digits - 1 - x.abs().log10().floor() as i32);
+    (x * scale).round() / scale
 }
 
 /// The positions themselves, where a slice makes its tables of them.
@@ -245,7 +254,7 @@ fn of_positions(context: &Context<'_>, op: usize) -> Vec<Form> {
 }
 
 /// Whether an operation ends a rotation.
-pub(super) fn is_rotation(context: &Context<'_>, op: usize) -> bool {
+pub(crate) fn is_rotation(context: &Context<'_>, op: usize) -> bool {
     Rotation::of(context, op).is_some()
 }
 
@@ -268,7 +277,7 @@ fn of_factor(context: &Context<'_>, op: usize) -> Vec<Form> {
 }
 
 impl Rotation {
-    fn of(context: &Context<'_>, op: usize) -> Option<Rotation> {
+    pub(super) fn of(context: &Context<'_>, op: usize) -> Option<Rotation> {
         let views = match context.base(op) {
             "add" => whole(context, op),
             "cat" => halves(context, op),
@@ -295,7 +304,7 @@ impl Rotation {
     }
 
     /// Turned otherwise.
-    fn change(&self, turn: impl Fn(&mut Turn) -> Option<()> + Send + Sync + 'static) -> Change {
+    pub(super) fn change(&self, turn: impl Fn(&mut Turn) -> Option<()> + Send + Sync + 'static) -> Change {
         let own = self.clone();
         computed(&self.views.each_ref(), move |x| {
             let mut turned = Turn::of(x, &own)?;
@@ -441,7 +450,7 @@ fn halves(context: &Context<'_>, op: usize) -> Option<[View; 3]> {
 }
 
 /// Rows of pairs, and the angles that they are turned by.
-struct Turn {
+pub(super) struct Turn {
     x: Array2<f64>,
     cos: Array2<f64>,
     sin: Array2<f64>,
@@ -457,7 +466,7 @@ struct Turn {
 }
 
 impl Turn {
-    fn of(x: &[ArrayD<f64>], rotation: &Rotation) -> Option<Turn> {
+    pub(super) fn of(x: &[ArrayD<f64>], rotation: &Rotation) -> Option<Turn> {
         let [x, cos, sin] = x else { return None };
         let (width, tables) = (*x.shape().last()?, *cos.shape().last()?);
         let pairs = width / 2;
@@ -565,10 +574,55 @@ impl Turn {
         Some(())
     }
 
+    /// With these frequencies.
+    pub(super) fn turned_with(&mut self, frequencies: &[f64]) -> Option<()> {
+        (frequencies.len() == self.cos.ncols()).then(|| self.turned_by(|position, i| position * frequencies[i]))
+    }
+
+    /// The frequency of each pair by which `own` was turned, as far as that grows with the position, and the largest position; `None` of fewer positions.
+    pub(super) fn frequencies(&self, own: &ArrayD<f64>, least: usize) -> Option<(Vec<f64>, f64)> {
+        let own = own.as_standard_layout().into_owned().into_shape_with_order(self.x.raw_dim()).ok()?;
+        let pairs = self.cos.ncols();
+        // Of each position and pair, all heads together: the cosine and the sine of its angle, times a length.
+        let mut turned: BTreeMap<usize, Vec<[f64; 2]>> = BTreeMap::new();
+        for ((&position, before), after) in self.positions.iter().zip(self.x.rows()).zip(own.rows()) {
+            let sums = turned.entry(position as usize).or_insert_with(|| vec![[0.0; 2]; pairs]);
+            for (i, [dot, cross]) in sums.iter_mut().enumerate() {
+                let (a, b) = if self.halves { (i, i + pairs) } else { (2 * i, 2 * i + 1) };
+                *dot += before[a] * after[a] + before[b] * after[b];
+                *cross += before[a] * after[b] - before[b] * after[a];
+            }
+        }
+        let positions: Vec<usize> = turned.keys().copied().collect();
+        let follow = || positions.windows(2).filter(|pair| pair[1] == pair[0] + 1);
+        if follow().count() + 1 < least {
+            return None;
+        }
+        let frequency = |i: usize| {
+            let apart = follow().map(|pair| (turned[&pair[0]][i], turned[&pair[1]][i]));
+            let sum = apart.fold([0.0; 2], |[dot, cross], ([c, s], [next_c, next_s])| {
+                [dot + c * next_c + s * next_s, cross + c * next_s - s * next_c]
+            });
+            // Each position behind says it more exactly.
+            positions.iter().filter(|position| **position > 0).fold(sum[1].atan2(sum[0]), |near, &position| {
+                let [c, s] = turned[&position][i];
+                let due = position as f64 * near;
+                let off = (s * due.cos() - c * due.sin()).atan2(c * due.cos() + s * due.sin());
+                near + off / position as f64
+            })
+        };
+        Some(((0..pairs).map(frequency).collect(), *positions.last()? as f64))
+    }
+
     fn shifted(&mut self, by: f64) -> Option<()> {
         let steps = self.steps.clone()?;
         self.turned_by(|position, i| (position + by) * steps[i]);
         Some(())
+    }
+
+    /// Whether the tables carry a factor.
+    fn is_longer(&self) -> bool {
+        self.cos.iter().zip(&self.sin).any(|(cos, sin)| (cos.hypot(*sin) - 1.0).abs() > SAME_STEP)
     }
 
     fn normalised(&mut self) -> Option<()> {
@@ -600,6 +654,14 @@ impl Turn {
             None => self.turned_by(|_, _| 0.0),
         }
         Some(())
+    }
+
+    /// All turned as the last one of the step.
+    fn of_the_last(&mut self) -> Option<()> {
+        let steps = self.steps.clone()?;
+        let last = self.positions.iter().copied().fold(0.0, f64::max);
+        let differ = self.positions.iter().any(|position| *position != last);
+        differ.then(|| self.turned_by(|_, i| last * steps[i]))
     }
 
     /// With so many pairs alone; the others are left as they are, but for the tables' length.

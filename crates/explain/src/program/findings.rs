@@ -1,0 +1,227 @@
+//! What is said of the wrong taps: each cause once, with all taps that it explains.
+
+use std::collections::BTreeSet;
+
+use firstdiff_compare::Place;
+use firstdiff_program::{At, Program};
+use firstdiff_trace::Tap;
+
+use crate::explain::{Cause, Finding, Match, Remainder};
+use crate::mistakes::Mistake;
+use crate::mistakes::norm::QK_NORM_ORDER;
+use crate::mistakes::rope::ROPE_OMITTED;
+use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED};
+use crate::program::Recording;
+use crate::program::explain::{Explained, Reproduced};
+use crate::program::forms::Form;
+use crate::program::held::Held;
+use crate::tolerance::search::AS_NEAR;
+
+/// Each cause once, with all taps that it explains: first the one that explains most.
+pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Explained]) -> Vec<Finding> {
+    let mut open: Vec<&Explained> = explained.iter().filter(|e| !e.reproduced.is_empty()).collect();
+    let (mut out, mut unknown): (Vec<(usize, Finding)>, Vec<&Explained>) = Default::default();
+    while !open.is_empty() {
+        // The order in which forms are listed settles what gives the same numbers.
+        let mut counts: Vec<(String, usize)> = Vec::new();
+        for explained in &open {
+            let least = explained.reproduced.iter().map(|r| r.residual).fold(f64::INFINITY, f64::min);
+            for found in explained.reproduced.iter().filter(|r| r.residual <= AS_NEAR * least + f64::MIN_POSITIVE) {
+                let key = found.key();
+                match counts.iter_mut().find(|(known, _)| *known == key) {
+                    Some((_, count)) => *count += 1,
+                    None => counts.push((key, 1)),
+                }
+            }
+        }
+        let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0);
+        let Some((key, _)) = counts.into_iter().find(|(_, count)| *count == most) else { break };
+        let has = |explained: &&Explained| explained.reproduced.iter().any(|r| r.key() == key);
+        let (of_it, rest): (Vec<&Explained>, Vec<&Explained>) = open.iter().copied().partition(has);
+        open = rest;
+        // A number is one number of an engine: where another place of the same operation needs another, it is not what is done.
+        let alike = |a: &Explained, b: &Explained| same_operation(recording, held, a.tap, b.tap);
+        let is_free = of_it.iter().any(|e| e.reproduced.iter().any(|r| r.key() == key && r.is_fitted()));
+        let elsewhere = |e: &&Explained| {
+            explained.iter().any(|other| alike(e, other) && !of_it.iter().any(|known| known.tap == other.tap))
+        };
+        if is_free && of_it.iter().any(elsewhere) {
+            unknown.extend(of_it);
+            continue;
+        }
+        out.extend(proved(recording, held, &of_it, &key));
+    }
+    unknown.extend(explained.iter().filter(|e| e.reproduced.is_empty()));
+    unknown.sort_by_key(|e| e.tap);
+    while let Some(first) = unknown.first().copied() {
+        let (same, rest): (Vec<_>, _) = unknown.iter().partition(|e| same_operation(recording, held, first.tap, e.tap));
+        unknown = rest;
+        out.push((first.tap, unexplained(recording, held, first, &same)));
+    }
+    out.sort_by_key(|(tap, _)| *tap);
+    elsewhere(once(out.into_iter().map(|(_, finding)| finding).collect()))
+}
+
+/// What is made in several operations alike, of q and of k, is one mistake.
+fn once(findings: Vec<Finding>) -> Vec<Finding> {
+    let mut out: Vec<Finding> = Vec::new();
+    let is_same = |a: &Finding, b: &Finding| match (&a.cause, &b.cause) {
+        (Some(a_cause), Some(b_cause)) => {
+            a_cause.id == b_cause.id && a_cause.params == b_cause.params && a.matched == b.matched
+        }
+        _ => false,
+    };
+    for finding in findings {
+        match out.iter_mut().find(|known| is_same(known, &finding)) {
+            Some(known) => join(known, finding),
+            None => out.push(finding),
+        }
+    }
+    out
+}
+
+/// Takes the places of another finding of the same cause; what else may be is what may be in both.
+fn join(known: &mut Finding, other: Finding) {
+    let more: Vec<Tap> = other.taps.into_iter().filter(|tap| !known.taps.contains(tap)).collect();
+    known.taps.extend(more);
+    let more: Vec<Remainder> =
+        other.remainders.into_iter().filter(|more| !known.shown_at.contains(&more.place)).collect();
+    let places: Vec<Place> = other.shown_at.into_iter().filter(|place| !known.shown_at.contains(place)).collect();
+    known.remainders.extend(more);
+    known.shown_at.extend(places);
+    known.residual_nmse = known.residual_nmse.max(other.residual_nmse);
+    known.base_nmse = known.base_nmse.max(other.base_nmse);
+    known.alternatives.retain(|cause| other.alternatives.iter().any(|o| o.id == cause.id && o.params == cause.params));
+}
+
+/// What is left out in one place because it is done in another.
+const MOVED: [(&Mistake, &Mistake); 2] = [(&MASK_OMITTED, &MASK_AFTER_SOFTMAX), (&ROPE_OMITTED, &QK_NORM_ORDER)];
+
+/// What is done elsewhere is one mistake, not two.
+fn elsewhere(mut findings: Vec<Finding>) -> Vec<Finding> {
+    let is = |finding: &Finding, mistake: &Mistake| finding.cause.as_ref().is_some_and(|cause| cause.id == mistake.id);
+    let layers = |finding: &Finding| finding.shown_at.iter().map(|place| place.tap.layer).collect::<BTreeSet<_>>();
+    for (left_out, done) in MOVED {
+        let Some(at) = findings.iter().position(|finding| is(finding, done)) else { continue };
+        let there = layers(&findings[at]);
+        let (moved, mut kept): (Vec<Finding>, Vec<Finding>) =
+            findings.into_iter().partition(|finding| is(finding, left_out) && layers(finding).is_subset(&there));
+        if let Some(one) = kept.iter_mut().find(|finding| is(finding, done)) {
+            for finding in moved {
+                one.taps.extend(finding.taps);
+                one.shown_at.extend(finding.shown_at);
+                one.remainders.extend(finding.remainders);
+            }
+        }
+        findings = kept;
+    }
+    findings
+}
+
+/// Whether two taps are made by the same line of the reference, in whichever layer and step.
+pub(super) fn same_operation(recording: &Recording<'_>, held: &Held, a: usize, b: usize) -> bool {
+    let program = recording.program;
+    let class = |tap: usize| program.class(program.taps()[tap].op);
+    class(a) == class(b) && held.place(a).tap.site == held.place(b).tap.site
+}
+
+/// The findings of one cause, or of two together.
+fn proved(recording: &Recording<'_>, held: &Held, of_it: &[&Explained], key: &str) -> Vec<(usize, Finding)> {
+    let found = |e: &&Explained| e.reproduced.iter().find(|r| r.key() == key).cloned().map(|r| (e.tap, e.base, r));
+    let all: Vec<(usize, f64, Reproduced)> = of_it.iter().filter_map(found).collect();
+    let Some((first, _, one)) = all.first() else { return Vec::new() };
+    let in_all = |other: &Reproduced| of_it.iter().all(|e| e.reproduced.iter().any(|r| r.key() == other.key()));
+    let mut alternatives: Vec<Cause> = Vec::new();
+    let mut named = vec![one.form.key()];
+    for other in of_it[0].reproduced.iter().filter(|r| r.second.is_none() && r.key() != key && in_all(r)) {
+        if !named.contains(&other.form.key()) {
+            named.push(other.form.key());
+            alternatives.push(other.form.cause());
+        }
+    }
+    let finding = |form: &Form| Finding {
+        taps: taps_of(recording, held, form, &all),
+        shown_at: all.iter().map(|(tap, ..)| held.place(*tap)).collect(),
+        op: form.edits.first().map_or_else(String::new, |edit| recording.program.said(op_of(recording, edit.at))),
+        cause: Some(form.cause()),
+        residual_nmse: all.iter().map(|(.., r)| r.residual).fold(0.0, f64::max),
+        base_nmse: all.iter().map(|(_, base, _)| *base).fold(0.0, f64::max),
+        remainders: all
+            .iter()
+            .map(|(tap, base, r)| Remainder { place: held.place(*tap), base_nmse: *base, residual_nmse: r.residual })
+            .collect(),
+        alternatives: if one.second.is_some() { Vec::new() } else { alternatives.clone() },
+        tried: of_it[0].tried.clone(),
+        ..Finding::without_cause(Match::Reproduced)
+    };
+    one.forms().map(|form| (*first, finding(form))).collect()
+}
+
+/// The operation that is carried out otherwise, or that reads what is.
+fn op_of(recording: &Recording<'_>, at: At) -> usize {
+    match at {
+        At::Op(op) => op,
+        At::Tap(tap) => recording.program.taps()[tap].op,
+    }
+}
+
+/// The taps that operations which are carried out otherwise make, or the nearest behind them.
+fn taps_of(recording: &Recording<'_>, held: &Held, form: &Form, all: &[(usize, f64, Reproduced)]) -> Vec<Tap> {
+    let program = recording.program;
+    let mut out: BTreeSet<(usize, Tap)> = BTreeSet::new();
+    for (tap, _, found) in all {
+        // The same mistake in two operations stands at the taps of both.
+        let same = found.forms().find(|other| other.key() == form.key() && other.class == form.class);
+        for edit in same.into_iter().flat_map(|form| &form.edits) {
+            // What was recorded is as it is: wrong is what reads it.
+            let nearest = match edit.at {
+                At::Tap(read) if held.readable(read).is_some() => Some(*tap),
+                at => made_of(program, op_of(recording, at), *tap),
+            };
+            out.extend(nearest.map(|number| (number, held.place(number).tap)));
+        }
+    }
+    let mut taps: Vec<Tap> = Vec::new();
+    for (_, tap) in out {
+        if !taps.contains(&tap) {
+            taps.push(tap);
+        }
+    }
+    taps
+}
+
+/// The nearest tap behind an operation that is made of what it gives, up to the tap `last`; the nearest in order where none is.
+fn made_of(program: &Program, op: usize, last: usize) -> Option<usize> {
+    let (step, end) = (program.taps()[last].step, program.taps()[last].op);
+    let (mut open, mut behind) = (vec![op], BTreeSet::from([op]));
+    while let Some(at) = open.pop() {
+        let readers = program.readers(at).iter().copied().filter(|&reader| reader <= end);
+        open.extend(readers.filter(|&reader| behind.insert(reader)));
+    }
+    let taps = || program.taps().iter().enumerate().filter(|(_, t)| t.step == step && t.op >= op);
+    let nearest = taps().filter(|(_, t)| behind.contains(&t.op)).min_by_key(|(_, t)| t.op);
+    nearest.or_else(|| taps().min_by_key(|(_, t)| t.op)).map(|(number, _)| number)
+}
+
+/// One operation that is wrong in some places, for a reason that is not known; and what comes nearest, where the same does in all.
+fn unexplained(recording: &Recording<'_>, held: &Held, first: &Explained, all: &[&Explained]) -> Finding {
+    let program = recording.program;
+    let nearest = |e: &Explained| e.nearest.as_ref().map(Reproduced::key);
+    let near = first.nearest.as_ref().filter(|_| all.iter().all(|e| nearest(e) == nearest(first)));
+    let left = |e: &Explained| near.and(e.nearest.as_ref()).map_or(e.base, |nearest| nearest.residual);
+    let remainder = |e: &&Explained| Remainder { place: held.place(e.tap), base_nmse: e.base, residual_nmse: left(e) };
+    let mut taps: Vec<Tap> = all.iter().map(|e| held.place(e.tap).tap).collect();
+    taps.dedup();
+    Finding {
+        taps,
+        shown_at: all.iter().map(|e| held.place(e.tap)).collect(),
+        op: program.said(program.taps()[first.tap].op),
+        residual_nmse: all.iter().map(|e| left(e)).fold(0.0, f64::max),
+        base_nmse: all.iter().map(|e| e.base).fold(0.0, f64::max),
+        remainders: near.map_or_else(Vec::new, |_| all.iter().map(remainder).collect()),
+        alternatives: near.map_or_else(Vec::new, |nearest| nearest.forms().map(Form::cause).collect()),
+        through: first.through.clone(),
+        tried: first.tried.clone(),
+        ..Finding::without_cause(if near.is_some() { Match::Closest } else { Match::Unknown })
+    }
+}

@@ -1,0 +1,110 @@
+//! Which mistakes could what was recorded not have shown? Those that change nothing in the operations that are right, and those of steps and of tokens that
+//! the candidate does not have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use firstdiff_program::Slice;
+use ndarray::ArrayD;
+
+use crate::explain::Finding;
+use crate::mistakes::Mistake;
+use crate::mistakes::attention::{KV_CACHE_SHIFT, KV_CACHE_STALE};
+use crate::mistakes::rope::OF_TABLES;
+use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, WINDOW_SIZE};
+use crate::program::context::Context;
+use crate::program::explain::{Search, reads_large};
+use crate::program::forms::{Form, forms, sees_the_past_alone, turns, window};
+use crate::program::held::array;
+
+/// Whether each id shows where it could have been made.
+type Seen = BTreeMap<&'static str, bool>;
+
+/// Ids that would have changed nothing, or no more than rounding, wherever they could have been made: what is wrong, or was not looked at for its size, might
+/// have shown them. None where there is no time to look everywhere.
+pub(super) fn not_testable(search: &mut Search<'_>, findings: &[Finding]) -> Vec<String> {
+    let begun = Instant::now();
+    let (program, held) = (search.recording.program, search.held);
+    let taps = program.taps();
+    let mut seen = Seen::new();
+    // Operations that what was recorded is made of.
+    let mut made: BTreeSet<usize> = BTreeSet::new();
+    let mut judged: Vec<usize> = Vec::new();
+    for tap in (0..taps.len()).filter(|&tap| held.get(tap).is_some()) {
+        made.extend(Slice::of(program, tap, |other| held.readable(other).is_some()).ops());
+        judged.push(tap);
+    }
+    // One line of code is alike in all layers: first its first tap of the prompt, and of the last step.
+    let last = judged.iter().map(|&tap| taps[tap].step).max().unwrap_or(0);
+    let mut kinds = BTreeSet::new();
+    let is_first = |&tap: &usize| {
+        let step = taps[tap].step;
+        (step == 0 || step == last) && kinds.insert((program.class(taps[tap].op), held.place(tap).tap.site, step))
+    };
+    let (firsts, others): (Vec<usize>, Vec<usize>) = judged.into_iter().partition(is_first);
+    for tap in firsts.into_iter().chain(others) {
+        if begun.elapsed().as_secs_f64() > search.effort.seconds {
+            return Vec::new();
+        }
+        shown_by(search, tap, last > 0, &mut seen);
+    }
+    // What only steps do that were not recorded.
+    let mut kinds = BTreeSet::new();
+    for tap in (0..taps.len()).filter(|&tap| held.get(tap).is_none() && !made.contains(&taps[tap].op)) {
+        if kinds.insert((program.class(taps[tap].op), held.place(tap).tap.site)) {
+            let slice = Slice::of(program, tap, |other| other != tap);
+            let own = Arc::new(ArrayD::zeros(taps[tap].view.shape.as_slice()));
+            let context = Context::new(program, held, &slice, &search.exact, own);
+            for form in forms(&context).iter().filter(|form| counts(form)) {
+                seen.entry(form.mistake.id).or_insert(false);
+            }
+        }
+    }
+    let found = |id: &str| findings.iter().any(|f| f.cause.as_ref().is_some_and(|cause| cause.id == id));
+    seen.into_iter().filter(|(id, shows)| !shows && !found(id)).map(|(id, _)| id.to_owned()).collect()
+}
+
+/// Whether it is a form by which this can be told. A window of any length shows, but not one that is longer than all tokens; a mask behind the softmax shows
+/// where one that is left out does.
+fn counts(form: &Form) -> bool {
+    let is_told_otherwise = [&WINDOW_SIZE, &MASK_AFTER_SOFTMAX].contains(&form.mistake);
+    form.tune.is_none() && !form.mistake.is_another_arithmetic && !is_told_otherwise
+}
+
+/// Notes which mistakes would show, or might, in what was recorded of a tap.
+fn shown_by(search: &mut Search<'_>, tap: usize, has_decoded: bool, seen: &mut Seen) {
+    let (program, held) = (search.recording.program, search.held);
+    let (Some(own), Some(replayed)) = (held.get(tap).map(array), search.replays.of(held.place(tap))) else { return };
+    let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
+    let might = !replayed.report.status.agrees() || reads_large(program, &slice);
+    if !might && search.load(&slice).is_none() {
+        return;
+    }
+    let context = Context::new(program, held, &slice, &search.exact, Arc::new(own.clone()));
+    for op in context.ops() {
+        let mut also = |mistake: &'static Mistake| {
+            seen.entry(mistake.id).or_insert(false);
+        };
+        if turns(&context, op) {
+            OF_TABLES.into_iter().for_each(&mut also);
+        }
+        if !has_decoded && sees_the_past_alone(&context, op) {
+            [&KV_CACHE_STALE, &KV_CACHE_SHIFT].into_iter().for_each(&mut also);
+        }
+        if let Some(shows) = window(&context, op) {
+            *seen.entry(WINDOW_SIZE.id).or_insert(false) |= shows;
+        }
+    }
+    let open =
+        |form: &&Form| counts(form) && search.effort.tries(form.mistake) && seen.get(form.mistake.id) != Some(&true);
+    let all = forms(&context);
+    let open: Vec<&Form> = all.iter().filter(open).collect();
+    for form in open {
+        if seen.get(form.mistake.id) == Some(&true) {
+            continue;
+        }
+        let shows = might || search.agrees_with(&slice, &form.edits) == Some(false);
+        *seen.entry(form.mistake.id).or_insert(false) |= shows;
+    }
+}
