@@ -112,7 +112,7 @@ pub fn explain(
     if in_prefill_alone {
         findings::in_the_prefill_alone(&mut findings);
     }
-    if cfg!(feature = "laws") && !effort.quick {
+    if !effort.quick {
         laws::measure(&mut run, &replay, &mut findings)?;
     }
     let mut not_testable =

@@ -64,7 +64,7 @@ pub fn explain(
         explained.extend(search.explained(tap, &known, is_new));
     }
     let mut findings = findings(recording, held, &explained);
-    if cfg!(feature = "laws") && !effort.quick {
+    if !effort.quick {
         crate::program::laws::measure(recording, candidate, held, &replays.replay, &mut findings);
     }
     Ok(Explanation { replay: replays.replay, findings, not_testable: Vec::new() })
