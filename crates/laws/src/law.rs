@@ -53,6 +53,8 @@ forms! {
     Omitted = "operation.omitted",
     /// The operation is carried out twice.
     Twice = "operation.twice",
+    /// An operand is read otherwise.
+    OperationInput = "operation.input",
     /// A sum of other tensors than the right ones, or with other coefficients.
     Sum = "sum.terms",
     /// The divisor of a norm: another statistic, another epsilon, another place of it.

@@ -5,6 +5,7 @@ pub(crate) mod findings;
 mod laws;
 pub(crate) mod misrecorded;
 pub(crate) mod not_testable;
+mod other_weights;
 pub(crate) mod quantised;
 pub(crate) mod weigh;
 

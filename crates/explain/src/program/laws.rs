@@ -95,7 +95,8 @@ fn of_finding(
         let inputs: Vec<ArrayD<f64>> = step.inputs.iter().filter_map(|&tap| held.readable(tap).map(array)).collect();
         let right = step.value(held, program, &inputs)?;
         let (own, allowed) = (array(held.get(tap)?), allowed_at(replay, place)?);
-        wrong.push(Wrong { place, inputs, right, own, allowed, around: Vec::new() });
+        let around = around(held, tap, &step.inputs, inner);
+        wrong.push(Wrong { place, inputs, right, own, allowed, around });
         steps.push(step);
     }
     let first = wrong.first()?;
@@ -103,7 +104,32 @@ fn of_finding(
     let tokens =
         candidate.dump.meta().tokens.as_ref().and_then(|ids| ids.iter().map(|id| u32::try_from(*id).ok()).collect());
     let apply = |at: usize, inputs: &[ArrayD<f64>]| steps[at].value(held, program, inputs);
-    law_of(kind, common?, wrong, tokens, candidate.profile, &apply)
+    law_of(kind, common?, wrong, tokens, candidate.profile, &apply, None)
+}
+
+/// Numbers of a tensor nearby above which it is left alone.
+const MOST_AROUND: usize = 1 << 20;
+
+/// What was recorded before a tap, in its layer, the one before and outside of layers, by what it is called from there.
+fn around(held: &Held, tap: usize, inputs: &[usize], inner: &[Site]) -> Vec<(String, ArrayD<f64>)> {
+    let own = held.place(tap).tap;
+    let mut all = Vec::new();
+    for other in (0..tap).filter(|other| !inputs.contains(other)) {
+        let there = held.place(other).tap;
+        let whose = match (own.layer, there.layer) {
+            (_, None) => "",
+            (Some(own), Some(layer)) if own == layer => "",
+            (Some(own), Some(layer)) if own == layer + 1 => " of the layer before",
+            _ => continue,
+        };
+        let is_inner = own.layer == there.layer && inner.contains(&there.last_site());
+        let Some(tensor) = held.readable(other).filter(|_| !is_inner) else { continue };
+        let values = array(tensor);
+        if values.len() <= MOST_AROUND {
+            all.push((format!("{}{whose}", there.last_site().name()), values));
+        }
+    }
+    all
 }
 
 /// In which order a kind takes its operands.

@@ -17,13 +17,13 @@ use crate::number::{Measured, SURE, shortest};
 
 /// Which dimensions of a head are rotated together.
 #[derive(Clone, Debug, PartialEq)]
-struct Pairing {
+pub(super) struct Pairing {
     words: &'static str,
     bits: f64,
-    first: Vec<usize>,
-    second: Vec<usize>,
+    pub(super) first: Vec<usize>,
+    pub(super) second: Vec<usize>,
     /// Whether the second is taken with the other sign.
-    is_reflected: bool,
+    pub(super) is_reflected: bool,
 }
 
 /// Pairings of the first `d` dimensions, and of all.
@@ -135,14 +135,19 @@ fn angles(turns: &Turns) -> Array2<f64> {
 
 /// What a rotation of a place does, as far as it can be told from what is right: pairs, and the frequency of each at positions 0, 1, 2 and so on.
 #[derive(Clone, Debug)]
-struct Right {
-    pairing: Pairing,
-    frequencies: Vec<Measured>,
-    magnitude: Array2<f64>,
+pub(super) struct Right {
+    pub(super) pairing: Pairing,
+    pub(super) frequencies: Vec<Measured>,
+    pub(super) magnitude: Array2<f64>,
 }
 
 impl Right {
-    fn of(place: &Place) -> Option<Right> {
+    /// The angle of each position and pair.
+    pub(super) fn all_angles(&self) -> Array2<f64> {
+        Array2::from_shape_fn(self.magnitude.dim(), |(t, pair)| t as f64 * self.frequencies[pair].value)
+    }
+
+    pub(super) fn of(place: &Place) -> Option<Right> {
         let (x, right) = operands(place, &place.right)?;
         let heads: Vec<usize> = (0..x.shape()[1]).collect();
         for pairing in pairings(x.shape()[2]) {
@@ -170,7 +175,7 @@ fn positions(n: usize) -> Vec<f64> {
 }
 
 /// Input and output of a place.
-fn operands(place: &Place, y: &ArrayD<f64>) -> Option<(Array3<f64>, Array3<f64>)> {
+pub(super) fn operands(place: &Place, y: &ArrayD<f64>) -> Option<(Array3<f64>, Array3<f64>)> {
     let of = |x: &ArrayD<f64>| x.clone().into_dimensionality::<Ix3>().ok();
     let (x, y) = (of(place.inputs.first()?)?, of(y)?);
     (x.shape() == y.shape() && x.shape()[0] > 2).then_some((x, y))
@@ -250,6 +255,9 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
                 laws.extend(how.laws());
             }
         }
+    }
+    if laws.is_empty() {
+        laws.extend(crate::identify::rotation_otherwise::laws(case));
     }
     laws
 }
@@ -522,6 +530,11 @@ impl How<'_> {
                 let by = move |own: &[f64]| of.iter().map(|&j| own.get(j).copied().unwrap_or(f64::NAN)).collect();
                 offer(Form::RotationFrequency, words, source.bits + 3.0, Arc::new(by));
             }
+        }
+        if let Some(table) = describe_table(measured, Axis::Pair, None, None) {
+            let values = table.values;
+            let words = format!("frequencies are {}", table.words);
+            offer(Form::RotationFrequency, words, table.bits + 5.0, Arc::new(move |_: &[f64]| values.clone()));
         }
         let off: Vec<Measured> = measured.iter().zip(right).map(|(m, right)| m.plus(-right)).collect();
         if let Some(table) = describe_table(&off, Axis::Pair, Some(0.0), None) {

@@ -31,7 +31,34 @@ fn terms(place: &Place) -> Vec<(String, ArrayD<f64>)> {
     for (at, input) in place.inputs.iter().enumerate().take(2) {
         all.extend(moved(called[at], input));
     }
+    if let [a, b, ..] = &place.inputs[..]
+        && a.shape() == b.shape()
+    {
+        all.extend(of_two(called[0], a, called[1], b));
+    }
     all.retain(|(_, term)| term.shape() == place.own.shape());
+    all
+}
+
+/// What two tensors of one shape may be made into, element by element.
+pub(crate) fn of_two(first: &str, x: &ArrayD<f64>, second: &str, y: &ArrayD<f64>) -> Vec<(String, ArrayD<f64>)> {
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    let with = |f: &dyn Fn(f64, f64) -> f64| ndarray::Zip::from(x).and(y).map_collect(|x, y| f(*x, *y));
+    let mut all = vec![
+        (format!("{first} times {second}"), with(&|x, y| x * y)),
+        (format!("the larger of {first} and {second}"), with(&f64::max)),
+        (format!("the smaller of {first} and {second}"), with(&f64::min)),
+        (format!("the size of {first} less {second}"), with(&|x, y| (x - y).abs())),
+    ];
+    for (one, a, other, b) in [(first, x, second, y), (second, y, first, x)] {
+        let with = |f: &dyn Fn(f64, f64) -> f64| ndarray::Zip::from(a).and(b).map_collect(|a, b| f(*a, *b));
+        all.push((format!("{other} times the sigmoid of {one}"), with(&|a, b| b * sigmoid(a))));
+        all.push((format!("{other} times tanh of {one}"), with(&|a, b| b * a.tanh())));
+        all.push((format!("tanh of {one}"), a.mapv(f64::tanh)));
+        all.push((format!("silu of {one}"), a.mapv(|a| a * sigmoid(a))));
+        all.push((format!("the positive part of {one}"), a.mapv(|a| a.max(0.0))));
+        all.push((format!("the size of {one}"), a.mapv(f64::abs)));
+    }
     all
 }
 
