@@ -157,6 +157,8 @@ pub struct Law {
     pub status: Status,
     /// Other laws that predict the same here.
     pub equivalent: Vec<String>,
+    /// What was measured, to be drawn; its `kind` says what it is.
+    pub data: Option<Value>,
     pub(crate) predict: Predict,
 }
 
@@ -197,6 +199,7 @@ impl Law {
             bits,
             status: Status::Measured,
             equivalent: Vec::new(),
+            data: None,
             predict: Arc::new(predict),
         }
     }
@@ -205,6 +208,21 @@ impl Law {
     pub(crate) fn with(mut self, name: &'static str, value: impl Into<Value>) -> Law {
         self.parameters.push((name, value.into()));
         self
+    }
+
+    /// With what was measured.
+    pub(crate) fn drawn(self, data: Value) -> Law {
+        Law { data: Some(data), ..self }
+    }
+
+    /// A parameter by its name.
+    pub fn parameter(&self, name: &str) -> Option<&Value> {
+        self.parameters.iter().find(|(known, _)| *known == name).map(|(_, value)| value).filter(|value| !value.is_null())
+    }
+
+    /// Whether it differs from the right operation everywhere.
+    pub fn is_everywhere(&self) -> bool {
+        self.support == Support::default()
     }
 
     /// That differs from the right operation in some places alone.

@@ -82,7 +82,17 @@ fn of_each(case: &mut Case<'_>) -> Option<(Law, Proof)> {
 
 /// The plainest law that is fitted on the case's place and proved in these.
 fn fitted_here(case: &Case<'_>, places: &[usize]) -> Option<(Law, Proof)> {
-    let mut laws = identify::laws(case);
+    let found = best_of(case, places, identify::laws(case));
+    if found.as_ref().is_some_and(|(law, _)| law.status == Status::Measured) || !case.has_time() {
+        return found;
+    }
+    // A law before a table.
+    let further = best_of(case, places, identify::further_laws(case));
+    further.filter(|(law, _)| law.status == Status::Measured || found.is_none()).or(found)
+}
+
+/// The plainest of these laws that is proved.
+fn best_of(case: &Case<'_>, places: &[usize], mut laws: Vec<Law>) -> Option<(Law, Proof)> {
     laws.sort_by(|a, b| a.bits.total_cmp(&b.bits));
     let mut proved: Vec<(f64, Law, Proof)> = Vec::new();
     for law in laws {

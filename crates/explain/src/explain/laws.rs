@@ -7,7 +7,7 @@ use firstdiff_trace::{Site, Tap};
 use ndarray::ArrayD;
 
 use crate::explain::other_weights::ByPlace;
-use crate::explain::{Finding, Match};
+use crate::explain::{Effort, Finding, Match};
 use crate::laws::{Wrong, allowed_at, law_of};
 use crate::replay::{Replay, ReplayError, Run};
 
@@ -15,17 +15,14 @@ use crate::replay::{Replay, ReplayError, Run};
 ///
 /// # Errors
 /// When a file or a weight cannot be read.
-pub(crate) fn measure(run: &mut Run<'_>, replay: &Replay, findings: &mut [Finding]) -> Result<(), ReplayError> {
+pub(crate) fn measure(run: &mut Run<'_>, replay: &Replay, effort: &Effort, findings: &mut [Finding]) -> Result<(), ReplayError> {
     for finding in findings.iter_mut() {
         let is_open = matches!(finding.matched, Match::Unknown | Match::Closest);
         if !is_open || finding.arithmetic.is_some() || !finding.misrecorded.is_empty() {
             continue;
         }
         let measured = of_finding(run, replay, finding)?;
-        if measured.is_some() {
-            finding.matched = Match::Measured;
-        }
-        finding.measured = measured;
+        finding.take_up(measured, effort);
     }
     Ok(())
 }

@@ -114,7 +114,7 @@ pub fn explain(
         findings::in_the_prefill_alone(&mut findings);
     }
     if !effort.quick {
-        laws::measure(&mut run, &replay, &mut findings)?;
+        laws::measure(&mut run, &replay, effort, &mut findings)?;
     }
     let mut not_testable =
         if effort.quick { Vec::new() } else { not_testable::in_what_is_right(&run, &shared, &replay, effort)? };

@@ -65,7 +65,7 @@ pub fn explain(
     }
     let mut findings = findings(recording, held, &explained);
     if !effort.quick {
-        crate::program::laws::measure(recording, candidate, held, &replays.replay, &mut findings);
+        crate::program::laws::measure(recording, candidate, held, &replays.replay, effort, &mut findings);
     }
     Ok(Explanation { replay: replays.replay, findings, not_testable: Vec::new() })
 }

@@ -4,7 +4,7 @@ use firstdiff_program::{Arithmetic, Bench, Slice, Tensor, Values};
 use firstdiff_trace::Site;
 use ndarray::ArrayD;
 
-use crate::explain::{Finding, Match};
+use crate::explain::{Effort, Finding, Match};
 use crate::laws::{Measured, Wrong, allowed_at, kind_of, law_of};
 use crate::program::held::{Held, array};
 use crate::program::{Candidate, Recording};
@@ -16,16 +16,15 @@ pub(crate) fn measure(
     candidate: &Candidate<'_>,
     held: &Held,
     replay: &Replay,
+    effort: &Effort,
     findings: &mut [Finding],
 ) {
     for finding in findings.iter_mut() {
         if !matches!(finding.matched, Match::Unknown | Match::Closest) {
             continue;
         }
-        finding.measured = of_finding(recording, candidate, held, replay, finding);
-        if finding.measured.is_some() {
-            finding.matched = Match::Measured;
-        }
+        let measured = of_finding(recording, candidate, held, replay, finding);
+        finding.take_up(measured, effort);
     }
 }
 

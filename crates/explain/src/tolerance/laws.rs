@@ -1,6 +1,10 @@
 //! With how much rounding laws are measured.
 
+/// How far a law's number may be from the model's own to be called the same.
+pub(crate) const SAME_NUMBER: f64 = 1e-3;
 /// NMSE of rounding at least: no number of a law is known better than f32 lets it be.
 pub(crate) const LEAST_NOISE: f64 = 1e-13;
 /// NMSE of rounding at most: what is allowed more tells no number.
 pub(crate) const MOST_NOISE: f64 = 1e-3;
+/// NMSE by which an operation that is a product is told from another.
+pub(crate) const AS_LINEAR: f64 = 1e-18;

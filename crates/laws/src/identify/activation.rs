@@ -204,6 +204,8 @@ fn families() -> (Vec<Family>, Vec<Family>) {
     (named, made.collect())
 }
 
+/// Parts of a drawn curve.
+const CURVE: u32 = 64;
 /// Numbers up to which it is looked what is done behind a function.
 const MOST_BEHIND: usize = 1 << 15;
 /// Elements that a constant is looked for on; the first look is at fewer.
@@ -416,6 +418,7 @@ impl How<'_> {
         let right = model.as_ref().map_or_else(String::new, |model| format!(" (right: {model})"));
         let words = format!("the output is {words}{right}{}", support.said());
         let (mask, f) = (self.mask.clone(), Arc::new(f));
+        let data = self.curve(role, |x| by * f(x));
         let law = Law::new(
             if role.bits == 0.0 { Form::Activation } else { Form::GateRoles },
             words,
@@ -435,7 +438,16 @@ impl How<'_> {
                 Some(out)
             },
         );
-        law.on(support)
+        law.on(support).with("right", model.clone()).drawn(data)
+    }
+
+    /// The function over what it is applied to.
+    fn curve(&self, role: &Role, f: impl Fn(f64) -> f64) -> serde_json::Value {
+        let of = || self.sample.iter().map(|[g, u, ..]| (role.of)(*g, *u));
+        let (low, high) = (of().fold(f64::INFINITY, f64::min), of().fold(f64::NEG_INFINITY, f64::max));
+        let x: Vec<f64> = (0..=CURVE).map(|at| low + (high - low) * f64::from(at) / f64::from(CURVE)).collect();
+        let y: Vec<f64> = x.iter().map(|x| f(*x)).collect();
+        serde_json::json!({"kind": "curve", "x": x, "y": y})
     }
 
     /// Sums of few terms of gate and up.

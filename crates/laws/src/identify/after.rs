@@ -19,6 +19,8 @@ pub(crate) struct After {
     f: Arc<dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>,
 }
 
+/// The parameter of a law that says what is done behind it.
+const THEN: &str = "then";
 /// How many times the tolerance a law may leave before its proof, and which share of the error.
 const NEAR: f64 = 30.0;
 const SHARE: f64 = 1e-5;
@@ -76,7 +78,7 @@ impl<'c> Offers<'c> {
         let words = format!("{}, {}", law.words, after.words);
         let f = after.f.clone();
         let predict = move |case: &Case<'_>, place: usize| f(&inner(case, place)?);
-        Some(Law { words, bits: law.bits + after.bits + 3.0, predict: Arc::new(predict), ..law })
+        Some(Law { words, bits: law.bits + after.bits + 3.0, predict: Arc::new(predict), ..law }.with(THEN, after.words))
     }
 
     fn after(&self, value: &ArrayD<f64>, own: &ArrayD<f64>) -> Option<After> {

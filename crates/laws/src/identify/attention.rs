@@ -182,7 +182,7 @@ struct Masks {
     /// `None` where it is as in the right one.
     words: Option<String>,
     bits: f64,
-    parameters: Vec<(&'static str, usize)>,
+    parameters: Vec<(&'static str, serde_json::Value)>,
 }
 
 impl Masks {
@@ -294,7 +294,7 @@ impl How<'_> {
                 Some(on) => format!("{} for {on}", mask.words),
                 None => mask.words.clone(),
             });
-            masks.parameters.extend(mask.parameters.iter().copied());
+            masks.parameters.extend(mask.parameters.iter().cloned());
             for &head in of {
                 masks.sees.index_axis_mut(Dimension(0), head).assign(&mask.sees);
             }
@@ -392,7 +392,10 @@ impl How<'_> {
         let bits = draft.bits + masks.bits + self.heads.bits + self.queries.bits;
         let mut law = Law::new(draft.form, words, bits, predict).on(support);
         law.parameters = draft.parameters;
-        law.parameters.extend(masks.parameters.iter().map(|(name, value)| (*name, (*value).into())));
+        law.parameters.extend(masks.parameters.iter().cloned());
+        if with_mask && self.masks.words.is_some() {
+            law.data = Some(drawn(&self.masks.sees));
+        }
         if draft.is_table {
             law = law.table();
         }
@@ -901,6 +904,14 @@ const MOST_PAIRS: usize = 1 << 16;
 const MOST_HEADS: usize = 1 << 15;
 /// Errors of rounding's size that logarithms may be left with before the proof.
 const LOG_ROOM: f64 = 30.0;
+
+/// A mask to be drawn: of each head, a row of 0 and 1 for each query.
+fn drawn(sees: &Array3<bool>) -> serde_json::Value {
+    let row = |row: ndarray::ArrayView1<'_, bool>| row.iter().map(|s| if *s { '1' } else { '0' }).collect::<String>();
+    let heads: Vec<Vec<String>> =
+        sees.outer_iter().map(|head| head.rows().into_iter().map(row).collect::<Vec<_>>()).collect();
+    serde_json::json!({"kind": "mask", "sees": heads})
+}
 
 fn right_scores() -> Made {
     Arc::new(|_, _, right| Some(right.scores.clone()))

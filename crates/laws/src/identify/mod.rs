@@ -38,15 +38,19 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     let output = subject::Subject::output(case);
     laws.extend(output::laws(&output, case));
     laws.extend(on_a_part(case, &output));
-    if laws.is_empty() && case.kind == Kind::Probs {
+    laws
+}
+
+/// Laws that are looked for where none of the plain ones holds.
+pub(crate) fn further_laws(case: &Case<'_>) -> Vec<Law> {
+    let mut laws = Vec::new();
+    if case.kind == Kind::Probs {
         laws.extend(softmax::laws(case));
     }
-    if laws.is_empty() {
-        laws.extend(operands::laws(case));
-    }
+    laws.extend(operands::laws(case));
     // Of sums of attention's probabilities there is more to say than terms.
-    if laws.is_empty() && case.kind != Kind::Probs {
-        laws.extend(sums::sparse(&output, case, "the output", 2, &terms::terms));
+    if case.kind != Kind::Probs && case.has_time() {
+        laws.extend(sums::sparse(&subject::Subject::output(case), case, "the output", 2, &terms::terms));
     }
     laws
 }

@@ -388,13 +388,16 @@ fn of_product(case: &Case<'_>, right: &Right, inner: &Array2<f64>, of: &Product,
             .collect();
         let gain: Vec<Measured> =
             of.gain.iter().map(|g| Measured::new(g.value / scale, g.error / scale.abs())).collect();
-        let gains = gain_laws(case, right, &gain);
+        let gain_is = gain;
+        let gains = gain_laws(case, right, &gain_is);
         if gains.is_empty() {
             continue;
         }
         for divisor in divisor_laws(case, right, inner, &divisors) {
             for gain in &gains {
-                laws.push(law(right, shape, &divisor, gain));
+                let own: Vec<f64> = gain_is.iter().map(|m| m.value).collect();
+                let data = serde_json::json!({"kind": "gain", "right": right.gain.clone(), "measured": own});
+                laws.push(law(right, shape, &divisor, gain).drawn(data));
             }
         }
     }
@@ -430,7 +433,12 @@ fn law(right: &Right, shape: &Shape, divisor: &Part<Rows>, gain: &Part<Gain>) ->
         out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
     });
     let law = law.with("divisor", divisor.words.clone()).with("gain", gain.words.clone());
-    let mut law = law.with("input", shape.input.clone());
+    let mut law = law
+        .with("input", shape.input.clone())
+        .with("centred", shape.is_centred)
+        .with("bias", shape.has_bias)
+        .with("width", right.gain.len())
+        .with("right_epsilon", right.epsilon);
     law.parameters.extend(divisor.parameters.iter().chain(&gain.parameters).cloned());
     law
 }

@@ -12,7 +12,7 @@ use crate::describe::set::{Set, describe as describe_set};
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::{bits_of, describe as describe_table};
 use crate::identify::further_off;
-use crate::law::{Form, Law, Support};
+use crate::law::{Form, Law, Parameters, Support};
 use crate::number::{Measured, SURE, shortest};
 
 /// Which dimensions of a head are rotated together.
@@ -342,7 +342,7 @@ impl How<'_> {
             let here = Right::of(place)?;
             predicted(place, &pairing, &heads, &made(&here)?)
         });
-        law.with("pairs", self.pairing.words).on(support)
+        law.with("pairs", self.pairing.words).with("reflected", self.pairing.is_reflected).on(support)
     }
 
     /// The same law with other lengths.
@@ -408,20 +408,21 @@ impl How<'_> {
                     .then(|| right.angles(|t| values[t], |pair| right.frequencies[pair].value))
             })
         };
-        let mut offer = |words: String, bits: f64, values: Vec<f64>| {
+        let mut offer = |words: String, bits: f64, shift: Option<f64>, values: Vec<f64>| {
             if self.holds(&self.right.angles(|t| values[t], |pair| right[pair])) {
                 let parameter = words.clone();
                 let law = self.law(Form::RotationPosition, words, bits, of(values));
-                laws.push(law.with("position", parameter));
+                laws.push(law.with("position", parameter).with("shift", shift));
             }
         };
         if let Some(table) = describe_table(&measured, Axis::Token, None, tokens) {
-            offer(format!("positions are {}", table.words), table.bits, table.values);
+            offer(format!("positions are {}", table.words), table.bits, None, table.values);
         }
         let off: Vec<Measured> = measured.iter().enumerate().map(|(t, m)| m.plus(-(t as f64))).collect();
         if let Some(table) = describe_table(&off, Axis::Token, Some(0.0), tokens) {
             let values = table.values.iter().enumerate().map(|(t, by)| t as f64 + by).collect();
-            offer(format!("positions are the right ones plus {}", table.words), table.bits + 2.0, values);
+            let shift = table.number.filter(|_| table.part.is_none()).map(|number| number.value);
+            offer(format!("positions are the right ones plus {}", table.words), table.bits + 2.0, shift, values);
         }
         let still: Vec<Option<bool>> =
             measured.iter().enumerate().map(|(t, m)| (t > 0).then(|| m.may_be(0.0))).collect();
@@ -429,7 +430,7 @@ impl How<'_> {
             let set = describe_set(&still, Axis::Token, tokens);
             let values = set.has.iter().enumerate().map(|(t, is)| if *is { 0.0 } else { t as f64 }).collect();
             let at = set.words.map_or_else(String::new, |words| format!(" at {words}"));
-            offer(format!("nothing is rotated{at}"), set.bits + 1.0, values);
+            offer(format!("nothing is rotated{at}"), set.bits + 1.0, None, values);
         }
         let whole = |m: &Measured| {
             let near = m.value.round();
@@ -443,7 +444,7 @@ impl How<'_> {
             if source.is_itself {
                 return laws;
             }
-            offer(format!("each position i is rotated as {}", source.words), source.bits, values);
+            offer(format!("each position i is rotated as {}", source.words), source.bits, None, values);
         }
         laws
     }
@@ -465,7 +466,9 @@ impl How<'_> {
             Some(shift) => shift,
             None => return laws,
         };
-        let mut offer = |form: Form, words: String, bits: f64, of: Frequencies| {
+        let own: Vec<f64> = measured.iter().map(|m| m.value).collect();
+        let data = serde_json::json!({"kind": "angles", "right": right, "measured": own});
+        let mut offer = |form: Form, words: String, bits: f64, numbers: Parameters, of: Frequencies| {
             let (positions, shift) = (positions.to_vec(), shift.clone());
             let made = move |right: &Right| {
                 let own: Vec<f64> = right.frequencies.iter().map(|m| m.value).collect();
@@ -480,7 +483,11 @@ impl How<'_> {
             };
             if made(self.right).is_some_and(|z| self.holds(&z)) {
                 let words = format!("{begins}{words}{shift_words}");
-                laws.push(self.law(form, words, bits + price + shift_bits, Arc::new(made)));
+                let mut law = self.law(form, words, bits + price + shift_bits, Arc::new(made)).drawn(data.clone());
+                law.parameters.extend(numbers);
+                law.parameters.push(("shifted", (!shift_words.is_empty()).into()));
+                law.parameters.extend(positions_are.map(|words| ("position", words.into())));
+                laws.push(law);
             }
         };
         let ratio: Vec<Measured> =
@@ -504,7 +511,8 @@ impl How<'_> {
             };
             let form = if is_right { Form::RotationPosition } else { Form::RotationFrequency };
             let by = move |own: &[f64]| own.iter().zip(&values).map(|(own, by)| own * by).collect();
-            offer(form, words, table.bits + 2.0, Arc::new(by));
+            let factor = table.number.filter(|_| table.part.is_none()).map(|number| ("factor", number.value.into()));
+            offer(form, words, table.bits + 2.0, factor.into_iter().collect(), Arc::new(by));
         }
         if let Some((base, first)) = base_of(measured) {
             let model = base_of(&right.iter().map(|r| Measured::new(*r, 1e-12 * r.abs())).collect::<Vec<_>>());
@@ -517,7 +525,8 @@ impl How<'_> {
                     let pairs = own.len() as f64;
                     (0..own.len()).map(|j| first.value * base.value.powf(-(j as f64) / pairs)).collect()
                 };
-                offer(Form::RotationFrequency, words, bits, Arc::new(of));
+                let numbers = vec![("base", base.value.into()), ("first", first.value.into())];
+                offer(Form::RotationFrequency, words, bits, numbers, Arc::new(of));
             }
         }
         // Which pair's frequency is the nearest?
@@ -528,13 +537,13 @@ impl How<'_> {
             if !source.is_itself {
                 let (words, of) = (format!("the frequency of pair j is that of {}", source.words), source.from);
                 let by = move |own: &[f64]| of.iter().map(|&j| own.get(j).copied().unwrap_or(f64::NAN)).collect();
-                offer(Form::RotationFrequency, words, source.bits + 3.0, Arc::new(by));
+                offer(Form::RotationFrequency, words, source.bits + 3.0, Vec::new(), Arc::new(by));
             }
         }
         if let Some(table) = describe_table(measured, Axis::Pair, None, None) {
             let values = table.values;
             let words = format!("frequencies are {}", table.words);
-            offer(Form::RotationFrequency, words, table.bits + 5.0, Arc::new(move |_: &[f64]| values.clone()));
+            offer(Form::RotationFrequency, words, table.bits + 5.0, Vec::new(), Arc::new(move |_: &[f64]| values.clone()));
         }
         let off: Vec<Measured> = measured.iter().zip(right).map(|(m, right)| m.plus(-right)).collect();
         if let Some(table) = describe_table(&off, Axis::Pair, Some(0.0), None) {
@@ -544,6 +553,7 @@ impl How<'_> {
                 Form::RotationFrequency,
                 format!("frequencies are the right ones plus {}", table.words),
                 table.bits + 4.0,
+                Vec::new(),
                 Arc::new(by),
             );
         }

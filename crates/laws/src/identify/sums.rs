@@ -47,7 +47,6 @@ pub(crate) fn of_two(first: &str, x: &ArrayD<f64>, second: &str, y: &ArrayD<f64>
     let mut all = vec![
         (format!("{first} times {second}"), with(&|x, y| x * y)),
         (format!("the larger of {first} and {second}"), with(&f64::max)),
-        (format!("the smaller of {first} and {second}"), with(&f64::min)),
         (format!("the size of {first} less {second}"), with(&|x, y| (x - y).abs())),
     ];
     for (one, a, other, b) in [(first, x, second, y), (second, y, first, x)] {
