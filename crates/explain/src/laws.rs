@@ -11,7 +11,7 @@ use crate::mistakes::by_law::named;
 use crate::replay::Replay;
 use crate::replay::operation::judged_as;
 use crate::replay::right::compared;
-use crate::tolerance::laws::{AS_LINEAR, LEAST_NOISE, MOST_NOISE};
+use crate::tolerance::laws::{AS_LINEAR, LEAST_NOISE, MOST_NOISE, ROUNDED_BF16, ROUNDED_F16};
 
 /// What an operation computes instead, with its proof.
 #[derive(Clone, Debug)]
@@ -75,7 +75,7 @@ pub(crate) type Apply<'a> = &'a dyn Fn(usize, &[ArrayD<f64>]) -> Option<ArrayD<f
 pub(crate) fn law_of(
     kind: Kind,
     site: Site,
-    wrong: Vec<Wrong>,
+    mut wrong: Vec<Wrong>,
     tokens: Option<Vec<u32>>,
     profile: Profile,
     apply: Apply<'_>,
@@ -85,6 +85,13 @@ pub(crate) fn law_of(
     if wrong.is_empty() || wrong.iter().any(|wrong| numbers(wrong) > MOST_NUMBERS) {
         return None;
     }
+    // What the replay gives bit for bit has a tolerance of nothing; a law is carried out in f64.
+    let floor = match profile {
+        Profile::Bf16 => ROUNDED_BF16,
+        Profile::F16 => ROUNDED_F16,
+        _ => LEAST_NOISE,
+    };
+    wrong.iter_mut().for_each(|wrong| wrong.allowed = wrong.allowed.max(floor));
     let is_scores = site == Site::Scores;
     let shape = shape_of(kind, &wrong[0]);
     let places: Vec<Place> = wrong.iter().map(|wrong| wrong.place).collect();

@@ -217,7 +217,11 @@ impl Law {
 
     /// A parameter by its name.
     pub fn parameter(&self, name: &str) -> Option<&Value> {
-        self.parameters.iter().find(|(known, _)| *known == name).map(|(_, value)| value).filter(|value| !value.is_null())
+        self.parameters
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| value)
+            .filter(|value| !value.is_null())
     }
 
     /// Whether it differs from the right operation everywhere.

@@ -15,7 +15,12 @@ use crate::replay::{Replay, ReplayError, Run};
 ///
 /// # Errors
 /// When a file or a weight cannot be read.
-pub(crate) fn measure(run: &mut Run<'_>, replay: &Replay, effort: &Effort, findings: &mut [Finding]) -> Result<(), ReplayError> {
+pub(crate) fn measure(
+    run: &mut Run<'_>,
+    replay: &Replay,
+    effort: &Effort,
+    findings: &mut [Finding],
+) -> Result<(), ReplayError> {
     for finding in findings.iter_mut() {
         let is_open = matches!(finding.matched, Match::Unknown | Match::Closest);
         if !is_open || finding.arithmetic.is_some() || !finding.misrecorded.is_empty() {

@@ -213,9 +213,7 @@ static NAMED: [Named; 29] = [
     row(Form::NormCentre, &norm::NORM_CENTERED, |law| plain(norm_but(law, &[]) && has(law, "centred", true))),
     row(Form::Omitted, &norm::NORM_OMITTED, goes_through),
     row(Form::Twice, &norm::NORM_OMITTED, twice),
-    row(Form::Omitted, &head::FINAL_NORM_OMITTED, |law| {
-        goes_through(law).map(|_| vec![("kind", json!("omitted"))])
-    }),
+    row(Form::Omitted, &head::FINAL_NORM_OMITTED, |law| goes_through(law).map(|_| vec![("kind", json!("omitted"))])),
     row(Form::Twice, &head::FINAL_NORM_OMITTED, twice),
     row(Form::OutputFunction, &embedding::EMBED_MULTIPLIER, with_factor),
     row(Form::OutputFunction, &head::LOGIT_SCALE, with_factor),

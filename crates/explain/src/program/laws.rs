@@ -84,7 +84,7 @@ fn of_finding(
                     && inner.contains(&held.place(other).tap.last_site()))
         };
         let slice = Slice::of(program, tap, is_input);
-        let mut bench = Bench::new(program, Arithmetic::F64, recording.weights);
+        let mut bench = Bench::new(program, Arithmetic::Wide, recording.weights);
         bench.load(&slice).ok()?;
         let mut inputs: Vec<usize> = slice.known().collect();
         inputs.dedup();

@@ -78,7 +78,9 @@ impl<'c> Offers<'c> {
         let words = format!("{}, {}", law.words, after.words);
         let f = after.f.clone();
         let predict = move |case: &Case<'_>, place: usize| f(&inner(case, place)?);
-        Some(Law { words, bits: law.bits + after.bits + 3.0, predict: Arc::new(predict), ..law }.with(THEN, after.words))
+        Some(
+            Law { words, bits: law.bits + after.bits + 3.0, predict: Arc::new(predict), ..law }.with(THEN, after.words),
+        )
     }
 
     fn after(&self, value: &ArrayD<f64>, own: &ArrayD<f64>) -> Option<After> {
@@ -115,7 +117,9 @@ impl<'c> Offers<'c> {
             all.extend([by.number(), by.plain()].map(|by| (by, nothing.clone())));
         } else {
             let ones = vec![1.0; of.len()];
-            if let Some(line) = least_squares(&[&of, &ones], &wanted, self.noise).filter(|l| l.left <= ROOM * self.noise) {
+            if let Some(line) =
+                least_squares(&[&of, &ones], &wanted, self.noise).filter(|l| l.left <= ROOM * self.noise)
+            {
                 let [a, b] = line.coefficients[..] else { return None };
                 all.extend([(a.number(), b.number()), (a.plain(), b.plain())]);
             }

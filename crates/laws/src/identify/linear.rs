@@ -242,10 +242,12 @@ impl Sample {
             }
             // Some of this weight, some of that.
             let flat = |x: Array2<f64>| x.iter().copied().collect::<Vec<f64>>();
-            let (own, added) = (flat(self.x.dot(&self.weight.t())), self.x.dot(&other.select(Dimension(0), &self.rows).t()));
+            let (own, added) =
+                (flat(self.x.dot(&self.weight.t())), self.x.dot(&other.select(Dimension(0), &self.rows).t()));
             let bias = &self.right - &self.x.dot(&self.weight.t());
             let (added, wanted) = (flat(added), flat(&self.own - &bias));
-            let Some(fit) = least_squares(&[&own, &added], &wanted, self.noise).filter(|fit| fit.left <= ROOM * self.noise)
+            let Some(fit) =
+                least_squares(&[&own, &added], &wanted, self.noise).filter(|fit| fit.left <= ROOM * self.noise)
             else {
                 continue;
             };
@@ -253,7 +255,10 @@ impl Sample {
                 continue;
             }
             let [a, b] = [fit.coefficients[0].number(), fit.coefficients[1].number()];
-            let (known, words) = (name.clone(), format!("the weight is {} times the right one plus {} times that of {name}", a.words, b.words));
+            let (known, words) = (
+                name.clone(),
+                format!("the weight is {} times the right one plus {} times that of {name}", a.words, b.words),
+            );
             let law = of_weight(words, 8.0 + a.bits + b.bits, move |case, at| {
                 let own = weight_of(case, at)?;
                 let other = case.operation.other_weight(at, &known).filter(|other| other.dim() == own.dim())?;

@@ -446,7 +446,12 @@ fn law(right: &Right, shape: &Shape, divisor: &Part<Rows>, gain: &Part<Gain>) ->
 fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Vec<Part<Rows>> {
     let due = right.divisor(inner);
     if own.iter().zip(&due).all(|(own, due)| own.may_be(*due)) {
-        return vec![Part { words: None, bits: 0.0, f: Arc::new(|right, x| Some(right.divisor(x))), parameters: Vec::new() }];
+        return vec![Part {
+            words: None,
+            bits: 0.0,
+            f: Arc::new(|right, x| Some(right.divisor(x))),
+            parameters: Vec::new(),
+        }];
     }
     let epsilon = Measured::new(right.epsilon, 1e-3 * right.epsilon).number().words;
     let mut laws: Vec<Part<Rows>> = Vec::new();
@@ -620,7 +625,12 @@ fn scale_and_epsilon(
 fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec<Part<Gain>> {
     let fits = |due: &[f64]| due.len() == own.len() && own.iter().zip(due).all(|(own, due)| own.may_be(*due));
     if fits(&right.gain) {
-        return vec![Part { words: None, bits: 0.0, f: Arc::new(|_, _, right| Some(right.gain.clone())), parameters: Vec::new() }];
+        return vec![Part {
+            words: None,
+            bits: 0.0,
+            f: Arc::new(|_, _, right| Some(right.gain.clone())),
+            parameters: Vec::new(),
+        }];
     }
     let mut laws: Vec<Part<Gain>> = Vec::new();
     let w = &right.gain;
@@ -689,7 +699,12 @@ fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec<Part<Gain>
                     _ => format!("the gain is {} w + {}", a.words, b.words),
                 };
                 let f: Gain = Arc::new(move |_, _, right| Some(right.gain.iter().map(|w| by * w + plus).collect()));
-                laws.push(Part { words: Some(format!("{words} (w: the right gain)")), bits: a.bits + b.bits, f, parameters: Vec::new() });
+                laws.push(Part {
+                    words: Some(format!("{words} (w: the right gain)")),
+                    bits: a.bits + b.bits,
+                    f,
+                    parameters: Vec::new(),
+                });
                 break;
             }
         }
@@ -758,7 +773,12 @@ fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec<Part<Gain>
                 }
                 Some(gain)
             });
-            laws.push(Part { words: Some(format!("the gain is sorted, {words}")), bits: 6.0, f, parameters: Vec::new() });
+            laws.push(Part {
+                words: Some(format!("the gain is sorted, {words}")),
+                bits: 6.0,
+                f,
+                parameters: Vec::new(),
+            });
         }
     }
     laws.sort_by(|a, b| a.bits.total_cmp(&b.bits));

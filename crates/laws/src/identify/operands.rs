@@ -34,9 +34,9 @@ pub(crate) fn readings(shape: &[usize]) -> Vec<(String, f64, Reading)> {
         let mean = row.iter().sum::<f64>() / row.len() as f64;
         row.iter_mut().for_each(|x| *x -= mean);
     });
-    of_rows("over the root mean square of its row", |row| over(row, |row| {
-        (row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64).sqrt()
-    }));
+    of_rows("over the root mean square of its row", |row| {
+        over(row, |row| (row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64).sqrt())
+    });
     of_rows("over the length of its row", |row| over(row, |row| row.iter().map(|x| x * x).sum::<f64>().sqrt()));
     of_rows("over the largest size in its row", |row| {
         over(row, |row| row.iter().fold(0.0, |most: f64, x| most.max(x.abs())));
@@ -76,9 +76,15 @@ pub(crate) fn readings(shape: &[usize]) -> Vec<(String, f64, Reading)> {
         order(format!("of {name} i+1, around the end"), some(&|i| (i + 1) % n));
         if axis == 0 {
             order("of the position before (the first: itself)".into(), some(&|i| i.saturating_sub(1)));
-            order("of the position before (nothing before the first)".into(), (0..n).map(|i| i.checked_sub(1)).collect());
+            order(
+                "of the position before (nothing before the first)".into(),
+                (0..n).map(|i| i.checked_sub(1)).collect(),
+            );
             order("of the next position (the last: itself)".into(), some(&|i| (i + 1).min(n - 1)));
-            order("of the next position (nothing behind the last)".into(), (0..n).map(|i| (i + 1 < n).then_some(i + 1)).collect());
+            order(
+                "of the next position (nothing behind the last)".into(),
+                (0..n).map(|i| (i + 1 < n).then_some(i + 1)).collect(),
+            );
             order("of the first position".into(), some(&|_| 0));
         } else {
             order(format!("with neighbouring {name}s exchanged"), some(&|i| if (i ^ 1) < n { i ^ 1 } else { i }));
@@ -87,10 +93,19 @@ pub(crate) fn readings(shape: &[usize]) -> Vec<(String, f64, Reading)> {
             if n.is_multiple_of(2) {
                 let half = n / 2;
                 order(format!("with the halves of its {name}s exchanged"), some(&|i| (i + half) % n));
-                order(format!("without the second half of its {name}s ({half})"), (0..n).map(|i| (i < half).then_some(i)).collect());
-                order(format!("without the first half of its {name}s ({half})"), (0..n).map(|i| (i >= half).then_some(i)).collect());
+                order(
+                    format!("without the second half of its {name}s ({half})"),
+                    (0..n).map(|i| (i < half).then_some(i)).collect(),
+                );
+                order(
+                    format!("without the first half of its {name}s ({half})"),
+                    (0..n).map(|i| (i >= half).then_some(i)).collect(),
+                );
                 order(format!("with the halves of its {name}s interleaved"), some(&|i| i / 2 + i % 2 * half));
-                order(format!("with its {name}s taken apart by even and odd"), some(&|i| if i < half { 2 * i } else { 2 * (i - half) + 1 }));
+                order(
+                    format!("with its {name}s taken apart by even and odd"),
+                    some(&|i| if i < half { 2 * i } else { 2 * (i - half) + 1 }),
+                );
             }
         }
     }
@@ -204,14 +219,15 @@ fn bounds(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'stat
     ];
     for (words, f) in bounds {
         let of = |c: f64| with(operand, Arc::new(move |x: &ArrayD<f64>| Some(x.mapv(|x| f(x, c)))));
-        let left = |c: f64| {
-            of(c)(case, case.fitted).map_or(f64::INFINITY, |value| crate::fit::nmse(&value, &first.own))
-        };
+        let left =
+            |c: f64| of(c)(case, case.fitted).map_or(f64::INFINITY, |value| crate::fit::nmse(&value, &first.own));
         let (at, rest) = search(1e-3 * most, most, 31, true, left);
         if rest > 1e-3 * before {
             continue;
         }
-        for number in [Measured::new(at, 2e-3 * at).simple(), Some(Measured::new(at, 0.0).plain())].into_iter().flatten() {
+        for number in
+            [Measured::new(at, 2e-3 * at).simple(), Some(Measured::new(at, 0.0).plain())].into_iter().flatten()
+        {
             let said = format!("{name} read {}", words.replace("{}", &number.words));
             if offers.offer(Form::OperationInput, said, 8.0 + number.bits, of(number.value)).is_some() {
                 break;

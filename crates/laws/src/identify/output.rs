@@ -443,8 +443,14 @@ fn read_biases(subject: &Subject, case: &Case<'_>, axis: usize, numbers: &[Measu
         ("its neighbours exchanged".into(), (0..n).map(|i| if (i ^ 1) < n { i ^ 1 } else { i }).collect()),
     ];
     for part in (1..n).filter(|part| n.is_multiple_of(*part) && n / part <= 128) {
-        ways.push((format!("its first {part} repeated (that of head 0, of {part} channels)"), (0..n).map(|i| i % part).collect()));
-        ways.push((format!("its parts of {part} in reverse order"), (0..n).map(|i| (n / part - 1 - i / part) * part + i % part).collect()));
+        ways.push((
+            format!("its first {part} repeated (that of head 0, of {part} channels)"),
+            (0..n).map(|i| i % part).collect(),
+        ));
+        ways.push((
+            format!("its parts of {part} in reverse order"),
+            (0..n).map(|i| (n / part - 1 - i / part) * part + i % part).collect(),
+        ));
     }
     let mut laws = Vec::new();
     for (called, vector) in case.operation.vectors(case.fitted, n) {
@@ -553,7 +559,7 @@ fn mixtures(subject: &Subject, axis: usize) -> Vec<Law> {
         let wanted: Vec<f64> = inner.iter().flat_map(|&i| own.row(i).to_vec()).collect();
         let columns: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
         let Some(fit) = least_squares(&columns, &wanted, subject.noise) else { continue };
-        if fit.left > SLICE_ROOM * subject.noise || fit.coefficients.iter().skip(1).any(|c| c.may_be(0.0)) {
+        if fit.left > SLICE_ROOM * subject.noise || fit.coefficients.iter().any(|c| c.may_be(0.0)) {
             continue;
         }
         let numbers: Vec<_> = fit.coefficients.iter().map(Measured::number).collect();
@@ -746,7 +752,10 @@ fn on_parts(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
         let others = (0..subject.axes.len()).filter(|&other| other != at);
         let found = others.flat_map(|other| [sources(&inner, case, other), mixtures(&inner, other)].concat());
         let support = Subject::support(subject.axes[at], part.words.clone());
-        let added: Vec<Law> = (0..subject.axes.len()).filter(|&other| other != at).flat_map(|other| biases(&inner, case, other)).collect();
+        let added: Vec<Law> = (0..subject.axes.len())
+            .filter(|&other| other != at)
+            .flat_map(|other| biases(&inner, case, other))
+            .collect();
         laws.extend(found.chain(orders(&inner)).chain(added).map(|law| {
             let words = format!("{}{}", law.words, support.said());
             Law { words, ..law }.on(support.clone())

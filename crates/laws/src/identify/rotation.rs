@@ -543,7 +543,13 @@ impl How<'_> {
         if let Some(table) = describe_table(measured, Axis::Pair, None, None) {
             let values = table.values;
             let words = format!("frequencies are {}", table.words);
-            offer(Form::RotationFrequency, words, table.bits + 5.0, Vec::new(), Arc::new(move |_: &[f64]| values.clone()));
+            offer(
+                Form::RotationFrequency,
+                words,
+                table.bits + 5.0,
+                Vec::new(),
+                Arc::new(move |_: &[f64]| values.clone()),
+            );
         }
         let off: Vec<Measured> = measured.iter().zip(right).map(|(m, right)| m.plus(-right)).collect();
         if let Some(table) = describe_table(&off, Axis::Pair, Some(0.0), None) {

@@ -41,15 +41,16 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     for (a, (one, of_first)) in maps.iter().enumerate() {
         for (b, (other, of_second)) in maps.iter().enumerate().filter(|(b, _)| *b != a) {
             let (of_first, of_second) = (*of_first, *of_second);
-            let said = format!("the first of each pair is turned by the angle of pair: {one}; the second by that of pair: {other}");
+            let said = format!(
+                "the first of each pair is turned by the angle of pair: {one}; the second by that of pair: {other}"
+            );
             let bits = 6.0 + 2.0 * ((a > 0) as u8 + (b > 0) as u8) as f64;
             offers.offer(Form::RotationMatrix, said, bits, move |case, at| {
                 let place = &case.places[at];
                 let right = Right::of(place)?;
                 let angle = right.all_angles();
-                let pick = |f: fn(usize, usize) -> usize| {
-                    Array2::from_shape_fn(angle.dim(), |(t, j)| angle[[t, f(j, pairs)]])
-                };
+                let pick =
+                    |f: fn(usize, usize) -> usize| Array2::from_shape_fn(angle.dim(), |(t, j)| angle[[t, f(j, pairs)]]);
                 (angle.ncols() == pairs).then(|| turned(place, &right, &pick(of_first), &pick(of_second)))?
             });
         }

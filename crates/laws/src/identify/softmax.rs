@@ -147,9 +147,15 @@ fn mixtures(case: &Case<'_>, at: usize) -> Vec<(String, ArrayD<f64>)> {
     };
     vec![
         ("the right probabilities".into(), place.right.clone()),
-        ("the same for each key that is seen (their sum 1)".into(), each(&|_, seen| vec![1.0 / seen.len() as f64; seen.len()])),
+        (
+            "the same for each key that is seen (their sum 1)".into(),
+            each(&|_, seen| vec![1.0 / seen.len() as f64; seen.len()]),
+        ),
         ("the same for each key (their sum 1)".into(), ArrayD::from_elem(probs.shape(), 1.0 / keys as f64)),
-        ("1 for the query's own key".into(), each(&|row, seen| seen.iter().map(|s| f64::from(u8::from(*s == row))).collect())),
+        (
+            "1 for the query's own key".into(),
+            each(&|row, seen| seen.iter().map(|s| f64::from(u8::from(*s == row))).collect()),
+        ),
         ("1 for the first key".into(), each(&|_, seen| seen.iter().map(|s| f64::from(u8::from(*s == 0))).collect())),
         ("1 for each key that is seen".into(), each(&|_, seen| vec![1.0; seen.len()])),
         ("the squares of the right ones".into(), probs.mapv(|p| p * p).into_dyn()),

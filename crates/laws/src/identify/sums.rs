@@ -5,7 +5,6 @@ use std::sync::Arc;
 use ndarray::{ArrayD, Axis as Dimension, concatenate};
 
 use crate::case::{Case, Place};
-use crate::describe::choice;
 use crate::fit::{dot, least_squares};
 use crate::identify::output;
 use crate::identify::subject::Subject;
@@ -119,6 +118,8 @@ pub(crate) type Library = &'static (dyn Fn(&Case<'_>, usize) -> Vec<(String, Arr
 
 /// Elements that terms are chosen on; coefficients are fitted on all.
 const SAMPLE: usize = 1 << 15;
+/// Bits of saying which term.
+const TERM: f64 = 5.0;
 /// Terms that pairs and triples are made of.
 const FIRST: usize = 24;
 
@@ -195,7 +196,7 @@ fn of_terms(
         _ => format!("{} times {}", number.words, all[at].0),
     };
     let said: Vec<String> = numbers.iter().zip(set).map(term).collect();
-    let bits = numbers.iter().map(|number| number.bits + choice(all.len())).sum::<f64>();
+    let bits = numbers.iter().map(|number| number.bits + TERM).sum::<f64>();
     let names: Vec<(String, f64)> =
         set.iter().zip(&numbers).map(|(&at, number)| (all[at].0.clone(), number.value)).collect();
     let listed: Vec<serde_json::Value> = names.iter().map(|(name, by)| serde_json::json!([name, by])).collect();

@@ -19,8 +19,7 @@ pub(crate) fn terms(case: &Case<'_>, at: usize) -> Vec<(String, ArrayD<f64>)> {
             alike.extend(fitted(name, input, right));
         }
     }
-    let near: Vec<(String, ArrayD<f64>)> =
-        place.around.iter().flat_map(|(name, x)| fitted(name, x, right)).collect();
+    let near: Vec<(String, ArrayD<f64>)> = place.around.iter().flat_map(|(name, x)| fitted(name, x, right)).collect();
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     for (name, x) in alike.clone() {
         all.push((format!("the right output times {name}"), right * &x));
