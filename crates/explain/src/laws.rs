@@ -4,12 +4,14 @@ use firstdiff_compare::Place;
 use firstdiff_laws::{Axis, Case, Kind, Law, Operation, Proof, measured};
 use firstdiff_model::Profile;
 use firstdiff_trace::Site;
-use ndarray::ArrayD;
+use ndarray::{Array2, ArrayD};
 
+use crate::explain::{Cause, Effort, Finding, Match, Remainder};
+use crate::mistakes::by_law::named;
 use crate::replay::Replay;
 use crate::replay::operation::judged_as;
 use crate::replay::right::compared;
-use crate::tolerance::laws::{LEAST_NOISE, MOST_NOISE};
+use crate::tolerance::laws::{AS_LINEAR, LEAST_NOISE, MOST_NOISE, ROUNDED_BF16, ROUNDED_F16};
 
 /// What an operation computes instead, with its proof.
 #[derive(Clone, Debug)]
@@ -20,6 +22,26 @@ pub struct Measured {
     pub proof: Proof,
     /// The places that it was proved in, in the order of the proof's indices.
     pub places: Vec<Place>,
+}
+
+impl Finding {
+    /// Takes up a law; where a mistake of the catalogue is this law, that is the cause.
+    pub(crate) fn take_up(&mut self, measured: Option<Measured>, effort: &Effort) {
+        let Some(found) = &measured else { return };
+        self.matched = Match::Measured;
+        let site = self.shown_at.first().map(|place| place.tap.last_site());
+        // What was taken back for a reason is no cause by another way either.
+        let name = site.filter(|_| self.note.is_none()).and_then(|site| named(&found.law, site));
+        if let Some((mistake, params)) = name.filter(|(mistake, _)| effort.tries(mistake)) {
+            let (residual_nmse, base_nmse) = (found.proof.residual_nmse, found.proof.before_nmse);
+            self.matched = Match::Reproduced;
+            self.cause = Some(Cause { id: mistake.id, params });
+            self.alternatives.clear();
+            self.residual_nmse = residual_nmse;
+            self.remainders = found.places.iter().map(|&place| Remainder { place, base_nmse, residual_nmse }).collect();
+        }
+        self.measured = measured;
+    }
 }
 
 /// Numbers above which an operation is not measured: each candidate would take too long.
@@ -36,6 +58,16 @@ pub(crate) struct Wrong {
     pub(crate) around: Vec<(String, ArrayD<f64>)>,
 }
 
+/// Weights of the model beside an operation's own, by what they are called from each of its places.
+pub(crate) trait OtherWeights {
+    /// Matrices that read as many columns.
+    fn matrices(&self, place: usize) -> Vec<String>;
+    /// One of those.
+    fn matrix(&self, place: usize, name: &str) -> Option<Array2<f64>>;
+    /// Vectors of this length, the operation's own among them.
+    fn vectors(&self, place: usize, length: usize) -> Vec<(String, Vec<f64>)>;
+}
+
 /// How the right operation is carried out on other inputs, by the index of the place.
 pub(crate) type Apply<'a> = &'a dyn Fn(usize, &[ArrayD<f64>]) -> Option<ArrayD<f64>>;
 
@@ -43,19 +75,27 @@ pub(crate) type Apply<'a> = &'a dyn Fn(usize, &[ArrayD<f64>]) -> Option<ArrayD<f
 pub(crate) fn law_of(
     kind: Kind,
     site: Site,
-    wrong: Vec<Wrong>,
+    mut wrong: Vec<Wrong>,
     tokens: Option<Vec<u32>>,
     profile: Profile,
     apply: Apply<'_>,
+    weights: Option<&dyn OtherWeights>,
 ) -> Option<Measured> {
     let numbers = |wrong: &Wrong| wrong.own.len() + wrong.inputs.iter().map(ArrayD::len).sum::<usize>();
     if wrong.is_empty() || wrong.iter().any(|wrong| numbers(wrong) > MOST_NUMBERS) {
         return None;
     }
+    // What the replay gives bit for bit has a tolerance of nothing; a law is carried out in f64.
+    let floor = match profile {
+        Profile::Bf16 => ROUNDED_BF16,
+        Profile::F16 => ROUNDED_F16,
+        _ => LEAST_NOISE,
+    };
+    wrong.iter_mut().for_each(|wrong| wrong.allowed = wrong.allowed.max(floor));
     let is_scores = site == Site::Scores;
     let shape = shape_of(kind, &wrong[0]);
     let places: Vec<Place> = wrong.iter().map(|wrong| wrong.place).collect();
-    let asked = Asked { site, wrong: &wrong, shape: shape.clone(), profile, apply, is_scores };
+    let asked = Asked { site, wrong: &wrong, shape: shape.clone(), profile, apply, weights, is_scores };
     let made = |wrong: &Wrong| firstdiff_laws::Place {
         layer: wrong.place.tap.layer.map(|layer| layer as usize),
         inputs: wrong.inputs.clone(),
@@ -64,6 +104,7 @@ pub(crate) fn law_of(
         tolerance: wrong.allowed.clamp(LEAST_NOISE, MOST_NOISE),
         around: wrong.around.clone(),
     };
+    let kind = if kind == Kind::Other && is_linear(&wrong[0], apply) { Kind::Linear } else { kind };
     let axes = axes_of(kind, site, shape.as_ref().map_or(wrong[0].right.ndim(), Vec::len));
     let mut case = Case::new(kind, axes, wrong.iter().map(made).collect(), tokens, &asked);
     let (law, proof) = measured(&mut case)?;
@@ -79,6 +120,31 @@ fn shape_of(kind: Kind, wrong: &Wrong) -> Option<Vec<usize>> {
         }
         _ => None,
     }
+}
+
+/// Numbers up to which an operation is carried out again to see what it is.
+const MOST_TRIED: usize = 1 << 20;
+
+/// Whether an operation of one input is a product of each of its rows with something, and perhaps a vector added.
+fn is_linear(wrong: &Wrong, apply: Apply<'_>) -> bool {
+    let [x] = &wrong.inputs[..] else { return false };
+    if x.ndim() < 2 || x.shape().first() != wrong.right.shape().first() || x.len() > MOST_TRIED {
+        return false;
+    }
+    let of = |x: ArrayD<f64>| apply(0, &[x]).filter(|y| y.shape() == wrong.right.shape());
+    let mut first = ArrayD::zeros(x.raw_dim());
+    first.index_axis_mut(ndarray::Axis(0), 0).assign(&x.index_axis(ndarray::Axis(0), 0));
+    let (Some(nothing), Some(twice), Some(alone)) = (of(ArrayD::zeros(x.raw_dim())), of(x * 2.0), of(first)) else {
+        return false;
+    };
+    let mut by_row = nothing.clone();
+    by_row.index_axis_mut(ndarray::Axis(0), 0).assign(&wrong.right.index_axis(ndarray::Axis(0), 0));
+    let far = |a: &ArrayD<f64>, b: &ArrayD<f64>| {
+        let off: f64 = a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum();
+        off > AS_LINEAR * b.iter().map(|b| b * b).sum::<f64>()
+    };
+    let is_some = wrong.right.iter().zip(&nothing).any(|(y, n)| y != n);
+    is_some && !far(&(twice + &nothing), &(&wrong.right * 2.0)) && !far(&alone, &by_row)
 }
 
 /// The axes of an output.
@@ -127,6 +193,7 @@ struct Asked<'a> {
     shape: Option<Vec<usize>>,
     profile: Profile,
     apply: Apply<'a>,
+    weights: Option<&'a dyn OtherWeights>,
     /// Scores are measured as the probabilities that they make.
     is_scores: bool,
 }
@@ -139,7 +206,7 @@ impl Asked<'_> {
         }
         match &self.shape {
             Some(shape) if shape.iter().product::<usize>() == x.len() => {
-                x.into_shape_with_order(shape.clone()).unwrap_or_default()
+                x.to_shape(shape.clone()).map(|x| x.into_owned()).unwrap_or_default()
             }
             _ => x,
         }
@@ -160,7 +227,21 @@ fn probabilities(mut x: ArrayD<f64>) -> ArrayD<f64> {
 
 impl Operation for Asked<'_> {
     fn apply(&self, place: usize, inputs: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {
-        (self.apply)(place, inputs).map(|x| self.seen(x))
+        // Slices that were picked lie in another order in memory.
+        let inputs: Vec<ArrayD<f64>> = inputs.iter().map(|x| x.as_standard_layout().into_owned()).collect();
+        (self.apply)(place, &inputs).map(|x| self.seen(x))
+    }
+
+    fn other_weights(&self, place: usize) -> Vec<String> {
+        self.weights.map(|weights| weights.matrices(place)).unwrap_or_default()
+    }
+
+    fn other_weight(&self, place: usize, name: &str) -> Option<Array2<f64>> {
+        self.weights?.matrix(place, name)
+    }
+
+    fn vectors(&self, place: usize, length: usize) -> Vec<(String, Vec<f64>)> {
+        self.weights.map(|weights| weights.vectors(place, length)).unwrap_or_default()
     }
 
     fn agrees(&self, place: usize, predicted: &ArrayD<f64>) -> bool {

@@ -1,5 +1,7 @@
 //! An operation that is wrong, in all places where it is.
 
+use std::time::{Duration, Instant};
+
 use ndarray::{Array2, ArrayD};
 
 /// What an operation computes, as far as its laws differ. Shapes: T tokens, S keys, H heads, K key heads, d a head's width.
@@ -143,6 +145,8 @@ pub struct Case<'a> {
     pub operation: &'a dyn Operation,
     /// The place that laws are fitted on, by its index.
     pub(crate) fitted: usize,
+    /// When no further kind of law is looked for.
+    pub(crate) until: Instant,
 }
 
 impl<'a> Case<'a> {
@@ -154,11 +158,19 @@ impl<'a> Case<'a> {
         tokens: Option<Vec<u32>>,
         operation: &'a dyn Operation,
     ) -> Case<'a> {
-        Case { kind, axes, places, tokens, operation, fitted: 0 }
+        Case { kind, axes, places, tokens, operation, fitted: 0, until: Instant::now() + AT_MOST }
     }
 }
 
+/// The time in which candidates are looked for: what nothing explains costs no more.
+const AT_MOST: Duration = Duration::from_secs(8);
+
 impl Case<'_> {
+    /// Whether further kinds of laws may be looked for.
+    pub(crate) fn has_time(&self) -> bool {
+        Instant::now() < self.until
+    }
+
     /// The place that laws are fitted on.
     pub(crate) fn first(&self) -> &Place {
         &self.places[self.fitted]

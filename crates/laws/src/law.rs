@@ -53,6 +53,8 @@ forms! {
     Omitted = "operation.omitted",
     /// The operation is carried out twice.
     Twice = "operation.twice",
+    /// An operand is read otherwise.
+    OperationInput = "operation.input",
     /// A sum of other tensors than the right ones, or with other coefficients.
     Sum = "sum.terms",
     /// The divisor of a norm: another statistic, another epsilon, another place of it.
@@ -155,6 +157,8 @@ pub struct Law {
     pub status: Status,
     /// Other laws that predict the same here.
     pub equivalent: Vec<String>,
+    /// What was measured, to be drawn; its `kind` says what it is.
+    pub data: Option<Value>,
     pub(crate) predict: Predict,
 }
 
@@ -195,6 +199,7 @@ impl Law {
             bits,
             status: Status::Measured,
             equivalent: Vec::new(),
+            data: None,
             predict: Arc::new(predict),
         }
     }
@@ -203,6 +208,25 @@ impl Law {
     pub(crate) fn with(mut self, name: &'static str, value: impl Into<Value>) -> Law {
         self.parameters.push((name, value.into()));
         self
+    }
+
+    /// With what was measured.
+    pub(crate) fn drawn(self, data: Value) -> Law {
+        Law { data: Some(data), ..self }
+    }
+
+    /// A parameter by its name.
+    pub fn parameter(&self, name: &str) -> Option<&Value> {
+        self.parameters
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| value)
+            .filter(|value| !value.is_null())
+    }
+
+    /// Whether it differs from the right operation everywhere.
+    pub fn is_everywhere(&self) -> bool {
+        self.support == Support::default()
     }
 
     /// That differs from the right operation in some places alone.

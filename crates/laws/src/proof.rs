@@ -16,6 +16,9 @@ pub fn measured(case: &mut Case<'_>) -> Option<(Law, Proof)> {
     }
     let all: Vec<usize> = (0..case.places.len()).collect();
     for fitted in all.iter().copied().take(FITS) {
+        if fitted > 0 && !case.has_time() {
+            return None;
+        }
         case.fitted = fitted;
         let found = fitted_here(case, &all);
         if found.is_some() {
@@ -37,6 +40,9 @@ fn of_each(case: &mut Case<'_>) -> Option<(Law, Proof)> {
     }
     let mut all: Vec<(Law, Proof)> = Vec::new();
     for fitted in 0..case.places.len() {
+        if !case.has_time() {
+            return None;
+        }
         case.fitted = fitted;
         let (law, proof) = fitted_here(case, &[fitted])?;
         if all.first().is_some_and(|(first, _)| first.form != law.form) {
@@ -46,8 +52,11 @@ fn of_each(case: &mut Case<'_>) -> Option<(Law, Proof)> {
     }
     let place =
         |at: usize| case.places[at].layer.map_or_else(|| format!("place {at}"), |layer| format!("layer {layer}"));
-    let words: Vec<String> =
-        all.iter().enumerate().map(|(at, (law, _))| format!("{}: {}", place(at), law.words)).collect();
+    let is_one = all.iter().all(|(law, _)| law.words == all[0].0.words);
+    let words: Vec<String> = match is_one {
+        true => vec![format!("{}, another in each place", all[0].0.words)],
+        false => all.iter().enumerate().map(|(at, (law, _))| format!("{}: {}", place(at), law.words)).collect(),
+    };
     let of = |f: fn(&Proof) -> f64| all.iter().map(move |(_, proof)| f(proof));
     let proof = Proof {
         residual_nmse: of(|proof| proof.residual_nmse).fold(0.0, f64::max),
@@ -73,7 +82,17 @@ fn of_each(case: &mut Case<'_>) -> Option<(Law, Proof)> {
 
 /// The plainest law that is fitted on the case's place and proved in these.
 fn fitted_here(case: &Case<'_>, places: &[usize]) -> Option<(Law, Proof)> {
-    let mut laws = identify::laws(case);
+    let found = best_of(case, places, identify::laws(case));
+    if found.as_ref().is_some_and(|(law, _)| law.status == Status::Measured) || !case.has_time() {
+        return found;
+    }
+    // A law before a table.
+    let further = best_of(case, places, identify::further_laws(case));
+    further.filter(|(law, _)| law.status == Status::Measured || found.is_none()).or(found)
+}
+
+/// The plainest of these laws that is proved.
+fn best_of(case: &Case<'_>, places: &[usize], mut laws: Vec<Law>) -> Option<(Law, Proof)> {
     laws.sort_by(|a, b| a.bits.total_cmp(&b.bits));
     let mut proved: Vec<(f64, Law, Proof)> = Vec::new();
     for law in laws {
@@ -154,7 +173,16 @@ fn proved_in(case: &Case<'_>, law: &Law, places: &[usize]) -> Option<(f64, Proof
 /// What rounding of the inputs alone makes of a law's own prediction: a steeper softmax is rounded more than the right one.
 fn of_inputs(case: &Case<'_>, law: &Law, at: usize, predicted: &ArrayD<f64>) -> f64 {
     let unit = 0.25 * case.places[at].noise();
-    let mut places = case.places.clone();
+    let nothing = || Place {
+        layer: None,
+        inputs: Vec::new(),
+        right: ArrayD::zeros(vec![0]),
+        own: ArrayD::zeros(vec![0]),
+        tolerance: 0.0,
+        around: Vec::new(),
+    };
+    let mut places: Vec<Place> = (0..case.places.len()).map(|_| nothing()).collect();
+    places[at] = case.places[at].clone();
     let mut state = 1u64;
     for input in &mut places[at].inputs {
         input.mapv_inplace(|x| {
@@ -174,6 +202,7 @@ fn of_inputs(case: &Case<'_>, law: &Law, at: usize, predicted: &ArrayD<f64>) -> 
         tokens: case.tokens.clone(),
         operation: case.operation,
         fitted: case.fitted,
+        until: case.until,
     };
     law.predicted(&moved, at).filter(|p| p.shape() == predicted.shape()).map_or(0.0, |p| 4.0 * nmse(&p, predicted))
 }

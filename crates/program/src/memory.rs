@@ -105,10 +105,11 @@ impl Memory {
 
 /// Floats as a type holds them.
 pub(crate) fn round(values: &mut [f64], dtype: DType, arithmetic: Arithmetic) {
-    let single = arithmetic != Arithmetic::F64;
+    let single = !matches!(arithmetic, Arithmetic::F64 | Arithmetic::Wide);
     let dtype = match (dtype, arithmetic) {
         (DType::F32, Arithmetic::Half(Half::F16)) => DType::F16,
         (DType::F32, Arithmetic::Half(Half::BF16)) => DType::BF16,
+        (DType::F16 | DType::BF16, Arithmetic::Wide) => DType::F32,
         (dtype, _) => dtype,
     };
     // PyTorch computes half types in f32 and rounds once more.

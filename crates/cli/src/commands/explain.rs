@@ -181,6 +181,9 @@ fn finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose: boo
         (Some(summary), None) => {
             screen.line(&format!("  {place}: {summary}"));
             screen.line(&format!("    {}", cause.proof.as_deref().unwrap_or_default()));
+            if let Some(law) = &cause.measured {
+                screen.line(&format!("    measured: {}", safe(&law.words)));
+            }
             screen.line(&format!("    {} {}", paint(DIM, "fix:"), cause.fix.as_deref().unwrap_or_default()));
             if verbose && !found.tried.is_empty() {
                 screen.line(&format!("    tried, and what each leaves: {}", tried(found, true).join(", ")));

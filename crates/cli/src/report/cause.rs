@@ -75,6 +75,8 @@ pub struct MeasuredLaw {
     pub equivalent: Vec<String>,
     /// `measured`: a law; `table`: true numbers without a law.
     pub status: &'static str,
+    /// What was measured, to be drawn: its `kind`, and numbers.
+    pub data: Option<Value>,
 }
 
 /// Where a law differs from the right operation.
@@ -230,6 +232,7 @@ impl MeasuredLaw {
                 Status::Measured => "measured",
                 Status::Table => "table",
             },
+            data: law.data.clone(),
         }
     }
 

@@ -6,7 +6,8 @@ use firstdiff_model::{Chunk, Model, Op, Step, eval_step};
 use firstdiff_trace::{Site, Tap};
 use ndarray::ArrayD;
 
-use crate::explain::{Finding, Match};
+use crate::explain::other_weights::ByPlace;
+use crate::explain::{Effort, Finding, Match};
 use crate::laws::{Wrong, allowed_at, law_of};
 use crate::replay::{Replay, ReplayError, Run};
 
@@ -14,17 +15,19 @@ use crate::replay::{Replay, ReplayError, Run};
 ///
 /// # Errors
 /// When a file or a weight cannot be read.
-pub(crate) fn measure(run: &mut Run<'_>, replay: &Replay, findings: &mut [Finding]) -> Result<(), ReplayError> {
+pub(crate) fn measure(
+    run: &mut Run<'_>,
+    replay: &Replay,
+    effort: &Effort,
+    findings: &mut [Finding],
+) -> Result<(), ReplayError> {
     for finding in findings.iter_mut() {
         let is_open = matches!(finding.matched, Match::Unknown | Match::Closest);
         if !is_open || finding.arithmetic.is_some() || !finding.misrecorded.is_empty() {
             continue;
         }
         let measured = of_finding(run, replay, finding)?;
-        if measured.is_some() {
-            finding.matched = Match::Measured;
-        }
-        finding.measured = measured;
+        finding.take_up(measured, effort);
     }
     Ok(())
 }
@@ -91,7 +94,8 @@ fn of_finding(
     let tokens = run.known.then(|| run.recorded.tokens[0].clone());
     let run = &*run;
     let apply = |at: usize, inputs: &[ArrayD<f64>]| evaluated(run, &chains[at], inputs);
-    Ok(law_of(kind, site, wrong, tokens, run.profile, &apply))
+    let weights = ByPlace { model, steps: chains.iter().map(|chain| chain.steps[0]).collect() };
+    Ok(law_of(kind, site, wrong, tokens, run.profile, &apply, Some(&weights)))
 }
 
 fn kind(op: &Op, steps: usize) -> Kind {
@@ -147,9 +151,17 @@ fn around(run: &mut Run<'_>, place: Place) -> Result<Vec<(String, ArrayD<f64>)>,
     let Some(layer) = place.tap.layer else { return Ok(Vec::new()) };
     let own = run.recorded.model.plan.step(place.tap).map(|step| step.reads.clone()).unwrap_or_default();
     let mut all = Vec::new();
-    for (before, said) in [(0, ""), (1, " of the layer before")] {
+    let h0 = Tap { site: Site::H0, layer: None };
+    if !own.contains(&h0)
+        && run.recorded.is_whole(Place { step: 0, tap: h0 })
+        && let Ok((_, wide)) = run.value(h0, 0)?
+    {
+        all.push((Site::H0.name().to_owned(), wide));
+    }
+    for (before, said) in [(0, ""), (1, " of the layer before"), (2, " two layers before")] {
         let Some(layer) = layer.checked_sub(before) else { continue };
-        for site in SITES {
+        // Of two layers before there is the stream alone.
+        for site in SITES.into_iter().filter(|site| before < 2 || *site == Site::H) {
             let tap = Tap { site, layer: Some(layer) };
             let there = Place { step: 0, tap };
             // What comes behind the place knows it already.

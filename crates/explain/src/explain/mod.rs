@@ -5,6 +5,7 @@ pub(crate) mod findings;
 mod laws;
 pub(crate) mod misrecorded;
 pub(crate) mod not_testable;
+mod other_weights;
 pub(crate) mod quantised;
 pub(crate) mod weigh;
 
@@ -112,8 +113,8 @@ pub fn explain(
     if in_prefill_alone {
         findings::in_the_prefill_alone(&mut findings);
     }
-    if cfg!(feature = "laws") && !effort.quick {
-        laws::measure(&mut run, &replay, &mut findings)?;
+    if !effort.quick {
+        laws::measure(&mut run, &replay, effort, &mut findings)?;
     }
     let mut not_testable =
         if effort.quick { Vec::new() } else { not_testable::in_what_is_right(&run, &shared, &replay, effort)? };

@@ -4,6 +4,7 @@
 //! mistakes that are known without looking at any number; `fitted` those whose parameter is read off what the candidate recorded.
 
 pub(crate) mod attention;
+pub(crate) mod by_law;
 mod catalogue;
 mod context;
 pub(crate) mod embedding;

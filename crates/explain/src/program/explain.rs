@@ -65,8 +65,8 @@ pub fn explain(
         explained.extend(search.explained(tap, &known, is_new));
     }
     let mut findings = findings(recording, held, &explained);
-    if cfg!(feature = "laws") && !effort.quick {
-        crate::program::laws::measure(recording, candidate, held, &replays.replay, &mut findings);
+    if !effort.quick {
+        crate::program::laws::measure(recording, candidate, held, &replays.replay, effort, &mut findings);
     }
     let not_testable = if effort.quick { Vec::new() } else { not_testable(&mut search, &findings) };
     Ok(Explanation { replay: replays.replay, findings, not_testable })

@@ -4,7 +4,7 @@ use firstdiff_program::{Arithmetic, Bench, Slice, Tensor, Values};
 use firstdiff_trace::Site;
 use ndarray::ArrayD;
 
-use crate::explain::{Finding, Match};
+use crate::explain::{Effort, Finding, Match};
 use crate::laws::{Measured, Wrong, allowed_at, kind_of, law_of};
 use crate::program::held::{Held, array};
 use crate::program::{Candidate, Recording};
@@ -16,16 +16,15 @@ pub(crate) fn measure(
     candidate: &Candidate<'_>,
     held: &Held,
     replay: &Replay,
+    effort: &Effort,
     findings: &mut [Finding],
 ) {
     for finding in findings.iter_mut() {
         if !matches!(finding.matched, Match::Unknown | Match::Closest) {
             continue;
         }
-        finding.measured = of_finding(recording, candidate, held, replay, finding);
-        if finding.measured.is_some() {
-            finding.matched = Match::Measured;
-        }
+        let measured = of_finding(recording, candidate, held, replay, finding);
+        finding.take_up(measured, effort);
     }
 }
 
@@ -85,7 +84,7 @@ fn of_finding(
                     && inner.contains(&held.place(other).tap.last_site()))
         };
         let slice = Slice::of(program, tap, is_input);
-        let mut bench = Bench::new(program, Arithmetic::F64, recording.weights);
+        let mut bench = Bench::new(program, Arithmetic::Wide, recording.weights);
         bench.load(&slice).ok()?;
         let mut inputs: Vec<usize> = slice.known().collect();
         inputs.dedup();
@@ -95,7 +94,8 @@ fn of_finding(
         let inputs: Vec<ArrayD<f64>> = step.inputs.iter().filter_map(|&tap| held.readable(tap).map(array)).collect();
         let right = step.value(held, program, &inputs)?;
         let (own, allowed) = (array(held.get(tap)?), allowed_at(replay, place)?);
-        wrong.push(Wrong { place, inputs, right, own, allowed, around: Vec::new() });
+        let around = around(held, tap, &step.inputs, inner);
+        wrong.push(Wrong { place, inputs, right, own, allowed, around });
         steps.push(step);
     }
     let first = wrong.first()?;
@@ -103,7 +103,32 @@ fn of_finding(
     let tokens =
         candidate.dump.meta().tokens.as_ref().and_then(|ids| ids.iter().map(|id| u32::try_from(*id).ok()).collect());
     let apply = |at: usize, inputs: &[ArrayD<f64>]| steps[at].value(held, program, inputs);
-    law_of(kind, common?, wrong, tokens, candidate.profile, &apply)
+    law_of(kind, common?, wrong, tokens, candidate.profile, &apply, None)
+}
+
+/// Numbers of a tensor nearby above which it is left alone.
+const MOST_AROUND: usize = 1 << 20;
+
+/// What was recorded before a tap, in its layer, the one before and outside of layers, by what it is called from there.
+fn around(held: &Held, tap: usize, inputs: &[usize], inner: &[Site]) -> Vec<(String, ArrayD<f64>)> {
+    let own = held.place(tap).tap;
+    let mut all = Vec::new();
+    for other in (0..tap).filter(|other| !inputs.contains(other)) {
+        let there = held.place(other).tap;
+        let whose = match (own.layer, there.layer) {
+            (_, None) => "",
+            (Some(own), Some(layer)) if own == layer => "",
+            (Some(own), Some(layer)) if own == layer + 1 => " of the layer before",
+            _ => continue,
+        };
+        let is_inner = own.layer == there.layer && inner.contains(&there.last_site());
+        let Some(tensor) = held.readable(other).filter(|_| !is_inner) else { continue };
+        let values = array(tensor);
+        if values.len() <= MOST_AROUND {
+            all.push((format!("{}{whose}", there.last_site().name()), values));
+        }
+    }
+    all
 }
 
 /// In which order a kind takes its operands.

@@ -1,6 +1,7 @@
 //! Which keys does each query see?
 
 use ndarray::Array2;
+use serde_json::Value;
 
 use crate::describe::choice;
 
@@ -12,7 +13,7 @@ pub(crate) struct Mask {
     /// `[T,S]`: whether the query sees the key.
     pub(crate) sees: Array2<bool>,
     /// Its numbers by name.
-    pub(crate) parameters: Vec<(&'static str, usize)>,
+    pub(crate) parameters: Vec<(&'static str, Value)>,
 }
 
 /// A condition on a query and a key.
@@ -175,7 +176,11 @@ pub(crate) fn describe(sees: &Array2<Option<bool>>) -> Option<Mask> {
             let is = |t: i64, s: i64| base(t, s) && (atoms.iter().all(|atom| atom.holds(t, s)) != is_without);
             if within.iter().all(|&((t, s), sees)| is(t, s) == sees) {
                 let sees = Array2::from_shape_fn(sees.dim(), |(t, s)| is(t as i64, s as i64));
-                let parameters = atoms.iter().filter_map(|atom| atom.parameter()).collect();
+                let mut parameters: Vec<(&'static str, Value)> =
+                    atoms.iter().filter_map(|atom| atom.parameter()).map(|(name, n)| (name, n.into())).collect();
+                parameters.push(("causal", is_causal.into()));
+                parameters.push(("conditions", atoms.len().into()));
+                parameters.push(("hidden", is_without.into()));
                 best = Some(Mask { words: said(is_causal, atoms, is_without), bits, sees, parameters });
             }
         };

@@ -8,6 +8,7 @@ use ndarray::ArrayD;
 use crate::case::{Axis, Case, Kind, Place};
 use crate::describe::set::{Set, describe as describe_set};
 use crate::fit::{factor, least_squares, search};
+use crate::identify::after::Offers;
 use crate::law::{Form, Law, Support};
 use crate::number::Measured;
 
@@ -49,7 +50,7 @@ fn gelu_tanh(x: f64) -> f64 {
 
 /// Functions without a constant.
 type Fixed = (&'static str, fn(f64) -> f64);
-const FIXED: [Fixed; 31] = [
+const FIXED: [Fixed; 38] = [
     ("silu(x)", silu),
     ("gelu(x) by tanh", gelu_tanh),
     ("gelu(x) by erf", |x| 0.5 * x * (1.0 + erf(x * FRAC_1_SQRT_2))),
@@ -89,6 +90,13 @@ const FIXED: [Fixed; 31] = [
     }),
     ("x/(1 + 2^-x)", |x| x / (1.0 + 2f64.powf(-x))),
     ("log sigmoid(x)", |x| -softplus(-x)),
+    ("x - tanh(x)", |x| x - x.tanh()),
+    ("x tanh(x)", |x| x * x.tanh()),
+    ("e^(-x^2)", |x| (-x * x).exp()),
+    ("cos(x)", f64::cos),
+    ("x/sqrt(1 + x^2)", |x| x / (1.0 + x * x).sqrt()),
+    ("(x + sqrt(x^2 + 4))/2", |x| 0.5 * (x + (x * x + 4.0).sqrt())),
+    ("sign(x) log(1 + |x|)", |x| x.abs().ln_1p().copysign(x)),
 ];
 
 /// Functions with one constant b, and its range; `true`: the range is searched by size.
@@ -156,8 +164,53 @@ const GATED: [Role; 12] = [
 
 const ALONE: [Role; 1] = [Role { words: "a(x)", bits: 0.0, of: |x, _| x, out: |a, _, _| a }];
 
-/// Elements that a constant is looked for on.
+/// Ways to put a constant to any function.
+type Shape = (&'static str, fn(fn(f64) -> f64, f64, f64) -> f64, f64, f64, bool);
+const SHAPES: [Shape; 6] = [
+    ("f, at most {}", |f, x, b| f(x).min(b), 0.01, 20.0, true),
+    ("f, at least {}", |f, x, b| f(x).max(b), -3.0, 3.0, false),
+    ("f + {}", |f, x, b| f(x) + b, -2.0, 2.0, false),
+    ("f of {} x", |f, x, b| f(b * x), 0.05, 8.0, true),
+    ("f of x + {}", |f, x, b| f(x + b), -3.0, 3.0, false),
+    ("f, {} times where x is negative", |f, x, b| if x < 0.0 { b * f(x) } else { f(x) }, -2.0, 3.0, false),
+];
+/// Functions that these are tried with.
+const SHAPED: usize = 15;
+
+/// A function with a constant.
+struct Family {
+    words: String,
+    f: Arc<dyn Fn(f64, f64) -> f64 + Send + Sync>,
+    range: (f64, f64),
+    by_size: bool,
+}
+
+fn families() -> (Vec<Family>, Vec<Family>) {
+    let of = |(words, f, low, high, by_size): OneConstant| Family {
+        words: words.to_owned(),
+        f: Arc::new(f),
+        range: (low, high),
+        by_size,
+    };
+    let named = WITH_CONSTANT.into_iter().map(of).collect();
+    let made = FIXED.iter().take(SHAPED).flat_map(|&(name, f)| {
+        SHAPES.into_iter().map(move |(words, shape, low, high, by_size)| Family {
+            words: words.replacen('f', name, 1),
+            f: Arc::new(move |x, b| shape(f, x, b)),
+            range: (low, high),
+            by_size,
+        })
+    });
+    (named, made.collect())
+}
+
+/// Parts of a drawn curve.
+const CURVE: u32 = 64;
+/// Numbers up to which it is looked what is done behind a function.
+const MOST_BEHIND: usize = 1 << 15;
+/// Elements that a constant is looked for on; the first look is at fewer.
 const SAMPLE: usize = 3000;
+const FEW: usize = 400;
 /// Roles in which functions with a constant are tried.
 const SEARCHED: usize = 4;
 
@@ -257,21 +310,57 @@ impl How<'_> {
         if !laws.is_empty() {
             return laws;
         }
+        let (named, made) = families();
+        for families in [named, made] {
+            laws.extend(self.with_constants(&families, &model));
+            if !laws.is_empty() {
+                return laws;
+            }
+        }
+        laws.extend(self.sums(&model));
+        if laws.is_empty() && self.parts.iter().all(Set::is_all) && self.case.first().own.len() <= MOST_BEHIND {
+            laws.extend(self.and_then(&model));
+        }
+        laws
+    }
+
+    /// Functions without a constant, and something done behind them.
+    fn and_then(&self, model: &Option<String>) -> Vec<Law> {
+        let mut offers = Offers::of(self.case);
+        let right = model.as_ref().map_or_else(String::new, |model| format!(" (right: {model})"));
+        for role in self.roles {
+            for (words, f) in FIXED {
+                let form = if role.bits == 0.0 { Form::Activation } else { Form::GateRoles };
+                let said = format!("the output is {} with a(x) = {words}{right}", role.words);
+                offers.offer(form, said, role.bits + 5.0, move |case, at| {
+                    let (g, u) = operands(&case.places[at])?;
+                    Some(ndarray::Zip::from(g).and(u).map_collect(|g, u| (role.out)(f((role.of)(*g, *u)), *g, *u)))
+                });
+            }
+        }
+        offers.laws
+    }
+
+    fn with_constants(&self, families: &[Family], model: &Option<String>) -> Vec<Law> {
+        let mut laws = Vec::new();
+        let few: Vec<[f64; 4]> = self.sample.iter().copied().step_by((self.sample.len() / FEW).max(1)).collect();
         for role in self.roles.iter().take(SEARCHED) {
-            let of: Vec<f64> = self.sample.iter().map(|[g, u, ..]| (role.of)(*g, *u)).collect();
-            for (words, f, low, high, by_size) in WITH_CONSTANT {
-                let left = |b: f64| {
+            for family in families {
+                let of = |sample: &[[f64; 4]], b: f64| {
                     let (mut rest, mut all) = (0.0, 0.0);
-                    for ([g, u, own, _], x) in self.sample.iter().zip(&of) {
-                        rest += ((role.out)(f(*x, b), *g, *u) - own).powi(2);
+                    for [g, u, own, _] in sample {
+                        rest += ((role.out)((family.f)((role.of)(*g, *u), b), *g, *u) - own).powi(2);
                         all += own * own;
                     }
                     (rest / all.max(f64::MIN_POSITIVE)).sqrt()
                 };
-                let (at, rest) = search(low, high, 81, by_size, left);
-                if rest > SEARCH_ROOM {
+                let (low, high) = family.range;
+                let (at, rest) = search(low, high, 61, family.by_size, |b| of(&few, b));
+                let left = |b: f64| of(&self.sample, b);
+                if rest > SEARCH_ROOM || left(at) > SEARCH_ROOM {
                     continue;
                 }
+                let rest = left(at);
                 // How far the constant may be off: where the rest is twice what it is, or rounding's.
                 let near = (2.0 * rest).max(2.0 * self.noise);
                 let error = [1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2]
@@ -285,15 +374,13 @@ impl How<'_> {
                     if left(b) > ROOM * self.noise {
                         continue;
                     }
-                    let said = format!("{} with a(x) = {}", role.words, words.replace("{}", &number.words));
-                    let law = self.law(role, said, role.bits + 8.0 + number.bits, &model, move |x| f(x, b), 1.0);
-                    laws.push(law.with("a", words).with("role", role.words).with("b", b));
+                    let said = format!("{} with a(x) = {}", role.words, family.words.replace("{}", &number.words));
+                    let f = family.f.clone();
+                    let law = self.law(role, said, role.bits + 8.0 + number.bits, model, move |x| f(x, b), 1.0);
+                    laws.push(law.with("a", family.words.clone()).with("role", role.words).with("b", b));
                     break;
                 }
             }
-        }
-        if laws.is_empty() {
-            laws.extend(self.sums(&model));
         }
         laws
     }
@@ -331,6 +418,7 @@ impl How<'_> {
         let right = model.as_ref().map_or_else(String::new, |model| format!(" (right: {model})"));
         let words = format!("the output is {words}{right}{}", support.said());
         let (mask, f) = (self.mask.clone(), Arc::new(f));
+        let data = self.curve(role, |x| by * f(x));
         let law = Law::new(
             if role.bits == 0.0 { Form::Activation } else { Form::GateRoles },
             words,
@@ -350,7 +438,16 @@ impl How<'_> {
                 Some(out)
             },
         );
-        law.on(support)
+        law.on(support).with("right", model.clone()).drawn(data)
+    }
+
+    /// The function over what it is applied to.
+    fn curve(&self, role: &Role, f: impl Fn(f64) -> f64) -> serde_json::Value {
+        let of = || self.sample.iter().map(|[g, u, ..]| (role.of)(*g, *u));
+        let (low, high) = (of().fold(f64::INFINITY, f64::min), of().fold(f64::NEG_INFINITY, f64::max));
+        let x: Vec<f64> = (0..=CURVE).map(|at| low + (high - low) * f64::from(at) / f64::from(CURVE)).collect();
+        let y: Vec<f64> = x.iter().map(|x| f(*x)).collect();
+        serde_json::json!({"kind": "curve", "x": x, "y": y})
     }
 
     /// Sums of few terms of gate and up.

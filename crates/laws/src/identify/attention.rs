@@ -10,6 +10,7 @@ use crate::describe::set::{Set, describe as describe_set};
 use crate::describe::table::{bits_of, describe as describe_table};
 use crate::describe::{mask, source};
 use crate::fit::{Fit, least_squares, search};
+use crate::identify::after::Offers;
 use crate::law::{Form, Law, Support};
 use crate::number::{Measured, SURE};
 
@@ -17,11 +18,11 @@ use crate::number::{Measured, SURE};
 const UNDERFLOW: f64 = 1e-25;
 
 /// What is right at a place, taken apart.
-struct Right {
+pub(super) struct Right {
     /// `[H,T,S]`: the score of every pair, seen or not.
-    scores: Array3<f64>,
+    pub(super) scores: Array3<f64>,
     /// `[H,T,S]`: which keys are seen.
-    sees: Array3<bool>,
+    pub(super) sees: Array3<bool>,
     /// `[H,T]`: what the denominator has beside the seen keys (a sink).
     beside: Array2<f64>,
     scale: Vec<f64>,
@@ -29,7 +30,7 @@ struct Right {
     key_head: Vec<usize>,
 }
 
-fn cube(x: &ArrayD<f64>) -> Option<Array3<f64>> {
+pub(super) fn cube(x: &ArrayD<f64>) -> Option<Array3<f64>> {
     x.clone().into_dimensionality::<Ix3>().ok()
 }
 
@@ -84,7 +85,7 @@ fn softmax(scores: &Array3<f64>, sees: &Array3<bool>, beside: &Array2<f64>) -> A
 }
 
 impl Right {
-    fn of(place: &Place) -> Option<Right> {
+    pub(super) fn of(place: &Place) -> Option<Right> {
         let [q, k] = &place.inputs[..] else { return None };
         let (q, k, probs) = (cube(q)?, cube(k)?, cube(&place.right)?);
         let (heads, key_heads) = (q.shape()[1], k.shape()[1]);
@@ -181,7 +182,7 @@ struct Masks {
     /// `None` where it is as in the right one.
     words: Option<String>,
     bits: f64,
-    parameters: Vec<(&'static str, usize)>,
+    parameters: Vec<(&'static str, serde_json::Value)>,
 }
 
 impl Masks {
@@ -293,7 +294,7 @@ impl How<'_> {
                 Some(on) => format!("{} for {on}", mask.words),
                 None => mask.words.clone(),
             });
-            masks.parameters.extend(mask.parameters.iter().copied());
+            masks.parameters.extend(mask.parameters.iter().cloned());
             for &head in of {
                 masks.sees.index_axis_mut(Dimension(0), head).assign(&mask.sees);
             }
@@ -391,18 +392,18 @@ impl How<'_> {
         let bits = draft.bits + masks.bits + self.heads.bits + self.queries.bits;
         let mut law = Law::new(draft.form, words, bits, predict).on(support);
         law.parameters = draft.parameters;
-        law.parameters.extend(masks.parameters.iter().map(|(name, value)| (*name, (*value).into())));
+        law.parameters.extend(masks.parameters.iter().cloned());
+        if with_mask && self.masks.words.is_some() {
+            law.data = Some(drawn(&self.masks.sees));
+        }
         if draft.is_table {
             law = law.table();
         }
-        let first = self.case.first();
-        let near = law.predicted(self.case, self.case.fitted).is_some_and(|predicted| {
-            let left = crate::fit::nmse(&predicted, &first.own);
-            left <= (NEAR * first.tolerance).max(SHARE * crate::fit::nmse(&first.right, &first.own))
-        });
-        if near {
-            self.laws.push(law);
-        }
+        let found = law
+            .predicted(self.case, self.case.fitted)
+            .and_then(|predicted| Offers::of(self.case).behind(&predicted, law));
+        let near = found.is_some();
+        self.laws.extend(found);
         near
     }
 
@@ -572,7 +573,8 @@ impl How<'_> {
             return;
         }
         type Of = fn(f64, f64) -> f64;
-        let functions: [(&str, Of, f64, f64); 8] = [
+        let functions: [(&str, Of, f64, f64); 9] = [
+            ("{} arctan(score/{})", |x, c| c * (x / c).atan(), most / 20.0, most * 50.0),
             ("{} tanh(score/{})", |x, c| c * (x / c).tanh(), most / 20.0, most * 50.0),
             ("the right ones, at most {}", |x, c| x.min(c), most / 50.0, most),
             ("the right ones, held between -{} and {}", |x, c| x.clamp(-c, c), most / 50.0, most),
@@ -608,6 +610,8 @@ impl How<'_> {
         for (words, f) in [
             ("the size of the right ones", (|x: f64| x.abs()) as fn(f64) -> f64),
             ("the right ones squared", |x| x * x),
+            ("the positive part of the right ones", |x| x.max(0.0)),
+            ("the negative part of the right ones", |x| x.min(0.0)),
         ] {
             let made: Made = Arc::new(move |_, _, right| Some(right.scores.mapv(f)));
             self.offer(Draft::new(Form::ScoreFunction, format!("scores are {words}"), 8.0), made, None, true);
@@ -681,6 +685,21 @@ impl How<'_> {
     /// Other operands of the product.
     fn products(&mut self, field: &Field) {
         let _ = field;
+        let transposed: Made = Arc::new(|_, _, right| {
+            let (_, rows, keys) = right.scores.dim();
+            (rows == keys).then(|| right.scores.clone().permuted_axes([0, 2, 1]).as_standard_layout().into_owned())
+        });
+        let draft = Draft::new(Form::ScoreSource, "scores are transposed: of query s with key t".into(), 5.0);
+        self.offer(draft, transposed, None, true);
+        let lengths: Made = Arc::new(|case, at, right| {
+            let k = cube(case.places[at].inputs.get(1)?)?;
+            Some(Array3::from_shape_fn(right.scores.dim(), |(h, t, s)| {
+                let key = k.slice(s![s, right.key_head[h], ..]);
+                right.scores[[h, t, s]] - 0.5 * right.scale[h] * key.dot(&key)
+            }))
+        });
+        let words = "scores are minus half the squared distance of query and key, times the right scale";
+        self.offer(Draft::new(Form::ScoreSource, words.into(), 7.0), lengths, None, true);
         for (which, called) in [(0, "queries"), (1, "keys")] {
             for (words, bits, of) in other_rows(self.own.shape()[if which == 0 { 1 } else { 2 }]) {
                 let moved: Made = Arc::new(move |case, at, right| {
@@ -879,15 +898,20 @@ impl How<'_> {
 
 /// Probabilities that are nothing.
 const TINY: f64 = 1e-30;
-/// How many times the tolerance a law may leave before its proof, and which share of the error.
-const NEAR: f64 = 30.0;
-const SHARE: f64 = 1e-5;
 /// Pairs of query and key above which no term for each distance is fitted.
 const MOST_PAIRS: usize = 1 << 16;
 /// Ways to pair heads that are tried at most.
 const MOST_HEADS: usize = 1 << 15;
 /// Errors of rounding's size that logarithms may be left with before the proof.
 const LOG_ROOM: f64 = 30.0;
+
+/// A mask to be drawn: of each head, a row of 0 and 1 for each query.
+fn drawn(sees: &Array3<bool>) -> serde_json::Value {
+    let row = |row: ndarray::ArrayView1<'_, bool>| row.iter().map(|s| if *s { '1' } else { '0' }).collect::<String>();
+    let heads: Vec<Vec<String>> =
+        sees.outer_iter().map(|head| head.rows().into_iter().map(row).collect::<Vec<_>>()).collect();
+    serde_json::json!({"kind": "mask", "sees": heads})
+}
 
 fn right_scores() -> Made {
     Arc::new(|_, _, right| Some(right.scores.clone()))

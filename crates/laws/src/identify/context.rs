@@ -8,6 +8,7 @@ use crate::case::{Axis, Case, Place};
 use crate::describe::table::{bits_of, describe as describe_table};
 use crate::describe::{mask, source};
 use crate::fit::{factor, least_squares};
+use crate::identify::after::Offers;
 use crate::identify::output;
 use crate::identify::subject::Subject;
 use crate::identify::sums::{moved, sparse};
@@ -199,11 +200,10 @@ fn other_values(case: &Case<'_>) -> Vec<Law> {
         }
     }
     let mut laws = Vec::new();
-    let subject = Subject::output(case);
+    let behind = Offers::of(case);
     let mut offer = |law: Law| {
-        if law.predicted(case, case.fitted).is_some_and(|value| subject.is_near(&value)) {
-            laws.push(law);
-        }
+        let value = law.predicted(case, case.fitted);
+        laws.extend(value.and_then(|value| behind.behind(&value, law)));
     };
     for (words, bits, from) in families {
         let shown = words.clone();

@@ -21,7 +21,7 @@ fn law(words: String, bits: f64, of: Ids) -> Law {
     Law::new(Form::EmbeddingRow, words, bits, move |case, place| {
         let other = Array1::from(of(&ids(case, place)?)).mapv(|id| id as f64);
         let shape = case.places[place].inputs.first()?.raw_dim();
-        case.operation.apply(place, &[other.into_shape_with_order(shape).ok()?])
+        case.operation.apply(place, &[other.to_shape(shape).ok()?.into_owned()])
     })
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nalgebra::{DMatrix, DVector};
 use ndarray::{Array2, ArrayD, Axis as Dimension};
 
-use crate::case::{Axis, Case, Place};
+use crate::case::{Axis, Case};
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::describe::{choice, set};
@@ -35,7 +35,7 @@ fn weight_of(case: &Case<'_>, at: usize) -> Option<Array2<f64>> {
     if channels * outputs > MOST_ELEMENTS {
         return None;
     }
-    let of = |x: Array2<f64>| flat(&case.operation.apply(at, &[x.into_shape_with_order(input.raw_dim()).ok()?])?);
+    let of = |x: Array2<f64>| flat(&case.operation.apply(at, &[x.to_shape(input.raw_dim()).ok()?.into_owned()])?);
     let nothing = of(Array2::zeros((rows, channels)))?;
     let mut weight = Array2::zeros((outputs, channels));
     for start in (0..channels).step_by(rows) {
@@ -65,6 +65,8 @@ struct Sample {
     own: Array2<f64>,
     right: Array2<f64>,
     rows: Vec<usize>,
+    /// How many rows the weight has in all.
+    weight_rows: usize,
     noise: f64,
 }
 
@@ -86,18 +88,19 @@ fn of_input(
     form: Form,
     words: String,
     bits: f64,
-    made: impl Fn(&Case<'_>, &Place) -> Option<ArrayD<f64>> + Send + Sync + 'static,
+    made: impl Fn(&Case<'_>, usize) -> Option<ArrayD<f64>> + Send + Sync + 'static,
 ) -> Law {
     Law::new(form, words, bits, move |case, at| {
         let place = &case.places[at];
-        let input = made(case, place)?;
+        let input = made(case, at)?;
         let shape = place.inputs.first()?.raw_dim();
-        case.operation.apply(at, &[input.into_shape_with_order(shape).ok()?])
+        case.operation.apply(at, &[input.to_shape(shape).ok()?.into_owned()])
     })
 }
 
 /// Other inputs, by what they are called.
-fn library(place: &Place) -> Vec<(String, ArrayD<f64>)> {
+fn library(case: &Case<'_>, at: usize) -> Vec<(String, ArrayD<f64>)> {
+    let place = &case.places[at];
     let Some(x) = place.inputs.first() else { return Vec::new() };
     let mut all: Vec<(String, ArrayD<f64>)> = vec![("the input".into(), x.clone())];
     for (name, tensor) in &place.around {
@@ -108,13 +111,21 @@ fn library(place: &Place) -> Vec<(String, ArrayD<f64>)> {
     all.extend(moved("the input", x));
     all.push(("the size of the input".into(), x.mapv(f64::abs)));
     all.push(("the positive part of the input".into(), x.mapv(|x| x.max(0.0))));
+    if let &[_, width] = x.shape() {
+        for (name, vector) in case.operation.vectors(at, width) {
+            let vector = ndarray::Array1::from(vector);
+            all.push((format!("the input times {name}"), x * &vector));
+            all.push((format!("the input over {name}"), x / &vector));
+        }
+    }
+    all.retain(|(_, x)| x.iter().all(|x| x.is_finite()));
     all
 }
 
 /// Laws of what is read: another tensor, or a sum of two.
 fn inputs(case: &Case<'_>) -> Vec<Law> {
     let first = case.first();
-    let all = library(first);
+    let all = library(case, case.fitted);
     let of = |x: &ArrayD<f64>| case.operation.apply(case.fitted, std::slice::from_ref(x));
     let subject = Subject::output(case);
     let nothing = first.inputs.first().and_then(|x| of(&ArrayD::zeros(x.raw_dim())));
@@ -136,9 +147,9 @@ fn inputs(case: &Case<'_>) -> Vec<Law> {
         let bits = 4.0 + numbers.iter().map(|n| n.bits + choice(all.len())).sum::<f64>();
         let terms: Vec<(String, f64)> = terms.into_iter().zip(&numbers).map(|((name, _), n)| (name, n.value)).collect();
         let parameter = said.join(" + ");
-        of_input(Form::LinearInput, format!("the product reads {parameter}"), bits, move |_, place| {
-            let library = library(place);
-            let mut sum: ArrayD<f64> = ArrayD::zeros(place.inputs.first()?.raw_dim());
+        of_input(Form::LinearInput, format!("the product reads {parameter}"), bits, move |case, at| {
+            let library = library(case, at);
+            let mut sum: ArrayD<f64> = ArrayD::zeros(case.places[at].inputs.first()?.raw_dim());
             for (name, by) in &terms {
                 sum.scaled_add(*by, &library.iter().find(|(known, _)| known == name)?.1);
             }
@@ -184,6 +195,7 @@ impl Sample {
             weight: weight.select(Dimension(0), &rows),
             own: pick(&own),
             right: pick(&right),
+            weight_rows: weight.nrows(),
             x,
             rows,
             noise: first.noise(),
@@ -223,7 +235,36 @@ impl Sample {
                     case.operation.other_weight(at, &known)
                 });
                 laws.push(law.with("weight", name));
+                continue;
             }
+            if other.nrows() != self.weight_rows {
+                continue;
+            }
+            // Some of this weight, some of that.
+            let flat = |x: Array2<f64>| x.iter().copied().collect::<Vec<f64>>();
+            let (own, added) =
+                (flat(self.x.dot(&self.weight.t())), self.x.dot(&other.select(Dimension(0), &self.rows).t()));
+            let bias = &self.right - &self.x.dot(&self.weight.t());
+            let (added, wanted) = (flat(added), flat(&self.own - &bias));
+            let Some(fit) =
+                least_squares(&[&own, &added], &wanted, self.noise).filter(|fit| fit.left <= ROOM * self.noise)
+            else {
+                continue;
+            };
+            if fit.coefficients.iter().any(|c| c.may_be(0.0)) {
+                continue;
+            }
+            let [a, b] = [fit.coefficients[0].number(), fit.coefficients[1].number()];
+            let (known, words) = (
+                name.clone(),
+                format!("the weight is {} times the right one plus {} times that of {name}", a.words, b.words),
+            );
+            let law = of_weight(words, 8.0 + a.bits + b.bits, move |case, at| {
+                let own = weight_of(case, at)?;
+                let other = case.operation.other_weight(at, &known).filter(|other| other.dim() == own.dim())?;
+                Some(own * a.value + other * b.value)
+            });
+            laws.push(law.with("weight", name));
         }
         let square = |w: &Array2<f64>| (w.nrows() == w.ncols()).then(|| w.t().to_owned());
         let swapped = |w: &Array2<f64>| {
@@ -338,8 +379,8 @@ impl Sample {
                 let known: Vec<Option<usize>> = from.iter().map(|i| Some(*i)).collect();
                 let source = describe_source(&known, k, Axis::Channel);
                 let words = format!("channel i of the input is taken from {}", source.words);
-                let law = of_input(Form::LinearColumns, words, source.bits + 2.0, move |_, place| {
-                    let x = flat(place.inputs.first()?)?;
+                let law = of_input(Form::LinearColumns, words, source.bits + 2.0, move |case, at| {
+                    let x = flat(case.places[at].inputs.first()?)?;
                     (x.ncols() == from.len()).then(|| x.select(Dimension(1), &from).into_dyn())
                 });
                 laws.push(law.with("source", source.words));
@@ -363,7 +404,7 @@ impl Sample {
                 }
             };
             let law = |words: String, bits: f64, f: Whole| match is_input {
-                true => of_input(Form::LinearValues, words, bits, move |_, place| f(place.inputs.first()?)),
+                true => of_input(Form::LinearValues, words, bits, move |case, at| f(case.places[at].inputs.first()?)),
                 false => of_weight(words, bits, move |case, at| {
                     f(&weight_of(case, at)?.into_dyn())?.into_dimensionality().ok()
                 }),
@@ -428,13 +469,13 @@ fn of_weight(
             made(case, at).filter(|other| other.ncols() == weight.ncols() && other.nrows() >= weight.nrows())?;
         let other = other.slice(ndarray::s![..weight.nrows(), ..]).to_owned();
         let out = right + x.dot(&(other - weight).t());
-        out.into_shape_with_order(place.right.raw_dim()).ok().map(|out| out.into_dyn())
+        out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
     })
 }
 
 fn scaled_columns(words: String, bits: f64, values: Vec<f64>) -> Law {
-    of_input(Form::LinearColumns, words, bits, move |_, place| {
-        let mut x = flat(place.inputs.first()?)?;
+    of_input(Form::LinearColumns, words, bits, move |case, at| {
+        let mut x = flat(case.places[at].inputs.first()?)?;
         if x.ncols() != values.len() {
             return None;
         }

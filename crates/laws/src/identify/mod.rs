@@ -1,15 +1,20 @@
 //! Which laws may a wrong operation follow? Each is fitted on the first place and said with its price; none is believed before its proof.
 
 mod activation;
+mod after;
 mod attention;
 mod context;
 mod embedding;
 mod linear;
 mod norm;
+mod operands;
 mod output;
 mod rotation;
+mod rotation_otherwise;
+mod softmax;
 mod subject;
 mod sums;
+mod terms;
 
 use ndarray::ArrayD;
 
@@ -30,7 +35,23 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         Kind::Embedding => embedding::laws(case),
         Kind::Other => Vec::new(),
     });
-    laws.extend(output::laws(&subject::Subject::output(case), case));
+    let output = subject::Subject::output(case);
+    laws.extend(output::laws(&output, case));
+    laws.extend(on_a_part(case, &output));
+    laws
+}
+
+/// Laws that are looked for where none of the plain ones holds.
+pub(crate) fn further_laws(case: &Case<'_>) -> Vec<Law> {
+    let mut laws = Vec::new();
+    if case.kind == Kind::Probs {
+        laws.extend(softmax::laws(case));
+    }
+    laws.extend(operands::laws(case));
+    // Of sums of attention's probabilities there is more to say than terms.
+    if case.kind != Kind::Probs && case.has_time() {
+        laws.extend(sums::sparse(&subject::Subject::output(case), case, "the output", 2, &terms::terms));
+    }
     laws
 }
 
@@ -63,6 +84,36 @@ fn whole(case: &Case<'_>) -> Vec<Law> {
     }
     laws
 }
+
+/// The operation is left out, or carried out twice, on a part of its output.
+fn on_a_part(case: &Case<'_>, output: &subject::Subject) -> Vec<Law> {
+    let parts = output::wrong_parts(output, case);
+    let (support, bits) = output::support_of(&output.axes, &parts);
+    if parts.iter().all(|part| part.is_all()) || bits > DEAR {
+        return Vec::new();
+    }
+    let mask = output::inside(output.right.shape(), &parts);
+    let on = |law: Law| {
+        let (inner, mask) = (law.predict.clone(), mask.clone());
+        let predict = move |case: &Case<'_>, at: usize| {
+            let (mut out, other) = (case.places[at].right.clone(), inner(case, at)?);
+            (out.shape() == mask.shape() && other.shape() == mask.shape()).then_some(())?;
+            ndarray::Zip::from(&mut out).and(&other).and(&mask).for_each(|out, other, is| {
+                if *is {
+                    *out = *other;
+                }
+            });
+            Some(out)
+        };
+        let words = format!("{}{}", law.words, support.said());
+        Law { words, bits: law.bits + bits, predict: std::sync::Arc::new(predict), ..law }.on(support.clone())
+    };
+    let is_near = |law: &Law| law.predicted(case, case.fitted).is_some_and(|value| output.is_near(&value));
+    whole(case).into_iter().map(on).filter(is_near).collect()
+}
+
+/// Parts that are dearer to say are no parts.
+const DEAR: f64 = 48.0;
 
 /// Which values are further off than rounding.
 pub(crate) fn wrong(place: &Place) -> ArrayD<bool> {

@@ -10,7 +10,7 @@ use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::fit::{dot, factor, least_squares};
 use crate::identify::output::OfRow;
-use crate::law::{Form, Law};
+use crate::law::{Form, Law, Parameters};
 use crate::number::{Measured, NUMBER};
 
 /// Rows and channels of a tensor: its last axis, and all others together.
@@ -66,6 +66,9 @@ fn along<'a>(pairs: impl Iterator<Item = (f64, &'a f64)>) -> f64 {
     let (cross, square) = pairs.fold((0.0, 0.0), |(cross, square), (x, y)| (cross + x * y, square + x * x));
     if square > 0.0 { cross / square } else { 0.0 }
 }
+
+/// Statistics that are as plain as this are taken of weighed rows too.
+const PLAIN: f64 = 5.0;
 
 /// Rounds of alternating least squares.
 const ROUNDS: usize = 40;
@@ -142,6 +145,11 @@ impl Right {
 
     fn inner(&self, x: &Array2<f64>) -> Array2<f64> {
         if self.is_centred { centred(x) } else { x.clone() }
+    }
+
+    /// The rows, or the rows times the gain.
+    fn weighed(&self, x: &Array2<f64>, is_weighed: bool) -> Array2<f64> {
+        if is_weighed { x * &ndarray::ArrayView1::from(&self.gain) } else { x.clone() }
     }
 
     fn divisor(&self, x: &Array2<f64>) -> Vec<f64> {
@@ -356,6 +364,7 @@ struct Part<F> {
     words: Option<String>,
     bits: f64,
     f: F,
+    parameters: Parameters,
 }
 
 fn of_product(case: &Case<'_>, right: &Right, inner: &Array2<f64>, of: &Product, shape: &Shape) -> Vec<Law> {
@@ -379,13 +388,16 @@ fn of_product(case: &Case<'_>, right: &Right, inner: &Array2<f64>, of: &Product,
             .collect();
         let gain: Vec<Measured> =
             of.gain.iter().map(|g| Measured::new(g.value / scale, g.error / scale.abs())).collect();
-        let gains = gain_laws(case, right, &gain);
+        let gain_is = gain;
+        let gains = gain_laws(case, right, &gain_is);
         if gains.is_empty() {
             continue;
         }
         for divisor in divisor_laws(case, right, inner, &divisors) {
             for gain in &gains {
-                laws.push(law(right, shape, &divisor, gain));
+                let own: Vec<f64> = gain_is.iter().map(|m| m.value).collect();
+                let data = serde_json::json!({"kind": "gain", "right": right.gain.clone(), "measured": own});
+                laws.push(law(right, shape, &divisor, gain).drawn(data));
             }
         }
     }
@@ -418,21 +430,40 @@ fn law(right: &Right, shape: &Shape, divisor: &Part<Rows>, gain: &Part<Gain>) ->
                 *x = *x / by * gain + if shape_of.has_bias { *bias } else { 0.0 };
             }
         }
-        out.into_shape_with_order(place.right.raw_dim()).ok().map(|out| out.into_dyn())
+        out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
     });
     let law = law.with("divisor", divisor.words.clone()).with("gain", gain.words.clone());
-    law.with("input", shape.input.clone())
+    let mut law = law
+        .with("input", shape.input.clone())
+        .with("centred", shape.is_centred)
+        .with("bias", shape.has_bias)
+        .with("width", right.gain.len())
+        .with("right_epsilon", right.epsilon);
+    law.parameters.extend(divisor.parameters.iter().chain(&gain.parameters).cloned());
+    law
 }
 
 fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Vec<Part<Rows>> {
     let due = right.divisor(inner);
     if own.iter().zip(&due).all(|(own, due)| own.may_be(*due)) {
-        return vec![Part { words: None, bits: 0.0, f: Arc::new(|right, x| Some(right.divisor(x))) }];
+        return vec![Part {
+            words: None,
+            bits: 0.0,
+            f: Arc::new(|right, x| Some(right.divisor(x))),
+            parameters: Vec::new(),
+        }];
     }
     let epsilon = Measured::new(right.epsilon, 1e-3 * right.epsilon).number().words;
     let mut laws: Vec<Part<Rows>> = Vec::new();
-    for (words, bits, statistic) in statistics(inner.ncols()) {
-        let of = statistic(inner);
+    let plain = statistics(inner.ncols());
+    let weighed: Vec<_> = plain
+        .iter()
+        .filter(|(_, bits, _)| *bits <= PLAIN)
+        .map(|(words, bits, f)| (format!("{words} of the row times the gain"), bits + 3.0, f.clone()))
+        .collect();
+    let all = plain.into_iter().map(|of| (of, false)).chain(weighed.into_iter().map(|of| (of, true)));
+    for ((words, bits, statistic), is_weighed) in all {
+        let of = statistic(&right.weighed(inner, is_weighed));
         if of.iter().any(|s| !s.is_finite()) {
             continue;
         }
@@ -462,13 +493,19 @@ fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Meas
                 laws.push(Part {
                     words: Some(format!("{said} (right: root mean square, epsilon {epsilon} inside)")),
                     bits: bits + price + if is_inside { 0.0 } else { 2.0 },
-                    f: Arc::new(move |_, x| {
+                    f: Arc::new(move |right, x| {
                         let made = |s: f64| {
                             let inner = a * s.powi(power) + e;
                             if is_inside { inner.max(0.0).sqrt() } else { inner }
                         };
-                        Some(statistic(x).into_iter().map(made).collect())
+                        Some(statistic(&right.weighed(x, is_weighed)).into_iter().map(made).collect())
                     }),
+                    parameters: vec![
+                        ("statistic", words.clone().into()),
+                        ("scale", a.into()),
+                        ("epsilon", e.into()),
+                        ("epsilon_inside", is_inside.into()),
+                    ],
                 });
                 break;
             }
@@ -488,6 +525,7 @@ fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Meas
                 words: Some(format!("rows are divided by {words} {}", number.words)),
                 bits: 4.0 + number.bits,
                 f: Arc::new(move |right, x| Some(right.divisor(x).into_iter().map(made).collect())),
+                parameters: Vec::new(),
             });
         }
     }
@@ -508,6 +546,7 @@ fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Meas
                     words: Some(format!("rows are divided by {times}the right divisor to the power {}", p.words)),
                     bits: 6.0 + p.bits + if c.words == "1" { 0.0 } else { c.bits },
                     f: Arc::new(move |right, x| Some(right.divisor(x).into_iter().map(made).collect())),
+                    parameters: Vec::new(),
                 });
                 break;
             }
@@ -527,6 +566,7 @@ fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Meas
                 let due = right.divisor(x);
                 (due.len() == values.len()).then(|| due.iter().zip(&values).map(|(d, by)| d / by).collect())
             }),
+            parameters: Vec::new(),
         });
     }
     laws.sort_by(|a, b| a.bits.total_cmp(&b.bits));
@@ -585,7 +625,12 @@ fn scale_and_epsilon(
 fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec<Part<Gain>> {
     let fits = |due: &[f64]| due.len() == own.len() && own.iter().zip(due).all(|(own, due)| own.may_be(*due));
     if fits(&right.gain) {
-        return vec![Part { words: None, bits: 0.0, f: Arc::new(|_, _, right| Some(right.gain.clone())) }];
+        return vec![Part {
+            words: None,
+            bits: 0.0,
+            f: Arc::new(|_, _, right| Some(right.gain.clone())),
+            parameters: Vec::new(),
+        }];
     }
     let mut laws: Vec<Part<Gain>> = Vec::new();
     let w = &right.gain;
@@ -604,7 +649,8 @@ fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec<Part<Gain>
     for (words, bits, f) in functions {
         if fits(&w.iter().map(|w| f(*w)).collect::<Vec<_>>()) {
             let f: Gain = Arc::new(move |_, _, right| Some(right.gain.iter().map(|w| f(*w)).collect()));
-            laws.push(Part { words: Some(format!("{words} (w: the right gain)")), bits, f });
+            let parameters = vec![("gain_is", words.into())];
+            laws.push(Part { words: Some(format!("{words} (w: the right gain)")), bits, f, parameters });
         }
     }
     for (name, vector) in case.operation.vectors(case.fitted, own.len()) {
@@ -615,14 +661,33 @@ fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec<Part<Gain>
                     let all = case.operation.vectors(place, right.gain.len());
                     Some(all.into_iter().find(|(other, _)| *other == known)?.1.into_iter().map(|v| v + plus).collect())
                 });
-                laws.push(Part { words: Some(format!("the gain is {words}{name}")), bits, f });
+                let parameters = vec![("gain_is", format!("{words}{name}").into())];
+                laws.push(Part { words: Some(format!("the gain is {words}{name}")), bits, f, parameters });
+            }
+        }
+    }
+    let values: Vec<f64> = own.iter().map(|m| m.value).collect();
+    let each = (own.iter().map(|m| m.error * m.error).sum::<f64>() / own.len() as f64).sqrt();
+    let size = (dot(&values, &values) / values.len() as f64).sqrt();
+    for (name, vector) in case.operation.vectors(case.fitted, own.len()) {
+        let Some(fit) = least_squares(&[w, &vector], &values, each / size.max(f64::MIN_POSITIVE)) else { continue };
+        let (a, b) = (fit.coefficients[0], fit.coefficients[1]);
+        for (a, b) in [(a.number(), b.number()), (a.plain(), b.plain())] {
+            let (by, other) = (a.value, b.value);
+            if other != 0.0 && fits(&w.iter().zip(&vector).map(|(w, v)| by * w + other * v).collect::<Vec<_>>()) {
+                let known = name.clone();
+                let f: Gain = Arc::new(move |case, place, right| {
+                    let all = case.operation.vectors(place, right.gain.len());
+                    let (_, vector) = all.into_iter().find(|(other, _)| *other == known)?;
+                    Some(right.gain.iter().zip(vector).map(|(w, v)| by * w + other * v).collect())
+                });
+                let words = format!("the gain is {} w + {} times {name} (w: the right gain)", a.words, b.words);
+                laws.push(Part { words: Some(words), bits: 8.0 + a.bits + b.bits, f, parameters: Vec::new() });
+                break;
             }
         }
     }
     let ones = vec![1.0; w.len()];
-    let values: Vec<f64> = own.iter().map(|m| m.value).collect();
-    let size = (dot(&values, &values) / values.len() as f64).sqrt();
-    let each = (own.iter().map(|m| m.error * m.error).sum::<f64>() / own.len() as f64).sqrt();
     if let Some(fit) = least_squares(&[w, &ones], &values, each / size.max(f64::MIN_POSITIVE)) {
         let (a, b) = (fit.coefficients[0], fit.coefficients[1]);
         for (a, b) in [(a.number(), b.number()), (a.plain(), b.plain())] {
@@ -634,7 +699,12 @@ fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec<Part<Gain>
                     _ => format!("the gain is {} w + {}", a.words, b.words),
                 };
                 let f: Gain = Arc::new(move |_, _, right| Some(right.gain.iter().map(|w| by * w + plus).collect()));
-                laws.push(Part { words: Some(format!("{words} (w: the right gain)")), bits: a.bits + b.bits, f });
+                laws.push(Part {
+                    words: Some(format!("{words} (w: the right gain)")),
+                    bits: a.bits + b.bits,
+                    f,
+                    parameters: Vec::new(),
+                });
                 break;
             }
         }
@@ -651,6 +721,7 @@ fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec<Part<Gain>
             words: Some(format!("the gain is w times {} (w: the right gain)", table.words)),
             bits: table.bits + 4.0,
             f,
+            parameters: Vec::new(),
         });
     }
     let off = own.iter().zip(w).map(|(m, w)| m.plus(-w));
@@ -661,6 +732,7 @@ fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec<Part<Gain>
             words: Some(format!("the gain is w plus {} (w: the right gain)", table.words)),
             bits: table.bits + 5.0,
             f,
+            parameters: Vec::new(),
         });
     }
     // Gains of other channels; several may have the same.
@@ -682,6 +754,7 @@ fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec<Part<Gain>
                 words: Some(format!("the gain of each channel i is that of {}", source.words)),
                 bits: source.bits + 4.0,
                 f,
+                parameters: Vec::new(),
             });
         }
     }
@@ -700,7 +773,12 @@ fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec<Part<Gain>
                 }
                 Some(gain)
             });
-            laws.push(Part { words: Some(format!("the gain is sorted, {words}")), bits: 6.0, f });
+            laws.push(Part {
+                words: Some(format!("the gain is sorted, {words}")),
+                bits: 6.0,
+                f,
+                parameters: Vec::new(),
+            });
         }
     }
     laws.sort_by(|a, b| a.bits.total_cmp(&b.bits));
@@ -780,7 +858,7 @@ fn offsets(case: &Case<'_>, right: &Right, own: &Array2<f64>) -> Vec<Law> {
                     for (mut row, by) in out.rows_mut().into_iter().zip(&divisors) {
                         row.iter_mut().zip(&right.gain).for_each(|(x, gain)| *x = *x / by * gain);
                     }
-                    out.into_shape_with_order(place.right.raw_dim()).ok().map(|out| out.into_dyn())
+                    out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
                 }));
             }
         }
@@ -818,7 +896,7 @@ fn groups(case: &Case<'_>, right: &Right, own: &Array2<f64>) -> Vec<Law> {
             let law = Law::new(Form::NormGroups, words, 6.0 + choice(size), move |case, at| {
                 let place = &case.places[at];
                 let out = by_groups(&matrix(&place.inputs[0])?, &Right::of(place)?, size);
-                out.into_shape_with_order(place.right.raw_dim()).ok().map(|out| out.into_dyn())
+                out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
             });
             law.with("group", size)
         })

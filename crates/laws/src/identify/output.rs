@@ -77,11 +77,11 @@ pub(crate) fn wrong_parts(subject: &Subject, case: &Case<'_>) -> Vec<Set> {
 }
 
 /// Which elements lie in all parts.
-fn inside(shape: &[usize], parts: &[Set]) -> ArrayD<bool> {
+pub(crate) fn inside(shape: &[usize], parts: &[Set]) -> ArrayD<bool> {
     ArrayD::from_shape_fn(shape, |at| parts.iter().enumerate().all(|(axis, part)| part.has[at[axis]]))
 }
 
-fn support_of(axes: &[Axis], parts: &[Set]) -> (Support, f64) {
+pub(crate) fn support_of(axes: &[Axis], parts: &[Set]) -> (Support, f64) {
     let (mut support, mut bits) = (Support::default(), 0.0);
     for (axis, part) in axes.iter().zip(parts) {
         support.add(*axis, part.words.clone());
@@ -429,6 +429,48 @@ fn known_biases(subject: &Subject, case: &Case<'_>, axis: usize, numbers: &[Meas
                 .with("scale", by),
         );
     }
+    laws.extend(read_biases(subject, case, axis, numbers));
+    laws
+}
+
+/// A vector of the model that is added as it is, but read otherwise: in another order, or its first part repeated.
+fn read_biases(subject: &Subject, case: &Case<'_>, axis: usize, numbers: &[Measured]) -> Vec<Law> {
+    let n = numbers.len();
+    let mut ways: Vec<(String, Vec<usize>)> = vec![
+        ("read from its end".into(), (0..n).rev().collect()),
+        ("read one further on, around the end".into(), (0..n).map(|i| (i + 1) % n).collect()),
+        ("read one before, around the end".into(), (0..n).map(|i| (i + n - 1) % n).collect()),
+        ("its neighbours exchanged".into(), (0..n).map(|i| if (i ^ 1) < n { i ^ 1 } else { i }).collect()),
+    ];
+    for part in (1..n).filter(|part| n.is_multiple_of(*part) && n / part <= 128) {
+        ways.push((
+            format!("its first {part} repeated (that of head 0, of {part} channels)"),
+            (0..n).map(|i| i % part).collect(),
+        ));
+        ways.push((
+            format!("its parts of {part} in reverse order"),
+            (0..n).map(|i| (n / part - 1 - i / part) * part + i % part).collect(),
+        ));
+    }
+    let mut laws = Vec::new();
+    for (called, vector) in case.operation.vectors(case.fitted, n) {
+        for (words, from) in &ways {
+            // What is added in all is what the vector is, read so.
+            let fits = numbers.iter().enumerate().all(|(i, m)| m.plus(vector[i]).may_be(vector[from[i]]));
+            if !fits || from.iter().enumerate().all(|(i, from)| vector[i] == vector[*from]) {
+                continue;
+            }
+            let (name, from) = (called.clone(), from.clone());
+            let made = move |case: &Case<'_>, place: usize, right: &ArrayD<f64>| {
+                let all = case.operation.vectors(place, right.shape()[axis]);
+                let (_, vector) = all.into_iter().find(|(other, _)| *other == name)?;
+                let off: Vec<f64> = vector.iter().zip(&from).map(|(v, from)| vector[*from] - v).collect();
+                by_slice(right, axis, &off, |x, plus| x + plus)
+            };
+            let said = format!("{} has {called} {words}", subject.label);
+            laws.push(subject.law_of_place(Form::OutputBias, said, 12.0, made).with("bias", called.clone()));
+        }
+    }
     laws
 }
 
@@ -517,7 +559,7 @@ fn mixtures(subject: &Subject, axis: usize) -> Vec<Law> {
         let wanted: Vec<f64> = inner.iter().flat_map(|&i| own.row(i).to_vec()).collect();
         let columns: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
         let Some(fit) = least_squares(&columns, &wanted, subject.noise) else { continue };
-        if fit.left > SLICE_ROOM * subject.noise || fit.coefficients.iter().skip(1).any(|c| c.may_be(0.0)) {
+        if fit.left > SLICE_ROOM * subject.noise || fit.coefficients.iter().any(|c| c.may_be(0.0)) {
             continue;
         }
         let numbers: Vec<_> = fit.coefficients.iter().map(Measured::number).collect();
@@ -710,7 +752,11 @@ fn on_parts(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
         let others = (0..subject.axes.len()).filter(|&other| other != at);
         let found = others.flat_map(|other| [sources(&inner, case, other), mixtures(&inner, other)].concat());
         let support = Subject::support(subject.axes[at], part.words.clone());
-        laws.extend(found.chain(orders(&inner)).map(|law| {
+        let added: Vec<Law> = (0..subject.axes.len())
+            .filter(|&other| other != at)
+            .flat_map(|other| biases(&inner, case, other))
+            .collect();
+        laws.extend(found.chain(orders(&inner)).chain(added).map(|law| {
             let words = format!("{}{}", law.words, support.said());
             Law { words, ..law }.on(support.clone())
         }));

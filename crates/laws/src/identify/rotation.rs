@@ -12,18 +12,18 @@ use crate::describe::set::{Set, describe as describe_set};
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::{bits_of, describe as describe_table};
 use crate::identify::further_off;
-use crate::law::{Form, Law, Support};
+use crate::law::{Form, Law, Parameters, Support};
 use crate::number::{Measured, SURE, shortest};
 
 /// Which dimensions of a head are rotated together.
 #[derive(Clone, Debug, PartialEq)]
-struct Pairing {
+pub(super) struct Pairing {
     words: &'static str,
     bits: f64,
-    first: Vec<usize>,
-    second: Vec<usize>,
+    pub(super) first: Vec<usize>,
+    pub(super) second: Vec<usize>,
     /// Whether the second is taken with the other sign.
-    is_reflected: bool,
+    pub(super) is_reflected: bool,
 }
 
 /// Pairings of the first `d` dimensions, and of all.
@@ -135,14 +135,19 @@ fn angles(turns: &Turns) -> Array2<f64> {
 
 /// What a rotation of a place does, as far as it can be told from what is right: pairs, and the frequency of each at positions 0, 1, 2 and so on.
 #[derive(Clone, Debug)]
-struct Right {
-    pairing: Pairing,
-    frequencies: Vec<Measured>,
-    magnitude: Array2<f64>,
+pub(super) struct Right {
+    pub(super) pairing: Pairing,
+    pub(super) frequencies: Vec<Measured>,
+    pub(super) magnitude: Array2<f64>,
 }
 
 impl Right {
-    fn of(place: &Place) -> Option<Right> {
+    /// The angle of each position and pair.
+    pub(super) fn all_angles(&self) -> Array2<f64> {
+        Array2::from_shape_fn(self.magnitude.dim(), |(t, pair)| t as f64 * self.frequencies[pair].value)
+    }
+
+    pub(super) fn of(place: &Place) -> Option<Right> {
         let (x, right) = operands(place, &place.right)?;
         let heads: Vec<usize> = (0..x.shape()[1]).collect();
         for pairing in pairings(x.shape()[2]) {
@@ -170,7 +175,7 @@ fn positions(n: usize) -> Vec<f64> {
 }
 
 /// Input and output of a place.
-fn operands(place: &Place, y: &ArrayD<f64>) -> Option<(Array3<f64>, Array3<f64>)> {
+pub(super) fn operands(place: &Place, y: &ArrayD<f64>) -> Option<(Array3<f64>, Array3<f64>)> {
     let of = |x: &ArrayD<f64>| x.clone().into_dimensionality::<Ix3>().ok();
     let (x, y) = (of(place.inputs.first()?)?, of(y)?);
     (x.shape() == y.shape() && x.shape()[0] > 2).then_some((x, y))
@@ -250,6 +255,9 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
                 laws.extend(how.laws());
             }
         }
+    }
+    if laws.is_empty() {
+        laws.extend(crate::identify::rotation_otherwise::laws(case));
     }
     laws
 }
@@ -334,7 +342,7 @@ impl How<'_> {
             let here = Right::of(place)?;
             predicted(place, &pairing, &heads, &made(&here)?)
         });
-        law.with("pairs", self.pairing.words).on(support)
+        law.with("pairs", self.pairing.words).with("reflected", self.pairing.is_reflected).on(support)
     }
 
     /// The same law with other lengths.
@@ -400,20 +408,21 @@ impl How<'_> {
                     .then(|| right.angles(|t| values[t], |pair| right.frequencies[pair].value))
             })
         };
-        let mut offer = |words: String, bits: f64, values: Vec<f64>| {
+        let mut offer = |words: String, bits: f64, shift: Option<f64>, values: Vec<f64>| {
             if self.holds(&self.right.angles(|t| values[t], |pair| right[pair])) {
                 let parameter = words.clone();
                 let law = self.law(Form::RotationPosition, words, bits, of(values));
-                laws.push(law.with("position", parameter));
+                laws.push(law.with("position", parameter).with("shift", shift));
             }
         };
         if let Some(table) = describe_table(&measured, Axis::Token, None, tokens) {
-            offer(format!("positions are {}", table.words), table.bits, table.values);
+            offer(format!("positions are {}", table.words), table.bits, None, table.values);
         }
         let off: Vec<Measured> = measured.iter().enumerate().map(|(t, m)| m.plus(-(t as f64))).collect();
         if let Some(table) = describe_table(&off, Axis::Token, Some(0.0), tokens) {
             let values = table.values.iter().enumerate().map(|(t, by)| t as f64 + by).collect();
-            offer(format!("positions are the right ones plus {}", table.words), table.bits + 2.0, values);
+            let shift = table.number.filter(|_| table.part.is_none()).map(|number| number.value);
+            offer(format!("positions are the right ones plus {}", table.words), table.bits + 2.0, shift, values);
         }
         let still: Vec<Option<bool>> =
             measured.iter().enumerate().map(|(t, m)| (t > 0).then(|| m.may_be(0.0))).collect();
@@ -421,7 +430,7 @@ impl How<'_> {
             let set = describe_set(&still, Axis::Token, tokens);
             let values = set.has.iter().enumerate().map(|(t, is)| if *is { 0.0 } else { t as f64 }).collect();
             let at = set.words.map_or_else(String::new, |words| format!(" at {words}"));
-            offer(format!("nothing is rotated{at}"), set.bits + 1.0, values);
+            offer(format!("nothing is rotated{at}"), set.bits + 1.0, None, values);
         }
         let whole = |m: &Measured| {
             let near = m.value.round();
@@ -435,7 +444,7 @@ impl How<'_> {
             if source.is_itself {
                 return laws;
             }
-            offer(format!("each position i is rotated as {}", source.words), source.bits, values);
+            offer(format!("each position i is rotated as {}", source.words), source.bits, None, values);
         }
         laws
     }
@@ -457,7 +466,9 @@ impl How<'_> {
             Some(shift) => shift,
             None => return laws,
         };
-        let mut offer = |form: Form, words: String, bits: f64, of: Frequencies| {
+        let own: Vec<f64> = measured.iter().map(|m| m.value).collect();
+        let data = serde_json::json!({"kind": "angles", "right": right, "measured": own});
+        let mut offer = |form: Form, words: String, bits: f64, numbers: Parameters, of: Frequencies| {
             let (positions, shift) = (positions.to_vec(), shift.clone());
             let made = move |right: &Right| {
                 let own: Vec<f64> = right.frequencies.iter().map(|m| m.value).collect();
@@ -472,7 +483,11 @@ impl How<'_> {
             };
             if made(self.right).is_some_and(|z| self.holds(&z)) {
                 let words = format!("{begins}{words}{shift_words}");
-                laws.push(self.law(form, words, bits + price + shift_bits, Arc::new(made)));
+                let mut law = self.law(form, words, bits + price + shift_bits, Arc::new(made)).drawn(data.clone());
+                law.parameters.extend(numbers);
+                law.parameters.push(("shifted", (!shift_words.is_empty()).into()));
+                law.parameters.extend(positions_are.map(|words| ("position", words.into())));
+                laws.push(law);
             }
         };
         let ratio: Vec<Measured> =
@@ -496,7 +511,8 @@ impl How<'_> {
             };
             let form = if is_right { Form::RotationPosition } else { Form::RotationFrequency };
             let by = move |own: &[f64]| own.iter().zip(&values).map(|(own, by)| own * by).collect();
-            offer(form, words, table.bits + 2.0, Arc::new(by));
+            let factor = table.number.filter(|_| table.part.is_none()).map(|number| ("factor", number.value.into()));
+            offer(form, words, table.bits + 2.0, factor.into_iter().collect(), Arc::new(by));
         }
         if let Some((base, first)) = base_of(measured) {
             let model = base_of(&right.iter().map(|r| Measured::new(*r, 1e-12 * r.abs())).collect::<Vec<_>>());
@@ -509,7 +525,8 @@ impl How<'_> {
                     let pairs = own.len() as f64;
                     (0..own.len()).map(|j| first.value * base.value.powf(-(j as f64) / pairs)).collect()
                 };
-                offer(Form::RotationFrequency, words, bits, Arc::new(of));
+                let numbers = vec![("base", base.value.into()), ("first", first.value.into())];
+                offer(Form::RotationFrequency, words, bits, numbers, Arc::new(of));
             }
         }
         // Which pair's frequency is the nearest?
@@ -520,8 +537,19 @@ impl How<'_> {
             if !source.is_itself {
                 let (words, of) = (format!("the frequency of pair j is that of {}", source.words), source.from);
                 let by = move |own: &[f64]| of.iter().map(|&j| own.get(j).copied().unwrap_or(f64::NAN)).collect();
-                offer(Form::RotationFrequency, words, source.bits + 3.0, Arc::new(by));
+                offer(Form::RotationFrequency, words, source.bits + 3.0, Vec::new(), Arc::new(by));
             }
+        }
+        if let Some(table) = describe_table(measured, Axis::Pair, None, None) {
+            let values = table.values;
+            let words = format!("frequencies are {}", table.words);
+            offer(
+                Form::RotationFrequency,
+                words,
+                table.bits + 5.0,
+                Vec::new(),
+                Arc::new(move |_: &[f64]| values.clone()),
+            );
         }
         let off: Vec<Measured> = measured.iter().zip(right).map(|(m, right)| m.plus(-right)).collect();
         if let Some(table) = describe_table(&off, Axis::Pair, Some(0.0), None) {
@@ -531,6 +559,7 @@ impl How<'_> {
                 Form::RotationFrequency,
                 format!("frequencies are the right ones plus {}", table.words),
                 table.bits + 4.0,
+                Vec::new(),
                 Arc::new(by),
             );
         }

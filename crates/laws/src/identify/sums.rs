@@ -5,7 +5,6 @@ use std::sync::Arc;
 use ndarray::{ArrayD, Axis as Dimension, concatenate};
 
 use crate::case::{Case, Place};
-use crate::describe::choice;
 use crate::fit::{dot, least_squares};
 use crate::identify::output;
 use crate::identify::subject::Subject;
@@ -31,7 +30,33 @@ fn terms(place: &Place) -> Vec<(String, ArrayD<f64>)> {
     for (at, input) in place.inputs.iter().enumerate().take(2) {
         all.extend(moved(called[at], input));
     }
+    if let [a, b, ..] = &place.inputs[..]
+        && a.shape() == b.shape()
+    {
+        all.extend(of_two(called[0], a, called[1], b));
+    }
     all.retain(|(_, term)| term.shape() == place.own.shape());
+    all
+}
+
+/// What two tensors of one shape may be made into, element by element.
+pub(crate) fn of_two(first: &str, x: &ArrayD<f64>, second: &str, y: &ArrayD<f64>) -> Vec<(String, ArrayD<f64>)> {
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    let with = |f: &dyn Fn(f64, f64) -> f64| ndarray::Zip::from(x).and(y).map_collect(|x, y| f(*x, *y));
+    let mut all = vec![
+        (format!("{first} times {second}"), with(&|x, y| x * y)),
+        (format!("the larger of {first} and {second}"), with(&f64::max)),
+        (format!("the size of {first} less {second}"), with(&|x, y| (x - y).abs())),
+    ];
+    for (one, a, other, b) in [(first, x, second, y), (second, y, first, x)] {
+        let with = |f: &dyn Fn(f64, f64) -> f64| ndarray::Zip::from(a).and(b).map_collect(|a, b| f(*a, *b));
+        all.push((format!("{other} times the sigmoid of {one}"), with(&|a, b| b * sigmoid(a))));
+        all.push((format!("{other} times tanh of {one}"), with(&|a, b| b * a.tanh())));
+        all.push((format!("tanh of {one}"), a.mapv(f64::tanh)));
+        all.push((format!("silu of {one}"), a.mapv(|a| a * sigmoid(a))));
+        all.push((format!("the positive part of {one}"), a.mapv(|a| a.max(0.0))));
+        all.push((format!("the size of {one}"), a.mapv(f64::abs)));
+    }
     all
 }
 
@@ -93,6 +118,8 @@ pub(crate) type Library = &'static (dyn Fn(&Case<'_>, usize) -> Vec<(String, Arr
 
 /// Elements that terms are chosen on; coefficients are fitted on all.
 const SAMPLE: usize = 1 << 15;
+/// Bits of saying which term.
+const TERM: f64 = 5.0;
 /// Terms that pairs and triples are made of.
 const FIRST: usize = 24;
 
@@ -169,7 +196,7 @@ fn of_terms(
         _ => format!("{} times {}", number.words, all[at].0),
     };
     let said: Vec<String> = numbers.iter().zip(set).map(term).collect();
-    let bits = numbers.iter().map(|number| number.bits + choice(all.len())).sum::<f64>();
+    let bits = numbers.iter().map(|number| number.bits + TERM).sum::<f64>();
     let names: Vec<(String, f64)> =
         set.iter().zip(&numbers).map(|(&at, number)| (all[at].0.clone(), number.value)).collect();
     let listed: Vec<serde_json::Value> = names.iter().map(|(name, by)| serde_json::json!([name, by])).collect();

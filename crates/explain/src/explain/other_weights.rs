@@ -1,0 +1,73 @@
+//! Which other weights of the model may an operation have used? By what each is called from the operation's own place.
+
+use std::collections::HashSet;
+
+use firstdiff_model::{Model, Step, WeightRef};
+use ndarray::Array2;
+
+use crate::laws::OtherWeights;
+
+/// The weights of a model, as the steps of an operation's places see them.
+pub(super) struct ByPlace<'a> {
+    pub(super) model: &'a Model,
+    /// The step that has weights, of each place.
+    pub(super) steps: Vec<&'a Step>,
+}
+
+impl ByPlace<'_> {
+    /// All weights of so many axes nearby: those of the layer, of its neighbours, and of no layer.
+    fn nearby(&self, place: usize, axes: usize) -> Vec<(String, WeightRef)> {
+        let Some(own) = self.steps.get(place) else { return Vec::new() };
+        let plan = &self.model.plan;
+        let last = plan.dims.layers.saturating_sub(1);
+        let whose = |layer: Option<u32>| match (own.tap.layer, layer) {
+            (a, b) if a == b => Some(""),
+            (_, None) => Some(""),
+            (Some(own), Some(layer)) if layer == own + 1 => Some(" of the next layer"),
+            (Some(own), Some(layer)) if layer + 1 == own => Some(" of the layer before"),
+            (None, Some(0)) => Some(" of the first layer"),
+            (None, Some(layer)) if layer == last => Some(" of the last layer"),
+            _ => None,
+        };
+        let (mut all, mut known) = (Vec::new(), HashSet::new());
+        for step in &plan.steps {
+            let Some(whose) = whose(step.tap.layer) else { continue };
+            for (at, &weight) in step.weights.iter().enumerate() {
+                let has_axes = self.model.weights.shape(weight).is_some_and(|shape| shape.len() == axes);
+                if !has_axes || !known.insert(weight) {
+                    continue;
+                }
+                let what = match (axes, at) {
+                    (1, 0) => "the gain of ",
+                    (1, _) => "the bias of ",
+                    _ => "",
+                };
+                all.push((format!("{what}{}{whose}", step.tap.site.name()), weight));
+            }
+        }
+        all
+    }
+}
+
+impl OtherWeights for ByPlace<'_> {
+    fn matrices(&self, place: usize) -> Vec<String> {
+        let Some(&own) = self.steps.get(place).and_then(|step| step.weights.first()) else { return Vec::new() };
+        let shape = |weight| self.model.weights.shape(weight);
+        let fits = |weight: WeightRef| weight != own && shape(weight).map(|s| s[1]) == shape(own).map(|s| s[1]);
+        self.nearby(place, 2).into_iter().filter(|(_, weight)| fits(*weight)).map(|(name, _)| name).collect()
+    }
+
+    fn matrix(&self, place: usize, name: &str) -> Option<Array2<f64>> {
+        let (_, weight) = self.nearby(place, 2).into_iter().find(|(known, _)| known == name)?;
+        let view = self.model.weights.view(weight).ok()?;
+        Some(view.rows::<f64>(0..*view.shape().first()?))
+    }
+
+    fn vectors(&self, place: usize, length: usize) -> Vec<(String, Vec<f64>)> {
+        let of = |(name, weight): (String, WeightRef)| {
+            let view = self.model.weights.view(weight).ok().filter(|view| view.len() == length)?;
+            Some((name, view.vector::<f64>().to_vec()))
+        };
+        self.nearby(place, 1).into_iter().filter_map(of).collect()
+    }
+}

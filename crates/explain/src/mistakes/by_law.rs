@@ -1,0 +1,261 @@
+//! Which mistake of the catalogue is a measured law? A row of the table for each: the form of the law, and what its parameters must be.
+
+use firstdiff_laws::{Form, Law, Status};
+use firstdiff_trace::Site;
+use serde_json::{Value, json};
+
+use crate::mistakes::{Mistake, Params, embedding, feed_forward, head, linear, norm, residual, rope, scores};
+use crate::tolerance::laws::SAME_NUMBER;
+
+/// A mistake as a law.
+struct Named {
+    form: Form,
+    mistake: &'static Mistake,
+    /// The mistake's parameters, where the law is it.
+    params: fn(&Law) -> Option<Params>,
+}
+
+/// Whether two numbers are one.
+fn is_near(a: f64, b: f64) -> bool {
+    (a - b).abs() <= SAME_NUMBER * b.abs()
+}
+
+fn number(law: &Law, name: &str) -> Option<f64> {
+    law.parameter(name)?.as_f64()
+}
+
+fn is(law: &Law, name: &str, value: &str) -> bool {
+    law.parameter(name).and_then(Value::as_str) == Some(value)
+}
+
+fn has(law: &Law, name: &str, value: bool) -> bool {
+    law.parameter(name).and_then(Value::as_bool) == Some(value)
+}
+
+fn plain(when: bool) -> Option<Params> {
+    when.then(Vec::new)
+}
+
+/// A norm of its own input, its bias added, and nothing else otherwise than these.
+fn norm_but(law: &Law, other: &[&str]) -> bool {
+    let is_right = |name: &&str| other.contains(name) || law.parameter(name).is_none();
+    ["divisor", "gain", "input"].iter().all(is_right) && has(law, "bias", true)
+}
+
+/// The root mean square with a factor and an epsilon of its own.
+fn divisor(law: &Law, statistic: &str) -> Option<(f64, f64, bool)> {
+    let inside = law.parameter("epsilon_inside")?.as_bool()?;
+    let is_it = norm_but(law, &["divisor"]) && is(law, "statistic", statistic) && has(law, "centred", false);
+    is_it.then_some((number(law, "scale")?, number(law, "epsilon")?, inside))
+}
+
+const ROOT_MEAN_SQUARE: &str = "the root mean square";
+
+fn eps(law: &Law) -> Option<Params> {
+    let (scale, epsilon, inside) = divisor(law, ROOT_MEAN_SQUARE)?;
+    (scale == 1.0 && inside).then(|| vec![("eps", json!(epsilon))])
+}
+
+fn eps_outside(law: &Law) -> Option<Params> {
+    let (scale, epsilon, inside) = divisor(law, ROOT_MEAN_SQUARE)?;
+    plain(scale == 1.0 && !inside && epsilon > 0.0 && is_near(epsilon, number(law, "right_epsilon")?))
+}
+
+fn norm_sum(law: &Law) -> Option<Params> {
+    let (scale, epsilon, inside) = divisor(law, "the length")?;
+    plain(scale == 1.0 && (epsilon == 0.0 || inside && is_near(epsilon, number(law, "right_epsilon")?)))
+}
+
+fn gain(law: &Law, is_it: &str) -> bool {
+    norm_but(law, &["gain"]) && is(law, "gain_is", is_it)
+}
+
+fn one_more(law: &Law) -> Option<Params> {
+    match (gain(law, "the gain is 1 + w"), gain(law, "the gain is w - 1")) {
+        (true, _) => Some(Vec::new()),
+        (_, true) => Some(vec![("kind", json!("missing"))]),
+        _ => None,
+    }
+}
+
+/// A factor on all values, and nothing else.
+fn factor(law: &Law) -> Option<f64> {
+    let only = law.parameters.iter().all(|(name, _)| *name == "scale");
+    number(law, "scale").filter(|scale| only && *scale != 0.0)
+}
+
+fn with_factor(law: &Law) -> Option<Params> {
+    Some(vec![("factor", json!(factor(law)?))])
+}
+
+/// A rotation of the right pairs whose positions and lengths are right too.
+fn rotation(law: &Law) -> bool {
+    has(law, "shifted", false) && ["position", "magnitude"].iter().all(|name| law.parameter(name).is_none())
+}
+
+fn theta(law: &Law) -> Option<Params> {
+    (rotation(law) && number(law, "first")? == 1.0).then_some(vec![("theta", json!(number(law, "base")?))])
+}
+
+fn backwards(law: &Law) -> Option<Params> {
+    plain(rotation(law) && number(law, "factor")? == -1.0)
+}
+
+fn pairing(law: &Law) -> Option<Params> {
+    // The angles are right: nothing is said but the pairs.
+    plain(has(law, "reflected", false) && law.parameters.iter().all(|(name, _)| ["pairs", "reflected"].contains(name)))
+}
+
+fn shift(law: &Law) -> Option<Params> {
+    let by = number(law, "shift").filter(|by| by.fract() == 0.0 && law.parameter("magnitude").is_none())?;
+    Some(vec![("shift", json!(by as i64))])
+}
+
+/// Whether the keys are seen that are due.
+fn is_masked(law: &Law) -> bool {
+    law.parameter("causal").is_none()
+}
+
+fn scale(law: &Law) -> Option<Params> {
+    let one = is_masked(law) && law.parameter("by").is_none() && law.parameter("factors").is_none();
+    Some(vec![("scale", json!(number(law, "scale").filter(|_| one)?))])
+}
+
+fn cap(law: &Law) -> Option<Params> {
+    let is_cap = is_masked(law) && is(law, "function", "{} tanh(score/{})");
+    Some(vec![("cap", json!(number(law, "constant").filter(|_| is_cap)?))])
+}
+
+fn conditions(law: &Law, causal: bool) -> Option<u64> {
+    let plain = has(law, "causal", causal) && has(law, "hidden", false);
+    law.parameter("conditions")?.as_u64().filter(|_| plain)
+}
+
+fn window(law: &Law) -> Option<Params> {
+    let one = conditions(law, true)? == 1;
+    Some(vec![("window", law.parameter("window").filter(|_| one)?.clone())])
+}
+
+fn unmasked(law: &Law) -> Option<Params> {
+    plain(conditions(law, false)? == 0)
+}
+
+fn future(law: &Law) -> Option<Params> {
+    let one = conditions(law, false)? == 1;
+    Some(vec![("kind", json!("future")), ("by", law.parameter("ahead").filter(|_| one)?.clone())])
+}
+
+fn fill(law: &Law) -> Option<Params> {
+    Some(vec![("fill", json!(number(law, "fill")?)), ("how", json!("replaced"))])
+}
+
+/// What the catalogue calls functions.
+const ACTIVATIONS: [(&str, &str); 12] = [
+    ("gelu(x) by tanh", "gelu-tanh"),
+    ("gelu(x) by erf", "gelu-erf"),
+    ("relu(x)", "relu"),
+    ("silu(x)", "silu"),
+    ("sigmoid(x)", "sigmoid"),
+    ("x", "none"),
+    ("x sigmoid(1.702 x)", "gelu-quick"),
+    ("relu(x)^2", "relu-squared"),
+    ("tanh(x)", "tanh"),
+    ("mish(x)", "mish"),
+    ("elu(x)", "elu"),
+    ("softplus(x)", "softplus"),
+];
+
+fn activation(law: &Law) -> Option<Params> {
+    let one = number(law, "scale") == Some(1.0);
+    let (_, name) = ACTIVATIONS.iter().find(|(words, _)| one && is(law, "a", words))?;
+    Some(vec![("activation", json!(name))])
+}
+
+fn omitted(operand: u64) -> impl Fn(&Law) -> bool {
+    move |law| law.parameter("operand").and_then(Value::as_u64) == Some(operand)
+}
+
+fn first_omitted(law: &Law) -> Option<Params> {
+    plain(omitted(1)(law))
+}
+
+fn goes_through(law: &Law) -> Option<Params> {
+    plain(omitted(0)(law))
+}
+
+fn twice(_: &Law) -> Option<Params> {
+    Some(vec![("kind", json!("twice"))])
+}
+
+fn zero(law: &Law) -> Option<Params> {
+    plain(number(law, "scale")? == 0.0)
+}
+
+fn logit_cap(law: &Law) -> Option<Params> {
+    Some(vec![("cap", json!(number(law, "cap")?))])
+}
+
+const fn row(form: Form, mistake: &'static Mistake, params: fn(&Law) -> Option<Params>) -> Named {
+    Named { form, mistake, params }
+}
+
+/// The laws that have a name, each at the taps of its mistake.
+static NAMED: [Named; 29] = [
+    // A rotation whose input goes through: before those of norms, which may be left out of what is rotated.
+    row(Form::Omitted, &rope::ROPE_OMITTED, goes_through),
+    row(Form::Twice, &rope::ROPE_TWICE, |_| Some(Vec::new())),
+    row(Form::NormDivisor, &norm::NORM_EPS, eps),
+    row(Form::NormDivisor, &norm::NORM_EPS_OUTSIDE, eps_outside),
+    row(Form::NormDivisor, &norm::NORM_SUM, norm_sum),
+    row(Form::NormGain, &norm::NORM_WEIGHT_OMITTED, |law| plain(gain(law, "the gain is left out"))),
+    row(Form::NormGain, &norm::NORM_WEIGHT_TWICE, |law| plain(gain(law, "the gain is w squared"))),
+    row(Form::NormGain, &norm::NORM_PLUS_ONE, one_more),
+    row(Form::NormCentre, &norm::NORM_CENTERED, |law| plain(norm_but(law, &[]) && has(law, "centred", true))),
+    row(Form::Omitted, &norm::NORM_OMITTED, goes_through),
+    row(Form::Twice, &norm::NORM_OMITTED, twice),
+    row(Form::Omitted, &head::FINAL_NORM_OMITTED, |law| goes_through(law).map(|_| vec![("kind", json!("omitted"))])),
+    row(Form::Twice, &head::FINAL_NORM_OMITTED, twice),
+    row(Form::OutputFunction, &embedding::EMBED_MULTIPLIER, with_factor),
+    row(Form::OutputFunction, &head::LOGIT_SCALE, with_factor),
+    row(Form::OutputFunction, &head::LOGIT_SOFTCAP, logit_cap),
+    row(Form::OutputFunction, &linear::WEIGHT_UNSET, zero),
+    row(Form::RotationFrequency, &rope::ROPE_THETA, theta),
+    row(Form::RotationFrequency, &rope::ROPE_DIRECTION, backwards),
+    row(Form::RotationPairing, &rope::ROPE_PAIRING, pairing),
+    row(Form::RotationPosition, &rope::ROPE_POSITION, shift),
+    row(Form::ScoreScale, &scores::SCORE_SCALE, scale),
+    row(Form::ScoreFunction, &scores::SCORE_SOFTCAP, cap),
+    row(Form::Mask, &scores::WINDOW_SIZE, window),
+    row(Form::Mask, &scores::MASK_OMITTED, unmasked),
+    row(Form::Mask, &scores::MASK_SHIFTED, future),
+    row(Form::MaskFill, &scores::MASK_FILL, fill),
+    row(Form::Activation, &feed_forward::ACTIVATION, activation),
+    row(Form::Omitted, &residual::RESIDUAL_OMITTED, first_omitted),
+];
+
+/// The mistake that a law is at a tap of this site, with its parameters; its first where it has several names.
+pub(crate) fn named(law: &Law, site: Site) -> Option<(&'static Mistake, Params)> {
+    // What is done behind it is another mistake, and a part of the output may be another.
+    if law.status != Status::Measured || !law.is_everywhere() || law.parameter("then").is_some() {
+        return None;
+    }
+    // Scores that are measured as probabilities.
+    let sites = [site, if site == Site::Probs { Site::Scores } else { site }];
+    NAMED
+        .iter()
+        .filter(|named| named.form == law.form && sites.iter().any(|site| named.mistake.at.contains(site)))
+        .find_map(|named| Some((named.mistake, (named.params)(law)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_row_stands_for_a_mistake_of_the_catalogue() {
+        for named in &NAMED {
+            let known = crate::mistakes::find(named.mistake.id);
+            assert!(known == Some(named.mistake) && !named.mistake.at.is_empty(), "{}", named.mistake.id);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Rotations that are none: a sine or cosine with a factor of its own, halves of a head by angles of different pairs, angles that are rounded or wrapped.
+
+use std::f64::consts::PI;
+use std::sync::Arc;
+
+use ndarray::{Array2, Array3, ArrayD};
+
+use crate::case::{Case, Place};
+use crate::fit::least_squares;
+use crate::identify::after::Offers;
+use crate::identify::rotation::{Right, operands};
+use crate::law::{Form, Law};
+use crate::number::{Measured, Number};
+
+/// The laws of rotations whose pairs are not turned by one angle, or by another function of the right one.
+pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
+    let first = case.first();
+    let Some(right) = Right::of(first) else { return Vec::new() };
+    let mut offers = Offers::of(case);
+    if let Some((law, value)) = of_coefficients(case, &right) {
+        let law = offers.behind(&value, law);
+        offers.laws.extend(law);
+    }
+    for (words, bits, f) in of_angles() {
+        let said = format!("angles are {words}");
+        offers.offer(Form::RotationFrequency, said, bits, move |case, at| {
+            let place = &case.places[at];
+            let right = Right::of(place)?;
+            let angle = right.all_angles().mapv(|x| f(x));
+            turned(place, &right, &angle, &angle)
+        });
+    }
+    let pairs = right.frequencies.len();
+    let maps: [(&str, fn(usize, usize) -> usize); 5] = [
+        ("its own", |i, _| i),
+        ("the next", |i, n| (i + 1).min(n - 1)),
+        ("the next, around the end", |i, n| (i + 1) % n),
+        ("the one before", |i, _| i.saturating_sub(1)),
+        ("the first", |_, _| 0),
+    ];
+    for (a, (one, of_first)) in maps.iter().enumerate() {
+        for (b, (other, of_second)) in maps.iter().enumerate().filter(|(b, _)| *b != a) {
+            let (of_first, of_second) = (*of_first, *of_second);
+            let said = format!(
+                "the first of each pair is turned by the angle of pair: {one}; the second by that of pair: {other}"
+            );
+            let bits = 6.0 + 2.0 * ((a > 0) as u8 + (b > 0) as u8) as f64;
+            offers.offer(Form::RotationMatrix, said, bits, move |case, at| {
+                let place = &case.places[at];
+                let right = Right::of(place)?;
+                let angle = right.all_angles();
+                let pick =
+                    |f: fn(usize, usize) -> usize| Array2::from_shape_fn(angle.dim(), |(t, j)| angle[[t, f(j, pairs)]]);
+                (angle.ncols() == pairs).then(|| turned(place, &right, &pick(of_first), &pick(of_second)))?
+            });
+        }
+    }
+    offers.laws
+}
+
+/// Functions of an angle.
+type OfAngle = Arc<dyn Fn(f64) -> f64 + Send + Sync>;
+
+fn of_angles() -> Vec<(String, f64, OfAngle)> {
+    let mut all: Vec<(String, f64, OfAngle)> = Vec::new();
+    for (words, turn) in [("pi", PI), ("pi/2", PI / 2.0), ("1", 1.0)] {
+        all.push((format!("the right ones modulo {words}"), 7.0, Arc::new(move |x: f64| x.rem_euclid(turn))));
+        all.push((format!("the right ones, at most {words}"), 7.0, Arc::new(move |x: f64| x.min(turn))));
+    }
+    all.push(("the right ones, at most 2 pi".into(), 7.0, Arc::new(|x: f64| x.min(2.0 * PI))));
+    all.push(("taken for degrees".into(), 6.0, Arc::new(|x: f64| x.to_radians())));
+    for parts in [8u32, 16, 32, 64, 128, 256, 360, 512, 1024, 2048, 4096, 65536] {
+        let step = 2.0 * PI / f64::from(parts);
+        let at = |words: &str| format!("the right ones, {words} to 1/{parts} of a turn");
+        all.push((at("rounded"), 9.0, Arc::new(move |x: f64| (x / step).round_ties_even() * step)));
+        all.push((at("rounded down"), 9.0, Arc::new(move |x: f64| (x / step).floor() * step)));
+    }
+    for power in 0..=10u32 {
+        let step = 0.5f64.powi(power as i32);
+        let at = |words: &str| format!("the right ones, {words} to multiples of 1/{}", 1u32 << power);
+        all.push((at("rounded"), 9.0, Arc::new(move |x: f64| (x / step).round_ties_even() * step)));
+        all.push((at("rounded down"), 9.0, Arc::new(move |x: f64| (x / step).floor() * step)));
+    }
+    all
+}
+
+/// Pairs turned: the first of each by one angle, the second by another.
+fn turned(place: &Place, right: &Right, one: &Array2<f64>, other: &Array2<f64>) -> Option<ArrayD<f64>> {
+    let coefficients = |t: usize, j: usize| {
+        let by = right.magnitude[[t, j]];
+        let ((s1, c1), (s2, c2)) = (one[[t, j]].sin_cos(), other[[t, j]].sin_cos());
+        [by * c1, -by * s1, by * s2, by * c2]
+    };
+    combined(place, right, &coefficients)
+}
+
+/// y1 = a x1 + b x2, y2 = c x1 + d x2 for each position and pair.
+fn combined(place: &Place, right: &Right, of: &dyn Fn(usize, usize) -> [f64; 4]) -> Option<ArrayD<f64>> {
+    let (x, due) = operands(place, &place.right)?;
+    if right.magnitude.dim() != (x.shape()[0], right.pairing.first.len()) {
+        return None;
+    }
+    let mut out: Array3<f64> = due;
+    for t in 0..x.shape()[0] {
+        for (j, (&first, &second)) in right.pairing.first.iter().zip(&right.pairing.second).enumerate() {
+            let [a, b, c, d] = of(t, j);
+            for h in 0..x.shape()[1] {
+                let (x1, x2) = (x[[t, h, first]], x[[t, h, second]]);
+                out[[t, h, first]] = a * x1 + b * x2;
+                out[[t, h, second]] = c * x1 + d * x2;
+            }
+        }
+    }
+    Some(out.into_dyn())
+}
+
+/// Coefficients of sines and cosines, the same everywhere: y1 = (a cos + b sin) x1 + (c cos + d sin) x2, and so for y2.
+fn of_coefficients(case: &Case<'_>, right: &Right) -> Option<(Law, ArrayD<f64>)> {
+    let first = case.first();
+    if right.pairing.is_reflected {
+        return None;
+    }
+    let (x, own) = operands(first, &first.own)?;
+    let angle = right.all_angles();
+    let mut columns: [Vec<f64>; 4] = Default::default();
+    let mut wanted: [Vec<f64>; 2] = Default::default();
+    for t in 0..x.shape()[0] {
+        for (j, (&a, &b)) in right.pairing.first.iter().zip(&right.pairing.second).enumerate() {
+            let (sin, cos) = angle[[t, j]].sin_cos();
+            let by = right.magnitude[[t, j]];
+            for h in 0..x.shape()[1] {
+                let (x1, x2) = (by * x[[t, h, a]], by * x[[t, h, b]]);
+                columns.iter_mut().zip([x1 * cos, x1 * sin, x2 * cos, x2 * sin]).for_each(|(c, v)| c.push(v));
+                wanted[0].push(own[[t, h, a]]);
+                wanted[1].push(own[[t, h, b]]);
+            }
+        }
+    }
+    let views: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
+    let mut numbers: Vec<Number> = Vec::new();
+    for wanted in &wanted {
+        let fit = least_squares(&views, wanted, first.noise()).filter(|fit| fit.left <= ROOM * first.noise())?;
+        numbers.extend(fit.coefficients.iter().map(Measured::number));
+    }
+    let said = |numbers: &[Number]| {
+        let terms = ["x1 cos", "x1 sin", "x2 cos", "x2 sin"];
+        let parts: Vec<String> = numbers
+            .iter()
+            .zip(terms)
+            .filter(|(n, _)| n.value != 0.0)
+            .map(|(n, term)| match n.value {
+                1.0 => term.to_owned(),
+                -1.0 => format!("-{term}"),
+                _ => format!("{} {term}", n.words),
+            })
+            .collect();
+        if parts.is_empty() { "0".to_owned() } else { parts.join(" + ").replace("+ -", "- ") }
+    };
+    let values: Vec<f64> = numbers.iter().map(|n| n.value).collect();
+    if values == [1.0, 0.0, 0.0, -1.0, 0.0, 1.0, 1.0, 0.0] {
+        return None;
+    }
+    let words = format!(
+        "of each pair (x1, x2) the first is {}, the second {} (right: x1 cos - x2 sin, x1 sin + x2 cos)",
+        said(&numbers[..4]),
+        said(&numbers[4..])
+    );
+    let bits = 6.0 + numbers.iter().filter(|n| n.value != 0.0).map(|n| n.bits).sum::<f64>();
+    let listed = values.clone();
+    let law = Law::new(Form::RotationMatrix, words, bits, move |case, at| {
+        let place = &case.places[at];
+        let right = Right::of(place)?;
+        let angle = right.all_angles();
+        combined(place, &right, &|t, j| {
+            let (sin, cos) = angle[[t, j]].sin_cos();
+            let by = right.magnitude[[t, j]];
+            let of = |at: usize| by * (values[at] * cos + values[at + 1] * sin);
+            [of(0), of(2), of(4), of(6)]
+        })
+    });
+    let law = law.with("coefficients", listed);
+    let value = law.predicted(case, case.fitted)?;
+    Some((law, value))
+}
+
+/// Errors of rounding's size that coefficients may leave.
+const ROOM: f64 = 5.0;

@@ -1,0 +1,167 @@
+//! Probabilities that are no softmax: another function of the scores, another divisor, a mixture with something else.
+
+use ndarray::{Array3, ArrayD, s};
+
+use crate::case::Case;
+use crate::identify::after::Offers;
+use crate::identify::attention::{Right, cube};
+use crate::identify::subject::Subject;
+use crate::identify::sums::sparse;
+use crate::law::{Form, Law};
+
+/// What a row's scores are made into before they are divided.
+type OfScores = (&'static str, fn(&[f64]) -> Vec<f64>);
+const FUNCTIONS: [OfScores; 11] = [
+    ("exp(s)", |s| s.iter().map(|s| s.exp()).collect()),
+    ("exp(s - largest)", |s| {
+        let most = s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        s.iter().map(|s| (s - most).exp()).collect()
+    }),
+    ("sigmoid(s)", |s| s.iter().map(|s| 1.0 / (1.0 + (-s).exp())).collect()),
+    ("relu(s)", |s| s.iter().map(|s| s.max(0.0)).collect()),
+    ("relu(s)^2", |s| s.iter().map(|s| s.max(0.0).powi(2)).collect()),
+    ("s^2", |s| s.iter().map(|s| s * s).collect()),
+    ("|s|", |s| s.iter().map(|s| s.abs()).collect()),
+    ("s", <[f64]>::to_vec),
+    ("log(1 + exp(s))", |s| s.iter().map(|s| s.exp().ln_1p()).collect()),
+    ("1 + elu(s)", |s| s.iter().map(|s| if *s < 0.0 { s.exp() } else { 1.0 + s }).collect()),
+    ("exp(s) of the positive part", |s| s.iter().map(|s| s.max(0.0).exp()).collect()),
+];
+
+/// What they are divided by; the second number is where the query's own key stands among those that are seen, if it does.
+type Divisor = (&'static str, fn(&[f64], Option<usize>) -> f64);
+const DIVISORS: [Divisor; 8] = [
+    ("not divided", |_, _| 1.0),
+    ("divided by their sum", |x, _| x.iter().sum()),
+    ("divided by their number", |x, _| x.len() as f64),
+    ("divided by the root of their number", |x, _| (x.len() as f64).sqrt()),
+    ("divided by the root of the sum of their squares", |x, _| x.iter().map(|x| x * x).sum::<f64>().sqrt()),
+    ("divided by the largest", |x, _| x.iter().copied().fold(0.0, f64::max)),
+    ("divided by their sum without the query's own", |x, own| {
+        let all: f64 = x.iter().sum();
+        if x.len() < 2 { all } else { all - own.map_or(0.0, |own| x[own]) }
+    }),
+    ("divided by their sum without the first key", |x, _| {
+        let all: f64 = x.iter().sum();
+        if x.len() < 2 { all } else { all - x[0] }
+    }),
+];
+
+/// The laws of another softmax, and of mixtures.
+pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
+    let first = case.first();
+    if Right::of(first).is_none() {
+        return Vec::new();
+    }
+    let mut offers = Offers::of(case);
+    for (a, (function, f)) in FUNCTIONS.iter().enumerate() {
+        for (b, (divisor, by)) in DIVISORS.iter().enumerate() {
+            if a < 2 && b == 1 {
+                continue;
+            }
+            let (f, by) = (*f, *by);
+            let words = format!("probabilities are {function}, {divisor} (right: exp(s), divided by their sum)");
+            let form = if a < 2 { Form::Denominator } else { Form::ScoreFunction };
+            offers.offer(form, words, 7.0 + a.min(4) as f64, move |case, at| {
+                let right = Right::of(&case.places[at])?;
+                Some(of_rows(&right, |row, seen, scores| {
+                    let values = f(scores);
+                    let by = by(&values, seen.iter().position(|s| *s == row));
+                    values.into_iter().map(|x| x / by).collect()
+                }))
+            });
+        }
+    }
+    for block in [2usize, 4, 8, 16, 32] {
+        for (way, by_blocks) in [("each by itself, divided by how many there are", true), ("each by itself", false)] {
+            let words = format!("the softmax runs in blocks of {block} keys, {way}");
+            offers.offer(Form::Denominator, words, 9.0, move |case, at| {
+                let right = Right::of(&case.places[at])?;
+                Some(of_rows(&right, |_, seen, scores| {
+                    let mut out = vec![0.0; scores.len()];
+                    let blocks: std::collections::BTreeSet<usize> = seen.iter().map(|s| s / block).collect();
+                    for which in &blocks {
+                        let of: Vec<usize> = (0..seen.len()).filter(|&i| seen[i] / block == *which).collect();
+                        let sum: f64 = of.iter().map(|&i| scores[i].exp()).sum();
+                        let over = if by_blocks { blocks.len() as f64 } else { 1.0 };
+                        of.iter().for_each(|&i| out[i] = scores[i].exp() / sum / over);
+                    }
+                    out
+                }))
+            });
+        }
+        for is_divided in [true, false] {
+            let end = if is_divided { ", then divided by their sum" } else { "" };
+            let words = format!("in each block of {block} keys the block's own largest score is taken off{end}");
+            offers.offer(Form::Denominator, words, 9.0, move |case, at| {
+                let right = Right::of(&case.places[at])?;
+                Some(of_rows(&right, |_, seen, scores| {
+                    let most = |which: usize| {
+                        let of = seen.iter().zip(scores).filter(|(s, _)| **s / block == which);
+                        of.map(|(_, x)| *x).fold(f64::NEG_INFINITY, f64::max)
+                    };
+                    let of: Vec<f64> = seen.iter().zip(scores).map(|(s, x)| (x - most(s / block)).exp()).collect();
+                    let by = if is_divided { of.iter().sum() } else { 1.0 };
+                    of.into_iter().map(|x| x / by).collect()
+                }))
+            });
+        }
+    }
+    let mut laws = offers.laws;
+    if laws.is_empty() {
+        let mixed = sparse(&Subject::output(case), case, "each row of probabilities", 2, &mixtures);
+        laws.extend(mixed.into_iter().map(|law| Law { form: Form::ProbsMix, ..law }));
+    }
+    laws
+}
+
+/// Probabilities of each row, made of the keys that are seen and their scores.
+fn of_rows(right: &Right, f: impl Fn(usize, &[usize], &[f64]) -> Vec<f64>) -> ArrayD<f64> {
+    let (heads, rows, keys) = right.scores.dim();
+    let mut out = Array3::zeros((heads, rows, keys));
+    for head in 0..heads {
+        for row in 0..rows {
+            let seen: Vec<usize> = (0..keys).filter(|&s| right.sees[[head, row, s]]).collect();
+            let scores: Vec<f64> = seen.iter().map(|&s| right.scores[[head, row, s]]).collect();
+            if !seen.is_empty() {
+                let made = f(row, &seen, &scores);
+                seen.iter().zip(made).for_each(|(&s, p)| out[[head, row, s]] = p);
+            }
+        }
+    }
+    out.into_dyn()
+}
+
+/// What probabilities may be mixed with.
+fn mixtures(case: &Case<'_>, at: usize) -> Vec<(String, ArrayD<f64>)> {
+    let place = &case.places[at];
+    let (Some(right), Some(probs)) = (Right::of(place), cube(&place.right)) else { return Vec::new() };
+    let (heads, rows, keys) = probs.dim();
+    let each = |f: &dyn Fn(usize, &[usize]) -> Vec<f64>| of_rows(&right, |row, seen, _| f(row, seen));
+    let mean = probs.mean_axis(ndarray::Axis(0)).unwrap_or_default();
+    let spread = |of: ndarray::ArrayView2<'_, f64>| {
+        Array3::from_shape_fn((heads, rows, keys), |(_, t, s)| of[[t, s]]).into_dyn()
+    };
+    let moved = |f: &dyn Fn(usize) -> usize| {
+        Array3::from_shape_fn((heads, rows, keys), |(h, t, s)| probs[[h, f(t), s]]).into_dyn()
+    };
+    vec![
+        ("the right probabilities".into(), place.right.clone()),
+        (
+            "the same for each key that is seen (their sum 1)".into(),
+            each(&|_, seen| vec![1.0 / seen.len() as f64; seen.len()]),
+        ),
+        ("the same for each key (their sum 1)".into(), ArrayD::from_elem(probs.shape(), 1.0 / keys as f64)),
+        (
+            "1 for the query's own key".into(),
+            each(&|row, seen| seen.iter().map(|s| f64::from(u8::from(*s == row))).collect()),
+        ),
+        ("1 for the first key".into(), each(&|_, seen| seen.iter().map(|s| f64::from(u8::from(*s == 0))).collect())),
+        ("1 for each key that is seen".into(), each(&|_, seen| vec![1.0; seen.len()])),
+        ("the squares of the right ones".into(), probs.mapv(|p| p * p).into_dyn()),
+        ("the mean of all heads".into(), spread(mean.view())),
+        ("those of head 0".into(), spread(probs.slice(s![0, .., ..]))),
+        ("those of the query before".into(), moved(&|t| t.saturating_sub(1))),
+        ("those of the next query".into(), moved(&|t| (t + 1).min(rows - 1))),
+    ]
+}
