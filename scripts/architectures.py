@@ -104,6 +104,11 @@ FIELDS = [
 ]
 # Of these an image is given too, beside the tokens that stand for it: `llava+image`.
 SEEING = "aya_vision cohere2_vision deepseek_vl gemma3 llava ovis2 paligemma".split()
+# transformers 5 carries all experts of a layer out in one operation, on rows in the order of their experts (`+grouped`), or on a copy of the weights for
+# each row (`+batched`); rows without either are recorded with a loop over experts, as attention is recorded in its parts.
+EXPERTS_AT_ONCE = {"grouped": "grouped_mm", "batched": "batched_mm"}
+AT_ONCE = [f"{name}+{how}" for name in "mixtral qwen3_moe gpt_oss deepseek_v3 granitemoe".split() for how in EXPERTS_AT_ONCE]
+HAS_EXPERTS_AT_ONCE = hasattr(transformers.PretrainedConfig, "_experts_implementation")
 # Who return no cache that they were not given: `generate` makes theirs, and each of its forward calls is a step.
 GENERATED = set("granitemoehybrid falcon_h1 bamba jamba recurrent_gemma mamba falcon_mamba mamba2 rwkv mpt".split())
 KINDS = [("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM"), ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM"),
@@ -111,7 +116,7 @@ KINDS = [("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM"), ("AutoMode
          ("AutoModel", "MODEL_FOR_TEXT_ENCODING")]
 # Those with a config of their own here, and those made small from their default one.
 CONFIGURED = [*DECODERS, *OWN_NAMES, *OPT, *ENCODERS, *OWN_ENCODERS, *VISION]
-ALL = [*CONFIGURED, *SHRUNK, *(f"{name}+image" for name in SEEING)]
+ALL = [*CONFIGURED, *SHRUNK, *(f"{name}+image" for name in SEEING), *(AT_ONCE if HAS_EXPERTS_AT_ONCE else [])]
 
 
 def others():
@@ -141,7 +146,7 @@ def small(given):
 def shrunk(name):
     """A small model of a type from its default config."""
     made = CONFIG_MAPPING[name].from_dict(small(CONFIG_MAPPING[name]().to_dict()))
-    made._attn_implementation = "eager"
+    in_parts(made)
     auto = next(getattr(transformers, auto) for auto, kind in KINDS if name in getattr(modeling_auto, f"{kind}_MAPPING_NAMES"))
     with torch.device("meta"):
         count = sum(weight.numel() for weight in auto.from_config(made).parameters())
@@ -150,20 +155,28 @@ def shrunk(name):
     return auto.from_config(made)
 
 
+def in_parts(config):
+    """Attention and experts in the operations that they are made of."""
+    config._attn_implementation = "eager"
+    if HAS_EXPERTS_AT_ONCE:
+        config._experts_implementation = "eager"
+
+
 def config(name):
     plain = {key: value for key, value in SIZES.items() if key not in ("head_dim", "num_key_value_heads")}
     for table, sizes in ((DECODERS, SIZES | TOKENS), (OWN_NAMES, {"vocab_size": 99} | TOKENS), (OPT, plain | TOKENS), (ENCODERS, plain | TOKENS),
                          (OWN_ENCODERS, {"vocab_size": 99} | TOKENS), (VISION, {key: value for key, value in plain.items() if key != "vocab_size"})):
         if name in table:
             made = AutoConfig.for_model(name, **{**sizes, **table[name]})
-            made._attn_implementation = "eager"
+            in_parts(made)
             return made
     return None
 
 
 def build(name):
     """A model with weights that leave no operation without effect, in eval mode."""
-    name, seeing = name.removesuffix("+image"), name.endswith("+image")
+    name, _, how = name.partition("+")
+    seeing = how == "image"
     torch.manual_seed(7)
     made = config(name)
     if made is None:
@@ -190,6 +203,8 @@ def build(name):
                 value.normal_(0, 0.1, generator=generator)
     if seeing and hasattr(model.config, "image_token_index"):
         model.config.image_token_index = 98  # of a small vocabulary
+    if how in EXPERTS_AT_ONCE:
+        model.set_experts_implementation(EXPERTS_AT_ONCE[how])
     return model.eval()
 
 
@@ -223,7 +238,7 @@ def is_translator(model):
 def run(model, name, decoded=(7, 19)):
     """A prefill, and decode steps where the model gives a cache."""
     given = {key: value.to(model.dtype) if value.is_floating_point() else value for key, value in inputs(name, model).items()}
-    if name in GENERATED:
+    if name.partition("+")[0] in GENERATED:
         length = given["input_ids"].shape[1]
         # The same tokens whatever the weights are; the last one is fed to nobody.
         model.generate(**given, max_new_tokens=len(decoded) + 1, min_new_tokens=len(decoded) + 1, do_sample=False, use_cache=True,

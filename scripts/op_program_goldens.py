@@ -1,4 +1,4 @@
-"""Goldens of single operations for crates/program: what PyTorch gives, in the encoding of program.json.
+"""Goldens of single operations for crates/program: what PyTorch gives, in the encoding of program.json. New groups come last: all draw from one generator.
 
     python scripts/op_program_goldens.py crates/program/tests/goldens
 
@@ -475,10 +475,87 @@ def create():
     yield case("fill.Tensor", f(2, 2), t(1.5))
 
 
+def angles():
+    for op in "acos asin atan sinh cosh asinh atanh".split():
+        yield case(op, t([-0.9, -0.25, 0.0, 0.5, 0.99]))
+    yield case("acosh", t([1.0, 1.5, 7.0]))
+
+
+def grouped():
+    yield case("histc", t([0.0, 0.0, 1.0, 2.0, 3.0, 3.0, 5.0], torch.float32), 4, 0, 3)
+    yield case("histc", f(12), 5)
+    yield case("histc", f(4) * 0, 3)
+    yield case("histc", f(20), 7, -1, 0.5)
+    yield case("bincount", t([0, 3, 3, 1], torch.int64))
+    yield case("bincount", t([0, 3, 3, 1], torch.int64), f(4), 6)
+    ends = t([2, 2, 5, 7], torch.int32)
+    yield case("_grouped_mm", f(7, 4).float(), f(4, 8, 4).float().transpose(1, 2), ends)
+    yield case("_grouped_mm", f(7, 4).float(), f(4, 4, 8).float(), ends)
+    yield case("_grouped_mm", f(3, 4, 4).float(), f(3, 4, 4).float())
+    lower = f(2, 3, 3).tril() + 2 * torch.eye(3)
+    yield case("linalg_solve_triangular", lower, f(2, 3, 2), upper=False)
+    yield case("linalg_solve_triangular", lower.mT, f(3, 2), upper=True)
+    yield case("linalg_solve_triangular", lower, f(2, 4, 3), upper=False, left=False)
+    yield case("linalg_solve_triangular", lower.mT, f(2, 4, 3), upper=True, left=False)
+    yield case("linalg_solve_triangular", f(3, 3), f(3, 3), upper=False, unitriangular=True)
+
+
+def window():
+    yield case("avg_pool2d", f(1, 2, 5, 5), [2, 2], [2, 2], [0, 0], True)
+    yield case("avg_pool2d", f(1, 2, 5, 6), [3, 3], [2, 2], [1, 1], True)
+    yield case("avg_pool2d", f(1, 2, 6, 6), [3, 3], [2, 2], [1, 1], True, False)
+    yield case("max_pool2d", f(1, 2, 5, 5), [3, 3], [2, 2], [1, 1])
+    yield case("max_pool2d", f(2, 5, 6), [2, 2], [2, 2], [0, 0], [1, 2], True)
+    yield case("max_pool2d_with_indices", f(1, 2, 4, 4), [2, 2])
+    yield case("max_pool2d", t([[[1.0, NAN], [0.0, 2.0]]]), [2, 2])
+    yield case("adaptive_avg_pool1d", f(1, 2, 7), [3])
+    yield case("adaptive_avg_pool2d", f(1, 2, 5, 7), [2, 3])
+    yield case("adaptive_avg_pool2d", f(2, 4, 4), [1, 1])
+    yield case("im2col", f(1, 2, 4, 5), [2, 3], [1, 1], [0, 1], [1, 2])
+    yield case("im2col", f(2, 5, 5), [2, 2], [2, 2], [1, 1], [2, 2])
+
+
+def resize():
+    for op in "upsample_bilinear2d upsample_bicubic2d".split():
+        for corners in (False, True):
+            yield case(f"{op}.vec", f(1, 2, 3, 4), [5, 7], corners, None)
+            yield case(f"{op}.vec", f(1, 1, 5, 4), [2, 3], corners, None)
+            yield case(f"{op}.vec", f(1, 1, 3, 3), None, corners, [1.7, 2.0])
+            yield case(op, f(1, 1, 3, 3), [1, 6], corners)
+    yield case("upsample_nearest2d.vec", f(1, 2, 3, 4), [5, 7], None)
+    yield case("upsample_nearest2d.vec", f(1, 1, 3, 3), None, [1.7, 2.0])
+    yield case("upsample_nearest2d", f(1, 1, 3, 3), [2, 6])
+
+
+def fourier():
+    yield case("fft_fft", cx(2, 5))
+    yield case("fft_fft", f(4, 3), 6, 0, "ortho")
+    yield case("fft_ifft", cx(2, 4), 3)
+    yield case("fft_fftn", f(2, 3, 4), None, [1, 2])
+    yield case("fft_fftn", cx(2, 3), norm="forward")
+    for n in (5, 6):
+        yield case("fft_rfft", f(2, n))
+        yield case("fft_rfft", f(2, 4), n)
+        yield case("fft_irfft", cx(2, 4), n, -1, "ortho")
+    yield case("fft_irfft", cx(3, 2), None, 0)
+
+
+def scatter():
+    x, index, source = f(4, 3), i(5, 3, high=4), f(5, 3)
+    for how in "sum prod mean amax amin".split():
+        for include in (True, False):
+            yield case("scatter_reduce.two", x, 0, index, source, how, include_self=include)
+    yield case("scatter_reduce.two", i(4), 0, i(3, high=4), i(3), "amax")
+    yield case("fill_diagonal_", f(3, 4), 7.0, w=[0])
+    yield case("fill_diagonal_", f(7, 3), 7.0, True, w=[0])
+    yield case("fill_diagonal_", f(3, 3, 3), 7.0, w=[0])
+
+
 def main():
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for group in (unary, binary, compare, reduce, scan, norm, order, matmul, convolution, attention, index, shape, create):
+    for group in (unary, binary, compare, reduce, scan, norm, order, matmul, convolution, attention, index, shape, create, angles, grouped, window,
+                  resize, fourier, scatter):
         cases = list(group())
         lines = ",\n".join(json.dumps(record, separators=(",", ":")) for record in cases)
         (folder / f"{group.__name__}.json").write_text(f"[\n{lines}\n]\n")

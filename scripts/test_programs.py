@@ -34,12 +34,16 @@ from architectures import ALL, build, others, run
 
 # What f64 and PyTorch's f32 may differ by in the deepest of these models, twenty times over.
 F32_ROUNDING = 2e-9
+# Of a tap that is one number: it may be the small rest of large terms. --double judges it.
+ONE_NUMBER = 1e-7
 # Of models in f64: what is left is the order of sums, and what a model computes in f32 by itself (positions, routers).
 F64_ROUNDING = 1e-11
 # Of one tap in 16 bits and in f32, in most rows: another value is further off.
 SAME = 1e-2
 # Which experts run, and which rows they have, is for rounding to choose.
 CHOSEN = re.compile(r"\bexperts\.\d+\b")
+# What evaluate prints of a tap: step, name, shape, NMSE.
+TAP = re.compile(r"^(\d+) (\S+) +\[([\d, ]*)\].*? (\S+)$", re.MULTILINE)
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64, "i32": torch.int32, "i16": torch.int16,
           "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool, "c64": torch.complex64, "c128": torch.complex128}
 
@@ -95,13 +99,17 @@ class Replay:
             return item and [self.argument(inner) for inner in item]
         if isinstance(item, dict) and "c" in item:
             return float(item["c"]) if item["c"] in ("inf", "-inf", "nan") else item["c"]
-        return DTYPES[item["t"]] if isinstance(item, dict) and "t" in item else self.view(item)
+        if isinstance(item, dict) and "t" in item:
+            return DTYPES[item["t"]]
+        tensor = self.view(item)
+        # As a parameter of a model: PyTorch takes another way through `matmul` for one.
+        return tensor.requires_grad_() if str(item) in self.program["weights"] and tensor.is_floating_point() else tensor
 
     def carry_out(self, op):
         if op["o"] == "tolist":
             assert self.view(op["i"][0]).tolist() == op["x"]
             return
-        function = torch.ops.aten
+        function = torch.ops.aten if hasattr(torch.ops.aten, op["o"].partition(".")[0]) else torch.ops
         name = op["o"] if "." in op["o"] else op["o"] + ".default"
         for part in name.split("."):
             function = getattr(function, part)
@@ -140,10 +148,11 @@ def evaluated(binary, folder, double):
     found = re.search(r"(\d+) taps, worst NMSE (\S+), (\d+) with rows in another order, 0 not in the dump", done.stdout)
     if done.returncode or not found:
         raise AssertionError(f"evaluate: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
-    if not float(found[2]) <= allowed:
-        off = [line.split() for line in done.stdout.splitlines() if re.match(r"\d+ \S+ +\[", line)]
-        first = next((line for line in off if not float(line[-1]) <= allowed), ["?", "?"])
-        raise AssertionError(f"evaluated a tap is off by NMSE {found[2]}; first {first[1]} in step {first[0]} by {first[-1]}")
+    taps = [(tap.group(1, 2), float(tap[4]), set(tap[3].split(", ")) <= {"1", ""}) for tap in TAP.finditer(done.stdout)]
+    first = next((tap for tap in taps if not tap[1] <= (max(allowed, ONE_NUMBER) if tap[2] and not double else allowed)), None)
+    if first is not None or (len(taps) != int(found[1]) and not float(found[2]) <= allowed):
+        where = f"; first {first[0][1]} in step {first[0][0]} by {first[1]}" if first else ""
+        raise AssertionError(f"evaluated a tap is off by NMSE {found[2]}{where}")
     return found[2], found[3]
 
 

@@ -1,7 +1,8 @@
-//! Convolutions and pooling, in one dimension or two.
+//! Convolutions, in one dimension or two, and the mean of each window.
 
 use super::call::{Call, Results, ensure};
 use super::matmul::rows_by_rows;
+use super::window::windows;
 use crate::value::dtype::Kind;
 use crate::value::error::KernelError;
 use crate::value::tensor::Tensor;
@@ -11,22 +12,22 @@ const TILE: usize = 1 << 20;
 
 /// How a window moves along one axis.
 #[derive(Clone, Copy, Debug)]
-struct Axis {
+pub(super) struct Axis {
     /// Extent of the input.
-    extent: usize,
+    pub(super) extent: usize,
     /// Extent of the window.
-    window: usize,
+    pub(super) window: usize,
     stride: usize,
     dilation: usize,
     /// Zeros before the first element.
     before: usize,
     /// Positions of the window.
-    count: usize,
+    pub(super) count: usize,
 }
 
 impl Axis {
     /// An axis with zeros before and after; the window must fit at least once, and be something.
-    fn new(
+    pub(super) fn new(
         extent: usize,
         window: usize,
         stride: usize,
@@ -39,14 +40,31 @@ impl Axis {
         Some(Axis { extent, window, stride, dilation, before, count })
     }
 
+    /// The same with a last window that reaches over the end, where some elements are left over; one that would begin behind the padding is none.
+    pub(super) fn with_part(mut self, after: usize) -> Option<Axis> {
+        let reach = (self.window - 1) * self.dilation + 1;
+        let left = (self.extent + self.before + after).checked_sub(reach)?;
+        let begins = self.count.checked_mul(self.stride)?;
+        if !left.is_multiple_of(self.stride) && begins < self.extent + self.before {
+            self.count += 1;
+        }
+        Some(self)
+    }
+
+    /// How many elements of the window lie in the padded input at a position.
+    pub(super) fn covered(&self, position: usize, after: usize) -> usize {
+        let padded = self.extent + self.before + after;
+        (0..self.window).filter(|at| position * self.stride + at * self.dilation < padded).count()
+    }
+
     /// Which element of the input element `at` of the window has at a position, if it is none of the zeros.
-    fn source(&self, position: usize, at: usize) -> Option<usize> {
+    pub(super) fn source(&self, position: usize, at: usize) -> Option<usize> {
         (position * self.stride + at * self.dilation).checked_sub(self.before).filter(|&i| i < self.extent)
     }
 }
 
 /// `count` numbers of which one may stand for all.
-fn numbers(
+pub(super) fn numbers(
     call: &Call<'_>,
     position: usize,
     name: &'static str,
@@ -174,25 +192,11 @@ pub(super) fn avg_pool2d(call: &Call<'_>) -> Results {
     let [lead @ .., height, width] = x.shape.as_slice() else {
         return Err(KernelError::Shape { what: "two axes", left: x.shape.clone(), right: vec![] });
     };
-    let window = numbers(call, 1, "kernel_size", 2, 1)?;
-    let stride = match call.ints(2, "stride")?.filter(|list| !list.is_empty()) {
-        Some(_) => numbers(call, 2, "stride", 2, 1)?,
-        None => window.clone(),
-    };
-    let padding = numbers(call, 3, "padding", 2, 0)?;
-    if call.flag(4, "ceil_mode", false)? {
-        return Err(KernelError::Value { name: "ceil_mode", value: "true".into() });
-    }
     let with_padding = call.flag(5, "count_include_pad", true)?;
     let divisor = call.float(6, "divisor_override")?;
-    let axis = |i: usize, extent: usize| Axis::new(extent, window[i], stride[i], 1, (padding[i], padding[i]));
-    let (Some(rows), Some(columns)) = (axis(0, *height), axis(1, *width)) else {
-        return Err(KernelError::Shape {
-            what: "the window and the padded input",
-            left: x.shape.clone(),
-            right: window,
-        });
-    };
+    let padding = numbers(call, 3, "padding", 2, 0)?;
+    let axes = windows(call, x, &[*height, *width], (Some(3), None, 4))?;
+    let (rows, columns) = (axes[0], axes[1]);
     let mut shape = lead.to_vec();
     shape.extend([rows.count, columns.count]);
     let shape = call.claim("a pooling and its output", shape)?;
@@ -206,7 +210,7 @@ pub(super) fn avg_pool2d(call: &Call<'_>) -> Results {
             let at = lines.iter().flat_map(|line| places.iter().map(move |place| line * width + place));
             let sum: f64 = at.map(|at| values[image * inner + at]).sum();
             let inside = lines.len() * places.len();
-            let all = rows.window * columns.window;
+            let all = rows.covered(row, padding[0]) * columns.covered(column, padding[1]);
             out.push(sum / divisor.unwrap_or(if with_padding { all as f64 } else { inside as f64 }));
         }
     }

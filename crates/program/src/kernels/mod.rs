@@ -6,24 +6,29 @@ mod call;
 mod compare;
 mod convolution;
 mod create;
+mod fourier;
 mod ggml;
+mod grouped;
 mod index;
 mod indexing;
 mod matmul;
 mod norm;
 mod order;
 mod reduce;
+mod resize;
 mod rows;
 mod scan;
 mod scatter;
 mod select;
 mod shape;
+mod solve;
 mod special;
 mod unary;
+mod window;
 
 pub(crate) use call::{Arg, Call, Kernel};
 
-/// Every operation of PyTorch's aten that can be evaluated, without overload and without the `_` of one in place.
+/// Every operation of PyTorch's aten that can be evaluated, without overload and without the `_` of one in place; of other namespaces with theirs.
 const KERNELS: &[(&str, Kernel)] = &[
     // One number at a time.
     ("neg", unary::neg),
@@ -50,6 +55,14 @@ const KERNELS: &[(&str, Kernel)] = &[
     ("sin", unary::sin),
     ("tan", unary::tan),
     ("tanh", unary::tanh),
+    ("acos", unary::acos),
+    ("asin", unary::asin),
+    ("atan", unary::atan),
+    ("sinh", unary::sinh),
+    ("cosh", unary::cosh),
+    ("acosh", unary::acosh),
+    ("asinh", unary::asinh),
+    ("atanh", unary::atanh),
     ("erf", unary::erf),
     ("erfinv", unary::erfinv),
     ("sigmoid", unary::sigmoid),
@@ -175,9 +188,29 @@ const KERNELS: &[(&str, Kernel)] = &[
     ("dot", matmul::matmul),
     ("addmm", matmul::addmm),
     ("baddbmm", matmul::addmm),
+    ("_grouped_mm", grouped::grouped_mm),
+    ("grouped_mm", grouped::grouped_mm),
+    ("transformers.grouped_mm_fallback", grouped::grouped_mm),
+    ("histc", grouped::histc),
+    ("bincount", grouped::bincount),
+    ("linalg_solve_triangular", solve::solve_triangular),
     ("conv1d", convolution::conv1d),
     ("conv2d", convolution::conv2d),
     ("avg_pool2d", convolution::avg_pool2d),
+    ("max_pool2d", window::max_pool2d),
+    ("max_pool2d_with_indices", window::max_pool2d),
+    ("adaptive_avg_pool1d", window::adaptive_avg_pool1d),
+    ("adaptive_avg_pool2d", window::adaptive_avg_pool2d),
+    ("_adaptive_avg_pool2d", window::adaptive_avg_pool2d),
+    ("im2col", window::im2col),
+    ("upsample_nearest2d", resize::nearest),
+    ("upsample_bilinear2d", resize::bilinear),
+    ("upsample_bicubic2d", resize::bicubic),
+    ("fft_fft", fourier::fft),
+    ("fft_ifft", fourier::ifft),
+    ("fft_fftn", fourier::fftn),
+    ("fft_rfft", fourier::rfft),
+    ("fft_irfft", fourier::irfft),
     ("scaled_dot_product_attention", attention::attention),
     ("_scaled_dot_product_flash_attention_for_cpu", attention::flash_attention),
     // By index.
@@ -194,6 +227,8 @@ const KERNELS: &[(&str, Kernel)] = &[
     ("index_fill", scatter::index_fill),
     ("scatter", scatter::scatter),
     ("scatter_add", scatter::scatter_add),
+    ("scatter_reduce", scatter::scatter_reduce),
+    ("fill_diagonal", scatter::fill_diagonal),
     // The same values in another place.
     ("clone", shape::same),
     ("contiguous", shape::same),
@@ -266,7 +301,10 @@ pub(crate) fn find(name: &str) -> Option<Kernel> {
     let known = |table: &[(&str, Kernel)], name: &str| {
         table.iter().find(|(known, _)| *known == name).map(|(_, kernel)| *kernel)
     };
-    known(ggml::KERNELS, name).or_else(|| known(KERNELS, base)).or_else(|| known(KERNELS, base.strip_suffix('_')?))
+    known(ggml::KERNELS, name)
+        .or_else(|| known(KERNELS, name))
+        .or_else(|| known(KERNELS, base))
+        .or_else(|| known(KERNELS, base.strip_suffix('_')?))
 }
 
 /// Names of all operations that can be evaluated.

@@ -13,6 +13,8 @@ enum How {
     Put,
     Add,
     Multiply,
+    Most,
+    Least,
 }
 
 /// x with `new` put, added or multiplied at `places`, in order; one new value serves all.
@@ -36,12 +38,21 @@ fn written(x: &Tensor<'_>, places: &[usize], new: &Tensor<'_>, how: How) -> Resu
         (Kind::Float, How::Put) => put(&x.to_floats(), places, &new.to_floats(), |_, b| b).into(),
         (Kind::Float, How::Add) => put(&x.to_floats(), places, &new.to_floats(), |a, b| a + b).into(),
         (Kind::Float, How::Multiply) => put(&x.to_floats(), places, &new.to_floats(), |a, b| a * b).into(),
+        (Kind::Int, How::Most) => put(&x.to_ints(), places, &new.to_ints(), i64::max).into(),
+        (Kind::Int, How::Least) => put(&x.to_ints(), places, &new.to_ints(), i64::min).into(),
+        // NaN stays.
+        (Kind::Float, How::Most) => {
+            put(&x.to_floats(), places, &new.to_floats(), |a, b| if a >= b || a.is_nan() { a } else { b }).into()
+        }
+        (Kind::Float, How::Least) => {
+            put(&x.to_floats(), places, &new.to_floats(), |a, b| if a <= b || a.is_nan() { a } else { b }).into()
+        }
         (Kind::Complex, How::Put) => put(&x.to_complex(), places, &new.to_complex(), |_, b| b).into(),
         (Kind::Complex, How::Add) => {
             put(&x.to_complex(), places, &new.to_complex(), |a, b| [a[0] + b[0], a[1] + b[1]]).into()
         }
-        (Kind::Complex, How::Multiply) => {
-            return Err(KernelError::Kind { what: "scatter with multiply", kind: Kind::Complex });
+        (Kind::Complex, How::Multiply | How::Most | How::Least) => {
+            return Err(KernelError::Kind { what: "this scatter", kind: Kind::Complex });
         }
     };
     Ok(vec![Tensor::of(x.shape.clone(), values)])
@@ -130,8 +141,60 @@ pub(super) fn scatter_add(call: &Call<'_>) -> Results {
     scattered(call, How::Add)
 }
 
+/// The same, with what is there and all that comes to a place made one by `reduce`; without `include_self` what is there counts only where nothing comes.
+pub(super) fn scatter_reduce(call: &Call<'_>) -> Results {
+    let x = call.tensor(0, "self")?;
+    let index = call.tensor(2, "index")?;
+    let (how, neutral) = match call.text(4, "reduce") {
+        Some("sum" | "mean") => (How::Add, 0.0),
+        Some("prod") => (How::Multiply, 1.0),
+        Some("amax") => (How::Most, f64::NEG_INFINITY),
+        Some("amin") => (How::Least, f64::INFINITY),
+        other => return Err(KernelError::Value { name: "reduce", value: other.unwrap_or("nothing").into() }),
+    };
+    let include = call.flag(5, "include_self", true)?;
+    let means = call.text(4, "reduce") == Some("mean");
+    if x.kind() != Kind::Float && (means || !include) {
+        return Err(KernelError::Kind { what: "this scatter_reduce", kind: x.kind() });
+    }
+    let places = along(&x.shape, dim(call, x)?, index)?;
+    let mut begin = x.view();
+    if !include {
+        let mut values = x.to_floats().into_owned();
+        places.iter().for_each(|&at| values[at] = neutral);
+        begin.values = values.into();
+    }
+    let mut made = scattered_into(call, &begin, how)?;
+    if let (true, [sum]) = (means, made.as_mut_slice()) {
+        let mut counts = vec![f64::from(u8::from(include)); x.len()];
+        places.iter().for_each(|&at| counts[at] += 1.0);
+        let mean = |(sum, count): (&f64, &f64)| if *count > 1.0 { sum / count } else { *sum };
+        sum.values = sum.to_floats().iter().zip(&counts).map(mean).collect::<Vec<_>>().into();
+    }
+    Ok(made)
+}
+
+/// x with one value on the diagonal; of a matrix with more rows than columns again and again with `wrap`.
+pub(super) fn fill_diagonal(call: &Call<'_>) -> Results {
+    let x = call.tensor(0, "self")?;
+    let value = call.operand(1, "fill_value")?;
+    ensure(value.len() == 1, "one value", &value.shape, &[])?;
+    let least = x.shape.iter().copied().min().unwrap_or(0);
+    let step: usize = contiguous_strides(&x.shape).iter().sum();
+    let wraps = call.flag(2, "wrap", false)? && x.shape.len() == 2;
+    let places: Vec<usize> = match (wraps, x.shape.as_slice()) {
+        (true, &[rows, columns]) if rows > columns => (0..x.len()).step_by(step.max(1)).collect(),
+        _ => (0..least).map(|i| i * step).collect(),
+    };
+    written(x, &places, &value, How::Put)
+}
+
 fn scattered(call: &Call<'_>, how: How) -> Results {
-    let (x, index) = (call.tensor(0, "self")?, call.tensor(2, "index")?);
+    scattered_into(call, call.tensor(0, "self")?, how)
+}
+
+fn scattered_into(call: &Call<'_>, x: &Tensor<'_>, how: How) -> Results {
+    let index = call.tensor(2, "index")?;
     let places = along(&x.shape, dim(call, x)?, index)?;
     let new = call.operand(3, "src")?;
     if new.shape.len() != index.shape.len() || new.len() == 1 {

@@ -201,6 +201,46 @@ pub(super) fn erf(call: &Call<'_>) -> Results {
     floats(call, libm::erf)
 }
 
+/// The angle whose cosine is x.
+pub(super) fn acos(call: &Call<'_>) -> Results {
+    floats(call, f64::acos)
+}
+
+/// The angle whose sine is x.
+pub(super) fn asin(call: &Call<'_>) -> Results {
+    floats(call, f64::asin)
+}
+
+/// The angle whose tangent is x.
+pub(super) fn atan(call: &Call<'_>) -> Results {
+    floats(call, f64::atan)
+}
+
+/// (e^x - e^-x) / 2.
+pub(super) fn sinh(call: &Call<'_>) -> Results {
+    floats(call, f64::sinh)
+}
+
+/// (e^x + e^-x) / 2.
+pub(super) fn cosh(call: &Call<'_>) -> Results {
+    floats(call, f64::cosh)
+}
+
+/// The number whose cosh is x.
+pub(super) fn acosh(call: &Call<'_>) -> Results {
+    floats(call, f64::acosh)
+}
+
+/// The number whose sinh is x.
+pub(super) fn asinh(call: &Call<'_>) -> Results {
+    floats(call, f64::asinh)
+}
+
+/// The number whose tanh is x.
+pub(super) fn atanh(call: &Call<'_>) -> Results {
+    floats(call, f64::atanh)
+}
+
 /// The number whose [`erf`] is x.
 pub(super) fn erfinv(call: &Call<'_>) -> Results {
     floats(call, special::erfinv)

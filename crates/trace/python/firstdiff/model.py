@@ -115,6 +115,9 @@ class Watching:
             self.recording.replace(file, *parts)
         if escapes := program.escapes:
             print(f"firstdiff: values that left PyTorch are fixed in program.json, and what follows from them: {', '.join(escapes)}", file=sys.stderr)
+        if unseen := program.unseen:
+            print(f"firstdiff: memory was written by kernels that PyTorch's dispatcher did not see; nothing behind them can be computed: {', '.join(unseen)}",
+                  file=sys.stderr)
         if randoms := program.randoms:
             print(f"firstdiff: random numbers were drawn ({', '.join(randoms)}): call model.eval() first", file=sys.stderr)
 

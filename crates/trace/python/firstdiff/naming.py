@@ -22,7 +22,7 @@ REPLACEMENTS = {"where", "masked_fill", "index_put", "copy", "pad", "masked_scat
 SCALES = {"mul", "div"}
 SUMS = {"add"}
 PRODUCTS = {"matmul", "bmm", "baddbmm"}
-PROJECTIONS = PRODUCTS | {"linear", "addmm", "mm", "conv1d", "conv2d", "convolution"}
+PROJECTIONS = PRODUCTS | {"_grouped_mm", "grouped_mm_fallback", "linear", "addmm", "mm", "conv1d", "conv2d", "convolution"}
 SOFTMAX = {"softmax", "_softmax"}
 NORM_STATISTICS = {"rsqrt", "layer_norm", "native_layer_norm", "rms_norm", "var", "var_mean", "linalg_vector_norm"}
 ACTIVATIONS = {"silu", "gelu", "relu", "sigmoid", "tanh", "erf", "softplus", "elu",
@@ -30,7 +30,7 @@ ACTIVATIONS = {"silu", "gelu", "relu", "sigmoid", "tanh", "erf", "softplus", "el
 # What takes some of the rows or columns: nothing behind it is a function of each element by itself.
 CHOICES = {"topk", "sort", "max", "argmax", "gather", "index", "index_select", "scatter", "embedding"} | SOFTMAX
 # Attention as one operation: queries, keys and values are its first operands.
-FUSED = {"scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"}
+FUSED = {"scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu", "flex_attention"}
 # What a state that runs over positions is made with, and the window of a convolution is not.
 SCANS = PRODUCTS | {"exp", "sum"}
 # What tells positions apart, and is no table of a rotation.
@@ -202,6 +202,8 @@ class Graph:
         """A value as what follows reads it: behind the cast, where nothing but casts to a narrower type reads it."""
         while readers := self.readers[at]:
             view, cast, seen = view or self.output(at), readers[0][0], readers[0][1]
+            if any(not self.operations[reader].outputs for reader, _ in readers):  # a number that goes to Python
+                break
             made = self.output(cast)
             if any(self.kind(reader) not in CASTS or FLOATS.get(self.output(reader).dtype, 9) >= FLOATS.get(view.dtype, 0) for reader, _ in readers):
                 break

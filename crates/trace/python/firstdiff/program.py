@@ -9,6 +9,7 @@ import json
 import sys
 from collections import Counter
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -25,7 +26,12 @@ SAFETENSORS = {"f64": "F64", "f32": "F32", "f16": "F16", "bf16": "BF16", "i64": 
 # Operations made of others, of which the parts are recorded: what attention computes on the way is worth a look.
 IN_PARTS = {"aten::einsum"}
 # Where a tensor becomes Python values without an operation: what follows from these is fixed in the program.
-ESCAPES = ("tolist", "numpy", "__array__")
+ESCAPES = ("tolist", "numpy", "__array__", "__dlpack__")
+# Memory that holds nothing before an operation writes into it.
+EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
+UNCOMPILED = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
+# What stands for a kernel that PyTorch's dispatcher did not see.
+UNSEEN = "unseen_kernel"
 # Frames of PyTorch that are nobody's model.
 TORCH = str(Path(torch.__file__).parent)
 
@@ -89,12 +95,19 @@ class Operation:
     @property
     def kind(self):
         """`add` of add.Tensor and of add_.Tensor."""
-        name = self.function.split(".")[0]
+        first, *rest = self.function.split(".")
+        name = first if not rest or is_aten(first) else rest[0]
         return name[:-1] if self.written and name.endswith("_") else name
 
     def views(self):
         """Every view that it reads, in order."""
         return list(views_in([self.given, list(self.named.values())]))
+
+
+@cache
+def is_aten(name):
+    """Whether an operation of PyTorch's own has that name: others stand behind the name of their library."""
+    return hasattr(torch.ops.aten, name)
 
 
 def views_in(value):
@@ -123,7 +136,7 @@ class Program:
         self.fed = set()  # inputs that may be tokens or pixels: of two axes or more, as the model is given them
         self.operations, self.steps, self.calls, self.taps = [], [], [], []
         self.scopes, self.files = {}, {}
-        self.escapes, self.randoms = Counter(), Counter()
+        self.escapes, self.randoms, self.unseen = Counter(), Counter(), Counter()
 
     def files_of(self, about):
         """program.json and program.safetensors, as bytes by name. `about`: what else is to be said of the model."""
@@ -200,13 +213,40 @@ def draws(name, args, kwargs):
     return "dropout" not in name
 
 
+def is_written(argument):
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def name_of(function):
+    """`add.Tensor`; of another library than aten with its name before."""
+    if not hasattr(function, "_schema"):
+        return f"higher_order.{function}"
+    return str(function).removeprefix("aten.").removesuffix(".default")
+
+
+def without_out(function):
+    """The name of the same operation without `out=`, or None."""
+    def rest(schema):
+        return [(argument.name, str(argument.type)) for argument in schema.arguments if not is_written(argument)]
+
+    packet = function.overloadpacket
+    others = (getattr(packet, overload) for overload in packet.overloads())
+    same = (other for other in others if not any(is_written(argument) for argument in other._schema.arguments))
+    return next((name_of(other) for other in same if rest(other._schema) == rest(function._schema)), None)
+
+
 class Tracer(TorchDispatchMode):
     """Records every operation that runs while it is on. Values are kept until `forget`, for the taps of a step."""
+
+    supports_higher_order_operators = True  # flex_attention, cond: each is one operation
 
     def __init__(self, program, model):
         super().__init__()
         self.program, self.paths = program, {}
         self.by_storage, self.kept, self.by_buffer = {}, {}, {}
+        self.empty = set()  # buffers that no operation has written yet
+        self.given = list  # gives what the module that runs was given
+        self.inside = False  # of an operation: what it does there is its own business
         for path, module in model.named_modules():
             self.paths.setdefault(id(module), path)
         tied = set(getattr(model, "_tied_weights_keys", None) or [])
@@ -263,7 +303,9 @@ class Tracer(TorchDispatchMode):
             return "cpu"  # where it was computed is nobody's business
         if isinstance(value, (torch.layout, torch.memory_format)):
             return None
-        return value
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        return getattr(value, "__name__", None) or str(value)  # a function, a complex number: no kernel takes it
 
     # -- where in the program's text --
 
@@ -291,40 +333,86 @@ class Tracer(TorchDispatchMode):
     # -- operations --
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        kwargs, schema = kwargs or {}, function._schema
-        if schema.name in IN_PARTS:
+        kwargs, schema = kwargs or {}, getattr(function, "_schema", None)
+        if schema is not None and schema.name in IN_PARTS:
             with self:
                 parts = function.decompose(*args, **kwargs)
             if parts is not NotImplemented:
                 return parts
         given = [self.operand(value) for value in args]
         named = {key: self.operand(value) for key, value in kwargs.items()}
-        written = [at for at, argument in enumerate(schema.arguments[:len(args)]) if argument.alias_info is not None and argument.alias_info.is_write]
-        for at in written:
-            self.save(given[at].buffer)
-        result = function(*args, **kwargs)
+        arguments = schema.arguments if schema is not None else []
+        written = [at for at, argument in enumerate(arguments[:len(args)]) if is_written(argument)]
+        into = [argument.name for argument in arguments if argument.name in kwargs and is_written(argument)]
+        for view in views_in([given[at] for at in written] + [named[key] for key in into]):
+            self.save(view.buffer)
+            self.empty.discard(view.buffer)
+        result = self.carry_out(function, args, kwargs)
         results = list(result) if isinstance(result, (tuple, list)) else [result]
+        if schema is None:
+            results = list(tensors_in(results))
         tensors = [item for item in results if isinstance(item, torch.Tensor)]
-        if not written and tensors and all(item.untyped_storage()._cdata in self.by_storage for item in tensors):
+        if not written and not into and tensors and all(item.untyped_storage()._cdata in self.by_storage for item in tensors):
             return result  # another look at memory that is known
-        if schema.name == "aten::detach_" or (not tensors and results == [None]):
+        if (schema is not None and schema.name == "aten::detach_") or (not tensors and results == [None]):
             return result
-        if torch.Tag.nondeterministic_seeded in function.tags and draws(schema.name, args, kwargs):
-            self.program.randoms[schema.name] += 1
-            if not written and not any(True for _ in views_in([given, list(named.values())])):
-                return result  # numbers made of nothing: a constant of this run, where anything reads them
+        self.find_unseen([value for at, value in enumerate(given) if at not in written], [value for key, value in named.items() if key not in into])
+        name = name_of(function)
+        if into:
+            name = without_out(function) or name
+            named = {key: value for key, value in named.items() if key not in into}
+        if torch.Tag.nondeterministic_seeded in getattr(function, "tags", ()) and draws(name, args, kwargs):
+            self.program.randoms[name] += 1
+            read = [value for at, value in enumerate(given) if at not in written]
+            if not any(True for _ in views_in([read, list(named.values())])):  # numbers made of nothing: a constant of this run
+                if not written:
+                    return result
+                name, given, named, written = "copy_", [given[0], self.view(results[0].detach().clone())], {}, [0]
         named = {key: value for key, value in named.items() if value is not None and key not in ("device", "pin_memory")}
-        operation = Operation(str(function).removeprefix("aten.").removesuffix(".default"), given, named, written, *self.place())
+        operation = Operation(name, given, named, written, *self.place())
         index = len(self.program.operations)
         operation.outputs = [View.of(self.buffer_of(item), item) if isinstance(item, torch.Tensor) else None for item in results]
         if not tensors:
             operation.outputs, operation.scalar = [], results[0]
+        if operation.kind in EMPTY:
+            self.empty.update(view.buffer for view in operation.outputs)
         self.program.operations.append(operation)
+        self.keep(index, operation, results)
+        return result
+
+    def carry_out(self, function, args, kwargs):
+        outer, self.inside = self.inside, True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.inside = outer
+
+    def keep(self, index, operation, results):
+        """The values that an operation gave, for the taps of the step."""
         for view, item in zip(operation.outputs, results):
             if view is not None:
                 self.kept[index, view.buffer] = item.detach()
                 self.by_buffer.setdefault(view.buffer, []).append(index)
-        return result
+
+    def find_unseen(self, *read):
+        """Memory that is read though nothing has written into it: a kernel has, that did not come through PyTorch's dispatcher. It becomes an operation
+        on what its module was given, which nobody can evaluate."""
+        for view in views_in(read) if self.empty else ():
+            if view.buffer not in self.empty or 0 in view.shape:
+                continue
+            self.empty.discard(view.buffer)
+            made = self.by_buffer.get(view.buffer)
+            if not made:
+                continue
+            tensor = self.kept[made[-1], view.buffer]
+            whole = View.of(view.buffer, tensor)
+            operation = Operation(UNSEEN, [whole, *self.given()], {}, [0], *self.place())
+            operation.outputs = [whole]
+            number, line = operation.scope, operation.line
+            path, _, file = next(scope for scope, at in self.program.scopes.items() if at == number)
+            self.program.unseen[f"{path or list(self.program.files)[file]}:{line}"] += 1
+            self.program.operations.append(operation)
+            self.keep(len(self.program.operations) - 1, operation, [tensor])
 
     def save(self, buffer):
         """Keeps what a buffer held, as it is about to be written again."""
@@ -363,6 +451,7 @@ class Following:
         self.tracer = Tracer(self.program, model)
         self.graph, self.open, self.stack, self.depth = Graph(self.program), [], ExitStack(), 0
         self.tracing = ExitStack()  # of the forward call under way
+        self.tracer.given = lambda: [view for view in self.open[-1].given if view.buffer is not None] if self.open else []
 
     def __enter__(self):
         if any(isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule" for module in self.model.modules()):
@@ -375,6 +464,11 @@ class Following:
         for name in ESCAPES:
             self.stack.callback(setattr, torch.Tensor, name, getattr(torch.Tensor, name))
             setattr(torch.Tensor, name, self.escape(name, getattr(torch.Tensor, name)))
+        # flex_attention compiles itself, and refuses to under a recorder, unless told not to.
+        flex = sys.modules.get("torch.nn.attention.flex_attention")
+        if (own := getattr(flex, UNCOMPILED, None)) is not None:
+            self.stack.callback(setattr, flex, UNCOMPILED, own)
+            setattr(flex, UNCOMPILED, True)
         return self
 
     def __exit__(self, *_):
@@ -384,7 +478,7 @@ class Following:
     def escape(self, name, own):
         """Tells of a tensor that Python takes the values of, by another way than an operation."""
         def take(tensor, *args, **kwargs):
-            if self.depth:
+            if self.depth and not self.tracer.inside:
                 (path, functions, file), line = self.scope()
                 self.program.escapes[f"{name} in {path or self.file(file)}:{line}"] += 1
                 if name == "tolist":
@@ -430,7 +524,7 @@ class Following:
             self.depth += 1
         if not self.depth:  # a part, called by itself
             return
-        given = [self.known(tensor) for tensor in tensors_in(args)]
+        given = [self.known(tensor) for tensor in tensors_in(args) if has_memory(tensor)]
         self.open.append(Call(path, len(self.program.steps), len(self.program.operations), given))
 
     def known(self, tensor):
@@ -441,7 +535,7 @@ class Following:
         if id(module) not in self.tracer.paths or not self.open:
             return
         call = self.open.pop()
-        call.end, call.gave = len(self.program.operations), [self.known(tensor) for tensor in tensors_in(result)]
+        call.end, call.gave = len(self.program.operations), [self.known(tensor) for tensor in tensors_in(result) if has_memory(tensor)]
         self.program.calls.append(call)
         if module is self.model:
             self.depth -= 1
@@ -465,6 +559,14 @@ class Following:
             self.program.taps.append({"tap": tap.name, "step": step, "op": tap.operation, "v": tap.view})
             self.write(tap.name, tensor if tensor.is_floating_point() else tensor.float())
         self.tracer.forget()
+
+
+def has_memory(tensor):
+    """Whether a tensor lies in memory: what vmap gives does not."""
+    try:
+        return tensor.untyped_storage() is not None
+    except (NotImplementedError, RuntimeError):
+        return False
 
 
 def inputs_of(program, step):
