@@ -95,7 +95,9 @@ class Experts:
                 for expert in range(count):
                     at = self.places(layer, step, expert, form == "own-place")
                     if form == "own-all":
-                        values = noise(tokens)
+                        # Where the reference has rows of all tokens, so has a right run.
+                        own = self.run.taps.get((f"{layer}.experts.{expert}.{site}", step))
+                        values = own.copy() if own is not None and len(own) == tokens else noise(tokens)
                         for token, place in at:
                             values[token] = rows[expert, token, place]
                     else:
