@@ -655,7 +655,7 @@ text("rope-tables-of-pairs", "unlisted", (r"emb = torch\.cat\(\(freqs, freqs\), 
      (r"emb = torch\.repeat_interleave\(freqs, 2, dim=-1\).*", r"emb = torch.cat((freqs, freqs), dim=-1)"))
 text("rope-sine-for-cosine", "unlisted", (r"cos = emb\.cos\(\)", "cos = emb.sin()"), (r"sin = emb\.sin\(\)", "sin = emb.cos()"))
 text("rope-tables-in-bf16", "rope-precision", (r"(cos|sin) = emb\.(cos|sin)\(\)", r"\1 = emb.\2().bfloat16().float()"))
-text("rope-degrees", "unlisted", (r"(cos|sin) = emb\.(cos|sin)\(\)", r"\1 = (emb * 57.29577951308232).\2()"))
+text("rope-degrees", "unlisted rope-scaling", (r"(cos|sin) = emb\.(cos|sin)\(\)", r"\1 = (emb * 57.29577951308232).\2()"))
 IDS = r"position_ids\[:, None, :\]\.float\(\)"
 text("rope-position-one-ahead", "rope-position", (IDS, r"(position_ids[:, None, :].float() + 1)"))
 text("rope-position-restarts", "rope-position", (IDS, r"(position_ids[:, None, :] - position_ids[:, None, :1]).float()"))

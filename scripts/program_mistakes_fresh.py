@@ -800,7 +800,7 @@ text("cache-of-first-layer", "unlisted",
      (r"^( +)(key_states, value_states = past_key_values\.update\(key_states, value_states, self\.layer_idx, cache_kwargs\))$",
       r"\1\2\n\1if key_states.shape[-2] > hidden_states.shape[1]:\n"
       r"\1    key_states = torch.cat([past_key_values.layers[0].keys[..., :-1, :], key_states[..., -1:, :]], -2)"))
-text("cache-scaled-when-read", "unlisted",
+text("cache-scaled-when-read", "unlisted score-scale",
      (r"^( +)(key_states, value_states = past_key_values\.update\(key_states, value_states, self\.layer_idx, cache_kwargs\))$",
       r"\1\2\n\1if key_states.shape[-2] > hidden_states.shape[1]:\n\1    key_states = key_states * 1.25"))
 text("query-of-latest-position-alone", "unlisted",

@@ -58,11 +58,7 @@ pub fn explain(
     let wrong: Vec<usize> = replays.wrong().collect();
     for (done, &tap) in wrong.iter().enumerate() {
         progress(&held.place(tap).to_string(), done, wrong.len());
-        let known = Known::of(&explained);
-        // What was searched in vain once is not searched again as far.
-        let in_vain = |e: &Explained| e.reproduced.is_empty() && same_operation(recording, held, e.tap, tap);
-        let is_new = !explained.iter().any(in_vain);
-        explained.extend(search.explained(tap, &known, is_new));
+        explained.extend(search.explained(tap, &explained));
     }
     let mut findings = findings(recording, held, &explained);
     if !effort.quick {
@@ -125,7 +121,8 @@ impl Known {
     fn numbers(&self, form: &Form) -> Vec<Form> {
         let Some(tune) = &form.tune else { return Vec::new() };
         let fixed = |known: &Form| form.params.iter().all(|param| known.params.contains(param));
-        let same = |known: &&Form| known.mistake == form.mistake && known.class == form.class && fixed(known);
+        // What q is turned by, k is as well.
+        let same = |known: &&Form| known.mistake == form.mistake && fixed(known);
         let number = |known: &Form| known.params.iter().find(|(name, _)| *name == tune.name)?.1.as_f64();
         self.0.values().filter(same).filter_map(number).map(|value| form.tuned(value)).collect()
     }
@@ -166,9 +163,14 @@ struct Target<'t> {
 }
 
 impl Search<'_> {
-    fn explained(&mut self, tap: usize, known: &Known, is_new: bool) -> Option<Explained> {
+    fn explained(&mut self, tap: usize, before: &[Explained]) -> Option<Explained> {
         let (program, held) = (self.recording.program, self.held);
         let own = array(held.get(tap)?);
+        let known = Known::of(before);
+        let in_vain = |tap: usize| before.iter().any(|e| e.tap == tap && e.reproduced.is_empty());
+        // What was searched in vain once is not searched again as far.
+        let vainly = |e: &Explained| e.reproduced.is_empty() && same_operation(&self.recording, held, e.tap, tap);
+        let is_new = !before.iter().any(vainly);
         let replayed = self.replays.of(held.place(tap))?;
         if self.effort.quick && (self.begun.elapsed() > A_MOMENT || !replayed.through.is_empty()) {
             return None;
@@ -201,6 +203,14 @@ impl Search<'_> {
             tried: BTreeMap::new(),
             nearest: None,
         };
+        // Values of a tap that is wrong for a reason not known, under another name: which of the two is wrong is not known either.
+        let is_copy = |known: usize| {
+            let copied = held.get(known).map(array);
+            in_vain(known) && copied.is_some_and(|copied| copied.iter().eq(target.own.iter()))
+        };
+        if slice.known().any(is_copy) {
+            return Some(found);
+        }
         // What gave another tap's numbers is tried first: one mistake is made in many layers.
         let again = |form: &&Form| known.0.contains_key(&(form.key(), form.class));
         let tuned: Vec<Form> = all.iter().flat_map(|form| known.numbers(form)).collect();

@@ -37,7 +37,7 @@ impl<'a> Product<'a> {
     fn matrix(&self) -> Option<Read> {
         match self.record.base() {
             "linear" => Some(ArrayD::clone),
-            "addmm" => Some(transposed),
+            "addmm" | "matmul" | "mm" => Some(transposed),
             _ => None,
         }
     }
