@@ -163,7 +163,7 @@ impl<'a> Case<'a> {
 }
 
 /// The time in which candidates are looked for: what nothing explains costs no more.
-const AT_MOST: Duration = Duration::from_secs(8);
+const AT_MOST: Duration = Duration::from_secs(5);
 
 impl Case<'_> {
     /// Whether further kinds of laws may be looked for.

@@ -136,6 +136,8 @@ fn is_usable(place: &Place) -> bool {
         && place.tolerance.is_finite()
         && place.tolerance > 0.0
         && place.own.iter().chain(place.right.iter()).all(|x| x.is_finite())
+        // What is off by no more than rounding follows no law.
+        && identify::wrong(place).iter().any(|wrong| *wrong)
 }
 
 /// The score of a law (its price, and what it leaves beyond rounding) and its proof, where it holds in every place.

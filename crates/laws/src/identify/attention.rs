@@ -425,6 +425,9 @@ impl How<'_> {
         // Logarithms, as far as the keys that both see.
         let sees = ndarray::Zip::from(&self.masks.sees).and(self.own).map_collect(|sees, p| *sees && *p > TINY);
         let wrong = self.wrong_heads();
+        if wrong.is_empty() {
+            return;
+        }
         let mut counted = sees.clone();
         for (head, row) in rows_of(self.own) {
             if !self.heads.has[head] || !self.queries.has[row] {

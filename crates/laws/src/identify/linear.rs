@@ -133,6 +133,7 @@ fn inputs(case: &Case<'_>) -> Vec<Law> {
     let Some(bias) = nothing else { return Vec::new() };
     let made: Vec<(String, Vec<f64>)> = all
         .iter()
+        .take_while(|_| case.has_time())
         .filter_map(|(name, x)| Some((name.clone(), of(x)?.iter().zip(&bias).map(|(y, b)| y - b).collect())))
         .collect();
     let wanted: Vec<f64> = first.own.iter().zip(&bias).map(|(y, b)| y - b).collect();
@@ -165,7 +166,7 @@ fn inputs(case: &Case<'_>) -> Vec<Law> {
         }
     }
     if laws.is_empty() {
-        for (a, (first, x)) in made.iter().enumerate() {
+        for (a, (first, x)) in made.iter().enumerate().take_while(|_| case.has_time()) {
             for (second, y) in &made[a + 1..] {
                 let Some(fit) = least_squares(&[x, y], &wanted, noise).filter(|fit| fit.left <= ROOM * noise) else {
                     continue;

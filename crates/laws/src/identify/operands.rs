@@ -219,8 +219,12 @@ fn bounds(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'stat
     ];
     for (words, f) in bounds {
         let of = |c: f64| with(operand, Arc::new(move |x: &ArrayD<f64>| Some(x.mapv(|x| f(x, c)))));
-        let left =
-            |c: f64| of(c)(case, case.fitted).map_or(f64::INFINITY, |value| crate::fit::nmse(&value, &first.own));
+        let left = |c: f64| {
+            if !case.has_time() {
+                return f64::INFINITY;
+            }
+            of(c)(case, case.fitted).map_or(f64::INFINITY, |value| crate::fit::nmse(&value, &first.own))
+        };
         let (at, rest) = search(1e-3 * most, most, 31, true, left);
         if rest > 1e-3 * before {
             continue;

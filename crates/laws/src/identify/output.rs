@@ -27,15 +27,17 @@ pub(crate) fn laws(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
     {
         laws.extend(of_view(&joined, case));
     }
-    laws.extend(orders(subject));
-    laws.extend(roundings(subject));
-    laws.extend(on_parts(subject, case));
+    if case.has_time() {
+        laws.extend(orders(subject));
+        laws.extend(roundings(subject));
+        laws.extend(on_parts(subject, case));
+    }
     laws
 }
 
 fn of_view(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
     let mut laws = functions(subject, case);
-    for axis in 0..subject.axes.len() {
+    for axis in (0..subject.axes.len()).take_while(|_| case.has_time()) {
         laws.extend(scales(subject, case, axis));
         laws.extend(biases(subject, case, axis));
         laws.extend(sources(subject, case, axis));
