@@ -7,7 +7,7 @@ import warnings
 import torch
 import transformers
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM
-from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_outputs import BaseModelOutput, MoEModelOutput
 from transformers.models.auto import modeling_auto
 
 transformers.utils.logging.set_verbosity_error()
@@ -96,9 +96,9 @@ FIELDS = [
     (r"num_key_value_heads|n_kv_heads|num_kv_heads|(encoder|decoder)_num_key_value_heads", 2),
     (r"hidden_size|d_model|n_embd?|n_embed|embed_dim|dim|embedding_size|emb_dim|word_embed_proj_dim|projection_dim|out_hidden_size|text_hidden_size", 32),
     (r"intermediate_size(_mlp)?|(encoder_|decoder_)?ffn_dim|d_ff|ffn_hidden_size|n_inner|hidden_dim|dim_ff|mlp_dim|shared(_expert)?_intermediate_size", 48),
-    (r"moe_intermediate_size", 24), (r"head_dim|d_kv|attention_head_dim|qk_head_dim|qk_nope_head_dim|v_head_dim", 8), (r"qk_rope_head_dim", 4), (r"vocab_size", 99),
+    (r"moe_intermediate_size", 24), (r"head_dim|d_kv|attention_head_dim|qk_head_dim|qk_nope_head_dim|v_head_dim", 8), (r"qk_rope_head_dim", 4), (r"vocab_size(_per_layer_input)?", 99), (r"hidden_size_per_layer_input", 8),
     (r"max_position_embeddings|n_positions|max_seq_len|n_ctx|max_sequence_length|seq_length|max_(source|target)_positions", 64),
-    (r"image_size|input_size", 16), (r"patch_size", 4), (r"mm_tokens_per_image", 4),
+    (r"d_head", 8), (r"num_frames", 4), (r"image_size|input_size", 16), (r"patch_size", 4), (r"mm_tokens_per_image", 4),
     (r"num_mel_bins|q_lora_rank|kv_lora_rank", 16), (r"num_experts|num_local_experts|n_routed_experts|moe_num_experts", 4),
     (r"num_experts_per_tok(en)?|moe_k|moe_topk", 2), (r"n_shared_experts|n_group|topk_group|first_k_dense_replace", 1), (r"sliding_window|local_attention", 6),
 ]
@@ -116,7 +116,7 @@ KINDS = [("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM"), ("AutoMode
          ("AutoModel", "MODEL_FOR_TEXT_ENCODING")]
 # Those with a config of their own here, and those made small from their default one.
 CONFIGURED = [*DECODERS, *OWN_NAMES, *OPT, *ENCODERS, *OWN_ENCODERS, *VISION]
-ALL = [*CONFIGURED, *SHRUNK, *(f"{name}+image" for name in SEEING), *(AT_ONCE if HAS_EXPERTS_AT_ONCE else [])]
+ALL = [*CONFIGURED, *(name for name in SHRUNK if name in CONFIG_MAPPING), *(f"{name}+image" for name in SEEING), *(AT_ONCE if HAS_EXPERTS_AT_ONCE else [])]
 
 
 def others():
@@ -126,26 +126,74 @@ def others():
 
 def small(given):
     """A config's fields with small sizes."""
-    found = {}
+    found, kept = {}, layers_kept(given)
+    stages = any(isinstance(given.get(key), (list, tuple)) for key in ("depths", "hidden_sizes", "patch_sizes"))  # each halves the image
+    latent = given.get("kv_lora_rank") or given.get("qk_rope_head_dim")
     for key, value in given.items():
-        if isinstance(value, dict) and key not in ("rope_scaling", "id2label", "label2id"):
+        if isinstance(value, dict) and key.startswith("rope_"):
+            found[key] = {name: sections(item) if name == "mrope_section" else item for name, item in value.items()}
+        elif isinstance(value, dict) and value and all(isinstance(layer, int) or layer.isdigit() for layer in value):
+            found[key] = {kept.index(int(layer)): small(item) if isinstance(item, dict) else item for layer, item in value.items() if int(layer) in kept}
+        elif isinstance(value, dict) and key != "id2label":
             found[key] = small(value)
+        elif key in ("out_features", "out_indices", "stage_names", "_out_features", "_out_indices"):
+            continue  # what follows from the number of layers
+        elif kept and is_per_layer(value, given):
+            found[key] = [value[layer] for layer in kept]
         elif key == "layer_types" and isinstance(value, list):
             kinds = list(dict.fromkeys(value))
             found[key] = kinds if len(kinds) > 1 else kinds * 2
         elif key.endswith("_token_id") and isinstance(value, (int, list)):
             found[key] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}.get(key, 98)
+        elif key == "head_dim" and (value is None or latent):
+            found[key] = 4 if latent else 8  # of latent attention: what is rotated
+        elif key == "image_size" and stages:
+            found[key] = 64
+        elif key == "num_key_value_heads" and latent:
+            found[key] = 4
         else:
             sized = isinstance(value, int) and not isinstance(value, bool) and value
             found[key] = next((size for field, size in FIELDS if sized and re.fullmatch(field, key)), value)
     if isinstance(found.get("layer_types"), list):
         found["num_hidden_layers"] = len(found["layer_types"])
+    elif kept:
+        found["num_hidden_layers"] = len(kept)
     return found
+
+
+def is_per_layer(value, given):
+    """Whether a list has one entry for each layer."""
+    count = given.get("num_hidden_layers")
+    return isinstance(value, (list, tuple)) and isinstance(count, int) and count > 4 and len(value) == count
+
+
+def layers_kept(given):
+    """Of a config with lists of one entry for each layer: the first two layers, and the first of each other kind."""
+    lists = [value for value in given.values() if is_per_layer(value, given)]
+    own = [value for value in given.values() if isinstance(value, dict) and value and all(str(layer).isdigit() for layer in value)]
+    if not lists and not own:
+        return []
+    count = given.get("num_hidden_layers") or 0
+    kinds = {}
+    for layer in range(count):
+        kind = *(str(value[layer]) for value in lists), *(str(value.get(layer, value.get(str(layer)))) for value in own)
+        kinds.setdefault(kind, layer)
+    return sorted({0, 1, *list(kinds.values())[:4]})
+
+
+def sections(given):
+    """The parts of a head's pairs that rotate by each position, of a head of 8."""
+    return [2, 1, 1] if len(given) == 3 else given
 
 
 def shrunk(name):
     """A small model of a type from its default config."""
-    made = CONFIG_MAPPING[name].from_dict(small(CONFIG_MAPPING[name]().to_dict()))
+    found = small(CONFIG_MAPPING[name]().to_dict())
+    text = found.get("text_config") if "vision_config" in found else None
+    if isinstance(text, dict) and isinstance(rope := text.get("rope_parameters"), dict) and "mrope_section" not in rope:
+        pairs = 4 * rope.get("partial_rotary_factor", 1)
+        rope["mrope_section"] = [2, 1, 1] if pairs >= 4 else [1, 1, 0]  # where positions of images have three axes
+    made = CONFIG_MAPPING[name].from_dict(found)
     in_parts(made)
     auto = next(getattr(transformers, auto) for auto, kind in KINDS if name in getattr(modeling_auto, f"{kind}_MAPPING_NAMES"))
     with torch.device("meta"):
@@ -211,7 +259,11 @@ def build(name):
 def inputs(name, model):
     generator = torch.Generator().manual_seed(5)
     if model.main_input_name == "pixel_values":
-        return dict(pixel_values=torch.randn(1, 3, 16, 16, generator=generator))
+        seen = next((part for key in ("vision_config", "encoder") if (part := getattr(model.config, key, None)) is not None), model.config)
+        size = getattr(model.config, "image_size", getattr(seen, "image_size", None))
+        frames = [model.config.num_frames] if hasattr(model.config, "num_frames") else []
+        size = size if isinstance(size, int) else 16 if hasattr(model.config, "patch_size") else 64
+        return dict(pixel_values=torch.randn(1, *frames, getattr(model.config, "num_channels", 3), size, size, generator=generator))
     if name == "whisper":
         return dict(input_features=torch.randn(1, 16, 60, generator=generator))
     ids = dict(input_ids=torch.tensor([[5, 17, 42, 8, 91, 33, 60, 12, 77, 25, 3, 50]]))
@@ -224,6 +276,7 @@ def with_image(model, ids, pixels):
     """An image and tokens: as many of them stand for it as the model makes of it."""
     with torch.no_grad():
         features = model.model.get_image_features(pixel_values=pixels)
+    features = getattr(features, "pooler_output", features)  # of transformers 5
     features = features if isinstance(features, torch.Tensor) else features[0]
     place = getattr(model.config, "image_token_id", None) or model.config.image_token_index
     image = torch.full((1, features.numel() // features.shape[-1]), place)
@@ -252,6 +305,7 @@ def run(model, name, decoded=(7, 19)):
                 return
             ids = torch.tensor([[token]])
             if is_translator(model):
-                out = model(decoder_input_ids=ids, encoder_outputs=BaseModelOutput(out.encoder_last_hidden_state), past_key_values=cache)
+                read = MoEModelOutput(out.encoder_last_hidden_state) if hasattr(out, "encoder_router_logits") else BaseModelOutput(out.encoder_last_hidden_state)
+                out = model(decoder_input_ids=ids, encoder_outputs=read, past_key_values=cache)
             else:
                 out = model(input_ids=ids, past_key_values=cache)

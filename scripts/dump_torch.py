@@ -464,9 +464,13 @@ def load_any(folder, config, dtype, attn):
 
     named = [getattr(transformers, name, None) for name in config.get("architectures") or []]
     kinds = [kind for kind in named if kind] or [transformers.AutoModelForCausalLM, transformers.AutoModel]
+    # transformers 5 carries all experts out in one operation, unless told not to.
+    experts = {"experts_implementation": "eager"} if hasattr(transformers.PretrainedConfig, "_experts_implementation") else {}
     for at, kind in enumerate(kinds):
         try:
-            model, info = kind.from_pretrained(folder, dtype=dtype, attn_implementation=attn, local_files_only=True, trust_remote_code=False, output_loading_info=True)
+            model, info = kind.from_pretrained(
+                folder, dtype=dtype, attn_implementation=attn, local_files_only=True, trust_remote_code=False, output_loading_info=True, **experts,
+            )
             break
         except Exception as error:  # the kinds are many
             if at + 1 == len(kinds):

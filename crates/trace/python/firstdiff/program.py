@@ -27,6 +27,8 @@ SAFETENSORS = {"f64": "F64", "f32": "F32", "f16": "F16", "bf16": "BF16", "i64": 
 IN_PARTS = {"aten::einsum"}
 # Where a tensor becomes Python values without an operation: what follows from these is fixed in the program.
 ESCAPES = ("tolist", "numpy", "__array__", "__dlpack__")
+# What says or changes something of a tensor, and nothing of its values.
+NO_VALUES = {"aten::detach_", "aten::_has_compatible_shallow_copy_type"}
 # Memory that holds nothing before an operation writes into it.
 EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
 UNCOMPILED = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
@@ -354,7 +356,7 @@ class Tracer(TorchDispatchMode):
         tensors = [item for item in results if isinstance(item, torch.Tensor)]
         if not written and not into and tensors and all(item.untyped_storage()._cdata in self.by_storage for item in tensors):
             return result  # another look at memory that is known
-        if (schema is not None and schema.name == "aten::detach_") or (not tensors and results == [None]):
+        if (schema is not None and schema.name in NO_VALUES) or (not tensors and results == [None]):
             return result
         self.find_unseen([value for at, value in enumerate(given) if at not in written], [value for key, value in named.items() if key not in into])
         name = name_of(function)
