@@ -10,7 +10,7 @@
 
 MODEL is a folder with config.json and weights, of any architecture that transformers has; without a program of family llama,
 mistral, qwen2, qwen3 or minimind. Nothing is ever fetched from a network. The file is complete in itself: copy it anywhere
-(a program needs firstdiff's Python package, installed or beside it in its repository). Needs torch 2.9.1 and transformers 4.57.1 (`uv run dump_torch.py ...`
+(a program needs firstdiff's Python package, installed or beside it in its repository). Needs torch 2.9.1 and transformers 4.57.1, and runs with torch 2.15 and transformers 5.23 (`uv run dump_torch.py ...`
 installs what the header above states).
 
 What is written: DIR/dump.json and one .npy a tap: h0, layers.N.{attn_norm, q, k, v, q_norm, k_norm, q_rope, k_rope, qk,

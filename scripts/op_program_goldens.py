@@ -492,6 +492,8 @@ def grouped():
     yield case("_grouped_mm", f(7, 4).float(), f(4, 8, 4).float().transpose(1, 2), ends)
     yield case("_grouped_mm", f(7, 4).float(), f(4, 4, 8).float(), ends)
     yield case("_grouped_mm", f(3, 4, 4).float(), f(3, 4, 4).float())
+    # The same, as transformers has it where PyTorch has it not.
+    yield {**case("_grouped_mm", f(7, 4).float(), f(4, 4, 8).float(), ends), "o": "transformers.grouped_mm_fallback"}
     lower = f(2, 3, 3).tril() + 2 * torch.eye(3)
     yield case("linalg_solve_triangular", lower, f(2, 3, 2), upper=False)
     yield case("linalg_solve_triangular", lower.mT, f(3, 2), upper=True)
@@ -511,6 +513,7 @@ def window():
     yield case("adaptive_avg_pool1d", f(1, 2, 7), [3])
     yield case("adaptive_avg_pool2d", f(1, 2, 5, 7), [2, 3])
     yield case("adaptive_avg_pool2d", f(2, 4, 4), [1, 1])
+    yield case("_adaptive_avg_pool2d", f(1, 2, 3, 4), [2, 2])
     yield case("im2col", f(1, 2, 4, 5), [2, 3], [1, 1], [0, 1], [1, 2])
     yield case("im2col", f(2, 5, 5), [2, 2], [2, 2], [1, 1], [2, 2])
 

@@ -189,7 +189,6 @@ const KERNELS: &[(&str, Kernel)] = &[
     ("addmm", matmul::addmm),
     ("baddbmm", matmul::addmm),
     ("_grouped_mm", grouped::grouped_mm),
-    ("grouped_mm", grouped::grouped_mm),
     ("transformers.grouped_mm_fallback", grouped::grouped_mm),
     ("histc", grouped::histc),
     ("bincount", grouped::bincount),
