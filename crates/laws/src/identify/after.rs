@@ -11,12 +11,15 @@ use crate::identify::subject::{by_slice, rows};
 use crate::law::{Form, Law};
 use crate::number::{Measured, Number};
 
+/// A change of a tensor; nothing where it cannot be made of one.
+type Change = Arc<dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>;
+
 /// A change of a law's value, in words behind the law.
 #[derive(Clone)]
 pub(crate) struct After {
     words: String,
     bits: f64,
-    f: Arc<dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>,
+    f: Change,
 }
 
 /// The parameter of a law that says what is done behind it.

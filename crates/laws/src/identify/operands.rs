@@ -57,8 +57,7 @@ pub(crate) fn readings(shape: &[usize]) -> Vec<(String, f64, Reading)> {
         over(row, |row| row.iter().sum());
     });
     let rank = shape.len();
-    for axis in 0..rank {
-        let n = shape[axis];
+    for (axis, &n) in shape.iter().enumerate() {
         let name = match (axis, rank) {
             (0, _) => "position",
             (1, 3) => "head",
@@ -240,7 +239,7 @@ fn bounds(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'stat
     }
     for power in 1..=12 {
         let step = 0.5f64.powi(power);
-        let rounding: [(&str, fn(f64) -> f64); 2] = [("rounded", f64::round_ties_even), ("rounded down", f64::floor)];
+        let rounding = [("rounded", f64::round_ties_even as fn(f64) -> f64), ("rounded down", f64::floor)];
         for (words, f) in rounding {
             let reading: Reading = Arc::new(move |x: &ArrayD<f64>| Some(x.mapv(|x| f(x / step) * step)));
             let said = format!("{name} read {words} to multiples of 1/{}", 2u32.pow(power as u32));

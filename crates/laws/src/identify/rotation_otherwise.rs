@@ -31,7 +31,8 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         });
     }
     let pairs = right.frequencies.len();
-    let maps: [(&str, fn(usize, usize) -> usize); 5] = [
+    type PairMap = fn(usize, usize) -> usize;
+    let maps: [(&str, PairMap); 5] = [
         ("its own", |i, _| i),
         ("the next", |i, n| (i + 1).min(n - 1)),
         ("the next, around the end", |i, n| (i + 1) % n),

@@ -99,7 +99,7 @@ fn of_positions(case: &Case<'_>, at: usize) -> Vec<(String, ArrayD<f64>)> {
         (table.shape() == place.right.shape()).then_some(table)
     };
     let halves = |t: usize, c: usize| if c < half { angle(t, c).sin() } else { angle(t, c - half).cos() };
-    let turns = |t: usize, c: usize| if c % 2 == 0 { angle(t, c / 2).sin() } else { angle(t, c / 2).cos() };
+    let turns = |t: usize, c: usize| if c.is_multiple_of(2) { angle(t, c / 2).sin() } else { angle(t, c / 2).cos() };
     all.push(("sinusoidal positions (sines, then cosines)".into(), table(&halves)));
     all.push(("sinusoidal positions (sines and cosines in turn)".into(), table(&turns)));
     for name in case.operation.other_weights(at) {

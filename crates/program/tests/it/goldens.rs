@@ -151,7 +151,12 @@ fn every_kernel_has_a_golden() {
     // Names of other libraries than aten have no overload.
     let base = |case: &Value| {
         let name = case["o"].as_str().unwrap();
-        if name.starts_with("ggml.") || name.starts_with("transformers.") { name } else { name.split('.').next().unwrap() }.to_owned()
+        if name.starts_with("ggml.") || name.starts_with("transformers.") {
+            name
+        } else {
+            name.split('.').next().unwrap()
+        }
+        .to_owned()
     };
     let tested: BTreeSet<String> = cases().iter().map(base).collect();
     let is_tested =
