@@ -9,13 +9,13 @@ mod other_weights;
 pub(crate) mod quantised;
 pub(crate) mod weigh;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use firstdiff_compare::{Place, Status};
 use firstdiff_model::{Model, Op, Profile, Step};
-use firstdiff_trace::{Dump, Tap};
+use firstdiff_trace::{Dump, Site, Tap};
 
 use crate::mistakes::Edit;
 use crate::mistakes::precision::PRECISION;
@@ -75,6 +75,7 @@ pub fn explain(
         in_decoding_alone: false,
         dark: HashSet::new(),
         unknown: HashSet::new(),
+        in_vain: HashMap::new(),
         right,
         // What no rounding to few bits comes near may be one of 16 bits, which the catalogue has.
         in_other_arithmetic: other
@@ -122,6 +123,8 @@ pub fn explain(
     Ok(Explanation { replay, findings, not_testable })
 }
 
+/// What searches in vain of the operations of one site may take, before those of further layers are only held against what was found.
+const IN_VAIN: Duration = Duration::from_secs(6);
 /// What a quick search may take in all, once replayed.
 const A_MOMENT: Duration = Duration::from_secs(5);
 
@@ -153,6 +156,8 @@ struct Walk<'p> {
     unknown: HashSet<Tap>,
     /// What replay found right.
     right: HashSet<Place>,
+    /// How long mistakes were looked for in vain in operations of a site.
+    in_vain: HashMap<Site, Duration>,
     /// Products that are off alike, as by another arithmetic: no mistake is looked for in them.
     in_other_arithmetic: HashSet<Place>,
     progress: Progress<'p>,
@@ -224,6 +229,7 @@ impl Walk<'_> {
         if open {
             target.from_step = u32::from(self.in_decoding_alone);
         }
+        let begun = Instant::now();
         let mut found = match self.narrowed(&search, &target) {
             Some(reproduced) => {
                 // One of several that an earlier step cannot tell apart was taken up; it may be another.
@@ -231,7 +237,7 @@ impl Walk<'_> {
                 self.accepted.retain(|e| !steps.contains(&e.tap));
                 Found { base, reproduced, ..Found::default() }
             }
-            None => self.search(&search, &target),
+            None => self.search_again(&search, &target),
         };
         let several = found.reproduced.first().is_none_or(|r| r.mistakes.len() > 1);
         if open && several && target.from_step == 0 {
@@ -269,6 +275,9 @@ impl Walk<'_> {
             None => {
                 self.unknown.insert(place.tap);
             }
+        }
+        if found.reproduced.is_empty() && !target.is_span() {
+            *self.in_vain.entry(place.tap.site).or_default() += begun.elapsed();
         }
         self.places.push(Explained { place, steps, found });
         Ok(())
@@ -401,6 +410,21 @@ impl Walk<'_> {
             return Ok(None);
         }
         Ok(own(run, prefill)?.map(|(own, positions)| Target::new(run, step, prefill, own, positions, None)))
+    }
+
+    /// A search that costs less where the same operation of another layer was searched in vain: one mistake at a time, and in the end only what is known.
+    fn search_again(&self, search: &Search<'_, '_>, target: &Target<'_>) -> Found {
+        let spent = self.in_vain.get(&target.place.tap.site).filter(|_| !target.is_span());
+        let Some(spent) = spent else { return self.search(search, target) };
+        let effort = Effort { faults: 1, ..search.effort.clone() };
+        let search = &Search { effort: &effort, ..*search };
+        if *spent < IN_VAIN {
+            return self.search(search, target);
+        }
+        match search.already(target) {
+            Some(again) => Found { base: search.bare(target), reproduced: vec![again], ..Found::default() },
+            None => Found { base: search.bare(target), untried: 1, ..Found::default() },
+        }
     }
 
     /// What was found elsewhere first, then all.

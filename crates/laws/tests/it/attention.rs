@@ -75,3 +75,17 @@ fn denominators_are_recovered() {
     let fill = law(|_, x| softmax(|_, _, _| true, |h, t, s| if s <= t { score(x, h, t, s, h / 2) } else { -5.0 }, 0.0));
     assert!(fill.contains("masked scores are -5"), "{fill}");
 }
+
+#[test]
+fn another_divisor_than_the_sum() {
+    let law = law(|_, x| {
+        let mut out = ArrayD::zeros(vec![HEADS, T, T]);
+        for h in 0..HEADS {
+            for t in 0..T {
+                (0..=t).for_each(|s| out[[h, t, s]] = score(x, h, t, s, h / 2).exp() / (t + 1) as f64);
+            }
+        }
+        out
+    });
+    assert!(law.contains("exp(s), divided by their number"), "{law}");
+}

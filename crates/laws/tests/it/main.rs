@@ -4,6 +4,7 @@ mod activation;
 mod attention;
 mod context;
 mod docs;
+mod further;
 mod linear;
 mod norm;
 mod output;
