@@ -4,7 +4,9 @@ use firstdiff_laws::{Form, Law, Status};
 use firstdiff_trace::Site;
 use serde_json::{Value, json};
 
-use crate::mistakes::{Mistake, Params, embedding, feed_forward, head, linear, norm, residual, rope, scores};
+use crate::mistakes::{
+    Mistake, Params, attention, embedding, feed_forward, head, linear, norm, residual, rope, scores,
+};
 use crate::tolerance::laws::SAME_NUMBER;
 
 /// A mistake as a law.
@@ -94,7 +96,10 @@ fn rotation(law: &Law) -> bool {
 }
 
 fn theta(law: &Law) -> Option<Params> {
-    (rotation(law) && number(law, "first")? == 1.0).then_some(vec![("theta", json!(number(law, "base")?))])
+    // The model's own base, its root (half the exponent) and frequencies that the model scales are other mistakes.
+    let (base, right) = (number(law, "base")?, number(law, "right_base")?);
+    let is_other = !is_near(base, right) && !is_near(base, right.sqrt());
+    (rotation(law) && number(law, "first")? == 1.0 && is_other).then(|| vec![("theta", json!(base))])
 }
 
 fn backwards(law: &Law) -> Option<Params> {
@@ -119,6 +124,11 @@ fn is_masked(law: &Law) -> bool {
 fn scale(law: &Law) -> Option<Params> {
     let one = is_masked(law) && law.parameter("by").is_none() && law.parameter("factors").is_none();
     Some(vec![("scale", json!(number(law, "scale").filter(|_| one)?))])
+}
+
+/// Powers of 2 for powers of e are scores times ln 2.
+fn base_2(law: &Law) -> Option<Params> {
+    plain(scale(law).is_some() && is_near(number(law, "factor")?, std::f64::consts::LN_2))
 }
 
 fn cap(law: &Law) -> Option<Params> {
@@ -200,7 +210,7 @@ const fn row(form: Form, mistake: &'static Mistake, params: fn(&Law) -> Option<P
 }
 
 /// The laws that have a name, each at the taps of its mistake.
-static NAMED: [Named; 29] = [
+static NAMED: [Named; 30] = [
     // A rotation whose input goes through: before those of norms, which may be left out of what is rotated.
     row(Form::Omitted, &rope::ROPE_OMITTED, goes_through),
     row(Form::Twice, &rope::ROPE_TWICE, |_| Some(Vec::new())),
@@ -223,6 +233,7 @@ static NAMED: [Named; 29] = [
     row(Form::RotationFrequency, &rope::ROPE_DIRECTION, backwards),
     row(Form::RotationPairing, &rope::ROPE_PAIRING, pairing),
     row(Form::RotationPosition, &rope::ROPE_POSITION, shift),
+    row(Form::ScoreScale, &attention::SOFTMAX_BASE, base_2),
     row(Form::ScoreScale, &scores::SCORE_SCALE, scale),
     row(Form::ScoreFunction, &scores::SCORE_SOFTCAP, cap),
     row(Form::Mask, &scores::WINDOW_SIZE, window),
@@ -237,6 +248,10 @@ static NAMED: [Named; 29] = [
 pub(crate) fn named(law: &Law, site: Site) -> Option<(&'static Mistake, Params)> {
     // What is done behind it is another mistake, and a part of the output may be another.
     if law.status != Status::Measured || !law.is_everywhere() || law.parameter("then").is_some() {
+        return None;
+    }
+    // Scores that were recorded without their mask may have it later.
+    if law.form == Form::Mask && site == Site::Scores {
         return None;
     }
     // Scores that are measured as probabilities.

@@ -516,7 +516,9 @@ impl How<'_> {
         }
         if let Some((base, first)) = base_of(measured) {
             let model = base_of(&right.iter().map(|r| Measured::new(*r, 1e-12 * r.abs())).collect::<Vec<_>>());
-            let has = model.map_or_else(String::new, |(base, _)| format!(" (the model has {})", base.number().words));
+            let has = model
+                .as_ref()
+                .map_or_else(String::new, |(base, _)| format!(" (the model has {})", base.number().words));
             for (base, first) in [(base.number(), first.number()), (base.plain(), first.plain())] {
                 let times = if first.value == 1.0 { String::new() } else { format!("{} times ", first.words) };
                 let words = format!("frequencies are {times}{}^(-2j/{d}) for pair j{has}", base.words);
@@ -525,7 +527,9 @@ impl How<'_> {
                     let pairs = own.len() as f64;
                     (0..own.len()).map(|j| first.value * base.value.powf(-(j as f64) / pairs)).collect()
                 };
-                let numbers = vec![("base", base.value.into()), ("first", first.value.into())];
+                let right_base = model.as_ref().map(|(base, _)| base.value);
+                let numbers =
+                    vec![("base", base.value.into()), ("first", first.value.into()), ("right_base", right_base.into())];
                 offer(Form::RotationFrequency, words, bits, numbers, Arc::new(of));
             }
         }

@@ -30,14 +30,14 @@ fn an_operand_is_read_otherwise() {
     });
     assert!(law.contains("up read of channel i-1, around the end"), "{law}");
     let law = gate_law(|_, x| x[0].mapv(silu) * x[1].mapv(|u| u.clamp(-0.75, 0.75)));
-    assert!(law.contains("up read held within 3/4"), "{law}");
+    assert!(law.contains("a(up) with a(x) = x held within 3/4"), "{law}");
 }
 
 #[test]
 fn what_is_done_behind_is_said_too() {
-    let law = gate_law(|_, x| 1.1 * (x[0].mapv(silu) * x[1].mapv(f64::abs)));
-    assert!(law.contains("up read its size, then times 1.1"), "{law}");
-    let law = gate_law(|_, x| (x[0].mapv(silu) * x[1].mapv(f64::abs)).mapv(|y| (y + 0.25).min(1.0)));
+    let law = gate_law(|_, x| 1.1 * (x[0].mapv(silu) * x[1].slice(s![.., ..;-1])));
+    assert!(law.contains("up read with its channels in reverse, then times 1.1"), "{law}");
+    let law = gate_law(|_, x| (x[0].mapv(silu) * x[1].slice(s![.., ..;-1])).mapv(|y| (y + 0.25).min(1.0)));
     assert!(law.contains("then plus 1/4, then at most 1"), "{law}");
 }
 
