@@ -6,8 +6,6 @@ use firstdiff_model::Profile;
 use firstdiff_trace::Site;
 use ndarray::{Array2, ArrayD};
 
-use crate::explain::{Cause, Effort, Finding, Match, Remainder};
-use crate::mistakes::by_law::named;
 use crate::replay::Replay;
 use crate::replay::operation::judged_as;
 use crate::replay::right::compared;
@@ -22,26 +20,6 @@ pub struct Measured {
     pub proof: Proof,
     /// The places that it was proved in, in the order of the proof's indices.
     pub places: Vec<Place>,
-}
-
-impl Finding {
-    /// Takes up a law; where a mistake of the catalogue is this law, that is the cause.
-    pub(crate) fn take_up(&mut self, measured: Option<Measured>, effort: &Effort) {
-        let Some(found) = &measured else { return };
-        self.matched = Match::Measured;
-        let site = self.shown_at.first().map(|place| place.tap.last_site());
-        // What was taken back for a reason is no cause by another way either.
-        let name = site.filter(|_| self.note.is_none()).and_then(|site| named(&found.law, site));
-        if let Some((mistake, params)) = name.filter(|(mistake, _)| effort.tries(mistake)) {
-            let (residual_nmse, base_nmse) = (found.proof.residual_nmse, found.proof.before_nmse);
-            self.matched = Match::Reproduced;
-            self.cause = Some(Cause { id: mistake.id, params });
-            self.alternatives.clear();
-            self.residual_nmse = residual_nmse;
-            self.remainders = found.places.iter().map(|&place| Remainder { place, base_nmse, residual_nmse }).collect();
-        }
-        self.measured = measured;
-    }
 }
 
 /// Numbers above which an operation is not measured: each candidate would take too long.

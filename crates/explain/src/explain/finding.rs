@@ -7,7 +7,9 @@ use firstdiff_trace::Tap;
 
 use crate::explain::quantised::OtherArithmetic;
 use crate::laws::Measured;
+use crate::mistakes::by_law::named;
 use crate::mistakes::{Mistake, Param, Params, find};
+use crate::search::Effort;
 
 /// How sure a cause is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,5 +137,25 @@ impl Finding {
     pub fn least_and_most_left(&self) -> Option<(Remainder, Remainder)> {
         let by_rest = |a: &&Remainder, b: &&Remainder| a.residual_nmse.total_cmp(&b.residual_nmse);
         Some((*self.remainders.iter().min_by(by_rest)?, *self.remainders.iter().max_by(by_rest)?))
+    }
+}
+
+impl Finding {
+    /// Takes up a law; where a mistake of the catalogue is this law, that is the cause.
+    pub(crate) fn take_up(&mut self, measured: Option<Measured>, effort: &Effort) {
+        let Some(found) = &measured else { return };
+        self.matched = Match::Measured;
+        let site = self.shown_at.first().map(|place| place.tap.last_site());
+        // What was taken back for a reason is no cause by another way either.
+        let name = site.filter(|_| self.note.is_none()).and_then(|site| named(&found.law, site));
+        if let Some((mistake, params)) = name.filter(|(mistake, _)| effort.tries(mistake)) {
+            let (residual_nmse, base_nmse) = (found.proof.residual_nmse, found.proof.before_nmse);
+            self.matched = Match::Reproduced;
+            self.cause = Some(Cause { id: mistake.id, params });
+            self.alternatives.clear();
+            self.residual_nmse = residual_nmse;
+            self.remainders = found.places.iter().map(|&place| Remainder { place, base_nmse, residual_nmse }).collect();
+        }
+        self.measured = measured;
     }
 }
