@@ -7,7 +7,8 @@ with padding, [T,k,F] and [k,T,F] by place, and [T*k,F] sorted by expert.
 
 - `right`: compare and replay must be at parity, and judge experts.
 - `wrong`: one matrix of an expert is another. compare must name what it makes first, replay nothing else, and explain must find it.
-- `moved`: two rows of different experts or tokens have changed places. No command may be at parity.
+- `moved`: two rows of different experts and tokens have changed places. No command may be at parity.
+- `swapped`: two rows of one expert have. That tap may pass in no command, but for replay of a program that sorts rows by their expert.
 - `blind`: right, without router_topk. Nothing may be blamed, and no row of an expert be judged where its place follows from the choice.
 """
 
@@ -185,14 +186,14 @@ def spoil(model, golden, layer, expert, site):
     return name
 
 
-def moved(experts, generator):
-    """The same with two rows of different tokens and experts in each other's place."""
+def moved(experts, case):
+    """The same with two rows of different tokens in each other's place: of different experts, or of one."""
     layer, step, site = experts.sites()[0]
     keys = [key for key in experts.rows if key[:3] == (layer, step, site)]
-    one = keys[0]
-    other = next(key for key in keys[::-1] if key[3] != one[3] and key[4] != one[4])
+    pairs = ((one, other) for one in keys for other in keys[::-1] if (other[3] == one[3]) == (case == "swapped") and other[4] != one[4])
+    one, other = next(pairs)
     experts.rows[one], experts.rows[other] = experts.rows[other], experts.rows[one]
-    return experts
+    return experts, f"{layer}.experts.{one[3]}.{site}", step
 
 
 def ask(command, what, *args):
@@ -211,7 +212,7 @@ def wrong_taps(report):
     return [tap["tap"] for tap in report["taps"] if tap["status"] == "diverged"]
 
 
-def judge(case, due, reports):
+def judge(case, due, reports, where, sorts):
     """What is not as it should be."""
     bad = []
     for what, report in reports.items():
@@ -228,6 +229,9 @@ def judge(case, due, reports):
             bad.append(f"explain: {[finding['tap'] for finding in report['findings']][:3]}")
         elif case == "moved" and verdict == "parity":
             bad.append(f"{what}: parity")
+        elif case == "swapped" and not (what == "replay" and sorts) and any(
+                (tap["tap"], tap["step"]) == where and tap["status"] in ("exact", "rounding") for tap in report["taps"]):
+            bad.append(f"{what}: {where[0]} passed")
         elif case == "blind" and wrong_taps(report):
             bad.append(f"{what}: wrong {wrong_taps(report)[:2]}")
     return bad
@@ -256,6 +260,7 @@ def main():
                 continue
             by_place = reference_order(golden, model, run)
             right = Experts(run, bool(by_place))
+            sorts = any(op["o"].split(".")[0] in ("sort", "argsort") for op in golden.program["ops"])
             site = "ffn_gate" if any(key[2] == "ffn_gate" for key in right.rows) else right.sites()[0][2]
             layer, _, _, expert = next(key[:4] for key in sorted(right.rows) if key[2] == site and key[1] == 0)
             model = build(name)
@@ -268,10 +273,13 @@ def main():
             print(f"{name:18} rows of an expert {'by place' if by_place else 'by token' if by_place is False else 'in an order that nothing shows'}; wrong: {', '.join(sorted(due))}", flush=True)
             for form in args.forms:
                 words = []
-                for case in ("right", "wrong", "moved", "blind"):
+                for case in ("right", "wrong", "moved", "swapped", "blind"):
                     generator = np.random.default_rng(5)
                     experts = Experts(wrong_run if case == "wrong" else run, bool(by_place))
-                    experts = moved(experts, generator) if case == "moved" else experts
+                    where = None
+                    if case in ("moved", "swapped"):
+                        experts, *where = moved(experts, case)
+                        where = tuple(where)
                     taps = experts.form(form, generator)
                     if case == "blind":
                         taps = {key: values for key, values in taps.items() if not key[0].endswith("router_topk")}
@@ -281,7 +289,7 @@ def main():
                     for what in ("replay", "explain"):
                         if what not in args.without and not (what == "explain" and case != "wrong"):
                             reports[what] = ask(args.command, what, folder / "golden", candidate, "--weights", folder / "model")
-                    wrong = judge(case, due, reports)
+                    wrong = judge(case, due, reports, where, sorts)
                     total += 1
                     bad += bool(wrong)
                     judged = "/".join(str(count_experts(report)[0]) for report in reports.values())

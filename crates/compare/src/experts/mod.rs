@@ -1,7 +1,7 @@
 //! Does a run hold what all experts of a layer made in one tensor, or an expert's rows otherwise than the reference does? Then each expert's rows are
 //! taken out, in the reference's order, as the choice of experts that the run itself recorded says where they stand.
 //!
-//! No row is looked for by its values. These only say in which of a few forms a run writes, the same in all layers and steps: a form is taken where it leaves
+//! Here no row is looked for by its values. These only say in which of a few forms a run writes, the same in all layers and steps: a form is taken where it leaves
 //! far less than every other one of the rows that the two read differently. Where none does, or the choice was not recorded, nothing is taken.
 
 mod choice;

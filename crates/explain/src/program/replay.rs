@@ -179,8 +179,10 @@ pub(crate) fn replayed(
                     }
                     false => judged,
                 };
-                let is_free =
-                    judged.report.status == Status::Diverged && (sorted.holds(record.op) || held.is_in_own_order(tap));
+                let is_wrong = judged.report.status == Status::Diverged;
+                let is_free = is_wrong && sorted.holds(record.op);
+                // Its order follows from the choice of experts: rows that are right in another one are neither passed nor blamed.
+                let is_elsewhere = is_wrong && !is_free && held.is_in_own_order(tap);
                 let order = is_free.then(|| order(&own, &due.exact)).flatten();
                 let ordered = order.map(|order| (own.select(Axis(0), &order), order));
                 let again = ordered.map(|(own, order)| (operation.judged(&own, &due.right, &due.exact), order));
@@ -190,6 +192,11 @@ pub(crate) fn replayed(
                     Some((judged, order)) => {
                         held.reorder(tap, &order);
                         judged
+                    }
+                    None if is_elsewhere => {
+                        held.close(tap);
+                        let why = "its rows are right only in another order than the choice of experts gives them";
+                        Replayed { reason: Some(Reason::NotEvaluated(why.to_owned())), ..unchecked(place, name) }
                     }
                     None => judged,
                 }
