@@ -110,7 +110,7 @@ const WITH_CONSTANT: [OneConstant; 27] = [
     ("silu({} x)", |x, b| silu(b * x), 0.05, 8.0, true),
     ("silu(x), at most {}", |x, b| silu(x).min(b), 0.05, 20.0, true),
     ("silu(x of at most {})", |x, b| silu(x.min(b)), 0.05, 20.0, true),
-    ("silu(x held within {})", |x, b| silu(x.clamp(-b, b)), 0.05, 20.0, true),
+    ("silu(x held within {})", |x, b| silu(x.max(-b).min(b)), 0.05, 20.0, true),
     ("silu(x of at least -{})", |x, b| silu(x.max(-b)), 0.05, 20.0, true),
     ("silu(x), zero where x is below -{}", |x, b| if x < -b { 0.0 } else { silu(x) }, 0.01, 20.0, true),
     ("silu(x), but x where that is above {}", |x, b| if x > b { x } else { silu(x) }, 0.01, 20.0, true),
@@ -122,7 +122,7 @@ const WITH_CONSTANT: [OneConstant; 27] = [
     ("{} tanh(x/{})", |x, b| b * (x / b).tanh(), 0.1, 50.0, true),
     ("{} tanh(silu(x)/{})", |x, b| b * (silu(x) / b).tanh(), 0.1, 50.0, true),
     ("x, at least {}", |x, b| x.max(b), -3.0, 3.0, false),
-    ("x held within {}", |x, b| x.clamp(-b, b), 0.01, 10.0, true),
+    ("x held within {}", |x, b| x.max(-b).min(b), 0.01, 10.0, true),
     ("x times ({} x + 0.5 within 0 and 1)", |x, b| x * (b * x + 0.5).clamp(0.0, 1.0), 0.02, 2.0, true),
     (
         "gelu by tanh with slope {}",

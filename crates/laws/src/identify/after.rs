@@ -97,7 +97,7 @@ impl<'c> Offers<'c> {
         }
         let (of, wanted): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
         let held = move |x: f64| match (low, high) {
-            (Some(low), Some(high)) => x.clamp(low, high.max(low)),
+            (Some(low), Some(high)) => x.max(low).min(high.max(low)),
             (Some(low), None) => x.max(low),
             (None, Some(high)) => x.min(high),
             (None, None) => x,

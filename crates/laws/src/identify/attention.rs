@@ -362,10 +362,12 @@ impl How<'_> {
             let right = Right::of(place)?;
             let scores = made(case, at, &right)?;
             let sees = match &mask {
-                Some((true, sees)) if sees.dim() == scores.dim() => sees,
-                Some((true, _)) => return None,
+                Some((true, sees)) => sees,
                 _ => &right.sees,
             };
+            if sees.dim() != scores.dim() {
+                return None;
+            }
             let mut probs = softmax(&scores, sees, &right.beside);
             if let Some(after) = &after {
                 probs = after(&right, probs)?;
@@ -580,7 +582,7 @@ impl How<'_> {
             ("{} arctan(score/{})", |x, c| c * (x / c).atan(), most / 20.0, most * 50.0),
             ("{} tanh(score/{})", |x, c| c * (x / c).tanh(), most / 20.0, most * 50.0),
             ("the right ones, at most {}", |x, c| x.min(c), most / 50.0, most),
-            ("the right ones, held between -{} and {}", |x, c| x.clamp(-c, c), most / 50.0, most),
+            ("the right ones, held between -{} and {}", |x, c| x.max(-c).min(c), most / 50.0, most),
             ("the right ones, at least -{}", |x, c| x.max(-c), most / 50.0, most),
             ("sign(score) |score|^{}", |x, c| x.signum() * x.abs().powf(c), 0.2, 4.0),
             ("the right ones, {} times where they are negative", |x, c| if x < 0.0 { c * x } else { x }, 1e-3, 3.0),

@@ -420,7 +420,7 @@ impl Sample {
             let most = base.iter().fold(0.0f64, |most, x| most.max(x.abs()));
             type Bound = fn(f64, f64) -> f64;
             let bounds: [(&str, Bound, f64); 6] = [
-                ("held within {}", |x, c| x.clamp(-c, c), 1.0),
+                ("held within {}", |x, c| x.max(-c).min(c), 1.0),
                 ("at most {}", |x, c| x.min(c), 1.0),
                 ("at least -{}", |x, c| x.max(-c), 1.0),
                 ("zero where it is below {} in size", |x, c| if x.abs() < c { 0.0 } else { x }, 1.0),

@@ -210,7 +210,7 @@ fn bounds(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'stat
     let before = crate::fit::nmse(&first.right, &first.own);
     type Bound = (&'static str, fn(f64, f64) -> f64);
     let bounds: [Bound; 5] = [
-        ("held within {}", |x, c| x.clamp(-c, c)),
+        ("held within {}", |x, c| x.max(-c).min(c)),
         ("of at most {}", |x, c| x.min(c)),
         ("of at least -{}", |x, c| x.max(-c)),
         ("zero where it is below {} in size", |x, c| if x.abs() < c { 0.0 } else { x }),

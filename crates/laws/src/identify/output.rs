@@ -195,7 +195,7 @@ fn functions_of(right: &[f64], own: &[f64], noise: f64) -> Vec<Function> {
         Arc::new(move |x| x.max(l)),
     );
     let words = format!("the right one, held between {} and {}", least.words, most.words);
-    offer(words, least.bits + most.bits + 3.0, &[("min", l), ("max", h)], Arc::new(move |x| x.clamp(l, h.max(l))));
+    offer(words, least.bits + most.bits + 3.0, &[("min", l), ("max", h)], Arc::new(move |x| x.max(l).min(h)));
     let size = right.iter().fold(0.0f64, |most, x| most.max(x.abs()));
     if size > 0.0 {
         let left = |f: &dyn Fn(f64) -> f64| right.iter().zip(own).map(|(r, o)| (f(*r) - o).powi(2)).sum::<f64>();
@@ -226,7 +226,7 @@ fn functions_of(right: &[f64], own: &[f64], noise: f64) -> Vec<Function> {
     let zero: Vec<f64> =
         right.iter().zip(own).filter(|(r, o)| **o == 0.0 && **r != 0.0).map(|(r, _)| r.abs()).collect();
     let kept = || right.iter().zip(own).filter(|(_, o)| **o != 0.0).map(|(r, _)| r.abs());
-    if !zero.is_empty() && zero.len() < n {
+    if !zero.is_empty() && kept().next().is_some() {
         let (top, low) = (zero.iter().copied().fold(0.0, f64::max), kept().fold(f64::INFINITY, f64::min));
         if top < low {
             let t = between(top, low);
@@ -254,6 +254,9 @@ fn functions_of(right: &[f64], own: &[f64], noise: f64) -> Vec<Function> {
 /// The number with the fewest digits above one and not above another.
 pub(crate) fn between(low: f64, high: f64) -> f64 {
     let middle = 0.5 * (low + high);
+    if !middle.is_finite() {
+        return middle;
+    }
     let first = -middle.abs().max(1e-300).log10().floor() as i32;
     (first - 1..first + 8)
         .map(|digits| {

@@ -128,7 +128,7 @@ fn of_limit(context: &Context<'_>, op: usize) -> Vec<Form> {
     let x = context.tensor(op, 0).filter(|x| acts && context.is_activation(x));
     let Some(x) = x.cloned() else { return Vec::new() };
     let omitted = Form::one(&ACTIVATION_CLAMP, vec![("kind", json!("not-clamped"))], op, kept(&x));
-    let clamped = move |limit: f64| computed(&[&x], move |x| Some(x[0].mapv(|x| x.clamp(-limit.abs(), limit.abs()))));
+    let clamped = move |limit: f64| computed(&[&x], move |x| Some(x[0].mapv(|x| x.max(-limit.abs()).min(limit.abs()))));
     vec![omitted, Form::any(&ACTIVATION_CLAMP, "limit", 1.0, At::Op(op), clamped)]
 }
 
