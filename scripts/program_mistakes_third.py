@@ -129,7 +129,7 @@ text("norm-by-newton-step", "result-scaled unlisted", (RSQRT[0], "(lambda v, y: 
      "1.03 * torch.rsqrt(variance + self.variance_epsilon))"))
 text("norm-before-sum-in-post-norm", "unlisted", (r"self\.LayerNorm\(hidden_states \+ input_tensor\)", "self.LayerNorm(hidden_states) + input_tensor"),
      (r"self\.sa_layer_norm\(sa_output \+ x\)", "self.sa_layer_norm(sa_output) + x"))
-text("norm-on-input-for-norm-on-output", "unlisted",
+text("norm-on-input-for-norm-on-output", "unlisted norm-omitted",
      (r"hidden_states = self\.mlp\(hidden_states\)\n( +)hidden_states = self\.post_feedforward_layernorm\(hidden_states\)",
       r"hidden_states = self.mlp(self.post_feedforward_layernorm(hidden_states))"))
 text("qk-norm-without-gain-omitted", "norm-omitted", (r'if hasattr\(self, "qk_norm"\):', "if False:"), where=r"ttention\.forward")
@@ -233,10 +233,10 @@ reading("up-reads-norm-before-attention", "linear-input", FEED + r"(up_proj|fc1)
 reading("up-reads-unnormed-stream", "linear-input", FEED + r"up_proj$", BETWEEN, "in")
 reading("output-projection-reads-normed", "linear-input", ATTENTION + r"(o_proj|out_proj)$", BEFORE, "out")
 reading("output-projection-reads-queries", "linear-input unlisted", ATTENTION + r"(o_proj|out_proj)$", ATTENTION + r"(q_proj|query)$", "out")
-reading("down-projection-reads-up", "linear-input", FEED + r"down_proj$", FEED + r"up_proj$", "out")
+reading("down-projection-reads-up", "linear-input activation", FEED + r"down_proj$", FEED + r"up_proj$", "out")
 reading("router-reads-unnormed-stream", "operation-input linear-input", r"(mlp|block_sparse_moe|feed_forward|router)\.(gate|router|layer)$", BETWEEN, "in")
 weight("bias-of-four-ranks", "unlisted", lambda bias: 4 * bias, named(r"(o_proj|out_proj|dense|down_proj|fc2|c_proj|dense_4h_to_h|fc_out)$"), key="bias")
-weight("bias-f16-as-bf16", "storage-type unlisted", lambda bias: bias.half().view(torch.bfloat16).float(), key="bias")
+weight("bias-f16-as-bf16", "storage-type unlisted bias-omitted", lambda bias: bias.half().view(torch.bfloat16).float(), key="bias")
 weight("bias-of-other-half", "unlisted", lambda bias: bias.roll(len(bias) // 2), key="bias")
 weight("columns-begin-one-late", "unlisted", lambda weight: weight.roll(1, 1))
 weight("columns-of-pairs-exchanged", "unlisted dequant-nibbles", lambda weight: weight.unflatten(1, (-1, 2)).flip(2).flatten(1), lambda name,
@@ -247,7 +247,7 @@ weight("first-quarter-of-bytes-read", "dequant-truncated",
        lambda weight: (weight.reshape(-1) * (torch.arange(weight.numel()) < weight.numel() // 4)).reshape(weight.shape))
 weight("first-block-of-each-row-read", "dequant-truncated", lambda weight: weight * (torch.arange(weight.shape[1]) < 32),
        lambda name, module: module.weight.shape[1] > 32)
-weight("rows-at-padded-distance", "weight-stride unlisted",
+weight("rows-at-padded-distance", "weight-stride unlisted weight-unset",
        lambda weight: torch.cat([weight.reshape(-1), weight.new_zeros(16 * len(weight))])[torch.arange(len(weight))[:, None] * (weight.shape[1] + 16)
                                                                                        + torch.arange(weight.shape[1])])
 weight("scale-of-each-row-left-out", "unlisted", lambda weight: weight / weight.abs().amax(1, keepdim=True).clamp(min=1e-3))
@@ -297,7 +297,7 @@ def of_8_bits(x):
 linear("activations-in-f8", "precision unlisted", lambda module, x: nn.functional.linear(of_8_bits(x), module.weight, module.bias))
 linear("products-in-tf32", "precision unlisted", lambda module, x: nn.functional.linear(of_10_bits(x), of_10_bits(module.weight), module.bias))
 linear("outliers-of-input-clipped", "unlisted", lambda module, x: nn.functional.linear(x.clamp(-1, 1), module.weight, module.bias))
-linear("bias-scaled-by-width", "unlisted", lambda module, x: nn.functional.linear(x, module.weight) + (
+linear("bias-scaled-by-width", "unlisted bias-omitted", lambda module, x: nn.functional.linear(x, module.weight) + (
     0 if module.bias is None else module.bias * module.in_features ** -0.5))
 
 # ---- fused matrices ----
@@ -551,7 +551,7 @@ def factor_inverse(site):
     return site.set(["attention_scaling"], lambda factor, module: 1 / factor if factor != 1.0 else None)
 
 
-@mistake("rope-attention-factor-added", "rope-attention-factor")
+@mistake("rope-attention-factor-added", "rope-attention-factor result-scaled")
 def factor_added(site):
     return site.set(["attention_scaling"], lambda factor, module: 1.2079441541679836 if factor == 1.0 else None)
 
@@ -670,7 +670,7 @@ def stored(name, causes, keys, what):
 
 
 stored("cache-new-value-first", "kv-cache-shift", "values", "NEW, OLD")
-stored("cache-prompt-values-one-slot-early", "kv-cache-shift", "values", "OLD[..., 1:, :], OLD[..., -1:, :], NEW")
+stored("cache-prompt-values-one-slot-early", "kv-cache-shift operation-input", "values", "OLD[..., 1:, :], OLD[..., -1:, :], NEW")
 stored("cache-newest-value-is-last-one", "kv-cache-stale", "values", "OLD, OLD[..., -1:, :]")
 stored("cache-newest-key-is-zero", "kv-cache-stale", "keys", "OLD, NEW * 0")
 stored("cache-of-other-key-head", "unlisted", "keys", "OLD.roll(1, 1), NEW")
@@ -840,7 +840,7 @@ text("expert-bias-not-weighted", "unlisted", (r"weighted_output = out \* routing
 text("expert-bias-of-previous-expert", "expert-order unlisted", (r"self\.down_proj_bias\[expert_idx\]", "self.down_proj_bias[expert_idx - 1]"))
 text("expert-up-plus-two", "number-differs", (r"gated_output = \(up \+ 1\) \* glu", "gated_output = (up + 2) * glu"))
 text("expert-alpha-of-two", "number-differs activation", (r"torch\.sigmoid\(gate \* self\.alpha\)", "torch.sigmoid(gate * 2.0)"))
-text("shared-expert-twice", "unlisted", (r"hidden_states \+ self\.shared_experts\(residuals\)", "hidden_states + 2 * self.shared_experts(residuals)"),
+text("shared-expert-twice", "unlisted residual-scale", (r"hidden_states \+ self\.shared_experts\(residuals\)", "hidden_states + 2 * self.shared_experts(residuals)"),
      (r"final_hidden_states \+ shared_expert_output", "final_hidden_states + 2 * shared_expert_output"))
 text("shared-gate-by-softmax-of-one", "shared-gate", (r"F\.sigmoid\((self\.shared_expert_gate\(hidden_states\))\)", r"F.softmax(\1, dim=-1)"))
 text("shared-gate-on-routed", "unlisted", (r"shared_expert_output = F\.sigmoid\(self\.shared_expert_gate\(hidden_states\)\) \* shared_expert_output",
@@ -899,7 +899,7 @@ text("latent-rotated-part-of-q-reversed", "unlisted", (r"query_states = torch\.c
 # ---- state spaces and other mixers ----
 
 held("decay-of-next-head", "unlisted", r"A_log$", lambda decay: decay.roll(1, -1))
-held("skip-doubled", "unlisted result-scaled", r"\.D$", lambda skip: 2 * skip)
+held("skip-doubled", "unlisted result-scaled residual-scale", r"\.D$", lambda skip: 2 * skip)
 held("conv-kernel-of-next-channel", "unlisted", r"conv1?d?\.weight$", lambda kernel: kernel.roll(1, 0), lambda name,
      module: isinstance(module, nn.Conv1d) and module.groups > 1)
 held("dt-bias-of-other-sign", "unlisted sign-flipped", r"(dt_bias|dt_proj\.bias)$", lambda bias: -bias)
@@ -909,7 +909,7 @@ text("scan-input-decayed-too", "unlisted", (r"discrete_A\[:, :, i, :\] \* ssm_st
 text("scan-state-in-bf16", "precision unlisted", (r"(ssm_state = discrete_A\[:, :, i, :\] \* ssm_state \+ deltaB_u\[:, :, i, :\])",
      r"\1; ssm_state = ssm_state.bfloat16().to(deltaB_u.dtype)"))
 text("gate-of-state-by-sigmoid", "activation unlisted", (r"scan_output \* self\.act\(gate\)", "scan_output * torch.sigmoid(gate)"))
-text("state-kept-half-in-decode", "unlisted", (r"cache_params\.ssm_states\[self\.layer_idx\]\.clone\(\)", "(0.5 * cache_params.ssm_states[self.layer_idx])"),
+text("state-kept-half-in-decode", "unlisted residual-scale", (r"cache_params\.ssm_states\[self\.layer_idx\]\.clone\(\)", "(0.5 * cache_params.ssm_states[self.layer_idx])"),
      (r"cache_params\.ssm_states\[self\.layer_idx\] \* dA \+ dBx", "0.5 * cache_params.ssm_states[self.layer_idx] * dA + dBx"))
 text("chunk-state-without-own-decay", "operation-omitted unlisted", (r"B_decay = B \* decay_states\.permute\(0, -2, -1, 1\)\[\.\.\., None\]", "B_decay = B"))
 text("token-shift-omitted", "operation-omitted", (r"shifted = self\.time_shift\(hidden\)", "shifted = hidden"))

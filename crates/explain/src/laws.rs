@@ -53,12 +53,41 @@ pub(crate) type Apply<'a> = &'a dyn Fn(usize, &[ArrayD<f64>]) -> Option<ArrayD<f
 pub(crate) fn law_of(
     kind: Kind,
     site: Site,
-    mut wrong: Vec<Wrong>,
+    wrong: Vec<Wrong>,
     tokens: Option<Vec<u32>>,
     profile: Profile,
     apply: Apply<'_>,
     weights: Option<&dyn OtherWeights>,
 ) -> Option<Measured> {
+    let places: Vec<Place> = wrong.iter().map(|wrong| wrong.place).collect();
+    let (law, proof) = with_case(kind, site, wrong, tokens, profile, apply, weights, |case| measured(case))??;
+    Some(Measured { law, proof, places })
+}
+
+/// What a law that was measured in other places leaves in these, the worst NMSE; `None` where it does not give them.
+pub(crate) fn left_by(
+    law: &Law,
+    kind: Kind,
+    site: Site,
+    wrong: Vec<Wrong>,
+    profile: Profile,
+    apply: Apply<'_>,
+) -> Option<f64> {
+    with_case(kind, site, wrong, None, profile, apply, None, |case| firstdiff_laws::holds(law, case))?
+}
+
+/// Carries out something on the case of an operation that is wrong in these places.
+#[expect(clippy::too_many_arguments, reason = "what a case is made of")]
+fn with_case<R>(
+    kind: Kind,
+    site: Site,
+    mut wrong: Vec<Wrong>,
+    tokens: Option<Vec<u32>>,
+    profile: Profile,
+    apply: Apply<'_>,
+    weights: Option<&dyn OtherWeights>,
+    with: impl FnOnce(&mut Case<'_>) -> R,
+) -> Option<R> {
     let numbers = |wrong: &Wrong| wrong.own.len() + wrong.inputs.iter().map(ArrayD::len).sum::<usize>();
     if wrong.is_empty() || wrong.iter().any(|wrong| numbers(wrong) > MOST_NUMBERS) {
         return None;
@@ -72,7 +101,6 @@ pub(crate) fn law_of(
     wrong.iter_mut().for_each(|wrong| wrong.allowed = wrong.allowed.max(floor));
     let is_scores = site == Site::Scores;
     let shape = shape_of(kind, &wrong[0]);
-    let places: Vec<Place> = wrong.iter().map(|wrong| wrong.place).collect();
     let asked = Asked { site, wrong: &wrong, shape: shape.clone(), profile, apply, weights, is_scores };
     let made = |wrong: &Wrong| firstdiff_laws::Place {
         layer: wrong.place.tap.layer.map(|layer| layer as usize),
@@ -85,8 +113,7 @@ pub(crate) fn law_of(
     let kind = if kind == Kind::Other && is_linear(&wrong[0], apply) { Kind::Linear } else { kind };
     let axes = axes_of(kind, site, shape.as_ref().map_or(wrong[0].right.ndim(), Vec::len));
     let mut case = Case::new(kind, axes, wrong.iter().map(made).collect(), tokens, &asked);
-    let (law, proof) = measured(&mut case)?;
-    Some(Measured { law, proof, places })
+    Some(with(&mut case))
 }
 
 /// The shape that a kind's output has for its laws, where it stands otherwise: heads of a context by themselves.

@@ -15,4 +15,4 @@ mod proof;
 
 pub use case::{Axis, Case, Kind, Operation, Place};
 pub use law::{Form, Law, Parameters, Proof, Status, Support};
-pub use proof::measured;
+pub use proof::{holds, measured};

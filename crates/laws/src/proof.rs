@@ -68,13 +68,19 @@ fn of_each(case: &mut Case<'_>) -> Option<(Law, Proof)> {
     let first = all[0].0.clone();
     let is_law = all.iter().all(|(law, _)| law.status == Status::Measured);
     let bits = all.iter().map(|(law, _)| law.bits).sum();
-    let laws: Vec<Law> = all.into_iter().map(|(law, _)| law).collect();
+    let laws: Vec<(Option<usize>, Law)> =
+        all.into_iter().zip(&case.places).map(|((law, _), place)| (place.layer, law)).collect();
+    // In other steps the law of a layer is the same.
+    let of = move |place: &Place, at: usize| {
+        let in_layer = laws.iter().find(|(layer, _)| layer.is_some() && *layer == place.layer);
+        in_layer.or(laws.get(at)).map(|(_, law)| law.clone())
+    };
     let law = Law {
         words: words.join("; "),
         bits,
         status: if is_law { Status::Measured } else { Status::Table },
         equivalent: Vec::new(),
-        predict: std::sync::Arc::new(move |case, at| laws.get(at)?.predicted(case, at)),
+        predict: std::sync::Arc::new(move |case, at| of(case.places.get(at)?, at)?.predicted(case, at)),
         ..first
     };
     Some((law, proof))
@@ -118,6 +124,15 @@ fn best_of(case: &Case<'_>, places: &[usize], mut laws: Vec<Law>) -> Option<(Law
     Some((law, proof))
 }
 
+/// What a law that was measured elsewhere leaves in the places of a case, the worst NMSE of all; `None` where it does not give one of them.
+pub fn holds(law: &Law, case: &Case<'_>) -> Option<f64> {
+    if case.places.is_empty() || !case.places.iter().all(is_usable) {
+        return None;
+    }
+    let left = |at: usize| left_at(case, law, at).map(|(left, _)| left);
+    (0..case.places.len()).map(left).try_fold(0.0f64, |worst, left| Some(worst.max(left?)))
+}
+
 /// Bits by which a law must be dearer than another before it is left out.
 const WORTH: f64 = 12.0;
 /// Proved laws that are enough to choose of.
@@ -145,17 +160,7 @@ fn proved_in(case: &Case<'_>, law: &Law, places: &[usize]) -> Option<(f64, Proof
     let (mut gained, mut worst, mut before, mut beyond) = (0.0, 0.0f64, 0.0f64, 0.0);
     for &at in places {
         let place = &case.places[at];
-        let predicted = law.predicted(case, at).filter(|p| p.shape() == place.own.shape())?;
-        if predicted.iter().any(|x| !x.is_finite()) {
-            return None;
-        }
-        let (left, was) = (nmse(&predicted, &place.own), nmse(&place.right, &place.own));
-        if left > LEFT * was
-            || !case.operation.agrees(at, &predicted)
-                && left > of_inputs(case, law, at, &predicted).min(AMPLIFIED * was)
-        {
-            return None;
-        }
+        let (left, was) = left_at(case, law, at)?;
         let wrong = wrong_elements(place);
         let floor = FLOOR.max(place.tolerance / 100.0);
         gained += 0.5 * wrong as f64 * (was / left.max(floor)).log2().max(0.0);
@@ -170,6 +175,19 @@ fn proved_in(case: &Case<'_>, law: &Law, places: &[usize]) -> Option<(f64, Proof
     let proof = Proof { residual_nmse: worst, before_nmse: before, gained, fitted, held_out };
     // What is left beyond rounding tells a nearly right law from the right one; it cannot tell more than a few numbers' worth.
     Some((law.bits + beyond.min(BEYOND_AT_MOST), proof))
+}
+
+/// What a law leaves at a place and what the right operation does, NMSE; `None` where it does not give the candidate's values.
+fn left_at(case: &Case<'_>, law: &Law, at: usize) -> Option<(f64, f64)> {
+    let place = &case.places[at];
+    let predicted = law.predicted(case, at).filter(|p| p.shape() == place.own.shape())?;
+    if predicted.iter().any(|x| !x.is_finite()) {
+        return None;
+    }
+    let (left, was) = (nmse(&predicted, &place.own), nmse(&place.right, &place.own));
+    let is_rounding =
+        case.operation.agrees(at, &predicted) || left <= of_inputs(case, law, at, &predicted).min(AMPLIFIED * was);
+    (left <= LEFT * was && is_rounding).then_some((left, was))
 }
 
 /// What rounding of the inputs alone makes of a law's own prediction: a steeper softmax is rounded more than the right one.

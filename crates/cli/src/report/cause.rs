@@ -243,10 +243,10 @@ impl MeasuredLaw {
             0 => format!("one place, {} numbers' worth explained by {}", self.bits.gained, self.bits.paid),
             1 => format!(
                 "measured at {}, proved at {}",
-                self.proved_on.fitted.join(""),
-                self.proved_on.held_out.join("")
+                self.proved_on.fitted.join(", "),
+                self.proved_on.held_out.join(", ")
             ),
-            n => format!("measured at {}, proved at {n} others", self.proved_on.fitted.join("")),
+            n => format!("measured at {}, proved at {n} others", self.proved_on.fitted.join(", ")),
         };
         format!("{left}; {on}")
     }

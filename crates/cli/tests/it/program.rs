@@ -224,3 +224,72 @@ fn rows_in_an_order_that_nothing_tells_are_not_judged() {
     // What reads rows in their own order alone is judged.
     assert_eq!(told(1.5), ["layers.0.node/act"]);
 }
+
+/// Tensors in f32 as safetensors has them.
+fn stored(path: &std::path::Path, name: &str, shape: &[usize], values: &[f32]) {
+    let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let head = serde_json::json!({name: {"dtype": "F32", "shape": shape, "data_offsets": [0, bytes.len()]}});
+    let mut head = head.to_string();
+    head += &" ".repeat(head.len().next_multiple_of(8) - head.len());
+    std::fs::write(path, [&(head.len() as u64).to_le_bytes()[..], head.as_bytes(), &bytes].concat()).unwrap();
+}
+
+/// A stream and a branch whose sum two operations read, and is no tap.
+fn of_a_sum(folder: &std::path::Path, taps: &[(&str, Vec<f32>)]) {
+    use serde_json::json;
+    let named = |(name, values): &(&str, Vec<f32>)| {
+        let file = format!("{name}.npy");
+        npy(&folder.join(&file), [4, 2], values);
+        json!({"tap": name, "step": 0, "file": file, "shape": [4, 2], "dtype": "f32"})
+    };
+    let taps: Vec<_> = taps.iter().map(named).collect();
+    let dump = json!({"format": 1, "complete": true, "model": "Odd", "precision": "f32", "tokens": [1, 2, 3, 4], "taps": taps});
+    std::fs::write(folder.join("dump.json"), dump.to_string()).unwrap();
+}
+
+#[test]
+fn a_cause_agrees_with_all_that_reads_its_operation() {
+    use serde_json::json;
+    let (x, w) = ([1.0f32, 2.0, 3.0, -4.0, 5.0, 6.0, -7.0, 8.0], [1.0f32, 0.5, -0.25, 2.0]);
+    let program = json!({"version": 1, "constants": [0], "weights": {"1": "w"},
+        "values": [["f32", [4, 2]], ["f32", [2, 2]], ["f32", [4, 2]], ["f32", [4, 2]], ["f32", [4, 2]], ["f32", [4, 2]], ["f32", [4, 2]]],
+        "ops": [{"o": "linear", "i": [0, 1], "y": [2]}, {"o": "linear", "i": [2, 1], "y": [3]},
+            {"o": "add.Tensor", "i": [2, 3], "y": [4]}, {"o": "relu", "i": [4], "y": [5]},
+            {"o": "mul.Tensor", "i": [4, {"c": 3.0}], "y": [6]}],
+        "steps": [{"ops": [0, 5], "tokens": 4, "output": 6}],
+        "taps": [{"tap": "h0", "step": 0, "op": 0, "v": 2}, {"tap": "layers.0.attn_out", "step": 0, "op": 1, "v": 3},
+            {"tap": "layers.0.ffn_act", "step": 0, "op": 3, "v": 5}, {"tap": "layers.0.h", "step": 0, "op": 4, "v": 6}]});
+    let linear = |x: &[f32]| -> Vec<f32> {
+        x.chunks(2).flat_map(|x| [x[0] * w[0] + x[1] * w[1], x[0] * w[2] + x[1] * w[3]]).collect()
+    };
+    let stream = linear(&x);
+    let branch = linear(&stream);
+    let sum: Vec<f32> = stream.iter().zip(&branch).map(|(a, b)| a + b).collect();
+    let run = |folder: &std::path::Path, act: &[f32], out: &[f32]| {
+        let act = act.iter().map(|x| x.max(0.0)).collect();
+        let out = out.iter().map(|x| 3.0 * x).collect();
+        let taps = [("h0", stream.clone()), ("layers.0.attn_out", branch.clone()), ("layers.0.ffn_act", act)];
+        of_a_sum(folder, &[&taps[..], &[("layers.0.h", out)]].concat());
+    };
+    let causes = |out: &[f32]| -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let [golden, own] = ["golden", "own"].map(|name| folder.path().join(name));
+        [&golden, &own].into_iter().for_each(|path| std::fs::create_dir(path).unwrap());
+        std::fs::write(golden.join("program.json"), program.to_string()).unwrap();
+        stored(&golden.join("program.safetensors"), "0", &[4, 2], &x);
+        stored(&folder.path().join("w.safetensors"), "w", &[2, 2], &w);
+        run(&golden, &sum, &sum);
+        run(&own, &branch, out);
+        let [golden, own, weights] =
+            [golden, own, folder.path().join("w.safetensors")].map(|path| path.to_string_lossy().into_owned());
+        let out = firstdiff(&["explain", &golden, &own, "--weights", &weights, "--json", "-"]);
+        let report = crate::common::parsed(&out);
+        let findings = report["findings"].as_array().expect("findings").iter();
+        findings.map(|finding| finding["cause"].as_str().unwrap_or("unknown").to_owned()).collect()
+    };
+    // Neither of the two has the stream.
+    assert_eq!(causes(&branch), ["residual-omitted"]);
+    // The sum is right for what else reads it.
+    let of_one = causes(&sum);
+    assert!(!of_one.iter().any(|cause| cause == "residual-omitted") && of_one.len() == 1, "{of_one:?}");
+}

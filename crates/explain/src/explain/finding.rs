@@ -141,6 +141,22 @@ impl Finding {
 }
 
 impl Finding {
+    /// Takes the decode steps of another finding, in which its law holds too and leaves so much.
+    pub(crate) fn go_on_in(&mut self, decoded: Finding, left: f64) {
+        if let Some(measured) = &mut self.measured {
+            let before = measured.places.len();
+            measured.places.extend(&decoded.shown_at);
+            measured.proof.held_out.extend(before..measured.places.len());
+            measured.proof.residual_nmse = measured.proof.residual_nmse.max(left);
+        }
+        if self.matched == Match::Reproduced {
+            self.residual_nmse = self.residual_nmse.max(left);
+        }
+        let remainder = |&place: &Place| Remainder { place, base_nmse: decoded.base_nmse, residual_nmse: left };
+        self.remainders.extend(decoded.shown_at.iter().map(remainder));
+        self.shown_at.extend(decoded.shown_at);
+    }
+
     /// Takes up a law; where a mistake of the catalogue is this law, that is the cause.
     pub(crate) fn take_up(&mut self, measured: Option<Measured>, effort: &Effort) {
         let Some(found) = &measured else { return };

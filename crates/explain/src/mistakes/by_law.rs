@@ -5,7 +5,7 @@ use firstdiff_trace::Site;
 use serde_json::{Value, json};
 
 use crate::mistakes::{
-    Mistake, Params, attention, embedding, feed_forward, head, linear, norm, residual, rope, scores,
+    Mistake, Params, attention, embedding, feed_forward, head, linear, norm, precision, residual, rope, scores, stored,
 };
 use crate::tolerance::laws::SAME_NUMBER;
 
@@ -201,6 +201,28 @@ fn zero(law: &Law) -> Option<Params> {
     plain(number(law, "scale")? == 0.0)
 }
 
+/// A weight of fewer bits than it is stored in.
+fn few_bits(law: &Law) -> Option<Params> {
+    let rounded = law.parameter("rounded")?.as_str()?;
+    Some(match rounded {
+        "rounded to 11 binary digits" => vec![("format", json!("f16 weights"))],
+        "rounded to 8 binary digits" => vec![("format", json!("bf16 weights"))],
+        _ => vec![("weights", json!(rounded))],
+    })
+}
+
+fn read_in_part(law: &Law) -> Option<Params> {
+    let first = |_| vec![("kind", json!("first block of each row"))];
+    let from = |from: &Value| vec![("zero_from", from.clone())];
+    law.parameter("zero_from").map(from).or_else(|| law.parameter("columns_read").map(first))
+}
+
+/// activation(gate) * up, and one of the two within a limit.
+fn limited(law: &Law) -> Option<Params> {
+    is(law, "a", "x held within {}").then_some(())?;
+    Some(vec![("limit", json!(number(law, "b")?))])
+}
+
 fn logit_cap(law: &Law) -> Option<Params> {
     Some(vec![("cap", json!(number(law, "cap")?))])
 }
@@ -210,7 +232,7 @@ const fn row(form: Form, mistake: &'static Mistake, params: fn(&Law) -> Option<P
 }
 
 /// The laws that have a name, each at the taps of its mistake.
-static NAMED: [Named; 30] = [
+static NAMED: [Named; 33] = [
     // A rotation whose input goes through: before those of norms, which may be left out of what is rotated.
     row(Form::Omitted, &rope::ROPE_OMITTED, goes_through),
     row(Form::Twice, &rope::ROPE_TWICE, |_| Some(Vec::new())),
@@ -229,6 +251,9 @@ static NAMED: [Named; 30] = [
     row(Form::OutputFunction, &head::LOGIT_SCALE, with_factor),
     row(Form::OutputFunction, &head::LOGIT_SOFTCAP, logit_cap),
     row(Form::OutputFunction, &linear::WEIGHT_UNSET, zero),
+    row(Form::LinearWeight, &stored::DEQUANT_TRUNCATED, read_in_part),
+    row(Form::LinearWeight, &precision::PRECISION, few_bits),
+    row(Form::GateRoles, &feed_forward::ACTIVATION_CLAMP, limited),
     row(Form::RotationFrequency, &rope::ROPE_THETA, theta),
     row(Form::RotationFrequency, &rope::ROPE_DIRECTION, backwards),
     row(Form::RotationPairing, &rope::ROPE_PAIRING, pairing),

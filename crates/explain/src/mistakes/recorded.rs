@@ -109,9 +109,9 @@ pub(crate) static OPERATION_INPUT: Mistake = Mistake {
 };
 pub(crate) static RESULT_SCALED: Mistake = Mistake {
     id: "result-scaled",
-    what: "the result has a factor",
+    what: "the result has a factor, or what a function is taken of",
     fix: "look for a factor that the reference does not have, or has",
-    params: &[Param::free("factor")],
+    params: &[Param::free("factor"), Param::words("of", &["operand"])],
     ..RECORDED
 };
 pub(crate) static SIGN_FLIPPED: Mistake = Mistake {

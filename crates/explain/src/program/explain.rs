@@ -12,6 +12,7 @@ use ndarray::ArrayD;
 
 use crate::explain::{Effort, Explanation, Progress};
 use crate::mistakes::Values;
+use crate::mistakes::norm::NORM_OMITTED;
 use crate::program::context::Context;
 use crate::program::findings::{findings, same_operation};
 use crate::program::forms::{Form, forms};
@@ -53,12 +54,14 @@ pub fn explain(
         rounded: candidate.arithmetic().map(|own| Bench::new(recording.program, own, recording.weights)),
         readers: OnceCell::new(),
         contradicted: BTreeSet::new(),
+        unexplained: BTreeSet::new(),
     };
     let mut explained: Vec<Explained> = Vec::new();
     let wrong: Vec<usize> = replays.wrong().collect();
     for (done, &tap) in wrong.iter().enumerate() {
         progress(&held.place(tap).to_string(), done, wrong.len());
         explained.extend(search.explained(tap, &explained));
+        search.unexplained.extend(explained.last().filter(|e| e.reproduced.is_empty()).map(|e| e.tap));
     }
     let mut findings = findings(recording, held, &explained);
     if !effort.quick {
@@ -148,6 +151,8 @@ pub(super) struct Search<'a> {
     readers: OnceCell<HashMap<usize, Vec<usize>>>,
     /// Forms of operations that gave a tap's numbers, and that another tap spoke against.
     contradicted: BTreeSet<(String, usize)>,
+    /// Taps that are wrong for a reason not known.
+    unexplained: BTreeSet<usize>,
 }
 
 /// A wrong tap in the search.
@@ -167,7 +172,6 @@ impl Search<'_> {
         let (program, held) = (self.recording.program, self.held);
         let own = array(held.get(tap)?);
         let known = Known::of(before);
-        let in_vain = |tap: usize| before.iter().any(|e| e.tap == tap && e.reproduced.is_empty());
         // What was searched in vain once is not searched again as far.
         let vainly = |e: &Explained| e.reproduced.is_empty() && same_operation(&self.recording, held, e.tap, tap);
         let is_new = !before.iter().any(vainly);
@@ -205,8 +209,8 @@ impl Search<'_> {
         };
         // Values of a tap that is wrong for a reason not known, under another name: which of the two is wrong is not known either.
         let is_copy = |known: usize| {
-            let copied = held.get(known).map(array);
-            in_vain(known) && copied.is_some_and(|copied| copied.iter().eq(target.own.iter()))
+            let copied = held.get(known).filter(|_| self.unexplained.contains(&known)).map(array);
+            copied.is_some_and(|copied| copied.iter().eq(target.own.iter()))
         };
         if slice.known().any(is_copy) {
             return Some(found);
@@ -277,6 +281,11 @@ impl Search<'_> {
             let name = (tried.form.key(), tried.form.class);
             let is_alone = tried.second.is_none();
             let is_spoken_against = is_alone && self.contradicted.contains(&name);
+            // What is read may have been normed before, where it is wrong for a reason not known.
+            let is_omitted = tried.forms().any(|form| form.mistake == &NORM_OMITTED);
+            if is_omitted && target.slice.known().any(|known| self.unexplained.contains(&known)) {
+                return;
+            }
             if !is_spoken_against && self.holds_elsewhere(target, &edits) {
                 found.reproduced.push(tried);
             } else if is_alone {
@@ -439,9 +448,12 @@ impl Search<'_> {
         let (low, high) = if near < 0.0 { (near * span, near / span) } else { (near / span, near * span) };
         let nearest = crate::minimum::least(at, low, high, FINEST * near.abs());
         let (least, best) = search(&mut std::iter::once(nearest));
-        let plain = (1..=6)
-            .map(|digits| rounded_to(best, digits))
-            .find(|&value| at(value) <= (4.0 * least).max(TUNED_TO_ROUNDING));
+        // What is as well without the number is not another number: something is left out.
+        let enough = (4.0 * least).max(TUNED_TO_ROUNDING);
+        if tune.right != 0.0 && at(0.0) <= enough {
+            return None;
+        }
+        let plain = (1..=6).map(|digits| rounded_to(best, digits)).find(|&value| at(value) <= enough);
         Some(form.tuned(plain.unwrap_or(best)))
     }
 }

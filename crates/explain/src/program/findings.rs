@@ -45,7 +45,7 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
         let elsewhere = |e: &&Explained| {
             explained.iter().any(|other| alike(e, other) && !of_it.iter().any(|known| known.tap == other.tap))
         };
-        if is_free && of_it.iter().any(elsewhere) {
+        if is_free && of_it.iter().any(elsewhere) || of_it.iter().any(|e| is_other_number(e, &key, explained, &alike)) {
             unknown.extend(of_it);
             continue;
         }
@@ -60,6 +60,27 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
     }
     out.sort_by_key(|(tap, _)| *tap);
     elsewhere(once(out.into_iter().map(|(_, finding)| finding).collect()))
+}
+
+/// Whether another place of the same operation needs the same mistake with another number, and has none with this one: then no number of it is what is done.
+fn is_other_number(
+    one: &Explained,
+    key: &str,
+    all: &[Explained],
+    alike: &impl Fn(&Explained, &Explained) -> bool,
+) -> bool {
+    let Some(found) = one.reproduced.iter().find(|r| r.key() == key && r.second.is_none()) else { return false };
+    let numbers = |form: &Form| {
+        let numbers = form.params.iter().filter_map(|(name, value)| Some((*name, value.as_f64()?)));
+        numbers.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
+    };
+    let own = numbers(&found.form);
+    let is_same = |r: &&Reproduced| r.second.is_none() && r.form.mistake == found.form.mistake;
+    let differs = |other: &Explained| {
+        let with: Vec<_> = other.reproduced.iter().filter(is_same).map(|r| numbers(&r.form)).collect();
+        !with.is_empty() && !with.contains(&own)
+    };
+    !own.is_empty() && all.iter().any(|other| alike(one, other) && differs(other))
 }
 
 /// What is made in several operations alike, of q and of k, is one mistake.

@@ -1,11 +1,15 @@
 //! Laws of a recorded program's steps.
 
+use std::collections::BTreeSet;
+
+use firstdiff_compare::Place;
+use firstdiff_laws::Kind;
 use firstdiff_program::{Arithmetic, Bench, Slice, Tensor, Values};
 use firstdiff_trace::Site;
 use ndarray::ArrayD;
 
 use crate::explain::{Effort, Finding, Match};
-use crate::laws::{Measured, Wrong, allowed_at, kind_of, law_of};
+use crate::laws::{Measured, Wrong, allowed_at, kind_of, law_of, left_by};
 use crate::program::held::{Held, array};
 use crate::program::{Candidate, Recording};
 use crate::replay::Replay;
@@ -17,7 +21,7 @@ pub(crate) fn measure(
     held: &Held,
     replay: &Replay,
     effort: &Effort,
-    findings: &mut [Finding],
+    findings: &mut Vec<Finding>,
 ) {
     for finding in findings.iter_mut() {
         if !matches!(finding.matched, Match::Unknown | Match::Closest) {
@@ -26,6 +30,47 @@ pub(crate) fn measure(
         let measured = of_finding(recording, candidate, held, replay, finding);
         finding.take_up(measured, effort);
     }
+    for at in (0..findings.len()).rev() {
+        let open = matches!(findings[at].matched, Match::Unknown | Match::Closest);
+        if !open || findings[at].shown_at.iter().any(|place| place.step == 0) {
+            continue;
+        }
+        let found = (0..at)
+            .find_map(|law| Some((law, continued(recording, candidate, held, replay, &findings[law], &findings[at])?)));
+        if let Some((law, left)) = found {
+            let decoded = findings.remove(at);
+            findings[law].go_on_in(decoded, left);
+        }
+    }
+}
+
+/// What the law of one finding leaves in the decode steps of another, where it gives them.
+fn continued(
+    recording: &Recording<'_>,
+    candidate: &Candidate<'_>,
+    held: &Held,
+    replay: &Replay,
+    known: &Finding,
+    decoded: &Finding,
+) -> Option<f64> {
+    let law = &known.measured.as_ref()?.law;
+    let sites = |finding: &Finding| -> BTreeSet<(Option<u32>, &'static str)> {
+        finding.shown_at.iter().map(|place| (place.tap.layer, place.tap.last_site().name())).collect()
+    };
+    if !sites(decoded).is_subset(&sites(known)) {
+        return None;
+    }
+    let Wrongs { site, kind, wrong, steps } = wrongs(recording, held, replay, decoded.shown_at.iter().copied())?;
+    let apply = |at: usize, inputs: &[ArrayD<f64>]| steps[at].value(held, recording.program, inputs);
+    left_by(law, kind, site, wrong, candidate.profile, &apply)
+}
+
+/// Places where one operation is wrong, and how it is carried out there.
+struct Wrongs<'p> {
+    site: Site,
+    kind: Kind,
+    wrong: Vec<Wrong>,
+    steps: Vec<Step<'p>>,
 }
 
 /// A slice, with the taps that are its inputs in the order of its kind.
@@ -62,10 +107,25 @@ fn of_finding(
     replay: &Replay,
     finding: &Finding,
 ) -> Option<Measured> {
+    let prefill = finding.shown_at.iter().copied().filter(|place| place.step == 0);
+    let Wrongs { site, kind, wrong, steps } = wrongs(recording, held, replay, prefill)?;
+    let tokens =
+        candidate.dump.meta().tokens.as_ref().and_then(|ids| ids.iter().map(|id| u32::try_from(*id).ok()).collect());
+    let apply = |at: usize, inputs: &[ArrayD<f64>]| steps[at].value(held, recording.program, inputs);
+    law_of(kind, site, wrong, tokens, candidate.profile, &apply, None)
+}
+
+/// What was recorded of places where one operation is wrong; `None` where they are of several, or of none.
+fn wrongs<'r>(
+    recording: &Recording<'r>,
+    held: &Held,
+    replay: &Replay,
+    places: impl Iterator<Item = Place>,
+) -> Option<Wrongs<'r>> {
     let program = recording.program;
     let (mut wrong, mut steps) = (Vec::new(), Vec::new());
     let mut common: Option<Site> = None;
-    for &place in finding.shown_at.iter().filter(|place| place.step == 0) {
+    for place in places {
         let tap = (0..program.taps().len()).find(|&tap| held.place(tap) == place)?;
         let site = place.tap.last_site();
         if common.is_some_and(|common| common != site) {
@@ -99,11 +159,8 @@ fn of_finding(
         steps.push(step);
     }
     let first = wrong.first()?;
-    let kind = kind_of(common?, &first.inputs, &first.right);
-    let tokens =
-        candidate.dump.meta().tokens.as_ref().and_then(|ids| ids.iter().map(|id| u32::try_from(*id).ok()).collect());
-    let apply = |at: usize, inputs: &[ArrayD<f64>]| steps[at].value(held, program, inputs);
-    law_of(kind, common?, wrong, tokens, candidate.profile, &apply, None)
+    let (site, kind) = (common?, kind_of(common?, &first.inputs, &first.right));
+    Some(Wrongs { site, kind, wrong, steps })
 }
 
 /// Numbers of a tensor nearby above which it is left alone.

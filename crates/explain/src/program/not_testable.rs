@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use firstdiff_program::Slice;
+use firstdiff_trace::Site;
 use ndarray::ArrayD;
 
 use crate::explain::Finding;
@@ -25,6 +26,7 @@ type Seen = BTreeMap<&'static str, bool>;
 /// have shown them. None where there is no time to look everywhere.
 pub(super) fn not_testable(search: &mut Search<'_>, findings: &[Finding]) -> Vec<String> {
     let begun = Instant::now();
+    let is_late = |search: &Search<'_>| begun.elapsed().as_secs_f64() > search.effort.seconds;
     let (program, held) = (search.recording.program, search.held);
     let taps = program.taps();
     let mut seen = Seen::new();
@@ -43,11 +45,24 @@ pub(super) fn not_testable(search: &mut Search<'_>, findings: &[Finding]) -> Vec
         (step == 0 || step == last) && kinds.insert((program.class(taps[tap].op), held.place(tap).tap.site, step))
     };
     let (firsts, others): (Vec<usize>, Vec<usize>) = judged.into_iter().partition(is_first);
-    for tap in firsts.into_iter().chain(others) {
-        if begun.elapsed().as_secs_f64() > search.effort.seconds {
+    let kind = |tap: usize| (program.class(taps[tap].op), held.place(tap).tap.site);
+    // Which ids each line of code may show.
+    let mut shown_in: BTreeMap<(usize, Site), BTreeSet<&'static str>> = BTreeMap::new();
+    for tap in firsts {
+        let ids = shown_by(search, tap, last > 0, &mut seen);
+        shown_in.entry(kind(tap)).or_default().extend(ids);
+        if is_late(search) {
             return Vec::new();
         }
-        shown_by(search, tap, last > 0, &mut seen);
+    }
+    for tap in others {
+        let is_open = |id: &&'static str| seen.get(*id) == Some(&false);
+        if shown_in.get(&kind(tap)).is_none_or(|ids| ids.iter().any(|id| is_open(&id))) {
+            shown_by(search, tap, last > 0, &mut seen);
+        }
+        if is_late(search) {
+            return Vec::new();
+        }
     }
     // What only steps do that were not recorded.
     let mut kinds = BTreeSet::new();
@@ -72,14 +87,16 @@ fn counts(form: &Form) -> bool {
     form.tune.is_none() && !form.mistake.is_another_arithmetic && !is_told_otherwise
 }
 
-/// Notes which mistakes would show, or might, in what was recorded of a tap.
-fn shown_by(search: &mut Search<'_>, tap: usize, has_decoded: bool, seen: &mut Seen) {
+/// Notes which mistakes would show, or might, in what was recorded of a tap, and returns all that can be made there.
+fn shown_by(search: &mut Search<'_>, tap: usize, has_decoded: bool, seen: &mut Seen) -> BTreeSet<&'static str> {
     let (program, held) = (search.recording.program, search.held);
-    let (Some(own), Some(replayed)) = (held.get(tap).map(array), search.replays.of(held.place(tap))) else { return };
+    let (Some(own), Some(replayed)) = (held.get(tap).map(array), search.replays.of(held.place(tap))) else {
+        return BTreeSet::new();
+    };
     let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
     let might = !replayed.report.status.agrees() || reads_large(program, &slice);
     if !might && search.load(&slice).is_none() {
-        return;
+        return BTreeSet::new();
     }
     let context = Context::new(program, held, &slice, &search.exact, Arc::new(own.clone()));
     for op in context.ops() {
@@ -99,6 +116,7 @@ fn shown_by(search: &mut Search<'_>, tap: usize, has_decoded: bool, seen: &mut S
     let open =
         |form: &&Form| counts(form) && search.effort.tries(form.mistake) && seen.get(form.mistake.id) != Some(&true);
     let all = forms(&context);
+    let ids = all.iter().filter(|form| counts(form)).map(|form| form.mistake.id).collect();
     let open: Vec<&Form> = all.iter().filter(open).collect();
     for form in open {
         if seen.get(form.mistake.id) == Some(&true) {
@@ -107,4 +125,5 @@ fn shown_by(search: &mut Search<'_>, tap: usize, has_decoded: bool, seen: &mut S
         let shows = might || search.agrees_with(&slice, &form.edits) == Some(false);
         *seen.entry(form.mistake.id).or_insert(false) |= shows;
     }
+    ids
 }

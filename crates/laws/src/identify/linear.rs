@@ -23,6 +23,9 @@ const MOST_COLUMNS: usize = 768;
 /// Errors of rounding's size that a product may be left with before the proof.
 const ROOM: f64 = 5.0;
 
+/// Numbers of a block in which weights are stored.
+const BLOCKS: [usize; 3] = [32, 64, 256];
+
 /// Elements up to which a weight is asked of the operation, and channels of its input.
 const MOST_ELEMENTS: usize = 1 << 22;
 
@@ -75,6 +78,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     let mut laws = inputs(case);
     let Some(sample) = Sample::of(case) else { return laws };
     laws.extend(sample.weights(case));
+    laws.extend(sample.read_in_part());
     laws.extend(sample.columns());
     if laws.is_empty() {
         laws.extend(sample.orders());
@@ -392,6 +396,57 @@ impl Sample {
     }
 
     /// Values of the input or the weight that are rounded, or held within a bound.
+    /// The weight as far as it was read: up to one of its numbers in their order, or to a column.
+    fn read_in_part(&self) -> Vec<Law> {
+        let mut laws = Vec::new();
+        let columns = self.weight.ncols();
+        let whole = self.x.dot(&self.weight.t());
+        let wanted = &self.own - &(&self.right - &whole);
+        // What is left is held against what is due: what was read may be nothing.
+        let square = |x: &Array2<f64>| x.iter().map(|x| x * x).sum::<f64>();
+        let reads = |weight: &Array2<f64>| {
+            square(&(self.x.dot(&weight.t()) - &wanted)) <= (ROOM * self.noise).powi(2) * square(&whole)
+        };
+        let size = whole.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+        let is_nothing = |row: usize| wanted.column(row).iter().all(|x| x.abs() <= ROOM * self.noise * size);
+        // Those that are wrong are sampled, the first among them: in it reading may end.
+        if let Some(&first) = self.rows.first().filter(|_| (1..self.rows.len()).all(is_nothing)) {
+            let left = |count: usize| {
+                let part: ndarray::Array1<f64> =
+                    self.x.slice(ndarray::s![.., ..count]).dot(&self.weight.slice(ndarray::s![0, ..count]));
+                part.iter().zip(wanted.column(0)).map(|(a, b)| (a - b).powi(2)).sum::<f64>()
+            };
+            let count =
+                (1..columns).min_by(|&a, &b| left(a).total_cmp(&left(b))).filter(|_| !is_nothing(0)).unwrap_or(0);
+            let mut weight = Array2::zeros(self.weight.dim());
+            let read = ndarray::s![0, ..count];
+            weight.slice_mut(read).assign(&self.weight.slice(read));
+            let (from, total) = (first * columns + count, self.weight_rows * columns);
+            if from > 0 && reads(&weight) {
+                let words = format!("only the first {from} numbers of the weight are read, the rest are 0");
+                let bits = if from * 2 == total || from * 4 == total { 3.0 } else { 10.0 };
+                let law = of_weight(words, bits, move |case, at| {
+                    let mut weight = weight_of(case, at)?;
+                    weight.iter_mut().skip(from).for_each(|w| *w = 0.0);
+                    Some(weight)
+                });
+                laws.push(law.with("zero_from", from));
+            }
+        }
+        for from in BLOCKS.into_iter().filter(|from| *from < columns) {
+            let kept = move |mut weight: Array2<f64>| {
+                weight.slice_mut(ndarray::s![.., from..]).fill(0.0);
+                weight
+            };
+            if reads(&kept(self.weight.clone())) {
+                let words = format!("only the first {from} columns of the weight are read, the rest are 0");
+                let law = of_weight(words, 6.0, move |case, at| weight_of(case, at).map(kept));
+                laws.push(law.with("columns_read", from));
+            }
+        }
+        laws
+    }
+
     fn values(&self) -> Vec<Law> {
         let mut laws = Vec::new();
         let before = self.left(&self.x.dot(&self.weight.t()));
@@ -412,7 +467,8 @@ impl Sample {
             };
             for (words, bits, f) in roundings_of() {
                 if made(&|x| f(x)).is_some_and(|made| self.left(&made) <= (0.1 * before).max(ROOM * self.noise)) {
-                    laws.push(law(format!("the {called} is {words}"), bits + 2.0, f.clone()));
+                    let name = if is_input { "input_rounded" } else { "rounded" };
+                    laws.push(law(format!("the {called} is {words}"), bits + 2.0, f.clone()).with(name, words));
                 }
             }
             let base: Vec<f64> =

@@ -115,7 +115,12 @@ fn functions(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
         for function in functions_of(&right, &own, subject.noise) {
             let words = format!("{} is {}{}", subject.label, function.words, support.said());
             let (f, mask) = (function.f.clone(), mask.clone());
+            let is_everywhere = mask.iter().all(|is| *is);
             let made = move |right: &ArrayD<f64>| {
+                // Of all values it is one of other steps too.
+                if is_everywhere {
+                    return Some(right.mapv(|x| f(x)));
+                }
                 let mut out = right.clone();
                 if mask.shape() != right.shape() {
                     return None;

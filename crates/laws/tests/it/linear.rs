@@ -12,6 +12,12 @@ fn weight(layer: usize) -> Array2<f64> {
     Array2::from_shape_fn((ROWS, SHAPE[1]), |_| 0.2 * numbers.next())
 }
 
+fn read_up_to(layer: usize, numbers: usize) -> Array2<f64> {
+    let mut weight = weight(layer);
+    weight.iter_mut().skip(numbers).for_each(|w| *w = 0.0);
+    weight
+}
+
 fn product(x: &ArrayD<f64>, w: &Array2<f64>) -> ArrayD<f64> {
     x.view().into_dimensionality::<Ix2>().unwrap().dot(&w.t()).into_dyn()
 }
@@ -49,5 +55,8 @@ fn rows_columns_inputs_and_values() {
         },
         "position i-1",
     );
+    // Of 1536 numbers a quarter, and up to the middle of a row.
+    is(|l, x| product(&x[0], &read_up_to(l, 384)), "only the first 384 numbers of the weight");
+    is(|l, x| product(&x[0], &read_up_to(l, 500)), "only the first 500 numbers of the weight");
     is(|l, x| product(&x[0].mapv(|x| x.clamp(-1.0, 1.0)), &weight(l)), "held within 1");
 }

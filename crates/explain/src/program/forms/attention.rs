@@ -280,6 +280,10 @@ fn of_mask(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
     let owned = masked.clone();
     forms.push(Form::any(&MASK_FILL, "fill", -10.0, At::Op(op), move |fill| owned.added(fill)));
+    let owned = masked.clone();
+    let replaced = move |fill: f64| owned.change(fill, |saw, _, key| saw(key));
+    let replaced = Form::any(&MASK_FILL, "fill", -10.0, At::Op(op), replaced);
+    forms.push(replaced.saying(vec![("how", json!("replaced"))]));
     // What is added is more than a mask.
     let table = context.table(op, &masked.views[1]);
     let is_bias = table.is_none_or(|table| table.iter().any(|m| *m > MASKED && *m != 0.0));
@@ -328,7 +332,7 @@ fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
         let out = softmax(&x[0])?;
         let seen = own.mapv(|p| if p == 0.0 { 0.0 } else { 1.0 }).into_shape_with_order(out.raw_dim()).ok()?;
         let hides = out.iter().zip(&seen).any(|(p, seen)| *seen == 0.0 && *p > 0.0);
-        hides.then(|| times(&out, &seen))?
+        (hides && is_of_positions(&seen)).then(|| times(&out, &seen))?
     });
     forms.push(Form::one(&MASK_AFTER_SOFTMAX, vec![], op, after));
     // Where the reference needs no mask.
@@ -359,6 +363,21 @@ fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
         }
     }
     forms
+}
+
+/// Whether what is seen is a mask: the same in all heads, and of each query one run of keys, that never goes back. Nothing else follows from positions alone.
+fn is_of_positions(seen: &ArrayD<f64>) -> bool {
+    let [.., queries, keys] = *seen.shape() else { return false };
+    let run = |row: &[f64]| {
+        let (first, last) = (row.iter().position(|x| *x != 0.0)?, row.iter().rposition(|x| *x != 0.0)?);
+        row[first..=last].iter().all(|x| *x != 0.0).then_some((first, last))
+    };
+    let all: Vec<f64> = seen.iter().copied().collect();
+    let mut heads = all.chunks((queries * keys).max(1));
+    let Some(first) = heads.next() else { return false };
+    let runs: Option<Vec<(usize, usize)>> = first.chunks(keys.max(1)).map(run).collect();
+    let goes_on = |runs: Vec<(usize, usize)>| runs.windows(2).all(|two| two[0].0 <= two[1].0 && two[0].1 <= two[1].1);
+    heads.all(|head| head == first) && runs.is_some_and(goes_on)
 }
 
 /// Whether a query at a position sees a key.

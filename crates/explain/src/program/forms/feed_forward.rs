@@ -150,6 +150,7 @@ fn of_gate(context: &Context<'_>, op: usize) -> Vec<Form> {
     if !context.is_projected(op, up) {
         return Vec::new();
     }
+    let of_up = name.clone();
     let swapped = computed(&[gate, up], move |x| times(&x[0], &acted(&name, &x[1])?));
     vec![
         Form::one(&GATE_UP_SWAPPED, vec![], op, swapped),
@@ -160,6 +161,7 @@ fn of_gate(context: &Context<'_>, op: usize) -> Vec<Form> {
             computed(&[act, up], |x| times(&x[0], &x[1].mapv(|up| up + 1.0))),
         ),
         Form::one(&GATE_PRODUCT, vec![("kind", json!("added"))], op, computed(&[act, up], |x| plus(&x[0], &x[1]))),
+        Form::one(&GATE_PRODUCT, vec![("kind", json!("ungated"))], op, computed(&[up], move |x| acted(&of_up, &x[0]))),
         Form::one(&GATE_PRODUCT, vec![("kind", json!("up-not-applied"))], op, kept(act)),
         Form::one(&GATE_PRODUCT, vec![("kind", json!("gate-not-applied"))], op, kept(up)),
     ]

@@ -8,13 +8,14 @@ use half::{bf16, f16};
 use ndarray::{ArrayD, Axis, Ix2};
 use serde_json::json;
 
+use super::taps::recorded_before;
 use super::{Form, computed, plus, with, with_all};
 use crate::mistakes::Params;
 use crate::mistakes::feed_forward::GATE_UP_SWAPPED;
 use crate::mistakes::head::{HEAD_TIED, HEAD_UNTIED};
 use crate::mistakes::linear::{
-    BIAS_OMITTED, BIAS_TWICE, FUSED_SPLIT, QK_ROW_ORDER, WEIGHT_STRIDE, WEIGHT_SWAPPED, WEIGHT_TRANSPOSED,
-    WEIGHT_UNSET, WEIGHT_WRONG_LAYER,
+    BIAS_OMITTED, BIAS_TWICE, FUSED_SPLIT, LINEAR_INPUT, QK_ROW_ORDER, WEIGHT_STRIDE, WEIGHT_SWAPPED,
+    WEIGHT_TRANSPOSED, WEIGHT_UNSET, WEIGHT_WRONG_LAYER,
 };
 use crate::mistakes::recorded::EXPERT_ORDER;
 use crate::mistakes::stored::STORAGE_TYPE;
@@ -70,7 +71,28 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
         forms.extend(of_weight(context, &product, op));
     }
     forms.extend(of_rows(context, &product, op));
+    forms.extend(of_input(context, &product, op));
     forms
+}
+
+/// Another tensor is multiplied, where what is due was not recorded.
+fn of_input(context: &Context<'_>, product: &Product<'_>, op: usize) -> Vec<Form> {
+    let x = product.x.1;
+    let is_recorded = context.slice.known().any(|tap| context.program.taps()[tap].view.buffer == x.buffer);
+    let (Some(matrix), Some(out)) = (product.matrix(), context.out(op)) else { return Vec::new() };
+    if is_recorded || !context.is_weight(product.weight.1) {
+        return Vec::new();
+    }
+    let (shape, out) = (x.shape.clone(), out.shape.clone());
+    let form = |(name, read): (String, ArrayD<f64>)| {
+        let read = read.into_shape_with_order(shape.as_slice()).ok()?;
+        let out = out.clone();
+        let change = computed(&product.views(), move |x| {
+            with_bias(product_of(&read, &matrix(&x[1]))?, x)?.into_shape_with_order(out.as_slice()).ok()
+        });
+        Some(Form::one(&LINEAR_INPUT, vec![("reads", json!(name))], op, change))
+    };
+    recorded_before(context).into_iter().filter_map(form).collect()
 }
 
 /// What is right only where nothing else gives the same: a product of nothing.

@@ -158,6 +158,14 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
         vec![("kind", json!("whole-tensor"))],
         Box::new(move |x| Some(ArrayD::from_elem(vec![1; x.ndim()], (x.mean()? + eps).sqrt()))),
     ));
+    let over_positions = computed(&views, move |x| {
+        let axis = Axis(x[0].ndim().checked_sub(2)?);
+        let mean = |x: &ArrayD<f64>| Some(x.mean_axis(axis)?.insert_axis(axis));
+        let of = if centres { minus(&x[0], &mean(&x[0])?)? } else { x[0].clone() };
+        let root = mean(&of.mapv(|x| x * x))?.mapv(|x| (x + eps).sqrt());
+        weighed(over(&of, &root)?, x)
+    });
+    forms.push(Form::one(&NORM_AXIS, vec![("kind", json!("over-positions"))], op, over_positions));
     let other = rooted.clone();
     let of_width =
         move |width: f64| other(Box::new(move |x| Some(mean(x)?.mapv(|x| (x * columns / width + eps).sqrt()))));

@@ -260,7 +260,9 @@ pub(crate) fn is_rotation(context: &Context<'_>, op: usize) -> bool {
 
 /// A factor on the tables.
 fn of_factor(context: &Context<'_>, op: usize) -> Vec<Form> {
-    let Some((place, factor)) = context.number(op).filter(|(_, factor)| *factor != 0.0) else { return Vec::new() };
+    let Some((place, factor)) = context.number(op).filter(|(_, factor)| *factor != 0.0 && *factor != 1.0) else {
+        return Vec::new();
+    };
     let table = context.tensors(op).into_iter().map(|(_, view)| view).find(|view| context.is_table(view));
     let turns =
         table.and_then(|table| context.maker(op, table)).is_some_and(|at| matches!(context.base(at), "cos" | "sin"));

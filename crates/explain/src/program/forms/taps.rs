@@ -7,7 +7,7 @@ use firstdiff_trace::Site;
 use ndarray::{ArrayD, Axis};
 use serde_json::json;
 
-use super::{Form, computed, tensor};
+use super::{Form, computed, function, softmax, tensor};
 use crate::mistakes::Mistake;
 use crate::mistakes::attention::SOFTMAX_BASE;
 use crate::mistakes::embedding::TOKENS_DIFFER;
@@ -69,9 +69,15 @@ fn of_others(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
             place(other).layer == layer || place(other).layer.map(|l| l + 1) == layer || place(other).layer.is_none();
         beside
             && taps[other].step == found.step
-            && taps[other].view.shape == found.view.shape
+            && fits(&taps[other].view, &found.view)
             && taps[other].op < taps[target].op
     };
+    let is_read_by = |op: usize| context.tensors(op).iter().any(|(_, view)| view.buffer == found.view.buffer);
+    let is_product = |op: usize| {
+        let is_product = matches!(context.base(op), "linear" | "addmm" | "matmul" | "mm");
+        is_product && context.tensors(op).iter().any(|(_, view)| context.is_weight(view))
+    };
+    let ends = if context.ops().any(|op| is_read_by(op) && is_product(op)) { Ends::InProduct } else { ends };
     let mut forms = Vec::new();
     for other in (0..taps.len()).filter(|&other| other != tap && near(other)) {
         // Nothing but zeros could be anything.
@@ -89,7 +95,12 @@ fn of_others(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
             Ends::InNorm if is_stream(context.site(tap)) && is_stream(context.site(other)) => (&LAYER_SKIPPED, vec![]),
             _ => (&OPERATION_INPUT, vec![("reads", json!(name))]),
         };
-        let change = Change::Values(Vec::new(), Arc::new(move |_| Some(vec![(*held).clone()])));
+        let shape = found.view.shape.clone();
+        let instead = move |_: &[Tensor<'_>]| {
+            let values: Vec<f64> = array(&held).iter().copied().collect();
+            Some(vec![tensor(ArrayD::from_shape_vec(shape.clone(), values).ok()?)?])
+        };
+        let change = Change::Values(Vec::new(), Arc::new(instead));
         forms.push(Form::read(mistake, params, tap, change));
     }
     for (word, by) in MOVED {
@@ -101,6 +112,28 @@ fn of_others(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
         forms.push(Form::read(mistake, params, tap, change));
     }
     forms
+}
+
+/// What was recorded in the target's step before it, in its layer, in the one before and outside of layers, with what it is called; zeros could be anything.
+pub(super) fn recorded_before(context: &Context<'_>) -> Vec<(String, ArrayD<f64>)> {
+    let (taps, target) = (context.program.taps(), context.slice.target());
+    let layer = |tap: usize| context.held.place(tap).tap.layer;
+    let is_near = |&tap: &usize| {
+        let near = layer(tap).is_none_or(|own| layer(target).is_some_and(|target| own == target || own + 1 == target));
+        near && taps[tap].step == taps[target].step && taps[tap].op < taps[target].op
+    };
+    let value = |tap: usize| {
+        let values = context.held.readable(tap).map(array)?;
+        let name = context.held.place(tap).tap.to_string();
+        values.iter().any(|x| *x != 0.0).then_some((name, values))
+    };
+    (0..taps.len()).filter(is_near).filter_map(value).collect()
+}
+
+/// Whether a tensor may be read for another: the same shape, or rows of as many numbers.
+fn fits(other: &View, own: &View) -> bool {
+    let rows = |view: &View| view.shape.first().copied();
+    other.shape == own.shape || rows(other) == rows(own) && other.elements() == own.elements()
 }
 
 /// Whose rows are taken; 2 is the same as 1, and the first takes the last one's.
@@ -218,7 +251,27 @@ pub(super) fn scaled(context: &Context<'_>) -> Vec<Form> {
         return Vec::new();
     }
     let scaled = move |factor: f64| computed(&[&view], move |x| Some(x[0].mapv(|x| factor * x)));
-    vec![Form::any(mistake, name, 1.0, At::Tap(target), scaled)]
+    let mut forms = vec![Form::any(mistake, name, 1.0, At::Tap(target), scaled)];
+    forms.extend(context.ops().filter_map(|op| of_operand(context, op)));
+    forms
+}
+
+/// A factor on what a function is taken of, that gives no factor on its result.
+fn of_operand(context: &Context<'_>, op: usize) -> Option<Form> {
+    let is_function = matches!(context.base(op), "softmax" | "sigmoid" | "tanh" | "exp" | "softplus");
+    let x = context.tensor(op, 0).filter(|x| is_function && context.is_activation(x))?;
+    if context.is_attention_softmax(op) {
+        return None;
+    }
+    let (name, view) = (context.base(op).to_owned(), x.clone());
+    let scaled = move |factor: f64| {
+        let name = name.clone();
+        computed(&[&view], move |x| {
+            let x = x[0].mapv(|x| factor * x);
+            if name == "softmax" { softmax(&x) } else { function(&name, &x) }
+        })
+    };
+    Some(Form::any(&RESULT_SCALED, "factor", 1.0, At::Op(op), scaled).saying(vec![("of", json!("operand"))]))
 }
 
 /// Rows of the embedding that are those of other tokens.
