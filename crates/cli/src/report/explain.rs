@@ -161,7 +161,7 @@ fn next(finding: &Finding) -> Option<String> {
         (Match::Measured, _) => {
             Some("the catalogue has no mistake that does this: look in your code for what it says".to_owned())
         }
-        (_, []) => Some("look at the code of this operation alone: all it reads is right".to_owned()),
+        (_, []) => Some("look at this code alone: all that it reads is right".to_owned()),
         (_, span) => Some(format!("record {} as well: that tells which operation it is", shorten(&names(span), 4))),
     }
 }

@@ -42,7 +42,7 @@ pub(crate) static NORM_PLUS_ONE: Mistake = Mistake {
 pub(crate) static NORM_EPS: Mistake = Mistake {
     id: "norm-eps",
     what: "the norm adds another epsilon",
-    fix: "take rms_norm_eps from the config",
+    fix: "add what the reference adds in this norm: most often rms_norm_eps of the config",
     params: &[Param::free("eps")],
     right_value: |_, step| match step.op {
         Op::RmsNorm { eps } => Some(format!("{eps:e}")),

@@ -14,7 +14,7 @@ use crate::explain::{Effort, Explanation, Progress};
 use crate::mistakes::Values;
 use crate::mistakes::norm::NORM_OMITTED;
 use crate::program::context::Context;
-use crate::program::findings::{findings, same_operation};
+use crate::program::findings::{findings, same_operation, say_stretches};
 use crate::program::forms::{Form, forms};
 use crate::program::held::{Held, array};
 use crate::program::not_testable::not_testable;
@@ -67,6 +67,7 @@ pub fn explain(
     if !effort.quick {
         crate::program::laws::measure(recording, candidate, held, &replays.replay, effort, &mut findings);
     }
+    say_stretches(recording, held, &mut findings);
     let not_testable = if effort.quick { Vec::new() } else { not_testable(&mut search, &findings) };
     Ok(Explanation { replay: replays.replay, findings, not_testable })
 }

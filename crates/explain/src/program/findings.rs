@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use firstdiff_compare::Place;
-use firstdiff_program::{At, Program};
+use firstdiff_program::{At, Program, Slice};
 use firstdiff_trace::Tap;
 
 use crate::explain::{Cause, Finding, Match, Remainder};
@@ -244,5 +244,24 @@ fn unexplained(recording: &Recording<'_>, held: &Held, first: &Explained, all: &
         through: first.through.clone(),
         tried: first.tried.clone(),
         ..Finding::without_cause(if near.is_some() { Match::Closest } else { Match::Unknown })
+    }
+}
+
+/// Says of faults without a cause which operations lie between what was recorded and the tap: any of them may be it.
+pub(super) fn say_stretches(recording: &Recording<'_>, held: &Held, findings: &mut [Finding]) {
+    let program = recording.program;
+    let is_open = |finding: &&mut Finding| matches!(finding.matched, Match::Unknown | Match::Closest);
+    for finding in findings.iter_mut().filter(is_open).filter(|f| f.through.is_empty() && f.note.is_none()) {
+        let Some(&place) = finding.shown_at.first() else { continue };
+        let Some(tap) = (0..program.taps().len()).find(|&tap| held.place(tap) == place) else { continue };
+        let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
+        let ops: Vec<usize> = slice.ops().collect();
+        let lines: BTreeSet<Option<usize>> = ops.iter().map(|&op| program.ops()[op].line).collect();
+        if let (Some(&first), Some(&last)) = (ops.first(), ops.last())
+            && lines.len() > 1
+        {
+            let (first, last) = (program.said(first), program.said(last));
+            finding.note = Some(format!("any of {} operations may be it, from {first} to {last}", ops.len()));
+        }
     }
 }
