@@ -21,8 +21,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use firstdiff_compare::metrics::Squares;
 use firstdiff_compare::{
-    Aligned, ChunkAlignment, Graph, Node, Options, Place, Profile, Report, Sequences, ShownCache, Verdict, Warning,
-    align, compare, graph_of, number, own_rows_by, shown_cache, split_experts,
+    Aligned, ChunkAlignment, ExpertRows, Graph, Node, Options, Place, Profile, Report, Sequences, ShownCache, Verdict,
+    Warning, align, compare, graph_of, number, own_rows_by, shown_cache, split_experts,
 };
 use firstdiff_model::{Model, Prompt, TapValues};
 use firstdiff_trace::{Batch, Cache, Dump, Rows, Site, Tap};
@@ -62,6 +62,8 @@ pub struct Session {
     pub(crate) cache_said: CacheSaid,
     /// The second right run, where there is one.
     pub(crate) noise: Option<Second>,
+    /// In which forms the rows of the candidate's experts may stand.
+    pub(crate) experts: ExpertRows,
 }
 
 /// How the type of the K/V cache is known.
@@ -114,7 +116,7 @@ impl Session {
         (reference, candidate) = crate::session::streams::told(reference, candidate)?;
         own_rows_by(&reference, &mut candidate)?;
         let (reference, mut candidate, batch, are_batches) = one_sequence(reference, candidate, reading.sequence)?;
-        split_experts(&reference, &mut candidate)?;
+        let experts = split_experts(&reference, &mut candidate)?;
         refuse_rows(rows.as_ref(), &[&reference, &candidate])?;
         let mut notes = notes(&[&reference, &candidate]);
         let Aligned { reference, candidate, alignment } = align(reference, candidate, rows.as_ref())?;
@@ -137,6 +139,7 @@ impl Session {
             ));
         }
         warnings.extend(notes);
+        warnings.extend(experts.notes().iter().cloned());
         warnings.extend(choice.loosened.map(Loosened::note));
         // ChunkAlignment together, they hold no other rows than those asked for.
         let rows = rows.filter(|_| alignment.is_none());
@@ -151,7 +154,7 @@ impl Session {
         let cache = declared.into_iter().max().unwrap_or_default();
         let options = Options { rows, alignment, cache, ..Options::new(choice.profile) };
         let session = Session::of(reference, candidate, graph, options, &choice);
-        Ok(Session { warnings, batch, are_batches, cache_said, reading: reading.clone(), ..session })
+        Ok(Session { warnings, batch, are_batches, cache_said, reading: reading.clone(), experts, ..session })
     }
 
     /// Two dumps of one sequence each, without a model.
@@ -170,6 +173,7 @@ impl Session {
             reading: ReadingArgs::default(),
             cache_said: CacheSaid::Nobody,
             noise: None,
+            experts: ExpertRows::default(),
         }
     }
 

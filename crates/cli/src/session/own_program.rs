@@ -73,10 +73,10 @@ impl OwnProgram {
         let program = Program::open(folder).with_context(|| folder.display().to_string())?;
         program.check_memory(&NoWeights).with_context(|| folder.display().to_string())?;
         let judged = Session::open_with(folder, folder, None, rows, reading, told)?.run()?;
-        let Session { reference, candidate, graph, options, .. } = &judged.session;
+        let Session { reference, candidate, graph, options, experts, .. } = &judged.session;
         let values = InReferenceOrder::new(reference, candidate, graph, options);
         let profile = arithmetic(options.profile, Cache::F32);
-        let candidate = Candidate { dump: candidate, values: &values, taps: &judged.report.taps, profile };
+        let candidate = Candidate { dump: candidate, values: &values, taps: &judged.report.taps, experts, profile };
         let recording = Recording { program: &program, weights: &NoWeights };
         let taps = replay(&recording, &candidate, &mut |_, _| {})?.taps;
         let replayed = taps.into_iter().map(|tap| (tap.report.place, tap)).collect();

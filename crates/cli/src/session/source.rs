@@ -114,15 +114,17 @@ impl Recorded {
 
     /// What is to be said of how the two were compared.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        self.session.warnings.clone()
+        // How the rows of experts were read then says what was replayed.
+        let of_experts = self.session.experts.notes();
+        self.session.warnings.iter().filter(|warning| !of_experts.contains(warning)).cloned().collect()
     }
 
     fn explained(&self, effort: &Effort, progress: Progress<'_>) -> Result<Explanation> {
-        let Session { reference, candidate, graph, options, .. } = &self.session;
+        let Session { reference, candidate, graph, options, experts, .. } = &self.session;
         let values = InReferenceOrder::new(reference, candidate, graph, options);
         let profile = arithmetic(self.profile(), Cache::F32);
         let recording = Recording { program: &self.program, weights: &self.weights };
-        let candidate = Candidate { dump: candidate, values: &values, taps: &self.report.taps, profile };
+        let candidate = Candidate { dump: candidate, values: &values, taps: &self.report.taps, experts, profile };
         Ok(firstdiff_explain::program::explain(&recording, &candidate, effort, progress)?)
     }
 

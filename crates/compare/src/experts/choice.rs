@@ -17,6 +17,7 @@ pub(super) enum Order {
 }
 
 /// The experts that the tokens of a block are sent to.
+#[derive(Debug)]
 pub(super) struct Choice {
     /// How many each token goes to.
     pub(super) places: usize,
@@ -68,6 +69,11 @@ impl Choice {
         self.rows.range(..expert).map(|(_, rows)| rows.len()).sum()
     }
 
+    /// Whether a token is sent to an expert.
+    pub(super) fn sends(&self, token: usize, expert: usize) -> bool {
+        self.rows.get(&expert).is_some_and(|rows| rows.iter().any(|row| row.0 == token))
+    }
+
     pub(super) fn count_of(&self, expert: usize) -> usize {
         self.rows.get(&expert).map_or(0, Vec::len)
     }
@@ -79,6 +85,7 @@ fn places_of(entry: &Entry) -> Option<usize> {
 }
 
 /// The choices of both sides.
+#[derive(Debug)]
 pub(super) struct Choices {
     pub(super) own: BTreeMap<Block, Choice>,
     pub(super) reference: BTreeMap<Block, Choice>,

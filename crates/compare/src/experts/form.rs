@@ -105,6 +105,7 @@ impl Form {
 }
 
 /// The rows of an expert, in the reference's order.
+#[derive(Debug)]
 pub(super) struct Piece {
     /// Which they are of the candidate's tensor.
     pub(super) rows: Vec<usize>,
@@ -115,6 +116,7 @@ pub(super) struct Piece {
 }
 
 /// The candidate's rows in one form, for a reference that has its own in some order.
+#[derive(Debug)]
 pub(super) struct Reading {
     pub(super) form: Form,
     /// In which order the reference has an expert's rows; all tokens where `None`.

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use firstdiff_trace::{Dump, Entry, Tap, split_stored_name};
 
 use crate::experts::choice::Choices;
+use crate::taps::choice::CHOICE;
 
-/// What stands between a layer and its experts.
+/// What stands before the number of an expert.
 const EXPERTS: &str = ".experts.";
 
 /// The experts of a layer in a step.
@@ -17,41 +18,92 @@ pub(super) struct Block {
     pub(super) step: u32,
 }
 
+/// What a tap is called but for its block and the number of its expert: what stands before that number, and behind it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Site {
+    before: String,
+    after: String,
+}
+
+impl Site {
+    /// A site of the vocabulary's, of which one tensor may hold all experts; of a module's output nobody says so.
+    fn is_of_the_vocabulary(&self) -> bool {
+        self.before == EXPERTS && self.after.starts_with('.')
+    }
+
+    fn words(&self) -> &str {
+        self.after.trim_start_matches(['.', '/'])
+    }
+}
+
 /// What the reference holds of one site of its experts.
+#[derive(Debug)]
 pub(super) struct Wanted {
-    pub(super) site: String,
+    pub(super) site: Site,
     pub(super) blocks: BTreeMap<Block, BTreeMap<usize, Entry>>,
     /// The shape of a row.
     pub(super) row: Vec<usize>,
 }
 
-/// A site of an expert: of which layer and step, which expert, which site.
-fn expert_site(stored: &str) -> Option<(Block, usize, &str)> {
-    let (name, step) = split_stored_name(stored);
-    let (prefix, inner) = name.split_once(EXPERTS)?;
-    let (expert, site) = inner.split_once('.')?;
-    Some((Block { prefix: prefix.to_owned(), step }, expert.parse().ok()?, site))
+/// What stands before the number of an expert, the number, and what stands behind it.
+fn expert_of(name: &str) -> Option<(&str, usize, &str)> {
+    let (left, inner) = name.split_once(EXPERTS)?;
+    let end = inner.find(['.', '/'])?;
+    Some((left, inner[..end].parse().ok()?, &inner[end..]))
 }
 
 /// Whether a tap is of an expert.
 pub fn is_of_expert(tap: Tap) -> bool {
-    tap.is_open() && expert_site(&tap.to_string()).is_some()
+    tap.is_open() && expert_of(&tap.to_string()).is_some()
 }
 
-pub(super) fn expert_tap(block: &Block, expert: usize, site: &str) -> Tap {
-    Tap::named(&format!("{}{EXPERTS}{expert}.{site}", block.prefix))
+/// Whether two taps are of the same expert. The output of a module may be called after the module that the block is.
+pub(crate) fn are_of_one_expert(one: Tap, other: Tap) -> bool {
+    let (one, other) = (one.to_string(), other.to_string());
+    let (Some(one), Some(other)) = (expert_of(&one), expert_of(&other)) else { return false };
+    let is_inside = |outer: &str, inner: &str| {
+        inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    one.1 == other.1 && (is_inside(one.0, other.0) || is_inside(other.0, one.0))
+}
+
+/// The blocks whose router chooses experts: what stands in front of `router_topk`.
+struct Routers(BTreeSet<String>);
+
+impl Routers {
+    fn of(reference: &Dump) -> Routers {
+        let prefix = |stored: &String| {
+            let (name, _) = split_stored_name(stored);
+            Some(name.strip_suffix(CHOICE)?.strip_suffix('.')?.to_owned())
+        };
+        Routers(reference.unmapped().iter().filter_map(prefix).collect())
+    }
+
+    /// A site of an expert: of which block and step, which expert, which site. The output of a module inside a block is of that block's router.
+    fn expert_site(&self, stored: &str) -> Option<(Block, usize, Site)> {
+        let (name, step) = split_stored_name(stored);
+        let (left, expert, after) = expert_of(name)?;
+        let ends = left.match_indices('.').map(|(at, _)| at).chain([left.len()]);
+        let prefix = ends.map(|end| &left[..end]).filter(|prefix| self.0.contains(*prefix)).last().unwrap_or(left);
+        let site = Site { before: format!("{}{EXPERTS}", &left[prefix.len()..]), after: after.to_owned() };
+        Some((Block { prefix: prefix.to_owned(), step }, expert, site))
+    }
+}
+
+pub(super) fn expert_tap(block: &Block, expert: usize, site: &Site) -> Tap {
+    Tap::named(&format!("{}{}{expert}{}", block.prefix, site.before, site.after))
 }
 
 impl Wanted {
     /// Every site of experts of which the reference holds rows of one shape.
     pub(super) fn all(reference: &Dump) -> Vec<Wanted> {
-        let mut sites: BTreeMap<String, Wanted> = BTreeMap::new();
-        for (block, expert, site) in reference.unmapped().iter().filter_map(|name| expert_site(name)) {
-            let entry = reference.entry(expert_tap(&block, expert, site), block.step);
+        let (routers, mut sites) = (Routers::of(reference), BTreeMap::<Site, Wanted>::new());
+        for (block, expert, site) in reference.unmapped().iter().filter_map(|name| routers.expert_site(name)) {
+            let entry = reference.entry(expert_tap(&block, expert, &site), block.step);
             let Some(entry) = entry.filter(|entry| entry.shape.len() > 1 && entry.rows.is_none()) else { continue };
             let row = entry.shape[1..].to_vec();
-            let empty = || Wanted { site: site.to_owned(), blocks: BTreeMap::new(), row };
-            let wanted = sites.entry(site.to_owned()).or_insert_with(empty);
+            let empty = || Wanted { site: site.clone(), blocks: BTreeMap::new(), row };
+            let wanted = sites.entry(site.clone()).or_insert_with(empty);
             wanted.blocks.entry(block).or_default().insert(expert, entry);
         }
         let is_of_one_shape = |wanted: &Wanted| {
@@ -81,6 +133,7 @@ impl Wanted {
 }
 
 /// What the candidate holds of a site.
+#[derive(Debug)]
 pub(super) enum Held {
     /// All experts of a layer in one tensor.
     Together(BTreeMap<Block, Entry>),
@@ -90,20 +143,24 @@ pub(super) enum Held {
 
 impl Held {
     /// `None` where it holds nothing of the site.
-    pub(super) fn of(wanted: &Wanted, candidate: &Dump) -> Option<Held> {
+    pub(super) fn of(reference: &Dump, wanted: &Wanted, candidate: &Dump) -> Option<Held> {
+        let routers = Routers::of(reference);
         let layers: BTreeSet<&Block> = wanted.blocks.keys().collect();
         let whole = |tap: Tap, step: u32| candidate.entry(tap, step).filter(|entry| entry.rows.is_none());
         let mut by_expert: BTreeMap<Block, BTreeMap<usize, Entry>> = BTreeMap::new();
-        for (block, expert, site) in candidate.unmapped().iter().filter_map(|name| expert_site(name)) {
+        for (block, expert, site) in candidate.unmapped().iter().filter_map(|name| routers.expert_site(name)) {
             if site == wanted.site
                 && layers.contains(&block)
-                && let Some(entry) = whole(expert_tap(&block, expert, site), block.step)
+                && let Some(entry) = whole(expert_tap(&block, expert, &site), block.step)
             {
                 by_expert.entry(block).or_default().insert(expert, entry);
             }
         }
         if !by_expert.is_empty() {
             return Some(Held::ByExpert(by_expert));
+        }
+        if !wanted.site.is_of_the_vocabulary() {
+            return None;
         }
         let together = |block: &&Block| {
             let entry = whole(Tap::named(&Held::together_name(block, &wanted.site)), block.step)?;
@@ -114,8 +171,8 @@ impl Held {
     }
 
     /// What the tensor of all experts is called.
-    pub(super) fn together_name(block: &Block, site: &str) -> String {
-        format!("{}{EXPERTS}{site}", block.prefix)
+    pub(super) fn together_name(block: &Block, site: &Site) -> String {
+        format!("{}{EXPERTS}{}", block.prefix, site.words())
     }
 
     pub(super) fn blocks(&self) -> Vec<&Block> {

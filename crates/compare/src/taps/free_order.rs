@@ -2,6 +2,7 @@
 
 use firstdiff_trace::{Dump, DumpError, Tap};
 
+use crate::experts::{are_of_one_expert, is_of_expert};
 use crate::graph::Place;
 use crate::layout::row_order::row_order;
 use crate::metrics::Squares;
@@ -17,6 +18,16 @@ struct Both {
     allowed: f64,
 }
 
+impl Both {
+    /// Whether the candidate's rows in an order are the reference's.
+    fn is_same_in(&self, order: &[usize]) -> bool {
+        let theirs: Vec<&[f64]> = self.candidate.rows().collect();
+        let pairs = self.reference.rows().zip(order);
+        let pairs = pairs.flat_map(|(row, &from)| row.iter().copied().zip(theirs[from].iter().copied()));
+        Squares::of(pairs).nmse() <= self.allowed
+    }
+}
+
 impl Run<'_> {
     /// A tap that differs, unless both sides hold the same in an order that is free: then it is not compared.
     pub(crate) fn in_free_order(&self, place: Place, here: Judged) -> Result<Judged, DumpError> {
@@ -28,7 +39,10 @@ impl Run<'_> {
             Some(layer) => {
                 self.are_same_weights(place, Place { tap: Tap::named(&format!("{layer}{CHOICE}")), ..place })?
             }
-            None => name.contains(".experts.") && self.are_same_rows(place)?,
+            None => match self.other_order(place)?.filter(|_| is_of_expert(place.tap)) {
+                Some(order) => !self.is_held_by_another(place, &order)?,
+                None => false,
+            },
         };
         Ok(if is_same { Judged::Unchecked(Reason::OrderOfExperts) } else { here })
     }
@@ -46,17 +60,27 @@ impl Run<'_> {
         Ok(grids.map(|(reference, candidate)| Both { reference, candidate, shape: [rows, width], allowed }))
     }
 
-    /// Whether the rows of both sides are the same in another order.
-    fn are_same_rows(&self, place: Place) -> Result<bool, DumpError> {
+    /// The order in which the candidate's rows are the reference's, where that is another one.
+    fn other_order(&self, place: Place) -> Result<Option<Vec<usize>>, DumpError> {
         // A number by itself tells no row.
-        let Some(both) = self.both_grids(place)?.filter(|both| both.shape[1] > 1) else { return Ok(false) };
-        let (ours, theirs) = (&both.reference, &both.candidate);
-        let Some(order) = row_order(&theirs.values, &ours.values, both.shape[1]) else { return Ok(false) };
-        let is_moved = order.iter().enumerate().any(|(to, &from)| to != from);
-        let theirs: Vec<&[f64]> = theirs.rows().collect();
-        let pairs =
-            ours.rows().zip(&order).flat_map(|(row, &from)| row.iter().copied().zip(theirs[from].iter().copied()));
-        Ok(is_moved && Squares::of(pairs).nmse() <= both.allowed)
+        let Some(both) = self.both_grids(place)?.filter(|both| both.shape[1] > 1) else { return Ok(None) };
+        let order = row_order(&both.candidate.values, &both.reference.values, both.shape[1]);
+        let is_moved = |order: &Vec<usize>| order.iter().enumerate().any(|(to, &from)| to != from);
+        Ok(order.filter(|order| is_moved(order) && both.is_same_in(order)))
+    }
+
+    /// Whether another tap of the same expert and step holds the reference's rows as they stand, and not in that order: an expert's rows have one order, so
+    /// that those which stand otherwise are other tokens'.
+    fn is_held_by_another(&self, place: Place, order: &[usize]) -> Result<bool, DumpError> {
+        let as_stored: Vec<usize> = (0..order.len()).collect();
+        let others = self.graph.places().iter().filter(|&&other| other != place && other.step == place.step);
+        for &other in others.filter(|other| are_of_one_expert(place.tap, other.tap)) {
+            let Some(both) = self.both_grids(other)?.filter(|both| both.shape[0] == order.len()) else { continue };
+            if both.is_same_in(&as_stored) && !both.is_same_in(order) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether both sides choose the same with the same weights, in the order of the numbers that they chose.

@@ -38,10 +38,11 @@ pub fn explain(
     effort: &Effort,
     progress: Progress<'_>,
 ) -> Result<Explanation, ReplayError> {
-    let Routed { program, mut held, undecided } = Routed::of(recording, candidate)?;
+    let Routed { program, mut held, undecided, notes } = Routed::of(recording, candidate)?;
     let recording = &Recording { program: program.as_ref().unwrap_or(recording.program), ..*recording };
-    let replays =
+    let mut replays =
         replayed(recording, candidate, &mut held, &undecided, &mut |done, total| progress("replay", done, total))?;
+    replays.replay.warnings.extend(notes);
     let held = &held;
     let mut search = Search {
         recording: *recording,

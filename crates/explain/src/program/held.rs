@@ -16,10 +16,22 @@ pub(crate) struct Held {
     values: HashMap<usize, Own>,
     /// Rows of experts that take all tokens, of which the candidate holds those alone that are sent to them.
     parts: HashMap<usize, Part>,
+    /// Those whose rows may be of one token or another.
+    unread: HashSet<usize>,
     places: Vec<Place>,
 }
 
+/// The rows of an expert.
+#[derive(Clone)]
+pub(crate) enum ExpertRowsFound {
+    /// All of a tap.
+    All(Tensor<'static>),
+    /// Those of the tokens that are sent to it, where the program has rows of all.
+    Some(Part),
+}
+
 /// Some rows of a tap.
+#[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) rows: Vec<usize>,
     pub(crate) values: ArrayD<f64>,
@@ -65,7 +77,7 @@ impl Held {
         let missing = (0..taps.len()).filter(|number| !values.contains_key(number));
         let parts = missing.map(|number| Ok(part(&taps[number], candidate)?.map(|part| (number, part))));
         let parts = parts.filter_map(Result::transpose).collect::<Result<_, ReplayError>>()?;
-        Ok(Held { values, parts, places: taps.iter().map(place_of).collect() })
+        Ok(Held { values, parts, unread: HashSet::new(), places: taps.iter().map(place_of).collect() })
     }
 
     /// What the candidate holds of a tap of which it holds some rows.
@@ -95,6 +107,34 @@ impl Held {
 
     pub(crate) fn get(&self, tap: usize) -> Option<&Tensor<'static>> {
         self.values.get(&tap).filter(|own| own.is_recorded).map(|own| &own.values)
+    }
+
+    /// Takes rows of an expert as they were found among what the candidate recorded: all of a tap, or those of some of its rows.
+    pub(crate) fn put(&mut self, number: usize, tap: &ProgramTap, rows: ExpertRowsFound) {
+        self.values.remove(&number);
+        self.parts.remove(&number);
+        match rows {
+            ExpertRowsFound::All(values) => {
+                let is_readable = can_be_read(self.places[number].tap.last_site(), &array(&values));
+                self.values.insert(number, Own { values, is_readable, is_recorded: true, is_in_own_order: false });
+            }
+            ExpertRowsFound::Some(part) if tap.view.dtype.kind() == Kind::Float => {
+                drop(self.parts.insert(number, part))
+            }
+            ExpertRowsFound::Some(_) => {}
+        }
+    }
+
+    /// Takes nothing for the candidate's values of a tap: nothing shows whose its rows are.
+    pub(crate) fn unread(&mut self, number: usize) {
+        self.values.remove(&number);
+        self.parts.remove(&number);
+        self.unread.insert(number);
+    }
+
+    /// Whether nothing shows whose the rows of a tap are.
+    pub(crate) fn is_unread(&self, number: usize) -> bool {
+        self.unread.contains(&number)
     }
 
     /// Takes for the candidate's what follows from its own values.
@@ -213,7 +253,7 @@ fn part(tap: &ProgramTap, candidate: &Candidate<'_>) -> Result<Option<Part>, Rep
 }
 
 /// Values as the program takes them; `None` where they are not as many.
-fn tensor(tap: &ProgramTap, values: Vec<f64>) -> Option<Tensor<'static>> {
+pub(crate) fn tensor(tap: &ProgramTap, values: Vec<f64>) -> Option<Tensor<'static>> {
     let (dtype, values) = match tap.view.dtype.kind() {
         Kind::Int => (tap.view.dtype, Values::from(values.into_iter().map(|x| x as i64).collect::<Vec<_>>())),
         Kind::Float | Kind::Complex => (DType::F64, Values::from(values)),

@@ -11,8 +11,9 @@ mod not_testable;
 mod replay;
 mod routing;
 mod rows;
+mod stand;
 
-use firstdiff_compare::{InReferenceOrder, Place, TapReport};
+use firstdiff_compare::{ExpertRows, InReferenceOrder, Place, TapReport};
 use firstdiff_model::Profile;
 use firstdiff_program::{Arithmetic, Half, Program, Weights};
 use firstdiff_trace::{DType, Dump};
@@ -38,6 +39,8 @@ pub struct Candidate<'a> {
     pub values: &'a InReferenceOrder<'a>,
     /// How the comparison lists its taps.
     pub taps: &'a [TapReport],
+    /// In which forms the rows of its experts may stand.
+    pub experts: &'a ExpertRows,
     /// In what arithmetic a right candidate works.
     pub profile: Profile,
 }

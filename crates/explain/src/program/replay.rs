@@ -32,9 +32,11 @@ pub fn replay(
     candidate: &Candidate<'_>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Replay, ReplayError> {
-    let Routed { program, mut held, undecided } = Routed::of(recording, candidate)?;
+    let Routed { program, mut held, undecided, notes } = Routed::of(recording, candidate)?;
     let recording = Recording { program: program.as_ref().unwrap_or(recording.program), ..*recording };
-    Ok(replayed(&recording, candidate, &mut held, &undecided, progress)?.replay)
+    let mut replay = replayed(&recording, candidate, &mut held, &undecided, progress)?.replay;
+    replay.warnings.extend(notes);
+    Ok(replay)
 }
 
 /// A replay, and by what its taps were judged.
@@ -106,6 +108,9 @@ pub(crate) fn replayed(
         let own = held.get(tap).map(array).or_else(|| part.as_ref().map(|(_, values)| values.clone()));
         let Some(own) = own else {
             let reason = match reports.get(&place) {
+                _ if held.is_unread(tap) => {
+                    Reason::NotEvaluated("nothing shows in which of several orders its rows stand".to_owned())
+                }
                 None => Reason::NotRecorded,
                 Some(report) => report.why().map_or(Reason::OtherExtent, Reason::NotEvaluated),
             };

@@ -9,6 +9,7 @@ use ndarray::{ArrayD, ArrayView1, Axis};
 
 use crate::program::held::{Held, array};
 use crate::program::replay::own_unit;
+use crate::program::stand::settle;
 use crate::program::{Candidate, Recording};
 use crate::replay::{ReplayError, Rerouted, Routing};
 use crate::tolerance::replay::{CHOICE_MOVES, CHOICE_ROOM};
@@ -20,6 +21,8 @@ pub(crate) struct Routed {
     pub(crate) held: Held,
     /// The choices that it did not record, and that its own scores do not decide.
     pub(crate) undecided: HashSet<Place>,
+    /// In which forms the rows of experts were read, and what was not.
+    pub(crate) notes: Vec<String>,
 }
 
 impl Routed {
@@ -49,7 +52,9 @@ impl Routed {
             }
         }
         let Some(program) = recording.program.with_choices(&chosen) else {
-            return Ok(Routed { program: None, held, undecided });
+            let mut held = held;
+            let notes = settle(recording, candidate, &mut held)?;
+            return Ok(Routed { program: None, held, undecided, notes });
         };
         let mut held = Held::of(&Recording { program: &program, ..*recording }, candidate, Some(recording.program))?;
         for tap in program.choices() {
@@ -57,7 +62,8 @@ impl Routed {
                 held.suppose(tap, own);
             }
         }
-        Ok(Routed { program: Some(program), held, undecided })
+        let notes = settle(&Recording { program: &program, ..*recording }, candidate, &mut held)?;
+        Ok(Routed { program: Some(program), held, undecided, notes })
     }
 }
 

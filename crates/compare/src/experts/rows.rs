@@ -1,0 +1,188 @@
+//! Which rows of a run's tensors are those of each expert? For every site the readings that its shapes allow, and the one that was taken.
+
+use std::collections::BTreeMap;
+
+use firstdiff_trace::{Dump, DumpError, Entry};
+
+use crate::experts::choice::{Choices, Order};
+use crate::experts::evidence::votes;
+use crate::experts::form::{Form, Reading};
+use crate::experts::source::{Held, Wanted, expert_tap};
+use crate::experts::votes::{Right, RowVotes};
+use crate::graph::Place;
+
+/// In which forms the rows of experts may stand, and in which one they were read.
+#[derive(Debug, Default)]
+pub struct ExpertRows {
+    pub(super) sites: Vec<SiteRows>,
+    pub(super) notes: Vec<String>,
+}
+
+/// The same for one site of all layers and steps.
+#[derive(Debug)]
+pub struct SiteRows {
+    pub(super) wanted: Wanted,
+    pub(super) held: Held,
+    pub(super) readings: Vec<Reading>,
+    /// For each reading the first that takes the same rows.
+    alike: Vec<usize>,
+    pub(super) knows_choices: bool,
+    group: usize,
+    pub(super) taken: Option<usize>,
+}
+
+/// The rows of one expert under a reading.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertPiece<'a> {
+    /// The tap that they are.
+    pub place: Place,
+    source: &'a Entry,
+    /// Which rows of the tensor they are, in the reference's order.
+    pub rows: &'a [usize],
+    /// Their tokens where the reference has rows of all, and these are fewer.
+    pub positions: Option<&'a [usize]>,
+    width: usize,
+}
+
+impl ExpertPiece<'_> {
+    /// Their values, as the dump holds them that the rows were found in.
+    ///
+    /// # Errors
+    /// When the tensor cannot be read.
+    pub fn values(&self, candidate: &Dump) -> Result<Vec<f64>, DumpError> {
+        let all = candidate.read(self.source)?.values().to_f64();
+        let row = |&row: &usize| all.get(row * self.width..(row + 1) * self.width).unwrap_or_default().to_vec();
+        Ok(self.rows.iter().flat_map(row).collect())
+    }
+}
+
+impl ExpertRows {
+    /// Each site.
+    pub fn sites(&self) -> &[SiteRows] {
+        &self.sites
+    }
+
+    /// What was said of how they were read.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Finds the readings of all sites, and takes those that the reference's rows show.
+    pub(super) fn of(reference: &Dump, candidate: &Dump) -> Result<ExpertRows, DumpError> {
+        let (mut sites, mut all_votes) = (Vec::<SiteRows>::new(), Vec::<RowVotes>::new());
+        for wanted in Wanted::all(reference) {
+            let Some(held) = Held::of(reference, &wanted, candidate) else { continue };
+            let choices = Choices::of(reference, candidate, &wanted)?;
+            let readings = Reading::all(&wanted, &held, &choices);
+            let alike: Vec<usize> = (0..readings.len())
+                .map(|one| (0..one).find(|&other| readings[one].reads_as(&readings[other])).unwrap_or(one))
+                .collect();
+            let knows_choices = choices.know_all(held.blocks().into_iter());
+            all_votes.push(votes([reference, candidate], &wanted, &held, &choices, &readings, alike.clone())?);
+            sites.push(SiteRows { wanted, held, readings, alike, knows_choices, group: 0, taken: None });
+        }
+        for at in 0..sites.len() {
+            sites[at].group = (0..at).find(|&other| sites[at].may_stand_as(&sites[other])).unwrap_or(at);
+        }
+        let groups: Vec<usize> = sites.iter().map(|site| site.group).collect();
+        for (site, right) in sites.iter_mut().zip(rights(&groups, &all_votes)) {
+            site.taken = right;
+        }
+        Ok(ExpertRows { sites, notes: Vec::new() })
+    }
+}
+
+/// The right reading of each site: what its own rows say where several experts say it, else what those of all sites of its group say, of which nothing
+/// may contradict the other.
+pub fn rights(groups: &[usize], votes: &[RowVotes]) -> Vec<Option<usize>> {
+    let of_group = |group: usize| {
+        let members = (0..groups.len()).filter(|&at| groups[at] == group);
+        let mut all = votes.get(group)?.without_rows();
+        members.for_each(|at| all.extend(at << 32, &votes[at]));
+        all.right()
+    };
+    let by_group: BTreeMap<usize, Option<Right>> = groups.iter().map(|&group| (group, of_group(group))).collect();
+    let right = |(at, votes): (usize, &RowVotes)| match (votes.right(), by_group[&groups[at]]) {
+        (Some(own), _) if own.experts > 1 => Some(own.reading),
+        (Some(own), Some(all)) => votes.are_alike(own.reading, all.reading).then_some(all.reading),
+        (own, all) => own.or(all).map(|right| right.reading),
+    };
+    votes.iter().enumerate().map(right).collect()
+}
+
+impl SiteRows {
+    /// Of several sites that may stand in the same forms, all stand in one, if nothing says otherwise. They have the number of the first of them.
+    pub fn group(&self) -> usize {
+        self.group
+    }
+
+    /// For each reading the first that takes the same rows.
+    pub fn alike(&self) -> &[usize] {
+        &self.alike
+    }
+
+    /// The reading that was taken; `None` where each tensor was left as it is.
+    pub fn taken(&self) -> Option<usize> {
+        self.taken
+    }
+
+    /// What each expert's rows are under a reading.
+    pub fn pieces(&self, reading: usize) -> Vec<ExpertPiece<'_>> {
+        let mut found = Vec::new();
+        for (block, pieces) in &self.readings[reading].pieces {
+            for (&expert, piece) in pieces {
+                let Some(source) = self.held.source(block, expert).filter(|_| !piece.rows.is_empty()) else { continue };
+                let place = Place { tap: expert_tap(block, expert, &self.wanted.site), step: block.step };
+                let positions = piece.positions.as_deref();
+                found.push(ExpertPiece { place, source, rows: &piece.rows, positions, width: self.wanted.width() });
+            }
+        }
+        found
+    }
+
+    /// How a reading is put into words: what was done, as a note; `None` where all stands as the reference has it.
+    pub fn note(&self, reading: usize) -> Option<String> {
+        let reading = &self.readings[reading];
+        if reading.is_as_it_stands {
+            return None;
+        }
+        let (first, form) = (self.held.first_name(&self.wanted), reading.form.words());
+        Some(match &self.held {
+            Held::Together(all) => {
+                let hold = if all.len() > 1 { format!("and {} more hold", all.len() - 1) } else { "holds".to_owned() };
+                format!("{first} {hold} the rows of all experts, {form}: those of each were taken by router_topk")
+            }
+            Held::ByExpert(_) => {
+                format!(
+                    "{first} and others hold {form}, and the reference does not: its rows were taken by router_topk"
+                )
+            }
+        })
+    }
+
+    /// Whether a tensor of it holds rows of all experts.
+    pub fn is_of_all_experts(&self) -> bool {
+        matches!(self.held, Held::Together(_))
+    }
+
+    /// What is to be said where no reading is taken.
+    pub fn not_read(&self) -> String {
+        let why = match (self.readings.is_empty(), self.knows_choices) {
+            (_, false) => "router_topk of its layer and step, which says whose rows are whose, was not recorded",
+            (true, true) => "its shape is none that router_topk of its layer and step gives it",
+            (false, true) => "nothing shows in which of several orders its rows stand",
+        };
+        let (first, what) =
+            (self.held.first_name(&self.wanted), if self.is_of_all_experts() { "all experts" } else { "an expert" });
+        format!("not read: {first}, which holds rows of {what}: {why}")
+    }
+
+    fn may_stand_as(&self, other: &SiteRows) -> bool {
+        let forms = |site: &SiteRows| -> Vec<(Form, Option<Order>)> {
+            site.readings.iter().map(|reading| (reading.form, reading.order)).collect()
+        };
+        self.is_of_all_experts() == other.is_of_all_experts()
+            && forms(self) == forms(other)
+            && self.alike == other.alike
+    }
+}

@@ -1,0 +1,124 @@
+//! Which of several readings of the same rows is right? The one under which rows come out right that every other one leaves wrong, and not the other way round.
+
+use std::collections::BTreeSet;
+
+use crate::tolerance::experts::{ROW_IS_NEAR, ROW_IS_SAME, ROW_TELLS};
+
+/// How far several readings leave each of some rows from what is due.
+#[derive(Clone, Debug, Default)]
+pub struct RowVotes {
+    /// For each reading which others it reads alike: they have the same number.
+    alike: Vec<usize>,
+    /// Of which expert a row is, and how far off it is under each reading, 1 at the most; `None` where that has no such row.
+    rows: Vec<(usize, Vec<Option<f64>>)>,
+}
+
+/// The reading that is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Right {
+    /// Which it is.
+    pub reading: usize,
+    /// How many experts show it.
+    pub experts: usize,
+}
+
+impl RowVotes {
+    /// No rows yet. Readings that `alike` gives the same number take the same rows.
+    pub fn new(alike: Vec<usize>) -> RowVotes {
+        RowVotes { alike, rows: Vec::new() }
+    }
+
+    /// The same readings, and no rows.
+    pub(super) fn without_rows(&self) -> RowVotes {
+        RowVotes::new(self.alike.clone())
+    }
+
+    /// Whether two readings take the same rows.
+    pub(super) fn are_alike(&self, one: usize, other: usize) -> bool {
+        self.alike[one] == self.alike[other]
+    }
+
+    /// Adds a row of an expert, which is named by any number.
+    pub fn add(&mut self, expert: usize, off: Vec<Option<f64>>) {
+        self.rows.push((expert, off));
+    }
+
+    /// Adds all that others say, of experts that are numbered on from `begin`.
+    pub fn extend(&mut self, begin: usize, others: &RowVotes) {
+        self.rows.extend(others.rows.iter().map(|(expert, off)| (begin + expert, off.clone())));
+    }
+
+    /// The reading that is right; `None` where rows do not tell.
+    pub fn right(&self) -> Option<Right> {
+        (0..self.alike.len()).find_map(|reading| Some(Right { reading, experts: self.experts_for(reading)? }))
+    }
+
+    /// How many experts show that a reading is right, by the rows that tell it from each other one.
+    fn experts_for(&self, one: usize) -> Option<usize> {
+        let others = (0..self.alike.len()).filter(|&other| self.alike[other] != self.alike[one]);
+        let counts = others.map(|other| {
+            let (mut of, mut against, mut experts) = (0, 0, BTreeSet::new());
+            for (expert, off) in &self.rows {
+                let (Some(mine), Some(theirs)) = (off[one], off[other]) else { continue };
+                if mine.max(theirs) <= ROW_IS_SAME {
+                    continue;
+                }
+                if mine <= ROW_IS_NEAR * theirs {
+                    of += 1;
+                    experts.insert(expert);
+                } else if theirs <= ROW_IS_NEAR * mine {
+                    against += 1;
+                }
+            }
+            (of > 0 && f64::from(against) <= ROW_TELLS * f64::from(of)).then_some(experts.len())
+        });
+        counts.collect::<Option<Vec<_>>>().map(|counts| counts.into_iter().min().unwrap_or(usize::MAX))
+    }
+}
+
+/// The squared distance of two rows as a share of what is due, 1 at the most; `None` where nothing is due.
+pub fn row_distance(own: &[f64], due: &[f64]) -> Option<f64> {
+    let apart: f64 = own.iter().zip(due).map(|(own, due)| (own - due) * (own - due)).sum();
+    let size: f64 = due.iter().map(|due| due * due).sum();
+    // Zeros are like those of any other row.
+    (size > 0.0).then(|| Some(apart / size).filter(|share| share.is_finite()).map_or(1.0, |share| share.min(1.0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn votes(alike: &[usize], rows: &[(usize, [f64; 2])]) -> RowVotes {
+        let mut votes = RowVotes::new(alike.to_vec());
+        rows.iter().for_each(|(expert, off)| votes.add(*expert, off.iter().map(|off| Some(*off)).collect()));
+        votes
+    }
+
+    #[test]
+    fn rows_that_are_wrong_in_every_reading_say_nothing() {
+        let wrong = [(0, [1.0, 0.9]), (0, [0.8, 1.0]), (1, [1.0, 1.0])];
+        assert_eq!(votes(&[0, 1], &wrong).right(), None);
+        let with_right = [wrong.as_slice(), &[(2, [1.0, 1e-12])]].concat();
+        assert_eq!(votes(&[0, 1], &with_right).right(), Some(Right { reading: 1, experts: 1 }));
+    }
+
+    #[test]
+    fn rows_that_contradict_each_other_decide_nothing() {
+        assert_eq!(votes(&[0, 1], &[(0, [1.0, 0.0]), (1, [0.0, 1.0])]).right(), None);
+        let most = [(0, [1.0, 0.0]), (1, [1.0, 0.0]), (2, [0.0, 1.0])];
+        assert_eq!(votes(&[0, 1], &most).right(), Some(Right { reading: 1, experts: 2 }));
+    }
+
+    #[test]
+    fn readings_that_are_alike_need_no_row() {
+        assert_eq!(votes(&[0, 0], &[]).right(), Some(Right { reading: 0, experts: usize::MAX }));
+        assert_eq!(votes(&[0, 1], &[]).right(), None);
+    }
+
+    #[test]
+    fn zeros_tell_nothing() {
+        assert_eq!(row_distance(&[0.0, 0.0], &[0.0, 0.0]), None);
+        assert_eq!(row_distance(&[1.0, 1.0], &[1.0, 1.0]), Some(0.0));
+        assert_eq!(row_distance(&[f64::NAN, 1.0], &[1.0, 1.0]), Some(1.0));
+    }
+}

@@ -1,0 +1,244 @@
+//! How do the rows of experts stand? By what the candidate's own values give: of the readings that its choice of experts allows, the one under which its
+//! rows are what its own inputs make, and what follows is what its rows make. The reference's values decide nothing here: below a fault none is near.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use firstdiff_compare::{ExpertPiece, Place, RowVotes, SiteRows, rights, row_distance};
+use firstdiff_program::{Arithmetic, Bench, Slice, Tensor};
+use ndarray::{ArrayD, Axis, IxDyn};
+
+use crate::program::held::{ExpertRowsFound, Held, Part, array, tensor};
+use crate::program::rows::sorted;
+use crate::program::{Candidate, Recording};
+use crate::replay::ReplayError;
+
+/// Reads the rows of experts as the candidate's own values show that they stand, and says how. What nothing decides is not read.
+///
+/// # Errors
+/// When a file or a weight cannot be read.
+pub(crate) fn settle(
+    recording: &Recording<'_>,
+    candidate: &Candidate<'_>,
+    held: &mut Held,
+) -> Result<Vec<String>, ReplayError> {
+    let (program, sites) = (recording.program, candidate.experts.sites());
+    let mut taken: Vec<Option<usize>> = sites.iter().map(SiteRows::taken).collect();
+    let taps: HashMap<_, usize> = (0..program.taps().len()).map(|tap| (held.place(tap), tap)).collect();
+    // Where a program sorts rows any order is right that all of them have: `rows` sees to that.
+    let sorted = sorted(program);
+    let tap_of = |piece: &ExpertPiece<'_>| taps.get(&piece.place).copied();
+    let is_open = |site: &SiteRows| {
+        let is_free = |piece: &ExpertPiece<'_>| tap_of(piece).is_some_and(|tap| sorted.holds(program.taps()[tap].op));
+        site.alike().iter().any(|&first| first > 0) && !site.pieces(0).iter().any(is_free)
+    };
+    let open: Vec<usize> = (0..sites.len()).filter(|&at| is_open(&sites[at])).collect();
+    if !open.is_empty() {
+        let of_experts: BTreeSet<usize> = sites
+            .iter()
+            .flat_map(|site| (0..site.alike().len()).flat_map(|reading| site.pieces(reading)))
+            .filter_map(|piece| tap_of(&piece))
+            .collect();
+        let mut rows = OpenRows { recording, candidate, held, of_experts, found: HashMap::new() };
+        for &at in &open {
+            rows.read(at, &sites[at], &tap_of)?;
+        }
+        let own = rows.decided(&open, sites);
+        for (&at, own) in open.iter().zip(own) {
+            taken[at] = own.or(taken[at]);
+        }
+        let OpenRows { found, .. } = rows;
+        for &at in &open {
+            let of_site = |reading: usize| found.get(&(at, reading)).into_iter().flatten();
+            match taken[at] {
+                Some(reading) => {
+                    of_site(reading).for_each(|(tap, rows)| held.put(*tap, &program.taps()[*tap], rows.clone()))
+                }
+                None => {
+                    differing(&sites[at]).iter().filter_map(|place| taps.get(place)).for_each(|&tap| held.unread(tap))
+                }
+            }
+        }
+    }
+    let note = |(at, site): (usize, &SiteRows)| match taken[at] {
+        Some(reading) => site.note(reading),
+        None => (site.is_of_all_experts() || open.contains(&at)).then(|| site.not_read()),
+    };
+    Ok(sites.iter().enumerate().filter_map(note).collect())
+}
+
+/// The places whose rows are others under one reading than under another one.
+fn differing(site: &SiteRows) -> Vec<Place> {
+    let mut rows: BTreeMap<_, BTreeSet<Vec<usize>>> = BTreeMap::new();
+    for piece in (0..site.alike().len()).flat_map(|reading| site.pieces(reading)) {
+        rows.entry(piece.place).or_default().insert(piece.rows.to_vec());
+    }
+    rows.into_iter().filter(|(_, rows)| rows.len() > 1).map(|(place, _)| place).collect()
+}
+
+/// The rows of sites that may stand in several forms.
+struct OpenRows<'r, 'a> {
+    recording: &'r Recording<'a>,
+    candidate: &'r Candidate<'a>,
+    held: &'r Held,
+    /// The taps of all experts.
+    of_experts: BTreeSet<usize>,
+    /// The rows of each expert by site and reading: the tap that they are, and their values.
+    found: HashMap<(usize, usize), Vec<(usize, ExpertRowsFound)>>,
+}
+
+impl OpenRows<'_, '_> {
+    fn read(
+        &mut self,
+        at: usize,
+        site: &SiteRows,
+        tap_of: &dyn Fn(&ExpertPiece<'_>) -> Option<usize>,
+    ) -> Result<(), ReplayError> {
+        for reading in 0..site.alike().len() {
+            let mut found = Vec::new();
+            for piece in site.pieces(reading) {
+                let Some(tap) = tap_of(&piece) else { continue };
+                let record = &self.recording.program.taps()[tap];
+                let values = piece.values(self.candidate.dump)?;
+                let rows = match piece.positions {
+                    None => tensor(record, values).map(ExpertRowsFound::All),
+                    Some(positions) => {
+                        let shape: Vec<usize> =
+                            [positions.len()].into_iter().chain(record.view.shape.iter().skip(1).copied()).collect();
+                        let is_there =
+                            record.view.shape.first().is_some_and(|&rows| positions.iter().all(|&row| row < rows));
+                        let values = ArrayD::from_shape_vec(IxDyn(&shape), values).ok().filter(|_| is_there);
+                        values.map(|values| ExpertRowsFound::Some(Part { rows: positions.to_vec(), values }))
+                    }
+                };
+                found.extend(rows.map(|rows| (tap, rows)));
+            }
+            self.found.insert((at, reading), found);
+        }
+        Ok(())
+    }
+
+    /// The right reading of each open site. First by what the values above the experts make of them; of the others, by what each reading makes of its own
+    /// rows and of what follows.
+    fn decided(&self, open: &[usize], sites: &[SiteRows]) -> Vec<Option<usize>> {
+        let groups: Vec<usize> = open.iter().map(|&at| sites[at].group()).collect();
+        let votes: Vec<RowVotes> = open.iter().map(|&at| self.from_above(at, &sites[at])).collect();
+        let mut right = rights(&groups, &votes);
+        let known = self.overlay(open.iter().copied().zip(right.iter().copied()));
+        for group in groups.iter().collect::<BTreeSet<_>>() {
+            let members: Vec<usize> =
+                (0..open.len()).filter(|&at| groups[at] == *group && right[at].is_none()).collect();
+            let Some(&first) = members.first() else { continue };
+            let both: Vec<usize> = members.iter().map(|&at| open[at]).collect();
+            let found = self.together(&both, &sites[open[first]], &known).right().map(|right| right.reading);
+            members.into_iter().for_each(|at| right[at] = found);
+        }
+        right
+    }
+
+    /// The values of expert taps under some readings.
+    fn overlay(&self, taken: impl Iterator<Item = (usize, Option<usize>)>) -> HashMap<usize, &Tensor<'static>> {
+        let mut overlay = HashMap::new();
+        for (at, reading) in taken {
+            let rows = reading.and_then(|reading| self.found.get(&(at, reading))).into_iter().flatten();
+            overlay.extend(rows.filter_map(|(tap, rows)| match rows {
+                ExpertRowsFound::All(values) => Some((*tap, values)),
+                ExpertRowsFound::Some(_) => None,
+            }));
+        }
+        overlay
+    }
+
+    /// What is due at a tap, computed from what the candidate holds above it; of the experts that is `known` alone.
+    fn due(&self, tap: usize, known: &HashMap<usize, &Tensor<'static>>) -> Option<(ArrayD<f64>, BTreeSet<usize>)> {
+        let Recording { program, weights } = *self.recording;
+        let value = |other: usize| match self.of_experts.contains(&other) {
+            true => known.get(&other).copied(),
+            false => self.held.readable(other),
+        };
+        let slice = Slice::of(program, tap, |other| value(other).is_some());
+        let bench = Bench::new(program, Arithmetic::F64, weights);
+        let due = slice.evaluate(&bench, &|other| value(other).map(Tensor::view), &[]).ok()?;
+        Some((array(&due), slice.known().collect()))
+    }
+
+    /// How far each reading of a site is from what the values above the experts make.
+    fn from_above(&self, at: usize, site: &SiteRows) -> RowVotes {
+        let mut votes = RowVotes::new(site.alike().to_vec());
+        let taps: BTreeSet<usize> =
+            (0..site.alike().len()).flat_map(|reading| &self.found[&(at, reading)]).map(|(tap, _)| *tap).collect();
+        for tap in taps {
+            let Some((due, _)) = self.due(tap, &HashMap::new()) else { continue };
+            let off = |reading: usize| {
+                let rows = self.found[&(at, reading)].iter().find(|(own, _)| *own == tap).map(|(_, rows)| rows);
+                rows.map_or_else(Vec::new, |rows| distances(rows, &due))
+            };
+            add(&mut votes, tap, (0..site.alike().len()).map(off).collect());
+        }
+        votes
+    }
+
+    /// How far each reading of sites that all stand in one form leaves their rows, and what is made of them.
+    fn together(&self, sites: &[usize], first: &SiteRows, known: &HashMap<usize, &Tensor<'static>>) -> RowVotes {
+        let (program, readings) = (self.recording.program, first.alike().len());
+        let own: BTreeSet<usize> = sites.iter().flat_map(|&at| &self.found[&(at, 0)]).map(|(tap, _)| *tap).collect();
+        let mut off: BTreeMap<usize, Vec<Vec<Option<f64>>>> = BTreeMap::new();
+        for reading in 0..readings {
+            let mut with = self.overlay(sites.iter().map(|&at| (at, Some(reading))));
+            let of_sites: HashMap<usize, &ExpertRowsFound> =
+                sites.iter().flat_map(|&at| &self.found[&(at, reading)]).map(|(tap, rows)| (*tap, rows)).collect();
+            with.extend(known.iter().map(|(&tap, &values)| (tap, values)));
+            for tap in 0..program.taps().len() {
+                let is_behind = || {
+                    let slice = Slice::of(program, tap, |other| self.is_held(other, &with));
+                    slice.known().any(|other| own.contains(&other))
+                };
+                let is_of_them = own.contains(&tap);
+                if !is_of_them && !self.is_held(tap, &with) || !is_of_them && !is_behind() {
+                    continue;
+                }
+                let Some((due, _)) = self.due(tap, &with) else { continue };
+                let here = match (of_sites.get(&tap), with.get(&tap)) {
+                    (Some(rows), _) => distances(rows, &due),
+                    (None, Some(values)) => distances(&ExpertRowsFound::All((*values).clone()), &due),
+                    (None, None) => self
+                        .held
+                        .readable(tap)
+                        .map_or_else(Vec::new, |values| distances(&ExpertRowsFound::All(values.clone()), &due)),
+                };
+                off.entry(tap).or_insert_with(|| vec![Vec::new(); readings])[reading] = here;
+            }
+        }
+        let mut votes = RowVotes::new(first.alike().to_vec());
+        off.into_iter().for_each(|(tap, off)| add(&mut votes, tap, off));
+        votes
+    }
+
+    fn is_held(&self, tap: usize, with: &HashMap<usize, &Tensor<'static>>) -> bool {
+        if self.of_experts.contains(&tap) { with.contains_key(&tap) } else { self.held.readable(tap).is_some() }
+    }
+}
+
+/// Adds the rows of a tap, of which each reading says how far off they are.
+fn add(votes: &mut RowVotes, tap: usize, off: Vec<Vec<Option<f64>>>) {
+    let count = off.iter().map(Vec::len).max().unwrap_or(0);
+    for row in 0..count {
+        votes.add(tap, off.iter().map(|rows| rows.get(row).copied().flatten()).collect());
+    }
+}
+
+/// How far each row that is due is from the candidate's; `None` where it has none.
+fn distances(rows: &ExpertRowsFound, due: &ArrayD<f64>) -> Vec<Option<f64>> {
+    let row = |values: &ArrayD<f64>, at: usize| values.index_axis(Axis(0), at).iter().copied().collect::<Vec<f64>>();
+    let count = due.shape().first().copied().unwrap_or(0);
+    match rows {
+        ExpertRowsFound::All(values) => {
+            let values = array(values);
+            let is_alike = values.shape() == due.shape();
+            (0..count).map(|at| is_alike.then(|| row_distance(&row(&values, at), &row(due, at)))?).collect()
+        }
+        ExpertRowsFound::Some(part) => {
+            let own = |at: usize| part.rows.iter().position(|&row| row == at);
+            (0..count).map(|at| row_distance(&row(&part.values, own(at)?), &row(due, at))).collect()
+        }
+    }
+}
