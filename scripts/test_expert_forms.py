@@ -10,6 +10,10 @@ with padding, [T,k,F] and [k,T,F] by place, and [T*k,F] sorted by expert.
 - `moved`: two rows of different experts and tokens have changed places. No command may be at parity.
 - `swapped`: two rows of one expert have. That tap may pass in no command, but for replay of a program that sorts rows by their expert.
 - `blind`: right, without router_topk. Nothing may be blamed, and no row of an expert be judged where its place follows from the choice.
+- `above`: the first block's attention (or what stands in its place) is another, so that no row of an expert is near the reference's and tokens go elsewhere.
+  Nothing but its output may be blamed.
+- `both`: the same, and one matrix of an expert is another. Beside that output what the matrix makes must be blamed, and nothing else. Where a note says that its
+  rows were not read, what is made of them may be blamed in its place.
 """
 
 import argparse
@@ -136,6 +140,7 @@ class Experts:
         return taps
 
 
+CASES = "right wrong moved swapped blind above both".split()
 FORMS = ("own-token own-place own-all own-padded all tokens-first padded-token padded-place by-place by-place-flat places-first sorted-token sorted-place").split()
 
 
@@ -168,6 +173,30 @@ def parts(matrix, width):
     yield from (matrix[begin:begin + width] for begin in range(0, len(matrix) - width + 1, width))
     if len(matrix) == 2 * width:
         yield from (matrix[::2], matrix[1::2])
+
+
+def spoil_above(model, golden):
+    """Moves the columns of the matrix that the first block's attention, or what stands in its place, ends with; the taps that it makes."""
+    key = next((tap, 0) for tap in ("layers.0.attn_out", "layers.0.mixer_out") if (tap, 0) in golden.taps)
+    with torch.no_grad():
+        weight = model.get_parameter(golden.matrix(key))
+        weight.copy_(weight.roll(3, -1) * 2)
+    return {key[0]}
+
+
+def most_rows(experts, golden, site):
+    """Layer and number of the expert with the most rows of a site in the prefill, among those of the reference."""
+    counts = {}
+    for layer, step, own, expert, *_ in experts.rows:
+        if step == 0 and own == site and (f"{layer}.experts.{expert}.{site}", 0) in golden.taps:
+            counts[layer, expert] = counts.get((layer, expert), 0) + 1
+    return max(sorted(counts), key=counts.get)
+
+
+def made_by(golden, matrix, layer, expert):
+    """The taps of an expert that a matrix makes: gate and up may be of one."""
+    taps = [f"{layer}.experts.{expert}.{other}" for other in ("ffn_gate", "ffn_up", "ffn_out")]
+    return {tap for tap in taps if (tap, 0) in golden.taps and golden.matrix((tap, 0)) == matrix}
 
 
 def spoil(model, golden, layer, expert, site):
@@ -227,6 +256,16 @@ def judge(case, due, reports, where, sorts):
             bad.append(f"replay: wrong {wrong_taps(report)[:3]}")
         elif case == "wrong" and what == "explain" and (not report["findings"] or not {finding["tap"] for finding in report["findings"]} <= due):
             bad.append(f"explain: {[finding['tap'] for finding in report['findings']][:3]}")
+        elif case in ("above", "both") and what == "compare" and (report["first_divergence"] or {}).get("tap") not in due:
+            bad.append(f"compare: first {(report['first_divergence'] or {}).get('tap')}")
+        elif case in ("above", "both") and what != "compare":
+            blamed = set(wrong_taps(report)) if what == "replay" else {tap for finding in report["findings"] for tap in finding["taps"]}
+            # A module's output may be of all experts, and hold the same rows.
+            blamed = {tap for tap in blamed if not any(part in tap for part in ("moe/", "experts/", "mlp/"))}
+            unread = any(warning.startswith("not read: ") for warning in report["warnings"])
+            may = due | {tap.split(".experts.")[0] + ".ffn_out" for tap in due if ".experts." in tap} if unread else due
+            if not blamed <= may or not blamed >= (due if not unread else {tap for tap in due if ".experts." not in tap}):
+                bad.append(f"{what}: {sorted(blamed)[:4]}{', some not read' if unread else ''}")
         elif case == "moved" and verdict == "parity":
             bad.append(f"{what}: parity")
         elif case == "swapped" and not (what == "replay" and sorts) and any(
@@ -243,6 +282,7 @@ def main():
     parser.add_argument("--command", required=True, help="the firstdiff to judge")
     parser.add_argument("--keep", metavar="DIR", help="leave the dumps there")
     parser.add_argument("--forms", nargs="*", default=FORMS, choices=FORMS)
+    parser.add_argument("--cases", nargs="*", default=CASES, choices=CASES)
     parser.add_argument("--without", nargs="*", default=[], choices=["replay", "explain"], help="commands that are not asked")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -266,16 +306,24 @@ def main():
             model = build(name)
             matrix = spoil(model, golden, layer, expert, site)
             record(model, name, folder / "spoilt")
-            # gate and up may be of one matrix.
-            taps = [f"{layer}.experts.{expert}.{other}" for other in ("ffn_gate", "ffn_up", "ffn_out")]
-            due = {tap for tap in taps if (tap, 0) in golden.taps and golden.matrix((tap, 0)) == matrix}
-            wrong_run = Run(folder / "spoilt")
-            print(f"{name:18} rows of an expert {'by place' if by_place else 'by token' if by_place is False else 'in an order that nothing shows'}; wrong: {', '.join(sorted(due))}", flush=True)
+            due = {"wrong": made_by(golden, matrix, layer, expert)}
+            runs = {"wrong": Run(folder / "spoilt")}
+            model = build(name)
+            due["above"] = spoil_above(model, golden)
+            record(model, name, folder / "above")
+            runs["above"] = Run(folder / "above")
+            layer, expert = most_rows(Experts(runs["above"], bool(by_place)), golden, site)
+            matrix = spoil(model, golden, layer, expert, site)
+            record(model, name, folder / "both")
+            runs["both"] = Run(folder / "both")
+            due["both"] = due["above"] | made_by(golden, matrix, layer, expert)
+            print(f"{name:18} rows of an expert {'by place' if by_place else 'by token' if by_place is False else 'in an order that nothing shows'}; "
+                  f"wrong: {', '.join(sorted(due['wrong']))}; both: {', '.join(sorted(due['both']))}", flush=True)
             for form in args.forms:
                 words = []
-                for case in ("right", "wrong", "moved", "swapped", "blind"):
+                for case in args.cases:
                     generator = np.random.default_rng(5)
-                    experts = Experts(wrong_run if case == "wrong" else run, bool(by_place))
+                    experts = Experts(runs.get(case, run), bool(by_place))
                     where = None
                     if case in ("moved", "swapped"):
                         experts, *where = moved(experts, case)
@@ -287,9 +335,9 @@ def main():
                     run.write(taps, candidate)
                     reports = {"compare": ask(args.command, "compare", folder / "golden", candidate)}
                     for what in ("replay", "explain"):
-                        if what not in args.without and not (what == "explain" and case != "wrong"):
+                        if what not in args.without and not (what == "explain" and case not in due):
                             reports[what] = ask(args.command, what, folder / "golden", candidate, "--weights", folder / "model")
-                    wrong = judge(case, due, reports, where, sorts)
+                    wrong = judge(case, due.get(case), reports, where, sorts)
                     total += 1
                     bad += bool(wrong)
                     judged = "/".join(str(count_experts(report)[0]) for report in reports.values())

@@ -152,7 +152,8 @@ impl Session {
         }
         let cache_said = if declared.is_empty() { CacheSaid::Nobody } else { CacheSaid::Declared };
         let cache = declared.into_iter().max().unwrap_or_default();
-        let options = Options { rows, alignment, cache, ..Options::new(choice.profile) };
+        let open_rows = experts.undecided();
+        let options = Options { rows, alignment, cache, open_rows, ..Options::new(choice.profile) };
         let session = Session::of(reference, candidate, graph, options, &choice);
         Ok(Session { warnings, batch, are_batches, cache_said, reading: reading.clone(), experts, ..session })
     }

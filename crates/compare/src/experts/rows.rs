@@ -1,13 +1,13 @@
 //! Which rows of a run's tensors are those of each expert? For every site the readings that its shapes allow, and the one that was taken.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use firstdiff_trace::{Dump, DumpError, Entry};
 
 use crate::experts::choice::{Choices, Order};
 use crate::experts::evidence::votes;
 use crate::experts::form::{Form, Reading};
-use crate::experts::source::{Held, Wanted, expert_tap};
+use crate::experts::source::{Block, Held, Wanted, expert_tap};
 use crate::experts::votes::{Right, RowVotes};
 use crate::graph::Place;
 
@@ -65,6 +65,11 @@ impl ExpertRows {
     /// What was said of how they were read.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// The taps of which nothing shows whose their rows are.
+    pub fn undecided(&self) -> BTreeSet<Place> {
+        self.sites.iter().filter(|site| site.taken.is_none()).flat_map(SiteRows::differing).collect()
     }
 
     /// Finds the readings of all sites, and takes those that the reference's rows show.
@@ -138,6 +143,23 @@ impl SiteRows {
             }
         }
         found
+    }
+
+    /// The taps whose rows are others under one reading than under another one; all where no reading is known.
+    pub fn differing(&self) -> Vec<Place> {
+        if self.readings.is_empty() {
+            let all = self.wanted.blocks.iter().flat_map(|(block, experts)| experts.keys().map(move |&at| (block, at)));
+            let place = |(block, expert): (&Block, usize)| Place {
+                tap: expert_tap(block, expert, &self.wanted.site),
+                step: block.step,
+            };
+            return all.map(place).collect();
+        }
+        let mut rows: BTreeMap<Place, BTreeSet<Vec<usize>>> = BTreeMap::new();
+        for piece in (0..self.readings.len()).flat_map(|reading| self.pieces(reading)) {
+            rows.entry(piece.place).or_default().insert(piece.rows.to_vec());
+        }
+        rows.into_iter().filter(|(_, rows)| rows.len() > 1).map(|(place, _)| place).collect()
     }
 
     /// How a reading is put into words: what was done, as a note; `None` where all stands as the reference has it.

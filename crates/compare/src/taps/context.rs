@@ -35,13 +35,16 @@ pub struct Options {
     pub cache: Cache,
     /// How far a second right run is from the reference, where there is one: what a tap is allowed then.
     pub noise: Option<Noise>,
+    /// The taps of experts of which nothing shows whose their rows are.
+    pub open_rows: BTreeSet<Place>,
 }
 
 impl Options {
     /// All rows, and the table of `profile`.
     pub fn new(profile: Profile) -> Options {
         let (cache, allowed) = (Cache::F32, BTreeMap::new());
-        Options { profile, rows: None, allowed, only: None, alignment: None, cache, noise: None }
+        let open_rows = BTreeSet::new();
+        Options { profile, rows: None, allowed, only: None, alignment: None, cache, noise: None, open_rows }
     }
 }
 

@@ -40,7 +40,7 @@ impl Run<'_> {
                 self.are_same_weights(place, Place { tap: Tap::named(&format!("{layer}{CHOICE}")), ..place })?
             }
             None => match self.other_order(place)?.filter(|_| is_of_expert(place.tap)) {
-                Some(order) => !self.is_held_by_another(place, &order)?,
+                Some(order) => self.options.open_rows.contains(&place) || !self.is_held_by_another(place, &order)?,
                 None => false,
             },
         };

@@ -69,6 +69,10 @@ struct Otherwise {
     hides_choice: bool,
     /// Nothing of the experts is right.
     is_garbage: bool,
+    /// An expert's module has a tap as well.
+    has_module: bool,
+    /// The first two rows of expert 1 of layer 0 stand in each other's place: of `ffn_gate`, and of the module.
+    exchanges: [bool; 2],
 }
 
 /// What an expert makes of a token.
@@ -122,8 +126,18 @@ fn write(form: Form, how: Otherwise, has_graph: bool) -> (tempfile::TempDir, Dum
         match form {
             Form::Own { by_place } => {
                 for expert in 0..E {
-                    let rows = own(expert, by_place);
-                    record(name(&format!("experts.{expert}.ffn_gate")), &[rows.len() / D, D], &rows);
+                    let rows = |which: usize| -> Vec<f64> {
+                        let mut rows: Vec<f64> = own(expert, by_place).iter().map(|x| x * (1 + which) as f64).collect();
+                        if how.exchanges[which] && (layer, expert) == (0, 1) {
+                            rows[..2 * D].rotate_left(D);
+                        }
+                        rows
+                    };
+                    let shape = [own(expert, by_place).len() / D, D];
+                    record(name(&format!("experts.{expert}.ffn_gate")), &shape, &rows(0));
+                    if how.has_module {
+                        record(name(&format!("moe.experts.{expert}/act_fn")), &shape, &rows(1));
+                    }
                 }
             }
             Form::OwnOfAll => {
@@ -150,7 +164,11 @@ fn write(form: Form, how: Otherwise, has_graph: bool) -> (tempfile::TempDir, Dum
         }
         for expert in 0..E {
             let tap = name(&format!("experts.{expert}.ffn_gate"));
-            nodes.push(GraphNode { tap, op: None, reads: vec![name("router_topk")] });
+            nodes.push(GraphNode { tap: tap.clone(), op: None, reads: vec![name("router_topk")] });
+            if how.has_module {
+                let module = name(&format!("moe.experts.{expert}/act_fn"));
+                nodes.push(GraphNode { tap: module, op: None, reads: vec![tap] });
+            }
         }
     }
     if has_graph {
@@ -162,12 +180,13 @@ fn write(form: Form, how: Otherwise, has_graph: bool) -> (tempfile::TempDir, Dum
 }
 
 fn report(reference: Form, form: Form, how: Otherwise) -> (Report, Vec<String>) {
-    let (_left, reference) = write(reference, Otherwise::default(), true);
+    let right = Otherwise { has_module: how.has_module, ..Otherwise::default() };
+    let (_left, reference) = write(reference, right, true);
     let (_right, mut candidate) = write(form, how, false);
-    split_experts(&reference, &mut candidate).unwrap();
+    let rows = split_experts(&reference, &mut candidate).unwrap();
     let graph = graph_of(&reference, &candidate);
-    let options = Options::new(Profile::F32);
-    let notes = candidate.notes().to_vec();
+    let options = Options { open_rows: rows.undecided(), ..Options::new(Profile::F32) };
+    let notes = rows.notes().to_vec();
     (compare(&reference, &candidate, &graph, &options, &mut |_, _| ()).unwrap(), notes)
 }
 
@@ -233,4 +252,32 @@ fn rows_that_show_no_order_are_refused() {
     let (report, notes) = report(Form::Own { by_place: true }, Form::Flat, how);
     assert_eq!(judged(&report), 0);
     assert!(notes.iter().any(|note| note.contains("layers.0.experts.ffn_gate")), "{notes:?}");
+}
+
+#[test]
+fn the_output_of_an_experts_module_stands_as_its_other_rows_do() {
+    for by_place in [false, true] {
+        let how = Otherwise { has_module: true, ..Otherwise::default() };
+        let (report, notes) = report(Form::Own { by_place: !by_place }, Form::Own { by_place }, how);
+        assert_eq!(report.verdict, Verdict::Parity, "{notes:?}");
+        assert_eq!(judged(&report), 2 * LAYERS * E, "{notes:?}");
+    }
+}
+
+#[test]
+fn rows_of_one_expert_in_each_other_s_place_differ_where_its_other_rows_are_right() {
+    let (gate, module) = ("layers.0.experts.1.ffn_gate", "layers.0.moe.experts.1/act_fn");
+    for by_place in [false, true] {
+        for (exchanges, wrong) in [([true, false], gate), ([false, true], module)] {
+            let how = Otherwise { has_module: true, exchanges, ..Otherwise::default() };
+            let (report, notes) = report(Form::Own { by_place: false }, Form::Own { by_place }, how);
+            assert_eq!(first(&report).as_deref(), Some(wrong), "{exchanges:?} {notes:?}");
+        }
+        // All rows of an expert in an order of its own.
+        let how = Otherwise { has_module: true, exchanges: [true, true], ..Otherwise::default() };
+        let (report, notes) = report(Form::Own { by_place: false }, Form::Own { by_place }, how);
+        assert_eq!(first(&report), None, "{notes:?}");
+        let open = report.taps.iter().filter(|tap| tap.status == Status::Unchecked).map(|tap| tap.place.to_string());
+        assert_eq!(open.collect::<Vec<_>>(), [gate, module]);
+    }
 }

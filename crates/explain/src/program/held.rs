@@ -111,12 +111,13 @@ impl Held {
 
     /// Takes rows of an expert as they were found among what the candidate recorded: all of a tap, or those of some of its rows.
     pub(crate) fn put(&mut self, number: usize, tap: &ProgramTap, rows: ExpertRowsFound) {
-        self.values.remove(&number);
+        let before = self.values.remove(&number);
+        let is_in_own_order = before.is_some_and(|own| own.is_in_own_order);
         self.parts.remove(&number);
         match rows {
             ExpertRowsFound::All(values) => {
                 let is_readable = can_be_read(self.places[number].tap.last_site(), &array(&values));
-                self.values.insert(number, Own { values, is_readable, is_recorded: true, is_in_own_order: false });
+                self.values.insert(number, Own { values, is_readable, is_recorded: true, is_in_own_order });
             }
             ExpertRowsFound::Some(part) if tap.view.dtype.kind() == Kind::Float => {
                 drop(self.parts.insert(number, part))

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use firstdiff_compare::{ExpertPiece, Place, RowVotes, SiteRows, rights, row_distance};
+use firstdiff_compare::{ExpertPiece, RowVotes, SiteRows, rights, row_distance};
 use firstdiff_program::{Arithmetic, Bench, Slice, Tensor};
 use ndarray::{ArrayD, Axis, IxDyn};
 
@@ -24,13 +24,14 @@ pub(crate) fn settle(
     let (program, sites) = (recording.program, candidate.experts.sites());
     let mut taken: Vec<Option<usize>> = sites.iter().map(SiteRows::taken).collect();
     let taps: HashMap<_, usize> = (0..program.taps().len()).map(|tap| (held.place(tap), tap)).collect();
-    // Where a program sorts rows any order is right that all of them have: `rows` sees to that.
     let sorted = sorted(program);
     let tap_of = |piece: &ExpertPiece<'_>| taps.get(&piece.place).copied();
-    let is_open = |site: &SiteRows| {
-        let is_free = |piece: &ExpertPiece<'_>| tap_of(piece).is_some_and(|tap| sorted.holds(program.taps()[tap].op));
-        site.alike().iter().any(|&first| first > 0) && !site.pieces(0).iter().any(is_free)
+    // Where a program sorts rows any order is right that all of an expert's have: `rows` sees to that.
+    let is_free = |site: &SiteRows| {
+        let is_sorted = |piece: &ExpertPiece<'_>| tap_of(piece).is_some_and(|tap| sorted.holds(program.taps()[tap].op));
+        !site.is_of_all_experts() && site.pieces(0).iter().any(is_sorted)
     };
+    let is_open = |site: &SiteRows| site.alike().iter().any(|&first| first > 0);
     let open: Vec<usize> = (0..sites.len()).filter(|&at| is_open(&sites[at])).collect();
     if !open.is_empty() {
         let of_experts: BTreeSet<usize> = sites
@@ -53,26 +54,18 @@ pub(crate) fn settle(
                 Some(reading) => {
                     of_site(reading).for_each(|(tap, rows)| held.put(*tap, &program.taps()[*tap], rows.clone()))
                 }
+                None if is_free(&sites[at]) => {}
                 None => {
-                    differing(&sites[at]).iter().filter_map(|place| taps.get(place)).for_each(|&tap| held.unread(tap))
+                    sites[at].differing().iter().filter_map(|place| taps.get(place)).for_each(|&tap| held.unread(tap))
                 }
             }
         }
     }
     let note = |(at, site): (usize, &SiteRows)| match taken[at] {
         Some(reading) => site.note(reading),
-        None => (site.is_of_all_experts() || open.contains(&at)).then(|| site.not_read()),
+        None => (site.is_of_all_experts() || open.contains(&at) && !is_free(site)).then(|| site.not_read()),
     };
     Ok(sites.iter().enumerate().filter_map(note).collect())
-}
-
-/// The places whose rows are others under one reading than under another one.
-fn differing(site: &SiteRows) -> Vec<Place> {
-    let mut rows: BTreeMap<_, BTreeSet<Vec<usize>>> = BTreeMap::new();
-    for piece in (0..site.alike().len()).flat_map(|reading| site.pieces(reading)) {
-        rows.entry(piece.place).or_default().insert(piece.rows.to_vec());
-    }
-    rows.into_iter().filter(|(_, rows)| rows.len() > 1).map(|(place, _)| place).collect()
 }
 
 /// The rows of sites that may stand in several forms.
@@ -149,7 +142,7 @@ impl OpenRows<'_, '_> {
     }
 
     /// What is due at a tap, computed from what the candidate holds above it; of the experts that is `known` alone.
-    fn due(&self, tap: usize, known: &HashMap<usize, &Tensor<'static>>) -> Option<(ArrayD<f64>, BTreeSet<usize>)> {
+    fn due(&self, tap: usize, known: &HashMap<usize, &Tensor<'static>>) -> Option<ArrayD<f64>> {
         let Recording { program, weights } = *self.recording;
         let value = |other: usize| match self.of_experts.contains(&other) {
             true => known.get(&other).copied(),
@@ -158,7 +151,7 @@ impl OpenRows<'_, '_> {
         let slice = Slice::of(program, tap, |other| value(other).is_some());
         let bench = Bench::new(program, Arithmetic::F64, weights);
         let due = slice.evaluate(&bench, &|other| value(other).map(Tensor::view), &[]).ok()?;
-        Some((array(&due), slice.known().collect()))
+        Some(array(&due))
     }
 
     /// How far each reading of a site is from what the values above the experts make.
@@ -167,7 +160,7 @@ impl OpenRows<'_, '_> {
         let taps: BTreeSet<usize> =
             (0..site.alike().len()).flat_map(|reading| &self.found[&(at, reading)]).map(|(tap, _)| *tap).collect();
         for tap in taps {
-            let Some((due, _)) = self.due(tap, &HashMap::new()) else { continue };
+            let Some(due) = self.due(tap, &HashMap::new()) else { continue };
             let off = |reading: usize| {
                 let rows = self.found[&(at, reading)].iter().find(|(own, _)| *own == tap).map(|(_, rows)| rows);
                 rows.map_or_else(Vec::new, |rows| distances(rows, &due))
@@ -181,22 +174,24 @@ impl OpenRows<'_, '_> {
     fn together(&self, sites: &[usize], first: &SiteRows, known: &HashMap<usize, &Tensor<'static>>) -> RowVotes {
         let (program, readings) = (self.recording.program, first.alike().len());
         let own: BTreeSet<usize> = sites.iter().flat_map(|&at| &self.found[&(at, 0)]).map(|(tap, _)| *tap).collect();
+        let block = |tap: usize| (self.held.place(tap).step, self.held.place(tap).tap.layer);
+        let blocks: BTreeSet<_> = own.iter().map(|&tap| block(tap)).collect();
+        let near: Vec<usize> = (0..program.taps().len()).filter(|&tap| blocks.contains(&block(tap))).collect();
         let mut off: BTreeMap<usize, Vec<Vec<Option<f64>>>> = BTreeMap::new();
         for reading in 0..readings {
             let mut with = self.overlay(sites.iter().map(|&at| (at, Some(reading))));
             let of_sites: HashMap<usize, &ExpertRowsFound> =
                 sites.iter().flat_map(|&at| &self.found[&(at, reading)]).map(|(tap, rows)| (*tap, rows)).collect();
             with.extend(known.iter().map(|(&tap, &values)| (tap, values)));
-            for tap in 0..program.taps().len() {
-                let is_behind = || {
+            for &tap in near.iter().filter(|&&tap| own.contains(&tap) || self.is_held(tap, &with)) {
+                let reads_them = || {
                     let slice = Slice::of(program, tap, |other| self.is_held(other, &with));
                     slice.known().any(|other| own.contains(&other))
                 };
-                let is_of_them = own.contains(&tap);
-                if !is_of_them && !self.is_held(tap, &with) || !is_of_them && !is_behind() {
+                if !own.contains(&tap) && !reads_them() {
                     continue;
                 }
-                let Some((due, _)) = self.due(tap, &with) else { continue };
+                let Some(due) = self.due(tap, &with) else { continue };
                 let here = match (of_sites.get(&tap), with.get(&tap)) {
                     (Some(rows), _) => distances(rows, &due),
                     (None, Some(values)) => distances(&ExpertRowsFound::All((*values).clone()), &due),
