@@ -8,7 +8,7 @@ with padding, [T,k,F] and [k,T,F] by place, and [T*k,F] sorted by expert.
 - `right`: compare and replay must be at parity, and judge experts.
 - `wrong`: one matrix of an expert is another. compare must name what it makes first, replay nothing else, and explain must find it.
 - `moved`: two rows of different experts and tokens have changed places. No command may be at parity.
-- `swapped`: two rows of one expert have. That tap may pass in no command, but for replay of a program that sorts rows by their expert.
+- `swapped`: two rows of one expert have, in one of its taps. compare must name it, and it may pass in no command, but for replay of a program that sorts rows by their expert.
 - `blind`: right, without router_topk. Nothing may be blamed, and no row of an expert be judged where its place follows from the choice.
 - `above`: the first block's attention (or what stands in its place) is another, so that no row of an expert is near the reference's and tokens go elsewhere.
   Nothing but its output may be blamed.
@@ -241,7 +241,7 @@ def wrong_taps(report):
     return [tap["tap"] for tap in report["taps"] if tap["status"] == "diverged"]
 
 
-def judge(case, due, reports, where, sorts):
+def judge(case, due, beside, reports, where, sorts):
     """What is not as it should be."""
     bad = []
     for what, report in reports.items():
@@ -261,13 +261,15 @@ def judge(case, due, reports, where, sorts):
         elif case in ("above", "both") and what != "compare":
             blamed = set(wrong_taps(report)) if what == "replay" else {tap for finding in report["findings"] for tap in finding["taps"]}
             # A module's output may be of all experts, and hold the same rows.
-            blamed = {tap for tap in blamed if not any(part in tap for part in ("moe/", "experts/", "mlp/"))}
+            blamed -= beside
             unread = any(warning.startswith("not read: ") for warning in report["warnings"])
             may = due | {tap.split(".experts.")[0] + ".ffn_out" for tap in due if ".experts." in tap} if unread else due
             if not blamed <= may or not blamed >= (due if not unread else {tap for tap in due if ".experts." not in tap}):
                 bad.append(f"{what}: {sorted(blamed)[:4]}{', some not read' if unread else ''}")
         elif case == "moved" and verdict == "parity":
             bad.append(f"{what}: parity")
+        elif case == "swapped" and what == "compare" and not any((tap["tap"], tap["step"]) == where and tap["status"] == "diverged" for tap in report["taps"]):
+            bad.append(f"compare: {where[0]} not found")
         elif case == "swapped" and not (what == "replay" and sorts) and any(
                 (tap["tap"], tap["step"]) == where and tap["status"] in ("exact", "rounding") for tap in report["taps"]):
             bad.append(f"{what}: {where[0]} passed")
@@ -317,6 +319,7 @@ def main():
             record(model, name, folder / "both")
             runs["both"] = Run(folder / "both")
             due["both"] = due["above"] | made_by(golden, matrix, layer, expert)
+            beside = {tap for tap, _ in golden.taps if tap.startswith(layer) and "/" in tap and ".experts." not in tap and golden.reads(tap, matrix)}
             print(f"{name:18} rows of an expert {'by place' if by_place else 'by token' if by_place is False else 'in an order that nothing shows'}; "
                   f"wrong: {', '.join(sorted(due['wrong']))}; both: {', '.join(sorted(due['both']))}", flush=True)
             for form in args.forms:
@@ -337,7 +340,7 @@ def main():
                     for what in ("replay", "explain"):
                         if what not in args.without and not (what == "explain" and case not in due):
                             reports[what] = ask(args.command, what, folder / "golden", candidate, "--weights", folder / "model")
-                    wrong = judge(case, due.get(case), reports, where, sorts)
+                    wrong = judge(case, due.get(case), beside, reports, where, sorts)
                     total += 1
                     bad += bool(wrong)
                     judged = "/".join(str(count_experts(report)[0]) for report in reports.values())

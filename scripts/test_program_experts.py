@@ -74,6 +74,16 @@ class Golden:
             at = next(self.made[view[0]] for view in views if view[0] in self.made and view[0] not in self.weights)
         raise LookupError(key)
 
+    def reads(self, tap, matrix):
+        """Whether a tap of any step is made of a matrix."""
+        for key in (key for key in self.taps if key[0] == tap):
+            try:
+                if self.matrix(key) == matrix:
+                    return True
+            except (LookupError, StopIteration):
+                continue
+        return False
+
     def routers(self):
         return sorted({self.matrix(key) for key in self.taps if key[0].endswith("router_logits")})
 

@@ -4,90 +4,86 @@ use std::rc::Rc;
 
 use firstdiff_trace::{Dump, DumpError};
 
-use crate::experts::choice::Choices;
+use crate::experts::choice::{Choice, Choices};
 use crate::experts::form::{Piece, Reading};
 use crate::experts::source::{Block, Held, Wanted};
 use crate::experts::votes::{RowVotes, row_distance};
 
-/// What the reference's rows say of each reading.
-///
-/// # Errors
-/// When a tensor cannot be read.
-pub(super) fn votes(
-    dumps: [&Dump; 2],
-    wanted: &Wanted,
-    held: &Held,
-    choices: &Choices,
-    readings: &[Reading],
-    alike: Vec<usize>,
-) -> Result<RowVotes, DumpError> {
-    let mut votes = RowVotes::new(alike);
-    let mut number = 0;
-    for block in held.blocks().into_iter().filter(|_| readings.len() > 1) {
-        of_block(dumps, wanted, held, choices, block, readings, &mut number, &mut votes)?;
-    }
-    Ok(votes)
+/// A site of both runs, and how its rows may be read.
+pub(super) struct Evidence<'a> {
+    pub(super) reference: &'a Dump,
+    pub(super) candidate: &'a Dump,
+    pub(super) wanted: &'a Wanted,
+    pub(super) held: &'a Held,
+    pub(super) choices: &'a Choices,
+    pub(super) readings: &'a [Reading],
 }
 
-/// What those of one block say. `number` is that of the next expert.
-#[expect(clippy::too_many_arguments)]
-fn of_block(
-    [reference, candidate]: [&Dump; 2],
-    wanted: &Wanted,
-    held: &Held,
-    choices: &Choices,
-    block: &Block,
-    readings: &[Reading],
-    number: &mut usize,
-    votes: &mut RowVotes,
-) -> Result<(), DumpError> {
-    let (width, Some(experts)) = (wanted.width(), wanted.blocks.get(block)) else { return Ok(()) };
-    let mut all = None;
-    for (&expert, entry) in experts {
-        let Some(source) = held.source(block, expert) else { continue };
-        let read = || Ok::<_, DumpError>(Rc::new(candidate.read(source)?.values().to_f64()));
-        let ours = match (&all, held) {
-            (Some(all), Held::Together(_)) => Rc::clone(all),
-            _ => Rc::clone(all.insert(read()?)),
-        };
-        let theirs = reference.read(entry)?.values().to_f64();
-        let piece = |reading: &Reading| {
-            let piece = reading.pieces.get(block).and_then(|pieces| pieces.get(&expert));
-            piece
-                .filter(|piece| is_of_the_same_tokens(piece, reading, choices, block, expert, entry.shape[0]))
-                .is_some()
-        };
-        let fits: Vec<bool> = readings.iter().map(piece).collect();
-        for at in 0..entry.shape[0] {
-            let off = |(reading, fits): (&Reading, &bool)| {
-                let piece = fits.then(|| reading.pieces.get(block)?.get(&expert)).flatten()?;
-                let sends = |choice: &crate::experts::choice::Choice| choice.sends(at, expert);
-                let taken = match reading.order {
-                    Some(_) => piece.rows.get(at),
-                    // What a token is that only one side sends there says nothing.
-                    None if !choices.reference.get(block).is_none_or(sends) => None,
-                    None => piece.rows.get(piece.tokens.iter().position(|&token| token == at)?),
+impl Evidence<'_> {
+    /// What the reference's rows say of each reading. Readings that `alike` gives the same number take the same rows.
+    ///
+    /// # Errors
+    /// When a tensor cannot be read.
+    pub(super) fn votes(&self, alike: Vec<usize>) -> Result<RowVotes, DumpError> {
+        let mut votes = RowVotes::new(alike);
+        let (mut number, is_open) = (0, self.readings.len() > 1);
+        for (block, experts) in self.wanted.blocks.iter().filter(|_| is_open) {
+            let mut all: Option<Rc<Vec<f64>>> = None;
+            for (&expert, entry) in experts {
+                let Some(source) = self.held.source(block, expert) else { continue };
+                let ours = match (&all, self.held) {
+                    (Some(all), Held::Together(_)) => Rc::clone(all),
+                    _ => Rc::clone(all.insert(Rc::new(self.candidate.read(source)?.values().to_f64()))),
                 };
-                let (due, own) = (theirs.chunks_exact(width).nth(at)?, ours.chunks_exact(width).nth(*taken?)?);
-                row_distance(own, due)
-            };
-            votes.add(*number, readings.iter().zip(&fits).map(off).collect());
+                let theirs = self.reference.read(entry)?.values().to_f64();
+                let of_reading = |reading| self.distances(reading, block, expert, &ours, &theirs);
+                let off: Vec<Vec<Option<f64>>> = self.readings.iter().map(of_reading).collect();
+                for row in 0..entry.shape[0] {
+                    votes.add(number, off.iter().map(|rows| rows.get(row).copied().flatten()).collect());
+                }
+                number += 1;
+            }
         }
-        *number += 1;
+        Ok(votes)
     }
-    Ok(())
+
+    /// How far a reading leaves each of the reference's rows of an expert.
+    fn distances(
+        &self,
+        reading: &Reading,
+        block: &Block,
+        expert: usize,
+        ours: &[f64],
+        theirs: &[f64],
+    ) -> Vec<Option<f64>> {
+        let (width, choice) = (self.wanted.width(), self.choices.reference.get(block));
+        let rows = theirs.len() / width;
+        let piece = reading.pieces.get(block).and_then(|pieces| pieces.get(&expert));
+        let Some(piece) = piece.filter(|piece| is_of_the_same_tokens(piece, reading, choice, expert, rows)) else {
+            return Vec::new();
+        };
+        let off = |(at, due): (usize, &[f64])| {
+            let taken = match reading.order {
+                Some(_) => piece.rows.get(at),
+                // What becomes of a token that only one side sends there says nothing.
+                None if !choice.is_none_or(|choice| choice.sends(at, expert)) => None,
+                None => piece.rows.get(piece.tokens.iter().position(|&token| token == at)?),
+            };
+            row_distance(ours.chunks_exact(width).nth(*taken?)?, due)
+        };
+        theirs.chunks_exact(width).enumerate().map(off).collect()
+    }
 }
 
 /// Whether the reference has rows of the same tokens, as far as anybody says.
 fn is_of_the_same_tokens(
     piece: &Piece,
     reading: &Reading,
-    choices: &Choices,
-    block: &Block,
+    choice: Option<&Choice>,
     expert: usize,
     rows: usize,
 ) -> bool {
-    match (reading.order, choices.reference.get(block)) {
+    match (reading.order, choice) {
         (None, _) => piece.tokens.iter().all(|&token| token < rows),
         (Some(_), None) => piece.rows.len() == rows,
         (Some(order), Some(choice)) => {

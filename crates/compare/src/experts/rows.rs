@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use firstdiff_trace::{Dump, DumpError, Entry};
 
 use crate::experts::choice::{Choices, Order};
-use crate::experts::evidence::votes;
+use crate::experts::evidence::Evidence;
 use crate::experts::form::{Form, Reading};
 use crate::experts::source::{Block, Held, Wanted, expert_tap};
 use crate::experts::votes::{Right, RowVotes};
@@ -83,8 +83,11 @@ impl ExpertRows {
                 .map(|one| (0..one).find(|&other| readings[one].reads_as(&readings[other])).unwrap_or(one))
                 .collect();
             let knows_choices = choices.know_all(held.blocks().into_iter());
-            all_votes.push(votes([reference, candidate], &wanted, &held, &choices, &readings, alike.clone())?);
-            sites.push(SiteRows { wanted, held, readings, alike, knows_choices, group: 0, taken: None });
+            let site = SiteRows { wanted, held, readings, alike, knows_choices, group: 0, taken: None };
+            let SiteRows { wanted, held, readings, .. } = &site;
+            let evidence = Evidence { reference, candidate, wanted, held, choices: &choices, readings };
+            all_votes.push(evidence.votes(site.alike.clone())?);
+            sites.push(site);
         }
         for at in 0..sites.len() {
             sites[at].group = (0..at).find(|&other| sites[at].may_stand_as(&sites[other])).unwrap_or(at);

@@ -83,8 +83,8 @@ impl Routers {
     fn expert_site(&self, stored: &str) -> Option<(Block, usize, Site)> {
         let (name, step) = split_stored_name(stored);
         let (left, expert, after) = expert_of(name)?;
-        let ends = left.match_indices('.').map(|(at, _)| at).chain([left.len()]);
-        let prefix = ends.map(|end| &left[..end]).filter(|prefix| self.0.contains(*prefix)).last().unwrap_or(left);
+        let ends = [left.len()].into_iter().chain(left.rmatch_indices('.').map(|(at, _)| at));
+        let prefix = ends.map(|end| &left[..end]).find(|prefix| self.0.contains(*prefix)).unwrap_or(left);
         let site = Site { before: format!("{}{EXPERTS}", &left[prefix.len()..]), after: after.to_owned() };
         Some((Block { prefix: prefix.to_owned(), step }, expert, site))
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use firstdiff_compare::{ExpertPiece, RowVotes, SiteRows, rights, row_distance};
+use firstdiff_compare::{ExpertPiece, Place, RowVotes, SiteRows, rights, row_distance};
 use firstdiff_program::{Arithmetic, Bench, Slice, Tensor};
 use ndarray::{ArrayD, Axis, IxDyn};
 
@@ -114,7 +114,7 @@ impl OpenRows<'_, '_> {
     /// rows and of what follows.
     fn decided(&self, open: &[usize], sites: &[SiteRows]) -> Vec<Option<usize>> {
         let groups: Vec<usize> = open.iter().map(|&at| sites[at].group()).collect();
-        let votes: Vec<RowVotes> = open.iter().map(|&at| self.from_above(at, &sites[at])).collect();
+        let votes: Vec<RowVotes> = open.iter().map(|&at| self.by_what_is_above(at, &sites[at])).collect();
         let mut right = rights(&groups, &votes);
         let known = self.overlay(open.iter().copied().zip(right.iter().copied()));
         for group in groups.iter().collect::<BTreeSet<_>>() {
@@ -155,11 +155,14 @@ impl OpenRows<'_, '_> {
     }
 
     /// How far each reading of a site is from what the values above the experts make.
-    fn from_above(&self, at: usize, site: &SiteRows) -> RowVotes {
+    fn by_what_is_above(&self, at: usize, site: &SiteRows) -> RowVotes {
         let mut votes = RowVotes::new(site.alike().to_vec());
-        let taps: BTreeSet<usize> =
-            (0..site.alike().len()).flat_map(|reading| &self.found[&(at, reading)]).map(|(tap, _)| *tap).collect();
-        for tap in taps {
+        let differing: BTreeSet<Place> = site.differing().into_iter().collect();
+        let found = (0..site.alike().len()).flat_map(|reading| &self.found[&(at, reading)]).map(|(tap, _)| *tap);
+        let taps: BTreeSet<usize> = found.filter(|&tap| differing.contains(&self.held.place(tap))).collect();
+        // A run has one form: experts of all layers and steps, but not each of them.
+        let every = taps.len().div_ceil(ENOUGH).max(1);
+        for tap in taps.into_iter().step_by(every) {
             let Some(due) = self.due(tap, &HashMap::new()) else { continue };
             let off = |reading: usize| {
                 let rows = self.found[&(at, reading)].iter().find(|(own, _)| *own == tap).map(|(_, rows)| rows);
@@ -212,6 +215,9 @@ impl OpenRows<'_, '_> {
         if self.of_experts.contains(&tap) { with.contains_key(&tap) } else { self.held.readable(tap).is_some() }
     }
 }
+
+/// So many experts are asked in which form their rows stand.
+const ENOUGH: usize = 32;
 
 /// Adds the rows of a tap, of which each reading says how far off they are.
 fn add(votes: &mut RowVotes, tap: usize, off: Vec<Vec<Option<f64>>>) {
