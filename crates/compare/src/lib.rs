@@ -8,6 +8,7 @@
 
 mod align;
 mod conclude;
+mod expert;
 mod experts;
 mod graph;
 mod inspect;
@@ -25,9 +26,8 @@ mod tolerance;
 mod words;
 
 pub use align::chunks::{Aligned, ChunkAlignment, Parting, Unaligned, align};
-pub use experts::{
-    ExpertPiece, ExpertRows, Right, RowVotes, SiteRows, is_of_expert, rights, row_distance, split_experts,
-};
+pub use expert::is_of_expert;
+pub use experts::{ExpertPiece, ExpertRows, Right, RowVotes, SiteRows, rights, row_distance, split_experts};
 pub use graph::{Graph, Node, Place, UnrecordedLayers, op_of};
 pub use inspect::{FUTURE_ATTENDED, Finding, Inspection, Sureness, inspect};
 pub use judge::choice::{choice_margin, margin_of_best};

@@ -327,9 +327,9 @@ fn explained(folder: &Path) -> Result<()> {
     let program = Program::open_within(folder, SMALL)?;
     let weights = ModelFolder::open(folder)?;
     let Judged { session, report, .. } = Session::open(folder, &folder.join("candidate"), None, None)?.run()?;
-    let Session { reference, candidate, graph, options, .. } = &session;
+    let Session { reference, candidate, graph, options, experts, .. } = &session;
     let values = InReferenceOrder::new(reference, candidate, graph, options);
-    let candidate = Candidate { dump: candidate, values: &values, taps: &report.taps, profile: Profile::F32 };
+    let candidate = Candidate { dump: candidate, values: &values, taps: &report.taps, experts, profile: Profile::F32 };
     let recording = Recording { program: &program, weights: &weights };
     let effort = Effort { quick: true, ..Effort::default() };
     let _ = explain(&recording, &candidate, &effort, &|_, _, _| {});

@@ -63,7 +63,7 @@ pub struct Session {
     /// The second right run, where there is one.
     pub(crate) noise: Option<Second>,
     /// In which forms the rows of the candidate's experts may stand.
-    pub(crate) experts: ExpertRows,
+    pub experts: ExpertRows,
 }
 
 /// How the type of the K/V cache is known.

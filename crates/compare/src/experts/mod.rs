@@ -16,8 +16,6 @@ use firstdiff_trace::{Dump, DumpError, Entry, Rows};
 
 use crate::experts::form::Reading;
 pub use crate::experts::rows::{ExpertPiece, ExpertRows, SiteRows, rights};
-pub(crate) use crate::experts::source::are_of_one_expert;
-pub use crate::experts::source::is_of_expert;
 use crate::experts::source::{Held, expert_tap};
 pub use crate::experts::votes::{Right, RowVotes, row_distance};
 

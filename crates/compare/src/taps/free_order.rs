@@ -2,7 +2,7 @@
 
 use firstdiff_trace::{Dump, DumpError, Tap};
 
-use crate::experts::{are_of_one_expert, is_of_expert};
+use crate::expert::{are_of_one_expert, is_of_expert};
 use crate::graph::Place;
 use crate::layout::row_order::row_order;
 use crate::metrics::Squares;
