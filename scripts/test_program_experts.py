@@ -75,13 +75,13 @@ class Golden:
         raise LookupError(key)
 
     def reads(self, tap, matrix):
-        """Whether a tap of any step is made of a matrix."""
-        for key in (key for key in self.taps if key[0] == tap):
-            try:
-                if self.matrix(key) == matrix:
-                    return True
-            except (LookupError, StopIteration):
-                continue
+        """Whether an operation that makes a tap of any step, or one of the two before it, reads a matrix."""
+        ops = {found["op"] for key, found in self.taps.items() if key[0] == tap}
+        for _ in range(3):
+            buffers = {buffer for op in ops for buffer in buffers_in(self.program["ops"][op]["i"])}
+            if any(self.weights.get(buffer) == matrix for buffer in buffers):
+                return True
+            ops = {self.made[buffer] for buffer in buffers if buffer in self.made}
         return False
 
     def routers(self):
