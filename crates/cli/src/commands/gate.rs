@@ -10,7 +10,7 @@ use crate::commands::compare::finish;
 use crate::commands::print_lines;
 use crate::output::{DIVERGED, PARITY, is_stdout, print};
 use crate::render::screen::{Detail, render};
-use crate::report::Gate;
+use crate::report::{Gate, not_checked};
 use crate::session::Judged;
 use crate::session::arithmetic::as_it_asks;
 use crate::session::incomplete::Incomplete;
@@ -123,9 +123,12 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<u8> {
     Ok(DIVERGED)
 }
 
-/// That only the candidate asks for such a profile, on a line of its own.
+/// That only the candidate asks for such a profile, and what was not checked, each on a line of its own.
 pub(crate) fn note(judged: &Judged) -> String {
-    judged.session.loosened.map_or(String::new(), |loosened| format!("note: {}\n", loosened.note()))
+    let loosened = judged.session.loosened.map(|loosened| format!("note: {}\n", loosened.note()));
+    let open = not_checked(&judged.report, &judged.session.candidate.path().to_string_lossy());
+    let open = open.into_iter().map(|line| format!("not checked: {line}\n"));
+    loosened.into_iter().chain(open).collect()
 }
 
 pub(crate) fn gate_screen(regressions: &[Regression]) -> String {

@@ -36,8 +36,8 @@ impl ReplaySession {
     fn of_what_is_there(&self) -> Verdict {
         let (wrong, right) = (self.replay.count(|s| s == Status::Diverged), self.replay.count(Status::agrees));
         // That the embedding is a table says nothing of an engine.
-        let only_table = right == 1
-            && self.replay.taps.iter().any(|t| t.report.place.tap.site == Site::H0 && t.report.status.agrees());
+        let mut judged = self.replay.taps.iter().filter(|t| t.report.status.agrees());
+        let only_table = judged.all(|t| t.report.place.tap.site == Site::H0);
         let unclear: Vec<&Replayed> = self.replay.taps.iter().filter(|t| t.is_for(Reason::is_unclear)).collect();
         let misfits = |t: &&Replayed| t.is_for(Reason::is_shape);
         let unconfirmed = |t: &&Replayed| t.is_for(Reason::is_unconfirmed);
@@ -89,7 +89,8 @@ impl ReplaySession {
     fn judged_nowhere(&self) -> Option<String> {
         let recorded = |t: &&Replayed| {
             let place = t.report.place;
-            place.tap.site != Site::H0 && self.given.dump.find(place.tap, place.step).is_some()
+            let is_due = !t.is_for(Reason::is_beside_the_reference);
+            place.tap.site != Site::H0 && is_due && self.given.dump.find(place.tap, place.step).is_some()
         };
         let kind = |t: &Replayed| (t.report.place.tap.site, t.report.place.step > 0);
         let recorded: Vec<&Replayed> = self.replay.taps.iter().filter(recorded).collect();

@@ -171,6 +171,11 @@ fn npy(path: &std::path::Path, shape: [usize; 2], values: &[f32]) {
 
 /// Rows of two experts as a sort that keeps no order of equal numbers leaves them, through a weight that inspect does not read.
 fn of_experts(folder: &std::path::Path, activated: f32) {
+    of_experts_in(folder, activated, [[3, 1, 2, 0]; 2]);
+}
+
+/// The same with the rows of its two taps in orders of their own. The program has them in that of [1, 3, 0, 2], two of each expert.
+fn of_experts_in(folder: &std::path::Path, activated: f32, [experts, act]: [[usize; 4]; 2]) {
     use serde_json::json;
     let program = json!({"version": 1, "constants": [0, 2, 7], "weights": {"1": "w"},
         "values": [["f32", [4, 2]], ["f32", [2, 2]], ["i64", [4]], ["f32", [4, 2]], ["i64", [4]], ["f32", [4, 2]],
@@ -204,11 +209,53 @@ fn of_experts(folder: &std::path::Path, activated: f32) {
     let of_rows =
         |rows: [usize; 4]| rows.iter().flat_map(|&row| [2.0 * x[2 * row], 2.0 * x[2 * row + 1]]).collect::<Vec<f32>>();
     tap("h0", x.to_vec());
-    tap("layers.0.node/experts", of_rows([3, 1, 2, 0]));
-    tap("layers.0.node/act", of_rows([3, 1, 2, 0]).iter().map(|x| x * activated).collect());
+    tap("layers.0.node/experts", of_rows(experts));
+    tap("layers.0.node/act", of_rows(act).iter().map(|x| x * activated).collect());
     tap("layers.0.ffn_out", of_rows([0, 1, 2, 3]));
     let dump = json!({"format": 1, "complete": true, "model": "Odd", "precision": "f32", "tokens": [1, 2, 3, 4], "taps": taps});
     std::fs::write(folder.join("dump.json"), dump.to_string()).unwrap();
+}
+
+#[test]
+fn rows_of_a_sort_have_one_order_within_each_expert() {
+    let (reference, model) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    of_experts_in(reference.path(), 1.0, [[1, 3, 0, 2]; 2]);
+    let weight = [2.0f32, 0.0, 0.0, 2.0].map(f32::to_le_bytes).concat();
+    let mut head = serde_json::json!({"w": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}).to_string();
+    head += &" ".repeat(head.len().next_multiple_of(8) - head.len());
+    let stored = [&(head.len() as u64).to_le_bytes()[..], head.as_bytes(), &weight].concat();
+    std::fs::write(model.path().join("model.safetensors"), stored).unwrap();
+    let told = |orders: [[usize; 4]; 2]| -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        of_experts_in(folder.path(), 1.0, orders);
+        let [reference, candidate, weights] =
+            [reference.path(), folder.path(), model.path()].map(|path| path.to_string_lossy());
+        let report = crate::common::parsed(&firstdiff(&[
+            "replay",
+            &reference,
+            &candidate,
+            "--weights",
+            &weights,
+            "--json",
+            "-",
+        ]));
+        let taps = report["taps"].as_array().expect("taps").iter();
+        let of_rows = taps.filter(|tap| tap["tap"].as_str().is_some_and(|name| name.contains("node/")));
+        let status = |tap: &serde_json::Value| match tap["status"].as_str() {
+            Some("exact" | "rounding") => "right".to_owned(),
+            other => other.unwrap_or_default().to_owned(),
+        };
+        of_rows.map(status).collect()
+    };
+    assert_eq!(told([[1, 3, 0, 2]; 2]), ["right", "right"]);
+    // Another order within each expert, and in all taps.
+    assert_eq!(told([[3, 1, 2, 0]; 2]), ["right", "right"]);
+    // Over both experts.
+    assert_eq!(told([[0, 2, 1, 3], [1, 3, 0, 2]])[0], "diverged");
+    assert_eq!(told([[0, 2, 1, 3]; 2])[0], "diverged");
+    // One tap stands as the program has it, and another does not.
+    assert_eq!(told([[1, 3, 0, 2], [3, 1, 0, 2]]), ["right", "diverged"]);
+    assert_eq!(told([[3, 1, 0, 2], [1, 3, 0, 2]]), ["unchecked", "right"]);
 }
 
 #[test]

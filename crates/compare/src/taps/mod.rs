@@ -1,6 +1,7 @@
 //! Every tap judged, in forward order: as recorded, in the layout that fits, against what its operation may have passed on.
 
 pub(crate) mod aligned;
+mod by_place;
 pub(crate) mod cache;
 pub(crate) mod choice;
 pub(crate) mod context;
@@ -46,7 +47,10 @@ pub(crate) fn judge_taps(run: &Run<'_>, progress: &mut dyn FnMut(usize, usize)) 
             log.extend(chosen.news(Stage::Choice, log.last()));
             chosen
         } else {
-            let in_order = run.in_free_order(place, in_doubt)?;
+            let in_order = match run.judge_by_place(place, &in_doubt)? {
+                Some(by_place) => by_place,
+                None => run.in_free_order(place, in_doubt)?,
+            };
             log.extend(in_order.news(Stage::Choice, log.last()));
             let with_input = run.with_input_error(&judged.taps, index, in_order)?;
             log.extend(with_input.news(Stage::InputError, log.last()));

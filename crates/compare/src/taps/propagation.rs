@@ -108,7 +108,10 @@ impl Run<'_> {
         // What differs behind what is unclear is no clearer, unless it has structure, or is far more than that would explain.
         let nmse = |&i: &usize| if let Some(Judged::Inconclusive(nmse)) = found.get(i) { *nmse } else { 0.0 };
         let unclear_before = between.iter().map(nmse).fold(0.0, f64::max);
-        let judged = self.with_tap_judge(place, |alignment, own| {
+        let moved = self.weights_by_place(place)?;
+        let judged = self.with_tap_judge(place, |as_recorded, own| {
+            let by_place = moved.as_ref().map(|moved| as_recorded.with_candidate(moved));
+            let alignment = by_place.as_ref().unwrap_or(as_recorded);
             let in_its_layout = || alignment.under(first.map_or(&Layout::Same, |first| &first.layout));
             let pair = if as_stored { in_its_layout() } else { alignment.under(&Layout::Same).or_else(in_its_layout) };
             // In whatever order: what is inherited depends on what is due alone.

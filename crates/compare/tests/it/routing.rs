@@ -230,8 +230,12 @@ fn what_is_no_number_of_an_expert_never_passes() {
     assert_eq!(first(&report).as_deref(), Some("layers.0.router_topk"));
 }
 
-/// An expert's rows, one of them perhaps twice as large, and the numbers and weights of the two that each token chose.
-fn of_experts(rows: &[usize], is_swapped: bool, doubled: Option<usize>) -> (tempfile::TempDir, Dump) {
+/// An expert's rows, one of them perhaps twice as large, and the numbers and weights of the two that each token chose, each perhaps in the other order of places.
+fn of_experts(
+    rows: &[usize],
+    [is_swapped, swaps_weights]: [bool; 2],
+    doubled: Option<usize>,
+) -> (tempfile::TempDir, Dump) {
     let folder = tempfile::tempdir().unwrap();
     let recorder = Recorder::create(folder.path()).unwrap();
     recorder.tokens(&(0..T as i64).collect::<Vec<_>>());
@@ -239,11 +243,19 @@ fn of_experts(rows: &[usize], is_swapped: bool, doubled: Option<usize>) -> (temp
     let values: Vec<f32> =
         rows.iter().flat_map(|&at| (0..D).map(move |i| (at, i))).map(|(at, i)| value(at, i)).collect();
     recorder.record("layers.0.experts.3.up", &[rows.len(), D], &values).unwrap();
-    let pairs = |of: [f32; 2]| (0..T).flat_map(|_| if is_swapped { [of[1], of[0]] } else { of }).collect::<Vec<f32>>();
-    recorder.record("layers.0.router_topk", &[T, 2], &pairs([4.0, 1.0])).unwrap();
-    recorder
-        .record("layers.0.router_weights", &[T, 2], &pairs([0.75, if doubled.is_some() { 0.5 } else { 0.25 }]))
-        .unwrap();
+    let pairs = |of: [f32; 2], is_swapped: bool| {
+        (0..T).flat_map(|_| if is_swapped { [of[1], of[0]] } else { of }).collect::<Vec<f32>>()
+    };
+    let weights = [0.75, if doubled.is_some() { 0.5 } else { 0.25 }];
+    recorder.record("layers.0.router_topk", &[T, 2], &pairs([4.0, 1.0], is_swapped)).unwrap();
+    recorder.record("layers.0.router_weights", &[T, 2], &pairs(weights, swaps_weights)).unwrap();
+    // All experts together, by place.
+    let by_place: Vec<f32> = (0..T).flat_map(|at| [value(at, 0), value(at, 1)]).collect();
+    let by_place: Vec<f32> = match swaps_weights {
+        true => by_place.chunks(2).flat_map(|pair| [pair[1], pair[0]]).collect(),
+        false => by_place,
+    };
+    recorder.record("layers.0.experts.gate", &[T, 2, 1], &by_place).unwrap();
     recorder.finish().unwrap();
     let dump = Dump::open(folder.path()).unwrap();
     (folder, dump)
@@ -252,16 +264,33 @@ fn of_experts(rows: &[usize], is_swapped: bool, doubled: Option<usize>) -> (temp
 #[test]
 fn what_stands_in_a_free_order_is_not_blamed_and_a_fault_in_it_is() {
     let order: Vec<usize> = (0..T).rev().collect();
-    let (_left, reference) = of_experts(&(0..T).collect::<Vec<_>>(), false, None);
+    let (_left, reference) = of_experts(&(0..T).collect::<Vec<_>>(), [false; 2], None);
     for doubled in [None, Some(5)] {
-        let (_right, candidate) = of_experts(&order, true, doubled);
+        let (_right, candidate) = of_experts(&order, [true; 2], doubled);
         let graph = graph_of(&reference, &candidate);
         let report = compare(&reference, &candidate, &graph, &Options::new(Profile::F32), &mut |_, _| ()).unwrap();
         assert_eq!(status(&report, "layers.0.router_topk"), Status::Rounding);
         let is_right = doubled.is_none();
-        for tap in ["layers.0.experts.3.up", "layers.0.router_weights"] {
+        let found = status(&report, "layers.0.experts.3.up");
+        assert_eq!((found == Status::Unchecked, found.differs()), (is_right, !is_right), "{found:?}");
+        // What stands by places is judged in the order of these.
+        for tap in ["layers.0.router_weights", "layers.0.experts.gate"] {
             let found = status(&report, tap);
-            assert_eq!((found == Status::Unchecked, found.differs()), (is_right, !is_right), "{tap} {found:?}");
+            assert_eq!((found.agrees(), found.differs()), (is_right, !is_right), "{tap} {found:?}");
         }
+    }
+}
+
+#[test]
+fn weights_that_do_not_follow_their_choice_are_blamed() {
+    let rows: Vec<usize> = (0..T).collect();
+    let (_left, reference) = of_experts(&rows, [false; 2], None);
+    for (swapped, agrees) in [([true, false], false), ([false, true], false), ([true, true], true)] {
+        let (_right, candidate) = of_experts(&rows, swapped, None);
+        let graph = graph_of(&reference, &candidate);
+        let report = compare(&reference, &candidate, &graph, &Options::new(Profile::F32), &mut |_, _| ()).unwrap();
+        let found = status(&report, "layers.0.router_weights");
+        assert_eq!((found.agrees(), found.differs()), (agrees, !agrees), "{swapped:?} {found:?}");
+        assert!(status(&report, "layers.0.router_topk").agrees());
     }
 }

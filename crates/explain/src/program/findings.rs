@@ -9,6 +9,7 @@ use firstdiff_trace::Tap;
 use crate::explain::{Cause, Finding, Match, Remainder};
 use crate::mistakes::Mistake;
 use crate::mistakes::norm::QK_NORM_ORDER;
+use crate::mistakes::recorded::OPERATION_INPUT;
 use crate::mistakes::rope::ROPE_OMITTED;
 use crate::mistakes::scores::{MASK_AFTER_SOFTMAX, MASK_OMITTED};
 use crate::program::Recording;
@@ -45,7 +46,11 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
         let elsewhere = |e: &&Explained| {
             explained.iter().any(|other| alike(e, other) && !of_it.iter().any(|known| known.tap == other.tap))
         };
-        if is_free && of_it.iter().any(elsewhere) || of_it.iter().any(|e| is_other_number(e, &key, explained, &alike)) {
+        // Of two rows an exchange is any other order, and much gives that.
+        let is_thin = of_it.iter().all(|e| e.reproduced.iter().any(|r| r.key() == key && is_thin(recording, &r.form)));
+        if (is_free || is_thin) && of_it.iter().any(elsewhere)
+            || of_it.iter().any(|e| is_other_number(e, &key, explained, &alike))
+        {
             unknown.extend(of_it);
             continue;
         }
@@ -82,6 +87,19 @@ fn is_other_number(
     };
     !own.is_empty() && all.iter().any(|other| alike(one, other) && differs(other))
 }
+
+/// Whether a form reads something else where there are a row or two.
+fn is_thin(recording: &Recording<'_>, form: &Form) -> bool {
+    let rows = |at: At| match at {
+        At::Tap(tap) => recording.program.taps()[tap].view.shape.first().copied(),
+        At::Op(_) => None,
+    };
+    let is_few = |rows: usize| rows <= FEW_ROWS;
+    form.mistake == &OPERATION_INPUT && form.edits.iter().any(|edit| rows(edit.at).is_some_and(is_few))
+}
+
+/// Rows of which another order shows little.
+const FEW_ROWS: usize = 2;
 
 /// What is made in several operations alike, of q and of k, is one mistake.
 fn once(findings: Vec<Finding>) -> Vec<Finding> {

@@ -69,7 +69,7 @@ impl Held {
                 own => own,
             };
             if let Some(own) = own {
-                let is_readable = can_be_read(place_of(tap).tap.last_site(), &array(&own));
+                let is_readable = is_of_its_kind(tap, &own) && can_be_read(place_of(tap).tap.last_site(), &array(&own));
                 let is_in_own_order = report.is_some_and(TapReport::is_in_own_order);
                 values.insert(number, Own { values: own, is_readable, is_recorded: true, is_in_own_order });
             }
@@ -103,6 +103,11 @@ impl Held {
     /// The tap and its step, by its index in the program.
     pub(crate) fn place(&self, tap: usize) -> Place {
         self.places[tap]
+    }
+
+    /// The places of all of the program's taps.
+    pub(crate) fn places(&self) -> HashSet<Place> {
+        self.places.iter().copied().collect()
     }
 
     pub(crate) fn get(&self, tap: usize) -> Option<&Tensor<'static>> {
@@ -162,6 +167,25 @@ impl Held {
         let (dtype, shape) = (own.values.dtype(), own.values.shape().to_vec());
         let values = Values::from(ordered.into_iter().collect::<Vec<f64>>());
         own.values = Tensor::new(dtype, shape, values).unwrap_or_else(|| own.values.clone());
+    }
+
+    /// Brings what stands by the first axes of a tap into another order: for each of their elements, in rows, which of the candidate's it is.
+    pub(crate) fn rearrange(&mut self, tap: usize, order: &[usize]) {
+        let Some(own) = self.values.get_mut(&tap) else { return };
+        let (tensor, width) = (&own.values, own.values.len() / order.len().max(1));
+        if width * order.len() != tensor.len() {
+            return;
+        }
+        let from = |at: usize| order[at / width] * width + at % width;
+        let all = 0..tensor.len();
+        let values = match tensor.values() {
+            Values::Int(values) => Values::from(all.map(|at| values[from(at)]).collect::<Vec<_>>()),
+            Values::Float(values) => Values::from(all.map(|at| values[from(at)]).collect::<Vec<_>>()),
+            Values::Complex(_) => return,
+        };
+        if let Some(ordered) = Tensor::new(tensor.dtype(), tensor.shape().to_vec(), values) {
+            own.values = ordered;
+        }
     }
 
     /// What the candidate holds at a tap, where what comes behind it can be computed from that.
@@ -253,9 +277,16 @@ fn part(tap: &ProgramTap, candidate: &Candidate<'_>) -> Result<Option<Part>, Rep
     Ok(values.ok().map(|values| Part { rows, values }))
 }
 
-/// Values as the program takes them; `None` where they are not as many.
+/// Whether values are of the kind that the program has there: no fractions where it has whole numbers.
+fn is_of_its_kind(tap: &ProgramTap, values: &Tensor<'_>) -> bool {
+    (tap.view.dtype.kind() == Kind::Int) == (values.dtype().kind() == Kind::Int)
+}
+
+/// Values as the program takes them; `None` where they are not as many. What are no whole numbers stay as they are.
 pub(crate) fn tensor(tap: &ProgramTap, values: Vec<f64>) -> Option<Tensor<'static>> {
+    let is_whole = || values.iter().all(|&x| x as i64 as f64 == x);
     let (dtype, values) = match tap.view.dtype.kind() {
+        Kind::Int if !is_whole() => (DType::F64, Values::from(values)),
         Kind::Int => (tap.view.dtype, Values::from(values.into_iter().map(|x| x as i64).collect::<Vec<_>>())),
         Kind::Float | Kind::Complex => (DType::F64, Values::from(values)),
     };

@@ -8,6 +8,8 @@ mod forms;
 mod held;
 mod laws;
 mod not_testable;
+mod orders;
+mod places;
 mod replay;
 mod routing;
 mod rows;

@@ -14,14 +14,14 @@ use ndarray::{ArrayD, Axis};
 
 use crate::program::condition::{Condition, condition};
 use crate::program::held::{Held, array, moved};
+use crate::program::orders::{Both, Orders};
 use crate::program::routing::{Routed, routing};
-use crate::program::rows::{order, sorted};
 use crate::program::{Candidate, Recording};
 use crate::replay::operation::{Operation, is_coarse, loses, lost, unit_of};
 use crate::replay::reason::Reason;
 use crate::replay::right::{distance, tolerance};
 use crate::replay::{Replay, ReplayError, Replayed, Routing};
-use crate::tolerance::replay::{BESIDE_ONE, CHOICE_ROOM, INPUT_ROOM, ORDER_LEAVES};
+use crate::tolerance::replay::{BESIDE_ONE, CHOICE_ROOM, INPUT_ROOM};
 
 /// Judges every tap that the candidate recorded. `progress` is told how many of how many taps are done.
 ///
@@ -88,7 +88,7 @@ pub(crate) fn replayed(
     let reports: HashMap<Place, &TapReport> = candidate.taps.iter().map(|tap| (tap.place, tap)).collect();
     let mut noise: HashMap<Tap, f64> = HashMap::new();
     let mut taps = Vec::new();
-    let (mut routing, sorted) = (Vec::new(), sorted(program));
+    let (mut routing, mut orders) = (Vec::new(), Orders::of(program, held));
     // Taps in the order of a sort, of which nothing could be computed that tells which: the candidate's, and not the program's.
     let mut own_order: BTreeSet<usize> = BTreeSet::new();
     let count = program.taps().len();
@@ -104,9 +104,18 @@ pub(crate) fn replayed(
         let (place, record) = (held.place(tap), &program.taps()[tap]);
         let name = program.said(record.op);
         routing.extend(lockstep.routing(tap, held, candidate)?);
+        if let Some(choice) = orders.places.open(tap) {
+            let due = match choice == tap {
+                true => lockstep.exact.value(tap)?.map(|value| array(&value)),
+                // What stands by its places comes before it.
+                false => computed(&bench, program, choice, held),
+            };
+            let reference = candidate.values.reference(held.place(choice))?;
+            orders.places.settle(choice, due.as_ref(), reference.as_deref(), held);
+        }
         let part = held.part(tap).map(|part| (part.rows.clone(), part.values.clone()));
         let own = held.get(tap).map(array).or_else(|| part.as_ref().map(|(_, values)| values.clone()));
-        let Some(own) = own else {
+        let Some(mut own) = own else {
             let reason = match reports.get(&place) {
                 _ if held.is_unread(tap) => {
                     Reason::NotEvaluated("nothing shows in which of several orders its rows stand".to_owned())
@@ -119,9 +128,9 @@ pub(crate) fn replayed(
         };
         let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
         let (from, through) = (taps_of(held, slice.known()), between(program, held, &slice));
-        let makes_order = |known: usize| sorted.holds(program.taps()[known].op) && !own_order.contains(&known);
+        let makes_order = |known: usize| orders.sorted.holds(program.taps()[known].op) && !own_order.contains(&known);
         let is_mixed = slice.known().any(|known| own_order.contains(&known))
-            && (slice.ops().any(|op| sorted.begins_at(op)) || slice.known().any(makes_order));
+            && (slice.ops().any(|op| orders.sorted.begins_at(op)) || slice.known().any(makes_order));
         let open = slice.ops().find_map(|op| open.get(&op));
         let due = match open {
             Some(choice) => {
@@ -140,9 +149,11 @@ pub(crate) fn replayed(
             Err(why) => Replayed { reason: Some(Reason::NotEvaluated(why)), ..unchecked(place, name) },
             Ok(_) if is_mixed => Replayed { reason: Some(Reason::OrderUnknown), ..unchecked(place, name) },
             Ok(due) if record.view.dtype.kind() == Kind::Int => {
-                chosen(unchecked(place, name), &own, &due, own_unit(candidate.profile))
+                chosen(unchecked(place, name), &own, &due, own_unit(candidate.profile), orders.places.is_moved(tap))
             }
             Ok(due) => {
+                let is_whole = part.is_none() && !is_in_own_order;
+                let standing = orders.settle((program, &bench), &slice, is_whole, held, &mut own);
                 let site = place.tap.last_site();
                 let (coarse, is_span) = (is_coarse(candidate.profile), !through.is_empty());
                 let of_inputs = due.moved.as_ref().filter(|_| !coarse);
@@ -184,39 +195,50 @@ pub(crate) fn replayed(
                     }
                     false => judged,
                 };
-                let is_wrong = judged.report.status == Status::Diverged;
-                let is_free = is_wrong && sorted.holds(record.op);
-                // Its order follows from the choice of experts: rows that are right in another one are neither passed nor blamed.
-                let is_elsewhere = is_wrong && !is_free && held.is_in_own_order(tap);
-                let order = is_free.then(|| order(&own, &due.exact)).flatten();
-                let ordered = order.map(|order| (own.select(Axis(0), &order), order));
-                let again = ordered.map(|(own, order)| (operation.judged(&own, &due.right, &due.exact), order));
-                let is_order =
-                    |other: &Replayed| other.report.status.agrees() || is_far_nearer(&other.report, &judged.report);
-                match again.filter(|(other, _)| is_order(other)) {
-                    Some((judged, order)) => {
-                        held.reorder(tap, &order);
-                        judged
-                    }
-                    None if is_elsewhere => {
-                        held.close(tap);
-                        let why = "its rows are right only in another order than the choice of experts gives them";
-                        Replayed { reason: Some(Reason::NotEvaluated(why.to_owned())), ..unchecked(place, name) }
-                    }
-                    None => judged,
-                }
+                let in_order = |order: &[usize]| operation.judged(&own.select(Axis(0), order), &due.right, &due.exact);
+                let both = Both { own: &own, due: &due.exact };
+                orders.judged(&standing, judged, &both, &in_order, held, &mut taps)
             }
         };
         if let Some(whole) = whole {
             held.complete(tap, &whole);
         }
-        own_order.extend((is_in_own_order && sorted.holds(record.op)).then_some(tap));
+        own_order.extend((is_in_own_order && orders.sorted.holds(record.op)).then_some(tap));
         taps.push(Replayed { from, through, ..judged });
         lockstep.hold(tap, held)?;
     }
-    let warnings = lockstep.warnings();
+    let (outside, not_numbers) = outside(candidate, held)?;
+    taps.extend(outside);
+    let warnings = lockstep.warnings().into_iter().chain(not_numbers).collect();
     let replay = Replay { taps, routing, warnings, order_is_open: false, cache: Cache::F32, cache_is_assumed: false };
     Ok(Replays { replay, taps: numbers, noise: noise_of })
+}
+
+/// What the candidate recorded and the program does not have: nothing is due there. With it a warning, where some of it is no number.
+fn outside(candidate: &Candidate<'_>, held: &Held) -> Result<(Vec<Replayed>, Option<String>), ReplayError> {
+    let (mut taps, mut not_numbers, known) = (Vec::new(), Vec::new(), held.places());
+    for report in candidate.taps.iter().filter(|report| !known.contains(&report.place)) {
+        let Place { tap, step } = report.place;
+        let Some(entry) = candidate.dump.entry(tap, step) else { continue };
+        if candidate.dump.read(&entry)?.values().to_f64().iter().any(|x| x.is_nan()) {
+            not_numbers.push(report.place.to_string());
+        }
+        let is_of_reference = candidate.values.reference(report.place)?.is_some();
+        let reason = Reason::NotOfTheProgram { is_of_reference };
+        taps.push(Replayed { reason: Some(reason), ..unchecked(report.place, report.op.clone()) });
+    }
+    let more = not_numbers.len().saturating_sub(1);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let said = |first: &String| format!("NaN in what is not in the program, and was not checked: {first}{more}");
+    let warning = not_numbers.first().map(said);
+    Ok((taps, warning))
+}
+
+/// What comes out at a tap of the candidate's own values.
+fn computed(bench: &Bench<'_>, program: &Program, tap: usize, held: &Held) -> Option<ArrayD<f64>> {
+    let slice = Slice::of(program, tap, |other| held.readable(other).is_some());
+    let value = |tap: usize| held.readable(tap).map(Tensor::view);
+    slice.evaluate(bench, &value, &[]).ok().map(|value| array(&value))
 }
 
 /// What is due at a tap.
@@ -367,12 +389,6 @@ impl<'a> Lockstep<'a> {
     }
 }
 
-/// Whether rows in another order leave far less, so that it is theirs though they are wrong.
-fn is_far_nearer(ordered: &TapReport, as_stored: &TapReport) -> bool {
-    let size = |report: &TapReport| report.metrics.and_then(|metrics| metrics.nmse());
-    size(ordered).zip(size(as_stored)).is_some_and(|(ordered, as_stored)| ordered <= ORDER_LEAVES * as_stored)
-}
-
 /// Whether one row is off by more than its own size allows.
 fn is_of_a_row(reason: &Reason) -> bool {
     matches!(reason, Reason::Differs(Difference::Row { .. }))
@@ -431,20 +447,25 @@ fn between(program: &Program, held: &Held, slice: &Slice<'_>) -> Vec<Tap> {
 }
 
 /// Whether a choice of the largest is right. Two that are as large but for rounding may be taken for each other, and in any order.
-fn chosen(blank: Replayed, own: &ArrayD<f64>, due: &Due, unit: f64) -> Replayed {
+fn chosen(blank: Replayed, own: &ArrayD<f64>, due: &Due, unit: f64, is_moved: bool) -> Replayed {
     let with = |status: Status, reason: Option<Reason>| {
         let metrics = Metrics::of_f64(due.exact.as_slice().unwrap_or_default(), own.as_slice().unwrap_or_default());
         let report = TapReport { status, metrics: Some(metrics), shape: own.shape().to_vec(), ..blank.report.clone() };
         Replayed { reason, ..Replayed::of(report) }
     };
     if *own == due.exact {
-        return with(Status::Exact, None);
+        return with(if is_moved { Status::Rounding } else { Status::Exact }, None);
+    }
+    let width = own.shape().last().copied().filter(|width| *width > 0).unwrap_or(1);
+    if let Some(at) = own.iter().position(|x| x.fract() != 0.0) {
+        return with(Status::Diverged, Some(Reason::NoChoice { row: at / width }));
     }
     let Some((row, margin)) = due.choices.as_ref().and_then(|choices| worst_choice(own, choices)) else {
         return with(Status::Unchecked, Some(Reason::OtherNumbers));
     };
     match margin <= CHOICE_ROOM * unit {
         true => with(Status::Rounding, None),
+        false if margin.is_infinite() => with(Status::Diverged, Some(Reason::NoChoice { row })),
         false => with(Status::Diverged, Some(Reason::OtherChoice { row, margin })),
     }
 }

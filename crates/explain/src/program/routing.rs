@@ -37,7 +37,9 @@ impl Routed {
         let mut undecided = HashSet::new();
         for tap in recording.program.choices() {
             match held.get(tap) {
-                Some(own) => drop(chosen.insert(tap, own.clone())),
+                Some(own) if own.dtype().kind() == Kind::Int => drop(chosen.insert(tap, own.clone())),
+                // What are no whole numbers choose nothing.
+                Some(_) => {}
                 None => match computed_choice(recording, candidate, &held, tap) {
                     Some(own) => {
                         computed.insert(held.place(tap), own.clone());
@@ -103,6 +105,17 @@ fn scores<'v>(
     value: &dyn Fn(usize) -> Option<Tensor<'v>>,
 ) -> Option<ArrayD<f64>> {
     let op = program.taps()[slice.target()].op;
+    first_operand(slice, bench, program, op, value)
+}
+
+/// What an operation of a slice reads first.
+pub(crate) fn first_operand<'v>(
+    slice: &Slice<'_>,
+    bench: &Bench<'_>,
+    program: &Program,
+    op: usize,
+    value: &dyn Fn(usize) -> Option<Tensor<'v>>,
+) -> Option<ArrayD<f64>> {
     let Some(Operand::View(among)) = program.ops()[op].operands.first() else { return None };
     let read: Arc<Mutex<Option<ArrayD<f64>>>> = Arc::default();
     let seen = Arc::clone(&read);
@@ -110,7 +123,7 @@ fn scores<'v>(
         *seen.lock().ok()? = views.first().map(array);
         None
     });
-    // The choice itself is not carried out.
+    // The operation itself is not carried out.
     let _ = slice.evaluate(bench, value, &[Edit { at: At::Op(op), change: Change::Values(vec![among.clone()], look) }]);
     read.lock().ok()?.take()
 }

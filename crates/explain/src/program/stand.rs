@@ -8,7 +8,7 @@ use firstdiff_program::{Arithmetic, Bench, Slice, Tensor};
 use ndarray::{ArrayD, Axis, IxDyn};
 
 use crate::program::held::{ExpertRowsFound, Held, Part, array, tensor};
-use crate::program::rows::sorted;
+use crate::program::rows::Sorted;
 use crate::program::{Candidate, Recording};
 use crate::replay::ReplayError;
 
@@ -24,7 +24,7 @@ pub(crate) fn settle(
     let (program, sites) = (recording.program, candidate.experts.sites());
     let mut taken: Vec<Option<usize>> = sites.iter().map(SiteRows::taken).collect();
     let taps: HashMap<_, usize> = (0..program.taps().len()).map(|tap| (held.place(tap), tap)).collect();
-    let sorted = sorted(program);
+    let sorted = Sorted::of(program);
     let tap_of = |piece: &ExpertPiece<'_>| taps.get(&piece.place).copied();
     // Where a program sorts rows any order is right that all of an expert's have: `rows` sees to that.
     let is_free = |site: &SiteRows| {

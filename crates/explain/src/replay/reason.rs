@@ -63,6 +63,16 @@ pub enum Reason {
     OrderUnknown,
     /// Other whole numbers than are due, of which nobody says what they choose among.
     OtherNumbers,
+    /// It holds something else than the numbers of what is chosen, or one of them twice.
+    NoChoice {
+        /// The first such row.
+        row: usize,
+    },
+    /// The program of the reference has no such tap.
+    NotOfTheProgram {
+        /// Whether the reference recorded it.
+        is_of_reference: bool,
+    },
     /// Other choices than the values before it make, where those leave none.
     OtherChoice {
         /// The row that chooses otherwise.
@@ -76,6 +86,11 @@ impl Reason {
     /// Whether it was not recorded at all.
     pub fn is_absent(&self) -> bool {
         matches!(self, Reason::NotRecorded)
+    }
+
+    /// Whether the candidate alone has it, and nothing is due there.
+    pub fn is_beside_the_reference(&self) -> bool {
+        matches!(self, Reason::NotOfTheProgram { is_of_reference: false })
     }
 
     /// Whether its shape is not the model's, in no order of its axes.
@@ -134,6 +149,11 @@ impl fmt::Display for Reason {
                 "reads rows that were sorted by their expert, and nothing tells in which order they were recorded",
             ),
             Reason::OtherNumbers => f.write_str("holds other whole numbers, and what they choose among is not known"),
+            Reason::NoChoice { row } => {
+                write!(f, "row {row} holds what is no number of any that can be chosen, or one of them twice")
+            }
+            Reason::NotOfTheProgram { is_of_reference: true } => f.write_str("not in the program of the reference"),
+            Reason::NotOfTheProgram { is_of_reference: false } => f.write_str("not in the reference"),
             Reason::OtherChoice { row, margin } => write!(
                 f,
                 "row {row} chooses others: what it takes is {} of the largest value below what it leaves",

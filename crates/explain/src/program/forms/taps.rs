@@ -70,6 +70,8 @@ fn of_others(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
         beside
             && taps[other].step == found.step
             && fits(&taps[other].view, &found.view)
+            // Weights are no numbers of experts.
+            && taps[other].view.dtype.kind() == found.view.dtype.kind()
             && taps[other].op < taps[target].op
     };
     let is_read_by = |op: usize| context.tensors(op).iter().any(|(_, view)| view.buffer == found.view.buffer);
@@ -79,7 +81,18 @@ fn of_others(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
     };
     let ends = if context.ops().any(|op| is_read_by(op) && is_product(op)) { Ends::InProduct } else { ends };
     let mut forms = Vec::new();
-    for other in (0..taps.len()).filter(|&other| other != tap && near(other)) {
+    // What is listed first is stated of all that give the same numbers: another order of what it should read, then what is nearer.
+    for (word, by) in MOVED {
+        let Some(change) = rows_moved(&found.view, own.site, by) else { continue };
+        let (mistake, params): (&'static Mistake, _) = match place(target).site {
+            Site::Logits => (&LOGIT_ROW, vec![("row", json!(word))]),
+            _ => (&OPERATION_INPUT, vec![("reads", json!(format!("{own}, the position {word}")))]),
+        };
+        forms.push(Form::read(mistake, params, tap, change));
+    }
+    let mut others: Vec<usize> = (0..taps.len()).filter(|&other| other != tap && near(other)).collect();
+    others.sort_by_key(|&other| place(other).layer != layer);
+    for other in others {
         // Nothing but zeros could be anything.
         let Some(held) = context.held.readable(other).filter(|held| array(held).iter().any(|x| *x != 0.0)) else {
             continue;
@@ -101,14 +114,6 @@ fn of_others(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
             Some(vec![tensor(ArrayD::from_shape_vec(shape.clone(), values).ok()?)?])
         };
         let change = Change::Values(Vec::new(), Arc::new(instead));
-        forms.push(Form::read(mistake, params, tap, change));
-    }
-    for (word, by) in MOVED {
-        let Some(change) = rows_moved(&found.view, own.site, by) else { continue };
-        let (mistake, params): (&'static Mistake, _) = match place(target).site {
-            Site::Logits => (&LOGIT_ROW, vec![("row", json!(word))]),
-            _ => (&OPERATION_INPUT, vec![("reads", json!(format!("{own}, the position {word}")))]),
-        };
         forms.push(Form::read(mistake, params, tap, change));
     }
     forms
