@@ -61,9 +61,21 @@ pub struct Meta {
     /// Which operation makes each tap, and what that reads, in the order in which they run; where the run says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graph: Option<Vec<GraphNode>>,
+    /// The first decode step whose logits are not those of one pass over the same tokens, where the recorder asked and found one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode_differs: Option<DecodeDiffers>,
     /// The taps, where listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taps: Option<Vec<TapMeta>>,
+}
+
+/// A decode step that gives something else than one pass over the same tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DecodeDiffers {
+    /// The step.
+    pub step: u32,
+    /// The NMSE of its logits.
+    pub nmse: f64,
 }
 
 /// One operation of `dump.json`'s `graph`: the tap that it makes, in every step.

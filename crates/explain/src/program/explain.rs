@@ -12,6 +12,7 @@ use ndarray::ArrayD;
 
 use crate::explain::{Effort, Explanation, Progress};
 use crate::mistakes::Values;
+use crate::program::arithmetic::another;
 use crate::program::context::Context;
 use crate::program::findings::{findings, same_operation};
 use crate::program::forms::{Form, forms};
@@ -42,6 +43,11 @@ pub fn explain(
     let replays =
         replayed(recording, candidate, &mut held, &undecided, &mut |done, total| progress("replay", done, total))?;
     let held = &held;
+    if !effort.quick
+        && let Some(finding) = another(recording, candidate, held, &replays, progress)?
+    {
+        return Ok(Explanation { replay: replays.replay, findings: vec![finding], not_testable: Vec::new() });
+    }
     let mut search = Search {
         recording: *recording,
         held,
@@ -476,7 +482,7 @@ pub(super) fn reads_large(program: &Program, slice: &Slice<'_>) -> bool {
 
 impl Replays {
     /// The program's taps that are wrong by themselves, in their order.
-    fn wrong(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn wrong(&self) -> impl Iterator<Item = usize> {
         let wrong = self.replay.taps.iter().zip(&self.taps).filter(|(t, _)| t.report.status == Status::Diverged);
         wrong.map(|(_, tap)| *tap)
     }

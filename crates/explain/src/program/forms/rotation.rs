@@ -85,6 +85,10 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
     forms.extend(of_other_tables(context, &rotation));
     let Some(steps) = rotation.steps.clone() else { return forms };
+    // A token that was not turned by its own position shows nothing of the frequencies: the model's own would be a mistake.
+    if rotation.tables(context).is_some_and(|turn| !turn.is_at_its_position()) {
+        return forms;
+    }
     forms.extend(rotation.of_frequencies(&steps));
     let whole = rotation.views[0].clone();
     forms.extend(rotation.of_parts(&whole, &steps));
@@ -564,6 +568,20 @@ impl Turn {
         let steps = self.steps.clone()?;
         self.turned_by(|position, i| position * of(steps[i]));
         Some(())
+    }
+
+    /// Whether a single position was turned by its number times the frequencies of the other steps.
+    fn is_at_its_position(&self) -> bool {
+        let Some(steps) = self.steps.as_ref().filter(|_| self.positions.windows(2).all(|pair| pair[0] == pair[1]))
+        else {
+            return true;
+        };
+        self.cos.indexed_iter().all(|((row, i), cos)| {
+            let (sin, turn) = (self.sin[[row, i]], self.positions[row] * steps[i]);
+            let (length, off) = (cos.hypot(sin), |x: f64, due: f64| (x - due).abs());
+            let room = SAME_STEP * length * (1.0 + turn.abs());
+            off(*cos, length * turn.cos()) <= room && off(sin, length * turn.sin()) <= room
+        })
     }
 
     /// With angles that are kept in bf16.
