@@ -24,6 +24,8 @@ Where the values come from without a program:
     the recorded q and k, with the operations of the eager code (same bits), the model's scale and the model's mask.
   * Masked scores are written as -inf, whatever large negative number the model adds.
   * --attn sdpa: PyTorch's fused attention keeps qk, scores and probs to itself. They are not recorded, and dump.json says so.
+  * Each decoded token is told its place, as `generate` does. With a program and in f32, the logits of the decode steps are held
+    against one pass over the same tokens: where they differ dump.json says so (`decode_differs`), and every command repeats it.
   * The KV cache keeps every key. transformers would crop the cache of a sliding-window layer to the window; here the
     window is in the mask alone, so that scores are over all S keys. The attention is the same.
   * --dtype f64 is the exact run: transformers computes RMSNorm, RoPE's angles and softmax in float32 whatever the dtype,

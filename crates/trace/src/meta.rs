@@ -429,6 +429,8 @@ mod tests {
         let meta: Meta = serde_json::from_str(r#"{"producer": "me", "taps": [{"tap": "h0", "rows": [3]}]}"#).unwrap();
         assert_eq!(meta.producer.name(), Some("me"));
         assert_eq!(meta.taps.unwrap()[0].rows, Some(Rows::List(vec![3])));
+        let meta: Meta = serde_json::from_str(r#"{"decode_differs": {"step": 2, "nmse": 0.5}}"#).unwrap();
+        assert_eq!(meta.decode_differs, Some(DecodeDiffers { step: 2, nmse: 0.5 }));
     }
 
     #[test]

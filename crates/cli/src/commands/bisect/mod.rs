@@ -195,6 +195,8 @@ pub(crate) struct Bisection {
     choice: Choice,
     cache: Cache,
     confirmed: BTreeSet<Place>,
+    /// What was asked for and did not come.
+    unwritten: BTreeSet<Tap>,
     /// What was asked for only to be seen twice.
     asked_again: BTreeSet<Place>,
     warnings: Vec<String>,
@@ -227,6 +229,7 @@ impl Bisection {
             choice: Choice::asked(args.profile.unwrap_or(Profile::F32)),
             cache: args.cache.unwrap_or_default(),
             confirmed: BTreeSet::new(),
+            unwritten: BTreeSet::new(),
             asked_again: BTreeSet::new(),
             warnings: Vec::new(),
             kept: None,
@@ -348,6 +351,7 @@ impl Bisection {
         first: &Question,
     ) -> Result<Next> {
         let (session, report) = self.judged()?;
+        self.unwritten.clone_from(absent);
         let says = self.runs.last().map(|run| told::says(run, &report)).unwrap_or_default();
         let count = self.runs.len();
         if let Some(last) = self.runs.last_mut().filter(|last| last.says.is_empty()) {

@@ -718,3 +718,29 @@ impl Turn {
         turned.into_shape_with_order(x.shape()).ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A token that is decoded at a position and was turned as the one at another.
+    fn turned(at: f64, position: f64) -> Turn {
+        let steps = vec![1.0, 0.1];
+        let of = |f: fn(f64) -> f64| Array2::from_shape_fn((1, 2), |(_, i)| f(at * steps[i]));
+        let (cos, sin) = (of(f64::cos), of(f64::sin));
+        let (x, positions) = (Array2::zeros((1, 4)), vec![position]);
+        Turn { x, cos, sin, halves: true, times: 1, rereads: false, positions, steps: Some(steps) }
+    }
+
+    #[test]
+    fn a_token_at_another_position_shows_no_frequencies() {
+        assert!(turned(12.0, 12.0).is_at_its_position());
+        assert!(!turned(0.0, 12.0).is_at_its_position());
+        assert!(!turned(11.0, 12.0).is_at_its_position());
+        // Longer by a factor, and without frequencies to hold it against.
+        let mut longer = turned(12.0, 12.0);
+        longer.lengthened(1.2);
+        assert!(longer.is_at_its_position());
+        assert!(Turn { steps: None, ..turned(0.0, 12.0) }.is_at_its_position());
+    }
+}
