@@ -25,8 +25,8 @@ mod tolerance;
 mod words;
 
 pub use align::chunks::{Aligned, ChunkAlignment, Parting, Unaligned, align};
-pub use experts::{is_of_expert, split_experts};
-pub use graph::{Graph, Node, Place, UnrecordedLayers, op_of};
+pub use experts::split_experts;
+pub use graph::{Graph, Node, Place, UnrecordedLayers, is_of_expert, op_of};
 pub use inspect::{FUTURE_ATTENDED, Finding, Inspection, Sureness, inspect};
 pub use judge::choice::{choice_margin, margin_of_best};
 pub use judge::inherited::Inherited;

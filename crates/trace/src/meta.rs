@@ -78,6 +78,18 @@ pub struct DecodeDiffers {
     pub nmse: f64,
 }
 
+#[cfg(feature = "read")]
+impl std::fmt::Display for DecodeDiffers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let DecodeDiffers { step, nmse } = self;
+        write!(
+            f,
+            "its recorder found that decode step {step} gives other logits than one pass over the same tokens (NMSE {nmse:.1e}): as a reference, its decode \
+             steps may be wrong themselves"
+        )
+    }
+}
+
 /// One operation of `dump.json`'s `graph`: the tap that it makes, in every step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GraphNode {

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use firstdiff_trace::{Dump, Entry, Tap, split_stored_name};
 
-use crate::experts::is_of_expert;
+use crate::graph::is_of_expert;
 use crate::run::slice::{AxisUnknown, Cut, CutError};
 use crate::run::steps::Chunks;
 
@@ -61,7 +61,7 @@ impl OpenTaps {
         if step == cell && wanted.is_none() && (step.len() == 1 || !is_of_expert(entry.tap)) {
             return Ok(Some(Cut::whole(entry)));
         }
-        let axis = self.axes.get(&entry.tap).map_or(Err(AxisUnknown::NotOfTokens), |axes| axes.clone());
+        let axis = self.axes.get(&entry.tap).copied().unwrap_or(Err(AxisUnknown::NotOfTokens));
         let named = |why| CutError::Axis { shape: entry.shape.clone(), positions: step.len(), why };
         let axis = axis.map_err(named)?[side];
         let asked = |at: &usize| wanted.is_none_or(|wanted| wanted.contains(at));
@@ -81,9 +81,9 @@ fn axes(tap: Tap, of_sides: &[Vec<Entry>; 2], chunks: [&Chunks; 2]) -> Result<[u
     // What there is of a token is as much in each step of both runs.
     let mut sizes = BTreeSet::new();
     let mut possible = [Vec::new(), Vec::new()];
-    for side in 0..2 {
+    for (side, entries) in of_sides.iter().enumerate() {
         let mut axes: Option<Vec<usize>> = None;
-        for entry in &of_sides[side] {
+        for entry in entries {
             let length = chunks[side].lengths.get(entry.step as usize).copied().ok_or(AxisUnknown::NotOfTokens)?;
             sizes.insert((entry.shape.iter().product::<usize>(), length));
             let here = (0..entry.shape.len()).filter(|&axis| entry.shape[axis] == length);

@@ -11,8 +11,7 @@ use firstdiff_trace::{DumpError, Tap, split_stored_name};
 
 use crate::conclude::coverage::blind_spots;
 use crate::conclude::verdict::in_part;
-use crate::experts::is_of_expert;
-use crate::graph::Place;
+use crate::graph::{Place, is_of_expert};
 use crate::report::reason::Warning;
 use crate::report::{Report, Status, TapReport};
 use crate::rules::Attributed;

@@ -14,7 +14,6 @@ use firstdiff_trace::{Dump, DumpError, Entry, Rows};
 use crate::experts::choice::Choices;
 use crate::experts::evidence::likely;
 use crate::experts::form::Reading;
-pub use crate::experts::source::is_of_expert;
 use crate::experts::source::{Held, Wanted, expert_tap};
 
 /// Puts a tap for each expert, as `reference` has it, in the place of what `candidate` holds of all experts in another form, and notes it.

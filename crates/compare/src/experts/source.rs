@@ -33,11 +33,6 @@ fn expert_site(stored: &str) -> Option<(Block, usize, &str)> {
     Some((Block { prefix: prefix.to_owned(), step }, expert.parse().ok()?, site))
 }
 
-/// Whether a tap is of an expert.
-pub fn is_of_expert(tap: Tap) -> bool {
-    tap.is_open() && expert_site(&tap.to_string()).is_some()
-}
-
 pub(super) fn expert_tap(block: &Block, expert: usize, site: &str) -> Tap {
     Tap::named(&format!("{}{EXPERTS}{expert}.{site}", block.prefix))
 }

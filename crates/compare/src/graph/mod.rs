@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use firstdiff_trace::{Dump, Site, Tap};
 
 pub(crate) use open::OpenTaps;
+pub use open::is_of_expert;
 pub use vocabulary::op_of;
 
 /// A tap in a step: 0 is the prefill, n the n-th decode step.

@@ -194,6 +194,13 @@ impl OpenTaps {
     }
 }
 
+/// Whether a tap is of an expert: `layers.1.experts.7.ffn_out`.
+pub fn is_of_expert(tap: Tap) -> bool {
+    let name = tap.to_string();
+    let inner = name.split_once(".experts.").and_then(|(_, inner)| inner.split_once('.'));
+    tap.is_open() && inner.is_some_and(|(expert, _)| expert.parse::<usize>().is_ok())
+}
+
 /// A name by whose numbers it is sorted as numbers: `blk_2` before `blk_10`.
 fn by_number(name: &str) -> Vec<(String, u64)> {
     let mut parts = vec![(String::new(), 0u64)];

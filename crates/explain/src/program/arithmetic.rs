@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use firstdiff_compare::Place;
 use firstdiff_model::Profile;
-use firstdiff_program::{DType, Program, Tensor, Values, WeightError, Weights};
+use firstdiff_program::{DType, Operand, Program, Tensor, Values, WeightError, Weights};
 use firstdiff_trace::{Tap, to_bf16, to_f16};
 use serde_json::json;
 
@@ -103,8 +103,8 @@ pub(super) fn another(
 fn most_products_are_wrong(program: &Program, replays: &Replays, wrong: &[usize]) -> bool {
     let wrong: BTreeSet<usize> = wrong.iter().copied().collect();
     let is_product = |tap: usize| {
-        let views = program.ops()[program.taps()[tap].op].operands.iter().flat_map(|operand| operand.views());
-        views.into_iter().any(|view| {
+        let mut views = program.ops()[program.taps()[tap].op].operands.iter().flat_map(Operand::views);
+        views.any(|view| {
             let is_matrix = program.buffers()[view.buffer].shape.iter().filter(|&&extent| extent > 1).count() > 1;
             is_matrix && program.weights().contains_key(&view.buffer)
         })

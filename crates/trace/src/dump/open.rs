@@ -12,7 +12,7 @@ use crate::dump::import::{self, Item, Part, Partial, Printed};
 use crate::dump::{Dump, DumpError, Entry, Maker, TensorLocation, file_error, folder, io_error, not_a_dump, open_file};
 use crate::element::{DType, element_count};
 use crate::file::{JSON_LIMIT, json_fits, read_regular};
-use crate::meta::{DecodeDiffers, FORMAT, Meta, QkRows, Rows, TapMeta, split_stored_name, stored_name};
+use crate::meta::{FORMAT, Meta, QkRows, Rows, TapMeta, split_stored_name, stored_name};
 use crate::names::{self, Names};
 use crate::npy::{HEADER_LIMIT, Header, NpyError, read_header};
 use crate::tap::{Site, Tap};
@@ -297,13 +297,7 @@ pub(crate) fn assemble(
     let (own, notes) = (reading.names_for(path)?, folded(all.notes));
     let own = own.as_ref();
     let mut dump = Dump { meta, archive, notes, untyped: reading.dtype, ..Dump::empty(path) };
-    dump.notes.extend(dump.meta.decode_differs.map(|DecodeDiffers { step, nmse }| {
-        format!(
-            "{}: its recorder found that decode step {step} gives other logits than one pass over the same tokens (NMSE {nmse:.1e}): as a reference, its decode \
-             steps may be wrong themselves",
-            path.display()
-        )
-    }));
+    dump.notes.extend(dump.meta.decode_differs.map(|differs| format!("{}: {differs}", path.display())));
     dump.meta.qk_rows = dump.meta.qk_rows.or(all.qk_rows);
     if let (None, Some([one])) = (&dump.meta.tokens, all.tokens.as_deref()) {
         dump.meta.tokens = Some(one.clone());
