@@ -356,6 +356,8 @@ fn between_taps_of_a_program_its_own_are_asked_for() {
     let golden = fixtures().join("programs/forgetting/golden");
     let wrong = unpack("programs/forgetting/wrong.npz", bench.path());
     fs::write(wrong.join("tokens.json"), "\"tokens\": [7, 3, 19, 42, 8, 8, 31, 2, 25, 11]").unwrap();
+    // What comes before the fault is the reference's.
+    fs::copy(golden.join("layers.0.mixer_in.npy"), wrong.join("layers.0.mixer_in.npy")).unwrap();
     let report = bench.json(&golden, &wrong, "");
     found(&report, "layers.0.mixer_out", 0);
     let asked = |run: &Value| run["taps"].as_str().unwrap_or_default().to_owned();
