@@ -72,7 +72,7 @@ pub(super) fn another(
     let places: HashSet<Place> = wrong.iter().map(|&tap| held.place(tap)).collect();
     let right_if = |recording: &Recording<'_>, profile: Profile| -> Result<Option<f64>, ReplayError> {
         let candidate = Candidate { profile, ..*candidate };
-        let Routed { program, mut held, undecided } = Routed::of(recording, &candidate)?;
+        let Routed { program, mut held, undecided, .. } = Routed::of(recording, &candidate)?;
         let recording = &Recording { program: program.as_ref().unwrap_or(recording.program), ..*recording };
         let mut told = |done, total| progress("another arithmetic", done, total);
         let again = replayed(recording, &candidate, &mut held, &undecided, &mut told)?;
