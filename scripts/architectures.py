@@ -1,5 +1,6 @@
 """Small random models of many architectures of transformers: what their configs need beside the sizes that all share."""
 
+import inspect
 import math
 import re
 import warnings
@@ -288,6 +289,11 @@ def is_translator(model):
     return getattr(model.config, "is_encoder_decoder", False) and model.can_generate()
 
 
+def place(model, at):
+    """The place of a token, told to a model that takes it, as `generate` does: some ask the cache of layer 0, which may keep no keys."""
+    return {"cache_position": torch.tensor([at])} if "cache_position" in inspect.signature(model.forward).parameters else {}
+
+
 def run(model, name, decoded=(7, 19)):
     """A prefill, and decode steps where the model gives a cache."""
     given = {key: value.to(model.dtype) if value.is_floating_point() else value for key, value in inputs(name, model).items()}
@@ -299,7 +305,7 @@ def run(model, name, decoded=(7, 19)):
         return
     with torch.no_grad():
         out = model(**given)
-        for token in decoded:
+        for at, token in enumerate(decoded):
             cache = getattr(out, "past_key_values", None)
             if cache is None:
                 return
@@ -308,4 +314,4 @@ def run(model, name, decoded=(7, 19)):
                 read = MoEModelOutput(out.encoder_last_hidden_state) if hasattr(out, "encoder_router_logits") else BaseModelOutput(out.encoder_last_hidden_state)
                 out = model(decoder_input_ids=ids, encoder_outputs=read, past_key_values=cache)
             else:
-                out = model(input_ids=ids, past_key_values=cache)
+                out = model(input_ids=ids, past_key_values=cache, **place(model, given["input_ids"].shape[1] + at))

@@ -24,6 +24,8 @@ Where the values come from without a program:
     the recorded q and k, with the operations of the eager code (same bits), the model's scale and the model's mask.
   * Masked scores are written as -inf, whatever large negative number the model adds.
   * --attn sdpa: PyTorch's fused attention keeps qk, scores and probs to itself. They are not recorded, and dump.json says so.
+  * Each decoded token is told its place, as `generate` does. With a program and in f32, the logits of the decode steps are held
+    against one pass over the same tokens: where they differ dump.json says so (`decode_differs`), and every command repeats it.
   * The KV cache keeps every key. transformers would crop the cache of a sliding-window layer to the window; here the
     window is in the mask alone, so that scores are over all S keys. The attention is the same.
   * --dtype f64 is the exact run: transformers computes RMSNorm, RoPE's angles and softmax in float32 whatever the dtype,
@@ -42,6 +44,7 @@ weight before rounding to bf16/f16, transformers after.
 
 import argparse
 import fnmatch
+import inspect
 import json
 import math
 import os
@@ -384,12 +387,44 @@ def run(model, record, tokens, steps, fixed):
     for step in range(steps + 1):
         record.step = step
         with torch.no_grad():
-            logits = model(input_ids=torch.tensor([feed]), past_key_values=cache, use_cache=True).logits
+            at = places(model, len(tokens) + step - 1, 1) if step else {}
+            logits = model(input_ids=torch.tensor([feed]), past_key_values=cache, use_cache=True, **at).logits
         say(f"step {step} of {steps}: {len(feed)} token{'s' * (len(feed) > 1)}")
         if step < steps:
             feed = [fixed[step] if fixed else int(logits[0, -1].argmax())]
             decoded += feed
     return decoded
+
+
+def places(model, first, count):
+    """Where tokens stand, told to a model that takes it: as `generate` does. Some models ask the cache of layer 0, which may keep no keys."""
+    import torch
+
+    known = inspect.signature(model.forward).parameters
+    at = torch.arange(first, first + count)
+    if "cache_position" in known:
+        return {"cache_position": at}
+    return {"position_ids": at[None]} if "position_ids" in known else {}
+
+
+SAME_DECODE = 1e-6  # NMSE of f32's logits, decoded and in one pass: right ones are below 1e-10
+
+
+def check_decode(model, tokens, decoded, logits, folder):
+    """Whether the decode steps give the logits of one pass over all tokens; if not, dump.json says so."""
+    import torch
+
+    with torch.inference_mode():
+        whole = model(torch.tensor([[*tokens, *decoded]])).logits[0, len(tokens) :].double()
+    for step, (found, due) in enumerate(zip(logits, whole), 1):
+        found = found.double()
+        nmse = float(((found - due) ** 2).sum() / (due**2).sum().clamp_min(1e-300))
+        if not nmse <= SAME_DECODE:
+            say(f"decode step {step} gives other logits than one pass over the same tokens (NMSE {nmse:.1e}): this model's own decode may be wrong")
+            path = folder / "dump.json"
+            differs = json.dumps({"step": step, "nmse": nmse if math.isfinite(nmse) else 1.0})
+            path.write_text(path.read_text().replace("{\n", '{\n  "decode_differs": ' + differs + ",\n", 1))
+            return
 
 
 # ---- the command ----
@@ -517,7 +552,7 @@ def dump_program(args):
         refuse_strange(tokens + fixed, vocab)
         (out.folder / "dump.json").unlink()
         os.environ["FIRSTDIFF_TAPS"] = args.taps or "*"
-        decoded, steps = [], len(fixed) or args.decode
+        decoded, logits, steps = [], [], len(fixed) or args.decode
         try:
             with torch.inference_mode(), firstdiff.record(model, out.folder, program=True) as recording:
                 firstdiff.note(model=args.model.resolve().name, architecture=model.config.model_type)
@@ -527,12 +562,16 @@ def dump_program(args):
                     if cache is None:
                         raise Refused("this model gives no cache: only the prompt can be recorded (no --decode)")
                     decoded.append(fixed[step] if fixed else int(result.logits[0, -1].argmax()))
-                    result = model(torch.tensor([decoded[-1:]]), past_key_values=cache)
+                    at = places(model, len(tokens) + step, 1)
+                    result = model(torch.tensor([decoded[-1:]]), past_key_values=cache, **at)
+                    logits.append(result.logits[0, -1])
                 count = len(recording.entries)
                 if not count:
                     raise Refused("no tap matches --taps: nothing to write")
         except ValueError as error:
             raise Refused(str(error)) from None
+        if decoded and args.dtype == "f32":
+            check_decode(model, tokens, decoded, logits, out.folder)
         out.place()
         say_done(out, count, decoded)
 

@@ -109,6 +109,7 @@ def run(model, name):
         for token in (7, 19):
             if getattr(outs[-1], "past_key_values", None) is not None:
                 more = {"encoder_outputs": (outs[0].encoder_last_hidden_state,)} if ids != "input_ids" else {}
+                more |= {} if more else architectures.place(model, given[ids].shape[1] + len(outs) - 1)
                 outs.append(model(**{ids: torch.tensor([[token]])}, past_key_values=outs[-1].past_key_values, **more))
             elif getattr(outs[-1], "cache_params", None) is not None:
                 position = torch.tensor([given[ids].shape[1] + len(outs) - 1])

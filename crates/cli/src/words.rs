@@ -1,5 +1,7 @@
 //! How are many numbers said in few words? Groups, ranges, lists and counts.
 
+use std::collections::BTreeSet;
+
 use firstdiff_compare::{FirstDivergence, Place, UnrecordedLayers, number};
 use firstdiff_trace::{Site, Tap};
 
@@ -102,7 +104,8 @@ fn ranges(sorted: &[usize]) -> Option<String> {
 
 /// `0-9,11`, however many they are.
 pub(crate) fn layers_in_short(layers: impl IntoIterator<Item = u32>) -> String {
-    let layers: Vec<usize> = layers.into_iter().map(|layer| layer as usize).collect();
+    let layers: BTreeSet<usize> = layers.into_iter().map(|layer| layer as usize).collect();
+    let layers: Vec<usize> = layers.into_iter().collect();
     let all = || layers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     ranges(&layers).unwrap_or_else(all).replace(", ", ",")
 }

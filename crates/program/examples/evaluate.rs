@@ -63,6 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let dump = Dump::open(dump)?;
     let weights = ModelFolder::open(Path::new(model))?;
     program.check_memory(&weights)?;
+    program.check_work(&weights)?;
     let mut evaluator = Evaluator::new(&program, arithmetic, &weights);
     let (mut worst, mut count, mut reordered, mut lacking) = (0.0, 0, 0, 0);
     for step in 0..program.steps().len() {

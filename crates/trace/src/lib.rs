@@ -31,7 +31,9 @@ mod npy;
 mod tensor;
 
 pub use element::{DType, Element, element_count};
-pub use meta::{FORMAT, Fed, GraphNode, Meta, NamedRows, Producer, QkRows, Rows, TapMeta, escaped_name, stored_name};
+pub use meta::{
+    DecodeDiffers, FORMAT, Fed, GraphNode, Meta, NamedRows, Producer, QkRows, Rows, TapMeta, escaped_name, stored_name,
+};
 #[cfg(feature = "read")]
 pub use meta::{name_in_file, split_stored_name};
 pub use recorder::{RecordError, Recorder};

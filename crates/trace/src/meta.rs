@@ -61,9 +61,33 @@ pub struct Meta {
     /// Which operation makes each tap, and what that reads, in the order in which they run; where the run says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graph: Option<Vec<GraphNode>>,
+    /// The first decode step whose logits are not those of one pass over the same tokens, where the recorder asked and found one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode_differs: Option<DecodeDiffers>,
     /// The taps, where listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taps: Option<Vec<TapMeta>>,
+}
+
+/// A decode step that gives something else than one pass over the same tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DecodeDiffers {
+    /// The step.
+    pub step: u32,
+    /// The NMSE of its logits.
+    pub nmse: f64,
+}
+
+#[cfg(feature = "read")]
+impl std::fmt::Display for DecodeDiffers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let DecodeDiffers { step, nmse } = self;
+        write!(
+            f,
+            "its recorder found that decode step {step} gives other logits than one pass over the same tokens (NMSE {nmse:.1e}): as a reference, its decode \
+             steps may be wrong themselves"
+        )
+    }
 }
 
 /// One operation of `dump.json`'s `graph`: the tap that it makes, in every step.
@@ -417,6 +441,8 @@ mod tests {
         let meta: Meta = serde_json::from_str(r#"{"producer": "me", "taps": [{"tap": "h0", "rows": [3]}]}"#).unwrap();
         assert_eq!(meta.producer.name(), Some("me"));
         assert_eq!(meta.taps.unwrap()[0].rows, Some(Rows::List(vec![3])));
+        let meta: Meta = serde_json::from_str(r#"{"decode_differs": {"step": 2, "nmse": 0.5}}"#).unwrap();
+        assert_eq!(meta.decode_differs, Some(DecodeDiffers { step: 2, nmse: 0.5 }));
     }
 
     #[test]

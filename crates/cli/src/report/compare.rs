@@ -40,6 +40,8 @@ pub struct Compare {
     pub counts: Counts,
     /// Every tap of either side, in the order they are produced.
     pub taps: Vec<TapEntry>,
+    /// Names of tensors of one dump that a dump.json says are taps, and of which the other dump has nothing there.
+    pub one_sided: Vec<String>,
     /// Names in either dump that are no taps.
     pub unmapped: Vec<String>,
     /// Where most names of a side are no taps: the command that proposes taps for them.
@@ -254,6 +256,7 @@ impl Compare {
             diverged: diverged.map(|t| t.place.tap.to_string()).collect(),
             counts: Counts::of(&report.taps),
             taps: report.taps.iter().map(TapEntry::of).collect(),
+            one_sided: report.one_sided.clone(),
             unmapped: report.unmapped.clone(),
             unmapped_hint: unmapped_hint(judged),
             not_checked: not_checked(report, &session.candidate.path().to_string_lossy()),

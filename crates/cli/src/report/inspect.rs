@@ -81,7 +81,11 @@ impl Inspect {
             unseen: inspection.unseen.clone(),
             unmapped: not_looked_at(dump),
             next: next(dump, inspection),
-            warnings: Incomplete::of(&[("the candidate", dump)], None).notes().cloned().collect(),
+            warnings: Incomplete::of(&[("the candidate", dump)], None)
+                .notes()
+                .cloned()
+                .chain(dump.meta().decode_differs.map(|differs| differs.to_string()))
+                .collect(),
         }
     }
 }

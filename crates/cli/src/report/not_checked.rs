@@ -31,6 +31,10 @@ pub(crate) fn not_checked(report: &Report, candidate: &str) -> Vec<String> {
         let all = taps_in_words(report.taps.len());
         lines.push(format!("{} of {all} ({}): {}", run.len(), names.join(", "), reasons(&run)));
     }
+    if !report.one_sided.is_empty() {
+        let names: Vec<String> = report.one_sided.iter().map(|name| safe(name)).collect();
+        lines.push(format!("in one of the two dumps alone: {}", shorten(&names, 6)));
+    }
     let (weights, names): (Vec<&String>, Vec<&String>) =
         report.unmapped.iter().partition(|n| n.starts_with("weights."));
     if !weights.is_empty() {

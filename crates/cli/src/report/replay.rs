@@ -139,7 +139,8 @@ fn in_words(routing: &Routing, because: Because) -> String {
         let margin = token.margin.map_or_else(String::new, |margin| {
             format!(", whose scores are {} of the largest apart", number(margin.abs()))
         });
-        format!("token {} to {} for {}{margin}", token.row, list(&token.taken), list(&token.left))
+        let which = if routing.rows == 1 { "it".to_owned() } else { format!("token {} of the step", token.row) };
+        format!("{which} goes to {} instead of {}{margin}", list(&token.taken), list(&token.left))
     });
     let why = match because {
         Because::Rounding => "rounding decides between them: no fault",

@@ -1,5 +1,6 @@
 //! What is judged, and as what? A model, a candidate's dump, the arithmetic it works in, and the tokens it was fed.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -197,6 +198,9 @@ impl Given {
                 first.tap
             ));
         }
+        // A comparison beside it notes what it had to assume of the same dump.
+        let mut met = HashSet::new();
+        notes.retain(|note| met.insert(note.clone()));
         notes
     }
 }

@@ -72,6 +72,7 @@ impl OwnProgram {
     ) -> Result<OwnProgram> {
         let program = Program::open(folder).with_context(|| folder.display().to_string())?;
         program.check_memory(&NoWeights).with_context(|| folder.display().to_string())?;
+        program.check_work(&NoWeights).with_context(|| folder.display().to_string())?;
         let judged = Session::open_with(folder, folder, None, rows, reading, told)?.run()?;
         let Session { reference, candidate, graph, options, experts, .. } = &judged.session;
         let values = InReferenceOrder::new(reference, candidate, graph, options);

@@ -145,6 +145,7 @@ impl ReplaySession {
             first: None,
             taps: self.replay.taps.iter().filter(recorded).map(Replayed::listed).collect(),
             warnings: self.replay.warnings.iter().cloned().map(Warning::Note).collect(),
+            one_sided: self.given.source.one_sided().to_vec(),
             unmapped: self.given.source.unmapped(&self.given.dump).to_vec(),
             alignment: None,
         }

@@ -66,6 +66,14 @@ impl Source {
         }
     }
 
+    /// Names that a run says are taps, and that one side alone has, as a comparison with the reference found.
+    pub(crate) fn one_sided(&self) -> &[String] {
+        match self {
+            Source::Plan { .. } => &[],
+            Source::Program(recorded) => &recorded.report.one_sided,
+        }
+    }
+
     /// What is right where a mistake was made, in numbers.
     pub(crate) fn right_value(&self, id: &str, finding: &Finding) -> Option<String> {
         let Source::Plan { model, .. } = self else { return None };
@@ -86,10 +94,20 @@ impl Recorded {
         let weights = ModelFolder::open(&path)
             .with_context(|| format!("the weights of {}: {}", folder.display(), path.display()))?;
         program.check_memory(&weights).with_context(|| folder.display().to_string())?;
+        program.check_work(&weights).with_context(|| folder.display().to_string())?;
         let told = TokenArgs { tokens: ids(&args.tokens), decode_tokens: ids(&args.decode_tokens) };
         let session =
             Session::open_with(folder, &args.candidate, args.profile, args.rows.clone(), &args.reading, &told)?
                 .with_cache(args.cache);
+        if let Some(alignment) = session.alignment()
+            && let Some(at) = alignment.parted
+        {
+            bail!(
+                "{} was fed other tokens than {} from position {at} on: nothing of a program holds for these; feed both the same tokens",
+                args.candidate.display(),
+                folder.display()
+            );
+        }
         if session.alignment().is_some() {
             bail!(
                 "{} took the tokens in other chunks than {}: a program holds for the chunks that it was recorded with; record the reference in the candidate's \

@@ -154,7 +154,7 @@ fn unpack(fixture: &str, folder: &Path) -> PathBuf {
     let dump = Dump::open(fixtures().join(fixture)).unwrap();
     let out = folder.join(Path::new(fixture).file_name().unwrap());
     fs::create_dir_all(&out).unwrap();
-    for entry in dump.entries() {
+    for entry in &dump.all_entries() {
         let values: Vec<u8> =
             dump.read(entry).unwrap().values().to_f64().iter().flat_map(|x| (*x as f32).to_le_bytes()).collect();
         let step = if entry.step == 0 { String::new() } else { format!(".step{}", entry.step) };
@@ -347,6 +347,30 @@ fn faults_of_small_models_are_found() {
         let report = bench.json(&fixtures().join(model), &from, "");
         found(&report, tap, step);
     }
+}
+
+/// A program has taps that the vocabulary does not have: the engine is asked for these too, and where it does not know them that is said.
+#[test]
+fn between_taps_of_a_program_its_own_are_asked_for() {
+    let bench = Bench::new();
+    let golden = fixtures().join("programs/forgetting/golden");
+    let wrong = unpack("programs/forgetting/wrong.npz", bench.path());
+    fs::write(wrong.join("tokens.json"), "\"tokens\": [7, 3, 19, 42, 8, 8, 31, 2, 25, 11]").unwrap();
+    // What comes before the fault is the reference's.
+    fs::copy(golden.join("layers.0.mixer_in.npy"), wrong.join("layers.0.mixer_in.npy")).unwrap();
+    let report = bench.json(&golden, &wrong, "");
+    found(&report, "layers.0.mixer_out", 0);
+    let asked = |run: &Value| run["taps"].as_str().unwrap_or_default().to_owned();
+    let all: Vec<String> = report["runs"].as_array().expect("runs").iter().map(asked).collect();
+    assert!(all.iter().any(|taps| taps.contains("layers.0.mixer_in")), "{all:?}");
+    // What the engine does not write was asked for once.
+    for tap in ["mixer_in", "mixer_out"] {
+        fs::remove_file(wrong.join(format!("layers.0.{tap}.npy"))).unwrap();
+    }
+    let report = bench.json(&golden, &wrong, "");
+    assert_eq!(report["first_divergence"]["tap"], "layers.0.h_attn");
+    let all: Vec<String> = report["runs"].as_array().expect("runs").iter().map(asked).collect();
+    assert_eq!(all.iter().filter(|taps| taps.contains("layers.0.mixer_out")).count(), 1, "{all:?}");
 }
 
 #[test]

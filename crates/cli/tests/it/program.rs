@@ -44,6 +44,44 @@ fn a_right_engine_is_right() {
     }
 }
 
+/// Weights of bf16 are no mistake, and a mistake beside them is still one.
+#[test]
+fn weights_of_16_bits_are_another_arithmetic() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bytes = std::fs::read(fixtures().join(WEIGHTS[1])).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    for x in bytes[8 + header..].chunks_exact_mut(4) {
+        let bits = u32::from_le_bytes(x.try_into().unwrap());
+        let rounded = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000;
+        x.copy_from_slice(&rounded.to_le_bytes());
+    }
+    let weights = folder.path().join("rounded.safetensors");
+    std::fs::write(&weights, bytes).unwrap();
+    let out = folder.path().join("out");
+    let paths = [&weights, &out].map(|path| path.to_string_lossy().into_owned());
+    let tokens = "7,3,19,42,8,8,31,2,25,11";
+    let made = json(&["dump", GOLDEN, "-o", &paths[1], "--tokens", tokens, "--weights", &paths[0], "--profile", "f32"]);
+    assert_eq!(made["taps"], 34);
+    let explained = || json(&["explain", GOLDEN, &paths[1], WEIGHTS[0], WEIGHTS[1]]);
+    let report = explained();
+    let findings = report["findings"].as_array().expect("findings");
+    let [finding] = &findings[..] else { panic!("{findings:#?}") };
+    assert_eq!((&finding["cause"], &finding["params"]["format"]), (&"precision".into(), &"bf16 weights".into()));
+    // One tap more that is wrong.
+    let file = out.join("layers.1.ffn_up.npy");
+    let mut npy = std::fs::read(&file).unwrap();
+    let begin = 10 + usize::from(u16::from_le_bytes([npy[8], npy[9]]));
+    for x in npy[begin..].chunks_exact_mut(4) {
+        let twice = 2.0 * f32::from_le_bytes(x.try_into().unwrap());
+        x.copy_from_slice(&twice.to_le_bytes());
+    }
+    std::fs::write(&file, npy).unwrap();
+    let report = explained();
+    let causes: Vec<&serde_json::Value> =
+        report["findings"].as_array().expect("findings").iter().map(|finding| &finding["cause"]).collect();
+    assert!(causes.len() > 1, "{causes:?}");
+}
+
 #[test]
 fn a_program_needs_its_weights() {
     let out = firstdiff(&["replay", GOLDEN, "programs/forgetting/right.npz"]);

@@ -83,6 +83,8 @@ fn check(root: &Value, rule: &Value, value: &Value, at: &str, errors: &mut Vec<S
                     }
                 }
             }
+            // Of what is no object nothing is required.
+            "required" if !value.is_object() => {}
             "required" => {
                 let missing =
                     says.as_array().unwrap().iter().filter(|name| value.get(name.as_str().unwrap()).is_none());

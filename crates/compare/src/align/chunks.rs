@@ -5,19 +5,22 @@
 //! keys up to its end. Scores and probs are not cut, as what is cut off might be what is wrong: a one-pass run without a causal mask differs
 //! from a token-by-token one in nothing else. The side with fewer keys gets masked ones, without probability, in the others' place.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use firstdiff_trace::{Dump, DumpError, Entry, Meta, Part, Partial, Rows, Site, Tap, Tensor};
+use firstdiff_trace::{
+    Dump, DumpError, Entry, Meta, Part, Partial, Rows, Site, Tap, TapMeta, Tensor, split_stored_name,
+};
 
 use crate::align::extents::slowest_first;
+use crate::align::open::OpenTaps;
 use crate::graph::Place;
 use crate::run::embeddings;
 use crate::run::infer_steps::{chunks, one_a_token_by};
 use crate::run::positions::with_positions;
-use crate::run::slice::{Custom, Cut, CutError, custom, cut, heads, keys};
+use crate::run::slice::{Custom, Cut, CutError, custom, cut, heads, keys, listed};
 use crate::run::steps::Chunks;
 
 /// Two runs aligned by token position.
@@ -71,14 +74,21 @@ pub fn align(reference: Dump, candidate: Dump, rows: Option<&Rows>) -> Result<Al
     let mut unchecked = BTreeMap::new();
     let [left, right] = {
         let sides = [Side::new(&runs[0], &ours), Side::new(&runs[1], &theirs)];
+        let open = OpenTaps::of(runs.each_ref().map(|run| &**run), [&ours, &theirs]);
         let [ours, theirs] = &sides;
-        [ours.cells(&cells, theirs, None, &mut unchecked)?, theirs.cells(&cells, ours, wanted, &mut unchecked)?]
+        let mut left = ours.cells(&cells, theirs, None, &mut unchecked)?;
+        let mut right = theirs.cells(&cells, ours, wanted, &mut unchecked)?;
+        left.put_open(ours.open_cells(&cells, (&open, 0), None, &mut unchecked), &[]);
+        right.put_open(theirs.open_cells(&cells, (&open, 1), wanted, &mut unchecked), &[]);
+        [left, right]
     };
     let alignment = ChunkAlignment { cells, reference: ours, candidate: theirs, runs, parted, unchecked };
     let at = alignment.parted.unwrap_or(usize::MAX);
     let places = [&left, &right].into_iter().flat_map(|dump| {
         let entries = dump.entries().iter().map(|e| Place { step: e.step, tap: e.tap });
-        entries.chain(dump.parts().iter().map(|p| Place { step: p.step, tap: p.tap }))
+        let open = dump.unmapped().iter().map(|name| split_stored_name(name));
+        let open = open.map(|(name, step)| Place { step, tap: Tap::named(name) });
+        entries.chain(open).chain(dump.parts().iter().map(|p| Place { step: p.step, tap: p.tap }))
     });
     let beyond = places.filter(|place| alignment.cells[place.step as usize].start >= at);
     let beyond = beyond.filter_map(|place| Some((place, Unaligned::Parted(alignment.parting()?))));
@@ -143,6 +153,13 @@ impl ChunkAlignment {
     /// The run whose prefill and decode steps the report speaks of: the candidate where it has a prefill and steps, else the reference.
     pub fn phased(&self) -> Option<&Chunks> {
         [&self.candidate, &self.reference].into_iter().find(|chunks| chunks.has_prefill())
+    }
+
+    /// The cells that a step of the reference (0) or the candidate (1) is in.
+    pub(crate) fn cells_of(&self, side: usize, step: u32) -> impl Iterator<Item = u32> {
+        let range = [&self.reference, &self.candidate][side].ranges().get(step as usize).cloned().unwrap_or(0..0);
+        let is_in = move |cell: &Range<usize>| range.start <= cell.start && cell.end <= range.end;
+        (0u32..).zip(&self.cells).filter(move |(_, cell)| is_in(cell)).map(|(number, _)| number)
     }
 
     /// `position 11`, `positions 0-10`.
@@ -261,17 +278,55 @@ impl<'a> Side<'a> {
                         (entry.shape.clone(), entry.rows.clone(), None)
                     }
                 };
-                let (read, tap) = (Arc::clone(&self.read), entry.tap);
-                made.push(Entry::made(tap, number, shape, entry.dtype, rows, move || {
-                    let tensor = read.tensor(tap, at)?;
-                    match &part {
-                        Some(part) => part.of(tensor).ok_or_else(|| read.changed()),
-                        None => Ok(tensor),
-                    }
-                }));
+                made.push(self.made(entry, (at, number), (shape, rows), part));
             }
         }
         Ok(Dump::assembled(self.dump.path(), self.meta(cells), made)?.with_parts(parts))
+    }
+
+    /// What the cells hold of taps that the vocabulary does not have. What cannot be cut stands there whole, and is not compared.
+    fn open_cells(
+        &self,
+        cells: &[Range<usize>],
+        (open, side): (&OpenTaps, usize),
+        wanted: Option<&Rows>,
+        unchecked: &mut BTreeMap<Place, Unaligned>,
+    ) -> Vec<Entry> {
+        let mut made = Vec::new();
+        for (number, cell) in (0u32..).zip(cells) {
+            let Some((at, step)) = self.step(cell) else { continue };
+            let wanted = wanted.map(|rows| listed(rows, step.len()));
+            for entry in open.of_step(side, at) {
+                let (shape, rows, part) = match open.cut(side, entry, step, cell, wanted.as_deref()) {
+                    Ok(Some(part)) => (part.shape.clone(), part.rows.clone(), Some(part)),
+                    Ok(None) => continue,
+                    Err(error) => {
+                        unchecked.entry(Place { step: number, tap: entry.tap }).or_insert(Unaligned::NotCut(error));
+                        (entry.shape.clone(), entry.rows.clone(), None)
+                    }
+                };
+                made.push(self.made(entry, (at, number), (shape, rows), part));
+            }
+        }
+        made
+    }
+
+    /// A tensor of a cell, which is all, or a part, of that of a step.
+    fn made(
+        &self,
+        entry: &Entry,
+        (step, cell): (u32, u32),
+        (shape, rows): (Vec<usize>, Option<Rows>),
+        part: Option<Cut>,
+    ) -> Entry {
+        let (read, tap) = (Arc::clone(&self.read), entry.tap);
+        Entry::made(tap, cell, shape, entry.dtype, rows, move || {
+            let tensor = read.tensor(tap, step)?;
+            match &part {
+                Some(part) => part.of(tensor).ok_or_else(|| read.changed()),
+                None => Ok(tensor),
+            }
+        })
     }
 
     /// What the run says of itself, its tokens shared out among the cells.
@@ -282,10 +337,19 @@ impl<'a> Side<'a> {
             tokens: self.chunks.ids_of(0..first),
             decode_tokens: self.chunks.ids_of(first..self.chunks.total()),
             rows: None,
-            taps: None,
+            // In which order they were recorded, and that they are taps.
+            taps: own.taps.as_ref().map(|taps| {
+                let mut met = HashSet::new();
+                taps.iter().filter(|entry| met.insert(&entry.tap)).map(|entry| named(&entry.tap)).collect()
+            }),
             ..own.clone()
         }
     }
+}
+
+/// That there is a tap of this name.
+fn named(tap: &str) -> TapMeta {
+    TapMeta { tap: tap.to_owned(), step: 0, file: None, shape: None, dtype: None, rows: None, dims: None }
 }
 
 /// Leaves of what was printed whole, whose values are those of `tensor`, what is of a cell.
@@ -314,8 +378,8 @@ impl Reader {
         if let Some(tensor) = kept.1.get(&(tap, step)) {
             return Ok(tensor.clone());
         }
-        let entry = self.dump.find(tap, step).ok_or_else(|| self.changed())?;
-        let tensor = self.dump.read(entry)?;
+        let entry = self.dump.entry(tap, step).ok_or_else(|| self.changed())?;
+        let tensor = self.dump.read(&entry)?;
         let size = tensor.shape().iter().product::<usize>() * tensor.dtype().size();
         if kept.0 + size > KEPT {
             *kept = (0, HashMap::new());

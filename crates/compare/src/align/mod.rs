@@ -2,3 +2,4 @@
 
 pub(crate) mod chunks;
 pub(crate) mod extents;
+mod open;

@@ -11,6 +11,7 @@ use firstdiff_trace::{DumpError, Tap, split_stored_name};
 
 use crate::conclude::coverage::blind_spots;
 use crate::conclude::verdict::in_part;
+use crate::expert::is_of_expert;
 use crate::graph::Place;
 use crate::report::reason::Warning;
 use crate::report::{Report, Status, TapReport};
@@ -49,13 +50,7 @@ impl Run<'_> {
         if self.options.only.is_none() {
             taps.extend(self.strangers(&known));
         }
-        let told: BTreeSet<Place> = taps.iter().map(|tap| tap.place).collect();
-        let is_left_out = |name: &&String| {
-            let (tap, step) = split_stored_name(name);
-            !told.contains(&Place { step, tap: Tap::named(tap) })
-        };
-        let names = self.recorded().into_iter().flat_map(|run| run.unmapped());
-        let unmapped: Vec<String> = names.filter(is_left_out).cloned().collect();
+        let (one_sided, unmapped) = self.left_out(&taps);
         let verdict = self.verdict(&found, &taps, first.is_some());
         let notes = self.amplified(&found).into_iter().chain(undone_orders(&found)).chain(in_part(&taps));
         let notes = notes.chain(self.first_alone(&found).map(|(words, _)| words)).chain(self.taken_for_last());
@@ -69,6 +64,28 @@ impl Run<'_> {
         };
         let (profile, prompt, cache) = (self.options.profile, self.plan.prompt, self.options.cache);
         let alignment = self.options.alignment.clone();
-        Ok(Report { verdict, profile, cache, prompt, first, taps, warnings, unmapped, alignment })
+        Ok(Report { verdict, profile, cache, prompt, first, taps, warnings, one_sided, unmapped, alignment })
+    }
+
+    /// The names of either side that stand in no tap of the report: those that a run says are taps, and those of which nobody does.
+    fn left_out(&self, taps: &[TapReport]) -> (Vec<String>, Vec<String>) {
+        let told: BTreeSet<Place> = taps.iter().map(|tap| tap.place).collect();
+        let is_told = |side: usize, tap: Tap, step: u32| match self.alignment() {
+            Some(alignment) => alignment.cells_of(side, step).any(|step| told.contains(&Place { step, tap })),
+            None => told.contains(&Place { step, tap }),
+        };
+        let (mut one_sided, mut unmapped) = (Vec::new(), Vec::new());
+        for (side, run) in self.recorded().into_iter().enumerate() {
+            for name in run.unmapped() {
+                let (plain, step) = split_stored_name(name);
+                let tap = Tap::named(plain);
+                match is_told(side, tap, step) {
+                    true => {}
+                    false if self.plan.open.is_listed(tap) || is_of_expert(tap) => one_sided.push(name.clone()),
+                    false => unmapped.push(name.clone()),
+                }
+            }
+        }
+        (one_sided, unmapped)
     }
 }

@@ -72,9 +72,14 @@ impl OpenTaps {
         !tap.is_open() || self.in_graph.contains_key(&tap) || self.recorded.contains_key(&tap)
     }
 
+    /// Whether a dump.json lists it, or has it in its graph.
+    pub(crate) fn is_listed(&self, tap: Tap) -> bool {
+        self.recorded.contains_key(&tap) || self.in_graph.contains_key(&tap)
+    }
+
     /// Whether a run says itself that this is a tap of it; what merely has the same name on both sides may be a buffer that nobody reads.
     pub(crate) fn is_declared(&self, tap: Tap) -> bool {
-        !self.beside_vocabulary || self.recorded.contains_key(&tap) || self.in_graph.contains_key(&tap)
+        !self.beside_vocabulary || self.is_listed(tap)
     }
 
     /// The graph that a dump declares, and behind what they read the nodes that it leaves out; `nodes` where none declares any.

@@ -272,6 +272,8 @@ pub struct Report {
     pub taps: Vec<TapReport>,
     /// What this run could not have shown, and what else should be known.
     pub warnings: Vec<Warning>,
+    /// Names of tensors of one side that a dump.json says are taps, and of which the other side has nothing there.
+    pub one_sided: Vec<String>,
     /// Names in either dump that are no taps.
     pub unmapped: Vec<String>,
     /// How the two runs were aligned, where they took the tokens in other chunks: a place's step is then the number of its cell.

@@ -108,7 +108,7 @@ pub(crate) fn cut(
 }
 
 /// The positions of a step that `rows` names.
-fn listed(rows: &Rows, length: usize) -> Vec<usize> {
+pub(crate) fn listed(rows: &Rows, length: usize) -> Vec<usize> {
     match rows {
         Rows::List(list) => list.clone(),
         Rows::Named(NamedRows::Last) => vec![length.saturating_sub(1)],
@@ -168,8 +168,15 @@ impl Cut {
         Cut { shape: out, rows: None, outer, extent: shape[axis], inner, picks: range.collect(), keys: None }
     }
 
+    /// The rows `picks` along an axis, which are of a cell of so many positions that begins at `offset` of its step.
+    pub(crate) fn rows(shape: &[usize], axis: usize, picks: Vec<usize>, positions: usize, offset: usize) -> Cut {
+        let left = (picks.len() < positions).then(|| Rows::List(picks.iter().map(|&row| row - offset).collect()));
+        let all = Cut::along(shape, axis, 0..picks.len());
+        Cut { rows: left, picks, ..all }
+    }
+
     /// All of a tap, as it stands.
-    fn whole(entry: &Entry) -> Cut {
+    pub(crate) fn whole(entry: &Entry) -> Cut {
         let rows = entry.rows.clone();
         Cut { shape: entry.shape.clone(), rows, outer: 1, extent: 0, inner: 0, picks: Vec::new(), keys: None }
     }
@@ -262,6 +269,12 @@ pub enum AxisUnknown {
     HeadsOrPositions(usize),
     /// No axis is as long.
     None,
+    /// Of a name outside the vocabulary, no axis is as long as the step has tokens in all steps of both runs.
+    NotOfTokens,
+    /// Of a name outside the vocabulary, several axes are.
+    Several,
+    /// Its rows are those of the tokens that were sent to an expert.
+    OfExpert,
 }
 
 impl fmt::Display for CutError {
@@ -271,6 +284,10 @@ impl fmt::Display for CutError {
             CutError::Keys { held, due } => {
                 write!(f, "it holds {held} keys where there are {due}: it cannot be said which")
             }
+            CutError::Axis {
+                why: why @ (AxisUnknown::OfExpert | AxisUnknown::NotOfTokens | AxisUnknown::Several),
+                ..
+            } => why.fmt(f),
             CutError::Axis { shape, positions, why } => {
                 write!(f, "of the shape {shape:?} with {positions} token positions: {why}")
             }
@@ -289,6 +306,13 @@ impl fmt::Display for AxisUnknown {
             AxisUnknown::None => {
                 f.write_str("no axis is that of the positions ('rows' in dump.json says which positions a tap holds)")
             }
+            AxisUnknown::NotOfTokens => {
+                f.write_str("in the steps of the two runs no axis is always as long as there are tokens, so nothing was cut (run both in the same chunks)")
+            }
+            AxisUnknown::Several => f.write_str("more than one axis is as long as there are tokens, so nothing was cut (run both in the same chunks)"),
+            AxisUnknown::OfExpert => f.write_str(
+                "rows of an expert, which are those of the tokens that were sent to it: not taken apart by token (run both in the same chunks)",
+            ),
         }
     }
 }

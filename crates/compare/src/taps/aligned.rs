@@ -83,6 +83,9 @@ impl Run<'_> {
 
     /// The two sides of a tap that the vocabulary does not have. What nobody declares to be a tap is never blamed.
     fn aligned_open(&self, place: Place) -> AlignedTap<'_> {
+        if let Some(reason) = self.unaligned(place) {
+            return AlignedTap::Settled(Judged::Unchecked(reason));
+        }
         let (left, right) = match self.both_open(place) {
             (Some(left), Some(right)) => (left, right),
             (left, right) => return AlignedTap::Settled(recorded_once(left.is_some(), right.is_some())),

@@ -10,6 +10,7 @@ mod layouts;
 mod masks;
 mod metrics;
 mod naming;
+mod open_in_chunks;
 mod open_taps;
 mod planted;
 mod positions;

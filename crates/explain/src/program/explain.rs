@@ -13,6 +13,7 @@ use ndarray::ArrayD;
 use crate::explain::{Effort, Explanation, Progress};
 use crate::mistakes::Values;
 use crate::mistakes::norm::NORM_OMITTED;
+use crate::program::arithmetic::another;
 use crate::program::context::Context;
 use crate::program::findings::{findings, same_operation, say_stretches};
 use crate::program::forms::{Form, forms};
@@ -44,6 +45,11 @@ pub fn explain(
         replayed(recording, candidate, &mut held, &undecided, &mut |done, total| progress("replay", done, total))?;
     replays.replay.warnings.extend(notes);
     let held = &held;
+    if !effort.quick
+        && let Some(finding) = another(recording, candidate, held, &replays, progress)?
+    {
+        return Ok(Explanation { replay: replays.replay, findings: vec![finding], not_testable: Vec::new() });
+    }
     let mut search = Search {
         recording: *recording,
         held,
@@ -490,7 +496,7 @@ pub(super) fn reads_large(program: &Program, slice: &Slice<'_>) -> bool {
 
 impl Replays {
     /// The program's taps that are wrong by themselves, in their order.
-    fn wrong(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn wrong(&self) -> impl Iterator<Item = usize> {
         let wrong = self.replay.taps.iter().zip(&self.taps).filter(|(t, _)| t.report.status == Status::Diverged);
         wrong.map(|(_, tap)| *tap)
     }

@@ -1,5 +1,6 @@
 //! Replay and explain on a recorded program: each operation of a candidate judged by the one that the reference ran there.
 
+mod arithmetic;
 mod condition;
 mod context;
 mod explain;

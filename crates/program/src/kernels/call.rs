@@ -202,7 +202,7 @@ impl<'a> Call<'a> {
 
     /// Whether something of these extents may be made.
     pub(crate) fn room(&self, what: &'static str, extents: &[usize]) -> Result<(), KernelError> {
-        const SMALL: usize = 1 << 24;
+        const SMALL: usize = 1 << 20;
         let needed = extents.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent));
         if needed.is_some_and(|needed| needed <= SMALL) {
             return Ok(());

@@ -142,3 +142,8 @@ pub(crate) fn memory(program: &Program) -> u64 {
 pub(crate) fn within(needed: u64, limit: u64) -> Result<(), ProgramError> {
     if needed > limit { Err(at(Place::Whole)(Fault::Elements { needed, limit })) } else { Ok(()) }
 }
+
+/// Refuses what is more work than a limit.
+pub(crate) fn within_work(needed: u64, limit: u64) -> Result<(), ProgramError> {
+    if needed > limit { Err(at(Place::Ops)(Fault::Work { needed, limit })) } else { Ok(()) }
+}

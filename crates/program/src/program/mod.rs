@@ -5,6 +5,7 @@ pub(crate) mod flow;
 mod format;
 pub(crate) mod read;
 mod stored;
+mod work;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;

@@ -64,6 +64,8 @@ pub enum Place {
     Scope(usize),
     /// The program as a whole.
     Whole,
+    /// All operations.
+    Ops,
 }
 
 impl fmt::Display for Place {
@@ -76,6 +78,7 @@ impl fmt::Display for Place {
             Place::Tap(tap) => write!(f, "taps[{tap}]"),
             Place::Scope(scope) => write!(f, "scopes[{scope}]"),
             Place::Whole => f.write_str("all buffers"),
+            Place::Ops => f.write_str("all operations"),
         }
     }
 }
@@ -121,6 +124,14 @@ pub enum Fault {
     #[error("{needed} elements, and {limit} are the most")]
     Elements {
         /// Elements that it takes.
+        needed: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// More work than its files give reason for.
+    #[error("{needed} numbers to read, write and multiply, and with these weights and files {limit} are the most")]
+    Work {
+        /// The numbers.
         needed: u64,
         /// The limit.
         limit: u64,

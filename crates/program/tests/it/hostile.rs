@@ -180,6 +180,41 @@ fn memory_is_bounded_by_what_the_files_hold() {
     assert_eq!(refused(values, ones, &[]), None);
 }
 
+/// A few kilobytes that keep a machine busy are refused before anything is carried out; as much work for large inputs is not.
+#[test]
+fn work_is_bounded_by_what_the_files_hold() {
+    let folder = TempDir::new().unwrap();
+    let weights = Held::default();
+    let n = 1u64 << 13;
+    let refused = |values: Value, ops: Vec<Value>, given: &[(usize, crate::common::Stored)]| {
+        let count = ops.len();
+        let program = json!({"version": 1, "values": values, "weights": {"0": "w"}, "ops": ops, "steps": [{"ops": [0, count]}],
+            "taps": [{"tap": "q", "step": 0, "op": count - 1, "v": 1}]});
+        crate::common::write(folder.path(), &program, given);
+        match Program::open(folder.path()).unwrap().check_work(&weights) {
+            Ok(()) => None,
+            Err(ProgramError::At { fault: Fault::Work { needed, .. }, .. }) => Some(needed),
+            Err(other) => panic!("{other}"),
+        }
+    };
+    let same = json!({"v": [1, [n, n], [0, 0]]});
+    let one = json!({"o": "zeros", "i": [[]], "y": [1]});
+    let repeated = |op: Value, times: usize| [vec![one.clone()], vec![op; times]].concat();
+    let values = json!([["f32", [2]], ["f32", []]]);
+    // Sums of one number that is shown again and again.
+    let sum = json!({"o": "sum", "i": [same], "y": [1]});
+    assert_eq!(refused(values.clone(), repeated(sum.clone(), 16), &[]), None);
+    assert_eq!(refused(values.clone(), repeated(sum.clone(), 64), &[]), Some(1 + 64 * (n * n + 1)));
+    // One product, whose result is said to be one number.
+    let product = json!({"o": "mm", "i": [same, same], "y": [1]});
+    assert_eq!(refused(values.clone(), repeated(product, 1), &[]), Some(1 + 2 * n * n + 1 + n * n * n));
+    // Without the weights that it reads nothing is carried out, and so is what reads that.
+    let missing = json!([{"o": "sum", "i": [0], "y": [1]}]);
+    let behind = [missing.as_array().unwrap().clone(), vec![sum; 64]].concat();
+    let held_back = json!([["f32", [2]], ["f32", []]]);
+    assert_eq!(refused(held_back, behind, &[]), None);
+}
+
 /// Every value of a good program replaced by each of a list: read or refused, evaluated or refused, never a panic.
 #[test]
 fn no_change_of_one_value_leads_to_a_panic() {

@@ -467,6 +467,13 @@ impl Dump {
         Some(Entry { tap, step, shape, dtype, rows: found.rows(&self.meta), place: found.place.clone(), header })
     }
 
+    /// Every whole tensor of any tap: [`Dump::entries`], and those of names that the vocabulary does not have.
+    pub fn all_entries(&self) -> Vec<Entry> {
+        let names = self.unmapped.iter().map(|name| split_stored_name(name));
+        let open = names.map(|(name, step)| (Tap::named(name), step)).filter(|(tap, _)| tap.is_open());
+        self.entries.iter().cloned().chain(open.filter_map(|(tap, step)| self.find_open(tap, step))).collect()
+    }
+
     /// The taps that the vocabulary does not have: what dump.json lists, or has in its graph.
     pub fn open_taps(&self) -> Vec<Entry> {
         let listed = self.meta.taps.iter().flatten().map(|entry| entry.tap.as_str());

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use firstdiff_trace::{Dump, NamedRows, Rows, Tap};
+use firstdiff_trace::{Dump, Entry, NamedRows, Rows, Tap};
 use serde_json::{Value, json};
 
 use crate::commands::bisect::keeper::Keeper;
@@ -117,6 +117,8 @@ impl fmt::Display for Failure {
 pub(crate) struct Run {
     pub(crate) question: Question,
     pub(crate) dump: Dump,
+    /// All that it holds of the vocabulary, and what else it was asked for.
+    pub(crate) entries: Vec<Entry>,
     /// Whether an earlier start made it.
     pub(crate) kept: bool,
     pub(crate) seconds: f64,
@@ -145,7 +147,13 @@ impl Engine {
             && fs::read_to_string(folder.join("asked.json")).is_ok_and(|text| text == asked)
             && let Ok(dump) = Dump::open(folder.join("dump"))
         {
-            return Ok(Ok(Run { question: question.clone(), dump, kept: true, seconds: 0.0 }));
+            return Ok(Ok(Run {
+                entries: entries(&dump, question),
+                question: question.clone(),
+                dump,
+                kept: true,
+                seconds: 0.0,
+            }));
         }
         let making = self.runs.join(format!("{:016x}.{}.tmp", fnv(asked.as_bytes()), std::process::id()));
         let seconds = match self.make(question, &making)? {
@@ -159,7 +167,7 @@ impl Engine {
         let _ = fs::remove_dir_all(&folder);
         fs::rename(&making, &folder).with_context(|| folder.display().to_string())?;
         let dump = Dump::open(folder.join("dump"))?;
-        Ok(Ok(Run { question: question.clone(), dump, kept: false, seconds }))
+        Ok(Ok(Run { entries: entries(&dump, question), question: question.clone(), dump, kept: false, seconds }))
     }
 
     /// Makes a run in a folder of its own, and says how many seconds it took.
@@ -265,6 +273,13 @@ impl Engine {
     }
 }
 
+/// What was asked for, and every tap of the vocabulary. Which rows an engine writes of other taps that nobody asked for is not known.
+fn entries(dump: &Dump, question: &Question) -> Vec<Entry> {
+    let mut all = dump.all_entries();
+    all.retain(|entry| !entry.tap.is_open() || question.taps.contains(&entry.tap));
+    all
+}
+
 fn names(question: &Question) -> Vec<String> {
     question.taps.iter().map(ToString::to_string).collect()
 }
@@ -289,7 +304,7 @@ fn written(question: &Question, folder: &Path) -> Result<(), Failure> {
     {
         return Err(Failure::Torn(incomplete.replace(&*dump.to_string_lossy(), "FIRSTDIFF_DIR"), said()));
     }
-    if opened.entries().iter().any(|e| question.taps.contains(&e.tap)) {
+    if opened.all_entries().iter().any(|e| question.taps.contains(&e.tap)) {
         return Ok(());
     }
     let mut wrote: Vec<String> = opened.entries().iter().map(|e| e.tap.to_string()).collect();

@@ -67,7 +67,7 @@ impl Evidence {
     ) -> Result<Option<Wavering>> {
         let mut wavering = None;
         self.meta.get_or_insert_with(|| run.dump.meta().clone());
-        for entry in run.dump.entries() {
+        for entry in &run.entries {
             self.bytes += size(entry);
             if entry.step > last_step {
                 continue;
@@ -76,7 +76,11 @@ impl Evidence {
             let place = Place { step: entry.step, tap: entry.tap };
             let positions = if entry.step == 0 { tokens } else { 1 };
             let rows = held(entry, &run.question.rows, positions);
-            self.rows_ignored |= rows.is_none() && positions > 1 && run.question.rows != Rows::Named(NamedRows::All);
+            // What the vocabulary does not have is written whole.
+            self.rows_ignored |= rows.is_none()
+                && positions > 1
+                && run.question.rows != Rows::Named(NamedRows::All)
+                && !entry.tap.is_open();
             let values = run.dump.read(entry)?.values().to_f64();
             let new = Seen { dtype: entry.dtype, shape: entry.shape.clone(), rows, values };
             let axis = place.tap.site.position_axis();

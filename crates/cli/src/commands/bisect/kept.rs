@@ -90,12 +90,12 @@ pub(crate) fn compared(kept: &Dump, again: &Dump) -> Result<Trust> {
         (meta.tokens.clone(), meta.decode_tokens.clone(), meta.precision.clone(), meta.cache.clone(), meta.qk_rows)
     };
     let held = |dump: &Dump| -> Vec<_> {
-        dump.entries().iter().map(|e| (e.step, e.tap, e.shape.clone(), e.dtype, e.rows.clone())).collect()
+        dump.all_entries().iter().map(|e| (e.step, e.tap, e.shape.clone(), e.dtype, e.rows.clone())).collect()
     };
     if said(kept) != said(again) || held(kept) != held(again) {
         return Ok(Trust::Otherwise);
     }
-    for (entry, other) in kept.entries().iter().zip(again.entries()) {
+    for (entry, other) in kept.all_entries().iter().zip(&again.all_entries()) {
         if !same_bits(&kept.read(entry)?.values().to_f64(), &again.read(other)?.values().to_f64()) {
             return Ok(Trust::Differs(Place { step: entry.step, tap: entry.tap }));
         }

@@ -195,6 +195,8 @@ pub(crate) struct Bisection {
     choice: Choice,
     cache: Cache,
     confirmed: BTreeSet<Place>,
+    /// What was asked for and did not come.
+    unwritten: BTreeSet<Tap>,
     /// What was asked for only to be seen twice.
     asked_again: BTreeSet<Place>,
     warnings: Vec<String>,
@@ -227,6 +229,7 @@ impl Bisection {
             choice: Choice::asked(args.profile.unwrap_or(Profile::F32)),
             cache: args.cache.unwrap_or_default(),
             confirmed: BTreeSet::new(),
+            unwritten: BTreeSet::new(),
             asked_again: BTreeSet::new(),
             warnings: Vec::new(),
             kept: None,
@@ -259,7 +262,7 @@ impl Bisection {
         let Some(last) = runs.last() else { return Ok(None) };
         let mut bytes = 0;
         let looked = self.engine.repeat(last, |kept, again| {
-            bytes = again.entries().iter().map(size).sum();
+            bytes = again.all_entries().iter().map(size).sum();
             compared(kept, again)
         })?;
         let trust = match looked {
@@ -303,7 +306,7 @@ impl Bisection {
             let run = match self.engine.ask(&put, turn)? {
                 Ok(run) => run,
                 // What else the engine has it may not know how to write: its other runs still tell something.
-                Err(Failure::Others(..)) if asked.len() > 1 => {
+                Err(Failure::Others(..) | Failure::Silent(..)) if asked.len() > 1 => {
                     absent.extend(&question.taps);
                     asked.push(question.clone());
                     match self.next(&mut asked, &mut absent, most, &first)? {
@@ -320,7 +323,7 @@ impl Bisection {
             }
             let came = self.came(&run);
             absent.extend(question.taps.iter().filter(|tap| !came.iter().any(|p| p.tap == **tap)));
-            let bytes = run.dump.entries().iter().map(size).sum();
+            let bytes = run.entries.iter().map(size).sum();
             let (profile, extent) = (self.choice.profile, self.size());
             let noise = |tap, dtype| NOISE * allowed_nmse(profile, tap, extent, [dtype; 2]);
             let wavering = self.evidence.absorb(&run, self.own, noise)?;
@@ -348,6 +351,7 @@ impl Bisection {
         first: &Question,
     ) -> Result<Next> {
         let (session, report) = self.judged()?;
+        self.unwritten.clone_from(absent);
         let says = self.runs.last().map(|run| told::says(run, &report)).unwrap_or_default();
         let count = self.runs.len();
         if let Some(last) = self.runs.last_mut().filter(|last| last.says.is_empty()) {
@@ -417,8 +421,8 @@ impl Bisection {
         {
             bail!("the engine took the tokens in other chunks than in its first run");
         }
-        let graph: Graph = self.reference.graph(&candidate, self.last_step);
-        let only = candidate.entries().iter().map(|e| Place { step: e.step, tap: e.tap }).collect();
+        let graph: Graph = self.reference.graph(self.last_step);
+        let only = candidate.all_entries().iter().map(|e| Place { step: e.step, tap: e.tap }).collect();
         let cache = self.cache;
         let plain = Options::new(self.choice.profile);
         let options = Options { only: Some(only), allowed: BTreeMap::new(), alignment, cache, ..plain };
@@ -469,7 +473,7 @@ impl Bisection {
             Some(cells) => cells.came(entry),
             None => vec![Place { step: entry.step, tap: entry.tap }],
         };
-        run.dump.entries().iter().flat_map(places).filter(|p| p.step <= self.last_step).collect()
+        run.entries.iter().flat_map(places).filter(|p| p.step <= self.last_step).collect()
     }
 
     /// The same question once more: where two runs begin to be different.
@@ -480,8 +484,8 @@ impl Bisection {
         let mut two = Evidence::default();
         two.absorb(run, self.own, noise)?;
         let earlier = two.absorb(&again, self.own, noise)?;
-        let (bytes, came) = (again.dump.entries().iter().map(size).sum(), Vec::new());
-        self.evidence.bytes += two.bytes - run.dump.entries().iter().map(size).sum::<u64>();
+        let (bytes, came) = (again.entries.iter().map(size).sum(), Vec::new());
+        self.evidence.bytes += two.bytes - run.entries.iter().map(size).sum::<u64>();
         let (kept, seconds, says) = (again.kept, again.seconds, "the same question once more".to_owned());
         self.runs.push(Told {
             question: question.clone(),

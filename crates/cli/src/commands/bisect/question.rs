@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use firstdiff_compare::{Graph, Place, Reason, Report, Status};
+use firstdiff_compare::{Graph, Place, Reason, Report, Status, is_of_expert};
 use firstdiff_trace::{NamedRows, Rows, Site, Tap};
 
 use crate::commands::bisect::cells::Cells;
@@ -66,10 +66,14 @@ fn ends(layers: u32) -> [Tap; 2] {
 impl Known<'_> {
     /// The next question, and what it is for; nothing where all is said.
     pub(crate) fn next(&mut self) -> Option<(Question, &'static str)> {
-        match self.suspect() {
+        let (question, why) = match self.suspect() {
             Some(suspect) => self.by_decode_step(suspect).or_else(|| self.toward(suspect)),
             None => self.toward_parity(),
-        }
+        }?;
+        // Which axis of another tap is that of the tokens only the engine knows: of such a tap all is asked for.
+        let is_open = question.taps.iter().any(Tap::is_open);
+        let rows = if is_open { ALL } else { question.rows };
+        Some((Question { rows, ..question }, why))
     }
 
     /// The place that differs once more, where it was seen in one run alone: before that is said, it must be the same twice.
@@ -80,7 +84,8 @@ impl Known<'_> {
         }
         let place = self.stand_in(wrong).unwrap_or(wrong);
         let (taps, steps) = (vec![place.tap], (place.step, place.step));
-        Some((wrong, Question { taps, steps, rows: self.rows(place, false) }))
+        let rows = if place.tap.is_open() { ALL } else { self.rows(place, false) };
+        Some((wrong, Question { taps, steps, rows }))
     }
 
     /// Whether what is wrong first can be asked for again at a small cost.
@@ -111,20 +116,28 @@ impl Known<'_> {
             None => self.evidence.repeats_of(place, rows),
         };
         let stream = |p: &&Place| matches!(p.tap.site, Site::HAttn | Site::H | Site::FinalNorm | Site::Logits);
-        let behind = |p: &&Place| p.step == place.step && p.tap > place.tap;
+        let behind = self.index(place).map_or(self.graph.places().len(), |at| at + 1);
         twice(place, &rows)
             || self.stand_in(place).is_some_and(|p| twice(p, &[]))
-            || self.graph.places().iter().filter(behind).filter(stream).any(|p| twice(*p, &[]))
+            || self.graph.places()[behind..]
+                .iter()
+                .filter(|p| p.step == place.step)
+                .filter(stream)
+                .any(|p| twice(*p, &[]))
+    }
+
+    /// Where a place stands in the order in which they are made.
+    fn index(&self, place: Place) -> Option<usize> {
+        self.graph.places().iter().position(|p| *p == place)
     }
 
     /// The first place that differs, else the first of which nobody can tell.
     fn suspect(&self) -> Option<usize> {
-        let index = |place: Place| self.graph.places().iter().position(|p| *p == place);
         if let Some(first) = self.first_wrong() {
-            return index(first);
+            return self.index(first);
         }
         let unclear = |t: &&firstdiff_compare::TapReport| t.reason == Some(Reason::Inconclusive);
-        self.report.taps.iter().find(unclear).and_then(|t| index(t.place))
+        self.report.taps.iter().find(unclear).and_then(|t| self.index(t.place))
     }
 
     fn holds(&self, place: Place, row: Option<usize>) -> bool {
@@ -189,8 +202,8 @@ impl Known<'_> {
         } else if !elsewhere.is_empty() {
             // Keys and values of a position: all that they are made of there.
             let stream = self.stream_before(place).filter(|_| place.tap.site.is_attended());
-            let since = |p: &&Place| stream.is_some_and(|stream| (stream.tap..place.tap).contains(&p.tap));
-            let made_of = self.graph.places().iter().filter(since).filter(|p| askable(p) && missing(**p));
+            let since = stream.and_then(|stream| self.index(stream)).map_or(suspect..suspect, |at| at..suspect);
+            let made_of = self.graph.places()[since].iter().filter(|p| askable(p) && missing(**p));
             (made_of.map(|p| p.tap).collect(), "whether what it reads agrees there")
         } else {
             return None;
@@ -231,7 +244,8 @@ impl Known<'_> {
 
     /// Whether the engine may be asked for a place.
     fn can(&self, place: Place) -> bool {
-        self.reference.has(place) && !self.absent.contains(&place.tap)
+        // In which order an engine keeps the rows of an expert is not known before it wrote the choice of experts too.
+        self.reference.has(place) && !self.absent.contains(&place.tap) && !is_of_expert(place.tap)
     }
 
     /// The rows in which the difference is followed: one that differs; where layers are searched, at first the middle one and the last.
@@ -299,7 +313,8 @@ impl Known<'_> {
         let stand_in = |stream: &Place| {
             let values = Place { tap: Tap::layer(stream.tap.layer.unwrap_or(0) + 1, Site::V), ..*stream };
             let narrow = 2.0 * self.cost(values, rows) <= self.cost(*stream, rows);
-            let usable = self.reference.has(values) && !self.absent.contains(&values.tap) && values.tap < suspect.tap;
+            let is_before = || self.index(values) < self.index(suspect);
+            let usable = self.reference.has(values) && !self.absent.contains(&values.tap) && is_before();
             (self.evidence.rows_ignored && narrow && usable && !self.covers(values, rows)).then_some(values)
         };
         let values: Vec<Place> = streams.iter().filter_map(stand_in).collect();
@@ -361,6 +376,10 @@ impl Known<'_> {
             return None;
         }
         list.extend(self.stream_before(place));
+        // A state that is carried from step to step: what of it was not seen before.
+        let first = self.report.first.as_ref().filter(|first| self.report.taps[first.index].place == place);
+        let carried = first.into_iter().flat_map(|first| &first.unchecked_between).filter(|p| p.step < place.step);
+        list.extend(carried.copied().filter(|p| self.can(*p)));
         // Of other chunks the first question saw no more than the last position of each.
         let few = self.cells.is_some() && place.step > 0;
         let vital = if few { usize::MAX } else { list.len() };
@@ -397,10 +416,8 @@ impl Known<'_> {
 
     /// The residual stream that all before `place` has gone into.
     fn stream_before(&self, place: Place) -> Option<Place> {
-        let before = |p: &&Place| {
-            p.step == place.step && p.tap < place.tap && matches!(p.tap.site, Site::H0 | Site::H | Site::HAttn)
-        };
+        let is_stream = |p: &&Place| p.step == place.step && matches!(p.tap.site, Site::H0 | Site::H | Site::HAttn);
         let known = |p: &&Place| self.reference.has(**p) && !self.absent.contains(&p.tap);
-        self.graph.places().iter().filter(before).filter(known).max_by_key(|p| p.tap).copied()
+        self.graph.places()[..self.index(place)?].iter().rev().filter(is_stream).find(known).copied()
     }
 }

@@ -100,9 +100,13 @@ impl Reference {
     }
 
     /// Who reads whom, in steps 0 to `last_step`.
-    pub(crate) fn graph(&self, candidate: &Dump, last_step: u32) -> Graph {
+    pub(crate) fn graph(&self, last_step: u32) -> Graph {
         match self {
-            Reference::Recorded(dump, cells) => graph_of(cells.as_ref().unwrap_or(dump), candidate),
+            // All that it holds can be asked for.
+            Reference::Recorded(dump, cells) => {
+                let reference = cells.as_ref().unwrap_or(dump);
+                graph_of(reference, reference)
+            }
             Reference::Computed(computed) => Graph::new(&crate::session::nodes(&computed.model), 0..=last_step),
         }
     }
@@ -110,7 +114,7 @@ impl Reference {
     /// Whether it has this tap.
     pub(crate) fn has(&self, place: Place) -> bool {
         match self {
-            Reference::Recorded(dump, cells) => cells.as_ref().unwrap_or(dump).find(place.tap, place.step).is_some(),
+            Reference::Recorded(dump, cells) => cells.as_ref().unwrap_or(dump).entry(place.tap, place.step).is_some(),
             Reference::Computed(computed) => computed.model.plan.step(place.tap).is_some(),
         }
     }
@@ -165,7 +169,7 @@ impl Reference {
     pub(crate) fn elements(&self, place: Place, tokens: usize) -> usize {
         match self {
             Reference::Recorded(dump, cells) => {
-                let entry = cells.as_ref().unwrap_or(dump).find(place.tap, place.step);
+                let entry = cells.as_ref().unwrap_or(dump).entry(place.tap, place.step);
                 entry.map_or(0, |e| e.shape.iter().product())
             }
             Reference::Computed(computed) => {

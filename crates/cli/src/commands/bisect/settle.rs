@@ -2,7 +2,6 @@
 
 use anyhow::{Result, bail};
 use firstdiff_compare::{Aligned, align};
-use firstdiff_trace::Dump;
 
 use crate::commands::bisect::cells::Cells;
 use crate::commands::bisect::engine::{ANY_STEP, Run};
@@ -92,7 +91,7 @@ impl Bisection {
             self.own = (self.tokens, self.last_step);
         }
         let bytes = run.dump.entries().first().map_or(4, |e| e.dtype.size());
-        self.full = (self.full_elements(&run.dump) * bytes) as f64;
+        self.full = (self.full_elements() * bytes) as f64;
         Ok(())
     }
 
@@ -133,8 +132,8 @@ impl Bisection {
     }
 
     /// Elements of all taps of the reference, in the steps that are compared.
-    fn full_elements(&self, candidate: &Dump) -> usize {
-        let graph = self.reference.graph(candidate, self.last_step);
+    fn full_elements(&self) -> usize {
+        let graph = self.reference.graph(self.last_step);
         let places = graph.places().iter().filter(|p| p.step <= self.last_step && self.reference.has(**p));
         places.map(|p| self.reference.elements(*p, self.tokens)).sum()
     }

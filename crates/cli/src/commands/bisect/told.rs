@@ -211,9 +211,10 @@ fn not_asked(bisection: &Bisection, judged: &Judged) -> Option<String> {
     let first = judged.report.first.as_ref()?;
     let place = judged.report.taps[first.index].place;
     let seen = |p: &Place| judged.report.taps.iter().any(|t| t.place == *p && t.metrics.is_some());
-    let before = |p: &&Place| p.step == place.step && p.tap.layer == place.tap.layer && p.tap < place.tap;
+    let before = |p: &&Place| p.step == place.step && p.tap.layer == place.tap.layer;
     let open = |p: &&Place| bisection.reference.has(**p) && !seen(p) && !first.unchecked_between.contains(p);
-    let places = judged.session.graph.places().iter().filter(before).filter(open);
+    let earlier = judged.session.graph.places().iter().take_while(|p| **p != place);
+    let places = earlier.filter(before).filter(open);
     let names: Vec<String> = places.map(|p| p.tap.to_string()).collect();
     (!names.is_empty()).then(|| shorten(&names, 6))
 }
@@ -238,11 +239,11 @@ fn next(bisection: &Bisection, judged: &Judged, first: &FirstDivergence, tap: &T
         );
     }
     let step = judged.report.taps[first.index].place.step;
-    let asked = |place: &Place| bisection.runs.iter().any(|run| run.question.taps.contains(&place.tap));
-    if !first.unchecked_between.iter().any(asked) {
-        return format!("compare full dumps, with {}: the runs did not suffice", shorten(&between(first, step), 6));
+    let names = shorten(&between(first, step), 6);
+    match first.unchecked_between.iter().all(|place| bisection.unwritten.contains(&place.tap)) {
+        true => format!("have the engine record {names}, which it did not write, and bisect again"),
+        false => format!("compare full dumps, with {names}: the runs did not suffice"),
     }
-    format!("have the engine record {}, which it did not write, and bisect again", shorten(&between(first, step), 6))
 }
 
 fn cost(screen: &mut Screen, bisection: &Bisection) {

@@ -34,6 +34,7 @@ pub(super) fn dump(args: &DumpArgs) -> Result<usize> {
     let path = program_weights(golden, args.weights.as_deref(), &program)?;
     let weights = ModelFolder::open(&path).with_context(|| format!("the weights of {}: {}", said(), path.display()))?;
     program.check_memory(&weights).with_context(said)?;
+    program.check_work(&weights).with_context(said)?;
     let profile = match args.profile {
         Some(profile) => profile,
         None => precision(&reference)?.unwrap_or(Profile::F32),

@@ -85,6 +85,10 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
     }
     forms.extend(of_other_tables(context, &rotation));
     let Some(steps) = rotation.steps.clone() else { return forms };
+    // A token that was not turned by its own position shows nothing of the frequencies: the model's own would be a mistake.
+    if rotation.tables(context).is_some_and(|turn| !turn.is_at_its_position()) {
+        return forms;
+    }
     forms.extend(rotation.of_frequencies(&steps));
     let whole = rotation.views[0].clone();
     forms.extend(rotation.of_parts(&whole, &steps));
@@ -568,6 +572,20 @@ impl Turn {
         Some(())
     }
 
+    /// Whether a single position was turned by its number times the frequencies of the other steps.
+    fn is_at_its_position(&self) -> bool {
+        let Some(steps) = self.steps.as_ref().filter(|_| self.positions.windows(2).all(|pair| pair[0] == pair[1]))
+        else {
+            return true;
+        };
+        self.cos.indexed_iter().all(|((row, i), cos)| {
+            let (sin, turn) = (self.sin[[row, i]], self.positions[row] * steps[i]);
+            let (length, off) = (cos.hypot(sin), |x: f64, due: f64| (x - due).abs());
+            let room = SAME_STEP * length * (1.0 + turn.abs());
+            off(*cos, length * turn.cos()) <= room && off(sin, length * turn.sin()) <= room
+        })
+    }
+
     /// With angles that are kept in bf16.
     fn of_rounded_angles(&mut self) -> Option<()> {
         let steps = self.steps.clone()?;
@@ -700,5 +718,31 @@ impl Turn {
             Turn { x: flat, cos: pick(&self.cos), sin: pick(&self.sin), positions: vec![], steps: None, ..*self };
         let turned = (2 * self.cos.ncols() <= width).then(|| turn.done()).flatten()?;
         turned.into_shape_with_order(x.shape()).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A token that is decoded at a position and was turned as the one at another.
+    fn turned(at: f64, position: f64) -> Turn {
+        let steps = vec![1.0, 0.1];
+        let of = |f: fn(f64) -> f64| Array2::from_shape_fn((1, 2), |(_, i)| f(at * steps[i]));
+        let (cos, sin) = (of(f64::cos), of(f64::sin));
+        let (x, positions) = (Array2::zeros((1, 4)), vec![position]);
+        Turn { x, cos, sin, halves: true, times: 1, rereads: false, positions, steps: Some(steps) }
+    }
+
+    #[test]
+    fn a_token_at_another_position_shows_no_frequencies() {
+        assert!(turned(12.0, 12.0).is_at_its_position());
+        assert!(!turned(0.0, 12.0).is_at_its_position());
+        assert!(!turned(11.0, 12.0).is_at_its_position());
+        // Longer by a factor, and without frequencies to hold it against.
+        let mut longer = turned(12.0, 12.0);
+        longer.lengthened(1.2);
+        assert!(longer.is_at_its_position());
+        assert!(Turn { steps: None, ..turned(0.0, 12.0) }.is_at_its_position());
     }
 }

@@ -1,0 +1,162 @@
+//! How much work is a program? The numbers that its operations read and write, and the products that they add up.
+
+use std::collections::BTreeMap;
+
+use crate::program::check::{operands, within_work};
+use crate::program::{Operation, Program};
+use crate::value::error::ProgramError;
+use crate::value::operand::{Operand, Scalar};
+use crate::value::view::View;
+use crate::weights::Weights;
+
+/// Work that any program may be: seconds.
+const FEW: u64 = 1 << 31;
+
+/// Work for each element of a weight and each number of the inputs and constants: every token is multiplied with every weight, and a model may use a weight
+/// in each of its layers.
+const FOR_A_WEIGHT_AND_NUMBER: u64 = 32;
+
+/// Work for each byte that was recorded.
+const FOR_A_BYTE: u64 = 64;
+
+/// Operations that add up products, and how many these are. What an operation says that it gives may be less than what it computes: operands count.
+const PRODUCTS: &[(&str, fn(&Operation) -> u64)] = &[
+    ("linear", of_rows),
+    ("matmul", of_columns),
+    ("bmm", of_columns),
+    ("mm", of_columns),
+    ("addmm", of_columns_behind_bias),
+    ("baddbmm", of_columns_behind_bias),
+    ("_grouped_mm", of_columns),
+    ("transformers.grouped_mm_fallback", of_columns),
+    ("linalg_solve_triangular", of_columns),
+    ("conv1d", of_kernel),
+    ("conv2d", of_kernel),
+    ("avg_pool2d", of_window),
+    ("max_pool2d", of_window),
+    ("max_pool2d_with_indices", of_window),
+    ("fft_fft", of_last_axis),
+    ("fft_ifft", of_last_axis),
+    ("fft_fftn", of_last_axis),
+    ("fft_rfft", of_last_axis),
+    ("fft_irfft", of_last_axis),
+    ("scaled_dot_product_attention", of_keys),
+    ("_scaled_dot_product_flash_attention_for_cpu", of_keys),
+    ("ggml.MUL_MAT", of_ggml_rows),
+    ("ggml.MUL_MAT_ID", of_ggml_rows),
+    ("ggml.SOLVE_TRI", of_columns),
+];
+
+impl Program {
+    /// Refuses a program that is far more work than the files of its recording and of its weights give reason for. A few kilobytes may keep a machine busy
+    /// for days. What reads weights that are not there is not carried out, up to the next tap.
+    ///
+    /// # Errors
+    /// When it is.
+    pub fn check_work(&self, weights: &dyn Weights) -> Result<(), ProgramError> {
+        let held = |name: &String| weights.view(name).map(|view| view.shape().iter().product::<usize>() as u64);
+        let of_weights: BTreeMap<usize, u64> =
+            self.weights.iter().filter_map(|(&buffer, name)| Some((buffer, held(name)?))).collect();
+        let mut names: BTreeMap<&String, u64> = BTreeMap::new();
+        names.extend(of_weights.iter().map(|(buffer, size)| (&self.weights[buffer], *size)));
+        let elements = names.values().copied().fold(0, u64::saturating_add);
+        let given = self.given.values().map(|tensor| tensor.len() as u64).fold(0, u64::saturating_add);
+        let of_files = self.recorded.saturating_mul(FOR_A_BYTE);
+        let limit = FEW
+            .saturating_add(elements.saturating_mul(given).saturating_mul(FOR_A_WEIGHT_AND_NUMBER))
+            .saturating_add(of_files);
+        within_work(self.work(|buffer| of_weights.contains_key(&buffer)), limit)
+    }
+
+    /// The work of all operations that can be carried out with the weights for which `has_weight` holds.
+    fn work(&self, has_weight: impl Fn(usize) -> bool) -> u64 {
+        let is_missing = |buffer: &usize| self.weights.contains_key(buffer) && !has_weight(*buffer);
+        let mut unknown: Vec<bool> = (0..self.buffers.len()).map(|buffer| is_missing(&buffer)).collect();
+        let mut all = 0u64;
+        for (number, op) in self.ops.iter().enumerate() {
+            let is_behind = operands(op).any(|view| unknown[view.buffer]);
+            if !is_behind {
+                all = all.saturating_add(work(op));
+            }
+            op.outputs.iter().flatten().for_each(|view| unknown[view.buffer] = is_behind);
+            self.taps_after[number].iter().for_each(|&tap| unknown[self.taps[tap].view.buffer] = false);
+        }
+        all
+    }
+}
+
+/// The work of an operation.
+fn work(op: &Operation) -> u64 {
+    let moved = operands(op).chain(op.outputs.iter().flatten()).map(numbers).fold(0, u64::saturating_add);
+    let products = PRODUCTS.iter().find(|(known, _)| *known == op.base() || *known == op.name);
+    moved.saturating_add(products.map_or(0, |(_, products)| products(op)))
+}
+
+fn numbers(view: &View) -> u64 {
+    (view.elements() as u64).saturating_mul(view.dtype.units() as u64)
+}
+
+fn view(op: &Operation, at: usize) -> Option<&View> {
+    op.operands.get(at).and_then(|operand| operand.views().into_iter().next())
+}
+
+/// The extent of an operand's axis, counted from the last; 1 where it has none.
+fn extent(op: &Operation, at: usize, from_last: usize) -> u64 {
+    view(op, at).and_then(|view| view.shape.iter().rev().nth(from_last).copied()).unwrap_or(1) as u64
+}
+
+fn of(op: &Operation, at: usize) -> u64 {
+    view(op, at).map_or(0, numbers)
+}
+
+fn of_rows(op: &Operation) -> u64 {
+    of(op, 0).saturating_mul(extent(op, 1, 1))
+}
+
+fn columns(op: &Operation, first: usize) -> u64 {
+    // Either may be broadcast over the other's batch.
+    let by_columns = of(op, first).saturating_mul(extent(op, first + 1, 0));
+    by_columns.max(of(op, first + 1).saturating_mul(extent(op, first, 1)))
+}
+
+fn of_columns(op: &Operation) -> u64 {
+    columns(op, 0)
+}
+
+fn of_columns_behind_bias(op: &Operation) -> u64 {
+    columns(op, 1)
+}
+
+/// Weights of ggml come first; of a mixture of experts each row meets one of them.
+fn of_ggml_rows(op: &Operation) -> u64 {
+    of(op, 1).saturating_mul(extent(op, 0, 1))
+}
+
+/// Each number of a channel that is given takes all of the kernel of that channel.
+fn of_kernel(op: &Operation) -> u64 {
+    let kernel = view(op, 1).map_or(&[][..], |kernel| &kernel.shape);
+    let each = kernel.iter().skip(1).map(|&extent| extent as u64).fold(1, u64::saturating_mul);
+    op.outputs.iter().flatten().map(numbers).fold(0, u64::saturating_add).saturating_mul(each)
+}
+
+/// A window has its extents as numbers.
+fn of_window(op: &Operation) -> u64 {
+    fn extents(operand: &Operand) -> u64 {
+        match operand {
+            Operand::Scalar(Scalar::Int(extent)) => extent.unsigned_abs().max(1),
+            Operand::List(list) => list.iter().map(extents).fold(1, u64::saturating_mul),
+            _ => 1,
+        }
+    }
+    let given = op.outputs.iter().flatten().map(numbers).fold(0, u64::saturating_add);
+    given.saturating_mul(op.operands.get(1).map_or(1, extents))
+}
+
+fn of_last_axis(op: &Operation) -> u64 {
+    of(op, 0).saturating_mul(extent(op, 0, 0))
+}
+
+/// Each query meets each key, and what it gives is made of each value.
+fn of_keys(op: &Operation) -> u64 {
+    of(op, 0).saturating_mul(extent(op, 1, 1)).saturating_mul(2)
+}
