@@ -60,7 +60,7 @@ pub(crate) fn law_of(
     weights: Option<&dyn OtherWeights>,
 ) -> Option<Measured> {
     let places: Vec<Place> = wrong.iter().map(|wrong| wrong.place).collect();
-    let (law, proof) = with_case(kind, site, wrong, tokens, profile, apply, weights, |case| measured(case))??;
+    let (law, proof) = with_case(kind, site, wrong, tokens, profile, apply, weights, measured)??;
     Some(Measured { law, proof, places })
 }
 

@@ -57,7 +57,7 @@ pub(super) fn not_testable(search: &mut Search<'_>, findings: &[Finding]) -> Vec
     }
     for tap in others {
         let is_open = |id: &&'static str| seen.get(*id) == Some(&false);
-        if shown_in.get(&kind(tap)).is_none_or(|ids| ids.iter().any(|id| is_open(&id))) {
+        if shown_in.get(&kind(tap)).is_none_or(|ids| ids.iter().any(is_open)) {
             shown_by(search, tap, last > 0, &mut seen);
         }
         if is_late(search) {

@@ -258,8 +258,7 @@ mod tests {
     #[test]
     fn all_taps_of_a_sort_have_one_order() {
         let (mut sorted, due) = five();
-        let mut learn =
-            |sorted: &mut Sorted, rows: &[usize], tap| sorted.learn(7, Some(1), rows, &of(&due, &[0, 1]), tap);
+        let learn = |sorted: &mut Sorted, rows: &[usize], tap| sorted.learn(7, Some(1), rows, &of(&due, &[0, 1]), tap);
         learn(&mut sorted, &[1, 0], 10);
         assert_eq!(sorted.settled(7, 2, Some(1)), Some(vec![1, 0]));
         // A tap of all rows may be written in another form.

@@ -19,8 +19,11 @@ const FOR_A_WEIGHT_AND_NUMBER: u64 = 32;
 /// Work for each byte that was recorded.
 const FOR_A_BYTE: u64 = 64;
 
+/// How many terms each number of a result is summed of.
+type Terms = fn(&Operation) -> u64;
+
 /// Operations that add up products, and how many these are. What an operation says that it gives may be less than what it computes: operands count.
-const PRODUCTS: &[(&str, fn(&Operation) -> u64)] = &[
+const PRODUCTS: &[(&str, Terms)] = &[
     ("linear", of_rows),
     ("matmul", of_columns),
     ("bmm", of_columns),
