@@ -74,6 +74,13 @@ impl Run<'_> {
             Some(alignment) => alignment.cells_of(side, step).any(|step| told.contains(&Place { step, tap })),
             None => told.contains(&Place { step, tap }),
         };
+        // What the reference has is a tap of the model; a name that the candidate alone has may be one of another tap.
+        let of_reference: BTreeSet<Tap> = match self.recorded().first() {
+            Some(reference) => reference.unmapped().iter().map(|name| Tap::named(split_stored_name(name).0)).collect(),
+            None => BTreeSet::new(),
+        };
+        let is_known =
+            |tap: Tap| self.plan.open.is_in_graph(tap) || self.plan.open.is_listed(tap) && of_reference.contains(&tap);
         let (mut one_sided, mut unmapped) = (Vec::new(), Vec::new());
         for (side, run) in self.recorded().into_iter().enumerate() {
             for name in run.unmapped() {
@@ -81,7 +88,7 @@ impl Run<'_> {
                 let tap = Tap::named(plain);
                 match is_told(side, tap, step) {
                     true => {}
-                    false if self.plan.open.is_listed(tap) || is_of_expert(tap) => one_sided.push(name.clone()),
+                    false if is_known(tap) || is_of_expert(tap) => one_sided.push(name.clone()),
                     false => unmapped.push(name.clone()),
                 }
             }

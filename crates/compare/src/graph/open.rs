@@ -72,6 +72,11 @@ impl OpenTaps {
         !tap.is_open() || self.in_graph.contains_key(&tap) || self.recorded.contains_key(&tap)
     }
 
+    /// Whether it is in the graph of a dump.
+    pub(crate) fn is_in_graph(&self, tap: Tap) -> bool {
+        self.in_graph.contains_key(&tap)
+    }
+
     /// Whether a dump.json lists it, or has it in its graph.
     pub(crate) fn is_listed(&self, tap: Tap) -> bool {
         self.recorded.contains_key(&tap) || self.in_graph.contains_key(&tap)
