@@ -1,6 +1,6 @@
 //! Which experts does each token of a block go to, in which of its places?
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use firstdiff_trace::{Dump, DumpError, Entry, Tap};
 
@@ -24,6 +24,9 @@ pub(super) struct Choice {
     tokens: usize,
     /// Token and place of every row of each expert, in the order of the tokens.
     rows: BTreeMap<usize, Vec<(usize, usize)>>,
+    /// The reference's place of a token's expert, by its own token and place, where it goes to the same experts in another order: the experts of a token are
+    /// a set, and rows stand by the places that the router gave, in whichever order they were written.
+    ranks: HashMap<(usize, usize), usize>,
 }
 
 impl Choice {
@@ -43,7 +46,7 @@ impl Choice {
         }
         // No token goes to one expert twice.
         let is_twice = rows.values().any(|rows| rows.windows(2).any(|pair| pair[0].0 == pair[1].0));
-        Ok((!is_twice).then(|| Choice { places, tokens: values.len() / places, rows }))
+        Ok((!is_twice).then(|| Choice { places, tokens: values.len() / places, rows, ranks: HashMap::new() }))
     }
 
     pub(super) fn tokens(&self) -> usize {
@@ -59,9 +62,29 @@ impl Choice {
     pub(super) fn rows_of(&self, expert: usize, order: Order) -> Vec<(usize, usize)> {
         let mut rows = self.rows.get(&expert).cloned().unwrap_or_default();
         if order == Order::Place {
-            rows.sort_by_key(|&(token, place)| (place, token));
+            rows.sort_by_key(|&(token, place)| (self.ranks.get(&(token, place)).copied().unwrap_or(place), token));
         }
         rows
+    }
+
+    /// Takes the reference's places of the tokens that go to the same experts.
+    fn rank_by(&mut self, reference: &Choice) {
+        let places = |choice: &Choice| {
+            let mut places: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
+            for (&expert, rows) in &choice.rows {
+                for &(token, place) in rows {
+                    places.entry(token).or_default().insert(expert, place);
+                }
+            }
+            places
+        };
+        let (own, theirs) = (places(self), places(reference));
+        for (token, own) in own {
+            let Some(theirs) = theirs.get(&token) else { continue };
+            if own.keys().collect::<BTreeSet<_>>() == theirs.keys().collect() {
+                self.ranks.extend(own.iter().map(|(expert, &place)| ((token, place), theirs[expert])));
+            }
+        }
     }
 
     /// How many rows all experts before one have.
@@ -97,7 +120,10 @@ impl Choices {
         for block in wanted.blocks.keys() {
             let theirs = Choice::of(reference, block, None)?;
             let places = theirs.as_ref().map(|choice| choice.places);
-            choices.own.extend(Choice::of(candidate, block, places)?.map(|own| (block.clone(), own)));
+            if let Some(mut own) = Choice::of(candidate, block, places)? {
+                theirs.iter().for_each(|theirs| own.rank_by(theirs));
+                choices.own.insert(block.clone(), own);
+            }
             choices.reference.extend(theirs.map(|theirs| (block.clone(), theirs)));
         }
         Ok(choices)
