@@ -79,6 +79,12 @@ impl Choice {
             places
         };
         let (own, theirs) = (places(self), places(reference));
+        // Places in the order of the experts' numbers are not those that a router gave.
+        let is_by_number =
+            |all: &BTreeMap<usize, BTreeMap<usize, usize>>| all.values().all(|of| of.values().is_sorted());
+        if !is_by_number(&own) || is_by_number(&theirs) {
+            return;
+        }
         for (token, own) in own {
             let Some(theirs) = theirs.get(&token) else { continue };
             if own.keys().collect::<BTreeSet<_>>() == theirs.keys().collect() {

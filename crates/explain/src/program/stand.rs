@@ -1,5 +1,5 @@
 //! How do the rows of experts stand? By what the candidate's own values give: of the readings that its choice of experts allows, the one under which its
-//! rows are what its own inputs make, and what follows is what its rows make. Below a fault none is near the reference's; where they are, that has decided.
+//! rows are what its own inputs make, and what follows is what its rows make. The reference's values decide nothing here: below a fault none is near.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -45,7 +45,7 @@ pub(crate) fn settle(
         }
         let own = rows.decided(&open, sites);
         for (&at, own) in open.iter().zip(own) {
-            // Rows that are the reference's under one reading alone show how they stand, in whichever order the places of their choice are.
+            // Rows that are the reference's under one reading alone show how they stand.
             taken[at] = taken[at].or(own);
         }
         let OpenRows { found, .. } = rows;
