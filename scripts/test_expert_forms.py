@@ -16,20 +16,18 @@ with padding, [T,k,F] and [k,T,F] by place, and [T*k,F] sorted by expert.
   rows were not read, what is made of them may be blamed in its place.
 """
 
-import argparse
 import json
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 import numpy as np
 import torch
 
 import architectures
-from test_program_experts import NAMES, Golden, build, record
+from test_program_experts import Golden, arguments, build, record, recorded
 
 EXPERT = re.compile(r"(layers\.\d+)\.experts\.(\d+)\.(\w+)")
 
@@ -279,10 +277,7 @@ def judge(case, due, beside, reports, where, sorts):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="ARCH")
-    parser.add_argument("--command", required=True, help="the firstdiff to judge")
-    parser.add_argument("--keep", metavar="DIR", help="leave the dumps there")
+    parser = arguments(__doc__)
     parser.add_argument("--forms", nargs="*", default=FORMS, choices=FORMS)
     parser.add_argument("--cases", nargs="*", default=CASES, choices=CASES)
     parser.add_argument("--without", nargs="*", default=[], choices=["replay", "explain"], help="commands that are not asked")
@@ -290,12 +285,7 @@ def main():
     torch.set_num_threads(1)
     total = bad = 0
     with tempfile.TemporaryDirectory() as made:
-        for name in args.names or NAMES:
-            folder = Path(args.keep or made) / name
-            shutil.rmtree(folder, ignore_errors=True)
-            model = build(name)
-            model.save_pretrained(folder / "model", safe_serialization=True)
-            record(model, name, folder / "golden")
+        for name, folder, model in recorded(args, made):
             golden, run = Golden(folder / "golden"), Run(folder / "golden")
             if not any(EXPERT.fullmatch(key[0]) for key in run.taps) or not any(key[0].endswith(".router_topk") for key in run.taps):
                 print(f"{name:18} has no taps of experts, or no router_topk", flush=True)

@@ -13,17 +13,14 @@ recorded, and what they recorded is written again: right in another order, and w
 - `one-tap`: of a program that sorts, the rows of one expert in one tap alone turned about. That tap may not pass.
 """
 
-import argparse
-import shutil
 import sys
 import tempfile
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from test_expert_forms import EXPERT, Run, ask
-from test_program_experts import NAMES, build, record
+from test_program_experts import arguments, recorded
 
 # A tap of the vocabulary that these models do not have.
 EXTRA = "layers.7.k_norm"
@@ -101,20 +98,11 @@ def judge(case, report, what, where, known):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="ARCH")
-    parser.add_argument("--command", required=True, help="the firstdiff to judge")
-    parser.add_argument("--keep", metavar="DIR", help="leave the dumps there")
-    args = parser.parse_args()
+    args = arguments(__doc__).parse_args()
     torch.set_num_threads(1)
     total = bad = 0
     with tempfile.TemporaryDirectory() as made:
-        for name in args.names or NAMES:
-            folder = Path(args.keep or made) / name
-            shutil.rmtree(folder, ignore_errors=True)
-            model = build(name)
-            model.save_pretrained(folder / "model", safe_serialization=True)
-            record(model, name, folder / "golden")
+        for name, folder, model in recorded(args, made):
             run = Run(folder / "golden")
             if not any(key[0].endswith("router_topk") for key in run.taps):
                 print(f"{name:18} has no router_topk", flush=True)

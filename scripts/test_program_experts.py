@@ -17,6 +17,7 @@ Of each: how many tokens went elsewhere, how many taps of experts and behind the
 import argparse
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -174,20 +175,32 @@ def cases(golden, name, folder):
         break
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def arguments(text):
+    """What scripts that judge the command on mixtures are asked."""
+    parser = argparse.ArgumentParser(description=text.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="ARCH")
     parser.add_argument("--command", required=True, help="the firstdiff to judge")
     parser.add_argument("--keep", metavar="DIR", help="leave the dumps there")
-    args = parser.parse_args()
+    return parser
+
+
+def recorded(args, made):
+    """Each architecture, with a folder that holds its `model` and the recording of a right run of it, `golden`."""
+    for name in args.names or NAMES:
+        folder = Path(args.keep or made) / name
+        shutil.rmtree(folder, ignore_errors=True)
+        model = build(name)
+        model.save_pretrained(folder / "model", safe_serialization=True)
+        record(model, name, folder / "golden")
+        yield name, folder, model
+
+
+def main():
+    args = arguments(__doc__).parse_args()
     torch.set_num_threads(1)
     bad = total = 0
     with tempfile.TemporaryDirectory() as made:
-        for name in args.names or NAMES:
-            folder = Path(args.keep or made) / name
-            model = build(name)
-            model.save_pretrained(folder / "model", safe_serialization=True)
-            record(model, name, folder / "golden")
+        for name, folder, model in recorded(args, made):
             runs = [(golden := Golden(folder / "golden"), folder / "model", case) for case in cases(Golden(folder / "golden"), name, folder)]
             model = build(name)
             alike(model, golden.routers())

@@ -270,15 +270,8 @@ impl<'a> Side<'a> {
             }
             for entry in self.entries(at) {
                 let width = self.width(other, cell, entry);
-                let (shape, rows, part) = match cut(entry, step, cell, width, wanted, self.custom) {
-                    Ok(Some(part)) => (part.shape.clone(), part.rows.clone(), Some(part)),
-                    Ok(None) => continue,
-                    Err(error) => {
-                        unchecked.entry(Place { step: number, tap: entry.tap }).or_insert(Unaligned::NotCut(error));
-                        (entry.shape.clone(), entry.rows.clone(), None)
-                    }
-                };
-                made.push(self.made(entry, (at, number), (shape, rows), part));
+                let part = cut(entry, step, cell, width, wanted, self.custom);
+                made.extend(self.made(entry, (at, number), part, unchecked));
             }
         }
         Ok(Dump::assembled(self.dump.path(), self.meta(cells), made)?.with_parts(parts))
@@ -297,36 +290,36 @@ impl<'a> Side<'a> {
             let Some((at, step)) = self.step(cell) else { continue };
             let wanted = wanted.map(|rows| listed(rows, step.len()));
             for entry in open.of_step(side, at) {
-                let (shape, rows, part) = match open.cut(side, entry, step, cell, wanted.as_deref()) {
-                    Ok(Some(part)) => (part.shape.clone(), part.rows.clone(), Some(part)),
-                    Ok(None) => continue,
-                    Err(error) => {
-                        unchecked.entry(Place { step: number, tap: entry.tap }).or_insert(Unaligned::NotCut(error));
-                        (entry.shape.clone(), entry.rows.clone(), None)
-                    }
-                };
-                made.push(self.made(entry, (at, number), (shape, rows), part));
+                let part = open.cut(side, entry, step, cell, wanted.as_deref());
+                made.extend(self.made(entry, (at, number), part, unchecked));
             }
         }
         made
     }
 
-    /// A tensor of a cell, which is all, or a part, of that of a step.
+    /// A tensor of a cell, which is all, or a part, of that of a step; whole where it cannot be cut, and unchecked. `None` where it has nothing of the cell.
     fn made(
         &self,
         entry: &Entry,
         (step, cell): (u32, u32),
-        (shape, rows): (Vec<usize>, Option<Rows>),
-        part: Option<Cut>,
-    ) -> Entry {
+        part: Result<Option<Cut>, CutError>,
+        unchecked: &mut BTreeMap<Place, Unaligned>,
+    ) -> Option<Entry> {
+        let (shape, rows, part) = match part {
+            Ok(part) => part.map(|part| (part.shape.clone(), part.rows.clone(), Some(part)))?,
+            Err(error) => {
+                unchecked.entry(Place { step: cell, tap: entry.tap }).or_insert(Unaligned::NotCut(error));
+                (entry.shape.clone(), entry.rows.clone(), None)
+            }
+        };
         let (read, tap) = (Arc::clone(&self.read), entry.tap);
-        Entry::made(tap, cell, shape, entry.dtype, rows, move || {
+        Some(Entry::made(tap, cell, shape, entry.dtype, rows, move || {
             let tensor = read.tensor(tap, step)?;
             match &part {
                 Some(part) => part.of(tensor).ok_or_else(|| read.changed()),
                 None => Ok(tensor),
             }
-        })
+        }))
     }
 
     /// What the run says of itself, its tokens shared out among the cells.

@@ -3,12 +3,10 @@
 
 use firstdiff_trace::{DumpError, Entry, Tap, Values};
 
+use crate::expert::EXPERTS;
 use crate::graph::Place;
 use crate::taps::choice::{CHOICE, Grid, WEIGHTS};
 use crate::taps::context::{Judged, Run};
-
-/// What stands between a layer and its experts.
-const EXPERTS: &str = ".experts.";
 
 impl Run<'_> {
     /// A tap by the places of a choice, judged in the reference's order; nothing where it is none, or the two have one order.

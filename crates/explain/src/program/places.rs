@@ -7,6 +7,7 @@ use firstdiff_program::{Kind, Program, Tensor};
 use ndarray::ArrayD;
 
 use crate::program::held::{Held, array};
+use crate::program::rows::is_same;
 
 /// What the tap of a choice is called in its layer, and that of the weights of the chosen.
 const CHOICE: &str = "router_topk";
@@ -106,7 +107,7 @@ impl Places {
                 order.into_iter().map(move |place| row * own.len() + place)
             })
             .collect();
-        if order.iter().enumerate().all(|(to, &from)| to == from) {
+        if is_same(&order) {
             return;
         }
         choice.is_moved = true;
@@ -135,8 +136,7 @@ impl Places {
             let own = tokens_of(of?, choice.places, expert);
             let order: Vec<usize> =
                 due.iter().map(|token| own.iter().position(|other| other == token)).collect::<Option<_>>()?;
-            let is_other = order.iter().enumerate().any(|(to, &from)| to != from);
-            (is_other && own.len() == due.len()).then_some((whose, order))
+            (!is_same(&order) && own.len() == due.len()).then_some((whose, order))
         };
         all.into_iter().filter_map(order).collect()
     }

@@ -1,5 +1,6 @@
-//! How do the rows of experts stand? By what the candidate's own values give: of the readings that its choice of experts allows, the one under which its
-//! rows are what its own inputs make, and what follows is what its rows make. The reference's values decide nothing here: below a fault none is near.
+//! How do the rows of experts stand? Where rows are the reference's under one reading alone, so. Below a fault none is near the reference's: then by what the
+//! candidate's own values give. Of the readings that its choice of experts allows, it is the one under which its rows are what its own inputs make, and what
+//! follows is what its rows make.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -43,10 +44,10 @@ pub(crate) fn settle(
         for &at in &open {
             rows.read(at, &sites[at], &tap_of)?;
         }
-        let own = rows.decided(&open, sites);
-        for (&at, own) in open.iter().zip(own) {
-            // Rows that are the reference's under one reading alone show how they stand.
-            taken[at] = taken[at].or(own);
+        // Rows that are the reference's under one reading alone show how they stand: then nothing is computed.
+        if open.iter().any(|&at| taken[at].is_none()) {
+            let own = rows.decided(&open, sites);
+            open.iter().zip(own).for_each(|(&at, own)| taken[at] = taken[at].or(own));
         }
         let OpenRows { found, .. } = rows;
         for &at in &open {
