@@ -36,7 +36,7 @@ CLAMPED = "clamp|clip|limit|between|min|max|most|least"
 # norms
 form("norm_half_mean_off", "attn_norm", "half of the mean is taken off first", "#0.5 & mean", lambda c: over(c, rms(c.x)) - f32(0.5) * c.x.mean(-1, keepdims=True) / rms(c.x) * c.w)
 form("norm_gain_cubed", "ffn_norm", "the gain's third power is applied", ["#3 & (gain|weight|w)", "cube & (gain|weight)"], lambda c: c.right(w=c.w ** 3))
-form("norm_gain_divided", "attn_norm", "the gain divides", ["(divid|inverse|reciprocal|\\^ ?-1|#-1|1 ?/).{0,30}(gain|weight|w)", "(gain|weight).{0,30}(divid|inverse|reciprocal|\\^ ?-1|power)"], lambda c: c.right(w=1 / c.w))
+form("norm_gain_divided", "attn_norm", "the gain divides", ["(divid|inverse|reciprocal|\\^ ?-1|power -1|1 ?/).{0,30}(gain|weight|w)", "(gain|weight).{0,30}(divid|inverse|reciprocal|\\^ ?-1|power)"], lambda c: c.right(w=1 / c.w))
 form("norm_gain_log", "ffn_norm", "the gain is 1 + ln(w)", "(log|ln) & (gain|weight|w)", lambda c: c.right(w=1 + np.log(c.w)))
 form("norm_gain_at_most_1", "attn_norm", "the gain is at most 1", f"#1 & (gain|weight) & ({CLAMPED})", lambda c: c.right(w=np.minimum(c.w, 1)))
 form("norm_gain_repeated", "ffn_norm", "channels 32 and later have the gains of channels 0 to 31", "(gain|weight) & (#32|repeat|half|mod)", lambda c: c.right(w=np.tile(c.w[:32], 2)))

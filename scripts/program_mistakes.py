@@ -440,7 +440,7 @@ def weight_unset(site):
     return weigh(site, "weight", lambda weight, module: weight * 0)
 
 
-@mistake("weight-tail-unset", "dequant-truncated", UNLISTED)
+@mistake("weight-tail-unset", "dequant-truncated", "weight-unset", UNLISTED)
 def tail_unset(site):
     """Only the first half of the rows is loaded."""
     return weigh(site, "weight", lambda weight, module: torch.cat([weight[:weight.shape[0] // 2], 0 * weight[weight.shape[0] // 2:]]))
@@ -781,11 +781,11 @@ def sinks_rolled(site):
 
 
 ALIBI = r"alibi = (slopes\[\.\.\., None\](?:\.bfloat16\(\))? \* arange_tensor|alibi \* slopes)"
-text("alibi-omitted", "unlisted alibi alibi-omitted", (ALIBI, r"alibi = 0 * \1"))
-text("alibi-slopes", "unlisted alibi alibi-slopes", (r"(math\.log2\(closest_power_of_2\)) - 3\)\)\)", r"\1 - 2)))"),
+text("alibi-omitted", "unlisted position-bias", (ALIBI, r"alibi = 0 * \1"))
+text("alibi-slopes", "unlisted position-bias", (r"(math\.log2\(closest_power_of_2\)) - 3\)\)\)", r"\1 - 2)))"),
      (r"alibi_bias_max / num_heads_power_of_2", "2 * alibi_bias_max / num_heads_power_of_2"))
-text("alibi-slopes-reversed", "unlisted alibi alibi-slopes", (ALIBI, r"slopes = slopes.flip(0 if slopes.dim() == 1 else 1)\n    alibi = \1"))
-text("alibi-sign", "unlisted alibi alibi-slopes", (ALIBI, r"alibi = -\1"))
+text("alibi-slopes-reversed", "unlisted position-bias", (ALIBI, r"slopes = slopes.flip(0 if slopes.dim() == 1 else 1)\n    alibi = \1"))
+text("alibi-sign", "unlisted position-bias", (ALIBI, r"alibi = -\1"))
 
 # ---- heads, context, cache ----
 
@@ -970,7 +970,7 @@ def embedding_norm(site):
 
 # ---- head ----
 
-text("logits-scale-omitted", "logit-scale", (r"logits = logits (/ self\.config\.logits_scaling|\* self\.logit_scale)", "logits = logits"))
+text("logits-scale-omitted", "logit-scale operation-omitted", (r"logits = logits (/ self\.config\.logits_scaling|\* self\.logit_scale)", "logits = logits"))
 text("logits-scale-added", "logit-scale", (r"logits = self\.lm_head\((.*)\)$", r"logits = self.lm_head(\1) * 0.7"), where="ForCausalLM")
 text("logits-of-other-row", "logit-row",
      (r"self\.lm_head\(hidden_states\[:, slice_indices, :\]\)", "self.lm_head(hidden_states.roll(1, 1)[:, slice_indices, :])"), where="ForCausalLM")
@@ -1119,7 +1119,7 @@ text("latent-rope-part-first", "unlisted",
      (r"query_states = torch\.cat\(\(q_pass, q_rot\), dim=-1\)", "query_states = torch.cat((q_rot, q_pass), dim=-1)"))
 text("latent-key-position-of-other-token", "unlisted",
      (r"k_rot = k_rot\.expand\(\*k_pass\.shape\[:-1\], -1\)", "k_rot = k_rot.roll(1, -2).expand(*k_pass.shape[:-1], -1)"))
-text("latent-keys-for-values", "unlisted", (r"k_pass, value_states = torch\.split\(k_pass, \[self\.qk_nope_head_dim, self\.v_head_dim\], dim=-1\)",
+text("latent-keys-for-values", "unlisted fused-split", (r"k_pass, value_states = torch\.split\(k_pass, \[self\.qk_nope_head_dim, self\.v_head_dim\], dim=-1\)",
                                            "value_states, k_pass = torch.split(k_pass, [self.v_head_dim, self.qk_nope_head_dim], dim=-1)"))
 
 

@@ -174,8 +174,10 @@ def parts(matrix, width):
 
 
 def spoil_above(model, golden):
-    """Moves the columns of the matrix that the first block's attention, or what stands in its place, ends with; the taps that it makes."""
-    key = next((tap, 0) for tap in ("layers.0.attn_out", "layers.0.mixer_out") if (tap, 0) in golden.taps)
+    """Moves the columns of the matrix that the first block's attention, or what stands in its place, ends with; the taps that it makes. Where it ends with
+    none, those of the next product that the attention makes."""
+    ends = ("layers.0.attn_out", "layers.0.mixer_out", "layers.0.v", "layers.0.k")
+    key = next((tap, 0) for tap in ends if (tap, 0) in golden.taps)
     with torch.no_grad():
         weight = model.get_parameter(golden.matrix(key))
         weight.copy_(weight.roll(3, -1) * 2)

@@ -105,6 +105,8 @@ forms! {
     LinearInput = "linear.input",
     /// Columns of the input.
     LinearColumns = "linear.columns",
+    /// What a product adds to itself: a function of the right bias.
+    LinearBias = "linear.bias",
     /// A function of the weight's values.
     LinearValues = "linear.values",
     /// The function of an activation.

@@ -165,6 +165,22 @@ pub(crate) fn with_error(value: f64, error: f64) -> String {
     shortest(to_digits(value, (first - last + 1).clamp(1, 8) as usize))
 }
 
+/// The number with the fewest digits above one and not above another.
+pub(crate) fn between(low: f64, high: f64) -> f64 {
+    let middle = 0.5 * (low + high);
+    if !middle.is_finite() {
+        return middle;
+    }
+    let first = -middle.abs().max(1e-300).log10().floor() as i32;
+    (first - 1..first + 8)
+        .map(|digits| {
+            let scale = 10f64.powi(digits);
+            (middle * scale).round() / scale
+        })
+        .find(|x| low < *x && *x <= high)
+        .unwrap_or(middle)
+}
+
 /// A number rounded to so many digits.
 fn to_digits(value: f64, digits: usize) -> f64 {
     format!("{value:.*e}", digits.saturating_sub(1)).parse().unwrap_or(value)

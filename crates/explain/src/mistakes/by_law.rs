@@ -132,7 +132,7 @@ fn base_2(law: &Law) -> Option<Params> {
 }
 
 fn cap(law: &Law) -> Option<Params> {
-    let is_cap = is_masked(law) && is(law, "function", "{} tanh(score/{})");
+    let is_cap = is_masked(law) && is(law, "function", "# tanh({}/#)");
     Some(vec![("cap", json!(number(law, "constant").filter(|_| is_cap)?))])
 }
 

@@ -32,8 +32,8 @@ enum Atom {
     QueryFrom(i64),
     /// one distance
     Distance(i64),
-    /// distance = 0 mod n
-    DistanceEvery(i64),
+    /// distance = r mod n
+    DistanceEvery(i64, i64),
     /// key = r mod n
     KeyEvery(i64, i64),
     SameBlock(i64),
@@ -56,7 +56,7 @@ impl Atom {
             Atom::QueryBelow(n) => t < n,
             Atom::QueryFrom(n) => t >= n,
             Atom::Distance(n) => t - s == n,
-            Atom::DistanceEvery(n) => (t - s).rem_euclid(n) == 0,
+            Atom::DistanceEvery(n, r) => (t - s).rem_euclid(n) == r,
             Atom::KeyEvery(n, r) => s.rem_euclid(n) == r,
             Atom::SameBlock(n) => t / n == s / n,
             Atom::EarlierBlock(n) => s / n < t / n,
@@ -80,7 +80,8 @@ impl Atom {
             Atom::QueryFrom(n) => format!("for queries from {n} on"),
             Atom::Distance(0) => "the query's own".into(),
             Atom::Distance(n) => format!("{n} before the query"),
-            Atom::DistanceEvery(n) => format!("at distances that are multiples of {n}"),
+            Atom::DistanceEvery(n, 0) => format!("at distances that are multiples of {n}"),
+            Atom::DistanceEvery(n, r) => format!("at every {n}th distance from {r} on"),
             Atom::KeyEvery(n, r) => format!("every {n}th from position {r} on"),
             Atom::SameBlock(n) => format!("in the query's block of {n}"),
             Atom::EarlierBlock(n) => format!("in blocks of {n} before the query's"),
@@ -97,10 +98,17 @@ impl Atom {
             Atom::Window(n) | Atom::KeyBelow(n) | Atom::KeyFrom(n) => 4.0 + of(n),
             Atom::Distance(n) => 4.0 + of(n),
             Atom::Near(n) | Atom::QueryBelow(n) | Atom::QueryFrom(n) => 5.0 + of(n),
-            Atom::DistanceEvery(n) | Atom::SameBlock(n) => 5.0 + of(n),
+            Atom::DistanceEvery(n, 0) | Atom::SameBlock(n) => 5.0 + of(n),
+            Atom::DistanceEvery(n, _) => 6.0 + 2.0 * of(n),
             Atom::UpToBlock(n) | Atom::EarlierBlock(n) | Atom::NearBlock(n) => 6.0 + of(n),
             Atom::KeyEvery(n, _) => 6.0 + 2.0 * of(n),
         }
+    }
+
+    /// Whether it is a bound, of which three together make a region.
+    fn is_bound(self) -> bool {
+        use Atom::{KeyBelow, KeyFrom, Near, QueryBelow, QueryFrom, UpTo, Window};
+        matches!(self, UpTo(_) | Window(_) | Near(_) | KeyBelow(_) | KeyFrom(_) | QueryBelow(_) | QueryFrom(_))
     }
 
     fn parameter(self) -> Option<(&'static str, usize)> {
@@ -112,7 +120,7 @@ impl Atom {
             Atom::KeyBelow(n) => at("keys_before", n),
             Atom::KeyFrom(n) => at("keys_from", n),
             Atom::SameBlock(n) | Atom::UpToBlock(n) | Atom::EarlierBlock(n) | Atom::NearBlock(n) => at("block", n),
-            Atom::DistanceEvery(n) | Atom::KeyEvery(n, _) => at("every", n),
+            Atom::DistanceEvery(n, _) | Atom::KeyEvery(n, _) => at("every", n),
             Atom::Distance(n) => at("distance", n),
             _ => None,
         }
@@ -136,9 +144,9 @@ fn around(pairs: &[(i64, i64)], n: i64) -> Vec<Atom> {
     if near == far {
         all.push(Atom::Distance(near));
     }
-    let first = pairs[0].1;
+    let (query, first) = pairs[0];
     for by in 2..n.min(MOST_BLOCK) {
-        all.push(Atom::DistanceEvery(by));
+        all.push(Atom::DistanceEvery(by, (query - first).rem_euclid(by)));
         all.push(Atom::KeyEvery(by, first.rem_euclid(by)));
         all.extend([Atom::SameBlock(by), Atom::EarlierBlock(by), Atom::UpToBlock(by), Atom::NearBlock(by)]);
     }
@@ -194,8 +202,12 @@ pub(crate) fn describe(sees: &Array2<Option<bool>>) -> Option<Mask> {
             atoms.truncate(PAIRED);
             for (at, a) in atoms.iter().enumerate() {
                 offer(&[*a], is_without, bits);
-                for b in &atoms[at + 1..] {
+                for (of, b) in atoms.iter().enumerate().skip(at + 1) {
                     offer(&[*a, *b], is_without, bits + 2.0);
+                    let bounds = [a, b].iter().all(|atom| atom.is_bound());
+                    for c in atoms[of + 1..].iter().filter(|c| bounds && c.is_bound()) {
+                        offer(&[*a, *b, *c], is_without, bits + 4.0);
+                    }
                 }
             }
         }

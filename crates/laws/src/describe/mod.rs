@@ -1,5 +1,6 @@
 //! Words for what was measured, each with its price in bits: numbers, sets, tables of numbers, tables of sources.
 
+pub(crate) mod function;
 pub(crate) mod mask;
 pub(crate) mod set;
 pub(crate) mod source;

@@ -31,7 +31,32 @@ pub(crate) fn describe(measured: &[Measured], axis: Axis, usual: Option<f64>, to
     laws.steps(axis);
     laws.cycles(axis);
     laws.levels(axis, tokens);
+    if laws.found.is_empty() {
+        laws.found.extend(reciprocal(measured, axis));
+    }
     laws.found.into_iter().min_by(|a, b| a.bits.total_cmp(&b.bits))
+}
+
+/// One over a function of the index.
+fn reciprocal(measured: &[Measured], axis: Axis) -> Option<Table> {
+    let over = |m: &Measured| match m.is_known() && m.value != 0.0 {
+        true => Measured::new(1.0 / m.value, m.error / (m.value * m.value)),
+        false => Measured::UNKNOWN,
+    };
+    let over: Vec<Measured> = measured.iter().map(over).collect();
+    let mut laws = Laws { measured: &over, found: Vec::new() };
+    laws.functions(axis);
+    laws.steps(axis);
+    let table = laws.found.into_iter().min_by(|a, b| a.bits.total_cmp(&b.bits))?;
+    let values: Vec<f64> = table.values.iter().map(|x| 1.0 / x).collect();
+    let holds = measured.iter().zip(&values).all(|(m, value)| m.may_be(*value));
+    holds.then(|| Table {
+        words: format!("1/({})", table.words),
+        bits: table.bits + 2.0,
+        values,
+        number: None,
+        part: None,
+    })
 }
 
 /// The share of the largest number up to which an error leaves functions apart.

@@ -39,7 +39,7 @@ pub(crate) struct Offers<'c> {
     case: &'c Case<'c>,
     noise: f64,
     /// NMSE that is near enough to be worth a proof.
-    near: f64,
+    pub(crate) near: f64,
     pub(crate) laws: Vec<Law>,
 }
 

@@ -1,18 +1,21 @@
 //! Probabilities of keys: which keys are seen, what the scores are, and what they are divided by. The logarithm of a probability is a score, but for one number
 //! in each row.
 
+mod shares;
+
 use std::sync::Arc;
 
 use ndarray::{Array1, Array2, Array3, ArrayD, Axis as Dimension, Ix3, s};
 
 use crate::case::{Axis, Case, Place};
+use crate::describe::function::fitting;
 use crate::describe::set::{Set, describe as describe_set};
 use crate::describe::table::{bits_of, describe as describe_table};
 use crate::describe::{mask, source};
-use crate::fit::{Fit, least_squares, search};
+use crate::fit::{Fit, least_squares};
 use crate::identify::after::Offers;
 use crate::law::{Form, Law, Support};
-use crate::number::{Measured, SURE};
+use crate::number::{Measured, SURE, between};
 
 /// Probabilities below this share of their row may have been rounded to nothing.
 const UNDERFLOW: f64 = 1e-25;
@@ -196,6 +199,9 @@ type Made = Arc<dyn Fn(&Case<'_>, usize, &Right) -> Option<Array3<f64>> + Send +
 /// Probabilities, made of others.
 type After = Arc<dyn Fn(&Right, Array3<f64>) -> Option<Array3<f64>> + Send + Sync>;
 
+/// Which keys are kept by their probabilities.
+type Keep = Arc<dyn Fn(&Array3<f64>) -> Array3<bool> + Send + Sync>;
+
 struct How<'h> {
     case: &'h Case<'h>,
     right: &'h Right,
@@ -325,30 +331,62 @@ impl How<'_> {
             wrong.iter().all(|&h| (0..rows).all(|t| (0..keys).all(|s| (self.own[[h, t, s]] > TINY) == sees[[h, t, s]])))
         };
         if agrees(&top) && heads > 0 {
-            let draft = |end: &str| {
-                let words = format!("each query keeps its {most} likeliest keys{end}");
-                Draft::new(Form::Mask, words, 10.0).with("top_k", most)
+            let keeps = format!("each query keeps its {most} likeliest keys");
+            self.kept(&keeps, 10.0, ("top_k", most.into()), Arc::new(move |probs| largest(probs, most)));
+            return;
+        }
+        // Or those that are likely enough, of their own or beside the likeliest.
+        for is_relative in [false, true] {
+            let beside = move |probs: &Array3<f64>, head: usize, row: usize| {
+                if is_relative { probs.slice(s![head, row, ..]).iter().copied().fold(0.0, f64::max) } else { 1.0 }
             };
-            let renormalised: After = Arc::new(move |_, probs| {
-                let sees = largest(&probs, most);
-                let mut out = probs;
-                out.zip_mut_with(&sees, |p, sees| {
-                    if !sees {
-                        *p = 0.0
+            let (mut dropped, mut kept) = (0.0f64, f64::INFINITY);
+            for &head in &wrong {
+                for row in 0..rows {
+                    let by = beside(&right, head, row);
+                    for key in (0..keys).filter(|&key| right[[head, row, key]] > 0.0) {
+                        let share = right[[head, row, key]] / by;
+                        match self.own[[head, row, key]] > TINY {
+                            true => kept = kept.min(share),
+                            false => dropped = dropped.max(share),
+                        }
                     }
-                });
-                for (head, row) in rows_of(&out) {
+                }
+            }
+            if dropped <= 0.0 || dropped >= kept {
+                continue;
+            }
+            let least = between(dropped, kept);
+            let of = if is_relative { " of the likeliest key's" } else { "" };
+            let keeps = format!("each query keeps keys of a probability of at least {least}{of}");
+            let keep: Keep = Arc::new(move |probs| {
+                let mut sees = Array3::from_elem(probs.dim(), false);
+                for (head, row) in rows_of(probs) {
+                    let by = beside(probs, head, row);
+                    (0..probs.shape()[2]).for_each(|s| sees[[head, row, s]] = probs[[head, row, s]] >= least * by);
+                }
+                sees
+            });
+            self.kept(&keeps, 26.0, ("threshold", least.into()), keep);
+        }
+    }
+
+    /// Laws of keys that are kept by their probability, which is divided by the sum again or not.
+    fn kept(&mut self, keeps: &str, bits: f64, parameter: (&'static str, serde_json::Value), keep: Keep) {
+        for is_divided in [true, false] {
+            let keep = keep.clone();
+            let after: After = Arc::new(move |_, probs| {
+                let sees = keep(&probs);
+                let mut out = ndarray::Zip::from(&probs).and(&sees).map_collect(|p, sees| if *sees { *p } else { 0.0 });
+                for (head, row) in rows_of(&out).filter(|_| is_divided) {
                     let sum: f64 = out.slice(s![head, row, ..]).sum();
                     out.slice_mut(s![head, row, ..]).mapv_inplace(|p| if sum > 0.0 { p / sum } else { p });
                 }
                 Some(out)
             });
-            let cut: After = Arc::new(move |_, probs| {
-                let sees = largest(&probs, most);
-                Some(ndarray::Zip::from(&probs).and(&sees).map_collect(|p, sees| if *sees { *p } else { 0.0 }))
-            });
-            self.offer(draft(""), right_scores(), Some(renormalised), false);
-            self.offer(draft(", without dividing by their sum again"), right_scores(), Some(cut), false);
+            let end = if is_divided { "" } else { ", without dividing by their sum again" };
+            let draft = Draft::new(Form::Mask, format!("{keeps}{end}"), bits).with(parameter.0, parameter.1.clone());
+            self.offer(draft, right_scores(), Some(after), false);
         }
     }
 
@@ -444,6 +482,10 @@ impl How<'_> {
         self.functions(&field);
         self.heads(&field, &wrong);
         self.products(&field);
+        if self.laws.is_empty() && self.case.has_time() {
+            self.shares(&field);
+            self.mixed_heads(&field);
+        }
     }
 
     /// A factor of the scores: of all, of each head, of each query.
@@ -568,58 +610,22 @@ impl How<'_> {
     fn functions(&mut self, field: &Field) {
         let all: Vec<f64> =
             ndarray::Zip::from(&self.right.scores).and(&field.counted).fold(Vec::new(), |mut all, s, counted| {
-                if *counted {
-                    all.push(s.abs());
-                }
+                all.extend(counted.then_some(*s));
                 all
             });
-        let most = all.iter().copied().fold(0.0, f64::max);
-        if most <= 0.0 {
-            return;
-        }
-        type Of = fn(f64, f64) -> f64;
-        let functions: [(&str, Of, f64, f64); 9] = [
-            ("{} arctan(score/{})", |x, c| c * (x / c).atan(), most / 20.0, most * 50.0),
-            ("{} tanh(score/{})", |x, c| c * (x / c).tanh(), most / 20.0, most * 50.0),
-            ("the right ones, at most {}", |x, c| x.min(c), most / 50.0, most),
-            ("the right ones, held between -{} and {}", |x, c| x.max(-c).min(c), most / 50.0, most),
-            ("the right ones, at least -{}", |x, c| x.max(-c), most / 50.0, most),
-            ("sign(score) |score|^{}", |x, c| x.signum() * x.abs().powf(c), 0.2, 4.0),
-            ("the right ones, {} times where they are negative", |x, c| if x < 0.0 { c * x } else { x }, 1e-3, 3.0),
-            ("the right ones plus {} times their square", |x, c| x + c * x * x, 1e-4, 1.0),
-            ("the right ones rounded to multiples of {}", |x, c| (x / c).round_ties_even() * c, most / 2000.0, most),
-        ];
-        for (words, f, low, high) in functions {
-            let left = |c: f64| field.left(&self.right.scores.mapv(|x| f(x, c)));
-            let (at, rest) = search(low, high, 61, true, left);
-            if rest > 0.2 {
-                continue;
-            }
-            let measured = Measured::new(at, (at * rest).max(1e-7 * at));
-            for number in [Measured::new(at, 2e-3 * at).simple(), Some(measured.number()), Some(measured.plain())]
-                .into_iter()
-                .flatten()
-            {
-                let c = number.value;
-                let draft = Draft::new(
-                    Form::ScoreFunction,
-                    format!("scores are {}", words.replace("{}", &number.words)),
-                    16.0 + number.bits,
-                );
-                let made: Made = Arc::new(move |_, _, right| Some(right.scores.mapv(|x| f(x, c))));
-                if self.offer(draft.with("function", words).with("constant", c), made, None, true) {
-                    break;
-                }
-            }
-        }
-        for (words, f) in [
-            ("the size of the right ones", (|x: f64| x.abs()) as fn(f64) -> f64),
-            ("the right ones squared", |x| x * x),
-            ("the positive part of the right ones", |x| x.max(0.0)),
-            ("the negative part of the right ones", |x| x.min(0.0)),
-        ] {
-            let made: Made = Arc::new(move |_, _, right| Some(right.scores.mapv(f)));
-            self.offer(Draft::new(Form::ScoreFunction, format!("scores are {words}"), 8.0), made, None, true);
+        let left = |f: &dyn Fn(f64) -> f64| field.left(&self.right.scores.mapv(f));
+        let near = (LOG_ROOM * field.noise).max(NEAR_SCORES);
+        let case = self.case;
+        for function in fitting(&all, 1.0, near, &|| case.has_time(), &left) {
+            let draft = Draft::new(
+                Form::ScoreFunction,
+                format!("scores are {} (s: the right ones)", function.of("s")),
+                function.bits + 4.0,
+            );
+            let f = function.f;
+            let made: Made = Arc::new(move |_, _, right| Some(right.scores.mapv(|x| f(x))));
+            let (name, constant) = function.constant.unzip();
+            self.offer(draft.with("function", name).with("constant", constant), made, None, true);
         }
     }
 
@@ -812,19 +818,8 @@ impl How<'_> {
         }
         // A term of the denominator, beside the exponentials of the scores or of the scores less their largest.
         for (called, less_most) in [("exp(score)", false), ("exp(score - largest)", true)] {
-            let sums = Array2::from_shape_fn((heads, rows), |(head, row)| {
-                let seen = || {
-                    self.right
-                        .scores
-                        .slice(s![head, row, ..])
-                        .into_iter()
-                        .zip(self.masks.sees.slice(s![head, row, ..]))
-                        .filter(|(_, s)| **s)
-                        .map(|(x, _)| *x)
-                };
-                let most = if less_most { seen().fold(f64::NEG_INFINITY, f64::max) } else { 0.0 };
-                seen().map(|x| (x - most).exp()).sum::<f64>()
-            });
+            let sums = sums_seen(&self.right.scores, &self.masks.sees, less_most);
+            self.other_denominators(&factors, &sums, called, less_most);
             let extra = ndarray::Zip::from(&sums).and(&factors).map_collect(|sum, factor| {
                 if factor.is_known() {
                     Measured::new(sum / factor.value - sum, sum * factor.error / factor.value.powi(2))
@@ -901,12 +896,30 @@ impl How<'_> {
     }
 }
 
+/// `[H,T]`: the sum of the exponentials of what each query sees, or of the same less the largest.
+fn sums_seen(scores: &Array3<f64>, sees: &Array3<bool>, less_most: bool) -> Array2<f64> {
+    let (heads, rows, _) = scores.dim();
+    Array2::from_shape_fn((heads, rows), |(head, row)| {
+        let (scores, sees) = (scores.slice(s![head, row, ..]), sees.slice(s![head, row, ..]));
+        let seen = || scores.iter().zip(&sees).filter(|(_, s)| **s).map(|(x, _)| *x);
+        let most = if less_most { seen().fold(f64::NEG_INFINITY, f64::max) } else { 0.0 };
+        seen().map(|x| (x - most).exp()).sum::<f64>()
+    })
+}
+
+/// The same of what is right.
+fn sums_of(right: &Right, less_most: bool) -> Array2<f64> {
+    sums_seen(&right.scores, &right.sees, less_most)
+}
+
 /// Probabilities that are nothing.
 const TINY: f64 = 1e-30;
 /// Pairs of query and key above which no term for each distance is fitted.
 const MOST_PAIRS: usize = 1 << 16;
 /// Ways to pair heads that are tried at most.
 const MOST_HEADS: usize = 1 << 15;
+/// What a function may leave of the logarithms before the proof, as a share.
+const NEAR_SCORES: f64 = 1e-6;
 /// Errors of rounding's size that logarithms may be left with before the proof.
 const LOG_ROOM: f64 = 30.0;
 

@@ -6,10 +6,11 @@ use nalgebra::{DMatrix, DVector};
 use ndarray::{Array2, ArrayD, Axis as Dimension};
 
 use crate::case::{Axis, Case};
+use crate::describe::function::{self, describe as describe_function, fitting};
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::describe::{choice, set};
-use crate::fit::{factor, least_squares, search};
+use crate::fit::{factor, least_squares};
 use crate::identify::output::{Whole, roundings_of};
 use crate::identify::subject::Subject;
 use crate::identify::sums::moved;
@@ -22,6 +23,9 @@ const ROWS: usize = 160;
 const MOST_COLUMNS: usize = 768;
 /// Errors of rounding's size that a product may be left with before the proof.
 const ROOM: f64 = 5.0;
+
+/// Multiplications of a product that constants are searched for with.
+const SEARCHED: usize = 1 << 18;
 
 /// Numbers of a block in which weights are stored.
 const BLOCKS: [usize; 3] = [32, 64, 256];
@@ -76,15 +80,66 @@ struct Sample {
 /// The laws of a product.
 pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     let mut laws = inputs(case);
+    laws.extend(bias(case));
     let Some(sample) = Sample::of(case) else { return laws };
     laws.extend(sample.weights(case));
     laws.extend(sample.read_in_part());
     laws.extend(sample.columns());
     if laws.is_empty() {
         laws.extend(sample.orders());
-        laws.extend(sample.values());
+        laws.extend(sample.rounded());
     }
     laws
+}
+
+/// Functions of the weight's values, where nothing plainer holds.
+pub(crate) fn functions(case: &Case<'_>) -> Vec<Law> {
+    Sample::of(case).map_or_else(Vec::new, |sample| sample.functions(case))
+}
+
+/// What a product adds by itself, `[T,F]`.
+fn bias_of(case: &Case<'_>, at: usize) -> Option<Array2<f64>> {
+    flat(&case.operation.apply(at, &[ArrayD::zeros(case.places[at].inputs.first()?.raw_dim())])?)
+}
+
+/// Another bias, made of the right one.
+fn bias(case: &Case<'_>) -> Option<Law> {
+    let first = case.first();
+    let (due, right, own) = (bias_of(case, case.fitted)?, flat(&first.right)?, flat(&first.own)?);
+    if due.dim() != right.dim() || due.iter().all(|b| *b == 0.0) {
+        return None;
+    }
+    let rows = right.nrows() as f64;
+    let size = (own.iter().map(|y| y * y).sum::<f64>() / own.len() as f64).sqrt();
+    let each = first.noise() * size;
+    let mut measured = Vec::new();
+    for ((right, own), due) in right.columns().into_iter().zip(own.columns()).zip(due.row(0)) {
+        let off = (&own - &right).sum() / rows;
+        // The same at each position, or it is no bias.
+        if right
+            .iter()
+            .zip(own)
+            .any(|(right, own)| (own - right - off).abs() > ROOM * (each + first.noise() * own.abs()))
+        {
+            return None;
+        }
+        measured.push(Measured::new(due + off, each / rows.sqrt()));
+    }
+    let due = due.row(0).to_vec();
+    let is_none = measured.iter().all(|m| m.may_be(0.0));
+    let (words, bits, f) = match is_none {
+        true => ("the bias is left out".to_owned(), 3.0, Arc::new(|_: f64| 0.0) as function::Of),
+        false => {
+            let function = describe_function(&due, &measured)?;
+            (format!("the bias is {} (b: the right bias)", function.of("b")), function.bits + 3.0, function.f)
+        }
+    };
+    Some(Law::new(Form::LinearBias, words, bits, move |case, at| {
+        let place = &case.places[at];
+        let (due, right) = (bias_of(case, at)?, flat(&place.right)?);
+        let out = right + due.mapv(|b| f(b) - b);
+        out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
+    }))
 }
 
 /// A law of another input.
@@ -395,7 +450,6 @@ impl Sample {
         laws
     }
 
-    /// Values of the input or the weight that are rounded, or held within a bound.
     /// The weight as far as it was read: up to one of its numbers in their order, or to a column.
     fn read_in_part(&self) -> Vec<Law> {
         let mut laws = Vec::new();
@@ -447,7 +501,34 @@ impl Sample {
         laws
     }
 
-    fn values(&self) -> Vec<Law> {
+    /// The sample on so few of its rows that a product has no more than so many multiplications, but some.
+    fn few(&self, most: usize) -> Sample {
+        let count = (most / (self.x.len()).max(1)).clamp(4, self.rows.len().max(4));
+        let rows: Vec<usize> = (0..self.rows.len()).step_by(self.rows.len().div_ceil(count).max(1)).collect();
+        let pick = |x: &Array2<f64>| x.select(Dimension(1), &rows);
+        Sample {
+            x: self.x.clone(),
+            weight: self.weight.select(Dimension(0), &rows),
+            own: pick(&self.own),
+            right: pick(&self.right),
+            rows: rows.iter().map(|row| self.rows[*row]).collect(),
+            weight_rows: self.weight_rows,
+            noise: self.noise,
+        }
+    }
+
+    /// A law of the input's values, or of the weight's.
+    fn law_of_values(is_input: bool, words: String, bits: f64, f: Whole) -> Law {
+        match is_input {
+            true => of_input(Form::LinearValues, words, bits, move |case, at| f(case.places[at].inputs.first()?)),
+            false => {
+                of_weight(words, bits, move |case, at| f(&weight_of(case, at)?.into_dyn())?.into_dimensionality().ok())
+            }
+        }
+    }
+
+    /// Values of the input or the weight that are rounded.
+    fn rounded(&self) -> Vec<Law> {
         let mut laws = Vec::new();
         let before = self.left(&self.x.dot(&self.weight.t()));
         for is_input in [true, false] {
@@ -459,54 +540,42 @@ impl Sample {
                     false => two(f(&self.weight.clone().into_dyn())?).map(|w: Array2<f64>| self.x.dot(&w.t())),
                 }
             };
-            let law = |words: String, bits: f64, f: Whole| match is_input {
-                true => of_input(Form::LinearValues, words, bits, move |case, at| f(case.places[at].inputs.first()?)),
-                false => of_weight(words, bits, move |case, at| {
-                    f(&weight_of(case, at)?.into_dyn())?.into_dimensionality().ok()
-                }),
-            };
             for (words, bits, f) in roundings_of() {
                 if made(&|x| f(x)).is_some_and(|made| self.left(&made) <= (0.1 * before).max(ROOM * self.noise)) {
                     let name = if is_input { "input_rounded" } else { "rounded" };
-                    laws.push(law(format!("the {called} is {words}"), bits + 2.0, f.clone()).with(name, words));
+                    let said = format!("the {called} is {words}");
+                    laws.push(Self::law_of_values(is_input, said, bits + 2.0, f.clone()).with(name, words));
                 }
             }
-            let base: Vec<f64> =
-                if is_input { self.x.iter().copied().collect() } else { self.weight.iter().copied().collect() };
-            let most = base.iter().fold(0.0f64, |most, x| most.max(x.abs()));
-            type Bound = fn(f64, f64) -> f64;
-            let bounds: [(&str, Bound, f64); 6] = [
-                ("held within {}", |x, c| x.max(-c).min(c), 1.0),
-                ("at most {}", |x, c| x.min(c), 1.0),
-                ("at least -{}", |x, c| x.max(-c), 1.0),
-                ("zero where it is below {} in size", |x, c| if x.abs() < c { 0.0 } else { x }, 1.0),
-                ("zero where it is above {} in size", |x, c| if x.abs() > c { 0.0 } else { x }, 1.0),
-                ("{} tanh(x/{})", |x, c| c * (x / c).tanh(), 20.0),
-            ];
-            for (words, f, times) in bounds {
-                let left = |c: f64| made(&|x| Some(x.mapv(|x| f(x, c)))).map_or(f64::INFINITY, |made| self.left(&made));
-                let (at, rest) = search(1e-3 * most, times * most, 41, true, left);
-                if rest > (0.1 * before).max(ROOM * self.noise) {
-                    continue;
-                }
-                for number in [
-                    Measured::new(at, 2e-3 * at).simple(),
-                    Some(Measured::new(at, 1e-5 * at).number()),
-                    Some(Measured::new(at, 0.0).plain()),
-                ]
-                .into_iter()
-                .flatten()
-                {
-                    let c = number.value;
-                    if left(c) <= ROOM * self.noise {
-                        let said = format!("the {called} is {}", words.replace("{}", &number.words));
-                        laws.push(
-                            law(said, 8.0 + number.bits, Arc::new(move |x: &ArrayD<f64>| Some(x.mapv(|x| f(x, c)))))
-                                .with("bound", c),
-                        );
-                        break;
-                    }
-                }
+        }
+        laws
+    }
+
+    /// Values of the input or the weight that are a function of the right ones. Constants are searched for on few rows.
+    fn functions(&self, case: &Case<'_>) -> Vec<Law> {
+        let mut laws = Vec::new();
+        let few = self.few(SEARCHED);
+        let bias = &few.right - &few.x.dot(&few.weight.t());
+        let wanted = &few.own - &bias;
+        let size = few.own.iter().map(|y| y * y).sum::<f64>().max(f64::MIN_POSITIVE);
+        let share = |made: Array2<f64>| {
+            let left: f64 = made.iter().zip(&wanted).map(|(made, wanted)| (made - wanted).powi(2)).sum();
+            (left / size).sqrt()
+        };
+        let before = share(few.x.dot(&few.weight.t()));
+        for is_input in [true, false] {
+            let called = if is_input { "input" } else { "weight" };
+            let base = if is_input { &self.x } else { &self.weight };
+            let base: Vec<f64> = base.iter().copied().collect();
+            let left = |f: &dyn Fn(f64) -> f64| match is_input {
+                true => share(few.x.mapv(f).dot(&few.weight.t())),
+                false => share(few.x.dot(&few.weight.mapv(f).t())),
+            };
+            for function in fitting(&base, before, ROOM * self.noise, &|| case.has_time(), &left) {
+                let said = format!("the {called} is read as {}", function.of("x"));
+                let f = function.f;
+                let whole: Whole = Arc::new(move |x: &ArrayD<f64>| Some(x.mapv(|x| f(x))));
+                laws.push(Self::law_of_values(is_input, said, function.bits, whole));
             }
         }
         laws

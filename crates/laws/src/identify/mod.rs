@@ -9,6 +9,7 @@ mod linear;
 mod norm;
 mod operands;
 mod output;
+mod part;
 mod rotation;
 mod rotation_otherwise;
 mod softmax;
@@ -24,7 +25,16 @@ use crate::law::{Form, Law};
 /// All laws that may hold.
 pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     let mut laws = whole(case);
-    laws.extend(match case.kind {
+    laws.extend(of_kind(case));
+    let output = subject::Subject::output(case);
+    laws.extend(output::laws(&output, case));
+    laws.extend(on_a_part(case, &output));
+    laws
+}
+
+/// Laws that only operations of the case's kind have.
+fn of_kind(case: &Case<'_>) -> Vec<Law> {
+    match case.kind {
         Kind::Sum => sums::laws(case),
         Kind::Rotation => rotation::laws(case),
         Kind::Norm => norm::laws(case),
@@ -34,11 +44,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         Kind::Linear => linear::laws(case),
         Kind::Embedding => embedding::laws(case),
         Kind::Other => Vec::new(),
-    });
-    let output = subject::Subject::output(case);
-    laws.extend(output::laws(&output, case));
-    laws.extend(on_a_part(case, &output));
-    laws
+    }
 }
 
 /// Laws that are looked for where none of the plain ones holds.
@@ -47,7 +53,11 @@ pub(crate) fn further_laws(case: &Case<'_>) -> Vec<Law> {
     if case.kind == Kind::Probs {
         laws.extend(softmax::laws(case));
     }
+    laws.extend(part::laws(case, &of_kind));
     laws.extend(operands::laws(case));
+    if case.kind == Kind::Linear {
+        laws.extend(linear::functions(case));
+    }
     // Of sums of attention's probabilities there is more to say than terms.
     if case.kind != Kind::Probs && case.has_time() {
         laws.extend(sums::sparse(&subject::Subject::output(case), case, "the output", 2, &terms::terms));

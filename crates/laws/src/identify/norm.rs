@@ -6,6 +6,8 @@ use ndarray::{Array2, ArrayD};
 
 use crate::case::{Axis, Case, Place};
 use crate::describe::choice;
+use crate::describe::function::{self, describe as describe_function};
+use crate::describe::set::describe as describe_set;
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::fit::{dot, factor, least_squares};
@@ -208,6 +210,7 @@ fn statistics(width: usize) -> Vec<(String, f64, Statistic)> {
     of_row("the fourth root of the mean fourth power", 7.0, |row| {
         (row.iter().map(|x| x.powi(4)).sum::<f64>() / row.len() as f64).powf(0.25)
     });
+    of_row("the size of the mean", 6.0, |row| (row.iter().sum::<f64>() / row.len() as f64).abs());
     of_row("the mean deviation", 7.0, |row| {
         let mean = row.iter().sum::<f64>() / row.len() as f64;
         row.iter().map(|x| (x - mean).abs()).sum::<f64>() / row.len() as f64
@@ -236,6 +239,20 @@ fn statistics(width: usize) -> Vec<(String, f64, Statistic)> {
             })
             .collect()
     });
+    for block in [2usize, 4, 8, 16, 32] {
+        let words = format!("the root mean square of its block of {block} rows");
+        all.push((
+            words,
+            9.0,
+            Arc::new(move |x| {
+                let of: Vec<f64> = sizes(x)
+                    .chunks(block)
+                    .flat_map(|s| vec![s.iter().sum::<f64>() / s.len() as f64; s.len()])
+                    .collect();
+                of.into_iter().map(f64::sqrt).collect()
+            }),
+        ));
+    }
     for stride in 2..=8usize {
         for rest in 0..stride {
             let words = format!("the root mean square of every {stride}th channel from {rest} on");
@@ -529,29 +546,17 @@ fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Meas
             });
         }
     }
-    // A power of the right divisor.
-    let logs: Vec<f64> = due.iter().map(|d| d.ln()).collect();
-    let ones = vec![1.0; logs.len()];
-    let wanted: Vec<f64> = own.iter().map(|m| m.value.abs().ln()).collect();
-    let size = (dot(&wanted, &wanted) / wanted.len() as f64).sqrt();
-    let each = own.iter().map(|m| m.error / m.value.abs()).fold(0.0, f64::max);
-    if let Some(fit) = least_squares(&[&logs, &ones], &wanted, each / size.max(f64::MIN_POSITIVE)) {
-        let (p, c) = (fit.coefficients[0], fit.coefficients[1]);
-        let c = Measured::new(c.value.exp(), c.error * c.value.exp());
-        for (p, c) in [(p.number(), c.number()), (p.plain(), c.plain())] {
-            let made = move |d: f64| c.value * d.powf(p.value);
-            if own.iter().zip(&due).all(|(own, due)| own.may_be(made(*due))) {
-                let times = if c.words == "1" { String::new() } else { format!("{} times ", c.words) };
-                laws.push(Part {
-                    words: Some(format!("rows are divided by {times}the right divisor to the power {}", p.words)),
-                    bits: 6.0 + p.bits + if c.words == "1" { 0.0 } else { c.bits },
-                    f: Arc::new(move |right, x| Some(right.divisor(x).into_iter().map(made).collect())),
-                    parameters: Vec::new(),
-                });
-                break;
-            }
-        }
+    if let Some(function) = describe_function(&due, own) {
+        let f = function.f.clone();
+        laws.push(Part {
+            words: Some(format!("rows are divided by {} (d: the right divisor)", function.of("d"))),
+            bits: function.bits + 6.0,
+            f: Arc::new(move |right, x| Some(right.divisor(x).into_iter().map(|d| f(d)).collect())),
+            parameters: Vec::new(),
+        });
     }
+    laws.extend(two_statistics(right, inner, own));
+    laws.extend(epsilon_by_row(case, right, inner, own));
     // A factor of the right divisor, by position.
     let ratio: Vec<Measured> =
         own.iter().zip(&due).map(|(m, due)| Measured::new(due / m.value, m.error * due / m.value.powi(2))).collect();
@@ -572,6 +577,96 @@ fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Meas
     laws.sort_by(|a, b| a.bits.total_cmp(&b.bits));
     laws.truncate(MOST);
     laws
+}
+
+/// S = a s1 + b s2, or S^2 = a s1^2 + b s2^2: two statistics of each row, one of them the root mean square.
+fn two_statistics(right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Vec<Part<Rows>> {
+    let mut laws: Vec<Part<Rows>> = Vec::new();
+    let all: Vec<_> = statistics(inner.ncols()).into_iter().filter(|(_, bits, _)| *bits <= KNOWN).collect();
+    let due = right.divisor(inner);
+    for (words, bits, statistic) in all {
+        let of = statistic(inner);
+        for power in [1, 2] {
+            let raised = |x: &[f64]| x.iter().map(|x| x.powi(power)).collect::<Vec<f64>>();
+            let y: Vec<Measured> = own
+                .iter()
+                .map(|s| Measured::new(s.value.powi(power), s.error * f64::from(power) * s.value.abs().powi(power - 1)))
+                .collect();
+            let weight: Vec<f64> = y.iter().map(|y| 1.0 / y.error.max(1e-300)).collect();
+            let by = |x: &[f64]| x.iter().zip(&weight).map(|(x, w)| x * w).collect::<Vec<f64>>();
+            let wanted = by(&y.iter().map(|y| y.value).collect::<Vec<_>>());
+            let size = (dot(&wanted, &wanted) / wanted.len() as f64).sqrt();
+            let Some(fit) = least_squares(&[&by(&raised(&due)), &by(&raised(&of))], &wanted, 1.0 / size.max(1e-300))
+            else {
+                continue;
+            };
+            let (a, b) = (fit.coefficients[0], fit.coefficients[1]);
+            for (a, b) in [(a.number(), b.number()), (a.plain(), b.plain())] {
+                let (one, other) = (a.value, b.value);
+                let made = move |d: f64, s: f64| {
+                    let sum = one * d.powi(power) + other * s.powi(power);
+                    if power == 2 { sum.max(0.0).sqrt() } else { sum }
+                };
+                if one == 0.0
+                    || other == 0.0
+                    || !own.iter().zip(due.iter().zip(&of)).all(|(own, (d, s))| own.may_be(made(*d, *s)))
+                {
+                    continue;
+                }
+                let term = |n: &crate::number::Number, words: &str| {
+                    if n.value == 1.0 { words.to_owned() } else { format!("{} times {words}", n.words) }
+                };
+                let said = match power {
+                    1 => format!("rows are divided by {} plus {}", term(&a, "the right divisor"), term(&b, &words)),
+                    _ => format!(
+                        "rows are divided by the root of {} plus {}",
+                        term(&a, "the right divisor squared"),
+                        term(&b, &format!("the square of {words}"))
+                    ),
+                };
+                let statistic = statistic.clone();
+                laws.push(Part {
+                    words: Some(said),
+                    bits: 8.0 + bits + a.bits + b.bits,
+                    f: Arc::new(move |right: &Right, x: &Array2<f64>| {
+                        let (due, of) = (right.divisor(x), statistic(x));
+                        Some(due.into_iter().zip(of).map(|(d, s)| made(d, s)).collect())
+                    }),
+                    parameters: Vec::new(),
+                });
+                break;
+            }
+        }
+    }
+    laws
+}
+
+/// Statistics up to this price are taken together with the right divisor.
+const KNOWN: f64 = 7.0;
+
+/// Another epsilon for each row.
+fn epsilon_by_row(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Option<Part<Rows>> {
+    let squares: Vec<f64> = right.divisor(inner).iter().map(|d| d * d - right.epsilon).collect();
+    let epsilons: Vec<Measured> = own
+        .iter()
+        .zip(&squares)
+        .map(|(s, square)| Measured::new(s.value * s.value - square, 2.0 * s.value.abs() * s.error))
+        .collect();
+    let rank = case.first().right.ndim();
+    let (axis, tokens) = if rank == 2 { (Axis::Token, case.tokens_of(Axis::Token)) } else { (Axis::Row, None) };
+    let table = describe_table(&epsilons, axis, Some(right.epsilon), tokens)
+        .filter(|table| table.number.is_none() || table.part.is_some())?;
+    let values = table.values;
+    Some(Part {
+        words: Some(format!("epsilon is {} inside the root", table.words)),
+        bits: table.bits + 6.0,
+        f: Arc::new(move |right, x| {
+            let due = right.divisor(x);
+            let with = |(d, e): (&f64, &f64)| (d * d - right.epsilon + e).max(0.0).sqrt();
+            (due.len() == values.len()).then(|| due.iter().zip(&values).map(with).collect())
+        }),
+        parameters: Vec::new(),
+    })
 }
 
 /// Laws of a part that are kept.
@@ -634,25 +729,20 @@ fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec<Part<Gain>
     }
     let mut laws: Vec<Part<Gain>> = Vec::new();
     let w = &right.gain;
-    type OfGain = (&'static str, f64, fn(f64) -> f64);
-    let functions: [OfGain; 9] = [
-        ("the gain is left out", 3.0, |_| 1.0),
-        ("the gain is 1 + w", 4.0, |w| 1.0 + w),
-        ("the gain is w - 1", 4.0, |w| w - 1.0),
-        ("the gain is w squared", 4.0, |w| w * w),
-        ("the gain is the root of |w|", 5.0, |w| w.abs().sqrt()),
-        ("the gain is |w|", 4.0, f64::abs),
-        ("the gain is 1/w", 5.0, |w| 1.0 / w),
-        ("the gain is e^w", 5.0, f64::exp),
-        ("the gain is -w", 4.0, |w| -w),
-    ];
-    for (words, bits, f) in functions {
-        if fits(&w.iter().map(|w| f(*w)).collect::<Vec<_>>()) {
-            let f: Gain = Arc::new(move |_, _, right| Some(right.gain.iter().map(|w| f(*w)).collect()));
-            let parameters = vec![("gain_is", words.into())];
-            laws.push(Part { words: Some(format!("{words} (w: the right gain)")), bits, f, parameters });
-        }
+    let ones = vec![1.0; own.len()];
+    if fits(&ones) {
+        let f: Gain = Arc::new(|_, _, right| Some(vec![1.0; right.gain.len()]));
+        let words = "the gain is left out";
+        laws.push(Part { words: Some(words.into()), bits: 3.0, f, parameters: vec![("gain_is", words.into())] });
     }
+    if let Some(function) = describe_function(w, own) {
+        let words = format!("the gain is {}", function.of("w"));
+        let of = function.f;
+        let f: Gain = Arc::new(move |_, _, right| Some(right.gain.iter().map(|w| of(*w)).collect()));
+        let parameters = vec![("gain_is", words.clone().into())];
+        laws.push(Part { words: Some(format!("{words} (w: the right gain)")), bits: function.bits, f, parameters });
+    }
+    laws.extend(gain_on_a_part(w, own));
     for (name, vector) in case.operation.vectors(case.fitted, own.len()) {
         for (words, bits, plus) in [("", 8.0, 0.0), ("1 plus ", 10.0, 1.0)] {
             if fits(&vector.iter().map(|v| v + plus).collect::<Vec<_>>()) {
@@ -683,28 +773,6 @@ fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec<Part<Gain>
                 });
                 let words = format!("the gain is {} w + {} times {name} (w: the right gain)", a.words, b.words);
                 laws.push(Part { words: Some(words), bits: 8.0 + a.bits + b.bits, f, parameters: Vec::new() });
-                break;
-            }
-        }
-    }
-    let ones = vec![1.0; w.len()];
-    if let Some(fit) = least_squares(&[w, &ones], &values, each / size.max(f64::MIN_POSITIVE)) {
-        let (a, b) = (fit.coefficients[0], fit.coefficients[1]);
-        for (a, b) in [(a.number(), b.number()), (a.plain(), b.plain())] {
-            let (by, plus) = (a.value, b.value);
-            if fits(&w.iter().map(|w| by * w + plus).collect::<Vec<_>>()) {
-                let words = match (by == 1.0, plus == 0.0) {
-                    (true, _) => format!("the gain is w + {}", b.words),
-                    (_, true) => format!("the gain is {} w", a.words),
-                    _ => format!("the gain is {} w + {}", a.words, b.words),
-                };
-                let f: Gain = Arc::new(move |_, _, right| Some(right.gain.iter().map(|w| by * w + plus).collect()));
-                laws.push(Part {
-                    words: Some(format!("{words} (w: the right gain)")),
-                    bits: a.bits + b.bits,
-                    f,
-                    parameters: Vec::new(),
-                });
                 break;
             }
         }
@@ -784,6 +852,34 @@ fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec<Part<Gain>
     laws.sort_by(|a, b| a.bits.total_cmp(&b.bits));
     laws.truncate(MOST);
     laws
+}
+
+/// The right gain, and on some channels none or a function of it.
+fn gain_on_a_part(w: &[f64], own: &[Measured]) -> Option<Part<Gain>> {
+    let other: Vec<Option<bool>> = own.iter().zip(w).map(|(own, w)| Some(!own.may_be(*w))).collect();
+    let set = describe_set(&other, Axis::Channel, None);
+    let on = set.words.clone()?;
+    let of = |numbers: &[Measured]| {
+        numbers.iter().zip(&set.has).filter(|(_, has)| **has).map(|(m, _)| *m).collect::<Vec<_>>()
+    };
+    let (own, of_w): (Vec<Measured>, Vec<f64>) =
+        (of(own), w.iter().zip(&set.has).filter(|(_, has)| **has).map(|(w, _)| *w).collect());
+    let number = Measured::mean(own.iter().copied()).number();
+    let one = own.iter().all(|m| m.may_be(number.value));
+    let (words, bits, f): (String, f64, function::Of) = match one {
+        true => (number.words, number.bits, Arc::new(move |_| number.value)),
+        false => {
+            let function = describe_function(&of_w, &own)?;
+            (function.of("w"), function.bits, function.f)
+        }
+    };
+    let has = set.has;
+    let f: Gain = Arc::new(move |_, _, right| {
+        let gain = right.gain.iter().zip(&has).map(|(w, has)| if *has { f(*w) } else { *w });
+        (has.len() == right.gain.len()).then(|| gain.collect())
+    });
+    let words = format!("the gain is {words} for {on}, else w (w: the right gain)");
+    Some(Part { words: Some(words), bits: bits + set.bits + 3.0, f, parameters: Vec::new() })
 }
 
 /// A statistic of the row that is added or subtracted before.

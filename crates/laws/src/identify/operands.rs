@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ndarray::{ArrayD, Axis as Dimension};
 
 use crate::case::{Case, Kind};
+use crate::describe::function::fitting;
 use crate::fit::search;
 use crate::identify::after::{Offers, by_row};
 use crate::law::{Form, Law};
@@ -162,9 +163,6 @@ const SEARCHED: usize = 1 << 16;
 /// The laws of operands that are read otherwise.
 pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     let mut offers = Offers::of(case);
-    if case.kind == Kind::Embedding {
-        return Vec::new();
-    }
     for (words, bits, reading) in readings(case.first().right.shape()) {
         let said = format!("the output is the right one {words}");
         let law = offers.offer(Form::OutputFunction, said, bits, move |case, at| reading(&case.places[at].right));
@@ -188,7 +186,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
             }
         }
         if input.len() <= SEARCHED && offers.laws.is_empty() {
-            bounds(case, &mut offers, operand, name);
+            functions(case, &mut offers, operand, name);
         }
     }
     offers.laws
@@ -203,47 +201,96 @@ fn with(operand: usize, reading: Reading) -> impl Fn(&Case<'_>, usize) -> Option
     }
 }
 
-/// Bounds of an operand's values, and steps that they are rounded to.
-fn bounds(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'static str) {
+/// Functions of an operand's values that have a constant, and terms that are added to it in some share.
+fn functions(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'static str) {
     let first = case.first();
-    let most = first.inputs[operand].iter().fold(0.0f64, |most, x| most.max(x.abs()));
     let before = crate::fit::nmse(&first.right, &first.own);
-    type Bound = (&'static str, fn(f64, f64) -> f64);
-    let bounds: [Bound; 5] = [
-        ("held within {}", |x, c| x.max(-c).min(c)),
-        ("of at most {}", |x, c| x.min(c)),
-        ("of at least -{}", |x, c| x.max(-c)),
-        ("zero where it is below {} in size", |x, c| if x.abs() < c { 0.0 } else { x }),
-        ("zero where it is above {} in size", |x, c| if x.abs() > c { 0.0 } else { x }),
-    ];
-    for (words, f) in bounds {
-        let of = |c: f64| with(operand, Arc::new(move |x: &ArrayD<f64>| Some(x.mapv(|x| f(x, c)))));
-        let left = |c: f64| {
-            if !case.has_time() {
-                return f64::INFINITY;
-            }
-            of(c)(case, case.fitted).map_or(f64::INFINITY, |value| crate::fit::nmse(&value, &first.own))
+    let values: Vec<f64> = first.inputs[operand].iter().copied().collect();
+    let left_by = |reading: Reading| {
+        with(operand, reading)(case, case.fitted).map_or(f64::INFINITY, |value| crate::fit::nmse(&value, &first.own))
+    };
+    // The function is lent: what is computed of it is at hand before it goes.
+    let left = |f: &dyn Fn(f64) -> f64| {
+        let mut inputs = first.inputs.clone();
+        inputs[operand].mapv_inplace(f);
+        let value = case.operation.apply(case.fitted, &inputs);
+        value.map_or(f64::INFINITY, |value| crate::fit::nmse(&value, &first.own))
+    };
+    // Of a product's input they are cheaper to try on a few of its rows.
+    let has_time = || case.kind != Kind::Linear && case.has_time();
+    for function in fitting(&values, before, offers.near, &has_time, &left) {
+        let (said, f) = (format!("{name} read as {}", function.of("x")), function.f);
+        let reading: Reading = Arc::new(move |x: &ArrayD<f64>| Some(x.mapv(|x| f(x))));
+        offers.offer(Form::OperationInput, said, function.bits, with(operand, reading));
+    }
+    for (words, of) in terms_of(first.inputs[operand].shape()) {
+        let plus = |c: f64| -> Reading {
+            let of = of.clone();
+            Arc::new(move |x: &ArrayD<f64>| Some(x + &(of(x)? * c)))
         };
-        let (at, rest) = search(1e-3 * most, most, 31, true, left);
-        if rest > 1e-3 * before {
+        let share = |c: f64| if case.has_time() { left_by(plus(c)) } else { f64::INFINITY };
+        let tries = [search(1e-3, MOST_SHARE, 25, true, share), search(1e-3, MOST_SHARE, 25, true, |c| share(-c))];
+        let [up, down] = tries;
+        let (at, rest) = if up.1 <= down.1 { up } else { (-down.0, down.1) };
+        if rest > FIRST * before {
             continue;
         }
-        for number in
-            [Measured::new(at, 2e-3 * at).simple(), Some(Measured::new(at, 0.0).plain())].into_iter().flatten()
-        {
-            let said = format!("{name} read {}", words.replace("{}", &number.words));
-            if offers.offer(Form::OperationInput, said, 8.0 + number.bits, of(number.value)).is_some() {
+        let numbers = [
+            Measured::new(at, 2e-3 * at.abs()).simple(),
+            Some(Measured::new(at, 1e-5 * at.abs()).number()),
+            Some(Measured::new(at, 0.0).plain()),
+        ];
+        for number in numbers.into_iter().flatten() {
+            let said = format!("{name} read plus {} times {words}", number.words);
+            if offers.offer(Form::OperationInput, said, 9.0 + number.bits, with(operand, plus(number.value))).is_some()
+            {
                 break;
             }
         }
     }
-    for power in 1..=12 {
-        let step = 0.5f64.powi(power);
-        let rounding = [("rounded", f64::round_ties_even as fn(f64) -> f64), ("rounded down", f64::floor)];
-        for (words, f) in rounding {
-            let reading: Reading = Arc::new(move |x: &ArrayD<f64>| Some(x.mapv(|x| f(x / step) * step)));
-            let said = format!("{name} read {words} to multiples of 1/{}", 2u32.pow(power as u32));
-            offers.offer(Form::OperationInput, said, 9.0, with(operand, reading));
-        }
+}
+
+/// The largest share of a term.
+const MOST_SHARE: f64 = 4.0;
+/// Of the error a term may leave after a first look.
+const FIRST: f64 = 1e-3;
+
+/// What may be added to a tensor of this shape, in some share.
+fn terms_of(shape: &[usize]) -> Vec<(&'static str, Reading)> {
+    let of_row = |f: fn(&[f64]) -> f64| -> Reading {
+        Arc::new(move |x: &ArrayD<f64>| {
+            Some(by_row(x, |row| {
+                let of = f(row);
+                row.fill(of);
+            }))
+        })
+    };
+    let mean = |row: &[f64]| row.iter().sum::<f64>() / row.len() as f64;
+    let mut all: Vec<(&'static str, Reading)> = vec![
+        ("one", Arc::new(|x: &ArrayD<f64>| Some(ArrayD::ones(x.raw_dim())))),
+        ("the mean of its row", of_row(mean)),
+        (
+            "the root mean square of its row",
+            of_row(|row| (row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64).sqrt()),
+        ),
+        ("the largest of its row", of_row(|row| row.iter().copied().fold(f64::NEG_INFINITY, f64::max))),
+    ];
+    if let Some(&n) = shape.first().filter(|n| **n > 1) {
+        let moved = |of: Vec<Option<usize>>| -> Reading { Arc::new(move |x: &ArrayD<f64>| picked(x, 0, &of)) };
+        all.push(("that of the position before", moved((0..n).map(|i| i.checked_sub(1)).collect())));
+        all.push(("that of the next position", moved((0..n).map(|i| (i + 1 < n).then_some(i + 1)).collect())));
+        all.push(("that of the first position", moved(vec![Some(0); n])));
+        let so_far = |x: &ArrayD<f64>| {
+            let mut out = x.clone();
+            for i in 1..out.shape()[0] {
+                let before = out.index_axis(Dimension(0), i - 1).to_owned();
+                let mut here = out.index_axis_mut(Dimension(0), i);
+                here += &before;
+            }
+            out.outer_iter_mut().enumerate().for_each(|(i, mut row)| row.mapv_inplace(|x| x / (i + 1) as f64));
+            Some(out)
+        };
+        all.push(("the mean of the positions so far", Arc::new(so_far)));
     }
+    all
 }

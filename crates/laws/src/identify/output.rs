@@ -6,6 +6,7 @@ use ndarray::{Array2, ArrayD, Axis as Dimension};
 use serde_json::json;
 
 use crate::case::{Axis, Case};
+use crate::describe::function::describe as describe_function;
 use crate::describe::set::{Set, describe as describe_set};
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::{bits_of, describe as describe_table};
@@ -13,7 +14,7 @@ use crate::fit::{dot, factor, least_squares, search};
 use crate::identify::further_off;
 use crate::identify::subject::{Subject, by_slice, from_rows, rows};
 use crate::law::{Form, Law, Support};
-use crate::number::Measured;
+use crate::number::{Measured, between};
 
 /// The laws of a subject.
 pub(crate) fn laws(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
@@ -253,24 +254,19 @@ fn functions_of(right: &[f64], own: &[f64], noise: f64) -> Vec<Function> {
             );
         }
     }
+    let step = n.div_ceil(SAMPLED).max(1);
+    let sample = |x: &[f64]| x.iter().copied().step_by(step).collect::<Vec<f64>>();
+    let (of, wanted) = (sample(right), sample(own));
+    let spread = (dot(&wanted, &wanted) / wanted.len().max(1) as f64).sqrt();
+    let measured: Vec<Measured> = wanted.iter().map(|o| Measured::new(*o, noise * (o.abs() + spread))).collect();
+    if let Some(function) = describe_function(&of, &measured) {
+        offer(format!("{} (x: the right one)", function.of("x")), function.bits + 3.0, &[], function.f);
+    }
     all
 }
 
-/// The number with the fewest digits above one and not above another.
-pub(crate) fn between(low: f64, high: f64) -> f64 {
-    let middle = 0.5 * (low + high);
-    if !middle.is_finite() {
-        return middle;
-    }
-    let first = -middle.abs().max(1e-300).log10().floor() as i32;
-    (first - 1..first + 8)
-        .map(|digits| {
-            let scale = 10f64.powi(digits);
-            (middle * scale).round() / scale
-        })
-        .find(|x| low < *x && *x <= high)
-        .unwrap_or(middle)
-}
+/// Values of a list that functions are looked for on.
+const SAMPLED: usize = 2048;
 
 /// What a slice is to the same slice of the right tensor.
 struct Factors {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use ndarray::{Array2, Array3, ArrayD};
 
 use crate::case::{Case, Place};
-use crate::fit::least_squares;
+use crate::describe::function::{Function, Of, fitting};
+use crate::fit::{least_squares, nmse};
 use crate::identify::after::Offers;
 use crate::identify::rotation::{Right, operands};
 use crate::law::{Form, Law};
@@ -21,13 +22,17 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         let law = offers.behind(&value, law);
         offers.laws.extend(law);
     }
-    for (words, bits, f) in of_angles() {
-        let said = format!("angles are {words}");
-        offers.offer(Form::RotationFrequency, said, bits, move |case, at| {
+    functions_of_angles(case, &right, &mut offers);
+    for (words, sine, cosine) in TABLES {
+        offers.offer(Form::RotationMatrix, *words, 6.0, move |case, at| {
             let place = &case.places[at];
             let right = Right::of(place)?;
-            let angle = right.all_angles().mapv(|x| f(x));
-            turned(place, &right, &angle, &angle)
+            let angle = right.all_angles();
+            combined(place, &right, &|t, j| {
+                let by = right.magnitude[[t, j]];
+                let (sin, cos) = (by * sine(angle[[t, j]]), by * cosine(angle[[t, j]]));
+                [cos, -sin, sin, cos]
+            })
         });
     }
     let pairs = right.frequencies.len();
@@ -59,30 +64,52 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     offers.laws
 }
 
-/// Functions of an angle.
-type OfAngle = Arc<dyn Fn(f64) -> f64 + Send + Sync>;
+/// Tables of sines and cosines that are others.
+type Table = fn(f64) -> f64;
+const TABLES: &[(&str, Table, Table)] = &[
+    ("the size of the sine is taken", |x| x.sin().abs(), f64::cos),
+    ("the size of the cosine is taken", f64::sin, |x| x.cos().abs()),
+    ("the tangent is taken for the sine", f64::tan, f64::cos),
+    ("the sine is the root of 1 - cos^2", |x| (1.0 - x.cos().powi(2)).sqrt(), f64::cos),
+    ("the cosine is the root of 1 - sin^2", f64::sin, |x| (1.0 - x.sin().powi(2)).sqrt()),
+    ("sine and cosine are squared", |x| x.sin().powi(2), |x| x.cos().powi(2)),
+    ("the sine is its first term: the angle", |x| x, f64::cos),
+    ("sine and cosine are their first terms: x and 1 - x^2/2", |x| x, |x| 1.0 - x * x / 2.0),
+    ("the sine is x - x^3/6", |x| x - x.powi(3) / 6.0, f64::cos),
+];
 
-fn of_angles() -> Vec<(String, f64, OfAngle)> {
-    let mut all: Vec<(String, f64, OfAngle)> = Vec::new();
+/// Angles that are a function of the right ones.
+fn functions_of_angles(case: &Case<'_>, right: &Right, offers: &mut Offers<'_>) {
+    let first = case.first();
+    let angle = right.all_angles();
+    let values: Vec<f64> = angle.iter().copied().collect();
+    let before = nmse(&first.right, &first.own);
+    let near = offers.near;
+    let left = |f: &dyn Fn(f64) -> f64| {
+        let angle = angle.mapv(f);
+        turned(first, right, &angle, &angle).map_or(f64::INFINITY, |value| nmse(&value, &first.own))
+    };
+    let mut all = fitting(&values, before, near, &|| case.has_time(), &left);
+    let mut of_a_turn: Vec<(String, f64, Of)> = vec![("{} taken for degrees".into(), 6.0, Arc::new(f64::to_radians))];
     for (words, turn) in [("pi", PI), ("pi/2", PI / 2.0), ("1", 1.0)] {
-        all.push((format!("the right ones modulo {words}"), 7.0, Arc::new(move |x: f64| x.rem_euclid(turn))));
-        all.push((format!("the right ones, at most {words}"), 7.0, Arc::new(move |x: f64| x.min(turn))));
+        of_a_turn.push((format!("{{}} modulo {words}"), 7.0, Arc::new(move |x: f64| x.rem_euclid(turn))));
     }
-    all.push(("the right ones, at most 2 pi".into(), 7.0, Arc::new(|x: f64| x.min(2.0 * PI))));
-    all.push(("taken for degrees".into(), 6.0, Arc::new(|x: f64| x.to_radians())));
     for parts in [8u32, 16, 32, 64, 128, 256, 360, 512, 1024, 2048, 4096, 65536] {
         let step = 2.0 * PI / f64::from(parts);
-        let at = |words: &str| format!("the right ones, {words} to 1/{parts} of a turn");
-        all.push((at("rounded"), 9.0, Arc::new(move |x: f64| (x / step).round_ties_even() * step)));
-        all.push((at("rounded down"), 9.0, Arc::new(move |x: f64| (x / step).floor() * step)));
+        let said = |words: &str| format!("{{}}, {words} to 1/{parts} of a turn");
+        of_a_turn.push((said("rounded"), 9.0, Arc::new(move |x: f64| (x / step).round_ties_even() * step)));
+        of_a_turn.push((said("rounded down"), 9.0, Arc::new(move |x: f64| (x / step).floor() * step)));
     }
-    for power in 0..=10u32 {
-        let step = 0.5f64.powi(power as i32);
-        let at = |words: &str| format!("the right ones, {words} to multiples of 1/{}", 1u32 << power);
-        all.push((at("rounded"), 9.0, Arc::new(move |x: f64| (x / step).round_ties_even() * step)));
-        all.push((at("rounded down"), 9.0, Arc::new(move |x: f64| (x / step).floor() * step)));
+    all.extend(of_a_turn.into_iter().map(|(words, bits, f)| Function::new(words, bits, f)));
+    for function in all {
+        let (said, f) = (format!("angles are {}", function.of("the right ones")), function.f);
+        offers.offer(Form::RotationFrequency, said, function.bits, move |case, at| {
+            let place = &case.places[at];
+            let right = Right::of(place)?;
+            let angle = right.all_angles().mapv(|x| f(x));
+            turned(place, &right, &angle, &angle)
+        });
     }
-    all
 }
 
 /// Pairs turned: the first of each by one angle, the second by another.

@@ -61,7 +61,7 @@ fn scores_are_recovered() {
     let alibi = law(|_, x| softmax(|_, t, s| s <= t, |h, t, s| score(x, h, t, s, h / 2) - 0.1 * (t - s) as f64, 0.0));
     assert!(alibi.contains("-0.1 * distance"), "{alibi}");
     let cap = law(|_, x| softmax(|_, t, s| s <= t, |h, t, s| 3.0 * (score(x, h, t, s, h / 2) / 3.0).tanh(), 0.0));
-    assert!(cap.contains("3 tanh(score/3)"), "{cap}");
+    assert!(cap.contains("3 tanh(s/3)"), "{cap}");
     let heads = law(|_, x| softmax(|_, t, s| s <= t, |h, t, s| score(x, h, t, s, h % 2), 0.0));
     assert!(heads.contains("h mod 2"), "{heads}");
 }

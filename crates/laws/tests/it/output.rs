@@ -39,7 +39,7 @@ fn any_output_may_be_scaled_moved_or_rounded() {
         },
         "written in the order [position, dimension, head]",
     );
-    is(|l, x| right(l, x).mapv(|y| (y * 64.0).round_ties_even() / 64.0), "none");
+    is(|l, x| right(l, x).mapv(|y| (y * 64.0).round_ties_even() / 64.0), "rounded to multiples of 1/64");
 }
 
 #[test]

@@ -165,6 +165,9 @@ const FOR_A_WEIGHT: u64 = 8;
 /// Numbers for each byte that was recorded.
 const FOR_A_BYTE: u64 = 2;
 
+/// What positions are called where they are an input: PyTorch's and llama.cpp's.
+const POSITION_INPUTS: [&str; 3] = ["position_ids", "cache_position", "inp_pos"];
+
 impl Program {
     /// Refuses a program that asks for far more memory than the files of its recording and of its weights hold. A few kilobytes may ask for all that a
     /// machine has.
@@ -203,6 +206,12 @@ impl Program {
     /// Names of the inputs, by buffer.
     pub fn inputs(&self) -> &BTreeMap<usize, String> {
         &self.inputs
+    }
+
+    /// Whether a buffer is an input that may hold token ids, and not one that is called positions.
+    pub fn is_token_input(&self, buffer: usize) -> bool {
+        let name = self.inputs.get(&buffer).map(|name| name.split('@').next().unwrap_or_default());
+        name.is_some_and(|name| !POSITION_INPUTS.contains(&name))
     }
 
     /// The canonical view of each buffer.

@@ -21,7 +21,7 @@ pub(super) fn forms(context: &Context<'_>, op: usize) -> Vec<Form> {
 
 fn of_rows(context: &Context<'_>, op: usize) -> Vec<Form> {
     let (Some(table), Some(ids)) = (context.tensor(op, 0), context.tensor(op, 1)) else { return Vec::new() };
-    let is_token = context.program.inputs().contains_key(&ids.buffer);
+    let is_token = context.program.is_token_input(ids.buffer);
     let shifted = |by: i64| {
         computed(&[table, ids], move |x| {
             let rows = x[0].len_of(Axis(0)) as i64;

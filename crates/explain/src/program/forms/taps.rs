@@ -282,7 +282,7 @@ fn of_operand(context: &Context<'_>, op: usize) -> Option<Form> {
 /// Rows of the embedding that are those of other tokens.
 fn of_tokens(context: &Context<'_>) -> Vec<Form> {
     let is_table = |&op: &usize| {
-        let ids = context.tensor(op, 1).is_some_and(|ids| context.program.inputs().contains_key(&ids.buffer));
+        let ids = context.tensor(op, 1).is_some_and(|ids| context.program.is_token_input(ids.buffer));
         context.base(op) == "embedding" && ids
     };
     let Some(op) = context.ops().find(is_table) else { return Vec::new() };

@@ -1,0 +1,234 @@
+//! Scores in which parts of the right ones are counted otherwise: those of a distance, a key, a dimension or another head; probabilities that are mixed over heads.
+
+use std::sync::Arc;
+
+use ndarray::{Array2, Array3, Axis as Dimension, s};
+
+use super::{After, Draft, Field, How, LOG_ROOM, MOST_TERMS, Made, centred, cube, right_scores, rows_of};
+use crate::case::Axis;
+use crate::describe::table::describe as describe_table;
+use crate::fit::least_squares;
+use crate::law::Form;
+use crate::number::{Measured, Number};
+
+/// Heads that may be mixed, at most.
+const MOST_HEADS: usize = 64;
+/// Cells that coefficients are fitted on, at most.
+const CELLS: usize = 1 << 14;
+
+impl Field {
+    /// How often each of these parts is counted in the logarithms; `None` where they are no sum of them.
+    fn coefficients(&self, parts: &[Array3<f64>]) -> Option<Vec<Measured>> {
+        if parts.is_empty() || parts.len() > MOST_TERMS {
+            return None;
+        }
+        let counted = self.counted.iter().filter(|c| **c).count();
+        let step = counted.div_ceil(CELLS).max(1);
+        let of = |x: &Array3<f64>| {
+            let all = x.iter().zip(&self.counted).filter(|(_, c)| **c).map(|(x, _)| *x);
+            all.step_by(step).collect::<Vec<f64>>()
+        };
+        let columns: Vec<Vec<f64>> = parts.iter().map(|part| of(&centred(part, &self.counted))).collect();
+        let wanted = of(&self.logs);
+        let size = (wanted.iter().map(|x| x * x).sum::<f64>() / wanted.len().max(1) as f64).sqrt();
+        let views: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
+        let fit = least_squares(&views, &wanted, self.each() / size.max(f64::MIN_POSITIVE))?;
+        (fit.left * size <= LOG_ROOM * self.each()).then_some(fit.coefficients)
+    }
+}
+
+impl How<'_> {
+    /// A factor for each distance, key or dimension.
+    pub(super) fn shares(&mut self, field: &Field) {
+        let (_, rows, keys) = self.own.dim();
+        for (called, axis) in [("distance", Axis::Distance), ("key", Axis::Key)] {
+            let index = move |t: usize, s: usize| if axis == Axis::Distance { t.abs_diff(s) } else { s };
+            let used = |i: usize| field.counted.indexed_iter().any(|((_, t, s), counted)| *counted && index(t, s) == i);
+            let indices: Vec<usize> = (0..rows.max(keys)).filter(|i| used(*i)).collect();
+            if indices.len() > MOST_TERMS {
+                continue;
+            }
+            let part = |i: usize| {
+                Array3::from_shape_fn(self.right.scores.dim(), |(h, t, s)| {
+                    if index(t, s) == i { self.right.scores[[h, t, s]] } else { 0.0 }
+                })
+            };
+            let parts: Vec<Array3<f64>> = indices.iter().map(|i| part(*i)).collect();
+            let Some(coefficients) = field.coefficients(&parts) else { continue };
+            let mut factors = vec![Measured::UNKNOWN; rows.max(keys)];
+            indices.iter().zip(coefficients).for_each(|(i, m)| factors[*i] = m);
+            let Some(table) = describe_table(&factors, axis, Some(1.0), self.case.tokens_of(axis)) else { continue };
+            let (words, values) = (table.words, table.values);
+            let made: Made = Arc::new(move |_, _, right| {
+                Some(Array3::from_shape_fn(right.scores.dim(), |(h, t, s)| {
+                    values.get(index(t, s)).copied().unwrap_or(f64::NAN) * right.scores[[h, t, s]]
+                }))
+            });
+            let draft =
+                Draft::new(Form::ScoreScale, format!("scores are {words} times the right ones"), table.bits + 4.0);
+            if self.offer(draft.with("factor", words).with("by", called), made, None, true) {
+                return;
+            }
+        }
+        self.dimensions(field);
+    }
+
+    /// How often each dimension is counted in the product of queries and keys.
+    fn dimensions(&mut self, field: &Field) {
+        let first = self.case.first();
+        let (Some(q), Some(k)) = (cube(&first.inputs[0]), cube(&first.inputs[1])) else { return };
+        let d = q.shape()[2];
+        let key_head = self.right.key_head.clone();
+        let scale = self.right.scale.clone();
+        let part = |i: usize| {
+            Array3::from_shape_fn(self.right.scores.dim(), |(h, t, s)| scale[h] * q[[t, h, i]] * k[[s, key_head[h], i]])
+        };
+        if d > MOST_TERMS {
+            return;
+        }
+        let parts: Vec<Array3<f64>> = (0..d).map(part).collect();
+        let Some(factors) = field.coefficients(&parts) else { return };
+        let Some(table) = describe_table(&factors, Axis::Dim, Some(1.0), None) else { return };
+        let (words, values) = (table.words, table.values);
+        let made: Made = Arc::new(move |case, at, right| {
+            let [q, k] = &case.places[at].inputs[..] else { return None };
+            let (mut q, k) = (cube(q)?, cube(k)?);
+            for (i, by) in values.iter().enumerate().take(q.shape()[2]) {
+                q.slice_mut(s![.., .., i]).mapv_inplace(|x| x * by);
+            }
+            super::scaled(&q, &k, right)
+        });
+        let words_said = format!("each dimension counts {words} times in the product of queries and keys");
+        let draft =
+            Draft::new(Form::ScoreSource, words_said, table.bits + 5.0).with("factor", words).with("by", "dimension");
+        self.offer(draft, made, None, true);
+    }
+
+    /// Scores, or probabilities, that are a mixture over heads.
+    pub(super) fn mixed_heads(&mut self, field: &Field) {
+        let heads = self.own.shape()[0];
+        if !(2..=MOST_HEADS).contains(&heads) {
+            return;
+        }
+        let scores = |head: usize| {
+            let only = |x: &Array3<f64>| x.slice(s![head..=head, .., ..]).to_owned();
+            let of = Field {
+                counted: field.counted.slice(s![head..=head, .., ..]).to_owned(),
+                logs: only(&field.logs),
+                scores: only(&field.scores),
+                noise: field.noise,
+            };
+            let parts: Vec<Array3<f64>> =
+                (0..heads).map(|other| self.right.scores.slice(s![other..=other, .., ..]).to_owned()).collect();
+            of.coefficients(&parts)
+        };
+        let noise = self.noise();
+        let right = super::softmax(&self.right.scores, &self.right.sees, &self.right.beside);
+        let flat =
+            |x: &Array3<f64>, head: usize| x.index_axis(Dimension(0), head).iter().copied().collect::<Vec<f64>>();
+        let columns: Vec<Vec<f64>> = (0..heads).map(|head| flat(&right, head)).collect();
+        let views: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
+        let probs = |head: usize| {
+            least_squares(&views, &flat(self.own, head), noise)
+                .filter(|fit| fit.left <= ROOM * noise)
+                .map(|fit| fit.coefficients)
+        };
+        let of_scores = mixture(heads, &scores);
+        let of_probs = mixture(heads, &probs);
+        if let Some((words, bits, by)) = of_scores {
+            let made: Made = Arc::new(move |_, _, right| mixed(&right.scores, &by));
+            self.offer(
+                Draft::new(Form::ScoreSource, format!("each head's scores are {words}"), bits),
+                made,
+                None,
+                true,
+            );
+        }
+        if let Some((words, bits, by)) = of_probs {
+            let after: After = Arc::new(move |_, probs| mixed(&probs, &by));
+            let draft = Draft::new(Form::ProbsMix, format!("each head's probabilities are {words}"), bits);
+            self.offer(draft, right_scores(), Some(after), false);
+        }
+    }
+
+    /// Rows that are divided by the sum of another row.
+    pub(super) fn other_denominators(
+        &mut self,
+        factors: &Array2<Measured>,
+        sums: &Array2<f64>,
+        called: &str,
+        less_most: bool,
+    ) {
+        type Source = Arc<dyn Fn(usize, usize) -> (usize, usize) + Send + Sync>;
+        let (heads, rows) = factors.dim();
+        let mut all: Vec<(String, f64, Source)> = (0..heads.min(MOST_HEADS))
+            .map(|head| (format!("head {head}"), 8.0, Arc::new(move |_, t| (head, t)) as Source))
+            .collect();
+        all.push(("the query before".into(), 6.0, Arc::new(|h, t: usize| (h, t.saturating_sub(1)))));
+        all.push(("the next query".into(), 6.0, Arc::new(move |h, t| (h, (t + 1).min(rows - 1)))));
+        all.push(("the first query".into(), 6.0, Arc::new(|h, _| (h, 0))));
+        all.push(("the last query".into(), 6.0, Arc::new(move |h, _| (h, rows - 1))));
+        all.push(("the head before".into(), 7.0, Arc::new(move |h, t| ((h + heads - 1) % heads, t))));
+        all.push(("the next head".into(), 7.0, Arc::new(move |h, t| ((h + 1) % heads, t))));
+        for (words, bits, source) in all {
+            if !factors.indexed_iter().all(|((h, t), m)| m.may_be(sums[[h, t]] / sums[source(h, t)])) {
+                continue;
+            }
+            let after: After = Arc::new(move |right, mut probs| {
+                let sums = super::sums_of(right, less_most);
+                for (head, row) in rows_of(&probs) {
+                    let by = sums[[head, row]] / sums.get(source(head, row))?;
+                    probs.slice_mut(s![head, row, ..]).mapv_inplace(|p| p * by);
+                }
+                Some(probs)
+            });
+            let words = format!("probabilities are {called}, divided by the sum of {words}");
+            self.offer(Draft::new(Form::Denominator, words, bits), right_scores(), Some(after), true);
+        }
+    }
+}
+
+/// Errors of rounding's size that a mixture may leave before the proof.
+const ROOM: f64 = 5.0;
+
+/// How heads are mixed: the same number for its own and for all others of its group, in words.
+fn mixture(heads: usize, of: &dyn Fn(usize) -> Option<Vec<Measured>>) -> Option<(String, f64, Array2<f64>)> {
+    let mut all: Vec<Vec<Measured>> = Vec::new();
+    for head in 0..heads {
+        all.push(of(head)?);
+    }
+    let at = |h: usize, other: usize| all[h][other];
+    for group in (2..=heads).filter(|group| heads.is_multiple_of(*group)) {
+        let cells = |is: &dyn Fn(usize, usize) -> bool| {
+            let pairs = (0..heads).flat_map(|h| (0..heads).map(move |o| (h, o)));
+            Measured::mean(pairs.filter(|(h, o)| is(*h, *o)).map(|(h, o)| at(h, o)).collect::<Vec<_>>().into_iter())
+                .number()
+        };
+        let own = cells(&|h, o| h == o);
+        let other = cells(&|h, o| h != o && h / group == o / group);
+        let by = Array2::from_shape_fn((heads, heads), |(h, o)| match (h == o, h / group == o / group) {
+            (true, _) => own.value,
+            (_, true) => other.value,
+            _ => 0.0,
+        });
+        let is_it = by.indexed_iter().all(|((h, o), value)| at(h, o).may_be(*value));
+        if !is_it || other.value == 0.0 {
+            continue;
+        }
+        let of = if group == heads { "all heads".to_owned() } else { format!("its {group} neighbouring heads") };
+        let is_mean = |n: &Number| (n.value - 1.0 / group as f64).abs() < 1e-6;
+        let words = match is_mean(&own) && is_mean(&other) {
+            true => format!("the mean of {of}"),
+            false => format!("{} times its own and {} times those of each other of {of}", own.words, other.words),
+        };
+        return Some((words, 8.0 + own.bits + other.bits, by));
+    }
+    None
+}
+
+fn mixed(x: &Array3<f64>, by: &Array2<f64>) -> Option<Array3<f64>> {
+    let (heads, rows, keys) = x.dim();
+    let flat = x.to_shape((heads, rows * keys)).ok()?;
+    (by.dim() == (heads, heads)).then_some(())?;
+    by.dot(&flat).into_shape_with_order((heads, rows, keys)).ok()
+}
