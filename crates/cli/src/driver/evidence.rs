@@ -8,7 +8,7 @@ use firstdiff_compare::Place;
 use firstdiff_compare::metrics::Squares;
 use firstdiff_trace::{DType, Dump, Entry, Meta, NamedRows, Recorder, Rows, Tap, to_bf16, to_f16};
 
-use crate::commands::bisect::engine::Run;
+use crate::driver::engine::Run;
 
 /// One tap of one step: the rows seen so far.
 #[derive(Clone, Debug)]
