@@ -193,11 +193,11 @@ fn record_next(finding: &Finding, replay: &Replay) -> Vec<Tap> {
     if is_open { narrowing(replay, &finding.through) } else { Vec::new() }
 }
 
-/// `wrong from position 5 on, and right before`.
+/// `wrong at positions 5 to 13, right before`.
 fn positions_in_words(wrong: &[usize]) -> String {
     let (first, last) = (wrong[0], wrong[wrong.len() - 1]);
     match last - first + 1 == wrong.len() {
-        true if first > 0 && wrong.len() > 1 => format!("wrong from position {first} to {last}, right before"),
+        true if first > 0 && wrong.len() > 1 => format!("wrong at positions {first} to {last}, right before"),
         _ => format!("wrong at positions {}", layers_in_short(wrong.iter().map(|&at| at as u32))),
     }
 }

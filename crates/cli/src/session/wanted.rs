@@ -45,8 +45,12 @@ pub(crate) fn narrowing(replay: &Replay, through: &[Tap]) -> Vec<Tap> {
 /// What is to be recorded next of a candidate, but for taps that it does not write; nothing where no wrong stretch can be parted.
 pub(crate) fn next(replay: &Replay, dump: &Dump, absent: &BTreeSet<Tap>) -> Option<Wanted> {
     let recorded: BTreeSet<Tap> = dump.all_entries().iter().map(|entry| entry.tap).collect();
+    // What it does not write of one layer it writes of none.
+    let site = |tap: &Tap| (tap.stack(), tap.site);
+    let written: BTreeSet<_> = recorded.iter().map(site).collect();
+    let unknown: BTreeSet<_> = absent.iter().map(site).filter(|site| !written.contains(site)).collect();
     let open = |t: &Replayed| -> Vec<Tap> {
-        let new = |tap: &&Tap| !absent.contains(*tap) && !recorded.contains(*tap);
+        let new = |tap: &&Tap| !absent.contains(*tap) && !unknown.contains(&site(tap)) && !recorded.contains(*tap);
         t.through.iter().filter(new).copied().collect()
     };
     let is_suspect = |t: &&Replayed| {
@@ -56,7 +60,7 @@ pub(crate) fn next(replay: &Replay, dump: &Dump, absent: &BTreeSet<Tap>) -> Opti
     let suspects: Vec<(&Replayed, Vec<Tap>)> =
         replay.taps.iter().filter(is_suspect).map(|t| (t, open(t))).filter(|(_, open)| !open.is_empty()).collect();
     let (first, inside) = suspects.first()?;
-    let taps = alike(replay, dump, &suspects);
+    let taps = alike(replay, dump, &suspects, |t| open(t).is_empty());
     if !taps.is_empty() {
         return Some(Wanted { taps, why: "whether the same operations are wrong in the other layers" });
     }
@@ -68,10 +72,14 @@ pub(crate) fn next(replay: &Replay, dump: &Dump, absent: &BTreeSet<Tap>) -> Opti
     Some(Wanted { taps, why })
 }
 
-/// Where single operations are wrong: the same, and what they read, in the other layers that are wrong.
-fn alike(replay: &Replay, dump: &Dump, suspects: &[(&Replayed, Vec<Tap>)]) -> Vec<Tap> {
-    let single =
-        |t: &&Replayed| t.report.status == Status::Diverged && t.through.is_empty() && t.misrecorded.is_empty();
+/// Where single operations are wrong, or stretches of which the candidate writes no more: the same, and what they read, in the other layers that are wrong.
+fn alike(
+    replay: &Replay,
+    dump: &Dump,
+    suspects: &[(&Replayed, Vec<Tap>)],
+    is_parted: impl Fn(&Replayed) -> bool,
+) -> Vec<Tap> {
+    let single = |t: &&Replayed| t.report.status == Status::Diverged && t.misrecorded.is_empty() && is_parted(t);
     let found: Vec<Tap> =
         replay.taps.iter().filter(single).flat_map(|t| t.from.iter().copied().chain([t.report.place.tap])).collect();
     let sites: BTreeSet<_> =
