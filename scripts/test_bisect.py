@@ -180,8 +180,7 @@ class Engine:
             h = 1.003 * h if self.wrong("residual-times", n) else h
             h = record(tap + "h", x + out if self.wrong("residual", n) and n else h + out)
         x = record("final_norm", h if self.wrong("final-norm") else self.norm(h, self.w["model.norm.weight"]))
-        logits = x @ (self.w["model.embed_tokens.weight"] if self.wrong("head") else self.w["lm_head.weight"]).T
-        record("logits", logits.roll(1, -1) if self.wrong("head-roll") else logits)
+        record("logits", x @ (self.w["model.embed_tokens.weight"] if self.wrong("head") else self.w["lm_head.weight"]).T)
 
 
 def engine(folder):

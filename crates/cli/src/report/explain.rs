@@ -180,7 +180,7 @@ impl Explained {
             ruled_out: finding.tried.keys().copied().filter(|id| open && is_ruled_out(id)).collect(),
             note: finding.note.clone(),
             next: next(finding, &session.replay),
-            record_next: names(&record_next(finding, &session.replay)),
+            record_next: names(record_next(finding, &session.replay)),
             positions_in_words: wrong.as_ref().map(|wrong| positions_in_words(wrong)),
             wrong_positions: wrong,
         }

@@ -180,6 +180,16 @@ fn what_an_engine_does_not_write_is_said_and_not_asked_again() {
 }
 
 #[test]
+fn logits_of_the_last_token_alone_are_taken_as_that() {
+    let bench = Bench::new();
+    let from = unpack("golden/llama-torch", bench.path());
+    let report = parsed(&bench.run(&model(), None, &from, "last-logits", &["--json", "-"]));
+    assert_eq!(report["verdict"], "parity", "{report:#}");
+    let from = unpack("faulty/llama-rope-pairing", bench.path());
+    cause(&parsed(&bench.run(&model(), None, &from, "last-logits", &["--json", "-"])), "rope-pairing");
+}
+
+#[test]
 fn an_engine_that_wavers_fails_or_writes_nothing_is_not_explained() {
     let bench = Bench::new();
     let from = unpack("faulty/llama-rope-pairing", bench.path());

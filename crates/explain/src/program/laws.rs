@@ -35,41 +35,31 @@ pub(crate) fn measure(
         if !open || findings[at].shown_at.iter().any(|place| place.step == 0) {
             continue;
         }
-        let found = (0..at).find_map(|law| {
-            let (known, decoded) = (&findings[law], &findings[at]);
-            if !sites(decoded).is_subset(&sites(known)) {
-                return None;
-            }
-            // A cause of the prefill that decode steps do not have may be one law with what they do.
-            let beside = || of_finding(recording, candidate, held, replay, known);
-            let is_stated = known.matched == Match::Reproduced;
-            let measured = known.measured.clone().or_else(|| is_stated.then(beside).flatten())?;
-            let left = continued(recording, candidate, held, replay, &measured, decoded)?;
-            Some((law, measured, left))
-        });
-        if let Some((law, measured, left)) = found {
+        let found = (0..at)
+            .find_map(|law| Some((law, continued(recording, candidate, held, replay, &findings[law], &findings[at])?)));
+        if let Some((law, left)) = found {
             let decoded = findings.remove(at);
-            findings[law].measured = Some(measured);
             findings[law].go_on_in(decoded, left);
         }
     }
 }
 
-/// Where a finding shows, in whichever step.
-fn sites(finding: &Finding) -> BTreeSet<(Option<u32>, &'static str)> {
-    finding.shown_at.iter().map(|place| (place.tap.layer, place.tap.last_site().name())).collect()
-}
-
-/// What the law of one finding leaves in the decode steps of another at the same taps, where it gives them.
+/// What the law of one finding leaves in the decode steps of another, where it gives them.
 fn continued(
     recording: &Recording<'_>,
     candidate: &Candidate<'_>,
     held: &Held,
     replay: &Replay,
-    known: &Measured,
+    known: &Finding,
     decoded: &Finding,
 ) -> Option<f64> {
-    let law = &known.law;
+    let law = &known.measured.as_ref()?.law;
+    let sites = |finding: &Finding| -> BTreeSet<(Option<u32>, &'static str)> {
+        finding.shown_at.iter().map(|place| (place.tap.layer, place.tap.last_site().name())).collect()
+    };
+    if !sites(decoded).is_subset(&sites(known)) {
+        return None;
+    }
     let Wrongs { site, kind, wrong, steps } = wrongs(recording, held, replay, decoded.shown_at.iter().copied())?;
     let apply = |at: usize, inputs: &[ArrayD<f64>]| steps[at].value(held, recording.program, inputs);
     left_by(law, kind, site, wrong, candidate.profile, &apply)
