@@ -8,7 +8,8 @@
     python scripts/test_bisect.py [--firstdiff BINARY] [--tinyllama] [--keep DIR]
 
 The engine is this file again (`test_bisect.py engine MODEL`): a Llama written in PyTorch from the papers, with a K/V cache, recording itself
-through crates/trace/python; it makes one mistake of its own, which ENGINE_FAULT names. The model has 22 layers of random weights in
+through crates/trace/python; it makes one mistake of its own, which ENGINE_FAULT names (`window 4 + sharp 15`: two; test_explain_run.py uses those
+that no catalogue lists). The model has 22 layers of random weights in
 TinyLlama's proportions, 16 times narrower; with --tinyllama also TinyLlama's own sizes (2 GB of bf16 weights are written). Prints the runs
 and the share of bytes for every fault. Exit 1 where one is not found, or costs more.
 """
@@ -95,11 +96,11 @@ class Engine:
             at = slice(data + t["data_offsets"][0], data + t["data_offsets"][1])
             self.w[name] = torch.from_numpy(np.array(raw[at]).view("<u2").astype("<u4") << 16 if t["dtype"] == "BF16" else
                                             np.array(raw[at]).view("<u4")).view(torch.float32).reshape(t["shape"])
-        self.fault, _, self.where = fault.partition(" ")
+        self.faults = [each.strip().partition(" ")[::2] for each in fault.split("+")]
         self.cache, self.step = {}, 0
 
     def wrong(self, fault, layer=None):
-        return self.fault == fault and (layer is None or self.where in ("every", str(layer)))
+        return any(made == fault and (layer is None or where in ("every", str(layer))) for made, where in self.faults)
 
     def norm(self, x, weight, outside=False):
         ms = x.pow(2).mean(-1, keepdim=True)
@@ -114,6 +115,7 @@ class Engine:
         if self.step and self.wrong("decode-behind", layer) or self.step == 1 and self.wrong("decode-once", layer):
             at = at - 1
         angle = at[:, None] / self.c["rope_theta"] ** (torch.arange(0, d, 2, dtype=torch.float64) / d)
+        angle = angle * 1.02 if self.wrong("angle", layer) else angle
         cos, sin = angle.cos().float()[:, None], angle.sin().float()[:, None]
         if self.wrong("rope-pairs", layer):
             a, b = x[..., 0::2], x[..., 1::2]
@@ -150,8 +152,14 @@ class Engine:
             scores = qk * (1 / d if self.wrong("scale", n) else d ** -0.5)
             seen = 1 if self.wrong("mask-one", n) else S if self.wrong("mask", n) else 0
             future = torch.ones(T, S, dtype=torch.bool).triu(S - T + 1 + seen)
+            if self.wrong("window", n):
+                future |= torch.ones(T, S, dtype=torch.bool).tril(S - T - 5)
+            if self.wrong("slope", n):
+                scores = scores * torch.linspace(1, 1.07, H)[:, None, None]
             scores = record(tap + "scores", scores.masked_fill(future, float("-inf")))
             probs = record(tap + "probs", scores.softmax(-1))
+            if self.wrong("values-before", n):
+                values = torch.cat([values[:1], values[:-1]])
             context = record(tap + "context", torch.einsum("hts,shd->thd", probs, values[:, torch.arange(H) // (H // K)]).reshape(T, D))
             out = record(tap + "attn_out", context @ w("self_attn.o_proj").T)
             h = record(tap + "h_attn", 2 * h if self.wrong("residual", n) and n == 0 else h + out)
@@ -161,6 +169,7 @@ class Engine:
             if self.wrong("gate-up", n):
                 gate, up = up, gate
             act = torch.nn.functional.gelu(gate, approximate="tanh") if self.wrong("gelu", n) else torch.nn.functional.silu(gate)
+            act = gate * torch.sigmoid(1.35 * gate) if self.wrong("sharp", n) else act
             act = record(tap + "ffn_act", act * up)
             out = act @ w("mlp.down_proj").T
             if self.wrong("first-rows", n) and T > 1:  # a tile of rows that is never written
@@ -168,6 +177,7 @@ class Engine:
             if self.wrong("second-step", n) and self.step == 2:
                 out = out * 1.5
             out = record(tap + "ffn_out", out)
+            h = 1.003 * h if self.wrong("residual-times", n) else h
             h = record(tap + "h", x + out if self.wrong("residual", n) and n else h + out)
         x = record("final_norm", h if self.wrong("final-norm") else self.norm(h, self.w["model.norm.weight"]))
         record("logits", x @ (self.w["model.embed_tokens.weight"] if self.wrong("head") else self.w["lm_head.weight"]).T)

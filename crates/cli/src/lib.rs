@@ -13,6 +13,7 @@
 pub mod baseline;
 pub mod bisect;
 pub mod commands;
+mod driver;
 pub mod output;
 mod parity;
 mod progress;

@@ -76,7 +76,7 @@ enum Command {
     #[command(after_help = GATE_HELP)]
     Gate(GateArgs),
     /// Stands between `bisect` and its engine
-    #[command(name = crate::commands::bisect::keeper::COMMAND, hide = true)]
+    #[command(name = crate::driver::keeper::COMMAND, hide = true)]
     Keep {
         /// Where the engine's output goes
         folder: PathBuf,
@@ -99,7 +99,7 @@ pub fn main() -> u8 {
         Command::Import(args) => crate::commands::import::run(args),
         Command::Align(args) => crate::commands::align::run(args),
         Command::Gate(args) => run_gate(args),
-        Command::Keep { folder, line } => return crate::commands::bisect::keeper::run(&folder, &line),
+        Command::Keep { folder, line } => return crate::driver::keeper::run(&folder, &line),
     };
     outcome.unwrap_or_else(|error| {
         report_error(&error);

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use firstdiff_compare::Verdict;
 use firstdiff_explain::explain::{Finding, Match};
-use firstdiff_explain::replay::Replayed;
+use firstdiff_explain::replay::{Replay, Replayed};
 use firstdiff_trace::{Site, Tap};
 use serde::Serialize;
 
-use crate::report::{Conclusion, Diagnosis, Header, Judged, Provenance, names};
+use crate::report::{Conclusion, Diagnosis, Header, Judged, KeptRuns, Provenance, Run, names};
 use crate::session::cause::beside_another_arithmetic;
 use crate::session::replay::ReplaySession;
+use crate::session::wanted::{narrowing, positions};
 use crate::words::{layers_in_short, shorten};
 
 /// The report of `firstdiff explain`.
@@ -32,6 +33,28 @@ pub struct Explain {
     /// What is said of a reference (`--ref`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference: Option<OfReference>,
+    /// What an engine was asked for (`--run`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Asked>,
+}
+
+/// What an engine was asked for, run by run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Asked {
+    /// The engine's command line.
+    pub engine: String,
+    /// The folder of the runs; the dump of all that was written is its `evidence`.
+    pub work: String,
+    /// Every run.
+    pub runs: Vec<Run>,
+    /// The runs of an earlier start.
+    pub kept_runs: Option<KeptRuns>,
+    /// Bytes that the engine wrote.
+    pub bytes: u64,
+    /// Taps that it was asked for and did not write.
+    pub not_written: Vec<String>,
+    /// What else is to be known.
+    pub notes: Vec<String>,
 }
 
 /// One fault.
@@ -68,6 +91,12 @@ pub struct Explained {
     pub note: Option<String>,
     /// What to do next, where that is not to fix it.
     pub next: Option<String>,
+    /// Taps to record next, so that it can be told which operation it is, and measured.
+    pub record_next: Vec<String>,
+    /// The positions that are wrong at the first tap that shows it, where some are right.
+    pub wrong_positions: Option<Vec<usize>>,
+    #[serde(skip)]
+    pub(crate) positions_in_words: Option<String>,
 }
 
 /// A mistake that was tried.
@@ -105,6 +134,7 @@ impl Explain {
             findings: Explained::all(session),
             not_testable: not_testable.to_vec(),
             reference: reference.map(OfReference::of),
+            asked: None,
         }
     }
 }
@@ -130,7 +160,9 @@ impl Explained {
         let step = finding.shown_at.iter().map(|place| place.step).min().filter(|&step| step > 0);
         let from = step.map_or(String::new(), |step| format!(", from decode step {step} on"));
         let shown = |t: &&Replayed| finding.shown_at.contains(&t.report.place);
-        let reason = session.replay.taps.iter().find(shown).and_then(|t| t.reason.as_ref());
+        let first = session.replay.taps.iter().find(shown);
+        let reason = first.and_then(|t| t.reason.as_ref());
+        let wrong = first.and_then(positions);
         let tried = finding.tried.iter().map(|(&cause, &residual_nmse)| Tried { cause, residual_nmse });
         Explained {
             tap: finding.taps.first().map(ToString::to_string),
@@ -147,13 +179,34 @@ impl Explained {
             untried: finding.untried,
             ruled_out: finding.tried.keys().copied().filter(|id| open && is_ruled_out(id)).collect(),
             note: finding.note.clone(),
-            next: next(finding),
+            next: next(finding, &session.replay),
+            record_next: names(record_next(finding, &session.replay)),
+            positions_in_words: wrong.as_ref().map(|wrong| positions_in_words(wrong)),
+            wrong_positions: wrong,
         }
     }
 }
 
+/// The taps that would tell which operation it is, where that is open.
+fn record_next(finding: &Finding, replay: &Replay) -> Vec<Tap> {
+    let is_open = matches!(finding.matched, Match::Unknown | Match::Closest) && finding.arithmetic.is_none();
+    if is_open { narrowing(replay, &finding.through) } else { Vec::new() }
+}
+
+/// `wrong at positions 5 to 13, right before`.
+fn positions_in_words(wrong: &[usize]) -> String {
+    let (first, last) = (wrong[0], wrong[wrong.len() - 1]);
+    match last - first + 1 == wrong.len() {
+        true if first > 0 && wrong.len() > 1 => format!("wrong at positions {first} to {last}, right before"),
+        _ => format!("wrong at positions {}", layers_in_short(wrong.iter().map(|&at| at as u32))),
+    }
+}
+
+/// Names of taps that are listed.
+const MOST_NAMES: usize = 24;
+
 /// What is to be done about a fault without a cause.
-fn next(finding: &Finding) -> Option<String> {
+fn next(finding: &Finding, replay: &Replay) -> Option<String> {
     match (finding.matched, finding.through.as_slice()) {
         _ if let Some(other) = &finding.arithmetic => Some(beside_another_arithmetic(other)),
         (Match::Reproduced, _) => None,
@@ -162,7 +215,16 @@ fn next(finding: &Finding) -> Option<String> {
             Some("the catalogue has no mistake that does this: look in your code for what it says".to_owned())
         }
         (_, []) => Some("look at this code alone: all that it reads is right".to_owned()),
-        (_, span) => Some(format!("record {} as well: that tells which operation it is", shorten(&names(span), 4))),
+        _ => {
+            let taps = narrowing(replay, &finding.through);
+            let layers: BTreeSet<u32> = taps.iter().filter_map(|tap| tap.layer).collect();
+            let tells =
+                if layers.len() > 1 { "in which layer it is" } else { "which operation it is, and what it computes" };
+            Some(format!(
+                "record {} as well: that tells {tells} (explain --run 'ENGINE' asks for what it needs)",
+                shorten(&names(&taps), MOST_NAMES)
+            ))
+        }
     }
 }
 

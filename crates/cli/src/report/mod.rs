@@ -28,7 +28,7 @@ pub use cause::{CauseOf, Diagnosis, OtherArithmetic, Params, Residual};
 pub use compare::{
     Alignment, Anatomy, Cell, Chunks, Compare, Explains, Factor, FirstDivergence, Missing, Phase, Phases, Rank, Region,
 };
-pub use explain::{Explain, Explained, OfReference, Tried};
+pub use explain::{Asked, Explain, Explained, OfReference, Tried};
 pub use gate::{Gate, Worse};
 pub use inspect::{Inspect, Kinds, Seen};
 pub use replay::{Architecture, Fit, Judged, Replay, ReplayedTap, WrongOperation};

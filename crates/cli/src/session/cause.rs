@@ -94,7 +94,7 @@ pub(crate) fn beside(model: &Path, session: &Session, place: Place, inputs_agree
     let args = CandidateArgs {
         model: model.to_owned(),
         weights: None,
-        candidate: session.candidate.path().to_owned(),
+        candidate: Some(session.candidate.path().to_owned()),
         profile: Some(session.options.profile),
         cache: session.known_cache(),
         tokens,

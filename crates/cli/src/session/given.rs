@@ -1,7 +1,7 @@
 //! What is judged, and as what? A model, a candidate's dump, the arithmetic it works in, and the tokens it was fed.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -22,8 +22,8 @@ pub(crate) struct CandidateArgs {
     /// A Hugging Face folder, a .gguf, a llama2.c .bin or a MiniMind .json; or a reference's dump that holds its program
     pub(crate) model: PathBuf,
     /// The candidate's dump
-    #[arg(value_name = "CAND")]
-    pub(crate) candidate: PathBuf,
+    #[arg(value_name = "CAND", required = true)]
+    pub(crate) candidate: Option<PathBuf>,
     /// In what arithmetic a right candidate works: exact, f32, f16, bf16, ggml [default: what the dump says, else f32]
     #[arg(long)]
     pub(crate) profile: Option<Named>,
@@ -77,7 +77,15 @@ pub(crate) struct Given {
 impl CandidateArgs {
     /// What is read.
     pub(crate) fn inputs(&self) -> Inputs {
-        Inputs::of([self.model.as_path(), &self.candidate]).and(&self.reading.files())
+        Inputs::of([self.model.as_path()]).and(&self.candidate).and(&self.reading.files())
+    }
+
+    /// The candidate's dump.
+    ///
+    /// # Errors
+    /// When none is named.
+    pub(crate) fn candidate(&self) -> Result<&Path> {
+        self.candidate.as_deref().context("no candidate's dump is named")
     }
 
     /// Opens both, and settles what neither says.
@@ -92,7 +100,7 @@ impl CandidateArgs {
         refuse_weights(&args.model, args.weights.as_deref())?;
         let model = firstdiff_model::load(&args.model)?;
         let dump =
-            crate::session::streams::of_model(args.reading.open(&args.candidate)?, model.plan.dims.layers as usize)?;
+            crate::session::streams::of_model(args.reading.open(args.candidate()?)?, model.plan.dims.layers as usize)?;
         let batch = batch(&dump, &model, args.tokens.as_ref().map(Vec::len));
         let sequences = batch.as_ref().map_or(1, Batch::count);
         let (dump, warnings) = match (&batch, args.reading.sequence) {
@@ -170,7 +178,7 @@ impl CandidateArgs {
 
 /// A candidate beside the program that its reference ran.
 fn of_program(args: CandidateArgs) -> Result<Given> {
-    let dump = args.reading.open(&args.candidate)?;
+    let dump = args.reading.open(args.candidate()?)?;
     let (recorded, why, loosened) = Recorded::open(&args)?;
     let (named, warnings, partial) = (recorded.profile(), recorded.warnings(), args.reading.partial);
     let source = Source::Program(Box::new(recorded));

@@ -13,6 +13,7 @@ pub(crate) mod reading;
 pub(crate) mod replay;
 pub(crate) mod source;
 pub(crate) mod streams;
+pub(crate) mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

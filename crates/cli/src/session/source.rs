@@ -7,7 +7,7 @@ use firstdiff_compare::{InReferenceOrder, Profile as Named, Report, Verdict};
 use firstdiff_explain::explain::{Effort, Explanation, Finding, Progress, explain};
 use firstdiff_explain::mistakes::find;
 use firstdiff_explain::program::{Candidate, Recording};
-use firstdiff_explain::replay::Options;
+use firstdiff_explain::replay::{Options, Replay, replay};
 use firstdiff_model::{Cache, Model};
 use firstdiff_program::{ModelFolder, Program};
 use firstdiff_trace::{Dump, Tap};
@@ -38,6 +38,19 @@ pub(crate) fn is_recorded(path: &Path) -> bool {
     path.join("program.json").is_file()
 }
 
+/// All taps that a model gives in one step, in the order in which they are made.
+///
+/// # Errors
+/// When there is no model at the path.
+pub(crate) fn taps_of(path: &Path) -> Result<Vec<Tap>> {
+    if is_recorded(path) {
+        let program = Program::open(path).with_context(|| path.display().to_string())?;
+        let first = program.taps().iter().filter(|tap| tap.step == 0);
+        return Ok(first.map(|tap| Tap::named(&tap.tap)).collect());
+    }
+    Ok(firstdiff_model::load(path)?.plan.steps.iter().map(|step| step.tap).collect())
+}
+
 impl Source {
     /// Its family, how many layers it has, and the width of its stream.
     pub(crate) fn sizes(&self) -> (&str, u32, usize) {
@@ -55,6 +68,17 @@ impl Source {
         Ok(match self {
             Source::Plan { model, options } => explain(model, dump, options, effort, progress)?,
             Source::Program(recorded) => recorded.explained(effort, progress)?,
+        })
+    }
+
+    /// Replays, and explains nothing.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub(crate) fn replayed(&self, dump: &Dump) -> Result<Replay> {
+        Ok(match self {
+            Source::Plan { model, options } => replay(model, dump, options, &mut |_, _| {})?,
+            Source::Program(recorded) => recorded.replayed()?,
         })
     }
 
@@ -88,7 +112,7 @@ impl Recorded {
     /// # Errors
     /// When something cannot be read, or the two runs are not of the same tokens.
     pub(crate) fn open(args: &CandidateArgs) -> Result<(Recorded, String, Option<Loosened>)> {
-        let folder = &args.model;
+        let (folder, candidate) = (&args.model, args.candidate()?);
         let program = Program::open(folder).with_context(|| folder.display().to_string())?;
         let path = program_weights(folder, args.weights.as_deref(), &program)?;
         let weights = ModelFolder::open(&path)
@@ -96,15 +120,14 @@ impl Recorded {
         program.check_memory(&weights).with_context(|| folder.display().to_string())?;
         program.check_work(&weights).with_context(|| folder.display().to_string())?;
         let told = TokenArgs { tokens: ids(&args.tokens), decode_tokens: ids(&args.decode_tokens) };
-        let session =
-            Session::open_with(folder, &args.candidate, args.profile, args.rows.clone(), &args.reading, &told)?
-                .with_cache(args.cache);
+        let session = Session::open_with(folder, candidate, args.profile, args.rows.clone(), &args.reading, &told)?
+            .with_cache(args.cache);
         if let Some(alignment) = session.alignment()
             && let Some(at) = alignment.parted
         {
             bail!(
                 "{} was fed other tokens than {} from position {at} on: nothing of a program holds for these; feed both the same tokens",
-                args.candidate.display(),
+                candidate.display(),
                 folder.display()
             );
         }
@@ -112,7 +135,7 @@ impl Recorded {
             bail!(
                 "{} took the tokens in other chunks than {}: a program holds for the chunks that it was recorded with; record the reference in the candidate's \
                  chunks (`firstdiff compare` aligns the two as they are)",
-                args.candidate.display(),
+                candidate.display(),
                 folder.display()
             );
         }
@@ -120,7 +143,7 @@ impl Recorded {
         if let Verdict::Incomparable(reason) = &judged.report.verdict
             && judged.report.taps.iter().all(|tap| tap.layout.is_none())
         {
-            bail!("incomparable: {}: {reason}", args.candidate.display());
+            bail!("incomparable: {}: {reason}", candidate.display());
         }
         let (why, loosened) = (judged.session.profile_reason.clone(), judged.session.loosened);
         Ok((Recorded { program, weights, session: judged.session, report: judged.report }, why, loosened))
@@ -138,12 +161,25 @@ impl Recorded {
     }
 
     fn explained(&self, effort: &Effort, progress: Progress<'_>) -> Result<Explanation> {
+        self.beside_the_program(|recording, candidate| {
+            Ok(firstdiff_explain::program::explain(recording, candidate, effort, progress)?)
+        })
+    }
+
+    fn replayed(&self) -> Result<Replay> {
+        self.beside_the_program(|recording, candidate| {
+            Ok(firstdiff_explain::program::replay(recording, candidate, &mut |_, _| {})?)
+        })
+    }
+
+    /// The candidate as the comparison read it.
+    fn beside_the_program<T>(&self, judge: impl FnOnce(&Recording<'_>, &Candidate<'_>) -> Result<T>) -> Result<T> {
         let Session { reference, candidate, graph, options, experts, .. } = &self.session;
         let values = InReferenceOrder::new(reference, candidate, graph, options);
         let profile = arithmetic(self.profile(), Cache::F32);
         let recording = Recording { program: &self.program, weights: &self.weights };
         let candidate = Candidate { dump: candidate, values: &values, taps: &self.report.taps, experts, profile };
-        Ok(firstdiff_explain::program::explain(&recording, &candidate, effort, progress)?)
+        judge(&recording, &candidate)
     }
 
     fn sizes(&self) -> (&str, u32, usize) {

@@ -5,6 +5,7 @@ mod bisect;
 mod command;
 mod common;
 mod decode;
+mod explain_run;
 #[cfg(unix)]
 mod files;
 mod inspect;

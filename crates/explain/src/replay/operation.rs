@@ -8,7 +8,7 @@ use ndarray::ArrayD;
 use crate::replay::outliers::{leaking, misplaced};
 use crate::replay::reason::Reason;
 use crate::replay::replayed::Replayed;
-use crate::replay::right::{compared, distance, tolerance};
+use crate::replay::right::{compared, distance, tolerance, wrong_rows};
 use crate::tolerance::replay::{EDGE_ROOM, FEW_ROWS, FEW_ROWS_ROOM, OWN_ROUNDING};
 
 /// An operation, and what is known of how far rounding may leave its value from the right one.
@@ -136,6 +136,7 @@ impl Operation<'_> {
             shape,
             ..TapReport::unchecked(self.place, self.name.into())
         };
-        Replayed { reason, exact_nmse, ..Replayed::of(report) }
+        let wrong_rows = if status == Status::Diverged { wrong_rows(site, own, nearer, allowed) } else { Vec::new() };
+        Replayed { reason, exact_nmse, wrong_rows, ..Replayed::of(report) }
     }
 }

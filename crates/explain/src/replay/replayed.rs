@@ -82,6 +82,8 @@ pub struct Replayed {
     pub through: Vec<Tap>,
     /// The recorded taps it was computed from.
     pub from: Vec<Tap>,
+    /// Of a wrong one, the rows whose own error is above what is allowed.
+    pub wrong_rows: Vec<usize>,
     /// Of a wrong residual add, what was added.
     pub fit: Option<Fit>,
     /// What comes out of the value that is due here and not of the recorded one: the recording is wrong, not the operation.
@@ -97,6 +99,7 @@ impl Replayed {
             exact_nmse: None,
             through: Vec::new(),
             from: Vec::new(),
+            wrong_rows: Vec::new(),
             fit: None,
             misrecorded: Vec::new(),
         }

@@ -66,6 +66,22 @@ pub(crate) fn distance(site: Site, reference: &ArrayD<f64>, other: &ArrayD<f64>)
     size_of(&positions.map(part).collect::<Vec<_>>())
 }
 
+/// The rows of which the error alone is above what is allowed: where a mask or a window is wrong, those from some position on.
+pub(crate) fn wrong_rows(site: Site, own: &ArrayD<f64>, right: &ArrayD<f64>, allowed: f64) -> Vec<usize> {
+    let axis = Axis(site.position_axis());
+    if own.shape() != right.shape() || own.ndim() <= axis.0 {
+        return Vec::new();
+    }
+    let is_wrong = |(own, right): (ArrayViewD<'_, f64>, ArrayViewD<'_, f64>)| {
+        let off = |(a, b): (&f64, &f64)| if a == b { 0.0 } else { (a - b) * (a - b) };
+        let error: f64 = own.iter().zip(&right).map(off).sum();
+        let energy: f64 = right.iter().filter(|x| x.is_finite()).map(|x| x * x).sum();
+        error.is_nan() || error > allowed * energy
+    };
+    let rows = own.axis_iter(axis).zip(right.axis_iter(axis)).enumerate();
+    rows.filter_map(|(row, both)| is_wrong(both).then_some(row)).collect()
+}
+
 pub(crate) fn compared(
     site: Site,
     reference: &ArrayD<f64>,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use firstdiff_compare::{ChunkAlignment, Place};
 use firstdiff_trace::{Entry, NamedRows, Rows, Tap};
 
-use crate::commands::bisect::engine::Question;
-use crate::commands::bisect::evidence::Evidence;
+use crate::driver::engine::Question;
+use crate::driver::evidence::Evidence;
 
 /// How an engine's steps lie against the reference's.
 pub(crate) struct Cells {

@@ -1,10 +1,6 @@
 //! `firstdiff bisect REF --run 'ENGINE'`: where does an engine part, asked for a few taps at a time? Arguments, and the runs one by one.
 
 mod cells;
-mod engine;
-mod evidence;
-pub(crate) mod keeper;
-mod kept;
 mod question;
 mod reference;
 mod settle;
@@ -12,22 +8,23 @@ mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use firstdiff_compare::{
-    Aligned, Extent, Graph, Options, Place, Profile, Report, Verdict, Warning, align, allowed_nmse, compare, number,
+    Aligned, Extent, Graph, Options, Place, Profile, Report, Verdict, Warning, align, compare, number,
 };
 use firstdiff_model::Cache;
 use firstdiff_trace::{Entry, Tap};
 
 use crate::commands::bisect::cells::Cells;
-use crate::commands::bisect::engine::{Engine, Failure, Question, Run};
-use crate::commands::bisect::evidence::{Evidence, Wavering, size};
-use crate::commands::bisect::kept::{KeptRuns, Trust, compared};
 use crate::commands::bisect::question::Known;
 use crate::commands::bisect::reference::Reference;
+use crate::driver::engine::{Failure, Question, Run};
+use crate::driver::evidence::{Evidence, Wavering, size};
+use crate::driver::kept::Trust;
+use crate::driver::told::{heading, kept, run_line, says, wavers};
+use crate::driver::{Asking, Driver, Earlier, Told, feed, noise};
 use crate::output::Inputs;
 use crate::session::arithmetic::Choice;
 use crate::session::cause::Why;
@@ -90,16 +87,10 @@ pub(crate) struct BisectArgs {
     json: Option<PathBuf>,
 }
 
-/// A run as it is told of.
-pub(crate) struct Told {
-    question: Question,
-    why: &'static str,
-    kept: bool,
-    seconds: f64,
-    bytes: u64,
-    came: Vec<Place>,
-    /// What it shows.
-    says: String,
+impl BisectArgs {
+    fn asking(&self) -> Asking {
+        Asking { command: self.run.clone(), timeout: self.timeout, work: self.work.clone(), fresh: self.fresh }
+    }
 }
 
 /// How a bisection ended.
@@ -117,22 +108,19 @@ pub(crate) enum Outcome {
 /// # Errors
 /// When something cannot be read, the engine does not do its part, or nothing can be compared.
 pub(crate) fn run(args: BisectArgs) -> Result<u8> {
-    if !(args.timeout > 0.0 && args.timeout < 1e9) {
-        bail!("--timeout {}: a number of seconds above 0 is asked", args.timeout);
-    }
+    let asking = args.asking();
+    asking.check()?;
     let json = args.json.clone();
     let quiet = json.as_deref() == Some(Path::new("-"));
     let inputs = Inputs::of([args.reference.as_path()]);
     inputs.spare(json.as_deref())?;
     let reference = Reference::open(&args.reference, args.work.join("reference"))?;
-    open_work(&args.work, args.fresh)?;
+    asking.open_work()?;
     let mut bisection = Bisection::new(args, reference, quiet);
-    bisection.say(&told::heading(&bisection))?;
+    bisection.say(&heading("reference", &bisection.args.reference, &bisection.driver))?;
     let outcome = bisection.drive()?;
     if !matches!(outcome, Outcome::Failed(_)) {
-        // What has an answer is not interrupted: the next start begins anew.
-        let finished = bisection.args.work.join(FINISHED);
-        std::fs::write(&finished, "").with_context(|| finished.display().to_string())?;
+        bisection.driver.finish()?;
     }
     if let Some(path) = &json {
         crate::render::json::to_file(path, &told::report(&bisection, &outcome), &inputs)?;
@@ -143,46 +131,16 @@ pub(crate) fn run(args: BisectArgs) -> Result<u8> {
             Verdict::Incomparable(reason) => bail!("incomparable: {reason}"),
             verdict => Ok(crate::output::exit_code(verdict)),
         },
-        Outcome::Wavers(wavering) => bail!("{}", told::wavers(wavering)),
+        Outcome::Wavers(wavering) => bail!("{}", wavers(wavering)),
         Outcome::Failed(failure) => bail!("{failure}"),
     }
-}
-
-const MARK: &str = "firstdiff-bisect.txt";
-const FINISHED: &str = "finished";
-
-/// Of what a tap is allowed to be off, how much two runs of one engine may differ and still be judged.
-const NOISE: f64 = 0.1;
-
-/// Makes the work folder, or empties it of what an earlier bisection left, but for the runs of one that was interrupted.
-fn open_work(work: &Path, fresh: bool) -> Result<()> {
-    let strange = work.exists() && !work.join(MARK).exists();
-    let holds_any = || std::fs::read_dir(work).map(|mut entries| entries.next().is_some());
-    if strange && holds_any().with_context(|| work.display().to_string())? {
-        bail!("--work {}: holds something else; name a folder that is new or empty", work.display());
-    }
-    let runs = work.join("runs");
-    std::fs::create_dir_all(work).with_context(|| work.display().to_string())?;
-    let mark = work.join(MARK);
-    std::fs::write(&mark, "Runs of `firstdiff bisect`; may be removed.\n")
-        .with_context(|| mark.display().to_string())?;
-    if fresh || work.join(FINISHED).exists() {
-        let _ = std::fs::remove_dir_all(&runs);
-        let _ = std::fs::remove_file(work.join(FINISHED));
-    }
-    for folder in ["evidence", "reference"] {
-        let _ = std::fs::remove_dir_all(work.join(folder));
-    }
-    std::fs::create_dir_all(&runs).with_context(|| runs.display().to_string())
 }
 
 /// An engine, its reference, and what is known so far.
 pub(crate) struct Bisection {
     args: BisectArgs,
-    engine: Engine,
+    driver: Driver,
     reference: Reference,
-    evidence: Evidence,
-    runs: Vec<Told>,
     layers: u32,
     /// Token positions of the first step, and the last step that is compared.
     tokens: usize,
@@ -195,31 +153,18 @@ pub(crate) struct Bisection {
     choice: Choice,
     cache: Cache,
     confirmed: BTreeSet<Place>,
-    /// What was asked for and did not come.
-    unwritten: BTreeSet<Tap>,
     /// What was asked for only to be seen twice.
     asked_again: BTreeSet<Place>,
     warnings: Vec<String>,
-    /// What became of the runs of an earlier start.
-    kept: Option<KeptRuns>,
-    quiet: bool,
 }
 
 impl Bisection {
     fn new(args: BisectArgs, reference: Reference, quiet: bool) -> Bisection {
-        let timeout = Duration::from_secs_f64(args.timeout);
-        let engine = Engine {
-            command: args.run.clone(),
-            timeout,
-            runs: args.work.join("runs"),
-            feed: settle::feed(&args, &reference),
-        };
+        let fed = feed(args.tokens.as_deref(), args.decode_tokens.as_deref(), reference.meta());
         let layers = reference.extent().0;
         Bisection {
-            engine,
+            driver: Driver::new(&args.asking(), fed, quiet),
             reference,
-            evidence: Evidence::default(),
-            runs: Vec::new(),
             layers,
             tokens: 0,
             last_step: 0,
@@ -229,70 +174,40 @@ impl Bisection {
             choice: Choice::asked(args.profile.unwrap_or(Profile::F32)),
             cache: args.cache.unwrap_or_default(),
             confirmed: BTreeSet::new(),
-            unwritten: BTreeSet::new(),
             asked_again: BTreeSet::new(),
             warnings: Vec::new(),
-            kept: None,
-            quiet,
             args,
         }
     }
 
     fn say(&self, text: &crate::render::screen::Screen) -> Result<()> {
-        if self.quiet { Ok(()) } else { crate::output::print(text.as_str()) }
+        self.driver.say(text)
     }
 
     /// Searches; where runs of an earlier start turn out to be of another engine, without them.
     fn drive(&mut self) -> Result<Outcome> {
-        if let Some(failure) = self.try_kept()? {
-            return Ok(Outcome::Failed(failure));
+        match self.driver.try_kept()? {
+            Earlier::None => {}
+            Earlier::Usable => self.say(&kept(&self.driver))?,
+            Earlier::Useless(trust) => self.discard(trust)?,
+            Earlier::Failed(failure) => return Ok(Outcome::Failed(failure)),
         }
         let outcome = self.search()?;
         let Outcome::Wavers(wavering) = &outcome else { return Ok(outcome) };
-        if self.runs.iter().all(|run| !run.kept) {
+        if !self.driver.uses_kept() {
             return Ok(outcome);
         }
         self.discard(Trust::Differs(wavering.place))?;
         self.search()
     }
 
-    /// Repeats the last of the runs that an earlier start made, which is nearest to its answer.
-    fn try_kept(&mut self) -> Result<Option<Failure>> {
-        let runs = self.engine.kept();
-        let Some(last) = runs.last() else { return Ok(None) };
-        let mut bytes = 0;
-        let looked = self.engine.repeat(last, |kept, again| {
-            bytes = again.all_entries().iter().map(size).sum();
-            compared(kept, again)
-        })?;
-        let trust = match looked {
-            Ok(trust) => trust,
-            Err(Failure::Others(..) | Failure::Silent(..)) => Trust::Otherwise,
-            Err(failure) => return Ok(Some(failure)),
-        };
-        self.evidence.bytes += bytes;
-        self.kept = KeptRuns::new(&runs, Trust::Same);
-        match trust {
-            Trust::Same => self.say(&told::kept(self))?,
-            other => self.discard(other)?,
-        }
-        Ok(None)
-    }
-
     /// Begins anew without the runs of an earlier start, and says why.
     fn discard(&mut self, why: Trust) -> Result<()> {
-        self.engine.forget()?;
+        self.driver.discard(why)?;
         self.reference.as_recorded();
-        let Bisection { evidence, runs, cells, confirmed, asked_again, warnings, kept, .. } = self;
-        let bytes = evidence.bytes;
-        *evidence = Evidence::default();
-        evidence.bytes = bytes;
-        (*runs, *cells, *confirmed, *asked_again, *warnings) = Default::default();
+        (self.cells, self.confirmed, self.asked_again, self.warnings) = Default::default();
         (self.tokens, self.last_step, self.own, self.full) = Default::default();
-        if let Some(kept) = kept {
-            kept.trust = why;
-        }
-        self.say(&told::kept(self))
+        self.say(&kept(&self.driver))
     }
 
     fn search(&mut self) -> Result<Outcome> {
@@ -303,7 +218,7 @@ impl Bisection {
         loop {
             let turn = asked.iter().filter(|q| **q == question).count();
             let put = self.cells.as_ref().map_or_else(|| question.clone(), |cells| cells.question(&question));
-            let run = match self.engine.ask(&put, turn)? {
+            let run = match self.driver.engine.ask(&put, turn)? {
                 Ok(run) => run,
                 // What else the engine has it may not know how to write: its other runs still tell something.
                 Err(Failure::Others(..) | Failure::Silent(..)) if asked.len() > 1 => {
@@ -318,18 +233,14 @@ impl Bisection {
                 Err(failure) => return Ok(Outcome::Failed(failure)),
             };
             asked.push(question.clone());
-            if self.runs.is_empty() {
+            if self.driver.runs.is_empty() {
                 self.settle(&run)?;
             }
             let came = self.came(&run);
             absent.extend(question.taps.iter().filter(|tap| !came.iter().any(|p| p.tap == **tap)));
-            let bytes = run.entries.iter().map(size).sum();
-            let (profile, extent) = (self.choice.profile, self.size());
-            let noise = |tap, dtype| NOISE * allowed_nmse(profile, tap, extent, [dtype; 2]);
-            let wavering = self.evidence.absorb(&run, self.own, noise)?;
-            let (kept, seconds, came) = (run.kept, run.seconds, came.into_iter().collect());
-            self.runs.push(Told { question: put.clone(), why, kept, seconds, bytes, came, says: String::new() });
-            if let Some(wavering) = wavering.as_ref().filter(|_| self.runs.iter().any(|run| run.kept)) {
+            let wavering = self.driver.evidence.absorb(&run, self.own, noise(self.choice.profile, self.size()))?;
+            self.driver.runs.push(Told::of(&run, &put, why, came.into_iter().collect()));
+            if let Some(wavering) = wavering.as_ref().filter(|_| self.driver.uses_kept()) {
                 return Ok(Outcome::Wavers(wavering.clone()));
             }
             if let Some(wavering) = wavering {
@@ -351,12 +262,12 @@ impl Bisection {
         first: &Question,
     ) -> Result<Next> {
         let (session, report) = self.judged()?;
-        self.unwritten.clone_from(absent);
-        let says = self.runs.last().map(|run| told::says(run, &report)).unwrap_or_default();
-        let count = self.runs.len();
-        if let Some(last) = self.runs.last_mut().filter(|last| last.says.is_empty()) {
+        self.driver.absent.clone_from(absent);
+        let says = self.driver.runs.last().map(|run| says(run, &report)).unwrap_or_default();
+        let count = self.driver.runs.len();
+        if let Some(last) = self.driver.runs.last_mut().filter(|last| last.says.is_empty()) {
             last.says = says;
-            let line = told::run_line(count, last);
+            let line = run_line(count, last);
             self.say(&line)?;
         }
         let mut confirmed = std::mem::take(&mut self.confirmed);
@@ -368,7 +279,7 @@ impl Bisection {
         } else {
             let mut known = Known {
                 reference: &self.reference,
-                evidence: &self.evidence,
+                evidence: &self.driver.evidence,
                 graph: &session.graph,
                 report: &report,
                 absent,
@@ -395,7 +306,7 @@ impl Bisection {
                 Some((place, Some(ref again))) if self.asked_again.insert(place) => {
                     return Ok(Next::Ask((again.clone(), second)));
                 }
-                None if !self.evidence.repeats() => return Ok(Next::Ask((first.clone(), second))),
+                None if !self.driver.evidence.repeats() => return Ok(Next::Ask((first.clone(), second))),
                 _ => {}
             }
         } else if next.is_some() {
@@ -407,7 +318,7 @@ impl Bisection {
 
     /// Compares what was seen with the reference.
     fn judged(&mut self) -> Result<(Session, Report)> {
-        let candidate = self.evidence.write(&self.args.work.join("evidence"))?;
+        let candidate = self.driver.evidence.write(&self.args.work.join("evidence"))?;
         let taps: Vec<Tap> = candidate.entries().iter().map(|e| e.tap).collect();
         let reference = self.reference.with(&taps)?;
         let Aligned { reference, candidate, alignment } = match &self.cells {
@@ -445,14 +356,14 @@ impl Bisection {
         if let Some(place) = once {
             self.warnings.push(format!("one run alone wrote {place}: whether the engine is deterministic there is not known, and no cause is stated"));
         }
-        if self.evidence.rows_ignored {
+        if self.driver.evidence.rows_ignored {
             self.warnings
                 .push("the engine writes all token positions whatever FIRSTDIFF_ROWS says: that costs bytes".into());
         }
-        if self.evidence.taps_ignored {
+        if self.driver.evidence.taps_ignored {
             self.warnings.push("the engine writes taps that FIRSTDIFF_TAPS does not name: that costs bytes".into());
         }
-        if let Some(noise) = &self.evidence.noise {
+        if let Some(noise) = &self.driver.evidence.noise {
             self.warnings.push(format!(
                 "runs of one command differ by noise: NMSE {} at most, at {}, far below what is allowed (sums in another order, as atomics make them)",
                 number(noise.nmse),
@@ -478,24 +389,14 @@ impl Bisection {
 
     /// The same question once more: where two runs begin to be different.
     fn earliest(&mut self, question: &Question, run: &Run, found: Wavering, turn: usize) -> Result<Wavering> {
-        let (profile, extent) = (self.choice.profile, self.size());
-        let noise = |tap, dtype| NOISE * allowed_nmse(profile, tap, extent, [dtype; 2]);
-        let Ok(again) = self.engine.ask(question, turn + 1)? else { return Ok(found) };
+        let noise = noise(self.choice.profile, self.size());
+        let Ok(again) = self.driver.engine.ask(question, turn + 1)? else { return Ok(found) };
         let mut two = Evidence::default();
-        two.absorb(run, self.own, noise)?;
-        let earlier = two.absorb(&again, self.own, noise)?;
-        let (bytes, came) = (again.entries.iter().map(size).sum(), Vec::new());
-        self.evidence.bytes += two.bytes - run.entries.iter().map(size).sum::<u64>();
-        let (kept, seconds, says) = (again.kept, again.seconds, "the same question once more".to_owned());
-        self.runs.push(Told {
-            question: question.clone(),
-            why: "where two runs part",
-            kept,
-            seconds,
-            bytes,
-            came,
-            says,
-        });
+        two.absorb(run, self.own, &noise)?;
+        let earlier = two.absorb(&again, self.own, &noise)?;
+        self.driver.evidence.bytes += two.bytes - run.entries.iter().map(size).sum::<u64>();
+        let says = "the same question once more".to_owned();
+        self.driver.runs.push(Told { says, ..Told::of(&again, question, "where two runs part", Vec::new()) });
         Ok(earlier.filter(|earlier| earlier.place < found.place).unwrap_or(found))
     }
 }

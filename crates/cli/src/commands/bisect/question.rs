@@ -6,9 +6,9 @@ use firstdiff_compare::{Graph, Place, Reason, Report, Status, is_of_expert};
 use firstdiff_trace::{NamedRows, Rows, Site, Tap};
 
 use crate::commands::bisect::cells::Cells;
-use crate::commands::bisect::engine::{ANY_STEP, Question};
-use crate::commands::bisect::evidence::Evidence;
 use crate::commands::bisect::reference::Reference;
+use crate::driver::engine::{ANY_STEP, Question};
+use crate::driver::evidence::Evidence;
 
 /// Runs that are asked for at most: halving the layers takes its logarithm, and three are for the ends.
 pub(crate) fn most_runs(layers: u32) -> usize {

@@ -3,11 +3,11 @@
 use anyhow::{Result, bail};
 use firstdiff_compare::{Aligned, align};
 
+use crate::commands::bisect::Bisection;
 use crate::commands::bisect::cells::Cells;
-use crate::commands::bisect::engine::{ANY_STEP, Run};
-use crate::commands::bisect::evidence::Evidence;
 use crate::commands::bisect::reference::Reference;
-use crate::commands::bisect::{BisectArgs, Bisection};
+use crate::driver::engine::{ANY_STEP, Run};
+use crate::driver::evidence::Evidence;
 use crate::session::arithmetic::{Choice, Loosened, declared_profile};
 use crate::session::ids;
 
@@ -30,7 +30,7 @@ impl Bisection {
         }
         let reference = fed(&due.tokens)?;
         let tokens = asked.or(told);
-        self.evidence.describe(run, tokens.as_deref(), &decoded);
+        self.driver.evidence.describe(run, tokens.as_deref(), &decoded);
         let in_chunks = self.reference.model().is_none() && self.lay(run, tokens.as_deref())?;
         if let (Some(tokens), Some(reference), false) = (&tokens, &reference, in_chunks)
             && tokens != reference
@@ -109,7 +109,7 @@ impl Bisection {
 
     /// Lays the engine's steps against a recorded reference by token position; whether they are other chunks of the same tokens.
     fn lay(&mut self, run: &Run, tokens: Option<&[u32]>) -> Result<bool> {
-        let mut look = Evidence::of(self.evidence.meta.clone());
+        let mut look = Evidence::of(self.driver.evidence.meta.clone());
         look.absorb(run, (tokens.map_or(1, <[u32]>::len), ANY_STEP), |_, _| 0.0)?;
         let candidate = look.write(&self.args.work.join("evidence"))?;
         let Aligned { reference, alignment, .. } = align(self.reference.with(&[])?, candidate, None)?;
@@ -137,22 +137,6 @@ impl Bisection {
         let places = graph.places().iter().filter(|p| p.step <= self.last_step && self.reference.has(**p));
         places.map(|p| self.reference.elements(*p, self.tokens)).sum()
     }
-}
-
-/// What an engine may be told to feed, by the environment: what was asked for, else what the reference was fed.
-pub(super) fn feed(args: &BisectArgs, reference: &Reference) -> Vec<(&'static str, String)> {
-    let meta = reference.meta();
-    let list = |asked: &Option<Vec<u32>>, recorded: Option<&Vec<i64>>| {
-        let text = |ids: &[String]| ids.join(",");
-        let asked = asked.as_ref().map(|ids| text(&ids.iter().map(ToString::to_string).collect::<Vec<_>>()));
-        asked.or_else(|| recorded.map(|ids| text(&ids.iter().map(ToString::to_string).collect::<Vec<_>>())))
-    };
-    let tokens = list(&args.tokens, meta.and_then(|meta| meta.tokens.as_ref()));
-    let decoded = list(&args.decode_tokens, meta.and_then(|meta| meta.decode_tokens.as_ref()));
-    [("FIRSTDIFF_TOKENS", tokens), ("FIRSTDIFF_DECODE_TOKENS", decoded)]
-        .into_iter()
-        .filter_map(|(name, ids)| Some((name, ids?)))
-        .collect()
 }
 
 fn other_tokens(engine: &[u32], others: &[u32], who: &str) -> Result<()> {

@@ -1,5 +1,7 @@
 //! `firstdiff explain MODEL CAND`: why is it wrong? Arguments, screen and JSON.
 
+mod asked;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -8,7 +10,10 @@ use firstdiff_compare::{Verdict, number};
 use firstdiff_explain::explain::{Effort, Explanation};
 use firstdiff_explain::mistakes::{ids, what};
 
+use crate::commands::explain::asked::{Asked, ask};
 use crate::commands::replay::{heading, of_each_sequence, rest, right_of_all};
+use crate::driver::Asking;
+use crate::driver::told::in_bytes;
 use crate::render::screen::{BAD, BOLD, DIM, GOOD, Screen, WARN, paint};
 use crate::report::{self, Diagnosis, Explain, Explained, Judged, Match, OfReference, Residual, Tried};
 use crate::session::arithmetic::parity;
@@ -21,16 +26,36 @@ pub(crate) const HELP: &str = "Examples:
   firstdiff explain models/TinyLlama out/dump
   firstdiff explain model.gguf logits.npz --tokens 1,403,407         the logits alone: the whole model is run under each mistake
   firstdiff explain model.gguf last.npz --rows last --faults 2
+  firstdiff explain models/TinyLlama --run './engine tinyllama.gguf' no dump: the engine is run for the few taps that tell
 
 Every operation that replay finds wrong is done again with each known mistake, and a cause is named only when the candidate's own numbers
 come out, to rounding. Several mistakes at once are tried where one is not it. Where little was recorded the stretch from the nearest
-recorded taps, or from the tokens, is run under each mistake.";
+recorded taps, or from the tokens, is run under each mistake; and `next:` says which taps to record, so that what the operation does instead
+can be measured.
+
+With --run the engine is asked for exactly those: first what each layer gives (or, where CAND is named, what that leaves open), then the inside
+of the first wrong layer, then the same operations of the other layers that are wrong, until single operations are wrong or nothing more can be
+asked; mostly three runs. It is told by FIRSTDIFF_DIR, FIRSTDIFF_TAPS and FIRSTDIFF_TOKENS what to write and where, as `bisect --help` says. It
+must feed the same tokens each time. All that it wrote is left as a dump in the folder `evidence` of --work.";
 
 /// What `explain` is asked.
 #[derive(Debug, Args)]
+#[command(mut_arg("candidate", |arg| arg.required(false).required_unless_present("run")))]
 pub(crate) struct ExplainArgs {
     #[command(flatten)]
     of: CandidateArgs,
+    /// The engine's command line, for the shell: it is run for the taps that the answer needs, and CAND may be left out
+    #[arg(long, value_name = "COMMAND")]
+    run: Option<String>,
+    /// Seconds after which a run that has not ended is stopped, with all it started (with --run)
+    #[arg(long, default_value_t = 600.0, value_name = "SECONDS")]
+    timeout: f64,
+    /// Folder for the runs; made where it is not there (with --run)
+    #[arg(long, default_value = "firstdiff-explain", value_name = "DIR")]
+    work: PathBuf,
+    /// Do not take up an interrupted search: run everything again (with --run)
+    #[arg(long)]
+    fresh: bool,
     /// How many mistakes at once to try between two recorded taps
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=5))]
     faults: u8,
@@ -73,20 +98,37 @@ pub(crate) fn run(args: ExplainArgs) -> Result<u8> {
         ..Effort::default()
     };
     let reference = args.reference.as_ref().map(|path| of_reference(&args.of, path, &effort)).transpose()?;
-    let explained = of_each_sequence(&args.of, |of| explained(of, &effort), |explained| &mut explained.session)?;
+    let quiet = args.json.as_deref() == Some(Path::new("-"));
+    let asked = args.asking().map(|asking| ask(&args.of, &asking, quiet)).transpose()?;
+    let explained = match &asked {
+        Some(asked) => explained(asked.of.clone(), &effort)?,
+        None => of_each_sequence(&args.of, |of| explained(of, &effort), |explained| &mut explained.session)?,
+    };
+    asked.as_ref().map(Asked::finish).transpose()?;
     let verdict = explained.session.verdict();
     let (session, of) = (&explained.session, reference.as_ref().map(|reference| &reference.session));
-    let told = Explain::of(session, &verdict, &explained.not_testable, of);
+    let told = Explain {
+        asked: asked.as_ref().map(Asked::report),
+        ..Explain::of(session, &verdict, &explained.not_testable, of)
+    };
     if let Some(path) = &args.json {
         crate::render::json::to_file(path, &told, &inputs)?;
     }
-    if args.json.as_deref() != Some(Path::new("-")) {
+    if !quiet {
         crate::output::print(screen(session, &told, &verdict, args.verbose).as_str())?;
     }
     if let Verdict::Incomparable(reason) = &verdict {
         bail!("incomparable: {}: {reason}", explained.session.given.dump.path().display());
     }
     Ok(crate::output::exit_code(&verdict))
+}
+
+impl ExplainArgs {
+    /// The engine to be asked, if there is one.
+    fn asking(&self) -> Option<Asking> {
+        let (work, fresh) = (self.work.clone(), self.fresh);
+        self.run.clone().map(|command| Asking { command, timeout: self.timeout, work, fresh })
+    }
 }
 
 /// A dump that was explained.
@@ -107,7 +149,7 @@ fn of_reference(of: &CandidateArgs, path: &Path, effort: &Effort) -> Result<Judg
     let args = CandidateArgs {
         model: of.model.clone(),
         weights: of.weights.clone(),
-        candidate: path.to_owned(),
+        candidate: Some(path.to_owned()),
         profile: None,
         cache: None,
         tokens: of.tokens.clone(),
@@ -120,6 +162,9 @@ fn of_reference(of: &CandidateArgs, path: &Path, effort: &Effort) -> Result<Judg
 
 fn screen(session: &ReplaySession, told: &Explain, verdict: &Verdict, verbose: bool) -> Screen {
     let mut screen = Screen::default();
+    if told.asked.is_some() {
+        screen.line("");
+    }
     heading(&mut screen, session, &told.judged);
     screen.line("");
     match verdict {
@@ -137,6 +182,15 @@ fn screen(session: &ReplaySession, told: &Explain, verdict: &Verdict, verbose: b
         }
     }
     rest(&mut screen, &told.judged);
+    if let Some(asked) = &told.asked {
+        let count = if asked.runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", asked.runs.len()) };
+        screen.line(&paint(DIM, &format!("{count} of the engine, {}", in_bytes(asked.bytes))));
+        asked.notes.iter().for_each(|note| screen.line(&format!("{} {}", paint(WARN, "note:"), safe(note))));
+        if !asked.not_written.is_empty() {
+            let names = safe(&shorten(&asked.not_written, 6));
+            screen.line(&format!("{} asked for, and not written: {names}", paint(WARN, "note:")));
+        }
+    }
     if !told.not_testable.is_empty() {
         let list = told.not_testable.join(", ");
         screen.line(&format!("{} {list}", paint(WARN, "not testable with this dump:")));
@@ -224,6 +278,9 @@ fn open_finding(screen: &mut Screen, judged: &Judged, found: &Explained, verbose
     screen.line(&format!("  {place}: {what}, no known mistake reproduces it (NMSE {nmse})"));
     if let Some(reason) = &found.reason {
         screen.line(&format!("    {}", safe(reason)));
+    }
+    if let Some(words) = &found.positions_in_words {
+        screen.line(&format!("    {words}"));
     }
     if found.diagnosis.matched == Match::Closest {
         let near: Vec<String> = found.diagnosis.also.iter().map(|near| near.words.clone()).collect();

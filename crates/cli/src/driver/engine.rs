@@ -11,8 +11,8 @@ use anyhow::{Context, Result};
 use firstdiff_trace::{Dump, Entry, NamedRows, Rows, Tap};
 use serde_json::{Value, json};
 
-use crate::commands::bisect::keeper::Keeper;
-use crate::commands::bisect::kept::KeptRun;
+use crate::driver::keeper::Keeper;
+use crate::driver::kept::KeptRun;
 use crate::progress::Bar;
 use crate::session::incomplete::Incomplete;
 use crate::words::{safe, shorten};

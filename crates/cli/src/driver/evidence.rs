@@ -6,9 +6,11 @@ use std::path::Path;
 use anyhow::Result;
 use firstdiff_compare::Place;
 use firstdiff_compare::metrics::Squares;
-use firstdiff_trace::{DType, Dump, Entry, Meta, NamedRows, Recorder, Rows, Tap, to_bf16, to_f16};
+use firstdiff_trace::{
+    DType, Dump, Element, Entry, Meta, NamedRows, RecordError, Recorder, Rows, Tap, to_bf16, to_f16,
+};
 
-use crate::commands::bisect::engine::Run;
+use crate::driver::engine::Run;
 
 /// One tap of one step: the rows seen so far.
 #[derive(Clone, Debug)]
@@ -163,6 +165,11 @@ impl Evidence {
             recorder.describe(|own| *own = Meta { taps: Some(Vec::new()), rows: None, ..of_this_folder(own, meta) });
         }
         let decoded = self.meta.as_ref().and_then(|meta| meta.decode_tokens.clone());
+        let rows_of = |place: &Place, seen: &Seen| {
+            let is_whole = place.step == 0 && !place.tap.is_open() && seen.shape.len() == place.tap.site.axes().len();
+            is_whole.then(|| seen.positions(place.tap.site.position_axis()).len())
+        };
+        let tokens = self.seen.iter().filter_map(|(place, seen)| rows_of(place, seen)).max().unwrap_or(0);
         let mut step = 0;
         for (place, seen) in &self.seen {
             while step < place.step {
@@ -170,13 +177,18 @@ impl Evidence {
                 recorder.next_step(known.unwrap_or(0));
                 step += 1;
             }
-            let rows = seen.rows.clone().map_or(Rows::Named(NamedRows::All), Rows::List);
             let (tap, shape, values) = (place.tap, &seen.shape, &seen.values);
+            let rows = match &seen.rows {
+                Some(rows) => Some(Rows::List(rows.clone())),
+                // Fewer than another tap has, of which the engine does not say which they are.
+                None if rows_of(place, seen).is_some_and(|rows| rows < tokens) => None,
+                None => Some(Rows::Named(NamedRows::All)),
+            };
             match seen.dtype {
-                DType::F64 => recorder.record_rows(tap, rows, shape, values)?,
-                DType::F32 => recorder.record_rows(tap, rows, shape, &as_type(values, |x| x as f32))?,
-                DType::F16 => recorder.record_rows(tap, rows, shape, &as_type(values, to_f16))?,
-                DType::BF16 => recorder.record_rows(tap, rows, shape, &as_type(values, to_bf16))?,
+                DType::F64 => put(&recorder, tap, rows, shape, values)?,
+                DType::F32 => put(&recorder, tap, rows, shape, &as_type(values, |x| x as f32))?,
+                DType::F16 => put(&recorder, tap, rows, shape, &as_type(values, to_f16))?,
+                DType::BF16 => put(&recorder, tap, rows, shape, &as_type(values, to_bf16))?,
             }
         }
         recorder.describe(|own| own.decode_tokens = decoded);
@@ -188,6 +200,19 @@ impl Evidence {
 /// What an engine said of itself, in a dump that is written now and to its end.
 fn of_this_folder(own: &Meta, engine: &Meta) -> Meta {
     Meta { format: own.format, complete: own.complete, ended_by_itself: None, ..engine.clone() }
+}
+
+fn put<T: Element>(
+    recorder: &Recorder,
+    tap: Tap,
+    rows: Option<Rows>,
+    shape: &[usize],
+    values: &[T],
+) -> Result<(), RecordError> {
+    match rows {
+        Some(rows) => recorder.record_rows(tap, rows, shape, values),
+        None => recorder.record(tap, shape, values),
+    }
 }
 
 fn as_type<T>(values: &[f64], narrow: impl Fn(f64) -> T) -> Vec<T> {

@@ -8,8 +8,8 @@ use anyhow::Result;
 use firstdiff_compare::Place;
 use firstdiff_trace::Dump;
 
-use crate::commands::bisect::engine::Question;
-use crate::commands::bisect::evidence::same_bits;
+use crate::driver::engine::Question;
+use crate::driver::evidence::same_bits;
 
 /// A run that an earlier start made and did not use up.
 #[derive(Debug)]

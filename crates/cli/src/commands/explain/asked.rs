@@ -1,0 +1,215 @@
+//! What does `explain --run` ask an engine for? Layer by layer what parts a wrong stretch, until single operations are wrong or nothing more can be asked.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use firstdiff_compare::{Extent, Place, Profile, number};
+use firstdiff_trace::{Dump, NamedRows, Rows, Tap};
+
+use crate::driver::engine::{ANY_STEP, Failure, Question, Run};
+use crate::driver::evidence::Wavering;
+use crate::driver::kept::Trust;
+use crate::driver::told::{heading, kept, run_line, says, wavers};
+use crate::driver::{Asking, Driver, Earlier, Told, feed, noise};
+use crate::report;
+use crate::session::arithmetic::precision;
+use crate::session::given::CandidateArgs;
+use crate::session::incomplete::Incomplete;
+use crate::session::reading::ReadingArgs;
+use crate::session::replay::ReplaySession;
+use crate::session::source::{is_recorded, taps_of};
+use crate::session::wanted::{Wanted, next, outline};
+
+/// Runs that are asked for at most: the ends, the layers, one layer, the others of its kind, and the same of a second mistake and a third.
+const MOST_RUNS: usize = 10;
+
+/// An engine that was asked, and the dump of all that it wrote.
+pub(crate) struct Asked {
+    driver: Driver,
+    notes: Vec<String>,
+    /// The candidate: all that was written.
+    pub(crate) of: CandidateArgs,
+}
+
+/// Asks until single operations are wrong, all is right, or nothing more can be asked.
+///
+/// # Errors
+/// When the engine fails, does not give the same twice, or what it wrote cannot be judged.
+pub(crate) fn ask(of: &CandidateArgs, asking: &Asking, quiet: bool) -> Result<Asked> {
+    asking.check()?;
+    if of.reading.sequence.is_some() {
+        bail!("--sequence: an engine is asked for a run of one sequence; leave it out with --run");
+    }
+    let given = of.candidate.as_deref().map(|path| of.reading.open(path)).transpose()?;
+    if let Some(dump) = &given
+        && let Some(said) = Incomplete::of(&[("the candidate", dump)], None).notes().next()
+    {
+        bail!("{said}: leave it out, and the engine is asked for all");
+    }
+    let golden = is_recorded(&of.model).then(|| Dump::open(&of.model)).transpose()?;
+    let meta = given.as_ref().or(golden.as_ref()).map(Dump::meta);
+    let fed = feed(of.tokens.as_deref(), of.decode_tokens.as_deref(), meta);
+    let begin = match &given {
+        Some(_) => None,
+        None => Some(Wanted { taps: outline(&taps_of(&of.model)?), why: "which layers are wrong" }),
+    };
+    let given = given.map(|dump| {
+        let entries = dump.all_entries();
+        let question = whole(entries.iter().map(|entry| entry.tap).collect());
+        Run { question, dump, entries, kept: true, seconds: 0.0 }
+    });
+    asking.open_work()?;
+    let driver = Driver::new(asking, fed, quiet);
+    driver.say(&heading("model", &of.model, &driver))?;
+    let evidence = asking.work.join("evidence");
+    let mut asked = Asked { driver, notes: Vec::new(), of: CandidateArgs { candidate: Some(evidence), ..of.clone() } };
+    // The names of what the engine writes are taps, and so are those of all that is collected.
+    asked.of.reading = ReadingArgs { partial: of.reading.partial, ..ReadingArgs::default() };
+    match asked.driver.try_kept()? {
+        Earlier::None => {}
+        Earlier::Usable => asked.driver.say(&kept(&asked.driver))?,
+        Earlier::Useless(trust) => asked.discard(trust)?,
+        Earlier::Failed(failure) => bail!("{failure}"),
+    }
+    let mut wavering = asked.search(given.as_ref(), begin.as_ref())?;
+    if let Some(found) = wavering.take_if(|_| asked.driver.uses_kept()) {
+        asked.discard(Trust::Differs(found.place))?;
+        wavering = asked.search(given.as_ref(), begin.as_ref())?;
+    }
+    if let Some(found) = wavering {
+        let of_given = of.candidate.as_deref().filter(|_| asked.driver.runs.len() == 1);
+        bail!("{}", of_given.map_or_else(|| wavers(&found), |path| other_run(path, &found)));
+    }
+    Ok(asked)
+}
+
+/// That an engine does not give what a dump of it holds.
+fn other_run(candidate: &Path, wavering: &Wavering) -> String {
+    format!(
+        "the engine does not write what {} holds of {} (NMSE {}, max |d| {}): another build, other tokens, or an engine that is not deterministic; leave the \
+         dump out, and the engine is asked for all",
+        candidate.display(),
+        wavering.place,
+        number(wavering.nmse),
+        number(wavering.max_abs_diff)
+    )
+}
+
+impl Asked {
+    fn discard(&mut self, why: Trust) -> Result<()> {
+        self.driver.discard(why)?;
+        self.driver.say(&kept(&self.driver))
+    }
+
+    /// Asks run by run; the place where two runs are not the same, if there is one.
+    fn search(&mut self, given: Option<&Run>, begin: Option<&Wanted>) -> Result<Option<Wavering>> {
+        (self.driver.absent, self.notes) = Default::default();
+        if let Some(run) = given {
+            let (own, bytes) = (self.own(run), self.driver.evidence.bytes);
+            self.driver.evidence.absorb(run, own, |_, _| 0.0)?;
+            // It is not the engine's, of this start.
+            self.driver.evidence.bytes = bytes;
+        }
+        let mut wanted = begin.cloned();
+        loop {
+            if wanted.is_none() {
+                let session = self.judged()?;
+                wanted = self.wanted(&session);
+            }
+            let Some(Wanted { taps, why }) = wanted.take() else { return Ok(None) };
+            let question = whole(taps);
+            let run = match self.driver.engine.ask(&question, 0)? {
+                Ok(run) => run,
+                // What else the engine has it may not know how to write: its other runs still tell something.
+                Err(Failure::Others(..) | Failure::Silent(..)) if !self.driver.runs.is_empty() || given.is_some() => {
+                    self.driver.absent.extend(&question.taps);
+                    continue;
+                }
+                Err(failure) => bail!("{failure}"),
+            };
+            let own = self.own(&run);
+            let profile = self.of.profile.or(precision(&run.dump).ok().flatten()).unwrap_or(Profile::F32);
+            let layers = question.taps.iter().filter_map(|tap| tap.layer).max().map_or(1, |last| last + 1);
+            let noise = noise(profile, Extent { layers, positions: own.0 });
+            let wavering = self.driver.evidence.absorb(&run, own, noise)?;
+            let came = run.entries.iter().map(|entry| Place { step: entry.step, tap: entry.tap }).collect();
+            self.driver.runs.push(Told::of(&run, &question, why, came));
+            if wavering.is_some() {
+                return Ok(wavering);
+            }
+            let missing: Vec<Tap> = self.driver.runs.last().into_iter().flat_map(Told::missing).collect();
+            self.driver.absent.extend(missing);
+            let session = self.judged()?;
+            let verdict = session.verdict();
+            let (count, report) = (self.driver.runs.len(), session.report(&verdict));
+            if let Some(last) = self.driver.runs.last_mut() {
+                last.says = says(last, &report);
+                let line = run_line(count, last);
+                self.driver.say(&line)?;
+            }
+            wanted = self.wanted(&session);
+            if wanted.is_none() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// What is to be asked next.
+    fn wanted(&mut self, session: &ReplaySession) -> Option<Wanted> {
+        let wanted = next(&session.replay, &session.given.dump, &self.driver.absent)?;
+        if self.driver.runs.len() >= MOST_RUNS {
+            self.notes.push(format!("stopped after {MOST_RUNS} runs: more could be asked for (a full dump tells all)"));
+            return None;
+        }
+        Some(wanted)
+    }
+
+    /// Positions of the first step, and the last step that counts.
+    fn own(&self, run: &Run) -> (usize, u32) {
+        let told = run.dump.meta().tokens.as_ref().map(Vec::len);
+        let whole = |entry: &&firstdiff_trace::Entry| {
+            entry.step == 0 && !entry.tap.is_open() && entry.shape.len() == entry.tap.site.axes().len()
+        };
+        let rows = |entry: &firstdiff_trace::Entry| entry.shape.get(entry.tap.site.position_axis()).copied();
+        let shown = || run.entries.iter().filter(whole).filter_map(rows).max();
+        let asked = || self.of.tokens.as_ref().map(Vec::len);
+        (told.or_else(asked).or_else(shown).unwrap_or(1), ANY_STEP)
+    }
+
+    /// All that was written, each operation on its own inputs.
+    fn judged(&self) -> Result<ReplaySession> {
+        self.driver.evidence.write(&self.driver.work.join("evidence"))?;
+        let given = self.of.clone().open().with_context(|| "what the engine wrote")?;
+        let mut replay = given.source.replayed(&given.dump)?;
+        replay.warnings.extend(given.notes());
+        Ok(ReplaySession { given, replay, findings: Vec::new() })
+    }
+
+    /// Marks that there is an answer.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub(crate) fn finish(&self) -> Result<()> {
+        self.driver.finish()
+    }
+
+    /// What was asked, for programs.
+    pub(crate) fn report(&self) -> report::Asked {
+        report::Asked {
+            engine: self.driver.engine.command.clone(),
+            work: self.driver.work.to_string_lossy().into_owned(),
+            runs: self.driver.runs.iter().map(crate::driver::told::of_run).collect(),
+            kept_runs: self.driver.kept.as_ref().map(crate::driver::kept::KeptRuns::report),
+            bytes: self.driver.evidence.bytes,
+            not_written: self.driver.absent.iter().map(ToString::to_string).collect(),
+            notes: self.notes.clone(),
+        }
+    }
+}
+
+/// All positions and steps of some taps.
+fn whole(mut taps: Vec<Tap>) -> Question {
+    taps.sort();
+    taps.dedup();
+    Question { taps, steps: (0, ANY_STEP), rows: Rows::Named(NamedRows::All) }
+}

@@ -1,0 +1,239 @@
+//! How is an engine asked for a few taps at a time, and what has it written so far? What `bisect` and `explain --run` share.
+
+pub(crate) mod engine;
+pub(crate) mod evidence;
+pub(crate) mod keeper;
+pub(crate) mod kept;
+pub(crate) mod told;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use firstdiff_compare::{Extent, Place, Profile, allowed_nmse};
+use firstdiff_trace::{DType, Meta, Tap};
+
+use crate::driver::engine::{Engine, Failure, Question, Run};
+use crate::driver::evidence::{Evidence, size};
+use crate::driver::kept::{KeptRuns, Trust, compared};
+use crate::render::screen::Screen;
+
+/// Of what a tap is allowed to be off, how much two runs of one engine may differ and still be judged.
+const NOISE: f64 = 0.1;
+
+const MARK: &str = "firstdiff-bisect.txt";
+const FINISHED: &str = "finished";
+
+/// The engine, and how it is to be run.
+#[derive(Clone, Debug)]
+pub(crate) struct Asking {
+    /// Its command line, for the shell.
+    pub(crate) command: String,
+    /// Seconds that a run may take.
+    pub(crate) timeout: f64,
+    /// Folder for the runs.
+    pub(crate) work: PathBuf,
+    /// Whether nothing of an earlier start is used.
+    pub(crate) fresh: bool,
+}
+
+impl Asking {
+    /// Refuses a time that is none.
+    ///
+    /// # Errors
+    /// When it is not above 0.
+    pub(crate) fn check(&self) -> Result<()> {
+        if !(self.timeout > 0.0 && self.timeout < 1e9) {
+            bail!("--timeout {}: a number of seconds above 0 is asked", self.timeout);
+        }
+        Ok(())
+    }
+
+    /// Makes the work folder, or empties it of what an earlier start left, but for the runs of one that was interrupted.
+    ///
+    /// # Errors
+    /// When it holds something else, or cannot be written.
+    pub(crate) fn open_work(&self) -> Result<()> {
+        let work = &self.work;
+        let strange = work.exists() && !work.join(MARK).exists();
+        let holds_any = || std::fs::read_dir(work).map(|mut entries| entries.next().is_some());
+        if strange && holds_any().with_context(|| work.display().to_string())? {
+            bail!("--work {}: holds something else; name a folder that is new or empty", work.display());
+        }
+        let runs = work.join("runs");
+        std::fs::create_dir_all(work).with_context(|| work.display().to_string())?;
+        let mark = work.join(MARK);
+        std::fs::write(&mark, "Runs of an engine that firstdiff asked; may be removed.\n")
+            .with_context(|| mark.display().to_string())?;
+        if self.fresh || work.join(FINISHED).exists() {
+            let _ = std::fs::remove_dir_all(&runs);
+            let _ = std::fs::remove_file(work.join(FINISHED));
+        }
+        for folder in ["evidence", "reference"] {
+            let _ = std::fs::remove_dir_all(work.join(folder));
+        }
+        std::fs::create_dir_all(&runs).with_context(|| runs.display().to_string())
+    }
+}
+
+/// A run as it is told of.
+pub(crate) struct Told {
+    pub(crate) question: Question,
+    pub(crate) why: &'static str,
+    pub(crate) kept: bool,
+    pub(crate) seconds: f64,
+    pub(crate) bytes: u64,
+    pub(crate) came: Vec<Place>,
+    /// What it shows.
+    pub(crate) says: String,
+}
+
+impl Told {
+    /// A run that brought these places.
+    pub(crate) fn of(run: &Run, question: &Question, why: &'static str, came: Vec<Place>) -> Told {
+        let bytes = run.entries.iter().map(size).sum();
+        let (kept, seconds) = (run.kept, run.seconds);
+        Told { question: question.clone(), why, kept, seconds, bytes, came, says: String::new() }
+    }
+
+    /// What it was asked for and did not bring.
+    pub(crate) fn missing(&self) -> impl Iterator<Item = Tap> + '_ {
+        self.question.taps.iter().copied().filter(|tap| !self.came.iter().any(|place| place.tap == *tap))
+    }
+}
+
+/// An engine, and what it has written so far.
+pub(crate) struct Driver {
+    pub(crate) engine: Engine,
+    pub(crate) evidence: Evidence,
+    pub(crate) runs: Vec<Told>,
+    /// What became of the runs of an earlier start.
+    pub(crate) kept: Option<KeptRuns>,
+    /// What was asked for and did not come.
+    pub(crate) absent: BTreeSet<Tap>,
+    /// Folder for all that is written.
+    pub(crate) work: PathBuf,
+    quiet: bool,
+}
+
+/// What became of the runs of an earlier start.
+pub(crate) enum Earlier {
+    /// There are none.
+    None,
+    /// They may be used.
+    Usable,
+    /// They may not.
+    Useless(Trust),
+    /// The one that was to be repeated failed.
+    Failed(Failure),
+}
+
+impl Driver {
+    /// An engine that was not asked yet.
+    pub(crate) fn new(asking: &Asking, feed: Vec<(&'static str, String)>, quiet: bool) -> Driver {
+        let engine = Engine {
+            command: asking.command.clone(),
+            timeout: Duration::from_secs_f64(asking.timeout),
+            runs: asking.work.join("runs"),
+            feed,
+        };
+        Driver {
+            engine,
+            evidence: Evidence::default(),
+            runs: Vec::new(),
+            kept: None,
+            absent: BTreeSet::new(),
+            work: asking.work.clone(),
+            quiet,
+        }
+    }
+
+    /// Prints, where a person reads.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub(crate) fn say(&self, text: &Screen) -> Result<()> {
+        if self.quiet { Ok(()) } else { crate::output::print(text.as_str()) }
+    }
+
+    /// Repeats the last of the runs that an earlier start made, which is nearest to its answer.
+    ///
+    /// # Errors
+    /// When a folder cannot be read or written.
+    pub(crate) fn try_kept(&mut self) -> Result<Earlier> {
+        let runs = self.engine.kept();
+        let Some(last) = runs.last() else { return Ok(Earlier::None) };
+        let mut bytes = 0;
+        let looked = self.engine.repeat(last, |kept, again| {
+            bytes = again.all_entries().iter().map(size).sum();
+            compared(kept, again)
+        })?;
+        let trust = match looked {
+            Ok(trust) => trust,
+            Err(Failure::Others(..) | Failure::Silent(..)) => Trust::Otherwise,
+            Err(failure) => return Ok(Earlier::Failed(failure)),
+        };
+        self.evidence.bytes += bytes;
+        self.kept = KeptRuns::new(&runs, Trust::Same);
+        Ok(match trust {
+            Trust::Same => Earlier::Usable,
+            other => Earlier::Useless(other),
+        })
+    }
+
+    /// Begins anew without the runs of an earlier start, and notes why.
+    ///
+    /// # Errors
+    /// When the folder of the runs cannot be emptied.
+    pub(crate) fn discard(&mut self, why: Trust) -> Result<()> {
+        self.engine.forget()?;
+        let bytes = self.evidence.bytes;
+        self.evidence = Evidence::default();
+        self.evidence.bytes = bytes;
+        self.runs.clear();
+        if let Some(kept) = &mut self.kept {
+            kept.trust = why;
+        }
+        Ok(())
+    }
+
+    /// Whether any run that was used is of an earlier start.
+    pub(crate) fn uses_kept(&self) -> bool {
+        self.runs.iter().any(|run| run.kept)
+    }
+
+    /// Marks that there is an answer: what has one is not interrupted, and the next start begins anew.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub(crate) fn finish(&self) -> Result<()> {
+        let finished = self.work.join(FINISHED);
+        std::fs::write(&finished, "").with_context(|| finished.display().to_string())
+    }
+}
+
+/// How much two runs of one engine may differ at a tap.
+pub(crate) fn noise(profile: Profile, extent: Extent) -> impl Fn(Tap, DType) -> f64 {
+    move |tap, dtype| NOISE * allowed_nmse(profile, tap, extent, [dtype; 2])
+}
+
+/// What an engine may be told to feed, by the environment: what was asked for, else what a run was fed.
+pub(crate) fn feed(
+    tokens: Option<&[u32]>,
+    decode_tokens: Option<&[u32]>,
+    meta: Option<&Meta>,
+) -> Vec<(&'static str, String)> {
+    fn text<T: ToString>(ids: &[T]) -> String {
+        ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    }
+    let list = |asked: Option<&[u32]>, recorded: Option<&Vec<i64>>| {
+        asked.map(text).or_else(|| recorded.map(|ids| text(ids.as_slice())))
+    };
+    let tokens = list(tokens, meta.and_then(|meta| meta.tokens.as_ref()));
+    let decoded = list(decode_tokens, meta.and_then(|meta| meta.decode_tokens.as_ref()));
+    [("FIRSTDIFF_TOKENS", tokens), ("FIRSTDIFF_DECODE_TOKENS", decoded)]
+        .into_iter()
+        .filter_map(|(name, ids)| Some((name, ids?)))
+        .collect()
+}

@@ -1,0 +1,159 @@
+//! What is said of an engine's runs? Who is asked, each run on a line, what it shows.
+
+use std::path::Path;
+
+use firstdiff_compare::{ChunkAlignment, Place, Report, Status, TapReport, number};
+use firstdiff_trace::Tap;
+
+use crate::driver::evidence::Wavering;
+use crate::driver::kept::Trust;
+use crate::driver::{Driver, Told};
+use crate::render::screen::{BAD, DIM, Screen, WARN, paint};
+use crate::report::Run;
+use crate::words::{safe, shorten};
+
+/// Who is asked, and beside what, before the first run.
+pub(crate) fn heading(what: &str, reference: &Path, driver: &Driver) -> Screen {
+    let mut screen = Screen::default();
+    screen.line(&format!("{what:<10} {}", safe(&reference.to_string_lossy())));
+    screen.line(&format!("engine     {}", safe(&driver.engine.command)));
+    screen
+        .line(&paint(DIM, &format!("runs kept  in {} until there is an answer", safe(&driver.work.to_string_lossy()))));
+    screen.line("");
+    screen
+}
+
+/// What became of the runs of an earlier start.
+pub(crate) fn kept(driver: &Driver) -> Screen {
+    let mut screen = Screen::default();
+    if let Some(kept) = &driver.kept {
+        let style = if matches!(kept.trust, Trust::Same) { DIM } else { WARN };
+        screen.line(&paint(style, &format!("kept runs  {}", kept.in_words())));
+        screen.line("");
+    }
+    screen
+}
+
+/// Where was looked, and what it shows.
+pub(crate) fn run_line(number: usize, run: &Told) -> Screen {
+    let mut screen = Screen::default();
+    let rows = match run.question.rows_text().as_str() {
+        "all" => "all positions".to_owned(),
+        "last" => "the last position".to_owned(),
+        list if list.contains(',') => format!("positions {}", list.replace(',', ", ")),
+        one => format!("position {one}"),
+    };
+    let place = match run.question.steps {
+        (0, 0) => rows,
+        // A decode step has one.
+        (first, last) if first == last => format!("decode step {last}"),
+        (0, _) => format!("{rows}, all steps"),
+        (first, last) => format!("decode steps {first}-{last}"),
+    };
+    let kept = if run.kept { ", kept from before" } else { "" };
+    let cost = paint(DIM, &format!("({}{kept})", in_bytes(run.bytes)));
+    screen.line(&format!("  run {number}  {place}: {}  {cost}", run.says));
+    screen
+}
+
+/// What a run shows, of what it brought.
+pub(crate) fn says(run: &Told, report: &Report) -> String {
+    let of = |wanted: fn(Status) -> bool| -> Vec<Place> {
+        let came = |t: &&TapReport| run.came.contains(&t.place) && wanted(t.status);
+        report.taps.iter().filter(came).map(|t| t.place).collect()
+    };
+    let (right, wrong, open) = (of(Status::agrees), of(Status::differs), of(|s| s == Status::Unchecked));
+    let names = |places: &[Place]| shorten(&by_tap(places, run, report.alignment.as_deref()), 5);
+    let one_tap = |places: &[Place]| places.windows(2).all(|pair| pair[0].tap == pair[1].tap);
+    let verb = |places: &[Place], one: &'static str, many: &'static str| if one_tap(places) { one } else { many };
+    let mut parts = Vec::new();
+    if !right.is_empty() {
+        parts.push(format!("{} {}", names(&right), verb(&right, "agrees", "agree")));
+    }
+    if !wrong.is_empty() {
+        parts.push(paint(BAD, &format!("{} {}", names(&wrong), verb(&wrong, "differs", "differ"))));
+    }
+    if !open.is_empty() {
+        parts.push(paint(WARN, &format!("{} unchecked", names(&open))));
+    }
+    let missing: Vec<String> = run.missing().map(|tap| tap.to_string()).collect();
+    if !missing.is_empty() {
+        parts.push(paint(DIM, &format!("not written: {}", shorten(&missing, 5))));
+    }
+    parts.join("; ")
+}
+
+/// Each tap once, with the steps where these are not all that came.
+fn by_tap(places: &[Place], run: &Told, alignment: Option<&ChunkAlignment>) -> Vec<String> {
+    let mut taps: Vec<Tap> = places.iter().map(|p| p.tap).collect();
+    taps.sort();
+    taps.dedup();
+    let named = |tap: Tap| {
+        let steps = |list: &[Place]| list.iter().filter(|p| p.tap == tap).map(|p| p.step).collect::<Vec<u32>>();
+        let here = steps(places);
+        if here == steps(&run.came) {
+            return tap.to_string();
+        }
+        match alignment {
+            Some(alignment) => format!("{tap} at {}", positions(alignment, &here)),
+            None => format!("{tap} (step{} {})", if here.len() == 1 { "" } else { "s" }, numbers(&here)),
+        }
+    };
+    taps.into_iter().map(named).collect()
+}
+
+/// `0-3, 7`.
+fn numbers(sorted: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for &n in sorted {
+        match runs.last_mut() {
+            Some(run) if run.1 + 1 == n => run.1 = n,
+            _ => runs.push((n, n)),
+        }
+    }
+    let text = |(a, b): &(u32, u32)| if a == b { a.to_string() } else { format!("{a}-{b}") };
+    shorten(&runs.iter().map(text).collect::<Vec<_>>(), 5)
+}
+
+/// `positions 0-3, 7`: where some cells are.
+fn positions(alignment: &ChunkAlignment, cells: &[u32]) -> String {
+    let of = |cell: &u32| alignment.cells.get(*cell as usize).cloned().unwrap_or_default();
+    let all: Vec<u32> = cells.iter().flat_map(of).filter_map(|at| u32::try_from(at).ok()).collect();
+    format!("position{} {}", if all.len() == 1 { "" } else { "s" }, numbers(&all))
+}
+
+/// That two runs are not the same.
+pub(crate) fn wavers(wavering: &Wavering) -> String {
+    format!(
+        "the engine is not deterministic: two runs of one command differ at {} (NMSE {}, max |d| {}); nothing is blamed before that is \
+         fixed (memory that is not set, a race, sampling; or it was built anew in between: --fresh)",
+        wavering.place,
+        number(wavering.nmse),
+        number(wavering.max_abs_diff)
+    )
+}
+
+/// `1.2 MB`.
+pub(crate) fn in_bytes(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}
+
+/// A run, for programs.
+pub(crate) fn of_run(run: &Told) -> Run {
+    Run {
+        taps: run.question.taps_text(),
+        steps: run.question.steps_text(),
+        rows: run.question.rows_text(),
+        purpose: run.why,
+        kept: run.kept,
+        seconds: run.seconds,
+        bytes: run.bytes,
+        written: run.came.iter().map(ToString::to_string).collect(),
+        says: anstream::adapter::strip_str(&run.says).to_string(),
+    }
+}

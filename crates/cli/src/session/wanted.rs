@@ -1,0 +1,118 @@
+//! Which taps would tell more? Of a replay on few taps, those to record next: where a stretch is wrong, what lies inside it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use firstdiff_compare::Status;
+use firstdiff_explain::replay::{Reason, Replay, Replayed};
+use firstdiff_trace::{Dump, Tap};
+
+/// Taps to record next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) taps: Vec<Tap>,
+    /// What they tell.
+    pub(crate) why: &'static str,
+}
+
+/// Bytes of the same operations of further layers, all together.
+const MOST_BYTES: usize = 1 << 29;
+
+/// The layer of a tap, and the stack that it is of.
+fn layer(tap: Tap) -> Option<(&'static str, u32)> {
+    Some((tap.stack(), tap.layer?))
+}
+
+/// The taps of a whole run that parts it: what each layer gives, and what belongs to no layer. `all` in the order in which they are made.
+pub(crate) fn outline(all: &[Tap]) -> Vec<Tap> {
+    let mut last = BTreeMap::new();
+    for (at, &tap) in all.iter().enumerate() {
+        last.insert(layer(tap).map_or((Some(at), "", 0), |(stack, layer)| (None, stack, layer)), at);
+    }
+    let places: BTreeSet<usize> = last.into_values().collect();
+    places.into_iter().map(|at| all[at]).collect()
+}
+
+/// Of the taps inside a wrong stretch, those that part it: all of one layer, and of several what each gives.
+pub(crate) fn narrowing(replay: &Replay, through: &[Tap]) -> Vec<Tap> {
+    let inside: BTreeSet<Tap> = through.iter().copied().collect();
+    let mut met = BTreeSet::new();
+    let in_order = replay.taps.iter().map(|t| t.report.place.tap);
+    let taps: Vec<Tap> = in_order.filter(|tap| inside.contains(tap) && met.insert(*tap)).collect();
+    let layers: BTreeSet<_> = taps.iter().filter_map(|&tap| layer(tap)).collect();
+    if layers.len() > 1 { outline(&taps) } else { taps }
+}
+
+/// What is to be recorded next of a candidate, but for taps that it does not write; nothing where no wrong stretch can be parted.
+pub(crate) fn next(replay: &Replay, dump: &Dump, absent: &BTreeSet<Tap>) -> Option<Wanted> {
+    let recorded: BTreeSet<Tap> = dump.all_entries().iter().map(|entry| entry.tap).collect();
+    // What it does not write of one layer it writes of none.
+    let site = |tap: &Tap| (tap.stack(), tap.site);
+    let written: BTreeSet<_> = recorded.iter().map(site).collect();
+    let unknown: BTreeSet<_> = absent.iter().map(site).filter(|site| !written.contains(site)).collect();
+    let open = |t: &Replayed| -> Vec<Tap> {
+        let new = |tap: &&Tap| !absent.contains(*tap) && !unknown.contains(&site(tap)) && !recorded.contains(*tap);
+        t.through.iter().filter(new).copied().collect()
+    };
+    let is_suspect = |t: &&Replayed| {
+        let wrong = t.report.status == Status::Diverged || t.is_for(Reason::is_unclear);
+        wrong && t.misrecorded.is_empty()
+    };
+    let suspects: Vec<(&Replayed, Vec<Tap>)> =
+        replay.taps.iter().filter(is_suspect).map(|t| (t, open(t))).filter(|(_, open)| !open.is_empty()).collect();
+    let (first, inside) = suspects.first()?;
+    let taps = alike(replay, dump, &suspects, |t| open(t).is_empty());
+    if !taps.is_empty() {
+        return Some(Wanted { taps, why: "whether the same operations are wrong in the other layers" });
+    }
+    let mut taps = narrowing(replay, inside);
+    let layers: BTreeSet<_> = inside.iter().filter_map(|&tap| layer(tap)).collect();
+    let why = if layers.len() > 1 { "in which layer it is wrong" } else { "which operation is wrong" };
+    // Once more, so that an engine that wavers is not blamed.
+    taps.push(first.report.place.tap);
+    Some(Wanted { taps, why })
+}
+
+/// Where single operations are wrong, or stretches of which the candidate writes no more: the same, and what they read, in the other layers that are wrong.
+fn alike(
+    replay: &Replay,
+    dump: &Dump,
+    suspects: &[(&Replayed, Vec<Tap>)],
+    is_parted: impl Fn(&Replayed) -> bool,
+) -> Vec<Tap> {
+    let single = |t: &&Replayed| t.report.status == Status::Diverged && t.misrecorded.is_empty() && is_parted(t);
+    let found: Vec<Tap> =
+        replay.taps.iter().filter(single).flat_map(|t| t.from.iter().copied().chain([t.report.place.tap])).collect();
+    let sites: BTreeSet<_> =
+        found.iter().filter(|tap| layer(**tap).is_some()).map(|tap| (tap.stack(), tap.site)).collect();
+    let mut by_layer: BTreeMap<(&str, u32), BTreeSet<Tap>> = BTreeMap::new();
+    for &tap in suspects.iter().flat_map(|(_, open)| open) {
+        if let Some(layer) = layer(tap).filter(|_| sites.contains(&(tap.stack(), tap.site))) {
+            by_layer.entry(layer).or_default().insert(tap);
+        }
+    }
+    let sizes: BTreeMap<_, usize> = dump
+        .all_entries()
+        .iter()
+        .filter(|entry| sites.contains(&(entry.tap.stack(), entry.tap.site)))
+        .map(|entry| (entry.tap.site, entry.shape.iter().product::<usize>() * entry.dtype.size()))
+        .collect();
+    let mut bytes = 0;
+    let mut taps = Vec::new();
+    for of_layer in by_layer.values() {
+        bytes += of_layer.iter().filter_map(|tap| sizes.get(&tap.site)).sum::<usize>();
+        if bytes > MOST_BYTES {
+            break;
+        }
+        taps.extend(of_layer.iter().copied());
+    }
+    taps
+}
+
+/// The positions at which a tap is wrong; nothing where it is wrong at all, or nobody knows.
+pub(crate) fn positions(tap: &Replayed) -> Option<Vec<usize>> {
+    let rows = tap.report.positions.as_ref();
+    let wrong: Vec<usize> =
+        tap.wrong_rows.iter().map(|&row| rows.and_then(|rows| rows.get(row)).copied().unwrap_or(row)).collect();
+    let count = tap.report.shape.get(tap.report.place.tap.site.position_axis()).copied().unwrap_or(0);
+    (!wrong.is_empty() && wrong.len() < count).then_some(wrong)
+}
