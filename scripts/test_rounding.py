@@ -110,7 +110,7 @@ def compare(firstdiff, reference, candidate, profile):
 # What each tap of a layer reads; a leading - is the layer before.
 READS = {"attn_norm": "-h", "q": "attn_norm", "k": "attn_norm", "v": "attn_norm", "q_norm": "q", "k_norm": "k", "q_rope": "q_norm", "k_rope": "k_norm",
          "qk": "q_rope k_rope", "scores": "qk", "probs": "scores", "context": "probs v", "attn_out": "context", "h_attn": "-h attn_out",
-         "ffn_norm": "h_attn", "ffn_gate": "ffn_norm", "ffn_up": "ffn_norm", "ffn_act": "ffn_gate ffn_up", "ffn_out": "ffn_act", "h": "h_attn ffn_out"}
+         "ffn_norm": "h_attn", "ffn_gate": "ffn_norm", "ffn_up": "ffn_norm", "mlp/act_fn": "ffn_gate", "ffn_act": "ffn_gate ffn_up", "ffn_out": "ffn_act", "h": "h_attn ffn_out"}
 # NMSE of one operation's own rounding: dependencies.md of the design, for products of 4096.
 OWN = {"f32": 1e-13, "f16": 1.3e-7, "bf16": 8e-6}
 GROWTH = {}

@@ -376,10 +376,8 @@ impl Known<'_> {
             return None;
         }
         list.extend(self.stream_before(place));
-        // A state that is carried from step to step: what of it was not seen before.
-        let first = self.report.first.as_ref().filter(|first| self.report.taps[first.index].place == place);
-        let carried = first.into_iter().flat_map(|first| &first.unchecked_between).filter(|p| p.step < place.step);
-        list.extend(carried.copied().filter(|p| self.can(*p)));
+        // A state that it reads of an earlier step.
+        list.extend(reads.iter().copied().filter(|p| p.step < place.step && !p.tap.site.is_attended()));
         // Of other chunks the first question saw no more than the last position of each.
         let few = self.cells.is_some() && place.step > 0;
         let vital = if few { usize::MAX } else { list.len() };
