@@ -15,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "crates" / "trace" / "python"))
@@ -71,6 +72,24 @@ def change(model, name, weight, rng):
         weight[rows] = weight[rows] * 1.25 + 0.02
 
 
+# Models whose taps have other rows than tokens, so that what is compared stays open (exit code 2, never parity): windows of a padded sequence, sequences first.
+NOT_CUT = {"longformer", "mlcd"}
+# NMSE of the rounding of f32: a change as small as that is none.
+ROUNDING = 1e-12
+
+
+def off(golden, other, tap):
+    """NMSE of a tap of the first step between two dumps."""
+    head = json.loads((golden / "dump.json").read_text())
+    file = next(entry["file"] for entry in head["taps"] if entry["tap"] == tap and entry["step"] == 0)
+    if not (other / file).exists():
+        return np.inf
+    a, b = (np.load(folder / file).astype(np.float64) for folder in (golden, other))
+    if a.shape != b.shape or not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return np.inf
+    return ((a - b) ** 2).sum() / max((a * a).sum(), 1e-300)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="architectures; all where none is named")
@@ -78,11 +97,11 @@ def main():
     parser.add_argument("--each", type=int, default=4, help="faults in each architecture (default 4)")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    counts = {"right": 0, "false alarm": 0, "found": 0, "elsewhere": 0, "at parity": 0, "not comparable": 0, "without effect": 0}
+    counts = {"right": 0, "false alarm": 0, "found": 0, "elsewhere": 0, "at parity": 0, "not comparable": 0, "not cut": 0, "without effect": 0}
 
     def tell(outcome, name, what):
         counts[outcome] += 1
-        if outcome not in ("right", "found", "without effect"):
+        if outcome not in ("right", "found", "without effect", "not cut"):
             print(f"{outcome:15} {name:20} {what}", flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +115,8 @@ def main():
             with torch.backends.mkldnn.flags(enabled=False):
                 record(build(name), name, golden.with_name("right"))
             code, report = compare(args.command, golden, golden.with_name("right"))
-            tell("right" if code == 0 else "false alarm", name, report.get("error") or report.get("first_divergence"))
+            said = report.get("error") or report.get("first_divergence") or report.get("reason")
+            tell({0: "right", 1: "false alarm"}.get(code, "not cut" if name in NOT_CUT else "not comparable"), name, said)
             torch.set_num_threads(1)
             model = build(name)
             known = set(program["weights"].values())
@@ -110,8 +130,10 @@ def main():
                 same = all((golden / file.name).read_bytes() == file.read_bytes() for file in out.glob("*.npy") if ".step" not in file.name and (golden / file.name).exists())
                 code, report = compare(args.command, golden, out)
                 first = (report.get("first_divergence") or {}).get("tap")
-                if same or not due:
+                if same or not due or all(off(golden, out, tap) < ROUNDING for tap in due):
                     tell("without effect", name, key)
+                elif name in NOT_CUT and "error" not in report and report["verdict"] == "incomparable":
+                    tell("not cut", name, f"{key}: {report['reason']}")
                 elif "error" in report or report["verdict"] == "incomparable":
                     tell("not comparable", name, f"{key}: {report.get('error', report.get('reason'))}")
                 elif code == 0:
