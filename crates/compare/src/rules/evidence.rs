@@ -145,8 +145,8 @@ impl Reference<'_, '_> {
             evidence = evidence.max(match &self.agreeing[i] {
                 Some(_) if !self.site(i).has_rope_rows() || same(i) => Evidence::For,
                 Some(_) => Evidence::Against,
-                // Rotated in the pairs of the reference's order it may be the mistake, or the next one's.
-                None if rotates && self.rotates(index, i, &claim.layout)? == (true, false) => Evidence::For,
+                // Rotated in the pairs of the reference's order it may be the mistake, or the next one's; where the dumps say their orders it is the mistake.
+                None if rotates && !told && self.rotates(index, i, &claim.layout)? == (true, false) => Evidence::For,
                 None => Evidence::None,
             });
         }
