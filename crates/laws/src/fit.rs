@@ -76,6 +76,10 @@ pub(crate) fn factor(right: &[f64], own: &[f64], noise: f64) -> Fit {
 
 /// The number in a range that leaves least: a coarse grid, then golden section. `by_size`: the grid's steps are factors.
 pub(crate) fn search(low: f64, high: f64, steps: usize, by_size: bool, left: impl Fn(f64) -> f64) -> (f64, f64) {
+    searched(low, high, steps, by_size, &left)
+}
+
+fn searched(low: f64, high: f64, steps: usize, by_size: bool, left: &dyn Fn(f64) -> f64) -> (f64, f64) {
     let at = |step: f64| {
         let share = step / (steps - 1) as f64;
         if by_size { low * (high / low).powf(share) } else { low + (high - low) * share }

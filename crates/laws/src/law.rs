@@ -193,16 +193,20 @@ impl Law {
         bits: f64,
         predict: impl Fn(&Case<'_>, usize) -> Option<ArrayD<f64>> + Send + Sync + 'static,
     ) -> Law {
+        Law::made(form, words.into(), bits, Arc::new(predict))
+    }
+
+    fn made(form: Form, words: String, bits: f64, predict: Predict) -> Law {
         Law {
             form,
-            words: words.into(),
+            words,
             parameters: Vec::new(),
             support: Support::default(),
             bits,
             status: Status::Measured,
             equivalent: Vec::new(),
             data: None,
-            predict: Arc::new(predict),
+            predict,
         }
     }
 

@@ -58,11 +58,15 @@ impl<'c> Offers<'c> {
         bits: f64,
         made: impl Fn(&Case<'_>, usize) -> Option<ArrayD<f64>> + Send + Sync + 'static,
     ) -> Option<&mut Law> {
+        self.take_up(Law::new(form, words, bits, made))
+    }
+
+    fn take_up(&mut self, law: Law) -> Option<&mut Law> {
         if !self.case.has_time() {
             return None;
         }
-        let value = made(self.case, self.case.fitted)?;
-        let law = self.behind(&value, Law::new(form, words, bits, made))?;
+        let value = law.predicted(self.case, self.case.fitted)?;
+        let law = self.behind(&value, law)?;
         self.laws.push(law);
         self.laws.last_mut()
     }

@@ -12,6 +12,9 @@ pub(crate) type At = Arc<dyn Fn(&Case<'_>, usize) -> Option<ArrayD<f64>> + Send 
 /// The operation's output at a place, for another value of the subject.
 pub(crate) type Output = Arc<dyn Fn(&Case<'_>, usize, ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>;
 
+/// A subject's value, made of the right one.
+type Made = Arc<dyn Fn(&Case<'_>, usize, &ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync>;
+
 /// A tensor with what is right for it and what the candidate has. Most often the operation's output; also an operand that was recovered from it.
 #[derive(Clone)]
 pub(crate) struct Subject {
@@ -67,6 +70,10 @@ impl Subject {
         bits: f64,
         made: impl Fn(&Case<'_>, usize, &ArrayD<f64>) -> Option<ArrayD<f64>> + Send + Sync + 'static,
     ) -> Law {
+        self.law_made(form, words, bits, Arc::new(made))
+    }
+
+    fn law_made(&self, form: Form, words: String, bits: f64, made: Made) -> Law {
         let (right_at, output) = (self.right_at.clone(), self.output.clone());
         let predict =
             move |case: &Case<'_>, place: usize| output(case, place, made(case, place, &right_at(case, place)?)?);
