@@ -178,10 +178,12 @@ def spoil_above(model, golden):
     none, those of the next product that the attention makes."""
     ends = ("layers.0.attn_out", "layers.0.mixer_out", "layers.0.v", "layers.0.k")
     key = next((tap, 0) for tap in ends if (tap, 0) in golden.taps)
+    name = golden.matrix(key)
     with torch.no_grad():
-        weight = model.get_parameter(golden.matrix(key))
+        weight = model.get_parameter(name)
         weight.copy_(weight.roll(3, -1) * 2)
-    return {key[0]}
+    # One matrix may make keys and values.
+    return {tap for tap in ends if (tap, 0) in golden.taps and golden.matrix((tap, 0)) == name}
 
 
 def most_rows(experts, golden, site):
