@@ -87,11 +87,9 @@ fn stepped() -> impl Iterator<Item = Function> {
         ("rounded up", f64::ceil),
     ];
     steps.flat_map(move |(step, said)| {
-        ways.into_iter().map(move |(words, f)| Function {
-            words: format!("{{}} {words} to multiples of {said}"),
-            bits: 9.0,
-            f: Arc::new(move |x| f(x / step) * step),
-            constant: None,
+        ways.into_iter().map(move |(words, f)| {
+            let words = format!("{{}} {words} to multiples of {said}");
+            Function::new(words, 9.0, Arc::new(move |x| f(x / step) * step))
         })
     })
 }
@@ -107,6 +105,8 @@ enum Constant {
     Threshold,
     /// A number of itself.
     Free(f64, f64),
+    /// The same, in units of the largest size.
+    InSizes(f64, f64),
 }
 
 /// A function with a constant, `#` in words.
@@ -131,9 +131,9 @@ const FAMILIES: [Family; 15] = [
         f: |x, c| if x.abs() > c { 0.0 } else { x },
     },
     Family { words: "{}, # nearer to zero", constant: Constant::Size, f: |x, c| x.signum() * (x.abs() - c).max(0.0) },
-    Family { words: "# tanh({}/#)", constant: Constant::Free(0.05, 50.0), f: |x, c| c * (x / c).tanh() },
-    Family { words: "# arctan({}/#)", constant: Constant::Free(0.05, 50.0), f: |x, c| c * (x / c).atan() },
-    Family { words: "{}/(1 + |{}|/#)", constant: Constant::Free(0.05, 100.0), f: |x, c| x / (1.0 + x.abs() / c) },
+    Family { words: "# tanh({}/#)", constant: Constant::InSizes(0.05, 50.0), f: |x, c| c * (x / c).tanh() },
+    Family { words: "# arctan({}/#)", constant: Constant::InSizes(0.05, 50.0), f: |x, c| c * (x / c).atan() },
+    Family { words: "{}/(1 + |{}|/#)", constant: Constant::InSizes(0.05, 100.0), f: |x, c| x / (1.0 + x.abs() / c) },
     Family {
         words: "{} to the power #, with its sign",
         constant: Constant::Free(0.2, 5.0),
@@ -182,18 +182,16 @@ pub(crate) fn fitting(
             break;
         }
         let of_constant = |c: f64| left(&move |x| f(x, c));
-        let mut at = match constant {
-            Constant::Free(low, high) => {
-                let scale = if words.starts_with('#') || words.contains("/#") { most } else { 1.0 };
-                search(low * scale, high * scale, GRID, true, of_constant)
-            }
+        let (at, rest) = match constant {
+            Constant::Free(low, high) => search(*low, *high, GRID, true, of_constant),
+            Constant::InSizes(low, high) => search(low * most, high * most, GRID, true, of_constant),
             Constant::Value => {
                 let (low, high) = (values[0], values[values.len() - 1]);
                 search(low, high, GRID, false, of_constant)
             }
             Constant::Size | Constant::Threshold => search(1e-3 * most, most, GRID, true, of_constant),
         };
-        if at.1.is_nan() || at.1 > FIRST * before {
+        if rest.is_nan() || rest > FIRST * before {
             continue;
         }
         let mut said: Vec<Number> = Vec::new();
@@ -202,19 +200,18 @@ pub(crate) fn fitting(
             let mut sizes: Vec<f64> = of.iter().map(|x| x.abs()).filter(|x| x.is_finite()).collect();
             sizes.sort_by(f64::total_cmp);
             sizes.dedup();
-            let here = sizes.partition_point(|size| *size < at.0);
+            let here = sizes.partition_point(|size| *size < at);
             let gaps = here.saturating_sub(GAPS)..(here + GAPS).min(sizes.len().saturating_sub(1));
             let best = gaps
                 .map(|i| (i, of_constant(0.5 * (sizes[i] + sizes[i + 1]))))
                 .filter(|(_, left)| !left.is_nan())
                 .min_by(|a, b| a.1.total_cmp(&b.1));
-            let Some((gap, rest)) = best else { continue };
-            at = (between(sizes[gap], sizes[gap + 1]), rest);
-            said.push(Measured::new(at.0, 0.0).number());
+            let Some((gap, _)) = best else { continue };
+            said.push(Measured::new(between(sizes[gap], sizes[gap + 1]), 0.0).number());
         } else {
-            said.extend(Measured::new(at.0, 2e-3 * at.0.abs()).simple());
-            said.push(Measured::new(at.0, 1e-5 * at.0.abs()).number());
-            said.push(Measured::new(at.0, 0.0).plain());
+            said.extend(Measured::new(at, 2e-3 * at.abs()).simple());
+            said.push(Measured::new(at, 1e-5 * at.abs()).number());
+            said.push(Measured::new(at, 0.0).plain());
         }
         for number in said {
             let c = number.value;

@@ -6,6 +6,7 @@ use ndarray::{Array2, ArrayD, Axis as Dimension};
 
 use crate::case::{Case, Kind, Operation, Place};
 use crate::describe::set::describe as describe_set;
+use crate::identify::DEAR;
 use crate::identify::subject::Subject;
 use crate::law::{Law, Support};
 
@@ -14,8 +15,6 @@ fn is_by_row(kind: Kind) -> bool {
     matches!(kind, Kind::Norm | Kind::Linear | Kind::Activation | Kind::Gate | Kind::Sum | Kind::Embedding)
 }
 
-/// Parts that are dearer to say are no parts.
-const DEAR: f64 = 48.0;
 /// Positions from which laws can be measured.
 const FEWEST: usize = 2;
 
