@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use firstdiff::trace::Dump;
 use serde_json::Value;
 
-use crate::common::parsed;
+use crate::common::{parsed, refused};
 
 // ---- the engine ----
 
@@ -311,17 +311,6 @@ impl Bench {
         let output = self.run(reference, from, mode, &["--json", "-"]);
         parsed(&output)
     }
-
-    /// Exit code 2, and one line with every word.
-    #[track_caller]
-    fn refuses(&self, output: &Output, words: &[&str]) {
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{error}");
-        assert_eq!(error.trim_end().lines().count(), 1, "{error}");
-        for word in words {
-            assert!(error.contains(word), "'{word}' is not in: {error}");
-        }
-    }
 }
 
 #[track_caller]
@@ -423,7 +412,7 @@ fn an_engine_that_wavers_is_not_blamed() {
     let bench = Bench::new();
     let from = unpack("faulty/llama-rope-pairing", bench.path());
     let model = fixtures().join("models/llama");
-    bench.refuses(&bench.run(&model, &from, "wavers", &[]), &["not deterministic", "layers.0.h", "max |d|"]);
+    refused(&bench.run(&model, &from, "wavers", &[]), &["not deterministic", "layers.0.h", "max |d|"]);
     let report = bench.json(&model, &from, "wavers");
     assert_eq!((&report["verdict"], &report["first_divergence"]), (&"incomparable".into(), &Value::Null));
     assert_eq!(report["nondeterministic"]["tap"], "layers.0.h");
@@ -434,7 +423,7 @@ fn what_is_wrong_first_is_seen_twice() {
     let bench = Bench::new();
     let (from, model) = (unpack("golden/llama-torch", bench.path()), fixtures().join("models/llama"));
     // All but the head is the same every time.
-    bench.refuses(&bench.run(&model, &from, "head-wavers", &[]), &["not deterministic", "logits", "max |d|"]);
+    refused(&bench.run(&model, &from, "head-wavers", &[]), &["not deterministic", "logits", "max |d|"]);
     let report = bench.json(&model, &from, "head-wavers");
     assert_eq!((&report["verdict"], &report["first_divergence"]), (&"incomparable".into(), &Value::Null));
     // A head that is wrong in the same way every time is found.
@@ -476,7 +465,7 @@ fn an_engine_that_takes_other_chunks_is_laid_against_the_reference_by_position()
     // Other tokens are other tokens, in whichever chunks.
     let other = from.join("tokens.json");
     fs::write(&other, "\"tokens\": [9, 8, 7, 42, 99, 3, 150, 77, 17, 128, 64]").unwrap();
-    bench.refuses(&bench.run(&golden, &from, "", &[]), &["was fed other tokens"]);
+    refused(&bench.run(&golden, &from, "", &[]), &["was fed other tokens"]);
 }
 
 #[test]
@@ -502,14 +491,14 @@ fn what_an_engine_does_not_do_is_said_as_that() {
     let bench = Bench::new();
     let from = unpack("golden/llama-torch", bench.path());
     let model = fixtures().join("models/llama");
-    bench.refuses(&bench.run(&model, &from, "fails", &[]), &["the engine failed", "3", "CUDA error: out of memory"]);
-    bench.refuses(&bench.run(&model, &from, "silent", &[]), &["wrote nothing", "FIRSTDIFF_DIR"]);
-    bench.refuses(
+    refused(&bench.run(&model, &from, "fails", &[]), &["the engine failed", "3", "CUDA error: out of memory"]);
+    refused(&bench.run(&model, &from, "silent", &[]), &["wrote nothing", "FIRSTDIFF_DIR"]);
+    refused(
         &bench.run(&model, &from, "others", &[]),
         &["none of the taps asked for (layers.1.h,final_norm)", "but h0"],
     );
     let began = Instant::now();
-    bench.refuses(&bench.run(&model, &from, "hangs", &["--timeout", "0.5"]), &["did not end within 0.5 s"]);
+    refused(&bench.run(&model, &from, "hangs", &["--timeout", "0.5"]), &["did not end within 0.5 s"]);
     assert!(began.elapsed() < Duration::from_secs(20), "what it started is stopped too");
     let report = bench.json(&model, &from, "fails");
     assert_eq!((&report["command"], &report["verdict"]), (&"bisect".into(), &"incomparable".into()));
@@ -527,7 +516,7 @@ fn an_interrupted_bisection_goes_on() {
     let from = unpack("faulty/llama-rope-pairing", bench.path());
     let model = fixtures().join("models/llama");
     // Its third run fails; the second start takes the first two from where they are kept.
-    bench.refuses(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
+    refused(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
     let output = bench.again(&model, &from, "", &["--json", "-"]);
     let report = parsed(&output);
     found(&report, "layers.0.q_rope", 0);
@@ -536,7 +525,7 @@ fn an_interrupted_bisection_goes_on() {
     // It has an answer now: the next one begins anew. So does --fresh.
     let report = parsed(&bench.again(&model, &from, "", &["--json", "-"]));
     assert!(report["runs"].as_array().unwrap().iter().all(|run| run["kept"] == false));
-    bench.refuses(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
+    refused(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
     let report = parsed(&bench.again(&model, &from, "", &["--fresh", "--json", "-"]));
     assert!(report["runs"].as_array().unwrap().iter().all(|run| run["kept"] == false));
 }
@@ -551,7 +540,7 @@ fn runs_of_an_engine_that_was_built_anew_are_not_used() {
     let (wrong, right) =
         (unpack("faulty/llama-rope-pairing", bench.path()), unpack("golden/llama-torch", bench.path()));
     let model = fixtures().join("models/llama");
-    bench.refuses(&bench.run(&model, &wrong, "fails-late", &[]), &["the engine failed"]);
+    refused(&bench.run(&model, &wrong, "fails-late", &[]), &["the engine failed"]);
     // Nothing in the command tells that it is another engine now.
     let output = bench.again(&model, &right, "", &["--json", "-"]);
     let told = parsed(&output);
@@ -560,7 +549,7 @@ fn runs_of_an_engine_that_was_built_anew_are_not_used() {
     assert!(kept(&told).iter().all(|kept| !kept));
     // The same the other way round: a right engine's runs do not hide what a wrong one does.
     let _ = fs::remove_file(format!("{}.count", right.display()));
-    bench.refuses(&bench.run(&model, &right, "fails-late", &[]), &["the engine failed"]);
+    refused(&bench.run(&model, &right, "fails-late", &[]), &["the engine failed"]);
     found(&parsed(&bench.again(&model, &wrong, "", &["--json", "-"])), "layers.0.q_rope", 0);
 }
 
@@ -569,7 +558,7 @@ fn kept_runs_of_the_same_engine_are_said_with_their_time() {
     let bench = Bench::new();
     let from = unpack("faulty/llama-rope-pairing", bench.path());
     let model = fixtures().join("models/llama");
-    bench.refuses(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
+    refused(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
     let stdout = bench.again(&model, &from, "", &[]).stdout;
     let screen = String::from_utf8_lossy(&stdout).split_whitespace().collect::<Vec<_>>().join(" ");
     for words in ["2 runs of an earlier start (2", "UTC", "ago) used again", "repeated", "same bit for bit"] {
@@ -582,7 +571,7 @@ fn kept_runs_that_do_not_belong_together_are_discarded() {
     let bench = Bench::new();
     let from = unpack("golden/llama-torch", bench.path());
     let model = fixtures().join("models/llama");
-    bench.refuses(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
+    refused(&bench.run(&model, &from, "fails-late", &[]), &["the engine failed"]);
     // The first is of another engine than the last, which alone is repeated.
     let runs = bench.path().join("work/runs");
     let made = |run: &Path| fs::metadata(run.join("asked.json")).unwrap().modified().unwrap();
@@ -602,13 +591,13 @@ fn a_recording_that_was_not_finished_is_no_evidence() {
     let bench = Bench::new();
     let from = unpack("golden/llama-torch", bench.path());
     let model = fixtures().join("models/llama");
-    bench.refuses(&bench.run(&model, &from, "torn", &[]), &["ended well", "not complete", "\"complete\": false"]);
+    refused(&bench.run(&model, &from, "torn", &[]), &["ended well", "not complete", "\"complete\": false"]);
     // Nor is it a reference.
     let torn = bench.path().join("torn");
     fs::create_dir(&torn).unwrap();
     fs::copy(from.join("h0.npy"), torn.join("h0.npy")).unwrap();
     fs::write(torn.join("dump.json"), "{\"complete\": false}").unwrap();
-    bench.refuses(&bench.run(&torn, &from, "", &[]), &["the reference's recording is not complete", "1 tap is there"]);
+    refused(&bench.run(&torn, &from, "", &[]), &["the reference's recording is not complete", "1 tap is there"]);
 }
 
 /// Whether a process runs, and is not merely still to be waited for.
@@ -627,7 +616,7 @@ fn nothing_that_an_engine_started_is_left() {
     let left = format!("{}.left", from.display());
     assert_eq!(bench.run(&model, &from, "leaves", &[]).status.code(), Some(0));
     assert!(!runs(&fs::read_to_string(&left).unwrap()), "of an engine that ended");
-    bench.refuses(&bench.run(&model, &from, "leaves-and-hangs", &["--timeout", "1"]), &["did not end within"]);
+    refused(&bench.run(&model, &from, "leaves-and-hangs", &["--timeout", "1"]), &["did not end within"]);
     assert!(!runs(&fs::read_to_string(&left).unwrap()), "of one that was stopped");
     fs::remove_file(&left).unwrap();
     let mut bisection = bench.command(&model, &from, "leaves-and-hangs", &[]).spawn().unwrap();
@@ -650,5 +639,5 @@ fn of_what_an_engine_says_no_more_than_the_end_is_read() {
     let bench = Bench::new();
     let from = unpack("golden/llama-torch", bench.path());
     let model = fixtures().join("models/llama");
-    bench.refuses(&bench.run(&model, &from, "shouts", &[]), &["exit status: 5", "out of patience"]);
+    refused(&bench.run(&model, &from, "shouts", &[]), &["exit status: 5", "out of patience"]);
 }

@@ -37,3 +37,14 @@ pub(crate) fn parsed(output: &Output) -> Value {
 pub(crate) fn json(args: &[&str]) -> Value {
     parsed(&firstdiff(&[args, &["--json", "-"]].concat()))
 }
+
+/// Exit code 2, and one line with every word.
+#[track_caller]
+pub(crate) fn refused(output: &Output, words: &[&str]) {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert_eq!(error.trim_end().lines().count(), 1, "{error}");
+    for word in words {
+        assert!(error.contains(word), "'{word}' is not in: {error}");
+    }
+}

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::bisect::{fixtures, npy, read, unpack};
-use crate::common::{in_one_line, parsed};
+use crate::common::{in_one_line, parsed, refused};
 
 struct Bench(tempfile::TempDir);
 
@@ -57,17 +57,6 @@ impl Bench {
         let text = format!("{{{tokens}, \"precision\": \"f32\", \"taps\": [{}]}}", taps.join(","));
         fs::write(out.join("dump.json"), text).unwrap();
         out
-    }
-
-    /// Exit code 2, and one line with every word.
-    #[track_caller]
-    fn refuses(&self, output: &Output, words: &[&str]) {
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{error}");
-        assert_eq!(error.trim_end().lines().count(), 1, "{error}");
-        for word in words {
-            assert!(error.contains(word), "'{word}' is not in: {error}");
-        }
     }
 }
 
@@ -133,7 +122,7 @@ fn beside_a_dump_of_few_taps_only_what_it_leaves_open_is_asked_for() {
     // The dump of another engine is not mixed with what this one writes.
     let right = unpack("golden/llama-torch", bench.path());
     let output = bench.run(&model(), Some(&few), &right, "", &[]);
-    bench.refuses(&output, &["the engine does not write what", "few", "layers.0.h"]);
+    refused(&output, &["the engine does not write what", "few", "layers.0.h"]);
 }
 
 #[test]
@@ -194,26 +183,26 @@ fn an_engine_that_wavers_fails_or_writes_nothing_is_not_explained() {
     let bench = Bench::new();
     let from = unpack("faulty/llama-rope-pairing", bench.path());
     let of = |mode: &str, more: &[&str]| bench.run(&model(), None, &from, mode, more);
-    bench.refuses(&of("wavers", &[]), &["not deterministic", "layers.0.h", "max |d|"]);
-    bench.refuses(&of("fails", &[]), &["the engine failed", "3", "CUDA error: out of memory"]);
-    bench.refuses(&of("silent", &[]), &["wrote nothing", "FIRSTDIFF_DIR"]);
-    bench.refuses(&of("torn", &[]), &["ended well", "not complete"]);
-    bench.refuses(&of("hangs", &["--timeout", "0.5"]), &["did not end within 0.5 s"]);
-    bench.refuses(&of("", &["--timeout", "0"]), &["--timeout 0"]);
-    bench.refuses(&of("", &["--sequence", "1"]), &["--sequence"]);
+    refused(&of("wavers", &[]), &["not deterministic", "layers.0.h", "max |d|"]);
+    refused(&of("fails", &[]), &["the engine failed", "3", "CUDA error: out of memory"]);
+    refused(&of("silent", &[]), &["wrote nothing", "FIRSTDIFF_DIR"]);
+    refused(&of("torn", &[]), &["ended well", "not complete"]);
+    refused(&of("hangs", &["--timeout", "0.5"]), &["did not end within 0.5 s"]);
+    refused(&of("", &["--timeout", "0"]), &["--timeout 0"]);
+    refused(&of("", &["--sequence", "1"]), &["--sequence"]);
 }
 
 #[test]
 fn an_interrupted_search_goes_on() {
     let bench = Bench::new();
     let from = unpack("faulty/llama-rope-pairing", bench.path());
-    bench.refuses(&bench.run(&model(), None, &from, "fails-late", &[]), &["the engine failed"]);
+    refused(&bench.run(&model(), None, &from, "fails-late", &[]), &["the engine failed"]);
     let report = parsed(&bench.again(&model(), None, &from, "", &["--json", "-"]));
     cause(&report, "rope-pairing");
     let kept: Vec<bool> = report["asked"]["runs"].as_array().unwrap().iter().map(|run| run["kept"] == true).collect();
     assert_eq!(kept, [true, true, false], "{report:#}");
     // Runs of an engine that was built anew are not used.
-    bench.refuses(&bench.run(&model(), None, &from, "fails-late", &[]), &["the engine failed"]);
+    refused(&bench.run(&model(), None, &from, "fails-late", &[]), &["the engine failed"]);
     let tap = from.join("layers.0.h.npy");
     let (shape, mut values) = read(&fs::read(&tap).unwrap());
     values.iter_mut().skip(2).step_by(4).for_each(|byte| *byte ^= 1);
