@@ -684,7 +684,7 @@ text("score-softcap-not-multiplied-back", "operation-omitted result-scaled score
 text("score-softcap-not-divided", "operation-omitted unlisted score-softcap", (r"attn_weights = attn_weights / softcap$", "pass"),
      where="eager_attention_forward", only=SOFTCAPPED)
 text("mask-fill-zero", "mask-fill", (r"attn_weights = attn_weights \+ causal_mask", "attn_weights = attn_weights.masked_fill(causal_mask < 0, 0.0)"))
-text("mask-added-after-halving", "unlisted", (r"attn_weights = attn_weights \+ causal_mask", "attn_weights = 0.5 * attn_weights + causal_mask"))
+text("mask-added-after-halving", "unlisted score-scale", (r"attn_weights = attn_weights \+ causal_mask", "attn_weights = 0.5 * attn_weights + causal_mask"))
 text("mask-open-for-a-prefix", "unlisted", (CAUSAL, "(kv_idx <= q_idx) | (kv_idx < 4)"))
 text("mask-hides-first-key", "unlisted", (CAUSAL, "(kv_idx <= q_idx) & ((kv_idx > 0) | (q_idx == 0))"))
 text("mask-hides-newest-in-decode", "mask-shifted unlisted", (CAUSAL, "(kv_idx <= q_idx) & ((kv_idx < q_idx) | (q_idx < 12))"))
@@ -790,7 +790,7 @@ def stored(name, causes, keys, what):
 stored("cache-value-slot-overwritten", "kv-cache-shift", "values", "OLD[..., :-1, :], NEW, NEW * 0")
 stored("cache-oldest-key-lost", "unlisted", "keys", "OLD * (torch.arange(OLD.shape[-2]) > 0)[:, None], NEW")
 stored("cache-values-for-keys", "unlisted", "keys", "self.values, NEW")
-stored("cache-heads-and-slots-exchanged", "unlisted", "keys", "OLD.transpose(1, 2).reshape(OLD.shape), NEW")
+stored("cache-heads-and-slots-exchanged", "unlisted head-layout", "keys", "OLD.transpose(1, 2).reshape(OLD.shape), NEW")
 stored("cache-decoded-key-never-written", "kv-cache-stale", "keys", "OLD * (torch.arange(OLD.shape[-2]) < 12)[:, None], NEW")
 stored("cache-decoded-value-never-written", "kv-cache-stale", "values", "OLD * (torch.arange(OLD.shape[-2]) < 12)[:, None], NEW")
 stored("cache-prompt-one-slot-late", "kv-cache-shift", "keys", "OLD[..., :1, :], OLD[..., :-1, :], NEW")

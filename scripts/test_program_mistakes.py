@@ -173,6 +173,14 @@ def difference(reference, candidate):
     return found if np.isfinite(found) else np.inf
 
 
+def in_order_of(tap, reference, candidate):
+    """The rows of an expert in the reference's order where they are the same rows: in which order an expert takes its tokens is each engine's own."""
+    if "experts." not in tap or reference.ndim != 2:
+        return candidate
+    order = np.lexsort(candidate.T)[np.argsort(np.lexsort(reference.T))]
+    return candidate[order] if difference(reference, candidate[order]) <= NOTHING else candidate
+
+
 class Reference:
     """The recorded program of the right model: its taps in order, and what each is made of."""
 
@@ -194,7 +202,7 @@ class Reference:
     def errors(self, values):
         """NMSE of each tap that both have in one shape, in the program's order."""
         own = self.dump.values
-        return {key: difference(own[key], values[key]) for key in self.order if key in values and values[key].shape == own[key].shape}
+        return {key: difference(own[key], in_order_of(key[0], own[key], values[key])) for key in self.order if key in values and values[key].shape == own[key].shape}
 
     def due(self, errors, visible):
         """The step in which a mistake shows, and the taps of it that show it first. None where it does not show; and whether it is clearly there."""

@@ -141,6 +141,11 @@ impl Finding {
 }
 
 impl Finding {
+    /// Whether it shows in decode steps alone.
+    pub(crate) fn is_decoded(&self) -> bool {
+        self.shown_at.iter().all(|place| place.step != 0)
+    }
+
     /// Takes the decode steps of another finding, in which its law holds too and leaves so much.
     pub(crate) fn go_on_in(&mut self, decoded: Finding, left: f64) {
         if let Some(measured) = &mut self.measured {

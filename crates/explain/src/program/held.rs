@@ -148,6 +148,11 @@ impl Held {
         self.values.insert(tap, Own { values, is_readable: true, is_recorded: false, is_in_own_order: false });
     }
 
+    /// Whether any rows of an expert are those of the reference in an order of the candidate's own.
+    pub(crate) fn has_own_orders(&self) -> bool {
+        self.values.values().any(|own| own.is_in_own_order)
+    }
+
     /// Whether the rows of a tap are those of the reference in an order of the candidate's own.
     pub(crate) fn is_in_own_order(&self, tap: usize) -> bool {
         self.values.get(&tap).is_some_and(|own| own.is_in_own_order)

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use firstdiff_compare::Place;
 use firstdiff_laws::Kind;
-use firstdiff_program::{Arithmetic, Bench, Slice, Tensor, Values};
+use firstdiff_program::{Arithmetic, Bench, DType, Slice, Tensor, Values};
 use firstdiff_trace::Site;
-use ndarray::ArrayD;
+use ndarray::{ArrayD, Axis, concatenate};
 
 use crate::explain::{Effort, Finding, Match};
 use crate::laws::{Measured, Wrong, allowed_at, kind_of, law_of, left_by};
@@ -23,16 +23,15 @@ pub(crate) fn measure(
     effort: &Effort,
     findings: &mut Vec<Finding>,
 ) {
-    for finding in findings.iter_mut() {
-        if !matches!(finding.matched, Match::Unknown | Match::Closest) {
-            continue;
+    let of = |findings: &mut [Finding], is: &dyn Fn(&Finding) -> bool| {
+        for finding in findings.iter_mut().filter(|finding| is_open(finding) && is(finding)) {
+            let measured = of_finding(recording, candidate, held, replay, finding);
+            finding.take_up(measured, effort);
         }
-        let measured = of_finding(recording, candidate, held, replay, finding);
-        finding.take_up(measured, effort);
-    }
+    };
+    of(findings, &|finding| !finding.is_decoded());
     for at in (0..findings.len()).rev() {
-        let open = matches!(findings[at].matched, Match::Unknown | Match::Closest);
-        if !open || findings[at].shown_at.iter().any(|place| place.step == 0) {
+        if !is_open(&findings[at]) || !findings[at].is_decoded() {
             continue;
         }
         let found = (0..at)
@@ -42,6 +41,12 @@ pub(crate) fn measure(
             findings[law].go_on_in(decoded, left);
         }
     }
+    of(findings, &Finding::is_decoded);
+}
+
+/// Whether no mistake of the catalogue explains it, and no law.
+fn is_open(finding: &Finding) -> bool {
+    matches!(finding.matched, Match::Unknown | Match::Closest)
 }
 
 /// What the law of one finding leaves in the decode steps of another, where it gives them.
@@ -73,28 +78,26 @@ struct Wrongs<'p> {
     steps: Vec<Step<'p>>,
 }
 
-/// A slice, with the taps that are its inputs in the order of its kind.
+/// A slice, with the taps that are its inputs in the order of its kind. Keys and values of several steps are one input, as the cache has them.
 struct Step<'p> {
     slice: Slice<'p>,
     bench: Bench<'p>,
-    inputs: Vec<usize>,
+    inputs: Vec<Vec<usize>>,
 }
 
 impl Step<'_> {
     /// What it gives for these inputs.
     fn value(&self, held: &Held, program: &firstdiff_program::Program, inputs: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {
+        let shape = |tap: usize| program.taps()[tap].view.shape.clone();
         let value = |tap: usize| -> Option<Tensor<'_>> {
-            match self.inputs.iter().position(|&input| input == tap) {
-                Some(at) => {
-                    let values = inputs.get(at)?.iter().copied().collect::<Vec<f64>>();
-                    Tensor::new(
-                        firstdiff_program::DType::F64,
-                        program.taps()[tap].view.shape.clone(),
-                        Values::from(values),
-                    )
-                }
-                None => held.readable(tap).map(Tensor::view),
-            }
+            let Some(at) = self.inputs.iter().position(|input| input.contains(&tap)) else {
+                return held.readable(tap).map(Tensor::view);
+            };
+            let before = self.inputs[at].iter().take_while(|&&other| other != tap);
+            let from: usize = before.map(|&other| shape(other).iter().product::<usize>()).sum();
+            let len: usize = shape(tap).iter().product();
+            let values: Vec<f64> = inputs.get(at)?.iter().copied().skip(from).take(len).collect();
+            Tensor::new(DType::F64, shape(tap), Values::from(values))
         };
         Some(array(&self.slice.evaluate(&self.bench, &value, &[]).ok()?))
     }
@@ -107,8 +110,8 @@ fn of_finding(
     replay: &Replay,
     finding: &Finding,
 ) -> Option<Measured> {
-    let prefill = finding.shown_at.iter().copied().filter(|place| place.step == 0);
-    let Wrongs { site, kind, wrong, steps } = wrongs(recording, held, replay, prefill)?;
+    let places = finding.shown_at.iter().copied().filter(|place| place.step == 0 || finding.is_decoded());
+    let Wrongs { site, kind, wrong, steps } = wrongs(recording, held, replay, places)?;
     let tokens =
         candidate.dump.meta().tokens.as_ref().and_then(|ids| ids.iter().map(|id| u32::try_from(*id).ok()).collect());
     let apply = |at: usize, inputs: &[ArrayD<f64>]| steps[at].value(held, recording.program, inputs);
@@ -150,17 +153,42 @@ fn wrongs<'r>(
         inputs.dedup();
         // Gate before up, queries before keys, probabilities before values.
         inputs.sort_by_key(|&tap| order_of(held.place(tap).tap.last_site()));
+        let around = around(held, tap, &inputs, inner);
+        let (inputs, values) = of_steps(held, &inputs);
         let step = Step { slice, bench, inputs };
-        let inputs: Vec<ArrayD<f64>> = step.inputs.iter().filter_map(|&tap| held.readable(tap).map(array)).collect();
+        let inputs = values;
         let right = step.value(held, program, &inputs)?;
         let (own, allowed) = (array(held.get(tap)?), allowed_at(replay, place)?);
-        let around = around(held, tap, &step.inputs, inner);
         wrong.push(Wrong { place, inputs, right, own, allowed, around });
         steps.push(step);
     }
     let first = wrong.first()?;
     let (site, kind) = (common?, kind_of(common?, &first.inputs, &first.right));
     Some(Wrongs { site, kind, wrong, steps })
+}
+
+/// Inputs with their values: those of one tap in several steps follow each other by position, and are one.
+fn of_steps(held: &Held, taps: &[usize]) -> (Vec<Vec<usize>>, Vec<ArrayD<f64>>) {
+    let mut inputs: Vec<Vec<usize>> = Vec::new();
+    for &tap in taps {
+        let is_of = |of: &&mut Vec<usize>| of.iter().all(|&other| held.place(other).tap == held.place(tap).tap);
+        match inputs.iter_mut().find(is_of) {
+            Some(steps) => steps.push(tap),
+            None => inputs.push(vec![tap]),
+        }
+    }
+    inputs.iter_mut().for_each(|steps| steps.sort_by_key(|&tap| held.place(tap).step));
+    let joined = |steps: &Vec<usize>| {
+        let parts: Vec<ArrayD<f64>> = steps.iter().filter_map(|&tap| held.readable(tap).map(array)).collect();
+        concatenate(Axis(0), &parts.iter().map(|part| part.view()).collect::<Vec<_>>()).ok()
+    };
+    match inputs.iter().map(joined).collect() {
+        Some(values) => (inputs, values),
+        None => {
+            let alone: Vec<Vec<usize>> = taps.iter().map(|&tap| vec![tap]).collect();
+            (alone, taps.iter().filter_map(|&tap| held.readable(tap).map(array)).collect())
+        }
+    }
 }
 
 /// Numbers of a tensor nearby above which it is left alone.

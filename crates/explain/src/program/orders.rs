@@ -98,7 +98,7 @@ impl Orders {
                     None => judged,
                 }
             }
-            _ => self.of_expert(of, judged, in_order, held),
+            _ => self.of_expert(of, judged, both, in_order, held),
         }
     }
 
@@ -147,6 +147,7 @@ impl Orders {
         &mut self,
         of: &Standing,
         judged: Replayed,
+        both: &Both<'_>,
         in_order: &dyn Fn(&[usize]) -> Replayed,
         held: &mut Held,
     ) -> Replayed {
@@ -170,7 +171,13 @@ impl Orders {
                 other
             }
             // Its order follows from the choice of experts: rows that are right in another one are neither passed nor blamed.
-            None if !of.is_sorted && held.is_in_own_order(of.tap) => {
+            // So do those of other experts, once the dump has shown that it has orders of its own.
+            None if !of.is_sorted
+                && (held.is_in_own_order(of.tap)
+                    || of.expert.is_some()
+                        && held.has_own_orders()
+                        && order(both.own, both.due).is_some_and(|order| is_better(&in_order(&order), &judged))) =>
+            {
                 held.close(of.tap);
                 let why = "its rows are right only in another order than the choice of experts gives them";
                 open(judged, Reason::NotEvaluated(why.to_owned()))

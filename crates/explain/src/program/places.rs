@@ -75,8 +75,10 @@ impl Places {
         }
         for (number, tap) in taps.iter().enumerate() {
             let of = tap.tap.split_once("experts.").and_then(|(layer, rest)| {
-                let expert = rest.split('.').next()?.parse().ok()?;
-                Some((expert, named.get(&(layer, tap.step)).copied()))
+                // Of a module of the reference's own the name goes on with a slash.
+                let expert = rest.split(['.', '/']).next()?.parse().ok()?;
+                let choice = named.iter().find(|((of, step), _)| *step == tap.step && layer.starts_with(of));
+                Some((expert, choice.map(|(_, number)| *number)))
             });
             places.experts.extend(of.map(|of| (number, of)));
         }

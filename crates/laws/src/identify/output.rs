@@ -537,7 +537,7 @@ fn sources(subject: &Subject, case: &Case<'_>, axis: usize) -> Vec<Law> {
     let bits = source.bits + if table.words == "1" { 0.0 } else { table.bits };
     let (from, values) = (source.from, table.values);
     let made = move |right: &ArrayD<f64>| {
-        if right.shape()[axis] != from.len() {
+        if right.shape().get(axis) != Some(&from.len()) {
             return None;
         }
         by_slice(&right.select(Dimension(axis), &from), axis, &values, |x, by| x * by)

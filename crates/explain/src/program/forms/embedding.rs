@@ -24,6 +24,11 @@ fn of_rows(context: &Context<'_>, op: usize) -> Vec<Form> {
     let is_token = context.program.is_token_input(ids.buffer);
     let shifted = |by: i64| {
         computed(&[table, ids], move |x| {
+            // One row for all of several tokens is that of their kind, no position's.
+            let is_one_kind = x[1].len() > 1 && x[1].iter().all(|id| Some(id) == x[1].first());
+            if !is_token && is_one_kind {
+                return None;
+            }
             let rows = x[0].len_of(Axis(0)) as i64;
             let moved: Option<Vec<usize>> = x[1]
                 .iter()
