@@ -181,7 +181,7 @@ text("gated-norm-by-sigmoid", "activation unlisted",
      (r"(?:nn\.functional|F)\.silu\(gate\.to\(torch\.float32\)\)", "torch.sigmoid(gate.to(torch.float32))"))
 text("state-norm-of-b-is-that-of-c", "norm-wrong-weight", (r"self\.b_layernorm\(B\)", "self.c_layernorm(B)"))
 held("norm-gain-in-bf16", "precision unlisted", r"weight$", bf16, is_norm)
-held("norm-gain-f16-as-bf16", "storage-type", r"weight$", lambda gain: gain.half().view(torch.bfloat16).float(), is_norm)
+held("norm-gain-f16-as-bf16", "storage-type norm-weight-omitted", r"weight$", lambda gain: gain.half().view(torch.bfloat16).float(), is_norm)
 held("norm-gain-rolled", "unlisted storage-shape", r"weight$", lambda gain: gain.roll(1), is_norm)
 
 
@@ -209,7 +209,7 @@ def biases_exchanged(site):
     return bool(found)
 
 
-text("query-bias-not-scaled", "unlisted",
+text("query-bias-not-scaled", "unlisted bias-omitted",
      (r"self\.q_proj\(hidden_states\) \* self\.scaling",
       "(torch.nn.functional.linear(hidden_states, self.q_proj.weight) * self.scaling + self.q_proj.bias)"))
 OUTWARD = named(r"(attn|attention)\w*\.(\w+\.)*(o_proj|out_proj|dense|c_proj|out_lin|o)$")
@@ -549,7 +549,7 @@ text("rope-tables-repeated-as-blocks", "unlisted",
 text("rope-pairs-of-half-a-head", "unlisted rope-pairing",
      (r"x1 = x\[\.\.\., : x\.shape\[-1\] // 2\]\n( +)x2 = x\[\.\.\., x\.shape\[-1\] // 2 :\]\n +return torch\.cat\(\(-x2, x1\), dim=-1\)",
      r"x1, x2, x3, x4 = x.chunk(4, -1)\n\1return torch.cat((-x2, x1, -x4, x3), dim=-1)"), where="rotate_half")
-text("rope-on-layers-without-it", "unlisted", (r"if self\.use_rope:", "if True:"),
+text("rope-on-layers-without-it", "rope-layer-kind unlisted", (r"if self\.use_rope:", "if True:"),
      (r"if self\.sliding_window is not None:\n( +query_states, key_states = apply)", r"if True:\n\1"),
      (r"if self\.sliding_window is None or self\.is_sliding:", "if True:"), where=r"ttention\.forward")
 text("rope-on-no-layer", "rope-omitted", (r"if self\.use_rope:", "if False:"),
@@ -607,7 +607,7 @@ def without_ramp(frequency, site, exponent):
 
 
 rotation("rope-frequencies-one-late", "rope-scaling unlisted", lambda frequency, site, exponent: frequency * theta_of(site) ** (-1 / len(frequency)))
-rotation("rope-exponent-reaches-1", "rope-theta unlisted",
+rotation("rope-exponent-reaches-1", "rope-theta rope-scaling unlisted",
          lambda frequency, site, exponent: theta_of(site) ** -(exponent * len(frequency) / (len(frequency) - 1)))
 rotation("rope-frequencies-reversed", "unlisted", lambda frequency, site, exponent: frequency.flip(0))
 rotation("rope-scaling-factor-doubled", "rope-scaling", configured(factor=lambda factor: 2 * factor))
@@ -617,7 +617,7 @@ rotation("rope-scaling-without-ramp", "rope-scaling unlisted", without_ramp)
 rotation("rope-frequencies-cut-to-3-digits", "rope-precision unlisted", lambda frequency, site, exponent: (frequency * 1000).floor() / 1000)
 
 
-@mistake("rope-kinds-of-layers-exchanged", "rope-theta")
+@mistake("rope-kinds-of-layers-exchanged", "rope-theta rope-layer-kind")
 def kinds_exchanged(site):
     found = rotaries(site)
     other = next((other for other in found if other[1].inv_freq.shape == found[0][1].inv_freq.shape and not torch.allclose(other[1].inv_freq,
@@ -919,7 +919,7 @@ text("expert-capacity-of-4-tokens", "unlisted", (TOKENS, r"index_add_(0, \1, (to
 text("expert-reads-next-token", "unlisted", (r"current_state = hidden_states\[None, top_x\]", "current_state = hidden_states[None, top_x - 1]"),
      (r"expert_input = hidden_states\[token_indices\]", "expert_input = hidden_states[token_indices - 1]"),
      (r"current_state = hidden_states\[token_idx\]", "current_state = hidden_states[token_idx - 1]"))
-text("shared-expert-scaled-as-routed", "unlisted",
+text("shared-expert-scaled-as-routed", "unlisted residual-scale",
      (r"hidden_states \+ self\.shared_experts\(residuals\)", "hidden_states + self.gate.routed_scaling_factor * self.shared_experts(residuals)"))
 text("shared-expert-gate-without-sigmoid", "operation-omitted", (r"F\.sigmoid\((self\.shared_expert_gate\(hidden_states\))\)", r"\1"))
 text("shared-expert-replaces-routed", "operation-omitted unlisted",

@@ -128,6 +128,11 @@ impl Known {
         Known(reproduced.map(|found| ((found.form.key(), found.form.class), found.form.clone())).collect())
     }
 
+    /// Whether a form gave the numbers of a tap, in whichever operation: what is done to q is done to k as well.
+    fn has(&self, key: &str) -> bool {
+        self.0.keys().any(|(known, _)| known == key)
+    }
+
     /// A form of any number with each of those that it was found with.
     fn numbers(&self, form: &Form) -> Vec<Form> {
         let Some(tune) = &form.tune else { return Vec::new() };
@@ -224,7 +229,7 @@ impl Search<'_> {
             return Some(found);
         }
         // What gave another tap's numbers is tried first: one mistake is made in many layers.
-        let again = |form: &&Form| known.0.contains_key(&(form.key(), form.class));
+        let again = |form: &&Form| known.has(&form.key());
         let tuned: Vec<Form> = all.iter().flat_map(|form| known.numbers(form)).collect();
         for form in all.iter().filter(|form| form.tune.is_none()).filter(again).chain(&tuned) {
             self.attempt(&target, form, &mut found);

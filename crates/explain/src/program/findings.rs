@@ -22,12 +22,19 @@ use crate::tolerance::search::AS_NEAR;
 pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Explained]) -> Vec<Finding> {
     let mut open: Vec<&Explained> = explained.iter().filter(|e| !e.reproduced.is_empty()).collect();
     let (mut out, mut unknown): (Vec<(usize, Finding)>, Vec<&Explained>) = Default::default();
+    // What gives the numbers of a tap, and is not what is done, as other taps show.
+    let mut refuted: BTreeSet<String> = BTreeSet::new();
     while !open.is_empty() {
+        let stands = |explained: &&Explained| explained.reproduced.iter().any(|r| !refuted.contains(&r.key()));
+        let (standing, without): (Vec<&Explained>, Vec<&Explained>) = open.into_iter().partition(stands);
+        open = standing;
+        unknown.extend(without);
         // The order in which forms are listed settles what gives the same numbers.
         let mut counts: Vec<(String, usize)> = Vec::new();
         for explained in &open {
-            let least = explained.reproduced.iter().map(|r| r.residual).fold(f64::INFINITY, f64::min);
-            for found in explained.reproduced.iter().filter(|r| r.residual <= AS_NEAR * least + f64::MIN_POSITIVE) {
+            let standing = explained.reproduced.iter().filter(|r| !refuted.contains(&r.key()));
+            let least = standing.clone().map(|r| r.residual).fold(f64::INFINITY, f64::min);
+            for found in standing.filter(|r| r.residual <= AS_NEAR * least + f64::MIN_POSITIVE) {
                 let key = found.key();
                 match counts.iter_mut().find(|(known, _)| *known == key) {
                     Some((_, count)) => *count += 1,
@@ -39,7 +46,6 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
         let Some((key, _)) = counts.into_iter().find(|(_, count)| *count == most) else { break };
         let has = |explained: &&Explained| explained.reproduced.iter().any(|r| r.key() == key);
         let (of_it, rest): (Vec<&Explained>, Vec<&Explained>) = open.iter().copied().partition(has);
-        open = rest;
         // A number is one number of an engine: where another place of the same operation needs another, it is not what is done.
         let alike = |a: &Explained, b: &Explained| same_operation(recording, held, a.tap, b.tap);
         let is_free = of_it.iter().any(|e| e.reproduced.iter().any(|r| r.key() == key && r.is_fitted()));
@@ -51,9 +57,10 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
         if (is_free || is_thin) && of_it.iter().any(elsewhere)
             || of_it.iter().any(|e| is_other_number(e, &key, explained, &alike))
         {
-            unknown.extend(of_it);
+            refuted.insert(key);
             continue;
         }
+        open = rest;
         out.extend(proved(recording, held, &of_it, &key));
     }
     unknown.extend(explained.iter().filter(|e| e.reproduced.is_empty()));

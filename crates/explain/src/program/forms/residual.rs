@@ -1,6 +1,7 @@
 //! Sums of a stream and a branch.
 
 use firstdiff_program::At;
+use firstdiff_trace::Site;
 use serde_json::json;
 
 use super::{Form, both, computed, kept};
@@ -25,13 +26,15 @@ fn of_sum(context: &Context<'_>, op: usize) -> Vec<Form> {
     let (stream, branch) = if made(0) <= made(1) { (a, b) } else { (b, a) };
     let source = |sum: &str| vec![("sum", json!(sum))];
     let weighed = |a: f64, b: f64| computed(&[stream, branch], move |x| both(&x[0], &x[1], |x, y| a * x + b * y));
-    let mut forms = vec![
-        Form::one(&RESIDUAL_OMITTED, vec![], op, kept(branch)),
-        Form::one(&RESIDUAL_SOURCE, source("stream"), op, kept(stream)),
-        Form::one(&RESIDUAL_SOURCE, source("2*stream"), op, weighed(2.0, 0.0)),
-        Form::one(&RESIDUAL_SOURCE, source("2*branch"), op, weighed(0.0, 2.0)),
-        Form::one(&RESIDUAL_SCALE, vec![("factor", json!(-1.0))], op, weighed(1.0, -1.0)),
-    ];
+    let mut forms = vec![Form::one(&RESIDUAL_SCALE, vec![("factor", json!(-1.0))], op, weighed(1.0, -1.0))];
+    if is_stream(context, op) {
+        forms.extend([
+            Form::one(&RESIDUAL_OMITTED, vec![], op, kept(branch)),
+            Form::one(&RESIDUAL_SOURCE, source("stream"), op, kept(stream)),
+            Form::one(&RESIDUAL_SOURCE, source("2*stream"), op, weighed(2.0, 0.0)),
+            Form::one(&RESIDUAL_SOURCE, source("2*branch"), op, weighed(0.0, 2.0)),
+        ]);
+    }
     let owned = [stream.clone(), branch.clone()];
     let by = move |a: fn(f64) -> f64, b: fn(f64) -> f64| {
         let views = owned.clone();
@@ -40,4 +43,17 @@ fn of_sum(context: &Context<'_>, op: usize) -> Vec<Form> {
     forms.push(Form::any(&RESIDUAL_SCALE, "factor", 1.0, At::Op(op), by(|_| 1.0, |x| x)));
     forms.push(Form::any(&RESIDUAL_SCALE, "stream_factor", 1.0, At::Op(op), by(|x| x, |_| 1.0)));
     forms
+}
+
+/// Whether a sum is one of a residual stream: as wide as one, and nothing that the rules have another name for (experts beside a shared one).
+fn is_stream(context: &Context<'_>, op: usize) -> bool {
+    let taps = context.program.taps();
+    let in_stream = |tap: &usize| matches!(context.site(*tap), Site::H | Site::HAttn | Site::H0);
+    let width = |tap: usize| taps[tap].view.shape.last();
+    let own = context.out(op).and_then(|out| out.shape.last());
+    let mut streams = (0..taps.len()).filter(in_stream).map(width).peekable();
+    let is_as_wide = streams.peek().is_none() || streams.any(|width| width == own);
+    let is_of_a_module = |tap: usize| context.site(tap).is_open() && context.site(tap).name().contains('/');
+    let mut made = (0..taps.len()).filter(|&tap| taps[tap].op == op);
+    is_as_wide && made.all(|tap| in_stream(&tap) || is_of_a_module(tap))
 }

@@ -375,6 +375,9 @@ impl Rotation {
             });
             forms.push(Form::one(&ROPE_SCALING, said("absent"), op, self.by_powers(1.0, base)));
             forms.push(Form::one(&ROPE_SCALING, said("inverse"), op, inverse));
+            let own = self.clone();
+            let linear = Form::any(&ROPE_SCALING, "factor", 1.0, At::Op(op), move |factor| own.by_powers(factor, base));
+            forms.push(linear.saying(said("linear")));
         }
         let own = self.clone();
         let absent = Form::any(&ROPE_SCALING, "theta", 1e4, At::Op(op), move |theta| own.by_powers(1.0, theta));

@@ -102,6 +102,10 @@ fn over_sum(x: &ArrayD<f64>) -> Option<ArrayD<f64>> {
 /// The chosen scores, and which they are.
 fn of_choice(context: &Context<'_>, op: usize) -> Vec<Form> {
     let (Some(x), Some(out)) = (context.tensor(op, 0), context.out(op)) else { return Vec::new() };
+    // What another choice is made by scores groups of experts.
+    if context.leads_to(op, |at| is_choice(context, at)) {
+        return Vec::new();
+    }
     let count = out.shape.last().copied().unwrap_or(0);
     let change = |weigh: fn(ArrayD<f64>) -> Option<ArrayD<f64>>| {
         let instead = move |tensors: &[Tensor<'_>]| {
