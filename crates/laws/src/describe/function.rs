@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::case::Axis;
+use crate::describe::set::{Set, describe as describe_set};
 use crate::fit::{least_squares, search};
 use crate::number::{Measured, Number, SURE, between};
 
@@ -289,6 +291,23 @@ pub(crate) fn describe(of: &[f64], measured: &[Measured]) -> Option<Function> {
     };
     found.extend(fitting(&x, off(&|x| x), SURE * SURE, &|| true, &off).into_iter().filter(|g| holds(&*g.f)));
     found.into_iter().min_by(|a, b| a.bits.total_cmp(&b.bits))
+}
+
+/// The right values, and on some of an axis one number or a function of the right ones: the function, where, and the price.
+pub(crate) fn on_a_part(of: &[f64], measured: &[Measured], axis: Axis) -> Option<(Function, Set)> {
+    let other: Vec<Option<bool>> = measured.iter().zip(of).map(|(m, x)| m.is_known().then(|| !m.may_be(*x))).collect();
+    let set = describe_set(&other, axis, None);
+    if set.is_all() {
+        return None;
+    }
+    let part = |i: &usize| set.has[*i];
+    let (x, m): (Vec<f64>, Vec<Measured>) = (0..of.len()).filter(part).map(|i| (of[i], measured[i])).unzip();
+    let number = Measured::mean(m.iter().copied()).number();
+    let function = match m.iter().all(|m| m.may_be(number.value)) {
+        true => Function::new(number.words, number.bits, Arc::new(move |_| number.value)),
+        false => describe(&x, &m)?,
+    };
+    Some((function, set))
 }
 
 /// Fewer values are no function.

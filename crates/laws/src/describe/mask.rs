@@ -3,7 +3,7 @@
 use ndarray::Array2;
 use serde_json::Value;
 
-use crate::describe::choice;
+use crate::describe::{choice, nth};
 
 /// A mask in words.
 #[derive(Clone, Debug)]
@@ -81,8 +81,8 @@ impl Atom {
             Atom::Distance(0) => "the query's own".into(),
             Atom::Distance(n) => format!("{n} before the query"),
             Atom::DistanceEvery(n, 0) => format!("at distances that are multiples of {n}"),
-            Atom::DistanceEvery(n, r) => format!("at every {n}th distance from {r} on"),
-            Atom::KeyEvery(n, r) => format!("every {n}th from position {r} on"),
+            Atom::DistanceEvery(n, r) => format!("at every {} distance from {r} on", nth(n as usize)),
+            Atom::KeyEvery(n, r) => format!("every {} from position {r} on", nth(n as usize)),
             Atom::SameBlock(n) => format!("in the query's block of {n}"),
             Atom::EarlierBlock(n) => format!("in blocks of {n} before the query's"),
             Atom::UpToBlock(n) => format!("in blocks of {n} up to the query's"),

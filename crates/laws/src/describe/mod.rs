@@ -10,3 +10,15 @@ pub(crate) mod table;
 pub(crate) fn choice(n: usize) -> f64 {
     (n.max(2) as f64).log2()
 }
+
+/// 2nd, 3rd, 4th.
+pub(crate) fn nth(n: usize) -> String {
+    let end = match (n % 10, n % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{n}{end}")
+}

@@ -1,7 +1,7 @@
 //! Which of an axis are meant?
 
 use crate::case::Axis;
-use crate::describe::choice;
+use crate::describe::{choice, nth};
 
 /// A set along an axis, in words.
 #[derive(Clone, Debug)]
@@ -64,10 +64,10 @@ pub(crate) fn describe(meant: &[Option<bool>], axis: Axis, tokens: Option<&[u32]
     }
     for m in 3..=(n / 2).min(512) {
         let rest = first % m;
-        offer(Some(format!("every {m}th {name} from {rest} on")), 5.0 + 2.0 * choice(m), &|i| i % m == rest);
+        offer(Some(format!("every {} {name} from {rest} on", nth(m))), 5.0 + 2.0 * choice(m), &|i| i % m == rest);
         if let Some(&first) = outside.first() {
             let rest = first % m;
-            offer(Some(format!("all {plural} but every {m}th from {rest} on")), 6.0 + 2.0 * choice(m), &|i| {
+            offer(Some(format!("all {plural} but every {} from {rest} on", nth(m))), 6.0 + 2.0 * choice(m), &|i| {
                 i % m != rest
             });
         }

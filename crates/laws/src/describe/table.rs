@@ -196,9 +196,10 @@ impl Laws<'_> {
                     0 => c.value * by.value.powf(i as f64),
                     _ => c.value * (i as f64 + 1.0).powf(by.value),
                 };
+                let times = if c.value == 1.0 { String::new() } else { format!("{} * ", c.words) };
                 let words = match shape {
-                    0 => format!("{} * {}^{name}", c.words, by.words),
-                    _ => format!("{} * ({name} + 1)^{}", c.words, by.words),
+                    0 => format!("{times}{}^{name}", by.words),
+                    _ => format!("{times}({name} + 1)^{}", by.words),
                 };
                 if self.offer(words, 10.0 + c.bits + by.bits, (0..self.measured.len()).map(value).collect()) {
                     break;
@@ -217,8 +218,14 @@ impl Laws<'_> {
             if !self.is_told(&a, &b) {
                 continue;
             }
-            let sum = if a.value == 0.0 { String::new() } else { format!("{} + ", a.words) };
-            let by = if b.value == 1.0 { String::new() } else { format!("{} * ", b.words) };
+            let is_less = a.value != 0.0 && b.value < 0.0;
+            let sum = match (a.value == 0.0, is_less) {
+                (true, _) => String::new(),
+                (_, true) => format!("{} - ", a.words),
+                _ => format!("{} + ", a.words),
+            };
+            let by = if is_less { b.words.trim_start_matches('-') } else { &b.words };
+            let by = if by == "1" { String::new() } else { format!("{by} * ") };
             let values = (0..self.measured.len()).map(|i| a.value + b.value * f(i)).collect();
             if self.offer(format!("{sum}{by}{words}"), bits + a.bits + b.bits, values) {
                 return;

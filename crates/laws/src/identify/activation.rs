@@ -101,7 +101,7 @@ const FIXED: [Fixed; 38] = [
 
 /// Functions with one constant b, and its range; `true`: the range is searched by size.
 type OneConstant = (&'static str, fn(f64, f64) -> f64, f64, f64, bool);
-const WITH_CONSTANT: [OneConstant; 27] = [
+const WITH_CONSTANT: [OneConstant; 31] = [
     ("x sigmoid({} x)", |x, b| x * sigmoid(b * x), 0.05, 20.0, true),
     ("x sigmoid(x + {})", |x, b| x * sigmoid(x + b), -4.0, 4.0, false),
     ("silu(x) + {}", |x, b| silu(x) + b, -2.0, 2.0, false),
@@ -132,6 +132,10 @@ const WITH_CONSTANT: [OneConstant; 27] = [
         true,
     ),
     ("sign(silu(x)) |silu(x)|^{}", |x, b| silu(x).signum() * silu(x).abs().powf(b), 0.2, 4.0, true),
+    ("x/2 (1 + erf({} x))", |x, b| 0.5 * x * (1.0 + erf(b * x)), 0.1, 5.0, true),
+    ("x/2 (1 + tanh({} x))", |x, b| 0.5 * x * (1.0 + (b * x).tanh()), 0.1, 10.0, true),
+    ("x/2 (1 + s/(1 + |s|)), s = {} x", |x, b| 0.5 * x * (1.0 + b * x / (1.0 + (b * x).abs())), 0.1, 10.0, true),
+    ("x/2 (1 + 2/pi arctan({} x))", |x, b| 0.5 * x * (1.0 + 2.0 / PI * (b * x).atan()), 0.1, 20.0, true),
     ("x sigmoid(x)^{}", |x, b| x * sigmoid(x).powf(b), 0.1, 6.0, true),
     ("silu(x) + {} x", |x, b| silu(x) + b * x, -2.0, 2.0, false),
     ("silu of x rounded to multiples of {}", |x, b| silu((x / b).round_ties_even() * b), 0.001, 0.5, true),

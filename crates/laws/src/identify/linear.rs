@@ -127,17 +127,29 @@ fn bias(case: &Case<'_>) -> Option<Law> {
     }
     let due = due.row(0).to_vec();
     let is_none = measured.iter().all(|m| m.may_be(0.0));
-    let (words, bits, f) = match is_none {
-        true => ("the bias is left out".to_owned(), 3.0, Arc::new(|_: f64| 0.0) as function::Of),
-        false => {
-            let function = describe_function(&due, &measured)?;
-            (format!("the bias is {} (b: the right bias)", function.of("b")), function.bits + 3.0, function.f)
-        }
+    let every = vec![true; due.len()];
+    let (words, bits, f, has) = match is_none {
+        true => ("the bias is left out".to_owned(), 3.0, Arc::new(|_: f64| 0.0) as function::Of, every),
+        false => match (describe_function(&due, &measured), function::on_a_part(&due, &measured, Axis::Channel)) {
+            (Some(function), _) => {
+                (format!("the bias is {} (b: the right bias)", function.of("b")), function.bits, function.f, every)
+            }
+            (None, Some((function, set))) => {
+                let on = set.words.clone()?;
+                let words = format!("the bias is {} for {on}, else b (b: the right bias)", function.of("b"));
+                (words, function.bits + set.bits, function.f, set.has)
+            }
+            (None, None) => return None,
+        },
     };
-    Some(Law::new(Form::LinearBias, words, bits, move |case, at| {
+    Some(Law::new(Form::LinearBias, words, bits + 3.0, move |case, at| {
         let place = &case.places[at];
         let (due, right) = (bias_of(case, at)?, flat(&place.right)?);
-        let out = right + due.mapv(|b| f(b) - b);
+        let mut out = right;
+        (out.ncols() == has.len()).then_some(())?;
+        for ((t, c), y) in out.indexed_iter_mut().filter(|((_, c), _)| has[*c]) {
+            *y += f(due[[t, c]]) - due[[t, c]];
+        }
         out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
     }))
 }

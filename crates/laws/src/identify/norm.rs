@@ -5,11 +5,10 @@ use std::sync::Arc;
 use ndarray::{Array2, ArrayD};
 
 use crate::case::{Axis, Case, Place};
-use crate::describe::choice;
 use crate::describe::function::{self, describe as describe_function};
-use crate::describe::set::describe as describe_set;
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
+use crate::describe::{choice, nth};
 use crate::fit::{dot, factor, least_squares};
 use crate::identify::output::OfRow;
 use crate::law::{Form, Law, Parameters};
@@ -240,6 +239,24 @@ fn statistics(width: usize) -> Vec<(String, f64, Statistic)> {
             .collect()
     });
     for block in [2usize, 4, 8, 16, 32] {
+        let words = format!("the root mean square of the first of its block of {block} rows");
+        all.push((
+            words,
+            9.0,
+            Arc::new(move |x| {
+                let of = sizes(x);
+                (0..of.len()).map(|t| of[t / block * block].sqrt()).collect()
+            }),
+        ));
+        let words = format!("the root mean square of the same of the first {block} rows");
+        all.push((
+            words,
+            9.0,
+            Arc::new(move |x| {
+                let of = sizes(x);
+                (0..of.len()).map(|t| of[t % block.min(of.len())].sqrt()).collect()
+            }),
+        ));
         let words = format!("the root mean square of its block of {block} rows");
         all.push((
             words,
@@ -255,7 +272,7 @@ fn statistics(width: usize) -> Vec<(String, f64, Statistic)> {
     }
     for stride in 2..=8usize {
         for rest in 0..stride {
-            let words = format!("the root mean square of every {stride}th channel from {rest} on");
+            let words = format!("the root mean square of every {} channel from {rest} on", nth(stride));
             all.push((
                 words,
                 12.0,
@@ -856,30 +873,14 @@ fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec<Part<Gain>
 
 /// The right gain, and on some channels none or a function of it.
 fn gain_on_a_part(w: &[f64], own: &[Measured]) -> Option<Part<Gain>> {
-    let other: Vec<Option<bool>> = own.iter().zip(w).map(|(own, w)| Some(!own.may_be(*w))).collect();
-    let set = describe_set(&other, Axis::Channel, None);
-    let on = set.words.clone()?;
-    let of = |numbers: &[Measured]| {
-        numbers.iter().zip(&set.has).filter(|(_, has)| **has).map(|(m, _)| *m).collect::<Vec<_>>()
-    };
-    let (own, of_w): (Vec<Measured>, Vec<f64>) =
-        (of(own), w.iter().zip(&set.has).filter(|(_, has)| **has).map(|(w, _)| *w).collect());
-    let number = Measured::mean(own.iter().copied()).number();
-    let one = own.iter().all(|m| m.may_be(number.value));
-    let (words, bits, f): (String, f64, function::Of) = match one {
-        true => (number.words, number.bits, Arc::new(move |_| number.value)),
-        false => {
-            let function = describe_function(&of_w, &own)?;
-            (function.of("w"), function.bits, function.f)
-        }
-    };
-    let has = set.has;
+    let (function, set) = function::on_a_part(w, own, Axis::Channel)?;
+    let words = format!("the gain is {} for {}, else w (w: the right gain)", function.of("w"), set.words.clone()?);
+    let (f, has) = (function.f, set.has);
     let f: Gain = Arc::new(move |_, _, right| {
         let gain = right.gain.iter().zip(&has).map(|(w, has)| if *has { f(*w) } else { *w });
         (has.len() == right.gain.len()).then(|| gain.collect())
     });
-    let words = format!("the gain is {words} for {on}, else w (w: the right gain)");
-    Some(Part { words: Some(words), bits: bits + set.bits + 3.0, f, parameters: Vec::new() })
+    Some(Part { words: Some(words), bits: function.bits + set.bits + 3.0, f, parameters: Vec::new() })
 }
 
 /// A statistic of the row that is added or subtracted before.

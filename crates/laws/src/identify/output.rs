@@ -299,6 +299,29 @@ impl Subject {
 /// Errors of rounding's size that slices may be left with before the proof.
 const SLICE_ROOM: f64 = 5.0;
 
+/// Factors that are a vector of the model, or one over it.
+fn by_vector(subject: &Subject, case: &Case<'_>, axis: usize, factors: &[Measured]) -> Option<Law> {
+    let all = case.operation.vectors(case.fitted, factors.len());
+    let ways: [(&str, f64, fn(f64) -> f64); 3] =
+        [("times ", 8.0, |v| v), ("times 1 plus ", 10.0, |v| 1.0 + v), ("over ", 10.0, |v| 1.0 / v)];
+    for (known, vector) in all {
+        for (words, bits, f) in ways {
+            if !factors.iter().zip(&vector).all(|(m, v)| m.may_be(f(*v))) {
+                continue;
+            }
+            let said = format!("{} is the right one {words}{known}", subject.label);
+            let name = known.clone();
+            let law = subject.law_of_place(Form::OutputScale, said, bits, move |case, at, right| {
+                let all = case.operation.vectors(at, right.shape().get(axis).copied()?);
+                let (_, vector) = all.into_iter().find(|(other, _)| *other == name)?;
+                by_slice(right, axis, &vector, |x, by| x * f(by))
+            });
+            return Some(law.with("by", known));
+        }
+    }
+    None
+}
+
 /// A factor for each slice.
 fn scales(subject: &Subject, case: &Case<'_>, axis: usize) -> Vec<Law> {
     let name = subject.axes[axis];
@@ -318,6 +341,9 @@ fn scales(subject: &Subject, case: &Case<'_>, axis: usize) -> Vec<Law> {
             vec![law.with("factor", table.words).with("by", name.name()).on(Subject::support(name, table.part))]
         }
         None if bits_of(&of.numbers) < 2.0 * own.len() as f64 => {
+            if let Some(law) = by_vector(subject, case, axis, &of.numbers) {
+                return vec![law];
+            }
             let words = format!("{} is the right one times a factor for each {}", subject.label, name.name());
             let listed: Vec<f64> = of.numbers.iter().map(|m| m.value).collect();
             let values = of.numbers.iter().map(|m| if m.is_known() { m.value } else { 1.0 }).collect();
