@@ -637,7 +637,7 @@ text("probs-rounded-to-bf16", "precision unlisted",
      (r"torch\.matmul\((attn_weights|attention_probs), (\w+)\)", r"torch.matmul(\1.bfloat16().type_as(\1), \2)"))
 text("product-of-q-and-k-in-f16", "precision unlisted",
      (r"torch\.matmul\(query, key_states\.transpose\(2, 3\)\)", "torch.matmul(query.half(), key_states.transpose(2, 3).half()).type_as(query)"))
-text("scores-transposed", "unlisted", (r"torch\.matmul\(query, key\.transpose\(-1, -2\)\)", "torch.matmul(key, query.transpose(-1, -2))"),
+text("scores-transposed", "unlisted weight-swapped", (r"torch\.matmul\(query, key\.transpose\(-1, -2\)\)", "torch.matmul(key, query.transpose(-1, -2))"),
      (r"torch\.matmul\(query_layer, key_layer\.transpose\(-1, -2\)\)", "torch.matmul(key_layer, query_layer.transpose(-1, -2))"),
      (r"torch\.matmul\(query_states, key_states\.transpose\(3, 2\)\)", "torch.matmul(key_states, query_states.transpose(3, 2))"))
 
@@ -855,7 +855,7 @@ text("residual-multiplier-on-sum", "residual-scale result-scaled", (r"hidden_sta
                                                                   "hidden_states = (residual + hidden_states) * self.residual_multiplier"), one=True)
 text("residual-multiplier-of-stream", "residual-scale", (r"hidden_states = residual \+ hidden_states \* self\.residual_multiplier",
                                                          "hidden_states = residual * self.residual_multiplier + hidden_states"), one=True)
-text("layer-input-added-again", "residual-source unlisted",
+text("layer-input-added-again", "residual-source residual-scale unlisted",
      (r"\A((?:.*\n)*?)( +)residual = hidden_states\n((?:.*\n)*)( +)hidden_states = residual \+ hidden_states\n",
       r"\1\2residual = begin = hidden_states\n\3\4hidden_states = residual + hidden_states + begin\n"), where=r"(Layer|Block)\.forward")
 text("stream-of-previous-token", "unlisted", (ADD, r"\1 = residual.roll(1, -2) + \1"), (r"out = residual \+ out", "out = residual.roll(1, -2) + out"),

@@ -629,7 +629,7 @@ text("sink-scaled-as-scores", "unlisted result-scaled", (r"torch\.cat\(\[attn_we
 text("sink-as-first-key", "unlisted", (r"scores = probs\[\.\.\., :-1\]", "scores = torch.cat((probs[..., :1] + probs[..., -1:], probs[..., 1:-1]), -1)"))
 text("alibi-slopes-of-twice-the-heads", "position-bias unlisted", (r"alibi = slopes\[", "slopes = slopes.sqrt()\n    alibi = slopes["),
      (r"alibi = alibi \* slopes", "alibi = alibi * slopes.sqrt()"))
-text("alibi-halved", "position-bias", (r"alibi = (slopes\[\.\.\., None\](?:\.bfloat16\(\))? \* arange_tensor|alibi \* slopes)", r"alibi = 0.5 * (\1)"))
+text("alibi-halved", "position-bias operation-omitted", (r"alibi = (slopes\[\.\.\., None\](?:\.bfloat16\(\))? \* arange_tensor|alibi \* slopes)", r"alibi = 0.5 * (\1)"))
 text("alibi-by-root-of-distance", "unlisted", (r"alibi = alibi \* slopes", "alibi = -(-alibi).float().sqrt() * slopes"))
 text("relative-bias-twice", "position-bias", (r"scores \+= position_bias_masked", "scores += 2 * position_bias_masked"))
 text("relative-bias-scaled-as-scores", "position-bias", (r"values = self\.relative_attention_bias\(relative_position_bucket\)",

@@ -73,7 +73,7 @@ pub(crate) static WEIGHT_SWAPPED: Mistake = Mistake {
 };
 pub(crate) static WEIGHT_UNSET: Mistake = Mistake {
     id: "weight-unset",
-    what: "the matrix is all zeros",
+    what: "the matrix, or what of it makes this tensor, is all zeros",
     fix: "look whether the tensor was loaded at all",
     in_file: Some("it was never filled: look at whether its name was found"),
     ..LINEAR

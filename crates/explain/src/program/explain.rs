@@ -312,13 +312,16 @@ impl Search<'_> {
     }
 
     /// Whether what else was recorded of the step agrees with operations that are done otherwise: where one is right as it is, only what reads it for the
-    /// target is wrong. Taps are as many as read an operation that was not recorded.
+    /// target is wrong. Taps are as many as read an operation that was not recorded, or are made by it.
     fn holds_elsewhere(&self, target: &Target<'_>, edits: &[Edit]) -> bool {
         let program = self.recording.program;
         let number = target.slice.target();
         let readers = self.readers.get_or_init(|| self.replays.readers(program, self.held));
-        let ops = edits.iter().filter_map(|edit| edit.at.op());
-        let others: BTreeSet<usize> = ops.filter_map(|op| readers.get(&op)).flatten().copied().collect();
+        let ops: BTreeSet<usize> = edits.iter().filter_map(|edit| edit.at.op()).collect();
+        // What one operation makes, queries, keys and values of one matrix, it makes in one way: wrong ones count as well.
+        let is_made = |&other: &usize| ops.contains(&program.taps()[other].op) && self.held.get(other).is_some();
+        let mut others: BTreeSet<usize> = (0..program.taps().len()).filter(is_made).collect();
+        others.extend(ops.iter().filter_map(|op| readers.get(op)).flatten());
         let of_the_step = |&other: &usize| other != number && program.taps()[other].step == program.taps()[number].step;
         others.into_iter().filter(of_the_step).all(|other| {
             let slice = Slice::of(program, other, |tap| self.held.readable(tap).is_some());

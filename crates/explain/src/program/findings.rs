@@ -54,7 +54,12 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
         };
         // Of two rows an exchange is any other order, and much gives that.
         let is_thin = of_it.iter().all(|e| e.reproduced.iter().any(|r| r.key() == key && is_thin(recording, &r.form)));
+        // A token or two are given by much that all of the prompt refutes.
+        let is_of_few = of_it.iter().all(|e| tokens(recording, e.tap) <= FEW_ROWS);
+        let in_the_prompt =
+            |e: &&Explained| explained.iter().any(|o| alike(e, o) && tokens(recording, o.tap) > FEW_ROWS);
         if (is_free || is_thin) && of_it.iter().any(elsewhere)
+            || is_of_few && of_it.iter().any(in_the_prompt)
             || of_it.iter().any(|e| is_other_number(e, &key, explained, &alike))
         {
             refuted.insert(key);
@@ -103,6 +108,12 @@ fn is_thin(recording: &Recording<'_>, form: &Form) -> bool {
     };
     let is_few = |rows: usize| rows <= FEW_ROWS;
     form.mistake == &OPERATION_INPUT && form.edits.iter().any(|edit| rows(edit.at).is_some_and(is_few))
+}
+
+/// How many tokens the step of a tap takes.
+fn tokens(recording: &Recording<'_>, tap: usize) -> usize {
+    let step = recording.program.taps()[tap].step;
+    recording.program.steps().get(step).map_or(0, |step| step.tokens)
 }
 
 /// Rows of which another order shows little.
