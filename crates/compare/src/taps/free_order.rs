@@ -83,17 +83,25 @@ impl Run<'_> {
         Ok(false)
     }
 
-    /// Whether both sides choose the same with the same weights, in the order of the numbers that they chose.
+    /// Whether both sides choose the same with the same weights, in the order of the numbers that they chose; where one does not say what it chose, in the order
+    /// of the weights themselves.
     fn are_same_weights(&self, weights: Place, choice: Place) -> Result<bool, DumpError> {
-        let (Some(weights), Some(chosen)) = (self.both_grids(weights)?, self.both_grids(choice)?) else {
-            return Ok(false);
+        let Some(weights) = self.both_grids(weights)? else { return Ok(false) };
+        let sides = [self.reference, self.candidate].map(|dump| dump.entry(choice.tap, choice.step));
+        let chosen = match sides.iter().all(Option::is_some) {
+            true => self.both_grids(choice)?.filter(|chosen| chosen.shape == weights.shape),
+            false => None,
         };
-        if weights.shape != chosen.shape {
-            return Ok(false);
-        }
-        let ours = by_number(&weights.reference, &chosen.reference);
-        let theirs = by_number(&weights.candidate, &chosen.candidate);
-        let is_same_choice = ours.iter().zip(&theirs).all(|(one, other)| one.0 == other.0);
+        let (ours, theirs) = match &chosen {
+            Some(chosen) => {
+                (by_number(&weights.reference, &chosen.reference), by_number(&weights.candidate, &chosen.candidate))
+            }
+            None if sides.iter().all(Option::is_some) => return Ok(false),
+            None => {
+                (by_number(&weights.reference, &weights.reference), by_number(&weights.candidate, &weights.candidate))
+            }
+        };
+        let is_same_choice = chosen.is_none() || ours.iter().zip(&theirs).all(|(one, other)| one.0 == other.0);
         let pairs = ours.iter().zip(&theirs).map(|(one, other)| (one.1, other.1));
         Ok(is_same_choice && Squares::of(pairs).nmse() <= weights.allowed)
     }

@@ -67,11 +67,16 @@ impl<'a> TapJudge<'a> {
                 AsStored::Compared(Box::new(judgement))
             }
         };
-        let mut nearest: Option<(f64, Pair<'_>)> = None;
+        let mut nearest: Option<((bool, f64), Pair<'_>)> = None;
         for other in self.others() {
             let off = other.estimated_nmse();
-            if other.layout().is_shown() && nearest.as_ref().is_none_or(|(least, _)| off < *least) {
-                nearest = Some((off, other.clone()));
+            if other.layout().is_shown() {
+                // Padding is empty: keys that were seen are no padding, however near the rest is.
+                let is_full = self.sides.padding_error(&other).is_some();
+                let is_nearer = |(full, least): (bool, f64)| if is_full == full { off < least } else { full };
+                if nearest.as_ref().is_none_or(|(least, _)| is_nearer(*least)) {
+                    nearest = Some(((is_full, off), other.clone()));
+                }
             }
             // Written so that a NaN is no agreement.
             let near = off <= SAMPLE_ROOM * allowed.whole(self.profile);

@@ -65,6 +65,10 @@ impl Run<'_> {
             }
             let misfit = layouts.as_it_stands().is_err();
             let shown: Vec<Pair<'_>> = others.into_iter().filter(|pair| misfit && pair.layout().is_shown()).collect();
+            // Padding is empty: keys that were seen are no padding.
+            let empty = |pair: &&Pair<'_>| layouts.padding_error(pair).is_none();
+            let of_empty: Vec<Pair<'_>> = shown.iter().filter(empty).cloned().collect();
+            let shown = if of_empty.is_empty() { shown } else { of_empty };
             let order = |pair: &Pair<'_>| LayoutConvention::of(site, pair.layout());
             // Where axes are of one length, a shape shows several orders.
             let one = shown.windows(2).all(|two| order(&two[0]).same(&order(&two[1])));

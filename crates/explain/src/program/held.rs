@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use firstdiff_compare::{Layout, Place, TapReport, is_of_expert};
+use firstdiff_compare::{Layout, MASKED, Place, TapReport, is_of_expert};
 use firstdiff_program::{DType, Kind, Program, ProgramTap, Tensor, Values};
 use firstdiff_trace::{Rows, Site, Tap};
 use ndarray::{ArrayD, Axis, IxDyn};
@@ -18,6 +18,8 @@ pub(crate) struct Held {
     parts: HashMap<usize, Part>,
     /// Those whose rows may be of one token or another.
     unread: HashSet<usize>,
+    /// Scores and probabilities in which keys are seen that the program does not have: how many.
+    beyond: HashMap<usize, usize>,
     places: Vec<Place>,
 }
 
@@ -58,7 +60,7 @@ impl Held {
         let taps = recording.program.taps();
         let before = before.map(|program| program.taps().iter().map(extents).collect::<HashSet<_>>());
         let layouts = layouts(candidate.taps);
-        let mut values = HashMap::new();
+        let (mut values, mut beyond) = (HashMap::new(), HashMap::new());
         for (number, tap) in taps.iter().enumerate() {
             let report = reports.get(&place_of(tap)).copied();
             let own = report.map(|report| values_of(candidate, report, &layouts)).transpose()?.flatten();
@@ -69,6 +71,7 @@ impl Held {
                 own => own,
             };
             if let Some(own) = own {
+                beyond.extend(seen_beyond(candidate, place_of(tap), &own)?.map(|count| (number, count)));
                 let is_readable = is_of_its_kind(tap, &own) && can_be_read(place_of(tap).tap.last_site(), &array(&own));
                 let is_in_own_order = report.is_some_and(TapReport::is_in_own_order);
                 values.insert(number, Own { values: own, is_readable, is_recorded: true, is_in_own_order });
@@ -77,7 +80,12 @@ impl Held {
         let missing = (0..taps.len()).filter(|number| !values.contains_key(number));
         let parts = missing.map(|number| Ok(part(&taps[number], candidate)?.map(|part| (number, part))));
         let parts = parts.filter_map(Result::transpose).collect::<Result<_, ReplayError>>()?;
-        Ok(Held { values, parts, unread: HashSet::new(), places: taps.iter().map(place_of).collect() })
+        Ok(Held { values, parts, unread: HashSet::new(), beyond, places: taps.iter().map(place_of).collect() })
+    }
+
+    /// How many keys beyond those of the program are seen in scores or probabilities; `None` where none is.
+    pub(crate) fn beyond(&self, tap: usize) -> Option<usize> {
+        self.beyond.get(&tap).copied()
     }
 
     /// What the candidate holds of a tap of which it holds some rows.
@@ -245,6 +253,22 @@ fn values_of(
         Some(_) => return Ok(None),
     };
     Ok(candidate.values.values_in(report.place, layout)?)
+}
+
+/// In how many of the candidate's scores or probabilities, beside those that lie where the program has keys, a key is seen.
+fn seen_beyond(candidate: &Candidate<'_>, place: Place, own: &Tensor<'_>) -> Result<Option<usize>, ReplayError> {
+    let is_seen: fn(&f64) -> bool = match place.tap.last_site() {
+        Site::Scores => |score| *score > MASKED,
+        Site::Probs => |probability| *probability != 0.0,
+        _ => return Ok(None),
+    };
+    let entry = candidate.dump.entry(place.tap, place.step);
+    let Some(entry) = entry.filter(|entry| entry.shape.iter().product::<usize>() > own.values().len()) else {
+        return Ok(None);
+    };
+    let all = candidate.dump.read(&entry)?.values().to_f64();
+    let count = |values: &[f64]| values.iter().filter(|x| is_seen(x)).count();
+    Ok(count(&all).checked_sub(count(&own.to_floats())).filter(|beyond| *beyond > 0))
 }
 
 /// A tap's name in whichever layer, and of whichever expert.

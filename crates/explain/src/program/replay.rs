@@ -144,9 +144,15 @@ pub(crate) fn replayed(
         if due.is_err() && held.is_in_own_order(tap) {
             held.close(tap);
         }
+        // What reads keys that the program does not have cannot be computed by it.
+        let reads_beyond = slice.known().any(|known| held.beyond(known).is_some());
         let is_in_own_order = due.is_err() || slice.known().any(|known| own_order.contains(&known));
         let judged = match due {
             Err(why) => Replayed { reason: Some(Reason::NotEvaluated(why)), ..unchecked(place, name) },
+            Ok(_) if reads_beyond => {
+                let why = "it reads keys that the reference's run does not have".to_owned();
+                Replayed { reason: Some(Reason::NotEvaluated(why)), ..unchecked(place, name) }
+            }
             Ok(_) if is_mixed => Replayed { reason: Some(Reason::OrderUnknown), ..unchecked(place, name) },
             Ok(due) if record.view.dtype.kind() == Kind::Int => {
                 chosen(unchecked(place, name), &own, &due, own_unit(candidate.profile), orders.places.is_moved(tap))
@@ -197,7 +203,11 @@ pub(crate) fn replayed(
                 };
                 let in_order = |order: &[usize]| operation.judged(&own.select(Axis(0), order), &due.right, &due.exact);
                 let both = Both { own: &own, due: &due.exact };
-                orders.judged(&standing, judged, &both, &in_order, held, &mut taps)
+                let judged = orders.judged(&standing, judged, &both, &in_order, held, &mut taps);
+                match held.beyond(tap).filter(|_| judged.report.status.agrees()) {
+                    Some(count) => sees_more(judged, count),
+                    None => judged,
+                }
             }
         };
         if let Some(whole) = whole {
@@ -232,6 +242,13 @@ fn outside(candidate: &Candidate<'_>, held: &Held) -> Result<(Vec<Replayed>, Opt
     let said = |first: &String| format!("NaN in what is not in the program, and was not checked: {first}{more}");
     let warning = not_numbers.first().map(said);
     Ok((taps, warning))
+}
+
+/// A tap that is right where the program has keys, and sees more of them.
+fn sees_more(judged: Replayed, count: usize) -> Replayed {
+    let what = format!("{count} of its numbers are of keys that the reference's run does not have, and are not masked");
+    let report = TapReport { status: Status::Diverged, ..judged.report };
+    Replayed { report, reason: Some(Reason::Padding(what)), ..judged }
 }
 
 /// What comes out at a tap of the candidate's own values.

@@ -302,8 +302,8 @@ const SLICE_ROOM: f64 = 5.0;
 /// Factors that are a vector of the model, or one over it.
 fn by_vector(subject: &Subject, case: &Case<'_>, axis: usize, factors: &[Measured]) -> Option<Law> {
     let all = case.operation.vectors(case.fitted, factors.len());
-    let ways: [(&str, f64, fn(f64) -> f64); 3] =
-        [("times ", 8.0, |v| v), ("times 1 plus ", 10.0, |v| 1.0 + v), ("over ", 10.0, |v| 1.0 / v)];
+    type Way = (&'static str, f64, fn(f64) -> f64);
+    let ways: [Way; 3] = [("times ", 8.0, |v| v), ("times 1 plus ", 10.0, |v| 1.0 + v), ("over ", 10.0, |v| 1.0 / v)];
     for (known, vector) in all {
         for (words, bits, f) in ways {
             if !factors.iter().zip(&vector).all(|(m, v)| m.may_be(f(*v))) {

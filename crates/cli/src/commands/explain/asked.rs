@@ -51,7 +51,7 @@ pub(crate) fn ask(of: &CandidateArgs, asking: &Asking, quiet: bool) -> Result<As
     let fed = feed(of.tokens.as_deref(), of.decode_tokens.as_deref(), meta);
     let begin = match &given {
         Some(_) => None,
-        None => Some(Wanted { taps: outline(&taps_of(&of.model)?), why: "which layers are wrong" }),
+        None => Some(Wanted { taps: first(&taps_of(&of.model)?), why: "which layers are wrong" }),
     };
     let given = given.map(|dump| {
         let entries = dump.all_entries();
@@ -206,6 +206,15 @@ impl Asked {
         }
     }
 }
+
+/// What is asked for first: what each layer gives, and where its router sends the tokens, without which nothing of experts can be read.
+fn first(all: &[Tap]) -> Vec<Tap> {
+    let choices = all.iter().copied().filter(|tap| tap.is_open() && tap.last_name() == CHOICE);
+    outline(all).into_iter().chain(choices).collect()
+}
+
+/// The name of a router's choice in its layer.
+const CHOICE: &str = "router_topk";
 
 /// All positions and steps of some taps.
 fn whole(mut taps: Vec<Tap>) -> Question {
