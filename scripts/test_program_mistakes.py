@@ -3,8 +3,8 @@
 are made in a model; `firstdiff compare` must name the tap where it becomes visible, `firstdiff explain` its cause, and right runs must be at parity.
 
     python test_program_mistakes.py --command target/release/firstdiff [--only ARCH MISTAKE ..] [--each 4] [--variant f32,half] [--seed 1]
-        [--compare-only] [--set third]
-    python test_program_mistakes.py --list [--set third] [--only ARCH MISTAKE ..]
+        [--compare-only] [--set fourth]
+    python test_program_mistakes.py --list [--set fourth] [--only ARCH MISTAKE ..]
 
 Where a mistake becomes visible is decided here, from PyTorch's values of both runs: the first taps, in the order of the reference's program, that differ by more
 than `VISIBLE` while everything that they are made of is as it was. Of a run in bf16 what counts is what the mistake does in f32, against what bf16 does to a right run.
@@ -35,13 +35,15 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "crates" / "trace" / "pyth
 import architectures
 import firstdiff
 import program_mistakes
+import program_mistakes_fourth
 import program_mistakes_fresh
 import program_mistakes_third
 from program_mistakes import UNLISTED, Site
 from test_program_faults import buffers_in
 
-# `fresh`, and then `third`: what nobody who worked on the explainer had seen.
-SETS = {"first": program_mistakes.MISTAKES, "fresh": program_mistakes_fresh.MISTAKES, "third": program_mistakes_third.MISTAKES}
+# `fresh`, then `third`, then `fourth`: what nobody who worked on the explainer had seen.
+SETS = {"first": program_mistakes.MISTAKES, "fresh": program_mistakes_fresh.MISTAKES, "third": program_mistakes_third.MISTAKES,
+        "fourth": program_mistakes_fourth.MISTAKES}
 
 NAMES = ("llama qwen2 qwen3 gemma gemma2 gemma3_text granite phi phi3 falcon gpt2 gptj gpt_neox bloom mpt opt bert vit mamba mamba2 qwen3_moe qwen2_moe mixtral glm4_moe "
          "deepseek_v3 gpt_oss jamba bamba olmoe olmo2 cohere cohere2 stablelm starcoder2 t5 whisper modernbert smollm3 llama4_text").split()
@@ -514,7 +516,7 @@ class Suite:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--command", help="the firstdiff to judge")
-    parser.add_argument("--set", choices=SETS, default="first", help="the mistakes of program_mistakes.py, program_mistakes_fresh.py or program_mistakes_third.py")
+    parser.add_argument("--set", choices=SETS, default="first", help="the mistakes of program_mistakes.py, program_mistakes_fresh.py, program_mistakes_third.py or program_mistakes_fourth.py")
     parser.add_argument("--only", nargs="*", default=[], metavar="PATTERN", help="architectures and mistakes with these names; * matches anything")
     parser.add_argument("--each", type=int, default=8, help="mistakes in each architecture (default 8)")
     parser.add_argument("--variant", default=",".join(VARIANTS), help=f"of {', '.join(VARIANTS)}; a mistake is judged in f32 and in one of the others")
