@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """test_laws.py: what does `firstdiff explain` say of mistakes that its catalogue does not list? Each form of law_forms.py is run, and the answer is held to the truth.
 
-    python scripts/test_laws.py --command BIN [--only NAME ..] [--seed N] [--arch llama,qwen2,qwen3,moe] [--arith f32,bf16,f16] [--again] [--json FILE] [--set third]
+    python scripts/test_laws.py --command BIN [--only NAME ..] [--seed N] [--arch llama,qwen2,qwen3,moe] [--arith f32,bf16,f16] [--again] [--json FILE] [--set fourth]
 
-`--set second` and `--set third` take law_forms_second.py and law_forms_third.py instead, which were written without sight of how laws are found.
+`--set second`, `--set third` and `--set fourth` take law_forms_second.py, law_forms_third.py and law_forms_fourth.py instead, which were written without sight of how
+laws are found.
 
 Of each form one architecture and one arithmetic of those given is taken, by the seed. Clean runs of all of them come first. The classes:
 
@@ -30,10 +31,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import law_forms
+import law_forms_fourth
 import law_forms_second
 import law_forms_third
 
-SETS = {"first": law_forms.FORMS, "second": law_forms_second.FORMS, "third": law_forms_third.FORMS}
+SETS = {"first": law_forms.FORMS, "second": law_forms_second.FORMS, "third": law_forms_third.FORMS, "fourth": law_forms_fourth.FORMS}
 
 CLASSES = ("named", "same", "law", "table", "cause", "unknown", "extra", "first", "failed")
 # What a law may leave of a tap, where right operations leave 1e-14, 1e-5 and 1e-7.
@@ -164,7 +166,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--command", default=str(Path(__file__).resolve().parent.parent / "target" / "release" / "firstdiff"))
     p.add_argument("--only", nargs="+", metavar="NAME")
-    p.add_argument("--set", choices=SETS, default="first", help="the forms of law_forms.py, or of law_forms_second.py or law_forms_third.py")
+    p.add_argument("--set", choices=SETS, default="first", help="the forms of law_forms.py, or of law_forms_second.py, law_forms_third.py or law_forms_fourth.py")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--arch", default="llama")
     p.add_argument("--arith", default="f32")
