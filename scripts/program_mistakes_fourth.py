@@ -90,7 +90,7 @@ norm("norm-without-root", "unlisted", lambda x, eps: x / (square(x) + eps))
 norm("norm-statistics-of-first-row", "unlisted norm-axis", lambda x, eps: x * torch.rsqrt(square(x)[:, :1] + eps), of_rows)
 norm("norm-sums-not-reset-between-rows", "unlisted", lambda x, eps: x * torch.rsqrt(square(x).cumsum(1) + eps), of_rows)
 norm("norm-last-elements-unread", "norm-width unlisted", lambda x, eps: x * torch.rsqrt(x[..., :-3].pow(2).sum(-1, keepdim=True) / x.shape[-1] + eps))
-norm("norm-of-small-rows-left-out", "unlisted", lambda x, eps: x * torch.rsqrt(square(x) + eps).clamp(max=1.0))
+norm("norm-of-small-rows-left-out", "unlisted norm-omitted", lambda x, eps: x * torch.rsqrt(square(x) + eps).clamp(max=1.0))
 norm("norm-in-four-groups", "unlisted norm-width norm-axis",
      lambda x, eps: (x.unflatten(-1, (4, -1)) * torch.rsqrt(x.unflatten(-1, (4, -1)).pow(2).mean(-1, keepdim=True) + eps)).flatten(-2))
 norm("norm-times-root-of-width", "result-scaled unlisted norm-width", lambda x, eps: x * torch.rsqrt(square(x) + eps) * x.shape[-1] ** 0.5)
@@ -134,7 +134,7 @@ layer_norm("layer-norm-bias-in-place-of-mean", "unlisted", lambda x, module: (x 
     x.var(-1, keepdim=True, unbiased=False) + module.eps) * module.weight, biased=True)
 
 
-@mistake("norm-omitted-in-decode", "norm-omitted final-norm-omitted unlisted")
+@mistake("norm-omitted-in-decode", "norm-omitted final-norm-omitted unlisted linear-input")
 def norm_in_decode(site):
     """The path of a single token has no norm here."""
     found = site.role(lambda name, module: is_norm(name, module) and of_rows(name, module) and "Gated" not in type(module).__name__)
@@ -312,7 +312,7 @@ def scales_of_first_block(weight):
 AWQ = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])
 weight("signed-bytes-read-as-unsigned", "unlisted storage-type dequant-scale", signs_lost)
 weight("bytes-of-each-value-exchanged", "storage-type unlisted", bytes_exchanged)
-weight("rows-of-eight-in-order-of-packing", "unlisted dequant-nibbles", lambda weight: weight.unflatten(0, (-1, 8))[:, AWQ].flatten(0, 1),
+weight("rows-of-eight-in-order-of-packing", "unlisted dequant-nibbles qk-row-order", lambda weight: weight.unflatten(0, (-1, 8))[:, AWQ].flatten(0, 1),
        lambda name, module: module.weight.shape[0] % 8 == 0)
 weight("columns-in-order-of-activations", "unlisted dequant-nibbles",
        lambda weight: weight[:, torch.randperm(weight.shape[1], generator=torch.Generator().manual_seed(8))])

@@ -36,6 +36,13 @@ pub(crate) struct Wrong {
     pub(crate) around: Vec<(String, ArrayD<f64>)>,
 }
 
+impl Wrong {
+    /// How many axes each of its inputs has, and its output: a law speaks of those.
+    pub(crate) fn axes(&self) -> Vec<usize> {
+        self.inputs.iter().chain([&self.right]).map(ArrayD::ndim).collect()
+    }
+}
+
 /// Weights of the model beside an operation's own, by what they are called from each of its places.
 pub(crate) trait OtherWeights {
     /// Matrices that read as many columns.
@@ -90,6 +97,9 @@ fn with_case<R>(
 ) -> Option<R> {
     let numbers = |wrong: &Wrong| wrong.own.len() + wrong.inputs.iter().map(ArrayD::len).sum::<usize>();
     if wrong.is_empty() || wrong.iter().any(|wrong| numbers(wrong) > MOST_NUMBERS) {
+        return None;
+    }
+    if wrong.iter().any(|other| other.axes() != wrong[0].axes()) {
         return None;
     }
     // What the replay gives bit for bit has a tolerance of nothing; a law is carried out in f64.

@@ -66,6 +66,13 @@ fn continued(
         return None;
     }
     let Wrongs { site, kind, wrong, steps } = wrongs(recording, held, replay, decoded.shown_at.iter().copied())?;
+    // A law speaks of axes and operands: it is asked of the same ones.
+    let first = known.shown_at.iter().copied().find(|place| place.step == 0);
+    let prompt = wrongs(recording, held, replay, first.into_iter())?.wrong;
+    let is_alike = |other: &Wrong| prompt.iter().all(|of| of.axes() == other.axes());
+    if !wrong.iter().all(is_alike) {
+        return None;
+    }
     let apply = |at: usize, inputs: &[ArrayD<f64>]| steps[at].value(held, recording.program, inputs);
     left_by(law, kind, site, wrong, candidate.profile, &apply)
 }

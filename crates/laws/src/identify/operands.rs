@@ -196,7 +196,8 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
 fn with(operand: usize, reading: Reading) -> impl Fn(&Case<'_>, usize) -> Option<ArrayD<f64>> + Send + Sync + 'static {
     move |case, place| {
         let mut inputs = case.places[place].inputs.clone();
-        inputs[operand] = reading(&inputs[operand])?;
+        let input = inputs.get_mut(operand)?;
+        *input = reading(input)?;
         case.operation.apply(place, &inputs)
     }
 }

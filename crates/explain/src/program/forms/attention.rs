@@ -332,7 +332,9 @@ fn of_softmax(context: &Context<'_>, op: usize) -> Vec<Form> {
         let out = softmax(&x[0])?;
         let seen = own.mapv(|p| if p == 0.0 { 0.0 } else { 1.0 }).into_shape_with_order(out.raw_dim()).ok()?;
         let hides = out.iter().zip(&seen).any(|(p, seen)| *seen == 0.0 && *p > 0.0);
-        (hides && is_of_positions(&seen)).then(|| times(&out, &seen))?
+        // Of scores that were masked before it is not the model's mask.
+        let is_unmasked = x[0].iter().all(|score| *score > MASKED);
+        (hides && is_unmasked && is_of_positions(&seen)).then(|| times(&out, &seen))?
     });
     forms.push(Form::one(&MASK_AFTER_SOFTMAX, vec![], op, after));
     // Where the reference needs no mask.

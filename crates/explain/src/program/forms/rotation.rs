@@ -163,7 +163,9 @@ fn of_other_tables(context: &Context<'_>, rotation: &Rotation) -> Vec<Form> {
     let mut forms = Vec::new();
     for op in step.into_iter().flat_map(|step| step.ops.clone()) {
         let Some(Rotation { views: [_, cos, sin], .. }) = Rotation::of(context, op) else { continue };
-        let is_new = cos.shape == own[0].shape && !seen.contains(&[cos.clone(), sin.clone()]);
+        // The same two exchanged are no tables of another layer.
+        let is_known = seen.contains(&[cos.clone(), sin.clone()]) || seen.contains(&[sin.clone(), cos.clone()]);
+        let is_new = cos.shape == own[0].shape && !is_known;
         let tables = is_new.then(|| Some([context.table(op, &cos)?, context.table(op, &sin)?])).flatten();
         seen.push([cos, sin]);
         if let Some([cos, sin]) = tables {

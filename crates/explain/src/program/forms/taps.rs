@@ -58,6 +58,26 @@ fn ends(context: &Context<'_>) -> Ends {
     }
 }
 
+/// The same where a tap is read: in a product before all else, and in a sum that a norm reads.
+fn ends_of(context: &Context<'_>, tap: usize, ends: Ends) -> Ends {
+    let found = &context.program.taps()[tap];
+    let is_read_by = |op: usize| context.tensors(op).iter().any(|(_, view)| view.buffer == found.view.buffer);
+    let is_product = |op: usize| {
+        let is_product = matches!(context.base(op), "linear" | "addmm" | "matmul" | "mm");
+        is_product && context.tensors(op).iter().any(|(_, view)| context.is_weight(view))
+    };
+    let is_sum = |op: usize| {
+        let terms = context.tensors(op).into_iter().filter(|(_, view)| context.is_activation(view)).count();
+        context.base(op) == "add" && terms == 2
+    };
+    let reads = |is: &dyn Fn(usize) -> bool| context.ops().any(|op| is_read_by(op) && is(op));
+    match ends {
+        _ if reads(&is_product) => Ends::InProduct,
+        Ends::InNorm if reads(&is_sum) => Ends::InSum,
+        ends => ends,
+    }
+}
+
 /// Another tap of the candidate's is read, or another position's row.
 fn of_others(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
     let taps = context.program.taps();
@@ -74,12 +94,7 @@ fn of_others(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
             && taps[other].view.dtype.kind() == found.view.dtype.kind()
             && taps[other].op < taps[target].op
     };
-    let is_read_by = |op: usize| context.tensors(op).iter().any(|(_, view)| view.buffer == found.view.buffer);
-    let is_product = |op: usize| {
-        let is_product = matches!(context.base(op), "linear" | "addmm" | "matmul" | "mm");
-        is_product && context.tensors(op).iter().any(|(_, view)| context.is_weight(view))
-    };
-    let ends = if context.ops().any(|op| is_read_by(op) && is_product(op)) { Ends::InProduct } else { ends };
+    let ends = ends_of(context, tap, ends);
     let mut forms = Vec::new();
     // What is listed first is stated of all that give the same numbers: another order of what it should read, then what is nearer.
     for (word, by) in MOVED {
@@ -162,7 +177,7 @@ fn rows_moved(view: &View, site: Site, by: isize) -> Option<Change> {
 fn of_layer(context: &Context<'_>, tap: usize, ends: Ends) -> Vec<Form> {
     let mistake: &'static Mistake = match context.site(tap) {
         Site::H => &LAYER_SKIPPED,
-        Site::HAttn if ends == Ends::InNorm => &RESIDUAL_PARALLEL,
+        Site::HAttn if ends_of(context, tap, ends) == Ends::InNorm => &RESIDUAL_PARALLEL,
         _ => return Vec::new(),
     };
     let (taps, own) = (context.program.taps(), context.held.place(tap));
