@@ -108,6 +108,19 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
         let bits = 4.0 + 2.0 * moved.len() as f64 * choice(n);
         offer(&|| listed().join("; "), bits, &|i| from[i].unwrap_or(i));
     }
+    if let (Some(&a), width) = (moved.first(), moved.len() / 2)
+        && moved.len() >= 4
+        && moved.len().is_multiple_of(2)
+    {
+        let b = moved[width];
+        let of = |i: usize| match i {
+            _ if (a..a + width).contains(&i) => i - a + b,
+            _ if (b..b + width).contains(&i) => i - b + a,
+            _ => i,
+        };
+        let words = || format!("{name} i, {name}s {a} to {} and {b} to {} exchanged", a + width - 1, b + width - 1);
+        offer(&words, 6.0 + 3.0 * choice(n), &of);
+    }
     if best.borrow().is_none() && on_parts && !moved.is_empty() && moved.len() < known {
         let is_moved: Vec<Option<bool>> = from.iter().enumerate().map(|(i, from)| from.map(|from| from != i)).collect();
         let set = describe_set(&is_moved, axis, None);
@@ -156,6 +169,12 @@ mod tests {
             }),
             "head 3 has head 5; head 5 has head 3"
         );
+        let exchanged = |i: usize| match i {
+            2..=4 => i + 6,
+            8..=10 => i - 6,
+            _ => i,
+        };
+        assert_eq!(words(12, exchanged), "head i, heads 2 to 4 and 8 to 10 exchanged");
     }
 
     #[test]

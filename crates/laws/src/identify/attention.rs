@@ -1,7 +1,9 @@
 //! Probabilities of keys: which keys are seen, what the scores are, and what they are divided by. The logarithm of a probability is a score, but for one number
 //! in each row.
 
+mod rows;
 mod shares;
+pub(super) mod sources;
 
 use std::sync::Arc;
 
@@ -482,6 +484,12 @@ impl How<'_> {
         self.functions(&field);
         self.heads(&field, &wrong);
         self.products(&field);
+        if self.laws.is_empty() {
+            self.sources(&field);
+        }
+        if self.laws.is_empty() {
+            self.rows_otherwise();
+        }
         if self.laws.is_empty() && self.case.has_time() {
             self.shares(&field);
             self.mixed_heads(&field);
@@ -815,6 +823,9 @@ impl How<'_> {
                 table.bits + 4.0,
             );
             self.offer(draft.with("factor", words), right_scores(), Some(after), true);
+        }
+        if self.laws.is_empty() {
+            self.part_of_denominators(&factors);
         }
         // A term of the denominator, beside the exponentials of the scores or of the scores less their largest.
         for (called, less_most) in [("exp(score)", false), ("exp(score - largest)", true)] {

@@ -9,6 +9,7 @@ use crate::describe::table::{bits_of, describe as describe_table};
 use crate::describe::{mask, source};
 use crate::fit::{factor, least_squares};
 use crate::identify::after::Offers;
+use crate::identify::attention::sources::{MEMORY, in_memory};
 use crate::identify::output;
 use crate::identify::subject::Subject;
 use crate::identify::sums::{moved, sparse};
@@ -228,6 +229,13 @@ fn other_values(case: &Case<'_>) -> Vec<Law> {
             )
             .with("source", shown),
         );
+    }
+    for (order, words) in MEMORY {
+        let words = format!("the memory of the values, positions by heads by dimensions, is read as {words}");
+        offer(law(Form::ContextValues, words, 8.0, move |_, _, of| {
+            let values = in_memory(&of.values, order)?;
+            Some(context(&of.probs, &values.select(Dimension(1), &of.key_head)))
+        }));
     }
     for (name, tensor) in &first.around {
         let Some(tensor) = cube(tensor) else { continue };

@@ -1,5 +1,7 @@
 //! Products with a weight: which weight, which input, which of its columns, and what was done to their values.
 
+mod blocks;
+
 use std::sync::Arc;
 
 use nalgebra::{DMatrix, DVector};
@@ -87,6 +89,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     laws.extend(sample.columns());
     if laws.is_empty() {
         laws.extend(sample.orders());
+        laws.extend(sample.blocks(case));
         laws.extend(sample.rounded());
     }
     laws
@@ -181,16 +184,31 @@ fn library(case: &Case<'_>, at: usize) -> Vec<(String, ArrayD<f64>)> {
     }
     all.extend(moved("the input", x));
     all.push(("the size of the input".into(), x.mapv(f64::abs)));
+    let normed = normed(x);
+    all.push(("the input over the root mean square of its row".into(), normed.clone()));
     all.push(("the positive part of the input".into(), x.mapv(|x| x.max(0.0))));
     if let &[_, width] = x.shape() {
         for (name, vector) in case.operation.vectors(at, width) {
             let vector = ndarray::Array1::from(vector);
             all.push((format!("the input times {name}"), x * &vector));
             all.push((format!("the input over {name}"), x / &vector));
+            all.push((format!("the input normed, times {name}"), &normed * &vector));
         }
     }
     all.retain(|(_, x)| x.iter().all(|x| x.is_finite()));
     all
+}
+
+/// Each row over its root mean square.
+fn normed(x: &ArrayD<f64>) -> ArrayD<f64> {
+    let mut out = x.clone();
+    if let Some(last) = x.ndim().checked_sub(1) {
+        for mut row in out.lanes_mut(Dimension(last)) {
+            let size = (row.iter().map(|x| x * x).sum::<f64>() / row.len().max(1) as f64).sqrt();
+            row.mapv_inplace(|x| x / size);
+        }
+    }
+    out
 }
 
 /// Laws of what is read: another tensor, or a sum of two.

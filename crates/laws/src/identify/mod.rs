@@ -5,6 +5,7 @@ mod after;
 mod attention;
 mod context;
 mod embedding;
+mod joined;
 mod linear;
 mod norm;
 mod operands;
@@ -55,6 +56,7 @@ pub(crate) fn further_laws(case: &Case<'_>) -> Vec<Law> {
     }
     laws.extend(part::laws(case, &of_kind));
     laws.extend(operands::laws(case));
+    laws.extend(joined::laws(case));
     if case.kind == Kind::Linear {
         laws.extend(linear::functions(case));
     }

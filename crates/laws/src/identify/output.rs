@@ -43,6 +43,7 @@ fn of_view(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
         laws.extend(biases(subject, case, axis));
         laws.extend(sources(subject, case, axis));
         laws.extend(mixtures(subject, axis));
+        laws.extend(not_cleared(subject, axis));
     }
     laws
 }
@@ -648,6 +649,27 @@ fn mixtures(subject: &Subject, axis: usize) -> Vec<Law> {
         }
     }
     laws
+}
+
+/// Each slice with those before it in its block: a sum that is not cleared in between.
+fn not_cleared(subject: &Subject, axis: usize) -> Option<Law> {
+    let name = subject.axes[axis].name();
+    let n = subject.right.shape()[axis];
+    let blocks = (1..=10).map(|power| 1 << power).filter(|block| *block < n).chain([n]);
+    let sums = move |right: &ArrayD<f64>, block: usize| -> Option<ArrayD<f64>> {
+        let mut all = rows(right, axis);
+        for i in (0..all.nrows()).filter(|i| i % block != 0) {
+            let before = all.row(i - 1).to_owned();
+            all.row_mut(i).scaled_add(1.0, &before);
+        }
+        from_rows(all, right.shape(), axis)
+    };
+    let is_it = |block: &usize| sums(&subject.right, *block).is_some_and(|value| subject.is_near(&value));
+    let block = blocks.into_iter().filter(|_| n > 1).find(is_it)?;
+    let of = if block == n { format!("all {name}s") } else { format!("the {name}s of its block of {block}") };
+    let words = format!("{} of each {name} has those of {of} before it added: the sum is not cleared", subject.label);
+    let law = subject.law(Form::OutputMix, words, 9.0, move |right| sums(right, block));
+    Some(law.with("block", block).with("by", name))
 }
 
 /// The same numbers in another order of axes.

@@ -89,3 +89,84 @@ fn another_divisor_than_the_sum() {
     });
     assert!(law.contains("exp(s), divided by their number"), "{law}");
 }
+
+#[test]
+fn keys_and_queries_of_other_positions() {
+    fn pages(i: usize) -> usize {
+        match i {
+            2..=4 => i + 4,
+            6..=8 => i - 4,
+            _ => i,
+        }
+    }
+    let found = law(|_, x| softmax(|_, t, s| s <= t, |h, t, s| score(x, h, t, pages(s), h / 2), 0.0));
+    assert!(found.contains("keys of position i are those of key i, keys 2 to 4 and 6 to 8 exchanged"), "{found}");
+    let stale =
+        law(|_, x| softmax(|_, t, s| s <= t, |h, t, s| score(x, h, t, if s >= 10 { s - 4 } else { s }, h / 2), 0.0));
+    assert!(stale.contains("key i-4") && stale.contains("from 10 on"), "{stale}");
+    let memory = law(|_, x| {
+        let flat: Vec<f64> = x[1].iter().copied().collect();
+        let key = |s: usize, kv: usize, d: usize| flat[(kv * T + s) * WIDTH + d];
+        let score = |h: usize, t: usize, s: usize| {
+            (0..WIDTH).map(|d| x[0][[t, h, d]] * key(s, h / 2, d)).sum::<f64>() / (WIDTH as f64).sqrt()
+        };
+        softmax(|_, t, s| s <= t, score, 0.0)
+    });
+    assert!(memory.contains("memory of the keys") && memory.contains("heads by positions"), "{memory}");
+}
+
+/// The right probabilities with each row changed, of its scores that are seen.
+fn by_row(x: &[ArrayD<f64>], f: impl Fn(&[f64]) -> Vec<f64>) -> ArrayD<f64> {
+    let mut out = ArrayD::zeros(vec![HEADS, T, T]);
+    for h in 0..HEADS {
+        for t in 0..T {
+            let scores: Vec<f64> = (0..=t).map(|s| score(x, h, t, s, h / 2)).collect();
+            f(&scores).into_iter().enumerate().for_each(|(s, p)| out[[h, t, s]] = p);
+        }
+    }
+    out
+}
+
+fn over_sum(x: Vec<f64>) -> Vec<f64> {
+    let sum: f64 = x.iter().sum();
+    x.into_iter().map(|x| x / sum).collect()
+}
+
+fn most(x: &[f64]) -> f64 {
+    x.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+}
+
+#[test]
+fn other_functions_of_a_row() {
+    let is = |wrong: fn(usize, &[ArrayD<f64>]) -> ArrayD<f64>, words: &str| {
+        let law = law(wrong);
+        assert!(law.contains(words), "{law} instead of {words}");
+    };
+    is(
+        |_, x| by_row(x, |s| over_sum(over_sum(s.iter().map(|s| s.exp()).collect()).iter().map(|p| p.exp()).collect())),
+        "the softmax is applied twice",
+    );
+    is(|_, x| by_row(x, |s| over_sum(s.iter().map(|x| (x - most(s)).max(-1.5).exp()).collect())), "at least -1.5");
+    is(
+        |_, x| by_row(x, |s| over_sum(s.iter().map(|x| 1.0 + x + x * x / 2.0).map(f64::abs).collect())),
+        "the first 3 terms of its series",
+    );
+    is(
+        |_, x| {
+            by_row(x, |s| {
+                let sum: f64 = s.iter().take(4).map(|x| x.exp()).sum();
+                s.iter().map(|x| x.exp() / sum).collect()
+            })
+        },
+        "the sum over the first 4 keys",
+    );
+    is(
+        |_, x| {
+            by_row(x, |s| {
+                let sum: f64 = s.iter().map(|x| (x - most(s)).exp()).sum();
+                s.iter().map(|x| (x - most(s)).exp() / sum.min(3.0)).collect()
+            })
+        },
+        "at most 3",
+    );
+}

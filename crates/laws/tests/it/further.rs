@@ -34,6 +34,25 @@ fn an_operand_is_read_otherwise() {
 }
 
 #[test]
+fn two_operands_of_one_tensor() {
+    let law = gate_law(|_, x| {
+        let of = |which: usize, t: usize, i: usize| {
+            let at = which * SHAPE[1] + i;
+            x[at % 2][[t, at / 2]]
+        };
+        let at = |index: ndarray::IxDyn| silu(of(0, index[0], index[1])) * of(1, index[0], index[1]);
+        ArrayD::from_shape_fn(ndarray::IxDyn(&SHAPE), at)
+    });
+    assert!(law.contains("gate and up are the halves of both, channel by channel in turn"), "{law}");
+    let law = gate_law(|_, x| {
+        let mut gate = x[0].clone();
+        gate.slice_mut(s![.., 8..16]).assign(&x[0].slice(s![.., 24..32]));
+        gate.mapv(silu) * &x[1]
+    });
+    assert!(law.contains("channels 8 to 15 of gate are read as channels 24 to 31"), "{law}");
+}
+
+#[test]
 fn what_is_done_behind_is_said_too() {
     let law = gate_law(|_, x| 1.1 * (x[0].mapv(silu) * x[1].slice(s![.., ..;-1])));
     assert!(law.contains("up read with its channels in reverse, then times 1.1"), "{law}");

@@ -60,3 +60,48 @@ fn rows_columns_inputs_and_values() {
     is(|l, x| product(&x[0], &read_up_to(l, 500)), "only the first 500 numbers of the weight");
     is(|l, x| product(&x[0].mapv(|x| x.clamp(-1.0, 1.0)), &weight(l)), "held within 1");
 }
+
+#[test]
+fn blocks_of_the_weight_and_of_the_input() {
+    const BLOCK: usize = 16;
+    let is = |wrong: fn(usize, &[ArrayD<f64>]) -> ArrayD<f64>, words: &[&str]| {
+        let law = law(wrong);
+        assert!(words.iter().all(|words| law.contains(words)), "{law} instead of {words:?}");
+    };
+    fn changed(layer: usize, f: impl Fn(&[f64], usize, f64) -> f64) -> Array2<f64> {
+        let mut weight = weight(layer);
+        for mut row in weight.rows_mut() {
+            let of = |block: usize| row.iter().skip(block * BLOCK).take(BLOCK).fold(0.0, |m: f64, w| m.max(w.abs()));
+            let sizes = [of(0), of(1)];
+            row.iter_mut().enumerate().for_each(|(i, w)| *w = f(&sizes, i / BLOCK, *w));
+        }
+        weight
+    }
+    is(
+        |l, x| product(&x[0], &changed(l, |sizes, block, w| w * sizes[1 - block] / sizes[block])),
+        &["each block of 16 weights", "the scale of the"],
+    );
+    is(
+        |l, x| product(&x[0], &changed(l, |sizes, block, w| w + sizes[block] / 8.0)),
+        &["1/8 times its largest size is added to each weight of a block of 16"],
+    );
+    is(
+        |l, x| {
+            let from: Vec<usize> = (0..32).map(|i| if (8..16).contains(&i) { i + 16 } else { i }).collect();
+            product(&x[0].select(Dimension(1), &from), &weight(l))
+        },
+        &["channels 8 to 15 of the input are read as channels 24 to 31"],
+    );
+    is(
+        |l, x| {
+            let mut out = product(&x[0], &weight(l));
+            for t in (0..12).filter(|t| t % 4 != 0) {
+                let before = out.index_axis(Dimension(0), t - 1).to_owned();
+                let mut row = out.index_axis_mut(Dimension(0), t);
+                row += &before;
+            }
+            out
+        },
+        &["the sum is not cleared", "block of 4"],
+    );
+}

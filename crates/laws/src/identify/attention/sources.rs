@@ -1,0 +1,162 @@
+//! Queries or keys that were read elsewhere: another position for each of them, or their memory in another order.
+
+use std::sync::Arc;
+
+use ndarray::{Array3, Axis as Dimension, s};
+
+use super::{Draft, Field, How, LOG_ROOM, Made, cube, scaled};
+use crate::case::Axis;
+use crate::describe::source::describe;
+use crate::law::Form;
+
+/// Keys up to which each is looked for among all.
+const MOST_KEYS: usize = 96;
+/// Cells of a row or column that are enough to tell one from another.
+const CELLS: usize = 48;
+
+impl How<'_> {
+    /// For each key, or each query, whose it is.
+    pub(super) fn sources(&mut self, field: &Field) {
+        if self.own.dim().2 <= MOST_KEYS && self.own.dim().1 <= MOST_KEYS {
+            for (which, called) in [(1, "keys"), (0, "queries")] {
+                let from = if which == 1 { self.keys_of(field) } else { self.queries_of(field) };
+                let Some(from) = from else { continue };
+                let axis = if which == 1 { Axis::Key } else { Axis::Query };
+                let source = describe(&from, from.len(), axis);
+                if source.is_itself {
+                    continue;
+                }
+                let of = source.from;
+                let made = of_operands(move |operands| {
+                    (operands[which].shape()[0] == of.len()).then_some(())?;
+                    operands[which] = operands[which].select(Dimension(0), &of);
+                    Some(())
+                });
+                let words = format!("{called} of position i are those of {}", source.words);
+                let draft = Draft::new(Form::ScoreSource, words, source.bits + 4.0).with("source", source.words);
+                self.offer(draft, made, None, true);
+            }
+        }
+        self.memory();
+    }
+
+    /// The key that the logarithms of each column are those of, given the constant of each row: one key after the other is tried as the first one's.
+    fn keys_of(&self, field: &Field) -> Option<Vec<Option<usize>>> {
+        let (heads, rows, keys) = self.own.dim();
+        let cells = |a: usize, b: usize| {
+            let all = (0..heads).flat_map(move |h| (0..rows).map(move |t| (h, t)));
+            let both = move |(h, t): &(usize, usize)| field.counted[[*h, *t, a]] && field.counted[[*h, *t, b]];
+            all.filter(both).collect::<Vec<_>>()
+        };
+        let counts = |key: usize| field.counted.slice(s![.., .., key]).iter().filter(|c| **c).count();
+        let first = (0..keys).max_by_key(|&key| (counts(key), keys - key))?;
+        let of_columns: Vec<Vec<(usize, usize)>> = (0..keys)
+            .map(|key| {
+                let all = cells(first, key);
+                let step = all.len().div_ceil(CELLS).max(1);
+                all.into_iter().step_by(step).collect()
+            })
+            .collect();
+        let off = |key: usize, as_key: usize, first_as: usize| -> f64 {
+            let of = |(h, t): &(usize, usize)| {
+                let own = field.logs[[*h, *t, key]] - field.logs[[*h, *t, first]];
+                let due = self.right.scores[[*h, *t, as_key]] - self.right.scores[[*h, *t, first_as]];
+                (own - due).powi(2)
+            };
+            let cells = &of_columns[key];
+            (cells.iter().map(of).sum::<f64>() / cells.len().max(1) as f64).sqrt()
+        };
+        let near = LOG_ROOM * field.each();
+        let nearest = |first_as: usize| -> Option<Vec<Option<usize>>> {
+            let mut from = vec![None; keys];
+            for key in (0..keys).filter(|key| !of_columns[*key].is_empty()) {
+                // Of two that are as near, its own.
+                let own = off(key, key, first_as);
+                let best =
+                    (0..keys).map(|other| (off(key, other, first_as), other)).min_by(|a, b| a.0.total_cmp(&b.0))?;
+                let (left, other) = if own <= near { (own, key) } else { best };
+                if left > near {
+                    return None;
+                }
+                from[key] = Some(other);
+            }
+            Some(from)
+        };
+        (0..keys).filter(|_| self.case.has_time()).find_map(nearest)
+    }
+
+    /// The query that the logarithms of each row are those of.
+    fn queries_of(&self, field: &Field) -> Option<Vec<Option<usize>>> {
+        let (heads, rows, keys) = self.own.dim();
+        let near = LOG_ROOM * field.each();
+        let off = |row: usize, other: usize| -> Option<f64> {
+            let (mut rest, mut count) = (0.0, 0);
+            for h in 0..heads {
+                let counted: Vec<usize> = (0..keys).filter(|&s| field.counted[[h, row, s]]).take(CELLS).collect();
+                if counted.len() < 2 {
+                    continue;
+                }
+                let differences: Vec<f64> =
+                    counted.iter().map(|&s| field.logs[[h, row, s]] - self.right.scores[[h, other, s]]).collect();
+                let mean = differences.iter().sum::<f64>() / differences.len() as f64;
+                rest += differences.iter().map(|x| (x - mean).powi(2)).sum::<f64>();
+                count += differences.len();
+            }
+            (count > 0).then(|| (rest / count as f64).sqrt())
+        };
+        let mut from = vec![None; rows];
+        for row in 0..rows {
+            let Some(own) = off(row, row) else { continue };
+            let others = (0..rows).filter_map(|other| Some((off(row, other)?, other)));
+            let best = others.min_by(|a, b| a.0.total_cmp(&b.0))?;
+            let (left, other) = if own <= near { (own, row) } else { best };
+            if left > near {
+                return None;
+            }
+            from[row] = Some(other);
+        }
+        Some(from)
+    }
+
+    /// The memory of queries or keys, with its axes in another order.
+    fn memory(&mut self) {
+        for (which, called) in [(1, "keys"), (0, "queries")] {
+            for (order, words) in MEMORY {
+                let made = of_operands(move |operands| {
+                    operands[which] = in_memory(&operands[which], order)?;
+                    Some(())
+                });
+                let words = format!("the memory of the {called}, positions by heads by dimensions, is read as {words}");
+                self.offer(Draft::new(Form::ScoreSource, words, 8.0), made, None, true);
+            }
+        }
+    }
+}
+
+/// Orders in which the memory of `[T,H,d]` may be read, and what they are called.
+pub(in crate::identify) const MEMORY: [([usize; 3], &str); 4] = [
+    ([1, 0, 2], "heads by positions by dimensions"),
+    ([0, 2, 1], "positions by dimensions by heads"),
+    ([1, 2, 0], "heads by dimensions by positions"),
+    ([2, 1, 0], "dimensions by heads by positions"),
+];
+
+/// Memory of a tensor, taken for one whose axes stand in another order.
+pub(in crate::identify) fn in_memory(x: &Array3<f64>, order: [usize; 3]) -> Option<Array3<f64>> {
+    let shape = [x.shape()[0], x.shape()[1], x.shape()[2]];
+    let taken = x.to_shape(order.map(|axis| shape[axis])).ok()?;
+    let mut back = [0; 3];
+    order.iter().enumerate().for_each(|(at, axis)| back[*axis] = at);
+    let out = taken.permuted_axes(back).as_standard_layout().into_owned();
+    (out != *x).then_some(out)
+}
+
+/// Scores of other queries and keys.
+fn of_operands(change: impl Fn(&mut [Array3<f64>; 2]) -> Option<()> + Send + Sync + 'static) -> Made {
+    Arc::new(move |case, at, right| {
+        let [q, k] = &case.places[at].inputs[..] else { return None };
+        let mut operands = [cube(q)?, cube(k)?];
+        change(&mut operands)?;
+        scaled(&operands[0], &operands[1], right)
+    })
+}

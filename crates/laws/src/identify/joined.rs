@@ -1,0 +1,109 @@
+//! Two operands that an engine keeps in one tensor, and takes apart otherwise than they were put together; an operand of which one block is another's.
+
+use std::sync::Arc;
+
+use ndarray::{ArrayD, Axis as Dimension, concatenate};
+
+use crate::case::{Case, Kind};
+use crate::identify::after::Offers;
+use crate::identify::operands::called;
+use crate::law::{Form, Law};
+
+/// Channels of a block of two tensors that lie block by block.
+const BLOCKS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+/// Elements of an output on which blocks are tried.
+const MOST: usize = 1 << 20;
+
+/// For each channel of the one and then of the other, which it is of both, side by side.
+type Order = Arc<dyn Fn(usize, usize) -> usize + Send + Sync>;
+
+/// Ways to take two tensors of one width apart.
+fn orders(width: usize) -> Vec<(String, f64, Order)> {
+    let mut all: Vec<(String, f64, Order)> = Vec::new();
+    for block in BLOCKS.into_iter().filter(|block| width.is_multiple_of(*block)) {
+        let (alternate, halves) = match block {
+            1 => (
+                "the even and the odd channels of both, side by side".to_owned(),
+                "the halves of both, channel by channel in turn".to_owned(),
+            ),
+            _ => (
+                format!("every other block of {block} channels of both, side by side"),
+                format!("the halves of both, in turn by blocks of {block} channels"),
+            ),
+        };
+        let bits = if block == 1 { 5.0 } else { 9.0 };
+        all.push((alternate, bits, Arc::new(move |which, i| i / block * 2 * block + which * block + i % block)));
+        let in_turn: Order = Arc::new(move |which, i| {
+            let at = which * width + i;
+            at / block % 2 * width + at / (2 * block) * block + at % block
+        });
+        all.push((halves, bits, in_turn));
+    }
+    all
+}
+
+/// The laws of two operands in one tensor, and of a block of one.
+pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
+    let mut offers = Offers::of(case);
+    if let [a, b] = &case.first().inputs[..]
+        && a.shape() == b.shape()
+        && let (Kind::Gate | Kind::Sum | Kind::Other, Some(&width)) = (case.kind, a.shape().last())
+    {
+        let names = [called(case.kind, 2, 0), called(case.kind, 2, 1)];
+        for (words, bits, order) in orders(width) {
+            let made = move |case: &Case<'_>, place: usize| {
+                let [a, b] = &case.places[place].inputs[..] else { return None };
+                let last = Dimension(a.ndim().checked_sub(1)?);
+                (a.shape() == b.shape() && a.len_of(last) == width).then_some(())?;
+                let both = concatenate(last, &[a.view(), b.view()]).ok()?;
+                let of = |which: usize| both.select(last, &(0..width).map(|i| order(which, i)).collect::<Vec<_>>());
+                case.operation.apply(place, &[of(0), of(1)])
+            };
+            let said = format!("{} and {} are {words}", names[0], names[1]);
+            if offers.offer(Form::OperationInput, said, bits, made).is_some() {
+                break;
+            }
+        }
+    }
+    if offers.laws.is_empty() && matches!(case.kind, Kind::Gate | Kind::Sum | Kind::Activation | Kind::Other) {
+        blocks(case, &mut offers);
+    }
+    offers.laws
+}
+
+/// Where the wrong channels are one block, an operand may have another block there: a tile that was not loaded anew.
+fn blocks(case: &Case<'_>, offers: &mut Offers<'_>) {
+    let first = case.first();
+    let Some(last) = first.own.ndim().checked_sub(1).filter(|_| first.own.len() <= MOST) else { return };
+    let wrong = crate::identify::wrong(first);
+    let is_wrong: Vec<bool> = wrong.axis_iter(Dimension(last)).map(|channel| channel.iter().any(|w| *w)).collect();
+    let (Some(begin), Some(end)) = (is_wrong.iter().position(|w| *w), is_wrong.iter().rposition(|w| *w)) else {
+        return;
+    };
+    let (width, count) = (end + 1 - begin, is_wrong.len());
+    if width == count || !is_wrong[begin..=end].iter().all(|w| *w) {
+        return;
+    }
+    for (operand, input) in first.inputs.iter().enumerate() {
+        if input.shape().get(last) != Some(&count) {
+            continue;
+        }
+        let name = called(case.kind, first.inputs.len(), operand);
+        for from in (0..=count - width).filter(|from| from.abs_diff(begin) >= width) {
+            let made = move |case: &Case<'_>, place: usize| {
+                let mut inputs = case.places[place].inputs.clone();
+                let input: &mut ArrayD<f64> = inputs.get_mut(operand)?;
+                let of: Vec<usize> = (0..*input.shape().get(last)?)
+                    .map(|i| if (begin..begin + width).contains(&i) { i - begin + from } else { i })
+                    .collect();
+                *input = input.select(Dimension(last), &of);
+                case.operation.apply(place, &inputs)
+            };
+            let words =
+                format!("channels {begin} to {end} of {name} are read as channels {from} to {}", from + width - 1);
+            if offers.offer(Form::OperationInput, words, 14.0, made).is_some() {
+                return;
+            }
+        }
+    }
+}
