@@ -110,6 +110,17 @@ pub(crate) fn layers_in_short(layers: impl IntoIterator<Item = u32>) -> String {
     ranges(&layers).unwrap_or_else(all).replace(", ", ",")
 }
 
+/// In which decode steps something shows, of steps up to `last`; nothing where the prefill shows it too.
+pub(crate) fn steps_in_words(wrong: impl IntoIterator<Item = u32>, last: u32) -> Option<String> {
+    let wrong: BTreeSet<u32> = wrong.into_iter().collect();
+    let first = wrong.first().copied().filter(|&first| first > 0)?;
+    Some(match wrong.len() {
+        _ if (first..=last).all(|step| wrong.contains(&step)) => format!("from decode step {first} on"),
+        1 => format!("in decode step {first} alone"),
+        _ => format!("in decode steps {}", layers_in_short(wrong)),
+    })
+}
+
 /// Says where the error sits if few channels hold most of it, or some hold none.
 pub(crate) fn concentrated(share: &[f64], nmse: &[f64], allowed: f64) -> Option<String> {
     if share.len() < 4 {

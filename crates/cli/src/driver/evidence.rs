@@ -182,6 +182,8 @@ impl Evidence {
                 Some(rows) => Some(Rows::List(rows.clone())),
                 // Fewer than another tap has, of which the engine does not say which they are.
                 None if rows_of(place, seen).is_some_and(|rows| rows < tokens) => None,
+                // Rows of an expert, or of a table, are not all of the tokens.
+                None if place.tap.is_open() => None,
                 None => Some(Rows::Named(NamedRows::All)),
             };
             match seen.dtype {

@@ -12,7 +12,7 @@ use crate::report::{Conclusion, Diagnosis, Header, Judged, KeptRuns, Provenance,
 use crate::session::cause::beside_another_arithmetic;
 use crate::session::replay::ReplaySession;
 use crate::session::wanted::{narrowing, positions};
-use crate::words::{layers_in_short, shorten};
+use crate::words::{layers_in_short, shorten, steps_in_words};
 
 /// The report of `firstdiff explain`.
 #[derive(Clone, Debug, Serialize)]
@@ -155,10 +155,13 @@ impl Explained {
     }
 
     fn of(session: &ReplaySession, finding: &Finding) -> Explained {
-        let is_ruled_out = |id: &str| finding.alternatives.iter().all(|near| near.id != id);
+        // What leaves next to nothing here speaks against itself elsewhere alone: it is not ruled out by these numbers.
+        let is_ruled_out = |id: &str, left: f64| {
+            finding.alternatives.iter().all(|near| near.id != id) && left > NEXT_TO_NOTHING * finding.base_nmse
+        };
         let open = finding.cause.is_none() && finding.through.is_empty();
-        let step = finding.shown_at.iter().map(|place| place.step).min().filter(|&step| step > 0);
-        let from = step.map_or(String::new(), |step| format!(", from decode step {step} on"));
+        let steps = steps_in_words(finding.shown_at.iter().map(|place| place.step), session.last_step());
+        let from = steps.map_or(String::new(), |steps| format!(", {steps}"));
         let shown = |t: &&Replayed| finding.shown_at.contains(&t.report.place);
         let first = session.replay.taps.iter().find(shown);
         let reason = first.and_then(|t| t.reason.as_ref());
@@ -177,7 +180,12 @@ impl Explained {
             span: names(&finding.through),
             tried: tried.collect(),
             untried: finding.untried,
-            ruled_out: finding.tried.keys().copied().filter(|id| open && is_ruled_out(id)).collect(),
+            ruled_out: finding
+                .tried
+                .iter()
+                .filter(|(id, left)| open && is_ruled_out(id, **left))
+                .map(|(id, _)| *id)
+                .collect(),
             note: finding.note.clone(),
             next: next(finding, &session.replay),
             record_next: names(record_next(finding, &session.replay)),
@@ -186,6 +194,9 @@ impl Explained {
         }
     }
 }
+
+/// What of an error a mistake may leave and still not be ruled out by it.
+const NEXT_TO_NOTHING: f64 = 1e-2;
 
 /// The taps that would tell which operation it is, where that is open.
 fn record_next(finding: &Finding, replay: &Replay) -> Vec<Tap> {

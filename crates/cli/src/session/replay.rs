@@ -33,6 +33,12 @@ impl ReplaySession {
         self.given.incomplete(Some(self.replay.taps.len())).verdict(self.of_what_is_there(), self.given.partial)
     }
 
+    /// The last step of which anything was judged.
+    pub(crate) fn last_step(&self) -> u32 {
+        let judged = |t: &&Replayed| t.report.status == Status::Diverged || t.report.status.agrees();
+        self.replay.taps.iter().filter(judged).map(|t| t.report.place.step).max().unwrap_or(0)
+    }
+
     fn of_what_is_there(&self) -> Verdict {
         let (wrong, right) = (self.replay.count(|s| s == Status::Diverged), self.replay.count(Status::agrees));
         // That the embedding is a table says nothing of an engine.

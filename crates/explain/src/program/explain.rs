@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use firstdiff_compare::{MASKED, Place, Status};
+use firstdiff_model::Profile;
 use firstdiff_program::{Arithmetic, Bench, Edit, Operand, Program, Slice};
 use firstdiff_trace::Tap;
 use ndarray::ArrayD;
@@ -27,7 +28,8 @@ use crate::replay::reason::Reason;
 use crate::replay::right::distance;
 use crate::replay::{ReplayError, Replayed};
 use crate::tolerance::search::{
-    CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, FINEST, NEARER, NEARLY_LEAVES, ROUNDING_ROOM, SAME_RESIDUAL, TUNED_TO_ROUNDING,
+    CAUSE_LEAVES, CAUSE_LEAVES_ROUNDED, F32_LEAVES, FINEST, NEARER, NEARLY_LEAVES, ROUNDING_ROOM, SAME_RESIDUAL,
+    TUNED_TO_ROUNDING,
 };
 
 /// Replays a candidate, and looks for what is done otherwise where it goes wrong.
@@ -400,9 +402,8 @@ impl Search<'_> {
 
     fn residual(&self, target: &Target<'_>, edits: &[Edit]) -> Option<f64> {
         let value = self.value(target.slice, edits).filter(|value| value.shape() == target.own.shape())?;
-        // Where the size alone is none, the same values must be hidden.
-        let hides_others = target.base.is_infinite() && hides_others(&value, &target.own);
-        if value.iter().any(|x| x.is_nan()) || hides_others {
+        // The same values must be hidden: what is hidden counts for nothing.
+        if value.iter().any(|x| x.is_nan()) || hides_others(&value, &target.own) {
             return None;
         }
         Some(apart(target.place, &value, &target.own)).filter(|residual| residual.is_finite())
@@ -414,7 +415,7 @@ impl Search<'_> {
             true => (CAUSE_LEAVES_ROUNDED, NEARLY_LEAVES),
             false => (CAUSE_LEAVES, CAUSE_LEAVES),
         };
-        if residual > most * target.base {
+        if residual > most * target.base && !(self.candidate.profile == Profile::F32 && residual <= F32_LEAVES) {
             return false;
         }
         let Some(exact) = self.value(target.slice, edits) else { return false };
@@ -425,6 +426,7 @@ impl Search<'_> {
         let Some(right) = right.filter(|right| right.shape() == exact.shape()) else { return false };
         // What is left may be the rounding that a right run has, where all of the error is not much more than that.
         let rounding = ROUNDING_ROOM * apart(target.place, &right, &exact);
+        let rounding = if self.candidate.profile == Profile::F32 { rounding.max(F32_LEAVES) } else { rounding };
         // Where the size alone is none, it must not become one.
         let is_left = residual <= (leaves * target.base).max(rounding).min(ROUNDING_ROOM * target.off);
         is_left && target.operation.judged(&target.own, &right, &exact).report.status.agrees()
@@ -473,6 +475,9 @@ impl Search<'_> {
         let enough = (4.0 * least).max(TUNED_TO_ROUNDING);
         if tune.right != 0.0 && at(0.0) <= enough {
             return None;
+        }
+        if tune.is_whole {
+            return Some(best.round()).filter(|&whole| at(whole) <= enough).map(|whole| form.tuned(whole));
         }
         let plain = (1..=6).map(|digits| rounded_to(best, digits)).find(|&value| at(value) <= enough);
         Some(form.tuned(plain.unwrap_or(best)))

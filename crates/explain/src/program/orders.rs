@@ -5,12 +5,13 @@ use firstdiff_compare::{Status, TapReport};
 use firstdiff_program::{Bench, Program, Slice, Tensor};
 use ndarray::{ArrayD, Axis};
 
-use crate::program::held::Held;
+use crate::program::held::{Held, array};
 use crate::program::places::{Places, Whose};
 use crate::program::routing::first_operand;
 use crate::program::rows::{Against, Sorted, is_same, order};
 use crate::replay::Replayed;
 use crate::replay::reason::Reason;
+use crate::replay::right::distance;
 use crate::tolerance::replay::ORDER_LEAVES;
 
 /// In which orders the candidate holds rows, as far as its taps have shown.
@@ -80,6 +81,7 @@ impl Orders {
         judged: Replayed,
         both: &Both<'_>,
         in_order: &dyn Fn(&[usize]) -> Replayed,
+        (program, bench): (&Program, &Bench<'_>),
         held: &mut Held,
         before: &mut [Replayed],
     ) -> Replayed {
@@ -98,7 +100,7 @@ impl Orders {
                     None => judged,
                 }
             }
-            _ => self.of_expert(of, judged, both, in_order, held),
+            _ => self.of_expert(of, judged, both, in_order, (program, bench), held),
         }
     }
 
@@ -149,6 +151,7 @@ impl Orders {
         judged: Replayed,
         both: &Both<'_>,
         in_order: &dyn Fn(&[usize]) -> Replayed,
+        (program, bench): (&Program, &Bench<'_>),
         held: &mut Held,
     ) -> Replayed {
         let others = if of.is_whole { self.places.others(of.tap, held) } else { Vec::new() };
@@ -170,20 +173,58 @@ impl Orders {
                 self.places.learn(of.tap, whose);
                 other
             }
-            // Its order follows from the choice of experts: rows that are right in another one are neither passed nor blamed.
-            // So do those of other experts, once the dump has shown that it has orders of its own.
-            None if !of.is_sorted
-                && (held.is_in_own_order(of.tap)
-                    || of.expert.is_some()
-                        && held.has_own_orders()
-                        && order(both.own, both.due).is_some_and(|order| is_better(&in_order(&order), &judged))) =>
-            {
-                held.close(of.tap);
-                let why = "its rows are right only in another order than the choice of experts gives them";
-                open(judged, Reason::NotEvaluated(why.to_owned()))
+            None if of.is_sorted || of.expert.is_none() => judged,
+            None => {
+                let own = order(both.own, both.due).filter(|order| of.is_whole && order.len() == of.rows);
+                let own = own.map(|order| (in_order(&order), order)).filter(|(other, _)| is_better(other, &judged));
+                match own {
+                    // Two of its taps in one order: it is the engine's, and what is made of them shows whether the engine keeps to it.
+                    Some((other, order)) if self.is_confirmed(of, &order, (program, bench), held) => {
+                        for tap in self.places.block(of.tap) {
+                            if held.get(tap).is_some_and(|own| own.shape().first() == Some(&of.rows)) {
+                                held.reorder(tap, &order);
+                            }
+                        }
+                        other
+                    }
+                    // Its order follows from the choice of experts: rows that are right in another one are neither passed nor blamed. So are those of other
+                    // experts, once the dump has shown that it has orders of its own.
+                    own if held.is_in_own_order(of.tap) || held.has_own_orders() && own.is_some() => {
+                        held.close(of.tap);
+                        let why = "its rows are right only in another order than the choice of experts gives them";
+                        open(judged, Reason::NotEvaluated(why.to_owned()))
+                    }
+                    _ => judged,
+                }
             }
-            None => judged,
         }
+    }
+
+    /// Whether another tap of the same expert, behind this one, has its rows in this order too: not as they are stored.
+    fn is_confirmed(
+        &self,
+        of: &Standing,
+        order: &[usize],
+        (program, bench): (&Program, &Bench<'_>),
+        held: &Held,
+    ) -> bool {
+        let value = |tap: usize| held.readable(tap).map(Tensor::view);
+        let is_in_order = |tap: &usize| {
+            let Some(own) = held.get(*tap).map(array).filter(|own| own.shape().first() == Some(&of.rows)) else {
+                return false;
+            };
+            let slice = Slice::of(program, *tap, |other| held.readable(other).is_some());
+            // What is made of this one says nothing.
+            if slice.known().any(|known| known == of.tap) {
+                return false;
+            }
+            let due = slice.evaluate(bench, &value, &[]).ok().map(|due| array(&due));
+            let Some(due) = due.filter(|due| due.shape() == own.shape()) else { return false };
+            let moved = own.select(Axis(0), order);
+            let site = held.place(*tap).tap.last_site();
+            distance(site, &due, &moved) <= ORDER_LEAVES * distance(site, &due, &own)
+        };
+        self.places.block(of.tap).iter().filter(|tap| **tap != of.tap).any(is_in_order)
     }
 }
 

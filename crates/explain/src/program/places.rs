@@ -143,6 +143,14 @@ impl Places {
         all.into_iter().filter_map(order).collect()
     }
 
+    /// The taps that hold rows of the expert that a tap is of, in its layer and step.
+    pub(crate) fn block(&self, tap: usize) -> Vec<usize> {
+        let Some(of) = self.experts.get(&tap) else { return Vec::new() };
+        let mut taps: Vec<usize> = self.experts.iter().filter(|(_, other)| *other == of).map(|(tap, _)| *tap).collect();
+        taps.sort_unstable();
+        taps
+    }
+
     /// The number of the expert whose rows a tap holds.
     pub(crate) fn expert(&self, tap: usize) -> Option<usize> {
         self.experts.get(&tap).map(|of| of.0)

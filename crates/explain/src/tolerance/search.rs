@@ -32,6 +32,8 @@ pub(crate) const MATTERS: f64 = 100.0;
 pub(crate) const SAME_RESIDUAL: f64 = 1e-6;
 /// A residual this small is none, whatever is smaller.
 pub(crate) const NO_RESIDUAL: f64 = 1e-15;
+/// What rounding to f32 leaves of a right value at the most, in one operation.
+pub(crate) const F32_LEAVES: f64 = 1e-14;
 /// What a plain number for a parameter may leave beside the best one.
 pub(crate) const TUNED_TO_ROUNDING: f64 = 1e-13;
 /// Tokens below which mistakes are tried singly only.

@@ -60,6 +60,8 @@ pub(crate) fn laws(case: &Case<'_>, of: &dyn Fn(&Case<'_>) -> Vec<Law>) -> Vec<L
 /// These rows of every place; those of `around` as far as they have as many.
 fn part_of<'c>(case: &Case<'_>, rows: &[usize], operation: &'c Part<'_>) -> Option<Case<'c>> {
     let count = case.first().right.shape().first().copied()?;
+    // A place without rows has no part.
+    rows.iter().all(|row| *row < count).then_some(())?;
     let picked = |x: &ArrayD<f64>| (x.shape().first() == Some(&count)).then(|| x.select(Dimension(0), rows));
     let mut places = Vec::new();
     for place in &case.places {

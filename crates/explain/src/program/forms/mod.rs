@@ -44,6 +44,8 @@ pub(crate) struct Tune {
     pub(crate) name: &'static str,
     pub(crate) right: f64,
     pub(crate) with: Arc<dyn Fn(f64) -> Vec<Edit> + Send + Sync>,
+    /// Whether it counts something.
+    pub(crate) is_whole: bool,
 }
 
 impl Form {
@@ -79,7 +81,14 @@ impl Form {
         right: f64,
         with: impl Fn(f64) -> Vec<Edit> + Send + Sync + 'static,
     ) -> Form {
-        Form { tune: Some(Tune { name, right, with: Arc::new(with) }), ..Form::new(mistake, Vec::new(), Vec::new()) }
+        let tune = Tune { name, right, with: Arc::new(with), is_whole: false };
+        Form { tune: Some(tune), ..Form::new(mistake, Vec::new(), Vec::new()) }
+    }
+
+    /// With a number that is a whole one.
+    pub(crate) fn whole(mut self) -> Form {
+        self.tune.iter_mut().for_each(|tune| tune.is_whole = true);
+        self
     }
 
     /// That says more of itself.

@@ -59,7 +59,7 @@ fn of_root(context: &Context<'_>, op: usize) -> Vec<Form> {
     let columns = squares.shape.last().copied().unwrap_or(1) as f64;
     let view = mean.clone();
     let of_width = move |width: f64| computed(&[&view], move |x| Some(x[0].mapv(|x| x * columns / width + eps)));
-    forms.push(Form::any(&NORM_WIDTH, "width", columns, At::Op(add), of_width));
+    forms.push(Form::any(&NORM_WIDTH, "width", columns, At::Op(add), of_width).whole());
     forms.push(Form::one(&NORM_SUM, vec![], at, renamed(context.op(at), "sum.dim_IntList")));
     let Some(square) =
         context.maker(at, squares).filter(|&square| matches!(context.base(square), "pow" | "square" | "mul"))
@@ -169,7 +169,7 @@ fn of_kernel(context: &Context<'_>, op: usize, place: usize) -> Vec<Form> {
     let other = rooted.clone();
     let of_width =
         move |width: f64| other(Box::new(move |x| Some(mean(x)?.mapv(|x| (x * columns / width + eps).sqrt()))));
-    forms.push(Form::any(&NORM_WIDTH, "width", columns, At::Op(op), of_width));
+    forms.push(Form::any(&NORM_WIDTH, "width", columns, At::Op(op), of_width).whole());
     let carried_out = move |x: &[ArrayD<f64>]| {
         let of = if centres { centred(&x[0])? } else { x[0].clone() };
         weighed(by_root(&of, eps)?, x)
