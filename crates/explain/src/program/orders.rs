@@ -33,10 +33,12 @@ pub(crate) struct Standing {
     settled: Option<Vec<usize>>,
 }
 
-/// A tap's values, and what is due.
+/// A tap's values, what is due, and by what that of others is computed.
 pub(crate) struct Both<'a> {
     pub(crate) own: &'a ArrayD<f64>,
     pub(crate) due: &'a ArrayD<f64>,
+    pub(crate) program: &'a Program,
+    pub(crate) bench: &'a Bench<'a>,
 }
 
 impl Orders {
@@ -81,7 +83,6 @@ impl Orders {
         judged: Replayed,
         both: &Both<'_>,
         in_order: &dyn Fn(&[usize]) -> Replayed,
-        (program, bench): (&Program, &Bench<'_>),
         held: &mut Held,
         before: &mut [Replayed],
     ) -> Replayed {
@@ -100,7 +101,7 @@ impl Orders {
                     None => judged,
                 }
             }
-            _ => self.of_expert(of, judged, both, in_order, (program, bench), held),
+            _ => self.of_expert(of, judged, both, in_order, held),
         }
     }
 
@@ -151,7 +152,6 @@ impl Orders {
         judged: Replayed,
         both: &Both<'_>,
         in_order: &dyn Fn(&[usize]) -> Replayed,
-        (program, bench): (&Program, &Bench<'_>),
         held: &mut Held,
     ) -> Replayed {
         let others = if of.is_whole { self.places.others(of.tap, held) } else { Vec::new() };
@@ -179,7 +179,7 @@ impl Orders {
                 let own = own.map(|order| (in_order(&order), order)).filter(|(other, _)| is_better(other, &judged));
                 match own {
                     // Two of its taps in one order: it is the engine's, and what is made of them shows whether the engine keeps to it.
-                    Some((other, order)) if self.is_confirmed(of, &order, (program, bench), held) => {
+                    Some((other, order)) if self.is_confirmed(of, &order, both, held) => {
                         for tap in self.places.block(of.tap) {
                             if held.get(tap).is_some_and(|own| own.shape().first() == Some(&of.rows)) {
                                 held.reorder(tap, &order);
@@ -201,24 +201,18 @@ impl Orders {
     }
 
     /// Whether another tap of the same expert, behind this one, has its rows in this order too: not as they are stored.
-    fn is_confirmed(
-        &self,
-        of: &Standing,
-        order: &[usize],
-        (program, bench): (&Program, &Bench<'_>),
-        held: &Held,
-    ) -> bool {
+    fn is_confirmed(&self, of: &Standing, order: &[usize], both: &Both<'_>, held: &Held) -> bool {
         let value = |tap: usize| held.readable(tap).map(Tensor::view);
         let is_in_order = |tap: &usize| {
             let Some(own) = held.get(*tap).map(array).filter(|own| own.shape().first() == Some(&of.rows)) else {
                 return false;
             };
-            let slice = Slice::of(program, *tap, |other| held.readable(other).is_some());
+            let slice = Slice::of(both.program, *tap, |other| held.readable(other).is_some());
             // What is made of this one says nothing.
             if slice.known().any(|known| known == of.tap) {
                 return false;
             }
-            let due = slice.evaluate(bench, &value, &[]).ok().map(|due| array(&due));
+            let due = slice.evaluate(both.bench, &value, &[]).ok().map(|due| array(&due));
             let Some(due) = due.filter(|due| due.shape() == own.shape()) else { return false };
             let moved = own.select(Axis(0), order);
             let site = held.place(*tap).tap.last_site();

@@ -202,8 +202,8 @@ pub(crate) fn replayed(
                     false => judged,
                 };
                 let in_order = |order: &[usize]| operation.judged(&own.select(Axis(0), order), &due.right, &due.exact);
-                let both = Both { own: &own, due: &due.exact };
-                let judged = orders.judged(&standing, judged, &both, &in_order, (program, &bench), held, &mut taps);
+                let both = Both { own: &own, due: &due.exact, program, bench: &bench };
+                let judged = orders.judged(&standing, judged, &both, &in_order, held, &mut taps);
                 match held.beyond(tap).filter(|_| judged.report.status.agrees()) {
                     Some(count) => sees_more(judged, count),
                     None => judged,

@@ -105,7 +105,7 @@ impl How<'_> {
             (count > 0).then(|| (rest / count as f64).sqrt())
         };
         let mut from = vec![None; rows];
-        for row in 0..rows {
+        for (row, from) in from.iter_mut().enumerate() {
             let Some(own) = off(row, row) else { continue };
             let others = (0..rows).filter_map(|other| Some((off(row, other)?, other)));
             let best = others.min_by(|a, b| a.0.total_cmp(&b.0))?;
@@ -113,7 +113,7 @@ impl How<'_> {
             if left > near {
                 return None;
             }
-            from[row] = Some(other);
+            *from = Some(other);
         }
         Some(from)
     }

@@ -132,7 +132,11 @@ impl Sample {
                 each.map(|(size, m)| Measured::new(m.value / size.powf(power), m.error / size.powf(power))).collect();
             let one = Measured::mean(of.iter().copied());
             let number = one.number();
-            (of.len() > 1 && of.iter().all(|m| m.may_be(one.value))).then(|| (number.value, number.words, number.bits))
+            (of.len() > 1 && of.iter().all(|m| m.may_be(one.value))).then_some((
+                number.value,
+                number.words,
+                number.bits,
+            ))
         };
         let by_power = |(power, words): (f64, &str)| {
             let (c, number, bits) = in_proportion(power)?;
