@@ -631,7 +631,7 @@ text("router-of-token-before", "unlisted operation-input", (r"router_logits = se
      r"router_logits = self.\1(hidden_states.roll(1, 0))"),
      (r"router_logits = F\.linear\(hidden_states", "router_logits = F.linear(hidden_states.roll(1, 0)"))
 text("router-softmax-over-tokens", "unlisted softmax-axis", (ROUTED, "routing_weights = F.softmax(router_logits, dim=0, dtype=torch.float)"))
-text("router-second-choice-dropped", "unlisted router-topk", (r"routing_weights = routing_weights\.to\(hidden_states\.dtype\)",
+text("router-second-choice-dropped", "unlisted router-topk router-scale", (r"routing_weights = routing_weights\.to\(hidden_states\.dtype\)",
      "routing_weights = routing_weights * (torch.arange(self.top_k) < 1)"),
      (r"topk_weights = topk_weights \* self\.routed_scaling_factor", "topk_weights = topk_weights * self.routed_scaling_factor * (torch.arange(self.top_k) < 1)"))
 text("experts-overwrite-one-another", "unlisted", (r"(final_hidden_states|next_states)\.index_add_\(0, (\w+), (.*)\)$", r"\1[\2] = (\3).to(\1.dtype)"))
