@@ -10,8 +10,6 @@ pub(crate) mod row_order;
 pub(crate) mod rows;
 pub(crate) mod shapes;
 pub(crate) mod strided;
-pub(crate) mod sums;
 pub(crate) mod types;
 
 pub use resolve::{Claim, Evidence, Resolved, Witness, explains, resolve};
-pub use sums::{is_of_queries_and_keys, sums_speak_against};

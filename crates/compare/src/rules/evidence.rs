@@ -7,7 +7,7 @@ use crate::layout::convention::LayoutConvention;
 use crate::layout::pair::Pair;
 use crate::layout::rotation::Heads;
 use crate::layout::types::Layout;
-use crate::layout::{Claim, Evidence, Resolved, Witness, is_of_queries_and_keys, sums_speak_against};
+use crate::layout::{Claim, Evidence, Resolved, Witness};
 use crate::rules::layouts::{agreeing_layout, as_it_stands};
 use crate::taps::context::{Judged, Run};
 use crate::taps::tap::TapJudge;
@@ -36,9 +36,6 @@ impl Witness for Reference<'_, '_> {
     fn evidence(&mut self, claim: &Claim, resolved: &Resolved) -> Result<Evidence, DumpError> {
         let Some(index) = self.index(claim.place) else { return Ok(Evidence::None) };
         let own = claim.convention();
-        if is_of_queries_and_keys(claim.place.tap.site) && self.sums_speak_against(&own, claim.place)? {
-            return Ok(Evidence::Against);
-        }
         if claim.layout.rows().is_some() {
             let rows = self.of_rows(claim, index, resolved)?;
             if rows != Evidence::For || own.is_of_rows_alone() {
@@ -115,12 +112,6 @@ impl Reference<'_, '_> {
     /// The nearest taps after one that were compared.
     fn readers(&self, index: usize) -> Vec<usize> {
         self.run.graph.nearest_after(index, |i| self.is_compared(i)).0
-    }
-
-    /// Whether the probabilities of the same layer show that its scores are not in this layout.
-    fn sums_speak_against(&self, own: &LayoutConvention, place: Place) -> Result<bool, DumpError> {
-        let probs = Place { tap: Tap { site: Site::Probs, ..place.tap }, ..place };
-        Ok(self.run.with_tap_judge(probs, |tap, _| sums_speak_against(own, tap.sides()))?.unwrap_or(false))
     }
 
     /// Whether a tap is still compared, after what its claim came to.

@@ -31,11 +31,6 @@ impl<'a> TapJudge<'a> {
         self.sides.under(layout)
     }
 
-    /// Both sides, in every layout that the candidate may have.
-    pub(crate) fn sides(&self) -> &LayoutCandidates<'a> {
-        &self.sides
-    }
-
     /// The same with another candidate's elements under the same shape.
     pub(crate) fn with_candidate<'b>(&self, values: &'b Values<'b>) -> TapJudge<'b>
     where

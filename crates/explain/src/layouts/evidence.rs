@@ -1,8 +1,8 @@
 //! What speaks for a layout in which a tap comes out, or against it? What the model's own operations give of the tap, read in that layout and as it stands.
 
-use firstdiff_compare::layout::{Claim, Evidence, Resolved, Witness, is_of_queries_and_keys, sums_speak_against};
+use firstdiff_compare::layout::{Claim, Evidence, Resolved, Witness};
 use firstdiff_compare::{LayoutConvention, Place};
-use firstdiff_trace::{Site, Tap};
+use firstdiff_trace::Site;
 
 use crate::layouts::{Shown, readers};
 use crate::replay::{Done, ReplayError, Replayed, Run};
@@ -21,14 +21,6 @@ impl Witness for OwnValues<'_, '_> {
     const IS_OUTWEIGHED: bool = false;
 
     fn evidence(&mut self, claim: &Claim, resolved: &Resolved) -> Done<Evidence> {
-        let own = claim.convention();
-        let probs = Place { tap: Tap { site: Site::Probs, ..claim.place.tap }, ..claim.place };
-        if is_of_queries_and_keys(claim.place.tap.site) && self.run.recorded.holds(probs) {
-            let against = self.run.looked_at(probs, None, |layouts| sums_speak_against(&own, layouts))?;
-            if against == Some(true) {
-                return Ok(Evidence::Against);
-            }
-        }
         let mut evidence = Evidence::None;
         let (agree, differ): (Vec<_>, Vec<_>) =
             readers(claim.place, self.taps).map(|t| &t.report).partition(|report| report.status.agrees());
@@ -42,6 +34,7 @@ impl Witness for OwnValues<'_, '_> {
         if evidence == Evidence::None && self.works_as_it_stands(claim.place, differ.iter().map(|r| r.place))? {
             evidence = Evidence::Against;
         }
+        let own = claim.convention();
         let shows_the_same = |other: LayoutConvention| own.shows_the_same(&other);
         let mut others = self.shown.agree.iter().filter(|a| resolved.stands(a.place));
         // Rows are looked up whole: no mistake makes another order of axes of an embedding.
