@@ -15,49 +15,13 @@ from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.pytorch_utils import Conv1D
 
+from program_mistake_sets import new_set
 from program_mistakes import (ACTS, ADD, CACHED, CAUSAL, EPS, GATED, IDS, K_ROTATED, Plain, Q_ROTATED, QK_NORM, ROUTED, SCALES, SOFTMAX, SUM, UNLISTED, exchange,
                               frequencies, head, head_width, in_layer, is_attention, is_layer_norm, is_norm, pair, rotaries, rows_first, theta_of, units,
                               weigh)
 from program_mistakes_fresh import EMBED, PATCHES, SOFTCAPPED, affine, head_width_of_fused, heads_of, named, rows
 
-MISTAKES = {}
-
-
-def mistake(name, causes):
-    """Registers a mistake, with the causes that may be named for it."""
-    def keep(plant):
-        assert name not in MISTAKES, name
-        MISTAKES[name] = (plant, set(causes.split()))
-        return plant
-
-    return keep
-
-
-def text(name, causes, *pairs, one=False, where="", only=lambda site: True):
-    mistake(name, causes)(lambda site: only(site) and site.edit(*pairs, one=one, where=where))
-
-
-def weight(name, causes, how, test=lambda name, module: True, key="weight"):
-    """A weight of the linear layers of one role is another."""
-    mistake(name, causes)(lambda site: weigh(site, key, lambda weight, module: how(weight), test))
-
-
-def held(name, causes, pattern, how, test=lambda name, module: True):
-    """What modules of one role hold under a name is another; None: leave it."""
-    @mistake(name, causes)
-    def plant(site):
-        def value(owner, module):
-            return next((tensor for key, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-                         if re.search(pattern, f"{owner}.{key}")), None)
-
-        done = False
-        for owner, module in site.role(lambda owner, module: value(owner, module) is not None and test(owner, module)):
-            new = how(value(owner, module).detach().clone())
-            if new is not None:
-                with torch.no_grad():
-                    value(owner, module).copy_(new)
-                done = site.note(owner)
-        return done
+MISTAKES, mistake, text, weight, held = new_set()
 
 
 def exchanged(name, causes, *names):
