@@ -168,6 +168,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn decode_steps_are_said_as_far_as_they_are_wrong() {
+        let words = |wrong: &[u32]| steps_in_words(wrong.iter().copied(), 4);
+        assert_eq!(words(&[2, 3, 4, 2]).as_deref(), Some("from decode step 2 on"));
+        assert_eq!(words(&[2]).as_deref(), Some("in decode step 2 alone"));
+        assert_eq!(words(&[4]).as_deref(), Some("from decode step 4 on"));
+        assert_eq!(words(&[1, 3]).as_deref(), Some("in decode steps 1,3"));
+        assert_eq!(words(&[0, 1, 2, 3, 4]), None);
+    }
+
+    #[test]
     fn a_slip_of_the_pen_is_recognised() {
         assert_eq!(with_suggestion("layers.3.qrope"), "layers.3.qrope (layers.3.q_rope?)");
         assert_eq!(with_suggestion("layers.3.attn_nrom"), "layers.3.attn_nrom (layers.3.attn_norm?)");

@@ -59,6 +59,7 @@ pub use run::shown_cache::{ShownCache, shown_cache};
 pub use run::side::Side;
 pub use run::slice::{AxisUnknown, CutError};
 pub use run::steps::{Chunks, Contradiction, Misaligned, Unwitnessed};
+pub use taps::choice::{CHOICE, WEIGHTS};
 pub use taps::context::Options;
 pub use tolerance::context::NOISE_ROOM;
 pub use tolerance::judge::{DROWNED, MASKED, UNDERFLOW};

@@ -20,6 +20,8 @@ pub struct Measured {
     pub proof: Proof,
     /// The places that it was proved in, in the order of the proof's indices.
     pub places: Vec<Place>,
+    /// How many axes each input has there, and the output.
+    pub(crate) axes: Vec<usize>,
 }
 
 /// Numbers above which an operation is not measured: each candidate would take too long.
@@ -67,8 +69,9 @@ pub(crate) fn law_of(
     weights: Option<&dyn OtherWeights>,
 ) -> Option<Measured> {
     let places: Vec<Place> = wrong.iter().map(|wrong| wrong.place).collect();
+    let axes = wrong.first()?.axes();
     let (law, proof) = with_case(kind, site, wrong, tokens, profile, apply, weights, measured)??;
-    Some(Measured { law, proof, places })
+    Some(Measured { law, proof, places, axes })
 }
 
 /// What a law that was measured in other places leaves in these, the worst NMSE; `None` where it does not give them.

@@ -209,7 +209,7 @@ impl Diagnosis {
 
 impl MeasuredLaw {
     fn of(measured: &Measured, finding: &Finding) -> MeasuredLaw {
-        let Measured { law, proof, places } = measured;
+        let Measured { law, proof, places, .. } = measured;
         let all = |words: &Option<String>| words.clone().unwrap_or_else(|| "all".to_owned());
         let layers = layers_in_short(finding.shown_at.iter().filter_map(|place| place.tap.layer));
         let at = |which: &[usize]| names(which.iter().filter_map(|&at| places.get(at)));

@@ -16,10 +16,10 @@ use crate::tolerance::context::{CHOICE_ROOM, FLIPS_ROOM};
 use crate::tolerance::storage_nmse;
 
 /// The name of the tap in a layer.
-pub(crate) const CHOICE: &str = "router_topk";
+pub const CHOICE: &str = "router_topk";
 
 /// Beside it: by what the outputs of the chosen are multiplied.
-pub(crate) const WEIGHTS: &str = "router_weights";
+pub const WEIGHTS: &str = "router_weights";
 
 /// The numbers of a tap, row by row, each off by `unit` of the largest of its row.
 pub(crate) struct Grid {

@@ -87,21 +87,15 @@ impl Run<'_> {
     /// of the weights themselves.
     fn are_same_weights(&self, weights: Place, choice: Place) -> Result<bool, DumpError> {
         let Some(weights) = self.both_grids(weights)? else { return Ok(false) };
-        let sides = [self.reference, self.candidate].map(|dump| dump.entry(choice.tap, choice.step));
-        let chosen = match sides.iter().all(Option::is_some) {
-            true => self.both_grids(choice)?.filter(|chosen| chosen.shape == weights.shape),
-            false => None,
-        };
-        let (ours, theirs) = match &chosen {
-            Some(chosen) => {
-                (by_number(&weights.reference, &chosen.reference), by_number(&weights.candidate, &chosen.candidate))
-            }
-            None if sides.iter().all(Option::is_some) => return Ok(false),
-            None => {
-                (by_number(&weights.reference, &weights.reference), by_number(&weights.candidate, &weights.candidate))
-            }
-        };
-        let is_same_choice = chosen.is_none() || ours.iter().zip(&theirs).all(|(one, other)| one.0 == other.0);
+        let is_told = [self.reference, self.candidate].iter().all(|dump| dump.entry(choice.tap, choice.step).is_some());
+        let chosen = if is_told { self.both_grids(choice)? } else { None };
+        if is_told && chosen.as_ref().is_none_or(|chosen| chosen.shape != weights.shape) {
+            return Ok(false);
+        }
+        let by = chosen.as_ref().unwrap_or(&weights);
+        let ours = by_number(&weights.reference, &by.reference);
+        let theirs = by_number(&weights.candidate, &by.candidate);
+        let is_same_choice = !is_told || ours.iter().zip(&theirs).all(|(one, other)| one.0 == other.0);
         let pairs = ours.iter().zip(&theirs).map(|(one, other)| (one.1, other.1));
         Ok(is_same_choice && Squares::of(pairs).nmse() <= weights.allowed)
     }

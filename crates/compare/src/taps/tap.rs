@@ -62,10 +62,11 @@ impl<'a> TapJudge<'a> {
                 AsStored::Compared(Box::new(judgement))
             }
         };
+        let has_no_pair = matches!(plain, AsStored::ShapeMismatch(_));
         let mut nearest: Option<((bool, f64), Pair<'_>)> = None;
         for other in self.others() {
             let off = other.estimated_nmse();
-            if other.layout().is_shown() {
+            if has_no_pair && other.layout().is_shown() {
                 // Padding is empty: keys that were seen are no padding, however near the rest is.
                 let is_full = self.sides.padding_error(&other).is_some();
                 let is_nearer = |(full, least): (bool, f64)| if is_full == full { off < least } else { full };

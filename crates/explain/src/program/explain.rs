@@ -415,7 +415,8 @@ impl Search<'_> {
             true => (CAUSE_LEAVES_ROUNDED, NEARLY_LEAVES),
             false => (CAUSE_LEAVES, CAUSE_LEAVES),
         };
-        if residual > most * target.base && !(self.candidate.profile == Profile::F32 && residual <= F32_LEAVES) {
+        let floor = if self.candidate.profile == Profile::F32 { F32_LEAVES } else { 0.0 };
+        if residual > (most * target.base).max(floor) {
             return false;
         }
         let Some(exact) = self.value(target.slice, edits) else { return false };
@@ -425,8 +426,7 @@ impl Search<'_> {
         };
         let Some(right) = right.filter(|right| right.shape() == exact.shape()) else { return false };
         // What is left may be the rounding that a right run has, where all of the error is not much more than that.
-        let rounding = ROUNDING_ROOM * apart(target.place, &right, &exact);
-        let rounding = if self.candidate.profile == Profile::F32 { rounding.max(F32_LEAVES) } else { rounding };
+        let rounding = (ROUNDING_ROOM * apart(target.place, &right, &exact)).max(floor);
         // Where the size alone is none, it must not become one.
         let is_left = residual <= (leaves * target.base).max(rounding).min(ROUNDING_ROOM * target.off);
         is_left && target.operation.judged(&target.own, &right, &exact).report.status.agrees()

@@ -58,7 +58,7 @@ fn continued(
     known: &Finding,
     decoded: &Finding,
 ) -> Option<f64> {
-    let law = &known.measured.as_ref()?.law;
+    let Measured { law, axes, .. } = known.measured.as_ref()?;
     let sites = |finding: &Finding| -> BTreeSet<(Option<u32>, &'static str)> {
         finding.shown_at.iter().map(|place| (place.tap.layer, place.tap.last_site().name())).collect()
     };
@@ -67,10 +67,7 @@ fn continued(
     }
     let Wrongs { site, kind, wrong, steps } = wrongs(recording, held, replay, decoded.shown_at.iter().copied())?;
     // A law speaks of axes and operands: it is asked of the same ones.
-    let first = known.shown_at.iter().copied().find(|place| place.step == 0);
-    let prompt = wrongs(recording, held, replay, first.into_iter())?.wrong;
-    let is_alike = |other: &Wrong| prompt.iter().all(|of| of.axes() == other.axes());
-    if !wrong.iter().all(is_alike) {
+    if wrong.iter().any(|wrong| wrong.axes() != *axes) {
         return None;
     }
     let apply = |at: usize, inputs: &[ArrayD<f64>]| steps[at].value(held, recording.program, inputs);
@@ -161,9 +158,8 @@ fn wrongs<'r>(
         // Gate before up, queries before keys, probabilities before values.
         inputs.sort_by_key(|&tap| order_of(held.place(tap).tap.last_site()));
         let around = around(held, tap, &inputs, inner);
-        let (inputs, values) = of_steps(held, &inputs);
-        let step = Step { slice, bench, inputs };
-        let inputs = values;
+        let (taps, inputs) = of_steps(held, &inputs);
+        let step = Step { slice, bench, inputs: taps };
         let right = step.value(held, program, &inputs)?;
         let (own, allowed) = (array(held.get(tap)?), allowed_at(replay, place)?);
         wrong.push(Wrong { place, inputs, right, own, allowed, around });

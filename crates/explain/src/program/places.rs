@@ -3,15 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use firstdiff_compare::{CHOICE, WEIGHTS};
 use firstdiff_program::{Kind, Program, Tensor};
 use ndarray::ArrayD;
 
 use crate::program::held::{Held, array};
 use crate::program::rows::is_same;
-
-/// What the tap of a choice is called in its layer, and that of the weights of the chosen.
-const CHOICE: &str = "router_topk";
-const WEIGHTS: &str = "router_weights";
 
 /// The choices that the candidate recorded, and what stands by their places.
 pub(crate) struct Places {
@@ -77,7 +74,9 @@ impl Places {
             let of = tap.tap.split_once("experts.").and_then(|(layer, rest)| {
                 // Of a module of the reference's own the name goes on with a slash.
                 let expert = rest.split(['.', '/']).next()?.parse().ok()?;
-                let choice = named.iter().find(|((of, step), _)| *step == tap.step && layer.starts_with(of));
+                let of_layer = named.iter().filter(|((of, step), _)| *step == tap.step && layer.starts_with(of));
+                // An attention of experts has a choice of its own within the layer's.
+                let choice = of_layer.max_by_key(|((of, _), _)| of.len());
                 Some((expert, choice.map(|(_, number)| *number)))
             });
             places.experts.extend(of.map(|of| (number, of)));

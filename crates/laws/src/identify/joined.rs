@@ -6,7 +6,7 @@ use ndarray::{ArrayD, Axis as Dimension, concatenate};
 
 use crate::case::{Case, Kind};
 use crate::identify::after::Offers;
-use crate::identify::operands::called;
+use crate::identify::operands::{called, picked, with};
 use crate::law::{Form, Law};
 
 /// Channels of a block of two tensors that lie block by block.
@@ -90,15 +90,9 @@ fn blocks(case: &Case<'_>, offers: &mut Offers<'_>) {
         }
         let name = called(case.kind, first.inputs.len(), operand);
         for from in (0..=count - width).filter(|from| from.abs_diff(begin) >= width) {
-            let made = move |case: &Case<'_>, place: usize| {
-                let mut inputs = case.places[place].inputs.clone();
-                let input: &mut ArrayD<f64> = inputs.get_mut(operand)?;
-                let of: Vec<usize> = (0..*input.shape().get(last)?)
-                    .map(|i| if (begin..begin + width).contains(&i) { i - begin + from } else { i })
-                    .collect();
-                *input = input.select(Dimension(last), &of);
-                case.operation.apply(place, &inputs)
-            };
+            let of: Vec<Option<usize>> =
+                (0..count).map(|i| Some(if (begin..=end).contains(&i) { i - begin + from } else { i })).collect();
+            let made = with(operand, Arc::new(move |x: &ArrayD<f64>| picked(x, last, &of)));
             let words =
                 format!("channels {begin} to {end} of {name} are read as channels {from} to {}", from + width - 1);
             if offers.offer(Form::OperationInput, words, 14.0, made).is_some() {

@@ -13,6 +13,8 @@ use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::describe::{choice, set};
 use crate::fit::{factor, least_squares};
+use crate::identify::after::by_row;
+use crate::identify::operands::over_root_mean_square;
 use crate::identify::output::{Whole, roundings_of};
 use crate::identify::subject::Subject;
 use crate::identify::sums::moved;
@@ -184,7 +186,7 @@ fn library(case: &Case<'_>, at: usize) -> Vec<(String, ArrayD<f64>)> {
     }
     all.extend(moved("the input", x));
     all.push(("the size of the input".into(), x.mapv(f64::abs)));
-    let normed = normed(x);
+    let normed = by_row(x, over_root_mean_square);
     all.push(("the input over the root mean square of its row".into(), normed.clone()));
     all.push(("the positive part of the input".into(), x.mapv(|x| x.max(0.0))));
     if let &[_, width] = x.shape() {
@@ -197,18 +199,6 @@ fn library(case: &Case<'_>, at: usize) -> Vec<(String, ArrayD<f64>)> {
     }
     all.retain(|(_, x)| x.iter().all(|x| x.is_finite()));
     all
-}
-
-/// Each row over its root mean square.
-fn normed(x: &ArrayD<f64>) -> ArrayD<f64> {
-    let mut out = x.clone();
-    if let Some(last) = x.ndim().checked_sub(1) {
-        for mut row in out.lanes_mut(Dimension(last)) {
-            let size = (row.iter().map(|x| x * x).sum::<f64>() / row.len().max(1) as f64).sqrt();
-            row.mapv_inplace(|x| x / size);
-        }
-    }
-    out
 }
 
 /// Laws of what is read: another tensor, or a sum of two.

@@ -239,24 +239,18 @@ fn statistics(width: usize) -> Vec<(String, f64, Statistic)> {
             .collect()
     });
     for block in [2usize, 4, 8, 16, 32] {
-        let words = format!("the root mean square of the first of its block of {block} rows");
-        all.push((
-            words,
-            9.0,
-            Arc::new(move |x| {
-                let of = sizes(x);
-                (0..of.len()).map(|t| of[t / block * block].sqrt()).collect()
-            }),
-        ));
-        let words = format!("the root mean square of the same of the first {block} rows");
-        all.push((
-            words,
-            9.0,
-            Arc::new(move |x| {
-                let of = sizes(x);
-                (0..of.len()).map(|t| of[t % block.min(of.len())].sqrt()).collect()
-            }),
-        ));
+        type Of = fn(usize, usize, usize) -> usize;
+        let others: [(String, Of); 2] = [
+            (format!("the first of its block of {block} rows"), |t, block, _| t / block * block),
+            (format!("the same of the first {block} rows"), |t, block, rows| t % block.min(rows)),
+        ];
+        for (whose, of) in others {
+            let made = move |sizes: Vec<f64>| {
+                let rows = sizes.len();
+                (0..rows).map(|t| sizes[of(t, block, rows)].sqrt()).collect()
+            };
+            all.push((format!("the root mean square of {whose}"), 9.0, Arc::new(move |x| made(sizes(x)))));
+        }
         let words = format!("the root mean square of its block of {block} rows");
         all.push((
             words,

@@ -35,9 +35,7 @@ pub(crate) fn readings(shape: &[usize]) -> Vec<(String, f64, Reading)> {
         let mean = row.iter().sum::<f64>() / row.len() as f64;
         row.iter_mut().for_each(|x| *x -= mean);
     });
-    of_rows("over the root mean square of its row", |row| {
-        over(row, |row| (row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64).sqrt())
-    });
+    of_rows("over the root mean square of its row", over_root_mean_square);
     of_rows("over the length of its row", |row| over(row, |row| row.iter().map(|x| x * x).sum::<f64>().sqrt()));
     of_rows("over the largest size in its row", |row| {
         over(row, |row| row.iter().fold(0.0, |most: f64, x| most.max(x.abs())));
@@ -122,13 +120,18 @@ pub(crate) fn readings(shape: &[usize]) -> Vec<(String, f64, Reading)> {
     all
 }
 
+/// A row over its root mean square.
+pub(crate) fn over_root_mean_square(row: &mut [f64]) {
+    over(row, |row| (row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64).sqrt());
+}
+
 fn over(row: &mut [f64], f: impl Fn(&[f64]) -> f64) {
     let by = f(row);
     row.iter_mut().for_each(|x| *x /= by);
 }
 
 /// Slices of an axis by their indices; nothing where there is none.
-fn picked(x: &ArrayD<f64>, axis: usize, of: &[Option<usize>]) -> Option<ArrayD<f64>> {
+pub(crate) fn picked(x: &ArrayD<f64>, axis: usize, of: &[Option<usize>]) -> Option<ArrayD<f64>> {
     if x.shape().get(axis) != Some(&of.len()) {
         return None;
     }
@@ -193,7 +196,10 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
 }
 
 /// The operation with an operand read otherwise.
-fn with(operand: usize, reading: Reading) -> impl Fn(&Case<'_>, usize) -> Option<ArrayD<f64>> + Send + Sync + 'static {
+pub(crate) fn with(
+    operand: usize,
+    reading: Reading,
+) -> impl Fn(&Case<'_>, usize) -> Option<ArrayD<f64>> + Send + Sync + 'static {
     move |case, place| {
         let mut inputs = case.places[place].inputs.clone();
         let input = inputs.get_mut(operand)?;

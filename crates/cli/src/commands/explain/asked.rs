@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use firstdiff_compare::{Extent, Place, Profile, number};
+use firstdiff_compare::{CHOICE, Extent, Place, Profile, number};
 use firstdiff_trace::{Dump, NamedRows, Rows, Tap};
 
 use crate::driver::engine::{ANY_STEP, Failure, Question, Run};
@@ -212,9 +212,6 @@ fn first(all: &[Tap]) -> Vec<Tap> {
     let choices = all.iter().copied().filter(|tap| tap.is_open() && tap.last_name() == CHOICE);
     outline(all).into_iter().chain(choices).collect()
 }
-
-/// The name of a router's choice in its layer.
-const CHOICE: &str = "router_topk";
 
 /// All positions and steps of some taps.
 fn whole(mut taps: Vec<Tap>) -> Question {

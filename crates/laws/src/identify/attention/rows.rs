@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use ndarray::{Array2, s};
+use ndarray::{Array2, ArrayView1, s};
 
 use super::{After, Draft, How, TINY, right_scores, rows_of};
+use crate::describe::{choice, nth};
 use crate::law::Form;
 use crate::number::{Measured, SURE};
 
@@ -86,12 +87,12 @@ type Part = Arc<dyn Fn(usize, usize) -> bool + Send + Sync>;
 fn parts(rows: usize, keys: usize) -> Vec<(String, f64, Part)> {
     let mut all: Vec<(String, f64, Part)> = Vec::new();
     for n in 1..keys.min(257) {
-        let bits = 8.0 + crate::describe::choice(n);
+        let bits = 8.0 + choice(n);
         all.push((format!("the first {n} keys"), bits, Arc::new(move |_, s| s < n)));
         all.push((format!("the keys from {n} on"), bits, Arc::new(move |_, s| s >= n)));
         if n > 1 {
             all.push((format!("the query's own block of {n} keys"), bits, Arc::new(move |t, s| s / n == t / n)));
-            all.push((format!("every {n}th key"), bits, Arc::new(move |_, s| s % n == 0)));
+            all.push((format!("every {} key", nth(n)), bits, Arc::new(move |_, s| s % n == 0)));
             let whole = move |t: usize| (t + 1) / n * n;
             all.push((format!("whole blocks of {n} keys alone"), bits, Arc::new(move |t, s| s < whole(t))));
         }
@@ -101,6 +102,15 @@ fn parts(rows: usize, keys: usize) -> Vec<(String, f64, Part)> {
     }
     all.push(("all keys but the query's own".into(), 7.0, Arc::new(|t, s| s != t)));
     all
+}
+
+/// By how much the sum of the exponentials of a row's seen scores is larger than that over some of the keys.
+fn excess_of(scores: ArrayView1<'_, f64>, seen: impl Iterator<Item = usize>, part: &dyn Fn(usize) -> bool) -> f64 {
+    let seen: Vec<usize> = seen.collect();
+    let most = seen.iter().map(|&s| scores[s]).fold(f64::NEG_INFINITY, f64::max);
+    let sum =
+        |is: &dyn Fn(usize) -> bool| seen.iter().filter(|s| is(**s)).map(|&s| (scores[s] - most).exp()).sum::<f64>();
+    sum(&|_| true) / sum(part)
 }
 
 impl How<'_> {
@@ -149,28 +159,17 @@ impl How<'_> {
     /// A denominator over some of the keys, or one that is bounded; `factors` is by how much each row is too large.
     pub(super) fn part_of_denominators(&mut self, factors: &Array2<Measured>) {
         let (_, rows, keys) = self.own.dim();
-        let sees = self.masks.sees.clone();
-        let share = |head: usize, row: usize, part: &Part| -> f64 {
-            let scores = self.right.scores.slice(s![head, row, ..]);
-            let seen = |s: &usize| sees[[head, row, *s]];
-            let most = (0..keys).filter(seen).map(|s| scores[s]).fold(f64::NEG_INFINITY, f64::max);
-            let sum = |is: &dyn Fn(usize) -> bool| {
-                (0..keys).filter(seen).filter(|s| is(*s)).map(|s| (scores[s] - most).exp()).sum::<f64>()
-            };
-            sum(&|_| true) / sum(&|s| part(row, s))
+        let excess = |(head, row): (usize, usize), part: &Part| {
+            let seen = (0..keys).filter(|&s| self.masks.sees[[head, row, s]]);
+            excess_of(self.right.scores.slice(s![head, row, ..]), seen, &|s| part(row, s))
         };
-        let is_it = |part: &Part| factors.indexed_iter().all(|((h, t), m)| m.may_be(share(h, t, part)));
+        let is_it = |part: &Part| factors.indexed_iter().all(|(at, m)| m.may_be(excess(at, part)));
         let found = parts(rows, keys).into_iter().find(|(_, _, part)| self.case.has_time() && is_it(part));
         if let Some((words, bits, part)) = found {
             let after: After = Arc::new(move |right, mut probs| {
                 for (head, row) in rows_of(&probs) {
-                    let seen: Vec<usize> = (0..probs.shape()[2]).filter(|&s| probs[[head, row, s]] > 0.0).collect();
-                    let score = |s: &usize| right.scores[[head, row, *s]];
-                    let most = seen.iter().map(score).fold(f64::NEG_INFINITY, f64::max);
-                    let sum = |of: &dyn Fn(usize) -> bool| {
-                        seen.iter().filter(|s| of(**s)).map(|s| (score(s) - most).exp()).sum::<f64>()
-                    };
-                    let by = sum(&|_| true) / sum(&|s| part(row, s));
+                    let seen = (0..probs.shape()[2]).filter(|&s| probs[[head, row, s]] > 0.0);
+                    let by = excess_of(right.scores.slice(s![head, row, ..]), seen, &|s| part(row, s));
                     by.is_finite().then_some(())?;
                     probs.slice_mut(s![head, row, ..]).mapv_inplace(|p| p * by);
                 }
