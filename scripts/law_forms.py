@@ -4,7 +4,8 @@
     python scripts/law_forms.py                  # list them
     python scripts/law_forms.py --make DIR FORM  # write DIR/model and DIR/dump; FORM `right` is the right engine
 
-The engine (f32; bf16 and f16 round weights and each result, as PyTorch does) shares no code with firstdiff. A form replaces one operation, the *site*: the tap
+The engine (f32; bf16 and f16 round weights and each result, as PyTorch does; q8_0 and q4_0 multiply blocks of 8 and 4 bits by activations of 8 bits, as ggml
+does, from a GGUF that llama.cpp has quantised) shares no code with firstdiff. A form replaces one operation, the *site*: the tap
 where it first shows. Its expectation is a list of alternatives, of which one must be found in the words of the answer. An alternative is parts joined by
 ` & `, in any order: a regular expression (case ignored), or `#0.5`, a number within 1 % of it (`1/2`, `50 %` and `sqrt(1/4)` are read as that too).
 """
@@ -15,6 +16,8 @@ import math
 import re
 import shutil
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +27,8 @@ T, D, H, K, d, F, V, LAYERS = 20, 64, 4, 2, 16, 96, 256, 4
 THETA, EPS = 10000.0, 1e-5
 EXPERTS, CHOSEN = 6, 2
 NORMS = ("attn_norm", "q_norm", "k_norm", "ffn_norm", "final_norm")
+# Block types, and their numbers in llama.h.
+GGML = {"q8_0": 7, "q4_0": 2}
 
 
 # ---- arithmetic
@@ -40,6 +45,14 @@ def rounded(x, arith):
     if arith == "bf16":
         return (to_bf16(x).astype(np.uint32) << 16).view(F32)
     return x
+
+
+def to_q8_0(x):
+    """Blocks of 32 along the last axis, in 127ths of their largest, the step in f16: what ggml makes of activations before a product with blocks."""
+    blocks = np.asarray(x, F32).reshape(*x.shape[:-1], -1, 32)
+    step = np.abs(blocks).max(-1, keepdims=True) / F32(127)
+    turned = blocks * np.where(step > 0, 1 / np.where(step > 0, step, 1), 0).astype(F32)
+    return (np.sign(turned) * np.floor(np.abs(turned) + F32(0.5)) * step.astype(np.float16).astype(F32)).reshape(x.shape)
 
 
 def sigmoid(x):
@@ -62,7 +75,9 @@ def softmax(s, axis=-1):
 # ---- the model
 
 def make_model(folder, arch, arith="f32", seed=0):
-    """A folder of random weights as Hugging Face has it; its config and the weights as the engine reads them."""
+    """A folder of random weights as Hugging Face has it, with block types a GGUF in it; and the weights as the engine reads them."""
+    if arith in GGML:
+        return quantised(folder, make_model(folder, arch, "f32", seed), arith)
     rng = np.random.default_rng(1000 + seed)
     normal = lambda *shape, by=1.0: (rng.standard_normal(shape) * by / math.sqrt(shape[-1])).astype(F32)
     gain = lambda n: np.clip(1 + 0.3 * rng.standard_normal(n), 0.2, 2).astype(F32)
@@ -102,6 +117,29 @@ def make_model(folder, arch, arith="f32", seed=0):
     return Model(arch, arith, w)
 
 
+def quantised(folder, model, arith):
+    """model.gguf beside it, quantised by llama.cpp, and what its blocks are worth."""
+    import gguf
+
+    whole, path = folder / "f32.gguf", folder / "model.gguf"
+    code = ("import ctypes, sys; from llama_cpp import llama_cpp as api; p = api.llama_model_quantize_default_params(); p.ftype = int(sys.argv[3]); "
+            "sys.exit(api.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), ctypes.byref(p)))")
+    for command in ([Path(__file__).parent / "hf_to_gguf.py", folder, whole, "--dtype", "f32"], ["-c", code, whole, path, GGML[arith]]):
+        subprocess.run([sys.executable, *map(str, command)], check=True, capture_output=True)
+    values = {t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in gguf.GGUFReader(path).tensors}
+    names = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+             "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+    stored = {"model.embed_tokens.weight": "token_embd.weight", "lm_head.weight": "output.weight"}
+    stored |= {f"model.layers.{l}.{name}.weight": f"blk.{l}.{short}.weight" for l in range(LAYERS) for name, short in names.items()}
+    for name, short in stored.items():
+        w = values[short].astype(F32)
+        if model.arch == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
+            # rows of neighbours, as this arch has them in a GGUF, back to halves
+            w = w.reshape(-1, d // 2, 2, D).swapaxes(1, 2).reshape(w.shape)
+        model.w[name] = w
+    return Model(model.arch, arith, model.w)
+
+
 class Model:
     def __init__(self, arch, arith, weights):
         self.arch, self.arith, self.w = arch, arith, weights
@@ -127,7 +165,7 @@ def op_norm(e, x, w, eps):
 
 
 def op_linear(e, x, w, b, heads):
-    y = x @ w.T
+    y = e.q(x) @ w.T
     y = y if b is None else y + b
     return y.reshape(len(x), heads, -1) if heads else y
 
@@ -191,7 +229,13 @@ class Engine:
     def r(self, x):
         return rounded(x, self.m.arith)
 
+    def q(self, x):
+        """What a product with a weight takes of its input."""
+        return to_q8_0(x) if self.m.arith in GGML else x
+
     def at(self, site, l, op, **inputs):
+        if op is op_linear:
+            inputs["x"] = self.q(inputs["x"])
         call = Call(self, site, l, op, inputs)
         form = self.form
         wrong = form is not None and site in form.sites and (form.layers is None or l in form.layers)
@@ -261,13 +305,14 @@ def write_dump(folder, taps, model, ids):
     entries = []
     for tap, x in taps.items():
         whole = tap.endswith("router_topk")
-        arith = "f32" if whole else model.arith
+        arith = "f32" if whole or model.arith in GGML else model.arith
         stored = to_bf16(x).view("V2") if arith == "bf16" else x.astype({"f16": np.float16}.get(arith, F32))
         np.save(folder / f"{tap}.npy", stored)
         entries.append({"tap": tap, "step": 0, "file": f"{tap}.npy", "shape": list(x.shape), "dtype": arith})
     arch = {"moe": "qwen3_moe"}.get(model.arch, model.arch)
+    stated = {"precision": "ggml", "cache": "f32", "qk_rows": "half"} if model.arith in GGML else {"precision": model.arith, "cache": model.arith}
     (folder / "dump.json").write_text(json.dumps({"format": 1, "complete": True, "producer": {"name": "law_forms.py", "version": "1"}, "architecture": arch,
-                                                  "tokens": [int(i) for i in ids], "precision": model.arith, "cache": model.arith, "taps": entries}))
+                                                  "tokens": [int(i) for i in ids], "taps": entries} | stated))
 
 
 # ---- the mistakes
@@ -285,6 +330,20 @@ class Form:
             self.first = self.sites[0] if self.sites[0] in ("h0", "final_norm", "logits") else f"layers.0.{self.sites[0]}"
         else:
             self.first = f"layers.{min(layers)}.{self.sites[0]}"
+
+
+class Together(Form):
+    """Several mistakes of different operations in one engine."""
+
+    def __init__(self, forms):
+        self.forms, self.name, self.layers = forms, " + ".join(f.name for f in forms), None
+        self.sites = tuple(site for f in forms for site in f.sites)
+
+    def how(self, c):
+        for f in self.forms:
+            if c.site in f.sites and (f.layers is None or c.l in f.layers):
+                return f.how(c)
+        return c.right()
 
 
 FORMS = []

@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 """test_laws.py: what does `firstdiff explain` say of mistakes that its catalogue does not list? Each form of law_forms.py is run, and the answer is held to the truth.
 
-    python scripts/test_laws.py --command BIN [--only NAME ..] [--seed N] [--arch llama,qwen2,qwen3,moe] [--arith f32,bf16,f16] [--again] [--json FILE] [--set fourth]
+    python scripts/test_laws.py --command BIN [--only NAME ..] [--seed N] [--arch llama,qwen2,qwen3,moe] [--arith f32,bf16,f16,q8_0,q4_0] [--again] [--json FILE] [--set fourth]
+    python scripts/test_laws.py --command BIN --together 2,3 --count 60 --set first,fourth     # several mistakes in one engine, half of them of the catalogue
+
+`--together` draws mistakes of different operations: one of those that the catalogue lists (law_forms_listed.py), the others of the sets. Each is run by itself too,
+and what is named alone is to be named beside others.
 
 `--set second`, `--set third` and `--set fourth` take law_forms_second.py, law_forms_third.py and law_forms_fourth.py instead, which were written without sight of how
 laws are found.
@@ -32,20 +36,24 @@ from pathlib import Path
 
 import law_forms
 import law_forms_fourth
+import law_forms_listed
 import law_forms_second
 import law_forms_third
 
-SETS = {"first": law_forms.FORMS, "second": law_forms_second.FORMS, "third": law_forms_third.FORMS, "fourth": law_forms_fourth.FORMS}
+SETS = {"first": law_forms.FORMS, "second": law_forms_second.FORMS, "third": law_forms_third.FORMS, "fourth": law_forms_fourth.FORMS,
+        "listed": law_forms_listed.FORMS}
 
 CLASSES = ("named", "same", "law", "table", "cause", "unknown", "extra", "first", "failed")
 # What a law may leave of a tap, where right operations leave 1e-14, 1e-5 and 1e-7.
-LEAVES = {"f32": 1e-9, "bf16": 2e-4, "f16": 1e-5}
+LEAVES = {"f32": 1e-9, "bf16": 2e-4, "f16": 1e-5, "q8_0": 1e-8, "q4_0": 1e-8}
 
 
 def prepared(folder, arch, arith, seed):
     """The model, as the engine and as the command reads it."""
     home = folder / f"{arch}-{arith}-{seed}"
     model = law_forms.make_model(home / "model", arch, arith, seed)
+    if arith in law_forms.GGML:
+        return model, home / "model" / "model.gguf"
     if arch != "moe":
         return model, home / "model"
     import torch
@@ -96,7 +104,8 @@ def judged(form, finding, arith):
             return "same", words + " | the same: " + " | ".join(law["equivalent"]), false
         return "law", words + "".join(f" | the same: {other}" for other in law["equivalent"]), false
     if finding.get("cause"):
-        return ("named" if law_forms.is_said(form.expected, said) else "cause"), f"{finding['cause']}: {said}", False
+        words = f"{finding['cause']}: {said}"
+        return ("named" if law_forms.is_said(form.expected, words) else "cause"), words, False
     return "unknown", f"{finding.get('match')}: {finding.get('reason') or finding.get('note') or said or ''}", False
 
 
@@ -137,6 +146,95 @@ def one(a, source, model, seed, form, folder, arith):
     return result
 
 
+def together(a, source, model, seed, forms, folder, arith):
+    """Of each of several mistakes what is said of it, and what is said that is of none."""
+    ids = law_forms.make_tokens(seed)
+    both = law_forms.Together(forms)
+    dump = folder / f"together-{abs(hash(both.name))}-{seed}"
+    law_forms.write_dump(dump, law_forms.Engine(model, both).run(ids), model, ids)
+    report, error, taken = explained(a, source, dump)
+    if not a.keep:
+        law_forms.shutil.rmtree(dump, ignore_errors=True)
+    each, extra = {form.name: [] for form in forms}, []
+    for finding in report["findings"] if report else []:
+        taps = finding.get("taps") or [finding["tap"]]
+        of = [form for form in forms if any(is_of(form, tap) for tap in taps)]
+        said = [(form.name, judged(form, finding, arith)) for form in of]
+        for name, judgement in said:
+            each[name].append(judgement)
+        if not of:
+            extra.append(f"{finding['tap']}: {finding.get('summary')}")
+    # Of several findings about one mistake the best counts: the others may be about its neighbour.
+    best = {name: min((CLASSES.index(kind) for kind, _, _ in found), default=CLASSES.index("unknown")) for name, found in each.items()}
+    return {"forms": both.name, "arch": model.arch, "arith": arith, "seconds": round(taken, 2), "error": error, "extra": extra,
+            "class": {name: CLASSES[at] for name, at in best.items()}, "said": {name: [words for _, words, _ in found] for name, found in each.items()},
+            "false": any(false for found in each.values() for _, _, false in found)}
+
+
+def combinations(a, archs):
+    """So many mixtures by the seed: one listed mistake, the others of the sets; each of operations of its own."""
+    rng = random.Random(f"{a.seed} together")
+    unlisted = [form for name in a.set.split(",") for form in SETS[name]]
+    sizes = [int(n) for n in a.together.split(",")]
+    out = []
+    while len(out) < a.count:
+        arch, size = rng.choice(archs), sizes[len(out) % len(sizes)]
+        forms = [rng.choice(law_forms_listed.FORMS), *rng.sample(unlisted, size - 1)]
+        sites = [re.sub("^(q|k)_rope$", "rope", site) for form in forms for site in dict.fromkeys(re.sub("^(q|k)_rope$", "rope", s) for s in form.sites)]
+        if len(set(sites)) == len(sites) and all(arch in form.archs for form in forms):
+            out.append((arch, forms))
+    return out
+
+
+def test_together(a, folder, models, archs, ariths):
+    found, alone = Counter(), {}
+    jobs = [(arch, ariths[at % len(ariths)], forms) for at, (arch, forms) in enumerate(combinations(a, archs))]
+
+    def run(job):
+        arch, arith, forms = job
+        model, source = models[arch, arith, a.seed]
+        result = together(a, source, model, a.seed, forms, folder, arith)
+        for form in forms:
+            key = (form.name, arch, arith)
+            if key not in alone:
+                alone[key] = one(a, source, model, a.seed, form, folder / f"alone of {forms[0].name} {forms[-1].name}-{arch}", arith)["class"]
+            result.setdefault("alone", {})[form.name] = alone[key]
+        return result
+
+    with ThreadPoolExecutor(a.jobs) as pool:
+        results = list(pool.map(run, jobs))
+    named = lambda kind: kind in ("named", "same")
+    for result in results:
+        lost = [name for name, kind in result["class"].items() if named(result["alone"][name]) and not named(kind)]
+        size = len(result["class"])
+        found[size, "all"] += 1
+        found[size, "named"] += all(map(named, result["class"].values()))
+        known = all(map(named, result["alone"].values()))
+        found[size, "known"] += known
+        found[size, "known and named"] += known and not lost
+        found["mistakes"] += size
+        found["mistakes named"] += sum(map(named, result["class"].values()))
+        found["named alone"] += sum(map(named, result["alone"].values()))
+        found["lost"] += len(lost)
+        found["extra"] += bool(result["extra"] or result["error"])
+        found["false"] += result["false"]
+        if lost or result["extra"] or result["error"] or result["false"]:
+            print(f"{result['forms']} ({result['arch']}, {result['arith']}): lost {lost or 'none'}; of none: {result['extra'][:4] or 'nothing'} {result['error'] or ''}"
+                  + (" FALSE BY ITS PREDICTION" if result["false"] else ""))
+            for name in lost:
+                print(f"          {name}: {result['said'][name][:3] or 'nothing'}")
+    for size in sorted({int(n) for n in a.together.split(",")}):
+        print(f"{size} at once: all named in {found[size, 'named']} of {found[size, 'all']}; of those whose mistakes are each named alone in "
+              f"{found[size, 'known and named']} of {found[size, 'known']}")
+    print(f"mistakes: {found['mistakes named']} of {found['mistakes']} named, {found['named alone']} of them alone; {found['lost']} lost beside others, "
+          f"{found['extra']} runs with something said that is of none, {found['false']} with a law that is false by its own prediction")
+    seconds = sorted(result["seconds"] for result in results)
+    print(f"seconds: median {seconds[len(seconds) // 2]}, most {seconds[-1]}")
+    if a.json:
+        a.json.write_text(json.dumps(results, indent=1) + "\n")
+    return found["extra"] or found["false"]
+
+
 def ways(finding):
     """All that is said of one finding, its numbers to three digits."""
     law = finding["law"]
@@ -166,7 +264,9 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--command", default=str(Path(__file__).resolve().parent.parent / "target" / "release" / "firstdiff"))
     p.add_argument("--only", nargs="+", metavar="NAME")
-    p.add_argument("--set", choices=SETS, default="first", help="the forms of law_forms.py, or of law_forms_second.py, law_forms_third.py or law_forms_fourth.py")
+    p.add_argument("--set", default="first", help="the forms of law_forms.py, or second, third, fourth, listed; with --together several, by commas")
+    p.add_argument("--together", metavar="2,3", help="so many mistakes in one engine")
+    p.add_argument("--count", type=int, default=60, help="mixtures, with --together")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--arch", default="llama")
     p.add_argument("--arith", default="f32")
@@ -178,6 +278,8 @@ def main():
     p.add_argument("--keep", type=Path, help="a folder in which models and dumps stay")
     a = p.parse_args()
     archs, ariths = a.arch.split(","), a.arith.split(",")
+    if unknown := [name for name in a.set.split(",") if name not in SETS]:
+        p.error(f"no set is called {unknown[0]}; there are {', '.join(SETS)}")
     with tempfile.TemporaryDirectory() as temporary:
         folder = a.keep or Path(temporary)
         models, jobs, blamed = {}, [], 0
@@ -192,7 +294,9 @@ def main():
                     found = [finding["tap"] for finding in report["findings"]] if report else [error]
                     blamed += bool(found) or report["verdict"] != "parity"
                     print(f"clean   {taken:6.1f} s  {arch}, {arith}, seed {seed}: {report['verdict'] if report else ''} {found or ''}", flush=True)
-        for form in SETS[a.set]:
+        if a.together:
+            sys.exit(1 if test_together(a, folder, models, archs, ariths) or blamed else 0)
+        for form in [form for name in a.set.split(",") for form in SETS[name]]:
             rng = random.Random(f"{a.seed} {form.name}")
             of = [arch for arch in archs if arch in form.archs]
             if not of or a.only and form.name not in a.only:

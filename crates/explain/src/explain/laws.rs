@@ -2,7 +2,7 @@
 
 use firstdiff_compare::Place;
 use firstdiff_laws::Kind;
-use firstdiff_model::{Chunk, Model, Op, Step, eval_step};
+use firstdiff_model::{Chunk, Model, Op, Profile, Step, eval_step, ggml_activations};
 use firstdiff_trace::{Site, Tap};
 use ndarray::ArrayD;
 
@@ -75,7 +75,7 @@ fn of_finding(
         let mut inputs = Vec::new();
         for &tap in &chain.reads {
             match run.value(tap, 0)? {
-                Ok((_, wide)) => inputs.push(wide),
+                Ok((_, wide)) => inputs.push(taken(run, &chain, wide)),
                 Err(_) => return Ok(None),
             }
         }
@@ -86,7 +86,8 @@ fn of_finding(
         }
         let (Ok(own), Some(allowed)) = (run.recorded.read(place), allowed_at(replay, place)) else { return Ok(None) };
         let Some(right) = evaluated(run, &chain, &inputs) else { return Ok(None) };
-        wrong.push(Wrong { place, inputs, right, own, allowed, around: around(run, place)? });
+        let around = around(run, place)?.into_iter().map(|(name, x)| (name, taken(run, &chain, x))).collect();
+        wrong.push(Wrong { place, inputs, right, own, allowed, around });
         chains.push(chain);
     }
     let (Some(site), Some(first)) = (site, chains.first()) else { return Ok(None) };
@@ -112,11 +113,23 @@ fn kind(op: &Op, steps: usize) -> Kind {
     }
 }
 
+/// What the first step takes of a tensor: in llama.cpp's arithmetic a product takes its rows rounded to what its weight asks. In that of others, and
+/// where they cannot be rounded so, the tensor as it is.
+fn taken(run: &Run<'_>, chain: &Chain<'_>, x: ArrayD<f64>) -> ArrayD<f64> {
+    let weight = match (run.profile, &chain.steps[0].op, chain.steps[0].weights.first()) {
+        (Profile::Ggml { .. }, Op::Linear { .. } | Op::Head, Some(&weight)) => run.recorded.model.weights.view(weight),
+        _ => return x,
+    };
+    let narrow = x.mapv(|x| x as f32).into_dimensionality();
+    let rounded = weight.ok().zip(narrow.ok()).and_then(|(w, x)| ggml_activations(x.view(), w.storage()).ok());
+    rounded.map_or(x, |rounded| rounded.mapv(f64::from).into_dyn())
+}
+
 /// What the steps give for other inputs; an embedding's are token ids.
 fn evaluated(run: &Run<'_>, chain: &Chain<'_>, inputs: &[ArrayD<f64>]) -> Option<ArrayD<f64>> {
     let model = run.recorded.model;
     let mut tokens = run.recorded.tokens.first()?.clone();
-    let mut values = inputs.to_vec();
+    let mut values: Vec<ArrayD<f64>> = inputs.iter().map(|x| taken(run, chain, x.clone())).collect();
     if matches!(chain.steps[0].op, Op::Embedding { .. }) {
         tokens = inputs.first()?.iter().map(|id| u32::try_from(*id as i64).ok()).collect::<Option<_>>()?;
         values.clear();
