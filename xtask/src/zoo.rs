@@ -227,7 +227,6 @@ fn unknown(judged: &[Judged]) -> String {
 /// Why a mistake is not always named.
 const WHY: &[(&str, &str)] = &[
     ("mask-shifted", "a query without any key gives NaN, and of NaN nothing can be told; from the layer outputs on"),
-    ("weight-stride", "behind several layers the values are beyond what f32 keeps apart"),
     ("rope-theta", "a base off by 0.01 % moves the last token's outputs by no more than a few times rounding"),
     (
         "norm-eps",

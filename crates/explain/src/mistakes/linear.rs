@@ -46,7 +46,6 @@ pub(crate) static WEIGHT_STRIDE: Mistake = Mistake {
     fix: "the leading dimension is the width of a row, in",
     at: sites::MATRICES,
     params: &[Param::words("leading_dimension", &["in-1", "in+1"])],
-    of_all_matrices: true,
     ..LINEAR
 };
 pub(crate) static WEIGHT_WRONG_LAYER: Mistake = Mistake {
