@@ -80,10 +80,15 @@ fn one_more(law: &Law) -> Option<Params> {
     }
 }
 
+/// What all values are multiplied by, where nothing else is done.
+fn times(law: &Law) -> Option<f64> {
+    let only = law.parameters.iter().all(|(name, _)| *name == "scale");
+    number(law, "scale").filter(|_| only)
+}
+
 /// A factor on all values, and nothing else.
 fn factor(law: &Law) -> Option<f64> {
-    let only = law.parameters.iter().all(|(name, _)| *name == "scale");
-    number(law, "scale").filter(|scale| only && *scale != 0.0)
+    times(law).filter(|scale| *scale != 0.0)
 }
 
 fn with_factor(law: &Law) -> Option<Params> {
@@ -198,7 +203,7 @@ fn twice(_: &Law) -> Option<Params> {
 }
 
 fn zero(law: &Law) -> Option<Params> {
-    plain(number(law, "scale")? == 0.0)
+    plain(times(law)? == 0.0)
 }
 
 /// A weight of fewer bits than it is stored in.
