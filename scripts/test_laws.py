@@ -2,7 +2,8 @@
 """test_laws.py: what does `firstdiff explain` say of mistakes that its catalogue does not list? Each form of law_forms.py is run, and the answer is held to the truth.
 
     python scripts/test_laws.py --command BIN [--only NAME ..] [--seed N] [--arch llama,qwen2,qwen3,moe] [--arith f32,bf16,f16,q8_0,q4_0] [--again] [--json FILE] [--set fourth]
-    python scripts/test_laws.py --command BIN --together 2,3 --count 60 --set first,fourth     # several mistakes in one engine, half of them of the catalogue
+    python scripts/test_laws.py --command BIN --together 2,3 --count 60 --set first,fourth     # several mistakes in one engine, one of them of the catalogue
+    python scripts/test_laws.py --command BIN --clean 400 --arith f32,bf16,f16          # right engines, other weights and tokens each: nothing may be said
 
 `--together` draws mistakes of different operations: one of those that the catalogue lists (law_forms_listed.py), the others of the sets. Each is run by itself too,
 and what is named alone is to be named beside others.
@@ -235,6 +236,31 @@ def test_together(a, folder, models, archs, ariths):
     return found["extra"] or found["false"]
 
 
+def test_clean(a, folder, archs, ariths):
+    """Right engines, each with weights and tokens of its own: none may have a finding."""
+    def run(at):
+        arch, arith, seed = archs[at % len(archs)], ariths[at // len(archs) % len(ariths)], a.seed + at
+        model, source = prepared(folder, arch, arith, seed)
+        ids = law_forms.make_tokens(seed)
+        dump = folder / f"clean-{at}"
+        law_forms.write_dump(dump, law_forms.Engine(model).run(ids), model, ids)
+        report, error, taken = explained(a, source, dump)
+        law_forms.shutil.rmtree(dump, ignore_errors=True)
+        law_forms.shutil.rmtree(folder / f"{arch}-{arith}-{seed}", ignore_errors=True)
+        said = [f"{finding['tap']}: {finding.get('summary')}" for finding in report["findings"]] if report else [error]
+        return {"arch": arch, "arith": arith, "seed": seed, "seconds": round(taken, 2), "verdict": report and report["verdict"], "said": said}
+
+    with ThreadPoolExecutor(a.jobs) as pool:
+        results = list(pool.map(run, range(a.clean)))
+    blamed = [r for r in results if r["said"] or r["verdict"] != "parity"]
+    for r in blamed:
+        print(f"blamed: {r['arch']}, {r['arith']}, seed {r['seed']}: {r['verdict']} {r['said']}")
+    print(f"{len(results)} clean runs, {len(blamed)} blamed")
+    if a.json:
+        a.json.write_text(json.dumps(results, indent=1) + "\n")
+    return len(blamed)
+
+
 def ways(finding):
     """All that is said of one finding, its numbers to three digits."""
     law = finding["law"]
@@ -266,6 +292,7 @@ def main():
     p.add_argument("--only", nargs="+", metavar="NAME")
     p.add_argument("--set", default="first", help="the forms of law_forms.py, or second, third, fourth, listed; with --together several, by commas")
     p.add_argument("--together", metavar="2,3", help="so many mistakes in one engine")
+    p.add_argument("--clean", type=int, metavar="N", help="so many right engines, and no other")
     p.add_argument("--count", type=int, default=60, help="mixtures, with --together")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--arch", default="llama")
@@ -282,6 +309,8 @@ def main():
         p.error(f"no set is called {unknown[0]}; there are {', '.join(SETS)}")
     with tempfile.TemporaryDirectory() as temporary:
         folder = a.keep or Path(temporary)
+        if a.clean:
+            sys.exit(1 if test_clean(a, folder, archs, ariths) else 0)
         models, jobs, blamed = {}, [], 0
         for arch in archs:
             for arith in ariths:

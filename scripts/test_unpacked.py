@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from gguf import GGMLQuantizationType as Type
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as Type
 
 import weight_formats as form
 from test_quantised import TOKENS, quantise, write_model
@@ -34,6 +34,20 @@ CASES = [("Q4_K_M", Type.Q4_K, form.q4_k, None, None), ("Q4_K_M", Type.Q4_K, for
          ("Q5_K_M", Type.Q5_K, form.q5_k, "lanes", "dequant-nibbles"), ("Q6_K", Type.Q6_K, form.q6_k, "pairs", "dequant-scale"),
          ("Q6_K", Type.Q6_K, form.q6_k, "before", "dequant-scale"), ("Q4_0", Type.Q4_0, form.q4_0, "nibbles", "dequant-nibbles"),
          ("Q5_0", Type.Q5_0, form.q5_0, "lanes", "dequant-nibbles"), ("Q5_0", Type.Q5_0, form.q5_0, "half", "dequant-nibbles")]
+
+
+def begun(part):
+    """Reading that ends after a part of a tensor's blocks: the rest is 0."""
+    def change(values, tensor):
+        block = GGML_QUANT_SIZES[tensor.tensor_type][0]
+        out = values.copy().reshape(-1)
+        out[int(part * (out.size // block)) * block:] = 0
+        return out.reshape(values.shape)
+    return change
+
+
+CASES += [(file, kind, begun, part, "dequant-truncated") for file, kind, part in
+          (("Q8_0", Type.Q8_0, 993 / 1024), ("Q8_0", Type.Q8_0, 0.77), ("Q8_0", Type.Q8_0, 0.031), ("Q6_K", Type.Q6_K, 0.9), ("Q4_0", Type.Q4_0, 0.6181))]
 
 
 def hugging_face(name):
@@ -53,7 +67,7 @@ def unpacked(source, target, config, kind, change):
     shutil.rmtree(target, ignore_errors=True)
     weights = {}
     for name, tensor, values in form.loaded(source):
-        values = change(values, tensor) if tensor.tensor_type == kind else values
+        values = change(values, tensor) if tensor.tensor_type == kind and values.ndim == 2 else values
         weights[hugging_face(name)] = np.ascontiguousarray(in_halves(name, values), np.float32)
     form.write_hf(target, weights, config)
 

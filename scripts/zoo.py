@@ -3,7 +3,8 @@
 
     zoo.py OUT [--models fixtures/models] [--kinds full,streams,last,logits,last-logits] [--every N] [--seed S]
 
-Every mistake of engine_mistakes.py, at several parameters and sites, in all layers and in one, on every family; then pairs and triples of them.
+Every mistake of engine_mistakes.py, at several parameters and sites, in all layers and in one, on every family; then pairs and triples of them;
+then those of engine_mistakes_free.py, their parameters drawn.
 The engine is engine_numpy.py, which shares no code with firstdiff. OUT gets a .npz a candidate and index.json, which says what was planted.
 What is recorded, by kind:
     full         every tap, the decode steps included where the mistake shows in them only
@@ -28,9 +29,14 @@ from engine_mistakes import MISTAKES, Chosen
 from engine_numpy import LAYER_TAPS, full_name
 from fixture_models import DECODE_TOKENS, TOKENS
 
+LISTED = tuple(MISTAKES)
+from engine_mistakes_free import drawn, DRAWN  # adds to MISTAKES  # noqa: E402
+
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "minimind", "qwen2-f16", "llama-bf16")
 STREAMS = ("h0", "layers.*.h", "final_norm", "logits")
 KINDS = ("full", "streams", "last", "logits", "last-logits")
+# In names of files.
+FILE = str.maketrans("=@,/", "--+-")
 # A mistake shows where a recorded tap is off by more than this.
 SHOWS = 1e-10
 
@@ -64,8 +70,9 @@ MORE = """
 def variants():
     """Every mistake as engine_numpy's --mistake has it."""
     texts = []
-    for id, m in MISTAKES.items():
-        texts += [f"{id}={v}" if m.values else id for v in m.values or ("",)]
+    for id in LISTED:
+        values = MISTAKES[id].values
+        texts += [f"{id}={v}" if values else id for v in values or ("",)]
     return list(dict.fromkeys(texts + MORE))
 
 
@@ -162,7 +169,7 @@ class Zoo:
             shown = any(nmse(x, due[key]) > SHOWS for key, x in mine.items() if key in due)
             if kind == "full" and not (shown and self.each_shows(folder, chosen, taps, decode)):
                 return False
-            name = f"{len(self.index):05}-{model}-{'+'.join(texts)}-{kind}".replace("=", "-").replace("@", "-").replace(",", "+") + ".npz"
+            name = f"{len(self.index):05}-{model}-{'+'.join(texts)}-{kind}".translate(FILE) + ".npz"
             alone = [self.matters(folder, chosen, c, mine, kind, decode) for c in chosen]
             write(self.out / name, mine, about, kind)
             firsts = [c.first_tap(engine) for c in chosen]
@@ -171,7 +178,7 @@ class Zoo:
             self.index.append({
                 "file": name, "model": model, "group": group, "kind": kind, "shows": bool(shown), "first": first[0],
                 "layers": "all" if layers is None else "one",
-                "planted": [{"id": c.id, "params": c.params(), "at": list(c.at), "shows": s} for c, s in zip(chosen, alone)]})
+                "planted": [{"id": c.id.split("/")[0], "params": c.params(), "at": list(c.at), "shows": s} for c, s in zip(chosen, alone)]})
         return True
 
 
@@ -190,6 +197,7 @@ def main():
     p.add_argument("--every", type=int, default=1, help="only every Nth mistake")
     p.add_argument("--pairs", type=int, default=150)
     p.add_argument("--triples", type=int, default=100)
+    p.add_argument("--free", type=int, default=280, help="mistakes whose parameter is any number")
     p.add_argument("--seed", type=int, default=1)
     a = p.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
@@ -217,6 +225,10 @@ def main():
                 if one_factor(chosen):
                     wanted_kinds = [k for k in wanted_kinds if k == "full"]
                 made += zoo.add(group, dice.choice(FAMILIES[:5]), chosen, None, wanted_kinds)
+    for n in range(a.free):
+        id = list(DRAWN)[n % len(DRAWN)]
+        layers = [1] if n // len(DRAWN) % 2 and not id.startswith(("embed", "logit")) else None
+        zoo.add("free", dice.choice(FAMILIES[:5]), [drawn(dice, id)], layers, kinds)
     (a.out / "index.json").write_text("[\n " + ",\n ".join(json.dumps(r) for r in zoo.index) + "\n]\n")
     print(f"{len(zoo.index)} candidates in {a.out}")
 

@@ -53,11 +53,12 @@ pub(crate) fn run(folder: Option<PathBuf>, every: usize, check: bool) -> Result<
     let folder = folder.unwrap_or_else(|| temporary.path().join("zoo"));
     if !folder.join("index.json").exists() {
         let script = crate::root()?.join("scripts/zoo.py");
-        let (pairs, triples) = (150 / every, 100 / every);
+        let (pairs, triples, free) = (150 / every, 100 / every, 280 / every);
         let status = Command::new(crate::python())
             .arg(script)
             .arg(&folder)
             .args(["--every", &every.to_string(), "--pairs", &pairs.to_string(), "--triples", &triples.to_string()])
+            .args(["--free", &free.to_string()])
             .status()?;
         ensure!(status.success(), "scripts/zoo.py failed");
     }
@@ -157,7 +158,7 @@ fn is(cause: &firstdiff_explain::explain::Cause, planted: &Value) -> bool {
 fn table(judged: &[Judged], every: usize) -> String {
     let mut text = "# The zoo\n\nPlanted mistakes and what `firstdiff explain` makes of them. The candidates are made by scripts/zoo.py, a NumPy engine that \
                     shares no code with firstdiff: every mistake of scripts/engine_mistakes.py at several parameters and sites, in all layers and in one, \
-                    on llama, mistral, qwen2, qwen3, minimind and 16-bit checkpoints; then pairs and triples. Recorded: everything (full), h0, \
+                    on llama, mistral, qwen2, qwen3, minimind and 16-bit checkpoints; then pairs and triples; then mistakes whose parameter is any number, drawn (free). Recorded: everything (full), h0, \
                     layer outputs, final norm and logits (streams), the same of the last token (last), all logits, the last token's logits.\n\n\
                     Named: the cause stated is the one planted, with its parameter. Among: another is stated, and the planted one beside it as reproducing \
                     the numbers as well. Unknown: no cause is stated. Invisible: nothing that was recorded shows the mistake. Wrong: a cause is stated \
@@ -172,7 +173,7 @@ fn table(judged: &[Judged], every: usize) -> String {
         let kind = KINDS.iter().position(|k| *k == word(case, "kind")).unwrap_or(0);
         groups.entry((word(case, "group"), kind)).or_default().push(case);
     }
-    for group in ["single", "pair", "triple"] {
+    for group in ["single", "free", "pair", "triple"] {
         for (kind, name) in KINDS.iter().enumerate() {
             if let Some(cases) = groups.get(&(group.to_owned(), kind)) {
                 text += &line(group, name, cases);

@@ -73,9 +73,75 @@ pub(crate) struct Onset {
 struct Tune {
     name: &'static str,
     value: f64,
-    /// Whether it counts something.
-    whole: bool,
+    scale: Scale,
     wrong: Tunable,
+}
+
+/// From one place of a scan to the next: six are a factor of 8.
+pub(crate) const STEP: f64 = 0.346_573_590_279_972_6;
+
+/// What a parameter that may have any value is, and how it is looked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scale {
+    /// A number: by its logarithm.
+    Number,
+    /// How many there are of something: by its logarithm.
+    Whole,
+    /// A part of so many pieces: by the logarithm of its ratio to the rest, for it may be nearly none and nearly all.
+    Part { pieces: usize },
+}
+
+impl Scale {
+    /// Where `value` is on the scale.
+    pub(crate) fn place(self, value: f64) -> f64 {
+        match self {
+            Scale::Number | Scale::Whole => value.ln(),
+            Scale::Part { .. } => (value / (1.0 - value)).ln(),
+        }
+    }
+
+    /// The value at a place of the scale.
+    pub(crate) fn value(self, place: f64) -> f64 {
+        match self {
+            Scale::Number | Scale::Whole => place.exp(),
+            Scale::Part { .. } => 1.0 / (1.0 + (-place).exp()),
+        }
+    }
+
+    /// The places that are looked at first: a factor of 64 either way, and each whole number of the first.
+    pub(crate) fn scan(self, begin: f64) -> Vec<f64> {
+        let mut places: Vec<f64> = (-12..=12).map(|i| begin + f64::from(i) * STEP).collect();
+        if self == Scale::Whole {
+            const EACH: u32 = 16;
+            places.retain(|place| place.exp() > f64::from(EACH) + 1.0);
+            places.splice(0..0, (1..=EACH).map(|whole| f64::from(whole).ln()));
+        }
+        places
+    }
+
+    /// The plain values near one that was fitted, and it itself; the plainest first.
+    pub(crate) fn near(self, fine: f64) -> Vec<f64> {
+        match self {
+            Scale::Number => {
+                vec![snapped(fine, 1e-3), snapped(fine, 1e-5), format!("{fine:.5e}").parse().unwrap_or(fine), fine]
+            }
+            Scale::Whole => [0.0, -1.0, 1.0].iter().map(|by| fine.round() + by).filter(|&x| x >= 1.0).collect(),
+            // Whole pieces, and what it may be where other matrices have other numbers of them.
+            Scale::Part { pieces } => {
+                let (all, read) = (pieces as f64, (fine * pieces as f64).floor());
+                let whole = [0.0, 1.0, -1.0, 2.0, -2.0].map(|by| (read + by) / all);
+                let plain = [snapped(fine, 1e-3), snapped(fine, 1e-5)];
+                whole.into_iter().chain(plain).filter(|x| (0.0..1.0).contains(x)).chain([fine]).collect()
+            }
+        }
+    }
+
+    fn said(self, value: f64) -> Value {
+        match self {
+            Scale::Whole => serde_json::json!(value.round() as i64),
+            Scale::Number | Scale::Part { .. } => serde_json::json!(value),
+        }
+    }
 }
 
 /// The wrong way to carry out a step, by the value of a parameter.
@@ -94,18 +160,18 @@ impl Edit {
         Edit { onset: Some(onset), ..self.clone() }
     }
 
-    /// The value of the parameter that may have any, and whether that is a whole number.
-    pub(crate) fn tunable(&self) -> Option<(f64, bool)> {
-        self.tune.as_ref().map(|tune| (tune.value, tune.whole))
+    /// The value of the parameter that may have any, and its scale.
+    pub(crate) fn tunable(&self) -> Option<(f64, Scale)> {
+        self.tune.as_ref().map(|tune| (tune.value, tune.scale))
     }
 
     /// The same mistake with another value of that parameter.
     pub(crate) fn tuned(&self, value: f64) -> Edit {
         let Some(tune) = self.tune.clone() else { return self.clone() };
-        let params = self.params.iter().map(|(name, old)| {
-            let new = if tune.whole { serde_json::json!(value as i64) } else { serde_json::json!(value) };
-            (*name, if *name == tune.name { new } else { old.clone() })
-        });
+        let params = self
+            .params
+            .iter()
+            .map(|(name, old)| (*name, if *name == tune.name { tune.scale.said(value) } else { old.clone() }));
         let wrong = tune.wrong.clone();
         Edit {
             params: params.collect(),
@@ -128,9 +194,21 @@ impl Edit {
 
     /// What tells this mistake from others, wherever it is made.
     pub(crate) fn key(&self) -> String {
+        self.named_by(|name, value| format!("{name}={value}"))
+    }
+
+    /// The same with no more than the sign of the parameter that may have any value.
+    pub(crate) fn form(&self) -> String {
+        self.named_by(|name, value| match &self.tune {
+            Some(tune) if tune.name == name => format!("{name} {}", tune.value < 0.0),
+            _ => format!("{name}={value}"),
+        })
+    }
+
+    fn named_by(&self, said: impl Fn(&'static str, &Value) -> String) -> String {
         let tells = |name: &str| !self.mistake.param(name).is_some_and(|param| param.follows_from_shape);
         let params = self.params.iter().filter(|(name, _)| tells(name));
-        let params: Vec<String> = params.map(|(name, value)| format!("{name}={value}")).collect();
+        let params: Vec<String> = params.map(|(name, value)| said(name, value)).collect();
         format!("{} {}", self.mistake.id, params.join(","))
     }
 
@@ -194,10 +272,22 @@ impl List<'_> {
         value: f64,
         wrong: impl Fn(f64, &StepContext<'_>) -> Out + Send + Sync + 'static,
     ) -> &mut Edit {
+        self.tunable_by(Scale::Number, mistake, name, value, wrong)
+    }
+
+    /// The same on a scale of its own.
+    fn tunable_by(
+        &mut self,
+        scale: Scale,
+        mistake: &'static Mistake,
+        name: &'static str,
+        value: f64,
+        wrong: impl Fn(f64, &StepContext<'_>) -> Out + Send + Sync + 'static,
+    ) -> &mut Edit {
         let wrong = Arc::new(wrong);
         let of = wrong.clone();
-        let edit = self.add(mistake, vec![(name, serde_json::json!(value))], move |at| of(value, at));
-        edit.tune = Some(Tune { name, value, whole: false, wrong });
+        let edit = self.add(mistake, vec![(name, scale.said(value))], move |at| of(value, at));
+        edit.tune = Some(Tune { name, value, scale, wrong });
         edit
     }
 

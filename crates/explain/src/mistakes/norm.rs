@@ -9,7 +9,7 @@ use super::catalogue::{BeginsLater, Mistake, OneOf, sites};
 use super::head::FINAL_NORM_OMITTED;
 use super::param::Param;
 use super::residual::RESIDUAL_PARALLEL;
-use super::{List, Out, Params, Seen, StepContext, by_row, factor, snapped};
+use super::{List, Out, Params, Scale, Seen, StepContext, by_row, factor, snapped};
 use crate::tolerance::mistakes::{WHOLE_WIDTH, WHOLE_WIDTH_ONE_ROW};
 
 /// A mistake of the norms.
@@ -55,6 +55,7 @@ pub(crate) static NORM_EPS_OUTSIDE: Mistake = Mistake {
     id: "norm-eps-outside",
     what: "epsilon is added outside the square root",
     fix: "x / sqrt(mean(x^2) + eps)",
+    params: &[Param::free("eps")],
     one_of: Some(OneOf::Divisor),
     ..NORM
 };
@@ -135,13 +136,17 @@ const SITES: [(Site, Role); 5] = [
 
 pub(super) fn listed(list: &mut List<'_>, eps: f64) {
     // w · x / √(mean(x²) + e)
-    for other in [1e-6, 1e-5, 0.0, 1e-8, 1e-12, 1e-7, 1e-4, 1e-3] {
+    for other in [1e-6, 1e-5, 0.0, 1e-8, 1e-12, 1e-7, 1e-4, 1e-3, 0.1] {
         if (other - eps).abs() > 0.01 * eps {
             list.op_with(&NORM_EPS, "eps", other, |eps| Op::RmsNorm { eps });
         }
     }
     // w · x / (√mean(x²) + eps)
-    list.add(&NORM_EPS_OUTSIDE, vec![], move |at| scaled(at, |mean| 1.0 / (mean.sqrt() + eps), |w| w));
+    list.add(&NORM_EPS_OUTSIDE, vec![], move |at| outside(eps, at));
+    // The same with any other, to begin a fit from.
+    for other in [1e-3, 0.1] {
+        list.tunable(&NORM_EPS_OUTSIDE, "eps", other, outside);
+    }
     // w² · x / √…
     list.add(&NORM_WEIGHT_TWICE, vec![], |at| weighed(at, |w| w));
     // x / √…
@@ -202,13 +207,11 @@ fn widths(list: &mut List<'_>, eps: f64) {
 }
 
 fn width_edit(list: &mut List<'_>, eps: f64, other: usize) {
-    let edit = list.tunable(&NORM_WIDTH, "width", other as f64, move |m, at| {
+    list.tunable_by(Scale::Whole, &NORM_WIDTH, "width", other as f64, move |m, at| {
         let n = width(at)?;
         // No buffer is that much longer or shorter than its row.
         (m / n <= 16.0 && n / m <= 16.0).then(|| widened(at, eps, m, n))?
     });
-    edit.params = vec![("width", json!(other))];
-    edit.tune.iter_mut().for_each(|tune| tune.whole = true);
 }
 
 /// Another norm's gain, or another layer's.
@@ -280,6 +283,11 @@ fn order(list: &mut List<'_>) {
 
 fn width(at: &StepContext<'_>) -> Option<f64> {
     at.input(0)?.shape().last().map(|&n| n as f64)
+}
+
+/// w · x / (√mean(x²) + eps).
+fn outside(eps: f64, at: &StepContext<'_>) -> Out {
+    scaled(at, |mean| 1.0 / (mean.sqrt() + eps), |w| w)
 }
 
 /// gain(w) · x · scale(mean(x²)).

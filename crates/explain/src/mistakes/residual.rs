@@ -52,7 +52,7 @@ pub(crate) static RESIDUAL_SCALE: Mistake = Mistake {
     id: "residual-scale",
     what: "a term of the sum has a factor",
     fix: "add both as they are",
-    params: &[Param::free("factor"), Param::free("stream_factor")],
+    params: &[Param::free("factor"), Param::free("stream_factor"), Param::free("sum_factor")],
     is_a_factor: true,
     ..RESIDUAL
 };
@@ -87,6 +87,11 @@ pub(super) fn listed(list: &mut List<'_>) {
     for c in [0.5, 2.0, std::f64::consts::FRAC_1_SQRT_2, 1.0 / (2.0 * layers).sqrt(), 0.1, -1.0] {
         scale(list, c);
     }
+    // The stream with a factor, or both; to begin a fit from.
+    for c in [0.9, 2.0] {
+        stream_scale(list, c);
+        list.tunable(&RESIDUAL_SCALE, "sum_factor", c, |c, at| sum(at, |h, b| c * (h + b)));
+    }
     if !after_attention {
         // Both branches read and were added to the layer's input: the attention's output is lost, or counted twice.
         if let (Some(attention), Some(input)) = (list.sibling(Site::AttnOut), list.stream()) {
@@ -102,6 +107,10 @@ fn formula(text: &'static str) -> super::Params {
 
 fn scale(list: &mut List<'_>, c: f64) {
     list.tunable(&RESIDUAL_SCALE, "factor", c, |c, at| sum(at, |h, b| h + c * b));
+}
+
+fn stream_scale(list: &mut List<'_>, c: f64) {
+    list.tunable(&RESIDUAL_SCALE, "stream_factor", c, |c, at| sum(at, |h, b| c * h + b));
 }
 
 fn sum(at: &StepContext<'_>, f: impl Fn(f64, f64) -> f64) -> Out {
@@ -133,7 +142,7 @@ pub(super) fn fitted(list: &mut List<'_>, seen: &Seen<'_>) {
         if is_one(a) {
             scale(list, c);
         } else {
-            list.add(&RESIDUAL_SCALE, vec![("stream_factor", json!(c))], move |at| sum(at, |h, b| c * h + b));
+            stream_scale(list, c);
         }
     }
 }

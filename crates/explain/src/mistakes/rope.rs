@@ -10,7 +10,7 @@ use super::catalogue::{BeginsLater, Mistake};
 use super::linear::{QK_ROW_ORDER, permuted};
 use super::norm::{NORM_OMITTED, QK_NORM_ORDER};
 use super::param::Param;
-use super::{List, Out, StepContext};
+use super::{List, Out, Scale, StepContext};
 use crate::tolerance::mistakes::{SAME_BASE, SAME_DIVISOR};
 
 /// Of nearly every mistake in the rotation.
@@ -304,6 +304,12 @@ pub(super) fn times(list: &mut List<'_>, kind: serde_json::Value, c: f64) {
 fn positions(list: &mut List<'_>) {
     for shift in [1, -1, 2, -2] {
         shifted(list, shift);
+    }
+    // Any number of positions, to begin a fit from.
+    for shift in [4.0, -4.0] {
+        list.tunable_by(Scale::Whole, &ROPE_POSITION, "shift", shift, |shift, at| {
+            turned(at, |w| w, |p| p + shift.round() as i64)
+        });
     }
     // Decoded tokens stand at position 0, or count from it again; or one too far.
     list.add(&ROPE_POSITION, vec![("kind", json!("decode-zero"))], |at| in_decode(at, |_, _| 0));

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::catalogue::{BeginsLater, Mistake};
 use super::param::Param;
-use super::{List, Out, Seen, StepContext, factor, snapped};
+use super::{List, Out, Scale, Seen, StepContext, factor, snapped};
 use crate::tolerance::mistakes::{NO_FILL, PLAIN_FACTOR, PLAIN_FILL, SAME_PARAMETER};
 
 /// A mistake of the mask.
@@ -134,6 +134,10 @@ pub(super) fn listed(list: &mut List<'_>, right: &Scores) {
         list.op(&SCORE_SCALE, vec![("scale", json!(name))], Op::Scores(Scores { scale, ..*right }));
     }
     windows(list, right);
+    let scores = *right;
+    list.tunable_by(Scale::Whole, &WINDOW_SIZE, "window", 6.0, move |window, at| {
+        at.doing(Op::Scores(Scores { window: Some(window.round() as usize), ..scores }))
+    });
     // Any other factor, to begin a fit from.
     for scale in [1.3 * right.scale, 0.7 * right.scale] {
         let right = *right;
@@ -143,6 +147,11 @@ pub(super) fn listed(list: &mut List<'_>, right: &Scores) {
     // One key of the future seen; the token itself not
     masked(list, &MASK_SHIFTED, "future", |t, s, seen| seen || s == t + 1, f64::NEG_INFINITY);
     masked(list, &MASK_SHIFTED, "past", |t, s, seen| seen && s != t, f64::NEG_INFINITY);
+    // Any number of keys of the future, to begin a fit from.
+    let edit = list.tunable_by(Scale::Whole, &MASK_SHIFTED, "by", 3.0, |by, at| {
+        mask(at, |t, s, seen| seen || s > t && s <= t + by.round() as usize, f64::NEG_INFINITY)
+    });
+    edit.params.insert(0, ("kind", json!("future")));
     masked(list, &MASK_INVERTED, "", |_, _, seen| !seen, f64::NEG_INFINITY);
     masked(list, &MASK_INVERTED, "token-seen", |t, s, seen| !seen || s == t, f64::NEG_INFINITY);
     // 0 for -inf; or any other number, to begin a fit from.

@@ -6,8 +6,11 @@ use serde_json::json;
 
 use super::catalogue::{Mistake, sites};
 use super::param::Param;
-use super::{List, matrix_shape};
+use super::{List, Scale, matrix_shape};
 use crate::mistakes::unpack::misreadings;
+
+/// What a number of blocks that was divided and multiplied again may be short of a whole one.
+const WHOLE_BLOCK: f64 = 1e-6;
 
 /// A mistake of the reader of files.
 const STORED: Mistake = Mistake { at: sites::MATRICES, of_all_matrices: true, ..Mistake::ORDINARY };
@@ -58,6 +61,7 @@ pub(crate) static DEQUANT_TRUNCATED: Mistake = Mistake {
     params: &[
         Param::words("bytes_read", &["numel/2", "numel", "numel/4"]),
         Param::number("zero_from").of_shape(),
+        Param::number("part_read").of_shape(),
         Param::words("kind", &["first block of each row"]),
     ],
     ..STORED
@@ -98,6 +102,11 @@ pub(super) fn listed(list: &mut List<'_>) {
                     );
                 }
             }
+            // Any part of the blocks, to begin a fit from.
+            let pieces = count / block;
+            list.tunable_by(Scale::Part { pieces }, &DEQUANT_TRUNCATED, "part_read", 0.5, move |part, at| {
+                at.unread_from((part * pieces as f64 + WHOLE_BLOCK).floor() as usize * block)
+            });
             if shape[1] > block {
                 list.add(&DEQUANT_TRUNCATED, vec![("kind", json!("first block of each row"))], move |at| {
                     at.remapped(move |o, i| (i < block).then_some(o * shape[1] + i))

@@ -7,7 +7,7 @@ use firstdiff_trace::Tap;
 use rayon::prelude::*;
 
 use crate::minimum::least;
-use crate::mistakes::{Edit, snapped};
+use crate::mistakes::{Edit, STEP, Scale};
 use crate::search::candidates::Candidate;
 use crate::search::proof::{Residual, Target};
 use crate::search::{Search, Tell};
@@ -34,9 +34,12 @@ impl Search<'_, '_> {
         order.sort_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse));
         by_angle.sort_by(|a, b| a.1.angle.total_cmp(&b.1.angle));
         let order: Vec<_> = by_angle.into_iter().zip(order).flat_map(|(a, b)| [a, b]).collect();
-        // One beginning for each set of ids and sites.
-        let kind = |set: &[usize]| -> Vec<(&'static str, Vec<Tap>)> {
-            let of = |&at: &usize| (candidates[at].id(), candidates[at].edits.iter().map(|e| e.tap).collect());
+        // One beginning for each form of the mistakes, in the same places.
+        let kind = |set: &[usize]| -> Vec<(String, Vec<Tap>)> {
+            let of = |&at: &usize| {
+                let edits = &candidates[at].edits;
+                (edits[0].form(), edits.iter().map(|e| e.tap).collect())
+            };
             set.iter().map(of).collect()
         };
         let mut kinds = HashSet::new();
@@ -66,36 +69,34 @@ impl Search<'_, '_> {
         out
     }
 
-    /// Fits each free parameter of a set in turn: a scan over a factor of 64 either way, then Brent's search.
+    /// Fits each free parameter of a set in turn: a scan over a factor of 64 either way on its scale, then Brent's search.
     fn tune(&self, target: &Target<'_>, mistakes: &mut [Candidate]) -> Option<Residual> {
         for at in 0..mistakes.len() {
-            let Some((begin, whole)) =
-                mistakes[at].edits[0].tunable().filter(|(x, whole)| *x != 0.0 && !(*whole && self.run.is_coarse()))
-            else {
-                continue;
-            };
+            let is_told = |&(x, scale): &(f64, Scale)| x != 0.0 && !(scale == Scale::Whole && self.run.is_coarse());
+            let Some((begin, scale)) = mistakes[at].edits[0].tunable().filter(is_told) else { continue };
             // Of a number below 0 the size is fitted.
             let (begin, sign) = (begin.abs(), begin.signum());
             let with = |x: f64, mistakes: &[Candidate]| -> Residual {
                 self.residual(target, &beside(at, &mistakes[at].tuned(sign * x), mistakes))
             };
-            let f = |log: f64| with(log.exp(), mistakes).nmse;
-            let step = 8f64.ln() / 6.0;
-            let scan: Vec<f64> = (-12..=12).map(|i| begin.ln() + f64::from(i) * step).collect();
-            let tuned: Vec<Candidate> = scan.iter().map(|log| mistakes[at].tuned(sign * log.exp())).collect();
+            let f = |place: f64| with(scale.value(place), mistakes).nmse;
+            let begin = scale.place(begin);
+            let scan = scale.scan(begin);
+            let tuned: Vec<Candidate> =
+                scan.iter().map(|&place| mistakes[at].tuned(sign * scale.value(place))).collect();
             let left = self.residuals(target, &tuned.iter().map(|t| beside(at, t, mistakes)).collect::<Vec<_>>());
             let (rough, _) = scan.into_iter().zip(left).min_by(|a, b| a.1.nmse.total_cmp(&b.1.nmse))?;
-            let near = least(f, rough - step, rough + step, 1e-2);
+            // Not every function has one valley.
+            let nearer = |of: f64, width: f64, to: f64| {
+                let found = least(f, of - width, of + width, to);
+                if f(found) <= f(of) { found } else { of }
+            };
+            let near = nearer(rough, STEP, 1e-2);
             // What a percent more or less does not nearly settle, no digit will.
-            if f(near) > 0.5 * f(begin.ln()) {
+            if f(near) > 0.5 * f(begin) {
                 continue;
             }
-            let fine = least(f, near - 2e-2, near + 2e-2, 1e-8).exp();
-            let near = if whole {
-                vec![fine.round()]
-            } else {
-                vec![snapped(fine, 1e-3), snapped(fine, 1e-5), format!("{fine:.5e}").parse().unwrap_or(fine), fine]
-            };
+            let near = scale.near(scale.value(nearer(near, 2e-2, 1e-8)));
             // The plainest number that leaves as little as the best, to rounding.
             let left: Vec<f64> = near.iter().map(|&x| with(x, mistakes).nmse).collect();
             let least = left.iter().copied().fold(f64::INFINITY, f64::min);
