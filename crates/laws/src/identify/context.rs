@@ -122,7 +122,7 @@ fn heads(case: &Case<'_>, of: &Operands, own: &Array3<f64>) -> Vec<Law> {
     let group = heads.div_ceil(key_heads);
     let (probs, (said, bits)) = (
         source::describe(&whose, heads, Axis::Head),
-        crate::identify::attention::key_heads_in_words(&values, heads, key_heads, group),
+        crate::identify::attention::scores::key_heads_in_words(&values, heads, key_heads, group),
     );
     let mut words = format!("head h meets values of key head {said}");
     if !probs.is_itself {

@@ -184,7 +184,7 @@ impl How<'_> {
     /// Denominators that are at most, or at least, a number.
     fn bounded_denominators(&mut self, factors: &Array2<Measured>) {
         for (called, less_most) in [("exp(score)", false), ("exp(score - largest)", true)] {
-            let sums = super::sums_seen(&self.right.scores, &self.masks.sees, less_most);
+            let sums = super::denominators::sums_seen(&self.right.scores, &self.masks.sees, less_most);
             for (word, is_most) in [("at most", true), ("at least", false)] {
                 let moved = factors.indexed_iter().filter(|(_, m)| m.is_known() && !m.may_be(1.0));
                 let bounds: Vec<Measured> = moved
@@ -198,7 +198,7 @@ impl How<'_> {
                 let number = bound.number();
                 let c = number.value;
                 let after: After = Arc::new(move |right, mut probs| {
-                    let sums = super::sums_of(right, less_most);
+                    let sums = super::denominators::sums_of(right, less_most);
                     for (head, row) in rows_of(&probs) {
                         let sum = sums[[head, row]];
                         let by = sum / if is_most { sum.min(c) } else { sum.max(c) };

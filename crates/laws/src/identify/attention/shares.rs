@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use ndarray::{Array2, Array3, Axis as Dimension, s};
 
-use super::{After, Draft, Field, How, LOG_ROOM, MOST_TERMS, Made, centred, cube, right_scores, rows_of};
+use super::field::{Field, MOST_TERMS};
+use super::{After, Draft, How, LOG_ROOM, Made, centred, cube, right_scores, rows_of};
 use crate::case::Axis;
 use crate::describe::table::describe as describe_table;
 use crate::fit::least_squares;
@@ -96,7 +97,7 @@ impl How<'_> {
             for (i, by) in values.iter().enumerate().take(q.shape()[2]) {
                 q.slice_mut(s![.., .., i]).mapv_inplace(|x| x * by);
             }
-            super::scaled(&q, &k, right)
+            super::scores::scaled(&q, &k, right)
         });
         let words_said = format!("each dimension counts {words} times in the product of queries and keys");
         let draft =
@@ -175,7 +176,7 @@ impl How<'_> {
                 continue;
             }
             let after: After = Arc::new(move |right, mut probs| {
-                let sums = super::sums_of(right, less_most);
+                let sums = super::denominators::sums_of(right, less_most);
                 for (head, row) in rows_of(&probs) {
                     let by = sums[[head, row]] / sums.get(source(head, row))?;
                     probs.slice_mut(s![head, row, ..]).mapv_inplace(|p| p * by);

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use ndarray::{Array3, Axis as Dimension, s};
 
-use super::{Draft, Field, How, LOG_ROOM, Made, cube, scaled};
+use super::field::Field;
+use super::scores::scaled;
+use super::{Draft, How, LOG_ROOM, Made, cube};
 use crate::case::Axis;
 use crate::describe::source::describe;
 use crate::law::Form;

@@ -1,0 +1,411 @@
+//! What the scores are: their factor, terms, function, heads and operands.
+
+use std::sync::Arc;
+
+use ndarray::{Array3, Axis as Dimension, s};
+
+use super::field::{Field, MOST_PAIRS};
+use super::{After, Draft, How, LOG_ROOM, Made, Right, TINY, centred, cube, products, right_scores, rows_of};
+use crate::case::Axis;
+use crate::describe::function::fitting;
+use crate::describe::source;
+use crate::describe::table::{bits_of, describe as describe_table};
+use crate::law::Form;
+use crate::number::Measured;
+
+/// Ways to pair heads that are tried at most.
+const MOST_HEADS: usize = 1 << 15;
+
+/// What a function may leave of the logarithms before the proof, as a share.
+const NEAR_SCORES: f64 = 1e-6;
+
+fn times(by: impl Fn(usize, usize) -> f64 + Send + Sync + 'static) -> Made {
+    Arc::new(move |_, _, right| {
+        Some(Array3::from_shape_fn(right.scores.dim(), |(h, t, s)| by(h, t) * right.scores[[h, t, s]]))
+    })
+}
+
+pub(super) fn scaled(q: &Array3<f64>, k: &Array3<f64>, right: &Right) -> Option<Array3<f64>> {
+    let mut scores = products(q, k, &right.key_head);
+    for (head, by) in right.scale.iter().enumerate() {
+        scores.index_axis_mut(Dimension(0), head).mapv_inplace(|s| s * by);
+    }
+    Some(scores)
+}
+
+/// Positions that rows may be taken from.
+fn other_rows(n: usize) -> Vec<(String, f64, Vec<usize>)> {
+    let last = n.saturating_sub(1);
+    let mut all: Vec<(String, f64, Vec<usize>)> = vec![
+        ("the positions in reverse".into(), 6.0, (0..n).rev().collect()),
+        ("the neighbouring position".into(), 6.0, (0..n).map(|i| (i ^ 1).min(last)).collect()),
+    ];
+    for by in 1..=4usize.min(last) {
+        all.push((format!("i-{by} (never before the first)"), 8.0, (0..n).map(|i| i.saturating_sub(by)).collect()));
+        all.push((format!("i+{by} (never behind the last)"), 8.0, (0..n).map(|i| (i + by).min(last)).collect()));
+        all.push((format!("i-{by}, around the end"), 8.0, (0..n).map(|i| (i + n - by) % n).collect()));
+        all.push((format!("i+{by}, around the end"), 8.0, (0..n).map(|i| (i + by) % n).collect()));
+    }
+    for by in [2usize, 3, 4, 8] {
+        all.push((format!("the first of its {by} positions"), 8.0, (0..n).map(|i| i / by * by).collect()));
+    }
+    all
+}
+
+/// Which key head answers, in words.
+pub(crate) fn key_heads_in_words(answers: &[Option<usize>], heads: usize, keys: usize, group: usize) -> (String, f64) {
+    let of: Vec<usize> = answers.iter().map(|a| a.unwrap_or(0)).collect();
+    let is = |f: &dyn Fn(usize) -> usize| of.iter().enumerate().all(|(h, a)| *a == f(h));
+    if is(&|h| h / group) {
+        return (format!("h div {group}"), 0.0);
+    }
+    if is(&|h| h % keys) {
+        return (format!("h mod {keys} (right: h div {group})"), 5.0);
+    }
+    if is(&|h| keys - 1 - h / group) {
+        return (format!("{} - h div {group} (right: h div {group})", keys - 1), 6.0);
+    }
+    for by in 1..keys {
+        if is(&|h| (h / group + by) % keys) {
+            return (format!("(h div {group} + {by}) mod {keys} (right: h div {group})"), 8.0);
+        }
+    }
+    let source = source::describe(answers, keys.max(heads), Axis::Head);
+    (source.words, source.bits)
+}
+
+impl How<'_> {
+    /// What the scores are.
+    pub(super) fn of_scores(&mut self) {
+        if self.masks.words.is_some() {
+            let draft = |words: &str, bits: f64| Draft::new(Form::Mask, words.into(), bits);
+            self.offer(draft("", 0.0), right_scores(), None, true);
+            let sees = self.masks.sees.clone();
+            let cut: After = Arc::new(move |_, probs| {
+                (probs.dim() == sees.dim())
+                    .then(|| ndarray::Zip::from(&probs).and(&sees).map_collect(|p, sees| if *sees { *p } else { 0.0 }))
+            });
+            let words = self.masks.words.clone().unwrap_or_default();
+            let draft =
+                Draft::new(Form::Mask, format!("{words}, without dividing by their sum again"), self.masks.bits + 6.0);
+            self.offer(draft, right_scores(), Some(cut), false);
+        }
+        // Logarithms, as far as the keys that both see.
+        let sees = ndarray::Zip::from(&self.masks.sees).and(self.own).map_collect(|sees, p| *sees && *p > TINY);
+        let wrong = self.wrong_heads();
+        if wrong.is_empty() {
+            return;
+        }
+        let mut counted = sees.clone();
+        for (head, row) in rows_of(self.own) {
+            if !self.heads.has[head] || !self.queries.has[row] {
+                counted.slice_mut(s![head, row, ..]).fill(false);
+            }
+        }
+        let logs = centred(&self.own.mapv(|p| if p > 0.0 { p.ln() } else { 0.0 }), &counted);
+        let scores = centred(&self.right.scores, &counted);
+        let field = Field { counted, logs, scores, noise: self.noise() };
+        self.scales(&field, &wrong);
+        self.biases(&field, &wrong);
+        self.functions(&field);
+        self.heads(&field, &wrong);
+        self.products(&field);
+        if self.laws.is_empty() {
+            self.sources(&field);
+        }
+        if self.laws.is_empty() {
+            self.rows_otherwise();
+        }
+        if self.laws.is_empty() && self.case.has_time() {
+            self.shares(&field);
+            self.mixed_heads(&field);
+        }
+    }
+
+    /// A factor of the scores: of all, of each head, of each query.
+    fn scales(&mut self, field: &Field, wrong: &[usize]) {
+        let model = self.right.scale[wrong[0]];
+        let (heads, rows, _) = self.own.dim();
+        let all = field.slope(&|_, _| true);
+        for by in [all.number(), all.plain()] {
+            let scale = Measured::new(by.value * model, all.error * model).number();
+            let words = format!(
+                "scores are {} times the right ones (scale {}, right: {})",
+                by.words,
+                scale.words,
+                Measured::new(model, 1e-9 * model).number().words
+            );
+            let value = by.value;
+            let draft = Draft::new(Form::ScoreScale, words, by.bits).with("factor", value).with("scale", value * model);
+            if self.offer(draft, times(move |_, _| value), None, true) {
+                break;
+            }
+        }
+        let of_head: Vec<Measured> = (0..heads)
+            .map(|h| if wrong.contains(&h) { field.slope(&|head, _| head == h) } else { Measured::UNKNOWN })
+            .collect();
+        if let Some(table) = describe_table(&of_head, Axis::Head, Some(1.0), None)
+            .filter(|table| table.number.is_none() || table.part.is_some())
+        {
+            let (words, values) = (table.words, table.values);
+            let draft =
+                Draft::new(Form::ScoreScale, format!("scores are {words} times the right ones"), table.bits + 3.0);
+            self.offer(
+                draft.with("factor", words).with("by", "head"),
+                times(move |h, _| values.get(h).copied().unwrap_or(1.0)),
+                None,
+                true,
+            );
+        } else if wrong.len() > 1 {
+            let values: Vec<f64> = of_head.iter().map(|m| if m.is_known() { m.value } else { 1.0 }).collect();
+            let mut draft = Draft::new(
+                Form::ScoreScale,
+                "scores are a factor for each head times the right ones".into(),
+                bits_of(&of_head),
+            );
+            draft = draft.with("factors", values.clone());
+            draft.is_table = true;
+            self.offer(draft, times(move |h, _| values.get(h).copied().unwrap_or(1.0)), None, true);
+        }
+        let of_query: Vec<Measured> = (0..rows).map(|t| field.slope(&|_, row| row == t)).collect();
+        let tokens = self.case.tokens_of(Axis::Query);
+        if let Some(table) = describe_table(&of_query, Axis::Query, Some(1.0), tokens)
+            .filter(|table| table.number.is_none() || table.part.is_some())
+        {
+            let (words, values) = (table.words, table.values);
+            let draft =
+                Draft::new(Form::ScoreScale, format!("scores are {words} times the right ones"), table.bits + 3.0);
+            self.offer(
+                draft.with("factor", words).with("by", "query"),
+                times(move |_, t| values.get(t).copied().unwrap_or(1.0)),
+                None,
+                true,
+            );
+        }
+    }
+
+    /// A term for each distance or key, for all heads or with a slope for each.
+    fn biases(&mut self, field: &Field, wrong: &[usize]) {
+        let (heads, rows, keys) = self.own.dim();
+        if rows * keys > MOST_PAIRS {
+            return;
+        }
+        for (called, is_distance) in [("distance", true), ("key", false)] {
+            let index = move |t: usize, s: usize| if is_distance { t.abs_diff(s) } else { s };
+            let n = rows.max(keys);
+            for with_slope in [false, true] {
+                let Some((slope, table)) = field.by_index(&index, n, with_slope) else { continue };
+                if table.iter().all(|m| m.may_be(0.0)) {
+                    continue;
+                }
+                let by = slope.number();
+                let axis = if is_distance { Axis::Distance } else { Axis::Key };
+                // A term that is the same for all keys changes nothing: the first may be called nothing.
+                let Some(described) = describe_table(&table, axis, Some(0.0), None) else { continue };
+                let said = described.words;
+                let times = if by.value == 1.0 { String::new() } else { format!("{} times ", by.words) };
+                let words = format!("scores are {times}the right ones plus {said}");
+                let bits = described.bits + 5.0 + if by.value == 1.0 { 0.0 } else { by.bits };
+                let (values, by) = (described.values, by.value);
+                let made: Made = Arc::new(move |_, _, right| {
+                    Some(Array3::from_shape_fn(right.scores.dim(), |(h, t, s)| {
+                        by * right.scores[[h, t, s]] + values.get(index(t, s)).copied().unwrap_or(f64::NAN)
+                    }))
+                });
+                let draft =
+                    Draft::new(Form::ScoreBias, words, bits).with("bias", said).with("by", called).with("scale", by);
+                if self.offer(draft, made, None, true) {
+                    return;
+                }
+            }
+            // A slope over the distance or key for each head.
+            let slopes: Vec<Measured> = (0..heads)
+                .map(|h| if wrong.contains(&h) { field.line(h, &|t, s| index(t, s) as f64) } else { Measured::UNKNOWN })
+                .collect();
+            if slopes.iter().any(|m| m.is_known() && !m.may_be(0.0))
+                && let Some(table) = describe_table(&slopes, Axis::Head, Some(0.0), None)
+            {
+                let (said, values) = (table.words, table.values);
+                let words = format!("scores are the right ones plus the {called} times {said}");
+                let made: Made = Arc::new(move |_, _, right| {
+                    Some(Array3::from_shape_fn(right.scores.dim(), |(h, t, s)| {
+                        right.scores[[h, t, s]] + values.get(h).copied().unwrap_or(f64::NAN) * index(t, s) as f64
+                    }))
+                });
+                let draft = Draft::new(Form::ScoreBias, words, table.bits + 8.0).with("slope", said).with("by", called);
+                if self.offer(draft, made, None, true) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// One function of all scores.
+    fn functions(&mut self, field: &Field) {
+        let all: Vec<f64> =
+            ndarray::Zip::from(&self.right.scores).and(&field.counted).fold(Vec::new(), |mut all, s, counted| {
+                all.extend(counted.then_some(*s));
+                all
+            });
+        let left = |f: &dyn Fn(f64) -> f64| field.left(&self.right.scores.mapv(f));
+        let near = (LOG_ROOM * field.noise).max(NEAR_SCORES);
+        let case = self.case;
+        for function in fitting(&all, 1.0, near, &|| case.has_time(), &left) {
+            let draft = Draft::new(
+                Form::ScoreFunction,
+                format!("scores are {} (s: the right ones)", function.of("s")),
+                function.bits + 4.0,
+            );
+            let f = function.f;
+            let made: Made = Arc::new(move |_, _, right| Some(right.scores.mapv(|x| f(x))));
+            let (name, constant) = function.constant.unzip();
+            self.offer(draft.with("function", name).with("constant", constant), made, None, true);
+        }
+    }
+
+    /// Which head of the keys answers, and which head asks.
+    fn heads(&mut self, field: &Field, wrong: &[usize]) {
+        let first = self.case.first();
+        let (Some(q), Some(k)) = (cube(&first.inputs[0]), cube(&first.inputs[1])) else { return };
+        let (heads, key_heads) = (q.shape()[1], k.shape()[1]);
+        if heads * key_heads * heads > MOST_HEADS {
+            return;
+        }
+        let (mut asks, mut answers) = (vec![None; heads], vec![None; heads]);
+        let mut by = vec![Measured::UNKNOWN; heads];
+        for head in 0..heads {
+            if !wrong.contains(&head) {
+                (asks[head], answers[head]) = (Some(head), Some(self.right.key_head[head]));
+                continue;
+            }
+            let mut best: Option<(f64, usize, usize, Measured)> = None;
+            for other in 0..heads {
+                for key in 0..key_heads {
+                    let product =
+                        q.slice(s![.., other, ..]).dot(&k.slice(s![.., key, ..]).t()) * self.right.scale[head];
+                    let (left, slope) = field.against(head, &product);
+                    // Of two that are as near, the right one.
+                    let is_right = other == head || key == self.right.key_head[head];
+                    let left = left + if is_right { 0.0 } else { 1e-9 };
+                    if best.as_ref().is_none_or(|best| left < best.0) {
+                        best = Some((left, other, key, slope));
+                    }
+                }
+            }
+            let Some((left, other, key, slope)) = best.filter(|best| best.0 <= LOG_ROOM * field.noise.max(1e-9)) else {
+                return;
+            };
+            let _ = left;
+            (asks[head], answers[head], by[head]) = (Some(other), Some(key), slope);
+        }
+        let group = heads.div_ceil(key_heads);
+        let of_keys = key_heads_in_words(&answers, heads, key_heads, group);
+        let of_queries = source::describe(&asks, heads, Axis::Head);
+        let Some(table) = describe_table(&by, Axis::Head, Some(1.0), None) else { return };
+        if of_queries.is_itself && answers.iter().enumerate().all(|(h, a)| *a == Some(self.right.key_head[h])) {
+            return;
+        }
+        let mut words = format!("query head h is answered by key head {}", of_keys.0);
+        if !of_queries.is_itself {
+            words = format!("{words}; queries are those of {}", of_queries.words);
+        }
+        if table.words != "1" {
+            words = format!("{words}; scores times {}", table.words);
+        }
+        let bits = of_keys.1 + of_queries.bits + if table.words == "1" { 0.0 } else { table.bits };
+        let (asks, values) = (of_queries.from, table.values);
+        let answers: Vec<usize> = answers.into_iter().map(|a| a.unwrap_or(0)).collect();
+        let made: Made = Arc::new(move |case, at, right| {
+            let [q, k] = &case.places[at].inputs[..] else { return None };
+            let (q, k) = (cube(q)?.select(Dimension(1), &asks), cube(k)?);
+            let mut scores = products(&q, &k, &answers);
+            for (head, by) in values.iter().enumerate() {
+                scores.index_axis_mut(Dimension(0), head).mapv_inplace(|s| s * by * right.scale[head]);
+            }
+            Some(scores)
+        });
+        self.offer(Draft::new(Form::HeadMap, words, bits).with("key_head", of_keys.0), made, None, true);
+    }
+
+    /// Other operands of the product.
+    fn products(&mut self, field: &Field) {
+        let _ = field;
+        let transposed: Made = Arc::new(|_, _, right| {
+            let (_, rows, keys) = right.scores.dim();
+            (rows == keys).then(|| right.scores.clone().permuted_axes([0, 2, 1]).as_standard_layout().into_owned())
+        });
+        let draft = Draft::new(Form::ScoreSource, "scores are transposed: of query s with key t".into(), 5.0);
+        self.offer(draft, transposed, None, true);
+        let lengths: Made = Arc::new(|case, at, right| {
+            let k = cube(case.places[at].inputs.get(1)?)?;
+            Some(Array3::from_shape_fn(right.scores.dim(), |(h, t, s)| {
+                let key = k.slice(s![s, right.key_head[h], ..]);
+                right.scores[[h, t, s]] - 0.5 * right.scale[h] * key.dot(&key)
+            }))
+        });
+        let words = "scores are minus half the squared distance of query and key, times the right scale";
+        self.offer(Draft::new(Form::ScoreSource, words.into(), 7.0), lengths, None, true);
+        for (which, called) in [(0, "queries"), (1, "keys")] {
+            for (words, bits, of) in other_rows(self.own.shape()[if which == 0 { 1 } else { 2 }]) {
+                let moved: Made = Arc::new(move |case, at, right| {
+                    let [q, k] = &case.places[at].inputs[..] else { return None };
+                    let mut operands = [cube(q)?, cube(k)?];
+                    if operands[which].shape()[0] != of.len() {
+                        return None;
+                    }
+                    operands[which] = operands[which].select(Dimension(0), &of);
+                    scaled(&operands[0], &operands[1], right)
+                });
+                self.offer(
+                    Draft::new(Form::ScoreSource, format!("{called} of position i are those of {words}"), bits),
+                    moved,
+                    None,
+                    true,
+                );
+            }
+        }
+        for (which, called) in [(&[0usize][..], "queries are"), (&[1], "keys are"), (&[0, 1], "queries and keys are")] {
+            let unit: Made = Arc::new(move |case, at, right| {
+                let [q, k] = &case.places[at].inputs[..] else { return None };
+                let mut operands = [cube(q)?, cube(k)?];
+                for &at in which {
+                    for mut row in operands[at].lanes_mut(Dimension(2)) {
+                        let length = row.dot(&row).sqrt();
+                        row.mapv_inplace(|x| if length > 0.0 { x / length } else { x });
+                    }
+                }
+                scaled(&operands[0], &operands[1], right)
+            });
+            let Some(scores) = unit(self.case, self.case.fitted, self.right) else { continue };
+            let (left, by) = field.along(&scores);
+            if left > LOG_ROOM * field.noise {
+                continue;
+            }
+            let number = by.number();
+            let (value, inner) = (number.value, unit.clone());
+            let made: Made = Arc::new(move |case, at, right| Some(inner(case, at, right)? * value));
+            let words = format!("{called} of length one, scores {} times that", number.words);
+            self.offer(Draft::new(Form::ScoreSource, words, 6.0 + number.bits).with("scale", value), made, None, true);
+        }
+        for (name, tensor) in &self.case.first().around {
+            for (which, called) in [(0, "queries"), (1, "keys")] {
+                if tensor.shape() != self.case.first().inputs[which].shape() {
+                    continue;
+                }
+                let known = name.clone();
+                let made: Made = Arc::new(move |case, at, right| {
+                    let place = &case.places[at];
+                    let mut operands = [cube(&place.inputs[0])?, cube(&place.inputs[1])?];
+                    operands[which] = cube(&place.around.iter().find(|(name, _)| *name == known)?.1)?;
+                    scaled(&operands[0], &operands[1], right)
+                });
+                self.offer(
+                    Draft::new(Form::ScoreSource, format!("{called} are {name}"), 8.0).with(called, name.clone()),
+                    made,
+                    None,
+                    true,
+                );
+            }
+        }
+    }
+}
