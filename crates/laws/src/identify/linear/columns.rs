@@ -1,0 +1,198 @@
+//! How often each channel of the input is counted, and how far the weight was read.
+
+use nalgebra::{DMatrix, DVector};
+use ndarray::{Array2, Axis as Dimension};
+
+use super::inputs::of_input;
+use super::{BLOCKS, MOST_COLUMNS, ROOM, Sample, flat, of_weight, weight_of};
+use crate::case::Axis;
+use crate::describe::set;
+use crate::describe::source::describe as describe_source;
+use crate::describe::table::describe as describe_table;
+use crate::law::{Form, Law};
+use crate::number::Measured;
+
+fn scaled_columns(words: String, bits: f64, values: Vec<f64>) -> Law {
+    of_input(Form::LinearColumns, words, bits, move |case, at| {
+        let mut x = flat(case.places[at].inputs.first()?)?;
+        if x.ncols() != values.len() {
+            return None;
+        }
+        x.columns_mut().into_iter().zip(&values).for_each(|(mut column, by)| column.mapv_inplace(|x| x * by));
+        Some(x.into_dyn())
+    })
+}
+
+/// Orders that columns may be in.
+fn orders_of(n: usize) -> Vec<Vec<usize>> {
+    let of = |f: &dyn Fn(usize) -> usize| (0..n).map(f).collect::<Vec<_>>();
+    let mut all = vec![of(&|i| n - 1 - i), of(&|i| if i ^ 1 < n { i ^ 1 } else { i })];
+    for by in (1..n).filter(|by| *by <= 64 || n - by <= 64 || n.is_multiple_of(*by)) {
+        all.push(of(&|i| (i + by) % n));
+    }
+    for block in (2..n).filter(|block| n.is_multiple_of(*block)) {
+        let rows = n / block;
+        all.push(of(&|i| i % rows * block + i / rows));
+        all.push(of(&|i| i / block * block + block - 1 - i % block));
+        all.push(of(&|i| (rows - 1 - i / block) * block + i % block));
+        for shift in 1..block.min(9) {
+            all.push(of(&|i| i / block * block + (i % block + shift) % block));
+        }
+        for shift in 1..rows.min(9) {
+            all.push(of(&|i| (i / block + shift) % rows * block + i % block));
+        }
+        if n.is_multiple_of(2 * block) {
+            all.push(of(&|i| ((i / block) ^ 1) * block + i % block));
+            all.push(of(&|i| i / (2 * block) * 2 * block + i % (2 * block) / 2 + i % 2 * block));
+            all.push(of(&|i| {
+                let (start, inner) = (i / (2 * block) * 2 * block, i % (2 * block));
+                start + if inner < block { 2 * inner } else { 2 * (inner - block) + 1 }
+            }));
+        }
+    }
+    all
+}
+
+impl Sample {
+    /// How often each column of the input is counted.
+    pub(super) fn columns(&self) -> Vec<Law> {
+        let (tokens, k) = self.x.dim();
+        if k > MOST_COLUMNS || tokens * self.rows.len() < k + k / 2 {
+            return self.few_columns();
+        }
+        let error = &self.own - &self.right;
+        let gram = self.weight.t().dot(&self.weight) * self.x.t().dot(&self.x);
+        let cross = (self.x.t().dot(&error) * self.weight.t()).sum_axis(Dimension(1));
+        let matrix = DMatrix::from_fn(k, k, |a, b| gram[[a, b]]);
+        let Some(factored) = matrix.cholesky() else { return Vec::new() };
+        let fitted = factored.solve(&DVector::from_fn(k, |a, _| cross[a]));
+        let by: Vec<f64> = fitted.iter().map(|a| 1.0 + a).collect();
+        let made = |by: &[f64]| {
+            let mut x = self.x.clone();
+            x.columns_mut().into_iter().zip(by).for_each(|(mut column, by)| column.mapv_inplace(|x| x * by));
+            x.dot(&self.weight.t())
+        };
+        let left = self.left(&made(&by));
+        if left > ROOM * self.noise {
+            return Vec::new();
+        }
+        let size = (self.own.iter().map(|y| y * y).sum::<f64>() / self.own.len() as f64).sqrt();
+        let each = left.max(self.noise) * size;
+        let inverse = factored.inverse();
+        let table: Vec<Measured> =
+            by.iter().enumerate().map(|(a, by)| Measured::new(*by, each * inverse[(a, a)].max(0.0).sqrt())).collect();
+        let Some(described) = describe_table(&table, Axis::Channel, Some(1.0), None) else { return Vec::new() };
+        let values = described.values;
+        let words = format!("each channel of the input is multiplied by {}", described.words);
+        vec![scaled_columns(words, described.bits + 5.0, values).with("factor", described.words)]
+    }
+
+    /// Where columns are many: those from one on, or up to one, are left out.
+    fn few_columns(&self) -> Vec<Law> {
+        let k = self.x.ncols();
+        let bias = &self.right - &self.x.dot(&self.weight.t());
+        let wanted = &self.own - &bias;
+        let size = wanted.iter().map(|y| y * y).sum::<f64>().sqrt();
+        let mut laws = Vec::new();
+        for is_first in [true, false] {
+            let mut rest = wanted.clone();
+            for step in 0..k {
+                let at = if is_first { step } else { k - 1 - step };
+                let left = rest.iter().map(|x| x * x).sum::<f64>().sqrt();
+                if step > 0 && left <= ROOM * self.noise * size {
+                    let counted: Vec<Option<bool>> =
+                        (0..k).map(|c| Some(if is_first { c < at } else { c > at })).collect();
+                    let on = set::describe(&counted, Axis::Channel, None);
+                    let values: Vec<f64> = on.has.iter().map(|has| if *has { 1.0 } else { 0.0 }).collect();
+                    let words = format!(
+                        "only {} of the input are counted",
+                        on.words.clone().unwrap_or_else(|| "all channels".into())
+                    );
+                    laws.push(scaled_columns(words, on.bits + 6.0, values));
+                    break;
+                }
+                for (t, mut row) in rest.rows_mut().into_iter().enumerate() {
+                    row.scaled_add(-self.x[[t, at]], &self.weight.column(at));
+                }
+            }
+        }
+        laws
+    }
+
+    /// Columns of the input in another order.
+    pub(super) fn orders(&self) -> Vec<Law> {
+        let k = self.x.ncols();
+        let few: Vec<usize> = (0..self.x.nrows()).step_by((self.x.nrows() / 4).max(1)).collect();
+        let (x, own) = (self.x.select(Dimension(0), &few), self.own.select(Dimension(0), &few));
+        let bias = (&self.right - &self.x.dot(&self.weight.t())).select(Dimension(0), &few);
+        let size = own.iter().map(|y| y * y).sum::<f64>().sqrt();
+        let mut laws = Vec::new();
+        for from in orders_of(k) {
+            let made = x.select(Dimension(1), &from).dot(&self.weight.t()) + &bias;
+            let left = made.iter().zip(&own).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
+            if left <= ROOM * self.noise * size {
+                let known: Vec<Option<usize>> = from.iter().map(|i| Some(*i)).collect();
+                let source = describe_source(&known, k, Axis::Channel);
+                let words = format!("channel i of the input is taken from {}", source.words);
+                let law = of_input(Form::LinearColumns, words, source.bits + 2.0, move |case, at| {
+                    let x = flat(case.places[at].inputs.first()?)?;
+                    (x.ncols() == from.len()).then(|| x.select(Dimension(1), &from).into_dyn())
+                });
+                laws.push(law.with("source", source.words));
+                break;
+            }
+        }
+        laws
+    }
+
+    /// The weight as far as it was read: up to one of its numbers in their order, or to a column.
+    pub(super) fn read_in_part(&self) -> Vec<Law> {
+        let mut laws = Vec::new();
+        let columns = self.weight.ncols();
+        let whole = self.x.dot(&self.weight.t());
+        let wanted = &self.own - &(&self.right - &whole);
+        // What is left is held against what is due: what was read may be nothing.
+        let square = |x: &Array2<f64>| x.iter().map(|x| x * x).sum::<f64>();
+        let reads = |weight: &Array2<f64>| {
+            square(&(self.x.dot(&weight.t()) - &wanted)) <= (ROOM * self.noise).powi(2) * square(&whole)
+        };
+        let size = whole.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+        let is_nothing = |row: usize| wanted.column(row).iter().all(|x| x.abs() <= ROOM * self.noise * size);
+        // Those that are wrong are sampled, the first among them: in it reading may end.
+        if let Some(&first) = self.rows.first().filter(|_| (1..self.rows.len()).all(is_nothing)) {
+            let left = |count: usize| {
+                let part: ndarray::Array1<f64> =
+                    self.x.slice(ndarray::s![.., ..count]).dot(&self.weight.slice(ndarray::s![0, ..count]));
+                part.iter().zip(wanted.column(0)).map(|(a, b)| (a - b).powi(2)).sum::<f64>()
+            };
+            let count =
+                (1..columns).min_by(|&a, &b| left(a).total_cmp(&left(b))).filter(|_| !is_nothing(0)).unwrap_or(0);
+            let mut weight = Array2::zeros(self.weight.dim());
+            let read = ndarray::s![0, ..count];
+            weight.slice_mut(read).assign(&self.weight.slice(read));
+            let (from, total) = (first * columns + count, self.weight_rows * columns);
+            if from > 0 && reads(&weight) {
+                let words = format!("only the first {from} numbers of the weight are read, the rest are 0");
+                let bits = if from * 2 == total || from * 4 == total { 3.0 } else { 10.0 };
+                let law = of_weight(words, bits, move |case, at| {
+                    let mut weight = weight_of(case, at)?;
+                    weight.iter_mut().skip(from).for_each(|w| *w = 0.0);
+                    Some(weight)
+                });
+                laws.push(law.with("zero_from", from));
+            }
+        }
+        for from in BLOCKS.into_iter().filter(|from| *from < columns) {
+            let kept = move |mut weight: Array2<f64>| {
+                weight.slice_mut(ndarray::s![.., from..]).fill(0.0);
+                weight
+            };
+            if reads(&kept(self.weight.clone())) {
+                let words = format!("only the first {from} columns of the weight are read, the rest are 0");
+                let law = of_weight(words, 6.0, move |case, at| weight_of(case, at).map(kept));
+                laws.push(law.with("columns_read", from));
+            }
+        }
+        laws
+    }
+}

@@ -1,0 +1,174 @@
+//! Another bias, and other inputs.
+
+use std::sync::Arc;
+
+use ndarray::{Array2, ArrayD};
+
+use super::{ROOM, flat};
+use crate::case::{Axis, Case};
+use crate::describe::function::describe as describe_function;
+use crate::describe::{choice, function};
+use crate::fit::{factor, least_squares};
+use crate::identify::after::by_row;
+use crate::identify::operands::over_root_mean_square;
+use crate::identify::subject::Subject;
+use crate::identify::sums::moved;
+use crate::law::{Form, Law};
+use crate::number::Measured;
+
+/// What a product adds by itself, `[T,F]`.
+fn bias_of(case: &Case<'_>, at: usize) -> Option<Array2<f64>> {
+    flat(&case.operation.apply(at, &[ArrayD::zeros(case.places[at].inputs.first()?.raw_dim())])?)
+}
+
+/// Another bias, made of the right one.
+pub(super) fn bias(case: &Case<'_>) -> Option<Law> {
+    let first = case.first();
+    let (due, right, own) = (bias_of(case, case.fitted)?, flat(&first.right)?, flat(&first.own)?);
+    if due.dim() != right.dim() || due.iter().all(|b| *b == 0.0) {
+        return None;
+    }
+    let rows = right.nrows() as f64;
+    let size = (own.iter().map(|y| y * y).sum::<f64>() / own.len() as f64).sqrt();
+    let each = first.noise() * size;
+    let mut measured = Vec::new();
+    for ((right, own), due) in right.columns().into_iter().zip(own.columns()).zip(due.row(0)) {
+        let off = (&own - &right).sum() / rows;
+        // The same at each position, or it is no bias.
+        if right
+            .iter()
+            .zip(own)
+            .any(|(right, own)| (own - right - off).abs() > ROOM * (each + first.noise() * own.abs()))
+        {
+            return None;
+        }
+        measured.push(Measured::new(due + off, each / rows.sqrt()));
+    }
+    let due = due.row(0).to_vec();
+    let is_none = measured.iter().all(|m| m.may_be(0.0));
+    let every = vec![true; due.len()];
+    let (words, bits, f, has) = match is_none {
+        true => ("the bias is left out".to_owned(), 3.0, Arc::new(|_: f64| 0.0) as function::Of, every),
+        false => match (describe_function(&due, &measured), function::on_a_part(&due, &measured, Axis::Channel)) {
+            (Some(function), _) => {
+                (format!("the bias is {} (b: the right bias)", function.of("b")), function.bits, function.f, every)
+            }
+            (None, Some((function, set))) => {
+                let on = set.words.clone()?;
+                let words = format!("the bias is {} for {on}, else b (b: the right bias)", function.of("b"));
+                (words, function.bits + set.bits, function.f, set.has)
+            }
+            (None, None) => return None,
+        },
+    };
+    Some(Law::new(Form::LinearBias, words, bits + 3.0, move |case, at| {
+        let place = &case.places[at];
+        let (due, right) = (bias_of(case, at)?, flat(&place.right)?);
+        let mut out = right;
+        (out.ncols() == has.len()).then_some(())?;
+        for ((t, c), y) in out.indexed_iter_mut().filter(|((_, c), _)| has[*c]) {
+            *y += f(due[[t, c]]) - due[[t, c]];
+        }
+        out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
+    }))
+}
+
+/// A law of another input.
+pub(super) fn of_input(
+    form: Form,
+    words: String,
+    bits: f64,
+    made: impl Fn(&Case<'_>, usize) -> Option<ArrayD<f64>> + Send + Sync + 'static,
+) -> Law {
+    Law::new(form, words, bits, move |case, at| {
+        let place = &case.places[at];
+        let input = made(case, at)?;
+        let shape = place.inputs.first()?.raw_dim();
+        case.operation.apply(at, &[input.to_shape(shape).ok()?.into_owned()])
+    })
+}
+
+/// Other inputs, by what they are called.
+fn library(case: &Case<'_>, at: usize) -> Vec<(String, ArrayD<f64>)> {
+    let place = &case.places[at];
+    let Some(x) = place.inputs.first() else { return Vec::new() };
+    let mut all: Vec<(String, ArrayD<f64>)> = vec![("the input".into(), x.clone())];
+    for (name, tensor) in &place.around {
+        if tensor.len() == x.len() && tensor.shape().first() == x.shape().first() {
+            all.extend(tensor.to_shape(x.raw_dim()).ok().map(|x| (name.clone(), x.into_owned())));
+        }
+    }
+    all.extend(moved("the input", x));
+    all.push(("the size of the input".into(), x.mapv(f64::abs)));
+    let normed = by_row(x, over_root_mean_square);
+    all.push(("the input over the root mean square of its row".into(), normed.clone()));
+    all.push(("the positive part of the input".into(), x.mapv(|x| x.max(0.0))));
+    if let &[_, width] = x.shape() {
+        for (name, vector) in case.operation.vectors(at, width) {
+            let vector = ndarray::Array1::from(vector);
+            all.push((format!("the input times {name}"), x * &vector));
+            all.push((format!("the input over {name}"), x / &vector));
+            all.push((format!("the input normed, times {name}"), &normed * &vector));
+        }
+    }
+    all.retain(|(_, x)| x.iter().all(|x| x.is_finite()));
+    all
+}
+
+/// Laws of what is read: another tensor, or a sum of two.
+pub(super) fn inputs(case: &Case<'_>) -> Vec<Law> {
+    let first = case.first();
+    let all = library(case, case.fitted);
+    let of = |x: &ArrayD<f64>| case.operation.apply(case.fitted, std::slice::from_ref(x));
+    let subject = Subject::output(case);
+    let nothing = first.inputs.first().and_then(|x| of(&ArrayD::zeros(x.raw_dim())));
+    // What the product adds by itself (a bias) is not scaled with its input.
+    let Some(bias) = nothing else { return Vec::new() };
+    let made: Vec<(String, Vec<f64>)> = all
+        .iter()
+        .take_while(|_| case.has_time())
+        .filter_map(|(name, x)| Some((name.clone(), of(x)?.iter().zip(&bias).map(|(y, b)| y - b).collect())))
+        .collect();
+    let wanted: Vec<f64> = first.own.iter().zip(&bias).map(|(y, b)| y - b).collect();
+    let mut laws = Vec::new();
+    let law = |terms: Vec<(String, Measured)>| {
+        let numbers: Vec<_> = terms.iter().map(|(_, m)| m.number()).collect();
+        let said: Vec<String> = terms
+            .iter()
+            .zip(&numbers)
+            .map(|((name, _), n)| if n.value == 1.0 { name.clone() } else { format!("{} times {name}", n.words) })
+            .collect();
+        let bits = 4.0 + numbers.iter().map(|n| n.bits + choice(all.len())).sum::<f64>();
+        let terms: Vec<(String, f64)> = terms.into_iter().zip(&numbers).map(|((name, _), n)| (name, n.value)).collect();
+        let parameter = said.join(" + ");
+        of_input(Form::LinearInput, format!("the product reads {parameter}"), bits, move |case, at| {
+            let library = library(case, at);
+            let mut sum: ArrayD<f64> = ArrayD::zeros(case.places[at].inputs.first()?.raw_dim());
+            for (name, by) in &terms {
+                sum.scaled_add(*by, &library.iter().find(|(known, _)| known == name)?.1);
+            }
+            Some(sum)
+        })
+        .with("input", parameter)
+    };
+    let noise = subject.noise;
+    for (name, column) in made.iter().skip(1) {
+        let fit = factor(column, &wanted, noise);
+        if fit.left <= ROOM * noise && fit.coefficients[0].is_known() {
+            laws.push(law(vec![(name.clone(), fit.coefficients[0])]));
+        }
+    }
+    if laws.is_empty() {
+        for (a, (first, x)) in made.iter().enumerate().take_while(|_| case.has_time()) {
+            for (second, y) in &made[a + 1..] {
+                let Some(fit) = least_squares(&[x, y], &wanted, noise).filter(|fit| fit.left <= ROOM * noise) else {
+                    continue;
+                };
+                if fit.coefficients.iter().all(|c| !c.may_be(0.0)) {
+                    laws.push(law(vec![(first.clone(), fit.coefficients[0]), (second.clone(), fit.coefficients[1])]));
+                }
+            }
+        }
+    }
+    laws
+}

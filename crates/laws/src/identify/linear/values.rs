@@ -1,0 +1,97 @@
+//! Values of the input or of the weight that are rounded, or go through a function.
+
+use std::sync::Arc;
+
+use ndarray::{Array2, ArrayD, Axis as Dimension};
+
+use super::inputs::of_input;
+use super::{ROOM, Sample, of_weight, weight_of};
+use crate::case::Case;
+use crate::describe::function::fitting;
+use crate::identify::output::roundings::{Whole, roundings_of};
+use crate::law::{Form, Law};
+
+/// Multiplications of a product that constants are searched for with.
+const SEARCHED: usize = 1 << 18;
+
+impl Sample {
+    /// The sample on so few of its rows that a product has no more than so many multiplications, but some.
+    fn few(&self, most: usize) -> Sample {
+        let count = (most / (self.x.len()).max(1)).clamp(4, self.rows.len().max(4));
+        let rows: Vec<usize> = (0..self.rows.len()).step_by(self.rows.len().div_ceil(count).max(1)).collect();
+        let pick = |x: &Array2<f64>| x.select(Dimension(1), &rows);
+        Sample {
+            x: self.x.clone(),
+            weight: self.weight.select(Dimension(0), &rows),
+            own: pick(&self.own),
+            right: pick(&self.right),
+            rows: rows.iter().map(|row| self.rows[*row]).collect(),
+            weight_rows: self.weight_rows,
+            noise: self.noise,
+        }
+    }
+
+    /// A law of the input's values, or of the weight's.
+    fn law_of_values(is_input: bool, words: String, bits: f64, f: Whole) -> Law {
+        match is_input {
+            true => of_input(Form::LinearValues, words, bits, move |case, at| f(case.places[at].inputs.first()?)),
+            false => {
+                of_weight(words, bits, move |case, at| f(&weight_of(case, at)?.into_dyn())?.into_dimensionality().ok())
+            }
+        }
+    }
+
+    /// Values of the input or the weight that are rounded.
+    pub(super) fn rounded(&self) -> Vec<Law> {
+        let mut laws = Vec::new();
+        let before = self.left(&self.x.dot(&self.weight.t()));
+        for is_input in [true, false] {
+            let called = if is_input { "input" } else { "weight" };
+            let made = |f: &dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>>| -> Option<Array2<f64>> {
+                let two = |x: ArrayD<f64>| x.into_dimensionality().ok();
+                match is_input {
+                    true => Some(two(f(&self.x.clone().into_dyn())?).map(|x: Array2<f64>| x.dot(&self.weight.t()))?),
+                    false => two(f(&self.weight.clone().into_dyn())?).map(|w: Array2<f64>| self.x.dot(&w.t())),
+                }
+            };
+            for (words, bits, f) in roundings_of() {
+                if made(&|x| f(x)).is_some_and(|made| self.left(&made) <= (0.1 * before).max(ROOM * self.noise)) {
+                    let name = if is_input { "input_rounded" } else { "rounded" };
+                    let said = format!("the {called} is {words}");
+                    laws.push(Self::law_of_values(is_input, said, bits + 2.0, f.clone()).with(name, words));
+                }
+            }
+        }
+        laws
+    }
+
+    /// Values of the input or the weight that are a function of the right ones. Constants are searched for on few rows.
+    pub(super) fn functions(&self, case: &Case<'_>) -> Vec<Law> {
+        let mut laws = Vec::new();
+        let few = self.few(SEARCHED);
+        let bias = &few.right - &few.x.dot(&few.weight.t());
+        let wanted = &few.own - &bias;
+        let size = few.own.iter().map(|y| y * y).sum::<f64>().max(f64::MIN_POSITIVE);
+        let share = |made: Array2<f64>| {
+            let left: f64 = made.iter().zip(&wanted).map(|(made, wanted)| (made - wanted).powi(2)).sum();
+            (left / size).sqrt()
+        };
+        let before = share(few.x.dot(&few.weight.t()));
+        for is_input in [true, false] {
+            let called = if is_input { "input" } else { "weight" };
+            let base = if is_input { &self.x } else { &self.weight };
+            let base: Vec<f64> = base.iter().copied().collect();
+            let left = |f: &dyn Fn(f64) -> f64| match is_input {
+                true => share(few.x.mapv(f).dot(&few.weight.t())),
+                false => share(few.x.dot(&few.weight.mapv(f).t())),
+            };
+            for function in fitting(&base, before, ROOM * self.noise, &|| case.has_time(), &left) {
+                let said = format!("the {called} is read as {}", function.of("x"));
+                let f = function.f;
+                let whole: Whole = Arc::new(move |x: &ArrayD<f64>| Some(x.mapv(|x| f(x))));
+                laws.push(Self::law_of_values(is_input, said, function.bits, whole));
+            }
+        }
+        laws
+    }
+}

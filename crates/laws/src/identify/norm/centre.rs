@@ -1,0 +1,129 @@
+//! Rows that something is added to before, and groups of channels that are normed by themselves.
+
+use ndarray::Array2;
+
+use super::divisor::divisor_laws;
+use super::{ROOM, Right, matrix, mean_square};
+use crate::case::Case;
+use crate::describe::choice;
+use crate::fit::least_squares;
+use crate::identify::output::biases::OfRow;
+use crate::law::{Form, Law};
+use crate::number::Measured;
+
+/// A statistic of the row that is added or subtracted before.
+const OFFSETS: [OfRow; 7] = [
+    ("mean", |row| row.iter().sum::<f64>() / row.len() as f64),
+    ("median", |row| {
+        let mut row = row.to_vec();
+        row.sort_by(f64::total_cmp);
+        0.5 * (row[(row.len() - 1) / 2] + row[row.len() / 2])
+    }),
+    ("first value", |row| row[0]),
+    ("last value", |row| row[row.len() - 1]),
+    ("smallest value", |row| row.iter().copied().fold(f64::INFINITY, f64::min)),
+    ("largest value", |row| row.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
+    ("one", |_| 1.0),
+];
+
+/// y / w = f (x + a m): a number of each row is added before.
+pub(super) fn offsets(case: &Case<'_>, right: &Right, own: &Array2<f64>) -> Vec<Law> {
+    let first = case.first();
+    let Some(x) = matrix(&first.inputs[0]) else { return Vec::new() };
+    let noise = first.noise();
+    let (mut slopes, mut offsets) = (Vec::new(), Vec::new());
+    for (x, y) in x.rows().into_iter().zip(own.rows()) {
+        let (x, y): (Vec<f64>, Vec<f64>) = (x.iter().zip(&right.gain).map(|(x, w)| x * w).collect(), y.to_vec());
+        let Some(fit) = least_squares(&[&x, &right.gain], &y, noise) else { return Vec::new() };
+        if fit.left > ROOM * noise {
+            return Vec::new();
+        }
+        slopes.push(fit.coefficients[0]);
+        offsets.push(fit.coefficients[1]);
+    }
+    let mut laws = Vec::new();
+    for (called, f) in OFFSETS {
+        let of: Vec<f64> = x.rows().into_iter().map(|row| f(&row.to_vec())).collect();
+        let share: Vec<Measured> = offsets
+            .iter()
+            .zip(&slopes)
+            .zip(&of)
+            .map(|((o, s), m)| Measured::new(o.value / (s.value * m), o.error / (s.value * m).abs()))
+            .collect();
+        let by = Measured::mean(share.iter().copied());
+        let number = by.number();
+        if !share.iter().all(|m| m.may_be(number.value)) {
+            continue;
+        }
+        let a = number.value;
+        let moved = move |x: &Array2<f64>| {
+            let mut out = x.clone();
+            for mut row in out.rows_mut() {
+                let by = a * f(&row.to_vec());
+                row.mapv_inplace(|x| x + by);
+            }
+            out
+        };
+        let divisors: Vec<Measured> =
+            slopes.iter().map(|s| Measured::new(1.0 / s.value, s.error / s.value.powi(2))).collect();
+        for is_after in [true, false] {
+            let inner = if is_after { moved(&x) } else { x.clone() };
+            for divisor in divisor_laws(case, right, &inner, &divisors) {
+                let rows = divisor.f.clone();
+                let then = divisor.words.clone().map_or_else(String::new, |words| format!("; {words}"));
+                let of = if is_after { "" } else { ", which the divisor does not see" };
+                let words = format!("{} times the row's {called} is added before{of}{then}", number.words);
+                laws.push(Law::new(Form::NormCentre, words, 8.0 + number.bits + divisor.bits, move |case, at| {
+                    let place = &case.places[at];
+                    let right = Right::of(place)?;
+                    let x = matrix(&place.inputs[0])?;
+                    let inner = moved(&x);
+                    let divisors = rows(&right, if is_after { &inner } else { &x })?;
+                    let mut out = inner;
+                    for (mut row, by) in out.rows_mut().into_iter().zip(&divisors) {
+                        row.iter_mut().zip(&right.gain).for_each(|(x, gain)| *x = *x / by * gain);
+                    }
+                    out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
+                }));
+            }
+        }
+    }
+    laws
+}
+
+/// Groups of channels, each by its own root mean square.
+pub(super) fn groups(case: &Case<'_>, right: &Right, own: &Array2<f64>) -> Vec<Law> {
+    let Some(x) = matrix(&case.first().inputs[0]) else { return Vec::new() };
+    let width = x.ncols();
+    let by_groups = |x: &Array2<f64>, right: &Right, size: usize| {
+        let mut out = right.inner(x);
+        for mut row in out.rows_mut() {
+            let mut values = row.to_vec();
+            for group in values.chunks_mut(size) {
+                let by = (mean_square(group) + right.epsilon).sqrt();
+                group.iter_mut().for_each(|x| *x /= by);
+            }
+            row.iter_mut().zip(values.iter().zip(&right.gain)).for_each(|(x, (v, gain))| *x = v * gain);
+        }
+        out
+    };
+    let noise = case.first().noise();
+    let sizes = (2..width).filter(|size| width.is_multiple_of(*size));
+    let fits = |size: &usize| {
+        let due = by_groups(&x, right, *size);
+        let left: f64 = due.iter().zip(own).map(|(a, b)| (a - b).powi(2)).sum();
+        left.sqrt() <= ROOM * noise * own.iter().map(|y| y * y).sum::<f64>().sqrt()
+    };
+    sizes
+        .filter(fits)
+        .map(|size| {
+            let words = format!("each group of {size} channels is divided by its own root mean square");
+            let law = Law::new(Form::NormGroups, words, 6.0 + choice(size), move |case, at| {
+                let place = &case.places[at];
+                let out = by_groups(&matrix(&place.inputs[0])?, &Right::of(place)?, size);
+                out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
+            });
+            law.with("group", size)
+        })
+        .collect()
+}

@@ -1,0 +1,273 @@
+//! Another divisor: a statistic of each row, with a scale and an epsilon.
+
+use std::sync::Arc;
+
+use ndarray::Array2;
+
+use super::statistics::statistics;
+use super::{Part, Right, Rows};
+use crate::case::{Axis, Case};
+use crate::describe::function::describe as describe_function;
+use crate::describe::table::describe as describe_table;
+use crate::fit::{dot, least_squares};
+use crate::number::Measured;
+
+/// Statistics that are as plain as this are taken of weighed rows too.
+const PLAIN: f64 = 5.0;
+
+pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Vec<Part<Rows>> {
+    let due = right.divisor(inner);
+    if own.iter().zip(&due).all(|(own, due)| own.may_be(*due)) {
+        return vec![Part {
+            words: None,
+            bits: 0.0,
+            f: Arc::new(|right, x| Some(right.divisor(x))),
+            parameters: Vec::new(),
+        }];
+    }
+    let epsilon = Measured::new(right.epsilon, 1e-3 * right.epsilon).number().words;
+    let mut laws: Vec<Part<Rows>> = Vec::new();
+    let plain = statistics(inner.ncols());
+    let weighed: Vec<_> = plain
+        .iter()
+        .filter(|(_, bits, _)| *bits <= PLAIN)
+        .map(|(words, bits, f)| (format!("{words} of the row times the gain"), bits + 3.0, f.clone()))
+        .collect();
+    let all = plain.into_iter().map(|of| (of, false)).chain(weighed.into_iter().map(|of| (of, true)));
+    for ((words, bits, statistic), is_weighed) in all {
+        let of = statistic(&right.weighed(inner, is_weighed));
+        if of.iter().any(|s| !s.is_finite()) {
+            continue;
+        }
+        for is_inside in [true, false] {
+            // S = sqrt(a s^2 + e), or S = a s + e.
+            let power = if is_inside { 2 } else { 1 };
+            let x: Vec<f64> = of.iter().map(|s| s.powi(power)).collect();
+            let y: Vec<Measured> = own
+                .iter()
+                .map(|s| Measured::new(s.value.powi(power), s.error * f64::from(power) * s.value.abs().powi(power - 1)))
+                .collect();
+            for (a, e, price) in scale_and_epsilon(&x, &y, right.epsilon) {
+                let made = |s: f64| {
+                    let inner = a.value * s.powi(power) + e.value;
+                    if is_inside { inner.max(0.0).sqrt() } else { inner }
+                };
+                if !own.iter().zip(&of).all(|(own, s)| own.may_be(made(*s))) {
+                    continue;
+                }
+                let times = if a.words == "1" { String::new() } else { format!("{} times ", a.words) };
+                let plus = if e.value == 0.0 { String::new() } else { format!(" plus {}", e.words) };
+                let said = match is_inside && e.value != 0.0 {
+                    true => format!("rows are divided by sqrt({times}s^2{plus}), s being {words}"),
+                    false => format!("rows are divided by {times}{words}{plus}"),
+                };
+                let (statistic, a, e) = (statistic.clone(), a.value, e.value);
+                laws.push(Part {
+                    words: Some(format!("{said} (right: root mean square, epsilon {epsilon} inside)")),
+                    bits: bits + price + if is_inside { 0.0 } else { 2.0 },
+                    f: Arc::new(move |right, x| {
+                        let made = |s: f64| {
+                            let inner = a * s.powi(power) + e;
+                            if is_inside { inner.max(0.0).sqrt() } else { inner }
+                        };
+                        Some(statistic(&right.weighed(x, is_weighed)).into_iter().map(made).collect())
+                    }),
+                    parameters: vec![
+                        ("statistic", words.clone().into()),
+                        ("scale", a.into()),
+                        ("epsilon", e.into()),
+                        ("epsilon_inside", is_inside.into()),
+                    ],
+                });
+                break;
+            }
+        }
+    }
+    // Bounds of the right divisor.
+    for (words, is_least) in [("at least", true), ("at most", false)] {
+        let bound = own
+            .iter()
+            .map(|m| m.value)
+            .fold(if is_least { f64::INFINITY } else { 0.0 }, if is_least { f64::min } else { f64::max });
+        let number = Measured::new(bound, own[0].error).number();
+        let b = number.value;
+        let made = move |d: f64| if is_least { d.max(b) } else { d.min(b) };
+        if own.iter().zip(&due).all(|(own, due)| own.may_be(made(*due))) {
+            laws.push(Part {
+                words: Some(format!("rows are divided by {words} {}", number.words)),
+                bits: 4.0 + number.bits,
+                f: Arc::new(move |right, x| Some(right.divisor(x).into_iter().map(made).collect())),
+                parameters: Vec::new(),
+            });
+        }
+    }
+    if let Some(function) = describe_function(&due, own) {
+        let f = function.f.clone();
+        laws.push(Part {
+            words: Some(format!("rows are divided by {} (d: the right divisor)", function.of("d"))),
+            bits: function.bits + 6.0,
+            f: Arc::new(move |right, x| Some(right.divisor(x).into_iter().map(|d| f(d)).collect())),
+            parameters: Vec::new(),
+        });
+    }
+    laws.extend(two_statistics(right, inner, own));
+    laws.extend(epsilon_by_row(case, right, inner, own));
+    // A factor of the right divisor, by position.
+    let ratio: Vec<Measured> =
+        own.iter().zip(&due).map(|(m, due)| Measured::new(due / m.value, m.error * due / m.value.powi(2))).collect();
+    let rank = case.first().right.ndim();
+    let (axis, tokens) = if rank == 2 { (Axis::Token, case.tokens_of(Axis::Token)) } else { (Axis::Row, None) };
+    if let Some(table) = describe_table(&ratio, axis, Some(1.0), tokens) {
+        let values = table.values;
+        laws.push(Part {
+            words: Some(format!("rows are {} times the right ones", table.words)),
+            bits: table.bits + 4.0,
+            f: Arc::new(move |right, x| {
+                let due = right.divisor(x);
+                (due.len() == values.len()).then(|| due.iter().zip(&values).map(|(d, by)| d / by).collect())
+            }),
+            parameters: Vec::new(),
+        });
+    }
+    laws.sort_by(|a, b| a.bits.total_cmp(&b.bits));
+    laws.truncate(MOST);
+    laws
+}
+
+/// S = a s1 + b s2, or S^2 = a s1^2 + b s2^2: two statistics of each row, one of them the root mean square.
+fn two_statistics(right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Vec<Part<Rows>> {
+    let mut laws: Vec<Part<Rows>> = Vec::new();
+    let all: Vec<_> = statistics(inner.ncols()).into_iter().filter(|(_, bits, _)| *bits <= KNOWN).collect();
+    let due = right.divisor(inner);
+    for (words, bits, statistic) in all {
+        let of = statistic(inner);
+        for power in [1, 2] {
+            let raised = |x: &[f64]| x.iter().map(|x| x.powi(power)).collect::<Vec<f64>>();
+            let y: Vec<Measured> = own
+                .iter()
+                .map(|s| Measured::new(s.value.powi(power), s.error * f64::from(power) * s.value.abs().powi(power - 1)))
+                .collect();
+            let weight: Vec<f64> = y.iter().map(|y| 1.0 / y.error.max(1e-300)).collect();
+            let by = |x: &[f64]| x.iter().zip(&weight).map(|(x, w)| x * w).collect::<Vec<f64>>();
+            let wanted = by(&y.iter().map(|y| y.value).collect::<Vec<_>>());
+            let size = (dot(&wanted, &wanted) / wanted.len() as f64).sqrt();
+            let Some(fit) = least_squares(&[&by(&raised(&due)), &by(&raised(&of))], &wanted, 1.0 / size.max(1e-300))
+            else {
+                continue;
+            };
+            let (a, b) = (fit.coefficients[0], fit.coefficients[1]);
+            for (a, b) in [(a.number(), b.number()), (a.plain(), b.plain())] {
+                let (one, other) = (a.value, b.value);
+                let made = move |d: f64, s: f64| {
+                    let sum = one * d.powi(power) + other * s.powi(power);
+                    if power == 2 { sum.max(0.0).sqrt() } else { sum }
+                };
+                if one == 0.0
+                    || other == 0.0
+                    || !own.iter().zip(due.iter().zip(&of)).all(|(own, (d, s))| own.may_be(made(*d, *s)))
+                {
+                    continue;
+                }
+                let term = |n: &crate::number::Number, words: &str| {
+                    if n.value == 1.0 { words.to_owned() } else { format!("{} times {words}", n.words) }
+                };
+                let said = match power {
+                    1 => format!("rows are divided by {} plus {}", term(&a, "the right divisor"), term(&b, &words)),
+                    _ => format!(
+                        "rows are divided by the root of {} plus {}",
+                        term(&a, "the right divisor squared"),
+                        term(&b, &format!("the square of {words}"))
+                    ),
+                };
+                let statistic = statistic.clone();
+                laws.push(Part {
+                    words: Some(said),
+                    bits: 8.0 + bits + a.bits + b.bits,
+                    f: Arc::new(move |right: &Right, x: &Array2<f64>| {
+                        let (due, of) = (right.divisor(x), statistic(x));
+                        Some(due.into_iter().zip(of).map(|(d, s)| made(d, s)).collect())
+                    }),
+                    parameters: Vec::new(),
+                });
+                break;
+            }
+        }
+    }
+    laws
+}
+
+/// Statistics up to this price are taken together with the right divisor.
+const KNOWN: f64 = 7.0;
+
+/// Another epsilon for each row.
+fn epsilon_by_row(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Option<Part<Rows>> {
+    let squares: Vec<f64> = right.divisor(inner).iter().map(|d| d * d - right.epsilon).collect();
+    let epsilons: Vec<Measured> = own
+        .iter()
+        .zip(&squares)
+        .map(|(s, square)| Measured::new(s.value * s.value - square, 2.0 * s.value.abs() * s.error))
+        .collect();
+    let rank = case.first().right.ndim();
+    let (axis, tokens) = if rank == 2 { (Axis::Token, case.tokens_of(Axis::Token)) } else { (Axis::Row, None) };
+    let table = describe_table(&epsilons, axis, Some(right.epsilon), tokens)
+        .filter(|table| table.number.is_none() || table.part.is_some())?;
+    let values = table.values;
+    Some(Part {
+        words: Some(format!("epsilon is {} inside the root", table.words)),
+        bits: table.bits + 6.0,
+        f: Arc::new(move |right, x| {
+            let due = right.divisor(x);
+            let with = |(d, e): (&f64, &f64)| (d * d - right.epsilon + e).max(0.0).sqrt();
+            (due.len() == values.len()).then(|| due.iter().zip(&values).map(with).collect())
+        }),
+        parameters: Vec::new(),
+    })
+}
+
+/// Laws of a part that are kept.
+pub(super) const MOST: usize = 4;
+
+/// `y = a x + e`, the plainest first: as it is, with the right epsilon, with another, with another scale, with both.
+#[allow(clippy::type_complexity)]
+fn scale_and_epsilon(
+    x: &[f64],
+    y: &[Measured],
+    epsilon: f64,
+) -> Vec<(crate::number::Number, crate::number::Number, f64)> {
+    let exact = |value: f64, words: String| crate::number::Number { value, words, bits: 0.0 };
+    let (one, nothing) = (exact(1.0, "1".into()), exact(0.0, "0".into()));
+    let eps = exact(epsilon, Measured::new(epsilon, 1e-3 * epsilon).number().words);
+    let mut all = vec![(one.clone(), eps.clone(), 0.0), (one.clone(), nothing.clone(), 2.0)];
+    let off = Measured::mean(y.iter().zip(x).map(|(y, x)| y.plus(-x)));
+    if off.is_known() {
+        for e in [off.number(), off.plain()] {
+            all.push((one.clone(), e.clone(), e.bits));
+        }
+    }
+    for e in [&eps, &nothing] {
+        let ratio = Measured::mean(
+            y.iter()
+                .zip(x)
+                .filter(|(_, x)| **x != 0.0)
+                .map(|(y, x)| Measured::new((y.value - e.value) / x, y.error / x.abs())),
+        );
+        if ratio.is_known() {
+            for a in [ratio.number(), ratio.plain()] {
+                all.push((a.clone(), e.clone(), a.bits + 2.0));
+            }
+        }
+    }
+    let weight: Vec<f64> = y.iter().map(|y| 1.0 / y.error.max(1e-300)).collect();
+    let by = |x: &[f64]| x.iter().zip(&weight).map(|(x, w)| x * w).collect::<Vec<f64>>();
+    let (columns, ones) = (by(x), weight.clone());
+    let wanted = by(&y.iter().map(|y| y.value).collect::<Vec<_>>());
+    let size = (dot(&wanted, &wanted) / wanted.len() as f64).sqrt();
+    if let Some(fit) = least_squares(&[&columns, &ones], &wanted, 1.0 / size.max(1e-300)) {
+        let (a, e) = (fit.coefficients[0], fit.coefficients[1]);
+        for (a, e) in [(a.number(), e.number()), (a.plain(), e.plain())] {
+            let price = a.bits + e.bits;
+            all.push((a, e, price));
+        }
+    }
+    all
+}

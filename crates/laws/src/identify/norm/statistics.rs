@@ -1,0 +1,162 @@
+//! What rows may be divided by.
+
+use std::sync::Arc;
+
+use ndarray::Array2;
+
+use super::mean_square;
+use crate::describe::{choice, nth};
+use crate::fit::dot;
+
+/// A statistic of each row.
+type Statistic = Arc<dyn Fn(&Array2<f64>) -> Vec<f64> + Send + Sync>;
+
+/// What rows may be divided by.
+pub(super) fn statistics(width: usize) -> Vec<(String, f64, Statistic)> {
+    let mut all: Vec<(String, f64, Statistic)> = Vec::new();
+    let mut of_row = |words: &str, bits: f64, f: fn(&[f64]) -> f64| {
+        all.push((
+            words.to_owned(),
+            bits,
+            Arc::new(move |x| x.rows().into_iter().map(|row| f(&row.to_vec())).collect()),
+        ));
+    };
+    of_row("the root mean square", 2.0, |row| mean_square(row).sqrt());
+    of_row("one", 3.0, |_| 1.0);
+    of_row("the mean square", 5.0, mean_square);
+    of_row("the root of the root mean square", 6.0, |row| mean_square(row).powf(0.25));
+    of_row("the length", 5.0, |row| dot(row, row).sqrt());
+    of_row("the mean size", 5.0, |row| row.iter().map(|x| x.abs()).sum::<f64>() / row.len() as f64);
+    of_row("the sum of sizes", 6.0, |row| row.iter().map(|x| x.abs()).sum());
+    of_row("the largest size", 5.0, |row| row.iter().fold(0.0, |most: f64, x| most.max(x.abs())));
+    of_row("the standard deviation", 5.0, |row| {
+        let mean = row.iter().sum::<f64>() / row.len() as f64;
+        (row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / row.len() as f64).sqrt()
+    });
+    of_row("the standard deviation (over n - 1)", 6.0, |row| {
+        let mean = row.iter().sum::<f64>() / row.len() as f64;
+        (row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (row.len() - 1) as f64).sqrt()
+    });
+    of_row("the root mean square (over n - 1)", 6.0, |row| (dot(row, row) / (row.len() - 1) as f64).sqrt());
+    of_row("the root mean square (over n + 1)", 6.0, |row| (dot(row, row) / (row.len() + 1) as f64).sqrt());
+    of_row("the range", 6.0, |row| {
+        let (low, high) = row.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), x| (l.min(*x), h.max(*x)));
+        high - low
+    });
+    of_row("the median size", 7.0, |row| {
+        let mut sizes: Vec<f64> = row.iter().map(|x| x.abs()).collect();
+        sizes.sort_by(f64::total_cmp);
+        0.5 * (sizes[(sizes.len() - 1) / 2] + sizes[sizes.len() / 2])
+    });
+    of_row("the third root of the mean cubed size", 7.0, |row| {
+        (row.iter().map(|x| x.abs().powi(3)).sum::<f64>() / row.len() as f64).cbrt()
+    });
+    of_row("the fourth root of the mean fourth power", 7.0, |row| {
+        (row.iter().map(|x| x.powi(4)).sum::<f64>() / row.len() as f64).powf(0.25)
+    });
+    of_row("the size of the mean", 6.0, |row| (row.iter().sum::<f64>() / row.len() as f64).abs());
+    of_row("the mean deviation", 7.0, |row| {
+        let mean = row.iter().sum::<f64>() / row.len() as f64;
+        row.iter().map(|x| (x - mean).abs()).sum::<f64>() / row.len() as f64
+    });
+    of_row("the geometric mean of sizes", 7.0, |row| {
+        (row.iter().map(|x| x.abs().max(1e-30).ln()).sum::<f64>() / row.len() as f64).exp()
+    });
+    let sizes = |x: &Array2<f64>| x.rows().into_iter().map(|row| mean_square(&row.to_vec())).collect::<Vec<f64>>();
+    let mut of_all = |words: &str, bits: f64, f: fn(Vec<f64>) -> Vec<f64>| {
+        all.push((words.to_owned(), bits, Arc::new(move |x| f(sizes(x)).into_iter().map(f64::sqrt).collect())));
+    };
+    of_all("the root mean square of the row before", 7.0, |s| (0..s.len()).map(|t| s[t.saturating_sub(1)]).collect());
+    of_all("the root mean square of the next row", 7.0, |s| {
+        (0..s.len()).map(|t| s[(t + 1).min(s.len() - 1)]).collect()
+    });
+    of_all("the root mean square of the first row", 7.0, |s| vec![s[0]; s.len()]);
+    of_all("the root mean square of the last row", 7.0, |s| vec![s[s.len() - 1]; s.len()]);
+    of_all("the root mean square of all rows", 7.0, |s| vec![s.iter().sum::<f64>() / s.len() as f64; s.len()]);
+    of_all("the root mean square of the rows so far", 7.0, |s| {
+        let mut sum = 0.0;
+        s.iter()
+            .enumerate()
+            .map(|(t, s)| {
+                sum += s;
+                sum / (t + 1) as f64
+            })
+            .collect()
+    });
+    for block in [2usize, 4, 8, 16, 32] {
+        type Of = fn(usize, usize, usize) -> usize;
+        let others: [(String, Of); 2] = [
+            (format!("the first of its block of {block} rows"), |t, block, _| t / block * block),
+            (format!("the same of the first {block} rows"), |t, block, rows| t % block.min(rows)),
+        ];
+        for (whose, of) in others {
+            let made = move |sizes: Vec<f64>| {
+                let rows = sizes.len();
+                (0..rows).map(|t| sizes[of(t, block, rows)].sqrt()).collect()
+            };
+            all.push((format!("the root mean square of {whose}"), 9.0, Arc::new(move |x| made(sizes(x)))));
+        }
+        let words = format!("the root mean square of its block of {block} rows");
+        all.push((
+            words,
+            9.0,
+            Arc::new(move |x| {
+                let of: Vec<f64> = sizes(x)
+                    .chunks(block)
+                    .flat_map(|s| vec![s.iter().sum::<f64>() / s.len() as f64; s.len()])
+                    .collect();
+                of.into_iter().map(f64::sqrt).collect()
+            }),
+        ));
+    }
+    for stride in 2..=8usize {
+        for rest in 0..stride {
+            let words = format!("the root mean square of every {} channel from {rest} on", nth(stride));
+            all.push((
+                words,
+                12.0,
+                Arc::new(move |x| {
+                    let of = |row: Vec<f64>| {
+                        mean_square(&row.into_iter().skip(rest).step_by(stride).collect::<Vec<_>>()).sqrt()
+                    };
+                    x.rows().into_iter().map(|row| of(row.to_vec())).collect()
+                }),
+            ));
+        }
+    }
+    // Of part of the channels: which part is read off the row.
+    for at in 1..width {
+        let bits = 6.0 + choice(width);
+        let part = move |over: fn(usize, usize) -> f64, is_first: bool| -> Statistic {
+            Arc::new(move |x: &Array2<f64>| {
+                let of = |row: Vec<f64>| {
+                    let part = if is_first { &row[..at.min(row.len())] } else { &row[row.len().saturating_sub(at)..] };
+                    (dot(part, part) / over(part.len(), row.len())).sqrt()
+                };
+                x.rows().into_iter().map(|row| of(row.to_vec())).collect()
+            })
+        };
+        if width <= FEW || is_round(at) || at + 8 > width {
+            all.push((format!("the root mean square of the first {at} channels"), bits, part(|n, _| n as f64, true)));
+            all.push((format!("the root mean square of the last {at} channels"), bits, part(|n, _| n as f64, false)));
+            all.push((
+                format!("the root of the sum over the first {at} channels, over all of them"),
+                bits + 1.0,
+                part(|_, n| n as f64, true),
+            ));
+            all.push((
+                format!("the root of the sum over the last {at} channels, over all of them"),
+                bits + 1.0,
+                part(|_, n| n as f64, false),
+            ));
+        }
+    }
+    all
+}
+
+/// Widths up to which every part is tried; beyond only round ones, and those that leave out a few.
+const FEW: usize = 256;
+
+fn is_round(n: usize) -> bool {
+    n.is_power_of_two() || n.is_multiple_of(64)
+}

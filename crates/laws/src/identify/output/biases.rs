@@ -1,0 +1,163 @@
+//! A term for each slice along an axis.
+
+use ndarray::ArrayD;
+use serde_json::json;
+
+use crate::case::{Axis, Case};
+use crate::describe::table::{bits_of, describe as describe_table};
+use crate::fit::{dot, factor};
+use crate::identify::subject::{Subject, by_slice, rows};
+use crate::law::{Form, Law};
+use crate::number::Measured;
+
+/// A statistic of a row, and what it is called.
+pub(crate) type OfRow = (&'static str, fn(&[f64]) -> f64);
+
+/// Statistics of a row that may be added to it.
+const STATISTICS: [OfRow; 7] = [
+    ("mean", |row| row.iter().sum::<f64>() / row.len() as f64),
+    ("mean size", |row| row.iter().map(|x| x.abs()).sum::<f64>() / row.len() as f64),
+    ("root mean square", |row| (dot(row, row) / row.len() as f64).sqrt()),
+    ("largest value", |row| row.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
+    ("smallest value", |row| row.iter().copied().fold(f64::INFINITY, f64::min)),
+    ("first value", |row| row[0]),
+    ("last value", |row| row[row.len() - 1]),
+];
+
+/// A term for each slice.
+pub(super) fn biases(subject: &Subject, case: &Case<'_>, axis: usize) -> Vec<Law> {
+    let name = subject.axes[axis];
+    let (right, own) = (rows(&subject.right, axis), rows(&subject.own, axis));
+    let width = right.ncols();
+    if width < 3 {
+        return Vec::new();
+    }
+    let size = (own.iter().map(|x| x * x).sum::<f64>() / own.len() as f64).sqrt();
+    let (mut numbers, mut left) = (Vec::new(), Vec::new());
+    for (right, own) in right.rows().into_iter().zip(own.rows()) {
+        let off: Vec<f64> = own.iter().zip(right).map(|(own, right)| own - right).collect();
+        let mean = off.iter().sum::<f64>() / width as f64;
+        let rest = (off.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width as f64).sqrt();
+        numbers.push(Measured::new(mean, rest.max(subject.noise * size) / (width as f64).sqrt()));
+        left.push(rest / size.max(f64::MIN_POSITIVE));
+    }
+    if !subject.is_rounding(&left) || numbers.iter().all(|m| m.may_be(0.0)) {
+        return Vec::new();
+    }
+    let mut laws = Vec::new();
+    let means: Vec<f64> = numbers.iter().map(|m| m.value).collect();
+    for (statistic, f) in STATISTICS {
+        let of: Vec<f64> = right.rows().into_iter().map(|row| f(&row.to_vec())).collect();
+        let by = factor(&of, &means, subject.noise).coefficients[0];
+        let number = by.number();
+        let holds =
+            numbers.iter().zip(&of).all(|(m, of)| m.may_be(number.value * of) || m.plus(-by.value * of).may_be(0.0));
+        if by.is_known() && !by.may_be(0.0) && holds {
+            let words = format!(
+                "{} is the right one plus {} times the {statistic} of its {}",
+                subject.label,
+                number.words,
+                name.name()
+            );
+            let by = number.value;
+            let made = move |right: &ArrayD<f64>| {
+                let numbers: Vec<f64> = rows(right, axis).rows().into_iter().map(|row| by * f(&row.to_vec())).collect();
+                by_slice(right, axis, &numbers, |x, plus| x + plus)
+            };
+            laws.push(
+                subject
+                    .law(Form::OutputBias, words, 8.0 + number.bits, made)
+                    .with("statistic", statistic)
+                    .with("scale", by),
+            );
+        }
+    }
+    if matches!(name, Axis::Channel | Axis::Dim) {
+        laws.extend(known_biases(subject, case, axis, &numbers));
+    }
+    let made = move |numbers: Vec<f64>| move |right: &ArrayD<f64>| by_slice(right, axis, &numbers, |x, plus| x + plus);
+    match describe_table(&numbers, name, Some(0.0), case.tokens_of(name)) {
+        Some(table) => {
+            let words = format!("{} is the right one plus {}", subject.label, table.words);
+            let law = subject.law(Form::OutputBias, words, table.bits + 5.0, made(table.values));
+            laws.push(law.with("bias", table.words).with("by", name.name()).on(Subject::support(name, table.part)));
+        }
+        None if bits_of(&numbers) < 2.0 * own.len() as f64 => {
+            let words = format!("{} is the right one plus a number for each {}", subject.label, name.name());
+            let law = subject.law(Form::OutputBias, words, bits_of(&numbers), made(means.clone())).table();
+            laws.push(law.with("by", name.name()).with("biases", json!(means)));
+        }
+        None => {}
+    }
+    laws
+}
+
+/// Vectors of the model, added.
+fn known_biases(subject: &Subject, case: &Case<'_>, axis: usize, numbers: &[Measured]) -> Vec<Law> {
+    let means: Vec<f64> = numbers.iter().map(|m| m.value).collect();
+    let mut laws = Vec::new();
+    for (called, vector) in case.operation.vectors(case.fitted, numbers.len()) {
+        let by = factor(&vector, &means, subject.noise).coefficients[0];
+        let number = by.number();
+        if !by.is_known() || !numbers.iter().zip(&vector).all(|(m, v)| m.may_be(number.value * v)) {
+            continue;
+        }
+        let times = if number.value == 1.0 { String::new() } else { format!("{} times ", number.words) };
+        let words = format!("{} is the right one plus {times}{called}", subject.label);
+        let (by, name) = (number.value, called.clone());
+        let made = move |case: &Case<'_>, place: usize, right: &ArrayD<f64>| {
+            let all = case.operation.vectors(place, right.shape()[axis]);
+            let (_, vector) = all.into_iter().find(|(other, _)| *other == name)?;
+            by_slice(right, axis, &vector, |x, plus| x + by * plus)
+        };
+        laws.push(
+            subject
+                .law_of_place(Form::OutputBias, words, 10.0 + number.bits, made)
+                .with("bias", called)
+                .with("scale", by),
+        );
+    }
+    laws.extend(read_biases(subject, case, axis, numbers));
+    laws
+}
+
+/// A vector of the model that is added as it is, but read otherwise: in another order, or its first part repeated.
+fn read_biases(subject: &Subject, case: &Case<'_>, axis: usize, numbers: &[Measured]) -> Vec<Law> {
+    let n = numbers.len();
+    let mut ways: Vec<(String, Vec<usize>)> = vec![
+        ("read from its end".into(), (0..n).rev().collect()),
+        ("read one further on, around the end".into(), (0..n).map(|i| (i + 1) % n).collect()),
+        ("read one before, around the end".into(), (0..n).map(|i| (i + n - 1) % n).collect()),
+        ("its neighbours exchanged".into(), (0..n).map(|i| if (i ^ 1) < n { i ^ 1 } else { i }).collect()),
+    ];
+    for part in (1..n).filter(|part| n.is_multiple_of(*part) && n / part <= 128) {
+        ways.push((
+            format!("its first {part} repeated (that of head 0, of {part} channels)"),
+            (0..n).map(|i| i % part).collect(),
+        ));
+        ways.push((
+            format!("its parts of {part} in reverse order"),
+            (0..n).map(|i| (n / part - 1 - i / part) * part + i % part).collect(),
+        ));
+    }
+    let mut laws = Vec::new();
+    for (called, vector) in case.operation.vectors(case.fitted, n) {
+        for (words, from) in &ways {
+            // What is added in all is what the vector is, read so.
+            let fits = numbers.iter().enumerate().all(|(i, m)| m.plus(vector[i]).may_be(vector[from[i]]));
+            if !fits || from.iter().enumerate().all(|(i, from)| vector[i] == vector[*from]) {
+                continue;
+            }
+            let (name, from) = (called.clone(), from.clone());
+            let made = move |case: &Case<'_>, place: usize, right: &ArrayD<f64>| {
+                let all = case.operation.vectors(place, right.shape()[axis]);
+                let (_, vector) = all.into_iter().find(|(other, _)| *other == name)?;
+                let off: Vec<f64> = vector.iter().zip(&from).map(|(v, from)| vector[*from] - v).collect();
+                by_slice(right, axis, &off, |x, plus| x + plus)
+            };
+            let said = format!("{} has {called} {words}", subject.label);
+            laws.push(subject.law_of_place(Form::OutputBias, said, 12.0, made).with("bias", called.clone()));
+        }
+    }
+    laws
+}
