@@ -222,7 +222,7 @@ fn of_inputs(case: &Case<'_>, law: &Law, at: usize, predicted: &ArrayD<f64>) -> 
         tokens: case.tokens.clone(),
         operation: case.operation,
         fitted: case.fitted,
-        until: case.until,
+        begun: case.begun,
     };
     law.predicted(&moved, at).filter(|p| p.shape() == predicted.shape()).map_or(0.0, |p| 4.0 * nmse(&p, predicted))
 }

@@ -77,7 +77,7 @@ fn part_of<'c>(case: &Case<'_>, rows: &[usize], operation: &'c Part<'_>) -> Opti
         tokens: case.tokens.as_ref().and_then(|tokens| rows.iter().map(|row| tokens.get(*row).copied()).collect()),
         operation,
         fitted: case.fitted,
-        until: case.until,
+        begun: case.begun,
     })
 }
 
