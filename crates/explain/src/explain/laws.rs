@@ -143,7 +143,7 @@ fn evaluated(run: &Run<'_>, chain: &Chain<'_>, inputs: &[ArrayD<f64>]) -> Option
     values.pop()
 }
 
-/// Other taps of the layer and of the one before.
+/// Other taps of the layer and of those before; behind the layers, of the last ones.
 fn around(run: &mut Run<'_>, place: Place) -> Result<Vec<(String, ArrayD<f64>)>, ReplayError> {
     const SITES: [Site; 14] = [
         Site::AttnNorm,
@@ -161,7 +161,12 @@ fn around(run: &mut Run<'_>, place: Place) -> Result<Vec<(String, ArrayD<f64>)>,
         Site::FfnOut,
         Site::H,
     ];
-    let Some(layer) = place.tap.layer else { return Ok(Vec::new()) };
+    // From the layer before on.
+    let layers = run.recorded.model.plan.dims.layers;
+    let own_layer = place.tap.layer.unwrap_or(layers);
+    if place.tap.site == Site::H0 {
+        return Ok(Vec::new());
+    }
     let own = run.recorded.model.plan.step(place.tap).map(|step| step.reads.clone()).unwrap_or_default();
     let mut all = Vec::new();
     let h0 = Tap { site: Site::H0, layer: None };
@@ -169,10 +174,16 @@ fn around(run: &mut Run<'_>, place: Place) -> Result<Vec<(String, ArrayD<f64>)>,
         && run.recorded.is_whole(Place { step: 0, tap: h0 })
         && let Ok((_, wide)) = run.value(h0, 0)?
     {
-        all.push((Site::H0.name().to_owned(), wide));
+        // The stream before the layers is called as the one between them.
+        let name = match own_layer {
+            0 => "h of the layer before",
+            1 => "h two layers before",
+            _ => Site::H0.name(),
+        };
+        all.push((name.to_owned(), wide));
     }
     for (before, said) in [(0, ""), (1, " of the layer before"), (2, " two layers before")] {
-        let Some(layer) = layer.checked_sub(before) else { continue };
+        let Some(layer) = own_layer.checked_sub(before).filter(|layer| *layer < layers) else { continue };
         // Of two layers before there is the stream alone.
         for site in SITES.into_iter().filter(|site| before < 2 || *site == Site::H) {
             let tap = Tap { site, layer: Some(layer) };

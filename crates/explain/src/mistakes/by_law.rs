@@ -210,8 +210,8 @@ fn zero(law: &Law) -> Option<Params> {
 fn few_bits(law: &Law) -> Option<Params> {
     let rounded = law.parameter("rounded")?.as_str()?;
     Some(match rounded {
-        "rounded to 11 binary digits" => vec![("format", json!("f16 weights"))],
-        "rounded to 8 binary digits" => vec![("format", json!("bf16 weights"))],
+        "rounded to 11 binary digits (f16's)" => vec![("format", json!("f16 weights"))],
+        "rounded to 8 binary digits (bf16's)" => vec![("format", json!("bf16 weights"))],
         _ => vec![("weights", json!(rounded))],
     })
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use firstdiff_compare::Place;
 use firstdiff_laws::Kind;
 use firstdiff_program::{Arithmetic, Bench, DType, Slice, Tensor, Values};
-use firstdiff_trace::Site;
+use firstdiff_trace::{Site, Tap};
 use ndarray::{ArrayD, Axis, concatenate};
 
 use crate::explain::{Effort, Finding, Match};
@@ -194,26 +194,42 @@ fn of_steps(held: &Held, taps: &[usize]) -> (Vec<Vec<usize>>, Vec<ArrayD<f64>>) 
     }
 }
 
+/// What a tap is called from another: those of its layer, of the one before, and of no layer; the stream two layers before; behind the layers, those of the last one.
+fn called_from(own: Tap, there: Tap, last: Option<u32>) -> Option<String> {
+    let name = there.last_site().name();
+    // The stream before the layers is called as the one between them.
+    let stream = |before: Option<u32>| there.site == Site::H0 && own.layer == before;
+    Some(match (own.layer, there.layer) {
+        _ if stream(Some(0)) => "h of the layer before".to_owned(),
+        _ if stream(Some(1)) => "h two layers before".to_owned(),
+        (_, None) => name.to_owned(),
+        (Some(own), Some(layer)) if own == layer => name.to_owned(),
+        (None, Some(layer)) if Some(layer) == last => format!("{name} of the last layer"),
+        (Some(own), Some(layer)) if own == layer + 1 => format!("{name} of the layer before"),
+        (Some(own), Some(layer)) if own == layer + 2 && there.last_site() == Site::H => {
+            format!("{name} two layers before")
+        }
+        _ => return None,
+    })
+}
+
 /// Numbers of a tensor nearby above which it is left alone.
 const MOST_AROUND: usize = 1 << 20;
 
 /// What was recorded before a tap, in its layer, the one before and outside of layers, by what it is called from there.
 fn around(held: &Held, tap: usize, inputs: &[usize], inner: &[Site]) -> Vec<(String, ArrayD<f64>)> {
     let own = held.place(tap).tap;
+    // Behind the layers the last one is near.
+    let last = (0..tap).filter_map(|other| held.place(other).tap.layer).max();
     let mut all = Vec::new();
     for other in (0..tap).filter(|other| !inputs.contains(other)) {
         let there = held.place(other).tap;
-        let whose = match (own.layer, there.layer) {
-            (_, None) => "",
-            (Some(own), Some(layer)) if own == layer => "",
-            (Some(own), Some(layer)) if own == layer + 1 => " of the layer before",
-            _ => continue,
-        };
+        let Some(name) = called_from(own, there, last) else { continue };
         let is_inner = own.layer == there.layer && inner.contains(&there.last_site());
         let Some(tensor) = held.readable(other).filter(|_| !is_inner) else { continue };
         let values = array(tensor);
         if values.len() <= MOST_AROUND {
-            all.push((format!("{}{whose}", there.last_site().name()), values));
+            all.push((name, values));
         }
     }
     all

@@ -3,6 +3,7 @@
 mod centre;
 mod divisor;
 mod gain;
+mod rounded;
 mod statistics;
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use ndarray::{Array2, ArrayD};
 use self::centre::{groups, offsets};
 use self::divisor::divisor_laws;
 use self::gain::gain_laws;
+use self::rounded::rounded;
 use crate::case::{Case, Place};
 use crate::fit::{dot, factor, least_squares};
 use crate::law::{Form, Law, Parameters};
@@ -196,6 +198,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     if laws.is_empty() {
         laws.extend(offsets(case, &right, &own));
         laws.extend(groups(case, &right, &own));
+        laws.extend(rounded(case));
     }
     laws
 }
@@ -232,7 +235,7 @@ impl Shape {
 }
 
 /// Divisors of rows, or a gain, from a place's numbers.
-type Rows = Arc<dyn Fn(&Right, &Array2<f64>) -> Option<Vec<f64>> + Send + Sync>;
+type Rows = Arc<dyn Fn(&Place, &Right, &Array2<f64>) -> Option<Vec<f64>> + Send + Sync>;
 type Gain = Arc<dyn Fn(&Case<'_>, usize, &Right) -> Option<Vec<f64>> + Send + Sync>;
 
 struct Part<F> {
@@ -298,7 +301,7 @@ fn law(right: &Right, shape: &Shape, divisor: &Part<Rows>, gain: &Part<Gain>) ->
         let place = &case.places[at];
         let right = Right::of(place)?;
         let x = shape_of.inner(place)?;
-        let (divisors, gain) = (rows(&right, &x)?, gain_of(case, at, &right)?);
+        let (divisors, gain) = (rows(place, &right, &x)?, gain_of(case, at, &right)?);
         let mut out = x;
         for (mut row, by) in out.rows_mut().into_iter().zip(&divisors) {
             for (x, (gain, bias)) in row.iter_mut().zip(gain.iter().zip(&right.bias)) {

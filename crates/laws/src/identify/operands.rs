@@ -8,6 +8,7 @@ use crate::case::{Case, Kind};
 use crate::describe::function::fitting;
 use crate::fit::search;
 use crate::identify::after::{Offers, by_row};
+use crate::identify::output::roundings::{digits, roundings_of};
 use crate::law::{Form, Law};
 use crate::number::Measured;
 
@@ -84,7 +85,25 @@ pub(crate) fn readings(shape: &[usize]) -> Vec<(String, f64, Reading)> {
                 (0..n).map(|i| (i + 1 < n).then_some(i + 1)).collect(),
             );
             order("of the first position".into(), some(&|_| 0));
-        } else {
+        }
+        for block in [2, 4, 8, 16] {
+            if block < n {
+                order(format!("of the first of each {block} {name}s"), some(&|i| i / block * block));
+            }
+            // The last block is an old one.
+            if axis == 0 && n > block {
+                let begin = (n - 1) / block * block;
+                order(
+                    format!("of position i-{block} from position {begin} on"),
+                    some(&|i| if i >= begin { i - block } else { i }),
+                );
+                order(
+                    format!("of position i-{begin} from position {begin} on"),
+                    some(&|i| if i >= begin { i - begin } else { i }),
+                );
+            }
+        }
+        if axis > 0 {
             order(format!("with neighbouring {name}s exchanged"), some(&|i| if (i ^ 1) < n { i ^ 1 } else { i }));
             order(format!("without its last {name}"), (0..n).map(|i| (i + 1 < n).then_some(i)).collect());
             order(format!("without its first {name}"), (0..n).map(|i| (i > 0).then_some(i)).collect());
@@ -188,11 +207,59 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
                 law.parameters.push(("reading", words.into()));
             }
         }
+        // Norms and products know what else they may read.
+        if !matches!(case.kind, Kind::Norm | Kind::Linear) {
+            recorded(case, &mut offers, operand, name);
+            if input.len() <= SEARCHED && offers.laws.is_empty() {
+                rounded(&mut offers, operand, name);
+            }
+        }
         if input.len() <= SEARCHED && offers.laws.is_empty() {
             functions(case, &mut offers, operand, name);
         }
     }
+    if case.kind == Kind::Gate && count == 2 && offers.laws.is_empty() {
+        activated(&mut offers);
+    }
     offers.laws
+}
+
+/// Another recorded tensor in an operand's place.
+fn recorded(case: &Case<'_>, offers: &mut Offers<'_>, operand: usize, name: &'static str) {
+    let first = case.first();
+    let shape = first.inputs[operand].shape();
+    for (other, _) in first.around.iter().filter(|(_, x)| x.shape() == shape) {
+        let known = other.clone();
+        let law = offers.offer(Form::OperationInput, format!("{name} read from {other}"), 8.0, move |case, place| {
+            let here = &case.places[place];
+            let mut inputs = here.inputs.clone();
+            inputs[operand] = here.around.iter().find(|(name, _)| *name == known)?.1.clone();
+            case.operation.apply(place, &inputs)
+        });
+        if let Some(law) = law {
+            law.parameters.push(("operand", name.into()));
+            law.parameters.push(("reading", other.clone().into()));
+        }
+    }
+}
+
+/// An operand's values rounded.
+fn rounded(offers: &mut Offers<'_>, operand: usize, name: &'static str) {
+    for (words, bits, f) in roundings_of() {
+        offers.offer(Form::OperationInput, format!("{name} {words}"), bits + 2.0, with(operand, f));
+    }
+}
+
+/// The activation of a gate rounded before it is multiplied.
+fn activated(offers: &mut Offers<'_>) {
+    for (words, bits, f) in digits() {
+        let said = format!("the activation of the gate is {words} before it is multiplied with up");
+        offers.offer(Form::OperationInput, said, bits + 2.0, move |case, place| {
+            let [gate, up] = &case.places[place].inputs[..] else { return None };
+            let alone = case.operation.apply(place, &[gate.clone(), ArrayD::ones(up.raw_dim())])?;
+            (alone.shape() == up.shape()).then(|| alone.mapv(|x| f(x)) * up)
+        });
+    }
 }
 
 /// The operation with an operand read otherwise.

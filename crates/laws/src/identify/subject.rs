@@ -51,6 +51,11 @@ impl Subject {
         }
     }
 
+    /// Whether it is the operation's output itself.
+    pub(crate) fn is_output(&self) -> bool {
+        self.form.is_none()
+    }
+
     /// A law that makes the subject's value of the right one.
     pub(crate) fn law(
         &self,

@@ -71,7 +71,7 @@ pub(crate) fn key_heads_in_words(answers: &[Option<usize>], heads: usize, keys: 
         }
     }
     let source = source::describe(answers, keys.max(heads), Axis::Head);
-    (source.words, source.bits)
+    (source.words.trim_start_matches("head ").to_owned(), source.bits)
 }
 
 impl How<'_> {

@@ -24,7 +24,7 @@ fn scaled_columns(words: String, bits: f64, values: Vec<f64>) -> Law {
 }
 
 /// Orders that columns may be in.
-fn orders_of(n: usize) -> Vec<Vec<usize>> {
+pub(super) fn orders_of(n: usize) -> Vec<Vec<usize>> {
     let of = |f: &dyn Fn(usize) -> usize| (0..n).map(f).collect::<Vec<_>>();
     let mut all = vec![of(&|i| n - 1 - i), of(&|i| if i ^ 1 < n { i ^ 1 } else { i })];
     for by in (1..n).filter(|by| *by <= 64 || n - by <= 64 || n.is_multiple_of(*by)) {
@@ -35,6 +35,11 @@ fn orders_of(n: usize) -> Vec<Vec<usize>> {
         all.push(of(&|i| i % rows * block + i / rows));
         all.push(of(&|i| i / block * block + block - 1 - i % block));
         all.push(of(&|i| (rows - 1 - i / block) * block + i % block));
+        // Blocks in the order of a transposed matrix of them.
+        for columns in (2..rows).filter(|columns| rows.is_multiple_of(*columns)) {
+            let of_block = |b: usize| b % (rows / columns) * columns + b / (rows / columns);
+            all.push(of(&|i| of_block(i / block) * block + i % block));
+        }
         for shift in 1..block.min(9) {
             all.push(of(&|i| i / block * block + (i % block + shift) % block));
         }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use ndarray::{Array2, ArrayD};
 
+use super::columns::orders_of;
 use super::{ROOM, flat};
 use crate::case::{Axis, Case};
 use crate::describe::function::describe as describe_function;
+use crate::describe::source::describe as describe_source;
 use crate::describe::{choice, function};
 use crate::fit::{factor, least_squares};
 use crate::identify::after::by_row;
@@ -58,7 +60,7 @@ pub(super) fn bias(case: &Case<'_>) -> Option<Law> {
                 let words = format!("the bias is {} for {on}, else b (b: the right bias)", function.of("b"));
                 (words, function.bits + set.bits, function.f, set.has)
             }
-            (None, None) => return None,
+            (None, None) => return other_bias(case, &measured),
         },
     };
     Some(Law::new(Form::LinearBias, words, bits + 3.0, move |case, at| {
@@ -72,6 +74,54 @@ pub(super) fn bias(case: &Case<'_>) -> Option<Law> {
         out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
     }))
 }
+
+/// A bias that is another vector of the model, or a part of one; or the right one in another order.
+fn other_bias(case: &Case<'_>, measured: &[Measured]) -> Option<Law> {
+    let n = measured.len();
+    let fits = |b: &[f64]| b.len() == n && measured.iter().zip(b).all(|(m, b)| m.may_be(*b));
+    let law = |words: String, bits: f64, of: Vector| {
+        Law::new(Form::LinearBias, words, bits, move |case, at| {
+            let place = &case.places[at];
+            let (due, mut out) = (bias_of(case, at)?, flat(&place.right)?);
+            let other = of(case, at)?;
+            (out.ncols() == other.len()).then_some(())?;
+            for ((t, c), y) in out.indexed_iter_mut() {
+                *y += other[c] - due[[t, c]];
+            }
+            out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
+        })
+    };
+    for parts in [1usize, 2, 3, 4, 8] {
+        for (name, vector) in case.operation.vectors(case.fitted, parts * n) {
+            for part in (0..parts).filter(|part| fits(&vector[part * n..(part + 1) * n])) {
+                let said = match parts {
+                    1 => format!("the bias is {name}"),
+                    _ => format!("the bias is part {} of {parts} of {name}", part + 1),
+                };
+                let of: Vector = Arc::new(move |case, at| {
+                    let all = case.operation.vectors(at, parts * n);
+                    Some(all.into_iter().find(|(other, _)| *other == name)?.1[part * n..(part + 1) * n].to_vec())
+                });
+                return Some(law(said, 8.0 + choice(parts), of));
+            }
+        }
+    }
+    let due = bias_of(case, case.fitted)?.row(0).to_vec();
+    let (_, from) = orders_of(n)
+        .into_iter()
+        .map(|from| (from.iter().map(|i| due[*i]).collect::<Vec<f64>>(), from))
+        .find(|(b, _)| fits(b))?;
+    let known: Vec<Option<usize>> = from.iter().map(|i| Some(*i)).collect();
+    let source = describe_source(&known, n, Axis::Channel);
+    let of: Vector = Arc::new(move |case, at| {
+        let due = bias_of(case, at)?;
+        (due.ncols() == from.len()).then(|| from.iter().map(|i| due[[0, *i]]).collect())
+    });
+    Some(law(format!("channel i has the bias of {}", source.words), source.bits + 4.0, of))
+}
+
+/// A vector, made of what is at a place.
+type Vector = Arc<dyn Fn(&Case<'_>, usize) -> Option<Vec<f64>> + Send + Sync>;
 
 /// A law of another input.
 pub(super) fn of_input(

@@ -3,7 +3,7 @@
 use ndarray::Array2;
 
 use super::divisor::divisor_laws;
-use super::{ROOM, Right, matrix, mean_square};
+use super::{ROOM, Right, matrix};
 use crate::case::Case;
 use crate::describe::choice;
 use crate::fit::least_squares;
@@ -78,7 +78,7 @@ pub(super) fn offsets(case: &Case<'_>, right: &Right, own: &Array2<f64>) -> Vec<
                     let right = Right::of(place)?;
                     let x = matrix(&place.inputs[0])?;
                     let inner = moved(&x);
-                    let divisors = rows(&right, if is_after { &inner } else { &x })?;
+                    let divisors = rows(place, &right, if is_after { &inner } else { &x })?;
                     let mut out = inner;
                     for (mut row, by) in out.rows_mut().into_iter().zip(&divisors) {
                         row.iter_mut().zip(&right.gain).for_each(|(x, gain)| *x = *x / by * gain);
@@ -91,39 +91,63 @@ pub(super) fn offsets(case: &Case<'_>, right: &Right, own: &Array2<f64>) -> Vec<
     laws
 }
 
+/// How channels are grouped: neighbours, or in turn; and whether each group's sum is divided by the number of all.
+#[derive(Clone, Copy)]
+struct Groups {
+    size: usize,
+    in_turn: bool,
+    over_all: bool,
+}
+
 /// Groups of channels, each by its own root mean square.
 pub(super) fn groups(case: &Case<'_>, right: &Right, own: &Array2<f64>) -> Vec<Law> {
     let Some(x) = matrix(&case.first().inputs[0]) else { return Vec::new() };
     let width = x.ncols();
-    let by_groups = |x: &Array2<f64>, right: &Right, size: usize| {
+    let by_groups = |x: &Array2<f64>, right: &Right, way: Groups| {
         let mut out = right.inner(x);
+        let over = if way.over_all { way.size as f64 / x.ncols().max(1) as f64 } else { 1.0 };
+        let count = x.ncols() / way.size.max(1);
         for mut row in out.rows_mut() {
-            let mut values = row.to_vec();
-            for group in values.chunks_mut(size) {
-                let by = (mean_square(group) + right.epsilon).sqrt();
-                group.iter_mut().for_each(|x| *x /= by);
+            let group_of = |c: usize| if way.in_turn { c % count } else { c / way.size };
+            let mut squares = vec![0.0; count];
+            row.iter().enumerate().for_each(|(c, x)| squares[group_of(c)] += x * x / way.size as f64);
+            for (c, (x, gain)) in row.iter_mut().zip(&right.gain).enumerate() {
+                *x *= gain / (squares[group_of(c)] * over + right.epsilon).sqrt();
             }
-            row.iter_mut().zip(values.iter().zip(&right.gain)).for_each(|(x, (v, gain))| *x = v * gain);
         }
         out
     };
     let noise = case.first().noise();
     let sizes = (2..width).filter(|size| width.is_multiple_of(*size));
-    let fits = |size: &usize| {
-        let due = by_groups(&x, right, *size);
+    let ways = sizes.flat_map(|size| {
+        [(false, false), (false, true), (true, false), (true, true)].map(|(in_turn, over_all)| Groups {
+            size,
+            in_turn,
+            over_all,
+        })
+    });
+    let fits = |way: &Groups| {
+        let due = by_groups(&x, right, *way);
         let left: f64 = due.iter().zip(own).map(|(a, b)| (a - b).powi(2)).sum();
         left.sqrt() <= ROOM * noise * own.iter().map(|y| y * y).sum::<f64>().sqrt()
     };
-    sizes
-        .filter(fits)
-        .map(|size| {
-            let words = format!("each group of {size} channels is divided by its own root mean square");
-            let law = Law::new(Form::NormGroups, words, 6.0 + choice(size), move |case, at| {
+    ways.filter(fits)
+        .map(|way| {
+            let of = match way.in_turn {
+                true => format!("of channels, each rest of the number mod {},", width / way.size),
+                false => format!("each group of {} channels", way.size),
+            };
+            let by = match way.over_all {
+                true => format!("the root of its own sum of squares over all {width}"),
+                false => "its own root mean square".to_owned(),
+            };
+            let words = format!("{of} is divided by {by}");
+            let law = Law::new(Form::NormGroups, words, 7.0 + choice(way.size), move |case, at| {
                 let place = &case.places[at];
-                let out = by_groups(&matrix(&place.inputs[0])?, &Right::of(place)?, size);
+                let out = by_groups(&matrix(&place.inputs[0])?, &Right::of(place)?, way);
                 out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
             });
-            law.with("group", size)
+            law.with("group", way.size)
         })
         .collect()
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use ndarray::Array2;
 
 use super::statistics::statistics;
-use super::{Part, Right, Rows};
-use crate::case::{Axis, Case};
+use super::{Part, Right, Rows, matrix};
+use crate::case::{Axis, Case, Place};
 use crate::describe::function::describe as describe_function;
+use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::fit::{dot, least_squares};
 use crate::number::Measured;
@@ -21,7 +22,7 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
         return vec![Part {
             words: None,
             bits: 0.0,
-            f: Arc::new(|right, x| Some(right.divisor(x))),
+            f: Arc::new(|_, right, x| Some(right.divisor(x))),
             parameters: Vec::new(),
         }];
     }
@@ -65,7 +66,7 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
                 laws.push(Part {
                     words: Some(format!("{said} (right: root mean square, epsilon {epsilon} inside)")),
                     bits: bits + price + if is_inside { 0.0 } else { 2.0 },
-                    f: Arc::new(move |right, x| {
+                    f: Arc::new(move |_, right, x| {
                         let made = |s: f64| {
                             let inner = a * s.powi(power) + e;
                             if is_inside { inner.max(0.0).sqrt() } else { inner }
@@ -96,7 +97,7 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
             laws.push(Part {
                 words: Some(format!("rows are divided by {words} {}", number.words)),
                 bits: 4.0 + number.bits,
-                f: Arc::new(move |right, x| Some(right.divisor(x).into_iter().map(made).collect())),
+                f: Arc::new(move |_, right, x| Some(right.divisor(x).into_iter().map(made).collect())),
                 parameters: Vec::new(),
             });
         }
@@ -106,10 +107,11 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
         laws.push(Part {
             words: Some(format!("rows are divided by {} (d: the right divisor)", function.of("d"))),
             bits: function.bits + 6.0,
-            f: Arc::new(move |right, x| Some(right.divisor(x).into_iter().map(|d| f(d)).collect())),
+            f: Arc::new(move |_, right, x| Some(right.divisor(x).into_iter().map(|d| f(d)).collect())),
             parameters: Vec::new(),
         });
     }
+    laws.extend(of_others(case, right, inner, own));
     laws.extend(two_statistics(right, inner, own));
     laws.extend(epsilon_by_row(case, right, inner, own));
     // A factor of the right divisor, by position.
@@ -122,7 +124,7 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
         laws.push(Part {
             words: Some(format!("rows are {} times the right ones", table.words)),
             bits: table.bits + 4.0,
-            f: Arc::new(move |right, x| {
+            f: Arc::new(move |_, right, x| {
                 let due = right.divisor(x);
                 (due.len() == values.len()).then(|| due.iter().zip(&values).map(|(d, by)| d / by).collect())
             }),
@@ -133,6 +135,74 @@ pub(super) fn divisor_laws(case: &Case<'_>, right: &Right, inner: &Array2<f64>, 
     laws.truncate(MOST);
     laws
 }
+
+/// The divisor of another row, or of another recorded tensor.
+fn of_others(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Vec<Part<Rows>> {
+    let mut laws: Vec<Part<Rows>> = Vec::new();
+    let first = case.first();
+    let part = |words: String, bits: f64, f: Rows| Part { words: Some(words), bits, f, parameters: Vec::new() };
+    let right_input = ("its right input".to_owned(), first.inputs[0].clone());
+    let around = first.around.iter().filter(|(_, x)| x.shape() == first.inputs[0].shape());
+    for (name, x) in std::iter::once(&right_input).chain(around) {
+        let Some(of) = matrix(x) else { continue };
+        if own.iter().zip(right.divisor(&right.inner(&of))).all(|(own, due)| own.may_be(due)) {
+            let known = name.clone();
+            let f: Rows = Arc::new(move |place, right, _| {
+                let x = match place.around.iter().find(|(name, _)| *name == known) {
+                    Some((_, x)) => x,
+                    None => place.inputs.first()?,
+                };
+                Some(right.divisor(&right.inner(&matrix(x)?)))
+            });
+            laws.push(part(format!("rows are divided by what {name} would be divided by"), 8.0, f));
+        }
+    }
+    // Rows of a head at other positions, and of a position in other heads.
+    let due = right.divisor(inner);
+    let shape = first.right.shape();
+    let inside: usize = shape[1..shape.len() - 1].iter().product();
+    let count = shape[0];
+    if due.len() != own.len() || due.len() != count * inside || count < 2 {
+        return laws;
+    }
+    let at_positions = |t: usize, from: usize| (0..inside).all(|h| own[t * inside + h].may_be(due[from * inside + h]));
+    let at_heads = |h: usize, from: usize| (0..count).all(|t| own[t * inside + h].may_be(due[t * inside + from]));
+    let mut offer = |n: usize, axis: Axis, is: &dyn Fn(usize, usize) -> bool, of_positions: bool| {
+        let mut from = Vec::new();
+        for i in 0..n {
+            let mut found = (0..n).filter(|&j| is(i, j));
+            match (found.next(), found.next()) {
+                (Some(one), None) => from.push(Some(one)),
+                (Some(_), Some(_)) => from.push(None),
+                _ => return,
+            }
+        }
+        let source = describe_source(&from, n, axis);
+        if source.is_itself || source.bits > LISTED {
+            return;
+        }
+        let rows = source.from.clone();
+        let f: Rows = Arc::new(move |_, right, x| {
+            let due = right.divisor(x);
+            let row = |i: usize| match of_positions {
+                true => rows.get(i / inside).map(|from| from * inside + i % inside),
+                false => rows.get(i % inside).map(|from| i / inside * inside + from),
+            };
+            (0..due.len()).map(|i| due.get(row(i)?).copied()).collect()
+        });
+        let whose = if of_positions { "position" } else { "head" };
+        let said = format!("rows are divided by the divisor of another {whose}: of each, {}", source.words);
+        laws.push(part(said, source.bits + 5.0, f));
+    };
+    offer(count, if inside == 1 { Axis::Token } else { Axis::Row }, &at_positions, true);
+    if inside > 1 {
+        offer(inside, Axis::Head, &at_heads, false);
+    }
+    laws
+}
+
+/// A list of rows that is dearer is no law.
+const LISTED: f64 = 48.0;
 
 /// S = a s1 + b s2, or S^2 = a s1^2 + b s2^2: two statistics of each row, one of them the root mean square.
 fn two_statistics(right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Vec<Part<Rows>> {
@@ -183,7 +253,7 @@ fn two_statistics(right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Vec<P
                 laws.push(Part {
                     words: Some(said),
                     bits: 8.0 + bits + a.bits + b.bits,
-                    f: Arc::new(move |right: &Right, x: &Array2<f64>| {
+                    f: Arc::new(move |_: &Place, right: &Right, x: &Array2<f64>| {
                         let (due, of) = (right.divisor(x), statistic(x));
                         Some(due.into_iter().zip(of).map(|(d, s)| made(d, s)).collect())
                     }),
@@ -215,7 +285,7 @@ fn epsilon_by_row(case: &Case<'_>, right: &Right, inner: &Array2<f64>, own: &[Me
     Some(Part {
         words: Some(format!("epsilon is {} inside the root", table.words)),
         bits: table.bits + 6.0,
-        f: Arc::new(move |right, x| {
+        f: Arc::new(move |_, right, x| {
             let due = right.divisor(x);
             let with = |(d, e): (&f64, &f64)| (d * d - right.epsilon + e).max(0.0).sqrt();
             (due.len() == values.len()).then(|| due.iter().zip(&values).map(with).collect())

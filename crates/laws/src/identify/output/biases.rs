@@ -14,7 +14,7 @@ use crate::number::Measured;
 pub(crate) type OfRow = (&'static str, fn(&[f64]) -> f64);
 
 /// Statistics of a row that may be added to it.
-const STATISTICS: [OfRow; 7] = [
+pub(super) const STATISTICS: [OfRow; 7] = [
     ("mean", |row| row.iter().sum::<f64>() / row.len() as f64),
     ("mean size", |row| row.iter().map(|x| x.abs()).sum::<f64>() / row.len() as f64),
     ("root mean square", |row| (dot(row, row) / row.len() as f64).sqrt()),

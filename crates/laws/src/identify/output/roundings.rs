@@ -11,9 +11,16 @@ use crate::law::{Form, Law};
 pub(super) fn roundings(subject: &Subject) -> Vec<Law> {
     let mut laws = Vec::new();
     let mut offer = |words: String, bits: f64, f: Whole| {
-        if f(&subject.right).is_some_and(|value| nearer(subject, &value)) {
-            let made = move |right: &ArrayD<f64>| f(right);
-            laws.push(subject.law(Form::OutputRounding, format!("{} is {words}", subject.label), bits, made));
+        let whole = |right: &ArrayD<f64>, own: &ArrayD<f64>, noise: f64| at_the_edge(f(right)?, &f, right, own, noise);
+        if whole(&subject.right, &subject.own, subject.noise).is_some_and(|value| nearer(subject, &value)) {
+            let said = format!("{} is {words}", subject.label);
+            laws.push(match subject.is_output() {
+                true => subject.law_of_place(Form::OutputRounding, said, bits, move |case, at, right| {
+                    let place = &case.places[at];
+                    at_the_edge(f(right)?, &f, right, &place.own, place.noise())
+                }),
+                false => subject.law(Form::OutputRounding, said, bits, move |right| f(right)),
+            });
         }
     };
     for (words, bits, f) in roundings_of() {
@@ -21,6 +28,36 @@ pub(super) fn roundings(subject: &Subject) -> Vec<Law> {
     }
     laws
 }
+
+/// Values on the edge between two steps: which of the two it is, rounding before decides; that of the candidate is as right.
+fn at_the_edge(
+    value: ArrayD<f64>,
+    f: &Whole,
+    right: &ArrayD<f64>,
+    own: &ArrayD<f64>,
+    noise: f64,
+) -> Option<ArrayD<f64>> {
+    // In coarse arithmetic every value is on an edge.
+    if own.shape() != value.shape() || noise > COARSE {
+        return Some(value);
+    }
+    let size = (right.iter().map(|x| x * x).sum::<f64>() / right.len().max(1) as f64).sqrt();
+    let room = |x: f64| EDGE * noise * (x.abs() + size);
+    let (below, above) = (f(&right.mapv(|x| x - room(x)))?, f(&right.mapv(|x| x + room(x)))?);
+    let mut out = value;
+    ndarray::Zip::from(&mut out).and(own).and(&below).and(&above).for_each(|out, own, below, above| {
+        let is_near = |x: f64| (x - own).abs() <= 2.0 * f64::from(f32::EPSILON) * own.abs();
+        if below != above && (is_near(*below) || is_near(*above)) {
+            *out = *own;
+        }
+    });
+    Some(out)
+}
+
+/// Errors of rounding's size within which a value is on an edge.
+const EDGE: f64 = 3.0;
+/// Errors above this are of 16 bits.
+const COARSE: f64 = 1e-5;
 
 /// Rounding is proved at its own size: what it leaves must be much less than what it takes away.
 fn nearer(subject: &Subject, value: &ArrayD<f64>) -> bool {
@@ -34,9 +71,44 @@ pub(crate) type Whole = Arc<dyn Fn(&ArrayD<f64>) -> Option<ArrayD<f64>> + Send +
 /// Ways to round a tensor, with their words and prices.
 pub(crate) fn roundings_of() -> Vec<(String, f64, Whole)> {
     let mut all: Vec<(String, f64, Whole)> = Vec::new();
+    for (words, bits, f) in digits() {
+        all.push((words, bits, Arc::new(move |x| Some(x.mapv(|x| f(x))))));
+    }
+    for within in [
+        Within::Row,
+        Within::Block(16),
+        Within::Block(32),
+        Within::Block(64),
+        Within::Block(128),
+        Within::Block(256),
+        Within::Tensor,
+    ] {
+        for levels in [127.0, 128.0, 7.0, 8.0, 15.0, 31.0, 63.0, 3.0, 255.0] {
+            let words = format!("rounded to whole steps of 1/{levels} of the largest size in {}", within.said());
+            all.push((words, 11.0, Arc::new(move |x| in_steps(x, within, levels))));
+        }
+    }
+    for steps in [127.0, 255.0, 128.0, 256.0, 15.0, 16.0] {
+        let words = format!("rounded to multiples of 1/{steps}");
+        all.push((words, 10.0, Arc::new(move |x| Some(x.mapv(|x| (x * steps).round_ties_even() / steps)))));
+    }
+    all
+}
+
+/// A function of one value.
+pub(crate) type OfValue = Arc<dyn Fn(f64) -> f64 + Send + Sync>;
+
+/// Ways to keep fewer binary digits, with their words and prices.
+pub(crate) fn digits() -> Vec<(String, f64, OfValue)> {
+    let mut all: Vec<(String, f64, OfValue)> = Vec::new();
     for digits in 3..=17i32 {
         for cut in [false, true] {
-            let words = format!("{} to {digits} binary digits", if cut { "cut" } else { "rounded" });
+            let of_a_type = match digits {
+                8 => " (bf16's)",
+                11 => " (f16's)",
+                _ => "",
+            };
+            let words = format!("{} to {digits} binary digits{of_a_type}", if cut { "cut" } else { "rounded" });
             let f = move |x: f64| {
                 if x == 0.0 || !x.is_finite() {
                     return x;
@@ -44,23 +116,38 @@ pub(crate) fn roundings_of() -> Vec<(String, f64, Whole)> {
                 let scale = 2f64.powi(digits - 1 - x.abs().log2().floor() as i32);
                 (if cut { (x * scale).trunc() } else { (x * scale).round_ties_even() }) / scale
             };
-            all.push((words, 9.0, Arc::new(move |x| Some(x.mapv(f)))));
-        }
-    }
-    for block in [None, Some(16), Some(32), Some(64), Some(128), Some(256)] {
-        for levels in [127.0, 128.0, 7.0, 8.0, 15.0, 31.0, 63.0] {
-            let of = block.map_or_else(|| "its row".to_owned(), |block: usize| format!("its block of {block}"));
-            let words = format!("rounded to whole steps of 1/{levels} of the largest size in {of}");
-            all.push((words, 11.0, Arc::new(move |x| in_blocks(x, block, levels))));
+            all.push((words, 9.0, Arc::new(f)));
         }
     }
     all
 }
 
-fn in_blocks(x: &ArrayD<f64>, block: Option<usize>, levels: f64) -> Option<ArrayD<f64>> {
+/// What has one step.
+#[derive(Clone, Copy)]
+enum Within {
+    Row,
+    Block(usize),
+    Tensor,
+}
+
+impl Within {
+    fn said(self) -> String {
+        match self {
+            Within::Row => "its row".to_owned(),
+            Within::Block(size) => format!("its block of {size}"),
+            Within::Tensor => "the whole tensor".to_owned(),
+        }
+    }
+}
+
+fn in_steps(x: &ArrayD<f64>, within: Within, levels: f64) -> Option<ArrayD<f64>> {
     let row = *x.shape().last()?;
-    let block = block.unwrap_or(row);
-    if block == 0 || !row.is_multiple_of(block) {
+    let block = match within {
+        Within::Row => row,
+        Within::Block(size) => Some(size).filter(|size| row.is_multiple_of(*size))?,
+        Within::Tensor => x.len(),
+    };
+    if block == 0 {
         return None;
     }
     let mut values: Vec<f64> = x.iter().copied().collect();
