@@ -52,13 +52,17 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
         let elsewhere = |e: &&Explained| {
             explained.iter().any(|other| alike(e, other) && !of_it.iter().any(|known| known.tap == other.tap))
         };
+        // Beside another mistake a number is fitted to anything, where no second place bears it out.
+        let is_pair = |e: &&Explained| e.reproduced.iter().any(|r| r.key() == key && r.second.is_some());
+        let is_borne_out = of_it.len() > 1 || !is_free || !of_it.iter().all(|e| is_pair(&e));
         // Of two rows an exchange is any other order, and much gives that.
         let is_thin = of_it.iter().all(|e| e.reproduced.iter().any(|r| r.key() == key && is_thin(recording, &r.form)));
         // A token or two are given by much that all of the prompt refutes.
         let is_of_few = of_it.iter().all(|e| tokens(recording, e.tap) <= FEW_ROWS);
         let in_the_prompt =
             |e: &&Explained| explained.iter().any(|o| alike(e, o) && tokens(recording, o.tap) > FEW_ROWS);
-        if (is_free || is_thin) && of_it.iter().any(elsewhere)
+        if !is_borne_out
+            || (is_free || is_thin) && of_it.iter().any(elsewhere)
             || is_of_few && of_it.iter().any(in_the_prompt)
             || of_it.iter().any(|e| is_other_number(e, &key, explained, &alike))
         {

@@ -58,6 +58,7 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
         offer(&|| format!("{name} i mod {by}"), bits, &|i| i % by);
         offer(&|| format!("{name} i div {by}"), bits, &|i| i / by);
         offer(&|| format!("the first of its {by} {name}s"), bits, &|i| i / by * by);
+        offer(&|| format!("the last of its {by} {name}s"), bits, &|i| (i / by * by + by - 1).min(last));
         offer(&|| format!("{name} {by} i (never behind the last)"), bits + 1.0, &|i| (i * by).min(last));
         offer(&|| format!("{name} i, at most {by}"), bits, &|i| i.min(by));
         offer(&|| format!("{name} i, at least {by}"), bits, &|i| i.max(by));
