@@ -54,7 +54,7 @@ pub(super) fn findings(recording: &Recording<'_>, held: &Held, explained: &[Expl
         };
         // Beside another mistake a number is fitted to anything, where no second place bears it out.
         let is_pair = |e: &&Explained| e.reproduced.iter().any(|r| r.key() == key && r.second.is_some());
-        let is_borne_out = of_it.len() > 1 || !is_free || !of_it.iter().all(|e| is_pair(&e));
+        let is_borne_out = of_it.len() > 1 || !is_free || !of_it.iter().all(is_pair);
         // Of two rows an exchange is any other order, and much gives that.
         let is_thin = of_it.iter().all(|e| e.reproduced.iter().any(|r| r.key() == key && is_thin(recording, &r.form)));
         // A token or two are given by much that all of the prompt refutes.

@@ -93,7 +93,7 @@ fn other_bias(case: &Case<'_>, measured: &[Measured]) -> Option<Law> {
     };
     for parts in [1usize, 2, 3, 4, 8] {
         for (name, vector) in case.operation.vectors(case.fitted, parts * n) {
-            for part in (0..parts).filter(|part| fits(&vector[part * n..(part + 1) * n])) {
+            if let Some(part) = (0..parts).find(|part| fits(&vector[part * n..(part + 1) * n])) {
                 let said = match parts {
                     1 => format!("the bias is {name}"),
                     _ => format!("the bias is part {} of {parts} of {name}", part + 1),
