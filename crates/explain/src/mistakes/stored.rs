@@ -8,9 +8,7 @@ use super::catalogue::{Mistake, sites};
 use super::param::Param;
 use super::{List, Scale, matrix_shape};
 use crate::mistakes::unpack::misreadings;
-
-/// What a number of blocks that was divided and multiplied again may be short of a whole one.
-const WHOLE_BLOCK: f64 = 1e-6;
+use crate::tolerance::mistakes::WHOLE_BLOCK;
 
 /// A mistake of the reader of files.
 const STORED: Mistake = Mistake { at: sites::MATRICES, of_all_matrices: true, ..Mistake::ORDINARY };

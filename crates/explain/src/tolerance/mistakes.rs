@@ -27,3 +27,5 @@ pub(crate) const CLAMPED: f64 = 1e-4;
 /// The width that a norm divided by is a whole number to this share; the second of one row.
 pub(crate) const WHOLE_WIDTH: f64 = 1e-5;
 pub(crate) const WHOLE_WIDTH_ONE_ROW: f64 = 1e-6;
+/// What a number of blocks that was divided and multiplied again may be short of a whole one.
+pub(crate) const WHOLE_BLOCK: f64 = 1e-6;
