@@ -95,6 +95,7 @@ pub fn explain(
         }
     }
     walk.settle_steps(&run, &shared, model)?;
+    walk.tell_apart(&run, &shared, model)?;
     if effort.weigh {
         weigh::by_all_that_was_recorded(&run, &shared, effort, &replay.taps, &mut walk.places)?;
     }
@@ -313,6 +314,45 @@ impl Walk<'_> {
                 target.from_step = 1;
                 if let Some(again) = search.already(&target) {
                     explained.found.reproduced = vec![again];
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What one place alone shows may be what other places show too: a free number, which is fitted only where no plain form reproduces a place. Made there as well,
+    /// [`findings::of`] has the choice.
+    fn tell_apart(&mut self, run: &Run<'_>, shared: &Shared, model: &Model) -> Result<(), ReplayError> {
+        let numbers = |explained: &Explained| -> Vec<Edit> {
+            let singles = explained.found.reproduced.iter().filter(|r| r.mistakes.len() == 1);
+            let edits = singles.filter_map(|r| r.mistakes[0].edits.first());
+            edits.filter(|edit| edit.tunable().is_some()).cloned().collect()
+        };
+        let shown: Vec<(Place, Vec<Edit>)> = self.places.iter().map(|e| (e.place, numbers(e))).collect();
+        for explained in self.places.iter_mut().filter(|e| e.place.step == 0) {
+            let place = explained.place;
+            let Some([one]) = explained.found.reproduced.first().map(|best| &best.mistakes[..]) else { continue };
+            let here =
+                |edit: &Edit| explained.found.reproduced.iter().flat_map(|r| &r.mistakes).any(|m| m.key == edit.key());
+            let mut keys = HashSet::new();
+            let other = |edit: &&Edit| edit.mistake != one.mistake() && !here(edit) && keys.insert(edit.key());
+            let elsewhere: Vec<&Edit> =
+                shown.iter().filter(|(at, _)| *at != place).flat_map(|(_, edits)| edits).filter(other).collect();
+            let Some(step) = model.plan.step(place.tap).filter(|_| !elsewhere.is_empty()) else { continue };
+            let Some((values, positions)) = own(run, place)? else { continue };
+            let rows = match &positions {
+                Some(list) => row_inputs(run, step, place.step, list)?,
+                None => None,
+            };
+            let target = Target::new(run, step, place, values, positions, rows);
+            let rest: Vec<Edit> = self.accepted.iter().filter(|e| !explained.steps.contains(&e.tap)).cloned().collect();
+            let search = Search { run, shared, effort: self.effort, accepted: &rest };
+            let (all, base) = (search.candidates(&target), search.bare(&target));
+            for candidate in elsewhere.into_iter().flat_map(|edit| as_fitted(edit, &all)) {
+                let edits: Vec<&Edit> = candidate.edits.iter().collect();
+                if let Some(residual) = search.proved(&target, &edits, base) {
+                    explained.found.reproduced.push(Reproduction { mistakes: vec![candidate], residual });
+                    break;
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! Which mistakes reproduce what the candidate recorded? Tried singly, then in pairs and more, grown by how much of the error they take away.
 
+mod budget;
 pub(crate) mod candidates;
 pub(crate) mod onset;
 pub(crate) mod proof;
@@ -18,6 +19,7 @@ use rayon::prelude::*;
 use crate::mistakes::{Edit, Mistake};
 use crate::replay::Run;
 use crate::replay::recorded::Recorded;
+use crate::search::budget::Budget;
 use crate::search::candidates::{Candidate, edits_of, extended, order_of};
 use crate::search::proof::{Residual, Target};
 use crate::search::simulate::Shared;
@@ -31,7 +33,8 @@ pub struct Effort {
     pub only: Vec<String>,
     /// Mistakes at once between two recorded taps, at most.
     pub faults: usize,
-    /// Seconds for each stretch after which no further combination is begun.
+    /// Seconds of processor time of each thread for each stretch, after which no further combination is begun; of a large model, whose single
+    /// evaluation keeps all threads busy, seconds of the clock.
     pub seconds: f64,
     /// Only what takes a moment: operations that are wrong by themselves, and single mistakes; no stretch, no very large matrix.
     pub quick: bool,
@@ -207,7 +210,7 @@ impl BeamSearch<'_, '_, '_> {
         what: &str,
     ) -> Tried {
         let (begun, done, total) = (Instant::now(), AtomicUsize::new(0), sets.len());
-        let late = || begun.elapsed().as_secs_f64() > search.effort.seconds * share;
+        let seconds = search.effort.seconds * share;
         let measured = |sets: &[Vec<usize>]| {
             let edits: Vec<Vec<&Edit>> = sets.iter().map(|set| edits_of(set, &self.candidates)).collect();
             let left = search.residuals(target, &edits);
@@ -217,9 +220,12 @@ impl BeamSearch<'_, '_, '_> {
         // A large model's steps keep all threads busy by themselves: there many mistakes go through each matrix at once.
         let tried: Tried = if search.is_large() {
             let tokens = target.tokens(search.recorded()).max(1);
-            sets.chunks((TOGETHER / tokens).max(1)).filter(|_| !late()).flat_map(measured).collect()
+            let is_late = || begun.elapsed().as_secs_f64() > seconds;
+            sets.chunks((TOGETHER / tokens).max(1)).filter(|_| !is_late()).flat_map(measured).collect()
         } else {
-            sets.par_chunks(1).filter(|_| !late()).flat_map_iter(measured).collect()
+            let budget = Budget::of_each_thread(seconds);
+            let within = |set: &[Vec<usize>]| budget.spend(|| measured(set));
+            sets.par_chunks(1).filter(|_| !budget.is_spent()).flat_map_iter(within).collect()
         };
         self.result.untried += total - tried.len();
         tried
