@@ -195,6 +195,8 @@ fn around(run: &mut Run<'_>, place: Place) -> Result<Vec<(String, ArrayD<f64>)>,
             if own.contains(&tap) || is_later || !run.recorded.is_whole(there) {
                 continue;
             }
+            // Behind the layers the last one is near.
+            let said = if own_layer == layers && before == 1 { " of the last layer" } else { said };
             if let Ok((_, wide)) = run.value(tap, 0)? {
                 all.push((format!("{}{said}", site.name()), wide));
             }

@@ -11,6 +11,7 @@ use ndarray::{ArrayD, Axis, concatenate};
 use crate::explain::{Effort, Finding, Match};
 use crate::laws::{Measured, Wrong, allowed_at, kind_of, law_of, left_by};
 use crate::program::held::{Held, array};
+use crate::program::other_weights::ByPlace;
 use crate::program::{Candidate, Recording};
 use crate::replay::Replay;
 
@@ -119,7 +120,8 @@ fn of_finding(
     let tokens =
         candidate.dump.meta().tokens.as_ref().and_then(|ids| ids.iter().map(|id| u32::try_from(*id).ok()).collect());
     let apply = |at: usize, inputs: &[ArrayD<f64>]| steps[at].value(held, recording.program, inputs);
-    law_of(kind, site, wrong, tokens, candidate.profile, &apply, None)
+    let weights = ByPlace::of(recording, held, wrong.iter().map(|wrong| wrong.place).collect());
+    law_of(kind, site, wrong, tokens, candidate.profile, &apply, Some(&weights))
 }
 
 /// What was recorded of places where one operation is wrong; `None` where they are of several, or of none.

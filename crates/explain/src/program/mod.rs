@@ -10,6 +10,7 @@ mod held;
 mod laws;
 mod not_testable;
 mod orders;
+mod other_weights;
 mod places;
 mod replay;
 mod routing;

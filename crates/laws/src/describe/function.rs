@@ -38,7 +38,7 @@ impl Function {
 
 /// Functions without a constant.
 pub(crate) fn plain() -> Vec<Function> {
-    let all: [(&str, f64, Listed); 24] = [
+    let all: [(&str, f64, Listed); 25] = [
         ("|{}|", 4.0, f64::abs),
         ("-{}", 4.0, |x| -x),
         ("-|{}|", 5.0, |x| -x.abs()),
@@ -47,6 +47,7 @@ pub(crate) fn plain() -> Vec<Function> {
         ("the root of |{}|", 5.0, |x| x.abs().sqrt()),
         ("the root of |{}| with its sign", 5.0, |x| x.signum() * x.abs().sqrt()),
         ("1/{}", 5.0, |x| 1.0 / x),
+        ("1/sqrt({})", 6.0, |x| 1.0 / x.sqrt()),
         ("e^{}", 5.0, f64::exp),
         ("ln {}", 6.0, f64::ln),
         ("ln(1 + |{}|) with its sign", 6.0, |x| x.signum() * x.abs().ln_1p()),

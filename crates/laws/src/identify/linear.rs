@@ -1,15 +1,23 @@
 //! Products with a weight: which weight, which input, which of its columns, and what was done to their values.
 
+mod accumulated;
 mod blocks;
 mod columns;
+mod features;
 mod inputs;
+mod recovered;
+mod rows;
 mod values;
 
 use ndarray::{Array2, ArrayD, Axis as Dimension};
 
 use self::inputs::{bias, inputs};
 use crate::case::Case;
+use crate::describe::set::Set;
 use crate::fit::least_squares;
+use crate::identify::OnPart;
+use crate::identify::output;
+use crate::identify::subject::Subject;
 use crate::law::{Form, Law};
 
 /// Output rows that laws are looked for on.
@@ -81,8 +89,31 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         laws.extend(sample.orders());
         laws.extend(sample.blocks(case));
         laws.extend(sample.rounded());
+        laws.extend(sample.accumulated());
     }
+    if laws.is_empty() {
+        laws.extend(sample.other_rows(case));
+        laws.extend(sample.read_otherwise(case));
+        laws.extend(recovered::laws(case));
+    }
+    laws.extend(on_wrong_outputs(case, &laws));
     laws
+}
+
+/// Laws that were fitted on the wrong outputs, where those are a part: the others are as they should be.
+fn on_wrong_outputs(case: &Case<'_>, laws: &[Law]) -> Vec<Law> {
+    let output = Subject::output(case);
+    let mut parts = output::wrong_parts(&output, case);
+    // Which positions are wrong by chance says nothing of the weight.
+    for part in parts.iter_mut().take(1) {
+        *part = Set { words: None, bits: 0.0, has: vec![true; part.has.len()] };
+    }
+    let is_part = |laws: &Law| laws.is_everywhere();
+    let on = OnPart::of(&output, &parts);
+    on.map_or_else(Vec::new, |on| {
+        let near = |law: &Law| law.predicted(case, case.fitted).is_some_and(|value| output.is_near(&value));
+        laws.iter().filter(|law| is_part(law) && !near(law)).map(|law| on.put(law.clone())).filter(near).collect()
+    })
 }
 
 /// Functions of the weight's values, where nothing plainer holds.

@@ -11,6 +11,8 @@ mod norm;
 mod operands;
 mod output;
 mod part;
+mod products;
+mod replaced;
 mod rotation;
 mod rotation_otherwise;
 mod softmax;
@@ -21,7 +23,8 @@ mod terms;
 use ndarray::ArrayD;
 
 use crate::case::{Case, Kind, Place};
-use crate::law::{Form, Law};
+use crate::describe::set::Set;
+use crate::law::{Form, Law, Support};
 
 /// All laws that may hold.
 pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
@@ -55,6 +58,9 @@ pub(crate) fn further_laws(case: &Case<'_>) -> Vec<Law> {
         laws.extend(softmax::laws(case));
     }
     laws.extend(part::laws(case, &of_kind));
+    let output = subject::Subject::output(case);
+    laws.extend(replaced::laws(&output, case));
+    laws.extend(products::laws(&output, case));
     laws.extend(operands::laws(case));
     laws.extend(joined::laws(case));
     if case.kind == Kind::Linear {
@@ -62,7 +68,7 @@ pub(crate) fn further_laws(case: &Case<'_>) -> Vec<Law> {
     }
     // Of sums of attention's probabilities there is more to say than terms.
     if case.kind != Kind::Probs && case.has_time() {
-        laws.extend(sums::sparse(&subject::Subject::output(case), case, "the output", 2, &terms::terms));
+        laws.extend(sums::sparse(&output, case, "the output", 2, &terms::terms));
     }
     laws
 }
@@ -100,13 +106,30 @@ fn whole(case: &Case<'_>) -> Vec<Law> {
 /// The operation is left out, or carried out twice, on a part of its output.
 fn on_a_part(case: &Case<'_>, output: &subject::Subject) -> Vec<Law> {
     let parts = output::wrong_parts(output, case);
-    let (support, bits) = output::support_of(&output.axes, &parts);
-    if parts.iter().all(|part| part.is_all()) || bits > DEAR {
-        return Vec::new();
+    let Some(on) = OnPart::of(output, &parts) else { return Vec::new() };
+    let is_near = |law: &Law| law.predicted(case, case.fitted).is_some_and(|value| output.is_near(&value));
+    whole(case).into_iter().map(|law| on.put(law)).filter(is_near).collect()
+}
+
+/// A part of an output on which a law may hold, with what is right elsewhere.
+pub(crate) struct OnPart {
+    mask: ArrayD<bool>,
+    support: Support,
+    bits: f64,
+}
+
+impl OnPart {
+    /// The part that lies in all of these sets; `None` where it is the whole, or dear to say.
+    pub(crate) fn of(output: &subject::Subject, parts: &[Set]) -> Option<OnPart> {
+        let (support, bits) = output::support_of(&output.axes, parts);
+        let is_whole = parts.iter().all(Set::is_all) || parts.len() != output.right.ndim();
+        let mask = output::inside(output.right.shape(), parts);
+        (!is_whole && bits <= DEAR).then_some(OnPart { mask, support, bits })
     }
-    let mask = output::inside(output.right.shape(), &parts);
-    let on = |law: Law| {
-        let (inner, mask) = (law.predict.clone(), mask.clone());
+
+    /// The law on this part alone.
+    pub(crate) fn put(&self, law: Law) -> Law {
+        let (inner, mask) = (law.predict.clone(), self.mask.clone());
         let predict = move |case: &Case<'_>, at: usize| {
             let (mut out, other) = (case.places[at].right.clone(), inner(case, at)?);
             (out.shape() == mask.shape() && other.shape() == mask.shape()).then_some(())?;
@@ -117,11 +140,9 @@ fn on_a_part(case: &Case<'_>, output: &subject::Subject) -> Vec<Law> {
             });
             Some(out)
         };
-        let words = format!("{}{}", law.words, support.said());
-        Law { words, bits: law.bits + bits, predict: std::sync::Arc::new(predict), ..law }.on(support.clone())
-    };
-    let is_near = |law: &Law| law.predicted(case, case.fitted).is_some_and(|value| output.is_near(&value));
-    whole(case).into_iter().map(on).filter(is_near).collect()
+        let words = format!("{}{}", law.words, self.support.said());
+        Law { words, bits: law.bits + self.bits, predict: std::sync::Arc::new(predict), ..law }.on(self.support.clone())
+    }
 }
 
 /// Parts that are dearer to say are no parts.

@@ -27,13 +27,13 @@ fn matrix(x: &ArrayD<f64>) -> Option<Array2<f64>> {
 }
 
 /// y = f_t g_c x_tc: a factor for each row and each channel.
-struct Product {
-    rows: Vec<Measured>,
-    gain: Vec<Measured>,
-    left: f64,
+pub(crate) struct Product {
+    pub(crate) rows: Vec<Measured>,
+    pub(crate) gain: Vec<Measured>,
+    pub(crate) left: f64,
 }
 
-fn product(x: &Array2<f64>, y: &Array2<f64>, noise: f64) -> Product {
+pub(crate) fn product(x: &Array2<f64>, y: &Array2<f64>, noise: f64) -> Product {
     let (rows, width) = x.dim();
     let mut f: Vec<f64> = x
         .rows()
@@ -94,7 +94,7 @@ fn centred(x: &Array2<f64>) -> Array2<f64> {
     out
 }
 
-fn mean_square(row: &[f64]) -> f64 {
+pub(crate) fn mean_square(row: &[f64]) -> f64 {
     dot(row, row) / row.len() as f64
 }
 

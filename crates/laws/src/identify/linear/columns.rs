@@ -1,11 +1,12 @@
 //! How often each channel of the input is counted, and how far the weight was read.
 
 use nalgebra::{DMatrix, DVector};
-use ndarray::{Array2, Axis as Dimension};
+use ndarray::{Array2, ArrayView1, Axis as Dimension};
 
 use super::inputs::of_input;
 use super::{BLOCKS, MOST_COLUMNS, ROOM, Sample, flat, of_weight, weight_of};
 use crate::case::Axis;
+use crate::describe::function::describe as describe_function;
 use crate::describe::set;
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
@@ -86,10 +87,42 @@ impl Sample {
         let inverse = factored.inverse();
         let table: Vec<Measured> =
             by.iter().enumerate().map(|(a, by)| Measured::new(*by, each * inverse[(a, a)].max(0.0).sqrt())).collect();
+        let of_size = self.by_size_of_column(&table);
+        if !of_size.is_empty() {
+            return of_size;
+        }
         let Some(described) = describe_table(&table, Axis::Channel, Some(1.0), None) else { return Vec::new() };
         let values = described.values;
         let words = format!("each channel of the input is multiplied by {}", described.words);
         vec![scaled_columns(words, described.bits + 5.0, values).with("factor", described.words)]
+    }
+
+    /// Columns that are multiplied with a function of their own size over the positions.
+    fn by_size_of_column(&self, factors: &[Measured]) -> Vec<Law> {
+        type Size = fn(ArrayView1<'_, f64>) -> f64;
+        let sizes: [(&str, Size); 3] = [
+            ("largest size", |x| x.iter().fold(0.0, |most: f64, x| most.max(x.abs()))),
+            ("root mean square", |x| (x.dot(&x) / x.len() as f64).sqrt()),
+            ("mean size", |x| x.iter().map(|x| x.abs()).sum::<f64>() / x.len() as f64),
+        ];
+        let of = |(words, size): (&str, Size)| {
+            let sizes: Vec<f64> = self.x.columns().into_iter().map(size).collect();
+            let function = describe_function(&sizes, factors)?;
+            let said = format!(
+                "each channel of the input is multiplied by {} (s: its {words} over the positions)",
+                function.of("s")
+            );
+            let f = function.f;
+            Some(of_input(Form::LinearColumns, said, function.bits + 6.0, move |case, at| {
+                let mut x = flat(case.places[at].inputs.first()?)?;
+                for mut column in x.columns_mut() {
+                    let by = f(size(column.view()));
+                    column.mapv_inplace(|x| x * by);
+                }
+                Some(x.into_dyn())
+            }))
+        };
+        sizes.into_iter().filter_map(of).collect()
     }
 
     /// Where columns are many: those from one on, or up to one, are left out.

@@ -109,17 +109,19 @@ pub(crate) fn digits() -> Vec<(String, f64, OfValue)> {
                 _ => "",
             };
             let words = format!("{} to {digits} binary digits{of_a_type}", if cut { "cut" } else { "rounded" });
-            let f = move |x: f64| {
-                if x == 0.0 || !x.is_finite() {
-                    return x;
-                }
-                let scale = 2f64.powi(digits - 1 - x.abs().log2().floor() as i32);
-                (if cut { (x * scale).trunc() } else { (x * scale).round_ties_even() }) / scale
-            };
-            all.push((words, 9.0, Arc::new(f)));
+            all.push((words, 9.0, Arc::new(move |x| to_digits(x, digits, cut))));
         }
     }
     all
+}
+
+/// A number in so many binary digits.
+pub(crate) fn to_digits(x: f64, digits: i32, cut: bool) -> f64 {
+    if x == 0.0 || !x.is_finite() {
+        return x;
+    }
+    let scale = 2f64.powi(digits - 1 - x.abs().log2().floor() as i32);
+    (if cut { (x * scale).trunc() } else { (x * scale).round_ties_even() }) / scale
 }
 
 /// What has one step.

@@ -1,0 +1,34 @@
+//! How long may a search go on? Counted in what its own evaluations take of a processor: what else runs on the machine does not change what is found.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use cpu_time::ThreadTime;
+
+/// Seconds that evaluations may take, each thread's counted.
+pub(crate) struct Budget {
+    most: Duration,
+    spent: AtomicU64,
+}
+
+impl Budget {
+    /// For every thread of the pool `seconds`.
+    pub(crate) fn of_each_thread(seconds: f64) -> Budget {
+        let all = seconds * rayon::current_num_threads() as f64;
+        Budget { most: Duration::try_from_secs_f64(all).unwrap_or(Duration::MAX), spent: AtomicU64::new(0) }
+    }
+
+    /// Does `work`, which stays on this thread, and counts its time.
+    pub(crate) fn spend<T>(&self, work: impl FnOnce() -> T) -> T {
+        let begun = ThreadTime::now();
+        let made = work();
+        let taken = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.spent.fetch_add(taken, Ordering::Relaxed);
+        made
+    }
+
+    /// Whether no further evaluation is to be begun.
+    pub(crate) fn is_spent(&self) -> bool {
+        Duration::from_nanos(self.spent.load(Ordering::Relaxed)) > self.most
+    }
+}

@@ -1,0 +1,262 @@
+//! Weights with something added that is made of them: a sign that is lost, a scale or a minimum of another block, a group of columns that stands elsewhere.
+
+use std::sync::Arc;
+
+use nalgebra::{DMatrix, DVector};
+use ndarray::{Array2, Axis as Dimension, s};
+
+use super::{MOST_COLUMNS, ROOM, Sample, of_weight, weight_of};
+use crate::case::{Axis, Case};
+use crate::describe::table::describe as describe_table;
+use crate::fit::factor;
+use crate::law::Law;
+use crate::number::Measured;
+
+/// What the weight is read as, of the right one.
+type Read = Arc<dyn Fn(&Array2<f64>) -> Option<Array2<f64>> + Send + Sync>;
+
+/// Weights of a block.
+const WIDTHS: [usize; 6] = [8, 16, 32, 64, 128, 256];
+
+/// A weight made of its blocks: each of so many columns, by a function of a block's weights and of those of another row's and another block's.
+fn by_block(width: usize, f: fn(&mut [f64])) -> Read {
+    Arc::new(move |weight| {
+        let mut out = weight.as_standard_layout().into_owned();
+        for mut row in out.rows_mut() {
+            for block in row.as_slice_mut()?.chunks_mut(width) {
+                f(block);
+            }
+        }
+        Some(out)
+    })
+}
+
+/// Each block of a row, times the largest size of another row's over its own.
+fn scales_of_row(width: usize, other: fn(usize, usize) -> usize) -> Read {
+    Arc::new(move |weight| {
+        let rows = weight.nrows();
+        let size = |row: usize, from: usize| {
+            let end = (from + width).min(weight.ncols());
+            weight.slice(s![row, from..end]).iter().fold(0.0, |most: f64, w| most.max(w.abs()))
+        };
+        let mut out = weight.clone();
+        for row in 0..rows {
+            for from in (0..weight.ncols()).step_by(width) {
+                let (own, by) = (size(row, from), size(other(row, rows), from));
+                let end = (from + width).min(weight.ncols());
+                if own > 0.0 {
+                    out.slice_mut(s![row, from..end]).mapv_inplace(|w| w / own * by);
+                }
+            }
+        }
+        Some(out)
+    })
+}
+
+fn least(block: &[f64]) -> f64 {
+    block.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+fn most(block: &[f64]) -> f64 {
+    block.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+}
+
+fn size(block: &[f64]) -> f64 {
+    block.iter().fold(0.0, |most: f64, w| most.max(w.abs()))
+}
+
+fn each(block: &mut [f64], f: impl Fn(f64) -> f64) {
+    block.iter_mut().for_each(|w| *w = f(*w));
+}
+
+/// What a weight of so many rows and columns may be read as.
+fn readings(rows: usize, columns: usize) -> Vec<(String, f64, Read)> {
+    let mut all: Vec<(String, f64, Read)> = Vec::new();
+    let mut add = |words: String, bits: f64, read: Read| all.push((words, bits, read));
+    add("its size, without its sign".into(), 5.0, Arc::new(|w| Some(w.mapv(f64::abs))));
+    add("its size, with the other sign".into(), 6.0, Arc::new(|w| Some(w.mapv(|w| -w.abs()))));
+    add("its positive part".into(), 6.0, Arc::new(|w| Some(w.mapv(|w| w.max(0.0)))));
+    for by in [1, rows - 1] {
+        let said =
+            if by == 1 { "that of the next row, around the end" } else { "that of the row before, around the end" };
+        let read: Read = Arc::new(move |w| {
+            let rows = w.nrows();
+            let order: Vec<usize> = (0..rows).map(|row| (row + by) % rows).collect();
+            Some(w.select(Dimension(0), &order))
+        });
+        add(said.into(), 7.0, read);
+    }
+    for width in WIDTHS.into_iter().filter(|width| *width <= columns && columns.is_multiple_of(*width)) {
+        let of = |what: &str| format!("{what} of its block of {width}");
+        let bits = 10.0;
+        let whole = width == columns;
+        let of = |what: &str| if whole { format!("{what} of its row") } else { of(what) };
+        add(
+            of("itself less the least"),
+            bits,
+            by_block(width, |b| {
+                let by = least(b);
+                each(b, |w| w - by);
+            }),
+        );
+        add(
+            of("itself less the largest"),
+            bits,
+            by_block(width, |b| {
+                let by = most(b);
+                each(b, |w| w - by);
+            }),
+        );
+        add(
+            of("itself less the mean"),
+            bits,
+            by_block(width, |b| {
+                let by = b.iter().sum::<f64>() / b.len() as f64;
+                each(b, |w| w - by);
+            }),
+        );
+        add(
+            of("itself less the middle between the least and the largest"),
+            bits,
+            by_block(width, |b| {
+                let by = 0.5 * (least(b) + most(b));
+                each(b, |w| w - by);
+            }),
+        );
+        add(
+            format!(
+                "{} where it is not negative, else plus that (bits without their sign read as two's complement)",
+                of("itself less the largest size")
+            ),
+            bits + 2.0,
+            by_block(width, |b| {
+                let by = size(b);
+                each(b, |w| if w < 0.0 { w + by } else { w - by });
+            }),
+        );
+        add(
+            of("the largest size, with its own sign"),
+            bits,
+            by_block(width, |b| {
+                let by = size(b);
+                each(b, |w| by * w.signum());
+            }),
+        );
+        type Other = fn(usize, usize) -> usize;
+        let others: [(&str, Other); 4] = [
+            ("the row before (the first keeps its own)", |row, _| row.saturating_sub(1)),
+            ("the row before, around the end", |row, rows| (row + rows - 1) % rows),
+            ("the next row (the last keeps its own)", |row, rows| (row + 1).min(rows - 1)),
+            ("the first row", |_, _| 0),
+        ];
+        for (said, other) in others {
+            let blocks = if whole { String::new() } else { format!(", by blocks of {width}") };
+            add(format!("itself with the scale of {said}{blocks}"), bits, scales_of_row(width, other));
+        }
+        // A group of columns that stands where another is due.
+        for by in (1..columns / width).filter(|_| columns / width <= 16) {
+            let read: Read = Arc::new(move |w| {
+                let columns = w.ncols();
+                let order: Vec<usize> = (0..columns).map(|c| (c + by * width) % columns).collect();
+                Some(w.select(Dimension(1), &order))
+            });
+            let words = format!("that of {} columns further, around the end", by * width);
+            add(words, 8.0, read);
+        }
+    }
+    all
+}
+
+impl Sample {
+    /// What the weight is read as: everywhere, or in some columns.
+    pub(super) fn read_otherwise(&self, case: &Case<'_>) -> Vec<Law> {
+        let Some(due) = weight_of(case, case.fitted) else { return Vec::new() };
+        let mut laws = Vec::new();
+        let error = &self.own - &self.right;
+        let flat = |x: &Array2<f64>| x.iter().copied().collect::<Vec<f64>>();
+        let (wanted, size) = (flat(&error), self.own.iter().map(|y| y * y).sum::<f64>().sqrt());
+        let off = wanted.iter().map(|y| y * y).sum::<f64>().sqrt();
+        let noise = self.noise * size / off.max(f64::MIN_POSITIVE);
+        for (words, bits, read) in readings(due.nrows(), due.ncols()) {
+            if !case.has_time() {
+                break;
+            }
+            let Some(other) = read(&due).filter(|other| other.dim() == due.dim()) else { continue };
+            let change = (other - &due).select(Dimension(0), &self.rows);
+            let made = flat(&self.x.dot(&change.t()));
+            let fit = factor(&made, &wanted, noise);
+            if fit.left <= ROOM * noise && fit.coefficients[0].is_known() {
+                laws.push(in_share(&words, bits, read, fit.coefficients[0]));
+                continue;
+            }
+            laws.extend(self.in_columns(&change, &error, noise, &words, bits, &read));
+        }
+        laws
+    }
+
+    /// In some columns, or in each in a share of its own.
+    fn in_columns(
+        &self,
+        change: &Array2<f64>,
+        error: &Array2<f64>,
+        noise: f64,
+        words: &str,
+        bits: f64,
+        read: &Read,
+    ) -> Option<Law> {
+        let (tokens, k) = self.x.dim();
+        if k > MOST_COLUMNS || tokens * self.rows.len() < k + k / 2 {
+            return None;
+        }
+        let gram = change.t().dot(change) * self.x.t().dot(&self.x);
+        let cross = (self.x.t().dot(error) * change.t()).sum_axis(Dimension(1));
+        let factored = DMatrix::from_fn(k, k, |a, b| gram[[a, b]]).cholesky()?;
+        let fitted = factored.solve(&DVector::from_fn(k, |a, _| cross[a]));
+        let mut x = self.x.clone();
+        x.columns_mut().into_iter().zip(fitted.iter()).for_each(|(mut column, by)| column.mapv_inplace(|x| x * by));
+        let rest = error - &x.dot(&change.t());
+        let square = |x: &Array2<f64>| x.iter().map(|x| x * x).sum::<f64>();
+        let left = (square(&rest) / square(error).max(f64::MIN_POSITIVE)).sqrt();
+        if left > ROOM * noise {
+            return None;
+        }
+        let inverse = factored.inverse();
+        let each = (left.max(noise) * square(error).sqrt()) / (error.len() as f64).sqrt();
+        let shares: Vec<Measured> = fitted
+            .iter()
+            .enumerate()
+            .map(|(a, by)| Measured::new(*by, each * inverse[(a, a)].max(0.0).sqrt()))
+            .collect();
+        let table = describe_table(&shares, Axis::Channel, Some(0.0), None)?;
+        let read = read.clone();
+        let values = table.values;
+        let said = |words: &str| words.replace("channel", "column");
+        let on = match (&table.part, &table.number) {
+            (Some(part), Some(number)) if number.value == 1.0 => {
+                format!("the weight is read as {words}, in {}", said(part))
+            }
+            _ => format!("of the change to {words} each column of the weight has {}", said(&table.words)),
+        };
+        Some(of_weight(on, bits + table.bits + 3.0, move |case, at| {
+            let due = weight_of(case, at)?;
+            (due.ncols() == values.len()).then_some(())?;
+            let change = (read(&due)? - &due) * &ndarray::ArrayView1::from(&values);
+            Some(due + change)
+        }))
+    }
+}
+
+/// A law of the change in one share: whole, or in part.
+fn in_share(words: &str, bits: f64, read: Read, share: Measured) -> Law {
+    let number = share.number();
+    let by = number.value;
+    let said = match by == 1.0 {
+        true => format!("the weight is read as {words}"),
+        false => format!("{} times the difference is added to the weight between it and {words}", number.words),
+    };
+    of_weight(said, bits + number.bits, move |case, at| {
+        let due = weight_of(case, at)?;
+        let change = read(&due)? - &due;
+        Some(due + change * by)
+    })
+}

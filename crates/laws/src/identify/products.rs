@@ -1,0 +1,218 @@
+//! A tensor times a factor for each row and a factor for each channel: what was normed once too often or not at all, and with whose gain.
+
+use std::sync::Arc;
+
+use ndarray::{Array2, ArrayD};
+
+use super::norm::{mean_square, product};
+use super::replaced::others;
+use crate::case::{Axis, Case};
+use crate::describe::choice;
+use crate::describe::set::describe as describe_set;
+use crate::describe::table::describe as describe_table;
+use crate::fit::{factor, least_squares};
+use crate::identify::subject::Subject;
+use crate::law::{Form, Law};
+use crate::number::Measured;
+
+/// Errors of rounding's size that a product may be left with.
+const ROOM: f64 = 5.0;
+/// A part of the channels that is dearer to say is none.
+const DEAR: f64 = 40.0;
+
+/// A factor for each channel, of what the model has.
+#[derive(Clone)]
+struct Gain {
+    words: String,
+    bits: f64,
+    /// The vector, by its name; none is a factor of one.
+    vector: Option<(String, bool)>,
+    /// On which channels; elsewhere it is one.
+    has: Vec<bool>,
+}
+
+impl Gain {
+    fn values(&self, case: &Case<'_>, place: usize) -> Option<Vec<f64>> {
+        let n = self.has.len();
+        let Some((name, divides)) = &self.vector else { return Some(vec![1.0; n]) };
+        let (_, vector) = case.operation.vectors(place, n).into_iter().find(|(known, _)| known == name)?;
+        let of = |(v, has): (&f64, &bool)| {
+            if !has {
+                1.0
+            } else if *divides {
+                1.0 / v
+            } else {
+                *v
+            }
+        };
+        Some(vector.iter().zip(&self.has).map(of).collect())
+    }
+}
+
+/// A factor for each row.
+#[derive(Clone)]
+struct Rows {
+    words: String,
+    bits: f64,
+    of: Arc<dyn Fn(&Array2<f64>) -> Option<Vec<f64>> + Send + Sync>,
+}
+
+/// The subject as a product.
+pub(super) fn laws(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
+    if subject.axes.len() != 2 || subject.right.shape().len() != 2 {
+        return Vec::new();
+    }
+    let two = |x: &ArrayD<f64>| x.clone().into_dimensionality::<ndarray::Ix2>().ok();
+    let Some(own) = two(&subject.own) else { return Vec::new() };
+    let mut sources = vec![(None, subject.right.clone())];
+    sources.extend(others(case, case.fitted, &subject.right).into_iter().map(|(name, x)| (Some(name), x)));
+    let mut laws = Vec::new();
+    for (name, source) in sources {
+        let Some(x) = two(&source).filter(|x| x.nrows() > 1 && x.ncols() > 3) else { continue };
+        let of = product(&x, &own, subject.noise);
+        if of.left > ROOM * subject.noise || !case.has_time() {
+            continue;
+        }
+        for gain in gains(case, &of.gain) {
+            let Some(values) = gain.values(case, case.fitted) else { continue };
+            let measured: Vec<f64> = of.gain.iter().map(|m| m.value).collect();
+            let by = factor(&values, &measured, subject.noise).coefficients[0].value;
+            let factors: Vec<Measured> =
+                of.rows.iter().map(|m| Measured::new(m.value * by, m.error * by.abs())).collect();
+            for rows in rows_of(&x, &factors, subject.axes[0], case) {
+                laws.push(law(subject, name.as_deref(), &gain, &rows));
+            }
+        }
+    }
+    laws
+}
+
+/// Gains that the measured factors are in proportion to.
+fn gains(case: &Case<'_>, measured: &[Measured]) -> Vec<Gain> {
+    let n = measured.len();
+    let mut all = Vec::new();
+    let every = vec![true; n];
+    let fits = |values: &[f64]| {
+        let own: Vec<f64> = measured.iter().map(|m| m.value).collect();
+        let by = factor(values, &own, 1e-12).coefficients[0].value;
+        by != 0.0 && measured.iter().zip(values).all(|(m, v)| m.may_be(by * v))
+    };
+    if fits(&vec![1.0; n]) {
+        all.push(Gain { words: String::new(), bits: 0.0, vector: None, has: every.clone() });
+    }
+    for (name, vector) in case.operation.vectors(case.fitted, n) {
+        if vector.iter().any(|v| *v == 0.0 || !v.is_finite()) {
+            continue;
+        }
+        for divides in [false, true] {
+            let of: Vec<f64> = vector.iter().map(|v| if divides { 1.0 / v } else { *v }).collect();
+            let said = if divides { format!("over {name}") } else { format!("times {name}") };
+            if fits(&of) {
+                all.push(Gain { words: said, bits: 8.0, vector: Some((name.clone(), divides)), has: every.clone() });
+                continue;
+            }
+            // On some channels: elsewhere the factor is one number, and so is the scale that rows and channels share.
+            let scales = [
+                1.0,
+                measured[0].value,
+                measured[0].value / of[0],
+                measured[n - 1].value,
+                measured[n - 1].value / of[n - 1],
+            ];
+            let told = |scale: f64| -> Option<Vec<Option<bool>>> {
+                let is = |(m, v): (&Measured, &f64)| match (m.may_be(scale * v), m.may_be(scale)) {
+                    (true, true) => Some(None),
+                    (false, false) => None,
+                    (is, _) => Some(Some(is)),
+                };
+                measured.iter().zip(&of).map(is).collect()
+            };
+            let meant = scales.into_iter().find_map(told);
+            let Some(meant) = meant.filter(|meant| meant.contains(&Some(true))) else { continue };
+            let set = describe_set(&meant, Axis::Channel, None);
+            let Some(on) = set.words.clone().filter(|_| set.bits <= DEAR) else { continue };
+            let words = format!("{said} in {on}");
+            all.push(Gain { words, bits: 9.0 + set.bits, vector: Some((name.clone(), divides)), has: set.has });
+        }
+    }
+    all
+}
+
+/// What the factors of the rows may be.
+fn rows_of(x: &Array2<f64>, measured: &[Measured], axis: Axis, case: &Case<'_>) -> Vec<Rows> {
+    let mut all: Vec<Rows> = Vec::new();
+    let one = Measured::mean(measured.iter().copied());
+    if measured.iter().all(|m| m.may_be(one.value)) {
+        let number = one.number();
+        let by = number.value;
+        let words = if by == 1.0 { String::new() } else { format!("times {}", number.words) };
+        let bits = if by == 1.0 { 0.0 } else { number.bits };
+        all.push(Rows { words, bits, of: Arc::new(move |x| Some(vec![by; x.nrows()])) });
+        return all;
+    }
+    // Over the root of the mean square, perhaps with an epsilon.
+    let squares = |x: &Array2<f64>| x.rows().into_iter().map(|row| mean_square(&row.to_vec())).collect::<Vec<f64>>();
+    let wanted: Vec<Measured> =
+        measured.iter().map(|m| Measured::new(m.value.powi(-2), 2.0 * m.error / m.value.abs().powi(3))).collect();
+    let weight: Vec<f64> = wanted.iter().map(|m| 1.0 / m.error.max(1e-300)).collect();
+    let by = |values: &[f64]| values.iter().zip(&weight).map(|(x, w)| x * w).collect::<Vec<f64>>();
+    let of = squares(x);
+    let values: Vec<f64> = wanted.iter().map(|m| m.value).collect();
+    let scaled = by(&values);
+    let size = (scaled.iter().map(|x| x * x).sum::<f64>() / scaled.len() as f64).sqrt();
+    let fit = least_squares(&[&by(&of), &by(&vec![1.0; of.len()])], &scaled, 1.0 / size.max(1e-300));
+    if let Some(fit) = fit {
+        let (a, e) = (fit.coefficients[0].number(), fit.coefficients[1].number());
+        let (scale, epsilon) = (a.value, e.value);
+        let made = move |x: &Array2<f64>| -> Vec<f64> {
+            x.rows().into_iter().map(|row| (scale * mean_square(&row.to_vec()) + epsilon).sqrt().recip()).collect()
+        };
+        if scale > 0.0 && made(x).iter().zip(measured).all(|(made, m)| m.may_be(*made)) {
+            let scaled = if scale == 1.0 {
+                String::new()
+            } else {
+                format!(" times {}", Measured::new(scale.sqrt(), 1e-9).number().words)
+            };
+            let plus = if epsilon == 0.0 { String::new() } else { format!(" (epsilon {})", e.words) };
+            all.push(Rows {
+                words: format!("over the root mean square of its row{scaled}{plus}"),
+                bits: 4.0 + if scale == 1.0 { 0.0 } else { a.bits } + if epsilon == 0.0 { 0.0 } else { e.bits },
+                of: Arc::new(move |x| Some(made(x))),
+            });
+        }
+    }
+    if let Some(table) = describe_table(measured, axis, Some(1.0), case.tokens_of(axis)) {
+        let values = table.values;
+        all.push(Rows {
+            words: format!("times {}", table.words),
+            bits: table.bits + 4.0,
+            of: Arc::new(move |x| (x.nrows() == values.len()).then(|| values.clone())),
+        });
+    }
+    all
+}
+
+fn law(subject: &Subject, name: Option<&str>, gain: &Gain, rows: &Rows) -> Law {
+    let what = name.unwrap_or("the right one");
+    let said: Vec<&str> = [rows.words.as_str(), gain.words.as_str()].into_iter().filter(|w| !w.is_empty()).collect();
+    let words = format!("{} is {what}, {}", subject.label, said.join(", "));
+    let words = words.trim_end_matches(", ").to_owned();
+    let bits = rows.bits + gain.bits + name.map_or(0.0, |_| 6.0) + choice(2);
+    let (known, gain, rows_at) = (name.map(str::to_owned), gain.clone(), rows.of.clone());
+    let made = move |case: &Case<'_>, place: usize, right: &ArrayD<f64>| {
+        let source = match &known {
+            None => right.clone(),
+            Some(name) => others(case, place, right).into_iter().find(|(known, _)| known == name)?.1,
+        };
+        let x = source.into_dimensionality::<ndarray::Ix2>().ok()?;
+        let (rows, gain) = (rows_at(&x)?, gain.values(case, place)?);
+        (gain.len() == x.ncols() && rows.len() == x.nrows()).then_some(())?;
+        let out = Array2::from_shape_fn(x.dim(), |(t, c)| x[[t, c]] * rows[t] * gain[c]);
+        Some(out.into_dyn())
+    };
+    let mut law = subject.law_of_place(Form::OutputScale, words, bits, made);
+    if let Some(name) = name {
+        law = law.with("input", name.to_owned());
+    }
+    law
+}
