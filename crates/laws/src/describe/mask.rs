@@ -212,7 +212,52 @@ pub(crate) fn describe(sees: &Array2<Option<bool>>) -> Option<Mask> {
             }
         }
     }
-    best
+    let by_tiles = of_tiles(sees, &known, n);
+    match (best, by_tiles) {
+        (Some(best), Some(tiles)) => Some(if tiles.bits < best.bits { tiles } else { best }),
+        (best, tiles) => best.or(tiles),
+    }
+}
+
+/// What a query sees of its own tile.
+type OfTile = (&'static str, fn(i64, i64) -> bool);
+const OF_TILE: [OfTile; 7] = [
+    ("nothing", |_, _| false),
+    ("all", |_, _| true),
+    ("itself and what is before", |t, s| s <= t),
+    ("itself and what is behind", |t, s| s >= t),
+    ("what is before", |t, s| s < t),
+    ("what is behind", |t, s| s > t),
+    ("itself", |t, s| s == t),
+];
+
+/// A mask of tiles: of the query's own some keys are seen, of earlier and of later ones all or none.
+fn of_tiles(sees: &Array2<Option<bool>>, known: &[((i64, i64), bool)], n: i64) -> Option<Mask> {
+    for tile in 2..n.min(MOST_BLOCK) {
+        for (own, is_seen) in OF_TILE {
+            for (earlier, later) in [(true, false), (true, true), (false, false), (false, true)] {
+                let is = |t: i64, s: i64| match (s / tile).cmp(&(t / tile)) {
+                    std::cmp::Ordering::Less => earlier,
+                    std::cmp::Ordering::Equal => is_seen(t, s),
+                    std::cmp::Ordering::Greater => later,
+                };
+                if !known.iter().all(|&((t, s), sees)| is(t, s) == sees) {
+                    continue;
+                }
+                let of = |all: bool| if all { "all" } else { "none" };
+                let (earlier, later) = (of(earlier), of(later));
+                return Some(Mask {
+                    words: format!(
+                        "keys by tiles of {tile}: of its own {own}, of earlier ones {earlier}, of later ones {later}"
+                    ),
+                    bits: 12.0 + choice(tile.unsigned_abs() as usize),
+                    sees: Array2::from_shape_fn(sees.dim(), |(t, s)| is(t as i64, s as i64)),
+                    parameters: vec![("block", tile.into())],
+                });
+            }
+        }
+    }
+    None
 }
 
 fn said(is_causal: bool, atoms: &[Atom], is_without: bool) -> String {

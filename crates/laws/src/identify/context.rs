@@ -10,9 +10,9 @@ use crate::describe::{mask, source};
 use crate::fit::{factor, least_squares};
 use crate::identify::after::Offers;
 use crate::identify::attention::sources::{MEMORY, in_memory};
-use crate::identify::output;
 use crate::identify::subject::Subject;
 use crate::identify::sums::{moved, sparse};
+use crate::identify::{output, replaced};
 use crate::law::{Form, Law};
 use crate::number::Measured;
 
@@ -200,6 +200,7 @@ fn other_values(case: &Case<'_>) -> Vec<Law> {
             ));
         }
     }
+    families.extend(pages(n));
     let mut laws = Vec::new();
     let behind = Offers::of(case);
     let mut offer = |law: Law| {
@@ -264,6 +265,41 @@ fn other_values(case: &Case<'_>) -> Vec<Law> {
     laws
 }
 
+/// Where the keys of one page stand for those of another.
+type Family = (String, f64, Vec<Option<usize>>);
+
+/// Pages of the cache that are others, or have nothing: a table of pages with a wrong entry.
+fn pages(n: usize) -> Vec<Family> {
+    let mut all: Vec<Family> = Vec::new();
+    for page in [2usize, 4, 8, 16, 32, 64].into_iter().filter(|page| *page < n) {
+        let count = n.div_ceil(page);
+        if count * count > MOST_PAGES {
+            continue;
+        }
+        let bits = 8.0 + 2.0 * crate::describe::choice(count);
+        for to in 0..count {
+            let (begin, end) = (to * page, (to * page + page).min(n));
+            let inside = |i: usize| (begin..end).contains(&i);
+            let listed = format!("positions {begin} to {}", end - 1);
+            let nothing = (0..n).map(|i| (!inside(i)).then_some(i)).collect();
+            all.push((format!("itself, and nothing for {listed}"), bits, nothing));
+            for from in (0..count).filter(|from| *from != to) {
+                let other = |i: usize| if inside(i) { (i - begin + from * page).min(n - 1) } else { i };
+                let words = format!(
+                    "itself, and for {listed} those of positions {} to {}",
+                    from * page,
+                    (from * page + page).min(n) - 1
+                );
+                all.push((words, bits, (0..n).map(|i| Some(other(i))).collect()));
+            }
+        }
+    }
+    all
+}
+
+/// Pairs of pages that are tried.
+const MOST_PAGES: usize = 1024;
+
 /// The values that must have been read: probabilities of a causal head are a triangle, which is solved row by row.
 fn recovered(case: &Case<'_>, of: &Operands, own: &Array3<f64>) -> Vec<Law> {
     let (heads, rows, keys) = of.probs.dim();
@@ -298,7 +334,9 @@ fn recovered(case: &Case<'_>, of: &Operands, own: &Array3<f64>) -> Vec<Law> {
             Some(context(&of.probs, &cube(&values)?).into_dyn())
         }),
     };
-    output::laws(&subject, case)
+    let mut laws = output::laws(&subject, case);
+    laws.extend(replaced::laws(&subject, case));
+    laws
 }
 
 /// Recovered values of more noise than this tell nothing.

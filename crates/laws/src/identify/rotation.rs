@@ -1,6 +1,7 @@
 //! Rotations: which pairs of dimensions, by which angles, at which positions, for which heads?
 
 mod positions;
+mod sections;
 mod turns;
 
 use std::sync::Arc;
@@ -141,6 +142,9 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         }
     }
     if laws.is_empty() {
+        laws.extend(sections::by_head(case, &right));
+    }
+    if laws.is_empty() {
         laws.extend(crate::identify::rotation_otherwise::laws(case));
     }
     laws
@@ -175,6 +179,7 @@ impl How<'_> {
                     break;
                 }
             }
+            found.extend(self.sections(&right));
             if self.holds(&self.right.angles(|t| t as f64, |pair| right[pair])) {
                 let made = |right: &Right| Some(right.angles(|t| t as f64, |pair| right.frequencies[pair].value));
                 found.push(self.law(Form::RotationPairing, "the angles are right".into(), 0.0, Arc::new(made)));

@@ -9,6 +9,7 @@ use crate::case::{Case, Place};
 use crate::describe::function::{Function, Of, fitting};
 use crate::fit::{least_squares, nmse};
 use crate::identify::after::Offers;
+use crate::identify::output::roundings::digits;
 use crate::identify::rotation::{Right, operands};
 use crate::law::{Form, Law};
 use crate::number::{Measured, Number};
@@ -31,6 +32,19 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
             combined(place, &right, &|t, j| {
                 let by = right.magnitude[[t, j]];
                 let (sin, cos) = (by * sine(angle[[t, j]]), by * cosine(angle[[t, j]]));
+                [cos, -sin, sin, cos]
+            })
+        });
+    }
+    for (words, bits, round) in rounded() {
+        offers.offer(Form::RotationMatrix, format!("sine and cosine are {words}"), bits, move |case, at| {
+            let place = &case.places[at];
+            let right = Right::of(place)?;
+            let angle = right.all_angles();
+            combined(place, &right, &|t, j| {
+                let (sin, cos) = angle[[t, j]].sin_cos();
+                let by = right.magnitude[[t, j]];
+                let (sin, cos) = (by * round(sin), by * round(cos));
                 [cos, -sin, sin, cos]
             })
         });
@@ -77,6 +91,16 @@ const TABLES: &[(&str, Table, Table)] = &[
     ("sine and cosine are their first terms: x and 1 - x^2/2", |x| x, |x| 1.0 - x * x / 2.0),
     ("the sine is x - x^3/6", |x| x - x.powi(3) / 6.0, f64::cos),
 ];
+
+/// How sines and cosines may be rounded.
+fn rounded() -> Vec<(String, f64, Of)> {
+    let mut all: Vec<(String, f64, Of)> = digits();
+    for parts in [127.0, 128.0, 255.0, 256.0, 1024.0, 32767.0, 32768.0, 64.0, 100.0, 1000.0] {
+        let words = format!("rounded to multiples of 1/{parts}");
+        all.push((words, 10.0, Arc::new(move |x: f64| (x * parts).round_ties_even() / parts)));
+    }
+    all
+}
 
 /// Angles that are a function of the right ones.
 fn functions_of_angles(case: &Case<'_>, right: &Right, offers: &mut Offers<'_>) {

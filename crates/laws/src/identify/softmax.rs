@@ -11,7 +11,7 @@ use crate::law::{Form, Law};
 
 /// What a row's scores are made into before they are divided.
 type OfScores = (&'static str, fn(&[f64]) -> Vec<f64>);
-const FUNCTIONS: [OfScores; 11] = [
+const FUNCTIONS: [OfScores; 15] = [
     ("exp(s)", |s| s.iter().map(|s| s.exp()).collect()),
     ("exp(s - largest)", |s| {
         let most = s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -26,7 +26,21 @@ const FUNCTIONS: [OfScores; 11] = [
     ("log(1 + exp(s))", |s| s.iter().map(|s| s.exp().ln_1p()).collect()),
     ("1 + elu(s)", |s| s.iter().map(|s| if *s < 0.0 { s.exp() } else { 1.0 + s }).collect()),
     ("exp(s) of the positive part", |s| s.iter().map(|s| s.max(0.0).exp()).collect()),
+    ("2^floor(x) (1 + x - floor(x)) of x = (s - largest)/ln 2 (a line between powers of 2)", |s| {
+        let most = s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        s.iter().map(|s| between_powers((s - most) / std::f64::consts::LN_2)).collect()
+    }),
+    ("2^floor(x) (1 + x - floor(x)) of x = s/ln 2 (a line between powers of 2)", |s| {
+        s.iter().map(|s| between_powers(s / std::f64::consts::LN_2)).collect()
+    }),
+    ("(1 + s/256)^256", |s| s.iter().map(|s| (1.0 + s / 256.0).powi(256)).collect()),
+    ("(1 + s/1024)^1024", |s| s.iter().map(|s| (1.0 + s / 1024.0).powi(1024)).collect()),
 ];
+
+/// 2^x where x is whole, and a line between.
+fn between_powers(x: f64) -> f64 {
+    x.floor().exp2() * (1.0 + x - x.floor())
+}
 
 /// What they are divided by; the second number is where the query's own key stands among those that are seen, if it does.
 type Divisor = (&'static str, fn(&[f64], Option<usize>) -> f64);
@@ -107,12 +121,81 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
             });
         }
     }
+    in_steps(&mut offers);
     let mut laws = offers.laws;
     if laws.is_empty() {
         let mixed = sparse(&Subject::output(case), case, "each row of probabilities", 2, &mixtures);
         laws.extend(mixed.into_iter().map(|law| Law { form: Form::ProbsMix, ..law }));
     }
     laws
+}
+
+/// The sums of a softmax that runs over blocks of keys one after the other.
+struct Running {
+    /// Of each seen key the largest score up to the end of its block.
+    most: Vec<f64>,
+    /// The largest of all.
+    last: f64,
+    /// Of each seen key the first that is behind its block.
+    ends: Vec<usize>,
+}
+
+impl Running {
+    fn of(seen: &[usize], scores: &[f64], block: usize) -> Running {
+        let ends: Vec<usize> =
+            seen.iter().map(|s| seen.iter().take_while(|other| **other / block <= s / block).count()).collect();
+        let so_far = |end: &usize| scores[..*end].iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let most: Vec<f64> = ends.iter().map(so_far).collect();
+        Running { last: so_far(&scores.len()), most, ends }
+    }
+}
+
+/// A softmax over blocks of keys of which a step is wrong.
+type Step = (&'static str, fn(&Running, &[f64]) -> Vec<f64>);
+const STEPS: [Step; 5] = [
+    ("what was summed before is not rescaled when the largest score changes", |run, scores| {
+        let of: Vec<f64> = scores.iter().zip(&run.most).map(|(s, most)| (s - most).exp()).collect();
+        let sum: f64 = of.iter().sum();
+        of.into_iter().map(|x| x / sum).collect()
+    }),
+    (
+        "values that were summed before are not rescaled when the largest score changes, their denominator is",
+        |run, scores| {
+            let sum: f64 = scores.iter().map(|s| (s - run.last).exp()).sum();
+            scores.iter().zip(&run.most).map(|(s, most)| (s - most).exp() / sum).collect()
+        },
+    ),
+    ("the denominator is not rescaled when the largest score changes, values are", |run, scores| {
+        let sum: f64 = scores.iter().zip(&run.most).map(|(s, most)| (s - most).exp()).sum();
+        scores.iter().map(|s| (s - run.last).exp() / sum).collect()
+    }),
+    ("the sum is divided by the denominator so far after every block", |run, scores| {
+        let of: Vec<f64> = scores.iter().map(|s| (s - run.last).exp()).collect();
+        let sums = |end: usize| of[..end].iter().sum::<f64>();
+        let mut steps = run.ends.clone();
+        steps.dedup();
+        let by = |end: usize| steps.iter().filter(|step| **step >= end).map(|step| sums(*step)).product::<f64>();
+        of.iter().zip(&run.ends).map(|(x, end)| x / by(*end)).collect()
+    }),
+    ("the denominator is that of the last block alone", |run, scores| {
+        let of: Vec<f64> = scores.iter().map(|s| (s - run.last).exp()).collect();
+        let begin = run.ends.iter().copied().filter(|end| *end < scores.len()).max().unwrap_or(0);
+        let sum: f64 = of[begin..].iter().sum();
+        of.into_iter().map(|x| x / sum).collect()
+    }),
+];
+
+/// Steps of a softmax over blocks that are wrong.
+fn in_steps(offers: &mut Offers<'_>) {
+    for block in [1usize, 2, 4, 8, 16, 32, 64] {
+        for (words, of) in STEPS {
+            let said = format!("the softmax runs over blocks of {block} keys, and {words}");
+            offers.offer(Form::Denominator, said, 10.0, move |case, at| {
+                let right = Right::of(&case.places[at])?;
+                Some(of_rows(&right, |_, seen, scores| of(&Running::of(seen, scores, block), scores)))
+            });
+        }
+    }
 }
 
 /// Probabilities of each row, made of the keys that are seen and their scores.

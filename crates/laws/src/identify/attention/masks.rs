@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ndarray::{Array2, Array3, Axis as Dimension, s};
 
-use super::{After, Draft, How, Masks, TINY, UNDERFLOW, right_scores, rows_of, softmax};
+use super::{After, Draft, How, Masks, Right, TINY, UNDERFLOW, right_scores, rows_of, softmax};
 use crate::case::Axis;
 use crate::describe::mask;
 use crate::describe::set::describe as describe_set;
@@ -172,8 +172,36 @@ impl How<'_> {
         }
     }
 
+    /// A cap that is put to the scores behind the mask: what is hidden has the cap's own size, and is seen.
+    fn capped_behind_the_mask(&mut self) {
+        let probs = |right: &Right, cap: f64| {
+            let scores = ndarray::Zip::from(&right.scores)
+                .and(&right.sees)
+                .map_collect(|s, sees| if *sees { cap * (s / cap).tanh() } else { -cap });
+            softmax(&scores, &Array3::from_elem(scores.dim(), true), &right.beside)
+        };
+        let off = |cap: f64| (probs(self.right, cap) - self.own).iter().map(|x| x * x).sum::<f64>();
+        let size = self.right.scores.iter().fold(0.0f64, |most, s| most.max(s.abs())).max(1e-3);
+        let (cap, _) = crate::fit::search(0.05 * size, 100.0 * size, 41, true, off);
+        for number in [Measured::new(cap, 1e-5 * cap).number(), Measured::new(cap, 0.0).plain()] {
+            let c = number.value;
+            let after: After = Arc::new(move |right, _| Some(probs(right, c)));
+            let words = format!(
+                "scores are {c} tanh(s/{c}) behind the mask: masked ones are -{c}, not minus infinity",
+                c = number.words
+            );
+            let draft = Draft::new(Form::MaskFill, words, 8.0 + number.bits).with("fill", -c).with("cap", c);
+            if self.offer(draft, right_scores(), Some(after), false) {
+                break;
+            }
+        }
+    }
+
     /// Masked scores that are not hidden, but filled with a number.
     pub(super) fn of_fills(&mut self) {
+        if self.own.iter().zip(&self.right.sees).filter(|(own, sees)| !**sees && **own > UNDERFLOW).count() > 1 {
+            self.capped_behind_the_mask();
+        }
         let mut all: Vec<Measured> = Vec::new();
         for (head, row) in rows_of(self.own).filter(|(head, row)| self.heads.has[*head] && self.queries.has[*row]) {
             let keys = 0..self.own.shape()[2];

@@ -93,6 +93,10 @@ fn parts(rows: usize, keys: usize) -> Vec<(String, f64, Part)> {
         if n > 1 {
             all.push((format!("the query's own block of {n} keys"), bits, Arc::new(move |t, s| s / n == t / n)));
             all.push((format!("every {} key", nth(n)), bits, Arc::new(move |_, s| s % n == 0)));
+            let words = format!("the blocks of {n} keys before the query's own, and its own key");
+            all.push((words, bits, Arc::new(move |t, s| s / n < t / n || s == t)));
+            let words = format!("the query's own block of {n} keys and the first one");
+            all.push((words, bits, Arc::new(move |t, s| s / n == t / n || s < n)));
             let whole = move |t: usize| (t + 1) / n * n;
             all.push((format!("whole blocks of {n} keys alone"), bits, Arc::new(move |t, s| s < whole(t))));
         }

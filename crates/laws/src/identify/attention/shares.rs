@@ -7,6 +7,7 @@ use ndarray::{Array2, Array3, Axis as Dimension, s};
 use super::field::{Field, MOST_TERMS};
 use super::{After, Draft, How, LOG_ROOM, Made, centred, cube, right_scores, rows_of};
 use crate::case::Axis;
+use crate::describe::choice;
 use crate::describe::table::describe as describe_table;
 use crate::fit::least_squares;
 use crate::law::Form;
@@ -171,6 +172,14 @@ impl How<'_> {
         all.push(("the last query".into(), 6.0, Arc::new(move |h, _| (h, rows - 1))));
         all.push(("the head before".into(), 7.0, Arc::new(move |h, t| ((h + heads - 1) % heads, t))));
         all.push(("the next head".into(), 7.0, Arc::new(move |h, t| ((h + 1) % heads, t))));
+        all.push(("the other head of its pair".into(), 7.0, Arc::new(move |h, t| ((h ^ 1).min(heads - 1), t))));
+        for block in [2usize, 3, 4, 8, 16, 32] {
+            let bits = 7.0 + choice(block);
+            let last = move |t: usize| (t / block * block + block - 1).min(rows - 1);
+            all.push((format!("the first of its {block} queries"), bits, Arc::new(move |h, t| (h, t / block * block))));
+            all.push((format!("the last of its {block} queries"), bits, Arc::new(move |h, t| (h, last(t)))));
+            all.push((format!("the first of its {block} heads"), bits, Arc::new(move |h, t| (h / block * block, t))));
+        }
         for (words, bits, source) in all {
             if !factors.indexed_iter().all(|((h, t), m)| m.may_be(sums[[h, t]] / sums[source(h, t)])) {
                 continue;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use ndarray::{Array2, ArrayD, Axis as Dimension};
 
 use super::inputs::of_input;
-use super::{ROOM, Sample, of_weight, weight_of};
+use super::{ROOM, Sample, flat, of_weight, weight_of};
 use crate::case::Case;
 use crate::describe::function::fitting;
-use crate::identify::output::roundings::{Whole, roundings_of};
+use crate::identify::output::roundings::{Whole, digits, roundings_of};
 use crate::law::{Form, Law};
 
 /// Multiplications of a product that constants are searched for with.
@@ -60,6 +60,20 @@ impl Sample {
                     let said = format!("the {called} is {words}");
                     laws.push(Self::law_of_values(is_input, said, bits + 2.0, f.clone()).with(name, words));
                 }
+            }
+        }
+        for (words, bits, f) in digits() {
+            let both = self.x.mapv(|x| f(x)).dot(&self.weight.mapv(|w| f(w)).t());
+            if self.left(&both) <= (0.1 * before).max(ROOM * self.noise) {
+                let said = format!("the input and the weight are {words}");
+                let law = Law::new(Form::LinearValues, said, bits + 3.0, move |case, at| {
+                    let place = &case.places[at];
+                    let (x, weight, right) = (flat(place.inputs.first()?)?, weight_of(case, at)?, flat(&place.right)?);
+                    let rounded = x.mapv(|x| f(x)).dot(&weight.mapv(|w| f(w)).t());
+                    let out = right + rounded - x.dot(&weight.t());
+                    out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
+                });
+                laws.push(law.with("rounded", words));
             }
         }
         laws
