@@ -208,9 +208,19 @@ const LISTED: f64 = 48.0;
 fn two_statistics(right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Vec<Part<Rows>> {
     let mut laws: Vec<Part<Rows>> = Vec::new();
     let all: Vec<_> = statistics(inner.ncols()).into_iter().filter(|(_, bits, _)| *bits <= KNOWN).collect();
-    let due = right.divisor(inner);
-    for (words, bits, statistic) in all {
-        let of = statistic(inner);
+    // Beside the right divisor, or beside it without its epsilon.
+    let bases = [
+        ("the right divisor", "the right divisor squared", 0.0),
+        ("the root mean square", "the mean square", right.epsilon),
+    ];
+    let ways = || bases.into_iter().take(if right.epsilon > 0.0 { 2 } else { 1 });
+    let base = move |right: &Right, x: &Array2<f64>, less: f64| -> Vec<f64> {
+        right.divisor(x).into_iter().map(|d| if less == 0.0 { d } else { (d * d - less).max(0.0).sqrt() }).collect()
+    };
+    for ((words, bits, statistic), (called, squared, less)) in
+        all.into_iter().flat_map(|of| ways().map(move |way| (of.clone(), way)))
+    {
+        let (due, of) = (base(right, inner, less), statistic(inner));
         for power in [1, 2] {
             let raised = |x: &[f64]| x.iter().map(|x| x.powi(power)).collect::<Vec<f64>>();
             let y: Vec<Measured> = own
@@ -226,7 +236,18 @@ fn two_statistics(right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Vec<P
                 continue;
             };
             let (a, b) = (fit.coefficients[0], fit.coefficients[1]);
-            for (a, b) in [(a.number(), b.number()), (a.plain(), b.plain())] {
+            // The right divisor as it is, and a share of the other statistic.
+            let beside = y.iter().zip(due.iter().zip(&of)).map(|(y, (due, of))| {
+                let of = of.powi(power);
+                Measured::new((y.value - due.powi(power)) / of, y.error / of.abs())
+            });
+            let (whole, share) = (Measured::new(1.0, 0.0).number(), Measured::mean(beside));
+            for (a, b) in [
+                (whole.clone(), share.number()),
+                (whole, share.plain()),
+                (a.number(), b.number()),
+                (a.plain(), b.plain()),
+            ] {
                 let (one, other) = (a.value, b.value);
                 let made = move |d: f64, s: f64| {
                     let sum = one * d.powi(power) + other * s.powi(power);
@@ -242,10 +263,10 @@ fn two_statistics(right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Vec<P
                     if n.value == 1.0 { words.to_owned() } else { format!("{} times {words}", n.words) }
                 };
                 let said = match power {
-                    1 => format!("rows are divided by {} plus {}", term(&a, "the right divisor"), term(&b, &words)),
+                    1 => format!("rows are divided by {} plus {}", term(&a, called), term(&b, &words)),
                     _ => format!(
                         "rows are divided by the root of {} plus {}",
-                        term(&a, "the right divisor squared"),
+                        term(&a, squared),
                         term(&b, &format!("the square of {words}"))
                     ),
                 };
@@ -254,7 +275,8 @@ fn two_statistics(right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Vec<P
                     words: Some(said),
                     bits: 8.0 + bits + a.bits + b.bits,
                     f: Arc::new(move |_: &Place, right: &Right, x: &Array2<f64>| {
-                        let (due, of) = (right.divisor(x), statistic(x));
+                        let less = if less == 0.0 { 0.0 } else { right.epsilon };
+                        let (due, of) = (base(right, x, less), statistic(x));
                         Some(due.into_iter().zip(of).map(|(d, s)| made(d, s)).collect())
                     }),
                     parameters: Vec::new(),
