@@ -1,7 +1,7 @@
 //! What does a wrong operation compute instead, where no mistake of the catalogue gives its numbers? The law that its inputs and outputs show.
 
 use firstdiff_compare::Place;
-use firstdiff_laws::{Axis, Case, Kind, Law, Operation, Proof, measured};
+use firstdiff_laws::{Axis, Case, Inner, Kind, Law, Operation, Proof, measured};
 use firstdiff_model::Profile;
 use firstdiff_trace::Site;
 use ndarray::{Array2, ArrayD};
@@ -53,6 +53,14 @@ pub(crate) trait OtherWeights {
     fn matrix(&self, place: usize, name: &str) -> Option<Array2<f64>>;
     /// Vectors of this length, the operation's own among them.
     fn vectors(&self, place: usize, length: usize) -> Vec<(String, Vec<f64>)>;
+    /// How many experts a mixture has.
+    fn experts(&self, _place: usize) -> usize {
+        0
+    }
+    /// What an expert gives for every token.
+    fn part(&self, _place: usize, _inner: Inner) -> Option<Array2<f64>> {
+        None
+    }
 }
 
 /// How the right operation is carried out on other inputs, by the index of the place.
@@ -195,6 +203,9 @@ pub(crate) fn kind_of(site: Site, inputs: &[ArrayD<f64>], right: &ArrayD<f64>) -
         (Site::FfnAct, [x]) if same(x) => Kind::Activation,
         (Site::AttnNorm | Site::FfnNorm | Site::FinalNorm | Site::QNorm | Site::KNorm, [x]) if same(x) => Kind::Norm,
         (_, [x]) if same(x) && site.name().ends_with("norm") => Kind::Norm,
+        (Site::FfnOut, [x, weights, chosen]) if same(x) && weights.ndim() == 2 && weights.shape() == chosen.shape() => {
+            Kind::Mixture
+        }
         (Site::HAttn | Site::H, [a, b]) if same(a) && same(b) => Kind::Sum,
         (
             Site::Q | Site::K | Site::V | Site::AttnOut | Site::FfnGate | Site::FfnUp | Site::FfnOut | Site::Logits,
@@ -256,6 +267,14 @@ impl Operation for Asked<'_> {
 
     fn other_weight(&self, place: usize, name: &str) -> Option<Array2<f64>> {
         self.weights?.matrix(place, name)
+    }
+
+    fn experts(&self, place: usize) -> usize {
+        self.weights.map_or(0, |weights| weights.experts(place))
+    }
+
+    fn part(&self, place: usize, inner: Inner) -> Option<Array2<f64>> {
+        self.weights?.part(place, inner)
     }
 
     fn vectors(&self, place: usize, length: usize) -> Vec<(String, Vec<f64>)> {

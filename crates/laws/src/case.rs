@@ -26,8 +26,32 @@ pub enum Kind {
     Sum,
     /// `[T,D]` of token ids `[T]`: rows of a table.
     Embedding,
+    /// `[T,D]` of `[T,D]`, weights `[T,k]` and a choice `[T,k]`: parts of experts, weighted and added.
+    Mixture,
     /// Anything with one output.
     Other,
+}
+
+/// What a part of a mixture is made with: the matrices of which expert, and of which layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Inner {
+    /// Layers further on.
+    pub layer: i32,
+    /// Whose gate matrix.
+    pub gate: usize,
+    /// Whose up matrix.
+    pub up: usize,
+    /// Whose down matrix.
+    pub down: usize,
+    /// Whether gate and up are taken for each other.
+    pub swapped: bool,
+}
+
+impl Inner {
+    /// One expert as it is.
+    pub fn of(expert: usize) -> Inner {
+        Inner { layer: 0, gate: expert, up: expert, down: expert, swapped: false }
+    }
 }
 
 /// What an axis of a tensor counts.
@@ -122,6 +146,18 @@ pub trait Operation {
     /// One of those.
     fn other_weight(&self, place: usize, name: &str) -> Option<Array2<f64>> {
         let _ = (place, name);
+        None
+    }
+
+    /// How many experts a mixture has at a place; 0 where it is none.
+    fn experts(&self, place: usize) -> usize {
+        let _ = place;
+        0
+    }
+
+    /// What an expert gives for every token of a place, unweighted `[T,D]`.
+    fn part(&self, place: usize, inner: Inner) -> Option<Array2<f64>> {
+        let _ = (place, inner);
         None
     }
 

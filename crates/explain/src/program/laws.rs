@@ -11,6 +11,7 @@ use ndarray::{ArrayD, Axis, concatenate};
 use crate::explain::{Effort, Finding, Match};
 use crate::laws::{Measured, Wrong, allowed_at, kind_of, law_of, left_by};
 use crate::program::held::{Held, array};
+use crate::program::mixture::Mixture;
 use crate::program::other_weights::ByPlace;
 use crate::program::{Candidate, Recording};
 use crate::replay::Replay;
@@ -120,8 +121,26 @@ fn of_finding(
     let tokens =
         candidate.dump.meta().tokens.as_ref().and_then(|ids| ids.iter().map(|id| u32::try_from(*id).ok()).collect());
     let apply = |at: usize, inputs: &[ArrayD<f64>]| steps[at].value(held, recording.program, inputs);
-    let weights = ByPlace::of(recording, held, wrong.iter().map(|wrong| wrong.place).collect());
+    let places: Vec<Place> = wrong.iter().map(|wrong| wrong.place).collect();
+    let mixture = (kind == Kind::Mixture).then(|| mixture(recording, &places, &wrong, &steps));
+    let weights = ByPlace::of(recording, held, places, mixture.flatten());
     law_of(kind, site, wrong, tokens, candidate.profile, &apply, Some(&weights))
+}
+
+/// The experts of places where a mixture is wrong.
+fn mixture<'r>(
+    recording: &'r Recording<'r>,
+    places: &[Place],
+    wrong: &[Wrong],
+    steps: &[Step<'_>],
+) -> Option<Mixture<'r>> {
+    let input = |(wrong, step): (&Wrong, &Step<'_>)| {
+        let tap = *step.inputs.first()?.first()?;
+        Some((recording.program.taps()[tap].tap.clone(), wrong.inputs.first()?.clone()))
+    };
+    let inputs = wrong.iter().zip(steps).map(input).collect::<Option<Vec<_>>>()?;
+    let chosen = wrong.first()?.inputs.get(2)?.shape().last().copied()?;
+    Some(Mixture::of(recording, places.to_vec(), inputs, chosen))
 }
 
 /// What was recorded of places where one operation is wrong; `None` where they are of several, or of none.
@@ -241,6 +260,9 @@ fn around(held: &Held, tap: usize, inputs: &[usize], inner: &[Site]) -> Vec<(Str
 fn order_of(site: Site) -> u8 {
     match site {
         Site::V | Site::FfnUp | Site::K | Site::KNorm | Site::KRope => 1,
+        // Of a mixture: what it reads, the weights, the choice.
+        site if site.name() == "router_weights" => 1,
+        site if site.name() == "router_topk" => 2,
         _ => 0,
     }
 }

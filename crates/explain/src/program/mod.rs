@@ -8,6 +8,7 @@ mod findings;
 mod forms;
 mod held;
 mod laws;
+mod mixture;
 mod not_testable;
 mod orders;
 mod other_weights;

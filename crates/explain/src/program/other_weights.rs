@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use firstdiff_compare::Place;
+use firstdiff_laws::Inner;
 use firstdiff_program::{Operand, Slice};
 use firstdiff_trace::Tap;
 use ndarray::Array2;
@@ -10,6 +11,7 @@ use ndarray::Array2;
 use crate::laws::OtherWeights;
 use crate::program::Recording;
 use crate::program::held::Held;
+use crate::program::mixture::Mixture;
 
 /// A weight, and the tap that is made with it.
 struct Known {
@@ -23,11 +25,17 @@ pub(super) struct ByPlace<'r> {
     recording: &'r Recording<'r>,
     known: Vec<Known>,
     places: Vec<Place>,
+    mixture: Option<Mixture<'r>>,
 }
 
 impl<'r> ByPlace<'r> {
     /// The weights of one and of two axes: each belongs to the first tap that is made with it.
-    pub(super) fn of(recording: &'r Recording<'r>, held: &Held, places: Vec<Place>) -> ByPlace<'r> {
+    pub(super) fn of(
+        recording: &'r Recording<'r>,
+        held: &Held,
+        places: Vec<Place>,
+        mixture: Option<Mixture<'r>>,
+    ) -> ByPlace<'r> {
         let program = recording.program;
         let (mut known, mut seen): (Vec<Known>, BTreeSet<usize>) = (Vec::new(), BTreeSet::new());
         for at in (0..program.taps().len()).filter(|&at| held.place(at).step == 0) {
@@ -47,7 +55,7 @@ impl<'r> ByPlace<'r> {
                 }
             }
         }
-        ByPlace { recording, known, places }
+        ByPlace { recording, known, places, mixture }
     }
 
     /// Those nearby that have so many axes, by what they are called: of the layer, of its neighbours, and of no layer.
@@ -92,6 +100,14 @@ impl OtherWeights for ByPlace<'_> {
     fn matrix(&self, place: usize, name: &str) -> Option<Array2<f64>> {
         let (_, known) = self.nearby(place, 2).find(|(said, _)| said == name)?;
         Array2::from_shape_vec((known.shape[0], known.shape[1]), self.values(known)?).ok()
+    }
+
+    fn experts(&self, place: usize) -> usize {
+        self.mixture.as_ref().map_or(0, |mixture| mixture.experts(place))
+    }
+
+    fn part(&self, place: usize, inner: Inner) -> Option<Array2<f64>> {
+        self.mixture.as_ref()?.part(place, inner)
     }
 
     fn vectors(&self, place: usize, length: usize) -> Vec<(String, Vec<f64>)> {

@@ -5,6 +5,7 @@ mod after;
 mod attention;
 mod context;
 mod embedding;
+mod experts;
 mod joined;
 mod linear;
 mod norm;
@@ -47,6 +48,7 @@ fn of_kind(case: &Case<'_>) -> Vec<Law> {
         Kind::Context => context::laws(case),
         Kind::Linear => linear::laws(case),
         Kind::Embedding => embedding::laws(case),
+        Kind::Mixture => experts::laws(case),
         Kind::Other => Vec::new(),
     }
 }

@@ -1,0 +1,453 @@
+//! Mixtures of experts: how often each expert's part is counted for each token, which expert it is, and what it is made of.
+
+use std::sync::Arc;
+
+use ndarray::{Array2, ArrayD};
+
+use crate::case::{Axis, Case, Inner, Place};
+use crate::describe::choice;
+use crate::describe::function::describe as describe_function;
+use crate::describe::source::describe as describe_source;
+use crate::describe::table::describe as describe_table;
+use crate::fit::least_squares;
+use crate::identify::after::Offers;
+use crate::identify::output::roundings::digits;
+use crate::identify::subject::Subject;
+use crate::identify::{OnPart, output};
+use crate::law::{Form, Law};
+use crate::number::Measured;
+
+/// What a mixture reads: the tokens' rows, the weights of what is chosen, and the choice.
+pub(super) struct Routed {
+    /// `[T,k]`
+    weights: Array2<f64>,
+    /// `[T,k]`
+    chosen: Array2<usize>,
+    experts: usize,
+}
+
+/// Errors of rounding's size that a mixture may be left with.
+const ROOM: f64 = 5.0;
+/// Experts up to which the part of each is counted.
+const MOST_EXPERTS: usize = 256;
+
+impl Routed {
+    fn of(case: &Case<'_>, at: usize) -> Option<Routed> {
+        let [_, weights, chosen] = &case.places[at].inputs[..] else { return None };
+        let two = |x: &ArrayD<f64>| x.clone().into_dimensionality::<ndarray::Ix2>().ok();
+        let (weights, chosen) = (two(weights)?, two(chosen)?);
+        let experts = case.operation.experts(at);
+        let is_one = |e: &f64| e.fract() == 0.0 && (0.0..experts as f64).contains(e);
+        (weights.dim() == chosen.dim() && experts > 1 && chosen.iter().all(is_one)).then_some(())?;
+        Some(Routed { weights, chosen: chosen.mapv(|e| e as usize), experts })
+    }
+
+    fn tokens(&self) -> usize {
+        self.chosen.nrows()
+    }
+
+    fn slots(&self) -> usize {
+        self.chosen.ncols()
+    }
+
+    fn all(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let slots = self.slots();
+        (0..self.tokens()).flat_map(move |t| (0..slots).map(move |s| (t, s)))
+    }
+
+    /// Tokens and slots in the order of their experts, as a grouped product takes them.
+    fn sorted(&self) -> Vec<(usize, usize)> {
+        let mut all: Vec<(usize, usize)> = self.all().collect();
+        all.sort_by_key(|&at| self.chosen[at]);
+        all
+    }
+}
+
+/// Of each token and slot: which expert, of the input of which token, and how often.
+struct Term {
+    expert: usize,
+    token: usize,
+    weight: f64,
+}
+
+/// The terms of a mixture, of what is chosen.
+type Terms = Arc<dyn Fn(&Routed) -> Vec<((usize, usize), Term)> + Send + Sync>;
+/// What an expert's part is made of.
+type Made = Arc<dyn Fn(usize, usize) -> Inner + Send + Sync>;
+
+fn mixed(case: &Case<'_>, at: usize, terms: &Terms, made: &Made) -> Option<ArrayD<f64>> {
+    let routed = Routed::of(case, at)?;
+    let mut out: Option<Array2<f64>> = None;
+    for ((t, _), term) in terms(&routed) {
+        let part = case.operation.part(at, made(term.expert, routed.experts))?;
+        let out = out.get_or_insert_with(|| Array2::zeros((routed.tokens(), part.ncols())));
+        (term.token < part.nrows()).then_some(())?;
+        out.row_mut(t).scaled_add(term.weight, &part.row(term.token));
+    }
+    out?.into_dyn().to_shape(case.places[at].right.raw_dim()).ok().map(|out| out.into_owned())
+}
+
+fn own() -> Made {
+    Arc::new(|expert, _| Inner::of(expert))
+}
+
+fn as_chosen() -> Terms {
+    Arc::new(|routed| {
+        routed
+            .all()
+            .map(|at| (at, Term { expert: routed.chosen[at], token: at.0, weight: routed.weights[at] }))
+            .collect()
+    })
+}
+
+/// The laws of a mixture.
+pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
+    let Some(routed) = Routed::of(case, case.fitted).filter(|routed| routed.experts <= MOST_EXPERTS) else {
+        return Vec::new();
+    };
+    let mut laws = counted(case, &routed);
+    if laws.is_empty() {
+        let mut offers = Offers::of(case);
+        routed_otherwise(&routed, &mut offers);
+        made_otherwise(&mut offers);
+        laws.extend(offers.laws);
+    }
+    laws
+}
+
+fn offer(offers: &mut Offers<'_>, words: String, bits: f64, terms: Terms, made: Made) {
+    offers.offer(Form::Experts, words, bits, move |case, at| mixed(case, at, &terms, &made));
+}
+
+/// How often each expert's part is counted for each token, `[T,E]`; on some channels alone where others are right.
+fn coefficients(case: &Case<'_>, routed: &Routed, channels: &[usize]) -> Option<Array2<Measured>> {
+    let first = case.first();
+    let parts: Vec<Array2<f64>> =
+        (0..routed.experts).map(|expert| case.operation.part(case.fitted, Inner::of(expert))).collect::<Option<_>>()?;
+    let own = first.own.to_shape((routed.tokens(), first.own.len() / routed.tokens().max(1))).ok()?;
+    if channels.len() < routed.experts + 2 || parts.iter().any(|part| part.dim() != own.dim()) {
+        return None;
+    }
+    let size = (own.iter().map(|y| y * y).sum::<f64>() / own.len() as f64).sqrt();
+    let mut all = Array2::from_elem((routed.tokens(), routed.experts), Measured::UNKNOWN);
+    for t in 0..routed.tokens() {
+        let row = |x: ndarray::ArrayView1<'_, f64>| channels.iter().map(|c| x[*c]).collect::<Vec<f64>>();
+        let columns: Vec<Vec<f64>> = parts.iter().map(|part| row(part.row(t))).collect();
+        let wanted = row(own.row(t));
+        let length = (wanted.iter().map(|y| y * y).sum::<f64>() / wanted.len() as f64).sqrt();
+        if length <= first.noise() * size {
+            all.row_mut(t).fill(Measured::new(0.0, first.noise()));
+            continue;
+        }
+        let views: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
+        let noise = first.noise() * size.max(length) / length;
+        let fit = least_squares(&views, &wanted, noise).filter(|fit| fit.left <= ROOM * noise)?;
+        all.row_mut(t).iter_mut().zip(fit.coefficients).for_each(|(to, m)| *to = m);
+    }
+    Some(all)
+}
+
+/// Laws of how often parts are counted.
+fn counted(case: &Case<'_>, routed: &Routed) -> Vec<Law> {
+    let subject = Subject::output(case);
+    let mut parts = output::wrong_parts(&subject, case);
+    if parts.len() != 2 {
+        return Vec::new();
+    }
+    parts[0].has.fill(true);
+    (parts[0].words, parts[0].bits) = (None, 0.0);
+    let channels: Vec<usize> = (0..parts[1].has.len()).filter(|c| parts[1].has[*c]).collect();
+    let Some(found) = coefficients(case, routed, &channels) else { return Vec::new() };
+    let mut laws = Vec::new();
+    let mut say = |words: String, bits: f64, terms: Terms| {
+        let made = own();
+        laws.push(Law::new(Form::Experts, words, bits, move |case, at| mixed(case, at, &terms, &made)));
+    };
+    // Each chosen expert stands for another one.
+    let others: Option<Vec<Option<usize>>> = (0..routed.experts)
+        .map(|expert| {
+            let mut places = routed.all().filter(|at| routed.chosen[*at] == expert).peekable();
+            if places.peek().is_none() {
+                return Some(None);
+            }
+            let places: Vec<(usize, usize)> = places.collect();
+            let is = |other: usize| places.iter().all(|&(t, s)| found[[t, other]].may_be(routed.weights[[t, s]]));
+            let mut all = (0..routed.experts).filter(|other| is(*other));
+            let one = all.next()?;
+            Some(Some(one).filter(|_| all.next().is_none()))
+        })
+        .collect();
+    if let Some(from) = others {
+        let source = describe_source(&from, routed.experts, Axis::Expert);
+        if !source.is_itself {
+            let words = format!("the part of each expert i is made by {}", source.words);
+            let from = source.from;
+            let terms: Terms = Arc::new(move |routed| {
+                let term = |at: (usize, usize)| {
+                    Some((at, Term { expert: *from.get(routed.chosen[at])?, token: at.0, weight: routed.weights[at] }))
+                };
+                routed.all().filter_map(term).collect()
+            });
+            say(words, source.bits + 4.0, terms);
+        }
+    }
+    // What is not chosen is not counted, or it is another choice.
+    let is_chosen = |t: usize, expert: usize| (0..routed.slots()).any(|s| routed.chosen[[t, s]] == expert);
+    let is_of_choice = found.indexed_iter().all(|((t, expert), m)| is_chosen(t, expert) || m.may_be(0.0));
+    if is_of_choice {
+        let count = |at: (usize, usize)| found[[at.0, routed.chosen[at]]];
+        let factor = |at: (usize, usize)| {
+            let (m, w) = (count(at), routed.weights[at]);
+            Measured::new(m.value / w, m.error / w.abs().max(f64::MIN_POSITIVE))
+        };
+        let mean = |is: &dyn Fn((usize, usize)) -> bool| {
+            Measured::mean(routed.all().filter(|at| is(*at)).map(factor).collect::<Vec<_>>().into_iter())
+        };
+        let fits = |by: &dyn Fn((usize, usize)) -> f64| routed.all().all(|at| factor(at).may_be(by(at)));
+        // By expert, by slot, by token.
+        let by_expert: Vec<Measured> = (0..routed.experts).map(|e| mean(&|at| routed.chosen[at] == e)).collect();
+        let by_slot: Vec<Measured> = (0..routed.slots()).map(|s| mean(&|at| at.1 == s)).collect();
+        let by_token: Vec<Measured> = (0..routed.tokens()).map(|t| mean(&|at| at.0 == t)).collect();
+        type Index = fn(&Routed, (usize, usize)) -> usize;
+        let tables: [(&str, Axis, Vec<Measured>, Index); 3] = [
+            ("the part of each expert", Axis::Expert, by_expert, |routed, at| routed.chosen[at]),
+            ("the part in each slot (0: the likeliest)", Axis::Row, by_slot, |_, at| at.1),
+            ("all parts", Axis::Token, by_token, |_, at| at.0),
+        ];
+        for (whose, axis, measured, index) in tables {
+            let Some(table) = describe_table(&measured, axis, Some(1.0), case.tokens_of(axis)) else { continue };
+            let values = table.values;
+            if !fits(&|at| values[index(routed, at)]) {
+                continue;
+            }
+            let words = format!("{whose} is counted {} times", table.words).replace("row", "slot");
+            let words = words.replace("all parts is", "all parts are");
+            let terms: Terms = Arc::new(move |routed| {
+                let term = |at: (usize, usize)| {
+                    let by = *values.get(index(routed, at))?;
+                    Some((at, Term { expert: routed.chosen[at], token: at.0, weight: routed.weights[at] * by }))
+                };
+                routed.all().filter_map(term).collect()
+            });
+            say(words, table.bits + 4.0, terms);
+        }
+        // A function of the weight.
+        let due: Vec<f64> = routed.all().map(|at| routed.weights[at]).collect();
+        let measured: Vec<Measured> = routed.all().map(count).collect();
+        if let Some(function) = describe_function(&due, &measured) {
+            let f = function.f.clone();
+            let terms: Terms = Arc::new(move |routed| {
+                let term = |at: (usize, usize)| {
+                    (at, Term { expert: routed.chosen[at], token: at.0, weight: f(routed.weights[at]) })
+                };
+                routed.all().map(term).collect()
+            });
+            say(format!("each part is counted {} times (w: its weight)", function.of("w")), function.bits + 3.0, terms);
+        }
+        // Tokens that an expert leaves out: by their number in its list.
+        for (words, bits, keeps) in lists(routed.tokens()) {
+            let kept = kept(routed, keeps);
+            if !fits(&|at| f64::from(u8::from(kept[at]))) {
+                continue;
+            }
+            let terms: Terms = Arc::new(move |routed| {
+                let kept = self::kept(routed, keeps);
+                let term = |at: (usize, usize)| {
+                    (at, Term { expert: routed.chosen[at], token: at.0, weight: routed.weights[at] })
+                };
+                routed.all().filter(|at| kept[*at]).map(term).collect()
+            });
+            say(words, bits, terms);
+            break;
+        }
+    }
+    // Tiles of the tokens in the order of their experts.
+    for tile in [2usize, 4, 8, 16, 32, 64, 128] {
+        for (which, is_last) in [("first", false), ("last", true)] {
+            let expert = of_tile(routed, tile, is_last);
+            if !routed.all().all(|(t, s)| {
+                let due: f64 = (0..routed.slots())
+                    .filter(|o| expert[[t, *o]] == expert[[t, s]])
+                    .map(|o| routed.weights[[t, o]])
+                    .sum();
+                found[[t, expert[[t, s]]]].may_be(due)
+            }) {
+                continue;
+            }
+            let terms: Terms = Arc::new(move |routed| {
+                let expert = of_tile(routed, tile, is_last);
+                let term =
+                    |at: (usize, usize)| (at, Term { expert: expert[at], token: at.0, weight: routed.weights[at] });
+                routed.all().map(term).collect()
+            });
+            let words = format!(
+                "tokens sorted by expert are taken by tiles of {tile}, and each tile has the expert of its {which} token"
+            );
+            say(words, 9.0 + choice(tile), terms);
+        }
+    }
+    match OnPart::of(&subject, &parts) {
+        Some(on) => laws.into_iter().map(|law| on.put(law)).collect(),
+        None => laws,
+    }
+}
+
+/// Which of its tokens an expert takes: of the number in its list, and of how many there are.
+#[derive(Clone, Copy)]
+enum Keeps {
+    WholeTiles(usize),
+    First(usize),
+    From(usize),
+}
+
+impl Keeps {
+    fn has(self, number: usize, count: usize) -> bool {
+        match self {
+            Keeps::WholeTiles(tile) => number < count / tile * tile,
+            Keeps::First(most) => number < most,
+            Keeps::From(first) => number >= first,
+        }
+    }
+}
+
+fn lists(tokens: usize) -> Vec<(String, f64, Keeps)> {
+    let mut all = Vec::new();
+    for n in 1..tokens.min(257) {
+        let bits = 8.0 + choice(n);
+        if n > 1 {
+            all.push((
+                format!("each expert takes its tokens by whole tiles of {n}, and leaves out the rest"),
+                bits,
+                Keeps::WholeTiles(n),
+            ));
+        }
+        all.push((format!("each expert takes no more than its first {n} tokens"), bits, Keeps::First(n)));
+        all.push((format!("each expert leaves out its first {n} tokens"), bits, Keeps::From(n)));
+    }
+    all
+}
+
+fn kept(routed: &Routed, keeps: Keeps) -> Array2<bool> {
+    let mut all = Array2::from_elem(routed.chosen.dim(), true);
+    for expert in 0..routed.experts {
+        let list: Vec<(usize, usize)> = routed.all().filter(|at| routed.chosen[*at] == expert).collect();
+        for (number, at) in list.iter().enumerate() {
+            all[*at] = keeps.has(number, list.len());
+        }
+    }
+    all
+}
+
+/// The expert of the first or last token in each tile of the sorted list.
+fn of_tile(routed: &Routed, tile: usize, is_last: bool) -> Array2<usize> {
+    let sorted = routed.sorted();
+    let mut all = routed.chosen.clone();
+    for (number, at) in sorted.iter().enumerate() {
+        let first = number / tile * tile;
+        let of = if is_last { (first + tile - 1).min(sorted.len() - 1) } else { first };
+        all[*at] = routed.chosen[sorted[of]];
+    }
+    all
+}
+
+/// Tokens whose rows are read elsewhere, or whose weights are others'.
+fn routed_otherwise(routed: &Routed, offers: &mut Offers<'_>) {
+    type Token = fn(&Routed, (usize, usize), usize) -> usize;
+    let slots = routed.slots();
+    let tokens: [(&str, Token); 6] = [
+        (
+            "slot s of token t reads row k t + s of the input (k experts for each token), around the end",
+            |r, (t, s), _| (t * r.slots() + s) % r.tokens(),
+        ),
+        ("each token reads the row of its number in the list sorted by expert, around the end", |r, _, n| {
+            n % r.tokens()
+        }),
+        (
+            "each token reads the row of its number in the list sorted by expert, over the experts of a token",
+            |r, _, n| n / r.slots(),
+        ),
+        ("each token reads the row of the token before", |_, (t, _), _| t.saturating_sub(1)),
+        ("each token reads the row of the next token", |r, (t, _), _| (t + 1).min(r.tokens() - 1)),
+        ("slot s of token t reads row t + s of the input, around the end", |r, (t, s), _| (t + s) % r.tokens()),
+    ];
+    for (words, token) in tokens {
+        let terms: Terms = Arc::new(move |routed| {
+            let term = |(number, at): (usize, (usize, usize))| {
+                (at, Term { expert: routed.chosen[at], token: token(routed, at, number), weight: routed.weights[at] })
+            };
+            routed.sorted().into_iter().enumerate().map(term).collect()
+        });
+        offer(offers, words.to_owned(), 9.0, terms, own());
+    }
+    type Weight = fn(&Routed, (usize, usize), usize) -> (usize, usize);
+    let weights: [(&str, Weight); 4] = [
+        ("parts in the order sorted by expert have the weights in the order of tokens", |r, _, n| {
+            (n / r.slots(), n % r.slots())
+        }),
+        ("the part in each slot has the weight of the next slot, around the end", |r, (t, s), _| {
+            (t, (s + 1) % r.slots())
+        }),
+        ("parts have the weights of the token before", |_, (t, s), _| (t.saturating_sub(1), s)),
+        ("parts have the weights of the next token", |r, (t, s), _| ((t + 1).min(r.tokens() - 1), s)),
+    ];
+    for (words, weight) in weights.into_iter().filter(|_| slots > 0) {
+        let terms: Terms = Arc::new(move |routed| {
+            let term = |(number, at): (usize, (usize, usize))| {
+                let weight = routed.weights[weight(routed, at, number)];
+                (at, Term { expert: routed.chosen[at], token: at.0, weight })
+            };
+            routed.sorted().into_iter().enumerate().map(term).collect()
+        });
+        offer(offers, words.to_owned(), 9.0, terms, own());
+    }
+}
+
+/// Matrices of other experts or layers, and parts that are rounded.
+fn made_otherwise(offers: &mut Offers<'_>) {
+    type Other = fn(usize, usize) -> usize;
+    let others: [(&str, Other); 5] = [
+        ("expert 0", |_, _| 0),
+        ("the next expert, around the end", |e, n| (e + 1) % n),
+        ("the expert before, around the end", |e, n| (e + n - 1) % n),
+        ("the other expert of its pair", |e, n| (e ^ 1).min(n - 1)),
+        ("the experts in reverse", |e, n| n - 1 - e),
+    ];
+    type Put = fn(&mut Inner, usize);
+    let matrices: [(&str, Put); 5] = [
+        ("gate matrix", |inner, e| inner.gate = e),
+        ("up matrix", |inner, e| inner.up = e),
+        ("down matrix", |inner, e| inner.down = e),
+        ("gate and up matrices", |inner, e| (inner.gate, inner.up) = (e, e)),
+        ("gate and down matrices", |inner, e| (inner.gate, inner.down) = (e, e)),
+    ];
+    for (what, put) in matrices {
+        for (whose, other) in others {
+            let made: Made = Arc::new(move |expert, experts| {
+                let mut inner = Inner::of(expert);
+                put(&mut inner, other(expert, experts));
+                inner
+            });
+            offer(offers, format!("each expert has the {what} of {whose}"), 9.0, as_chosen(), made);
+        }
+    }
+    let exchanged: Made = Arc::new(|expert, _| Inner { swapped: true, ..Inner::of(expert) });
+    offer(offers, "gate and up are exchanged in every expert".into(), 6.0, as_chosen(), exchanged);
+    for (by, whose) in [(-1, "the layer before"), (1, "the next layer")] {
+        let made: Made = Arc::new(move |expert, _| Inner { layer: by, ..Inner::of(expert) });
+        offer(offers, format!("the experts are those of {whose}"), 7.0, as_chosen(), made);
+    }
+    for (words, bits, f) in digits() {
+        let made = move |case: &Case<'_>, at: usize| {
+            let routed = Routed::of(case, at)?;
+            let place: &Place = &case.places[at];
+            let mut out = Array2::zeros((routed.tokens(), place.right.len() / routed.tokens().max(1)));
+            for (t, s) in routed.all() {
+                let part = case.operation.part(at, Inner::of(routed.chosen[[t, s]]))?;
+                (part.ncols() == out.ncols() && t < part.nrows()).then_some(())?;
+                out.row_mut(t).scaled_add(routed.weights[[t, s]], &part.row(t).mapv(|x| f(x)));
+            }
+            out.into_dyn().to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
+        };
+        offers.offer(Form::Experts, format!("the part of each expert is {words}"), bits + 2.0, made);
+    }
+}
