@@ -143,6 +143,9 @@ fn evaluated(run: &Run<'_>, chain: &Chain<'_>, inputs: &[ArrayD<f64>]) -> Option
     values.pop()
 }
 
+/// Layers whose cache may be another's.
+const MOST_SHARED: u32 = 64;
+
 /// Other taps of the layer and of those before; behind the layers, of the last ones.
 fn around(run: &mut Run<'_>, place: Place) -> Result<Vec<(String, ArrayD<f64>)>, ReplayError> {
     const SITES: [Site; 14] = [
@@ -169,6 +172,21 @@ fn around(run: &mut Run<'_>, place: Place) -> Result<Vec<(String, ArrayD<f64>)>,
     }
     let own = run.recorded.model.plan.step(place.tap).map(|step| step.reads.clone()).unwrap_or_default();
     let mut all = Vec::new();
+    // A cache that several layers share is called by its layer.
+    let cached: &[Site] = match place.tap.site {
+        Site::Context => &[Site::V],
+        Site::Probs | Site::Scores | Site::Qk => &[Site::KRope],
+        _ => &[],
+    };
+    for (layer, &site) in (0..own_layer.min(MOST_SHARED)).flat_map(|layer| cached.iter().map(move |site| (layer, site)))
+    {
+        let tap = Tap { site, layer: Some(layer) };
+        if run.recorded.is_whole(Place { step: 0, tap })
+            && let Ok((_, wide)) = run.value(tap, 0)?
+        {
+            all.push((format!("{} of layer {layer}", site.name()), wide));
+        }
+    }
     let h0 = Tap { site: Site::H0, layer: None };
     if !own.contains(&h0)
         && run.recorded.is_whole(Place { step: 0, tap: h0 })

@@ -231,6 +231,24 @@ fn other_values(case: &Case<'_>) -> Vec<Law> {
             .with("source", shown),
         );
     }
+    // The newest slots of the cache are not written yet when they are read.
+    for (newest, back) in [(1usize, 1usize), (1, 2), (2, 1), (2, 2)] {
+        let words = match newest {
+            1 => format!("in place of its own value each query has that of {back} before"),
+            _ => format!("in place of the values of the last {newest} positions each query has those of {back} before"),
+        };
+        offer(law(Form::ContextValues, words, 9.0 + (newest + back) as f64, move |_, _, of| {
+            let met = of.met();
+            let mut out = context(&of.probs, &met);
+            for ((h, t, s), p) in
+                of.probs.indexed_iter().filter(|((_, t, s), _)| s <= t && t - s < newest && *s >= back)
+            {
+                let change = &met.slice(s![s - back, h, ..]) - &met.slice(s![s, h, ..]);
+                out.slice_mut(s![t, h, ..]).scaled_add(*p, &change);
+            }
+            Some(out)
+        }));
+    }
     for (order, words) in MEMORY {
         let words = format!("the memory of the values, positions by heads by dimensions, is read as {words}");
         offer(law(Form::ContextValues, words, 8.0, move |_, _, of| {
@@ -285,6 +303,20 @@ fn pages(n: usize) -> Vec<Family> {
             all.push((format!("itself, and nothing for {listed}"), bits, nothing));
             for from in (0..count).filter(|from| *from != to) {
                 let other = |i: usize| if inside(i) { (i - begin + from * page).min(n - 1) } else { i };
+                if from > to {
+                    let begin_there = from * page;
+                    let exchanged = move |i: usize| match i {
+                        _ if (begin..begin + page).contains(&i) => (i - begin + begin_there).min(n - 1),
+                        _ if (begin_there..begin_there + page).contains(&i) => i - begin_there + begin,
+                        _ => i,
+                    };
+                    let words = format!(
+                        "itself, positions {begin} to {} and {begin_there} to {} exchanged",
+                        end - 1,
+                        (begin_there + page).min(n) - 1
+                    );
+                    all.push((words, bits, (0..n).map(|i| Some(exchanged(i))).collect()));
+                }
                 let words = format!(
                     "itself, and for {listed} those of positions {} to {}",
                     from * page,

@@ -354,6 +354,26 @@ fn of_tile(routed: &Routed, tile: usize, is_last: bool) -> Array2<usize> {
 fn routed_otherwise(routed: &Routed, offers: &mut Offers<'_>) {
     type Token = fn(&Routed, (usize, usize), usize) -> usize;
     let slots = routed.slots();
+    type Expert = fn(&Routed, usize) -> usize;
+    let experts: [(&str, Expert); 2] = [
+        ("each token in the list sorted by expert is run by the expert of the token before it", |_, n| {
+            n.saturating_sub(1)
+        }),
+        ("each token in the list sorted by expert is run by the expert of the next", |r, n| {
+            (n + 1).min(r.tokens() * r.slots() - 1)
+        }),
+    ];
+    for (words, of) in experts {
+        let terms: Terms = Arc::new(move |routed| {
+            let sorted = routed.sorted();
+            let term = |(number, at): (usize, (usize, usize))| {
+                let expert = routed.chosen[sorted[of(routed, number)]];
+                (at, Term { expert, token: at.0, weight: routed.weights[at] })
+            };
+            sorted.iter().copied().enumerate().map(term).collect()
+        });
+        offer(offers, words.to_owned(), 9.0, terms, own());
+    }
     let tokens: [(&str, Token); 6] = [
         (
             "slot s of token t reads row k t + s of the input (k experts for each token), around the end",
@@ -380,7 +400,9 @@ fn routed_otherwise(routed: &Routed, offers: &mut Offers<'_>) {
         offer(offers, words.to_owned(), 9.0, terms, own());
     }
     type Weight = fn(&Routed, (usize, usize), usize) -> (usize, usize);
-    let weights: [(&str, Weight); 4] = [
+    let weights: [(&str, Weight); 6] = [
+        ("all parts of a token have the weight of its first", |_, (t, _), _| (t, 0)),
+        ("all parts of a token have the weight of its last", |r, (t, _), _| (t, r.slots() - 1)),
         ("parts in the order sorted by expert have the weights in the order of tokens", |r, _, n| {
             (n / r.slots(), n % r.slots())
         }),

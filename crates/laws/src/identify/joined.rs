@@ -42,6 +42,16 @@ fn orders(width: usize) -> Vec<(String, f64, Order)> {
     all
 }
 
+/// For each row of the one (0) and the other (1), of so many: which it is of the rows of both, one tensor behind the other.
+type Plane = fn(usize, usize, usize) -> usize;
+const PLANES: [(&str, Plane); 2] = [
+    ("position by position in turn, and are read as all of the one and then all of the other", |which, t, rows| {
+        let at = which * rows + t;
+        at % 2 * rows + at / 2
+    }),
+    ("one behind the other, and are read position by position in turn", |which, t, _| 2 * t + which),
+];
+
 /// The laws of two operands in one tensor, and of a block of one.
 pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     let mut offers = Offers::of(case);
@@ -61,6 +71,21 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
             };
             let said = format!("{} and {} are {words}", names[0], names[1]);
             if offers.offer(Form::OperationInput, said, bits, made).is_some() {
+                break;
+            }
+        }
+        for (words, of) in PLANES {
+            let made = move |case: &Case<'_>, place: usize| {
+                let [a, b] = &case.places[place].inputs[..] else { return None };
+                let rows = *a.shape().first().filter(|_| a.shape() == b.shape())?;
+                let both = concatenate(Dimension(0), &[a.view(), b.view()]).ok()?;
+                let of = |which: usize| {
+                    both.select(Dimension(0), &(0..rows).map(|t| of(which, t, rows)).collect::<Vec<_>>())
+                };
+                case.operation.apply(place, &[of(0), of(1)])
+            };
+            let said = format!("{} and {} lie {words}", names[0], names[1]);
+            if offers.offer(Form::OperationInput, said, 8.0, made).is_some() {
                 break;
             }
         }

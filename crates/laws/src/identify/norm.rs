@@ -196,9 +196,65 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
         }
     }
     if laws.is_empty() {
+        laws.extend(of_sums(case, &right, &own));
         laws.extend(offsets(case, &right, &own));
         laws.extend(groups(case, &right, &own));
         laws.extend(rounded(case));
+    }
+    laws
+}
+
+/// The norm of the input plus a share of another recorded tensor: a branch that is added twice, or not yet.
+fn of_sums(case: &Case<'_>, right: &Right, own: &Array2<f64>) -> Vec<Law> {
+    let first = case.first();
+    let mut laws = Vec::new();
+    let gain = ndarray::ArrayView1::from(&right.gain);
+    let Some(x) = matrix(&first.inputs[0]).map(|x| right.inner(&x)) else { return laws };
+    if right.gain.iter().any(|w| *w == 0.0) || x.dim() != own.dim() {
+        return laws;
+    }
+    let wanted = (own - &ndarray::ArrayView1::from(&right.bias)) / gain;
+    for (name, other) in first.around.iter().filter(|(_, z)| z.shape() == first.inputs[0].shape()) {
+        let Some(z) = matrix(other).map(|z| right.inner(&z)) else { continue };
+        let share = |t: usize| -> Option<Measured> {
+            let (x, z, y) = (x.row(t).to_vec(), z.row(t).to_vec(), wanted.row(t).to_vec());
+            let fit = least_squares(&[&x, &z], &y, first.noise()).filter(|fit| fit.left <= ROOM * first.noise())?;
+            let [a, b] = fit.coefficients[..] else { return None };
+            Some(Measured::new(b.value / a.value, (b.error + (b.value / a.value).abs() * a.error) / a.value.abs()))
+        };
+        let Some(shares) = (0..x.nrows()).map(share).collect::<Option<Vec<_>>>() else { continue };
+        let one = Measured::mean(shares.iter().copied());
+        if one.may_be(0.0) || !shares.iter().all(|m| m.may_be(one.value)) {
+            continue;
+        }
+        let number = one.number();
+        let by = number.value;
+        let said = match by {
+            1.0 => format!("plus {name}"),
+            -1.0 => format!("less {name}"),
+            _ => format!("plus {} times {name}", number.words),
+        };
+        let known = name.clone();
+        let law = Law::new(
+            Form::NormInput,
+            format!("it is computed of its input {said}"),
+            8.0 + number.bits,
+            move |case, at| {
+                let place = &case.places[at];
+                let right = Right::of(place)?;
+                let (_, other) = place.around.iter().find(|(name, _)| *name == known)?;
+                let sum = place.inputs.first()? + &(other * by);
+                let mut out = right.inner(&matrix(&sum)?);
+                let divisors = right.divisor(&out);
+                for (mut row, by) in out.rows_mut().into_iter().zip(&divisors) {
+                    for (x, (gain, bias)) in row.iter_mut().zip(right.gain.iter().zip(&right.bias)) {
+                        *x = *x / by * gain + bias;
+                    }
+                }
+                out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
+            },
+        );
+        laws.push(law.with("input", name.clone()).with("share", by));
     }
     laws
 }

@@ -1,10 +1,10 @@
-//! Where a part of the positions is wrong: the laws of these positions alone. Each row of such an operation is made of the rows of its operands at the same position.
+//! Where a part of the positions, or of the heads, is wrong: the laws of these alone. Each row of such an operation is made of the rows of its operands at the same place.
 
 use std::sync::Arc;
 
 use ndarray::{Array2, ArrayD, Axis as Dimension};
 
-use crate::case::{Case, Kind, Operation, Place};
+use crate::case::{Axis, Case, Kind, Operation, Place};
 use crate::describe::set::describe as describe_set;
 use crate::identify::DEAR;
 use crate::identify::subject::Subject;
@@ -15,35 +15,50 @@ fn is_by_row(kind: Kind) -> bool {
     matches!(kind, Kind::Norm | Kind::Linear | Kind::Activation | Kind::Gate | Kind::Sum | Kind::Embedding)
 }
 
-/// Positions from which laws can be measured.
+/// Whether each head of the output is made of the same head of the operands.
+fn is_by_head(case: &Case<'_>) -> bool {
+    case.kind == Kind::Norm && case.axes.get(1) == Some(&Axis::Head)
+}
+
+/// Positions or heads from which laws can be measured.
 const FEWEST: usize = 2;
 
-/// The laws of the wrong positions, as laws of all.
+/// The laws of the wrong positions, and of the wrong heads, as laws of all.
 pub(crate) fn laws(case: &Case<'_>, of: &dyn Fn(&Case<'_>) -> Vec<Law>) -> Vec<Law> {
-    let first = case.first();
-    let Some(axis) = case.axes.first().copied().filter(|axis| axis.is_position() && is_by_row(case.kind)) else {
-        return Vec::new();
-    };
+    let mut laws = Vec::new();
+    if case.axes.first().is_some_and(|axis| axis.is_position()) && is_by_row(case.kind) {
+        laws.extend(along(case, 0, of));
+    }
+    if is_by_head(case) {
+        laws.extend(along(case, 1, of));
+    }
+    laws
+}
+
+/// The laws of the wrong slices along an axis.
+fn along(case: &Case<'_>, at: usize, of: &dyn Fn(&Case<'_>) -> Vec<Law>) -> Vec<Law> {
+    let (first, axis) = (case.first(), case.axes[at]);
     let wrong = crate::identify::wrong(first);
-    let meant: Vec<Option<bool>> = wrong.outer_iter().map(|row| Some(row.iter().any(|wrong| *wrong))).collect();
+    let meant: Vec<Option<bool>> =
+        wrong.axis_iter(Dimension(at)).map(|slice| Some(slice.iter().any(|wrong| *wrong))).collect();
     let set = describe_set(&meant, axis, case.tokens_of(axis));
     let rows: Vec<usize> = (0..meant.len()).filter(|&row| set.has[row]).collect();
     if set.is_all() || set.bits > DEAR || rows.len() < FEWEST {
         return Vec::new();
     }
-    let operation = Part { of: case.operation, whole: &case.places, rows: &rows };
-    let Some(part) = part_of(case, &rows, &operation) else { return Vec::new() };
+    let operation = Part { of: case.operation, whole: &case.places, rows: &rows, axis: at };
+    let Some(part) = part_of(case, &rows, at, &operation) else { return Vec::new() };
     let mut support = Support::default();
     support.add(axis, set.words.clone());
     let subject = Subject::output(case);
     let wrapped = |law: Law| {
         let (inner, rows) = (law.predict.clone(), rows.clone());
-        let predict = move |case: &Case<'_>, at: usize| {
-            let operation = Part { of: case.operation, whole: &case.places, rows: &rows };
-            let value = inner(&part_of(case, &rows, &operation)?, at)?;
-            let mut out = case.places[at].right.clone();
-            for (value, row) in value.outer_iter().zip(&rows) {
-                let mut to = out.index_axis_mut(Dimension(0), *row);
+        let predict = move |case: &Case<'_>, place: usize| {
+            let operation = Part { of: case.operation, whole: &case.places, rows: &rows, axis: at };
+            let value = inner(&part_of(case, &rows, at, &operation)?, place)?;
+            let mut out = case.places[place].right.clone();
+            for (value, row) in value.axis_iter(Dimension(at)).zip(&rows) {
+                let mut to = out.index_axis_mut(Dimension(at), *row);
                 (to.shape() == value.shape()).then(|| to.assign(&value))?;
             }
             Some(out)
@@ -57,12 +72,12 @@ pub(crate) fn laws(case: &Case<'_>, of: &dyn Fn(&Case<'_>) -> Vec<Law>) -> Vec<L
     of(&part).into_iter().map(wrapped).filter(is_near).collect()
 }
 
-/// These rows of every place; those of `around` as far as they have as many.
-fn part_of<'c>(case: &Case<'_>, rows: &[usize], operation: &'c Part<'_>) -> Option<Case<'c>> {
-    let count = case.first().right.shape().first().copied()?;
+/// These slices of every place; those of `around` as far as they have as many.
+fn part_of<'c>(case: &Case<'_>, rows: &[usize], axis: usize, operation: &'c Part<'_>) -> Option<Case<'c>> {
+    let count = case.first().right.shape().get(axis).copied()?;
     // A place without rows has no part.
     rows.iter().all(|row| *row < count).then_some(())?;
-    let picked = |x: &ArrayD<f64>| (x.shape().first() == Some(&count)).then(|| x.select(Dimension(0), rows));
+    let picked = |x: &ArrayD<f64>| (x.shape().get(axis) == Some(&count)).then(|| x.select(Dimension(axis), rows));
     let mut places = Vec::new();
     for place in &case.places {
         let inputs: Option<Vec<ArrayD<f64>>> = place.inputs.iter().map(picked).collect();
@@ -74,18 +89,22 @@ fn part_of<'c>(case: &Case<'_>, rows: &[usize], operation: &'c Part<'_>) -> Opti
         kind: case.kind,
         axes: case.axes.clone(),
         places,
-        tokens: case.tokens.as_ref().and_then(|tokens| rows.iter().map(|row| tokens.get(*row).copied()).collect()),
+        tokens: match axis {
+            0 => case.tokens.as_ref().and_then(|tokens| rows.iter().map(|row| tokens.get(*row).copied()).collect()),
+            _ => case.tokens.clone(),
+        },
         operation,
         fitted: case.fitted,
         begun: case.begun,
     })
 }
 
-/// The operation on some rows: the others are what was recorded.
+/// The operation on some slices along an axis: the others are what was recorded.
 struct Part<'w> {
     of: &'w dyn Operation,
     whole: &'w [Place],
     rows: &'w [usize],
+    axis: usize,
 }
 
 impl Operation for Part<'_> {
@@ -93,13 +112,15 @@ impl Operation for Part<'_> {
         let mut all = self.whole.get(place)?.inputs.clone();
         for (all, some) in all.iter_mut().zip(inputs) {
             for (row, to) in self.rows.iter().enumerate() {
-                (row < some.shape()[0] && all.shape()[1..] == some.shape()[1..]).then_some(())?;
-                all.index_axis_mut(Dimension(0), *to).assign(&some.index_axis(Dimension(0), row));
+                let along = Dimension(self.axis);
+                (some.ndim() > self.axis && row < some.len_of(along) && *to < all.len_of(along)).then_some(())?;
+                let (mut to, from) = (all.index_axis_mut(along, *to), some.index_axis(along, row));
+                (to.shape() == from.shape()).then(|| to.assign(&from))?;
             }
         }
         let out = self.of.apply(place, &all)?;
-        (out.shape().first().is_some_and(|n| self.rows.iter().all(|row| row < n)))
-            .then(|| out.select(Dimension(0), self.rows))
+        (out.shape().get(self.axis).is_some_and(|n| self.rows.iter().all(|row| row < n)))
+            .then(|| out.select(Dimension(self.axis), self.rows))
     }
 
     fn agrees(&self, _: usize, _: &ArrayD<f64>) -> bool {

@@ -10,7 +10,8 @@ use nalgebra::Complex;
 use ndarray::{Array2, Array3, ArrayD, Axis as Dimension, Ix3};
 
 use self::positions::steps;
-use self::turns::{Pairing, Turns, angles, pairings, wrap};
+pub(super) use self::turns::pairings;
+use self::turns::{Pairing, Turns, angles, wrap};
 use crate::case::{Axis, Case, Place};
 use crate::describe::set::{Set, describe as describe_set};
 use crate::describe::table::describe as describe_table;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use ndarray::{Array2, Array3, ArrayD};
 
-use crate::case::{Case, Place};
+use crate::case::{Axis, Case, Place};
 use crate::describe::function::{Function, Of, fitting};
+use crate::describe::source::describe as describe_source;
 use crate::fit::{least_squares, nmse};
 use crate::identify::after::Offers;
 use crate::identify::output::roundings::digits;
-use crate::identify::rotation::{Right, operands};
+use crate::identify::rotation::{Right, operands, pairings};
 use crate::law::{Form, Law};
 use crate::number::{Measured, Number};
 
@@ -33,6 +34,31 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
                 let by = right.magnitude[[t, j]];
                 let (sin, cos) = (by * sine(angle[[t, j]]), by * cosine(angle[[t, j]]));
                 [cos, -sin, sin, cos]
+            })
+        });
+    }
+    by_dimension(case, &right, &mut offers);
+    type Table = fn(usize, usize) -> usize;
+    let layouts: [(&str, Table); 2] = [
+        ("cosines and then sines of all pairs, and is read as cosine and sine in turn", |i, _| i),
+        ("cosine and sine in turn, and is read as the cosines and then the sines", |i, n| i % 2 * n + i / 2),
+    ];
+    for (words, layout) in layouts {
+        let said = format!("each position's table has {words}");
+        offers.offer(Form::RotationMatrix, said, 7.0, move |case, at| {
+            let place = &case.places[at];
+            let right = Right::of(place)?;
+            let (angle, n) = (right.all_angles(), right.frequencies.len());
+            // In the order of cosines and then sines.
+            let held = |t: usize, at: usize| if at < n { angle[[t, at]].cos() } else { angle[[t, at - n]].sin() };
+            let is_in_turn = layout(1, n) == 1;
+            combined(place, &right, &|t, j| {
+                let by = right.magnitude[[t, j]];
+                let (cos, sin) = match is_in_turn {
+                    true => (held(t, 2 * j), held(t, 2 * j + 1)),
+                    false => (held(t, layout(j, n)), held(t, layout(n + j, n))),
+                };
+                [by * cos, -by * sin, by * sin, by * cos]
             })
         });
     }
@@ -91,6 +117,65 @@ const TABLES: &[(&str, Table, Table)] = &[
     ("sine and cosine are their first terms: x and 1 - x^2/2", |x| x, |x| 1.0 - x * x / 2.0),
     ("the sine is x - x^3/6", |x| x - x.powi(3) / 6.0, f64::cos),
 ];
+
+/// The two factors of each dimension, told by the heads: which pair's angle it has.
+fn by_dimension(case: &Case<'_>, right: &Right, offers: &mut Offers<'_>) {
+    let first = case.first();
+    let Some((x, own)) = operands(first, &first.own) else { return };
+    let (n, heads, d) = x.dim();
+    let pairs = right.frequencies.len();
+    if heads < 2 || pairs == 0 {
+        return;
+    }
+    for pairing in pairings(d).into_iter().filter(|pairing| !pairing.is_reflected) {
+        let mut partner = vec![(0usize, false); d];
+        for (&a, &b) in pairing.first.iter().zip(&pairing.second) {
+            (partner[a], partner[b]) = ((b, true), (a, false));
+        }
+        let off = |j: usize, pair: usize| -> f64 {
+            let (other, is_first) = partner[j];
+            let mut rest = 0.0;
+            for t in 0..n {
+                let angle = t as f64 * right.frequencies[pair].value;
+                let (sin, cos) = angle.sin_cos();
+                let by = right.magnitude[[t, pair]];
+                let sin = if is_first { -sin } else { sin };
+                for h in 0..heads {
+                    rest += (by * (cos * x[[t, h, j]] + sin * x[[t, h, other]]) - own[[t, h, j]]).powi(2);
+                }
+            }
+            rest
+        };
+        let size: f64 = own.iter().map(|y| y * y).sum::<f64>() / d as f64;
+        let best = |j: usize| -> Option<usize> {
+            let (pair, rest) = (0..pairs).map(|pair| (pair, off(j, pair))).min_by(|a, b| a.1.total_cmp(&b.1))?;
+            (rest <= (ROOM * first.noise()).powi(2) * size + 1e-9 * size).then_some(pair)
+        };
+        let Some(from) = (0..d).map(best).collect::<Option<Vec<usize>>>() else { continue };
+        let known: Vec<Option<usize>> = from.iter().map(|pair| Some(*pair)).collect();
+        let source = describe_source(&known, pairs, Axis::Dim);
+        let words = format!(
+            "dimensions {} are rotated together, dimension i by the angle of pair: {}",
+            pairing.words,
+            source.words.replace("dimension i", "i")
+        );
+        let bits = 8.0 + pairing.bits + source.bits;
+        offers.offer(Form::RotationMatrix, words, bits, move |case, at| {
+            let place = &case.places[at];
+            let right = Right::of(place)?;
+            let (x, due) = operands(place, &place.right)?;
+            (x.shape()[2] == from.len() && right.magnitude.nrows() == x.shape()[0]).then_some(())?;
+            let mut out: Array3<f64> = due;
+            for ((t, h, j), y) in out.indexed_iter_mut() {
+                let ((other, is_first), pair) = (partner[j], from[j]);
+                let (sin, cos) = (t as f64 * right.frequencies.get(pair)?.value).sin_cos();
+                let sin = if is_first { -sin } else { sin };
+                *y = right.magnitude[[t, pair]] * (cos * x[[t, h, j]] + sin * x[[t, h, other]]);
+            }
+            Some(out.into_dyn())
+        });
+    }
+}
 
 /// How sines and cosines may be rounded.
 fn rounded() -> Vec<(String, f64, Of)> {

@@ -86,7 +86,13 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
             });
         }
     }
-    for block in [2usize, 4, 8, 16, 32] {
+    let keys = case.first().own.shape().last().copied().unwrap_or(0);
+    let mut blocks = vec![2usize, 4, 8, 16, 32, 64];
+    // The keys in two, three or four splits.
+    blocks.extend([2, 3, 4].map(|splits| keys.div_ceil(splits)));
+    blocks.sort_unstable();
+    blocks.dedup();
+    for block in blocks.into_iter().filter(|block| *block > 1 && *block < keys) {
         for (way, by_blocks) in [("each by itself, divided by how many there are", true), ("each by itself", false)] {
             let words = format!("the softmax runs in blocks of {block} keys, {way}");
             offers.offer(Form::Denominator, words, 9.0, move |case, at| {

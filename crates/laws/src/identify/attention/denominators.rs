@@ -83,27 +83,33 @@ impl How<'_> {
                     Measured::UNKNOWN
                 }
             });
-            let of: Vec<Measured> =
-                extra.axis_iter(Dimension(0)).map(|head| Measured::mean(head.iter().copied())).collect();
-            let Some(table) = describe_table(&of, Axis::Head, Some(0.0), None) else { continue };
-            let values = Array1::from(table.values);
-            let words = format!("probabilities are divided by the sum of {called} plus {}", table.words);
-            let after: After = Arc::new(move |right, mut probs| {
-                for (head, row) in rows_of(&probs) {
-                    let seen: Vec<f64> = (0..probs.shape()[2])
-                        .filter(|&s| probs[[head, row, s]] > 0.0)
-                        .map(|s| right.scores[[head, row, s]])
-                        .collect();
-                    let most = if less_most { seen.iter().copied().fold(f64::NEG_INFINITY, f64::max) } else { 0.0 };
-                    let sum: f64 = seen.iter().map(|x| (x - most).exp()).sum();
-                    let extra = *values.get(head)?;
-                    probs.slice_mut(s![head, row, ..]).mapv_inplace(|p| p * sum / (sum + extra));
+            for (axis, name) in [(0, Axis::Head), (1, Axis::Query)] {
+                let of: Vec<Measured> =
+                    extra.axis_iter(Dimension(axis)).map(|slice| Measured::mean(slice.iter().copied())).collect();
+                let Some(table) = describe_table(&of, name, Some(0.0), self.case.tokens_of(name)) else { continue };
+                let values = Array1::from(table.values);
+                if !extra.indexed_iter().all(|((head, row), m)| m.may_be(values[if axis == 0 { head } else { row }])) {
+                    continue;
                 }
-                Some(probs)
-            });
-            let draft =
-                Draft::new(Form::Denominator, words, table.bits + 10.0).with("beside", table.words).with("of", called);
-            self.offer(draft, right_scores(), Some(after), true);
+                let words = format!("probabilities are divided by the sum of {called} plus {}", table.words);
+                let after: After = Arc::new(move |right, mut probs| {
+                    for (head, row) in rows_of(&probs) {
+                        let seen: Vec<f64> = (0..probs.shape()[2])
+                            .filter(|&s| probs[[head, row, s]] > 0.0)
+                            .map(|s| right.scores[[head, row, s]])
+                            .collect();
+                        let most = if less_most { seen.iter().copied().fold(f64::NEG_INFINITY, f64::max) } else { 0.0 };
+                        let sum: f64 = seen.iter().map(|x| (x - most).exp()).sum();
+                        let extra = *values.get(if axis == 0 { head } else { row })?;
+                        probs.slice_mut(s![head, row, ..]).mapv_inplace(|p| p * sum / (sum + extra));
+                    }
+                    Some(probs)
+                });
+                let draft = Draft::new(Form::Denominator, words, table.bits + 10.0)
+                    .with("beside", table.words)
+                    .with("of", called);
+                self.offer(draft, right_scores(), Some(after), true);
+            }
         }
     }
 }

@@ -153,6 +153,40 @@ fn readings(rows: usize, columns: usize) -> Vec<(String, f64, Read)> {
             let blocks = if whole { String::new() } else { format!(", by blocks of {width}") };
             add(format!("itself with the scale of {said}{blocks}"), bits, scales_of_row(width, other));
         }
+        type Power = fn(f64) -> f64;
+        let powers: [(&str, Power); 2] = [("rounded down", f64::floor), ("rounded", f64::round_ties_even)];
+        for (way, f) in powers {
+            let words = of(&format!("itself with its scale, the largest size, {way} to a power of 2,"));
+            let read: Read = Arc::new(move |weight| {
+                let mut out = weight.as_standard_layout().into_owned();
+                for mut row in out.rows_mut() {
+                    for block in row.as_slice_mut()?.chunks_mut(width) {
+                        let own = size(block);
+                        if own > 0.0 {
+                            let scale = f(own.log2()).exp2();
+                            each(block, |w| w / own * scale);
+                        }
+                    }
+                }
+                Some(out)
+            });
+            add(words, bits, read);
+        }
+        // Two groups of columns that stand for each other.
+        let count = columns / width;
+        for (one, other) in (0..count).flat_map(|a| (a + 1..count).map(move |b| (a, b))).filter(|_| count <= 16) {
+            let (a, b) = (one * width, other * width);
+            let read: Read = Arc::new(move |w| {
+                let at = |c: usize| match c {
+                    _ if (a..a + width).contains(&c) => c - a + b,
+                    _ if (b..b + width).contains(&c) => c - b + a,
+                    _ => c,
+                };
+                Some(w.select(Dimension(1), &(0..w.ncols()).map(at).collect::<Vec<usize>>()))
+            });
+            let words = format!("itself with columns {a} to {} and {b} to {} exchanged", a + width - 1, b + width - 1);
+            add(words, 10.0 + 2.0 * crate::describe::choice(count), read);
+        }
         // A group of columns that stands where another is due.
         for by in (1..columns / width).filter(|_| columns / width <= 16) {
             let read: Read = Arc::new(move |w| {

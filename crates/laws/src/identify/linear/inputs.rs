@@ -107,8 +107,13 @@ fn other_bias(case: &Case<'_>, measured: &[Measured]) -> Option<Law> {
         }
     }
     let due = bias_of(case, case.fitted)?.row(0).to_vec();
+    let of_blocks = (2..=n / 2).filter(|b| n.is_multiple_of(*b)).flat_map(|b| {
+        let of = |f: &dyn Fn(usize) -> usize| (0..n).map(f).collect::<Vec<usize>>();
+        [of(&|i| i / b * b), of(&|i| i / b * b + b - 1), of(&|i| i % b), of(&|i| i / b)]
+    });
     let (_, from) = orders_of(n)
         .into_iter()
+        .chain(of_blocks)
         .map(|from| (from.iter().map(|i| due[*i]).collect::<Vec<f64>>(), from))
         .find(|(b, _)| fits(b))?;
     let known: Vec<Option<usize>> = from.iter().map(|i| Some(*i)).collect();

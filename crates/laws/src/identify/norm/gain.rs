@@ -10,6 +10,7 @@ use crate::describe::function::describe as describe_function;
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::fit::{dot, least_squares};
+use crate::identify::output::roundings::roundings_of;
 use crate::number::{Measured, NUMBER};
 
 pub(super) fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec<Part<Gain>> {
@@ -38,6 +39,16 @@ pub(super) fn gain_laws(case: &Case<'_>, right: &Right, own: &[Measured]) -> Vec
         laws.push(Part { words: Some(format!("{words} (w: the right gain)")), bits: function.bits, f, parameters });
     }
     laws.extend(gain_on_a_part(w, own));
+    let row = |gain: &[f64]| ndarray::Array1::from(gain.to_vec()).insert_axis(ndarray::Axis(0)).into_dyn();
+    for (said, bits, round) in roundings_of() {
+        let rounded = |gain: &[f64]| round(&row(gain)).map(|x| x.iter().copied().collect::<Vec<f64>>());
+        if rounded(w).is_some_and(|gain| fits(&gain)) {
+            let f: Gain = Arc::new(move |_, _, right| round(&row(&right.gain)).map(|x| x.iter().copied().collect()));
+            let words = format!("the gain is {said}");
+            let parameters = vec![("gain_is", words.clone().into())];
+            laws.push(Part { words: Some(words), bits: bits + 2.0, f, parameters });
+        }
+    }
     for (name, vector) in case.operation.vectors(case.fitted, own.len()) {
         for (words, bits, plus) in [("", 8.0, 0.0), ("1 plus ", 10.0, 1.0)] {
             if fits(&vector.iter().map(|v| v + plus).collect::<Vec<_>>()) {

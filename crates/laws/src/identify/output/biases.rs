@@ -118,6 +118,37 @@ fn known_biases(subject: &Subject, case: &Case<'_>, axis: usize, numbers: &[Meas
         );
     }
     laws.extend(read_biases(subject, case, axis, numbers));
+    laws.extend(spread_biases(subject, case, axis, numbers));
+    laws
+}
+
+/// A vector of the key heads, which each head of their group has.
+fn spread_biases(subject: &Subject, case: &Case<'_>, axis: usize, numbers: &[Measured]) -> Vec<Law> {
+    let n = numbers.len();
+    let mut laws = Vec::new();
+    let dims = case.first().right.shape().last().copied().filter(|d| *d > 0 && n.is_multiple_of(*d) && *d < n);
+    let Some(d) = dims else { return laws };
+    let heads = n / d;
+    for group in (2..=heads).filter(|group| heads.is_multiple_of(*group)) {
+        let from = move |i: usize| i / d / group * d + i % d;
+        for (called, vector) in case.operation.vectors(case.fitted, n / group) {
+            for (by, words) in [(1.0, "plus"), (-1.0, "less")] {
+                if !numbers.iter().enumerate().all(|(i, m)| m.may_be(by * vector[from(i)])) {
+                    continue;
+                }
+                let words =
+                    format!("{} is the right one {words} {called}, that of each head's key head", subject.label);
+                let name = called.clone();
+                let made = move |case: &Case<'_>, place: usize, right: &ArrayD<f64>| {
+                    let all = case.operation.vectors(place, n / group);
+                    let (_, vector) = all.into_iter().find(|(other, _)| *other == name)?;
+                    let spread: Vec<f64> = (0..n).map(|i| by * vector[from(i)]).collect();
+                    by_slice(right, axis, &spread, |x, plus| x + plus)
+                };
+                laws.push(subject.law_of_place(Form::OutputBias, words, 11.0, made).with("bias", called.clone()));
+            }
+        }
+    }
     laws
 }
 

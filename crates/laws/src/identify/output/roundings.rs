@@ -82,6 +82,7 @@ pub(crate) fn roundings_of() -> Vec<(String, f64, Whole)> {
         Within::Block(128),
         Within::Block(256),
         Within::Tensor,
+        Within::Positions,
     ] {
         for levels in [127.0, 128.0, 7.0, 8.0, 15.0, 31.0, 63.0, 3.0, 255.0] {
             let words = format!("rounded to whole steps of 1/{levels} of the largest size in {}", within.said());
@@ -130,6 +131,8 @@ enum Within {
     Row,
     Block(usize),
     Tensor,
+    /// Each element of a row by itself, over all positions.
+    Positions,
 }
 
 impl Within {
@@ -138,16 +141,25 @@ impl Within {
             Within::Row => "its row".to_owned(),
             Within::Block(size) => format!("its block of {size}"),
             Within::Tensor => "the whole tensor".to_owned(),
+            Within::Positions => "its channel over all positions".to_owned(),
         }
     }
 }
 
 fn in_steps(x: &ArrayD<f64>, within: Within, levels: f64) -> Option<ArrayD<f64>> {
     let row = *x.shape().last()?;
+    if let Within::Positions = within {
+        let positions = *x.shape().first().filter(|n| **n > 1)?;
+        let flat = x.to_shape((positions, x.len() / positions)).ok()?;
+        let turned = flat.t().as_standard_layout().into_owned().into_dyn();
+        let back = in_steps(&turned, Within::Row, levels)?.into_dimensionality::<ndarray::Ix2>().ok()?;
+        return back.t().as_standard_layout().into_owned().to_shape(x.raw_dim()).ok().map(|x| x.into_owned());
+    }
     let block = match within {
         Within::Row => row,
         Within::Block(size) => Some(size).filter(|size| row.is_multiple_of(*size))?,
         Within::Tensor => x.len(),
+        Within::Positions => return None,
     };
     if block == 0 {
         return None;

@@ -17,7 +17,7 @@ pub(in crate::identify) struct Pairing {
 }
 
 /// Pairings of the first `d` dimensions, and of all.
-pub(super) fn pairings(d: usize) -> Vec<Pairing> {
+pub(in crate::identify) fn pairings(d: usize) -> Vec<Pairing> {
     let half = d / 2;
     if half == 0 || !d.is_multiple_of(2) {
         return Vec::new();
