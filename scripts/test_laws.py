@@ -19,7 +19,7 @@ Of each form one architecture and one arithmetic of those given is taken, by the
 - `first`: the first tap that is blamed is another. `extra`: taps are blamed that are right in themselves. `failed`: no answer.
 
 Of several findings the worst counts. A law is false by its own prediction where it leaves more than rounding, or, with --again, where the same form with other
-weights and tokens gives another law. Exit code 1 for those, and where a clean run has a finding. A mixture of experts is explained by a recorded program: it
+weights and tokens gives another law. Exit code 1 for those, and where a clean run has a finding (of right engines in llama.cpp's arithmetic, also where more than a tenth cannot be told). A mixture of experts is explained by a recorded program: it
 needs torch and transformers.
 """
 
@@ -80,7 +80,9 @@ def explained(a, source, dump):
     except subprocess.TimeoutExpired:
         return None, f"more than {a.limit} s", a.limit
     taken = time.time() - begin
-    if done.returncode not in (0, 1):
+    # Of what is incomparable there is a report too, with the reason.
+    is_told = done.returncode in (0, 1) or done.returncode == 2 and done.stdout.startswith("{")
+    if not is_told:
         return None, f"exit code {done.returncode}: {done.stderr.strip()[-300:]}", taken
     return json.loads(done.stdout), None, taken
 
@@ -238,6 +240,10 @@ def test_together(a, folder, models, archs, ariths):
     return found["extra"] or found["false"]
 
 
+# The share of right engines in llama.cpp's arithmetic of which nothing may be told.
+UNTOLD = 0.1
+
+
 def test_clean(a, folder, archs, ariths):
     """Right engines, each with weights and tokens of its own: none may have a finding."""
     def run(at):
@@ -254,13 +260,18 @@ def test_clean(a, folder, archs, ariths):
 
     with ThreadPoolExecutor(a.jobs) as pool:
         results = list(pool.map(run, range(a.clean)))
-    blamed = [r for r in results if r["said"] or r["verdict"] != "parity"]
-    for r in blamed:
-        print(f"blamed: {r['arch']}, {r['arith']}, seed {r['seed']}: {r['verdict']} {r['said']}")
-    print(f"{len(results)} clean runs, {len(blamed)} blamed")
+    # NumPy's sums are not ggml's: now and then a row's rounding falls otherwise, and the command says that right or wrong cannot be told. That blames nothing.
+    is_open = lambda r: r["arith"] in law_forms.GGML and r["verdict"] == "incomparable" and not r["said"]
+    untold = [r for r in results if is_open(r)]
+    blamed = [r for r in results if not is_open(r) and (r["said"] or r["verdict"] != "parity")]
+    for kind, these in (("not told", untold), ("blamed", blamed)):
+        for r in these:
+            print(f"{kind}: {r['arch']}, {r['arith']}, seed {r['seed']}: {r['verdict']} {r['said']}")
+    of_ggml = sum(r["arith"] in law_forms.GGML for r in results)
+    print(f"{len(results)} clean runs, {len(blamed)} blamed; of {of_ggml} in llama.cpp's arithmetic {len(untold)} not told")
     if a.json:
         a.json.write_text(json.dumps(results, indent=1) + "\n")
-    return len(blamed)
+    return len(blamed) or len(untold) > UNTOLD * of_ggml
 
 
 def ways(finding):

@@ -23,9 +23,11 @@ pub(super) struct Mixture<'r> {
     chosen: usize,
     /// The program with all tokens sent to these experts, by layer and the first of them.
     programs: RefCell<HashMap<(u32, usize), Option<Program>>>,
-    parts: RefCell<HashMap<(usize, Inner), Option<Array2<f64>>>>,
+    parts: RefCell<Parts>,
 }
 
+/// Parts that were computed, by the place.
+type Parts = HashMap<(usize, Inner), Option<Array2<f64>>>;
 /// A tap's values where it is said what they are.
 type Known<'k> = HashMap<String, &'k ArrayD<f64>>;
 

@@ -399,8 +399,27 @@ fn routed_otherwise(routed: &Routed, offers: &mut Offers<'_>) {
         });
         offer(offers, words.to_owned(), 9.0, terms, own());
     }
+    // What is left in the order of the experts.
+    for (words, is_of_place) in [
+        ("parts stay in the order sorted by expert, each with its own weight", false),
+        ("parts stay in the order sorted by expert, with the weights of the tokens where they stand", true),
+    ] {
+        let terms: Terms = Arc::new(move |routed| {
+            let term = |(number, at): (usize, (usize, usize))| {
+                let to = (number / routed.slots(), number % routed.slots());
+                let weight = routed.weights[if is_of_place { to } else { at }];
+                (to, Term { expert: routed.chosen[at], token: at.0, weight })
+            };
+            routed.sorted().into_iter().enumerate().map(term).collect()
+        });
+        offer(offers, words.to_owned(), 8.0, terms, own());
+    }
     type Weight = fn(&Routed, (usize, usize), usize) -> (usize, usize);
-    let weights: [(&str, Weight); 6] = [
+    let weights: [(&str, Weight); 7] = [
+        ("the memory of the weights, tokens by slots, is read as slots by tokens and transposed", |r, (t, s), _| {
+            let at = s * r.tokens() + t;
+            (at / r.slots(), at % r.slots())
+        }),
         ("all parts of a token have the weight of its first", |_, (t, _), _| (t, 0)),
         ("all parts of a token have the weight of its last", |r, (t, _), _| (t, r.slots() - 1)),
         ("parts in the order sorted by expert have the weights in the order of tokens", |r, _, n| {

@@ -210,7 +210,7 @@ fn of_sums(case: &Case<'_>, right: &Right, own: &Array2<f64>) -> Vec<Law> {
     let mut laws = Vec::new();
     let gain = ndarray::ArrayView1::from(&right.gain);
     let Some(x) = matrix(&first.inputs[0]).map(|x| right.inner(&x)) else { return laws };
-    if right.gain.iter().any(|w| *w == 0.0) || x.dim() != own.dim() {
+    if right.gain.contains(&0.0) || x.dim() != own.dim() {
         return laws;
     }
     let wanted = (own - &ndarray::ArrayView1::from(&right.bias)) / gain;

@@ -49,16 +49,44 @@ impl Gain {
     }
 }
 
+/// Factors of a source's rows.
+type Factors = Arc<dyn Fn(&Array2<f64>) -> Option<Vec<f64>> + Send + Sync>;
+
 /// A factor for each row.
 #[derive(Clone)]
 struct Rows {
     words: String,
     bits: f64,
-    of: Arc<dyn Fn(&Array2<f64>) -> Option<Vec<f64>> + Send + Sync>,
+    of: Factors,
+}
+
+/// The rows of each head as rows.
+fn by_head(subject: &Subject) -> Option<Subject> {
+    let [positions, heads, width] = *subject.right.shape() else { return None };
+    let flat = move |x: ArrayD<f64>| {
+        let width = *x.shape().last()?;
+        x.to_shape(vec![x.len() / width.max(1), width]).ok().map(|x| x.into_owned())
+    };
+    let (right_at, shape_at, output) = (subject.right_at.clone(), subject.right_at.clone(), subject.output.clone());
+    (positions * heads > 1 && width > 3).then_some(())?;
+    Some(Subject {
+        axes: vec![Axis::Row, Axis::Dim],
+        right: flat(subject.right.clone())?,
+        own: flat(subject.own.clone())?,
+        right_at: Arc::new(move |case, place| flat(right_at(case, place)?)),
+        output: Arc::new(move |case, place, value| {
+            let shape = shape_at(case, place)?.raw_dim();
+            output(case, place, value.to_shape(shape).ok()?.into_owned())
+        }),
+        ..subject.clone()
+    })
 }
 
 /// The subject as a product.
 pub(super) fn laws(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
+    if subject.axes.len() == 3 {
+        return by_head(subject).map_or_else(Vec::new, |rows| laws(&rows, case));
+    }
     if subject.axes.len() != 2 || subject.right.shape().len() != 2 {
         return Vec::new();
     }

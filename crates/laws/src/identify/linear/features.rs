@@ -274,7 +274,7 @@ impl Sample {
         Some(of_weight(on, bits + table.bits + 3.0, move |case, at| {
             let due = weight_of(case, at)?;
             (due.ncols() == values.len()).then_some(())?;
-            let change = (read(&due)? - &due) * &ndarray::ArrayView1::from(&values);
+            let change = (read(&due)? - &due) * ndarray::ArrayView1::from(&values);
             Some(due + change)
         }))
     }
