@@ -30,6 +30,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -51,6 +52,9 @@ CLASSES = ("named", "same", "law", "table", "cause", "unknown", "extra", "first"
 LEAVES = {"f32": 1e-9, "bf16": 2e-4, "f16": 1e-5, "q8_0": 1e-8, "q4_0": 1e-8}
 
 
+RECORDS = threading.Lock()
+
+
 def prepared(folder, arch, arith, seed):
     """The model, as the engine and as the command reads it."""
     home = folder / f"{arch}-{arith}-{seed}"
@@ -59,16 +63,18 @@ def prepared(folder, arch, arith, seed):
         return model, home / "model" / "model.gguf"
     if arch != "moe":
         return model, home / "model"
-    import torch
-    import transformers
+    # PyTorch's dispatcher is recorded by one thread at a time.
+    with RECORDS:
+        import torch
+        import transformers
 
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "crates" / "trace" / "python"))
-    import firstdiff
+        sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "crates" / "trace" / "python"))
+        import firstdiff
 
-    dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[arith]
-    torch_model = transformers.AutoModelForCausalLM.from_pretrained(home / "model", dtype=dtype, attn_implementation="eager").eval()
-    with torch.no_grad(), firstdiff.record(torch_model, home / "golden", program=True):
-        torch_model(torch.tensor([law_forms.make_tokens(seed)]))
+        dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[arith]
+        torch_model = transformers.AutoModelForCausalLM.from_pretrained(home / "model", dtype=dtype, attn_implementation="eager").eval()
+        with torch.no_grad(), firstdiff.record(torch_model, home / "golden", program=True):
+            torch_model(torch.tensor([law_forms.make_tokens(seed)]))
     return model, home / "golden"
 
 
