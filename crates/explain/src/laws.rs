@@ -206,6 +206,14 @@ pub(crate) fn kind_of(site: Site, inputs: &[ArrayD<f64>], right: &ArrayD<f64>) -
         (Site::FfnOut, [x, weights, chosen]) if same(x) && weights.ndim() == 2 && weights.shape() == chosen.shape() => {
             Kind::Mixture
         }
+        (site, [x])
+            if site.name() == "router_topk"
+                && x.ndim() == 2
+                && right.ndim() == 2
+                && x.shape()[0] == right.shape()[0] =>
+        {
+            Kind::Choice
+        }
         (Site::HAttn | Site::H, [a, b]) if same(a) && same(b) => Kind::Sum,
         (
             Site::Q | Site::K | Site::V | Site::AttnOut | Site::FfnGate | Site::FfnUp | Site::FfnOut | Site::Logits,

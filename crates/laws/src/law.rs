@@ -113,6 +113,8 @@ forms! {
     Activation = "activation.function",
     /// Which operand is activated.
     GateRoles = "gate.roles",
+    /// Which experts a router chooses of its scores.
+    Choice = "router.choice",
     /// Which experts' parts are added, how often, and what they are made with.
     Experts = "mixture.experts",
     /// The row of a table that is read for a token.

@@ -182,7 +182,10 @@ fn wrongs<'r>(
         let (taps, inputs) = of_steps(held, &inputs);
         let step = Step { slice, bench, inputs: taps };
         let right = step.value(held, program, &inputs)?;
-        let (own, allowed) = (array(held.get(tap)?), allowed_at(replay, place)?);
+        // A choice is the same, or it is another.
+        let is_choice = program.taps()[tap].view.dtype.kind() == firstdiff_program::Kind::Int;
+        let allowed = allowed_at(replay, place).or(is_choice.then_some(0.0))?;
+        let own = array(held.get(tap)?);
         wrong.push(Wrong { place, inputs, right, own, allowed, around });
         steps.push(step);
     }

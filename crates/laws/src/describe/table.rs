@@ -272,7 +272,10 @@ impl Laws<'_> {
                     Measured::mean(these.map(|(_, m)| *m))
                 };
                 let numbers: Vec<Number> = (0..count).map(|which| turn(which).number()).collect();
-                if numbers.iter().any(|number| !number.value.is_finite()) {
+                // More than a few numbers without a name are a table.
+                if numbers.iter().any(|number| !number.value.is_finite())
+                    || numbers.iter().filter(|number| number.bits >= NUMBER).count() > MOST_UNNAMED
+                {
                     continue;
                 }
                 let bits = 10.0 + numbers.iter().map(|number| number.bits).sum::<f64>();
@@ -322,6 +325,9 @@ impl Laws<'_> {
         Some(levels)
     }
 }
+
+/// Numbers in turn that have no name, at most.
+const MOST_UNNAMED: usize = 4;
 
 /// e to a measured number.
 fn exponential(m: Measured) -> Measured {

@@ -3,6 +3,7 @@
 mod activation;
 mod after;
 mod attention;
+mod choice;
 mod context;
 mod embedding;
 mod experts;
@@ -48,6 +49,7 @@ fn of_kind(case: &Case<'_>) -> Vec<Law> {
         Kind::Context => context::laws(case),
         Kind::Linear => linear::laws(case),
         Kind::Embedding => embedding::laws(case),
+        Kind::Choice => choice::laws(case),
         Kind::Mixture => experts::laws(case),
         Kind::Other => Vec::new(),
     }

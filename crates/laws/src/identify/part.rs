@@ -43,7 +43,7 @@ fn along(case: &Case<'_>, at: usize, of: &dyn Fn(&Case<'_>) -> Vec<Law>) -> Vec<
         wrong.axis_iter(Dimension(at)).map(|slice| Some(slice.iter().any(|wrong| *wrong))).collect();
     let set = describe_set(&meant, axis, case.tokens_of(axis));
     let rows: Vec<usize> = (0..meant.len()).filter(|&row| set.has[row]).collect();
-    if set.is_all() || set.bits > DEAR || rows.len() < FEWEST {
+    if set.is_all() || set.bits > DEAR || at == 0 && rows.len() < FEWEST || rows.is_empty() {
         return Vec::new();
     }
     let operation = Part { of: case.operation, whole: &case.places, rows: &rows, axis: at };

@@ -71,7 +71,8 @@ pub(crate) fn key_heads_in_words(answers: &[Option<usize>], heads: usize, keys: 
         }
     }
     let source = source::describe(answers, keys.max(heads), Axis::Head);
-    (source.words.trim_start_matches("head ").to_owned(), source.bits)
+    let words = source.words.trim_start_matches("head ").replace("i ", "h ");
+    (format!("{words} (right: h div {group})"), source.bits)
 }
 
 impl How<'_> {

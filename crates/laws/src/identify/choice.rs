@@ -1,0 +1,210 @@
+//! A router's choice: which of its scores are taken for each token, by their rank, among which experts, and what is added before.
+
+use std::sync::Arc;
+
+use ndarray::{Array2, ArrayD};
+
+use crate::case::{Axis, Case};
+use crate::describe::choice;
+use crate::describe::set::describe as describe_set;
+use crate::law::{Form, Law};
+use crate::number::between;
+
+/// Chooses of scores `[T,E]`: `[T,k]`.
+type Choose = Arc<dyn Fn(&Array2<f64>, usize) -> Option<Array2<f64>> + Send + Sync>;
+/// Changes scores before they are compared.
+type Change = fn(&Array2<f64>) -> Array2<f64>;
+
+/// Scores and what is chosen of them.
+struct Scores {
+    scores: Array2<f64>,
+    own: Array2<f64>,
+}
+
+impl Scores {
+    fn of(case: &Case<'_>, at: usize) -> Option<Scores> {
+        let place = &case.places[at];
+        let [scores] = &place.inputs[..] else { return None };
+        let two = |x: &ArrayD<f64>| x.clone().into_dimensionality::<ndarray::Ix2>().ok();
+        let (scores, own) = (two(scores)?, two(&place.own)?);
+        let is_one = |e: &f64| e.fract() == 0.0 && (0.0..scores.ncols() as f64).contains(e);
+        (scores.nrows() == own.nrows() && own.ncols() <= scores.ncols() && own.iter().all(is_one)).then_some(())?;
+        Some(Scores { scores, own })
+    }
+}
+
+/// Experts of a row, the largest score first.
+fn ranked(row: ndarray::ArrayView1<'_, f64>) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..row.len()).collect();
+    order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
+    order
+}
+
+/// The best of each row, as many as are taken.
+fn best(scores: &Array2<f64>, taken: usize) -> Option<Array2<f64>> {
+    by_rank(scores, &(0..taken).collect::<Vec<_>>())
+}
+
+fn by_rank(scores: &Array2<f64>, ranks: &[usize]) -> Option<Array2<f64>> {
+    ranks.iter().all(|rank| *rank < scores.ncols()).then_some(())?;
+    let mut out = Array2::zeros((scores.nrows(), ranks.len()));
+    for (mut to, row) in out.rows_mut().into_iter().zip(scores.rows()) {
+        let order = ranked(row);
+        to.iter_mut().zip(ranks).for_each(|(to, rank)| *to = order[*rank] as f64);
+    }
+    Some(out)
+}
+
+/// Groups of neighbouring experts, of which those with the largest score of one of them are kept.
+fn in_groups(scores: &Array2<f64>, width: usize, kept: usize) -> Array2<f64> {
+    let mut out = scores.clone();
+    for mut row in out.rows_mut() {
+        let most =
+            |group: usize| (group * width..(group + 1) * width).map(|e| row[e]).fold(f64::NEG_INFINITY, f64::max);
+        let of = ndarray::Array1::from_shape_fn(row.len() / width, most);
+        let order = ranked(of.view());
+        for group in order.into_iter().skip(kept) {
+            (group * width..(group + 1) * width).for_each(|e| row[e] = f64::NEG_INFINITY);
+        }
+    }
+    out
+}
+
+/// Each column less the logarithm of the sum of its exponentials: a softmax over the positions.
+fn over_positions(scores: &Array2<f64>) -> Array2<f64> {
+    let mut out = scores.clone();
+    for mut column in out.columns_mut() {
+        let most = column.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let all = most + column.iter().map(|x| (x - most).exp()).sum::<f64>().ln();
+        column.mapv_inplace(|x| x - all);
+    }
+    out
+}
+
+/// The laws of a choice.
+pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
+    let Some(first) = Scores::of(case, case.fitted) else { return Vec::new() };
+    let (taken, experts) = (first.own.ncols(), first.scores.ncols());
+    let mut laws = Vec::new();
+    let mut offer = |words: String, bits: f64, choose: Choose| {
+        if choose(&first.scores, taken).is_some_and(|made| made == first.own) {
+            laws.push(Law::new(Form::Choice, words, bits, move |case, at| {
+                let of = Scores::of(case, at)?;
+                Some(choose(&of.scores, of.own.ncols())?.into_dyn())
+            }));
+        }
+    };
+    let changes: [(&str, f64, Change); 3] = [
+        ("", 0.0, Array2::clone),
+        (" in size, whatever their sign", 3.0, |x| x.mapv(f64::abs)),
+        (" after a softmax over the positions", 4.0, over_positions),
+    ];
+    for (words, bits, change) in changes {
+        // The rank of each slot, where it is the same for all tokens.
+        let changed = change(&first.scores);
+        let orders: Vec<Vec<usize>> = changed.rows().into_iter().map(ranked).collect();
+        let rank = |slot: usize| -> Option<usize> {
+            let mut all = orders
+                .iter()
+                .zip(first.own.column(slot))
+                .map(|(order, own)| order.iter().position(|e| *e as f64 == *own));
+            let one = all.next()??;
+            all.all(|other| other == Some(one)).then_some(one)
+        };
+        if let Some(ranks) = (0..taken).map(rank).collect::<Option<Vec<usize>>>() {
+            let is_usual = ranks.iter().enumerate().all(|(slot, rank)| slot == *rank);
+            let listed: Vec<String> = ranks.iter().map(|rank| format!("{}", rank + 1)).collect();
+            let said = match is_usual {
+                true => format!("the experts with the largest scores{words} are chosen"),
+                false
+                    if ranks.iter().rev().enumerate().all(|(at, rank)| rank + 1 + at == experts)
+                        || ranks.iter().enumerate().all(|(at, rank)| rank + 1 + at == experts) =>
+                {
+                    format!(
+                        "the experts with the smallest scores{words} are chosen (in the order of rank {})",
+                        listed.join(", ")
+                    )
+                }
+                false => format!("the experts of rank {} are chosen (1: the largest score{words})", listed.join(", ")),
+            };
+            let price = bits + if is_usual { 3.0 } else { 4.0 + taken as f64 * choice(experts) };
+            offer(said, price, Arc::new(move |scores, _| by_rank(&change(scores), &ranks)));
+        }
+    }
+    // Only some experts are compared.
+    let used: Vec<Option<bool>> = (0..experts).map(|e| Some(first.own.iter().any(|own| *own == e as f64))).collect();
+    let set = describe_set(&used, Axis::Expert, None);
+    if let Some(on) = set.words.clone() {
+        let has = set.has;
+        let among: Choose = Arc::new(move |scores, taken| {
+            let mut some = scores.clone();
+            (some.ncols() == has.len()).then_some(())?;
+            (0..has.len()).filter(|e| !has[*e]).for_each(|e| some.column_mut(e).fill(f64::NEG_INFINITY));
+            best(&some, taken)
+        });
+        offer(format!("only {on} are compared: the others are never chosen"), set.bits + 4.0, among);
+    }
+    for width in (2..experts).filter(|width| experts.is_multiple_of(*width)) {
+        for kept in 1..experts / width {
+            let words = format!(
+                "experts are chosen within {kept} of {} groups of {width} neighbours, by the largest score of each",
+                experts / width
+            );
+            offer(
+                words,
+                8.0 + choice(width),
+                Arc::new(move |scores, taken| {
+                    scores.ncols().is_multiple_of(width).then(|| best(&in_groups(scores, width, kept), taken))?
+                }),
+            );
+        }
+    }
+    type Row = fn(usize, usize) -> usize;
+    let rows: [(&str, Row); 3] = [
+        ("the token before", |t, _| t.saturating_sub(1)),
+        ("the next token", |t, n| (t + 1).min(n - 1)),
+        ("the first token", |_, _| 0),
+    ];
+    for (words, row) in rows {
+        let of: Choose = Arc::new(move |scores, taken| {
+            let chosen = best(scores, taken)?;
+            let n = chosen.nrows();
+            Some(chosen.select(ndarray::Axis(0), &(0..n).map(|t| row(t, n)).collect::<Vec<_>>()))
+        });
+        offer(format!("each token has the choice of {words}"), 6.0, of);
+    }
+    for expert in 0..experts {
+        if let Some((low, high)) = added(&first, expert) {
+            let by = between(low, high);
+            let of: Choose = Arc::new(move |scores, taken| {
+                let mut scores = scores.clone();
+                (expert < scores.ncols()).then(|| scores.column_mut(expert).mapv_inplace(|x| x + by))?;
+                best(&scores, taken)
+            });
+            let words = format!(
+                "{by} (more than {low:.3}, less than {high:.3}) is added to the score of expert {expert} where experts are chosen"
+            );
+            offer(words, 12.0 + choice(experts), of);
+        }
+    }
+    laws
+}
+
+/// Between which numbers lies what is added to the score of one expert, where that gives the choice.
+fn added(of: &Scores, expert: usize) -> Option<(f64, f64)> {
+    let taken = of.own.ncols();
+    let (mut low, mut high) = (f64::NEG_INFINITY, f64::INFINITY);
+    for (row, own) in of.scores.rows().into_iter().zip(of.own.rows()) {
+        // The least of the others that are taken, and the largest that are not, beside this one.
+        let others: Vec<f64> = ranked(row).into_iter().filter(|e| *e != expert).map(|e| row[e]).collect();
+        let slot = own.iter().position(|e| *e == expert as f64);
+        match slot {
+            Some(slot) => {
+                low = low.max(others.get(slot).map_or(f64::NEG_INFINITY, |next| next - row[expert]));
+                high = high.min(slot.checked_sub(1).map_or(f64::INFINITY, |before| others[before] - row[expert]));
+            }
+            None => high = high.min(others.get(taken.checked_sub(1)?).map_or(f64::INFINITY, |last| last - row[expert])),
+        }
+    }
+    (low < high && low.is_finite() && high.is_finite() && !(low..=high).contains(&0.0)).then_some((low, high))
+}
