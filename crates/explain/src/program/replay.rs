@@ -98,6 +98,8 @@ pub(crate) fn replayed(
         .filter(|(_, place)| undecided.contains(place))
         .collect();
     let bench = Bench::new(program, Arithmetic::F64, recording.weights);
+    // Operations that chose otherwise: the values that come with a choice are not those of the candidate's.
+    let mut other_choices: HashMap<usize, Place> = HashMap::new();
     while let Some(tap) = lockstep.next_tap() {
         progress(taps.len(), count);
         numbers.push(tap);
@@ -210,6 +212,16 @@ pub(crate) fn replayed(
                 }
             }
         };
+        let judged = match slice.ops().find_map(|op| other_choices.get(&op)) {
+            Some(choice) if judged.report.status == Status::Diverged => {
+                let why = format!("it takes the values of other experts than the reference does, as {choice} says");
+                Replayed { reason: Some(Reason::NotEvaluated(why)), ..unchecked(place, program.said(record.op)) }
+            }
+            _ => judged,
+        };
+        if record.view.dtype.kind() == Kind::Int && judged.report.status == Status::Diverged {
+            other_choices.insert(record.op, place);
+        }
         if let Some(whole) = whole {
             held.complete(tap, &whole);
         }

@@ -175,16 +175,20 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
     }
     for expert in 0..experts {
         if let Some((low, high)) = added(&first, expert) {
-            let by = between(low, high);
-            let of: Choose = Arc::new(move |scores, taken| {
-                let mut scores = scores.clone();
-                (expert < scores.ncols()).then(|| scores.column_mut(expert).mapv_inplace(|x| x + by))?;
-                best(&scores, taken)
-            });
-            let words = format!(
-                "{by} (more than {low:.3}, less than {high:.3}) is added to the score of expert {expert} where experts are chosen"
-            );
-            offer(words, 12.0 + choice(experts), of);
+            // A whole number where there is one: other layers hold it to other bounds.
+            let whole = if low > 0.0 { low.floor() + 1.0 } else { high.ceil() - 1.0 };
+            let whole = (low < whole && whole < high).then_some(whole);
+            for by in whole.into_iter().chain([between(low, high)]) {
+                let of: Choose = Arc::new(move |scores, taken| {
+                    let mut scores = scores.clone();
+                    (expert < scores.ncols()).then(|| scores.column_mut(expert).mapv_inplace(|x| x + by))?;
+                    best(&scores, taken)
+                });
+                let words = format!(
+                    "{by} (or what else lies between {low:.3} and {high:.3}) is added to the score of expert {expert} where experts are chosen"
+                );
+                offer(words, 12.0 + choice(experts), of);
+            }
         }
     }
     laws
