@@ -210,9 +210,9 @@ fn counted(case: &Case<'_>, routed: &Routed) -> Vec<Law> {
         let by_token: Vec<Measured> = (0..routed.tokens()).map(|t| mean(&|at| at.0 == t)).collect();
         type Index = fn(&Routed, (usize, usize)) -> usize;
         let tables: [(&str, Axis, Vec<Measured>, Index); 3] = [
-            ("the part of each expert", Axis::Expert, by_expert, |routed, at| routed.chosen[at]),
-            ("the part in each slot (0: the likeliest)", Axis::Row, by_slot, |_, at| at.1),
-            ("all parts", Axis::Token, by_token, |_, at| at.0),
+            ("the part of each expert is", Axis::Expert, by_expert, |routed, at| routed.chosen[at]),
+            ("the part in each slot (a row; 0: the likeliest) is", Axis::Row, by_slot, |_, at| at.1),
+            ("all parts are", Axis::Token, by_token, |_, at| at.0),
         ];
         for (whose, axis, measured, index) in tables {
             let Some(table) = describe_table(&measured, axis, Some(1.0), case.tokens_of(axis)) else { continue };
@@ -220,8 +220,7 @@ fn counted(case: &Case<'_>, routed: &Routed) -> Vec<Law> {
             if !fits(&|at| values[index(routed, at)]) {
                 continue;
             }
-            let words = format!("{whose} is counted {} times", table.words).replace("row", "slot");
-            let words = words.replace("all parts is", "all parts are");
+            let words = format!("{whose} counted {} times", table.words);
             let terms: Terms = Arc::new(move |routed| {
                 let term = |at: (usize, usize)| {
                     let by = *values.get(index(routed, at))?;

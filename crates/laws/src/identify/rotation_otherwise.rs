@@ -155,9 +155,8 @@ fn by_dimension(case: &Case<'_>, right: &Right, offers: &mut Offers<'_>) {
         let known: Vec<Option<usize>> = from.iter().map(|pair| Some(*pair)).collect();
         let source = describe_source(&known, pairs, Axis::Dim);
         let words = format!(
-            "dimensions {} are rotated together, dimension i by the angle of pair: {}",
-            pairing.words,
-            source.words.replace("dimension i", "i")
+            "dimensions {} are rotated together, dimension i by the angle of the pair numbered {}",
+            pairing.words, source.words
         );
         let bits = 8.0 + pairing.bits + source.bits;
         offers.offer(Form::RotationMatrix, words, bits, move |case, at| {

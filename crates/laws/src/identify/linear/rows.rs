@@ -158,8 +158,7 @@ fn described(all: &[Given], found: &[Option<(usize, usize)>], outputs: usize) ->
         let on = set.words.clone().map_or_else(|| "all outputs".to_owned(), |words| words.replace("channel", "output"));
         bits += set.bits + if is_right { 0.0 } else { source.bits + choice(all.len()) };
         if !is_right {
-            let rows = source.words.replace("row i", "row of output i");
-            words.push(format!("{on} have rows of {whose}: {rows}"));
+            words.push(format!("{on} have rows of {whose}, output i {}", source.words));
             pieces.push(Piece { name: given.name.clone(), has: set.has, from: source.from });
         }
     }
