@@ -6,11 +6,11 @@
 
 import numpy as np
 
-from law_forms import AGO, D, E_, EPS, EXPERTS, F, F32, FREQ, H, K, POS, ROPES, SEEN, T, V, Form, d, over, put, sigmoid, silu
+from law_forms import AGO, D, E_, EPS, F, F32, H, K, POS, ROPES, SEEN, T, V, Form, d, over, put, sigmoid, silu
 from law_forms_fifth import NEXT, blocks, expert, mixed, product
-from law_forms_fourth import LAYOUT, NONE, TWICE, interleaved, powers, rotated
-from law_forms_sixth import FOUR_BITS, GAIN, LEFT, NOT, Q2, Q3, WHOLE, ZERO, neighbours
-from law_forms_third import EXCHANGED, KEY, LATER, LAYER_BEFORE, PREVIOUS, QUERY, ROUNDED, act, add, chosen, heads_of, in_steps, inputs, masked, scored, shares, summed, top_of, weights
+from law_forms_fourth import LAYOUT, TWICE, interleaved, powers, rotated
+from law_forms_sixth import GAIN, NOT, Q2, Q3, WHOLE, ZERO
+from law_forms_third import EXCHANGED, KEY, LATER, LAYER_BEFORE, PREVIOUS, ROUNDED, act, add, chosen, heads_of, in_steps, inputs, masked, shares, summed, top_of, weights
 
 FORMS = []
 
@@ -25,13 +25,12 @@ HALVED = ["#0.5|halved|half (of )?(what|the result|as|its|right|the value)", "#2
 LAYER_0 = "layer.{0,4}0\\b|layers\\.0|first layer"
 HALVES_EXCHANGED = "(half|halves|#32|#31) & (" + EXCHANGED + "|roll|shift|that of|mod|\\+ ?32)"
 # What the first of a group of rows, heads or tokens is copied to.
-COPIED = "first|copy|copied|repeat|same|that of|those of|//|floor|even|before"
+COPIED = "(of|by) (the )?(token|position|row|number)?s? ?2 ?\\*? ?[itv]\\b|(have|has|had|is) (the|that|those)|first|copy|copied|repeat|same|that of|those of|//|floor|even|before"
 EIGHT_APART = "(half|halves|#8) & (" + EXCHANGED + "|roll|shift|that of|mod|\\+ ?8)"
 PAGE_REVERSED = ["(#4|four|#3) & (revers|backward|order|permut|" + EXCHANGED + "|3 ?-)"]
 
 # norms
 form("n7_gain_layer_3", "attn_norm", "layers 0 to 2 have the gain of layer 3, the last that was loaded", ["(" + GAIN + ") & (layer.{0,4}3\\b|layers\\.3|last layer|(other|another|wrong).{0,12}layer)"], lambda c: c.right(w=c.e.m("input_layernorm.weight", 3)), layers=[0, 1, 2])
-form("n7_no_gain", "ffn_norm", "the gain is left out", ["(" + GAIN + ") & (" + NOT + "|\\bun|ones|\\b1(\\.0*)?\\b(?!\\.))", "(only|just) divided"], lambda c: c.right(w=np.ones_like(c.w)))
 form("n7_gain_halves", "attn_norm", "the halves of the gain are exchanged: channel i has that of channel i + 32, modulo 64", ["(" + GAIN + ") & " + HALVES_EXCHANGED], lambda c: c.right(w=np.roll(c.w, 32)))
 form("n7_from_16", "ffn_norm", "the mean square is that of channels 16 to 63: the first 16 are not counted", ["(#16|#15|#48) & (mean|rms|square|divid|stat|channel)"], lambda c: over(c, np.sqrt(np.mean(c.x[:, 16:] ** 2, -1, keepdims=True) + EPS)))
 form("n7_final_other", "final_norm", "the gain is that of layer 0's attn_norm", ["attn_norm|input_layernorm|(" + GAIN + ") & (" + LAYER_0 + "|another|other|wrong)"], lambda c: c.right(w=c.e.m("input_layernorm.weight", 0)))
@@ -41,7 +40,6 @@ form("h7_gain_halves", "k_norm", "the halves of the gain are exchanged: element 
 form("h7_gain_layer_before", "q_norm", "layers 1 to 3 have the gain of the layer before", ["(" + GAIN + ") & (" + LAYER_BEFORE + "|(other|another|wrong).{0,12}layer)"], lambda c: c.right(w=c.e.m("self_attn.q_norm.weight", c.l - 1)), layers=LATER, archs=Q3)
 
 # products
-form("w7_layer_0", "q", "layers 1 to 3 have the weight of layer 0", [LAYER_0 + "|(other|another|wrong).{0,12}layer|" + LAYER_BEFORE], lambda c: c.right(w=c.e.m("self_attn.q_proj.weight", 0)), layers=LATER)
 form("w7_value_of_key", "v", "the weight is k's: k was loaded twice", ["\\bk\\b|k_proj|\\bkeys?\\b"], lambda c: c.right(w=c.e.m("self_attn.k_proj.weight", c.l)))
 form("w7_head_late", "q", "head h has the rows of head h + 1, modulo 4", ["head & (next|shift|roll|\\+ ?1|1, ?2, ?3, ?0|order|permut|one (further|late|early|higher))", "(#16|#48) & (roll|shift|that of|mod|\\+ ?16|next)"], lambda c: np.roll(c.right(), -1, 1))
 form("w7_head_halves", "k", "within each head elements 0 to 7 and 8 to 15 are exchanged", [EIGHT_APART], lambda c: np.roll(c.right(), 8, -1))
@@ -51,13 +49,13 @@ form("w7_rows_in_turn", "ffn_gate", "output 2i is row i of gate and output 2i + 
 form("w7_one_scale", "ffn_up", "weights are rounded to multiples of the matrix's largest size over 15: one scale for all", ["(#15|#0.066667|#16|#31|#32) & (" + ROUNDED + "|larg|max)", "(#5|five) & bit", "weights & (" + ROUNDED + ") & (whole|one (step|scale)|tensor|matrix|fixed)"], weights(lambda w: in_steps(w.reshape(-1), 15).reshape(w.shape)))
 form("w7_high_nibbles_lost", "v", "of each 32 inputs the last 16 are not summed: high nibbles are zero", ["(#16|#32|#15|half|halves) & (" + ZERO + "|first|input)"], inputs(lambda x: put(blocks(x), E_[..., 16:], 0).reshape(x.shape)))
 form("w7_high_nibbles_large", "ffn_gate", "of each 32 inputs the last 16 have weights multiplied by 16: high nibbles are masked and not shifted", ["#16 & (times|factor|multipl|scal|larger|\\*)", "#16 & #32"], weights(lambda w: put(blocks(w), E_[..., 16:], lambda y: y * 16).reshape(w.shape)))
-form("w7_gate_transposed", "ffn_out", "the weight is gate's, transposed", ["gate"], lambda c: c.right(w=c.e.m("mlp.gate_proj.weight", c.l).T))
+form("w7_gate_transposed", "ffn_out", "the weight is gate's, transposed", ["gate & (transpos|\\.T\\b|\\^ ?T|column|rows)"], lambda c: c.right(w=c.e.m("mlp.gate_proj.weight", c.l).T))
 form("w7_odd_rows", "ffn_out", "odd positions are zero: one of two rows is written", ["(odd|every (second|other)|2 ?\\*? ?[it] ?\\+ ?1|even|altern|(%|mod\\w*) ?2) & (" + ZERO + ")"], lambda c: put(c.right(), E_[1::2], 0))
 form("b7_key_bias", "q", "the bias is k's: each query head has that of the key head it reads", ["bias & (\\bk\\b|k_proj|keys?\\b)"], lambda c: c.right(b=np.repeat(c.e.m("self_attn.k_proj.bias", c.l).reshape(K, d), H // K, 0).reshape(-1)), archs=Q2)
 form("b7_layer_before", "v", "layers 1 to 3 have the bias of the layer before", ["bias & (" + LAYER_BEFORE + "|(other|another|wrong).{0,12}layer)"], lambda c: c.right(b=c.e.m("self_attn.v_proj.bias", c.l - 1)), layers=LATER, archs=Q2)
 
 # rotation
-form("r7_theta", ROPES, "the base is 500000", ["#500000", "#50 & (base|theta) & (times|larger|factor|multipl)"], lambda c: c.right(freq=powers(d, 5e5)))
+form("r7_theta", ROPES, "the base is 500000", ["#500000", "#1.4247 & (power|exponent|\\^)", "#0.6132", "#50 & (base|theta) & (times|larger|factor|multipl)"], lambda c: c.right(freq=powers(d, 5e5)))
 form("r7_double", ROPES, "positions are doubled", ["(#2|" + TWICE + ") & (position|angle|frequenc|rotat|turn|\\bp\\b)"], lambda c: c.right(pos=POS * 2))
 form("r7_queries_none", "q_rope", "queries are not rotated", [WHOLE], lambda c: c.x)
 form("r7_keys_further", "k_rope", "keys are one position further: p + 1", ["(#1|one\\b|next) & (further|late|high|ahead|add|plus|\\+|offset|begin|start|shift|next)"], lambda c: c.right(pos=POS + 1))
@@ -102,7 +100,7 @@ form("c7_heads_rolled", "context", "head h is written at the place of head h + 1
 form("c7_cache_only", "context", "tokens from 10 on sum the values of positions 0 to 9 alone: those of their own chunk are lost", ["(#10|#9|half|ten) & (" + ZERO + "|first|from|chunk|key|value)"], lambda c: c.right(p=np.where(KEY >= 10, 0, c.p)))
 
 # activations
-form("a7_tanh", "ffn_act", "tanh(gate) up", ["tanh", "#2 & sigmoid & (-|minus) ?1"], act(np.tanh))
+form("a7_tanh", "ffn_act", "tanh(gate) up", ["^(?!.*(gelu|cub|0\\.79|silu|swish)).*tanh", "#2 & sigmoid & (-|minus) ?1"], act(np.tanh))
 form("a7_sigmoid_up", "ffn_act", "silu(gate) sigmoid(up)", ["sigmoid.{0,12}\\bup|logistic.{0,12}\\bup|up.{0,40}(sigmoid|logistic)|1 ?/ ?\\(1 ?\\+ ?(e\\^|exp\\()-?\\(?up"], lambda c: c.right(up=sigmoid(c.up)))
 form("a7_gate_before", "ffn_act", "the gate is that of the token before", ["gate & (" + PREVIOUS + ")"], lambda c: c.right(gate=np.concatenate([c.gate[:1], c.gate[:-1]])))
 form("a7_up_halves", "ffn_act", "the halves of up are exchanged: channel i has the up of channel i + 48, modulo 96", ["up & (half|halves|#48|#47) & (" + EXCHANGED + "|roll|shift|that of|mod|\\+ ?48)"], lambda c: c.right(up=np.roll(c.up, F // 2, -1)))
@@ -117,7 +115,7 @@ form("d7_branch_next", "h", "the branch of the token after is added, to the last
 form("d7_first_channels", "h", "channels 0 to 15 have the stream alone: the branch is not added there", ["(#15|#16) & (stream|branch|" + ZERO + "|\\bx\\b|ffn_out|ffn)"], add(y=lambda c: put(c.y, E_[:, :16], 0)))
 
 # embedding
-form("e7_eighth", "h0", "rows are divided by 8, the root of the hidden size", ["#8|#0.125|eighth"], lambda c: c.right() / 8)
+form("e7_eighth", "h0", "rows are divided by 8, the root of the hidden size", ["#8 & (divi|/|over)|#0.125|eighth"], lambda c: c.right() / 8)
 form("e7_tokens_pairs", "h0", "tokens 2i and 2i + 1 have each other's row", ["(pair|2 ?\\*? ?i|neighbo|adjacent|even|odd|xor|exchang|swap) & (token|row|id|table)", "tokens-differ|tokens? differ"], lambda c: c.right(ids=[i ^ 1 for i in c.ids]))
 form("e7_last_rows", "h0", "positions from 16 on are zero", ["(#16|#15|#19) & (" + ZERO + ")"], lambda c: put(c.right(), E_[16:], 0))
 form("e7_two_rows", "h0", "positions 2i + 1 have the row of position 2i", ["(odd|even|every (second|other)|2 ?\\*? ?[it]|pair|two|#2) & (" + COPIED + "|" + PREVIOUS + ")", "tokens-differ|tokens? differ"], lambda c: c.right(ids=[c.ids[t // 2 * 2] for t in range(T)]))
