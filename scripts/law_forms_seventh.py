@@ -7,7 +7,7 @@
 import numpy as np
 
 from law_forms import AGO, D, E_, EPS, F, F32, H, K, POS, ROPES, SEEN, T, V, Form, d, over, put, sigmoid, silu
-from law_forms_fifth import NEXT, blocks, expert, mixed, product
+from law_forms_fifth import NEXT, blocks, expert, mixed
 from law_forms_fourth import LAYOUT, TWICE, interleaved, powers, rotated
 from law_forms_sixth import GAIN, NOT, Q2, Q3, WHOLE, ZERO
 from law_forms_third import EXCHANGED, KEY, LATER, LAYER_BEFORE, PREVIOUS, ROUNDED, act, add, chosen, heads_of, in_steps, inputs, masked, shares, summed, top_of, weights
@@ -86,7 +86,7 @@ form("s7_keys_layer_0", "probs", "layers 1 to 3 read the keys of layer 0: the ca
 form("m7_window", "probs", "all layers have a window of 10 keys", ["(#10|#9|ten|nine) & (window|distance|last|ago|before|back|key|recent|see|newest)"], masked(SEEN & (AGO < 10)))
 form("p7_first_page", "probs", "the weights of keys 0 to 3 are set to 0 after the softmax", ["(#3|#4|four) & (" + ZERO + "|first|from|hidden)"], lambda c: put(c.right(), E_[..., :4], 0))
 form("p7_halved", "probs", "all weights are halved: the denominator is summed twice", HALVED + ["(denominator|sum|divid) & (#2|" + TWICE + ")"], lambda c: c.right() / 2)
-form("p7_two_rows", "probs", "tokens 2i + 1 have the weights of token 2i", ["(odd|even|every (second|other)|2 ?\\*? ?[it]|pair|two|#2) & (" + COPIED + "|" + PREVIOUS + ")"], lambda c: c.right()[:, POS // 2 * 2])
+form("p7_two_rows", "probs", "tokens 2i + 1 have the weights of token 2i", ["(odd|even|every (second|other)|2 ?\\*? ?[it]|pair|two|#2) & (" + COPIED + "|" + PREVIOUS + ") & ^(?!.*(exchang|swap|\\^ ?1|xor))"], lambda c: c.right()[:, POS // 2 * 2])
 form("p7_heads_repeat", "probs", "heads 2 and 3 have the weights of heads 0 and 1", ["head & (0, ?1, ?0, ?1|mod|%|#2 & #0|#3 & #1|repeat|second half)"], lambda c: c.right()[[0, 1, 0, 1]])
 
 # context
@@ -118,14 +118,14 @@ form("d7_first_channels", "h", "channels 0 to 15 have the stream alone: the bran
 form("e7_eighth", "h0", "rows are divided by 8, the root of the hidden size", ["#8 & (divi|/|over)|#0.125|eighth"], lambda c: c.right() / 8)
 form("e7_tokens_pairs", "h0", "tokens 2i and 2i + 1 have each other's row", ["(pair|2 ?\\*? ?i|neighbo|adjacent|even|odd|xor|exchang|swap) & (token|row|id|table)", "tokens-differ|tokens? differ"], lambda c: c.right(ids=[i ^ 1 for i in c.ids]))
 form("e7_last_rows", "h0", "positions from 16 on are zero", ["(#16|#15|#19) & (" + ZERO + ")"], lambda c: put(c.right(), E_[16:], 0))
-form("e7_two_rows", "h0", "positions 2i + 1 have the row of position 2i", ["(odd|even|every (second|other)|2 ?\\*? ?[it]|pair|two|#2) & (" + COPIED + "|" + PREVIOUS + ")", "tokens-differ|tokens? differ"], lambda c: c.right(ids=[c.ids[t // 2 * 2] for t in range(T)]))
+form("e7_two_rows", "h0", "positions 2i + 1 have the row of position 2i", ["(odd|even|every (second|other)|2 ?\\*? ?[it]|pair|two|#2) & (" + COPIED + "|" + PREVIOUS + ") & ^(?!.*(exchang|swap|\\^ ?1|xor))", "tokens-differ|tokens? differ"], lambda c: c.right(ids=[c.ids[t // 2 * 2] for t in range(T)]))
 
 # head
 form("l7_times_8", "logits", "logits are multiplied by 8, the root of the hidden size", ["#8 & (times|factor|multipl|scal|\\*|larger)"], lambda c: c.right() * 8)
 form("l7_first_shard", "logits", "logits of tokens 0 to 63 are zero", ["(#63|#64) & (" + ZERO + ")", "first (quarter|shard) & (zero|\\b0\\b|lost)"], lambda c: put(c.right(), E_[:, :64], 0))
 form("l7_next_row", "logits", "each position has the logits of the position after, the last its own", [NEXT], lambda c: np.concatenate([c.right()[1:], c.right()[-1:]]))
 form("l7_input_halves", "logits", "inputs 0 to 31 and 32 to 63 are exchanged", [HALVES_EXCHANGED], inputs(lambda x: np.roll(x, 32, -1)))
-form("l7_two_tokens", "logits", "tokens 2i + 1 have the logit of token 2i", ["(odd|even|every (second|other)|2 ?\\*? ?[itv]|pair|two|#2) & (" + COPIED + "|" + PREVIOUS + ")"], lambda c: c.right()[:, np.arange(V) // 2 * 2])
+form("l7_two_tokens", "logits", "tokens 2i + 1 have the logit of token 2i", ["(odd|even|every (second|other)|2 ?\\*? ?[itv]|pair|two|#2) & (" + COPIED + "|" + PREVIOUS + ") & ^(?!.*(exchang|swap|\\^ ?1|xor))"], lambda c: c.right()[:, np.arange(V) // 2 * 2])
 
 # mixtures of experts
 def gate_twice(t, s, x, n, c):
