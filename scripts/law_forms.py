@@ -346,11 +346,18 @@ class Together(Form):
         return c.right()
 
 
-FORMS = []
+def listed():
+    """An empty list of forms, and what adds one to it: each name once."""
+    forms = []
+
+    def add(name, sites, truth, expected, how, **more):
+        assert all(other.name != name for other in forms), name
+        forms.append(Form(name, sites, truth, expected, how, **more))
+
+    return forms, add
 
 
-def form(name, sites, truth, expected, how, **more):
-    FORMS.append(Form(name, sites, truth, expected, how, **more))
+FORMS, form = listed()
 
 
 def shifted(x, by, axis=0):

@@ -8,15 +8,10 @@ import math
 
 import numpy as np
 
-from law_forms import AGO, D, E_, EPS, EXPERTS, F, F32, FREQ, H, K, POS, ROPES, SEEN, T, THETA, V, Form, angles, d, over, put, rms, rounded, sigmoid, silu, softmax, turn
+from law_forms import AGO, D, EPS, EXPERTS, E_, F, F32, FREQ, H, K, POS, ROPES, SEEN, T, THETA, V, angles, d, listed, over, put, rms, rounded, sigmoid, silu, softmax, turn
 from law_forms_third import BLOCK, CLAMPED, EXCHANGED, KEY, LATER, LAYER_BEFORE, PREVIOUS, QUERY, ROUNDED, act, add, chosen, four_digits, heads_of, in_steps, inputs, masked, shares, soft, stream, summed, top_of, weights
 
-FORMS = []
-
-
-def form(name, sites, truth, expected, how, **more):
-    assert all(other.name != name for other in FORMS), name
-    FORMS.append(Form(name, sites, truth, expected, how, **more))
+FORMS, form = listed()
 
 
 M = ("moe",)

@@ -6,13 +6,9 @@ What is expected is the catalogue's id, and its numbers where it has any.
 
 import numpy as np
 
-from law_forms import ROPES, D, F32, FREQ, H, K, LAYERS, T, Form, d, over, rms, sigmoid, softmax, turn
+from law_forms import ROPES, D, F32, FREQ, H, K, LAYERS, T, d, over, rms, sigmoid, softmax, turn, listed
 
-FORMS = []
-
-
-def form(name, sites, truth, expected, how, **more):
-    FORMS.append(Form(name, sites, truth, expected, how, **more))
+FORMS, form = listed()
 
 
 def pairs_of_neighbours(c):

@@ -6,14 +6,9 @@
 
 import numpy as np
 
-from law_forms import AGO, D, E_, EPS, EXPERTS, F, F32, FREQ, H, K, POS, ROPES, SEEN, T, V, Form, angles, d, over, put, rms, shifted, sigmoid, silu, softmax, turn
+from law_forms import AGO, D, EPS, EXPERTS, E_, F, F32, FREQ, H, K, POS, ROPES, SEEN, T, V, angles, d, listed, over, put, rms, shifted, sigmoid, silu, softmax, turn
 
-FORMS = []
-
-
-def form(name, sites, truth, expected, how, **more):
-    assert all(other.name != name for other in FORMS), name
-    FORMS.append(Form(name, sites, truth, expected, how, **more))
+FORMS, form = listed()
 
 
 def rows(*shape):

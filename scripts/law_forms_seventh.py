@@ -6,18 +6,13 @@
 
 import numpy as np
 
-from law_forms import AGO, D, E_, EPS, F, F32, H, K, POS, ROPES, SEEN, T, V, Form, d, over, put, sigmoid, silu
+from law_forms import AGO, D, EPS, E_, F, F32, H, K, POS, ROPES, SEEN, T, V, d, listed, over, put, sigmoid, silu
 from law_forms_fifth import NEXT, blocks, expert, mixed
 from law_forms_fourth import LAYOUT, TWICE, interleaved, powers, rotated
 from law_forms_sixth import GAIN, NOT, Q2, Q3, WHOLE, ZERO
 from law_forms_third import EXCHANGED, KEY, LATER, LAYER_BEFORE, PREVIOUS, ROUNDED, act, add, chosen, heads_of, in_steps, inputs, masked, shares, summed, top_of, weights
 
-FORMS = []
-
-
-def form(name, sites, truth, expected, how, **more):
-    assert all(other.name != name for other in FORMS), name
-    FORMS.append(Form(name, sites, truth, expected, how, **more))
+FORMS, form = listed()
 
 
 M = ("moe",)

@@ -9,17 +9,12 @@ import math
 
 import numpy as np
 
-from law_forms import AGO, D, E_, EPS, EXPERTS, F, F32, FREQ, H, K, POS, ROPES, SEEN, T, THETA, V, Form, d, over, put, silu, softmax, turn
+from law_forms import AGO, D, EPS, EXPERTS, E_, F, F32, FREQ, H, K, POS, ROPES, SEEN, T, THETA, V, d, listed, over, put, silu, softmax, turn
 from law_forms_fifth import by_choice, blocks, expert, largest, mixed, product
 from law_forms_fourth import ADDED, LAYOUT, NONE, SCALES, TWICE, interleaved, powers, rotated
 from law_forms_third import BLOCK, CLAMPED, EXCHANGED, KEY, LATER, LAYER_BEFORE, PREVIOUS, QUERY, ROUNDED, act, add, chosen, erf, four_digits, heads_of, in_steps, inputs, masked, scored, soft, summed, top_of, weights
 
-FORMS = []
-
-
-def form(name, sites, truth, expected, how, **more):
-    assert all(other.name != name for other in FORMS), name
-    FORMS.append(Form(name, sites, truth, expected, how, **more))
+FORMS, form = listed()
 
 
 M = ("moe",)

@@ -8,14 +8,9 @@ import math
 
 import numpy as np
 
-from law_forms import AGO, D, E_, EPS, EXPERTS, F, F32, FREQ, H, K, LAYERS, POS, ROPES, SEEN, T, THETA, V, Form, d, op_act, op_rope, over, put, rms, sigmoid, silu, softmax, turn
+from law_forms import AGO, D, EPS, EXPERTS, E_, F, F32, FREQ, H, K, LAYERS, POS, ROPES, SEEN, T, THETA, V, d, listed, op_act, op_rope, over, put, rms, sigmoid, silu, softmax, turn
 
-FORMS = []
-
-
-def form(name, sites, truth, expected, how, **more):
-    assert all(other.name != name for other in FORMS), name
-    FORMS.append(Form(name, sites, truth, expected, how, **more))
+FORMS, form = listed()
 
 
 LATER = [1, 2, 3]       # layers that have one before them

@@ -19,8 +19,8 @@ Of each form one architecture and one arithmetic of those given is taken, by the
 - `first`: the first tap that is blamed is another. `extra`: taps are blamed that are right in themselves. `failed`: no answer.
 
 Of several findings the worst counts. A law is false by its own prediction where it leaves more than rounding, or, with --again, where the same form with other
-weights and tokens gives another law. Exit code 1 for those, and where a clean run has a finding (of right engines in llama.cpp's arithmetic, also where more than a tenth cannot be told). A mixture of experts is explained by a recorded program: it
-needs torch and transformers.
+weights and tokens gives another law. Exit code 1 for those, and where a clean run has a finding (of right engines in llama.cpp's arithmetic, also where more than a
+tenth cannot be told). A mixture of experts is explained by a recorded program: it needs torch and transformers.
 """
 
 import argparse
@@ -51,7 +51,8 @@ SETS = {"first": law_forms.FORMS, "second": law_forms_second.FORMS, "third": law
 CLASSES = ("named", "same", "law", "table", "cause", "unknown", "extra", "first", "failed")
 # What a law may leave of a tap, where right operations leave 1e-14, 1e-5 and 1e-7.
 LEAVES = {"f32": 1e-9, "bf16": 2e-4, "f16": 1e-5, "q8_0": 1e-8, "q4_0": 1e-8}
-
+# The share of right engines in llama.cpp's arithmetic of which nothing may be told.
+UNTOLD = 0.1
 
 RECORDS = threading.Lock()
 
@@ -245,10 +246,6 @@ def test_together(a, folder, models, archs, ariths):
     if a.json:
         a.json.write_text(json.dumps(results, indent=1) + "\n")
     return found["extra"] or found["false"]
-
-
-# The share of right engines in llama.cpp's arithmetic of which nothing may be told.
-UNTOLD = 0.1
 
 
 def test_clean(a, folder, archs, ariths):
