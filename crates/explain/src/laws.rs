@@ -63,6 +63,31 @@ pub(crate) trait OtherWeights {
     }
 }
 
+/// What a weight of so many axes is called from a layer, by the name of what it makes; `None` where it is too far away. `last` is the last layer.
+pub(crate) fn weight_called(
+    name: &str,
+    axes: usize,
+    is_bias: bool,
+    (own, there): (Option<u32>, Option<u32>),
+    last: u32,
+) -> Option<String> {
+    let whose = match (own, there) {
+        (a, b) if a == b => "",
+        (_, None) => "",
+        (Some(own), Some(layer)) if layer == own + 1 => " of the next layer",
+        (Some(own), Some(layer)) if layer + 1 == own => " of the layer before",
+        (None, Some(0)) => " of the first layer",
+        (None, Some(layer)) if layer == last => " of the last layer",
+        _ => return None,
+    };
+    let what = match (axes, is_bias) {
+        (1, false) => "the gain of ",
+        (1, true) => "the bias of ",
+        _ => "",
+    };
+    Some(format!("{what}{name}{whose}"))
+}
+
 /// How the right operation is carried out on other inputs, by the index of the place.
 pub(crate) type Apply<'a> = &'a dyn Fn(usize, &[ArrayD<f64>]) -> Option<ArrayD<f64>>;
 

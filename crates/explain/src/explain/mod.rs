@@ -7,6 +7,7 @@ pub(crate) mod misrecorded;
 pub(crate) mod not_testable;
 mod other_weights;
 pub(crate) mod quantised;
+mod settle;
 pub(crate) mod weigh;
 
 use std::collections::{HashMap, HashSet};
@@ -297,66 +298,6 @@ impl Walk<'_> {
             Some(_) => rest,
             None => self.accepted.clone(),
         }
-    }
-
-    /// Decode steps that were explained by what later ones spoke against are explained again, by what stands in the end.
-    fn settle_steps(&mut self, run: &Run<'_>, shared: &Shared, model: &Model) -> Result<(), ReplayError> {
-        let search = Search { run, shared, effort: self.effort, accepted: &self.accepted };
-        let stands = |edit: &Edit| self.accepted.iter().any(|known| known.is_made_as(edit));
-        for explained in self.places.iter_mut().filter(|e| e.place.step > 0) {
-            let Some(best) = explained.found.reproduced.first() else { continue };
-            let Some(step) = model.plan.step(explained.place.tap) else { continue };
-            if best.mistakes.iter().flat_map(|m| &m.edits).all(stands) {
-                continue;
-            }
-            if let Some((values, positions)) = own(run, explained.place)? {
-                let mut target = Target::new(run, step, explained.place, values, positions, None);
-                target.from_step = 1;
-                if let Some(again) = search.already(&target) {
-                    explained.found.reproduced = vec![again];
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// What one place alone shows may be what other places show too: a free number, which is fitted only where no plain form reproduces a place. Made there as well,
-    /// [`findings::of`] has the choice.
-    fn tell_apart(&mut self, run: &Run<'_>, shared: &Shared, model: &Model) -> Result<(), ReplayError> {
-        let numbers = |explained: &Explained| -> Vec<Edit> {
-            let singles = explained.found.reproduced.iter().filter(|r| r.mistakes.len() == 1);
-            let edits = singles.filter_map(|r| r.mistakes[0].edits.first());
-            edits.filter(|edit| edit.tunable().is_some()).cloned().collect()
-        };
-        let shown: Vec<(Place, Vec<Edit>)> = self.places.iter().map(|e| (e.place, numbers(e))).collect();
-        for explained in self.places.iter_mut().filter(|e| e.place.step == 0) {
-            let place = explained.place;
-            let Some([one]) = explained.found.reproduced.first().map(|best| &best.mistakes[..]) else { continue };
-            let here =
-                |edit: &Edit| explained.found.reproduced.iter().flat_map(|r| &r.mistakes).any(|m| m.key == edit.key());
-            let mut keys = HashSet::new();
-            let other = |edit: &&Edit| edit.mistake != one.mistake() && !here(edit) && keys.insert(edit.key());
-            let elsewhere: Vec<&Edit> =
-                shown.iter().filter(|(at, _)| *at != place).flat_map(|(_, edits)| edits).filter(other).collect();
-            let Some(step) = model.plan.step(place.tap).filter(|_| !elsewhere.is_empty()) else { continue };
-            let Some((values, positions)) = own(run, place)? else { continue };
-            let rows = match &positions {
-                Some(list) => row_inputs(run, step, place.step, list)?,
-                None => None,
-            };
-            let target = Target::new(run, step, place, values, positions, rows);
-            let rest: Vec<Edit> = self.accepted.iter().filter(|e| !explained.steps.contains(&e.tap)).cloned().collect();
-            let search = Search { run, shared, effort: self.effort, accepted: &rest };
-            let (all, base) = (search.candidates(&target), search.bare(&target));
-            for candidate in elsewhere.into_iter().flat_map(|edit| as_fitted(edit, &all)) {
-                let edits: Vec<&Edit> = candidate.edits.iter().collect();
-                if let Some(residual) = search.proved(&target, &edits, base) {
-                    explained.found.reproduced.push(Reproduction { mistakes: vec![candidate], residual });
-                    break;
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Of what reproduced an earlier decode step of the same tap, what reproduces this one as well.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use firstdiff_model::{Model, Step, WeightRef};
 use ndarray::Array2;
 
-use crate::laws::OtherWeights;
+use crate::laws::{OtherWeights, weight_called};
 
 /// The weights of a model, as the steps of an operation's places see them.
 pub(super) struct ByPlace<'a> {
@@ -20,29 +20,15 @@ impl ByPlace<'_> {
         let Some(own) = self.steps.get(place) else { return Vec::new() };
         let plan = &self.model.plan;
         let last = plan.dims.layers.saturating_sub(1);
-        let whose = |layer: Option<u32>| match (own.tap.layer, layer) {
-            (a, b) if a == b => Some(""),
-            (_, None) => Some(""),
-            (Some(own), Some(layer)) if layer == own + 1 => Some(" of the next layer"),
-            (Some(own), Some(layer)) if layer + 1 == own => Some(" of the layer before"),
-            (None, Some(0)) => Some(" of the first layer"),
-            (None, Some(layer)) if layer == last => Some(" of the last layer"),
-            _ => None,
-        };
         let (mut all, mut known) = (Vec::new(), HashSet::new());
         for step in &plan.steps {
-            let Some(whose) = whose(step.tap.layer) else { continue };
             for (at, &weight) in step.weights.iter().enumerate() {
+                let layers = (own.tap.layer, step.tap.layer);
+                let Some(called) = weight_called(step.tap.site.name(), axes, at > 0, layers, last) else { continue };
                 let has_axes = self.model.weights.shape(weight).is_some_and(|shape| shape.len() == axes);
-                if !has_axes || !known.insert(weight) {
-                    continue;
+                if has_axes && known.insert(weight) {
+                    all.push((called, weight));
                 }
-                let what = match (axes, at) {
-                    (1, 0) => "the gain of ",
-                    (1, _) => "the bias of ",
-                    _ => "",
-                };
-                all.push((format!("{what}{}{whose}", step.tap.site.name()), weight));
             }
         }
         all

@@ -11,7 +11,6 @@ use ndarray::ArrayD;
 
 use crate::explain::{Explained, as_fitted};
 use crate::mistakes::Edit;
-use crate::replay::recorded::{own, row_inputs};
 use crate::replay::{ReplayError, Replayed, Run};
 use crate::search::candidates::Candidate;
 use crate::search::proof::{Target, misfit};
@@ -122,12 +121,7 @@ fn evidence<'a>(run: &Run<'a>, replayed: &[Replayed]) -> Result<Vec<Target<'a>>,
         let Some(step) = run.recorded.model.plan.step(place.tap).filter(|_| run.recorded.holds(place)) else {
             continue;
         };
-        let Some((own, positions)) = own(run, place)? else { continue };
-        let rows = match &positions {
-            Some(list) => row_inputs(run, step, place.step, list)?,
-            None => None,
-        };
-        all.push(Target::new(run, step, place, own, positions, rows));
+        all.extend(Target::recorded(run, step, place)?);
     }
     all.sort_by_key(|target| target.steps.len());
     Ok(all)

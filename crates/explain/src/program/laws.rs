@@ -1,5 +1,6 @@
 //! Laws of a recorded program's steps.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
 use firstdiff_compare::Place;
@@ -12,7 +13,7 @@ use crate::explain::{Effort, Finding, Match};
 use crate::laws::{Measured, Wrong, allowed_at, kind_of, law_of, left_by};
 use crate::program::held::{Held, array};
 use crate::program::mixture::Mixture;
-use crate::program::other_weights::ByPlace;
+use crate::program::other_weights::{self, ByPlace, Known};
 use crate::program::{Candidate, Recording};
 use crate::replay::Replay;
 
@@ -25,9 +26,11 @@ pub(crate) fn measure(
     effort: &Effort,
     findings: &mut Vec<Finding>,
 ) {
+    let weights = OnceCell::new();
     let of = |findings: &mut [Finding], is: &dyn Fn(&Finding) -> bool| {
         for finding in findings.iter_mut().filter(|finding| is_open(finding) && is(finding)) {
-            let measured = of_finding(recording, candidate, held, replay, finding);
+            let known = weights.get_or_init(|| other_weights::known(recording, held));
+            let measured = of_finding(recording, candidate, held, replay, known, finding);
             finding.take_up(measured, effort);
         }
     };
@@ -114,6 +117,7 @@ fn of_finding(
     candidate: &Candidate<'_>,
     held: &Held,
     replay: &Replay,
+    known: &[Known],
     finding: &Finding,
 ) -> Option<Measured> {
     let places = finding.shown_at.iter().copied().filter(|place| place.step == 0 || finding.is_decoded());
@@ -122,8 +126,8 @@ fn of_finding(
         candidate.dump.meta().tokens.as_ref().and_then(|ids| ids.iter().map(|id| u32::try_from(*id).ok()).collect());
     let apply = |at: usize, inputs: &[ArrayD<f64>]| steps[at].value(held, recording.program, inputs);
     let places: Vec<Place> = wrong.iter().map(|wrong| wrong.place).collect();
-    let mixture = (kind == Kind::Mixture).then(|| mixture(recording, &places, &wrong, &steps));
-    let weights = ByPlace::of(recording, held, places, mixture.flatten());
+    let mixture = if kind == Kind::Mixture { mixture(recording, &places, &wrong, &steps) } else { None };
+    let weights = ByPlace { recording, known, places, mixture };
     law_of(kind, site, wrong, tokens, candidate.profile, &apply, Some(&weights))
 }
 

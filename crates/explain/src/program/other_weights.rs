@@ -8,77 +8,56 @@ use firstdiff_program::{Operand, Slice};
 use firstdiff_trace::Tap;
 use ndarray::Array2;
 
-use crate::laws::OtherWeights;
+use crate::laws::{OtherWeights, weight_called};
 use crate::program::Recording;
 use crate::program::held::Held;
 use crate::program::mixture::Mixture;
 
 /// A weight, and the tap that is made with it.
-struct Known {
+pub(super) struct Known {
     name: String,
     tap: Tap,
     shape: Vec<usize>,
 }
 
-/// The weights of a program, as an operation's places see them.
-pub(super) struct ByPlace<'r> {
-    recording: &'r Recording<'r>,
-    known: Vec<Known>,
-    places: Vec<Place>,
-    mixture: Option<Mixture<'r>>,
-}
-
-impl<'r> ByPlace<'r> {
-    /// The weights of one and of two axes: each belongs to the first tap that is made with it.
-    pub(super) fn of(
-        recording: &'r Recording<'r>,
-        held: &Held,
-        places: Vec<Place>,
-        mixture: Option<Mixture<'r>>,
-    ) -> ByPlace<'r> {
-        let program = recording.program;
-        let (mut known, mut seen): (Vec<Known>, BTreeSet<usize>) = (Vec::new(), BTreeSet::new());
-        for at in (0..program.taps().len()).filter(|&at| held.place(at).step == 0) {
-            let tap = held.place(at).tap;
-            for op in Slice::of(program, at, |other| other != at).ops() {
-                for operand in &program.ops()[op].operands {
-                    let Operand::View(view) = operand else { continue };
-                    let Some(name) = program.weights().get(&view.buffer).filter(|_| seen.insert(view.buffer)) else {
-                        continue;
-                    };
-                    let Some(shape) = recording.weights.view(name).map(|weight| weight.shape().to_vec()) else {
-                        continue;
-                    };
-                    if (1..=2).contains(&shape.len()) {
-                        known.push(Known { name: name.clone(), tap, shape });
-                    }
-                }
+/// The weights of one and of two axes: each belongs to the first tap that is made with it.
+pub(super) fn known(recording: &Recording<'_>, held: &Held) -> Vec<Known> {
+    let program = recording.program;
+    let (mut known, mut seen): (Vec<Known>, BTreeSet<usize>) = (Vec::new(), BTreeSet::new());
+    for at in (0..program.taps().len()).filter(|&at| held.place(at).step == 0) {
+        let tap = held.place(at).tap;
+        let slice = Slice::of(program, at, |other| other != at);
+        let operands = slice.ops().flat_map(|op| &program.ops()[op].operands);
+        let views = operands.filter_map(|operand| match operand {
+            Operand::View(view) => Some(view.buffer),
+            _ => None,
+        });
+        for name in views.filter_map(|buffer| program.weights().get(&buffer).filter(|_| seen.insert(buffer))) {
+            let shape = recording.weights.view(name).map(|weight| weight.shape().to_vec());
+            if let Some(shape) = shape.filter(|shape| (1..=2).contains(&shape.len())) {
+                known.push(Known { name: name.clone(), tap, shape });
             }
         }
-        ByPlace { recording, known, places, mixture }
     }
+    known
+}
 
+/// The weights of a program, as an operation's places see them.
+pub(super) struct ByPlace<'r> {
+    pub(super) recording: &'r Recording<'r>,
+    pub(super) known: &'r [Known],
+    pub(super) places: Vec<Place>,
+    pub(super) mixture: Option<Mixture<'r>>,
+}
+
+impl ByPlace<'_> {
     /// Those nearby that have so many axes, by what they are called: of the layer, of its neighbours, and of no layer.
     fn nearby(&self, place: usize, axes: usize) -> impl Iterator<Item = (String, &Known)> {
         let own = self.places.get(place).map(|place| place.tap.layer);
-        let layers = self.known.iter().filter_map(|known| known.tap.layer);
-        let last = layers.max();
+        let last = self.known.iter().filter_map(|known| known.tap.layer).max().unwrap_or(0);
         self.known.iter().filter(move |known| known.shape.len() == axes).filter_map(move |known| {
-            let whose = match (own?, known.tap.layer) {
-                (a, b) if a == b => "",
-                (_, None) => "",
-                (Some(own), Some(layer)) if layer == own + 1 => " of the next layer",
-                (Some(own), Some(layer)) if layer + 1 == own => " of the layer before",
-                (None, Some(0)) => " of the first layer",
-                (None, layer) if layer == last => " of the last layer",
-                _ => return None,
-            };
-            let what = match (axes, known.name.ends_with("bias")) {
-                (1, false) => "the gain of ",
-                (1, true) => "the bias of ",
-                _ => "",
-            };
-            Some((format!("{what}{}{whose}", known.tap.last_site().name()), known))
+            let (name, is_bias) = (known.tap.last_site().name(), known.name.ends_with("bias"));
+            Some((weight_called(name, axes, is_bias, (own?, known.tap.layer), last)?, known))
         })
     }
 

@@ -10,9 +10,9 @@ use ndarray::{ArrayD, Axis};
 
 use crate::mistakes::{Edit, StepContext, hidden_cells};
 use crate::replay::outliers::LEAK;
-use crate::replay::recorded::Recorded;
+use crate::replay::recorded::{Recorded, own, row_inputs};
 use crate::replay::right::distance;
-use crate::replay::{Run, joined};
+use crate::replay::{ReplayError, Run, joined};
 use crate::search::candidates::Candidate;
 use crate::search::simulate::{Simulation, segment};
 use crate::search::{Reproduction, Search};
@@ -65,6 +65,19 @@ impl<'a> Target<'a> {
     ) -> Target<'a> {
         let steps = if row_inputs.is_some() { vec![step] } else { segment(&run.recorded, place) };
         Target { step, place, own, positions, row_inputs, steps, cut: None, from_step: 0, until: u32::MAX, leak: None }
+    }
+
+    /// What was recorded of a place; `None` where nothing of it can be used.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub(crate) fn recorded(run: &Run<'a>, step: &'a Step, place: Place) -> Result<Option<Target<'a>>, ReplayError> {
+        let Some((values, positions)) = own(run, place)? else { return Ok(None) };
+        let rows = match &positions {
+            Some(list) => row_inputs(run, step, place.step, list)?,
+            None => None,
+        };
+        Ok(Some(Target::new(run, step, place, values, positions, rows)))
     }
 
     /// Measured by the share of masked keys alone, where probabilities are right (an NMSE of no more than `allowed`) but for that.

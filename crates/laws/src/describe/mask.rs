@@ -212,12 +212,15 @@ pub(crate) fn describe(sees: &Array2<Option<bool>>) -> Option<Mask> {
             }
         }
     }
-    let by_tiles = of_tiles(sees, &known, n);
-    match (best, by_tiles) {
-        (Some(best), Some(tiles)) => Some(if tiles.bits < best.bits { tiles } else { best }),
-        (best, tiles) => best.or(tiles),
+    if best.as_ref().is_some_and(|best| best.bits <= TILES) {
+        return best;
     }
+    let tiles = of_tiles(sees, &known, n);
+    best.into_iter().chain(tiles).min_by(|a, b| a.bits.total_cmp(&b.bits))
 }
+
+/// What a mask of tiles costs at least.
+const TILES: f64 = 12.0;
 
 /// What a query sees of its own tile.
 type OfTile = (&'static str, fn(i64, i64) -> bool);
@@ -250,7 +253,7 @@ fn of_tiles(sees: &Array2<Option<bool>>, known: &[((i64, i64), bool)], n: i64) -
                     words: format!(
                         "keys by tiles of {tile}: of its own {own}, of earlier ones {earlier}, of later ones {later}"
                     ),
-                    bits: 12.0 + choice(tile.unsigned_abs() as usize),
+                    bits: TILES + choice(tile.unsigned_abs() as usize),
                     sees: Array2::from_shape_fn(sees.dim(), |(t, s)| is(t as i64, s as i64)),
                     parameters: vec![("block", tile.into())],
                 });

@@ -14,6 +14,11 @@ pub(crate) struct Set {
 }
 
 impl Set {
+    /// Every one of so many.
+    pub(crate) fn all(count: usize) -> Set {
+        Set { words: None, bits: 0.0, has: vec![true; count] }
+    }
+
     pub(crate) fn is_all(&self) -> bool {
         self.words.is_none()
     }
@@ -38,7 +43,7 @@ pub(crate) fn describe(meant: &[Option<bool>], axis: Axis, tokens: Option<&[u32]
     let outside: Vec<usize> = (0..n).filter(|&i| meant[i] == Some(false)).collect();
     let (Some(&first), Some(&last)) = (inside.first(), inside.last()) else {
         offer(Some(format!("no {name}")), 1.0, &|_| false);
-        return best.unwrap_or(Set { words: None, bits: 0.0, has: vec![true; n] });
+        return best.unwrap_or_else(|| Set::all(n));
     };
     offer(Some(format!("even {plural}")), 3.0, &|i| i % 2 == 0);
     offer(Some(format!("odd {plural}")), 3.0, &|i| i % 2 == 1);
@@ -94,7 +99,7 @@ pub(crate) fn describe(meant: &[Option<bool>], axis: Axis, tokens: Option<&[u32]
     let more = if inside.len() > 20 { ", .." } else { "" };
     let bits = 12.0 + inside.len().min(outside.len()) as f64 * choice(n);
     offer(Some(format!("{plural} {listed}{more}")), bits, &|i| meant[i] == Some(true));
-    best.unwrap_or(Set { words: None, bits: 0.0, has: vec![true; n] })
+    best.unwrap_or_else(|| Set::all(n))
 }
 
 /// Takes up a predicate with its words and price, where it is the cheapest that agrees.

@@ -114,11 +114,7 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
         && moved.len().is_multiple_of(2)
     {
         let b = moved[width];
-        let of = |i: usize| match i {
-            _ if (a..a + width).contains(&i) => i - a + b,
-            _ if (b..b + width).contains(&i) => i - b + a,
-            _ => i,
-        };
+        let of = |i: usize| exchanged(i, a, b, width);
         let words = || format!("{name} i, {name}s {a} to {} and {b} to {} exchanged", a + width - 1, b + width - 1);
         offer(&words, 6.0 + 3.0 * choice(n), &of);
     }
@@ -143,6 +139,15 @@ fn described(from: &[Option<usize>], n: usize, axis: Axis, on_parts: bool) -> So
         from: (0..count).collect(),
         is_itself: true,
     })
+}
+
+/// Where an index stands when two ranges of this width, from `a` on and from `b` on, are exchanged.
+pub(crate) fn exchanged(i: usize, a: usize, b: usize, width: usize) -> usize {
+    match i {
+        _ if (a..a + width).contains(&i) => i - a + b,
+        _ if (b..b + width).contains(&i) => i - b + a,
+        _ => i,
+    }
 }
 
 #[cfg(test)]

@@ -243,8 +243,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
             )
         })
         .collect();
-    let whole: Vec<Set> =
-        parts.iter().map(|part| Set { words: None, bits: 0.0, has: vec![true; part.has.len()] }).collect();
+    let whole: Vec<Set> = parts.iter().map(|part| Set::all(part.has.len())).collect();
     let mut laws = Vec::new();
     let is_part = parts.iter().any(|part| !part.is_all()) && parts.iter().all(|part| part.bits <= DEAR);
     for parts in std::iter::once(&whole).chain(is_part.then_some(&parts)) {

@@ -159,10 +159,10 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     }
     let queries = describe_set(&meant, Axis::Query, case.tokens_of(Axis::Query));
     if heads.bits > DEAR {
-        heads = Set { words: None, bits: 0.0, has: vec![true; heads.has.len()] };
+        heads = Set::all(heads.has.len());
     }
     let mut laws = Vec::new();
-    let every = Set { words: None, bits: 0.0, has: vec![true; queries.has.len()] };
+    let every = Set::all(queries.has.len());
     let some = (!queries.is_all() && queries.bits <= DEAR).then_some(&queries);
     for queries in std::iter::once(&every).chain(some) {
         let mut how =

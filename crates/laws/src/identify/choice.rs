@@ -113,13 +113,10 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
         };
         if let Some(ranks) = (0..taken).map(rank).collect::<Option<Vec<usize>>>() {
             let is_usual = ranks.iter().enumerate().all(|(slot, rank)| slot == *rank);
-            let listed: Vec<String> = ranks.iter().map(|rank| format!("{}", rank + 1)).collect();
+            let listed: Vec<String> = ranks.iter().map(|rank| (rank + 1).to_string()).collect();
             let said = match is_usual {
                 true => format!("the experts with the largest scores{words} are chosen"),
-                false
-                    if ranks.iter().rev().enumerate().all(|(at, rank)| rank + 1 + at == experts)
-                        || ranks.iter().enumerate().all(|(at, rank)| rank + 1 + at == experts) =>
-                {
+                false if ranks.iter().all(|rank| rank + taken >= experts) => {
                     format!(
                         "the experts with the smallest scores{words} are chosen (in the order of rank {})",
                         listed.join(", ")

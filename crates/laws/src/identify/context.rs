@@ -305,17 +305,13 @@ fn pages(n: usize) -> Vec<Family> {
                 let other = |i: usize| if inside(i) { (i - begin + from * page).min(n - 1) } else { i };
                 if from > to {
                     let begin_there = from * page;
-                    let exchanged = move |i: usize| match i {
-                        _ if (begin..begin + page).contains(&i) => (i - begin + begin_there).min(n - 1),
-                        _ if (begin_there..begin_there + page).contains(&i) => i - begin_there + begin,
-                        _ => i,
-                    };
+                    let other = |i: usize| source::exchanged(i, begin, begin_there, page).min(n - 1);
                     let words = format!(
                         "itself, positions {begin} to {} and {begin_there} to {} exchanged",
                         end - 1,
                         (begin_there + page).min(n) - 1
                     );
-                    all.push((words, bits, (0..n).map(|i| Some(exchanged(i))).collect()));
+                    all.push((words, bits, (0..n).map(|i| Some(other(i))).collect()));
                 }
                 let words = format!(
                     "itself, and for {listed} those of positions {} to {}",

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use ndarray::{Array2, ArrayD};
 
-use crate::case::{Axis, Case, Inner, Place};
+use crate::case::{Axis, Case, Inner};
 use crate::describe::choice;
 use crate::describe::function::describe as describe_function;
+use crate::describe::set::Set;
 use crate::describe::source::describe as describe_source;
 use crate::describe::table::describe as describe_table;
 use crate::fit::least_squares;
 use crate::identify::after::Offers;
-use crate::identify::output::roundings::digits;
+use crate::identify::output::roundings::{OfValue, digits};
 use crate::identify::subject::Subject;
 use crate::identify::{OnPart, output};
 use crate::law::{Form, Law};
@@ -70,19 +71,21 @@ struct Term {
     weight: f64,
 }
 
-/// The terms of a mixture, of what is chosen.
-type Terms = Arc<dyn Fn(&Routed) -> Vec<((usize, usize), Term)> + Send + Sync>;
-/// What an expert's part is made of.
+/// A token and one of its slots.
+type Slot = (usize, usize);
+/// The terms of a mixture, of what is chosen: each with the slot that it is added to.
+type Terms = Arc<dyn Fn(&Routed) -> Vec<(Slot, Term)> + Send + Sync>;
+/// What an expert's part is made of: of its number, and of how many there are.
 type Made = Arc<dyn Fn(usize, usize) -> Inner + Send + Sync>;
 
-fn mixed(case: &Case<'_>, at: usize, terms: &Terms, made: &Made) -> Option<ArrayD<f64>> {
+fn mixed(case: &Case<'_>, at: usize, terms: &Terms, made: &Made, round: &OfValue) -> Option<ArrayD<f64>> {
     let routed = Routed::of(case, at)?;
     let mut out: Option<Array2<f64>> = None;
     for ((t, _), term) in terms(&routed) {
         let part = case.operation.part(at, made(term.expert, routed.experts))?;
         let out = out.get_or_insert_with(|| Array2::zeros((routed.tokens(), part.ncols())));
         (term.token < part.nrows()).then_some(())?;
-        out.row_mut(t).scaled_add(term.weight, &part.row(term.token));
+        out.row_mut(t).scaled_add(term.weight, &part.row(term.token).mapv(|x| round(x)));
     }
     out?.into_dyn().to_shape(case.places[at].right.raw_dim()).ok().map(|out| out.into_owned())
 }
@@ -91,13 +94,44 @@ fn own() -> Made {
     Arc::new(|expert, _| Inner::of(expert))
 }
 
-fn as_chosen() -> Terms {
-    Arc::new(|routed| {
-        routed
-            .all()
-            .map(|at| (at, Term { expert: routed.chosen[at], token: at.0, weight: routed.weights[at] }))
-            .collect()
+fn as_it_is() -> OfValue {
+    Arc::new(|x| x)
+}
+
+/// The term of each slot, of its own token; none where it is left out.
+fn of_slots(of: impl Fn(&Routed, Slot) -> Option<(usize, f64)> + Send + Sync + 'static) -> Terms {
+    Arc::new(move |routed| {
+        let term = |at: Slot| of(routed, at).map(|(expert, weight)| (at, Term { expert, token: at.0, weight }));
+        routed.all().filter_map(term).collect()
     })
+}
+
+/// The usual terms in the list sorted by expert, each changed by its number in it; with each goes the slot that it is added to.
+fn in_sorted(change: impl Fn(&Routed, usize, &mut (Slot, Term)) + Send + Sync + 'static) -> Terms {
+    Arc::new(move |routed| {
+        let term = |(number, at): (usize, Slot)| {
+            let mut term = (at, Term { expert: routed.chosen[at], token: at.0, weight: routed.weights[at] });
+            change(routed, number, &mut term);
+            term
+        };
+        routed.sorted().into_iter().enumerate().map(term).collect()
+    })
+}
+
+/// Each in the list sorted by expert is run by the expert of another in it, by the numbers of both and of how many there are.
+fn run_by(other: impl Fn(usize, usize) -> usize + Send + Sync + 'static) -> Terms {
+    Arc::new(move |routed| {
+        let sorted = routed.sorted();
+        let term = |(number, &at): (usize, &Slot)| {
+            let expert = routed.chosen[sorted[other(number, sorted.len())]];
+            (at, Term { expert, token: at.0, weight: routed.weights[at] })
+        };
+        sorted.iter().enumerate().map(term).collect()
+    })
+}
+
+fn as_chosen() -> Terms {
+    of_slots(|routed, at| Some((routed.chosen[at], routed.weights[at])))
 }
 
 /// The laws of a mixture.
@@ -108,7 +142,7 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
     let mut laws = counted(case, &routed);
     if laws.is_empty() {
         let mut offers = Offers::of(case);
-        routed_otherwise(&routed, &mut offers);
+        routed_otherwise(&mut offers);
         made_otherwise(&mut offers);
         laws.extend(offers.laws);
     }
@@ -116,7 +150,7 @@ pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
 }
 
 fn offer(offers: &mut Offers<'_>, words: String, bits: f64, terms: Terms, made: Made) {
-    offers.offer(Form::Experts, words, bits, move |case, at| mixed(case, at, &terms, &made));
+    offers.offer(Form::Experts, words, bits, move |case, at| mixed(case, at, &terms, &made, &as_it_is()));
 }
 
 /// How often each expert's part is counted for each token, `[T,E]`; on some channels alone where others are right.
@@ -154,14 +188,13 @@ fn counted(case: &Case<'_>, routed: &Routed) -> Vec<Law> {
     if parts.len() != 2 {
         return Vec::new();
     }
-    parts[0].has.fill(true);
-    (parts[0].words, parts[0].bits) = (None, 0.0);
+    parts[0] = Set::all(parts[0].has.len());
     let channels: Vec<usize> = (0..parts[1].has.len()).filter(|c| parts[1].has[*c]).collect();
     let Some(found) = coefficients(case, routed, &channels) else { return Vec::new() };
     let mut laws = Vec::new();
     let mut say = |words: String, bits: f64, terms: Terms| {
         let made = own();
-        laws.push(Law::new(Form::Experts, words, bits, move |case, at| mixed(case, at, &terms, &made)));
+        laws.push(Law::new(Form::Experts, words, bits, move |case, at| mixed(case, at, &terms, &made, &as_it_is())));
     };
     // Each chosen expert stands for another one.
     let others: Option<Vec<Option<usize>>> = (0..routed.experts)
@@ -182,12 +215,7 @@ fn counted(case: &Case<'_>, routed: &Routed) -> Vec<Law> {
         if !source.is_itself {
             let words = format!("the part of each expert i is made by {}", source.words);
             let from = source.from;
-            let terms: Terms = Arc::new(move |routed| {
-                let term = |at: (usize, usize)| {
-                    Some((at, Term { expert: *from.get(routed.chosen[at])?, token: at.0, weight: routed.weights[at] }))
-                };
-                routed.all().filter_map(term).collect()
-            });
+            let terms = of_slots(move |routed, at| Some((*from.get(routed.chosen[at])?, routed.weights[at])));
             say(words, source.bits + 4.0, terms);
         }
     }
@@ -200,15 +228,15 @@ fn counted(case: &Case<'_>, routed: &Routed) -> Vec<Law> {
             let (m, w) = (count(at), routed.weights[at]);
             Measured::new(m.value / w, m.error / w.abs().max(f64::MIN_POSITIVE))
         };
-        let mean = |is: &dyn Fn((usize, usize)) -> bool| {
+        let mean = |is: &dyn Fn(Slot) -> bool| {
             Measured::mean(routed.all().filter(|at| is(*at)).map(factor).collect::<Vec<_>>().into_iter())
         };
-        let fits = |by: &dyn Fn((usize, usize)) -> f64| routed.all().all(|at| factor(at).may_be(by(at)));
+        let fits = |by: &dyn Fn(Slot) -> f64| routed.all().all(|at| factor(at).may_be(by(at)));
         // By expert, by slot, by token.
         let by_expert: Vec<Measured> = (0..routed.experts).map(|e| mean(&|at| routed.chosen[at] == e)).collect();
         let by_slot: Vec<Measured> = (0..routed.slots()).map(|s| mean(&|at| at.1 == s)).collect();
         let by_token: Vec<Measured> = (0..routed.tokens()).map(|t| mean(&|at| at.0 == t)).collect();
-        type Index = fn(&Routed, (usize, usize)) -> usize;
+        type Index = fn(&Routed, Slot) -> usize;
         let tables: [(&str, Axis, Vec<Measured>, Index); 3] = [
             ("the part of each expert is", Axis::Expert, by_expert, |routed, at| routed.chosen[at]),
             ("the part in each slot (a row; 0: the likeliest) is", Axis::Row, by_slot, |_, at| at.1),
@@ -221,12 +249,8 @@ fn counted(case: &Case<'_>, routed: &Routed) -> Vec<Law> {
                 continue;
             }
             let words = format!("{whose} counted {} times", table.words);
-            let terms: Terms = Arc::new(move |routed| {
-                let term = |at: (usize, usize)| {
-                    let by = *values.get(index(routed, at))?;
-                    Some((at, Term { expert: routed.chosen[at], token: at.0, weight: routed.weights[at] * by }))
-                };
-                routed.all().filter_map(term).collect()
+            let terms = of_slots(move |routed, at| {
+                Some((routed.chosen[at], routed.weights[at] * values.get(index(routed, at))?))
             });
             say(words, table.bits + 4.0, terms);
         }
@@ -235,12 +259,7 @@ fn counted(case: &Case<'_>, routed: &Routed) -> Vec<Law> {
         let measured: Vec<Measured> = routed.all().map(count).collect();
         if let Some(function) = describe_function(&due, &measured) {
             let f = function.f.clone();
-            let terms: Terms = Arc::new(move |routed| {
-                let term = |at: (usize, usize)| {
-                    (at, Term { expert: routed.chosen[at], token: at.0, weight: f(routed.weights[at]) })
-                };
-                routed.all().map(term).collect()
-            });
+            let terms = of_slots(move |routed, at| Some((routed.chosen[at], f(routed.weights[at]))));
             say(format!("each part is counted {} times (w: its weight)", function.of("w")), function.bits + 3.0, terms);
         }
         // Tokens that an expert leaves out: by their number in its list.
@@ -251,10 +270,7 @@ fn counted(case: &Case<'_>, routed: &Routed) -> Vec<Law> {
             }
             let terms: Terms = Arc::new(move |routed| {
                 let kept = self::kept(routed, keeps);
-                let term = |at: (usize, usize)| {
-                    (at, Term { expert: routed.chosen[at], token: at.0, weight: routed.weights[at] })
-                };
-                routed.all().filter(|at| kept[*at]).map(term).collect()
+                as_chosen()(routed).into_iter().filter(|(at, _)| kept[*at]).collect()
             });
             say(words, bits, terms);
             break;
@@ -263,26 +279,21 @@ fn counted(case: &Case<'_>, routed: &Routed) -> Vec<Law> {
     // Tiles of the tokens in the order of their experts.
     for tile in [2usize, 4, 8, 16, 32, 64, 128] {
         for (which, is_last) in [("first", false), ("last", true)] {
-            let expert = of_tile(routed, tile, is_last);
-            if !routed.all().all(|(t, s)| {
-                let due: f64 = (0..routed.slots())
-                    .filter(|o| expert[[t, *o]] == expert[[t, s]])
-                    .map(|o| routed.weights[[t, o]])
-                    .sum();
-                found[[t, expert[[t, s]]]].may_be(due)
-            }) {
-                continue;
-            }
-            let terms: Terms = Arc::new(move |routed| {
-                let expert = of_tile(routed, tile, is_last);
-                let term =
-                    |at: (usize, usize)| (at, Term { expert: expert[at], token: at.0, weight: routed.weights[at] });
-                routed.all().map(term).collect()
+            let terms = run_by(move |number, count| {
+                let first = number / tile * tile;
+                if is_last { (first + tile - 1).min(count - 1) } else { first }
             });
-            let words = format!(
-                "tokens sorted by expert are taken by tiles of {tile}, and each tile has the expert of its {which} token"
-            );
-            say(words, 9.0 + choice(tile), terms);
+            let due = terms(routed);
+            let is_counted = |&((t, _), Term { expert, .. }): &(Slot, Term)| {
+                let same = due.iter().filter(|((token, _), term)| *token == t && term.expert == expert);
+                found[[t, expert]].may_be(same.map(|(_, term)| term.weight).sum())
+            };
+            if due.iter().all(is_counted) {
+                let words = format!(
+                    "tokens sorted by expert are taken by tiles of {tile}, and each tile has the expert of its {which} token"
+                );
+                say(words, 9.0 + choice(tile), terms);
+            }
         }
     }
     match OnPart::of(&subject, &parts) {
@@ -337,42 +348,14 @@ fn kept(routed: &Routed, keeps: Keeps) -> Array2<bool> {
     all
 }
 
-/// The expert of the first or last token in each tile of the sorted list.
-fn of_tile(routed: &Routed, tile: usize, is_last: bool) -> Array2<usize> {
-    let sorted = routed.sorted();
-    let mut all = routed.chosen.clone();
-    for (number, at) in sorted.iter().enumerate() {
-        let first = number / tile * tile;
-        let of = if is_last { (first + tile - 1).min(sorted.len() - 1) } else { first };
-        all[*at] = routed.chosen[sorted[of]];
-    }
-    all
-}
-
 /// Tokens whose rows are read elsewhere, or whose weights are others'.
-fn routed_otherwise(routed: &Routed, offers: &mut Offers<'_>) {
-    type Token = fn(&Routed, (usize, usize), usize) -> usize;
-    let slots = routed.slots();
-    type Expert = fn(&Routed, usize) -> usize;
-    let experts: [(&str, Expert); 2] = [
-        ("each token in the list sorted by expert is run by the expert of the token before it", |_, n| {
-            n.saturating_sub(1)
-        }),
-        ("each token in the list sorted by expert is run by the expert of the next", |r, n| {
-            (n + 1).min(r.tokens() * r.slots() - 1)
-        }),
-    ];
-    for (words, of) in experts {
-        let terms: Terms = Arc::new(move |routed| {
-            let sorted = routed.sorted();
-            let term = |(number, at): (usize, (usize, usize))| {
-                let expert = routed.chosen[sorted[of(routed, number)]];
-                (at, Term { expert, token: at.0, weight: routed.weights[at] })
-            };
-            sorted.iter().copied().enumerate().map(term).collect()
-        });
-        offer(offers, words.to_owned(), 9.0, terms, own());
-    }
+fn routed_otherwise(offers: &mut Offers<'_>) {
+    type Token = fn(&Routed, Slot, usize) -> usize;
+    let before = run_by(|number, _| number.saturating_sub(1));
+    let next = run_by(|number, count| (number + 1).min(count - 1));
+    let said = "each token in the list sorted by expert is run by the expert of the";
+    offer(offers, format!("{said} token before it"), 9.0, before, own());
+    offer(offers, format!("{said} next"), 9.0, next, own());
     let tokens: [(&str, Token); 6] = [
         (
             "slot s of token t reads row k t + s of the input (k experts for each token), around the end",
@@ -390,12 +373,7 @@ fn routed_otherwise(routed: &Routed, offers: &mut Offers<'_>) {
         ("slot s of token t reads row t + s of the input, around the end", |r, (t, s), _| (t + s) % r.tokens()),
     ];
     for (words, token) in tokens {
-        let terms: Terms = Arc::new(move |routed| {
-            let term = |(number, at): (usize, (usize, usize))| {
-                (at, Term { expert: routed.chosen[at], token: token(routed, at, number), weight: routed.weights[at] })
-            };
-            routed.sorted().into_iter().enumerate().map(term).collect()
-        });
+        let terms = in_sorted(move |routed, number, (at, term)| term.token = token(routed, *at, number));
         offer(offers, words.to_owned(), 9.0, terms, own());
     }
     // What is left in the order of the experts.
@@ -403,17 +381,15 @@ fn routed_otherwise(routed: &Routed, offers: &mut Offers<'_>) {
         ("parts stay in the order sorted by expert, each with its own weight", false),
         ("parts stay in the order sorted by expert, with the weights of the tokens where they stand", true),
     ] {
-        let terms: Terms = Arc::new(move |routed| {
-            let term = |(number, at): (usize, (usize, usize))| {
-                let to = (number / routed.slots(), number % routed.slots());
-                let weight = routed.weights[if is_of_place { to } else { at }];
-                (to, Term { expert: routed.chosen[at], token: at.0, weight })
-            };
-            routed.sorted().into_iter().enumerate().map(term).collect()
+        let terms = in_sorted(move |routed, number, (to, term)| {
+            *to = (number / routed.slots(), number % routed.slots());
+            if is_of_place {
+                term.weight = routed.weights[*to];
+            }
         });
         offer(offers, words.to_owned(), 8.0, terms, own());
     }
-    type Weight = fn(&Routed, (usize, usize), usize) -> (usize, usize);
+    type Weight = fn(&Routed, Slot, usize) -> Slot;
     let weights: [(&str, Weight); 7] = [
         ("the memory of the weights, tokens by slots, is read as slots by tokens and transposed", |r, (t, s), _| {
             let at = s * r.tokens() + t;
@@ -430,13 +406,9 @@ fn routed_otherwise(routed: &Routed, offers: &mut Offers<'_>) {
         ("parts have the weights of the token before", |_, (t, s), _| (t.saturating_sub(1), s)),
         ("parts have the weights of the next token", |r, (t, s), _| ((t + 1).min(r.tokens() - 1), s)),
     ];
-    for (words, weight) in weights.into_iter().filter(|_| slots > 0) {
-        let terms: Terms = Arc::new(move |routed| {
-            let term = |(number, at): (usize, (usize, usize))| {
-                let weight = routed.weights[weight(routed, at, number)];
-                (at, Term { expert: routed.chosen[at], token: at.0, weight })
-            };
-            routed.sorted().into_iter().enumerate().map(term).collect()
+    for (words, weight) in weights {
+        let terms = in_sorted(move |routed, number, (at, term)| {
+            term.weight = routed.weights[weight(routed, *at, number)];
         });
         offer(offers, words.to_owned(), 9.0, terms, own());
     }
@@ -477,17 +449,8 @@ fn made_otherwise(offers: &mut Offers<'_>) {
         offer(offers, format!("the experts are those of {whose}"), 7.0, as_chosen(), made);
     }
     for (words, bits, f) in digits() {
-        let made = move |case: &Case<'_>, at: usize| {
-            let routed = Routed::of(case, at)?;
-            let place: &Place = &case.places[at];
-            let mut out = Array2::zeros((routed.tokens(), place.right.len() / routed.tokens().max(1)));
-            for (t, s) in routed.all() {
-                let part = case.operation.part(at, Inner::of(routed.chosen[[t, s]]))?;
-                (part.ncols() == out.ncols() && t < part.nrows()).then_some(())?;
-                out.row_mut(t).scaled_add(routed.weights[[t, s]], &part.row(t).mapv(|x| f(x)));
-            }
-            out.into_dyn().to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
-        };
+        let (terms, own) = (as_chosen(), own());
+        let made = move |case: &Case<'_>, at: usize| mixed(case, at, &terms, &own, &f);
         offers.offer(Form::Experts, format!("the part of each expert is {words}"), bits + 2.0, made);
     }
 }

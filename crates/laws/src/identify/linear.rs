@@ -5,7 +5,7 @@ mod blocks;
 mod columns;
 mod features;
 mod inputs;
-mod recovered;
+pub(super) mod recovered;
 mod rows;
 mod values;
 
@@ -29,6 +29,8 @@ const ROOM: f64 = 5.0;
 
 /// Numbers of a block in which weights are stored.
 const BLOCKS: [usize; 3] = [32, 64, 256];
+/// Numbers of a block that may be scaled, rounded or moved together.
+const WIDTHS: [usize; 6] = [8, 16, 32, 64, 128, 256];
 
 /// Elements up to which a weight is asked of the operation, and channels of its input.
 const MOST_ELEMENTS: usize = 1 << 22;
@@ -94,7 +96,6 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     if laws.is_empty() {
         laws.extend(sample.other_rows(case));
         laws.extend(sample.read_otherwise(case));
-        laws.extend(recovered::laws(case));
     }
     laws.extend(on_wrong_outputs(case, &laws));
     laws
@@ -105,15 +106,13 @@ fn on_wrong_outputs(case: &Case<'_>, laws: &[Law]) -> Vec<Law> {
     let output = Subject::output(case);
     let mut parts = output::wrong_parts(&output, case);
     // Which positions are wrong by chance says nothing of the weight.
-    for part in parts.iter_mut().take(1) {
-        *part = Set { words: None, bits: 0.0, has: vec![true; part.has.len()] };
+    if let Some(positions) = parts.first_mut() {
+        *positions = Set::all(positions.has.len());
     }
-    let is_part = |laws: &Law| laws.is_everywhere();
-    let on = OnPart::of(&output, &parts);
-    on.map_or_else(Vec::new, |on| {
-        let near = |law: &Law| law.predicted(case, case.fitted).is_some_and(|value| output.is_near(&value));
-        laws.iter().filter(|law| is_part(law) && !near(law)).map(|law| on.put(law.clone())).filter(near).collect()
-    })
+    let Some(on) = OnPart::of(&output, &parts) else { return Vec::new() };
+    let near = |law: &Law| law.predicted(case, case.fitted).is_some_and(|value| output.is_near(&value));
+    let of_all = laws.iter().filter(|law| law.is_everywhere() && !near(law));
+    of_all.map(|law| on.put(law.clone())).filter(near).collect()
 }
 
 /// Functions of the weight's values, where nothing plainer holds.
@@ -255,6 +254,20 @@ fn of_weight(
             made(case, at).filter(|other| other.ncols() == weight.ncols() && other.nrows() >= weight.nrows())?;
         let other = other.slice(ndarray::s![..weight.nrows(), ..]).to_owned();
         let out = right + x.dot(&(other - weight).t());
+        out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
+    })
+}
+
+/// A law of another product of the same input and weight: what is added to it stays.
+fn of_product(
+    words: String,
+    bits: f64,
+    made: impl Fn(&Array2<f64>, &Array2<f64>) -> Array2<f64> + Send + Sync + 'static,
+) -> Law {
+    Law::new(Form::LinearValues, words, bits, move |case, at| {
+        let place = &case.places[at];
+        let (x, weight, right) = (flat(place.inputs.first()?)?, weight_of(case, at)?, flat(&place.right)?);
+        let out = right + made(&x, &weight) - x.dot(&weight.t());
         out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
     })
 }

@@ -69,6 +69,7 @@ pub(crate) fn further_laws(case: &Case<'_>) -> Vec<Law> {
     laws.extend(joined::laws(case));
     if case.kind == Kind::Linear {
         laws.extend(linear::functions(case));
+        laws.extend(linear::recovered::laws(case));
     }
     // Of sums of attention's probabilities there is more to say than terms.
     if case.kind != Kind::Probs && case.has_time() {

@@ -156,8 +156,23 @@ impl Right {
     }
 
     fn divisor(&self, x: &Array2<f64>) -> Vec<f64> {
-        x.rows().into_iter().map(|row| (mean_square(&row.to_vec()) + self.epsilon).sqrt()).collect()
+        roots(x, self.epsilon)
     }
+
+    /// Rows over these divisors, times a gain; with the bias or without.
+    fn applied(&self, mut x: Array2<f64>, divisors: &[f64], gain: &[f64], has_bias: bool) -> Array2<f64> {
+        for (mut row, by) in x.rows_mut().into_iter().zip(divisors) {
+            for (x, (gain, bias)) in row.iter_mut().zip(gain.iter().zip(&self.bias)) {
+                *x = *x / by * gain + if has_bias { *bias } else { 0.0 };
+            }
+        }
+        x
+    }
+}
+
+/// The root of each row's mean square plus a number.
+fn roots(x: &Array2<f64>, epsilon: f64) -> Vec<f64> {
+    x.rows().into_iter().map(|row| (mean_square(&row.to_vec()) + epsilon).sqrt()).collect()
 }
 
 /// The size of rounding in what is right.
@@ -244,13 +259,9 @@ fn of_sums(case: &Case<'_>, right: &Right, own: &Array2<f64>) -> Vec<Law> {
                 let right = Right::of(place)?;
                 let (_, other) = place.around.iter().find(|(name, _)| *name == known)?;
                 let sum = place.inputs.first()? + &(other * by);
-                let mut out = right.inner(&matrix(&sum)?);
-                let divisors = right.divisor(&out);
-                for (mut row, by) in out.rows_mut().into_iter().zip(&divisors) {
-                    for (x, (gain, bias)) in row.iter_mut().zip(right.gain.iter().zip(&right.bias)) {
-                        *x = *x / by * gain + bias;
-                    }
-                }
+                let x = right.inner(&matrix(&sum)?);
+                let divisors = right.divisor(&x);
+                let out = right.applied(x, &divisors, &right.gain, true);
                 out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
             },
         );
@@ -358,12 +369,7 @@ fn law(right: &Right, shape: &Shape, divisor: &Part<Rows>, gain: &Part<Gain>) ->
         let right = Right::of(place)?;
         let x = shape_of.inner(place)?;
         let (divisors, gain) = (rows(place, &right, &x)?, gain_of(case, at, &right)?);
-        let mut out = x;
-        for (mut row, by) in out.rows_mut().into_iter().zip(&divisors) {
-            for (x, (gain, bias)) in row.iter_mut().zip(gain.iter().zip(&right.bias)) {
-                *x = *x / by * gain + if shape_of.has_bias { *bias } else { 0.0 };
-            }
-        }
+        let out = right.applied(x, &divisors, &gain, shape_of.has_bias);
         out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
     });
     let law = law.with("divisor", divisor.words.clone()).with("gain", gain.words.clone());

@@ -29,7 +29,7 @@ pub(crate) fn laws(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
     let mut laws = of_view(subject, case);
     // Heads and their dimensions, as one axis of channels.
     if let [first, Axis::Head, Axis::Dim] = subject.axes[..]
-        && let Some(joined) = joined(subject, first)
+        && let Some(joined) = subject.as_matrix(vec![first, Axis::Channel], |shape| shape.first().copied())
     {
         laws.extend(of_view(&joined, case));
     }
@@ -51,27 +51,6 @@ fn of_view(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
         laws.extend(not_cleared(subject, axis));
     }
     laws
-}
-
-/// Heads and dimensions as channels.
-fn joined(subject: &Subject, first: Axis) -> Option<Subject> {
-    let flat = |x: &ArrayD<f64>| {
-        let rows = *x.shape().first()?;
-        x.to_shape(vec![rows, x.len() / rows.max(1)]).ok().map(|x| x.into_owned())
-    };
-    let (right_at, output) = (subject.right_at.clone(), subject.output.clone());
-    let shape_of = subject.right_at.clone();
-    Some(Subject {
-        axes: vec![first, Axis::Channel],
-        right: flat(&subject.right)?,
-        own: flat(&subject.own)?,
-        right_at: Arc::new(move |case, place| flat(&right_at(case, place)?)),
-        output: Arc::new(move |case, place, value| {
-            let shape = shape_of(case, place)?.raw_dim();
-            output(case, place, value.to_shape(shape).ok()?.into_owned())
-        }),
-        ..subject.clone()
-    })
 }
 
 /// The parts of each axis on which the subject is wrong, where that is told by its slices.

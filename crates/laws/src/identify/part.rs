@@ -20,7 +20,7 @@ fn is_by_head(case: &Case<'_>) -> bool {
     case.kind == Kind::Norm && case.axes.get(1) == Some(&Axis::Head)
 }
 
-/// Positions or heads from which laws can be measured.
+/// Positions from which laws can be measured; a head has all of them.
 const FEWEST: usize = 2;
 
 /// The laws of the wrong positions, and of the wrong heads, as laws of all.
@@ -43,7 +43,7 @@ fn along(case: &Case<'_>, at: usize, of: &dyn Fn(&Case<'_>) -> Vec<Law>) -> Vec<
         wrong.axis_iter(Dimension(at)).map(|slice| Some(slice.iter().any(|wrong| *wrong))).collect();
     let set = describe_set(&meant, axis, case.tokens_of(axis));
     let rows: Vec<usize> = (0..meant.len()).filter(|&row| set.has[row]).collect();
-    if set.is_all() || set.bits > DEAR || at == 0 && rows.len() < FEWEST || rows.is_empty() {
+    if set.is_all() || set.bits > DEAR || rows.len() < if at == 0 { FEWEST } else { 1 } {
         return Vec::new();
     }
     let operation = Part { of: case.operation, whole: &case.places, rows: &rows, axis: at };

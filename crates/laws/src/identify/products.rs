@@ -7,7 +7,6 @@ use ndarray::{Array2, ArrayD};
 use super::norm::{mean_square, product};
 use super::replaced::others;
 use crate::case::{Axis, Case};
-use crate::describe::choice;
 use crate::describe::set::describe as describe_set;
 use crate::describe::table::describe as describe_table;
 use crate::fit::{factor, least_squares};
@@ -60,40 +59,22 @@ struct Rows {
     of: Factors,
 }
 
-/// The rows of each head as rows.
-fn by_head(subject: &Subject) -> Option<Subject> {
-    let [positions, heads, width] = *subject.right.shape() else { return None };
-    let flat = move |x: ArrayD<f64>| {
-        let width = *x.shape().last()?;
-        x.to_shape(vec![x.len() / width.max(1), width]).ok().map(|x| x.into_owned())
-    };
-    let (right_at, shape_at, output) = (subject.right_at.clone(), subject.right_at.clone(), subject.output.clone());
-    (positions * heads > 1 && width > 3).then_some(())?;
-    Some(Subject {
-        axes: vec![Axis::Row, Axis::Dim],
-        right: flat(subject.right.clone())?,
-        own: flat(subject.own.clone())?,
-        right_at: Arc::new(move |case, place| flat(right_at(case, place)?)),
-        output: Arc::new(move |case, place, value| {
-            let shape = shape_at(case, place)?.raw_dim();
-            output(case, place, value.to_shape(shape).ok()?.into_owned())
-        }),
-        ..subject.clone()
-    })
-}
-
 /// The subject as a product.
 pub(super) fn laws(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
-    if subject.axes.len() == 3 {
-        return by_head(subject).map_or_else(Vec::new, |rows| laws(&rows, case));
-    }
-    if subject.axes.len() != 2 || subject.right.shape().len() != 2 {
-        return Vec::new();
+    match subject.axes[..] {
+        [_, _] if subject.right.ndim() == 2 => {}
+        // Each head has rows of its own.
+        [_, _, _] => {
+            let by_head =
+                subject.as_matrix(vec![Axis::Row, Axis::Dim], |shape| Some(shape.iter().rev().skip(1).product()));
+            return by_head.map_or_else(Vec::new, |rows| laws(&rows, case));
+        }
+        _ => return Vec::new(),
     }
     let two = |x: &ArrayD<f64>| x.clone().into_dimensionality::<ndarray::Ix2>().ok();
     let Some(own) = two(&subject.own) else { return Vec::new() };
     let mut sources = vec![(None, subject.right.clone())];
-    sources.extend(others(case, case.fitted, &subject.right).into_iter().map(|(name, x)| (Some(name), x)));
+    sources.extend(others(case, case.fitted, &subject.right).map(|(name, x)| (Some(name), x)));
     let mut laws = Vec::new();
     for (name, source) in sources {
         let Some(x) = two(&source).filter(|x| x.nrows() > 1 && x.ncols() > 3) else { continue };
@@ -221,16 +202,15 @@ fn rows_of(x: &Array2<f64>, measured: &[Measured], axis: Axis, case: &Case<'_>) 
 }
 
 fn law(subject: &Subject, name: Option<&str>, gain: &Gain, rows: &Rows) -> Law {
-    let what = name.unwrap_or("the right one");
-    let said: Vec<&str> = [rows.words.as_str(), gain.words.as_str()].into_iter().filter(|w| !w.is_empty()).collect();
-    let words = format!("{} is {what}, {}", subject.label, said.join(", "));
-    let words = words.trim_end_matches(", ").to_owned();
-    let bits = rows.bits + gain.bits + name.map_or(0.0, |_| 6.0) + choice(2);
+    let parts = [name.unwrap_or("the right one"), &rows.words, &gain.words];
+    let said: Vec<&str> = parts.into_iter().filter(|words| !words.is_empty()).collect();
+    let words = format!("{} is {}", subject.label, said.join(", "));
+    let bits = 1.0 + rows.bits + gain.bits + name.map_or(0.0, |_| 6.0);
     let (known, gain, rows_at) = (name.map(str::to_owned), gain.clone(), rows.of.clone());
     let made = move |case: &Case<'_>, place: usize, right: &ArrayD<f64>| {
         let source = match &known {
             None => right.clone(),
-            Some(name) => others(case, place, right).into_iter().find(|(known, _)| known == name)?.1,
+            Some(name) => others(case, place, right).find(|(known, _)| known == name)?.1,
         };
         let x = source.into_dimensionality::<ndarray::Ix2>().ok()?;
         let (rows, gain) = (rows_at(&x)?, gain.values(case, place)?);

@@ -14,18 +14,20 @@ const ROOM: f64 = 5.0;
 const DEAR: f64 = 40.0;
 
 /// Other tensors of the subject's extents at a place, by what they are called.
-pub(super) fn others(case: &Case<'_>, place: usize, right: &ArrayD<f64>) -> Vec<(String, ArrayD<f64>)> {
+pub(super) fn others<'a>(
+    case: &'a Case<'_>,
+    place: usize,
+    right: &'a ArrayD<f64>,
+) -> impl Iterator<Item = (String, ArrayD<f64>)> + 'a {
     let place = &case.places[place];
     let named = ["the first operand", "the second operand"];
     let inputs = place.inputs.iter().zip(named).map(|(x, name)| (name.to_owned(), x));
     let around = place.around.iter().map(|(name, x)| (name.clone(), x));
-    let fits = |x: &ArrayD<f64>| x.len() == right.len() && x.shape().first() == right.shape().first();
     inputs
         .chain(around)
-        .filter(|(_, x)| fits(x))
+        .filter(|(_, x)| x.len() == right.len() && x.shape().first() == right.shape().first())
         .filter_map(|(name, x)| Some((name, x.to_shape(right.raw_dim()).ok()?.into_owned())))
-        .filter(|(_, x)| x != right)
-        .collect()
+        .filter(move |(_, x)| x != right)
 }
 
 /// The subject with some of its slices from elsewhere.
@@ -57,7 +59,7 @@ pub(super) fn laws(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
             let words = format!("{} is {name}{on}", subject.label);
             let (known, has) = (name.clone(), set.has.clone());
             let made = move |case: &Case<'_>, place: usize, right: &ArrayD<f64>| {
-                let (_, other) = others(case, place, right).into_iter().find(|(name, _)| *name == known)?;
+                let (_, other) = others(case, place, right).find(|(name, _)| *name == known)?;
                 let mut out = right.clone();
                 (out.shape().get(at) == Some(&has.len())).then_some(())?;
                 for slice in (0..has.len()).filter(|&slice| has[slice]) {

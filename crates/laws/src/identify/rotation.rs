@@ -130,7 +130,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     let meant: Vec<Option<bool>> =
         wrong.axis_iter(Dimension(1)).map(|head| Some(head.iter().any(|wrong| *wrong))).collect();
     let heads = describe_set(&meant, Axis::Head, None);
-    let every = Set { words: None, bits: 0.0, has: vec![true; meant.len()] };
+    let every = Set::all(meant.len());
     let mut laws = Vec::new();
     for heads in std::iter::once(&every).chain((!heads.is_all()).then_some(&heads)) {
         let of: Vec<usize> = (0..heads.has.len()).filter(|&h| heads.has[h]).collect();

@@ -26,54 +26,14 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
     }
     functions_of_angles(case, &right, &mut offers);
     for (words, sine, cosine) in TABLES {
-        offers.offer(Form::RotationMatrix, *words, 6.0, move |case, at| {
-            let place = &case.places[at];
-            let right = Right::of(place)?;
-            let angle = right.all_angles();
-            combined(place, &right, &|t, j| {
-                let by = right.magnitude[[t, j]];
-                let (sin, cos) = (by * sine(angle[[t, j]]), by * cosine(angle[[t, j]]));
-                [cos, -sin, sin, cos]
-            })
-        });
+        of_table(&mut offers, (*words).to_owned(), 6.0, Arc::new(sine), Arc::new(cosine));
     }
     by_dimension(case, &right, &mut offers);
-    type Table = fn(usize, usize) -> usize;
-    let layouts: [(&str, Table); 2] = [
-        ("cosines and then sines of all pairs, and is read as cosine and sine in turn", |i, _| i),
-        ("cosine and sine in turn, and is read as the cosines and then the sines", |i, n| i % 2 * n + i / 2),
-    ];
-    for (words, layout) in layouts {
-        let said = format!("each position's table has {words}");
-        offers.offer(Form::RotationMatrix, said, 7.0, move |case, at| {
-            let place = &case.places[at];
-            let right = Right::of(place)?;
-            let (angle, n) = (right.all_angles(), right.frequencies.len());
-            // In the order of cosines and then sines.
-            let held = |t: usize, at: usize| if at < n { angle[[t, at]].cos() } else { angle[[t, at - n]].sin() };
-            let is_in_turn = layout(1, n) == 1;
-            combined(place, &right, &|t, j| {
-                let by = right.magnitude[[t, j]];
-                let (cos, sin) = match is_in_turn {
-                    true => (held(t, 2 * j), held(t, 2 * j + 1)),
-                    false => (held(t, layout(j, n)), held(t, layout(n + j, n))),
-                };
-                [by * cos, -by * sin, by * sin, by * cos]
-            })
-        });
-    }
+    layouts(&mut offers);
     for (words, bits, round) in rounded() {
-        offers.offer(Form::RotationMatrix, format!("sine and cosine are {words}"), bits, move |case, at| {
-            let place = &case.places[at];
-            let right = Right::of(place)?;
-            let angle = right.all_angles();
-            combined(place, &right, &|t, j| {
-                let (sin, cos) = angle[[t, j]].sin_cos();
-                let by = right.magnitude[[t, j]];
-                let (sin, cos) = (by * round(sin), by * round(cos));
-                [cos, -sin, sin, cos]
-            })
-        });
+        let other = round.clone();
+        let (sine, cosine) = (move |x: f64| round(x.sin()), move |x: f64| other(x.cos()));
+        of_table(&mut offers, format!("sine and cosine are {words}"), bits, Arc::new(sine), Arc::new(cosine));
     }
     let pairs = right.frequencies.len();
     type PairMap = fn(usize, usize) -> usize;
@@ -118,6 +78,48 @@ const TABLES: &[(&str, Table, Table)] = &[
     ("the sine is x - x^3/6", |x| x - x.powi(3) / 6.0, f64::cos),
 ];
 
+/// Another sine and another cosine of the right angles.
+fn of_table(offers: &mut Offers<'_>, words: String, bits: f64, sine: Of, cosine: Of) {
+    offers.offer(Form::RotationMatrix, words, bits, move |case, at| {
+        let place = &case.places[at];
+        let right = Right::of(place)?;
+        let angle = right.all_angles();
+        combined(place, &right, &|t, j| {
+            let by = right.magnitude[[t, j]];
+            let (sin, cos) = (by * sine(angle[[t, j]]), by * cosine(angle[[t, j]]));
+            [cos, -sin, sin, cos]
+        })
+    });
+}
+
+/// Tables of a position that lie otherwise than they are read: of a pair, and of how many there are, where its cosine and its sine are found, counting the
+/// cosines first and then the sines.
+fn layouts(offers: &mut Offers<'_>) {
+    type At = fn(usize, usize) -> usize;
+    let layouts: [(&str, At, At); 2] = [
+        ("cosines and then sines of all pairs, and is read as cosine and sine in turn", |j, _| 2 * j, |j, _| 2 * j + 1),
+        (
+            "cosine and sine in turn, and is read as the cosines and then the sines",
+            |j, n| j % 2 * n + j / 2,
+            |j, n| (n + j) % 2 * n + (n + j) / 2,
+        ),
+    ];
+    for (words, cosine, sine) in layouts {
+        let said = format!("each position's table has {words}");
+        offers.offer(Form::RotationMatrix, said, 7.0, move |case, at| {
+            let place = &case.places[at];
+            let right = Right::of(place)?;
+            let (angle, n) = (right.all_angles(), right.frequencies.len());
+            let held = |t: usize, at: usize| if at < n { angle[[t, at]].cos() } else { angle[[t, at - n]].sin() };
+            combined(place, &right, &|t, j| {
+                let by = right.magnitude[[t, j]];
+                let (cos, sin) = (by * held(t, cosine(j, n)), by * held(t, sine(j, n)));
+                [cos, -sin, sin, cos]
+            })
+        });
+    }
+}
+
 /// The two factors of each dimension, told by the heads: which pair's angle it has.
 fn by_dimension(case: &Case<'_>, right: &Right, offers: &mut Offers<'_>) {
     let first = case.first();
@@ -132,19 +134,19 @@ fn by_dimension(case: &Case<'_>, right: &Right, offers: &mut Offers<'_>) {
         for (&a, &b) in pairing.first.iter().zip(&pairing.second) {
             (partner[a], partner[b]) = ((b, true), (a, false));
         }
+        // By the angle of a pair, with the other dimension of its own.
+        let turned = move |right: &Right,
+                           x: &Array3<f64>,
+                           (t, h, j): (usize, usize, usize),
+                           (other, is_first): (usize, bool),
+                           pair: usize| {
+            let (sin, cos) = (t as f64 * right.frequencies[pair].value).sin_cos();
+            let sin = if is_first { -sin } else { sin };
+            right.magnitude[[t, pair]] * (cos * x[[t, h, j]] + sin * x[[t, h, other]])
+        };
         let off = |j: usize, pair: usize| -> f64 {
-            let (other, is_first) = partner[j];
-            let mut rest = 0.0;
-            for t in 0..n {
-                let angle = t as f64 * right.frequencies[pair].value;
-                let (sin, cos) = angle.sin_cos();
-                let by = right.magnitude[[t, pair]];
-                let sin = if is_first { -sin } else { sin };
-                for h in 0..heads {
-                    rest += (by * (cos * x[[t, h, j]] + sin * x[[t, h, other]]) - own[[t, h, j]]).powi(2);
-                }
-            }
-            rest
+            let places = (0..n).flat_map(|t| (0..heads).map(move |h| (t, h, j)));
+            places.map(|at| (turned(right, &x, at, partner[j], pair) - own[at]).powi(2)).sum()
         };
         let size: f64 = own.iter().map(|y| y * y).sum::<f64>() / d as f64;
         let best = |j: usize| -> Option<usize> {
@@ -163,13 +165,11 @@ fn by_dimension(case: &Case<'_>, right: &Right, offers: &mut Offers<'_>) {
             let place = &case.places[at];
             let right = Right::of(place)?;
             let (x, due) = operands(place, &place.right)?;
-            (x.shape()[2] == from.len() && right.magnitude.nrows() == x.shape()[0]).then_some(())?;
+            let is_of_pairs = from.iter().all(|pair| *pair < right.frequencies.len());
+            (is_of_pairs && x.shape()[2] == from.len() && right.magnitude.nrows() == x.shape()[0]).then_some(())?;
             let mut out: Array3<f64> = due;
-            for ((t, h, j), y) in out.indexed_iter_mut() {
-                let ((other, is_first), pair) = (partner[j], from[j]);
-                let (sin, cos) = (t as f64 * right.frequencies.get(pair)?.value).sin_cos();
-                let sin = if is_first { -sin } else { sin };
-                *y = right.magnitude[[t, pair]] * (cos * x[[t, h, j]] + sin * x[[t, h, other]]);
+            for (at, y) in out.indexed_iter_mut() {
+                *y = turned(&right, &x, at, partner[at.2], from[at.2]);
             }
             Some(out.into_dyn())
         });

@@ -127,7 +127,7 @@ pub(crate) fn laws(case: &Case<'_>) -> Vec<Law> {
             });
         }
     }
-    in_steps(&mut offers);
+    in_steps(&mut offers, keys);
     let mut laws = offers.laws;
     if laws.is_empty() {
         let mixed = sparse(&Subject::output(case), case, "each row of probabilities", 2, &mixtures);
@@ -192,8 +192,9 @@ const STEPS: [Step; 5] = [
 ];
 
 /// Steps of a softmax over blocks that are wrong.
-fn in_steps(offers: &mut Offers<'_>) {
-    for block in [1usize, 2, 4, 8, 16, 32, 64] {
+fn in_steps(offers: &mut Offers<'_>, keys: usize) {
+    // In one block there is no step.
+    for block in [1usize, 2, 4, 8, 16, 32, 64].into_iter().filter(|block| *block < keys) {
         for (words, of) in STEPS {
             let said = format!("the softmax runs over blocks of {block} keys, and {words}");
             offers.offer(Form::Denominator, said, 10.0, move |case, at| {

@@ -51,6 +51,26 @@ impl Subject {
         }
     }
 
+    /// The subject as a matrix with these axes, of as many rows as `rows` says of its shape.
+    pub(crate) fn as_matrix(&self, axes: Vec<Axis>, rows: fn(&[usize]) -> Option<usize>) -> Option<Subject> {
+        let flat = move |x: &ArrayD<f64>| {
+            let rows = rows(x.shape())?;
+            x.to_shape(vec![rows, x.len() / rows.max(1)]).ok().map(|x| x.into_owned())
+        };
+        let (right_at, shape_at, output) = (self.right_at.clone(), self.right_at.clone(), self.output.clone());
+        Some(Subject {
+            axes,
+            right: flat(&self.right)?,
+            own: flat(&self.own)?,
+            right_at: Arc::new(move |case, place| flat(&right_at(case, place)?)),
+            output: Arc::new(move |case, place, value| {
+                let shape = shape_at(case, place)?.raw_dim();
+                output(case, place, value.to_shape(shape).ok()?.into_owned())
+            }),
+            ..self.clone()
+        })
+    }
+
     /// Whether it is the operation's output itself.
     pub(crate) fn is_output(&self) -> bool {
         self.form.is_none()

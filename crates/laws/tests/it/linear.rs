@@ -58,7 +58,7 @@ fn rows_columns_inputs_and_values() {
     // Of 1536 numbers a quarter, and up to the middle of a row.
     is(|l, x| product(&x[0], &read_up_to(l, 384)), "only the first 384 numbers of the weight");
     is(|l, x| product(&x[0], &read_up_to(l, 500)), "only the first 500 numbers of the weight");
-    is(|l, x| product(&x[0].mapv(|x| x.clamp(-1.0, 1.0)), &weight(l)), "held between -1 and 1");
+    is(|l, x| product(&x[0].mapv(|x| x.clamp(-1.0, 1.0)), &weight(l)), "held within 1");
 }
 
 #[test]

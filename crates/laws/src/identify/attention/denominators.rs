@@ -88,7 +88,7 @@ impl How<'_> {
                     extra.axis_iter(Dimension(axis)).map(|slice| Measured::mean(slice.iter().copied())).collect();
                 let Some(table) = describe_table(&of, name, Some(0.0), self.case.tokens_of(name)) else { continue };
                 let values = Array1::from(table.values);
-                if !extra.indexed_iter().all(|((head, row), m)| m.may_be(values[if axis == 0 { head } else { row }])) {
+                if !extra.indexed_iter().all(|((head, row), m)| m.may_be(values[[head, row][axis]])) {
                     continue;
                 }
                 let words = format!("probabilities are divided by the sum of {called} plus {}", table.words);
@@ -100,7 +100,7 @@ impl How<'_> {
                             .collect();
                         let most = if less_most { seen.iter().copied().fold(f64::NEG_INFINITY, f64::max) } else { 0.0 };
                         let sum: f64 = seen.iter().map(|x| (x - most).exp()).sum();
-                        let extra = *values.get(if axis == 0 { head } else { row })?;
+                        let extra = *values.get([head, row][axis])?;
                         probs.slice_mut(s![head, row, ..]).mapv_inplace(|p| p * sum / (sum + extra));
                     }
                     Some(probs)

@@ -2,10 +2,9 @@
 
 use ndarray::Array2;
 
-use super::{ROOM, Sample, flat, weight_of};
-use crate::case::Case;
+use super::{ROOM, Sample, of_product};
 use crate::identify::output::roundings::to_digits;
-use crate::law::{Form, Law};
+use crate::law::Law;
 
 /// How a sum of products is kept.
 #[derive(Clone, Copy)]
@@ -94,13 +93,8 @@ impl Sample {
 }
 
 fn law(kept: Kept) -> Law {
-    let law = Law::new(Form::LinearValues, kept.words(), 12.0, move |case: &Case<'_>, at| {
-        let place = &case.places[at];
-        let (x, weight, right) = (flat(place.inputs.first()?)?, weight_of(case, at)?, flat(&place.right)?);
-        let whole = x.dot(&weight.t());
-        let made = Array2::from_shape_fn(whole.dim(), |(t, row)| kept.sum(x.row(t), weight.row(row)));
-        let out = right + made - whole;
-        out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
+    let law = of_product(kept.words(), 12.0, move |x, weight| {
+        Array2::from_shape_fn((x.nrows(), weight.nrows()), |(t, row)| kept.sum(x.row(t), weight.row(row)))
     });
     law.with("digits", kept.digits).with("at_once", kept.at_once)
 }

@@ -5,14 +5,12 @@ use std::sync::Arc;
 use ndarray::{Array2, Axis as Dimension, s};
 
 use super::inputs::of_input;
-use super::{ROOM, Sample, flat, of_weight, weight_of};
+use super::{ROOM, Sample, WIDTHS, flat, of_weight, weight_of};
 use crate::case::Case;
 use crate::fit::least_squares;
 use crate::law::{Form, Law};
 use crate::number::Measured;
 
-/// Numbers of a block that are tried.
-const WIDTHS: [usize; 6] = [8, 16, 32, 64, 128, 256];
 /// Output rows on which blocks of the input are tried.
 const TRIED: usize = 8;
 /// Pairs of blocks of the input that are tried at most.
@@ -49,7 +47,7 @@ fn factors() -> Vec<(&'static str, f64, Factor)> {
 }
 
 /// The largest size in each block of a row.
-fn sizes(row: ndarray::ArrayView1<'_, f64>, width: usize) -> Vec<f64> {
+pub(super) fn sizes(row: ndarray::ArrayView1<'_, f64>, width: usize) -> Vec<f64> {
     row.axis_chunks_iter(Dimension(0), width).map(|block| block.iter().fold(0.0, |m: f64, w| m.max(w.abs()))).collect()
 }
 

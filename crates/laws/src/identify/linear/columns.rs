@@ -62,31 +62,11 @@ pub(super) fn orders_of(n: usize) -> Vec<Vec<usize>> {
 impl Sample {
     /// How often each column of the input is counted.
     pub(super) fn columns(&self) -> Vec<Law> {
-        let (tokens, k) = self.x.dim();
-        if k > MOST_COLUMNS || tokens * self.rows.len() < k + k / 2 {
+        if !self.tells_columns() {
             return self.few_columns();
         }
-        let error = &self.own - &self.right;
-        let gram = self.weight.t().dot(&self.weight) * self.x.t().dot(&self.x);
-        let cross = (self.x.t().dot(&error) * self.weight.t()).sum_axis(Dimension(1));
-        let matrix = DMatrix::from_fn(k, k, |a, b| gram[[a, b]]);
-        let Some(factored) = matrix.cholesky() else { return Vec::new() };
-        let fitted = factored.solve(&DVector::from_fn(k, |a, _| cross[a]));
-        let by: Vec<f64> = fitted.iter().map(|a| 1.0 + a).collect();
-        let made = |by: &[f64]| {
-            let mut x = self.x.clone();
-            x.columns_mut().into_iter().zip(by).for_each(|(mut column, by)| column.mapv_inplace(|x| x * by));
-            x.dot(&self.weight.t())
-        };
-        let left = self.left(&made(&by));
-        if left > ROOM * self.noise {
-            return Vec::new();
-        }
-        let size = (self.own.iter().map(|y| y * y).sum::<f64>() / self.own.len() as f64).sqrt();
-        let each = left.max(self.noise) * size;
-        let inverse = factored.inverse();
-        let table: Vec<Measured> =
-            by.iter().enumerate().map(|(a, by)| Measured::new(*by, each * inverse[(a, a)].max(0.0).sqrt())).collect();
+        let Some(shares) = self.shares_of_columns(&self.weight) else { return Vec::new() };
+        let table: Vec<Measured> = shares.into_iter().map(|share| share.plus(1.0)).collect();
         let of_size = self.by_size_of_column(&table);
         if !of_size.is_empty() {
             return of_size;
@@ -95,6 +75,34 @@ impl Sample {
         let values = described.values;
         let words = format!("each channel of the input is multiplied by {}", described.words);
         vec![scaled_columns(words, described.bits + 5.0, values).with("factor", described.words)]
+    }
+
+    /// Whether there are enough outputs to tell a number for each column.
+    fn tells_columns(&self) -> bool {
+        let (tokens, k) = self.x.dim();
+        k <= MOST_COLUMNS && tokens * self.rows.len() >= k + k / 2
+    }
+
+    /// How much of a change of the weight each column has, where that explains the error.
+    pub(super) fn shares_of_columns(&self, change: &Array2<f64>) -> Option<Vec<Measured>> {
+        if !self.tells_columns() {
+            return None;
+        }
+        let (k, error) = (self.x.ncols(), &self.own - &self.right);
+        let gram = change.t().dot(change) * self.x.t().dot(&self.x);
+        let cross = (self.x.t().dot(&error) * change.t()).sum_axis(Dimension(1));
+        let factored = DMatrix::from_fn(k, k, |a, b| gram[[a, b]]).cholesky()?;
+        let fitted = factored.solve(&DVector::from_fn(k, |a, _| cross[a]));
+        let mut x = self.x.clone();
+        x.columns_mut().into_iter().zip(fitted.iter()).for_each(|(mut column, by)| column.mapv_inplace(|x| x * by));
+        let left = self.left(&(self.x.dot(&self.weight.t()) + x.dot(&change.t())));
+        if left > ROOM * self.noise {
+            return None;
+        }
+        let size = (self.own.iter().map(|y| y * y).sum::<f64>() / self.own.len() as f64).sqrt();
+        let (each, inverse) = (left.max(self.noise) * size, factored.inverse());
+        let share = |(a, by): (usize, &f64)| Measured::new(*by, each * inverse[(a, a)].max(0.0).sqrt());
+        Some(fitted.iter().enumerate().map(share).collect())
     }
 
     /// Columns that are multiplied with a function of their own size over the positions.

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use nalgebra::{DMatrix, DVector};
-use ndarray::{Array2, Axis as Dimension, s};
+use ndarray::{Array2, Axis as Dimension};
 
-use super::{MOST_COLUMNS, ROOM, Sample, of_weight, weight_of};
+use super::blocks::sizes;
+use super::{ROOM, Sample, WIDTHS, of_weight, weight_of};
 use crate::case::{Axis, Case};
+use crate::describe::choice;
+use crate::describe::source::exchanged;
 use crate::describe::table::describe as describe_table;
 use crate::fit::factor;
 use crate::law::Law;
@@ -15,11 +17,8 @@ use crate::number::Measured;
 /// What the weight is read as, of the right one.
 type Read = Arc<dyn Fn(&Array2<f64>) -> Option<Array2<f64>> + Send + Sync>;
 
-/// Weights of a block.
-const WIDTHS: [usize; 6] = [8, 16, 32, 64, 128, 256];
-
-/// A weight made of its blocks: each of so many columns, by a function of a block's weights and of those of another row's and another block's.
-fn by_block(width: usize, f: fn(&mut [f64])) -> Read {
+/// A weight made of its blocks of so many columns, each by itself.
+fn by_block(width: usize, f: impl Fn(&mut [f64]) + Send + Sync + 'static) -> Read {
     Arc::new(move |weight| {
         let mut out = weight.as_standard_layout().into_owned();
         for mut row in out.rows_mut() {
@@ -31,22 +30,24 @@ fn by_block(width: usize, f: fn(&mut [f64])) -> Read {
     })
 }
 
+/// The weight with its rows (0) or columns (1) in another order, of how many there are.
+fn in_order(axis: usize, of: impl Fn(usize, usize) -> usize + Send + Sync + 'static) -> Read {
+    Arc::new(move |weight| {
+        let count = weight.len_of(Dimension(axis));
+        Some(weight.select(Dimension(axis), &(0..count).map(|i| of(i, count)).collect::<Vec<usize>>()))
+    })
+}
+
 /// Each block of a row, times the largest size of another row's over its own.
 fn scales_of_row(width: usize, other: fn(usize, usize) -> usize) -> Read {
     Arc::new(move |weight| {
         let rows = weight.nrows();
-        let size = |row: usize, from: usize| {
-            let end = (from + width).min(weight.ncols());
-            weight.slice(s![row, from..end]).iter().fold(0.0, |most: f64, w| most.max(w.abs()))
-        };
         let mut out = weight.clone();
-        for row in 0..rows {
-            for from in (0..weight.ncols()).step_by(width) {
-                let (own, by) = (size(row, from), size(other(row, rows), from));
-                let end = (from + width).min(weight.ncols());
-                if own > 0.0 {
-                    out.slice_mut(s![row, from..end]).mapv_inplace(|w| w / own * by);
-                }
+        for (row, mut own) in out.rows_mut().into_iter().enumerate() {
+            let (scales, others) = (sizes(weight.row(row), width), sizes(weight.row(other(row, rows)), width));
+            let blocks = own.axis_chunks_iter_mut(Dimension(0), width).zip(scales.iter().zip(&others));
+            for (mut block, (scale, by)) in blocks.filter(|(_, (scale, _))| **scale > 0.0) {
+                block.mapv_inplace(|w| w / scale * by);
             }
         }
         Some(out)
@@ -69,60 +70,34 @@ fn each(block: &mut [f64], f: impl Fn(f64) -> f64) {
     block.iter_mut().for_each(|w| *w = f(*w));
 }
 
-/// What a weight of so many rows and columns may be read as.
-fn readings(rows: usize, columns: usize) -> Vec<(String, f64, Read)> {
+/// What a weight of so many columns may be read as.
+fn readings(columns: usize) -> Vec<(String, f64, Read)> {
     let mut all: Vec<(String, f64, Read)> = Vec::new();
     let mut add = |words: String, bits: f64, read: Read| all.push((words, bits, read));
     add("its size, without its sign".into(), 5.0, Arc::new(|w| Some(w.mapv(f64::abs))));
     add("its size, with the other sign".into(), 6.0, Arc::new(|w| Some(w.mapv(|w| -w.abs()))));
     add("its positive part".into(), 6.0, Arc::new(|w| Some(w.mapv(|w| w.max(0.0)))));
-    for by in [1, rows - 1] {
-        let said =
-            if by == 1 { "that of the next row, around the end" } else { "that of the row before, around the end" };
-        let read: Read = Arc::new(move |w| {
-            let rows = w.nrows();
-            let order: Vec<usize> = (0..rows).map(|row| (row + by) % rows).collect();
-            Some(w.select(Dimension(0), &order))
-        });
-        add(said.into(), 7.0, read);
-    }
+    add("that of the next row, around the end".into(), 7.0, in_order(0, |row, rows| (row + 1) % rows));
+    add("that of the row before, around the end".into(), 7.0, in_order(0, |row, rows| (row + rows - 1) % rows));
     for width in WIDTHS.into_iter().filter(|width| *width <= columns && columns.is_multiple_of(*width)) {
-        let of = |what: &str| format!("{what} of its block of {width}");
         let bits = 10.0;
         let whole = width == columns;
-        let of = |what: &str| if whole { format!("{what} of its row") } else { of(what) };
-        add(
-            of("itself less the least"),
-            bits,
-            by_block(width, |b| {
-                let by = least(b);
+        let where_of = if whole { "row".to_owned() } else { format!("block of {width}") };
+        let of = |what: &str| format!("{what} of its {where_of}");
+        type Number = fn(&[f64]) -> f64;
+        let taken_off: [(&str, Number); 4] = [
+            ("least", least),
+            ("largest", most),
+            ("mean", |b| b.iter().sum::<f64>() / b.len() as f64),
+            ("middle between the least and the largest", |b| 0.5 * (least(b) + most(b))),
+        ];
+        for (what, number) in taken_off {
+            let less = by_block(width, move |b| {
+                let by = number(b);
                 each(b, |w| w - by);
-            }),
-        );
-        add(
-            of("itself less the largest"),
-            bits,
-            by_block(width, |b| {
-                let by = most(b);
-                each(b, |w| w - by);
-            }),
-        );
-        add(
-            of("itself less the mean"),
-            bits,
-            by_block(width, |b| {
-                let by = b.iter().sum::<f64>() / b.len() as f64;
-                each(b, |w| w - by);
-            }),
-        );
-        add(
-            of("itself less the middle between the least and the largest"),
-            bits,
-            by_block(width, |b| {
-                let by = 0.5 * (least(b) + most(b));
-                each(b, |w| w - by);
-            }),
-        );
+            });
+            add(of(&format!("itself less the {what}")), bits, less);
+        }
         add(
             format!(
                 "{} where it is not negative, else plus that (bits without their sign read as two's complement)",
@@ -157,18 +132,12 @@ fn readings(rows: usize, columns: usize) -> Vec<(String, f64, Read)> {
         let powers: [(&str, Power); 2] = [("rounded down", f64::floor), ("rounded", f64::round_ties_even)];
         for (way, f) in powers {
             let words = of(&format!("itself with its scale, the largest size, {way} to a power of 2,"));
-            let read: Read = Arc::new(move |weight| {
-                let mut out = weight.as_standard_layout().into_owned();
-                for mut row in out.rows_mut() {
-                    for block in row.as_slice_mut()?.chunks_mut(width) {
-                        let own = size(block);
-                        if own > 0.0 {
-                            let scale = f(own.log2()).exp2();
-                            each(block, |w| w / own * scale);
-                        }
-                    }
+            let read = by_block(width, move |b| {
+                let own = size(b);
+                if own > 0.0 {
+                    let scale = f(own.log2()).exp2();
+                    each(b, |w| w / own * scale);
                 }
-                Some(out)
             });
             add(words, bits, read);
         }
@@ -176,24 +145,13 @@ fn readings(rows: usize, columns: usize) -> Vec<(String, f64, Read)> {
         let count = columns / width;
         for (one, other) in (0..count).flat_map(|a| (a + 1..count).map(move |b| (a, b))).filter(|_| count <= 16) {
             let (a, b) = (one * width, other * width);
-            let read: Read = Arc::new(move |w| {
-                let at = |c: usize| match c {
-                    _ if (a..a + width).contains(&c) => c - a + b,
-                    _ if (b..b + width).contains(&c) => c - b + a,
-                    _ => c,
-                };
-                Some(w.select(Dimension(1), &(0..w.ncols()).map(at).collect::<Vec<usize>>()))
-            });
+            let read = in_order(1, move |c, _| exchanged(c, a, b, width));
             let words = format!("itself with columns {a} to {} and {b} to {} exchanged", a + width - 1, b + width - 1);
-            add(words, 10.0 + 2.0 * crate::describe::choice(count), read);
+            add(words, 10.0 + 2.0 * choice(count), read);
         }
         // A group of columns that stands where another is due.
         for by in (1..columns / width).filter(|_| columns / width <= 16) {
-            let read: Read = Arc::new(move |w| {
-                let columns = w.ncols();
-                let order: Vec<usize> = (0..columns).map(|c| (c + by * width) % columns).collect();
-                Some(w.select(Dimension(1), &order))
-            });
+            let read = in_order(1, move |c, columns| (c + by * width) % columns);
             let words = format!("that of {} columns further, around the end", by * width);
             add(words, 8.0, read);
         }
@@ -211,7 +169,7 @@ impl Sample {
         let (wanted, size) = (flat(&error), self.own.iter().map(|y| y * y).sum::<f64>().sqrt());
         let off = wanted.iter().map(|y| y * y).sum::<f64>().sqrt();
         let noise = self.noise * size / off.max(f64::MIN_POSITIVE);
-        for (words, bits, read) in readings(due.nrows(), due.ncols()) {
+        for (words, bits, read) in readings(due.ncols()) {
             if !case.has_time() {
                 break;
             }
@@ -223,44 +181,14 @@ impl Sample {
                 laws.push(in_share(&words, bits, read, fit.coefficients[0]));
                 continue;
             }
-            laws.extend(self.in_columns(&change, &error, noise, &words, bits, &read));
+            laws.extend(self.in_columns(&change, &words, bits, &read));
         }
         laws
     }
 
     /// In some columns, or in each in a share of its own.
-    fn in_columns(
-        &self,
-        change: &Array2<f64>,
-        error: &Array2<f64>,
-        noise: f64,
-        words: &str,
-        bits: f64,
-        read: &Read,
-    ) -> Option<Law> {
-        let (tokens, k) = self.x.dim();
-        if k > MOST_COLUMNS || tokens * self.rows.len() < k + k / 2 {
-            return None;
-        }
-        let gram = change.t().dot(change) * self.x.t().dot(&self.x);
-        let cross = (self.x.t().dot(error) * change.t()).sum_axis(Dimension(1));
-        let factored = DMatrix::from_fn(k, k, |a, b| gram[[a, b]]).cholesky()?;
-        let fitted = factored.solve(&DVector::from_fn(k, |a, _| cross[a]));
-        let mut x = self.x.clone();
-        x.columns_mut().into_iter().zip(fitted.iter()).for_each(|(mut column, by)| column.mapv_inplace(|x| x * by));
-        let rest = error - &x.dot(&change.t());
-        let square = |x: &Array2<f64>| x.iter().map(|x| x * x).sum::<f64>();
-        let left = (square(&rest) / square(error).max(f64::MIN_POSITIVE)).sqrt();
-        if left > ROOM * noise {
-            return None;
-        }
-        let inverse = factored.inverse();
-        let each = (left.max(noise) * square(error).sqrt()) / (error.len() as f64).sqrt();
-        let shares: Vec<Measured> = fitted
-            .iter()
-            .enumerate()
-            .map(|(a, by)| Measured::new(*by, each * inverse[(a, a)].max(0.0).sqrt()))
-            .collect();
+    fn in_columns(&self, change: &Array2<f64>, words: &str, bits: f64, read: &Read) -> Option<Law> {
+        let shares = self.shares_of_columns(change)?;
         let table = describe_table(&shares, Axis::Channel, Some(0.0), None)?;
         let read = read.clone();
         let values = table.values;

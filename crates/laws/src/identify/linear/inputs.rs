@@ -19,7 +19,7 @@ use crate::law::{Form, Law};
 use crate::number::Measured;
 
 /// What a product adds by itself, `[T,F]`.
-fn bias_of(case: &Case<'_>, at: usize) -> Option<Array2<f64>> {
+pub(super) fn bias_of(case: &Case<'_>, at: usize) -> Option<Array2<f64>> {
     flat(&case.operation.apply(at, &[ArrayD::zeros(case.places[at].inputs.first()?.raw_dim())])?)
 }
 

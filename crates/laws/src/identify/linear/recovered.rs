@@ -18,7 +18,7 @@ const ROWS_PER_COLUMN: usize = 3;
 const MOST_NOISE: f64 = 1e-2;
 
 /// The laws of the input as it is read.
-pub(super) fn laws(case: &Case<'_>) -> Vec<Law> {
+pub(in crate::identify) fn laws(case: &Case<'_>) -> Vec<Law> {
     let Some(subject) = input(case) else { return Vec::new() };
     let mut laws = replaced::laws(&subject, case);
     laws.extend(products::laws(&subject, case));

@@ -2,11 +2,13 @@
 
 use ndarray::{Array1, Array2, ArrayView1};
 
+use super::inputs::bias_of;
 use super::{ROOM, Sample, flat, weight_of};
 use crate::case::{Axis, Case};
 use crate::describe::choice;
 use crate::describe::set::describe as describe_set;
 use crate::describe::source::describe as describe_source;
+use crate::identify::subject::Subject;
 use crate::law::{Form, Law};
 
 /// Rows of one matrix that some outputs have.
@@ -95,7 +97,7 @@ impl Sample {
                 let place = &case.places[at];
                 let (x, due) = (flat(place.inputs.first()?)?, weight_of(case, at)?);
                 let mut out = flat(&place.right)?;
-                let own_bias = bias_of(case, at, None, due.nrows())?;
+                let own_bias = bias_by_name(case, at, None, due.nrows())?;
                 for piece in &pieces {
                     let other = match &piece.name {
                         None => due.clone(),
@@ -103,7 +105,7 @@ impl Sample {
                     };
                     let bias = match is_biased {
                         false => None,
-                        true => Some(bias_of(case, at, piece.name.as_deref(), other.nrows())?),
+                        true => Some(bias_by_name(case, at, piece.name.as_deref(), other.nrows())?),
                     };
                     (piece.has.len() == due.nrows() && other.ncols() == due.ncols()).then_some(())?;
                     for output in (0..due.nrows()).filter(|&output| piece.has[output]) {
@@ -121,7 +123,7 @@ impl Sample {
             })
         };
         // With the bias that stands there, or with that of the row.
-        let subject = crate::identify::subject::Subject::output(case);
+        let subject = Subject::output(case);
         [false, true]
             .into_iter()
             .map(law)
@@ -129,13 +131,9 @@ impl Sample {
     }
 }
 
-/// What a product adds to its outputs: that of this one, or of another, by what it is called.
-fn bias_of(case: &Case<'_>, at: usize, name: Option<&str>, rows: usize) -> Option<Vec<f64>> {
-    let Some(name) = name else {
-        let place = &case.places[at];
-        let nothing = ndarray::ArrayD::zeros(place.inputs.first()?.raw_dim());
-        return Some(flat(&case.operation.apply(at, &[nothing])?)?.row(0).to_vec());
-    };
+/// What the product of a weight adds to its outputs; the right one where it has no name.
+fn bias_by_name(case: &Case<'_>, at: usize, name: Option<&str>, rows: usize) -> Option<Vec<f64>> {
+    let Some(name) = name else { return Some(bias_of(case, at)?.row(0).to_vec()) };
     let named = format!("the bias of {name}");
     Some(case.operation.vectors(at, rows).into_iter().find(|(known, _)| *known == named)?.1)
 }

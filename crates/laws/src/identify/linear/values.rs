@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ndarray::{Array2, ArrayD, Axis as Dimension};
 
 use super::inputs::of_input;
-use super::{ROOM, Sample, flat, of_weight, weight_of};
+use super::{ROOM, Sample, of_product, of_weight, weight_of};
 use crate::case::Case;
 use crate::describe::function::fitting;
 use crate::identify::output::roundings::{Whole, digits, roundings_of};
@@ -66,13 +66,8 @@ impl Sample {
             let both = self.x.mapv(|x| f(x)).dot(&self.weight.mapv(|w| f(w)).t());
             if self.left(&both) <= (0.1 * before).max(ROOM * self.noise) {
                 let said = format!("the input and the weight are {words}");
-                let law = Law::new(Form::LinearValues, said, bits + 3.0, move |case, at| {
-                    let place = &case.places[at];
-                    let (x, weight, right) = (flat(place.inputs.first()?)?, weight_of(case, at)?, flat(&place.right)?);
-                    let rounded = x.mapv(|x| f(x)).dot(&weight.mapv(|w| f(w)).t());
-                    let out = right + rounded - x.dot(&weight.t());
-                    out.to_shape(place.right.raw_dim()).ok().map(|out| out.into_owned())
-                });
+                let law =
+                    of_product(said, bits + 3.0, move |x, weight| x.mapv(|x| f(x)).dot(&weight.mapv(|w| f(w)).t()));
                 laws.push(law.with("rounded", words));
             }
         }

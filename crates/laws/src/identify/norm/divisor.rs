@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ndarray::Array2;
 
 use super::statistics::statistics;
-use super::{Part, Right, Rows, matrix};
+use super::{Part, Right, Rows, matrix, roots};
 use crate::case::{Axis, Case, Place};
 use crate::describe::function::describe as describe_function;
 use crate::describe::source::describe as describe_source;
@@ -209,18 +209,16 @@ fn two_statistics(right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Vec<P
     let mut laws: Vec<Part<Rows>> = Vec::new();
     let all: Vec<_> = statistics(inner.ncols()).into_iter().filter(|(_, bits, _)| *bits <= KNOWN).collect();
     // Beside the right divisor, or beside it without its epsilon.
-    let bases = [
-        ("the right divisor", "the right divisor squared", 0.0),
-        ("the root mean square", "the mean square", right.epsilon),
+    type Base = fn(&Right, &Array2<f64>) -> Vec<f64>;
+    let bases: [(&str, &str, Base); 2] = [
+        ("the right divisor", "the right divisor squared", |right, x| right.divisor(x)),
+        ("the root mean square", "the mean square", |_, x| roots(x, 0.0)),
     ];
-    let ways = || bases.into_iter().take(if right.epsilon > 0.0 { 2 } else { 1 });
-    let base = move |right: &Right, x: &Array2<f64>, less: f64| -> Vec<f64> {
-        right.divisor(x).into_iter().map(|d| if less == 0.0 { d } else { (d * d - less).max(0.0).sqrt() }).collect()
-    };
-    for ((words, bits, statistic), (called, squared, less)) in
-        all.into_iter().flat_map(|of| ways().map(move |way| (of.clone(), way)))
+    let bases = bases.into_iter().take(if right.epsilon > 0.0 { 2 } else { 1 });
+    for ((words, bits, statistic), (called, squared, base)) in
+        all.into_iter().flat_map(|of| bases.clone().map(move |base| (of.clone(), base)))
     {
-        let (due, of) = (base(right, inner, less), statistic(inner));
+        let (due, of) = (base(right, inner), statistic(inner));
         for power in [1, 2] {
             let raised = |x: &[f64]| x.iter().map(|x| x.powi(power)).collect::<Vec<f64>>();
             let y: Vec<Measured> = own
@@ -275,8 +273,7 @@ fn two_statistics(right: &Right, inner: &Array2<f64>, own: &[Measured]) -> Vec<P
                     words: Some(said),
                     bits: 8.0 + bits + a.bits + b.bits,
                     f: Arc::new(move |_: &Place, right: &Right, x: &Array2<f64>| {
-                        let less = if less == 0.0 { 0.0 } else { right.epsilon };
-                        let (due, of) = (base(right, x, less), statistic(x));
+                        let (due, of) = (base(right, x), statistic(x));
                         Some(due.into_iter().zip(of).map(|(d, s)| made(d, s)).collect())
                     }),
                     parameters: Vec::new(),

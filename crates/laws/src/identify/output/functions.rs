@@ -24,8 +24,7 @@ struct Function {
 
 pub(super) fn functions(subject: &Subject, case: &Case<'_>) -> Vec<Law> {
     let parts = wrong_parts(subject, case);
-    let whole: Vec<Set> =
-        parts.iter().map(|part| Set { words: None, bits: 0.0, has: vec![true; part.has.len()] }).collect();
+    let whole: Vec<Set> = parts.iter().map(|part| Set::all(part.has.len())).collect();
     let mut laws = Vec::new();
     let is_whole = parts.iter().all(Set::is_all);
     for parts in std::iter::once(&whole).chain((!is_whole).then_some(&parts)) {
